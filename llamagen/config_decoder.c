@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROMPT_MAX = 512 }; /* positions before the image tokens at most: their keys and values take memory */
-
 int gpt_config_recognise_decoder(const wt_file *f)
 {
     return wt_find(f, "model.embed_tokens.weight") || wt_find(f, "layers.0.attention.wq.weight") ||
@@ -177,8 +175,7 @@ static mar_status derive_sequence(const wt_file *f, const text_grammar *g, int w
     c->seq_len = columns * rows;
     c->line_end = g->line_end >= 0;
     c->caption_dim = c->width;
-    const int room = g->context - gpt_positions(c);
-    c->prefix = room < PROMPT_MAX ? room : PROMPT_MAX;
+    c->prefix = text_grammar_room(g, columns, rows);
     if (c->prefix < 1)
         return err_set(err, MAR_EARG, "%s: %dx%d tokens leave no room for a prompt: the context has %d positions",
                        wt_path(f), columns, rows, g->context);

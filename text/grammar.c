@@ -406,8 +406,9 @@ static long image_positions(const text_grammar *g, int columns, int rows)
 
 int text_grammar_room(const text_grammar *g, int columns, int rows)
 {
-    const long room = g->context - image_positions(g, columns, rows);
-    return room < 0 ? 0 : room < MAR_TEXT_TOKENS_MAX ? (int)room : MAR_TEXT_TOKENS_MAX;
+    /* nothing is computed behind the last image token */
+    const long room = g->context - image_positions(g, columns, rows) + (g->line_end >= 0);
+    return room < 0 ? 0 : room < TEXT_PROMPT_MAX ? (int)room : TEXT_PROMPT_MAX;
 }
 
 mar_status text_grammar_size(const text_grammar *g, int width, int height, int *columns, int *rows, mar_err *err)

@@ -36,7 +36,10 @@ typedef struct {
     int width, height; /* default size in pixels */
 } text_grammar;
 
-enum { TEXT_PROMPT_MIN = 16 }; /* positions that an image must leave for the prompt */
+enum {
+    TEXT_PROMPT_MIN = 16, /* positions that an image must leave for the prompt */
+    TEXT_PROMPT_MAX = 512 /* positions for a prompt at most */
+};
 
 /* Returns 1 if the file's configuration or metadata name a family of the table. */
 int text_grammar_recognise(const wt_file *f);
@@ -54,7 +57,8 @@ enum { TEXT_SIDE_MAX = 16384 };
 /* Sets the tokens in a row and the rows of an image of width x height pixels; 0 x 0: the model's size. Returns MAR_EARG
  * for a size that the family does not have, or one whose tokens the context does not hold. */
 mar_status text_grammar_size(const text_grammar *g, int width, int height, int *columns, int *rows, mar_err *err);
-/* Returns the positions that such an image leaves in front of its first token, at most MAR_TEXT_TOKENS_MAX. */
+/* Returns the positions that such an image leaves in front of its first token, at most TEXT_PROMPT_MAX: their keys and
+ * values take memory. */
 int text_grammar_room(const text_grammar *g, int columns, int rows);
 
 /* The grammar as metadata of a converted file. */

@@ -32,7 +32,8 @@ static const mar_param rows[] = {
      .help =
          "file to write, completely or not at all\n"
          "A compressed .npz of NumPy's. features: float32 [prompts, positions, numbers], padded in front with 0. mask: "
-         "uint8 [prompts, positions], 1 where a prompt's tokens are. prompts: uint8, the texts in UTF-8 with a NUL "
+         "uint8 [prompts, positions], 1 where a prompt's tokens are. negative, of Lumina-mGPT, Anole and Emu3: float32 "
+         "[positions, numbers], the second context of guidance. prompts: uint8, the texts in UTF-8 with a NUL "
          "behind each: bytes(file[\"prompts\"]).decode().split(\"\\\\0\")[:-1] in Python."},
     {.name = OPTION("tokens"),
      .offset = offsetof(captions_options, tokens),
@@ -42,7 +43,7 @@ static const mar_param rows[] = {
      .help =
          "positions of a prompt, as many as the image model takes\n"
          "LlamaGen's models take 120, demo-t2i takes 16. A model also takes features of more positions if no prompt "
-         "has more tokens than it takes."},
+         "has more tokens than it takes. Lumina-mGPT, Anole and Emu3: without it as many as their context holds."},
     {0},
 };
 
@@ -54,8 +55,8 @@ static const mar_param quiet_row = {.name = OPTION("quiet"),
 /* Sets the defaults, and adds the options that set the fields. */
 static void set_up(captions_options *o, option_set *set)
 {
-    static const char *const of_run[] = {"t5", "clean"}, *const of_machine[] = {"dtype", "threads", "backend",
-                                                                                "device"};
+    static const char *const of_run[] = {"t5", "clean", "negative"}, *const of_machine[] = {"size", "dtype", "threads",
+                                                                                            "backend", "device"};
     *o = (captions_options){.tokens = 120};
     run_options_init(&o->run);
     o->operands[0] = (operand){"PROMPTS", &o->from,
@@ -66,15 +67,16 @@ static void set_up(captions_options *o, option_set *set)
         .command = "captions",
         .about = "usage: mar captions PROMPTS --t5 DIR --out FILE.npz [OPTIONS]\n"
                  "\n"
-                 "Encodes prompts with a T5, once for any number of runs: mar generate, eval, bench\n"
+                 "Encodes prompts with a T5, or for Lumina-mGPT, Anole and Emu3 with the folder of\n"
+                 "the model, once for any number of runs: mar generate, eval, bench\n"
                  "and fidelity take the file as --captions. A prompt that cannot be encoded is left\n"
                  "out with a warning, and the command ends with status 1.\n",
         .example = "example: mar captions prompts.txt --t5 flan-t5-xl --out prompts.npz\n",
         .operands = o->operands,
     };
     options_add_table(set, rows, o, 0);
-    for (int i = 0; i < 2; i++) options_add_under(set, "Options", run_option(of_run[i]), &o->run);
-    for (int i = 0; i < 4; i++) options_add_under(set, "Options", run_option(of_machine[i]), &o->run.machine);
+    for (int i = 0; i < 3; i++) options_add_under(set, "Options", run_option(of_run[i]), &o->run);
+    for (int i = 0; i < 5; i++) options_add_under(set, "Options", run_option(of_machine[i]), &o->run.machine);
     options_add(set, &quiet_row, o, 0);
 }
 
@@ -86,8 +88,8 @@ static int write_encoded(prompt_encoder *e, const prompts *p, npz_writer *w, pro
     char why[NPZ_WHY_MAX];
     *bad = -1;
     if (npz_writer_begin(w, "features", NPZ_F32, 3, shape, why) != MAR_OK) return tool_error("%s", why);
-    for (int i = 0; i < p->count; i += PROMPT_BATCH) {
-        const int n = p->count - i < PROMPT_BATCH ? p->count - i : PROMPT_BATCH;
+    for (int i = 0; i < p->count; i += e->batch) {
+        const int n = p->count - i < e->batch ? p->count - i : e->batch;
         const size_t positions = (size_t)n * (size_t)e->tokens;
         progress_note(bar, "encoding prompt %d of %d", i + 1, p->count);
         const mar_status status = prompt_encoder_run(e, p->text + i, n);
@@ -115,6 +117,20 @@ static int write_texts(const prompts *p, npz_writer *w)
     return status == MAR_OK ? 0 : tool_error("%s", why);
 }
 
+/* Writes the second context of guidance if the model has one. */
+static int write_negative(const captions_options *o, prompt_encoder *e, npz_writer *w)
+{
+    char why[NPZ_WHY_MAX];
+    captions set = {.tokens = e->tokens, .dim = e->dim};
+    if (!e->is_decoder) return 0;
+    int failed = prompt_encoder_negative(e, o->run.negative, &set);
+    const int64_t shape[] = {set.negative.positions, e->dim};
+    if (!failed && npz_writer_add(w, "negative", NPZ_F32, 2, shape, set.negative.features, why) != MAR_OK)
+        failed = tool_error("%s", why);
+    captions_free(&set);
+    return failed;
+}
+
 /* Writes the file. The other results are those of write_encoded. */
 static int try_file(const captions_options *o, prompt_encoder *e, const prompts *p, progress *bar, int *bad)
 {
@@ -124,7 +140,8 @@ static int try_file(const captions_options *o, prompt_encoder *e, const prompts 
     uint8_t *mask = malloc((size_t)p->count * (size_t)e->tokens);
     if (!mask) return tool_error("out of memory for %d prompts", p->count);
     int failed = npz_writer_open(o->out, 1, &w, why) != MAR_OK ? tool_error("%s", why) : 0;
-    if (!failed && (write_encoded(e, p, w, bar, mask, bad) != 0 || write_texts(p, w) != 0)) {
+    if (!failed &&
+        (write_encoded(e, p, w, bar, mask, bad) != 0 || write_texts(p, w) != 0 || write_negative(o, e, w) != 0)) {
         npz_writer_discard(w);
         failed = 1;
     } else if (!failed && npz_writer_commit(w, why) != MAR_OK) {
@@ -159,10 +176,12 @@ static int run(const captions_options *o, progress *bar)
 {
     model_store store = {.quiet = o->quiet};
     prompt_encoder e = {0};
-    prompts p = {.is_cleaned = o->run.clean == MAR_CLEAN_LLAMAGEN};
+    prompts p = {.is_cleaned = o->run.clean == MAR_CLEAN_LLAMAGEN && !prompt_encoder_may_be_decoder(o->run.t5)};
     int failed = prompts_read(o->from, &p);
     mar *library = failed ? NULL : models_open(&store, &o->run.machine, "dtype");
     failed = failed || !library || prompt_encoder_open(&e, library, o->run.t5, o->tokens, 0, NULL, bar) != 0;
+    if (!failed && o->run.negative && !e.is_decoder)
+        failed = tool_error("--negative: has no effect: a T5 encodes no second context of guidance");
     if (!failed) {
         e.clean = (mar_clean)o->run.clean;
         e.quiet = o->quiet;
@@ -184,7 +203,10 @@ int cmd_captions(int argc, char **argv)
     set_up(&o, &set);
     const int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (!o.run.t5) return tool_error("--t5 is missing, expected the folder of a T5, such as flan-t5-xl");
+    if (!o.run.t5)
+        return tool_error(
+            "--t5 is missing, expected the folder of a T5, such as flan-t5-xl, or of Lumina-mGPT, Anole or Emu3");
+    if (!options_find(&set, "tokens")->given && prompt_encoder_may_be_decoder(o.run.t5)) o.tokens = 0;
     if (!o.out) return tool_error("--out is missing, expected a file to write, such as prompts.npz");
     if (tool_can_write_as(o.out, ".npz") != 0 || run_machine_done(&o.run.machine, &set) != 0) return 1;
     progress_start(&bar, o.quiet);

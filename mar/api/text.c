@@ -18,7 +18,8 @@ enum { ROWS = 1024 }; /* tokens of a pass, unless one prompt has more */
 static mar_status check_architecture(const wt_file *f, mar_err *err)
 {
     const char *type = wt_config_text(f, "model_type"), *name = wt_config_architecture(f);
-    if (type && strcmp(type, "t5") != 0 && strcmp(type, "mt5") != 0)
+    const int is_t5 = type ? strcmp(type, "t5") == 0 || strcmp(type, "mt5") == 0 : !name || strstr(name, "T5");
+    if (!is_t5)
         return err_set(err, MAR_EMODEL,
                        "%s: is a %.100s, expected a T5 encoder (T5EncoderModel, model_type t5), or Lumina-mGPT, Anole "
                        "or Emu3",

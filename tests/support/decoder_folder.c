@@ -79,3 +79,68 @@ char *decoder_folder(const char *family, const char *dtype, int width)
     }
     return folder;
 }
+
+enum { EMU3_IDS = 771, WIDTH = 8, HEADS = 2, HIDDEN = 12 };
+
+/* A tensor of write_emu3: rows 0: a vector. */
+typedef struct {
+    const char *name;
+    int rows, columns;
+} shape;
+
+/* Appends n numbers, those of norms near 1. */
+static void put_weights(bytes *b, int n, int is_norm, unsigned *seed)
+{
+    for (int i = 0; i < n; i++) {
+        *seed = *seed * 1664525u + 1013904223u;
+        const float value = (float)(int)(*seed >> 8) / (1 << 23) - 1;
+        bytes_number(b, bits_of(is_norm ? 1 + value / 8 : value, "F32"), 4);
+    }
+}
+
+void write_emu3(const char *folder, int codebook)
+{
+#define LAYER "model.layers.0."
+    const int rows = EMU3_IDS + codebook;
+    const shape tensors[] = {{"model.embed_tokens.weight", rows, WIDTH},
+                             {LAYER "input_layernorm.weight", 0, WIDTH},
+                             {LAYER "self_attn.q_proj.weight", WIDTH, WIDTH},
+                             {LAYER "self_attn.k_proj.weight", WIDTH / HEADS, WIDTH},
+                             {LAYER "self_attn.v_proj.weight", WIDTH / HEADS, WIDTH},
+                             {LAYER "self_attn.o_proj.weight", WIDTH, WIDTH},
+                             {LAYER "post_attention_layernorm.weight", 0, WIDTH},
+                             {LAYER "mlp.gate_proj.weight", HIDDEN, WIDTH},
+                             {LAYER "mlp.up_proj.weight", HIDDEN, WIDTH},
+                             {LAYER "mlp.down_proj.weight", WIDTH, HIDDEN},
+                             {"model.norm.weight", 0, WIDTH},
+                             {"lm_head.weight", rows, WIDTH}};
+    enum { TENSORS = sizeof tensors / sizeof *tensors };
+    char header[2048] = "{", config[512];
+    unsigned seed = 1;
+    int at = 0;
+    for (int i = 0; i < TENSORS; i++) {
+        const shape *t = &tensors[i];
+        const int end = at + 4 * (t->rows ? t->rows : 1) * t->columns;
+        const size_t n = strlen(header);
+        char row[16] = "";
+        if (t->rows) snprintf(row, sizeof row, "%d,", t->rows);
+        snprintf(header + n, sizeof header - n,
+                 "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s%d],\"data_offsets\":[%d,%d]}", i ? "," : "", t->name, row,
+                 t->columns, at, end);
+        at = end;
+    }
+    strcat(header, "}");
+    bytes b = make_safetensors(header, 0);
+    for (int i = 0; i < TENSORS; i++)
+        put_weights(&b, (tensors[i].rows ? tensors[i].rows : 1) * tensors[i].columns, !tensors[i].rows, &seed);
+    write_bytes(folder, "model.safetensors", &b);
+    bytes_free(&b);
+    snprintf(config, sizeof config,
+             "{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":%d,\"eol_token_id\":763,\"hidden_size\":%d,"
+             "\"num_attention_heads\":%d,\"num_key_value_heads\":1,\"rms_norm_eps\":1e-05,\"rope_theta\":10000.0,"
+             "\"hidden_act\":\"silu\",\"max_position_embeddings\":9216}",
+             EMU3_IDS - 1, WIDTH, HEADS);
+    write_in(folder, "config.json", config);
+    copy_in(folder, "emu3.tiktoken", PROMPT_DATA "emu3/emu3.tiktoken");
+    copy_in(folder, "emu3_vision_tokens.txt", PROMPT_DATA "emu3/emu3_vision_tokens.txt");
+}

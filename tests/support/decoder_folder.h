@@ -15,6 +15,9 @@ float decoder_value(int i);
  * 400 or, of Emu3, 775 rows, but no other weights. */
 char *decoder_folder(const char *family, const char *dtype, int width);
 
+/* Writes an Emu3 of one layer to a folder: configuration, tokenizer and weights, with so many image tokens. */
+void write_emu3(const char *folder, int codebook);
+
 /* Lumina's configuration, with the image tokens IMGIMGAZ (number 0) to IMGIMGDZ at 7, 5, 6 and 4 and a line end at 8.
  */
 #define LUMINA_CONFIG                                                                                                  \

@@ -33,8 +33,10 @@ int tool_error(const char *format, ...)
 
 const char *tool_base_name(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+    const char *at = path + strlen(path);
+    while (at > path && at[-1] == '/') at--;
+    while (at > path && at[-1] != '/') at--;
+    return at;
 }
 
 int tool_open_files(const mar_options *about, mar **out)

@@ -16,7 +16,8 @@
 
 char *tool_directory_of(const char *path)
 {
-    return strndup(path, (size_t)(tool_base_name(path) - path));
+    const char *slash = strrchr(path, '/');
+    return strndup(path, slash ? (size_t)(slash + 1 - path) : 0);
 }
 
 char *tool_join(const char *directory, const char *name)

@@ -53,7 +53,9 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "DIR",
      .help =
-         "folder of the T5 that encodes prompts, as Hugging Face has it\n"
+         "folder of the T5, or of the model, that encodes prompts\n"
+         "As Hugging Face has it. Lumina-mGPT, Anole and Emu3 encode prompts themselves: their own folder as --model "
+         "needs no --t5, a file that mar convert has made of it needs that folder here. "
          "LlamaGen's is google/flan-t5-xl: config.json, spiece.model, and the weights, in one file or in shards. "
          "Only those of the encoder are read, and freed before the model is loaded. demo-t2i has its own, demo-t5."},
     {.name = OPTION("clean"),
@@ -63,6 +65,12 @@ static const mar_param rows[] = {
      .help = "what happens to a prompt before it is encoded\n"
              "llamagen: LlamaGen's rules. Lower case; web addresses, file names, CJK characters and more are removed. "
              "off: nothing."},
+    {.name = OPTION("negative"),
+     .offset = offsetof(run_options, negative),
+     .type = MAR_TYPE_TEXT,
+     .argument = "TEXT",
+     .help = "Emu3: what guidance leads away from\n"
+             "Without it the release's own negative prompt. Other models' guidance is against no prompt."},
     {.name = OPTION("captions"),
      .offset = offsetof(run_options, captions),
      .type = MAR_TYPE_TEXT,
@@ -374,6 +382,9 @@ const char *run_prompts_fault(const run_options *o, int keeps)
     const int has = run_has_prompts(o);
     if (o->captions && has) return "--captions: takes the place of --prompt and --prompts, expected one of them";
     if (o->captions && o->t5) return "--captions: has features that are encoded already, expected no --t5 with it";
+    if (o->captions && o->negative)
+        return "--captions: has the second context of guidance, expected no --negative with it";
+    if (o->negative && !has && !keeps) return "--negative: expected --prompt or --prompts with it";
     if (o->t5 && !has && !keeps) return "--t5: encodes prompts, expected --prompt or --prompts with it";
     return NULL;
 }
@@ -449,6 +460,12 @@ const char *run_param_text(const run_options *o, int i, char *text, size_t size)
     return value_text(o, &o->used, i, text, size);
 }
 
+int run_is_file(const mar_param *p)
+{
+    return (p->type == MAR_TYPE_TEXT || p->type == MAR_TYPE_MODEL) && strcmp(p->name, "prompt") != 0 &&
+           strcmp(p->name, "negative") != 0;
+}
+
 static void add_difference(char *text, size_t size, const mar_param *p, const char *value, const char *base)
 {
     char shown[4096];
@@ -460,8 +477,7 @@ static void add_difference(char *text, size_t size, const mar_param *p, const ch
     else
         text_append(
             text, size, " --%s %s", p->name,
-            printable(p->type == MAR_TYPE_TEXT && strcmp(p->name, "prompt") != 0 ? tool_base_name(value) : value, shown,
-                      sizeof shown));
+            printable(p->type == MAR_TYPE_TEXT && run_is_file(p) ? tool_base_name(value) : value, shown, sizeof shown));
 }
 
 /* Appends option i if it differs. Options given alike, such as "0: 64", do not differ, whatever they resolve to. */

@@ -23,20 +23,21 @@ typedef struct {
     int prompt_count;                    /* values of --prompt */
     int clean;                           /* mar_clean of the prompts */
     const char *prompts;                 /* file of prompts; NULL: none */
-    const char *t5;                      /* folder of the prompts' encoder; NULL: the demo's, or none */
-    const char *class_names;             /* file of the classes' names; NULL: ImageNet's, for models of its classes */
-    int self_is_path;                    /* 1: --draft self was given without --spec, and spec is path */
-    const char *heads;                   /* as given; NULL: the file's */
-    mar_params params;                   /* as given; models_load sets draft */
-    mar_params used;                     /* resolved by the session, 64 for num_iter 0; models_session sets it */
-    mar_options machine;                 /* as given */
-    const char *tokens;                  /* kind of the model's tokens, as in mar_param; NULL until models_load */
-    int given;                           /* 1: the command line has a run option */
-    int fast;                            /* level of --fast (tools/generate/fast.h); 0: none */
-    unsigned fast_set;                   /* bit i: option i of the recipe was set; models_load sets it */
-    int reported_fast;                   /* 1: models_load has reported the recipe, or must not */
-    int gives_accelerators;              /* 1: an option was given that is neither basic sampling nor a draft */
-    uint8_t was_given[RUN_OPTIONS_MAX];  /* 1: given; the library's options, mar_params before mar_options */
+    const char *t5;          /* folder of the prompts' encoder, or of the model itself; NULL: the demo's, or none */
+    const char *negative;    /* negative prompt; NULL: the model's own, or none */
+    const char *class_names; /* file of the classes' names; NULL: ImageNet's, for models of its classes */
+    int self_is_path;        /* 1: --draft self was given without --spec, and spec is path */
+    const char *heads;       /* as given; NULL: the file's */
+    mar_params params;       /* as given; models_load sets draft */
+    mar_params used;         /* resolved by the session, 64 for num_iter 0; models_session sets it */
+    mar_options machine;     /* as given */
+    const char *tokens;      /* kind of the model's tokens, as in mar_param; NULL until models_load */
+    int given;               /* 1: the command line has a run option */
+    int fast;                /* level of --fast (tools/generate/fast.h); 0: none */
+    unsigned fast_set;       /* bit i: option i of the recipe was set; models_load sets it */
+    int reported_fast;       /* 1: models_load has reported the recipe, or must not */
+    int gives_accelerators;  /* 1: an option was given that is neither basic sampling nor a draft */
+    uint8_t was_given[RUN_OPTIONS_MAX]; /* 1: given; the library's options, mar_params before mar_options */
 } run_options;
 
 /* Sets the defaults: the demo model, and the library's. */
@@ -114,6 +115,8 @@ int run_param_is_basic(const mar_param *p);
 int run_param_is_check(const mar_param *p);
 /* Returns whether the option is an accelerator's, and is no draft. */
 int run_is_accelerator(const mar_param *p);
+/* Returns whether the option's value is a file: one of type TEXT or MODEL but the prompts. */
+int run_is_file(const mar_param *p);
 /* Returns why option i of mar_param_get has no effect in this run, as mar_params_unused; NULL if it has one. After
  * models_load it also considers the model's kind of tokens. */
 const char *run_param_unused(const run_options *o, int i);

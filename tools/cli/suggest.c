@@ -46,10 +46,9 @@ const char *suggest_nearest(const char *word, const char *const *names)
     return nearest;
 }
 
-static const char negative[] = "guidance is against the model's own unconditional caption";
 static const struct {
     const char *guess, *option, *advice;
-} guesses[] = {{"text", "prompt", NULL},        {"caption", "prompt", NULL},   {"negative_prompt", "prompt", negative},
+} guesses[] = {{"text", "prompt", NULL},        {"caption", "prompt", NULL},   {"negative_prompt", "negative", NULL},
                {"width", "size", NULL},         {"height", "size", NULL},      {"image_size", "size", NULL},
                {"resolution", "size", NULL},    {"cfg_scale", "cfg", NULL},    {"guidance", "cfg", NULL},
                {"guidance_scale", "cfg", NULL}, {"label", "class", NULL},      {"labels", "class", NULL},

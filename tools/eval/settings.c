@@ -294,7 +294,7 @@ static int compare_given(const eval_job *job, const option_set *set)
         is = o->param->type == MAR_TYPE_MODEL ? run_draft(&job->options->run)
                                               : mar_param_text(o->param, o->fields, text, sizeof text);
         if (!is) continue;
-        if (o->param->type == MAR_TYPE_TEXT || o->param->type == MAR_TYPE_MODEL) is = tool_base_name(is);
+        if (run_is_file(o->param)) is = tool_base_name(is);
         if (!is_resolved(o->param, is) && strcmp(was, is) != 0) return differs(job, o->param->name, was, is);
     }
     return 0;

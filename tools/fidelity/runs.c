@@ -136,9 +136,9 @@ static int identify(fidelity *f, const char *path, char id[RECORD_ID])
     *id = '\0';
     if (!path) return 0;
     while (i < f->known_count && strcmp(f->known[i].path, path) != 0) i++;
-    if (i == MODELS_FILES_MAX) return record_identify_file(path, id);
+    if (i == MODELS_FILES_MAX) return record_identify_model(path, id);
     if (i == f->known_count) {
-        if (record_identify_file(path, f->known[i].id) != 0) return 1;
+        if (record_identify_model(path, f->known[i].id) != 0) return 1;
         f->known[f->known_count++].path = path;
     }
     memcpy(id, f->known[i].id, RECORD_ID);

@@ -88,6 +88,7 @@ static int open_point(search *s, search_point *p)
     snprintf(r->name, sizeof r->name, "%s", p->options);
     const mar_status status =
         mar_session_create(r->models.model, r->models.vae, &r->options.params, f->batch, &r->session);
+    if (status == MAR_OK && models_set_negative(&r->models, r->session) != 0) return 1;
     if (status == MAR_OK)
         r->options.used = *mar_session_get_params(r->session);
     else if (status == MAR_EARG)

@@ -28,7 +28,8 @@ static const char *write_command(const search *s, int i, char *text, size_t size
     if (o->captions) text_append_file(text, size, "captions", o->captions);
     for (int k = 0; k < o->prompt_count; k++) text_append_file(text, size, "prompt", o->prompt[k]);
     if (o->prompts) text_append_file(text, size, "prompts", o->prompts);
-    if (o->t5 && !run_demo_t5(o->model)) text_append_file(text, size, "t5", o->t5);
+    if (o->negative) text_append_file(text, size, "negative", o->negative);
+    if (o->t5 && o->t5 != o->model && !run_demo_t5(o->model)) text_append_file(text, size, "t5", o->t5);
     if (o->clean == MAR_CLEAN_OFF) text_append(text, size, " --clean off");
     if (o->heads) text_append(text, size, " --heads %s", o->heads);
     for (int k = 0; k < mar_option_count(); k++) { /* options of the handle, such as seq_len */

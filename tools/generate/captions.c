@@ -119,6 +119,25 @@ static int read_prompts(const char *path, npz *file, captions *c)
                       path, n, c->count);
 }
 
+/* Reads the second context of guidance. */
+static int read_negative(const char *path, npz *file, captions *c)
+{
+    char text[NPZ_WHY_MAX];
+    const npz_array *a = npz_find(file, "negative");
+    if (!a) return 0;
+    if (a->rank != 2 || a->shape[1] != c->dim || a->shape[0] < 1 || a->shape[0] > c->tokens)
+        return tool_error("--captions %s: negative is %s, expected [1 to %d, %d]", path, npz_describe(a, text),
+                          c->tokens, c->dim);
+    const table t = {.array = a};
+    float *features;
+    if (read_table(file, &t, c, &features) != 0) return 1;
+    for (int64_t i = 0; i < a->count; i++)
+        if (!isfinite(features[i]))
+            return tool_error("--captions %s: negative has a feature that is no number, expected finite ones", path);
+    c->negative = (caption){.features = features, .positions = (int)a->shape[0]};
+    return 0;
+}
+
 static int read_file(const char *path, npz *file, captions *c)
 {
     char text[NPZ_WHY_MAX];
@@ -139,7 +158,7 @@ static int read_file(const char *path, npz *file, captions *c)
     c->list = calloc((size_t)c->count, sizeof *c->list);
     if (!c->list) return tool_error("out of memory for %d captions", c->count);
     return read_table(file, &t, c, &features) || (m.array && read_table(file, &m, c, &mask)) ||
-           find_captions(path, features, mask, &t, c) || read_prompts(path, file, c);
+           find_captions(path, features, mask, &t, c) || read_prompts(path, file, c) || read_negative(path, file, c);
 }
 
 int captions_read(const char *path, int tokens, int dim, captions *out)
@@ -182,9 +201,21 @@ int captions_add(captions *c, int count, const float *features, const uint8_t *m
     return 0;
 }
 
+int captions_set_negative(captions *c, const float *features, const uint8_t *mask)
+{
+    int first = 0;
+    while (first < c->tokens - 1 && !mask[first]) first++;
+    const size_t dim = (size_t)c->dim, n = (size_t)(c->tokens - first);
+    float *to = captions_add_block(c, n * dim * sizeof *to);
+    if (!to) return 1;
+    memcpy(to, features + (size_t)first * dim, n * dim * sizeof *to);
+    c->negative = (caption){.features = to, .positions = (int)n};
+    return 0;
+}
+
 void captions_place(const captions *c, int i, float *features, uint8_t *mask)
 {
-    const caption *a = &c->list[i];
+    const caption *a = i < 0 ? &c->negative : &c->list[i];
     const size_t dim = (size_t)c->dim, padding = (size_t)(c->tokens - a->positions);
     memset(features, 0, padding * dim * sizeof *features);
     memcpy(features + padding * dim, a->features, (size_t)a->positions * dim * sizeof *features);

@@ -1,4 +1,4 @@
-/* Captions of text-to-image models, encoded by a T5. */
+/* Captions of text-to-image models, encoded by a T5 or by rows of the model's own embedding. */
 #ifndef TOOLS_CAPTIONS_H
 #define TOOLS_CAPTIONS_H
 
@@ -12,19 +12,20 @@ typedef struct {
 } caption;
 
 typedef struct {
-    int count;       /* captions */
-    int tokens, dim; /* positions of the model; values of a position */
-    int encoded;     /* 1: of this command's prompts, so that no file has their numbers */
-    caption *list;   /* [count] */
-    void **blocks;   /* [block_count] memory of features and prompts */
+    int count;        /* captions */
+    int tokens, dim;  /* positions of the model; values of a position */
+    int encoded;      /* 1: of this command's prompts, so that no file has their numbers */
+    caption *list;    /* [count] */
+    caption negative; /* second context of guidance; positions 0: none */
+    void **blocks;    /* [block_count] memory of features and prompts */
     int block_count;
 } captions;
 
 /* Reads captions for a model of `tokens` positions and `dim` values. The file is a .npz with `features` of shape [n,
  * positions, dim] or [positions, dim]. Padded captions need a `mask` [n, positions] or [positions] of 0 and 1. A .npy
- * has features alone. Padding may precede or follow a caption, as with T5. Features of padding are not used. `prompts`,
- * as mar captions writes them, are optional. Returns 0, or 1 with *out empty, after printing an error that names the
- * file. */
+ * has features alone. Padding may precede or follow a caption, as with T5. Features of padding are not used. `prompts`
+ * and `negative` [positions, dim], as mar captions writes them, are optional. Returns 0, or 1 with *out empty, after
+ * printing an error that names the file. */
 int captions_read(const char *path, int tokens, int dim, captions *out);
 /* Adds memory of `bytes` bytes, 1 or more, that the set owns. Returns NULL after printing "out of memory". */
 void *captions_add_block(captions *c, size_t bytes);
@@ -32,7 +33,11 @@ void *captions_add_block(captions *c, size_t bytes);
  * at least one 1 each. Copies features; the set keeps pointers to the prompts [count]. Room for them must be in list.
  * Returns 0, or 1 with the error printed. */
 int captions_add(captions *c, int count, const float *features, const uint8_t *mask, char *const *prompts);
-/* Writes caption i as sessions take it: features [tokens][dim] with 0 in front, mask [tokens] with 1 at its end. */
+/* Sets the second context from features [tokens][dim] and mask [tokens], padding in front. Copies them. Returns 0, or 1
+ * with the error printed. */
+int captions_set_negative(captions *c, const float *features, const uint8_t *mask);
+/* Writes caption i as sessions take it: features [tokens][dim] with 0 in front, mask [tokens] with 1 at its end. -1:
+ * the second context. */
 void captions_place(const captions *c, int i, float *features, uint8_t *mask);
 /* Returns a hash of features and positions of caption i; -1: of all captions in their order. */
 uint64_t captions_sum(const captions *c, int i);

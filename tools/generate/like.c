@@ -134,13 +134,14 @@ static int set_prompt(generate_options *o, const option_set *set)
     const char *prompt = text_of(o->like_file, "prompt");
     if (!prompt || text_of(o->like_file, "class") || o->run.captions) return 0;
     if (!run_has_prompts(&o->run)) o->run.prompt[o->run.prompt_count++] = prompt;
-    return set_file(o, set, "t5", &o->run.t5) || set_option(o, set, "clean", text_of(o->like_file, "clean"));
+    return set_file(o, set, "t5", &o->run.t5) || set_option(o, set, "clean", text_of(o->like_file, "clean")) ||
+           set_option(o, set, "negative", text_of(o->like_file, "negative"));
 }
 
 /* Returns whether an option was given that makes another image, or makes it by another arithmetic. */
 static int makes_another(const option_set *set)
 {
-    static const char *const of_command[] = {"class", "num", "fast", "prompt", "prompts", "t5", "clean"};
+    static const char *const of_command[] = {"class", "num", "fast", "prompt", "prompts", "t5", "clean", "negative"};
     for (size_t i = 0; i < sizeof of_command / sizeof *of_command; i++)
         if (is_given(set, of_command[i])) return 1;
     for (int i = 0; i < mar_param_count(); i++)

@@ -209,8 +209,8 @@ static char *caption_key(const run_options *o)
     text_buffer text;
     FILE *stream = text_open(&text);
     if (stream) {
-        fprintf(stream, "%s\n%s\n%s\n%d\n", o->captions ? o->captions : "", o->t5 ? o->t5 : "",
-                o->prompts ? o->prompts : "", o->clean);
+        fprintf(stream, "%s\n%s\n%s\n%d\n%s\n", o->captions ? o->captions : "", o->t5 ? o->t5 : "",
+                o->prompts ? o->prompts : "", o->clean, o->negative ? o->negative : "");
         for (int i = 0; i < o->prompt_count; i++) fprintf(stream, "%zu %s\n", strlen(o->prompt[i]), o->prompt[i]);
     }
     if (stream && text_close(stream, &text) == 0) return text.data;
@@ -239,17 +239,23 @@ static int refuse_skipped(const model_store *store, const prompts *texts)
                       texts->skipped, texts->skipped == 1 ? "" : "s");
 }
 
+/* Reads the run's prompts. */
+static int read_prompts(const model_store *store, const run_options *o, prompts *texts)
+{
+    for (int i = 0; i < o->prompt_count; i++)
+        if (prompts_add(o->prompt[i], texts) != 0) return 1;
+    if (o->prompts && prompts_read(o->prompts, texts) != 0) return 1;
+    if (refuse_skipped(store, texts) != 0) return 1;
+    return texts->count > 0 ? 0 : tool_error("--prompt: no prompt is left, expected one at least");
+}
+
 /* Encodes the run's prompts. */
 static int encode_captions(model_store *store, mar *library, const run_options *o, const mar_model_config *c,
                            progress *bar, captions *out, prompts *texts)
 {
     prompt_encoder e;
     texts->is_cleaned = o->clean == MAR_CLEAN_LLAMAGEN;
-    for (int i = 0; i < o->prompt_count; i++)
-        if (prompts_add(o->prompt[i], texts) != 0) return 1;
-    if (o->prompts && prompts_read(o->prompts, texts) != 0) return 1;
-    if (refuse_skipped(store, texts) != 0) return 1;
-    if (texts->count == 0) return tool_error("--prompt: no prompt is left, expected one at least");
+    if (read_prompts(store, o, texts) != 0) return 1;
     if (prompt_encoder_open(&e, library, o->t5, c->caption_tokens, c->caption_dim, o->model, bar) != 0) return 1;
     e.clean = (mar_clean)o->clean;
     e.quiet = store->quiet;
@@ -294,6 +300,64 @@ static int keep_encoder(model_store *store, mar *library, const run_options *o, 
     return 0;
 }
 
+/* Encodes the run's prompts with an open encoder, and the second context, unless the store has them. */
+static int get_decoder_captions(model_store *store, mar *library, const run_options *o, prompt_encoder *e,
+                                progress *bar)
+{
+    const mar_model_config shape = {.caption_tokens = e->tokens, .caption_dim = e->dim};
+    char *key = caption_key(o);
+    captions *out = &store->texts[store->text_count].captions;
+    prompts *texts = &store->texts[store->text_count].prompts;
+    if (!key || find_captions(store, library, key, &shape)) {
+        free(key);
+        return !key;
+    }
+    int failed = read_prompts(store, o, texts) || prompt_encoder_run_all(e, texts, bar, out);
+    if (!failed) failed = refuse_skipped(store, texts) || prompt_encoder_negative(e, o->negative, out);
+    if (failed) {
+        captions_free(out);
+        prompts_free(texts);
+        free(key);
+        return 1;
+    }
+    store->texts[store->text_count].key = key;
+    store->texts[store->text_count++].library = library;
+    return 0;
+}
+
+/* Does what prepare_captions does if prompts are encoded by the folder of a model that writes images among text. Sets
+ * *done to 0, and does nothing, if they are not. The model's weights are not read. */
+static int prepare_decoder(model_store *store, mar *library, run_options *o, progress *bar, int *done)
+{
+    const char *folder = o->t5 ? o->t5 : o->model;
+    prompt_encoder e;
+    mar_text *text = NULL;
+    *done = 0;
+    if (o->captions || (!run_has_prompts(o) && !store->keeps_encoder) || !prompt_encoder_may_be_decoder(folder))
+        return 0;
+    const mar_status status = mar_text_load(library, folder, &text);
+    const int is_decoder = status == MAR_OK && mar_text_get_config(text)->tokens > 0;
+    mar_text_free(text);
+    if (status == MAR_EMODEL || (status == MAR_OK && !is_decoder)) return 0; /* the model's loading says it */
+    *done = 1;
+    if (status != MAR_OK) return tool_error("%s", mar_error(library));
+    if (store->keeps_encoder && run_has_prompts(o))
+        return tool_error("--%s: has no effect here, a request has its own prompt",
+                          o->prompt_count ? "prompt" : "prompts");
+    if (prompt_encoder_open(&e, library, folder, 0, 0, NULL, bar) != 0) return 1;
+    o->t5 = folder;
+    e.quiet = store->quiet;
+    e.clean = MAR_CLEAN_OFF;
+    if (!store->keeps_encoder) {
+        const int failed = get_decoder_captions(store, library, o, &e, bar);
+        prompt_encoder_close(&e);
+        return failed;
+    }
+    store->encoder_kept = e;
+    store->negative_kept = (captions){.tokens = e.tokens, .dim = e.dim};
+    return prompt_encoder_negative(&store->encoder_kept, o->negative, &store->negative_kept);
+}
+
 /* Checks the options about prompts against the model. */
 static int check_captions(const model_store *store, const run_options *o, const mar_model_config *c)
 {
@@ -317,7 +381,10 @@ static int prepare_captions(model_store *store, mar *library, run_options *o, in
 {
     mar_report *report = NULL;
     const char *fault = run_prompts_fault(o, store->keeps_encoder);
+    int done;
     if (fault) return tool_error("%s", fault);
+    const int failed_decoder = prepare_decoder(store, library, o, bar, &done);
+    if (done) return failed_decoder;
     if (!o->t5 && !o->captions && (run_has_prompts(o) || store->keeps_encoder)) o->t5 = run_demo_t5(o->model);
     if (!run_has_prompts(o) && !o->captions && !o->t5) return 0;
     int failed = 0;
@@ -337,11 +404,21 @@ static int set_captions(const model_store *store, const run_options *o, run_mode
 {
     const mar_model_config *c = mar_model_get_config(models->model);
     models->classes = (class_choices){.count = c->classes};
-    if (c->caption_tokens == 0 || store->encoder_kept.text) return 0;
+    if (c->caption_tokens == 0) return 0;
+    if (store->encoder_kept.text) {
+        models->negative = store->negative_kept.negative.positions ? &store->negative_kept : NULL;
+        return 0;
+    }
     char *key = caption_key(o);
     if (!key) return 1;
     models->captions = find_captions(store, models->library, key, c);
+    models->negative = models->captions && models->captions->negative.positions ? models->captions : NULL;
     free(key);
+    if (!models->captions && models_write_text(c))
+        return tool_error(
+            "--prompt is missing: %s makes images of prompts, expected one; or --captions, what mar captions "
+            "made of them",
+            o->model);
     if (!models->captions && store->keeps_encoder)
         return tool_error("--t5 is missing: %s makes images of prompts, expected the folder of a T5 of width %d; or "
                           "--captions, what mar captions made of some",
@@ -423,6 +500,9 @@ static int refuse_options(const model_file *model, const run_options *o)
                           is_sphere ? "SphereAR" : "MAR");
     if (o->machine.image_size && !models_write_text(c))
         return tool_error("--size has no effect: the model makes images of one size");
+    if (o->negative && !models_write_text(c))
+        return tool_error("--negative: has no effect: guidance of %s is against the unconditional caption in its file",
+                          o->model);
     if (o->machine.patch_size && discrete)
         return tool_error("--patch_size has no effect: the model's tokens are discrete, one for each latent pixel");
     if (o->machine.patch_size && is_sphere)
@@ -534,10 +614,31 @@ static int refuse_session(const mar *library, mar_status status, int max_batch)
     return tool_error("%s%s", words, hint);
 }
 
+int models_set_negative(const run_models *models, mar_session *s)
+{
+    const captions *c = models->negative;
+    if (!c) return 0;
+    const size_t positions = (size_t)c->tokens;
+    float *features = malloc(positions * (size_t)c->dim * sizeof *features);
+    uint8_t *mask = malloc(positions);
+    int failed = features && mask ? 0 : tool_error("out of memory for the second context of guidance");
+    if (!failed) captions_place(c, -1, features, mask);
+    if (!failed && mar_session_set_negative(s, features, mask) != MAR_OK)
+        failed = tool_error("%s", mar_session_error(s));
+    free(features);
+    free(mask);
+    return failed;
+}
+
 int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out)
 {
     const mar_status status = mar_session_create(models->model, models->vae, &o->params, max_batch, out);
     if (status != MAR_OK) return refuse_session(models->library, status, max_batch);
+    if (models_set_negative(models, *out) != 0) {
+        mar_session_free(*out);
+        *out = NULL;
+        return 1;
+    }
     o->used = *mar_session_get_params(*out);
     return 0;
 }
@@ -545,6 +646,7 @@ int models_session(const run_models *models, run_options *o, int max_batch, mar_
 void models_free(model_store *store)
 {
     prompt_encoder_close(&store->encoder_kept); /* before its handle */
+    captions_free(&store->negative_kept);
     for (int i = 0; i < store->file_count; i++) {
         mar_model_free(store->files[i].model);
         mar_vae_free(store->files[i].vae);

@@ -27,6 +27,7 @@ typedef struct {
     mar_model *draft;         /* NULL: none */
     mar_vae *vae;             /* NULL: none */
     const captions *captions; /* captions of a text-to-image model; NULL: it has classes, or prompts to come */
+    const captions *negative; /* set with the second context of guidance; NULL: the model needs none */
     class_choices classes;    /* classes and their names, or captions */
     record_ids ids;           /* identities of the files; record_identify sets them */
 } run_models;
@@ -61,6 +62,7 @@ typedef struct {
     int text_count;              /* texts in use */
     int keeps_encoder;           /* 1: a T5 is loaded for prompts to come; set before the first models_load */
     prompt_encoder encoder_kept; /* with keeps_encoder, if the model takes captions */
+    captions negative_kept;      /* with it: the second context of guidance alone */
     struct {
         const char *path; /* as given; not copied */
         class_table table;
@@ -94,7 +96,9 @@ int models_refuse_classes(const run_options *o, const char *classes);
 int models_check_vae(const run_options *o);
 /* Returns whether the model writes images among text (Lumina-mGPT, Anole, Emu3): its own folder encodes prompts. */
 int models_write_text(const mar_model_config *c);
-/* Calls mar_session_create and sets o->used. Returns 0, or 1 with the error printed. */
+/* Gives a session the second context of guidance if the model needs one. Returns 0, or 1 with the error printed. */
+int models_set_negative(const run_models *models, mar_session *s);
+/* Calls mar_session_create, models_set_negative, and sets o->used. Returns 0, or 1 with the error printed. */
 int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out);
 /* Frees everything loaded. Free the sessions first. */
 void models_free(model_store *store);

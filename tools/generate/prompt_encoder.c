@@ -6,8 +6,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-enum { SHOWN = 100 }; /* bytes of a prompt in a warning */
+enum {
+    SHOWN = 100,          /* bytes of a prompt in a warning */
+    NUMBERS_MAX = 1 << 24 /* of a batch's features, unless one prompt has more */
+};
+
+int prompt_encoder_may_be_decoder(const char *folder)
+{
+    char path[4096];
+    struct stat st;
+    if (stat(folder, &st) != 0 || !S_ISDIR(st.st_mode)) return 0;
+    return snprintf(path, sizeof path, "%s/spiece.model", folder) < (int)sizeof path && access(path, F_OK) != 0;
+}
+
+/* Returns how many prompts of so many numbers are encoded at a time. */
+static int batch_of(size_t numbers)
+{
+    const size_t n = NUMBERS_MAX / numbers;
+    return n < 1 ? 1 : n > PROMPT_BATCH ? PROMPT_BATCH : (int)n;
+}
 
 int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, int tokens, int expected,
                         const char *model, progress *bar)
@@ -17,19 +37,24 @@ int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, int
     const mar_status status = mar_text_load(library, folder, &e->text);
     if (bar) progress_clear(bar);
     if (status != MAR_OK) return tool_error("%s", mar_error(library));
-    e->dim = mar_text_get_config(e->text)->dim;
+    const mar_text_config *c = mar_text_get_config(e->text);
+    e->dim = c->dim;
+    e->is_decoder = c->tokens > 0;
+    if (e->tokens == 0 || (e->is_decoder && e->tokens > c->tokens))
+        e->tokens = tokens = e->is_decoder ? c->tokens : 120;
+    e->batch = batch_of((size_t)tokens * (size_t)e->dim);
     if (expected && e->dim != expected) {
         tool_error("--t5 %s: a T5 of width %d, expected %d, the width of the captions of %s", folder, e->dim, expected,
                    model);
         prompt_encoder_close(e);
         return 1;
     }
-    const size_t positions = (size_t)PROMPT_BATCH * (size_t)tokens;
+    const size_t positions = (size_t)e->batch * (size_t)tokens;
     e->features = malloc(positions * (size_t)e->dim * sizeof *e->features);
     e->mask = malloc(positions);
     if (e->features && e->mask) return 0;
     prompt_encoder_close(e);
-    return tool_error("out of memory for the features of %d prompts", PROMPT_BATCH);
+    return tool_error("out of memory for the features of prompts");
 }
 
 static void warn_of_cut(const prompt_encoder *e, const char *text, int count)
@@ -50,6 +75,15 @@ mar_status prompt_encoder_run(prompt_encoder *e, char *const *text, int n)
     return status;
 }
 
+int prompt_encoder_negative(prompt_encoder *e, const char *text, captions *out)
+{
+    const mar_text_config *c = mar_text_get_config(e->text);
+    if (text && !c->negative) return tool_error("--negative: %s has no negative prompt", c->name);
+    const mar_status status = mar_text_encode_negative(e->text, text, e->tokens, e->features, e->mask, NULL);
+    if (status != MAR_OK) return tool_error("%s", mar_error(e->library));
+    return captions_set_negative(out, e->features, e->mask);
+}
+
 const char *prompt_encoder_error(const prompt_encoder *e)
 {
     const char *why = mar_error(e->library);
@@ -63,8 +97,9 @@ int prompt_encoder_drop_bad(prompt_encoder *e, prompts *p, int i, int n)
     const int skipped = p->skipped;
     for (int end = i + n; i < end;) {
         const char *text = p->text[i];
-        /* one token is enough: all of the prompt is cleaned and divided */
-        const mar_status status = mar_text_encode(e->text, &text, 1, e->clean, 1, e->features, e->mask, NULL);
+        /* one token of a T5's is enough: all of the prompt is cleaned and divided */
+        const int tokens = e->is_decoder ? e->tokens : 1;
+        const mar_status status = mar_text_encode(e->text, &text, 1, e->clean, tokens, e->features, e->mask, NULL);
         if (status != MAR_OK && status != MAR_EARG) return tool_error("%s", mar_error(e->library));
         if (status == MAR_EARG) {
             prompts_skip(p, i, prompt_encoder_error(e));
@@ -83,8 +118,8 @@ int prompt_encoder_run_all(prompt_encoder *e, prompts *p, progress *bar, caption
         .tokens = e->tokens, .dim = e->dim, .encoded = 1, .list = calloc((size_t)p->count, sizeof *out->list)};
     int failed = out->list ? 0 : tool_error("out of memory for %d prompts", p->count);
     for (int i = 0; i < p->count && !failed;) {
-        const int n = p->count - i < PROMPT_BATCH ? p->count - i : PROMPT_BATCH;
-        if (bar && p->count > PROMPT_BATCH) progress_note(bar, "encoding prompt %d of %d", i + 1, p->count);
+        const int n = p->count - i < e->batch ? p->count - i : e->batch;
+        if (bar && p->count > e->batch) progress_note(bar, "encoding prompt %d of %d", i + 1, p->count);
         const mar_status status = prompt_encoder_run(e, p->text + i, n);
         if (status != MAR_OK && bar) progress_clear(bar);
         if (status == MAR_EARG) {

@@ -1,4 +1,4 @@
-/* Prompts to features, by a T5. */
+/* Prompts to features, by a T5 or by rows of the model's own embedding. */
 #ifndef TOOLS_PROMPT_ENCODER_H
 #define TOOLS_PROMPT_ENCODER_H
 
@@ -12,21 +12,29 @@ enum { PROMPT_BATCH = 16 }; /* prompts encoded at a time */
 typedef struct {
     mar *library;
     mar_text *text;
-    const char *folder; /* of the T5, as given */
+    const char *folder; /* of the T5 or the model, as given */
+    int is_decoder;     /* 1: of a model that writes images among text: nothing is cleaned or cut */
+    int batch;          /* prompts encoded at a time, 1 to PROMPT_BATCH */
     mar_clean clean;
     int tokens, dim; /* positions of a prompt, as the image model takes them; values of a position */
     int quiet;       /* 1: no warning of a prompt that is cut */
-    float *features; /* [PROMPT_BATCH][tokens][dim] of the last batch, padding in front */
-    uint8_t *mask;   /* [PROMPT_BATCH][tokens] of the last batch */
+    float *features; /* [batch][tokens][dim] of the last batch, padding in front */
+    uint8_t *mask;   /* [batch][tokens] of the last batch */
 } prompt_encoder;
 
-/* Loads the T5 in `folder` and makes room for a batch. `expected`: values of a position that `model` takes; 0: any.
- * `bar` may be NULL. Returns 0; or 1 with *e empty after printing the error. */
+/* Returns whether the folder may be that of a model that writes images among text: it has no T5's vocabulary. */
+int prompt_encoder_may_be_decoder(const char *folder);
+/* Loads the T5 or the model's text side in `folder` and makes room for a batch. `tokens` 0: what such a model has room
+ * for. `expected`: values of a position that `model` takes; 0: any. `bar` may be NULL. Returns 0; or 1 with *e empty
+ * after printing the error. */
 int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, int tokens, int expected,
                         const char *model, progress *bar);
-/* Encodes prompts [n], n up to PROMPT_BATCH, to e->features and e->mask. Warns of each that has more tokens than fit.
+/* Encodes prompts [n], n up to e->batch, to e->features and e->mask. Warns of each that has more tokens than fit.
  * Returns what mar_text_encode does: MAR_EARG for a prompt that cannot be encoded. */
 mar_status prompt_encoder_run(prompt_encoder *e, char *const *text, int n);
+/* Encodes the second context of guidance of a model that writes images among text, and sets it in *out, a set with e's
+ * tokens and dim. `text`: the negative prompt; NULL: the model's own. Returns 0, or 1 with the error printed. */
+int prompt_encoder_negative(prompt_encoder *e, const char *text, captions *out);
 /* Returns why the last run failed, without the prompt's number. */
 const char *prompt_encoder_error(const prompt_encoder *e);
 /* Reports the prompts from i on, n of them, that cannot be encoded, and leaves them out. Call it after MAR_EARG: it

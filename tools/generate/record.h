@@ -20,6 +20,8 @@ void record_identify_prompts(run_models *models);
 
 /* Identifies one file, to text; "" for NULL and for a built-in one. Returns 0, or 1 with the error printed. */
 int record_identify_file(const char *path, char text[RECORD_ID]);
+/* Does the same of a model, which may be a folder: its files' names and lengths, and their first and last MiB count. */
+int record_identify_model(const char *path, char text[RECORD_ID]);
 
 void record_texts_add(record_texts *out, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

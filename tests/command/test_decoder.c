@@ -1,0 +1,109 @@
+/* Prompts to pictures with a model that writes images among text, a tiny Emu3 with the image decoder of demo-discrete:
+ * its own folder encodes prompts; --negative and --size. */
+#include "tests/support/command.h"
+#include "tests/support/decoder_folder.h"
+
+#include "tools/images/image.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* 4 tokens in a row and 3 rows, of 4 pixels in this decoder. */
+#define MODEL    "--model m/ --vq demo-discrete --size 32x24 --dtype f32 -q "
+#define GENERATE "generate --num 1 " MODEL
+
+static void write_model(const char *directory)
+{
+    const char *folder = path_in(directory, "m");
+    assert_int_equal(mkdir(folder, 0777), 0);
+    write_emu3(folder, 256);
+}
+
+/* Returns the text of a PNG; the caller frees it. */
+static char *text_of(const char *directory, const char *name, const char *key)
+{
+    image_file f;
+    char *text = NULL;
+    assert_int_equal(image_read_png(path_in(directory, "%s", name), 16, 12, &f), 0);
+    for (int i = 0; i < f.count; i++)
+        if (strcmp(f.texts[i].key, key) == 0) text = strdup(f.texts[i].value);
+    image_file_free(&f);
+    return text;
+}
+
+static void assert_text(const char *directory, const char *name, const char *key, const char *expected)
+{
+    char *text = text_of(directory, name, key);
+    if (expected)
+        assert_string_equal(text ? text : "(none)", expected);
+    else
+        assert_null(text);
+    free(text);
+}
+
+static void pictures(void **state)
+{
+    write_model(*state);
+    command_ok(*state, GENERATE "--prompt 'a corgi' --prompt 'a cat' --cfg 3 --out a");
+    assert_text(*state, "a/000000.png", "prompt", "a corgi");
+    assert_text(*state, "a/000000.png", "size", "32x24");
+    assert_text(*state, "a/000000.png", "t5", NULL);
+    assert_text(*state, "a/000000.png", "clean", NULL);
+    assert_text(*state, "a/000000.png", "negative", NULL);
+    command_ok(*state, GENERATE "--prompt 'a corgi' --cfg 3 --negative blurry --out n.png");
+    assert_text(*state, "n.png", "negative", "blurry");
+    sh_ok(*state, "! cmp -s a/000000.png a/000001.png && ! cmp -s a/000000.png n.png");
+    command_ok(*state, "generate -q --like a/000001.png --model m/ --vq demo-discrete --out like.png");
+    assert_same_file(*state, "a/000001.png", "like.png");
+    command_ok(*state, "generate -q --like n.png --model m/ --vq demo-discrete --out like_n.png");
+    assert_same_file(*state, "n.png", "like_n.png");
+}
+
+/* Features of a file make the same pictures, their second context included. */
+static void captions(void **state)
+{
+    write_model(*state);
+    write_whole_file(*state, "p.txt", "a corgi\na cat\n", 14);
+    command_ok(*state, "captions p.txt --t5 m --size 32x24 --negative blurry --out c.npz -q");
+    command_ok(*state, GENERATE "--prompts p.txt --negative blurry --cfg 3 --out a");
+    command_ok(*state, GENERATE "--captions c.npz --cfg 3 --out b");
+    char *ours = text_of(*state, "a/000001.png", "features"), *files = text_of(*state, "b/000001.png", "features");
+    assert_string_equal(ours, files);
+    free(ours);
+    free(files);
+    cJSON *r = command_json(*state, "bench --repeat 1 --batch 2 --model m --size 32x24 --prompts p.txt --cfg 3 --json");
+    cJSON_Delete(r);
+    r = command_json(*state, GENERATE "--prompts p.txt --cfg 3 --store s --out d --json");
+    cJSON_Delete(r);
+    r = command_json(*state, GENERATE "--prompts p.txt --cfg 3 --negative blurry --store s --out e --json");
+    assert_true(json_number(r, "images_stored") == 0);
+    cJSON_Delete(r);
+    r = command_json(*state, GENERATE "--prompts p.txt --cfg 3 --store s --out f --json");
+    assert_true(json_number(r, "images_stored") == 2);
+    cJSON_Delete(r);
+}
+
+static void refused(void **state)
+{
+    write_model(*state);
+    command_refused(*state, "$MAR " GENERATE "--out a.png", "--prompt is missing: m/ makes images of prompts", "");
+    command_refused(*state, "$MAR generate --model m --prompt a --size 33x24 --out a.png", "multiples of 8", "33x24");
+    command_refused(*state, "$MAR generate --model m --prompt a --size 9000x9000 --out a.png", "the model's context",
+                    "");
+    sh_ok(*state, "head -c 4000 /dev/zero | tr '\\0' a > long.txt");
+    command_result r = command_run(*state, "$MAR " GENERATE "--prompts long.txt --out a.png");
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "tokens with the template, the model has room for 512: skipped"));
+    assert_non_null(strstr(r.err, "no prompt is left"));
+    command_result_free(&r);
+    sh_ok(*state, "sed -i s/Emu3ForCausalLM/LlamaForCausalLM/ m/config.json");
+    command_refused(*state, "$MAR captions long.txt --t5 m --out c.npz", "is a LlamaForCausalLM, expected a T5",
+                    "Emu3");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {COMMAND_TEST(pictures), COMMAND_TEST(captions), COMMAND_TEST(refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

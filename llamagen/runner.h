@@ -56,14 +56,14 @@ mar_status gpt_runner_log_probs_then(void *runner, const spec_request *request, 
                                      const spec_continuation *continuation, mar_err *err);
 /* Tells the runner which tokens of an image are final, so that slots of accepted drafts become theirs.
  * gpt_runner_log_probs does this itself. An EAGLE drafter reads features before the target's next call, so it does it
- * here. */
+ * here. The prefix has line ends (llamagen/lines.h). */
 void gpt_runner_follow(gpt_runner *r, int image, const int *prefix, int length);
 
 /* Returns the features: the results of the last norm, the input of the output layer. They are backend float [slots][D],
  * by slot. Every token of a prefix has one but the last, whose pass is still to come. Returns NULL without `keep`. */
 const float *gpt_runner_features(const gpt_runner *r);
-/* Returns the slot of an image's token `position` (-prefix..-1: a position before the image tokens) in a branch (0: the
- * conditional one); -1 if it has not been computed. */
+/* Returns the slot of an image's token `position`, where line ends count (-prefix..-1: a position before the image
+ * tokens), in a branch (0: the conditional one); -1 if it has not been computed. */
 int gpt_runner_slot(const gpt_runner *r, int image, int branch, int position);
 
 typedef struct {

@@ -1,11 +1,14 @@
-/* Trees of drafts in one pass of LlamaGen's runner. Their distributions equal those of the same tokens one by one, bit
- * for bit. So does the state kept of drafts that become tokens. */
+/* Trees of drafts in one pass of the runner. Their distributions equal those of the same tokens one by one, bit for
+ * bit. So does the state kept of drafts that become tokens. The models are LlamaGen with classes, and a decoder with
+ * prompts of different lengths, grouped queries, norms of q and k, and line ends among the tokens. */
 #include "tests/support/gpt_fixture.h"
+#include "tests/support/llamagen.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { IMAGES = 2, DRAFTS = 9, LAWS = DRAFTS + 1, TOKENS = 16, VOCABULARY = 73 };
+enum { IMAGES = 2, DRAFTS = 9, LAWS = DRAFTS + 1, TOKENS = 16, VOCABULARY = 73, PROMPT = 17, WIDTH = 32 };
+typedef enum { CLASSES, PROMPTS, MODELS } conditions;
 
 static const mar_dtype dtypes[2] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
 static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 5, .temperature = 0.9f, .top_p = 1};
@@ -16,17 +19,60 @@ typedef struct {
     gpt_fixture tested, plain;
     gpt_start start[IMAGES]; /* how the images of `tested` were started */
     uint64_t random;
+    /* Prompts of a decoder; the last is the second context of guidance. */
+    float prompt[IMAGES + 1][PROMPT * WIDTH];
+    uint8_t mask[IMAGES + 1][PROMPT];
+    int length[IMAGES + 1];
 } fixture;
 
-static int open_both(fixture *f, mar_dtype dtype)
+static int random_below(fixture *f, int n)
+{
+    f->random = f->random * 6364136223846793005u + 1442695040888963407u;
+    return (int)((f->random >> 33) % (uint64_t)n);
+}
+
+/* Makes a prompt of random length and features. */
+static void make_prompt(fixture *f, int i)
+{
+    f->length[i] = 1 + random_below(f, PROMPT);
+    for (int j = 0; j < PROMPT * WIDTH; j++) f->prompt[i][j] = (float)random_below(f, 201) / 100 - 1;
+    for (int j = 0; j < PROMPT; j++) f->mask[i][j] = j >= PROMPT - f->length[i];
+}
+
+static int open_models(fixture *f, mar_dtype dtype, conditions model)
+{
+    const gpt_config c = small_decoder();
+    kern_queue *k = open_queue(dtype, 2);
+    if (!k) return 0;
+    if (model == CLASSES) {
+        gpt_fixture_open(&f->tested, k, "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+        return gpt_fixture_open(&f->plain, open_queue(dtype, 2), "llamagen_c2i20", 0, &guided, 1, 0, 1, 1);
+    }
+    char *path = write_decoder(test_directory(), "decoder.safetensors", &c, 3);
+    gpt_fixture_open_file(&f->tested, k, path, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+    gpt_fixture_open_file(&f->plain, open_queue(dtype, 2), path, &guided, 1, 0, 1, 1);
+    for (int i = 0; i <= IMAGES; i++) make_prompt(f, i);
+    gpt_runner_set_negative(f->tested.runner, f->prompt[IMAGES], f->mask[IMAGES]);
+    gpt_runner_set_negative(f->plain.runner, f->prompt[IMAGES], f->mask[IMAGES]);
+    free(path);
+    return 1;
+}
+
+/* Returns how an image starts. */
+static gpt_start start_of(const fixture *f, int image)
+{
+    return (gpt_start){
+        .image = image, .label = label[image], .features = f->prompt[image], .mask = f->mask[image], .cfg = guided.cfg};
+}
+
+static int open_both(fixture *f, mar_dtype dtype, conditions model)
 {
     f->random = 1;
-    for (int i = 0; i < IMAGES; i++) f->start[i] = (gpt_start){.image = i, .label = label[i], .cfg = guided.cfg};
-    if (!gpt_fixture_open(&f->tested, open_queue(dtype, 2), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1,
-                          IMAGES * LAWS))
-        return 0;
-    assert_true(gpt_fixture_open(&f->plain, open_queue(dtype, 2), "llamagen_c2i20", 0, &guided, 1, 0, 1, 1));
-    gpt_runner_begin(f->tested.runner, IMAGES, label);
+    if (!open_models(f, dtype, model)) return 0;
+    assert_true(f->tested.vocabulary == VOCABULARY && f->tested.seq_len == TOKENS);
+    for (int i = 0; i < IMAGES; i++) f->start[i] = start_of(f, i);
+    gpt_runner_admit(f->tested.runner, f->start, IMAGES);
+    gpt_runner_clear_stats(f->tested.runner);
     return 1;
 }
 
@@ -36,16 +82,38 @@ static void close_both(fixture *f)
     gpt_fixture_close(&f->plain);
 }
 
-static int random_below(fixture *f, int n)
+/* Writes tokens with the line ends behind them. Returns their number. */
+static int with_line_ends(const fixture *f, const int *token, int n, int *out)
 {
-    f->random = f->random * 6364136223846793005u + 1442695040888963407u;
-    return (int)((f->random >> 33) % (uint64_t)n);
+    int length = 0;
+    for (int i = 0; i < n; i++) {
+        out[length++] = token[i];
+        if (gpt_ends_line(&f->tested.model->config, i)) out[length++] = VOCABULARY;
+    }
+    return length;
+}
+
+/* Returns the rows of n tokens from number `first` on: line ends count. */
+static int rows_of(const fixture *f, int first, int n)
+{
+    int rows = 0;
+    for (int i = first; i < first + n; i++) rows += 1 + gpt_ends_line(&f->tested.model->config, i);
+    return rows;
+}
+
+/* Returns the rows of a request's drafts from number `first` on. */
+static int draft_rows(const fixture *f, const spec_request *q, int first)
+{
+    int rows = 0;
+    for (int i = first; i < q->count; i++) rows += rows_of(f, q->length + gpt_request_depth(q, i) - 1, 1);
+    return rows;
 }
 
 /* Computes an image's tokens one by one. Then row 0 is the distribution of the next token. */
 static void compute_plainly(fixture *f, int image, const int *token, int n)
 {
-    const gpt_start alone = {.label = f->start[image].label, .cfg = f->start[image].cfg};
+    gpt_start alone = f->start[image];
+    alone.image = alone.given = 0;
     gpt_runner_admit(f->plain.runner, &alone, 1);
     for (int i = 0; i <= n; i++) gpt_fixture_laws(&f->plain, &(spec_request){.prefix = token, .length = i}, 1);
 }
@@ -109,11 +177,11 @@ static void random_tokens(fixture *f, image_state *s, int n)
  * other there are none. */
 TEST_CASE(trees)
 {
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < 2 * MODELS; d++) {
         fixture f;
         image_state image[IMAGES];
         spec_request both[IMAGES];
-        if (!open_both(&f, dtypes[d])) continue;
+        if (!open_both(&f, dtypes[d % 2], (conditions)(d / 2))) continue;
         for (int i = 0; i < IMAGES; i++) {
             start(&image[i], i);
             random_tokens(&f, &image[i], i == 0 ? 0 : 6);
@@ -130,10 +198,10 @@ TEST_CASE(trees)
 TEST_CASE(admissions)
 {
     static const float scales[] = {1, 1.7f, 4};
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < 2 * MODELS; d++) {
         fixture f;
         image_state image[IMAGES];
-        if (!open_both(&f, dtypes[d])) continue;
+        if (!open_both(&f, dtypes[d % 2], (conditions)(d / 2))) continue;
         for (int i = 0; i < IMAGES; i++) start(&image[i], i);
         for (int round = 0; round < 10; round++) {
             const int first = random_below(&f, IMAGES), last = round % 3 ? first : IMAGES - 1;
@@ -143,12 +211,15 @@ TEST_CASE(admissions)
             for (int i = first; i <= last; i++) {
                 start(&image[i], i);
                 random_tokens(&f, &image[i], random_below(&f, TOKENS + 1));
-                f.start[i] = (gpt_start){.image = i,
-                                         .label = random_below(&f, 5) - 1,
-                                         .cfg = scales[random_below(&f, 3)],
-                                         .token = image[i].token,
-                                         .given = image[i].request.length};
-                rows += 2 * (f.start[i].given > 1 ? f.start[i].given : 1); /* the class, and all but the last token */
+                if (d / 2 == PROMPTS) make_prompt(&f, i);
+                f.start[i] = start_of(&f, i);
+                f.start[i].label = random_below(&f, 5) - 1;
+                f.start[i].cfg = scales[random_below(&f, 3)];
+                f.start[i].token = image[i].token;
+                f.start[i].given = image[i].request.length;
+                /* the class or the prompts, and all but the last token */
+                rows += d / 2 == PROMPTS ? f.length[i] + f.length[IMAGES] : 2;
+                rows += 2 * rows_of(&f, 0, f.start[i].given - 1);
             }
             gpt_runner_admit(f.tested.runner, &f.start[first], last - first + 1);
             assert_int_equal(gpt_runner_get_stats(f.tested.runner)->rows - before, rows);
@@ -168,12 +239,12 @@ TEST_CASE(admissions)
 TEST_CASE(levels)
 {
     static const int ends[] = {2, 5, 6, DRAFTS}, parent[DRAFTS] = {-1, -1, 0, 0, 1, 4, 2, 2, 5};
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < 2 * MODELS; d++) {
         fixture f;
         image_state s;
-        if (!open_both(&f, dtypes[d])) continue;
+        if (!open_both(&f, dtypes[d % 2], (conditions)(d / 2))) continue;
         start(&s, 1);
-        random_tokens(&f, &s, 4);
+        random_tokens(&f, &s, 6); /* a row of the decoder's ends among the drafts */
         grow_tree(&f, &s, DRAFTS);
         memcpy(s.parent, parent, sizeof parent);
         for (size_t l = 0; l < sizeof ends / sizeof *ends; l++) {
@@ -181,7 +252,9 @@ TEST_CASE(levels)
             s.request.count = ends[l];
             const long rows = gpt_runner_get_stats(f.tested.runner)->rows;
             gpt_fixture_laws(&f.tested, &s.request, 1);
-            if (l) assert_int_equal(gpt_runner_get_stats(f.tested.runner)->rows - rows, 2 * (ends[l] - ends[l - 1]));
+            if (l)
+                assert_int_equal(gpt_runner_get_stats(f.tested.runner)->rows - rows,
+                                 2 * draft_rows(&f, &s.request, ends[l - 1]));
         }
         expect_laws(&f, &s.request, 0);
         /* A request with a changed draft is no continuation: it is computed in full. */
@@ -197,10 +270,10 @@ TEST_CASE(levels)
 /* Checks that the features of an image's tokens under both conditions equal those of plain decoding. */
 static void expect_features(fixture *f, const image_state *s, int known)
 {
-    const int d = f->tested.model->config.width, image = s->request.sequence;
+    const int d = f->tested.model->config.width, image = s->request.sequence, positions = rows_of(f, 0, known);
     compute_plainly(f, image, s->token, known);
     for (int c = 0; c < 2; c++)
-        for (int i = -1; i < known; i++) {
+        for (int i = -1; i < positions; i++) {
             const int slot = gpt_runner_slot(f->tested.runner, image, c, i),
                       other = gpt_runner_slot(f->plain.runner, 0, c, i);
             assert_true(slot >= 0 && other >= 0);
@@ -208,7 +281,7 @@ static void expect_features(fixture *f, const image_state *s, int known)
                                 gpt_runner_features(f->plain.runner) + (size_t)other * (size_t)d,
                                 (size_t)d * sizeof(float));
         }
-    assert_int_equal(gpt_runner_slot(f->tested.runner, image, 0, known), -1);
+    assert_int_equal(gpt_runner_slot(f->tested.runner, image, 0, positions), -1);
 }
 
 /* Accepts a path of the tree, and a token after it. The path's drafts stay in their slots. Returns their number. */
@@ -216,11 +289,11 @@ static int accept(fixture *f, image_state *s)
 {
     spec_request *q = &s->request;
     const int before = q->length, end = random_below(f, q->count + 1) - 1;
-    int token[TOKENS];
+    int token[TOKENS], all[2 * TOKENS];
     const int accepted = path_to(q, end, token);
     memcpy(s->token, token, (size_t)accepted * sizeof *token);
     q->length = accepted;
-    gpt_runner_follow(f->tested.runner, q->sequence, s->token, q->length);
+    gpt_runner_follow(f->tested.runner, q->sequence, all, with_line_ends(f, token, accepted, all));
     expect_features(f, s, accepted);
     if (accepted < TOKENS) random_tokens(f, s, accepted + 1);
     return accepted - before;
@@ -229,10 +302,10 @@ static int accept(fixture *f, image_state *s)
 /* Generates whole images in rounds of trees. A round computes the drafts and the last token, and nothing twice. */
 TEST_CASE(rounds)
 {
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < 2 * MODELS; d++) {
         fixture f;
         image_state image[IMAGES];
-        if (!open_both(&f, dtypes[d])) continue;
+        if (!open_both(&f, dtypes[d % 2], (conditions)(d / 2))) continue;
         for (int i = 0; i < IMAGES; i++) start(&image[i], i);
         for (int round = 0;; round++) {
             spec_request request[IMAGES];
@@ -240,7 +313,8 @@ TEST_CASE(rounds)
             for (int i = 0; i < IMAGES; i++) {
                 if (image[i].request.length == TOKENS) continue;
                 grow_tree(&f, &image[i], random_below(&f, DRAFTS + 1));
-                expected += 2 * (image[i].request.count + (image[i].request.length > 0));
+                const spec_request *q = &image[i].request;
+                expected += 2 * (draft_rows(&f, q, 0) + (q->length > 0 ? rows_of(&f, q->length - 1, 1) : 0));
                 request[n++] = image[i].request;
             }
             if (n == 0) break;
@@ -258,10 +332,10 @@ TEST_CASE(rounds)
 /* Prefixes that do not continue the last one: shorter, with other tokens, the same again, much longer. */
 TEST_CASE(jumps)
 {
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < 2 * MODELS; d++) {
         fixture f;
         image_state s;
-        if (!open_both(&f, dtypes[d])) continue;
+        if (!open_both(&f, dtypes[d % 2], (conditions)(d / 2))) continue;
         start(&s, 1);
         for (int round = 0; round < 40; round++) {
             s.request.length = random_below(&f, s.request.length + 1);
@@ -276,12 +350,47 @@ TEST_CASE(jumps)
     }
 }
 
+/* Tokens whose numbers the host does not have: each is read from an array of the backend, with the line end behind it
+ * in the same pass. Now and then the host reads those that it lacks. */
+TEST_CASE(tokens_on_the_device)
+{
+    for (int d = 0; d < 2 * MODELS; d++) {
+        fixture f;
+        image_state image[IMAGES];
+        int known[IMAGES][TOKENS];
+        if (!open_both(&f, dtypes[d % 2], (conditions)(d / 2))) continue;
+        int *drawn = backend_memory(f.tested.k, sizeof(int) * IMAGES * TOKENS);
+        for (int i = 0; i < IMAGES; i++) start(&image[i], i);
+        for (int n = 0; n < TOKENS; n++) {
+            spec_request both[IMAGES];
+            for (int i = 0; i < IMAGES; i++) {
+                random_tokens(&f, &image[i], n);
+                both[i] = image[i].request;
+                both[i].drawn = n ? drawn : NULL;
+                both[i].last = n * IMAGES + i;
+                both[i].prefix = known[i];
+                if (n) known[i][n - 1] = SPEC_UNREAD;
+                if (n)
+                    f.tested.k->core->upload(f.tested.k, drawn + n * IMAGES + i, &image[i].token[n - 1], sizeof(int));
+            }
+            const long rows = gpt_runner_get_stats(f.tested.runner)->rows;
+            gpt_fixture_laws(&f.tested, both, IMAGES);
+            assert_int_equal(gpt_runner_get_stats(f.tested.runner)->rows - rows,
+                             n ? 2 * IMAGES * rows_of(&f, n - 1, 1) : 0);
+            for (int i = 0; i < IMAGES; i++) expect_laws(&f, &image[i].request, 0);
+            for (int i = 0; n % 5 == 4 && i < IMAGES; i++) memcpy(known[i], image[i].token, (size_t)n * sizeof(int));
+        }
+        f.tested.k->core->free(f.tested.k->device, drawn);
+        close_both(&f);
+    }
+}
+
 /* Checks that a request that fits no image is refused, and that the next one is answered. */
 TEST_CASE(refusals)
 {
     fixture f;
     const int token[TOKENS + 1] = {1, 2, 3}, high[] = {VOCABULARY}, low[] = {-1}, parent[] = {-1, 0, 2}, many[20] = {0};
-    assert_true(open_both(&f, MAR_DTYPE_F32));
+    assert_true(open_both(&f, MAR_DTYPE_F32, CLASSES));
     const struct {
         spec_request request;
         const char *words;
@@ -316,7 +425,7 @@ TEST_CASE(failures)
     mar_err err = {0};
     const int token[] = {4, 5};
     const spec_request request = {.prefix = token, .length = 2};
-    assert_true(open_both(&f, MAR_DTYPE_F32));
+    assert_true(open_both(&f, MAR_DTYPE_F32, CLASSES));
     kern_queue *k = f.tested.k;
     k->cancel = &cancel;
     gpt_runner_begin(f.tested.runner, IMAGES, label);
@@ -336,7 +445,7 @@ TEST_CASE(watching)
     mar_err err = {0};
     const int token[] = {4};
     const spec_request request = {.prefix = token, .length = 1};
-    assert_true(open_both(&f, MAR_DTYPE_F32));
+    assert_true(open_both(&f, MAR_DTYPE_F32, CLASSES));
     kern_queue *k = f.tested.k;
     const float nan = strtof("nan", NULL);
     gpt_runner_name(f.tested.runner, "draft: ");

@@ -161,6 +161,76 @@ TEST_CASE(distributions_in_bf16_are_near)
     check(MAR_DTYPE_BF16, "lumina", "lumina", "lantern_lumina.safetensors", &guided, 1e-1);
 }
 
+/* --- requests one after another ----------------------------------------------------------------------------------- */
+
+enum { IMAGE = 16, STEPS = 40 };
+
+typedef struct {
+    int token[IMAGE], draft[DRAFTS];
+    spec_request q;
+} history;
+
+static int below(uint64_t *random, int n)
+{
+    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    return (int)((*random >> 33) % (uint64_t)n);
+}
+
+/* Goes on from some of the tokens with others, and drafts the first drafts of the tree, as many as fit. */
+static void go_on(history *h, uint64_t *random, int vocabulary)
+{
+    spec_request *q = &h->q;
+    int kept = below(random, q->length + 1);
+    q->length = kept + below(random, IMAGE + 1 - kept);
+    while (kept < q->length) h->token[kept++] = below(random, vocabulary);
+    for (int i = 0; i < DRAFTS; i++) h->draft[i] = below(random, vocabulary);
+    q->prefix = h->token, q->draft = h->draft, q->parent = parent;
+    q->count = q->length + 3 <= IMAGE ? DRAFTS : q->length + 1 <= IMAGE ? 3 : 0;
+}
+
+/* Asks the drafter in parts, each of which continues the one before. The target has the tokens but the last. */
+static void ask(fixture *f, const spec_request *q, const int *ends, int parts)
+{
+    mar_err err = {0};
+    const spec_request known = {.prefix = q->prefix, .length = q->length ? q->length - 1 : 0};
+    gpt_fixture_laws(&f->target, &known, 1);
+    for (int i = 0; i < parts; i++) {
+        spec_request part = *q;
+        if (i > 0 && ends[i - 1] >= q->count) break;
+        part.from = i ? ends[i - 1] + 1 : 0;
+        part.count = ends[i] < q->count ? ends[i] : q->count;
+        assert_ok(eagle_runner_log_probs(f->runner, &part, 1, f->laws, &err), &err);
+    }
+}
+
+/* Rows end among tokens and drafts, and behind the last token: its line end is a draft. Distributions have the same
+ * bits whatever was asked before, by levels or at once. */
+TEST_CASE(histories_do_not_matter)
+{
+    static const int levels[] = {3, 6, DRAFTS}, once[] = {DRAFTS};
+    static float laws[LAWS * IMAGE];
+    uint64_t random = 11;
+    history h = {.q = {0}};
+    fixture f = {0}, plain = {0};
+    assert_true(open_both(&f, MAR_DTYPE_F32, "lumina", "lantern_lumina.safetensors", &guided));
+    assert_true(open_both(&plain, MAR_DTYPE_F32, "lumina", "lantern_lumina.safetensors", &guided));
+    assert_true(f.target.seq_len == IMAGE && f.target.vocabulary == IMAGE);
+    begin(&f, "lumina", 1);
+    for (int step = 0; step < STEPS; step++) {
+        go_on(&h, &random, f.target.vocabulary);
+        const size_t bytes = sizeof(float) * (size_t)(h.q.count + 1) * (size_t)f.target.vocabulary;
+        ask(&f, &h.q, levels, 3);
+        memcpy(laws, f.laws, bytes);
+        begin(&plain, "lumina", 1);
+        ask(&plain, &h.q, once, 1);
+        assert_memory_equal(laws, plain.laws, bytes);
+    }
+    close_both(&f);
+    close_both(&plain);
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
 TEST_CASE(files)
 {
     eagle_config c;

@@ -37,6 +37,19 @@ int gpt_fixture_open(gpt_fixture *f, kern_queue *k, const char *name, int seq_le
     return 1;
 }
 
+int gpt_fixture_open_file(gpt_fixture *f, kern_queue *k, const char *path, const gpt_sampling *sampling, int images,
+                          int drafts, int keep, int rows)
+{
+    gpt_config config;
+    mar_err err = {0};
+    *f = (gpt_fixture){.k = k, .rows = rows};
+    if (!f->k) return 0;
+    wt_file *file = open_weights(path);
+    assert_ok(gpt_config_derive_decoder(file, 0, 0, &config, &err), &err);
+    open_runner(f, file, &config, sampling, images, drafts, keep);
+    return 1;
+}
+
 int gpt_fixture_open_decoder(gpt_fixture *f, kern_queue *k, const char *folder, int width, int height,
                              const gpt_sampling *sampling, int images, int drafts, int rows)
 {

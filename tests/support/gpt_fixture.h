@@ -22,6 +22,9 @@ extern const gpt_sampling gpt_fixture_plain;
  * Returns 0 if k is NULL. */
 int gpt_fixture_open(gpt_fixture *f, kern_queue *k, const char *name, int seq_len, const gpt_sampling *sampling,
                      int images, int drafts, int keep, int rows);
+/* Opens the decoder of text/grammar.h in a file likewise. */
+int gpt_fixture_open_file(gpt_fixture *f, kern_queue *k, const char *path, const gpt_sampling *sampling, int images,
+                          int drafts, int keep, int rows);
 /* Opens the decoder of text/grammar.h in a folder likewise, for images of width x height pixels. */
 int gpt_fixture_open_decoder(gpt_fixture *f, kern_queue *k, const char *folder, int width, int height,
                              const gpt_sampling *sampling, int images, int drafts, int rows);

@@ -120,6 +120,34 @@ char *copy_vq(const char *directory)
     return path;
 }
 
+gpt_config small_decoder(void)
+{
+    static const text_family family = {.name = "lumina-mgpt"};
+    gpt_config c = {.family = GPT_LLAMA, .width = 32, .depth = 2, .heads = 4, .hidden = 48, .vocabulary = 73};
+    c.kv_heads = 2;
+    c.qk_norm = GPT_LAYER_NORM;
+    c.seq_len = 16, c.columns = 4, c.line_end = 1;
+    c.grammar = &family;
+    c.rows = c.vocabulary + 5;
+    c.prefix = 17;
+    return c;
+}
+
+char *write_decoder(const char *directory, const char *file, const gpt_config *c, unsigned seed)
+{
+    char metadata[320];
+    writer w = begin_file(seed, 0);
+    gpt_config_tensors(c, write_tensor, &w);
+    const int rows = c->seq_len / c->columns;
+    snprintf(metadata, sizeof metadata,
+             ",\"__metadata__\":{\"mar.family\":\"%s\",\"mar.heads\":\"%d\",\"mar.eps\":\"1e-5\","
+             "\"mar.image_tokens\":\"%d-%d\",\"mar.line_end\":\"%d\",\"mar.image_size\":\"%dx%d\","
+             "\"mar.context\":\"%d\"}",
+             c->grammar->name, c->heads, SMALL_FIRST_ID, SMALL_FIRST_ID + c->vocabulary - 1, SMALL_LINE_END,
+             16 * c->columns, 16 * rows, gpt_positions(c) + c->prefix);
+    return end_file(&w, directory, file, metadata);
+}
+
 gpt_config small_llamagen(void)
 {
     return (gpt_config){

@@ -14,6 +14,10 @@
         --only "scd --window 16" --only "scd --window 16 --pac_children 4" --only "vanilla --gamma 5 --tree dynamic" \\
         --out bench/results/llamagen_t2i_cpu.json
 
+    python3 tools/dev/random_checkpoint.py --arch lumina_7b --out build/Lumina-mGPT-7B-768
+    python3 bench/llamagen_cpu.py --model build/Lumina-mGPT-7B-768 --cfg 3 --only "sjd-pac --window 16" --only "scd --window 16" \\
+        --options "--prompt cat --size 128x128 --top_k 2000 --dtype int8" --out bench/results/lumina_cpu.json
+
 Every method is measured by `mar bench`, in turns with plain decoding of the same images: seconds, accepted length, step compression
 (tokens of an image over calls of the target for it), the speed in time beside it, and the speed that the floors of its passes
 allow: the larger of bytes over measured bandwidth and arithmetic over the measured matrix rate. Laws of random weights are broad, so
@@ -37,8 +41,10 @@ JACOBI = ("sjd", "sjd-pac", "scd")  # without a draft model
 
 
 def measure(arguments):
-    command = [arguments.mar, "bench", "--json", "--model", arguments.model, "--vq", arguments.vq, "--cfg", str(arguments.cfg),
+    command = [arguments.mar, "bench", "--json", "--model", arguments.model, "--cfg", str(arguments.cfg),
                "--repeat", str(arguments.repeat), *arguments.options.split()]
+    if arguments.vq:
+        command += ["--vq", arguments.vq]
 
     def run(extra):
         done = subprocess.run(command + extra, capture_output=True, text=True, check=False)
@@ -53,13 +59,14 @@ def measure(arguments):
         if method.split()[0] not in JACOBI:
             extra += ["--draft", arguments.eagle or arguments.draft]
         found = run(extra)
-        keys = ("mean_accepted_length", "step_compression", "speed", "speed_by_floors", "seconds_per_image",
-                "plain_seconds_per_image", "target_seconds", "draft_seconds", "verification_seconds")
+        keys = ("mean_accepted_length", "step_compression", "speed", "speed_by_floors", "seconds_per_image", "seconds_per_token",
+                "memory_floor_seconds_per_token", "plain_seconds_per_image", "target_seconds", "draft_seconds", "verification_seconds")
         rows.append({"method": method, **{k: found[k] for k in keys}})
         print(f"{method}: {rows[-1]['speed']:.2f}x", file=sys.stderr)
     return {"command": " ".join(sys.argv), "model": os.path.basename(arguments.model), "draft": os.path.basename(arguments.eagle or arguments.draft or ""),
             "cfg": arguments.cfg, "backend": plain["backend"], "memory_bandwidth": plain["memory_bandwidth"],
-            "matrix_peak": plain["matrix_peak"], "plain": {k: plain[k] for k in ("seconds_per_image", "target_seconds")},
+            "matrix_peak": plain["matrix_peak"], "plain": {k: plain[k] for k in ("seconds_per_image", "seconds_per_token", "memory_floor_seconds_per_token",
+                                            "target_seconds")},
             "target_passes": plain["target_passes"], "methods": rows}
 
 

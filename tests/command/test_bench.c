@@ -226,6 +226,7 @@ static void plain_decoding(void **state)
     assert_has(shown, "\r\033[Kdemo-discrete on cpu ");
     assert_has(shown, "measured memory bandwidth ");
     assert_has(shown, "all passes read 0.1");
+    assert_has(shown, "a token takes ");
     assert_null(strstr(shown, "above 100 %"));
     free(shown);
 }

@@ -171,6 +171,18 @@ static int is_cached(const bench *b)
     return 0;
 }
 
+/* Returns the seconds of a token, without the image decoder. */
+static double token_seconds(const bench *b, const mar_stats *s)
+{
+    return (s->total_s - s->vae_s) / b->batch / b->run->used.num_iter;
+}
+
+/* Returns the seconds that reading the bytes of all passes takes at the measured bandwidth, for a token. */
+static double token_memory_floor(const bench *b, const mar_stats *s)
+{
+    return (s->decoder_bytes + s->draft_bytes) / b->machine.bandwidth / b->batch / b->run->used.num_iter;
+}
+
 static void print_table(const bench *b, const char *backend)
 {
     const mar_stats *plain = &b->best[PLAIN], *s = &b->best[b->runs - 1];
@@ -190,9 +202,11 @@ static void print_table(const bench *b, const char *backend)
                "%.2fx\n",
                plain->total_s / b->batch, plain->total_s / s->total_s, compression(s), speed_by_floors(b));
     }
-    printf("all passes read %.3f GB and compute %.3f TFLOP an image: at least %.4f s\n\n",
+    printf("all passes read %.3f GB and compute %.3f TFLOP an image: at least %.4f s\n",
            (s->decoder_bytes + s->draft_bytes) / 1e9 / b->batch, (s->decoder_flop + s->draft_flop) / 1e12 / b->batch,
            floor_of_run(b, s) / b->batch);
+    printf("a token takes %.3f ms, reading the bytes of its passes at least %.3f ms\n\n", 1e3 * token_seconds(b, s),
+           1e3 * token_memory_floor(b, s));
     bench_machine_print(&b->machine);
     puts("; a pass takes at least the larger, as measured right before it");
     printf("%-7s %6s %6s %6s %9s %9s %9s %7s\n", "pass of", "drafts", "depth", "rows", "ms", "memory", "products",
@@ -245,6 +259,8 @@ static int print_json(const bench *b, const run_models *models)
     cJSON *root = bench_record(b->run, models, b->batch);
     cJSON_AddStringToObject(root, "guarantee", b->guarantee);
     cJSON_AddNumberToObject(root, "seconds_per_image", s->total_s / n);
+    cJSON_AddNumberToObject(root, "seconds_per_token", token_seconds(b, s));
+    cJSON_AddNumberToObject(root, "memory_floor_seconds_per_token", token_memory_floor(b, s));
     cJSON_AddNumberToObject(root, "target_seconds", s->decoder_s / n);
     cJSON_AddNumberToObject(root, "draft_seconds", s->draft_s / n);
     cJSON_AddNumberToObject(root, "verification_seconds", s->verify_s / n);

@@ -1,5 +1,6 @@
 #include "text/tiktoken.h"
 
+#include "base/printable.h"
 #include "text/bpe_build.h"
 
 #include <stdio.h>
@@ -165,6 +166,10 @@ static mar_status add_merges(reading *r)
 /* Adds a special token, which is found in the normalised text, with the next id. */
 static mar_status add_special(reading *r, const char *text, size_t length)
 {
+    unsigned c;
+    for (size_t at = 0, size; at < length; at += size)
+        if ((size = utf8_decode(text + at, length - at, &c)) == 0)
+            return err_set(r->b.err, MAR_EFORMAT, "%s: token %d is not UTF-8", r->b.label, r->b.model->count);
     return bpe_add_token(&r->b, text,
                          (bpe_added){.length = length, .id = r->b.model->count, .normalized = 1, .special = 1});
 }

@@ -5,6 +5,7 @@
 #include "text/bpe.h"
 #include "text/bpe_encode.h"
 #include "text/clean.h"
+#include "text/tiktoken.h"
 #include "text/tokenizer.h"
 #include "text/unigram.h"
 #include "text/unigram_encode.h"
@@ -98,6 +99,14 @@ static mar_status read_two_files(const char *data, size_t size, mar_err *err)
     return status == MAR_OK ? encode_bpe(b, err) : status;
 }
 
+static mar_status read_tiktoken(const char *data, size_t size, mar_err *err)
+{
+    static const char tokens[] = "<s>\n<b>\n";
+    text_bpe *b;
+    const mar_status status = text_tiktoken_read(data, size, "x", tokens, sizeof tokens - 1, "y", &b, err);
+    return status == MAR_OK ? encode_bpe(b, err) : status;
+}
+
 static mar_status clean_caption(const char *data, size_t size, mar_err *err)
 {
     char *cleaned;
@@ -112,9 +121,15 @@ TEST_CASE(test_files)
     static const struct {
         attempt *call;
         const char *name;
-    } files[] = {{read_unigram, "spiece/charsmap"}, {read_unigram, "spiece/user"},  {read_bpe, "tokenizer/clip"},
-                 {read_bpe, "tokenizer/steps"},     {read_bpe, "tokenizer/added"},  {read_bpe, "tokenizer/byte_level"},
-                 {read_two_files, "merges/clip"},   {read_two_files, "merges/gpt2"}};
+    } files[] = {{read_unigram, "spiece/charsmap"},
+                 {read_unigram, "spiece/user"},
+                 {read_bpe, "tokenizer/clip"},
+                 {read_bpe, "tokenizer/steps"},
+                 {read_bpe, "tokenizer/added"},
+                 {read_bpe, "tokenizer/byte_level"},
+                 {read_two_files, "merges/clip"},
+                 {read_two_files, "merges/gpt2"},
+                 {read_tiktoken, "../../golden/data/prompts/emu3/emu3.tiktoken"}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         size_t size;
         char *data = read_corpus(files[i].name, &size);

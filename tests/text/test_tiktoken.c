@@ -127,5 +127,6 @@ TEST_CASE(files_that_are_refused)
     char *text = pieces_and("");
     refuse(text, "<a>\n<a>\n", "t.txt: added_tokens: \"<a>\" is there twice");
     refuse(text, "<|im_end|>", "is there twice");
+    refuse(text, "<a>\n<\xff>", "t.txt: token 465 is not UTF-8");
     free(text);
 }

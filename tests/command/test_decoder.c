@@ -60,6 +60,22 @@ static void pictures(void **state)
     assert_same_file(*state, "n.png", "like_n.png");
 }
 
+/* A converted file has no tokenizer: --t5 names the folder that it was made of. */
+static void converted(void **state)
+{
+    write_model(*state);
+    command_ok(*state, "convert m m.safetensors");
+    command_ok(*state, GENERATE "--prompt 'a corgi' --cfg 3 --out a.png");
+    command_ok(*state, "generate --model m.safetensors --t5 m --vq demo-discrete --size 32x24 --dtype f32 -q --prompt "
+                       "'a corgi' --cfg 3 --out b.png");
+    char *ours = text_of(*state, "a.png", "features"), *files = text_of(*state, "b.png", "features");
+    assert_string_equal(ours, files);
+    free(ours);
+    free(files);
+    command_refused(*state, "$MAR generate --model m.safetensors --vq demo-discrete --prompt a --out c.png",
+                    "--t5 is missing: m.safetensors has no tokenizer", "");
+}
+
 /* Features of a file make the same pictures, their second context included. */
 static void captions(void **state)
 {
@@ -104,6 +120,7 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {COMMAND_TEST(pictures), COMMAND_TEST(captions), COMMAND_TEST(refused)};
+    const struct CMUnitTest tests[] = {COMMAND_TEST(pictures), COMMAND_TEST(captions), COMMAND_TEST(converted),
+                                       COMMAND_TEST(refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -365,6 +365,11 @@ static int check_captions(const model_store *store, const run_options *o, const 
     if (c->caption_tokens == 0)
         return tool_error("--%s: %s makes images of classes, expected a text-to-image model", given, o->model);
     if (o->captions) return 0;
+    if (!o->t5 && models_write_text(c))
+        return tool_error(
+            "--t5 is missing: %s has no tokenizer, expected the folder of the model that it was made of; or "
+            "--captions, what mar captions made of prompts",
+            o->model);
     if (!o->t5)
         return tool_error("--t5 is missing: %s takes prompts as a T5 of width %d encodes them, expected the T5's "
                           "folder; or --captions, what mar captions made of them",
@@ -414,6 +419,9 @@ static int set_captions(const model_store *store, const run_options *o, run_mode
     models->captions = find_captions(store, models->library, key, c);
     models->negative = models->captions && models->captions->negative.positions ? models->captions : NULL;
     free(key);
+    if (!models->captions && models_write_text(c) && o->t5)
+        return tool_error("--t5 %s: is the folder of another model than %s, whose embeddings have %d numbers", o->t5,
+                          o->model, c->caption_dim);
     if (!models->captions && models_write_text(c))
         return tool_error(
             "--prompt is missing: %s makes images of prompts, expected one; or --captions, what mar captions "

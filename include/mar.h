@@ -377,8 +377,9 @@ static inline int mar_heads(int encoder, int decoder)
 MAR_API void mar_model_free(mar_model *model);
 MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
-/* Loads the decoder of a KL autoencoder (kl16.ckpt), of LlamaGen's VQ autoencoder (vq_ds16_c2i.pt), SphereAR's ViT
- * decoder (a model's file, or vae.pt), or a .safetensors of any. Built-in decoders: "demo" or "demo-vae",
+/* Loads the decoder of a KL autoencoder (kl16.ckpt), of a VQ autoencoder (LlamaGen's vq_ds16_c2i.pt, Chameleon's
+ * vqgan.ckpt or a model's folder with one in model.vqmodel, the folder of BAAI/Emu3-VisionTokenizer), SphereAR's ViT
+ * decoder (a model's file, or vae.pt), or a .safetensors of any. An image is decoded in at most 1.5 GB of memory. Built-in decoders: "demo" or "demo-vae",
  * "demo-discrete" or "demo-discrete-vq", "demo-sphere". Errors are those of mar_model_load. Finding a codebook's
  * neighbours takes seconds. Sessions with a method of LANTERN cache them in PATH.neighbours-METRIC-K.npz if that is
  * writable. */
@@ -388,8 +389,8 @@ MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 MAR_API mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);
-/* Returns the codebook for lookup: float [codebook][z_channels], rows of length 1. Valid as long as the VAE. Returns
- * NULL without a codebook. */
+/* Returns the codebook for lookup: float [codebook][z_channels], LlamaGen's with rows of length 1. Valid as long as the
+ * VAE. Returns NULL without a codebook. */
 MAR_API const float *mar_vae_codebook(const mar_vae *vae);
 
 /* --- text ----------------------------------------------------------------------------------------- */

@@ -94,6 +94,23 @@ typedef struct {
                    * into the channels of one array */
 } kern_conv_spec;
 
+/* Group normalisation. Scales and shifts are those of a channel, or of a channel in a square cell of pixels. */
+enum { KERN_NORM_CHUNKS = 64 };
+typedef struct {
+    int groups;
+    float eps;
+    int silu;
+    const float *weight, *bias; /* [channels] scales and shifts; unused with cells */
+    /* NULL, or [images][cell rows][cell columns][2][channels] scales and shifts of cells of side x side pixels. x has
+     * rows of `width` pixels, a multiple of side. Its first row is row `top` of the first cells. */
+    const float *cells;
+    int width, side, top;
+    /* NULL: mean and variance are those of x. Else those of group_sums over an image of `total` pixels, of which x, one
+     * image, is a part. */
+    const double *sums;
+    int total;
+} kern_norm;
+
 /* Pooling over square windows, activations NHWC. y has (height + 2 pad - window) / stride + 1 rows, rounded down, and
  * columns likewise. Pixels outside x are ignored: a mean is over the pixels inside. */
 typedef enum { KERN_POOL_MAX, KERN_POOL_MEAN } kern_pool_kind;
@@ -513,6 +530,7 @@ typedef enum {
     KERN_BYTES_NEAREST, /* round(clip((x + 1) / 2 * 255, 0, 255)), half to even: MAR, as in numpy */
     KERN_BYTES_DOWN, /* trunc(clip(127.5 x + 128, 0, 255)): LlamaGen, as in torch. Of 2^27 values evenly spread over -1
                       * .. 1, 987 differ from torch's byte; they lie at halves */
+    KERN_BYTES_CUT,  /* trunc((clip(x, -1, 1) + 1) / 2 * 255): Chameleon, Emu3, as in numpy */
 } kern_bytes;
 
 /* Flags to_bytes reports per image. */
@@ -532,12 +550,16 @@ typedef struct {
     mar_status (*plan)(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err);
     /* y[images][H][W][out] (upsampling or transposed: [images][2H][2W][out]) from x[images][H][W][in]. */
     void (*conv)(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y);
-    /* Must precede calls of group_norm with this shape, as `plan` does for `conv`. */
+    /* Must precede calls of group_norm and group_sums with this shape, as `plan` does for `conv`. */
     mar_status (*group_norm_plan)(kern_queue *k, int images, int pixels, int channels, mar_err *err);
-    /* y = GroupNorm(x) * weight + bias, then y*sigmoid(y) if silu, each image by its own mean and variance. x float
+    /* y = GroupNorm(x) * scale + shift, then y*sigmoid(y) if silu, each image by its own mean and variance. x float
      * [images][pixels][channels], y act. */
-    void (*group_norm)(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
-                       const float *weight, const float *bias, float eps, int silu, act *y);
+    void (*group_norm)(kern_queue *k, const kern_norm *norm, const float *x, int images, int pixels, int channels,
+                       act *y);
+    /* Adds `count` pixels of an image of `pixels`, from pixel `first` on, to its sums for group_norm. x is pixel
+     * `first`, float [count][channels]. Calls for an image go on where the last one ended; the first has first 0.
+     * sums: double [KERN_NORM_CHUNKS][2][channels]. On a CPU group_norm by these sums has the bits of one without. */
+    void (*group_sums)(kern_queue *k, const float *x, int pixels, int channels, int first, int count, double *sums);
     /* y[i] = kern_pixel_byte(x[i], how) (kernels/pixels.h). x float [images][values], y [images][values]. found int
      * [images] gets each image's KERN_PIXELS_* flags. */
     void (*to_bytes)(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found);

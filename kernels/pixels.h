@@ -17,8 +17,8 @@
  * rounded to f32 before 128 is added even if a compiler fuses multiply and add. */
 KERN_PIXEL_FN uint8_t kern_pixel_byte(float x, kern_bytes how)
 {
-    const float down = (float)(127.5 * (double)x) + 128.0f, nearest = rintf((x + 1.0f) / 2.0f * 255.0f);
-    const float value = how == KERN_BYTES_DOWN ? down : nearest;
+    const float down = (float)(127.5 * (double)x) + 128.0f, cut = (x + 1.0f) / 2.0f * 255.0f;
+    const float value = how == KERN_BYTES_DOWN ? down : how == KERN_BYTES_CUT ? cut : rintf(cut);
     return (uint8_t)(value > 0.0f ? value < 255.0f ? value : 255.0f : 0.0f);
 }
 

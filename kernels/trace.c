@@ -354,12 +354,12 @@ static void conv(kern_queue *k, const kern_conv *c, const act *x, int images, in
         s.flags & KERN_OUT_ADD ? ", added" : "");
 }
 
-static void group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
-                       const float *weight, const float *bias, float eps, int silu, act *y)
+static void group_norm(kern_queue *k, const kern_norm *norm, const float *x, int images, int pixels, int channels,
+                       act *y)
 {
     const double n = (double)images * pixels * channels;
-    begin(k)->real_conv->group_norm(k, x, images, pixels, channels, groups, weight, bias, eps, silu, y);
-    end(k, images * pixels, 8 * n + act_bytes(k, n), 0, "group norm %d%s", channels, silu ? ", silu" : "");
+    begin(k)->real_conv->group_norm(k, norm, x, images, pixels, channels, y);
+    end(k, images * pixels, 8 * n + act_bytes(k, n), 0, "group norm %d%s", channels, norm->silu ? ", silu" : "");
 }
 
 static void to_bytes(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found)

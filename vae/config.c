@@ -12,20 +12,33 @@ enum { TABLE_MAX = 1 << 28 }; /* numbers of all tokens' latents (official: 2^22)
 
 static const char embedding_name[] = "quantize.embedding.weight";
 
-const vae_names *vae_names_of(int is_vq)
-{
-    static const vae_names kl = {.encoder_level = "encoder.down.",
-                                 .decoder_level = "decoder.up.",
-                                 .block = ".block.",
-                                 .middle = {"mid.block_1", "mid.attn_1", "mid.block_2"}};
-    static const vae_names vq = {.encoder_level = "encoder.conv_blocks.",
-                                 .decoder_level = "decoder.conv_blocks.",
-                                 .coarsest_first = 1,
-                                 .block = ".res.",
-                                 .middle = {"mid.0", "mid.1", "mid.2"},
-                                 .attends_at_coarsest = 1};
-    return is_vq ? &vq : &kl;
-}
+/* LDM's names, which others share. */
+#define LDM_NAMES                                                                                                      \
+    .encoder_level = "encoder.down.", .decoder_level = "decoder.up.", .block = ".block.",                              \
+    .middle = {"mid.block_1", "mid.attn_1", "mid.block_2"}
+
+static const vae_names family_kl = {LDM_NAMES, .post_quant = "post_quant_conv", .bytes = KERN_BYTES_NEAREST,
+                                    .made_for = "MAR"},
+                       family_llamagen = {.encoder_level = "encoder.conv_blocks.",
+                                          .decoder_level = "decoder.conv_blocks.",
+                                          .coarsest_first = 1,
+                                          .block = ".res.",
+                                          .middle = {"mid.0", "mid.1", "mid.2"},
+                                          .attends_at_coarsest = 1,
+                                          .is_vq = 1,
+                                          .normalises = 1,
+                                          .post_quant = "post_quant_conv",
+                                          .bytes = KERN_BYTES_DOWN,
+                                          .made_for = "LlamaGen"},
+                       family_chameleon = {LDM_NAMES, .is_vq = 1, .post_quant = "post_quant_conv",
+                                           .bytes = KERN_BYTES_CUT, .made_for = "Chameleon"},
+                       family_emu3 = {LDM_NAMES,
+                                      .attends_at_coarsest = 1,
+                                      .is_vq = 1,
+                                      .temporal = 1,
+                                      .post_quant = "post_quant_conv.conv",
+                                      .bytes = KERN_BYTES_CUT,
+                                      .made_for = "Emu3"};
 
 const vae_residual_names vae_residual_names_ldm = {{".norm1", ".norm2"}, {".conv1", ".conv2"}, ".nin_shortcut"};
 const vae_end_names vae_end_names_ldm = {".conv_in", ".norm_out", ".conv_out"};
@@ -57,11 +70,23 @@ static int has_part(const wt_file *f, const char *prefix)
     return 0;
 }
 
-/* Decides by the codebook, or without one by the decoder's names. */
+/* Decides by the codebook and the names of the decoder's levels. */
+const vae_names *vae_names_of(const wt_file *f)
+{
+    const int has_codebook = wt_find(f, embedding_name) != NULL, ldm = has_part(f, family_kl.decoder_level);
+    if (has_part(f, "decoder.time_")) return &family_emu3;
+    if (!ldm && (has_codebook || has_part(f, family_llamagen.decoder_level))) return &family_llamagen;
+    return has_codebook ? &family_chameleon : &family_kl;
+}
+
 int vae_config_is_vq(const wt_file *f)
 {
-    return wt_find(f, embedding_name) != NULL ||
-           (has_part(f, vae_names_of(1)->decoder_level) && !has_part(f, vae_names_of(0)->decoder_level));
+    return vae_names_of(f)->is_vq;
+}
+
+const char *vae_config_made_for(const wt_file *f)
+{
+    return vae_names_of(f)->made_for;
 }
 
 mar_status vae_level_width(const wt_file *f, const vae_names *names, int levels, int level, int *out, mar_err *err)
@@ -79,12 +104,12 @@ mar_status vae_level_width(const wt_file *f, const vae_names *names, int levels,
     return MAR_OK;
 }
 
-/* Returns MAR_EMODEL for attention in the decoder's upper levels. LDM can have it, but MAR's autoencoder has none, and
- * LlamaGen's only in the coarsest. vae_decode supports no other. */
-static mar_status refuse_upper_attention(const wt_file *f, const vae_names *names, mar_err *err)
+/* Returns MAR_EMODEL for attention in the decoder's upper levels. LDM can have it, but MAR's and Chameleon's
+ * autoencoders have none, and LlamaGen's and Emu3's only in the coarsest. vae_decode supports no other. */
+static mar_status refuse_upper_attention(const wt_file *f, const vae_names *names, int levels, mar_err *err)
 {
     char coarsest[VAE_NAME_SIZE];
-    vae_name_level(names, 1, 0, coarsest);
+    vae_name_level(names, levels, levels - 1, coarsest);
     strcat(coarsest, ".");
     for (int i = 0; i < wt_count(f); i++) {
         const char *name = wt_at(f, i)->name;
@@ -120,22 +145,39 @@ static mar_status derive_levels(const wt_file *f, const vae_names *names, mar_va
     return MAR_OK;
 }
 
+/* Finds the weight between token and conv_in: of a convolution [out][in][1][1], or of Emu3's [out][in][3][1][1]. */
+static mar_status find_post_quant(const wt_file *f, const vae_names *names, const wt_tensor **out, mar_err *err)
+{
+    char name[VAE_NAME_SIZE], text[128];
+    snprintf(name, sizeof name, "%s.weight", names->post_quant);
+    if (!names->temporal) return find_conv(f, name, out, err);
+    const wt_tensor *t = *out = wt_find(f, name);
+    if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing", wt_path(f), name);
+    if (t->rank == 5 && t->shape[0] >= 1 && t->shape[0] <= WIDTH_MAX && t->shape[1] >= 1 && t->shape[1] <= WIDTH_MAX)
+        return MAR_OK;
+    return err_set(err, MAR_EMODEL, "%s: tensor %s has shape %s, expected a convolution [out, in, 3, 1, 1]", wt_path(f),
+                   name, wt_shape_text(t, text, sizeof text));
+}
+
 /* Derives the latent: z_channels numbers, or a row of a codebook of z_channels columns. */
-static mar_status derive_latent(const wt_file *f, int is_vq, mar_vae_config *c, mar_err *err)
+static mar_status derive_latent(const wt_file *f, const vae_names *names, mar_vae_config *c, mar_err *err)
 {
     char text[128];
     const wt_tensor *post_quant, *t = wt_find(f, embedding_name);
-    mar_status status = find_conv(f, "post_quant_conv.weight", &post_quant, err);
+    mar_status status = find_post_quant(f, names, &post_quant, err);
     if (status != MAR_OK) return status;
     c->z_channels = (int)post_quant->shape[0];
-    if (!is_vq) return MAR_OK;
+    if (!names->is_vq) return MAR_OK;
     if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing", wt_path(f), embedding_name);
     if (t->rank != 2 || t->shape[0] < 1 || t->shape[0] > CODEBOOK_MAX || t->shape[1] != post_quant->shape[1])
         return err_set(err, MAR_EMODEL,
                        "%s: tensor %s has shape %s, expected a codebook of at most %d rows of %d numbers, as "
-                       "post_quant_conv.weight has them",
+                       "%s.weight has them",
                        wt_path(f), embedding_name, wt_shape_text(t, text, sizeof text), CODEBOOK_MAX,
-                       (int)post_quant->shape[1]);
+                       (int)post_quant->shape[1], names->post_quant);
+    if (names->temporal && post_quant->shape[0] != post_quant->shape[1])
+        return err_set(err, MAR_EMODEL, "%s: tensor %s.weight has shape %s, expected as many outputs as inputs",
+                       wt_path(f), names->post_quant, wt_shape_text(post_quant, text, sizeof text));
     if (t->shape[0] * post_quant->shape[0] > TABLE_MAX)
         return err_set(err, MAR_EMODEL, "%s: tensor %s has %d rows, too many for a latent of %d channels", wt_path(f),
                        embedding_name, (int)t->shape[0], c->z_channels);
@@ -147,8 +189,7 @@ static mar_status derive_latent(const wt_file *f, int is_vq, mar_vae_config *c, 
 mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *err)
 {
     const wt_tensor *conv_in;
-    const int is_vq = vae_config_is_vq(f);
-    const vae_names *names = vae_names_of(is_vq);
+    const vae_names *names = vae_names_of(f);
     vae_vit_shape vit;
     *config = (mar_vae_config){.size = sizeof *config};
     if (vae_config_is_vit(f)) {
@@ -156,9 +197,9 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
         if (derived == MAR_OK) vae_vit_config(&vit, config);
         return derived;
     }
-    mar_status status = derive_latent(f, is_vq, config, err);
-    if (status == MAR_OK) status = refuse_upper_attention(f, names, err);
+    mar_status status = derive_latent(f, names, config, err);
     if (status == MAR_OK) status = derive_levels(f, names, config, err);
+    if (status == MAR_OK) status = refuse_upper_attention(f, names, config->levels, err);
     if (status != MAR_OK) return status;
     if (wt_find(f, "encoder.conv_in.weight")) {
         status = find_conv(f, "encoder.conv_in.weight", &conv_in, err);
@@ -173,13 +214,36 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
 
 int vae_config_recognise(const wt_file *f)
 {
-    return wt_find(f, "post_quant_conv.weight") != NULL || wt_find(f, "decoder.conv_in.weight") != NULL ||
-           wt_find(f, embedding_name) != NULL || vae_vit_recognise(f);
+    return wt_find(f, "post_quant_conv.weight") != NULL || wt_find(f, "post_quant_conv.conv.weight") != NULL ||
+           wt_find(f, "decoder.conv_in.weight") != NULL || wt_find(f, embedding_name) != NULL || vae_vit_recognise(f);
 }
 
 int vae_config_is_vit(const wt_file *f)
 {
     return vae_vit_recognise(f);
+}
+
+static int begins_with(const char *name, const char *prefix)
+{
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+int vae_config_is_emu3(const wt_file *f)
+{
+    return vae_names_of(f)->temporal;
+}
+
+int vae_config_ignores_vq(const char *tensor)
+{
+    return strcmp(tensor, "quantize.codebook_used") == 0 || begins_with(tensor, "loss.");
+}
+
+int vae_config_ignores_emu3(const char *tensor)
+{
+    static const char counter[] = ".num_batches_tracked";
+    const size_t n = strlen(tensor), m = strlen(counter);
+    return begins_with(tensor, "encoder.") || begins_with(tensor, "quant_conv.") ||
+           (n > m && strcmp(tensor + n - m, counter) == 0);
 }
 
 /* --- the tensors of a shape -------------------------------------------------------------------------- */
@@ -190,7 +254,8 @@ typedef struct {
     const vae_names *names;
     int width[LEVELS_MAX]; /* channels of each level, finest first */
     int levels, res_blocks;
-    int latent; /* input channels of the decoder's first convolution */
+    int latent;  /* input channels of the decoder's first convolution */
+    int spatial; /* z_channels of spatial norms; 0: plain ones */
 } visitor;
 
 /* Visits .weight [out][in][k][k] and .bias [out]. */
@@ -207,6 +272,16 @@ static void visit_conv(const visitor *v, const char *prefix, const char *layer, 
 static void visit_norm(const visitor *v, const char *prefix, const char *layer, int width)
 {
     char name[VAE_NAME_SIZE + 64];
+    if (v->spatial) {
+        visitor plain = *v;
+        char part[VAE_NAME_SIZE];
+        plain.spatial = 0;
+        snprintf(part, sizeof part, "%s%s.", prefix, layer);
+        visit_norm(&plain, part, "norm_layer", width);
+        visit_conv(&plain, part, "conv_y", width, v->spatial, 1);
+        visit_conv(&plain, part, "conv_b", width, v->spatial, 1);
+        return;
+    }
     const int64_t shape[1] = {width};
     snprintf(name, sizeof name, "%s%s.weight", prefix, layer);
     v->visit(v->user, name, 1, shape);
@@ -310,9 +385,35 @@ static void visit_decoder(const visitor *v)
     visit_conv(v, "decoder.", "conv_out", 3, v->width[0], 3);
 }
 
+/* Visits the layers over time, of `channels` channels. */
+static void visit_temporal(const wt_file *f, int channels, vae_tensor_visitor *visit, void *user)
+{
+    static const char *const parts[] = {"weight", "bias", "running_mean", "running_var"};
+    const int64_t vector[1] = {channels}, kernel[5] = {channels, channels, 3, 3, 3};
+    char name[VAE_NAME_SIZE];
+    const int blocks = wt_count_parts(f, "decoder.time_res_stack.", VAE_TEMPORAL_MAX),
+              convs = wt_count_parts(f, "decoder.time_conv.", VAE_TEMPORAL_MAX);
+    for (int i = 0; i < 2 * blocks + convs; i++) {
+        const int is_block = i < 2 * blocks;
+        char layer[VAE_NAME_SIZE / 2];
+        for (int j = 0; is_block && j < 4; j++) {
+            snprintf(name, sizeof name, "decoder.time_res_stack.%d.norm%d.%s", i / 2, i % 2 + 1, parts[j]);
+            visit(user, name, 1, vector);
+        }
+        if (is_block)
+            snprintf(layer, sizeof layer, "decoder.time_res_stack.%d.conv%d.conv", i / 2, i % 2 + 1);
+        else
+            snprintf(layer, sizeof layer, "decoder.time_conv.%d.conv.conv", i - 2 * blocks);
+        snprintf(name, sizeof name, "%s.weight", layer);
+        visit(user, name, 5, kernel);
+        snprintf(name, sizeof name, "%s.bias", layer);
+        visit(user, name, 1, vector);
+    }
+}
+
 int vae_config_has_encoder(const wt_file *f)
 {
-    return has_part(f, "encoder.") || has_part(f, "quant_conv.");
+    return !vae_names_of(f)->temporal && (has_part(f, "encoder.") || has_part(f, "quant_conv."));
 }
 
 /* Visits the tensors between encoder and decoder. */
@@ -322,7 +423,12 @@ static void visit_latent(const visitor *v, const wt_file *f, const mar_vae_confi
     const int out = c->codebook ? c->z_channels : 2 * v->latent, in = c->codebook ? v->latent : 2 * v->latent;
     if (c->codebook) v->visit(v->user, embedding_name, 2, codebook);
     if (vae_config_has_encoder(f)) visit_conv(v, "", "quant_conv", out, in, 1);
-    visit_conv(v, "", "post_quant_conv", v->latent, c->z_channels, 1);
+    if (v->names->temporal) {
+        const int64_t shape[5] = {v->latent, c->z_channels, 3, 1, 1};
+        v->visit(v->user, "post_quant_conv.conv.weight", 5, shape);
+        v->visit(v->user, "post_quant_conv.conv.bias", 1, shape);
+    } else
+        visit_conv(v, "", "post_quant_conv", v->latent, c->z_channels, 1);
 }
 
 void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tensor_visitor *visit, void *user)
@@ -335,15 +441,18 @@ void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tens
     }
     visitor v = {.visit = visit,
                  .user = user,
-                 .names = vae_names_of(config->codebook > 0),
+                 .names = vae_names_of(f),
                  .levels = config->levels,
                  .res_blocks = config->res_blocks};
-    if (find_conv(f, "post_quant_conv.weight", &post_quant, NULL) != MAR_OK)
-        return; /* config belongs to another file */
+    if (find_post_quant(f, v.names, &post_quant, NULL) != MAR_OK) return; /* config belongs to another file */
     v.latent = (int)post_quant->shape[0];
     for (int i = 0; i < v.levels; i++)
         if (vae_level_width(f, v.names, v.levels, i, &v.width[i], NULL) != MAR_OK) return;
     if (vae_config_has_encoder(f)) visit_encoder(&v, f, config);
+    if (v.names->temporal) {
+        visit_temporal(f, v.latent, visit, user);
+        v.spatial = config->z_channels;
+    }
     visit_decoder(&v);
     visit_latent(&v, f, config);
 }

@@ -1,5 +1,5 @@
 /* Loads the decoder and the codebook. */
-#include "vae/steps.h"
+#include "vae/pass.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -42,9 +42,14 @@ static mar_status load_network(const vae_loader *l, vae_decoder *d)
 
 /* --- the latent --------------------------------------------------------------------------------------------------- */
 
-void vae_normalise(const float *x, int channels, float *y)
+void vae_to_codebook(const vae_decoder *d, const float *x, float *y)
 {
     double square = 0;
+    const int channels = d->config.z_channels;
+    if (!d->names->normalises) {
+        memmove(y, x, sizeof *y * (size_t)channels);
+        return;
+    }
     for (int i = 0; i < channels; i++) square += (double)x[i] * (double)x[i];
     const double length = fmax(sqrt(square), 1e-12);
     for (int i = 0; i < channels; i++) y[i] = (float)(x[i] / length);
@@ -60,22 +65,39 @@ static void embed(const float *x, int channels, const float *weight, const float
     }
 }
 
+/* Copies a table of the codebook's rows to the backend. */
+static mar_status upload(const vae_loader *l, const float *host, size_t bytes, float **out)
+{
+    void *table = NULL;
+    const mar_status status = l->k->core->alloc(l->k->device, bytes, &table, l->err);
+    if (status == MAR_OK) l->k->core->upload(l->k, table, host, bytes);
+    *out = table;
+    return status;
+}
+
 /* Builds the table of all tokens' latents: a latent depends only on its codebook row. */
 static mar_status make_table(const vae_loader *l, vae_decoder *d, const float *weight, const float *bias)
 {
     const mar_vae_config *c = &d->config;
     const size_t bytes = sizeof(float) * (size_t)c->codebook * (size_t)d->latent;
     float *host = malloc(bytes);
-    void *table = NULL;
     if (!host) return err_set(l->err, MAR_ENOMEM, "out of memory");
     for (int i = 0; i < c->codebook; i++)
         embed(d->codebook + (size_t)i * (size_t)c->z_channels, c->z_channels, weight, bias, d->latent,
               host + (size_t)i * (size_t)d->latent);
-    const mar_status status = l->k->core->alloc(l->k->device, bytes, &table, l->err);
-    if (status == MAR_OK) l->k->core->upload(l->k, table, host, bytes);
-    d->table = table;
+    const mar_status status = upload(l, host, bytes, &d->table);
     free(host);
     return status;
+}
+
+/* Loads the layer between a codebook's row and conv_in: *weight [latent][z_channels], *bias [latent]. */
+static mar_status load_post_quant(const vae_loader *l, const vae_decoder *d, float **weight, float **bias)
+{
+    const int z = d->config.z_channels;
+    const char *name = d->names->post_quant;
+    if (d->names->temporal) return vae_load_last_slice(l, name, d->latent, z, 1, weight, bias);
+    const mar_status status = vae_load(l, name, "weight", 4, (int64_t[]){d->latent, z, 1, 1}, weight);
+    return status == MAR_OK ? vae_load(l, name, "bias", 1, (int64_t[]){d->latent}, bias) : status;
 }
 
 static mar_status load_codebook(const vae_loader *l, vae_decoder *d)
@@ -88,11 +110,11 @@ static mar_status load_codebook(const vae_loader *l, vae_decoder *d)
     if (status == MAR_OK && !(d->codebook = malloc(sizeof(float) * (size_t)c->codebook * z)))
         status = err_set(l->err, MAR_ENOMEM, "out of memory");
     for (size_t i = 0; status == MAR_OK && i < (size_t)c->codebook; i++)
-        vae_normalise(d->embedding + i * z, c->z_channels, d->codebook + i * z);
-    if (status == MAR_OK)
-        status = vae_load(l, "post_quant_conv", "weight", 4, (int64_t[]){d->latent, c->z_channels, 1, 1}, &weight);
-    if (status == MAR_OK) status = vae_load(l, "post_quant_conv", "bias", 1, (int64_t[]){d->latent}, &bias);
+        vae_to_codebook(d, d->embedding + i * z, d->codebook + i * z);
+    if (status == MAR_OK) status = load_post_quant(l, d, &weight, &bias);
     if (status == MAR_OK) status = make_table(l, d, weight, bias);
+    if (status == MAR_OK && d->names->temporal)
+        status = upload(l, d->embedding, sizeof(float) * (size_t)c->codebook * z, &d->rows);
     free(weight);
     free(bias);
     return status;
@@ -102,7 +124,9 @@ static mar_status load_codebook(const vae_loader *l, vae_decoder *d)
 static mar_status load_latent(const vae_loader *l, vae_decoder *d)
 {
     static const char *const post_quant[] = {""};
-    d->latent = (int)wt_find(l->f, "post_quant_conv.weight")->shape[0];
+    char name[VAE_NAME_SIZE];
+    vae_name(name, d->names->post_quant, ".weight");
+    d->latent = (int)wt_find(l->f, name)->shape[0];
     if (d->config.codebook) return load_codebook(l, d);
     return vae_load_linear(l, "post_quant_conv", post_quant, 1, d->latent, VAE_TOKEN_SCALE, KERN_IN_F32 | KERN_OUT_F32,
                            &d->post_quant);
@@ -113,9 +137,12 @@ static mar_status load_decoder(const vae_loader *l, vae_decoder *d)
     if (vae_config_is_vit(l->f)) return vae_vit_load(l, d);
     mar_status status = vae_config_derive(l->f, &d->config, l->err);
     if (status != MAR_OK) return status;
-    d->names = vae_names_of(d->config.codebook > 0);
+    d->names = vae_names_of(l->f);
     status = load_latent(l, d);
-    return status == MAR_OK ? load_network(l, d) : status;
+    if (status == MAR_OK && d->names->temporal) status = vae_temporal_load(l, d->latent, &d->temporal);
+    vae_loader with_norms = *l;
+    if (d->names->temporal) with_norms.spatial = d->config.z_channels;
+    return status == MAR_OK ? load_network(&with_norms, d) : status;
 }
 
 mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out, mar_err *err)
@@ -143,6 +170,8 @@ void vae_decoder_free(vae_decoder *d)
     vae_vit_free(d->device, d->vit);
     d->device->core->linear_free(d->device, d->post_quant);
     d->device->core->free(d->device, d->table);
+    d->device->core->free(d->device, d->rows);
+    vae_temporal_free(d->device, d->temporal);
     free(d->codebook);
     free(d->embedding);
     free(d);

@@ -63,6 +63,9 @@ mar_status vae_decoder_add_encoder(vae_decoder *d, kern_queue *k, const wt_file 
     if (d->vit)
         return err_set(err, MAR_EMODEL,
                        "%s: the encoder of a ViT autoencoder is not supported, expected a KL or VQ one", wt_path(f));
+    if (d->temporal)
+        return err_set(err, MAR_EMODEL, "%s: the encoder of Emu3's autoencoder is not supported, expected another's",
+                       wt_path(f));
     if (!vae_config_has_encoder(f)) return err_set(err, MAR_EMODEL, "%s has no encoder", wt_path(f));
     vae_encoder *e = calloc(1, sizeof *e);
     if (!e) return err_set(err, MAR_ENOMEM, "out of memory");

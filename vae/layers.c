@@ -35,9 +35,44 @@ mar_status vae_load_vector(const vae_loader *l, const char *prefix, const char *
     return status;
 }
 
+/* Loads a spatial norm, y = (w x + b) * conv_y(z) + conv_b(z) with x normalised and z a codebook row: y = scale(z) x +
+ * shift(z), where scale = w conv_y(z) and shift = b conv_y(z) + conv_b(z) are linear in z. */
+static mar_status load_spatial_norm(const vae_loader *l, const char *prefix, int channels, vae_norm *out)
+{
+    static const char *const layers[] = {".norm_layer", ".conv_y", ".conv_b"};
+    float *weight[3] = {NULL}, *bias[3] = {NULL};
+    mar_status status = MAR_OK;
+    for (int i = 0; status == MAR_OK && i < 3; i++) {
+        char name[VAE_NAME_SIZE];
+        vae_name(name, prefix, "%s", layers[i]);
+        status = vae_load(l, name, "weight", i ? 4 : 1, (int64_t[]){channels, l->spatial, 1, 1}, &weight[i]);
+        if (status == MAR_OK) status = vae_load(l, name, "bias", 1, (int64_t[]){channels}, &bias[i]);
+    }
+    const size_t z = (size_t)l->spatial, n = (size_t)channels;
+    float *rows = status == MAR_OK ? malloc(sizeof *rows * 2 * n * (z + 1)) : NULL,
+          *shifts = rows ? rows + 2 * n * z : NULL;
+    if (status == MAR_OK && !rows) status = err_set(l->err, MAR_ENOMEM, "out of memory");
+    for (size_t c = 0; rows && c < n; c++) {
+        const float w = weight[0][c], b = bias[0][c];
+        for (size_t i = c * z; i < (c + 1) * z; i++) {
+            rows[i] = w * weight[1][i];
+            rows[n * z + i] = b * weight[1][i] + weight[2][i];
+        }
+        shifts[c] = w * bias[1][c];
+        shifts[n + c] = b * bias[1][c] + bias[2][c];
+    }
+    const kern_linear_spec spec = {
+        .out = 2 * channels, .in = l->spatial, .weight = rows, .bias = shifts, .flags = KERN_IN_F32 | KERN_OUT_F32};
+    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, &out->cells, l->err);
+    free(rows);
+    for (int i = 0; i < 3; i++) free(weight[i]), free(bias[i]);
+    return status;
+}
+
 static mar_status load_norm(const vae_loader *l, const char *prefix, int channels, int groups, vae_norm *out)
 {
     out->groups = groups;
+    if (l->spatial) return load_spatial_norm(l, prefix, channels, out);
     mar_status status = vae_load_vector(l, prefix, "weight", channels, &out->weight);
     return status == MAR_OK ? vae_load_vector(l, prefix, "bias", channels, &out->bias) : status;
 }
@@ -241,6 +276,7 @@ static void free_norm(kern_device *device, vae_norm *n)
 {
     device->core->free(device, n->weight);
     device->core->free(device, n->bias);
+    device->core->linear_free(device, n->cells);
 }
 
 void vae_network_free(kern_device *device, vae_network *net)

@@ -1,4 +1,4 @@
-/* Tensor names of an image decoder, the only difference between families with the same layers. Private to vae/. */
+/* Families of image decoders with the same layers: their tensors' names, and what else differs. Private to vae/. */
 #ifndef VAE_NAMES_H
 #define VAE_NAMES_H
 
@@ -24,13 +24,23 @@ typedef struct {
     const char *block;       /* residual block of a level */
     const char *middle[3];   /* residual block, attention, residual block; after "encoder." or "decoder." */
     int attends_at_coarsest; /* 1: the coarsest level has attention after each residual block */
+    int is_vq;               /* 1: a token is the number of a codebook's row */
+    int normalises;          /* 1: rows of the codebook are scaled to length 1 */
+    int temporal;            /* 1: layers over time before conv_in, and spatial norms (vae/temporal.c) */
+    const char *post_quant;  /* layer between token and conv_in */
+    kern_bytes bytes;        /* rounding of pixels */
+    const char *made_for;    /* models whose tokens it decodes */
 } vae_names;
+
+enum { VAE_TEMPORAL_MAX = 16 }; /* most residual blocks over time, and most doublings of frames */
 
 extern const vae_residual_names vae_residual_names_ldm, vae_residual_names_up, vae_residual_names_vit;
 extern const vae_end_names vae_end_names_ldm, vae_end_names_vit;
 
-/* Returns the names of a KL autoencoder (LDM), or of a VQ one (LlamaGen, tokenizer/tokenizer_image/vq_model.py). */
-const vae_names *vae_names_of(int is_vq);
+/* Returns the family of the file: a KL autoencoder (LDM), or a VQ one of LlamaGen
+ * (tokenizer/tokenizer_image/vq_model.py), Chameleon (LDM's names, as in taming-transformers) or Emu3
+ * (emu3/tokenizer/modeling_emu3visionvq.py). */
+const vae_names *vae_names_of(const wt_file *f);
 
 /* Writes the prefix of a decoder level's names, without a final dot, to name, char [VAE_NAME_SIZE]: "decoder.up.2".
  * Level 0 is the finest. */

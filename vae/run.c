@@ -1,6 +1,6 @@
 /* Decodes and encodes images: executes the list of steps with three buffers. Decodes as many images at a time as the
- * device allows, and encodes one. */
-#include "vae/steps.h"
+ * device allows, and encodes one. An image that would need too much memory is decoded in bands. */
+#include "vae/bands.h"
 
 #include "base/arena.h"
 
@@ -8,22 +8,16 @@
 #include <math.h>
 #include <stdlib.h>
 
-typedef struct {
-    int height, width;
-} extent;
-
 struct vae_run {
     kern_queue *k;
     const vae_decoder *d;
-    extent grid;
-    int images;          /* most images decoded at a time */
-    float *stream[2];    /* [images] buffers of x and h */
-    act *a;              /* [images][pixels][channels] input of a product or convolution */
-    size_t stream_bytes; /* bytes of an image in each stream */
-    size_t act_bytes;    /* bytes of an image in a */
-    double flop;         /* of an image's decoding */
-    vae_vit_pass *vit;   /* NULL: the decoder has no transformer */
-    float *host;         /* [pixels][3] input of the encoder, or its result for a VQ decoder; NULL without encoder */
+    int images;       /* most images decoded at a time */
+    float *stream[2]; /* [images] buffers of x and h */
+    vae_pass p;       /* state of a call; its grid is the tokens' */
+    float *latent;    /* Emu3: [2][images][pixels][z_channels] latents, then codebook rows; else NULL */
+    vae_sizes sizes;  /* of an image */
+    vae_bands *bands; /* NULL: all steps run on whole images */
+    float *host;      /* [pixels][3] input of the encoder, or its result for a VQ decoder; NULL without encoder */
     /* [images][pixels][z_channels] position in the latents of each number of the tokens; NULL: unchanged. */
     int *position;
 
@@ -33,31 +27,17 @@ struct vae_run {
         kern_recording *recording;
     } recorded[2];
 
-    /* State of a call. */
-    int n;          /* images */
-    float *x;       /* [n][pixels][channels] residual stream */
-    float *h;       /* same size: result between two convolutions, or q, k, v as act */
-    uint8_t *bytes; /* [n][pixels][3] the images, in the stream that is free by then */
+    /* Results of a call. */
+    float *pixels;  /* [n][pixels][3] */
+    uint8_t *bytes; /* [n][pixels][3] */
     int *found;     /* [n] KERN_PIXELS_* of each, in front of bytes */
 };
 
-static size_t pixels_of(extent e)
-{
-    return (size_t)e.height * (size_t)e.width;
-}
-
 /* Returns the size of the images. */
-static extent image_size(const vae_run *r)
+static vae_extent image_size(const vae_run *r)
 {
     const int stride = r->d->config.stride;
-    return (extent){r->grid.height * stride, r->grid.width * stride};
-}
-
-/* Returns the size of a step's output. */
-static extent size_after(const vae_step *s, extent e)
-{
-    if (s->kind == VAE_UPSAMPLE || s->kind == VAE_DOUBLING) return (extent){2 * e.height, 2 * e.width};
-    return s->kind == VAE_DOWNSAMPLE ? (extent){e.height / 2, e.width / 2} : e;
+    return (vae_extent){r->p.grid.height * stride, r->p.grid.width * stride};
 }
 
 static size_t max_size(size_t a, size_t b)
@@ -65,160 +45,61 @@ static size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static double conv_flop(double pixels, int in, int out, int taps)
+/* Returns the bytes of an image's pixels, rounded, and of its flags. */
+static size_t result_bytes(const vae_run *r)
 {
-    return 2.0 * pixels * in * out * taps;
+    return 3 * vae_pixels(image_size(r)) + sizeof(int);
 }
 
-/* --- preparation: buffer sizes and flop of an image --------------------------------------------------------------- */
-
-/* Makes the buffers fit x of `streamed` floats and an operand of `operand` elements. */
-static void fit(vae_run *r, size_t streamed, size_t operand)
+/* Decides which steps are to run in bands, if an image's memory is to be at most `limit` bytes. */
+static mar_status divide(vae_run *r, size_t limit, mar_err *err)
 {
-    r->stream_bytes = max_size(r->stream_bytes, sizeof(float) * streamed);
-    r->act_bytes = max_size(r->act_bytes, r->k->device->act_size * operand);
-}
-
-static double residual_flop(const vae_step *s, double pixels)
-{
-    const double shortcut = s->shortcut ? conv_flop(pixels, s->in, s->out, 1) : 0;
-    return conv_flop(pixels, s->in, s->out, 9) + conv_flop(pixels, s->out, s->out, 9) + shortcut;
-}
-
-/* pixels: of the block's input. A transposed convolution has a quarter of its taps at a pixel of its output. */
-static double doubling_flop(const vae_step *s, double pixels)
-{
-    return conv_flop(4 * pixels, s->in, s->out, 4 + 1) + conv_flop(4 * pixels, s->out, s->out, 9);
-}
-
-static double measure_transformer(vae_run *r, size_t tokens)
-{
-    size_t streamed;
-    const size_t bytes = vae_vit_bytes(r->k->device, r->d->vit, tokens, &streamed);
-    fit(r, streamed, 0);
-    r->stream_bytes = max_size(r->stream_bytes, bytes);
-    return vae_vit_flop(r->d->vit, tokens);
-}
-
-static double measure_attention(vae_run *r, const vae_step *s, size_t pixels)
-{
-    const double n = (double)pixels;
-    r->stream_bytes = max_size(r->stream_bytes, 3 * pixels * (size_t)s->in * r->k->device->act_size);
-    return conv_flop(n, s->in, s->in, 4) + 4.0 * n * n * s->in;
-}
-
-/* Fits one step's buffers. Sets *e to the size of its output. Returns its flop. */
-static double measure_step(vae_run *r, const vae_step *s, extent *e)
-{
-    const size_t pixels = pixels_of(*e), channels = (size_t)(s->in > s->out ? s->in : s->out);
-    fit(r, pixels * channels, pixels * channels);
-    *e = size_after(s, *e);
-    switch (s->kind) {
-    case VAE_RESIDUAL:
-        return residual_flop(s, (double)pixels);
-    case VAE_DOUBLING:
-        fit(r, 4 * pixels * (size_t)s->out, 4 * pixels * (size_t)s->out);
-        return doubling_flop(s, (double)pixels);
-    case VAE_TRANSFORMER:
-        return measure_transformer(r, pixels);
-    case VAE_ATTENTION:
-        return measure_attention(r, s, pixels);
-    case VAE_UPSAMPLE:
-        fit(r, 4 * pixels * (size_t)s->out, 0);
-        /* 4 of the 9 input pixels of an output pixel differ */
-        return conv_flop(4.0 * (double)pixels, s->in, s->out, 4);
-    case VAE_DOWNSAMPLE:
-        return conv_flop((double)pixels_of(*e), s->in, s->out, 9);
-    }
-    return 0;
-}
-
-/* Fits the buffers of a side, whose input has the size e. Returns its flop. */
-static double measure_network(vae_run *r, const vae_network *net, extent e)
-{
-    const size_t in = pixels_of(e) * (size_t)net->in;
-    fit(r, in, in);
-    double flop = conv_flop((double)pixels_of(e), net->in, net->width_in, 9);
-    for (int i = 0; i < net->n_steps; i++) flop += measure_step(r, &net->steps[i], &e);
-    fit(r, pixels_of(e) * (size_t)net->out, 0);
-    return flop + conv_flop((double)pixels_of(e), net->width_out, net->out, 9);
+    const vae_decoder *d = r->d;
+    const size_t latents = 2 * sizeof(float) * vae_pixels(r->p.grid) * (size_t)d->config.z_channels;
+    const size_t others = result_bytes(r) + (d->temporal ? latents : 0) + 1024; /* and what rounding adds */
+    vae_bands_free(r->bands);
+    r->bands = NULL;
+    if (d->encoder) return MAR_OK; /* it encodes whole images */
+    return vae_bands_create(&r->p, d, limit > others ? limit - others : 0, &r->bands, err);
 }
 
 static void measure(vae_run *r)
 {
     const vae_decoder *d = r->d;
-    const size_t tokens = pixels_of(r->grid);
-    fit(r, tokens * (size_t)d->config.z_channels, 0);
-    r->flop = d->table ? 0 : conv_flop((double)tokens, d->config.z_channels, d->latent, 1);
-    r->flop += measure_network(r, &d->network, r->grid);
-    if (d->encoder) measure_network(r, &d->encoder->network, image_size(r));
+    const vae_network *net = &d->network;
+    const size_t tokens = vae_pixels(r->p.grid), latent = tokens * (size_t)d->config.z_channels;
+    r->sizes = (vae_sizes){.stream = latent * sizeof(float)};
+    vae_measure(r->k, net, d->vit, r->p.grid, net->n_steps, r->p.grid, &r->sizes);
+    r->sizes.flop += d->table ? 0 : 2.0 * (double)latent * d->latent;
+    if (d->temporal) r->sizes.flop += vae_temporal_flop(d->temporal, tokens);
+    const double flop = r->sizes.flop;
+    if (d->encoder)
+        vae_measure(r->k, &d->encoder->network, NULL, r->p.grid, d->encoder->network.n_steps, image_size(r), &r->sizes);
+    r->sizes.flop = flop; /* of decoding */
 }
 
-/* --- preparation: plans of each step for n images ----------------------------------------------------------------- */
-
-static mar_status plan_residual(kern_queue *k, const vae_step *s, int n, extent e, mar_err *err)
-{
-    mar_status status = k->conv->group_norm_plan(k, n, e.height * e.width, s->in, err);
-    if (status == MAR_OK) status = k->conv->plan(k, s->conv[0], n, e.height, e.width, err);
-    if (status == MAR_OK && s->shortcut) status = k->conv->plan(k, s->shortcut, n, e.height, e.width, err);
-    e = size_after(s, e);
-    if (status == MAR_OK) status = k->conv->group_norm_plan(k, n, e.height * e.width, s->out, err);
-    return status == MAR_OK ? k->conv->plan(k, s->conv[1], n, e.height, e.width, err) : status;
-}
-
-static mar_status plan_attention(kern_queue *k, const vae_step *s, int n, extent e, mar_err *err)
-{
-    const int pixels = e.height * e.width, c = s->in;
-    mar_status status = k->conv->group_norm_plan(k, n, pixels, c, err);
-    if (status == MAR_OK) status = k->core->linear_plan(k, s->qkv, n * pixels, err);
-    if (status == MAR_OK) status = k->core->attention_plan(k, pixels, pixels, 1, c, 3 * c, 3 * c, err);
-    return status == MAR_OK ? k->core->linear_plan(k, s->proj, n * pixels, err) : status;
-}
-
-static mar_status plan_step(vae_run *r, const vae_step *s, int n, extent e, mar_err *err)
-{
-    kern_queue *k = r->k;
-    switch (s->kind) {
-    case VAE_TRANSFORMER:
-        return vae_vit_plan(r->vit, n, err);
-    case VAE_RESIDUAL:
-    case VAE_DOUBLING:
-        return plan_residual(k, s, n, e, err);
-    case VAE_ATTENTION:
-        return plan_attention(k, s, n, e, err);
-    case VAE_UPSAMPLE:
-    case VAE_DOWNSAMPLE:
-        return k->conv->plan(k, s->conv[0], n, e.height, e.width, err);
-    }
-    return MAR_OK;
-}
-
-static mar_status plan_network(vae_run *r, const vae_network *net, int n, extent e, mar_err *err)
-{
-    kern_queue *k = r->k;
-    mar_status status = k->conv->plan(k, net->conv_in, n, e.height, e.width, err);
-    for (int i = 0; status == MAR_OK && i < net->n_steps; i++) {
-        status = plan_step(r, &net->steps[i], n, e, err);
-        e = size_after(&net->steps[i], e);
-    }
-    if (status == MAR_OK) status = k->conv->group_norm_plan(k, n, e.height * e.width, net->width_out, err);
-    return status == MAR_OK ? k->conv->plan(k, net->conv_out, n, e.height, e.width, err) : status;
-}
+/* --- preparation -------------------------------------------------------------------------------------------------- */
 
 static mar_status plan_decoder(vae_run *r, int n, mar_err *err)
 {
     const vae_decoder *d = r->d;
+    const vae_network *net = &d->network;
     kern_queue *k = r->k;
-    mar_status status = d->table ? MAR_OK : k->core->linear_plan(k, d->post_quant, n * (int)pixels_of(r->grid), err);
-    return status == MAR_OK ? plan_network(r, &d->network, n, r->grid, err) : status;
+    mar_status status = MAR_OK;
+    if (!d->table) status = k->core->linear_plan(k, d->post_quant, n * (int)vae_pixels(r->p.grid), err);
+    if (status == MAR_OK && d->temporal) status = vae_temporal_plan(k, d->temporal, 2 * n, r->p.grid, err);
+    const int whole = r->bands ? vae_bands_first(r->bands) : net->n_steps;
+    if (status == MAR_OK) status = vae_plan(&r->p, net, n, whole, r->p.grid, err);
+    return status == MAR_OK && r->bands ? vae_bands_plan(r->bands, &r->p, err) : status;
 }
 
 static mar_status plan_encoder(vae_run *r, mar_err *err)
 {
     const vae_encoder *encoder = r->d->encoder;
     if (!encoder) return MAR_OK;
-    const mar_status status = r->k->core->linear_plan(r->k, encoder->quant, (int)pixels_of(r->grid), err);
-    return status == MAR_OK ? plan_network(r, &encoder->network, 1, image_size(r), err) : status;
+    const mar_status status = r->k->core->linear_plan(r->k, encoder->quant, (int)vae_pixels(r->p.grid), err);
+    return status == MAR_OK ? vae_plan(&r->p, &encoder->network, 1, encoder->network.n_steps, image_size(r), err)
+                            : status;
 }
 
 mar_status vae_run_plan(vae_run *r, int images, mar_err *err)
@@ -232,8 +113,8 @@ mar_status vae_run_plan(vae_run *r, int images, mar_err *err)
 /* Returns the number of images that fit the device's budget, at least one, or one while layers are searched. */
 static int images_at_a_time(const vae_run *r, int batch)
 {
-    const size_t fit = r->k->device->image_budget / (2 * r->stream_bytes + r->act_bytes);
-    return fit < 1 || r->k->watch.on ? 1 : fit < (size_t)batch ? (int)fit : batch;
+    const size_t fit = r->k->device->image_budget / (2 * r->sizes.stream + r->sizes.act + r->sizes.cells);
+    return r->bands || fit < 1 || r->k->watch.on ? 1 : fit < (size_t)batch ? (int)fit : batch;
 }
 
 int vae_run_images(const vae_run *r)
@@ -243,10 +124,22 @@ int vae_run_images(const vae_run *r)
 
 size_t vae_run_lay_out(vae_run *r, char *base)
 {
+    const size_t n = (size_t)r->images, latent = vae_pixels(r->p.grid) * (size_t)r->d->config.z_channels;
     size_t used = 0;
-    r->stream[0] = arena_carve(base, &used, (size_t)r->images, r->stream_bytes);
-    r->stream[1] = arena_carve(base, &used, (size_t)r->images, r->stream_bytes);
-    r->a = arena_carve(base, &used, (size_t)r->images, r->act_bytes);
+    if (r->bands) {
+        used = vae_bands_lay_out(r->bands, base);
+        vae_bands_whole(r->bands, &r->p);
+        r->stream[0] = r->p.x, r->stream[1] = r->p.h;
+        r->found = arena_carve(base, &used, n, result_bytes(r));
+    } else {
+        r->stream[0] = arena_carve(base, &used, n, r->sizes.stream);
+        r->stream[1] = arena_carve(base, &used, n, r->sizes.stream);
+        r->p.a = arena_carve(base, &used, n, r->sizes.act);
+        r->p.cells = arena_carve(base, &used, n, r->sizes.cells);
+        r->found =
+            (int *)(void *)r->stream[0]; /* it has 4 bytes per channel of a pixel, at least VAE_VIT_LAST_GROUPS */
+    }
+    r->latent = r->d->temporal ? arena_carve(base, &used, 2 * n, latent * sizeof(float)) : NULL;
     return used;
 }
 
@@ -261,15 +154,15 @@ mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int g
     if (!r) return err_set(err, MAR_ENOMEM, "out of memory");
     r->k = k;
     r->d = d;
-    r->grid = (extent){grid_h, grid_w};
+    r->p = (vae_pass){.k = k, .grid = {grid_h, grid_w}, .z = d->config.z_channels};
     measure(r);
+    mar_status status = divide(r, VAE_MEMORY, err);
     r->images = images_at_a_time(r, batch);
-    const size_t pixels = pixels_of(image_size(r));
-    const size_t host = max_size(3 * pixels, pixels_of(r->grid) * (size_t)d->config.z_channels);
-    mar_status status = MAR_OK;
-    if (d->encoder && !(r->host = malloc(host * sizeof *r->host)))
+    const size_t pixels = vae_pixels(image_size(r));
+    const size_t host = max_size(3 * pixels, vae_pixels(r->p.grid) * (size_t)d->config.z_channels);
+    if (status == MAR_OK && d->encoder && !(r->host = malloc(host * sizeof *r->host)))
         status = err_set(err, MAR_ENOMEM, "out of memory for an image of %zu pixels", pixels);
-    if (d->vit) status = vae_vit_pass_create(k, d->vit, grid_h, grid_w, r->images, &r->vit, err);
+    if (status == MAR_OK && d->vit) status = vae_vit_pass_create(k, d->vit, grid_h, grid_w, r->images, &r->p.vit, err);
     if (status != MAR_OK) {
         vae_run_free(r);
         return status;
@@ -278,11 +171,19 @@ mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int g
     return MAR_OK;
 }
 
+mar_status vae_run_limit(vae_run *r, size_t bytes, mar_err *err)
+{
+    const mar_status status = divide(r, bytes, err);
+    if (r->bands) r->images = 1;
+    return status;
+}
+
 void vae_run_free(vae_run *r)
 {
     if (!r) return;
     for (int i = 0; i < 2; i++) r->k->core->recording_free(r->k, r->recorded[i].recording);
-    vae_vit_pass_free(r->vit);
+    vae_vit_pass_free(r->p.vit);
+    vae_bands_free(r->bands);
     free(r->position);
     free(r->host);
     free(r);
@@ -291,8 +192,8 @@ void vae_run_free(vae_run *r)
 /* Inverts patchify of models/mar.py, "nhwcpq->nchpwq", with the latents' channels last. */
 mar_status vae_run_unpatchify(vae_run *r, int patch, mar_err *err)
 {
-    const int channels = r->d->config.z_channels, rows = r->grid.height / patch, columns = r->grid.width / patch;
-    const size_t count = (size_t)r->images * pixels_of(r->grid) * (size_t)channels;
+    const int channels = r->d->config.z_channels, rows = r->p.grid.height / patch, columns = r->p.grid.width / patch;
+    const size_t count = (size_t)r->images * vae_pixels(r->p.grid) * (size_t)channels;
     if (patch == 1) return MAR_OK;
     int *at = r->position = count > INT_MAX ? NULL : malloc(count * sizeof *at);
     if (!at) return err_set(err, MAR_ENOMEM, "out of memory for the places of %zu numbers", count);
@@ -303,125 +204,50 @@ mar_status vae_run_unpatchify(vae_run *r, int patch, mar_err *err)
                     for (int p = 0; p < patch; p++)
                         for (int q = 0; q < patch; q++)
                             *at++ =
-                                ((n * r->grid.height + h * patch + p) * r->grid.width + w * patch + q) * channels + c;
+                                ((n * r->p.grid.height + h * patch + p) * r->p.grid.width + w * patch + q) * channels +
+                                c;
     return MAR_OK;
 }
 
 double vae_run_flop(const vae_run *r)
 {
-    return r->flop;
-}
-
-/* --- the steps ---------------------------------------------------------------------------------------------------- */
-
-/* Passes the output of a layer to kern_watch; f32: 1 for float, 0 for act. */
-static void watch(vae_run *r, const char *step, const char *layer, const void *x, int f32, extent e, int channels)
-{
-    kern_watch(r->k, x, f32, r->n * e.height * e.width, channels, channels, "%s%s", step, layer);
-}
-
-static void norm(vae_run *r, const float *x, extent e, int channels, const vae_norm *n, int silu)
-{
-    kern_queue *k = r->k;
-    k->conv->group_norm(k, x, r->n, e.height * e.width, channels, n->groups, n->weight, n->bias, VAE_EPS, silu, r->a);
-}
-
-static void run_residual(vae_run *r, const vae_step *s, extent e)
-{
-    kern_queue *k = r->k;
-    const extent after = size_after(s, e);
-    norm(r, r->x, e, s->in, &s->norm[0], 1);
-    watch(r, s->name, s->names->norm[0], r->a, 0, e, s->in);
-    k->conv->conv(k, s->conv[0], r->a, r->n, e.height, e.width, r->h);
-    watch(r, s->name, s->names->conv[0], r->h, 1, after, s->out);
-    if (s->shortcut) { /* x becomes shortcut(x), from its copy in a */
-        k->core->to_act(k, r->x, (size_t)r->n * pixels_of(e) * (size_t)s->in, r->a);
-        k->conv->conv(k, s->shortcut, r->a, r->n, e.height, e.width, r->x);
-        watch(r, s->name, s->names->shortcut, r->x, 1, after, s->out);
-    }
-    norm(r, r->h, after, s->out, &s->norm[1], 1);
-    watch(r, s->name, s->names->norm[1], r->a, 0, after, s->out);
-    k->conv->conv(k, s->conv[1], r->a, r->n, after.height, after.width, r->x);
-    watch(r, s->name, s->names->conv[1], r->x, 1, after, s->out);
-}
-
-static void run_attention(vae_run *r, const vae_step *s, extent e)
-{
-    kern_queue *k = r->k;
-    const int pixels = e.height * e.width, rows = r->n * pixels, c = s->in;
-    const char *qkv = (const char *)r->h; /* act [rows][3][c] */
-    norm(r, r->x, e, c, &s->norm[0], 0);
-    watch(r, s->name, ".norm", r->a, 0, e, c);
-    k->core->linear(k, s->qkv, r->a, rows, r->h);
-    for (int i = 0; i < 3; i++)
-        kern_watch(k, qkv + (size_t)(i * c) * k->device->act_size, 0, rows, c, 3 * c, "%s.%c", s->name, "qkv"[i]);
-    k->core->attention(k, qkv, 3 * c, qkv + (size_t)c * k->device->act_size, qkv + 2 * (size_t)c * k->device->act_size,
-                       3 * c, r->n, pixels, pixels, 1, c, r->a);
-    watch(r, s->name, "", r->a, 0, e, c);
-    k->core->linear(k, s->proj, r->a, rows, r->x);
-    watch(r, s->name, ".proj_out", r->x, 1, e, c);
-}
-
-static void run_resample(vae_run *r, const vae_step *s, extent e)
-{
-    kern_queue *k = r->k;
-    k->core->to_act(k, r->x, (size_t)r->n * pixels_of(e) * (size_t)s->in, r->a);
-    k->conv->conv(k, s->conv[0], r->a, r->n, e.height, e.width, r->x);
-    watch(r, s->name, s->kind == VAE_UPSAMPLE ? ".upsample.conv" : ".downsample.conv", r->x, 1, size_after(s, e),
-          s->out);
-}
-
-static void run_step(vae_run *r, const vae_step *s, extent e)
-{
-    switch (s->kind) {
-    case VAE_TRANSFORMER:
-        vae_vit_run(r->vit, r->n, r->x, r->h, r->x, s->name);
-        break;
-    case VAE_RESIDUAL:
-    case VAE_DOUBLING:
-        run_residual(r, s, e);
-        break;
-    case VAE_ATTENTION:
-        run_attention(r, s, e);
-        break;
-    case VAE_UPSAMPLE:
-    case VAE_DOWNSAMPLE:
-        run_resample(r, s, e);
-        break;
-    }
-}
-
-/* Runs the layers of a side on r->stream[0], of size e. The result is in r->h. */
-static void run_network(vae_run *r, const vae_network *net, extent e)
-{
-    kern_queue *k = r->k;
-    r->x = r->stream[0], r->h = r->stream[1];
-    k->core->to_act(k, r->x, (size_t)r->n * pixels_of(e) * (size_t)net->in, r->a);
-    k->conv->conv(k, net->conv_in, r->a, r->n, e.height, e.width, r->x);
-    watch(r, net->side, net->ends->conv_in, r->x, 1, e, net->width_in);
-    for (int i = 0; i < net->n_steps; i++) {
-        run_step(r, &net->steps[i], e);
-        e = size_after(&net->steps[i], e);
-    }
-    norm(r, r->x, e, net->width_out, &net->norm_out, 1);
-    watch(r, net->side, net->ends->norm_out, r->a, 0, e, net->width_out);
-    k->conv->conv(k, net->conv_out, r->a, r->n, e.height, e.width, r->h);
-    watch(r, net->side, net->ends->conv_out, r->h, 1, e, net->out);
+    return r->sizes.flop;
 }
 
 /* --- decoding ----------------------------------------------------------------------------------------------------- */
 
-/* Decodes the latents in r->stream[0] to pixels in r->h and bytes in r->bytes. */
+/* Sets the buffers of a call that runs whole images. */
+static vae_pass *begin(vae_run *r, int n)
+{
+    r->k->watch.part = "";
+    r->p.n = n;
+    r->p.x = r->stream[0], r->p.h = r->stream[1];
+    return &r->p;
+}
+
+/* Decodes the latents in r->stream[0] to r->pixels and r->bytes. */
 static void decode(void *arg)
 {
     vae_run *r = arg;
     const vae_decoder *d = r->d;
-    run_network(r, &d->network, r->grid);
-    /* Fits into x: it has 4 bytes per channel of each pixel, and at least VAE_VIT_LAST_GROUPS channels. */
-    r->found = (int *)(void *)r->x;
-    r->bytes = (uint8_t *)(r->found + r->n);
-    r->k->conv->to_bytes(r->k, r->h, r->n, (int)pixels_of(image_size(r)) * 3,
-                         d->table || d->vit ? KERN_BYTES_DOWN : KERN_BYTES_NEAREST, r->bytes, r->found);
+    const vae_network *net = &d->network;
+    vae_pass *p = begin(r, r->p.n);
+    if (d->temporal) {
+        vae_temporal_run(p, d->temporal, r->latent);
+        p->k->core->copy_rows(p->k, p->x, NULL, r->latent, NULL, NULL, NULL, p->n * (int)vae_pixels(p->grid),
+                              d->latent);
+        p->zq = r->latent + (size_t)p->n * vae_pixels(p->grid) * (size_t)d->latent;
+    }
+    if (r->bands) {
+        vae_pass_steps(p, net, vae_bands_first(r->bands), p->grid);
+        r->pixels = vae_bands_run(r->bands, p);
+    } else {
+        vae_pass_end(p, net, vae_pass_steps(p, net, net->n_steps, p->grid));
+        r->pixels = p->h;
+    }
+    r->bytes = (uint8_t *)(r->found + p->n);
+    r->k->conv->to_bytes(r->k, r->pixels, p->n, (int)vae_pixels(image_size(r)) * 3,
+                         d->vit ? KERN_BYTES_DOWN : d->names->bytes, r->bytes, r->found);
 }
 
 /* Returns the slot of the recording for n images. */
@@ -440,38 +266,42 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
 {
     kern_queue *k = r->k;
     const vae_decoder *d = r->d;
-    const int rows = n * (int)pixels_of(r->grid);
-    k->watch.part = "";
-    r->n = n;
+    const int rows = n * (int)vae_pixels(r->p.grid);
+    vae_pass *p = begin(r, n);
     if (r->position) { /* the second stream is free until the first residual block */
         k->core->copy_rows(k, r->stream[1], r->position, tokens, NULL, NULL, NULL, rows * d->config.z_channels, 1);
         tokens = r->stream[1];
     }
-    if (d->table)
+    if (d->temporal) { /* decode brings the latents to the first stream */
+        k->core->look_up(k, d->table, d->config.codebook, d->latent, tokens, rows, r->latent);
+        k->core->look_up(k, d->rows, d->config.codebook, d->latent, tokens, rows,
+                         r->latent + (size_t)rows * (size_t)d->latent);
+    } else if (d->table)
         k->core->look_up(k, d->table, d->config.codebook, d->latent, tokens, rows, r->stream[0]);
     else
         k->core->linear(k, d->post_quant, tokens, rows, r->stream[0]);
-    watch(r, d->vit ? d->vit->shape.prefix : "", d->vit ? "post_quant_proj" : "post_quant_conv", r->stream[0], 1,
-          r->grid, d->latent);
+    vae_watch(p, d->vit ? d->vit->shape.prefix : "", d->vit ? "post_quant_proj" : d->names->post_quant,
+              d->temporal ? r->latent : r->stream[0], 1, p->grid, d->latent);
     if (k->watch.on) /* it waits between layers */
         decode(r);
     else
         k->core->replay(k, recording_of(r, n), decode, r);
-    return (vae_pictures){n, r->h, r->bytes, r->found};
+    return (vae_pictures){n, r->pixels, r->bytes, r->found};
 }
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
 /* Converts bytes to -1..1, as the official code does: ToTensor, Normalize(0.5, 0.5). */
-static void to_floats(const uint8_t *pixels, size_t stride, int channels, extent e, float *y)
+static void to_floats(const uint8_t *pixels, size_t stride, int channels, vae_extent e, float *y)
 {
     for (int i = 0; i < e.height; i++, pixels += stride)
         for (int j = 0; j < e.width; j++)
             for (int c = 0; c < 3; c++) *y++ = (float)pixels[j * channels + c] / 127.5f - 1;
 }
 
-/* Returns the codebook row nearest to an encoding of length 1, the first of several, or NaN if none is comparable. The
- * distance is the official one without its constant |z|^2: |row|^2 - 2 row z. A row of zeros can be nearest. */
+/* Returns the codebook row nearest to an encoding in the codebook's form, the first of several, or NaN if none is
+ * comparable. The distance is the official one without its constant |z|^2: |row|^2 - 2 row z. A row of zeros can be
+ * nearest. */
 static float nearest(const float *codebook, int rows, int channels, const float *z)
 {
     double least = INFINITY;
@@ -488,10 +318,10 @@ static float nearest(const float *codebook, int rows, int channels, const float 
 static void quantise(vae_run *r, const float *z, float *tokens)
 {
     const mar_vae_config *c = &r->d->config;
-    const size_t rows = pixels_of(r->grid), channels = (size_t)c->z_channels;
+    const size_t rows = vae_pixels(r->p.grid), channels = (size_t)c->z_channels;
     r->k->core->download(r->k, r->host, z, rows * channels * sizeof *z);
     for (size_t i = 0; i < rows; i++) {
-        vae_normalise(r->host + i * channels, c->z_channels, r->host + i * channels);
+        vae_to_codebook(r->d, r->host + i * channels, r->host + i * channels);
         tokens[i] = nearest(r->d->codebook, c->codebook, c->z_channels, r->host + i * channels);
     }
 }
@@ -500,23 +330,22 @@ void vae_encode(vae_run *r, const uint8_t *pixels, size_t stride, int channels, 
 {
     kern_queue *k = r->k;
     const vae_encoder *encoder = r->d->encoder;
-    const extent e = image_size(r);
-    const int rows = (int)pixels_of(r->grid), z = r->d->config.z_channels;
-    k->watch.part = "";
-    r->n = 1;
+    const vae_extent e = image_size(r);
+    const int rows = (int)vae_pixels(r->p.grid), z = r->d->config.z_channels;
+    vae_pass *p = begin(r, 1);
     to_floats(pixels, stride, channels, e, r->host);
-    k->core->upload(k, r->stream[0], r->host, 3 * pixels_of(e) * sizeof *r->host);
-    run_network(r, &encoder->network, e);
-    k->core->linear(k, encoder->quant, r->h, rows, r->x);
-    watch(r, "", "quant_conv", r->x, 1, r->grid, z);
+    k->core->upload(k, p->x, r->host, 3 * vae_pixels(e) * sizeof *r->host);
+    vae_pass_end(p, &encoder->network, vae_pass_steps(p, &encoder->network, encoder->network.n_steps, e));
+    k->core->linear(k, encoder->quant, p->h, rows, p->x);
+    vae_watch(p, "", "quant_conv", p->x, 1, p->grid, z);
     if (r->d->codebook) {
-        quantise(r, r->x, tokens);
+        quantise(r, p->x, tokens);
         return;
     }
-    const float *out = r->x;
+    const float *out = p->x;
     if (r->position) { /* the inverse of vae_decode's */
-        k->core->copy_rows(k, r->h, NULL, r->x, r->position, NULL, NULL, rows * z, 1);
-        out = r->h;
+        k->core->copy_rows(k, p->h, NULL, p->x, r->position, NULL, NULL, rows * z, 1);
+        out = p->h;
     }
     k->core->download(k, tokens, out, (size_t)rows * (size_t)z * sizeof *tokens);
 }

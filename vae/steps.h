@@ -12,7 +12,8 @@ enum { VAE_GROUPS = 32 };
 
 typedef struct {
     int groups;
-    float *weight, *bias; /* backend [channels] */
+    float *weight, *bias; /* backend [channels]; NULL with cells */
+    kern_linear *cells;   /* spatial norm: scales and shifts [2][channels] of a codebook row, f32; else NULL */
 } vae_norm;
 
 typedef enum {
@@ -67,6 +68,8 @@ typedef struct {
     vae_vit_layer *layers;
 } vae_vit;
 
+typedef struct vae_temporal vae_temporal; /* vae/temporal.c */
+
 struct vae_decoder {
     kern_device *device; /* holds the weights */
     mar_vae_config config;
@@ -74,12 +77,14 @@ struct vae_decoder {
     int latent; /* input channels of conv_in */
     /* KL: post_quant_conv as f32 [latent][latent], ViT: post_quant_proj [latent][z_channels]; applied to tokens. */
     kern_linear *post_quant;
-    vae_vit *vit;         /* NULL: KL or VQ */
-    float *embedding;     /* VQ: host [codebook][z_channels], as in the file; KL: NULL, as the next two */
-    float *codebook;      /* VQ: the same, rows of length 1 */
-    float *table;         /* VQ: backend [codebook][latent], post_quant_conv of codebook */
-    vae_network network;  /* middle block or transformer, then levels from the coarsest */
-    vae_encoder *encoder; /* NULL: not loaded */
+    vae_vit *vit;           /* NULL: KL or VQ */
+    float *embedding;       /* VQ: host [codebook][z_channels], as in the file; KL: NULL, as the next two */
+    float *codebook;        /* VQ: the same in the codebook's form (vae_to_codebook) */
+    float *table;           /* VQ: backend [codebook][latent], post_quant_conv of codebook */
+    float *rows;            /* Emu3: backend [codebook][z_channels], embedding */
+    vae_temporal *temporal; /* Emu3; else NULL */
+    vae_network network;    /* middle block or transformer, then levels from the coarsest */
+    vae_encoder *encoder;   /* NULL: not loaded */
 };
 
 /* --- layers.c: loads layers by official names and exact shapes, and packs them for the backend -------------------- */
@@ -89,6 +94,7 @@ typedef struct {
     const wt_file *f;
     mar_err *err;
     int no_bias; /* 1: convolutions have none (ViT) */
+    int spatial; /* z_channels of spatial norms (Emu3); 0: plain group norms */
 } vae_loader;
 
 /* Writes `prefix` and the formatted text to name, char [VAE_NAME_SIZE]. */
@@ -119,8 +125,9 @@ void vae_add_transformer(vae_network *net, const char *prefix, int width);
 mar_status vae_load_ends(const vae_loader *l, vae_network *net, const vae_end_names *names, int groups);
 void vae_network_free(kern_device *device, vae_network *net);
 
-/* Computes y = x / max(|x|, 1e-12), as torch.nn.functional.normalize. */
-void vae_normalise(const float *x, int channels, float *y);
+/* Brings a vector [z_channels] to the codebook's form: y = x / max(|x|, 1e-12), as torch.nn.functional.normalize, or x
+ * itself where the family does not normalise. y may be x. */
+void vae_to_codebook(const vae_decoder *d, const float *x, float *y);
 
 /* encoder.c */
 void vae_encoder_free(kern_device *device, vae_encoder *e); /* NULL is fine */

@@ -2,6 +2,11 @@
  * KL autoencoder. LlamaGen uses a VQ one (Sun et al. 2024): a token is the index of a codebook row. The row is
  * normalised and goes through post_quant_conv. The coarsest level has attention after each residual block.
  *
+ * Chameleon's VQ autoencoder (Chameleon Team 2024; Lumina-mGPT, Anole) has the names of LDM's layers, a codebook that
+ * is used as it is, and attention in the middle only. Emu3's (Wang et al. 2024) is of videos: layers over time come
+ * first, which for an image are 2-D convolutions (vae/temporal.c). Its norms are spatial: their scales and shifts are
+ * linear in the codebook row of a pixel's token.
+ *
  * SphereAR's is a ViT decoder (Ke & Xue 2025): conv_in, a transformer over register tokens and the image's tokens,
  * residual blocks that double rows and columns. Its tokens are used as they are. Its tensors are in the model's own
  * file, or alone; their names begin with "vae." in both, or not. Nothing here needs its encoder.
@@ -18,7 +23,7 @@
  * autoencoder. */
 mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *err);
 /* Calls `visit` for every tensor of such an autoencoder, in the official order. Includes the encoder if the file has
- * any part of it. Skips quantize.codebook_used of VQ files, a statistic of training. */
+ * any part of it that is supported (Emu3's is not). Skips what vae_config_ignores_vq knows. */
 typedef void vae_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);
 void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tensor_visitor *visit, void *user);
 /* Return 1 if the tensor names are those of a KL, VQ or ViT autoencoder, of a VQ one, or of a ViT one. A file of a
@@ -26,8 +31,15 @@ void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tens
 int vae_config_recognise(const wt_file *f);
 int vae_config_is_vq(const wt_file *f);
 int vae_config_is_vit(const wt_file *f);
+int vae_config_is_emu3(const wt_file *f); /* of VQ autoencoders, Emu3's */
+/* Returns the models whose tokens a KL or VQ autoencoder decodes: "MAR", "LlamaGen", "Chameleon" or "Emu3". */
+const char *vae_config_made_for(const wt_file *f);
 /* Returns 1 for a tensor of a ViT autoencoder's encoder, which no code needs. */
 int vae_config_ignores(const char *tensor);
+/* Return 1 for a tensor that no code needs: of a VQ autoencoder's training (usage of the codebook, losses); of Emu3's,
+ * the encoder and the batch norms' counters. */
+int vae_config_ignores_vq(const char *tensor);
+int vae_config_ignores_emu3(const char *tensor);
 /* Returns 1 if the file has a tensor of the encoder, or of quant_conv after it. */
 int vae_config_has_encoder(const wt_file *f);
 
@@ -44,8 +56,8 @@ void vae_decoder_free(vae_decoder *d); /* call it after freeing its runs; NULL i
 mar_status vae_decoder_add_encoder(vae_decoder *d, kern_queue *k, const wt_file *f, mar_err *err);
 int vae_decoder_has_encoder(const vae_decoder *d); /* 1: loaded */
 const mar_vae_config *vae_decoder_config(const vae_decoder *d);
-/* Returns a VQ codebook for lookup: host float [codebook][z_channels], rows of length 1. Valid as long as the decoder.
- * Returns NULL for a KL autoencoder. */
+/* Returns a VQ codebook for lookup: host float [codebook][z_channels], LlamaGen's rows of length 1. Valid as long as
+ * the decoder. Returns NULL for a KL autoencoder. */
 const float *vae_decoder_codebook(const vae_decoder *d);
 /* Returns the codebook as stored, rows of any length. LANTERN's code measures the distance of tokens on it. */
 const float *vae_decoder_embedding(const vae_decoder *d);
@@ -58,6 +70,12 @@ typedef struct vae_run vae_run; /* decodes and encodes latents of one size, any 
 mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, int batch, vae_run **out,
                           mar_err *err);
 void vae_run_free(vae_run *r);
+/* Bounds the working memory of decoding an image. vae_run_create has set it to VAE_MEMORY. An image that needs more is
+ * decoded in bands of rows, one image at a time, in about 1.5 times the time of the layers concerned: on a CPU with the
+ * same bits, on a GPU but for last ones. Decoders with an encoder, and ViTs, decode whole images. A bound below what
+ * bands need gives the least. Call it before vae_run_lay_out. Returns MAR_ENOMEM. */
+#define VAE_MEMORY ((size_t)1500000000)
+mar_status vae_run_limit(vae_run *r, size_t bytes, mar_err *err);
 /* Makes a token patch x patch latent pixels, packed as in models/mar.py: [channel][row][column]. The grid's sides must
  * be multiples of patch. Call it at most once. Returns MAR_ENOMEM. */
 mar_status vae_run_unpatchify(vae_run *r, int patch, mar_err *err);
@@ -78,7 +96,8 @@ double vae_run_flop(const vae_run *r);
 typedef struct {
     int n;
     const float *pixels; /* [n][H][W][3] nominally in [-1,1], not clipped */
-    /* [n][H][W][3] kern_pixel_byte of pixels: KERN_BYTES_NEAREST; VQ and ViT: KERN_BYTES_DOWN. */
+    /* [n][H][W][3] kern_pixel_byte of pixels: KERN_BYTES_NEAREST; LlamaGen's VQ and ViT: KERN_BYTES_DOWN; Chameleon's
+     * and Emu3's: KERN_BYTES_CUT. */
     const uint8_t *bytes;
     /* [n] KERN_PIXELS_*. An image with NOT_FINITE is invalid. So is one without WITHIN: all its channels are black or
      * white, and no working decoder produces that. */

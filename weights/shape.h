@@ -12,6 +12,8 @@ mar_status wt_find_shape(const wt_file *f, const char *name, int rank, const wt_
 /* Returns one more than the largest N below `limit` among tensors "<prefix>N.", or 0 if there is none. Larger numbers
  * are left to the check for extra tensors. */
 int wt_count_parts(const wt_file *f, const char *prefix, int limit);
+/* Keeps only the tensors whose names begin with `prefix`, and removes it from their names. */
+void wt_narrow(wt_file *f, const char *prefix);
 /* Reads a positive number from the metadata. Leaves *out unchanged if the key is absent. Returns MAR_EMODEL if the
  * value is no positive number. */
 mar_status wt_metadata_number(const wt_file *f, const char *key, long *out, mar_err *err);

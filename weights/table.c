@@ -2,6 +2,7 @@
 #include "weights/table.h"
 
 #include "base/printable.h"
+#include "weights/shape.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,6 +91,20 @@ mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *e
     f->tensors[f->count].name = name;
     f->count++;
     return MAR_OK;
+}
+
+void wt_narrow(wt_file *f, const char *prefix)
+{
+    const size_t length = strlen(prefix);
+    int kept = 0;
+    for (int i = 0; i < f->count; i++) {
+        if (strncmp(f->tensors[i].name, prefix, length) != 0) continue;
+        f->tensors[kept] = f->tensors[i];
+        f->tensors[kept++].name += length;
+    }
+    f->count = kept;
+    memset(f->slots, 0xff, f->n_slots * sizeof *f->slots);
+    for (int i = 0; i < kept; i++) f->slots[find_slot(f, f->tensors[i].name)] = i;
 }
 
 int wt_measure(wt_tensor *t, uint64_t *bytes)

@@ -254,6 +254,7 @@ static const kern_conv_ops cpu_conv_ops = {
     .conv = cpu_conv,
     .group_norm_plan = cpu_group_norm_plan,
     .group_norm = cpu_group_norm,
+    .group_sums = cpu_group_sums,
     .to_bytes = cpu_to_bytes,
     .pool = cpu_pool,
     .mean_pixels = cpu_mean_pixels,

@@ -165,8 +165,8 @@ void cpu_conv_free(kern_device *d, kern_conv *c);
 mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err);
 void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y);
 mar_status cpu_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err);
-void cpu_group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
-                    const float *weight, const float *bias, float eps, int silu, act *y);
+void cpu_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int images, int pixels, int channels, act *y);
+void cpu_group_sums(kern_queue *k, const float *x, int pixels, int channels, int first, int count, double *sums);
 void cpu_to_bytes(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found);
 void cpu_pool(kern_queue *k, const kern_pool *p, const act *x, int images, int height, int width, int channels, act *y,
               int y_stride);

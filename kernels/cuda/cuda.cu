@@ -413,6 +413,7 @@ static kern_conv_ops make_conv_table(void)
     t.conv = cuda_conv;
     t.group_norm_plan = cuda_group_norm_plan;
     t.group_norm = cuda_group_norm;
+    t.group_sums = cuda_group_sums;
     t.to_bytes = cuda_to_bytes;
     t.pool = cuda_pool;
     t.mean_pixels = cuda_mean_pixels;

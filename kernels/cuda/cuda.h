@@ -300,8 +300,9 @@ void cuda_conv_free(kern_device *d, kern_conv *conv);
 mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int images, int height, int width, mar_err *err);
 void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, int height, int width, void *y);
 mar_status cuda_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err);
-void cuda_group_norm(kern_queue *k, const float *x, int images, int pixels, int channels, int groups,
-                     const float *weight, const float *bias, float eps, int silu, act *y);
+void cuda_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int images, int pixels, int channels,
+                     act *y);
+void cuda_group_sums(kern_queue *k, const float *x, int pixels, int channels, int first, int count, double *sums);
 
 /* pool.cu */
 void cuda_pool(kern_queue *k, const kern_pool *p, const act *x, int images, int height, int width, int channels, act *y,

@@ -333,10 +333,9 @@ static int recognise_vq(const wt_file *f)
     return vae_config_recognise(f) && vae_config_is_vq(f);
 }
 
-/* Returns whether the tensor counts the use of codebook entries in training. */
-static int is_usage(const char *tensor)
+static int recognise_emu3(const wt_file *f)
 {
-    return strcmp(tensor, "quantize.codebook_used") == 0;
+    return vae_config_recognise(f) && vae_config_is_emu3(f);
 }
 
 static mar_status derive_vae(const mar *m, const wt_file *f, int heads, mar_configs *c, mar_err *err)
@@ -363,9 +362,14 @@ static void describe_vae(const wt_file *f, const mar_configs *configs, mar_kind_
     }
     add_line(&to, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks",
              c->z_channels, c->stride, c->levels, c->channels, c->res_blocks);
-    if (c->codebook) add_line(&to, "codebook: %d tokens of %d numbers", c->codebook, c->z_channels);
-    add_line(&to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, sum_parameters(f, encoder),
-             sum_parameters(f, decoder));
+    if (c->codebook)
+        add_line(&to, "codebook: %d tokens of %d numbers, of %s models", c->codebook, c->z_channels,
+                 vae_config_made_for(f));
+    if (vae_config_is_emu3(f))
+        add_line(&to, "parameters: %ld; without the encoder, which nothing needs", c->parameters);
+    else
+        add_line(&to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, sum_parameters(f, encoder),
+                 sum_parameters(f, decoder));
 }
 
 static void put_vae(const mar_configs *configs, mar_metadata *m)
@@ -614,10 +618,19 @@ static const mar_file_kind kinds[] = {
     {.kind = MAR_KIND_VAE,
      .name = "VQ autoencoder",
      .article = "a",
+     .recognise = recognise_emu3,
+     .derive = derive_vae,
+     .tensors = visit_vae,
+     .ignores = vae_config_ignores_emu3,
+     .facts = describe_vae,
+     .put = put_vae},
+    {.kind = MAR_KIND_VAE,
+     .name = "VQ autoencoder",
+     .article = "a",
      .recognise = recognise_vq,
      .derive = derive_vae,
      .tensors = visit_vae,
-     .ignores = is_usage,
+     .ignores = vae_config_ignores_vq,
      .facts = describe_vae,
      .put = put_vae},
     {.kind = MAR_KIND_VAE,

@@ -2,6 +2,7 @@
 #include "mar/core/vae.h"
 #include "mar/api/kinds.h"
 #include "mar/api/source.h"
+#include "weights/shape.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -30,6 +31,25 @@ static char *path_from_root(const char *path)
     char folder[PATH_MAX], *joined = NULL;
     if (*path == '/' || !getcwd(folder, sizeof folder)) return strdup(path);
     return asprintf(&joined, "%s/%s", folder, path) < 0 ? NULL : joined;
+}
+
+/* Of a Chameleon model as Hugging Face writes it, keeps the image decoder, model.vqmodel. Returns MAR_EMODEL if the
+ * model has only the image encoder, as those of transformers have it. */
+static mar_status find_in_model(wt_file *file, mar_err *err)
+{
+    static const char part[] = "model.vqmodel.", decoder[] = "model.vqmodel.decoder.";
+    int tensors = 0, decodes = 0;
+    for (int i = 0; i < wt_count(file); i++) {
+        tensors += strncmp(wt_at(file, i)->name, part, sizeof part - 1) == 0;
+        decodes += strncmp(wt_at(file, i)->name, decoder, sizeof decoder - 1) == 0;
+    }
+    if (tensors && !decodes)
+        return err_set(
+            err, MAR_EMODEL,
+            "%s: its model.vqmodel has an image encoder alone, expected a decoder: Chameleon's is vqgan.ckpt",
+            wt_path(file));
+    if (decodes) wt_narrow(file, part);
+    return MAR_OK;
 }
 
 /* Creates a VAE of an open file. */
@@ -68,7 +88,8 @@ mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out)
     if (status == MAR_OK) status = mar_open_source(&s, 1, MAR_WEIGHTS_AUTO, &file, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     wt_allow_nonfinite(file, m->allow_nonfinite);
-    status = create(m, file, &s, out, &err);
+    status = find_in_model(file, &err);
+    if (status == MAR_OK) status = create(m, file, &s, out, &err);
     if (status == MAR_OK) {
         if (s.path && !wt_demo_vae(s.path) && mar_vae_get_config(*out)->codebook) (*out)->path = path_from_root(s.path);
         mar_weights_text(file, weights, sizeof weights);

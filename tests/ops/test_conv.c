@@ -1,4 +1,4 @@
-/* Operations of convolutional networks: convolutions of every kernel, stride and padding, group norms, pools, means,
+/* Operations of convolutional networks: convolutions of every kernel, stride and padding, pools, means,
  * resizing, bytes of images. Rows are images here. */
 #include "kernels/pixels.h"
 #include "tests/ops/ops.h"
@@ -308,59 +308,6 @@ static void run_conv(kern_queue *k, const ops_call *c, void *const *a)
     k->conv->conv(k, c->object, a[0], c->rows, c->n[HEIGHT], c->n[WIDTH], (char *)a[1] + (size_t)c->n[AT] * size);
 }
 
-/* --- group norms -------------------------------------------------------------------------------------------------- */
-
-/* MEAN and SPREAD: of the input, in hundredths. MILLIONTHS: allowed f32 error, in millionths. x*scale + shift cancels
- * for means far from 0. */
-enum { N_IMAGES, PIXELS, CHANNELS, GROUPS, MEAN, SPREAD, SILU, MILLIONTHS };
-
-static const int group_norms[][8] = {
-    {3, 35, 64, 32, 100, 100, 1, 10},     {1, 1, 32, 32, 0, 100, 0, 100},    {1, 1, 64, 32, 0, 100, 1, 100},
-    {1, 35, 64, 32, 100, 100, 0, 10},     {1, 256, 512, 32, 0, 3000, 1, 10}, {1, 1031, 96, 32, -300, 100, 0, 10},
-    {1, 1000, 40, 8, 10000, 100, 1, 100}, {1, 70, 33, 1, 0, 1, 0, 10},       {1, 2100, 128, 32, 1000, 1000, 1, 10},
-    {4, 300, 96, 32, -300, 100, 0, 10},   {5, 321, 64, 32, 100, 100, 1, 10}, {1, 4109, 96, 32, -300, 58, 1, 10},
-};
-
-static void build_group_norm(ops_call *c)
-{
-    const int *n = c->n, size = n[CHANNELS] / n[GROUPS], count = n[PIXELS] * size;
-    const size_t image = (size_t)(n[PIXELS] * n[CHANNELS]), all = (size_t)n[N_IMAGES] * image;
-    c->rows = n[N_IMAGES];
-    double *x = ops_input(c, OPS_FLOAT, all, image, n[SPREAD] / 100.0);
-    for (size_t i = 0; i < all; i++) /* images differ */
-        x[i] = (double)(float)(x[i] * (double)(i / image + 1) + n[MEAN] / 100.0 + (double)(i / image));
-    const double *w = ops_input(c, OPS_FLOAT, (size_t)n[CHANNELS], 0, 1);
-    const double *b = ops_input(c, OPS_FLOAT, (size_t)n[CHANNELS], 0, 1);
-    double *y = ops_output(c, OPS_ACT, all, image, n[MILLIONTHS] * 1e-6, 4e-3);
-    for (int g = 0; g < n[N_IMAGES] * n[GROUPS]; g++) {
-        const size_t first = (size_t)(g / n[GROUPS]) * image;
-        double mean = 0, variance = 0;
-#define ELEMENT (first + (size_t)(i / size * n[CHANNELS] + g % n[GROUPS] * size + i % size))
-        for (int i = 0; i < count; i++) mean += x[ELEMENT] / count;
-        for (int i = 0; i < count; i++) variance += (x[ELEMENT] - mean) * (x[ELEMENT] - mean) / count;
-        for (int i = 0; i < count; i++) {
-            const int channel = g % n[GROUPS] * size + i % size;
-            const double v = (x[ELEMENT] - mean) / sqrt(variance + 1e-6) * w[channel] + b[channel];
-            y[ELEMENT] = n[SILU] ? v / (1 + exp(-v)) : v;
-        }
-#undef ELEMENT
-    }
-}
-
-static void *prepare_group_norm(kern_queue *k, const ops_call *c)
-{
-    mar_err err = {0};
-    for (int images = 1; images <= c->n[N_IMAGES]; images++)
-        assert_ok(k->conv->group_norm_plan(k, images, c->n[PIXELS], c->n[CHANNELS], &err), &err);
-    return NULL;
-}
-
-static void run_group_norm(kern_queue *k, const ops_call *c, void *const *a)
-{
-    k->conv->group_norm(k, a[0], c->rows, c->n[PIXELS], c->n[CHANNELS], c->n[GROUPS], a[1], a[2], 1e-6f, c->n[SILU],
-                        a[3]);
-}
-
 /* --- pools -------------------------------------------------------------------------------------------------------- */
 
 enum { P_KIND, WINDOW, P_STRIDE, PAD, P_IMAGES, P_HEIGHT, P_WIDTH, P_CHANNELS, P_Y_STRIDE, P_AT, P_NAN };
@@ -557,6 +504,7 @@ static const int bytes[][4] = {
     {5, 4097, KERN_BYTES_DOWN, PICTURES},  {5, 9001, KERN_BYTES_NEAREST, PICTURES},
     {1, 18, KERN_BYTES_NEAREST, LISTED},   {1, 18, KERN_BYTES_DOWN, LISTED},
     {18, 1, KERN_BYTES_NEAREST, LISTED},   {1, 255, KERN_BYTES_NEAREST, TIES},
+    {5, 9001, KERN_BYTES_CUT, PICTURES},
 };
 
 /* Expected bytes: numpy's round(clip(...)) and torch's. Values 12 to 14, counted from 0, lie at or next to halves. */
@@ -583,8 +531,10 @@ static const uint8_t listed_down[18] = {0, 255, 128, 0, 255, 255, 0, 255, 0, 0, 
 
 static double byte_of(float x, int how)
 {
-    const float y =
-        how == KERN_BYTES_DOWN ? floorf((float)(127.5 * (double)x) + 128.0f) : rintf((x + 1.0f) / 2.0f * 255.0f);
+    const float scaled = (x + 1.0f) / 2.0f * 255.0f;
+    const float y = how == KERN_BYTES_DOWN  ? floorf((float)(127.5 * (double)x) + 128.0f)
+                    : how == KERN_BYTES_CUT ? floorf(scaled)
+                                            : rintf(scaled);
     return isnan(y) ? 0 : fmin(fmax((double)y, 0), 255);
 }
 
@@ -636,8 +586,6 @@ static const ops_entry table[] = {
      OPS_ALONE_ON_CPU | OPS_LARGE, build_conv, run_conv, prepare_conv, release_conv, NULL},
     {"conv, PyTorch", "", NO_CASES(GOLDEN_CONVS), OPS_ALONE_ON_CPU | OPS_LARGE, build_golden_conv, run_conv,
      prepare_conv, release_conv, NULL},
-    {"group_norm", "images pixels channels groups mean spread silu", OPS_CASES(group_norms), OPS_ALONE,
-     build_group_norm, run_group_norm, prepare_group_norm, NULL, NULL},
     {"pool", "kind window stride pad images height width channels y_stride at nan", OPS_CASES(pools), OPS_ALONE,
      build_pool, run_pool, NULL, NULL, NULL},
     {"pool, PyTorch", "", NO_CASES(GOLDEN_POOLS), OPS_ALONE | OPS_LONG, build_golden_pool, run_pool, NULL, NULL, NULL},
@@ -676,7 +624,8 @@ static void unplanned_shapes_fail(void **state)
     expect_unplanned(k, "4x5");
     k->core->recover(k);
     if (!ops_on_cuda()) { /* a GPU has one plan for all queues, and no plan for group norms */
-        k->conv->group_norm(k, x, 1, 1, 64, 32, x, x, 1e-6f, 0, x);
+        const kern_norm norm = {.groups = 32, .eps = 1e-6f, .weight = x, .bias = x};
+        k->conv->group_norm(k, &norm, x, 1, 1, 64, x);
         expect_unplanned(k, "");
         k->core->recover(k);
         assert_ok(k->conv->plan(k, conv, 1, 4, 4, &err), &err);

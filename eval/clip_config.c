@@ -12,74 +12,64 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEPTH_MAX = 1024, HEADS_MAX = 1024, SIDE_MAX = 4096, JSON_BYTES_MAX = 1 << 20, JSON_LEVELS = 16, BICUBIC = 3 };
+enum { HEADS_MAX = 1024, JSON_BYTES_MAX = 1 << 20, JSON_LEVELS = 16, BICUBIC = 3 };
+enum { OPEN_IMAGE_HEAD = 80, OPEN_TEXT_HEAD = 64 }; /* widths of heads in ViT-H-14.json of OpenCLIP */
 
 #define LAYER_NAMES                                                                                                    \
     .norm1 = ".layer_norm1", .query = ".self_attn.q_proj", .key = ".self_attn.k_proj", .value = ".self_attn.v_proj",   \
     .out = ".self_attn.out_proj", .norm2 = ".layer_norm2", .fc1 = ".mlp.fc1", .fc2 = ".mlp.fc2"
+#define OPEN_LAYER_NAMES                                                                                               \
+    .norm1 = ".ln_1", .qkv = ".attn.in_proj_", .out = ".attn.out_proj", .norm2 = ".ln_2", .fc1 = ".mlp.c_fc",          \
+    .fc2 = ".mlp.c_proj"
 
-const text_encoder_names clip_image_names = {.layers = "vision_model.encoder.layers.", LAYER_NAMES};
-const text_encoder_names clip_text_names = {.layers = "text_model.encoder.layers.", LAYER_NAMES};
+static const clip_names of_transformers = {
+    .image = {.layers = {.layers = "vision_model.encoder.layers.", LAYER_NAMES},
+              .class_row = "vision_model.embeddings.class_embedding",
+              .positions = "vision_model.embeddings.position_embedding.weight",
+              .patches = "vision_model.embeddings.patch_embedding",
+              .before = "vision_model.pre_layrnorm",
+              .after = "vision_model.post_layernorm"},
+    .text = {.layers = "text_model.encoder.layers.", LAYER_NAMES},
+    .tokens = "text_model.embeddings.token_embedding.weight",
+    .positions = "text_model.embeddings.position_embedding.weight",
+    .after = "text_model.final_layer_norm",
+    .image_project = "visual_projection.weight",
+    .text_project = "text_projection.weight",
+};
+
+static const clip_names of_open_clip = {
+    .image = {.layers = {.layers = "visual.transformer.resblocks.", OPEN_LAYER_NAMES},
+              .class_row = "visual.class_embedding",
+              .positions = "visual.positional_embedding",
+              .patches = "visual.conv1",
+              .before = "visual.ln_pre",
+              .after = "visual.ln_post"},
+    .text = {.layers = "transformer.resblocks.", OPEN_LAYER_NAMES},
+    .tokens = "token_embedding.weight",
+    .positions = "positional_embedding",
+    .after = "ln_final",
+    .image_project = "visual.proj",
+    .text_project = "text_projection",
+    .is_transposed = 1,
+};
 
 /* --- shapes ------------------------------------------------------------------------------------------------------- */
-
-static mar_status refuse_shape(const wt_file *f, const wt_tensor *t, const char *expected, mar_err *err)
-{
-    char found[128];
-    return err_set(err, MAR_EMODEL, "%s: tensor %s has shape %s, expected %s", wt_path(f), t->name,
-                   wt_shape_text(t, found, sizeof found), expected);
-}
-
-/* Derives width, depth and hidden size of a tower whose layers have these names. */
-static mar_status derive_layers(const wt_file *f, const text_encoder_names *names, text_encoder_config *c, mar_err *err)
-{
-    char name[128];
-    const wt_tensor *t;
-    c->norm = TEXT_NORM_LAYER;
-    c->bias = 1;
-    c->int8 = 1;
-    c->depth = wt_count_parts(f, names->layers, DEPTH_MAX);
-    snprintf(name, sizeof name, "%s0%s.weight", names->layers, names->fc1);
-    const mar_status status = wt_find_shape(f, name, 2, &t, err);
-    if (status != MAR_OK) return status;
-    c->hidden = (int)t->shape[0];
-    c->width = (int)t->shape[1];
-    return MAR_OK;
-}
-
-static mar_status derive_image(const wt_file *f, clip_config *c, mar_err *err)
-{
-    const wt_tensor *t;
-    mar_status status = derive_layers(f, &clip_image_names, &c->image, err);
-    if (status == MAR_OK) status = wt_find_shape(f, "vision_model.embeddings.patch_embedding.weight", 4, &t, err);
-    if (status != MAR_OK) return status;
-    c->patch = (int)t->shape[2];
-    if (t->shape[0] != c->image.width || t->shape[1] != 3 || t->shape[3] != t->shape[2])
-        return refuse_shape(f, t, "[width, 3, patch, patch]", err);
-    status = wt_find_shape(f, "vision_model.embeddings.position_embedding.weight", 2, &t, err);
-    if (status != MAR_OK) return status;
-    c->patches = (int)t->shape[0] - 1;
-    const int across = (int)lround(sqrt((double)c->patches));
-    c->side = across * c->patch;
-    if (across < 1 || across * across != c->patches || c->patch > SIDE_MAX / across)
-        return refuse_shape(f, t, "a row for the class and one for each patch of a square", err);
-    return MAR_OK;
-}
 
 static mar_status derive_text(const wt_file *f, clip_config *c, mar_err *err)
 {
     const wt_tensor *t;
-    mar_status status = derive_layers(f, &clip_text_names, &c->text, err);
-    c->text.causal = 1;
-    if (status == MAR_OK) status = wt_find_shape(f, "text_model.embeddings.token_embedding.weight", 2, &t, err);
+    const clip_names *n = c->names;
+    mar_status status = vit_derive_layers(f, &n->text, &c->text, err);
+    c->text.causal = c->text.int8 = 1;
+    if (status == MAR_OK) status = wt_find_shape(f, n->tokens, 2, &t, err);
     if (status != MAR_OK) return status;
     c->vocabulary = (int)t->shape[0];
-    status = wt_find_shape(f, "text_model.embeddings.position_embedding.weight", 2, &t, err);
+    status = wt_find_shape(f, n->positions, 2, &t, err);
     if (status != MAR_OK) return status;
     c->positions = (int)t->shape[0];
-    if (c->positions < 2) return refuse_shape(f, t, "two positions or more", err);
-    status = wt_find_shape(f, "text_projection.weight", 2, &t, err);
-    if (status == MAR_OK) c->embedding = (int)t->shape[0];
+    if (c->positions < 2) return vit_refuse_shape(f, t, "two positions or more", err);
+    status = wt_find_shape(f, n->text_project, 2, &t, err);
+    if (status == MAR_OK) c->embedding = (int)t->shape[n->is_transposed];
     return status;
 }
 
@@ -128,7 +118,7 @@ static mar_status read_config(const wt_file *f, clip_config *c, mar_err *err)
     if (type && strcmp(type, "clip") != 0)
         return err_set(err, MAR_EMODEL, "%s: config.json: is a %.64s, expected a CLIP (model_type clip)", wt_path(f),
                        type);
-    mar_status status = read_tower(f, "vision_config", 12, &c->image, err);
+    mar_status status = read_tower(f, "vision_config", 12, &c->image.layers, err);
     if (status == MAR_OK) status = read_tower(f, "text_config", 8, &c->text, err);
     if (status == MAR_OK) status = read_number(f, text, "eos_token_id", 0, WT_DIM_MAX, &end, err);
     c->end = end == 2 ? -1 : (int)end; /* 2 stands in old files, whose texts end with the largest id */
@@ -189,21 +179,17 @@ static mar_status read_preprocessor(const char *path, const json_value *root, cl
     const json_value *filter = json_member(root, "resample");
     if (filter && json_double(filter) != BICUBIC)
         return err_set(err, MAR_EMODEL, "%s: resample is another than %d, Pillow's bicubic", path, BICUBIC);
-    mar_status status = check_size(path, root, "size", c->side, err);
-    if (status == MAR_OK) status = check_size(path, root, "crop_size", c->side, err);
-    if (status == MAR_OK) status = read_channels(path, root, "image_mean", 0, c->mean, err);
-    return status == MAR_OK ? read_channels(path, root, "image_std", 1e-3, c->deviation, err) : status;
+    mar_status status = check_size(path, root, "size", c->image.side, err);
+    if (status == MAR_OK) status = check_size(path, root, "crop_size", c->image.side, err);
+    if (status == MAR_OK) status = read_channels(path, root, "image_mean", 0, c->image.mean, err);
+    return status == MAR_OK ? read_channels(path, root, "image_std", 1e-3, c->image.deviation, err) : status;
 }
 
 static mar_status derive_preprocessor(const wt_file *f, clip_config *c, mar_err *err)
 {
-    static const float mean[3] = {0.48145466f, 0.4578275f, 0.40821073f};
-    static const float deviation[3] = {0.26862954f, 0.26130258f, 0.27577711f};
     char path[PATH_MAX], *text = NULL;
     size_t size = 0;
     json j = {.values = NULL};
-    memcpy(c->mean, mean, sizeof mean);
-    memcpy(c->deviation, deviation, sizeof deviation);
     if (snprintf(path, sizeof path, "%s/preprocessor_config.json", wt_path(f)) >= (int)sizeof path) return MAR_OK;
     mar_status status = read_text(path, &text, &size, err);
     if (status == MAR_OK && text) {
@@ -220,18 +206,32 @@ static mar_status derive_preprocessor(const wt_file *f, clip_config *c, mar_err 
     return status;
 }
 
+/* Sets what ViT-H-14.json of OpenCLIP says, and hpsv2's preprocessing. Texts end with the largest id. */
+static mar_status set_open(const wt_file *f, clip_config *c, mar_err *err)
+{
+    c->end = -1;
+    c->image.resize = VIT_TENSOR;
+    c->image.layers.eps = c->text.eps = 1e-5f;
+    c->image.layers.activation = c->text.activation = KERN_GELU;
+    const mar_status status = vit_set_heads(f, "the image tower", OPEN_IMAGE_HEAD, &c->image.layers, err);
+    return status == MAR_OK ? vit_set_heads(f, "the text tower", OPEN_TEXT_HEAD, &c->text, err) : status;
+}
+
 mar_status clip_config_derive(const wt_file *f, clip_config *out, mar_err *err)
 {
-    *out = (clip_config){0};
-    if (!wt_find(f, "vision_model.embeddings.class_embedding") || !wt_find(f, "text_projection.weight"))
-        return err_set(err, MAR_EMODEL,
-                       "%s: is no CLIP (no vision_model.embeddings.class_embedding, no text_projection.weight), "
-                       "expected a folder of transformers' CLIPModel",
-                       wt_path(f));
-    mar_status status = derive_image(f, out, err);
+    const int is_open = wt_find(f, of_open_clip.image.class_row) && wt_find(f, of_open_clip.text_project);
+    *out = (clip_config){.names = is_open ? &of_open_clip : &of_transformers};
+    const clip_names *n = out->names;
+    if (!wt_find(f, n->image.class_row) || !wt_find(f, n->text_project))
+        return err_set(
+            err, MAR_EMODEL,
+            "%s: is no CLIP (no %s, no %s), expected a folder of transformers' CLIPModel, or a file of HPS v2",
+            wt_path(f), n->image.class_row, n->text_project);
+    mar_status status = vit_config_derive(f, &n->image, &out->image, err);
+    out->image.layers.int8 = 1;
     if (status == MAR_OK) status = derive_text(f, out, err);
-    if (status == MAR_OK) status = read_config(f, out, err);
-    if (status == MAR_OK) status = derive_preprocessor(f, out, err);
+    if (status == MAR_OK) status = is_open ? set_open(f, out, err) : read_config(f, out, err);
+    if (status == MAR_OK && !is_open) status = derive_preprocessor(f, out, err);
     for (int i = 0; i < wt_count(f); i++)
         if (wt_at(f, i)->dtype != WT_I64) out->parameters += (long)wt_at(f, i)->count;
     return status;

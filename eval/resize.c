@@ -187,12 +187,21 @@ mar_status eval_resize_bytes(const eval_picture *p, eval_filter filter, int widt
     return resize_bytes(p, filter, (extent){width, 0, width}, (extent){height, 0, height}, y, err);
 }
 
-mar_status eval_resize_square(const eval_picture *p, eval_filter filter, int side, uint8_t *y, mar_err *err)
+/* Returns the middle of the longer side after a resize of the shorter one to `side`. */
+static extent cut_middle(const eval_picture *p, int side, int to_even)
 {
     const int is_tall = p->height > p->width;
     const int shorter = is_tall ? p->width : p->height, longer = is_tall ? p->height : p->width;
-    const int other = (int)((int64_t)side * longer / shorter);
-    const extent whole = {side, 0, side}, middle = {other, (other - side) / 2, side};
+    const int other = (int)((int64_t)side * longer / shorter), first = (other - side) / 2;
+    const int rounds_up = to_even && (other - side) % 2 && first % 2;
+    return (extent){other, first + rounds_up, side};
+}
+
+mar_status eval_resize_square(const eval_picture *p, eval_filter filter, int side, int to_even, uint8_t *y,
+                              mar_err *err)
+{
+    const int is_tall = p->height > p->width;
+    const extent whole = {side, 0, side}, middle = cut_middle(p, side, to_even);
     return resize_bytes(p, filter, is_tall ? whole : middle, is_tall ? middle : whole, y, err);
 }
 
@@ -204,26 +213,42 @@ static void run_floats(const eval_picture *p, const plan *a, float *line, float 
     const size_t in = (size_t)p->width * 3, out = (size_t)a->columns.n * 3;
     for (int r = 0; r < a->between; r++) {
         const uint8_t *x = p->rgb + (size_t)(a->first + r) * in;
-        float *to = between + (size_t)r * out, *pixels = a->copies_x ? to : line;
-        for (size_t i = 0; i < in; i++) pixels[i] = x[i];
+        float *to = between + (size_t)r * out;
+        for (size_t i = 0; i < out && a->copies_x; i++) to[i] = x[(size_t)a->columns.first * 3 + i];
+        for (size_t i = 0; i < in && !a->copies_x; i++) line[i] = x[i];
         for (int i = 0; i < a->columns.n && !a->copies_x; i++) mix_floats(&a->x, i, line, 3, to + (size_t)i * 3);
     }
     if (a->copies_y) memcpy(y, between, (size_t)a->rows.n * out * sizeof *y);
     for (int r = 0; r < a->rows.n && !a->copies_y; r++)
         for (int i = 0; i < a->columns.n; i++)
             mix_floats(&a->y, r, between + (size_t)i * 3, out, y + (size_t)r * out + (size_t)i * 3);
-    for (size_t i = 0; i < (size_t)a->rows.n * out; i++) y[i] = y[i] < 0 ? 0 : y[i] > 255 ? 255 : y[i];
 }
 
-mar_status eval_resize_floats(const eval_picture *p, eval_filter filter, int width, int height, float *y, mar_err *err)
+static mar_status resize_floats(const eval_picture *p, eval_filter filter, extent columns, extent rows, float *y,
+                                mar_err *err)
 {
     plan a;
-    float *between = NULL, *line = malloc((size_t)p->width * 3 * sizeof *line); /* between: [a.between][width][3] */
-    int failed = !plan_create(p, filter, (extent){width, 0, width}, (extent){height, 0, height}, &a) || !line;
-    if (!failed) failed = !(between = malloc((size_t)a.between * (size_t)width * 3 * sizeof *between));
+    float *between = NULL, *line = malloc((size_t)p->width * 3 * sizeof *line); /* between: [a.between][columns.n][3] */
+    int failed = !plan_create(p, filter, columns, rows, &a) || !line;
+    if (!failed) failed = !(between = malloc((size_t)a.between * (size_t)columns.n * 3 * sizeof *between));
     if (!failed) run_floats(p, &a, line, between, y);
     free(between);
     free(line);
     plan_free(&a);
     return failed ? refuse_memory(p, err) : MAR_OK;
+}
+
+mar_status eval_resize_floats(const eval_picture *p, eval_filter filter, int width, int height, float *y, mar_err *err)
+{
+    const size_t n = (size_t)width * (size_t)height * 3;
+    const mar_status status = resize_floats(p, filter, (extent){width, 0, width}, (extent){height, 0, height}, y, err);
+    for (size_t i = 0; i < n && status == MAR_OK; i++) y[i] = y[i] < 0 ? 0 : y[i] > 255 ? 255 : y[i];
+    return status;
+}
+
+mar_status eval_resize_square_floats(const eval_picture *p, eval_filter filter, int side, float *y, mar_err *err)
+{
+    const int is_tall = p->height > p->width;
+    const extent whole = {side, 0, side}, middle = cut_middle(p, side, 1);
+    return resize_floats(p, filter, is_tall ? whole : middle, is_tall ? middle : whole, y, err);
 }

@@ -29,8 +29,13 @@ mar_status eval_resize_bytes(const eval_picture *p, eval_filter filter, int widt
 mar_status eval_resize_floats(const eval_picture *p, eval_filter filter, int width, int height, float *y, mar_err *err);
 
 /* Resizes the shorter side to `side`, the longer one in proportion, rounded down, and cuts `side` pixels from the
- * middle of that one, rounded down: CLIP's processor in transformers. Only these pixels are computed. y is uint8_t
- * [side][side][3]. Returns MAR_ENOMEM. */
-mar_status eval_resize_square(const eval_picture *p, eval_filter filter, int side, uint8_t *y, mar_err *err);
+ * middle of that one: rounded down, as CLIP's processor in transformers, or with `to_even` a half to even, as
+ * torchvision's Resize and CenterCrop. Only these pixels are computed. y is uint8_t [side][side][3]. Returns
+ * MAR_ENOMEM. */
+mar_status eval_resize_square(const eval_picture *p, eval_filter filter, int side, int to_even, uint8_t *y,
+                              mar_err *err);
+/* Does the same, to even, to y float [side][side][3], neither rounded nor clipped: torchvision (0.17 on) with a tensor,
+ * whose resize has antialiasing. */
+mar_status eval_resize_square_floats(const eval_picture *p, eval_filter filter, int side, float *y, mar_err *err);
 
 #endif

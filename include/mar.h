@@ -965,9 +965,9 @@ typedef struct mar_clip mar_clip;
 
 typedef struct {
     size_t size;
-    const char *name; /* "CLIP"; static */
+    const char *name; /* "CLIP" or "HPS v2"; static */
     long parameters;  /* number of weights */
-    int embedding;    /* length of an embedding: 512 of ViT-B, 768 of ViT-L */
+    int embedding;    /* length of an embedding: 512 of ViT-B, 768 of ViT-L, 1024 of HPS */
     int image_size;   /* pixels of an image's side as the network sees it, 224 */
     int patch;        /* pixels of a patch's side: 32, 16, 14 */
     int positions;    /* tokens of a text at most, start and end included, 77 */
@@ -977,9 +977,11 @@ typedef struct {
 
 /* Loads a CLIP from a folder as Hugging Face writes it, such as openai/clip-vit-base-patch32: config.json,
  * model.safetensors or pytorch_model.bin, vocab.json with merges.txt or tokenizer.json, and preprocessor_config.json.
- * Without the last one mean and deviation are OpenAI's. `batch` is the largest n of the calls below, 1..1024. Errors
- * are those of mar_text_load. mar_clip_free accepts NULL. */
-MAR_API mar_status mar_clip_load(mar *m, const char *folder, int batch, mar_clip **out);
+ * Without the last one mean and deviation are OpenAI's. Or from a file of HPS v2 (Wu et al., 2023), such as
+ * HPS_v2.1_compressed.pt: OpenCLIP's ViT-H/14, whose folder must have vocab.json with merges.txt, or tokenizer.json, of
+ * any of OpenAI's CLIPs. Its score is the dot product of both embeddings. `batch` is the largest n of the calls
+ * below, 1..1024. Errors are those of mar_text_load. mar_clip_free accepts NULL. */
+MAR_API mar_status mar_clip_load(mar *m, const char *path, int batch, mar_clip **out);
 MAR_API void mar_clip_free(mar_clip *c);
 MAR_API const mar_clip_config *mar_clip_get_config(const mar_clip *c);
 
@@ -987,7 +989,8 @@ MAR_API const mar_clip_config *mar_clip_get_config(const mar_clip *c);
  *
  * Images are uint8_t rgb[n][height][width][3], or of different sizes as in mar_features_run_each, with the limits
  * there. The shorter side becomes image_size pixels as Pillow's bicubic does it, and the middle is cut out, as in
- * transformers' CLIPImageProcessor. Texts are UTF-8; of longer ones the first tokens and the end token are kept.
+ * transformers' CLIPImageProcessor, or for HPS as in hpsv2 with torchvision from 0.17 on. Texts are UTF-8; of longer
+ * ones the first tokens and the end token are kept.
  *
  * MAR_EARG for a text with invalid UTF-8, naming it by its index from 0. MAR_EMODEL if an embedding is NaN, infinite or
  * 0. */
@@ -995,6 +998,24 @@ MAR_API mar_status mar_clip_images(mar_clip *c, const uint8_t *rgb, int n, int w
 MAR_API mar_status mar_clip_images_each(mar_clip *c, const uint8_t *const *rgb, const int *widths, const int *heights,
                                         int n, float *embedding);
 MAR_API mar_status mar_clip_texts(mar_clip *c, const char *const *texts, int n, float *embedding);
+
+/* An ImageReward (Xu et al., 2023), which scores how people like an image for a prompt. One thread at a time may use
+ * it. */
+typedef struct mar_reward mar_reward;
+
+/* Loads THUDM/ImageReward's ImageReward.pt. Its folder must have vocab.txt of bert-base-uncased, or a folder
+ * bert-base-uncased with it. `batch` is the largest n of mar_reward_score, 1..1024. MAR_EMODEL for another architecture
+ * or vocabulary, MAR_EIO, MAR_EFORMAT, MAR_ENOMEM. mar_reward_free accepts NULL. */
+MAR_API mar_status mar_reward_load(mar *m, const char *path, int batch, mar_reward **out);
+MAR_API void mar_reward_free(mar_reward *r);
+
+/* Computes the scores [n] of images of different sizes, as in mar_features_run_each with the limits there, and their
+ * prompts, UTF-8, texts[n]. The shorter side becomes 224 pixels as Pillow's bicubic does it, and the middle is cut out,
+ * as torchvision does it. Of a longer prompt the first 33 tokens count. Scores are those of ImageReward's score():
+ * normalised, about -2 to 2. MAR_EARG for a text with invalid UTF-8, naming it by its index from 0. MAR_EMODEL if a
+ * score is NaN or infinite. */
+MAR_API mar_status mar_reward_score(mar_reward *r, const uint8_t *const *rgb, const int *widths, const int *heights,
+                                    const char *const *texts, int n, double *scores);
 
 /* --- files ---------------------------------------------------------------------------------------- */
 

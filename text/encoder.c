@@ -105,7 +105,9 @@ typedef struct {
 static const char *name_of(const text_encoder_names *names, int layer, const char *name, const char *what,
                            char text[NAME])
 {
-    snprintf(text, NAME, "%s%d%s%s%s", names->layers, layer, name, what ? "." : "", what ? what : "");
+    const size_t n = strlen(name);
+    const char *point = what && n && name[n - 1] != '_' ? "." : "";
+    snprintf(text, NAME, "%s%d%s%s%s", names->layers, layer, name, point, what ? what : "");
     return text;
 }
 
@@ -215,7 +217,8 @@ static mar_status load_layer(const loader *l, kern_linear *before, text_layer *l
     const text_encoder_names *n = l->names;
     const int inner = c->heads * c->head_dim, sums = KERN_OUT_F32 | KERN_OUT_ADD;
     const float up = c->quick_gelu ? quick : 1, scale = c->unscaled ? sqrtf((float)c->head_dim) : 1;
-    const source qkv[] = {{n->query, scale, scale}, {n->key, 1, 1}, {n->value, 1, 1}}, out = {n->out, 1, 1};
+    const source qkv[] = {{n->query, scale, scale}, {n->key, 1, 1}, {n->value, 1, 1}}, whole = {n->qkv, 1, 1};
+    const source out = {n->out, 1, 1};
     const source fc1[] = {{n->fc1, up, up}, {n->up, 1, 1}}, fc2 = {n->fc2, 1 / up, 1};
     const kern_activation activation = c->gated ? KERN_LINEAR : c->quick_gelu ? KERN_SILU : c->activation;
     char name[NAME];
@@ -223,7 +226,9 @@ static mar_status load_layer(const loader *l, kern_linear *before, text_layer *l
         text_norm_load(l->k, l->f, c, name_of(n, l->layer, n->norm1, NULL, name), &layer->norm1, l->err);
     if (status == MAR_OK)
         status = text_norm_load(l->k, l->f, c, name_of(n, l->layer, n->norm2, NULL, name), &layer->norm2, l->err);
-    if (status == MAR_OK) status = load_product(l, qkv, 3, inner, c->width, KERN_LINEAR, 0, before, &layer->qkv);
+    if (status == MAR_OK)
+        status = n->qkv ? load_product(l, &whole, 1, 3 * inner, c->width, KERN_LINEAR, 0, before, &layer->qkv)
+                        : load_product(l, qkv, 3, inner, c->width, KERN_LINEAR, 0, before, &layer->qkv);
     if (status == MAR_OK)
         status = load_product(l, &out, 1, c->width, inner, KERN_LINEAR, sums, layer->qkv, &layer->out);
     if (status == MAR_OK)
@@ -311,6 +316,7 @@ void text_encoder_tensors(const text_encoder_config *c, const text_encoder_names
         {names->query, 2, c->bias, {inner, width}},
         {names->key, 2, c->bias, {inner, width}},
         {names->value, 2, c->bias, {inner, width}},
+        {names->qkv, 2, c->bias, {3 * inner, width}},
         {names->out, 2, c->bias, {width, inner}},
         {names->norm2, 1, c->norm == TEXT_NORM_LAYER, {width, 0}},
         {names->fc1, 2, c->bias, {hidden, width}},

@@ -28,14 +28,16 @@ typedef struct {
     int int8;                   /* 1: products are int8 where the device has it */
 } text_encoder_config;
 
-/* Names of a layer's tensors: `layers`, the layer's number, the name, ".weight" or ".bias". */
+/* Names of a layer's tensors: `layers`, the layer's number, the name, ".weight" or ".bias". A name that ends with "_"
+ * gets no point: PyTorch's ".attn.in_proj_weight". */
 typedef struct {
-    const char *layers; /* "encoder.block." */
-    const char *norm1;  /* ".layer.0.layer_norm" */
-    const char *query, *key, *value, *out;
+    const char *layers;                    /* "encoder.block." */
+    const char *norm1;                     /* ".layer.0.layer_norm" */
+    const char *query, *key, *value, *out; /* query, key and value may be one matrix `qkv` instead, if scaled */
     const char *norm2;
     const char *fc1, *fc2;
-    const char *up; /* NULL unless gated */
+    const char *up;  /* NULL unless gated */
+    const char *qkv; /* [3 * heads * head_dim][width]; NULL: three matrices */
 } text_encoder_names;
 
 /* A norm's weights in backend memory. */

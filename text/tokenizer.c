@@ -6,6 +6,7 @@
 #include "text/tiktoken.h"
 #include "text/unigram.h"
 #include "text/unigram_encode.h"
+#include "text/words.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 struct text_tokenizer {
     text_unigram *unigram; /* one of these */
     text_bpe *bpe;
+    text_words *words;
 };
 
 /* Writes the path of a file in the folder. Returns whether there is one. */
@@ -49,12 +51,18 @@ static mar_status open_file(const char *folder, text_tokenizer *t, mar_err *err)
         folder);
 }
 
-mar_status text_tokenizer_open(const char *folder, text_tokenizer **out, mar_err *err)
+static mar_status open_words(const char *path, text_tokenizer *t, mar_err *err)
+{
+    return text_words_open(path, &t->words, err);
+}
+
+static mar_status open_with(mar_status (*open)(const char *path, text_tokenizer *t, mar_err *err), const char *path,
+                            text_tokenizer **out, mar_err *err)
 {
     text_tokenizer *t = calloc(1, sizeof *t);
     *out = NULL;
-    if (!t) return err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", folder);
-    const mar_status status = open_file(folder, t, err);
+    if (!t) return err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", path);
+    const mar_status status = open(path, t, err);
     if (status == MAR_OK)
         *out = t;
     else
@@ -62,11 +70,22 @@ mar_status text_tokenizer_open(const char *folder, text_tokenizer **out, mar_err
     return status;
 }
 
+mar_status text_tokenizer_open(const char *folder, text_tokenizer **out, mar_err *err)
+{
+    return open_with(open_file, folder, out, err);
+}
+
+mar_status text_tokenizer_open_words(const char *path, text_tokenizer **out, mar_err *err)
+{
+    return open_with(open_words, path, out, err);
+}
+
 void text_tokenizer_free(text_tokenizer *t)
 {
     if (!t) return;
     text_unigram_free(t->unigram);
     text_bpe_free(t->bpe);
+    text_words_free(t->words);
     free(t);
 }
 
@@ -79,18 +98,21 @@ mar_status text_tokenize(const text_tokenizer *t, const char *text, size_t lengt
     for (size_t at = 0, size; at < length; at += size)
         if ((size = utf8_decode(text + at, length - at, &c)) == 0)
             return err_set(err, MAR_EARG, "the text is not UTF-8 at byte %zu", at);
-    const mar_status status = t->bpe ? text_bpe_encode(t->bpe, text, length, &out, err)
-                                     : text_unigram_encode(t->unigram, text, length, &out, err);
+    const mar_status status = t->words ? text_words_encode(t->words, text, length, &out, err)
+                              : t->bpe ? text_bpe_encode(t->bpe, text, length, &out, err)
+                                       : text_unigram_encode(t->unigram, text, length, &out, err);
     if (status == MAR_OK) *count = out.count;
     return status;
 }
 
 int text_tokenizer_size(const text_tokenizer *t)
 {
+    if (t->words) return text_words_size(t->words);
     return t->bpe ? text_bpe_size(t->bpe) : text_unigram_size(t->unigram);
 }
 
 int text_tokenizer_find(const text_tokenizer *t, const char *piece)
 {
+    if (t->words) return text_words_find(t->words, piece);
     return t->bpe ? text_bpe_find(t->bpe, piece) : text_unigram_find(t->unigram, piece);
 }

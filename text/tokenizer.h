@@ -4,6 +4,7 @@
  *   byte-level BPE          tokenizer.json, or vocab.json and merges.txt (Chameleon, Lumina-mGPT)
  *   CLIP's BPE              tokenizer.json, or vocab.json and merges.txt, whose pieces end with "</w>"
  *   tiktoken's BPE          emu3.tiktoken and emu3_vision_tokens.txt (Emu3)
+ *   WordPiece               vocab.txt of BERT, in lower case (ImageReward)
  *
  * A tokenizer does not change after its opening, so any number of threads may use it. */
 #ifndef TEXT_TOKENIZER_H
@@ -20,6 +21,8 @@ typedef struct text_tokenizer text_tokenizer;
  * ../../tokenizer/. Every length and number is checked. Returns MAR_EIO, MAR_EFORMAT or
  * MAR_ENOMEM with the file's path; MAR_EIO names the three files if there is none. */
 mar_status text_tokenizer_open(const char *folder, text_tokenizer **out, mar_err *err);
+/* Opens WordPiece with a file vocab.txt (text/words.h). */
+mar_status text_tokenizer_open_words(const char *path, text_tokenizer **out, mar_err *err);
 void text_tokenizer_free(text_tokenizer *t); /* NULL is fine */
 
 /* Writes the ids of text, char [length], valid UTF-8, without start and end tokens: the first `max` to ids, and their

@@ -1,21 +1,42 @@
 /* Public calls of CLIP. */
 #include "mar/api/clip.h"
 
+#include "base/printable.h"
 #include "eval/inception.h"
 #include "mar/api/source.h"
 
+#include "text/entities.h"
+
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { BATCH_MAX = 1024 };
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
 
-static mar_status load_tokenizer(mar_clip *c, const char *folder, mar_err *err)
+/* Writes the folder with the tokenizer: that of HPS's file, or CLIP's own. */
+static void find_folder(const mar_clip *c, const char *path, char folder[PATH_MAX])
+{
+    const char *slash = c->is_file ? strrchr(path, '/') : NULL;
+    if (slash)
+        snprintf(folder, PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    else
+        snprintf(folder, PATH_MAX, "%s", c->is_file ? "." : path);
+}
+
+static mar_status load_tokenizer(mar_clip *c, const char *path, mar_err *err)
 {
     static const char start[] = "<|startoftext|>", end[] = "<|endoftext|>";
-    const mar_status status = text_tokenizer_open(folder, &c->tokenizer, err);
-    if (status != MAR_OK) return status;
+    char folder[PATH_MAX];
+    mar_err why = {0};
+    find_folder(c, path, folder);
+    const mar_status status = text_tokenizer_open(folder, &c->tokenizer, &why);
+    if (status != MAR_OK && c->is_file)
+        return err_set(err, status, "%s: the vocabulary of CLIP beside it: %s", path, why.text);
+    if (status != MAR_OK) return err_set(err, status, "%s", why.text);
     const int size = text_tokenizer_size(c->tokenizer), vocabulary = clip_get_config(c->network)->vocabulary;
     c->start = text_tokenizer_find(c->tokenizer, start);
     c->end = text_tokenizer_find(c->tokenizer, end);
@@ -49,11 +70,11 @@ static mar_status allocate(mar_clip *c, mar_err *err)
     c->length = malloc(n * sizeof *c->length);
     if (!c->pictures || !c->ids || !c->first || !c->length) return err_set(err, MAR_ENOMEM, "out of memory");
     c->config = (mar_clip_config){.size = sizeof c->config,
-                                  .name = "CLIP",
+                                  .name = c->is_file ? "HPS v2" : "CLIP",
                                   .parameters = g->parameters,
                                   .embedding = g->embedding,
-                                  .image_size = g->side,
-                                  .patch = g->patch,
+                                  .image_size = g->image.side,
+                                  .patch = g->image.patch,
                                   .positions = g->positions,
                                   .vocabulary = g->vocabulary};
     return MAR_OK;
@@ -77,19 +98,22 @@ static void destroy(mar_clip *c)
 }
 
 /* Creates a CLIP. *out stays NULL on failure. */
-static mar_status create(mar *m, const char *folder, int batch, mar_clip **out, mar_err *err)
+static mar_status create(mar *m, const char *path, int batch, mar_clip **out, mar_err *err)
 {
     wt_file *f = NULL;
-    mar_status status = wt_open_folder(folder, MAR_WEIGHTS_AUTO, &f, err);
+    struct stat st;
+    const int is_file = stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+    mar_status status = is_file ? wt_open(path, &f, err) : wt_open_folder(path, MAR_WEIGHTS_AUTO, &f, err);
     if (status != MAR_OK) return status;
     wt_allow_nonfinite(f, m->allow_nonfinite);
     mar_clip *c = calloc(1, sizeof *c);
     if (c) {
         c->m = m;
         c->batch = batch;
+        c->is_file = is_file;
         status = m->device->core->queue_create(m->device, &c->k, err);
         if (status == MAR_OK) status = load_network(c, f, err);
-        if (status == MAR_OK) status = load_tokenizer(c, folder, err);
+        if (status == MAR_OK) status = load_tokenizer(c, path, err);
         if (status == MAR_OK) status = allocate(c, err);
     } else {
         status = err_set(err, MAR_ENOMEM, "out of memory");
@@ -104,17 +128,17 @@ static mar_status create(mar *m, const char *folder, int batch, mar_clip **out, 
     return status;
 }
 
-mar_status mar_clip_load(mar *m, const char *folder, int batch, mar_clip **out)
+mar_status mar_clip_load(mar *m, const char *path, int batch, mar_clip **out)
 {
     const double start = mar_now();
     mar_err err = {0};
     if (out) *out = NULL;
-    mar_status status = mar_check_load(m, folder, out, &err);
+    mar_status status = mar_check_load(m, path, out, &err);
     if (status == MAR_OK && (batch < 1 || batch > BATCH_MAX))
         status = err_set(&err, MAR_EARG, "batch of %d: expected 1..%d", batch, BATCH_MAX);
-    if (status == MAR_OK) status = create(m, folder, batch, out, &err);
+    if (status == MAR_OK) status = create(m, path, batch, out, &err);
     if (status == MAR_OK)
-        mar_log(m, MAR_LOG_INFO, "clip %s: patches of %d in %d pixels, %ld parameters, loaded in %.3g s", folder,
+        mar_log(m, MAR_LOG_INFO, "clip %s: patches of %d in %d pixels, %ld parameters, loaded in %.3g s", path,
                 (*out)->config.patch, (*out)->config.image_size, (*out)->config.parameters, mar_now() - start);
     return mar_result(m, status, &err);
 }
@@ -147,7 +171,7 @@ static mar_status check_call(const mar_clip *c, const void *items, const char *n
     return status;
 }
 
-static mar_status check_size(int width, int height, mar_err *err)
+mar_status mar_clip_check_size(int width, int height, mar_err *err)
 {
     if (width >= 1 && height >= 1 && width <= EVAL_SIDE_MAX && height <= EVAL_SIDE_MAX &&
         width * height <= EVAL_INCEPTION_PIXELS_MAX)
@@ -180,7 +204,7 @@ mar_status mar_clip_images(mar_clip *c, const uint8_t *rgb, int n, int width, in
     mar_err err = {0};
     if (!c) return no_clip();
     mar_status status = check_call(c, rgb, "rgb", n, embedding, &err);
-    if (status == MAR_OK) status = check_size(width, height, &err);
+    if (status == MAR_OK) status = mar_clip_check_size(width, height, &err);
     for (int i = 0; i < n && status == MAR_OK; i++)
         c->pictures[i] = (eval_picture){rgb + (size_t)i * (size_t)width * (size_t)height * 3, width, height};
     if (status == MAR_OK) status = run(c, 0, n, embedding, &err);
@@ -197,11 +221,44 @@ mar_status mar_clip_images_each(mar_clip *c, const uint8_t *const *rgb, const in
     if (status == MAR_OK) status = mar_check_given(heights, "heights", &err);
     for (int i = 0; i < n && status == MAR_OK; i++) {
         status = mar_check_given(rgb[i], "rgb", &err);
-        if (status == MAR_OK) status = check_size(widths[i], heights[i], &err);
+        if (status == MAR_OK) status = mar_clip_check_size(widths[i], heights[i], &err);
         c->pictures[i] = (eval_picture){rgb[i], widths[i], heights[i]};
     }
     if (status == MAR_OK) status = run(c, 0, n, embedding, &err);
     return mar_result(c->m, status, &err);
+}
+
+/* Writes a text as OpenCLIP's tokenizer cleans it: character references are replaced twice, curly quotes made straight.
+ * Of ftfy's other repairs, such as those of a wrong encoding, there is none. */
+static void clean(const char *text, text_buffer *out)
+{
+    text_buffer straight = {0}, once = {0};
+    unsigned ch;
+    for (size_t at = 0, left = strlen(text), size; left > 0; at += size, left -= size) {
+        size = utf8_decode(text + at, left, &ch);
+        if (ch == 0x2bc || (ch >= 0x2018 && ch <= 0x201b)) ch = '\'';
+        if (ch >= 0x201c && ch <= 0x201f) ch = '"';
+        text_put_char(&straight, ch);
+    }
+    text_unescape(straight.length ? straight.data : "", straight.length, &once);
+    text_unescape(once.length ? once.data : "", once.length, out);
+    out->failed |= straight.failed | once.failed;
+    text_buffer_free(&straight);
+    text_buffer_free(&once);
+}
+
+/* Writes the ids of a text, of HPS a cleaned one. */
+static mar_status write_ids(const mar_clip *c, const char *text, int *ids, int room, int *count, mar_err *err)
+{
+    const mar_status status = text_tokenize(c->tokenizer, text, strlen(text), ids, room, count, err);
+    if (status != MAR_OK || !c->is_file) return status; /* the text is UTF-8 */
+    text_buffer cleaned = {0};
+    clean(text, &cleaned);
+    const mar_status again = cleaned.failed ? err_set(err, MAR_ENOMEM, "out of memory")
+                                            : text_tokenize(c->tokenizer, cleaned.length ? cleaned.data : "",
+                                                            cleaned.length, ids, room, count, err);
+    text_buffer_free(&cleaned);
+    return again;
 }
 
 /* Writes the tokens of text i: start, as many of its own as fit, end. */
@@ -211,7 +268,7 @@ static mar_status tokenize(mar_clip *c, const char *text, int i, mar_err *err)
     int *ids = c->ids + (size_t)i * (size_t)c->config.positions, count = 0;
     mar_err why = {0};
     if (!text) return err_set(err, MAR_EARG, "text %d is NULL", i);
-    const mar_status status = text_tokenize(c->tokenizer, text, strlen(text), ids + 1, room, &count, &why);
+    const mar_status status = write_ids(c, text, ids + 1, room, &count, &why);
     if (status != MAR_OK) return err_set(err, status, "text %d: %s", i, why.text);
     if (count > room) count = room;
     ids[0] = c->start;

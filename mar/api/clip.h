@@ -11,11 +11,15 @@ struct mar_clip {
     int batch; /* maximum images or texts of a call */
     clip *network;
     text_tokenizer *tokenizer;
+    int is_file;    /* 1: HPS, whose texts are cleaned first */
     int start, end; /* ids of these tokens */
     kern_queue *k;
     eval_picture *pictures; /* [batch] of a call */
     int *ids;               /* [batch][positions] of a call */
     int *first, *length;    /* [batch] */
 };
+
+/* Checks a picture's size as the networks' calls do. Returns MAR_EARG. */
+mar_status mar_clip_check_size(int width, int height, mar_err *err);
 
 #endif

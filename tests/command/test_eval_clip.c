@@ -1,5 +1,6 @@
-/* mar eval with CLIP's score, precision and recall on VGG16, and clean-fid's resize, on images of several sizes. */
-#include "tests/support/clip.h"
+/* mar eval with CLIP's score, HPS v2, ImageReward, precision and recall on VGG16, and clean-fid's resize, on images of
+ * several sizes. */
+#include "tests/support/scores.h"
 #include "tests/support/command.h"
 #include "tests/support/golden_doubles.h"
 #include "tests/support/inception.h"
@@ -121,7 +122,45 @@ TEST_CASE(images_of_each_prompt)
     cJSON_Delete(record);
 }
 
+/* The means of HPS v2 and ImageReward are their own code's; with CLIP, too, they are the same. */
+TEST_CASE(scores_are_the_references)
+{
+    double hps = 0, reward = 0;
+    wt_file *golden = golden_open("scores");
+    float *of_hps = golden_f32(golden, "hps", CLIP_PICTURES * SCORE_TEXTS);
+    float *of_reward = golden_f32(golden, "reward", CLIP_PICTURES * SCORE_TEXTS);
+    for (int i = 0; i < CLIP_PICTURES; i++) {
+        hps += (double)of_hps[i * SCORE_TEXTS + prompt_of[i]] / CLIP_PICTURES;
+        reward += (double)of_reward[i * SCORE_TEXTS + prompt_of[i]] / CLIP_PICTURES;
+    }
+    score_folder(directory);
+    cJSON *record = command_json(
+        directory, "eval --hps hps.pt --imagereward reward.pt --images clip --prompts prompts.txt --json --batch 3");
+    assert_near(json_number(record, "numbers.hps_cosine"), hps, 1e-6);
+    assert_near(json_number(record, "numbers.hps_score"), 100 * hps, 1e-4);
+    assert_near(json_number(record, "numbers.image_reward"), reward, 1e-6);
+    assert_true(cJSON_IsNull(json_at(record, "numbers.clip_cosine")));
+    assert_has(json_text(record, "numbers.protocol"), "features none; HPS v2 hps.pt (");
+    assert_has(json_text(record, "numbers.protocol"), ") in f32; ImageReward reward.pt (");
+    cJSON *all = command_json(directory, "eval --clip " CLIP " --imagereward reward.pt --hps hps.pt --images clip "
+                                         "--prompts prompts.txt --json --batch 3");
+    assert_true(json_number(all, "numbers.hps_cosine") == json_number(record, "numbers.hps_cosine"));
+    assert_true(json_number(all, "numbers.image_reward") == json_number(record, "numbers.image_reward"));
+    assert_true(json_number(all, "numbers.clip_cosine") != json_number(all, "numbers.clip_cosine_prefixed"));
+    cJSON_Delete(record);
+    cJSON_Delete(all);
+    free(of_hps);
+    free(of_reward);
+    wt_close(golden);
+}
+
 static const refusal refusals[] = {
+    {"eval --hps hps.pt --images clip", "--prompts is missing, expected the prompts of the images for --hps", ""},
+    {"eval --imagereward hps.pt --images clip --prompts prompts.txt", "--imagereward: hps.pt: is no ImageReward", ""},
+    {"eval --clip hps.pt --images clip --prompts prompts.txt",
+     "--clip hps.pt: is a file of HPS v2, expected it for --hps", ""},
+    {"eval --hps " CLIP " --images clip --prompts prompts.txt", "is a folder of CLIP, expected a file of HPS v2", ""},
+    {"eval --imagereward reward.pt --out other", "--imagereward: demo makes images of classes, expected a text-to", ""},
     {"eval --clip " CLIP " --images clip", "--prompts is missing", ""},
     {"eval --clip " CLIP " --images clip --prompts two.txt",
      "clip: has 4 images, expected 2, 1 for each of 2 prompts; --num says how many", ""},
@@ -151,6 +190,7 @@ TEST_CASE(mistakes_are_named)
 #define MODEL                                                                                                          \
     "eval --model " GOLDEN "llamagen_t2i.safetensors --vae " GOLDEN "vq.pth --captions c.npz --clip " CLIP             \
     " --num_images 12 --batch 2 --shard_images 4 "
+#define HPS "--hps hps.pt --imagereward reward.pt "
 
 /* The score of a model's images is that of the same images from a directory, and does not depend on the processes. */
 TEST_CASE(images_of_a_model)
@@ -164,17 +204,19 @@ TEST_CASE(images_of_a_model)
     assert_int_equal(npz_writer_add(w, "features", NPZ_F32, 3, shape, features, why), MAR_OK);
     assert_int_equal(npz_writer_commit(w, why), MAR_OK);
     sh_ok(directory, "printf 'a cat\\na dog\\nthe mat\\n' > three.txt");
-    command_ok(directory, MODEL "--prompts three.txt --out whole --save_images -q");
-    sh_ok(directory,
-          "$MAR " MODEL "--prompts three.txt --out parts --save_images --shard 2/2 -q 2> /dev/null && $MAR " MODEL
-          "--prompts three.txt --out parts --save_images --shard 1/2 -q");
+    command_ok(directory, MODEL HPS "--prompts three.txt --out whole --save_images -q");
+    sh_ok(directory, "$MAR " MODEL HPS
+                     "--prompts three.txt --out parts --save_images --shard 2/2 -q 2> /dev/null && $MAR " MODEL HPS
+                     "--prompts three.txt --out parts --save_images --shard 1/2 -q");
     char *whole = numbers_of_run(directory, "whole"), *parts = numbers_of_run(directory, "parts");
     assert_string_equal(whole, parts);
     free(whole);
     free(parts);
     cJSON *run = read_json(directory, "whole/result.json");
     cJSON *as =
-        command_json(directory, "eval --clip " CLIP " --images whole/images --prompts three.txt --num 4 --json");
+        command_json(directory, "eval " HPS "--clip " CLIP " --images whole/images --prompts three.txt --num 4 --json");
+    assert_true(json_number(run, "numbers.hps_cosine") == json_number(as, "numbers.hps_cosine"));
+    assert_true(json_number(run, "numbers.image_reward") == json_number(as, "numbers.image_reward"));
     assert_true(json_number(run, "numbers.clip_cosine") == json_number(as, "numbers.clip_cosine"));
     assert_true(json_number(run, "numbers.clip_cosine_prefixed") == json_number(as, "numbers.clip_cosine_prefixed"));
     cJSON_Delete(run);

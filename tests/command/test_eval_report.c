@@ -30,6 +30,7 @@ static void plain(eval_result *r)
     r->fid = 2.3149, r->is_mean = 281.7, r->is_deviation = 3.21, r->images = 50000, r->processes = 1;
     r->sfid = r->is_adm = r->precision = r->recall = r->accuracy = NAN;
     r->clip_cosine = r->clip_score = r->clip_cosine_prefixed = NAN;
+    r->hps_cosine = r->hps_score = r->image_reward = NAN;
     strcpy(r->why_no_sfid, "ref.npz has no mu_s & sigma_s");
     strcpy(r->model, "mar.pth");
     strcpy(r->protocol, "reference ref.npz");

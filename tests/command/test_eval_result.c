@@ -48,9 +48,9 @@ static void fill(eval_result *r)
 {
     memset(r, 0, sizeof *r); /* with the padding */
     double *const numbers[] = {
-        &r->fid,       &r->sfid,       &r->is_mean,     &r->is_deviation, &r->is_adm,
-        &r->precision, &r->recall,     &r->clip_cosine, &r->clip_score,   &r->clip_cosine_prefixed,
-        &r->accuracy,  &r->generate_s, &r->features_s,  &r->write_s,      &r->merge_s};
+        &r->fid,          &r->sfid,        &r->is_mean,    &r->is_deviation,         &r->is_adm,     &r->precision,
+        &r->recall,       &r->clip_cosine, &r->clip_score, &r->clip_cosine_prefixed, &r->hps_cosine, &r->hps_score,
+        &r->image_reward, &r->accuracy,    &r->generate_s, &r->features_s,           &r->write_s,    &r->merge_s};
     for (size_t i = 0; i < LENGTH(numbers); i++) *numbers[i] = random_number();
     fill_text(r->why_no_sfid, sizeof r->why_no_sfid, "no mu_s, no sigma_s; ");
     fill_text(r->why_no_precision, sizeof r->why_no_precision, "\"quoted\"\\");
@@ -304,6 +304,7 @@ static void in_words(void **state)
     r.fid = 2.3149, r.sfid = NAN, r.is_mean = 281.7, r.is_deviation = 3.21, r.is_adm = 281.6;
     r.precision = 0.8216, r.recall = 0.57, r.accuracy = NAN, r.images = 1000;
     r.clip_score = 31.4159, r.clip_cosine = 0.314159, r.clip_cosine_prefixed = 0.32;
+    r.hps_score = 27.182, r.hps_cosine = 0.27182, r.image_reward = -0.5772;
     strcpy(r.why_no_sfid, "ref.npz has no mu_s and sigma_s");
     strcpy(r.protocol, "reference ref.npz");
     r.generate_s = 90, r.features_s = 9, r.merge_s = 1, r.processes = 1, r.warning_count = 1;
@@ -319,6 +320,9 @@ static void in_words(void **state)
                    "  CLIP score            31.416\n"
                    "  CLIP cosine          0.31416\n"
                    "    with prefix        0.32000\n"
+                   "  HPS v2                27.182\n"
+                   "  HPS v2 cosine        0.27182\n"
+                   "  ImageReward          -0.5772\n"
                    "  0.09 s per image to generate, 10.1 images/s: generating 90.0 %, judging 9.0 %, writing 0.0 %, "
                    "adding up 1.0 %\n"
                    "  75.0 % of 200 drafted tokens were accepted\n"
@@ -326,6 +330,7 @@ static void in_words(void **state)
                    "warning: FID of fewer than 10000 images is biased\n");
     /* The demo's features, images made elsewhere, several processes. */
     r.accuracy = 0.975, r.is_mean = r.is_adm = r.precision = r.recall = r.clip_cosine = NAN, r.why_no_sfid[0] = '\0';
+    r.hps_score = r.image_reward = NAN;
     r.generate_s = 0, r.stats.drafted = 0, r.processes = 3, r.warning_count = 0;
     expect_printed(&r, "  Fréchet distance        2.31\n"
                        "  digits recognised     0.9750\n"

@@ -361,6 +361,7 @@ static void evaluating(void **state)
     snprintf(axes, sizeof axes, "%s.axes", directory);
     r.fid = 2, r.images = 100, r.generate_s = 5, r.steps = 3, r.accepted[1] = 5, r.stats.drafted = 9, r.accuracy = NAN;
     r.clip_cosine = r.clip_score = r.clip_cosine_prefixed = NAN;
+    r.hps_cosine = r.hps_score = r.image_reward = NAN;
     strcpy(r.published, "MAR-H");
     assert_int_equal(eval_result_write(&r, result), 0);
     FILE *f = fopen(axes, "w");

@@ -1,9 +1,10 @@
 /* CLIP's towers, and on a GPU VGG16, with the CUDA backend against transformers and PyTorch. */
-#include "tests/support/clip.h"
+#include "tests/support/scores.h"
 #include "tests/support/device.h"
 #include "tests/support/test.h"
 
 #include "eval/clip.h"
+#include "eval/reward.h"
 #include "eval/vgg.h"
 
 #include <string.h>
@@ -53,6 +54,45 @@ TEST_CASE(clip_in_f32)
 TEST_CASE(clip_in_bf16)
 {
     check(MAR_DTYPE_BF16, 0.03);
+}
+
+/* ImageReward of two pictures and texts of a few tokens; its numbers are those of the CPU. */
+static void check_reward(mar_dtype dtype, double allowed)
+{
+    enum { N = 2 };
+    static const int ids[] = {2, 40, 41, 3, 2, 3}, first[N] = {0, 4}, length[N] = {4, 2};
+    double scores[2][N];
+    eval_picture pictures[N];
+    bytes model = score_model("imagereward");
+    wt_file *f = NULL, *golden = golden_open("clip");
+    mar_err err = {0};
+    for (int i = 0; i < N; i++) pictures[i] = (eval_picture){clip_picture(golden, i), clip_widths[i], clip_heights[i]};
+    assert_ok(wt_open_memory(model.data, model.size, "model", &f, &err), &err);
+    for (int cuda = 0; cuda < 2; cuda++) {
+        kern_queue *k = cuda ? open_cuda(dtype) : open_queue(MAR_DTYPE_F32, 1);
+        reward *r;
+        assert_ok(reward_create(k, f, N, &r, &err), &err);
+        assert_ok(reward_run(r, pictures, ids, first, length, N, scores[cuda], &err), &err);
+        reward_free(r);
+        close_queue(k);
+    }
+    for (int i = 0; i < N; i++)
+        if (!(fabs(scores[1][i] - scores[0][i]) <= allowed))
+            fail_msg("image %d: %.6f, on the CPU %.6f", i, scores[1][i], scores[0][i]);
+    for (int i = 0; i < N; i++) free((uint8_t *)(uintptr_t)pictures[i].rgb);
+    bytes_free(&model);
+    wt_close(golden);
+    wt_close(f);
+}
+
+TEST_CASE(reward_in_f32)
+{
+    check_reward(MAR_DTYPE_F32, 1e-5);
+}
+
+TEST_CASE(reward_in_bf16)
+{
+    check_reward(MAR_DTYPE_BF16, 0.02);
 }
 
 /* A grey picture of 224x224 pixels. */

@@ -104,12 +104,12 @@ TEST_CASE(configuration)
     assert_ok(wt_open_folder(clip_folder, MAR_WEIGHTS_AUTO, &f, &err), &err);
     assert_ok(clip_config_derive(f, &g, &err), &err);
     wt_close(f);
-    assert_int_equal(g.side, 32);
-    assert_int_equal(g.patch, 8);
-    assert_int_equal(g.patches, 16);
+    assert_int_equal(g.image.side, 32);
+    assert_int_equal(g.image.patch, 8);
+    assert_int_equal(g.image.patches, 16);
     assert_int_equal(g.positions, 20);
     assert_int_equal(g.embedding, CLIP_EMBEDDING);
-    assert_int_equal(g.image.heads, 3);
+    assert_int_equal(g.image.layers.heads, 3);
     assert_int_equal(g.text.heads, 2);
-    assert_true(!g.image.quick_gelu && g.text.quick_gelu && g.text.causal && !g.image.causal);
+    assert_true(!g.image.layers.quick_gelu && g.text.quick_gelu && g.text.causal && !g.image.layers.causal);
 }

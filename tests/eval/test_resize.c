@@ -90,7 +90,7 @@ TEST_CASE(squares_are_clips)
         int width, height;
         uint8_t *rgb = picture_of(n, &p, &width, &height);
         memset(got, 0xaa, sizeof got);
-        assert_int_equal(eval_resize_square(&p, EVAL_BICUBIC, SIDE, got, NULL), MAR_OK);
+        assert_int_equal(eval_resize_square(&p, EVAL_BICUBIC, SIDE, 0, got, NULL), MAR_OK);
         assert_bytes(n, "square", got, sizeof got);
         free(rgb);
     }
@@ -121,7 +121,7 @@ TEST_CASE(extreme_shape)
     uint8_t *got = malloc(224 * 224 * 3);
     assert_true(p.rgb && got);
     memset((uint8_t *)(uintptr_t)p.rgb, 77, (size_t)EVAL_SIDE_MAX * 3);
-    assert_int_equal(eval_resize_square(&p, EVAL_BICUBIC, 224, got, NULL), MAR_OK);
+    assert_int_equal(eval_resize_square(&p, EVAL_BICUBIC, 224, 0, got, NULL), MAR_OK);
     for (int i = 0; i < 224 * 224 * 3; i++) assert_int_equal(got[i], 77);
     free((uint8_t *)(uintptr_t)p.rgb);
     free(got);

@@ -1,6 +1,6 @@
 # Sourced: the fuzz targets, and the settings of each.
 
-fuzz_targets="safetensors pytorch npz images metadata folder options classes prompts spiece tokenizer merges caption sweep request run"
+fuzz_targets="safetensors pytorch npz images metadata folder options classes prompts spiece tokenizer merges words caption sweep request run"
 
 # `fuzz_runs TARGET`: executions of about a minute on one core; test.sh makes a quarter of them.
 fuzz_runs() {
@@ -44,6 +44,7 @@ fuzz_sources() {
     spiece) echo text/protobuf.c text/charsmap.c text/trie.c text/unigram.c text/unigram_encode.c ;;
     tokenizer) echo text/json_read.c text/steps_json.c text/steps.c text/pattern.c text/bpe.c text/bpe_build.c text/bpe_encode.c ;;
     merges) echo text/bpe.c text/bpe_build.c text/bpe_encode.c text/tiktoken.c ;;
+    words) echo text/words.c text/trie.c ;;
     caption) echo text/clean.c text/html.c text/entities.c text/pattern.c ;;
     sweep) echo tools/eval/sweep_file.c ;;
     request) echo base/json.c tools/serve/request.c tools/serve/answer.c ;;

@@ -2,7 +2,7 @@
  * and indices are out of range; one handle is not open. Nothing crashes or hangs. A call with a status says what is
  * wrong. */
 #include "tests/support/decoder_folder.h"
-#include "tests/support/clip.h"
+#include "tests/support/scores.h"
 #include "tests/support/demo.h"
 
 #include <limits.h>
@@ -174,12 +174,12 @@ HOSTILE(mar_param_is_default)
 
 HOSTILE(mar_options_init)
 {
-    unsigned char bytes[sizeof(mar_options) + 8];
+    unsigned char raw[sizeof(mar_options) + 8];
     mar *m;
     mar_options_init(NULL, sizeof(mar_options));
-    memset(bytes, 0x55, sizeof bytes);
-    mar_options_init((mar_options *)(void *)bytes, 3); /* writes at most 3 bytes */
-    for (size_t i = 3; i < sizeof bytes; i++) assert_int_equal(bytes[i], 0x55);
+    memset(raw, 0x55, sizeof raw);
+    mar_options_init((mar_options *)(void *)raw, 3); /* writes at most 3 bytes */
+    for (size_t i = 3; i < sizeof raw; i++) assert_int_equal(raw[i], 0x55);
     static const size_t sizes[] = {0, 1, sizeof(size_t), sizeof(mar_options) - 1, sizeof(mar_options) + 8, SIZE_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const mar_options o = {.size = sizes[i]};
@@ -1105,6 +1105,58 @@ HOSTILE(mar_clip_texts)
         refused(mar_clip_texts(c, texts, out_of_range[i], y), m, "texts: expected 1..1");
     assert_library(m, mar_clip_texts(c, texts, 1, y));
     mar_clip_free(c);
+}
+
+HOSTILE(mar_reward_load)
+{
+    mar_reward *r = (mar_reward *)1;
+    refused(mar_reward_load(NULL, clip_folder, 1, &r), NULL, "handle is NULL");
+    assert_null(r);
+    refused(mar_reward_load(host.d.m, NULL, 1, &r), host.d.m, "path is NULL");
+    refused(mar_reward_load(host.d.m, "demo", 1, NULL), host.d.m, "out is NULL");
+    refused(mar_reward_load(host.failed, "demo", 1, &r), host.failed, "not opened: --threads -1");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_reward_load(host.d.m, "demo", out_of_range[i], &r), host.d.m, "expected 1..1024");
+    assert_int_equal(mar_reward_load(host.d.m, "", 1, &r), MAR_EIO);
+    assert_int_equal(mar_reward_load(host.d.m, clip_folder, 1, &r), MAR_EMODEL);
+    assert_int_equal(mar_reward_load(host.d.m, "demo", 1, &r), MAR_EMODEL);
+    assert_null(r);
+}
+
+HOSTILE_NULL(mar_reward_free)
+
+HOSTILE(mar_reward_score)
+{
+    static const uint8_t picture[DEMO_BYTES];
+    const uint8_t *rgb[1] = {picture}, *const none[1] = {NULL};
+    const char *const texts[1] = {"a cat"}, *const no_text[1] = {NULL}, *const broken[1] = {"a \xff"};
+    const int side[1] = {32};
+    double y[1];
+    char *directory = temporary_directory(), path[4096];
+    mar *m = host.d.m;
+    mar_reward *r;
+    score_folder(directory);
+    snprintf(path, sizeof path, "%s/reward.pt", directory);
+    assert_library(m, mar_reward_load(m, path, 1, &r));
+    refused(mar_reward_score(NULL, rgb, side, side, texts, 1, y), NULL, "ImageReward is NULL");
+    refused(mar_reward_score(r, NULL, side, side, texts, 1, y), m, "rgb is NULL");
+    refused(mar_reward_score(r, none, side, side, texts, 1, y), m, "rgb is NULL");
+    refused(mar_reward_score(r, rgb, NULL, side, texts, 1, y), m, "widths is NULL");
+    refused(mar_reward_score(r, rgb, side, NULL, texts, 1, y), m, "heights is NULL");
+    refused(mar_reward_score(r, rgb, side, side, NULL, 1, y), m, "texts is NULL");
+    refused(mar_reward_score(r, rgb, side, side, no_text, 1, y), m, "text 0 is NULL");
+    refused(mar_reward_score(r, rgb, side, side, broken, 1, y), m, "text 0: ");
+    refused(mar_reward_score(r, rgb, side, side, texts, 1, NULL), m, "scores is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        const int bad[1] = {out_of_range[i]};
+        refused(mar_reward_score(r, rgb, side, side, texts, *bad, y), m, "images: expected 1..1");
+        refused(mar_reward_score(r, rgb, bad, side, texts, 1, y), m, "x32 pixels");
+        refused(mar_reward_score(r, rgb, side, bad, texts, 1, y), m, "images of 32x");
+    }
+    assert_library(m, mar_reward_score(r, rgb, side, side, texts, 1, y));
+    mar_reward_free(r);
+    remove_directory(directory);
+    free(directory);
 }
 
 /* --- files and methods -------------------------------------------------------------------------------------------- */

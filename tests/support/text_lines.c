@@ -203,16 +203,23 @@ unsigned text_hash_ids(const int *ids, int count)
 
 void text_compare_lines(const char *folder, int step)
 {
+    mar_err err = {0};
+    text_tokenizer *t;
+    if (text_tokenizer_open(folder, &t, &err) != MAR_OK) fail_msg("%s", err.text);
+    text_compare_lines_with(t, folder, step);
+    text_tokenizer_free(t);
+}
+
+void text_compare_lines_with(const text_tokenizer *t, const char *folder, int step)
+{
     enum { MAX = 1 << 18 };
     char path[512];
     mar_err err = {0};
-    text_tokenizer *t;
     text_buffer line = {0};
     int *ids = malloc(MAX * sizeof *ids), count;
     assert_non_null(ids);
     snprintf(path, sizeof path, "%s/hashes.bin", folder);
     bytes hashes = bytes_from_file(path);
-    if (text_tokenizer_open(folder, &t, &err) != MAR_OK) fail_msg("%s", err.text);
     for (int i = 0; (size_t)i < hashes.size / 2; i += step) {
         text_line(i, &line);
         if (text_tokenize(t, line.length ? line.data : "", line.length, ids, MAX, &count, &err) != MAR_OK)
@@ -221,7 +228,6 @@ void text_compare_lines(const char *folder, int step)
         const unsigned expected = hashes.data[2 * i] | (unsigned)hashes.data[2 * i + 1] << 8;
         if (text_hash_ids(ids, count) != expected) fail_msg("%s: line %d has other ids (%d of them)", folder, i, count);
     }
-    text_tokenizer_free(t);
     text_buffer_free(&line);
     bytes_free(&hashes);
     free(ids);

@@ -3,6 +3,7 @@
 #define TESTS_TEXT_LINES_H
 
 #include "text/buffer.h"
+#include "text/tokenizer.h"
 
 #include <stdint.h>
 
@@ -15,5 +16,7 @@ unsigned text_hash_ids(const int *ids, int count);
 /* Compares the ids of lines 0, step, 2 step ... with the hashes in `folder`/hashes.bin, u16 little-endian [n]. The
  * tokenizer in `folder` makes them. Fails with the first line that differs. */
 void text_compare_lines(const char *folder, int step);
+/* The same with a tokenizer. */
+void text_compare_lines_with(const text_tokenizer *t, const char *folder, int step);
 
 #endif

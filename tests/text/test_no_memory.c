@@ -9,6 +9,7 @@
 #include "text/tokenizer.h"
 #include "text/unigram.h"
 #include "text/unigram_encode.h"
+#include "text/words.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,6 +108,17 @@ static mar_status read_tiktoken(const char *data, size_t size, mar_err *err)
     return status == MAR_OK ? encode_bpe(b, err) : status;
 }
 
+static mar_status read_words(const char *data, size_t size, mar_err *err)
+{
+    text_words *w;
+    text_ids out = {0};
+    mar_status status = text_words_read(data, size, "x", &w, err);
+    if (status != MAR_OK) return status;
+    status = text_words_encode(w, text, sizeof text - 1, &out, err);
+    text_words_free(w);
+    return status;
+}
+
 static mar_status clean_caption(const char *data, size_t size, mar_err *err)
 {
     char *cleaned;
@@ -129,7 +141,8 @@ TEST_CASE(test_files)
                  {read_bpe, "tokenizer/byte_level"},
                  {read_two_files, "merges/clip"},
                  {read_two_files, "merges/gpt2"},
-                 {read_tiktoken, "../../golden/data/prompts/emu3/emu3.tiktoken"}};
+                 {read_tiktoken, "../../golden/data/prompts/emu3/emu3.tiktoken"},
+                 {read_words, "words/pieces"}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         size_t size;
         char *data = read_corpus(files[i].name, &size);

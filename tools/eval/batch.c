@@ -79,7 +79,8 @@ static int list_arrays(const eval_layout *l, const eval_batch *b, store_array li
     memcpy(list, all, sizeof all);
     if (l->steps) memcpy(list + count, drafts, sizeof drafts), count += 3;
     if (l->vgg) list[count++] = (store_array){"vgg", NPZ_F32, 2, {n, l->vgg}, b->vgg};
-    if (l->clip) list[count++] = (store_array){"cosines", NPZ_F64, 2, {n, 2}, b->cosines};
+    if (l->columns.count) /* CLIP's alone at first, hence the name */
+        list[count++] = (store_array){"cosines", NPZ_F64, 2, {n, l->columns.count}, b->scores};
     return count;
 }
 
@@ -87,14 +88,14 @@ int eval_batch_create(const eval_layout *l, eval_batch *out)
 {
     const size_t n = (size_t)l->batch;
     const size_t numbers = n * ((size_t)l->features + (size_t)l->classes + (size_t)l->spatial + (size_t)l->vgg + 4);
-    const size_t curves = 2 + (size_t)EVAL_CURVES * (size_t)l->steps, wide = curves + 2 * n * (size_t)(l->clip != 0);
+    const size_t curves = 2 + (size_t)EVAL_CURVES * (size_t)l->steps, wide = curves + n * (size_t)l->columns.count;
     *out = (eval_batch){.block = malloc(sizeof(mar_stats) + wide * sizeof(double) + (numbers + 1) * sizeof(float))};
     if (!out->block)
         return tool_error("out of memory for what is kept of %d images; a smaller --batch needs less", l->batch);
     out->stats = out->block;
     out->seconds = (double *)(void *)(out->stats + 1);
     out->curves = out->seconds + 2;
-    out->cosines = out->seconds + curves;
+    out->scores = out->seconds + curves;
     out->features = (float *)(void *)(out->seconds + wide);
     out->logits = out->features + n * (size_t)l->features;
     out->spatial = out->logits + n * (size_t)l->classes;
@@ -122,6 +123,9 @@ void eval_batch_begin(const eval_layout *l, int n, eval_batch *b)
     b->seconds[0] = b->seconds[1] = 0;
 }
 
+#define COSINE_MAX 1.01
+#define REWARD_MAX 1e6 /* ImageReward's scores are about -2 to 2 */
+
 /* Returns whether the counts are possible: a checksum does not vouch for them. */
 static int is_plausible(const eval_layout *l, const eval_batch *b)
 {
@@ -129,7 +133,8 @@ static int is_plausible(const eval_layout *l, const eval_batch *b)
     int can = stats_check(b->stats, b->n) && *b->process >= 0;
     for (int i = 0; i < 2; i++) can &= b->seconds[i] >= 0 && b->seconds[i] <= most;
     for (int i = 0; i < b->n; i++) can &= b->replaced[i] >= 0 && b->replaced[i] <= b->verified[i];
-    for (int i = 0; i < 2 * b->n && l->clip; i++) can &= fabs(b->cosines[i]) < 1.01;
+    for (int i = 0; i < b->n * l->columns.count; i++)
+        can &= fabs(b->scores[i]) < (i % l->columns.count == l->columns.reward ? REWARD_MAX : COSINE_MAX);
     for (int i = 0; i < EVAL_CURVES * l->steps; i++) can &= b->curves[i] >= 0 && b->curves[i] <= most;
     return can;
 }

@@ -2,23 +2,24 @@
 #ifndef TOOLS_EVAL_BATCH_H
 #define TOOLS_EVAL_BATCH_H
 
+#include "tools/eval/prompt_score.h"
 #include "tools/eval/result.h"
 #include "tools/store/store.h"
 
 /* The division of the images, and the sizes of an image's results. All processes of a run have the same. */
 typedef struct {
-    long images;        /* of the run */
-    int batch;          /* images made and judged at a time, a range of the store; the last may have fewer */
-    int shard_images;   /* images of a shard, a multiple of batch; the last may have fewer */
-    int features;       /* numbers of a feature vector; 0: no network */
-    int classes;        /* logits of an image */
-    int spatial;        /* values of a spatial feature vector; 0: none */
-    int vgg;            /* numbers of VGG16's feature vector; 0: precision and recall are of the network's */
-    int clip;           /* 1: CLIP's cosines are kept */
-    int keeps_features; /* 1: the features of all images are kept, for precision and recall */
-    int steps;          /* autoregressive steps with counts of drafts; 0: no drafts are verified */
-    int width, height;  /* of an image, in pixels */
-    int samples;        /* images on the page, evenly spread */
+    long images;           /* of the run */
+    int batch;             /* images made and judged at a time, a range of the store; the last may have fewer */
+    int shard_images;      /* images of a shard, a multiple of batch; the last may have fewer */
+    int features;          /* numbers of a feature vector; 0: no network */
+    int classes;           /* logits of an image */
+    int spatial;           /* values of a spatial feature vector; 0: none */
+    int vgg;               /* numbers of VGG16's feature vector; 0: precision and recall are of the network's */
+    score_columns columns; /* of the scores that are kept */
+    int keeps_features;    /* 1: the features of all images are kept, for precision and recall */
+    int steps;             /* autoregressive steps with counts of drafts; 0: no drafts are verified */
+    int width, height;     /* of an image, in pixels */
+    int samples;           /* images on the page, evenly spread */
 } eval_layout;
 
 int eval_shard_count(const eval_layout *l);
@@ -46,7 +47,7 @@ typedef struct {
     float *logits;     /* [n][classes] */
     float *spatial;    /* [n][spatial] */
     float *vgg;        /* [n][vgg] */
-    double *cosines;   /* [n][2] as in judged, with clip */
+    double *scores;    /* [n][columns.count] as in judged */
     int32_t *crc;      /* [n] CRC-32 of the pixels, as bits */
     int32_t *labels;   /* [n] the class of each */
     int32_t *verified; /* [n] tokens that were drafted and verified */

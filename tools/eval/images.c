@@ -28,7 +28,7 @@ typedef struct {
     mar *library;
     mar_features *network;    /* NULL: none */
     mar_features *vgg;        /* NULL: none */
-    clip_scorer clip;         /* {0}: none */
+    prompt_scorer scorer;     /* {0}: none */
     prompts prompts;          /* of the images */
     eval_reference reference; /* {0}: none */
     judged images;
@@ -53,7 +53,7 @@ static int takes_any_size(const eval_options *o)
     return judge_is_none(&o->judge) || o->judge.resize == JUDGE_CLEAN;
 }
 
-/* Describes VGG16 and CLIP. */
+/* Describes VGG16 and the models of the scores. */
 static int describe_more(const images_job *job, char *text, size_t size)
 {
     const eval_options *o = job->options;
@@ -63,10 +63,14 @@ static int describe_more(const images_job *job, char *text, size_t size)
         text_append(text, size, "; precision and recall on vgg16 (fc2 before its ReLU) in %s, %s",
                     judge_dtypes[o->judge.dtype], file);
     }
-    if (!job->clip.clip) return 0;
-    text_append(text, size, "; CLIP %s (%s) in f32, prompts %s, %d image%s each; prefix \"" CLIP_PREFIX "\"",
-                tool_base_name(o->clip.folder), job->clip.id, tool_base_name(o->clip.prompts),
-                o->clip.num > 1 ? o->clip.num : 1, o->clip.num > 1 ? "s" : "");
+    if (!job->scorer.columns.count) return 0;
+    const score_options *s = &o->scores;
+    const char *const models[3] = {s->clip ? tool_base_name(s->clip) : "", s->hps ? tool_base_name(s->hps) : "",
+                                   s->reward ? tool_base_name(s->reward) : ""};
+    const char *const ids[3] = {job->scorer.clip_id, job->scorer.hps_id, job->scorer.reward_id};
+    text_append(text, size, "%s", scores_describe(models, ids, file, sizeof file));
+    text_append(text, size, ", prompts %s, %d image%s each%s", tool_base_name(s->prompts), s->num > 1 ? s->num : 1,
+                s->num > 1 ? "s" : "", s->clip ? "; prefix \"" CLIP_PREFIX "\"" : "");
     return 0;
 }
 
@@ -90,12 +94,12 @@ static int describe(const images_job *job, eval_result *r)
     return 0;
 }
 
-static int open_clip(images_job *job)
+static int open_scorer(images_job *job)
 {
     const eval_options *o = job->options;
-    if (clip_read_prompts(&o->clip, &job->prompts) != 0) return 1;
-    return clip_scorer_open(o->clip.folder, &job->store, &o->run.machine, o->batch, job->bar,
-                            (const char *const *)job->prompts.text, job->prompts.count, &job->clip);
+    if (scores_read_prompts(&o->scores, &job->prompts) != 0) return 1;
+    return prompt_scorer_open(&o->scores, &job->store, &o->run.machine, o->batch, job->bar,
+                              (const char *const *)job->prompts.text, job->prompts.count, &job->scorer);
 }
 
 /* Judges images and reference. Features of single images are kept if precision and recall are requested, or if the
@@ -107,7 +111,7 @@ static int judge_both(images_job *job)
     if (judge_open(&o->judge, &job->store, &o->run.machine, o->batch, job->bar, &job->library, &job->network) != 0)
         return 1;
     if (judge_open_vgg(&o->judge, job->library, o->batch, job->bar, &job->vgg) != 0) return 1;
-    if (o->clip.folder && open_clip(job) != 0) return 1;
+    if (scores_option(&o->scores) && open_scorer(job) != 0) return 1;
     judge request = {.library = job->library,
                      .network = job->network,
                      .vgg = job->vgg,
@@ -118,8 +122,8 @@ static int judge_both(images_job *job)
     if (o->stats && judge_reference(&request, o->stats, &job->reference) != 0) return 1;
     request.keep_features = o->precision_recall || job->reference.features;
     request.keep_scores = 1;
-    request.clip = job->clip.clip ? &job->clip : NULL;
-    request.pairs = &o->clip;
+    request.scorer = job->scorer.columns.count ? &job->scorer : NULL;
+    request.pairs = &o->scores;
     return judge_images(&request, o->images, &job->images);
 }
 
@@ -221,7 +225,7 @@ int eval_images_run(const eval_options *o, progress *bar, eval_result *r)
     eval_reference_free(&job.reference);
     mar_features_free(job.network);
     mar_features_free(job.vgg);
-    clip_scorer_close(&job.clip);
+    prompt_scorer_close(&job.scorer);
     prompts_free(&job.prompts);
     models_free(&job.store);
     return status;

@@ -49,7 +49,7 @@ typedef struct {
     mar *library; /* the network's handle, owned by the store: the models', or another if the arithmetic differs */
     mar_features *network; /* NULL: none */
     mar_features *vgg;     /* NULL: none */
-    clip_scorer clip;      /* {0}: none, or --merge */
+    prompt_scorer scorer;  /* {0}: none, or --merge */
     prompts prompts;       /* of --prompts, for it */
     const char **texts;    /* prompts of the captions, for it; NULL without it */
     long made;             /* images made by this process */

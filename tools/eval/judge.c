@@ -35,7 +35,7 @@ typedef struct {
     float *vgg;            /* [batch][features of VGG16]; NULL: not wanted */
     const uint8_t **rgb;   /* [batch] of the current batch */
     int *widths, *heights; /* [batch] */
-    int32_t *prompt;       /* [images] prompt of each image; NULL: no CLIP */
+    int32_t *prompt;       /* [images] prompt of each image; NULL: no scores */
     judged *out;
 } judging;
 
@@ -53,9 +53,9 @@ const mar_param judge_rows[] = {
      .choices = networks,
      .help = "network that judges; default demo for the demo, else inception\n"
              "inception is Inception-v3, which defines FID and the others. demo is the built-in classifier of "
-             "digits, images of 32x32 pixels by 64 numbers, for the demo's Frechet distance. none leaves CLIP's score "
-             "and precision and recall on VGG16, if they are asked for; it is the default with --clip or --vgg and "
-             "without --inception."},
+             "digits, images of 32x32 pixels by 64 numbers, for the demo's Frechet distance. none leaves the scores of "
+             "prompts and precision and recall on VGG16, if they are asked for; it is the default with --clip, --hps, "
+             "--imagereward or --vgg and without --inception."},
     {.name = OPTION("inception"),
      .offset = offsetof(judge_options, inception),
      .type = MAR_TYPE_TEXT,
@@ -145,8 +145,8 @@ int judge_open_vgg(const judge_options *o, mar *library, int batch, progress *ba
 
 /* --- what it says ------------------------------------------------------------------------------------------------- */
 
-int judged_create(const mar_features_config *c, int keeps_scores, eval_score_order adm, int feature_dim, int clip,
-                  judged *d)
+int judged_create(const mar_features_config *c, int keeps_scores, eval_score_order adm, int feature_dim,
+                  const score_columns *columns, judged *d)
 {
     const size_t n = (size_t)d->images;
     int lacks = c && eval_moments_create(c->features, &d->pooled) != MAR_OK;
@@ -154,7 +154,8 @@ int judged_create(const mar_features_config *c, int keeps_scores, eval_score_ord
     if (c && keeps_scores)
         lacks |= eval_score_create(EVAL_SCORE_TORCH_FIDELITY, d->images, c->classes, &d->score) != MAR_OK ||
                  eval_score_create(adm, d->images, c->classes, &d->adm) != MAR_OK;
-    if (clip) lacks |= !(d->cosines = malloc(2 * n * sizeof *d->cosines));
+    d->columns = *columns;
+    if (columns->count) lacks |= !(d->scores = malloc(n * (size_t)columns->count * sizeof *d->scores));
     if (!feature_dim) return lacks;
     d->feature_count = d->images;
     d->feature_dim = feature_dim;
@@ -177,7 +178,7 @@ void judged_free(judged *d)
     eval_score_free(d->score);
     eval_score_free(d->adm);
     free(d->features);
-    free(d->cosines);
+    free(d->scores);
     *d = (judged){0};
 }
 
@@ -202,6 +203,7 @@ static int allocate(judging *j)
     judged *out = j->out;
     const size_t batch = (size_t)request->batch;
     const eval_score_order adm = image_source_name(j->source, 0) ? EVAL_SCORE_ADM : EVAL_SCORE_ADM_AS_GIVEN;
+    const score_columns none = {.count = 0};
     int lacks = 0;
     for (int i = 0; i < 2; i++) {
         j->batches[i].source = j->source;
@@ -216,7 +218,7 @@ static int allocate(judging *j)
     if (request->vgg && request->keep_features)
         lacks |= !(j->vgg = malloc(batch * (size_t)judge_feature_dim(request) * sizeof(float)));
     lacks |= judged_create(c, request->keep_scores, adm, request->keep_features ? judge_feature_dim(request) : 0,
-                           request->clip != NULL, out);
+                           request->scorer ? &request->scorer->columns : &none, out);
     return lacks ? no_memory(j) : 0;
 }
 
@@ -281,8 +283,8 @@ static int judge_batch(judging *j, const reading *r)
     if (j->vgg &&
         mar_features_run_each(request->vgg, j->rgb, j->widths, j->heights, r->n, j->vgg, NULL, NULL) != MAR_OK)
         return refuse_batch(j, r, mar_error(request->library));
-    if (request->clip && clip_scorer_run(request->clip, j->rgb, j->widths, j->heights, j->prompt + r->first, r->first,
-                                         r->n, out->cosines + 2 * r->first) != 0)
+    if (request->scorer && prompt_scorer_run(request->scorer, j->rgb, j->widths, j->heights, j->prompt + r->first,
+                                             r->first, r->n, out->scores + out->columns.count * r->first) != 0)
         return 1;
     if (request->network) eval_moments_add(&out->pooled, j->features, r->n);
     if (j->spatial) eval_moments_add(&out->spatial, j->spatial, r->n);
@@ -327,8 +329,8 @@ int judge_images(const judge *request, const char *path, judged *out)
     int status = out->images > INT_MAX
                      ? tool_error("%s: has %ld images, expected %d at most", path, out->images, INT_MAX)
                      : allocate(&j);
-    if (status == 0 && request->clip) {
-        j.prompt = clip_pair(request->pairs, request->clip->count, path, j.source);
+    if (status == 0 && request->scorer) {
+        j.prompt = scores_pair(request->pairs, request->scorer->count, path, j.source);
         status = !j.prompt;
     }
     if (status == 0) status = judge_all(&j);
@@ -410,7 +412,7 @@ int judge_reference(const judge *j, const char *path, eval_reference *out)
     char why[512];
     judged d;
     judge request = *j;
-    request.clip = NULL;
+    request.scorer = NULL;
     request.keep_scores = 0;
     *out = (eval_reference){.path = path, .resize = -1}; /* images are resized as the others */
     if (strcmp(path, "demo") == 0 || !judge_is_directory(path)) {

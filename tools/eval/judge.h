@@ -9,7 +9,7 @@
 #include "mar.h"
 #include "tools/cli/options.h"
 #include "tools/cli/progress.h"
-#include "tools/eval/clip_score.h"
+#include "tools/eval/prompt_score.h"
 #include "tools/generate/record.h"
 
 /* The arithmetic of Inception-v3, --features_dtype, with the names in judge_dtypes; f32 by default. The classifier of
@@ -50,39 +50,39 @@ int judge_open_vgg(const judge_options *o, mar *library, int batch, progress *ba
 
 /* What the networks say of images. */
 typedef struct {
-    eval_moments pooled;  /* of the features; dim 0: there is no network */
-    eval_moments spatial; /* of the spatial features; dim 0: the network has none */
-    eval_score *score;    /* in torch-fidelity's order; NULL: not computed */
-    eval_score *adm;      /* in ADM's order: of an npz its own, else that of --save_npz; NULL: not computed */
-    float *features;      /* [feature_count][feature_dim], for precision and recall; NULL: not kept */
-    int feature_dim;      /* of VGG16, or of the network */
-    long feature_count;   /* images, or 0 */
-    double *cosines;      /* [images][2] CLIP's cosine of each image and its prompt, without and with the prefix; NULL:
-                           * not computed */
+    eval_moments pooled;   /* of the features; dim 0: there is no network */
+    eval_moments spatial;  /* of the spatial features; dim 0: the network has none */
+    eval_score *score;     /* in torch-fidelity's order; NULL: not computed */
+    eval_score *adm;       /* in ADM's order: of an npz its own, else that of --save_npz; NULL: not computed */
+    float *features;       /* [feature_count][feature_dim], for precision and recall; NULL: not kept */
+    int feature_dim;       /* of VGG16, or of the network */
+    long feature_count;    /* images, or 0 */
+    score_columns columns; /* of the scores */
+    double *scores;        /* [images][columns.count] of each image and its prompt; NULL: not computed */
     long images;
     int width, height; /* of an image, in pixels */
     double seconds;    /* of the network and the sums */
 } judged;
 
 /* Allocates sums for d->images images; with `keeps_scores` scores, ADM's in the order `adm`; with `feature_dim` above 0
- * features of this length; with `clip` cosines. network NULL: none. Returns 0, or 1 without memory. Call judged_free
- * either way. */
-int judged_create(const mar_features_config *network, int keeps_scores, eval_score_order adm, int feature_dim, int clip,
-                  judged *d);
-/* Adds logits [n][] and features [n][feature_dim] of images first..first+n-1 to all but the moments and cosines. */
+ * features of this length; scores of these columns. network NULL: none. Returns 0, or 1 without memory. Call
+ * judged_free either way. */
+int judged_create(const mar_features_config *network, int keeps_scores, eval_score_order adm, int feature_dim,
+                  const score_columns *columns, judged *d);
+/* Adds logits [n][] and features [n][feature_dim] of images first..first+n-1 to all but the moments and scores. */
 void judged_add(judged *d, long first, int n, const float *features, const float *logits);
 void judged_free(judged *d);
 
 typedef struct {
     mar *library;
-    mar_features *network;     /* NULL: none */
-    mar_features *vgg;         /* network of precision and recall; NULL: `network` */
-    clip_scorer *clip;         /* NULL: none */
-    const clip_options *pairs; /* how its prompts belong to images; NULL without clip */
-    int batch;                 /* images at a time, as the networks were loaded with */
-    int keep_features;         /* 1: keep features of single images */
-    int keep_scores;           /* 1: compute Inception scores */
-    int any_size;              /* 1: the images of a directory may have any sizes */
+    mar_features *network;      /* NULL: none */
+    mar_features *vgg;          /* network of precision and recall; NULL: `network` */
+    prompt_scorer *scorer;      /* NULL: none */
+    const score_options *pairs; /* how its prompts belong to images; NULL without scorer */
+    int batch;                  /* images at a time, as the networks were loaded with */
+    int keep_features;          /* 1: keep features of single images */
+    int keep_scores;            /* 1: compute Inception scores */
+    int any_size;               /* 1: the images of a directory may have any sizes */
     progress *bar;
 } judge;
 

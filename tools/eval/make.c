@@ -34,8 +34,8 @@ static int judge_batch(maker *m, const image_batch *batch)
         return refuse_batch(batch, job->library);
     if (l->vgg && mar_features_run(job->vgg, batch->rgb, batch->n, l->width, l->height, b->vgg, NULL, NULL) != MAR_OK)
         return refuse_batch(batch, job->library);
-    if (l->clip && clip_scorer_run_batch(&job->clip, batch->rgb, l->width, l->height, batch->labels, batch->first,
-                                         batch->n, b->cosines) != 0)
+    if (l->columns.count && prompt_scorer_run_batch(&job->scorer, batch->rgb, l->width, l->height, batch->labels,
+                                                    batch->first, batch->n, b->scores) != 0)
         return 1;
     b->seconds[0] = tool_seconds() - began;
     return 0;

@@ -50,7 +50,7 @@ static int allocate(merger *m)
     const size_t n = (size_t)l->images, room = (size_t)(l->batch > POOLED ? l->batch : POOLED);
     m->sums = (judged){.images = l->images, .width = l->width, .height = l->height};
     int lacks = judged_create(l->features ? &sizes : NULL, 1, EVAL_SCORE_ADM,
-                              l->keeps_features ? eval_feature_dim(l) : 0, l->clip, &m->sums) != 0;
+                              l->keeps_features ? eval_feature_dim(l) : 0, &l->columns, &m->sums) != 0;
     if (l->features) lacks |= eval_moments_create(l->features, &m->shard_pooled) != MAR_OK;
     if (l->spatial) lacks |= eval_moments_create(l->spatial, &m->shard_spatial) != MAR_OK;
     m->waiting = malloc(room * (size_t)l->features * sizeof *m->waiting + 1);
@@ -167,7 +167,9 @@ static int add_batch(merger *m, long first)
     list_pictures(m, first);
     add_moments(m);
     judged_add(&m->sums, first, b->n, l->vgg ? b->vgg : b->features, b->logits);
-    if (l->clip) memcpy(m->sums.cosines + 2 * first, b->cosines, 2 * (size_t)b->n * sizeof *b->cosines);
+    if (l->columns.count)
+        memcpy(m->sums.scores + l->columns.count * first, b->scores,
+               (size_t)l->columns.count * (size_t)b->n * sizeof *b->scores);
     for (int i = 0; i < b->n; i++) m->crc[first + i] = (uint32_t)b->crc[i];
     return 0;
 }
@@ -248,26 +250,30 @@ static const char *bytes(const eval_job *job)
     return rounds ? "round(127.5 (v + 1))" : "trunc(127.5 v + 128)";
 }
 
-/* Describes VGG16 and CLIP. Returns text. */
+/* Describes VGG16 and the models of the scores. Returns text. */
 static const char *more_networks(const eval_job *job, char *text, size_t size)
 {
-    char file[256];
+    char file[512];
     *text = '\0';
     if (*eval_setting(job, "vgg"))
         text_append(text, size, "; precision and recall on vgg16 (fc2 before its ReLU) in %s, %s",
                     *eval_setting(job, "features_dtype") ? eval_setting(job, "features_dtype")
                                                          : judge_dtypes[JUDGE_F32],
                     with_id(job, "vgg", "vgg_id", file, sizeof file));
-    if (*eval_setting(job, "clip"))
-        text_append(text, size, "; CLIP %s in f32, prompts %s; prefix \"" CLIP_PREFIX "\"",
-                    with_id(job, "clip", "clip_id", file, sizeof file), eval_setting(job, "clip_prompts"));
+    const char *const models[3] = {eval_setting(job, "clip"), eval_setting(job, "hps"),
+                                   eval_setting(job, "imagereward")};
+    const char *const ids[3] = {eval_setting(job, "clip_id"), eval_setting(job, "hps_id"),
+                                eval_setting(job, "imagereward_id")};
+    if (job->layout.columns.count)
+        text_append(text, size, "%s, prompts %s%s", scores_describe(models, ids, file, sizeof file),
+                    eval_setting(job, "clip_prompts"), *models[0] ? "; prefix \"" CLIP_PREFIX "\"" : "");
     return text;
 }
 
 /* Writes the protocol, one line. */
 static void describe(const eval_job *job, eval_result *r)
 {
-    char weights[256], stats[256], model[256], vae[256], draft[300] = "", classes[200], drawn[256], more[512];
+    char weights[256], stats[256], model[256], vae[256], draft[300] = "", classes[200], drawn[256], more[1024];
     const int plain = job->facts.demo || !job->network; /* without a file */
     const char *prompt_set = eval_setting(job, "prompts_id");
     if (*eval_setting(job, "draft")) {

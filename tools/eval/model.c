@@ -74,32 +74,34 @@ static int get_texts(eval_job *job)
 {
     const eval_options *o = job->options;
     const captions *c = job->models.captions;
-    if (o->clip.prompts && clip_read_prompts(&o->clip, &job->prompts) != 0) return 1;
-    if (o->clip.prompts && job->prompts.count != c->count)
-        return tool_error("--prompts %s: has %d prompts, expected %d, those of the model's captions", o->clip.prompts,
+    if (o->scores.prompts && scores_read_prompts(&o->scores, &job->prompts) != 0) return 1;
+    if (o->scores.prompts && job->prompts.count != c->count)
+        return tool_error("--prompts %s: has %d prompts, expected %d, those of the model's captions", o->scores.prompts,
                           job->prompts.count, c->count);
     job->texts = calloc((size_t)c->count, sizeof *job->texts);
     if (!job->texts) return tool_error("out of memory for %d prompts", c->count);
     for (int i = 0; i < c->count; i++) {
-        job->texts[i] = o->clip.prompts ? job->prompts.text[i] : c->list[i].prompt;
+        job->texts[i] = o->scores.prompts ? job->prompts.text[i] : c->list[i].prompt;
         if (!job->texts[i])
-            return tool_error("--prompts is missing: %s has no prompts, expected those of its captions for --clip",
-                              o->run.captions);
+            return tool_error("--prompts is missing: %s has no prompts, expected those of its captions for %s",
+                              o->run.captions, scores_option(&o->scores));
     }
     return 0;
 }
 
-/* Loads CLIP, and the prompts of the captions. */
-static int load_clip(eval_job *job)
+/* Loads the models of the scores, and the prompts of the captions. */
+static int load_scorer(eval_job *job)
 {
     const eval_options *o = job->options;
-    if (!o->clip.folder) return 0;
+    const char *asked = scores_option(&o->scores);
+    if (!asked) return 0;
     if (!job->models.captions)
-        return tool_error("--clip: %s makes images of classes, expected a text-to-image model", o->run.model);
+        return tool_error("%s: %s makes images of classes, expected a text-to-image model", asked, o->run.model);
     if (get_texts(job) != 0) return 1;
-    job->layout.clip = 1;
-    return clip_scorer_open(o->clip.folder, files_of(job), &o->run.machine, o->batch, job->bar, job->texts,
-                            job->models.captions->count, &job->clip);
+    const int failed = prompt_scorer_open(&o->scores, files_of(job), &o->run.machine, o->batch, job->bar, job->texts,
+                                          job->models.captions->count, &job->scorer);
+    job->layout.columns = job->scorer.columns;
+    return failed;
 }
 
 static int load_models(eval_job *job)
@@ -114,7 +116,7 @@ static int load_models(eval_job *job)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
                           o->num_images, job->class_count);
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || load_network(job) != 0 ||
-        load_clip(job) != 0)
+        load_scorer(job) != 0)
         return 1;
     progress_note(job->bar, "reading the files, to know them again");
     const int failed = record_identify(&o->run, &job->models);
@@ -415,7 +417,7 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     output_free(&job->store_directory);
     mar_features_free(job->network);
     mar_features_free(job->vgg);
-    clip_scorer_close(&job->clip);
+    prompt_scorer_close(&job->scorer);
     prompts_free(&job->prompts);
     free(job->texts);
     mar_session_free(job->session);

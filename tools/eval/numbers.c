@@ -218,16 +218,24 @@ static void warn_of_count(const eval_gathered *g, eval_result *r)
                   enough, g->network->features);
 }
 
-/* Averages CLIP's cosines in the order of the images. */
-static void fill_clip(const judged *d, eval_result *r)
+/* Returns the mean of a column of the scores, added in the order of the images; NaN if it is -1. */
+static double mean_score(const judged *d, int column)
 {
-    double plain = 0, prefixed = 0;
-    r->clip_cosine = r->clip_score = r->clip_cosine_prefixed = NAN;
-    if (!d->cosines) return;
-    for (long i = 0; i < d->images; i++) plain += d->cosines[2 * i], prefixed += d->cosines[2 * i + 1];
-    r->clip_cosine = plain / (double)d->images;
-    r->clip_cosine_prefixed = prefixed / (double)d->images;
-    r->clip_score = fmax(100 * r->clip_cosine, 0);
+    double sum = 0;
+    if (!d->scores || column < 0) return NAN;
+    for (long i = 0; i < d->images; i++) sum += d->scores[d->columns.count * i + column];
+    return sum / (double)d->images;
+}
+
+static void fill_scores(const judged *d, eval_result *r)
+{
+    const score_columns *c = &d->columns;
+    r->clip_cosine = mean_score(d, c->clip);
+    r->clip_cosine_prefixed = mean_score(d, c->clip < 0 ? -1 : c->clip + 1);
+    r->clip_score = isnan(r->clip_cosine) ? NAN : fmax(100 * r->clip_cosine, 0);
+    r->hps_cosine = mean_score(d, c->hps);
+    r->hps_score = 100 * r->hps_cosine;
+    r->image_reward = mean_score(d, c->reward);
 }
 
 /* Refuses statistics of images that were resized in another way. */
@@ -249,7 +257,7 @@ int eval_numbers(const eval_gathered *g, eval_result *r)
     r->why_no_sfid[0] = r->why_no_precision[0] = '\0';
     r->images = g->images->images;
     r->reference_images = g->reference ? g->reference->images : 0;
-    fill_clip(g->images, r);
+    fill_scores(g->images, r);
     if (!g->network && !g->vgg) return 0;
     if (g->images->images < 2) return tool_error("numbers of %ld images: expected 2 or more", g->images->images);
     if (check_resize(g) != 0 || fill_fid(g, r) != 0 || fill_sfid(g, r) != 0 || fill_precision(g, r) != 0) return 1;

@@ -15,11 +15,12 @@ typedef struct {
     const judged *images;               /* sums of the images */
 } eval_gathered;
 
-/* Fills fid, sfid, is_mean, is_deviation, is_adm, precision, recall, clip_cosine, clip_score, clip_cosine_prefixed (NaN
- * where missing), why_no_sfid, why_no_precision, images and reference_images of *r. The caller has zeroed *r. Adds
- * warnings: few images, a reference without published numbers, images of another size than the reference's name says.
- * Other fields stay. Returns 0, or 1 with the error printed: reference and network disagree about the size of a feature
- * or about the resize, a number is not finite, fewer than two images, no memory. */
+/* Fills fid, sfid, is_mean, is_deviation, is_adm, precision, recall, clip_cosine, clip_score, clip_cosine_prefixed,
+ * hps_cosine, hps_score, image_reward (NaN where missing), why_no_sfid, why_no_precision, images and reference_images
+ * of *r. The caller has zeroed *r. Adds warnings: few images, a reference without published numbers, images of another
+ * size than the reference's name says. Other fields stay. Returns 0, or 1 with the error printed: reference and network
+ * disagree about the size of a feature or about the resize, a number is not finite, fewer than two images, no memory.
+ */
 int eval_numbers(const eval_gathered *g, eval_result *r);
 
 /* Adds a line to r->warnings; lines beyond EVAL_WARNINGS_MAX are dropped. */

@@ -169,7 +169,7 @@ void eval_options_set_up(eval_options *o, option_set *set)
     *o = (eval_options){.out = "evaluation", .batch = BATCH_DEFAULT};
     run_options_init(&o->run);
     options_add_table(set, image_rows, o, 0);
-    options_add_table(set, clip_rows, &o->clip, 0);
+    options_add_table(set, score_rows, &o->scores, 0);
     options_add_table(set, judge_rows, &o->judge, 0);
     options_add_table(set, rows, o, 0);
     run_options_add(&o->run, set);
@@ -186,7 +186,8 @@ static int is_given(const option_set *set, const char *name)
 static int check_network(eval_options *o, const option_set *set)
 {
     const int own_demo = !o->images && run_is_demo(o->run.model);
-    if (!o->judge.features && !o->judge.inception && (o->images || !own_demo) && (o->clip.folder || o->judge.vgg))
+    if (!o->judge.features && !o->judge.inception && (o->images || !own_demo) &&
+        (scores_option(&o->scores) || o->judge.vgg))
         o->judge.features = "none";
     const char *hint = own_demo ? "; or --features demo" : o->images ? "; or --features demo for digits" : "";
     if (judge_options_done(&o->judge, set, own_demo ? "demo" : "inception", hint) != 0) return 1;
@@ -206,7 +207,7 @@ static int check_images(const eval_options *o, const option_set *set)
                           "that judges is --features_dtype");
     for (int i = 0; i < set->count; i++) { /* only the machine's options of a run apply */
         const option *q = &set->options[i];
-        if (o->clip.folder && strcmp(q->param->name, "prompts") == 0) continue;
+        if (scores_option(&o->scores) && strcmp(q->param->name, "prompts") == 0) continue;
         if (q->given && q->shared && q->fields != &o->run.machine)
             return tool_error("--%s: has no effect with --images, which are made already", q->param->name);
     }
@@ -216,20 +217,22 @@ static int check_images(const eval_options *o, const option_set *set)
     return 0;
 }
 
-/* Checks the options of CLIP's score. */
-static int check_clip(eval_options *o, const option_set *set)
+/* Checks the options of the scores of prompts. */
+static int check_scores(eval_options *o, const option_set *set)
 {
-    if (o->clip.folder && (o->images || o->run.captions)) {
-        o->clip.prompts = o->run.prompts; /* the texts of what was made or encoded elsewhere */
+    const char *asked = scores_option(&o->scores);
+    if (asked && (o->images || o->run.captions)) {
+        o->scores.prompts = o->run.prompts; /* the texts of what was made or encoded elsewhere */
         o->run.prompts = NULL;
     }
-    if (is_given(set, "num") && !o->clip.folder) return tool_error("--num: has no effect without --clip");
-    if (!o->clip.folder || o->merge) return 0;
+    if (is_given(set, "num") && !asked)
+        return tool_error("--num: has no effect without --clip, --hps or --imagereward");
+    if (!asked || o->merge) return 0;
     if (is_given(set, "num") && !o->images) return tool_error("--num: has no effect without --images");
-    if (o->images && !o->clip.prompts)
-        return tool_error("--prompts is missing, expected the prompts of the images for --clip, one a line");
+    if (o->images && !o->scores.prompts)
+        return tool_error("--prompts is missing, expected the prompts of the images for %s, one a line", asked);
     if (judge_is_none(&o->judge) && !o->judge.vgg && o->stats)
-        return tool_error("--stats: has no effect with --clip alone; --inception gives FID");
+        return tool_error("--stats: has no effect with %s alone; --inception gives FID", asked);
     return 0;
 }
 
@@ -242,7 +245,7 @@ int eval_options_done(eval_options *o, const option_set *set)
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
     if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;
     if (check_network(o, set) != 0) return 1;
-    if (judge_is_none(&o->judge) && !o->clip.folder && !o->judge.vgg)
-        return tool_error("--features none: expected --clip or --vgg with it");
-    return check_clip(o, set);
+    if (judge_is_none(&o->judge) && !scores_option(&o->scores) && !o->judge.vgg)
+        return tool_error("--features none: expected --clip, --hps, --imagereward or --vgg with it");
+    return check_scores(o, set);
 }

@@ -3,7 +3,7 @@
 #ifndef TOOLS_EVAL_OPTIONS_H
 #define TOOLS_EVAL_OPTIONS_H
 
-#include "tools/eval/clip_score.h"
+#include "tools/eval/prompt_score.h"
 #include "tools/eval/judge.h"
 #include "tools/eval/result.h"
 #include "tools/generate/models.h"
@@ -30,7 +30,7 @@ typedef struct {
 
     /* The judging network: */
     judge_options judge;
-    clip_options clip;
+    score_options scores;
     const char *stats;    /* reference statistics, or "demo"; NULL: none. eval_options_done fills in the demo's */
     int precision_recall; /* 1: keep all features for precision and recall, whatever the reference has */
 

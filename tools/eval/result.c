@@ -41,6 +41,9 @@ static const field numbers[] = {
     OF(NUMBER, clip_cosine),
     OF(NUMBER, clip_score),
     OF(NUMBER, clip_cosine_prefixed),
+    OF(NUMBER, hps_cosine),
+    OF(NUMBER, hps_score),
+    OF(NUMBER, image_reward),
     OF(NUMBER, accuracy),
     OF(TEXT, protocol),
     OF(WHOLE_LONG, images),
@@ -396,6 +399,11 @@ void eval_result_print(const eval_result *r)
         print_number("CLIP cosine", r->clip_cosine, 5, "");
         print_number("  with prefix", r->clip_cosine_prefixed, 5, "");
     }
+    if (isfinite(r->hps_score)) {
+        print_number("HPS v2", r->hps_score, 3, "");
+        print_number("HPS v2 cosine", r->hps_cosine, 5, "");
+    }
+    if (isfinite(r->image_reward)) print_number("ImageReward", r->image_reward, 4, "");
     if (isfinite(r->accuracy)) print_number("digits recognised", r->accuracy, 4, "");
     print_speed(r);
     print_drafts(&r->stats);

@@ -20,6 +20,9 @@ typedef struct {
     double clip_cosine;               /* mean cosine of an image and its prompt in CLIP */
     double clip_score;                /* 100 times it, or 0 below 0, as in torchmetrics */
     double clip_cosine_prefixed;      /* the same with "A photo depicts " before the prompt, as in LANTERN */
+    double hps_cosine;                /* mean cosine in HPS v2, as hpsv2.score has it */
+    double hps_score;                 /* 100 times it, as papers have it */
+    double image_reward;              /* mean score of ImageReward */
     char why_no_sfid[EVAL_TEXT];      /* "" if sfid is set */
     char why_no_precision[EVAL_TEXT]; /* "" if precision and recall are set */
     double accuracy; /* share of images that the demo's classifier recognises, 0..1; NaN without --features demo */

@@ -35,6 +35,15 @@ static void add_flag(record_texts *texts, const char *name, int on)
     record_texts_add(texts, name, on ? "on" : "off");
 }
 
+/* Adds the identities of the models of the scores, and of their prompts. */
+static void add_scores(record_texts *texts, const prompt_scorer *s)
+{
+    if (*s->clip_id) record_texts_add(texts, "clip_id", "%s", s->clip_id);
+    if (*s->hps_id) record_texts_add(texts, "hps_id", "%s", s->hps_id);
+    if (*s->reward_id) record_texts_add(texts, "imagereward_id", "%s", s->reward_id);
+    if (s->columns.count) record_texts_add(texts, "clip_prompts", "%s", s->prompts_id);
+}
+
 /* Adds the settings of an evaluation beyond those of a run. */
 static void add_evaluation(eval_job *job, char *classes)
 {
@@ -57,9 +66,10 @@ static void add_evaluation(eval_job *job, char *classes)
     if (o->judge.vgg) record_texts_add(texts, "vgg_id", "%s", job->vgg_id);
     if (o->judge.vgg && !o->judge.inception)
         record_texts_add(texts, "features_dtype", "%s", judge_dtypes[o->judge.dtype]);
-    if (o->clip.folder) record_texts_add(texts, "clip", "%s", tool_base_name(o->clip.folder));
-    if (o->clip.folder) record_texts_add(texts, "clip_id", "%s", job->clip.id);
-    if (o->clip.folder) record_texts_add(texts, "clip_prompts", "%s", job->clip.prompts_id);
+    if (o->scores.clip) record_texts_add(texts, "clip", "%s", tool_base_name(o->scores.clip));
+    if (o->scores.hps) record_texts_add(texts, "hps", "%s", tool_base_name(o->scores.hps));
+    if (o->scores.reward) record_texts_add(texts, "imagereward", "%s", tool_base_name(o->scores.reward));
+    add_scores(texts, &job->scorer);
     if (o->stats) record_texts_add(texts, "stats", "%s", tool_base_name(o->stats));
     if (*job->stats_id) record_texts_add(texts, "stats_id", "%s", job->stats_id);
     add_flag(texts, "precision_recall", job->layout.keeps_features);
@@ -87,8 +97,7 @@ static int make_kinds(eval_job *job)
     record_texts_add(&findings, "network", "%s", job->network ? mar_features_get_config(job->network)->name : "none");
     record_texts_add(&findings, "inception_id", "%s", job->inception_id);
     if (job->vgg) record_texts_add(&findings, "vgg_id", "%s", job->vgg_id);
-    if (job->layout.clip) record_texts_add(&findings, "clip_id", "%s", job->clip.id);
-    if (job->layout.clip) record_texts_add(&findings, "clip_prompts", "%s", job->clip.prompts_id);
+    add_scores(&findings, &job->scorer);
     record_texts_add(&findings, "features_dtype", "%s", judge_dtypes[job->options->judge.dtype]);
     if (job->options->judge.resize == JUDGE_CLEAN) record_texts_add(&findings, "resize", "clean");
     record_texts_add(&findings, "draft_steps", "%d", job->layout.steps);
@@ -186,9 +195,9 @@ static int read_settings(const char *path, cJSON **record, cJSON **settings, cJS
 /* Writes the name as on the command line if it is an option's. Returns text. */
 static const char *spell(const char *key, const char *value, char *text, size_t size)
 {
-    static const char *const no_options[] = {"Software", "model_id",     "vae_id",      "captions_id", "prompts_id",
-                                             "draft_id", "inception_id", "stats_id",    "backend",     "image_size",
-                                             "vgg_id",   "clip_id",      "clip_prompts"};
+    static const char *const no_options[] = {
+        "Software", "model_id",   "vae_id", "captions_id", "prompts_id",   "draft_id", "inception_id",  "stats_id",
+        "backend",  "image_size", "vgg_id", "clip_id",     "clip_prompts", "hps_id",   "imagereward_id"};
     const char *dashes = "--";
     for (size_t i = 0; i < sizeof no_options / sizeof *no_options; i++)
         if (strcmp(key, no_options[i]) == 0) dashes = "";
@@ -377,7 +386,8 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
     l->samples = eval_sample_count(images, EVAL_SHEET_MAX);
     l->keeps_features = strcmp(eval_setting(job, "precision_recall"), "on") == 0;
     job->facts.demo = strcmp(eval_setting(job, "features"), "demo") == 0;
-    l->clip = *eval_setting(job, "clip") != '\0';
+    l->columns = scores_columns(*eval_setting(job, "clip") != '\0', *eval_setting(job, "hps") != '\0',
+                                *eval_setting(job, "imagereward") != '\0');
     job->is_random = strcmp(eval_setting(job, "class_sampling"), "random") == 0;
     job->seed = strtoull(eval_setting(job, "seed"), NULL, 10);
     if (!is_name(job->facts.images) || !is_name(job->facts.judged) || !is_name(job->facts.pictures))

@@ -115,13 +115,14 @@ static int is_first_of_group(const sweep_table *t, int i)
 
 /* --- columns ------------------------------------------------------------------------------------------------------ */
 
-enum { COLUMNS = 11 };
+enum { COLUMNS = 13 };
 
 static const struct {
     const char *title;
     int digits;
-} columns[COLUMNS] = {{"distance", 3}, {"s/image", 4}, {"sFID", 3},     {"IS", 2},       {"±", 2},     {"precision", 4},
-                      {"recall", 4},   {"CLIP", 3},    {"digits %", 1}, {"drafts %", 1}, {"head %", 1}};
+} columns[COLUMNS] = {{"distance", 3},  {"s/image", 4},  {"sFID", 3},  {"IS", 2},  {"±", 2},
+                      {"precision", 4}, {"recall", 4},   {"CLIP", 3},  {"HPS", 3}, {"ImageReward", 4},
+                      {"digits %", 1},  {"drafts %", 1}, {"head %", 1}};
 
 /* Writes the numbers of a point, NaN for a missing one. */
 static void find_values(const sweep_entry *e, double values[COLUMNS])
@@ -136,6 +137,8 @@ static void find_values(const sweep_entry *e, double values[COLUMNS])
                                  r->precision,
                                  r->recall,
                                  r->clip_score,
+                                 r->hps_score,
+                                 r->image_reward,
                                  100 * r->accuracy,
                                  s->drafted > 0 ? 100.0 * (double)s->accepted / (double)s->drafted : NAN,
                                  s->proposals > 0 ? 100.0 * (double)s->proposals_accepted / (double)s->proposals : NAN};

@@ -631,9 +631,10 @@ MAR_API const char *mar_session_error(const mar_session *s);
 /* Starts images first_image .. first_image+n-1 of this seed, with labels[n], 1 <= n <= max_batch. A label is a class
  * number, or -1 for unconditional. Drops an unfinished batch. Invalid arguments are refused before anything changes. */
 MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n);
-/* Starts a batch of a text-to-image model, whose captions the caller has encoded with T5: features float
+/* Starts a batch of a text-to-image model, whose captions mar_text_encode or the caller has encoded: features float
  * [n][caption_tokens][caption_dim], and mask uint8_t [n][caption_tokens], 1 at the caption's tokens; NULL: 1
- * everywhere. MAR_EARG for other models; mar_session_begin is MAR_EARG for these. */
+ * everywhere. Lumina-mGPT, Anole, Emu3: MAR_EARG for a mask with a 0 behind a 1, or without a 1, and with guidance
+ * before mar_session_set_negative. MAR_EARG for other models; mar_session_begin is MAR_EARG for these. */
 MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features,
                                               const uint8_t *mask, int n);
 /* Sets what stands in the second branch of guidance in place of the caption, for images that begin later: features float

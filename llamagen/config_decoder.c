@@ -115,7 +115,9 @@ static mar_status derive_groups(const wt_file *f, const char *layer, gpt_config 
         return err_set(err, MAR_EMODEL, "%s: tensor %s has %lld rows, expected heads of %lld that divide the %d of q",
                        wt_path(f), name, (long long)t->shape[0], (long long)size, c->heads);
     c->kv_heads = (int)(own / size);
-    return MAR_OK;
+    if (c->heads / c->kv_heads <= KERN_CACHE_GROUP_MAX) return MAR_OK;
+    return err_set(err, MAR_EMODEL, "%s: %d heads of q read one head of tensor %s, expected %d at most", wt_path(f),
+                   c->heads / c->kv_heads, name, KERN_CACHE_GROUP_MAX);
 }
 
 /* Finds out whether q and k have norms, and products biases. */
@@ -147,8 +149,8 @@ static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *e
     c->width = (int)embedding->shape[1];
     c->depth = wt_count_parts(f, name, wt_count(f));
     c->tied = !wt_find(f, names->output);
-    c->joined_qkv = wt_find(f, "layers.0.attention.wqkv.weight") != NULL;
-    c->joined_w13 = wt_find(f, "layers.0.feed_forward.w13.weight") != NULL;
+    c->joined_qkv = c->family == GPT_META && wt_find(f, "layers.0.attention.wqkv.weight");
+    c->joined_w13 = c->family == GPT_META && wt_find(f, "layers.0.feed_forward.w13.weight");
     status = derive_heads(f, c, err);
     if (status == MAR_OK) status = derive_groups(f, layer, c, err);
     if (status != MAR_OK) return status;

@@ -168,22 +168,31 @@ static mar_status allocate_host(discrete *g, mar_err *err)
     return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
 }
 
+/* Returns what rounds keys and values more than the products' operands are; "" if nothing does. */
+static const char *rounding_of(const discrete *g)
+{
+    const mar_cache cache = g->plan.params.cache_dtype;
+    if (cache == MAR_CACHE_INT8) return "keys and values in int8";
+    return cache == MAR_CACHE_BF16 && g->k->device->act_size > 2 ? "keys and values in bf16" : "";
+}
+
 /* Writes the guarantee, one line (mar_session_guarantee). */
 static void write_guarantee(discrete *g)
 {
-    static const char *const names[] = {[MAR_CACHE_BF16] = "bf16", [MAR_CACHE_INT8] = "int8"};
     const spec_method *m = g->plan.method;
-    const mar_cache cache = g->plan.params.cache_dtype;
-    if (!m)
+    const char *rounding = rounding_of(g), *and = *rounding ? ", " : "";
+    if (*rounding && (!m || m->exact))
+        snprintf(g->guarantee, sizeof g->guarantee, "approximate: %s", rounding);
+    else if (!m)
         snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's distribution");
     else if (m->exact)
         snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's distribution, by speculation (%s)", m->name);
     else if (strcmp(m->guarantee, "none") == 0)
-        snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s, without a bound", m->name);
+        snprintf(g->guarantee, sizeof g->guarantee, "approximate: %s%schanged by %s, without a bound", rounding, and,
+                 m->name);
     else
-        snprintf(g->guarantee, sizeof g->guarantee, "approximate: changed by %s; guarantee: %s", m->name, m->guarantee);
-    const size_t used = strlen(g->guarantee);
-    if (cache) snprintf(g->guarantee + used, sizeof g->guarantee - used, "; keys and values in %s", names[cache]);
+        snprintf(g->guarantee, sizeof g->guarantee, "approximate: %s%schanged by %s; guarantee: %s", rounding, and,
+                 m->name, m->guarantee);
 }
 
 static void destroy(mar_engine_state *engine_state)

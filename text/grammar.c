@@ -357,10 +357,15 @@ static mar_status read_sizes(const wt_file *f, text_grammar *g, mar_err *err)
 
 static mar_status refuse_family(const wt_file *f, const char *name, mar_err *err)
 {
+    if (!name)
+        return err_set(err, MAR_EMODEL,
+                       "%s: does not say what it is: expected the folder of Lumina-mGPT, Anole or Emu3 with its "
+                       "config.json or params.json, or what mar convert has written",
+                       wt_path(f));
     return err_set(err, MAR_EMODEL,
-                   "%s: is %s%.100s, expected Lumina-mGPT, Anole (ChameleonForConditionalGeneration) or Emu3 "
+                   "%s: is a %.100s, expected Lumina-mGPT, Anole (ChameleonForConditionalGeneration) or Emu3 "
                    "(Emu3ForCausalLM)",
-                   wt_path(f), name ? "a " : "of an unknown architecture", name ? name : "");
+                   wt_path(f), name);
 }
 
 static mar_status open_grammar(const wt_file *f, text_grammar *g, mar_err *err)

@@ -100,7 +100,12 @@ mar_status mar_session_set_negative(mar_session *s, const float *features, const
         status = err_set(&s->err, MAR_EARG, "the model makes images of classes: it has no negative prompt");
     if (status == MAR_OK) status = mar_features_check(features, &s->model->config, 1, &s->err);
     if (status != MAR_OK) return mar_session_leave(s, status);
+    const int idle = mar_session_is_idle(s) && !s->pending; /* else a failure is that of images in progress */
     s->k->core->bind(s->k);
+    if (idle && kern_check(s->k, NULL) != MAR_OK) { /* of the batch before */
+        __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
+        s->k->core->recover(s->k);
+    }
     status = engine->set_negative(s->engine_state, features, mask, &s->err);
     s->k->core->unbind(s->k);
     return mar_session_leave(s, status);

@@ -283,7 +283,7 @@ static void put_decoder(const mar_configs *configs, mar_metadata *m)
     metadata_number(m, "mar.width", c->width);
     metadata_number(m, "mar.depth", c->depth);
     metadata_number(m, "mar.heads", c->heads);
-    metadata_real(m, "mar.eps", (double)c->eps);
+    if (c->eps > 0) metadata_real(m, "mar.eps", (double)c->eps);
     if (c->rope_base > 0) metadata_real(m, "mar.rope_base", (double)c->rope_base);
     metadata_number(m, "mar.parameters", c->parameters);
 }

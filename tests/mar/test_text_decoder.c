@@ -1,5 +1,6 @@
 /* Prompts of models that write images among text: features are rows of the model's own embedding. */
 #include "tests/support/decoder_folder.h"
+#include "tests/support/decoders.h"
 #include "tests/support/demo.h"
 #include "tests/support/support.h"
 
@@ -99,6 +100,40 @@ TEST_CASE(prompts_of_emu3)
     assert_non_null(strstr(mar_error(m), "the negative prompt: "));
     mar_text_free(t);
     mar_close(m);
+}
+
+/* Folders in shards, and Meta's release with its pickle: features are those of the ids that the layout's code makes. */
+TEST_CASE(prompts_of_folders_in_other_layouts)
+{
+    enum { POSITIONS = 200, KINDS = 3 };
+    static const decoder_kind kinds[KINDS] = {DECODER_LUMINA, DECODER_ANOLE, DECODER_RELEASE};
+    static const char *const prompts[] = {"two cats"};
+    static float ours[POSITIONS * DECODER_WIDTH], theirs[POSITIONS * DECODER_WIDTH];
+    uint8_t mask[POSITIONS], their_mask[POSITIONS];
+    char *directory = test_directory();
+    for (int k = 0; k < KINDS; k++) {
+        const int columns = k ? 32 : 6, rows = k ? 32 : 4;
+        char *folder = decoder_write(directory, kinds[k], 0);
+        int ids[DECODER_IDS], count;
+        mar *m = open_size(k ? NULL : "96x64");
+        mar_text *t = load(m, folder);
+        for (int negative = 0; negative < 2; negative++) {
+            const int n = negative ? decoder_negative(kinds[k], columns, rows, ids)
+                                   : decoder_prompt(kinds[k], prompts[0], columns, rows, ids);
+            decoder_features(kinds[k], ids, n, POSITIONS, theirs, their_mask);
+            const mar_status status =
+                negative ? mar_text_encode_negative(t, NULL, POSITIONS, ours, mask, &count)
+                         : mar_text_encode(t, prompts, 1, MAR_CLEAN_OFF, POSITIONS, ours, mask, &count);
+            if (status != MAR_OK) fail_msg("%s: %s", folder, mar_error(m));
+            assert_int_equal(count, n);
+            assert_memory_equal(mask, their_mask, sizeof mask);
+            for (int i = 0; i < POSITIONS * DECODER_WIDTH; i++)
+                if (ours[i] != theirs[i]) fail_msg("%s: %g at %d, expected %g", folder, ours[i], i, theirs[i]);
+        }
+        mar_text_free(t);
+        mar_close(m);
+        free(folder);
+    }
 }
 
 /* Nothing is cut: a longer prompt is an error, and leaves zeros. */

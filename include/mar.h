@@ -100,7 +100,14 @@ typedef enum {
     MAR_ECANCELLED, /* mar_session_cancel, or the progress function of a load, stopped the call */
 } mar_status;
 
-typedef enum { MAR_DTYPE_AUTO = 0, MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8, MAR_DTYPE_F16 } mar_dtype;
+typedef enum {
+    MAR_DTYPE_AUTO = 0,
+    MAR_DTYPE_F32,
+    MAR_DTYPE_BF16,
+    MAR_DTYPE_INT8,
+    MAR_DTYPE_F16,
+    MAR_DTYPE_INT4
+} mar_dtype;
 
 /* --- options --------------------------------------------------------------------------------------- */
 
@@ -184,10 +191,11 @@ typedef void mar_free_function(void *user, void *p, size_t bytes);
 
 typedef struct {
     size_t size; /* sizeof(mar_options) in the caller, by mar_options_init; new fields come last */
-    /* Arithmetic of matrix products: F32, BF16, INT8 (CPU, approximate) or AUTO. AUTO is bf16 on a GPU and on
-     * processors with bf16 instructions, and never INT8. INT8 covers the blocks of the transformer and of the head, and
-     * is AUTO elsewhere. Weights are quantised per output channel, activations per row. A file's int8 weights
-     * (mar_convert) are used directly with INT8, and dequantised to f32 otherwise. */
+    /* Arithmetic of matrix products: F32, BF16, INT8 or INT4 (CPU, approximate) or AUTO. AUTO is bf16 on a GPU and on
+     * processors with bf16 instructions, and never INT8 or INT4. INT8 covers the blocks of the transformer and of the
+     * head, and is AUTO elsewhere. Weights are quantised per output channel, activations per row. INT4 covers the
+     * blocks of the transformer: weights of 4 bits and activations of 8, each 32 neighbours of a row with a scale. A
+     * file's int8 or int4 weights (mar_convert) are used directly with that type, and dequantised to f32 otherwise. */
     mar_dtype dtype;
     /* CPU threads, at most the number of cores; 0: one per core that affinity and quota allow. */
     int threads;
@@ -1057,6 +1065,12 @@ MAR_API const char *mar_report_problem(const mar_report *r, int i);
  * scale per output channel: its largest weight magnitude over 127. All other tensors become BF16. These include the
  * diffusion head, because its first steps need that precision. Int8 weights of the input stay int8 with AUTO and INT8,
  * and are dequantised otherwise.
+ *
+ * INT4 does the same with int4 weights. NAME becomes U8 [out][in/2], two weights plus 8 in a byte, the first in its low
+ * half; NAME_scale is BF16 [out][in/32]. A matrix whose width is no multiple of 32 becomes BF16.
+ *
+ * If `in` is a folder of a text encoder or of a decoder among text, and `out` does not end in .safetensors, `out`
+ * becomes a folder: model.safetensors, config.json and the tokenizer's files. It must not exist, or be empty.
  *
  * MAR_EARG for a file that is no model. Refuses a file in which mar_inspect finds problems. A guessed number of heads
  * is not written. The output is complete or absent. */

@@ -47,9 +47,10 @@ enum {
     KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
     KERN_UPSAMPLE = 8, /* Convolutions only: upsamples the input 2x by nearest neighbour. Needs kernel 3x3, padding one,
                         * stride one and KERN_OUT_F32; excludes KERN_OUT_ADD, KERN_RELU and y_stride. */
-    KERN_LOW = 32,  /* Linear layers only: multiplies in int8 if kern_device.int8. x is quantised by row, the weights by
-                     * output channel (kernels/int8.h). */
-    KERN_RELU = 16, /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
+    KERN_LOW = 32, /* Linear layers only: multiplies in int8 or int4 if kern_device.int8 or int4. In int8 x is quantised
+                    * by row, the weights by output channel (kernels/int8.h). In int4 both are in groups along the input
+                    * (kernels/int4.h), x as int8; a layer whose input is not a multiple of one ignores the flag. */
+    KERN_RELU = 16,       /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
     KERN_TRANSPOSED = 64, /* Convolutions only: PyTorch's ConvTranspose2d of stride two. Needs kernel 4x4 and padding
                            * one, or 2x2 and zero, and what KERN_UPSAMPLE needs of the other flags. */
 };
@@ -62,6 +63,8 @@ typedef struct {
     /* Writes these rows as int8 to q [n][K], with their scales [n]: called in place of `read` if the layer is
      * multiplied in int8. NULL: the rows are quantised. */
     mar_status (*read_int8)(void *user, int first, int n, int8_t *q, float *scale, mar_err *err);
+    /* Writes them as int4 to q [n][K/2], with scales [n][K/32] (kernels/int4.h): likewise, in int4. */
+    mar_status (*read_int4)(void *user, int first, int n, uint8_t *q, uint16_t *scale, mar_err *err);
     void *user;
 } kern_linear_rows;
 
@@ -604,6 +607,7 @@ struct kern_device {
     const kern_measure_ops *measure;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
     int int8;              /* 1: layers with KERN_LOW are multiplied in int8 */
+    int int4;              /* 1: layers with KERN_LOW are multiplied in int4 */
     size_t mod_budget;     /* bytes of modulation rows a model should compute at a time */
     size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
                             * least one */

@@ -1,5 +1,7 @@
 #include "kernels/trace.h"
 
+#include "kernels/int4.h"
+
 #include "kernels/discrete.h"
 #include "kernels/doubling.h"
 #include "kernels/head_work.h"
@@ -90,14 +92,17 @@ static void linear(kern_queue *k, const kern_linear *l, const void *x, int rows,
     const double weights = (double)s.out * s.in, rows_in = (double)rows * s.in;
     const int f32 = s.flags & KERN_IN_F32;
     const int int8 = k->device->int8 && s.flags & KERN_LOW; /* weights, with a scale for each output channel */
-    const double operands = int8  ? weights + 4.0 * s.out + act_bytes(k, rows_in)
-                            : f32 ? 4 * (weights + rows_in)
-                                  : act_bytes(k, weights + rows_in);
+    const int int4 = k->device->int4 && s.flags & KERN_LOW && s.in % KERN_INT4_GROUP == 0; /* or for each group */
+    const double operands = int8   ? weights + 4.0 * s.out + act_bytes(k, rows_in)
+                            : int4 ? weights / 2 + 2 * weights / KERN_INT4_GROUP + act_bytes(k, rows_in)
+                            : f32  ? 4 * (weights + rows_in)
+                                   : act_bytes(k, weights + rows_in);
     end(k, rows, operands + result_bytes(k, (double)rows * s.out, s.flags), 2 * weights * rows, "linear %d x %d%s%s%s",
         s.out, s.in, activations[s.activation], s.flags & KERN_OUT_ADD ? ", added" : "",
-        int8  ? ", int8"
-        : f32 ? ", f32"
-              : "");
+        int8   ? ", int8"
+        : int4 ? ", int4"
+        : f32  ? ", f32"
+               : "");
 }
 
 static void end_norm(kern_queue *k, const char *name, int rows, int dim, int y_f32)

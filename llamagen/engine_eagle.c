@@ -33,6 +33,7 @@ static void describe(const mar_model *model, char *text, size_t size)
     const kern_device *d = model->m->device;
     snprintf(text, size, "layer: matrix products in %s",
              d->int8                        ? "int8"
+             : d->int4                      ? "int4"
              : d->act_size == sizeof(float) ? "f32"
                                             : "bf16");
 }

@@ -1,4 +1,5 @@
 #include "llamagen/model.h"
+#include "kernels/int4.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -129,6 +130,20 @@ static mar_status read_int8_rows(void *user, int first, int n, int8_t *to, float
     return status;
 }
 
+/* Implements kern_linear_rows.read_int4. */
+static mar_status read_int4_rows(void *user, int first, int n, uint8_t *to, uint16_t *scale, mar_err *err)
+{
+    const weight_rows *w = user;
+    const size_t in = (size_t)w->in;
+    mar_status status = MAR_OK;
+    for (int done = 0, count, piece, row; status == MAR_OK && done < n; done += count) {
+        count = run_of(w, first + done, n - done, &piece, &row);
+        status = wt_load_int4(w->file, w->piece[piece].name, w->piece[piece].rows, w->in, row, count,
+                              to + (size_t)done * in / 2, scale + (size_t)done * in / KERN_INT4_GROUP, err);
+    }
+    return status;
+}
+
 /* Lists the pieces of a layer's product, one after another. Returns its outputs. */
 static int list_pieces(const char *prefix, const gpt_layer_shape *s, gpt_part part, int in, weight_rows *w)
 {
@@ -167,10 +182,16 @@ static mar_status load_bias(loader *l, const weight_rows *w, int out, float **bi
 /* Creates a product of these rows that runs after `before`. It has KERN_LOW if gpt_config_is_int8. */
 static mar_status create_linear(loader *l, weight_rows *w, int out, kern_linear_spec spec, kern_linear **layer)
 {
-    int int8 = w->pieces > 0;
+    int int8 = w->pieces > 0, int4 = int8;
     w->file = l->file;
-    for (int i = 0; i < w->pieces; i++) int8 = int8 && wt_is_int8(l->file, w->piece[i].name);
-    const kern_linear_rows rows = {.read = read_rows, .read_int8 = int8 ? read_int8_rows : NULL, .user = w};
+    for (int i = 0; i < w->pieces; i++) {
+        int8 = int8 && wt_is_int8(l->file, w->piece[i].name);
+        int4 = int4 && wt_is_int4(l->file, w->piece[i].name);
+    }
+    const kern_linear_rows rows = {.read = read_rows,
+                                   .read_int8 = int8 ? read_int8_rows : NULL,
+                                   .read_int4 = int4 ? read_int4_rows : NULL,
+                                   .user = w};
     spec.out = out;
     spec.in = w->in;
     spec.rows = &rows;

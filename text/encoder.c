@@ -1,7 +1,7 @@
 #include "text/encoder.h"
 
 #include "base/arena.h"
-#include "kernels/int8.h"
+#include "weights/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -72,30 +72,20 @@ void text_norm_run(kern_queue *k, const text_norm *n, const float *x, const int 
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
 
-/* Room for a product's matrix on its way from the file, made once: freeing and making it anew would leave holes. With
- * `quantised` the device has int8, and `rows` holds some rows of the file; else `weight` holds all. */
-typedef struct {
-    float *weight;     /* [most] or NULL */
-    int8_t *quantised; /* [most] or NULL */
-    float *scale;      /* [most rows] */
-    float *rows;       /* [ROWS_AT_A_TIME][most columns] */
-    float *bias;       /* [most rows] or NULL */
-} staging;
-
-enum { ROWS_AT_A_TIME = 64 };
-
 /* Source and destination of a layer's tensors. */
 typedef struct {
     kern_queue *k;
     const wt_file *f;
     const text_encoder_config *c;
     const text_encoder_names *names;
-    staging s;
+    float *bias; /* [3 * heads * head_dim or more] room for a product's, or NULL */
     int layer;
     mar_err *err;
 } loader;
 
-/* A matrix of a product; a product may join several of the same shape. */
+enum { PARTS = 3 };
+
+/* A matrix of a product; a product may join up to PARTS of the same shape. */
 typedef struct {
     const char *name;          /* in text_encoder_names */
     float factor, bias_factor; /* multiply weight and bias */
@@ -111,84 +101,28 @@ static const char *name_of(const text_encoder_names *names, int layer, const cha
     return text;
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-static mar_status make_staging(loader *l)
+static mar_status make_room(loader *l)
 {
     const text_encoder_config *c = l->c;
-    const size_t width = (size_t)c->width, inner = (size_t)c->heads * (size_t)c->head_dim, hidden = (size_t)c->hidden;
-    const size_t up = hidden * (c->gated ? 2 : 1), rows = larger(larger(3 * inner, up), width);
-    const size_t most = larger(3 * inner, larger(up, hidden)) * width;
-    staging *s = &l->s;
-    if (c->int8 && l->k->device->int8) {
-        s->quantised = malloc(most);
-        s->rows = malloc(ROWS_AT_A_TIME * larger(width, larger(inner, hidden)) * sizeof(float));
-    } else {
-        s->weight = malloc(most * sizeof(float));
-    }
-    s->scale = malloc(rows * sizeof(float));
-    if (c->bias) s->bias = malloc(rows * sizeof(float));
-    if ((s->weight || (s->quantised && s->rows)) && s->scale && (s->bias || !c->bias)) return MAR_OK;
-    return err_set(l->err, MAR_ENOMEM, "%s: out of memory for a matrix of %zu weights", wt_path(l->f), most);
+    const int inner = 3 * c->heads * c->head_dim, up = c->hidden * (c->gated ? 2 : 1);
+    const int most = inner > up ? inner : up;
+    if (!c->bias) return MAR_OK;
+    l->bias = malloc((size_t)(most > c->width ? most : c->width) * sizeof *l->bias);
+    return l->bias ? MAR_OK : err_set(l->err, MAR_ENOMEM, "%s: out of memory", wt_path(l->f));
 }
 
-static void free_staging(staging *s)
-{
-    free(s->weight);
-    free(s->quantised);
-    free(s->scale);
-    free(s->rows);
-    free(s->bias);
-}
-
-static void multiply(float *x, size_t n, float factor)
-{
-    for (size_t i = 0; i < n; i++) x[i] *= factor;
-}
-
-/* Reads a matrix [out][in] to weight as f32. */
-static mar_status read_f32(const loader *l, const char *name, float factor, int out, int in, float *weight)
-{
-    const size_t n = (size_t)out * (size_t)in;
-    const mar_status status = wt_load_matrix_rows(l->f, name, out, in, 0, out, weight, l->err);
-    if (status == MAR_OK) multiply(weight, n, factor);
-    return status;
-}
-
-/* Reads a matrix [out][in] to q and scale as int8. */
-static mar_status read_int8(const loader *l, const char *name, float factor, int out, int in, int8_t *q, float *scale)
-{
-    mar_status status = MAR_OK;
-    if (wt_is_int8(l->f, name)) {
-        status = wt_load_int8(l->f, name, out, in, 0, out, q, scale, l->err);
-    } else {
-        for (int r = 0, n; r < out && status == MAR_OK; r += n) {
-            n = out - r < ROWS_AT_A_TIME ? out - r : ROWS_AT_A_TIME;
-            status = wt_load_rows(l->f, name, out, in, r, n, l->s.rows, l->err);
-            if (status == MAR_OK) kern_int8_quantise(l->s.rows, n, in, q + (size_t)r * (size_t)in, scale + r);
-        }
-    }
-    if (status == MAR_OK) multiply(scale, (size_t)out, factor);
-    return status;
-}
-
-/* Reads a part to rows `first` on. */
-static mar_status read_part(const loader *l, const source *p, int first, int out, int in)
+/* Reads the biases of a product's parts, each of `out` outputs. */
+static mar_status read_bias(const loader *l, const source *parts, int count, int out)
 {
     char name[NAME];
     const int64_t shape[] = {out};
-    const size_t at = (size_t)first * (size_t)in;
-    float *bias = NULL;
-    name_of(l->names, l->layer, p->name, "weight", name);
-    mar_status status = l->s.quantised ? read_int8(l, name, p->factor, out, in, l->s.quantised + at, l->s.scale + first)
-                                       : read_f32(l, name, p->factor, out, in, l->s.weight + at);
-    if (status != MAR_OK || !l->c->bias) return status;
-    status = wt_load_f32(l->f, name_of(l->names, l->layer, p->name, "bias", name), 1, shape, &bias, l->err);
-    for (int i = 0; status == MAR_OK && i < out; i++) l->s.bias[first + i] = bias[i] * p->bias_factor;
-    free(bias);
+    mar_status status = MAR_OK;
+    for (int p = 0; p < count && l->bias && status == MAR_OK; p++) {
+        float *bias = NULL;
+        status = wt_load_f32(l->f, name_of(l->names, l->layer, parts[p].name, "bias", name), 1, shape, &bias, l->err);
+        for (int i = 0; status == MAR_OK && i < out; i++) l->bias[p * out + i] = bias[i] * parts[p].bias_factor;
+        free(bias);
+    }
     return status;
 }
 
@@ -196,15 +130,19 @@ static mar_status read_part(const loader *l, const source *p, int first, int out
 static mar_status load_product(const loader *l, const source *parts, int count, int out, int in,
                                kern_activation activation, int flags, kern_linear *before, kern_linear **layer)
 {
-    mar_status status = MAR_OK;
-    for (int i = 0; i < count && status == MAR_OK; i++) status = read_part(l, &parts[i], i * out, out, in);
+    char name[PARTS][NAME];
+    const char *names[PARTS];
+    float factor[PARTS];
+    for (int i = 0; i < count; i++)
+        names[i] = name_of(l->names, l->layer, parts[i].name, "weight", name[i]), factor[i] = parts[i].factor;
+    wt_rows matrices = {l->f, names, factor, count, out, in};
+    const kern_linear_rows rows = wt_linear_rows(&matrices);
+    const mar_status status = read_bias(l, parts, count, out);
     if (status != MAR_OK) return status;
     const kern_linear_spec spec = {.out = count * out,
                                    .in = in,
-                                   .weight = l->s.weight,
-                                   .bias = l->s.bias,
-                                   .quantised = l->s.quantised,
-                                   .scale = l->s.quantised ? l->s.scale : NULL,
+                                   .bias = l->bias,
+                                   .rows = &rows,
                                    .activation = activation,
                                    .flags = flags | (l->c->int8 ? KERN_LOW : 0),
                                    .previous = before};
@@ -273,12 +211,12 @@ mar_status text_encoder_create(kern_queue *k, const wt_file *f, const text_encod
     if (status == MAR_OK && c->causal) status = load_causal(k, e, err);
     if (status == MAR_OK && bias) status = load_bias(k, e, bias, reach, err);
     loader l = {.k = k, .f = f, .c = c, .names = names, .err = err};
-    if (status == MAR_OK) status = make_staging(&l);
+    if (status == MAR_OK) status = make_room(&l);
     for (kern_linear *before = NULL; status == MAR_OK && l.layer < c->depth; l.layer++) {
         status = load_layer(&l, before, &e->layers[l.layer]);
         before = e->layers[l.layer].fc2;
     }
-    free_staging(&l.s);
+    free(l.bias);
     if (status != MAR_OK) {
         k->core->finish(k);
         text_encoder_free(k->device, e);

@@ -25,7 +25,7 @@ typedef struct {
     int bias;                   /* 1: all matrices have biases */
     int unscaled;               /* 1: scores are not divided by sqrt(head_dim), as in T5 */
     int causal;                 /* 1: a token attends to itself and those before it */
-    int int8;                   /* 1: products are int8 where the device has it */
+    int int8;                   /* 1: products are int8 or int4 where the device has it */
 } text_encoder_config;
 
 /* Names of a layer's tensors: `layers`, the layer's number, the name, ".weight" or ".bias". A name that ends with "_"

@@ -5,6 +5,7 @@
 #include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -15,7 +16,7 @@ typedef struct {
     operand operands[3];  /* in and out; ends with a NULL name */
 } convert_options;
 
-static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", "f16", NULL}; /* mar_dtype */
+static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", "f16", "int4", NULL}; /* mar_dtype */
 static const mar_param dtype = {
     .name = OPTION("dtype"),
     .offset = offsetof(convert_options, dtype),
@@ -25,7 +26,8 @@ static const mar_param dtype = {
     .help = "type of the stored numbers; auto: each tensor's own\n"
             "int8 is for models. The matrices of the transformer's blocks become int8 with a scale for each "
             "output channel. All other tensors become bf16, including those of the diffusion head. Such a file "
-            "has 0.55 to 0.6 of the size of one in bf16, and --dtype int8 multiplies its weights directly."};
+            "has 0.55 to 0.6 of the size of one in bf16, and --dtype int8 multiplies its weights directly. "
+            "int4 does so with weights of 4 bits, and a scale in bf16 for each 32 of a row."};
 
 /* Sets the defaults, and adds the options that set the fields. */
 static void set_up(convert_options *o, option_set *set)
@@ -35,7 +37,10 @@ static void set_up(convert_options *o, option_set *set)
     o->operands[0] =
         (operand){"IN", &o->in,
                   "a model, an autoencoder or a T5: .safetensors, .pth, .pt or .ckpt, or a Hugging Face folder", NULL};
-    o->operands[1] = (operand){"OUT.safetensors", &o->out, "file to write, completely or not at all", NULL};
+    o->operands[1] = (operand){"OUT.safetensors", &o->out,
+                               "file to write, completely or not at all; of a T5's folder it may be a new folder, "
+                               "with its configuration and tokenizer",
+                               NULL};
     *set = (option_set){
         .command = "convert",
         .about = "usage: mar convert IN OUT.safetensors [OPTIONS]\n"
@@ -65,8 +70,21 @@ static void print_written(const char *line, const char *path)
 {
     struct stat st;
     printf("%s", line);
-    if (stat(path, &st) == 0) printf(", %.1f MB", (double)st.st_size / 1e6);
+    int found = stat(path, &st) == 0;
+    if (found && S_ISDIR(st.st_mode)) {
+        char model[PATH_MAX];
+        snprintf(model, sizeof model, "%s/model.safetensors", path);
+        found = stat(model, &st) == 0;
+    }
+    if (found) printf(", %.1f MB", (double)st.st_size / 1e6);
     putchar('\n');
+}
+
+/* Returns 1 if the output may be a folder: the input is one, and the name is none of a file. */
+static int may_be_folder(const convert_options *o)
+{
+    struct stat st;
+    return stat(o->in, &st) == 0 && S_ISDIR(st.st_mode) && !tool_ends_with(o->out, ".safetensors");
 }
 
 int cmd_convert(int argc, char **argv)
@@ -76,7 +94,7 @@ int cmd_convert(int argc, char **argv)
     set_up(&o, &set);
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (tool_can_write_as(o.out, ".safetensors") != 0) return 1;
+    if (!may_be_folder(&o) && tool_can_write_as(o.out, ".safetensors") != 0) return 1;
     mar *m;
     int heads;
     char line[LINE] = "";

@@ -55,7 +55,7 @@ static mar_status report(const wt_file *f, uint64_t done, mar_err *err)
 mar_status wt_progress_begin(wt_file *f, wt_progress *p, mar_err *err)
 {
     p->done = p->total = 0;
-    for (int i = 0; i < f->count; i++) p->total += (uint64_t)f->tensors[i].count * wt_dtype_size(f->tensors[i].dtype);
+    for (int i = 0; i < f->count; i++) p->total += wt_bytes_of(&f->tensors[i]);
     f->progress = p;
     return report(f, 0, err);
 }
@@ -178,6 +178,13 @@ static mar_status refuse_nonfinite(const wt_file *f, const wt_tensor *t, const w
                    found->nan ? "NaN" : "infinite", more, found->first);
 }
 
+mar_status wt_refuse_nonfinite(const wt_file *f, const wt_tensor *t, mar_err *err)
+{
+    wt_nonfinite bad;
+    const mar_status status = wt_count_nonfinite(f, t, &bad, err);
+    return status == MAR_OK ? refuse_nonfinite(f, t, &bad, err) : status;
+}
+
 /* Finds a tensor of this shape. Writes the shape to expected, char [128]. */
 static mar_status find_shaped(const wt_file *f, const char *name, int rank, const int64_t *shape, const wt_tensor **out,
                               char expected[128], mar_err *err)
@@ -204,11 +211,9 @@ mar_status wt_load_rows(const wt_file *f, const char *name, int rows, int column
     for (int64_t at = (int64_t)first * columns; at < end && status == MAR_OK; at += PIECE) {
         const size_t count = end - at < PIECE ? (size_t)(end - at) : PIECE;
         float *values = dst + (at - (int64_t)first * columns);
-        wt_nonfinite bad;
         status = wt_convert_f32(f, t, at, count, values, err);
-        if (status != MAR_OK || f->allow_nonfinite || !any_nonfinite(values, count)) continue;
-        status = wt_count_nonfinite(f, t, &bad, err); /* the message has the whole tensor's */
-        if (status == MAR_OK) status = refuse_nonfinite(f, t, &bad, err);
+        if (status == MAR_OK && !f->allow_nonfinite && any_nonfinite(values, count))
+            status = wt_refuse_nonfinite(f, t, err);
     }
     return status;
 }

@@ -63,6 +63,7 @@ mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file *
     if (!f) return err_set(err, MAR_ENOMEM, "%s: out of memory", path);
     mar_status status = open_bytes(f, source, err);
     if (status == MAR_OK) status = read_any(f, err);
+    if (status == MAR_OK) wt_find_int4(f);
     if (status != MAR_OK) status = wt_check_unchanged(f, status, err); /* a change of the file may explain the error */
     if (status != MAR_OK)
         wt_close(f);

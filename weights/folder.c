@@ -289,6 +289,7 @@ static mar_status open_layout(const char *path, mar_weights which, int layout, w
         status = has(path, layouts[layout].whole) ? open_whole(f, layouts[layout].whole, err)
                                                   : open_index(f, layouts[layout].index, err);
     if (status == MAR_OK) status = describe(f, err);
+    if (status == MAR_OK) wt_find_int4(f); /* scales may be in another shard */
     if (status != MAR_OK)
         wt_close(f);
     else

@@ -1,5 +1,6 @@
 /* Writes safetensors, tensor by tensor. */
 #include "base/json.h"
+#include "kernels/int4.h"
 #include "kernels/int8.h"
 #include "weights/number.h"
 #include "weights/table.h"
@@ -17,6 +18,13 @@ static int64_t elements(const wt_output *t)
     int64_t count = 1;
     for (int d = 0; d < t->rank; d++) count *= t->shape[d];
     return count;
+}
+
+/* Returns the bytes of n elements. */
+static uint64_t bytes_of(wt_dtype dtype, int64_t n)
+{
+    const wt_tensor t = {.dtype = dtype, .count = n};
+    return wt_bytes_of(&t);
 }
 
 /* A text that is written twice: first only to count it. */
@@ -57,10 +65,12 @@ static void put_header(header_text *h, const wt_output *tensors, int count, cons
         const wt_output *t = &tensors[i];
         if (i > 0 || n_metadata > 0) put(h, ",");
         put_string(h, t->name);
-        put(h, ":{\"dtype\":\"%s\",\"shape\":[", wt_dtype_name(t->dtype));
-        for (int d = 0; d < t->rank; d++) put(h, d ? ",%lld" : "%lld", (long long)t->shape[d]);
+        const int int4 = t->dtype == WT_I4; /* two in a byte */
+        put(h, ":{\"dtype\":\"%s\",\"shape\":[", wt_dtype_name(int4 ? WT_U8 : t->dtype));
+        for (int d = 0; d < t->rank; d++)
+            put(h, d ? ",%lld" : "%lld", (long long)t->shape[d] / (int4 && d == t->rank - 1 ? 2 : 1));
         put(h, "],\"data_offsets\":[%llu,", (unsigned long long)offset);
-        offset += (uint64_t)elements(t) * wt_dtype_size(t->dtype);
+        offset += bytes_of(t->dtype, elements(t));
         put(h, "%llu]}", (unsigned long long)offset);
     }
     put(h, "}");
@@ -97,8 +107,8 @@ static int encode(wt_dtype dtype, const float *values, size_t n, uint16_t *halve
 /* Buffers for the conversion of a piece of a tensor. */
 typedef struct {
     float *values;    /* [n] */
-    uint16_t *halves; /* [n] */
-    int8_t *q;        /* [n] */
+    uint16_t *halves; /* [n]; also int4's scales */
+    int8_t *q;        /* [n] or int4 [n/2] */
     float *scale;     /* [rows] */
 } buffers;
 
@@ -151,21 +161,21 @@ static mar_status write_rows(FILE *stream, const char *path, const wt_output *t,
                              int rows, int in, mar_err *err)
 {
     const size_t n = (size_t)rows * (size_t)in;
-    if (t->content == WT_DEQUANTISED) {
-        mar_status status =
-            wt_convert_f32(t->file, wt_scale_of(t->file, t->source), first, (size_t)rows, b->scale, err);
-        if (status == MAR_OK) status = wt_read_bytes(t->file, t->source, (uint64_t)(first * in), n, b->q, err);
-        if (status != MAR_OK) return status;
-        kern_int8_restore(b->q, b->scale, rows, in, b->values);
-        return write_values(stream, path, t, b, n, err);
-    }
-    const mar_status status = wt_convert_f32(t->file, t->source, first * in, n, b->values, err);
+    const int low = t->source->dtype == WT_I8 || t->source->dtype == WT_I4;
+    const mar_status status = low ? wt_restore_rows(t->file, t->source, (int)first, rows, b->values, err)
+                                  : wt_convert_f32(t->file, t->source, first * in, n, b->values, err);
     if (status != MAR_OK) return status;
     apply_factor(t, b, first * in, n);
-    if (t->content == WT_VALUES) return write_values(stream, path, t, b, n, err);
-    kern_int8_quantise(b->values, rows, in, b->q, b->scale);
+    if (t->content == WT_VALUES || t->content == WT_DEQUANTISED) return write_values(stream, path, t, b, n, err);
+    const int int4 = t->dtype == WT_I4 || t->dtype == WT_BF16;
+    if (int4)
+        kern_int4_quantise(b->values, rows, in, (uint8_t *)b->q, b->halves);
+    else
+        kern_int8_quantise(b->values, rows, in, b->q, b->scale);
     if (t->content == WT_QUANTISED)
-        fwrite(b->q, 1, n, stream);
+        fwrite(b->q, 1, int4 ? n / 2 : n, stream);
+    else if (int4)
+        fwrite(b->halves, sizeof *b->halves, n / KERN_INT4_GROUP, stream);
     else
         fwrite(b->scale, sizeof *b->scale, (size_t)rows, stream);
     return MAR_OK;
@@ -173,7 +183,7 @@ static mar_status write_rows(FILE *stream, const char *path, const wt_output *t,
 
 static mar_status copy_tensor(FILE *stream, const char *path, const wt_output *t, mar_err *err)
 {
-    const uint64_t bytes = (uint64_t)t->source->count * wt_dtype_size(t->source->dtype);
+    const uint64_t bytes = wt_bytes_of(t->source);
     char *piece = malloc(CHUNK);
     mar_status status = piece ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", path);
     for (uint64_t first = 0, n; first < bytes && status == MAR_OK && !ferror(stream); first += n) {
@@ -218,16 +228,19 @@ static int is_matrix(const wt_tensor *t)
 static int can_write(const wt_output *t)
 {
     const wt_tensor *s = t->source, *scale = wt_scale_of(t->file, s);
+    const int low =
+        scale && is_matrix(s) && (s->dtype == WT_I4 || (wt_is_float(scale->dtype) && scale->count == s->shape[0]));
+    const int quantises = (wt_is_float(s->dtype) && is_matrix(s)) || low;
+    const int groups = is_matrix(s) && s->shape[1] % KERN_INT4_GROUP == 0;
     switch (t->content) {
     case WT_VALUES:
         return wt_is_float(s->dtype) && is_half_or_single(t->dtype);
     case WT_QUANTISED:
-        return wt_is_float(s->dtype) && is_matrix(s) && t->dtype == WT_I8;
+        return quantises && (t->dtype == WT_I8 || (t->dtype == WT_I4 && groups));
     case WT_SCALES:
-        return wt_is_float(s->dtype) && is_matrix(s) && t->dtype == WT_F32;
+        return quantises && (t->dtype == WT_F32 || (t->dtype == WT_BF16 && groups));
     case WT_DEQUANTISED:
-        return scale && wt_is_float(scale->dtype) && is_matrix(s) && scale->count == s->shape[0] &&
-               is_half_or_single(t->dtype);
+        return low && is_half_or_single(t->dtype);
     case WT_COPIED:
         return s->dtype == t->dtype;
     }
@@ -241,7 +254,10 @@ static mar_status check_outputs(const char *path, const wt_output *tensors, int 
         if (!can_write(t))
             return err_set(err, MAR_EARG, "%s: tensor %s cannot be written as %s from %s", path, t->name,
                            wt_dtype_name(t->dtype), wt_dtype_name(t->source->dtype));
-        const int64_t expected = t->content == WT_SCALES ? t->source->shape[0] : t->source->count;
+        const int64_t all = t->source->count;
+        const int64_t expected = t->content != WT_SCALES ? all
+                                 : t->dtype == WT_BF16   ? all / KERN_INT4_GROUP
+                                                         : t->source->shape[0];
         if (elements(t) != expected)
             return err_set(err, MAR_EARG, "%s: tensor %s has %lld values, its new shape %lld", path, t->name,
                            (long long)expected, (long long)elements(t));

@@ -168,7 +168,7 @@ static const struct {
 } dtypes[] = {
     [WT_F64] = {"F64", 8}, [WT_F32] = {"F32", 4},   [WT_F16] = {"F16", 2}, [WT_BF16] = {"BF16", 2},
     [WT_I64] = {"I64", 8}, [WT_I32] = {"I32", 4},   [WT_I16] = {"I16", 2}, [WT_I8] = {"I8", 1},
-    [WT_U8] = {"U8", 1},   [WT_BOOL] = {"BOOL", 1},
+    [WT_U8] = {"U8", 1},   [WT_BOOL] = {"BOOL", 1}, [WT_I4] = {"I4", 0},
 };
 
 const char *wt_set(const wt_file *f)
@@ -195,6 +195,12 @@ const char *wt_dtype_name(wt_dtype dtype)
 size_t wt_dtype_size(wt_dtype dtype)
 {
     return dtypes[dtype].size;
+}
+
+uint64_t wt_bytes_of(const wt_tensor *t)
+{
+    const uint64_t n = (uint64_t)t->count;
+    return t->dtype == WT_I4 ? n / 2 : n * wt_dtype_size(t->dtype);
 }
 
 const char *wt_format_shape(int rank, const int64_t *shape, char *buffer, size_t size)

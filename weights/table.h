@@ -55,11 +55,17 @@ mar_status wt_check_text(const wt_file *f, const char *what, const char *text, s
 mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *err);
 /* Sets t->count from t->rank and t->shape, and *bytes to the size of the data. Returns 0 on overflow. */
 int wt_measure(wt_tensor *t, uint64_t *bytes);
+/* Makes WT_I4 of the U8 matrices beside scales of int4. */
+void wt_find_int4(wt_file *f);
 /* Writes "[1, 320, 768]" to buffer and returns it. */
 const char *wt_format_shape(int rank, const int64_t *shape, char *buffer, size_t size);
 
 /* Reads elements first .. first+n-1 of t, a floating-point tensor, to dst[n] as f32. Returns MAR_EIO. */
 mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, size_t n, float *dst, mar_err *err);
 int wt_is_float(wt_dtype dtype);
+/* Returns MAR_EMODEL with the numbers of NaNs and infinities of the whole tensor, or the error of reading it. */
+mar_status wt_refuse_nonfinite(const wt_file *f, const wt_tensor *t, mar_err *err);
+/* Dequantises rows first .. first+n-1 of t, I8 or I4, to dst [n][t->shape[1]]. Errors are those of wt_load_matrix. */
+mar_status wt_restore_rows(const wt_file *f, const wt_tensor *t, int first, int n, float *dst, mar_err *err);
 
 #endif

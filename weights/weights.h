@@ -11,7 +11,8 @@
 
 enum { WT_MAX_RANK = 8 };
 
-typedef enum { WT_F64, WT_F32, WT_F16, WT_BF16, WT_I64, WT_I32, WT_I16, WT_I8, WT_U8, WT_BOOL } wt_dtype;
+typedef enum { WT_F64, WT_F32, WT_F16, WT_BF16, WT_I64, WT_I32, WT_I16, WT_I8, WT_U8, WT_BOOL, WT_I4 } wt_dtype;
+/* WT_I4: int4 weights, two in a byte. A file has them as U8 of half the width; see below. */
 
 typedef struct {
     const char *name;
@@ -85,7 +86,8 @@ int wt_metadata_count(const wt_file *f);
 const char *wt_metadata_at(const wt_file *f, int i, const char **value); /* returns key i */
 
 const char *wt_dtype_name(wt_dtype dtype); /* "F32", as in safetensors */
-size_t wt_dtype_size(wt_dtype dtype);
+size_t wt_dtype_size(wt_dtype dtype);      /* bytes of an element; 0 for WT_I4 */
+uint64_t wt_bytes_of(const wt_tensor *t);  /* bytes of its data */
 /* Writes "[1, 320, 768]" to buffer and returns it. */
 const char *wt_shape_text(const wt_tensor *t, char *buffer, size_t size);
 /* Adds the number of elements of this shape to *(long *)total. A tensor visitor that counts a model's parameters. */
@@ -114,6 +116,8 @@ typedef struct {
 /* Counts the values of a floating-point tensor that are not finite. Errors are those of wt_read_f32. */
 mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite *out, mar_err *err);
 
+/* Low-bit weights are a matrix and its scales, named NAME and NAME_scale. */
+
 /* --- int8 weights: a matrix I8 [out][in] and its scales F32 [out], named NAME and NAME_scale; a weight is its int8
  * times the scale of its output channel --- */
 
@@ -128,10 +132,10 @@ typedef struct {
 
 /* Writes the name of the scales of matrix `name` to text and returns it. */
 const char *wt_scale_name(const char *name, char *text, size_t size);
-/* Returns the scales of t, or NULL if t is not I8 or has none. */
+/* Returns the scales of t, or NULL if t is neither I8 nor I4 or has none. */
 const wt_tensor *wt_scale_of(const wt_file *f, const wt_tensor *t);
-/* Returns the I8 tensor that `scale` belongs to by its name, or NULL if there is none. */
-const wt_tensor *wt_int8_of(const wt_file *f, const wt_tensor *scale);
+/* Returns the I8 or I4 tensor that `scale` belongs to by its name, or NULL if there is none. */
+const wt_tensor *wt_matrix_of(const wt_file *f, const wt_tensor *scale);
 /* Returns 1 if the file has an I8 tensor `name`. */
 int wt_is_int8(const wt_file *f, const char *name);
 /* Returns 1 if the name ends with ".LAYER.weight" for one of the layers, a list that ends with NULL. */
@@ -141,21 +145,29 @@ int wt_is_layer(const char *name, const char *const *layers);
  * invalid. Valid scales are F32 [out], not negative, and finite (wt_allow_nonfinite). */
 mar_status wt_load_matrix(const wt_file *f, const char *name, int out, int in, int keep, wt_matrix *m, mar_err *err);
 void wt_matrix_free(wt_matrix *m); /* leaves it empty */
-/* Reads rows first .. first + n - 1 of an int8 matrix [rows][columns] (wt_is_int8) to q [n][columns], and their scales
- * to scale [n]. Errors are those of wt_load_matrix. */
-mar_status wt_load_int8(const wt_file *f, const char *name, int rows, int columns, int first, int n, int8_t *q,
-                        float *scale, mar_err *err);
-
-/* Reads such rows of a matrix of any type to dst [n][columns]. An int8 matrix is dequantised. */
-mar_status wt_load_matrix_rows(const wt_file *f, const char *name, int rows, int columns, int first, int n, float *dst,
+/* Reads rows first .. first + n - 1 of a matrix of any type to dst [n][in]. int8 and int4 weights are dequantised. */
+mar_status wt_load_matrix_rows(const wt_file *f, const char *name, int out, int in, int first, int n, float *dst,
                                mar_err *err);
+/* Reads such rows of an int8 matrix (wt_is_int8) to q [n][in] and their scales to scale
+ * [n]. Errors are those of wt_load_matrix. */
+mar_status wt_load_int8(const wt_file *f, const char *name, int out, int in, int first, int n, int8_t *q, float *scale,
+                        mar_err *err);
+
+/* --- int4 weights (kernels/int4.h): a matrix U8 [out][in/2] and its scales BF16 [out][in/32]. A U8 matrix beside such
+ * scales is opened as WT_I4 [out][in]. Scales are finite (wt_allow_nonfinite) --- */
+
+/* Returns 1 if the file has int4 weights `name`. */
+int wt_is_int4(const wt_file *f, const char *name);
+/* Reads rows first .. first + n - 1 of an int4 matrix [out][in] to q [n][in/2] and their scales to scale [n][in/32]. */
+mar_status wt_load_int4(const wt_file *f, const char *name, int out, int in, int first, int n, uint8_t *q,
+                        uint16_t *scale, mar_err *err);
 
 /* How an output is made from its source. */
 typedef enum {
     WT_VALUES,      /* the source's values as F32, F16 or BF16, rounded to nearest even */
-    WT_QUANTISED,   /* I8 [out][in] of a floating-point matrix (kern_int8_quantise) */
-    WT_SCALES,      /* F32 [out], the scales of WT_QUANTISED */
-    WT_DEQUANTISED, /* an I8 matrix [out][in] dequantised to F32, F16 or BF16 */
+    WT_QUANTISED,   /* I8 or I4 [out][in] of a matrix (kern_int8_quantise, kern_int4_quantise) */
+    WT_SCALES,      /* F32 [out] or BF16 [out][in/32], the scales of WT_QUANTISED as I8 or I4 */
+    WT_DEQUANTISED, /* an I8 or I4 matrix [out][in] dequantised to F32, F16 or BF16 */
     WT_COPIED,      /* the source unchanged, any dtype */
 } wt_content;
 

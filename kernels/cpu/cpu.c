@@ -265,10 +265,10 @@ static const kern_conv_ops cpu_conv_ops = {
 mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory, kern_device **out, mar_err *err)
 {
     *out = NULL;
-    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16 or int8", (int)dtype);
+    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_INT4)
+        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8 or int4", (int)dtype);
     if (dtype == MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "--dtype f16: the CPU backend computes in f32, bf16 or int8");
+        return err_set(err, MAR_EARG, "--dtype f16: the CPU backend computes in f32, bf16, int8 or int4");
     if (threads < 0 || threads > 1024)
         return err_set(err, MAR_EARG, "--threads %d: expected 1..1024, or 0 for one per core", threads);
     cpu_device *d = calloc(1, sizeof *d);
@@ -281,9 +281,10 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory
     d->base.mod_budget = (size_t)MOD_BUDGET;
     if (memory) d->memory = *memory;
     d->rows = kern_rows_best();
-    for (int type = GEMM_F32; type <= GEMM_INT8; type++) d->gemm[type] = gemm_best((gemm_type)type);
+    for (int type = GEMM_F32; type <= GEMM_INT4; type++) d->gemm[type] = gemm_best((gemm_type)type);
     d->bf16 = dtype == MAR_DTYPE_BF16 || (dtype != MAR_DTYPE_F32 && d->gemm[GEMM_BF16]->native);
     d->base.int8 = dtype == MAR_DTYPE_INT8;
+    d->base.int4 = dtype == MAR_DTYPE_INT4;
     d->base.act_size = d->bf16 ? 2 : 4;
     d->attend = d->bf16 ? cached_attend_best(d->rows) : d->rows->attend;
     const int asked = threads ? threads : cpus_available();
@@ -294,12 +295,13 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory
         return status;
     }
     d->threads = thread_pool_size(d->pool);
-    char missing[64] = "", int8[64] = "";
+    char missing[64] = "", low[64] = "";
+    const char *const name = d->base.int8 ? "int8, " : d->base.int4 ? "int4, " : "";
     if (d->threads < wanted) snprintf(missing, sizeof missing, " (of %d; the system starts no more)", wanted);
-    if (d->base.int8) snprintf(int8, sizeof int8, "%s, ", d->gemm[GEMM_INT8]->unit);
-    snprintf(d->base.description, sizeof d->base.description, "cpu %s%s (%s%s), %d thread%s%s",
-             d->base.int8 ? "int8, " : "", d->bf16 ? "bf16" : "f32", int8,
-             d->gemm[d->bf16 ? GEMM_BF16 : GEMM_F32]->unit, d->threads, d->threads == 1 ? "" : "s", missing);
+    if (*name) snprintf(low, sizeof low, "%s, ", d->gemm[d->base.int8 ? GEMM_INT8 : GEMM_INT4]->unit);
+    snprintf(d->base.description, sizeof d->base.description, "cpu %s%s (%s%s), %d thread%s%s", name,
+             d->bf16 ? "bf16" : "f32", low, d->gemm[d->bf16 ? GEMM_BF16 : GEMM_F32]->unit, d->threads,
+             d->threads == 1 ? "" : "s", missing);
     *out = &d->base;
     return MAR_OK;
 }

@@ -18,7 +18,7 @@ typedef struct {
     thread_pool *pool;          /* workers shared by all queues */
     const kern_rows *rows;      /* row kernels of the best instruction set available */
     cached_attend *attend;      /* attention over a cache */
-    const gemm_kernel *gemm[3]; /* products of each gemm_type */
+    const gemm_kernel *gemm[4]; /* products of each gemm_type */
     kern_memory memory;         /* the host's; alloc NULL: the C library's */
 } cpu_device;
 

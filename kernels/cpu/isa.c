@@ -15,10 +15,10 @@
  */
 typedef struct {
     int set;                  /* isa_set */
-    const gemm_kernel *of[3]; /* kernel of each gemm_type; NULL: one further down */
+    const gemm_kernel *of[4]; /* kernel of each gemm_type; NULL: one further down */
 } choice;
 extern const kern_rows kern_rows_generic;
-extern const gemm_kernel gemm_f32_generic, gemm_bf16_generic, gemm_int8_generic;
+extern const gemm_kernel gemm_f32_generic, gemm_bf16_generic, gemm_int8_generic, gemm_int4_generic;
 
 #if defined(__x86_64__)
 typedef enum { GENERIC, AVX2, AVX_VNNI, AVX512, AVX512_VNNI, AVX512_BF16, AMX, SETS } isa_set;
@@ -28,25 +28,30 @@ extern const gemm_kernel gemm_f32_avx2, gemm_f32_avx512;
 extern const gemm_kernel gemm_bf16_avx2, gemm_bf16_avx512, gemm_bf16_avx512_bf16, gemm_bf16_amx_bf16;
 extern const gemm_kernel gemm_int8_avx2, gemm_int8_avx_vnni, gemm_int8_avx512, gemm_int8_avx512_vnni;
 extern const gemm_kernel gemm_int8_avx512_bf16, gemm_int8_amx_int8;
+extern const gemm_kernel gemm_int4_avx2, gemm_int4_avx_vnni, gemm_int4_avx512, gemm_int4_avx512_vnni;
+extern const gemm_kernel gemm_int4_avx512_bf16;
 cached_attend kern_cached_amx;
-static const choice choices[] = {{AMX, {NULL, &gemm_bf16_amx_bf16, &gemm_int8_amx_int8}},
-                                 {AVX512_BF16, {NULL, &gemm_bf16_avx512_bf16, &gemm_int8_avx512_bf16}},
-                                 {AVX512_VNNI, {NULL, NULL, &gemm_int8_avx512_vnni}},
-                                 {AVX512, {&gemm_f32_avx512, &gemm_bf16_avx512, &gemm_int8_avx512}},
-                                 {AVX_VNNI, {NULL, NULL, &gemm_int8_avx_vnni}},
-                                 {AVX2, {&gemm_f32_avx2, &gemm_bf16_avx2, &gemm_int8_avx2}},
-                                 {GENERIC, {&gemm_f32_generic, &gemm_bf16_generic, &gemm_int8_generic}}};
+static const choice choices[] = {
+    {AMX, {NULL, &gemm_bf16_amx_bf16, &gemm_int8_amx_int8, NULL}},
+    {AVX512_BF16, {NULL, &gemm_bf16_avx512_bf16, &gemm_int8_avx512_bf16, &gemm_int4_avx512_bf16}},
+    {AVX512_VNNI, {NULL, NULL, &gemm_int8_avx512_vnni, &gemm_int4_avx512_vnni}},
+    {AVX512, {&gemm_f32_avx512, &gemm_bf16_avx512, &gemm_int8_avx512, &gemm_int4_avx512}},
+    {AVX_VNNI, {NULL, NULL, &gemm_int8_avx_vnni, &gemm_int4_avx_vnni}},
+    {AVX2, {&gemm_f32_avx2, &gemm_bf16_avx2, &gemm_int8_avx2, &gemm_int4_avx2}},
+    {GENERIC, {&gemm_f32_generic, &gemm_bf16_generic, &gemm_int8_generic, &gemm_int4_generic}}};
 #elif defined(__aarch64__)
 typedef enum { GENERIC, DOTPROD, BF16, SETS } isa_set;
 static const char *const names[SETS] = {"generic", "dotprod", "bf16"};
-extern const gemm_kernel gemm_int8_dotprod, gemm_bf16_bf16;
-static const choice choices[] = {{BF16, {NULL, &gemm_bf16_bf16, NULL}},
-                                 {DOTPROD, {NULL, NULL, &gemm_int8_dotprod}},
-                                 {GENERIC, {&gemm_f32_generic, &gemm_bf16_generic, &gemm_int8_generic}}};
+extern const gemm_kernel gemm_int8_dotprod, gemm_int4_dotprod, gemm_bf16_bf16;
+static const choice choices[] = {
+    {BF16, {NULL, &gemm_bf16_bf16, NULL, NULL}},
+    {DOTPROD, {NULL, NULL, &gemm_int8_dotprod, &gemm_int4_dotprod}},
+    {GENERIC, {&gemm_f32_generic, &gemm_bf16_generic, &gemm_int8_generic, &gemm_int4_generic}}};
 #else
 typedef enum { GENERIC, SETS } isa_set;
 static const char *const names[SETS] = {"generic"};
-static const choice choices[] = {{GENERIC, {&gemm_f32_generic, &gemm_bf16_generic, &gemm_int8_generic}}};
+static const choice choices[] = {
+    {GENERIC, {&gemm_f32_generic, &gemm_bf16_generic, &gemm_int8_generic, &gemm_int4_generic}}};
 #endif
 
 /* Returns 1 if MAR_ISA permits the set. */

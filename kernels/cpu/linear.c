@@ -1,6 +1,7 @@
 /* Linear layers. The result's columns are divided into blocks of weights, its rows into tiles. A row's bits do not
  * depend on the division (gemm/gemm.h), so it follows the numbers of rows and threads. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/int4.h"
 #include "kernels/int8.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ struct kern_linear {
     const gemm_kernel *kernel;
     int x_bf16;              /* x is bf16, else float */
     int out_size;            /* bytes of an element of y */
-    int words;               /* words of an operand row */
+    int words;               /* words of an operand row, or int4's groups */
     size_t row_bytes;        /* bytes from one operand row to the next */
     int copies;              /* 1: the operand is made of x: quantised, or padded to whole words */
     int blocks;              /* blocks of GEMM_COLS columns */
@@ -42,18 +43,22 @@ mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_er
 
 /* Rows of the weights on their way into a block: GEMM_COLS at a time. */
 typedef struct {
-    float *weight; /* [GEMM_COLS][in], or NULL: not needed */
-    int8_t *q;     /* likewise */
-    float *scale;  /* [GEMM_COLS] */
+    float *weight;    /* [GEMM_COLS][in], or NULL: not needed */
+    int8_t *q;        /* likewise */
+    float *scale;     /* [GEMM_COLS] */
+    uint8_t *codes;   /* [GEMM_COLS][in/2] int4, or NULL */
+    uint16_t *scales; /* [GEMM_COLS][in/32] */
 } staging;
 
 static mar_status make_staging(const kern_linear *l, const kern_linear_spec *spec, staging *s, mar_err *err)
 {
     const size_t n = (size_t)l->in * GEMM_COLS;
-    const int int8 = l->type == GEMM_INT8, read = spec->rows && !(int8 && spec->rows->read_int8);
+    const int int8 = l->type == GEMM_INT8, int4 = l->type == GEMM_INT4;
+    const int read = spec->rows && !(int8 && spec->rows->read_int8) && !(int4 && spec->rows->read_int4);
     if (read) s->weight = malloc(n * sizeof *s->weight);
     if (int8) s->q = malloc(n), s->scale = malloc(GEMM_COLS * sizeof *s->scale);
-    if ((s->weight || !read) && ((s->q && s->scale) || !int8)) return MAR_OK;
+    if (int4) s->codes = malloc(n / 2), s->scales = malloc(n / KERN_INT4_GROUP * sizeof *s->scales);
+    if ((s->weight || !read) && ((s->q && s->scale) || !int8) && ((s->codes && s->scales) || !int4)) return MAR_OK;
     return err_set(err, MAR_ENOMEM, "out of memory: %d x %d weights", GEMM_COLS, l->in);
 }
 
@@ -75,8 +80,14 @@ static mar_status pack_block(const kern_linear *l, const kern_linear_spec *spec,
         q = spec->quantised + at, scale = spec->scale + first;
     else if (l->type == GEMM_INT8 && status == MAR_OK)
         kern_int8_quantise(weight, cols, l->in, s->q, s->scale);
+    if (l->type == GEMM_INT4 && rows && rows->read_int4)
+        status = rows->read_int4(rows->user, first, cols, s->codes, s->scales, err);
+    else if (l->type == GEMM_INT4 && status == MAR_OK)
+        kern_int4_quantise(weight, cols, l->in, s->codes, s->scales);
     if (status != MAR_OK) return status;
-    if (l->type == GEMM_INT8)
+    if (l->type == GEMM_INT4)
+        gemm_pack_int4(s->codes, s->scales, cols, l->in, block);
+    else if (l->type == GEMM_INT8)
         gemm_pack_int8(q, scale, cols, l->in, words, l->kernel->wide, block);
     else
         gemm_pack(l->type, weight, cols, l->in, words, block);
@@ -98,6 +109,8 @@ static mar_status pack(const cpu_device *d, kern_linear *l, const kern_linear_sp
     free(s.weight);
     free(s.q);
     free(s.scale);
+    free(s.codes);
+    free(s.scales);
     return status;
 }
 
@@ -108,6 +121,7 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     if ((spec->flags & KERN_IN_F32) && !(spec->flags & KERN_OUT_F32))
         return err_set(err, MAR_EARG, "a linear layer with f32 input needs f32 output");
     const int int8 = d->base.int8 && spec->flags & KERN_LOW;
+    const int int4 = d->base.int4 && spec->flags & KERN_LOW && spec->in % KERN_INT4_GROUP == 0;
     if (int8 && spec->in > INT8_INPUTS)
         return err_set(err, MAR_EARG, "int8 layer of %d inputs: expected at most %d", spec->in, INT8_INPUTS);
     kern_linear *l = calloc(1, sizeof *l);
@@ -119,12 +133,14 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     l->activation = spec->activation;
     l->x_bf16 = d->bf16 && !(spec->flags & KERN_IN_F32);
     l->out_size = d->bf16 && !(spec->flags & KERN_OUT_F32) ? 2 : 4;
-    l->type = int8 ? GEMM_INT8 : l->x_bf16 ? GEMM_BF16 : GEMM_F32;
+    l->type = int8 ? GEMM_INT8 : int4 ? GEMM_INT4 : l->x_bf16 ? GEMM_BF16 : GEMM_F32;
     l->kernel = d->gemm[l->type];
     const int words = gemm_words(l->type, l->in, l->kernel->step);
-    l->words = l->type == GEMM_INT8 ? words : gemm_words(l->type, l->in, 1);
-    l->row_bytes = l->type == GEMM_INT8 ? gemm_int8_stride(words << l->kernel->wide) : 4 * (size_t)l->words;
-    l->copies = l->type == GEMM_INT8 || (l->type == GEMM_BF16 && l->in % 2);
+    l->words = int8 ? words : gemm_words(l->type, l->in, 1);
+    l->row_bytes = int8   ? gemm_int8_stride(words << l->kernel->wide)
+                   : int4 ? gemm_int4_stride(words)
+                          : 4 * (size_t)l->words;
+    l->copies = int8 || int4 || (l->type == GEMM_BF16 && l->in % 2);
     l->blocks = cpu_divide_up(l->out, GEMM_COLS);
     l->block_bytes = gemm_block_bytes(l->type, words);
     l->weight_bytes = 4 * (size_t)words * GEMM_COLS;
@@ -186,6 +202,9 @@ static void operand_body(void *arg, int first, int last, int thread)
     const size_t in = (size_t)l->in * (l->x_bf16 ? 2 : 4), width = (size_t)l->words * 4;
     char *row = (char *)c->q->operand + (size_t)first * l->row_bytes;
     (void)thread;
+    for (int r = first; l->type == GEMM_INT4 && r < last; r++, row += l->row_bytes)
+        l->kernel->operand(c->x + (size_t)r * in, l->x_bf16, l->in, row);
+    if (l->type == GEMM_INT4) return;
     if (l->type != GEMM_INT8) {
         for (int r = first; r < last; r++, row += l->row_bytes) {
             memcpy(row, c->x + (size_t)r * in, in);

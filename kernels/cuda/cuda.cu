@@ -562,10 +562,11 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     static const kern_discrete_ops discrete = make_discrete_table();
     static const kern_measure_ops measure = make_measure_table();
     *out = NULL;
-    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16)
+    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_INT4)
         return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32 or bf16", (int)dtype);
-    if (dtype == MAR_DTYPE_INT8)
-        return err_set(err, MAR_EARG, "--dtype int8: the CUDA backend computes in f32 or bf16");
+    if (dtype == MAR_DTYPE_INT8 || dtype == MAR_DTYPE_INT4)
+        return err_set(err, MAR_EARG, "--dtype %s: the CUDA backend computes in f32 or bf16",
+                       dtype == MAR_DTYPE_INT8 ? "int8" : "int4");
     if (dtype == MAR_DTYPE_F16) return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32 or bf16");
     cudaDeviceProp properties;
     mar_status status = check_device(device, &properties, err);

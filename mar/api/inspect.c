@@ -1,6 +1,8 @@
 /* mar_inspect: reports what a checkpoint contains and what keeps it from loading. mar_convert: rewrites a
  * checkpoint. */
+#include "kernels/int4.h"
 #include "kernels/int8.h"
+#include "mar/api/folder.h"
 #include "mar/api/kinds.h"
 #include "mar/api/source.h"
 
@@ -87,14 +89,15 @@ static const char *without_path(const char *message, const char *path)
     return strncmp(message, shown, n) == 0 ? message + n : message;
 }
 
-/* Checks that int8 weights have scales, and that both are in range. */
-static void check_int8(check *c, const wt_tensor *t)
+/* Checks that low-bit weights have scales, and that both are in range. */
+static void check_low(check *c, const wt_tensor *t)
 {
     wt_matrix m;
     mar_err reason = {0};
     const wt_tensor *scale = wt_scale_of(c->f, t);
     if (scale) c->expected[scale - wt_at(c->f, 0)] = 1;
-    if (c->status != MAR_OK) return;
+    if (t->dtype == WT_I4) check_finite(c, scale);
+    if (c->status != MAR_OK || t->dtype == WT_I4) return;
     const mar_status status = wt_load_matrix(c->f, t->name, (int)t->shape[0], (int)t->shape[1], 1, &m, &reason);
     wt_matrix_free(&m);
     if (status == MAR_EMODEL)
@@ -126,8 +129,8 @@ static void check_tensor(void *user, const char *name, int rank, const int64_t *
     if (t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0)
         add_line(c->report, problems, "tensor %s has shape %s, expected %s", name,
                  wt_shape_text(t, found, sizeof found), expected);
-    else if (t->dtype == WT_I8 && is_int8(c->report, name))
-        check_int8(c, t);
+    else if ((t->dtype == WT_I8 || t->dtype == WT_I4) && is_int8(c->report, name))
+        check_low(c, t);
     else if (!is_float(t->dtype))
         add_line(c->report, problems, "tensor %s has dtype %s, expected a floating-point type", name,
                  wt_dtype_name(t->dtype));
@@ -165,7 +168,7 @@ static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
 
 /* --- facts ---------------------------------------------------------------------------------------- */
 
-enum { DTYPES = WT_BOOL + 1, DTYPES_TEXT = 256 };
+enum { DTYPES = WT_I4 + 1, DTYPES_TEXT = 256 };
 
 /* Writes "16 F32, 76 BF16", or "F32" if all `count` tensors are, to text. Returns text. */
 static const char *dtypes_text(const int counts[DTYPES], int count, char text[DTYPES_TEXT])
@@ -195,14 +198,22 @@ static void add_fact(void *report, const char *line)
     add_line(r, &r->facts, "%s", line);
 }
 
-/* Adds the number of int8 matrices, if there are any. */
-static void add_int8(mar_report *r, const wt_file *f)
+/* Adds the numbers of int8 and int4 matrices, if there are any. */
+static void add_low(mar_report *r, const wt_file *f)
 {
-    int n = 0;
-    for (int i = 0; i < wt_count(f); i++) n += wt_scale_of(f, wt_at(f, i)) && is_int8(r, wt_at(f, i)->name);
-    r->configs.model.int8_weights = n > 0;
-    if (n)
-        add_line(r, &r->facts, "int8 weights: %d matrices with a scale for each output channel; use: --dtype int8", n);
+    int int8 = 0, int4 = 0;
+    for (int i = 0; i < wt_count(f); i++) {
+        const wt_tensor *t = wt_at(f, i);
+        if (!wt_scale_of(f, t) || !is_int8(r, t->name)) continue;
+        int8 += t->dtype == WT_I8;
+        int4 += t->dtype == WT_I4;
+    }
+    r->configs.model.int8_weights = int8 > 0;
+    if (int8)
+        add_line(r, &r->facts, "int8 weights: %d matrices with a scale for each output channel; use: --dtype int8",
+                 int8);
+    if (int4)
+        add_line(r, &r->facts, "int4 weights: %d matrices with a scale for each 32 of a row; use: --dtype int4", int4);
 }
 
 static void add_metadata(mar_report *r, const wt_file *f)
@@ -289,7 +300,7 @@ static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_rep
     mar_status status = classify(r, m, f, heads, err);
     add_dtypes(r, f);
     add_training(r, f);
-    if (r->kind) add_int8(r, f);
+    if (r->kind) add_low(r, f);
     if (r->kind) r->kind->facts(f, &r->configs, add_fact, r);
     add_metadata(r, f);
     if (status == MAR_OK && r->kind) status = check_file(r, f, err);
@@ -362,7 +373,7 @@ const char *mar_report_problem(const mar_report *r, int i)
 
 /* --- conversion ------------------------------------------------------------------------------------ */
 
-/* Returns the output type of a floating-point tensor that does not become int8. */
+/* Returns the output type of a floating-point tensor that does not become int8 or int4. */
 static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
 {
     switch (wanted) {
@@ -370,6 +381,7 @@ static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
         return WT_F32;
     case MAR_DTYPE_BF16:
     case MAR_DTYPE_INT8:
+    case MAR_DTYPE_INT4:
         return WT_BF16;
     case MAR_DTYPE_F16:
         return WT_F16;
@@ -409,7 +421,7 @@ static mar_status add_smoothing(conversion *c, const wt_tensor *t, mar_err *err)
 {
     smoothing *s = &c->smoothed[c->smoothed_count];
     char name[sizeof s->norm + 8];
-    if (!is_int8(c->report, t->name) || t->dtype == WT_I8 || !c->report->kind->norm_of) return MAR_OK;
+    if (!is_int8(c->report, t->name) || !is_float(t->dtype) || !c->report->kind->norm_of) return MAR_OK;
     if (!c->report->kind->norm_of(t->name, s->norm, sizeof s->norm)) return MAR_OK;
     snprintf(name, sizeof name, "%s.weight", s->norm);
     const wt_tensor *norm = wt_find(c->f, name);
@@ -446,23 +458,37 @@ static void put(conversion *c, const wt_tensor *t, wt_dtype dtype, wt_content co
     memcpy(o->shape, t->shape, sizeof t->shape);
     if (content == WT_SCALES) {
         o->name = wt_scale_name(t->name, c->names[c->count], sizeof *c->names);
-        o->rank = 1;
+        o->rank = dtype == WT_F32 ? 1 : 2;
+        o->shape[1] /= KERN_INT4_GROUP; /* of int4 */
     }
     c->count++;
 }
 
+/* Returns whether low-bit weights stay as they are. */
+static int keeps(const conversion *c, const wt_tensor *t)
+{
+    if (t->dtype != WT_I8 && t->dtype != WT_I4) return 0;
+    return c->dtype == MAR_DTYPE_AUTO || c->dtype == (t->dtype == WT_I8 ? MAR_DTYPE_INT8 : MAR_DTYPE_INT4);
+}
+
 static void put_tensor(conversion *c, const wt_tensor *t)
 {
-    const int keep = c->dtype == MAR_DTYPE_AUTO || c->dtype == MAR_DTYPE_INT8;
     const wt_dtype dtype = output_dtype(c->dtype, t->dtype);
+    const wt_tensor *matrix = wt_matrix_of(c->f, t);
+    const int covered = is_int8(c->report, t->name);
     if (is_harmless(c->report, c->f, t)) return;
-    if (t->dtype == WT_I8) {
-        put(c, t, keep ? WT_I8 : dtype, keep ? WT_COPIED : WT_DEQUANTISED);
-    } else if (wt_int8_of(c->f, t)) {
-        if (keep) put(c, t, t->dtype, WT_COPIED);
-    } else if (c->dtype == MAR_DTYPE_INT8 && is_int8(c->report, t->name)) {
+    if (keeps(c, matrix ? matrix : t)) {
+        put(c, t, t->dtype, WT_COPIED);
+    } else if (matrix) {
+        return;
+    } else if (c->dtype == MAR_DTYPE_INT8 && covered) {
         put(c, t, WT_I8, WT_QUANTISED);
         put(c, t, WT_F32, WT_SCALES);
+    } else if (c->dtype == MAR_DTYPE_INT4 && covered && t->shape[1] % KERN_INT4_GROUP == 0) {
+        put(c, t, WT_I4, WT_QUANTISED);
+        put(c, t, WT_BF16, WT_SCALES);
+    } else if (!is_float(t->dtype)) {
+        put(c, t, dtype, WT_DEQUANTISED);
     } else {
         put(c, t, dtype, WT_VALUES);
     }
@@ -491,8 +517,9 @@ static mar_status put_grammar(const wt_file *f, const mar_report *r, mar_metadat
     return status;
 }
 
+/* Writes the model to the file `out`. `shown` is its name, or its folder's, for the log. */
 static mar_status write_converted(const mar *library, const wt_file *f, const mar_report *r, const char *out,
-                                  mar_dtype dtype, mar_err *err)
+                                  const char *shown, mar_dtype dtype, mar_err *err)
 {
     const size_t most = 2 * (size_t)wt_count(f) + 1;
     mar_metadata m = {.count = 0};
@@ -512,8 +539,8 @@ static mar_status write_converted(const mar *library, const wt_file *f, const ma
     for (int i = 0; status == MAR_OK && i < wt_count(f); i++) put_tensor(&c, wt_at(f, i));
     if (status == MAR_OK)
         status = wt_save_safetensors(out, c.tensors, c.count, (const char *const(*)[2])m.pairs, m.count, err);
-    if (status == MAR_OK) log_written(library, out, &c);
     text_grammar_pairs_free(&grammar);
+    if (status == MAR_OK) log_written(library, shown, &c);
     for (int i = 0; i < c.smoothed_count; i++) free(c.smoothed[i].factor);
     free(c.smoothed);
     free(c.tensors);
@@ -521,13 +548,34 @@ static mar_status write_converted(const mar *library, const wt_file *f, const ma
     return status;
 }
 
-/* Returns MAR_EARG for dtype int8 and a file whose kind has no int8 weights. */
+/* Returns MAR_EARG for dtype int8 or int4 and a file whose kind has no such weights. */
 static mar_status check_dtype(const wt_file *f, const mar_report *r, mar_dtype dtype, mar_err *err)
 {
-    if (dtype != MAR_DTYPE_INT8 || !r->kind || r->kind->is_int8) return MAR_OK;
-    return err_set(err, MAR_EARG,
-                   "--dtype int8: %s is %s %s, expected a model, whose transformer's matrices become int8", wt_path(f),
-                   r->kind->article, r->kind->name);
+    const char *name = dtype == MAR_DTYPE_INT8 ? "int8" : "int4";
+    if ((dtype != MAR_DTYPE_INT8 && dtype != MAR_DTYPE_INT4) || !r->kind || r->kind->is_int8) return MAR_OK;
+    return err_set(err, MAR_EARG, "--dtype %s: %s is %s %s, expected a model, whose transformer's matrices become %s",
+                   name, wt_path(f), r->kind->article, r->kind->name, name);
+}
+
+/* Returns whether the output is a folder: of one that has a tokenizer and a configuration, unless `out` names a file.
+ */
+static int makes_folder(const mar_report *r, const char *in, const char *out)
+{
+    const size_t n = strlen(out), end = strlen(".safetensors");
+    return r->kind->is_folder && wt_is_folder(in) && !(n >= end && strcmp(out + n - end, ".safetensors") == 0);
+}
+
+static mar_status write_output(const mar *library, const wt_file *f, const mar_report *r, const char *in,
+                               const char *out, mar_dtype dtype, mar_err *err)
+{
+    mar_folder_writer w;
+    if (!makes_folder(r, in, out)) return write_converted(library, f, r, out, out, dtype, err);
+    mar_status status = mar_folder_open(out, &w, err);
+    if (status != MAR_OK) return status;
+    status = write_converted(library, f, r, w.model, out, dtype, err);
+    if (status == MAR_OK) status = mar_folder_commit(&w, in, err);
+    if (status != MAR_OK) mar_folder_discard(&w);
+    return status;
 }
 
 mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype, int heads)
@@ -538,9 +586,9 @@ mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype,
     mar_status status = mar_check_handle(m, &err);
     if (status == MAR_OK) status = mar_check_given(in, "in", &err);
     if (status == MAR_OK) status = mar_check_given(out, "out", &err);
-    if (status == MAR_OK && ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_F16))
-        status = err_set(&err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8 or f16, which are %d to %d",
-                         (int)dtype, MAR_DTYPE_AUTO, MAR_DTYPE_F16);
+    if (status == MAR_OK && ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_INT4))
+        status = err_set(&err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8, f16 or int4, which are %d to %d",
+                         (int)dtype, MAR_DTYPE_AUTO, MAR_DTYPE_INT4);
     if (status == MAR_OK) status = mar_open_checkpoint(in, 0, m->weights, &f, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     status = make_report(m, f, heads, &r, &err);
@@ -548,7 +596,7 @@ mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype,
         status = err_set(&err, MAR_EMODEL, "%s: %s%s", in, r->problems.text[0],
                          r->problems.count > 1 ? " (and more: see mar inspect)" : "");
     if (status == MAR_OK) status = check_dtype(f, r, dtype, &err);
-    if (status == MAR_OK) status = write_converted(m, f, r, out, dtype, &err);
+    if (status == MAR_OK) status = write_output(m, f, r, in, out, dtype, &err);
     mar_report_free(r);
     wt_close(f);
     return mar_result(m, status, &err);

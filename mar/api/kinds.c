@@ -59,7 +59,7 @@ static long sum_parameters(const wt_file *f, const char *const *prefixes)
 {
     long sum = 0;
     for (int i = 0; i < wt_count(f); i++)
-        if (begins_with_any(wt_at(f, i)->name, prefixes) && !wt_int8_of(f, wt_at(f, i)))
+        if (begins_with_any(wt_at(f, i)->name, prefixes) && !wt_matrix_of(f, wt_at(f, i)))
             sum += (long)wt_at(f, i)->count;
     return sum;
 }
@@ -562,6 +562,7 @@ static const mar_file_kind kinds[] = {
      .put = put_spherear},
     {.kind = MAR_KIND_DECODER,
      .name = "decoder that writes images among text",
+     .is_folder = 1,
      .article = "a",
      .lacks = "no model.embed_tokens.weight",
      .recognise = gpt_config_recognise_decoder,
@@ -665,6 +666,7 @@ static const mar_file_kind kinds[] = {
      .name = "T5 encoder",
      .article = "a",
      .lacks = "no encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+     .is_folder = 1,
      .recognise = t5_config_recognise,
      .derive = derive_t5,
      .tensors = visit_t5,
@@ -712,11 +714,11 @@ mar_status mar_check_kind(const wt_file *f, unsigned wanted, const char *expecte
                    k->for_kinds & wanted ? k->instead : expected);
 }
 
-int mar_has_int8(const wt_file *f)
+int mar_has_low(const wt_file *f, wt_dtype dtype)
 {
     const mar_file_kind *kind = mar_kind_of(f);
     for (int i = 0; kind && kind->is_int8 && i < wt_count(f); i++)
-        if (wt_at(f, i)->dtype == WT_I8 && kind->is_int8(wt_at(f, i)->name)) return 1;
+        if (wt_at(f, i)->dtype == dtype && kind->is_int8(wt_at(f, i)->name)) return 1;
     return 0;
 }
 

@@ -47,6 +47,7 @@ typedef struct {
     int has_heads;       /* 1: the caller's heads have an effect */
     int has_seq_len;     /* 1: the handle's seq_len has an effect */
     int has_patch_size;  /* 1: the handle's patch_size has an effect */
+    int is_folder;       /* 1: mar_convert of a folder makes one, with configuration and tokenizer */
     int takes_ema;       /* 1: of several sets of weights its release takes `ema` first, not `model` */
     int (*recognise)(const wt_file *f);
     /* Derives the configuration for models of the handle. Returns MAR_EARG for impossible heads. */
@@ -80,8 +81,8 @@ mar_status mar_check_heads(const wt_file *f, int heads, mar_err *err);
  * post_quant_conv.weight)". Returns text. */
 const char *mar_kinds_lack(unsigned wanted, char *text, size_t size);
 
-/* Returns whether any matrices are int8 in the file. */
-int mar_has_int8(const wt_file *f);
+/* Returns 1 if a matrix that int8 covers is stored as this type, WT_I8 or WT_I4. */
+int mar_has_low(const wt_file *f, wt_dtype dtype);
 
 /* Writes to text the set of weights and the prefix removed from names: " of model_ema, names without module.". Writes
  * "" if there is neither. */

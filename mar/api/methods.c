@@ -132,8 +132,8 @@ static void add_accel(const mar_accel *accel, const mar_accel_method *m)
     count++;
 }
 
-/* Adds dtype int8, an option of the handle for tokens of either kind. */
-static void add_int8(void)
+/* Adds dtypes int8 and int4, options of the handle for tokens of either kind. */
+static void add_low(void)
 {
     mar_method_info *info = &infos[count++];
     *info = (mar_method_info){
@@ -149,6 +149,18 @@ static void add_int8(void)
         .models = "MAR, SphereAR, LlamaGen"};
     for (int i = 0; i < mar_option_count(); i++)
         if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_option(info, mar_option_get(i));
+    if (count == METHODS_MAX) return;
+    info = &infos[count++];
+    *info = (mar_method_info){
+        .size = sizeof *info,
+        .name = "int4",
+        .kind = "shortcut",
+        .option = "--dtype int4",
+        .tokens = "continuous, discrete",
+        .guarantee = "none: quantising the transformer's blocks moves the distribution, more than int8 does",
+        .source = "group-wise quantisation, Dettmers and Zettlemoyer 2023 (arXiv:2212.09720) section 2",
+        .summary = "multiplies int4 weights by int8 activations on a CPU, with a scale for each 32 numbers of a row",
+        .models = "MAR, SphereAR, LlamaGen"};
 }
 
 static void fill(void)
@@ -158,7 +170,7 @@ static void fill(void)
     for (const mar_accel *const *accel = mar_accels(); *accel; accel++)
         for (const mar_accel_method *m = (*accel)->methods; m && m->name && count < METHODS_MAX; m++)
             add_accel(*accel, m);
-    if (count < METHODS_MAX) add_int8();
+    if (count < METHODS_MAX) add_low();
 }
 
 int mar_method_count(void)

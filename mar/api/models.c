@@ -43,7 +43,7 @@ static mar_status load(mar *m, wt_file *file, const mar_source *source, mar_mode
     }
     if (status != MAR_OK) return status;
     (*out)->engine = engine;
-    (*out)->config.int8_weights = mar_has_int8(file);
+    (*out)->config.int8_weights = mar_has_low(file, WT_I8);
     (*out)->references = 1;
     mar_retain(m);
     return MAR_OK;
@@ -58,6 +58,8 @@ static void log_loaded(const mar *m, const mar_model *model, const wt_file *file
             model->config.parameters, weights, seconds, how,
             model->config.int8_weights && !m->device->int8
                 ? "; its int8 weights are restored, where --dtype int8 would multiply them as they are"
+            : mar_has_low(file, WT_I4) && !m->device->int4
+                ? "; its int4 weights are restored, where --dtype int4 would multiply them as they are"
                 : "");
 }
 

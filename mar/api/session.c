@@ -116,7 +116,7 @@ static mar_status allocate(mar_session *s, mar_err *err)
     return MAR_OK;
 }
 
-/* Writes the engine's guarantee. int8 changes the distribution, so that exact methods keep that of the int8 model. */
+/* Writes the engine's guarantee. int8 and int4 change the distribution: exact methods keep that of the int8 model. */
 static void write_guarantee(mar_session *s)
 {
     static const char approximate[] = "approximate: ";
@@ -125,12 +125,13 @@ static void write_guarantee(mar_session *s)
     const char *text = engine->guarantee(s->engine_state);
     const size_t n = sizeof approximate - 1;
     if (!*text) mar_accels_describe(engine->params(s->engine_state), of_ways, sizeof of_ways), text = of_ways;
-    if (!s->k->device->int8)
+    const char *low = s->k->device->int8 ? "int8" : "int4";
+    if (!s->k->device->int8 && !s->k->device->int4)
         snprintf(s->guarantee, sizeof s->guarantee, "%s", text);
     else if (strncmp(text, approximate, n) == 0)
-        snprintf(s->guarantee, sizeof s->guarantee, "%sint8, %s", approximate, text + n);
+        snprintf(s->guarantee, sizeof s->guarantee, "%s%s, %s", approximate, low, text + n);
     else
-        snprintf(s->guarantee, sizeof s->guarantee, "%sint8", approximate);
+        snprintf(s->guarantee, sizeof s->guarantee, "%s%s", approximate, low);
 }
 
 /* Creates the engine's state and the decoder on the session's queue. */

@@ -63,7 +63,7 @@ static mar_text_config config_of(const mar_text *t, const wt_file *f)
                              .hidden = l->hidden,
                              .vocabulary = c->vocabulary,
                              .family = "t5",
-                             .int8_weights = mar_has_int8(f)};
+                             .int8_weights = mar_has_low(f, WT_I8)};
 }
 
 static mar_status load(mar_text *t, wt_file *f, const mar_source *source, mar_err *err)

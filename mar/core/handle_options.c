@@ -4,10 +4,12 @@
 #include "mar/core/params.h"
 #include "mar/core/sized.h"
 
-static const char *const automatic[] = {"auto", NULL};                     /* 0 */
-static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", NULL}; /* mar_dtype, of arithmetic */
-static const char *const weights[] = {"auto", "ema", "model", NULL};       /* mar_weights */
-static const char *const backends[] = {"auto", "cpu", "cuda", NULL};       /* mar_backend */
+static const char *const automatic[] = {"auto", NULL}; /* 0 */
+/* mar_dtype, of arithmetic: of all products, and of heads. Nothing computes in f16, a number without a name here. */
+static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", "", "int4", NULL};
+static const char *const head_dtypes[] = {"auto", "f32", "bf16", "int8", NULL};
+static const char *const weights[] = {"auto", "ema", "model", NULL}; /* mar_weights */
+static const char *const backends[] = {"auto", "cpu", "cuda", NULL}; /* mar_backend */
 
 #define FIELD(name) #name, .size = sizeof(mar_param), .offset = offsetof(mar_options, name)
 static const mar_param rows[] = {
@@ -28,8 +30,9 @@ static const mar_param rows[] = {
      .choices = dtypes,
      .help =
          "arithmetic of matrix products; auto: bf16 where it is fast\n"
-         "auto is bf16 on a GPU and on processors with instructions for it. int8 needs a CPU and is approximate: the "
-         "blocks of the transformer and of the head compute in int8, the rest as with auto."},
+         "auto is bf16 on a GPU and on processors with instructions for it. int8 and int4 need a CPU and are "
+         "approximate. With int8 the blocks of the transformer and of the head compute in int8, the rest as with auto. "
+         "With int4 the blocks of the transformer have 4-bit weights."},
     {.name = FIELD(threads),
      .group = "Machine",
      .type = MAR_TYPE_INT,
@@ -41,7 +44,7 @@ static const mar_param rows[] = {
     {.name = FIELD(head_dtype),
      .group = "Machine",
      .type = MAR_TYPE_CHOICE,
-     .choices = dtypes,
+     .choices = head_dtypes,
      .help = "arithmetic of the diffusion head; auto: f32 with spec path\n"
              "auto is f32 with the criterion path, else as dtype. That criterion compares two evaluations of the "
              "head, and rounding in bf16 alone rejects many drafts. In the library auto is always as dtype."},

@@ -33,7 +33,7 @@ size_t mar_param_size(const mar_param *o)
 int mar_param_choice(const mar_param *o, const char *text)
 {
     for (int i = 0; o->choices && o->choices[i]; i++)
-        if (strcmp(text, o->choices[i]) == 0) return i;
+        if (*text && strcmp(text, o->choices[i]) == 0) return i;
     return -1;
 }
 
@@ -56,6 +56,7 @@ static void list_choices(const mar_param *o, char *text, size_t size)
     size_t used = 0;
     for (int i = 0; o->choices && o->choices[i] && used < size; i++) {
         const char *between = i == 0 ? "" : o->choices[i + 1] || is_open(o) ? ", " : " or ";
+        if (!*o->choices[i]) continue; /* a number without a name */
         used += (size_t)snprintf(text + used, size - used, "%s%s", between, o->choices[i]);
     }
 }
@@ -213,7 +214,7 @@ static int in_range(const mar_param *o, const void *fields)
         return v >= (float)o->min && v <= (float)o->max;
     }
     case MAR_TYPE_CHOICE:
-        return *(const int *)field >= 0 && *(const int *)field < choice_count(o);
+        return *(const int *)field >= 0 && *(const int *)field < choice_count(o) && *o->choices[*(const int *)field];
     case MAR_TYPE_NAME:
         return !*(const char *const *)field || mar_param_choice(o, *(const char *const *)field) >= 0;
     default:

@@ -166,7 +166,7 @@ static void options(void **state)
         {"fidelity --versus --model absent.pth --against -o x.png",
          "mar: x.png: ", "expected a name ending in .html\n"},
         {"convert only_one", "mar: OUT.safetensors is missing", "mar convert --help"},
-        {"convert demo out.safetensors --dtype f64", "--dtype f64: ", "auto, f32, bf16, int8 or f16\n"},
+        {"convert demo out.safetensors --dtype f64", "--dtype f64: ", "auto, f32, bf16, int8, f16 or int4\n"},
         {"convert demo-vae out.safetensors --dtype int8", "mar: --dtype int8: demo-vae is a KL autoencoder",
          ", expected a model, whose transformer's matrices become int8\n"},
         {"bench --frobnicate", "--frobnicate: unknown option", "mar bench --help"},

@@ -185,7 +185,8 @@ TEST_CASE(refuses)
     assert_string_equal(mar_error(m),
                         "demo-vae: is an image decoder (KL autoencoder), expected a MAR, SphereAR or LlamaGen model");
     assert_int_equal(mar_vae_load(m, "demo-draft", &vae), MAR_EMODEL);
-    assert_string_equal(mar_error(m), "demo-draft: is a MAR model, expected an image decoder (KL, VQ or ViT autoencoder)");
+    assert_string_equal(mar_error(m),
+                        "demo-draft: is a MAR model, expected an image decoder (KL, VQ or ViT autoencoder)");
     assert_int_equal(mar_vae_load(m, small, &vae), MAR_EMODEL);
     assert_non_null(strstr(mar_error(m), ": is a MAR model, expected an image decoder"));
     assert_true(model == NULL && vae == NULL);

@@ -684,7 +684,7 @@ HOSTILE(mar_open)
         }
     const mar_options half = {.size = sizeof half, .dtype = MAR_DTYPE_F16, .backend = MAR_BACKEND_CPU};
     const mar_status status = mar_open(&half, &m);
-    refused(status, m, "expected auto, f32, bf16 or int8");
+    refused(status, m, "expected auto, f32, bf16, int8 or int4");
     mar_close(m);
 }
 
@@ -1211,7 +1211,7 @@ HOSTILE(mar_convert)
     refused(mar_convert(host.failed, "demo", out, MAR_DTYPE_AUTO, 0), host.failed, "not opened: --threads -1");
     for (int i = 0; i < OUT_OF_RANGE; i++) {
         char what[64];
-        snprintf(what, sizeof what, "--dtype %d: expected auto, f32, bf16, int8 or f16", out_of_range[i]);
+        snprintf(what, sizeof what, "--dtype %d: expected auto, f32, bf16, int8, f16 or int4", out_of_range[i]);
         refused(mar_convert(host.d.m, "demo", out, (mar_dtype)out_of_range[i], 0), host.d.m, what);
         refused(mar_convert(host.d.m, "demo", out, MAR_DTYPE_AUTO, out_of_range[i]), host.d.m, "head");
     }

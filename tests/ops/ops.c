@@ -484,7 +484,7 @@ static int open_queues(const ops_entry *e, mar_dtype dtype, tested *q)
     static const int threads[] = {2, 1, 3, 8};
     int n = 0;
     if (ops_on_cuda()) {
-        q[0] = (tested){dtype == MAR_DTYPE_INT8 ? NULL : open_cuda(dtype), 0};
+        q[0] = (tested){dtype >= MAR_DTYPE_INT8 ? NULL : open_cuda(dtype), 0};
         return q[0].k != NULL;
     }
     for (int isa = 0; isa < (e->flags & OPS_NOT_ISAS ? 1 : ISAS); isa++) {
@@ -548,11 +548,12 @@ static void test_entry(void **state)
 {
     const ops_entry *e = *state;
     int tests = 0;
-    for (int dtype = 0; dtype < 3; dtype++) {
-        static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8};
+    for (int dtype = 0; dtype < 4; dtype++) {
+        static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8, MAR_DTYPE_INT4};
         tested q[QUEUES];
         if (ops_on_cuda() && ops_scale() == 1 && e->flags & (ops_brief() ? OPS_LARGE | OPS_LONG : OPS_LARGE)) continue;
         if ((dtypes[dtype] == MAR_DTYPE_INT8) != ((e->flags & OPS_INT8) != 0)) continue;
+        if ((dtypes[dtype] == MAR_DTYPE_INT4) != ((e->flags & OPS_INT4) != 0)) continue;
         const int queues = open_queues(e, dtypes[dtype], q);
         for (int i = 0; i < e->count && queues > 0; i++, tests++) test_case(e, i, q, queues);
         for (int i = 0; i < queues; i++) close_queue(q[i].k);

@@ -61,6 +61,7 @@ enum {
     OPS_INT8 = 8,         /* runs only on a CPU with int8 */
     OPS_LARGE = 32,       /* takes too long on the host's emulated GPU */
     OPS_LONG = 64,        /* takes too long there in the change lane */
+    OPS_INT4 = 256,       /* runs only on a CPU with int4 */
     OPS_NOT_ISAS = 128,   /* the same source for all instruction sets: one is enough */
 };
 

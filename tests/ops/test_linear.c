@@ -1,4 +1,5 @@
 /* Linear layers: products in f32, bf16 and int8 with every activation, into rows of any stride, stored or added. */
+#include "kernels/int4.h"
 #include "kernels/int8.h"
 #include "tests/ops/ops.h"
 
@@ -53,6 +54,8 @@ typedef struct {
     const float *weight, *bias;
     int8_t *quantised; /* replaces the weight unless NULL, with `scale` */
     float *scale;
+    uint8_t *codes; /* replaces the weight unless NULL, with `scales`: int4 */
+    uint16_t *scales;
     int in, next; /* inputs; next row to be read */
     int reads;    /* pieces to read before one fails; 0: none fails */
 } layer;
@@ -149,11 +152,20 @@ static void check_gelu(const ops_call *c, double *const *got)
 
 static const int gelus[][8] = {{16, 16, 16, KERN_GELU, 0, 0, 1, 0}};
 
+static mar_status read_int4(void *user, int first, int n, uint8_t *q, uint16_t *scale, mar_err *err)
+{
+    layer *l = user;
+    const size_t at = (size_t)first * (size_t)l->in, count = (size_t)n * (size_t)l->in;
+    memcpy(q, l->codes + at / 2, count / 2);
+    memcpy(scale, l->scales + at / KERN_INT4_GROUP, count / KERN_INT4_GROUP * sizeof *scale);
+    return next_rows(l, first, n, err);
+}
+
 /* Every second case has its weights read by rows. */
 static void *prepare_layer(kern_queue *k, const ops_call *c)
 {
     layer *l = c->data;
-    const kern_linear_rows rows = {read_rows, l->quantised ? read_int8 : NULL, l};
+    const kern_linear_rows rows = {read_rows, l->quantised ? read_int8 : NULL, l->codes ? read_int4 : NULL, l};
     const int by_rows = c->index % 2;
     const kern_linear_spec spec = {.out = c->n[OUT],
                                    .in = c->n[IN],
@@ -248,6 +260,70 @@ static void build_int8(ops_call *c)
 
 static const int int8_layers[INT8_CASES][8];
 
+/* --- int4 --------------------------------------------------------------------------------------------------------- */
+
+enum { INT4_EXTREME = 20, INT4_GIVEN, INT4_CASES };
+
+/* Writes the integers and the scale of a group of x. Returns 0 for a group with a non-finite number. */
+static int quantise_group(const double *x, int q[KERN_INT4_GROUP], float *scale)
+{
+    float most = 0;
+    int finite = 1;
+    for (int i = 0; i < KERN_INT4_GROUP; i++) most = fmaxf(most, fabsf((float)x[i])), finite &= isfinite(x[i]) != 0;
+    const float factor = 127.0f / most;
+    *scale = most / 127.0f;
+    for (int i = 0; i < KERN_INT4_GROUP; i++) {
+        const volatile float product = (float)x[i] * factor; /* rounded before it is made whole */
+        q[i] = finite && most > 0 ? (int)nearbyintf(product) : 0;
+    }
+    return finite;
+}
+
+/* Computes products of int4 weights with x in int8, both in groups. Sums of groups are exact; f32 rounds their sum. */
+static void build_int4(ops_call *c)
+{
+    static const int flags[] = {F32, F32, ADD, 0};
+    c->n[ROWS] = 1 + (c->index * 7) % 70, c->n[IN] = KERN_INT4_GROUP * (1 + (int)(ops_word(c) % 20));
+    c->n[OUT] = 4 + (int)(ops_word(c) % 300), c->n[GAP] = c->index % 2 * 16;
+    c->n[FLAGS] = flags[c->index % 4] | KERN_LOW;
+    c->n[ACTIVATION] = c->index % 4 ? (int)(ops_word(c) % 4) : KERN_LINEAR;
+    if (c->index == INT4_EXTREME) c->n[ROWS] = 9;
+    if (c->n[FLAGS] & KERN_OUT_ADD) c->n[ACTIVATION] = KERN_LINEAR;
+    double *x = build_arrays(c, 0.02);
+    layer *l = c->data;
+    const int in = c->n[IN], out = c->n[OUT], rows = c->rows, groups = in / KERN_INT4_GROUP;
+    float *w = (float *)(uintptr_t)l->weight, *restored = ops_host(c, (size_t)(in * out) * sizeof *restored);
+    uint8_t *codes = ops_host(c, (size_t)(in * out / 2));
+    uint16_t *scales = ops_host(c, (size_t)(out * groups) * sizeof *scales);
+    ops_array *y = ops_last(c);
+    for (int i = 0; i < rows * in; i++) x[i] = uneven(x[i], ops_word(c));
+    if (c->index == INT4_EXTREME) make_extreme(c, x, w);
+    kern_int4_quantise(w, out, in, codes, scales);
+    kern_int4_restore(codes, scales, out, in, restored);
+    if (c->index == INT4_GIVEN) l->codes = codes, l->scales = scales;
+    y->allowed = c->n[FLAGS] & KERN_OUT_F32 ? 2e-6 : 4e-3;
+    for (int r = 0; r < rows; r++)
+        for (int o = 0; o < out; o++) {
+            const int at = r * (out + c->n[GAP]) + o;
+            double sum = (double)l->bias[o];
+            for (int g = 0; g < groups; g++) {
+                int q[KERN_INT4_GROUP];
+                float scale;
+                double products = 0;
+                const float *weight = restored + (size_t)o * (size_t)in + g * KERN_INT4_GROUP;
+                if (!quantise_group(x + r * in + g * KERN_INT4_GROUP, q, &scale)) sum = NAN;
+                for (int i = 0; i < KERN_INT4_GROUP; i++) products += q[i] * (double)weight[i];
+                sum += (double)scale * products;
+            }
+            y->want[at] = activate(sum, c->n[ACTIVATION]) + (c->n[FLAGS] & KERN_OUT_ADD ? y->x[at] : 0);
+        }
+}
+
+static const int int4_layers[INT4_CASES][8];
+
+/* A device without int4 for this width computes as without KERN_LOW. */
+static const int int4_odd[][8] = {{13, 48, 48, KERN_LINEAR, F32 | KERN_LOW, 0, 0, 0}};
+
 static const ops_entry table[] = {
     {"linear", "rows in out activation flags gap no_bias offset", OPS_CASES(layers), OPS_ALONE_ON_CPU, build_layer,
      run_layer, prepare_layer, release_layer, NULL},
@@ -255,6 +331,10 @@ static const ops_entry table[] = {
      build_layer, run_layer, prepare_layer, release_layer, NULL},
     {"linear, GELU", "rows in out", OPS_CASES(gelus), OPS_ALONE_ON_CPU, build_gelu, run_layer, prepare_layer,
      release_layer, check_gelu},
+    {"linear, int4", "(none)", OPS_CASES(int4_layers), OPS_ALONE | OPS_INT4, build_int4, run_layer, prepare_layer,
+     release_layer, NULL},
+    {"linear, no int4", "rows in out activation flags", OPS_CASES(int4_odd), OPS_ALONE | OPS_INT4, build_layer,
+     run_layer, prepare_layer, release_layer, NULL},
     {"linear, int8", "(none)", OPS_CASES(int8_layers), OPS_ALONE | OPS_INT8, build_int8, run_layer, prepare_layer,
      release_layer, NULL},
 };
@@ -292,7 +372,7 @@ static void rows_that_cannot_be_read(void **state)
             kern_queue *k = ops_open((mar_dtype)dtype);
             if (!k) continue;
             layer l = {.weight = w, .quantised = q, .scale = scale, .in = MANY, .reads = reads};
-            const kern_linear_rows rows = {read_rows, read_int8, &l};
+            const kern_linear_rows rows = {read_rows, read_int8, read_int4, &l};
             const kern_linear_spec spec = {.out = SOME, .in = MANY, .flags = KERN_LOW, .rows = &rows};
             kern_linear *made = NULL;
             mar_err err = {0};

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { DIM = T5_DIM, TOKENS = 24, PROMPTS = 4, DISTANCE = 400 };
 
@@ -62,6 +64,11 @@ TEST_CASE(features_in_bf16)
 TEST_CASE(features_in_int8)
 {
     check_features(T5_FOLDER, MAR_DTYPE_INT8, 3e-2);
+}
+
+TEST_CASE(features_in_int4)
+{
+    check_features(T5_FOLDER, MAR_DTYPE_INT4, 0.25);
 }
 
 /* --- an error while loading --------------------------------------------------------------------------------------- */
@@ -336,8 +343,9 @@ static void check_converted(const char *from, mar_dtype file, mar_dtype device, 
     assert_library(m, mar_convert(m, from, path, file, 0));
     copy_to(folder, T5_FOLDER "/spiece.model", "spiece.model");
     wt_file *f = open_weights(path);
-    const int norms = 2 * 2 + 1, matrices = 2 * 7;
-    assert_int_equal(wt_count(f), 2 + norms + matrices * (file == MAR_DTYPE_INT8 ? 2 : 1));
+    const int norms = 2 * 2 + 1, matrices = 2 * 7, groups = 2 * 5; /* groups: of a width that int4 takes */
+    const int scales = file == MAR_DTYPE_INT8 ? matrices : file == MAR_DTYPE_INT4 ? groups : 0;
+    assert_int_equal(wt_count(f), 2 + norms + matrices + scales);
     assert_string_equal(wt_metadata(f, "mar.kind"), "t5");
     assert_string_equal(wt_metadata(f, "mar.eps"), "9.99999997e-07");
     wt_close(f);
@@ -362,6 +370,34 @@ TEST_CASE(converted)
     check_converted(T5_FOLDER, MAR_DTYPE_BF16, MAR_DTYPE_F32, 1e-2);
     check_converted(T5_FOLDER, MAR_DTYPE_INT8, MAR_DTYPE_F32, 3e-2);
     check_converted(T5_FOLDER, MAR_DTYPE_INT8, MAR_DTYPE_INT8, 3e-2);
+    check_converted(T5_FOLDER, MAR_DTYPE_INT4, MAR_DTYPE_F32, 0.25);
+    check_converted(T5_FOLDER, MAR_DTYPE_INT4, MAR_DTYPE_INT4, 0.25);
+}
+
+/* Checks that a folder becomes one with configuration and tokenizer, or nothing. */
+TEST_CASE(converted_to_a_folder)
+{
+    char *dir = test_directory(), from[600], to[600], name[700];
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_text *t;
+    snprintf(from, sizeof from, "%s/from", dir), snprintf(to, sizeof to, "%s/to/", dir);
+    assert_library(m, mar_convert(m, T5_FOLDER, from, MAR_DTYPE_INT8, 0)); /* one that can be damaged */
+    snprintf(name, sizeof name, "%s/config.json", from);
+    assert_int_equal(access(name, F_OK), 0);
+    assert_library(m, mar_convert(m, from, to, MAR_DTYPE_INT4, 0));
+    assert_library(m, mar_text_load(m, to, &t));
+    mar_text_free(t);
+    assert_int_equal(mar_convert(m, from, to, MAR_DTYPE_F32, 0), MAR_EIO);
+    assert_says(mar_error(m), "exists, expected a new folder, an empty one or a name ending in .safetensors");
+    snprintf(name, sizeof name, "%s/tokenizer.json", from);
+    assert_int_equal(mkdir(name, 0777), 0); /* cannot be copied */
+    snprintf(to, sizeof to, "%s/none", dir);
+    assert_int_equal(mar_convert(m, from, to, MAR_DTYPE_F32, 0), MAR_EIO);
+    assert_says(mar_error(m), "tokenizer.json");
+    assert_int_equal(access(to, F_OK), -1);
+    snprintf(name, sizeof name, "%s.partial-%ld", to, (long)getpid());
+    assert_int_equal(access(name, F_OK), -1);
+    mar_close(m);
 }
 
 /* --- other folders ------------------------------------------------------------------------------------------------ */

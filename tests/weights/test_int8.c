@@ -101,8 +101,8 @@ TEST_CASE(written_and_read_back)
         wt_file *f = write_int8(&x);
         assert_true(wt_is_int8(f, "w") && !wt_is_int8(f, "w_scale") && !wt_is_int8(x.source, "w"));
         assert_ptr_equal(wt_scale_of(f, wt_find(f, "w")), wt_find(f, "w_scale"));
-        assert_ptr_equal(wt_int8_of(f, wt_find(f, "w_scale")), wt_find(f, "w"));
-        assert_null(wt_int8_of(f, wt_find(f, "w")));
+        assert_ptr_equal(wt_matrix_of(f, wt_find(f, "w_scale")), wt_find(f, "w"));
+        assert_null(wt_matrix_of(f, wt_find(f, "w")));
         assert_ok(wt_load_matrix(f, "w", x.out, x.in, 1, &m, &err), &err);
         assert_null(m.weight);
         assert_memory_equal(m.quantised, x.q, n);
@@ -156,7 +156,7 @@ TEST_CASE(bad_outputs)
     } cases[] = {
         {{"w", WT_I8, 2, {3, 4}, x.source, w, WT_VALUES, NULL}, "cannot be written as I8 from F32"},
         {{"w", WT_BF16, 2, {3, 4}, x.source, w, WT_QUANTISED, NULL}, "cannot be written as BF16 from F32"},
-        {{"w", WT_I8, 2, {3, 4}, f, q, WT_QUANTISED, NULL}, "cannot be written as I8 from I8"},
+        {{"w", WT_I4, 2, {3, 4}, x.source, w, WT_QUANTISED, NULL}, "cannot be written as I4 from F32"},
         {{"w", WT_I8, 1, {3}, f, scale, WT_QUANTISED, NULL}, "cannot be written as I8 from F32"},
         {{"w", WT_BF16, 1, {3}, x.source, w, WT_SCALES, NULL}, "cannot be written as BF16 from F32"},
         {{"w", WT_F32, 1, {4}, x.source, w, WT_SCALES, NULL}, "has 3 values, its new shape 4"},

@@ -36,7 +36,8 @@ static const char *word_of(const option_set *set, const mar_param *p, int i)
 static int put_words(const option_set *set, const mar_param *p)
 {
     int i = 0;
-    for (const char *word; (word = word_of(set, p, i)); i++) printf("%s%s", i ? " " : "", word);
+    for (const char *word; (word = word_of(set, p, i)); i++)
+        if (*word) printf("%s%s", i ? " " : "", word);
     return i;
 }
 

@@ -1,24 +1,29 @@
-/* Matrix products of the CPU backend: y = activation(x w + bias), in f32, bf16 or int8, for any number of rows.
+/* Matrix products of the CPU backend: y = activation(x w + bias), in f32, bf16, int8 or int4, for any number of rows.
  *
  * A word is the 4 bytes of a row that an instruction multiplies at a time: one float, two bf16 or four int8. Weights
  * are packed in blocks of GEMM_COLS columns, word by word: [words][GEMM_COLS] words. A micro-kernel exists for each
  * type and instruction set. It adds word after word to a row's sums, in the same order for any number of rows. So the
  * bits of a row depend on that row only. They may differ between instruction sets; in int8 the sums are exact
- * everywhere. */
+ * everywhere.
+ *
+ * In int4 a word is 4 bytes of a row, too, but of weights it has 8. Instead of words a row or block is counted in
+ * groups of KERN_INT4_GROUP numbers. */
 #ifndef KERNELS_CPU_GEMM_H
 #define KERNELS_CPU_GEMM_H
 
 #include "kernels/ops.h"
 
 enum {
-    GEMM_COLS = 64, /* columns of a weight block */
-    GEMM_HALF = 32, /* results of a block with swiglu */
-    GEMM_ROWS = 64, /* rows of a pass over a block; their sums stay in L1 */
-    GEMM_STEP = 16, /* AMX takes as many words at a time */
-    GEMM_ZERO = 128 /* zero point of int8's unsigned x */
+    GEMM_COLS = 64,         /* columns of a weight block */
+    GEMM_HALF = 32,         /* results of a block with swiglu */
+    GEMM_ROWS = 64,         /* rows of a pass over a block; their sums stay in L1 */
+    GEMM_STEP = 16,         /* AMX takes as many words at a time */
+    GEMM_ZERO = 128,        /* zero point of int8's unsigned x */
+    GEMM_INT4_X_GROUP = 40, /* bytes of a group of int4's x: 32 int8, the first sum, the scale */
+    GEMM_INT4_GROUP = 1152  /* bytes of a group of a block: 4 words of each column, the scales as bf16 */
 };
 
-typedef enum { GEMM_F32, GEMM_BF16, GEMM_INT8 } gemm_type;
+typedef enum { GEMM_F32, GEMM_BF16, GEMM_INT8, GEMM_INT4 } gemm_type;
 
 /* Rows of x. A row is a sequence of `parts` parts with `words` words each, 4-byte aligned. */
 typedef struct {
@@ -69,6 +74,8 @@ typedef struct {
     void (*product)(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out);
     /* Releases what the products set up, or NULL; a thread calls it after its products. */
     void (*end)(void);
+    /* int4: makes an operand's row of x[in], bf16 or float. It has gemm_int4_stride(in) bytes. NULL for other types. */
+    void (*operand)(const void *x, int bf16, int in, void *row);
 } gemm_kernel;
 
 /* Returns the kernel of the fastest instruction set this processor has; MAR_ISA asks for less (rows.h). Each type has
@@ -79,13 +86,18 @@ extern const float gemm_no_bias[GEMM_COLS]; /* zeros */
 
 /* --- packing ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the words of a row of `in` numbers, padded to a multiple of `step`. */
+/* Returns the words of a row of `in` numbers, padded to a multiple of `step`; in int4 its groups. */
 int gemm_words(gemm_type type, int in, int step);
 /* Returns the bytes from one row of int8's x to the next: an odd number of cache lines, so that the rows of an AMX tile
  * map to different cache sets. */
 static inline size_t gemm_int8_stride(int words)
 {
     return (size_t)((words + GEMM_STEP - 1) / GEMM_STEP | 1) * 4 * GEMM_STEP;
+}
+/* Returns the bytes from one row of int4's x to the next: whole cache lines. */
+static inline size_t gemm_int4_stride(int groups)
+{
+    return ((size_t)groups * GEMM_INT4_X_GROUP + 63) / 64 * 64;
 }
 /* Returns the bytes of a block of `words` words, with the scales and offsets that follow an int8 block's weights. */
 size_t gemm_block_bytes(gemm_type type, int words);
@@ -95,6 +107,9 @@ void gemm_pack(gemm_type type, const float *w, int cols, int in, int words, void
  * offset[GEMM_COLS]. For a `wide` kernel bytes 1 and 2 of a word are swapped: it multiplies bytes 0 and 2, as int16, by
  * one pair of x, and bytes 1 and 3 by the next. */
 void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int words, int wide, void *block);
+/* Packs q[cols][in/2] and scale[cols][in/32] (kernels/int4.h) as an int4 block. A word's 8 weights are neighbours; the
+ * low halves of its bytes have the first four. */
+void gemm_pack_int4(const uint8_t *q, const uint16_t *scale, int cols, int in, void *block);
 /* Packs `cols` rows of `in` act, `stride` bytes apart, as the columns of a block: attention's keys. */
 void gemm_pack_columns(gemm_type type, const void *w, size_t stride, int cols, int in, int words, void *block);
 /* Packs `in` rows of `cols` act, `stride` bytes apart, as the rows of a block: attention's values. */

@@ -1,5 +1,6 @@
 /* Packing of blocks (gemm.h). */
 #include "kernels/cpu/gemm/gemm.h"
+#include "kernels/int4.h"
 
 #include <string.h>
 
@@ -25,12 +26,14 @@ static inline uint16_t store_bf16(float x)
 
 int gemm_words(gemm_type type, int in, int step)
 {
+    if (type == GEMM_INT4) return in / KERN_INT4_GROUP;
     const int numbers = type == GEMM_F32 ? 1 : type == GEMM_BF16 ? 2 : 4, words = (in + numbers - 1) / numbers;
     return (words + step - 1) / step * step;
 }
 
 size_t gemm_block_bytes(gemm_type type, int words)
 {
+    if (type == GEMM_INT4) return (size_t)words * GEMM_INT4_GROUP;
     const size_t end = type == GEMM_INT8 ? sizeof(float) + sizeof(int32_t) : 0;
     return GEMM_COLS * (4 * (size_t)words + end);
 }
@@ -147,4 +150,21 @@ void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int w
         scales[c] = scale[c];
         offset[c] = GEMM_ZERO * sum;
     }
+}
+
+void gemm_pack_int4(const uint8_t *q, const uint16_t *scale, int cols, int in, void *block)
+{
+    enum { WORDS = KERN_INT4_GROUP / 8 };
+    const int groups = in / KERN_INT4_GROUP;
+    memset(block, 0, gemm_block_bytes(GEMM_INT4, groups));
+    for (int c = 0; c < cols; c++)
+        for (int g = 0; g < groups; g++, q += KERN_INT4_BYTES) {
+            uint8_t *to = (uint8_t *)block + (size_t)g * GEMM_INT4_GROUP;
+            uint16_t *scales = (uint16_t *)(void *)(to + WORDS * 4 * GEMM_COLS);
+            scales[c] = *scale++;
+            for (int i = 0; i < KERN_INT4_GROUP; i++) {
+                const int code = q[i / 2] >> i % 2 * 4 & 15;
+                to[(i / 8 * GEMM_COLS + c) * 4 + i % 4] |= (uint8_t)(code << i % 8 / 4 * 4);
+            }
+        }
 }

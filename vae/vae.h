@@ -71,9 +71,9 @@ mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int g
                           mar_err *err);
 void vae_run_free(vae_run *r);
 /* Bounds the working memory of decoding an image. vae_run_create has set it to VAE_MEMORY. An image that needs more is
- * decoded in bands of rows, one image at a time, in about 1.5 times the time of the layers concerned: on a CPU with the
- * same bits, on a GPU but for last ones. Decoders with an encoder, and ViTs, decode whole images. A bound below what
- * bands need gives the least. Call it before vae_run_lay_out. Returns MAR_ENOMEM. */
+ * decoded in bands of rows, one image at a time, with 1.5 to 2 times the work of the layers concerned: on a CPU with
+ * the same bits, on a GPU but for last ones. Decoders with an encoder, and ViTs, decode whole images. A bound below
+ * what bands need gives the least. Call it before vae_run_lay_out. Returns MAR_ENOMEM. */
 #define VAE_MEMORY ((size_t)1500000000)
 mar_status vae_run_limit(vae_run *r, size_t bytes, mar_err *err);
 /* Makes a token patch x patch latent pixels, packed as in models/mar.py: [channel][row][column]. The grid's sides must

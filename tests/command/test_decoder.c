@@ -105,6 +105,12 @@ static void refused(void **state)
     write_model(*state);
     command_refused(*state, "$MAR " GENERATE "--out a.png", "--prompt is missing: m/ makes images of prompts", "");
     command_refused(*state, "$MAR generate --model m --prompt a --size 33x24 --out a.png", "multiples of 8", "33x24");
+    command_refused(*state, "$MAR generate --model demo-discrete --t5 m --prompt a --out a.png",
+                    "--prompt: demo-discrete makes images of classes", "");
+    command_refused(*state, "$MAR generate --model demo-t2i --t5 m --prompt a --out a.png",
+                    "--t5 m: is the folder of another model than demo-t2i", "");
+    command_refused(*state, "$MAR serve --model demo-t2i --t5 m", "--t5 m: is the folder of a model of family emu3",
+                    "");
     command_refused(*state, "$MAR generate --model m --prompt a --size 9000x9000 --out a.png", "the model's context",
                     "");
     sh_ok(*state, "head -c 4000 /dev/zero | tr '\\0' a > long.txt");

@@ -12,12 +12,13 @@ typedef struct {
 } caption;
 
 typedef struct {
-    int count;        /* captions */
-    int tokens, dim;  /* positions of the model; values of a position */
-    int encoded;      /* 1: of this command's prompts, so that no file has their numbers */
-    caption *list;    /* [count] */
-    caption negative; /* second context of guidance; positions 0: none */
-    void **blocks;    /* [block_count] memory of features and prompts */
+    int count;          /* captions */
+    int tokens, dim;    /* positions of the model; values of a position */
+    int encoded;        /* 1: of this command's prompts, so that no file has their numbers */
+    const char *family; /* of the model whose embedding encoded them (mar_text_config), static; NULL: a T5, or a file */
+    caption *list;      /* [count] */
+    caption negative;   /* second context of guidance; positions 0: none */
+    void **blocks;      /* [block_count] memory of features and prompts */
     int block_count;
 } captions;
 

@@ -249,6 +249,25 @@ static int read_prompts(const model_store *store, const run_options *o, prompts 
     return texts->count > 0 ? 0 : tool_error("--prompt: no prompt is left, expected one at least");
 }
 
+/* Returns 1 with the error printed if the model's prompts are not encoded by a T5, which --t5 is. */
+static int refuse_t5(const run_options *o, const mar_model_config *c)
+{
+    if (!models_write_text(c)) return 0;
+    return tool_error("--t5 %s: is a T5, expected the folder of the model that %s is or was made of", o->t5, o->model);
+}
+
+/* Returns 1 with the error printed if prompts of this shape, and of a model of this family (NULL: any), are not those
+ * that the model takes. */
+static int refuse_encoder(const run_options *o, const mar_model_config *c, const char *family, int tokens, int dim)
+{
+    if (family && strcmp(family, c->family) != 0)
+        return tool_error("--t5 %s: is the folder of a model of family %s, expected one of %s, as %s is", o->t5, family,
+                          c->family, o->model);
+    if (tokens == c->caption_tokens && dim == c->caption_dim) return 0;
+    return tool_error("--t5 %s: is the folder of another model than %s, whose embeddings have %d numbers", o->t5,
+                      o->model, c->caption_dim);
+}
+
 /* Encodes the run's prompts. */
 static int encode_captions(model_store *store, mar *library, const run_options *o, const mar_model_config *c,
                            progress *bar, captions *out, prompts *texts)
@@ -259,7 +278,7 @@ static int encode_captions(model_store *store, mar *library, const run_options *
     if (prompt_encoder_open(&e, library, o->t5, c->caption_tokens, c->caption_dim, o->model, bar) != 0) return 1;
     e.clean = (mar_clean)o->clean;
     e.quiet = store->quiet;
-    int failed = prompt_encoder_run_all(&e, texts, bar, out);
+    int failed = refuse_t5(o, c) || prompt_encoder_run_all(&e, texts, bar, out);
     prompt_encoder_close(&e);
     if (!failed && (failed = refuse_skipped(store, texts)) != 0) captions_free(out);
     return failed;
@@ -295,6 +314,7 @@ static int keep_encoder(model_store *store, mar *library, const run_options *o, 
 {
     prompt_encoder *e = &store->encoder_kept;
     if (prompt_encoder_open(e, library, o->t5, c->caption_tokens, c->caption_dim, o->model, bar) != 0) return 1;
+    if (refuse_t5(o, c) != 0) return 1;
     e->clean = (mar_clean)o->clean;
     e->quiet = store->quiet;
     return 0;
@@ -325,6 +345,13 @@ static int get_decoder_captions(model_store *store, mar *library, const run_opti
     return 0;
 }
 
+static int refuse_no_prompt(const run_options *o)
+{
+    return tool_error("--prompt is missing: %s makes images of prompts, expected one; or --captions, what mar captions "
+                      "made of them",
+                      o->model);
+}
+
 /* Does what prepare_captions does if prompts are encoded by the folder of a model that writes images among text. Sets
  * *done to 0, and does nothing, if they are not. The model's weights are not read. */
 static int prepare_decoder(model_store *store, mar *library, run_options *o, progress *bar, int *done)
@@ -333,14 +360,16 @@ static int prepare_decoder(model_store *store, mar *library, run_options *o, pro
     prompt_encoder e;
     mar_text *text = NULL;
     *done = 0;
-    if (o->captions || (!run_has_prompts(o) && !store->keeps_encoder) || !prompt_encoder_may_be_decoder(folder))
-        return 0;
+    if (o->captions || !prompt_encoder_may_be_decoder(folder)) return 0;
     const mar_status status = mar_text_load(library, folder, &text);
     const int is_decoder = status == MAR_OK && mar_text_get_config(text)->tokens > 0;
     mar_text_free(text);
     if (status == MAR_EMODEL || (status == MAR_OK && !is_decoder)) return 0; /* the model's loading says it */
+    const int lacks_prompt = !run_has_prompts(o) && !store->keeps_encoder;
+    if (status != MAR_OK && lacks_prompt) return 0;
     *done = 1;
     if (status != MAR_OK) return tool_error("%s", mar_error(library));
+    if (lacks_prompt) return refuse_no_prompt(o); /* before the weights are read */
     if (store->keeps_encoder && run_has_prompts(o))
         return tool_error("--%s: has no effect here, a request has its own prompt",
                           o->prompt_count ? "prompt" : "prompts");
@@ -409,24 +438,22 @@ static int set_captions(const model_store *store, const run_options *o, run_mode
 {
     const mar_model_config *c = mar_model_get_config(models->model);
     models->classes = (class_choices){.count = c->classes};
-    if (c->caption_tokens == 0) return 0;
+    if (c->caption_tokens == 0) return run_has_prompts(o) || o->t5 ? check_captions(store, o, c) : 0;
     if (store->encoder_kept.text) {
+        const prompt_encoder *e = &store->encoder_kept;
         models->negative = store->negative_kept.negative.positions ? &store->negative_kept : NULL;
-        return 0;
+        return refuse_encoder(o, c, e->is_decoder ? mar_text_get_config(e->text)->family : NULL, e->tokens, e->dim);
     }
     char *key = caption_key(o);
     if (!key) return 1;
     models->captions = find_captions(store, models->library, key, c);
     models->negative = models->captions && models->captions->negative.positions ? models->captions : NULL;
     free(key);
-    if (!models->captions && models_write_text(c) && o->t5)
-        return tool_error("--t5 %s: is the folder of another model than %s, whose embeddings have %d numbers", o->t5,
-                          o->model, c->caption_dim);
-    if (!models->captions && models_write_text(c))
-        return tool_error(
-            "--prompt is missing: %s makes images of prompts, expected one; or --captions, what mar captions "
-            "made of them",
-            o->model);
+    if (!models->captions && o->t5) return refuse_encoder(o, c, NULL, 0, 0);
+    if (models->captions && models->captions->family &&
+        refuse_encoder(o, c, models->captions->family, models->captions->tokens, models->captions->dim))
+        return 1;
+    if (!models->captions && models_write_text(c)) return refuse_no_prompt(o);
     if (!models->captions && store->keeps_encoder)
         return tool_error("--t5 is missing: %s makes images of prompts, expected the folder of a T5 of width %d; or "
                           "--captions, what mar captions made of some",
@@ -599,7 +626,8 @@ int models_check_vae(const run_options *o)
     return tool_error(
         "--vae is missing, expected an image decoder: MAR's is kl16.ckpt, linked from the page "
         "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen; "
-        "SphereAR's is in the model's own file");
+        "Lumina-mGPT's and Anole's is Chameleon's vqgan.ckpt, Emu3's the folder Emu3-VisionTokenizer; SphereAR's is in "
+        "the model's own file");
 }
 
 /* Prints why there is no session. Against too little memory an option of the command helps. */

@@ -114,8 +114,11 @@ int prompt_encoder_drop_bad(prompt_encoder *e, prompts *p, int i, int n)
 
 int prompt_encoder_run_all(prompt_encoder *e, prompts *p, progress *bar, captions *out)
 {
-    *out = (captions){
-        .tokens = e->tokens, .dim = e->dim, .encoded = 1, .list = calloc((size_t)p->count, sizeof *out->list)};
+    *out = (captions){.tokens = e->tokens,
+                      .dim = e->dim,
+                      .encoded = 1,
+                      .family = e->is_decoder ? mar_text_get_config(e->text)->family : NULL,
+                      .list = calloc((size_t)p->count, sizeof *out->list)};
     int failed = out->list ? 0 : tool_error("out of memory for %d prompts", p->count);
     for (int i = 0; i < p->count && !failed;) {
         const int n = p->count - i < e->batch ? p->count - i : e->batch;

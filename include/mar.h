@@ -361,7 +361,7 @@ MAR_API void mar_source_init(mar_source *source, size_t size);
 
 /* Loads a MAR, SphereAR or LlamaGen checkpoint: .safetensors, or the official PyTorch .pth or .pt. Built-in models have
  * names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle";
- * SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i". The file may be deleted afterwards. Every call
+ * SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt". The file may be deleted afterwards. Every call
  * makes its own copy of the weights: two models of one file share nothing, on one handle or on two.
  *
  * Built-in models are files that come with the library, in share/libmar/demo. It looks for share/libmar beside itself

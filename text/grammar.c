@@ -50,6 +50,18 @@ static const text_family families[] = {
      .width = 720,
      .height = 720,
      .context = 9216},
+    {.name = "demo-mgpt", /* demo/train_mgpt.py; its file names this family */
+     .title = "demo-mgpt",
+     .prompt = "{<s>}{prompt}{<reserved08706>}{<racm3:break>}{size_h}{size_w}",
+     .negative = "{<racm3:break>}{size_h}{size_w}",
+     .line_end = "<reserved08799>",
+     .stride = 8,
+     .unit = 32,
+     .ratio = 3,
+     .width = 96,
+     .height = 64,
+     .size_token = 8800,
+     .context = 256},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 

@@ -24,7 +24,7 @@ static void set_up(inspect_options *o, option_set *set)
                                "a model, an autoencoder or Inception-v3: .safetensors, "
                                "PyTorch's .pth, .pt or .ckpt, or a Hugging Face folder; or built in: demo, demo-draft, "
                                "demo-vae, demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq, "
-                               "demo-sphere, demo-sphere-draft, demo-t2i",
+                               "demo-sphere, demo-sphere-draft, demo-t2i, demo-mgpt, demo-mgpt-vq",
                                NULL};
     *set = (option_set){
         .command = "inspect",

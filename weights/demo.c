@@ -14,6 +14,7 @@ static const wt_demo models[] = {
     {"demo-sphere", "sphere.safetensors"},
     {"demo-sphere-draft", "sphere-draft.safetensors"},
     {"demo-t2i", "t2i.safetensors"},
+    {"demo-mgpt", "mgpt"},
 };
 static const wt_demo decoders[] = {
     {"demo", "vae.safetensors"},
@@ -21,8 +22,19 @@ static const wt_demo decoders[] = {
     {"demo-discrete", "discrete-vq.safetensors"},
     {"demo-discrete-vq", "discrete-vq.safetensors"},
     {"demo-sphere", "sphere.safetensors"},
+    {"demo-mgpt", "mgpt-vq.safetensors"},
+    {"demo-mgpt-vq", "mgpt-vq.safetensors"},
 };
-enum { MODELS = sizeof models / sizeof *models, DECODERS = sizeof decoders / sizeof *decoders };
+/* Folders as Hugging Face writes them. */
+static const wt_demo folders[] = {
+    {"demo-t5", "t5"},
+    {"demo-mgpt", "mgpt"},
+};
+enum {
+    MODELS = sizeof models / sizeof *models,
+    DECODERS = sizeof decoders / sizeof *decoders,
+    FOLDERS = sizeof folders / sizeof *folders
+};
 
 static const wt_demo *find(const wt_demo *list, int count, const char *name)
 {
@@ -43,21 +55,25 @@ const wt_demo *wt_demo_vae(const char *name)
 
 mar_status wt_demo_folder(const char *name, char path[PATH_MAX], mar_err *err)
 {
-    static const char file[] = "/config.json";
+    char file[64];
+    const wt_demo *demo = find(folders, FOLDERS, name);
     *path = '\0';
-    if (strcmp(name, "demo-t5") != 0) return MAR_OK;
-    const mar_status status = data_find("demo/t5/config.json", path, err);
-    if (status == MAR_OK) path[strlen(path) - strlen(file)] = '\0';
+    if (!demo) return MAR_OK;
+    snprintf(file, sizeof file, "demo/%s/config.json", demo->file);
+    const mar_status status = data_find(file, path, err);
+    if (status == MAR_OK) path[strlen(path) - strlen("/config.json")] = '\0';
     return status;
 }
 
 mar_status wt_open_demo(const wt_demo *demo, wt_file **out, mar_err *err)
 {
-    char name[64], path[PATH_MAX];
+    char name[64], path[PATH_MAX] = "";
     *out = NULL;
+    const int is_folder = find(folders, FOLDERS, demo->name) && !strchr(demo->file, '.');
     snprintf(name, sizeof name, "demo/%s", demo->file);
-    mar_status status = data_find(name, path, err);
-    if (status == MAR_OK) status = wt_open(path, out, err);
+    mar_status status = is_folder ? wt_demo_folder(demo->name, path, err) : data_find(name, path, err);
+    if (status == MAR_OK)
+        status = is_folder ? wt_open_folder(path, MAR_WEIGHTS_AUTO, out, err) : wt_open(path, out, err);
     if (status == MAR_OK) wt_set_label(*out, demo->name);
     return status;
 }

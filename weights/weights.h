@@ -190,20 +190,20 @@ typedef struct {
 mar_status wt_save_safetensors(const char *path, const wt_output *tensors, int count, const char *const (*metadata)[2],
                                int n_metadata, mar_err *err);
 
-/* A demo model, a file that comes with the library (base/data.h). */
+/* A demo model, a file or folder that comes with the library (base/data.h). */
 typedef struct {
     const char *name; /* label in messages */
-    const char *file; /* in demo/ of the data folder */
+    const char *file; /* in demo/ of the data folder; a folder's name has no dot */
 } wt_demo;
 /* Returns a demo model: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
- * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i". Returns NULL for another
- * name. */
+ * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", and the folder
+ * "demo-mgpt". Returns NULL for another name. */
 const wt_demo *wt_demo_mar(const char *name);
-/* Returns a demo's image decoder: "demo" or "demo-vae", "demo-discrete" or "demo-discrete-vq", "demo-sphere"; NULL for
- * another name. */
+/* Returns a demo's image decoder: "demo" or "demo-vae", "demo-sphere", "demo-discrete" or "demo-discrete-vq",
+ * "demo-mgpt" or "demo-mgpt-vq"; NULL for another name. */
 const wt_demo *wt_demo_vae(const char *name);
-/* Opens its file, labelled with its name. Errors of opening name the path, or the folders without it. */
-/* Writes the path of the folder of the built-in T5, "demo-t5", or "" for another name. */
+/* Write the path of a built-in folder with a tokenizer ("demo-t5", "demo-mgpt"), or "" for another name; and open a
+ * demo, labelled with its name. Errors of opening name the path, or the folders without it. */
 mar_status wt_demo_folder(const char *name, char path[PATH_MAX], mar_err *err);
 mar_status wt_open_demo(const wt_demo *demo, wt_file **out, mar_err *err);
 

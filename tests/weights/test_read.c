@@ -278,6 +278,8 @@ TEST_CASE(test_demo)
         {wt_demo_mar("demo-sphere"), "cls_embedding.weight", 2, {11, 384}, "spherear"},
         {wt_demo_mar("demo-sphere-draft"), "cls_embedding.weight", 2, {11, 192}, "spherear"},
         {wt_demo_mar("demo-t2i"), "cls_embedding.uncond_embedding", 2, {16, 128}, "llamagen"},
+        {wt_demo_mar("demo-mgpt"), "model.layers.0.self_attn.q_norm.bias", 2, {4, 32}, "decoder"},
+        {wt_demo_vae("demo-mgpt"), "quantize.embedding.weight", 2, {512, 8}, "vq"},
         {wt_demo_vae("demo-sphere"), "vae.post_quant_proj.weight", 2, {96, 16}, "spherear"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

@@ -20,11 +20,10 @@ static const mar_param rows[] = {
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "checkpoint: .safetensors, .pth, .pt; or demo, demo-discrete, demo-sphere, demo-t2i\n"
-             "demo (MAR, continuous tokens), demo-discrete (LlamaGen, discrete tokens), demo-sphere (SphereAR) and "
-             "demo-t2i (LlamaGen, of prompts) come with libmar, as do the drafts demo-draft, demo-discrete-draft, "
-             "demo-discrete-eagle and "
-             "demo-sphere-draft."},
+     .help = "checkpoint: .safetensors, .pth, .pt; or demo, demo-discrete, demo-sphere, demo-t2i, demo-mgpt\n"
+             "demo (MAR, continuous tokens), demo-discrete (LlamaGen, discrete tokens), demo-sphere (SphereAR), "
+             "demo-t2i (LlamaGen, of prompts) and demo-mgpt (as Lumina-mGPT, of prompts) come with libmar, as do the "
+             "drafts demo-draft, demo-discrete-draft, demo-discrete-eagle and demo-sphere-draft."},
     {.name = OPTION("vae"),
      .offset = offsetof(run_options, vae),
      .type = MAR_TYPE_TEXT,
@@ -401,9 +400,11 @@ static const struct {
                 {"demo-sphere", "demo-sphere", "model vae"},
                 {"demo-sphere-draft", "demo-sphere", "draft"},
                 {"demo-t2i", "demo-discrete", "model"},
+                {"demo-mgpt", "demo-mgpt", "model vae"},
                 {"demo-t5", NULL, "t5"},
                 {"demo-vae", NULL, ""},
-                {"demo-discrete-vq", NULL, ""}};
+                {"demo-discrete-vq", NULL, ""},
+                {"demo-mgpt-vq", NULL, ""}};
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
 const char *run_demo_vae(const char *model)

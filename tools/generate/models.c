@@ -517,7 +517,7 @@ static int refuse_drafter(const model_file *model, const run_options *o)
 
 int models_write_text(const mar_model_config *c)
 {
-    static const char *const families[] = {"lumina-mgpt", "anole", "emu3"};
+    static const char *const families[] = {"lumina-mgpt", "anole", "emu3", "demo-mgpt"};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (strcmp(c->family, families[i]) == 0) return 1;
     return 0;

@@ -12,9 +12,10 @@
 /* Returns whether a folder of a model has this file for its configuration or its tokenizer. */
 static int is_companion(const char *name)
 {
-    static const char *const names[] = {
-        "config.json", "generation_config.json", "tokenizer.json",          "vocab.json",      "tokenizer_config.json",
-        "merges.txt",  "spiece.model",           "special_tokens_map.json", "tokenizer.model", "added_tokens.json"};
+    static const char *const names[] = {"config.json",       "generation_config.json",  "tokenizer.json",
+                                        "vocab.json",        "tokenizer_config.json",   "merges.txt",
+                                        "spiece.model",      "special_tokens_map.json", "tokenizer.model",
+                                        "added_tokens.json", "text_tokenizer.json",     "emu3_vision_tokens.txt"};
     const size_t n = strlen(name), end = strlen(".tiktoken");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(name, names[i]) == 0) return 1;

@@ -202,6 +202,14 @@ class Session:
         self._check(lib.mar_session_submit(self._pointer, c.byref(request), c.byref(number)))
         return number.value
 
+    def set_negative(self, features: npt.ArrayLike, mask: npt.ArrayLike) -> None:
+        """Sets the second context of guidance for requests that begin later, as Text.encode_negative gives it.
+        Lumina-mGPT, Anole and Emu3 need it with guidance."""
+        positions, dim = self.model.config["caption_tokens"], self.model.config["caption_dim"]
+        arrays = (_shaped(features, np.float32, (positions, dim), "features"),
+                  _shaped(mask, np.uint8, (positions,), "mask"))
+        self._check(lib.mar_session_set_negative(self._pointer, *map(_pointer, arrays)))
+
     def step(self) -> None:
         """Makes one step of all images in progress; waiting requests begin with it."""
         if not self.pending:
@@ -377,7 +385,8 @@ class Features:
 
 
 class Text:
-    """A T5 encoder, in a folder as Hugging Face writes it: it turns prompts into a text-to-image model's captions."""
+    """A T5 encoder, or the prompts' side of Lumina-mGPT, Anole or Emu3, in a folder as Hugging Face writes it: it turns
+    prompts into a text-to-image model's captions."""
 
     def __init__(self, folder: Path, **options: object) -> None:
         self._library = _Library(options)
@@ -402,6 +411,17 @@ class Text:
         self._library.check(lib.mar_text_encode(self._pointer, given, n, 0 if clean else 1, tokens, _pointer(features),
                                                 _pointer(mask), _pointer(counts)))
         return features, mask, counts
+
+    def encode_negative(self, text: Optional[str], tokens: int) -> tuple[Float32Array, BoolArray]:
+        """Returns features [tokens, size] and mask [tokens] of the second context of guidance, for
+        Session.set_negative. None: the model's own. A T5 has none."""
+        if text is not None and "\0" in text:
+            raise ValueError("text: expected text without NUL")
+        given = None if text is None else text.encode("utf-8", "surrogateescape")
+        features, mask = np.zeros((max(tokens, 0), self.size), np.float32), np.zeros(max(tokens, 0), np.bool_)
+        self._library.check(lib.mar_text_encode_negative(self._pointer, given, tokens, _pointer(features),
+                                                         _pointer(mask), None))
+        return features, mask
 
 
 class Clip:

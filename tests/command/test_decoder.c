@@ -60,7 +60,7 @@ static void pictures(void **state)
     assert_same_file(*state, "n.png", "like_n.png");
 }
 
-/* A converted file has no tokenizer: --t5 names the folder that it was made of. */
+/* A converted file has no tokenizer: --t5 names the folder that it was made of. A converted folder has one. */
 static void converted(void **state)
 {
     write_model(*state);
@@ -72,6 +72,13 @@ static void converted(void **state)
     assert_string_equal(ours, files);
     free(ours);
     free(files);
+    command_ok(*state, "convert m n");
+    command_ok(*state, "generate --model n --vq demo-discrete --size 32x24 --dtype f32 -q --prompt 'a corgi' --cfg 3 "
+                       "--out n.png");
+    char *again = text_of(*state, "n.png", "features"), *first = text_of(*state, "a.png", "features");
+    assert_string_equal(again, first);
+    free(again);
+    free(first);
     command_refused(*state, "$MAR generate --model m.safetensors --vq demo-discrete --prompt a --out c.png",
                     "--t5 is missing: m.safetensors has no tokenizer", "");
 }

@@ -42,7 +42,7 @@ COPIES = 6
 MODEL = dict(hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4,
              max_position_embeddings=256, rms_norm_eps=1e-5, hidden_act="silu", tie_word_embeddings=False, attention_bias=False,
              attention_dropout=0.0, mlp_bias=False, swin_norm=False, bos_token_id=0, pad_token_id=1, eos_token_id=2)
-STEPS, CELLS, PEAK_LR, WARMUP, PROMPT_DROPOUT = 1150, 96, 1e-2, 40, 0.1
+STEPS, CELLS, PEAK_LR, WARMUP, PROMPT_DROPOUT = 980, 96, 1e-2, 40, 0.1
 
 # ------------------------------------------------------------------------------------------------------- sequences
 

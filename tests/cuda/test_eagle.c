@@ -1,9 +1,12 @@
-/* LlamaGen's runner with an EAGLE drafter on the CUDA backend, against the CPU in f32. Like a sampler, the test
- * requests chains and trees level by level, with guidance. Images are made several times, so passes are recorded, then
- * replayed with other tokens, slots and masks. */
+/* The runner with an EAGLE drafter on the CUDA backend, against the CPU in f32: LlamaGen, and a decoder with prompts
+ * and line ends, whose drafter has norms of q and k as LANTERN's for Lumina-mGPT. Like a sampler, the test requests
+ * chains and trees level by level, with guidance. Images are made several times, so passes are recorded, then replayed
+ * with other tokens, slots and masks. */
 #include "tests/support/device.h"
 
 #include "llamagen/eagle.h"
+#include "tests/support/gpt_fixture.h"
+#include "tests/support/llamagen.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -24,18 +27,42 @@ typedef struct {
     float *laws; /* device [2][IMAGES * LAWS][VOCABULARY]: log probabilities of the target, then of the drafter */
 } fixture;
 
-static void open_models(fixture *f, kern_queue *k)
+/* Opens the files of a decoder and its drafter, which it writes. */
+static void open_decoder(wt_file **target, wt_file **drafter)
+{
+    const gpt_config c = small_decoder();
+    const eagle_config e = {.width = c.width,
+                            .hidden = 40,
+                            .heads = c.heads,
+                            .first_norm = 1,
+                            .published = 1,
+                            .qk_norm = 1,
+                            .norm_shape = GPT_ONE_ROW};
+    char *directory = temporary_directory();
+    char *paths[] = {write_decoder(directory, "decoder.safetensors", &c, 3),
+                     write_eagle(directory, "drafter.safetensors", &e, 4)};
+    *target = open_weights(paths[0]);
+    *drafter = open_weights(paths[1]);
+    remove_directory(directory);
+    free(paths[0]), free(paths[1]), free(directory);
+}
+
+static void open_models(fixture *f, kern_queue *k, int decoder)
 {
     mar_err err = {0};
-    *f = (fixture){.k = k};
-    wt_file *file = golden_open("llamagen_c2i20");
     gpt_config config;
-    assert_ok(gpt_config_derive(file, 0, &config, &err), &err);
+    wt_file *file = decoder ? NULL : golden_open("llamagen_c2i20");
+    wt_file *drafter = decoder ? NULL : golden_open("eagle_official");
+    *f = (fixture){.k = k};
+    if (decoder) open_decoder(&file, &drafter);
+    assert_ok(decoder ? gpt_config_derive_decoder(file, 0, 0, &config, &err)
+                      : gpt_config_derive(file, 0, &config, &err),
+              &err);
+    assert_int_equal(config.vocabulary, VOCABULARY);
     assert_ok(gpt_model_load(k, file, &config, &f->gpt, &err), &err);
+    assert_ok(eagle_model_create(k, drafter, 0, &f->eagle, &err), &err);
     wt_close(file);
-    file = golden_open("eagle_official");
-    assert_ok(eagle_model_create(k, file, 0, &f->eagle, &err), &err);
-    wt_close(file);
+    wt_close(drafter);
     assert_ok(gpt_runner_create(k, f->gpt, &guided, IMAGES, DRAFTS, 1, &f->target, &err), &err);
     f->memory[0] = to_device(k, NULL, gpt_runner_lay_out(f->target, NULL));
     gpt_runner_lay_out(f->target, f->memory[0]);
@@ -110,7 +137,10 @@ static void run_image(fixture *f, int run, float *p, int rounds)
     for (int i = 0; i < IMAGES; i++)
         image[i].request = (spec_request){
             .sequence = i, .prefix = image[i].token, .draft = image[i].draft, .parent = parent, .row = i * LAWS};
-    gpt_runner_begin(f->target, IMAGES, label);
+    if (f->gpt->config.grammar)
+        gpt_fixture_begin_prompts(f->target, &f->gpt->config, IMAGES);
+    else
+        gpt_runner_begin(f->target, IMAGES, label);
     eagle_runner_begin(f->drafter, IMAGES);
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < IMAGES; i++) draft_anew(&image[i], round, run);
@@ -119,18 +149,18 @@ static void run_image(fixture *f, int run, float *p, int rounds)
     }
 }
 
-static void check(mar_dtype dtype, double allowed)
+static void check(mar_dtype dtype, int decoder, double allowed)
 {
-    enum { RUNS = 4, MOST = 5 };
-    const int rounds = cuda_test_brief() ? 3 : MOST;
+    enum { MOST = 5 };
+    const int rounds = cuda_test_brief() ? 3 : MOST, runs = decoder ? 2 : 4;
     const size_t n = (size_t)rounds * 2 * IMAGES * LAWS * VOCABULARY;
     kern_queue *cpu = open_cpu(), *cuda = open_cuda(dtype);
     fixture plain, tested;
     float *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got);
     assert_true(want && got);
-    open_models(&plain, cpu);
-    open_models(&tested, cuda);
-    for (int run = 0; run < RUNS; run++) {
+    open_models(&plain, cpu, decoder);
+    open_models(&tested, cuda, decoder);
+    for (int run = 0; run < runs; run++) {
         run_image(&plain, run, want, rounds);
         run_image(&tested, run, got, rounds);
         assert_close(got, want, n, allowed);
@@ -147,13 +177,19 @@ static void check(mar_dtype dtype, double allowed)
 static void laws_f32_are_the_cpus(void **unused)
 {
     (void)unused;
-    check(MAR_DTYPE_F32, 1e-4);
+    check(MAR_DTYPE_F32, 0, 1e-4);
 }
 
 static void laws_bf16_are_near(void **unused)
 {
     (void)unused;
-    check(MAR_DTYPE_BF16, 1e-1);
+    check(MAR_DTYPE_BF16, 0, 1e-1);
+}
+
+static void laws_of_decoders_f32_are_the_cpus(void **unused)
+{
+    (void)unused;
+    check(MAR_DTYPE_F32, 1, 1e-4);
 }
 
 int main(void)
@@ -161,6 +197,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(laws_f32_are_the_cpus),
         cmocka_unit_test(laws_bf16_are_near),
+        cmocka_unit_test(laws_of_decoders_f32_are_the_cpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,9 @@
-/* LlamaGen's runner with the CUDA backend against the CPU in f32. As with a sampler, whole images are made in rounds of
- * drafts. Passes are recorded from the second of each shape on. */
+/* The runner with the CUDA backend against the CPU in f32: LlamaGen, and a decoder with prompts, grouped queries, norms
+ * of q and k, and line ends. As with a sampler, whole images are made in rounds of drafts. Passes are recorded from the
+ * second of each shape on. */
 #include "tests/support/device.h"
 #include "tests/support/gpt_fixture.h"
+#include "tests/support/llamagen.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +25,23 @@ static spec_request request_at(int image, const int *token, int length, const in
                           .row = image * LAWS};
 }
 
+/* Starts the images: classes, or a decoder's prompts. */
+static void begin(const gpt_fixture *f)
+{
+    static const int label[IMAGES] = {3, -1};
+    if (f->model->config.grammar)
+        gpt_fixture_begin_prompts(f->runner, &f->model->config, IMAGES);
+    else
+        gpt_runner_begin(f->runner, IMAGES, label);
+}
+
 /* Runs rounds that each accept the path of drafts 0 and 2, then single tokens. Stores the log probabilities of all
  * rounds, and returns the number of rounds. */
 static size_t make_images(gpt_fixture *f, float *laws)
 {
-    static const int label[IMAGES] = {3, -1};
     int token[IMAGES][TOKENS];
     size_t n = 0;
-    gpt_runner_begin(f->runner, IMAGES, label);
+    begin(f);
     for (int length = 0; length < TOKENS;) {
         int draft[IMAGES][DRAFTS];
         spec_request request[IMAGES];
@@ -78,6 +89,60 @@ static void images(void **state)
     free(expected), free(found);
 }
 
+/* Makes images without drafts. Each token is in an array of the backend when its pass begins, and the host does not
+ * have those of the last rounds. Stores log probabilities as make_images does. */
+static size_t make_unread(gpt_fixture *f, float *laws)
+{
+    int token[IMAGES][TOKENS], known[IMAGES][TOKENS];
+    int *drawn = to_device(f->k, NULL, sizeof(int) * IMAGES * TOKENS);
+    begin(f);
+    for (int n = 0; n < TOKENS; n++) {
+        spec_request request[IMAGES];
+        for (int i = 0; i < IMAGES; i++) {
+            request[i] = (spec_request){.sequence = i, .prefix = known[i], .length = n, .row = i};
+            if (n == 0) continue;
+            token[i][n - 1] = (3 * n + i) % VOCABULARY;
+            known[i][n - 1] = SPEC_UNREAD;
+            request[i].drawn = drawn;
+            request[i].last = n * IMAGES + i;
+            f->k->core->upload(f->k, drawn + n * IMAGES + i, &token[i][n - 1], sizeof(int));
+        }
+        gpt_fixture_laws(f, request, IMAGES);
+        from_device(f->k, laws + n * IMAGES * VOCABULARY, f->laws, IMAGES * VOCABULARY * sizeof *laws);
+        for (int i = 0; n % 6 == 5 && i < IMAGES; i++) memcpy(known[i], token[i], (size_t)n * sizeof(int));
+    }
+    check_kern(f->k);
+    f->k->core->free(f->k->device, drawn);
+    return IMAGES * TOKENS;
+}
+
+static void decoders(void **state)
+{
+    (void)state;
+    static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
+    static const double tolerance[] = {1e-5, 3e-2};
+    enum { MOST = 2 * IMAGES * TOKENS * LAWS };
+    const gpt_config c = small_decoder();
+    char *directory = temporary_directory(), *path = write_decoder(directory, "decoder.safetensors", &c, 3);
+    float *expected = malloc(sizeof *expected * MOST * VOCABULARY), *found = malloc(sizeof *found * MOST * VOCABULARY);
+    gpt_fixture f;
+    gpt_fixture_open_file(&f, open_cpu(), path, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+    size_t n = make_images(&f, expected);
+    n += make_unread(&f, expected + n * VOCABULARY);
+    gpt_fixture_close(&f);
+    for (int d = 0; d < 2; d++) {
+        gpt_fixture_open_file(&f, open_cuda(dtypes[d]), path, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+        const size_t half = make_images(&f, found);
+        assert_int_equal(half + make_unread(&f, found + half * VOCABULARY), n);
+        assert_close(found, expected, n * VOCABULARY, tolerance[d]);
+        assert_true(f.k->recordings > 0);
+        assert_int_equal(f.k->unrecorded, 0);
+        gpt_fixture_close(&f);
+    }
+    remove_directory(directory);
+    free(expected), free(found), free(path), free(directory);
+}
+
 /* Tests captions: their prefixes take two passes, and their MLP has GELU in tanh form. */
 static void captions(void **state)
 {
@@ -103,6 +168,7 @@ static void captions(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(images), cmocka_unit_test(captions)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(images), cmocka_unit_test(decoders),
+                                       cmocka_unit_test(captions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

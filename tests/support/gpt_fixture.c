@@ -1,5 +1,8 @@
 #include "tests/support/gpt_fixture.h"
 
+#include "tests/support/device.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 const gpt_sampling gpt_fixture_plain = {.cfg = 1, .cfg_interval = -1, .temperature = 1, .top_p = 1};
@@ -62,6 +65,20 @@ int gpt_fixture_open_decoder(gpt_fixture *f, kern_queue *k, const char *folder, 
     assert_ok(gpt_config_derive_decoder(file, width, height, &config, &err), &err);
     open_runner(f, file, &config, sampling, images, drafts, 0);
     return 1;
+}
+
+void gpt_fixture_begin_prompts(gpt_runner *r, const gpt_config *c, int images)
+{
+    const size_t positions = (size_t)c->prefix, prompt = positions * (size_t)c->width, n = (size_t)images;
+    float *features = random_floats((n + 1) * prompt, 1, 21);
+    uint8_t *mask = malloc((n + 1) * positions);
+    assert_non_null(mask);
+    for (size_t i = 0; i <= n; i++)
+        for (size_t j = 0; j < positions; j++) mask[i * positions + j] = j >= (5 * i + 1) % (positions - 1);
+    gpt_runner_set_negative(r, features + n * prompt, mask + n * positions);
+    gpt_runner_begin_captions(r, images, features, mask);
+    free(features);
+    free(mask);
 }
 
 void gpt_fixture_close(gpt_fixture *f)

@@ -28,6 +28,9 @@ int gpt_fixture_open_file(gpt_fixture *f, kern_queue *k, const char *path, const
 /* Opens the decoder of text/grammar.h in a folder likewise, for images of width x height pixels. */
 int gpt_fixture_open_decoder(gpt_fixture *f, kern_queue *k, const char *folder, int width, int height,
                              const gpt_sampling *sampling, int images, int drafts, int rows);
+/* Starts the first images of a decoder with prompts of different lengths, and another as the second context of
+ * guidance. */
+void gpt_fixture_begin_prompts(gpt_runner *r, const gpt_config *c, int images);
 void gpt_fixture_close(gpt_fixture *f);
 /* Calls gpt_runner_log_probs, which must succeed. */
 void gpt_fixture_laws(gpt_fixture *f, const spec_request *request, int n);

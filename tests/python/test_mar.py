@@ -210,6 +210,25 @@ class Test(unittest.TestCase):
         self.assertEqual((picture.shape, picture.dtype), ((32, 32, 3), np.uint8))
         self.assertGreater(picture.std(), 20)
 
+    def test_negative(self):
+        """A decoder's second context of guidance; without it guidance is refused."""
+        model = mar.load("demo-mgpt", dtype="f32")
+        positions = model.config["caption_tokens"]
+        text = mar.Text("demo-mgpt", dtype="f32")
+        features, mask, counts = text.encode("two rows of three digits: 1 2 3 / 4 5 6", positions)
+        negative, negative_mask = text.encode_negative(None, positions)
+        self.assertTrue(0 < negative_mask.sum() < counts[0] == mask.sum())
+        session = model.session(1, cfg=3)
+        with self.assertRaisesRegex(mar.MarError, "nothing to guide away from"):
+            session.submit(features=features[0], mask=mask[0])
+        session.set_negative(negative, negative_mask)
+        session.submit(features=features[0], mask=mask[0])
+        session.step()
+        with self.assertRaisesRegex(mar.MarError, "has no negative prompt"):
+            text.encode_negative("blurry", positions)
+        with self.assertRaisesRegex(ValueError, "without NUL"):
+            text.encode_negative("a\0b", positions)
+
     def test_memory(self):
         """Objects are freed in any order, and with the last reference."""
         def once():

@@ -35,20 +35,16 @@ static void set_up(convert_options *o, option_set *set)
     *o = (convert_options){0};
     run_options_init(&o->run);
     o->operands[0] =
-        (operand){"IN", &o->in,
-                  "a model, an autoencoder or a T5: .safetensors, .pth, .pt or .ckpt, or a Hugging Face folder", NULL};
+        (operand){"IN", &o->in, "a checkpoint: .safetensors, .pth, .pt or .ckpt, or a Hugging Face folder", NULL};
     o->operands[1] = (operand){"OUT.safetensors", &o->out,
-                               "file to write, completely or not at all; of a T5's folder it may be a new folder, "
-                               "with its configuration and tokenizer",
-                               NULL};
+                               "file to write; of a folder it may be a new folder, with the tokenizer", NULL};
     *set = (option_set){
         .command = "convert",
         .about = "usage: mar convert IN OUT.safetensors [OPTIONS]\n"
                  "\n"
                  "Writes the model in a checkpoint as safetensors, with its configuration as\n"
-                 "metadata. From a training checkpoint it keeps only the averaged weights\n"
-                 "(model_ema, or SphereAR's ema), or those chosen by --weights. It refuses a file\n"
-                 "with problems that mar inspect reports.\n",
+                 "metadata; of a training checkpoint the averaged weights (model_ema, SphereAR's\n"
+                 "ema) or those of --weights. Refuses what mar inspect finds wrong.\n",
         .example = "example: mar convert checkpoint-last.pth mar_base.safetensors --dtype bf16\n",
         .operands = o->operands,
     };

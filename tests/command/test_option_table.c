@@ -187,7 +187,8 @@ static void assert_entry(const char *where, const char *entry, const char *end, 
     char value[64], what[512] = " ";
     if (!entry) fail_msg("%s: --%s is missing", where, p->name);
     for (int i = 0; p->choices && p->choices[i]; i++)
-        snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s", i ? between : "", p->choices[i]);
+        if (*p->choices[i])
+            snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s", i ? between : "", p->choices[i]);
     if (p->choices && p->type == MAR_TYPE_INT)
         snprintf(what + strlen(what), sizeof what - strlen(what), "%s%sN", between, *between == '|' ? "" : "Ar ");
     if (p->type == MAR_TYPE_NAME && p->argument && *between == '|') /* replaces the choices */
@@ -348,7 +349,8 @@ static void values_as_text(void **state)
             is_refused(p, "demo");
             continue;
         }
-        for (int k = 0; p->choices && p->choices[k]; k++) reads_back(p, p->choices[k]);
+        for (int k = 0; p->choices && p->choices[k]; k++)
+            if (*p->choices[k]) reads_back(p, p->choices[k]); /* "": a value without a name */
         if (p->type != MAR_TYPE_TEXT) is_refused(p, "nonsense");
         if (p->type == MAR_TYPE_FLAG) reads_back(p, "on"), reads_back(p, "off"), is_refused(p, "1");
         if (p->type == MAR_TYPE_UINT64) reads_back(p, "18446744073709551615"), is_refused(p, "-1");

@@ -53,7 +53,8 @@ static const char *argument_of(const mar_param *p, const char *between, const ch
     size_t used = 0;
     if (!p->choices) return number;
     for (int i = 0; p->choices[i] && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? between : "", p->choices[i]);
+        if (*p->choices[i]) /* a value without a name is not one to give */
+            used += (size_t)snprintf(text + used, size - used, "%s%s", i ? between : "", p->choices[i]);
     if (*number && used < size) snprintf(text + used, size - used, "%s%s", last, number);
     return text;
 }

@@ -2,6 +2,7 @@
 
 #include "base/printable.h"
 #include "tools/cli/command.h"
+#include "tools/cli/run_options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ int prompt_encoder_may_be_decoder(const char *folder)
 {
     char path[4096];
     struct stat st;
-    if (strcmp(folder, "demo-mgpt") == 0) return 1; /* built in */
+    if (run_is_built_in(folder)) return strcmp(folder, "demo-mgpt") == 0; /* and not a folder of that name here */
     if (stat(folder, &st) != 0 || !S_ISDIR(st.st_mode)) return 0;
     return snprintf(path, sizeof path, "%s/spiece.model", folder) < (int)sizeof path && access(path, F_OK) != 0;
 }

@@ -152,6 +152,13 @@ static inline int gpt_ends_line(const gpt_config *c, int i)
     return c->line_end && (i + 1) % c->columns == 0 && i + 1 < c->seq_len;
 }
 
+/* Returns the tokens of half an image, for measurements: behind the last of them is no line end. */
+static inline int gpt_half(const gpt_config *c)
+{
+    const int half = c->seq_len / 2;
+    return half > 1 && gpt_ends_line(c, half - 1) && c->columns > 1 ? half - 1 : half;
+}
+
 /* Returns the number of tokens and line ends. */
 static inline int gpt_positions(const gpt_config *c)
 {

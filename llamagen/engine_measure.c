@@ -92,7 +92,7 @@ void mar_discrete_timed(const mar_discrete_timer *t, mar_measured *m)
 static mar_status run(passes *p, int drafts, int number, mar_err *err)
 {
     const gpt_config *c = &p->model->config;
-    const int half = c->seq_len / 2;
+    const int half = gpt_half(c);
     for (int i = 0; i < drafts; i++) {
         p->draft[i] = (number * 31 + i * 7 + 1) % c->vocabulary;
         p->parent[i] = i - 1;
@@ -137,7 +137,7 @@ mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt
     passes p = {.k = k, .model = model, .images = images};
     mar_status status = create(&p, sampling, cache, err);
     for (size_t i = 0; status == MAR_OK && i < sizeof drafts / sizeof *drafts; i++)
-        if (drafts[i] < model->config.seq_len / 2) status = measure(&p, drafts[i], role, all, err);
+        if (drafts[i] < gpt_half(&model->config)) status = measure(&p, drafts[i], role, all, err);
     destroy(&p);
     return status;
 }

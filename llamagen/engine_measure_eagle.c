@@ -45,7 +45,7 @@ static int width_at(const mar_discrete_plan *plan, int vocabulary, int depth)
 /* Lists the levels that fit behind half an image. The drafter is not asked about a round's last level. */
 static mar_status list_levels(passes *p, const mar_discrete_plan *plan, mar_err *err)
 {
-    const int positions = p->config->seq_len - p->config->seq_len / 2;
+    const int positions = p->config->seq_len - gpt_half(p->config);
     p->length = plan->params.gamma;
     p->levels = (p->length < positions ? p->length : positions) - 1;
     if (p->levels < 0) p->levels = 0;
@@ -163,7 +163,7 @@ static mar_status time_pass(passes *p, int length, int count, int from, mar_meas
  * those. */
 static mar_status run_tokens(passes *p, int number, int tokens, mar_measured *m, mar_err *err)
 {
-    const int half = p->config->seq_len / 2;
+    const int half = gpt_half(p->config);
     for (int i = 0; i < half; i++)
         p->prefix[i] = (i * 5 + (i >= half - tokens ? number : 0)) % p->config->vocabulary; /* differs each time */
     mar_status status = target_follows(p, half - tokens, err);
@@ -178,7 +178,7 @@ static mar_status run_round(passes *p, int number, int tokens, int levels, mar_m
 {
     mar_status status = run_tokens(p, number, tokens, &level[0], err);
     for (int d = 1; status == MAR_OK && d <= levels; d++)
-        status = time_pass(p, p->config->seq_len / 2, p->end[d], p->end[d - 1] + 1, &level[d], err);
+        status = time_pass(p, gpt_half(p->config), p->end[d], p->end[d - 1] + 1, &level[d], err);
     return status;
 }
 
@@ -206,7 +206,7 @@ mar_status mar_eagle_measure(kern_queue *k, const eagle_model *eagle, const gpt_
                              mar_measurements *all, mar_err *err)
 {
     passes p = {.k = k, .config = &model->config, .images = images};
-    const int half = model->config.seq_len / 2;
+    const int half = gpt_half(&model->config);
     mar_status status = create(&p, eagle, model, sampling, plan, err);
     if (status == MAR_OK && half > 0) status = measure(&p, 1, p.levels, all, err);
     if (status == MAR_OK && p.length < half) status = measure(&p, p.length + 1, 0, all, err);

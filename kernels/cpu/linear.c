@@ -41,69 +41,102 @@ mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_er
     return l->copies ? cpu_operand_room(cpu_of(k), rows, l->row_bytes, err) : MAR_OK;
 }
 
-/* Rows of the weights on their way into a block: GEMM_COLS at a time. */
+/* Rows of the weights on their way into blocks: GEMM_COLS for each of some blocks, which threads pack side by side. */
 typedef struct {
-    float *weight;    /* [GEMM_COLS][in], or NULL: not needed */
+    int blocks;       /* at a time */
+    float *weight;    /* [blocks][GEMM_COLS][in], or NULL: not needed */
     int8_t *q;        /* likewise */
-    float *scale;     /* [GEMM_COLS] */
-    uint8_t *codes;   /* [GEMM_COLS][in/2] int4, or NULL */
-    uint16_t *scales; /* [GEMM_COLS][in/32] */
+    float *scale;     /* [blocks][GEMM_COLS] */
+    uint8_t *codes;   /* [blocks][GEMM_COLS][in/2] int4, or NULL */
+    uint16_t *scales; /* [blocks][GEMM_COLS][in/32] */
 } staging;
 
-static mar_status make_staging(const kern_linear *l, const kern_linear_spec *spec, staging *s, mar_err *err)
+static int reads_int8(const kern_linear *l, const kern_linear_spec *spec)
 {
-    const size_t n = (size_t)l->in * GEMM_COLS;
+    return l->type == GEMM_INT8 && spec->rows && spec->rows->read_int8;
+}
+
+static int reads_int4(const kern_linear *l, const kern_linear_spec *spec)
+{
+    return l->type == GEMM_INT4 && spec->rows && spec->rows->read_int4;
+}
+
+static mar_status make_staging(const kern_linear *l, const kern_linear_spec *spec, int threads, staging *s,
+                               mar_err *err)
+{
+    s->blocks = cpu_lesser(threads, l->blocks);
+    const size_t rows = (size_t)s->blocks * GEMM_COLS, n = rows * (size_t)l->in;
     const int int8 = l->type == GEMM_INT8, int4 = l->type == GEMM_INT4;
-    const int read = spec->rows && !(int8 && spec->rows->read_int8) && !(int4 && spec->rows->read_int4);
+    const int read = spec->rows && !reads_int8(l, spec) && !reads_int4(l, spec);
     if (read) s->weight = malloc(n * sizeof *s->weight);
-    if (int8) s->q = malloc(n), s->scale = malloc(GEMM_COLS * sizeof *s->scale);
+    if (int8) s->q = malloc(n), s->scale = malloc(rows * sizeof *s->scale);
     if (int4) s->codes = malloc(n / 2), s->scales = malloc(n / KERN_INT4_GROUP * sizeof *s->scales);
     if ((s->weight || !read) && ((s->q && s->scale) || !int8) && ((s->codes && s->scales) || !int4)) return MAR_OK;
-    return err_set(err, MAR_ENOMEM, "out of memory: %d x %d weights", GEMM_COLS, l->in);
+    return err_set(err, MAR_ENOMEM, "out of memory: %zu x %d weights", rows, l->in);
 }
 
-/* Packs `cols` columns from `first` on: the rows of W of these numbers. */
-static mar_status pack_block(const kern_linear *l, const kern_linear_spec *spec, int first, int cols, const staging *s,
-                             void *block, mar_err *err)
+/* Reads rows first .. first + n - 1 if they come from a source. */
+static mar_status read_staging(const kern_linear *l, const kern_linear_spec *spec, int first, int n, const staging *s,
+                               mar_err *err)
 {
-    const size_t at = (size_t)first * (size_t)l->in;
     const kern_linear_rows *rows = spec->rows;
-    const int words = (int)(l->weight_bytes / (4 * GEMM_COLS));
-    const float *weight = s->weight ? s->weight : spec->weight ? spec->weight + at : NULL;
-    const int8_t *q = s->q;
-    const float *scale = s->scale;
-    mar_status status = MAR_OK;
-    if (s->weight) status = rows->read(rows->user, first, cols, s->weight, err);
-    if (l->type == GEMM_INT8 && rows && rows->read_int8)
-        status = rows->read_int8(rows->user, first, cols, s->q, s->scale, err);
-    else if (l->type == GEMM_INT8 && !rows && spec->quantised)
-        q = spec->quantised + at, scale = spec->scale + first;
-    else if (l->type == GEMM_INT8 && status == MAR_OK)
-        kern_int8_quantise(weight, cols, l->in, s->q, s->scale);
-    if (l->type == GEMM_INT4 && rows && rows->read_int4)
-        status = rows->read_int4(rows->user, first, cols, s->codes, s->scales, err);
-    else if (l->type == GEMM_INT4 && status == MAR_OK)
-        kern_int4_quantise(weight, cols, l->in, s->codes, s->scales);
-    if (status != MAR_OK) return status;
-    if (l->type == GEMM_INT4)
-        gemm_pack_int4(s->codes, s->scales, cols, l->in, block);
-    else if (l->type == GEMM_INT8)
-        gemm_pack_int8(q, scale, cols, l->in, words, l->kernel->wide, block);
-    else
-        gemm_pack(l->type, weight, cols, l->in, words, block);
-    return MAR_OK;
+    if (reads_int8(l, spec)) return rows->read_int8(rows->user, first, n, s->q, s->scale, err);
+    if (reads_int4(l, spec)) return rows->read_int4(rows->user, first, n, s->codes, s->scales, err);
+    return s->weight ? rows->read(rows->user, first, n, s->weight, err) : MAR_OK;
 }
 
-static mar_status pack(const cpu_device *d, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
+typedef struct {
+    const kern_linear *l;
+    const kern_linear_spec *spec;
+    const staging *s;
+    int first; /* block of the first in the staging */
+} pack_loop;
+
+/* Packs block number i of the staging: quantises its rows unless they came so. */
+static void pack_block(const pack_loop *p, int i)
 {
+    const kern_linear *l = p->l;
+    const staging *s = p->s;
+    const kern_linear_spec *spec = p->spec;
+    const int first = (p->first + i) * GEMM_COLS, cols = cpu_lesser(l->out - first, GEMM_COLS);
+    const size_t row = (size_t)i * GEMM_COLS, at = row * (size_t)l->in, whole = (size_t)first * (size_t)l->in;
+    const float *weight = s->weight ? s->weight + at : spec->weight ? spec->weight + whole : NULL;
+    void *block = l->block + (size_t)(p->first + i) * l->block_bytes;
+    const int words = (int)(l->weight_bytes / (4 * GEMM_COLS));
+    if (l->type == GEMM_INT4) {
+        uint8_t *codes = s->codes + at / 2;
+        uint16_t *scales = s->scales + at / KERN_INT4_GROUP;
+        if (!reads_int4(l, spec)) kern_int4_quantise(weight, cols, l->in, codes, scales);
+        gemm_pack_int4(codes, scales, cols, l->in, block);
+    } else if (l->type == GEMM_INT8 && !spec->rows && spec->quantised) {
+        gemm_pack_int8(spec->quantised + whole, spec->scale + first, cols, l->in, words, l->kernel->wide, block);
+    } else if (l->type == GEMM_INT8) {
+        if (!reads_int8(l, spec)) kern_int8_quantise(weight, cols, l->in, s->q + at, s->scale + row);
+        gemm_pack_int8(s->q + at, s->scale + row, cols, l->in, words, l->kernel->wide, block);
+    } else {
+        gemm_pack(l->type, weight, cols, l->in, words, block);
+    }
+}
+
+static void pack_body(void *arg, int first, int last, int thread)
+{
+    (void)thread;
+    for (int i = first; i < last; i++) pack_block(arg, i);
+}
+
+static mar_status pack(cpu_queue *q, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
+{
+    const cpu_device *d = q->d;
     const size_t blocks = (size_t)l->blocks;
     staging s = {0};
     mar_status status = cpu_pages(d, blocks * l->block_bytes, "weights", (void **)&l->block, err);
     if (status == MAR_OK) status = cpu_zeros(d, blocks * GEMM_COLS, &l->bias, err);
-    if (status == MAR_OK) status = make_staging(l, spec, &s, err);
-    for (int b = 0; b < l->blocks && status == MAR_OK; b++) {
-        const int first = b * GEMM_COLS, cols = cpu_lesser(l->out - first, GEMM_COLS);
-        status = pack_block(l, spec, first, cols, &s, l->block + (size_t)b * l->block_bytes, err);
+    if (status == MAR_OK) status = make_staging(l, spec, d->threads, &s, err);
+    for (int b = 0; b < l->blocks && status == MAR_OK; b += s.blocks) {
+        const int n = cpu_lesser(l->blocks - b, s.blocks), first = b * GEMM_COLS;
+        pack_loop p = {l, spec, &s, b};
+        status = read_staging(l, spec, first, cpu_lesser(l->out - first, n * GEMM_COLS), &s, err);
+        if (status == MAR_OK) cpu_for(q, n, 64.0 * n * GEMM_COLS * l->in, pack_body, &p);
     }
     if (status == MAR_OK && spec->bias) memcpy(l->bias, spec->bias, (size_t)l->out * sizeof *l->bias);
     free(s.weight);
@@ -111,7 +144,7 @@ static mar_status pack(const cpu_device *d, kern_linear *l, const kern_linear_sp
     free(s.scale);
     free(s.codes);
     free(s.scales);
-    return status;
+    return status == MAR_OK ? kern_check(&q->base, err) : status;
 }
 
 mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
@@ -144,7 +177,7 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     l->blocks = cpu_divide_up(l->out, GEMM_COLS);
     l->block_bytes = gemm_block_bytes(l->type, words);
     l->weight_bytes = 4 * (size_t)words * GEMM_COLS;
-    const mar_status status = pack(d, l, spec, err);
+    const mar_status status = pack(cpu_of(k), l, spec, err);
     if (status != MAR_OK) {
         cpu_linear_free(k->device, l);
         return status;

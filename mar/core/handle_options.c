@@ -29,7 +29,7 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_CHOICE,
      .choices = dtypes,
      .help =
-         "arithmetic of matrix products; auto: bf16 where it is fast\n"
+         "arithmetic of products; auto: bf16 where it is fast\n"
          "auto is bf16 on a GPU and on processors with instructions for it. int8 and int4 need a CPU and are "
          "approximate. With int8 the blocks of the transformer and of the head compute in int8, the rest as with auto. "
          "With int4 the blocks of the transformer have 4-bit weights."},

@@ -52,7 +52,7 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "DIR",
      .help =
-         "folder of the T5, or of the model, that encodes prompts\n"
+         "folder that encodes prompts: a T5's, or the model's\n"
          "As Hugging Face has it. Lumina-mGPT, Anole and Emu3 encode prompts themselves: their own folder as --model "
          "needs no --t5, a file that mar convert has made of it needs that folder here. "
          "LlamaGen's is google/flan-t5-xl: config.json, spiece.model, and the weights, in one file or in shards. "

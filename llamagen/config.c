@@ -271,7 +271,7 @@ void gpt_layer_tensors(const char *prefix, const gpt_layer_shape *l, gpt_tensor_
             visit_tensor(&v, name, vector ? columns : rows, vector ? 0 : columns);
             if (is_qk && l->qk_norm == GPT_LAYER_NORM)
                 visit_tensor(&v, gpt_bias_name(name, bias), vector ? columns : rows, vector ? 0 : columns);
-            if (part <= GPT_W2 && l->bias) visit_tensor(&v, gpt_bias_name(name, bias), rows, 0);
+            if (part <= GPT_W2 && l->bias >> part & 1) visit_tensor(&v, gpt_bias_name(name, bias), rows, 0);
         }
     }
 }

@@ -31,7 +31,7 @@ typedef struct {
     int joined_qkv;      /* 1: q, k and v are one tensor */
     int joined_w13;      /* 1: w1 and w3 are one tensor */
     int first_norm;      /* 1: there is an attention_norm; an EAGLE drafter's layer may have none */
-    int bias;            /* 1: products have biases */
+    unsigned bias;       /* bits of the products that have a bias, 1u << GPT_WQKV to 1u << GPT_W2 */
     gpt_norm qk_norm;
     gpt_norm_shape norm_shape;
     int halves; /* 1: RoPE rotates a head's number i with i + head_dim / 2, else neighbours */
@@ -54,12 +54,13 @@ typedef struct {
     int columns;       /* tokens in a row of the image; 0: the image is a square */
     /* Decoders of text/grammar.h; 0 in others. A caption's features are embeddings: no layer is in front of them. */
     const text_family *grammar;
-    int line_end;                     /* 1: a token that is no image token stands behind each row but the last */
-    int rows;                         /* of the file's embedding, text included */
-    int tied;                         /* 1: the output layer is the embedding */
-    float eps;                        /* of the RMS norms; 0: the form's */
-    float rope_base;                  /* 0: 10000 */
-    int joined_qkv, joined_w13, bias; /* as in gpt_layer_shape, of family GPT_META and GPT_LLAMA */
+    int line_end;               /* 1: a token that is no image token stands behind each row but the last */
+    int rows;                   /* of the file's embedding, text included */
+    int tied;                   /* 1: the output layer is the embedding */
+    float eps;                  /* of the RMS norms; 0: the form's */
+    float rope_base;            /* 0: 10000 */
+    int joined_qkv, joined_w13; /* as in gpt_layer_shape, of family GPT_META and GPT_LLAMA */
+    unsigned bias;              /* likewise */
     gpt_norm qk_norm;
     gpt_norm_shape norm_shape;
 } gpt_config;

@@ -130,8 +130,16 @@ static void derive_options(const wt_file *f, const char *layer, gpt_config *c)
     const wt_tensor *norm = wt_find(f, gpt_layer_name(layer, &l, GPT_Q_NORM, 0, name, &rows));
     c->norm_shape = norm && norm->rank == 1 ? GPT_VECTOR : norm && norm->shape[0] == 1 ? GPT_ONE_ROW : GPT_ROWS;
     c->qk_norm = !norm ? GPT_NO_NORM : wt_find(f, gpt_bias_name(name, bias)) ? GPT_LAYER_NORM : GPT_RMS_NORM;
-    gpt_layer_name(layer, &l, GPT_WO, 0, name, &rows);
-    c->bias = wt_find(f, gpt_bias_name(name, bias)) != NULL;
+    for (int part = GPT_WQKV; part <= GPT_W2; part++)
+        if (wt_find(f, gpt_bias_name(gpt_layer_name(layer, &l, (gpt_part)part, 0, name, &rows), bias)))
+            c->bias |= 1u << part;
+}
+
+/* Tells whether the output layer is the embedding: it is not in the file, and config.json, if there is one, says so. */
+static int is_tied(const wt_file *f, const char *output)
+{
+    const json_value *tie = member(f, "tie_word_embeddings");
+    return !wt_find(f, output) && (!wt_config(f) || (tie && tie->type == JSON_TRUE));
 }
 
 static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *err)
@@ -148,7 +156,7 @@ static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *e
     c->rows = (int)embedding->shape[0];
     c->width = (int)embedding->shape[1];
     c->depth = wt_count_parts(f, name, wt_count(f));
-    c->tied = !wt_find(f, names->output);
+    c->tied = is_tied(f, names->output);
     c->joined_qkv = c->family == GPT_META && wt_find(f, "layers.0.attention.wqkv.weight");
     c->joined_w13 = c->family == GPT_META && wt_find(f, "layers.0.feed_forward.w13.weight");
     status = derive_heads(f, c, err);

@@ -206,7 +206,7 @@ static mar_status load_product(loader *l, const char *prefix, const gpt_layer_sh
     weight_rows w = {.in = in};
     float *bias = NULL;
     const int out = list_pieces(prefix, s, part, in, &w);
-    mar_status status = s->bias ? load_bias(l, &w, out, &bias) : MAR_OK;
+    mar_status status = s->bias >> part & 1 ? load_bias(l, &w, out, &bias) : MAR_OK;
     const kern_linear_spec spec = {.bias = bias, .flags = flags, .previous = before};
     if (status == MAR_OK) status = create_linear(l, &w, out, spec, layer);
     free(bias);

@@ -117,6 +117,16 @@ static int write_texts(const prompts *p, npz_writer *w)
     return status == MAR_OK ? 0 : tool_error("%s", why);
 }
 
+/* Writes the family and the size that prompts of a model's own embedding depend on. */
+static int write_made_for(const captions_options *o, const prompt_encoder *e, npz_writer *w)
+{
+    char why[NPZ_WHY_MAX], text[CAPTIONS_MADE_FOR];
+    if (!e->is_decoder) return 0;
+    captions_made_for(mar_text_get_config(e->text)->family, o->run.machine.image_size, text);
+    const int64_t bytes = (int64_t)strlen(text);
+    return npz_writer_add(w, "made_for", NPZ_U8, 1, &bytes, text, why) == MAR_OK ? 0 : tool_error("%s", why);
+}
+
 /* Writes the second context of guidance if the model has one. */
 static int write_negative(const captions_options *o, prompt_encoder *e, npz_writer *w)
 {
@@ -140,8 +150,8 @@ static int try_file(const captions_options *o, prompt_encoder *e, const prompts 
     uint8_t *mask = malloc((size_t)p->count * (size_t)e->tokens);
     if (!mask) return tool_error("out of memory for %d prompts", p->count);
     int failed = npz_writer_open(o->out, 1, &w, why) != MAR_OK ? tool_error("%s", why) : 0;
-    if (!failed &&
-        (write_encoded(e, p, w, bar, mask, bad) != 0 || write_texts(p, w) != 0 || write_negative(o, e, w) != 0)) {
+    if (!failed && (write_encoded(e, p, w, bar, mask, bad) != 0 || write_texts(p, w) != 0 ||
+                    write_negative(o, e, w) != 0 || write_made_for(o, e, w) != 0)) {
         npz_writer_discard(w);
         failed = 1;
     } else if (!failed && npz_writer_commit(w, why) != MAR_OK) {

@@ -309,7 +309,7 @@ static void describe_eagle(const wt_file *f, const mar_configs *configs, mar_kin
     const eagle_config *c = &configs->eagle;
     const facts to = {add, user};
     (void)f;
-    add_line(&to, "use: --draft FILE, with the LlamaGen model that it was trained for");
+    add_line(&to, "use: --draft FILE, with the model that it was trained for");
     add_line(&to, "layer: width %d, SwiGLU %d%s%s", c->width, c->hidden, c->bias ? ", fc with a bias" : "",
              c->first_norm ? "" : ", no norm in front of its attention");
     if (c->published) add_line(&to, "names: LANTERN's%s", c->vocabulary ? ", with an embedding of its own" : "");

@@ -91,6 +91,8 @@ static void captions(void **state)
     command_ok(*state, "captions p.txt --t5 m --size 32x24 --negative blurry --out c.npz -q");
     command_ok(*state, GENERATE "--prompts p.txt --negative blurry --cfg 3 --out a");
     command_ok(*state, GENERATE "--captions c.npz --cfg 3 --out b");
+    command_refused(*state, "$MAR generate --model m --vq demo-discrete --size 24x24 --captions c.npz --out x.png",
+                    "--captions c.npz: made for emu3 --size 32x24, expected emu3 --size 24x24", "");
     char *ours = text_of(*state, "a/000001.png", "features"), *files = text_of(*state, "b/000001.png", "features");
     assert_string_equal(ours, files);
     free(ours);

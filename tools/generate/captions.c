@@ -119,6 +119,30 @@ static int read_prompts(const char *path, npz *file, captions *c)
                       path, n, c->count);
 }
 
+const char *captions_made_for(const char *family, const char *image_size, char text[CAPTIONS_MADE_FOR])
+{
+    snprintf(text, CAPTIONS_MADE_FOR, "%s%s%s", family, image_size ? " --size " : "", image_size ? image_size : "");
+    return text;
+}
+
+/* Reads what the captions were made for. */
+static int read_made_for(const char *path, npz *file, captions *c)
+{
+    char why[NPZ_WHY_MAX];
+    const npz_array *a = npz_find(file, "made_for");
+    if (!a) return 0;
+    if (a->dtype != NPZ_U8 || a->rank != 1 || a->count < 1 || a->count >= CAPTIONS_MADE_FOR)
+        return tool_error("--captions %s: made_for is %s, expected a text", path, npz_describe(a, why));
+    char *text = captions_add_block(c, (size_t)a->count + 1);
+    if (!text) return 1;
+    if (npz_stream_begin(file, a, why) != MAR_OK ||
+        npz_stream_read(file, (size_t)a->count, (uint8_t *)text, why) != MAR_OK)
+        return refuse(why);
+    text[a->count] = '\0';
+    c->made_for = text;
+    return 0;
+}
+
 /* Reads the second context of guidance. */
 static int read_negative(const char *path, npz *file, captions *c)
 {
@@ -158,7 +182,8 @@ static int read_file(const char *path, npz *file, captions *c)
     c->list = calloc((size_t)c->count, sizeof *c->list);
     if (!c->list) return tool_error("out of memory for %d captions", c->count);
     return read_table(file, &t, c, &features) || (m.array && read_table(file, &m, c, &mask)) ||
-           find_captions(path, features, mask, &t, c) || read_prompts(path, file, c) || read_negative(path, file, c);
+           find_captions(path, features, mask, &t, c) || read_prompts(path, file, c) || read_negative(path, file, c) ||
+           read_made_for(path, file, c);
 }
 
 int captions_read(const char *path, int tokens, int dim, captions *out)

@@ -16,9 +16,10 @@ typedef struct {
     int tokens, dim;    /* positions of the model; values of a position */
     int encoded;        /* 1: of this command's prompts, so that no file has their numbers */
     const char *family; /* of the model whose embedding encoded them (mar_text_config), static; NULL: a T5, or a file */
-    caption *list;      /* [count] */
-    caption negative;   /* second context of guidance; positions 0: none */
-    void **blocks;      /* [block_count] memory of features and prompts */
+    const char *made_for; /* of a file: what captions_made_for wrote to it; NULL: it does not say */
+    caption *list;        /* [count] */
+    caption negative;     /* second context of guidance; positions 0: none */
+    void **blocks;        /* [block_count] memory of features and prompts */
     int block_count;
 } captions;
 
@@ -44,6 +45,10 @@ void captions_place(const captions *c, int i, float *features, uint8_t *mask);
 uint64_t captions_sum(const captions *c, int i);
 /* Returns the hash of one caption, features [tokens][dim] with padding in front and mask [tokens]. */
 uint64_t captions_sum_of(int tokens, int dim, const float *features, const uint8_t *mask);
+/* Writes to text what captions of a model's own embedding depend on: its family, and the size of images if one was
+ * asked for. Returns text. */
+enum { CAPTIONS_MADE_FOR = 64 };
+const char *captions_made_for(const char *family, const char *image_size, char text[CAPTIONS_MADE_FOR]);
 void captions_free(captions *c); /* frees a caption set; {0} is fine */
 
 #endif

@@ -284,6 +284,17 @@ static int encode_captions(model_store *store, mar *library, const run_options *
     return failed;
 }
 
+/* Returns 1 with the error printed if the captions in a file are of another family or size than the run's. */
+static int check_made_for(const run_options *o, const mar_model_config *c, captions *set)
+{
+    char text[CAPTIONS_MADE_FOR];
+    if (!set->made_for || strcmp(set->made_for, captions_made_for(c->family, o->machine.image_size, text)) == 0)
+        return 0;
+    tool_error("--captions %s: made for %s, expected %s", o->captions, set->made_for, text);
+    captions_free(set);
+    return 1;
+}
+
 /* Gets the captions of a text-to-image model, reading or encoding them if the store lacks them. */
 static int get_captions(model_store *store, mar *library, const run_options *o, const mar_model_config *c,
                         progress *bar)
@@ -296,8 +307,9 @@ static int get_captions(model_store *store, mar *library, const run_options *o, 
         free(key);
         return failed;
     }
-    failed = o->captions ? captions_read(o->captions, c->caption_tokens, c->caption_dim, out)
-                         : encode_captions(store, library, o, c, bar, out, texts);
+    failed = o->captions
+                 ? captions_read(o->captions, c->caption_tokens, c->caption_dim, out) || check_made_for(o, c, out)
+                 : encode_captions(store, library, o, c, bar, out, texts);
     if (failed) {
         prompts_free(texts);
         free(key);

@@ -118,19 +118,18 @@ TEST_CASE(rows_of_two_matrices)
     wt_close(f), wt_close(source);
 }
 
-/* Opens a matrix U8 [2, 16] with a second tensor. */
-static wt_file *open_with(const char *second, const void *data, size_t size)
+/* Opens a matrix U8 [2, 16] with a second tensor, in *b, which must outlive it. */
+static wt_file *open_with(const char *second, const void *data, size_t size, bytes *b)
 {
     char header[300];
-    bytes b = {0};
     wt_file *f;
     mar_err err = {0};
     snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"U8\",\"shape\":[2,16],\"data_offsets\":[0,32]}%s}", second);
-    bytes_number(&b, strlen(header), 8);
-    bytes_text(&b, header);
-    bytes_put(&b, data, size);
-    assert_ok(wt_open_memory(b.data, b.size, "file", &f, &err), &err);
-    bytes_free(&b);
+    *b = (bytes){0};
+    bytes_number(b, strlen(header), 8);
+    bytes_text(b, header);
+    bytes_put(b, data, size);
+    assert_ok(wt_open_memory(b->data, b->size, "file", &f, &err), &err);
     return f;
 }
 
@@ -156,14 +155,16 @@ TEST_CASE(wrong_files)
     uint16_t scale[2];
     float w[64];
     mar_err err = {0};
+    bytes b;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        wt_file *f = open_with(others[i].second, &data, others[i].bytes);
+        wt_file *f = open_with(others[i].second, &data, others[i].bytes, &b);
         assert_int_equal(wt_find(f, "a")->dtype, WT_U8);
         assert_int_equal(wt_load_int4(f, "a", 2, 32, 0, 2, q, scale, &err), MAR_EMODEL);
         assert_int_equal(wt_load_matrix_rows(f, "a", 2, 32, 0, 2, w, &err), MAR_EMODEL);
         wt_close(f);
+        bytes_free(&b);
     }
-    wt_file *f = open_with(SCALES("BF16", "[2,1]", "36"), &data, 36);
+    wt_file *f = open_with(SCALES("BF16", "[2,1]", "36"), &data, 36, &b);
     assert_int_equal(wt_load_matrix_rows(f, "a", 2, 32, 0, 2, w, &err), MAR_EMODEL);
     assert_non_null(strstr(err.text, "file: tensor a_scale has 1 value that is NaN, the first at 1: expected finite"));
     assert_ok(wt_load_matrix_rows(f, "a", 2, 32, 0, 1, w, &err), &err);
@@ -172,4 +173,5 @@ TEST_CASE(wrong_files)
     assert_ok(wt_load_matrix_rows(f, "a", 2, 32, 0, 2, w, &err), &err);
     assert_true(isnan(w[32]));
     wt_close(f);
+    bytes_free(&b);
 }

@@ -361,8 +361,8 @@ MAR_API void mar_source_init(mar_source *source, size_t size);
 
 /* Loads a MAR, SphereAR or LlamaGen checkpoint: .safetensors, or the official PyTorch .pth or .pt. Built-in models have
  * names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle";
- * SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt". The file may be deleted afterwards. Every call
- * makes its own copy of the weights: two models of one file share nothing, on one handle or on two.
+ * SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt". The file may be deleted
+ * afterwards. Every call makes its own copy of the weights: two models of one file share nothing, on one handle or on two.
  *
  * Built-in models are files that come with the library, in share/libmar/demo. It looks for share/libmar beside itself
  * (or the program that libmar.a is linked into) and in the two folders above, then where it was to be installed. The
@@ -387,7 +387,8 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
 /* Loads the decoder of a KL autoencoder (kl16.ckpt), of a VQ autoencoder (LlamaGen's vq_ds16_c2i.pt, Chameleon's
  * vqgan.ckpt or a model's folder with one in model.vqmodel, the folder of BAAI/Emu3-VisionTokenizer), SphereAR's ViT
- * decoder (a model's file, or vae.pt), or a .safetensors of any. An image is decoded in at most 1.5 GB of memory. Built-in decoders: "demo" or "demo-vae",
+ * decoder (a model's file, or vae.pt), or a .safetensors of any. Without the encoder, an image of up to 1024x1024
+ * pixels is decoded in at most 1.5 GB of memory. Built-in decoders: "demo" or "demo-vae",
  * "demo-discrete" or "demo-discrete-vq", "demo-sphere". Errors are those of mar_model_load. Finding a codebook's
  * neighbours takes seconds. Sessions with a method of LANTERN cache them in PATH.neighbours-METRIC-K.npz if that is
  * writable. */
@@ -645,8 +646,8 @@ MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const
  * before mar_session_set_negative. MAR_EARG for other models; mar_session_begin is MAR_EARG for these. */
 MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features,
                                               const uint8_t *mask, int n);
-/* Sets what stands in the second branch of guidance in place of the caption, for images that begin later: features float
- * [caption_tokens][caption_dim], mask uint8_t [caption_tokens], as mar_text_encode_negative writes them. Models whose
+/* Sets what stands in the second branch of guidance in place of the caption, for images that begin later: features
+ * float [caption_tokens][caption_dim], mask uint8_t [caption_tokens], as mar_text_encode_negative writes them. Models whose
  * captions are embeddings of a prompt need it before the first image with guidance; MAR_EARG for other models. */
 MAR_API mar_status mar_session_set_negative(mar_session *s, const float *features, const uint8_t *mask);
 /* Makes one autoregressive step of all images in progress, or with speculation across tokens one round of several.

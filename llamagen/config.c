@@ -253,8 +253,7 @@ const char *gpt_bias_name(const char *weight, char text[GPT_TENSOR_NAME])
 /* Returns the columns of a layer's tensor; 0 of a vector. */
 static int columns_of(const gpt_layer_shape *l, gpt_part part)
 {
-    static const gpt_part vectors[] = {GPT_ATTENTION_NORM, GPT_FFN_NORM};
-    if (part == vectors[0] || part == vectors[1]) return 0;
+    if (part == GPT_ATTENTION_NORM || part == GPT_FFN_NORM) return 0;
     if (part == GPT_Q_NORM || part == GPT_K_NORM) return l->heads ? l->width / l->heads : 0;
     return part == GPT_W2 ? l->hidden : l->width;
 }

@@ -7,8 +7,8 @@
 #include "text/grammar.h"
 #include "weights/weights.h"
 
-/* What differs among these transformers by the release they come from: the names of their tensors, and the row of
- * gpt_forms in config.c. */
+/* What differs among these transformers by the release they come from: the names of their tensors, and what no file
+ * tells: epsilon, rotary positions, which pieces are joined (gpt_config_layer). */
 typedef enum {
     GPT_LLAMAGEN,
     GPT_SPHEREAR, /* layers alone: no embedding of tokens, no output layer */
@@ -128,6 +128,8 @@ int gpt_config_ignores_decoder(const char *name);
 int gpt_config_is_int8(const char *tensor);
 /* Returns the side of the square of seq_len tokens; 0 if seq_len is not a square. */
 int gpt_config_side(int seq_len);
+
+enum { GPT_USUAL_PROMPT = 32 }; /* positions of a prompt in measurements */
 
 /* Returns the heads of keys and values. */
 static inline int gpt_kv_heads(const gpt_config *c)

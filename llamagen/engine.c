@@ -31,9 +31,9 @@ typedef struct {
     gpt_start *start;    /* [max_images] the images that begin */
     int *given;          /* [max_images][seq_len] their known tokens */
     float *number;       /* host [max_images][seq_len] token ids on their way to `latents` */
-    float *zero;         /* host [caption_tokens][caption_dim] of 0: a caption to
-                          * measure, and its mask; NULL before the first */
-    int has_negative;    /* 1: the second branch's caption is set; needed by decoders of text/grammar.h */
+    /* host [caption_tokens][caption_dim] of 0, a caption to measure, and its mask behind; NULL before the first */
+    float *zero;
+    int has_negative; /* 1: the second branch's caption is set; needed by decoders of text/grammar.h */
 } discrete;
 
 static discrete *of(mar_engine_state *g)
@@ -333,7 +333,6 @@ static void begin_work(discrete *g)
 /* Sets the features of a caption and its mask. NULL means a caption to measure: of a prompt's usual length. */
 static void set_caption(discrete *g, const mar_image *image, gpt_start *start)
 {
-    enum { PROMPT = 32 };
     const gpt_config *c = &g->model->gpt->config;
     const size_t n = (size_t)c->prefix * (size_t)c->caption_dim;
     mar_err err;
@@ -346,7 +345,7 @@ static void set_caption(discrete *g, const mar_image *image, gpt_start *start)
         return;
     }
     uint8_t *mask = (uint8_t *)(g->zero + n);
-    for (int i = 0; i < c->prefix; i++) mask[i] = !c->grammar || i >= c->prefix - PROMPT;
+    for (int i = 0; i < c->prefix; i++) mask[i] = !c->grammar || i >= c->prefix - GPT_USUAL_PROMPT;
     start->features = g->zero;
     start->mask = mask;
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DRAFTS_MOST = 64, REPEATS = 5, PROMPT = 32 };
+enum { DRAFTS_MOST = 64, REPEATS = 5 };
 
 /* A runner of its own and its request, the same for every image. */
 typedef struct {
@@ -38,7 +38,7 @@ mar_status mar_discrete_begin_any(gpt_runner *r, const gpt_config *c, int images
     const mar_status status = label && features && mask ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (mask) memset(mask, 1, positions);
     for (size_t i = 0; mask && c->grammar && i < positions; i++) /* a prompt of usual length */
-        mask[i] = (int)(i % (size_t)c->prefix) >= c->prefix - PROMPT;
+        mask[i] = (int)(i % (size_t)c->prefix) >= c->prefix - GPT_USUAL_PROMPT;
     if (status == MAR_OK && c->caption_dim)
         gpt_runner_begin_captions(r, images, features, mask);
     else if (status == MAR_OK)

@@ -4,7 +4,9 @@
 #include "tests/support/decoder_folder.h"
 
 #include "tools/images/image.h"
+#include "weights/weights.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -109,6 +111,56 @@ static void captions(void **state)
     cJSON_Delete(r);
 }
 
+/* Writes a file with the tensors of demo-discrete's image decoder, named as in a model's folder. */
+static void write_vqmodel(const char *path)
+{
+    mar_err err = {0};
+    wt_file *f;
+    assert_ok(wt_open_demo(wt_demo_vae("demo-discrete"), &f, &err), &err);
+    const int n = wt_count(f);
+    wt_output *tensors = calloc((size_t)n, sizeof *tensors);
+    char(*names)[128] = calloc((size_t)n, sizeof *names);
+    for (int i = 0; i < n; i++) {
+        const wt_tensor *t = wt_at(f, i);
+        snprintf(names[i], sizeof names[i], "model.vqmodel.%s", t->name);
+        tensors[i] = (wt_output){names[i], t->dtype, t->rank, {0}, f, t, WT_COPIED, NULL};
+        memcpy(tensors[i].shape, t->shape, sizeof t->shape);
+    }
+    assert_ok(wt_save_safetensors(path, tensors, n, NULL, 0, &err), &err);
+    free(tensors);
+    free(names);
+    wt_close(f);
+}
+
+/* An image decoder in the model's folder needs no --vq. */
+static void own_decoder(void **state)
+{
+    static const char index[] = "{\"weight_map\":{\"model.norm.weight\":\"a.safetensors\","
+                                "\"model.vqmodel.quantize.embedding.weight\":\"b.safetensors\"}}";
+    write_model(*state);
+    command_ok(*state, GENERATE "--prompt 'a corgi' --out a.png");
+    sh_ok(*state, "mv m/model.safetensors m/a.safetensors");
+    write_vqmodel(path_in(*state, "m/b.safetensors"));
+    write_whole_file(*state, "m/model.safetensors.index.json", index, sizeof index - 1);
+    command_ok(*state, "generate --num 1 --model m --size 32x24 --dtype f32 -q --prompt 'a corgi' --out b.png");
+    char *other = text_of(*state, "a.png", "features"), *own = text_of(*state, "b.png", "features");
+    assert_string_equal(other, own);
+    free(other);
+    free(own);
+}
+
+/* A missing decoder is reported before the weights are read: these are damaged. */
+static void no_decoder(void **state)
+{
+    write_model(*state);
+    sh_ok(*state, "printf '\\377\\377\\377\\377' | dd of=m/model.safetensors bs=1 conv=notrunc status=none "
+                  "seek=$(($(stat -c %%s m/model.safetensors) - 4))");
+    command_refused(*state, "$MAR " GENERATE "--prompt a --out a.png", "1 value that is NaN", "");
+    command_refused(*state, "$MAR generate --model m --prompt a --size 32x24 --out a.png",
+                    "mar: --vq is missing: m: is a decoder that writes images among text", "");
+    command_refused(*state, "$MAR serve --model m --size 32x24", "--vq is missing: m: is a", "");
+}
+
 static void refused(void **state)
 {
     write_model(*state);
@@ -135,7 +187,7 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {COMMAND_TEST(pictures), COMMAND_TEST(captions), COMMAND_TEST(converted),
-                                       COMMAND_TEST(refused)};
+    const struct CMUnitTest tests[] = {COMMAND_TEST(pictures),    COMMAND_TEST(captions),   COMMAND_TEST(converted),
+                                       COMMAND_TEST(own_decoder), COMMAND_TEST(no_decoder), COMMAND_TEST(refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

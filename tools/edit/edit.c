@@ -334,8 +334,9 @@ static int edit(edit_job *job, progress *bar)
         output_check_free(&job->out, "--overwrite to replace it, or another --out") != 0)
         return 1;
     job->files.quiet = o->quiet;
+    job->files.needs_vae = 1;
     job->files.encoder = MODELS_ENCODER_IF_THERE;
-    if (models_load(&job->files, &o->run, bar, &job->models) != 0 || models_check_vae(&o->run) != 0) return 1;
+    if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     if (record_identify(&o->run, &job->models) != 0) return 1;
     if (strcmp(mar_model_get_config(job->models.model)->family, "mar") != 0)
         return tool_error("%s: makes tokens from the upper left on, and can only continue a picture: expected a MAR "

@@ -107,7 +107,7 @@ static int load_scorer(eval_job *job)
 static int load_models(eval_job *job)
 {
     eval_options *o = job->options;
-    if (models_load(files_of(job), &o->run, job->bar, &job->models) != 0 || models_check_vae(&o->run) != 0) return 1;
+    if (models_load(files_of(job), &o->run, job->bar, &job->models) != 0) return 1;
     class_choices choices = job->models.classes;
     choices.no_none = "mar eval judges images of classes";
     if (models_refuse_classes(&o->run, o->classes) != 0) return 1;
@@ -409,6 +409,7 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     job->options = o;
     job->bar = bar;
     job->files.quiet = o->quiet;
+    job->files.needs_vae = 1;
     job->files.needs_all = 1;
     const int status = run(job, r, done);
     store_close(&job->store);

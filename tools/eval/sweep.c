@@ -171,6 +171,7 @@ static void make_room(sweep *s, const eval_options *o)
     if (models_have(&s->models, &o->run)) return;
     models_free(&s->models);
     s->models.quiet = s->common->quiet;
+    s->models.needs_vae = 1;
     s->models.needs_all = 1;
 }
 
@@ -182,7 +183,7 @@ static int try_session(sweep *s, const eval_options *o)
     run_models models;
     mar_session *session = NULL;
     make_room(s, o);
-    if (models_load(&s->models, &run, s->bar, &models) != 0 || models_check_vae(&run) != 0) return 1;
+    if (models_load(&s->models, &run, s->bar, &models) != 0) return 1;
     const int failed = models_session(&models, &run, 1, &session);
     mar_session_free(session);
     return failed;

@@ -444,7 +444,7 @@ static int prepare(generate_job *job, progress *bar)
     if (!o->resume && !o->overwrite &&
         output_check_free(&job->out, "--resume to go on with it, --overwrite to replace it, or another --out") != 0)
         return 1;
-    if (models_load(&job->files, &o->run, bar, &job->models) != 0 || models_check_vae(&o->run) != 0) return 1;
+    if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     progress_note(bar, "reading the files, to know them again");
     if (record_identify(&o->run, &job->models) != 0 || resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
@@ -687,6 +687,7 @@ int cmd_generate(int argc, char **argv)
     }
     progress_start(&bar, job.options.quiet);
     job.files.quiet = job.options.quiet;
+    job.files.needs_vae = 1;
     status = generate(&job, &bar);
     status = models_status(&job.files, status);
     mar_session_free(job.session);

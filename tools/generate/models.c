@@ -364,6 +364,26 @@ static int refuse_no_prompt(const run_options *o)
                       o->model);
 }
 
+/* Takes the image decoder in the file or folder of a model that writes images among text, unless another is given. If
+ * the store needs one and there is none, prints it: the weights of the model are not read. */
+static int find_own_vae(model_store *store, mar *library, run_options *o, progress *bar)
+{
+    model_file *f = &store->files[store->file_count];
+    if (o->vae) return 0;
+    if (!find_file(store, library, o->model, 0, 0)) {
+        *f = (model_file){.library = library, .path = o->model};
+        const mar_status status = load_file(library, f, 0, store->encoder, bar);
+        if (status == MAR_EMODEL && store->needs_vae)
+            return tool_error("--vq is missing: %s; Lumina-mGPT's and Anole's is Chameleon's vqgan.ckpt, Emu3's the "
+                              "folder Emu3-VisionTokenizer",
+                              mar_error(library));
+        if (status != MAR_OK) return 0; /* the model's loading says it */
+        store->file_count++;
+    }
+    o->vae = o->model;
+    return 0;
+}
+
 /* Does what prepare_captions does if prompts are encoded by the folder of a model that writes images among text. Sets
  * *done to 0, and does nothing, if they are not. The model's weights are not read. */
 static int prepare_decoder(model_store *store, mar *library, run_options *o, progress *bar, int *done)
@@ -382,6 +402,7 @@ static int prepare_decoder(model_store *store, mar *library, run_options *o, pro
     *done = 1;
     if (status != MAR_OK) return tool_error("%s", mar_error(library));
     if (lacks_prompt) return refuse_no_prompt(o); /* before the weights are read */
+    if (find_own_vae(store, library, o, bar) != 0) return 1;
     if (store->keeps_encoder && run_has_prompts(o))
         return tool_error("--%s: has no effect here, a request has its own prompt",
                           o->prompt_count ? "prompt" : "prompts");
@@ -436,7 +457,7 @@ static int prepare_captions(model_store *store, mar *library, run_options *o, in
     int failed = 0;
     if (mar_inspect(library, o->model, heads, &report) == MAR_OK && mar_report_model(report)) {
         const mar_model_config *c = mar_report_model(report);
-        failed = check_captions(store, o, c);
+        failed = check_captions(store, o, c) || (models_write_text(c) && find_own_vae(store, library, o, bar));
         if (!failed && !store->keeps_encoder) failed = get_captions(store, library, o, c, bar);
         if (!failed && store->keeps_encoder && o->t5) failed = keep_encoder(store, library, o, c, bar);
         if (!failed && store->keeps_encoder && o->captions) failed = get_captions(store, library, o, c, bar);
@@ -565,6 +586,17 @@ static int refuse_options(const model_file *model, const run_options *o)
     return o->self_is_path && discrete ? run_refuse_self() : 0;
 }
 
+/* Returns 1 with the error printed if the store needs an image decoder and the run has none. */
+static int refuse_no_vae(const model_store *store, const run_options *o)
+{
+    if (o->vae || !store->needs_vae) return 0;
+    return tool_error(
+        "--vae is missing, expected an image decoder: MAR's is kl16.ckpt, linked from the page "
+        "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen; "
+        "Lumina-mGPT's and Anole's is Chameleon's vqgan.ckpt, Emu3's the folder Emu3-VisionTokenizer; SphereAR's is in "
+        "the model's own file");
+}
+
 /* Prints once what --fast set. */
 static void report_fast(const model_store *store, run_options *o, progress *bar)
 {
@@ -600,7 +632,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     o->tokens = tokens_of(out->model);
     if (fast_set_params(o, out->model, out->vae) != 0) return 1;
     report_fast(store, o, bar);
-    return set_captions(store, o, out) || get_class_names(store, o, out);
+    return set_captions(store, o, out) || get_class_names(store, o, out) || refuse_no_vae(store, o);
 }
 
 const char *models_class_name(const run_models *models, int label, char *text, size_t size)
@@ -630,16 +662,6 @@ int models_refuse_classes(const run_options *o, const char *classes)
     if (!classes || !run_has_prompts(o)) return 0;
     return tool_error("--class: has no effect beside --%s: prompts take the place of classes",
                       o->prompt_count ? "prompt" : "prompts");
-}
-
-int models_check_vae(const run_options *o)
-{
-    if (o->vae) return 0;
-    return tool_error(
-        "--vae is missing, expected an image decoder: MAR's is kl16.ckpt, linked from the page "
-        "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen; "
-        "Lumina-mGPT's and Anole's is Chameleon's vqgan.ckpt, Emu3's the folder Emu3-VisionTokenizer; SphereAR's is in "
-        "the model's own file");
 }
 
 /* Prints why there is no session. Against too little memory an option of the command helps. */

@@ -69,6 +69,7 @@ typedef struct {
     } names[MODELS_RUNS_MAX]; /* one for each file of --class_names */
     int name_count;           /* names in use */
     int needs_all;            /* 1: a bad prompt is an error; set before the first models_load */
+    int needs_vae;            /* 1: a run without image decoder is an error; set before the first models_load */
     models_encoder encoder;   /* of the image decoders; set before the first models_load */
     int quiet;                /* 1: no warnings; set before the first models_load */
     int warned;               /* 1: models_load has reported fewer threads than requested */
@@ -92,8 +93,6 @@ int models_status(const model_store *store, int status);
 int models_have(const model_store *store, const run_options *o);
 /* Returns 1 with the error printed if `classes`, the value of --class or NULL, is given beside prompts. */
 int models_refuse_classes(const run_options *o, const char *classes);
-/* Returns 1 with the error printed if a run that models_load has loaded has no image decoder. */
-int models_check_vae(const run_options *o);
 /* Returns whether the model writes images among text (Lumina-mGPT, Anole, Emu3): its own folder encodes prompts. */
 int models_write_text(const mar_model_config *c);
 /* Gives a session the second context of guidance if the model needs one. Returns 0, or 1 with the error printed. */

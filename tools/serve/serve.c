@@ -139,7 +139,7 @@ static int prepare(service *s, progress *bar)
 {
     serve_options *o = &s->options;
     if (read_token(s) != 0) return 1;
-    if (models_load(&s->files, &o->run, bar, &s->models) != 0 || models_check_vae(&o->run) != 0) return 1;
+    if (models_load(&s->files, &o->run, bar, &s->models) != 0) return 1;
     progress_note(bar, "reading the files, to know them again");
     if (record_identify(&o->run, &s->models) != 0) return 1;
     progress_note(bar, "preparing");
@@ -211,6 +211,7 @@ int cmd_serve(int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     progress_start(&bar, s.options.quiet);
     s.files.quiet = s.options.quiet;
+    s.files.needs_vae = 1;
     s.files.encoder = MODELS_ENCODER_IF_THERE;
     s.files.keeps_encoder = 1;
     status = prepare(&s, &bar);

@@ -15,8 +15,8 @@ int gpt_config_recognise_decoder(const wt_file *f)
 
 int gpt_config_ignores_decoder(const char *name)
 {
-    return strncmp(name, "model.vqmodel.", 14) == 0 || strcmp(name, "rope.freqs") == 0 ||
-           strstr(name, ".rotary_emb.inv_freq") != NULL;
+    return strncmp(name, "model.vqmodel.", 14) == 0 || strncmp(name, "vqmodel.", 8) == 0 ||
+           strcmp(name, "rope.freqs") == 0 || strstr(name, ".rotary_emb.inv_freq") != NULL;
 }
 
 /* Returns a member of the configuration, or of the part about the transformer: transformers' text_config, the
@@ -177,7 +177,7 @@ static mar_status derive_sequence(const wt_file *f, const text_grammar *g, int w
     if (g->vocabulary > c->rows)
         return err_set(err, MAR_EMODEL, "%s: the vocabulary has %d tokens, the embedding %d rows", wt_path(f),
                        g->vocabulary, c->rows);
-    const mar_status status = text_grammar_size(g, width, height, &columns, &rows, err);
+    const mar_status status = text_grammar_size(g, wt_path(f), width, height, &columns, &rows, err);
     if (status != MAR_OK) return status;
     c->grammar = g->family;
     c->vocabulary = g->codebook;

@@ -142,13 +142,18 @@ int text_grammar_recognise(const wt_file *f)
 
 const wt_tensor *text_grammar_embedding(const wt_file *f)
 {
-    static const char *const names[] = {"model.embed_tokens.weight", "tok_embeddings.weight",
-                                        "text_model.model.embed_tokens.weight", "model.text_model.embed_tokens.weight"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const wt_tensor *t = wt_find(f, names[i]);
-        if (t) return t;
-    }
-    return NULL;
+    const wt_tensor *t = wt_find(f, "model.embed_tokens.weight");
+    return t ? t : wt_find(f, "tok_embeddings.weight");
+}
+
+mar_status text_grammar_rename(wt_file *f, mar_err *err)
+{
+    static const wt_naming names[] = {{"text_model.model.", "model.", 0}, /* as its files have them */
+                                      {"text_model.lm_head.", "lm_head.", 0},
+                                      {"model.text_model.", "model.", 0}}; /* in transformers 5's state dict */
+    if (!wt_find(f, "text_model.model.embed_tokens.weight") && !wt_find(f, "model.text_model.embed_tokens.weight"))
+        return MAR_OK;
+    return wt_rename(f, names, sizeof names / sizeof *names, err);
 }
 
 /* --- ids ---------------------------------------------------------------------------------------------------------- */
@@ -247,12 +252,19 @@ static mar_status find_in_tokenizer(finding *n, const text_tokenizer *t)
     return status;
 }
 
-/* Finds Emu3's behind the end of an image (mllm/configuration_emu3.py). */
+/* Finds Emu3's behind the end of an image (mllm/configuration_emu3.py). The embedding may be padded behind them. */
 static mar_status find_behind(finding *n)
 {
-    int before = 151853;
+    enum { VISUAL_TOKENS = 32768 };
+    const int rows = n->g->vocabulary;
+    int before = 151853, end = rows;
     mar_status status = read_number(n->f, "eoi_token_id", 0, &before, n->err);
-    for (int id = before + 1; id < n->g->vocabulary && status == MAR_OK; id++) status = add_id(n, id - before - 1, id);
+    if (status == MAR_OK) status = read_number(n->f, "vocab_size", 1, &end, n->err);
+    if (status == MAR_OK && end > rows)
+        status = err_set(n->err, MAR_EMODEL, "%s: its configuration has a vocabulary of %d, its embedding %d rows",
+                         wt_path(n->f), end, rows);
+    if (end > before + 1 + VISUAL_TOKENS) end = before + 1 + VISUAL_TOKENS;
+    for (int id = before + 1; id < end && status == MAR_OK; id++) status = add_id(n, id - before - 1, id);
     return status;
 }
 
@@ -428,27 +440,29 @@ int text_grammar_room(const text_grammar *g, int columns, int rows)
     return room < 0 ? 0 : room < TEXT_PROMPT_MAX ? (int)room : TEXT_PROMPT_MAX;
 }
 
-mar_status text_grammar_size(const text_grammar *g, int width, int height, int *columns, int *rows, mar_err *err)
+mar_status text_grammar_size(const text_grammar *g, const char *path, int width, int height, int *columns, int *rows,
+                             mar_err *err)
 {
     const text_family *f = g->family;
     if (!width && !height) width = g->width, height = g->height;
     if (f->fixed_size && (width != g->width || height != g->height))
-        return err_set(err, MAR_EARG, "an image of %dx%d: %s makes images of %dx%d only", width, height, f->title,
-                       g->width, g->height);
+        return err_set(err, MAR_EARG, "%s: an image of %dx%d: %s makes images of %dx%d only", path, width, height,
+                       f->title, g->width, g->height);
     if (width < f->unit || height < f->unit || width % f->unit || height % f->unit || width > TEXT_SIDE_MAX ||
         height > TEXT_SIDE_MAX)
-        return err_set(err, MAR_EARG, "an image of %dx%d: sides of %s's images are multiples of %d", width, height,
-                       f->title, f->unit);
+        return err_set(err, MAR_EARG, "%s: an image of %dx%d: sides of %s's images are multiples of %d", path, width,
+                       height, f->title, f->unit);
     if (f->ratio && (width > f->ratio * height || height > f->ratio * width))
-        return err_set(err, MAR_EARG, "an image of %dx%d: one side of %s's images is at most %d times the other", width,
-                       height, f->title, f->ratio);
+        return err_set(err, MAR_EARG, "%s: an image of %dx%d: one side of %s's images is at most %d times the other",
+                       path, width, height, f->title, f->ratio);
     *columns = width / f->stride;
     *rows = height / f->stride;
     const long positions = image_positions(g, *columns, *rows);
     if (positions + TEXT_PROMPT_MIN > g->context)
-        return err_set(err, MAR_EARG,
-                       "an image of %dx%d has %ld tokens: the model's context of %d has to hold %d more for the prompt",
-                       width, height, positions, g->context, TEXT_PROMPT_MIN);
+        return err_set(
+            err, MAR_EARG,
+            "%s: an image of %dx%d has %ld tokens: the model's context of %d has to hold %d more for the prompt", path,
+            width, height, positions, g->context, TEXT_PROMPT_MIN);
     return MAR_OK;
 }
 

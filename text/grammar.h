@@ -48,6 +48,9 @@ int text_grammar_recognise(const wt_file *f);
  * not in the table and for a vocabulary without image tokens; MAR_EIO, MAR_EFORMAT and MAR_ENOMEM. */
 mar_status text_grammar_open(const wt_file *f, text_grammar *out, mar_err *err);
 void text_grammar_free(text_grammar *g); /* leaves it empty */
+/* Gives the text model in a file of Emu3ForConditionalGeneration the names of Emu3ForCausalLM. Returns MAR_EFORMAT if
+ * it has both, and MAR_ENOMEM. */
+mar_status text_grammar_rename(wt_file *f, mar_err *err);
 /* Returns the embedding's tensor, [vocabulary][width]; NULL if there is none. */
 const wt_tensor *text_grammar_embedding(const wt_file *f);
 
@@ -55,8 +58,10 @@ const wt_tensor *text_grammar_embedding(const wt_file *f);
 int text_read_size(const char *text, int *width, int *height);
 enum { TEXT_SIDE_MAX = 16384 };
 /* Sets the tokens in a row and the rows of an image of width x height pixels; 0 x 0: the model's size. Returns MAR_EARG
- * for a size that the family does not have, or one whose tokens the context does not hold. */
-mar_status text_grammar_size(const text_grammar *g, int width, int height, int *columns, int *rows, mar_err *err);
+ * for a size that the family does not have, or one whose tokens the context does not hold. `path`: the model, for the
+ * message. */
+mar_status text_grammar_size(const text_grammar *g, const char *path, int width, int height, int *columns, int *rows,
+                             mar_err *err);
 /* Returns the positions that such an image leaves in front of its first token, at most TEXT_PROMPT_MAX: their keys and
  * values take memory. */
 int text_grammar_room(const text_grammar *g, int columns, int rows);

@@ -79,6 +79,19 @@ const vae_names *vae_names_of(const wt_file *f)
     return has_codebook ? &family_chameleon : &family_kl;
 }
 
+mar_status vae_config_rename(wt_file *f, mar_err *err)
+{
+    static const wt_naming names[] = {{"decoder.middle_block.", "decoder.mid.", 0},
+                                      {"decoder.up_block.up.", "decoder.up.", 0},
+                                      {"decoder.mid.attn_norm.", "decoder.mid.attn_1.norm.", 0},
+                                      {".attn_norms.#.", ".attn.#.norm.", 0},
+                                      {".q_proj.", ".q.", 4},
+                                      {".k_proj.", ".k.", 4},
+                                      {".v_proj.", ".v.", 4},
+                                      {".out_proj.", ".proj_out.", 4}};
+    return has_part(f, "decoder.up_block.up.") ? wt_rename(f, names, sizeof names / sizeof *names, err) : MAR_OK;
+}
+
 int vae_config_is_vq(const wt_file *f)
 {
     return vae_names_of(f)->is_vq;

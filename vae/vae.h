@@ -19,6 +19,9 @@
 #include "kernels/ops.h"
 #include "weights/weights.h"
 
+/* Gives Emu3's decoder as transformers has it (Emu3VQVAE) the names and shapes of Emu3-VisionTokenizer. Errors are
+ * those of wt_rename. */
+mar_status vae_config_rename(wt_file *f, mar_err *err);
 /* Derives the shape from the tensors of a checkpoint. Returns MAR_EMODEL, naming the tensor, if it is no such
  * autoencoder. */
 mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *err);

@@ -14,6 +14,15 @@ mar_status wt_find_shape(const wt_file *f, const char *name, int rank, const wt_
 int wt_count_parts(const wt_file *f, const char *prefix, int limit);
 /* Keeps only the tensors whose names begin with `prefix`, and removes it from their names. */
 void wt_narrow(wt_file *f, const char *prefix);
+/* A part of a tensor's name, and what takes its place: "text_model.model." and "model.". # stands for the same number
+ * in both. */
+typedef struct {
+    const char *from, *to;
+    int rank; /* a matrix gets dimensions of 1 at its end up to this rank */
+} wt_naming;
+/* Gives all tensors the names that these make of theirs, one after another. Returns MAR_EFORMAT if two get the same
+ * name, and MAR_ENOMEM. */
+mar_status wt_rename(wt_file *f, const wt_naming *names, int count, mar_err *err);
 /* Reads a positive number from the metadata. Leaves *out unchanged if the key is absent. Returns MAR_EMODEL if the
  * value is no positive number. */
 mar_status wt_metadata_number(const wt_file *f, const char *key, long *out, mar_err *err);

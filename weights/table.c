@@ -18,6 +18,19 @@ static size_t find_slot(const wt_file *f, const char *name)
     return i;
 }
 
+/* Enters all tensors in the slots. Returns one whose name another has, or NULL. */
+static const wt_tensor *fill_slots(wt_file *f)
+{
+    const wt_tensor *twice = NULL;
+    memset(f->slots, 0xff, f->n_slots * sizeof *f->slots);
+    for (int i = 0; i < f->count; i++) {
+        int *slot = &f->slots[find_slot(f, f->tensors[i].name)];
+        if (*slot >= 0) twice = &f->tensors[i];
+        *slot = i;
+    }
+    return twice;
+}
+
 int wt_table_grow(wt_file *f)
 {
     if (f->count < f->capacity) return 1;
@@ -32,8 +45,7 @@ int wt_table_grow(wt_file *f)
     f->slots = slots;
     f->n_slots = n_slots;
     f->capacity = capacity;
-    memset(slots, 0xff, n_slots * sizeof *slots);
-    for (int i = 0; i < f->count; i++) slots[find_slot(f, tensors[i].name)] = i;
+    fill_slots(f);
     return 1;
 }
 
@@ -103,8 +115,66 @@ void wt_narrow(wt_file *f, const char *prefix)
         f->tensors[kept++].name += length;
     }
     f->count = kept;
-    memset(f->slots, 0xff, f->n_slots * sizeof *f->slots);
-    for (int i = 0; i < kept; i++) f->slots[find_slot(f, f->tensors[i].name)] = i;
+    fill_slots(f);
+}
+
+/* A place in a name where a pattern stands. */
+typedef struct {
+    int begin, length;
+    int number, digits; /* place and length of what # stands for */
+} place;
+
+/* Finds the first place. Returns 0 if there is none. */
+static int find_pattern(const char *name, const char *pattern, place *out)
+{
+    for (int i = 0; name[i]; i++) {
+        int at = i;
+        const char *p = pattern;
+        *out = (place){.begin = i};
+        for (; *p && (*p == '#' || *p == name[at]); p++) {
+            if (*p != '#') {
+                at++;
+                continue;
+            }
+            out->number = at;
+            while (name[at] >= '0' && name[at] <= '9') at++;
+            if ((out->digits = at - out->number) == 0) break;
+        }
+        out->length = at - i;
+        if (!*p) return 1;
+    }
+    return 0;
+}
+
+/* Renames a tensor that has the pattern. */
+static mar_status rename_tensor(wt_file *f, wt_tensor *t, const wt_naming *n, mar_err *err)
+{
+    const char *mark = strchr(n->to, '#'), *old = t->name;
+    const int before = (int)(mark ? (size_t)(mark - n->to) : strlen(n->to));
+    place p;
+    char *text, *name;
+    if (!find_pattern(old, n->from, &p)) return MAR_OK;
+    if (asprintf(&text, "%.*s%.*s%.*s%s%s", p.begin, old, before, n->to, mark ? p.digits : 0, old + p.number,
+                 mark ? mark + 1 : "", old + p.begin + p.length) < 0)
+        text = NULL;
+    name = text ? wt_pool_text(&f->pool, text, strlen(text)) : NULL;
+    free(text);
+    if (!name) return err_set(err, MAR_ENOMEM, "%s: out of memory for the tensor table", f->path);
+    t->name = name;
+    while (t->rank > 1 && t->rank < n->rank) t->shape[t->rank++] = 1;
+    return MAR_OK;
+}
+
+mar_status wt_rename(wt_file *f, const wt_naming *names, int count, mar_err *err)
+{
+    for (int i = 0; i < f->count; i++)
+        for (int j = 0; j < count; j++) {
+            const mar_status status = rename_tensor(f, &f->tensors[i], &names[j], err);
+            if (status != MAR_OK) return status;
+        }
+    const wt_tensor *twice = fill_slots(f);
+    if (twice) return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" appears twice", f->path, twice->name);
+    return MAR_OK;
 }
 
 int wt_measure(wt_tensor *t, uint64_t *bytes)

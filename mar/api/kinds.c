@@ -257,7 +257,7 @@ static mar_status derive_decoder(const mar *m, const wt_file *f, int heads, mar_
 
 static void describe_decoder(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
 {
-    static const char *const encoder[] = {"model.vqmodel.", NULL};
+    static const char *const encoder[] = {"model.vqmodel.", "vqmodel.", NULL};
     const gpt_config *c = &configs->gpt;
     const text_family *family = c->grammar;
     const facts to = {add, user};

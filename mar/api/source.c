@@ -90,6 +90,17 @@ static mar_status open_file(const mar_source *source, mar_weights weights, wt_fi
     return wt_open_source(source, MAR_WEIGHTS_EMA, out, err);
 }
 
+mar_status mar_open_folder(const char *path, mar_weights weights, wt_file **out, mar_err *err)
+{
+    mar_status status = wt_open_folder(path, weights, out, err);
+    if (status != MAR_OK) return status;
+    status = text_grammar_rename(*out, err);
+    if (status == MAR_OK) return MAR_OK;
+    wt_close(*out);
+    *out = NULL;
+    return status;
+}
+
 mar_status mar_open_source(const mar_source *source, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
 {
     struct stat st;
@@ -99,7 +110,7 @@ mar_status mar_open_source(const mar_source *source, int is_vae, mar_weights wei
     if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* opened for the message about its kind */
     if (demo) return wt_open_demo(demo, out, err);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        return wt_is_folder(path) ? wt_open_folder(path, weights, out, err) : refuse_directory(path, err);
+        return wt_is_folder(path) ? mar_open_folder(path, weights, out, err) : refuse_directory(path, err);
     return open_file(source, weights, out, err);
 }
 

@@ -17,6 +17,9 @@ mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights
 /* Does the same for any source. */
 mar_status mar_open_source(const mar_source *source, int is_vae, mar_weights weights, wt_file **out, mar_err *err);
 
+/* Opens a folder (wt_open_folder), with the names that this library has for its tensors. */
+mar_status mar_open_folder(const char *path, mar_weights weights, wt_file **out, mar_err *err);
+
 /* Loading of an open file on a queue of its own. */
 typedef struct {
     kern_queue *k;            /* bound between begin and end */

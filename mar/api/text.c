@@ -102,7 +102,7 @@ static mar_status create(mar *m, const mar_source *source, mar_text **out, mar_e
     mar_source found = *source;
     mar_status status = wt_demo_folder(source->path, built_in, err);
     if (*built_in) found.path = built_in;
-    if (status == MAR_OK) status = wt_open_folder(found.path, m->weights, &f, err);
+    if (status == MAR_OK) status = mar_open_folder(found.path, m->weights, &f, err);
     if (status != MAR_OK) return status;
     wt_allow_nonfinite(f, m->allow_nonfinite);
     mar_text *t = calloc(1, sizeof *t);

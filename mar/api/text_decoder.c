@@ -31,7 +31,8 @@ mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, ma
     text_prompt *p = &t->prompt;
     mar_status status = text_grammar_open(f, &t->grammar, err);
     if (status == MAR_OK)
-        status = text_grammar_size(&t->grammar, t->m->image_width, t->m->image_height, &p->columns, &p->rows, err);
+        status =
+            text_grammar_size(&t->grammar, folder, t->m->image_width, t->m->image_height, &p->columns, &p->rows, err);
     if (status == MAR_OK) status = text_tokenizer_open(folder, &t->tokenizer, err);
     if (status != MAR_OK) return status;
     p->grammar = &t->grammar;

@@ -33,23 +33,29 @@ static char *path_from_root(const char *path)
     return asprintf(&joined, "%s/%s", folder, path) < 0 ? NULL : joined;
 }
 
-/* Of a Chameleon model as Hugging Face writes it, keeps the image decoder, model.vqmodel. Returns MAR_EMODEL if the
- * model has only the image encoder, as those of transformers have it. */
+/* Of a model of Chameleon or Emu3 as Hugging Face writes it, keeps the image decoder, vqmodel. Returns MAR_EMODEL if
+ * the model has only the image encoder, as Chameleon's of transformers have it. */
 static mar_status find_in_model(wt_file *file, mar_err *err)
 {
-    static const char part[] = "model.vqmodel.", decoder[] = "model.vqmodel.decoder.";
-    int tensors = 0, decodes = 0;
-    for (int i = 0; i < wt_count(file); i++) {
-        tensors += strncmp(wt_at(file, i)->name, part, sizeof part - 1) == 0;
-        decodes += strncmp(wt_at(file, i)->name, decoder, sizeof decoder - 1) == 0;
+    static const char *const parts[] = {"model.vqmodel.", "vqmodel."};
+    static const char decoder[] = "decoder.";
+    for (int p = 0; p < 2; p++) {
+        const size_t length = strlen(parts[p]);
+        int tensors = 0, decodes = 0;
+        for (int i = 0; i < wt_count(file); i++) {
+            const char *name = wt_at(file, i)->name;
+            if (strncmp(name, parts[p], length) != 0) continue;
+            tensors++;
+            decodes += strncmp(name + length, decoder, sizeof decoder - 1) == 0;
+        }
+        if (tensors && !decodes)
+            return err_set(
+                err, MAR_EMODEL,
+                "%s: its model.vqmodel has an image encoder alone, expected a decoder: Chameleon's is vqgan.ckpt",
+                wt_path(file));
+        if (decodes) wt_narrow(file, parts[p]);
     }
-    if (tensors && !decodes)
-        return err_set(
-            err, MAR_EMODEL,
-            "%s: its model.vqmodel has an image encoder alone, expected a decoder: Chameleon's is vqgan.ckpt",
-            wt_path(file));
-    if (decodes) wt_narrow(file, part);
-    return MAR_OK;
+    return vae_config_rename(file, err);
 }
 
 /* Creates a VAE of an open file. */

@@ -84,7 +84,7 @@ static void check_grammar(const wt_file *f)
         if (g.image_id[i] < 0 || g.image_id[i] >= g.vocabulary || g.image_id[i] == g.line_end)
             fuzz_fail("image token %d has id %d", i, g.image_id[i]);
     if ((g.line_end >= 0) != (g.family->line_end != NULL)) fuzz_fail("the line end is %d", g.line_end);
-    if (text_grammar_size(&g, 0, 0, &columns, &rows, &err) == MAR_OK &&
+    if (text_grammar_size(&g, "m", 0, 0, &columns, &rows, &err) == MAR_OK &&
         text_grammar_room(&g, columns, rows) < TEXT_PROMPT_MIN)
         fuzz_fail("%d columns leave no room", columns);
     if (text_grammar_put(&g, &p, &err) != MAR_OK || strcmp(p.pairs[0][1], g.family->name) != 0)
@@ -137,6 +137,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (twice && status != first) fuzz_fail("another status");
         first = status;
         if (f) check_open(f);
+        if (f && text_grammar_rename(f, &err) == MAR_OK) check_grammar(f);
         wt_close(f);
     }
     return 0;

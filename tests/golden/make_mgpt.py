@@ -11,13 +11,16 @@ processors. Guidance of Anole is LANTERN's: u + s (c - u) against bos and begin 
 import ast
 import subprocess
 import sys
+import tempfile
 import types
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import ChameleonConfig, ChameleonForConditionalGeneration, DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import (ChameleonConfig, ChameleonForConditionalGeneration, DynamicCache, Emu3Config, Emu3ForConditionalGeneration,
+                          LlamaConfig, LlamaForCausalLM)
 from transformers.generation.logits_process import (LogitsProcessor, PrefixConstrainedLogitsProcessor,
                                                     UnbatchedClassifierFreeGuidanceLogitsProcessor)
 
@@ -312,6 +315,25 @@ def make_anole(repository, out):
     golden(out, "anole.0", plain, without, guided, torch.tensor(tokens), ids, [0, 1, 31, 32, 500, 1023])
 
 
+def check_emu3(llama, ids):
+    """transformers' Emu3ForConditionalGeneration has the same function, under the names that tests/support/decoders.c writes."""
+    config = Emu3Config(text_config=dict(vocab_size=ids.vocabulary, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=DEPTH,
+                                         num_attention_heads=HEADS, num_key_value_heads=HEADS // 2, pad_token_id=0, bos_token_id=ids.bos,
+                                         eos_token_id=ids.eos),
+                        vq_config=dict(codebook_size=4, base_channels=32, channel_multiplier=[1], num_res_blocks=1, attn_resolutions=[0],
+                                       hidden_size=32), vocabulary_map={"<image>": 0})
+    model, weights = Emu3ForConditionalGeneration(config).eval(), llama.state_dict()
+    missing, unexpected = model.load_state_dict({name.replace("model.", "model.text_model."): t for name, t in weights.items()}, strict=False)
+    assert not unexpected and all("vqmodel" in name for name in missing), (missing, unexpected)
+    sequence = torch.arange(200)[None] * 7 % ids.vocabulary
+    torch.testing.assert_close(model(sequence).logits, llama(sequence).logits, rtol=1e-5, atol=1e-5)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        with safe_open(Path(folder) / "model.safetensors", "pt") as saved:
+            names = {name for name in saved.keys() if not name.startswith("vqmodel.")}
+    assert names == {"text_model." + name for name in weights}, names
+
+
 def make_emu3(repository, out):
     ids, columns, rows = Emu3Ids(128), 6, 4
     config = LlamaConfig(vocab_size=ids.vocabulary, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=DEPTH,
@@ -319,6 +341,8 @@ def make_emu3(repository, out):
                          rope_parameters={"rope_type": "default", "rope_theta": 1e6}, max_position_embeddings=9216)
     model = Plain(fill(LlamaForCausalLM(config)))
     assert abs(model.model.model.rotary_emb.inv_freq[1].item() - 1e6 ** -0.25) < 1e-6
+
+    check_emu3(model.model, ids)
 
     def sequence_of(text):
         return [ids.bos, *ids.text(text), ids.start_image, *ids.text(f"{rows}*{columns}"), ids.begin_image]

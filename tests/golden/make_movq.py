@@ -11,12 +11,14 @@ Emu3's image is the first frame of the whole video that the official decoder mak
 import argparse
 import importlib
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
 
 import numpy as np
 import torch
+from transformers.models.emu3.modeling_emu3 import Emu3VQVAE, Emu3VQVAEConfig
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "reference"))
@@ -75,6 +77,29 @@ def emu3(folder, shape):
     return code.Emu3VisionVQModel(importlib.import_module("emu3.tokenizer.configuration_emu3visionvq").Emu3VisionVQConfig(**shape))
 
 
+def saved_name(name):
+    """The name of a tensor of Emu3's decoder in transformers' Emu3VQVAE, as tests/vae/test_movq.c makes it."""
+    for old, new in (("decoder.mid.attn_1.norm.", "decoder.middle_block.attn_norm."), ("decoder.mid.", "decoder.middle_block."),
+                     ("decoder.up.", "decoder.up_block.up.")):
+        name = name.replace(old, new)
+    name = re.sub(r"\.attn\.(\d+)\.norm\.", r".attn_norms.\1.", name)
+    return re.sub(r"(\.attn[.\w]*)\.(q|k|v)\.", r"\1.\2_proj.", name).replace(".proj_out.", ".out_proj.")
+
+
+def check_saved(model, image, tokens):
+    """transformers' Emu3VQVAE makes the same image of the same weights."""
+    config = Emu3VQVAEConfig(codebook_size=EMU3["codebook_size"], base_channels=EMU3["ch"], channel_multiplier=EMU3["ch_mult"],
+                             num_res_blocks=EMU3["num_res_blocks"], attn_resolutions=EMU3["attn_resolutions"],
+                             hidden_size=EMU3["ch"] * EMU3["ch_mult"][-1])
+    saved, state = Emu3VQVAE(config), {}
+    for name, tensor in model.state_dict().items():
+        if not name.startswith(("encoder.", "quant_conv.")):
+            state[saved_name(name)] = tensor[:, :, 0, 0] if "_proj.weight" in saved_name(name) else tensor
+    missing, unexpected = saved.load_state_dict(state, strict=False)
+    assert not unexpected and all(name.startswith(("encoder.", "quant_conv.")) for name in missing), (missing, unexpected)
+    torch.testing.assert_close(saved.eval().double().decode(tokens).float(), image, rtol=1e-5, atol=1e-5)
+
+
 def as_bytes(image):
     """As image_tokenizer.py and image_processing_emu3visionvq.py make them, of these pixels."""
     return ((torch.clamp(image, -1.0, 1.0) + 1.0) / 2.0 * 255).numpy().astype(np.uint8)
@@ -114,6 +139,7 @@ def main():
         save_list(model, HERE / "data/movq_emu3.json", "encoder.down.")
         tokens = torch.randint(EMU3["codebook_size"], (IMAGES, HEIGHT, WIDTH))
         add(out, "emu3", tokens, lambda m: m.decode(tokens), model)
+        check_saved(model, out["emu3.image"].permute(0, 3, 1, 2), tokens)
     write_safetensors(HERE / "data/movq.safetensors", out, {})
 
 

@@ -26,6 +26,8 @@ static const struct {
     {"anole", DECODER_ANOLE, 32, 32, 16, 1, {0, 1, 31, 32, 500, 1023}},
     {"anole", DECODER_RELEASE, 32, 32, 16, 1, {0, 1, 31, 32, 500, 1023}},
     {"emu3", DECODER_EMU3, 6, 4, 8, 2, {0, 5, 6, 17, 23, -1}},
+    {"emu3", DECODER_EMU3_SAVED, 6, 4, 8, 2, {0, 5, 6, 17, 23, -1}},
+    {"emu3", DECODER_EMU3_STATE, 6, 4, 8, 2, {0, 5, 6, 17, 23, -1}},
 };
 enum { MODELS = sizeof models / sizeof *models };
 

@@ -212,6 +212,27 @@ TEST_CASE(greedy_emu3)
     close_all(&o);
 }
 
+/* transformers' names of Emu3: the file can be read and converted, like the release's. */
+TEST_CASE(emu3_as_transformers_saves_it)
+{
+    const files *f = *state;
+    const char *path = test_path("emu3.safetensors");
+    for (int kind = DECODER_EMU3_SAVED; kind <= DECODER_EMU3_STATE; kind++) {
+        mar *m = open_for("48x32");
+        mar_report *r;
+        mar_model *model;
+        assert_library(m, mar_inspect(m, f->path[kind], 0, &r));
+        assert_int_equal(mar_report_kind(r), MAR_KIND_DECODER);
+        assert_int_equal(mar_report_problem_count(r), 0);
+        mar_report_free(r);
+        assert_library(m, mar_convert(m, f->path[kind], path, MAR_DTYPE_AUTO, 0));
+        assert_library(m, mar_model_load(m, path, 0, &model));
+        assert_int_equal(mar_model_get_config(model)->vocabulary, decoder_codebook((decoder_kind)kind));
+        mar_model_free(model);
+        mar_close(m);
+    }
+}
+
 /* --- bad input -----------------------------------------------------------------------------------------------------
  */
 

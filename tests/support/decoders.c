@@ -19,6 +19,8 @@ static const struct {
     [DECODER_ANOLE] = {"Anole-7b-v0.1-hf", 64, 3},
     [DECODER_RELEASE] = {"7b", 64, 1},
     [DECODER_EMU3] = {"Emu3-Gen", 128, 2},
+    [DECODER_EMU3_SAVED] = {"Emu3-Gen-hf", 128, 2},
+    [DECODER_EMU3_STATE] = {"Emu3-state", 128, 1},
     [DECODER_FEW] = {"few", 3, 2},
 };
 
@@ -32,6 +34,11 @@ int decoder_codebook(decoder_kind kind)
 
 enum { EMU3_LINE_END = 260, EMU3_BOS = 263, EMU3_IMG = 265, EMU3_BOI = 266, EMU3_EOI = 267, EMU3_FIRST = 268 };
 
+static int is_emu3(decoder_kind kind)
+{
+    return kind == DECODER_EMU3 || kind == DECODER_EMU3_SAVED || kind == DECODER_EMU3_STATE;
+}
+
 /* Returns the id behind the image tokens, from which Chameleon's others count. */
 static int base_of(decoder_kind kind)
 {
@@ -40,7 +47,7 @@ static int base_of(decoder_kind kind)
 
 static int vocabulary_of(decoder_kind kind)
 {
-    return kind == DECODER_EMU3 ? EMU3_FIRST + kinds[kind].codebook : base_of(kind) + 620;
+    return is_emu3(kind) ? EMU3_FIRST + kinds[kind].codebook : base_of(kind) + 620;
 }
 
 static int image_id(decoder_kind kind, int number)
@@ -51,7 +58,7 @@ static int image_id(decoder_kind kind, int number)
 /* Appends the ids of a text, one a byte. */
 static int put_text(decoder_kind kind, const char *text, int n, int *ids)
 {
-    const int first = kind == DECODER_EMU3 ? 0 : base_of(kind) + 8;
+    const int first = is_emu3(kind) ? 0 : base_of(kind) + 8;
     for (; *text; text++) {
         assert_true(n < DECODER_IDS);
         ids[n++] = first + (uint8_t)*text;
@@ -64,7 +71,7 @@ static int put_begin(decoder_kind kind, int columns, int rows, int n, int *ids)
 {
     char size[32];
     assert_true(n + 4 < DECODER_IDS);
-    if (kind == DECODER_EMU3) {
+    if (is_emu3(kind)) {
         snprintf(size, sizeof size, "%d*%d", rows, columns);
         ids[n++] = EMU3_BOI;
         n = put_text(kind, size, n, ids);
@@ -82,23 +89,23 @@ int decoder_prompt(decoder_kind kind, const char *text, int columns, int rows, i
 {
     char words[DECODER_IDS];
     int n = 0;
-    if (kind == DECODER_EMU3)
+    if (is_emu3(kind))
         snprintf(words, sizeof words, "%s masterpiece, film grained, best quality.", text);
     else if (kind == DECODER_LUMINA || kind == DECODER_FEW)
         snprintf(words, sizeof words, "Generate an image of %dx%d according to the following prompt:\n%s", 16 * columns,
                  16 * rows, text);
     else
         snprintf(words, sizeof words, "%s", text);
-    ids[n++] = kind == DECODER_EMU3 ? EMU3_BOS : 0;
+    ids[n++] = is_emu3(kind) ? EMU3_BOS : 0;
     n = put_text(kind, words, n, ids);
-    if (kind != DECODER_EMU3) ids[n++] = base_of(kind) + 514;
+    if (!is_emu3(kind)) ids[n++] = base_of(kind) + 514;
     return put_begin(kind, columns, rows, n, ids);
 }
 
 int decoder_negative(decoder_kind kind, int columns, int rows, int *ids)
 {
     int n = 0;
-    if (kind == DECODER_EMU3) {
+    if (is_emu3(kind)) {
         ids[n++] = EMU3_BOS;
         n = put_text(kind, "lowres, bad anatomy", n, ids);
     } else if (kind == DECODER_ANOLE || kind == DECODER_RELEASE) {
@@ -218,7 +225,7 @@ static void list_release(tensor_list *list, int vocabulary)
 
 static void list_llama(tensor_list *list, decoder_kind kind)
 {
-    const int keys = kind == DECODER_EMU3 ? WIDTH / 2 : WIDTH;
+    const int keys = is_emu3(kind) ? WIDTH / 2 : WIDTH;
     add(list, "", "model.embed_tokens.weight", vocabulary_of(kind), WIDTH);
     for (int i = 0; i < DEPTH; i++) {
         char layer[32];
@@ -227,7 +234,7 @@ static void list_llama(tensor_list *list, decoder_kind kind)
         add(list, layer, "self_attn.k_proj.weight", keys, WIDTH);
         add(list, layer, "self_attn.v_proj.weight", keys, WIDTH);
         add(list, layer, "self_attn.o_proj.weight", WIDTH, WIDTH);
-        for (int k = 0; k < 4 && kind != DECODER_EMU3; k++) {
+        for (int k = 0; k < 4 && !is_emu3(kind); k++) {
             static const char *const names[] = {"self_attn.q_norm.weight", "self_attn.q_norm.bias",
                                                 "self_attn.k_norm.weight", "self_attn.k_norm.bias"};
             add(list, layer, names[k], HEADS, HEAD);
@@ -251,6 +258,13 @@ static void list_tensors(tensor_list *list, decoder_kind kind)
         return;
     }
     list_llama(list, kind);
+    for (int i = 0; i < list->count; i++) {
+        tensor *t = &list->t[i];
+        const int in_model = strncmp(t->drawn, "model.", 6) == 0;
+        if (kind == DECODER_EMU3_SAVED) snprintf(t->name, sizeof t->name, "text_model.%.80s", t->drawn);
+        if (kind == DECODER_EMU3_STATE && in_model)
+            snprintf(t->name, sizeof t->name, "model.text_model.%.70s", t->drawn + 6);
+    }
     if (kind != DECODER_ANOLE) return;
     list_release(&release, vocabulary_of(kind));
     for (int i = 0; i < list->count; i++) {
@@ -470,9 +484,34 @@ static void write_tokenizer(const char *folder, const char *file, decoder_kind k
     write_file(folder, file, &b);
 }
 
+/* Writes what transformers 5 writes for Emu3ForConditionalGeneration; its tokenizer is not there. */
+static void write_emu3_config(const char *folder, decoder_kind kind)
+{
+    bytes b = {0};
+    put_format(&b,
+               "{\"architectures\":[\"Emu3ForConditionalGeneration\"],\"model_type\":\"emu3\",\"text_config\":{"
+               "\"model_type\":\"emu3_text_model\",\"hidden_act\":\"silu\",\"hidden_size\":%d,"
+               "\"intermediate_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,"
+               "\"num_key_value_heads\":%d,\"max_position_embeddings\":9216,",
+               WIDTH, HIDDEN, DEPTH, HEADS, HEADS / 2);
+    put_format(&b,
+               "\"rms_norm_eps\":1e-05,\"rope_parameters\":{\"rope_theta\":1000000.0,\"rope_type\":\"default\"},"
+               "\"tie_word_embeddings\":false,\"vocab_size\":%d},\"tie_word_embeddings\":false,\"vq_config\":{"
+               "\"codebook_size\":%d,\"hidden_size\":64},\"vocabulary_map\":{\"<|extra_200|>\":%d",
+               vocabulary_of(kind), kinds[kind].codebook, EMU3_LINE_END);
+    for (int i = kinds[kind].codebook - 1; i >= 0; i--) /* in any order */
+        put_format(&b, ",\"<|visual token %06d|>\":%d", i, EMU3_FIRST + i);
+    bytes_text(&b, "}}");
+    write_file(folder, "config.json", &b);
+}
+
 static void write_config(const char *folder, decoder_kind kind)
 {
     bytes b = {0};
+    if (kind == DECODER_EMU3_SAVED || kind == DECODER_EMU3_STATE) {
+        write_emu3_config(folder, kind);
+        return;
+    }
     if (kind == DECODER_RELEASE) {
         put_format(&b,
                    "{\"model\":{\"dim\":%d,\"n_layers\":%d,\"n_heads\":%d,\"vocab_size\":%d,\"multiple_of\":48,"
@@ -486,8 +525,8 @@ static void write_config(const char *folder, decoder_kind kind)
                "{\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,"
                "\"num_key_value_heads\":%d,\"vocab_size\":%d,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05,"
                "\"tie_word_embeddings\":false,",
-               WIDTH, HIDDEN, DEPTH, HEADS, kind == DECODER_EMU3 ? HEADS / 2 : HEADS, vocabulary_of(kind));
-    if (kind == DECODER_EMU3) {
+               WIDTH, HIDDEN, DEPTH, HEADS, is_emu3(kind) ? HEADS / 2 : HEADS, vocabulary_of(kind));
+    if (is_emu3(kind)) {
         put_format(&b,
                    "\"architectures\":[\"Emu3ForCausalLM\"],\"model_type\":\"Emu3\",\"max_position_embeddings\":9216,"
                    "\"rope_theta\":1000000.0,\"rope_scaling\":null,\"pretraining_tp\":1,\"image_area\":518400,"
@@ -521,6 +560,6 @@ char *decoder_write(const char *directory, decoder_kind kind, unsigned variant)
         return folder;
     }
     write_shards(folder, kind, &list, variant);
-    if (kind != DECODER_EMU3) write_tokenizer(folder, "tokenizer.json", kind);
+    if (!is_emu3(kind)) write_tokenizer(folder, "tokenizer.json", kind);
     return folder;
 }

@@ -7,11 +7,13 @@
 #include <stdint.h>
 
 typedef enum {
-    DECODER_LUMINA,  /* Lumina-mGPT: a folder of two shards, codebook of 8192 */
-    DECODER_ANOLE,   /* Anole: a folder of three shards; the same function as the release */
-    DECODER_RELEASE, /* Anole: consolidated.pth and params.json, codebook of 64 */
-    DECODER_EMU3,    /* Emu3-Gen: a folder of two shards, grouped queries, codebook of 128 */
-    DECODER_FEW,     /* Lumina-mGPT's layout with a codebook of 3 */
+    DECODER_LUMINA,     /* Lumina-mGPT: a folder of two shards, codebook of 8192 */
+    DECODER_ANOLE,      /* Anole: a folder of three shards; the same function as the release */
+    DECODER_RELEASE,    /* Anole: consolidated.pth and params.json, codebook of 64 */
+    DECODER_EMU3,       /* Emu3-Gen: a folder of two shards, grouped queries, codebook of 128 */
+    DECODER_EMU3_SAVED, /* the same function as transformers' Emu3ForConditionalGeneration saves it */
+    DECODER_EMU3_STATE, /* and with the names of its state dict */
+    DECODER_FEW,        /* Lumina-mGPT's layout with a codebook of 3 */
     DECODERS
 } decoder_kind;
 

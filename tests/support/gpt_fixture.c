@@ -62,6 +62,7 @@ int gpt_fixture_open_decoder(gpt_fixture *f, kern_queue *k, const char *folder, 
     if (!f->k) return 0;
     wt_file *file;
     assert_ok(wt_open_folder(folder, MAR_WEIGHTS_AUTO, &file, &err), &err);
+    assert_ok(text_grammar_rename(file, &err), &err);
     assert_ok(gpt_config_derive_decoder(file, width, height, &config, &err), &err);
     open_runner(f, file, &config, sampling, images, drafts, 0);
     return 1;

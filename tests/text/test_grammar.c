@@ -104,6 +104,22 @@ TEST_CASE(emu3_of_both_layouts)
     text_grammar_free(&g);
 }
 
+/* Rows behind the vocabulary, or behind 32768 visual tokens, are padding. */
+TEST_CASE(padding_is_no_image_token)
+{
+    text_grammar g = open_good(
+        "{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":11,\"eol_token_id\":5,\"vocab_size\":18}", 24);
+    assert_int_equal(g.vocabulary, 24);
+    assert_int_equal(g.codebook, 6);
+    text_grammar_free(&g);
+    g = open_good("{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":3,\"eol_token_id\":2}", 4 + 32768 + 50);
+    assert_int_equal(g.codebook, 32768);
+    assert_int_equal(g.image_id[32767], 4 + 32767);
+    text_grammar_free(&g);
+    refuse("{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":3,\"eol_token_id\":2,\"vocab_size\":18}", 16,
+           "a vocabulary of 18, its embedding 16 rows");
+}
+
 /* Meta's layout: the vocabulary is in the tokenizer. */
 TEST_CASE(anole_as_released)
 {
@@ -208,6 +224,43 @@ TEST_CASE(metadata_say_the_same)
     text_grammar_free(&h);
 }
 
+/* Opens tensors of one number and gives them this library's names. */
+static mar_status open_named(const char *const *names, int n, wt_file **f, mar_err *err)
+{
+    char header[512] = "{";
+    for (int i = 0; i < n; i++)
+        snprintf(header + strlen(header), sizeof header - strlen(header),
+                 "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? "," : "", names[i], 4 * i,
+                 4 * i + 4);
+    strcat(header, "}");
+    bytes b = make_safetensors(header, 4 * (size_t)n);
+    char *path = test_path("named.safetensors");
+    bytes_to_file(&b, path);
+    bytes_free(&b);
+    *f = open_weights(path);
+    return text_grammar_rename(*f, err);
+}
+
+TEST_CASE(names_of_transformers)
+{
+    static const char *const saved[] = {"text_model.model.embed_tokens.weight", "text_model.lm_head.weight",
+                                        "vqmodel.a"},
+                             *const both[] = {"text_model.model.embed_tokens.weight", "model.embed_tokens.weight"},
+                             *const clip[] = {"text_model.embeddings.token_embedding.weight"};
+    mar_err err = {0};
+    wt_file *f;
+    assert_ok(open_named(saved, 3, &f, &err), &err);
+    assert_true(wt_find(f, EMBEDDING) && wt_find(f, "lm_head.weight") && wt_find(f, "vqmodel.a") &&
+                !wt_find(f, saved[0]));
+    wt_close(f);
+    assert_int_equal(open_named(both, 2, &f, &err), MAR_EFORMAT);
+    assert_non_null(strstr(err.text, "tensor \"model.embed_tokens.weight\" appears twice"));
+    wt_close(f);
+    assert_ok(open_named(clip, 1, &f, &err), &err);
+    assert_non_null(wt_find(f, clip[0]));
+    wt_close(f);
+}
+
 static void refuse_metadata(const char *metadata, const char *words)
 {
     text_grammar g;
@@ -239,7 +292,7 @@ static void expect_size(const text_grammar *g, int width, int height, int column
 {
     mar_err err = {0};
     int c = 0, r = 0;
-    assert_ok(text_grammar_size(g, width, height, &c, &r, &err), &err);
+    assert_ok(text_grammar_size(g, "m", width, height, &c, &r, &err), &err);
     assert_int_equal(c, columns);
     assert_int_equal(r, rows);
 }
@@ -248,8 +301,9 @@ static void refuse_size(const text_grammar *g, int width, int height, const char
 {
     mar_err err = {0};
     int c, r;
-    assert_int_equal(text_grammar_size(g, width, height, &c, &r, &err), MAR_EARG);
-    if (!strstr(err.text, words)) fail_msg("\"%s\" does not say \"%s\"", err.text, words);
+    assert_int_equal(text_grammar_size(g, "m", width, height, &c, &r, &err), MAR_EARG);
+    if (strncmp(err.text, "m: an image of ", 15) != 0 || !strstr(err.text, words))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, words);
 }
 
 TEST_CASE(sizes_of_images)

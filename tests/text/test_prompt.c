@@ -49,7 +49,7 @@ static void compare(const char *line, const char *const texts[PROMPTS + 1])
     assert_int_equal(sscanf(line, "%31s %d %d %d%n", family, &width, &height, &number, &at), 4);
     const char *text = number < 0 ? NULL : texts[number], *next = line + at;
     model m = open_model(family);
-    assert_ok(text_grammar_size(&m.grammar, width, height, &columns, &rows, &err), &err);
+    assert_ok(text_grammar_size(&m.grammar, "m", width, height, &columns, &rows, &err), &err);
     const text_prompt p = {&m.grammar, m.tokenizer, columns, rows};
     assert_ok(text_prompt_ids(&p, number < 0 || number == PROMPTS, text, ids, IDS_MAX, &count, &err), &err);
     for (int i = 0; i < count; i++) {

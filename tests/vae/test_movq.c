@@ -5,6 +5,7 @@
 #include "kernels/pixels.h"
 #include "tests/support/archive.h"
 #include "vae/bands.h"
+#include "weights/shape.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -46,10 +47,37 @@ typedef struct {
     int first; /* its first dimension; 0: left out; -1: its first number is NaN */
 } change;
 
-/* Writes the tiny file of a family, with a name's prefix and one more tensor unless they are NULL, and opens it. */
+enum { SAVED_NAME = 256 };
+
+/* Writes the name that transformers' Emu3VQVAE has for a tensor of Emu3's decoder. Returns 1 if it is there a matrix
+ * instead of a convolution. */
+static int name_saved(const char *name, char to[SAVED_NAME])
+{
+    static const char *const parts[][2] = {{"decoder.mid.attn_1.norm.", "decoder.middle_block.attn_norm."},
+                                           {"decoder.mid.", "decoder.middle_block."},
+                                           {"decoder.up.", "decoder.up_block.up."},
+                                           {".attn.0.norm.", ".attn_norms.0."},
+                                           {".attn.1.norm.", ".attn_norms.1."},
+                                           {".q.", ".q_proj."},
+                                           {".k.", ".k_proj."},
+                                           {".v.", ".v_proj."},
+                                           {".proj_out.", ".out_proj."}};
+    char text[SAVED_NAME];
+    snprintf(to, SAVED_NAME, "%s", name);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const char *at = strstr(to, parts[i][0]);
+        if (!at) continue;
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - to), to, parts[i][1], at + strlen(parts[i][0]));
+        memcpy(to, text, sizeof text);
+    }
+    return strstr(to, "_proj.weight") != NULL;
+}
+
+/* Writes the tiny file of a family, with a name's prefix and one more tensor unless they are NULL, and opens it. With
+ * "vqmodel." the names are transformers'. */
 static wt_file *open_family(const char *family, const char *prefix, const char *more, const change *c)
 {
-    char path[256], name[256];
+    char path[256], name[512], saved[SAVED_NAME];
     snprintf(path, sizeof path, "tests/golden/data/movq_%s.json", family);
     bytes text = bytes_from_file(path), header = {0}, data = {0}, file = {0};
     bytes_put(&text, "", 1);
@@ -71,9 +99,12 @@ static wt_file *open_family(const char *family, const char *prefix, const char *
         }
         const size_t begin = data.size;
         put_values(&data, t->string, count, cJSON_GetArraySize(t), inputs);
+        snprintf(saved, sizeof saved, "%s", t->string);
+        if (prefix && strcmp(prefix, "vqmodel.") == 0 && name_saved(t->string, saved))
+            shape[strlen(shape) - strlen(",1,1")] = '\0';
         if (is_changed && c->first < 0) memcpy(data.data + begin, &(float){NAN}, sizeof(float));
         snprintf(name, sizeof name, "%s\"%s%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-                 header.size > 1 ? "," : "", prefix ? prefix : "", t->string, shape, begin, data.size);
+                 header.size > 1 ? "," : "", prefix ? prefix : "", saved, shape, begin, data.size);
         bytes_text(&header, name);
     }
     bytes_text(&header, "}");
@@ -89,9 +120,12 @@ static wt_file *open_family(const char *family, const char *prefix, const char *
 
 static vae_decoder *load(kern_queue *k, const char *family, int encoder)
 {
-    wt_file *f = open_family(family, NULL, NULL, NULL);
+    const int is_saved = strcmp(family, "emu3 in a model") == 0;
+    wt_file *f = is_saved ? open_family("emu3", "vqmodel.", NULL, NULL) : open_family(family, NULL, NULL, NULL);
     vae_decoder *d = NULL;
     mar_err err = {0};
+    if (is_saved) wt_narrow(f, "vqmodel.");
+    assert_ok(vae_config_rename(f, &err), &err);
     assert_ok(vae_decoder_create(k, f, &d, &err), &err);
     if (encoder) assert_ok(vae_decoder_add_encoder(d, k, f, &err), &err);
     wt_close(f);
@@ -144,8 +178,8 @@ static void check_golden(const char *family, mar_dtype dtype, double tolerance)
     kern_queue *k = open_queue(dtype, 2);
     if (!k) skip(); /* a processor without bf16 */
     vae_decoder *d = load(k, family, 0);
-    float *tokens = golden_of(family, "tokens", IMAGES * TOKENS),
-          *expected = golden_of(family, "image", IMAGES * VALUES);
+    const char *name = family[0] == 'e' ? "emu3" : family;
+    float *tokens = golden_of(name, "tokens", IMAGES * TOKENS), *expected = golden_of(name, "image", IMAGES * VALUES);
     static float pixels[IMAGES * VALUES], alone[VALUES];
     static uint8_t rgb[IMAGES * VALUES];
     decode(k, d, ROWS, COLUMNS, tokens + TOKENS, 1, 0, alone, rgb);
@@ -172,6 +206,7 @@ TEST_CASE(chameleon_is_the_official_code)
 TEST_CASE(emu3_is_the_official_codes_first_frame)
 {
     check_golden("emu3", MAR_DTYPE_F32, 1e-5);
+    check_golden("emu3 in a model", MAR_DTYPE_F32, 1e-5); /* Emu3ForConditionalGeneration's vqmodel */
 }
 
 TEST_CASE(bf16_is_near)
@@ -461,6 +496,11 @@ TEST_CASE(public_calls_know_the_files)
     assert_int_equal(mar_vae_load(m, wt_path(f), &vae), MAR_OK);
     wt_close(f);
     assert_int_equal(mar_vae_get_config(vae)->codebook, 48);
+    mar_vae_free(vae);
+    f = open_family("emu3", "vqmodel.", NULL, NULL);
+    assert_int_equal(mar_vae_load(m, wt_path(f), &vae), MAR_OK);
+    wt_close(f);
+    assert_int_equal(mar_vae_get_config(vae)->codebook, 64);
     mar_vae_free(vae);
     f = open_family("emu3", "model.vqmodel.encoder.", NULL, NULL); /* as transformers' Chameleon has it */
     assert_int_equal(mar_vae_load(m, wt_path(f), &vae), MAR_EMODEL);

@@ -8,9 +8,9 @@
 #include "text/unigram_encode.h"
 #include "text/words.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 struct text_tokenizer {
@@ -33,6 +33,12 @@ static int find_json(const char *folder, char path[PATH_MAX])
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (find_file(folder, names[i], path)) return 1;
     return 0;
+}
+
+int text_tokenizer_elsewhere(const char *folder, char path[PATH_MAX])
+{
+    if (find_file(folder, "spiece.model", path) || !find_json(folder, path)) return 0;
+    return strchr(path + strlen(folder) + 1, '/') != NULL;
 }
 
 static mar_status open_file(const char *folder, text_tokenizer *t, mar_err *err)

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 
+#include <limits.h>
 #include <stddef.h>
 
 typedef struct text_tokenizer text_tokenizer;
@@ -21,6 +22,8 @@ typedef struct text_tokenizer text_tokenizer;
  * ../../tokenizer/. Every length and number is checked. Returns MAR_EIO, MAR_EFORMAT or
  * MAR_ENOMEM with the file's path; MAR_EIO names the three files if there is none. */
 mar_status text_tokenizer_open(const char *folder, text_tokenizer **out, mar_err *err);
+/* Returns 1 if that tokenizer is in another folder, as Meta has it, and writes its path. */
+int text_tokenizer_elsewhere(const char *folder, char path[PATH_MAX]);
 /* Opens WordPiece with a file vocab.txt (text/words.h). */
 mar_status text_tokenizer_open_words(const char *path, text_tokenizer **out, mar_err *err);
 void text_tokenizer_free(text_tokenizer *t); /* NULL is fine */

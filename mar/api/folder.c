@@ -1,5 +1,6 @@
 #include "mar/api/folder.h"
 #include "base/file.h"
+#include "text/tokenizer.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -95,7 +96,9 @@ static mar_status copy_companions(const char *from, const char *to, mar_err *err
                      : err_set(err, MAR_EIO, "%s/%s: the path is too long", from, e->d_name);
     }
     closedir(d);
-    return status;
+    if (status != MAR_OK || !text_tokenizer_elsewhere(from, source)) return status;
+    return join(to, "text_tokenizer.json", target) ? copy_file(source, target, err)
+                                                   : err_set(err, MAR_EIO, "%s: the path is too long", to);
 }
 
 mar_status mar_folder_commit(mar_folder_writer *w, const char *from, mar_err *err)

@@ -15,7 +15,8 @@ typedef struct {
 
 /* Makes the temporary folder. Returns MAR_EIO if that fails, or if `path` exists and is no empty folder. */
 mar_status mar_folder_open(const char *path, mar_folder_writer *out, mar_err *err);
-/* Copies config.json and the tokenizer's files that the folder `from` has, and moves the new folder to its path. */
+/* Copies config.json and the tokenizer's files that the folder `from` has, or Meta's release beside it, and moves the
+ * new folder to its path. */
 mar_status mar_folder_commit(mar_folder_writer *w, const char *from, mar_err *err);
 /* Removes the temporary folder and what is in it. */
 void mar_folder_discard(mar_folder_writer *w);

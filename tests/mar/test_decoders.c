@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { COLUMNS = 6, ROWS = 4, TOKENS = COLUMNS * ROWS, PROMPTS = 2 };
 
@@ -231,6 +232,36 @@ TEST_CASE(emu3_as_transformers_saves_it)
         mar_model_free(model);
         mar_close(m);
     }
+}
+
+/* In Meta's release the tokenizer is beside the models; a converted folder has it inside. */
+TEST_CASE(converted_release)
+{
+    char *root = test_directory(), *folder;
+    char path[600], other[600];
+    snprintf(path, sizeof path, "%s/models", root);
+    assert_int_equal(mkdir(path, 0777), 0);
+    folder = decoder_write(path, DECODER_RELEASE, 0);
+    snprintf(path, sizeof path, "%s/tokenizer", root);
+    assert_int_equal(mkdir(path, 0777), 0);
+    snprintf(path, sizeof path, "%s/text_tokenizer.json", folder);
+    snprintf(other, sizeof other, "%s/tokenizer/text_tokenizer.json", root);
+    assert_int_equal(rename(path, other), 0);
+    snprintf(other, sizeof other, "%s/converted", root);
+    mar *m = open_for(NULL);
+    mar_text *from, *to;
+    assert_library(m, mar_convert(m, folder, other, MAR_DTYPE_AUTO, 0));
+    assert_library(m, mar_text_load(m, folder, &from));
+    assert_library(m, mar_text_load(m, other, &to));
+    float features[2][FEATURES];
+    uint8_t mask[2][POSITIONS];
+    assert_library(m, mar_text_encode(from, prompts, 1, MAR_CLEAN_OFF, POSITIONS, features[0], mask[0], NULL));
+    assert_library(m, mar_text_encode(to, prompts, 1, MAR_CLEAN_OFF, POSITIONS, features[1], mask[1], NULL));
+    assert_memory_equal(features[0], features[1], sizeof features[0]);
+    mar_text_free(from);
+    mar_text_free(to);
+    mar_close(m);
+    free(folder);
 }
 
 /* --- bad input -----------------------------------------------------------------------------------------------------

@@ -24,13 +24,13 @@ static void add_caption(const fixture *f, const int *ids, int n, float **feature
     decoder_features(DECODER_FEW, ids, n, (int)f->positions, *features, *mask);
 }
 
-static void open_fixture(fixture *f)
+static void open_in(fixture *f, mar_dtype dtype)
 {
     static const int ids[] = {0, 40, 521, 8}, two[] = {300, 8};
     char *path = decoder_write(test_directory(), DECODER_FEW, 0);
     mar_options o;
     mar_options_init(&o, sizeof o);
-    o.dtype = MAR_DTYPE_F32;
+    o.dtype = dtype;
     o.threads = 1;
     o.image_size = "32x32";
     assert_library(f->m, mar_open(&o, &f->m));
@@ -40,6 +40,11 @@ static void open_fixture(fixture *f)
     add_caption(f, ids + 3, 1, &f->negative, &f->few_mask);
     add_caption(f, two, 2, &f->other, &f->two_mask);
     free(path);
+}
+
+static void open_fixture(fixture *f)
+{
+    open_in(f, MAR_DTYPE_F32);
 }
 
 static void close_fixture(fixture *f)
@@ -150,5 +155,8 @@ TEST_CASE(rounded_keys_and_values_are_not_exact)
     expect_guarantee(&f, MAR_CACHE_AUTO, "sjd", "exact: the target's distribution, by speculation (sjd)");
     expect_guarantee(&f, MAR_CACHE_BF16, NULL, "approximate: keys and values in bf16");
     expect_guarantee(&f, MAR_CACHE_INT8, "sjd", "approximate: keys and values in int8");
+    close_fixture(&f);
+    open_in(&f, MAR_DTYPE_INT8);
+    expect_guarantee(&f, MAR_CACHE_INT8, "sjd", "approximate: int8, keys and values in int8");
     close_fixture(&f);
 }

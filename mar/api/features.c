@@ -1,7 +1,9 @@
 /* Public calls of the networks that judge images. */
-#include "mar/api/features.h"
-
+#include "eval/classifier.h"
+#include "eval/inception.h"
 #include "eval/manifold.h"
+#include "eval/vgg.h"
+#include "mar/api/judge.h"
 #include "mar/api/kinds.h"
 #include "mar/api/source.h"
 
@@ -9,7 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH_MAX = 1024 };
+struct mar_features {
+    mar_judge judge;
+    mar_features_config config;
+    eval_classifier *digits; /* the network is one of these three */
+    eval_inception *inception;
+    eval_vgg *vgg;
+    mar_resize resize;
+};
 
 static mar_status load_digits(mar_features *f, mar_err *err)
 {
@@ -47,18 +56,13 @@ static mar_status load_network(mar_features *f, const wt_file *file, mar_err *er
 {
     mar_status status = mar_check_kind(file, 1 << MAR_KIND_INCEPTION | 1 << MAR_KIND_VGG16,
                                        "Inception-v3 with TensorFlow's weights of 2015-12-05, or VGG16", err);
-    if (status == MAR_OK) status = f->m->device->core->queue_create(f->m->device, &f->k, err);
+    mar_judge *j = &f->judge;
+    if (status == MAR_OK) status = mar_judge_begin_load(j, err);
     if (status != MAR_OK) return status;
-    kern_queue *k = f->k;
-    k->core->bind(k);
-    if (mar_kind_of(file)->kind == MAR_KIND_VGG16)
-        status = eval_vgg_create(k, file, f->batch, &f->vgg, err);
-    else
-        status = eval_inception_create(k, file, f->batch, &f->inception, err);
-    k->core->finish(k);
-    if (status == MAR_OK) status = kern_check(k, err);
-    k->core->unbind(k);
-    status = wt_check_unchanged(file, status, err);
+    status = mar_kind_of(file)->kind == MAR_KIND_VGG16
+                 ? eval_vgg_create(j->k, file, j->batch, &f->vgg, err)
+                 : eval_inception_create(j->k, file, j->batch, &f->inception, err);
+    status = mar_judge_end_load(j, file, status, err);
     if (status == MAR_OK) describe(f);
     return status;
 }
@@ -68,7 +72,7 @@ static mar_status load_file(mar_features *f, const char *path, mar_err *err)
     wt_file *file = NULL;
     mar_status status = mar_open_checkpoint(path, 0, MAR_WEIGHTS_AUTO, &file, err);
     if (status != MAR_OK) return status;
-    wt_allow_nonfinite(file, f->m->allow_nonfinite);
+    wt_allow_nonfinite(file, f->judge.m->allow_nonfinite);
     status = load_network(f, file, err);
     wt_close(file);
     return status;
@@ -76,16 +80,11 @@ static mar_status load_file(mar_features *f, const char *path, mar_err *err)
 
 static void destroy(mar_features *f)
 {
-    if (f->k) {
-        f->k->core->bind(f->k);
-        f->k->core->finish(f->k);
-        eval_inception_free(f->inception);
-        eval_vgg_free(f->vgg);
-        f->k->core->unbind(f->k);
-        f->k->core->queue_free(f->k);
-    }
+    mar_judge_stop(&f->judge);
+    eval_inception_free(f->inception);
+    eval_vgg_free(f->vgg);
+    mar_judge_close(&f->judge);
     eval_classifier_close(f->digits);
-    free(f->pictures);
     free(f);
 }
 
@@ -94,10 +93,7 @@ static mar_status create(mar *m, const char *path, int batch, mar_features **out
 {
     mar_features *f = calloc(1, sizeof *f);
     if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
-    f->m = m;
-    f->batch = batch;
-    f->pictures = calloc((size_t)batch, sizeof *f->pictures);
-    mar_status status = f->pictures ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    mar_status status = mar_judge_open(&f->judge, m, batch, err);
     if (status == MAR_OK) status = strcmp(path, "demo") == 0 ? load_digits(f, err) : load_file(f, path, err);
     if (status != MAR_OK) {
         destroy(f);
@@ -113,9 +109,7 @@ mar_status mar_features_load(mar *m, const char *path, int batch, mar_features *
     const double start = mar_now();
     mar_err err = {0};
     if (out) *out = NULL;
-    mar_status status = mar_check_load(m, path, out, &err);
-    if (status == MAR_OK && (batch < 1 || batch > BATCH_MAX))
-        status = err_set(&err, MAR_EARG, "batch of %d images: expected 1..%d", batch, BATCH_MAX);
+    mar_status status = mar_judge_check_load(m, path, batch, out, &err);
     if (status == MAR_OK) status = create(m, path, batch, out, &err);
     if (status == MAR_OK)
         mar_log(m, MAR_LOG_INFO, "features %s: %s, %ld parameters, loaded in %.3g s", path, (*out)->config.name,
@@ -125,8 +119,8 @@ mar_status mar_features_load(mar *m, const char *path, int batch, mar_features *
 
 void mar_features_free(mar_features *f)
 {
-    if (!f || mar_in_forked_child(f->m)) return;
-    mar *m = f->m;
+    if (!f || mar_in_forked_child(f->judge.m)) return;
+    mar *m = f->judge.m;
     destroy(f);
     mar_release(m);
 }
@@ -143,29 +137,18 @@ typedef struct {
     float *features, *logits, *spatial;
 } results;
 
-static mar_status check_count(const mar_features *f, int n, mar_err *err)
+/* Runs the network of digits on the pictures taken. */
+static mar_status run_digits(mar_features *f, int n, const results *r, mar_err *err)
 {
-    if (n >= 1 && n <= f->batch) return MAR_OK;
-    return err_set(err, MAR_EARG, "%d images: expected 1..%d, the batch they were prepared for", n, f->batch);
-}
-
-static mar_status check_size(const mar_features *f, int width, int height, mar_err *err)
-{
-    if (!f->digits && (width < 1 || height < 1 || width > EVAL_SIDE_MAX || height > EVAL_SIDE_MAX ||
-                       width * height > EVAL_INCEPTION_PIXELS_MAX))
-        return err_set(err, MAR_EARG, "images of %dx%d pixels: expected sides of 1..%d and at most 4096x4096 pixels",
-                       width, height, EVAL_SIDE_MAX);
-    if (f->digits && (width != EVAL_DIGIT_SIDE || height != EVAL_DIGIT_SIDE))
-        return err_set(err, MAR_EARG, "images of %dx%d pixels: the demo's features are those of %dx%d", width, height,
-                       EVAL_DIGIT_SIDE, EVAL_DIGIT_SIDE);
-    return MAR_OK;
-}
-
-static void run_digits(mar_features *f, int n, const results *r)
-{
+    const eval_picture *p = f->judge.pictures;
+    for (int i = 0; i < n; i++)
+        if (p[i].width != EVAL_DIGIT_SIDE || p[i].height != EVAL_DIGIT_SIDE)
+            return err_set(err, MAR_EARG, "images of %dx%d pixels: the demo's features are those of %dx%d", p[i].width,
+                           p[i].height, EVAL_DIGIT_SIDE, EVAL_DIGIT_SIDE);
     for (size_t i = 0; i < (size_t)n; i++)
-        eval_classify(f->digits, f->pictures[i].rgb, r->features ? r->features + i * EVAL_DIGIT_FEATURES : NULL,
+        eval_classify(f->digits, p[i].rgb, r->features ? r->features + i * EVAL_DIGIT_FEATURES : NULL,
                       r->logits ? r->logits + i * EVAL_DIGITS : NULL);
+    return MAR_OK;
 }
 
 /* Returns the index of the first NaN or infinity of n values; -1 if there is none. */
@@ -196,30 +179,25 @@ static mar_status check_results(const mar_features *f, int n, const results *r, 
     return MAR_OK;
 }
 
+/* Runs another one. */
 static mar_status run_network(mar_features *f, int n, const results *r, mar_err *err)
 {
-    kern_queue *k = f->k;
+    mar_judge *j = &f->judge;
     mar_status status = MAR_OK;
-    k->core->bind(k);
+    mar_judge_begin_run(j);
     if (f->vgg && r->features)
-        status = eval_vgg_run(f->vgg, f->pictures, n, r->features, err);
+        status = eval_vgg_run(f->vgg, j->pictures, n, r->features, err);
     else if (f->inception)
-        status = eval_inception_run(f->inception, f->pictures, n,
+        status = eval_inception_run(f->inception, j->pictures, n,
                                     f->resize == MAR_RESIZE_CLEAN ? EVAL_INCEPTION_CLEAN : EVAL_INCEPTION_TF1,
                                     r->features, r->logits, r->spatial, err);
-    k->core->finish(k);
-    if (status == MAR_OK) status = kern_check(k, err);
-    if (status != MAR_OK) k->core->recover(k);
-    k->core->unbind(k);
+    status = mar_judge_end_run(j, status, err);
     return status == MAR_OK ? check_results(f, n, r, err) : status;
 }
 
-/* Runs the network on f->pictures. */
 static mar_status run(mar_features *f, int n, const results *r, mar_err *err)
 {
-    if (!f->digits) return run_network(f, n, r, err);
-    run_digits(f, n, r);
-    return MAR_OK;
+    return f->digits ? run_digits(f, n, r, err) : run_network(f, n, r, err);
 }
 
 mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int width, int height, float *features,
@@ -228,14 +206,10 @@ mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int widt
     mar_err err = {0};
     if (!f) return mar_result(NULL, err_set(&err, MAR_EARG, "the features are NULL"), &err);
     const results r = {features, logits, spatial};
-    mar_status status = mar_check_handle(f->m, &err);
-    if (status == MAR_OK) status = mar_check_given(rgb, "rgb", &err);
-    if (status == MAR_OK) status = check_count(f, n, &err);
-    if (status == MAR_OK) status = check_size(f, width, height, &err);
-    for (int i = 0; i < n && status == MAR_OK; i++)
-        f->pictures[i] = (eval_picture){rgb + (size_t)i * (size_t)width * (size_t)height * 3, width, height};
+    mar_status status = mar_check_handle(f->judge.m, &err);
+    if (status == MAR_OK) status = mar_judge_take(&f->judge, rgb, n, width, height, &err);
     if (status == MAR_OK) status = run(f, n, &r, &err);
-    return mar_result(f->m, status, &err);
+    return mar_result(f->judge.m, status, &err);
 }
 
 mar_status mar_features_run_each(mar_features *f, const uint8_t *const *rgb, const int *widths, const int *heights,
@@ -244,31 +218,23 @@ mar_status mar_features_run_each(mar_features *f, const uint8_t *const *rgb, con
     mar_err err = {0};
     if (!f) return mar_result(NULL, err_set(&err, MAR_EARG, "the features are NULL"), &err);
     const results r = {features, logits, spatial};
-    mar_status status = mar_check_handle(f->m, &err);
-    if (status == MAR_OK) status = mar_check_given(rgb, "rgb", &err);
-    if (status == MAR_OK) status = mar_check_given(widths, "widths", &err);
-    if (status == MAR_OK) status = mar_check_given(heights, "heights", &err);
-    if (status == MAR_OK) status = check_count(f, n, &err);
-    for (int i = 0; i < n && status == MAR_OK; i++) {
-        status = mar_check_given(rgb[i], "rgb", &err);
-        if (status == MAR_OK) status = check_size(f, widths[i], heights[i], &err);
-        f->pictures[i] = (eval_picture){rgb[i], widths[i], heights[i]};
-    }
+    mar_status status = mar_check_handle(f->judge.m, &err);
+    if (status == MAR_OK) status = mar_judge_take_each(&f->judge, rgb, widths, heights, n, &err);
     if (status == MAR_OK) status = run(f, n, &r, &err);
-    return mar_result(f->m, status, &err);
+    return mar_result(f->judge.m, status, &err);
 }
 
 mar_status mar_features_set_resize(mar_features *f, mar_resize how)
 {
     mar_err err = {0};
     if (!f) return mar_result(NULL, err_set(&err, MAR_EARG, "the features are NULL"), &err);
-    mar_status status = mar_check_handle(f->m, &err);
+    mar_status status = mar_check_handle(f->judge.m, &err);
     if (status == MAR_OK && how != MAR_RESIZE_DEFAULT && how != MAR_RESIZE_CLEAN)
         status = err_set(&err, MAR_EARG, "resize %d: expected MAR_RESIZE_DEFAULT or MAR_RESIZE_CLEAN", (int)how);
     if (status == MAR_OK && how == MAR_RESIZE_CLEAN && !f->inception)
         status = err_set(&err, MAR_EARG, "resize: clean-fid's is for Inception, these features are %s", f->config.name);
     if (status == MAR_OK) f->resize = how;
-    return mar_result(f->m, status, &err);
+    return mar_result(f->judge.m, status, &err);
 }
 
 mar_status mar_precision_recall(mar *m, const float *reference, int reference_count, const float *images, int count,

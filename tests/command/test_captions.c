@@ -37,7 +37,10 @@ static void check_caption(const captions *c, int i, int n, float first)
     float x[TOKENS * DIM];
     uint8_t mask[TOKENS];
     captions_place(c, i, x, mask);
-    assert_true(captions_sum_of(TOKENS, DIM, x, mask) == captions_sum(c, i));
+    captions one = {.tokens = TOKENS, .dim = DIM, .list = calloc(1, sizeof *one.list)};
+    assert_int_equal(captions_add(&one, 1, x, mask, (char *[]){NULL}), 0);
+    assert_true(captions_sum(&one, 0) == captions_sum(c, i));
+    captions_free(&one);
     for (int p = 0; p < TOKENS; p++) {
         assert_int_equal(mask[p], p >= TOKENS - n);
         for (int k = 0; k < DIM; k++) {

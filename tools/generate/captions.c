@@ -260,15 +260,6 @@ uint64_t captions_sum(const captions *c, int i)
     return sums[0];
 }
 
-uint64_t captions_sum_of(int tokens, int dim, const float *features, const uint8_t *mask)
-{
-    int first = 0;
-    while (first < tokens && !mask[first]) first++;
-    caption one = {.features = features + (size_t)first * (size_t)dim, .positions = tokens - first};
-    const captions set = {.count = 1, .tokens = tokens, .dim = dim, .list = &one};
-    return captions_sum(&set, 0);
-}
-
 void captions_free(captions *c)
 {
     for (int i = 0; i < c->block_count; i++) free(c->blocks[i]);

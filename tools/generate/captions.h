@@ -43,8 +43,6 @@ int captions_set_negative(captions *c, const float *features, const uint8_t *mas
 void captions_place(const captions *c, int i, float *features, uint8_t *mask);
 /* Returns a hash of features and positions of caption i; -1: of all captions in their order. */
 uint64_t captions_sum(const captions *c, int i);
-/* Returns the hash of one caption, features [tokens][dim] with padding in front and mask [tokens]. */
-uint64_t captions_sum_of(int tokens, int dim, const float *features, const uint8_t *mask);
 /* Writes to text what captions of a model's own embedding depend on: its family, and the size of images if one was
  * asked for. Returns text. */
 enum { CAPTIONS_MADE_FOR = 64 };

@@ -50,13 +50,13 @@ static mar_status submit(engine *e, job *j, int image, uint64_t *id)
 {
     mar_session *s = e->service->session;
     const captions *c = e->service->models.captions;
+    job_prompt *p = j->spec.prompt;
     mar_request r;
     mar_request_init(s, &r, sizeof r);
-    if (j->spec.prompt) {
-        r.features = j->spec.prompt->features;
-        r.mask = j->spec.prompt->mask;
-    } else if (c) {
-        captions_place(c, j->spec.label, e->features, e->mask);
+    if (p || c) {
+        const mar_model_config *m = mar_model_get_config(e->service->models.model);
+        const captions own = {.tokens = m->caption_tokens, .dim = m->caption_dim, .list = p ? &p->rows : NULL};
+        captions_place(p ? &own : c, p ? 0 : j->spec.label, e->features, e->mask);
         r.features = e->features;
         r.mask = e->mask;
     } else {

@@ -19,7 +19,7 @@ void events_write_class(const service *s, const job *j, FILE *out)
     char name[CLASS_NAME_MAX + 2];
     if (j->spec.prompt) {
         fputs("\"class\": null, \"class_name\": \"\", \"prompt\": ", out);
-        json_string(out, j->spec.prompt->text);
+        json_string(out, j->spec.prompt->rows.prompt);
         return;
     }
     if (j->spec.label < 0)

@@ -3,6 +3,7 @@
 #ifndef TOOLS_SERVE_JOBS_H
 #define TOOLS_SERVE_JOBS_H
 
+#include "tools/generate/captions.h"
 #include "tools/serve/metrics.h"
 
 #include <pthread.h>
@@ -23,12 +24,10 @@ typedef enum { JOB_QUEUED, JOB_RUNNING, JOB_DONE, JOB_FAILED, JOB_CANCELLED } jo
 /* Returns "queued", "running", "done", "failed" or "cancelled". */
 const char *job_state_name(job_state state);
 
-/* A prompt and its features, one block of memory. */
+/* A prompt and its features without padding, one block of memory. */
 typedef struct {
-    float *features; /* [tokens][dim] */
-    uint8_t *mask;   /* [tokens] */
-    char *text;
-    uint64_t sum; /* hash of features and mask */
+    caption rows;
+    uint64_t sum; /* captions_sum */
 } job_prompt;
 
 /* What a job makes: images 0..n-1 of the seed. */

@@ -16,7 +16,7 @@ static int make_texts(const service *s, const job *j, int i, record_texts *out)
     *out = (record_texts){0};
     record_texts_add(out, "Software", "libmar %s", mar_version());
     if (j->spec.prompt) {
-        record_texts_add(out, "prompt", "%s", j->spec.prompt->text);
+        record_texts_add(out, "prompt", "%s", j->spec.prompt->rows.prompt);
         record_texts_add(out, "features", "%016" PRIx64, j->spec.prompt->sum);
         record_texts_add(out, "image", "%d", i);
     } else {

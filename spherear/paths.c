@@ -359,17 +359,9 @@ static mar_status create_heads(sphere_paths *s, mar_err *err)
 mar_status sphere_paths_check(const sphere_model *model, const mar_params *p, int max_images, mar_err *err)
 {
     const mar_model *draft = p->draft;
-    const mar_model_config *t = &model->base.config, *d = draft ? &draft->config : NULL;
     if (!draft) return err_set(err, MAR_EARG, "--spec path: needs --draft with a SphereAR model");
-    if (draft->m != model->base.m) return err_set(err, MAR_EARG, "draft and model belong to different handles");
-    if (draft->engine != model->base.engine)
-        return err_set(err, MAR_EMODEL, "the draft is a model of family %s, expected one of family %s, as the model is",
-                       draft->engine->name, model->base.engine->name);
-    if (d->seq_len != t->seq_len || d->token_dim != t->token_dim)
-        return err_set(err, MAR_EMODEL, "the draft makes %d tokens of %d channels, expected the model's %d of %d",
-                       d->seq_len, d->token_dim, t->seq_len, t->token_dim);
-    if (d->classes != t->classes)
-        return err_set(err, MAR_EMODEL, "the draft knows %d classes, expected the model's %d", d->classes, t->classes);
+    const mar_status status = mar_check_draft(&model->base, draft, err);
+    if (status != MAR_OK) return status;
     if ((int64_t)max_images * sphere_paths_gamma(p) > MOST_ROWS)
         return err_set(err, MAR_EARG, "batch of %d images with --gamma %d: too large", max_images,
                        sphere_paths_gamma(p));

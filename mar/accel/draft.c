@@ -13,18 +13,7 @@ int mar_verifies_paths(const mar_params *p)
 
 static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
 {
-    const mar_model *draft = p->draft;
-    const mar_model_config *t = &model->base.config, *d = &draft->config;
-    if (draft->m != model->base.m) return err_set(err, MAR_EARG, "draft and model belong to different handles");
-    if (draft->engine != model->base.engine)
-        return err_set(err, MAR_EMODEL, "the draft is a model of family %s, expected one of family %s, as the model is",
-                       draft->engine->name, model->base.engine->name);
-    if (d->seq_len != t->seq_len || d->token_dim != t->token_dim)
-        return err_set(err, MAR_EMODEL, "the draft makes %d tokens of %d channels, expected the model's %d of %d",
-                       d->seq_len, d->token_dim, t->seq_len, t->token_dim);
-    if (d->classes != t->classes)
-        return err_set(err, MAR_EMODEL, "the draft knows %d classes, expected the model's %d", d->classes, t->classes);
-    return MAR_OK;
+    return mar_check_draft(&model->base, p->draft, err);
 }
 
 /* Returns the tokens of an image that its head draws or judges at once: those of a step or, with whole paths, of a

@@ -20,6 +20,21 @@ mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err)
                    wt_path(f), width);
 }
 
+mar_status mar_check_draft(const mar_model *model, const mar_model *draft, mar_err *err)
+{
+    const mar_model_config *t = &model->config, *d = &draft->config;
+    if (draft->m != model->m) return err_set(err, MAR_EARG, "draft and model belong to different handles");
+    if (draft->engine != model->engine)
+        return err_set(err, MAR_EMODEL, "the draft is a model of family %s, expected one of family %s, as the model is",
+                       draft->engine->name, model->engine->name);
+    if (d->seq_len != t->seq_len || d->token_dim != t->token_dim)
+        return err_set(err, MAR_EMODEL, "the draft makes %d tokens of %d channels, expected the model's %d of %d",
+                       d->seq_len, d->token_dim, t->seq_len, t->token_dim);
+    if (d->classes != t->classes)
+        return err_set(err, MAR_EMODEL, "the draft knows %d classes, expected the model's %d", d->classes, t->classes);
+    return MAR_OK;
+}
+
 static mar_status refuse_channels(const mar_model_config *model, int z_channels, mar_err *err)
 {
     char hint[64] = "";

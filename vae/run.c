@@ -143,8 +143,8 @@ size_t vae_run_lay_out(vae_run *r, char *base)
     return used;
 }
 
-mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, int batch, vae_run **out,
-                          mar_err *err)
+mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, int batch, size_t memory,
+                          vae_run **out, mar_err *err)
 {
     *out = NULL;
     const int longest = 16384 / d->config.stride; /* far below sizes that overflow */
@@ -156,7 +156,7 @@ mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int g
     r->d = d;
     r->p = (vae_pass){.k = k, .grid = {grid_h, grid_w}, .z = d->config.z_channels};
     measure(r);
-    mar_status status = divide(r, VAE_MEMORY, err);
+    mar_status status = divide(r, memory, err);
     r->images = images_at_a_time(r, batch);
     const size_t pixels = vae_pixels(image_size(r));
     const size_t host = max_size(3 * pixels, vae_pixels(r->p.grid) * (size_t)d->config.z_channels);
@@ -169,13 +169,6 @@ mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int g
     }
     *out = r;
     return MAR_OK;
-}
-
-mar_status vae_run_limit(vae_run *r, size_t bytes, mar_err *err)
-{
-    const mar_status status = divide(r, bytes, err);
-    if (r->bands) r->images = 1;
-    return status;
 }
 
 void vae_run_free(vae_run *r)

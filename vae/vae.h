@@ -68,17 +68,15 @@ const float *vae_decoder_embedding(const vae_decoder *d);
 typedef struct vae_run vae_run; /* decodes and encodes latents of one size, any aspect ratio, on one queue */
 
 /* Creates a run for at most `batch` latents of grid_h x grid_w pixels, one token each. Queue k must outlive it. Call
- * vae_run_lay_out and vae_run_plan before vae_decode and vae_encode. Returns MAR_EMODEL for another grid than that of
- * a ViT decoder's positions. */
-mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, int batch, vae_run **out,
-                          mar_err *err);
-void vae_run_free(vae_run *r);
-/* Bounds the working memory of decoding an image. vae_run_create has set it to VAE_MEMORY. An image that needs more is
- * decoded in bands of rows, one image at a time, with 1.5 to 2 times the work of the layers concerned: on a CPU with
- * the same bits, on a GPU but for last ones. Decoders with an encoder, and ViTs, decode whole images. A bound below
- * what bands need gives the least. Call it before vae_run_lay_out. Returns MAR_ENOMEM. */
+ * vae_run_lay_out and vae_run_plan before vae_decode and vae_encode. `memory` bounds the working memory of decoding an
+ * image. An image that needs more is decoded in bands of rows, one image at a time, with 1.5 to 2 times the work of the
+ * layers concerned: on a CPU with the same bits, on a GPU but for last ones. Decoders with an encoder, and ViTs, decode
+ * whole images. A bound below what bands need gives the least. Returns MAR_EMODEL for another grid than that of a ViT
+ * decoder's positions. */
 #define VAE_MEMORY ((size_t)1500000000)
-mar_status vae_run_limit(vae_run *r, size_t bytes, mar_err *err);
+mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, int batch, size_t memory,
+                          vae_run **out, mar_err *err);
+void vae_run_free(vae_run *r);
 /* Makes a token patch x patch latent pixels, packed as in models/mar.py: [channel][row][column]. The grid's sides must
  * be multiples of patch. Call it at most once. Returns MAR_ENOMEM. */
 mar_status vae_run_unpatchify(vae_run *r, int patch, mar_err *err);

@@ -60,8 +60,8 @@ static mar_status create_decoder(mar_session *s, mar_err *err)
               patch = s->model->config.vocabulary ? 1 : mar_patch_size(&s->model->config, z);
     s->grid_height = patch * mar_grid_rows(&s->model->config);
     s->grid_width = patch * mar_grid_columns(&s->model->config);
-    mar_status status =
-        vae_run_create(s->k, s->vae->decoder, s->grid_height, s->grid_width, s->max_images, &s->decoder, err);
+    mar_status status = vae_run_create(s->k, s->vae->decoder, s->grid_height, s->grid_width, s->max_images, VAE_MEMORY,
+                                       &s->decoder, err);
     if (status == MAR_OK) status = vae_run_unpatchify(s->decoder, patch, err);
     if (status != MAR_OK) return status;
     int width, height;

@@ -30,10 +30,10 @@ static decoder open_decoder(kern_queue *k, const wt_file *f, int height, int wid
     mar_err err = {0};
     const size_t budget = k->device->image_budget;
     assert_ok(vae_decoder_create(k, f, &o.d, &err), &err);
-    assert_ok(vae_run_create(k, o.d, height, width, 1, &o.r, &err), &err);
+    assert_ok(vae_run_create(k, o.d, height, width, 1, VAE_MEMORY, &o.r, &err), &err);
     k->device->image_budget = (size_t)fit * vae_run_lay_out(o.r, NULL);
     vae_run_free(o.r);
-    assert_ok(vae_run_create(k, o.d, height, width, batch, &o.r, &err), &err);
+    assert_ok(vae_run_create(k, o.d, height, width, batch, VAE_MEMORY, &o.r, &err), &err);
     assert_int_equal(vae_run_images(o.r), fit);
     k->device->image_budget = budget;
     o.memory = to_device(k, NULL, vae_run_lay_out(o.r, NULL));
@@ -198,7 +198,7 @@ static void check_encoder(const char *path, mar_dtype dtype, int patch, double a
         decoder o = {.k = k};
         assert_ok(vae_decoder_create(k, f, &o.d, &err), &err);
         assert_ok(vae_decoder_add_encoder(o.d, k, f, &err), &err);
-        assert_ok(vae_run_create(k, o.d, HEIGHT, 4, 1, &o.r, &err), &err);
+        assert_ok(vae_run_create(k, o.d, HEIGHT, 4, 1, VAE_MEMORY, &o.r, &err), &err);
         assert_ok(vae_run_unpatchify(o.r, patch, &err), &err);
         assert_ok(vae_run_plan(o.r, 1, &err), &err);
         vae_run_lay_out(o.r, o.memory = to_device(k, NULL, vae_run_lay_out(o.r, NULL)));

@@ -108,7 +108,7 @@ static void run_oblong(const fixture *f, float *tokens, uint8_t *rgb)
     vae_run *r;
     mar_err err = {0};
     kern_queue *k = mar_session_queue(f->s);
-    assert_ok(vae_run_create(k, f->d.vae->decoder, 4, 16, 1, &r, &err), &err);
+    assert_ok(vae_run_create(k, f->d.vae->decoder, 4, 16, 1, VAE_MEMORY, &r, &err), &err);
     assert_ok(vae_run_plan(r, 1, &err), &err);
     void *memory = backend_memory(k, vae_run_lay_out(r, NULL));
     vae_run_lay_out(r, memory);

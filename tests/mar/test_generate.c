@@ -218,7 +218,7 @@ static void decode_latents(mar *m, const float *latents, uint8_t *rgb)
     mar_err err = {0};
     kern_queue *k = queue_of(m);
     assert_library(m, mar_vae_load(m, "demo-vae", &vae));
-    assert_ok(vae_run_create(k, vae->decoder, GRID * PATCH, GRID * PATCH, 1, &r, &err), &err);
+    assert_ok(vae_run_create(k, vae->decoder, GRID * PATCH, GRID * PATCH, 1, VAE_MEMORY, &r, &err), &err);
     assert_ok(vae_run_plan(r, 1, &err), &err);
     const size_t n = (size_t)(GRID * PATCH * GRID * PATCH * Z) * sizeof *latents;
     void *memory = backend_memory(k, vae_run_lay_out(r, NULL));

@@ -34,7 +34,7 @@ static encoder open_encoder(const char *path, mar_dtype dtype, int threads, int 
     assert_true(vae_decoder_has_encoder(e.d));
     wt_close(f);
     const mar_vae_config *c = vae_decoder_config(e.d);
-    assert_ok(vae_run_create(e.k, e.d, grid_h, grid_w, 1, &e.r, &err), &err);
+    assert_ok(vae_run_create(e.k, e.d, grid_h, grid_w, 1, VAE_MEMORY, &e.r, &err), &err);
     assert_ok(vae_run_unpatchify(e.r, patch, &err), &err);
     assert_ok(vae_run_plan(e.r, 1, &err), &err);
     vae_run_lay_out(e.r, e.memory = backend_memory(e.k, vae_run_lay_out(e.r, NULL)));
@@ -297,7 +297,7 @@ TEST_CASE(layers_have_the_files_names)
         assert_ok(vae_decoder_create(k, f, &d, &err), &err);
         assert_ok(vae_decoder_add_encoder(d, k, f, &err), &err);
         vae_run *r = NULL;
-        assert_ok(vae_run_create(k, d, 2, 2, 1, &r, &err), &err);
+        assert_ok(vae_run_create(k, d, 2, 2, 1, VAE_MEMORY, &r, &err), &err);
         assert_ok(vae_run_plan(r, 1, &err), &err);
         void *memory = backend_memory(k, vae_run_lay_out(r, NULL));
         vae_run_lay_out(r, memory);

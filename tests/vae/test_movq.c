@@ -140,9 +140,8 @@ static size_t decode(kern_queue *k, const vae_decoder *d, int rows, int columns,
     vae_run *r = NULL;
     mar_err err = {0};
     k->device->image_budget = (size_t)1 << 30;
-    assert_ok(vae_run_create(k, d, rows, columns, images, &r, &err), &err);
+    assert_ok(vae_run_create(k, d, rows, columns, images, limit ? limit : VAE_MEMORY, &r, &err), &err);
     k->device->image_budget = budget;
-    if (limit) assert_ok(vae_run_limit(r, limit, &err), &err);
     assert_int_equal(vae_run_images(r), limit ? 1 : images);
     assert_ok(vae_run_plan(r, images, &err), &err);
     const size_t size = vae_run_lay_out(r, NULL);
@@ -225,7 +224,7 @@ TEST_CASE(chameleon_tokens_are_the_nearest_rows)
     vae_run *r = NULL;
     mar_err err = {0};
     for (int i = 0; i < VALUES; i++) rgb[i] = (uint8_t)picture[i];
-    assert_ok(vae_run_create(k, d, ROWS, COLUMNS, 1, &r, &err), &err);
+    assert_ok(vae_run_create(k, d, ROWS, COLUMNS, 1, VAE_MEMORY, &r, &err), &err);
     assert_ok(vae_run_plan(r, 1, &err), &err);
     void *memory = backend_memory(k, vae_run_lay_out(r, NULL));
     vae_run_lay_out(r, memory);

@@ -45,7 +45,7 @@ static vae_run *make_run(kern_queue *k, vae_decoder *d, const int grid[2], int b
 {
     vae_run *r = NULL;
     mar_err err = {0};
-    assert_ok(vae_run_create(k, d, grid[0], grid[1], batch, &r, &err), &err);
+    assert_ok(vae_run_create(k, d, grid[0], grid[1], batch, VAE_MEMORY, &r, &err), &err);
     assert_ok(vae_run_plan(r, batch, &err), &err);
     return r;
 }
@@ -310,7 +310,7 @@ TEST_CASE(grids_out_of_range_are_refused)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         mar_err err = {0};
         vae_run *r = (vae_run *)&err;
-        assert_int_equal(vae_run_create(k, d, bad[i][0], bad[i][1], 1, &r, &err), MAR_EARG);
+        assert_int_equal(vae_run_create(k, d, bad[i][0], bad[i][1], 1, VAE_MEMORY, &r, &err), MAR_EARG);
         assert_null(r);
         assert_non_null(strstr(err.text, "latent grid"));
     }

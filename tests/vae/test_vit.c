@@ -36,10 +36,10 @@ static void decode(kern_queue *k, const vae_decoder *d, const float *tokens, int
     const size_t each = TOKENS * CHANNELS, budget = k->device->image_budget;
     vae_run *r = NULL;
     mar_err err = {0};
-    assert_ok(vae_run_create(k, d, GRID, GRID, 1, &r, &err), &err);
+    assert_ok(vae_run_create(k, d, GRID, GRID, 1, VAE_MEMORY, &r, &err), &err);
     k->device->image_budget = (size_t)at_a_time * vae_run_lay_out(r, NULL);
     vae_run_free(r);
-    assert_ok(vae_run_create(k, d, GRID, GRID, images, &r, &err), &err);
+    assert_ok(vae_run_create(k, d, GRID, GRID, images, VAE_MEMORY, &r, &err), &err);
     k->device->image_budget = budget;
     assert_int_equal(vae_run_images(r), at_a_time < images ? at_a_time : images);
     assert_ok(vae_run_plan(r, images, &err), &err);
@@ -202,7 +202,7 @@ TEST_CASE(config_and_flop)
     assert_null(vae_decoder_codebook(d));
     vae_run *r = NULL;
     mar_err err = {0};
-    assert_ok(vae_run_create(k, d, GRID, GRID, 1, &r, &err), &err);
+    assert_ok(vae_run_create(k, d, GRID, GRID, 1, VAE_MEMORY, &r, &err), &err);
     /* Multiply-adds by hand: post_quant_proj, conv_in, two layers over 29 rows, two blocks (a quarter of 4x4 taps and a
      * quarter of 2x2 for each result, then three 3x3), conv_out. SwiGLU has 256. */
     const double rows = REGISTERS + TOKENS, layer = rows * WIDTH * (4 * WIDTH + 3 * 256) + 2 * rows * rows * WIDTH;
@@ -222,7 +222,7 @@ TEST_CASE(other_grids_and_the_encoder_are_refused)
     wt_file *f = open_checkpoint();
     vae_run *r = (vae_run *)k;
     mar_err err = {0};
-    assert_int_equal(vae_run_create(k, d, GRID, GRID + 1, 1, &r, &err), MAR_EMODEL);
+    assert_int_equal(vae_run_create(k, d, GRID, GRID + 1, 1, VAE_MEMORY, &r, &err), MAR_EMODEL);
     assert_string_equal(err.text, "the image decoder is for 5x5 tokens, expected such an image, not 5x6");
     assert_null(r);
     assert_int_equal(vae_decoder_add_encoder(d, k, f, &err), MAR_EMODEL);

@@ -50,10 +50,10 @@ static void decode(kern_queue *k, const vae_decoder *d, const int grid[3], const
     const size_t budget = k->device->image_budget;
     vae_run *r = NULL;
     mar_err err = {0};
-    assert_ok(vae_run_create(k, d, grid[0], grid[1], 1, &r, &err), &err);
+    assert_ok(vae_run_create(k, d, grid[0], grid[1], 1, VAE_MEMORY, &r, &err), &err);
     k->device->image_budget = (size_t)at_a_time * vae_run_lay_out(r, NULL);
     vae_run_free(r);
-    assert_ok(vae_run_create(k, d, grid[0], grid[1], images, &r, &err), &err);
+    assert_ok(vae_run_create(k, d, grid[0], grid[1], images, VAE_MEMORY, &r, &err), &err);
     k->device->image_budget = budget;
     assert_int_equal(vae_run_images(r), at_a_time < images ? at_a_time : images);
     assert_ok(vae_run_plan(r, images, &err), &err);
@@ -174,7 +174,7 @@ TEST_CASE(config_codebook_and_flop)
         for (int j = 0; j < CHANNELS; j++) assert_true(fabs(b[j] * sqrt(square) - a[j]) <= 1e-6);
     }
     vae_run *r = NULL;
-    assert_ok(vae_run_create(k, d, 4, 4, 1, &r, &err), &err);
+    assert_ok(vae_run_create(k, d, 4, 4, 1, VAE_MEMORY, &r, &err), &err);
     /* Multiply-adds by hand. 16 pixels: conv_in, mid (4 convolutions, q k v proj, scores, values), the coarsest level
      * (4 convolutions, 2 attentions), its upsampling. 64: the level of 32 channels with its shortcut, upsampling. 256:
      * the finest level and conv_out. */

@@ -1,6 +1,7 @@
 #include "diffusion/head.h"
 
 #include "kernels/head_work.h"
+#include "weights/rows.h"
 #include "weights/shape.h"
 
 #include <math.h>
@@ -185,12 +186,10 @@ static mar_status load_out(const loader *l, int channels, int w, const float **w
 static mar_status load_linear(kern_queue *k, const loader *l, const char *name, int rows, int cols,
                               kern_activation activation, kern_linear **out)
 {
-    kern_linear_spec spec = {.out = rows, .in = cols, .activation = activation, .flags = KERN_IN_F32 | KERN_OUT_F32};
-    mar_status status = load_pair(l, name, rows, cols, &spec.weight, &spec.bias);
-    if (status == MAR_OK) status = k->core->linear_create(k, &spec, out, l->err);
-    free((void *)(uintptr_t)spec.weight);
-    free((void *)(uintptr_t)spec.bias);
-    return status;
+    wt_rows w = {.file = l->f, .in = cols, .count = 1, .piece = {{.rows = rows}}, .bias = 1};
+    snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s%s.weight", l->names->prefix, name);
+    const kern_linear_spec spec = {.out = rows, .activation = activation, .flags = KERN_IN_F32 | KERN_OUT_F32};
+    return wt_create_linear(k, &w, spec, out, l->err);
 }
 
 /* Loads block `index`, with its adaLN layer if a group of blocks begins with it. */

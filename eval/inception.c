@@ -3,6 +3,7 @@
 #include "eval/inception_layers.h"
 
 #include "base/arena.h"
+#include "weights/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -96,14 +97,10 @@ static mar_status load_conv(const loader *l, const inception_step *s, kern_conv 
 
 static mar_status load_logits(const loader *l, eval_inception *e)
 {
-    float *weight = NULL;
-    mar_status status =
-        wt_load_f32(l->f, "fc.weight", 2, (int64_t[]){e->config.classes, e->config.features}, &weight, l->err);
-    const kern_linear_spec spec = {
-        .out = e->config.classes, .in = e->config.features, .weight = weight, .flags = KERN_IN_F32 | KERN_OUT_F32};
-    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, &e->logits_layer, l->err);
-    free(weight);
-    return status;
+    wt_rows w = {.file = l->f, .in = e->config.features, .count = 1};
+    w.piece[0] = (wt_piece){.name = "fc.weight", .rows = e->config.classes};
+    const kern_linear_spec spec = {.out = e->config.classes, .flags = KERN_IN_F32 | KERN_OUT_F32};
+    return wt_create_linear(l->k, &w, spec, &e->logits_layer, l->err);
 }
 
 /* --- memory and preparation --------------------------------------------------------------------------------------- */

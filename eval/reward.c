@@ -1,6 +1,7 @@
 #include "eval/reward.h"
 
 #include "base/arena.h"
+#include "weights/rows.h"
 #include "weights/shape.h"
 
 #include <math.h>
@@ -135,27 +136,13 @@ typedef struct {
 static mar_status load_product(const loader *l, const char *const *parts, int count, int out, int in,
                                kern_activation activation, int flags, kern_linear **to)
 {
-    const size_t n = (size_t)out * (size_t)in;
-    const int64_t shape[] = {out, in};
-    char name[NAME];
-    float *weight = malloc((size_t)count * n * sizeof *weight);
-    float *bias = malloc((size_t)count * (size_t)out * sizeof *bias), *read = NULL;
-    mar_status status = weight && bias ? MAR_OK : err_set(l->err, MAR_ENOMEM, "%s: out of memory", wt_path(l->f));
-    for (int i = 0; i < count && status == MAR_OK; i++) {
-        status = wt_load_rows(l->f, name_of(l->layer, parts[i], ".weight", name), out, in, 0, out,
-                              weight + (size_t)i * n, l->err);
-        if (status == MAR_OK)
-            status = wt_load_f32(l->f, name_of(l->layer, parts[i], ".bias", name), 1, shape, &read, l->err);
-        if (status == MAR_OK) memcpy(bias + (size_t)i * (size_t)out, read, (size_t)out * sizeof *bias);
-        free(read);
-        read = NULL;
+    wt_rows w = {.file = l->f, .in = in, .count = count, .bias = 1};
+    for (int i = 0; i < count; i++) {
+        w.piece[i].rows = out;
+        name_of(l->layer, parts[i], ".weight", w.piece[i].name);
     }
-    const kern_linear_spec spec = {
-        .out = count * out, .in = in, .weight = weight, .bias = bias, .activation = activation, .flags = flags};
-    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, to, l->err);
-    free(weight);
-    free(bias);
-    return status;
+    const kern_linear_spec spec = {.out = count * out, .activation = activation, .flags = flags};
+    return wt_create_linear(l->k, &w, spec, to, l->err);
 }
 
 static mar_status load_norm(const loader *l, const char *name, text_norm *out)

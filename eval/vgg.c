@@ -1,6 +1,7 @@
 #include "eval/vgg.h"
 
 #include "base/arena.h"
+#include "weights/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,14 +166,10 @@ static mar_status load_hidden(const loader *l, eval_vgg *v)
 static mar_status load_features(const loader *l, eval_vgg *v)
 {
     const eval_vgg_config *c = &v->config;
-    float *weight, *bias;
-    mar_status status = load_layer(l, "classifier.3", 2, (int64_t[]){c->features, c->hidden}, &weight, &bias);
-    const kern_linear_spec spec = {
-        .out = c->features, .in = c->hidden, .weight = weight, .bias = bias, .flags = KERN_OUT_F32};
-    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, &v->features_layer, l->err);
-    free(weight);
-    free(bias);
-    return status;
+    wt_rows w = {.file = l->f, .in = c->hidden, .count = 1, .bias = 1};
+    w.piece[0] = (wt_piece){.name = "classifier.3.weight", .rows = c->features};
+    const kern_linear_spec spec = {.out = c->features, .flags = KERN_OUT_F32};
+    return wt_create_linear(l->k, &w, spec, &v->features_layer, l->err);
 }
 
 /* --- memory and preparation --------------------------------------------------------------------------------------- */

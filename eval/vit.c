@@ -1,6 +1,7 @@
 #include "eval/vit.h"
 
 #include "base/arena.h"
+#include "weights/rows.h"
 #include "weights/shape.h"
 
 #include <math.h>
@@ -87,15 +88,7 @@ mar_status vit_load_rows(kern_queue *k, const wt_file *f, const char *name, int 
     for (int i = 0; i < extra; i++) shape[i] = 1;
     shape[extra] = is_row ? width : rows;
     shape[extra + 1] = width;
-    const size_t bytes = (size_t)rows * (size_t)width * sizeof(float);
-    float *host = NULL;
-    void *p = NULL;
-    mar_status status = wt_load_f32(f, name, is_row ? 1 : extra + 2, shape, &host, err);
-    if (status == MAR_OK) status = k->core->alloc(k->device, bytes, &p, err);
-    if (status == MAR_OK) k->core->upload(k, p, host, bytes);
-    *out = p;
-    free(host);
-    return status;
+    return wt_load_array(k, f, name, is_row ? 1 : extra + 2, shape, out, err);
 }
 
 /* Loads the patch embedding, whose products are in f32. */

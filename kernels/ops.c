@@ -82,3 +82,12 @@ void kern_watch_modulation(kern_queue *k, kern_head_form form, const void *mod, 
     kern_watch(k, row + (size_t)layers * layer, 1, rows, 2 * width, (int)(mod_bytes / sizeof(float)),
                swiglu ? KERN_HEAD_FINAL ".ada_ln_modulation" : KERN_HEAD_FINAL ".adaLN_modulation.1", net);
 }
+
+mar_status kern_new_array(kern_queue *k, const float *host, size_t n, float **out, mar_err *err)
+{
+    void *p = NULL;
+    const mar_status status = k->core->alloc(k->device, n * sizeof *host, &p, err);
+    if (status == MAR_OK) k->core->upload(k, p, host, n * sizeof *host);
+    *out = p;
+    return status;
+}

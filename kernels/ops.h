@@ -69,15 +69,13 @@ typedef struct {
 } kern_linear_rows;
 
 typedef struct {
-    int out, in;                /* N, K */
-    const float *weight;        /* host [N][K] */
-    const float *bias;          /* host [N] or NULL */
-    kern_activation activation; /* applied to x W^T + b */
-    int flags;                  /* KERN_IN_F32 | ... */
-    int y_stride;               /* elements from one row of y to the next; 0 means out */
-    const int8_t *quantised; /* host [N][K] int8 weights from the file, with KERN_LOW; NULL: quantised from `weight` */
-    const float *scale;      /* host [N] scales of `quantised`. `weight` may then be NULL if the device has int8 */
-    const kern_linear_rows *rows; /* in place of `weight`, `quantised` and `scale`, or NULL */
+    int out, in;                  /* N, K */
+    const float *weight;          /* host [N][K] */
+    const float *bias;            /* host [N] or NULL */
+    kern_activation activation;   /* applied to x W^T + b */
+    int flags;                    /* KERN_IN_F32 | ... */
+    int y_stride;                 /* elements from one row of y to the next; 0 means out */
+    const kern_linear_rows *rows; /* in place of `weight`, or NULL */
     kern_linear *previous; /* layer usually run before this one, or NULL; it prefetches these weights. It is freed
                             * later, or never used again */
 } kern_linear_spec;
@@ -648,6 +646,8 @@ void kern_fail(kern_queue *k, mar_status status, const mar_err *err);
 int kern_live(kern_queue *k);
 /* For models: returns MAR_OK, or the first failure with its message. */
 mar_status kern_check(kern_queue *k, mar_err *err);
+/* Copies host floats [n] to new memory of the device. *out is NULL after MAR_ENOMEM. */
+mar_status kern_new_array(kern_queue *k, const float *host, size_t n, float **out, mar_err *err);
 /* Begins a search: no layer is found yet. */
 void kern_watch_begin(kern_queue *k);
 /* For models and backends: tests the output of a layer; the name follows as for printf; x as in first_nonfinite. Does

@@ -1,5 +1,6 @@
 #include "llamagen/eagle_model.h"
 
+#include "weights/rows.h"
 #include "weights/shape.h"
 
 #include <stdio.h>
@@ -150,32 +151,18 @@ static mar_status load_fc(kern_queue *k, const wt_file *f, eagle_model *m, mar_e
 {
     const eagle_config *c = &m->config;
     const eagle_names *n = &names[c->published];
-    const int64_t shape[2] = {c->width, 2 * (int64_t)c->width};
-    float *weight = NULL, *bias = NULL;
-    mar_status status = wt_load_f32(f, n->fc_weight, 2, shape, &weight, err);
-    if (status == MAR_OK && c->bias) status = wt_load_f32(f, n->fc_bias, 1, shape, &bias, err);
-    const kern_linear_spec spec = {
-        .out = c->width, .in = 2 * c->width, .weight = weight, .bias = bias, .flags = KERN_OUT_F32};
-    if (status == MAR_OK) status = k->core->linear_create(k, &spec, &m->fc, err);
-    free(weight);
-    free(bias);
-    return status;
+    wt_rows w = {.file = f, .in = 2 * c->width, .count = 1, .piece = {{.rows = c->width}}, .bias = c->bias};
+    snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s", n->fc_weight);
+    const kern_linear_spec spec = {.out = c->width, .flags = KERN_OUT_F32};
+    return wt_create_linear(k, &w, spec, &m->fc, err);
 }
 
 static mar_status load_embedding(kern_queue *k, const wt_file *f, eagle_model *m, mar_err *err)
 {
     const eagle_config *c = &m->config;
     const int64_t shape[2] = {c->vocabulary, c->width};
-    const size_t bytes = (size_t)c->vocabulary * (size_t)c->width * sizeof(float);
-    float *host = NULL;
-    void *p = NULL;
     if (c->vocabulary == 0) return MAR_OK;
-    mar_status status = wt_load_f32(f, names[c->published].embedding, 2, shape, &host, err);
-    if (status == MAR_OK) status = k->core->alloc(k->device, bytes, &p, err);
-    if (status == MAR_OK) k->core->upload(k, p, host, bytes);
-    m->token_emb = p;
-    free(host);
-    return status;
+    return wt_load_array(k, f, names[c->published].embedding, 2, shape, &m->token_emb, err);
 }
 
 mar_status eagle_model_create(kern_queue *k, const wt_file *f, int heads, eagle_model **out, mar_err *err)

@@ -1,5 +1,5 @@
 #include "llamagen/model.h"
-#include "kernels/int4.h"
+#include "weights/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,31 +15,11 @@ typedef struct {
 
 /* --- arrays ------------------------------------------------------------------------------------------------------- */
 
-static mar_status to_backend(loader *l, const float *host, size_t n, float **out)
-{
-    void *p = NULL;
-    const mar_status status = l->k->core->alloc(l->k->device, n * sizeof *host, &p, l->err);
-    if (status == MAR_OK) l->k->core->upload(l->k, p, host, n * sizeof *host);
-    *out = p;
-    return status;
-}
-
 /* Loads a matrix [rows][columns], or with `columns` 0 a vector [rows]. */
 static mar_status load_array(loader *l, const char *name, int rows, int columns, float **out)
 {
     const int64_t shape[2] = {rows, columns};
-    float *host = NULL;
-    mar_status status = wt_load_f32(l->file, name, columns ? 2 : 1, shape, &host, l->err);
-    if (status == MAR_OK) status = to_backend(l, host, (size_t)rows * (size_t)(columns ? columns : 1), out);
-    free(host);
-    return status;
-}
-
-/* Returns the place in a head of number i of a pair's order: i itself, or with `halves` that of the number which RoPE
- * rotates beside its neighbour. */
-static int place_in_head(int i, int size, int halves)
-{
-    return halves ? i % 2 * (size / 2) + i / 2 : i;
+    return wt_load_array(l->k, l->file, name, columns ? 2 : 1, shape, out, l->err);
 }
 
 /* Loads the weights of a norm of heads, or its bias: [rows][size], or a vector for all heads. */
@@ -53,8 +33,9 @@ static mar_status load_head_norm(loader *l, const char *name, const gpt_layer_sh
     if (!all) return err_set(l->err, MAR_ENOMEM, "%s: out of memory for tensor %s", wt_path(l->file), name);
     mar_status status = wt_load_f32(l->file, name, vector ? 1 : 2, shape, &host, l->err);
     for (int i = 0; status == MAR_OK && i < (int)n; i++)
-        all[i] = host[(s->norm_shape == GPT_ROWS ? i / size * size : 0) + place_in_head(i % size, size, s->halves)];
-    if (status == MAR_OK) status = to_backend(l, all, n, out);
+        all[i] = host[(s->norm_shape == GPT_ROWS ? i / size * size : 0) +
+                      (s->halves ? wt_place_in_head(i % size, size) : i % size)];
+    if (status == MAR_OK) status = kern_new_array(l->k, all, n, out, l->err);
     free(host);
     free(all);
     return status;
@@ -73,154 +54,43 @@ static mar_status load_qk_norm(loader *l, const char *prefix, const gpt_layer_sh
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* The rows of a product's weights in the file, in the order of its outputs. */
-typedef struct {
-    const wt_file *file;
-    int in, pieces;
-    struct {
-        char name[GPT_TENSOR_NAME];
-        int rows, head; /* head: size of heads whose rows go from halves to neighbours; 0: they stay */
-    } piece[GPT_PIECES];
-    const int *id; /* NULL, or the rows to take of the only piece */
-} weight_rows;
-
-/* Returns the piece with row r, and sets *row to its row there. */
-static int place_of(const weight_rows *w, int r, int *row)
-{
-    int piece = 0;
-    if (w->id) return *row = w->id[r], 0;
-    while (r >= w->piece[piece].rows) r -= w->piece[piece++].rows;
-    const int head = w->piece[piece].head;
-    *row = head ? r / head * head + place_in_head(r % head, head, 1) : r;
-    return piece;
-}
-
-/* Returns how many rows from r on, at most n, follow one another in the file. */
-static int run_of(const weight_rows *w, int r, int n, int *piece, int *first)
-{
-    int count = 1, row;
-    *piece = place_of(w, r, first);
-    while (count < n && place_of(w, r + count, &row) == *piece && row == *first + count) count++;
-    return count;
-}
-
-/* Implements kern_linear_rows.read. */
-static mar_status read_rows(void *user, int first, int n, float *to, mar_err *err)
-{
-    const weight_rows *w = user;
-    mar_status status = MAR_OK;
-    for (int done = 0, count, piece, row; status == MAR_OK && done < n; done += count) {
-        count = run_of(w, first + done, n - done, &piece, &row);
-        status = wt_load_matrix_rows(w->file, w->piece[piece].name, w->piece[piece].rows, w->in, row, count,
-                                     to + (size_t)done * (size_t)w->in, err);
-    }
-    return status;
-}
-
-/* Implements kern_linear_rows.read_int8. */
-static mar_status read_int8_rows(void *user, int first, int n, int8_t *to, float *scale, mar_err *err)
-{
-    const weight_rows *w = user;
-    mar_status status = MAR_OK;
-    for (int done = 0, count, piece, row; status == MAR_OK && done < n; done += count) {
-        count = run_of(w, first + done, n - done, &piece, &row);
-        status = wt_load_int8(w->file, w->piece[piece].name, w->piece[piece].rows, w->in, row, count,
-                              to + (size_t)done * (size_t)w->in, scale + done, err);
-    }
-    return status;
-}
-
-/* Implements kern_linear_rows.read_int4. */
-static mar_status read_int4_rows(void *user, int first, int n, uint8_t *to, uint16_t *scale, mar_err *err)
-{
-    const weight_rows *w = user;
-    const size_t in = (size_t)w->in;
-    mar_status status = MAR_OK;
-    for (int done = 0, count, piece, row; status == MAR_OK && done < n; done += count) {
-        count = run_of(w, first + done, n - done, &piece, &row);
-        status = wt_load_int4(w->file, w->piece[piece].name, w->piece[piece].rows, w->in, row, count,
-                              to + (size_t)done * in / 2, scale + (size_t)done * in / KERN_INT4_GROUP, err);
-    }
-    return status;
-}
-
 /* Lists the pieces of a layer's product, one after another. Returns its outputs. */
-static int list_pieces(const char *prefix, const gpt_layer_shape *s, gpt_part part, int in, weight_rows *w)
+static int list_pieces(const char *prefix, const gpt_layer_shape *s, gpt_part part, wt_rows *w)
 {
     const int size = s->heads ? s->width / s->heads : 0;
-    int out = 0, *rows;
-    for (w->pieces = 0; w->pieces < GPT_PIECES; w->pieces++) {
-        rows = &w->piece[w->pieces].rows;
-        if (!gpt_layer_name(prefix, s, part, w->pieces, w->piece[w->pieces].name, rows)) break;
-        w->piece[w->pieces].head = part == GPT_WQKV && s->halves && w->pieces < 2 ? size : 0;
-        out += *rows;
+    int out = 0;
+    for (wt_piece *p = w->piece; w->count < GPT_PIECES; w->count++, p++) {
+        if (!gpt_layer_name(prefix, s, part, w->count, p->name, &p->rows)) break;
+        p->head = part == GPT_WQKV && s->halves && w->count < 2 ? size : 0;
+        out += p->rows;
     }
-    w->in = in;
     return out;
 }
 
-/* Loads the biases of a product's pieces, in the order of its outputs. */
-static mar_status load_bias(loader *l, const weight_rows *w, int out, float **bias)
+/* Creates a product of these rows. It has KERN_LOW if gpt_config_is_int8. */
+static mar_status create_linear(loader *l, wt_rows *w, kern_linear_spec spec, kern_linear **layer)
 {
-    char name[GPT_TENSOR_NAME];
-    float *part[GPT_PIECES] = {NULL};
-    mar_status status = MAR_OK;
-    *bias = malloc((size_t)out * sizeof **bias);
-    if (!*bias) return err_set(l->err, MAR_ENOMEM, "%s: out of memory for a bias", wt_path(l->file));
-    for (int i = 0; status == MAR_OK && i < w->pieces; i++) {
-        const int64_t rows = w->piece[i].rows;
-        status = wt_load_f32(l->file, gpt_bias_name(w->piece[i].name, name), 1, &rows, &part[i], l->err);
-    }
-    for (int r = 0, row; status == MAR_OK && r < out; r++) {
-        const int piece = place_of(w, r, &row);
-        (*bias)[r] = part[piece][row];
-    }
-    for (int i = 0; i < GPT_PIECES; i++) free(part[i]);
-    return status;
-}
-
-/* Creates a product of these rows that runs after `before`. It has KERN_LOW if gpt_config_is_int8. */
-static mar_status create_linear(loader *l, weight_rows *w, int out, kern_linear_spec spec, kern_linear **layer)
-{
-    int int8 = w->pieces > 0, int4 = int8;
     w->file = l->file;
-    for (int i = 0; i < w->pieces; i++) {
-        int8 = int8 && wt_is_int8(l->file, w->piece[i].name);
-        int4 = int4 && wt_is_int4(l->file, w->piece[i].name);
-    }
-    const kern_linear_rows rows = {.read = read_rows,
-                                   .read_int8 = int8 ? read_int8_rows : NULL,
-                                   .read_int4 = int4 ? read_int4_rows : NULL,
-                                   .user = w};
-    spec.out = out;
-    spec.in = w->in;
-    spec.rows = &rows;
     if (gpt_config_is_int8(w->piece[0].name)) spec.flags |= KERN_LOW;
-    return l->k->core->linear_create(l->k, &spec, layer, l->err);
+    return wt_create_linear(l->k, w, spec, layer, l->err);
 }
 
-/* Loads a product of a layer. */
+/* Loads a product of a layer, which runs after `before`. */
 static mar_status load_product(loader *l, const char *prefix, const gpt_layer_shape *s, gpt_part part, int in,
                                int flags, kern_linear *before, kern_linear **layer)
 {
-    weight_rows w = {.in = in};
-    float *bias = NULL;
-    const int out = list_pieces(prefix, s, part, in, &w);
-    mar_status status = s->bias >> part & 1 ? load_bias(l, &w, out, &bias) : MAR_OK;
-    const kern_linear_spec spec = {.bias = bias, .flags = flags, .previous = before};
-    if (status == MAR_OK) status = create_linear(l, &w, out, spec, layer);
-    free(bias);
-    return status;
+    wt_rows w = {.in = in, .bias = s->bias >> part & 1};
+    const kern_linear_spec spec = {.out = list_pieces(prefix, s, part, &w), .flags = flags, .previous = before};
+    return create_linear(l, &w, spec, layer);
 }
 
 /* Loads a matrix [out][in] as a product. */
 static mar_status load_linear(loader *l, const char *name, int out, int in, kern_activation activation, int flags,
                               kern_linear **layer)
 {
-    weight_rows w = {.in = in, .pieces = 1};
+    wt_rows w = {.in = in, .count = 1, .piece = {{.rows = out}}};
     snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s", name);
-    w.piece[0].rows = out;
-    return create_linear(l, &w, out, (kern_linear_spec){.activation = activation, .flags = flags}, layer);
+    return create_linear(l, &w, (kern_linear_spec){.out = out, .activation = activation, .flags = flags}, layer);
 }
 
 /* --- layers ------------------------------------------------------------------------------------------------------- */
@@ -314,7 +184,7 @@ static mar_status make_rope(loader *l, gpt_model *m)
         write_line(c, size, positions, rope);
     else
         write_grid(c, size, rope);
-    const mar_status status = to_backend(l, rope, n, &m->rope);
+    const mar_status status = kern_new_array(l->k, rope, n, &m->rope, l->err);
     free(rope);
     return status;
 }
@@ -335,7 +205,7 @@ static mar_status load_layers(loader *l, gpt_model *m)
 }
 
 /* Loads rows of the embedding, a part at a time. */
-static mar_status load_embedding(loader *l, gpt_model *m, weight_rows *w, int rows)
+static mar_status load_embedding(loader *l, gpt_model *m, wt_rows *w, int rows)
 {
     enum { PART = 256 };
     const size_t d = (size_t)w->in;
@@ -345,9 +215,10 @@ static mar_status load_embedding(loader *l, gpt_model *m, weight_rows *w, int ro
     mar_status status = l->k->core->alloc(l->k->device, (size_t)rows * d * sizeof *part, &p, l->err);
     m->token_emb = p;
     w->file = l->file;
+    const kern_linear_rows source = wt_linear_rows(w);
     for (int first = 0, n; status == MAR_OK && first < rows; first += n) {
         n = rows - first < PART ? rows - first : PART;
-        status = read_rows(w, first, n, part, l->err);
+        status = source.read(w, first, n, part, l->err);
         if (status == MAR_OK)
             l->k->core->upload(l->k, m->token_emb + (size_t)first * d, part, (size_t)n * d * sizeof *part);
     }
@@ -360,13 +231,13 @@ static mar_status load_ends(loader *l, gpt_model *m, const int *id)
 {
     const gpt_config *c = &m->config;
     const gpt_names *names = gpt_config_names(c->family);
-    weight_rows w = {.in = c->width, .pieces = 1, .id = id};
+    wt_rows w = {.in = c->width, .count = 1, .id = id};
     w.piece[0].rows = id ? c->rows : c->vocabulary;
     snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s", names->embedding);
     mar_status status = load_embedding(l, m, &w, c->vocabulary + c->line_end);
     if (!c->tied) snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s", names->output);
-    const kern_linear_spec spec = {.flags = KERN_OUT_F32, .previous = m->layers[c->depth - 1].w2};
-    return status == MAR_OK ? create_linear(l, &w, c->vocabulary, spec, &m->output) : status;
+    const kern_linear_spec spec = {.out = c->vocabulary, .flags = KERN_OUT_F32, .previous = m->layers[c->depth - 1].w2};
+    return status == MAR_OK ? create_linear(l, &w, spec, &m->output) : status;
 }
 
 /* Does that for a decoder of text/grammar.h. */

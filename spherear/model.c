@@ -1,4 +1,5 @@
 #include "spherear/model.h"
+#include "weights/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,39 +11,20 @@ typedef struct {
     mar_err *err;
 } loader;
 
-static mar_status to_backend(const loader *l, const float *host, size_t n, float **out)
-{
-    void *p = NULL;
-    const mar_status status = l->k->core->alloc(l->k->device, n * sizeof *host, &p, l->err);
-    if (status == MAR_OK) l->k->core->upload(l->k, p, host, n * sizeof *host);
-    *out = p;
-    return status;
-}
-
 /* Loads a matrix [rows][columns], or with `columns` 0 a vector [rows], as a backend array. */
 static mar_status load_array(const loader *l, const char *name, int rows, int columns, float **out)
 {
     const int64_t shape[2] = {rows, columns};
-    float *host = NULL;
-    mar_status status = wt_load_f32(l->file, name, columns ? 2 : 1, shape, &host, l->err);
-    if (status == MAR_OK) status = to_backend(l, host, (size_t)rows * (size_t)(columns ? columns : 1), out);
-    free(host);
-    return status;
+    return wt_load_array(l->k, l->file, name, columns ? 2 : 1, shape, out, l->err);
 }
 
 static mar_status load_proj_in(const loader *l, sphere_model *m)
 {
-    const int d = m->shape.transformer.width, channels = m->shape.head.channels;
-    const int64_t shape[2] = {d, channels};
-    float *weight = NULL, *bias = NULL;
-    mar_status status = wt_load_f32(l->file, "proj_in.weight", 2, shape, &weight, l->err);
-    if (status == MAR_OK) status = wt_load_f32(l->file, "proj_in.bias", 1, shape, &bias, l->err);
-    const kern_linear_spec spec = {
-        .out = d, .in = channels, .weight = weight, .bias = bias, .flags = KERN_IN_F32 | KERN_OUT_F32};
-    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, &m->proj_in, l->err);
-    free(weight);
-    free(bias);
-    return status;
+    const int d = m->shape.transformer.width;
+    wt_rows w = {.file = l->file, .in = m->shape.head.channels, .count = 1, .bias = 1};
+    w.piece[0] = (wt_piece){.name = "proj_in.weight", .rows = d};
+    const kern_linear_spec spec = {.out = d, .flags = KERN_IN_F32 | KERN_OUT_F32};
+    return wt_create_linear(l->k, &w, spec, &m->proj_in, l->err);
 }
 
 static mar_status make_ones(const loader *l, sphere_model *m)
@@ -51,7 +33,7 @@ static mar_status make_ones(const loader *l, sphere_model *m)
     float *ones = malloc(n * sizeof *ones);
     if (!ones) return err_set(l->err, MAR_ENOMEM, "out of memory");
     for (size_t i = 0; i < n; i++) ones[i] = 1;
-    const mar_status status = to_backend(l, ones, n, &m->ones);
+    const mar_status status = kern_new_array(l->k, ones, n, &m->ones, l->err);
     free(ones);
     return status;
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME = 192 }; /* of a tensor */
+enum { NAME = WT_PIECE_NAME }; /* of a tensor */
 
 static const float quick = 1.702f; /* QuickGELU's factor (openai/CLIP, clip/model.py) */
 
@@ -34,16 +34,8 @@ static mar_status load_vector(kern_queue *k, const wt_file *f, const char *name,
 {
     char text[NAME];
     const int64_t shape[] = {n};
-    const size_t bytes = (size_t)n * sizeof(float);
-    float *host = NULL;
-    void *p = NULL;
     snprintf(text, sizeof text, "%s.%s", name, part);
-    mar_status status = wt_load_f32(f, text, 1, shape, &host, err);
-    if (status == MAR_OK) status = k->core->alloc(k->device, bytes, &p, err);
-    if (status == MAR_OK) k->core->upload(k, p, host, bytes);
-    *out = p;
-    free(host);
-    return status;
+    return wt_load_array(k, f, text, 1, shape, out, err);
 }
 
 mar_status text_norm_load(kern_queue *k, const wt_file *f, const text_encoder_config *c, const char *name,
@@ -78,14 +70,11 @@ typedef struct {
     const wt_file *f;
     const text_encoder_config *c;
     const text_encoder_names *names;
-    float *bias; /* [3 * heads * head_dim or more] room for a product's, or NULL */
     int layer;
     mar_err *err;
 } loader;
 
-enum { PARTS = 3 };
-
-/* A matrix of a product; a product may join up to PARTS of the same shape. */
+/* A matrix of a product; a product may join up to WT_PIECES of the same shape. */
 typedef struct {
     const char *name;          /* in text_encoder_names */
     float factor, bias_factor; /* multiply weight and bias */
@@ -101,52 +90,18 @@ static const char *name_of(const text_encoder_names *names, int layer, const cha
     return text;
 }
 
-static mar_status make_room(loader *l)
-{
-    const text_encoder_config *c = l->c;
-    const int inner = 3 * c->heads * c->head_dim, up = c->hidden * (c->gated ? 2 : 1);
-    const int most = inner > up ? inner : up;
-    if (!c->bias) return MAR_OK;
-    l->bias = malloc((size_t)(most > c->width ? most : c->width) * sizeof *l->bias);
-    return l->bias ? MAR_OK : err_set(l->err, MAR_ENOMEM, "%s: out of memory", wt_path(l->f));
-}
-
-/* Reads the biases of a product's parts, each of `out` outputs. */
-static mar_status read_bias(const loader *l, const source *parts, int count, int out)
-{
-    char name[NAME];
-    const int64_t shape[] = {out};
-    mar_status status = MAR_OK;
-    for (int p = 0; p < count && l->bias && status == MAR_OK; p++) {
-        float *bias = NULL;
-        status = wt_load_f32(l->f, name_of(l->names, l->layer, parts[p].name, "bias", name), 1, shape, &bias, l->err);
-        for (int i = 0; status == MAR_OK && i < out; i++) l->bias[p * out + i] = bias[i] * parts[p].bias_factor;
-        free(bias);
-    }
-    return status;
-}
-
 /* Loads `count` matrices [out][in] of the same input as one product. */
 static mar_status load_product(const loader *l, const source *parts, int count, int out, int in,
                                kern_activation activation, int flags, kern_linear *before, kern_linear **layer)
 {
-    char name[PARTS][NAME];
-    const char *names[PARTS];
-    float factor[PARTS];
-    for (int i = 0; i < count; i++)
-        names[i] = name_of(l->names, l->layer, parts[i].name, "weight", name[i]), factor[i] = parts[i].factor;
-    wt_rows matrices = {l->f, names, factor, count, out, in};
-    const kern_linear_rows rows = wt_linear_rows(&matrices);
-    const mar_status status = read_bias(l, parts, count, out);
-    if (status != MAR_OK) return status;
-    const kern_linear_spec spec = {.out = count * out,
-                                   .in = in,
-                                   .bias = l->bias,
-                                   .rows = &rows,
-                                   .activation = activation,
-                                   .flags = flags | (l->c->int8 ? KERN_LOW : 0),
-                                   .previous = before};
-    return l->k->core->linear_create(l->k, &spec, layer, l->err);
+    wt_rows w = {.file = l->f, .in = in, .count = count, .bias = l->c->bias};
+    for (int i = 0; i < count; i++) {
+        w.piece[i] = (wt_piece){.rows = out, .factor = parts[i].factor, .bias_factor = parts[i].bias_factor};
+        name_of(l->names, l->layer, parts[i].name, "weight", w.piece[i].name);
+    }
+    const kern_linear_spec spec = {
+        .out = count * out, .activation = activation, .flags = flags | (l->c->int8 ? KERN_LOW : 0), .previous = before};
+    return wt_create_linear(l->k, &w, spec, layer, l->err);
 }
 
 static mar_status load_layer(const loader *l, kern_linear *before, text_layer *layer)
@@ -179,13 +134,8 @@ static mar_status load_layer(const loader *l, kern_linear *before, text_layer *l
 /* Copies the table of biases to the backend. */
 static mar_status load_bias(kern_queue *k, text_encoder *e, const float *bias, int reach, mar_err *err)
 {
-    const size_t bytes = (size_t)e->config.heads * (size_t)(2 * reach + 1) * sizeof *bias;
-    void *p = NULL;
-    const mar_status status = k->core->alloc(k->device, bytes, &p, err);
-    if (status == MAR_OK) k->core->upload(k, p, bias, bytes);
-    e->bias = p;
     e->reach = reach;
-    return status;
+    return kern_new_array(k, bias, (size_t)e->config.heads * (size_t)(2 * reach + 1), &e->bias, err);
 }
 
 /* Makes a causal encoder's table: earlier keys and the query's own add 0, later ones are masked. */
@@ -211,12 +161,10 @@ mar_status text_encoder_create(kern_queue *k, const wt_file *f, const text_encod
     if (status == MAR_OK && c->causal) status = load_causal(k, e, err);
     if (status == MAR_OK && bias) status = load_bias(k, e, bias, reach, err);
     loader l = {.k = k, .f = f, .c = c, .names = names, .err = err};
-    if (status == MAR_OK) status = make_room(&l);
     for (kern_linear *before = NULL; status == MAR_OK && l.layer < c->depth; l.layer++) {
         status = load_layer(&l, before, &e->layers[l.layer]);
         before = e->layers[l.layer].fc2;
     }
-    free(l.bias);
     if (status != MAR_OK) {
         k->core->finish(k);
         text_encoder_free(k->device, e);

@@ -1,5 +1,6 @@
 #include "text/t5.h"
 
+#include "weights/rows.h"
 #include "weights/shape.h"
 
 #include <math.h>
@@ -211,15 +212,7 @@ struct t5_encoder {
 static mar_status load_table(kern_queue *k, const wt_file *f, t5_encoder *e, mar_err *err)
 {
     const int64_t shape[] = {e->config.vocabulary, e->config.layers.width};
-    const size_t bytes = (size_t)shape[0] * (size_t)shape[1] * sizeof(float);
-    float *host = NULL;
-    void *p = NULL;
-    mar_status status = wt_load_f32(f, embedding_of(f), 2, shape, &host, err);
-    if (status == MAR_OK) status = k->core->alloc(k->device, bytes, &p, err);
-    if (status == MAR_OK) k->core->upload(k, p, host, bytes);
-    e->table = p;
-    free(host);
-    return status;
+    return wt_load_array(k, f, embedding_of(f), 2, shape, &e->table, err);
 }
 
 mar_status t5_create(kern_queue *k, const wt_file *f, t5_encoder **out, mar_err *err)

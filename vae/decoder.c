@@ -65,27 +65,17 @@ static void embed(const float *x, int channels, const float *weight, const float
     }
 }
 
-/* Copies a table of the codebook's rows to the backend. */
-static mar_status upload(const vae_loader *l, const float *host, size_t bytes, float **out)
-{
-    void *table = NULL;
-    const mar_status status = l->k->core->alloc(l->k->device, bytes, &table, l->err);
-    if (status == MAR_OK) l->k->core->upload(l->k, table, host, bytes);
-    *out = table;
-    return status;
-}
-
 /* Builds the table of all tokens' latents: a latent depends only on its codebook row. */
 static mar_status make_table(const vae_loader *l, vae_decoder *d, const float *weight, const float *bias)
 {
     const mar_vae_config *c = &d->config;
-    const size_t bytes = sizeof(float) * (size_t)c->codebook * (size_t)d->latent;
-    float *host = malloc(bytes);
+    const size_t n = (size_t)c->codebook * (size_t)d->latent;
+    float *host = malloc(n * sizeof *host);
     if (!host) return err_set(l->err, MAR_ENOMEM, "out of memory");
     for (int i = 0; i < c->codebook; i++)
         embed(d->codebook + (size_t)i * (size_t)c->z_channels, c->z_channels, weight, bias, d->latent,
               host + (size_t)i * (size_t)d->latent);
-    const mar_status status = upload(l, host, bytes, &d->table);
+    const mar_status status = kern_new_array(l->k, host, n, &d->table, l->err);
     free(host);
     return status;
 }
@@ -114,7 +104,7 @@ static mar_status load_codebook(const vae_loader *l, vae_decoder *d)
     if (status == MAR_OK) status = load_post_quant(l, d, &weight, &bias);
     if (status == MAR_OK) status = make_table(l, d, weight, bias);
     if (status == MAR_OK && d->names->temporal)
-        status = upload(l, d->embedding, sizeof(float) * (size_t)c->codebook * z, &d->rows);
+        status = kern_new_array(l->k, d->embedding, (size_t)c->codebook * z, &d->rows, l->err);
     free(weight);
     free(bias);
     return status;

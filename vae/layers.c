@@ -1,5 +1,6 @@
 /* Layers of either side, by official names and exact shapes. */
 #include "vae/steps.h"
+#include "weights/rows.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,14 +26,9 @@ mar_status vae_load(const vae_loader *l, const char *prefix, const char *suffix,
 
 mar_status vae_load_vector(const vae_loader *l, const char *prefix, const char *suffix, int n, float **out)
 {
-    float *host = NULL;
-    void *p = NULL;
-    mar_status status = vae_load(l, prefix, suffix, 1, (int64_t[]){n}, &host);
-    if (status == MAR_OK) status = l->k->core->alloc(l->k->device, sizeof(float) * (size_t)n, &p, l->err);
-    if (status == MAR_OK) l->k->core->upload(l->k, p, host, sizeof(float) * (size_t)n);
-    free(host);
-    *out = p;
-    return status;
+    char name[VAE_NAME_SIZE];
+    vae_name(name, prefix, ".%s", suffix);
+    return wt_load_array(l->k, l->f, name, 1, (int64_t[]){n}, out, l->err);
 }
 
 /* Loads a spatial norm, y = (w x + b) * conv_y(z) + conv_b(z) with x normalised and z a codebook row: y = scale(z) x +

@@ -1,17 +1,16 @@
 /* Loads a ViT decoder. */
 #include "vae/steps.h"
+#include "weights/rows.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static mar_status load_matrix(const vae_loader *l, const char *prefix, const char *suffix, int out, int in, int flags,
                               kern_linear **layer)
 {
-    float *weight = NULL;
-    mar_status status = vae_load(l, prefix, suffix, 2, (int64_t[]){out, in}, &weight);
-    const kern_linear_spec spec = {.out = out, .in = in, .weight = weight, .flags = flags};
-    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, layer, l->err);
-    free(weight);
-    return status;
+    wt_rows w = {.file = l->f, .in = in, .count = 1, .piece = {{.rows = out}}};
+    snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s.%s", prefix, suffix);
+    return wt_create_linear(l->k, &w, (kern_linear_spec){.out = out, .flags = flags}, layer, l->err);
 }
 
 static mar_status load_layer(const vae_loader *l, const vae_vit_shape *s, const char *prefix, vae_vit_layer *out)
@@ -25,18 +24,13 @@ static mar_status load_layer(const vae_loader *l, const vae_vit_shape *s, const 
     return status == MAR_OK ? vae_load_vector(l, prefix, "ffn_norm.weight", d, &out->ffn_norm) : status;
 }
 
-/* Loads a tensor of n floats into the backend's memory. */
+/* Loads a tensor into the backend's memory. */
 static mar_status load_array(const vae_loader *l, const char *prefix, const char *suffix, int rank,
-                             const int64_t *shape, size_t n, float **out)
+                             const int64_t *shape, float **out)
 {
-    float *host = NULL;
-    void *p = NULL;
-    mar_status status = vae_load(l, prefix, suffix, rank, shape, &host);
-    if (status == MAR_OK) status = l->k->core->alloc(l->k->device, n * sizeof *host, &p, l->err);
-    if (status == MAR_OK) l->k->core->upload(l->k, p, host, n * sizeof *host);
-    free(host);
-    *out = p;
-    return status;
+    char name[VAE_NAME_SIZE];
+    vae_name(name, prefix, ".%s", suffix);
+    return wt_load_array(l->k, l->f, name, rank, shape, out, l->err);
 }
 
 /* Loads the transformer. Its table of positions is not loaded in types of fewer bits than f32: a run then makes it. */
@@ -47,10 +41,8 @@ static mar_status load_transformer(const vae_loader *l, vae_vit *v)
     const int64_t table[3] = {s->registers + s->grid * s->grid, s->width / s->heads / 2, 2};
     char side[VAE_NAME_SIZE], name[VAE_NAME_SIZE];
     vae_name(side, s->prefix, "decoder");
-    mar_status status = load_array(l, side, "register_token.weight", 2, registers,
-                                   (size_t)s->registers * (size_t)s->width, &v->registers);
-    if (status == MAR_OK && s->has_table)
-        status = load_array(l, side, "freqs_cis", 3, table, (size_t)(2 * table[0] * table[1]), &v->rope);
+    mar_status status = load_array(l, side, "register_token.weight", 2, registers, &v->registers);
+    if (status == MAR_OK && s->has_table) status = load_array(l, side, "freqs_cis", 3, table, &v->rope);
     if (status == MAR_OK && !(v->layers = calloc((size_t)s->depth, sizeof *v->layers)))
         status = err_set(l->err, MAR_ENOMEM, "out of memory");
     for (int i = 0; status == MAR_OK && i < s->depth; i++) {

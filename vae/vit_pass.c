@@ -45,13 +45,10 @@ static float *make_table(const vae_vit_shape *s, int grid_h, int grid_w)
 static mar_status upload_table(vae_vit_pass *p, int grid_h, int grid_w, mar_err *err)
 {
     const vae_vit_shape *s = &p->v->shape;
-    const size_t bytes = sizeof(float) * (size_t)(s->registers + p->tokens) * (size_t)(s->width / s->heads);
-    void *table = NULL;
+    const size_t n = (size_t)(s->registers + p->tokens) * (size_t)(s->width / s->heads);
     float *host = make_table(s, grid_h, grid_w);
     if (!host) return err_set(err, MAR_ENOMEM, "out of memory");
-    const mar_status status = p->k->core->alloc(p->k->device, bytes, &table, err);
-    if (status == MAR_OK) p->k->core->upload(p->k, table, host, bytes);
-    p->rope = table;
+    const mar_status status = kern_new_array(p->k, host, n, &p->rope, err);
     free(host);
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }

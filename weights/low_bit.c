@@ -172,39 +172,3 @@ mar_status wt_load_matrix_rows(const wt_file *f, const char *name, int out, int 
         return wt_load_rows(f, name, out, in, first, n, dst, err); /* reports what is wrong */
     return wt_restore_rows(f, t, first, n, dst, err);
 }
-
-mar_status wt_load_matrix(const wt_file *f, const char *name, int out, int in, int keep, wt_matrix *m, mar_err *err)
-{
-    const int64_t shape[2] = {out, in};
-    const wt_tensor *t = wt_find(f, name);
-    char text[128];
-    *m = (wt_matrix){0};
-    /* wt_load_f32 reports a missing tensor, another type or another shape */
-    if (!t || !is_low(t->dtype) || t->rank != 2 || t->shape[0] != out || t->shape[1] != in)
-        return wt_load_f32(f, name, 2, shape, &m->weight, err);
-    const size_t n = (size_t)t->count;
-    const int int8 = keep && t->dtype == WT_I8;
-    size_t bytes;
-    if (int8)
-        m->quantised = malloc(n + 1), m->scale = malloc(((size_t)out + 1) * sizeof *m->scale);
-    else if (!__builtin_mul_overflow(n + 1, sizeof *m->weight, &bytes))
-        m->weight = malloc(bytes);
-    mar_status status = MAR_OK;
-    if (int8 ? !m->quantised || !m->scale : !m->weight)
-        status = err_set(err, MAR_ENOMEM, "%s: out of memory for tensor %s %s as %s", f->path, name,
-                         wt_shape_text(t, text, sizeof text), int8 ? "int8" : "f32");
-    else if (int8)
-        status = wt_load_int8(f, name, out, in, 0, out, m->quantised, m->scale, err);
-    else
-        status = wt_restore_rows(f, t, 0, out, m->weight, err);
-    if (status != MAR_OK) wt_matrix_free(m);
-    return status;
-}
-
-void wt_matrix_free(wt_matrix *m)
-{
-    free(m->weight);
-    free(m->quantised);
-    free(m->scale);
-    *m = (wt_matrix){0};
-}

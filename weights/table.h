@@ -65,7 +65,8 @@ mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, s
 int wt_is_float(wt_dtype dtype);
 /* Returns MAR_EMODEL with the numbers of NaNs and infinities of the whole tensor, or the error of reading it. */
 mar_status wt_refuse_nonfinite(const wt_file *f, const wt_tensor *t, mar_err *err);
-/* Dequantises rows first .. first+n-1 of t, I8 or I4, to dst [n][t->shape[1]]. Errors are those of wt_load_matrix. */
+/* Dequantises rows first .. first+n-1 of t, I8 or I4, to dst [n][t->shape[1]]. Errors are those of wt_load_matrix_rows.
+ */
 mar_status wt_restore_rows(const wt_file *f, const wt_tensor *t, int first, int n, float *dst, mar_err *err);
 
 #endif

@@ -123,13 +123,6 @@ mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite
 
 enum { WT_INT8_NAME = 256 }; /* room for the name of a matrix's scales */
 
-/* A model's matrix, either f32 or int8. wt_matrix_free frees its arrays. */
-typedef struct {
-    float *weight;     /* [out][in], or NULL if it is int8 */
-    int8_t *quantised; /* [out][in] from -127 to 127, or NULL if it is f32 */
-    float *scale;      /* [out], or NULL if it is f32 */
-} wt_matrix;
-
 /* Writes the name of the scales of matrix `name` to text and returns it. */
 const char *wt_scale_name(const char *name, char *text, size_t size);
 /* Returns the scales of t, or NULL if t is neither I8 nor I4 or has none. */
@@ -140,16 +133,12 @@ const wt_tensor *wt_matrix_of(const wt_file *f, const wt_tensor *scale);
 int wt_is_int8(const wt_file *f, const char *name);
 /* Returns 1 if the name ends with ".LAYER.weight" for one of the layers, a list that ends with NULL. */
 int wt_is_layer(const char *name, const char *const *layers);
-/* Reads a matrix. An int8 matrix stays int8 with `keep`, else it is dequantised to f32. Other types are read by
- * wt_load_f32, whose errors these are. Returns MAR_EMODEL also for a weight of -128, and for scales that are missing or
- * invalid. Valid scales are F32 [out], not negative, and finite (wt_allow_nonfinite). */
-mar_status wt_load_matrix(const wt_file *f, const char *name, int out, int in, int keep, wt_matrix *m, mar_err *err);
-void wt_matrix_free(wt_matrix *m); /* leaves it empty */
-/* Reads rows first .. first + n - 1 of a matrix of any type to dst [n][in]. int8 and int4 weights are dequantised. */
+/* Reads rows first .. first + n - 1 of a matrix of any type to dst [n][in]. int8 and int4 weights are dequantised,
+ * others read by wt_load_rows, whose errors these are. Returns MAR_EMODEL also for a weight of -128, and for scales
+ * that are missing or invalid. Valid scales are F32 [out], not negative, and finite (wt_allow_nonfinite). */
 mar_status wt_load_matrix_rows(const wt_file *f, const char *name, int out, int in, int first, int n, float *dst,
                                mar_err *err);
-/* Reads such rows of an int8 matrix (wt_is_int8) to q [n][in] and their scales to scale
- * [n]. Errors are those of wt_load_matrix. */
+/* Reads such rows of an int8 matrix (wt_is_int8) to q [n][in] and their scales to scale [n], with the same errors. */
 mar_status wt_load_int8(const wt_file *f, const char *name, int out, int in, int first, int n, int8_t *q, float *scale,
                         mar_err *err);
 

@@ -99,8 +99,10 @@ static void pack_block(const pack_loop *p, int i)
     const staging *s = p->s;
     const kern_linear_spec *spec = p->spec;
     const int first = (p->first + i) * GEMM_COLS, cols = cpu_lesser(l->out - first, GEMM_COLS);
-    const size_t row = (size_t)i * GEMM_COLS, at = row * (size_t)l->in, whole = (size_t)first * (size_t)l->in;
-    const float *weight = s->weight ? s->weight + at : spec->weight ? spec->weight + whole : NULL;
+    const size_t row = (size_t)i * GEMM_COLS, at = row * (size_t)l->in;
+    const float *weight = s->weight      ? s->weight + at
+                          : spec->weight ? spec->weight + (size_t)first * (size_t)l->in
+                                         : NULL;
     void *block = l->block + (size_t)(p->first + i) * l->block_bytes;
     const int words = (int)(l->weight_bytes / (4 * GEMM_COLS));
     if (l->type == GEMM_INT4) {
@@ -108,8 +110,6 @@ static void pack_block(const pack_loop *p, int i)
         uint16_t *scales = s->scales + at / KERN_INT4_GROUP;
         if (!reads_int4(l, spec)) kern_int4_quantise(weight, cols, l->in, codes, scales);
         gemm_pack_int4(codes, scales, cols, l->in, block);
-    } else if (l->type == GEMM_INT8 && !spec->rows && spec->quantised) {
-        gemm_pack_int8(spec->quantised + whole, spec->scale + first, cols, l->in, words, l->kernel->wide, block);
     } else if (l->type == GEMM_INT8) {
         if (!reads_int8(l, spec)) kern_int8_quantise(weight, cols, l->in, s->q + at, s->scale + row);
         gemm_pack_int8(s->q + at, s->scale + row, cols, l->in, words, l->kernel->wide, block);

@@ -23,8 +23,6 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
                                    .activation = KERN_LINEAR,
                                    .flags = flags,
                                    .y_stride = y_stride,
-                                   .quantised = nullptr,
-                                   .scale = nullptr,
                                    .rows = nullptr,
                                    .previous = nullptr};
     return cuda_linear_create(k, &spec, l, err);

@@ -89,17 +89,25 @@ static const char *without_path(const char *message, const char *path)
     return strncmp(message, shown, n) == 0 ? message + n : message;
 }
 
+enum { LOW_PIECE = 1 << 16 /* weights read at a time */ };
+
 /* Checks that low-bit weights have scales, and that both are in range. */
 static void check_low(check *c, const wt_tensor *t)
 {
-    wt_matrix m;
-    mar_err reason = {0};
     const wt_tensor *scale = wt_scale_of(c->f, t);
+    const int out = (int)t->shape[0], in = (int)t->shape[1], most = in < LOW_PIECE ? LOW_PIECE / in : 1;
+    mar_err reason = {0};
+    mar_status status = MAR_OK;
     if (scale) c->expected[scale - wt_at(c->f, 0)] = 1;
     if (t->dtype == WT_I4) check_finite(c, scale);
     if (c->status != MAR_OK || t->dtype == WT_I4) return;
-    const mar_status status = wt_load_matrix(c->f, t->name, (int)t->shape[0], (int)t->shape[1], 1, &m, &reason);
-    wt_matrix_free(&m);
+    float *rows = malloc((size_t)most * (size_t)in * sizeof *rows);
+    if (!rows) status = err_set(&reason, MAR_ENOMEM, "%s: out of memory", wt_path(c->f));
+    for (int first = 0, n; first < out && status == MAR_OK; first += n) {
+        n = out - first < most ? out - first : most;
+        status = wt_load_matrix_rows(c->f, t->name, out, in, first, n, rows, &reason);
+    }
+    free(rows);
     if (status == MAR_EMODEL)
         add_line(c->report, &c->report->problems, "%s", without_path(reason.text, wt_path(c->f)));
     else if (status != MAR_OK)

@@ -1,6 +1,7 @@
 #include "mar/masked/model.h"
 #include "kernels/int8.h"
 #include "mar/core/config.h"
+#include "weights/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,81 +71,53 @@ static mar_status load_norm(loader *l, const char *name, mar_norm *out)
     return status;
 }
 
-/* A linear layer as the file stores it. */
-typedef struct {
-    wt_matrix matrix; /* [rows][in] */
-    float *bias;      /* [rows] */
-    int in, int8;     /* int8: tells whether mar_config_is_int8 */
-} stored;
-
-static void free_stored(stored *s)
+/* Loads rows first .. first + out - 1 of a layer's matrix [rows][in], whose columns are multiplied by `column`, or not
+ * if it is NULL. */
+static mar_status load_rows(loader *l, const char *name, int rows, int first, int out, int in, const float *column,
+                            kern_activation activation, int flags, kern_linear **layer)
 {
-    wt_matrix_free(&s->matrix);
-    free(s->bias);
-}
-
-/* Reads a layer's weight and bias. The caller frees *s even on failure. */
-static mar_status read_linear(loader *l, const char *name, int rows, int in, stored *s)
-{
-    char full[96];
-    *s = (stored){.in = in};
-    snprintf(full, sizeof full, "%s.weight", name);
-    s->int8 = mar_config_is_int8(full);
-    mar_status status = s->int8 ? wt_load_matrix(l->file, full, rows, in, l->k->device->int8, &s->matrix, l->err)
-                                : load_host(l, full, 2, rows, in, 0, &s->matrix.weight);
-    snprintf(full, sizeof full, "%s.bias", name);
-    return status == MAR_OK ? load_host(l, full, 1, rows, 0, 0, &s->bias) : status;
-}
-
-/* Creates a layer of rows first..first+out-1. It has KERN_LOW if mar_config_is_int8. */
-static mar_status create_linear(loader *l, const stored *s, int first, int out, kern_activation activation, int flags,
-                                kern_linear **layer)
-{
-    const wt_matrix *m = &s->matrix;
-    const size_t skipped = (size_t)first * (size_t)s->in;
-    const kern_linear_spec spec = {.out = out,
-                                   .in = s->in,
-                                   .weight = m->weight ? m->weight + skipped : NULL,
-                                   .quantised = m->quantised ? m->quantised + skipped : NULL,
-                                   .scale = m->scale ? m->scale + first : NULL,
-                                   .bias = s->bias + first,
-                                   .activation = activation,
-                                   .flags = flags | (s->int8 ? KERN_LOW : 0)};
-    return l->k->core->linear_create(l->k, &spec, layer, l->err);
+    wt_rows w = {.file = l->file, .in = in, .count = 1, .piece = {{.rows = rows}}, .first = first, .column = column};
+    w.bias = 1;
+    snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s.weight", name);
+    if (mar_config_is_int8(w.piece[0].name)) flags |= KERN_LOW;
+    const kern_linear_spec spec = {.out = out, .activation = activation, .flags = flags};
+    return wt_create_linear(l->k, &w, spec, layer, l->err);
 }
 
 static mar_status load_linear(loader *l, const char *name, int out, int in, kern_activation activation, int flags,
                               kern_linear **layer)
 {
-    stored s;
-    mar_status status = read_linear(l, name, out, in, &s);
-    if (status == MAR_OK) status = create_linear(l, &s, 0, out, activation, flags, layer);
-    free_stored(&s);
+    return load_rows(l, name, out, 0, out, in, NULL, activation, flags, layer);
+}
+
+/* Moves the norm's outliers to the columns of the next layer's weights [rows][width], the ones to become int8
+ * (kern_int8_smooth). Sets *column to their factors; the caller frees it. */
+static mar_status smooth(loader *l, float *gain, float *bias, const char *name, int rows, float **column)
+{
+    const int width = l->model->base.config.width;
+    float *weight = malloc((size_t)rows * (size_t)width * sizeof *weight),
+          *factor = malloc((size_t)width * sizeof *factor);
+    *column = factor;
+    mar_status status = weight && factor ? MAR_OK : err_set(l->err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) status = wt_load_matrix_rows(l->file, name, rows, width, 0, rows, weight, l->err);
+    if (status == MAR_OK) kern_int8_smooth(gain, weight, rows, width, factor);
+    for (int i = 0; status == MAR_OK && i < width; i++) gain[i] /= factor[i], bias[i] /= factor[i];
+    free(weight);
     return status;
 }
 
-/* Moves the norm's outliers to the next layer's weights, the ones to become int8 (kern_int8_smooth). */
-static mar_status smooth(loader *l, float *gain, float *bias, stored *s, int rows)
-{
-    float *factor = malloc((size_t)s->in * sizeof *factor), *row = s->matrix.weight;
-    if (!factor) return err_set(l->err, MAR_ENOMEM, "out of memory");
-    kern_int8_smooth(gain, row, rows, s->in, factor);
-    for (int i = 0; i < s->in; i++) gain[i] /= factor[i], bias[i] /= factor[i];
-    for (int r = 0; r < rows; r++, row += s->in)
-        for (int i = 0; i < s->in; i++) row[i] *= factor[i];
-    free(factor);
-    return MAR_OK;
-}
-
-/* Loads a norm and the layer of `rows` rows after it. The caller frees *s even on failure. */
-static mar_status load_behind_norm(loader *l, const char *norm, const char *name, int rows, mar_norm *out, stored *s)
+/* Loads the norm in front of a layer of `rows` rows. *column gets the factors of the layer's columns, or NULL; the
+ * caller frees it even on failure. */
+static mar_status load_norm_before(loader *l, const char *norm, const char *layer, int rows, mar_norm *out,
+                                   float **column)
 {
     float *gain, *bias;
-    const int width = l->model->base.config.width;
-    *s = (stored){0};
-    mar_status status = read_pair(l, norm, width, 0, &gain, &bias);
-    if (status == MAR_OK) status = read_linear(l, name, rows, width, s);
-    if (status == MAR_OK && l->k->device->int8 && s->matrix.weight) status = smooth(l, gain, bias, s, rows);
+    char name[96];
+    snprintf(name, sizeof name, "%s.weight", layer);
+    *column = NULL;
+    mar_status status = read_pair(l, norm, l->model->base.config.width, 0, &gain, &bias);
+    if (status == MAR_OK && l->k->device->int8 && !wt_is_int8(l->file, name))
+        status = smooth(l, gain, bias, name, rows, column);
     if (status == MAR_OK) status = upload_norm(l, gain, bias, out);
     free(gain);
     free(bias);
@@ -155,14 +128,16 @@ static mar_status load_attention(loader *l, const char *name, int last_decoder, 
 {
     const int d = l->model->base.config.width;
     char norm[96], layer[96];
-    stored s;
+    float *column;
     snprintf(norm, sizeof norm, "%s.norm1", name);
     snprintf(layer, sizeof layer, "%s.attn.qkv", name);
-    mar_status status = load_behind_norm(l, norm, layer, 3 * d, &b->norm1, &s);
-    if (status == MAR_OK && !last_decoder) status = create_linear(l, &s, 0, 3 * d, KERN_LINEAR, 0, &b->qkv);
-    if (status == MAR_OK && last_decoder) status = create_linear(l, &s, 0, d, KERN_LINEAR, 0, &b->q);
-    if (status == MAR_OK && last_decoder) status = create_linear(l, &s, d, 2 * d, KERN_LINEAR, 0, &b->kv);
-    free_stored(&s);
+    mar_status status = load_norm_before(l, norm, layer, 3 * d, &b->norm1, &column);
+    if (status == MAR_OK && !last_decoder)
+        status = load_rows(l, layer, 3 * d, 0, 3 * d, d, column, KERN_LINEAR, 0, &b->qkv);
+    if (status == MAR_OK && last_decoder) status = load_rows(l, layer, 3 * d, 0, d, d, column, KERN_LINEAR, 0, &b->q);
+    if (status == MAR_OK && last_decoder)
+        status = load_rows(l, layer, 3 * d, d, 2 * d, d, column, KERN_LINEAR, 0, &b->kv);
+    free(column);
     snprintf(layer, sizeof layer, "%s.attn.proj", name);
     return status == MAR_OK ? load_linear(l, layer, d, d, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, &b->proj) : status;
 }
@@ -171,12 +146,12 @@ static mar_status load_mlp(loader *l, const char *name, mar_block *b)
 {
     const int d = l->model->base.config.width, hidden = l->model->base.config.mlp_hidden;
     char norm[96], layer[96];
-    stored s;
+    float *column;
     snprintf(norm, sizeof norm, "%s.norm2", name);
     snprintf(layer, sizeof layer, "%s.mlp.fc1", name);
-    mar_status status = load_behind_norm(l, norm, layer, hidden, &b->norm2, &s);
-    if (status == MAR_OK) status = create_linear(l, &s, 0, hidden, KERN_GELU, 0, &b->fc1);
-    free_stored(&s);
+    mar_status status = load_norm_before(l, norm, layer, hidden, &b->norm2, &column);
+    if (status == MAR_OK) status = load_rows(l, layer, hidden, 0, hidden, d, column, KERN_GELU, 0, &b->fc1);
+    free(column);
     snprintf(layer, sizeof layer, "%s.mlp.fc2", name);
     return status == MAR_OK ? load_linear(l, layer, d, hidden, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, &b->fc2)
                             : status;

@@ -51,24 +51,28 @@ static int is_matrix(const wt_tensor *t)
     return t->rank == 2 && t->shape[0] <= INT_MAX && t->shape[1] <= INT_MAX;
 }
 
-/* Checks that a matrix loads both as stored and as f32, or neither way, and that the two agree. */
+/* Checks that an int8 matrix loads both as stored and as f32, or neither way, and that the two agree. Another matrix
+ * loads as f32 or not. */
 static void check_matrix(const wt_file *f, const wt_tensor *t)
 {
-    wt_matrix m[2];
-    mar_err err[2] = {{{0}}, {{0}}};
-    mar_status status[2];
-    for (int keep = 0; keep < 2; keep++) {
-        status[keep] = wt_load_matrix(f, t->name, (int)t->shape[0], (int)t->shape[1], keep, &m[keep], &err[keep]);
-        fuzz_check_error("wt_load_matrix", status[keep], &err[keep]);
+    const int out = (int)t->shape[0], in = (int)t->shape[1];
+    mar_err err = {0}, other = {0};
+    float *w = malloc(((size_t)t->count + 1) * sizeof *w), *scale = malloc(((size_t)out + 1) * sizeof *scale);
+    int8_t *q = malloc((size_t)t->count + 1);
+    if (!w || !scale || !q) fuzz_fail("%s: no memory for a matrix", t->name);
+    const mar_status status = wt_load_matrix_rows(f, t->name, out, in, 0, out, w, &err);
+    fuzz_check_error("wt_load_matrix_rows", status, &err);
+    if (t->dtype == WT_I8) {
+        const mar_status stored = wt_load_int8(f, t->name, out, in, 0, out, q, scale, &other);
+        fuzz_check_error("wt_load_int8", stored, &other);
+        if (status != stored || strcmp(err.text, other.text) != 0) fuzz_fail("%s: read in one way only", t->name);
     }
-    if (status[0] != status[1] || strcmp(err[0].text, err[1].text) != 0) fuzz_fail("%s: read in one way only", t->name);
-    if (status[0] == MAR_OK && (m[1].quantised != NULL) != (t->dtype == WT_I8)) fuzz_fail("%s: is no int8", t->name);
-    for (int64_t i = 0; status[0] == MAR_OK && m[1].quantised && i < t->count; i++) {
-        const float w = (float)m[1].quantised[i] * m[1].scale[i / t->shape[1]];
-        if (m[1].quantised[i] == -128 || (w != m[0].weight[i] && !isnan(w)))
-            fuzz_fail("%s: value %lld is %g, expected %g", t->name, (long long)i, (double)m[0].weight[i], (double)w);
+    for (int64_t i = 0; status == MAR_OK && t->dtype == WT_I8 && i < t->count; i++) {
+        const float value = (float)q[i] * scale[i / in];
+        if (q[i] == -128 || (value != w[i] && !isnan(value)))
+            fuzz_fail("%s: value %lld is %g, expected %g", t->name, (long long)i, (double)w[i], (double)value);
     }
-    for (int keep = 0; keep < 2; keep++) wt_matrix_free(&m[keep]);
+    free(w), free(scale), free(q);
 }
 
 /* Compares tensor i of two openings of one file. */
@@ -167,17 +171,19 @@ static void check_quantised(const wt_file *f, const wt_tensor *t)
     int8_t *q = malloc(n + 1);
     mar_err err = {0};
     wt_file *back;
-    wt_matrix m;
     if (!scale || !q) fuzz_fail("%s: no memory for int8 weights", t->name);
     kern_int8_quantise(values, out, in, q, scale);
     mar_status status = wt_save_safetensors("written", outputs, 2, NULL, 0, &err);
     if (status == MAR_OK) status = wt_open_memory(fuzz_written, fuzz_written_size, "written", &back, &err);
     if (status != MAR_OK) fuzz_fail("%s: int8 weights: %s", t->name, err.text);
     wt_allow_nonfinite(back, 1);
-    if (wt_load_matrix(back, "w", out, in, 1, &m, &err) != MAR_OK) fuzz_fail("%s: %s", t->name, err.text);
-    if (memcmp(m.quantised, q, n) != 0 || memcmp(m.scale, scale, (size_t)out * sizeof *scale) != 0)
+    float *scales = malloc((size_t)out * sizeof *scales + 1);
+    int8_t *read = malloc(n + 1);
+    if (!scales || !read) fuzz_fail("%s: no memory for int8 weights", t->name);
+    if (wt_load_int8(back, "w", out, in, 0, out, read, scales, &err) != MAR_OK) fuzz_fail("%s: %s", t->name, err.text);
+    if (memcmp(read, q, n) != 0 || memcmp(scales, scale, (size_t)out * sizeof *scale) != 0)
         fuzz_fail("%s: other int8 weights read back", t->name);
-    wt_matrix_free(&m);
+    free(scales), free(read);
     wt_close(back);
     fuzz_forget_written();
     free(values), free(scale), free(q);

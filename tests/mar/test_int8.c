@@ -63,17 +63,18 @@ TEST_CASE(converted)
             assert_non_null(u);
             float *w = golden_f32(from, t->name, t->count);
             mar_err err = {0};
-            wt_matrix m = {0};
             if (u->dtype == WT_I8) {
                 matrices++;
                 int8_t *q = malloc((size_t)t->count);
                 float *scale = malloc((size_t)t->shape[0] * sizeof *scale);
                 kern_int8_quantise(w, (int)t->shape[0], (int)t->shape[1], q, scale);
-                assert_ok(wt_load_matrix(to, t->name, (int)t->shape[0], (int)t->shape[1], 1, &m, &err), &err);
-                assert_memory_equal(m.quantised, q, (size_t)t->count);
-                assert_memory_equal(m.scale, scale, (size_t)t->shape[0] * sizeof *scale);
-                free(q), free(scale);
-                wt_matrix_free(&m);
+                const int out = (int)t->shape[0], in = (int)t->shape[1];
+                int8_t *read = malloc((size_t)t->count);
+                float *scales = malloc((size_t)out * sizeof *scales);
+                assert_ok(wt_load_int8(to, t->name, out, in, 0, out, read, scales, &err), &err);
+                assert_memory_equal(read, q, (size_t)t->count);
+                assert_memory_equal(scales, scale, (size_t)out * sizeof *scale);
+                free(q), free(scale), free(read), free(scales);
             } else {
                 assert_int_equal(u->dtype, WT_BF16);
                 float *v = golden_f32(to, t->name, t->count);
@@ -111,15 +112,15 @@ TEST_CASE(converted_again)
         assert_int_equal(wt_count(f), wt_count(source));
         for (int k = 0; k < wt_count(f); k++) {
             const wt_tensor *t = wt_at(f, k);
-            wt_matrix m = {0};
             mar_err err = {0};
             assert_int_equal(t->dtype, WT_F32);
             if (!wt_is_int8(int8, t->name)) continue;
             float *w = golden_f32(f, t->name, t->count);
-            assert_ok(wt_load_matrix(int8, t->name, (int)t->shape[0], (int)t->shape[1], 0, &m, &err), &err);
-            assert_memory_equal(w, m.weight, (size_t)t->count * sizeof *w);
-            wt_matrix_free(&m);
-            free(w);
+            const int out = (int)t->shape[0];
+            float *rows = malloc((size_t)t->count * sizeof *rows);
+            assert_ok(wt_load_matrix_rows(int8, t->name, out, (int)t->shape[1], 0, out, rows, &err), &err);
+            assert_memory_equal(w, rows, (size_t)t->count * sizeof *w);
+            free(rows), free(w);
         }
         wt_close(f), wt_close(source), wt_close(int8);
         tear_down(&x);

@@ -166,16 +166,14 @@ static void *prepare_layer(kern_queue *k, const ops_call *c)
 {
     layer *l = c->data;
     const kern_linear_rows rows = {read_rows, l->quantised ? read_int8 : NULL, l->codes ? read_int4 : NULL, l};
-    const int by_rows = c->index % 2;
+    const int by_rows = c->index % 2 || l->quantised;
     const kern_linear_spec spec = {.out = c->n[OUT],
                                    .in = c->n[IN],
-                                   .weight = l->quantised || by_rows ? NULL : l->weight,
+                                   .weight = by_rows ? NULL : l->weight,
                                    .bias = c->n[NO_BIAS] ? NULL : l->bias,
                                    .activation = (kern_activation)c->n[ACTIVATION],
                                    .flags = c->n[FLAGS],
                                    .y_stride = c->n[OUT] + c->n[GAP],
-                                   .quantised = by_rows ? NULL : l->quantised,
-                                   .scale = by_rows ? NULL : l->scale,
                                    .rows = by_rows ? &rows : NULL};
     l->in = c->n[IN], l->next = 0;
     kern_linear *made = NULL;
@@ -199,7 +197,7 @@ static void run_layer(kern_queue *k, const ops_call *c, void *const *a)
 
 /* --- int8 --------------------------------------------------------------------------------------------------------- */
 
-enum { EXTREME = 60, GIVEN, WHOLE, INT8_CASES }; /* GIVEN, WHOLE: int8 weights, by rows and in one array */
+enum { EXTREME = 60, GIVEN, INT8_CASES = GIVEN + 2 }; /* from GIVEN on: weights that are int8 */
 
 /* Returns numbers of very different magnitudes, like activations. They are exact in bf16, so both operand types are
  * equal. */

@@ -61,7 +61,6 @@ TEST_CASE(written_and_read)
     uint8_t q[N / 2];
     uint16_t scale[GROUPS];
     float rows[2 * IN];
-    wt_matrix m;
     mar_err err = {0};
     make(&x);
     snprintf(path, sizeof path, "%s/f32", test_directory());
@@ -76,12 +75,6 @@ TEST_CASE(written_and_read)
     assert_ok(wt_load_int4(f, "w", OUT, IN, 3, 2, q, scale, &err), &err);
     assert_memory_equal(q, x.q + 3 * IN / 2, IN);
     assert_memory_equal(scale, x.scale + 3 * IN / 32, 2 * IN / 32 * sizeof *scale);
-    for (int keep = 0; keep < 2; keep++) {
-        assert_ok(wt_load_matrix(f, "w", OUT, IN, keep, &m, &err), &err);
-        assert_null(m.quantised);
-        assert_memory_equal(m.weight, x.restored, sizeof x.restored);
-        wt_matrix_free(&m);
-    }
     assert_ok(wt_load_matrix_rows(f, "w", OUT, IN, 4, 2, rows, &err), &err);
     assert_memory_equal(rows, x.restored + 4 * IN, sizeof rows);
     assert_int_equal(wt_load_int4(f, "w", OUT, IN / 2, 0, 1, q, scale, &err), MAR_EMODEL);
@@ -92,8 +85,6 @@ TEST_CASE(written_and_read)
 /* Checks the rows of two matrices, with factors, across their border. */
 TEST_CASE(rows_of_two_matrices)
 {
-    static const char *const names[] = {"w", "v"};
-    static const float factor[] = {1, 4};
     weights x;
     char path[600];
     uint8_t q[N / 2];
@@ -103,7 +94,10 @@ TEST_CASE(rows_of_two_matrices)
     make(&x);
     snprintf(path, sizeof path, "%s/f32", test_directory());
     wt_file *source = source_of(&x, path), *f = write_int4(source, path);
-    wt_rows two = {f, names, factor, 2, OUT, IN};
+    wt_rows two = {.file = f,
+                   .in = IN,
+                   .count = 2,
+                   .piece = {{.name = "w", .rows = OUT}, {.name = "v", .rows = OUT, .factor = 4}}};
     const kern_linear_rows r = wt_linear_rows(&two);
     assert_true(r.read && r.read_int4 && !r.read_int8);
     assert_ok(r.read(r.user, OUT - 1, 4, rows, &err), &err);
@@ -113,7 +107,7 @@ TEST_CASE(rows_of_two_matrices)
         assert_true(rows[i] == restored[i]);
         assert_true(rows[i] == (i < IN ? x.restored[(OUT - 1) * IN + i] : 4 * x.restored[i - IN]));
     }
-    wt_rows one = {source, names, NULL, 1, OUT, IN};
+    wt_rows one = {.file = source, .in = IN, .count = 1, .piece = {{.name = "w", .rows = OUT}}};
     assert_null(wt_linear_rows(&one).read_int4);
     wt_close(f), wt_close(source);
 }

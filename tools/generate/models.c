@@ -268,19 +268,29 @@ static int refuse_encoder(const run_options *o, const mar_model_config *c, const
                       o->model, c->caption_dim);
 }
 
-/* Encodes the run's prompts. */
-static int encode_captions(model_store *store, mar *library, const run_options *o, const mar_model_config *c,
-                           progress *bar, captions *out, prompts *texts)
+/* Opens the T5 of --t5. */
+static int open_t5(const model_store *store, mar *library, const run_options *o, const mar_model_config *c,
+                   progress *bar, prompt_encoder *out)
 {
-    prompt_encoder e;
-    texts->is_cleaned = o->clean == MAR_CLEAN_LLAMAGEN;
-    if (read_prompts(store, o, texts) != 0) return 1;
-    if (prompt_encoder_open(&e, library, o->t5, c->caption_tokens, c->caption_dim, o->model, bar) != 0) return 1;
-    e.clean = (mar_clean)o->clean;
-    e.quiet = store->quiet;
-    int failed = refuse_t5(o, c) || prompt_encoder_run_all(&e, texts, bar, out);
-    prompt_encoder_close(&e);
-    if (!failed && (failed = refuse_skipped(store, texts)) != 0) captions_free(out);
+    if (prompt_encoder_open(out, library, o->t5, c->caption_tokens, c->caption_dim, o->model, bar) != 0) return 1;
+    if (refuse_t5(o, c) != 0) return 1;
+    out->clean = (mar_clean)o->clean;
+    out->quiet = store->quiet;
+    return 0;
+}
+
+/* Encodes the run's prompts, and the second context: with the encoder of a model's own folder, or NULL: the T5. */
+static int encode_captions(const model_store *store, mar *library, const run_options *o, const mar_model_config *c,
+                           prompt_encoder *e, progress *bar, captions *out, prompts *texts)
+{
+    prompt_encoder t5 = {0};
+    texts->is_cleaned = !e && o->clean == MAR_CLEAN_LLAMAGEN;
+    int failed = read_prompts(store, o, texts) || (!e && open_t5(store, library, o, c, bar, &t5));
+    if (!e) e = &t5;
+    if (!failed && (failed = prompt_encoder_run_all(e, texts, bar, out)) == 0)
+        failed = refuse_skipped(store, texts) || (e->is_decoder && prompt_encoder_negative(e, o->negative, out));
+    if (failed) captions_free(out);
+    prompt_encoder_close(&t5);
     return failed;
 }
 
@@ -295,9 +305,9 @@ static int check_made_for(const run_options *o, const mar_model_config *c, capti
     return 1;
 }
 
-/* Gets the captions of a text-to-image model, reading or encoding them if the store lacks them. */
+/* Gets the captions of a text-to-image model, reading or encoding them (encode_captions) if the store lacks them. */
 static int get_captions(model_store *store, mar *library, const run_options *o, const mar_model_config *c,
-                        progress *bar)
+                        prompt_encoder *e, progress *bar)
 {
     char *key = caption_key(o);
     captions *out = &store->texts[store->text_count].captions;
@@ -309,7 +319,7 @@ static int get_captions(model_store *store, mar *library, const run_options *o, 
     }
     failed = o->captions
                  ? captions_read(o->captions, c->caption_tokens, c->caption_dim, out) || check_made_for(o, c, out)
-                 : encode_captions(store, library, o, c, bar, out, texts);
+                 : encode_captions(store, library, o, c, e, bar, out, texts);
     if (failed) {
         prompts_free(texts);
         free(key);
@@ -317,43 +327,6 @@ static int get_captions(model_store *store, mar *library, const run_options *o, 
     }
     store->texts[store->text_count].key = key;
     store->texts[store->text_count++].library = o->captions ? NULL : library;
-    return 0;
-}
-
-/* Loads the T5 for prompts to come. */
-static int keep_encoder(model_store *store, mar *library, const run_options *o, const mar_model_config *c,
-                        progress *bar)
-{
-    prompt_encoder *e = &store->encoder_kept;
-    if (prompt_encoder_open(e, library, o->t5, c->caption_tokens, c->caption_dim, o->model, bar) != 0) return 1;
-    if (refuse_t5(o, c) != 0) return 1;
-    e->clean = (mar_clean)o->clean;
-    e->quiet = store->quiet;
-    return 0;
-}
-
-/* Encodes the run's prompts with an open encoder, and the second context, unless the store has them. */
-static int get_decoder_captions(model_store *store, mar *library, const run_options *o, prompt_encoder *e,
-                                progress *bar)
-{
-    const mar_model_config shape = {.caption_tokens = e->tokens, .caption_dim = e->dim};
-    char *key = caption_key(o);
-    captions *out = &store->texts[store->text_count].captions;
-    prompts *texts = &store->texts[store->text_count].prompts;
-    if (!key || find_captions(store, library, key, &shape)) {
-        free(key);
-        return !key;
-    }
-    int failed = read_prompts(store, o, texts) || prompt_encoder_run_all(e, texts, bar, out);
-    if (!failed) failed = refuse_skipped(store, texts) || prompt_encoder_negative(e, o->negative, out);
-    if (failed) {
-        captions_free(out);
-        prompts_free(texts);
-        free(key);
-        return 1;
-    }
-    store->texts[store->text_count].key = key;
-    store->texts[store->text_count++].library = library;
     return 0;
 }
 
@@ -411,7 +384,8 @@ static int prepare_decoder(model_store *store, mar *library, run_options *o, pro
     e.quiet = store->quiet;
     e.clean = MAR_CLEAN_OFF;
     if (!store->keeps_encoder) {
-        const int failed = get_decoder_captions(store, library, o, &e, bar);
+        const mar_model_config shape = {.caption_tokens = e.tokens, .caption_dim = e.dim};
+        const int failed = get_captions(store, library, o, &shape, &e, bar);
         prompt_encoder_close(&e);
         return failed;
     }
@@ -458,9 +432,8 @@ static int prepare_captions(model_store *store, mar *library, run_options *o, in
     if (mar_inspect(library, o->model, heads, &report) == MAR_OK && mar_report_model(report)) {
         const mar_model_config *c = mar_report_model(report);
         failed = check_captions(store, o, c) || (models_write_text(c) && find_own_vae(store, library, o, bar));
-        if (!failed && !store->keeps_encoder) failed = get_captions(store, library, o, c, bar);
-        if (!failed && store->keeps_encoder && o->t5) failed = keep_encoder(store, library, o, c, bar);
-        if (!failed && store->keeps_encoder && o->captions) failed = get_captions(store, library, o, c, bar);
+        if (!failed && store->keeps_encoder && o->t5) failed = open_t5(store, library, o, c, bar, &store->encoder_kept);
+        if (!failed && (!store->keeps_encoder || o->captions)) failed = get_captions(store, library, o, c, NULL, bar);
     }
     mar_report_free(report);
     return failed;

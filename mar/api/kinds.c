@@ -273,7 +273,7 @@ static void describe_decoder(const wt_file *f, const mar_configs *configs, mar_k
              c->seq_len / c->columns * family->stride, c->columns, c->seq_len / c->columns,
              family->fixed_size ? "" : ", other sizes by --size", c->prefix);
     add_line(&to, "parameters: %ld", c->parameters);
-    if (ignored) add_line(&to, "ignored: %ld parameters of the image encoder", ignored);
+    if (ignored) add_line(&to, "ignored: %ld parameters of its image tokenizer", ignored);
 }
 
 static void put_decoder(const mar_configs *configs, mar_metadata *m)

@@ -113,14 +113,15 @@ static void pack(const attention_call *call, const attention_plan *p, const char
 {
     const kern_device *d = &call->queue->d->base;
     const gemm_type type = type_of(call->queue);
+    const gemm_kernel *kernel = call->queue->d->gemm[type];
     char *block = work;
     for (int c = 0; c < p->n_k; c += GEMM_COLS, block += p->key_bytes)
-        gemm_pack_columns(type, key + (size_t)c * call->kv_stride, call->kv_stride, cpu_lesser(p->n_k - c, GEMM_COLS),
-                          p->dim, p->key_words, block);
+        gemm_pack_columns(kernel, type, key + (size_t)c * call->kv_stride, call->kv_stride,
+                          cpu_lesser(p->n_k - c, GEMM_COLS), p->dim, p->key_words, block);
     block = work + p->value;
     for (int c = 0; c < p->dim; c += GEMM_COLS, block += p->value_bytes)
-        gemm_pack_rows(type, act_at(d, value, (size_t)c), call->kv_stride, cpu_lesser(p->dim - c, GEMM_COLS), p->n_k,
-                       p->value_words, block);
+        gemm_pack_rows(kernel, type, act_at(d, value, (size_t)c), call->kv_stride, cpu_lesser(p->dim - c, GEMM_COLS),
+                       p->n_k, p->value_words, block);
 }
 
 /* Multiplies `rows` rows with the packed blocks of `cols` columns, y_stride elements of size bytes apart. */
@@ -145,7 +146,8 @@ static gemm_rows queries_of(const attention_call *call, const attention_plan *p,
     gemm_rows rows = {.base = q + (size_t)first * call->q_stride,
                       .stride = call->q_stride,
                       .parts = 1,
-                      .words = gemm_words(type_of(call->queue), p->dim, 1)};
+                      .words = gemm_words(type_of(call->queue), p->dim, 1),
+                      .w_words = p->key_words};
     if (!p->query_bytes) return rows;
     for (int r = 0; r < count; r++) {
         memcpy(copy + (size_t)r * p->query_bytes, rows.base + (size_t)r * rows.stride, bytes);
@@ -177,8 +179,11 @@ static void attend(const attention_call *call, const attention_plan *p, const ch
     const float scale = 1.0f / sqrtf((float)p->dim);
     char *work = k->work[thread];
     float *scores = (float *)(void *)(work + p->scores);
-    const gemm_rows weights = {
-        .base = work + p->weights, .stride = p->weight_stride, .parts = 1, .words = gemm_words(type_of(k), p->n_k, 1)};
+    const gemm_rows weights = {.base = work + p->weights,
+                               .stride = p->weight_stride,
+                               .parts = 1,
+                               .words = gemm_words(type_of(k), p->n_k, 1),
+                               .w_words = p->value_words};
     pack(call, p, key, value, work);
     for (int i = first; i < last; i += p->block) {
         const int count = cpu_lesser(last - i, p->block);

@@ -75,11 +75,17 @@ static void lay_out(const kern_conv_spec *spec, const kern_conv *c, int parity, 
     }
 }
 
+/* Returns the words of a block. */
+static int words_of(const kern_conv *c)
+{
+    return (int)(c->block_bytes / (4 * GEMM_COLS));
+}
+
 static mar_status pack(const cpu_device *d, kern_conv *c, const kern_conv_spec *spec, mar_err *err)
 {
     const size_t blocks = (size_t)c->blocks, bytes = (size_t)c->parities * blocks * c->block_bytes;
     const size_t row = (size_t)c->row;
-    const int words = (int)(c->block_bytes / (4 * GEMM_COLS)), terms = c->terms ? c->tap_h * c->tap_w : 1;
+    const int words = words_of(c), terms = c->terms ? c->tap_h * c->tap_w : 1;
     mar_status status = cpu_pages(d, bytes, "a convolution's weights", (void **)&c->block, err);
     if (status == MAR_OK) status = cpu_zeros(d, blocks * GEMM_COLS, &c->bias, err);
     if (status != MAR_OK) return status;
@@ -91,7 +97,7 @@ static mar_status pack(const cpu_device *d, kern_conv *c, const kern_conv_spec *
             const int cols = cpu_lesser(c->out - first, GEMM_COLS);
             memset(rows, 0, row * GEMM_COLS * sizeof *rows);
             for (int o = 0; o < cols; o++) lay_out(spec, c, parity, first + o, rows + (size_t)o * row);
-            gemm_pack(c->type, rows, cols * terms, c->row / terms, words, block);
+            gemm_pack(c->kernel, c->type, rows, cols * terms, c->row / terms, words, block);
         }
     if (spec->bias) memcpy(c->bias, spec->bias, (size_t)c->out * sizeof *c->bias);
     free(rows);
@@ -262,7 +268,11 @@ static ptrdiff_t offset_of(const conv_call *call, int parity, int row, int colum
 static void multiply_pixels(const conv_call *call, const conv_part *p)
 {
     const kern_conv *c = call->c;
-    const gemm_rows x = {.base = p->rows, .stride = (size_t)c->row * (size_t)c->size, .parts = 1, .words = c->words};
+    const gemm_rows x = {.base = p->rows,
+                         .stride = (size_t)c->row * (size_t)c->size,
+                         .parts = 1,
+                         .words = c->words,
+                         .w_words = words_of(c)};
     ptrdiff_t at[CHUNK_PIXELS];
     gemm_out out = p->out;
     if (c->parities == 4) { /* results are every other pixel */
@@ -285,7 +295,6 @@ static void multiply_spans(const conv_call *call, const conv_part *p, const span
     for (int line = p->first; line < p->last; line++)
         if (line % call->rows >= v->from && line % call->rows < v->to) row[rows++] = line;
     const int width = h->to - h->from, count = rows * width, tiles = cpu_divide_up(count, CHUNK_PIXELS);
-    const char *block = p->block + (size_t)((v->first * c->tap_w + h->first) * c->words) * 4 * GEMM_COLS;
     for (int i = 0; i < tiles; i++) {
         const int from = parallel_part(count, tiles, i), n = parallel_part(count, tiles, i + 1) - from;
         const char *pixel[CHUNK_PIXELS];
@@ -303,10 +312,12 @@ static void multiply_spans(const conv_call *call, const conv_part *p, const span
                              .parts = v->last - v->first,
                              .words = (h->last - h->first) * c->words,
                              .x_step = (size_t)call->width * pixel_bytes,
+                             .w_words = words_of(c),
+                             .w_first = (v->first * c->tap_w + h->first) * c->words,
                              .w_step = c->tap_w * c->words};
         gemm_out out = p->out;
         out.y_at = at;
-        c->kernel->product(&x, n, block, NULL, &out);
+        c->kernel->product(&x, n, p->block, NULL, &out);
     }
 }
 
@@ -400,7 +411,8 @@ static void run_terms(const conv_call *call, int chunk, int thread)
             const gemm_rows x = {.base = x_at(call, line / call->rows, done, 0),
                                  .stride = (size_t)(c->in * c->size),
                                  .parts = 1,
-                                 .words = c->words};
+                                 .words = c->words,
+                                 .w_words = words_of(c)};
             const gemm_out out = {.bias = gemm_no_bias,
                                   .cols = cols,
                                   .y = terms + (size_t)(done % c->tap_h * call->width) * (size_t)cols,

@@ -112,9 +112,9 @@ static void pack_block(const pack_loop *p, int i)
         gemm_pack_int4(codes, scales, cols, l->in, block);
     } else if (l->type == GEMM_INT8) {
         if (!reads_int8(l, spec)) kern_int8_quantise(weight, cols, l->in, s->q + at, s->scale + row);
-        gemm_pack_int8(s->q + at, s->scale + row, cols, l->in, words, l->kernel->wide, block);
+        gemm_pack_int8(l->kernel, s->q + at, s->scale + row, cols, l->in, words, block);
     } else {
-        gemm_pack(l->type, weight, cols, l->in, words, block);
+        gemm_pack(l->kernel, l->type, weight, cols, l->in, words, block);
     }
 }
 
@@ -268,8 +268,11 @@ static const void *operand(cpu_queue *q, const kern_linear *l, const void *x, in
 static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, int first, int count, void *y,
                        const gemm_gate *gate, int from, int to, const char *next, int near)
 {
-    const gemm_rows rows = {
-        .base = (const char *)x + (size_t)first * l->row_bytes, .stride = l->row_bytes, .parts = 1, .words = l->words};
+    const gemm_rows rows = {.base = (const char *)x + (size_t)first * l->row_bytes,
+                            .stride = l->row_bytes,
+                            .parts = 1,
+                            .words = l->words,
+                            .w_words = (int)(l->weight_bytes / (4 * GEMM_COLS))};
     const int results = l->halves ? GEMM_HALF : GEMM_COLS;
     for (int b = from; b < to; b++) {
         const size_t column = (size_t)b * GEMM_COLS, result = (size_t)(b * results);

@@ -197,8 +197,8 @@ static void product(const gemm_rows *x, int rows, const void *block, const void 
 
 #if BF16
 extern const gemm_kernel gemm_bf16_amx_bf16;
-const gemm_kernel gemm_bf16_amx_bf16 = {"amx_bf16", GEMM_STEP, GEMM_ZERO, 0, 0, 1, product, end, NULL};
+const gemm_kernel gemm_bf16_amx_bf16 = {"amx_bf16", GEMM_STEP, GEMM_COLS, GEMM_ZERO, 0, 0, 1, product, end, NULL};
 #else
 extern const gemm_kernel gemm_int8_amx_int8;
-const gemm_kernel gemm_int8_amx_int8 = {"amx_int8", GEMM_STEP, GEMM_ZERO, 0, 0, 1, product, end, NULL};
+const gemm_kernel gemm_int8_amx_int8 = {"amx_int8", GEMM_STEP, GEMM_COLS, GEMM_ZERO, 0, 0, 1, product, end, NULL};
 #endif

@@ -1,10 +1,10 @@
 /* Matrix products of the CPU backend: y = activation(x w + bias), in f32, bf16, int8 or int4, for any number of rows.
  *
  * A word is the 4 bytes of a row that an instruction multiplies at a time: one float, two bf16 or four int8. Weights
- * are packed in blocks of GEMM_COLS columns, word by word: [words][GEMM_COLS] words. A micro-kernel exists for each
- * type and instruction set. It adds word after word to a row's sums, in the same order for any number of rows. So the
- * bits of a row depend on that row only. They may differ between instruction sets; in int8 the sums are exact
- * everywhere.
+ * are packed in blocks of GEMM_COLS columns, and these in panels of as many columns as a tile reads at a time, word by
+ * word: [GEMM_COLS / panel][words][panel] words. A micro-kernel exists for each type and instruction set. It adds word
+ * after word to a row's sums, in the same order for any number of rows. So the bits of a row depend on that row only.
+ * They may differ between instruction sets; in int8 the sums are exact everywhere.
  *
  * In int4 a word is 4 bytes of a row, too, but of weights it has 8. Instead of words a row or block is counted in
  * groups of KERN_INT4_GROUP numbers. */
@@ -31,8 +31,9 @@ typedef struct {
     size_t stride;          /* bytes from one row to the next */
     const char *const *row; /* [rows]; NULL: equally spaced rows */
     int parts, words;
-    size_t x_step; /* bytes from a row's part to the next; unused if there is one part */
-    int w_step;    /* words of the block from a part's weights to the next one's, likewise */
+    size_t x_step;        /* bytes from a row's part to the next; unused if there is one part */
+    int w_words, w_first; /* words of the block, and the first one's number that is multiplied */
+    int w_step;           /* words from a part's weights to the next one's; unused if there is one part */
 } gemm_rows;
 
 /* A gate; row r is at base + (index ? index[r] : r) * stride bytes. */
@@ -64,6 +65,7 @@ typedef struct {
 typedef struct {
     const char *unit; /* for descriptions: "avx512_bf16" */
     int step;         /* a block's words are zero-padded to a multiple of it, at most GEMM_STEP */
+    int panel;        /* columns of a panel, at most GEMM_COLS; unused in int4 */
     int zero;         /* zero point of int8's x: GEMM_ZERO, or 0 for signed x */
     int wide;         /* 1: int8's x is int16, and gemm_pack_int8 packs for it; the zero point is 0 */
     int takes_parts;  /* 1: takes any rows; 0: only equally spaced ones of one part */
@@ -101,18 +103,21 @@ static inline size_t gemm_int4_stride(int groups)
 }
 /* Returns the bytes of a block of `words` words, with the scales and offsets that follow an int8 block's weights. */
 size_t gemm_block_bytes(gemm_type type, int words);
-/* Packs w[cols][in] (float), rounded to the type, f32 or bf16. Missing columns and words are 0. */
-void gemm_pack(gemm_type type, const float *w, int cols, int in, int words, void *block);
+/* Packs w[cols][in] (float) for the kernel, rounded to the type, f32 or bf16. Missing columns and words are 0. */
+void gemm_pack(const gemm_kernel *k, gemm_type type, const float *w, int cols, int in, int words, void *block);
 /* Packs q[cols][in] and scale[cols] as an int8 block: the weights, then float scale[GEMM_COLS], int32_t
- * offset[GEMM_COLS]. For a `wide` kernel bytes 1 and 2 of a word are swapped: it multiplies bytes 0 and 2, as int16, by
+ * offset[GEMM_COLS]. For a wide kernel bytes 1 and 2 of a word are swapped: it multiplies bytes 0 and 2, as int16, by
  * one pair of x, and bytes 1 and 3 by the next. */
-void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int words, int wide, void *block);
+void gemm_pack_int8(const gemm_kernel *k, const int8_t *q, const float *scale, int cols, int in, int words,
+                    void *block);
 /* Packs q[cols][in/2] and scale[cols][in/32] (kernels/int4.h) as an int4 block. A word's 8 weights are neighbours; the
  * low halves of its bytes have the first four. */
 void gemm_pack_int4(const uint8_t *q, const uint16_t *scale, int cols, int in, void *block);
 /* Packs `cols` rows of `in` act, `stride` bytes apart, as the columns of a block: attention's keys. */
-void gemm_pack_columns(gemm_type type, const void *w, size_t stride, int cols, int in, int words, void *block);
+void gemm_pack_columns(const gemm_kernel *k, gemm_type type, const void *w, size_t stride, int cols, int in, int words,
+                       void *block);
 /* Packs `in` rows of `cols` act, `stride` bytes apart, as the rows of a block: attention's values. */
-void gemm_pack_rows(gemm_type type, const void *w, size_t stride, int cols, int in, int words, void *block);
+void gemm_pack_rows(const gemm_kernel *k, gemm_type type, const void *w, size_t stride, int cols, int in, int words,
+                    void *block);
 
 #endif

@@ -153,20 +153,31 @@ static inline sums multiply_add(sums s, x_words x, ints w)
 #define KEEP(vector) (void)(vector)
 #endif
 
+/* With the sanitizers' checks tall tiles of many rows take minutes to compile: there all have few. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 enum {
     FLAT = 4,      /* vectors of a flat tile */
     TALL = 2,      /* vectors of a tall one */
     FEW_ROWS = 12, /* computed in flat tiles */
-    FLAT_ROWS = REGISTERS == 32 ? (HALVES == 1 ? 6 : 4)
-                : HALVES == 1   ? 3
-                                : 2,
-    TALL_ROWS = REGISTERS == 32       ? (HALVES == 1 && !PAIRS ? 14 : 12)
+    FLAT_ROWS = SANITIZED         ? 2
+                : REGISTERS == 32 ? (HALVES == 1 ? 6 : 4)
+                : HALVES == 1     ? 3
+                                  : 2,
+    TALL_ROWS = SANITIZED             ? 3
+                : REGISTERS == 32     ? (HALVES == 1 && !PAIRS ? 14 : 12)
                 : HALVES == 1 || WIDE ? 6
                                       : 4,
-    ROW = GEMM_COLS * 4, /* bytes of a row of sums, and of a block's word */
-    LINES = ROW / 64,    /* cache lines of a word */
-    CHUNK = 64,          /* words of a flat tile: 16 KiB of weights, a third of a common L1 */
-    NEAR = 1024          /* bytes of prefetch distance from L2 */
+    ROW = GEMM_COLS * 4,   /* bytes of a row of sums */
+    PANEL = FLAT * VECTOR, /* bytes of a word of a panel */
+    PANELS = ROW / PANEL,
+    LINES = PANEL / 64,    /* cache lines of a word */
+    CHUNK = 16384 / PANEL, /* words of a flat tile: 16 KiB of weights, a third of a common L1 */
+    NEAR = 1024            /* bytes of prefetch distance from L2 */
 };
 
 /* What a tile multiplies. */
@@ -197,7 +208,7 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
         const char *x[TALL_ROWS];
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) x[r] = t->x[r] + (size_t)part * t->x_step;
-        for (size_t i = 0; i < bytes; i += 4, w += ROW) {
+        for (size_t i = 0; i < bytes; i += 4, w += PANEL) {
 #pragma GCC unroll 4
             for (int l = 0; l < lines; l++, next += 64) __builtin_prefetch(next);
 #pragma GCC unroll 4
@@ -271,38 +282,50 @@ static const char *row_of(const gemm_rows *x, int row)
     return x->row ? x->row[row] : x->base + (size_t)row * x->stride;
 }
 
-/* Computes the sums of all rows in flat tiles. A chunk of the block is used for all of them while it is in L1; the
- * tiles share the prefetching of the next one. `next` NULL: the last chunk prefetches nothing. */
-static void run_few(const gemm_rows *x, int rows, const char *block, const char *next, int prefetches, int cols,
-                    char *sum)
+/* Returns the weights of word number `word` of a row, in panel `panel`. */
+static const char *weights_at(const gemm_rows *x, const char *block, int panel, int word)
 {
-    enum { PARTS = GEMM_COLS / (FLAT * LANES) };
-    const int groups = (rows + FLAT_ROWS - 1) / FLAT_ROWS, tiles = groups * PARTS;
+    return block + ((size_t)panel * (size_t)x->w_words + (size_t)(x->w_first + word)) * PANEL;
+}
+
+/* Computes a panel's sums of all rows in flat tiles. A chunk of the panel is used for all of them while it is in L1;
+ * the tiles share the prefetching of the next one. `next` NULL: the last chunk prefetches nothing. */
+static void run_panel(const gemm_rows *x, int rows, const char *block, int panel, const char *next, int prefetches,
+                      int wide, char *sum)
+{
+    const int groups = (rows + FLAT_ROWS - 1) / FLAT_ROWS;
     for (int p = 0; p < x->parts; p++)
         for (int first = 0, count; first < x->words; first += count) {
             count = x->words - first < CHUNK ? x->words - first : CHUNK;
-            const char *w = block + (size_t)(p * x->w_step + first) * ROW, *ahead = w + (size_t)count * ROW;
+            const char *w = weights_at(x, block, panel, p * x->w_step + first), *ahead = w + (size_t)count * PANEL;
             if (first + count == x->words)
-                ahead = p == x->parts - 1 ? next : block + (size_t)((p + 1) * x->w_step) * ROW;
-            for (int part = 0, i = 0; part < PARTS; part++)
-                for (int g = 0, done = 0, taken; g < groups; g++, i++, done += taken) {
-                    const int lines = prefetches && ahead ? LINES * (i + 1) / tiles - LINES * i / tiles : 0;
-                    const int wide = width_of(cols, part, FLAT);
-                    const char *spaced[FLAT_ROWS];
-                    taken = (rows - done) / (groups - g);
-                    for (int r = 0; r < taken; r++)
-                        spaced[r] = row_of(x, done + r) + (size_t)p * x->x_step + X_WORD * (size_t)first;
-                    const tile t = {.x = spaced,
-                                    .parts = 1,
-                                    .words = count,
-                                    .fresh = p == 0 && first == 0,
-                                    .w = w + part * FLAT * VECTOR,
-                                    .next = ahead,
-                                    .sum = sum + done * ROW + part * FLAT * VECTOR};
-                    if (wide) flat_tiles[taken](&t, wide, lines);
-                    if (lines) ahead += 64 * (size_t)(lines * count);
-                }
+                ahead = p == x->parts - 1 ? next : weights_at(x, block, panel, (p + 1) * x->w_step);
+            for (int g = 0, done = 0, taken; g < groups; g++, done += taken) {
+                const int lines = prefetches && ahead ? LINES * (g + 1) / groups - LINES * g / groups : 0;
+                const char *spaced[FLAT_ROWS];
+                taken = (rows - done) / (groups - g);
+                for (int r = 0; r < taken; r++)
+                    spaced[r] = row_of(x, done + r) + (size_t)p * x->x_step + X_WORD * (size_t)first;
+                const tile t = {.x = spaced,
+                                .parts = 1,
+                                .words = count,
+                                .fresh = p == 0 && first == 0,
+                                .w = w,
+                                .next = ahead,
+                                .sum = sum + done * ROW};
+                flat_tiles[taken](&t, wide, lines);
+                if (lines) ahead += 64 * (size_t)(lines * count);
+            }
         }
+}
+
+static void run_few(const gemm_rows *x, int rows, const char *block, const char *next, int cols, char *sum)
+{
+    for (int panel = 0, wide; panel < PANELS && (wide = width_of(cols, panel, FLAT)) > 0; panel++) {
+        const int last = panel == PANELS - 1 || width_of(cols, panel + 1, FLAT) == 0;
+        run_panel(x, rows, block, panel, last ? next : weights_at(x, block, panel + 1, 0), next != block, wide,
+                  sum + panel * PANEL);
+    }
 }
 
 /* Computes the sums of rows first .. first+rows-1 as a column of tall tiles. Prefetches a share of `next`, or nothing
@@ -310,7 +333,7 @@ static void run_few(const gemm_rows *x, int rows, const char *block, const char 
 static const char *run_tall(const gemm_rows *x, int first, int rows, const char *block, const char *next, int cols,
                             char *sum)
 {
-    enum { PARTS = GEMM_COLS / (TALL * LANES) };
+    enum { PARTS = GEMM_COLS / (TALL * LANES), OF_PANEL = FLAT / TALL };
     const char *spaced[TALL_ROWS];
     for (int r = 0; r < rows; r++) spaced[r] = row_of(x, first + r);
     for (int part = 0; part < PARTS; part++) {
@@ -319,9 +342,9 @@ static const char *run_tall(const gemm_rows *x, int first, int rows, const char 
                         .parts = x->parts,
                         .words = x->words,
                         .x_step = x->x_step,
-                        .w_skip = x->parts > 1 ? (size_t)(x->w_step - x->words) * ROW : 0,
+                        .w_skip = x->parts > 1 ? (size_t)(x->w_step - x->words) * PANEL : 0,
                         .fresh = 1,
-                        .w = block + part * TALL * VECTOR,
+                        .w = weights_at(x, block, part / OF_PANEL, 0) + part % OF_PANEL * TALL * VECTOR,
                         .next = next,
                         .sum = sum + part * TALL * VECTOR};
         if (wide) tall_tiles[rows](&t, wide, next != NULL);
@@ -344,7 +367,7 @@ static void product(const gemm_rows *x, int rows, const void *block, const void 
 {
     _Alignas(64) char sum[(int)TALL_ROWS > (int)FEW_ROWS ? TALL_ROWS * ROW : FEW_ROWS * ROW];
     if (rows <= FEW_ROWS) {
-        run_few(x, rows, block, next, next != block, out->cols, sum);
+        run_few(x, rows, block, next, out->cols, sum);
         gemm_finish(sum, TYPE == IS_int8, SIGNED, rows, 0, out);
         return;
     }
@@ -364,6 +387,7 @@ extern const gemm_kernel NAME(KERN_TYPE, KERN_ISA);
 const gemm_kernel NAME(KERN_TYPE, KERN_ISA) = {
     .unit = TEXT(KERN_ISA),
     .step = 1,
+    .panel = PANEL / 4,
     .zero = SIGNED ? 0 : GEMM_ZERO,
     .wide = WIDE,
     .takes_parts = 1,

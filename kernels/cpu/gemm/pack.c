@@ -38,8 +38,14 @@ size_t gemm_block_bytes(gemm_type type, int words)
     return GEMM_COLS * (4 * (size_t)words + end);
 }
 
-/* Writes four rows of four words as columns: word i of row c becomes word c of row i, GEMM_COLS words apart. */
-static inline void transpose_tile(const uint32_t *const from[TILE], uint32_t *to)
+/* Returns the place of word `word` of column `col` in a block of `words` words. */
+static inline size_t place_of(const gemm_kernel *k, int words, int word, int col)
+{
+    return ((size_t)(col / k->panel) * (size_t)words + (size_t)word) * (size_t)k->panel + (size_t)(col % k->panel);
+}
+
+/* Writes four rows of four words as columns: word i of row c becomes word c of row i, `apart` words apart. */
+static inline void transpose_tile(const uint32_t *const from[TILE], size_t apart, uint32_t *to)
 {
     words4 a[TILE];
     for (int c = 0; c < TILE; c++) memcpy(&a[c], from[c], sizeof a[c]);
@@ -47,23 +53,26 @@ static inline void transpose_tile(const uint32_t *const from[TILE], uint32_t *to
     const words4 ef = SHUFFLE(a[0], a[1], 2, 6, 3, 7), gh = SHUFFLE(a[2], a[3], 2, 6, 3, 7);
     const words4 row[TILE] = {SHUFFLE(ab, cd, 0, 1, 4, 5), SHUFFLE(ab, cd, 2, 3, 6, 7), SHUFFLE(ef, gh, 0, 1, 4, 5),
                               SHUFFLE(ef, gh, 2, 3, 6, 7)};
-    for (int i = 0; i < TILE; i++) memcpy(to + i * GEMM_COLS, &row[i], sizeof row[i]);
+    for (int i = 0; i < TILE; i++) memcpy(to + (size_t)i * apart, &row[i], sizeof row[i]);
 }
 
-/* Writes `count` words of `cols` rows, `stride` words apart, as columns of a block. */
-static void transpose(const uint32_t *from, size_t stride, int cols, int count, uint32_t *to)
+/* Writes `count` words of `cols` rows, `stride` words apart, as columns of a block, from word `first` on. */
+static void transpose(const gemm_kernel *k, const uint32_t *from, size_t stride, int cols, int first, int count,
+                      int words, uint32_t *block)
 {
+    const size_t apart = (size_t)k->panel;
     for (int c = 0; c < cols; c += TILE) {
         const int width = cols - c < TILE ? cols - c : TILE;
         const uint32_t *row[TILE];
+        uint32_t *to = block + place_of(k, words, first, c);
         for (int i = 0; i < width; i++) row[i] = from + (size_t)(c + i) * stride;
         int i = 0;
         for (; width == TILE && i + TILE <= count; i += TILE) {
-            transpose_tile(row, to + (size_t)i * GEMM_COLS + c);
+            transpose_tile(row, apart, to + (size_t)i * apart);
             for (int j = 0; j < TILE; j++) row[j] += TILE;
         }
         for (; i < count; i++)
-            for (int j = 0; j < width; j++) to[(size_t)i * GEMM_COLS + (size_t)(c + j)] = *row[j]++;
+            for (int j = 0; j < width; j++) to[(size_t)i * apart + (size_t)j] = *row[j]++;
     }
 }
 
@@ -83,59 +92,67 @@ static void make_words(gemm_type type, const void *row, int is_float, int first,
     }
 }
 
-static void pack_columns(gemm_type type, const void *w, size_t stride, int is_float, int cols, int in, int words,
-                         void *block)
+static void pack_columns(const gemm_kernel *k, gemm_type type, const void *w, size_t stride, int is_float, int cols,
+                         int in, int words, void *block)
 {
     uint32_t chunk[GEMM_COLS * TILE * TILE];
-    uint32_t *to = block;
     enum { WORDS = TILE * TILE };
     const int numbers = type == GEMM_BF16 ? 2 : 1;
     if (cols < GEMM_COLS) memset(block, 0, (size_t)words * GEMM_COLS * 4);
-    for (int i = 0; i < words; i += WORDS, to += WORDS * GEMM_COLS) {
+    for (int i = 0; i < words; i += WORDS) {
         const int count = words - i < WORDS ? words - i : WORDS;
         for (int c = 0; c < cols; c++)
             make_words(type, (const char *)w + (size_t)c * stride, is_float, i * numbers, in, count, chunk + c * WORDS);
-        transpose(chunk, WORDS, cols, count, to);
+        transpose(k, chunk, WORDS, cols, i, count, words, block);
     }
 }
 
-void gemm_pack(gemm_type type, const float *w, int cols, int in, int words, void *block)
+void gemm_pack(const gemm_kernel *k, gemm_type type, const float *w, int cols, int in, int words, void *block)
 {
-    pack_columns(type, w, (size_t)in * sizeof *w, 1, cols, in, words, block);
+    pack_columns(k, type, w, (size_t)in * sizeof *w, 1, cols, in, words, block);
 }
 
-void gemm_pack_columns(gemm_type type, const void *w, size_t stride, int cols, int in, int words, void *block)
+void gemm_pack_columns(const gemm_kernel *k, gemm_type type, const void *w, size_t stride, int cols, int in, int words,
+                       void *block)
 {
-    pack_columns(type, w, stride, 0, cols, in, words, block);
+    pack_columns(k, type, w, stride, 0, cols, in, words, block);
 }
 
-void gemm_pack_rows(gemm_type type, const void *w, size_t stride, int cols, int in, int words, void *block)
+/* Packs a word of `cols` columns of a panel from `row` and, in bf16, the next. `left`: the rows that are left. */
+static void pack_word(gemm_type type, const char *row, size_t stride, int cols, int left, uint32_t *to)
 {
-    const size_t bytes = (size_t)cols * 4;
-    const char *row = w;
-    uint32_t *to = block;
+    if (left <= 0) {
+        memset(to, 0, (size_t)cols * 4);
+    } else if (type == GEMM_F32) {
+        memcpy(to, row, (size_t)cols * 4);
+    } else {
+        const uint16_t *a = (const uint16_t *)(const void *)row;
+        const uint16_t *b = (const uint16_t *)(const void *)(row + stride);
+        if (left > 1)
+            for (int c = 0; c < cols; c++) to[c] = a[c] | (uint32_t)b[c] << 16;
+        else
+            for (int c = 0; c < cols; c++) to[c] = a[c];
+    }
+}
+
+void gemm_pack_rows(const gemm_kernel *k, gemm_type type, const void *w, size_t stride, int cols, int in, int words,
+                    void *block)
+{
+    const int numbers = type == GEMM_BF16 ? 2 : 1;
+    const size_t size = type == GEMM_BF16 ? 2 : 4;
     if (cols < GEMM_COLS) memset(block, 0, (size_t)words * GEMM_COLS * 4);
-    int i = 0;
-    for (; i < words; i++, to += GEMM_COLS)
-        if (type == GEMM_F32 && i < in) {
-            memcpy(to, row, bytes);
-            row += stride;
-        } else if (type == GEMM_BF16 && 2 * i < in) {
-            const uint16_t *a = (const uint16_t *)(const void *)row;
-            const uint16_t *b = (const uint16_t *)(const void *)(row + stride);
-            if (2 * i + 1 < in)
-                for (int c = 0; c < cols; c++) to[c] = a[c] | (uint32_t)b[c] << 16;
-            else
-                for (int c = 0; c < cols; c++) to[c] = a[c];
-            row += 2 * stride;
-        } else {
-            memset(to, 0, bytes);
-        }
+    for (int c = 0; c < cols; c += k->panel) {
+        const char *row = (const char *)w + (size_t)c * size;
+        uint32_t *to = (uint32_t *)block + place_of(k, words, 0, c);
+        const int wide = cols - c < k->panel ? cols - c : k->panel;
+        for (int i = 0; i < words; i++, to += k->panel, row += (size_t)numbers * stride)
+            pack_word(type, row, stride, wide, in - numbers * i, to);
+    }
 }
 
-void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int words, int wide, void *block)
+void gemm_pack_int8(const gemm_kernel *k, const int8_t *q, const float *scale, int cols, int in, int words, void *block)
 {
-    static const size_t place[2][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}};
+    static const size_t byte_of[2][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}};
     const size_t bytes = (size_t)words * 4 * GEMM_COLS;
     int8_t *to = block;
     float *scales = (float *)(void *)(to + bytes);
@@ -144,7 +161,7 @@ void gemm_pack_int8(const int8_t *q, const float *scale, int cols, int in, int w
     for (int c = 0; c < cols; c++, q += in) {
         int32_t sum = 0;
         for (int i = 0; i < in; i++) {
-            to[((size_t)(i / 4) * GEMM_COLS + (size_t)c) * 4 + place[wide][i % 4]] = q[i];
+            to[4 * place_of(k, words, i / 4, c) + byte_of[k->wide][i % 4]] = q[i];
             sum += q[i];
         }
         scales[c] = scale[c];

@@ -21,7 +21,7 @@ enum {
     ROW = GEMM_COLS * 4,                        /* bytes of a word of all columns, and of a row of sums */
     GROUP_BYTES = WORDS * ROW + 2 * GEMM_COLS,  /* with the scales, bf16 */
     LINES = GROUP_BYTES / 64,                   /* cache lines */
-    AHEAD = 4,                                  /* groups of prefetch distance */
+    AHEAD = 12,                                 /* groups of prefetch distance: 14 KiB */
     TILE_ROWS = 4,                              /* rows of a tile */
     MOST_ROWS = 32,                             /* rows of a pass over the block; their sums stay in L1 */
     LAST_ROWS_OF_WIDE = REGISTERS == 32 ? 4 : 2 /* rows of a tile of four vectors; more have two */

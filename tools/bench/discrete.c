@@ -213,7 +213,9 @@ static void print_table(const bench *b, const char *backend)
            "floor");
     print_passes(b, 0);
     print_passes(b, 1);
-    if (is_cached(b)) puts(">100%: what the pass read stayed in the processor's cache, which is faster than memory");
+    if (is_cached(b))
+        puts(">100%: the pass read faster than memory did right before it; a small model stays in the processor's "
+             "cache");
     if (is_above_peak(b)) puts(">100%: the pass was above the matrix peak, which was measured again");
 }
 

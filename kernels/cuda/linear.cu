@@ -28,10 +28,10 @@ enum {
     THEN_RELU,
 };
 
-/* Plan of a product. It is immutable once in the device's table, so all queues share it. */
+/* Plan of products. It is immutable once in the device's table, so all queues share it. */
 struct cuda_matmul {
-    matmul_spec spec;
-    int library; /* 1: cuBLASLt computes it, by `algo` */
+    matmul_spec spec; /* `rows` is planned_rows of the products' */
+    int library;      /* 1: cuBLASLt computes it, by `algo` */
     cublasLtMatmulAlgo_t algo;
     struct cuda_matmul *next;
 };
@@ -113,15 +113,26 @@ static cublasStatus_t limit(const cuda_queue *c, cublasLtMatmulPreference_t pref
     return s;
 }
 
-static cublasStatus_t library_matmul(cuda_queue *c, const struct cuda_matmul *m, const void *x, const void *weight,
-                                     const void *bias, void *y)
+/* `algo` NULL: cuBLASLt chooses at every call. */
+static cublasStatus_t library_matmul(cuda_queue *c, const matmul_spec *p, const cublasLtMatmulAlgo_t *algo,
+                                     const void *x, const void *weight, const void *bias, void *y)
 {
-    const float one = 1, beta = m->spec.add ? 1 : 0;
+    const float one = 1, beta = p->add ? 1 : 0;
     description d;
-    const cublasStatus_t s = describe(c->device, &m->spec, bias, &d);
+    const cublasStatus_t s = describe(c->device, p, bias, &d);
     if (s) return s;
-    return cublasLtMatmul(c->device->lt, &d.product, &one, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y,
-                          &m->algo, c->workspace, c->workspace_bytes, c->stream);
+    return cublasLtMatmul(c->device->lt, &d.product, &one, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y, algo,
+                          c->workspace, c->workspace_bytes, c->stream);
+}
+
+/* Returns the rows for which a product of `rows` is planned: 1 to 8, 10, 12, 14, 16, 20, ... An algorithm for them can
+ * compute fewer rows. Rounds of paths differ in their rows: a plan for each number would ask cuBLASLt in most rounds.
+ */
+static int planned_rows(int rows)
+{
+    int step = 1;
+    while ((rows - 1) / 8 >= step) step *= 2;
+    return (rows + step - 1) / step * step;
 }
 
 /* Takes the first algorithm of cuBLASLt's heuristic. Returns CUBLAS_STATUS_NOT_SUPPORTED if there is none. */
@@ -179,16 +190,18 @@ static struct cuda_matmul *look_up(cuda_device *d, const matmul_spec *spec, stru
     return m;
 }
 
-/* Finds or makes the plan for a shape. cuBLASLt is asked without the lock, so other queues are not blocked; the first
+/* Finds or makes the plan for a product. cuBLASLt is asked without the lock, so other queues are not blocked; the first
  * plan entered stays. */
 static mar_status plan(cuda_queue *c, const matmul_spec *spec, const struct cuda_matmul **out, mar_err *err)
 {
     struct cuda_matmul *made = NULL;
-    *out = look_up(c->device, spec, NULL);
+    matmul_spec planned = *spec;
+    planned.rows = planned_rows(spec->rows);
+    *out = look_up(c->device, &planned, NULL);
     if (*out) return MAR_OK;
-    const mar_status status = make_plan(c, spec, &made, err);
+    const mar_status status = make_plan(c, &planned, &made, err);
     if (status != MAR_OK) return status;
-    *out = look_up(c->device, spec, made);
+    *out = look_up(c->device, &planned, made);
     if (*out != made) free(made);
     return MAR_OK;
 }
@@ -240,6 +253,15 @@ static void simple_matmul(cuda_queue *c, const matmul_spec *p, const void *x, co
                 (const Y *)bias, (Y *)y);
 }
 
+/* Has cuBLASLt choose again if the plan's algorithm refuses the product's rows. */
+static cublasStatus_t planned_matmul(cuda_queue *c, const struct cuda_matmul *m, const matmul_spec *spec, const void *x,
+                                     const void *weight, const void *bias, void *y)
+{
+    const cublasStatus_t s = library_matmul(c, spec, &m->algo, x, weight, bias, y);
+    const int refused = s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE;
+    return refused ? library_matmul(c, spec, NULL, x, weight, bias, y) : s;
+}
+
 static void matmul(cuda_queue *c, const matmul_spec *spec, const void *x, const void *weight, const void *bias, void *y)
 {
     if (!cuda_live(c)) return;
@@ -247,7 +269,7 @@ static void matmul(cuda_queue *c, const matmul_spec *spec, const void *x, const 
     mar_err err = {};
     mar_status status = plan(c, spec, &m, &err);
     if (status == MAR_OK && m->library && aligned(x) && aligned(weight) && aligned(bias) && aligned(y))
-        status = cublas_status(library_matmul(c, m, x, weight, bias, y), spec, &err);
+        status = cublas_status(planned_matmul(c, m, spec, x, weight, bias, y), spec, &err);
     else if (status == MAR_OK && (!c->device->bf16 || spec->f32))
         simple_matmul<float, float>(c, spec, x, weight, bias, y);
     else if (status == MAR_OK && spec->y_f32)

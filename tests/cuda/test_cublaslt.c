@@ -1,4 +1,5 @@
-/* Products that cuBLASLt cannot compute. */
+/* The choice of a product's algorithm, and products that cuBLASLt cannot compute. */
+#include "mar.h"
 #include "tests/cudahost/control.h"
 #include "tests/support/device.h"
 
@@ -48,8 +49,83 @@ static void without_an_algorithm(void **state)
     cudahost_algorithms(CUDAHOST_ALGORITHM);
 }
 
+/* Checks that 9 to 16 rows need four choices, one for each two numbers of rows. An algorithm that refuses fewer rows
+ * than it was chosen for is not used for them. */
+static void rows_share_algorithms(void **state)
+{
+    enum { SIDE = 64, MOST = 16 };
+    mar_err err = {0};
+    (void)state;
+    float *w = random_floats(SIDE * SIDE, 0.125f, 5), *x = random_floats(MOST * SIDE, 1, 7);
+    float expected[MOST * SIDE], y[MOST * SIDE];
+    for (int exact = 0; exact < (cudahost_algorithms ? 2 : 1); exact++) {
+        kern_queue *k = open_cuda(MAR_DTYPE_F32);
+        const kern_linear_spec spec = {.out = SIDE, .in = SIDE, .weight = w};
+        kern_linear *l = NULL;
+        if (exact) cudahost_algorithms(CUDAHOST_EXACT_ALGORITHM);
+        assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
+        void *dx = to_device(k, x, sizeof expected), *dy = to_device(k, NULL, sizeof expected);
+        const long before = cudahost_choices ? cudahost_choices(NULL) : 0;
+        for (int rows = MOST; rows > 8; rows--) {
+            assert_ok(k->core->linear_plan(k, l, rows, &err), &err);
+            k->core->linear(k, l, dx, rows, dy);
+            from_device(k, y, dy, (size_t)rows * SIDE * sizeof *y);
+            if (rows == MOST && !exact) memcpy(expected, y, sizeof y);
+            assert_close(y, expected, (size_t)rows * SIDE, 1e-5);
+            k->core->upload(k, dy, x, sizeof y);
+        }
+        if (cudahost_choices) assert_int_equal(cudahost_choices(NULL) - before, 4);
+        k->core->linear_free(k->device, l);
+        k->core->free(k->device, dx), k->core->free(k->device, dy);
+        close_queue(k);
+    }
+    if (cudahost_algorithms) cudahost_algorithms(CUDAHOST_ALGORITHM);
+    free(w), free(x);
+}
+
+/* Makes n images of the demo. */
+static void generate(const mar_options *options, const char *text, int n)
+{
+    static const int labels[] = {3, 7};
+    mar *m = NULL;
+    mar_model *model = NULL;
+    mar_session *s = NULL;
+    const mar_params p = params_with(text);
+    const mar_status status = mar_open(options, &m);
+    assert_library(m, status);
+    assert_library(m, mar_model_load(m, "demo", 0, &model));
+    assert_library(m, mar_session_create(model, NULL, &p, n, &s));
+    assert_session(s, mar_session_begin(s, 0, labels, n));
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    mar_session_free(s);
+    mar_model_free(model);
+    mar_close(m);
+}
+
+#define SHORT "cfg 1, diff_annealing linear, diff_upper_steps 2, diff_lower_steps 2, "
+
+/* Checks that a generation tries out no algorithm of a product. */
+static void generation_tries_nothing(void **state)
+{
+    static const struct {
+        int n;
+        const char *params;
+    } runs[] = {{2, SHORT "num_iter 1"}, {1, SHORT "num_iter 3, spec path, gamma 1"}, {1, SHORT "num_iter 1"}};
+    const mar_options options = {.size = sizeof options, .backend = MAR_BACKEND_CUDA, .dtype = MAR_DTYPE_F32};
+    long before = 0, candidates = 0;
+    (void)state;
+    if (!cudahost_choices) return;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        const long choices = cudahost_choices(&before);
+        generate(&options, runs[i].params, runs[i].n);
+        assert_true(cudahost_choices(&candidates) > choices);
+        assert_int_equal(candidates - before, 0);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(without_an_algorithm)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(without_an_algorithm), cmocka_unit_test(rows_share_algorithms),
+                                       cmocka_unit_test(generation_tries_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,9 +48,20 @@ CUDAHOST_CALL long cudahost_waits(void);
 CUDAHOST_CALL int cudahost_captured_together(void);
 /* Returns the number of frees since the program began while newer work was pending (MAR_CUDAHOST_LAZY=1). */
 CUDAHOST_CALL long cudahost_hasty_frees(void);
-/* Sets the offer of cuBLASLt's heuristic from now on: a working algorithm, none, or one that always fails. */
-enum { CUDAHOST_ALGORITHM, CUDAHOST_NO_ALGORITHM, CUDAHOST_BROKEN_ALGORITHM };
+/* Sets what cuBLASLt's heuristic offers from now on: CUDAHOST_CANDIDATES working algorithms; none; such that always
+ * fail; such that refuse other rows than they were chosen for; such that all but number CUDAHOST_FASTEST are slow. */
+enum {
+    CUDAHOST_ALGORITHM,
+    CUDAHOST_NO_ALGORITHM,
+    CUDAHOST_BROKEN_ALGORITHM,
+    CUDAHOST_EXACT_ALGORITHM,
+    CUDAHOST_SLOW_ALGORITHM
+};
+enum { CUDAHOST_CANDIDATES = 3, CUDAHOST_FASTEST = 1 };
 CUDAHOST_CALL void cudahost_algorithms(int offered);
+/* Returns how often the heuristic was asked since the program began. *others, if not NULL, gets the number of
+ * algorithms that it returned besides the first. */
+CUDAHOST_CALL long cudahost_choices(long *others);
 /* Returns the devices on which a context was made since the last call: bit i is device i. */
 CUDAHOST_CALL unsigned cudahost_contexts(void);
 

@@ -5,6 +5,7 @@
 #include "runtime.h"
 
 #include <memory>
+#include <unistd.h>
 
 struct cublasLtContext {
     unsigned magic;
@@ -49,10 +50,19 @@ struct chosen {
     uint64_t m, n, k, types;
 };
 static_assert(sizeof(chosen) <= sizeof(cublasLtMatmulAlgo_t), "fits");
+enum { NUMBER_SHIFT = 48 }; /* bits of `types` below the algorithm's number */
 static const uint64_t algo_magic = 0x63754c744f6e4370;
 static const unsigned handle_magic = 0x6c74686e;
 
 static int offered = CUDAHOST_ALGORITHM;
+static long choices, candidates;
+
+long cudahost_choices(long *others)
+{
+    LOCK();
+    if (others) *others = candidates;
+    return choices;
+}
 
 void cudahost_algorithms(int which)
 {
@@ -291,12 +301,17 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     memcpy(shape.align, preference->align, sizeof(shape.align));
     LOCK();
     if (offered == CUDAHOST_NO_ALGORITHM) return CUBLAS_STATUS_NOT_SUPPORTED;
-    memset(&results[0], 0, sizeof(results[0]));
-    memcpy(&results[0].algo, &shape, sizeof(shape));
-    results[0].workspaceSize = shape.workspace;
-    results[0].state = CUBLAS_STATUS_SUCCESS;
-    results[0].wavesCount = 1;
-    *returned = 1;
+    for (; *returned < requested && *returned < CUDAHOST_CANDIDATES; ++*returned) {
+        cublasLtMatmulHeuristicResult_t *r = &results[*returned];
+        memset(r, 0, sizeof(*r));
+        memcpy(&r->algo, &shape, sizeof(shape));
+        r->workspaceSize = shape.workspace;
+        r->state = CUBLAS_STATUS_SUCCESS;
+        r->wavesCount = 1;
+        shape.types += (uint64_t)1 << NUMBER_SHIFT;
+    }
+    choices++;
+    candidates += *returned - 1;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -399,16 +414,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 {
     if (runtime_injected()) return CUBLAS_STATUS_EXECUTION_FAILED;
     if (!handle || handle->magic != handle_magic) return CUBLAS_STATUS_NOT_INITIALIZED;
-    if (!alpha || !beta || !algo) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
     chosen shape, asked;
-    memcpy(&shape, algo, sizeof(shape));
     cublasStatus_t status = check(desc, a_layout, b_layout, c_layout, d_layout, &asked);
     if (status) return status;
+    memcpy(&shape, algo ? (const void *)algo : &asked, sizeof(shape));
+    for (uint32_t &align : shape.align) align = algo ? align : 16;
     LOCK();
     if (offered == CUDAHOST_BROKEN_ALGORITHM) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (shape.magic != algo_magic || shape.m != asked.m || shape.n != asked.n || shape.k != asked.k ||
-        shape.types != asked.types)
+    if (offered == CUDAHOST_EXACT_ALGORITHM && shape.n != asked.n) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const uint64_t number = shape.types >> NUMBER_SHIFT;
+    if (shape.magic != algo_magic || shape.m != asked.m || shape.n < asked.n || shape.k != asked.k ||
+        (shape.types ^ number << NUMBER_SHIFT) != asked.types)
         return CUBLAS_STATUS_INVALID_VALUE;
+    shape.n = asked.n;
     if (shape.workspace > workspace_bytes ||
         (shape.workspace && !runtime_on_device(workspace, (size_t)shape.workspace)) || (uintptr_t)workspace % 256)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -427,6 +446,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         if ((uintptr_t)p->desc.bias % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     if (!runtime_is_current(stream)) return CUBLAS_STATUS_INVALID_VALUE;
-    return runtime_enqueue(stream, [p] { runtime_launched(), multiply(p.get()); }) ? CUBLAS_STATUS_EXECUTION_FAILED
-                                                                                   : CUBLAS_STATUS_SUCCESS;
+    const bool slow = offered == CUDAHOST_SLOW_ALGORITHM && number != CUDAHOST_FASTEST;
+    const auto run = [p, slow] {
+        if (slow) usleep(2000);
+        runtime_launched(), multiply(p.get());
+    };
+    return runtime_enqueue(stream, run) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }

@@ -646,9 +646,9 @@ static void classes(void **state)
     assert_in_range(runs, 38, 50);                                  /* 45 of 50 differ from the one before */
     /* A long list of classes leaves room for the rest of the protocol. */
     sh_ok(d,
-          "$MAR eval --num_images 1300 --batch 100 --class $(seq -s, 0 1199 | sed 's/[0-9]*\\([0-9]\\)/\\1/g') --out "
+          "$MAR eval --num_images 300 --batch 100 --class $(seq -s, 0 299 | sed 's/[0-9]*\\([0-9]\\)/\\1/g') --out "
           "many "
-          "--quiet" QUICK " && grep -q '\"protocol\":.*classes balanced (0,1,2,3,.*,[0-9], ... 1200 in all); .*seed 0' "
+          "--quiet" QUICK " && grep -q '\"protocol\":.*classes balanced (0,1,2,3,.*,[0-9], ... 300 in all); .*seed 0' "
           "many/result.json");
     /* Any number of images, of any classes. */
     sh_ok(d, "$MAR eval --num_images 7 --class 3,1,4 --batch 2 --save_images --out few --quiet" QUICK);

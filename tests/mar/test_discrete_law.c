@@ -59,10 +59,16 @@ static void label(int first, int n, int *labels)
     for (int i = 0; i < n; i++) labels[i] = (first + i) % CLASSES;
 }
 
+/* Returns the target of a kind of drafts. Without a draft model the small one suffices: a tenth of the time. */
+static mar_model *target_of(const models *d, const mar_params *p)
+{
+    return p->draft ? d->target : d->draft;
+}
+
 static law_test sums_of(const models *d, const mar_params *p, int batches, law_mutant m, const char *options)
 {
     static float tokens[BATCH * SEQ];
-    mar_session *s = law_session(d->target, p, BATCH, m);
+    mar_session *s = law_session(target_of(d, p), p, BATCH, m);
     law_sums sums = {0};
     mar_stats stats = {.size = sizeof stats};
     double drafted = 0, accepted = 0;
@@ -72,7 +78,7 @@ static law_test sums_of(const models *d, const mar_params *p, int batches, law_m
         law_generate(s, (uint64_t)first, labels, BATCH, tokens);
         mar_session_get_stats(s, &stats);
         drafted += (double)stats.drafted, accepted += (double)stats.accepted;
-        law_add(d->target, p, labels, BATCH, tokens, &sums);
+        law_add(target_of(d, p), p, labels, BATCH, tokens, &sums);
     }
     law_close_session(s);
     const law_test t = law_judge(&sums);

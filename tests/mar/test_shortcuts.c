@@ -1,6 +1,7 @@
 /* Tests the shortcuts in the whole loop: DiSA's annealing, solvers, LazyMAR against the released code, GtR. Covers
  * their cost, their refusals, and the promises of mar.h under each. */
 #include "mar.h"
+#include "tests/support/brief.h"
 #include "tests/support/masked.h"
 #include "mar/accel/gtr.h"
 #include "tests/support/demo.h"
@@ -307,6 +308,7 @@ static int recognised(mar *m, mar_model *model, mar_vae *vae, const mar_params *
 TEST_CASE(demo_digits)
 {
     static const int modes[] = {DISA, DPMPP, GTR, LAZY_HEAD, LAZY_DPMPP_DISA};
+    if (test_brief) skip();
     mar *m = open_mar(MAR_DTYPE_AUTO, 1);
     mar_model *model;
     mar_vae *vae;
@@ -340,6 +342,7 @@ static void solve(mar *m, mar_model *model, mar_sampler sampler, int steps, floa
 /* Checks that the solvers converge to one result with many steps, the second-order one faster. */
 TEST_CASE(solvers_converge)
 {
+    if (test_brief) skip();
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;
     assert_library(m, mar_model_load(m, "demo", 0, &model));

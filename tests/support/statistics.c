@@ -91,7 +91,7 @@ double stat_ks_two_sample_p(float *a, int n_a, float *b, int n_b)
 
 /* --- energy distance --- */
 
-enum { LINES = 3, PERMUTATIONS = 99 };
+enum { LINES = 3, PERMUTATIONS = 99, ENOUGH = 10 };
 
 typedef struct {
     float at;
@@ -176,20 +176,20 @@ double stat_energy_p(const float *a, const float *b, int n, int dim, int paired,
     float *line = malloc((size_t)dim * sizeof *line);
     double p = NAN, observed = 0;
     if (x && label && line) {
-        int above = 0;
+        int above = 0, tried = 0;
         for (int l = 0; l < lines; l++) {
             random_line(&seed, dim, line);
             project(a, b, n, dim, line, x + both * (size_t)l);
         }
         for (size_t i = 0; i < both; i++) label[i] = i < (size_t)n ? 1 : -1;
-        for (int k = 0; k <= PERMUTATIONS; k++) {
+        for (; tried <= PERMUTATIONS && above < ENOUGH; tried++) {
             double area = 0;
             for (int l = 0; l < lines; l++) area += squared_area(x + both * (size_t)l, n, label);
-            if (k == 0) observed = area;
+            if (tried == 0) observed = area;
             above += area >= observed;
             relabel(label, n, paired, &seed);
         }
-        p = (double)above / (PERMUTATIONS + 1);
+        p = (double)above / tried;
     }
     free(x), free(label), free(line);
     return p;

@@ -244,6 +244,7 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
     static void flat_##R(const tile *t, int wide, int lines)                                                           \
     {                                                                                                                  \
         enum { ROWS = R <= FLAT_ROWS ? R : 1 };                                                                        \
+        if (R > FLAT_ROWS) return; /* no such tile */                                                                  \
         if (wide == 1) run_tile(ROWS, 1, 0, 0, t);                                                                     \
         if (wide == 2) run_tile(ROWS, 2, 0, 0, t);                                                                     \
         if (wide == 4 && lines == 0) run_tile(ROWS, 4, 0, 0, t);                                                       \
@@ -255,6 +256,7 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
     static void tall_##R(const tile *t, int wide, int lines)                                                           \
     {                                                                                                                  \
         enum { ROWS = R <= TALL_ROWS ? R : 1 };                                                                        \
+        if (R > TALL_ROWS) return;                                                                                     \
         if (wide == 1) run_tile(ROWS, 1, 0, 1, t);                                                                     \
         if (wide == 2 && lines == 0) run_tile(ROWS, 2, 0, 1, t);                                                       \
         if (wide == 2 && lines == 1) run_tile(ROWS, 2, 1, 1, t);                                                       \

@@ -151,7 +151,7 @@ static mar_status load_norm(const loader *l, const char *name, text_norm *out)
     return text_norm_load(l->k, l->f, &c, name, out, l->err);
 }
 
-/* Loads "attention" or "crossattention"; `keys`: width of the rows that keys and values are made of. */
+/* Loads "attention" or "crossattention"; `is_cross`: keys and values are made of the image. */
 static mar_status load_attention(const loader *l, const char *part, int is_cross, attention_part *out)
 {
     enum { QUERY, KEY, VALUE, OUT, NORM, NAMES };
@@ -418,7 +418,8 @@ static text_spans embed(reward *r, const int *ids, const int *first, const int *
     return (text_spans){n, at, begin, length};
 }
 
-static mar_status score(reward *r, int n, double *scores, mar_err *err)
+/* Computes the scores of n images, the first of which is number `done` of the call's. */
+static mar_status score(reward *r, int done, int n, double *scores, mar_err *err)
 {
     const size_t width = (size_t)r->config.width;
     for (int i = 0; i < n; i++) {
@@ -429,7 +430,7 @@ static mar_status score(reward *r, int n, double *scores, mar_err *err)
             return err_set(err, MAR_EMODEL,
                            "image %d of the batch: its score is NaN or infinite: the weights are damaged, or their "
                            "numbers too large",
-                           i);
+                           done + i);
     }
     return MAR_OK;
 }
@@ -450,7 +451,7 @@ mar_status reward_run(reward *r, const eval_picture *pictures, const int *ids, c
         k->core->copy_rows(k, r->y, NULL, r->x, texts.first, NULL, NULL, m, width);
         k->core->download(k, r->states, r->y, (size_t)m * (size_t)width * sizeof *r->states);
         status = kern_check(k, err);
-        if (status == MAR_OK) status = score(r, m, scores + done, err);
+        if (status == MAR_OK) status = score(r, done, m, scores + done, err);
         if (status != MAR_OK) return status;
     }
     return MAR_OK;

@@ -154,7 +154,7 @@ static mar_status prepare(vit *v, int batch, mar_err *err)
     const size_t pixels = (size_t)c->side * (size_t)c->side * 3;
     v->square = malloc(pixels * sizeof *v->square);
     v->pixels = malloc(pixels * sizeof *v->pixels);
-    v->index = malloc(4 * (size_t)rows * sizeof *v->index);
+    v->index = malloc(3 * (size_t)rows * sizeof *v->index);
     v->first = malloc((size_t)v->count * sizeof *v->first);
     v->length = malloc((size_t)v->count * sizeof *v->length);
     if (!v->square || !v->pixels || !v->index || !v->first || !v->length)

@@ -62,7 +62,7 @@ typedef struct {
 
     float *square; /* host [side][side][3] of a picture, 0..255 */
     float *pixels; /* host [patches][3 * patch * patch] */
-    int *index;    /* host [4][count * (patches + 1)] */
+    int *index;    /* host [3][count * (patches + 1)] */
     int *first;    /* host [count] rows of the classes */
     int *length;   /* host [count] patches + 1 each */
 } vit;

@@ -37,7 +37,7 @@ static float sum_of(const float lane[LANES])
 
 /* Writes the codes of the least squared error for u * unit, and returns their scale. u's largest magnitude is -8. For
  * codes q the best scale is (u q) / (q q). Rounded to s * unit it leaves the error u u - s (2 u q - s q q). The largest
- * code is 6 or more, so restored weights find their own codes again, without an error. */
+ * code is 6 or more, so weights restored from these codes find them again, without an error. */
 static uint16_t best_codes(const float u[GROUP], float unit, float best[GROUP])
 {
     static const float extremes[] = {6, 6.5f, 7, 7.5f, 8, 8.5f, 9}; /* code of the largest magnitude before rounding */

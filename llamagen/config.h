@@ -96,7 +96,7 @@ typedef enum {
     GPT_K_NORM,
     GPT_LAYER_TENSORS
 } gpt_part;
-enum { GPT_TENSOR_NAME = 96, GPT_PIECES = 3 };
+enum { GPT_TENSOR_NAME = 96 };
 /* Returns the shape of the model's layers. */
 gpt_layer_shape gpt_config_layer(const gpt_config *c);
 /* Writes the name of a layer's tensor, of which `piece` 0.. has a part of the rows, and its number of rows to *rows.

@@ -59,7 +59,7 @@ static int list_pieces(const char *prefix, const gpt_layer_shape *s, gpt_part pa
 {
     const int size = s->heads ? s->width / s->heads : 0;
     int out = 0;
-    for (wt_piece *p = w->piece; w->count < GPT_PIECES; w->count++, p++) {
+    for (wt_piece *p = w->piece; w->count < WT_PIECES; w->count++, p++) {
         if (!gpt_layer_name(prefix, s, part, w->count, p->name, &p->rows)) break;
         p->head = part == GPT_WQKV && s->halves && w->count < 2 ? size : 0;
         out += p->rows;

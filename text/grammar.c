@@ -3,6 +3,7 @@
 #include "text/tokenizer.h"
 #include "weights/shape.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -276,7 +277,7 @@ static mar_status find_in_text(finding *n, const char *text)
         char *end;
         const long first = strtol(text, &end, 10);
         const long last = *end == '-' ? strtol(text = end + 1, &end, 10) : first;
-        if (end == text || (*end && *end != ',') || first < 0 || last < first || last >= n->g->vocabulary)
+        if (end == text || (*end && (*end != ',' || !end[1])) || first < 0 || last < first || last >= n->g->vocabulary)
             return err_set(n->err, MAR_EMODEL, "%s: metadata mar.image_tokens is no list of ids below %d",
                            wt_path(n->f), n->g->vocabulary);
         for (long id = first; id <= last && status == MAR_OK; id++) status = add_id(n, n->end, id);
@@ -293,9 +294,11 @@ static mar_status find_line_end(finding *n, const json_value *map, const text_to
     const json_value *v = map && name ? json_member(map, name) : NULL;
     int64_t id = -1;
     if (!name) return MAR_OK;
-    if (text)
-        id = strtol(text, NULL, 10);
-    else if (v)
+    char *end;
+    if (text) {
+        id = strtol(text, &end, 10);
+        if (end == text || *end) id = -1;
+    } else if (v)
         id = json_integer(v, &id) ? id : -1;
     else if (t)
         id = text_tokenizer_find(t, name);
@@ -366,14 +369,17 @@ static mar_status read_sizes(const wt_file *f, text_grammar *g, mar_err *err)
     g->width = g->family->width;
     g->height = g->family->height;
     mar_status status = wt_metadata_number(f, "mar.context", &context, err);
-    if (status == MAR_OK && context > 1 << 24)
-        status = err_set(err, MAR_EMODEL, "%s: a context of %ld positions, expected at most %d", wt_path(f), context,
-                         1 << 24);
-    g->context = status == MAR_OK ? (int)context : 0;
+    g->context = context > INT_MAX ? INT_MAX : (int)context;
     if (status == MAR_OK) status = read_number(f, "max_position_embeddings", 1, &g->context, err);
     if (status == MAR_OK) status = read_number(f, "image_area", 1, &area, err);
     if (status != MAR_OK) return status;
+    if (g->context > 1 << 24)
+        return err_set(err, MAR_EMODEL, "%s: a context of %d positions, expected at most %d", wt_path(f), g->context,
+                       1 << 24);
     if (area) g->width = g->height = (int)lround(sqrt(area) / g->family->stride) * g->family->stride;
+    if (g->width < 1 || g->width > TEXT_SIDE_MAX)
+        return err_set(err, MAR_EMODEL, "%s: config.json has an image_area of %d, expected sides of at most %d",
+                       wt_path(f), area, TEXT_SIDE_MAX);
     if (size && !text_read_size(size, &g->width, &g->height))
         return err_set(err, MAR_EMODEL, "%s: metadata mar.image_size is \"%s\", expected as 512x512", wt_path(f), size);
     return MAR_OK;
@@ -450,8 +456,8 @@ mar_status text_grammar_size(const text_grammar *g, const char *path, int width,
                        f->title, g->width, g->height);
     if (width < f->unit || height < f->unit || width % f->unit || height % f->unit || width > TEXT_SIDE_MAX ||
         height > TEXT_SIDE_MAX)
-        return err_set(err, MAR_EARG, "%s: an image of %dx%d: sides of %s's images are multiples of %d", path, width,
-                       height, f->title, f->unit);
+        return err_set(err, MAR_EARG, "%s: an image of %dx%d: sides of %s's images are multiples of %d, at most %d",
+                       path, width, height, f->title, f->unit, TEXT_SIDE_MAX);
     if (f->ratio && (width > f->ratio * height || height > f->ratio * width))
         return err_set(err, MAR_EARG, "%s: an image of %dx%d: one side of %s's images is at most %d times the other",
                        path, width, height, f->title, f->ratio);

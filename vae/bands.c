@@ -119,7 +119,7 @@ static stage stage_at(const vae_network *net, int *i, vae_extent e)
 }
 
 /* Sets the place of the stage's result: in front of its input if there is room, else behind it. In front, a band must
- * not write what the next one reads: *room is the room it needs. */
+ * not write what the next one reads. */
 static void place(const vae_bands *b, stage *s)
 {
     const size_t in = row_bytes(s->from, s->in), out = row_bytes(s->to, s->out);
@@ -292,7 +292,7 @@ mar_status vae_bands_plan(const vae_bands *b, const vae_pass *p, mar_err *err)
 
 /* --- passes ------------------------------------------------------------------------------------------------------- */
 
-/* A pass over bands: its buffers, the stage, and what is to be watched. */
+/* A pass over bands: its buffers and the stage. */
 typedef struct {
     const vae_bands *b;
     const stage *s;

@@ -100,6 +100,9 @@ static mar_status load_norm(const vae_loader *l, const char *prefix, int channel
     for (int i = 0; status == MAR_OK && i < 4; i++)
         status = vae_load(l, prefix, parts[i], 1, (int64_t[]){channels}, &v[i]);
     for (int i = 0; status == MAR_OK && i < channels; i++) {
+        if (v[3][i] < 0)
+            status = err_set(l->err, MAR_EMODEL, "%s: %s.running_var has the value %g at %d, expected none below 0",
+                             wt_path(l->f), prefix, (double)v[3][i], i);
         const double scale = v[0][i] / sqrt((double)v[3][i] + NORM_EPS);
         v[1][i] = (float)(v[1][i] - scale * v[2][i]);
         v[0][i] = (float)scale;

@@ -135,7 +135,8 @@ mar_status wt_load_int4(const wt_file *f, const char *name, int out, int in, int
     const size_t begin = (size_t)first * (size_t)in, count = (size_t)n * (size_t)in, group = KERN_INT4_GROUP;
     mar_status status = find_low(f, name, WT_I4, out, in, &t, err);
     if (status != MAR_OK) return status;
-    const wt_tensor *s = wt_scale_of(f, t); /* wt_find_int4 has checked it */
+    const wt_tensor *s = wt_scale_of(f, t);
+    if (!s) return err_set(err, MAR_EMODEL, "%s: tensor %s has no scales", f->path, name);
     status = wt_read_bytes(f, s, begin / group * sizeof *scale, count / group * sizeof *scale, scale, err);
     for (size_t i = 0; status == MAR_OK && i < count / group && !f->allow_nonfinite; i++)
         if (!isfinite(wt_f32_from_bf16(scale[i]))) return wt_refuse_nonfinite(f, s, err);
@@ -147,7 +148,8 @@ mar_status wt_restore_rows(const wt_file *f, const wt_tensor *t, int first, int 
     enum { PIECE = 256 * 1024 }; /* weights at a time */
     const int out = (int)t->shape[0], in = (int)t->shape[1], piece = in < PIECE ? PIECE / (in ? in : 1) : 1;
     const size_t room = (size_t)piece * (size_t)in + 1;
-    void *q = malloc(room), *scale = malloc((t->dtype == WT_I8 ? (size_t)piece : room) * sizeof(float));
+    void *q = malloc(room),
+         *scale = malloc((t->dtype == WT_I8 ? (size_t)piece * sizeof(float) : room / KERN_INT4_GROUP * 2 + 2));
     mar_status status =
         q && scale ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory for tensor %s", f->path, t->name);
     for (int i = 0, rows; i < n && status == MAR_OK; i += rows, dst += (size_t)rows * (size_t)in) {

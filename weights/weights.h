@@ -118,7 +118,7 @@ mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite
 
 /* Low-bit weights are a matrix and its scales, named NAME and NAME_scale. */
 
-/* --- int8 weights: a matrix I8 [out][in] and its scales F32 [out], named NAME and NAME_scale; a weight is its int8
+/* --- int8 weights: a matrix I8 [out][in] and its scales F32 [out]; a weight is its int8
  * times the scale of its output channel --- */
 
 enum { WT_INT8_NAME = 256 }; /* room for the name of a matrix's scales */

@@ -49,10 +49,11 @@ static mar_status find_in_model(wt_file *file, mar_err *err)
             decodes += strncmp(name + length, decoder, sizeof decoder - 1) == 0;
         }
         if (tensors && !decodes)
-            return err_set(
-                err, MAR_EMODEL,
-                "%s: its model.vqmodel has an image encoder alone, expected a decoder: Chameleon's is vqgan.ckpt",
-                wt_path(file));
+            return err_set(err, MAR_EMODEL,
+                           "%s: its %s has an image encoder alone, expected a decoder: Chameleon's is vqgan.ckpt, "
+                           "Emu3's the folder "
+                           "Emu3-VisionTokenizer",
+                           wt_path(file), p ? "vqmodel" : "model.vqmodel");
         if (decodes) wt_narrow(file, parts[p]);
     }
     return vae_config_rename(file, err);

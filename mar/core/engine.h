@@ -99,7 +99,8 @@ struct mar_engine {
 
 /* Returns MAR_EMODEL: nothing gives the number of heads of a model of this width. */
 mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err);
-/* Returns MAR_EARG if the draft is another handle's, and MAR_EMODEL if its family or its tokens are not the model's. */
+/* Returns MAR_EARG if the draft is another handle's, and MAR_EMODEL if its family, tokens or classes are not the
+ * model's. */
 mar_status mar_check_draft(const mar_model *model, const mar_model *draft, mar_err *err);
 /* Returns MAR_EMODEL if the image decoder does not fit the model's tokens. vae NULL: MAR_OK. */
 mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err);

@@ -338,7 +338,7 @@ static int refuse_no_prompt(const run_options *o)
 }
 
 /* Takes the image decoder in the file or folder of a model that writes images among text, unless another is given. If
- * the store needs one and there is none, prints it: the weights of the model are not read. */
+ * the store needs one and there is none, prints it. */
 static int find_own_vae(model_store *store, mar *library, run_options *o, progress *bar)
 {
     model_file *f = &store->files[store->file_count];
@@ -375,10 +375,10 @@ static int prepare_decoder(model_store *store, mar *library, run_options *o, pro
     *done = 1;
     if (status != MAR_OK) return tool_error("%s", mar_error(library));
     if (lacks_prompt) return refuse_no_prompt(o); /* before the weights are read */
-    if (find_own_vae(store, library, o, bar) != 0) return 1;
     if (store->keeps_encoder && run_has_prompts(o))
         return tool_error("--%s: has no effect here, a request has its own prompt",
                           o->prompt_count ? "prompt" : "prompts");
+    if (find_own_vae(store, library, o, bar) != 0) return 1;
     if (prompt_encoder_open(&e, library, folder, 0, 0, NULL, bar) != 0) return 1;
     o->t5 = folder;
     e.quiet = store->quiet;

@@ -250,7 +250,7 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
         if (wide == 4 && lines == 0) run_tile(ROWS, 4, 0, 0, t);                                                       \
         if (wide == 4 && lines == 1) run_tile(ROWS, 4, 1, 0, t);                                                       \
         if (wide == 4 && lines == 2) run_tile(ROWS, 4, 2, 0, t);                                                       \
-        if (wide == 4 && lines == 4) run_tile(ROWS, 4, 4, 0, t);                                                       \
+        if (wide == 4 && lines > 2) run_tile(ROWS, 4, 4, 0, t);                                                        \
     }
 #define TALL_TILE(R)                                                                                                   \
     static void tall_##R(const tile *t, int wide, int lines)                                                           \

@@ -159,9 +159,11 @@ void gemm_pack_int8(const gemm_kernel *k, const int8_t *q, const float *scale, i
     int32_t *offset = (int32_t *)(scales + GEMM_COLS);
     memset(block, 0, gemm_block_bytes(GEMM_INT8, words));
     for (int c = 0; c < cols; c++, q += in) {
+        const size_t apart = 4 * (size_t)k->panel, *const byte = byte_of[k->wide];
+        int8_t *const column = to + 4 * place_of(k, words, 0, c);
         int32_t sum = 0;
         for (int i = 0; i < in; i++) {
-            to[4 * place_of(k, words, i / 4, c) + byte_of[k->wide][i % 4]] = q[i];
+            column[(size_t)(i / 4) * apart + byte[i % 4]] = q[i];
             sum += q[i];
         }
         scales[c] = scale[c];

@@ -208,10 +208,11 @@ static void names_of_runs(void **state)
                "--num 20",
          "--num_sampling_steps 20 --gtr",
          {"--num_iter 4 --cfg 2.9 no gtr", "--model demo-draft --num_iter 4 --cfg 2.9 --lazy_head no gtr"}},
-        {"--num_iter 4 --against --lazy --num_sampling_steps 4 --num 20",
+        {"--model demo-draft --num_iter 4 --against --lazy --num_sampling_steps 4 --num 20",
          "--num_sampling_steps 4 --lazy",
          {"--num_iter 4 --num_sampling_steps 100 no lazy", NULL}},
-        {"--num_iter 64 --num_sampling_steps 4 --versus --num_sampling_steps 4 --against --num_sampling_steps 4 "
+        {"--model demo-draft --num_iter 64 --num_sampling_steps 4 --versus --num_sampling_steps 4 --against "
+         "--num_sampling_steps 4 "
          "--num 20",
          "plain sampling, 64 autoregressive steps of 4",
          {"the same options", "the same options"}}, /* 64 is the default */

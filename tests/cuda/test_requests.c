@@ -57,7 +57,7 @@ static void make_apart(const library *l, const char *options, float *tokens)
     uint8_t known[SEQ];
     for (int i = 0; i < TOKENS; i++) given[i] = sinf((float)i);
     for (int t = 0; t < SEQ; t++) known[t] = t % 4 == 1;
-    assert_library(l->m, mar_session_create(l->model, NULL, &p, PLACES, &s));
+    assert_library(l->m, mar_session_create(cuda_test_brief() ? l->draft : l->model, NULL, &p, PLACES, &s));
     for (int i = 0; i < IMAGES; i++) {
         id[i] = submit(s, i, i == IMAGES - 1 ? given : NULL, i == IMAGES - 1 ? known : NULL);
         assert_session(s, mar_session_step(s));
@@ -88,14 +88,15 @@ TEST_CASE(images_apart)
 TEST_CASE(groups_of_other_sizes)
 {
     static const char *const options[] = {"num_iter 2, num_sampling_steps 4, cfg 2.9, head_spec 2",
-                                          "num_iter 3, num_sampling_steps 2, cfg 2.9, spec conditional, gamma 2"};
+                                          "num_iter 2, num_sampling_steps 2, cfg 2.9, spec conditional, gamma 2"};
     library l = open_library(MAR_BACKEND_CUDA);
     for (int i = 0; i < 2; i++) {
         static float alone[TOKENS], beside[TOKENS];
         mar_params p = params_with(options[i]);
         mar_session *s;
         p.draft = l.draft;
-        assert_library(l.m, mar_session_create(l.model, NULL, &p, PLACES, &s));
+        mar_model *model = i == 0 && cuda_test_brief() ? l.draft : l.model; /* its own draft: all is accepted */
+        assert_library(l.m, mar_session_create(model, NULL, &p, PLACES, &s));
         for (int n = 0; n < 3; n++) {
             const uint64_t one = submit(s, 0, NULL, NULL);
             finish(s);

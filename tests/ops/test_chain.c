@@ -721,7 +721,7 @@ static void law_is_the_target(void **state)
     double ks, energy;
     law_p_values(k, exact, 0, &ks, &energy);
     if (!(ks > 1e-4 && energy > 0.015)) fail_msg("exact: KS p %g, energy p %g", ks, energy);
-    for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
+    for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i += ops_brief() ? 3 : 1) {
         law_p_values(k, mutants[i].rule, mutants[i].swapped, &ks, &energy);
         if (ks > 1e-4 && energy > 0.015) fail_msg("%s: KS p %g, energy p %g", mutants[i].name, ks, energy);
     }

@@ -236,6 +236,14 @@ typedef struct {
      * one whose tokens its context does not hold. Models of other families ignore it. mar_open reads the text, and
      * keeps no reference to it. */
     const char *image_size;
+    /* CUDA: file with the fastest algorithms of matrix products, which mar_open reads for its GPU and version of
+     * cuBLASLt; NULL: the first that cuBLASLt proposes. Results may differ in the last bits. MAR_EIO, MAR_EFORMAT;
+     * MAR_EARG on a CPU. */
+    const char *tuning;
+    /* 1: algorithms of products that `tuning` does not have are timed when they are first planned, and the fastest is
+     * added to the file. Takes some milliseconds a product. */
+    int tune;
+    int reserved; /* 0 */
 } mar_options;
 
 /* Sets every field to its default. Writes the first `size` bytes; pass sizeof *options. */
@@ -362,7 +370,8 @@ MAR_API void mar_source_init(mar_source *source, size_t size);
 /* Loads a MAR, SphereAR or LlamaGen checkpoint: .safetensors, or the official PyTorch .pth or .pt. Built-in models have
  * names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle";
  * SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt". The file may be deleted
- * afterwards. Every call makes its own copy of the weights: two models of one file share nothing, on one handle or on two.
+ * afterwards. Every call makes its own copy of the weights: two models of one file share nothing, on one handle or on
+ * two.
  *
  * Built-in models are files that come with the library, in share/libmar/demo. It looks for share/libmar beside itself
  * (or the program that libmar.a is linked into) and in the two folders above, then where it was to be installed. The
@@ -647,8 +656,8 @@ MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const
 MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features,
                                               const uint8_t *mask, int n);
 /* Sets what stands in the second branch of guidance in place of the caption, for images that begin later: features
- * float [caption_tokens][caption_dim], mask uint8_t [caption_tokens], as mar_text_encode_negative writes them. Models whose
- * captions are embeddings of a prompt need it before the first image with guidance; MAR_EARG for other models. */
+ * float [caption_tokens][caption_dim], mask uint8_t [caption_tokens], as mar_text_encode_negative writes them. Models
+ * whose captions are embeddings of a prompt need it before the first image with guidance; MAR_EARG for other models. */
 MAR_API mar_status mar_session_set_negative(mar_session *s, const float *features, const uint8_t *mask);
 /* Makes one autoregressive step of all images in progress, or with speculation across tokens one round of several.
  * Waiting requests (mar_session_submit) begin with it. MAR_EARG when no image is left to make. On a GPU the step may

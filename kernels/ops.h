@@ -610,7 +610,7 @@ struct kern_device {
     size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
                             * least one */
     int asynchronous;      /* 1: operations may still run when their call has returned */
-    char description[128]; /* "cpu bf16 (avx512_bf16), 2 threads", "cpu int8, bf16 (avx512_vnni, ..." */
+    char description[176]; /* "cpu bf16 (avx512_bf16), 2 threads", "cpu int8, bf16 (avx512_vnni, ..." */
 };
 
 /* Search for the first layer with a non-finite output (mar_params.check). */
@@ -679,6 +679,10 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory
 /* Opens the CUDA backend on GPU number `device`. dtype F32, BF16 or AUTO; AUTO is bf16. The address is NULL in a
  * library built without the CUDA toolkit. */
 __attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err);
+/* Reads the fastest algorithms of products from a file, for this GPU and this version of cuBLASLt; further lines are
+ * for others. With `time` the device times the algorithms of every product that it plans from now on, unless the file
+ * has it, and adds the fastest to the file; a missing one is made. Call it once, before the first queue. */
+__attribute__((weak)) mar_status kern_cuda_tuning(kern_device *d, const char *file, int time, mar_err *err);
 /* Returns the number of GPUs the CUDA backend can use; 0 without driver or device. *why gets the reason why there are
  * no more; why may be NULL. */
 __attribute__((weak)) int kern_cuda_devices(mar_err *why);

@@ -493,6 +493,12 @@ static mar_status check_device(int device, cudaDeviceProp *properties, mar_err *
     return status;
 }
 
+void cuda_describe(cuda_device *d, const char *tuning)
+{
+    snprintf(d->base.description, sizeof d->base.description, "cuda %s (%s%s)", d->bf16 ? "bf16" : "f32", d->gpu,
+             tuning);
+}
+
 static void describe(cuda_device *d, const cudaDeviceProp *p)
 {
     d->multiprocessors = p->multiProcessorCount;
@@ -502,9 +508,9 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     const size_t budget = p->totalGlobalMem / 32, most = (size_t)1 << 30;
     d->base.mod_budget = budget < most ? budget : most;
     d->base.image_budget = budget < (size_t)IMAGE_BYTES ? budget : (size_t)IMAGE_BYTES;
-    snprintf(d->base.description, sizeof d->base.description,
-             "cuda %s (%.60s, sm_%d%d, %d multiprocessors, %zu GB, cuBLASLt %zu)", d->bf16 ? "bf16" : "f32", p->name,
-             p->major, p->minor, p->multiProcessorCount, (size_t)p->totalGlobalMem >> 30, cublasLtGetVersion());
+    snprintf(d->gpu, sizeof d->gpu, "%.60s, sm_%d%d, %d multiprocessors, %zu GB, cuBLASLt %zu", p->name, p->major,
+             p->minor, p->multiProcessorCount, (size_t)p->totalGlobalMem >> 30, cublasLtGetVersion());
+    cuda_describe(d, "");
 }
 
 /* Reserves part of the L2 cache for weights that the persistent kernels stream; only their launches use it. It is a

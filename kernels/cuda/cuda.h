@@ -41,6 +41,8 @@ typedef struct {
     pthread_mutex_t lock;       /* guards the table of products; exists if `has_lock` */
     int has_lock;
     struct cuda_matmul *matmuls[64]; /* linear.cu: hash table. Entries never change and stay until the device closes */
+    char gpu[128];                   /* name and size of the GPU, and cuBLASLt's version */
+    char *tuning; /* linear.cu: file that gets the fastest algorithm of every new product; NULL: none is timed */
 } cuda_device;
 
 /* One thread at a time uses it. */
@@ -69,7 +71,9 @@ static inline cuda_queue *cuda_of(kern_queue *k)
     return (cuda_queue *)k;
 }
 
-/* cuda.cu: converts the status of a CUDA call. An error is MAR_EBACKEND, or MAR_ENOMEM, with "<what>: <CUDA's
+/* cuda.cu: writes the device's description, `tuning` at its end. */
+void cuda_describe(cuda_device *d, const char *tuning);
+/* Converts the status of a CUDA call. An error is MAR_EBACKEND, or MAR_ENOMEM, with "<what>: <CUDA's
  * text>". */
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err);
 /* The same for an operation without a status: reports an error to kern_fail. Returns 1 if there is none. */

@@ -1,6 +1,12 @@
-/* Matrix products by cuBLASLt, planned once per shape and device, and linear layers. */
+/* Matrix products by cuBLASLt, planned once per shape and device, and linear layers.
+ *
+ * The first algorithm of cuBLASLt's heuristic computes a product. Others are timed only on a device that is told to
+ * (kern_cuda_tuning). It adds the fastest to a file, which other devices read when they are opened. */
 #include "kernels/cuda/cuda.h"
 
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +16,9 @@ enum {
     ALIGNMENT = 16,        /* bytes; of cuBLASLt's arrays */
     PIECE_BYTES = 4 << 20, /* of weights that are read at a time */
     BUCKETS = sizeof(((cuda_device *)0)->matmuls) / sizeof(struct cuda_matmul *),
+    CANDIDATES = 8, /* algorithms that are timed */
+    TRIALS = 5,     /* products for a time, the least */
+    LINE = 512,     /* characters of a line of choices */
 };
 
 /* A product y[rows][out] = x[rows][in] weight[out][in]^T + bias. Rows of x and weight are dense, those of y y_stride
@@ -59,6 +68,7 @@ void cuda_matmuls_free(cuda_device *d)
             d->matmuls[i] = m->next;
             free(m);
         }
+    free(d->tuning);
 }
 
 static int aligned(const void *p)
@@ -135,43 +145,6 @@ static int planned_rows(int rows)
     return (rows + step - 1) / step * step;
 }
 
-/* Takes the first algorithm of cuBLASLt's heuristic. Returns CUBLAS_STATUS_NOT_SUPPORTED if there is none. */
-static cublasStatus_t choose(cuda_queue *c, struct cuda_matmul *m)
-{
-    description d;
-    cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found;
-    int n = 0;
-    const CUcontext before = cuda_switch(c->device->context);
-    cublasStatus_t s = describe(c->device, &m->spec, c->workspace, &d); /* any aligned address will do as bias */
-    if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
-    if (!s) s = limit(c, preference);
-    if (!s)
-        s = cublasLtMatmulAlgoGetHeuristic(c->device->lt, &d.product, &d.weight, &d.x, &d.y, &d.y, preference, 1,
-                                           &found, &n);
-    if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
-    if (!s) s = n > 0 ? found.state : CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!s) m->algo = found.algo;
-    (void)cuda_switch(before);
-    return s;
-}
-
-static mar_status make_plan(cuda_queue *c, const matmul_spec *spec, struct cuda_matmul **out, mar_err *err)
-{
-    struct cuda_matmul *m = (struct cuda_matmul *)calloc(1, sizeof *m);
-    if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
-    m->spec = *spec;
-    m->library = rows_aligned(c->device, spec);
-    cublasStatus_t s = m->library ? choose(c, m) : CUBLAS_STATUS_SUCCESS;
-    if (s == CUBLAS_STATUS_NOT_SUPPORTED) m->library = 0, s = CUBLAS_STATUS_SUCCESS;
-    if (s) {
-        free(m);
-        return cublas_status(s, spec, err);
-    }
-    *out = m;
-    return MAR_OK;
-}
-
 /* Returns the plan for a shape, or NULL. If there is none and `made` is not NULL, enters and returns `made`. */
 static struct cuda_matmul *look_up(cuda_device *d, const matmul_spec *spec, struct cuda_matmul *made)
 {
@@ -188,6 +161,185 @@ static struct cuda_matmul *look_up(cuda_device *d, const matmul_spec *spec, stru
     }
     (void)pthread_mutex_unlock(&d->lock);
     return m;
+}
+
+/* --- choices on file ------------------------------------------------------------------------------------- */
+
+enum { FIELDS = sizeof(matmul_spec) / sizeof(int), WORDS = 8 };
+static_assert(sizeof(cublasLtMatmulAlgo_t) == WORDS * sizeof(uint64_t), "an algorithm is 8 words");
+
+/* Reads what write_choice has written behind the name of the GPU. Returns 0 if it is something else. */
+static int read_choice(const cuda_device *d, const char *text, struct cuda_matmul *m)
+{
+    int *const field = (int *)&m->spec, used = 0;
+    for (int i = 0; i < FIELDS; i++, text += used)
+        if (sscanf(text, "%d%n", &field[i], &used) != 1 || field[i] < 0) return 0;
+    for (int i = 0; i < WORDS; i++, text += used)
+        if (sscanf(text, "%" SCNx64 "%n", &m->algo.data[i], &used) != 1) return 0;
+    m->library = 1;
+    return strcmp(text, "\n") == 0 && m->spec.then <= THEN_RELU && rows_aligned(d, &m->spec);
+}
+
+/* Adds a line to the file: the GPU, the product and the algorithm, which cuBLASLt permits to be stored. */
+static mar_status write_choice(const cuda_device *d, const struct cuda_matmul *m, mar_err *err)
+{
+    char line[LINE];
+    int n = snprintf(line, sizeof line, "%s:", d->gpu);
+    for (int i = 0; i < FIELDS; i++) n += snprintf(line + n, sizeof line - n, " %d", ((const int *)&m->spec)[i]);
+    for (int i = 0; i < WORDS; i++) n += snprintf(line + n, sizeof line - n, " %" PRIx64, m->algo.data[i]);
+    FILE *f = fopen(d->tuning, "a");
+    const int written = f && fprintf(f, "%s\n", line) > 0;
+    if ((f && fclose(f) != 0) || !written)
+        return err_set(err, MAR_EIO, "%s: cannot write: %s", d->tuning, strerror(errno));
+    return MAR_OK;
+}
+
+/* Enters the choices of the open file. Writes what is in the device's description of them. */
+static mar_status read_choices(cuda_device *d, FILE *f, const char *file, mar_err *err)
+{
+    const size_t name = strlen(d->gpu);
+    uint32_t hash = 2166136261u; /* FNV-1a of the lines */
+    int count = 0;
+    char line[LINE], text[48];
+    for (int number = 1; fgets(line, sizeof line, f); number++) {
+        if (strncmp(line, d->gpu, name) != 0 || line[name] != ':') continue;
+        struct cuda_matmul *m = (struct cuda_matmul *)calloc(1, sizeof *m);
+        if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
+        const int valid = read_choice(d, line + name + 1, m), taken = valid && look_up(d, &m->spec, m) == m;
+        if (!taken) free(m);
+        if (!valid) return err_set(err, MAR_EFORMAT, "%s: line %d is not one of mar bench --tune", file, number);
+        for (const char *p = line; *p; p++) hash = (hash ^ (unsigned char)*p) * 16777619u;
+        count += taken;
+    }
+    if (ferror(f)) return err_set(err, MAR_EIO, "%s: cannot read: %s", file, strerror(errno));
+    snprintf(text, sizeof text, ", tuning %08x of %d products", hash, count);
+    cuda_describe(d, text);
+    return MAR_OK;
+}
+
+extern "C" mar_status kern_cuda_tuning(kern_device *device, const char *file, int time, mar_err *err)
+{
+    cuda_device *d = cuda_device_of(device);
+    FILE *f = fopen(file, time ? "a+" : "r");
+    if (!f) return err_set(err, MAR_EIO, "%s: cannot open: %s", file, strerror(errno));
+    const mar_status status = read_choices(d, f, file, err);
+    (void)fclose(f);
+    if (status != MAR_OK || !time) return status;
+    d->tuning = strdup(file);
+    return d->tuning ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+}
+
+/* --- timing ----------------------------------------------------------------------------------------------- */
+
+/* Operands of the products that are timed: zeros. */
+typedef struct {
+    void *memory; /* begins with `flushed` bytes; writing them drives the operands out of the cache */
+    size_t flushed;
+    char *x, *weight, *bias, *y;
+    cudaEvent_t start, end;
+} trial;
+
+static mar_status open_trial(cuda_queue *c, const matmul_spec *p, trial *t, mar_err *err)
+{
+    kern_machine machine;
+    c->device->base.measure->machine(&c->device->base, &machine);
+    const size_t sizes[] = {(size_t)machine.cache_bytes, (size_t)p->rows * (size_t)p->in * sizeof(float),
+                            (size_t)p->out * (size_t)p->in * sizeof(float), (size_t)p->out * sizeof(float),
+                            (size_t)p->rows * (size_t)p->y_stride * sizeof(float)};
+    size_t at[6] = {};
+    for (int i = 0; i < 5; i++) at[i + 1] = at[i] + (sizes[i] + 255) / 256 * 256;
+    const mar_status status = cuda_alloc(&c->device->base, at[5], &t->memory, err);
+    if (status != MAR_OK) return status;
+    char *base = (char *)t->memory;
+    t->flushed = sizes[0], t->x = base + at[1], t->weight = base + at[2], t->bias = base + at[3], t->y = base + at[4];
+    cudaError_t error = cudaEventCreate(&t->start);
+    if (error == cudaSuccess) error = cudaEventCreate(&t->end);
+    return cuda_status(error, "making an event", err);
+}
+
+static void close_trial(cuda_queue *c, trial *t)
+{
+    if (t->start) (void)cudaEventDestroy(t->start);
+    if (t->end) (void)cudaEventDestroy(t->end);
+    cuda_free(&c->device->base, t->memory);
+}
+
+/* Writes the least milliseconds of some products; INFINITY if the algorithm cannot compute them. */
+static cudaError_t time_algorithm(cuda_queue *c, const matmul_spec *p, const cublasLtMatmulAlgo_t *algo, trial *t,
+                                  float *least)
+{
+    *least = INFINITY;
+    for (int i = 0; i < TRIALS; i++) {
+        float ms = 0;
+        cudaError_t error = cudaMemsetAsync(t->memory, 0, t->flushed, c->stream);
+        if (error == cudaSuccess) error = cudaEventRecord(t->start, c->stream);
+        if (error == cudaSuccess && library_matmul(c, p, algo, t->x, t->weight, t->bias, t->y)) break;
+        if (error == cudaSuccess) error = cudaEventRecord(t->end, c->stream);
+        if (error == cudaSuccess) error = cudaEventSynchronize(t->end);
+        if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, t->start, t->end);
+        if (error != cudaSuccess) return error;
+        if (ms < *least) *least = ms;
+    }
+    return cudaSuccess;
+}
+
+/* Takes the fastest of the n algorithms, and adds it to the file. The first stays unless another takes 3 % less. */
+static mar_status choose_by_time(cuda_queue *c, struct cuda_matmul *m, const cublasLtMatmulHeuristicResult_t *found,
+                                 int n, mar_err *err)
+{
+    trial t = {};
+    float least = INFINITY;
+    mar_status status = open_trial(c, &m->spec, &t, err);
+    for (int i = 0; i < n && status == MAR_OK; i++) {
+        float ms;
+        status = cuda_status(time_algorithm(c, &m->spec, &found[i].algo, &t, &ms), "timing a product", err);
+        if (!(ms < 0.97f * least)) continue;
+        least = ms;
+        m->algo = found[i].algo;
+    }
+    close_trial(c, &t);
+    return status == MAR_OK ? write_choice(c->device, m, err) : status;
+}
+
+/* --- choosing --------------------------------------------------------------------------------------------- */
+
+/* Takes the first algorithm of cuBLASLt's heuristic, or clears m->library if there is none. A device that times takes
+ * the fastest. A recording plans nothing: its operations have run before it. */
+static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
+{
+    const int most = c->device->tuning ? CANDIDATES : 1;
+    description d;
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    int n = 0;
+    const CUcontext before = cuda_switch(c->device->context);
+    cublasStatus_t s = describe(c->device, &m->spec, c->workspace, &d); /* any aligned address will do as bias */
+    if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
+    if (!s) s = limit(c, preference);
+    if (!s)
+        s = cublasLtMatmulAlgoGetHeuristic(c->device->lt, &d.product, &d.weight, &d.x, &d.y, &d.y, preference, most,
+                                           found, &n);
+    if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
+    if (!s) s = n > 0 ? found[0].state : CUBLAS_STATUS_NOT_SUPPORTED;
+    m->library = s == CUBLAS_STATUS_SUCCESS;
+    if (m->library) m->algo = found[0].algo;
+    mar_status status = s == CUBLAS_STATUS_NOT_SUPPORTED ? MAR_OK : cublas_status(s, &m->spec, err);
+    if (m->library && most > 1) status = choose_by_time(c, m, found, n, err);
+    (void)cuda_switch(before);
+    return status;
+}
+
+static mar_status make_plan(cuda_queue *c, const matmul_spec *spec, struct cuda_matmul **out, mar_err *err)
+{
+    struct cuda_matmul *m = (struct cuda_matmul *)calloc(1, sizeof *m);
+    if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
+    m->spec = *spec;
+    const mar_status status = rows_aligned(c->device, spec) ? choose(c, m, err) : MAR_OK;
+    if (status != MAR_OK)
+        free(m);
+    else
+        *out = m;
+    return status;
 }
 
 /* Finds or makes the plan for a product. cuBLASLt is asked without the lock, so other queues are not blocked; the first

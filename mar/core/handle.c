@@ -37,11 +37,18 @@ static mar_backend choose(mar_backend asked, mar_err *why)
     return count_gpus(why) > 0 || cuda_in_forked_child() ? MAR_BACKEND_CUDA : MAR_BACKEND_CPU;
 }
 
+static void close_device(mar *m)
+{
+    m->device->core->close(m->device);
+    m->device = NULL;
+}
+
 static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
 {
     const kern_memory memory = {o->alloc, o->free, o->alloc_user};
     switch (m->backend) {
     case MAR_BACKEND_CPU:
+        if (o->tuning) return err_set(err, MAR_EARG, "--tuning has no effect on a CPU: expected --backend cuda");
         return kern_cpu_open(o->dtype, o->threads, &memory, &m->device, err);
     case MAR_BACKEND_CUDA:
         if (o->alloc)
@@ -53,8 +60,11 @@ static mar_status open_backend(mar *m, const mar_options *o, mar_err *err)
                 "them only; expected --backend cpu, or a program that is started anew",
                 atomic_load(&cuda_process));
         if (kern_cuda_open) {
-            const mar_status status = kern_cuda_open(o->dtype, o->device, &m->device, err);
-            if (status == MAR_OK) atomic_store(&cuda_process, (int)getpid());
+            mar_status status = kern_cuda_open(o->dtype, o->device, &m->device, err);
+            if (status != MAR_OK) return status;
+            atomic_store(&cuda_process, (int)getpid());
+            if (o->tuning) status = kern_cuda_tuning(m->device, o->tuning, o->tune, err);
+            if (status != MAR_OK) close_device(m);
             return status;
         }
         return err_set(err, MAR_EBACKEND,
@@ -71,6 +81,7 @@ static mar_status check_options(const mar_options *options, mar_err *err)
         const mar_status status = mar_param_check(mar_option_get(i), options, err);
         if (status != MAR_OK) return status;
     }
+    if (options->tune && !options->tuning) return err_set(err, MAR_EARG, "mar_options gives tune but not tuning");
     if (options->alloc && !options->free) return err_set(err, MAR_EARG, "mar_options gives alloc but not free");
     if (options->free && !options->alloc) return err_set(err, MAR_EARG, "mar_options gives free but not alloc");
     return MAR_OK;
@@ -102,8 +113,7 @@ static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
 {
     const mar_status status = check_head(m->device, o, err);
     if (status != MAR_OK) {
-        m->device->core->close(m->device);
-        m->device = NULL;
+        close_device(m);
         return status;
     }
     const char *text = m->device->description;

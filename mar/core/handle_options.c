@@ -56,6 +56,14 @@ static const mar_param rows[] = {
      .help = "dtype int8: the head is in int8 below this timestep\n"
              "Timesteps are 0 to 999. At the others the head computes as with dtype auto, because the first steps "
              "of a chain multiply its error by up to 20000. auto is 985."},
+    {.name = FIELD(tuning),
+     .group = "Machine",
+     .type = MAR_TYPE_TEXT,
+     .argument = "FILE",
+     .help = "CUDA: algorithms of products, from mar bench --tune\n"
+             "Of the file's products those count that were timed on such a GPU and with this version of cuBLASLt. For "
+             "other products cuBLASLt's first proposal is taken. Nothing is timed outside mar bench --tune. Images may "
+             "differ in the last bits."},
     {.name = FIELD(allow_nonfinite),
      .group = "Model",
      .type = MAR_TYPE_FLAG,

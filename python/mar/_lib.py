@@ -24,7 +24,7 @@ class Options(Sized):
                 ("device", c.c_int), ("log", c.c_void_p), ("log_user", c.c_void_p), ("allow_nonfinite", c.c_int),
                 ("head_dtype", c.c_int), ("int8_below", c.c_int), ("seq_len", c.c_int), ("weights", c.c_int),
                 ("patch_size", c.c_int), ("alloc", c.c_void_p), ("free", c.c_void_p), ("alloc_user", c.c_void_p),
-                ("image_size", c.c_char_p)]
+                ("image_size", c.c_char_p), ("tuning", c.c_char_p), ("tune", c.c_int), ("reserved", c.c_int)]
 
 
 class Source(Sized):

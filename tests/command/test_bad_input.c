@@ -37,6 +37,8 @@ static void options(void **state)
         {"bench --dtype bf16 --int8_below 500", "mar: --int8_below: ", "needs --dtype int8\n"},
         {"generate --dtype int8 --int8_below 1001", "--int8_below 1001: expected auto or", "from 1 to 1000\n"},
         {"generate --dtype int8 --backend cuda", "mar: --", "cuda"},
+        {"generate --backend cpu --tuning x", "mar: --tuning: ", "has no effect with --backend cpu\n"},
+        {"bench --tune", "mar: --tune needs --tuning FILE", "\n"},
         {"eval --images x --int8_below 5", "mar: --int8_below", "\n"},
         {"stats x --out y.npz --int8_below 5", "mar: --int8_below: unknown option", "mar stats"},
         {"generate --dtype f32 --head_dtype bf16",

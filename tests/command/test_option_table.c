@@ -107,8 +107,8 @@ static void a_row_is_a_field(void **state)
     assert_tiles(mar_param_get, mar_param_count(), sizeof(size_t), sizeof(mar_params), reserved);
 
     n = fields_of("} mar_options;", names);
-    static const char *const others[] = {"size",  "log",  "log_user",
-                                         "alloc", "free", "alloc_user"}; /* for programs only */
+    static const char *const others[] = {"size", "log",        "log_user", "alloc",
+                                         "free", "alloc_user", "tune",     "reserved"}; /* for programs only */
     enum { OTHERS = sizeof others / sizeof *others };
     assert_int_equal(n - OTHERS, mar_option_count());
     memset(seen, 0, sizeof seen);

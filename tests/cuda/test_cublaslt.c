@@ -3,8 +3,10 @@
 #include "tests/cudahost/control.h"
 #include "tests/support/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static float *product_of_64(int *status, mar_err *err)
 {
@@ -123,9 +125,89 @@ static void generation_tries_nothing(void **state)
     }
 }
 
+/* --- choices on file ----------------------------------------------------------------------------------------- */
+
+/* Multiplies with `file` read before, and with `time` written. Returns the algorithms tried out, and the description
+ * after reading. */
+static long tuned_product(const char *file, int time, int rows, char description[256])
+{
+    enum { SIDE = 64 };
+    static const float w[SIDE * SIDE];
+    mar_err err = {0};
+    long before = 0, after = 0;
+    kern_queue *k = open_cuda(MAR_DTYPE_F32);
+    const kern_linear_spec spec = {.out = SIDE, .in = SIDE, .weight = w};
+    kern_linear *l = NULL;
+    assert_ok(kern_cuda_tuning(k->device, file, time, &err), &err);
+    snprintf(description, 256, "%s", k->device->description);
+    if (cudahost_choices) (void)cudahost_choices(&before);
+    assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
+    assert_ok(k->core->linear_plan(k, l, rows, &err), &err);
+    if (cudahost_choices) (void)cudahost_choices(&after);
+    k->core->linear_free(k->device, l);
+    close_queue(k);
+    return after - before;
+}
+
+/* Opens a device with the file and expects an error. */
+static void refused(const char *file, int time, mar_status status, const char *why)
+{
+    mar_err err = {0};
+    kern_queue *k = open_cuda(MAR_DTYPE_F32);
+    assert_int_equal(kern_cuda_tuning(k->device, file, time, &err), status);
+    if (!strstr(err.text, why)) fail_msg("%s, expected %s", err.text, why);
+    close_queue(k);
+}
+
+/* Checks that a product is timed once, that the fastest algorithm is kept, and that other handles only read it. Lines
+ * of other GPUs do not count; a damaged one of this GPU is refused. */
+static void products_are_tuned_once(void **state)
+{
+    char line[512] = "", *last, description[256], file[] = "/tmp/mar_tuning_XXXXXX";
+    (void)state;
+    const int fd = mkstemp(file);
+    assert_true(fd >= 0);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(unlink(file), 0);
+    refused(file, 0, MAR_EIO, "cannot open");
+    refused("/proc/none/x", 1, MAR_EIO, "cannot open");
+    if (cudahost_algorithms) cudahost_algorithms(CUDAHOST_SLOW_ALGORITHM);
+    const long tried = tuned_product(file, 1, 10, description);
+    if (cudahost_algorithms) cudahost_algorithms(CUDAHOST_ALGORITHM);
+    if (cudahost_choices) assert_int_equal(tried, CUDAHOST_CANDIDATES - 1);
+    assert_non_null(strstr(description, " of 0 products)"));
+    assert_int_equal(tuned_product(file, 1, 9, description), 0);
+    assert_non_null(strstr(description, ", tuning "));
+    assert_non_null(strstr(description, " of 1 products)"));
+    assert_int_equal(tuned_product(file, 0, 20, description), 0);
+
+    const mar_options options = {.size = sizeof options, .backend = MAR_BACKEND_CUDA, .tuning = file, .tune = 1};
+    mar *m = NULL;
+    const mar_status opened = mar_open(&options, &m);
+    assert_library(m, opened);
+    assert_non_null(strstr(mar_backend_description(m), " of 1 products)"));
+    mar_close(m);
+
+    FILE *f = fopen(file, "r+");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    last = strrchr(line, ' ');
+    if (cudahost_choices) assert_int_equal(strtoull(last, NULL, 16) >> 48, CUDAHOST_FASTEST);
+    assert_int_equal(fgetc(f), EOF);
+    assert_true(fprintf(f, "x%.*s\n", (int)(last - line), line) > 0); /* another GPU */
+    assert_int_equal(fflush(f), 0);
+    assert_int_equal(tuned_product(file, 0, 10, description), 0);
+    assert_non_null(strstr(description, " of 1 products)"));
+    assert_true(fprintf(f, "%.*s", (int)(last - line) + 2, line) > 0); /* the last number is incomplete */
+    assert_int_equal(fclose(f), 0);
+    refused(file, 0, MAR_EFORMAT, "line 3 is not one of mar bench --tune");
+    assert_int_equal(unlink(file), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(without_an_algorithm), cmocka_unit_test(rows_share_algorithms),
-                                       cmocka_unit_test(generation_tries_nothing)};
+                                       cmocka_unit_test(generation_tries_nothing),
+                                       cmocka_unit_test(products_are_tuned_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -672,8 +672,9 @@ HOSTILE(mar_open)
         for (int option = 0; option < mar_option_count(); option++) {
             const mar_param *o = mar_option_get(option);
             mar_options bad = {.size = sizeof bad, .backend = MAR_BACKEND_CPU, .threads = 1};
+            const char *const text = i % 2 ? "768" : "";
             if (o->type == MAR_TYPE_TEXT)
-                bad.image_size = i % 2 ? "768" : "";
+                memcpy((char *)&bad + o->offset, &text, sizeof text);
             else
                 memcpy((char *)&bad + o->offset, &out_of_range[i], sizeof(int));
             const mar_status status = mar_open(&bad, &m);

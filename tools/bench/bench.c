@@ -17,6 +17,7 @@ typedef struct {
     int repeat;      /* times to make the batch */
     int json;        /* print JSON */
     int micro;       /* measure parts in place of images */
+    int tune;        /* time algorithms of products */
 } bench_options;
 
 static const mar_param rows[] = {
@@ -45,6 +46,12 @@ static const mar_param rows[] = {
          "measure the operations of a step\n"
          "Each with its calls and its rate, beside those of memory and of large products. A GPU's operations include "
          "their launches; the passes of the step are measured as they run, from recordings."},
+    {.name = OPTION("tune"),
+     .offset = offsetof(bench_options, tune),
+     .type = MAR_TYPE_FLAG,
+     .help = "time algorithms of products, and add them to --tuning FILE\n"
+             "Products that the file has for this GPU and version of cuBLASLt are not timed again. Batch and methods "
+             "decide which products there are. --repeat 2 also measures without the timing."},
     {0},
 };
 
@@ -208,6 +215,8 @@ int cmd_bench(int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     if (run_options_done(&o.run, &set) != 0) return 1;
     if (o.run.class_names) return tool_error("--class_names has no effect in mar bench, which shows no class");
+    if (o.tune && !o.run.machine.tuning) return tool_error("--tune needs --tuning FILE");
+    o.run.machine.tune = o.tune;
     if (o.micro && options_find(&set, "repeat")->given) return tool_error("--repeat has no effect with --micro");
     model_store store = {0};
     run_models models;

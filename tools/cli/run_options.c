@@ -263,6 +263,7 @@ static const char *machine_unused(const mar_options *machine, const char *name)
 {
     const int cuda = machine->backend == MAR_BACKEND_CUDA;
     if (strcmp(name, "device") == 0 && !cuda) return "needs --backend cuda";
+    if (strcmp(name, "tuning") == 0 && machine->backend == MAR_BACKEND_CPU) return "has no effect with --backend cpu";
     if (strcmp(name, "int8_below") == 0 && machine->dtype != MAR_DTYPE_INT8) return "needs --dtype int8";
     if (strcmp(name, "threads") == 0 && cuda) return "has no effect with --backend cuda";
     return NULL;

@@ -18,7 +18,8 @@ static int same_options(const mar_options *a, const mar_options *b)
 {
     return a->dtype == b->dtype && a->threads == b->threads && a->backend == b->backend && a->device == b->device &&
            a->allow_nonfinite == b->allow_nonfinite && a->seq_len == b->seq_len && a->weights == b->weights &&
-           a->patch_size == b->patch_size && same_text(a->image_size, b->image_size);
+           a->patch_size == b->patch_size && same_text(a->image_size, b->image_size) &&
+           same_text(a->tuning, b->tuning) && a->tune == b->tune;
 }
 
 /* Returns the dtype of a description: "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (...". */

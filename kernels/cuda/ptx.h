@@ -142,6 +142,19 @@ static inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]
 {
     cudahost_mma_bf16(d, a, b); /* same result as the twin, without its 32 shuffles */
 }
+/* These write at the wait, as late as the instructions may. */
+static inline void copy16(void *shared, const void *global)
+{
+    cudahost_copy16(shared, global);
+}
+static inline void copy_commit()
+{
+    cudahost_copy_commit();
+}
+template <int N> static inline void copy_wait()
+{
+    cudahost_copy_wait(N);
+}
 } // namespace fast
 #else
 namespace ptx

@@ -128,6 +128,11 @@ const uint64_t *cudahost_sync_warp(cudahost_wait kind, unsigned mask, uint64_t v
 uint64_t cudahost_shuffle(unsigned mask, uint64_t value, int source, const char *file, int line);
 /* Computes plain::mma_bf16 of kernels/cuda/ptx.h, to the bit, with two waits instead of its 32 shuffles. */
 void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], CUDAHOST_HERE);
+/* cp.async of 16 bytes, its groups, and the wait until at most `open` groups are open: it writes the copies of the
+ * others. Copies nobody waits for are an error. */
+void cudahost_copy16(void *shared, const void *global, CUDAHOST_HERE);
+void cudahost_copy_commit();
+void cudahost_copy_wait(unsigned open);
 void cudahost_yield(const char *file, int line);
 unsigned cudahost_active();
 void cudahost_sync_cluster(const char *file, int line);

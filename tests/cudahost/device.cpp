@@ -530,6 +530,35 @@ void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], con
     cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, 0, file, line); /* waits until all lanes have read */
 }
 
+/* --- copies to shared memory -------------------------------------------------------------------------------------- */
+
+void cudahost_copy16(void *shared, const void *global, const char *file, int line)
+{
+    device_thread *me = static_cast<device_thread *>(cudahost_now);
+    const size_t offset = (size_t)((unsigned char *)shared - me->block->shared);
+    if (offset >= fibre_running->shared_bytes || fibre_running->shared_bytes - offset < 16)
+        fibre_fail(me, "cp.async at %s:%d to an address outside of shared memory", file, line);
+    if (((uintptr_t)shared | (uintptr_t)global) % 16)
+        fibre_fail(me, "cp.async at %s:%d of misaligned addresses", file, line);
+    me->copies.push_back({shared, global, me->groups, __builtin_return_address(0), file, line});
+    if (cudahost_race) cudahost_race->copy_begins(&me->copies.back());
+}
+void cudahost_copy_commit()
+{
+    static_cast<device_thread *>(cudahost_now)->groups++;
+}
+void cudahost_copy_wait(unsigned open)
+{
+    device_thread *me = static_cast<device_thread *>(cudahost_now);
+    size_t n = 0; /* copies are in the order of their groups */
+    for (; n < me->copies.size() && me->copies[n].group + open < me->groups; n++) {
+        const device_copy &c = me->copies[n];
+        if (cudahost_race) cudahost_race->copy_ends(&c);
+        memcpy(c.to, c.from, 16);
+    }
+    me->copies.erase(me->copies.begin(), me->copies.begin() + (long)n);
+}
+
 /* --- atomics ----------------------------------------------------------------------------------------------------- */
 
 #define ATOMIC(T, name, arguments, update)                                                                             \

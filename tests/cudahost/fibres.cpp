@@ -473,6 +473,8 @@ static void thread_ends(device_thread *t)
 {
     cudahost_block *b = t->block;
     yields = 0;
+    if (!t->copies.empty())
+        fibre_fail(t, "ends, and has not waited for its cp.async at %s:%d", t->copies[0].file, t->copies[0].line);
     t->exited = true;
     alive--;
     b->barrier.exited++;
@@ -541,6 +543,7 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
         t->stack = nullptr;
         t->wait = CUDAHOST_RUNS;
         t->exited = false;
+        t->groups = 0;
     }
     if (cudahost_race) cudahost_race->block_begins(b);
     resident.push_back(b);

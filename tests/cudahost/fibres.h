@@ -15,6 +15,16 @@
 
 struct fibre_stack;
 
+/* A copy of 16 bytes to shared memory that nobody has waited for. */
+struct device_copy {
+    void *to;
+    const void *from;
+    unsigned group; /* of the thread's groups, from 0 */
+    void *code;
+    const char *file;
+    int line;
+};
+
 /* A device thread. The fields that each meeting of a warp reads, for all lanes, are in one cache line. */
 struct alignas(64) device_thread : cudahost_thread {
     unsigned number; /* in its block */
@@ -27,6 +37,8 @@ struct alignas(64) device_thread : cudahost_thread {
     device_thread *next; /* in a list of waiting threads */
     bool exited;
     uint64_t got[32]; /* values of the lanes of a partial mask */
+    std::vector<device_copy> copies;
+    unsigned groups; /* closed groups of copies */
 };
 
 /* Threads that wait for each other. */
@@ -94,6 +106,8 @@ struct race_hooks {
     void (*cluster_syncs)(device_cluster *c);
     void (*warp_syncs)(cudahost_block *b, unsigned warp, unsigned mask);
     void (*atomic)(void *p, size_t bytes, void *code);
+    void (*copy_begins)(const device_copy *c);
+    void (*copy_ends)(const device_copy *c);
     void (*memory_ends)(void *p); /* of device memory */
 };
 extern const race_hooks *cudahost_race;

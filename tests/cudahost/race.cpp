@@ -3,6 +3,7 @@
  * Errors are:
  *   - two unordered accesses of different threads to one byte, at least one of them a write;
  *   - reads of uninitialized shared memory;
+ *   - accesses to shared memory between a cp.async to it and the wait for that copy;
  *   - accesses of a kernel to memory outside the device's.
  * __syncthreads orders a block's threads, __syncwarp those of a warp, and a cluster's barrier those of its blocks.
  * Shuffles and votes order no memory. Atomics and volatile accesses to one address order any two threads. Accesses
@@ -50,7 +51,8 @@ struct block_race {
     uint32_t begin, epoch;
     uint32_t cluster_epoch; /* time of the cluster's last meeting */
     std::vector<warp_clocks> warps;
-    cell *shared; /* [shared bytes] */
+    cell *shared;                      /* [shared bytes] */
+    std::vector<unsigned char> copied; /* [shared bytes] 1: a cp.async is under way; empty before the first one */
     known of_blocks;
     std::map<unsigned, known> of_thread; /* additional knowledge of single threads */
 };
@@ -239,6 +241,13 @@ static void touch_shared(const device_thread *t, const cudahost_block *b, uintpt
     const uint32_t since = race_of(b->cluster ? b->cluster->blocks[0] : b)->begin;
     if (offset + n > bytes) fibre_fail(t, "touches byte %zu of %zu bytes of shared memory", offset + n - 1, bytes);
     cell *cells = race_of(b)->shared;
+    const std::vector<unsigned char> &copied = race_of(b)->copied;
+    for (size_t i = offset; i < offset + n && !copied.empty(); i++)
+        if (copied[i]) {
+            report(t, code, 0, "%s byte %zu of shared memory, which a cp.async that was not waited for copies",
+                   writes ? "writes" : "reads", i);
+            return;
+        }
     if (!writes || atomic)
         for (size_t i = offset; i < offset + n; i++)
             if (cells[i].write.when.epoch < since) {
@@ -334,6 +343,7 @@ static void block_ends(cudahost_block *b)
     block_race *r = race_of(b); /* kept: its epochs and its number may still be read */
     free_cells.push_back(r->shared);
     r->warps = {};
+    r->copied = {};
     r->of_blocks = {};
     r->of_thread = {};
 }
@@ -392,6 +402,23 @@ static void atomic_access(void *p, size_t bytes, void *code)
 {
     note(p, bytes, true, true, false, code);
 }
+/* The copy may read and write at any time between these two. */
+static void copy_begins(const device_copy *c)
+{
+    const cudahost_block *b = current()->block;
+    std::vector<unsigned char> &copied = race_of(b)->copied;
+    note(c->from, 16, false, false, false, c->code);
+    note(c->to, 16, true, false, false, c->code);
+    copied.resize(fibre_launch()->shared_bytes);
+    memset(copied.data() + ((unsigned char *)c->to - b->shared), 1, 16);
+}
+static void copy_ends(const device_copy *c)
+{
+    const cudahost_block *b = current()->block;
+    memset(race_of(b)->copied.data() + ((unsigned char *)c->to - b->shared), 0, 16);
+    note(c->from, 16, false, false, false, c->code);
+    note(c->to, 16, true, false, false, c->code);
+}
 static void memory_ends(void *p)
 {
     uintptr_t first;
@@ -403,8 +430,8 @@ static void memory_ends(void *p)
     last_first = 0;
 }
 
-static const race_hooks hooks = {block_begins,  block_ends, launch_ends,   block_syncs,
-                                 cluster_syncs, warp_syncs, atomic_access, memory_ends};
+static const race_hooks hooks = {block_begins, block_ends,    launch_ends, block_syncs, cluster_syncs,
+                                 warp_syncs,   atomic_access, copy_begins, copy_ends,   memory_ends};
 __attribute__((constructor)) static void install()
 {
     cudahost_race = &hooks;

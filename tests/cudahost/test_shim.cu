@@ -502,6 +502,49 @@ static void test_out_of_bounds(void **)
     assert_found(make_reach, 5, words);
 }
 
+/* y = x, through shared memory that had zeros, by two groups of copies. `which` is a mistake. */
+__global__ static void copy_late(int which, const uint4 *x, uint4 *y)
+{
+    uint4 *s = (uint4 *)cuda_shared();
+    const unsigned i = threadIdx.x, n = blockDim.x, other = i ^ 33;
+    s[i] = s[n + i] = make_uint4(0, 0, 0, 0);
+    if (which != 6) __syncthreads();
+    fast::copy16(s + (which == 6 ? other : i), x + (which == 6 ? other : i));
+    fast::copy_commit();
+    fast::copy16(s + n + i, x + n + i);
+    if (which != 2) fast::copy_commit();
+    if (which == 3) s[i].x = 1; /* the copy overwrites it, or does not */
+    if (which != 1) fast::copy_wait<1>();
+    if (which != 4) __syncthreads();
+    y[other] = s[other];
+    if (which == 5) return;
+    fast::copy_wait<0>(); /* 2: the second group is open still */
+    __syncthreads();
+    y[n + other] = s[n + other];
+    fast::copy_commit();
+    fast::copy_wait<0>();
+}
+static void make_copy_late(int which)
+{
+    enum { THREADS = 64 };
+    uint32_t x[THREADS * 8], y[THREADS * 8];
+    for (uint32_t i = 0; i < THREADS * 8; i++) x[i] = word(i);
+    uint32_t *dx = device_copy(x, THREADS * 8), *dy = (uint32_t *)device(sizeof(y));
+    assert_cuda(launch(copy_late, 1, THREADS, THREADS * 32, which, (const uint4 *)dx, (uint4 *)dy));
+    host_copy(y, dy, THREADS * 8);
+    if (memcmp(x, y, sizeof(x)) != 0) fputs("read before the wait\n", stderr), abort();
+}
+static void test_copies_are_late(void **)
+{
+    assert_fine(make_copy_late, 0);
+    const char *early = cudahost_race ? "which a cp.async that was not waited for copies" : "read before the wait";
+    for (int bad : {1, 2}) assert_found(make_copy_late, bad, early);
+    assert_found(make_copy_late, 5, "has not waited for its cp.async at");
+    if (!cudahost_race) return;
+    assert_found(make_copy_late, 3, early);
+    for (int bad : {4, 6}) assert_found(make_copy_late, bad, "race: it ");
+}
+
 __global__ static void race(int which, float *y, unsigned *count, const float *host)
 {
     float *s = (float *)cuda_shared();
@@ -587,7 +630,7 @@ int main()
     };
     const struct CMUnitTest once[] = {
         cmocka_unit_test(test_bf16),          cmocka_unit_test(test_matmul), cmocka_unit_test(test_waits_in_vain),
-        cmocka_unit_test(test_out_of_bounds), cmocka_unit_test(test_races),
+        cmocka_unit_test(test_out_of_bounds), cmocka_unit_test(test_races),  cmocka_unit_test(test_copies_are_late),
     };
     int failed = 0;
     sigaction(SIGSEGV, NULL, &of_faults);

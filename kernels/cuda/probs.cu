@@ -29,6 +29,19 @@ typedef struct {
     double above;
 } probs_crossing;
 
+/* Add to a sum in shared memory, which has no 64-bit addition: it would be a loop of compare-and-swap, long where many
+ * threads add to one sum. The halves may be added in any order. */
+static __device__ inline void add_weight(unsigned *sum, unsigned w)
+{
+    atomicAdd(sum, w);
+}
+static __device__ inline void add_weight(unsigned long long *sum, unsigned long long w)
+{
+    unsigned *low = (unsigned *)sum;
+    const unsigned added = (unsigned)w, carry = atomicAdd(low, added) + added < added;
+    atomicAdd(low + 1, (unsigned)(w >> 32) + carry);
+}
+
 /* Finds the crossing. Weights are integers, so sums and results do not depend on the order. All sums must be below 2^53
  * for a double, and fit in a T. */
 template <typename T, typename W>
@@ -47,7 +60,7 @@ static __device__ inline probs_crossing find_crossing(const float *row, const W 
         for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) {
             const unsigned key = discrete_key(row[x]);
             const T w = (key & known) == c.key ? weight(row[x]) : 0;
-            if (w) atomicAdd(&sum[key >> shift & (KEY_DIGITS - 1)], w);
+            if (w) add_weight(&sum[key >> shift & (KEY_DIGITS - 1)], w);
         }
         const discrete_found f =
             discrete_find<DISCRETE_EXCEEDS>(digit_weights<T>{sum}, KEY_DIGITS, limit - c.above, 0, &m->scratch);

@@ -259,8 +259,8 @@ static __device__ inline void cluster_store(float2 *shared, unsigned rank, const
 }
 static __device__ inline void cluster_sync()
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
-                 "barrier.cluster.wait.acquire.aligned;" ::
+    asm volatile("barrier.cluster.arrive.release;\n\t" /* not .aligned: a warp's threads may have diverged */
+                 "barrier.cluster.wait.acquire;" ::
                      : "memory");
 }
 #endif

@@ -3,9 +3,9 @@
  *
  * x is quantised to int8 in the weights' groups. The sum of a group's 32 products is exact in integers, of codes + 8:
  * it begins at -8 times the group's x, as 32 bits, or as 16 bits for each pair of products, in which it always fits: at
- * most 16 * 8 * 127. Times both scales it is added to the result's f32 sum, group by group. A
- * vector of columns takes two instructions for 8 weights of each, or four where they come in pairs, and unpacking,
- * which the rows share. */
+ * most 16 * 8 * 127. Times both scales it is added to the result's f32 sum, group by group. A vector of columns takes
+ * two instructions for 8 weights of each column, or four where products come in pairs, and unpacking, which the rows
+ * share. */
 #define PASTE_(t, i) gemm_##t##_##i
 #define PASTE(t, i)  PASTE_(t, i)
 #define TEXT_(a)     #a

@@ -311,6 +311,20 @@ typedef struct {
     act *y;                        /* [rows][heads * head_dim] */
 } kern_cache_job;
 
+enum { KERN_SKINNY_ROWS = 16 }; /* most rows of a skinny product */
+
+/* A product of few rows with what stands before and behind it in a decoder: y = linear(RMSNorm(x)), or SiLU of the
+ * product's first half times its second. */
+typedef struct {
+    int rows;          /* of y; up to KERN_SKINNY_ROWS */
+    const void *x;     /* act [..][K], or float with a norm */
+    const int *index;  /* host [rows]: y[r] is made of x[index[r]]; NULL: of x[r] */
+    const float *norm; /* [K] weight of the norm, or NULL */
+    float eps;         /* of the norm */
+    int gated;         /* 1: y is act [rows][N / 2] */
+    void *y;           /* else as in `linear`, added to if the layer has KERN_OUT_ADD */
+} kern_skinny_job;
+
 /* Memory, time, recordings, products, rows and attention: what every model is built from. */
 typedef struct {
     void (*close)(kern_device *d); /* called after all its queues, weights and memory are freed */
@@ -437,6 +451,9 @@ typedef struct {
      * of the table. */
     void (*embed)(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
                   float *y);
+    /* Computes a skinny product in one kernel. Its operands are rounded before the norm divides them. Returns 0 and
+     * does nothing for other layers and more rows. NULL in a backend without it. */
+    int (*skinny)(kern_queue *k, const kern_linear *l, const kern_skinny_job *job);
 } kern_core_ops;
 
 /* Discrete tokens: probabilities, sampling, and verification of drafts. The jobs are in kernels/discrete.h. */

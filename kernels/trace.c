@@ -82,12 +82,11 @@ static double result_bytes(const kern_queue *k, double n, int flags)
 
 /* --- every model -------------------------------------------------------------------------------------------------- */
 
-static void linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
+static void end_linear(kern_queue *k, const kern_linear *l, int rows, const char *also)
 {
     static const char *const activations[] = {
         [KERN_LINEAR] = "", [KERN_GELU] = ", gelu", [KERN_SILU] = ", silu", [KERN_GELU_TANH] = ", gelu (tanh)"};
     kern_linear_spec s;
-    begin(k)->real_core->linear(k, l, x, rows, y);
     k->device->measure->linear_spec(l, &s);
     const double weights = (double)s.out * s.in, rows_in = (double)rows * s.in;
     const int f32 = s.flags & KERN_IN_F32;
@@ -97,12 +96,26 @@ static void linear(kern_queue *k, const kern_linear *l, const void *x, int rows,
                             : int4 ? weights / 2 + 2 * weights / KERN_INT4_GROUP + act_bytes(k, rows_in)
                             : f32  ? 4 * (weights + rows_in)
                                    : act_bytes(k, weights + rows_in);
-    end(k, rows, operands + result_bytes(k, (double)rows * s.out, s.flags), 2 * weights * rows, "linear %d x %d%s%s%s",
-        s.out, s.in, activations[s.activation], s.flags & KERN_OUT_ADD ? ", added" : "",
+    end(k, rows, operands + result_bytes(k, (double)rows * s.out, s.flags), 2 * weights * rows,
+        "linear %d x %d%s%s%s%s", s.out, s.in, activations[s.activation], s.flags & KERN_OUT_ADD ? ", added" : "",
         int8   ? ", int8"
         : int4 ? ", int4"
         : f32  ? ", f32"
-               : "");
+               : "",
+        also);
+}
+
+static void linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
+{
+    begin(k)->real_core->linear(k, l, x, rows, y);
+    end_linear(k, l, rows, "");
+}
+
+static int skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
+{
+    const int done = begin(k)->real_core->skinny(k, l, job);
+    if (done) end_linear(k, l, job->rows, job->gated ? ", RMS norm, SwiGLU" : job->norm ? ", RMS norm" : "");
+    return done;
 }
 
 static void end_norm(kern_queue *k, const char *name, int rows, int dim, int y_f32)
@@ -393,6 +406,7 @@ static void replace(kern_trace *t)
     t->core.subtract = subtract, t->core.to_act = to_act, t->core.attention = attention;
     t->core.attention_spans = attention_spans, t->core.attention_cache = attention_cache;
     t->core.rms_norm = rms_norm, t->core.gated = gated, t->core.rotate = rotate, t->core.embed = embed;
+    if (t->core.skinny) t->core.skinny = skinny;
     t->discrete.probs = probs, t->discrete.draw = draw, t->discrete.verify = verify_blocks;
     t->head.modulate = modulate, t->head.eval = eval, t->head.eval_reusing = eval_reusing;
     t->head.chain_run = chain_run, t->head.verify = verify, t->head.path_ratio = path_ratio;

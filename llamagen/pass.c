@@ -89,6 +89,21 @@ static void norm(const gpt_pass *p, const int *index, int rows, const float *wei
     p->k->core->rms_norm(p->k, p->x, index, rows, p->model->config.width, weight, p->model->norm_eps, y, f32);
 }
 
+/* Computes y = l(norm(x)), or SwiGLU of it, in one kernel. x is act without a norm. Returns 0 if the backend has no
+ * such kernel for the rows. */
+static int skinny(const gpt_pass *p, const kern_linear *l, const void *x, const int *index, int rows, const float *norm,
+                  int gated, void *y)
+{
+    const kern_skinny_job job = {
+        .rows = rows, .x = x, .index = index, .norm = norm, .eps = p->model->norm_eps, .gated = gated, .y = y};
+    return p->k->core->skinny && p->k->core->skinny(p->k, l, &job);
+}
+
+static void product(const gpt_pass *p, const kern_linear *l, const act *x, void *y)
+{
+    if (!skinny(p, l, x, NULL, p->rows, NULL, 0, y)) p->k->core->linear(p->k, l, x, p->rows, y);
+}
+
 /* Shows a layer's output to the search for the first non-finite one. */
 static void watch(const gpt_pass *p, int layer, const char *name, const void *y, int f32, int width)
 {
@@ -125,16 +140,18 @@ static void attend(const gpt_pass *p, int layer)
                                 .q_norm = {l->q_norm, l->q_norm_bias, HEAD_EPS},
                                 .k_norm = {l->k_norm, l->k_norm_bias, HEAD_EPS},
                                 .y = p->attn};
-    if (l->attention_norm)
-        norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
-    else
+    if (!l->attention_norm) {
         k->core->to_act(k, p->x, (size_t)p->rows * (size_t)d, p->normed);
-    watch(p, layer, "attention_norm", p->normed, 0, d);
-    k->core->linear(k, l->qkv, p->normed, p->rows, p->qkv);
+        product(p, l->qkv, p->normed, p->qkv);
+    } else if (!skinny(p, l->qkv, p->x, NULL, p->rows, l->attention_norm, 0, p->qkv)) {
+        norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
+        watch(p, layer, "attention_norm", p->normed, 0, d);
+        k->core->linear(k, l->qkv, p->normed, p->rows, p->qkv);
+    }
     watch(p, layer, "attention.wqkv", p->qkv, 0, qkv);
     k->core->attention_cache(k, &job);
     watch(p, layer, "attention", p->attn, 0, d);
-    k->core->linear(k, l->wo, p->attn, p->rows, p->x);
+    product(p, l->wo, p->attn, p->x);
     watch(p, layer, "attention.wo", p->x, 1, d);
 }
 
@@ -144,13 +161,15 @@ static void feed_forward(const gpt_pass *p, int layer)
     kern_queue *k = p->k;
     const gpt_layer *l = &p->model->layers[layer];
     const int d = p->model->config.width, hidden = p->model->config.hidden;
-    norm(p, NULL, p->rows, l->ffn_norm, p->normed, 0);
-    watch(p, layer, "ffn_norm", p->normed, 0, d);
-    k->core->linear(k, l->w13, p->normed, p->rows, p->hidden);
-    watch(p, layer, "feed_forward.w1", p->hidden, 0, 2 * hidden);
-    k->core->gated(k, p->hidden, p->rows, hidden, KERN_SILU, p->gated);
+    if (!skinny(p, l->w13, p->x, NULL, p->rows, l->ffn_norm, 1, p->gated)) {
+        norm(p, NULL, p->rows, l->ffn_norm, p->normed, 0);
+        watch(p, layer, "ffn_norm", p->normed, 0, d);
+        k->core->linear(k, l->w13, p->normed, p->rows, p->hidden);
+        watch(p, layer, "feed_forward.w1", p->hidden, 0, 2 * hidden);
+        k->core->gated(k, p->hidden, p->rows, hidden, KERN_SILU, p->gated);
+    }
     watch(p, layer, "feed_forward", p->gated, 0, hidden);
-    k->core->linear(k, l->w2, p->gated, p->rows, p->x);
+    product(p, l->w2, p->gated, p->x);
     watch(p, layer, "feed_forward.w2", p->x, 1, d);
 }
 
@@ -181,10 +200,13 @@ void gpt_pass_rows(const gpt_pass *p)
 
 void gpt_pass_logits(const gpt_pass *p)
 {
-    const int d = p->model->config.width, vocabulary = p->model->config.vocabulary;
-    norm(p, p->logit_row, p->logit_rows, p->model->norm, p->normed, 0);
-    kern_watch(p->k, p->normed, 0, p->logit_rows, d, d, "norm");
-    p->k->core->linear(p->k, p->model->output, p->normed, p->logit_rows, p->logits);
+    const gpt_model *m = p->model;
+    const int d = m->config.width, vocabulary = m->config.vocabulary;
+    if (!skinny(p, m->output, p->x, p->logit_row, p->logit_rows, m->norm, 0, p->logits)) {
+        norm(p, p->logit_row, p->logit_rows, m->norm, p->normed, 0);
+        kern_watch(p->k, p->normed, 0, p->logit_rows, d, d, "norm");
+        p->k->core->linear(p->k, m->output, p->normed, p->logit_rows, p->logits);
+    }
     kern_watch(p->k, p->logits, 1, p->logit_rows, vocabulary, vocabulary, "output");
 }
 
@@ -302,11 +324,13 @@ size_t gpt_pass_lay_out(gpt_pass *p, char *base)
 mar_status gpt_pass_plan(const gpt_pass *p, int rows, int logit_rows, mar_err *err)
 {
     kern_queue *k = p->k;
+    const int planned = k->core->skinny ? KERN_SKINNY_ROWS : 0; /* rows that need no plan */
     mar_status status = k->core->attention_cache_plan(k, p->slots, head_dim(p), err);
-    for (int i = 0; status == MAR_OK && i < p->model->config.depth; i++) {
+    for (int i = 0; status == MAR_OK && rows > planned && i < p->model->config.depth; i++) {
         const gpt_layer *l = &p->model->layers[i];
         const kern_linear *layers[] = {l->qkv, l->wo, l->w13, l->w2};
         for (int j = 0; status == MAR_OK && j < 4; j++) status = k->core->linear_plan(k, layers[j], rows, err);
     }
-    return status == MAR_OK && p->model->output ? k->core->linear_plan(k, p->model->output, logit_rows, err) : status;
+    if (status != MAR_OK || !p->model->output || logit_rows <= planned) return status;
+    return k->core->linear_plan(k, p->model->output, logit_rows, err);
 }

@@ -191,13 +191,15 @@ template <typename T, typename C>
 __global__ static void __launch_bounds__(32 * WARPS) store_rows(cache_call a, T *q, char *cache)
 {
     const int of_row = a.heads + 2 * a.kv_heads, n = (int)(blockIdx.x * WARPS + threadIdx.x / 32), row = n / of_row;
+    fast::start_next();
+    fast::wait_for_previous();
     if (row < a.rows) store_part<T, C>(a, row, n - row * of_row, q, cache);
 }
 
 template <typename T, typename C> static void store(cuda_queue *c, const cache_call &a, act *q, void *cache)
 {
     const size_t heads = (size_t)a.rows * (size_t)(a.heads + 2 * a.kv_heads);
-    cuda_launch(c, store_rows<T, C>, cuda_blocks(heads, WARPS), 32 * WARPS, 0, a, (T *)q, (char *)cache);
+    cuda_launch_early(c, store_rows<T, C>, cuda_blocks(heads, WARPS), 32 * WARPS, 0, a, (T *)q, (char *)cache);
 }
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
@@ -345,6 +347,8 @@ template <typename T, typename C, int N, int Q>
 __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, T *q, char *cache, T *y)
 {
     float *sums = (float *)cuda_shared();
+    fast::start_next();
+    fast::wait_for_previous();
     const cache_tile t = tile_of(a, Q, (int)blockIdx.x / a.kv_heads);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % a.lanes;
     const int group = (int)threadIdx.x / a.lanes, groups = (int)blockDim.x / a.lanes;
@@ -399,8 +403,8 @@ static void launch(cuda_queue *c, const cache_call &a, const void *q, void *cach
 {
     const int size = tile_size(a);
     void (*kernel)(cache_call, T *, char *, T *) = size == 1 ? attend_cache<T, C, N, 1> : attend_cache<T, C, N, TILE>;
-    cuda_launch(c, kernel, most_tiles(a.rows * a.group, a.spans, size) * (unsigned)a.kv_heads, 32 * (unsigned)a.warps,
-                cache_shared(a.warps, size, a.dim), a, (T *)q, (char *)cache, (T *)y);
+    cuda_launch_early(c, kernel, most_tiles(a.rows * a.group, a.spans, size) * (unsigned)a.kv_heads,
+                      32 * (unsigned)a.warps, cache_shared(a.warps, size, a.dim), a, (T *)q, (char *)cache, (T *)y);
 }
 
 /* Returns 1 if rows of `bytes` bytes from p on can be read in vectors of `numbers` numbers of `size` bytes. */

@@ -1,9 +1,9 @@
 /* Row operations of a transformer with RMSNorm and SwiGLU, and its embeddings. All are bound by memory: the floor
  * is the bytes read and written. So lanes move 16 bytes at a time where alignment allows. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/discrete.h"
 
-enum { THREADS = 256, NORM_THREADS = 128 };
+enum { THREADS = 256, NORM_THREADS = 128, NORM_VECTORS = 10 /* of 4 numbers a thread: up to 5120 */ };
 
 static int aligned(const void *p)
 {
@@ -12,27 +12,25 @@ static int aligned(const void *p)
 
 /* --- RMS norm ------------------------------------------------------------------------------------------------- */
 
-/* WARPS warps hold a row in registers, VECTORS times four numbers a lane; that must cover dim. */
-template <typename Y, int VECTORS, int WARPS>
-static __global__ void rms_norm_kernel(const float *x, const int *index, int rows, int dim,
-                                       const float *__restrict__ weight, float eps, Y *y)
+/* A block holds a row in registers: rows of a decoder's pass of more than KERN_SKINNY_ROWS, or of an image decoder. */
+template <typename Y>
+static __global__ void __launch_bounds__(NORM_THREADS)
+    rms_norm_kernel(const float *x, const int *index, int dim, const float *__restrict__ weight, float eps, Y *y)
 {
-    const int lanes = 32 * WARPS, lane = (int)threadIdx.x % lanes, n = dim / 4;
-    const int r = (int)blockIdx.x * (NORM_THREADS / lanes) + (int)threadIdx.x / lanes;
-    if (r >= rows) return;
+    const int r = (int)blockIdx.x, lane = (int)threadIdx.x, n = dim / 4;
     const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim;
-    cuda_floats<4> v[VECTORS];
+    cuda_floats<4> v[NORM_VECTORS];
     float square = 0;
-    for (int i = 0; i < VECTORS; i++) {
-        const int at = lane + i * lanes;
+    for (int i = 0; i < NORM_VECTORS; i++) {
+        const int at = lane + i * NORM_THREADS;
         v[i] = at < n ? cuda_load<4>(row + 4 * at) : cuda_floats<4>{};
         for (int j = 0; j < 4; j++) square += v[i].v[j] * v[i].v[j];
     }
-    square = cuda_block_sum<WARPS>(square, (float *)cuda_shared());
+    square = cuda_block_sum<NORM_THREADS / 32>(square, (float *)cuda_shared());
     const float scale = cuda_inverse_deviation(square / (float)dim, eps);
     Y *out = y + (size_t)r * (size_t)dim;
-    for (int i = 0; i < VECTORS; i++) {
-        const int at = lane + i * lanes;
+    for (int i = 0; i < NORM_VECTORS; i++) {
+        const int at = lane + i * NORM_THREADS;
         if (at >= n) continue;
         const cuda_floats<4> w = cuda_load<4>(weight + 4 * at);
         for (int j = 0; j < 4; j++) v[i].v[j] = v[i].v[j] * scale * w.v[j];
@@ -58,20 +56,12 @@ template <typename Y>
 static void rms_norm(cuda_queue *c, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                      Y *y)
 {
-    void (*kernel)(const float *, const int *, int, int, const float *, float, Y *) = rms_norm_plain<Y>;
-    int warps = 1;
-    if (dim % 4 == 0 && dim <= 5120 && aligned(x) && aligned(weight) && aligned(y)) {
-        if (dim <= 256)
-            kernel = rms_norm_kernel<Y, 2, 1>;
-        else if (dim <= 768)
-            kernel = rms_norm_kernel<Y, 6, 1>;
-        else if (dim <= 1280)
-            kernel = rms_norm_kernel<Y, 10, 1>;
-        else
-            kernel = rms_norm_kernel<Y, 10, 4>, warps = 4;
-    }
-    cuda_launch(c, kernel, cuda_blocks((size_t)rows, NORM_THREADS / 32 / (size_t)warps), NORM_THREADS,
-                warps * sizeof(float), x, index, rows, dim, weight, eps, y);
+    if (dim % 4 == 0 && dim <= 4 * NORM_THREADS * NORM_VECTORS && aligned(x) && aligned(weight) && aligned(y))
+        cuda_launch(c, rms_norm_kernel<Y>, (unsigned)rows, NORM_THREADS, NORM_THREADS / 32 * sizeof(float), x, index,
+                    dim, weight, eps, y);
+    else
+        cuda_launch(c, rms_norm_plain<Y>, cuda_blocks((size_t)rows, NORM_THREADS / 32), NORM_THREADS, 0, x, index, rows,
+                    dim, weight, eps, y);
 }
 
 void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
@@ -170,6 +160,7 @@ static __global__ void embed_kernel(const float *table, int size, int n, const i
 {
     const int i = (int)(blockIdx.y * THREADS + threadIdx.x);
     const size_t r = blockIdx.x, row = (size_t)kern_embedded_row(token, place[r], size), dim = (size_t)n * N;
+    fast::start_next();
     if (i < n) cuda_store(y + r * dim + (size_t)i * N, cuda_load<N>(table + row * dim + (size_t)i * N));
 }
 

@@ -372,6 +372,7 @@ static kern_core_ops make_core_table(void)
     t.attention_cache_plan = cuda_attention_cache_plan;
     t.look_up = cuda_look_up;
     t.embed = cuda_embed;
+    t.skinny = cuda_skinny;
     return t;
 }
 

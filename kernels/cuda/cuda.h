@@ -123,18 +123,38 @@ int cuda_in_recording(const cuda_queue *c);
 /* Returns 1 if no recording's body is running. Otherwise fails with "internal error: <what> inside a recording". */
 int cuda_outside_recording(cuda_queue *c, const char *what);
 
-/* Launches kernel<<<grid, block, shared>>>(args...) on the queue's stream if the queue is live; an error goes to
- * kern_fail. */
 template <typename... P, typename... A>
-static inline void cuda_launch(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
+static inline void cuda_launch_as(cuda_queue *c, int early, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                                  A... args)
 {
     if (!cuda_live(c) || grid.x * (size_t)grid.y * grid.z == 0) return;
+    cudaLaunchAttribute attribute;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared;
     config.stream = c->stream;
+    config.attrs = &attribute;
+    config.numAttrs = early && c->device->major >= 9;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
     cuda_ok(c, cudaLaunchKernelEx(&config, kernel, P(args)...), "launching a kernel");
+}
+
+/* Launches kernel<<<grid, block, shared>>>(args...) on the queue's stream if the queue is live; an error goes to
+ * kern_fail. */
+template <typename... P, typename... A>
+static inline void cuda_launch(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
+{
+    cuda_launch_as(c, 0, kernel, grid, block, shared, args...);
+}
+
+/* The same for a kernel that begins while the one before it runs, and waits for its end (fast::wait_for_previous). */
+template <typename... P, typename... A>
+static inline void cuda_launch_early(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                                     A... args)
+{
+    cuda_launch_as(c, 1, kernel, grid, block, shared, args...);
 }
 
 static inline unsigned cuda_blocks(size_t n, size_t per_block)
@@ -201,6 +221,9 @@ void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, v
 /* y = SiLU(x), rows of n f32 sums of a product, so that they are rounded once. y is bf16 if bf16_y, else float. */
 void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int bf16_y, void *y);
 void cuda_matmuls_free(cuda_device *d);
+
+/* skinny.cu */
+int cuda_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job);
 
 /* rows.cu */
 void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,

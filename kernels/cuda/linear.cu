@@ -2,7 +2,7 @@
  *
  * The first algorithm of cuBLASLt's heuristic computes a product. Others are timed only on a device that is told to
  * (kern_cuda_tuning). It adds the fastest to a file, which other devices read when they are opened. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/linear.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -432,16 +432,6 @@ static void matmul(cuda_queue *c, const matmul_spec *spec, const void *x, const 
 }
 
 /* --- linear layers ---------------------------------------------------------------------------------------- */
-
-/* Immutable after creation. */
-struct kern_linear {
-    int out, in, flags, y_stride;
-    kern_activation activation;
-    int f32, y_f32; /* types of x and weight, and of y and bias: float, else bf16 */
-    void *weight;   /* [out][in] */
-    void *bias;     /* [out] or NULL */
-    int fused;      /* 1: the product applies the activation */
-};
 
 void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec)
 {

@@ -80,6 +80,20 @@ template <int N> static __device__ inline void copy_wait() {}
 /* Prefetches the 128 bytes around an address into the L2 cache. */
 static __device__ inline void prefetch_l2(const void *) {}
 
+/* Loads 16 bytes that are read once: they take no place in the L1 cache. It stays before wait_for_previous, where
+ * ptxas moves a load of constant memory (ld.global.nc) behind it. */
+static __device__ inline uint4 load_weights(const void *p)
+{
+    return *(const uint4 *)p;
+}
+
+/* Programmatic dependent launch, which begins with compute capability 9. start_next permits the next kernel of the
+ * stream to begin once all blocks have come here; it does so at their end otherwise. A kernel launched by
+ * cuda_launch_early begins so. Each of its threads calls wait_for_previous before it touches what another kernel writes
+ * or reads: all kernels before are finished then, and their writes visible. */
+static __device__ inline void start_next() {}
+static __device__ inline void wait_for_previous() {}
+
 /* Loads a number another block may be writing. Orders nothing: a fence must follow before that block's other writes are
  * read. */
 static __device__ inline unsigned load_relaxed(const unsigned *p)
@@ -155,6 +169,10 @@ template <int N> static inline void copy_wait()
 {
     cudahost_copy_wait(N);
 }
+static inline void wait_for_previous()
+{
+    cudahost_wait_for_previous();
+}
 } // namespace fast
 #else
 namespace ptx
@@ -209,6 +227,29 @@ static __device__ inline void prefetch_l2(const void *global)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(global)));
 }
+
+static __device__ inline uint4 load_weights(const void *p)
+{
+    uint4 x;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(__cvta_generic_to_global(p)));
+    return x;
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+using plain::start_next;
+using plain::wait_for_previous;
+#else
+static __device__ inline void start_next()
+{
+    asm volatile("griddepcontrol.launch_dependents;");
+}
+static __device__ inline void wait_for_previous()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+#endif
 
 static __device__ inline void grid_arrive(unsigned *count)
 {

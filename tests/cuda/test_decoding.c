@@ -113,18 +113,18 @@ static void decode_batch(decoder *d, uint64_t first, int *tokens)
     for (int i = 0; i < IMAGES; i++) memcpy(tokens + i * TOKENS, spec_sampler_tokens(d->s, i), TOKENS * sizeof *tokens);
 }
 
-/* Decodes all tokens of two batches. */
+/* Decodes all tokens of two batches; with little time of one, in which most passes are replayed, too. */
 static void decode(decoder *d, int *tokens)
 {
     decode_batch(d, 5, tokens);
-    decode_batch(d, 105, tokens + IMAGES * TOKENS);
+    if (!cuda_test_brief()) decode_batch(d, 105, tokens + IMAGES * TOKENS);
 }
 
 static void compare_ways(mar_dtype dtype, int drafts)
 {
     enum { N = 2 * IMAGES * TOKENS, MOST = N * (GAMMA + 1) };
     float *expected = malloc(sizeof *expected * MOST * VOCABULARY), *found = malloc(sizeof *found * MOST * VOCABULARY);
-    int tokens[N], again[N];
+    int tokens[N] = {0}, again[N] = {0};
     size_t count = 0;
     assert_true(expected && found);
     for (way how = RECORDED; how < WAYS; how++) {
@@ -160,9 +160,9 @@ static void rounds_of_drafts_are_the_same_bits(void **state)
     compare_ways(MAR_DTYPE_F32, 1);
 }
 
-/* Counts the kernels and products of a step. A layer has 8: norm, qkv, attention with rotation, wo, norm, w13, SwiGLU
- * and w2. Besides the layers there are the embedding, last norm, output layer, probabilities and draw. All are in one
- * graph, without a wait. */
+/* Counts the kernels of a step. A layer has 5: norm and qkv, attention with rotation, wo, norm, w13 and SwiGLU, and w2.
+ * Besides the layers there are the embedding, the last norm with the output layer, probabilities and draw. All are in
+ * one graph, without a wait. */
 static void a_step_is_one_graph(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void a_step_is_one_graph(void **state)
     assert_int_equal(spec_sampler_tokens(d.s, 0)[FIRST + STEPS - 1], SPEC_UNREAD);
     assert_int_equal(cudahost_waits(), waits);
     d.f.k->core->finish(d.f.k);
-    assert_int_equal(cudahost_launches() - launches, STEPS * (8 * depth + 5));
+    assert_int_equal(cudahost_launches() - launches, STEPS * (5 * depth + 4));
     const long read = cudahost_waits();
     while (spec_sampler_running(d.s) > 0) run_round(&d);
     assert_int_equal(cudahost_waits() - read, (TOKENS + READ - 1) / READ);

@@ -54,11 +54,11 @@ static mar_stats make(const library *l, const mar_params *params, int batches, f
 
 static const struct {
     const char *name, *params;
-    int batches;
+    int batches; /* 0: none with little time */
 } cases[] = {
     {"plain", "num_iter 0, num_sampling_steps 4, cfg 3", 3},
-    {"no guidance", "num_iter 0, num_sampling_steps 3, cfg 1", 1},
-    {"dpmpp", "num_iter 0, num_sampling_steps 3, cfg 2, cfg_schedule constant, sampler dpmpp", 1},
+    {"no guidance", "num_iter 0, num_sampling_steps 3, cfg 1", 0},
+    {"dpmpp", "num_iter 0, num_sampling_steps 3, cfg 2, cfg_schedule constant, sampler dpmpp", 0},
     {"head_spec", "num_iter 0, num_sampling_steps 6, cfg 3, head_spec 3", 1},
     {"path", "num_iter 0, num_sampling_steps 3, cfg 3, spec path, gamma 3", 1},
 };
@@ -70,7 +70,8 @@ static void f32_is_the_cpu(void **state)
     library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32), cuda = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
     for (int i = 0; i < CASES; i++) {
         const mar_params p = params_with(cases[i].params);
-        const int batches = cuda_test_brief() ? 1 : cases[i].batches;
+        const int batches = cases[i].batches && !cuda_test_brief() ? cases[i].batches : 1;
+        if (cases[i].batches == 0 && cuda_test_brief()) continue;
         float expected[BATCHES * BATCH * TOKENS], tokens[BATCHES * BATCH * TOKENS];
         const mar_stats theirs = make(&cpu, &p, batches, expected), stats = make(&cuda, &p, batches, tokens);
         const double error = relative_error(tokens, expected, (size_t)batches * BATCH * TOKENS);

@@ -133,6 +133,7 @@ void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], CUD
 void cudahost_copy16(void *shared, const void *global, CUDAHOST_HERE);
 void cudahost_copy_commit();
 void cudahost_copy_wait(unsigned open);
+void cudahost_wait_for_previous(); /* griddepcontrol.wait: each thread of a launch that began early must call it */
 void cudahost_yield(const char *file, int line);
 unsigned cudahost_active();
 void cudahost_sync_cluster(const char *file, int line);

@@ -450,10 +450,12 @@ static cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel,
 {
     const cudaDeviceProp p = runtime_properties();
     const dim3 g = c->gridDim, b = c->blockDim;
-    bool cooperative = false, policy = false;
+    bool cooperative = false, policy = false, early = false;
     for (unsigned i = 0; i < c->numAttrs; i++) {
         if (c->attrs[i].id == cudaLaunchAttributeCooperative) cooperative |= c->attrs[i].val.cooperative != 0;
         if (c->attrs[i].id == cudaLaunchAttributeAccessPolicyWindow) policy = true;
+        if (c->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
+            early |= c->attrs[i].val.programmaticStreamSerializationAllowed != 0;
     }
     const bool captured = runtime_is_capturing(c->stream);
     if (policy && runtime_refuses(CUDAHOST_L2_POLICY)) return cudaErrorInvalidValue;
@@ -461,12 +463,13 @@ static cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel,
     if (cooperative && captured && runtime_refuses(CUDAHOST_COOPERATIVE_CAPTURED))
         return cudaErrorStreamCaptureUnsupported;
     if (!kernel) return cudaErrorInvalidValue;
+    if (early && p.major < 9) return cudaErrorNotSupported;
     if (!g.x || !g.y || !g.z || g.x > INT_MAX || g.y > 65535 || g.z > 65535) return cudaErrorInvalidConfiguration;
     if (!b.x || !b.y || !b.z || b.x > 1024 || b.y > 1024 || b.z > 64 || (size_t)b.x * b.y * b.z > 1024)
         return cudaErrorInvalidConfiguration;
     const size_t blocks = (size_t)g.x * g.y * g.z;
     if (c->dynamicSmemBytes > attributes_of(kernel).shared) return cudaErrorInvalidValue;
-    *l = {kernel, nullptr, g, b, cluster_of(c), c->dynamicSmemBytes, cooperative};
+    *l = {kernel, nullptr, g, b, cluster_of(c), c->dynamicSmemBytes, cooperative, early};
     const dim3 k = l->cluster;
     const size_t in_cluster = (size_t)k.x * k.y * k.z;
     if (!in_cluster || (in_cluster > 1 && p.major < 9)) return cudaErrorInvalidClusterSize;
@@ -496,6 +499,7 @@ cudaError_t cudahost_launch(const cudaLaunchConfig_t *config, const void *kernel
     return runtime_done(runtime_enqueue(config->stream, [l, owned] {
         device_launch launch = l;
         launch.call = owned.get();
+        launch.early = l.early && runtime_kernel_last(); /* after a copy or a wait it is a launch as any */
         runtime_launched();
         fibre_run(&launch);
     }));
@@ -557,6 +561,11 @@ void cudahost_copy_wait(unsigned open)
         memcpy(c.to, c.from, 16);
     }
     me->copies.erase(me->copies.begin(), me->copies.begin() + (long)n);
+}
+
+void cudahost_wait_for_previous()
+{
+    static_cast<device_thread *>(cudahost_now)->waited = true;
 }
 
 /* --- atomics ----------------------------------------------------------------------------------------------------- */

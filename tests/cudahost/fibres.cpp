@@ -475,6 +475,7 @@ static void thread_ends(device_thread *t)
     yields = 0;
     if (!t->copies.empty())
         fibre_fail(t, "ends, and has not waited for its cp.async at %s:%d", t->copies[0].file, t->copies[0].line);
+    if (!t->waited) fibre_fail(t, "ends, and has not waited for the launch before it");
     t->exited = true;
     alive--;
     b->barrier.exited++;
@@ -544,6 +545,7 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
         t->wait = CUDAHOST_RUNS;
         t->exited = false;
         t->groups = 0;
+        t->waited = !l->early;
     }
     if (cudahost_race) cudahost_race->block_begins(b);
     resident.push_back(b);

@@ -39,6 +39,7 @@ struct alignas(64) device_thread : cudahost_thread {
     uint64_t got[32]; /* values of the lanes of a partial mask */
     std::vector<device_copy> copies;
     unsigned groups; /* closed groups of copies */
+    bool waited;     /* for the launch before */
 };
 
 /* Threads that wait for each other. */
@@ -78,6 +79,7 @@ struct device_launch {
     dim3 grid, block, cluster;
     size_t shared_bytes;
     bool together; /* all blocks run at once: cooperative, or in clusters */
+    bool early;    /* by programmatic dependent launch: the launches before may still run */
 };
 
 /* Runs a launch to its end. */

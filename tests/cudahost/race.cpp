@@ -4,7 +4,8 @@
  *   - two unordered accesses of different threads to one byte, at least one of them a write;
  *   - reads of uninitialized shared memory;
  *   - accesses to shared memory between a cp.async to it and the wait for that copy;
- *   - accesses of a kernel to memory outside the device's.
+ *   - accesses of a kernel to memory outside the device's;
+ *   - accesses of a kernel that began early to what the launches before it may still access, before it waits for them.
  * __syncthreads orders a block's threads, __syncwarp those of a warp, and a cluster's barrier those of its blocks.
  * Shuffles and votes order no memory. Atomics and volatile accesses to one address order any two threads. Accesses
  * before the write to that address precede accesses after its read, as in a barrier of the grid. */
@@ -59,6 +60,7 @@ struct block_race {
 
 static uint32_t epoch = 1;
 static uint32_t launch_epoch = 1;             /* first epoch of the running launch */
+static uint32_t ended_epoch = 1;              /* launches before this epoch had ended when the running one began */
 static std::vector<block_race *> epoch_block; /* owner of each epoch, from launch_epoch on */
 static std::map<uintptr_t, known> released;   /* knowledge gained by a read of an address */
 static std::map<uintptr_t, cell *> global;    /* cells of each allocation */
@@ -114,7 +116,7 @@ static bool knows(const known &k, size_t block, const moment &m)
 /* Returns whether the access at m precedes the thread's current one. */
 static bool is_before(const moment &m, const device_thread *t)
 {
-    if (m.epoch < launch_epoch) return true;
+    if (m.epoch < launch_epoch) return t->waited || m.epoch < ended_epoch;
     const block_race *mine = race_of(t->block), *other = epoch_block[m.epoch - launch_epoch];
     if (other == mine && m.epoch >= mine->begin) {
         if (m.epoch < mine->epoch || m.thread == t->number) return true;
@@ -181,6 +183,11 @@ static void report(const device_thread *t, uint32_t code, uint32_t earlier, cons
 static void report_race(const device_thread *t, uint32_t code, bool writes, const access &a, bool wrote,
                         const char *memory, size_t offset)
 {
+    if (a.when.epoch < launch_epoch) {
+        report(t, code, a.code, "it %s byte %zu of %s, which a launch before %s, and has not waited for it",
+               writes ? "writes" : "reads", offset, memory, wrote ? "wrote" : "read");
+        return;
+    }
     const block_race *other = epoch_block[a.when.epoch - launch_epoch];
     const dim3 g = fibre_launch()->grid, b = fibre_launch()->block;
     const size_t n = other->number, i = a.when.thread;
@@ -273,7 +280,7 @@ static void touch_global(const device_thread *t, uintptr_t first, size_t bytes, 
         last_cells = cells, last_first = first;
     }
     const size_t i = (p - first) / 2;
-    touch_cells(last_cells, i, (p - first + n - 1) / 2 - i + 1, 2, launch_epoch, t, {this_moment(t, atomic), code},
+    touch_cells(last_cells, i, (p - first + n - 1) / 2 - i + 1, 2, ended_epoch, t, {this_moment(t, atomic), code},
                 writes, "an allocation");
 }
 
@@ -328,6 +335,7 @@ static void note(const void *address, size_t n, bool writes, bool atomic, bool i
 static void block_begins(cudahost_block *b)
 {
     const device_launch *l = fibre_launch();
+    if (!l->early) ended_epoch = launch_epoch;
     block_race *r = new block_race();
     r->number = b->index.x + l->grid.x * (b->index.y + (size_t)l->grid.y * b->index.z);
     b->race = r;

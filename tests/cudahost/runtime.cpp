@@ -81,11 +81,26 @@ static void allow_device_memory(bool allowed)
 #endif
 }
 
+static long hasty_frees, instantiated, graph_launches, launches, waits;
+static bool kernel_last; /* the last work was a kernel that the host has not waited for */
+bool runtime_kernel_last()
+{
+    LOCK();
+    return kernel_last;
+}
+
+static void perform_one(const std::function<void()> &work)
+{
+    const long before = launches;
+    work();
+    kernel_last = launches != before;
+}
+
 /* Runs work of the device. */
 static void perform(const std::function<void()> &work)
 {
     allow_device_memory(true);
-    work();
+    perform_one(work);
     allow_device_memory(false);
 }
 
@@ -93,7 +108,6 @@ static void finish_all();
 static bool any_pending(unsigned long since);
 static cudaError_t unsafe_now();
 
-static long hasty_frees, instantiated, graph_launches, launches, waits;
 long cudahost_launches()
 {
     LOCK();
@@ -408,6 +422,7 @@ static cudaError_t synchronize(cudaStream_t stream)
             if (other->blocking) finish(other);
     }
     finish(s);
+    kernel_last = false;
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
@@ -613,6 +628,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     LOCK();
     if (const cudaError_t e = check_event(event)) return runtime_done(e);
     if (event->stream) perform_until(event->stream, event->ticket);
+    kernel_last = false;
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
@@ -725,7 +741,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     if (runtime_refuses(CUDAHOST_GRAPH_LAUNCH)) return runtime_done(cudaErrorNotSupported);
     graph_launches++;
     return runtime_done(runtime_enqueue(stream, [nodes = exec->nodes] {
-        for (const auto &node : nodes) node();
+        for (const auto &node : nodes) perform_one(node);
     }));
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)

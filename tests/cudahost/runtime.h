@@ -32,6 +32,8 @@ void runtime_count(int change);
 
 /* Counts a kernel or a product when it runs. */
 void runtime_launched();
+/* Returns 1 if the last work was a kernel or product that the host has not waited for. */
+bool runtime_kernel_last();
 /* Runs the work, or keeps it for later or for a graph. */
 cudaError_t runtime_enqueue(cudaStream_t stream, std::function<void()> work);
 /* Returns whether [p, p + bytes) lies in one allocation of the device. */

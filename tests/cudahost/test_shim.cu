@@ -545,6 +545,50 @@ static void test_copies_are_late(void **)
     for (int bad : {4, 6}) assert_found(make_copy_late, bad, "race: it ");
 }
 
+/* Adds 1 to x. `which` is a mistake of a launch that begins before the last one has ended. */
+__global__ static void begin_early(int which, const float *constant, float *x, float *unused)
+{
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    float y = constant[i], zero = 0;
+    fast::start_next();
+    if (which == 1) y += x[i];
+    if (which == 2) unused[i] = 0;
+    if (which != 3 || i % 2) fast::wait_for_previous();
+    if (which == 0) zero = unused[i];
+    if (which != 1) y += x[i];
+    x[i] = y + zero;
+}
+static cudaError_t launch_early(int which, const float *constant, float *x, float *unused)
+{
+    cudaLaunchAttribute early = {cudaLaunchAttributeProgrammaticStreamSerialization, {}};
+    early.val.programmaticStreamSerializationAllowed = 1;
+    const cudaLaunchConfig_t config = {dim3(2), dim3(64), 0, NULL, &early, 1};
+    return cudaLaunchKernelEx(&config, begin_early, which, constant, x, unused);
+}
+static void make_early(int which)
+{
+    enum { N = 128 };
+    float zero[N] = {}, one[N], got[N];
+    for (float &f : one) f = 1;
+    float *constant = device_copy(one, N), *x = device_copy(zero, N), *y = device_copy(zero, N);
+    assert_cuda(launch(begin_early, 2, 64, 0, 0, constant, x, y));
+    for (int i = 0; i < 2; i++) assert_cuda(launch_early(which, constant, x, y));
+    host_copy(got, x, N);
+    for (float f : got)
+        if (f != 3) fputs("wrong\n", stderr), abort();
+}
+static void test_early_launches(void **)
+{
+    assert_fine(make_early, 0);
+    assert_found(make_early, 3, "has not waited for the launch before it");
+    setenv("MAR_CUDAHOST_CAPABILITY", "8.0", 1);
+    assert_string_equal(cudaGetErrorName(launch_early(0, NULL, NULL, NULL)), "cudaErrorNotSupported");
+    unsetenv("MAR_CUDAHOST_CAPABILITY");
+    if (!cudahost_race) return;
+    assert_found(make_early, 1, "which a launch before wrote, and has not waited for it");
+    assert_found(make_early, 2, "which a launch before read, and has not waited for it");
+}
+
 __global__ static void race(int which, float *y, unsigned *count, const float *host)
 {
     float *s = (float *)cuda_shared();
@@ -629,8 +673,9 @@ int main()
         cmocka_unit_test(test_grid_barrier), cmocka_unit_test(test_cluster), cmocka_unit_test(test_products_of_warps),
     };
     const struct CMUnitTest once[] = {
-        cmocka_unit_test(test_bf16),          cmocka_unit_test(test_matmul), cmocka_unit_test(test_waits_in_vain),
-        cmocka_unit_test(test_out_of_bounds), cmocka_unit_test(test_races),  cmocka_unit_test(test_copies_are_late),
+        cmocka_unit_test(test_bf16),           cmocka_unit_test(test_matmul), cmocka_unit_test(test_waits_in_vain),
+        cmocka_unit_test(test_out_of_bounds),  cmocka_unit_test(test_races),  cmocka_unit_test(test_copies_are_late),
+        cmocka_unit_test(test_early_launches),
     };
     int failed = 0;
     sigaction(SIGSEGV, NULL, &of_faults);

@@ -291,11 +291,56 @@ static void test_flag(void **state)
     }
 }
 
+/* to[i] = 3 from[another] + constant[i]. A launch of it begins while the one before it runs. */
+static __global__ void pass_on(const uint4 *constant, const unsigned *from, unsigned *to)
+{
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    ptx::start_next();
+    const uint4 added = ptx::load_weights(constant + i);
+    ptx::wait_for_previous();
+    to[i] = from[(i + 4097) % (gridDim.x * blockDim.x)] * 3 + added.x + added.w;
+}
+
+static void test_early_launches(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 300, THREADS = 128, N = BLOCKS * THREADS, LAUNCHES = 200 };
+    static uint4 constant[N];
+    static unsigned want[2][N], got[N];
+    int device, major;
+    check(cudaGetDevice(&device));
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    for (unsigned i = 0; i < N; i++) constant[i] = make_uint4(i * 7, 1, 2, i);
+    uint4 *constants;
+    unsigned *x;
+    check(cudaMalloc((void **)&constants, sizeof constant));
+    check(cudaMalloc((void **)&x, sizeof want));
+    check(cudaMemcpy(constants, constant, sizeof constant, cudaMemcpyHostToDevice));
+    check(cudaMemset(x, 0, sizeof want));
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(BLOCKS), config.blockDim = dim3(THREADS);
+    config.attrs = &attribute, config.numAttrs = major >= 9;
+    for (int l = 0; l < LAUNCHES; l++) {
+        const unsigned *from = want[l % 2];
+        check(cudaLaunchKernelEx(&config, pass_on, (const uint4 *)constants, (const unsigned *)(x + l % 2 * N),
+                                 x + (l + 1) % 2 * N));
+        for (unsigned i = 0; i < N; i++)
+            want[(l + 1) % 2][i] = from[(i + 4097) % N] * 3 + constant[i].x + constant[i].w;
+    }
+    check(cudaMemcpy(got, x + LAUNCHES % 2 * N, sizeof got, cudaMemcpyDeviceToHost));
+    check(cudaFree(constants));
+    check(cudaFree(x));
+    assert_memory_equal(got, want[LAUNCHES % 2], sizeof got);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_mma),     cmocka_unit_test(test_load_matrices),
                                        cmocka_unit_test(test_exp2),    cmocka_unit_test(test_copy),
                                        cmocka_unit_test(test_barrier), cmocka_unit_test(test_cluster),
-                                       cmocka_unit_test(test_flag)};
+                                       cmocka_unit_test(test_flag),    cmocka_unit_test(test_early_launches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,6 +59,7 @@ enum {
     OPS_ALONE_ON_CPU = 2, /* the same on a CPU only */
     OPS_HOST = 4,         /* waits, or cannot be recorded for another reason */
     OPS_INT8 = 8,         /* runs only on a CPU with int8 */
+    OPS_CUDA = 16,        /* runs only with CUDA */
     OPS_LARGE = 32,       /* takes too long on the host's emulated GPU */
     OPS_LONG = 64,        /* takes too long there in the change lane */
     OPS_INT4 = 256,       /* runs only on a CPU with int4 */

@@ -3,8 +3,10 @@
 #include "kernels/int8.h"
 #include "tests/ops/ops.h"
 
-enum { ROWS, IN, OUT, ACTIVATION, FLAGS, GAP, NO_BIAS, OFFSET }; /* numbers of a case */
+/* Numbers of a case; the last three of a skinny product. */
+enum { ROWS, IN, OUT, ACTIVATION, FLAGS, GAP, NO_BIAS, OFFSET, GATED, NORM, INDEXED };
 
+#define EPS 0.5f /* large, so that a norm without it shows */
 #define F32 KERN_OUT_F32
 #define ADD KERN_OUT_F32 | KERN_OUT_ADD
 #define ALL KERN_IN_F32 | KERN_OUT_F32
@@ -56,8 +58,9 @@ typedef struct {
     float *scale;
     uint8_t *codes; /* replaces the weight unless NULL, with `scales`: int4 */
     uint16_t *scales;
-    int in, next; /* inputs; next row to be read */
-    int reads;    /* pieces to read before one fails; 0: none fails */
+    int in, next;     /* inputs; next row to be read */
+    int reads;        /* pieces to read before one fails; 0: none fails */
+    const int *index; /* of a skinny product */
 } layer;
 
 /* Checks that rows are read in order. */
@@ -322,6 +325,58 @@ static const int int4_layers[INT4_CASES][8];
 /* A device without int4 for this width computes as without KERN_LOW. */
 static const int int4_odd[][8] = {{13, 48, 48, KERN_LINEAR, F32 | KERN_LOW, 0, 0, 0}};
 
+/* --- skinny products ---------------------------------------------------------------------------------------------- */
+
+/* Tiles in part, 8 and 16 warps, more units than the warps take at once, and the widths of LlamaGen-L. */
+static const int skinny[][11] = {
+    {2, 1024, 96, KERN_LINEAR, 0, 0, 1, 0, 0, 1, 0},     {1, 40, 24, KERN_LINEAR, ADD, 0, 1, 0, 0, 0, 0},
+    {3, 1096, 88, KERN_LINEAR, 0, 0, 0, 0, 1, 1, 0},     {8, 2816, 72, KERN_LINEAR, ADD, 0, 0, 0, 0, 0, 0},
+    {9, 96, 130, KERN_LINEAR, 0, 0, 1, 0, 1, 1, 0},      {16, 1024, 50, KERN_LINEAR, F32, 14, 1, 0, 0, 1, 1},
+    {16, 1096, 200, KERN_LINEAR, ADD, 0, 0, 0, 0, 0, 0}, {4, 8, 3, KERN_LINEAR, 0, 0, 0, 0, 0, 1, 1},
+};
+
+static void build_skinny(ops_call *c)
+{
+    enum { X_ROWS = 20 };
+    const int rows = c->rows = c->n[ROWS], in = c->n[IN], out = c->n[OUT], gated = c->n[GATED];
+    const int columns = gated ? out / 2 : out, stride = columns + c->n[GAP], x_rows = c->n[INDEXED] ? X_ROWS : rows;
+    layer *l = c->data = ops_host(c, sizeof *l);
+    l->weight = ops_weights(c, (size_t)(out * in), 1 / sqrt(in));
+    l->bias = ops_weights(c, (size_t)out, 1);
+    l->index = c->n[INDEXED] ? ops_below(c, (size_t)rows, x_rows) : NULL;
+    const double *x = ops_input(c, c->n[NORM] ? OPS_FLOAT : OPS_ACT, (size_t)(x_rows * in), 0, 3);
+    const double *norm = ops_input(c, OPS_FLOAT, (size_t)in, 0, 1);
+    const int f32 = c->n[FLAGS] & KERN_OUT_F32;
+    double *y = ops_output(c, f32 ? OPS_FLOAT : OPS_ACT, (size_t)(rows * stride), 0, 1e-5, f32 ? 3e-3 : 5e-3);
+    double *w = ops_host(c, (size_t)(in * out) * sizeof *w), *operand = ops_host(c, (size_t)in * sizeof *operand);
+    for (int i = 0; i < in * out; i++) w[i] = ops_element_of(c, OPS_ACT, (double)l->weight[i]);
+    for (int r = 0; r < rows; r++) {
+        const double *row = x + (l->index ? l->index[r] : r) * in;
+        const double scale = c->n[NORM] ? 1 / sqrt(ops_dot(row, row, in) / in + EPS) : 1;
+        for (int i = 0; i < in; i++) operand[i] = row[i] * scale * (c->n[NORM] ? norm[i] : 1);
+        for (int o = 0; o < columns; o++) {
+            const double bias[2] = {c->n[NO_BIAS] ? 0 : (double)l->bias[o],
+                                    c->n[NO_BIAS] || !gated ? 0 : (double)l->bias[columns + o]};
+            double *to = &y[r * stride + o], sum = ops_dot(operand, w + o * in, in) + bias[0];
+            if (gated) sum = activate(sum, KERN_SILU) * (ops_dot(operand, w + (columns + o) * in, in) + bias[1]);
+            *to = sum + (c->n[FLAGS] & KERN_OUT_ADD ? ops_last(c)->x[r * stride + o] : 0);
+        }
+    }
+}
+
+static void run_skinny(kern_queue *k, const ops_call *c, void *const *a)
+{
+    const layer *l = c->data;
+    const kern_skinny_job job = {.rows = c->rows,
+                                 .x = a[0],
+                                 .index = l->index,
+                                 .norm = c->n[NORM] ? a[1] : NULL,
+                                 .eps = EPS,
+                                 .gated = c->n[GATED],
+                                 .y = a[2]};
+    assert_int_equal(k->core->skinny(k, c->object, &job), 1);
+}
+
 static const ops_entry table[] = {
     {"linear", "rows in out activation flags gap no_bias offset", OPS_CASES(layers), OPS_ALONE_ON_CPU, build_layer,
      run_layer, prepare_layer, release_layer, NULL},
@@ -333,6 +388,8 @@ static const ops_entry table[] = {
      release_layer, NULL},
     {"linear, no int4", "rows in out activation flags", OPS_CASES(int4_odd), OPS_ALONE | OPS_INT4, build_layer,
      run_layer, prepare_layer, release_layer, NULL},
+    {"skinny", "rows in out activation flags gap no_bias offset gated norm indexed", OPS_CASES(skinny), OPS_CUDA,
+     build_skinny, run_skinny, prepare_layer, release_layer, NULL},
     {"linear, int8", "(none)", OPS_CASES(int8_layers), OPS_ALONE | OPS_INT8, build_int8, run_layer, prepare_layer,
      release_layer, NULL},
 };

@@ -1,6 +1,6 @@
-/* Launches on the CPU. A block's threads are fibres; one runs until it waits for others. Ready fibres are in a queue.
- * If the queue is empty and some threads have not ended, they are deadlocked. One thread of the program launches at a
- * time, and stays with the launch to its end. runtime_mutex protects all data here. */
+/* Launches on the CPU. A block's threads are fibres; one runs until it waits for others. Warps with threads that can run
+ * are in a queue. If there are none and some threads have not ended, they are deadlocked. One thread of the program
+ * launches at a time, and stays with the launch to its end. runtime_mutex protects all data here. */
 #include "fibres.h"
 
 #include <cxxabi.h>
@@ -129,13 +129,14 @@ static fibre_stack *new_stack()
     return s;
 }
 
-/* --- the queue of threads that can run --------------------------------------------------------------------------- */
+/* --- the queue of warps that can run ----------------------------------------------------------------------------- */
 
 static enum { FORWARD, REVERSE, SHUFFLED } order;
 static uint64_t random_state;
 const device_launch *fibre_running;
-static std::vector<device_thread *> queue; /* a ring */
+static std::vector<device_warp *> queue; /* a ring */
 static size_t queue_first, queue_size;
+static device_warp *turn;    /* its threads run while one of them can: their stacks stay in the cache */
 static size_t alive;         /* threads of the resident blocks that have not ended */
 static unsigned long yields; /* consecutive yields without other progress */
 
@@ -147,29 +148,50 @@ static uint32_t random_below(uint32_t n)
 
 static void make_ready(device_thread *t)
 {
+    device_warp *warp = &t->block->warps[t->number / 32];
     t->wait = CUDAHOST_RUNS;
+    warp->ready |= 1u << t->number % 32;
+    if (warp->queued || warp == turn) return;
     size_t at = queue_first + queue_size++;
     if (at >= queue.size()) at -= queue.size();
-    queue[at] = t;
+    queue[at] = warp;
+    warp->queued = true;
 }
 
 static void report_deadlock();
 
-static device_thread *take_ready()
+static device_warp *take_warp()
 {
-    if (queue_size == 0) {
-        if (alive > 0) report_deadlock();
-        return nullptr;
-    }
     if (order == SHUFFLED) {
         size_t at = queue_first + random_below((uint32_t)queue_size);
         if (at >= queue.size()) at -= queue.size();
         std::swap(queue[queue_first], queue[at]);
     }
-    device_thread *t = queue[queue_first];
+    device_warp *warp = queue[queue_first];
     if (++queue_first == queue.size()) queue_first = 0;
     queue_size--;
-    return t;
+    warp->queued = false;
+    return warp;
+}
+
+static device_thread *take_ready()
+{
+    if (!turn || !turn->ready) {
+        turn = nullptr;
+        if (queue_size == 0) {
+            if (alive > 0) report_deadlock();
+            return nullptr;
+        }
+        turn = take_warp();
+    }
+    /* The next ready lane from this one on, so that each has its turn */
+    const unsigned from = order == SHUFFLED ? random_below(32) : turn->last;
+    const uint32_t ready = turn->ready >> from | turn->ready << (32 - from) % 32;
+    const unsigned step = order == REVERSE ? 31 - (unsigned)__builtin_clz(ready) : (unsigned)__builtin_ctz(ready);
+    const unsigned lane = (from + step) % 32;
+    turn->ready &= ~(1u << lane);
+    turn->last = order == REVERSE ? lane : (lane + 1) % 32;
+    return &turn->lanes[lane];
 }
 
 static device_thread *now()
@@ -456,9 +478,12 @@ void cudahost_yield(const char *file, int line)
     /* All others have had many turns, and only yielded. */
     if (++yields > 1000000 + 1000 * alive) {
         me->wait = CUDAHOST_YIELDS, me->file = file, me->line = line;
-        while (queue_size) take_ready()->wait = CUDAHOST_YIELDS;
+        for (cudahost_block *b : resident)
+            for (device_thread &t : b->threads)
+                if (t.wait == CUDAHOST_RUNS) t.wait = CUDAHOST_YIELDS;
         report_deadlock();
     }
+    turn = nullptr; /* other warps are next */
     make_ready(me);
     me->file = file, me->line = line;
     run_others();
@@ -533,7 +558,9 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
     for (size_t w = 0; w < b->warps.size(); w++) {
         const size_t lanes = n - 32 * w < 32 ? n - 32 * w : 32;
         b->warps[w].exists = lanes == 32 ? ~0u : (1u << lanes) - 1;
-        b->warps[w].exited = b->warps[w].waits = 0;
+        b->warps[w].exited = b->warps[w].waits = b->warps[w].ready = b->warps[w].last = 0;
+        b->warps[w].queued = false;
+        b->warps[w].lanes = &b->threads[32 * w];
     }
     for (size_t i = 0; i < n; i++) {
         device_thread *t = &b->threads[i];
@@ -554,10 +581,12 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
 /* Runs the resident blocks to their ends. */
 static void run_resident()
 {
+    size_t warps = 0;
     alive = 0;
-    for (const cudahost_block *b : resident) alive += b->threads.size();
-    if (queue.size() < alive) queue.resize(alive);
+    for (const cudahost_block *b : resident) alive += b->threads.size(), warps += b->warps.size();
+    if (queue.size() < warps) queue.resize(warps);
     queue_first = queue_size = 0;
+    turn = nullptr;
     yields = 0;
     const size_t blocks = resident.size();
     for (size_t i = 0; i < blocks; i++) {

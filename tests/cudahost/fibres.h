@@ -53,7 +53,10 @@ struct fibre_barrier {
 };
 
 struct device_warp {
-    unsigned exists, exited, waits; /* bit masks of lanes */
+    unsigned exists, exited, waits, ready; /* bit masks of lanes */
+    unsigned last;                         /* lane at which the search for the next begins */
+    bool queued;
+    device_thread *lanes;
     uint64_t gives[32], gave[32];
 };
 

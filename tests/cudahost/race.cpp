@@ -65,7 +65,8 @@ static std::vector<block_race *> epoch_block; /* owner of each epoch, from launc
 static std::map<uintptr_t, known> released;   /* knowledge gained by a read of an address */
 static std::map<uintptr_t, cell *> global;    /* cells of each allocation */
 static std::vector<block_race *> block_pool;  /* the blocks of this launch */
-static std::vector<cell *> free_cells;        /* cells for shared memory, of the launch's size */
+static std::vector<cell *> free_cells;        /* cells for shared memory; later launches use them again */
+static size_t free_bytes;                     /* shared memory that each is for */
 static std::set<std::pair<uint32_t, uint32_t>> reported;
 static const size_t most_blocks = 4096; /* most blocks of a launch whose atomics make order */
 
@@ -341,7 +342,12 @@ static void block_begins(cudahost_block *b)
     b->race = r;
     r->begin = next_epoch(r);
     r->warps.resize(b->warps.size());
-    if (free_cells.empty()) free_cells.push_back(map_cells(l->shared_bytes));
+    if (l->shared_bytes > free_bytes) { /* all are free: blocks of one launch have one size */
+        for (cell *c : free_cells) munmap(c, free_bytes * sizeof(cell) + 1);
+        free_cells.clear();
+        free_bytes = l->shared_bytes;
+    }
+    if (free_cells.empty()) free_cells.push_back(map_cells(free_bytes));
     r->shared = free_cells.back();
     free_cells.pop_back();
     block_pool.push_back(r);
@@ -399,8 +405,6 @@ static void launch_ends()
     const bool failed = !reported.empty();
     for (block_race *r : block_pool) delete r;
     block_pool.clear();
-    for (cell *c : free_cells) munmap(c, fibre_launch()->shared_bytes * sizeof(cell) + 1);
-    free_cells.clear();
     epoch_block.clear();
     released.clear();
     launch_epoch = epoch;

@@ -3,7 +3,7 @@
  *
  * There are two kernels. One uses tensor cores. It takes bf16, heads of a multiple of 16 up to 128 elements, and
  * aligned rows, as in the transformers. The other takes everything else, f32 and the image decoder's single wide head,
- * by plain loops in f32. Each has a second form, for spans.
+ * by plain loops in f32.
  *
  * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and d =
  * 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the preceding products'
@@ -13,16 +13,15 @@
 
 /* The shape of a call, for all kernels; rows as in ops.h. */
 typedef struct {
-    int q_stride, kv_stride, n_q, n_k, heads; /* n_q, n_k: per sequence, unless the call has spans */
-    int tiles;                                /* blocks per head */
+    int q_stride, kv_stride, n_q, n_k, heads; /* n_q, n_k: per sequence; with spans n_q is the longest, n_k unused */
     float scale;                              /* log2(e) / sqrt(head_dim) */
 } attention_shape;
 
-/* The sequences of a call with spans. */
+/* The sequences of a call. Without the arrays all have n_q queries and n_k keys, one behind the other. */
 typedef struct {
     int count;
-    const int *q_first, *n_q, *k_first, *n_k;
-    const float *bias; /* [heads][2 * reach + 1], or NULL */
+    const int *q_first, *n_q, *k_first, *n_k; /* [count], or NULL */
+    const float *bias;                        /* [heads][2 * reach + 1], or NULL */
     int reach;
 } attention_spans;
 
@@ -47,25 +46,20 @@ static __device__ inline float bias_at(const attention_bias &b, int key, int que
     return bias < -1e30f ? -1e30f : bias;
 }
 
-/* A block's head, and its tile of the head's queries. */
+/* A block's part of the work: its head, its tile of the head's queries, and its sequence. */
 typedef struct {
-    int tile, head;
-    size_t sequence;
+    int tile, head, n_q, n_k;
+    size_t query, key; /* first rows of the sequence */
 } attention_place;
 
-static __device__ inline attention_place place_of(const attention_shape &a)
+/* Finds a block's place. There may be more tiles than blocks, because a sequence may have grown since the call was
+ * recorded. A block then continues with `block` increased by the grid, a later tile of its head, until none is left. */
+static __device__ inline attention_place place_of(const attention_shape &a, const attention_spans &s, unsigned block)
 {
-    const int block = (int)blockIdx.x;
-    return {block % a.tiles, block / a.tiles % a.heads, blockIdx.x / (unsigned)(a.tiles * a.heads)};
-}
-
-/* Finds a block's place among spans. There may be more tiles than blocks, because a sequence may have grown since the
- * call was recorded. A block then continues with `block` increased by the grid, a later tile of its head, until none is
- * left. */
-static __device__ inline attention_place span_of(const attention_shape &a, const attention_spans &s, unsigned block)
-{
-    const unsigned heads = (unsigned)a.heads, count = (unsigned)s.count;
-    return {(int)(block / heads / count), (int)(block % heads), block / heads % count};
+    const unsigned heads = (unsigned)a.heads, count = (unsigned)s.count, i = block / heads % count;
+    const int tile = (int)(block / heads / count), head = (int)(block % heads);
+    if (!s.q_first) return {tile, head, a.n_q, a.n_k, (size_t)i * (size_t)a.n_q, (size_t)i * (size_t)a.n_k};
+    return {tile, head, s.n_q[i], s.n_k[i], (size_t)s.q_first[i], (size_t)s.k_first[i]};
 }
 
 /* --- on tensor cores --------------------------------------------------------------------------------------- */
@@ -265,47 +259,28 @@ static __device__ inline void attend_tile(const attention_shape &a, const attent
                     (size_t)(a.heads * D), rows);
 }
 
-/* Computes one tile of one head of one sequence per block. */
-template <int D>
-__global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
-    attend(attention_shape a, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
-{
-    const attention_place p = place_of(a);
-    const size_t column = (size_t)p.head * D, query = p.sequence * (size_t)a.n_q;
-    const size_t row = p.sequence * (size_t)a.n_k * (size_t)a.kv_stride;
-    attend_tile<D, 0>(a, attention_bias{}, p.tile * ((int)blockDim.x / 32) * TILE, a.n_q, a.n_k,
-                      q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
-                      y + query * (size_t)(a.heads * D) + column);
-}
-
-/* The same for spans. Recomputing its place for each tile saves registers. */
+/* Computes one tile of one head of one sequence at a time. Recomputing its place for each saves registers. */
 template <int D, int BIASED>
 __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
-    attend_spans(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
+    attend(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
 {
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
-        const attention_place p = span_of(a, s, block);
-        const int first = p.tile * ((int)blockDim.x / 32) * TILE, n_q = s.n_q[p.sequence];
-        if (first >= n_q) break;
-        const size_t column = (size_t)p.head * D, query = (size_t)s.q_first[p.sequence];
-        const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
-        attend_tile<D, BIASED>(a, bias_of(s, p.head), first, n_q, s.n_k[p.sequence],
-                               q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
-                               y + query * (size_t)(a.heads * D) + column);
+        const attention_place p = place_of(a, s, block);
+        const int first = p.tile * ((int)blockDim.x / 32) * TILE;
+        if (first >= p.n_q) break;
+        const size_t column = (size_t)p.head * D, row = p.key * (size_t)a.kv_stride;
+        attend_tile<D, BIASED>(a, bias_of(s, p.head), first, p.n_q, p.n_k, q + p.query * (size_t)a.q_stride + column,
+                               key + row + column, value + row + column, y + p.query * (size_t)(a.heads * D) + column);
         __syncthreads(); /* the results have left the stages' memory */
     }
 }
 
-typedef void attend_kernel(attention_shape, const bf16 *, const bf16 *, const bf16 *, bf16 *);
-typedef void attend_spans_kernel(attention_shape, attention_spans, const bf16 *, const bf16 *, const bf16 *, bf16 *);
+typedef void attend_kernel(attention_shape, attention_spans, const bf16 *, const bf16 *, const bf16 *, bf16 *);
 
 /* Index: head_dim / 16 - 1. */
-static attend_kernel *const attend_of[] = {attend<16>, attend<32>, attend<48>,  attend<64>,
-                                           attend<80>, attend<96>, attend<112>, attend<128>};
-static attend_spans_kernel *const attend_spans_of[] = {attend_spans<16, 0>,  attend_spans<32, 0>, attend_spans<48, 0>,
-                                                       attend_spans<64, 0>,  attend_spans<80, 0>, attend_spans<96, 0>,
-                                                       attend_spans<112, 0>, attend_spans<128, 0>};
+static attend_kernel *const attend_of[] = {attend<16, 0>, attend<32, 0>, attend<48, 0>,  attend<64, 0>,
+                                           attend<80, 0>, attend<96, 0>, attend<112, 0>, attend<128, 0>};
 enum { MOST_DIM = 16 * sizeof attend_of / sizeof *attend_of };
 /* The head size of T5 and of CLIP's text towers: with a bias only this one uses tensor cores. */
 enum { BIASED_DIM = 64 };
@@ -468,32 +443,18 @@ static __device__ inline void generic_tile(const attention_shape &a, const atten
 
 template <typename T>
 __global__ static void __launch_bounds__(256, 2)
-    attend_generic(attention_shape a, int dim, const T *q, const T *key, const T *value, T *y)
-{
-    const attention_place p = place_of(a);
-    const int first = p.tile * QUERIES;
-    const size_t column = (size_t)p.head * (size_t)dim, query = p.sequence * (size_t)a.n_q + (size_t)first;
-    const size_t row = p.sequence * (size_t)a.n_k * (size_t)a.kv_stride;
-    generic_tile(a, attention_bias{}, generic_carve(dim), dim, first, min(a.n_q - first, (int)QUERIES), a.n_k,
-                 q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
-                 y + query * (size_t)(a.heads * dim) + column);
-}
-
-/* The same for spans. */
-template <typename T>
-__global__ static void __launch_bounds__(256, 2)
-    attend_generic_spans(attention_shape a, attention_spans s, int dim, const T *q, const T *key, const T *value, T *y)
+    attend_generic(attention_shape a, attention_spans s, int dim, const T *q, const T *key, const T *value, T *y)
 {
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
-        const attention_place p = span_of(a, s, block);
-        const int first = p.tile * QUERIES, n_q = s.n_q[p.sequence];
-        if (first >= n_q) break;
-        const size_t column = (size_t)p.head * (size_t)dim, query = (size_t)(s.q_first[p.sequence] + first);
-        const size_t row = (size_t)s.k_first[p.sequence] * (size_t)a.kv_stride;
-        generic_tile(a, bias_of(s, p.head), generic_carve(dim), dim, first, min(n_q - first, (int)QUERIES),
-                     s.n_k[p.sequence], q + query * (size_t)a.q_stride + column, key + row + column,
-                     value + row + column, y + query * (size_t)(a.heads * dim) + column);
+        const attention_place p = place_of(a, s, block);
+        const int first = p.tile * QUERIES;
+        if (first >= p.n_q) break;
+        const size_t column = (size_t)p.head * (size_t)dim, query = p.query + (size_t)first;
+        const size_t row = p.key * (size_t)a.kv_stride;
+        generic_tile(a, bias_of(s, p.head), generic_carve(dim), dim, first, min(p.n_q - first, (int)QUERIES), p.n_k,
+                     q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
+                     y + query * (size_t)(a.heads * dim) + column);
         __syncthreads(); /* nobody reads this tile's sums any more */
     }
 }
@@ -514,12 +475,6 @@ template <typename K> static void allow(K *kernel, size_t bytes, cudaError_t *er
         *error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-template <typename T> static void allow_generic(size_t bytes, cudaError_t *error)
-{
-    allow(attend_generic<T>, bytes, error);
-    allow(attend_generic_spans<T>, bytes, error);
-}
-
 mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
                                mar_err *err)
 {
@@ -532,14 +487,13 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
     const CUcontext before = cuda_switch(c->device->context);
     if (on_tensor_cores(c, head_dim)) {
         allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
-        allow(attend_spans_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
-        if (head_dim == BIASED_DIM) allow(attend_spans<BIASED_DIM, 1>, attend_shared(head_dim), &error);
+        if (head_dim == BIASED_DIM) allow(attend<BIASED_DIM, 1>, attend_shared(head_dim), &error);
     }
     if (generic_shared(head_dim) > always_shared) {
         if (c->device->bf16)
-            allow_generic<bf16>(c->device->shared_bytes, &error);
+            allow(attend_generic<bf16>, c->device->shared_bytes, &error);
         else
-            allow_generic<float>(c->device->shared_bytes, &error);
+            allow(attend_generic<float>, c->device->shared_bytes, &error);
     }
     (void)cuda_switch(before);
     return cuda_status(error, "shared memory for attention", err);
@@ -552,45 +506,30 @@ typedef struct {
 } attention_operands;
 
 template <typename T>
-static void launch_any(cuda_queue *c, attention_shape a, const attention_spans *spans, int n_seq, int dim,
-                       const attention_operands *o)
+static void launch_any(cuda_queue *c, const attention_shape &a, const attention_spans &spans, int dim,
+                       const attention_operands &o)
 {
-    a.tiles = (a.n_q + QUERIES - 1) / QUERIES;
-    const unsigned blocks = (unsigned)n_seq * (unsigned)(a.tiles * a.heads);
+    const unsigned tiles = ((unsigned)a.n_q + QUERIES - 1) / QUERIES;
     const unsigned threads = dim >= 256 ? 256 : dim > 64 ? (unsigned)(dim + 31) / 32 * 32 : 64;
-    const T *q = (const T *)o->q, *key = (const T *)o->key, *value = (const T *)o->value;
-    if (spans)
-        cuda_launch(c, attend_generic_spans<T>, blocks, threads, generic_shared(dim), a, *spans, dim, q, key, value,
-                    (T *)o->y);
-    else
-        cuda_launch(c, attend_generic<T>, blocks, threads, generic_shared(dim), a, dim, q, key, value, (T *)o->y);
+    cuda_launch(c, attend_generic<T>, (unsigned)(spans.count * a.heads) * tiles, threads, generic_shared(dim), a, spans,
+                dim, (const T *)o.q, (const T *)o.key, (const T *)o.value, (T *)o.y);
 }
 
-/* Launches a kernel. spans is NULL, or the sequences; a.n_q is then the maximum of queries the grid has blocks for. */
-static void launch(cuda_queue *c, attention_shape a, const attention_spans *spans, int n_seq, int dim,
-                   const attention_operands *o)
+/* Launches a kernel, with blocks for a.n_q queries of each sequence. */
+static void launch(cuda_queue *c, attention_shape a, const attention_spans &spans, int dim, const attention_operands &o)
 {
     a.scale = 1.4426950408889634f / sqrtf((float)dim);
-    const int biased = spans && spans->bias;
-    if (on_tensor_cores(c, dim) && (!biased || dim == BIASED_DIM) && in_pieces(o->q, a.q_stride) &&
-        in_pieces(o->key, a.kv_stride) && in_pieces(o->value, a.kv_stride) && in_pieces(o->y, 0)) {
-        const int warps = attend_warps(c, n_seq * a.heads, a.n_q);
-        a.tiles = (a.n_q + TILE * warps - 1) / (TILE * warps);
-        const unsigned blocks = (unsigned)n_seq * (unsigned)(a.tiles * a.heads), threads = 32 * (unsigned)warps;
-        const bf16 *q = (const bf16 *)o->q, *key = (const bf16 *)o->key, *value = (const bf16 *)o->value;
-        if (biased)
-            cuda_launch(c, attend_spans<BIASED_DIM, 1>, blocks, threads, attend_shared(dim), a, *spans, q, key, value,
-                        (bf16 *)o->y);
-        else if (spans)
-            cuda_launch(c, attend_spans_of[dim / 16 - 1], blocks, threads, attend_shared(dim), a, *spans, q, key, value,
-                        (bf16 *)o->y);
-        else
-            cuda_launch(c, attend_of[dim / 16 - 1], blocks, threads, attend_shared(dim), a, q, key, value,
-                        (bf16 *)o->y);
+    if (on_tensor_cores(c, dim) && (!spans.bias || dim == BIASED_DIM) && in_pieces(o.q, a.q_stride) &&
+        in_pieces(o.key, a.kv_stride) && in_pieces(o.value, a.kv_stride) && in_pieces(o.y, 0)) {
+        const int warps = attend_warps(c, spans.count * a.heads, a.n_q),
+                  tiles = (a.n_q + TILE * warps - 1) / (TILE * warps);
+        attend_kernel *kernel = spans.bias ? attend<BIASED_DIM, 1> : attend_of[dim / 16 - 1];
+        cuda_launch(c, kernel, (unsigned)(spans.count * a.heads * tiles), 32 * (unsigned)warps, attend_shared(dim), a,
+                    spans, (const bf16 *)o.q, (const bf16 *)o.key, (const bf16 *)o.value, (bf16 *)o.y);
     } else if (c->device->bf16) {
-        launch_any<bf16>(c, a, spans, n_seq, dim, o);
+        launch_any<bf16>(c, a, spans, dim, o);
     } else {
-        launch_any<float>(c, a, spans, n_seq, dim, o);
+        launch_any<float>(c, a, spans, dim, o);
     }
 }
 
@@ -598,9 +537,9 @@ void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, c
                     int n_seq, int n_q, int n_k, int heads, int head_dim, act *y)
 {
     if (n_seq <= 0 || n_q <= 0) return;
-    const attention_shape a = {q_stride, kv_stride, n_q, n_k, heads, 0, 0};
-    const attention_operands o = {q, key, value, y};
-    launch(cuda_of(k), a, NULL, n_seq, head_dim, &o);
+    attention_spans all = {};
+    all.count = n_seq;
+    launch(cuda_of(k), {q_stride, kv_stride, n_q, n_k, heads, 0}, all, head_dim, {q, key, value, y});
 }
 
 /* A recording keeps the grid of its second use. That grid is correct for other counts too. A row's bits do not depend
@@ -610,8 +549,7 @@ void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *
                           int head_dim, const float *bias, int reach, act *y)
 {
     cuda_queue *c = cuda_of(k);
-    attention_shape a = {q_stride, kv_stride, 1, 0, heads, 0, 0};
-    const attention_operands o = {q, key, value, y};
+    attention_shape a = {q_stride, kv_stride, 1, 0, heads, 0};
     if (n_seq <= 0) return;
     for (int s = 0; s < n_seq; s++)
         if (n_q[s] > a.n_q) a.n_q = n_q[s];
@@ -623,5 +561,5 @@ void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *
     spans.n_q = cuda_stage(c, n_q, (size_t)n_seq);
     spans.k_first = cuda_stage(c, k_first, (size_t)n_seq);
     spans.n_k = cuda_stage(c, n_k, (size_t)n_seq);
-    launch(c, a, &spans, n_seq, head_dim, &o);
+    launch(c, a, spans, head_dim, {q, key, value, y});
 }

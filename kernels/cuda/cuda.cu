@@ -13,12 +13,59 @@ enum {
                                  * 8 and 63 with 16 (counted) */
 };
 
+static const char *size_text(size_t bytes, char text[32])
+{
+    const double mb = (double)bytes / (1 << 20);
+    snprintf(text, 32, mb < 1000 ? "%.1f MB" : "%.1f GB", mb < 1000 ? mb : mb / 1024);
+    return text;
+}
+
+/* Writes ", 1.5 GB of 80.0 GB free"; nothing if the GPU does not say. Returns text. */
+static const char *memory_text(char text[80])
+{
+    char left[32], all[32];
+    size_t unused = 0, total = 0;
+    text[0] = '\0';
+    if (cudaMemGetInfo(&unused, &total) == cudaSuccess && total > 0)
+        snprintf(text, 80, ", %s of %s free", size_text(unused, left), size_text(total, all));
+    (void)cudaGetLastError(); /* clears it */
+    return text;
+}
+
+/* Returns what the user can do about an error that comes from outside the program; "" for others. */
+static const char *advice(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorDevicesUnavailable:
+        return "; another process has this GPU for itself, or its compute mode forbids processes: wait, or choose "
+               "another by --device";
+    case cudaErrorNoDevice:
+    case cudaErrorDeviceUninitialized:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorIllegalState:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorUnknown:
+        return "; the GPU is lost: the kernel's log (dmesg) has the driver's reason after Xid; reset it, or choose "
+               "another by --device";
+    case cudaErrorNoKernelImageForDevice:
+        return "; this libmar has no code for this GPU: build it with its compute capability in CUDAARCHS";
+    case cudaErrorUnsupportedPtxVersion:
+        return "; this libmar has only PTX for this GPU, of a newer toolkit than the driver's: update the driver";
+    case cudaErrorSystemDriverMismatch:
+        return "; the driver was replaced while it was in use: restart the machine";
+    default:
+        return "";
+    }
+}
+
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err)
 {
+    char left[80];
     if (error == cudaSuccess) return MAR_OK;
     (void)cudaGetLastError(); /* clears it */
-    return err_set(err, error == cudaErrorMemoryAllocation ? MAR_ENOMEM : MAR_EBACKEND, "%s: %s", what,
-                   cudaGetErrorString(error));
+    if (error == cudaErrorMemoryAllocation)
+        return err_set(err, MAR_ENOMEM, "%s: out of GPU memory%s", what, memory_text(left));
+    return err_set(err, MAR_EBACKEND, "%s: %s%s", what, cudaGetErrorString(error), advice(error));
 }
 
 int cuda_ok(cuda_queue *c, cudaError_t error, const char *what)
@@ -77,29 +124,16 @@ static mar_status take_context(cuda_device *d, mar_err *err)
         return err_set(err, MAR_EBACKEND, "the NVIDIA driver has no functions for contexts; use the CPU backend");
     CUresult error = driver.device_get(&device, d->number);
     if (error == CUDA_SUCCESS) error = driver.retain(&d->context, device);
-    if (error == CUDA_SUCCESS) return MAR_OK;
-    return err_set(err, error == CUDA_ERROR_OUT_OF_MEMORY ? MAR_ENOMEM : MAR_EBACKEND,
-                   "choosing the GPU: the driver's error %d%s", (int)error,
-                   error == CUDA_ERROR_OUT_OF_MEMORY ? ", out of memory" : "");
+    return cuda_status((cudaError_t)error, "choosing the GPU", err); /* the driver's errors have the same numbers */
 }
 
 /* --- memory ----------------------------------------------------------------------------------------------- */
 
-static const char *size_text(size_t bytes, char text[32])
-{
-    const double mb = (double)bytes / (1 << 20);
-    snprintf(text, 32, mb < 1000 ? "%.1f MB" : "%.1f GB", mb < 1000 ? mb : mb / 1024);
-    return text;
-}
-
 static mar_status out_of_memory(size_t bytes, mar_err *err)
 {
-    char asked[32], left[32], all[32];
-    size_t unused = 0, total = 0;
+    char asked[32], left[80];
     (void)cudaGetLastError();
-    (void)cudaMemGetInfo(&unused, &total);
-    return err_set(err, MAR_ENOMEM, "out of GPU memory: %s asked, %s of %s free", size_text(bytes, asked),
-                   size_text(unused, left), size_text(total, all));
+    return err_set(err, MAR_ENOMEM, "out of GPU memory: %s asked%s", size_text(bytes, asked), memory_text(left));
 }
 
 /* Clears the memory at once, on the device's own stream: the queue that will use it is unknown, and may be
@@ -473,7 +507,8 @@ static mar_status no_gpu(cudaError_t error, mar_err *err)
         return err_set(err, MAR_EBACKEND,
                        "the NVIDIA driver is too old: it supports CUDA %d.%d, expected CUDA %d.0 or later%s; use the "
                        "CPU backend",
-                       version / 1000, version % 1000 / 10, needed, needed == 13 ? " (driver R580 or later)" : "");
+                       version / 1000, version % 1000 / 10, needed,
+                       needed == 13 ? " (driver R580 or later), or a libmar built with CUDA 12.8 (R570 or later)" : "");
     return err_set(err, MAR_EBACKEND, "no GPU: %s; use the CPU backend", cudaGetErrorString(error));
 }
 

@@ -1,6 +1,8 @@
 /* The CUDA backend's basics: opening, memory, staging of host arrays, recordings, timer marks, failures. */
+#include "tests/cudahost/control.h"
 #include "tests/support/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +63,54 @@ static void memory(void **state)
     k->core->free(k->device, p);
     close_queue(k);
     free(host);
+}
+
+static void expect_line(const mar_err *err, const char *begins, const char *says)
+{
+    if (strncmp(err->text, begins, strlen(begins)) != 0 || !strstr(err->text, says) || strchr(err->text, '\n'))
+        fail_msg("\"%s\" does not begin with \"%s\" and say \"%s\" in one line", err->text, begins, says);
+}
+
+/* Checks that an error from outside the program says what the user can do: when a GPU is opened, and in a run. */
+static void outside_errors(void **state)
+{
+    (void)state;
+    static const struct {
+        int error;
+        const char *is, *says;
+    } cases[] = {{46, "CUDA-capable device(s) is/are busy or unavailable", "; another process has this GPU for itself"},
+                 {209, "no kernel image is available for execution on the device", " in CUDAARCHS"},
+                 {999, "unknown error", "; the GPU is lost: the kernel's log (dmesg)"},
+                 {100, "no CUDA-capable device is detected", "; the GPU is lost: the kernel's log (dmesg)"},
+                 {2, "out of GPU memory", " of 8.0 GB free"}};
+    if (!cudahost_lose) skip(); /* a GPU that works */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kern_device *d = NULL;
+        mar_err err = {0};
+        char begins[128];
+        float x[1] = {1};
+        cudahost_lose(0, cases[i].error);
+        const mar_status expected = cases[i].error == 2 ? MAR_ENOMEM : MAR_EBACKEND;
+        assert_int_equal(kern_cuda_open(MAR_DTYPE_BF16, 0, &d, &err), expected);
+        snprintf(begins, sizeof begins, "choosing the GPU: %s", cases[i].is);
+        expect_line(&err, begins, cases[i].says);
+        assert_null(d);
+        cudahost_lose(0, 0);
+
+        kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+        float *p = to_device(k, x, sizeof x);
+        cudahost_lose(0, cases[i].error);
+        k->core->download(k, x, p, sizeof x);
+        assert_int_equal(kern_check(k, &err), expected);
+        snprintf(begins, sizeof begins, "downloading: %s", cases[i].is);
+        expect_line(&err, begins, cases[i].says);
+        assert_float_equal(x[0], 0, 0);
+        k->core->recover(k); /* which a lost GPU does not */
+        assert_int_equal(kern_check(k, &err), expected);
+        k->core->free(k->device, p);
+        close_queue(k);
+        cudahost_lose(0, 0);
+    }
 }
 
 /* Checks that the source of an upload may change once the call has returned. Some uploads are large; the small ones
@@ -405,6 +455,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opening),
         cmocka_unit_test(memory),
+        cmocka_unit_test(outside_errors),
         cmocka_unit_test(uploads),
         cmocka_unit_test(large_host_arrays),
         cmocka_unit_test(side_by_side),

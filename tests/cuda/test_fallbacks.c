@@ -50,7 +50,7 @@ static void drivers_are_named(void **state)
         const char *version, *says;
     } cases[] = {
         {"12080", "the NVIDIA driver is too old: it supports CUDA 12.8, expected CUDA 13.0 or later (driver R580 or "
-                  "later); use the CPU backend"},
+                  "later), or a libmar built with CUDA 12.8 (R570 or later); use the CPU backend"},
         {"11040", "it supports CUDA 11.4, expected CUDA 13.0"},
         {"0", "no GPU: there is no NVIDIA driver; use the CPU backend"},
         {"13010", NULL},

@@ -14,6 +14,10 @@ extern "C" {
  * allocations, copies, launches, new streams, events, graphs. With a negative number no call fails. */
 CUDAHOST_CALL void cudahost_fail_after(long calls);
 
+/* Makes every call that reaches the device fail with this error, on all threads; 0: none does. Memory can still be
+ * freed. */
+CUDAHOST_CALL void cudahost_lose(int device, int error);
+
 /* Features that can be refused, for all threads. */
 enum {
     CUDAHOST_COOPERATIVE = 1 << 0,          /* cooperative launches */

@@ -49,6 +49,17 @@ bool runtime_refuses_cluster(unsigned what, size_t blocks)
     LOCK();
     return blocks > 1 && blocks >= refused_cluster && runtime_refuses(what);
 }
+static cudaError_t lost[MAX_DEVICES];
+void cudahost_lose(int device, int error)
+{
+    LOCK();
+    lost[device] = (cudaError_t)error;
+}
+cudaError_t runtime_lost()
+{
+    LOCK();
+    return lost[runtime_device()];
+}
 bool runtime_injected()
 {
     if (calls_left == LONG_MAX) return false;
@@ -68,7 +79,11 @@ static const struct {
     {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
     {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
      "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable", "CUDA-capable device(s) is/are busy or unavailable"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+     "no kernel image is available for execution on the device"},
+    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
@@ -113,8 +128,9 @@ size_t runtime_environment(const char *name, size_t otherwise)
     return value && *value ? (size_t)strtoull(value, nullptr, 10) : otherwise;
 }
 
-/* Returns an H100's limits with few multiprocessors, or an A100's with MAR_CUDAHOST_CAPABILITY=8.0. MAR_CUDAHOST_SMS is
- * the number of multiprocessors. MAR_CUDAHOST_SHARED is the shared memory of a block in bytes. There is room for
+/* Returns an H100's limits with few multiprocessors, or with MAR_CUDAHOST_CAPABILITY those of 8.0
+ * (A100), 8.6, 8.9, 10.0 or 12.0 (an RTX 5090, with clusters and 99 KB of shared memory). MAR_CUDAHOST_SMS is the
+ * number of multiprocessors. MAR_CUDAHOST_SHARED is the shared memory of a block in bytes. There is room for
  * MAR_CUDAHOST_CLUSTERS clusters of up to MAR_CUDAHOST_CLUSTER blocks. */
 cudaDeviceProp runtime_properties()
 {
@@ -122,21 +138,22 @@ cudaDeviceProp runtime_properties()
     cudaDeviceProp p = {};
     p.major = 9;
     if (capability) sscanf(capability, "%d.%d", &p.major, &p.minor);
-    const bool hopper = p.major >= 9;
+    const bool hopper = p.major >= 9, small = p.major == 12 || (p.major == 8 && p.minor > 0);
+    const size_t shared = (size_t)(small ? 99 : hopper ? 227 : 163) << 10; /* of a block */
     snprintf(p.name, sizeof(p.name), "CUDA on the CPU");
     p.totalGlobalMem = runtime_environment("MAR_CUDAHOST_MEMORY", (size_t)8 << 30);
     p.multiProcessorCount = (int)runtime_environment("MAR_CUDAHOST_SMS", 4);
     p.sharedMemPerBlock = 48 << 10;
-    p.sharedMemPerBlockOptin = runtime_environment("MAR_CUDAHOST_SHARED", (hopper ? 227 : 163) << 10);
-    p.sharedMemPerMultiprocessor = (hopper ? 228 : 164) << 10;
+    p.sharedMemPerBlockOptin = runtime_environment("MAR_CUDAHOST_SHARED", shared);
+    p.sharedMemPerMultiprocessor = shared + (1 << 10);
     p.reservedSharedMemPerBlock = 1 << 10;
     p.regsPerBlock = p.regsPerMultiprocessor = 65536;
     p.warpSize = 32;
     p.maxThreadsPerBlock = 1024;
     p.maxThreadsDim[0] = p.maxThreadsDim[1] = 1024, p.maxThreadsDim[2] = 64;
     p.maxGridSize[0] = INT_MAX, p.maxGridSize[1] = p.maxGridSize[2] = 65535;
-    p.maxThreadsPerMultiProcessor = 2048;
-    p.maxBlocksPerMultiProcessor = 32;
+    p.maxThreadsPerMultiProcessor = small ? 1536 : 2048;
+    p.maxBlocksPerMultiProcessor = small ? 16 : 32;
     p.l2CacheSize = (int)runtime_environment("MAR_CUDAHOST_L2", (size_t)(hopper ? 50 : 40) << 20);
     p.persistingL2CacheMaxSize = p.l2CacheSize / 8 * 5;
     p.accessPolicyMaxWindowSize = 128 << 20;
@@ -213,6 +230,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
     if (!device_exists(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (runtime_injected()) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (lost[device]) return (CUresult)lost[device];
     *context = make_context(device);
     return CUDA_SUCCESS;
 }
@@ -392,6 +410,7 @@ cudaError_t cudahost_func_get(cudaFuncAttributes *attributes, const void *kernel
     *attributes = {};
     attributes->maxThreadsPerBlock = 1024;
     attributes->numRegs = 32;
+    attributes->ptxVersion = runtime_properties().clusterLaunch ? 90 : 80;
     attributes->maxDynamicSharedSizeBytes = (int)attributes_of(kernel).shared;
     return cudaSuccess;
 }

@@ -143,6 +143,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     LOCK();
     runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
+    if (const cudaError_t e = runtime_lost()) return runtime_done(e);
     if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     *p = nullptr;
     if (bytes == 0) return cudaSuccess;
@@ -356,6 +357,7 @@ cudaError_t runtime_enqueue(cudaStream_t stream, std::function<void()> work)
     LOCK();
     CUstream_st *s = stream_of(stream);
     if (!s) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t e = runtime_lost()) return e;
     if (s->capture) {
         if (s->capture->invalid) return cudaErrorStreamCaptureInvalidated;
         s->capture->nodes.push_back(std::move(work));
@@ -423,7 +425,7 @@ static cudaError_t synchronize(cudaStream_t stream)
     }
     finish(s);
     kernel_last = false;
-    return cudaSuccess;
+    return runtime_lost();
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {

@@ -25,6 +25,8 @@ bool runtime_refuses_cluster(unsigned what, size_t blocks);
 bool runtime_is_capturing(cudaStream_t stream);
 /* Returns whether cudahost_fail_after makes this call fail. */
 bool runtime_injected();
+/* Returns the error of every call on the current device (cudahost_lose), or success. */
+cudaError_t runtime_lost();
 /* Returns whether a stream belongs to the thread's current device. */
 bool runtime_is_current(cudaStream_t stream);
 /* Counts an object of a library: +1 when it is made, -1 when it is freed. */

@@ -5,7 +5,10 @@
 #include "tools/generate/images.h"
 #include "tools/generate/models.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -262,6 +265,101 @@ static void some_are_there(void **state)
         if (!have[i]) assert_close(r.tokens[0][i], all.tokens[0][i], TOKENS, 1e-5);
 }
 
+/* --- several workers */
+
+enum { WORKERS = 3 };
+
+/* Chooses single images, in order. */
+typedef struct {
+    long next;
+    pthread_t first;   /* thread of the first worker */
+    atomic_int others; /* images given to other threads */
+    int label;         /* of image 4 */
+} chooser;
+
+static int choose_one(void *self, store_range *at)
+{
+    chooser *c = self;
+    static int label;
+    at->n = c->next < IMAGES;
+    at->first = c->next;
+    label = at->first == 4 ? c->label : 3;
+    at->labels = &label;
+    c->next += at->n;
+    if (at->n && !pthread_equal(pthread_self(), c->first)) c->others++;
+    return 0;
+}
+
+/* Holds the first worker's batch until another one has got one. */
+static int hold(void *watcher, mar_session *s, int n)
+{
+    (void)s, (void)n;
+    while (((chooser *)watcher)->others == 0) sched_yield();
+    return 0;
+}
+
+static int take_and_interrupt(void *self, const image_batch *b)
+{
+    const int failed = take(self, b);
+    if (((const recorder *)self)->r->count == 2) raise(SIGINT);
+    return failed;
+}
+
+/* Makes single images with three workers. Returns the status. */
+static int run_workers(record *r, int label, int (*to)(void *self, const image_batch *b))
+{
+    image_run runs[WORKERS];
+    for (int i = 0; i < WORKERS; i++)
+        runs[i] = (image_run){.model = demo.models[0], .session = session(demo.models[0], demo.vae)};
+    chooser c = {.first = pthread_self(), .label = label};
+    image_plan plan = plan_of(runs, 1);
+    plan.workers = WORKERS, plan.kept = NULL;
+    plan.choose = choose_one, plan.chooser = &c;
+    plan.watch = hold, plan.watcher = &c;
+    recorder all = {r, 0};
+    const image_sink sink = {to, &all, 1, 1, 0};
+    const int status = run_images(&plan, &sink, 1);
+    assert_true(c.others > 0);
+    for (int i = 0; i < WORKERS; i++) mar_session_free(runs[i].session);
+    return status;
+}
+
+/* Checks that the sinks get the images of several workers as from one: all of them, in their order, with the same bits.
+ * After a failure or a signal they get none behind it. */
+static void workers_share_the_images(void **state)
+{
+    (void)state;
+    static record r;
+    static float alone[IMAGES][TOKENS];
+    static const int label_of[IMAGES] = {3, 3, 3, 3, 3, 3, 3};
+    make_directly(demo.with_decoder, label_of, alone);
+    r = (record){0};
+    assert_int_equal(run_workers(&r, 3, take), 0);
+    assert_int_equal(r.count, IMAGES);
+    for (int i = 0; i < IMAGES; i++) assert_true(r.calls[i].first == i && r.calls[i].turn == i && r.calls[i].n == 1);
+    assert_memory_equal(r.tokens[0], alone, sizeof alone);
+
+    r = (record){.fail_at = 3}; /* a sink */
+    assert_int_equal(run_workers(&r, 3, take), 1);
+    assert_int_equal(r.count, 3);
+
+    r = (record){0}; /* a session: there is no such class */
+    assert_int_equal(run_workers(&r, 10, take), 1);
+    assert_true(r.count <= 4);
+    for (int i = 0; i < r.count; i++) assert_int_equal(r.calls[i].first, i);
+
+    const pid_t child = fork();
+    if (child == 0) {
+        open_demo(NULL);
+        r = (record){0};
+        const int status = run_workers(&r, 3, take_and_interrupt); /* others may have finished one, which is kept */
+        _exit(status == 130 && r.count >= 2 && r.count <= WORKERS + 1 ? 0 : 1);
+    }
+    int ended;
+    waitpid(child, &ended, 0);
+    assert_int_equal(ended, 0);
+}
+
 static void interrupt(mar_session *s)
 {
     (void)s;
@@ -401,10 +499,16 @@ static void int8_is_shared(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(labels),         cmocka_unit_test(order),
-                                       cmocka_unit_test(same_tokens),    cmocka_unit_test(one_session_again),
-                                       cmocka_unit_test(a_sink_fails),   cmocka_unit_test(a_session_fails),
-                                       cmocka_unit_test(some_are_there), cmocka_unit_test(interrupted_while_decoding),
-                                       cmocka_unit_test(int8_is_shared), cmocka_unit_test(files_are_loaded_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(labels),
+                                       cmocka_unit_test(order),
+                                       cmocka_unit_test(same_tokens),
+                                       cmocka_unit_test(one_session_again),
+                                       cmocka_unit_test(a_sink_fails),
+                                       cmocka_unit_test(a_session_fails),
+                                       cmocka_unit_test(some_are_there),
+                                       cmocka_unit_test(workers_share_the_images),
+                                       cmocka_unit_test(interrupted_while_decoding),
+                                       cmocka_unit_test(int8_is_shared),
+                                       cmocka_unit_test(files_are_loaded_once)};
     return cmocka_run_group_tests(tests, open_demo, close_demo);
 }

@@ -12,7 +12,7 @@ static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
 enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
 
 static volatile sig_atomic_t noted; /* number of the noted signal; 0: none */
-static mar_session *_Atomic at_work;
+static mar_session *_Atomic at_work[INTERRUPTION_PLACES];
 static volatile sig_atomic_t on_terminal; /* 1: stderr is a terminal and may show a progress bar */
 
 /* Makes writes to a broken pipe fail instead of ending the process and losing images: Ctrl-C may end a `tee`, too.
@@ -54,8 +54,10 @@ static void note(int number)
 {
     const int reason = errno;
     noted = number;
-    mar_session *session = at_work;
-    if (session) mar_session_cancel(session);
+    for (int i = 0; i < INTERRUPTION_PLACES; i++) {
+        mar_session *session = at_work[i];
+        if (session) mar_session_cancel(session);
+    }
     print_line("mar: stopping; again to quit at once\n");
     handle(SIG_DFL);
     errno = reason;
@@ -76,9 +78,9 @@ void interruption_catch(void)
     if (!noted) handle(note);
 }
 
-void interruption_cancels(mar_session *session)
+void interruption_cancels(int place, mar_session *session)
 {
-    at_work = session;
+    at_work[place] = session;
 }
 
 int interruption_came(void)

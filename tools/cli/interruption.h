@@ -11,12 +11,14 @@
  * interruption_catch has noted one. An ignored signal (nohup) stays ignored, here and below. */
 void interruption_ends(void);
 
-/* Makes the handler note the signal, announce that the command stops, and cancel the session's work. The next signal of
+/* Makes the handler note the signal, announce that the command stops, and cancel the sessions' work. The next signal of
  * the three has its default action. */
 void interruption_catch(void);
 
-/* Sets the session that a noted signal cancels; NULL: none. */
-void interruption_cancels(mar_session *session);
+enum { INTERRUPTION_PLACES = 16 }; /* sessions at work at the same time */
+
+/* Sets the session at this place that a noted signal cancels; NULL: none. */
+void interruption_cancels(int place, mar_session *session);
 
 /* Returns whether a signal was noted. */
 int interruption_came(void);

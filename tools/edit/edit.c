@@ -306,10 +306,10 @@ static int make_images(edit_job *job, progress *bar)
 static int make_files(edit_job *job, progress *bar)
 {
     interruption_catch(); /* from here on there are files */
-    interruption_cancels(job->session);
+    interruption_cancels(0, job->session);
     int status = output_begin(&job->out) != 0 || (job->options.overwrite && output_clear(&job->out) != 0);
     if (status == 0) status = make_images(job, bar);
-    interruption_cancels(NULL);
+    interruption_cancels(0, NULL);
     if (status == 0) status = output_sync(&job->out);
     if (status != 0) output_abandon(&job->out);
     if (status != 2) return status;

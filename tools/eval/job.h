@@ -8,6 +8,7 @@
 #include "tools/eval/batch.h"
 #include "tools/eval/options.h"
 #include "tools/eval/run_directory.h"
+#include "tools/generate/devices.h"
 #include "tools/generate/images.h"
 #include "tools/generate/record.h"
 
@@ -45,6 +46,7 @@ typedef struct {
     /* NULL or unset with --merge: */
     run_models models;
     mar_session *session; /* NULL with --merge */
+    run_devices devices;  /* the other GPUs of --devices */
 
     mar *library; /* the network's handle, owned by the store: the models', or another if the arithmetic differs */
     mar_features *network; /* NULL: none */
@@ -84,11 +86,11 @@ int eval_make_shards(eval_job *job);
 int eval_missing_shards(eval_job *job);
 int eval_is_missing_shard(eval_job *job, int shard);
 long eval_images_there(eval_job *job);
-/* Makes or reads the images of the range, and hands them to `take`; `stored`: images that the bar counts as finished.
- * Needs the session. Returns as eval_make_shards. */
-int eval_make_batch(eval_job *job, const store_range *at, long stored, image_sink take);
+/* Completes the plan, of a range or with `choose`, and makes or reads its images; the latter on all GPUs. Needs the
+ * session. Returns as eval_make_shards. */
+int eval_make_images(eval_job *job, image_plan *plan, const image_sink *sink);
 /* Decodes the pixels of a batch again from stored tokens, and hands them to `take`. Returns as
- * eval_make_batch. */
+ * eval_make_shards. */
 int eval_make_pixels(eval_job *job, long first, image_sink take);
 
 /* Sums all shards, fills *r, writes RUN/result.json, RUN/report.html and, if requested, RUN/images.npz. Returns 0, or 1

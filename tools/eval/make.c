@@ -11,7 +11,9 @@ typedef struct {
     eval_job *job;
     eval_pixels pixels;                                /* destinations of the pictures */
     eval_batch batch;                                  /* current batch */
-    long stored;                                       /* images stored */
+    int shard;                                         /* shards looked at, from the process's first on */
+    long next;                                         /* batch to look at; -1: the next shard's first */
+    int busy;                                          /* 1: other processes make some of the missing batches */
     eval_report_image rejected[EVAL_REJECTED_MAX + 1]; /* images with the most rejected drafts so far, without pixels */
     int rejected_count;
 } maker;
@@ -97,53 +99,61 @@ static int take_batch(void *self, const image_batch *batch)
     b->seconds[1] = tool_seconds() - began;
     memset(job->written + batch->first, 1, (size_t)batch->n);
     const store_range at = {batch->first, batch->n, batch->labels};
-    return eval_batch_write(&job->store, &at, job->facts.judged, &job->layout, b);
+    const int failed = eval_batch_write(&job->store, &at, job->facts.judged, &job->layout, b);
+    store_unlock(&job->store, &at, STORE_DERIVED);
+    return failed;
 }
 
 /* --- all ranges ------------------------------------------------------------------------------------------ */
 
-/* Makes the range if it is missing and no other process makes it. Sets *busy if one does. */
-static int try_range(maker *m, long first, int *busy)
-{
-    eval_job *job = m->job;
-    const store_range at = eval_range(job, first);
-    if (store_has(&job->store, &at, job->facts.judged)) return 0;
-    const lock_status lock = store_lock(&job->store, &at, STORE_DERIVED);
-    *busy |= lock == LOCK_BUSY;
-    if (lock != LOCK_TAKEN) return lock == LOCK_FAILED;
-    int status = 0;
-    if (!store_has(&job->store, &at, job->facts.judged)) /* another process may have made it */
-        status = eval_make_batch(job, &at, m->stored, (image_sink){take_batch, m, 0, 1, job->layout.steps > 0});
-    if (status == 0) m->stored += at.n;
-    store_unlock(&job->store, &at, STORE_DERIVED);
-    return status;
-}
-
-/* Goes once through the shards that this process may make, beginning at its own. */
-static int pass(maker *m, int *busy)
+/* Sets m->next to the next batch of the shards that this process may make, beginning at its own. Returns 0 after the
+ * last. */
+static int next_batch(maker *m)
 {
     const launch *process = &m->job->process;
     const eval_layout *l = &m->job->layout;
     const int count = eval_shard_count(l);
     const int from = process->kind == LAUNCH_MPI ? (int)((long long)process->index * count / process->count) : 0;
-    for (int k = 0; k < count; k++) {
-        const int shard = (from + k) % count;
+    for (; m->shard < count; m->shard++, m->next = -1) {
+        const int shard = (from + m->shard) % count;
         if (process->kind == LAUNCH_SHARD && shard % process->count != process->index) continue;
-        for (long i = eval_shard_first(l, shard); i < eval_shard_end(l, shard); i += l->batch) {
-            const int status = interruption_came() ? interruption_status() : try_range(m, i, busy);
-            if (status != 0) return status;
-        }
+        m->next = m->next < 0 ? eval_shard_first(l, shard) : m->next + l->batch;
+        if (m->next < eval_shard_end(l, shard)) return 1;
     }
+    return 0;
+}
+
+/* Chooses the next missing range that no other process makes, and locks it (image_plan.choose). take_batch unlocks
+ * it. */
+static int choose(void *self, store_range *at)
+{
+    maker *m = self;
+    eval_job *job = m->job;
+    while (next_batch(m)) {
+        *at = eval_range(job, m->next);
+        if (store_has(&job->store, at, job->facts.judged)) continue;
+        if (interruption_came()) return interruption_status();
+        const lock_status lock = store_lock(&job->store, at, STORE_DERIVED);
+        m->busy |= lock == LOCK_BUSY;
+        if (lock == LOCK_FAILED) return 1;
+        if (lock == LOCK_BUSY) continue;
+        if (!store_has(&job->store, at, job->facts.judged)) return 0;
+        store_unlock(&job->store, at, STORE_DERIVED); /* another process has made it */
+    }
+    at->n = 0;
     return 0;
 }
 
 static int make_all(maker *m)
 {
+    const image_sink sink = {take_batch, m, 0, 1, m->job->layout.steps > 0};
     for (;;) {
-        int busy = 0;
-        m->stored = eval_images_there(m->job);
-        const int status = pass(m, &busy);
-        if (status != 0 || !busy) return status;
+        image_plan plan = {
+            .images = m->job->layout.images, .choose = choose, .chooser = m, .bar_before = eval_images_there(m->job)};
+        m->shard = m->busy = 0;
+        m->next = -1;
+        const int status = eval_make_images(m->job, &plan, &sink);
+        if (status != 0 || !m->busy) return status;
         lock_pause(); /* a process that dies leaves its range to the others */
     }
 }

@@ -37,14 +37,19 @@ static void divide(eval_options *o)
     o->shard_images = (int)round_up(o->shard_images, o->batch);
 }
 
-/* Chooses the GPU: several processes on a machine share its GPUs. */
-static void choose_device(eval_job *job)
+/* Chooses the GPUs: several processes on a machine share its GPUs. */
+static int choose_device(eval_job *job)
 {
     eval_options *o = job->options;
     const option *device = o->given ? options_find(o->given, "device") : NULL;
     const int gpus = job->process.local_count > 1 ? mar_gpu_count() : 0;
+    if (gpus > 1 && o->devices)
+        return tool_error(
+            "--devices: %d processes on this machine share its GPUs, expected one process or no --devices",
+            job->process.local_count);
     if (gpus > 1 && o->run.machine.backend != MAR_BACKEND_CPU && !(device && device->given))
         o->run.machine.device = job->process.local_index % gpus;
+    return devices_read(o->devices, &o->run, &job->devices);
 }
 
 static model_store *files_of(eval_job *job)
@@ -115,8 +120,9 @@ static int load_models(eval_job *job)
     if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
                           o->num_images, job->class_count);
-    if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || load_network(job) != 0 ||
-        load_scorer(job) != 0)
+    if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 ||
+        devices_load(files_of(job), &o->run, &job->models, o->num_images, o->batch, job->bar, &job->devices) != 0 ||
+        load_network(job) != 0 || load_scorer(job) != 0)
         return 1;
     progress_note(job->bar, "reading the files, to know them again");
     const int failed = record_identify(&o->run, &job->models);
@@ -205,8 +211,7 @@ static int prepare(eval_job *job)
     if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->process) != 0) return 1;
     if (job->process.kind != LAUNCH_ALONE && job->process.index > 0) job->bar->shown = 0;
     divide(o);
-    choose_device(job);
-    if (load_models(job) != 0 || look_at_reference(job) != 0) return 1;
+    if (choose_device(job) != 0 || load_models(job) != 0 || look_at_reference(job) != 0) return 1;
     if (record_identify_file(o->judge.inception, job->inception_id) != 0) return 1;
     if (record_identify_file(o->judge.vgg, job->vgg_id) != 0) return 1;
     lay_out(job);
@@ -422,6 +427,7 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     prompts_free(&job->prompts);
     free(job->texts);
     mar_session_free(job->session);
+    devices_free(&job->devices);
     models_free(&job->files);
     record_texts_free(&job->settings);
     cJSON_Delete(job->taken);

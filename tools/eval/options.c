@@ -2,6 +2,7 @@
 #include "tools/eval/options.h"
 
 #include "tools/cli/command.h"
+#include "tools/generate/devices.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -172,6 +173,7 @@ void eval_options_set_up(eval_options *o, option_set *set)
     options_add_table(set, score_rows, &o->scores, 0);
     options_add_table(set, judge_rows, &o->judge, 0);
     options_add_table(set, rows, o, 0);
+    options_add(set, &devices_option, &o->devices, 0);
     run_options_add(&o->run, set);
 }
 
@@ -198,9 +200,9 @@ static int check_network(eval_options *o, const option_set *set)
 /* Rejects options of a model beside images made elsewhere. */
 static int check_images(const eval_options *o, const option_set *set)
 {
-    static const char *const of_models[] = {"num_images", "class_sampling", "class",        "sweep",
-                                            "merge",      "shard",          "shard_images", "save_images",
-                                            "save_npz",   "store",          "head_dtype",   "int8_below"};
+    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",    "merge",
+                                            "shard",      "shard_images",   "save_images", "save_npz", "store",
+                                            "head_dtype", "int8_below",     "devices"};
     if (!o->images) return 0;
     if (is_given(set, "dtype"))
         return tool_error("--dtype: has no effect with --images, which are made already; the arithmetic of the network "
@@ -242,6 +244,7 @@ int eval_options_done(eval_options *o, const option_set *set)
     run_options_note(&o->run, set);
     /* An option without effect here may have one with the options of a point. */
     if ((!o->sweep && run_options_done(&o->run, set) != 0) || check_images(o, set) != 0) return 1;
+    if (o->merge && o->devices) return tool_error("--devices: has no effect with --merge, which makes nothing");
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
     if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;
     if (check_network(o, set) != 0) return 1;

@@ -35,10 +35,11 @@ typedef struct {
     int precision_recall; /* 1: keep all features for precision and recall, whatever the reference has */
 
     /* Division of the work: */
-    int batch;         /* images made and judged at a time; affects the numbers' last bits */
-    int shard_images;  /* images of a shard; 0: the default */
-    const char *shard; /* "2/5": this process makes every fifth shard; NULL: see tools/cli/launch.h */
-    int merge;         /* 1: make nothing, sum the existing shards */
+    int batch;           /* images made and judged at a time; affects the numbers' last bits */
+    int shard_images;    /* images of a shard; 0: the default */
+    const char *devices; /* list of GPUs; NULL: one device */
+    const char *shard;   /* "2/5": this process makes every fifth shard; NULL: see tools/cli/launch.h */
+    int merge;           /* 1: make nothing, sum the existing shards */
 
     int save_images; /* 1: PNGs in RUN/images */
     int save_npz;    /* 1: RUN/images.npz */

@@ -55,29 +55,28 @@ int eval_missing_shards(eval_job *job)
     return missing;
 }
 
-int eval_make_batch(eval_job *job, const store_range *at, long stored, image_sink sink)
+int eval_make_images(eval_job *job, image_plan *plan, const image_sink *sink)
 {
-    const image_run run = {.model = job->models.model,
-                           .session = job->session,
-                           .captions = job->models.captions,
-                           .store = &job->store,
-                           .has_drafts = job->layout.steps > 0};
-    const image_plan plan = {.runs = &run,
-                             .run_count = 1,
-                             .first = at->first,
-                             .images = at->n,
-                             .batch = job->layout.batch,
-                             .labels = at->labels,
-                             .finishes_batch = 1,
-                             .bar = job->bar,
-                             .bar_before = stored,
-                             .bar_total = job->layout.images,
-                             .made = &job->made};
-    return run_images(&plan, &sink, 1);
+    const image_run first = {.model = job->models.model,
+                             .session = job->session,
+                             .captions = job->models.captions,
+                             .store = &job->store,
+                             .has_drafts = job->layout.steps > 0};
+    image_run runs[DEVICES_MAX];
+    plan->runs = runs;
+    plan->run_count = 1;
+    plan->batch = job->layout.batch;
+    plan->workers = devices_runs(plan->choose ? &job->devices : NULL, &first, runs);
+    plan->finishes_batch = 1;
+    plan->bar = job->bar;
+    plan->bar_total = job->layout.images;
+    plan->made = &job->made;
+    return run_images(plan, sink, 1);
 }
 
 int eval_make_pixels(eval_job *job, long first, image_sink take)
 {
     const store_range at = eval_range(job, first);
-    return eval_make_batch(job, &at, job->layout.images, take);
+    image_plan plan = {.first = at.first, .images = at.n, .labels = at.labels, .bar_before = job->layout.images};
+    return eval_make_images(job, &plan, &take);
 }

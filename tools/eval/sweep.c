@@ -42,7 +42,8 @@ typedef struct {
 /* Returns whether the option belongs to the sweep as a whole. */
 static int is_of_all(const char *name)
 {
-    static const char *const names[] = {"sweep", "out", "images", "shard", "merge", "json", "quiet", "store"};
+    static const char *const names[] = {"sweep", "out",   "images", "shard",  "merge",
+                                        "json",  "quiet", "store",  "devices"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(name, names[i]) == 0) return 1;
     return 0;

@@ -196,6 +196,7 @@ static void set_up(generate_options *o, option_set *set)
     run_options_init(&o->run);
     options_add_table(set, image_rows, o, 0);
     run_options_add(&o->run, set);
+    options_add(set, &devices_option, &o->devices, 0);
     options_add_table(set, other_rows, o, 0);
 }
 
@@ -444,12 +445,14 @@ static int prepare(generate_job *job, progress *bar)
     if (!o->resume && !o->overwrite &&
         output_check_free(&job->out, "--resume to go on with it, --overwrite to replace it, or another --out") != 0)
         return 1;
+    if (devices_read(o->devices, &o->run, &job->devices) != 0) return 1;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     progress_note(bar, "reading the files, to know them again");
     if (record_identify(&o->run, &job->models) != 0 || resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
     progress_note(bar, "preparing");
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || like_check(job) != 0) return 1;
+    if (devices_load(&job->files, &o->run, &job->models, job->total, o->batch, bar, &job->devices) != 0) return 1;
     progress_clear(bar);
     mar_session_image_size(job->session, &job->width, &job->height);
     if (make_canvases(job) != 0 || preview_create(&job->preview, o->preview, job->session, o->batch) != 0) return 1;
@@ -545,13 +548,15 @@ static int show_preview(void *watcher, mar_session *session, int n)
 static int make_images(generate_job *job, progress *bar)
 {
     const generate_options *o = &job->options;
+    image_run runs[DEVICES_MAX];
     const image_run run = {.model = job->models.model,
                            .session = job->session,
                            .captions = job->models.captions,
                            .store = job->options.store ? &job->kept : NULL,
                            .has_drafts = run_verifies_drafts(&job->options.run)};
-    const image_plan plan = {.runs = &run,
+    const image_plan plan = {.runs = runs,
                              .run_count = 1,
+                             .workers = devices_runs(&job->devices, &run, runs),
                              .first = job->options.first,
                              .images = job->total,
                              .batch = job->options.batch,
@@ -691,6 +696,7 @@ int cmd_generate(int argc, char **argv)
     status = generate(&job, &bar);
     status = models_status(&job.files, status);
     mar_session_free(job.session);
+    devices_free(&job.devices);
     models_free(&job.files);
     free(job.grid.rgb);
     free(job.map.rgb);

@@ -6,13 +6,35 @@
 #include "tools/generate/stats.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { BLOCKS = 8 };
 
+/* What the workers share. The lock guards all but `ended`; the sinks run without it, in the order of the turns. */
 typedef struct {
     const image_plan *plan;
+    const image_sink *sinks;
+    int sink_count;
+    pthread_mutex_t lock;
+    pthread_cond_t turned; /* `out` has changed */
+    long next;             /* where to look for the next batch */
+    int turn;              /* number of the next turn to begin */
+    int out;               /* turn whose batches go to the sinks */
+    long finished;         /* images taken by the sinks, of all runs */
+    long wanted;           /* images to make, of all runs */
+    double begun;          /* sum of the workers' `part` */
+    atomic_int ended;      /* exit status that ends the loop early; 0: none */
+} image_loop;
+
+/* A worker makes one turn at a time, with sessions of its own. */
+typedef struct {
+    image_loop *loop;
+    const image_run *runs; /* [run_count] */
+    int place;             /* number of the worker */
+    double part;           /* images of the batch in progress, times the share that is made */
     int *labels;           /* [batch] */
     float *features;       /* [batch][caption_tokens][caption_dim] of the largest run; NULL: no run has captions */
     uint8_t *mask;         /* [batch][caption_tokens] of the largest run; NULL: no run has captions */
@@ -21,14 +43,12 @@ typedef struct {
     int *steps;            /* likewise */
     int *staleness;        /* likewise */
     uint8_t *rgb;          /* [batch][height][width][3] of the largest run; NULL: no sink takes pixels */
-    long finished;         /* images taken by the sinks, of all runs */
-    long wanted;           /* images to make, of all runs */
     int decoded;           /* images of the current batch with all pixels */
     void *blocks[BLOCKS];  /* [block_count] the arrays above */
     int block_count;
     int lacks;        /* 1: one of them had no memory */
     int watch_failed; /* 1: plan.watch failed, and printed why */
-} image_loop;
+} image_worker;
 
 int image_plan_label(const image_plan *plan, long i)
 {
@@ -59,21 +79,22 @@ static size_t larger(size_t a, size_t b)
 }
 
 /* Allocates an array of plan.batch elements; NULL if `bytes`, of one, is 0. */
-static void *block(image_loop *loop, size_t bytes)
+static void *block(image_worker *w, size_t bytes)
 {
-    void *p = bytes ? malloc((size_t)loop->plan->batch * bytes) : NULL;
-    loop->lacks |= bytes && !p;
-    if (p) loop->blocks[loop->block_count++] = p;
+    void *p = bytes ? malloc((size_t)w->loop->plan->batch * bytes) : NULL;
+    w->lacks |= bytes && !p;
+    if (p) w->blocks[w->block_count++] = p;
     return p;
 }
 
-static int allocate(image_loop *loop, const image_sink *sinks, int sink_count)
+static int allocate(image_worker *w)
 {
-    const image_plan *plan = loop->plan;
+    const image_plan *plan = w->loop->plan;
+    const image_sink *sinks = w->loop->sinks;
     size_t tokens = 0, pixels = 0, features = 0, positions = 0, places = 0; /* of the largest run */
     int takes_tokens = 0, takes_pixels = 0, takes_status = 0;
     for (int i = 0; i < plan->run_count; i++) {
-        const image_run *r = &plan->runs[i];
+        const image_run *r = &w->runs[i];
         const captions *c = r->captions;
         features = larger(features, c ? (size_t)c->tokens * (size_t)c->dim : 0);
         positions = larger(positions, c ? (size_t)c->tokens : 0);
@@ -83,78 +104,91 @@ static int allocate(image_loop *loop, const image_sink *sinks, int sink_count)
         takes_tokens |= r->store != NULL;
         takes_status |= r->store != NULL && r->has_drafts;
     }
-    for (int i = 0; i < sink_count; i++) {
+    for (int i = 0; i < w->loop->sink_count; i++) {
         takes_tokens |= sinks[i].takes_tokens;
         takes_pixels |= sinks[i].takes_pixels;
         takes_status |= sinks[i].takes_status;
     }
-    loop->labels = block(loop, sizeof *loop->labels);
-    loop->features = block(loop, features * sizeof *loop->features);
-    loop->mask = block(loop, positions);
-    if (takes_tokens) loop->tokens = block(loop, tokens * sizeof *loop->tokens);
-    if (takes_pixels) loop->rgb = block(loop, pixels);
+    w->labels = block(w, sizeof *w->labels);
+    w->features = block(w, features * sizeof *w->features);
+    w->mask = block(w, positions);
+    if (takes_tokens) w->tokens = block(w, tokens * sizeof *w->tokens);
+    if (takes_pixels) w->rgb = block(w, pixels);
     if (takes_status) {
-        loop->token_status = block(loop, places);
-        loop->steps = block(loop, places * sizeof *loop->steps);
-        loop->staleness = block(loop, places * sizeof *loop->staleness);
+        w->token_status = block(w, places);
+        w->steps = block(w, places * sizeof *w->steps);
+        w->staleness = block(w, places * sizeof *w->staleness);
     }
-    return loop->lacks ? tool_error("out of memory for %d images; a smaller --batch needs less", plan->batch) : 0;
+    return w->lacks ? tool_error("out of memory for %d images; a smaller --batch needs less", plan->batch) : 0;
 }
 
 /* --- one batch ------------------------------------------------------------------------------------------ */
 
-static void show(const image_loop *loop, double images)
+/* Shows the progress, with the worker's part of a batch. */
+static void show(image_worker *w, double part)
 {
+    image_loop *loop = w->loop;
     const image_plan *plan = loop->plan;
+    if (!plan->bar) return;
+    pthread_mutex_lock(&loop->lock);
+    loop->begun += part - w->part;
+    w->part = part;
     const long total = plan->bar_total ? plan->bar_total : loop->wanted, done = plan->bar_before + loop->finished;
-    if (plan->bar) progress_update(plan->bar, ((double)done + images) / (double)total, done, total);
+    progress_update(plan->bar, ((double)done + loop->begun) / (double)total, done, total);
+    pthread_mutex_unlock(&loop->lock);
+}
+
+/* Returns whether the batch in progress is given up: after a signal, or a failure of another worker. */
+static int is_dropped(const image_loop *loop)
+{
+    return loop->ended == 1 || (interruption_came() && !loop->plan->finishes_batch);
 }
 
 /* Begins images first..first+n-1, of classes or captions. */
-static mar_status begin(image_loop *loop, const image_run *r, long first, int n)
+static mar_status begin(image_worker *w, const image_run *r, long first, int n)
 {
     const captions *c = r->captions;
-    if (!c) return mar_session_begin(r->session, (uint64_t)first, loop->labels, n);
+    if (!c) return mar_session_begin(r->session, (uint64_t)first, w->labels, n);
     const size_t positions = (size_t)c->tokens, numbers = positions * (size_t)c->dim;
     for (int i = 0; i < n; i++)
-        captions_place(c, loop->labels[i], loop->features + (size_t)i * numbers, loop->mask + (size_t)i * positions);
-    return mar_session_begin_captions(r->session, (uint64_t)first, loop->features, loop->mask, n);
+        captions_place(c, w->labels[i], w->features + (size_t)i * numbers, w->mask + (size_t)i * positions);
+    return mar_session_begin_captions(r->session, (uint64_t)first, w->features, w->mask, n);
 }
 
 /* Makes images first..first+n-1, and takes all but their pixels. Returns MAR_ECANCELLED after an interruption. */
-static mar_status make_tokens(image_loop *loop, const image_run *r, long first, int n)
+static mar_status make_tokens(image_worker *w, const image_run *r, long first, int n)
 {
+    const image_plan *plan = w->loop->plan;
     mar_session *s = r->session;
-    mar_status status = begin(loop, r, first, n);
+    mar_status status = begin(w, r, first, n);
     const double steps = mar_session_steps_left(s) + 1; /* the image decoder counts as one step */
     while (status == MAR_OK && !mar_session_done(s)) {
         const double left = mar_session_steps_left(s) + 1;
-        show(loop, n * (1 - left / steps));
-        if (interruption_came() && !loop->plan->finishes_batch)
-            return MAR_ECANCELLED; /* begin clears an earlier cancel */
+        show(w, n * (1 - left / steps));
+        if (is_dropped(w->loop)) return MAR_ECANCELLED; /* begin clears an earlier cancel */
         status = mar_session_step(s);
-        if (status == MAR_OK && loop->plan->watch && loop->plan->watch(loop->plan->watcher, s, n) != 0)
-            return loop->watch_failed = 1, MAR_EIO;
+        if (status == MAR_OK && w->place == 0 && plan->watch && plan->watch(plan->watcher, s, n) != 0)
+            return w->watch_failed = 1, MAR_EIO;
     }
-    if (status == MAR_OK && loop->tokens) status = mar_session_tokens(s, loop->tokens);
-    if (status == MAR_OK && loop->token_status) status = mar_session_fates(s, loop->token_status, loop->steps);
-    if (status == MAR_OK && loop->token_status) status = mar_session_lateness(s, loop->staleness);
+    if (status == MAR_OK && w->tokens) status = mar_session_tokens(s, w->tokens);
+    if (status == MAR_OK && w->token_status) status = mar_session_fates(s, w->token_status, w->steps);
+    if (status == MAR_OK && w->token_status) status = mar_session_lateness(s, w->staleness);
     return status;
 }
 
 static void note_decoded(void *user, mar_session *s, const mar_progress *p)
 {
-    image_loop *loop = user;
+    image_worker *w = user;
     (void)s;
-    loop->decoded = p->images;
+    w->decoded = p->images;
 }
 
 /* Fetches the pixels of the batch. Without plan.takes_parts an interrupted batch is lost. */
-static mar_status fetch_pixels(image_loop *loop, mar_session *s)
+static mar_status fetch_pixels(image_worker *w, mar_session *s)
 {
-    loop->decoded = 0;
-    if (loop->plan->takes_parts) mar_session_on_progress(s, note_decoded, loop);
-    const mar_status status = mar_session_images(s, loop->rgb);
+    w->decoded = 0;
+    if (w->loop->plan->takes_parts) mar_session_on_progress(s, note_decoded, w);
+    const mar_status status = mar_session_images(s, w->rgb);
     mar_session_on_progress(s, NULL, NULL);
     return status;
 }
@@ -166,11 +200,11 @@ typedef enum {
     FAILED   /* failed; the error is printed */
 } outcome;
 
-static outcome outcome_of(const image_loop *loop, const image_run *r, mar_status status)
+static outcome outcome_of(const image_worker *w, const image_run *r, mar_status status)
 {
     if (status == MAR_OK) return GOT;
     if (status == MAR_ECANCELLED) return DROPPED;
-    if (!loop->watch_failed) tool_error("%s", mar_session_error(r->session));
+    if (!w->watch_failed) tool_error("%s", mar_session_error(r->session));
     return FAILED;
 }
 
@@ -178,86 +212,86 @@ static outcome outcome_of(const image_loop *loop, const image_run *r, mar_status
 
 enum { ARRAYS = 6 };
 
-static store_range range_of(const image_loop *loop, const image_batch *b)
+static store_range range_of(const image_worker *w, const image_batch *b)
 {
-    return (store_range){b->first, b->n, loop->labels};
+    return (store_range){b->first, b->n, w->labels};
 }
 
 /* Lists the arrays of a batch in the store. Returns their number. */
-static int list_arrays(const image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats,
+static int list_arrays(const image_worker *w, const image_run *r, const image_batch *b, mar_stats *stats,
                        store_array list[ARRAYS])
 {
     const mar_model_config *c = mar_model_get_config(r->model);
     const int64_t n = b->n, length = c->seq_len, dim = c->token_dim;
     const store_array all[ARRAYS] = {
-        {"labels", NPZ_I32, 1, {n}, loop->labels},       {"tokens", NPZ_F32, 3, {n, length, dim}, loop->tokens},
-        {"stats", NPZ_U8, 1, {sizeof *stats}, stats},    {"fates", NPZ_U8, 2, {n, length}, loop->token_status},
-        {"steps", NPZ_I32, 2, {n, length}, loop->steps}, {"late", NPZ_I32, 2, {n, length}, loop->staleness}};
+        {"labels", NPZ_I32, 1, {n}, w->labels},       {"tokens", NPZ_F32, 3, {n, length, dim}, w->tokens},
+        {"stats", NPZ_U8, 1, {sizeof *stats}, stats}, {"fates", NPZ_U8, 2, {n, length}, w->token_status},
+        {"steps", NPZ_I32, 2, {n, length}, w->steps}, {"late", NPZ_I32, 2, {n, length}, w->staleness}};
     memcpy(list, all, sizeof all);
     return r->has_drafts ? ARRAYS : 3;
 }
 
 /* Checks that the arrays read from the store fit the run. */
-static int is_plausible(const image_loop *loop, const image_run *r, int n, const mar_stats *stats)
+static int is_plausible(const image_worker *w, const image_run *r, int n, const mar_stats *stats)
 {
     const mar_model_config *c = mar_model_get_config(r->model);
     const size_t numbers = (size_t)n * token_count(r), places = (size_t)n * (size_t)c->seq_len;
     int can = stats_check(stats, n) && stats->total_s > 0;
     for (size_t i = 0; i < numbers && can; i++) {
-        const float x = loop->tokens[i];
+        const float x = w->tokens[i];
         can = c->vocabulary ? x >= 0 && x < (float)c->vocabulary && x == floorf(x) : isfinite(x);
     }
     for (size_t i = 0; i < places && can && r->has_drafts; i++)
-        can = loop->token_status[i] <= MAR_TOKEN_REPLACED && loop->steps[i] >= 0 && loop->staleness[i] >= 0;
+        can = w->token_status[i] <= MAR_TOKEN_REPLACED && w->steps[i] >= 0 && w->staleness[i] >= 0;
     return can;
 }
 
-static store_state read_stored(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats)
+static store_state read_stored(image_worker *w, const image_run *r, const image_batch *b, mar_stats *stats)
 {
     store_array arrays[ARRAYS];
     char path[STORE_PATH];
-    const store_range at = range_of(loop, b);
+    const store_range at = range_of(w, b);
     const size_t places = (size_t)b->n * (size_t)mar_model_get_config(r->model)->seq_len;
-    const int count = list_arrays(loop, r, b, stats, arrays);
+    const int count = list_arrays(w, r, b, stats, arrays);
     arrays[0].data = NULL; /* the store's file name has their hash */
     const store_state state = store_read(r->store, &at, NULL, arrays, count);
     if (state != STORE_THERE) return state;
-    if (loop->token_status && !r->has_drafts) {
-        memset(loop->token_status, MAR_TOKEN_TARGET, places);
-        memset(loop->steps, 0, places * sizeof *loop->steps);
-        memset(loop->staleness, 0, places * sizeof *loop->staleness);
+    if (w->token_status && !r->has_drafts) {
+        memset(w->token_status, MAR_TOKEN_TARGET, places);
+        memset(w->steps, 0, places * sizeof *w->steps);
+        memset(w->staleness, 0, places * sizeof *w->staleness);
     }
-    if (is_plausible(loop, r, b->n, stats)) return STORE_THERE;
+    if (is_plausible(w, r, b->n, stats)) return STORE_THERE;
     tool_error("%s: has numbers that no image of the run has, expected what mar wrote",
                store_path(r->store, &at, NULL, path));
     return STORE_DAMAGED;
 }
 
 /* Makes the tokens and writes them to the store, with their range locked. */
-static outcome make_stored(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats)
+static outcome make_stored(image_worker *w, const image_run *r, const image_batch *b, mar_stats *stats)
 {
     store_array arrays[ARRAYS];
-    const store_range at = range_of(loop, b);
-    const mar_status status = make_tokens(loop, r, b->first, b->n);
-    if (status != MAR_OK) return outcome_of(loop, r, status);
+    const store_range at = range_of(w, b);
+    const mar_status status = make_tokens(w, r, b->first, b->n);
+    if (status != MAR_OK) return outcome_of(w, r, status);
     mar_session_get_stats(r->session, stats);
-    const int count = list_arrays(loop, r, b, stats, arrays);
+    const int count = list_arrays(w, r, b, stats, arrays);
     return store_write(r->store, &at, NULL, arrays, count) == 0 ? GOT : FAILED;
 }
 
 /* Gets the tokens of a run with a store, read or made. Waits for another process that makes them. */
-static outcome get_stored(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats, int *made)
+static outcome get_stored(image_worker *w, const image_run *r, const image_batch *b, mar_stats *stats, int *made)
 {
-    const store_range at = range_of(loop, b);
-    store_state state = r->remakes ? STORE_DAMAGED : read_stored(loop, r, b, stats);
+    const store_range at = range_of(w, b);
+    store_state state = r->remakes ? STORE_DAMAGED : read_stored(w, r, b, stats);
     *made = 0;
     if (state == STORE_THERE || state == STORE_ERROR) return state == STORE_THERE ? GOT : FAILED;
     const lock_status lock = store_lock_wait(r->store, &at, STORE_TOKENS);
     if (lock != LOCK_TAKEN) return lock == LOCK_BUSY ? DROPPED : FAILED;
-    if (state == STORE_MISSING) state = read_stored(loop, r, b, stats); /* another process may have made it */
+    if (state == STORE_MISSING) state = read_stored(w, r, b, stats); /* another process may have made it */
     outcome result = state == STORE_THERE ? GOT : FAILED;
     if (state == STORE_MISSING || state == STORE_DAMAGED) {
-        result = make_stored(loop, r, b, stats);
+        result = make_stored(w, r, b, stats);
         *made = 1;
     }
     store_unlock(r->store, &at, STORE_TOKENS);
@@ -267,13 +301,12 @@ static outcome get_stored(image_loop *loop, const image_run *r, const image_batc
 /* --- a batch -------------------------------------------------------------------------------------------- */
 
 /* Decodes tokens that were read, and adds the time. */
-static mar_status decode(image_loop *loop, const image_run *r, const image_batch *b, mar_stats *stats)
+static mar_status decode(image_worker *w, const image_run *r, const image_batch *b, mar_stats *stats)
 {
     mar_stats taken;
     mar_stats_init(&taken, sizeof taken);
-    if (interruption_came() && !loop->plan->finishes_batch)
-        return MAR_ECANCELLED; /* mar_session_decode forgets a cancel that came before it */
-    const mar_status status = mar_session_decode(r->session, (uint64_t)b->first, loop->tokens, b->n, loop->rgb);
+    if (is_dropped(w->loop)) return MAR_ECANCELLED; /* mar_session_decode forgets a cancel that came before it */
+    const mar_status status = mar_session_decode(r->session, (uint64_t)b->first, w->tokens, b->n, w->rgb);
     mar_session_get_stats(r->session, &taken);
     stats->vae_s += taken.vae_s;
     stats->vae_flop += taken.vae_flop;
@@ -281,30 +314,36 @@ static mar_status decode(image_loop *loop, const image_run *r, const image_batch
     return status;
 }
 
+static void count_made(image_loop *loop, int n)
+{
+    pthread_mutex_lock(&loop->lock);
+    if (loop->plan->made) *loop->plan->made += n;
+    pthread_mutex_unlock(&loop->lock);
+}
+
 /* Fills in what the sinks take of the batch. */
-static outcome get(image_loop *loop, const image_run *r, image_batch *b, mar_stats *stats)
+static outcome get(image_worker *w, const image_run *r, image_batch *b, mar_stats *stats)
 {
     int made = 1;
     mar_status status = MAR_OK;
-    outcome result =
-        r->store ? get_stored(loop, r, b, stats, &made) : outcome_of(loop, r, make_tokens(loop, r, b->first, b->n));
+    outcome result = r->store ? get_stored(w, r, b, stats, &made) : outcome_of(w, r, make_tokens(w, r, b->first, b->n));
     if (result != GOT) return result;
-    b->tokens = loop->tokens;
-    b->token_status = loop->token_status;
-    b->steps = loop->steps;
-    b->staleness = loop->staleness;
-    if (loop->rgb && pixel_bytes(r) > 0) {
-        status = made ? fetch_pixels(loop, r->session) : decode(loop, r, b, stats);
-        b->rgb = loop->rgb;
-        if (status == MAR_ECANCELLED && made && loop->decoded > 0) {
-            b->n = loop->decoded;
+    b->tokens = w->tokens;
+    b->token_status = w->token_status;
+    b->steps = w->steps;
+    b->staleness = w->staleness;
+    if (w->rgb && pixel_bytes(r) > 0) {
+        status = made ? fetch_pixels(w, r->session) : decode(w, r, b, stats);
+        b->rgb = w->rgb;
+        if (status == MAR_ECANCELLED && made && w->decoded > 0) {
+            b->n = w->decoded;
             status = MAR_OK;
         }
     }
     if (made) mar_session_get_stats(r->session, stats);
     b->stats = stats;
-    if (status == MAR_OK && made && loop->plan->made) *loop->plan->made += b->n;
-    return outcome_of(loop, r, status);
+    if (status == MAR_OK && made) count_made(w->loop, b->n);
+    return outcome_of(w, r, status);
 }
 
 static int is_there(const image_plan *plan, long i)
@@ -313,10 +352,11 @@ static int is_there(const image_plan *plan, long i)
 }
 
 /* Hands images first .. first+n-1 of the batch to the sinks. */
-static int hand_part(image_loop *loop, const image_batch *b, int first, int n, const image_sink *sinks, int sink_count)
+static int hand_part(image_worker *w, const image_batch *b, int first, int n)
 {
     static const mar_stats none = {.size = sizeof none};
-    const image_run *r = &loop->plan->runs[b->run];
+    image_loop *loop = w->loop;
+    const image_run *r = &w->runs[b->run];
     const size_t at = (size_t)first, places = at * (size_t)mar_model_get_config(r->model)->seq_len;
     image_batch part = *b;
     part.first += first;
@@ -326,40 +366,54 @@ static int hand_part(image_loop *loop, const image_batch *b, int first, int n, c
     if (part.rgb) part.rgb += at * pixel_bytes(r);
     if (part.token_status) part.token_status += places, part.steps += places, part.staleness += places;
     if (first > 0) part.stats = &none; /* those of the batch are in its first part */
-    for (int i = 0; i < sink_count; i++)
-        if (sinks[i].take(sinks[i].self, &part) != 0) return 1;
+    for (int i = 0; i < loop->sink_count; i++)
+        if (loop->sinks[i].take(loop->sinks[i].self, &part) != 0) return 1;
+    pthread_mutex_lock(&loop->lock);
     loop->finished += n;
+    loop->begun -= w->part;
+    w->part = 0;
+    pthread_mutex_unlock(&loop->lock);
     return 0;
 }
 
 /* Hands the missing images of the batch to the sinks. */
-static int hand_out(image_loop *loop, const image_batch *b, const image_sink *sinks, int sink_count)
+static int hand_out(image_worker *w, const image_batch *b)
 {
+    const image_plan *plan = w->loop->plan;
     for (int i = 0, n; i < b->n; i += n) {
-        const int there = is_there(loop->plan, b->first + i);
-        for (n = 1; i + n < b->n && is_there(loop->plan, b->first + i + n) == there;) n++;
-        if (!there && hand_part(loop, b, i, n, sinks, sink_count) != 0) return 1;
+        const int there = is_there(plan, b->first + i);
+        for (n = 1; i + n < b->n && is_there(plan, b->first + i + n) == there;) n++;
+        if (!there && hand_part(w, b, i, n) != 0) return 1;
     }
     return 0;
 }
 
-/* Makes a batch and hands it to the sinks. Returns 0, or 1 with the error printed. The sinks get nothing of an
- * interrupted batch, or with plan.takes_parts its finished images. */
-static int make_batch(image_loop *loop, const image_batch *shape, const image_sink *sinks, int sink_count)
+/* Waits until the batches of all earlier turns are with the sinks. Returns 1 if the loop has ended before. */
+static int wait_for_turn(image_loop *loop, int turn)
 {
-    const image_run *r = &loop->plan->runs[shape->run];
+    pthread_mutex_lock(&loop->lock);
+    while (loop->out != turn) pthread_cond_wait(&loop->turned, &loop->lock);
+    pthread_mutex_unlock(&loop->lock);
+    return loop->ended != 0;
+}
+
+/* Makes a batch and hands it to the sinks. Returns 0; 1 with the error printed; or the status of an interruption. The
+ * sinks get nothing of an interrupted batch, or with plan.takes_parts its finished images. */
+static int make_batch(image_worker *w, const image_batch *shape)
+{
+    const image_run *r = &w->runs[shape->run];
     image_batch batch = *shape;
     mar_stats stats;
     mar_stats_init(&stats, sizeof stats);
-    batch.labels = loop->labels;
-    for (int i = 0; i < batch.n; i++) loop->labels[i] = image_plan_label(loop->plan, batch.first + i);
-    if (!loop->plan->finishes_batch) interruption_cancels(r->session);
-    const outcome result = get(loop, r, &batch, &stats);
-    interruption_cancels(NULL);
-    if (result != GOT) return result == FAILED;
-    if (hand_out(loop, &batch, sinks, sink_count) != 0) return 1;
-    show(loop, 0);
-    return 0;
+    batch.labels = w->labels;
+    if (!w->loop->plan->finishes_batch) interruption_cancels(w->place, r->session);
+    const outcome result = get(w, r, &batch, &stats);
+    interruption_cancels(w->place, NULL);
+    if (result == FAILED) return 1;
+    if (wait_for_turn(w->loop, shape->turn) != 0) return w->loop->ended;
+    if (result == GOT && hand_out(w, &batch) != 0) return 1;
+    show(w, 0);
+    return result == DROPPED || batch.n < shape->n ? interruption_status() : 0;
 }
 
 /* --- the loop ------------------------------------------------------------------------------------------- */
@@ -392,38 +446,96 @@ static long count_missing(const image_plan *plan)
     return missing;
 }
 
-/* Makes one turn. */
-static int make_turn(image_loop *loop, int turn, long first, int n, const image_sink *sinks, int sink_count)
-{
-    const int runs = loop->plan->run_count;
-    for (int place = 0; place < runs; place++) {
-        const image_batch batch = {.run = (turn + place) % runs, .turn = turn, .first = first, .n = n};
-        if (make_batch(loop, &batch, sinks, sink_count) != 0) return 1;
-        if (interruption_came() && loop->finished < loop->wanted) return end(loop);
-    }
-    return 0;
-}
-
-static int make_all(image_loop *loop, const image_sink *sinks, int sink_count)
+/* Chooses the next batch of the plan's numbers; plan.choose for a plan without its own. */
+static int choose_next(image_loop *loop, store_range *at)
 {
     const image_plan *plan = loop->plan;
-    int turn = 0, status = 0;
-    for (long i = plan->first; status == 0 && i < plan->first + plan->images;) {
-        const int n = batch_from(plan, i);
-        if (n > 0) status = make_turn(loop, turn++, i, n, sinks, sink_count);
-        i += n > 0 ? n : 1;
+    const long end = plan->first + plan->images;
+    at->n = 0;
+    while (loop->next < end && (at->n = batch_from(plan, loop->next)) == 0) loop->next++;
+    at->first = loop->next;
+    loop->next += at->n;
+    return at->n && interruption_came() ? interruption_status() : 0;
+}
+
+/* Begins the next turn: sets *batch and the worker's labels. Returns 0 if there is none. */
+static int begin_turn(image_worker *w, image_batch *batch)
+{
+    image_loop *loop = w->loop;
+    const image_plan *plan = loop->plan;
+    store_range at = {0};
+    pthread_mutex_lock(&loop->lock);
+    int status = loop->ended;
+    if (status == 0) status = plan->choose ? plan->choose(plan->chooser, &at) : choose_next(loop, &at);
+    if (status == 0)
+        for (int i = 0; i < at.n; i++) w->labels[i] = at.labels ? at.labels[i] : image_plan_label(plan, at.first + i);
+    else
+        loop->ended = status;
+    *batch = (image_batch){.turn = loop->turn, .first = at.first, .n = at.n};
+    const int begun = status == 0 && at.n > 0;
+    loop->turn += begun;
+    pthread_mutex_unlock(&loop->lock);
+    return begun;
+}
+
+/* Makes turns until none is left, or one fails. */
+static void *make_turns(void *worker)
+{
+    image_worker *w = worker;
+    image_loop *loop = w->loop;
+    const int runs = loop->plan->run_count;
+    image_batch batch;
+    while (begin_turn(w, &batch)) {
+        int status = 0;
+        for (int place = 0; place < runs && status == 0; place++) {
+            if (place > 0 && interruption_came()) status = interruption_status();
+            batch.run = (batch.turn + place) % runs;
+            if (status == 0) status = make_batch(w, &batch);
+        }
+        pthread_mutex_lock(&loop->lock);
+        if (loop->ended == 0) loop->ended = status;
+        pthread_mutex_unlock(&loop->lock);
+        (void)wait_for_turn(loop, batch.turn);
+        pthread_mutex_lock(&loop->lock);
+        loop->out++;
+        pthread_cond_broadcast(&loop->turned);
+        pthread_mutex_unlock(&loop->lock);
     }
-    return status;
+    return NULL;
+}
+
+/* Runs the workers, the first on this thread. If the system has no thread for one, the others do its work. */
+static void make_all(image_worker *workers, int count)
+{
+    pthread_t threads[INTERRUPTION_PLACES];
+    int started = 1;
+    while (started < count && pthread_create(&threads[started], NULL, make_turns, &workers[started]) == 0) started++;
+    make_turns(&workers[0]);
+    for (int i = 1; i < started; i++) pthread_join(threads[i], NULL);
 }
 
 int run_images(const image_plan *plan, const image_sink *sinks, int sink_count)
 {
-    image_loop loop = {.plan = plan, .wanted = count_missing(plan) * plan->run_count};
+    const int count = plan->workers > 1 ? plan->workers : 1;
+    image_loop loop = {.plan = plan,
+                       .sinks = sinks,
+                       .sink_count = sink_count,
+                       .lock = PTHREAD_MUTEX_INITIALIZER,
+                       .turned = PTHREAD_COND_INITIALIZER,
+                       .next = plan->first,
+                       .wanted = count_missing(plan) * plan->run_count};
+    image_worker *workers = calloc((size_t)count, sizeof *workers);
+    if (!workers) return tool_error("out of memory");
     interruption_catch();
     if (plan->bar && !plan->bar_total) progress_begin(plan->bar);
-    int status = allocate(&loop, sinks, sink_count);
-    if (status == 0) status = make_all(&loop, sinks, sink_count);
+    for (int i = 0; i < count && loop.ended == 0; i++) {
+        workers[i] = (image_worker){.loop = &loop, .runs = plan->runs + i * plan->run_count, .place = i};
+        loop.ended = allocate(&workers[i]);
+    }
+    if (loop.ended == 0) make_all(workers, count);
     if (plan->bar) progress_clear(plan->bar);
-    for (int i = 0; i < loop.block_count; i++) free(loop.blocks[i]);
-    return status;
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < workers[i].block_count; k++) free(workers[i].blocks[k]);
+    free(workers);
+    return loop.ended > 1 ? end(&loop) : loop.ended;
 }

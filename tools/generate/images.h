@@ -9,6 +9,9 @@
  * A run may have a place in a run store. A batch whose tokens are stored is read, and decoded if pixels are wanted. A
  * new batch is stored before a sink gets it. The sinks get the same bits either way.
  *
+ * With several workers each makes the next turn that is not begun, on a GPU of its own. The sinks get the turns in the
+ * same order as from one worker, one after the other, so they need no locks.
+ *
  * A signal ends the loop (interruption.h). The current batch is dropped, or finished with plan.finishes_batch. Sinks
  * keep the batches they have taken. */
 #ifndef TOOLS_IMAGES_H
@@ -30,8 +33,9 @@ typedef struct {
 } image_run;
 
 typedef struct {
-    const image_run *runs; /* [run_count]; the same session may occur more than once */
+    const image_run *runs; /* [workers][run_count]; a worker's session may occur more than once */
     int run_count;         /* 1 or more */
+    int workers;           /* turns made at a time, each by a thread with sessions of its own; 0: 1 */
     long first;            /* each run makes images first..first+images-1 of its seed's sequence */
     long images;           /* 1 or more */
     int batch;             /* images at a time; the last turn may have fewer */
@@ -39,11 +43,17 @@ typedef struct {
     const int *classes;    /* [class_count], in 0..classes-1 of the model, or -1: unconditional */
     int class_count;       /* 1 or more */
     long class_images;     /* consecutive images of one class; after the last class the first follows */
-    const uint8_t *have;   /* [images] 1: exists and is not made again; NULL: all are made */
-    int takes_parts;       /* 1: the sinks get the decoded images of an interrupted batch */
-    int finishes_batch;    /* 1: a signal ends the loop behind the current batch */
-    int (*watch)(void *watcher, mar_session *session, int n); /* called after each step of a batch of n images; returns
-                                                               * 0, or 1 with the error printed; NULL: none */
+    /* Chooses each turn's images in place of these numbers: a range of at most `batch` images, with labels that stay
+     * until the next call; n is 0 after the last. Returns 0, or the exit status that ends the loop. One thread at a
+     * time calls it. NULL: none */
+    int (*choose)(void *chooser, store_range *at);
+    void *chooser;
+    const uint8_t *have; /* [images] 1: exists and is not made again; NULL: all are made */
+    int takes_parts;     /* 1: the sinks get the decoded images of an interrupted batch */
+    int finishes_batch;  /* 1: a signal ends the loop behind the current batch */
+    int (*watch)(void *watcher, mar_session *session,
+                 int n); /* called after each step of the first worker's batch of
+                          * n images; returns 0, or 1 with the error printed; NULL: none */
     void *watcher;
     progress *bar;    /* progress bar; NULL: none */
     long bar_before;  /* images of others that the bar counts as finished */

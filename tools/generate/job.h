@@ -5,6 +5,7 @@
 #include "mar.h"
 #include "tools/generate/acceptance.h"
 #include "tools/images/image.h"
+#include "tools/generate/devices.h"
 #include "tools/generate/models.h"
 #include "tools/generate/preview.h"
 #include "tools/images/output.h"
@@ -19,6 +20,7 @@ typedef struct {
     const char *out;            /* as given */
     const char *store;          /* directory of the run store; NULL: none */
     const char *like;           /* PNG whose image is made again; NULL: none */
+    const char *devices;        /* list of GPUs; NULL: one device */
     const char *preview;        /* file of the images in progress; NULL: none */
     const char *accept_map;     /* file of the map of accepted tokens; NULL: none */
     int num;                    /* images per class; 0: the default */
@@ -44,6 +46,7 @@ typedef struct {
     model_store files;    /* owns the models */
     run_models models;    /* models of the run, owned by the store */
     mar_session *session; /* session of the models */
+    run_devices devices;  /* the other GPUs of --devices */
     int *classes;         /* [class_count], as listed */
     int class_count;      /* 1 or more */
     int num;              /* images of each class */

@@ -69,6 +69,10 @@ static mar *open_for(model_store *store, const mar_options *options, int has_hea
         if (serves(store->handles[i].library, &store->handles[i].options, options, has_head))
             return store->handles[i].library;
     mar *library = NULL;
+    if (store->handle_count == MODELS_HANDLES_MAX) {
+        tool_error("too many devices and kinds of arithmetic, expected %d at most", (int)MODELS_HANDLES_MAX);
+        return NULL;
+    }
     const mar_status status = mar_open(options, &library);
     if (status != MAR_OK) {
         const char *words = library ? mar_error(library) : mar_status_name(status);
@@ -161,6 +165,10 @@ static const model_file *get_file(model_store *store, const mar_options *machine
     const int is_model = strcmp(role, "vae") != 0;
     const model_file *found = find_file(store, library, path, heads, is_model);
     if (found) return found;
+    if (store->file_count == MODELS_FILES_MAX) {
+        tool_error("%s: too many files on all GPUs, expected %d at most", path, (int)MODELS_FILES_MAX);
+        return NULL;
+    }
     model_file *f = &store->files[store->file_count];
     *f = (model_file){.library = library, .path = path, .heads = heads};
     if (load_file(library, f, is_model, store->encoder, bar) != MAR_OK) {
@@ -607,6 +615,23 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     if (fast_set_params(o, out->model, out->vae) != 0) return 1;
     report_fast(store, o, bar);
     return set_captions(store, o, out) || get_class_names(store, o, out) || refuse_no_vae(store, o);
+}
+
+int models_load_again(model_store *store, const run_options *o, const run_models *first, progress *bar, run_models *out)
+{
+    const mar_options machine = run_machine(o);
+    const model_file *model, *draft = NULL, *vae = NULL;
+    int heads;
+    *out = *first;
+    out->library = open_for(store, &machine, 1, "dtype");
+    if (!out->library || run_read_heads(o->heads, &heads) != 0) return 1;
+    if (!(model = get_file(store, &machine, out->library, "model", o->model, heads, bar))) return 1;
+    if (o->draft && !(draft = get_file(store, &machine, out->library, "draft", o->draft, 0, bar))) return 1;
+    if (o->vae && !(vae = get_file(store, &machine, out->library, "vae", o->vae, 0, bar))) return 1;
+    out->model = model->model;
+    out->draft = draft ? draft->model : NULL;
+    out->vae = vae ? vae->vae : NULL;
+    return 0;
 }
 
 const char *models_class_name(const run_models *models, int label, char *text, size_t size)

@@ -11,6 +11,7 @@
 
 enum {
     MODELS_RUNS_MAX = 32,
+    MODELS_HANDLES_MAX = 2 * MODELS_RUNS_MAX,
     MODELS_FILES_MAX = 3 * MODELS_RUNS_MAX /* model, draft and image decoder of each run */
 };
 
@@ -47,10 +48,10 @@ typedef struct {
 /* Initialise with {0}. */
 typedef struct {
     struct {
-        mar_options options;        /* as given */
-        mar *library;               /* handle opened with them */
-    } handles[2 * MODELS_RUNS_MAX]; /* one for each set of library options; a run may need two (learn_tokens) */
-    int handle_count;               /* handles in use */
+        mar_options options;       /* as given */
+        mar *library;              /* handle opened with them */
+    } handles[MODELS_HANDLES_MAX]; /* one for each set of library options; a run may need two (learn_tokens) */
+    int handle_count;              /* handles in use */
     model_file files[MODELS_FILES_MAX];
     int file_count; /* files in use */
     struct {
@@ -81,6 +82,10 @@ typedef struct {
  * Prints there if fewer threads than requested are used. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or
  * 1 with the error printed. */
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
+/* Loads the files of such a run, which `first` has, with o->machine again: on another GPU. The captions are those of
+ * `first`. Returns 0, or 1 with the error printed. */
+int models_load_again(model_store *store, const run_options *o, const run_models *first, progress *bar,
+                      run_models *out);
 /* Opens the library alone, as models_load does, for networks without a head. The store owns it. `dtype`: the option
  * that options->dtype is from, for errors. An open handle with the same options, resolved, is reused, whatever the
  * arithmetic of its heads. Returns NULL with the error printed. */

@@ -3,8 +3,9 @@
 # Without --all this is the change lane, what every change must pass, in at most twenty minutes on two cores: release
 # (optimised, with the CUDA kernels run on the CPU under a race check), asan (AddressSanitizer and UBSan, with the corpora
 # of the fuzz targets), tsan (ThreadSanitizer over what has threads of its own) and cuda (compiled by nvcc for one GPU, and
-# run where there is one). --all is the nightly lane: all tests of these presets, every GPU architecture, a bare Debian,
-# and libFuzzer's targets (preset fuzz). PRESETs confine a lane to these. The minutes of each step are printed at the end.
+# run where there is one). --all is the nightly lane: all tests of these presets, every GPU architecture, a build with the
+# CUDA toolkit 12.8 if CUDA12_PATH has it (or /usr/local/cuda-12.8), a bare Debian, and libFuzzer's targets (preset fuzz).
+# PRESETs confine a lane to these. The minutes of each step are printed at the end.
 set -eu
 cd "$(dirname "$0")"
 . scripts/packages.sh
@@ -55,10 +56,8 @@ case " $presets " in
 *" cuda "*)
     need_cuda
     want_nvdisasm
-    # One GPU's machine code is enough for the change lane. PTX for GPUs to come is another compilation of the same code,
-    # which only such a GPU runs.
-    if [ $tests = --tests ]; then architectures='90a'; else architectures='80;89;90a'; fi
-    have_gpu || cuda_options=-DMAR_CUDA_ARCHITECTURES=${CUDAARCHS-$architectures}
+    # One GPU's machine code is enough for the change lane.
+    if [ $tests = --tests ] && ! have_gpu; then cuda_options=-DMAR_CUDA_ARCHITECTURES=${CUDAARCHS-90a}; fi
     ;;
 esac
 if command -v ccache >/dev/null 2>&1; then # a new build folder remembers it; CMake's own variables
@@ -80,6 +79,16 @@ for preset in $presets; do
     fi
     ctest --preset "$preset" -L "$labels" --no-tests=error || failed="$failed $preset"
     step "$preset tests"
+    if [ "$preset" = cuda ] && [ $tests = --all-tests ]; then
+        nvcc12=${CUDA12_PATH:-/usr/local/cuda-12.8}/bin/nvcc
+        if [ -x "$nvcc12" ]; then
+            { cmake --preset cuda -B build/cuda12 -DMAR_NVCC="$nvcc12" && cmake --build build/cuda12 &&
+                tests/gpu/test_command.sh build/cuda12/mar; } || failed="$failed cuda12"
+            step 'cuda12'
+        else
+            echo "No $nvcc12: the build with CUDA 12.8 is left out"
+        fi
+    fi
     if [ "$preset" = fuzz ]; then
         tests/fuzz/run.sh || failed="$failed fuzz"
         step "fuzz search"

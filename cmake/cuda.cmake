@@ -28,9 +28,10 @@ message(STATUS "CUDA compiler: ${MAR_NVCC}")
 find_package(Threads REQUIRED)
 set(MAR_CUDA_LIBRARIES ${MAR_CUDART} ${MAR_CUBLASLT} Threads::Threads ${CMAKE_DL_LIBS} rt stdc++)
 
-# Machine code for Ampere, Ada and Hopper, and PTX for what comes later. A GPU of the same generation as one before it in
-# the list gets its machine code from that one's PTX, which need not be made again. $CUDAARCHS is CMake's variable for it.
-set(architectures "80;89;90a;90-virtual")
+# Machine code for Ampere, Ada, Hopper and Blackwell, and PTX for what comes between and later. $CUDAARCHS is CMake's
+# variable for it. 100 and 120 need toolkit 12.8 or later. The kernels have two forms, without clusters and, from 90 on,
+# with them; so all machine code comes from the PTX of 80 or of 90, each made once.
+set(architectures "80;86;89;90a;100;120;90-virtual")
 if(NOT "$ENV{CUDAARCHS}" STREQUAL "")
   set(architectures "$ENV{CUDAARCHS}")
 endif()
@@ -53,14 +54,12 @@ foreach(architecture ${MAR_CUDA_ARCHITECTURES})
   if(architecture MATCHES "^(.*)-virtual$")
     list(APPEND MAR_CUDA_FLAGS -gencode arch=compute_${CMAKE_MATCH_1},code=compute_${CMAKE_MATCH_1})
   else()
-    set(virtual ${architecture})
-    if(architecture MATCHES "^([0-9]+)[0-9]$") # without a suffix
-      set(generation ${CMAKE_MATCH_1})
-      if(DEFINED first_of_${generation} AND first_of_${generation} LESS architecture)
-        set(virtual ${first_of_${generation}})
-      else()
-        set(first_of_${generation} ${architecture})
-      endif()
+    if(NOT architecture MATCHES "^[0-9]+$") # its own PTX
+      set(virtual ${architecture})
+    elseif(architecture LESS 90)
+      set(virtual 80)
+    else()
+      set(virtual 90)
     endif()
     list(APPEND MAR_CUDA_FLAGS -gencode arch=compute_${virtual},code=sm_${architecture})
   endif()

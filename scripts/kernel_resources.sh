@@ -6,7 +6,7 @@
 #   scripts/kernel_resources.sh [NVCC [OBJECTS]] >bench/results/kernel_resources.txt
 # With OBJECTS, a folder with <name>.cu.o and, in <name>.cu.o.log, what nvcc said with -Xptxas -v, as the preset cuda keeps
 # them in build/cuda/cuda/kernels/cuda, nothing is compiled. By environment variables:
-#   ARCHITECTURES    of the GPUs ["80 89 90a"]
+#   ARCHITECTURES    of the GPUs ["80 86 89 90a 100 120"]
 #   MAX_BYTES        of machine code of a persistent or speculation kernel [131072]
 set -eu
 
@@ -17,7 +17,7 @@ fail() {
 
 objects=${2:-}
 nvcc=${1:-$(command -v nvcc || echo "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc")}
-architectures=${ARCHITECTURES:-80 89 90a}
+architectures=${ARCHITECTURES:-80 86 89 90a 100 120}
 max_bytes=${MAX_BYTES:-131072}
 [ -x "$nvcc" ] || fail "no nvcc at $nvcc, expected in PATH, in \$CUDA_PATH/bin or as the argument"
 command -v readelf >/dev/null || fail "no readelf, expected in PATH (Debian: binutils)"

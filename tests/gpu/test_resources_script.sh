@@ -3,6 +3,7 @@
 # that spill, on each architecture. The script runs in a tree with a few kernels of its own.
 set -eu
 source_dir=$1 nvcc=$2
+export ARCHITECTURES='80 90a 120'
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/scripts" "$work/kernels/cuda"
@@ -34,7 +35,7 @@ template __global__ void calls<2>(double *, int);
 __global__ void small(double *x) { x[threadIdx.x] = 1; }
 END
 resources || fail "kernels of a few kilobytes are refused"
-for sm in sm_80 sm_89 sm_90a; do
+for sm in sm_80 sm_90a sm_120; do
     small=$(code small $sm)
     for kernel in 'calls<1>' 'calls<2>'; do
         bytes=$(code "$kernel" $sm)

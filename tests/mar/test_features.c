@@ -1,5 +1,6 @@
 /* Tests the networks that judge images, through the public calls. The demo's digits are compared with PyTorch,
  * Inception-v3 with torch-fidelity. FID and Inception score are compared, too. */
+#include "tests/support/brief.h"
 #include "tests/support/demo.h"
 #include "tests/support/inception.h"
 
@@ -279,14 +280,11 @@ typedef struct {
     int sets;   /* whether sets of images are compared */
 } extent;
 
-/* A sanitizer makes an image ten times slower. Comparisons of sets then run only once. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const extent small_f32 = {0, INCEPTION_SINGLE, 1}, small_bf16 = {0, INCEPTION_SINGLE, 0};
-static const extent full_f32 = {1, 2, 0}, full_bf16 = {1, 1, 0};
-#else
-static const extent small_f32 = {0, INCEPTION_SINGLE, 1}, small_bf16 = {0, INCEPTION_SINGLE, 1};
-static const extent full_f32 = {1, INCEPTION_SINGLE, 1}, full_bf16 = {1, INCEPTION_SINGLE, 0};
-#endif
+/* Only the nightly lane compares sets more than once, and all images with the network of published size. A sanitizer
+ * makes an image ten times slower. */
+enum { MORE = test_all && !test_brief };
+static const extent small_f32 = {0, INCEPTION_SINGLE, 1}, small_bf16 = {0, INCEPTION_SINGLE, MORE};
+static const extent full_f32 = {1, MORE ? INCEPTION_SINGLE : 2, MORE}, full_bf16 = {1, MORE ? INCEPTION_SINGLE : 1, 0};
 
 static void compare(const extent *x, mar_dtype dtype, double single, double distance, double score)
 {

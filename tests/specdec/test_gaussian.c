@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 16, SOME = 24000, DRAWS = test_brief ? SOME : 100000, BLOCK = 8 };
+enum { MOST = 16, SOME = 24000, DRAWS = test_all && !test_brief ? 100000 : SOME, BLOCK = 8 };
 
 /* --- the verifier on the host: kernels/gaussian.h verifies here as in every backend ------------------------------- */
 

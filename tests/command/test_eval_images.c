@@ -285,7 +285,7 @@ static void arithmetic(void **state)
 static void page(void **state)
 {
     (void)state;
-    command_ok(directory, "generate --out g --grid --seed 1" QUICK);
+    sh_ok(directory, "cp -r a g && $MAR generate --out g --grid --resume --seed 1" QUICK);
     command_result r = command_run(directory, "$MAR eval --images a --features demo --json --out deep/a && "
                                               "$MAR eval --images g --features demo --quiet --out g2 && "
                                               "$MAR eval --images g --features demo --out g2");

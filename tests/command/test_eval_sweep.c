@@ -261,7 +261,7 @@ static void the_page(void **state)
 /* --- a sweep of the demo ------------------------------------------------------------------------------------------ */
 
 #define AXES   "--cfg 1 | --cfg 3\n| --head_spec 3\n"
-#define RUN    "eval --sweep axes.txt --num_images 40 --num_iter 2 --num_sampling_steps 4 --shard_images 16 --threads 1 "
+#define RUN    "eval --sweep axes.txt --num_images 20 --num_iter 2 --num_sampling_steps 4 --shard_images 8 --threads 1 "
 #define POINTS 4
 
 static int setup(void **state)
@@ -342,7 +342,7 @@ static void a_sweep(void **state)
           "for p in cfg-1 cfg-3 cfg-1+head_spec-3 cfg-3+head_spec-3; do test -s sweep/$p/report.html || exit 1; done");
 
     /* Each point equals the run of its options. */
-    command_ok(d, "eval --num_images 40 --num_iter 2 --num_sampling_steps 4 --shard_images 16 --cfg 3 --head_spec 3 "
+    command_ok(d, "eval --num_images 20 --num_iter 2 --num_sampling_steps 4 --shard_images 8 --cfg 3 --head_spec 3 "
                   "--out alone --quiet");
     cJSON *alone = read_json(d, "alone/result.json"), *point = read_json(d, "sweep/cfg-3+head_spec-3/result.json");
     assert_true(cJSON_Compare(cJSON_GetObjectItem(alone, "numbers"), cJSON_GetObjectItem(point, "numbers"), 1));

@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 /* Enough steps for recognisable digits. */
-#define QUICK "--num_iter 4 --num_sampling_steps 20 "
+#define DIGITS "--num_iter 4 --num_sampling_steps 20 "
+/* Enough for the rest */
+#define QUICK "--num_iter 4 --num_sampling_steps 8 "
 
 /* Runs "$MAR fidelity arguments --json" in one thread, for tests that run side by side. Returns the record; the caller
  * deletes it. */
@@ -42,7 +44,7 @@ static void identical_runs(void **state)
     assert_true(json_number(run, "p") == 1);
     assert_true(json_number(run, "mean_gap") == 0 && json_number(run, "covariance_gap") == 0);
     assert_true(cJSON_IsTrue(cJSON_GetObjectItem(run, "identical")));
-    assert_true(json_number(run, "head_calls_per_token") == 20);
+    assert_true(json_number(run, "head_calls_per_token") == 8);
     assert_string_equal(json_text(run, "verdict"), "identical: the same tokens to the last bit");
     /* one turn of 16 images and one of 4: only one is timed */
     assert_true(json_number(record, "turns_timed") == 1 && json_number(run, "speed") > 0);
@@ -67,8 +69,8 @@ static void identical_runs(void **state)
 static void a_difference_is_found(void **state)
 {
     cJSON *record =
-        report(*state, "--model demo-draft " QUICK "--versus --model demo --num_iter 4 --num_sampling_steps 18 "
-                       "--against --model demo " QUICK "--num 60 --out b.html");
+        report(*state, "--model demo-draft " DIGITS "--versus --model demo --num_iter 4 --num_sampling_steps 18 "
+                       "--against --model demo " DIGITS "--num 60 --out b.html");
     const cJSON *draft = json_at(record, "runs.0"), *fewer = json_at(record, "runs.1"),
                 *level = cJSON_GetObjectItem(record, "floor");
     assert_string_equal(json_text(draft, "options"), "--model demo-draft");
@@ -90,7 +92,7 @@ static void a_difference_is_found(void **state)
 static void a_gross_difference_is_found_in_few(void **state)
 {
     cJSON *record =
-        report(*state, "--num_iter 1 --num_sampling_steps 2 --cfg 1 --against " QUICK "--num 20 --out few.html");
+        report(*state, "--num_iter 1 --num_sampling_steps 2 --cfg 1 --against " DIGITS "--num 20 --out few.html");
     assert_true(json_number(record, "runs.0.p") <= 0.01);
     assert_has(json_text(record, "runs.0.verdict"), "differs");
     cJSON_Delete(record);
@@ -157,9 +159,9 @@ static void drafts_are_mapped(void **state)
 /* Tests drafts of the model itself, by step and by lateness. With a draft model no draft is late. */
 static void own_drafts(void **state)
 {
-    cJSON *record = report(*state, "--draft self --head_spec 4 --num_iter 16 --num_sampling_steps 10 "
-                                   "--versus --draft demo-draft --num_iter 16 --num_sampling_steps 10 "
-                                   "--against --num_iter 16 --num_sampling_steps 10 --num 20 --class 5 --out own.html");
+    cJSON *record = report(*state, "--draft self --head_spec 4 --num_iter 16 --num_sampling_steps 4 "
+                                   "--versus --draft demo-draft --num_iter 16 --num_sampling_steps 4 "
+                                   "--against --num_iter 16 --num_sampling_steps 4 --num 20 --class 5 --out own.html");
     const cJSON *own = json_at(record, "runs.0"), *other = json_at(record, "runs.1"),
                 *plain = cJSON_GetObjectItem(record, "reference");
     assert_string_equal(json_text(own, "draft"), "self");
@@ -194,19 +196,18 @@ static void names_of_runs(void **state)
     static const struct {
         const char *arguments, *reference, *run[2]; /* NULL: no second run */
     } cases[] = {
-        {"--cfg 1.5 " QUICK "--versus " QUICK
-         "--cfg 4 --num 20 --against --num_iter 2 --num_sampling_steps 20 --seed 9 "
+        {"--cfg 1.5 " QUICK "--versus " QUICK "--cfg 4 --num 20 --against --num_iter 2 --num_sampling_steps 8 --seed 9 "
          "--class 3,7",
-         "plain sampling, 2 autoregressive steps of 20",
+         "plain sampling, 2 autoregressive steps of 8",
          {"--num_iter 4", "--num_iter 4 --cfg 4"}},
         {"--num 20 --versus --model demo-draft " QUICK
          "--versus --gtr --gtr_generation_steps 2 --num_sampling_steps 10 "
          "--against --num_iter 4 --num_sampling_steps 10",
          "plain sampling, 4 autoregressive steps of 10",
-         {"--num_sampling_steps 20", "--gtr --gtr_generation_steps 2"}},
-        {QUICK "--versus --model demo-draft " QUICK "--lazy_head --against --gtr --num_sampling_steps 20 --cfg 2 "
+         {"--num_sampling_steps 8", "--gtr --gtr_generation_steps 2"}},
+        {QUICK "--versus --model demo-draft " QUICK "--lazy_head --against --gtr --num_sampling_steps 8 --cfg 2 "
                "--num 20",
-         "--num_sampling_steps 20 --gtr",
+         "--num_sampling_steps 8 --gtr",
          {"--num_iter 4 --cfg 2.9 no gtr", "--model demo-draft --num_iter 4 --cfg 2.9 --lazy_head no gtr"}},
         {"--model demo-draft --num_iter 4 --against --lazy --num_sampling_steps 4 --num 20",
          "--num_sampling_steps 4 --lazy",
@@ -461,9 +462,10 @@ static void interrupt_fidelity(int store)
     char *d = temporary_directory(), *said = NULL;
     char command[160];
     snprintf(command, sizeof command,
-             "fidelity --num_iter 4 --num_sampling_steps 8 --against --num 10000 --out never.html --plot never.svg%s",
+             "fidelity --num_iter 4 --num_sampling_steps 8 --against --num 10000 --threads 1 --out never.html "
+             "--plot never.svg%s",
              store ? " --store kept" : "");
-    for (useconds_t pause = 1000000; !said || !strstr(said, first); pause *= 2) { /* until it was at work */
+    for (useconds_t pause = 250000; !said || !strstr(said, first); pause *= 2) { /* until it was at work */
         free(said);
         const pid_t child = command_start(d, command);
         usleep(pause);

@@ -284,7 +284,7 @@ static void guarantee(void **state)
         close_picture(&p);
         command_result_free(&r);
     }
-    static const char *const others[] = {"bench", "fidelity --num 20 --versus --against"};
+    static const char *const others[] = {"bench", "fidelity --num 20 --versus " QUICK "--against"};
     for (int i = 0; i < 2; i++) {
         char line[300];
         snprintf(line, sizeof line, "$MAR %s %s", others[i], QUICK);

@@ -123,7 +123,7 @@ static void json_is_utf8(void **state)
 
     root = json_of(directory,
                    "$MAR fidelity --json --num 20 --num_iter 2 --num_sampling_steps 2 --threads 1 " MODEL DRAFT
-                   "--out " SHELL ".html\" --plot " SHELL ".svg\" --against",
+                   "--out " SHELL ".html\" --plot " SHELL ".svg\" --against --num_iter 2 --num_sampling_steps 2",
                    0);
     assert_string_equal(json_text(root, "page"), REPLACED ".html");
     assert_string_equal(json_text(root, "plot"), REPLACED ".svg");
@@ -216,7 +216,7 @@ static void lines_are_harmless(void **state)
     command_result_free(&r);
     r = run(directory,
             "$MAR fidelity --num 20 --num_iter 2 --num_sampling_steps 2 --threads 1 " MODEL DRAFT "--out " SHELL
-            ".html\" --against",
+            ".html\" --against --num_iter 2 --num_sampling_steps 2",
             0);
     assert_has(r.out, SHOWN "-model.safetensors on cpu");
     assert_has(r.out, "the page is " SHOWN ".html");

@@ -259,16 +259,16 @@ static void after_an_interruption(void **state)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGKILL};
     const char *d = *state;
-    enum { MANY = 100 };
+    enum { MANY = 40 };
     char path[4096];
     struct stat st;
-    command_ok(d, "generate --class 1,2 --num 50 --quiet --out many" QUICK);
+    command_ok(d, "generate --class 1,2 --num 20 --quiet --out many" QUICK);
     snprintf(path, sizeof path, "%s/cut", d);
     for (int i = 0; i < 4; i++) {
         for (int turns = 0; turns < 3; turns++) {
             const int before = stat(path, &st) == 0 ? count_files(path) : 0;
             const pid_t child =
-                command_start(d, "generate --class 1,2 --num 50 --quiet --batch 3 --out cut --resume" QUICK);
+                command_start(d, "generate --class 1,2 --num 20 --quiet --batch 3 --out cut --resume" QUICK);
             siginfo_t over = {0};
             while (!over.si_pid && (stat(path, &st) != 0 || count_files(path) < before + 5)) {
                 waitid(P_PID, (id_t)child, &over, WEXITED | WNOHANG | WNOWAIT);
@@ -280,7 +280,7 @@ static void after_an_interruption(void **state)
             if (status == 0) assert_int_equal(count_files(path), MANY);
         }
         sh_ok(d,
-              "$MAR generate --class 1,2 --num 50 --quiet --out cut --resume" QUICK "&& diff -r many cut && rm -r cut");
+              "$MAR generate --class 1,2 --num 20 --quiet --out cut --resume" QUICK "&& diff -r many cut && rm -r cut");
     }
 }
 

@@ -260,27 +260,27 @@ static void commands_share(void **state)
 {
     const char *d = *state;
     write_whole_file(d, "axes", "--head_spec 3 | --cfg 2\n", 24);
-    shell(d, "$MAR eval --sweep axes --num_images 40 --out all" QUICK "&& " TOKENS ">made && test $(wc -l <made) = 8");
-    shell(d, "$MAR eval --cfg 2 --num_images 40 --store all --out eval" QUICK "&& " TOKENS "| cmp made -");
+    shell(d, "$MAR eval --sweep axes --num_images 20 --out all" QUICK "&& " TOKENS ">made && test $(wc -l <made) = 4");
+    shell(d, "$MAR eval --cfg 2 --num_images 20 --store all --out eval" QUICK "&& " TOKENS "| cmp made -");
     same_numbers(d, "all/cfg-2", "eval");
-    shell(d, "$MAR fidelity --num 40 --store all --out f.html --json --head_spec 3" QUICK AGAINST
+    shell(d, "$MAR fidelity --num 20 --store all --out f.html --json --head_spec 3" QUICK AGAINST
              "--cfg 2 >shared && " TOKENS "| cmp made -");
-    shell(d, "$MAR fidelity --num 40 --out g.html --json --head_spec 3" QUICK AGAINST "--cfg 2 >alone");
+    shell(d, "$MAR fidelity --num 20 --out g.html --json --head_spec 3" QUICK AGAINST "--cfg 2 >alone");
     shell(d, "for f in shared alone; do grep -o '\"energy_[a-z]*\":{[^}]*}\\|\"identical[^,]*\\|\"p\":[^,]*' $f >$f.d; "
              "done; test -s alone.d && cmp shared.d alone.d");
     /* Fewer or more images of the same plan. */
-    shell(d, "$MAR eval --cfg 2 --num_images 30 --store all --out fewer" QUICK "&& " TOKENS "| cmp made - && "
-             "$MAR eval --cfg 2 --num_images 60 --store all --out more" QUICK "&& " TOKENS ">now && "
-             "test $(grep -vxFf made now | wc -l) = 2 && $MAR eval --cfg 2 --num_images 60 --out plain" QUICK);
+    shell(d, "$MAR eval --cfg 2 --num_images 10 --store all --out fewer" QUICK "&& " TOKENS "| cmp made - && "
+             "$MAR eval --cfg 2 --num_images 30 --store all --out more" QUICK "&& " TOKENS ">now && "
+             "test $(grep -vxFf made now | wc -l) = 1 && $MAR eval --cfg 2 --num_images 30 --out plain" QUICK);
     same_numbers(d, "plain", "more");
     /* A run with another reference reuses the stored features. A run whose network has no stored features reuses the
      * tokens. */
     shell(d,
           "$MAR generate --num 4 --class 3 --num_iter 2 --num_sampling_steps 2 --out real --quiet && ls all/runs/* "
           ">pieces "
-          "&& $MAR eval --cfg 2 --num_images 60 --stats real --store all --out other" QUICK "&& ls all/runs/* >now && "
+          "&& $MAR eval --cfg 2 --num_images 30 --stats real --store all --out other" QUICK "&& ls all/runs/* >now && "
           "cmp pieces now && rm all/runs/*/*features* all/runs/*/*picture* && " TOKENS ">now && "
-          "$MAR eval --cfg 2 --num_images 60 --store all --out again" QUICK "&& " TOKENS "| cmp now -");
+          "$MAR eval --cfg 2 --num_images 30 --store all --out again" QUICK "&& " TOKENS "| cmp now -");
     same_numbers(d, "plain", "again");
     /* eval takes the images of fidelity, with pictures. */
     shell(d,
@@ -359,17 +359,17 @@ static int stop_at(const char *directory, const char *arguments, int count, int 
 /* Stops a grid at many moments. It continues where it was, and ends the same. */
 static void stopped_grids(void **state)
 {
-    static const char run[] = "generate --class 3 --num 200 --batch 4 --num_iter 8 --num_sampling_steps 20 --store s "
+    static const char run[] = "generate --class 3 --num 60 --batch 4 --num_iter 8 --num_sampling_steps 20 --store s "
                               "--out g.png";
     const char *d = *state;
     assert_int_equal(stop_at(d, run, 2, SIGKILL), 128 + SIGKILL);
     shell(d, "ls -i s/runs/*/*.npz >made && test ! -e g.png");
     assert_int_equal(stop_at(d, run, 6, SIGTERM), 128 + SIGTERM);
-    shell(d, "grep -q ' of 200 images were made, they are on the grid g.png; the same command goes on$' errors && "
+    shell(d, "grep -q ' of 60 images were made, they are on the grid g.png; the same command goes on$' errors && "
              "ls -i s/runs/*/*.npz >now && test $(grep -vxFf now made | wc -l) = 0 && "
-             "$MAR generate --class 3 --num 200 --batch 4 --num_iter 8 --num_sampling_steps 20 --store s --out g.png "
+             "$MAR generate --class 3 --num 60 --batch 4 --num_iter 8 --num_sampling_steps 20 --store s --out g.png "
              "--quiet && ls -i s/runs/*/*.npz >end && test $(grep -vxFf end now | wc -l) = 0 && "
-             "$MAR generate --class 3 --num 200 --batch 4 --num_iter 8 --num_sampling_steps 20 --out plain.png --quiet "
+             "$MAR generate --class 3 --num 60 --batch 4 --num_iter 8 --num_sampling_steps 20 --out plain.png --quiet "
              "&& cmp plain.png g.png");
 }
 
@@ -429,10 +429,10 @@ static void times(void **state)
 static void commands_at_a_time(void **state)
 {
     const char *d = *state;
-    shell(d, "$MAR eval --cfg 2 --num_images 100 --out plain" QUICK "&& mkdir all && for i in 1 2; do "
-             "$MAR eval --cfg 2 --num_images 100 --store all --out run$i" QUICK "& done; "
-             "$MAR fidelity --num 100 --store all --out f.html --cfg 2" QUICK AGAINST
-             "--cfg 2 --head_spec 4; s=$?; wait; " TOKENS ">made; test $s = 0 && test $(wc -l <made) = 20");
+    shell(d, "$MAR eval --cfg 2 --num_images 40 --out plain" QUICK "&& mkdir all && for i in 1 2; do "
+             "$MAR eval --cfg 2 --num_images 40 --store all --out run$i" QUICK "& done; "
+             "$MAR fidelity --num 40 --store all --out f.html --cfg 2" QUICK AGAINST
+             "--cfg 2 --head_spec 4; s=$?; wait; " TOKENS ">made; test $s = 0 && test $(wc -l <made) = 8");
     same_numbers(d, "plain", "run1");
     same_numbers(d, "plain", "run2");
 }

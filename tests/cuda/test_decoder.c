@@ -88,7 +88,8 @@ static void check_decoder(mar_dtype dtype, double allowed)
     float *want = malloc(IMAGES * n * sizeof *want), *got = malloc(IMAGES * n * sizeof *got);
     assert_true(want && got);
     decode(&plain, tokens, values, IMAGES, want, n);
-    for (int images = 1; images <= IMAGES; images++) { /* replays of passes of 2 images and of 1 */
+    /* Passes of 2 images and of 1. The last batch replays them. With little time there is one batch before it. */
+    for (int images = cuda_test_brief() ? IMAGES : 1; images <= IMAGES; images++) {
         decode(&tested, tokens, values, images, got, n);
         for (int i = 0; i < images; i++) assert_close(got + (size_t)i * n, want + (size_t)i * n, n, allowed);
     }

@@ -37,8 +37,10 @@ TEST_CASE(images_are_their_own)
         }
         discrete_generate(s, 7, discrete_labels, BATCH, again);
         assert_memory_equal(all, again, sizeof all);
-        discrete_generate(s, 8, discrete_labels, BATCH, again);
-        assert_memory_not_equal(all, again, sizeof all);
+        if (i == 0) {
+            discrete_generate(s, 8, discrete_labels, BATCH, again);
+            assert_memory_not_equal(all, again, sizeof all);
+        }
         mar_session_free(s);
         mar_session_free(t);
     }

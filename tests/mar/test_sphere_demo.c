@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { IMAGES = 20, CHANNELS = 16, TOKENS = 64 * CHANNELS };
+enum { IMAGES = 10, CHANNELS = 16, TOKENS = 64 * CHANNELS };
 
 static mar *library;
 static mar_model *target, *draft;

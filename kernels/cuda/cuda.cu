@@ -197,7 +197,17 @@ static void on_idle(cuda_queue *c)
 
 static void wait(cuda_queue *c, const char *what)
 {
-    if (cuda_ok(c, cudaStreamSynchronize(c->stream), what)) on_idle(c);
+    if (!cuda_ok(c, cudaStreamSynchronize(c->stream), what)) return;
+    on_idle(c);
+    if (!*c->gave_up) return;
+    mar_err err = {};
+    *c->gave_up = 0;
+    kern_fail(&c->base,
+              err_set(&err, MAR_EBACKEND,
+                      "%s: the GPU ran only a part of the head's kernel for 10 s; other processes or streams hold the "
+                      "rest of it",
+                      what),
+              &err);
 }
 
 /* Waits also after a failure or a cancel: earlier work may still run. */
@@ -288,6 +298,7 @@ static void queue_free(kern_queue *k)
     cuda_memory_free(c);
     cuda_free(&c->device->base, c->patches);
     cuda_free(&c->device->base, c->workspace);
+    if (c->gave_up) (void)cudaFreeHost(c->gave_up);
     if (c->own) (void)cudaStreamDestroy(c->own);
     (void)cuda_switch(before);
     free(c);
@@ -297,6 +308,9 @@ static mar_status open_parts(cuda_queue *c, mar_err *err)
 {
     mar_status status = cuda_status(cudaStreamCreateWithFlags(&c->own, cudaStreamNonBlocking), "opening a stream", err);
     c->stream = c->own;
+    if (status == MAR_OK)
+        status = cuda_status(cudaMallocHost((void **)&c->gave_up, sizeof *c->gave_up), "allocating pinned memory", err);
+    if (status == MAR_OK) *c->gave_up = 0;
     if (status == MAR_OK) status = cuda_stage_open(c, err);
     if (status == MAR_OK) status = cuda_timer_open(c, err);
     c->workspace_bytes = WORKSPACE_BYTES;
@@ -343,6 +357,7 @@ static void recover(kern_queue *k)
     (void)cudaGetLastError(); /* clears it */
     cuda_timer_forget(c);
     k->failed = MAR_OK;
+    *c->gave_up = 0;
     if (cuda_ok(c, error, "waiting for the GPU")) on_idle(c); /* a permanent error is returned by every call */
 }
 

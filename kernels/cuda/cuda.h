@@ -58,6 +58,7 @@ typedef struct {
     struct cuda_memory *memory; /* newest and largest; NULL until a plan needs it */
     struct cuda_stage *stage;
     struct cuda_timer *timer;
+    unsigned *gave_up; /* pinned: a kernel of the queue sets it where a grid barrier gave up */
     int bound;         /* binds without a matching unbind */
     CUcontext outside; /* the thread's context before the first of them; NULL: none */
 } cuda_queue;

@@ -182,7 +182,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
             persistent_ddpm_step(a, &f, j, step, &states);
     }
     if (blockIdx.x == 0) persistent_store_states(a, j, &states);
-    persistent_end();
+    persistent_end(a);
 }
 
 static void (*const persistent_chains[PERSISTENT_INSTANCES])(persistent_args,
@@ -293,6 +293,7 @@ int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args 
     }
     *args = f->args;
     (void)persistent_lay_out(f, c->memory->device, args);
+    args->gave_up = c->gave_up;
     return 1;
 }
 

@@ -16,7 +16,7 @@
  *             persistent_wait(a, &f);
  *             ... a.out [rows][2C] is complete; it must be read by __ldcg
  *         }
- *         persistent_end();
+ *         persistent_end(a);
  *     }
  *
  * and is launched by persistent_launch; PERSISTENT_TABLE(kernel) has its instances. All threads of all blocks call each
@@ -291,10 +291,11 @@ static __device__ __forceinline__ void persistent_begin(const persistent_args &a
     __syncthreads();
 }
 
-/* Must come last. */
-static __device__ __forceinline__ void persistent_end()
+/* Tells the host whether a barrier gave up. Must come last. */
+static __device__ __forceinline__ void persistent_end(const persistent_args &a)
 {
     fast::copy_wait<0>();
+    if (threadIdx.x == 0 && persistent_gave_up(a)) *a.gave_up = 1;
 }
 
 #endif

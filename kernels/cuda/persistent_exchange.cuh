@@ -22,12 +22,19 @@ static __device__ __forceinline__ void persistent_arrive(const persistent_args &
     if (threadIdx.x == 0) fast::grid_arrive(a.arrivals);
 }
 
-/* Waits until all blocks have arrived, and until the weights requested one product ago are loaded. */
+/* Waits until all blocks have arrived, and until the weights requested one product ago are loaded. Where blocks are
+ * missing it gives up; what the kernel writes is then undefined. */
 static __device__ __forceinline__ void persistent_wait(const persistent_args &a, persistent_block *f)
 {
     fast::copy_wait<1>();
     if (threadIdx.x == 0) fast::grid_wait(a.arrivals, f->target);
     __syncthreads();
+}
+
+/* Returns whether a barrier of this launch gave up: a loop that waits for the work of all blocks must end. */
+static __device__ __forceinline__ bool persistent_gave_up(const persistent_args &a)
+{
+    return fast::load_relaxed(a.arrivals) >= GRID_GAVE_UP;
 }
 
 /* Synchronises the cluster's threads. Earlier stores into its shared memory are visible afterwards. */

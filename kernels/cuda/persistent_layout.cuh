@@ -71,6 +71,7 @@ typedef struct {
     float *out;                         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
     float *history;                     /* [blocks][PERSISTENT_ROWS][C] a solver's last x0, one copy per block */
     unsigned *arrivals;                 /* arrivals at barriers since the launch */
+    unsigned *gave_up;                  /* the queue's: 1 where a barrier gave up */
 } persistent_args;
 
 /* A block's share of a layer's columns. */

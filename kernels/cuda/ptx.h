@@ -8,6 +8,25 @@
 
 #include <cooperative_groups.h>
 
+enum {
+    GRID_GAVE_UP = 1 << 30,
+    GRID_POLLS = 256, /* polls of a wait between two looks at the time */
+};
+
+/* Looks at the time in a grid barrier's wait. `since` is what the call before returned, 0 the first time. */
+static __device__ inline long long grid_late(unsigned *count, long long since)
+{
+    const long long patience = 10000000000;
+    long long now; /* nanoseconds */
+#ifdef __CUDACC__
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+#else
+    now = clock64();
+#endif
+    if (since != 0 && now - since > patience) atomicOr(count, GRID_GAVE_UP);
+    return since != 0 ? since : now;
+}
+
 namespace plain
 {
 
@@ -103,7 +122,10 @@ static __device__ inline unsigned load_relaxed(const unsigned *p)
 
 /* A grid barrier; all blocks must be resident. One thread of each block calls both functions, with __syncthreads()
  * before and after. grid_arrive adds 1 to *count; grid_wait waits until *count reaches `target`. Writes of the grid
- * before the barrier are visible after it. */
+ * before the barrier are visible after it.
+ *
+ * A wait of 10 s means that some blocks are not resident. The block then adds GRID_GAVE_UP to *count, which is above
+ * all targets: from there on no block waits. */
 static __device__ inline void grid_arrive(unsigned *count)
 {
     __threadfence();
@@ -111,7 +133,11 @@ static __device__ inline void grid_arrive(unsigned *count)
 }
 static __device__ inline void grid_wait(unsigned *count, unsigned target)
 {
-    while ((int)(load_relaxed(count) - target) < 0) __nanosleep(20);
+    long long since = 0;
+    for (unsigned polls = 1; (int)(load_relaxed(count) - target) < 0; polls++) {
+        __nanosleep(20);
+        if (polls % GRID_POLLS == 0) since = grid_late(count, since);
+    }
     __threadfence();
 }
 
@@ -262,11 +288,13 @@ static __device__ inline unsigned load_relaxed(const unsigned *p)
     return x;
 }
 
-/* An acquiring load empties the L1 cache, so the polling loads are relaxed, with a fence after the last. */
-static __device__ inline void grid_wait(unsigned *count, unsigned target)
+/* An acquiring load empties the L1 cache, so the polling loads are relaxed, with a fence after the last. A kernel has
+ * many waits: one copy keeps it in the instruction cache. */
+static __device__ __noinline__ void grid_wait(unsigned *count, unsigned target)
 {
-    while ((int)(load_relaxed(count) - target) < 0) {
-    }
+    long long since = 0;
+    for (unsigned polls = 1; (int)(load_relaxed(count) - target) < 0; polls++)
+        if (polls % GRID_POLLS == 0) since = grid_late(count, since);
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 

@@ -318,6 +318,11 @@ static __device__ void speculate_load(const persistent_args &a, const persistent
     __syncthreads();
 }
 
+static __device__ inline unsigned speculate_left(const kern_speculation &w)
+{
+    return fast::load_relaxed((const unsigned *)&w.left[KERN_LEFT_TOKENS]);
+}
+
 template <int PAIRS, int WIDE>
 static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel(persistent_args a, speculate_job j)
 {
@@ -338,14 +343,14 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
         }
         persistent_arrive(a, &f);
         persistent_wait(a, &f);
-        if (fast::load_relaxed((const unsigned *)&w.left[KERN_LEFT_TOKENS]) == 0)
-            break; /* it stays unchanged until all blocks have arrived in the evaluation */
+        /* `left` stays unchanged until all blocks have arrived in the evaluation */
+        if (__syncthreads_or(threadIdx.x == 0 && (speculate_left(w) == 0 || persistent_gave_up(a)))) break;
         if (blockIdx.x == 0 && threadIdx.x == 0) w.count->rounds++;
         speculate_load(a, &f, j, rows, states);
         persistent_evaluate<PAIRS, WIDE>(a, &f, rows, states);
         persistent_wait(a, &f);
     }
-    persistent_end();
+    persistent_end(a);
 }
 
 static void (*const speculate_kernels[PERSISTENT_INSTANCES])(persistent_args,

@@ -2,6 +2,7 @@
  * 2e-2 for one step in bf16, and 5e-2 for a chain. The shapes cover every number of tiles and of mma pairs. They also
  * cover resident weights in shared memory, and streamed ones. */
 #include "kernels/cuda/persistent_form.h"
+#include "tests/cudahost/control.h"
 #include "tests/support/device.h"
 
 #include <math.h>
@@ -487,13 +488,53 @@ static void replays(void **state)
     free_network(&n);
 }
 
+/* Checks that a launch of which only a part runs ends with an error, and that the next launch is as always. */
+static void missing_blocks_are_an_error(void **state)
+{
+    (void)state;
+    if (!cudahost_hold_last) skip(); /* a GPU cannot be told to */
+    const run r = {8, 1, STEPS, 0, 0, 1};
+    float x[3][MOST * 32];
+    network n = make_network(shapes[0], 9000);
+    setenv("MAR_CUDAHOST_CLUSTER", "1", 1); /* else the last cluster is all */
+    bench cuda = open_cuda_bench(&n);
+    unsetenv("MAR_CUDAHOST_CLUSTER");
+    run_chain(&cuda, &r, x[0], NULL);
+    for (int i = 1; i < 3; i++) {
+        chain c;
+        mar_err err = {0};
+        open_chain(&cuda, &r, &c);
+        cudahost_hold_last(i == 1);
+        cudahost_clock(100000000);
+        chain_body(&c);
+        cuda.k->core->finish(cuda.k);
+        cudahost_hold_last(0);
+        cudahost_clock(20);
+        assert_int_equal(kern_check(cuda.k, &err), i == 1 ? MAR_EBACKEND : MAR_OK);
+        if (i == 1)
+            assert_string_equal(err.text,
+                                "waiting for the GPU: the GPU ran only a part of the head's kernel for 10 s; other "
+                                "processes or streams hold the rest of it");
+        cuda.k->core->recover(cuda.k);
+        check_kern(cuda.k);
+        close_chain(&c, x[i], NULL);
+    }
+    assert_memory_equal(x[2], x[0], (size_t)(r.tokens * n.s.channels) * sizeof **x);
+    free_bench(&cuda);
+    free_network(&n);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_cpu),         cmocka_unit_test(parts_differ_in_the_mean),
-        cmocka_unit_test(rows_are_independent),    cmocka_unit_test(every_memory_has_a_form),
-        cmocka_unit_test(clusters_change_nothing), cmocka_unit_test(replays),
+        cmocka_unit_test(agrees_with_cpu),
+        cmocka_unit_test(parts_differ_in_the_mean),
+        cmocka_unit_test(rows_are_independent),
+        cmocka_unit_test(every_memory_has_a_form),
+        cmocka_unit_test(clusters_change_nothing),
+        cmocka_unit_test(replays),
+        cmocka_unit_test(missing_blocks_are_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include "diffusion/speculate.h"
 #include "mar/core/handle.h"
 #include "mar/masked/runner.h"
+#include "tests/cudahost/control.h"
 #include "tests/support/device.h"
 #include "tests/support/head_case.h"
 #include "tests/support/statistics.h"
@@ -527,13 +528,49 @@ static void same_law_as_the_plain_chain(void **state)
     if (cuda_test_scale() > 1) check_law(1, 12 * cuda_test_scale());
 }
 
-int main(void)
+/* Checks that a launch without some of its blocks ends, although their tokens are not finished. */
+static void missing_blocks_are_an_error(void **state)
 {
+    (void)state;
+    enum { TOKENS = 8 };
+    if (!cudahost_hold_last) skip(); /* a GPU cannot be told to */
+    fixture f;
+    diff_speculation s;
+    diff_speculation_stats stats = {0};
+    mar_err err = {0};
+    setenv("MAR_CUDAHOST_SMS", "4", 1);     /* the last block has a token */
+    setenv("MAR_CUDAHOST_CLUSTER", "1", 1); /* else the last cluster is all */
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+    open_fixture(&f, k, &target_net, TOKENS, 0, 1);
+    assert_ok(diff_speculate_create(&f.chain, NULL, 4, 0, &s, &err), &err);
+    void *memory = to_device(k, NULL, diff_speculate_lay_out(&s, NULL));
+    diff_speculate_lay_out(&s, memory);
+    assert_ok(diff_speculate_plan(&s, TOKENS, TOKENS, &err), &err);
+    const diff_tokens drawn = {TOKENS, TOKENS, NULL, f.z, NULL, f.cfg, f.seed, f.image, f.position};
+    cudahost_hold_last(1);
+    cudahost_clock(100000000);
+    diff_speculate_sample(&s, &drawn, f.x, NULL, &stats);
+    k->core->finish(k);
+    cudahost_hold_last(0);
+    cudahost_clock(20);
+    assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
+    assert_non_null(strstr(err.text, "the GPU ran only a part of the head's kernel for 10 s"));
+    k->core->recover(k);
+    k->core->free(k->device, memory);
+    diff_speculate_free(&s);
+    close_fixture(&f);
+    close_queue(k);
+    unsetenv("MAR_CUDAHOST_CLUSTER");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(window_one_is_the_plain_chain), cmocka_unit_test(decides_as_the_cpu_does),
         cmocka_unit_test(replaces_as_the_cpu_does),      cmocka_unit_test(one_launch),
         cmocka_unit_test(one_launch_obeys_the_rule),     cmocka_unit_test(groups_change_nothing),
-        cmocka_unit_test(same_law_as_the_plain_chain),
+        cmocka_unit_test(same_law_as_the_plain_chain),   cmocka_unit_test(missing_blocks_are_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

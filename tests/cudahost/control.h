@@ -66,6 +66,10 @@ CUDAHOST_CALL void cudahost_algorithms(int offered);
 /* Returns how often the heuristic was asked since the program began. *others, if not NULL, gets the number of
  * algorithms that it returned besides the first. */
 CUDAHOST_CALL long cudahost_choices(long *others);
+/* Sets what a __nanosleep of the device takes from now on; 20 ns at first. */
+CUDAHOST_CALL void cudahost_clock(long long nanoseconds);
+/* With 1, the last block (or cluster) of a cooperative launch begins only when the others have ended. */
+CUDAHOST_CALL void cudahost_hold_last(int hold);
 /* Returns the devices on which a context was made since the last call: bit i is device i. */
 CUDAHOST_CALL unsigned cudahost_contexts(void);
 

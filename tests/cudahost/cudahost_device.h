@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #ifdef MAR_CUDAHOST_TSAN /* ThreadSanitizer watches the program's threads; only one of these runs kernels at a time */
 #define __global__ __attribute__((no_sanitize_thread))
@@ -135,6 +134,7 @@ void cudahost_copy_commit();
 void cudahost_copy_wait(unsigned open);
 void cudahost_wait_for_previous(); /* griddepcontrol.wait: each thread of a launch that began early must call it */
 void cudahost_yield(const char *file, int line);
+long long cudahost_nanoseconds();
 unsigned cudahost_active();
 void cudahost_sync_cluster(const char *file, int line);
 unsigned cudahost_cluster_rank(), cudahost_cluster_blocks();
@@ -455,11 +455,10 @@ CUDAHOST_FN(double, min, (double a, double b), fmin(a, b))
 CUDAHOST_FN(double, max, (double a, double b), fmax(a, b))
 #undef CUDAHOST_FN
 
+/* Time passes while threads sleep (cudahost_clock). */
 static inline long long clock64()
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
+    return cudahost_nanoseconds();
 }
 
 #endif

@@ -159,6 +159,7 @@ static void make_ready(device_thread *t)
 }
 
 static void report_deadlock();
+static void release_held();
 
 static device_warp *take_warp()
 {
@@ -178,6 +179,7 @@ static device_thread *take_ready()
 {
     if (!turn || !turn->ready) {
         turn = nullptr;
+        if (queue_size == 0) release_held();
         if (queue_size == 0) {
             if (alive > 0) report_deadlock();
             return nullptr;
@@ -472,9 +474,20 @@ unsigned cudahost_active()
     return warp->exists & ~warp->exited;
 }
 
+static long long nanoseconds = 1, of_sleep = 20;
+long long cudahost_nanoseconds()
+{
+    return nanoseconds;
+}
+void cudahost_clock(long long each)
+{
+    of_sleep = each;
+}
+
 void cudahost_yield(const char *file, int line)
 {
     device_thread *me = now();
+    nanoseconds += of_sleep;
     /* All others have had many turns, and only yielded. */
     if (++yields > 1000000 + 1000 * alive) {
         me->wait = CUDAHOST_YIELDS, me->file = file, me->line = line;
@@ -578,6 +591,18 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
     resident.push_back(b);
 }
 
+bool fibre_holds;
+static size_t held; /* last resident blocks that have not begun */
+void cudahost_hold_last(int hold)
+{
+    fibre_holds = hold != 0;
+}
+static void release_held()
+{
+    for (; held > 0; held--)
+        for (device_thread &t : resident[resident.size() - held]->threads) make_ready(&t);
+}
+
 /* Runs the resident blocks to their ends. */
 static void run_resident()
 {
@@ -588,7 +613,9 @@ static void run_resident()
     queue_first = queue_size = 0;
     turn = nullptr;
     yields = 0;
-    const size_t blocks = resident.size();
+    const dim3 cluster = fibre_running->cluster;
+    held = fibre_holds && fibre_running->together ? (size_t)cluster.x * cluster.y * cluster.z : 0;
+    const size_t blocks = resident.size() - held;
     for (size_t i = 0; i < blocks; i++) {
         cudahost_block *b = resident[order == REVERSE ? blocks - 1 - i : i];
         const size_t n = b->threads.size();

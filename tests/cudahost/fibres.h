@@ -92,6 +92,8 @@ static inline const device_launch *fibre_launch() /* returns the running launch 
 {
     return fibre_running;
 }
+/* Whether launches run in part (cudahost_hold_last): their barriers give up, and order nothing. */
+extern bool fibre_holds;
 /* The stack of the running thread. */
 extern uintptr_t fibre_bottom;
 extern size_t fibre_bytes;

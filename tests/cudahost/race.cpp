@@ -171,7 +171,7 @@ static void report(const device_thread *t, uint32_t code, uint32_t earlier, cons
     __attribute__((format(printf, 4, 5)));
 static void report(const device_thread *t, uint32_t code, uint32_t earlier, const char *format, ...)
 {
-    if (reported.size() >= 20 || !reported.insert({code, earlier}).second) return;
+    if (fibre_holds || reported.size() >= 20 || !reported.insert({code, earlier}).second) return;
     char what[512];
     va_list list;
     va_start(list, format);

@@ -2,6 +2,7 @@
 #include "runtime.h"
 #include "fibres.h"
 
+#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
@@ -590,7 +591,9 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     CUstream_st *s = stream_of(stream);
     if (!s || !events.count(event) || (s != &legacy && s->device != event->device))
         return runtime_done(cudaErrorInvalidResourceHandle);
-    const auto take = [event] { event->nanoseconds = clock64(); };
+    const auto take = [event] {
+        event->nanoseconds = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+    };
     if (s->capture) {
         if (flags & cudaEventRecordExternal) {
             event->stream = &legacy, event->ticket = 0, event->captured = nullptr;

@@ -4,10 +4,21 @@
 
 #include "kernels/ops.h"
 
+/* Returns a * b + c, rounded twice everywhere. A GPU's compiler would fuse it in one kernel and not in another, but
+ * laws that two kernels compute must be equal to the last bit (kernels/path.h). */
+KERN_FN float kern_multiply_add(float a, float b, float c)
+{
+#ifdef __CUDA_ARCH__
+    return __fadd_rn(__fmul_rn(a, b), c);
+#else
+    return a * b + c;
+#endif
+}
+
 /* Returns eps with guidance. Without guidance the caller passes cond as uncond. */
 KERN_FN float kern_chain_eps(float cond, float uncond, float cfg)
 {
-    return uncond + cfg * (cond - uncond);
+    return kern_multiply_add(cfg, cond - uncond, uncond);
 }
 
 /* Returns the position of the log variance between its bounds, from the head's output v: 0 is log_var_min, 1 is
@@ -17,17 +28,21 @@ KERN_FN float kern_chain_fraction(float v)
     return (v + 1) * 0.5f;
 }
 
-/* Returns the mean of the posterior q(x_{t-1} | x_t, x0), with x0 predicted from eps. */
+/* Returns the mean of the posterior q(x_{t-1} | x_t, x0); kern_chain_mean: with x0 predicted from eps. */
+KERN_FN float kern_chain_mean_of(const kern_chain_coef *coef, float x, float x0)
+{
+    return kern_multiply_add(coef->coef_x0, x0, coef->coef_xt * x);
+}
 KERN_FN float kern_chain_mean(const kern_chain_coef *coef, float x, float eps)
 {
-    const float x0 = coef->x0_x * x - coef->x0_prediction * eps;
-    return coef->coef_x0 * x0 + coef->coef_xt * x;
+    const float x0 = kern_multiply_add(-coef->x0_prediction, eps, coef->x0_x * x);
+    return kern_chain_mean_of(coef, x, x0);
 }
 
 /* Returns the log standard deviation of a step, at temperature 1. */
 KERN_FN float kern_chain_log_std(const kern_chain_coef *coef, float fraction)
 {
-    return 0.5f * (fraction * coef->log_var_max + (1 - fraction) * coef->log_var_min);
+    return 0.5f * kern_multiply_add(fraction, coef->log_var_max, (1 - fraction) * coef->log_var_min);
 }
 
 /* Returns the next state (p_sample) from the head's outputs eps and v. `normal` may be any finite number where no noise

@@ -3,7 +3,7 @@
  *
  * The path's own distribution is stored as x0 and variance fraction (kern_speculation.evaluated). Its means are
  * recomputed from x0. The other distribution's means also go through x0. So equal outputs of the head give bit-equal
- * distributions, and equal distributions give a log ratio of exactly 0. */
+ * distributions (kern_multiply_add), and equal distributions give a log ratio of exactly 0. */
 #ifndef KERNELS_PATH_H
 #define KERNELS_PATH_H
 
@@ -32,12 +32,6 @@ KERN_FN float kern_path_mean(const kern_path_job *job, int path, int index, int 
                            kern_chain_eps(cond[c], uncond[c], scale));
 }
 
-/* Returns the mean that was stored as x0. */
-KERN_FN float kern_path_stored_mean(const kern_chain_coef *coef, float x, float x0)
-{
-    return coef->coef_x0 * x0 + coef->coef_xt * x;
-}
-
 /* Returns log(other density / own density) of channel c of the state after a noisy index. */
 KERN_ONCE_FN double kern_path_term(const kern_path_job *job, int path, int index, int c)
 {
@@ -45,9 +39,8 @@ KERN_ONCE_FN double kern_path_term(const kern_path_job *job, int path, int index
     const float *record = kern_path_record(job, path, index), x = record[KERN_EVALUATED_STATE * job->channels + c];
     const float after = kern_path_record(job, path, index - 1)[KERN_EVALUATED_STATE * job->channels + c];
     const float v = kern_path_output(job, 0, path, index)[job->channels + c];
-    const float own = kern_path_stored_mean(coef, x, record[KERN_EVALUATED_X0 * job->channels + c]);
-    const float other =
-        kern_path_stored_mean(coef, x, kern_speculation_x0(coef, x, kern_path_mean(job, path, index, c)));
+    const float own = kern_chain_mean_of(coef, x, record[KERN_EVALUATED_X0 * job->channels + c]);
+    const float other = kern_chain_mean_of(coef, x, kern_speculation_x0(coef, x, kern_path_mean(job, path, index, c)));
     if (job->log_temperature == -INFINITY) { /* points: each is its mean */
         const double gap = (double)other - own;
         return gap == 0 || isnan(gap) ? gap : -INFINITY;
@@ -56,7 +49,7 @@ KERN_ONCE_FN double kern_path_term(const kern_path_job *job, int path, int index
     const double other_log_std = kern_chain_log_std(coef, kern_chain_fraction(v));
     const double q = ((double)after - own) * kern_exp(-own_log_std - job->log_temperature);
     const double p = ((double)after - other) * kern_exp(-other_log_std - job->log_temperature);
-    return own_log_std - other_log_std + 0.5 * (q * q - p * p);
+    return own_log_std - other_log_std + 0.5 * (q - p) * (q + p); /* 0 where p is q, fused or not */
 }
 
 /* Returns part of a path's log ratio: the terms first, first + stride, ... of its noisy indices, from the top down, by

@@ -209,7 +209,7 @@ KERN_FN void kern_speculation_transition(const kern_speculation *w, int token, i
 /* Returns the x0 equivalent to a mean of the transition from x. */
 KERN_FN float kern_speculation_x0(const kern_chain_coef *coef, float x, float mean)
 {
-    return (mean - coef->coef_xt * x) / coef->coef_x0;
+    return kern_multiply_add(-coef->coef_xt, x, mean) / coef->coef_x0;
 }
 
 /* Stores the evaluation of the state x at index k: mean and v of its distribution. */

@@ -35,7 +35,7 @@ static double last_term(const kern_path_job *job, int path)
         const float x0 = record[KERN_EVALUATED_X0 * job->channels + c];
         const double own = kern_chain_log_std(coef, record[KERN_EVALUATED_FRACTION * job->channels + c]);
         const double other = kern_chain_log_std(coef, kern_chain_fraction(v[c]));
-        const double gap = (double)kern_path_stored_mean(coef, record[c], x0) - kern_path_mean(job, path, 0, c);
+        const double gap = (double)kern_chain_mean_of(coef, record[c], x0) - kern_path_mean(job, path, 0, c);
         const double p = gap * exp(-other - job->log_temperature);
         sum += own - other - 0.5 * p * p;
     }

@@ -144,7 +144,7 @@ static void whiten(whitener *w, const kern_path_job *job, int r)
             const double std = exp((double)kern_chain_log_std(coef, kern_chain_fraction(out[channels + c])) +
                                    (double)job->log_temperature);
             const double mean = kern_path_mean(job, r, i, c), after = kern_path_record(job, r, i - 1)[c];
-            const double q = drafted ? kern_path_stored_mean(coef, record[c], record[KERN_EVALUATED_X0 * channels + c])
+            const double q = drafted ? kern_chain_mean_of(coef, record[c], record[KERN_EVALUATED_X0 * channels + c])
                                      : mean_q[i * channels + c];
             entry(v, v->u, i, token)[c] = (float)((after - mean) / std);
             entry(v, v->gap, i, token)[c] = (float)((q - mean) / std);
@@ -180,7 +180,7 @@ static double token_off(const path_spy *spy, const kern_chain_coef *coef, size_t
     double most = 0;
     for (int c = 0; c < spy->channels; c++) {
         const float x0 = record[KERN_EVALUATED_X0 * spy->channels + c];
-        most = fmax(most, fabs((double)kern_path_stored_mean(coef, record[c], x0) - token[c]));
+        most = fmax(most, fabs((double)kern_chain_mean_of(coef, record[c], x0) - token[c]));
     }
     return most;
 }

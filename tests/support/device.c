@@ -1,5 +1,8 @@
 #include "tests/support/device.h"
 
+#include "tests/cudahost/control.h"
+
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,4 +78,31 @@ void *to_act(kern_queue *k, const float *host, size_t n)
     void *p = to_device(k, half, n * sizeof *half);
     free(half);
     return p;
+}
+
+void count_other_images(const float *x, const float *y, int images, size_t values, double tolerance, int *others)
+{
+    for (size_t i = 0; i < (size_t)images; i++)
+        *others += !(relative_error(x + i * values, y + i * values, values) <= tolerance);
+}
+
+int flips_allowed(long decisions)
+{
+    const double expected = 1e-3 * (double)decisions;
+    double term = exp(-expected), sum = term; /* of the Poisson distribution */
+    int most = 0;
+    if (cudahost_objects) return 0;
+    while (sum < 0.999) term *= expected / ++most, sum += term;
+    return most;
+}
+
+void expect_decisions(const char *name, const mar_stats *stats, const mar_stats *theirs, int others, long decisions,
+                      int tokens)
+{
+    const double most = (double)others * tokens;
+    if (others > flips_allowed(decisions))
+        fail_msg("%s: %d images differ from the CPU's, allowed %d", name, others, flips_allowed(decisions));
+    if (fabs(stats->passes - theirs->passes) > most || (double)labs(stats->accepted - theirs->accepted) > most)
+        fail_msg("%s: %g passes, %ld accepted; the CPU's %g and %ld; %d images differ", name, stats->passes,
+                 stats->accepted, theirs->passes, theirs->accepted, others);
 }

@@ -4,6 +4,7 @@
 #define TESTS_DEVICE_H
 
 #include "kernels/ops.h"
+#include "mar.h"
 #include "tests/support/support.h" /* relative_error, assert_close */
 
 #include <stdlib.h>
@@ -34,6 +35,19 @@ kern_queue *open_cuda(mar_dtype dtype);
 kern_queue *new_queue(kern_device *d);
 /* Fails the test if an operation has failed. */
 void check_kern(kern_queue *k);
+
+/* Comparison of images made on a device with the CPU's. A decision falls otherwise if its uniform is within rounding of
+ * its threshold, and then all of its image may differ. count_other_images adds to *others the images of `values` values
+ * that differ by more than a relative error. expect_decisions fails the test if there are more of them than among
+ * `decisions` decisions are likely (flips_allowed), and if passes or accepted drafts differ by more than such images,
+ * of at most `tokens` tokens, explain. */
+void count_other_images(const float *x, const float *y, int images, size_t values, double tolerance, int *others);
+void expect_decisions(const char *name, const mar_stats *stats, const mar_stats *theirs, int others, long decisions,
+                      int tokens);
+/* Returns the largest number of flips that is no sign of a mistake. Sums in another order make of an error of 1e-6 up
+ * to 1e-3 in a log ratio: one decision in a thousand flips. More than returned do in less than one test in a thousand.
+ * On the host, which adds in the same order each time, none flips. */
+int flips_allowed(long decisions);
 
 float *random_floats(size_t n, float scale, uint64_t seed); /* normal; the caller frees */
 

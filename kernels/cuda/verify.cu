@@ -1,9 +1,9 @@
 /* Verification of draft tokens against the target (kernels/gaussian.h); a warp takes a row.
  *
  * Memory is no limit, with 24 bytes a channel. Double arithmetic dominates: two exponentials a channel of every row. A
- * rejected row adds two more, some evaluations of the tilt's slope, and half a Box-Muller transform a channel of each
- * candidate. A lane computes its candidate's channels one after the other. One warp is enough for a row: a tilted
- * candidate is kept after a few tries, and the multiprocessor's other warps have their own rows. */
+ * rejected row adds two more, some evaluations of the tilt's slope, and the ratio of each candidate. A lane computes
+ * its candidate's channels one after the other. One warp is enough for a row: a tilted candidate is kept after a few
+ * tries, and the multiprocessor's other warps have their own rows. */
 #include "kernels/cuda/cuda.h"
 
 extern "C" {

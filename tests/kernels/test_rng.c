@@ -117,6 +117,27 @@ static void normals_are_normal(void **state)
     free(x), free(broken);
 }
 
+/* Checks a GPU's normals against a host's, at random words and at those where digits could be lost. */
+static void floats_make_the_same_normals(void **state)
+{
+    (void)state;
+    static const uint32_t edges[] = {0,          1,          2,          0x1fffffff, 0x20000000,
+                                     0x3fffffff, 0x40000000, 0x7fffffff, 0x80000000, 0xbfffffff,
+                                     0xc0000000, 0xdfffffff, 0xe0000000, 0xfffffffe, 0xffffffff};
+    enum { EDGES = sizeof edges / sizeof *edges };
+    for (uint32_t i = 0; i < 100000; i++) {
+        uint32_t w[4];
+        float x[2], exact[2];
+        kern_random_words(4, KERN_NOISE_STEP, 0, i, 0, 0, w);
+        if (i < EDGES * EDGES) w[0] = edges[i / EDGES], w[1] = edges[i % EDGES];
+        kern_normal2_float(w, x);
+        kern_normal2(w, exact);
+        for (int j = 0; j < 2; j++)
+            if (!(fabs((double)x[j] - exact[j]) <= 1e-6 * fabs((double)exact[j])))
+                fail_msg("words %08x %08x: %.9g, exactly %.9g", w[0], w[1], (double)x[j], (double)exact[j]);
+    }
+}
+
 static void orders_are_uniform(void **state)
 {
     (void)state;
@@ -142,7 +163,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_known_answers),   cmocka_unit_test(matches_numpy),
         cmocka_unit_test(addresses_are_distinct), cmocka_unit_test(normals_are_normal),
-        cmocka_unit_test(orders_are_uniform),
+        cmocka_unit_test(orders_are_uniform),     cmocka_unit_test(floats_make_the_same_normals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Launches on the CPU. A block's threads are fibres; one runs until it waits for others. Warps with threads that can run
- * are in a queue. If there are none and some threads have not ended, they are deadlocked. One thread of the program
+/* Launches on the CPU. A block's threads are fibres; one runs until it waits for others. Warps with threads that can
+ * run are in a queue. If there are none and some threads have not ended, they are deadlocked. One thread of the program
  * launches at a time, and stays with the launch to its end. runtime_mutex protects all data here. */
 #include "fibres.h"
 

@@ -16,7 +16,7 @@
  * calls it: GCC 12 dropped the last rounding to float of one that it had inlined. */
 #ifdef __CUDACC__
 #define KERN_FN        static __host__ __device__ inline
-#define KERN_CALLED_FN static __host__ __device__ __noinline__
+#define KERN_CALLED_FN static __host__ __device__ __noinline__ __attribute__((unused))
 #else
 #define KERN_FN        static inline
 #define KERN_CALLED_FN static __attribute__((noinline, unused))

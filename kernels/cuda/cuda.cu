@@ -45,8 +45,8 @@ static const char *advice(cudaError_t error)
     case cudaErrorIllegalState:
     case cudaErrorContextIsDestroyed:
     case cudaErrorUnknown:
-        return "; the GPU is lost: the kernel's log (dmesg) has the driver's reason after Xid; reset it, or choose "
-               "another by --device";
+        return "; the GPU may be lost: the kernel's log (dmesg) then has the driver's reason after Xid; reset it, or "
+               "choose another by --device";
     case cudaErrorNoKernelImageForDevice:
         return "; this libmar has no code for this GPU: build it with its compute capability in CUDAARCHS";
     case cudaErrorUnsupportedPtxVersion:
@@ -585,6 +585,10 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
 {
     if (pthread_mutex_init(&d->lock, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
     d->has_lock = 1;
+    int major = 0;
+    const mar_status status = cuda_status(cuda_code_major(&major), "looking for the GPU's code", err);
+    if (status != MAR_OK) return status;
+    if (major < d->major) d->major = major;
     reserve_l2(d, (size_t)p->persistingL2CacheMaxSize);
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)

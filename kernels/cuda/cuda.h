@@ -33,7 +33,7 @@ typedef struct {
     int number;                 /* CUDA's number of the GPU */
     CUcontext context;          /* primary context of the GPU, shared with the runtime */
     int multiprocessors;        /* of the GPU */
-    int major;                  /* of its compute capability */
+    int major;                  /* of its compute capability, or of the code that it runs if that is older */
     size_t shared_bytes;        /* maximum shared memory of a block, with opt-in */
     size_t l2_persisting_bytes; /* part of the L2 cache reserved for access policies */
     cudaStream_t zeroing;       /* stream that clears new memory */
@@ -224,6 +224,8 @@ void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int bf16_
 void cuda_matmuls_free(cuda_device *d);
 
 /* skinny.cu */
+/* Sets *major to that of the code which the GPU runs: PTX of an older one has neither clusters nor early launches. */
+cudaError_t cuda_code_major(int *major);
 int cuda_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job);
 
 /* rows.cu */

@@ -224,11 +224,8 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster)
     config.attrs = &attribute;
     config.numAttrs = 1;
     void (*const form)(persistent_args, persistent_job) = persistent_chains[instance];
-    cudaFuncAttributes code = {};
-    cudaError_t e = cudaFuncGetAttributes(&code, form);
-    if (e == cudaSuccess && code.ptxVersion < 90) return 0; /* code for older GPUs has no clusters */
-    if (e == cudaSuccess)
-        e = cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
+    cudaError_t e =
+        cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
     if (e == cudaSuccess) e = cudaOccupancyMaxActiveClusters(&n, form, &config);
     if (e != cudaSuccess) cudaGetLastError();              /* not a failure: other kernels do the work */
     const int most = c->device->multiprocessors / cluster; /* a block has a multiprocessor to itself */

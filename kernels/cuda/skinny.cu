@@ -301,6 +301,14 @@ template <typename W> static void launch_of(cuda_queue *c, const skinny_call &p)
         launch<W, 2>(c, p);
 }
 
+cudaError_t cuda_code_major(int *major)
+{
+    cudaFuncAttributes code = {};
+    const cudaError_t error = cudaFuncGetAttributes(&code, skinny_kernel<float, 1, false>);
+    *major = code.ptxVersion / 10;
+    return error;
+}
+
 static int aligned(const void *p)
 {
     return (uintptr_t)p % 16 == 0;

@@ -563,9 +563,8 @@ static void missing_blocks_are_an_error(void **state)
     unsetenv("MAR_CUDAHOST_CLUSTER");
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(window_one_is_the_plain_chain), cmocka_unit_test(decides_as_the_cpu_does),
         cmocka_unit_test(replaces_as_the_cpu_does),      cmocka_unit_test(one_launch),

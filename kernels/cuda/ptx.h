@@ -103,7 +103,7 @@ static __device__ inline void prefetch_l2(const void *) {}
  * ptxas moves a load of constant memory (ld.global.nc) behind it. */
 static __device__ inline uint4 load_weights(const void *p)
 {
-    return cuda_get<uint4>(p);
+    return *(const uint4 *)p;
 }
 
 /* Programmatic dependent launch, which begins with compute capability 9. start_next permits the next kernel of the

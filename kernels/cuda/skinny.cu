@@ -92,7 +92,7 @@ template <typename W, int TILES, bool NORM> struct skinny_sums {
             weigh<8>(p, cuda_load<8>(p.norm + place_of<8>(p, k)), k, &x, &square[n]);
             for (int i = 0; i < 4; i++) b[i] = cuda_pack(x.v[2 * i], x.v[2 * i + 1]);
         } else {
-            const uint4 x = cuda_get<uint4>(row[n] + (size_t)place_of<8>(p, k) * sizeof(bf16));
+            const uint4 x = *(const uint4 *)(row[n] + (size_t)place_of<8>(p, k) * sizeof(bf16));
             b[0] = x.x, b[1] = x.y, b[2] = x.z, b[3] = x.w;
         }
     }

@@ -65,29 +65,6 @@ static __device__ inline uint32_t cuda_pack(float low, float high)
     return bits;
 }
 
-/* Move a vector. With the shim's check for races it is one access: one for each element takes several times as long. */
-#if defined(MAR_CUDAHOST) && defined(__SANITIZE_THREAD__)
-template <typename V> static inline V cuda_get(const void *p)
-{
-    V x;
-    memcpy((void *)&x, p, sizeof x);
-    return x;
-}
-template <typename V> static inline void cuda_put(void *p, const V &x)
-{
-    memcpy(p, (const void *)&x, sizeof x);
-}
-#else
-template <typename V> static __device__ inline V cuda_get(const void *p)
-{
-    return *(const V *)p;
-}
-template <typename V> static __device__ inline void cuda_put(void *p, const V &x)
-{
-    *(V *)p = x;
-}
-#endif
-
 /* N neighbouring elements of an array as floats. Arrays are aligned to the vector, or to 16 bytes if that is less. A
  * vector moves by the fewest accesses of up to 16 bytes. */
 template <int N> struct alignas(N < 4 ? 4 * N : 16) cuda_floats {
@@ -110,14 +87,14 @@ template <int N> static __device__ inline cuda_floats<N> cuda_unpack(const cuda_
 
 template <int N> static __device__ inline cuda_floats<N> cuda_load(const float *p)
 {
-    return cuda_get<cuda_floats<N>>(p);
+    return *(const cuda_floats<N> *)p;
 }
 template <int N> static __device__ inline cuda_floats<N> cuda_load(const bf16 *p)
 {
     if constexpr (N == 1)
         return {{cuda_float(*p)}};
     else
-        return cuda_unpack(cuda_get<cuda_pairs<N>>(p));
+        return cuda_unpack(*(const cuda_pairs<N> *)p);
 }
 
 /* Streaming loads of eight elements read once, so that other data stays in the L2 cache. */
@@ -134,7 +111,7 @@ static __device__ inline cuda_floats<8> cuda_load_once(const bf16 *p)
 
 template <int N> static __device__ inline void cuda_store(float *p, const cuda_floats<N> &x)
 {
-    cuda_put(p, x);
+    *(cuda_floats<N> *)p = x;
 }
 template <int N> static __device__ inline void cuda_store(bf16 *p, const cuda_floats<N> &x)
 {
@@ -143,7 +120,7 @@ template <int N> static __device__ inline void cuda_store(bf16 *p, const cuda_fl
     } else {
         cuda_pairs<N> packed;
         for (int i = 0; i < N / 2; i++) packed.pair[i] = cuda_pack(x.v[2 * i], x.v[2 * i + 1]);
-        cuda_put(p, packed);
+        *(cuda_pairs<N> *)p = packed;
     }
 }
 

@@ -47,9 +47,11 @@ enum {
     KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
     KERN_UPSAMPLE = 8, /* Convolutions only: upsamples the input 2x by nearest neighbour. Needs kernel 3x3, padding one,
                         * stride one and KERN_OUT_F32; excludes KERN_OUT_ADD, KERN_RELU and y_stride. */
-    KERN_LOW = 32, /* Linear layers only: multiplies in int8 or int4 if kern_device.int8 or int4. In int8 x is quantised
-                    * by row, the weights by output channel (kernels/int8.h). In int4 both are in groups along the input
-                    * (kernels/int4.h), x as int8; a layer whose input is not a multiple of one ignores the flag. */
+    KERN_LOW = 32, /* Linear layers only: multiplies in int8, int4 or FP8 if kern_device.int8, int4 or fp8. In int8 x is
+                    * quantised by row, the weights by output channel (kernels/int8.h). In int4 both are in groups along
+                    * the input (kernels/int4.h), x as int8; a layer whose input is not a multiple of one ignores the
+                    * flag. In FP8 both are rounded, by row and output channel (kernels/fp8.h); a layer of f32 operands
+                    * or with sizes that are no multiples of KERN_FP8_MULTIPLE ignores the flag. */
     KERN_RELU = 16,       /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
     KERN_TRANSPOSED = 64, /* Convolutions only: PyTorch's ConvTranspose2d of stride two. Needs kernel 4x4 and padding
                            * one, or 2x2 and zero, and what KERN_UPSAMPLE needs of the other flags. */
@@ -623,12 +625,19 @@ struct kern_device {
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
     int int8;              /* 1: layers with KERN_LOW are multiplied in int8 */
     int int4;              /* 1: layers with KERN_LOW are multiplied in int4 */
+    int fp8;               /* 1: layers with KERN_LOW are multiplied in FP8 */
     size_t mod_budget;     /* bytes of modulation rows a model should compute at a time */
     size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
                             * least one */
     int asynchronous;      /* 1: operations may still run when their call has returned */
     char description[176]; /* "cpu bf16 (avx512_bf16), 2 threads", "cpu int8, bf16 (avx512_vnni, ..." */
 };
+
+/* Returns the name of the arithmetic of layers with KERN_LOW, or NULL where they are as others. */
+static inline const char *kern_low_name(const kern_device *d)
+{
+    return d->int8 ? "int8" : d->int4 ? "int4" : d->fp8 ? "fp8" : NULL;
+}
 
 /* Search for the first layer with a non-finite output (mar_params.check). */
 typedef struct {
@@ -689,11 +698,11 @@ typedef struct {
     void *user;
 } kern_memory;
 
-/* Opens the CPU backend. dtype F32, BF16 or AUTO; threads 0 = one per available core. Weights, arrays and scratch are
- * in the host's memory, or with `memory` NULL in the C library's. */
+/* Opens the CPU backend. dtype F32, BF16, INT8, INT4, FP8 or AUTO; threads 0 = one per available core. Weights, arrays
+ * and scratch are in the host's memory, or with `memory` NULL in the C library's. */
 mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory, kern_device **out, mar_err *err);
 
-/* Opens the CUDA backend on GPU number `device`. dtype F32, BF16 or AUTO; AUTO is bf16. The address is NULL in a
+/* Opens the CUDA backend on GPU number `device`. dtype F32, BF16, FP8 or AUTO; AUTO is bf16. The address is NULL in a
  * library built without the CUDA toolkit. */
 __attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err);
 /* Reads the fastest algorithms of products from a file, for this GPU and this version of cuBLASLt; further lines are

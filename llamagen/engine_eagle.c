@@ -31,11 +31,8 @@ static mar_status load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_m
 static void describe(const mar_model *model, char *text, size_t size)
 {
     const kern_device *d = model->m->device;
-    snprintf(text, size, "layer: matrix products in %s",
-             d->int8                        ? "int8"
-             : d->int4                      ? "int4"
-             : d->act_size == sizeof(float) ? "f32"
-                                            : "bf16");
+    const char *low = kern_low_name(d);
+    snprintf(text, size, "layer: matrix products in %s", low ? low : d->act_size == sizeof(float) ? "f32" : "bf16");
 }
 
 static mar_status create(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,

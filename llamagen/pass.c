@@ -242,14 +242,14 @@ double gpt_pass_flop(const gpt_pass *p)
            (p->rows * c->depth * layer_weights(c) + 2 * p->attended * c->depth * d + p->logit_rows * d * c->vocabulary);
 }
 
-/* Returns the bytes of the layers' weights: operands, int8 with a scale for each output channel, or int4 with one in
- * bf16 for each group of inputs. */
+/* Returns the bytes of the layers' weights: operands, int8 or FP8 with a scale for each output channel, or int4 with
+ * one in bf16 for each group of inputs. */
 static double layer_bytes(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
     const double weights = layer_weights(c), channels = qkv_width(c) + 2.0 * c->width + 2.0 * c->hidden;
     const kern_device *device = p->k->device;
-    if (device->int8) return c->depth * (weights + channels * sizeof(float));
+    if (device->int8 || device->fp8) return c->depth * (weights + channels * sizeof(float));
     if (device->int4) return c->depth * weights * (0.5 + 2.0 / KERN_INT4_GROUP);
     return c->depth * weights * (double)device->act_size;
 }

@@ -265,10 +265,10 @@ static const kern_conv_ops cpu_conv_ops = {
 mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory, kern_device **out, mar_err *err)
 {
     *out = NULL;
-    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_INT4)
-        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8 or int4", (int)dtype);
+    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_FP8)
+        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8, int4 or fp8", (int)dtype);
     if (dtype == MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "--dtype f16: the CPU backend computes in f32, bf16, int8 or int4");
+        return err_set(err, MAR_EARG, "--dtype f16: the CPU backend computes in f32, bf16, int8, int4 or fp8");
     if (threads < 0 || threads > 1024)
         return err_set(err, MAR_EARG, "--threads %d: expected 1..1024, or 0 for one per core", threads);
     cpu_device *d = calloc(1, sizeof *d);
@@ -282,9 +282,11 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory
     if (memory) d->memory = *memory;
     d->rows = kern_rows_best();
     for (int type = GEMM_F32; type <= GEMM_INT4; type++) d->gemm[type] = gemm_best((gemm_type)type);
-    d->bf16 = dtype == MAR_DTYPE_BF16 || (dtype != MAR_DTYPE_F32 && d->gemm[GEMM_BF16]->native);
+    d->bf16 =
+        dtype == MAR_DTYPE_BF16 || dtype == MAR_DTYPE_FP8 || (dtype != MAR_DTYPE_F32 && d->gemm[GEMM_BF16]->native);
     d->base.int8 = dtype == MAR_DTYPE_INT8;
     d->base.int4 = dtype == MAR_DTYPE_INT4;
+    d->base.fp8 = dtype == MAR_DTYPE_FP8;
     d->base.act_size = d->bf16 ? 2 : 4;
     d->attend = d->bf16 ? cached_attend_best(d->rows) : d->rows->attend;
     const int asked = threads ? threads : cpus_available();
@@ -296,11 +298,12 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory
     }
     d->threads = thread_pool_size(d->pool);
     char missing[64] = "", low[64] = "";
-    const char *const name = d->base.int8 ? "int8, " : d->base.int4 ? "int4, " : "";
+    const char *const name = kern_low_name(&d->base);
     if (d->threads < wanted) snprintf(missing, sizeof missing, " (of %d; the system starts no more)", wanted);
-    if (*name) snprintf(low, sizeof low, "%s, ", d->gemm[d->base.int8 ? GEMM_INT8 : GEMM_INT4]->unit);
-    snprintf(d->base.description, sizeof d->base.description, "cpu %s%s (%s%s), %d thread%s%s", name,
-             d->bf16 ? "bf16" : "f32", low, d->gemm[d->bf16 ? GEMM_BF16 : GEMM_F32]->unit, d->threads,
+    if (d->base.int8 || d->base.int4)
+        snprintf(low, sizeof low, "%s, ", d->gemm[d->base.int8 ? GEMM_INT8 : GEMM_INT4]->unit);
+    snprintf(d->base.description, sizeof d->base.description, "cpu %s%s%s (%s%s), %d thread%s%s", name ? name : "",
+             name ? ", " : "", d->bf16 ? "bf16" : "f32", low, d->gemm[d->bf16 ? GEMM_BF16 : GEMM_F32]->unit, d->threads,
              d->threads == 1 ? "" : "s", missing);
     *out = &d->base;
     return MAR_OK;

@@ -546,8 +546,9 @@ static mar_status check_device(int device, cudaDeviceProp *properties, mar_err *
 
 void cuda_describe(cuda_device *d, const char *tuning)
 {
-    snprintf(d->base.description, sizeof d->base.description, "cuda %s (%s%s)", d->bf16 ? "bf16" : "f32", d->gpu,
-             tuning);
+    const char *const name = kern_low_name(&d->base);
+    snprintf(d->base.description, sizeof d->base.description, "cuda %s%s%s (%s%s)", name ? name : "", name ? ", " : "",
+             d->bf16 ? "bf16" : "f32", d->gpu, tuning);
 }
 
 static void describe(cuda_device *d, const cudaDeviceProp *p)
@@ -555,6 +556,7 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     d->multiprocessors = p->multiProcessorCount;
     d->major = p->major;
     d->shared_bytes = p->sharedMemPerBlockOptin;
+    d->lt_scales = p->major == 9 && cublasLtGetVersion() >= 120900;
     d->base.act_size = d->bf16 ? sizeof(bf16) : sizeof(float);
     const size_t budget = p->totalGlobalMem / 32, most = (size_t)1 << 30;
     d->base.mod_budget = budget < most ? budget : most;
@@ -623,14 +625,19 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     static const kern_discrete_ops discrete = make_discrete_table();
     static const kern_measure_ops measure = make_measure_table();
     *out = NULL;
-    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_INT4)
-        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32 or bf16", (int)dtype);
+    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_FP8)
+        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16 or fp8", (int)dtype);
     if (dtype == MAR_DTYPE_INT8 || dtype == MAR_DTYPE_INT4)
-        return err_set(err, MAR_EARG, "--dtype %s: the CUDA backend computes in f32 or bf16",
+        return err_set(err, MAR_EARG, "--dtype %s: the CUDA backend computes in f32, bf16 or fp8",
                        dtype == MAR_DTYPE_INT8 ? "int8" : "int4");
-    if (dtype == MAR_DTYPE_F16) return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32 or bf16");
+    if (dtype == MAR_DTYPE_F16)
+        return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32, bf16 or fp8");
     cudaDeviceProp properties;
     mar_status status = check_device(device, &properties, err);
+    if (status == MAR_OK && dtype == MAR_DTYPE_FP8 && 10 * properties.major + properties.minor < 89)
+        status = err_set(err, MAR_EBACKEND,
+                         "--dtype fp8: GPU number %d (%s) has compute capability %d.%d, expected 8.9 or later", device,
+                         properties.name, properties.major, properties.minor);
     if (status != MAR_OK) return status;
     cuda_device *d = (cuda_device *)calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -642,6 +649,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->base.asynchronous = 1;
     d->number = device;
     d->bf16 = dtype != MAR_DTYPE_F32;
+    d->base.fp8 = dtype == MAR_DTYPE_FP8;
     describe(d, &properties);
     status = take_context(d, err);
     if (status == MAR_OK) {

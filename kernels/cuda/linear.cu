@@ -4,6 +4,10 @@
  * (kern_cuda_tuning). It adds the fastest to a file, which other devices read when they are opened. */
 #include "kernels/cuda/linear.h"
 
+extern "C" {
+#include "kernels/fp8.h"
+}
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,11 +30,13 @@ enum {
 typedef struct {
     int rows, out, in, y_stride;
     int f32;   /* x and weight are float, multiplied in f32; else act */
+    int fp8;   /* FP8_*: x and weight are E4M3, the scales [rows] and [out] behind them */
     int y_f32; /* y is float, else act; so is bias */
     int bias;  /* 1: a bias is given */
     int add;   /* 1: y += */
     int then;  /* THEN_*: operation after the sum with its bias */
 } matmul_spec;
+enum { FP8_SCALED = 1, FP8_SUMS }; /* cuBLASLt applies the scales; leaves them to cuda_fp8_finish */
 enum {
     THEN_NOTHING,
     THEN_GELU, /* cuBLASLt's tanh form, within 5e-4 of the exact one; not with f32 */
@@ -78,13 +84,32 @@ static int aligned(const void *p)
 
 static int rows_aligned(const cuda_device *d, const matmul_spec *p)
 {
-    const int size = d->bf16 && !p->f32 ? 2 : 4, y_size = d->bf16 && !p->y_f32 ? 2 : 4;
+    const int size = p->fp8 ? 1 : d->bf16 && !p->f32 ? 2 : 4, y_size = d->bf16 && !p->y_f32 ? 2 : 4;
     return p->in * size % ALIGNMENT == 0 && p->y_stride * y_size % ALIGNMENT == 0;
 }
 
-static cublasStatus_t describe(const cuda_device *device, const matmul_spec *p, const void *bias, description *d)
+/* Describes the scales of FP8. Needs cuBLASLt 12.9 and compute capability 9.0. */
+static cublasStatus_t describe_scales(const matmul_spec *p, const void *x, const void *weight,
+                                      cublasLtMatmulDesc_t product)
 {
-    const cudaDataType_t from = device->bf16 && !p->f32 ? CUDA_R_16BF : CUDA_R_32F;
+    const int32_t vectors = 3; /* CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, not in the headers of CUDA 12.8 */
+    const void *const x_scale = (const char *)x + (size_t)p->rows * (size_t)p->in;
+    const void *const weight_scale = (const char *)weight + (size_t)p->out * (size_t)p->in;
+    cublasStatus_t s =
+        cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &vectors, sizeof vectors);
+    if (!s) s = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &vectors, sizeof vectors);
+    if (!s)
+        s = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &weight_scale,
+                                           sizeof(void *));
+    if (!s) s = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x_scale, sizeof(void *));
+    return s;
+}
+
+static cublasStatus_t describe(const cuda_device *device, const matmul_spec *p, const void *x, const void *weight,
+                               const void *bias, description *d)
+{
+    const int32_t bias_type = CUDA_R_16BF;
+    const cudaDataType_t from = p->fp8 ? CUDA_R_8F_E4M3 : device->bf16 && !p->f32 ? CUDA_R_16BF : CUDA_R_32F;
     const cudaDataType_t to = device->bf16 && !p->y_f32 ? CUDA_R_16BF : CUDA_R_32F;
     const int32_t transposed = CUBLAS_OP_T;
     static const int32_t epilogues[][2] = {{CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS},
@@ -99,6 +124,10 @@ static cublasStatus_t describe(const cuda_device *device, const matmul_spec *p, 
     if (!s) s = cublasLtMatmulDescSetAttribute(&d->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (!s && p->bias) /* the bias has y's type */
         s = cublasLtMatmulDescSetAttribute(&d->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    if (!s && p->bias && p->fp8) /* for any y */
+        s = cublasLtMatmulDescSetAttribute(&d->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                                           sizeof bias_type);
+    if (!s && p->fp8 == FP8_SCALED) s = describe_scales(p, x, weight, &d->product);
     if (!s) s = cublasLtMatrixLayoutInit(&d->weight, from, in, out, p->in);
     if (!s) s = cublasLtMatrixLayoutInit(&d->x, from, in, rows, p->in);
     if (!s) s = cublasLtMatrixLayoutInit(&d->y, to, out, rows, p->y_stride);
@@ -129,7 +158,7 @@ static cublasStatus_t library_matmul(cuda_queue *c, const matmul_spec *p, const 
 {
     const float one = 1, beta = p->add ? 1 : 0;
     description d;
-    const cublasStatus_t s = describe(c->device, p, bias, &d);
+    const cublasStatus_t s = describe(c->device, p, x, weight, bias, &d);
     if (s) return s;
     return cublasLtMatmul(c->device->lt, &d.product, &one, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y, algo,
                           c->workspace, c->workspace_bytes, c->stream);
@@ -313,7 +342,8 @@ static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     int n = 0;
     const CUcontext before = cuda_switch(c->device->context);
-    cublasStatus_t s = describe(c->device, &m->spec, c->workspace, &d); /* any aligned address will do as bias */
+    const void *any = c->workspace; /* any aligned address will do */
+    cublasStatus_t s = describe(c->device, &m->spec, any, any, any, &d);
     if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
     if (!s) s = limit(c, preference);
     if (!s)
@@ -360,16 +390,6 @@ static mar_status plan(cuda_queue *c, const matmul_spec *spec, const struct cuda
 
 /* --- products --------------------------------------------------------------------------------------------- */
 
-static __device__ inline float gelu(float x)
-{
-    return 0.5f * x * (1 + erff(x * 0.70710678f));
-}
-
-static __device__ inline float activated(float x, kern_activation activation)
-{
-    return activation == KERN_SILU ? cuda_silu(x) : activation == KERN_GELU ? gelu(x) : cuda_gelu_tanh(x);
-}
-
 /* Takes any shape and alignment. A thread computes an element of y. */
 template <typename X, typename Y>
 static __global__ void matmul_kernel(matmul_spec p, const X *x, const X *weight, const Y *bias, Y *y)
@@ -391,7 +411,7 @@ static __global__ void matmul_kernel(matmul_spec p, const X *x, const X *weight,
     if (row >= p.rows || column >= p.out) return;
     Y *at = y + (size_t)row * p.y_stride + column;
     if (p.bias) sum += cuda_float(bias[column]);
-    if (p.then == THEN_GELU) sum = gelu(sum);
+    if (p.then == THEN_GELU) sum = cuda_gelu(sum);
     if (p.then == THEN_RELU && sum < 0) sum = 0;
     cuda_store(at, p.add ? cuda_float(*at) + sum : sum);
 }
@@ -422,6 +442,8 @@ static void matmul(cuda_queue *c, const matmul_spec *spec, const void *x, const 
     mar_status status = plan(c, spec, &m, &err);
     if (status == MAR_OK && m->library && aligned(x) && aligned(weight) && aligned(bias) && aligned(y))
         status = cublas_status(planned_matmul(c, m, spec, x, weight, bias, y), spec, &err);
+    else if (status == MAR_OK && spec->fp8)
+        status = cublas_status(CUBLAS_STATUS_NOT_SUPPORTED, spec, &err);
     else if (status == MAR_OK && (!c->device->bf16 || spec->f32))
         simple_matmul<float, float>(c, spec, x, weight, bias, y);
     else if (status == MAR_OK && spec->y_f32)
@@ -439,21 +461,29 @@ void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec)
     spec->out = l->out, spec->in = l->in, spec->activation = l->activation, spec->flags = l->flags;
 }
 
+static float *weight_scales(const kern_linear *l)
+{
+    return (float *)((char *)l->weight + (size_t)l->out * (size_t)l->in);
+}
+
 /* Allocates the weights and fills them from their source, some rows at a time. */
 static mar_status read_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err)
 {
-    const size_t in = (size_t)l->in, size = l->f32 ? sizeof(float) : sizeof(bf16);
+    const size_t in = (size_t)l->in, size = l->fp8 ? 1 : l->f32 ? sizeof(float) : sizeof(bf16);
+    const size_t scales = l->fp8 ? (size_t)l->out * sizeof(float) : 0;
     const int most = in * sizeof(float) < PIECE_BYTES ? (int)(PIECE_BYTES / (in * sizeof(float))) : 1;
-    mar_status status = cuda_alloc(&c->device->base, (size_t)l->out * in * size, &l->weight, err);
+    mar_status status = cuda_alloc(&c->device->base, (size_t)l->out * in * size + scales, &l->weight, err);
     if (status != MAR_OK) return status;
-    float *rows = (float *)malloc((size_t)most * in * sizeof *rows);
-    if (!rows) return err_set(err, MAR_ENOMEM, "out of memory: %d x %d weights", most, l->in);
+    float *rows = spec->rows ? (float *)malloc((size_t)most * in * sizeof *rows) : NULL;
+    if (spec->rows && !rows) return err_set(err, MAR_ENOMEM, "out of memory: %d x %d weights", most, l->in);
     for (int first = 0; first < l->out && status == MAR_OK; first += most) {
         const int n = l->out - first < most ? l->out - first : most;
-        status = spec->rows->read(spec->rows->user, first, n, rows, err);
+        const float *piece = rows ? rows : spec->weight + (size_t)first * in;
+        char *const to = (char *)l->weight + (size_t)first * in * size;
+        if (rows) status = spec->rows->read(spec->rows->user, first, n, rows, err);
         if (status == MAR_OK)
-            status =
-                cuda_upload_floats(c, rows, (size_t)n * in, l->f32, (char *)l->weight + (size_t)first * in * size, err);
+            status = cuda_upload_floats(c, piece, (size_t)n * in, l->f32 || l->fp8, l->fp8 ? c->workspace : to, err);
+        if (status == MAR_OK && l->fp8) cuda_fp8_rows(c, c->workspace, 1, n, l->in, to, weight_scales(l) + first);
     }
     free(rows);
     return status;
@@ -479,11 +509,12 @@ mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_
     l->f32 = !c->device->bf16 || (spec->flags & KERN_IN_F32);
     l->y_f32 = !c->device->bf16 || (spec->flags & KERN_OUT_F32);
     l->fused = l->activation == KERN_GELU && !l->f32;
-    mar_status status =
-        spec->rows ? read_weights(c, spec, l, err)
-                   : cuda_alloc_floats(c, spec->weight, (size_t)l->out * (size_t)l->in, l->f32, &l->weight, err);
+    l->fp8 = kern_fp8_takes(k->device, spec->flags, spec->out, spec->in);
+    mar_status status = spec->rows || l->fp8 ? read_weights(c, spec, l, err)
+                                             : cuda_alloc_floats(c, spec->weight, (size_t)l->out * (size_t)l->in,
+                                                                 l->f32, &l->weight, err);
     if (status == MAR_OK && spec->bias)
-        status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->y_f32, &l->bias, err);
+        status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->y_f32 && !l->fp8, &l->bias, err);
     if (status != MAR_OK) {
         cuda_linear_free(k->device, l);
         return status;
@@ -511,15 +542,56 @@ static matmul_spec product(const kern_linear *l, int rows)
     p.y_f32 = l->y_f32;
     p.bias = l->bias != NULL;
     p.add = (l->flags & KERN_OUT_ADD) != 0;
+    p.fp8 = l->fp8 ? FP8_SCALED : 0;
     p.then = l->fused ? THEN_GELU : l->flags & KERN_RELU ? THEN_RELU : THEN_NOTHING;
     return p;
 }
 
+/* Plans the first of `rows` rows in FP8, as many as c->patches has room for. *p gets their product. */
+static mar_status fp8_plan(cuda_queue *c, const kern_linear *l, int rows, matmul_spec *p, mar_err *err)
+{
+    const struct cuda_matmul *m = NULL;
+    const int sums = !c->device->lt_scales;
+    const size_t row = (size_t)l->in + sizeof(float) + (sums ? (size_t)l->out * sizeof(float) : 0);
+    mar_status status = cuda_patches(c, err);
+    const size_t fit = status == MAR_OK ? (c->patches_bytes - ALIGNMENT) / row : 0;
+    *p = product(l, (size_t)rows < fit ? rows : (int)fit);
+    if (sums) p->fp8 = FP8_SUMS, p->y_stride = l->out, p->y_f32 = 1, p->bias = p->add = 0, p->then = THEN_NOTHING;
+    if (status == MAR_OK) status = plan(c, p, &m, err);
+    if (status != MAR_OK || m->library) return status;
+    return err_set(err, MAR_EBACKEND, "--dtype fp8: cuBLASLt has no FP8 product of %d x %d weights here, use bf16",
+                   l->out, l->in);
+}
+
+/* Computes a layer in FP8. Returns 0 if its activation remains to be applied. */
+static int fp8_linear(cuda_queue *c, const kern_linear *l, const bf16 *x, int rows, char *y)
+{
+    matmul_spec p = {};
+    for (int first = 0; first < rows && cuda_live(c); first += p.rows) {
+        mar_err err = {};
+        const mar_status status = fp8_plan(c, l, rows - first, &p, &err);
+        if (status != MAR_OK) kern_fail(&c->base, status, &err);
+        float *scale = (float *)((char *)c->patches + (size_t)p.rows * (size_t)l->in);
+        float *sums = scale + (p.rows + 3) / 4 * 4;
+        char *to = y + (size_t)first * (size_t)l->y_stride * (l->y_f32 ? sizeof(float) : sizeof(bf16));
+        cuda_fp8_rows(c, x + (size_t)first * (size_t)l->in, 0, p.rows, l->in, c->patches, scale);
+        matmul(c, &p, c->patches, l->weight, p.bias ? l->bias : NULL, p.fp8 == FP8_SCALED ? to : (char *)sums);
+        const cuda_fp8_sums s = {p.rows,         l->out, l->y_stride, (l->flags & KERN_OUT_ADD) != 0,
+                                 l->activation,  sums,   scale,       weight_scales(l),
+                                 (bf16 *)l->bias};
+        if (p.fp8 == FP8_SUMS) cuda_fp8_finish(c, &s, l->y_f32, to);
+    }
+    return p.fp8 == FP8_SUMS;
+}
+
 mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err)
 {
-    const matmul_spec p = product(l, rows);
+    matmul_spec p;
     const struct cuda_matmul *m;
-    return rows > 0 ? plan(cuda_of(k), &p, &m, err) : MAR_OK;
+    if (rows <= 0) return MAR_OK;
+    if (l->fp8) return fp8_plan(cuda_of(k), l, rows, &p, err);
+    p = product(l, rows);
+    return plan(cuda_of(k), &p, &m, err);
 }
 
 /* y = SiLU(x) or a GELU(x) for rows of n vectors of N elements, `stride` elements apart; y may be x. A thread has a
@@ -531,7 +603,7 @@ static __global__ void activate_kernel(const X *x, size_t vectors, int n, int st
     if (i >= vectors) return;
     const size_t at = i / (size_t)n * (size_t)stride + i % (size_t)n * N;
     cuda_floats<N> v = cuda_load<N>(x + at);
-    for (int j = 0; j < N; j++) v.v[j] = activated(v.v[j], activation);
+    for (int j = 0; j < N; j++) v.v[j] = cuda_activated(v.v[j], activation);
     cuda_store(y + at, v);
 }
 
@@ -556,8 +628,9 @@ void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, v
 {
     cuda_queue *c = cuda_of(k);
     if (rows <= 0) return;
+    if (l->fp8 && fp8_linear(c, l, (const bf16 *)x, rows, (char *)y)) return;
     const matmul_spec p = product(l, rows);
-    matmul(c, &p, x, l->weight, l->bias, y);
+    if (!l->fp8) matmul(c, &p, x, l->weight, l->bias, y);
     if (l->activation == KERN_LINEAR || l->fused) return;
     if (l->y_f32)
         activate(c, (const float *)y, (size_t)rows, l->out, l->y_stride, l->activation, (float *)y);

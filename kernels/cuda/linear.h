@@ -12,6 +12,7 @@ struct kern_linear {
     void *weight;   /* [out][in] */
     void *bias;     /* [out] or NULL */
     int fused;      /* 1: the product applies the activation */
+    int fp8;        /* 1: weight is E4M3 [out][in], then float [out] scales; bias is bf16 */
 };
 
 #endif

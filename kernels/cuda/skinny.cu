@@ -318,8 +318,8 @@ int cuda_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
 {
     cuda_queue *c = cuda_of(k);
     const size_t size = l->f32 ? sizeof(float) : sizeof(bf16);
-    if (job->rows > KERN_SKINNY_ROWS || l->in % 8 != 0 || l->activation != KERN_LINEAR || l->f32 == c->device->bf16 ||
-        !aligned(job->x) || !aligned(job->norm))
+    if (job->rows > KERN_SKINNY_ROWS || l->fp8 || l->in % 8 != 0 || l->activation != KERN_LINEAR ||
+        l->f32 == c->device->bf16 || !aligned(job->x) || !aligned(job->norm))
         return 0;
     if (job->rows <= 0) return 1;
     skinny_call p = {};

@@ -134,6 +134,17 @@ static __device__ inline float cuda_gelu_tanh(float x)
     return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
+static __device__ inline float cuda_gelu(float x)
+{
+    return 0.5f * x * (1 + erff(x * 0.70710678f));
+}
+
+static __device__ inline float cuda_activated(float x, kern_activation activation)
+{
+    if (activation == KERN_LINEAR) return x;
+    return activation == KERN_SILU ? cuda_silu(x) : activation == KERN_GELU ? cuda_gelu(x) : cuda_gelu_tanh(x);
+}
+
 /* Returns the sum over the warp, the same in every lane. */
 template <typename T> static __device__ inline T cuda_warp_sum(T x)
 {

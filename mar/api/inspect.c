@@ -394,6 +394,7 @@ static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
     case MAR_DTYPE_F16:
         return WT_F16;
     case MAR_DTYPE_AUTO:
+    case MAR_DTYPE_FP8: /* refused */
         break;
     }
     return own == WT_F64 ? WT_F32 : own; /* no code computes in f64 */

@@ -132,7 +132,7 @@ static void add_accel(const mar_accel *accel, const mar_accel_method *m)
     count++;
 }
 
-/* Adds dtypes int8 and int4, options of the handle for tokens of either kind. */
+/* Adds dtypes int8, int4 and fp8, options of the handle for tokens of either kind. */
 static void add_low(void)
 {
     mar_method_info *info = &infos[count++];
@@ -160,6 +160,20 @@ static void add_low(void)
         .guarantee = "none: quantising the transformer's blocks moves the distribution, more than int8 does",
         .source = "group-wise quantisation, Dettmers and Zettlemoyer 2023 (arXiv:2212.09720) section 2",
         .summary = "multiplies int4 weights by int8 activations on a CPU, with a scale for each 32 numbers of a row",
+        .models = "MAR, SphereAR, LlamaGen"};
+    if (count == METHODS_MAX) return;
+    info = &infos[count++];
+    *info = (mar_method_info){
+        .size = sizeof *info,
+        .name = "fp8",
+        .kind = "shortcut",
+        .option = "--dtype fp8",
+        .tokens = "continuous, discrete",
+        .guarantee = "none: rounding the transformer's blocks moves the distribution",
+        .source = "FP8 formats, Micikevicius et al. 2022 (arXiv:2209.05433)",
+        .summary =
+            "multiplies in FP8 (E4M3) on a GPU, weights with a scale for each output channel, activations for each "
+            "row",
         .models = "MAR, SphereAR, LlamaGen"};
 }
 

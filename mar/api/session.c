@@ -116,7 +116,7 @@ static mar_status allocate(mar_session *s, mar_err *err)
     return MAR_OK;
 }
 
-/* Writes the engine's guarantee. int8 and int4 change the distribution: exact methods keep that of the int8 model. */
+/* Writes the engine's guarantee. int8, int4 and fp8 change the distribution: exact methods keep that of their model. */
 static void write_guarantee(mar_session *s)
 {
     static const char approximate[] = "approximate: ";
@@ -125,8 +125,8 @@ static void write_guarantee(mar_session *s)
     const char *text = engine->guarantee(s->engine_state);
     const size_t n = sizeof approximate - 1;
     if (!*text) mar_accels_describe(engine->params(s->engine_state), of_ways, sizeof of_ways), text = of_ways;
-    const char *low = s->k->device->int8 ? "int8" : "int4";
-    if (!s->k->device->int8 && !s->k->device->int4)
+    const char *low = kern_low_name(s->k->device);
+    if (!low)
         snprintf(s->guarantee, sizeof s->guarantee, "%s", text);
     else if (strncmp(text, approximate, n) == 0)
         snprintf(s->guarantee, sizeof s->guarantee, "%s%s, %s", approximate, low, text + n);

@@ -124,7 +124,7 @@ static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
     m->int8_below = !int8 ? 0 : o->int8_below ? o->int8_below : INT8_BELOW;
     if (int8 && o->int8_below && o->int8_below != INT8_BELOW)
         snprintf(head, sizeof head, ", head int8 below %d", o->int8_below);
-    else if (m->head_f32 || m->device->int4 || (m->device->int8 && !int8))
+    else if (m->head_f32 || m->device->int4 || m->device->fp8 || (m->device->int8 && !int8))
         snprintf(head, sizeof head, ", head %s", bf16 && !m->head_f32 ? "bf16" : "f32");
     snprintf(m->description, sizeof m->description, "%.*s%s%s", words, text, head, text + words);
     return MAR_OK;

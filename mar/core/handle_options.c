@@ -6,7 +6,7 @@
 
 static const char *const automatic[] = {"auto", NULL}; /* 0 */
 /* mar_dtype, of arithmetic: of all products, and of heads. Nothing computes in f16, a number without a name here. */
-static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", "", "int4", NULL};
+static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", "", "int4", "fp8", NULL};
 static const char *const head_dtypes[] = {"auto", "f32", "bf16", "int8", NULL};
 static const char *const weights[] = {"auto", "ema", "model", NULL}; /* mar_weights */
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL}; /* mar_backend */
@@ -32,7 +32,10 @@ static const mar_param rows[] = {
          "arithmetic of products; auto: bf16 where it is fast\n"
          "auto is bf16 on a GPU and on processors with instructions for it. int8 and int4 need a CPU and are "
          "approximate. With int8 the blocks of the transformer and of the head compute in int8, the rest as with auto. "
-         "With int4 the blocks of the transformer have 4-bit weights."},
+         "With int4 the blocks of the transformer have 4-bit weights. fp8 multiplies the transformer's blocks in FP8, "
+         "for 64 images and more on a GPU of compute capability 8.9 or later; no GPU has run it. It is approximate, "
+         "and "
+         "a CPU computes the same numbers in bf16."},
     {.name = FIELD(threads),
      .group = "Machine",
      .type = MAR_TYPE_INT,

@@ -5,7 +5,7 @@
 #include "cuda_bf16.h"
 #include "cuda_runtime.h"
 
-typedef enum { CUDA_R_32F = 0, CUDA_R_16BF = 14 } cudaDataType_t;
+typedef enum { CUDA_R_32F = 0, CUDA_R_16BF = 14, CUDA_R_8F_E4M3 = 28 } cudaDataType_t;
 typedef cudaDataType_t cudaDataType;
 typedef enum {
     CUBLAS_STATUS_SUCCESS = 0,
@@ -42,7 +42,11 @@ typedef enum {
     CUBLASLT_MATMUL_DESC_TRANSC = 5,
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+    CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
     CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
+    CUBLASLT_MATMUL_DESC_A_SCALE_MODE = 31,
+    CUBLASLT_MATMUL_DESC_B_SCALE_MODE = 32,
 } cublasLtMatmulDescAttributes_t;
 typedef enum {
     CUBLASLT_MATRIX_LAYOUT_TYPE = 0,
@@ -95,7 +99,7 @@ typedef struct {
 const char *cublasGetStatusString(cublasStatus_t status);
 const char *cublasLtGetStatusString(cublasStatus_t status);
 const char *cublasLtGetStatusName(cublasStatus_t status);
-size_t cublasLtGetVersion();
+size_t cublasLtGetVersion(); /* MAR_CUDAHOST_CUBLASLT, such as 120803 */
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc, cublasComputeType_t compute, cudaDataType_t scale);

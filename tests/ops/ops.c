@@ -1,4 +1,5 @@
 #include "tests/ops/ops.h"
+#include "tests/cudahost/control.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -473,6 +474,26 @@ static int is_tested(const tested *q, int n, const kern_queue *k)
     return 0;
 }
 
+/* Opens queues of CUDA: three in FP8 on the host, whose second GPU and third cuBLASLt leave the scales to the backend;
+ * none on a GPU without FP8. */
+static int open_cuda_queues(mar_dtype dtype, tested *q)
+{
+    kern_device *d = NULL;
+    mar_err err = {0};
+    if (dtype == MAR_DTYPE_INT8 || dtype == MAR_DTYPE_INT4) return 0;
+    const mar_status status = kern_cuda_open(dtype, 0, &d, &err);
+    if (dtype == MAR_DTYPE_FP8 && status == MAR_EBACKEND) return 0;
+    assert_ok(status, &err);
+    q[0] = (tested){new_queue(d), 0};
+    if (dtype != MAR_DTYPE_FP8 || !cudahost_objects) return 1;
+    setenv("MAR_CUDAHOST_CAPABILITY", "8.9", 1);
+    q[1] = (tested){open_cuda(dtype), 1};
+    unsetenv("MAR_CUDAHOST_CAPABILITY");
+    setenv("MAR_CUDAHOST_CUBLASLT", "120803", 1);
+    q[2] = (tested){open_cuda(dtype), 1};
+    return 3;
+}
+
 static int open_queues(const ops_entry *e, mar_dtype dtype, tested *q)
 {
 #if defined(__aarch64__)
@@ -483,10 +504,7 @@ static int open_queues(const ops_entry *e, mar_dtype dtype, tested *q)
     enum { ISAS = sizeof isas / sizeof *isas };
     static const int threads[] = {2, 1, 3, 8};
     int n = 0;
-    if (ops_on_cuda()) {
-        q[0] = (tested){dtype >= MAR_DTYPE_INT8 ? NULL : open_cuda(dtype), 0};
-        return q[0].k != NULL;
-    }
+    if (ops_on_cuda()) return open_cuda_queues(dtype, q);
     for (int isa = 0; isa < (e->flags & OPS_NOT_ISAS ? 1 : ISAS); isa++) {
         setenv("MAR_ISA", isas[isa], 1);
         for (int t = 0; t < (ops_brief() ? 2 : 4); t++) {
@@ -549,13 +567,15 @@ static void test_entry(void **state)
 {
     const ops_entry *e = *state;
     int tests = 0;
-    for (int dtype = 0; dtype < 4; dtype++) {
-        static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8, MAR_DTYPE_INT4};
+    for (int dtype = 0; dtype < 5; dtype++) {
+        static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8, MAR_DTYPE_INT4,
+                                           MAR_DTYPE_FP8};
         tested q[QUEUES];
         if (ops_on_cuda() && ops_scale() == 1 && e->flags & (ops_brief() ? OPS_LARGE | OPS_LONG : OPS_LARGE)) continue;
         if ((dtypes[dtype] == MAR_DTYPE_INT8) != ((e->flags & OPS_INT8) != 0)) continue;
         if ((dtypes[dtype] == MAR_DTYPE_INT4) != ((e->flags & OPS_INT4) != 0)) continue;
         if (e->flags & OPS_CUDA && !ops_on_cuda()) continue;
+        if ((dtypes[dtype] == MAR_DTYPE_FP8) != ((e->flags & OPS_FP8) != 0)) continue;
         const int queues = open_queues(e, dtypes[dtype], q);
         for (int i = 0; i < e->count && queues > 0; i++) {
             /* Long lists on the host: each case in one of two arithmetics */

@@ -379,7 +379,7 @@ static void run_skinny(kern_queue *k, const ops_call *c, void *const *a)
 
 /* --- FP8 ---------------------------------------------------------------------------------------------------------- */
 
-enum { FP8_EXTREME = 7, FP8_CASES };
+enum { FP8_NONE = 6, FP8_EXTREME, FP8_CASES };
 
 /* Rounds n numbers to E4M3 times the least power of two with which their magnitudes are at most 448. */
 static void round_fp8(double *x, int n)
@@ -399,7 +399,7 @@ static void round_fp8(double *x, int n)
 }
 
 /* Computes products of rounded numbers. They are exact; f32 rounds their sum. The bias is rounded to bf16. Magnitudes
- * differ from row to row and from channel to channel. */
+ * differ from row to row and from channel to channel. A layer of 40 inputs is in bf16. */
 static void build_fp8(ops_call *c)
 {
     static const int flags[] = {F32, 0, ADD, 0};
@@ -407,9 +407,10 @@ static void build_fp8(ops_call *c)
     c->n[OUT] = 16 * (1 + c->index * 7 % 9), c->n[GAP] = c->index % 2 * 16, c->n[NO_BIAS] = c->index % 5 == 4;
     c->n[FLAGS] = flags[c->index % 4] | KERN_LOW;
     c->n[ACTIVATION] = c->n[FLAGS] & KERN_OUT_ADD ? KERN_LINEAR : c->index / 2 % 4;
+    if (c->index == FP8_NONE) c->n[IN] = 40;
     double *x = build_arrays(c, 0.02);
     layer *l = c->data;
-    const int in = c->n[IN], out = c->n[OUT], rows = c->rows;
+    const int in = c->n[IN], out = c->n[OUT], rows = c->rows, fp8 = c->index != FP8_NONE;
     float *w = (float *)(uintptr_t)l->weight;
     double *qx = ops_host(c, (size_t)(rows * in) * sizeof *qx), *qw = ops_host(c, (size_t)(out * in) * sizeof *qw);
     ops_array *y = ops_last(c);
@@ -417,14 +418,14 @@ static void build_fp8(ops_call *c)
     for (int i = 0; i < out * in; i++) w[i] = ldexpf(w[i], -(i / in % 3));
     if (c->index == FP8_EXTREME) make_extreme(c, x, w);
     for (int i = 0; i < rows * in; i++) qx[i] = x[i];
-    for (int i = 0; i < out * in; i++) qw[i] = (double)w[i];
-    for (int r = 0; r < rows; r++) round_fp8(qx + r * in, in);
-    for (int o = 0; o < out; o++) round_fp8(qw + o * in, in);
+    for (int i = 0; i < out * in; i++) qw[i] = fp8 ? (double)w[i] : ops_bf16((double)w[i]);
+    for (int r = 0; r < rows && fp8; r++) round_fp8(qx + r * in, in);
+    for (int o = 0; o < out && fp8; o++) round_fp8(qw + o * in, in);
     y->allowed = !(c->n[FLAGS] & KERN_OUT_F32) ? 4e-3 : 2e-6;
     for (int r = 0; r < rows; r++)
         for (int o = 0; o < out; o++) {
             const int at = r * (out + c->n[GAP]) + o;
-            const double bias = c->n[NO_BIAS] ? 0 : ops_bf16((double)l->bias[o]);
+            const double given = (double)l->bias[o], bias = c->n[NO_BIAS] ? 0 : fp8 ? ops_bf16(given) : given;
             y->want[at] = activate(ops_dot(qx + r * in, qw + o * in, in) + bias, c->n[ACTIVATION]);
             if (c->n[FLAGS] & KERN_OUT_ADD) y->want[at] += y->x[at];
         }

@@ -47,11 +47,12 @@ enum {
     KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
     KERN_UPSAMPLE = 8, /* Convolutions only: upsamples the input 2x by nearest neighbour. Needs kernel 3x3, padding one,
                         * stride one and KERN_OUT_F32; excludes KERN_OUT_ADD, KERN_RELU and y_stride. */
-    KERN_LOW = 32, /* Linear layers only: multiplies in int8, int4 or FP8 if kern_device.int8, int4 or fp8. In int8 x is
-                    * quantised by row, the weights by output channel (kernels/int8.h). In int4 both are in groups along
-                    * the input (kernels/int4.h), x as int8; a layer whose input is not a multiple of one ignores the
-                    * flag. In FP8 both are rounded, by row and output channel (kernels/fp8.h); a layer of f32 operands
-                    * or with sizes that are no multiples of KERN_FP8_MULTIPLE ignores the flag. */
+    KERN_LOW = 32, /* Linear layers only: int8, int4 or FP8 if kern_device.int8, int4 or fp8. int8 weights are quantised
+                    * by output channel (kernels/int8.h), int4 in groups along the input (kernels/int4.h). A CPU
+                    * quantises x to int8, too, by row or group; CUDA does not. A layer whose input is not a multiple of
+                    * a group, on CUDA in int8 of 8, ignores the flag. In FP8 both are rounded, by row and output
+                    * channel (kernels/fp8.h); a layer of f32 operands or with sizes that are no multiples of
+                    * KERN_FP8_MULTIPLE ignores the flag. */
     KERN_RELU = 16,       /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
     KERN_TRANSPOSED = 64, /* Convolutions only: PyTorch's ConvTranspose2d of stride two. Needs kernel 4x4 and padding
                            * one, or 2x2 and zero, and what KERN_UPSAMPLE needs of the other flags. */
@@ -623,9 +624,10 @@ struct kern_device {
     const kern_discrete_ops *discrete;
     const kern_measure_ops *measure;
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
-    int int8;              /* 1: layers with KERN_LOW are multiplied in int8 */
-    int int4;              /* 1: layers with KERN_LOW are multiplied in int4 */
+    int int8;              /* 1: layers with KERN_LOW have int8 weights */
+    int int4;              /* 1: layers with KERN_LOW have int4 weights */
     int fp8;               /* 1: layers with KERN_LOW are multiplied in FP8 */
+    int int8_head;         /* 1: heads can be in int8 */
     size_t mod_budget;     /* bytes of modulation rows a model should compute at a time */
     size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
                             * least one */

@@ -284,7 +284,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory
     for (int type = GEMM_F32; type <= GEMM_INT4; type++) d->gemm[type] = gemm_best((gemm_type)type);
     d->bf16 =
         dtype == MAR_DTYPE_BF16 || dtype == MAR_DTYPE_FP8 || (dtype != MAR_DTYPE_F32 && d->gemm[GEMM_BF16]->native);
-    d->base.int8 = dtype == MAR_DTYPE_INT8;
+    d->base.int8 = d->base.int8_head = dtype == MAR_DTYPE_INT8;
     d->base.int4 = dtype == MAR_DTYPE_INT4;
     d->base.fp8 = dtype == MAR_DTYPE_FP8;
     d->base.act_size = d->bf16 ? 2 : 4;

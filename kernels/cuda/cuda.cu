@@ -626,12 +626,9 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     static const kern_measure_ops measure = make_measure_table();
     *out = NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_FP8)
-        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16 or fp8", (int)dtype);
-    if (dtype == MAR_DTYPE_INT8 || dtype == MAR_DTYPE_INT4)
-        return err_set(err, MAR_EARG, "--dtype %s: the CUDA backend computes in f32, bf16 or fp8",
-                       dtype == MAR_DTYPE_INT8 ? "int8" : "int4");
+        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8, int4 or fp8", (int)dtype);
     if (dtype == MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32, bf16 or fp8");
+        return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32, bf16, int8, int4 or fp8");
     cudaDeviceProp properties;
     mar_status status = check_device(device, &properties, err);
     if (status == MAR_OK && dtype == MAR_DTYPE_FP8 && 10 * properties.major + properties.minor < 89)
@@ -649,6 +646,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->base.asynchronous = 1;
     d->number = device;
     d->bf16 = dtype != MAR_DTYPE_F32;
+    d->base.int8 = dtype == MAR_DTYPE_INT8, d->base.int4 = dtype == MAR_DTYPE_INT4,
     d->base.fp8 = dtype == MAR_DTYPE_FP8;
     describe(d, &properties);
     status = take_context(d, err);

@@ -6,6 +6,7 @@
 
 extern "C" {
 #include "kernels/fp8.h"
+#include "kernels/int4.h"
 }
 
 #include <errno.h>
@@ -20,9 +21,11 @@ enum {
     ALIGNMENT = 16,        /* bytes; of cuBLASLt's arrays */
     PIECE_BYTES = 4 << 20, /* of weights that are read at a time */
     BUCKETS = sizeof(((cuda_device *)0)->matmuls) / sizeof(struct cuda_matmul *),
-    CANDIDATES = 8, /* algorithms that are timed */
-    TRIALS = 5,     /* products for a time, the least */
-    LINE = 512,     /* characters of a line of choices */
+    CANDIDATES = 8,    /* algorithms that are timed */
+    TRIALS = 5,        /* products for a time, the least */
+    LINE = 512,        /* characters of a line of choices */
+    CHANNELS = 16,     /* restored weights are those of a multiple of these: aligned in y */
+    MOST_IN = 1 << 20, /* inputs of an int8 or int4 layer: CHANNELS restored channels fit in cuda_patches */
 };
 
 /* A product y[rows][out] = x[rows][in] weight[out][in]^T + bias. Rows of x and weight are dense, those of y y_stride
@@ -463,30 +466,49 @@ void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec)
 
 static float *weight_scales(const kern_linear *l)
 {
-    return (float *)((char *)l->weight + (size_t)l->out * (size_t)l->in);
+    return (float *)((char *)l->weight + (size_t)l->out * l->row_bytes);
 }
 
 /* Allocates the weights and fills them from their source, some rows at a time. */
 static mar_status read_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err)
 {
-    const size_t in = (size_t)l->in, size = l->fp8 ? 1 : l->f32 ? sizeof(float) : sizeof(bf16);
-    const size_t scales = l->fp8 ? (size_t)l->out * sizeof(float) : 0;
+    const size_t in = (size_t)l->in;
+    const int fp8 = l->form == CUDA_FP8, f32 = fp8 || l->form == CUDA_F32;
     const int most = in * sizeof(float) < PIECE_BYTES ? (int)(PIECE_BYTES / (in * sizeof(float))) : 1;
-    mar_status status = cuda_alloc(&c->device->base, (size_t)l->out * in * size + scales, &l->weight, err);
+    const size_t row = l->row_bytes + (fp8 ? sizeof(float) : 0); /* with its scale */
+    mar_status status = cuda_alloc(&c->device->base, (size_t)l->out * row, &l->weight, err);
     if (status != MAR_OK) return status;
     float *rows = spec->rows ? (float *)malloc((size_t)most * in * sizeof *rows) : NULL;
     if (spec->rows && !rows) return err_set(err, MAR_ENOMEM, "out of memory: %d x %d weights", most, l->in);
     for (int first = 0; first < l->out && status == MAR_OK; first += most) {
         const int n = l->out - first < most ? l->out - first : most;
         const float *piece = rows ? rows : spec->weight + (size_t)first * in;
-        char *const to = (char *)l->weight + (size_t)first * in * size;
+        char *const to = (char *)l->weight + (size_t)first * l->row_bytes;
         if (rows) status = spec->rows->read(spec->rows->user, first, n, rows, err);
-        if (status == MAR_OK)
-            status = cuda_upload_floats(c, piece, (size_t)n * in, l->f32 || l->fp8, l->fp8 ? c->workspace : to, err);
-        if (status == MAR_OK && l->fp8) cuda_fp8_rows(c, c->workspace, 1, n, l->in, to, weight_scales(l) + first);
+        if (status == MAR_OK) status = cuda_upload_floats(c, piece, (size_t)n * in, f32, fp8 ? c->workspace : to, err);
+        if (status == MAR_OK && fp8) cuda_fp8_rows(c, c->workspace, 1, n, l->in, to, weight_scales(l) + first);
     }
     free(rows);
     return status;
+}
+
+/* Returns how a device has the weights of a layer. */
+static cuda_weights form_of(const cuda_device *d, const kern_linear_spec *spec)
+{
+    const int low = spec->flags & KERN_LOW && spec->in <= MOST_IN;
+    if (!d->bf16 || (spec->flags & KERN_IN_F32)) return CUDA_F32;
+    if (kern_fp8_takes(&d->base, spec->flags, spec->out, spec->in)) return CUDA_FP8;
+    if (low && d->base.int8 && spec->in % 8 == 0) return CUDA_INT8;
+    return low && d->base.int4 && spec->in % KERN_INT4_GROUP == 0 ? CUDA_INT4 : CUDA_BF16;
+}
+
+static mar_status make_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err)
+{
+    const int f32 = l->form == CUDA_F32, fp8 = l->form == CUDA_FP8;
+    if (l->form >= CUDA_INT8) return cuda_low_bit_create(c, spec, l, err);
+    l->row_bytes = (size_t)l->in * (fp8 ? 1 : f32 ? sizeof(float) : sizeof(bf16));
+    if (spec->rows || fp8) return read_weights(c, spec, l, err);
+    return cuda_alloc_floats(c, spec->weight, (size_t)l->out * (size_t)l->in, f32, &l->weight, err);
 }
 
 mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
@@ -506,15 +528,12 @@ mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_
     l->flags = spec->flags;
     l->y_stride = spec->y_stride ? spec->y_stride : spec->out;
     l->activation = spec->activation;
-    l->f32 = !c->device->bf16 || (spec->flags & KERN_IN_F32);
+    l->form = form_of(c->device, spec);
     l->y_f32 = !c->device->bf16 || (spec->flags & KERN_OUT_F32);
-    l->fused = l->activation == KERN_GELU && !l->f32;
-    l->fp8 = kern_fp8_takes(k->device, spec->flags, spec->out, spec->in);
-    mar_status status = spec->rows || l->fp8 ? read_weights(c, spec, l, err)
-                                             : cuda_alloc_floats(c, spec->weight, (size_t)l->out * (size_t)l->in,
-                                                                 l->f32, &l->weight, err);
+    l->fused = l->activation == KERN_GELU && l->form != CUDA_F32;
+    mar_status status = make_weights(c, spec, l, err);
     if (status == MAR_OK && spec->bias)
-        status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->y_f32 && !l->fp8, &l->bias, err);
+        status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->y_f32 && l->form != CUDA_FP8, &l->bias, err);
     if (status != MAR_OK) {
         cuda_linear_free(k->device, l);
         return status;
@@ -527,6 +546,7 @@ void cuda_linear_free(kern_device *d, kern_linear *l)
 {
     if (!l) return;
     cuda_free(d, l->weight);
+    cuda_free(d, l->scale);
     cuda_free(d, l->bias);
     free(l);
 }
@@ -538,11 +558,11 @@ static matmul_spec product(const kern_linear *l, int rows)
     p.out = l->out;
     p.in = l->in;
     p.y_stride = l->y_stride;
-    p.f32 = l->f32;
+    p.f32 = l->form == CUDA_F32;
     p.y_f32 = l->y_f32;
     p.bias = l->bias != NULL;
     p.add = (l->flags & KERN_OUT_ADD) != 0;
-    p.fp8 = l->fp8 ? FP8_SCALED : 0;
+    p.fp8 = l->form == CUDA_FP8 ? FP8_SCALED : 0;
     p.then = l->fused ? THEN_GELU : l->flags & KERN_RELU ? THEN_RELU : THEN_NOTHING;
     return p;
 }
@@ -584,14 +604,28 @@ static int fp8_linear(cuda_queue *c, const kern_linear *l, const bf16 *x, int ro
     return p.fp8 == FP8_SUMS;
 }
 
+/* Returns the channels that are multiplied at a time: those whose restored weights fit in the queue's memory. */
+static int channels_at_once(const cuda_queue *c, const kern_linear *l)
+{
+    if (l->form < CUDA_INT8) return l->out;
+    return (int)(c->patches_bytes / ((size_t)l->in * sizeof(bf16))) / CHANNELS * CHANNELS;
+}
+
 mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err)
 {
+    cuda_queue *c = cuda_of(k);
     matmul_spec p;
     const struct cuda_matmul *m;
     if (rows <= 0) return MAR_OK;
-    if (l->fp8) return fp8_plan(cuda_of(k), l, rows, &p, err);
-    p = product(l, rows);
-    return plan(cuda_of(k), &p, &m, err);
+    if (l->form == CUDA_FP8) return fp8_plan(c, l, rows, &p, err);
+    mar_status status = l->form < CUDA_INT8 ? MAR_OK : cuda_patches(c, err);
+    const int n = status == MAR_OK ? channels_at_once(c, l) : 0;
+    for (int first = 0; status == MAR_OK && first < l->out; first += n) {
+        p = product(l, rows);
+        p.out = l->out - first < n ? l->out - first : n;
+        status = plan(c, &p, &m, err);
+    }
+    return status;
 }
 
 /* y = SiLU(x) or a GELU(x) for rows of n vectors of N elements, `stride` elements apart; y may be x. A thread has a
@@ -624,13 +658,35 @@ void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int bf16_
         activate(c, x, rows, n, n, KERN_SILU, (float *)y);
 }
 
+/* Computes the sums. int8 and int4 weights are restored, some channels at a time. */
+static void multiply(cuda_queue *c, const kern_linear *l, const void *x, int rows, void *y)
+{
+    const size_t size = l->y_f32 ? sizeof(float) : sizeof(bf16);
+    mar_err err = {};
+    matmul_spec p = product(l, rows);
+    if (l->form < CUDA_INT8) {
+        matmul(c, &p, x, l->weight, l->bias, y);
+        return;
+    }
+    const mar_status status = cuda_patches(c, &err); /* exists, but for a layer without a plan */
+    if (status != MAR_OK) {
+        kern_fail(&c->base, status, &err);
+        return;
+    }
+    for (int first = 0, n = channels_at_once(c, l); first < l->out; first += n) {
+        const size_t at = (size_t)first * size;
+        p.out = l->out - first < n ? l->out - first : n;
+        cuda_low_bit_restore(c, l, first, p.out, (bf16 *)c->patches);
+        matmul(c, &p, x, c->patches, l->bias ? (const char *)l->bias + at : NULL, (char *)y + at);
+    }
+}
+
 void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
 {
     cuda_queue *c = cuda_of(k);
     if (rows <= 0) return;
-    if (l->fp8 && fp8_linear(c, l, (const bf16 *)x, rows, (char *)y)) return;
-    const matmul_spec p = product(l, rows);
-    if (!l->fp8) matmul(c, &p, x, l->weight, l->bias, y);
+    if (l->form == CUDA_FP8 && fp8_linear(c, l, (const bf16 *)x, rows, (char *)y)) return;
+    if (l->form != CUDA_FP8) multiply(c, l, x, rows, y);
     if (l->activation == KERN_LINEAR || l->fused) return;
     if (l->y_f32)
         activate(c, (const float *)y, (size_t)rows, l->out, l->y_stride, l->activation, (float *)y);

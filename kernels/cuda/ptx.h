@@ -80,6 +80,18 @@ static __device__ inline void load_matrices_transposed(uint32_t r[4], const void
     }
 }
 
+/* Returns a * b + c of two pairs of bf16, each rounded once. */
+static __device__ inline uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c)
+{
+    return cuda_pack(fmaf(cuda_low(a), cuda_low(b), cuda_low(c)), fmaf(cuda_high(a), cuda_high(b), cuda_high(c)));
+}
+
+/* Returns x & mask | bits in one instruction, where nvcc takes two for a mask and bits that are constants. */
+static __device__ inline uint32_t mask_and_set(uint32_t x, uint32_t mask, uint32_t bits)
+{
+    return (x & mask) | bits;
+}
+
 /* Returns 2^x to about 2e-7 relative; subnormal results are 0. */
 static __device__ inline float exp2(float x)
 {
@@ -225,6 +237,20 @@ static __device__ inline void load_matrices_transposed(uint32_t r[4], const void
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"((unsigned)__cvta_generic_to_shared(row))
                  : "memory");
+}
+
+static __device__ inline uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+static __device__ inline uint32_t mask_and_set(uint32_t x, uint32_t mask, uint32_t bits)
+{
+    uint32_t y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+    return y;
 }
 
 static __device__ inline float exp2(float x)

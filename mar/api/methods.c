@@ -145,7 +145,7 @@ static void add_low(void)
         .guarantee = "none: quantising the transformer's blocks and the head's moves the distribution",
         .source = "vector-wise quantisation, Dettmers et al. 2022 (arXiv:2208.07339) section 2",
         .summary =
-            "multiplies in int8 on a CPU, weights with a scale for each output channel, activations for each row",
+            "int8 weights with a scale for each output channel; on a CPU int8 activations, with one for each row",
         .models = "MAR, SphereAR, LlamaGen"};
     for (int i = 0; i < mar_option_count(); i++)
         if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_option(info, mar_option_get(i));
@@ -159,7 +159,7 @@ static void add_low(void)
         .tokens = "continuous, discrete",
         .guarantee = "none: quantising the transformer's blocks moves the distribution, more than int8 does",
         .source = "group-wise quantisation, Dettmers and Zettlemoyer 2023 (arXiv:2212.09720) section 2",
-        .summary = "multiplies int4 weights by int8 activations on a CPU, with a scale for each 32 numbers of a row",
+        .summary = "int4 weights with a scale for each 32 numbers of a row; on a CPU int8 activations, too",
         .models = "MAR, SphereAR, LlamaGen"};
     if (count == METHODS_MAX) return;
     info = &infos[count++];

@@ -98,6 +98,9 @@ static mar_status check_head(const kern_device *d, const mar_options *o, mar_err
         return err_set(err, o->dtype == MAR_DTYPE_F32 ? MAR_EARG : MAR_EBACKEND,
                        "--head_dtype bf16: the other products are in f32 %s, expected auto%s or f32",
                        o->dtype == MAR_DTYPE_F32 ? "with --dtype f32" : "here", d->int8 ? ", int8" : "");
+    if ((o->head_dtype == MAR_DTYPE_INT8 || o->int8_below) && d->int8 && !d->int8_head)
+        return err_set(err, MAR_EARG, "%s: a GPU has no int8 heads",
+                       o->int8_below ? "--int8_below" : "--head_dtype int8");
     if (o->head_dtype == MAR_DTYPE_INT8 && !d->int8)
         return err_set(err, MAR_EARG, "--head_dtype int8: the other products are not in int8, expected auto%s or f32",
                        bf16 ? ", bf16" : "");
@@ -118,7 +121,7 @@ static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
     }
     const char *text = m->device->description;
     const int bf16 = m->device->act_size != sizeof(float), words = (int)(strcspn(text, "(") - 1); /* "cpu bf16" */
-    const int int8 = m->device->int8 && (o->head_dtype == MAR_DTYPE_AUTO || o->head_dtype == MAR_DTYPE_INT8);
+    const int int8 = m->device->int8_head && (o->head_dtype == MAR_DTYPE_AUTO || o->head_dtype == MAR_DTYPE_INT8);
     char head[32] = "";
     m->head_f32 = bf16 && o->head_dtype == MAR_DTYPE_F32;
     m->int8_below = !int8 ? 0 : o->int8_below ? o->int8_below : INT8_BELOW;

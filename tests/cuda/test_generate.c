@@ -288,13 +288,18 @@ static void memory_that_runs_out_is_named(void **state)
     close_library(&l);
 }
 
-static void a_device_that_is_not_there_is_named(void **state)
+static void what_is_not_there_is_named(void **state)
 {
     (void)state;
     const mar_options options = {.size = sizeof options, .backend = MAR_BACKEND_CUDA, .device = 1000};
     mar *m = NULL;
     assert_int_equal(mar_open(&options, &m), MAR_EARG);
     assert_non_null(strstr(mar_error(m), "1000"));
+    mar_close(m);
+    const mar_options heads = {
+        .size = sizeof heads, .backend = MAR_BACKEND_CUDA, .dtype = MAR_DTYPE_INT8, .head_dtype = MAR_DTYPE_INT8};
+    assert_int_equal(mar_open(&heads, &m), MAR_EARG);
+    assert_string_equal(mar_error(m), "--head_dtype int8: a GPU has no int8 heads");
     mar_close(m);
 }
 
@@ -366,7 +371,7 @@ int main(void)
         cmocka_unit_test(batches_stand_alone),
         cmocka_unit_test(sessions_stand_alone),
         cmocka_unit_test(memory_that_runs_out_is_named),
-        cmocka_unit_test(a_device_that_is_not_there_is_named),
+        cmocka_unit_test(what_is_not_there_is_named),
         cmocka_unit_test(precision_and_recall_are_the_cpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include "tests/support/gpt_fixture.h"
 #include "tests/support/llamagen.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -143,6 +144,33 @@ static void decoders(void **state)
     free(expected), free(found), free(path), free(directory);
 }
 
+/* Tests int8 and int4 weights of a file. A GPU multiplies them by operands in bf16; the CPU restores them, in f32. */
+static void low_bits(void **state)
+{
+    (void)state;
+    static const mar_dtype dtypes[] = {MAR_DTYPE_INT8, MAR_DTYPE_INT4};
+    enum { N = IMAGES * TOKENS * VOCABULARY };
+    static float law[2][N];
+    const gpt_config c = small_decoder();
+    char *directory = temporary_directory(), *path = write_decoder(directory, "decoder.safetensors", &c, 3), low[4096];
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    snprintf(low, sizeof low, "%s/low.safetensors", directory);
+    for (int d = 0; d < 2; d++) {
+        assert_int_equal(mar_convert(m, path, low, dtypes[d], 0), MAR_OK);
+        for (int cuda = 0; cuda < 2; cuda++) {
+            gpt_fixture f;
+            kern_queue *k = cuda ? open_cuda(dtypes[d]) : open_cpu();
+            gpt_fixture_open_file(&f, k, low, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+            make_unread(&f, law[cuda]);
+            gpt_fixture_close(&f);
+        }
+        assert_close(law[1], law[0], N, 3e-2);
+    }
+    mar_close(m);
+    remove_directory(directory);
+    free(path), free(directory);
+}
+
 /* Tests captions: their prefixes take two passes, and their MLP has GELU in tanh form. */
 static void captions(void **state)
 {
@@ -168,7 +196,7 @@ static void captions(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(images), cmocka_unit_test(decoders),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(images), cmocka_unit_test(decoders), cmocka_unit_test(low_bits),
                                        cmocka_unit_test(captions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

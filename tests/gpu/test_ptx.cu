@@ -130,6 +130,23 @@ static void test_exp2(void **state)
             fail_msg("2^x number %d: %g, expected %g", i, (double)fast_one[i], (double)plain_one[i]);
 }
 
+template <int fast_one> static __global__ void pairs(uint32_t *out)
+{
+    const unsigned i = threadIdx.x;
+    const uint32_t a = operands(3 * i), b = operands(3 * i + 1), c = operands(3 * i + 2);
+    out[2 * i] = fast_one ? ptx::fma_pairs(a, b, c) : plain::fma_pairs(a, b, c);
+    out[2 * i + 1] = fast_one ? ptx::mask_and_set(a, b, c) : plain::mask_and_set(a, b, c);
+}
+
+static void test_pairs(void **state)
+{
+    (void)state;
+    uint32_t fast_one[512], plain_one[512];
+    run(pairs<1>, 1, 256, fast_one, 512, ALONE);
+    run(pairs<0>, 1, 256, plain_one, 512, ALONE);
+    assert_memory_equal(fast_one, plain_one, sizeof fast_one);
+}
+
 template <int fast_one> static __global__ void copy(const uint4 *from, uint4 *out)
 {
     uint4 *shared = (uint4 *)cuda_shared();
@@ -338,9 +355,9 @@ static void test_early_launches(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mma),     cmocka_unit_test(test_load_matrices),
-                                       cmocka_unit_test(test_exp2),    cmocka_unit_test(test_copy),
-                                       cmocka_unit_test(test_barrier), cmocka_unit_test(test_cluster),
-                                       cmocka_unit_test(test_flag),    cmocka_unit_test(test_early_launches)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mma),     cmocka_unit_test(test_load_matrices), cmocka_unit_test(test_exp2),
+        cmocka_unit_test(test_copy),    cmocka_unit_test(test_pairs),         cmocka_unit_test(test_barrier),
+        cmocka_unit_test(test_cluster), cmocka_unit_test(test_flag),          cmocka_unit_test(test_early_launches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -441,12 +441,13 @@ static void check_recording(bench *b, ops_call *other)
 
 /* --- the loop --------------------------------------------------------------------------------------------------- */
 
-static void build(const ops_entry *e, ops_call *c, int index, int bf16, int int8, int other)
+static void build(const ops_entry *e, ops_call *c, int index, const kern_device *d, int other)
 {
     uint64_t hash = 1469598103934665603u;
     for (const char *s = e->name; *s; s++) hash = (hash ^ (uint64_t)*s) * 1099511628211u;
     memset(c, 0, sizeof *c);
-    c->built = 1, c->index = index, c->bf16 = bf16, c->int8 = int8, c->other = other;
+    c->built = 1, c->index = index, c->other = other;
+    c->bf16 = d->act_size == 2, c->int8 = d->int8, c->int4 = d->int4;
     c->stream = hash % 1000000 * 1000000 + (uint64_t)index * 10000;
     for (int i = 0; i < e->width && e->cases; i++) c->n[i] = e->cases[index * e->width + i];
     e->build(c);
@@ -476,11 +477,11 @@ static int is_tested(const tested *q, int n, const kern_queue *k)
 
 /* Opens queues of CUDA: three in FP8 on the host, whose second GPU and third cuBLASLt leave the scales to the backend;
  * none on a GPU without FP8. */
-static int open_cuda_queues(mar_dtype dtype, tested *q)
+static int open_cuda_queues(const ops_entry *e, mar_dtype dtype, tested *q)
 {
     kern_device *d = NULL;
     mar_err err = {0};
-    if (dtype == MAR_DTYPE_INT8 || dtype == MAR_DTYPE_INT4) return 0;
+    if ((dtype == MAR_DTYPE_INT8 || dtype == MAR_DTYPE_INT4) && !(e->flags & OPS_CUDA)) return 0;
     const mar_status status = kern_cuda_open(dtype, 0, &d, &err);
     if (dtype == MAR_DTYPE_FP8 && status == MAR_EBACKEND) return 0;
     assert_ok(status, &err);
@@ -504,7 +505,7 @@ static int open_queues(const ops_entry *e, mar_dtype dtype, tested *q)
     enum { ISAS = sizeof isas / sizeof *isas };
     static const int threads[] = {2, 1, 3, 8};
     int n = 0;
-    if (ops_on_cuda()) return open_cuda_queues(dtype, q);
+    if (ops_on_cuda()) return open_cuda_queues(e, dtype, q);
     for (int isa = 0; isa < (e->flags & OPS_NOT_ISAS ? 1 : ISAS); isa++) {
         setenv("MAR_ISA", isas[isa], 1);
         for (int t = 0; t < (ops_brief() ? 2 : 4); t++) {
@@ -524,7 +525,7 @@ static int open_queues(const ops_entry *e, mar_dtype dtype, tested *q)
 static ops_call *call_of(const ops_entry *e, int index, const kern_queue *k, ops_call calls[2])
 {
     ops_call *c = &calls[k->device->act_size == 2];
-    if (!c->built) build(e, c, index, k->device->act_size == 2, k->device->int8, 0);
+    if (!c->built) build(e, c, index, k->device, 0);
     return c;
 }
 
@@ -553,7 +554,7 @@ static void test_case(const ops_entry *e, int index, const tested *q, int queues
         base = b;
         if (ops_on_cuda() && !(e->flags & OPS_HOST) && thorough) {
             ops_call other;
-            build(e, &other, index, k->device->act_size == 2, k->device->int8, 1);
+            build(e, &other, index, k->device, 1);
             check_recording(&base, &other);
             free_call(&other);
         }

@@ -39,13 +39,13 @@ typedef struct {
 
 /* A case of an operation with one operand type. */
 typedef struct {
-    int n[OPS_NUMBERS]; /* the case's numbers */
-    int index;          /* of the case */
-    int built;          /* 1 */
-    int bf16, int8;     /* the backend's operands, and its products with KERN_LOW */
-    int other;          /* 1: other contents of the same arrays */
-    int first, rows;    /* rows of this call; `build` sets rows, 0 if they cannot be divided */
-    void *object;       /* result of `prepare` on this call's device */
+    int n[OPS_NUMBERS];   /* the case's numbers */
+    int index;            /* of the case */
+    int built;            /* 1 */
+    int bf16, int8, int4; /* the backend's operands, and its products with KERN_LOW */
+    int other;            /* 1: other contents of the same arrays */
+    int first, rows;      /* rows of this call; `build` sets rows, 0 if they cannot be divided */
+    void *object;         /* result of `prepare` on this call's device */
     int arrays;
     ops_array array[OPS_ARRAYS];
     void *data;     /* private host data of `build` */
@@ -58,11 +58,11 @@ enum {
     OPS_ALONE = 1,        /* rows computed alone keep their bits on every backend */
     OPS_ALONE_ON_CPU = 2, /* the same on a CPU only */
     OPS_HOST = 4,         /* waits, or cannot be recorded for another reason */
-    OPS_INT8 = 8,         /* runs only on a CPU with int8 */
+    OPS_INT8 = 8,         /* runs only with int8; without OPS_CUDA only on a CPU */
     OPS_CUDA = 16,        /* runs only with CUDA */
     OPS_LARGE = 32,       /* takes too long on the host's emulated GPU */
     OPS_LONG = 64,        /* takes too long there in the change lane */
-    OPS_INT4 = 256,       /* runs only on a CPU with int4 */
+    OPS_INT4 = 256,       /* the same with int4 */
     OPS_FP8 = 512,        /* runs only with dtype fp8 */
     OPS_NOT_ISAS = 128,   /* the same source for all instruction sets: one is enough */
 };

@@ -115,16 +115,42 @@ static double *build_arrays(ops_call *c, double scale)
     return x;
 }
 
+/* Writes the weights that the layer multiplies by: rounded, or on a GPU restored of int8 or int4, and in a product of
+ * many rows rounded then. Every second case has its integers read from a file. */
+static void write_weights(ops_call *c, layer *l, int many, double *w)
+{
+    const int in = c->n[IN], out = c->n[OUT], given = c->index % 2;
+    const int low = ops_on_cuda() && c->n[FLAGS] & KERN_LOW && (c->int8 || (c->int4 && in % KERN_INT4_GROUP == 0));
+    const size_t n = (size_t)(in * out);
+    for (size_t i = 0; i < n; i++)
+        w[i] = c->n[FLAGS] & KERN_IN_F32 ? (double)l->weight[i] : ops_element_of(c, OPS_ACT, (double)l->weight[i]);
+    if (!low) return;
+    float *restored = ops_host(c, n * sizeof *restored);
+    if (c->int8) {
+        int8_t *q = ops_host(c, n);
+        float *scale = ops_host(c, (size_t)out * sizeof *scale);
+        kern_int8_quantise(l->weight, out, in, q, scale);
+        kern_int8_restore(q, scale, out, in, restored);
+        if (given) l->quantised = q, l->scale = scale;
+    } else {
+        uint8_t *codes = ops_host(c, n / 2);
+        uint16_t *scales = ops_host(c, n / KERN_INT4_GROUP * sizeof *scales);
+        kern_int4_quantise(l->weight, out, in, codes, scales);
+        kern_int4_restore(codes, scales, out, in, restored);
+        if (given) l->codes = codes, l->scales = scales;
+    }
+    for (size_t i = 0; i < n; i++) w[i] = many ? ops_element_of(c, OPS_ACT, (double)restored[i]) : (double)restored[i];
+}
+
 static void build_layer(ops_call *c)
 {
     const int in = c->n[IN], out = c->n[OUT], stride = out + c->n[GAP], flags = c->n[FLAGS];
     if (c->n[ROWS] >= 30) c->n[ROWS] *= ops_scale();
     const double *x = build_arrays(c, 1 / sqrt(in));
-    const layer *l = c->data;
+    layer *l = c->data;
     const ops_array *y = ops_last(c);
     double *w = ops_host(c, (size_t)(in * out) * sizeof *w);
-    for (int i = 0; i < in * out; i++)
-        w[i] = flags & KERN_IN_F32 ? (double)l->weight[i] : ops_element_of(c, OPS_ACT, (double)l->weight[i]);
+    write_weights(c, l, 1, w);
     for (int i = 0; i < c->rows * out; i++) {
         const int r = i / out, o = i % out, at = r * stride + o;
         const double sum = ops_dot(x + r * in, w + o * in, in) + (c->n[NO_BIAS] ? 0 : (double)l->bias[o]);
@@ -169,7 +195,7 @@ static void *prepare_layer(kern_queue *k, const ops_call *c)
 {
     layer *l = c->data;
     const kern_linear_rows rows = {read_rows, l->quantised ? read_int8 : NULL, l->codes ? read_int4 : NULL, l};
-    const int by_rows = c->index % 2 || l->quantised;
+    const int by_rows = c->index % 2 || l->quantised || l->codes;
     const kern_linear_spec spec = {.out = c->n[OUT],
                                    .in = c->n[IN],
                                    .weight = by_rows ? NULL : l->weight,
@@ -335,6 +361,23 @@ static const int skinny[][11] = {
     {16, 1096, 200, KERN_LINEAR, ADD, 0, 0, 0, 0, 0, 0}, {4, 8, 3, KERN_LINEAR, 0, 0, 0, 0, 0, 1, 1},
 };
 
+/* The same with int8 and int4 weights: units in part, more than the warps take at once, and a width without int4. */
+#define LOW KERN_LOW
+static const int low_skinny[][11] = {
+    {2, 1024, 96, KERN_LINEAR, LOW, 0, 1, 0, 0, 1, 0},      {1, 4256, 40, KERN_LINEAR, LOW | ADD, 0, 0, 0, 0, 0, 0},
+    {3, 224, 88, KERN_LINEAR, LOW, 0, 0, 0, 1, 1, 0},       {9, 2816, 72, KERN_LINEAR, LOW | ADD, 0, 1, 0, 0, 0, 0},
+    {16, 96, 130, KERN_LINEAR, LOW, 0, 0, 0, 1, 1, 0},      {12, 72, 52, KERN_LINEAR, LOW | F32, 12, 0, 0, 0, 1, 1},
+    {8, 160, 35, KERN_LINEAR, LOW | ADD, 0, 0, 0, 0, 1, 1},
+};
+/* More rows: the weights are restored. */
+static const int low_layers[][8] = {
+    {17, 96, 72, KERN_GELU, LOW, 0, 0, 0},
+    {20, 1056, 40, KERN_LINEAR, LOW | ADD, 16, 1, 0},
+    {33, 72, 35, KERN_LINEAR, LOW | F32, 0, 0, 0},
+};
+/* More than fits in the memory for restored weights. */
+static const int low_large[][8] = {{40, 4096, 8192, KERN_LINEAR, LOW, 0, 0, 0}};
+
 static void build_skinny(ops_call *c)
 {
     enum { X_ROWS = 20 };
@@ -349,7 +392,7 @@ static void build_skinny(ops_call *c)
     const int f32 = c->n[FLAGS] & KERN_OUT_F32;
     double *y = ops_output(c, f32 ? OPS_FLOAT : OPS_ACT, (size_t)(rows * stride), 0, 1e-5, f32 ? 3e-3 : 5e-3);
     double *w = ops_host(c, (size_t)(in * out) * sizeof *w), *operand = ops_host(c, (size_t)in * sizeof *operand);
-    for (int i = 0; i < in * out; i++) w[i] = ops_element_of(c, OPS_ACT, (double)l->weight[i]);
+    write_weights(c, l, 0, w);
     for (int r = 0; r < rows; r++) {
         const double *row = x + (l->index ? l->index[r] : r) * in;
         const double scale = c->n[NORM] ? 1 / sqrt(ops_dot(row, row, in) / in + EPS) : 1;
@@ -448,6 +491,18 @@ static const ops_entry table[] = {
      run_layer, prepare_layer, release_layer, NULL},
     {"skinny", "rows in out activation flags gap no_bias offset gated norm indexed", OPS_CASES(skinny), OPS_CUDA,
      build_skinny, run_skinny, prepare_layer, release_layer, NULL},
+    {"skinny, int8", "rows in out", OPS_CASES(low_skinny), OPS_CUDA | OPS_INT8, build_skinny, run_skinny, prepare_layer,
+     release_layer, NULL},
+    {"skinny, int4", "rows in out", OPS_CASES(low_skinny), OPS_CUDA | OPS_INT4, build_skinny, run_skinny, prepare_layer,
+     release_layer, NULL},
+    {"linear, int8 restored", "rows in out", OPS_CASES(low_layers), OPS_CUDA | OPS_INT8, build_layer, run_layer,
+     prepare_layer, release_layer, NULL},
+    {"linear, int8 in pieces", "rows in out", OPS_CASES(low_large), OPS_CUDA | OPS_LARGE | OPS_INT8, build_layer,
+     run_layer, prepare_layer, release_layer, NULL},
+    {"linear, int4 restored", "rows in out", OPS_CASES(low_layers), OPS_CUDA | OPS_INT4, build_layer, run_layer,
+     prepare_layer, release_layer, NULL},
+    {"linear, int4 in pieces", "rows in out", OPS_CASES(low_large), OPS_CUDA | OPS_LARGE | OPS_INT4, build_layer,
+     run_layer, prepare_layer, release_layer, NULL},
     {"linear, int8", "(none)", OPS_CASES(int8_layers), OPS_ALONE | OPS_INT8, build_int8, run_layer, prepare_layer,
      release_layer, NULL},
 };

@@ -9,7 +9,7 @@
 #ifndef TESTS_BRIEF_H
 #define TESTS_BRIEF_H
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(TESTS_EMULATED)
+#ifdef TESTS_BRIEF
 enum { test_brief = 1 };
 #else
 enum { test_brief = 0 };

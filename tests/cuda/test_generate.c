@@ -82,9 +82,9 @@ static void compare_images(mar_session *s, mar_session *theirs, int n)
 /* The tests cover the operations of a step, so few steps suffice. A very short chain from t = 999 would multiply any
  * rounding error by thousands. */
 #define SEED     "seed 11, "
-#define DRAFTED  SEED "num_iter 4, num_sampling_steps 20, cfg 2.9, gamma 2, prefill 0.3, "
+#define DRAFTED  SEED "num_iter 3, num_sampling_steps 20, cfg 2.9, gamma 2, prefill 0.3, "
 #define ANNEALED SEED "diff_annealing linear, "
-#define PATHS    ANNEALED "num_iter 4, cfg 2.9, diff_upper_steps 7, diff_lower_steps 5, spec path, "
+#define PATHS    ANNEALED "num_iter 3, cfg 2.9, diff_upper_steps 7, diff_lower_steps 5, spec path, "
 
 /* Kinds of host runs. BRIEF: recorded also with little time. SMALL: with little time the draft model alone. LONG: not
  * with little time. */

@@ -35,7 +35,7 @@ int suggest_distance(const char *a, const char *b)
 const char *suggest_nearest(const char *word, const char *const *names)
 {
     const char *nearest = NULL;
-    int best = 1 + (int)strlen(word) / 3; /* at most a third of the word wrong, plus one */
+    int best = (int)(strlen(word) + 2) / 3; /* at most a third of the word wrong, rounded up */
     for (; *names; names++) {
         int d = suggest_distance(word, *names);
         if (d < best || (d == best && !nearest)) {

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what is missing, builds and tests: ./test.sh [--all] [PRESET...]
-# Without --all this is the change lane, what every change must pass, in some 35 minutes on two cores: release
+# Without --all this is the change lane, what every change must pass, in some 25 minutes on two cores: release
 # (optimised, with the CUDA kernels run on the CPU under a race check), asan (AddressSanitizer and UBSan, with the corpora
 # of the fuzz targets), tsan (ThreadSanitizer over what has threads of its own) and cuda (compiled by nvcc for one GPU, and
 # run where there is one). --all is the nightly lane: all tests of these presets, every GPU architecture, a build with the

@@ -24,7 +24,7 @@ CONSTANTS = {
     "ramp_seconds": ("what a kernel's start and end add to that", "us", 1e6, 2.0e-6),
     "l2_bytes_per_second": ("reads from the L2 cache", "TB/s", 1e-12, 5.5e12),
     "memory_bytes_per_second": ("device memory", "TB/s", 1e-12, 4.3e12),
-    "flop_per_second": ("matrix products in bf16", "TFLOP/s", 1e-12, 790e12),
+    "flop_per_second": ("matrix products in bf16 and f16", "TFLOP/s", 1e-12, 790e12),
     # the share of an H200's data sheet that bf16 has, 0.8 of 67
     "f32_flop_per_second": ("matrix products in f32, without TF32", "TFLOP/s", 1e-12, 53e12),
     "clock_hz": ("clock", "GHz", 1e-9, 1.9e9),
@@ -42,8 +42,8 @@ CONSTANTS = {
 # width and blocks of the encoder and of the decoder, width and depth of the head (tools/dev/random_checkpoint.py)
 SHAPES = {"MAR-B": (768, 12, 1024, 6), "MAR-L": (1024, 16, 1280, 8), "MAR-H": (1280, 20, 1536, 12)}
 SEQ, DIFFUSION_STEPS, CONDITIONS, BUFFER, CHANNELS = 256, 100, 2, 64, 16
-MOST_ROWS = 64  # of the persistent kernel
-TURNS = 4  # tokens of a launch of it for a slot, at most (kernels/cuda/speculation.cu)
+MOST_ROWS = 128  # of the persistent kernel
+TURNS = 2  # tokens of a launch of it for a slot, at most (kernels/cuda/speculation.cu)
 PARTS = 8  # of the channels, in it
 CANDIDATES, CANDIDATES_MOST = 8, 64  # PATH_CANDIDATES, PATH_CANDIDATES_MOST of mar/accel/path.h
 JUDGED_PATHS = 4096 // (CONDITIONS * DIFFUSION_STEPS)  # of a call; diffusion/paths.c: JUDGED_ROWS
@@ -243,7 +243,7 @@ def slowest(tokens):
 @functools.cache
 def chain(c, shape, tokens, window, f32=False):
     """Seconds and calls of the head to draw so many tokens with --head_spec `window`; 0: the plain chain. Up to TURNS tokens
-    a slot one launch draws them (kernels/cuda/speculation.cu), in bf16; else products evaluate between two small kernels,
+    a slot one launch draws them (kernels/cuda/speculation.cu), in f16; else products evaluate between two small kernels,
     and the host looks about twice who is finished."""
     head, rows = head_of(c, *shape[2:]), CONDITIONS * tokens
     if tokens == 0:
@@ -325,7 +325,7 @@ class PathImage:
     an arithmetic of counts; how many rounds an image has is an expectation over what is accepted. No sampling: a round's
     first step says all about it but what the round before left to replace, so expectations follow from the last step to the
     first. Guesses: a step's tokens are accepted independently, an image's first steps as often as its last.
-    f32: the head computes in f32, which --head_dtype auto means with --spec path."""
+    f32: the head computes in f32; else in f16, which --head_dtype auto means on a GPU."""
 
     def __init__(self, c, shape, known, gamma, window, f32):
         self.c, self.shape, self.known, self.steps = c, shape, known, len(known) - 1
@@ -419,9 +419,9 @@ def candidates_of(tokens, each):
 
 
 def images(c):
-    """One image in 64 steps, plain and by --head_spec 8, and one of 256, beside the seconds aimed at."""
-    kinds = ((1, 0, {"MAR-B": 0.20, "MAR-H": 0.50}), (1, 8, {"MAR-B": 0.08, "MAR-H": 0.20}),
-             (256, 0, {"MAR-B": 0.030, "MAR-L": 0.067, "MAR-H": 0.13}))
+    """One image in 64 steps, plain and by --head_spec 8, and one of larger batches, beside the seconds aimed at."""
+    kinds = ((1, 0, {"MAR-B": 0.20, "MAR-H": 0.50}), (1, 8, {"MAR-B": 0.08, "MAR-H": 0.20}), (8, 0, {}), (16, 0, {}),
+             (32, 0, {}), (64, 0, {}), (256, 0, {"MAR-B": 0.030, "MAR-L": 0.067, "MAR-H": 0.13}))
     for batch, window, target in kinds:
         for model, shape in SHAPES.items():
             t = image(c, shape, batch, 64, window)
@@ -440,7 +440,7 @@ def paths(c):
                         t = (PathImage(c, shape, schedule(steps), gamma, window, f32).times() if gamma else
                              image(c, shape, 1, steps, window))
                         yield {"model": model, "num_iter": steps, "gamma": gamma, "head_spec": window,
-                               "head_dtype": "f32" if f32 else "bf16", "passes_in_sequence": t.passes,
+                               "head_dtype": "f32" if f32 else "f16", "passes_in_sequence": t.passes,
                                "head_calls_in_sequence": t.calls, "transformer_seconds": t.transformer,
                                "modulation_and_vae_seconds": t.modulation, "head_seconds": t.head,
                                "judging_seconds": t.judging, "waiting_seconds": t.waiting, "total_seconds": t.total()}

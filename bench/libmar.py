@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 BUILT = str(Path(__file__).resolve().parent.parent / "build/release/libmar.so")
-DTYPES = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3}  # mar_dtype
+DTYPES = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3, "f16": 4}  # mar_dtype
 
 
 class Option(ctypes.Structure):

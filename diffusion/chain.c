@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-enum { REUSE_EVERY = 7 }; /* cache_threshold of LazyMAR's release */
+enum { REUSE_EVERY = 7 };                          /* cache_threshold of LazyMAR's release */
+static const size_t chunk_bytes = (size_t)1 << 30; /* of modulation rows; more at a time are not computed faster */
 
 static int rows_of(const diff_chain *c, int tokens)
 {
@@ -52,13 +53,14 @@ static mar_status create_host(diff_chain *c, mar_err *err)
     return MAR_OK;
 }
 
-/* Returns the modulation rows that are computed at a time: as many as the backend prefers, at least those of one
- * step. */
+/* Returns the modulation rows that are computed at a time: as many as the backend has room for, up to chunk_bytes, at
+ * least those of one step. */
 static int chunk_rows(const diff_chain *c)
 {
     const kern_queue *k = c->k;
     const size_t rows = (size_t)most_rows(c), all = rows * (size_t)c->max_steps;
-    const size_t fit = k->device->mod_budget / k->head->mod_bytes(c->head->net);
+    const size_t budget = k->device->mod_budget < chunk_bytes ? k->device->mod_budget : chunk_bytes;
+    const size_t fit = budget / k->head->mod_bytes(c->head->net);
     return (int)(fit < rows ? rows : fit > all ? all : fit);
 }
 

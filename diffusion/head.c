@@ -235,7 +235,7 @@ static kern_head_spec spec_of(const diff_head *h)
                             .form = s->family == DIFF_HEAD_SPHEREAR ? KERN_HEAD_SWIGLU : KERN_HEAD_MLP,
                             .hidden = s->hidden,
                             .ada_layers = s->ada_layers,
-                            .f32 = h->f32,
+                            .dtype = h->dtype,
                             .int8 = h->int8_below > 0};
 }
 
@@ -255,11 +255,71 @@ static mar_status load_net(kern_queue *k, diff_head *h, const loader *l)
     return status;
 }
 
-mar_status diff_head_load(kern_queue *k, const wt_file *f, const diff_head_shape *shape, int f32, int int8_below,
-                          diff_head *out, mar_err *err)
+/* --- FP16's range ------------------------------------------------------------------------------------------------- */
+
+const char diff_head_f32_warning[] =
+    "the diffusion head computes in f32: f16 ends at 65504, and a weight or an activation is beyond it";
+
+const char *diff_head_range_text(const diff_head *h)
+{
+    return h->dtype == MAR_DTYPE_F16 ? "; the head is in f16, which ends at 65504: --head_dtype f32 does not" : "";
+}
+
+enum { PROBES = 4 };
+
+/* Evaluates the head at a normal condition and normal states, one for each of some timesteps. Writes whether the
+ * outputs are finite: an infinite weight or activation makes others of them. */
+static mar_status probe(kern_queue *k, const diff_head *h, int *finite, mar_err *err)
+{
+    static const float time[PROBES] = {0, 333, 666, 999};
+    static const int step[PROBES] = {0, 1, 2, 3};
+    const int outputs = 2 * h->shape.channels;
+    const size_t states = (size_t)(PROBES * h->shape.channels), width = (size_t)h->shape.width;
+    const size_t n = 3 * states + width + (size_t)h->shape.z_dim;
+    float *host = malloc((n + 4) * sizeof *host), *x = NULL, *temb = NULL;
+    void *mod = NULL, *scratch = NULL;
+    for (uint32_t i = 0; host && i < n; i += 4) {
+        uint32_t words[4];
+        kern_random_words(0, KERN_NOISE_INIT, 0, 0, 0, i / 4, words);
+        kern_normal4(words, host + i);
+    }
+    mar_status status = host ? kern_new_array(k, host, n, &x, err) : err_set(err, MAR_ENOMEM, "out of memory");
+    free(host);
+    if (status == MAR_OK) status = diff_head_time_embeddings(k, h, time, PROBES, &temb, err);
+    if (status == MAR_OK) status = k->core->alloc(k->device, PROBES * k->head->mod_bytes(h->net), &mod, err);
+    if (status == MAR_OK) status = k->core->alloc(k->device, k->head->scratch_bytes(h->net, PROBES), &scratch, err);
+    if (status == MAR_OK) status = k->core->linear_plan(k, h->cond, 1, err);
+    if (status == MAR_OK) status = k->head->plan(k, h->net, PROBES, err);
+    if (status == MAR_OK) {
+        float *out = x + states, *cond = out + 2 * states, *z = cond + width;
+        k->core->linear(k, h->cond, z, 1, cond);
+        k->head->modulate(k, h->net, temb, step, NULL, PROBES, cond, 1, mod, scratch);
+        k->head->eval(k, h->net, x, NULL, mod, NULL, PROBES, out, scratch);
+        *finite = k->core->first_nonfinite(k, out, MAR_DTYPE_F32, PROBES, outputs, outputs) < 0;
+        status = kern_check(k, err);
+    }
+    k->core->finish(k);
+    k->core->free(k->device, x), k->core->free(k->device, temb);
+    k->core->free(k->device, mod), k->core->free(k->device, scratch);
+    return status;
+}
+
+/* Loads the network again, in F32, if F16 does not hold it. */
+static mar_status check_range(kern_queue *k, diff_head *h, const loader *l)
+{
+    int finite = 1;
+    mar_status status = h->dtype == MAR_DTYPE_F16 ? probe(k, h, &finite, l->err) : MAR_OK;
+    if (status != MAR_OK || finite) return status;
+    k->head->free(k->device, h->net);
+    h->net = NULL, h->dtype = MAR_DTYPE_F32;
+    return load_net(k, h, l);
+}
+
+mar_status diff_head_load(kern_queue *k, const wt_file *f, const diff_head_shape *shape, mar_dtype dtype,
+                          int int8_below, diff_head *out, mar_err *err)
 {
     const loader l = {f, &families[shape->family], err};
-    *out = (diff_head){.device = k->device, .shape = *shape, .f32 = f32, .int8_below = int8_below};
+    *out = (diff_head){.device = k->device, .shape = *shape, .dtype = dtype, .int8_below = int8_below};
     if (!shape->hidden) out->shape.hidden = shape->width;
     if (!shape->ada_layers) out->shape.ada_layers = shape->depth;
     const int width = shape->width;
@@ -267,6 +327,7 @@ mar_status diff_head_load(kern_queue *k, const wt_file *f, const diff_head_shape
     if (status == MAR_OK) status = load_linear(k, &l, "time_embed.mlp.0", width, FREQUENCIES, KERN_SILU, &out->time1);
     if (status == MAR_OK) status = load_linear(k, &l, "time_embed.mlp.2", width, width, KERN_LINEAR, &out->time2);
     if (status == MAR_OK) status = load_net(k, out, &l);
+    if (status == MAR_OK) status = check_range(k, out, &l);
     if (status != MAR_OK) diff_head_free(out);
     return status;
 }
@@ -285,12 +346,13 @@ void diff_head_free(diff_head *h)
 /* Returns the bytes of an operand of the head's products. */
 static size_t act_size(const diff_head *h)
 {
-    return h->f32 ? sizeof(float) : h->device->act_size;
+    if (h->dtype == MAR_DTYPE_AUTO) return h->device->act_size;
+    return h->dtype == MAR_DTYPE_F16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-int diff_head_is_f32(const diff_head *h)
+int diff_head_is_bf16(const diff_head *h)
 {
-    return act_size(h) == sizeof(float);
+    return h->dtype == MAR_DTYPE_AUTO && h->device->act_size != sizeof(float);
 }
 
 /* Computes cos and sin of time * 10000^(-i/128), in f32 as the official code does. */

@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
     kern_device *device; /* owns the weights */
     diff_head_shape shape;
-    int f32;                    /* kern_head_spec.f32 */
+    mar_dtype dtype;            /* kern_head_spec.dtype; F32 if F16 was asked for and does not hold this head */
     int int8_below;             /* steps at lower timesteps are evaluated in int8, where the device has it */
     kern_head *net;             /* input projection, blocks, final layer */
     kern_linear *cond;          /* cond_embed: f32 z [z_dim] -> f32 [width] */
@@ -34,13 +34,17 @@ mar_status diff_head_derive(const wt_file *f, int z_dim, diff_head_shape *out, m
 /* Calls visit(user, name, rank, shape) for every tensor of a SphereAR head. */
 void diff_head_tensors(const diff_head_shape *s, void (*visit)(void *, const char *, int, const int64_t *), void *user);
 
-/* Loads the family's tensors. Returns MAR_EMODEL if one is missing or has another shape. With f32 the whole head
- * computes in f32, whatever the device's operands are. int8_below is 0..1000; 0 is a head without int8. Queues other
- * than k may use the head once k has finished. */
-mar_status diff_head_load(kern_queue *k, const wt_file *f, const diff_head_shape *shape, int f32, int int8_below,
-                          diff_head *out, mar_err *err);
-/* Tells whether products and modulation are f32, by the head's own choice or the device's. */
-int diff_head_is_f32(const diff_head *h);
+/* Loads the family's tensors. Returns MAR_EMODEL if one is missing or has another shape. dtype is AUTO, F32 or F16
+ * (kern_head_spec). A head asked for in F16 is loaded in F32 if evaluations of random inputs are not finite, as with
+ * a weight beyond FP16's range. int8_below is 0..1000; 0 is a head without int8. Queues other than k may use the head
+ * once k has finished. */
+mar_status diff_head_load(kern_queue *k, const wt_file *f, const diff_head_shape *shape, mar_dtype dtype,
+                          int int8_below, diff_head *out, mar_err *err);
+extern const char diff_head_f32_warning[]; /* for a head that was loaded in F32 in place of F16 */
+/* Returns what to add to an error about a token that is not finite: "" or a hint at FP16's range. */
+const char *diff_head_range_text(const diff_head *h);
+/* Tells whether operands and modulation are bf16. */
+int diff_head_is_bf16(const diff_head *h);
 void diff_head_free(diff_head *h); /* on any thread, when no queue uses it any more */
 /* Return the beginning of its tensors' names, "diffloss.net.", and the name of the layer that makes z. */
 const char *diff_head_prefix(const diff_head *h);

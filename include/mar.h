@@ -208,9 +208,11 @@ typedef struct {
     mar_log_function *log; /* NULL: no log */
     void *log_user;        /* first argument of log */
     int allow_nonfinite;   /* 1: models and VAEs may have NaN or infinite weights */
-    /* Arithmetic of diffusion heads: F32; BF16, if dtype is BF16 too; AUTO: that of dtype. Criterion path compares two
-     * evaluations of the head. In bf16 their rounding alone rejects many drafts. In f32 a head takes twice the time on
-     * a CPU. */
+    /* Arithmetic of diffusion heads: F32; F16; BF16, if dtype is BF16 too and on a CPU; AUTO: F16 on a GPU, on a CPU
+     * that of dtype. Criterion path compares two evaluations of the head. In bf16 their rounding alone rejects many
+     * drafts, in f16 few. F16 is as fast as bf16 on a GPU; a CPU rounds f32 numbers to it, slower than F32, which takes
+     * twice the time of bf16. A head with weights or activations beyond FP16's range (65504) is in F32 in place of F16,
+     * and a warning is logged. */
     mar_dtype head_dtype;
     /* dtype INT8: the head uses int8 at timesteps below this, of 1000; 0: 985. The first steps of a chain multiply an
      * error of the head by up to 20000. MAR_EARG with another dtype or head_dtype. */

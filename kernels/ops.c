@@ -43,12 +43,12 @@ void kern_watch_begin(kern_queue *k)
 }
 
 #undef kern_watch
-void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int stride, const char *name, ...)
+void kern_watch(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride, const char *name, ...)
 {
     kern_watching *w = &k->watch;
     char layer[96];
     va_list arguments;
-    if (!w->on || w->layer[0] || rows <= 0 || k->core->first_nonfinite(k, x, f32, rows, width, stride) < 0) return;
+    if (!w->on || w->layer[0] || rows <= 0 || k->core->first_nonfinite(k, x, type, rows, width, stride) < 0) return;
     va_start(arguments, name);
     vsnprintf(layer, sizeof layer, name, arguments);
     va_end(arguments);
@@ -70,16 +70,19 @@ const char *kern_head_net(kern_head_form form)
     return form == KERN_HEAD_SWIGLU ? "head.net" : "diffloss.net";
 }
 
-void kern_watch_modulation(kern_queue *k, kern_head_form form, const void *mod, int f32, int rows, int layers,
+void kern_watch_modulation(kern_queue *k, kern_head_form form, const void *mod, mar_dtype type, int rows, int layers,
                            int width, size_t mod_bytes)
 {
-    const size_t act_size = f32 ? sizeof(float) : k->device->act_size, layer = 3 * (size_t)width * act_size;
+    const size_t act_size = type == MAR_DTYPE_F32   ? sizeof(float)
+                            : type == MAR_DTYPE_F16 ? sizeof(uint16_t)
+                                                    : k->device->act_size;
+    const size_t layer = 3 * (size_t)width * act_size;
     const char *row = mod, *net = kern_head_net(form);
     const int stride = (int)(mod_bytes / act_size), swiglu = form == KERN_HEAD_SWIGLU;
     for (int i = 0; i < layers && k->watch.on; i++)
-        kern_watch(k, row + (size_t)i * layer, f32, rows, 3 * width, stride,
+        kern_watch(k, row + (size_t)i * layer, type, rows, 3 * width, stride,
                    swiglu ? "%s.ada_ln_blocks.%d" : KERN_HEAD_BLOCK ".adaLN_modulation.1", net, i);
-    kern_watch(k, row + (size_t)layers * layer, 1, rows, 2 * width, (int)(mod_bytes / sizeof(float)),
+    kern_watch(k, row + (size_t)layers * layer, MAR_DTYPE_F32, rows, 2 * width, (int)(mod_bytes / sizeof(float)),
                swiglu ? KERN_HEAD_FINAL ".ada_ln_modulation" : KERN_HEAD_FINAL ".adaLN_modulation.1", net);
 }
 

@@ -53,7 +53,8 @@ enum {
                     * a group, on CUDA in int8 of 8, ignores the flag. In FP8 both are rounded, by row and output
                     * channel (kernels/fp8.h); a layer of f32 operands or with sizes that are no multiples of
                     * KERN_FP8_MULTIPLE ignores the flag. */
-    KERN_RELU = 16,       /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
+    KERN_RELU = 16, /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
+    KERN_F16 = 512, /* CUDA's linear layers only: x, weights, and y without KERN_OUT_F32, are FP16 in place of act */
     KERN_TRANSPOSED = 64, /* Convolutions only: PyTorch's ConvTranspose2d of stride two. Needs kernel 4x4 and padding
                            * one, or 2x2 and zero, and what KERN_UPSAMPLE needs of the other flags. */
 };
@@ -149,7 +150,9 @@ typedef struct {
     const kern_head_block *blocks;      /* [depth] */
     const float *ada_weight, *ada_bias; /* [2W][W], [2W] final adaLN: shift, scale */
     const float *out_weight, *out_bias; /* [2C][W], [2C] final linear: prediction, variance fraction */
-    int f32;                            /* 1: all products and the modulation are f32, also on a bf16 device */
+    /* Operands of the blocks' products and of adaLN's, and shift, scale and gate: F32; F16; AUTO: those of the device,
+     * with CUDA F16 in place of bf16. Input and final layer, sums and norms are f32. A CPU rounds f32 to F16. */
+    mar_dtype dtype;
     int int8; /* 1: blocks and modulation are int8 where the device has it, except for rows marked `fine` */
 } kern_head_spec;
 
@@ -394,8 +397,8 @@ typedef struct {
     void (*similarity)(kern_queue *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim,
                        float *y);
     /* Returns the first row of x with a NaN or an infinity, or -1 if there is none. Rows are `width` numbers, `stride`
-     * numbers apart: float* if f32, else act*. Waits as `download` does. Returns -1 after a failure. */
-    int (*first_nonfinite)(kern_queue *k, const void *x, int f32, int rows, int width, int stride);
+     * numbers apart: F32, AUTO: act, or with CUDA F16. Waits as `download` does. Returns -1 after a failure. */
+    int (*first_nonfinite)(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride);
     /* y[i][j] = |a[i] - b[j]|^2, a float [rows][dim], b float [columns][dim], y float [rows][columns]. Differences are
      * squared and summed in f32, so nothing cancels. The relative error is at most dim * 2^-23, usually about 1e-6.
      * Equal rows have distance 0. A distance's bits depend on its two rows only, not on their order, on either
@@ -610,7 +613,7 @@ typedef struct {
     void (*linear_spec)(const kern_linear *l, kern_linear_spec *spec);
     /* Writes out, in, kernel, stride, padding and flags of the convolution; the rest is 0. */
     void (*conv_spec)(const kern_conv *c, kern_conv_spec *spec);
-    /* Writes the shape, form and f32 of the head, and whether it has int8; the rest is 0. */
+    /* Writes the shape, form and dtype of the head, and whether it has int8; the rest is 0. */
     void (*head_spec)(const kern_head *h, kern_head_spec *spec);
     void (*machine)(const kern_device *d, kern_machine *out);
     /* Reads n floats of backend memory once, as fast as the device can. NULL in a backend without it. */
@@ -628,7 +631,7 @@ struct kern_device {
     int int4;              /* 1: layers with KERN_LOW have int4 weights */
     int fp8;               /* 1: layers with KERN_LOW are multiplied in FP8 */
     int int8_head;         /* 1: heads can be in int8 */
-    size_t mod_budget;     /* bytes of modulation rows a model should compute at a time */
+    size_t mod_budget;     /* bytes of modulation rows a model may compute at a time */
     size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
                             * least one */
     int asynchronous;      /* 1: operations may still run when their call has returned */
@@ -680,7 +683,7 @@ mar_status kern_new_array(kern_queue *k, const float *host, size_t n, float **ou
 void kern_watch_begin(kern_queue *k);
 /* For models and backends: tests the output of a layer; the name follows as for printf; x as in first_nonfinite. Does
  * nothing unless k->watch.on. It waits, so it must not be in a recording. */
-void kern_watch(kern_queue *k, const void *x, int f32, int rows, int width, int stride, const char *name, ...)
+void kern_watch(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
 #define kern_watch(k, ...) ((k)->watch.on ? kern_watch(k, __VA_ARGS__) : (void)0) /* no call where it is off */
 /* Returns the name of the head's network in a checkpoint: "diffloss.net" (MLP) or "head.net" (SWIGLU). */
@@ -689,8 +692,8 @@ const char *kern_head_net(kern_head_form form);
 #define KERN_HEAD_INPUT "%s.input_proj"
 #define KERN_HEAD_BLOCK "%s.res_blocks.%d"
 #define KERN_HEAD_FINAL "%s.final_layer"
-/* For backends: tests modulation rows of mod_bytes each: [layers][3W], act or, with f32, float, then float [2W]. */
-void kern_watch_modulation(kern_queue *k, kern_head_form form, const void *mod, int f32, int rows, int layers,
+/* For backends: tests modulation rows of mod_bytes each: [layers][3W] of `type`, then float [2W]. */
+void kern_watch_modulation(kern_queue *k, kern_head_form form, const void *mod, mar_dtype type, int rows, int layers,
                            int width, size_t mod_bytes);
 
 /* The host's memory (mar_options.alloc). */

@@ -321,9 +321,9 @@ static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err
     }
     const mar_status status = kern_check(g->k, err);
     if (status != MAR_OK) return status; /* the numbers were not read */
-    return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
+    return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s%s",
                    (unsigned long long)g->slot[slot].number, position, mar_not_finite(number), position, channel,
-                   mar_layer_text(g->k, layer));
+                   mar_layer_text(g->k, layer), diff_head_range_text(&g->model->head));
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
@@ -494,7 +494,7 @@ static const char *guarantee_of(const mar_engine_state *g)
 static const char *warning_of(const mar_engine_state *engine_state)
 {
     const sphere *g = of_const(engine_state);
-    return g->paths && !diff_head_is_f32(&g->model->head) ? diff_paths_bf16_warning : NULL;
+    return g->paths && diff_head_is_bf16(&g->model->head) ? diff_paths_bf16_warning : NULL;
 }
 
 static const float *latents(const mar_engine_state *g)

@@ -49,7 +49,8 @@ static mar_status load_all(const loader *l, sphere_model *m)
     if (status == MAR_OK) status = load_array(l, "pos_for_diff.weight", c->seq_len, c->width, &m->position_emb);
     if (status == MAR_OK) status = make_ones(l, m);
     if (status == MAR_OK)
-        status = diff_head_load(l->k, l->file, &m->shape.head, handle->head_f32, handle->int8_below, &m->head, l->err);
+        status =
+            diff_head_load(l->k, l->file, &m->shape.head, handle->head_dtype, handle->int8_below, &m->head, l->err);
     return status;
 }
 
@@ -91,6 +92,7 @@ mar_status sphere_model_load(mar *m, kern_queue *k, const wt_file *f, int heads,
     model->shape = shape;
     status = load_all(&l, model);
     if (status == MAR_OK) {
+        if (model->head.dtype != m->head_dtype) model->base.warning = diff_head_f32_warning;
         *out = &model->base;
     } else {
         k->core->finish(k); /* waits for uploads that have begun */

@@ -143,7 +143,7 @@ void cpu_chain_step(kern_queue *k, float *x, const float *out, int rows, int cha
 void cpu_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
                         const kern_ode_coef *coef);
 void cpu_similarity(kern_queue *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim, float *y);
-int cpu_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int width, int stride);
+int cpu_first_nonfinite(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride);
 void cpu_distances(kern_queue *k, const float *a, int rows, const float *b, int columns, int dim, float *y);
 void cpu_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y);
 void cpu_chain_gaussian(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,

@@ -18,9 +18,9 @@ static int bf16_are_finite(const uint16_t *x, int n)
     return !others;
 }
 
-int cpu_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int width, int stride)
+int cpu_first_nonfinite(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride)
 {
-    const int bf16 = cpu_of(k)->d->bf16 && !f32;
+    const int bf16 = cpu_of(k)->d->bf16 && type != MAR_DTYPE_F32;
     if (k->failed != MAR_OK) return -1;
     for (int r = 0; r < rows; r++) {
         const size_t first = (size_t)r * (size_t)stride;

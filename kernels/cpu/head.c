@@ -5,9 +5,13 @@
  *
  * The input projection and the final linear layer are f32: at the first diffusion index an error of eps is multiplied
  * by 1/sqrt(abar), about 2e4. For the same reason an int8 head also keeps its blocks and modulation in the device's
- * operands. Each modulation row names the arithmetic it is for. */
+ * operands. Each modulation row names the arithmetic it is for.
+ *
+ * A head in F16 computes in f32 with weights, operands and modulation rounded to FP16. Products of two FP16 numbers are
+ * exact in f32, so all that differs from FP16 operands on a GPU is the order of the sums. */
 #include "kernels/adaln.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/f16.h"
 
 #include <stdlib.h>
 
@@ -18,7 +22,8 @@ struct kern_head {
     int width, depth, channels;
     kern_head_form form;
     int hidden, ada_layers; /* kern_head_spec */
-    int f32;                /* kern_head_spec.f32: act below is float */
+    mar_dtype dtype;        /* kern_head_spec */
+    int f32;                /* dtype is F32 or F16: act below is float */
     int bf16;               /* act is bf16, else float */
     size_t act_size;        /* bytes of an element of act */
     kern_linear *in;        /* [W][C] f32 -> f32 */
@@ -41,7 +46,7 @@ void cpu_head_spec(const kern_head *h, kern_head_spec *spec)
                              .form = h->form,
                              .hidden = h->hidden,
                              .ada_layers = h->ada_layers,
-                             .f32 = h->f32,
+                             .dtype = h->dtype,
                              .int8 = h->int8};
 }
 
@@ -82,6 +87,7 @@ static arithmetic arithmetic_of(const kern_head *h, const char *mod_row)
 const char *cpu_head_describe(const kern_head *h)
 {
     if (h->int8) return h->bf16 ? "matrix products in int8 and bf16" : "matrix products in int8 and f32";
+    if (h->dtype == MAR_DTYPE_F16) return "matrix products in f32 of numbers rounded to f16";
     return h->bf16 ? "matrix products in bf16" : "matrix products in f32";
 }
 
@@ -95,11 +101,25 @@ size_t cpu_head_scratch_bytes(const kern_head *h, int rows)
     return n * of_row + 64 * (2 * sizeof(float) + 2 * h->act_size) + some;
 }
 
+/* Creates a layer, by `swiglu` one of fc1's with SwiGLU. In F16 its weights [out][in] are rounded. */
+static mar_status create_layer(kern_queue *k, const kern_head *h, kern_linear_spec spec, int swiglu, kern_linear **l,
+                               mar_err *err)
+{
+    const size_t n = (size_t)spec.out * (size_t)spec.in;
+    const int rounds = h->dtype == MAR_DTYPE_F16 && !(spec.flags & KERN_IN_F32);
+    float *copy = rounds ? malloc(n * sizeof *copy) : NULL;
+    if (rounds && !copy) return err_set(err, MAR_ENOMEM, "out of memory: %zu weights", n);
+    if (copy) kern_f16_round(memcpy(copy, spec.weight, n * sizeof *copy), n), spec.weight = copy;
+    if (h->f32) spec.flags |= KERN_IN_F32 | KERN_OUT_F32;
+    const mar_status status = swiglu ? cpu_linear_create_swiglu(k, &spec, l, err) : cpu_linear_create(k, &spec, l, err);
+    free(copy);
+    return status;
+}
+
 static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int in, const float *weight,
                                 const float *bias, kern_activation activation, int flags, int y_stride, kern_linear **l,
                                 mar_err *err)
 {
-    if (h->f32) flags |= KERN_IN_F32 | KERN_OUT_F32;
     const kern_linear_spec spec = {.out = out,
                                    .in = in,
                                    .weight = weight,
@@ -107,7 +127,7 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
                                    .activation = activation,
                                    .flags = flags,
                                    .y_stride = y_stride};
-    return cpu_linear_create(k, &spec, l, err);
+    return create_layer(k, h, spec, 0, l, err);
 }
 
 /* Returns 1 if the head has this arithmetic, and the flag of its products. */
@@ -125,6 +145,7 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
     const int rows = 3 * h->width * h->ada_layers, row = (int)(cpu_head_mod_bytes(h) / h->act_size);
     mar_status status = kern_head_adaln(spec, &weight, &bias, err);
     if (status != MAR_OK) return status;
+    if (h->dtype == MAR_DTYPE_F16) kern_f16_round(weight, (size_t)rows * (size_t)(h->width + 1)); /* and the bias */
     for (int a = FINE; status == MAR_OK && has(h, (arithmetic)a, &flag); a++)
         status = create_linear(k, h, rows, h->width, weight, bias, KERN_LINEAR, flag, row, &h->ada_blocks[a], err);
     free(weight);
@@ -139,12 +160,9 @@ static mar_status create_fc1(kern_queue *k, const kern_head *h, const kern_head_
 {
     if (h->form == KERN_HEAD_MLP)
         return create_linear(k, h, h->hidden, h->width, from->fc1_weight, from->fc1_bias, KERN_SILU, flag, 0, l, err);
-    const kern_linear_spec spec = {.out = 2 * h->hidden,
-                                   .in = h->width,
-                                   .weight = from->fc1_weight,
-                                   .bias = from->fc1_bias,
-                                   .flags = h->f32 ? KERN_IN_F32 | KERN_OUT_F32 : flag};
-    return cpu_linear_create_swiglu(k, &spec, l, err);
+    const kern_linear_spec spec = {
+        .out = 2 * h->hidden, .in = h->width, .weight = from->fc1_weight, .bias = from->fc1_bias, .flags = flag};
+    return create_layer(k, h, spec, 1, l, err);
 }
 
 static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_head *h, int b, mar_err *err)
@@ -184,7 +202,8 @@ mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head 
     h->form = spec->form;
     h->hidden = spec->hidden;
     h->ada_layers = spec->ada_layers;
-    h->f32 = spec->f32;
+    h->dtype = spec->dtype;
+    h->f32 = spec->dtype != MAR_DTYPE_AUTO;
     h->bf16 = !h->f32 && k->device->act_size != sizeof(float);
     h->act_size = h->bf16 ? k->device->act_size : sizeof(float);
     h->int8 = spec->int8 && !h->f32 && k->device->int8;
@@ -241,6 +260,12 @@ mar_status cpu_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *e
     return status;
 }
 
+/* Rounds n numbers of act to the head's F16. */
+static void round_act(const kern_head *h, void *x, size_t n)
+{
+    if (h->dtype == MAR_DTYPE_F16) kern_f16_round(x, n);
+}
+
 typedef struct {
     const cpu_device *d;
     const kern_head *h;
@@ -259,6 +284,21 @@ static void condition_body(void *arg, int first, int last, int thread)
     for (int i = first; i < last; i++)
         l->d->rows->silu_add(l->temb + (size_t)l->temb_index[i / l->rows] * w, l->cond + (size_t)(i % l->rows) * w, w,
                              head_at(l->h, l->u, (size_t)i * w), l->h->bf16);
+    round_act(l->h, head_at(l->h, l->u, (size_t)first * w), (size_t)(last - first) * w);
+}
+
+/* Modulation rows of an F16 head. */
+typedef struct {
+    const kern_head *h;
+    char *mod;
+} rounding_loop;
+
+static void round_mod_body(void *arg, int first, int last, int thread)
+{
+    const rounding_loop *l = arg;
+    (void)thread;
+    for (int r = first; r < last; r++)
+        round_act(l->h, l->mod + (size_t)r * cpu_head_mod_bytes(l->h), mod_final_offset(l->h) / l->h->act_size);
 }
 
 static arithmetic step_arithmetic(const kern_head *h, const uint8_t *fine, int step)
@@ -293,7 +333,11 @@ void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, con
         for (int r = 0; h->int8 && r < (end - s) * rows; r++) mark(h, first + (size_t)r * cpu_head_mod_bytes(h), a);
     }
     cpu_linear_run(q, h->ada_final, scratch, total, (char *)mod + mod_final_offset(h));
-    kern_watch_modulation(k, h->form, mod, h->f32, total, h->ada_layers, h->width, cpu_head_mod_bytes(h));
+    rounding_loop rounding = {h, mod};
+    if (h->dtype == MAR_DTYPE_F16)
+        cpu_for(q, total, 16.0 * total * 3 * h->ada_layers * h->width, round_mod_body, &rounding);
+    kern_watch_modulation(k, h->form, mod, h->f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, total, h->ada_layers, h->width,
+                          cpu_head_mod_bytes(h));
 }
 
 /* An evaluation of the head. */
@@ -353,7 +397,17 @@ static void modulate_body(void *arg, int first, int last, int thread)
             e->q->d->rows->modulate_norm(x, h->width, norm, norm + w, 1e-6f, shift, scale, u, h->bf16);
         else
             e->q->d->rows->modulate(x, h->width, 1e-6f, shift, scale, h->bf16, u, h->bf16);
+        round_act(h, u, w);
     }
+}
+
+/* Rounds fc1's results. */
+static void round_v_body(void *arg, int first, int last, int thread)
+{
+    const evaluation *e = arg;
+    const size_t n = (size_t)e->h->hidden;
+    (void)thread;
+    round_act(e->h, head_at(e->h, e->v, (size_t)first * n), (size_t)(last - first) * n);
 }
 
 /* y[r] = LN(x[r]) * (1 + scale) + shift, for the final layer. */
@@ -411,14 +465,16 @@ static void run_columns(evaluation *e)
     const size_t offset = (mod_block(h, e->block) + 2 * (size_t)h->width) * h->act_size;
     const gemm_gate gate = {e->mod + offset, e->mod_index, cpu_head_mod_bytes(h), !h->bf16};
     cpu_linear_columns(e->q, fc1, e->u, e->rows, e->v, NULL, fc2);
+    if (h->dtype == MAR_DTYPE_F16) for_rows(e, round_v_body);
     cpu_linear_columns(e->q, fc2, e->v, e->rows, e->x, &gate, after);
 }
 
 /* Writes the block's MLP at u to y. */
-static void run_products(const evaluation *e, float *y)
+static void run_products(evaluation *e, float *y)
 {
     const kern_head *h = e->h;
     cpu_linear_run(e->q, h->block[e->arithmetic][e->block].fc1, e->u, e->rows, e->v);
+    if (h->dtype == MAR_DTYPE_F16) for_rows(e, round_v_body);
     cpu_linear_run(e->q, h->block[e->arithmetic][e->block].fc2, e->v, e->rows, y);
 }
 

@@ -103,8 +103,8 @@ static __device__ inline void scores(const uint32_t q[D / 16][4], const bf16 *ke
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
             fast::load_matrices(b, row + n * 16 * (D + PAD) + d * 16);
-            fast::mma_bf16(s[2 * n], q[d], b);
-            fast::mma_bf16(s[2 * n + 1], q[d], b + 2);
+            fast::mma<bf16>(s[2 * n], q[d], b);
+            fast::mma<bf16>(s[2 * n + 1], q[d], b + 2);
         }
     }
 }
@@ -124,8 +124,8 @@ static __device__ inline void multiply_values(const float s[KEYS / 8][4], const 
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
             fast::load_matrices_transposed(b, row + n * 16 * (D + PAD) + d * 16);
-            fast::mma_bf16(o[2 * d], p, b);
-            fast::mma_bf16(o[2 * d + 1], p, b + 2);
+            fast::mma<bf16>(o[2 * d], p, b);
+            fast::mma<bf16>(o[2 * d + 1], p, b + 2);
         }
     }
 }

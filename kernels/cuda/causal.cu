@@ -123,10 +123,10 @@ void cuda_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activati
         gated_of<float, float>(c, x, rows, hidden, activation, y);
 }
 
-void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int bf16_y, void *y)
+void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int f16_y, void *y)
 {
-    if (bf16_y)
-        gated_of<float, bf16>(c, x, rows, hidden, KERN_SILU, y);
+    if (f16_y)
+        gated_of<float, f16>(c, x, rows, hidden, KERN_SILU, y);
     else
         gated_of<float, float>(c, x, rows, hidden, KERN_SILU, y);
 }

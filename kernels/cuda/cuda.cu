@@ -255,32 +255,32 @@ mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void *
     return cuda_status(error, "uploading weights", err);
 }
 
-/* The device converts to bf16; the floats are first copied to the workspace. */
-mar_status cuda_upload_floats(cuda_queue *c, const float *host, size_t n, int f32, void *to, mar_err *err)
+/* The device converts to bf16 and f16; the floats are first copied to the workspace. */
+mar_status cuda_upload_floats(cuda_queue *c, const float *host, size_t n, mar_dtype type, void *to, mar_err *err)
 {
     mar_status status = check_load(c, err);
-    const int convert = !f32 && c->device->bf16;
+    const int convert = type != MAR_DTYPE_F32;
     const size_t most = convert ? c->workspace_bytes / sizeof *host : n;
     for (size_t i = 0; status == MAR_OK && i < n; i += most) {
         const size_t part = n - i < most ? n - i : most;
         float *at = convert ? (float *)c->workspace : (float *)to + i;
         status = cuda_status(cudaMemcpyAsync(at, host + i, part * sizeof *host, cudaMemcpyHostToDevice, c->stream),
                              "uploading weights", err);
-        if (status == MAR_OK && convert) cuda_to_act(&c->base, at, part, (bf16 *)to + i);
+        if (status == MAR_OK && convert) cuda_to_halves(c, at, part, type, (uint16_t *)to + i);
     }
     const cudaError_t idle = cudaStreamSynchronize(c->stream); /* after a failure, too: a copy may still read `host` */
     if (status == MAR_OK) status = cuda_status(idle, "uploading weights", err);
     return status == MAR_OK ? kern_check(&c->base, err) : status;
 }
 
-mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, int f32, void **out, mar_err *err)
+mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, mar_dtype type, void **out, mar_err *err)
 {
     *out = NULL;
-    const size_t size = f32 || !c->device->bf16 ? sizeof *host : sizeof(bf16);
+    const size_t size = type == MAR_DTYPE_F32 ? sizeof *host : sizeof(bf16);
     mar_status status = check_load(c, err);
     if (status == MAR_OK) status = cuda_alloc(&c->device->base, n * size, out, err);
     if (status != MAR_OK) return status;
-    status = cuda_upload_floats(c, host, n, f32, *out, err);
+    status = cuda_upload_floats(c, host, n, type, *out, err);
     if (status != MAR_OK) free_unfinished(c, out);
     return status;
 }
@@ -558,8 +558,7 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     d->shared_bytes = p->sharedMemPerBlockOptin;
     d->lt_scales = p->major == 9 && cublasLtGetVersion() >= 120900;
     d->base.act_size = d->bf16 ? sizeof(bf16) : sizeof(float);
-    const size_t budget = p->totalGlobalMem / 32, most = (size_t)1 << 30;
-    d->base.mod_budget = budget < most ? budget : most;
+    const size_t budget = p->totalGlobalMem / 32;
     d->base.image_budget = budget < (size_t)IMAGE_BYTES ? budget : (size_t)IMAGE_BYTES;
     snprintf(d->gpu, sizeof d->gpu, "%.60s, sm_%d%d, %d multiprocessors, %zu GB, cuBLASLt %zu", p->name, p->major,
              p->minor, p->multiProcessorCount, (size_t)p->totalGlobalMem >> 30, cublasLtGetVersion());
@@ -572,7 +571,7 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
 static void reserve_l2(cuda_device *d, size_t bytes)
 {
     size_t now = 0;
-    if (!d->bf16 || bytes == 0) return;
+    if (bytes == 0) return;
     cuda_exclusive_begin();
     cudaError_t error = cudaDeviceGetLimit(&now, cudaLimitPersistingL2CacheSize);
     if (error == cudaSuccess && now < bytes) error = cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, bytes);
@@ -588,9 +587,12 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
     if (pthread_mutex_init(&d->lock, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
     d->has_lock = 1;
     int major = 0;
-    const mar_status status = cuda_status(cuda_code_major(&major), "looking for the GPU's code", err);
+    size_t unused = 0, total = 0;
+    mar_status status = cuda_status(cuda_code_major(&major), "looking for the GPU's code", err);
+    if (status == MAR_OK) status = cuda_status(cudaMemGetInfo(&unused, &total), "asking for the GPU's memory", err);
     if (status != MAR_OK) return status;
     if (major < d->major) d->major = major;
+    d->base.mod_budget = unused / 8; /* the rest is for weights, and for other sessions */
     reserve_l2(d, (size_t)p->persistingL2CacheMaxSize);
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)

@@ -89,10 +89,11 @@ mar_status cuda_alloc(kern_device *d, size_t bytes, void **out, mar_err *err);
 void cuda_free(kern_device *d, void *p);
 /* Allocates and fills from host memory, at load. */
 mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void **out, mar_err *err);
-/* Fills n operands, or n floats if f32, from host floats, at load. Overwrites the workspace. The queue is idle then. */
-mar_status cuda_upload_floats(cuda_queue *c, const float *host, size_t n, int f32, void *to, mar_err *err);
-/* Allocates n operands, or n floats if f32, and fills them from host floats, at load. Overwrites the workspace. */
-mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, int f32, void **out, mar_err *err);
+/* Fills n numbers of the type, F32, BF16 or F16, from host floats, at load. Overwrites the workspace. The queue is idle
+ * then. */
+mar_status cuda_upload_floats(cuda_queue *c, const float *host, size_t n, mar_dtype type, void *to, mar_err *err);
+/* Allocates n numbers of the type and fills them, likewise. */
+mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, mar_dtype type, void **out, mar_err *err);
 
 /* staging.cu: returns a device copy of `bytes` of host memory, 128-byte aligned and valid for the current operation;
  * NULL for NULL. An operation calls it once for each of its host arrays, always in the same order. */
@@ -232,8 +233,8 @@ mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_
 void cuda_linear_free(kern_device *d, kern_linear *l);
 mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
 void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y);
-/* y = SiLU(x), rows of n f32 sums of a product, so that they are rounded once. y is bf16 if bf16_y, else float. */
-void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int bf16_y, void *y);
+/* y = SiLU(x), rows of n f32 sums of a product, so that they are rounded once. y is f16 if f16_y, else float. */
+void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int f16_y, void *y);
 void cuda_matmuls_free(cuda_device *d);
 
 /* skinny.cu */
@@ -248,17 +249,19 @@ void cuda_copy_rows(kern_queue *k, float *dst, const int *dst_index, const float
                     const float *add, const int *add_index, int rows, int dim);
 void cuda_similarity(kern_queue *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim,
                      float *y);
-int cuda_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int width, int stride);
+int cuda_first_nonfinite(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride);
 void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y);
 void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y);
+/* The same as numbers of the type, BF16 or F16. */
+void cuda_to_halves(cuda_queue *c, const float *x, size_t n, mar_dtype type, void *y);
 
 /* causal.cu */
 void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                    void *y, int y_f32);
 void cuda_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y);
-/* y [rows][hidden] = SiLU(a) * b of f32 sums x = [rows][a, b], so that they are rounded once. y is bf16 if bf16_y, else
+/* y [rows][hidden] = SiLU(a) * b of f32 sums x = [rows][a, b], so that they are rounded once. y is f16 if f16_y, else
  * float. */
-void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int bf16_y, void *y);
+void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int f16_y, void *y);
 void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
 void cuda_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
                 float *y);

@@ -15,7 +15,7 @@ size_t cuda_head_mod_bytes(const kern_head *h)
 static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int in, const float *weight,
                                 const float *bias, int flags, int y_stride, kern_linear **l, mar_err *err)
 {
-    if (h->f32) flags |= KERN_IN_F32 | KERN_OUT_F32;
+    flags |= h->f16 ? KERN_F16 : KERN_IN_F32 | KERN_OUT_F32;
     const kern_linear_spec spec = {.out = out,
                                    .in = in,
                                    .weight = weight,
@@ -91,9 +91,8 @@ static mar_status create_layers(kern_queue *k, const kern_head_spec *spec, kern_
     if (status == MAR_OK && !h->out_packed)
         status = create_linear(k, h, 2 * c, w, spec->out_weight, spec->out_bias, f32, 0, &h->out, err);
     mar_err why = {};
-    if (status == MAR_OK && !h->bf16)
-        (void)err_set(&why, MAR_OK, "%sthe persistent kernel computes in bf16 only",
-                      h->f32 ? "the head is in f32, and " : "");
+    if (status == MAR_OK && !h->f16)
+        (void)err_set(&why, MAR_OK, "the head is in f32, and the persistent kernel computes in f16 only");
     else if (status == MAR_OK)
         status = persistent_create(cuda_of(k), spec, &h->persistent, &why, err);
     if (!h->persistent) (void)err_set(&h->products, MAR_OK, "cuBLASLt for any number of rows: %s", why.text);
@@ -103,7 +102,8 @@ static mar_status create_layers(kern_queue *k, const kern_head_spec *spec, kern_
 void cuda_head_spec(const kern_head *h, kern_head_spec *spec)
 {
     *spec = {};
-    spec->width = h->width, spec->depth = h->depth, spec->channels = h->channels, spec->f32 = h->f32;
+    spec->width = h->width, spec->depth = h->depth, spec->channels = h->channels;
+    spec->dtype = h->f16 ? MAR_DTYPE_F16 : MAR_DTYPE_F32;
     spec->form = h->form, spec->hidden = h->hidden, spec->ada_layers = h->ada_layers;
 }
 
@@ -129,9 +129,8 @@ mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head
     h->form = spec->form;
     h->hidden = spec->hidden;
     h->ada_layers = spec->ada_layers;
-    h->f32 = spec->f32;
-    h->bf16 = cuda_of(k)->device->bf16 && !h->f32;
-    h->act_size = h->bf16 ? sizeof(bf16) : sizeof(float);
+    h->f16 = spec->dtype == MAR_DTYPE_F16 || (spec->dtype == MAR_DTYPE_AUTO && cuda_of(k)->device->bf16);
+    h->act_size = h->f16 ? sizeof(f16) : sizeof(float);
     mar_status status = create_layers(k, spec, h, err);
     if (status == MAR_OK) status = kern_check(k, err);
     if (status != MAR_OK) {
@@ -189,7 +188,8 @@ void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, co
     cuda_head_condition(c, h, temb, temb_index, total, cond, rows, scratch);
     cuda_linear(k, h->ada_blocks, scratch, total, mod);
     cuda_linear(k, h->ada_final, scratch, total, (char *)mod + cuda_mod_final_offset(h));
-    kern_watch_modulation(k, h->form, mod, h->f32, total, h->ada_layers, h->width, cuda_head_mod_bytes(h));
+    kern_watch_modulation(k, h->form, mod, h->f16 ? MAR_DTYPE_F16 : MAR_DTYPE_F32, total, h->ada_layers, h->width,
+                          cuda_head_mod_bytes(h));
 }
 
 /* --- evaluation ---------------------------------------------------------------------------------------------- */
@@ -246,7 +246,7 @@ const float *cuda_head_enter(cuda_evaluation *e, const float *x, const int *x_in
 }
 
 /* Runs fc1, SiLU or SwiGLU, and fc2. cuBLASLt has neither, so fc1 writes its f32 sums, and a kernel applies it and
- * rounds once. The persistent kernels and the CPU also apply it to f32 sums. Bytes an element in bf16: 4 written by
+ * rounds once. The persistent kernels and the CPU also apply it to f32 sums. Bytes an element in f16: 4 written by
  * fc1, 4 read and 2 written here, 2 read by fc2. These 12, against 8 with sums rounded before SiLU, stay in the L2 for
  * up to a few thousand rows. With SwiGLU they are 20, against 12. */
 void cuda_head_products(const cuda_evaluation *e, int b, float *y)
@@ -254,9 +254,9 @@ void cuda_head_products(const cuda_evaluation *e, int b, float *y)
     cuda_queue *c = e->c;
     cuda_linear(&c->base, e->h->block[b].fc1, e->u, e->rows, e->y);
     if (e->h->form == KERN_HEAD_SWIGLU)
-        cuda_swiglu_rows(c, e->y, e->rows, e->h->hidden, e->h->bf16, e->v);
+        cuda_swiglu_rows(c, e->y, e->rows, e->h->hidden, e->h->f16, e->v);
     else
-        cuda_silu_rows(c, e->y, (size_t)e->rows, e->h->hidden, e->h->bf16, e->v);
+        cuda_silu_rows(c, e->y, (size_t)e->rows, e->h->hidden, e->h->f16, e->v);
     cuda_linear(&c->base, e->h->block[b].fc2, e->v, e->rows, y);
 }
 

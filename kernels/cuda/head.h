@@ -21,8 +21,7 @@ struct kern_head {
     int width, depth, channels;
     kern_head_form form;
     int hidden, ada_layers; /* kern_head_spec */
-    int f32;                /* kern_head_spec.f32: act below is float */
-    int bf16;               /* act is bf16, else float */
+    int f16;                /* act below is f16, else float. A GPU's heads have no bf16 */
     size_t act_size;        /* bytes of an element of act */
     kern_linear *in;        /* [W][C] f32 -> f32 */
     struct kern_head_layers {
@@ -33,7 +32,7 @@ struct kern_head {
     kern_linear *ada_blocks;     /* [ada_layers*3W][W] act -> act, rows of a modulation row */
     kern_linear *ada_final;      /* [2W][W] act -> f32, the end of a modulation row */
     kern_linear *out;            /* [2C][W] f32 -> f32; NULL with out_packed */
-    void *out_packed;            /* weight of `out` in cuda_head_final's layout; NULL: unsupported width, or not bf16 */
+    void *out_packed;            /* weight of `out` in cuda_head_final's layout; NULL: unsupported width, or not f16 */
     float *out_bias;             /* [2C], with out_packed */
     persistent_head *persistent; /* NULL: no persistent kernel runs this head here; see cuda_head_describe */
     mar_err products;            /* without `persistent`: text and reason for describe */
@@ -108,13 +107,13 @@ void cuda_head_products(const cuda_evaluation *e, int b, float *y);
 void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int states, const void *mod,
                        const int *mod_index, int rows, float *out, void *scratch);
 
-enum { PERSISTENT_ROWS = 64 }; /* maximum rows of a persistent kernel */
+enum { PERSISTENT_ROWS = 128 }; /* maximum rows of a persistent kernel */
 
 /* persistent_load.cu: packs the weights. Returns MAR_OK with *out NULL if a persistent kernel cannot run this head on
  * this device; `why` then has the reason. */
 mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *why,
                              mar_err *err);
-/* Returns how it runs: "persistent kernel for up to 64 rows, ...". */
+/* Returns how it runs: "persistent kernel up to 128 rows, ...". */
 const char *persistent_description(const persistent_head *f);
 void persistent_free(kern_device *d, persistent_head *f);
 /* Prepares for persistent kernels with this head on this queue, so that their launches allocate nothing. */

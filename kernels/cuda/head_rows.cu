@@ -10,7 +10,7 @@ typedef cuda_floats<LANES> lanes;
 
 /* --- the condition ------------------------------------------------------------------------------------------- */
 
-/* Computes a row per block. Floor: 2W bytes written in bf16; temb and cond stay in the L2. */
+/* Computes a row per block. Floor: 2W bytes written in f16; temb and cond stay in the L2. */
 template <typename T>
 static __global__ void condition_kernel(const float *temb, const int *temb_index, const float *cond, int rows,
                                         int width, T *y)
@@ -27,8 +27,8 @@ void cuda_head_condition(cuda_queue *c, const kern_head *h, const float *temb, c
                          const float *cond, int rows, act *y)
 {
     const dim3 grid((unsigned)total), threads = cuda_head_threads(h);
-    if (h->bf16)
-        cuda_launch(c, condition_kernel<bf16>, grid, threads, 0, temb, temb_index, cond, rows, h->width, (bf16 *)y);
+    if (h->f16)
+        cuda_launch(c, condition_kernel<f16>, grid, threads, 0, temb, temb_index, cond, rows, h->width, (f16 *)y);
     else
         cuda_launch(c, condition_kernel<float>, grid, threads, 0, temb, temb_index, cond, rows, h->width, (float *)y);
 }
@@ -83,7 +83,7 @@ template <typename T> static __device__ inline lanes residual_sum(const residual
 
 /* A thread block holds a row in registers: x is read once, and the variance is computed from differences to the mean. u
  * [rows][W] receives n * (1 + scale) + shift, n the normalised sum, with the layer norm's weight and bias if AFFINE. T
- * is the type of gates, S that of shift, scale and u. Floor in bf16, bytes a row: x 4W + y 4W read, x 4W + u 2W
+ * is the type of gates, S that of shift, scale and u. Floor in f16, bytes a row: x 4W + y 4W read, x 4W + u 2W
  * written, in the L2 for up to a few thousand rows. Gate, shift and scale are 6W from memory: at 4.8 TB/s 1.3 ns a row
  * of W = 1024. All loads precede the first sum: a thread has 112 bytes in flight, a multiprocessor's 1024 threads 112
  * KiB. */
@@ -126,15 +126,16 @@ void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
     const size_t shared = 64 * sizeof(float);
     residual_norm n = norm_of(e, s, b);
     n.x = s->y ? e->x : NULL;
-    if (e->h->bf16)
-        cuda_launch(c, n.norm ? residual_norm_kernel<bf16, bf16, 1> : residual_norm_kernel<bf16, bf16, 0>, grid,
-                    threads, shared, n, (bf16 *)e->u);
+    if (e->h->f16)
+        cuda_launch(c, n.norm ? residual_norm_kernel<f16, f16, 1> : residual_norm_kernel<f16, f16, 0>, grid, threads,
+                    shared, n, (f16 *)e->u);
     else
         cuda_launch(c, n.norm ? residual_norm_kernel<float, float, 1> : residual_norm_kernel<float, float, 0>, grid,
                     threads, shared, n, (float *)e->u);
-    if (b == 0) kern_watch(k, s->from, 1, s->from_rows, width, width, KERN_HEAD_INPUT, kern_head_net(e->h->form));
+    if (b == 0)
+        kern_watch(k, s->from, MAR_DTYPE_F32, s->from_rows, width, width, KERN_HEAD_INPUT, kern_head_net(e->h->form));
     if (!s->y) return;
-    kern_watch(k, e->x, 1, e->rows, width, width, KERN_HEAD_BLOCK, kern_head_net(e->h->form), s->block);
+    kern_watch(k, e->x, MAR_DTYPE_F32, e->rows, width, width, KERN_HEAD_BLOCK, kern_head_net(e->h->form), s->block);
     *s = cuda_residual_of(e->x, e->rows);
 }
 
@@ -144,7 +145,7 @@ void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
  * rounded to bf16 and a remainder rounded to bf16. The smallest of the four products is dropped; sums are f32. A number
  * is off by at most 2^-17 of itself. The dropped product is at most 2^-16 of its term, so a term is off by at most
  * 2^-15. Over random operands the three errors have deviations of 2.4e-6, 2.4e-6 and 2.2e-6 of the term's, together
- * 4e-6, a thousandth of bf16's error in the blocks. An output's error is that of its terms, also where they cancel
+ * 4e-6, a hundredth of f16's error in the blocks. An output's error is that of its terms, also where they cancel
  * (tests/ops/test_head.c).
  *
  * A block of 8 warps has 16 rows and all outputs. Groups of 32 channels are dealt to the warps. Thread t of four has
@@ -169,7 +170,7 @@ static __device__ inline void split(const lanes &x, uint32_t high[4], uint32_t l
     cuda_pairs<LANES> packed;
     lanes rest;
     cuda_store((bf16 *)&packed, x);
-    const lanes top = cuda_unpack(packed);
+    const lanes top = cuda_unpack<bf16>(packed);
     for (int i = 0; i < 4; i++) high[i] = packed.pair[i];
     for (int j = 0; j < LANES; j++) rest.v[j] = x.v[j] - top.v[j];
     cuda_store((bf16 *)&packed, rest);
@@ -181,8 +182,8 @@ static __device__ inline void multiply(float d[4], const uint32_t a[2][4], const
 {
     const uint32_t a0[4] = {a[0][0], a[1][0], a[0][1], a[1][1]}, b0[2] = {b.x, b.y};
     const uint32_t a1[4] = {a[0][2], a[1][2], a[0][3], a[1][3]}, b1[2] = {b.z, b.w};
-    fast::mma_bf16(d, a0, b0);
-    fast::mma_bf16(d, a1, b1);
+    fast::mma<bf16>(d, a0, b0);
+    fast::mma<bf16>(d, a1, b1);
 }
 
 /* Returns the sums of the block's rows g and g + 8; x [2] has the thread's share. part [OUT_WARPS][OUT_ROWS]. */
@@ -222,7 +223,7 @@ static __global__ void __launch_bounds__(32 * OUT_WARPS) final_kernel(residual_n
             x[p][h] = {};
             if (!mod || i >= n.width) continue;
             if (lane % 4 == 0) fast::prefetch_l2(next[h] + i), fast::prefetch_l2(next[h] + n.width + i);
-            x[p][h] = residual_sum<bf16>(n, mod, row[h], i);
+            x[p][h] = residual_sum<f16>(n, mod, row[h], i);
             for (int j = 0; j < LANES; j++) sum[h] += x[p][h].v[j];
         }
     }
@@ -278,7 +279,7 @@ static __global__ void __launch_bounds__(32 * OUT_WARPS) final_kernel(residual_n
 mar_status cuda_head_pack_out(cuda_queue *c, const kern_head_spec *spec, kern_head *h, mar_err *err)
 {
     const int w = h->width, outputs = 2 * h->channels, groups = (w + 31) / 32;
-    if (!h->bf16 || outputs > OUTPUTS || groups > OUT_GROUPS * OUT_WARPS) return MAR_OK;
+    if (!h->f16 || outputs > OUTPUTS || groups > OUT_GROUPS * OUT_WARPS) return MAR_OK;
     const size_t n = (size_t)groups * OUT_TILES * 2 * 32 * LANES;
     bf16 *packed = (bf16 *)calloc(n, sizeof *packed), *to = packed;
     if (!packed) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of weights", n * sizeof *packed);
@@ -317,12 +318,13 @@ void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *ou
                     OUT_WARPS * (OUT_TILES * 32 * sizeof(float4) + 2 * OUT_ROWS * sizeof(float)), n, f);
     } else {
         const dim3 grid((unsigned)e->rows), threads = cuda_head_threads(h);
-        if (h->bf16)
-            cuda_launch(c, residual_norm_kernel<bf16, float, 0>, grid, threads, 64 * sizeof(float), n, e->y);
+        if (h->f16)
+            cuda_launch(c, residual_norm_kernel<f16, float, 0>, grid, threads, 64 * sizeof(float), n, e->y);
         else
             cuda_launch(c, residual_norm_kernel<float, float, 0>, grid, threads, 64 * sizeof(float), n, e->y);
         cuda_linear(k, h->out, e->y, e->rows, out);
     }
-    if (s->y) kern_watch(k, e->x, 1, e->rows, width, width, KERN_HEAD_BLOCK, kern_head_net(h->form), s->block);
-    kern_watch(k, out, 1, e->rows, outputs, outputs, KERN_HEAD_FINAL, kern_head_net(h->form));
+    if (s->y)
+        kern_watch(k, e->x, MAR_DTYPE_F32, e->rows, width, width, KERN_HEAD_BLOCK, kern_head_net(h->form), s->block);
+    kern_watch(k, out, MAR_DTYPE_F32, e->rows, outputs, outputs, KERN_HEAD_FINAL, kern_head_net(h->form));
 }

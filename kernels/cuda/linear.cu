@@ -32,12 +32,12 @@ enum {
  * elements apart. cuBLASLt computes it where the arrays and their rows are 16-byte aligned, else a simple kernel. */
 typedef struct {
     int rows, out, in, y_stride;
-    int f32;   /* x and weight are float, multiplied in f32; else act */
-    int fp8;   /* FP8_*: x and weight are E4M3, the scales [rows] and [out] behind them */
-    int y_f32; /* y is float, else act; so is bias */
-    int bias;  /* 1: a bias is given */
-    int add;   /* 1: y += */
-    int then;  /* THEN_*: operation after the sum with its bias */
+    int type;   /* mar_dtype of x and weight: F32, BF16 or F16 */
+    int fp8;    /* FP8_*: x and weight are E4M3, the scales [rows] and [out] behind them */
+    int y_type; /* of y and bias: F32, or as `type` */
+    int bias;   /* 1: a bias is given */
+    int add;    /* 1: y += */
+    int then;   /* THEN_*: operation after the sum with its bias */
 } matmul_spec;
 enum { FP8_SCALED = 1, FP8_SUMS }; /* cuBLASLt applies the scales; leaves them to cuda_fp8_finish */
 enum {
@@ -85,9 +85,14 @@ static int aligned(const void *p)
     return (uintptr_t)p % ALIGNMENT == 0;
 }
 
-static int rows_aligned(const cuda_device *d, const matmul_spec *p)
+static cudaDataType_t library_type(int type)
 {
-    const int size = p->fp8 ? 1 : d->bf16 && !p->f32 ? 2 : 4, y_size = d->bf16 && !p->y_f32 ? 2 : 4;
+    return type == MAR_DTYPE_F16 ? CUDA_R_16F : type == MAR_DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static int rows_aligned(const matmul_spec *p)
+{
+    const int size = p->fp8 ? 1 : p->type == MAR_DTYPE_F32 ? 4 : 2, y_size = p->y_type == MAR_DTYPE_F32 ? 4 : 2;
     return p->in * size % ALIGNMENT == 0 && p->y_stride * y_size % ALIGNMENT == 0;
 }
 
@@ -108,12 +113,12 @@ static cublasStatus_t describe_scales(const matmul_spec *p, const void *x, const
     return s;
 }
 
-static cublasStatus_t describe(const cuda_device *device, const matmul_spec *p, const void *x, const void *weight,
-                               const void *bias, description *d)
+static cublasStatus_t describe(const matmul_spec *p, const void *x, const void *weight, const void *bias,
+                               description *d)
 {
     const int32_t bias_type = CUDA_R_16BF;
-    const cudaDataType_t from = p->fp8 ? CUDA_R_8F_E4M3 : device->bf16 && !p->f32 ? CUDA_R_16BF : CUDA_R_32F;
-    const cudaDataType_t to = device->bf16 && !p->y_f32 ? CUDA_R_16BF : CUDA_R_32F;
+    const cudaDataType_t from = p->fp8 ? CUDA_R_8F_E4M3 : library_type(p->type);
+    const cudaDataType_t to = library_type(p->y_type);
     const int32_t transposed = CUBLAS_OP_T;
     static const int32_t epilogues[][2] = {{CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS},
                                            {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
@@ -161,7 +166,7 @@ static cublasStatus_t library_matmul(cuda_queue *c, const matmul_spec *p, const 
 {
     const float one = 1, beta = p->add ? 1 : 0;
     description d;
-    const cublasStatus_t s = describe(c->device, p, x, weight, bias, &d);
+    const cublasStatus_t s = describe(p, x, weight, bias, &d);
     if (s) return s;
     return cublasLtMatmul(c->device->lt, &d.product, &one, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y, algo,
                           c->workspace, c->workspace_bytes, c->stream);
@@ -201,7 +206,7 @@ enum { FIELDS = sizeof(matmul_spec) / sizeof(int), WORDS = 8 };
 static_assert(sizeof(cublasLtMatmulAlgo_t) == WORDS * sizeof(uint64_t), "an algorithm is 8 words");
 
 /* Reads what write_choice has written behind the name of the GPU. Returns 0 if it is something else. */
-static int read_choice(const cuda_device *d, const char *text, struct cuda_matmul *m)
+static int read_choice(const char *text, struct cuda_matmul *m)
 {
     int *const field = (int *)&m->spec, used = 0;
     for (int i = 0; i < FIELDS; i++, text += used)
@@ -209,7 +214,7 @@ static int read_choice(const cuda_device *d, const char *text, struct cuda_matmu
     for (int i = 0; i < WORDS; i++, text += used)
         if (sscanf(text, "%" SCNx64 "%n", &m->algo.data[i], &used) != 1) return 0;
     m->library = 1;
-    return strcmp(text, "\n") == 0 && m->spec.then <= THEN_RELU && rows_aligned(d, &m->spec);
+    return strcmp(text, "\n") == 0 && m->spec.then <= THEN_RELU && rows_aligned(&m->spec);
 }
 
 /* Adds a line to the file: the GPU, the product and the algorithm, which cuBLASLt permits to be stored. */
@@ -237,7 +242,7 @@ static mar_status read_choices(cuda_device *d, FILE *f, const char *file, mar_er
         if (strncmp(line, d->gpu, name) != 0 || line[name] != ':') continue;
         struct cuda_matmul *m = (struct cuda_matmul *)calloc(1, sizeof *m);
         if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
-        const int valid = read_choice(d, line + name + 1, m), taken = valid && look_up(d, &m->spec, m) == m;
+        const int valid = read_choice(line + name + 1, m), taken = valid && look_up(d, &m->spec, m) == m;
         if (!taken) free(m);
         if (!valid) return err_set(err, MAR_EFORMAT, "%s: line %d is not one of mar bench --tune", file, number);
         for (const char *p = line; *p; p++) hash = (hash ^ (unsigned char)*p) * 16777619u;
@@ -346,7 +351,7 @@ static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
     int n = 0;
     const CUcontext before = cuda_switch(c->device->context);
     const void *any = c->workspace; /* any aligned address will do */
-    cublasStatus_t s = describe(c->device, &m->spec, any, any, any, &d);
+    cublasStatus_t s = describe(&m->spec, any, any, any, &d);
     if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
     if (!s) s = limit(c, preference);
     if (!s)
@@ -367,7 +372,7 @@ static mar_status make_plan(cuda_queue *c, const matmul_spec *spec, struct cuda_
     struct cuda_matmul *m = (struct cuda_matmul *)calloc(1, sizeof *m);
     if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
     m->spec = *spec;
-    const mar_status status = rows_aligned(c->device, spec) ? choose(c, m, err) : MAR_OK;
+    const mar_status status = rows_aligned(spec) ? choose(c, m, err) : MAR_OK;
     if (status != MAR_OK)
         free(m);
     else
@@ -428,6 +433,16 @@ static void simple_matmul(cuda_queue *c, const matmul_spec *p, const void *x, co
                 (const Y *)bias, (Y *)y);
 }
 
+template <typename T>
+static void simple_matmul_of(cuda_queue *c, const matmul_spec *p, const void *x, const void *weight, const void *bias,
+                             void *y)
+{
+    if (p->y_type == MAR_DTYPE_F32)
+        simple_matmul<T, float>(c, p, x, weight, bias, y);
+    else
+        simple_matmul<T, T>(c, p, x, weight, bias, y);
+}
+
 /* Has cuBLASLt choose again if the plan's algorithm refuses the product's rows. */
 static cublasStatus_t planned_matmul(cuda_queue *c, const struct cuda_matmul *m, const matmul_spec *spec, const void *x,
                                      const void *weight, const void *bias, void *y)
@@ -447,12 +462,12 @@ static void matmul(cuda_queue *c, const matmul_spec *spec, const void *x, const 
         status = cublas_status(planned_matmul(c, m, spec, x, weight, bias, y), spec, &err);
     else if (status == MAR_OK && spec->fp8)
         status = cublas_status(CUBLAS_STATUS_NOT_SUPPORTED, spec, &err);
-    else if (status == MAR_OK && (!c->device->bf16 || spec->f32))
+    else if (status == MAR_OK && spec->type == MAR_DTYPE_F32)
         simple_matmul<float, float>(c, spec, x, weight, bias, y);
-    else if (status == MAR_OK && spec->y_f32)
-        simple_matmul<bf16, float>(c, spec, x, weight, bias, y);
+    else if (status == MAR_OK && spec->type == MAR_DTYPE_F16)
+        simple_matmul_of<f16>(c, spec, x, weight, bias, y);
     else if (status == MAR_OK)
-        simple_matmul<bf16, bf16>(c, spec, x, weight, bias, y);
+        simple_matmul_of<bf16>(c, spec, x, weight, bias, y);
     if (status != MAR_OK) kern_fail(&c->base, status, &err);
 }
 
@@ -469,11 +484,17 @@ static float *weight_scales(const kern_linear *l)
     return (float *)((char *)l->weight + (size_t)l->out * l->row_bytes);
 }
 
+static mar_dtype type_of(cuda_weights form)
+{
+    return form == CUDA_F32 ? MAR_DTYPE_F32 : form == CUDA_F16 ? MAR_DTYPE_F16 : MAR_DTYPE_BF16;
+}
+
 /* Allocates the weights and fills them from their source, some rows at a time. */
 static mar_status read_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err)
 {
     const size_t in = (size_t)l->in;
-    const int fp8 = l->form == CUDA_FP8, f32 = fp8 || l->form == CUDA_F32;
+    const int fp8 = l->form == CUDA_FP8;
+    const mar_dtype type = fp8 ? MAR_DTYPE_F32 : type_of(l->form);
     const int most = in * sizeof(float) < PIECE_BYTES ? (int)(PIECE_BYTES / (in * sizeof(float))) : 1;
     const size_t row = l->row_bytes + (fp8 ? sizeof(float) : 0); /* with its scale */
     mar_status status = cuda_alloc(&c->device->base, (size_t)l->out * row, &l->weight, err);
@@ -485,7 +506,7 @@ static mar_status read_weights(cuda_queue *c, const kern_linear_spec *spec, kern
         const float *piece = rows ? rows : spec->weight + (size_t)first * in;
         char *const to = (char *)l->weight + (size_t)first * l->row_bytes;
         if (rows) status = spec->rows->read(spec->rows->user, first, n, rows, err);
-        if (status == MAR_OK) status = cuda_upload_floats(c, piece, (size_t)n * in, f32, fp8 ? c->workspace : to, err);
+        if (status == MAR_OK) status = cuda_upload_floats(c, piece, (size_t)n * in, type, fp8 ? c->workspace : to, err);
         if (status == MAR_OK && fp8) cuda_fp8_rows(c, c->workspace, 1, n, l->in, to, weight_scales(l) + first);
     }
     free(rows);
@@ -496,7 +517,9 @@ static mar_status read_weights(cuda_queue *c, const kern_linear_spec *spec, kern
 static cuda_weights form_of(const cuda_device *d, const kern_linear_spec *spec)
 {
     const int low = spec->flags & KERN_LOW && spec->in <= MOST_IN;
-    if (!d->bf16 || (spec->flags & KERN_IN_F32)) return CUDA_F32;
+    if (spec->flags & KERN_IN_F32) return CUDA_F32;
+    if (spec->flags & KERN_F16) return CUDA_F16;
+    if (!d->bf16) return CUDA_F32;
     if (kern_fp8_takes(&d->base, spec->flags, spec->out, spec->in)) return CUDA_FP8;
     if (low && d->base.int8 && spec->in % 8 == 0) return CUDA_INT8;
     return low && d->base.int4 && spec->in % KERN_INT4_GROUP == 0 ? CUDA_INT4 : CUDA_BF16;
@@ -504,11 +527,12 @@ static cuda_weights form_of(const cuda_device *d, const kern_linear_spec *spec)
 
 static mar_status make_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err)
 {
-    const int f32 = l->form == CUDA_F32, fp8 = l->form == CUDA_FP8;
+    const mar_dtype type = type_of(l->form);
+    const int fp8 = l->form == CUDA_FP8;
     if (l->form >= CUDA_INT8) return cuda_low_bit_create(c, spec, l, err);
-    l->row_bytes = (size_t)l->in * (fp8 ? 1 : f32 ? sizeof(float) : sizeof(bf16));
+    l->row_bytes = (size_t)l->in * (fp8 ? 1 : type == MAR_DTYPE_F32 ? sizeof(float) : sizeof(bf16));
     if (spec->rows || fp8) return read_weights(c, spec, l, err);
-    return cuda_alloc_floats(c, spec->weight, (size_t)l->out * (size_t)l->in, f32, &l->weight, err);
+    return cuda_alloc_floats(c, spec->weight, (size_t)l->out * (size_t)l->in, type, &l->weight, err);
 }
 
 mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
@@ -529,11 +553,12 @@ mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_
     l->y_stride = spec->y_stride ? spec->y_stride : spec->out;
     l->activation = spec->activation;
     l->form = form_of(c->device, spec);
-    l->y_f32 = !c->device->bf16 || (spec->flags & KERN_OUT_F32);
+    l->y_type = spec->flags & KERN_OUT_F32 ? MAR_DTYPE_F32 : type_of(l->form);
     l->fused = l->activation == KERN_GELU && l->form != CUDA_F32;
     mar_status status = make_weights(c, spec, l, err);
     if (status == MAR_OK && spec->bias)
-        status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->y_f32 && l->form != CUDA_FP8, &l->bias, err);
+        status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->form == CUDA_FP8 ? MAR_DTYPE_BF16 : l->y_type,
+                                   &l->bias, err);
     if (status != MAR_OK) {
         cuda_linear_free(k->device, l);
         return status;
@@ -558,8 +583,8 @@ static matmul_spec product(const kern_linear *l, int rows)
     p.out = l->out;
     p.in = l->in;
     p.y_stride = l->y_stride;
-    p.f32 = l->form == CUDA_F32;
-    p.y_f32 = l->y_f32;
+    p.type = type_of(l->form);
+    p.y_type = l->y_type;
     p.bias = l->bias != NULL;
     p.add = (l->flags & KERN_OUT_ADD) != 0;
     p.fp8 = l->form == CUDA_FP8 ? FP8_SCALED : 0;
@@ -576,7 +601,9 @@ static mar_status fp8_plan(cuda_queue *c, const kern_linear *l, int rows, matmul
     mar_status status = cuda_patches(c, err);
     const size_t fit = status == MAR_OK ? (c->patches_bytes - ALIGNMENT) / row : 0;
     *p = product(l, (size_t)rows < fit ? rows : (int)fit);
-    if (sums) p->fp8 = FP8_SUMS, p->y_stride = l->out, p->y_f32 = 1, p->bias = p->add = 0, p->then = THEN_NOTHING;
+    if (sums)
+        p->fp8 = FP8_SUMS, p->y_stride = l->out, p->y_type = MAR_DTYPE_F32, p->bias = p->add = 0,
+        p->then = THEN_NOTHING;
     if (status == MAR_OK) status = plan(c, p, &m, err);
     if (status != MAR_OK || m->library) return status;
     return err_set(err, MAR_EBACKEND, "--dtype fp8: cuBLASLt has no FP8 product of %d x %d weights here, use bf16",
@@ -593,13 +620,14 @@ static int fp8_linear(cuda_queue *c, const kern_linear *l, const bf16 *x, int ro
         if (status != MAR_OK) kern_fail(&c->base, status, &err);
         float *scale = (float *)((char *)c->patches + (size_t)p.rows * (size_t)l->in);
         float *sums = scale + (p.rows + 3) / 4 * 4;
-        char *to = y + (size_t)first * (size_t)l->y_stride * (l->y_f32 ? sizeof(float) : sizeof(bf16));
+        char *to =
+            y + (size_t)first * (size_t)l->y_stride * (l->y_type == MAR_DTYPE_F32 ? sizeof(float) : sizeof(bf16));
         cuda_fp8_rows(c, x + (size_t)first * (size_t)l->in, 0, p.rows, l->in, c->patches, scale);
         matmul(c, &p, c->patches, l->weight, p.bias ? l->bias : NULL, p.fp8 == FP8_SCALED ? to : (char *)sums);
         const cuda_fp8_sums s = {p.rows,         l->out, l->y_stride, (l->flags & KERN_OUT_ADD) != 0,
                                  l->activation,  sums,   scale,       weight_scales(l),
                                  (bf16 *)l->bias};
-        if (p.fp8 == FP8_SUMS) cuda_fp8_finish(c, &s, l->y_f32, to);
+        if (p.fp8 == FP8_SUMS) cuda_fp8_finish(c, &s, l->y_type == MAR_DTYPE_F32, to);
     }
     return p.fp8 == FP8_SUMS;
 }
@@ -650,10 +678,10 @@ static void activate(cuda_queue *c, const X *x, size_t rows, int n, int stride, 
                 THREADS, 0, x, vectors, n / wide, stride, activation, y);
 }
 
-void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int bf16_y, void *y)
+void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int f16_y, void *y)
 {
-    if (bf16_y)
-        activate(c, x, rows, n, n, KERN_SILU, (bf16 *)y);
+    if (f16_y)
+        activate(c, x, rows, n, n, KERN_SILU, (f16 *)y);
     else
         activate(c, x, rows, n, n, KERN_SILU, (float *)y);
 }
@@ -661,7 +689,7 @@ void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int bf16_
 /* Computes the sums. int8 and int4 weights are restored, some channels at a time. */
 static void multiply(cuda_queue *c, const kern_linear *l, const void *x, int rows, void *y)
 {
-    const size_t size = l->y_f32 ? sizeof(float) : sizeof(bf16);
+    const size_t size = l->y_type == MAR_DTYPE_F32 ? sizeof(float) : sizeof(bf16);
     mar_err err = {};
     matmul_spec p = product(l, rows);
     if (l->form < CUDA_INT8) {
@@ -688,7 +716,7 @@ void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, v
     if (l->form == CUDA_FP8 && fp8_linear(c, l, (const bf16 *)x, rows, (char *)y)) return;
     if (l->form != CUDA_FP8) multiply(c, l, x, rows, y);
     if (l->activation == KERN_LINEAR || l->fused) return;
-    if (l->y_f32)
+    if (l->y_type == MAR_DTYPE_F32)
         activate(c, (const float *)y, (size_t)rows, l->out, l->y_stride, l->activation, (float *)y);
     else /* rounds twice, the sum and its activation; a layer that must not is f32 (cuda_silu_rows) */
         activate(c, (const bf16 *)y, (size_t)rows, l->out, l->y_stride, l->activation, (bf16 *)y);

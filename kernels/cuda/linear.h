@@ -5,14 +5,14 @@
 #include "kernels/cuda/cuda.h"
 
 /* Weights of a layer. The last two are multiplied as bf16. */
-typedef enum { CUDA_F32, CUDA_BF16, CUDA_FP8, CUDA_INT8, CUDA_INT4 } cuda_weights;
+typedef enum { CUDA_F32, CUDA_BF16, CUDA_F16, CUDA_FP8, CUDA_INT8, CUDA_INT4 } cuda_weights;
 
 /* Immutable after creation. */
 struct kern_linear {
     int out, in, flags, y_stride;
     kern_activation activation;
-    cuda_weights form; /* x is float with CUDA_F32, else bf16 */
-    int y_f32;         /* y is float, else bf16; so is bias, but bf16 with CUDA_FP8 */
+    cuda_weights form; /* x is float with CUDA_F32, f16 with CUDA_F16, else bf16 */
+    mar_dtype y_type;  /* of y: F32, or as x; so is bias, but bf16 with CUDA_FP8 */
     size_t row_bytes;  /* from one row of weights to the next */
     void *weight;      /* [out][in]; FP8: then float [out] scales; int8 and int4 as in low_bit.cuh */
     void *scale;       /* int8: float [out]; int4: bf16 [out][groups in row_bytes]; else NULL */

@@ -23,21 +23,6 @@ typedef struct {
     const int *position;
 } persistent_job;
 
-enum {
-    PERSISTENT_STATES =
-        PERSISTENT_ROWS * PERSISTENT_CHANNELS / 4 / PERSISTENT_THREADS /* groups of four channels per thread */
-};
-
-/* Finds token and first channel of the thread's group i of four channels. Returns false if there is none. */
-static __device__ __forceinline__ bool persistent_state(const persistent_args &a, const persistent_job &j, int i,
-                                                        int *token, int *channel)
-{
-    const int item = (int)threadIdx.x + i * PERSISTENT_THREADS, quads = a.channels / 4;
-    *token = item / quads;
-    *channel = item % quads * 4;
-    return *token < j.tokens;
-}
-
 /* The head's prediction for four channels: eps with guidance, and the variance fraction v. */
 typedef struct {
     float eps[4], v[4];
@@ -60,90 +45,88 @@ static __device__ __forceinline__ persistent_prediction persistent_load_predicti
     return y;
 }
 
-/* States of a chain, for the thread's groups of channels. Every block takes the step for all tokens, so the states need
- * no exchange. */
-typedef struct {
-    float x[PERSISTENT_STATES][4];
-} persistent_states;
+/* Finds token and first channel of group i of four channels. A thread has the groups threadIdx.x, + PERSISTENT_THREADS,
+ * ... at every step. */
+static __device__ __forceinline__ void persistent_group(const persistent_args &a, int i, int *token, int *channel)
+{
+    const int quads = a.channels / 4;
+    *token = i / quads;
+    *channel = i % quads * 4;
+}
+static __device__ __forceinline__ int persistent_groups(const persistent_args &a, const persistent_job &j)
+{
+    return j.tokens * a.channels / 4;
+}
 
+/* Returns the block's copy of the states, [ROWS][C]; behind it is a solver's last x0. Every block takes the step for
+ * all tokens, so the states need no exchange. */
+static __device__ __forceinline__ float4 *persistent_states(const persistent_args &a)
+{
+    return (float4 *)a.states + (size_t)blockIdx.x * (size_t)(2 * PERSISTENT_ROWS * a.channels / 4);
+}
+static __device__ __forceinline__ float4 *persistent_history(const persistent_args &a)
+{
+    return persistent_states(a) + PERSISTENT_ROWS * a.channels / 4;
+}
+
+/* The noise is made before the wait, and is meanwhile in f->state, which the evaluation has read. A thread has the same
+ * groups of both. */
 static __device__ __forceinline__ void persistent_ddpm_step(const persistent_args &a, persistent_block *f,
-                                                            const persistent_job &j, int step, persistent_states *s)
+                                                            const persistent_job &j, int step)
 {
     const kern_chain_coef coef = j.coef[step];
-    float noise[PERSISTENT_STATES][4] = {};
+    const int groups = persistent_groups(a, j);
+    float4 *noise = (float4 *)f->state, *states = persistent_states(a);
     int token, channel;
-#pragma unroll
-    for (int i = 0; i < PERSISTENT_STATES; i++) {
-        if (coef.noise == 0 || !persistent_state(a, j, i, &token, &channel)) continue;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < groups; i += PERSISTENT_THREADS) {
+        float drawn[4] = {0, 0, 0, 0};
         uint32_t words[4];
-        kern_random_words(j.seed[token], KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token],
-                          (uint32_t)j.t[step], (uint32_t)channel / 4, words);
-        kern_normal4(words, noise[i]);
+        persistent_group(a, i, &token, &channel);
+        if (coef.noise != 0) {
+            kern_random_words(j.seed[token], KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token],
+                              (uint32_t)j.t[step], (uint32_t)channel / 4, words);
+            kern_normal4(words, drawn);
+        }
+        noise[i] = make_float4(drawn[0], drawn[1], drawn[2], drawn[3]);
     }
     persistent_wait(a, f);
-#pragma unroll
-    for (int i = 0; i < PERSISTENT_STATES; i++) {
-        if (!persistent_state(a, j, i, &token, &channel)) continue;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < groups; i += PERSISTENT_THREADS) {
+        persistent_group(a, i, &token, &channel);
         const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
-#pragma unroll
-        for (int n = 0; n < 4; n++) s->x[i][n] = kern_chain_next(&coef, s->x[i][n], y.eps[n], y.v[n], noise[i][n]);
+        const float4 x = states[i], e = noise[i];
+        states[i] = make_float4(
+            kern_chain_next(&coef, x.x, y.eps[0], y.v[0], e.x), kern_chain_next(&coef, x.y, y.eps[1], y.v[1], e.y),
+            kern_chain_next(&coef, x.z, y.eps[2], y.v[2], e.z), kern_chain_next(&coef, x.w, y.eps[3], y.v[3], e.w));
     }
 }
 
 static __device__ __forceinline__ void persistent_ode_step(const persistent_args &a, persistent_block *f,
-                                                           const persistent_job &j, int step, persistent_states *s)
+                                                           const persistent_job &j, int step)
 {
     const kern_ode_coef coef = j.ode[step];
-    float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
+    const int groups = persistent_groups(a, j);
+    float *states = (float *)persistent_states(a), *history = (float *)persistent_history(a);
     int token, channel;
     persistent_wait(a, f);
-#pragma unroll
-    for (int i = 0; i < PERSISTENT_STATES; i++) {
-        if (!persistent_state(a, j, i, &token, &channel)) continue;
-        float *data = history + token * a.channels + channel;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < groups; i += PERSISTENT_THREADS) {
+        persistent_group(a, i, &token, &channel);
         const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
 #pragma unroll
-        for (int n = 0; n < 4; n++) s->x[i][n] = kern_chain_ode_next(&coef, s->x[i][n], y.eps[n], &data[n]);
+        for (int n = 0; n < 4; n++)
+            states[4 * i + n] = kern_chain_ode_next(&coef, states[4 * i + n], y.eps[n], &history[4 * i + n]);
     }
 }
 
-/* Copies states from the job's arrays, to persistent_evaluate's input, or back. */
-static __device__ __forceinline__ void persistent_load_states(const persistent_args &a, const persistent_job &j,
-                                                              persistent_states *s)
+/* Copies the thread's groups. */
+static __device__ __forceinline__ void persistent_copy_groups(const persistent_args &a, const persistent_job &j,
+                                                              const float4 *from, float4 *to)
 {
-    float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
-    int token, channel;
-#pragma unroll
-    for (int i = 0; i < PERSISTENT_STATES; i++) {
-        if (!persistent_state(a, j, i, &token, &channel)) continue;
-        const int at = token * a.channels + channel;
-        const float4 x = *(const float4 *)(j.x + at);
-        s->x[i][0] = x.x, s->x[i][1] = x.y, s->x[i][2] = x.z, s->x[i][3] = x.w;
-        if (j.ode) *(float4 *)(history + at) = *(const float4 *)(j.x0 + at);
-    }
-}
-static __device__ __forceinline__ void persistent_put_states(const persistent_args &a, const persistent_job &j,
-                                                             const persistent_states *s, float *to)
-{
-    int token, channel;
-#pragma unroll
-    for (int i = 0; i < PERSISTENT_STATES; i++)
-        if (persistent_state(a, j, i, &token, &channel))
-            *(float4 *)(to + token * a.channels + channel) =
-                make_float4(s->x[i][0], s->x[i][1], s->x[i][2], s->x[i][3]);
-}
-static __device__ __forceinline__ void persistent_store_states(const persistent_args &a, const persistent_job &j,
-                                                               const persistent_states *s)
-{
-    const float *history = a.history + (size_t)blockIdx.x * (size_t)(PERSISTENT_ROWS * a.channels);
-    persistent_put_states(a, j, s, j.x);
-    if (!j.ode) return;
-    int token, channel;
-    for (int i = 0; i < PERSISTENT_STATES; i++) {
-        if (!persistent_state(a, j, i, &token, &channel)) continue;
-        const int at = token * a.channels + channel;
-        *(float4 *)(j.x0 + at) = *(const float4 *)(history + at);
-    }
+    const int groups = persistent_groups(a, j);
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < groups; i += PERSISTENT_THREADS) to[i] = from[i];
 }
 
 /* Prefetches the modulation rows of a step into the L2 cache. They were made for many steps at once, so the cache may
@@ -166,22 +149,25 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
     persistent_block f;
     if (j.steps == 0) return; /* persistent_try only tests whether the kernel starts */
     persistent_begin<PAIRS, WIDE>(a, &f);
-    persistent_states states;
-    persistent_load_states(a, j, &states);
+    persistent_copy_groups(a, j, (const float4 *)j.x, persistent_states(a));
+    if (j.ode) persistent_copy_groups(a, j, (const float4 *)j.x0, persistent_history(a));
     for (int s = 0; s < j.steps; s++) {
         const int step = j.steps - 1 - s;
         if ((int)threadIdx.x < rows)
             f.mod[threadIdx.x] = j.mod + ((size_t)s * (size_t)rows + threadIdx.x) * a.mod_bytes;
-        persistent_put_states(a, j, &states, f.state);
+        persistent_copy_groups(a, j, persistent_states(a), (float4 *)f.state);
         __syncthreads();
         persistent_prefetch_mod(a, j, s + 1, rows);
         persistent_evaluate<PAIRS, WIDE>(a, &f, rows, j.tokens);
         if (j.ode)
-            persistent_ode_step(a, &f, j, step, &states);
+            persistent_ode_step(a, &f, j, step);
         else
-            persistent_ddpm_step(a, &f, j, step, &states);
+            persistent_ddpm_step(a, &f, j, step);
     }
-    if (blockIdx.x == 0) persistent_store_states(a, j, &states);
+    if (blockIdx.x == 0) {
+        persistent_copy_groups(a, j, persistent_states(a), (float4 *)j.x);
+        if (j.ode) persistent_copy_groups(a, j, persistent_history(a), (float4 *)j.x0);
+    }
     persistent_end(a);
 }
 
@@ -256,10 +242,11 @@ static size_t persistent_lay_out(const persistent_head *f, void *memory, persist
     a->arrivals = (unsigned *)memory;
     a->x = (float *)memory + 32;
     a->u = (uint4 *)(a->x + row);
-    a->v = (uint4 *)((bf16 *)a->u + row);
-    a->out = (float *)((bf16 *)a->v + hidden);
-    a->history = a->out + 2 * state;
-    return 128 + row * (sizeof(float) + sizeof(bf16)) + hidden * sizeof(bf16) + (2 + f->blocks) * state * sizeof(float);
+    a->v = (uint4 *)((f16 *)a->u + row);
+    a->out = (float *)((f16 *)a->v + hidden);
+    a->states = a->out + 2 * state;
+    return 128 + row * (sizeof(float) + sizeof(f16)) + hidden * sizeof(f16) +
+           (2 + 2 * f->blocks) * state * sizeof(float);
 }
 
 mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err)

@@ -111,7 +111,7 @@ static __device__ __forceinline__ void persistent_send_moments(const persistent_
 }
 
 /* Returns a row's mean and inverse deviation, merging its parts' moments as in Chan, Golub and LeVeque. Fast functions
- * suffice, because the result is rounded to bf16. */
+ * suffice, because the result is rounded to f16. */
 template <int PAIRS>
 static __device__ __forceinline__ float2 persistent_merge(const persistent_args &a, const persistent_block *f, int slot)
 {

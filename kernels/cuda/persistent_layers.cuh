@@ -98,8 +98,8 @@ static __device__ __forceinline__ void persistent_multiply(const persistent_args
         for (int p = 0; p < PAIRS; p++) {
             const uint32_t a0[4] = {u[0][p].x, u[1][p].x, u[0][p].y, u[1][p].y}, b0[2] = {w[p].x, w[p].y};
             const uint32_t a1[4] = {u[0][p].z, u[1][p].z, u[0][p].w, u[1][p].w}, b1[2] = {w[p].z, w[p].w};
-            fast::mma_bf16(even, a0, b0);
-            fast::mma_bf16(odd, a1, b1);
+            fast::mma<f16>(even, a0, b0);
+            fast::mma<f16>(odd, a1, b1);
         }
         const int tile = n.tile, row_tile = n.m;
         fresh = ++n.tile == tiles;
@@ -152,7 +152,7 @@ static __device__ __forceinline__ void persistent_load_mod(const persistent_args
                                                            uint2 (&scale)[PAIRS])
 {
     const int used = persistent_used<PAIRS>(a.width, part), lane = (int)threadIdx.x % PERSISTENT_LANES;
-    const bf16 *mod = some ? (const bf16 *)f->mod[row] + (size_t)(3 * layer) * (size_t)a.width : NULL;
+    const f16 *mod = some ? (const f16 *)f->mod[row] + (size_t)(3 * layer) * (size_t)a.width : NULL;
     const uint2 *at = (const uint2 *)mod + part * PAIRS * 8 + lane;
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
@@ -207,11 +207,13 @@ static __device__ __forceinline__ void persistent_normalise(const float4 (&x)[PA
 {
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
-        const float y0 = (x[p].x - norm.x) * norm.y * (1 + cuda_low(scale[p].x)) + cuda_low(shift[p].x);
-        const float y1 = (x[p].y - norm.x) * norm.y * (1 + cuda_high(scale[p].x)) + cuda_high(shift[p].x);
-        const float y2 = (x[p].z - norm.x) * norm.y * (1 + cuda_low(scale[p].y)) + cuda_low(shift[p].y);
-        const float y3 = (x[p].w - norm.x) * norm.y * (1 + cuda_high(scale[p].y)) + cuda_high(shift[p].y);
-        u[p] = make_uint2(cuda_pack(y0, y1), cuda_pack(y2, y3));
+        const float2 scale0 = cuda_two<f16>(scale[p].x), shift0 = cuda_two<f16>(shift[p].x);
+        const float2 scale1 = cuda_two<f16>(scale[p].y), shift1 = cuda_two<f16>(shift[p].y);
+        const float y0 = (x[p].x - norm.x) * norm.y * (1 + scale0.x) + shift0.x;
+        const float y1 = (x[p].y - norm.x) * norm.y * (1 + scale0.y) + shift0.y;
+        const float y2 = (x[p].z - norm.x) * norm.y * (1 + scale1.x) + shift1.x;
+        const float y3 = (x[p].w - norm.x) * norm.y * (1 + scale1.y) + shift1.y;
+        u[p] = make_uint2(cuda_pack<f16>(y0, y1), cuda_pack<f16>(y2, y3));
     }
 }
 
@@ -386,7 +388,7 @@ static __device__ __forceinline__ persistent_gated persistent_load_gated(const p
     const persistent_item e = persistent_item_of(a, f->cut, m, rows, i);
     if (e.row >= rows) return g;
     const int layer = persistent_layer_of<SIDE>(a, product / 2);
-    const bf16 *gate = (const bf16 *)f->mod[e.row] + (size_t)(3 * layer + 2) * (size_t)a.width;
+    const f16 *gate = (const f16 *)f->mod[e.row] + (size_t)(3 * layer + 2) * (size_t)a.width;
     g.x = __ldcg((const float2 *)(a.x + e.row * a.width + e.column));
     g.gate = __ldcg((const unsigned *)(gate + e.column));
     return g;
@@ -405,9 +407,9 @@ static __device__ __forceinline__ void persistent_store_v(const persistent_args 
     const int channel = SIDE == PERSISTENT_FC1 ? e.column / 2 : e.column;
     uint4 *piece = a.v + persistent_piece(a.hidden, e.row, channel >> 5, channel >> 3 & 3);
     if (SIDE == PERSISTENT_FC1)
-        ((bf16 *)piece)[channel & 7] = __float2bfloat16(persistent_silu(y.x) * y.y);
+        ((f16 *)piece)[channel & 7] = __float2half_rn(persistent_silu(y.x) * y.y);
     else
-        ((uint32_t *)piece)[channel >> 1 & 3] = cuda_pack(persistent_silu(y.x), persistent_silu(y.y));
+        ((uint32_t *)piece)[channel >> 1 & 3] = cuda_pack<f16>(persistent_silu(y.x), persistent_silu(y.y));
 }
 
 /* Computes a product: fc1, v = its activation at the normalised rows; or fc2, x += gate * fc2 of v. */
@@ -447,11 +449,12 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
             const persistent_item e = persistent_item_of(a, columns, m, rows, i);
             if (e.row < rows) {
                 const float2 y = persistent_sum<SIDE>(a, f, rows, e, i, product);
+                const float2 gate = cuda_two<f16>(gated.gate);
                 if (fc1)
                     persistent_store_v<SIDE>(a, e, y);
                 else
                     *(float2 *)(a.x + e.row * a.width + e.column) =
-                        make_float2(gated.x.x + cuda_low(gated.gate) * y.x, gated.x.y + cuda_high(gated.gate) * y.y);
+                        make_float2(gated.x.x + gate.x * y.x, gated.x.y + gate.y * y.y);
             }
             const bool last = i + PERSISTENT_THREADS >= items; /* the next one is in the next chunk */
             gated = persistent_load_gated<SIDE>(a, f, product, last ? m + a.chunk : m, rows,

@@ -18,7 +18,7 @@
  *
  * Pieces. The 16 values of k of an mma may come in any order shared by both operands. Two mmas cover 32 channels;
  * thread t of a group of four has 8t to 8t + 7. With this order the fragments of both operands are 16-byte pieces of
- * bf16 rows. Operands are stored in pieces, [tile of 16 rows][32 channels][half of the rows][lane], in global and in
+ * f16 rows. Operands are stored in pieces, [tile of 16 rows][32 channels][half of the rows][lane], in global and in
  * shared memory. Each lane loads its own. */
 #ifndef KERNELS_CUDA_PERSISTENT_LAYOUT_CUH
 #define KERNELS_CUDA_PERSISTENT_LAYOUT_CUH
@@ -41,6 +41,7 @@ enum {
     PERSISTENT_DEPTH = 256,      /* maximum residual blocks: sizes in bytes are ints */
     PERSISTENT_LANES = 8,        /* threads that normalise a row's part; each has 4 of any 32 channels */
     PERSISTENT_ROUNDS = 4,       /* maximum rows' parts a thread normalises: they stay in registers */
+    PERSISTENT_CHUNK = 4,        /* maximum tiles of 16 rows a product takes at a time */
     PERSISTENT_SCRATCH = 1 << 14 /* minimum bytes of persistent_block.scratch */
 };
 
@@ -69,7 +70,7 @@ typedef struct {
     uint4 *u;                           /* [PERSISTENT_ROWS][W] operand of fc1, if the grid normalises rows once; MLP */
     uint4 *v;                           /* [PERSISTENT_ROWS][H] operand of fc2 */
     float *out;                         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
-    float *history;                     /* [blocks][PERSISTENT_ROWS][C] a solver's last x0, one copy per block */
+    float *states;                      /* [blocks][2][PERSISTENT_ROWS][C] a chain's states, a solver's last x0 */
     unsigned *arrivals;                 /* arrivals at barriers since the launch */
     unsigned *gave_up;                  /* the queue's: 1 where a barrier gave up */
 } persistent_args;
@@ -97,7 +98,7 @@ typedef struct {
     /* Three alternating uses. A barrier lies between the last use of one and the first of the next. */
     uint4 *operand;  /* [chunk][parts][pairs][64] pieces of the current operand rows */
     float2 *moments; /* [rows][PARTS] mean and squared deviations of a row's part; written by the cluster */
-    float *state;    /* [PERSISTENT_ROWS][C] input of an evaluation */
+    float *state;    /* [PERSISTENT_ROWS][C] input of an evaluation; free once that has returned */
     /* At least PERSISTENT_SCRATCH bytes for other work of the kernel, overlaid on the inbox and the operand. The kernel
      * may use them from persistent_begin on, or from persistent_wait after persistent_evaluate, until it fills
      * f->state. */

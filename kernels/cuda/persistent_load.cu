@@ -42,7 +42,7 @@ static persistent_args persistent_shape(const kern_head_spec *shape, const persi
     a.block_slice = a.fc2_slice + f->cut.tiles * tile / f->cluster * fc2_pairs;
     a.fc2_weights = (size_t)(a.fc1_columns / 8) * (size_t)(tile * fc1_pairs);
     a.block_weights = a.fc2_weights + width / 8 * (size_t)(tile * fc2_pairs);
-    a.mod_final = 3u * (size_t)shape->ada_layers * width * sizeof(bf16);
+    a.mod_final = 3u * (size_t)shape->ada_layers * width * sizeof(f16);
     a.mod_bytes = a.mod_final + 2u * width * sizeof(float);
     return a;
 }
@@ -81,7 +81,7 @@ int persistent_choose(const kern_head_spec *shape, int cluster, int most, size_t
     if (!persistent_divide(f, shape->form == KERN_HEAD_SWIGLU ? 2 * hidden : hidden, &f->wide)) return 0;
     /* Ties go to the largest chunk. */
     for (int way = ALL; way < WAYS; way++)
-        for (f->chunk = PERSISTENT_ROWS / 16; f->chunk > 0; f->chunk /= 2)
+        for (f->chunk = PERSISTENT_CHUNK; f->chunk > 0; f->chunk /= 2)
             for (f->resident = products; f->resident >= (way == ALL ? products : 0); f->resident--) {
                 f->slices = f->resident + (way == COPIED ? 2 : 0);
                 f->shared_bytes = persistent_shared_bytes(shape, f);
@@ -103,7 +103,7 @@ static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int c
 {
     const int instance = persistent_instance(spec), most = instance < 0 ? 0 : persistent_clusters(c, instance, cluster);
     persistent_form form;
-    if (!c->device->bf16 || !persistent_choose(spec, cluster, most, c->device->shared_bytes, &form)) {
+    if (!persistent_choose(spec, cluster, most, c->device->shared_bytes, &form)) {
         if (most == 0 && !refused->text[0] &&
             persistent_choose(spec, 1, c->device->multiprocessors, c->device->shared_bytes, &form))
             (void)err_set(refused, MAR_EBACKEND, "refused with clusters of %d blocks: the GPU has room for none",
@@ -141,7 +141,7 @@ static size_t persistent_fc1_row(const kern_head_spec *spec, int n)
 
 /* Packs the weight of a block's fc1 or fc2 in pieces; channels past the last one are 0. */
 static void persistent_pack_product(const kern_head_spec *spec, const kern_head_block *block, int fc1, int columns,
-                                    int pairs, bf16 *to)
+                                    int pairs, f16 *to)
 {
     const int channels = fc1 ? spec->width : spec->hidden;
     for (int tile = 0; tile < columns / 8; tile++)
@@ -150,7 +150,7 @@ static void persistent_pack_product(const kern_head_spec *spec, const kern_head_
                 const int n = 8 * tile + lane / 4, k = 32 * pair + 8 * (lane % 4);
                 const float *from = fc1 ? block->fc1_weight + persistent_fc1_row(spec, n) * (size_t)channels + k
                                         : block->fc2_weight + (size_t)n * (size_t)channels + k;
-                for (int i = 0; i < 8; i++) to[i] = __float2bfloat16(k < channels ? from[i] : 0);
+                for (int i = 0; i < 8; i++) to[i] = __float2half_rn(k < channels ? from[i] : 0);
             }
 }
 
@@ -162,9 +162,9 @@ static mar_status persistent_pack_products(cuda_queue *c, const kern_head_spec *
     if (!packed) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", bytes);
     for (int b = 0; b < spec->depth; b++) {
         persistent_pack_product(spec, &spec->blocks[b], 1, f->args.fc1_columns, pairs,
-                                (bf16 *)(packed + persistent_weight_offset(&f->args, 2 * b)));
+                                (f16 *)(packed + persistent_weight_offset(&f->args, 2 * b)));
         persistent_pack_product(spec, &spec->blocks[b], 0, spec->width, wide ? wide : pairs,
-                                (bf16 *)(packed + persistent_weight_offset(&f->args, 2 * b + 1)));
+                                (f16 *)(packed + persistent_weight_offset(&f->args, 2 * b + 1)));
     }
     const mar_status status = cuda_alloc_copy(c, packed, bytes, &f->weights, err);
     f->args.weights = (const uint4 *)f->weights;

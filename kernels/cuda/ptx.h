@@ -30,13 +30,13 @@ static __device__ inline long long grid_late(unsigned *count, long long since)
 namespace plain
 {
 
-/* d += A B for the warp: mma.sync.m16n8k16, bf16 operands, f32 sums, in the instruction's fragment layout. Lane l with
+/* d += A B for the warp: mma.sync.m16n8k16, operands T, bf16 or f16, f32 sums, in the instruction's layout. Lane l with
  * g = l/4, t = l%4 has
  *   a[0] A[g][2t..], a[1] A[g+8][2t..], a[2] A[g][2t+8..], a[3] A[g+8][2t+8..], two values each, the lower index in the
  *   low half;
  *   b[0] B[2t..][g], b[1] B[2t+8..][g];
  *   d[0..1] D[g][2t..2t+1], d[2..3] D[g+8][2t..2t+1]. */
-static __device__ inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+template <typename T> static __device__ inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     const unsigned all = 0xffffffffu;
     const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
@@ -48,9 +48,9 @@ static __device__ inline void mma_bf16(float d[4], const uint32_t a[4], const ui
         for (int half = 0; half < 2; half++)
             for (int i = 0; i < 2; i++)
                 for (int j = 0; j < 2; j++) {
-                    const uint32_t x = row[2 * half + i], y = column[j][half];
-                    d[2 * i + j] += __uint_as_float(x << 16) * __uint_as_float(y << 16);
-                    d[2 * i + j] += __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
+                    const float2 x = cuda_two<T>(row[2 * half + i]), y = cuda_two<T>(column[j][half]);
+                    d[2 * i + j] += x.x * y.x;
+                    d[2 * i + j] += x.y * y.y;
                 }
     }
 }
@@ -190,9 +190,9 @@ static __device__ inline void cluster_sync()
 namespace fast
 {
 using namespace plain;
-static inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+template <typename T> static inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
-    cudahost_mma_bf16(d, a, b); /* same result as the twin, without its 32 shuffles */
+    cudahost_mma<T>(d, a, b); /* same result as the twin, without its 32 shuffles */
 }
 /* These write at the wait, as late as the instructions may. */
 static inline void copy16(void *shared, const void *global)
@@ -216,13 +216,18 @@ static inline void wait_for_previous()
 namespace ptx
 {
 
-static __device__ inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+template <typename T> static __device__ inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2]);
+#define PTX_MMA(T, name)                                                                                               \
+    template <> __device__ inline void mma<T>(float d[4], const uint32_t a[4], const uint32_t b[2])                    \
+    {                                                                                                                  \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "      \
+                     "{%8,%9}, {%0,%1,%2,%3};"                                                                         \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                  \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                              \
+    }
+PTX_MMA(bf16, "bf16")
+PTX_MMA(f16, "f16")
+#undef PTX_MMA
 
 static __device__ inline void load_matrices(uint32_t r[4], const void *row)
 {

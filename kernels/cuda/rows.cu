@@ -215,14 +215,16 @@ static __global__ void first_nonfinite_kernel(const T *x, int rows, int width, i
     if (others) atomicMin(first, r);
 }
 
-int cuda_first_nonfinite(kern_queue *k, const void *x, int f32, int rows, int width, int stride)
+int cuda_first_nonfinite(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride)
 {
     cuda_queue *c = cuda_of(k);
     const dim3 grid(cuda_blocks((size_t)rows, THREADS / 32));
     int found = INT_MAX, *first = (int *)c->workspace;
     if (rows <= 0) return -1;
     k->core->upload(k, first, &found, sizeof found);
-    if (c->device->bf16 && !f32)
+    if (type == MAR_DTYPE_F16)
+        cuda_launch(c, first_nonfinite_kernel<f16>, grid, THREADS, 0, (const f16 *)x, rows, width, stride, first);
+    else if (c->device->bf16 && type != MAR_DTYPE_F32)
         cuda_launch(c, first_nonfinite_kernel<bf16>, grid, THREADS, 0, (const bf16 *)x, rows, width, stride, first);
     else
         cuda_launch(c, first_nonfinite_kernel<float>, grid, THREADS, 0, (const float *)x, rows, width, stride, first);
@@ -255,10 +257,28 @@ void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, floa
 }
 
 /* Converts n vectors, one per thread. */
-template <int N> static __global__ void to_bf16_kernel(const float *x, size_t n, bf16 *y)
+template <int N, typename T> static __global__ void to_halves_kernel(const float *x, size_t n, T *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) cuda_store(y + N * i, cuda_load<N>(x + N * i));
+}
+
+template <typename T> static void to_halves(cuda_queue *c, const float *x, size_t n, T *to)
+{
+    if (aligned(x) && (uintptr_t)to % 8 == 0) {
+        const size_t fours = n / 4;
+        cuda_launch(c, to_halves_kernel<4, T>, cuda_blocks(fours, THREADS), THREADS, 0, x, fours, to);
+        x += 4 * fours, to += 4 * fours, n -= 4 * fours;
+    }
+    cuda_launch(c, to_halves_kernel<1, T>, cuda_blocks(n, THREADS), THREADS, 0, x, n, to);
+}
+
+void cuda_to_halves(cuda_queue *c, const float *x, size_t n, mar_dtype type, void *y)
+{
+    if (type == MAR_DTYPE_F16)
+        to_halves(c, x, n, (f16 *)y);
+    else
+        to_halves(c, x, n, (bf16 *)y);
 }
 
 void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y)
@@ -269,11 +289,5 @@ void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y)
             cuda_ok(c, cudaMemcpyAsync(y, x, n * sizeof *x, cudaMemcpyDeviceToDevice, c->stream), "copying operands");
         return;
     }
-    bf16 *to = (bf16 *)y;
-    if (aligned(x) && (uintptr_t)to % 8 == 0) {
-        const size_t fours = n / 4;
-        cuda_launch(c, to_bf16_kernel<4>, cuda_blocks(fours, THREADS), THREADS, 0, x, fours, to);
-        x += 4 * fours, to += 4 * fours, n -= 4 * fours;
-    }
-    cuda_launch(c, to_bf16_kernel<1>, cuda_blocks(n, THREADS), THREADS, 0, x, n, to);
+    to_halves(c, x, n, (bf16 *)y);
 }

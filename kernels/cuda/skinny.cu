@@ -112,7 +112,7 @@ template <cuda_weights FORM, int M, int N, bool NORM> struct skinny_sums {
     {
         for (int i = 0; i < 4; i += 2) {
             const uint32_t both[4] = {a[0][i], a[1][i], a[0][i + 1], a[1][i + 1]};
-            fast::mma_bf16(sum, both, b + i);
+            fast::mma<bf16>(sum, both, b + i);
         }
     }
 
@@ -127,7 +127,7 @@ template <cuda_weights FORM, int M, int N, bool NORM> struct skinny_sums {
             float offset[N][4] = {};
             for (int n = 0; n < N; n++) {
                 load(p, n, k, b[n]);
-                for (int i = 0; i < 4 && FORM == CUDA_INT4; i += 2) fast::mma_bf16(offset[n], p.offset, b[n] + i);
+                for (int i = 0; i < 4 && FORM == CUDA_INT4; i += 2) fast::mma<bf16>(offset[n], p.offset, b[n] + i);
             }
             for (int m = 0; m < M; m++) {
                 float scale[2] = {};
@@ -365,15 +365,17 @@ static int aligned(const void *p)
 int cuda_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
 {
     cuda_queue *c = cuda_of(k);
-    if (job->rows > KERN_SKINNY_ROWS || l->form == CUDA_FP8 || l->in % 8 != 0 || l->activation != KERN_LINEAR ||
-        (l->form == CUDA_F32) == c->device->bf16 || !aligned(job->x) || !aligned(job->norm))
+    if (job->rows > KERN_SKINNY_ROWS || l->form == CUDA_FP8 || l->form == CUDA_F16 || l->in % 8 != 0 ||
+        l->activation != KERN_LINEAR || (l->form == CUDA_F32) == c->device->bf16 || !aligned(job->x) ||
+        !aligned(job->norm))
         return 0;
     if (job->rows <= 0) return 1;
     skinny_call p = {};
     p.rows = job->rows, p.in = l->in, p.gated = job->gated, p.out = job->gated ? l->out / 2 : l->out;
     p.row_bytes = l->row_bytes, p.units = (int)((l->row_bytes + UNIT - 1) / UNIT);
     p.weight = (const char *)l->weight, p.scale = l->scale, p.bias = l->bias;
-    p.y_stride = job->gated ? p.out : l->y_stride, p.y_f32 = l->y_f32, p.add = (l->flags & KERN_OUT_ADD) != 0;
+    p.y_stride = job->gated ? p.out : l->y_stride, p.y_f32 = l->y_type == MAR_DTYPE_F32,
+    p.add = (l->flags & KERN_OUT_ADD) != 0;
     p.x = job->x, p.index = cuda_stage(c, job->index, (size_t)job->rows);
     p.norm = job->norm, p.eps = job->eps, p.y = job->y;
     for (int i = 0; i < 4; i++) p.offset[i] = 0xc1c0c1c0;

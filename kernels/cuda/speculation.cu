@@ -22,12 +22,13 @@ enum {
     WARPS = THREADS / 32,
     SCRATCH_BYTES = PERSISTENT_SCRATCH, /* shared memory of a token's work: persistent_block.scratch */
     /* Three guesses, each to be measured on a GPU by the time of a call of diff_speculate_sample. */
-    TOKENS_PER_SLOT = 4, /* Maximum tokens per slot of one launch. Measure at TOKENS_PER_SLOT times the tokens that fit:
-                          * a call should take the same time with and without speculate_run. */
-    PARTS = 8,           /* A round's slots are a multiple of an eighth of the tokens: products have this many shapes.
-                          * Measure with 4 and 16 at 256 tokens. More shapes cost plans and recordings, fewer cost rows of
-                          * finished tokens. */
-    UNCHECKED_ROUNDS = 4, /* Maximum rounds between two checks for finished tokens. Measure with 1 and 8 at 65 rows and
+    TOKENS_PER_SLOT = 2,  /* Maximum tokens per slot of one launch, as bench/gpu_model.py estimates. Measure at
+                           * TOKENS_PER_SLOT times the tokens that fit: a call should take the same time with and without
+                           * speculate_run. */
+    PARTS = 8,            /* A round's slots are a multiple of an eighth of the tokens: products have this many shapes.
+                           * Measure with 4 and 16 at 256 tokens. More shapes cost plans and recordings, fewer cost rows of
+                           * finished tokens. */
+    UNCHECKED_ROUNDS = 4, /* Maximum rounds between two checks for finished tokens. Measure with 1 and 8 at 129 rows and
                            * at 256 tokens. A check costs the launches the GPU waits for, a round too many costs rows of
                            * finished tokens. */
 };

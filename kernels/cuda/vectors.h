@@ -3,11 +3,13 @@
 #define KERNELS_CUDA_VECTORS_H
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 #include <string.h>
 
-typedef __nv_bfloat16 bf16;
+typedef __nv_bfloat16 bf16; /* operands of the models */
+typedef __half f16;         /* operands of the diffusion head */
 
 /* Division by a kernel argument as multiplication by its inverse: exact for 0 <= x < 2^31. GPUs have no integer
  * division instruction. */
@@ -39,6 +41,10 @@ static __device__ inline float cuda_float(bf16 x)
 {
     return __bfloat162float(x);
 }
+static __device__ inline float cuda_float(f16 x)
+{
+    return __half2float(x);
+}
 static __device__ inline void cuda_store(float *p, float x)
 {
     *p = x;
@@ -47,8 +53,12 @@ static __device__ inline void cuda_store(bf16 *p, float x)
 {
     *p = __float2bfloat16(x);
 }
+static __device__ inline void cuda_store(f16 *p, float x)
+{
+    *p = __float2half_rn(x);
+}
 
-/* Two bf16 in a word, the lower index in the low half. */
+/* Two bf16 or f16 in a word, the lower index in the low half. */
 static __device__ inline float cuda_low(uint32_t two)
 {
     return __uint_as_float(two << 16);
@@ -57,9 +67,28 @@ static __device__ inline float cuda_high(uint32_t two)
 {
     return __uint_as_float(two & 0xffff0000u);
 }
-static __device__ inline uint32_t cuda_pack(float low, float high)
+template <typename T> static __device__ inline float2 cuda_two(uint32_t two);
+template <> __device__ inline float2 cuda_two<bf16>(uint32_t two)
+{
+    return make_float2(cuda_low(two), cuda_high(two));
+}
+template <> __device__ inline float2 cuda_two<f16>(uint32_t two)
+{
+    __half2 x;
+    memcpy(&x, &two, sizeof x);
+    return __half22float2(x);
+}
+template <typename T = bf16> static __device__ inline uint32_t cuda_pack(float low, float high);
+template <> __device__ inline uint32_t cuda_pack<bf16>(float low, float high)
 {
     const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &two, sizeof bits);
+    return bits;
+}
+template <> __device__ inline uint32_t cuda_pack<f16>(float low, float high)
+{
+    const __half2 two = __floats2half2_rn(low, high);
     uint32_t bits;
     memcpy(&bits, &two, sizeof bits);
     return bits;
@@ -70,17 +99,18 @@ static __device__ inline uint32_t cuda_pack(float low, float high)
 template <int N> struct alignas(N < 4 ? 4 * N : 16) cuda_floats {
     float v[N];
 };
-/* The same for bf16 in memory: N/2 pairs, the lower index in the low half. */
+/* The same for bf16 or f16 in memory: N/2 pairs, the lower index in the low half. */
 template <int N> struct alignas(2 * N) cuda_pairs {
     uint32_t pair[N / 2];
 };
 
-template <int N> static __device__ inline cuda_floats<N> cuda_unpack(const cuda_pairs<N> &p)
+template <typename T, int N> static __device__ inline cuda_floats<N> cuda_unpack(const cuda_pairs<N> &p)
 {
     cuda_floats<N> x;
     for (int i = 0; i < N / 2; i++) {
-        x.v[2 * i] = cuda_low(p.pair[i]);
-        x.v[2 * i + 1] = cuda_high(p.pair[i]);
+        const float2 two = cuda_two<T>(p.pair[i]);
+        x.v[2 * i] = two.x;
+        x.v[2 * i + 1] = two.y;
     }
     return x;
 }
@@ -89,12 +119,12 @@ template <int N> static __device__ inline cuda_floats<N> cuda_load(const float *
 {
     return *(const cuda_floats<N> *)p;
 }
-template <int N> static __device__ inline cuda_floats<N> cuda_load(const bf16 *p)
+template <int N, typename T> static __device__ inline cuda_floats<N> cuda_load(const T *p)
 {
     if constexpr (N == 1)
         return {{cuda_float(*p)}};
     else
-        return cuda_unpack(*(const cuda_pairs<N> *)p);
+        return cuda_unpack<T>(*(const cuda_pairs<N> *)p);
 }
 
 /* Streaming loads of eight elements read once, so that other data stays in the L2 cache. */
@@ -103,23 +133,23 @@ static __device__ inline cuda_floats<8> cuda_load_once(const float *p)
     const float4 a = __ldcs((const float4 *)p), b = __ldcs((const float4 *)p + 1);
     return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
 }
-static __device__ inline cuda_floats<8> cuda_load_once(const bf16 *p)
+template <typename T> static __device__ inline cuda_floats<8> cuda_load_once(const T *p)
 {
     const uint4 a = __ldcs((const uint4 *)p);
-    return cuda_unpack(cuda_pairs<8>{{a.x, a.y, a.z, a.w}});
+    return cuda_unpack<T>(cuda_pairs<8>{{a.x, a.y, a.z, a.w}});
 }
 
 template <int N> static __device__ inline void cuda_store(float *p, const cuda_floats<N> &x)
 {
     *(cuda_floats<N> *)p = x;
 }
-template <int N> static __device__ inline void cuda_store(bf16 *p, const cuda_floats<N> &x)
+template <int N, typename T> static __device__ inline void cuda_store(T *p, const cuda_floats<N> &x)
 {
     if constexpr (N == 1) {
         cuda_store(p, x.v[0]);
     } else {
         cuda_pairs<N> packed;
-        for (int i = 0; i < N / 2; i++) packed.pair[i] = cuda_pack(x.v[2 * i], x.v[2 * i + 1]);
+        for (int i = 0; i < N / 2; i++) packed.pair[i] = cuda_pack<T>(x.v[2 * i], x.v[2 * i + 1]);
         *(cuda_pairs<N> *)p = packed;
     }
 }

@@ -289,7 +289,7 @@ static void describe(const void *state, char *text, size_t size)
 static const char *warn(const void *state)
 {
     const mar_paths *s = state;
-    if (diff_head_is_f32(&s->g->model->head)) return NULL;
+    if (!diff_head_is_bf16(&s->g->model->head)) return NULL;
     return diff_paths_bf16_warning;
 }
 

@@ -61,6 +61,7 @@ static void log_loaded(const mar *m, const mar_model *model, const wt_file *file
             : mar_has_low(file, WT_I4) && !m->device->int4
                 ? "; its int4 weights are restored, where --dtype int4 would multiply them as they are"
                 : "");
+    if (model->warning) mar_log(m, MAR_LOG_WARNING, "model %s: %s", wt_path(file), model->warning);
 }
 
 mar_status mar_model_load_from(mar *m, const mar_source *source, mar_model **out)

@@ -15,6 +15,7 @@ struct mar_model {
     mar *m; /* library handle; referenced */
     const mar_engine *engine;
     mar_model_config config;
+    const char *warning;   /* to be logged once it is loaded, or NULL */
     atomic_int references; /* mar_model_load's, and one a session */
 };
 

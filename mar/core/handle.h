@@ -22,8 +22,8 @@ struct mar {
     mar_weights weights; /* mar_options.weights */
     int image_width;     /* mar_options.image_size; 0: the model's own */
     int image_height;
-    int int8_below;      /* mar_options.int8_below, of the heads; 0: no int8 */
-    int head_f32;        /* 1: the heads are f32 although the device's operands are bf16 */
+    int int8_below;       /* mar_options.int8_below, of the heads; 0: no int8 */
+    mar_dtype head_dtype; /* kern_head_spec.dtype of the heads */
     char description[sizeof((kern_device *)0)->description +
                      16];  /* the device's description, with the heads' arithmetic */
     atomic_int references; /* mar_open's, and one a model or VAE */

@@ -93,9 +93,9 @@ static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err
     while (fabsf(number) <= FLT_MAX && channel + 1 < c->token_dim) number = number_at(g, place, ++channel);
     const mar_status status = kern_check(g->k, err);
     if (status != MAR_OK) return status; /* the numbers were not read */
-    return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s",
+    return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s%s",
                    (unsigned long long)g->slot[slot].number, g->ar_step[place], mar_not_finite(number), position,
-                   channel, mar_layer_text(g->k, layer));
+                   channel, mar_layer_text(g->k, layer), diff_head_range_text(&g->model->head));
 }
 
 /* --- a step of the images in progress ----------------------------------------------------------------------------- */

@@ -205,7 +205,7 @@ static mar_status load_all(loader *l)
         status = diff_head_load(
             l->k, l->file,
             &(diff_head_shape){.width = c->head_width, .depth = c->head_depth, .channels = c->token_dim, .z_dim = d},
-            m->base.m->head_f32, m->base.m->int8_below, &m->head, l->err);
+            m->base.m->head_dtype, m->base.m->int8_below, &m->head, l->err);
     return status;
 }
 
@@ -226,6 +226,7 @@ mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, m
         status = model->encoder && model->decoder ? load_all(&l) : err_set(err, MAR_ENOMEM, "out of memory");
     }
     if (status == MAR_OK) {
+        if (model->head.dtype != m->head_dtype) model->base.warning = diff_head_f32_warning;
         *out = &model->base;
     } else {
         k->core->finish(k); /* waits for uploads that have begun */

@@ -288,6 +288,21 @@ static void memory_that_runs_out_is_named(void **state)
     close_library(&l);
 }
 
+/* Checks that a GPU's heads are in f16, and refused in bf16. */
+static void heads_are_in_f16(void **state)
+{
+    (void)state;
+    mar_options options = {.size = sizeof options, .backend = MAR_BACKEND_CUDA};
+    mar *m = NULL;
+    assert_int_equal(mar_open(&options, &m), MAR_OK);
+    assert_memory_equal(mar_backend_description(m), "cuda bf16, head f16 (", 21);
+    mar_close(m);
+    options.head_dtype = MAR_DTYPE_BF16;
+    assert_int_equal(mar_open(&options, &m), MAR_EARG);
+    assert_non_null(strstr(mar_error(m), "a GPU computes heads in f16, eight times as fine and as fast"));
+    mar_close(m);
+}
+
 static void what_is_not_there_is_named(void **state)
 {
     (void)state;
@@ -366,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forks_are_told),
         cmocka_unit_test(f32_is_the_cpu),
+        cmocka_unit_test(heads_are_in_f16),
         cmocka_unit_test(bf16_is_near),
         cmocka_unit_test(fp8_is_near),
         cmocka_unit_test(batches_stand_alone),

@@ -1,6 +1,6 @@
-/* The chain by the persistent kernel, all steps in one launch, against the CPU's f32. The relative error is at most
- * 2e-2 for one step in bf16, and 5e-2 for a chain. The shapes cover every number of tiles and of mma pairs. They also
- * cover resident weights in shared memory, and streamed ones. */
+/* The chain by the persistent kernel, all steps in one launch, against the CPU, which rounds the same numbers to FP16.
+ * The relative error is at most 1e-3 for one step, and 5e-3 for a chain. The shapes cover every number of tiles and of
+ * mma pairs. They also cover resident weights in shared memory, and streamed ones. */
 #include "kernels/cuda/persistent_form.h"
 #include "tests/cudahost/control.h"
 #include "tests/support/device.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 3, MOST = 64 };
+enum { STEPS = 3, MOST = 128 };
 
 typedef struct {
     int width, depth, channels;
@@ -62,6 +62,7 @@ static kern_head_spec spec_of(shape s)
                             .depth = s.depth,
                             .channels = s.channels,
                             .form = s.hidden ? KERN_HEAD_SWIGLU : KERN_HEAD_MLP,
+                            .dtype = MAR_DTYPE_F16,
                             .hidden = s.hidden ? s.hidden : s.width,
                             .ada_layers = s.hidden ? s.ada_layers : s.depth};
 }
@@ -107,29 +108,29 @@ static void free_network(network *n)
     free(n->blocks);
 }
 
-/* A head on a backend, with modulation rows for MOST rows at STEPS steps. Row r of step s is at s*MOST + r. */
+/* A head on a backend, with modulation rows for `most` rows at STEPS steps. Row r of step s is at s*most + r. */
 typedef struct {
     kern_queue *k;
     kern_head *h;
-    int channels;
+    int channels, most;
     char *mod;
 } bench;
 
-static bench make_bench(kern_queue *k, const network *n)
+static bench make_bench(kern_queue *k, const network *n, int most)
 {
-    bench b = {.k = k, .channels = n->s.channels};
-    const size_t w = (size_t)n->s.width;
+    bench b = {.k = k, .channels = n->s.channels, .most = most};
+    const size_t w = (size_t)n->s.width, rows = (size_t)most;
     const int index[STEPS] = {2, 0, 1};
     mar_err err = {0};
     assert_ok(k->head->create(k, &n->spec, &b.h, &err), &err);
-    assert_ok(k->head->plan(k, b.h, STEPS * MOST, &err), &err);
-    assert_ok(k->head->plan(k, b.h, MOST, &err), &err);
-    float *temb = random_floats(STEPS * w, 1, 77), *cond = random_floats(MOST * w, 1, 78);
+    assert_ok(k->head->plan(k, b.h, STEPS * most, &err), &err);
+    assert_ok(k->head->plan(k, b.h, most, &err), &err);
+    float *temb = random_floats(STEPS * w, 1, 77), *cond = random_floats(rows * w, 1, 78);
     void *device_temb = to_device(k, temb, STEPS * w * sizeof *temb);
-    void *device_cond = to_device(k, cond, MOST * w * sizeof *cond);
-    void *scratch = to_device(k, NULL, k->head->scratch_bytes(b.h, STEPS * MOST));
-    b.mod = to_device(k, NULL, STEPS * MOST * k->head->mod_bytes(b.h));
-    k->head->modulate(k, b.h, device_temb, index, NULL, STEPS, device_cond, MOST, b.mod, scratch);
+    void *device_cond = to_device(k, cond, rows * w * sizeof *cond);
+    void *scratch = to_device(k, NULL, k->head->scratch_bytes(b.h, STEPS * most));
+    b.mod = to_device(k, NULL, STEPS * rows * k->head->mod_bytes(b.h));
+    k->head->modulate(k, b.h, device_temb, index, NULL, STEPS, device_cond, most, b.mod, scratch);
     k->core->finish(k);
     check_kern(k);
     k->core->free(k->device, device_temb), k->core->free(k->device, device_cond), k->core->free(k->device, scratch);
@@ -200,7 +201,7 @@ static void open_chain(const bench *b, const run *r, chain *c)
     for (int s = 0; s < r->steps; s++)
         for (int i = 0; i < rows; i++) {
             const int from = r->from + i % r->tokens, condition = i / r->tokens;
-            const int row = s * MOST + (condition ? MOST - 1 - from : from);
+            const int row = s * b->most + (condition ? b->most - 1 - from : from);
             const float *source = (const float *)(b->mod + (size_t)row * mod_bytes);
             k->core->copy_rows(k, (float *)((char *)c->mod + (size_t)(s * rows + i) * mod_bytes), NULL, source, NULL,
                                NULL, NULL, 1, (int)(mod_bytes / sizeof(float)));
@@ -245,10 +246,10 @@ static void run_chain(const bench *b, const run *r, float *x, float *x0)
     close_chain(&c, x, x0);
 }
 
-static bench open_cuda_bench(const network *n)
+static bench open_cuda_bench(const network *n, int most)
 {
     setenv("MAR_CUDAHOST_SMS", n->s.multiprocessors, 1); /* ignored by a GPU */
-    return make_bench(open_cuda(MAR_DTYPE_BF16), n);
+    return make_bench(open_cuda(MAR_DTYPE_BF16), n, most);
 }
 
 /* Checks that the rows of one launch match the CPU's. Their number, the solver, guidance and temperature vary. */
@@ -258,21 +259,21 @@ static void agrees_with_cpu(void **state)
     const run runs[] = {
         {1, 1, 1, 1, 0, 0},     {5, 2, 1, 1, 2, 0},  {1, 1, STEPS, 0, 3, 1}, {4, 2, STEPS, 0, 0, 1},
         {8, 2, STEPS, 1, 1, 0}, {17, 1, 2, 0, 0, 0}, {16, 2, 2, 1, 0, 0},    {21, 2, 2, 0, 9, 0.9f},
-        {64, 1, 2, 0, 0, 1},    {32, 2, 2, 1, 0, 0}, {9, 1, 2, 0, 3, 1},
+        {128, 1, 2, 0, 0, 1},   {60, 2, 2, 1, 0, 0}, {9, 1, 2, 0, 3, 1},
     };
     for (size_t i = 0; i < shape_count(); i++) {
         network n = make_network(shapes[i], 1000 * (i + 1));
-        bench cpu = make_bench(open_cpu(), &n), cuda = open_cuda_bench(&n);
+        const int few = i > 0 && cuda_test_scale() == 1, most = !few ? MOST : cuda_test_brief() ? 12 : 64;
+        bench cpu = make_bench(open_cpu(), &n, most), cuda = open_cuda_bench(&n, most);
         for (size_t j = 0; j < sizeof runs / sizeof *runs; j++) {
             const run *r = &runs[j];
-            const int few = i > 0 && cuda_test_scale() == 1;
             if (few && (cuda_test_brief() ? j != 10 : j != 1 && j != 7)) continue;
             if (cuda_test_brief() && (j == 2 || (j >= 4 && j <= 6) || j == 8)) continue; /* like others */
-            float got[2][MOST * 32], want[2][MOST * 32];
+            static float got[2][MOST * 32], want[2][MOST * 32];
             const size_t values = (size_t)r->tokens * (size_t)n.s.channels;
             run_chain(&cuda, r, got[0], r->ode ? got[1] : NULL);
             run_chain(&cpu, r, want[0], r->ode ? want[1] : NULL);
-            const double allowed = r->steps == 1 ? 2e-2 : 5e-2;
+            const double allowed = r->steps == 1 ? 2e-4 : 1e-3; /* in the shim 4e-7 and 1.2e-4 */
             for (int a = 0; a < 1 + r->ode; a++) {
                 const double error = relative_error(got[a], want[a], values);
                 if (!(error <= allowed))
@@ -285,8 +286,8 @@ static void agrees_with_cpu(void **state)
     }
 }
 
-/* Checks parts of a row with different means, the source of nearly all its variance. bf16 rounding gives an error of
- * 5.2e-3. Counting 31/32 of that variance gives 8.1e-3. */
+/* Checks parts of a row with different means, the source of nearly all its variance. Counting 31/32 of that variance
+ * gives an error of 6e-3. */
 static void parts_differ_in_the_mean(void **state)
 {
     (void)state;
@@ -299,12 +300,12 @@ static void parts_differ_in_the_mean(void **state)
         in_bias[i] += 8 * ((float)(i / PART) - 3.5f);
         gate[i] += 200;
     }
-    bench cpu = make_bench(open_cpu(), &n), cuda = open_cuda_bench(&n);
-    float got[MOST * 32], want[MOST * 32];
+    bench cpu = make_bench(open_cpu(), &n, 16), cuda = open_cuda_bench(&n, 16);
+    static float got[MOST * 32], want[MOST * 32];
     run_chain(&cuda, &r, got, NULL);
     run_chain(&cpu, &r, want, NULL);
     const double error = relative_error(got, want, (size_t)r.tokens * (size_t)n.s.channels);
-    if (!(error <= 6.5e-3)) fail_msg("relative error %.3g, allowed 6.5e-3", error);
+    if (!(error <= 2e-4)) fail_msg("relative error %.3g, allowed 2e-4", error); /* 2e-5 in the shim */
     free_bench(&cpu), free_bench(&cuda);
     free_network(&n);
 }
@@ -314,10 +315,10 @@ static void parts_differ_in_the_mean(void **state)
 static void check_rows(shape s, int conditions)
 {
     network n = make_network(s, 5000);
-    bench cuda = open_cuda_bench(&n);
+    bench cuda = open_cuda_bench(&n, 64);
     for (; conditions <= 2; conditions++) {
-        const int most = MOST / conditions, counts[] = {1, 3, 4, 5, 8, 9, 12, 16, 20};
-        float all[MOST * 32], some[MOST * 32];
+        const int most = 64 / conditions, counts[] = {1, 3, 4, 5, 8, 9, 12, 16, 20};
+        static float all[MOST * 32], some[MOST * 32];
         run_chain(&cuda, &(run){most, conditions, 2, 0, 0, 1}, all, NULL);
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i += cuda_test_brief() ? 4 : 1) {
             const int from = most - counts[i];
@@ -354,7 +355,7 @@ static void clusters_change_nothing(void **state)
         {{1056, 1, 4, "24", 0, 0}, "90000"},  /* five pairs per part, the last part has none */
     };
     enum { HEADS = sizeof heads / sizeof *heads };
-    const run runs[] = {{9, 1, 1, 0, 5, 1}, {3, 2, 2, 1, 2, 0}, {17, 1, 1, 0, 5, 1}, {32, 2, 1, 0, 0, 0.9f}};
+    const run runs[] = {{9, 1, 1, 0, 5, 1}, {3, 2, 2, 1, 2, 0}, {17, 1, 1, 0, 5, 1}, {64, 2, 1, 0, 0, 0.9f}};
     enum { RUNS = sizeof runs / sizeof *runs };
     static const char *const sizes[] = {"8", "4", "2", "1", "1", "8"}; /* the last two with little shared memory */
     static float x[6][RUNS][MOST * 32];
@@ -366,7 +367,7 @@ static void clusters_change_nothing(void **state)
             if (h > 0 && cuda_test_brief() && c > 0 && c < (h == HEADS - 1 ? 5 : 4)) continue;
             setenv("MAR_CUDAHOST_CLUSTER", sizes[c], 1);
             if (c >= 4) setenv("MAR_CUDAHOST_SHARED", heads[h].shared, 1);
-            bench cuda = open_cuda_bench(&n);
+            bench cuda = open_cuda_bench(&n, few > 1 ? MOST : 16);
             for (int i = 0; i < few; i++) run_chain(&cuda, &runs[i], x[c][i], NULL);
             free_bench(&cuda);
             for (int i = 0; c > 0 && i < few; i++)
@@ -459,12 +460,12 @@ static void replays(void **state)
 {
     (void)state;
     network n = make_network(shapes[0], 6000);
-    bench cuda = open_cuda_bench(&n);
+    bench cuda = open_cuda_bench(&n, 16);
     kern_queue *k = cuda.k;
     kern_recording *recording = NULL;
     chain c;
     run r = {6, 2, 3, 0, 0, 1};
-    float plain[MOST * 32], recorded[MOST * 32];
+    static float plain[MOST * 32], recorded[MOST * 32];
     open_chain(&cuda, &r, &c);
     float *x = random_floats(MOST * (size_t)n.s.channels, 1, 99);
     for (int call = 0; call < 4; call++) { /* run, recorded, replayed */
@@ -497,7 +498,7 @@ static void missing_blocks_are_an_error(void **state)
     float x[3][MOST * 32];
     network n = make_network(shapes[0], 9000);
     setenv("MAR_CUDAHOST_CLUSTER", "1", 1); /* else the last cluster is all */
-    bench cuda = open_cuda_bench(&n);
+    bench cuda = open_cuda_bench(&n, 16);
     unsetenv("MAR_CUDAHOST_CLUSTER");
     run_chain(&cuda, &r, x[0], NULL);
     for (int i = 1; i < 3; i++) {

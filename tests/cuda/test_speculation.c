@@ -85,7 +85,7 @@ static void replace_net(diff_head *head, kern_queue *k, const network *net)
     head->shape.family = DIFF_HEAD_SPHEREAR, head->shape.hidden = net->hidden, head->shape.ada_layers = 1;
 }
 
-static void open_head(fixture *f, kern_queue *k, const network *net, int head_f32, int tokens, int guided,
+static void open_head(fixture *f, kern_queue *k, const network *net, mar_dtype dtype, int tokens, int guided,
                       float temperature)
 {
     mar_err err = {0};
@@ -97,7 +97,7 @@ static void open_head(fixture *f, kern_queue *k, const network *net, int head_f3
     assert_ok(diff_head_load(k, file,
                              &(diff_head_shape){
                                  .width = net->width, .depth = net->depth, .channels = CHANNELS, .z_dim = net->z_dim},
-                             head_f32, 0, &f->head, &err),
+                             dtype, 0, &f->head, &err),
               &err);
     wt_close(file);
     if (net->hidden) replace_net(&f->head, k, net);
@@ -191,7 +191,7 @@ static void window_one_is_the_plain_chain(void **state)
             open_fixture(&f, k, &target_net, TOKENS, guided, 0.9f);
             draw_plain(&f, plain);
             const diff_speculation_stats stats = speculate(&f, NULL, 1, NULL, x, NULL);
-            assert_close(x, plain, sizeof x / sizeof *x, bf16 ? 2e-2 : 1e-5);
+            assert_close(x, plain, sizeof x / sizeof *x, bf16 ? 3e-3 : 1e-5);
             assert_int_equal(stats.calls, TOKENS * STEPS);
             assert_int_equal(stats.evaluations, TOKENS * STEPS);
             assert_int_equal(stats.batched, STEPS);
@@ -326,7 +326,7 @@ static void count_launches(kern_queue *k, kern_head_ops *ops)
     launches = looks = 0;
 }
 
-/* Returns a bound on the effect of another number of rows on products. On the host there is none. On a GPU bf16 outputs
+/* Returns a bound on the effect of another number of rows on products. On the host there is none. On a GPU f16 outputs
  * may round differently, and change decisions of a third of the tokens. */
 static double other_shapes(double tolerance)
 {
@@ -335,14 +335,14 @@ static double other_shapes(double tolerance)
 
 /* Checks all rounds in one launch, whose slots tokens share in turn. A token does not depend on the other tokens. The
  * round loop and the CPU in f32 make some other decisions, but reject as often. The cause is x0 of the first outputs:
- * 1/sqrt(abar) magnifies its bf16 error. */
+ * 1/sqrt(abar) magnifies its f16 error. */
 static void one_launch(void **state)
 {
     (void)state;
     static const struct {
         int window, guided, tokens;
-    } cases[] = {{8, 1, 6}, {5, 0, 20}};
-    /* With little time not the many tokens: groups_change_nothing and the rule's test share slots, too. */
+    } cases[] = {{12, 1, 6}, {10, 0, 20}};
+    /* With little time not the many tokens: the rule's test shares slots, too. */
     for (size_t i = 0; i < (cuda_test_brief() ? 1 : sizeof cases / sizeof *cases); i++) {
         const int tokens = cases[i].tokens;
         float x[MOST * CHANNELS], others[MOST * CHANNELS];
@@ -384,7 +384,7 @@ static void one_launch(void **state)
  */
 static void check_rule(const network *net, int brief)
 {
-    enum { SLOTS = 16, MOST_TOKENS = 18, WINDOW = 2, ROUNDS = STEPS / WINDOW };
+    enum { SLOTS = 16, MOST_TOKENS = 18, WINDOW = 4, ROUNDS = STEPS / WINDOW };
     static const kern_gaussian_rule rules[] = {{.temper = 1, .path_accept = 1e9}, {.temper = 1, .path_accept = -1e9}};
     for (int none = 0; none < 2 - brief; none++) {
         float x[3][MOST_TOKENS * CHANNELS]; /* the launch, the loop, the CPU */
@@ -399,14 +399,14 @@ static void check_rule(const network *net, int brief)
             if (run > 0) ops.speculate_run = NULL;
             const diff_speculation_stats stats = speculate(&f, NULL, WINDOW, &rules[none], x[run], calls);
             assert_int_equal(launches, run == 0);
-            /* Looks come after rounds 10, 14, 17, 19 and 20: each at most 4 later, and when a token can be finished. */
-            if (run == 1) assert_int_equal(looks, none ? 5 : 1);
+            /* Looks come after rounds 5, 9, 12, 14, 16 to 20: at most 4 apart, and when a token can be finished. */
+            if (run == 1) assert_int_equal(looks, none ? 9 : 1);
             for (int t = 0; t < tokens; t++) assert_int_equal(calls[t], rounds);
             assert_int_equal(stats.calls, tokens * rounds);
             assert_int_equal(stats.calls_max, rounds);
             assert_int_equal(stats.accepted, none ? 0 : tokens * (STEPS - ROUNDS));
             assert_int_equal(stats.rejected, none ? tokens * (STEPS - 1) : 0);
-            assert_int_equal(stats.evaluations, tokens * (none ? 2 * STEPS - 1 : STEPS));
+            assert_int_equal(stats.evaluations, tokens * (none ? WINDOW * STEPS - WINDOW * (WINDOW - 1) / 2 : STEPS));
             assert_int_equal(stats.batched, run == 0 && tokens > SLOTS ? 2 * rounds : rounds);
             assert_true(none ? stats.tries >= stats.rejected : stats.tries == 0);
             close_fixture(&f);

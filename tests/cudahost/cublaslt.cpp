@@ -243,7 +243,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 static size_t type_size(uint32_t type)
 {
-    return type == CUDA_R_8F_E4M3 ? 1 : type == CUDA_R_16BF ? 2 : type == CUDA_R_32F ? 4 : 0;
+    return type == CUDA_R_8F_E4M3 ? 1 : type == CUDA_R_16BF || type == CUDA_R_16F ? 2 : type == CUDA_R_32F ? 4 : 0;
 }
 
 static bool layout_valid(const layout_t *l)
@@ -297,13 +297,13 @@ static cublasStatus_t check(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, 
     const uint64_t n = q->transb ? b->rows : b->cols;
     if ((q->transb ? b->cols : b->rows) != k || d->rows != m || d->cols != n || !same_shape(c, d))
         return CUBLAS_STATUS_INVALID_VALUE;
-    /* f32 by f32 to f32, or bf16 by bf16 to either; sums in f32, without less precise inputs. */
+    /* f32 by f32 to f32, bf16 by bf16 or f16 by f16 to either; sums in f32, without less precise inputs. */
     if (q->compute != CUBLAS_COMPUTE_32F && q->compute != CUBLAS_COMPUTE_32F_PEDANTIC)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (q->scale != CUDA_R_32F || q->pointer_mode != CUBLASLT_POINTER_MODE_HOST || q->transc != CUBLAS_OP_N)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     const bool fp8 = a->type == CUDA_R_8F_E4M3;
-    if (a->type != b->type || d->type == CUDA_R_8F_E4M3 || (a->type == CUDA_R_32F && d->type != CUDA_R_32F))
+    if (a->type != b->type || (d->type != (fp8 ? (uint32_t)CUDA_R_16BF : a->type) && d->type != CUDA_R_32F))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     const cublasStatus_t of_fp8 = fp8 ? check_fp8(handle, q, m, k) : CUBLAS_STATUS_SUCCESS;
     if (of_fp8) return of_fp8;
@@ -373,6 +373,7 @@ static float read_element(const void *p, uint32_t type, size_t i)
         const float x = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
         return (byte & 127) == 127 ? NAN : byte & 128 ? -x : x;
     }
+    if (type == CUDA_R_16F) return __half2float(((const __half *)p)[i]);
     return type == CUDA_R_16BF ? (float)((const __nv_bfloat16 *)p)[i] : ((const float *)p)[i];
 }
 
@@ -453,7 +454,9 @@ static void multiply(const product *p)
                 if (bias) x += read_element(p->desc.bias, type_of_bias(&p->desc, &p->d), i);
                 x = epilogue(p, x);
                 const size_t at = element(&p->d, i, j);
-                if (p->d.type == CUDA_R_16BF)
+                if (p->d.type == CUDA_R_16F)
+                    ((__half *)d)[at] = __float2half_rn(x);
+                else if (p->d.type == CUDA_R_16BF)
                     ((__nv_bfloat16 *)d)[at] = __float2bfloat16(x);
                 else
                     ((float *)d)[at] = x;

@@ -125,8 +125,9 @@ int cudahost_sync_block(cudahost_wait kind, int value, const char *file, int lin
 const uint64_t *cudahost_sync_warp(cudahost_wait kind, unsigned mask, uint64_t value, const char *file, int line);
 /* Returns the value passed by lane `source` of mask. */
 uint64_t cudahost_shuffle(unsigned mask, uint64_t value, int source, const char *file, int line);
-/* Computes plain::mma_bf16 of kernels/cuda/ptx.h, to the bit, with two waits instead of its 32 shuffles. */
-void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], CUDAHOST_HERE);
+/* Computes plain::mma of kernels/cuda/ptx.h, to the bit, with two waits instead of its 32 shuffles. T is __nv_bfloat16
+ * or __half. */
+template <typename T> void cudahost_mma(float d[4], const uint32_t a[4], const uint32_t b[2], CUDAHOST_HERE);
 /* cp.async of 16 bytes, its groups, and the wait until at most `open` groups are open: it writes the copies of the
  * others. Copies nobody waits for are an error. */
 void cudahost_copy16(void *shared, const void *global, CUDAHOST_HERE);

@@ -1,10 +1,13 @@
 /* The simulated devices, all alike: their limits, errors, and checks of launches. */
+#include "cuda_bf16.h"
+#include "cuda_fp16.h"
 #include "fibres.h"
 #include "runtime.h"
 
 #include <map>
 #include <memory>
 #include <set>
+#include <type_traits>
 
 std::recursive_mutex runtime_mutex;
 
@@ -526,7 +529,15 @@ cudaError_t cudahost_launch(const cudaLaunchConfig_t *config, const void *kernel
 
 /* --- products of a warp ------------------------------------------------------------------------------------------- */
 
-void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], const char *file, int line)
+template <typename T> static float2 two_of(uint32_t bits)
+{
+    if (std::is_same<T, __half>::value)
+        return make_float2(cudahost_f16_float((unsigned short)bits), cudahost_f16_float((unsigned short)(bits >> 16)));
+    return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+}
+
+template <typename T>
+void cudahost_mma(float d[4], const uint32_t a[4], const uint32_t b[2], const char *file, int line)
 {
     struct operands {
         const uint32_t *a, *b;
@@ -538,20 +549,22 @@ void cudahost_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], con
     float sum[4]; /* in registers, like the operands: sanitizers check each read of memory */
     memcpy(sum, d, sizeof(sum));
     for (unsigned quad = 0; quad < 4; quad++) {
-        uint32_t row[4], column[2][2];
-        memcpy(row, of(4 * g + quad)->a, sizeof(row));
-        for (unsigned j = 0; j < 2; j++) memcpy(column[j], of(4 * (2 * t + j) + quad)->b, sizeof(column[j]));
+        float2 row[4], column[2][2];
+        for (unsigned i = 0; i < 4; i++) row[i] = two_of<T>(of(4 * g + quad)->a[i]);
+        for (unsigned j = 0; j < 2; j++)
+            for (unsigned i = 0; i < 2; i++) column[j][i] = two_of<T>(of(4 * (2 * t + j) + quad)->b[i]);
         for (unsigned half = 0; half < 2; half++)
             for (unsigned i = 0; i < 2; i++)
                 for (unsigned j = 0; j < 2; j++) {
-                    const uint32_t x = row[2 * half + i], y = column[j][half];
-                    sum[2 * i + j] += __uint_as_float(x << 16) * __uint_as_float(y << 16);
-                    sum[2 * i + j] += __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
+                    sum[2 * i + j] += row[2 * half + i].x * column[j][half].x;
+                    sum[2 * i + j] += row[2 * half + i].y * column[j][half].y;
                 }
     }
     memcpy(d, sum, sizeof(sum));
     cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, 0, file, line); /* waits until all lanes have read */
 }
+template void cudahost_mma<__nv_bfloat16>(float d[4], const uint32_t a[4], const uint32_t b[2], const char *, int);
+template void cudahost_mma<__half>(float d[4], const uint32_t a[4], const uint32_t b[2], const char *, int);
 
 /* --- copies to shared memory -------------------------------------------------------------------------------------- */
 

@@ -253,18 +253,17 @@ static void test_cluster(void **)
 /* --- matrices ---------------------------------------------------------------------------------------------------- */
 
 /* Computes the plain twin of mma.sync, for A [16][16] and B [16][8] in the instruction's fragments. */
-__global__ static void mma_twin(const bf16 *a, const bf16 *b, float *d)
+template <typename T> __global__ static void mma_twin(const T *a, const T *b, float *d)
 {
     const int lane = (int)threadIdx.x, g = lane / 4, t = lane % 4;
     const uint32_t *a2 = (const uint32_t *)a;
+    const uint16_t *b1 = (const uint16_t *)b;
     uint32_t fa[4] = {a2[g * 8 + t], a2[(g + 8) * 8 + t], a2[g * 8 + t + 4], a2[(g + 8) * 8 + t + 4]}, fb[2];
-    for (int i = 0; i < 2; i++)
-        fb[i] = __bfloat16_as_ushort(b[(2 * t + 8 * i) * 8 + g]) |
-                (uint32_t)__bfloat16_as_ushort(b[(2 * t + 8 * i + 1) * 8 + g]) << 16;
+    for (int i = 0; i < 2; i++) fb[i] = b1[(2 * t + 8 * i) * 8 + g] | (uint32_t)b1[(2 * t + 8 * i + 1) * 8 + g] << 16;
     float fd[4] = {1, 2, 3, 4};
     float same[4] = {1, 2, 3, 4};
-    plain::mma_bf16(fd, fa, fb);
-    cudahost_mma_bf16(same, fa, fb);
+    plain::mma<T>(fd, fa, fb);
+    cudahost_mma<T>(same, fa, fb);
     for (int i = 0; i < 4; i++)
         if (same[i] != fd[i]) __trap();
     d[g * 8 + 2 * t] = fd[0], d[g * 8 + 2 * t + 1] = fd[1];
@@ -283,21 +282,32 @@ __global__ static void wmma_tile(const bf16 *a, const bf16 *b, float *d)
     mma_sync(fd, fa, fb, fd);
     store_matrix_sync(d, fd, 16, mem_row_major);
 }
+template <typename T> static void check_mma()
+{
+    T a[256], b[256];
+    float d[128];
+    for (uint32_t i = 0; i < 256; i++) cuda_store(&a[i], number(i)), cuda_store(&b[i], number(1000 + i));
+    T *da = device_copy(a, 256), *db = device_copy(b, 256);
+    float *dd = (float *)device(sizeof(d));
+    assert_cuda(launch(mma_twin<T>, 1, 32, 0, da, db, dd));
+    host_copy(d, dd, 128);
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 8; j++) {
+            double sum = 1 + j % 2 + 2 * (i / 8);
+            for (int k = 0; k < 16; k++) sum += (double)cuda_float(a[i * 16 + k]) * cuda_float(b[k * 8 + j]);
+            assert_true(fabs(d[i * 8 + j] - sum) < 1e-5);
+        }
+    cudaFree(da), cudaFree(db), cudaFree(dd);
+}
+
 static void test_products_of_warps(void **)
 {
+    check_mma<bf16>(), check_mma<f16>();
     bf16 a[256], b[256];
     float d[256];
     for (uint32_t i = 0; i < 256; i++) a[i] = __float2bfloat16(number(i)), b[i] = __float2bfloat16(number(1000 + i));
     bf16 *da = device_copy(a, 256), *db = device_copy(b, 256);
     float *dd = (float *)device(sizeof(d));
-    assert_cuda(launch(mma_twin, 1, 32, 0, da, db, dd));
-    host_copy(d, dd, 128);
-    for (int i = 0; i < 16; i++)
-        for (int j = 0; j < 8; j++) {
-            double sum = 1 + j % 2 + 2 * (i / 8);
-            for (int k = 0; k < 16; k++) sum += (double)(float)a[i * 16 + k] * (float)b[k * 8 + j];
-            assert_true(fabs(d[i * 8 + j] - sum) < 1e-5);
-        }
     assert_cuda(launch(wmma_tile, 1, 32, 0, da, db, dd));
     host_copy(d, dd, 256);
     for (int i = 0; i < 16; i++)
@@ -307,6 +317,22 @@ static void test_products_of_warps(void **)
             assert_true(fabs(d[i * 16 + j] - sum) < 1e-5);
         }
     cudaFree(da), cudaFree(db), cudaFree(dd);
+}
+
+static void test_f16(void **)
+{
+    for (int i = 0; i < 0x7c00; i++) {
+        const float x = cudahost_f16_float((unsigned short)i), next = cudahost_f16_float((unsigned short)(i + 1));
+        const int exponent = i >> 10 ? i >> 10 : 1, mantissa = (i >> 10 ? 0x400 : 0) + i % 0x400;
+        const float middle = i == 0x7bff ? 65520 : x + (next - x) / 2;
+        assert_true(x == ldexpf((float)mantissa, exponent - 25));
+        assert_int_equal(cudahost_f16(-x), i | 0x8000);
+        assert_int_equal(cudahost_f16(middle), i + i % 2);
+        assert_int_equal(cudahost_f16(nextafterf(middle, 0)), i);
+        assert_int_equal(cudahost_f16(nextafterf(middle, INFINITY)), i + 1);
+    }
+    assert_true(isnan(__half2float(__float2half_rn(NAN))) && __half2float(__float2half_rn(1e9f)) == INFINITY);
+    assert_true(__half22float2(__floats2half2_rn(1.5f, -2.0f)).y == -2.0f);
 }
 
 static void test_bf16(void **)
@@ -673,8 +699,13 @@ int main()
         cmocka_unit_test(test_grid_barrier), cmocka_unit_test(test_cluster), cmocka_unit_test(test_products_of_warps),
     };
     const struct CMUnitTest once[] = {
-        cmocka_unit_test(test_bf16),           cmocka_unit_test(test_matmul), cmocka_unit_test(test_waits_in_vain),
-        cmocka_unit_test(test_out_of_bounds),  cmocka_unit_test(test_races),  cmocka_unit_test(test_copies_are_late),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_waits_in_vain),
+        cmocka_unit_test(test_out_of_bounds),
+        cmocka_unit_test(test_races),
+        cmocka_unit_test(test_copies_are_late),
         cmocka_unit_test(test_early_launches),
     };
     int failed = 0;

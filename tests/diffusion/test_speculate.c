@@ -248,8 +248,7 @@ TEST_CASE(same_law_as_the_plain_chain)
     close_fixture(&f);
 }
 
-/* Tests a chain with all its steps and guidance. The target's in f32 is that of the figures that fewer_calls asserts.
- */
+/* Tests a chain with all its steps and guidance. The target's is that of the figures that fewer_calls asserts. */
 static void expect_law_at_full_length(const char *path, mar_dtype dtype)
 {
     fixture f;
@@ -270,7 +269,7 @@ static void expect_law_at_full_length(const char *path, mar_dtype dtype)
 
 TEST_CASE(same_law_at_full_length)
 {
-    expect_law_at_full_length(target_path, MAR_DTYPE_F32);
+    expect_law_at_full_length(target_path, MAR_DTYPE_F16);
 }
 
 /* The first two steps have no int8, so each token's first proposals are for states of both kinds. */

@@ -46,7 +46,7 @@ static void run(void (*kernel)(P...), unsigned blocks, unsigned threads, T *out,
     check(cudaFree(device));
 }
 
-/* Returns a pseudo-random pair of bf16 of moderate size. */
+/* Returns a pseudo-random pair of bf16, or of f16, of moderate size. */
 static __device__ uint32_t operands(unsigned key)
 {
     uint32_t words[4];
@@ -54,7 +54,7 @@ static __device__ uint32_t operands(unsigned key)
     return (words[0] & 0x80ff80ffu) | 0x3f003f00u;
 }
 
-template <int fast_one> static __global__ void multiply(float *out)
+template <int fast_one, typename T> static __global__ void multiply(float *out)
 {
     float d[4];
     uint32_t a[4], b[2];
@@ -64,21 +64,26 @@ template <int fast_one> static __global__ void multiply(float *out)
     }
     for (unsigned i = 0; i < 2; i++) b[i] = operands(threadIdx.x * 8 + 4 + i);
     if (fast_one)
-        ptx::mma_bf16(d, a, b);
+        ptx::mma<T>(d, a, b);
     else
-        plain::mma_bf16(d, a, b);
+        plain::mma<T>(d, a, b);
     for (int i = 0; i < 4; i++) out[threadIdx.x * 4 + (unsigned)i] = d[i];
+}
+
+template <typename T> static void check_mma()
+{
+    float fast_one[128], plain_one[128];
+    run(multiply<1, T>, 1, 32, fast_one, 128, ALONE);
+    run(multiply<0, T>, 1, 32, plain_one, 128, ALONE);
+    for (int i = 0; i < 128; i++) /* sums of 17 terms below 4, in another order */
+        if (!(fabsf(fast_one[i] - plain_one[i]) <= 17 * 4 * 1.2e-7f * 17))
+            fail_msg("element %d: %g, expected %g", i, (double)fast_one[i], (double)plain_one[i]);
 }
 
 static void test_mma(void **state)
 {
     (void)state;
-    float fast_one[128], plain_one[128];
-    run(multiply<1>, 1, 32, fast_one, 128, ALONE);
-    run(multiply<0>, 1, 32, plain_one, 128, ALONE);
-    for (int i = 0; i < 128; i++) /* sums of 17 terms below 4, in another order */
-        if (!(fabsf(fast_one[i] - plain_one[i]) <= 17 * 4 * 1.2e-7f * 17))
-            fail_msg("element %d: %g, expected %g", i, (double)fast_one[i], (double)plain_one[i]);
+    check_mma<bf16>(), check_mma<f16>();
 }
 
 /* Loads rows of 8 values at odd places of shared memory, direct and transposed. */

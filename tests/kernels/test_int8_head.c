@@ -364,11 +364,11 @@ static void check_fine_rows(kern_head_form form)
                 assert_memory_equal(at, (second_fine[step] ? without : in_int8) + step * STEP, size);
                 assert_memory_not_equal(at, (second_fine[step] ? in_int8 : without) + step * STEP, size);
             }
-            h.spec.f32 = 1; /* a head in f32 has no int8 */
+            h.spec.dtype = MAR_DTYPE_F32; /* a head in f32 has no int8 */
             at_all_steps(k, &h, 0, NULL, without);
             at_all_steps(k, &h, 1, NULL, with);
             assert_memory_equal(with, without, sizeof with);
-            h.spec.f32 = 0;
+            h.spec.dtype = MAR_DTYPE_AUTO;
             close_queue(k);
         }
         close_queue(plain);

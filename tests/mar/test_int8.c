@@ -410,7 +410,7 @@ TEST_CASE(refused)
         {{.dtype = MAR_DTYPE_INT8, .head_dtype = MAR_DTYPE_BF16, .int8_below = 5},
          "--int8_below has no effect with --head_dtype bf16, expected auto or int8"},
         {{.dtype = MAR_DTYPE_F32, .head_dtype = MAR_DTYPE_INT8},
-         "--head_dtype int8: the other products are not in int8, expected auto or f32"},
+         "--head_dtype int8: the other products are not in int8, expected auto, f16 or f32"},
         {{.dtype = MAR_DTYPE_INT8, .int8_below = 1001},
          "--int8_below 1001: expected auto or a whole number from 1 to 1000"},
     };

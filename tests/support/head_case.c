@@ -130,17 +130,20 @@ void free_head_case(head_case *h)
     free(h->weights);
 }
 
-/* Rounds x to bf16 if bf16. */
-static double rounded(double x, int bf16)
+/* Rounds x to the type: F32 leaves it. The sum with a power of two has the type's last bit as its own. */
+static double rounded(double x, mar_dtype type)
 {
-    const float f = (float)x;
-    uint32_t bits;
-    if (!bf16) return x;
-    memcpy(&bits, &f, sizeof bits);
-    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
-    float result;
-    memcpy(&result, &bits, sizeof result);
-    return (double)result;
+    const int f16 = type == MAR_DTYPE_F16, mantissa = f16 ? 10 : 7, least = 1023 + (f16 ? -14 : -126);
+    double a = fabs(x), power;
+    uint64_t exponent;
+    if (type == MAR_DTYPE_F32) return x;
+    memcpy(&exponent, &a, sizeof a);
+    exponent >>= 52;
+    exponent = (exponent < (uint64_t)least ? (uint64_t)least : exponent) + 52 - (uint64_t)mantissa;
+    exponent <<= 52;
+    memcpy(&power, &exponent, sizeof power);
+    a = (a + power) - power;
+    return copysign(f16 && a > 65504 ? (double)INFINITY : a, x);
 }
 
 static double silu(double x)
@@ -149,11 +152,11 @@ static double silu(double x)
 }
 
 /* y [out] = weight [out][in] x + bias */
-static void product(const float *weight, const float *bias, int out, int in, const double *x, int bf16, double *y)
+static void product(const float *weight, const float *bias, int out, int in, const double *x, mar_dtype type, double *y)
 {
     for (int o = 0; o < out; o++) {
         y[o] = (double)bias[o];
-        for (int i = 0; i < in; i++) y[o] += rounded((double)weight[(size_t)o * (size_t)in + (size_t)i], bf16) * x[i];
+        for (int i = 0; i < in; i++) y[o] += rounded((double)weight[(size_t)o * (size_t)in + (size_t)i], type) * x[i];
     }
 }
 
@@ -173,19 +176,21 @@ static size_t work_size(const kern_head_spec *s)
 }
 
 /* Computes one row. work receives the final layer's operand at W; kept is NULL or the row's [depth][W]. */
-static void reference_row(const kern_head_spec *s, const float *state, const float *cond, int bf16,
+static void reference_row(const kern_head_spec *s, const float *state, const float *cond, mar_dtype type,
                           kern_head_reuse reuse, double *kept, double *work, float *out)
 {
     const int w = s->width, hidden = s->hidden, swiglu = s->form == KERN_HEAD_SWIGLU;
     double *x = work, *u = x + w, *c = u + w, *mod = c + w, *v = mod + 3 * w; /* mod [3W], v [2H + 2C] */
     for (int i = 0; i < s->channels; i++) u[i] = (double)state[i];
-    product(s->in_weight, s->in_bias, w, s->channels, u, 0, x);
-    for (int i = 0; i < w; i++) c[i] = rounded(silu((double)cond[i]), bf16);
+    product(s->in_weight, s->in_bias, w, s->channels, u, MAR_DTYPE_F32, x);
+    for (int i = 0; i < w; i++) c[i] = rounded(silu((double)cond[i]), type);
     for (int b = 0; b < s->depth; b++) {
         const kern_head_block *block = &s->blocks[b];
         if (block->ada_weight) {
-            product(block->ada_weight, block->ada_bias, 3 * w, w, c, bf16, mod);
-            for (int i = 0; i < 3 * w; i++) mod[i] = rounded(mod[i], bf16);
+            product(block->ada_weight, block->ada_bias, 3 * w, w, c, type, mod);
+            for (int i = 0; i < 3 * w && type == MAR_DTYPE_F16; i++)
+                mod[i] += rounded((double)block->ada_bias[i], type) - (double)block->ada_bias[i];
+            for (int i = 0; i < 3 * w; i++) mod[i] = rounded(mod[i], type);
         }
         const int inner = b >= 1 && b <= 4; /* kept outputs of these blocks are gated */
         double *keeps = kept ? kept + (size_t)b * (size_t)w : NULL;
@@ -196,48 +201,48 @@ static void reference_row(const kern_head_spec *s, const float *state, const flo
         normalise(x, w, u);
         for (int i = 0; i < w; i++) {
             u[i] = u[i] * (double)block->ln_weight[i] + (double)block->ln_bias[i];
-            u[i] = rounded(u[i] * (1 + mod[w + i]) + mod[i], bf16);
+            u[i] = rounded(u[i] * (1 + mod[w + i]) + mod[i], type);
         }
-        product(block->fc1_weight, block->fc1_bias, swiglu ? 2 * hidden : hidden, w, u, bf16, v);
-        for (int i = 0; i < hidden; i++) v[i] = rounded(silu(v[i]) * (swiglu ? v[hidden + i] : 1), bf16);
-        product(block->fc2_weight, block->fc2_bias, w, hidden, v, bf16, u);
+        product(block->fc1_weight, block->fc1_bias, swiglu ? 2 * hidden : hidden, w, u, type, v);
+        for (int i = 0; i < hidden; i++) v[i] = rounded(silu(v[i]) * (swiglu ? v[hidden + i] : 1), type);
+        product(block->fc2_weight, block->fc2_bias, w, hidden, v, type, u);
         for (int i = 0; i < w; i++) x[i] += mod[2 * w + i] * u[i];
         for (int i = 0; i < w && kept; i++) keeps[i] = inner ? mod[2 * w + i] * u[i] : u[i];
     }
-    product(s->ada_weight, s->ada_bias, 2 * w, w, c, bf16, mod);
+    product(s->ada_weight, s->ada_bias, 2 * w, w, c, type, mod);
     normalise(x, w, u);
     for (int i = 0; i < w; i++) u[i] = u[i] * (1 + mod[w + i]) + mod[i];
-    product(s->out_weight, s->out_bias, 2 * s->channels, w, u, 0, v);
+    product(s->out_weight, s->out_bias, 2 * s->channels, w, u, MAR_DTYPE_F32, v);
     for (int i = 0; i < 2 * s->channels; i++) out[i] = (float)v[i];
 }
 
-void head_reference(const head_case *h, const float *x, const float *cond, int rows, int bf16, float *out)
+void head_reference(const head_case *h, const float *x, const float *cond, int rows, mar_dtype type, float *out)
 {
-    head_reference_reusing(h, x, cond, rows, bf16, KERN_HEAD_FRESH, NULL, out);
+    head_reference_reusing(h, x, cond, rows, type, KERN_HEAD_FRESH, NULL, out);
 }
 
-double head_terms(const head_case *h, const float *x, const float *cond, int rows, int bf16)
+double head_terms(const head_case *h, const float *x, const float *cond, int rows, mar_dtype type)
 {
     const size_t w = (size_t)h->spec.width, c = (size_t)h->spec.channels;
     double *work = malloc(work_size(&h->spec) * sizeof *work), squares = 0;
     float *out = malloc(2 * c * sizeof *out);
     assert_non_null(work), assert_non_null(out);
     for (size_t r = 0; r < (size_t)rows; r++) {
-        reference_row(&h->spec, x + r * c, cond + r * w, bf16, KERN_HEAD_FRESH, NULL, work, out);
+        reference_row(&h->spec, x + r * c, cond + r * w, type, KERN_HEAD_FRESH, NULL, work, out);
         for (size_t i = 0; i < 2 * c * w; i++) squares += pow((double)h->spec.out_weight[i] * work[w + i % w], 2);
     }
     free(work), free(out);
     return sqrt(squares);
 }
 
-void head_reference_reusing(const head_case *h, const float *x, const float *cond, int rows, int bf16,
+void head_reference_reusing(const head_case *h, const float *x, const float *cond, int rows, mar_dtype type,
                             kern_head_reuse reuse, double *kept, float *out)
 {
     const size_t w = (size_t)h->spec.width, c = (size_t)h->spec.channels, depth = (size_t)h->spec.depth;
     double *work = malloc(work_size(&h->spec) * sizeof *work);
     assert_non_null(work);
     for (size_t r = 0; r < (size_t)rows; r++)
-        reference_row(&h->spec, x + r * c, cond + r * w, bf16, reuse, kept ? kept + r * depth * w : NULL, work,
+        reference_row(&h->spec, x + r * c, cond + r * w, type, reuse, kept ? kept + r * depth * w : NULL, work,
                       out + r * 2 * c);
     free(work);
 }

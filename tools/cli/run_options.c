@@ -238,12 +238,18 @@ int run_draft_decides(const run_options *o)
     return o->draft && !o->params.spec && !o->params.head_spec;
 }
 
+/* Tells whether a handle with these options is on a GPU. */
+static int on_gpu(const mar_options *machine)
+{
+    return machine->backend == MAR_BACKEND_CUDA || (machine->backend == MAR_BACKEND_AUTO && mar_gpu_count() > 0);
+}
+
 mar_options run_machine(const run_options *o)
 {
     mar_options machine = o->machine;
     const int is_continuous = o->tokens && strcmp(o->tokens, "continuous") == 0;
     const int is_path = o->params.spec ? strcmp(o->params.spec, "path") == 0 : run_draft_decides(o) && is_continuous;
-    if (machine.head_dtype == MAR_DTYPE_AUTO && is_path) machine.head_dtype = MAR_DTYPE_F32;
+    if (machine.head_dtype == MAR_DTYPE_AUTO && is_path && !on_gpu(&machine)) machine.head_dtype = MAR_DTYPE_F32;
     return machine;
 }
 

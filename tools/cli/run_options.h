@@ -81,8 +81,8 @@ int run_verifies_drafts(const run_options *o);
 /* Returns whether the draft alone decides the method: path for continuous tokens, vanilla for discrete ones. */
 int run_draft_decides(const run_options *o);
 
-/* Returns the options to open the library with: `machine`, with an f32 head for criterion path if its arithmetic is
- * auto. If the draft decides the method, o->tokens must be known. */
+/* Returns the options to open the library with: `machine`, on a CPU with an f32 head for criterion path if its
+ * arithmetic is auto. A GPU's f16 suits that criterion. If the draft decides the method, o->tokens must be known. */
 mar_options run_machine(const run_options *o);
 
 /* Returns whether the run has prompts. */

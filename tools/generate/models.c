@@ -37,9 +37,11 @@ static int serves(const mar *library, const mar_options *opened, const mar_optio
     const mar_dtype dtype = described(mar_backend_description(library));
     mar_options resolved = *opened;
     if (opened->dtype == MAR_DTYPE_AUTO && wanted->dtype != MAR_DTYPE_AUTO) resolved.dtype = dtype;
-    const mar_dtype head = opened->head_dtype == MAR_DTYPE_AUTO ? dtype : opened->head_dtype;
+    const int on_gpu = strncmp(mar_backend_description(library), "cuda", 4) == 0;
+    const mar_dtype automatic = on_gpu && dtype != MAR_DTYPE_F32 ? MAR_DTYPE_F16 : dtype;
+    const mar_dtype head = opened->head_dtype == MAR_DTYPE_AUTO ? automatic : opened->head_dtype;
     return same_options(&resolved, wanted) &&
-           (!has_head || (head == (wanted->head_dtype == MAR_DTYPE_AUTO ? dtype : wanted->head_dtype) &&
+           (!has_head || (head == (wanted->head_dtype == MAR_DTYPE_AUTO ? automatic : wanted->head_dtype) &&
                           opened->int8_below == wanted->int8_below));
 }
 

@@ -1,8 +1,10 @@
 /* The whole generation loop of the CUDA backend, through the public API, against the CPU in f32. */
 #include "mar.h"
 #include "mar/core/handle.h"
+#include "tests/support/changed.h"
 #include "tests/support/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -69,12 +71,12 @@ static void compare_images(mar_session *s, mar_session *theirs, int n)
 {
     int width, height;
     mar_session_image_size(s, &width, &height);
-    const size_t bytes = (size_t)width * (size_t)height * 3 * (size_t)n;
-    uint8_t *rgb = malloc(2 * bytes), *expected = rgb + bytes;
+    const size_t size = (size_t)width * (size_t)height * 3 * (size_t)n;
+    uint8_t *rgb = malloc(2 * size), *expected = rgb + size;
     assert_non_null(rgb);
     assert_session(s, mar_session_images(s, rgb));
     assert_session(theirs, mar_session_images(theirs, expected));
-    for (size_t i = 0; i < bytes; i++)
+    for (size_t i = 0; i < size; i++)
         if (abs(rgb[i] - expected[i]) > 1) fail_msg("byte %zu is %d, expected %d", i, rgb[i], expected[i]);
     free(rgb);
 }
@@ -288,10 +290,23 @@ static void memory_that_runs_out_is_named(void **state)
     close_library(&l);
 }
 
-/* Checks that a GPU's heads are in f16, and refused in bf16. */
+typedef struct {
+    char loaded[1024], warning[1024];
+} journal;
+
+static void hear(void *user, mar_log_level level, const char *line)
+{
+    journal *j = user;
+    snprintf(level == MAR_LOG_WARNING ? j->warning : j->loaded, sizeof j->loaded, "%s", line);
+}
+
+/* Checks that a GPU's heads are in f16, refused in bf16, and beyond f16's range in f32. */
 static void heads_are_in_f16(void **state)
 {
     (void)state;
+    journal j = {0};
+    char *directory = temporary_directory();
+    mar_model *model;
     mar_options options = {.size = sizeof options, .backend = MAR_BACKEND_CUDA};
     mar *m = NULL;
     assert_int_equal(mar_open(&options, &m), MAR_OK);
@@ -301,6 +316,15 @@ static void heads_are_in_f16(void **state)
     assert_int_equal(mar_open(&options, &m), MAR_EARG);
     assert_non_null(strstr(mar_error(m), "a GPU computes heads in f16, eight times as fine and as fast"));
     mar_close(m);
+    options.head_dtype = MAR_DTYPE_AUTO, options.log = hear, options.log_user = &j;
+    assert_int_equal(mar_open(&options, &m), MAR_OK);
+    char *path = write_changed(m, directory, "changed.safetensors", "demo-draft",
+                               "diffloss.net.res_blocks.0.mlp.2.weight", 0, 1, 7e4f);
+    assert_library(m, mar_model_load(m, path, 0, &model));
+    assert_non_null(strstr(j.warning, "the diffusion head computes in f32"));
+    assert_non_null(strstr(j.loaded, "the head is in f32"));
+    mar_model_free(model), mar_close(m);
+    free(path), remove_directory(directory);
 }
 
 static void what_is_not_there_is_named(void **state)

@@ -235,6 +235,7 @@ TEST_CASE(a_head_beyond_its_range_is_in_f32)
         free(path);
     }
     remove_directory(directory);
+    free(directory);
 }
 
 /* Tests an activation that loading cannot foresee: it follows from the token's position. */
@@ -258,4 +259,5 @@ TEST_CASE(what_exceeds_the_range_later_is_an_error)
     mar_close(m);
     free(path);
     remove_directory(directory);
+    free(directory);
 }

@@ -3,7 +3,7 @@
  *
  * There are two kernels. One uses tensor cores. It takes bf16, heads of a multiple of 16 up to 128 elements, and
  * aligned rows, as in the transformers. The other takes everything else, f32 and the image decoder's single wide head,
- * by plain loops in f32.
+ * by plain loops in f32, a warp a few queries.
  *
  * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and d =
  * 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the preceding products'
@@ -308,160 +308,69 @@ static int attend_warps(const cuda_queue *c, int heads, int n_q)
 
 /* --- everything else --------------------------------------------------------------------------------------- */
 
-/* A block has QUERIES queries of a head, with their sums, in shared memory. */
-enum { QUERIES = 4, GENERIC_KEYS = 64 };
+enum { GENERIC_WARPS = 4, NARROW_DIM = 128, WIDE_DIM = 1024 /* largest head */ };
 
-/* One number per query, adjacent for one 16-byte access. */
-typedef struct __align__(16)
-{
-    float v[QUERIES];
-}
-per_query;
-
-typedef struct {
-    per_query *query, *sum; /* [dim] */
-    per_query *weight;      /* [GENERIC_KEYS] */
-    per_query *top, *total; /* running maximum and sum of the softmax */
-    per_query *rescale;     /* factor from the old maximum to the new one */
-} generic_memory;
-
-static size_t generic_shared(int dim)
-{
-    return (2 * (size_t)dim + GENERIC_KEYS + 3) * sizeof(per_query);
-}
-
-static __device__ inline generic_memory generic_carve(int dim)
-{
-    generic_memory m;
-    m.query = (per_query *)cuda_shared();
-    m.sum = m.query + dim;
-    m.weight = m.sum + dim;
-    m.top = m.weight + GENERIC_KEYS;
-    m.total = m.top + 1;
-    m.rescale = m.total + 1;
-    return m;
-}
-
-/* Computes weight = scores of `keys` keys. A warp takes a key, its lanes the elements of the head. */
-template <typename T>
-static __device__ inline void generic_scores(generic_memory m, const T *key, size_t stride, int keys, int dim,
-                                             float scale)
+/* A warp computes Q queries, from query `first` on, of which `rows` exist; q and y point at the first. A lane has
+ * numbers lane, lane + 32, .. of a head, MINE at most. Query and sums stay in registers. */
+template <typename T, int MINE, int Q>
+static __device__ inline void attend_plainly(const attention_shape &a, const attention_bias &bias, int dim, int first,
+                                             int rows, int n_k, const T *q, const T *key, const T *value, T *y)
 {
     const int lane = (int)threadIdx.x % 32;
-    for (int k = (int)threadIdx.x / 32; k < keys; k += (int)blockDim.x / 32) {
-        per_query s = {};
-#pragma unroll 4
-        for (int d = lane; d < dim; d += 32) {
-            const float x = cuda_float(key[(size_t)k * stride + (size_t)d]);
-            const per_query q = m.query[d];
-            for (int i = 0; i < QUERIES; i++) s.v[i] += x * q.v[i];
+    float query[Q][MINE], sum[Q][MINE] = {}, top[Q], total[Q] = {};
+    for (int i = 0; i < Q; i++) {
+        top[i] = -FLT_MAX;
+        for (int j = 0; j < MINE; j++) {
+            const int d = lane + 32 * j;
+            query[i][j] = i < rows && d < dim ? cuda_float(q[(size_t)i * (size_t)a.q_stride + (size_t)d]) : 0;
         }
-        for (int i = 0; i < QUERIES; i++) s.v[i] = cuda_warp_sum(s.v[i]) * scale;
-        if (lane == 0) m.weight[k] = s;
     }
+#pragma unroll(MINE <= 4 ? 4 : 1)
+    for (int k = 0; k < n_k; k++, key += a.kv_stride, value += a.kv_stride) {
+        float weight[Q] = {};
+        for (int j = 0; j < MINE; j++) {
+            const float x = lane + 32 * j < dim ? cuda_float(key[lane + 32 * j]) : 0;
+            for (int i = 0; i < Q; i++) weight[i] += x * query[i][j];
+        }
+        for (int i = 0; i < Q; i++) {
+            float score = cuda_warp_sum(weight[i]) * a.scale;
+            if (bias.table) score += bias_at(bias, k, first + i);
+            const float most = fmaxf(top[i], score), rescale = fast::exp2(top[i] - most);
+            top[i] = most;
+            weight[i] = fast::exp2(score - most);
+            total[i] = total[i] * rescale + weight[i];
+            for (int j = 0; j < MINE; j++) sum[i][j] *= rescale;
+        }
+        for (int j = 0; j < MINE; j++) {
+            const float x = lane + 32 * j < dim ? cuda_float(value[lane + 32 * j]) : 0;
+            for (int i = 0; i < Q; i++) sum[i][j] += weight[i] * x;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < Q; i++)
+        for (int j = 0; j < MINE; j++)
+            if (i < rows && lane + 32 * j < dim)
+                cuda_store(y + (size_t)i * (size_t)(a.heads * dim) + (size_t)(lane + 32 * j), sum[i][j] / total[i]);
 }
 
-/* Runs one step of the online softmax: weight = exp2(weight - top). A warp takes a query. */
-static __device__ inline void generic_online_softmax(generic_memory m, int keys)
-{
-    const int lane = (int)threadIdx.x % 32;
-    for (int i = (int)threadIdx.x / 32; i < QUERIES; i += (int)blockDim.x / 32) {
-        const float before = m.top->v[i];
-        float top = before, total = 0;
-        for (int k = lane; k < keys; k += 32) top = fmaxf(top, m.weight[k].v[i]);
-        for (int j = 16; j > 0; j /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, j));
-        for (int k = lane; k < keys; k += 32) {
-            const float w = exp2f(m.weight[k].v[i] - top);
-            m.weight[k].v[i] = w;
-            total += w;
-        }
-        total = cuda_warp_sum(total);
-        __syncwarp(); /* every lane has read what the first now overwrites */
-        if (lane) continue;
-        m.rescale->v[i] = exp2f(before - top);
-        m.total->v[i] = m.total->v[i] * m.rescale->v[i] + total;
-        m.top->v[i] = top;
-    }
-}
-
-/* sum = sum * rescale + weight times the values. A thread takes an element. */
-template <typename T>
-static __device__ inline void generic_multiply_values(generic_memory m, const T *value, size_t stride, int keys,
-                                                      int dim)
-{
-    const per_query rescale = *m.rescale;
-    for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) {
-        per_query sum = m.sum[d];
-        for (int i = 0; i < QUERIES; i++) sum.v[i] *= rescale.v[i];
-#pragma unroll 8
-        for (int k = 0; k < keys; k++) {
-            const float x = cuda_float(value[(size_t)k * stride + (size_t)d]);
-            const per_query w = m.weight[k];
-            for (int i = 0; i < QUERIES; i++) sum.v[i] += w.v[i] * x;
-        }
-        m.sum[d] = sum;
-    }
-}
-
-/* Computes `rows` queries of a head, from query `first` on; q and y point at the first. */
-template <typename T>
-static __device__ inline void generic_tile(const attention_shape &a, const attention_bias &bias, generic_memory m,
-                                           int dim, int first, int rows, int n_k, const T *q, const T *key,
-                                           const T *value, T *y)
-{
-    const size_t stride = (size_t)a.kv_stride;
-    for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x) {
-        per_query x = {};
-        for (int i = 0; i < rows; i++) x.v[i] = cuda_float(q[(size_t)i * (size_t)a.q_stride + (size_t)d]);
-        m.query[d] = x;
-        m.sum[d] = per_query{};
-    }
-    if (threadIdx.x < QUERIES) {
-        m.top->v[threadIdx.x] = -INFINITY;
-        m.total->v[threadIdx.x] = 0;
-    }
-    __syncthreads();
-    for (int k = 0; k < n_k; k += GENERIC_KEYS) {
-        const int keys = min(n_k - k, (int)GENERIC_KEYS);
-        generic_scores(m, key + (size_t)k * stride, stride, keys, dim, a.scale);
-        __syncthreads();
-        if (bias.table) {
-            for (int i = (int)threadIdx.x; i < keys * QUERIES; i += (int)blockDim.x)
-                m.weight[i / QUERIES].v[i % QUERIES] += bias_at(bias, k + i / QUERIES, first + i % QUERIES);
-            __syncthreads();
-        }
-        generic_online_softmax(m, keys);
-        __syncthreads();
-        generic_multiply_values(m, value + (size_t)k * stride, stride, keys, dim);
-        __syncthreads();
-    }
-    const per_query total = *m.total;
-    for (int d = (int)threadIdx.x; d < dim; d += (int)blockDim.x)
-        for (int i = 0; i < rows; i++)
-            cuda_store(y + (size_t)i * (size_t)(a.heads * dim) + (size_t)d, m.sum[d].v[i] / total.v[i]);
-}
-
-template <typename T>
-__global__ static void __launch_bounds__(256, 2)
+template <typename T, int MINE, int Q>
+__global__ static void __launch_bounds__(32 * GENERIC_WARPS)
     attend_generic(attention_shape a, attention_spans s, int dim, const T *q, const T *key, const T *value, T *y)
 {
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
         const attention_place p = place_of(a, s, block);
-        const int first = p.tile * QUERIES;
+        const int first = (p.tile * GENERIC_WARPS + (int)threadIdx.x / 32) * Q;
         if (first >= p.n_q) break;
         const size_t column = (size_t)p.head * (size_t)dim, query = p.query + (size_t)first;
         const size_t row = p.key * (size_t)a.kv_stride;
-        generic_tile(a, bias_of(s, p.head), generic_carve(dim), dim, first, min(p.n_q - first, (int)QUERIES), p.n_k,
-                     q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
-                     y + query * (size_t)(a.heads * dim) + column);
-        __syncthreads(); /* nobody reads this tile's sums any more */
+        attend_plainly<T, MINE, Q>(a, bias_of(s, p.head), dim, first, min(p.n_q - first, Q), p.n_k,
+                                   q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
+                                   y + query * (size_t)(a.heads * dim) + column);
     }
 }
 
 /* --- the table --------------------------------------------------------------------------------------------- */
-
-static const size_t always_shared = 48 << 10; /* shared memory a kernel has without opting in */
 
 static int on_tensor_cores(const cuda_queue *c, int dim)
 {
@@ -481,20 +390,13 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
     cuda_queue *c = cuda_of(k);
     (void)n_q, (void)n_k, (void)heads, (void)q_stride, (void)kv_stride;
     cudaError_t error = cudaSuccess;
-    if (generic_shared(head_dim) > c->device->shared_bytes)
-        return err_set(err, MAR_EBACKEND, "attention with heads of %d elements: this GPU takes up to %d", head_dim,
-                       ((int)(c->device->shared_bytes / sizeof(per_query)) - GENERIC_KEYS - 3) / 2);
+    if (head_dim > WIDE_DIM)
+        return err_set(err, MAR_EBACKEND, "attention with heads of %d elements: a GPU takes up to %d", head_dim,
+                       (int)WIDE_DIM);
+    if (!on_tensor_cores(c, head_dim)) return MAR_OK;
     const CUcontext before = cuda_switch(c->device->context);
-    if (on_tensor_cores(c, head_dim)) {
-        allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
-        if (head_dim == BIASED_DIM) allow(attend<BIASED_DIM, 1>, attend_shared(head_dim), &error);
-    }
-    if (generic_shared(head_dim) > always_shared) {
-        if (c->device->bf16)
-            allow(attend_generic<bf16>, c->device->shared_bytes, &error);
-        else
-            allow(attend_generic<float>, c->device->shared_bytes, &error);
-    }
+    allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
+    if (head_dim == BIASED_DIM) allow(attend<BIASED_DIM, 1>, attend_shared(head_dim), &error);
     (void)cuda_switch(before);
     return cuda_status(error, "shared memory for attention", err);
 }
@@ -505,14 +407,23 @@ typedef struct {
     act *y;
 } attention_operands;
 
-template <typename T>
+template <typename T, int MINE, int Q>
 static void launch_any(cuda_queue *c, const attention_shape &a, const attention_spans &spans, int dim,
                        const attention_operands &o)
 {
-    const unsigned tiles = ((unsigned)a.n_q + QUERIES - 1) / QUERIES;
-    const unsigned threads = dim >= 256 ? 256 : dim > 64 ? (unsigned)(dim + 31) / 32 * 32 : 64;
-    cuda_launch(c, attend_generic<T>, (unsigned)(spans.count * a.heads) * tiles, threads, generic_shared(dim), a, spans,
-                dim, (const T *)o.q, (const T *)o.key, (const T *)o.value, (T *)o.y);
+    const unsigned tiles = cuda_blocks((size_t)a.n_q, GENERIC_WARPS * Q);
+    cuda_launch(c, attend_generic<T, MINE, Q>, (unsigned)(spans.count * a.heads) * tiles, 32 * GENERIC_WARPS, 0, a,
+                spans, dim, (const T *)o.q, (const T *)o.key, (const T *)o.value, (T *)o.y);
+}
+
+template <typename T>
+static void launch_generic(cuda_queue *c, const attention_shape &a, const attention_spans &spans, int dim,
+                           const attention_operands &o)
+{
+    if (dim <= NARROW_DIM)
+        launch_any<T, NARROW_DIM / 32, 4>(c, a, spans, dim, o);
+    else
+        launch_any<T, WIDE_DIM / 32, 2>(c, a, spans, dim, o);
 }
 
 /* Launches a kernel, with blocks for a.n_q queries of each sequence. */
@@ -527,9 +438,9 @@ static void launch(cuda_queue *c, attention_shape a, const attention_spans &span
         cuda_launch(c, kernel, (unsigned)(spans.count * a.heads * tiles), 32 * (unsigned)warps, attend_shared(dim), a,
                     spans, (const bf16 *)o.q, (const bf16 *)o.key, (const bf16 *)o.value, (bf16 *)o.y);
     } else if (c->device->bf16) {
-        launch_any<bf16>(c, a, spans, dim, o);
+        launch_generic<bf16>(c, a, spans, dim, o);
     } else {
-        launch_any<float>(c, a, spans, dim, o);
+        launch_generic<float>(c, a, spans, dim, o);
     }
 }
 

@@ -3,77 +3,17 @@
 #include "kernels/cuda/ptx.h"
 #include "kernels/discrete.h"
 
-enum { THREADS = 256, NORM_THREADS = 128, NORM_VECTORS = 10 /* of 4 numbers a thread: up to 5120 */ };
+enum { THREADS = 256 };
 
 static int aligned(const void *p)
 {
     return (uintptr_t)p % 16 == 0;
 }
 
-/* --- RMS norm ------------------------------------------------------------------------------------------------- */
-
-/* A block holds a row in registers: rows of a decoder's pass of more than KERN_SKINNY_ROWS, or of an image decoder. */
-template <typename Y>
-static __global__ void __launch_bounds__(NORM_THREADS)
-    rms_norm_kernel(const float *x, const int *index, int dim, const float *__restrict__ weight, float eps, Y *y)
-{
-    const int r = (int)blockIdx.x, lane = (int)threadIdx.x, n = dim / 4;
-    const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim;
-    cuda_floats<4> v[NORM_VECTORS];
-    float square = 0;
-    for (int i = 0; i < NORM_VECTORS; i++) {
-        const int at = lane + i * NORM_THREADS;
-        v[i] = at < n ? cuda_load<4>(row + 4 * at) : cuda_floats<4>{};
-        for (int j = 0; j < 4; j++) square += v[i].v[j] * v[i].v[j];
-    }
-    square = cuda_block_sum<NORM_THREADS / 32>(square, (float *)cuda_shared());
-    const float scale = cuda_inverse_deviation(square / (float)dim, eps);
-    Y *out = y + (size_t)r * (size_t)dim;
-    for (int i = 0; i < NORM_VECTORS; i++) {
-        const int at = lane + i * NORM_THREADS;
-        if (at >= n) continue;
-        const cuda_floats<4> w = cuda_load<4>(weight + 4 * at);
-        for (int j = 0; j < 4; j++) v[i].v[j] = v[i].v[j] * scale * w.v[j];
-        cuda_store(out + 4 * at, v[i]);
-    }
-}
-
-/* Takes any width and alignment, one row per warp. */
-template <typename Y>
-static __global__ void rms_norm_plain(const float *x, const int *index, int rows, int dim, const float *weight,
-                                      float eps, Y *y)
-{
-    const int lane = (int)threadIdx.x % 32, r = (int)(blockIdx.x * (NORM_THREADS / 32) + threadIdx.x / 32);
-    if (r >= rows) return;
-    const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim;
-    float square = 0;
-    for (int i = lane; i < dim; i += 32) square += row[i] * row[i];
-    const float scale = cuda_inverse_deviation(cuda_warp_sum(square) / (float)dim, eps);
-    for (int i = lane; i < dim; i += 32) cuda_store(y + (size_t)r * (size_t)dim + i, row[i] * scale * weight[i]);
-}
-
-template <typename Y>
-static void rms_norm(cuda_queue *c, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
-                     Y *y)
-{
-    if (dim % 4 == 0 && dim <= 4 * NORM_THREADS * NORM_VECTORS && aligned(x) && aligned(weight) && aligned(y))
-        cuda_launch(c, rms_norm_kernel<Y>, (unsigned)rows, NORM_THREADS, NORM_THREADS / 32 * sizeof(float), x, index,
-                    dim, weight, eps, y);
-    else
-        cuda_launch(c, rms_norm_plain<Y>, cuda_blocks((size_t)rows, NORM_THREADS / 32), NORM_THREADS, 0, x, index, rows,
-                    dim, weight, eps, y);
-}
-
 void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                    void *y, int y_f32)
 {
-    cuda_queue *c = cuda_of(k);
-    if (rows <= 0) return;
-    const int *staged = cuda_stage(c, index, (size_t)rows);
-    if (c->device->bf16 && !y_f32)
-        rms_norm(c, x, staged, rows, dim, weight, eps, (bf16 *)y);
-    else
-        rms_norm(c, x, staged, rows, dim, weight, eps, (float *)y);
+    cuda_layer_norm(k, x, index, rows, dim, weight, NULL, eps, y, y_f32);
 }
 
 /* --- gated --------------------------------------------------------------------------------------------------- */
@@ -96,13 +36,10 @@ static __global__ void gated_kernel(const X *x, size_t vectors, cuda_divisor n, 
 template <typename X, typename Y, int N>
 static void gated(cuda_queue *c, const X *x, int rows, int hidden, kern_activation activation, Y *y)
 {
-    const size_t n = (size_t)hidden / N;
-    const int most = (int)((((size_t)1 << 31) - THREADS) / n); /* rows of a launch: an int numbers its vectors */
-    for (int r = 0; r < rows; r += most) {
-        const size_t vectors = (size_t)(rows - r < most ? rows - r : most) * n, first = (size_t)r * (size_t)hidden;
-        cuda_launch(c, gated_kernel<X, Y, N>, cuda_blocks(vectors, THREADS), THREADS, 0, x + 2 * first, vectors,
-                    cuda_divide_by((int)n), activation, y + first);
-    }
+    const int n = hidden / N;
+    const size_t vectors = (size_t)rows * (size_t)n; /* an int numbers them */
+    cuda_launch(c, gated_kernel<X, Y, N>, cuda_blocks(vectors, THREADS), THREADS, 0, x, vectors, cuda_divide_by(n),
+                activation, y);
 }
 
 template <typename X, typename Y>
@@ -143,12 +80,8 @@ static __global__ void look_up_kernel(const float *table, int size, cuda_divisor
 
 void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y)
 {
-    const int most = (int)((((size_t)1 << 31) - THREADS) / (size_t)dim); /* rows of a launch, as in swiglu */
-    for (int r = 0; r < rows; r += most) {
-        const int part = rows - r < most ? rows - r : most;
-        cuda_launch(cuda_of(k), look_up_kernel, cuda_blocks((size_t)part * (size_t)dim, THREADS), THREADS, 0, table,
-                    size, cuda_divide_by(dim), x + r, part * dim, y + (size_t)r * (size_t)dim);
-    }
+    cuda_launch(cuda_of(k), look_up_kernel, cuda_blocks((size_t)rows * (size_t)dim, THREADS), THREADS, 0, table, size,
+                cuda_divide_by(dim), x, rows * dim, y);
 }
 
 /* --- embeddings of tokens on the device -----------------------------------------------------------------------------

@@ -12,85 +12,54 @@ static int aligned(const void *p)
     return (uintptr_t)p % 16 == 0;
 }
 
-/* --- layer norm ------------------------------------------------------------------------------------------- */
+/* --- norms ------------------------------------------------------------------------------------------------ */
 
-enum { NORM_THREADS = 128 };
+enum { NORM_THREADS = 128, NORM_EACH = 40 /* numbers of a row per thread */, NORM_MOST = NORM_THREADS * NORM_EACH };
 
-/* WARPS warps hold a row in registers, VECTORS times four numbers a lane; that must cover dim. The moments take two
+/* LayerNorm, or RMSNorm if bias is NULL. WARPS warps hold a row in registers, in vectors of N. The moments take two
  * passes, because the mean of the residual stream can be far from zero. */
-template <typename Y, int VECTORS, int WARPS>
-static __global__ void layer_norm_kernel(const float *x, const int *index, int rows, int dim,
-                                         const float *__restrict__ weight, const float *__restrict__ bias, float eps,
-                                         Y *y)
+template <typename Y, int N, int WARPS>
+static __global__ void norm_kernel(const float *x, const int *index, int rows, int dim,
+                                   const float *__restrict__ weight, const float *__restrict__ bias, float eps, Y *y)
 {
-    const int lanes = 32 * WARPS, lane = (int)threadIdx.x % lanes, n = dim / 4;
+    const int lanes = 32 * WARPS, first = (int)threadIdx.x % lanes * N, step = lanes * N;
     const int r = (int)blockIdx.x * (NORM_THREADS / lanes) + (int)threadIdx.x / lanes;
     float *part = (float *)cuda_shared(); /* [2][WARPS] */
     if (r >= rows) return;
     const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim;
-    cuda_floats<4> v[VECTORS];
-    float sum = 0;
-    for (int i = 0; i < VECTORS; i++) {
-        const int at = lane + i * lanes;
-        v[i] = at < n ? cuda_load<4>(row + 4 * at) : cuda_floats<4>{};
-        sum += (v[i].v[0] + v[i].v[1]) + (v[i].v[2] + v[i].v[3]);
+    cuda_floats<N> v[NORM_EACH / N];
+    float sum = 0, square = 0;
+    for (int i = 0; i < NORM_EACH / N; i++) {
+        const int at = first + i * step;
+        v[i] = at < dim ? cuda_load<N>(row + at) : cuda_floats<N>{};
+        for (int j = 0; j < N; j++) sum += v[i].v[j];
     }
-    const float mean = cuda_block_sum<WARPS>(sum, part) / (float)dim;
-    float square = 0;
-    for (int i = 0; i < VECTORS; i++)
-        if (lane + i * lanes < n)
-            for (int j = 0; j < 4; j++) {
+    const float mean = bias ? cuda_block_sum<WARPS>(sum, part) / (float)dim : 0;
+    for (int i = 0; i < NORM_EACH / N; i++)
+        if (first + i * step < dim)
+            for (int j = 0; j < N; j++) {
                 v[i].v[j] -= mean;
                 square += v[i].v[j] * v[i].v[j];
             }
     const float scale = cuda_inverse_deviation(cuda_block_sum<WARPS>(square, part + WARPS) / (float)dim, eps);
     Y *out = y + (size_t)r * (size_t)dim;
-    for (int i = 0; i < VECTORS; i++) {
-        const int at = lane + i * lanes;
-        if (at >= n) continue;
-        const cuda_floats<4> w = cuda_load<4>(weight + 4 * at), b = cuda_load<4>(bias + 4 * at);
-        for (int j = 0; j < 4; j++) v[i].v[j] = v[i].v[j] * scale * w.v[j] + b.v[j];
-        cuda_store(out + 4 * at, v[i]);
+    for (int i = 0; i < NORM_EACH / N; i++) {
+        const int at = first + i * step;
+        if (at >= dim) continue;
+        const cuda_floats<N> w = cuda_load<N>(weight + at), b = bias ? cuda_load<N>(bias + at) : cuda_floats<N>{};
+        for (int j = 0; j < N; j++) v[i].v[j] = v[i].v[j] * scale * w.v[j] + b.v[j];
+        cuda_store(out + at, v[i]);
     }
 }
 
-/* Takes any width and alignment, one row per warp. */
 template <typename Y>
-static __global__ void layer_norm_plain(const float *x, const int *index, int rows, int dim, const float *weight,
-                                        const float *bias, float eps, Y *y)
+static void norm(cuda_queue *c, const float *x, const int *index, int rows, int dim, const float *weight,
+                 const float *bias, float eps, Y *y)
 {
-    const int lane = (int)threadIdx.x % 32, r = (int)(blockIdx.x * (NORM_THREADS / 32) + threadIdx.x / 32);
-    if (r >= rows) return;
-    const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim;
-    float sum = 0, square = 0;
-    for (int i = lane; i < dim; i += 32) sum += row[i];
-    const float mean = cuda_warp_sum(sum) / (float)dim;
-    for (int i = lane; i < dim; i += 32) square += (row[i] - mean) * (row[i] - mean);
-    const float scale = cuda_inverse_deviation(cuda_warp_sum(square) / (float)dim, eps);
-    for (int i = lane; i < dim; i += 32)
-        cuda_store(y + (size_t)r * (size_t)dim + i, (row[i] - mean) * scale * weight[i] + bias[i]);
-}
-
-template <typename Y>
-static void layer_norm(cuda_queue *c, const float *x, const int *index, int rows, int dim, const float *weight,
-                       const float *bias, float eps, Y *y)
-{
-    void (*kernel)(const float *, const int *, int, int, const float *, const float *, float, Y *) =
-        layer_norm_plain<Y>;
-    int warps = 1;
-    if (dim % 4 == 0 && dim <= 5120 && aligned(x) && aligned(weight) && aligned(bias) && aligned(y)) {
-        if (dim <= 256)
-            kernel = layer_norm_kernel<Y, 2, 1>;
-        else if (dim <= 768)
-            kernel = layer_norm_kernel<Y, 6, 1>;
-        else if (dim <= 1024)
-            kernel = layer_norm_kernel<Y, 8, 1>;
-        else if (dim <= 1280)
-            kernel = layer_norm_kernel<Y, 10, 1>;
-        else
-            kernel = layer_norm_kernel<Y, 10, 4>, warps = 4;
-    }
-    cuda_launch(c, kernel, cuda_blocks((size_t)rows, NORM_THREADS / 32 / (size_t)warps), NORM_THREADS,
+    const int vectors = dim % 4 == 0 && aligned(x) && aligned(weight) && aligned(bias) && aligned(y);
+    const int warps = vectors && dim <= 32 * NORM_EACH ? 1 : NORM_THREADS / 32;
+    const auto kernel = warps == 1 ? norm_kernel<Y, 4, 1> : vectors ? norm_kernel<Y, 4, 4> : norm_kernel<Y, 1, 4>;
+    cuda_launch(c, kernel, cuda_blocks((size_t)rows * (size_t)warps, NORM_THREADS / 32), NORM_THREADS,
                 2 * warps * sizeof(float), x, index, rows, dim, weight, bias, eps, y);
 }
 
@@ -99,11 +68,17 @@ void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, 
 {
     cuda_queue *c = cuda_of(k);
     if (rows <= 0) return;
+    if (dim > NORM_MOST) {
+        mar_err err = {};
+        kern_fail(k, err_set(&err, MAR_EBACKEND, "norm of %d numbers: a GPU takes up to %d", dim, (int)NORM_MOST),
+                  &err);
+        return;
+    }
     const int *staged = cuda_stage(c, index, (size_t)rows);
     if (c->device->bf16 && !y_f32)
-        layer_norm(c, x, staged, rows, dim, weight, bias, eps, (bf16 *)y);
+        norm(c, x, staged, rows, dim, weight, bias, eps, (bf16 *)y);
     else
-        layer_norm(c, x, staged, rows, dim, weight, bias, eps, (float *)y);
+        norm(c, x, staged, rows, dim, weight, bias, eps, (float *)y);
 }
 
 /* --- copies ----------------------------------------------------------------------------------------------- */
@@ -234,26 +209,15 @@ int cuda_first_nonfinite(kern_queue *k, const void *x, mar_dtype type, int rows,
 
 /* --- element by element ----------------------------------------------------------------------------------- */
 
-/* Subtracts n vectors, one per thread. */
-template <int N> static __global__ void subtract_kernel(const float *a, const float *b, size_t n, float *y)
+static __global__ void subtract_kernel(const float *a, const float *b, size_t n, float *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= n) return;
-    cuda_floats<N> d = cuda_load<N>(a + N * i);
-    const cuda_floats<N> e = cuda_load<N>(b + N * i);
-    for (int j = 0; j < N; j++) d.v[j] -= e.v[j];
-    cuda_store(y + N * i, d);
+    if (i < n) y[i] = a[i] - b[i];
 }
 
 void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y)
 {
-    cuda_queue *c = cuda_of(k);
-    if (aligned(a) && aligned(b) && aligned(y)) {
-        const size_t fours = n / 4;
-        cuda_launch(c, subtract_kernel<4>, cuda_blocks(fours, THREADS), THREADS, 0, a, b, fours, y);
-        a += 4 * fours, b += 4 * fours, y += 4 * fours, n -= 4 * fours;
-    }
-    cuda_launch(c, subtract_kernel<1>, cuda_blocks(n, THREADS), THREADS, 0, a, b, n, y);
+    cuda_launch(cuda_of(k), subtract_kernel, cuda_blocks(n, THREADS), THREADS, 0, a, b, n, y);
 }
 
 /* Converts n vectors, one per thread. */

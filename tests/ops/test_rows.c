@@ -12,12 +12,12 @@ enum { PLAIN, HUGE_ROW };
 enum { X_ROWS = 6 };
 
 static const int norms[][6] = {
-    {96, 7, 1, 1, 0, PLAIN},   {4, 7, 1, 0, 0, PLAIN},      {16, 5, 0, 0, 1, PLAIN},   {15, 7, 1, 1, 0, PLAIN},
-    {64, 5, 0, 1, 1, PLAIN},   {256, 7, 1, 0, 0, PLAIN},    {260, 5, 0, 1, 0, PLAIN},  {768, 7, 1, 0, 0, PLAIN},
-    {1000, 5, 0, 0, 1, PLAIN}, {1024, 7, 1, 1, 0, PLAIN},   {1280, 5, 0, 0, 0, PLAIN}, {1536, 7, 1, 1, 0, PLAIN},
-    {3200, 5, 0, 0, 1, PLAIN}, {5120, 7, 1, 0, 0, PLAIN},   {5124, 5, 0, 1, 1, PLAIN}, {1, 7, 1, 1, 0, PLAIN},
-    {1, 5, 0, 0, 1, PLAIN},    {33, 7, 1, 0, 0, PLAIN},     {1001, 5, 0, 1, 1, PLAIN}, {768, 300, 1, 0, 0, PLAIN},
-    {5632, 3, 0, 0, 0, PLAIN}, {768, 3, 0, 1, 0, HUGE_ROW},
+    {96, 7, 1, 1, 0, PLAIN},     {4, 7, 1, 0, 0, PLAIN},    {16, 5, 0, 0, 1, PLAIN},   {15, 7, 1, 1, 0, PLAIN},
+    {64, 5, 0, 1, 1, PLAIN},     {256, 7, 1, 0, 0, PLAIN},  {260, 5, 0, 1, 0, PLAIN},  {768, 7, 1, 0, 0, PLAIN},
+    {1000, 5, 0, 0, 1, PLAIN},   {1024, 7, 1, 1, 0, PLAIN}, {1280, 5, 0, 0, 0, PLAIN}, {1536, 7, 1, 1, 0, PLAIN},
+    {3200, 5, 0, 0, 1, PLAIN},   {5120, 7, 1, 0, 0, PLAIN}, {5120, 5, 0, 1, 1, PLAIN}, {1, 7, 1, 1, 0, PLAIN},
+    {1, 5, 0, 0, 1, PLAIN},      {33, 7, 1, 0, 0, PLAIN},   {1001, 5, 0, 1, 1, PLAIN}, {768, 300, 1, 0, 0, PLAIN},
+    {768, 3, 0, 1, 0, HUGE_ROW},
 };
 
 /* Adds x, weight, bias and the output. rms_norm has no bias. */

@@ -67,13 +67,9 @@ template <int N> struct alignas(N) cuda_bytes {
 };
 template <int N> static __device__ inline cuda_floats<N> cuda_load(const int8_t *p)
 {
+    const cuda_bytes<N> b = *(const cuda_bytes<N> *)p;
     cuda_floats<N> x;
-    if constexpr (N == 1) {
-        x.v[0] = (float)*p;
-    } else {
-        const cuda_bytes<N> b = *(const cuda_bytes<N> *)p;
-        for (int j = 0; j < N; j++) x.v[j] = (float)(int8_t)(b.word[j / 4] >> j % 4 * 8 & 0xff);
-    }
+    for (int j = 0; j < N; j++) x.v[j] = (float)(int8_t)(b.word[j / 4] >> j % 4 * 8 & 0xff);
     return x;
 }
 
@@ -407,13 +403,6 @@ static void launch(cuda_queue *c, const cache_call &a, const void *q, void *cach
                       32 * (unsigned)a.warps, cache_shared(a.warps, size, a.dim), a, (T *)q, (char *)cache, (T *)y);
 }
 
-/* Returns 1 if rows of `bytes` bytes from p on can be read in vectors of `numbers` numbers of `size` bytes. */
-static int in_vectors(const void *p, size_t bytes, size_t size, int numbers)
-{
-    const size_t vector = (size_t)numbers * size;
-    return (uintptr_t)p % (vector < 16 ? vector : 16) == 0 && bytes % vector == 0;
-}
-
 /* Stores and attends. The kernel for one query a span, or one row's group, stores by itself. */
 template <typename T, typename C> static void attention_cache(cuda_queue *c, cache_call &a, const kern_cache_job *job)
 {
@@ -421,16 +410,10 @@ template <typename T, typename C> static void attention_cache(cuda_queue *c, cac
         store<T, C>(c, a, (act *)job->q, job->cache);
         a.rope = NULL;
     }
-    const auto fits = [&](int numbers) {
-        return a.dim % numbers == 0 && in_vectors(job->q, (size_t)a.q_stride * sizeof(T), sizeof(T), numbers) &&
-               in_vectors(job->cache, a.slot_bytes, sizeof(C), numbers);
-    };
-    if (fits(8))
+    if (a.dim % 8 == 0)
         launch<T, C, 8>(c, a, job->q, job->cache, job->y);
-    else if (fits(4))
-        launch<T, C, 4>(c, a, job->q, job->cache, job->y);
     else
-        launch<T, C, 1>(c, a, job->q, job->cache, job->y);
+        launch<T, C, 4>(c, a, job->q, job->cache, job->y);
 }
 
 /* Returns a job's call; its lists are staged. cuda_stage_hold comes before it. */
@@ -468,9 +451,10 @@ void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, con
 mar_status cuda_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err)
 {
     (void)k, (void)slots; /* any */
-    if (head_dim <= MOST_DIM) return MAR_OK;
-    return err_set(err, MAR_EBACKEND, "attention over a cache with heads of %d elements: a GPU takes up to %d",
-                   head_dim, MOST_DIM);
+    if (head_dim <= MOST_DIM && head_dim % 4 == 0) return MAR_OK;
+    return err_set(err, MAR_EBACKEND,
+                   "attention over a cache with heads of %d elements: a GPU takes multiples of 4 up to %d", head_dim,
+                   MOST_DIM);
 }
 
 void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)

@@ -219,11 +219,10 @@ __global__ static void __launch_bounds__(32 * WARPS)
 }
 
 /* Distributes channel groups to pixels: group (py, px) of pixel (i, j) of a 2x2 convolution is pixel
- * (2i - py, 2j - px) of its image of y, where that exists; of a 1x1 convolution (2i + py, 2j + px). V is one or four
- * floats; a pixel of y has n of them. A warp takes a pixel. */
-template <typename V>
+ * (2i - py, 2j - px) of its image of y, where that exists; of a 1x1 convolution (2i + py, 2j + px). A pixel of y has n
+ * channels. A warp takes a pixel. */
 __global__ static void __launch_bounds__(32 * WARPS)
-    pixel_shuffle(const V *from, conv_pixels p, int n, int first, int count, V *y)
+    pixel_shuffle(const float *from, conv_pixels p, int n, int first, int count, float *y)
 {
     const int i = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
     if (i >= count) return;
@@ -235,7 +234,7 @@ __global__ static void __launch_bounds__(32 * WARPS)
     for (int parity = 0; parity < 4; parity++, from += n) {
         const int r = 2 * row + side * (parity / 2), s = 2 * column + side * (parity % 2);
         if (r < 0 || s < 0 || r >= height || s >= width) continue;
-        V *to = y + ((size_t)r * (size_t)width + (size_t)s) * (size_t)n;
+        float *to = y + ((size_t)r * (size_t)width + (size_t)s) * (size_t)n;
         for (int j = (int)threadIdx.x % 32; j < n; j += 32) to[j] = from[j];
     }
 }
@@ -256,18 +255,6 @@ static void gather_band(cuda_queue *c, const kern_conv *conv, const act *x, conv
         launch_gather<uint16_t>(c, conv, x, p, first, count);
     else
         launch_gather<uint32_t>(c, conv, x, p, first, count);
-}
-
-static void shuffle_band(cuda_queue *c, const kern_conv *conv, const float *from, conv_pixels p, int first, int count,
-                         float *y)
-{
-    const int n = conv->out / 4;
-    const unsigned blocks = cuda_blocks((size_t)count, WARPS);
-    if (n % 4 == 0 && (uintptr_t)y % VECTOR == 0)
-        cuda_launch(c, pixel_shuffle<float4>, blocks, 32 * WARPS, 0, (const float4 *)from, p, n / 4, first, count,
-                    (float4 *)y);
-    else
-        cuda_launch(c, pixel_shuffle<float>, blocks, 32 * WARPS, 0, from, p, n, first, count, y);
 }
 
 void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, int height, int width, void *y)
@@ -293,6 +280,8 @@ void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, i
         gather_band(c, conv, x, p.of, first, count);
         if (doubles) to = result;
         cuda_linear(k, conv->product, c->patches, count, to);
-        if (doubles) shuffle_band(c, conv, result, p.of, first, count, (float *)y);
+        if (doubles)
+            cuda_launch(c, pixel_shuffle, cuda_blocks((size_t)count, WARPS), 32 * WARPS, 0, (const float *)result, p.of,
+                        conv->out / 4, first, count, (float *)y);
     }
 }

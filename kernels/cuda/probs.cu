@@ -320,36 +320,25 @@ void cuda_draw(kern_queue *k, const kern_draw_job *job)
 
 /* --- most likely tokens ------------------------------------------------------------------------------------------ */
 
-/* Takes the larger of two (value, token) pairs; ties go to the lower token. */
-static __device__ inline void take_likelier(float &p, int &x, float other_p, int other_x)
-{
-    if (other_p > p || (other_p == p && other_x < x)) p = other_p, x = other_x;
-}
-
 /* Finds the next most likely token in each pass. */
 static __global__ void __launch_bounds__(DISCRETE_THREADS, 1)
     top_kernel(const float *log_probs, const int *source, int size, int count, int *id, float *log_p)
 {
-    float *part_p = (float *)cuda_shared(); /* [DISCRETE_WARPS] */
-    int *part_x = (int *)(part_p + DISCRETE_WARPS);
+    race_memory *m = (race_memory *)cuda_shared();
     const size_t r = blockIdx.x;
     const float *row = log_probs + (size_t)source[r] * (size_t)size;
     float last_p = INFINITY;
     int last_x = -1;
     for (int i = 0; i < count; i++) {
-        float p = -INFINITY;
+        double time = INFINITY; /* -log p */
         int x = INT_MAX;
         for (int y = (int)threadIdx.x; y < size; y += (int)blockDim.x)
-            if (row[y] < last_p || (row[y] == last_p && y > last_x)) take_likelier(p, x, row[y], y);
-        for (int bit = 16; bit > 0; bit /= 2)
-            take_likelier(p, x, __shfl_xor_sync(0xffffffffu, p, bit), __shfl_xor_sync(0xffffffffu, x, bit));
-        __syncthreads();
-        if (threadIdx.x % 32 == 0) part_p[threadIdx.x / 32] = p, part_x[threadIdx.x / 32] = x;
-        __syncthreads();
-        for (unsigned w = 0; w < blockDim.x / 32; w++) take_likelier(p, x, part_p[w], part_x[w]);
-        if (!(p > -INFINITY)) x = -1, p = -INFINITY;
-        if (threadIdx.x == 0) id[r * (size_t)count + (size_t)i] = x, log_p[r * (size_t)count + (size_t)i] = p;
-        last_p = p, last_x = x;
+            if (row[y] < last_p || (row[y] == last_p && y > last_x)) take_earlier(time, x, -(double)row[y], y);
+        race_share(time, x, m);
+        last_p = (float)-time, last_x = time < INFINITY ? x : -1;
+        if (threadIdx.x > 0) continue;
+        id[r * (size_t)count + (size_t)i] = last_x;
+        log_p[r * (size_t)count + (size_t)i] = last_p;
     }
 }
 
@@ -359,6 +348,6 @@ void cuda_top(kern_queue *k, const float *log_probs, const int *source, int rows
     cuda_queue *c = cuda_of(k);
     if (rows <= 0 || count <= 0) return;
     const int *staged = cuda_stage(c, source, (size_t)rows);
-    cuda_launch(c, top_kernel, (unsigned)rows, discrete_threads(size), DISCRETE_WARPS * (sizeof(float) + sizeof(int)),
-                log_probs, staged, size, count, id, log_p);
+    cuda_launch(c, top_kernel, (unsigned)rows, discrete_threads(size), sizeof(race_memory), log_probs, staged, size,
+                count, id, log_p);
 }

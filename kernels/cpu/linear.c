@@ -45,22 +45,17 @@ mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_er
 
 /* Rows of the weights on their way into blocks: GEMM_COLS for each of some blocks, which threads pack side by side. */
 typedef struct {
-    int blocks;       /* at a time */
-    float *weight;    /* [blocks][GEMM_COLS][in], or NULL: not needed */
-    int8_t *q;        /* likewise */
-    float *scale;     /* [blocks][GEMM_COLS] */
-    uint8_t *codes;   /* [blocks][GEMM_COLS][in/2] int4, or NULL */
-    uint16_t *scales; /* [blocks][GEMM_COLS][in/32] */
+    int blocks;    /* at a time */
+    float *weight; /* [blocks][GEMM_COLS][in], or NULL: not needed */
+    void *q;       /* int8 [blocks][GEMM_COLS][in], int4 [blocks][GEMM_COLS][in/2], or NULL */
+    void *scale;   /* of int8: float [blocks][GEMM_COLS]; of int4: bf16 [blocks][GEMM_COLS][in/32] */
 } staging;
 
-static int reads_int8(const kern_linear *l, const kern_linear_spec *spec)
+/* Returns whether the source has the layer's integers. */
+static int reads_low(const kern_linear *l, const kern_linear_spec *spec)
 {
-    return l->type == GEMM_INT8 && spec->rows && spec->rows->read_int8;
-}
-
-static int reads_int4(const kern_linear *l, const kern_linear_spec *spec)
-{
-    return l->type == GEMM_INT4 && spec->rows && spec->rows->read_int4;
+    const kern_linear_rows *rows = spec->rows;
+    return rows && ((l->type == GEMM_INT8 && rows->read_int8) || (l->type == GEMM_INT4 && rows->read_int4));
 }
 
 static mar_status make_staging(const kern_linear *l, const kern_linear_spec *spec, int threads, staging *s,
@@ -68,12 +63,10 @@ static mar_status make_staging(const kern_linear *l, const kern_linear_spec *spe
 {
     s->blocks = cpu_lesser(threads, l->blocks);
     const size_t rows = (size_t)s->blocks * GEMM_COLS, n = rows * (size_t)l->in;
-    const int int8 = l->type == GEMM_INT8, int4 = l->type == GEMM_INT4;
-    const int floats = l->fp8 || (spec->rows && !reads_int8(l, spec) && !reads_int4(l, spec));
+    const int low = l->type >= GEMM_INT8, floats = l->fp8 || (spec->rows && !reads_low(l, spec));
     if (floats) s->weight = malloc(n * sizeof *s->weight);
-    if (int8) s->q = malloc(n), s->scale = malloc(rows * sizeof *s->scale);
-    if (int4) s->codes = malloc(n / 2), s->scales = malloc(n / KERN_INT4_GROUP * sizeof *s->scales);
-    if ((s->weight || !floats) && ((s->q && s->scale) || !int8) && ((s->codes && s->scales) || !int4)) return MAR_OK;
+    if (low) s->q = malloc(n), s->scale = malloc(rows * sizeof(float) + n / KERN_INT4_GROUP * sizeof(uint16_t));
+    if ((s->weight || !floats) && ((s->q && s->scale) || !low)) return MAR_OK;
     return err_set(err, MAR_ENOMEM, "out of memory: %zu x %d weights", rows, l->in);
 }
 
@@ -82,9 +75,10 @@ static mar_status read_staging(const kern_linear *l, const kern_linear_spec *spe
                                mar_err *err)
 {
     const kern_linear_rows *rows = spec->rows;
-    if (reads_int8(l, spec)) return rows->read_int8(rows->user, first, n, s->q, s->scale, err);
-    if (reads_int4(l, spec)) return rows->read_int4(rows->user, first, n, s->codes, s->scales, err);
-    return rows ? rows->read(rows->user, first, n, s->weight, err) : MAR_OK;
+    if (!rows) return MAR_OK;
+    if (!reads_low(l, spec)) return rows->read(rows->user, first, n, s->weight, err);
+    return l->type == GEMM_INT8 ? rows->read_int8(rows->user, first, n, s->q, s->scale, err)
+                                : rows->read_int4(rows->user, first, n, s->q, s->scale, err);
 }
 
 typedef struct {
@@ -140,13 +134,15 @@ static void pack_block(const pack_loop *p, int i)
         fp8_row(weight + (size_t)c * (size_t)l->in, 0, l->in, s->weight + at + (size_t)c * (size_t)l->in);
     if (l->fp8) weight = s->weight + at;
     if (l->type == GEMM_INT4) {
-        uint8_t *codes = s->codes + at / 2;
-        uint16_t *scales = s->scales + at / KERN_INT4_GROUP;
-        if (!reads_int4(l, spec)) kern_int4_quantise(weight, cols, l->in, codes, scales);
+        uint8_t *codes = (uint8_t *)s->q + at / 2;
+        uint16_t *scales = (uint16_t *)s->scale + at / KERN_INT4_GROUP;
+        if (!reads_low(l, spec)) kern_int4_quantise(weight, cols, l->in, codes, scales);
         gemm_pack_int4(codes, scales, cols, l->in, block);
     } else if (l->type == GEMM_INT8) {
-        if (!reads_int8(l, spec)) kern_int8_quantise(weight, cols, l->in, s->q + at, s->scale + row);
-        gemm_pack_int8(l->kernel, s->q + at, s->scale + row, cols, l->in, words, block);
+        int8_t *q = (int8_t *)s->q + at;
+        float *scale = (float *)s->scale + row;
+        if (!reads_low(l, spec)) kern_int8_quantise(weight, cols, l->in, q, scale);
+        gemm_pack_int8(l->kernel, q, scale, cols, l->in, words, block);
     } else {
         gemm_pack(l->kernel, l->type, weight, cols, l->in, words, block);
     }
@@ -177,8 +173,6 @@ static mar_status pack(cpu_queue *q, kern_linear *l, const kern_linear_spec *spe
     free(s.weight);
     free(s.q);
     free(s.scale);
-    free(s.codes);
-    free(s.scales);
     return status == MAR_OK ? kern_check(&q->base, err) : status;
 }
 

@@ -135,46 +135,34 @@ static void add_accel(const mar_accel *accel, const mar_accel_method *m)
 /* Adds dtypes int8, int4 and fp8, options of the handle for tokens of either kind. */
 static void add_low(void)
 {
-    mar_method_info *info = &infos[count++];
-    *info = (mar_method_info){
-        .size = sizeof *info,
-        .name = "int8",
-        .kind = "shortcut",
-        .option = "--dtype int8",
-        .tokens = "continuous, discrete",
-        .guarantee = "none: quantising the transformer's blocks and the head's moves the distribution",
-        .source = "vector-wise quantisation, Dettmers et al. 2022 (arXiv:2208.07339) section 2",
-        .summary =
-            "int8 weights with a scale for each output channel; on a CPU int8 activations, with one for each row",
-        .models = "MAR, SphereAR, LlamaGen"};
-    for (int i = 0; i < mar_option_count(); i++)
-        if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_option(info, mar_option_get(i));
-    if (count == METHODS_MAX) return;
-    info = &infos[count++];
-    *info = (mar_method_info){
-        .size = sizeof *info,
-        .name = "int4",
-        .kind = "shortcut",
-        .option = "--dtype int4",
-        .tokens = "continuous, discrete",
-        .guarantee = "none: quantising the transformer's blocks moves the distribution, more than int8 does",
-        .source = "group-wise quantisation, Dettmers and Zettlemoyer 2023 (arXiv:2212.09720) section 2",
-        .summary = "int4 weights with a scale for each 32 numbers of a row; on a CPU int8 activations, too",
-        .models = "MAR, SphereAR, LlamaGen"};
-    if (count == METHODS_MAX) return;
-    info = &infos[count++];
-    *info = (mar_method_info){
-        .size = sizeof *info,
-        .name = "fp8",
-        .kind = "shortcut",
-        .option = "--dtype fp8",
-        .tokens = "continuous, discrete",
-        .guarantee = "none: rounding the transformer's blocks moves the distribution",
-        .source = "FP8 formats, Micikevicius et al. 2022 (arXiv:2209.05433)",
-        .summary =
-            "multiplies in FP8 (E4M3) on a GPU, weights with a scale for each output channel, activations for each "
-            "row",
-        .models = "MAR, SphereAR, LlamaGen"};
+    static const struct {
+        const char *name, *option, *guarantee, *source, *summary;
+    } dtypes[] = {
+        {"int8", "--dtype int8", "none: quantising the transformer's blocks and the head's moves the distribution",
+         "vector-wise quantisation, Dettmers et al. 2022 (arXiv:2208.07339) section 2",
+         "int8 weights with a scale for each output channel; on a CPU int8 activations, with one for each row"},
+        {"int4", "--dtype int4",
+         "none: quantising the transformer's blocks moves the distribution, more than int8 does",
+         "group-wise quantisation, Dettmers and Zettlemoyer 2023 (arXiv:2212.09720) section 2",
+         "int4 weights with a scale for each 32 numbers of a row; on a CPU int8 activations, too"},
+        {"fp8", "--dtype fp8", "none: rounding the transformer's blocks moves the distribution",
+         "FP8 formats, Micikevicius et al. 2022 (arXiv:2209.05433)",
+         "multiplies in FP8 (E4M3) on a GPU, weights with a scale for each output channel, activations for each row"},
+    };
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes && count < METHODS_MAX; d++) {
+        mar_method_info *info = &infos[count++];
+        *info = (mar_method_info){.size = sizeof *info,
+                                  .name = dtypes[d].name,
+                                  .kind = "shortcut",
+                                  .option = dtypes[d].option,
+                                  .tokens = "continuous, discrete",
+                                  .guarantee = dtypes[d].guarantee,
+                                  .source = dtypes[d].source,
+                                  .summary = dtypes[d].summary,
+                                  .models = "MAR, SphereAR, LlamaGen"};
+        for (int i = 0; i < mar_option_count() && d == 0; i++)
+            if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_option(info, mar_option_get(i));
+    }
 }
 
 static void fill(void)

@@ -707,8 +707,8 @@ typedef struct {
  * and scratch are in the host's memory, or with `memory` NULL in the C library's. */
 mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory, kern_device **out, mar_err *err);
 
-/* Opens the CUDA backend on GPU number `device`. dtype F32, BF16, FP8 or AUTO; AUTO is bf16. The address is NULL in a
- * library built without the CUDA toolkit. */
+/* Opens the CUDA backend on GPU number `device`. dtype F32, BF16, INT8, INT4, FP8 or AUTO; AUTO is bf16. The address is
+ * NULL in a library built without the CUDA toolkit. */
 __attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err);
 /* Reads the fastest algorithms of products from a file, for this GPU and this version of cuBLASLt; further lines are
  * for others. With `time` the device times the algorithms of every product that it plans from now on, unless the file

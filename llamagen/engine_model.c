@@ -35,6 +35,7 @@ void mar_discrete_unload(mar_model *base)
 void mar_discrete_describe(const mar_model *model, char *text, size_t size)
 {
     const kern_device *d = model->m->device;
-    snprintf(text, size, "transformer: matrix products in %s%s", d->int8 ? "int8, of logits in " : "",
+    const char *low = kern_low_name(d);
+    snprintf(text, size, "transformer: matrix products in %s%s%s", low ? low : "", low ? ", of logits in " : "",
              d->act_size == sizeof(float) ? "f32" : "bf16");
 }

@@ -217,9 +217,9 @@ static void note(diff_chain *c, const float *x, int tokens, const float *cfg, in
 void diff_chain_watch(const diff_chain *c, const float *z, int rows)
 {
     const diff_head *h = c->head;
-    kern_watch(c->k, z, 1, rows, h->shape.z_dim, h->shape.z_dim, "%s", diff_head_z_name(h));
-    kern_watch(c->k, c->cond, 1, rows, h->shape.width, h->shape.width, "%scond_embed", diff_head_prefix(h));
-    kern_watch(c->k, c->temb, 1, c->schedule.steps, h->shape.width, h->shape.width, "%stime_embed",
+    kern_watch(c->k, z, MAR_DTYPE_F32, rows, h->shape.z_dim, h->shape.z_dim, "%s", diff_head_z_name(h));
+    kern_watch(c->k, c->cond, MAR_DTYPE_F32, rows, h->shape.width, h->shape.width, "%scond_embed", diff_head_prefix(h));
+    kern_watch(c->k, c->temb, MAR_DTYPE_F32, c->schedule.steps, h->shape.width, h->shape.width, "%stime_embed",
                diff_head_prefix(h));
 }
 
@@ -326,7 +326,8 @@ static void take_steps_watched(diff_chain *c, const run *r, int top, int bottom)
     k->core->download(k, c->before, r->x, n * sizeof *c->before);
     k->core->download(k, c->before + n, c->x0, n * sizeof *c->before);
     take_steps(c, r, top, bottom);
-    if (k->watch.layer[0] || k->core->first_nonfinite(k, r->x, 1, r->tokens, channels, channels) < 0) return;
+    if (k->watch.layer[0] || k->core->first_nonfinite(k, r->x, MAR_DTYPE_F32, r->tokens, channels, channels) < 0)
+        return;
     k->core->upload(k, r->x, c->before, n * sizeof *c->before);
     k->core->upload(k, c->x0, c->before + n, n * sizeof *c->before);
     for (int i = top; i >= bottom; i--) take_step(c, r, i, NULL);

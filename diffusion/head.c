@@ -343,13 +343,6 @@ void diff_head_free(diff_head *h)
     *h = (diff_head){0};
 }
 
-/* Returns the bytes of an operand of the head's products. */
-static size_t act_size(const diff_head *h)
-{
-    if (h->dtype == MAR_DTYPE_AUTO) return h->device->act_size;
-    return h->dtype == MAR_DTYPE_F16 ? sizeof(uint16_t) : sizeof(float);
-}
-
 int diff_head_is_bf16(const diff_head *h)
 {
     return h->dtype == MAR_DTYPE_AUTO && h->device->act_size != sizeof(float);
@@ -408,7 +401,7 @@ double diff_head_macs(const diff_head *h, double modulations, double evaluations
 static double weight_size(const diff_head *h)
 {
     const int int8 = h->device->int8 && h->int8_below > 0;
-    return kern_head_weight_size(h->shape.width, int8, (double)act_size(h));
+    return kern_head_weight_size(h->shape.width, int8, (double)kern_act_size(h->device, h->dtype));
 }
 
 double diff_head_sequential_bytes(const diff_head *h)

@@ -202,7 +202,9 @@ static void run_rounds(diff_speculation *s, diff_speculation_stats *stats)
     const kern_speculation_head *draft = s->draft.chain ? &s->draft.at : NULL;
     k->head->speculate_start(k, w);
     if (!draft && k->head->speculate_run && k->head->speculate_run(k, w, &s->target.at)) {
-        if (!k->watch.on || k->core->first_nonfinite(k, w->token, 1, w->tokens, w->channels, w->channels) < 0) return;
+        if (!k->watch.on ||
+            k->core->first_nonfinite(k, w->token, MAR_DTYPE_F32, w->tokens, w->channels, w->channels) < 0)
+            return;
         k->head->speculate_start(k, w); /* again, round by round, to show the layers */
     }
     /* After a failure operations do nothing, so the result of propose means nothing: hence kern_check. */

@@ -400,7 +400,7 @@ static void run_layers(reward *r, const text_spans *texts)
 
         k->core->linear(k, l->fc1, r->operand, rows, r->hidden);
         close_part(r, l->fc2, &l->norm, r->hidden, rows);
-        kern_watch(k, r->x, 1, rows, width, width, "text_encoder.%d", i);
+        kern_watch(k, r->x, MAR_DTYPE_F32, rows, width, width, "text_encoder.%d", i);
     }
 }
 

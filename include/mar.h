@@ -208,11 +208,11 @@ typedef struct {
     mar_log_function *log; /* NULL: no log */
     void *log_user;        /* first argument of log */
     int allow_nonfinite;   /* 1: models and VAEs may have NaN or infinite weights */
-    /* Arithmetic of diffusion heads: F32; F16; BF16, if dtype is BF16 too and on a CPU; AUTO: F16 on a GPU, on a CPU
-     * that of dtype. Criterion path compares two evaluations of the head. In bf16 their rounding alone rejects many
-     * drafts, in f16 few. F16 is as fast as bf16 on a GPU; a CPU rounds f32 numbers to it, slower than F32, which takes
-     * twice the time of bf16. A head with weights or activations beyond FP16's range (65504) is in F32 in place of F16,
-     * and a warning is logged. */
+    /* Arithmetic of diffusion heads: F32; F16; BF16, if dtype is BF16 too and on a CPU; AUTO: that of dtype, but F16 on
+     * a GPU unless dtype is F32. Criterion path compares two evaluations of the head. In bf16 their rounding alone
+     * rejects many drafts, in f16 few. F16 is as fast as bf16 on a GPU; a CPU rounds f32 numbers to it, slower than
+     * F32, which takes twice bf16's time. Beyond 65504, FP16's range, weights or activations at random inputs make the
+     * head F32 in place of F16, with a warning in the log, and activations of an image make a MAR_EMODEL. */
     mar_dtype head_dtype;
     /* dtype INT8: the head uses int8 at timesteps below this, of 1000; 0: 985. The first steps of a chain multiply an
      * error of the head by up to 20000. MAR_EARG with another dtype or head_dtype. */
@@ -913,7 +913,7 @@ MAR_API const char *mar_session_guarantee(const mar_session *s);
 
 /* Writes how the backend computes this session's batches to `text`, char [size], in one line. Returns text, or "" for
  * invalid arguments. The line names the head's implementation, and why not a faster one; on a GPU also the number of
- * recordings, or why the device refuses them: "head: persistent kernel up to 64 rows, clusters of 2 blocks, 6 of 6
+ * recordings, or why the device refuses them: "head: persistent kernel up to 128 rows, clusters of 2 blocks, 6 of 6
  * products in shared memory; 14 recordings". 1024 bytes are usually enough; the rest is cut. The log has the first part
  * when a model is loaded, and a WARNING for a refused recording. */
 MAR_API const char *mar_session_description(const mar_session *s, char *text, size_t size);

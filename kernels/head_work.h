@@ -4,6 +4,11 @@
 
 #include "kernels/ops.h"
 
+/* Returns the bytes of an operand of a head's products: F32, F16, or AUTO, the device's. */
+static inline size_t kern_act_size(const kern_device *d, mar_dtype type)
+{
+    return type == MAR_DTYPE_F32 ? sizeof(float) : type == MAR_DTYPE_F16 ? sizeof(uint16_t) : d->act_size;
+}
 /* Returns the weights of a block's products. */
 static inline double kern_head_block_weights(const kern_head_spec *s)
 {

@@ -253,10 +253,7 @@ static void verify_blocks(kern_queue *k, const kern_block_job *job)
 
 static double weight_size(const kern_queue *k, const kern_head_spec *s)
 {
-    const double act_size = s->dtype == MAR_DTYPE_F32   ? sizeof(float)
-                            : s->dtype == MAR_DTYPE_F16 ? sizeof(uint16_t)
-                                                        : (double)k->device->act_size;
-    return kern_head_weight_size(s->width, s->int8, act_size);
+    return kern_head_weight_size(s->width, s->int8, (double)kern_act_size(k->device, s->dtype));
 }
 
 static void modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,

@@ -182,7 +182,7 @@ static void compute_rows(const call *c)
     k->core->copy_rows(k, r->joined, r->place_of_feature, c->features, r->feature, NULL, NULL, p->rows, d);
     k->core->to_act(k, r->joined, (size_t)p->rows * 2 * (size_t)d, r->input);
     k->core->linear(k, r->model->fc, r->input, p->rows, p->x);
-    kern_watch(k, p->x, 1, p->rows, d, d, "fc");
+    kern_watch(k, p->x, MAR_DTYPE_F32, p->rows, d, d, "fc");
     gpt_pass_layers(p);
     k->core->copy_rows(k, p->features, p->slot, p->x, NULL, NULL, NULL, p->rows, d);
 }
@@ -196,7 +196,7 @@ static void compute_log_probs(const call *c)
     k->core->copy_rows(k, p->kept, NULL, p->features, r->site, NULL, NULL, p->logit_rows, d);
     k->core->to_act(k, p->kept, (size_t)p->logit_rows * (size_t)d, p->normed);
     k->core->linear(k, r->one.output, p->normed, p->logit_rows, p->logits);
-    kern_watch(k, p->logits, 1, p->logit_rows, vocabulary, vocabulary, "output");
+    kern_watch(k, p->logits, MAR_DTYPE_F32, p->logit_rows, vocabulary, vocabulary, "output");
     gpt_pass_log_probs(p, &r->sampling, r->cfg, r->place, c->log_probs);
 }
 

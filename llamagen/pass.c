@@ -107,7 +107,7 @@ static void product(const gpt_pass *p, const kern_linear *l, const act *x, void 
 /* Shows a layer's output to the search for the first non-finite one. */
 static void watch(const gpt_pass *p, int layer, const char *name, const void *y, int f32, int width)
 {
-    kern_watch(p->k, y, f32, p->rows, width, width, "layers.%d.%s", layer, name);
+    kern_watch(p->k, y, f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, p->rows, width, width, "layers.%d.%s", layer, name);
 }
 
 /* x += wo(attention(rope(wqkv(norm(x))))), with norms of q and k in front of rope if there are any */
@@ -191,7 +191,8 @@ void gpt_pass_rows(const gpt_pass *p)
                        p->rows, p->x);
     else
         k->core->copy_rows(k, p->x, NULL, p->table, p->embedding, NULL, NULL, p->rows, d);
-    kern_watch(k, p->x, 1, p->rows, d, d, "%s", p->table == p->model->token_emb ? "tok_embeddings" : "cls_embedding");
+    kern_watch(k, p->x, MAR_DTYPE_F32, p->rows, d, d, "%s",
+               p->table == p->model->token_emb ? "tok_embeddings" : "cls_embedding");
     gpt_pass_layers(p);
     if (!p->keep) return;
     norm(p, NULL, p->rows, p->model->norm, p->kept, 1);
@@ -204,10 +205,10 @@ void gpt_pass_logits(const gpt_pass *p)
     const int d = m->config.width, vocabulary = m->config.vocabulary;
     if (!skinny(p, m->output, p->x, p->logit_row, p->logit_rows, m->norm, 0, p->logits)) {
         norm(p, p->logit_row, p->logit_rows, m->norm, p->normed, 0);
-        kern_watch(p->k, p->normed, 0, p->logit_rows, d, d, "norm");
+        kern_watch(p->k, p->normed, MAR_DTYPE_AUTO, p->logit_rows, d, d, "norm");
         p->k->core->linear(p->k, m->output, p->normed, p->logit_rows, p->logits);
     }
-    kern_watch(p->k, p->logits, 1, p->logit_rows, vocabulary, vocabulary, "output");
+    kern_watch(p->k, p->logits, MAR_DTYPE_F32, p->logit_rows, vocabulary, vocabulary, "output");
 }
 
 void gpt_pass_log_probs(const gpt_pass *p, const gpt_sampling *sampling, const float *cfg, const int *place,

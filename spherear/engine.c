@@ -155,7 +155,7 @@ static int find_nonfinite(const sphere *g, int slot)
 {
     const int dim = g->model->shape.head.channels;
     const float *tokens = g->tokens + (size_t)slot * (size_t)seq_len(g) * (size_t)dim;
-    return g->k->core->first_nonfinite(g->k, tokens, 1, g->slot[slot].known, dim, dim);
+    return g->k->core->first_nonfinite(g->k, tokens, MAR_DTYPE_F32, g->slot[slot].known, dim, dim);
 }
 
 /* Reports a layer whose output has a NaN or an infinity while no token has. Returns MAR_OK if a token has. */

@@ -84,9 +84,9 @@ static void embed(const call *c)
         k->core->copy_rows(k, r->token, NULL, c->tokens, r->source, NULL, NULL, p->rows, channels);
         k->core->linear(k, m->proj_in, r->token, p->rows, r->embedded);
     }
-    kern_watch(k, r->embedded, 1, p->rows, d, d, "%s", r->classes ? "cls_embedding" : "proj_in");
+    kern_watch(k, r->embedded, MAR_DTYPE_F32, p->rows, d, d, "%s", r->classes ? "cls_embedding" : "proj_in");
     k->core->rms_norm(k, r->embedded, NULL, p->rows, d, m->emb_norm, 1e-6f, p->x, 1);
-    kern_watch(k, p->x, 1, p->rows, d, d, "emb_norm");
+    kern_watch(k, p->x, MAR_DTYPE_F32, p->rows, d, d, "emb_norm");
 }
 
 /* z = norm(x) + pos_for_diff of the next token. */
@@ -99,7 +99,7 @@ static void compute(void *arg)
     embed(c);
     gpt_pass_layers(&r->pass);
     k->core->rms_norm(k, r->pass.x, r->z_row, r->z_rows, d, r->model->transformer->norm, 1e-6f, r->normed, 1);
-    kern_watch(k, r->normed, 1, r->z_rows, d, d, "norm");
+    kern_watch(k, r->normed, MAR_DTYPE_F32, r->z_rows, d, d, "norm");
     k->core->copy_rows(k, c->z, r->z_to, r->normed, NULL, r->model->position_emb, r->z_next, r->z_rows, d);
 }
 

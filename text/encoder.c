@@ -274,7 +274,8 @@ typedef struct {
 /* Shows a layer's output to the search for the first non-finite one. */
 static void watch(const call *c, int layer, const char *what, const void *y, int f32, int width)
 {
-    kern_watch(c->k, y, f32, c->spans->rows, width, width, "%s.%d.%s", c->name, layer, what);
+    kern_watch(c->k, y, f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, c->spans->rows, width, width, "%s.%d.%s", c->name, layer,
+               what);
 }
 
 /* x += out(attention(qkv(norm1(x)))) */

@@ -181,7 +181,8 @@ mar_status vae_plan(const vae_pass *p, const vae_network *net, int n, int count,
 void vae_watch(const vae_pass *p, const char *step, const char *layer, const void *x, int f32, vae_extent e,
                int channels)
 {
-    kern_watch(p->k, x, f32, p->n * e.height * e.width, channels, channels, "%s%s", step, layer);
+    kern_watch(p->k, x, f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, p->n * e.height * e.width, channels, channels, "%s%s",
+               step, layer);
 }
 
 void vae_pass_norm(const vae_pass *p, const vae_norm *norm, const float *x, vae_extent e, int channels, int silu,
@@ -228,7 +229,8 @@ static void run_attention(vae_pass *p, const vae_step *s, vae_extent e)
     vae_watch(p, s->name, ".norm", p->a, 0, e, c);
     k->core->linear(k, s->qkv, p->a, rows, p->h);
     for (int i = 0; i < 3; i++)
-        kern_watch(k, qkv + (size_t)(i * c) * k->device->act_size, 0, rows, c, 3 * c, "%s.%c", s->name, "qkv"[i]);
+        kern_watch(k, qkv + (size_t)(i * c) * k->device->act_size, MAR_DTYPE_AUTO, rows, c, 3 * c, "%s.%c", s->name,
+                   "qkv"[i]);
     k->core->attention(k, qkv, 3 * c, qkv + (size_t)c * k->device->act_size, qkv + 2 * (size_t)c * k->device->act_size,
                        3 * c, p->n, pixels, pixels, 1, c, p->a);
     vae_watch(p, s->name, "", p->a, 0, e, c);

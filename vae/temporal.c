@@ -204,12 +204,13 @@ void vae_temporal_run(const vae_pass *p, const vae_temporal *t, float *x)
             k->core->to_act(k, between, count, p->a);
             k->conv->conv(k, b->conv[i], p->a, n, height, width, i ? x : p->h);
         }
-        kern_watch(k, x, 1, rows, t->channels, t->channels, "decoder.time_res_stack.%d", (int)(b - t->blocks));
+        kern_watch(k, x, MAR_DTYPE_F32, rows, t->channels, t->channels, "decoder.time_res_stack.%d",
+                   (int)(b - t->blocks));
     }
     for (int i = 0; i < t->n_convs; i++) {
         k->core->to_act(k, x, count, p->a);
         k->conv->conv(k, t->convs[i], p->a, n, height, width, p->h);
         k->core->linear(k, t->silu, p->h, rows, x);
-        kern_watch(k, x, 1, rows, t->channels, t->channels, "decoder.time_conv.%d", i);
+        kern_watch(k, x, MAR_DTYPE_F32, rows, t->channels, t->channels, "decoder.time_conv.%d", i);
     }
 }

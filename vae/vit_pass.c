@@ -184,7 +184,8 @@ typedef struct {
 /* Shows a layer's output to the search for the first non-finite one. */
 static void watch(const call *c, int layer, const char *name, const void *y, int f32, int width)
 {
-    kern_watch(c->p->k, y, f32, c->rows, width, width, "%s.%d.%s", c->name, layer, name);
+    kern_watch(c->p->k, y, f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, c->rows, width, width, "%s.%d.%s", c->name, layer,
+               name);
 }
 
 /* x += wo(attention(rotate(wqkv(norm(x))))) */

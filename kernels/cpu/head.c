@@ -274,6 +274,7 @@ typedef struct {
     const float *cond;
     int rows;
     void *u;
+    char *mod;
 } condition_loop;
 
 static void condition_body(void *arg, int first, int last, int thread)
@@ -287,15 +288,9 @@ static void condition_body(void *arg, int first, int last, int thread)
     round_act(l->h, head_at(l->h, l->u, (size_t)first * w), (size_t)(last - first) * w);
 }
 
-/* Modulation rows of an F16 head. */
-typedef struct {
-    const kern_head *h;
-    char *mod;
-} rounding_loop;
-
 static void round_mod_body(void *arg, int first, int last, int thread)
 {
-    const rounding_loop *l = arg;
+    const condition_loop *l = arg;
     (void)thread;
     for (int r = first; r < last; r++)
         round_act(l->h, l->mod + (size_t)r * cpu_head_mod_bytes(l->h), mod_final_offset(l->h) / l->h->act_size);
@@ -322,7 +317,7 @@ void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, con
     for (int a = FINE; has(h, (arithmetic)a, &flag); a++)
         if (!cpu_linear_ready(q, h->ada_blocks[a], total)) return;
     if (!cpu_linear_ready(q, h->ada_final, total)) return;
-    condition_loop l = {q->d, h, temb, temb_index, cond, rows, scratch};
+    condition_loop l = {q->d, h, temb, temb_index, cond, rows, scratch, mod};
     cpu_for(q, total, 16.0 * total * h->width, condition_body, &l);
     for (int s = 0, end; s < steps; s = end) { /* up to the next step of the other arithmetic */
         const arithmetic a = step_arithmetic(h, fine, s);
@@ -333,9 +328,7 @@ void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, con
         for (int r = 0; h->int8 && r < (end - s) * rows; r++) mark(h, first + (size_t)r * cpu_head_mod_bytes(h), a);
     }
     cpu_linear_run(q, h->ada_final, scratch, total, (char *)mod + mod_final_offset(h));
-    rounding_loop rounding = {h, mod};
-    if (h->dtype == MAR_DTYPE_F16)
-        cpu_for(q, total, 16.0 * total * 3 * h->ada_layers * h->width, round_mod_body, &rounding);
+    if (h->dtype == MAR_DTYPE_F16) cpu_for(q, total, 16.0 * total * 3 * h->ada_layers * h->width, round_mod_body, &l);
     kern_watch_modulation(k, h->form, mod, h->f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, total, h->ada_layers, h->width,
                           cpu_head_mod_bytes(h));
 }
@@ -517,14 +510,14 @@ static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float
                channels * sizeof *x);
     evaluation e = {q, h, mod, mod_index, rows, xw, y, u, v, kept, kept_rows, reuse, a, 0};
     cpu_linear_run(q, h->in, state, rows, xw);
-    kern_watch(k, xw, 1, rows, h->width, h->width, KERN_HEAD_INPUT, kern_head_net(h->form));
+    kern_watch(k, xw, MAR_DTYPE_F32, rows, h->width, h->width, KERN_HEAD_INPUT, kern_head_net(h->form));
     for (; e.block < h->depth; e.block++) {
         run_block(&e);
-        kern_watch(k, xw, 1, rows, h->width, h->width, KERN_HEAD_BLOCK, kern_head_net(h->form), e.block);
+        kern_watch(k, xw, MAR_DTYPE_F32, rows, h->width, h->width, KERN_HEAD_BLOCK, kern_head_net(h->form), e.block);
     }
     for_rows(&e, modulate_final_body);
     cpu_linear_run(q, h->out, y, rows, out);
-    kern_watch(k, out, 1, rows, 2 * h->channels, 2 * h->channels, KERN_HEAD_FINAL, kern_head_net(h->form));
+    kern_watch(k, out, MAR_DTYPE_F32, rows, 2 * h->channels, 2 * h->channels, KERN_HEAD_FINAL, kern_head_net(h->form));
 }
 
 /* Evaluates rows of both arithmetics, one after the other: tokens at different steps need it. */

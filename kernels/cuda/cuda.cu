@@ -592,7 +592,9 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
     if (status == MAR_OK) status = cuda_status(cudaMemGetInfo(&unused, &total), "asking for the GPU's memory", err);
     if (status != MAR_OK) return status;
     if (major < d->major) d->major = major;
-    d->base.mod_budget = unused / 8; /* the rest is for weights, and for other sessions */
+    /* The rest is for weights, and for other sessions. A product of the modulation then has fewer than 2^31
+     * results. */
+    d->base.mod_budget = unused / 8 < (size_t)4 << 30 ? unused / 8 : ((size_t)4 << 30) - 1;
     reserve_l2(d, (size_t)p->persistingL2CacheMaxSize);
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)

@@ -69,14 +69,14 @@ static __device__ __forceinline__ float4 *persistent_history(const persistent_ar
     return persistent_states(a) + PERSISTENT_ROWS * a.channels / 4;
 }
 
-/* The noise is made before the wait, and is meanwhile in f->state, which the evaluation has read. A thread has the same
- * groups of both. */
+/* Takes a step, to the block's states and to f->state. The noise is made before the wait, and is meanwhile in f->state,
+ * which the evaluation has read. A thread has the same groups of all. */
 static __device__ __forceinline__ void persistent_ddpm_step(const persistent_args &a, persistent_block *f,
                                                             const persistent_job &j, int step)
 {
     const kern_chain_coef coef = j.coef[step];
     const int groups = persistent_groups(a, j);
-    float4 *noise = (float4 *)f->state, *states = persistent_states(a);
+    float4 *next = (float4 *)f->state, *states = persistent_states(a);
     int token, channel;
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < groups; i += PERSISTENT_THREADS) {
@@ -88,15 +88,15 @@ static __device__ __forceinline__ void persistent_ddpm_step(const persistent_arg
                               (uint32_t)j.t[step], (uint32_t)channel / 4, words);
             kern_normal4(words, drawn);
         }
-        noise[i] = make_float4(drawn[0], drawn[1], drawn[2], drawn[3]);
+        next[i] = make_float4(drawn[0], drawn[1], drawn[2], drawn[3]);
     }
     persistent_wait(a, f);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < groups; i += PERSISTENT_THREADS) {
         persistent_group(a, i, &token, &channel);
         const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
-        const float4 x = states[i], e = noise[i];
-        states[i] = make_float4(
+        const float4 x = states[i], e = next[i];
+        states[i] = next[i] = make_float4(
             kern_chain_next(&coef, x.x, y.eps[0], y.v[0], e.x), kern_chain_next(&coef, x.y, y.eps[1], y.v[1], e.y),
             kern_chain_next(&coef, x.z, y.eps[2], y.v[2], e.z), kern_chain_next(&coef, x.w, y.eps[3], y.v[3], e.w));
     }
@@ -116,7 +116,8 @@ static __device__ __forceinline__ void persistent_ode_step(const persistent_args
         const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
 #pragma unroll
         for (int n = 0; n < 4; n++)
-            states[4 * i + n] = kern_chain_ode_next(&coef, states[4 * i + n], y.eps[n], &history[4 * i + n]);
+            states[4 * i + n] = f->state[4 * i + n] =
+                kern_chain_ode_next(&coef, states[4 * i + n], y.eps[n], &history[4 * i + n]);
     }
 }
 
@@ -150,12 +151,12 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
     if (j.steps == 0) return; /* persistent_try only tests whether the kernel starts */
     persistent_begin<PAIRS, WIDE>(a, &f);
     persistent_copy_groups(a, j, (const float4 *)j.x, persistent_states(a));
+    persistent_copy_groups(a, j, (const float4 *)j.x, (float4 *)f.state);
     if (j.ode) persistent_copy_groups(a, j, (const float4 *)j.x0, persistent_history(a));
     for (int s = 0; s < j.steps; s++) {
         const int step = j.steps - 1 - s;
         if ((int)threadIdx.x < rows)
             f.mod[threadIdx.x] = j.mod + ((size_t)s * (size_t)rows + threadIdx.x) * a.mod_bytes;
-        persistent_copy_groups(a, j, persistent_states(a), (float4 *)f.state);
         __syncthreads();
         persistent_prefetch_mod(a, j, s + 1, rows);
         persistent_evaluate<PAIRS, WIDE>(a, &f, rows, j.tokens);

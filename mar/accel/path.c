@@ -289,8 +289,7 @@ static void describe(const void *state, char *text, size_t size)
 static const char *warn(const void *state)
 {
     const mar_paths *s = state;
-    if (!diff_head_is_bf16(&s->g->model->head)) return NULL;
-    return diff_paths_bf16_warning;
+    return diff_head_is_bf16(&s->g->model->head) ? diff_paths_bf16_warning : NULL;
 }
 
 const mar_accel mar_accel_path = {

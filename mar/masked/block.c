@@ -22,12 +22,13 @@ void mar_watch(kern_queue *k, const mar_masked_model *m, const mar_block *b, con
 {
     const mar_model_config *c = &m->base.config;
     const int encodes = b >= m->encoder && b < m->encoder + c->encoder_depth;
+    const mar_dtype type = f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO;
     if (!k->watch.on) return;
     if (b)
-        kern_watch(k, x, f32, rows, width, width, "%s_blocks.%d.%s", encodes ? "encoder" : "decoder",
+        kern_watch(k, x, type, rows, width, width, "%s_blocks.%d.%s", encodes ? "encoder" : "decoder",
                    (int)(b - (encodes ? m->encoder : m->decoder)), layer);
     else
-        kern_watch(k, x, f32, rows, width, width, "%s", layer);
+        kern_watch(k, x, type, rows, width, width, "%s", layer);
 }
 
 /* --- a block ------------------------------------------------------------------------------------------------------ */

@@ -72,7 +72,7 @@ static int find_nonfinite(const mar_masked *g, int slot)
     int bad = -1;
     for (int at = 0; at < count; at++) {
         const float *token = g->tokens + (size_t)(first + at) * (size_t)dim;
-        const int next = k->core->first_nonfinite(k, token, 1, count - at, dim, dim);
+        const int next = k->core->first_nonfinite(k, token, MAR_DTYPE_F32, count - at, dim, dim);
         if (next < 0) break;
         at += next;
         const int step = g->ar_step[first + at];

@@ -66,9 +66,24 @@ static void check_changes_no_byte(void **state)
     assert_same_file(directory, "a.png", "b.png");
 }
 
+/* Checks the warning about a head that FP16 does not hold: once, and the picture is made. */
+static void a_head_in_f32_is_told(void **state)
+{
+    const char *directory = *state;
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    free(write_changed(m, directory, "wide.safetensors", "demo", "diffloss.net.res_blocks.0.mlp.2.weight", 0, 1, 7e4f));
+    mar_close(m);
+    command_result r = command_mar(directory, "generate --model wide.safetensors --vae demo --class 3 --out a.png "
+                                              "--num_iter 1 --num_sampling_steps 2 --dtype f32 --head_dtype f16");
+    assert_string_equal(r.err, "mar: warning: model wide.safetensors: the diffusion head computes in f32: f16 ends at "
+                               "65504, and a weight or an activation is beyond it\n");
+    assert_int_equal(r.status, 0);
+    command_result_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {COMMAND_TEST(no_picture_comes_of_it), COMMAND_TEST(nothing_is_measured_of_it),
-                                       COMMAND_TEST(check_changes_no_byte)};
+                                       COMMAND_TEST(check_changes_no_byte), COMMAND_TEST(a_head_in_f32_is_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

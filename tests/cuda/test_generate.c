@@ -324,7 +324,8 @@ static void heads_are_in_f16(void **state)
     assert_non_null(strstr(j.warning, "the diffusion head computes in f32"));
     assert_non_null(strstr(j.loaded, "the head is in f32"));
     mar_model_free(model), mar_close(m);
-    free(path), remove_directory(directory);
+    remove_directory(directory);
+    free(path), free(directory);
 }
 
 static void what_is_not_there_is_named(void **state)

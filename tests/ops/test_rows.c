@@ -426,9 +426,9 @@ static void run_first_nonfinite(kern_queue *k, const ops_call *c, void *const *a
 {
     const int failed = k->failed != MAR_OK;
     (void)c;
-    const int found[3] = {k->core->first_nonfinite(k, a[0], 1, SEARCHED, WIDTH, STRIDE),
-                          k->core->first_nonfinite(k, a[1], 0, SEARCHED, WIDTH, STRIDE),
-                          k->core->first_nonfinite(k, a[0], 1, 0, WIDTH, STRIDE)};
+    const int found[3] = {k->core->first_nonfinite(k, a[0], MAR_DTYPE_F32, SEARCHED, WIDTH, STRIDE),
+                          k->core->first_nonfinite(k, a[1], MAR_DTYPE_AUTO, SEARCHED, WIDTH, STRIDE),
+                          k->core->first_nonfinite(k, a[0], MAR_DTYPE_F32, 0, WIDTH, STRIDE)};
     if (failed) assert_true(found[0] == -1 && found[1] == -1);
     k->core->upload(k, a[2], found, sizeof found);
 }

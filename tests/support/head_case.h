@@ -28,8 +28,7 @@ float *even_floats(size_t n, float low, float high, uint64_t seed);
 
 /* out [rows][2C] = the head at x [rows][C] under SiLU(cond [rows][W]). With type BF16 or F16 these are rounded to it:
  * weights and operands of the products in the blocks and the modulation, and the blocks' modulation; in F16 also its
- * bias. No sum is rounded.
- * Each layer norm keeps its own weight and bias. */
+ * bias. No sum is rounded. Each layer norm keeps its own weight and bias. */
 void head_reference(const head_case *h, const float *x, const float *cond, int rows, mar_dtype type, float *out);
 
 /* Returns the root of the sum of squares of the final layer's terms, weight times operand, over all outputs.

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int same_text(const char *a, const char *b)
 {
@@ -25,9 +26,13 @@ static int same_options(const mar_options *a, const mar_options *b)
 /* Returns the dtype of a description: "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (...". */
 static mar_dtype described(const char *backend)
 {
-    const char *words = strchr(backend, ' ');
-    if (words && strncmp(words, " int8", 5) == 0) return MAR_DTYPE_INT8;
-    return words && strncmp(words, " bf16", 5) == 0 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
+    static const char *const names[] = {
+        [MAR_DTYPE_BF16] = "bf16", [MAR_DTYPE_INT8] = "int8", [MAR_DTYPE_INT4] = "int4", [MAR_DTYPE_FP8] = "fp8"};
+    char word[8] = "";
+    sscanf(backend, "%*s %7[a-z0-9]", word);
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
+        if (names[i] && strcmp(word, names[i]) == 0) return (mar_dtype)i;
+    return MAR_DTYPE_F32;
 }
 
 /* Returns whether the handle suits the options: opened with them, or with a dtype auto that has become theirs. The
@@ -64,6 +69,17 @@ static void warn_of_threads(model_store *store, const mar_options *options, cons
     store->warned = 1;
 }
 
+/* Prints a warning about a model, once for all GPUs. Errors of sessions, which are in the log, too, are the command's
+ * to print. */
+static void print_warning(void *user, mar_log_level level, const char *line)
+{
+    model_store *store = user;
+    if (level != MAR_LOG_WARNING || store->quiet || strncmp(line, "model ", 6) != 0) return;
+    if (strcmp(line, store->warning) == 0) return;
+    snprintf(store->warning, sizeof store->warning, "%s", line);
+    fprintf(stderr, "%smar: warning: %s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "", line);
+}
+
 /* Opens as models_open does, for a model with a head or a network without one. */
 static mar *open_for(model_store *store, const mar_options *options, int has_head, const char *dtype)
 {
@@ -75,7 +91,10 @@ static mar *open_for(model_store *store, const mar_options *options, int has_hea
         tool_error("too many devices and kinds of arithmetic, expected %d at most", (int)MODELS_HANDLES_MAX);
         return NULL;
     }
-    const mar_status status = mar_open(options, &library);
+    mar_options logging = *options;
+    logging.log = print_warning;
+    logging.log_user = store;
+    const mar_status status = mar_open(&logging, &library);
     if (status != MAR_OK) {
         const char *words = library ? mar_error(library) : mar_status_name(status);
         if (strncmp(words, "--dtype ", 8) == 0)
@@ -198,8 +217,8 @@ static const char *known_tokens(const model_store *store, const char *path)
 }
 
 /* Sets o->tokens if the arithmetic of the heads depends on it: the draft alone decides the method, and with path heads
- * are f32. Loads the draft, the smaller model, to know. A draft for continuous tokens is loaded again, in f32, for the
- * run. Returns 0, or 1 with the error printed. */
+ * are f32 on a CPU. Loads the draft, the smaller model, to know. A draft for continuous tokens is loaded again, in f32,
+ * for the run. Returns 0, or 1 with the error printed. */
 static int learn_tokens(model_store *store, run_options *o, progress *bar)
 {
     if (!run_draft_decides(o) || o->machine.head_dtype != MAR_DTYPE_AUTO) return 0;
@@ -208,7 +227,7 @@ static int learn_tokens(model_store *store, run_options *o, progress *bar)
     const model_file *draft = library ? get_file(store, &o->machine, library, "draft", o->draft, 0, bar) : NULL;
     if (!draft) return 1;
     o->tokens = tokens_of(draft->model);
-    if (strcmp(o->tokens, "continuous") == 0) mar_model_free(store->files[--store->file_count].model);
+    if (run_machine(o).head_dtype != MAR_DTYPE_AUTO) mar_model_free(store->files[--store->file_count].model);
     return 0;
 }
 

@@ -74,6 +74,7 @@ typedef struct {
     models_encoder encoder;   /* of the image decoders; set before the first models_load */
     int quiet;                /* 1: no warnings; set before the first models_load */
     int warned;               /* 1: models_load has reported fewer threads than requested */
+    char warning[512];        /* the library's last one about a model */
 } model_store;
 
 /* Opens the library for a run and loads the files that the store lacks. A demo model brings its image decoder. Encodes

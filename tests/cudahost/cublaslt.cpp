@@ -1,5 +1,5 @@
-/* Computes products D = epilogue(alpha op(A) op(B) + beta C + bias) in f32. Refuses products that cuBLASLt might
- * refuse. */
+/* Computes products D = epilogue(alpha A^T B + beta C + bias) in f32, of matrices by columns. Refuses products that
+ * cuBLASLt might refuse. */
 #include "cublasLt.h"
 #include "fibres.h"
 #include "runtime.h"
@@ -15,25 +15,21 @@ struct cublasLtContext {
 struct desc_t {
     cublasComputeType_t compute;
     cudaDataType_t scale;
-    int32_t pointer_mode, transa, transb, transc;
+    int32_t transa;
     uint32_t epilogue;
     const void *bias;
     int32_t bias_type;      /* -1: type of D */
-    int32_t scale_mode[2];  /* of A and B: 0 a scalar, 3 a float for each row of op(A) and column of op(B) */
+    int32_t scale_mode[2];  /* of A and B: 0 a scalar, 3 a float for each row of A^T and column of B */
     const void *factors[2]; /* likewise; a scalar of 1 if NULL */
 };
 struct layout_t {
     uint32_t type;
-    int32_t order;
-    uint64_t rows, cols;
+    uint64_t rows, cols; /* of columns that are `ld` elements apart */
     int64_t ld;
-    int32_t batch;
-    int64_t stride;
 };
 struct cublasLtMatmulPreferenceOpaque {
     uint64_t workspace;
-    uint32_t align[4], search, reduction;
-    float waves;
+    uint32_t align[4], reduction;
 };
 static_assert(sizeof(desc_t) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
 static_assert(sizeof(layout_t) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
@@ -74,7 +70,7 @@ void cudahost_algorithms(int which)
     offered = which;
 }
 
-const char *cublasLtGetStatusName(cublasStatus_t status)
+const char *cublasLtGetStatusString(cublasStatus_t status)
 {
     switch (status) {
     case CUBLAS_STATUS_SUCCESS:
@@ -90,14 +86,6 @@ const char *cublasLtGetStatusName(cublasStatus_t status)
     default:
         return "CUBLAS_STATUS_INTERNAL_ERROR";
     }
-}
-const char *cublasLtGetStatusString(cublasStatus_t status)
-{
-    return cublasLtGetStatusName(status);
-}
-const char *cublasGetStatusString(cublasStatus_t status)
-{
-    return cublasLtGetStatusName(status);
 }
 size_t cublasLtGetVersion()
 {
@@ -131,17 +119,7 @@ static cublasStatus_t set(void *field, size_t size, const void *value, size_t by
 
 cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc, cublasComputeType_t compute, cudaDataType_t scale)
 {
-    *content(desc) = desc_t{compute,
-                            scale,
-                            CUBLASLT_POINTER_MODE_HOST,
-                            CUBLAS_OP_N,
-                            CUBLAS_OP_N,
-                            CUBLAS_OP_N,
-                            CUBLASLT_EPILOGUE_DEFAULT,
-                            nullptr,
-                            -1,
-                            {},
-                            {}};
+    *content(desc) = desc_t{compute, scale, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, -1, {}, {}};
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cublasLtMatmulDescAttributes_t attribute,
@@ -149,14 +127,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cubla
 {
     desc_t *desc = content(opaque);
     switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
-        return SET(desc->pointer_mode);
     case CUBLASLT_MATMUL_DESC_TRANSA:
         return SET(desc->transa);
-    case CUBLASLT_MATMUL_DESC_TRANSB:
-        return SET(desc->transb);
-    case CUBLASLT_MATMUL_DESC_TRANSC:
-        return SET(desc->transc);
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
         return SET(desc->epilogue);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
@@ -178,35 +150,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cubla
 cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType_t type, uint64_t rows,
                                         uint64_t cols, int64_t ld)
 {
-    *content(layout) = layout_t{(uint32_t)type, CUBLASLT_ORDER_COL, rows, cols, ld, 1, 0};
+    *content(layout) = layout_t{(uint32_t)type, rows, cols, ld};
     return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t opaque,
-                                                cublasLtMatrixLayoutAttribute_t attribute, const void *value,
-                                                size_t bytes)
-{
-    layout_t *layout = content(opaque);
-    switch (attribute) {
-    case CUBLASLT_MATRIX_LAYOUT_TYPE:
-        return SET(layout->type);
-    case CUBLASLT_MATRIX_LAYOUT_ORDER:
-        return SET(layout->order);
-    case CUBLASLT_MATRIX_LAYOUT_ROWS:
-        return SET(layout->rows);
-    case CUBLASLT_MATRIX_LAYOUT_COLS:
-        return SET(layout->cols);
-    case CUBLASLT_MATRIX_LAYOUT_LD:
-        return SET(layout->ld);
-    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
-        return SET(layout->batch);
-    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
-        return SET(layout->stride);
-    }
-    return CUBLAS_STATUS_INVALID_VALUE;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
 {
-    *preference = new cublasLtMatmulPreferenceOpaque{0, {256, 256, 256, 256}, 0, ~0u, 0};
+    *preference = new cublasLtMatmulPreferenceOpaque{0, {256, 256, 256, 256}, ~0u};
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
@@ -219,8 +168,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     size_t bytes)
 {
     switch (attribute) {
-    case CUBLASLT_MATMUL_PREF_SEARCH_MODE:
-        return SET(preference->search);
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
         return SET(preference->workspace);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
@@ -233,8 +180,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
         return SET(preference->align[2]);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
         return SET(preference->align[3]);
-    case CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT:
-        return SET(preference->waves);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -248,33 +193,17 @@ static size_t type_size(uint32_t type)
 
 static bool layout_valid(const layout_t *l)
 {
-    const uint64_t least = l->order == CUBLASLT_ORDER_ROW ? l->cols : l->rows;
-    return type_size(l->type) && (l->order == CUBLASLT_ORDER_COL || l->order == CUBLASLT_ORDER_ROW) && l->rows &&
-           l->cols && l->ld >= (int64_t)least && l->batch >= 1;
-}
-
-/* Returns the number of elements from the first to one past the last of one matrix of the batch. */
-static size_t layout_extent(const layout_t *l)
-{
-    const bool row = l->order == CUBLASLT_ORDER_ROW;
-    const uint64_t lines = row ? l->rows : l->cols, length = row ? l->cols : l->rows;
-    return (size_t)((lines - 1) * (uint64_t)l->ld + length);
-}
-
-static bool same_shape(const layout_t *a, const layout_t *b)
-{
-    return a->type == b->type && a->rows == b->rows && a->cols == b->cols && a->order == b->order;
+    return type_size(l->type) && l->rows && l->cols && l->ld >= (int64_t)l->rows;
 }
 
 enum { VECTORS = 3 }; /* CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F */
 
-/* FP8: from compute capability 8.9 on, with rows of A, B and D of whole 16 bytes, A transposed and B not, and a bias in
- * bf16. Vectors of scales, of A and of B, exist on compute capability 9.0 only, from version 12.9 on. */
+/* FP8: from compute capability 8.9 on, with rows of A, B and D of whole 16 bytes, and a bias in bf16. Vectors of
+ * scales, of A and of B, exist on compute capability 9.0 only, from version 12.9 on. */
 static cublasStatus_t check_fp8(cublasLtHandle_t handle, const desc_t *q, uint64_t m, uint64_t k)
 {
     const int32_t mode = q->scale_mode[0];
-    if (handle->capability < 89 || !q->transa || q->transb || m % 16 || k % 16 || q->compute != CUBLAS_COMPUTE_32F)
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (handle->capability < 89 || m % 16 || k % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (q->bias_type != CUDA_R_16BF && q->epilogue & CUBLASLT_EPILOGUE_BIAS) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (mode == VECTORS && handle->version < 120900) return CUBLAS_STATUS_INVALID_VALUE;
     if (mode != q->scale_mode[1] || (mode != 0 && mode != VECTORS)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -292,15 +221,11 @@ static cublasStatus_t check(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, 
     const layout_t *a = content(a_layout), *b = content(b_layout), *c = content(c_layout), *d = content(d_layout);
     if (!layout_valid(a) || !layout_valid(b) || !layout_valid(c) || !layout_valid(d))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (a->batch != b->batch || a->batch != d->batch || c->batch != d->batch) return CUBLAS_STATUS_INVALID_VALUE;
-    const uint64_t m = q->transa ? a->cols : a->rows, k = q->transa ? a->rows : a->cols;
-    const uint64_t n = q->transb ? b->rows : b->cols;
-    if ((q->transb ? b->cols : b->rows) != k || d->rows != m || d->cols != n || !same_shape(c, d))
+    const uint64_t m = a->cols, k = a->rows, n = b->cols;
+    if (b->rows != k || d->rows != m || d->cols != n || c->type != d->type || c->rows != m || c->cols != n)
         return CUBLAS_STATUS_INVALID_VALUE;
     /* f32 by f32 to f32, bf16 by bf16 or f16 by f16 to either; sums in f32, without less precise inputs. */
-    if (q->compute != CUBLAS_COMPUTE_32F && q->compute != CUBLAS_COMPUTE_32F_PEDANTIC)
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (q->scale != CUDA_R_32F || q->pointer_mode != CUBLASLT_POINTER_MODE_HOST || q->transc != CUBLAS_OP_N)
+    if (q->compute != CUBLAS_COMPUTE_32F || q->scale != CUDA_R_32F || q->transa != CUBLAS_OP_T)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     const bool fp8 = a->type == CUDA_R_8F_E4M3;
     if (a->type != b->type || (d->type != (fp8 ? (uint32_t)CUDA_R_16BF : a->type) && d->type != CUDA_R_32F))
@@ -320,7 +245,6 @@ static cublasStatus_t check(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, 
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     /* A bias is added along D's rows, and has D's type. */
-    if (q->epilogue != CUBLASLT_EPILOGUE_DEFAULT && d->order != CUBLASLT_ORDER_COL) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (bias && !fp8 && q->bias_type != -1 && (uint32_t)q->bias_type != d->type) return CUBLAS_STATUS_NOT_SUPPORTED;
     *shape = chosen{algo_magic,
                     0,
@@ -390,21 +314,10 @@ static uint32_t type_of_bias(const desc_t *desc, const layout_t *d)
     return desc->bias_type == -1 ? d->type : (uint32_t)desc->bias_type;
 }
 
-static size_t element(const layout_t *l, uint64_t row, uint64_t col)
+/* Returns the element in row `row` of column `col`. */
+static size_t element(const layout_t *l, size_t row, size_t col)
 {
-    return (size_t)(l->order == CUBLASLT_ORDER_ROW ? row * (uint64_t)l->ld + col : col * (uint64_t)l->ld + row);
-}
-
-/* Returns op(X) as f32, `outer` by `inner`. If by_rows, the rows of op(X) are the outer index. */
-static std::vector<float> unpack(const void *p, const layout_t *l, bool transposed, bool by_rows)
-{
-    const bool rows_outside = by_rows != transposed; /* for X itself */
-    const uint64_t outer = rows_outside ? l->rows : l->cols, inner = rows_outside ? l->cols : l->rows;
-    std::vector<float> r((size_t)(outer * inner));
-    for (uint64_t i = 0; i < outer; i++)
-        for (uint64_t j = 0; j < inner; j++)
-            r[(size_t)(i * inner + j)] = read_element(p, l->type, rows_outside ? element(l, i, j) : element(l, j, i));
-    return r;
+    return col * (size_t)l->ld + row;
 }
 
 struct product {
@@ -424,7 +337,7 @@ static float epilogue(const product *p, float x)
     return x;
 }
 
-/* Adds a scaled column. Sanitizers skip it, since it reads only copies made by unpack. */
+/* Adds a scaled column. Sanitizers skip it: it reads copies only. */
 __attribute__((no_sanitize("address"), no_sanitize("undefined"))) static void
 add_column(float *sum, const float *column, float factor, size_t m)
 {
@@ -434,45 +347,37 @@ add_column(float *sum, const float *column, float factor, size_t m)
 static void multiply(const product *p)
 {
     const size_t m = (size_t)p->shape.m, n = (size_t)p->shape.n, k = (size_t)p->shape.k;
-    const size_t in = type_size(p->a.type), out = type_size(p->d.type);
-    std::vector<float> sum(m);
+    const bool bias = p->desc.epilogue & CUBLASLT_EPILOGUE_BIAS;
+    std::vector<float> sum(m), column(k * m); /* columns of A^T */
     memset(p->workspace, 0xff, (size_t)p->shape.workspace);
-    for (int32_t batch = 0; batch < p->d.batch; batch++) {
-        const std::vector<float> a =
-            unpack((const char *)p->pa + (size_t)(batch * p->a.stride) * in, &p->a, p->desc.transa != 0, false);
-        const std::vector<float> b =
-            unpack((const char *)p->pb + (size_t)(batch * p->b.stride) * in, &p->b, p->desc.transb != 0, false);
-        const char *c = (const char *)p->pc + (size_t)(batch * p->c.stride) * out;
-        char *d = (char *)p->pd + (size_t)(batch * p->d.stride) * out;
-        for (size_t j = 0; j < n; j++) {
-            const bool bias = p->desc.epilogue & CUBLASLT_EPILOGUE_BIAS;
-            for (size_t i = 0; i < m; i++) sum[i] = 0;
-            for (size_t l = 0; l < k; l++) add_column(sum.data(), &a[l * m], b[j * k + l], m);
-            for (size_t i = 0; i < m; i++) {
-                float x = p->alpha * sum[i] * scale_of(&p->desc, i, j);
-                if (p->beta != 0) x += p->beta * read_element(c, p->c.type, element(&p->c, i, j));
-                if (bias) x += read_element(p->desc.bias, type_of_bias(&p->desc, &p->d), i);
-                x = epilogue(p, x);
-                const size_t at = element(&p->d, i, j);
-                if (p->d.type == CUDA_R_16F)
-                    ((__half *)d)[at] = __float2half_rn(x);
-                else if (p->d.type == CUDA_R_16BF)
-                    ((__nv_bfloat16 *)d)[at] = __float2bfloat16(x);
-                else
-                    ((float *)d)[at] = x;
-            }
+    for (size_t l = 0; l < k; l++)
+        for (size_t i = 0; i < m; i++) column[l * m + i] = read_element(p->pa, p->a.type, element(&p->a, l, i));
+    for (size_t j = 0; j < n; j++) {
+        for (size_t i = 0; i < m; i++) sum[i] = 0;
+        for (size_t l = 0; l < k; l++)
+            add_column(sum.data(), &column[l * m], read_element(p->pb, p->b.type, element(&p->b, l, j)), m);
+        for (size_t i = 0; i < m; i++) {
+            float x = p->alpha * sum[i] * scale_of(&p->desc, i, j);
+            if (p->beta != 0) x += p->beta * read_element(p->pc, p->c.type, element(&p->c, i, j));
+            if (bias) x += read_element(p->desc.bias, type_of_bias(&p->desc, &p->d), i);
+            x = epilogue(p, x);
+            const size_t at = element(&p->d, i, j);
+            if (p->d.type == CUDA_R_16F)
+                ((__half *)p->pd)[at] = __float2half_rn(x);
+            else if (p->d.type == CUDA_R_16BF)
+                ((__nv_bfloat16 *)p->pd)[at] = __float2bfloat16(x);
+            else
+                ((float *)p->pd)[at] = x;
         }
     }
 }
 
-/* Checks that the whole batch of a matrix lies on the device, with the promised alignment. */
+/* Checks that a matrix lies on the device, with the promised alignment. */
 static cublasStatus_t check_matrix(const void *p, const layout_t *l, uint32_t align)
 {
-    const size_t size = type_size(l->type);
-    const size_t elements = (size_t)((l->batch - 1) * l->stride) + layout_extent(l);
-    if (!p || !runtime_on_device(p, elements * size)) return CUBLAS_STATUS_INVALID_VALUE;
+    const size_t elements = element(l, (size_t)l->rows, (size_t)l->cols - 1);
+    if (!p || !runtime_on_device(p, elements * type_size(l->type))) return CUBLAS_STATUS_INVALID_VALUE;
     if ((uintptr_t)p % align || (uintptr_t)p % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (l->batch > 1 && l->stride * (int64_t)size % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -215,18 +215,6 @@ void cuda_recording_free(kern_queue *k, kern_recording *recording);
 mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
                         mar_err *err);
 
-/* fp8.cu: rounds rows of x, bf16 or float, to E4M3 [rows][in] with their scales [rows] (kernels/fp8.h). x is 16-byte
- * aligned. */
-void cuda_fp8_rows(cuda_queue *c, const void *x, int f32, int rows, int in, void *to, float *scale);
-/* y = activation(sum * x_scale * weight_scale + bias), or y += it. */
-typedef struct {
-    int rows, out, y_stride, add;
-    kern_activation activation;
-    const float *sum, *x_scale, *weight_scale; /* [rows][out], [rows], [out] */
-    const bf16 *bias;                          /* [out] or NULL */
-} cuda_fp8_sums;
-void cuda_fp8_finish(cuda_queue *c, const cuda_fp8_sums *s, int y_f32, void *y);
-
 /* linear.cu */
 /* The flags of a convolution's product may include KERN_RELU. */
 mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);

@@ -1,5 +1,5 @@
 /* FP8 of linear layers (kernels/fp8.h): rounding, and the end of a product whose scales cuBLASLt does not apply. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/linear.h"
 
 extern "C" {
 #include "kernels/fp8.h"
@@ -46,25 +46,27 @@ void cuda_fp8_rows(cuda_queue *c, const void *x, int f32, int rows, int in, void
 }
 
 /* A thread takes a vector of a row. Floor: 4 bytes read and y's written an element, from and to L2 with few rows. */
-template <typename Y> static __global__ void fp8_finish_kernel(cuda_fp8_sums s, int vectors, Y *y)
+template <typename Y>
+static __global__ void fp8_finish_kernel(kern_linear l, int rows, const float *sum, const float *x_scale, Y *y)
 {
-    const int i = (int)(blockIdx.x * THREADS + threadIdx.x), row = i / vectors, column = i % vectors * VECTOR;
-    if (row >= s.rows) return;
-    cuda_floats<VECTOR> v = cuda_load<VECTOR>(s.sum + (size_t)row * (size_t)s.out + column);
-    Y *to = y + (size_t)row * (size_t)s.y_stride + column;
+    const int vectors = l.out / VECTOR, i = (int)(blockIdx.x * THREADS + threadIdx.x);
+    const int row = i / vectors, column = i % vectors * VECTOR;
+    if (row >= rows) return;
+    const cuda_floats<VECTOR> v = cuda_load<VECTOR>(sum + (size_t)row * (size_t)l.out + column);
+    const float *scale = (const float *)l.scale + column;
+    Y *to = y + (size_t)row * (size_t)l.y_stride + column;
     for (int j = 0; j < VECTOR; j++) {
-        const float bias = s.bias ? cuda_float(s.bias[column + j]) : 0;
-        const float x = cuda_activated(v.v[j] * s.x_scale[row] * s.weight_scale[column + j] + bias, s.activation);
-        cuda_store(to + j, s.add ? cuda_float(to[j]) + x : x);
+        const float bias = l.bias ? cuda_float(((const bf16 *)l.bias)[column + j]) : 0;
+        const float x = cuda_activated(v.v[j] * x_scale[row] * scale[j] + bias, l.activation);
+        cuda_store(to + j, l.flags & KERN_OUT_ADD ? cuda_float(to[j]) + x : x);
     }
 }
 
-void cuda_fp8_finish(cuda_queue *c, const cuda_fp8_sums *s, int y_f32, void *y)
+void cuda_fp8_finish(cuda_queue *c, const kern_linear *l, int rows, const float *sum, const float *x_scale, void *y)
 {
-    const int vectors = s->out / VECTOR;
-    const dim3 grid = cuda_blocks((size_t)s->rows * (size_t)vectors, THREADS);
-    if (y_f32)
-        cuda_launch(c, fp8_finish_kernel<float>, grid, THREADS, 0, *s, vectors, (float *)y);
+    const dim3 grid = cuda_blocks((size_t)rows * (size_t)(l->out / VECTOR), THREADS);
+    if (l->y_type == MAR_DTYPE_F32)
+        cuda_launch(c, fp8_finish_kernel<float>, grid, THREADS, 0, *l, rows, sum, x_scale, (float *)y);
     else
-        cuda_launch(c, fp8_finish_kernel<bf16>, grid, THREADS, 0, *s, vectors, (bf16 *)y);
+        cuda_launch(c, fp8_finish_kernel<bf16>, grid, THREADS, 0, *l, rows, sum, x_scale, (bf16 *)y);
 }

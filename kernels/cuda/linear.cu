@@ -16,10 +16,9 @@ extern "C" {
 #include <string.h>
 
 enum {
-    TILE = 16,             /* rows and columns of a block of the simple kernel */
-    THREADS = 256,         /* threads of a block of the activation kernel */
-    ALIGNMENT = 16,        /* bytes; of cuBLASLt's arrays */
-    PIECE_BYTES = 4 << 20, /* of weights that are read at a time */
+    TILE = 16,      /* rows and columns of a block of the simple kernel */
+    THREADS = 256,  /* threads of a block of the activation kernel */
+    ALIGNMENT = 16, /* bytes; of cuBLASLt's arrays */
     BUCKETS = sizeof(((cuda_device *)0)->matmuls) / sizeof(struct cuda_matmul *),
     CANDIDATES = 8,    /* algorithms that are timed */
     TRIALS = 5,        /* products for a time, the least */
@@ -33,7 +32,7 @@ enum {
 typedef struct {
     int rows, out, in, y_stride;
     int type;   /* mar_dtype of x and weight: F32, BF16 or F16 */
-    int fp8;    /* FP8_*: x and weight are E4M3, the scales [rows] and [out] behind them */
+    int fp8;    /* FP8_*: x and weight are E4M3, their scales float [rows] and [out] behind them */
     int y_type; /* of y and bias: F32, or as `type` */
     int bias;   /* 1: a bias is given */
     int add;    /* 1: y += */
@@ -367,33 +366,21 @@ static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
     return status;
 }
 
-static mar_status make_plan(cuda_queue *c, const matmul_spec *spec, struct cuda_matmul **out, mar_err *err)
-{
-    struct cuda_matmul *m = (struct cuda_matmul *)calloc(1, sizeof *m);
-    if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
-    m->spec = *spec;
-    const mar_status status = rows_aligned(spec) ? choose(c, m, err) : MAR_OK;
-    if (status != MAR_OK)
-        free(m);
-    else
-        *out = m;
-    return status;
-}
-
 /* Finds or makes the plan for a product. cuBLASLt is asked without the lock, so other queues are not blocked; the first
  * plan entered stays. */
 static mar_status plan(cuda_queue *c, const matmul_spec *spec, const struct cuda_matmul **out, mar_err *err)
 {
-    struct cuda_matmul *made = NULL;
     matmul_spec planned = *spec;
     planned.rows = planned_rows(spec->rows);
     *out = look_up(c->device, &planned, NULL);
     if (*out) return MAR_OK;
-    const mar_status status = make_plan(c, &planned, &made, err);
-    if (status != MAR_OK) return status;
-    *out = look_up(c->device, &planned, made);
+    struct cuda_matmul *made = (struct cuda_matmul *)calloc(1, sizeof *made);
+    if (!made) return err_set(err, MAR_ENOMEM, "out of memory");
+    made->spec = planned;
+    const mar_status status = rows_aligned(&planned) ? choose(c, made, err) : MAR_OK;
+    if (status == MAR_OK) *out = look_up(c->device, &planned, made);
     if (*out != made) free(made);
-    return MAR_OK;
+    return status;
 }
 
 /* --- products --------------------------------------------------------------------------------------------- */
@@ -479,40 +466,6 @@ void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec)
     spec->out = l->out, spec->in = l->in, spec->activation = l->activation, spec->flags = l->flags;
 }
 
-static float *weight_scales(const kern_linear *l)
-{
-    return (float *)((char *)l->weight + (size_t)l->out * l->row_bytes);
-}
-
-static mar_dtype type_of(cuda_weights form)
-{
-    return form == CUDA_F32 ? MAR_DTYPE_F32 : form == CUDA_F16 ? MAR_DTYPE_F16 : MAR_DTYPE_BF16;
-}
-
-/* Allocates the weights and fills them from their source, some rows at a time. */
-static mar_status read_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err)
-{
-    const size_t in = (size_t)l->in;
-    const int fp8 = l->form == CUDA_FP8;
-    const mar_dtype type = fp8 ? MAR_DTYPE_F32 : type_of(l->form);
-    const int most = in * sizeof(float) < PIECE_BYTES ? (int)(PIECE_BYTES / (in * sizeof(float))) : 1;
-    const size_t row = l->row_bytes + (fp8 ? sizeof(float) : 0); /* with its scale */
-    mar_status status = cuda_alloc(&c->device->base, (size_t)l->out * row, &l->weight, err);
-    if (status != MAR_OK) return status;
-    float *rows = spec->rows ? (float *)malloc((size_t)most * in * sizeof *rows) : NULL;
-    if (spec->rows && !rows) return err_set(err, MAR_ENOMEM, "out of memory: %d x %d weights", most, l->in);
-    for (int first = 0; first < l->out && status == MAR_OK; first += most) {
-        const int n = l->out - first < most ? l->out - first : most;
-        const float *piece = rows ? rows : spec->weight + (size_t)first * in;
-        char *const to = (char *)l->weight + (size_t)first * l->row_bytes;
-        if (rows) status = spec->rows->read(spec->rows->user, first, n, rows, err);
-        if (status == MAR_OK) status = cuda_upload_floats(c, piece, (size_t)n * in, type, fp8 ? c->workspace : to, err);
-        if (status == MAR_OK && fp8) cuda_fp8_rows(c, c->workspace, 1, n, l->in, to, weight_scales(l) + first);
-    }
-    free(rows);
-    return status;
-}
-
 /* Returns how a device has the weights of a layer. */
 static cuda_weights form_of(const cuda_device *d, const kern_linear_spec *spec)
 {
@@ -523,16 +476,6 @@ static cuda_weights form_of(const cuda_device *d, const kern_linear_spec *spec)
     if (kern_fp8_takes(&d->base, spec->flags, spec->out, spec->in)) return CUDA_FP8;
     if (low && d->base.int8 && spec->in % 8 == 0) return CUDA_INT8;
     return low && d->base.int4 && spec->in % KERN_INT4_GROUP == 0 ? CUDA_INT4 : CUDA_BF16;
-}
-
-static mar_status make_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err)
-{
-    const mar_dtype type = type_of(l->form);
-    const int fp8 = l->form == CUDA_FP8;
-    if (l->form >= CUDA_INT8) return cuda_low_bit_create(c, spec, l, err);
-    l->row_bytes = (size_t)l->in * (fp8 ? 1 : type == MAR_DTYPE_F32 ? sizeof(float) : sizeof(bf16));
-    if (spec->rows || fp8) return read_weights(c, spec, l, err);
-    return cuda_alloc_floats(c, spec->weight, (size_t)l->out * (size_t)l->in, type, &l->weight, err);
 }
 
 mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
@@ -553,9 +496,9 @@ mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_
     l->y_stride = spec->y_stride ? spec->y_stride : spec->out;
     l->activation = spec->activation;
     l->form = form_of(c->device, spec);
-    l->y_type = spec->flags & KERN_OUT_F32 ? MAR_DTYPE_F32 : type_of(l->form);
+    l->y_type = spec->flags & KERN_OUT_F32 ? MAR_DTYPE_F32 : cuda_operands(l->form);
     l->fused = l->activation == KERN_GELU && l->form != CUDA_F32;
-    mar_status status = make_weights(c, spec, l, err);
+    mar_status status = cuda_load_weights(c, spec, l, err);
     if (status == MAR_OK && spec->bias)
         status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->form == CUDA_FP8 ? MAR_DTYPE_BF16 : l->y_type,
                                    &l->bias, err);
@@ -571,7 +514,7 @@ void cuda_linear_free(kern_device *d, kern_linear *l)
 {
     if (!l) return;
     cuda_free(d, l->weight);
-    cuda_free(d, l->scale);
+    if (l->form != CUDA_FP8) cuda_free(d, l->scale);
     cuda_free(d, l->bias);
     free(l);
 }
@@ -583,53 +526,33 @@ static matmul_spec product(const kern_linear *l, int rows)
     p.out = l->out;
     p.in = l->in;
     p.y_stride = l->y_stride;
-    p.type = type_of(l->form);
+    p.type = cuda_operands(l->form);
     p.y_type = l->y_type;
     p.bias = l->bias != NULL;
     p.add = (l->flags & KERN_OUT_ADD) != 0;
-    p.fp8 = l->form == CUDA_FP8 ? FP8_SCALED : 0;
     p.then = l->fused ? THEN_GELU : l->flags & KERN_RELU ? THEN_RELU : THEN_NOTHING;
     return p;
 }
 
-/* Plans the first of `rows` rows in FP8, as many as c->patches has room for. *p gets their product. */
+/* Plans the first of `rows` rows in FP8, as many as c->patches has room for. *p gets their product: that of the layer,
+ * or its sums where cuBLASLt has no such product with scales. */
 static mar_status fp8_plan(cuda_queue *c, const kern_linear *l, int rows, matmul_spec *p, mar_err *err)
 {
     const struct cuda_matmul *m = NULL;
-    const int sums = !c->device->lt_scales;
-    const size_t row = (size_t)l->in + sizeof(float) + (sums ? (size_t)l->out * sizeof(float) : 0);
     mar_status status = cuda_patches(c, err);
-    const size_t fit = status == MAR_OK ? (c->patches_bytes - ALIGNMENT) / row : 0;
-    *p = product(l, (size_t)rows < fit ? rows : (int)fit);
-    if (sums)
-        p->fp8 = FP8_SUMS, p->y_stride = l->out, p->y_type = MAR_DTYPE_F32, p->bias = p->add = 0,
-        p->then = THEN_NOTHING;
-    if (status == MAR_OK) status = plan(c, p, &m, err);
-    if (status != MAR_OK || m->library) return status;
+    for (int form = c->device->lt_scales ? FP8_SCALED : FP8_SUMS; status == MAR_OK && form <= FP8_SUMS; form++) {
+        const size_t row = (size_t)l->in + sizeof(float) + (form == FP8_SUMS ? (size_t)l->out * sizeof(float) : 0);
+        const size_t fit = (c->patches_bytes - ALIGNMENT) / row;
+        *p = product(l, (size_t)rows < fit ? rows : (int)fit);
+        p->fp8 = form;
+        if (form == FP8_SUMS)
+            p->y_stride = l->out, p->y_type = MAR_DTYPE_F32, p->bias = p->add = 0, p->then = THEN_NOTHING;
+        status = plan(c, p, &m, err);
+        if (status != MAR_OK || m->library) return status;
+    }
+    if (status != MAR_OK) return status;
     return err_set(err, MAR_EBACKEND, "--dtype fp8: cuBLASLt has no FP8 product of %d x %d weights here, use bf16",
                    l->out, l->in);
-}
-
-/* Computes a layer in FP8. Returns 0 if its activation remains to be applied. */
-static int fp8_linear(cuda_queue *c, const kern_linear *l, const bf16 *x, int rows, char *y)
-{
-    matmul_spec p = {};
-    for (int first = 0; first < rows && cuda_live(c); first += p.rows) {
-        mar_err err = {};
-        const mar_status status = fp8_plan(c, l, rows - first, &p, &err);
-        if (status != MAR_OK) kern_fail(&c->base, status, &err);
-        float *scale = (float *)((char *)c->patches + (size_t)p.rows * (size_t)l->in);
-        float *sums = scale + (p.rows + 3) / 4 * 4;
-        char *to =
-            y + (size_t)first * (size_t)l->y_stride * (l->y_type == MAR_DTYPE_F32 ? sizeof(float) : sizeof(bf16));
-        cuda_fp8_rows(c, x + (size_t)first * (size_t)l->in, 0, p.rows, l->in, c->patches, scale);
-        matmul(c, &p, c->patches, l->weight, p.bias ? l->bias : NULL, p.fp8 == FP8_SCALED ? to : (char *)sums);
-        const cuda_fp8_sums s = {p.rows,         l->out, l->y_stride, (l->flags & KERN_OUT_ADD) != 0,
-                                 l->activation,  sums,   scale,       weight_scales(l),
-                                 (bf16 *)l->bias};
-        if (p.fp8 == FP8_SUMS) cuda_fp8_finish(c, &s, l->y_type == MAR_DTYPE_F32, to);
-    }
-    return p.fp8 == FP8_SUMS;
 }
 
 /* Returns the channels that are multiplied at a time: those whose restored weights fit in the queue's memory. */
@@ -686,16 +609,46 @@ void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int f16_y
         activate(c, x, rows, n, n, KERN_SILU, (float *)y);
 }
 
-/* Computes the sums. int8 and int4 weights are restored, some channels at a time. */
-static void multiply(cuda_queue *c, const kern_linear *l, const void *x, int rows, void *y)
+/* Applies the activation to rows of y, unless their product has. */
+static void activate_rows(cuda_queue *c, const kern_linear *l, int rows, void *y)
 {
-    const size_t size = l->y_type == MAR_DTYPE_F32 ? sizeof(float) : sizeof(bf16);
+    if (l->activation == KERN_LINEAR || l->fused) return;
+    if (l->y_type == MAR_DTYPE_F32)
+        activate(c, (const float *)y, (size_t)rows, l->out, l->y_stride, l->activation, (float *)y);
+    else /* rounds twice, the sum and its activation; a layer that must not is f32 (cuda_silu_rows) */
+        activate(c, (const bf16 *)y, (size_t)rows, l->out, l->y_stride, l->activation, (bf16 *)y);
+}
+
+/* Computes a layer in FP8. */
+static void fp8_linear(cuda_queue *c, const kern_linear *l, const bf16 *x, int rows, char *y, size_t size)
+{
+    matmul_spec p = {};
+    mar_err err = {};
+    for (int first = 0; first < rows && cuda_live(c); first += p.rows) {
+        const mar_status status = fp8_plan(c, l, rows - first, &p, &err);
+        if (status != MAR_OK) {
+            kern_fail(&c->base, status, &err);
+            return;
+        }
+        float *scale = (float *)((char *)c->patches + (size_t)p.rows * (size_t)l->in);
+        float *sums = scale + (p.rows + 3) / 4 * 4;
+        char *to = y + (size_t)first * (size_t)l->y_stride * size;
+        cuda_fp8_rows(c, x + (size_t)first * (size_t)l->in, 0, p.rows, l->in, c->patches, scale);
+        if (p.fp8 == FP8_SCALED) {
+            matmul(c, &p, c->patches, l->weight, l->bias, to);
+            activate_rows(c, l, p.rows, to);
+        } else {
+            matmul(c, &p, c->patches, l->weight, NULL, sums);
+            cuda_fp8_finish(c, l, p.rows, sums, scale, to);
+        }
+    }
+}
+
+/* Restores weights of some channels at a time, and multiplies. */
+static void restored_linear(cuda_queue *c, const kern_linear *l, const void *x, int rows, char *y, size_t size)
+{
     mar_err err = {};
     matmul_spec p = product(l, rows);
-    if (l->form < CUDA_INT8) {
-        matmul(c, &p, x, l->weight, l->bias, y);
-        return;
-    }
     const mar_status status = cuda_patches(c, &err); /* exists, but for a layer without a plan */
     if (status != MAR_OK) {
         kern_fail(&c->base, status, &err);
@@ -705,19 +658,23 @@ static void multiply(cuda_queue *c, const kern_linear *l, const void *x, int row
         const size_t at = (size_t)first * size;
         p.out = l->out - first < n ? l->out - first : n;
         cuda_low_bit_restore(c, l, first, p.out, (bf16 *)c->patches);
-        matmul(c, &p, x, c->patches, l->bias ? (const char *)l->bias + at : NULL, (char *)y + at);
+        matmul(c, &p, x, c->patches, l->bias ? (const char *)l->bias + at : NULL, y + at);
     }
+    activate_rows(c, l, rows, y);
 }
 
 void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
 {
     cuda_queue *c = cuda_of(k);
+    const size_t size = l->y_type == MAR_DTYPE_F32 ? sizeof(float) : sizeof(bf16);
     if (rows <= 0) return;
-    if (l->form == CUDA_FP8 && fp8_linear(c, l, (const bf16 *)x, rows, (char *)y)) return;
-    if (l->form != CUDA_FP8) multiply(c, l, x, rows, y);
-    if (l->activation == KERN_LINEAR || l->fused) return;
-    if (l->y_type == MAR_DTYPE_F32)
-        activate(c, (const float *)y, (size_t)rows, l->out, l->y_stride, l->activation, (float *)y);
-    else /* rounds twice, the sum and its activation; a layer that must not is f32 (cuda_silu_rows) */
-        activate(c, (const bf16 *)y, (size_t)rows, l->out, l->y_stride, l->activation, (bf16 *)y);
+    if (l->form == CUDA_FP8) {
+        fp8_linear(c, l, (const bf16 *)x, rows, (char *)y, size);
+    } else if (l->form >= CUDA_INT8) {
+        restored_linear(c, l, x, rows, (char *)y, size);
+    } else {
+        const matmul_spec p = product(l, rows);
+        matmul(c, &p, x, l->weight, l->bias, y);
+        activate_rows(c, l, rows, y);
+    }
 }

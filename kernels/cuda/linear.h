@@ -1,4 +1,4 @@
-/* A linear layer of the CUDA backend: made by linear.cu, multiplied there and by skinny.cu. */
+/* A linear layer of the CUDA backend: made by linear.cu and weights.cu, multiplied by linear.cu and skinny.cu. */
 #ifndef KERNELS_CUDA_LINEAR_H
 #define KERNELS_CUDA_LINEAR_H
 
@@ -14,15 +14,37 @@ struct kern_linear {
     cuda_weights form; /* x is float with CUDA_F32, f16 with CUDA_F16, else bf16 */
     mar_dtype y_type;  /* of y: F32, or as x; so is bias, but bf16 with CUDA_FP8 */
     size_t row_bytes;  /* from one row of weights to the next */
-    void *weight;      /* [out][in]; FP8: then float [out] scales; int8 and int4 as in low_bit.cuh */
-    void *scale;       /* int8: float [out]; int4: bf16 [out][groups in row_bytes]; else NULL */
+    void *weight;      /* [out][in]; int8 and int4 as in low_bit.cuh */
+    void *scale;       /* FP8: float [out], behind weight; int8: float [out]; int4: bf16 [out][groups in row_bytes] */
     void *bias;        /* [out] or NULL */
     int fused;         /* 1: the product applies the activation */
 };
 
-/* low_bit.cu: allocates and fills weight and scale of an int8 or int4 layer. */
-mar_status cuda_low_bit_create(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err);
+/* Returns the type of a layer's operands. */
+static inline mar_dtype cuda_operands(cuda_weights form)
+{
+    return form == CUDA_F32 ? MAR_DTYPE_F32 : form == CUDA_F16 ? MAR_DTYPE_F16 : MAR_DTYPE_BF16;
+}
+
+/* Returns the bytes of a channel's scales. */
+static inline size_t cuda_scale_bytes(const kern_linear *l)
+{
+    return l->form == CUDA_INT4 ? l->row_bytes / 16 * sizeof(bf16) : sizeof(float);
+}
+
+/* weights.cu: allocates and fills row_bytes, weight and scale. */
+mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err);
+
+/* low_bit.cu: packs rows of integers on the device, int8 [n][in], or int4 [n][in/2] with the lower input in the low
+ * half of a byte, to `to`, rows of the layer's weights. */
+void cuda_low_bit_pack(cuda_queue *c, const kern_linear *l, const void *q, int n, void *to);
 /* Restores rows first .. first+n-1 to y, bf16 [n][in]. */
 void cuda_low_bit_restore(cuda_queue *c, const kern_linear *l, int first, int n, bf16 *y);
+
+/* fp8.cu: rounds rows of x, bf16 or float, to E4M3 [rows][in] with their scales [rows] (kernels/fp8.h). x is 16-byte
+ * aligned. */
+void cuda_fp8_rows(cuda_queue *c, const void *x, int f32, int rows, int in, void *to, float *scale);
+/* Computes y of a layer from its sums [rows][out] and the scales of x [rows]. */
+void cuda_fp8_finish(cuda_queue *c, const kern_linear *l, int rows, const float *sum, const float *x_scale, void *y);
 
 #endif

@@ -199,7 +199,8 @@ static bool layout_valid(const layout_t *l)
 enum { VECTORS = 3 }; /* CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F */
 
 /* FP8: from compute capability 8.9 on, with rows of A, B and D of whole 16 bytes, and a bias in bf16. Vectors of
- * scales, of A and of B, exist on compute capability 9.0 only, from version 12.9 on. */
+ * scales, of A and of B, exist on compute capability 9.0 only, from version 12.9 on. NVIDIA does not say whether with
+ * GELU. */
 static cublasStatus_t check_fp8(cublasLtHandle_t handle, const desc_t *q, uint64_t m, uint64_t k)
 {
     const int32_t mode = q->scale_mode[0];
@@ -207,7 +208,8 @@ static cublasStatus_t check_fp8(cublasLtHandle_t handle, const desc_t *q, uint64
     if (q->bias_type != CUDA_R_16BF && q->epilogue & CUBLASLT_EPILOGUE_BIAS) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (mode == VECTORS && handle->version < 120900) return CUBLAS_STATUS_INVALID_VALUE;
     if (mode != q->scale_mode[1] || (mode != 0 && mode != VECTORS)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    return mode == VECTORS && (handle->capability != 90 || !q->factors[0] || !q->factors[1])
+    return mode == VECTORS && (handle->capability != 90 || !q->factors[0] || !q->factors[1] ||
+                               q->epilogue & CUBLASLT_EPILOGUE_GELU)
                ? CUBLAS_STATUS_NOT_SUPPORTED
                : CUBLAS_STATUS_SUCCESS;
 }

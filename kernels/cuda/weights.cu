@@ -1,0 +1,100 @@
+/* Loading of a layer's weights: some rows at a time are read, quantised if they are not, and sent. */
+#include "kernels/cuda/linear.h"
+
+extern "C" {
+#include "kernels/int4.h"
+#include "kernels/int8.h"
+}
+
+#include <stdlib.h>
+
+enum { PIECE_BYTES = 4 << 20 /* of floats */ };
+
+/* Rows on their way. */
+typedef struct {
+    int rows;      /* at a time */
+    float *weight; /* [rows][in] of a source */
+    void *scale;   /* int8: float [rows]; int4: bf16 [rows][in/32] */
+    void *q;       /* int8 [rows][in], or int4 [rows][in/2] */
+} piece;
+
+/* Reads rows first .. first+n-1. *weight gets their floats, unless the source has the layer's integers. */
+static mar_status read(const kern_linear_spec *spec, cuda_weights form, const piece *p, int first, int n,
+                       const float **weight, mar_err *err)
+{
+    const kern_linear_rows *rows = spec->rows;
+    if (rows && form == CUDA_INT8 && rows->read_int8)
+        return rows->read_int8(rows->user, first, n, (int8_t *)p->q, (float *)p->scale, err);
+    if (rows && form == CUDA_INT4 && rows->read_int4)
+        return rows->read_int4(rows->user, first, n, (uint8_t *)p->q, (uint16_t *)p->scale, err);
+    *weight = rows ? p->weight : spec->weight + (size_t)first * (size_t)spec->in;
+    const mar_status status = rows ? rows->read(rows->user, first, n, p->weight, err) : MAR_OK;
+    if (status == MAR_OK && form == CUDA_INT8)
+        kern_int8_quantise(*weight, n, spec->in, (int8_t *)p->q, (float *)p->scale);
+    if (status == MAR_OK && form == CUDA_INT4)
+        kern_int4_quantise(*weight, n, spec->in, (uint8_t *)p->q, (uint16_t *)p->scale);
+    return status;
+}
+
+/* Sends them. The device converts floats, rounds them to FP8, or packs integers. Other queues may read them then. */
+static mar_status send(cuda_queue *c, const kern_linear *l, const piece *p, const float *weight, int first, int n,
+                       mar_err *err)
+{
+    const int int4 = l->form == CUDA_INT4;
+    const size_t in = (size_t)l->in, numbers = (size_t)n * in;
+    char *const to = (char *)l->weight + (size_t)first * l->row_bytes;
+    cudaError_t error = cudaSuccess;
+    if (l->form < CUDA_FP8) return cuda_upload_floats(c, weight, numbers, cuda_operands(l->form), to, err);
+    if (l->form == CUDA_FP8) {
+        const mar_status status = cuda_upload_floats(c, weight, numbers, MAR_DTYPE_F32, c->workspace, err);
+        if (status != MAR_OK) return status;
+        cuda_fp8_rows(c, c->workspace, 1, n, l->in, to, (float *)l->scale + first);
+    } else {
+        const size_t row = int4 ? in / KERN_INT4_GROUP * sizeof(bf16) : sizeof(float), pitch = cuda_scale_bytes(l);
+        error = cudaMemcpyAsync(c->workspace, p->q, numbers / (int4 ? 2 : 1), cudaMemcpyHostToDevice, c->stream);
+        if (error == cudaSuccess)
+            error = cudaMemcpy2DAsync((char *)l->scale + (size_t)first * pitch, pitch, p->scale, row, row, (size_t)n,
+                                      cudaMemcpyHostToDevice, c->stream);
+        if (error == cudaSuccess) cuda_low_bit_pack(c, l, c->workspace, n, to);
+    }
+    const cudaError_t idle = cudaStreamSynchronize(c->stream); /* after a failure, too: a copy may still read */
+    const mar_status status = cuda_status(error != cudaSuccess ? error : idle, "uploading weights", err);
+    return status == MAR_OK ? kern_check(&c->base, err) : status;
+}
+
+/* Allocates weight and scale. cuda_alloc clears them: int4 groups behind the last input have the scale 0. */
+static mar_status allocate(cuda_queue *c, kern_linear *l, mar_err *err)
+{
+    const size_t in = (size_t)l->in, out = (size_t)l->out, unit = l->form == CUDA_INT4 ? 128 : 64; /* inputs */
+    const size_t size = l->form == CUDA_F32 ? sizeof(float) : l->form == CUDA_FP8 ? 1 : sizeof(bf16);
+    kern_device *const d = &c->device->base;
+    l->row_bytes = l->form < CUDA_INT8 ? in * size : (in + unit - 1) / unit * 64;
+    const size_t scales = out * cuda_scale_bytes(l), weights = out * l->row_bytes;
+    const mar_status status = cuda_alloc(d, weights + (l->form == CUDA_FP8 ? scales : 0), &l->weight, err);
+    if (status != MAR_OK || l->form < CUDA_FP8) return status;
+    if (l->form > CUDA_FP8) return cuda_alloc(d, scales, &l->scale, err);
+    l->scale = (char *)l->weight + weights;
+    return MAR_OK;
+}
+
+mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err)
+{
+    const size_t in = (size_t)l->in, fit = PIECE_BYTES / (in * sizeof(float));
+    piece p = {fit < 1 ? 1 : fit < (size_t)l->out ? (int)fit : l->out, NULL, NULL, NULL};
+    const size_t rows = (size_t)p.rows, scales = rows * (sizeof(float) + in / KERN_INT4_GROUP * sizeof(bf16));
+    (void)cuda_outside_recording(c, "a load");
+    mar_status status = kern_check(&c->base, err);
+    if (status == MAR_OK) status = allocate(c, l, err);
+    if (status != MAR_OK) return status;
+    p.weight = (float *)malloc(rows * in * (sizeof *p.weight + 1) + scales);
+    if (!p.weight) return err_set(err, MAR_ENOMEM, "out of memory: %d x %d weights", p.rows, l->in);
+    p.scale = p.weight + rows * in, p.q = (char *)p.scale + scales;
+    for (int first = 0; first < l->out && status == MAR_OK; first += p.rows) {
+        const int n = l->out - first < p.rows ? l->out - first : p.rows;
+        const float *weight = NULL;
+        status = read(spec, l->form, &p, first, n, &weight, err);
+        if (status == MAR_OK) status = send(c, l, &p, weight, first, n, err);
+    }
+    free(p.weight);
+    return status;
+}

@@ -385,7 +385,7 @@ typedef struct {
     void (*linear)(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y);
 
     /* y[r] = (x[i] - mean) / sqrt(var + eps) * weight + bias, i = index ? index[r] : r. x float [..][dim],
-     * weight and bias float [dim]; y act [rows][dim], or float if y_f32. */
+     * weight and bias float [dim]; y act [rows][dim], or float if y_f32. A GPU takes dim up to 5120. */
     void (*layer_norm)(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
                        const float *bias, float eps, void *y, int y_f32);
     /* dst[dst_index[r]] = src[src_index[r]] + add[add_index[r]], rows of dim floats. A NULL index is the identity. add
@@ -411,8 +411,8 @@ typedef struct {
 
     /* Runs multi-head attention of n_seq independent sequences. Row i of sequence s of q starts at q + (s*n_q +
      * i)*q_stride elements, and that of key and value at (s*n_k + i)*kv_stride. Heads lie side by side, head_dim
-     * elements each. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim); the softmax is in
-     * f32. */
+     * elements each, on a GPU up to 1024. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim);
+     * the softmax is in f32. */
     void (*attention)(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                       int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);
     /* Prepares for calls of this shape, as linear_plan does; fewer queries and keys are covered, too. */
@@ -431,7 +431,7 @@ typedef struct {
                             int n_seq, int heads, int head_dim, const float *bias, int reach, act *y);
 
     /* y[r] = x[i] / sqrt(mean of x[i]^2 + eps) * weight, i = index ? index[r] : r. x float [..][dim], weight float
-     * [dim]; y act [rows][dim], or float if y_f32. */
+     * [dim]; y act [rows][dim], or float if y_f32. A GPU takes dim up to 5120. */
     void (*rms_norm)(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                      void *y, int y_f32);
     /* y[r][i] = activation(x[r][i]) * x[r][hidden + i]: SwiGLU with KERN_SILU, gated GELU with KERN_GELU_TANH; no other

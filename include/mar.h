@@ -210,9 +210,9 @@ typedef struct {
     int allow_nonfinite;   /* 1: models and VAEs may have NaN or infinite weights */
     /* Arithmetic of diffusion heads: F32; F16; BF16, if dtype is BF16 too and on a CPU; AUTO: that of dtype, but F16 on
      * a GPU unless dtype is F32. Criterion path compares two evaluations of the head. In bf16 their rounding alone
-     * rejects many drafts, in f16 few. F16 is as fast as bf16 on a GPU; a CPU rounds f32 numbers to it, slower than
-     * F32, which takes twice bf16's time. Beyond 65504, FP16's range, weights or activations at random inputs make the
-     * head F32 in place of F16, with a warning in the log, and activations of an image make a MAR_EMODEL. */
+     * rejects many drafts, in f16 few. A GPU multiplies F16 at bf16's rate; a CPU rounds f32 numbers to it, slower
+     * than F32, which takes twice bf16's time. Beyond 65504, FP16's range, weights or activations at random inputs make
+     * the head F32 in place of F16, with a warning in the log, and activations of an image make a MAR_EMODEL. */
     mar_dtype head_dtype;
     /* dtype INT8: the head uses int8 at timesteps below this, of 1000; 0: 985. The first steps of a chain multiply an
      * error of the head by up to 20000. MAR_EARG with another dtype or head_dtype. */

@@ -54,7 +54,8 @@ enum {
                     * channel (kernels/fp8.h); a layer of f32 operands or with sizes that are no multiples of
                     * KERN_FP8_MULTIPLE ignores the flag. */
     KERN_RELU = 16, /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
-    KERN_F16 = 512, /* CUDA's linear layers only: x, weights, and y without KERN_OUT_F32, are FP16 in place of act */
+    KERN_F16 = 512, /* CUDA's linear layers only: x, weights, and y without KERN_OUT_F32, are FP16 in place of act;
+                     * without an activation but KERN_GELU */
     KERN_TRANSPOSED = 64, /* Convolutions only: PyTorch's ConvTranspose2d of stride two. Needs kernel 4x4 and padding
                            * one, or 2x2 and zero, and what KERN_UPSAMPLE needs of the other flags. */
 };
@@ -290,7 +291,7 @@ typedef struct {
 /* Queries over a cache of keys and values with one row per slot. A span is a run of queries that attend to the same
  * slots except for the last ones. Example: a sequence's new tokens, each attending to its ancestors. */
 typedef struct {
-    int rows, heads, head_dim; /* head_dim: KERN_CACHE_HEAD_MAX or less, even */
+    int rows, heads, head_dim; /* head_dim: KERN_CACHE_HEAD_MAX or less, even; on a GPU a multiple of 4 */
     int kv_heads;         /* heads of keys and values; divides heads. Query head h reads head h / (heads / kv_heads). At
                            * most KERN_CACHE_GROUP_MAX query heads read one */
     kern_cache_type type; /* of the cache */

@@ -97,7 +97,7 @@ static mar_status check_head(const mar *m, const mar_options *o, mar_err *err)
     const int bf16 = d->act_size != sizeof(float);
     if (o->head_dtype == MAR_DTYPE_BF16 && m->backend == MAR_BACKEND_CUDA)
         return err_set(err, MAR_EARG,
-                       "--head_dtype bf16: a GPU computes heads in f16, eight times as fine and as fast, "
+                       "--head_dtype bf16: a GPU computes heads in f16, eight times as fine at the same rate, "
                        "expected auto, f16 or f32");
     if (o->head_dtype == MAR_DTYPE_BF16 && !bf16)
         return err_set(err, o->dtype == MAR_DTYPE_F32 ? MAR_EARG : MAR_EBACKEND,

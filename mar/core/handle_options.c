@@ -50,11 +50,12 @@ static const mar_param rows[] = {
      .choices = head_dtypes,
      .help =
          "arithmetic of the diffusion head; auto: f16 on a GPU\n"
-         "f16 is as fast as bf16 on a GPU and eight times as fine; it has no bf16 there, and with dtype f32 auto is "
+         "A GPU multiplies f16 at the rate of bf16, eight times as fine; it has no bf16 heads, and with dtype f32 auto "
+         "is "
          "f32. A head with numbers beyond 65504 is in f32 instead. On a CPU auto is f32 with the criterion path, else "
-         "as dtype. That criterion "
-         "compares two evaluations of the head, and rounding in bf16 alone rejects many drafts, in f16 few. A CPU "
-         "rounds f32 numbers to f16, slower than in f32. In the library auto on a CPU is always as dtype."},
+         "as dtype. That criterion compares two evaluations of the head, and rounding in bf16 alone rejects many "
+         "drafts, in f16 few. A CPU rounds f32 numbers to f16, slower than in f32. In the library auto on a CPU is "
+         "always as dtype."},
     {.name = FIELD(int8_below),
      .group = "Machine",
      .type = MAR_TYPE_INT,

@@ -146,12 +146,13 @@ static void decoders(void **state)
 }
 
 /* Tests int8 and int4 weights of a file. A GPU multiplies them by operands in bf16; the CPU restores them, in f32. And
- * tests a pass in FP8, whose few rows take the kernels of many. */
+ * tests a pass in FP8, whose few rows take the kernels of many, against the same numbers on a CPU: 8.5e-4 in the shim.
+ */
 static void low_bits(void **state)
 {
     (void)state;
     static const mar_dtype dtypes[] = {MAR_DTYPE_INT8, MAR_DTYPE_INT4, MAR_DTYPE_FP8};
-    static const double tolerance[] = {3e-2, 3e-2, 3e-1};
+    static const double tolerance[] = {3e-2, 3e-2, 1e-2};
     enum { N = IMAGES * TOKENS * VOCABULARY };
     static float law[2][N];
     const gpt_config c = small_decoder();
@@ -163,7 +164,7 @@ static void low_bits(void **state)
         if (file == low) assert_int_equal(mar_convert(m, path, low, dtypes[d], 0), MAR_OK);
         for (int cuda = 0; cuda < 2; cuda++) {
             gpt_fixture f;
-            kern_queue *k = cuda ? open_cuda(dtypes[d]) : open_cpu();
+            kern_queue *k = cuda ? open_cuda(dtypes[d]) : file == low ? open_cpu() : open_queue(dtypes[d], 1);
             gpt_fixture_open_file(&f, k, file, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
             make_unread(&f, law[cuda]);
             assert_int_equal(f.k->unrecorded, 0);

@@ -47,9 +47,11 @@ KERN_ONCE_FN double kern_path_term(const kern_path_job *job, int path, int index
     }
     const double own_log_std = kern_chain_log_std(coef, record[KERN_EVALUATED_FRACTION * job->channels + c]);
     const double other_log_std = kern_chain_log_std(coef, kern_chain_fraction(v));
-    const double q = ((double)after - own) * kern_exp(-own_log_std - job->log_temperature);
-    const double p = ((double)after - other) * kern_exp(-other_log_std - job->log_temperature);
-    return own_log_std - other_log_std + 0.5 * (q - p) * (q + p); /* 0 where p is q, fused or not */
+    /* Quotients: of products a compiler would round only one when it fuses q - p, which is then not 0 where they are
+     * equal. */
+    const double q = kern_divide((double)after - own, kern_exp(own_log_std + job->log_temperature));
+    const double p = kern_divide((double)after - other, kern_exp(other_log_std + job->log_temperature));
+    return own_log_std - other_log_std + 0.5 * (q - p) * (q + p);
 }
 
 /* Returns part of a path's log ratio: the terms first, first + stride, ... of its noisy indices, from the top down, by

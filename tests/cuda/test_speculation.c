@@ -330,7 +330,7 @@ static void count_launches(kern_queue *k, kern_head_ops *ops)
  * may round differently, and change decisions of a third of the tokens. */
 static double other_shapes(double tolerance)
 {
-    return cuda_test_scale() > 1 ? tolerance : 0;
+    return cudahost_objects ? 0 : tolerance;
 }
 
 /* Checks all rounds in one launch, whose slots tokens share in turn. A token does not depend on the other tokens. The

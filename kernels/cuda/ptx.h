@@ -103,6 +103,11 @@ static __device__ inline void copy16(void *shared, const void *global)
 {
     *(uint4 *)shared = *(const uint4 *)global;
 }
+/* The same through the L1 cache, for data that the multiprocessor reads again soon. If !given, writes zeros. */
+static __device__ inline void copy16_if(int given, void *shared, const void *global)
+{
+    *(uint4 *)shared = given ? *(const uint4 *)global : make_uint4(0, 0, 0, 0);
+}
 /* Closes a group of copies. */
 static __device__ inline void copy_commit() {}
 /* Waits until at most N groups are open. */
@@ -199,6 +204,13 @@ static inline void copy16(void *shared, const void *global)
 {
     cudahost_copy16(shared, global);
 }
+static inline void copy16_if(int given, void *shared, const void *global)
+{
+    if (given)
+        cudahost_copy16(shared, global);
+    else
+        plain::copy16_if(0, shared, global);
+}
 static inline void copy_commit()
 {
     cudahost_copy_commit();
@@ -269,6 +281,12 @@ static __device__ inline void copy16(void *shared, const void *global)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
                  "l"(__cvta_generic_to_global(global))
+                 : "memory");
+}
+static __device__ inline void copy16_if(int given, void *shared, const void *global)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
+                 "l"(__cvta_generic_to_global(global)), "r"(given ? 16 : 0)
                  : "memory");
 }
 static __device__ inline void copy_commit()

@@ -159,12 +159,12 @@ template <int fast_one> static __global__ void copy(const uint4 *from, uint4 *ou
     if (fast_one) {
         ptx::copy16(shared + threadIdx.x, from + threadIdx.x);
         ptx::copy_commit();
-        ptx::copy16(shared + blockDim.x + threadIdx.x, from + other);
+        ptx::copy16_if(threadIdx.x % 3 != 0, shared + blockDim.x + threadIdx.x, from + other);
         ptx::copy_commit();
         ptx::copy_wait<0>();
     } else {
         plain::copy16(shared + threadIdx.x, from + threadIdx.x);
-        plain::copy16(shared + blockDim.x + threadIdx.x, from + other);
+        plain::copy16_if(threadIdx.x % 3 != 0, shared + blockDim.x + threadIdx.x, from + other);
     }
     __syncthreads();
     out[threadIdx.x] = shared[other];

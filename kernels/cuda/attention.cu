@@ -1,9 +1,10 @@
 /* Attention with the softmax fused between its two products: online softmax over chunks of keys (Milakov and
  * Gimelshein, arXiv:1805.02867). Scores never reach global memory; the number of keys is unlimited.
  *
- * There are two kernels. One uses tensor cores. It takes bf16, heads of a multiple of 16 up to 128 elements, and
- * aligned rows, as in the transformers. The other takes everything else, f32 and the image decoder's single wide head,
- * by plain loops in f32, a warp a few queries.
+ * There are three kernels. Two use tensor cores, for bf16 and aligned rows. The first takes heads of a multiple of 16
+ * up to 128 elements, as in the transformers. The second takes heads of a multiple of 64 up to 1024, as the image
+ * decoder's single one, divided among the warps of a block. The third takes everything else, such as f32, by plain
+ * loops in f32, a warp a few queries.
  *
  * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and d =
  * 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the preceding products'
@@ -82,48 +83,45 @@ static __device__ inline void load_chunk(const bf16 *key, const bf16 *value, int
     const int pieces = D / 8; /* 16-byte pieces of a row */
     for (int i = (int)threadIdx.x; i < 2 * KEYS * pieces; i += (int)blockDim.x) {
         const int row = i / pieces, piece = i % pieces * 8, k = first + row % KEYS;
-        bf16 *to = stage + row * (D + PAD) + piece;
-        if (k < n_k)
-            fast::copy16(to, (row < KEYS ? key : value) + (size_t)k * (size_t)stride + piece);
-        else
-            *(uint4 *)to = make_uint4(0, 0, 0, 0);
+        fast::copy16_if(k < n_k, stage + row * (D + PAD) + piece,
+                        (row < KEYS ? key : value) + (size_t)k * (size_t)stride + piece);
     }
 }
 
-/* s[KEYS/8] = the warp's queries times a chunk's keys. */
-template <int D>
-static __device__ inline void scores(const uint32_t q[D / 16][4], const bf16 *key, float s[KEYS / 8][4])
+/* s[N/8] = the warp's queries times N keys, rows of `pitch` elements. */
+template <int D, int N>
+static __device__ inline void scores(const uint32_t q[D / 16][4], const bf16 *key, int pitch, float s[N / 8][4])
 {
     const int lane = (int)threadIdx.x % 32;
-    const bf16 *row = key + (lane / 16 * 8 + lane % 8) * (D + PAD) + lane / 8 % 2 * 8;
+    const bf16 *row = key + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8;
 #pragma unroll
-    for (int n = 0; n < KEYS / 16; n++) {
+    for (int n = 0; n < N / 16; n++) {
         for (int i = 0; i < 4; i++) s[2 * n][i] = s[2 * n + 1][i] = 0;
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
-            fast::load_matrices(b, row + n * 16 * (D + PAD) + d * 16);
+            fast::load_matrices(b, row + n * 16 * pitch + d * 16);
             fast::mma<bf16>(s[2 * n], q[d], b);
             fast::mma<bf16>(s[2 * n + 1], q[d], b + 2);
         }
     }
 }
 
-/* o += s, as bf16, times a chunk's values. */
-template <int D>
-static __device__ inline void multiply_values(const float s[KEYS / 8][4], const bf16 *value, float o[D / 8][4])
+/* o += s, as bf16, times N values. */
+template <int D, int N>
+static __device__ inline void multiply_values(const float s[N / 8][4], const bf16 *value, int pitch, float o[D / 8][4])
 {
     const int lane = (int)threadIdx.x % 32;
-    const bf16 *row = value + (lane / 8 % 2 * 8 + lane % 8) * (D + PAD) + lane / 16 * 8;
+    const bf16 *row = value + (lane / 8 % 2 * 8 + lane % 8) * pitch + lane / 16 * 8;
 #pragma unroll
-    for (int n = 0; n < KEYS / 16; n++) {
+    for (int n = 0; n < N / 16; n++) {
         const float *left = s[2 * n], *right = s[2 * n + 1];
         const uint32_t p[4] = {cuda_pack(left[0], left[1]), cuda_pack(left[2], left[3]), cuda_pack(right[0], right[1]),
                                cuda_pack(right[2], right[3])};
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
-            fast::load_matrices_transposed(b, row + n * 16 * (D + PAD) + d * 16);
+            fast::load_matrices_transposed(b, row + n * 16 * pitch + d * 16);
             fast::mma<bf16>(o[2 * d], p, b);
             fast::mma<bf16>(o[2 * d + 1], p, b + 2);
         }
@@ -145,14 +143,14 @@ static __device__ inline float quad_sum(float x)
 /* Runs one step of the online softmax: s becomes exp2(scale * (s - top)), where top is the running maximum of each of
  * the lane's queries. Rescales sum and o from the old maximum to the new one. Only the first `keys` keys of the chunk
  * count. */
-template <int D>
-static __device__ inline void online_softmax(float s[KEYS / 8][4], float scale, int keys, float top[2], float sum[2],
+template <int D, int N>
+static __device__ inline void online_softmax(float s[N / 8][4], float scale, int keys, float top[2], float sum[2],
                                              float o[D / 8][4])
 {
-    if (keys < KEYS) {
+    if (keys < N) {
         const int column = (int)threadIdx.x % 4 * 2;
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
+        for (int n = 0; n < N / 8; n++)
             for (int i = 0; i < 4; i++)
                 if (n * 8 + column + i % 2 >= keys) s[n][i] = -INFINITY;
     }
@@ -161,13 +159,13 @@ static __device__ inline void online_softmax(float s[KEYS / 8][4], float scale, 
         const int low = 2 * half, high = 2 * half + 1;
         float most = -INFINITY;
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) most = fmaxf(most, fmaxf(s[n][low], s[n][high]));
+        for (int n = 0; n < N / 8; n++) most = fmaxf(most, fmaxf(s[n][low], s[n][high]));
         most = fmaxf(top[half], quad_max(most));
         const float rescale = fast::exp2(scale * (top[half] - most)), shift = scale * most;
         top[half] = most;
         sum[half] *= rescale;
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
+        for (int n = 0; n < N / 8; n++) {
             s[n][low] = fast::exp2(s[n][low] * scale - shift);
             s[n][high] = fast::exp2(s[n][high] * scale - shift);
             sum[half] += s[n][low] + s[n][high];
@@ -249,10 +247,10 @@ static __device__ inline void attend_tile(const attention_shape &a, const attent
         fast::copy_commit();
         const bf16 *stage = stages + i % STAGES * stage_size;
         float s[KEYS / 8][4];
-        scores<D>(fragment, stage, s);
+        scores<D, KEYS>(fragment, stage, D + PAD, s);
         if (BIASED) add_bias(s, a.scale, bias, i * KEYS, query);
-        online_softmax<D>(s, BIASED ? 1 : a.scale, n_k - i * KEYS, top, sum, o);
-        multiply_values<D>(s, stage + KEYS * (D + PAD), o);
+        online_softmax<D, KEYS>(s, BIASED ? 1 : a.scale, n_k - i * KEYS, top, sum, o);
+        multiply_values<D, KEYS>(s, stage + KEYS * (D + PAD), D + PAD, o);
     }
     __syncthreads();
     store_result<D>(o, sum, stages + warp * TILE * (D + PAD), y + (size_t)query * (size_t)(a.heads * D),
@@ -306,9 +304,107 @@ static int attend_warps(const cuda_queue *c, int heads, int n_q)
     return (tiles + blocks - 1) / blocks;
 }
 
+/* --- wide heads on tensor cores ------------------------------------------------------------------------------ */
+
+/* A block has TILE queries. Each warp has SHARE elements of the head: it adds to the scores of all keys of a chunk, and
+ * computes its elements of y. Keys and values have a stage each, and are copied while the other one is used. */
+enum { SHARE = 64, WIDE_KEYS = 32, WIDE_DIM = 1024 /* largest head */ };
+
+/* Copies rows first .. first + WIDE_KEYS - 1 of keys or values; missing rows are 0. A thread copies 16 bytes of every
+ * fourth row. */
+static __device__ inline void load_wide(const bf16 *x, int stride, int dim, int first, int n_k, bf16 *to)
+{
+    const int part = (int)blockDim.x / 4, row = (int)threadIdx.x / part, piece = (int)threadIdx.x % part * 8;
+#pragma unroll 1
+    for (int i = row; i < row + WIDE_KEYS; i += 4)
+        fast::copy16_if(first + i < n_k, to + i * (dim + PAD) + piece,
+                        x + (size_t)(first + i) * (size_t)stride + piece);
+}
+
+/* Adds up the warps' scores. Each passes its own in s, and receives the sums. `all` float4 [warps][WIDE_KEYS/8][32] is
+ * in shared memory. Waits for the block twice; between them `load` runs. */
+template <typename F> static __device__ inline void add_scores(float s[WIDE_KEYS / 8][4], float4 *all, F load)
+{
+    const int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32, each = WIDE_KEYS / 8 * 32;
+#pragma unroll
+    for (int n = 0; n < WIDE_KEYS / 8; n++)
+        all[(int)threadIdx.x / 32 * each + n * 32 + lane] = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);
+    __syncthreads();
+    load();
+    for (int i = (int)threadIdx.x; i < each; i += (int)blockDim.x) {
+        float4 sum = all[i];
+        for (int w = 1; w < warps; w++) {
+            const float4 x = all[w * each + i];
+            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+        }
+        all[i] = sum;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < WIDE_KEYS / 8; n++) {
+        const float4 x = all[n * 32 + lane];
+        s[n][0] = x.x, s[n][1] = x.y, s[n][2] = x.z, s[n][3] = x.w;
+    }
+}
+
+/* Computes the queries from `first` on; pointers as in attend_tile. */
+static __device__ inline void attend_wide_tile(const attention_shape &a, int dim, int first, int n_q, int n_k,
+                                               const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
+{
+    const int warp = (int)threadIdx.x / 32, rows = min(n_q - first, (int)TILE), pitch = dim + PAD;
+    bf16 *keys = (bf16 *)cuda_shared(), *values = keys + WIDE_KEYS * pitch;
+    float4 *all = (float4 *)(values + WIDE_KEYS * pitch);
+    load_wide(key, a.kv_stride, dim, 0, n_k, keys);
+    fast::copy_commit();
+    uint32_t fragment[SHARE / 16][4];
+    load_queries<SHARE>(q + (size_t)first * (size_t)a.q_stride + warp * SHARE, a.q_stride, rows, fragment);
+    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, o[SHARE / 8][4] = {};
+#pragma unroll 1
+    for (int i = 0; i < n_k; i += WIDE_KEYS) {
+        fast::copy_wait<0>();
+        __syncthreads(); /* the keys are loaded; nobody reads the previous values or scores */
+        load_wide(value, a.kv_stride, dim, i, n_k, values);
+        fast::copy_commit();
+        float s[WIDE_KEYS / 8][4];
+        scores<SHARE, WIDE_KEYS>(fragment, keys + warp * SHARE, pitch, s);
+        add_scores(s, all, [&] { /* nobody reads the keys */
+                                 if (i + WIDE_KEYS < n_k) load_wide(key, a.kv_stride, dim, i + WIDE_KEYS, n_k, keys);
+                                 fast::copy_commit();
+        });
+        online_softmax<SHARE, WIDE_KEYS>(s, a.scale, n_k - i, top, sum, o);
+        fast::copy_wait<1>();
+        __syncthreads(); /* the values are loaded */
+        multiply_values<SHARE, WIDE_KEYS>(s, values + warp * SHARE, pitch, o);
+    }
+    __syncthreads();
+    store_result<SHARE>(o, sum, keys + warp * TILE * (SHARE + PAD),
+                        y + (size_t)first * (size_t)(a.heads * dim) + warp * SHARE, (size_t)(a.heads * dim), rows);
+}
+
+__global__ static void __launch_bounds__(WIDE_DIM / SHARE * 32)
+    attend_wide(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
+{
+    const int dim = (int)blockDim.x / 32 * SHARE;
+#pragma unroll 1
+    for (unsigned block = blockIdx.x;; block += gridDim.x) {
+        const attention_place p = place_of(a, s, block);
+        if (p.tile * TILE >= p.n_q) break;
+        const size_t column = (size_t)p.head * (size_t)dim, row = p.key * (size_t)a.kv_stride;
+        attend_wide_tile(a, dim, p.tile * TILE, p.n_q, p.n_k, q + p.query * (size_t)a.q_stride + column,
+                         key + row + column, value + row + column, y + p.query * (size_t)(a.heads * dim) + column);
+        __syncthreads(); /* the results have left the keys' memory */
+    }
+}
+
+static size_t wide_shared(int dim)
+{
+    const size_t scores = (size_t)(dim / SHARE) * TILE * WIDE_KEYS * sizeof(float);
+    return (size_t)(2 * WIDE_KEYS * (dim + PAD)) * sizeof(bf16) + scores;
+}
+
 /* --- everything else --------------------------------------------------------------------------------------- */
 
-enum { GENERIC_WARPS = 4, NARROW_DIM = 128, WIDE_DIM = 1024 /* largest head */ };
+enum { GENERIC_WARPS = 4, NARROW_DIM = 128, MIDDLE_DIM = 512 };
 
 /* A warp computes Q queries, from query `first` on, of which `rows` exist; q and y point at the first. A lane has
  * numbers lane, lane + 32, .. of a head, MINE at most. Query and sums stay in registers. */
@@ -325,7 +421,7 @@ static __device__ inline void attend_plainly(const attention_shape &a, const att
             query[i][j] = i < rows && d < dim ? cuda_float(q[(size_t)i * (size_t)a.q_stride + (size_t)d]) : 0;
         }
     }
-#pragma unroll(MINE <= 4 ? 4 : 1)
+#pragma unroll(MINE <= 4 ? 4 : 2)
     for (int k = 0; k < n_k; k++, key += a.kv_stride, value += a.kv_stride) {
         float weight[Q] = {};
         for (int j = 0; j < MINE; j++) {
@@ -377,6 +473,11 @@ static int on_tensor_cores(const cuda_queue *c, int dim)
     return c->device->bf16 && dim % 16 == 0 && dim <= MOST_DIM && attend_shared(dim) <= c->device->shared_bytes;
 }
 
+static int is_wide(const cuda_queue *c, int dim)
+{
+    return c->device->bf16 && dim > MOST_DIM && dim % SHARE == 0 && wide_shared(dim) <= c->device->shared_bytes;
+}
+
 /* Raises a kernel's limit of dynamic shared memory. */
 template <typename K> static void allow(K *kernel, size_t bytes, cudaError_t *error)
 {
@@ -393,9 +494,12 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
     if (head_dim > WIDE_DIM)
         return err_set(err, MAR_EBACKEND, "attention with heads of %d elements: a GPU takes up to %d", head_dim,
                        (int)WIDE_DIM);
-    if (!on_tensor_cores(c, head_dim)) return MAR_OK;
+    if (!on_tensor_cores(c, head_dim) && !is_wide(c, head_dim)) return MAR_OK;
     const CUcontext before = cuda_switch(c->device->context);
-    allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
+    if (head_dim > MOST_DIM)
+        allow(attend_wide, wide_shared(head_dim), &error);
+    else
+        allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
     if (head_dim == BIASED_DIM) allow(attend<BIASED_DIM, 1>, attend_shared(head_dim), &error);
     (void)cuda_switch(before);
     return cuda_status(error, "shared memory for attention", err);
@@ -422,16 +526,23 @@ static void launch_generic(cuda_queue *c, const attention_shape &a, const attent
 {
     if (dim <= NARROW_DIM)
         launch_any<T, NARROW_DIM / 32, 4>(c, a, spans, dim, o);
+    else if (dim <= MIDDLE_DIM)
+        launch_any<T, MIDDLE_DIM / 32, 1>(c, a, spans, dim, o);
     else
-        launch_any<T, WIDE_DIM / 32, 2>(c, a, spans, dim, o);
+        launch_any<T, WIDE_DIM / 32, 1>(c, a, spans, dim, o);
 }
 
 /* Launches a kernel, with blocks for a.n_q queries of each sequence. */
 static void launch(cuda_queue *c, attention_shape a, const attention_spans &spans, int dim, const attention_operands &o)
 {
     a.scale = 1.4426950408889634f / sqrtf((float)dim);
-    if (on_tensor_cores(c, dim) && (!spans.bias || dim == BIASED_DIM) && in_pieces(o.q, a.q_stride) &&
-        in_pieces(o.key, a.kv_stride) && in_pieces(o.value, a.kv_stride) && in_pieces(o.y, 0)) {
+    const int pieces = in_pieces(o.q, a.q_stride) && in_pieces(o.key, a.kv_stride) && in_pieces(o.value, a.kv_stride) &&
+                       in_pieces(o.y, 0);
+    if (pieces && is_wide(c, dim) && !spans.bias) {
+        cuda_launch(c, attend_wide, (unsigned)(spans.count * a.heads) * cuda_blocks((size_t)a.n_q, TILE),
+                    (unsigned)(dim / SHARE) * 32, wide_shared(dim), a, spans, (const bf16 *)o.q, (const bf16 *)o.key,
+                    (const bf16 *)o.value, (bf16 *)o.y);
+    } else if (pieces && on_tensor_cores(c, dim) && (!spans.bias || dim == BIASED_DIM)) {
         const int warps = attend_warps(c, spans.count * a.heads, a.n_q),
                   tiles = (a.n_q + TILE * warps - 1) / (TILE * warps);
         attend_kernel *kernel = spans.bias ? attend<BIASED_DIM, 1> : attend_of[dim / 16 - 1];

@@ -565,23 +565,6 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     cuda_describe(d, "");
 }
 
-/* Reserves part of the L2 cache for weights that the persistent kernels stream; only their launches use it. It is a
- * setting of the whole GPU in this process, so it is made once. Other data may use that part in the absence of such
- * weights. */
-static void reserve_l2(cuda_device *d, size_t bytes)
-{
-    size_t now = 0;
-    if (bytes == 0) return;
-    cuda_exclusive_begin();
-    cudaError_t error = cudaDeviceGetLimit(&now, cudaLimitPersistingL2CacheSize);
-    if (error == cudaSuccess && now < bytes) error = cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, bytes);
-    cuda_exclusive_end();
-    if (error == cudaSuccess)
-        d->l2_persisting_bytes = bytes;
-    else
-        (void)cudaGetLastError(); /* not a failure: the weights then compete for the cache */
-}
-
 static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *err)
 {
     if (pthread_mutex_init(&d->lock, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
@@ -595,7 +578,7 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
     /* The rest is for weights, and for other sessions. A product of the modulation then has fewer than 2^31
      * results. */
     d->base.mod_budget = unused / 8 < (size_t)4 << 30 ? unused / 8 : ((size_t)4 << 30) - 1;
-    reserve_l2(d, (size_t)p->persistingL2CacheMaxSize);
+    d->l2_persisting_bytes = (size_t)p->persistingL2CacheMaxSize;
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)
         return err_set(err, MAR_EBACKEND, "opening cuBLASLt: %s", cublasLtGetStatusString(created));

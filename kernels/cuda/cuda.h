@@ -35,7 +35,7 @@ typedef struct {
     int multiprocessors;        /* of the GPU */
     int major;                  /* of its compute capability, or of the code that it runs if that is older */
     size_t shared_bytes;        /* maximum shared memory of a block, with opt-in */
-    size_t l2_persisting_bytes; /* part of the L2 cache reserved for access policies */
+    size_t l2_persisting_bytes; /* part of the L2 cache that access policies may reserve */
     cudaStream_t zeroing;       /* stream that clears new memory */
     cublasLtHandle_t lt;        /* without stream or workspace of its own; several threads may use it at a time */
     int lt_scales;              /* 1: cuBLASLt takes a scale for each row and column of FP8 operands */

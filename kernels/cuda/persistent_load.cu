@@ -119,18 +119,27 @@ static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int c
     return 1;
 }
 
-/* Decides how many of the non-resident weights persist in the L2 cache. */
+/* Reserves part of the L2 cache for the non-resident weights, and decides how many of them persist in it. The reserve
+ * is a setting of the whole GPU in this process, and all other kernels lose it, so it is no larger than the largest
+ * head's weights. Without it (an error) the weights compete for the cache. */
 static void persistent_keep_in_l2(const cuda_device *d, persistent_head *f)
 {
     int most = 0;
+    size_t now = 0;
     if (!f->streamed_bytes || !d->l2_persisting_bytes) return;
-    if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxAccessPolicyWindowSize, d->number) != cudaSuccess) {
-        cudaGetLastError();
-        return;
-    }
+    const CUcontext before = cuda_switch(d->context);
+    cuda_exclusive_begin();
+    cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxAccessPolicyWindowSize, d->number);
+    if (error == cudaSuccess) error = cudaDeviceGetLimit(&now, cudaLimitPersistingL2CacheSize);
     if (f->streamed_bytes > (size_t)most) f->streamed_bytes = (size_t)most;
-    const double fraction = (double)d->l2_persisting_bytes / (double)f->streamed_bytes;
-    f->kept_in_l2 = fraction < 1 ? (float)fraction : 1;
+    const size_t kept = f->streamed_bytes < d->l2_persisting_bytes ? f->streamed_bytes : d->l2_persisting_bytes;
+    if (error == cudaSuccess && now < kept) error = cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, kept);
+    cuda_exclusive_end();
+    (void)cuda_switch(before);
+    if (error == cudaSuccess)
+        f->kept_in_l2 = (float)((double)kept / (double)f->streamed_bytes);
+    else
+        (void)cudaGetLastError();
 }
 
 /* Returns the row of fc1's weight and bias that column n is. SWIGLU: columns are a0, b0, a1, b1, ... */

@@ -6,19 +6,44 @@
  * Floor, per element: 4 bytes read twice (possibly from L2 the second time), 2 or 4 written. */
 #include "kernels/cuda/cuda.h"
 
-/* A block takes CHANNELS channels, one a lane; a warp takes every WARPS'th pixel of the block's slice. */
-enum { CHANNELS = 32, WARPS = 8 };
+/* A block takes CHANNELS channels, in vectors of V: V neighbouring pixels a warp. */
+enum { CHANNELS = 32, WARPS = 8, LOADS = 4 /* that a thread has on their way */ };
 
 typedef struct {
-    int pixels, channels, groups; /* pixels: per image */
-    int slices;                   /* slices of an image */
-    int slice;                    /* pixels of a slice; the last may have fewer */
-    const float *cells;           /* kern_norm's, as the next three */
+    int pixels, channels; /* pixels: per image */
+    cuda_divisor size;    /* channels of a group */
+    int slices;           /* slices of an image */
+    int slice;            /* pixels of a slice; the last may have fewer */
+    const float *cells;   /* kern_norm's, as the next three */
     int width, side, top;
     const double *sums; /* [images][parts][2][channels] of x and of x^2 */
     int parts;
-    double count; /* of a group's numbers in the sums */
+    double each; /* 1 / a group's numbers in the sums */
 } norm_shape;
+
+/* A thread's part of the image: V channels of every `step`th pixel from `first` to the end of the slice. */
+typedef struct {
+    int image, channel, first, last, step;
+} norm_place;
+
+template <int V> static __device__ inline norm_place place_of(const norm_shape &a)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int image = (int)blockIdx.x / a.slices, slice = (int)blockIdx.x % a.slices;
+    const int first = slice * a.slice + warp * V + lane / (CHANNELS / V);
+    return {image, (int)blockIdx.y * CHANNELS + lane % (CHANNELS / V) * V, first, min(a.pixels, (slice + 1) * a.slice),
+            WARPS * V};
+}
+
+/* Loads a thread's next LOADS vectors, from pixel i on; zeros behind its last. x is at its channel of the image. */
+template <int V>
+static __device__ inline void load_pixels(const norm_shape &a, const norm_place &p, const float *x, int i,
+                                          cuda_floats<V> v[LOADS])
+{
+#pragma unroll
+    for (int n = 0; n < LOADS; n++, i += p.step)
+        v[n] = i < p.last ? cuda_load<V>(x + (size_t)i * (size_t)a.channels) : cuda_floats<V>{};
+}
 
 mar_status cuda_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err)
 {
@@ -27,24 +52,37 @@ mar_status cuda_group_norm_plan(kern_queue *k, int images, int pixels, int chann
 }
 
 /* sums[image][slice][0 and 1][channel] = sum of x and of x^2. */
-__global__ static void __launch_bounds__(32 * WARPS) norm_sums(norm_shape a, const float *x, double *sums)
+template <int V>
+__global__ static void __launch_bounds__(32 * WARPS, 4) norm_sums(norm_shape a, const float *x, double *sums)
 {
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, channel = (int)blockIdx.y * CHANNELS + lane;
-    const int image = (int)blockIdx.x / a.slices, slice = (int)blockIdx.x % a.slices;
-    const int last = min(a.pixels, (slice + 1) * a.slice);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const norm_place p = place_of<V>(a);
     double *parts = (double *)cuda_shared(); /* [WARPS][2][CHANNELS] */
-    double sum = 0, square = 0;
-    x += (size_t)image * (size_t)a.pixels * (size_t)a.channels + (size_t)channel;
-    if (channel < a.channels)
-#pragma unroll 8
-        for (int i = slice * a.slice + warp; i < last; i += WARPS) {
-            const double v = x[(size_t)i * (size_t)a.channels];
-            sum += v;
-            square += v * v;
+    double sum[V] = {}, square[V] = {};
+    x += (size_t)p.image * (size_t)a.pixels * (size_t)a.channels + (size_t)p.channel;
+    if (p.channel < a.channels)
+        for (int i = p.first; i < p.last; i += LOADS * p.step) {
+            cuda_floats<V> v[LOADS];
+            load_pixels<V>(a, p, x, i, v);
+#pragma unroll
+            for (int n = 0; n < LOADS * V; n++) {
+                const double one = v[n / V].v[n % V];
+                sum[n % V] += one;
+                square[n % V] += one * one;
+            }
         }
-    parts[(2 * warp) * CHANNELS + lane] = sum;
-    parts[(2 * warp + 1) * CHANNELS + lane] = square;
+    for (int j = 0; j < V; j++) {
+        for (int i = CHANNELS / V; i < 32; i *= 2) {
+            sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], i);
+            square[j] += __shfl_xor_sync(0xffffffffu, square[j], i);
+        }
+        if (lane < CHANNELS / V) {
+            parts[2 * warp * CHANNELS + lane * V + j] = sum[j];
+            parts[(2 * warp + 1) * CHANNELS + lane * V + j] = square[j];
+        }
+    }
     __syncthreads();
+    const int channel = (int)blockIdx.y * CHANNELS + lane;
     if (warp > 1 || channel >= a.channels) return;
     double total = 0; /* warp 0: of x, warp 1: of x^2 */
     for (int i = 0; i < WARPS; i++) total += parts[(2 * i + warp) * CHANNELS + lane];
@@ -52,58 +90,81 @@ __global__ static void __launch_bounds__(32 * WARPS) norm_sums(norm_shape a, con
 }
 
 /* Computes mean and 1 / sqrt(variance + eps) of a group of an image, by one warp. */
-static __device__ inline float2 group_moments(norm_shape a, int image, int group, float eps)
+static __device__ inline float2 group_moments(const norm_shape &a, int image, int group, float eps)
 {
-    const int size = a.channels / a.groups;
-    const double *sums = a.sums + (size_t)(image * a.parts) * 2 * (size_t)a.channels;
+    const double *sums = a.sums + (size_t)(image * a.parts) * 2 * (size_t)a.channels + (size_t)(group * a.size.by);
     double sum = 0, square = 0;
-    for (int i = (int)threadIdx.x % 32; i < a.parts * size; i += 32) {
-        const double *at = sums + (size_t)(i / size) * 2 * (size_t)a.channels + (size_t)(group * size + i % size);
+#pragma unroll 4
+    for (int i = (int)threadIdx.x % 32; i < a.parts * a.size.by; i += 32) {
+        const int part = cuda_quotient(i, a.size);
+        const double *at = sums + (size_t)part * 2 * (size_t)a.channels + (size_t)(i - part * a.size.by);
         sum += at[0];
         square += at[a.channels];
     }
-    const double mean = cuda_warp_sum(sum) / a.count, variance = cuda_warp_sum(square) / a.count - mean * mean;
-    return make_float2((float)mean, (float)(1 / sqrt(fmax(variance, 0.0) + (double)eps)));
+    const double mean = cuda_warp_sum(sum) * a.each, variance = cuda_warp_sum(square) * a.each - mean * mean;
+    return make_float2((float)mean, (float)rsqrt(fmax(variance, 0.0) + (double)eps));
 }
 
 /* Returns the scales and shifts [2][channels] of the cell of a pixel. */
-static __device__ inline const float *cell_of(norm_shape a, int image, int pixel)
+static __device__ inline const float *cell_of(const norm_shape &a, int image, int pixel)
 {
     const int row = pixel / a.width + a.top, column = pixel % a.width, columns = a.width / a.side;
     const int rows = a.pixels / a.width / a.side; /* with several images they are whole */
     return a.cells + (size_t)((image * rows + row / a.side) * columns + column / a.side) * 2 * (size_t)a.channels;
 }
 
-template <typename T>
-__global__ static void __launch_bounds__(32 * WARPS)
+/* In bf16 the result has 8 bits: approximations of 22 suffice. */
+static __device__ inline float silu_as(float x, const float *)
+{
+    return cuda_silu(x);
+}
+static __device__ inline float silu_as(float x, const bf16 *)
+{
+    return __fdividef(x, 1 + __expf(-x));
+}
+
+template <int V, typename T>
+__global__ static void __launch_bounds__(32 * WARPS, 4)
     norm_map(norm_shape a, const float *x, const float *weight, const float *bias, float eps, int silu, T *y)
 {
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, size = a.channels / a.groups;
-    const int first = (int)blockIdx.y * CHANNELS, channel = first + lane, first_group = first / size;
-    const int last_group = (min(first + CHANNELS, a.channels) - 1) / size;
-    const int image = (int)blockIdx.x / a.slices, slice = (int)blockIdx.x % a.slices;
-    const int last = min(a.pixels, (slice + 1) * a.slice);
-    const size_t before = (size_t)image * (size_t)a.pixels * (size_t)a.channels;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, first = (int)blockIdx.y * CHANNELS;
+    const int first_group = cuda_quotient(first, a.size);
+    const int last_group = cuda_quotient(min(first + CHANNELS, a.channels) - 1, a.size);
+    const norm_place p = place_of<V>(a);
+    const size_t before = (size_t)p.image * (size_t)a.pixels * (size_t)a.channels + (size_t)p.channel;
     x += before;
     y += before;
     float2 *moments = (float2 *)cuda_shared(); /* [last_group - first_group + 1] */
     for (int g = first_group + warp; g <= last_group; g += WARPS) {
-        const float2 m = group_moments(a, image, g, eps);
+        const float2 m = group_moments(a, p.image, g, eps);
         if (lane == 0) moments[g - first_group] = m;
     }
     __syncthreads();
-    if (channel >= a.channels) return;
-    const float2 m = moments[channel / size - first_group];
-    float scale = a.cells ? 0 : m.y * weight[channel], shift = a.cells ? 0 : bias[channel];
-#pragma unroll 4
-    for (int i = slice * a.slice + warp; i < last; i += WARPS) {
-        const size_t at = (size_t)i * (size_t)a.channels + (size_t)channel;
-        if (a.cells) {
-            const float *cell = cell_of(a, image, i);
-            scale = m.y * cell[channel], shift = cell[a.channels + channel];
+    if (p.channel >= a.channels) return;
+    float mean[V], inverse[V];
+    cuda_floats<V> scale = {}, shift = {};
+    for (int j = 0; j < V; j++) {
+        const float2 m = moments[cuda_quotient(p.channel + j, a.size) - first_group];
+        mean[j] = m.x, inverse[j] = m.y;
+        if (!a.cells) scale.v[j] = weight[p.channel + j], shift.v[j] = bias[p.channel + j];
+    }
+    for (int i = p.first; i < p.last; i += LOADS * p.step) {
+        cuda_floats<V> v[LOADS];
+        load_pixels<V>(a, p, x, i, v);
+#pragma unroll
+        for (int n = 0; n < LOADS; n++) {
+            const int pixel = i + n * p.step;
+            if (pixel >= p.last) break;
+            if (a.cells) {
+                const float *cell = cell_of(a, p.image, pixel) + p.channel;
+                scale = cuda_load<V>(cell), shift = cuda_load<V>(cell + a.channels);
+            }
+            for (int j = 0; j < V; j++) {
+                v[n].v[j] = (v[n].v[j] - mean[j]) * (inverse[j] * scale.v[j]) + shift.v[j];
+                if (silu) v[n].v[j] = silu_as(v[n].v[j], y);
+            }
+            cuda_store(y + (size_t)pixel * (size_t)a.channels, v[n]);
         }
-        const float v = (x[at] - m.x) * scale + shift;
-        cuda_store(y + at, silu ? cuda_silu(v) : v);
     }
 }
 
@@ -118,17 +179,23 @@ __global__ static void __launch_bounds__(CHANNELS *WARPS)
     sums[at] = sum;
 }
 
-/* Divides an image's pixels for two blocks a multiprocessor, but at least a pixel a warp. */
+/* Divides an image's pixels for two blocks a multiprocessor, but at least the pixels that a block takes at a time. */
 static norm_shape slice(const cuda_queue *c, int pixels, int channels, int groups)
 {
     norm_shape a = {};
-    a.pixels = pixels, a.channels = channels, a.groups = groups;
+    a.pixels = pixels, a.channels = channels, a.size = cuda_divide_by(channels / groups);
     const int parts = (channels + CHANNELS - 1) / CHANNELS, wanted = 2 * c->device->multiprocessors / parts;
-    const int most = (pixels + WARPS - 1) / WARPS;
+    const int each = WARPS * (channels % 4 ? 1 : 4), most = (pixels + each - 1) / each;
     a.slices = wanted < 1 ? 1 : wanted < most ? wanted : most;
     a.slice = (pixels + a.slices - 1) / a.slices;
     a.slices = (pixels + a.slice - 1) / a.slice;
     return a;
+}
+
+/* Returns 1 if vectors of 4 channels are aligned. */
+static int in_fours(const norm_shape &a, const void *x, const void *y)
+{
+    return a.channels % 4 == 0 && ((uintptr_t)x | (uintptr_t)y | (uintptr_t)a.cells) % 16 == 0;
 }
 
 /* Returns 1 if there is room for the sums of `slices` slices. */
@@ -142,15 +209,17 @@ static int has_room(cuda_queue *c, size_t slices, int channels)
 
 static void launch_sums(cuda_queue *c, const norm_shape &a, const float *x, int images)
 {
-    cuda_launch(c, norm_sums, dim3((unsigned)(images * a.slices), cuda_blocks((size_t)a.channels, CHANNELS)),
-                32 * WARPS, WARPS * 2 * CHANNELS * sizeof(double), a, x, (double *)c->patches);
+    cuda_launch(c, in_fours(a, x, NULL) ? norm_sums<4> : norm_sums<1>,
+                dim3((unsigned)(images * a.slices), cuda_blocks((size_t)a.channels, CHANNELS)), 32 * WARPS,
+                WARPS * 2 * CHANNELS * sizeof(double), a, x, (double *)c->patches);
 }
 
 template <typename T>
 static void launch_norm(cuda_queue *c, const norm_shape &a, const float *x, int images, const kern_norm *norm, T *y)
 {
-    cuda_launch(c, norm_map<T>, dim3((unsigned)(images * a.slices), cuda_blocks((size_t)a.channels, CHANNELS)),
-                32 * WARPS, (CHANNELS + 1) * sizeof(float2), a, x, norm->weight, norm->bias, norm->eps, norm->silu, y);
+    cuda_launch(c, in_fours(a, x, y) ? norm_map<4, T> : norm_map<1, T>,
+                dim3((unsigned)(images * a.slices), cuda_blocks((size_t)a.channels, CHANNELS)), 32 * WARPS,
+                (CHANNELS + 1) * sizeof(float2), a, x, norm->weight, norm->bias, norm->eps, norm->silu, y);
 }
 
 void cuda_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int images, int pixels, int channels, act *y)
@@ -160,7 +229,7 @@ void cuda_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int i
     norm_shape a = slice(c, pixels, channels, norm->groups);
     const double size = channels / norm->groups;
     a.cells = norm->cells, a.width = norm->width, a.side = norm->side, a.top = norm->top;
-    a.sums = norm->sums, a.parts = 1, a.count = norm->total * size;
+    a.sums = norm->sums, a.parts = 1, a.each = 1 / ((norm->sums ? norm->total : pixels) * size);
     if (!has_room(c, (size_t)a.slices, channels)) return;
     const size_t fit = c->patches_bytes / (2 * sizeof(double) * (size_t)a.slices * (size_t)channels);
     for (int done = 0, n; done < images; done += n) { /* as many images at a time as have room for their sums */
@@ -168,7 +237,7 @@ void cuda_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int i
         const size_t at = (size_t)done * (size_t)pixels * (size_t)channels;
         if (a.cells) a.cells = norm->cells + 2 * at / (size_t)(norm->side * norm->side);
         if (!norm->sums) {
-            a.sums = (const double *)c->patches, a.parts = a.slices, a.count = pixels * size;
+            a.sums = (const double *)c->patches, a.parts = a.slices;
             launch_sums(c, a, x + at, n);
         }
         if (c->device->bf16)

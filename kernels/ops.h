@@ -617,7 +617,7 @@ typedef struct {
     /* Writes the shape, form and dtype of the head, and whether it has int8; the rest is 0. */
     void (*head_spec)(const kern_head *h, kern_head_spec *spec);
     void (*machine)(const kern_device *d, kern_machine *out);
-    /* Reads n floats of backend memory once, as fast as the device can. NULL in a backend without it. */
+    /* Reads n floats of backend memory once, as fast as the device can. */
     void (*read)(kern_queue *k, const float *x, size_t n);
 } kern_measure_ops;
 

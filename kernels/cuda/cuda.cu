@@ -504,6 +504,7 @@ static kern_measure_ops make_measure_table(void)
     t.conv_spec = cuda_conv_spec;
     t.head_spec = cuda_head_spec;
     t.machine = machine;
+    t.read = cuda_read;
     return t;
 }
 

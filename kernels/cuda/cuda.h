@@ -237,6 +237,7 @@ void cuda_copy_rows(kern_queue *k, float *dst, const int *dst_index, const float
                     const float *add, const int *add_index, int rows, int dim);
 void cuda_similarity(kern_queue *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim,
                      float *y);
+void cuda_read(kern_queue *k, const float *x, size_t n);
 int cuda_first_nonfinite(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride);
 void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y);
 void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y);

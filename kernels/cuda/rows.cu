@@ -1,11 +1,11 @@
 /* Operations on rows. All are bound by memory: the floor is the bytes read and written. So lanes read 16 bytes at a
- * time, and a row is read once. */
-#include "kernels/cuda/cuda.h"
+ * time, several times before they use the first, and a row is read once. */
+#include "kernels/cuda/ptx.h"
 
 #include <float.h>
 #include <limits.h>
 
-enum { THREADS = 256 };
+enum { THREADS = 256, LOADS = 4 /* of a thread, on their way at a time */ };
 
 static int aligned(const void *p)
 {
@@ -94,13 +94,20 @@ static __global__ void copy_rows_kernel(float *dst, const int *dst_index, const 
     float *to = dst + (size_t)(dst_index ? dst_index[r] : r) * dim;
     const float *from = src + (size_t)(src_index ? src_index[r] : r) * dim;
     const float *more = add ? add + (size_t)(add_index ? add_index[r] : r) * dim : NULL;
-    for (int i = (int)threadIdx.x * N; i < n * N; i += (int)blockDim.x * N) {
-        cuda_floats<N> x = cuda_load<N>(from + i);
-        if (more) {
-            const cuda_floats<N> y = cuda_load<N>(more + i);
-            for (int j = 0; j < N; j++) x.v[j] += y.v[j];
+    const int step = (int)blockDim.x * N;
+    for (int first = (int)threadIdx.x * N; first < n * N; first += LOADS * step) {
+        cuda_floats<N> x[LOADS] = {}, y[LOADS] = {};
+#pragma unroll
+        for (int l = 0; l < LOADS; l++) {
+            const int i = first + l * step;
+            if (i < n * N) x[l] = cuda_load<N>(from + i);
+            if (i < n * N && more) y[l] = cuda_load<N>(more + i);
         }
-        cuda_store(to + i, x);
+#pragma unroll
+        for (int l = 0; l < LOADS; l++) {
+            for (int j = 0; j < N && more; j++) x[l].v[j] += y[l].v[j];
+            if (first + l * step < n * N) cuda_store(to + first + l * step, x[l]);
+        }
     }
 }
 
@@ -109,7 +116,7 @@ static void copy_rows(cuda_queue *c, float *dst, const int *dst_index, const flo
                       const float *add, const int *add_index, int rows, int n)
 {
     unsigned across = 4;
-    while (across < THREADS && across < (unsigned)n) across *= 2;
+    while (across < THREADS && across * LOADS < (unsigned)n) across *= 2;
     const unsigned down = THREADS / across;
     cuda_launch(c, copy_rows_kernel<N>, cuda_blocks((size_t)rows, down), dim3(across, down), 0, dst, dst_index, src,
                 src_index, add, add_index, rows, n);
@@ -220,21 +227,27 @@ void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, floa
     cuda_launch(cuda_of(k), subtract_kernel, cuda_blocks(n, THREADS), THREADS, 0, a, b, n, y);
 }
 
-/* Converts n vectors, one per thread. */
+/* Converts n vectors, LOADS per thread. */
 template <int N, typename T> static __global__ void to_halves_kernel(const float *x, size_t n, T *y)
 {
-    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < n) cuda_store(y + N * i, cuda_load<N>(x + N * i));
+    const size_t first = (size_t)blockIdx.x * THREADS * LOADS + threadIdx.x;
+    cuda_floats<N> v[LOADS] = {};
+#pragma unroll
+    for (int l = 0; l < LOADS; l++)
+        if (first + l * THREADS < n) v[l] = cuda_load<N>(x + N * (first + l * THREADS));
+#pragma unroll
+    for (int l = 0; l < LOADS; l++)
+        if (first + l * THREADS < n) cuda_store(y + N * (first + l * THREADS), v[l]);
 }
 
 template <typename T> static void to_halves(cuda_queue *c, const float *x, size_t n, T *to)
 {
     if (aligned(x) && (uintptr_t)to % 8 == 0) {
         const size_t fours = n / 4;
-        cuda_launch(c, to_halves_kernel<4, T>, cuda_blocks(fours, THREADS), THREADS, 0, x, fours, to);
+        cuda_launch(c, to_halves_kernel<4, T>, cuda_blocks(fours, THREADS * LOADS), THREADS, 0, x, fours, to);
         x += 4 * fours, to += 4 * fours, n -= 4 * fours;
     }
-    cuda_launch(c, to_halves_kernel<1, T>, cuda_blocks(n, THREADS), THREADS, 0, x, n, to);
+    cuda_launch(c, to_halves_kernel<1, T>, cuda_blocks(n, THREADS * LOADS), THREADS, 0, x, n, to);
 }
 
 void cuda_to_halves(cuda_queue *c, const float *x, size_t n, mar_dtype type, void *y)
@@ -254,4 +267,30 @@ void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y)
         return;
     }
     to_halves(c, x, n, (bf16 *)y);
+}
+
+/* --- a read of memory ------------------------------------------------------------------------------------------ */
+
+enum { READS = 8, READING = 8 /* vectors of a thread at a time; blocks of a multiprocessor */ };
+
+static __global__ void __launch_bounds__(THREADS) read_kernel(const uint4 *x, size_t n, unsigned *unused)
+{
+    const size_t step = (size_t)gridDim.x * THREADS * READS;
+    unsigned all = 0;
+    for (size_t first = (size_t)blockIdx.x * THREADS * READS + threadIdx.x; first < n; first += step) {
+        uint4 v[READS] = {};
+#pragma unroll
+        for (int i = 0; i < READS; i++)
+            if (first + i * THREADS < n) v[i] = fast::load_weights(x + first + i * THREADS);
+#pragma unroll
+        for (int i = 0; i < READS; i++) all |= v[i].x | v[i].y | v[i].z | v[i].w;
+    }
+    if (all == 1) *unused = all; /* keeps compilers from dropping the reads */
+}
+
+void cuda_read(kern_queue *k, const float *x, size_t n)
+{
+    cuda_queue *c = cuda_of(k);
+    cuda_launch(c, read_kernel, (unsigned)(READING * c->device->multiprocessors), THREADS, 0, (const uint4 *)x, n / 4,
+                (unsigned *)c->workspace);
 }

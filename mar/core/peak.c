@@ -91,7 +91,7 @@ static mar_status measure_peak(kern_queue *k, double *flop_per_second, mar_err *
 
 enum {
     WIDTH = 1024,           /* floats of a row: 4 KiB */
-    LEAST_ROWS = 1 << 10,   /* 4 MiB */
+    GPU_ROWS = 1 << 10,     /* at least: 4 MiB */
     CPU_ROWS = 128 << 10,   /* 512 MiB: a processor may have several caches but reports one */
     MOST_ROWS = 1024 << 10, /* 4 GiB */
 };
@@ -102,15 +102,10 @@ typedef struct {
     int rows;
 } array;
 
-/* Reads the memory once. A device without a reading operation copies one half to the other; writes count, too. */
 static void pass(const void *work)
 {
     const array *a = work;
-    const size_t n = (size_t)a->rows * WIDTH;
-    if (a->k->device->measure->read)
-        a->k->device->measure->read(a->k, a->x, n);
-    else
-        a->k->core->copy_rows(a->k, a->x + n / 2, NULL, a->x, NULL, NULL, NULL, a->rows / 2, WIDTH);
+    a->k->device->measure->read(a->k, a->x, (size_t)a->rows * WIDTH);
 }
 
 /* Writes the memory that is read, by all threads: until then all its pages may be one page of zeros, which is in
@@ -119,7 +114,6 @@ static void write_rows(const array *a)
 {
     const int half = a->rows / 2;
     float *const middle = a->x + (size_t)half * WIDTH;
-    if (!a->k->device->measure->read) return;
     a->k->core->copy_rows(a->k, middle, NULL, a->x, NULL, NULL, NULL, half, WIDTH);
     a->k->core->copy_rows(a->k, a->x, NULL, middle, NULL, NULL, NULL, half, WIDTH);
 }
@@ -130,7 +124,7 @@ static mar_status measure_bandwidth(kern_queue *k, double *bytes_per_second, mar
     double seconds;
     k->device->measure->machine(k->device, &machine);
     const double wanted = 4 * machine.cache_bytes / (WIDTH * sizeof(float));
-    const int least = k->device->measure->read ? CPU_ROWS : LEAST_ROWS;
+    const int least = machine.clock > 0 ? GPU_ROWS : CPU_ROWS;
     array a = {.k = k, .rows = wanted < least ? least : wanted > MOST_ROWS ? MOST_ROWS : (int)wanted};
     mar_status status = k->core->alloc(k->device, (size_t)a.rows * WIDTH * sizeof *a.x, (void **)&a.x, err);
     if (status == MAR_OK) write_rows(&a);

@@ -16,9 +16,10 @@ static int aligned(const void *p)
 
 enum { NORM_THREADS = 128, NORM_EACH = 40 /* numbers of a row per thread */, NORM_MOST = NORM_THREADS * NORM_EACH };
 
-/* LayerNorm, or RMSNorm if bias is NULL. WARPS warps hold a row in registers, in vectors of N. The moments take two
- * passes, because the mean of the residual stream can be far from zero. */
-template <typename Y, int N, int WARPS>
+/* LayerNorm, or RMSNorm if bias is NULL. WARPS warps hold a row in registers, in vectors of N, EACH numbers a thread.
+ * All of a row is on its way from memory at once: 3 KB a warp of MAR-B's rows, 100 KB a multiprocessor. The moments
+ * take two passes, because the mean of the residual stream can be far from zero. */
+template <typename Y, int N, int WARPS, int EACH>
 static __global__ void norm_kernel(const float *x, const int *index, int rows, int dim,
                                    const float *__restrict__ weight, const float *__restrict__ bias, float eps, Y *y)
 {
@@ -26,29 +27,32 @@ static __global__ void norm_kernel(const float *x, const int *index, int rows, i
     const int r = (int)blockIdx.x * (NORM_THREADS / lanes) + (int)threadIdx.x / lanes;
     float *part = (float *)cuda_shared(); /* [2][WARPS] */
     if (r >= rows) return;
-    const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim;
-    cuda_floats<N> v[NORM_EACH / N];
+    const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim + first;
+    cuda_floats<N> v[EACH / N];
     float sum = 0, square = 0;
-    for (int i = 0; i < NORM_EACH / N; i++) {
-        const int at = first + i * step;
-        v[i] = at < dim ? cuda_load<N>(row + at) : cuda_floats<N>{};
+#pragma unroll
+    for (int i = 0; i < EACH / N; i++) v[i] = first + i * step < dim ? cuda_load<N>(row + i * step) : cuda_floats<N>{};
+#pragma unroll
+    for (int i = 0; i < EACH / N; i++)
         for (int j = 0; j < N; j++) sum += v[i].v[j];
-    }
     const float mean = bias ? cuda_block_sum<WARPS>(sum, part) / (float)dim : 0;
-    for (int i = 0; i < NORM_EACH / N; i++)
+#pragma unroll
+    for (int i = 0; i < EACH / N; i++)
         if (first + i * step < dim)
             for (int j = 0; j < N; j++) {
                 v[i].v[j] -= mean;
                 square += v[i].v[j] * v[i].v[j];
             }
     const float scale = cuda_inverse_deviation(cuda_block_sum<WARPS>(square, part + WARPS) / (float)dim, eps);
-    Y *out = y + (size_t)r * (size_t)dim;
-    for (int i = 0; i < NORM_EACH / N; i++) {
-        const int at = first + i * step;
-        if (at >= dim) continue;
-        const cuda_floats<N> w = cuda_load<N>(weight + at), b = bias ? cuda_load<N>(bias + at) : cuda_floats<N>{};
+    Y *out = y + (size_t)r * (size_t)dim + first;
+    weight += first, bias += bias ? first : 0;
+#pragma unroll
+    for (int i = 0; i < EACH / N; i++) {
+        if (first + i * step >= dim) break;
+        const cuda_floats<N> w = cuda_load<N>(weight + i * step);
+        const cuda_floats<N> b = bias ? cuda_load<N>(bias + i * step) : cuda_floats<N>{};
         for (int j = 0; j < N; j++) v[i].v[j] = v[i].v[j] * scale * w.v[j] + b.v[j];
-        cuda_store(out + at, v[i]);
+        cuda_store(out + i * step, v[i]);
     }
 }
 
@@ -58,7 +62,10 @@ static void norm(cuda_queue *c, const float *x, const int *index, int rows, int 
 {
     const int vectors = dim % 4 == 0 && aligned(x) && aligned(weight) && aligned(bias) && aligned(y);
     const int warps = vectors && dim <= 32 * NORM_EACH ? 1 : NORM_THREADS / 32;
-    const auto kernel = warps == 1 ? norm_kernel<Y, 4, 1> : vectors ? norm_kernel<Y, 4, 4> : norm_kernel<Y, 1, 4>;
+    const auto kernel = !vectors        ? norm_kernel<Y, 1, 4, NORM_EACH>
+                        : warps > 1     ? norm_kernel<Y, 4, 4, NORM_EACH>
+                        : dim > 32 * 24 ? norm_kernel<Y, 4, 1, NORM_EACH>
+                                        : norm_kernel<Y, 4, 1, 24>;
     cuda_launch(c, kernel, cuda_blocks((size_t)rows * (size_t)warps, NORM_THREADS / 32), NORM_THREADS,
                 2 * warps * sizeof(float), x, index, rows, dim, weight, bias, eps, y);
 }

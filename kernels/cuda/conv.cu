@@ -254,9 +254,10 @@ static void gather_band(cuda_queue *c, const kern_conv *conv, const act *x, conv
 
 /* --- on tensor cores --------------------------------------------------------------------------------------- */
 
-/* A block of 4 warps computes a tile of the product, in steps of DEPTH of a patch's elements, with STAGES - 1 steps
- * being copied at any time. A row of a stage has 4 pieces of 16 bytes; their order changes with the row, so that 8 rows
- * at a piece are in 32 different banks. */
+/* A block of 4 warps computes a tile of the product, in steps of DEPTH channels of a tap, with STAGES - 1 steps being
+ * copied at any time. All taps of some channels follow each other, so that neighbouring pixels are in the L1 cache
+ * still. A row of a stage has 4 pieces of 16 bytes; their order changes with the row, so that 8 rows at a piece are in
+ * 32 different banks. */
 enum {
     DEPTH = 32,
     STAGES = 4,
@@ -265,12 +266,12 @@ enum {
     PASS = THREADS / PIECES /* rows of a copy of all threads */
 };
 
-/* A product of `pixels` rows with weights [out][row]. */
+/* A product of `pixels` rows with weights [out][taps][in]. */
 typedef struct {
     conv_pixels of;
-    int pixels, out, row;
-    int steps;       /* of a block; the blocks of one grid.z have the first steps of a patch, and so on */
-    cuda_divisor in; /* channels of x */
+    int pixels, out, in;
+    cuda_divisor taps;
+    int all, steps; /* of the product; of a block: those of one grid.z have the first steps, and so on */
 } conv_product;
 
 /* What becomes of the sums. */
@@ -332,7 +333,7 @@ template <int ROWS> static __device__ inline conv_source<ROWS> find_patches(cons
         const int row = cuda_quotient(pixel, p.of.columns), column = pixel - row * p.of.columns.by;
         s.top[i] = result < p.pixels ? row * p.of.stride - p.of.pad_h : INT_MIN / 2;
         s.left[i] = column * p.of.stride - p.of.pad_w;
-        s.pixel[i] = x + (((long long)image * p.of.height + s.top[i]) * p.of.width + s.left[i]) * p.in.by;
+        s.pixel[i] = x + (((long long)image * p.of.height + s.top[i]) * p.of.width + s.left[i]) * p.in;
     }
     return s;
 }
@@ -342,21 +343,23 @@ template <int ROWS, int COLUMNS>
 static __device__ inline void load_step(const conv_product &p, const conv_source<ROWS> &s, const bf16 *weight, int step,
                                         bf16 *stage)
 {
-    const int row = (int)threadIdx.x / PIECES, piece = (int)threadIdx.x % PIECES, k = step * DEPTH + piece * 8;
-    const int tap = cuda_quotient(k, p.in), u = cuda_quotient(tap, p.of.kernel_w), v = tap - u * p.of.kernel_w.by;
-    const long long offset = (long long)(u * p.of.width + v) * p.in.by + (k - tap * p.in.by);
+    const int chunk = cuda_quotient(step, p.taps), tap = step - chunk * p.taps.by;
+    const int u = cuda_quotient(tap, p.of.kernel_w), v = tap - u * p.of.kernel_w.by;
+    const int row = (int)threadIdx.x / PIECES, piece = (int)threadIdx.x % PIECES, channel = chunk * DEPTH + piece * 8;
+    const long long offset = (long long)(u * p.of.width + v) * p.in + channel;
     const int first = (int)blockIdx.y * COLUMNS + row;
+    weight += ((size_t)first * (size_t)p.taps.by + (size_t)tap) * (size_t)p.in + channel;
     bf16 *to = stage + row * DEPTH + (piece ^ row / 2 % PIECES) * 8;
 #pragma unroll
     for (int i = 0; i < ROWS / PASS; i++)
-        fast::copy16_if(k < p.row && (unsigned)(s.top[i] + u) < (unsigned)p.of.height &&
+        fast::copy16_if(channel < p.in && (unsigned)(s.top[i] + u) < (unsigned)p.of.height &&
                             (unsigned)(s.left[i] + v) < (unsigned)p.of.width,
                         to + i * PASS * DEPTH, s.pixel[i] + offset);
 #pragma unroll
     for (int i = 0; i < (COLUMNS + PASS - 1) / PASS; i++)
         if (COLUMNS % PASS == 0 || row < COLUMNS)
-            fast::copy16_if(k < p.row && first + i * PASS < p.out, to + (ROWS + i * PASS) * DEPTH,
-                            weight + (size_t)(first + i * PASS) * (size_t)p.row + k);
+            fast::copy16_if(channel < p.in && first + i * PASS < p.out, to + (ROWS + i * PASS) * DEPTH,
+                            weight + (size_t)(i * PASS) * (size_t)(p.taps.by * p.in));
 }
 
 /* Returns what the columns of a row of sums [][N] are swapped by, so that rows a lane apart are in different banks. */
@@ -413,7 +416,9 @@ static __device__ inline void finish_sums(const conv_product &p, const conv_resu
 /* Computes a tile of ROWS pixels and COLUMNS channels, M x N a warp. With several grid.z, y is [grid.z][pixels][out].
  */
 template <int ROWS, int COLUMNS, int M, int N>
-__global__ static void __launch_bounds__(THREADS, ROWS *COLUMNS > 64 * 64 ? 2 : 4)
+__global__ static void __launch_bounds__(THREADS, ROWS *COLUMNS > 128 * 64   ? 2
+                                                  : ROWS * COLUMNS > 64 * 64 ? 3
+                                                                             : 4)
     conv_tile(conv_product p, conv_result r, const bf16 *x, const bf16 *weight)
 {
     static_assert(ROWS / M * (COLUMNS / N) * 32 == THREADS, "a warp computes M x N");
@@ -421,7 +426,7 @@ __global__ static void __launch_bounds__(THREADS, ROWS *COLUMNS > 64 * 64 ? 2 : 
                   "stages hold sums");
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, size = (ROWS + COLUMNS) * DEPTH;
     const int row = warp % (ROWS / M) * M, column = warp / (ROWS / M) * N;
-    const int first = (int)blockIdx.z * p.steps, count = min(p.steps, (p.row + DEPTH - 1) / DEPTH - first);
+    const int first = (int)blockIdx.z * p.steps, count = min(p.steps, p.all - first);
     bf16 *stages = (bf16 *)cuda_shared();
     const conv_source<ROWS> source = find_patches<ROWS>(p, x);
     float sum[M / 16][N / 8][4] = {};
@@ -474,14 +479,17 @@ __global__ static void __launch_bounds__(THREADS)
     finish<N, 1>(p, r, &pixel, &channel, &sum);
 }
 
-/* Large tiles read least, small ones are more, and the narrow one is for an image's three channels. */
+/* From large tiles, which read least and have most products for an instruction, to small ones, which are more. The last
+ * is for an image's three channels. */
 typedef struct {
     void (*kernel)(conv_product, conv_result, const bf16 *, const bf16 *);
     int rows, columns;
 } conv_shape;
 static const conv_shape conv_shapes[] = {{conv_tile<128, 128, 64, 64>, 128, 128},
+                                         {conv_tile<128, 64, 64, 32>, 128, 64},
                                          {conv_tile<64, 64, 32, 32>, 64, 64},
                                          {conv_tile<128, 16, 32, 16>, 128, 16}};
+enum { SMALL = 2, NARROW = 3 };
 
 static size_t stages_bytes(const conv_shape *s)
 {
@@ -517,13 +525,16 @@ static conv_result result_of(const kern_conv *conv, void *y)
 static void multiply_tiles(cuda_queue *c, const kern_conv *conv, const act *x, const conv_bands &b, void *y)
 {
     enum { LEAST_STEPS = 4 };
-    const int steps = (int)cuda_blocks((size_t)conv->row, DEPTH), most = steps < LEAST_STEPS ? 1 : steps / LEAST_STEPS;
-    const size_t wanted = 2 * (size_t)c->device->multiprocessors;
-    const int small = tiles_of(&conv_shapes[0], b.pixels, conv->out) < wanted;
-    const conv_shape *s = &conv_shapes[conv->out <= conv_shapes[2].columns ? 2 : small];
-    const size_t fit = wanted / tiles_of(s, b.pixels, conv->out);
+    const int steps = b.of.taps * (int)cuda_blocks((size_t)conv->in, DEPTH),
+              most = steps < LEAST_STEPS ? 1 : steps / LEAST_STEPS;
+    const size_t processors = (size_t)c->device->multiprocessors;
+    const conv_shape *s = conv_shapes;
+    while (s < conv_shapes + SMALL && 2 * tiles_of(s, b.pixels, conv->out) < 3 * processors) s++;
+    if (conv->out <= conv_shapes[NARROW].columns) s = conv_shapes + NARROW;
+    const size_t fit = 2 * processors / tiles_of(s, b.pixels, conv->out);
     int slices = fit < 1 ? 1 : fit < (size_t)most ? (int)fit : most;
-    conv_product p = {b.of, b.pixels, conv->out, conv->row, (steps + slices - 1) / slices, cuda_divide_by(conv->in)};
+    const conv_product p = {
+        b.of, b.pixels, conv->out, conv->in, cuda_divide_by(b.of.taps), steps, (steps + slices - 1) / slices};
     slices = (steps + p.steps - 1) / p.steps;
     const conv_result r = result_of(conv, y);
     conv_result sums = r;

@@ -119,7 +119,7 @@ static const int convs[][15] = {
     {2, 10, 9, 32, 32, 3, 3, 1, 0, 0, KERN_RELU, 0, 0, NORMAL},    /* 2a */
     {3, 9, 11, 32, 64, 3, 3, 1, 1, 1, KERN_RELU, 0, 0, NORMAL},    /* 2b */
     {3, 7, 5, 64, 80, 1, 1, 1, 0, 0, KERN_RELU, 0, 0, NORMAL},     /* 3b */
-    {1, 11, 9, 80, 192, 3, 3, 1, 0, 0, KERN_RELU, 0, 0, NORMAL},   /* 4a */
+    {3, 11, 9, 80, 192, 3, 3, 1, 0, 0, KERN_RELU, 0, 0, NORMAL},   /* 4a */
     {2, 7, 6, 48, 64, 5, 5, 1, 2, 2, KERN_RELU, 256, 64, NORMAL},  /* Mixed_5b */
     {2, 7, 6, 64, 32, 1, 1, 1, 0, 0, KERN_RELU, 256, 224, NORMAL}, /* its pool's branch */
     {2, 9, 8, 24, 16, 3, 3, 2, 0, 0, KERN_RELU, 48, 16, NORMAL},   /* 6a, even and odd */

@@ -1,11 +1,25 @@
 /* FP8 of linear layers (kernels/fp8.h): rounding, and the end of a product whose scales cuBLASLt does not apply. */
 #include "kernels/cuda/linear.h"
+#include "kernels/cuda/ptx.h"
 
-extern "C" {
-#include "kernels/fp8.h"
+enum { THREADS = 256, VECTOR = 4, ROW_THREADS = 128, PIECE = 8, EACH = 12, CHUNK = EACH * PIECE * 32 };
+
+/* PIECE numbers as they are in memory. */
+template <typename X> struct piece_of;
+template <> struct piece_of<bf16> {
+    cuda_pairs<PIECE> x;
+};
+template <> struct piece_of<float> {
+    cuda_floats<PIECE> x;
+};
+static __device__ inline cuda_floats<PIECE> numbers(const piece_of<bf16> &p)
+{
+    return cuda_unpack<bf16>(p.x);
 }
-
-enum { THREADS = 256, WARPS = THREADS / 32, VECTOR = 4 };
+static __device__ inline cuda_floats<PIECE> numbers(const piece_of<float> &p)
+{
+    return p.x;
+}
 
 static __device__ inline float greatest(float most, float x) /* NaN above all */
 {
@@ -13,36 +27,63 @@ static __device__ inline float greatest(float most, float x) /* NaN above all */
     return kern_fp8_float(a > b ? a : b);
 }
 
-/* A warp takes a row: finds its largest magnitude, then rounds it. The second reading finds it in the cache. Floor: an
- * element is read once, and its byte written. */
+/* Loads a lane's pieces of the chunk that begins at x; `left` numbers are left of the row. */
+template <typename X> static __device__ inline void load_chunk(const X *x, int left, piece_of<X> v[EACH])
+{
+    const int first = PIECE * ((int)threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (i * 32 * PIECE >= left) break; /* uniform */
+        v[i] = first + i * 32 * PIECE < left ? *(const piece_of<X> *)(x + first + i * 32 * PIECE) : piece_of<X>{};
+    }
+}
+
+/* A warp takes a row: finds its largest magnitude, then rounds it. A row of up to CHUNK numbers is read once, all of it
+ * on its way at once; of a longer one the last chunk stays in registers. Floor: an element is read once, and its byte
+ * written. */
 template <typename X> static __global__ void fp8_rows_kernel(const X *x, int rows, int in, uint8_t *to, float *scale)
 {
-    const int row = (int)(blockIdx.x * WARPS + threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
+    const int row = (int)(blockIdx.x * (ROW_THREADS / 32) + threadIdx.x / 32), lane = (int)(threadIdx.x % 32);
     float most = 0, inverse;
+    piece_of<X> v[EACH];
     if (row >= rows) return;
-    x += (size_t)row * (size_t)in;
-    for (int i = VECTOR * lane; i < in; i += VECTOR * 32) {
-        const cuda_floats<VECTOR> v = cuda_load<VECTOR>(x + i);
-        for (int j = 0; j < VECTOR; j++) most = greatest(most, v.v[j]);
+    x += (size_t)row * (size_t)in, to += (size_t)row * (size_t)in;
+    for (int from = 0; from < in; from += CHUNK) {
+        load_chunk(x + from, in - from, v);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            if (from + i * 32 * PIECE >= in) break;
+            const cuda_floats<PIECE> n = numbers(v[i]);
+            for (int j = 0; j < PIECE; j++) most = greatest(most, n.v[j]);
+        }
     }
     for (int i = 16; i > 0; i /= 2) most = greatest(most, __shfl_xor_sync(0xffffffffu, most, i));
     const float own = kern_fp8_scale(most, &inverse);
     if (lane == 0) scale[row] = own;
-    for (int i = VECTOR * lane; i < in; i += VECTOR * 32) {
-        const cuda_floats<VECTOR> v = cuda_load<VECTOR>(x + i);
-        uint32_t codes = 0;
-        for (int j = 0; j < VECTOR; j++) codes |= (uint32_t)kern_fp8_code(kern_fp8_round(v.v[j] * inverse)) << (8 * j);
-        *(uint32_t *)(to + (size_t)row * (size_t)in + i) = codes;
+    for (int from = (in - 1) / CHUNK * CHUNK;; from -= CHUNK) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int at = from + (i * 32 + lane) * PIECE;
+            if (at >= in) break;
+            const cuda_floats<PIECE> n = numbers(v[i]);
+            uint32_t codes[2];
+            for (int j = 0; j < 2; j++)
+                codes[j] = fast::fp8_pair(n.v[4 * j] * inverse, n.v[4 * j + 1] * inverse) |
+                           fast::fp8_pair(n.v[4 * j + 2] * inverse, n.v[4 * j + 3] * inverse) << 16;
+            *(uint2 *)(to + at) = make_uint2(codes[0], codes[1]);
+        }
+        if (from == 0) break;
+        load_chunk(x + from - CHUNK, CHUNK, v);
     }
 }
 
 void cuda_fp8_rows(cuda_queue *c, const void *x, int f32, int rows, int in, void *to, float *scale)
 {
-    const dim3 grid = cuda_blocks((size_t)rows, WARPS);
+    const dim3 grid = cuda_blocks((size_t)rows, ROW_THREADS / 32);
     if (f32)
-        cuda_launch(c, fp8_rows_kernel<float>, grid, THREADS, 0, (const float *)x, rows, in, (uint8_t *)to, scale);
+        cuda_launch(c, fp8_rows_kernel<float>, grid, ROW_THREADS, 0, (const float *)x, rows, in, (uint8_t *)to, scale);
     else
-        cuda_launch(c, fp8_rows_kernel<bf16>, grid, THREADS, 0, (const bf16 *)x, rows, in, (uint8_t *)to, scale);
+        cuda_launch(c, fp8_rows_kernel<bf16>, grid, ROW_THREADS, 0, (const bf16 *)x, rows, in, (uint8_t *)to, scale);
 }
 
 /* A thread takes a vector of a row. Floor: 4 bytes read and y's written an element, from and to L2 with few rows. */

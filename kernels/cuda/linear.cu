@@ -534,16 +534,16 @@ static matmul_spec product(const kern_linear *l, int rows)
     return p;
 }
 
-/* Plans the first of `rows` rows in FP8, as many as c->patches has room for. *p gets their product: that of the layer,
- * or its sums where cuBLASLt has no such product with scales. */
+/* Plans the first of `rows` rows in FP8: all, or one of as few equal parts as c->patches has room for. *p gets their
+ * product: that of the layer, or its sums where cuBLASLt has no such product with scales. */
 static mar_status fp8_plan(cuda_queue *c, const kern_linear *l, int rows, matmul_spec *p, mar_err *err)
 {
     const struct cuda_matmul *m = NULL;
     mar_status status = cuda_patches(c, err);
     for (int form = c->device->lt_scales ? FP8_SCALED : FP8_SUMS; status == MAR_OK && form <= FP8_SUMS; form++) {
         const size_t row = (size_t)l->in + sizeof(float) + (form == FP8_SUMS ? (size_t)l->out * sizeof(float) : 0);
-        const size_t fit = (c->patches_bytes - ALIGNMENT) / row;
-        *p = product(l, (size_t)rows < fit ? rows : (int)fit);
+        const int fit = (int)((c->patches_bytes - ALIGNMENT) / row), parts = (rows + fit - 1) / fit;
+        *p = product(l, (rows + parts - 1) / parts);
         p->fp8 = form;
         if (form == FP8_SUMS)
             p->y_stride = l->out, p->y_type = MAR_DTYPE_F32, p->bias = p->add = 0, p->then = THEN_NOTHING;

@@ -423,7 +423,7 @@ static void run_skinny(kern_queue *k, const ops_call *c, void *const *a)
 
 /* --- FP8 ---------------------------------------------------------------------------------------------------------- */
 
-enum { FP8_NONE = 6, FP8_EXTREME, FP8_CASES };
+enum { FP8_NONE = 6, FP8_EXTREME, FP8_LONG, FP8_CASES };
 
 /* Rounds n numbers to E4M3 times the least power of two with which their magnitudes are at most 448. */
 static void round_fp8(double *x, int n)
@@ -443,7 +443,8 @@ static void round_fp8(double *x, int n)
 }
 
 /* Computes products of rounded numbers. They are exact; f32 rounds their sum. The bias is rounded to bf16. Magnitudes
- * differ from row to row and from channel to channel. A layer of 40 inputs is in bf16. */
+ * differ from row to row and from channel to channel. A layer of 40 inputs is in bf16. A GPU's warp holds 3072 inputs.
+ */
 static void build_fp8(ops_call *c)
 {
     static const int flags[] = {F32, 0, ADD, 0};
@@ -452,6 +453,7 @@ static void build_fp8(ops_call *c)
     c->n[FLAGS] = flags[c->index % 4] | KERN_LOW;
     c->n[ACTIVATION] = c->n[FLAGS] & KERN_OUT_ADD ? KERN_LINEAR : c->index / 2 % 4;
     if (c->index == FP8_NONE) c->n[IN] = 40;
+    if (c->index == FP8_LONG) c->n[IN] = 3104, c->n[ROWS] = 6, c->n[OUT] = 16, c->n[FLAGS] = KERN_LOW;
     double *x = build_arrays(c, 0.02);
     layer *l = c->data;
     const int in = c->n[IN], out = c->n[OUT], rows = c->rows, fp8 = c->index != FP8_NONE;

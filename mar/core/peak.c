@@ -123,8 +123,9 @@ static mar_status measure_bandwidth(kern_queue *k, double *bytes_per_second, mar
     kern_machine machine = {0};
     double seconds;
     k->device->measure->machine(k->device, &machine);
-    const double wanted = 4 * machine.cache_bytes / (WIDTH * sizeof(float));
-    const int least = machine.clock > 0 ? GPU_ROWS : CPU_ROWS;
+    const int gpu = machine.clock > 0, caches = gpu ? 16 : 4; /* a GPU's pass also has to outlast its launch */
+    const double wanted = caches * machine.cache_bytes / (WIDTH * sizeof(float));
+    const int least = gpu ? GPU_ROWS : CPU_ROWS;
     array a = {.k = k, .rows = wanted < least ? least : wanted > MOST_ROWS ? MOST_ROWS : (int)wanted};
     mar_status status = k->core->alloc(k->device, (size_t)a.rows * WIDTH * sizeof *a.x, (void **)&a.x, err);
     if (status == MAR_OK) write_rows(&a);

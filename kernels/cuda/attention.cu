@@ -53,12 +53,14 @@ typedef struct {
     size_t query, key; /* first rows of the sequence */
 } attention_place;
 
-/* Finds a block's place. There may be more tiles than blocks, because a sequence may have grown since the call was
- * recorded. A block then continues with `block` increased by the grid, a later tile of its head, until none is left. */
+/* Finds a block's place. Neighbouring blocks have tiles of one head, which find its keys and values in L2. There may be
+ * more tiles than blocks, because a sequence may have grown since the call was recorded. A block then continues with
+ * `block` increased by the grid, a later tile of its head, until none is left. */
 static __device__ inline attention_place place_of(const attention_shape &a, const attention_spans &s, unsigned block)
 {
-    const unsigned heads = (unsigned)a.heads, count = (unsigned)s.count, i = block / heads % count;
-    const int tile = (int)(block / heads / count), head = (int)(block % heads);
+    const unsigned heads = (unsigned)a.heads, tiles = gridDim.x / (heads * (unsigned)s.count);
+    const unsigned b = block % gridDim.x, i = b / tiles / heads;
+    const int tile = (int)(block / gridDim.x * tiles + b % tiles), head = (int)(b / tiles % heads);
     if (!s.q_first) return {tile, head, a.n_q, a.n_k, (size_t)i * (size_t)a.n_q, (size_t)i * (size_t)a.n_k};
     return {tile, head, s.n_q[i], s.n_k[i], (size_t)s.q_first[i], (size_t)s.k_first[i]};
 }

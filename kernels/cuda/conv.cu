@@ -429,6 +429,8 @@ __global__ static void __launch_bounds__(THREADS, ROWS *COLUMNS > 128 * 64   ? 2
     const int first = (int)blockIdx.z * p.steps, count = min(p.steps, p.all - first);
     bf16 *stages = (bf16 *)cuda_shared();
     const conv_source<ROWS> source = find_patches<ROWS>(p, x);
+    fast::start_next();
+    fast::wait_for_previous();
     float sum[M / 16][N / 8][4] = {};
     for (int i = 0; i < STAGES - 1; i++) {
         if (i < count) load_step<ROWS, COLUMNS>(p, source, weight, first + i, stages + i * size);
@@ -471,6 +473,8 @@ __global__ static void __launch_bounds__(THREADS)
     const int i = (int)(blockIdx.x * THREADS + threadIdx.x), pixel = cuda_quotient(i, row);
     const int channel = (i - pixel * row.by) * N;
     cuda_floats<N> sum = {};
+    fast::start_next();
+    fast::wait_for_previous();
     if (pixel >= p.pixels) return;
     for (int s = 0; s < slices; s++, parts += (size_t)p.pixels * (size_t)p.out) {
         const cuda_floats<N> part = cuda_load<N>(parts + (size_t)i * N);
@@ -542,14 +546,15 @@ static void multiply_tiles(cuda_queue *c, const kern_conv *conv, const act *x, c
         sums = {};
         sums.y = c->patches, sums.stride = conv->out, sums.f32 = 1, sums.vectors = conv->out % 4 == 0;
     }
-    cuda_launch(c, s->kernel,
-                dim3(cuda_blocks((size_t)b.pixels, (size_t)s->rows), cuda_blocks((size_t)conv->out, (size_t)s->columns),
-                     (unsigned)slices),
-                THREADS, stages_bytes(s), p, sums, (const bf16 *)x, (const bf16 *)conv->product->weight);
+    cuda_launch_early(c, s->kernel,
+                      dim3(cuda_blocks((size_t)b.pixels, (size_t)s->rows),
+                           cuda_blocks((size_t)conv->out, (size_t)s->columns), (unsigned)slices),
+                      THREADS, stages_bytes(s), p, sums, (const bf16 *)x, (const bf16 *)conv->product->weight);
     const int vector = r.vectors ? 4 : 1, row = conv->out / vector;
     if (slices > 1)
-        cuda_launch(c, r.vectors ? add_slices<4> : add_slices<1>, cuda_blocks((size_t)b.pixels * (size_t)row, THREADS),
-                    THREADS, 0, p, r, (const float *)c->patches, slices, cuda_divide_by(row));
+        cuda_launch_early(c, r.vectors ? add_slices<4> : add_slices<1>,
+                          cuda_blocks((size_t)b.pixels * (size_t)row, THREADS), THREADS, 0, p, r,
+                          (const float *)c->patches, slices, cuda_divide_by(row));
 }
 
 /* Raises the kernels' limits of shared memory. */

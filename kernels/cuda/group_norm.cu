@@ -4,7 +4,7 @@
  * an image that comes in parts (group_sums) each part's slices are added in order.
  *
  * Floor, per element: 4 bytes read twice (possibly from L2 the second time), 2 or 4 written. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ptx.h"
 
 /* A block takes CHANNELS channels, in vectors of V: V neighbouring pixels a warp. */
 enum { CHANNELS = 32, WARPS = 8, LOADS = 4 /* that a thread has on their way */ };
@@ -59,6 +59,8 @@ __global__ static void __launch_bounds__(32 * WARPS, 4) norm_sums(norm_shape a, 
     const norm_place p = place_of<V>(a);
     double *parts = (double *)cuda_shared(); /* [WARPS][2][CHANNELS] */
     double sum[V] = {}, square[V] = {};
+    fast::start_next();
+    fast::wait_for_previous();
     x += (size_t)p.image * (size_t)a.pixels * (size_t)a.channels + (size_t)p.channel;
     if (p.channel < a.channels)
         for (int i = p.first; i < p.last; i += LOADS * p.step) {
@@ -134,6 +136,8 @@ __global__ static void __launch_bounds__(32 * WARPS, 4)
     const size_t before = (size_t)p.image * (size_t)a.pixels * (size_t)a.channels + (size_t)p.channel;
     x += before;
     y += before;
+    fast::start_next();
+    fast::wait_for_previous();
     float2 *moments = (float2 *)cuda_shared(); /* [last_group - first_group + 1] */
     for (int g = first_group + warp; g <= last_group; g += WARPS) {
         const float2 m = group_moments(a, p.image, g, eps);
@@ -209,17 +213,17 @@ static int has_room(cuda_queue *c, size_t slices, int channels)
 
 static void launch_sums(cuda_queue *c, const norm_shape &a, const float *x, int images)
 {
-    cuda_launch(c, in_fours(a, x, NULL) ? norm_sums<4> : norm_sums<1>,
-                dim3((unsigned)(images * a.slices), cuda_blocks((size_t)a.channels, CHANNELS)), 32 * WARPS,
-                WARPS * 2 * CHANNELS * sizeof(double), a, x, (double *)c->patches);
+    cuda_launch_early(c, in_fours(a, x, NULL) ? norm_sums<4> : norm_sums<1>,
+                      dim3((unsigned)(images * a.slices), cuda_blocks((size_t)a.channels, CHANNELS)), 32 * WARPS,
+                      WARPS * 2 * CHANNELS * sizeof(double), a, x, (double *)c->patches);
 }
 
 template <typename T>
 static void launch_norm(cuda_queue *c, const norm_shape &a, const float *x, int images, const kern_norm *norm, T *y)
 {
-    cuda_launch(c, in_fours(a, x, y) ? norm_map<4, T> : norm_map<1, T>,
-                dim3((unsigned)(images * a.slices), cuda_blocks((size_t)a.channels, CHANNELS)), 32 * WARPS,
-                (CHANNELS + 1) * sizeof(float2), a, x, norm->weight, norm->bias, norm->eps, norm->silu, y);
+    cuda_launch_early(c, in_fours(a, x, y) ? norm_map<4, T> : norm_map<1, T>,
+                      dim3((unsigned)(images * a.slices), cuda_blocks((size_t)a.channels, CHANNELS)), 32 * WARPS,
+                      (CHANNELS + 1) * sizeof(float2), a, x, norm->weight, norm->bias, norm->eps, norm->silu, y);
 }
 
 void cuda_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int images, int pixels, int channels, act *y)

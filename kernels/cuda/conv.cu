@@ -331,7 +331,7 @@ template <int ROWS> static __device__ inline conv_source<ROWS> find_patches(cons
         const int result = (int)blockIdx.x * ROWS + i * PASS + (int)threadIdx.x / PIECES;
         const int image = cuda_quotient(result, p.of.image), pixel = result - image * p.of.image.by;
         const int row = cuda_quotient(pixel, p.of.columns), column = pixel - row * p.of.columns.by;
-        s.top[i] = result < p.pixels ? row * p.of.stride - p.of.pad_h : INT_MIN / 2;
+        s.top[i] = result < p.pixels ? row * p.of.stride - p.of.pad_h : -(1 << 20); /* outside */
         s.left[i] = column * p.of.stride - p.of.pad_w;
         s.pixel[i] = x + (((long long)image * p.of.height + s.top[i]) * p.of.width + s.left[i]) * p.in;
     }

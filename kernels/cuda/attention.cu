@@ -8,7 +8,7 @@
  *
  * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and d =
  * 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the preceding products'
- * outputs are still in L2. Each block of up to 96 queries reads keys and values from there once. */
+ * outputs are still in L2. Each block of up to 160 queries reads keys and values from there once. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 
@@ -67,65 +67,85 @@ static __device__ inline attention_place place_of(const attention_shape &a, cons
 
 /* --- on tensor cores --------------------------------------------------------------------------------------- */
 
-/* A warp has TILE queries. 6 warps leave a thread 168 registers with two blocks on a multiprocessor. The block passes
- * over the keys in chunks, with STAGES - 1 chunks being copied at any time. */
+/* A warp has one or two tiles of TILE queries. Two tiles read keys and values from shared memory once for both; with
+ * one, these reads take longer than the products. 6 warps of one tile or 5 of two, and two blocks on a multiprocessor,
+ * leave a thread 168 registers. The block passes over the keys in chunks, with STAGES - 1 chunks being copied at any
+ * time. The last keys, which do not fill a chunk, are multiplied LAST at a time. */
 enum {
     TILE = 16,
     KEYS = 64,
+    LAST = 16,
     STAGES = 3,
     WARPS = 6,
-    PAD = 8 /* elements: successive rows are 16 bytes apart in the banks */
+    PAIRED_WARPS = 5, /* of two tiles */
+    PAIRED_DIM = 64,  /* head size of MAR, the one with two tiles: 32 keys at a time leave them room */
+    PAD = 8           /* elements: successive rows are 16 bytes apart in the banks */
 };
 
-/* Copies rows first .. first + KEYS - 1 of key and value to a stage; missing rows are 0. */
+/* Copies rows first .. first + KEYS - 1 of a sequence, whose keys and values begin at element `at`, to a stage. The
+ * last LAST of the sequence are filled up by 0; others that are missing are not written. */
 template <int D>
-static __device__ inline void load_chunk(const bf16 *key, const bf16 *value, int stride, int first, int n_k,
+static __device__ inline void load_chunk(const bf16 *key, const bf16 *value, size_t at, int stride, int first, int n_k,
                                          bf16 *stage)
 {
     const int pieces = D / 8; /* 16-byte pieces of a row */
-    for (int i = (int)threadIdx.x; i < 2 * KEYS * pieces; i += (int)blockDim.x) {
-        const int row = i / pieces, piece = i % pieces * 8, k = first + row % KEYS;
-        fast::copy16_if(k < n_k, stage + row * (D + PAD) + piece,
-                        (row < KEYS ? key : value) + (size_t)k * (size_t)stride + piece);
+    const int rows = min((int)KEYS, (n_k - first + LAST - 1) / LAST * LAST);
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < rows * pieces; i += (int)blockDim.x) {
+        const int row = i / pieces, piece = i % pieces * 8, given = first + row < n_k;
+        bf16 *to = stage + row * (D + PAD) + piece;
+        const size_t from = at + (size_t)((first + row) * stride + piece);
+        fast::copy16_if(given, to, key + from);
+        fast::copy16_if(given, to + KEYS * (D + PAD), value + from);
     }
 }
 
-/* s[N/8] = the warp's queries times N keys, rows of `pitch` elements. */
-template <int D, int N>
-static __device__ inline void scores(const uint32_t q[D / 16][4], const bf16 *key, int pitch, float s[N / 8][4])
+/* s = T tiles of queries times N keys, rows of `pitch` elements. */
+template <int D, int N, int T>
+static __device__ inline void scores(const uint32_t q[T][D / 16][4], const bf16 *key, int pitch, float s[T][N / 8][4])
 {
     const int lane = (int)threadIdx.x % 32;
     const bf16 *row = key + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8;
 #pragma unroll
     for (int n = 0; n < N / 16; n++) {
-        for (int i = 0; i < 4; i++) s[2 * n][i] = s[2 * n + 1][i] = 0;
+        for (int t = 0; t < T; t++)
+            for (int i = 0; i < 4; i++) s[t][2 * n][i] = s[t][2 * n + 1][i] = 0;
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
             fast::load_matrices(b, row + n * 16 * pitch + d * 16);
-            fast::mma<bf16>(s[2 * n], q[d], b);
-            fast::mma<bf16>(s[2 * n + 1], q[d], b + 2);
+#pragma unroll
+            for (int t = 0; t < T; t++) {
+                fast::mma<bf16>(s[t][2 * n], q[t][d], b);
+                fast::mma<bf16>(s[t][2 * n + 1], q[t][d], b + 2);
+            }
         }
     }
 }
 
 /* o += s, as bf16, times N values. */
-template <int D, int N>
-static __device__ inline void multiply_values(const float s[N / 8][4], const bf16 *value, int pitch, float o[D / 8][4])
+template <int D, int N, int T>
+static __device__ inline void multiply_values(const float s[T][N / 8][4], const bf16 *value, int pitch,
+                                              float o[T][D / 8][4])
 {
     const int lane = (int)threadIdx.x % 32;
     const bf16 *row = value + (lane / 8 % 2 * 8 + lane % 8) * pitch + lane / 16 * 8;
 #pragma unroll
     for (int n = 0; n < N / 16; n++) {
-        const float *left = s[2 * n], *right = s[2 * n + 1];
-        const uint32_t p[4] = {cuda_pack(left[0], left[1]), cuda_pack(left[2], left[3]), cuda_pack(right[0], right[1]),
-                               cuda_pack(right[2], right[3])};
+        uint32_t p[T][4];
+#pragma unroll
+        for (int t = 0; t < T; t++)
+            for (int i = 0; i < 4; i++)
+                p[t][i] = cuda_pack(s[t][2 * n + i / 2][i % 2 * 2], s[t][2 * n + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
             fast::load_matrices_transposed(b, row + n * 16 * pitch + d * 16);
-            fast::mma<bf16>(o[2 * d], p, b);
-            fast::mma<bf16>(o[2 * d + 1], p, b + 2);
+#pragma unroll
+            for (int t = 0; t < T; t++) {
+                fast::mma<bf16>(o[t][2 * d], p[t], b);
+                fast::mma<bf16>(o[t][2 * d + 1], p[t], b + 2);
+            }
         }
     }
 }
@@ -180,12 +200,13 @@ static __device__ inline void online_softmax(float s[N / 8][4], float scale, int
     }
 }
 
-/* s = scale * s + bias of a chunk's keys, from key `first` on, and the warp's queries, from `query` on. */
-static __device__ inline void add_bias(float s[KEYS / 8][4], float scale, const attention_bias &b, int first, int query)
+/* s = scale * s + bias of N keys, from key `first` on, and a tile's queries, from `query` on. */
+template <int N>
+static __device__ inline void add_bias(float s[N / 8][4], float scale, const attention_bias &b, int first, int query)
 {
     const int lane = (int)threadIdx.x % 32, key = first + lane % 4 * 2, row = query + lane / 4;
 #pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
+    for (int n = 0; n < N / 8; n++)
         for (int i = 0; i < 4; i++) s[n][i] = s[n][i] * scale + bias_at(b, key + n * 8 + i % 2, row + i / 2 * 8);
 }
 
@@ -224,54 +245,89 @@ static __device__ inline void store_result(float o[D / 8][4], const float sum[2]
     }
 }
 
-/* Computes the queries from `first` on, 16 a warp. All pointers are to a head's column in the sequence's first row.
- * Only with BIASED the scores have the bias. */
-template <int D, int BIASED>
-static __device__ inline void attend_tile(const attention_shape &a, const attention_bias &bias, int first, int n_q,
-                                          int n_k, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
+/* What a warp knows of T tiles: the queries' fragments, and for each query its maximum, sum and result so far. */
+template <int D, int T> struct attention_tiles {
+    uint32_t q[T][D / 16][4];
+    float top[T][2], sum[T][2], o[T][D / 8][4];
+};
+
+/* Attends to N keys from key `first` of the sequence on, of which `keys` exist; the tiles begin at `query`. */
+template <int D, int N, int T, int BIASED>
+static __device__ inline void attend_keys(const attention_shape &a, const attention_bias &bias, const bf16 *key,
+                                          int first, int keys, int query, attention_tiles<D, T> &w)
 {
-    const int warp = (int)threadIdx.x / 32, query = first + warp * TILE, rows = min(n_q - query, TILE);
-    const int chunks = (n_k + KEYS - 1) / KEYS, stage_size = 2 * KEYS * (D + PAD);
+    float s[T][N / 8][4];
+    scores<D, N, T>(w.q, key, D + PAD, s);
+#pragma unroll
+    for (int t = 0; t < T; t++) {
+        if (BIASED) add_bias<N>(s[t], a.scale, bias, first, query + t * TILE);
+        online_softmax<D, N>(s[t], BIASED ? 1 : a.scale, keys, w.top[t], w.sum[t], w.o[t]);
+    }
+    multiply_values<D, N, T>(s, key + KEYS * (D + PAD), D + PAD, w.o);
+}
+
+/* Computes the queries of a place from `first` on, T tiles a warp. Only with BIASED the scores have the bias. A row has
+ * the same bits with any T. */
+template <int D, int T, int BIASED>
+static __device__ inline void attend_tile(const attention_shape &a, const attention_bias &bias,
+                                          const attention_place &p, int first, const bf16 *q, const bf16 *key,
+                                          const bf16 *value, bf16 *y)
+{
+    enum { N = D == PAIRED_DIM ? KEYS / 2 : KEYS };
+    const int warp = (int)threadIdx.x / 32, query = first + warp * T * TILE;
+    const int chunks = (p.n_k + KEYS - 1) / KEYS, stage_size = 2 * KEYS * (D + PAD);
+    const size_t at = p.key * (size_t)a.kv_stride + (size_t)(p.head * D);
     bf16 *stages = (bf16 *)cuda_shared();
     for (int i = 0; i < STAGES - 1; i++) {
-        if (i < chunks) load_chunk<D>(key, value, a.kv_stride, i * KEYS, n_k, stages + i * stage_size);
+        if (i < chunks) load_chunk<D>(key, value, at, a.kv_stride, i * KEYS, p.n_k, stages + i * stage_size);
         fast::copy_commit();
     }
-    uint32_t fragment[D / 16][4];
-    load_queries<D>(q + (size_t)query * (size_t)a.q_stride, a.q_stride, rows, fragment);
-    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, o[D / 8][4] = {};
+    attention_tiles<D, T> w = {};
+#pragma unroll
+    for (int t = 0; t < T; t++) {
+        const int from = query + t * TILE;
+        load_queries<D>(q + (p.query + (size_t)from) * (size_t)a.q_stride + (size_t)(p.head * D), a.q_stride,
+                        p.n_q - from, w.q[t]);
+        w.top[t][0] = w.top[t][1] = -INFINITY;
+    }
+#pragma unroll 1
     for (int i = 0; i < chunks; i++) {
         fast::copy_wait<STAGES - 2>();
         __syncthreads(); /* chunk i is loaded; nobody reads the previous one, whose stage is filled next */
-        const int next = i + STAGES - 1;
+        const int next = i + STAGES - 1, keys = min(p.n_k - i * KEYS, (int)KEYS);
         if (next < chunks)
-            load_chunk<D>(key, value, a.kv_stride, next * KEYS, n_k, stages + next % STAGES * stage_size);
+            load_chunk<D>(key, value, at, a.kv_stride, next * KEYS, p.n_k, stages + next % STAGES * stage_size);
         fast::copy_commit();
         const bf16 *stage = stages + i % STAGES * stage_size;
-        float s[KEYS / 8][4];
-        scores<D, KEYS>(fragment, stage, D + PAD, s);
-        if (BIASED) add_bias(s, a.scale, bias, i * KEYS, query);
-        online_softmax<D, KEYS>(s, BIASED ? 1 : a.scale, n_k - i * KEYS, top, sum, o);
-        multiply_values<D, KEYS>(s, stage + KEYS * (D + PAD), D + PAD, o);
+        int k = 0;
+#pragma unroll 1
+        for (; k + N <= keys; k += N)
+            attend_keys<D, N, T, BIASED>(a, bias, stage + k * (D + PAD), i * KEYS + k, N, query, w);
+#pragma unroll 1
+        for (; k < keys; k += LAST)
+            attend_keys<D, LAST, T, BIASED>(a, bias, stage + k * (D + PAD), i * KEYS + k, keys - k, query, w);
     }
     __syncthreads();
-    store_result<D>(o, sum, stages + warp * TILE * (D + PAD), y + (size_t)query * (size_t)(a.heads * D),
-                    (size_t)(a.heads * D), rows);
+#pragma unroll
+    for (int t = 0; t < T; t++) {
+        const int from = query + t * TILE;
+        store_result<D>(w.o[t], w.sum[t], stages + (warp * T + t) * TILE * (D + PAD),
+                        y + (p.query + (size_t)from) * (size_t)(a.heads * D) + (size_t)(p.head * D),
+                        (size_t)(a.heads * D), min(p.n_q - from, (int)TILE));
+    }
 }
 
-/* Computes one tile of one head of one sequence at a time. Recomputing its place for each saves registers. */
-template <int D, int BIASED>
-__global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
+/* Computes one part of one head of one sequence at a time. Recomputing its place for each saves registers. */
+template <int D, int T, int BIASED>
+__global__ static void __launch_bounds__(32 * (T > 1 ? PAIRED_WARPS : WARPS), D <= 80 ? 2 : 1)
     attend(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
 {
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
         const attention_place p = place_of(a, s, block);
-        const int first = p.tile * ((int)blockDim.x / 32) * TILE;
+        const int first = p.tile * ((int)blockDim.x / 32) * T * TILE;
         if (first >= p.n_q) break;
-        const size_t column = (size_t)p.head * D, row = p.key * (size_t)a.kv_stride;
-        attend_tile<D, BIASED>(a, bias_of(s, p.head), first, p.n_q, p.n_k, q + p.query * (size_t)a.q_stride + column,
-                               key + row + column, value + row + column, y + p.query * (size_t)(a.heads * D) + column);
+        attend_tile<D, T, BIASED>(a, bias_of(s, p.head), p, first, q, key, value, y);
         __syncthreads(); /* the results have left the stages' memory */
     }
 }
@@ -279,8 +335,8 @@ __global__ static void __launch_bounds__(32 * WARPS, D <= 80 ? 2 : 1)
 typedef void attend_kernel(attention_shape, attention_spans, const bf16 *, const bf16 *, const bf16 *, bf16 *);
 
 /* Index: head_dim / 16 - 1. */
-static attend_kernel *const attend_of[] = {attend<16, 0>, attend<32, 0>, attend<48, 0>,  attend<64, 0>,
-                                           attend<80, 0>, attend<96, 0>, attend<112, 0>, attend<128, 0>};
+static attend_kernel *const attend_of[] = {attend<16, 1, 0>, attend<32, 1, 0>, attend<48, 1, 0>,  attend<64, 1, 0>,
+                                           attend<80, 1, 0>, attend<96, 1, 0>, attend<112, 1, 0>, attend<128, 1, 0>};
 enum { MOST_DIM = 16 * sizeof attend_of / sizeof *attend_of };
 /* The head size of T5 and of CLIP's text towers: with a bias only this one uses tensor cores. */
 enum { BIASED_DIM = 64 };
@@ -296,14 +352,14 @@ static int in_pieces(const void *p, int stride)
     return (uintptr_t)p % 16 == 0 && stride % 8 == 0;
 }
 
-/* Returns the warps of a block. A head's tiles are divided evenly among blocks. Warps of a block share its loaded keys,
- * so there are no more blocks than keep all multiprocessors busy. */
-static int attend_warps(const cuda_queue *c, int heads, int n_q)
+/* Returns the warps of a block, of `each` queries a warp and up to `most`. A head's queries are divided evenly among
+ * blocks. Warps of a block share its loaded keys, so there are no more blocks than keep all multiprocessors busy. */
+static int attend_warps(const cuda_queue *c, int heads, int n_q, int each, int most)
 {
-    const int tiles = (n_q + TILE - 1) / TILE;
-    int blocks = (tiles + WARPS - 1) / WARPS;
-    while (blocks * heads < c->device->multiprocessors && 2 * blocks < tiles) blocks++;
-    return (tiles + blocks - 1) / blocks;
+    const int parts = (n_q + each - 1) / each;
+    int blocks = (parts + most - 1) / most;
+    while (blocks * heads < c->device->multiprocessors && 2 * blocks < parts) blocks++;
+    return (parts + blocks - 1) / blocks;
 }
 
 /* --- wide heads on tensor cores ------------------------------------------------------------------------------ */
@@ -368,7 +424,7 @@ static __device__ inline void attend_wide_tile(const attention_shape &a, int dim
         load_wide(value, a.kv_stride, dim, i, n_k, values);
         fast::copy_commit();
         float s[WIDE_KEYS / 8][4];
-        scores<SHARE, WIDE_KEYS>(fragment, keys + warp * SHARE, pitch, s);
+        scores<SHARE, WIDE_KEYS, 1>(&fragment, keys + warp * SHARE, pitch, &s);
         add_scores(s, all, [&] { /* nobody reads the keys */
                                  if (i + WIDE_KEYS < n_k) load_wide(key, a.kv_stride, dim, i + WIDE_KEYS, n_k, keys);
                                  fast::copy_commit();
@@ -376,7 +432,7 @@ static __device__ inline void attend_wide_tile(const attention_shape &a, int dim
         online_softmax<SHARE, WIDE_KEYS>(s, a.scale, n_k - i, top, sum, o);
         fast::copy_wait<1>();
         __syncthreads(); /* the values are loaded */
-        multiply_values<SHARE, WIDE_KEYS>(s, values + warp * SHARE, pitch, o);
+        multiply_values<SHARE, WIDE_KEYS, 1>(&s, values + warp * SHARE, pitch, &o);
     }
     __syncthreads();
     store_result<SHARE>(o, sum, keys + warp * TILE * (SHARE + PAD),
@@ -502,7 +558,8 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
         allow(attend_wide, wide_shared(head_dim), &error);
     else
         allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
-    if (head_dim == BIASED_DIM) allow(attend<BIASED_DIM, 1>, attend_shared(head_dim), &error);
+    if (head_dim == BIASED_DIM) allow(attend<BIASED_DIM, 1, 1>, attend_shared(head_dim), &error);
+    if (head_dim == PAIRED_DIM) allow(attend<PAIRED_DIM, 2, 0>, attend_shared(head_dim), &error);
     (void)cuda_switch(before);
     return cuda_status(error, "shared memory for attention", err);
 }
@@ -545,11 +602,18 @@ static void launch(cuda_queue *c, attention_shape a, const attention_spans &span
                     (unsigned)(dim / SHARE) * 32, wide_shared(dim), a, spans, (const bf16 *)o.q, (const bf16 *)o.key,
                     (const bf16 *)o.value, (bf16 *)o.y);
     } else if (pieces && on_tensor_cores(c, dim) && (!spans.bias || dim == BIASED_DIM)) {
-        const int warps = attend_warps(c, spans.count * a.heads, a.n_q),
-                  tiles = (a.n_q + TILE * warps - 1) / (TILE * warps);
-        attend_kernel *kernel = spans.bias ? attend<BIASED_DIM, 1> : attend_of[dim / 16 - 1];
-        cuda_launch(c, kernel, (unsigned)(spans.count * a.heads * tiles), 32 * (unsigned)warps, attend_shared(dim), a,
-                    spans, (const bf16 *)o.q, (const bf16 *)o.key, (const bf16 *)o.value, (bf16 *)o.y);
+        const int heads = spans.count * a.heads, two = 2 * TILE;
+        const size_t blocks = (size_t)heads * cuda_blocks((size_t)a.n_q, (size_t)(two * PAIRED_WARPS));
+        const int paired =
+            dim == PAIRED_DIM && !spans.bias && a.n_q > TILE && blocks >= 2 * (size_t)c->device->multiprocessors;
+        const int each = paired ? two : TILE;
+        const int warps = attend_warps(c, heads, a.n_q, each, paired ? PAIRED_WARPS : WARPS);
+        attend_kernel *kernel = spans.bias ? attend<BIASED_DIM, 1, 1>
+                                : paired   ? attend<PAIRED_DIM, 2, 0>
+                                           : attend_of[dim / 16 - 1];
+        cuda_launch(c, kernel, (unsigned)heads * cuda_blocks((size_t)a.n_q, (size_t)(each * warps)),
+                    32 * (unsigned)warps, attend_shared(dim), a, spans, (const bf16 *)o.q, (const bf16 *)o.key,
+                    (const bf16 *)o.value, (bf16 *)o.y);
     } else if (c->device->bf16) {
         launch_generic<bf16>(c, a, spans, dim, o);
     } else {

@@ -322,6 +322,8 @@ template <int D, int T, int BIASED>
 __global__ static void __launch_bounds__(32 * (T > 1 ? PAIRED_WARPS : WARPS), D <= 80 ? 2 : 1)
     attend(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
 {
+    fast::start_next();
+    fast::wait_for_previous();
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
         const attention_place p = place_of(a, s, block);
@@ -611,9 +613,9 @@ static void launch(cuda_queue *c, attention_shape a, const attention_spans &span
         attend_kernel *kernel = spans.bias ? attend<BIASED_DIM, 1, 1>
                                 : paired   ? attend<PAIRED_DIM, 2, 0>
                                            : attend_of[dim / 16 - 1];
-        cuda_launch(c, kernel, (unsigned)heads * cuda_blocks((size_t)a.n_q, (size_t)(each * warps)),
-                    32 * (unsigned)warps, attend_shared(dim), a, spans, (const bf16 *)o.q, (const bf16 *)o.key,
-                    (const bf16 *)o.value, (bf16 *)o.y);
+        cuda_launch_early(c, kernel, (unsigned)heads * cuda_blocks((size_t)a.n_q, (size_t)(each * warps)),
+                          32 * (unsigned)warps, attend_shared(dim), a, spans, (const bf16 *)o.q, (const bf16 *)o.key,
+                          (const bf16 *)o.value, (bf16 *)o.y);
     } else if (c->device->bf16) {
         launch_generic<bf16>(c, a, spans, dim, o);
     } else {

@@ -26,6 +26,8 @@ static __global__ void norm_kernel(const float *x, const int *index, int rows, i
     const int lanes = 32 * WARPS, first = (int)threadIdx.x % lanes * N, step = lanes * N;
     const int r = (int)blockIdx.x * (NORM_THREADS / lanes) + (int)threadIdx.x / lanes;
     float *part = (float *)cuda_shared(); /* [2][WARPS] */
+    fast::start_next();
+    fast::wait_for_previous();
     if (r >= rows) return;
     const float *row = x + (size_t)(index ? index[r] : r) * (size_t)dim + first;
     cuda_floats<N> v[EACH / N];
@@ -66,8 +68,8 @@ static void norm(cuda_queue *c, const float *x, const int *index, int rows, int 
                         : warps > 1     ? norm_kernel<Y, 4, 4, NORM_EACH>
                         : dim > 32 * 24 ? norm_kernel<Y, 4, 1, NORM_EACH>
                                         : norm_kernel<Y, 4, 1, 24>;
-    cuda_launch(c, kernel, cuda_blocks((size_t)rows * (size_t)warps, NORM_THREADS / 32), NORM_THREADS,
-                2 * warps * sizeof(float), x, index, rows, dim, weight, bias, eps, y);
+    cuda_launch_early(c, kernel, cuda_blocks((size_t)rows * (size_t)warps, NORM_THREADS / 32), NORM_THREADS,
+                      2 * warps * sizeof(float), x, index, rows, dim, weight, bias, eps, y);
 }
 
 void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,

@@ -325,7 +325,8 @@ size_t gpt_pass_lay_out(gpt_pass *p, char *base)
 mar_status gpt_pass_plan(const gpt_pass *p, int rows, int logit_rows, mar_err *err)
 {
     kern_queue *k = p->k;
-    const int planned = k->core->skinny && !k->device->fp8 ? KERN_SKINNY_ROWS : 0; /* rows that need no plan */
+    const int skinny = k->core->skinny && !k->device->fp8 && k->device->act_size == 2;
+    const int planned = skinny ? KERN_SKINNY_ROWS : 0; /* rows that need no plan */
     mar_status status = k->core->attention_cache_plan(k, p->slots, head_dim(p), err);
     for (int i = 0; status == MAR_OK && rows > planned && i < p->model->config.depth; i++) {
         const gpt_layer *l = &p->model->layers[i];

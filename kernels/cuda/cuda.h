@@ -160,6 +160,18 @@ static inline void cuda_launch_early(cuda_queue *c, void (*kernel)(P...), dim3 g
     cuda_launch_as(c, 1, kernel, grid, block, shared, args...);
 }
 
+/* Lets a kernel use all shared memory, and asks for the largest part of the L1 cache as such: kernels that differ in it
+ * do not run in one multiprocessor at a time. For kernels that are launched early. */
+template <typename... P> static inline void cuda_large_shared(cuda_queue *c, void (*kernel)(P...))
+{
+    if (!cuda_live(c)) return;
+    cuda_ok(c, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes),
+            "permitting shared memory");
+    cuda_ok(
+        c, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+        "choosing shared memory");
+}
+
 static inline unsigned cuda_blocks(size_t n, size_t per_block)
 {
     return (unsigned)((n + per_block - 1) / per_block);

@@ -8,17 +8,31 @@
  * its own slots and its own online softmax (Milakov and Gimelshein, arXiv:1805.02867). The groups' sums are joined at
  * the end. A slot's key and value are read once for all queries of the tile, 16 bytes a lane.
  *
+ * A decoding step has few blocks, and each is short. So with a.rope the first keys and values are on their way before
+ * the block waits for the kernel before (programmatic dependent launch): all but the row's own, which it makes itself.
+ * Other slots were written before that kernel and the early ones before it began (kernels/ops.h).
+ *
  * Grid and shared memory depend only on rows, spans, heads and head size. So a recording is correct for any slot
  * lists. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 
 enum {
-    WARPS = 8,                       /* maximum warps of a block */
-    AT_ONCE = 4,                     /* slots that a group of lanes reads at a time */
+    WARPS = 8,                       /* maximum warps of a block that stores rows */
     MINE = KERN_CACHE_HEAD_MAX / 32, /* numbers of a head per lane */
     TILE = 4,                        /* queries of a block, for spans with several */
     MOST_DIM = KERN_CACHE_HEAD_MAX,
+};
+
+/* Sizes of a kernel for Q queries: with one, a layer of LlamaGen-L has all of its 288 slots on their way at once. It
+ * has 128 registers, so that a block of the product before fits beside one of its own in a multiprocessor. */
+template <typename C, int Q> struct cache_form {
+    enum {
+        DEEP = Q == 1 && sizeof(C) < sizeof(float),
+        WARPS = DEEP ? 12 : 8,         /* maximum of a block */
+        AT_ONCE = DEEP ? 6 : 4,        /* slots that a group of lanes reads at a time */
+        THREADS = DEEP ? 512 : 32 * 8, /* for which there are registers */
+    };
 };
 
 /* A call, on the device. */
@@ -44,6 +58,7 @@ typedef struct {
 /* Returns tile number i of `size` queries, counted through the spans; count 0: there is no such tile. */
 static __device__ inline cache_tile tile_of(const cache_call &a, int size, int i)
 {
+    if (a.rope) return {i * a.group, i < a.spans ? a.group : 0, i}; /* each span has one row, and its tile */
     for (int s = 0; s < a.spans; s++) {
         const int queries = (a.row[s + 1] - a.row[s]) * a.group, tiles = (queries + size - 1) / size;
         if (i < tiles) return {a.row[s] * a.group + i * size, min(queries - i * size, size), s};
@@ -65,13 +80,31 @@ static __device__ inline size_t query_at(const cache_call &a, int query, int hea
 template <int N> struct alignas(N) cuda_bytes {
     uint32_t word[N / 4];
 };
-template <int N> static __device__ inline cuda_floats<N> cuda_load(const int8_t *p)
-{
-    const cuda_bytes<N> b = *(const cuda_bytes<N> *)p;
+
+/* N neighbouring numbers as they are in the cache. */
+template <typename C, int N> struct cache_part {
+    cuda_pairs<N> x;
+    __device__ cuda_floats<N> floats() const
+    {
+        return cuda_unpack<C>(x);
+    }
+};
+template <int N> struct cache_part<float, N> {
     cuda_floats<N> x;
-    for (int j = 0; j < N; j++) x.v[j] = (float)(int8_t)(b.word[j / 4] >> j % 4 * 8 & 0xff);
-    return x;
-}
+    __device__ cuda_floats<N> floats() const
+    {
+        return x;
+    }
+};
+template <int N> struct cache_part<int8_t, N> {
+    cuda_bytes<N> x;
+    __device__ cuda_floats<N> floats() const
+    {
+        cuda_floats<N> y;
+        for (int j = 0; j < N; j++) y.v[j] = (float)(int8_t)(x.word[j / 4] >> j % 4 * 8 & 0xff);
+        return y;
+    }
+};
 
 /* A head's key and value in a slot. */
 template <typename C> struct cache_head {
@@ -103,8 +136,9 @@ static __device__ inline void store_pair(int8_t *to, float x, float y, float fac
     to[1] = (int8_t)__float2int_rn(y * factor);
 }
 
-/* Returns the factor of a head's numbers for int8, 0 if all are to be 0. Writes the scale (kernels/ops.h). */
-static __device__ inline float quantise_head(const float *x, float *scale)
+/* Returns the factor of a head's numbers for int8, 0 if all are to be 0. Writes the scale (kernels/ops.h), also to
+ * `copy` unless it is NULL. */
+static __device__ inline float quantise_head(const float *x, float *scale, float *copy)
 {
     unsigned most = 0; /* magnitudes as bits, so that a NaN is the largest */
     for (int j = 0; j < MINE; j++) most = max(most, __float_as_uint(fabsf(x[j])));
@@ -112,14 +146,38 @@ static __device__ inline float quantise_head(const float *x, float *scale)
     const float greatest = __uint_as_float(most);
     const int finite = greatest <= FLT_MAX, any = finite && greatest >= 1e-30f;
     if (threadIdx.x % 32 == 0) *scale = any ? greatest / 127 : finite ? 0 : NAN;
+    if (threadIdx.x % 32 == 0 && copy) *copy = *scale;
     return any ? 127 / greatest : 0;
 }
 
-/* A warp stores a head's query, key or value: normed if norm.weight is not NULL, rotated if rope is not NULL. norm is
- * at the head. A lane has the pairs lane, lane + 32, .. `to` may be `from`. scale: that of int8. */
+/* A lane's numbers of a row of `rope`: those of the pairs lane, lane + 32, .. of a head. */
+typedef struct {
+    float v[MINE];
+} cache_turn;
+
+static __device__ inline cache_turn load_turn(const cache_call &a, int row)
+{
+    const float *rope = a.rope + (size_t)a.position[row] * (size_t)a.dim;
+    cache_turn t;
+    for (int j = 0; j < MINE; j += 2) {
+        const int at = j * 32 + 2 * ((int)threadIdx.x % 32);
+        const cuda_floats<2> pair = at < a.dim ? cuda_load<2>(rope + at) : cuda_floats<2>{};
+        t.v[j] = pair.v[0], t.v[j + 1] = pair.v[1];
+    }
+    return t;
+}
+
+/* Where a head is stored. */
+template <typename C> struct cache_place {
+    C *head, *copy;            /* copy: in shared memory, or NULL */
+    float *scale, *copy_scale; /* int8's */
+};
+
+/* A warp stores a head's query, key or value: normed if norm.weight is not NULL, rotated if turn is not NULL. norm is
+ * at the head. A lane has the pairs lane, lane + 32, .. to.head may be `from`. */
 template <typename T, typename C>
-static __device__ inline void store_head(int dim, const T *from, kern_head_norm norm, const float *rope, C *to,
-                                         float *scale)
+static __device__ inline void store_head(int dim, const T *from, kern_head_norm norm, const cache_turn *turn,
+                                         const cache_place<C> &to)
 {
     const int lane = (int)threadIdx.x % 32;
     float x[MINE], factor = 1;
@@ -142,17 +200,18 @@ static __device__ inline void store_head(int dim, const T *from, kern_head_norm 
             if (norm.bias) x[j] += norm.bias[at];
         }
     }
-    for (int j = 0; j < MINE && rope; j += 2) {
-        const int at = j * 32 + 2 * lane;
-        const cuda_floats<2> t = at < dim ? cuda_load<2>(rope + at) : cuda_floats<2>{};
+    for (int j = 0; j < MINE && turn; j += 2) {
         const float first = x[j], second = x[j + 1];
-        x[j] = first * t.v[0] - second * t.v[1];
-        x[j + 1] = second * t.v[0] + first * t.v[1];
+        x[j] = first * turn->v[j] - second * turn->v[j + 1];
+        x[j + 1] = second * turn->v[j] + first * turn->v[j + 1];
     }
-    if constexpr (sizeof(C) == 1) factor = quantise_head(x, scale);
+    if constexpr (sizeof(C) == 1) factor = quantise_head(x, to.scale, to.copy_scale);
     for (int j = 0; j < MINE; j += 2) {
         const int at = j * 32 + 2 * lane;
-        if (at < dim) store_pair(to + at, factor != 0 ? x[j] : 0, factor != 0 ? x[j + 1] : 0, factor);
+        if (at >= dim) continue;
+        const float first = factor != 0 ? x[j] : 0, second = factor != 0 ? x[j + 1] : 0;
+        store_pair(to.head + at, first, second, factor);
+        if (to.copy) store_pair(to.copy + at, first, second, factor);
     }
 }
 
@@ -163,23 +222,47 @@ static __device__ inline kern_head_norm norm_of(const kern_head_norm &norm, int 
     return {weight, norm.bias ? norm.bias + head * dim : NULL, norm.eps};
 }
 
-/* A warp stores head number h of a row: its queries in place, then its keys, then its values in the row's slot. */
+/* What a block makes of its row, in shared memory, with a.rope: queries [group][dim], then key and value as in a slot
+ * with one head. */
+template <typename T, typename C> struct cache_fresh {
+    T *query;
+    C *key;
+    float *scale; /* [2] */
+};
+
+template <typename T, typename C> static __device__ __host__ inline size_t fresh_bytes(const cache_call &a)
+{
+    return a.rope ? (size_t)(a.group * a.dim) * sizeof(T) + (size_t)(2 * a.dim) * sizeof(C) + 2 * sizeof(float) : 0;
+}
+
+template <typename T, typename C> static __device__ inline cache_fresh<T, C> fresh_in(const cache_call &a, void *shared)
+{
+    T *query = (T *)shared;
+    C *key = (C *)(query + a.group * a.dim);
+    return {query, key, (float *)(key + 2 * a.dim)};
+}
+
+/* A warp stores head number h of a row: its queries in place, then its keys, then its values in the row's slot. Also
+ * stores it in `fresh`, of head `head` of keys, unless that is NULL. */
 template <typename T, typename C>
-static __device__ inline void store_part(const cache_call &a, int row, int h, T *q, char *cache)
+static __device__ inline void store_part(const cache_call &a, int row, int h, const cache_turn &turn, T *q, char *cache,
+                                         const cache_fresh<T, C> *fresh, int head)
 {
     T *from = q + (size_t)row * (size_t)a.q_stride + (size_t)(h * a.dim);
-    const float *rope = a.rope + (size_t)a.position[row] * (size_t)a.dim;
     if (h < a.heads) {
-        store_head<T, T>(a.dim, from, norm_of(a.q_norm, h, a.dim), rope, from, NULL);
+        T *copy = fresh ? fresh->query + (h - head * a.group) * a.dim : NULL;
+        store_head<T, T>(a.dim, from, norm_of(a.q_norm, h, a.dim), &turn, {from, copy, NULL, NULL});
         return;
     }
-    const int kv = h - a.heads; /* its place among keys, then values */
-    C *slot = (C *)(cache + (size_t)a.own[row] * a.slot_bytes), *to = slot + (size_t)(kv * a.dim);
-    float *scale = (float *)(slot + (size_t)(2 * a.kv_heads * a.dim)) + kv;
-    if (kv < a.kv_heads)
-        store_head<T, C>(a.dim, from, norm_of(a.k_norm, kv, a.dim), rope, to, scale);
+    const int kv = h - a.heads, is_value = kv >= a.kv_heads; /* its place among keys, then values */
+    C *slot = (C *)(cache + (size_t)a.own[row] * a.slot_bytes);
+    const cache_place<C> to = {slot + (size_t)(kv * a.dim), fresh ? fresh->key + is_value * a.dim : NULL,
+                               (float *)(slot + (size_t)(2 * a.kv_heads * a.dim)) + kv,
+                               fresh ? fresh->scale + is_value : NULL};
+    if (is_value)
+        store_head<T, C>(a.dim, from, {}, NULL, to);
     else
-        store_head<T, C>(a.dim, from, {}, NULL, to, scale);
+        store_head<T, C>(a.dim, from, norm_of(a.k_norm, kv, a.dim), &turn, to);
 }
 
 /* Stores all heads of all rows, a warp each. */
@@ -188,8 +271,9 @@ __global__ static void __launch_bounds__(32 * WARPS) store_rows(cache_call a, T 
 {
     const int of_row = a.heads + 2 * a.kv_heads, n = (int)(blockIdx.x * WARPS + threadIdx.x / 32), row = n / of_row;
     fast::start_next();
+    const cache_turn turn = load_turn(a, min(row, a.rows - 1));
     fast::wait_for_previous();
-    if (row < a.rows) store_part<T, C>(a, row, n - row * of_row, q, cache);
+    if (row < a.rows) store_part<T, C>(a, row, n - row * of_row, turn, q, cache, NULL, 0);
 }
 
 template <typename T, typename C> static void store(cuda_queue *c, const cache_call &a, act *q, void *cache)
@@ -236,41 +320,87 @@ template <int Q> static __device__ inline void join(cache_sums<Q> &s, int i, flo
     for (int j = 0; j < MINE; j++) s.o[i][j] += o[j] * factor;
 }
 
-/* Processes slots number k, k + step, .. of a span, AT_ONCE of them, for all queries of a tile, of rows row[i]. A slot
- * outside a query's set is ignored, whatever its contents. */
+/* AT_ONCE slots of a span, for a tile: a lane's numbers as they are in the cache. */
+template <typename C, int N, int Q> struct cache_slots {
+    static constexpr int AT_ONCE = cache_form<C, Q>::AT_ONCE;
+    cache_part<C, N> key[AT_ONCE][MINE / N], value[AT_ONCE][MINE / N];
+    float key_scale[AT_ONCE], value_scale[AT_ONCE]; /* int8's */
+    unsigned own;                                   /* bit u: slot number u is the row's own, and not loaded yet */
+    unsigned known[Q];                              /* bit u: the query attends to slot number u */
+};
+
 template <typename C, int N, int Q>
-static __device__ inline void attend_slots(const cache_call &a, const cache_tile &t, const int *row, const char *cache,
-                                           int head, int k, int step, int lane, const float q[Q][MINE],
-                                           cache_sums<Q> &s)
+static __device__ inline void load_slot(const cache_call &a, const cache_head<C> &from, int lane, int u,
+                                        cache_slots<C, N, Q> &s)
+{
+    for (int v = 0; v < MINE / N; v++) {
+        const int at = (v * a.lanes + lane) * N;
+        if (at >= a.dim) continue;
+        s.key[u][v] = *(const cache_part<C, N> *)(from.key + at);
+        s.value[u][v] = *(const cache_part<C, N> *)(from.value + at);
+    }
+    if constexpr (sizeof(C) == 1) s.key_scale[u] = *from.key_scale, s.value_scale[u] = *from.value_scale;
+}
+
+/* Loads slots number k, k + step, .. of a span, AT_ONCE of them, but not slot `own`. Query i is of row row[i]. */
+template <typename C, int N, int Q>
+static __device__ inline cache_slots<C, N, Q> load_slots(const cache_call &a, const cache_tile &t, const int *row,
+                                                         const char *cache, int head, int k, int step, int lane,
+                                                         int own)
 {
     const int first = a.first[t.span], count = a.first[t.span + 1] - first, common = a.common[t.span];
-    float key[AT_ONCE][MINE], value[AT_ONCE][MINE], key_scale[AT_ONCE], value_scale[AT_ONCE], score[Q][AT_ONCE];
-    unsigned known[Q]; /* bit u: the query attends to slot number k + u * step */
-    for (int i = 0; i < Q; i++) known[i] = 0;
+    constexpr int AT_ONCE = cache_form<C, Q>::AT_ONCE;
+    cache_slots<C, N, Q> s = {};
+    int slot[AT_ONCE]; /* all are loaded at a time; -1: there is none */
 #pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) {
-        const int at = k + u * step, own = at - common;
-        const cache_head<C> from = head_in_slot<C>(a, cache, at < count ? a.slot[first + at] : a.slot[first], head);
-        load_mine<N>(from.key, a.dim, lane, a.lanes, key[u]);
-        load_mine<N>(from.value, a.dim, lane, a.lanes, value[u]);
-        key_scale[u] = a.scale, value_scale[u] = 1;
-        if constexpr (sizeof(C) == 1) key_scale[u] *= *from.key_scale, value_scale[u] = *from.value_scale;
-        for (int i = 0; i < Q; i++) {
-            if (at >= count || i >= t.count) continue;
-            const unsigned long long *mask = a.mask + (size_t)row[i] * (size_t)a.words;
-            known[i] |= (own < 0 || mask[own / 64] >> own % 64 & 1 ? 1u : 0u) << u;
-        }
-    }
+    for (int u = 0; u < AT_ONCE; u++) slot[u] = k + u * step < count ? a.slot[first + k + u * step] : -1;
 #pragma unroll
     for (int u = 0; u < AT_ONCE; u++)
+        if (slot[u] >= 0 && slot[u] == own)
+            s.own |= 1u << u;
+        else if (slot[u] >= 0)
+            load_slot<C, N, Q>(a, head_in_slot<C>(a, cache, slot[u], head), lane, u, s);
+#pragma unroll
+    for (int u = 0; u < AT_ONCE; u++)
+        for (int i = 0; i < Q; i++) {
+            const int behind = k + u * step - common;
+            if (slot[u] < 0 || i >= t.count) continue;
+            const unsigned long long *mask = a.mask + (size_t)row[i] * (size_t)a.words;
+            s.known[i] |= (behind < 0 || mask[behind / 64] >> behind % 64 & 1 ? 1u : 0u) << u;
+        }
+    return s;
+}
+
+template <typename C, int N> static __device__ inline void floats_of(const cache_part<C, N> *part, float *x)
+{
+    for (int v = 0; v < MINE / N; v++) {
+        const cuda_floats<N> some = part[v].floats();
+        for (int j = 0; j < N; j++) x[v * N + j] = some.v[j];
+    }
+}
+
+/* Attends to loaded slots with all queries of a tile. A slot outside a query's set is ignored, whatever its contents.
+ */
+template <typename C, int N, int Q>
+static __device__ inline void attend_slots(const cache_call &a, const cache_tile &t, const cache_slots<C, N, Q> &slots,
+                                           const float q[Q][MINE], cache_sums<Q> &s)
+{
+    constexpr int AT_ONCE = cache_form<C, Q>::AT_ONCE;
+    float score[Q][AT_ONCE];
+#pragma unroll
+    for (int u = 0; u < AT_ONCE; u++) {
+        float key[MINE];
+        floats_of<C, N>(slots.key[u], key);
 #pragma unroll
         for (int i = 0; i < Q; i++) {
             if (i >= t.count) continue;
             float sum = 0;
-            for (int j = 0; j < MINE; j++) sum += q[i][j] * key[u][j];
+            for (int j = 0; j < MINE; j++) sum += q[i][j] * key[j];
             for (int bit = a.lanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, bit);
-            score[i][u] = known[i] >> u & 1 ? sum * key_scale[u] : -INFINITY;
+            if (sizeof(C) == 1) sum *= slots.key_scale[u];
+            score[i][u] = slots.known[i] >> u & 1 ? sum * a.scale : -INFINITY;
         }
+    }
 #pragma unroll
     for (int i = 0; i < Q; i++) {
         if (i >= t.count) continue;
@@ -279,10 +409,13 @@ static __device__ inline void attend_slots(const cache_call &a, const cache_tile
         const float base = raise_maximum(s, i, top);
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
-            if (!(known[i] >> u & 1)) continue;
-            const float weight = fast::exp2(score[i][u] - base), scaled = weight * value_scale[u];
+            if (!(slots.known[i] >> u & 1)) continue;
+            const float weight = fast::exp2(score[i][u] - base);
+            const float scaled = sizeof(C) == 1 ? weight * slots.value_scale[u] : weight;
+            float value[MINE];
+            floats_of<C, N>(slots.value[u], value);
             s.total[i] += weight;
-            for (int j = 0; j < MINE; j++) s.o[i][j] += scaled * value[u][j];
+            for (int j = 0; j < MINE; j++) s.o[i][j] += scaled * value[j];
         }
     }
 }
@@ -308,15 +441,19 @@ static size_t cache_shared(int warps, int queries, int dim)
 }
 
 /* y = sums of all warps over their total, for a head of keys. */
-template <typename T, int Q>
+template <typename T, typename C, int Q>
 static __device__ inline void store_sums(const cache_call &a, const cache_tile &t, int head, const float *sums, T *y)
 {
-    const int one = 2 + a.dim, warps = (int)blockDim.x / 32;
+    const int one = 2 + a.dim, warps = (int)blockDim.x / 32, most = cache_form<C, Q>::WARPS;
     for (int at = (int)threadIdx.x; at < t.count * a.dim; at += (int)blockDim.x) {
         const int i = at / a.dim, d = at - i * a.dim;
         float top = -INFINITY, total = 0, o = 0;
-        for (int w = 0; w < warps; w++) top = fmaxf(top, sums[(w * Q + i) * one]);
-        for (int w = 0; w < warps; w++) {
+#pragma unroll
+        for (int w = 0; w < most; w++)
+            if (w < warps) top = fmaxf(top, sums[(w * Q + i) * one]);
+#pragma unroll
+        for (int w = 0; w < most; w++) {
+            if (w >= warps) continue;
             const float *mine = sums + (w * Q + i) * one;
             const float factor = fast::exp2(mine[0] - (top == -INFINITY ? 0 : top));
             total += mine[1] * factor;
@@ -327,46 +464,60 @@ static __device__ inline void store_sums(const cache_call &a, const cache_tile &
 }
 
 /* Stores a row's queries, key and value of one head of keys. No other block has them, and no other row attends to the
- * slot in these columns. So a block barrier is enough. */
+ * slot in these columns. */
 template <typename T, typename C>
-static __device__ inline void store_group(const cache_call &a, int row, int head, T *q, char *cache)
+static __device__ inline void store_group(const cache_call &a, int row, int head, const cache_turn &turn, T *q,
+                                          char *cache, const cache_fresh<T, C> &fresh)
 {
     for (int i = (int)threadIdx.x / 32; i < a.group + 2; i += (int)blockDim.x / 32) {
         const int kv = a.heads + (i - a.group) * a.kv_heads + head;
-        store_part<T, C>(a, row, i < a.group ? head * a.group + i : kv, q, cache);
+        store_part<T, C>(a, row, i < a.group ? head * a.group + i : kv, turn, q, cache, &fresh, head);
     }
 }
 
 /* Attends with one block per (tile, head of keys). N divides the head: numbers of a vector. With a.rope a tile has all
  * queries of one row. */
 template <typename T, typename C, int N, int Q>
-__global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, T *q, char *cache, T *y)
+__global__ static void __launch_bounds__(cache_form<C, Q>::THREADS) attend_cache(cache_call a, T *q, char *cache, T *y)
 {
-    float *sums = (float *)cuda_shared();
     fast::start_next();
-    fast::wait_for_previous();
     const cache_tile t = tile_of(a, Q, (int)blockIdx.x / a.kv_heads);
+    if (t.count == 0 || !a.rope) fast::wait_for_previous();
+    if (t.count == 0) return;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % a.lanes;
     const int group = (int)threadIdx.x / a.lanes, groups = (int)blockDim.x / a.lanes;
-    const int head = (int)blockIdx.x % a.kv_heads;
-    if (t.count == 0) return;
-    const int count = a.first[t.span + 1] - a.first[t.span];
+    const int head = (int)blockIdx.x % a.kv_heads, count = a.first[t.span + 1] - a.first[t.span];
+    const int own = a.rope ? a.own[t.span] : -1;
+    const cache_fresh<T, C> fresh = fresh_in<T, C>(a, cuda_shared());
+    float *sums = (float *)((char *)cuda_shared() + fresh_bytes<T, C>(a));
+    int row[Q];
+    for (int i = 0; i < Q; i++) row[i] = (t.first + i) / a.group;
+    cache_slots<C, N, Q> slots = load_slots<C, N, Q>(a, t, row, cache, head, group, groups, lane, own);
     if (a.rope) {
-        store_group<T, C>(a, t.first / a.group, head, q, cache);
+        const cache_turn turn = load_turn(a, t.span);
+        fast::wait_for_previous();
+        store_group<T, C>(a, t.span, head, turn, q, cache, fresh);
         __syncthreads();
     }
-    int row[Q];
     float mine[Q][MINE];
     cache_sums<Q> s;
     for (int i = 0; i < Q; i++) {
-        row[i] = (t.first + i) / a.group;
         s.top[i] = -INFINITY, s.total[i] = 0;
         for (int j = 0; j < MINE; j++) s.o[i][j] = mine[i][j] = 0;
-        if (i < t.count) load_mine<N>(q + query_at(a, t.first + i, head, a.q_stride), a.dim, lane, a.lanes, mine[i]);
+        const T *from = a.rope ? fresh.query + i * a.dim : q + query_at(a, t.first + i, head, a.q_stride);
+        if (i < t.count) load_mine<N>(from, a.dim, lane, a.lanes, mine[i]);
     }
 #pragma unroll 1
-    for (int k = 0; k < count; k += groups * AT_ONCE) /* all lanes of a warp shuffle together, with slots or not */
-        attend_slots<C, N, Q>(a, t, row, cache, head, k + group, groups, lane, mine, s);
+    for (int k = 0;;) { /* all lanes of a warp shuffle together, with slots or not */
+#pragma unroll
+        for (int u = 0; u < slots.AT_ONCE; u++)
+            if (slots.own >> u & 1)
+                load_slot<C, N, Q>(a, {fresh.key, fresh.key + a.dim, fresh.scale, fresh.scale + 1}, lane, u, slots);
+        attend_slots<C, N, Q>(a, t, slots, mine, s);
+        k += groups * slots.AT_ONCE;
+        if (k >= count) break;
+        slots = load_slots<C, N, Q>(a, t, row, cache, head, k + group, groups, lane, own);
+    }
     join_groups(a, t, s);
     if ((int)threadIdx.x % 32 < a.lanes)
         for (int i = 0; i < Q; i++) {
@@ -379,7 +530,7 @@ __global__ static void __launch_bounds__(32 * WARPS) attend_cache(cache_call a, 
                 }
         }
     __syncthreads();
-    store_sums<T, Q>(a, t, head, sums, y);
+    store_sums<T, C, Q>(a, t, head, sums, y);
 }
 
 /* Returns the maximum number of tiles of spans with `queries` queries in total. */
@@ -388,19 +539,26 @@ static unsigned most_tiles(int queries, int spans, int size)
     return (unsigned)(queries < spans ? queries : spans + (queries - spans) / size);
 }
 
-/* Returns the queries of a tile. */
-static int tile_size(const cache_call &a)
+template <typename T, typename C, int N, int Q>
+static void launch_of(cuda_queue *c, cache_call &a, int max_slots, const void *q, void *cache, act *y)
 {
-    return a.rows * a.group > a.spans ? TILE : 1;
+    const int most = cache_form<C, Q>::WARPS, at_once = 32 / a.lanes * cache_form<C, Q>::AT_ONCE; /* slots of a warp */
+    const int warps = (max_slots + at_once - 1) / at_once;
+    a.warps = warps < 1 ? 1 : warps < most ? warps : most;
+    cuda_large_shared(c, attend_cache<T, C, N, Q>);
+    cuda_launch_early(c, attend_cache<T, C, N, Q>, most_tiles(a.rows * a.group, a.spans, Q) * (unsigned)a.kv_heads,
+                      32 * (unsigned)a.warps, fresh_bytes<T, C>(a) + cache_shared(a.warps, Q, a.dim), a, (T *)q,
+                      (char *)cache, (T *)y);
 }
 
+/* One query a tile where no span has several. */
 template <typename T, typename C, int N>
-static void launch(cuda_queue *c, const cache_call &a, const void *q, void *cache, act *y)
+static void launch(cuda_queue *c, cache_call &a, int max_slots, const void *q, void *cache, act *y)
 {
-    const int size = tile_size(a);
-    void (*kernel)(cache_call, T *, char *, T *) = size == 1 ? attend_cache<T, C, N, 1> : attend_cache<T, C, N, TILE>;
-    cuda_launch_early(c, kernel, most_tiles(a.rows * a.group, a.spans, size) * (unsigned)a.kv_heads,
-                      32 * (unsigned)a.warps, cache_shared(a.warps, size, a.dim), a, (T *)q, (char *)cache, (T *)y);
+    if (a.rows * a.group > a.spans)
+        launch_of<T, C, N, TILE>(c, a, max_slots, q, cache, y);
+    else
+        launch_of<T, C, N, 1>(c, a, max_slots, q, cache, y);
 }
 
 /* Stores and attends. The kernel for one query a span, or one row's group, stores by itself. */
@@ -411,9 +569,9 @@ template <typename T, typename C> static void attention_cache(cuda_queue *c, cac
         a.rope = NULL;
     }
     if (a.dim % 8 == 0)
-        launch<T, C, 8>(c, a, job->q, job->cache, job->y);
+        launch<T, C, 8>(c, a, job->max_slots, job->q, job->cache, job->y);
     else
-        launch<T, C, 4>(c, a, job->q, job->cache, job->y);
+        launch<T, C, 4>(c, a, job->max_slots, job->q, job->cache, job->y);
 }
 
 /* Returns a job's call; its lists are staged. cuda_stage_hold comes before it. */
@@ -470,7 +628,7 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
     }
     cuda_stage_hold(c);
     cache_call a = call_of(c, job);
-    a.spans = job->spans, a.words = job->words, a.lanes = a.warps = 1;
+    a.spans = job->spans, a.words = job->words, a.lanes = 1;
     a.row = cuda_stage_list(c, job->row, spans + 1, spans + 1);
     a.first = cuda_stage_list(c, job->first, spans + 1, spans + 1);
     a.common = cuda_stage_list(c, job->common, spans, spans);
@@ -478,7 +636,6 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
     a.mask = (const unsigned long long *)cuda_stage_list(c, words ? job->mask : NULL, words, words);
     cuda_stage_send(c);
     while (a.lanes * MINE < a.dim) a.lanes *= 2;
-    while (a.warps < WARPS && a.warps * 32 / a.lanes * AT_ONCE < job->max_slots) a.warps *= 2;
     a.scale = 1.4426950408889634f / sqrtf((float)a.dim);
     if (c->device->bf16 && job->type == KERN_CACHE_INT8)
         attention_cache<bf16, int8_t>(c, a, job);

@@ -98,6 +98,7 @@ static __global__ void copy_rows_kernel(float *dst, const int *dst_index, const 
                                         const float *add, const int *add_index, int rows, int n)
 {
     const int r = (int)(blockIdx.x * blockDim.y + threadIdx.y);
+    fast::start_next();
     if (r >= rows) return;
     const size_t dim = (size_t)n * N;
     float *to = dst + (size_t)(dst_index ? dst_index[r] : r) * dim;

@@ -5,7 +5,8 @@
     python3 bench/gpu_model.py --constants gpu_micro.json --json      # with what `mar bench --micro --json` measured
 
 Bytes, products, barriers and kernels are counts. What one of each takes is a constant. That their sum is the time is the
-model. A comment says what is only a guess. An image has 256 tokens, 100 diffusion steps and guidance.
+model. A comment says what is only a guess. On an H200 the transformer and large products took what these constants say, the
+head with few rows nearly twice that (docs/gpu.md, "MAR"). An image has 256 tokens, 100 diffusion steps and guidance.
 """
 
 import argparse

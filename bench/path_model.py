@@ -19,10 +19,9 @@ HEAD = """# Expected of `--spec path` on a GPU: an estimate
 
     {command}
 
-**Nothing on this page was measured on a GPU.** On an H200 plain sampling of MAR-B in 64 steps took 0.385 s, `--head_spec 8` 0.223 s: assumed
-constants make the head with few rows nearly twice too fast (docs/persistent.md). It is a model of time from
-{constants} (`python3 bench/gpu_model.py` lists them),
-for one image of 256 tokens at a time, 100 diffusion steps, guidance, and drafts from the model's own last conditions.
+**All times on this page are estimates**, by a model of time from {constants} (`python3 bench/gpu_model.py` lists them).
+An H200 took 0.385 s for plain sampling of MAR-B in 64 steps, and 0.223 s with `--head_spec 8`: assumed constants make the head with few
+rows nearly twice too fast (docs/persistent.md). The model is for one image of 256 tokens at a time, 100 diffusion steps, guidance, and drafts from the model's own last conditions.
 
 - A round is one pass over gamma contexts, a chain of the head that draws the next drafts and the first candidates, calls that judge
   drafts and candidates, and the host's waits for both verdicts. Products are arithmetic over the matrix rate, plus the bytes they move,

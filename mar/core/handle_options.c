@@ -34,10 +34,8 @@ static const mar_param rows[] = {
          "approximate. With int8 the blocks of the transformer and of the head compute in int8, the rest as with auto. "
          "With int4 the blocks of the transformer have 4-bit weights. On a GPU only the transformer's weights are int8 "
          "or int4: that is meant for decoding few images. fp8 multiplies the transformer's blocks in FP8, for 64 "
-         "images "
-         "and more on a GPU of compute capability 8.9 or later. It is approximate, and a CPU computes the same numbers "
-         "in "
-         "bf16."},
+         "images and more on a GPU of compute capability 8.9 or later. It is approximate, and a CPU computes the same "
+         "numbers in bf16."},
     {.name = FIELD(threads),
      .group = "Machine",
      .type = MAR_TYPE_INT,

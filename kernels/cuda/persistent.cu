@@ -2,8 +2,8 @@
  *
  * The floor of a step is the larger of two times. One is its sequential weights, 4*depth*W^2 bytes (SWIGLU:
  * 6*depth*W*H), over the bandwidth of the memory they are in: shared memory, else the L2 cache or device memory. The
- * other is its barriers: 2*depth + 2 of them, or 3*depth + 2 where the grid normalises rows once (persistent_is_local).
- * A barrier is an arrival at and a poll of the L2 cache, followed by a load from there. With few rows the barriers take
+ * other is its exchanges between blocks: 2*depth + 1 of words, which are a store to and a poll of the L2 cache, and a
+ * barrier, or depth + 1 where the grid normalises rows once (persistent_is_local). With few rows the exchanges take
  * longer (docs/persistent.md). */
 #include "kernels/cuda/persistent_layers.cuh"
 
@@ -238,16 +238,15 @@ struct cuda_memory {
  * arrivals: it has its 128 bytes to itself. */
 static size_t persistent_lay_out(const persistent_head *f, void *memory, persistent_args *a)
 {
-    const size_t row = (size_t)a->width * PERSISTENT_ROWS, hidden = (size_t)a->hidden * PERSISTENT_ROWS,
-                 state = (size_t)a->channels * PERSISTENT_ROWS;
+    const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;
+    const size_t v = (size_t)a->hidden * PERSISTENT_ROWS / (a->norms ? 1 : 2); /* words */
     a->arrivals = (unsigned *)memory;
-    a->x = (float *)memory + 32;
-    a->u = (uint4 *)(a->x + row);
-    a->v = (uint4 *)((f16 *)a->u + row);
-    a->out = (float *)((f16 *)a->v + hidden);
+    a->x = (uint4 *)memory + 8;
+    a->v = a->x + row / 2;
+    a->u = a->v + v / 2;
+    a->out = (float *)((f16 *)a->u + row);
     a->states = a->out + 2 * state;
-    return 128 + row * (sizeof(float) + sizeof(f16)) + hidden * sizeof(f16) +
-           (2 + 2 * f->blocks) * state * sizeof(float);
+    return 128 + (row + v) * sizeof(uint2) + row * sizeof(f16) + (2 + 2 * f->blocks) * state * sizeof(float);
 }
 
 mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err)

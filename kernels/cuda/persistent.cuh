@@ -157,7 +157,8 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
     if (!cuda_live(c) || !persistent_prepare(c, f, &args)) return;
     void (*const form)(persistent_args, E) = kernel[f->instance];
     if (cuda_ok(c, persistent_limit(c, form), "preparing the head's kernel") &&
-        cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, sizeof *args.arrivals, c->stream), "preparing the head's kernel"))
+        cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, (size_t)((char *)args.u - (char *)args.arrivals), c->stream),
+                "preparing the head's kernel"))
         cuda_ok(c, persistent_start(c, f, args, form, extra), "launching the head's kernel");
 }
 
@@ -265,13 +266,14 @@ static __device__ __forceinline__ void persistent_begin(const persistent_args &a
     f->cut = persistent_columns_from(a.cut, a.width, f->log, rank);
     f->wide = persistent_columns_from(a.wide, a.fc1_columns, f->log, rank);
     f->part = rank * PERSISTENT_PARTS >> f->log;
-    f->target = 0;
+    f->target = f->number = 0;
 #pragma unroll 1
     for (int i = 0; i < a.resident + 2; i++) {
         const int product = i < a.resident ? i : i - a.resident;
         if (i < a.resident || persistent_copied(a, product)) persistent_copy_weights<PAIRS, WIDE>(a, f, product);
         fast::copy_commit();
     }
+    if (threadIdx.x == 0) f->late->number = 0;
 #pragma unroll 1
     for (int b = 0; b < a.depth; b++) {
         const float *from = a.bias + (size_t)b * (size_t)(a.fc1_columns + a.width);
@@ -288,7 +290,7 @@ static __device__ __forceinline__ void persistent_begin(const persistent_args &a
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < pieces * most * 64; i += PERSISTENT_THREADS)
         f->operand[i] = make_uint4(0, 0, 0, 0);
-    __syncthreads();
+    persistent_cluster_sync(a);
 }
 
 /* Tells the host whether a barrier gave up. Must come last. */

@@ -1,11 +1,18 @@
-/* Communication between the blocks of a persistent kernel (persistent.cuh): grid barriers, and stores into the shared
- * memory of a cluster's other blocks.
+/* Communication between the blocks of a persistent kernel (persistent.cuh): words that carry their number, grid
+ * barriers, and stores into the shared memory of a cluster's other blocks.
+ *
+ * The residual stream x and fc2's operand v go from block to block as words (ptx.h), which their readers poll. So a
+ * product waits for its own operand only, without a fence and without a load after the wait. Numbers grow by 1 from one
+ * of x to one of v and back, from 1 in each launch, before which they are set to 0. A word is overwritten only when no
+ * block will read it again: who writes x has read all of v with its cluster, and a block writes v after its cluster has
+ * read x; rows of different chunks do not meet.
  *
  * A store into another block's shared memory must meet three conditions.
- *   - That block has begun, and has not ended: all blocks pass a grid barrier before the first store, and
- *     persistent_cluster_sync after the last.
- *   - It no longer reads the overwritten data. Moments and sums are read in their own phase, and a grid barrier
- *     separates any two phases. persistent_cluster_sync separates chunks of one phase.
+ *   - That block has begun, and has not ended: persistent_begin ends with persistent_cluster_sync, and one follows the
+ * last store.
+ *   - It no longer reads the overwritten data. Between moments and moments, or state and sums, lies a
+ *     persistent_cluster_sync. Sums of two products in turn have a half each of the inbox where it has room
+ *     (persistent_halves), else persistent_cluster_sync separates them, as it does chunks of one product.
  *   - It reads only after persistent_cluster_sync. */
 #ifndef KERNELS_CUDA_PERSISTENT_EXCHANGE_CUH
 #define KERNELS_CUDA_PERSISTENT_EXCHANGE_CUH
@@ -31,6 +38,24 @@ static __device__ __forceinline__ void persistent_wait(const persistent_args &a,
     __syncthreads();
 }
 
+/* Returns whether all words of a thread have come: `missing` says that some have not; *polls is 0 at first. Where a
+ * block is missing it gives up after as long as a barrier does; what the kernel writes is then undefined. */
+static __device__ __forceinline__ bool persistent_polled(const persistent_args &a, const persistent_block *f,
+                                                         bool missing, unsigned *polls)
+{
+    if (!missing) return true;
+    fast::poll_again();
+    if (++*polls % GRID_POLLS != 0) return false;
+    if (f->late->number != f->number) f->late->since = 0; /* threads of a block write the same, about */
+    f->late->number = f->number;
+    f->late->since = grid_late(a.arrivals, f->late->since);
+    return fast::load_relaxed(a.arrivals) >= GRID_GAVE_UP;
+}
+static __device__ __forceinline__ bool persistent_missing(const uint4 &words, unsigned number)
+{
+    return words.y != number || words.w != number;
+}
+
 /* Returns whether a barrier of this launch gave up: a loop that waits for the work of all blocks must end. */
 static __device__ __forceinline__ bool persistent_gave_up(const persistent_args &a)
 {
@@ -48,16 +73,29 @@ static __device__ __forceinline__ void persistent_cluster_sync(const persistent_
 
 /* --- sums of products ------------------------------------------------------------------------------------------ */
 
+/* Returns whether the inbox has room for the sums of two products. */
+static __device__ __forceinline__ bool persistent_halves(const persistent_args &a, int rows)
+{
+    return 2 << persistent_rows_log(a, rows) <= a.chunk;
+}
+/* Returns the inbox of a product. */
+static __device__ __forceinline__ float4 *persistent_inbox(const persistent_args &a, const persistent_block *f,
+                                                           int rows, int product)
+{
+    const int half = product % 2 && persistent_halves(a, rows) ? 4 * a.chunk * max(a.cut.own, a.wide.own) : 0;
+    return f->inbox + PERSISTENT_PARTS * half;
+}
+
 /* Sends the part's sums to the owner of the lane's pair of columns; d as an mma leaves them: rows g and g + 8 of the
  * m-th tile of 16 rows of the chunk. */
 template <persistent_side SIDE>
-static __device__ __forceinline__ void persistent_send(const persistent_args &a, const persistent_block *f, int rows,
-                                                       int part, int tile, int m, const float4 &d)
+static __device__ __forceinline__ void persistent_send(const persistent_args &a, float4 *inbox, int rows, int part,
+                                                       int tile, int m, const float4 &d)
 {
     const int own = persistent_cut_of<SIDE>(a).own, lane = (int)threadIdx.x % 32, pair = 4 * tile + lane % 4;
     const int owner = pair * persistent_inverse_of<SIDE>(a) >> 16;
     const int at = ((part * own + pair - owner * own) << persistent_rows_log(a, rows)) + m;
-    fast::cluster_store(f->inbox + at * 8 + lane / 4, (unsigned)owner, d);
+    fast::cluster_store(inbox + at * 8 + lane / 4, (unsigned)owner, d);
 }
 
 /* Returns bias plus the parts' sums of item i. */
@@ -67,7 +105,7 @@ static __device__ __forceinline__ float2 persistent_sum(const persistent_args &a
 {
     const int stride = persistent_cut_of<SIDE>(a).own << (4 + persistent_rows_log(a, rows));
     const int fc2 = persistent_is_fc1<SIDE>(product) ? 0 : a.wide.own;
-    const float2 *sum = (const float2 *)f->inbox + i;
+    const float2 *sum = (const float2 *)persistent_inbox(a, f, rows, product) + i;
     float2 y = *(const float2 *)(f->bias + 2 * ((product >> 1) * (a.wide.own + a.cut.own) + fc2 + e.pair));
 #pragma unroll
     for (int part = 0; part < PERSISTENT_PARTS; part++) {

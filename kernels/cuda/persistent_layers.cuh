@@ -81,6 +81,7 @@ static __device__ __forceinline__ void persistent_multiply(const persistent_args
     const uint4 *operand = f->operand + n.part * (PAIRS * 64) + (int)threadIdx.x % 32;
     uint4 u[2][PAIRS] = {};
     if (m > 0 || !persistent_direct(a, product)) persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
+    float4 *inbox = persistent_inbox(a, f, rows, product);
     bool fresh = true;
 #pragma unroll 1
     for (int unit = n.begin; unit < n.end; unit++) {
@@ -105,34 +106,69 @@ static __device__ __forceinline__ void persistent_multiply(const persistent_args
         fresh = ++n.tile == tiles;
         if (fresh) n.tile = 0, n.m++;
         if (unit + 1 < n.end) persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
-        persistent_send<SIDE>(a, f, rows, part, tile, row_tile,
+        persistent_send<SIDE>(a, inbox, rows, part, tile, row_tile,
                               make_float4(even[0] + odd[0], even[1] + odd[1], even[2] + odd[2], even[3] + odd[3]));
     }
 }
 
-/* f->operand = the block's channels of the chunk that begins with tile m of 16 rows, from pieces in global memory. */
-template <int PAIRS, persistent_side SIDE>
-static __device__ __forceinline__ void persistent_load_operand(const persistent_args &a, const persistent_block *f,
-                                                               const uint4 *from, int m, int rows)
+/* Loads a piece of fc2's operand, 8 channels, from its words. Returns whether some have not come. */
+template <persistent_side SIDE>
+static __device__ __forceinline__ bool persistent_load_piece(const uint4 *v, int at, unsigned number, uint4 *piece)
 {
-    enum { BATCH = PAIRS <= 5 ? 4 : 2 }; /* loads in flight; registers are the limit */
-    const int log = 3 - f->log, count = (min(a.chunk, (rows + 15) / 16 - m) << log) * (PAIRS * 64);
+    if (SIDE == PERSISTENT_MLP) {
+        const uint4 x = fast::load_two_words(v + 2 * at), y = fast::load_two_words(v + 2 * at + 1);
+        *piece = make_uint4(x.x, x.z, y.x, y.z);
+        return persistent_missing(x, number) || persistent_missing(y, number);
+    }
+    uint4 x[4];
+    bool missing = false;
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = fast::load_two_words(v + 4 * at + i);
+#pragma unroll
+    for (int i = 0; i < 4; i++) missing |= persistent_missing(x[i], number);
+    *piece = make_uint4(x[0].x | x[0].z << 16, x[1].x | x[1].z << 16, x[2].x | x[2].z << 16, x[3].x | x[3].z << 16);
+    return missing;
+}
+
+/* f->operand = the block's channels of the chunk that begins with tile m of 16 rows: WORDS of a.v, or the pieces a.u.
+ */
+template <int PAIRS, persistent_side SIDE, bool WORDS>
+static __device__ __forceinline__ void persistent_load_operand(const persistent_args &a, const persistent_block *f,
+                                                               int m, int rows)
+{
+    enum { BATCH = SIDE == PERSISTENT_MLP ? 2 : 1 }; /* pieces in flight; registers are the limit */
+    const int log = 3 - f->log, lanes = min(64, 4 * rows), inverse = ((1 << 20) + lanes - 1) / lanes; /* of a tile */
+    const int count = (min(a.chunk, (rows + 15) / 16 - m) << log) * PAIRS * lanes;
     const int pairs = persistent_inputs<SIDE>(a) / 32;
 #pragma unroll 1
     for (int first = (int)threadIdx.x; first < count; first += BATCH * PERSISTENT_THREADS) {
         uint4 piece[BATCH];
-        bool some[BATCH];
+        int at[BATCH], to[BATCH];
+        bool some[BATCH], missing;
+        unsigned polls = 0;
 #pragma unroll
         for (int k = 0; k < BATCH; k++) {
-            const int i = first + k * PERSISTENT_THREADS, group = i / (PAIRS * 64), lane = i % 64;
-            const int tile = m + (group >> log), part = f->part + (group & ((1 << log) - 1));
-            const int pair = part * PAIRS + i % (PAIRS * 64) / 64, row = 16 * tile + lane / 32 * 8 + lane % 32 / 4;
+            const int i = first + k * PERSISTENT_THREADS, unit = i * inverse >> 20, lane = i - unit * lanes;
+            const int group = unit / PAIRS, tile = m + (group >> log), part = f->part + (group & ((1 << log) - 1));
+            const int pair = part * PAIRS + unit - group * PAIRS, row = 16 * tile + lane / 4;
             some[k] = i < count && pair < pairs && row < rows;
-            if (some[k]) piece[k] = __ldcg(from + (tile * pairs + pair) * 64 + lane);
+            at[k] = (tile * pairs + pair) * 64 + lane;
+            to[k] = unit * 64 + lane;
         }
+        do {
+            missing = false;
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) {
+                if (!some[k]) continue;
+                if (WORDS)
+                    missing |= persistent_load_piece<SIDE>(a.v, at[k], f->number, &piece[k]);
+                else
+                    piece[k] = __ldcg(a.u + at[k]);
+            }
+        } while (!persistent_polled(a, f, missing, &polls));
 #pragma unroll
         for (int k = 0; k < BATCH; k++)
-            if (some[k]) f->operand[first + k * PERSISTENT_THREADS] = piece[k];
+            if (some[k]) f->operand[to[k]] = piece[k];
     }
 }
 
@@ -164,18 +200,32 @@ static __device__ __forceinline__ void persistent_load_mod(const persistent_args
     }
 }
 
-/* Loads the thread's channels of a row of the residual stream; 0 for missing channels. */
-template <int PAIRS>
-static __device__ __forceinline__ void persistent_load_x(const persistent_args &a, int row, int part, bool some,
-                                                         float4 (&x)[PAIRS])
+/* Loads four channels of the residual stream from their words. Returns whether some have not come. */
+static __device__ __forceinline__ bool persistent_load_four(const uint4 *at, unsigned number, float4 *x)
 {
-    const int used = persistent_used<PAIRS>(a.width, part), lane = (int)threadIdx.x % PERSISTENT_LANES;
-    const float4 *at = (const float4 *)(a.x + row * a.width) + part * PAIRS * 8 + lane;
+    const uint4 a = fast::load_two_words(at), b = fast::load_two_words(at + 1);
+    *x = make_float4(__uint_as_float(a.x), __uint_as_float(a.z), __uint_as_float(b.x), __uint_as_float(b.z));
+    return persistent_missing(a, number) || persistent_missing(b, number);
+}
+
+/* Waits for and loads the thread's channels of a row of the residual stream; 0 for missing channels. */
+template <int PAIRS>
+static __device__ __forceinline__ void persistent_load_x(const persistent_args &a, const persistent_block *f, int row,
+                                                         int part, bool some, float4 (&x)[PAIRS])
+{
+    const int used = some ? persistent_used<PAIRS>(a.width, part) : 0, lane = (int)threadIdx.x % PERSISTENT_LANES;
+    const uint4 *at = a.x + row * a.width / 2 + (part * PAIRS * 8 + lane) * 2;
+    bool missing;
+    unsigned polls = 0;
 #pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
-        x[p] = make_float4(0, 0, 0, 0);
-        if (some && p < used) x[p] = __ldcg(at + p * 8);
-    }
+    for (int p = 0; p < PAIRS; p++) x[p] = make_float4(0, 0, 0, 0);
+    do {
+        missing = false;
+#pragma unroll
+        for (int p = 0; p < PAIRS; p++) {
+            if (p < used) missing |= persistent_load_four(at + p * 16, f->number, &x[p]);
+        }
+    } while (!persistent_polled(a, f, missing, &polls));
 }
 
 /* Applies a layer norm that has weight and bias to the thread's channels, for SWIGLU. Returns the mean and the inverse
@@ -223,58 +273,6 @@ static __host__ __device__ constexpr int persistent_kept(int pairs, persistent_s
     return pairs <= 2 ? PERSISTENT_ROUNDS : pairs <= (side == PERSISTENT_MLP ? 4 : 3) ? 2 : 1;
 }
 
-/* A thread's share of the normalisation of rows: a part of rows row + (r << log), in
- * rounds r. */
-template <int PAIRS, persistent_side SIDE> struct persistent_local {
-    int row, log;
-    int part;                                     /* index in the block */
-    uint2 u[persistent_kept(PAIRS, SIDE)][PAIRS]; /* normalised channels of the first rounds */
-};
-
-/* Measures the block's parts of all rows, and normalises the first rounds. Rounds beyond persistent_kept are loaded
- * twice. */
-template <int PAIRS, persistent_side SIDE>
-static __device__ __forceinline__ void persistent_local_norm(const persistent_args &a, persistent_block *f, int block,
-                                                             int rows, persistent_local<PAIRS, SIDE> *n)
-{
-    constexpr int kept = persistent_kept(PAIRS, SIDE);
-    const int unit = (int)threadIdx.x / PERSISTENT_LANES, log = f->log + 2, row = unit & ((1 << log) - 1);
-    const int part = f->part + (unit >> log), used = persistent_used<PAIRS>(a.width, part);
-    const int layer = persistent_layer_of<SIDE>(a, block);
-    uint2 shift[kept][PAIRS], scale[kept][PAIRS];
-    float4 x[kept][PAIRS];
-    n->row = row;
-    n->log = log;
-    n->part = unit >> log;
-#pragma unroll
-    for (int r = 0; r < kept; r++)
-        persistent_load_mod<PAIRS>(a, f, row + (r << log), part, row + (r << log) < rows, layer, shift[r], scale[r]);
-    persistent_wait(a, f);
-    /* `kept` rounds at a time, the first ones last: they stay. */
-#pragma unroll 1
-    for (int first = (((rows - 1) >> log) / kept) * kept; first >= 0; first -= kept) {
-        const int from = row + (first << log);
-#pragma unroll
-        for (int r = 0; r < kept; r++)
-            persistent_load_x<PAIRS>(a, from + (r << log), part, from + (r << log) < rows, x[r]);
-#pragma unroll
-        for (int r = 0; r < kept; r++) {
-            if ((first + r) << log >= rows) continue;
-            const float2 moments = persistent_measure<PAIRS>(x[r], used);
-            if (from + (r << log) < rows) persistent_send_moments(a, f, from + (r << log), part, moments);
-        }
-    }
-    persistent_cluster_sync(a);
-    if ((int)threadIdx.x < rows) f->norm[threadIdx.x] = persistent_merge<PAIRS>(a, f, (int)threadIdx.x);
-    __syncthreads(); /* from here on the operand overwrites the moments */
-#pragma unroll
-    for (int r = 0; r < kept; r++) {
-        if (row + (r << log) >= rows) continue;
-        const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, f->norm[row + (r << log)], x[r]);
-        persistent_normalise<PAIRS>(x[r], norm, shift[r], scale[r], n->u[r]);
-    }
-}
-
 /* Stores the thread's channels of row `at` of the chunk. */
 template <int PAIRS>
 static __device__ __forceinline__ void persistent_store_operand(const persistent_block *f, int part, int at,
@@ -287,29 +285,69 @@ static __device__ __forceinline__ void persistent_store_operand(const persistent
     for (int p = 0; p < PAIRS; p++) piece[p * 128] = u[p];
 }
 
-/* f->operand = the block's parts of the chunk that begins with tile m of 16 rows. */
+/* Measures the block's parts of all rows: a thread has a part of rows row + (r << log), in rounds r. f->operand = the
+ * first rounds, of the first chunk; persistent_local_operand loads the others again. */
 template <int PAIRS, persistent_side SIDE>
-static __device__ __forceinline__ void persistent_local_operand(const persistent_args &a, const persistent_block *f,
-                                                                int block, int m, int rows,
-                                                                const persistent_local<PAIRS, SIDE> &n)
+static __device__ __forceinline__ void persistent_local_norm(const persistent_args &a, persistent_block *f, int block,
+                                                             int rows)
 {
     constexpr int kept = persistent_kept(PAIRS, SIDE);
-    const int end = min(rows, 16 * (m + a.chunk)), part = f->part + n.part;
+    const int unit = (int)threadIdx.x / PERSISTENT_LANES, log = f->log + 2, row = unit & ((1 << log) - 1);
+    const int part = f->part + (unit >> log), used = persistent_used<PAIRS>(a.width, part);
+    const int layer = persistent_layer_of<SIDE>(a, block);
+    uint2 shift[kept][PAIRS], scale[kept][PAIRS];
+    float4 x[kept][PAIRS];
+    persistent_load_mod<PAIRS>(a, f, row, part, row < rows, layer, shift[0], scale[0]);
+    fast::copy_wait<1>();
+    /* `kept` rounds at a time, the first ones last: they stay. */
+#pragma unroll 1
+    for (int first = (((rows - 1) >> log) / kept) * kept; first >= 0; first -= kept) {
+        const int from = row + (first << log);
+#pragma unroll
+        for (int r = 0; r < kept; r++)
+            persistent_load_x<PAIRS>(a, f, from + (r << log), part, from + (r << log) < rows, x[r]);
+#pragma unroll
+        for (int r = 0; r < kept; r++) {
+            if ((first + r) << log >= rows) continue;
+            const float2 moments = persistent_measure<PAIRS>(x[r], used);
+            if (from + (r << log) < rows) persistent_send_moments(a, f, from + (r << log), part, moments);
+        }
+    }
+#pragma unroll
+    for (int r = 1; r < kept; r++) /* not before: registers */
+        persistent_load_mod<PAIRS>(a, f, row + (r << log), part, row + (r << log) < rows, layer, shift[r], scale[r]);
+    persistent_cluster_sync(a);
+    if ((int)threadIdx.x < rows) f->norm[threadIdx.x] = persistent_merge<PAIRS>(a, f, (int)threadIdx.x);
+    __syncthreads(); /* from here on the operand overwrites the moments */
 #pragma unroll
     for (int r = 0; r < kept; r++) {
-        const int row = n.row + (r << n.log);
-        if (row >= 16 * m && row < end) persistent_store_operand<PAIRS>(f, n.part, row - 16 * m, n.u[r]);
+        if (row + (r << log) >= min(rows, 16 * a.chunk)) continue;
+        uint2 u[PAIRS];
+        const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, f->norm[row + (r << log)], x[r]);
+        persistent_normalise<PAIRS>(x[r], norm, shift[r], scale[r], u);
+        persistent_store_operand<PAIRS>(f, unit >> log, row + (r << log), u);
     }
+}
+
+/* f->operand = the block's parts of the chunk that begins with tile m of 16 rows, but for those that
+ * persistent_local_norm has stored. */
+template <int PAIRS, persistent_side SIDE>
+static __device__ __forceinline__ void persistent_local_operand(const persistent_args &a, const persistent_block *f,
+                                                                int block, int m, int rows)
+{
+    constexpr int kept = persistent_kept(PAIRS, SIDE);
+    const int unit = (int)threadIdx.x / PERSISTENT_LANES, log = f->log + 2, first = unit & ((1 << log) - 1);
+    const int end = min(rows, 16 * (m + a.chunk)), part = f->part + (unit >> log);
 #pragma unroll 1
-    for (int row = n.row + (kept << n.log); row < end; row += 1 << n.log) {
+    for (int row = first + (m == 0 ? kept << log : 0); row < end; row += 1 << log) {
         uint2 shift[PAIRS], scale[PAIRS], u[PAIRS];
         float4 x[PAIRS];
         if (row < 16 * m) continue;
         persistent_load_mod<PAIRS>(a, f, row, part, true, persistent_layer_of<SIDE>(a, block), shift, scale);
-        persistent_load_x<PAIRS>(a, row, part, true, x);
+        persistent_load_x<PAIRS>(a, f, row, part, true, x);
         const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, f->norm[row], x);
         persistent_normalise<PAIRS>(x, norm, shift, scale, u);
-        persistent_store_operand<PAIRS>(f, n.part, row - 16 * m, u);
+        persistent_store_operand<PAIRS>(f, unit >> log, row - 16 * m, u);
     }
 }
 
@@ -324,14 +362,13 @@ static __device__ __forceinline__ void persistent_divided_norm(const persistent_
     const int slot = unit % ROWS, part = unit / ROWS, used = persistent_used<PAIRS>(a.width, part);
     const int each = (rows + (int)gridDim.x - 1) / (int)gridDim.x, first = (int)blockIdx.x * each;
     const int end = min(rows, first + each);
-    persistent_wait(a, f);
 #pragma unroll 1
     for (int from = first; from < end; from += ROWS) {
         const int row = from + slot;
         uint2 shift[PAIRS], scale[PAIRS], u[PAIRS];
         float4 x[PAIRS];
         persistent_load_mod<PAIRS>(a, f, row, part, row < end, block, shift, scale);
-        persistent_load_x<PAIRS>(a, row, part, row < end, x);
+        persistent_load_x<PAIRS>(a, f, row, part, row < end, x);
         const float2 moments = persistent_measure<PAIRS>(x, used);
         if (lane == 0) f->moments[slot * PERSISTENT_PARTS + part] = moments;
         __syncthreads();
@@ -348,11 +385,19 @@ static __device__ __forceinline__ void persistent_divided_norm(const persistent_
 
 /* --- the layers ------------------------------------------------------------------------------------------------ */
 
+/* Writes two columns of the residual stream. */
+static __device__ __forceinline__ void persistent_store_x(const persistent_args &a, unsigned number,
+                                                          const persistent_item &e, const float2 &x)
+{
+    fast::store_two_words(a.x + (e.row * a.width + e.column) / 2, __float_as_uint(x.x), __float_as_uint(x.y), number);
+}
+
 /* x = input projection of the state, in f32: the state must not be rounded (kernels/cpu/head.c). */
 static __device__ __forceinline__ void persistent_in(const persistent_args &a, persistent_block *f, int rows,
                                                      int states)
 {
     const int n = persistent_items(a, f->cut, rows);
+    f->number++;
 #pragma unroll 1
     for (int m = 0; 16 * m < rows; m += a.chunk)
 #pragma unroll 1
@@ -368,11 +413,11 @@ static __device__ __forceinline__ void persistent_in(const persistent_args &a, p
                 x.x = x.x + s.x * w0[c] + s.y * w0[c + 1] + s.z * w0[c + 2] + s.w * w0[c + 3];
                 x.y = x.y + s.x * w1[c] + s.y * w1[c + 1] + s.z * w1[c + 2] + s.w * w1[c + 3];
             }
-            *(float2 *)(a.x + e.row * a.width + e.column) = x;
+            persistent_store_x(a, f->number, e, x);
         }
 }
 
-/* Addend and factor of fc2, loaded ahead. The block itself wrote these columns of x, at least one grid barrier ago. */
+/* Addend and factor of fc2, loaded ahead. The thread itself wrote these columns of x. */
 typedef struct {
     float2 x;      /* the residual stream's two columns */
     uint32_t gate; /* their gates, packed */
@@ -389,7 +434,8 @@ static __device__ __forceinline__ persistent_gated persistent_load_gated(const p
     if (e.row >= rows) return g;
     const int layer = persistent_layer_of<SIDE>(a, product / 2);
     const f16 *gate = (const f16 *)f->mod[e.row] + (size_t)(3 * layer + 2) * (size_t)a.width;
-    g.x = __ldcg((const float2 *)(a.x + e.row * a.width + e.column));
+    const uint4 x = fast::load_two_words(a.x + (e.row * a.width + e.column) / 2);
+    g.x = make_float2(__uint_as_float(x.x), __uint_as_float(x.z));
     g.gate = __ldcg((const unsigned *)(gate + e.column));
     return g;
 }
@@ -401,15 +447,17 @@ static __device__ __forceinline__ float persistent_silu(float x)
 
 /* Stores an item of fc1's columns y as operand of fc2: silu(y), or with SWIGLU silu(a) * b of y = (a, b). */
 template <persistent_side SIDE>
-static __device__ __forceinline__ void persistent_store_v(const persistent_args &a, const persistent_item &e,
-                                                          const float2 &y)
+static __device__ __forceinline__ void persistent_store_v(const persistent_args &a, unsigned number,
+                                                          const persistent_item &e, const float2 &y)
 {
     const int channel = SIDE == PERSISTENT_FC1 ? e.column / 2 : e.column;
-    uint4 *piece = a.v + persistent_piece(a.hidden, e.row, channel >> 5, channel >> 3 & 3);
+    const int piece = persistent_piece(a.hidden, e.row, channel >> 5, channel >> 3 & 3);
     if (SIDE == PERSISTENT_FC1)
-        ((f16 *)piece)[channel & 7] = __float2half_rn(persistent_silu(y.x) * y.y);
+        fast::store_word((uint2 *)a.v + piece * 8 + (channel & 7), cuda_pack<f16>(persistent_silu(y.x) * y.y, 0),
+                         number);
     else
-        ((uint32_t *)piece)[channel >> 1 & 3] = cuda_pack<f16>(persistent_silu(y.x), persistent_silu(y.y));
+        fast::store_word((uint2 *)a.v + piece * 4 + (channel >> 1 & 3),
+                         cuda_pack<f16>(persistent_silu(y.x), persistent_silu(y.y)), number);
 }
 
 /* Computes a product: fc1, v = its activation at the normalised rows; or fc2, x += gate * fc2 of v. */
@@ -420,26 +468,24 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
     const bool fc1 = persistent_is_fc1<SIDE>(product);
     const bool local = fc1 && persistent_is_local<SIDE>(a, rows);
     const persistent_columns &columns = persistent_columns_of<SIDE>(f);
-    const uint4 *from = fc1 ? a.u : a.v;
-    persistent_local<PAIRS, SIDE> n = {};
     uint4 w[PAIRS];
     persistent_gated gated = persistent_load_gated<SIDE>(a, f, product, 0, rows, (int)threadIdx.x);
     if (local) {
-        persistent_local_norm<PAIRS, SIDE>(a, f, product / 2, rows, &n);
+        persistent_local_norm<PAIRS, SIDE>(a, f, product / 2, rows);
         persistent_first_weights<PAIRS, SIDE>(a, f, product, rows, w); /* not before the wait: registers */
     } else {
         persistent_first_weights<PAIRS, SIDE>(a, f, product, rows, w);
-        if (fc1)
-            persistent_divided_norm<PAIRS>(a, f, product / 2, rows);
-        else
-            persistent_wait(a, f);
+        fast::copy_wait<1>();
+        if (fc1) persistent_divided_norm<PAIRS>(a, f, product / 2, rows);
     }
 #pragma unroll 1
     for (int m = 0; 16 * m < rows; m += a.chunk) {
         if (local)
-            persistent_local_operand<PAIRS, SIDE>(a, f, product / 2, m, rows, n);
+            persistent_local_operand<PAIRS, SIDE>(a, f, product / 2, m, rows);
+        else if (fc1)
+            persistent_load_operand<PAIRS, SIDE, false>(a, f, m, rows);
         else
-            persistent_load_operand<PAIRS, SIDE>(a, f, from, m, rows);
+            persistent_load_operand<PAIRS, SIDE, true>(a, f, m, rows);
         __syncthreads();
         persistent_multiply<PAIRS, SIDE>(a, f, product, m, rows, w);
         persistent_cluster_sync(a);
@@ -451,17 +497,18 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
                 const float2 y = persistent_sum<SIDE>(a, f, rows, e, i, product);
                 const float2 gate = cuda_two<f16>(gated.gate);
                 if (fc1)
-                    persistent_store_v<SIDE>(a, e, y);
+                    persistent_store_v<SIDE>(a, f->number + 1, e, y);
                 else
-                    *(float2 *)(a.x + e.row * a.width + e.column) =
-                        make_float2(gated.x.x + gate.x * y.x, gated.x.y + gate.y * y.y);
+                    persistent_store_x(a, f->number + 1, e,
+                                       make_float2(gated.x.x + gate.x * y.x, gated.x.y + gate.y * y.y));
             }
             const bool last = i + PERSISTENT_THREADS >= items; /* the next one is in the next chunk */
             gated = persistent_load_gated<SIDE>(a, f, product, last ? m + a.chunk : m, rows,
                                                 last ? (int)threadIdx.x : i + PERSISTENT_THREADS);
         }
-        if (16 * (m + a.chunk) < rows) persistent_cluster_sync(a);
+        if (16 * (m + a.chunk) < rows || !persistent_halves(a, rows)) persistent_cluster_sync(a);
     }
+    f->number++;
 }
 
 static __device__ __forceinline__ float persistent_dot(const float4 &x, const float4 &y)
@@ -547,15 +594,22 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
             shift[i] = __ldcg(mod + vector);
             scale[i] = __ldcg(mod + vectors + vector);
         }
-        if (unit == (int)blockIdx.x) persistent_wait(a, f);
         if (some) {
             float sum = 0, squares = 0;
+            bool missing;
+            unsigned polls = 0;
+            do {
+                missing = false;
 #pragma unroll
-            for (int i = 0; i < VECTORS; i++) {
-                const int vector = (int)threadIdx.x + i * PERSISTENT_THREADS;
-                if (vector < vectors) x[i] = __ldcg((const float4 *)(a.x + row * a.width) + vector);
-                sum += (x[i].x + x[i].y) + (x[i].z + x[i].w);
-            }
+                for (int i = 0; i < VECTORS; i++) {
+                    const int vector = (int)threadIdx.x + i * PERSISTENT_THREADS;
+                    if (vector < vectors)
+                        missing |= persistent_load_four(a.x + row * a.width / 2 + 2 * vector, f->number, &x[i]);
+                }
+            } while (!persistent_polled(a, f, missing, &polls));
+#pragma unroll
+            for (int i = 0; i < VECTORS; i++) sum += (x[i].x + x[i].y) + (x[i].z + x[i].w);
+            __syncthreads(); /* the scratch memory lies over the inbox */
             const float mean = cuda_block_sum<PERSISTENT_WARPS>(sum, (float *)f->scratch) / (float)a.width;
 #pragma unroll
             for (int i = 0; i < VECTORS; i++) {
@@ -581,13 +635,12 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
 }
 
 /* a.out[r] = net(f->state[r < states ? r : r - states]; f->mod[r]), complete when the next persistent_wait returns.
- * Takes 2*depth + 2 barriers including that one, and `depth` more where persistent_is_local is false. */
+ * Takes that barrier, and `depth` more where persistent_is_local is false. */
 template <int PAIRS, int WIDE>
 static __device__ __forceinline__ void persistent_evaluate(const persistent_args &a, persistent_block *f, int rows,
                                                            int states)
 {
     persistent_in(a, f, rows, states);
-    persistent_arrive(a, f);
 #pragma unroll 1
     for (int product = 0; product < 2 * a.depth; product++) {
         if constexpr (WIDE == 0)
@@ -596,7 +649,6 @@ static __device__ __forceinline__ void persistent_evaluate(const persistent_args
             persistent_product<PAIRS, PERSISTENT_FC1>(a, f, product, rows);
         else
             persistent_product<WIDE, PERSISTENT_FC2>(a, f, product, rows);
-        persistent_arrive(a, f);
         persistent_request<PAIRS, WIDE>(a, f, product + 2 < 2 * a.depth ? product + 2 : product + 2 - 2 * a.depth);
     }
     persistent_out<PAIRS>(a, f, rows);

@@ -66,9 +66,9 @@ typedef struct {
     const float *norms;        /* SWIGLU: [depth][2][W] weight and bias of the layer norms; else NULL */
     const float *in, *in_bias; /* [W][C], [W] */
     const float *out_weight, *out_bias; /* [2C][W], [2C] */
-    float *x;                           /* [PERSISTENT_ROWS][W] the residual stream */
+    uint4 *x;                           /* [PERSISTENT_ROWS][W] words of the residual stream, in f32 */
+    uint4 *v;                           /* [PERSISTENT_ROWS][H] words of fc2's operand: two of f16, SWIGLU: one */
     uint4 *u;                           /* [PERSISTENT_ROWS][W] operand of fc1, if the grid normalises rows once; MLP */
-    uint4 *v;                           /* [PERSISTENT_ROWS][H] operand of fc2 */
     float *out;                         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
     float *states;                      /* [blocks][2][PERSISTENT_ROWS][C] a chain's states, a solver's last x0 */
     unsigned *arrivals;                 /* arrivals at barriers since the launch */
@@ -81,6 +81,12 @@ typedef struct {
     int column, own;  /* the block owns `own` pairs of columns, from `column` on */
 } persistent_columns;
 
+/* Since when words with this number are late. */
+typedef struct {
+    volatile long long since;
+    volatile unsigned number;
+} persistent_late;
+
 /* A block's share of the work, and its shared memory. Every thread has this struct; the pointers are to shared
  * memory. */
 typedef struct {
@@ -89,16 +95,19 @@ typedef struct {
     int part;                  /* first of the block's PARTS/cluster parts */
     int log;                   /* the cluster has 1 << log blocks */
     unsigned target;           /* arrivals that complete the next barrier */
+    unsigned number;           /* of the words written last */
     uint4 *weights;            /* slices [tiles][parts][pairs][32] */
     float *bias;               /* [depth][2*wide.own + 2*cut.own] */
     float *in;                 /* [2*cut.own][C + 1] weights, bias */
     const unsigned char **mod; /* [PERSISTENT_ROWS] modulation rows */
     float2 *norm;              /* [PERSISTENT_ROWS] mean and inverse deviation of rows */
+    persistent_late *late;     /* of the block's waits for words */
+    /* Two alternating uses: the state is read before, and written after, the cluster sends sums. */
     float4 *inbox; /* [PARTS][own][tiles of 16 rows][8] the parts' sums of rows g, g + 8; written by the cluster */
-    /* Three alternating uses. A barrier lies between the last use of one and the first of the next. */
+    float *state;  /* [PERSISTENT_ROWS][C] input of an evaluation; free once that has returned */
+    /* Two alternating uses: the cluster sends moments after its product, and the operand is written after their use. */
     uint4 *operand;  /* [chunk][parts][pairs][64] pieces of the current operand rows */
     float2 *moments; /* [rows][PARTS] mean and squared deviations of a row's part; written by the cluster */
-    float *state;    /* [PERSISTENT_ROWS][C] input of an evaluation; free once that has returned */
     /* At least PERSISTENT_SCRATCH bytes for other work of the kernel, overlaid on the inbox and the operand. The kernel
      * may use them from persistent_begin on, or from persistent_wait after persistent_evaluate, until it fills
      * f->state. */
@@ -133,15 +142,16 @@ static __host__ __device__ inline int persistent_carve(const persistent_args &a,
     persistent_reserve(base, &at, &f->in, 2 * a.cut.own * (a.channels + 1));
     persistent_reserve(base, &at, &f->mod, PERSISTENT_ROWS);
     persistent_reserve(base, &at, &f->norm, PERSISTENT_ROWS);
+    persistent_reserve(base, &at, &f->late, 1);
     const int scratch_end = at + PERSISTENT_SCRATCH;
     f->scratch = base + at;
-    persistent_reserve(base, &at, &f->inbox, PERSISTENT_PARTS * most * a.chunk * 8);
-    int shared[] = {at, at, at};
-    persistent_reserve(base, &shared[0], &f->operand, operand);
-    persistent_reserve(base, &shared[1], &f->moments, PERSISTENT_ROWS * PERSISTENT_PARTS);
-    persistent_reserve(base, &shared[2], &f->state, PERSISTENT_ROWS * a.channels);
-    for (int i = 0; i < 3; i++)
-        if (shared[i] > at) at = shared[i];
+    int first = at, second = at;
+    persistent_reserve(base, &first, &f->inbox, PERSISTENT_PARTS * most * a.chunk * 8);
+    persistent_reserve(base, &second, &f->state, PERSISTENT_ROWS * a.channels);
+    first = second = first > second ? first : second;
+    persistent_reserve(base, &first, &f->operand, operand);
+    persistent_reserve(base, &second, &f->moments, PERSISTENT_ROWS * PERSISTENT_PARTS);
+    at = first > second ? first : second;
     return at > scratch_end ? at : scratch_end;
 }
 

@@ -151,6 +151,30 @@ static __device__ inline unsigned load_relaxed(const unsigned *p)
     return *(const volatile unsigned *)p;
 }
 
+/* Words of 64 bits, a datum and behind it a number, that other blocks poll: a word is written at once, so a block that
+ * sees the number sees the datum. They order no other accesses. `two` of them are 16 bytes: datum, number, datum,
+ * number. */
+static __device__ inline void store_word(uint2 *to, unsigned datum, unsigned number)
+{
+    *(volatile unsigned long long *)to = (unsigned long long)number << 32 | datum;
+}
+static __device__ inline void store_two_words(uint4 *to, unsigned datum, unsigned second, unsigned number)
+{
+    store_word((uint2 *)to, datum, number);
+    store_word((uint2 *)to + 1, second, number);
+}
+static __device__ inline uint4 load_two_words(const uint4 *from)
+{
+    const unsigned long long a = ((const volatile unsigned long long *)from)[0];
+    const unsigned long long b = ((const volatile unsigned long long *)from)[1];
+    return make_uint4((unsigned)a, (unsigned)(a >> 32), (unsigned)b, (unsigned)(b >> 32));
+}
+/* Between two polls: lets other blocks run where they need it. */
+static __device__ inline void poll_again()
+{
+    __nanosleep(20);
+}
+
 /* A grid barrier; all blocks must be resident. One thread of each block calls both functions, with __syncthreads()
  * before and after. grid_arrive adds 1 to *count; grid_wait waits until *count reaches `target`. Writes of the grid
  * before the barrier are visible after it.
@@ -361,6 +385,32 @@ static __device__ inline unsigned load_relaxed(const unsigned *p)
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(p)) : "memory");
     return x;
 }
+
+static __device__ inline void store_word(uint2 *to, unsigned datum, unsigned number)
+{
+    asm volatile("{\n\t.reg .b64 word;\n\tmov.b64 word, {%1, %2};\n\tst.relaxed.gpu.global.b64 [%0], word;\n\t}" ::"l"(
+                     __cvta_generic_to_global(to)),
+                 "r"(datum), "r"(number)
+                 : "memory");
+}
+static __device__ inline void store_two_words(uint4 *to, unsigned datum, unsigned second, unsigned number)
+{
+    asm volatile("{\n\t.reg .b64 a, b;\n\tmov.b64 a, {%1, %3};\n\tmov.b64 b, {%2, %3};\n\t"
+                 "st.relaxed.gpu.global.v2.b64 [%0], {a, b};\n\t}" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(datum), "r"(second), "r"(number)
+                 : "memory");
+}
+static __device__ inline uint4 load_two_words(const uint4 *from)
+{
+    uint4 x;
+    asm volatile("{\n\t.reg .b64 a, b;\n\tld.relaxed.gpu.global.v2.b64 {a, b}, [%4];\n\t"
+                 "mov.b64 {%0, %1}, a;\n\tmov.b64 {%2, %3}, b;\n\t}"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(__cvta_generic_to_global(from))
+                 : "memory");
+    return x;
+}
+static __device__ inline void poll_again() {}
 
 /* An acquiring load empties the L1 cache, so the polling loads are relaxed, with a fence after the last. A kernel has
  * many waits: one copy keeps it in the instruction cache. */

@@ -359,7 +359,7 @@ static int stop_at(const char *directory, const char *arguments, int count, int 
 /* Stops a grid at many moments. It continues where it was, and ends the same. */
 static void stopped_grids(void **state)
 {
-    static const char run[] = "generate --class 3 --num 60 --batch 4 --num_iter 8 --num_sampling_steps 20 --store s "
+    static const char run[] = "generate --class 3 --num 60 --batch 4 --num_iter 8 --num_sampling_steps 10 --store s "
                               "--out g.png";
     const char *d = *state;
     assert_int_equal(stop_at(d, run, 2, SIGKILL), 128 + SIGKILL);
@@ -367,9 +367,9 @@ static void stopped_grids(void **state)
     assert_int_equal(stop_at(d, run, 6, SIGTERM), 128 + SIGTERM);
     shell(d, "grep -q ' of 60 images were made, they are on the grid g.png; the same command goes on$' errors && "
              "ls -i s/runs/*/*.npz >now && test $(grep -vxFf now made | wc -l) = 0 && "
-             "$MAR generate --class 3 --num 60 --batch 4 --num_iter 8 --num_sampling_steps 20 --store s --out g.png "
+             "$MAR generate --class 3 --num 60 --batch 4 --num_iter 8 --num_sampling_steps 10 --store s --out g.png "
              "--quiet && ls -i s/runs/*/*.npz >end && test $(grep -vxFf end now | wc -l) = 0 && "
-             "$MAR generate --class 3 --num 60 --batch 4 --num_iter 8 --num_sampling_steps 20 --out plain.png --quiet "
+             "$MAR generate --class 3 --num 60 --batch 4 --num_iter 8 --num_sampling_steps 10 --out plain.png --quiet "
              "&& cmp plain.png g.png");
 }
 

@@ -9,6 +9,8 @@
 
 #include <stdlib.h>
 
+enum { WORD_ROWS = 32 }; /* most rows that go as words: one round of persistent_local_norm with clusters of 8 */
+
 /* A kern_chain_job on the device. Arrays by step index start at the job's last index. */
 typedef struct {
     int tokens, conditions, steps;
@@ -143,7 +145,7 @@ static __device__ __forceinline__ void persistent_prefetch_mod(const persistent_
         fast::prefetch_l2(mod + i);
 }
 
-template <int PAIRS, int WIDE>
+template <int PAIRS, int WIDE, bool WORDS>
 static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain(persistent_args a, persistent_job j)
 {
     const int rows = j.tokens * j.conditions;
@@ -159,7 +161,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
             f.mod[threadIdx.x] = j.mod + ((size_t)s * (size_t)rows + threadIdx.x) * a.mod_bytes;
         __syncthreads();
         persistent_prefetch_mod(a, j, s + 1, rows);
-        persistent_evaluate<PAIRS, WIDE>(a, &f, rows, j.tokens);
+        persistent_evaluate<PAIRS, WIDE, WORDS>(a, &f, rows, j.tokens);
         if (j.ode)
             persistent_ode_step(a, &f, j, step);
         else
@@ -172,8 +174,9 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
     persistent_end(a);
 }
 
-static void (*const persistent_chains[PERSISTENT_INSTANCES])(persistent_args,
-                                                             persistent_job) = PERSISTENT_TABLE(persistent_chain);
+typedef void (*persistent_form_of_chain)(persistent_args, persistent_job);
+static const persistent_form_of_chain persistent_chains[2][PERSISTENT_INSTANCES] = {
+    PERSISTENT_TABLE(persistent_chain, false), PERSISTENT_TABLE(persistent_chain, true)}; /* with words */
 
 void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job)
 {
@@ -194,7 +197,8 @@ void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job
     j.image = job->coef ? cuda_stage(c, job->image, tokens) : NULL;
     j.position = job->coef ? cuda_stage(c, job->position, tokens) : NULL;
     cuda_stage_send(c);
-    persistent_launch(c, h->persistent, persistent_chains, j);
+    const bool words = job->tokens * job->conditions <= WORD_ROWS;
+    persistent_launch(c, h->persistent, persistent_chains[words], words, j);
 }
 
 int persistent_clusters(const cuda_queue *c, int instance, int cluster)
@@ -210,7 +214,7 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster)
     config.dynamicSmemBytes = c->device->shared_bytes;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    void (*const form)(persistent_args, persistent_job) = persistent_chains[instance];
+    const persistent_form_of_chain form = persistent_chains[0][instance];
     cudaError_t e =
         cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
     if (e == cudaSuccess) e = cudaOccupancyMaxActiveClusters(&n, form, &config);
@@ -221,7 +225,8 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster)
 
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f)
 {
-    return persistent_try(c, f, persistent_chains);
+    const cudaError_t e = persistent_try(c, f, persistent_chains[0]);
+    return e == cudaSuccess ? persistent_try(c, f, persistent_chains[1]) : e;
 }
 
 /* --- working memory -------------------------------------------------------------------------------------------- */

@@ -4,14 +4,14 @@
  * persistent_layers.cuh the evaluation. docs/persistent.md counts its work. Two kernels use it: the chain
  * (persistent.cu), and speculation inside the head (speculation.cu). Such a kernel is
  *
- *     template <int PAIRS, int WIDE> static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)
+ *     template <int PAIRS, int WIDE, bool WORDS> static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)
  *         kernel(persistent_args a, my_args m)
  *     {
  *         persistent_block f;
  *         persistent_begin<PAIRS, WIDE>(a, &f);
  *         for (...) {
  *             ... every block fills its own f.state [states][C] and f.mod [rows]; __syncthreads();
- *             persistent_evaluate<PAIRS, WIDE>(a, &f, rows, states);
+ *             persistent_evaluate<PAIRS, WIDE, WORDS>(a, &f, rows, states);
  *             ... work that needs no output yet
  *             persistent_wait(a, &f);
  *             ... a.out [rows][2C] is complete; it must be read by __ldcg
@@ -33,10 +33,10 @@ static const struct {
 } persistent_instances[PERSISTENT_INSTANCES] = {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {5, 0}, {6, 0}, {3, 5}, {4, 6}, {5, 8}};
 
 /* The instances of a kernel, in this order. */
-#define PERSISTENT_TABLE(kernel)                                                                                       \
+#define PERSISTENT_TABLE(kernel, words)                                                                                \
     {                                                                                                                  \
-        kernel<1, 0>, kernel<2, 0>, kernel<3, 0>, kernel<4, 0>, kernel<5, 0>, kernel<6, 0>, kernel<3, 5>,              \
-            kernel<4, 6>, kernel<5, 8>                                                                                 \
+        kernel<1, 0, words>, kernel<2, 0, words>, kernel<3, 0, words>, kernel<4, 0, words>, kernel<5, 0, words>,       \
+            kernel<6, 0, words>, kernel<3, 5, words>, kernel<4, 6, words>, kernel<5, 8, words>                         \
     }
 
 /* Immutable after creation. */
@@ -148,17 +148,20 @@ static inline cudaError_t persistent_try(const cuda_queue *c, const persistent_h
     return e == cudaSuccess ? persistent_start(c, f, f->args, form, E()) : e;
 }
 
-/* Launches kernel[instance](args, extra). */
+/* Launches kernel[instance](args, extra), whose instance has WORDS. */
 template <typename E>
 static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
-                                     void (*const kernel[PERSISTENT_INSTANCES])(persistent_args, E), E extra)
+                                     void (*const kernel[PERSISTENT_INSTANCES])(persistent_args, E), bool words,
+                                     E extra)
 {
     persistent_args args;
     if (!cuda_live(c) || !persistent_prepare(c, f, &args)) return;
     void (*const form)(persistent_args, E) = kernel[f->instance];
     if (cuda_ok(c, persistent_limit(c, form), "preparing the head's kernel") &&
-        cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, (size_t)((char *)args.u - (char *)args.arrivals), c->stream),
-                "preparing the head's kernel"))
+        cuda_ok(
+            c,
+            cudaMemsetAsync(args.arrivals, 0, words ? (size_t)((char *)args.u - (char *)args.arrivals) : 4, c->stream),
+            "preparing the head's kernel"))
         cuda_ok(c, persistent_start(c, f, args, form, extra), "launching the head's kernel");
 }
 

@@ -1,18 +1,19 @@
 /* Communication between the blocks of a persistent kernel (persistent.cuh): words that carry their number, grid
  * barriers, and stores into the shared memory of a cluster's other blocks.
  *
- * The residual stream x and fc2's operand v go from block to block as words (ptx.h), which their readers poll. So a
- * product waits for its own operand only, without a fence and without a load after the wait. Numbers grow by 1 from one
- * of x to one of v and back, from 1 in each launch, before which they are set to 0. A word is overwritten only when no
- * block will read it again: who writes x has read all of v with its cluster, and a block writes v after its cluster has
- * read x; rows of different chunks do not meet.
+ * The residual stream x and fc2's operand v go from block to block behind barriers or, in instances with WORDS, as
+ * words (ptx.h), which their readers poll: then a product waits for its own operand only, without a fence and without a
+ * load after the wait. Numbers grow by 1 from one of x to one of v and back, from 1 in each launch, before which they
+ * are set to 0. A word is overwritten only when no block will read it again: who writes x has read all of v with its
+ * cluster, and a block writes v after its cluster has read x; rows of different chunks do not meet.
  *
  * A store into another block's shared memory must meet three conditions.
  *   - That block has begun, and has not ended: persistent_begin ends with persistent_cluster_sync, and one follows the
- * last store.
+ *     last store.
  *   - It no longer reads the overwritten data. Between moments and moments, or state and sums, lies a
  *     persistent_cluster_sync. Sums of two products in turn have a half each of the inbox where it has room
- *     (persistent_halves), else persistent_cluster_sync separates them, as it does chunks of one product.
+ *     (persistent_halves), else a barrier or, with WORDS, persistent_cluster_sync separates them, as it does chunks of
+ *     one product.
  *   - It reads only after persistent_cluster_sync. */
 #ifndef KERNELS_CUDA_PERSISTENT_EXCHANGE_CUH
 #define KERNELS_CUDA_PERSISTENT_EXCHANGE_CUH
@@ -36,6 +37,23 @@ static __device__ __forceinline__ void persistent_wait(const persistent_args &a,
     fast::copy_wait<1>();
     if (threadIdx.x == 0) fast::grid_wait(a.arrivals, f->target);
     __syncthreads();
+}
+
+/* Ends a layer's stores of x or v, and begins the next layer's loads of them: in between, without WORDS, is a barrier.
+ */
+template <bool WORDS>
+static __device__ __forceinline__ void persistent_written(const persistent_args &a, persistent_block *f)
+{
+    f->number++;
+    if (!WORDS) persistent_arrive(a, f);
+}
+template <bool WORDS>
+static __device__ __forceinline__ void persistent_turn(const persistent_args &a, persistent_block *f)
+{
+    if (WORDS)
+        fast::copy_wait<1>();
+    else
+        persistent_wait(a, f);
 }
 
 /* Returns whether all words of a thread have come: `missing` says that some have not; *polls is 0 at first. Where a

@@ -57,21 +57,22 @@ static __device__ __forceinline__ void persistent_load_weights(const persistent_
     }
 }
 
-/* Requests the first non-resident weights of a product, before a wait. */
-template <int PAIRS, persistent_side SIDE>
+/* Requests the first non-resident weights of a product, before a wait; not with WORDS, whose waits need the registers.
+ */
+template <int PAIRS, persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_first_weights(const persistent_args &a, const persistent_block *f,
                                                                 int product, int rows, uint4 (&w)[PAIRS])
 {
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) w[p] = make_uint4(0, 0, 0, 0);
-    if (!persistent_direct(a, product)) return;
+    if (WORDS || !persistent_direct(a, product)) return;
     const persistent_units n = persistent_share<SIDE>(a, f, 0, rows);
     persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
 }
 
 /* Multiplies the chunk that begins with tile m of 16 rows, and sends the sums. w comes from
  * persistent_first_weights. */
-template <int PAIRS, persistent_side SIDE>
+template <int PAIRS, persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_multiply(const persistent_args &a, const persistent_block *f,
                                                            int product, int m, int rows, uint4 (&w)[PAIRS])
 {
@@ -80,7 +81,8 @@ static __device__ __forceinline__ void persistent_multiply(const persistent_args
     const int tiles = persistent_columns_of<SIDE>(f).tiles;
     const uint4 *operand = f->operand + n.part * (PAIRS * 64) + (int)threadIdx.x % 32;
     uint4 u[2][PAIRS] = {};
-    if (m > 0 || !persistent_direct(a, product)) persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
+    if (WORDS || m > 0 || !persistent_direct(a, product))
+        persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
     float4 *inbox = persistent_inbox(a, f, rows, product);
     bool fresh = true;
 #pragma unroll 1
@@ -130,13 +132,13 @@ static __device__ __forceinline__ bool persistent_load_piece(const uint4 *v, int
     return missing;
 }
 
-/* f->operand = the block's channels of the chunk that begins with tile m of 16 rows: WORDS of a.v, or the pieces a.u.
- */
+/* f->operand = the block's channels of the chunk that begins with tile m of 16 rows, from words or pieces. */
 template <int PAIRS, persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_load_operand(const persistent_args &a, const persistent_block *f,
-                                                               int m, int rows)
+                                                               const uint4 *from, int m, int rows)
 {
-    enum { BATCH = SIDE == PERSISTENT_MLP ? 2 : 1 }; /* pieces in flight; registers are the limit */
+    /* pieces in flight; registers are the limit */
+    enum { BATCH = WORDS ? (PAIRS <= 4 ? 2 : 1) : PAIRS <= 5 ? 4 : 2 };
     const int log = 3 - f->log, lanes = min(64, 4 * rows), inverse = ((1 << 20) + lanes - 1) / lanes; /* of a tile */
     const int count = (min(a.chunk, (rows + 15) / 16 - m) << log) * PAIRS * lanes;
     const int pairs = persistent_inputs<SIDE>(a) / 32;
@@ -161,9 +163,9 @@ static __device__ __forceinline__ void persistent_load_operand(const persistent_
             for (int k = 0; k < BATCH; k++) {
                 if (!some[k]) continue;
                 if (WORDS)
-                    missing |= persistent_load_piece<SIDE>(a.v, at[k], f->number, &piece[k]);
+                    missing |= persistent_load_piece<SIDE>(from, at[k], f->number, &piece[k]);
                 else
-                    piece[k] = __ldcg(a.u + at[k]);
+                    piece[k] = __ldcg(from + at[k]);
             }
         } while (!persistent_polled(a, f, missing, &polls));
 #pragma unroll
@@ -200,21 +202,33 @@ static __device__ __forceinline__ void persistent_load_mod(const persistent_args
     }
 }
 
-/* Loads four channels of the residual stream from their words. Returns whether some have not come. */
+/* Returns where the channels 4 * i.. of a row of the residual stream are; those of i + 1 are persistent_four behind. */
+template <bool WORDS> constexpr int persistent_four = WORDS ? 2 : 1;
+template <bool WORDS>
+static __device__ __forceinline__ const uint4 *persistent_at(const persistent_args &a, int row, int i)
+{
+    return a.x + (row * a.width / 4 + i) * persistent_four<WORDS>;
+}
+/* Loads four channels. Returns whether words have not come. */
+template <bool WORDS>
 static __device__ __forceinline__ bool persistent_load_four(const uint4 *at, unsigned number, float4 *x)
 {
-    const uint4 a = fast::load_two_words(at), b = fast::load_two_words(at + 1);
-    *x = make_float4(__uint_as_float(a.x), __uint_as_float(a.z), __uint_as_float(b.x), __uint_as_float(b.z));
-    return persistent_missing(a, number) || persistent_missing(b, number);
+    if (!WORDS) {
+        *x = __ldcg((const float4 *)at);
+        return false;
+    }
+    const uint4 y = fast::load_two_words(at), z = fast::load_two_words(at + 1);
+    *x = make_float4(__uint_as_float(y.x), __uint_as_float(y.z), __uint_as_float(z.x), __uint_as_float(z.z));
+    return persistent_missing(y, number) || persistent_missing(z, number);
 }
 
-/* Waits for and loads the thread's channels of a row of the residual stream; 0 for missing channels. */
-template <int PAIRS>
+/* Loads the thread's channels of a row of the residual stream, once they have come; 0 for missing channels. */
+template <int PAIRS, bool WORDS>
 static __device__ __forceinline__ void persistent_load_x(const persistent_args &a, const persistent_block *f, int row,
                                                          int part, bool some, float4 (&x)[PAIRS])
 {
     const int used = some ? persistent_used<PAIRS>(a.width, part) : 0, lane = (int)threadIdx.x % PERSISTENT_LANES;
-    const uint4 *at = a.x + row * a.width / 2 + (part * PAIRS * 8 + lane) * 2;
+    const uint4 *at = persistent_at<WORDS>(a, row, part * PAIRS * 8 + lane);
     bool missing;
     unsigned polls = 0;
 #pragma unroll
@@ -223,7 +237,7 @@ static __device__ __forceinline__ void persistent_load_x(const persistent_args &
         missing = false;
 #pragma unroll
         for (int p = 0; p < PAIRS; p++) {
-            if (p < used) missing |= persistent_load_four(at + p * 16, f->number, &x[p]);
+            if (p < used) missing |= persistent_load_four<WORDS>(at + p * 8 * persistent_four<WORDS>, f->number, &x[p]);
         }
     } while (!persistent_polled(a, f, missing, &polls));
 }
@@ -267,10 +281,11 @@ static __device__ __forceinline__ void persistent_normalise(const float4 (&x)[PA
     }
 }
 
-/* Returns the rounds whose channels and modulation a thread keeps across a barrier; registers are the limit. */
-static __host__ __device__ constexpr int persistent_kept(int pairs, persistent_side side)
+/* Returns the rounds whose channels and modulation a thread keeps across a barrier; registers are the limit. With words
+ * there are few rows. */
+static __host__ __device__ constexpr int persistent_kept(int pairs, persistent_side side, bool words)
 {
-    return pairs <= 2 ? PERSISTENT_ROUNDS : pairs <= (side == PERSISTENT_MLP ? 4 : 3) ? 2 : 1;
+    return words ? 1 : pairs <= 2 ? PERSISTENT_ROUNDS : pairs <= (side == PERSISTENT_MLP ? 4 : 3) ? 2 : 1;
 }
 
 /* Stores the thread's channels of row `at` of the chunk. */
@@ -287,25 +302,27 @@ static __device__ __forceinline__ void persistent_store_operand(const persistent
 
 /* Measures the block's parts of all rows: a thread has a part of rows row + (r << log), in rounds r. f->operand = the
  * first rounds, of the first chunk; persistent_local_operand loads the others again. */
-template <int PAIRS, persistent_side SIDE>
+template <int PAIRS, persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_local_norm(const persistent_args &a, persistent_block *f, int block,
                                                              int rows)
 {
-    constexpr int kept = persistent_kept(PAIRS, SIDE);
+    constexpr int kept = persistent_kept(PAIRS, SIDE, WORDS);
     const int unit = (int)threadIdx.x / PERSISTENT_LANES, log = f->log + 2, row = unit & ((1 << log) - 1);
     const int part = f->part + (unit >> log), used = persistent_used<PAIRS>(a.width, part);
     const int layer = persistent_layer_of<SIDE>(a, block);
     uint2 shift[kept][PAIRS], scale[kept][PAIRS];
     float4 x[kept][PAIRS];
-    persistent_load_mod<PAIRS>(a, f, row, part, row < rows, layer, shift[0], scale[0]);
-    fast::copy_wait<1>();
+#pragma unroll
+    for (int r = 0; r < kept; r++)
+        persistent_load_mod<PAIRS>(a, f, row + (r << log), part, row + (r << log) < rows, layer, shift[r], scale[r]);
+    persistent_turn<WORDS>(a, f);
     /* `kept` rounds at a time, the first ones last: they stay. */
 #pragma unroll 1
     for (int first = (((rows - 1) >> log) / kept) * kept; first >= 0; first -= kept) {
         const int from = row + (first << log);
 #pragma unroll
         for (int r = 0; r < kept; r++)
-            persistent_load_x<PAIRS>(a, f, from + (r << log), part, from + (r << log) < rows, x[r]);
+            persistent_load_x<PAIRS, WORDS>(a, f, from + (r << log), part, from + (r << log) < rows, x[r]);
 #pragma unroll
         for (int r = 0; r < kept; r++) {
             if ((first + r) << log >= rows) continue;
@@ -313,9 +330,6 @@ static __device__ __forceinline__ void persistent_local_norm(const persistent_ar
             if (from + (r << log) < rows) persistent_send_moments(a, f, from + (r << log), part, moments);
         }
     }
-#pragma unroll
-    for (int r = 1; r < kept; r++) /* not before: registers */
-        persistent_load_mod<PAIRS>(a, f, row + (r << log), part, row + (r << log) < rows, layer, shift[r], scale[r]);
     persistent_cluster_sync(a);
     if ((int)threadIdx.x < rows) f->norm[threadIdx.x] = persistent_merge<PAIRS>(a, f, (int)threadIdx.x);
     __syncthreads(); /* from here on the operand overwrites the moments */
@@ -331,11 +345,11 @@ static __device__ __forceinline__ void persistent_local_norm(const persistent_ar
 
 /* f->operand = the block's parts of the chunk that begins with tile m of 16 rows, but for those that
  * persistent_local_norm has stored. */
-template <int PAIRS, persistent_side SIDE>
+template <int PAIRS, persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_local_operand(const persistent_args &a, const persistent_block *f,
                                                                 int block, int m, int rows)
 {
-    constexpr int kept = persistent_kept(PAIRS, SIDE);
+    constexpr int kept = persistent_kept(PAIRS, SIDE, WORDS);
     const int unit = (int)threadIdx.x / PERSISTENT_LANES, log = f->log + 2, first = unit & ((1 << log) - 1);
     const int end = min(rows, 16 * (m + a.chunk)), part = f->part + (unit >> log);
 #pragma unroll 1
@@ -344,7 +358,7 @@ static __device__ __forceinline__ void persistent_local_operand(const persistent
         float4 x[PAIRS];
         if (row < 16 * m) continue;
         persistent_load_mod<PAIRS>(a, f, row, part, true, persistent_layer_of<SIDE>(a, block), shift, scale);
-        persistent_load_x<PAIRS>(a, f, row, part, true, x);
+        persistent_load_x<PAIRS, WORDS>(a, f, row, part, true, x);
         const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, f->norm[row], x);
         persistent_normalise<PAIRS>(x, norm, shift, scale, u);
         persistent_store_operand<PAIRS>(f, unit >> log, row - 16 * m, u);
@@ -353,7 +367,7 @@ static __device__ __forceinline__ void persistent_local_operand(const persistent
 
 /* a.u = the normalised rows of an MLP block, for more rows. Blocks divide the rows and normalise each once: the extra
  * barrier costs less than reading all rows in each block. */
-template <int PAIRS>
+template <int PAIRS, bool WORDS>
 static __device__ __forceinline__ void persistent_divided_norm(const persistent_args &a, persistent_block *f, int block,
                                                                int rows)
 {
@@ -368,7 +382,7 @@ static __device__ __forceinline__ void persistent_divided_norm(const persistent_
         uint2 shift[PAIRS], scale[PAIRS], u[PAIRS];
         float4 x[PAIRS];
         persistent_load_mod<PAIRS>(a, f, row, part, row < end, block, shift, scale);
-        persistent_load_x<PAIRS>(a, f, row, part, row < end, x);
+        persistent_load_x<PAIRS, WORDS>(a, f, row, part, row < end, x);
         const float2 moments = persistent_measure<PAIRS>(x, used);
         if (lane == 0) f->moments[slot * PERSISTENT_PARTS + part] = moments;
         __syncthreads();
@@ -386,18 +400,23 @@ static __device__ __forceinline__ void persistent_divided_norm(const persistent_
 /* --- the layers ------------------------------------------------------------------------------------------------ */
 
 /* Writes two columns of the residual stream. */
+template <bool WORDS>
 static __device__ __forceinline__ void persistent_store_x(const persistent_args &a, unsigned number,
                                                           const persistent_item &e, const float2 &x)
 {
-    fast::store_two_words(a.x + (e.row * a.width + e.column) / 2, __float_as_uint(x.x), __float_as_uint(x.y), number);
+    const int at = (e.row * a.width + e.column) / 2;
+    if (WORDS)
+        fast::store_two_words(a.x + at, __float_as_uint(x.x), __float_as_uint(x.y), number);
+    else
+        ((float2 *)a.x)[at] = x;
 }
 
 /* x = input projection of the state, in f32: the state must not be rounded (kernels/cpu/head.c). */
+template <bool WORDS>
 static __device__ __forceinline__ void persistent_in(const persistent_args &a, persistent_block *f, int rows,
                                                      int states)
 {
     const int n = persistent_items(a, f->cut, rows);
-    f->number++;
 #pragma unroll 1
     for (int m = 0; 16 * m < rows; m += a.chunk)
 #pragma unroll 1
@@ -413,8 +432,9 @@ static __device__ __forceinline__ void persistent_in(const persistent_args &a, p
                 x.x = x.x + s.x * w0[c] + s.y * w0[c + 1] + s.z * w0[c + 2] + s.w * w0[c + 3];
                 x.y = x.y + s.x * w1[c] + s.y * w1[c + 1] + s.z * w1[c + 2] + s.w * w1[c + 3];
             }
-            persistent_store_x(a, f->number, e, x);
+            persistent_store_x<WORDS>(a, f->number + 1, e, x);
         }
+    persistent_written<WORDS>(a, f);
 }
 
 /* Addend and factor of fc2, loaded ahead. The thread itself wrote these columns of x. */
@@ -423,7 +443,7 @@ typedef struct {
     uint32_t gate; /* their gates, packed */
 } persistent_gated;
 
-template <persistent_side SIDE>
+template <persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ persistent_gated persistent_load_gated(const persistent_args &a,
                                                                          const persistent_block *f, int product, int m,
                                                                          int rows, int i)
@@ -434,8 +454,13 @@ static __device__ __forceinline__ persistent_gated persistent_load_gated(const p
     if (e.row >= rows) return g;
     const int layer = persistent_layer_of<SIDE>(a, product / 2);
     const f16 *gate = (const f16 *)f->mod[e.row] + (size_t)(3 * layer + 2) * (size_t)a.width;
-    const uint4 x = fast::load_two_words(a.x + (e.row * a.width + e.column) / 2);
-    g.x = make_float2(__uint_as_float(x.x), __uint_as_float(x.z));
+    const int at = (e.row * a.width + e.column) / 2;
+    if (WORDS) {
+        const uint4 x = fast::load_two_words(a.x + at);
+        g.x = make_float2(__uint_as_float(x.x), __uint_as_float(x.z));
+    } else {
+        g.x = __ldcg((const float2 *)a.x + at);
+    }
     g.gate = __ldcg((const unsigned *)(gate + e.column));
     return g;
 }
@@ -446,22 +471,31 @@ static __device__ __forceinline__ float persistent_silu(float x)
 }
 
 /* Stores an item of fc1's columns y as operand of fc2: silu(y), or with SWIGLU silu(a) * b of y = (a, b). */
-template <persistent_side SIDE>
+template <persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_store_v(const persistent_args &a, unsigned number,
                                                           const persistent_item &e, const float2 &y)
 {
     const int channel = SIDE == PERSISTENT_FC1 ? e.column / 2 : e.column;
     const int piece = persistent_piece(a.hidden, e.row, channel >> 5, channel >> 3 & 3);
-    if (SIDE == PERSISTENT_FC1)
-        fast::store_word((uint2 *)a.v + piece * 8 + (channel & 7), cuda_pack<f16>(persistent_silu(y.x) * y.y, 0),
-                         number);
-    else
-        fast::store_word((uint2 *)a.v + piece * 4 + (channel >> 1 & 3),
-                         cuda_pack<f16>(persistent_silu(y.x), persistent_silu(y.y)), number);
+    if (SIDE == PERSISTENT_FC1) {
+        const float v = persistent_silu(y.x) * y.y;
+        const int at = piece * 8 + (channel & 7);
+        if (WORDS)
+            fast::store_word((uint2 *)a.v + at, cuda_pack<f16>(v, 0), number);
+        else
+            ((f16 *)a.v)[at] = __float2half_rn(v);
+    } else {
+        const uint32_t v = cuda_pack<f16>(persistent_silu(y.x), persistent_silu(y.y));
+        const int at = piece * 4 + (channel >> 1 & 3);
+        if (WORDS)
+            fast::store_word((uint2 *)a.v + at, v, number);
+        else
+            ((uint32_t *)a.v)[at] = v;
+    }
 }
 
 /* Computes a product: fc1, v = its activation at the normalised rows; or fc2, x += gate * fc2 of v. */
-template <int PAIRS, persistent_side SIDE>
+template <int PAIRS, persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_product(const persistent_args &a, persistent_block *f, int product,
                                                           int rows)
 {
@@ -469,25 +503,25 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
     const bool local = fc1 && persistent_is_local<SIDE>(a, rows);
     const persistent_columns &columns = persistent_columns_of<SIDE>(f);
     uint4 w[PAIRS];
-    persistent_gated gated = persistent_load_gated<SIDE>(a, f, product, 0, rows, (int)threadIdx.x);
+    persistent_gated gated = persistent_load_gated<SIDE, WORDS>(a, f, product, 0, rows, (int)threadIdx.x);
     if (local) {
-        persistent_local_norm<PAIRS, SIDE>(a, f, product / 2, rows);
-        persistent_first_weights<PAIRS, SIDE>(a, f, product, rows, w); /* not before the wait: registers */
+        persistent_local_norm<PAIRS, SIDE, WORDS>(a, f, product / 2, rows);
+        persistent_first_weights<PAIRS, SIDE, WORDS>(a, f, product, rows, w); /* not before the wait: registers */
     } else {
-        persistent_first_weights<PAIRS, SIDE>(a, f, product, rows, w);
-        fast::copy_wait<1>();
-        if (fc1) persistent_divided_norm<PAIRS>(a, f, product / 2, rows);
+        persistent_first_weights<PAIRS, SIDE, WORDS>(a, f, product, rows, w);
+        persistent_turn<WORDS>(a, f);
+        if (fc1) persistent_divided_norm<PAIRS, WORDS>(a, f, product / 2, rows);
     }
 #pragma unroll 1
     for (int m = 0; 16 * m < rows; m += a.chunk) {
         if (local)
-            persistent_local_operand<PAIRS, SIDE>(a, f, product / 2, m, rows);
-        else if (fc1)
-            persistent_load_operand<PAIRS, SIDE, false>(a, f, m, rows);
+            persistent_local_operand<PAIRS, SIDE, WORDS>(a, f, product / 2, m, rows);
+        else if (WORDS && !fc1)
+            persistent_load_operand<PAIRS, SIDE, true>(a, f, a.v, m, rows);
         else
-            persistent_load_operand<PAIRS, SIDE, true>(a, f, m, rows);
+            persistent_load_operand<PAIRS, SIDE, false>(a, f, fc1 ? a.u : a.v, m, rows);
         __syncthreads();
-        persistent_multiply<PAIRS, SIDE>(a, f, product, m, rows, w);
+        persistent_multiply<PAIRS, SIDE, WORDS>(a, f, product, m, rows, w);
         persistent_cluster_sync(a);
         const int items = persistent_items(a, columns, rows);
 #pragma unroll 1
@@ -497,18 +531,18 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
                 const float2 y = persistent_sum<SIDE>(a, f, rows, e, i, product);
                 const float2 gate = cuda_two<f16>(gated.gate);
                 if (fc1)
-                    persistent_store_v<SIDE>(a, f->number + 1, e, y);
+                    persistent_store_v<SIDE, WORDS>(a, f->number + 1, e, y);
                 else
-                    persistent_store_x(a, f->number + 1, e,
-                                       make_float2(gated.x.x + gate.x * y.x, gated.x.y + gate.y * y.y));
+                    persistent_store_x<WORDS>(a, f->number + 1, e,
+                                              make_float2(gated.x.x + gate.x * y.x, gated.x.y + gate.y * y.y));
             }
             const bool last = i + PERSISTENT_THREADS >= items; /* the next one is in the next chunk */
-            gated = persistent_load_gated<SIDE>(a, f, product, last ? m + a.chunk : m, rows,
-                                                last ? (int)threadIdx.x : i + PERSISTENT_THREADS);
+            gated = persistent_load_gated<SIDE, WORDS>(a, f, product, last ? m + a.chunk : m, rows,
+                                                       last ? (int)threadIdx.x : i + PERSISTENT_THREADS);
         }
-        if (16 * (m + a.chunk) < rows || !persistent_halves(a, rows)) persistent_cluster_sync(a);
+        if (16 * (m + a.chunk) < rows || (WORDS && !persistent_halves(a, rows))) persistent_cluster_sync(a);
     }
-    f->number++;
+    persistent_written<WORDS>(a, f);
 }
 
 static __device__ __forceinline__ float persistent_dot(const float4 &x, const float4 &y)
@@ -571,7 +605,7 @@ static __device__ __forceinline__ void persistent_outputs(const persistent_args 
 
 /* Computes the final layer, in f32. A work unit is a part of a row's outputs; a row has as many parts as keep all
  * blocks busy. Each block normalises its unit's row. */
-template <int PAIRS>
+template <int PAIRS, bool WORDS>
 static __device__ __forceinline__ void persistent_out(const persistent_args &a, persistent_block *f, int rows)
 {
     constexpr int VECTORS = persistent_vectors(PAIRS);
@@ -594,6 +628,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
             shift[i] = __ldcg(mod + vector);
             scale[i] = __ldcg(mod + vectors + vector);
         }
+        if (!WORDS && unit == (int)blockIdx.x) persistent_wait(a, f);
         if (some) {
             float sum = 0, squares = 0;
             bool missing;
@@ -604,12 +639,12 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
                 for (int i = 0; i < VECTORS; i++) {
                     const int vector = (int)threadIdx.x + i * PERSISTENT_THREADS;
                     if (vector < vectors)
-                        missing |= persistent_load_four(a.x + row * a.width / 2 + 2 * vector, f->number, &x[i]);
+                        missing |= persistent_load_four<WORDS>(persistent_at<WORDS>(a, row, vector), f->number, &x[i]);
                 }
             } while (!persistent_polled(a, f, missing, &polls));
 #pragma unroll
             for (int i = 0; i < VECTORS; i++) sum += (x[i].x + x[i].y) + (x[i].z + x[i].w);
-            __syncthreads(); /* the scratch memory lies over the inbox */
+            if (WORDS) __syncthreads(); /* the scratch memory lies over the inbox */
             const float mean = cuda_block_sum<PERSISTENT_WARPS>(sum, (float *)f->scratch) / (float)a.width;
 #pragma unroll
             for (int i = 0; i < VECTORS; i++) {
@@ -635,23 +670,23 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
 }
 
 /* a.out[r] = net(f->state[r < states ? r : r - states]; f->mod[r]), complete when the next persistent_wait returns.
- * Takes that barrier, and `depth` more where persistent_is_local is false. */
-template <int PAIRS, int WIDE>
+ * Takes that barrier, `depth` more where persistent_is_local is false, and 2*depth + 1 more without WORDS. */
+template <int PAIRS, int WIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_evaluate(const persistent_args &a, persistent_block *f, int rows,
                                                            int states)
 {
-    persistent_in(a, f, rows, states);
+    persistent_in<WORDS>(a, f, rows, states);
 #pragma unroll 1
     for (int product = 0; product < 2 * a.depth; product++) {
         if constexpr (WIDE == 0)
-            persistent_product<PAIRS, PERSISTENT_MLP>(a, f, product, rows);
+            persistent_product<PAIRS, PERSISTENT_MLP, WORDS>(a, f, product, rows);
         else if (product % 2 == 0)
-            persistent_product<PAIRS, PERSISTENT_FC1>(a, f, product, rows);
+            persistent_product<PAIRS, PERSISTENT_FC1, WORDS>(a, f, product, rows);
         else
-            persistent_product<WIDE, PERSISTENT_FC2>(a, f, product, rows);
+            persistent_product<WIDE, PERSISTENT_FC2, WORDS>(a, f, product, rows);
         persistent_request<PAIRS, WIDE>(a, f, product + 2 < 2 * a.depth ? product + 2 : product + 2 - 2 * a.depth);
     }
-    persistent_out<PAIRS>(a, f, rows);
+    persistent_out<PAIRS, WORDS>(a, f, rows);
     persistent_arrive(a, f);
 }
 

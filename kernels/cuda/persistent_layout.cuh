@@ -66,13 +66,13 @@ typedef struct {
     const float *norms;        /* SWIGLU: [depth][2][W] weight and bias of the layer norms; else NULL */
     const float *in, *in_bias; /* [W][C], [W] */
     const float *out_weight, *out_bias; /* [2C][W], [2C] */
-    uint4 *x;                           /* [PERSISTENT_ROWS][W] words of the residual stream, in f32 */
-    uint4 *v;                           /* [PERSISTENT_ROWS][H] words of fc2's operand: two of f16, SWIGLU: one */
-    uint4 *u;                           /* [PERSISTENT_ROWS][W] operand of fc1, if the grid normalises rows once; MLP */
-    float *out;                         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
-    float *states;                      /* [blocks][2][PERSISTENT_ROWS][C] a chain's states, a solver's last x0 */
-    unsigned *arrivals;                 /* arrivals at barriers since the launch */
-    unsigned *gave_up;                  /* the queue's: 1 where a barrier gave up */
+    uint4 *x;                           /* [PERSISTENT_ROWS][W] the residual stream: floats, or their words */
+    uint4 *v;           /* [PERSISTENT_ROWS][H] operand of fc2: pieces, or words of two channels (SWIGLU: of one) */
+    uint4 *u;           /* [PERSISTENT_ROWS][W] operand of fc1, if the grid normalises rows once; MLP */
+    float *out;         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
+    float *states;      /* [blocks][2][PERSISTENT_ROWS][C] a chain's states, a solver's last x0 */
+    unsigned *arrivals; /* arrivals at barriers since the launch */
+    unsigned *gave_up;  /* the queue's: 1 where a barrier gave up */
 } persistent_args;
 
 /* A block's share of a layer's columns. */

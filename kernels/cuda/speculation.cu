@@ -324,7 +324,7 @@ static __device__ inline unsigned speculate_left(const kern_speculation &w)
     return fast::load_relaxed((const unsigned *)&w.left[KERN_LEFT_TOKENS]);
 }
 
-template <int PAIRS, int WIDE>
+template <int PAIRS, int WIDE, bool WORDS>
 static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel(persistent_args a, speculate_job j)
 {
     const kern_speculation &w = j.w;
@@ -348,14 +348,14 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
         if (__syncthreads_or(threadIdx.x == 0 && (speculate_left(w) == 0 || persistent_gave_up(a)))) break;
         if (blockIdx.x == 0 && threadIdx.x == 0) w.count->rounds++;
         speculate_load(a, &f, j, rows, states);
-        persistent_evaluate<PAIRS, WIDE>(a, &f, rows, states);
+        persistent_evaluate<PAIRS, WIDE, WORDS>(a, &f, rows, states);
         persistent_wait(a, &f);
     }
     persistent_end(a);
 }
 
 static void (*const speculate_kernels[PERSISTENT_INSTANCES])(persistent_args,
-                                                             speculate_job) = PERSISTENT_TABLE(speculate_kernel);
+                                                             speculate_job) = PERSISTENT_TABLE(speculate_kernel, false);
 
 cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f)
 {
@@ -369,7 +369,7 @@ int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculatio
     if (!f || w->tokens > TOKENS_PER_SLOT * fit) return 0;
     w->slots = w->tokens < fit ? w->tokens : fit;
     const speculate_job j = {*w, (const unsigned char *)target->mod};
-    persistent_launch(cuda_of(k), f, speculate_kernels, j);
+    persistent_launch(cuda_of(k), f, speculate_kernels, false, j);
     return 1;
 }
 

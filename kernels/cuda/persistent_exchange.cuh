@@ -97,10 +97,11 @@ static __device__ __forceinline__ bool persistent_halves(const persistent_args &
     return 2 << persistent_rows_log(a, rows) <= a.chunk;
 }
 /* Returns the inbox of a product. */
+template <bool WORDS>
 static __device__ __forceinline__ float4 *persistent_inbox(const persistent_args &a, const persistent_block *f,
                                                            int rows, int product)
 {
-    const int half = product % 2 && persistent_halves(a, rows) ? 4 * a.chunk * max(a.cut.own, a.wide.own) : 0;
+    const int half = WORDS && product % 2 && persistent_halves(a, rows) ? 4 * a.chunk * max(a.cut.own, a.wide.own) : 0;
     return f->inbox + PERSISTENT_PARTS * half;
 }
 
@@ -117,13 +118,13 @@ static __device__ __forceinline__ void persistent_send(const persistent_args &a,
 }
 
 /* Returns bias plus the parts' sums of item i. */
-template <persistent_side SIDE>
+template <persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ float2 persistent_sum(const persistent_args &a, const persistent_block *f, int rows,
                                                         const persistent_item &e, int i, int product)
 {
     const int stride = persistent_cut_of<SIDE>(a).own << (4 + persistent_rows_log(a, rows));
     const int fc2 = persistent_is_fc1<SIDE>(product) ? 0 : a.wide.own;
-    const float2 *sum = (const float2 *)persistent_inbox(a, f, rows, product) + i;
+    const float2 *sum = (const float2 *)persistent_inbox<WORDS>(a, f, rows, product) + i;
     float2 y = *(const float2 *)(f->bias + 2 * ((product >> 1) * (a.wide.own + a.cut.own) + fc2 + e.pair));
 #pragma unroll
     for (int part = 0; part < PERSISTENT_PARTS; part++) {

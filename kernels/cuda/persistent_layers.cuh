@@ -83,7 +83,7 @@ static __device__ __forceinline__ void persistent_multiply(const persistent_args
     uint4 u[2][PAIRS] = {};
     if (WORDS || m > 0 || !persistent_direct(a, product))
         persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
-    float4 *inbox = persistent_inbox(a, f, rows, product);
+    float4 *inbox = persistent_inbox<WORDS>(a, f, rows, product);
     bool fresh = true;
 #pragma unroll 1
     for (int unit = n.begin; unit < n.end; unit++) {
@@ -139,7 +139,8 @@ static __device__ __forceinline__ void persistent_load_operand(const persistent_
 {
     /* pieces in flight; registers are the limit */
     enum { BATCH = WORDS ? (PAIRS <= 4 ? 2 : 1) : PAIRS <= 5 ? 4 : 2 };
-    const int log = 3 - f->log, lanes = min(64, 4 * rows), inverse = ((1 << 20) + lanes - 1) / lanes; /* of a tile */
+    const int log = 3 - f->log, lanes = WORDS ? min(64, 4 * rows) : 64; /* of a tile */
+    const int inverse = ((1 << 20) + lanes - 1) / lanes;
     const int count = (min(a.chunk, (rows + 15) / 16 - m) << log) * PAIRS * lanes;
     const int pairs = persistent_inputs<SIDE>(a) / 32;
 #pragma unroll 1
@@ -528,7 +529,7 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
         for (int i = (int)threadIdx.x; i < items; i += PERSISTENT_THREADS) {
             const persistent_item e = persistent_item_of(a, columns, m, rows, i);
             if (e.row < rows) {
-                const float2 y = persistent_sum<SIDE>(a, f, rows, e, i, product);
+                const float2 y = persistent_sum<SIDE, WORDS>(a, f, rows, e, i, product);
                 const float2 gate = cuda_two<f16>(gated.gate);
                 if (fc1)
                     persistent_store_v<SIDE, WORDS>(a, f->number + 1, e, y);

@@ -312,7 +312,7 @@ typedef struct {
      * of `rotate`. Row r of q is then query, key and value side by side, so q_stride is (heads + 2 * kv_heads) *
      * head_dim. Row position[r] of `rope` rotates them, q in place. Key and value go to row own[r] of the cache. own[r]
      * is in the slot list of the row's span and of no other span. Every span then has a row. A GPU reads the other
-     * slots early: whoever wrote them, an operation that is no `rotate`, `attention_cache` or `skinny` came after. */
+     * slots early: they must have been written before the last `embed`, `copy_rows` or `to_act`. */
     const float *rope;
     const int *position, *own;     /* host [rows] */
     kern_head_norm q_norm, k_norm; /* with rope: applied before the rotation */

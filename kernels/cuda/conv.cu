@@ -592,7 +592,7 @@ void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, i
     const int doubles = kern_conv_doubles(conv->flags);
     const size_t y_size = conv->flags & KERN_OUT_F32 ? sizeof(float) : k->device->act_size;
     if (p.pixels == 0) return;
-    if (!is_product(conv) && takes_tiles(c, conv) && (uintptr_t)x % VECTOR == 0) {
+    if (!is_product(conv) && c->patches && takes_tiles(c, conv) && (uintptr_t)x % VECTOR == 0) {
         multiply_tiles(c, conv, x, p, y);
         return;
     }

@@ -2,9 +2,10 @@
  *
  * The floor of a step is the larger of two times. One is its sequential weights, 4*depth*W^2 bytes (SWIGLU:
  * 6*depth*W*H), over the bandwidth of the memory they are in: shared memory, else the L2 cache or device memory. The
- * other is its exchanges between blocks: 2*depth + 1 of words, which are a store to and a poll of the L2 cache, and a
- * barrier, or depth + 1 where the grid normalises rows once (persistent_is_local). With few rows the exchanges take
- * longer (docs/persistent.md). */
+ * other is its exchanges between blocks, 2*depth + 2 of them, or 3*depth + 2 where the grid normalises rows once
+ * (persistent_is_local). An exchange is a barrier, that is an arrival at and a poll of the L2 cache followed by a load
+ * from there, or, of up to WORD_ROWS rows, a poll of the words themselves; the last of an evaluation is always a
+ * barrier. With few rows the exchanges take longer (docs/persistent.md). */
 #include "kernels/cuda/persistent_layers.cuh"
 
 #include <stdlib.h>

@@ -157,11 +157,10 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
     persistent_args args;
     if (!cuda_live(c) || !persistent_prepare(c, f, &args)) return;
     void (*const form)(persistent_args, E) = kernel[f->instance];
+    /* the words lie behind the word of arrivals */
+    const size_t zeros = words ? (size_t)((char *)args.u - (char *)args.arrivals) : sizeof *args.arrivals;
     if (cuda_ok(c, persistent_limit(c, form), "preparing the head's kernel") &&
-        cuda_ok(
-            c,
-            cudaMemsetAsync(args.arrivals, 0, words ? (size_t)((char *)args.u - (char *)args.arrivals) : 4, c->stream),
-            "preparing the head's kernel"))
+        cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, zeros, c->stream), "preparing the head's kernel"))
         cuda_ok(c, persistent_start(c, f, args, form, extra), "launching the head's kernel");
 }
 

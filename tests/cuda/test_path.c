@@ -1,5 +1,6 @@
 /* Whole paths of a head, drawn and judged on the device, against the CPU. */
 #include "diffusion/paths.h"
+#include "tests/cudahost/control.h"
 #include "tests/support/device.h"
 
 #include <limits.h>
@@ -107,7 +108,7 @@ static void judgements_are_the_cpus(void **state)
         double cpu, own; /* bounds on the ratios: relative to the CPU's, where the shim has 9e-5 and
                                              1.5e-3; of a path under its own law, where it has 0 */
     } cases[] = {
-        {MAR_DTYPE_F32, 1, 100, 2e-3, 5e-3}, {MAR_DTYPE_F32, 8, 2, 2e-3, 5e-3}, {MAR_DTYPE_BF16, 8, 4, 1e-2, 1e-2}};
+        {MAR_DTYPE_F32, 1, 100, 2e-3, 1e-3}, {MAR_DTYPE_F32, 8, 2, 2e-3, 1e-3}, {MAR_DTYPE_BF16, 8, 4, 1e-2, 1e-2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fixture cpu, f;
         float x[TOKENS * C], last[TOKENS * C];
@@ -132,7 +133,9 @@ static void judgements_are_the_cpus(void **state)
             draw(&f, shared, x);
             judge(&f, &own, is);
             for (int r = 0; r < TOKENS; r++)
-                if (!(fabs(is[r]) <= cases[i].own)) fail_msg("case %zu, path %d: own ratio %g", i, r, is[r]);
+                /* a GPU's products of other numbers of rows round otherwise: 1.2e-3 was seen in f32 */
+                if (!(fabs(is[r]) <= cases[i].own * (cudahost_objects ? 1 : 5)))
+                    fail_msg("case %zu, path %d: own ratio %g", i, r, is[r]);
             from_device(f.k, last, f.last, sizeof last);
             assert_close(last, x, TOKENS * C, head == MAR_DTYPE_F32 ? 1e-5 : 2e-3);
         }

@@ -1,5 +1,5 @@
 /* The chain by the persistent kernel, all steps in one launch, against the CPU, which rounds the same numbers to FP16.
- * The relative error is at most 2e-4 for one step, and 1e-3 for a chain. The shapes cover every number of tiles and of
+ * The relative error is at most 1e-3, and on the host 2e-4 for one step. The shapes cover every number of tiles and of
  * mma pairs. They also cover resident weights in shared memory, and streamed ones. */
 #include "kernels/cuda/persistent_form.h"
 #include "tests/cudahost/control.h"
@@ -273,7 +273,8 @@ static void agrees_with_cpu(void **state)
             const size_t values = (size_t)r->tokens * (size_t)n.s.channels;
             run_chain(&cuda, r, got[0], r->ode ? got[1] : NULL);
             run_chain(&cpu, r, want[0], r->ode ? want[1] : NULL);
-            const double allowed = 1e-3; /* in the shim 4e-7 with one step and 1.2e-4 with more, on a GPU 2.4e-4 */
+            /* in the shim 4e-7 with one step and 1.2e-4 with more; on a GPU, which adds in another order, 2.4e-4 */
+            const double allowed = r->steps == 1 && cudahost_objects ? 2e-4 : 1e-3;
             for (int a = 0; a < 1 + r->ode; a++) {
                 const double error = relative_error(got[a], want[a], values);
                 if (!(error <= allowed))

@@ -6,7 +6,8 @@
  * is the first group of the next chunk.
  *
  * Meanwhile the next chunk is prefetched into L1, a few lines with each product. A product that waits for a tile stalls
- * the following ones, so a burst of fetches would leave memory idle as long (bench/LAB.md). */
+ * the following ones, so a burst of fetches would leave memory idle as long (bench/LAB.md). With several groups of rows
+ * products take long enough to leave it idle all the same, so what lies FAR ahead is prefetched into L2. */
 #define IS_int8      0
 #define IS_bf16      1
 #define PASTE_(a, b) a##_##b
@@ -28,6 +29,7 @@ enum {
     CHUNK = 2,              /* steps shared by groups of rows: 8 KiB in L1, and as many in flight */
     AGAIN = 4,              /* the same for a block read by several passes: arithmetic then outlasts memory */
     NEAR = 8,               /* the same with nothing in flight */
+    FAR = 16384,            /* bytes from a line prefetched into L1 to that prefetched into L2 */
 };
 
 #if BF16
@@ -60,11 +62,13 @@ static void end(void)
 }
 
 /* Multiplies 16 columns of a step. First prefetches the lines of `next` from lines * tile / 4 to lines * (tile + 1) /
- * 4. */
+ * 4, and those FAR behind them. */
 #define PRODUCT(tile)                                                                                                  \
     for (const char *end = next + lines * ((tile) + 1) / 4 * 64, *at = next + lines * (tile) / 4 * 64; at < end;       \
-         at += 64)                                                                                                     \
+         at += 64) {                                                                                                   \
         _mm_prefetch(at, _MM_HINT_T0);                                                                                 \
+        _mm_prefetch(at + FAR, _MM_HINT_T1);                                                                           \
+    }                                                                                                                  \
     _tile_loadd(5, w + (tile)*TILE, ROW);                                                                              \
     MULTIPLY_ADD(tile, 4, 5)
 

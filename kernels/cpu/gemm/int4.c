@@ -22,11 +22,18 @@ enum {
     ROW = GEMM_COLS * 4,                        /* bytes of a word of all columns, and of a row of sums */
     GROUP_BYTES = WORDS * ROW + 2 * GEMM_COLS,  /* with the scales, bf16 */
     LINES = GROUP_BYTES / 64,                   /* cache lines */
-    AHEAD = 12,                                 /* groups of prefetch distance: 14 KiB */
     TILE_ROWS = 4,                              /* rows of a tile */
     MOST_ROWS = 32,                             /* rows of a pass over the block; their sums stay in L1 */
     LAST_ROWS_OF_WIDE = REGISTERS == 32 ? 4 : 2 /* rows of a tile of four vectors; more have two */
 };
+
+/* Groups from one that is multiplied to the one that is then prefetched into L1, and bytes from there to what is
+ * prefetched into L2, or 0. Both were measured, on a Xeon with VNNI and on an EPYC without (bench/LAB.md). */
+#if defined(__AVX512VNNI__)
+enum { AHEAD = 6, FAR = 16384 };
+#else
+enum { AHEAD = 12, FAR = 0 };
+#endif
 
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
 enum { PAIRS = 0 };
@@ -153,7 +160,10 @@ static void product(const gemm_rows *x, int rows, const void *block, const void 
         memset(sum, 0, (size_t)n * ROW);
         for (int g = 0; g < x->words; g++) {
             const char *ahead = ahead_of(block, next, g, x->words);
-            for (int l = 0; ahead && l < LINES; l++) __builtin_prefetch(ahead + 64 * l);
+            for (int l = 0; ahead && l < LINES; l++) {
+                __builtin_prefetch(ahead + 64 * l);
+                if (FAR) __builtin_prefetch(ahead + FAR + 64 * l, 0, 2);
+            }
             for (int r = 0, taken; r < n; r += taken) {
                 taken = n - r < TILE_ROWS ? n - r : TILE_ROWS;
                 for (int i = 0; i < taken; i++)

@@ -7,6 +7,7 @@
 
 enum {
     WORKSPACE_BYTES = 32 << 20, /* NVIDIA's recommendation for Hopper */
+    WORKING_BYTES = 36 << 20,   /* within the 50 MB of an H100's L2 */
     STAGED_BYTES = 64 << 10,    /* a larger upload waits instead of being staged */
     IMAGE_BYTES = 640 << 20,    /* 8 images of 256x256 pixels by KL-16. On 132 multiprocessors its products take, per
                                  * image, 129 thousand waves of tiles times K with 1 image at a time, 72 with 4, 64 with
@@ -174,6 +175,14 @@ void cuda_free(kern_device *d, void *p)
     (void)cuda_switch(before);
 }
 
+mar_status cuda_working_memory(cuda_queue *c, mar_err *err)
+{
+    if (c->working) return MAR_OK;
+    const mar_status status = cuda_alloc(&c->device->base, WORKING_BYTES, &c->working, err);
+    c->working_bytes = c->working ? WORKING_BYTES : 0;
+    return status;
+}
+
 static void upload(kern_queue *k, void *dst, const void *src, size_t bytes)
 {
     cuda_queue *c = cuda_of(k);
@@ -296,7 +305,7 @@ static void queue_free(kern_queue *k)
     cuda_stage_close(c);
     cuda_timer_close(c);
     cuda_memory_free(c);
-    cuda_free(&c->device->base, c->patches);
+    cuda_free(&c->device->base, c->working);
     cuda_free(&c->device->base, c->workspace);
     if (c->gave_up) (void)cudaFreeHost(c->gave_up);
     if (c->own) (void)cudaStreamDestroy(c->own);

@@ -54,8 +54,8 @@ typedef struct {
     cudaStream_t stream; /* stream of this queue's work: `own` or the caller's; `own` while a graph is captured */
     void *workspace;     /* of cuBLASLt */
     size_t workspace_bytes;
-    void *patches; /* conv.cu: input patches of some output pixels; NULL until a plan needs it */
-    size_t patches_bytes;
+    void *working; /* of an operation, such as sums of a convolution's slices; NULL until a plan needs it */
+    size_t working_bytes;
     struct cuda_memory *memory; /* newest and largest; NULL until a plan needs it */
     struct cuda_stage *stage;
     struct cuda_timer *timer;
@@ -89,6 +89,8 @@ mar_status cuda_alloc(kern_device *d, size_t bytes, void **out, mar_err *err);
 void cuda_free(kern_device *d, void *p);
 /* Allocates and fills from host memory, at load. */
 mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void **out, mar_err *err);
+/* Allocates c->working if it is missing; queue_free frees it. */
+mar_status cuda_working_memory(cuda_queue *c, mar_err *err);
 /* Fills n numbers of the type, F32, BF16 or F16, from host floats, at load. Overwrites the workspace. The queue is idle
  * then. */
 mar_status cuda_upload_floats(cuda_queue *c, const float *host, size_t n, mar_dtype type, void *to, mar_err *err);
@@ -340,8 +342,6 @@ void cuda_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculat
 int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 
 /* conv.cu, group_norm.cu */
-/* Allocates c->patches if it is missing. Convolutions and group norms share it; queue_free frees it. */
-mar_status cuda_patches(cuda_queue *c, mar_err *err);
 mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
 void cuda_conv_free(kern_device *d, kern_conv *conv);
 mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int images, int height, int width, mar_err *err);

@@ -48,7 +48,7 @@ static __device__ inline void load_pixels(const norm_shape &a, const norm_place 
 mar_status cuda_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err)
 {
     (void)images, (void)pixels, (void)channels;
-    return cuda_patches(cuda_of(k), err);
+    return cuda_working_memory(cuda_of(k), err);
 }
 
 /* sums[image][slice][0 and 1][channel] = sum of x and of x^2. */
@@ -205,7 +205,7 @@ static int in_fours(const norm_shape &a, const void *x, const void *y)
 /* Returns 1 if there is room for the sums of `slices` slices. */
 static int has_room(cuda_queue *c, size_t slices, int channels)
 {
-    if (2 * sizeof(double) * slices * (size_t)channels <= c->patches_bytes) return 1;
+    if (2 * sizeof(double) * slices * (size_t)channels <= c->working_bytes) return 1;
     mar_err err = {};
     kern_fail(&c->base, err_set(&err, MAR_EBACKEND, "group norm of %d channels without a plan", channels), &err);
     return 0;
@@ -215,7 +215,7 @@ static void launch_sums(cuda_queue *c, const norm_shape &a, const float *x, int 
 {
     cuda_launch_early(c, in_fours(a, x, NULL) ? norm_sums<4> : norm_sums<1>,
                       dim3((unsigned)(images * a.slices), cuda_blocks((size_t)a.channels, CHANNELS)), 32 * WARPS,
-                      WARPS * 2 * CHANNELS * sizeof(double), a, x, (double *)c->patches);
+                      WARPS * 2 * CHANNELS * sizeof(double), a, x, (double *)c->working);
 }
 
 template <typename T>
@@ -235,13 +235,13 @@ void cuda_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int i
     a.cells = norm->cells, a.width = norm->width, a.side = norm->side, a.top = norm->top;
     a.sums = norm->sums, a.parts = 1, a.each = 1 / ((norm->sums ? norm->total : pixels) * size);
     if (!has_room(c, (size_t)a.slices, channels)) return;
-    const size_t fit = c->patches_bytes / (2 * sizeof(double) * (size_t)a.slices * (size_t)channels);
+    const size_t fit = c->working_bytes / (2 * sizeof(double) * (size_t)a.slices * (size_t)channels);
     for (int done = 0, n; done < images; done += n) { /* as many images at a time as have room for their sums */
         n = (size_t)(images - done) < fit ? images - done : (int)fit;
         const size_t at = (size_t)done * (size_t)pixels * (size_t)channels;
         if (a.cells) a.cells = norm->cells + 2 * at / (size_t)(norm->side * norm->side);
         if (!norm->sums) {
-            a.sums = (const double *)c->patches, a.parts = a.slices;
+            a.sums = (const double *)c->working, a.parts = a.slices;
             launch_sums(c, a, x + at, n);
         }
         if (c->device->bf16)
@@ -260,6 +260,6 @@ void cuda_group_sums(kern_queue *k, const float *x, int pixels, int channels, in
     const int threads = CHANNELS * WARPS;
     if (!has_room(c, (size_t)a.slices, channels)) return;
     launch_sums(c, a, x, 1);
-    cuda_launch(c, add_parts, cuda_blocks(2 * (size_t)channels, threads), threads, 0, (const double *)c->patches,
+    cuda_launch(c, add_parts, cuda_blocks(2 * (size_t)channels, threads), threads, 0, (const double *)c->working,
                 a.slices, 2 * channels, first == 0, sums);
 }

@@ -24,7 +24,7 @@ enum {
     TRIALS = 5,        /* products for a time, the least */
     LINE = 512,        /* characters of a line of choices */
     CHANNELS = 16,     /* restored weights are those of a multiple of these: aligned in y */
-    MOST_IN = 1 << 20, /* inputs of an int8 or int4 layer: CHANNELS restored channels fit in cuda_patches */
+    MOST_IN = 1 << 20, /* inputs of an int8 or int4 layer: CHANNELS restored channels fit in cuda_working_memory */
 };
 
 /* A product y[rows][out] = x[rows][in] weight[out][in]^T + bias. Rows of x and weight are dense, those of y y_stride
@@ -534,15 +534,15 @@ static matmul_spec product(const kern_linear *l, int rows)
     return p;
 }
 
-/* Plans the first of `rows` rows in FP8: all, or one of as few equal parts as c->patches has room for. *p gets their
+/* Plans the first of `rows` rows in FP8: all, or one of as few equal parts as c->working has room for. *p gets their
  * product: that of the layer, or its sums where cuBLASLt has no such product with scales. */
 static mar_status fp8_plan(cuda_queue *c, const kern_linear *l, int rows, matmul_spec *p, mar_err *err)
 {
     const struct cuda_matmul *m = NULL;
-    mar_status status = cuda_patches(c, err);
+    mar_status status = cuda_working_memory(c, err);
     for (int form = c->device->lt_scales ? FP8_SCALED : FP8_SUMS; status == MAR_OK && form <= FP8_SUMS; form++) {
         const size_t row = (size_t)l->in + sizeof(float) + (form == FP8_SUMS ? (size_t)l->out * sizeof(float) : 0);
-        const int fit = (int)((c->patches_bytes - ALIGNMENT) / row), parts = (rows + fit - 1) / fit;
+        const int fit = (int)((c->working_bytes - ALIGNMENT) / row), parts = (rows + fit - 1) / fit;
         *p = product(l, (rows + parts - 1) / parts);
         p->fp8 = form;
         if (form == FP8_SUMS)
@@ -559,7 +559,7 @@ static mar_status fp8_plan(cuda_queue *c, const kern_linear *l, int rows, matmul
 static int channels_at_once(const cuda_queue *c, const kern_linear *l)
 {
     if (l->form < CUDA_INT8) return l->out;
-    return (int)(c->patches_bytes / ((size_t)l->in * sizeof(bf16))) / CHANNELS * CHANNELS;
+    return (int)(c->working_bytes / ((size_t)l->in * sizeof(bf16))) / CHANNELS * CHANNELS;
 }
 
 mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err)
@@ -569,7 +569,7 @@ mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_e
     const struct cuda_matmul *m;
     if (rows <= 0) return MAR_OK;
     if (l->form == CUDA_FP8) return fp8_plan(c, l, rows, &p, err);
-    mar_status status = l->form < CUDA_INT8 ? MAR_OK : cuda_patches(c, err);
+    mar_status status = l->form < CUDA_INT8 ? MAR_OK : cuda_working_memory(c, err);
     const int n = status == MAR_OK ? channels_at_once(c, l) : 0;
     for (int first = 0; status == MAR_OK && first < l->out; first += n) {
         p = product(l, rows);
@@ -630,15 +630,15 @@ static void fp8_linear(cuda_queue *c, const kern_linear *l, const bf16 *x, int r
             kern_fail(&c->base, status, &err);
             return;
         }
-        float *scale = (float *)((char *)c->patches + (size_t)p.rows * (size_t)l->in);
+        float *scale = (float *)((char *)c->working + (size_t)p.rows * (size_t)l->in);
         float *sums = scale + (p.rows + 3) / 4 * 4;
         char *to = y + (size_t)first * (size_t)l->y_stride * size;
-        cuda_fp8_rows(c, x + (size_t)first * (size_t)l->in, 0, p.rows, l->in, c->patches, scale);
+        cuda_fp8_rows(c, x + (size_t)first * (size_t)l->in, 0, p.rows, l->in, c->working, scale);
         if (p.fp8 == FP8_SCALED) {
-            matmul(c, &p, c->patches, l->weight, l->bias, to);
+            matmul(c, &p, c->working, l->weight, l->bias, to);
             activate_rows(c, l, p.rows, to);
         } else {
-            matmul(c, &p, c->patches, l->weight, NULL, sums);
+            matmul(c, &p, c->working, l->weight, NULL, sums);
             cuda_fp8_finish(c, l, p.rows, sums, scale, to);
         }
     }
@@ -649,7 +649,7 @@ static void restored_linear(cuda_queue *c, const kern_linear *l, const void *x, 
 {
     mar_err err = {};
     matmul_spec p = product(l, rows);
-    const mar_status status = cuda_patches(c, &err); /* exists, but for a layer without a plan */
+    const mar_status status = cuda_working_memory(c, &err); /* exists, but for a layer without a plan */
     if (status != MAR_OK) {
         kern_fail(&c->base, status, &err);
         return;
@@ -657,8 +657,8 @@ static void restored_linear(cuda_queue *c, const kern_linear *l, const void *x, 
     for (int first = 0, n = channels_at_once(c, l); first < l->out; first += n) {
         const size_t at = (size_t)first * size;
         p.out = l->out - first < n ? l->out - first : n;
-        cuda_low_bit_restore(c, l, first, p.out, (bf16 *)c->patches);
-        matmul(c, &p, x, c->patches, l->bias ? (const char *)l->bias + at : NULL, y + at);
+        cuda_low_bit_restore(c, l, first, p.out, (bf16 *)c->working);
+        matmul(c, &p, x, c->working, l->bias ? (const char *)l->bias + at : NULL, y + at);
     }
     activate_rows(c, l, rows, y);
 }

@@ -9,13 +9,13 @@
  * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and d =
  * 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the preceding products'
  * outputs are still in L2. Each block of up to 160 queries reads keys and values from there once. */
-#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 
 /* The shape of a call, for all kernels; rows as in ops.h. */
 typedef struct {
-    int q_stride, kv_stride, n_q, n_k, heads; /* n_q, n_k: per sequence; with spans n_q is the longest, n_k unused */
-    float scale;                              /* log2(e) / sqrt(head_dim) */
+    int q_stride, kv_stride, n_q, n_k; /* n_q, n_k: per sequence; with spans n_q is the longest, n_k unused */
+    int heads, dim;
+    float scale; /* log2(e) / sqrt(dim) */
 } attention_shape;
 
 /* The sequences of a call. Without the arrays all have n_q queries and n_k keys, one behind the other. */
@@ -320,7 +320,7 @@ static __device__ inline void attend_tile(const attention_shape &a, const attent
 /* Computes one part of one head of one sequence at a time. Recomputing its place for each saves registers. */
 template <int D, int T, int BIASED>
 __global__ static void __launch_bounds__(32 * (T > 1 ? PAIRED_WARPS : WARPS), D <= 80 ? 2 : 1)
-    attend(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
+    attend(attention_shape a, attention_spans s, const act *q, const act *key, const act *value, act *y)
 {
     fast::start_next();
     fast::wait_for_previous();
@@ -329,12 +329,13 @@ __global__ static void __launch_bounds__(32 * (T > 1 ? PAIRED_WARPS : WARPS), D 
         const attention_place p = place_of(a, s, block);
         const int first = p.tile * ((int)blockDim.x / 32) * T * TILE;
         if (first >= p.n_q) break;
-        attend_tile<D, T, BIASED>(a, bias_of(s, p.head), p, first, q, key, value, y);
+        attend_tile<D, T, BIASED>(a, bias_of(s, p.head), p, first, (const bf16 *)q, (const bf16 *)key,
+                                  (const bf16 *)value, (bf16 *)y);
         __syncthreads(); /* the results have left the stages' memory */
     }
 }
 
-typedef void attend_kernel(attention_shape, attention_spans, const bf16 *, const bf16 *, const bf16 *, bf16 *);
+typedef void attend_kernel(attention_shape, attention_spans, const act *, const act *, const act *, act *);
 
 /* Index: head_dim / 16 - 1. */
 static attend_kernel *const attend_of[] = {attend<16, 1, 0>, attend<32, 1, 0>, attend<48, 1, 0>,  attend<64, 1, 0>,
@@ -351,7 +352,7 @@ static size_t attend_shared(int dim)
 /* Returns 1 if rows of `stride` elements from p on can be read 16 bytes at a time. */
 static int in_pieces(const void *p, int stride)
 {
-    return (uintptr_t)p % 16 == 0 && stride % 8 == 0;
+    return cuda_aligned(p) && stride % 8 == 0;
 }
 
 /* Returns the warps of a block, of `each` queries a warp and up to `most`. A head's queries are divided evenly among
@@ -408,9 +409,10 @@ template <typename F> static __device__ inline void add_scores(float s[WIDE_KEYS
 }
 
 /* Computes the queries from `first` on; pointers as in attend_tile. */
-static __device__ inline void attend_wide_tile(const attention_shape &a, int dim, int first, int n_q, int n_k,
-                                               const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
+static __device__ inline void attend_wide_tile(const attention_shape &a, int first, int n_q, int n_k, const bf16 *q,
+                                               const bf16 *key, const bf16 *value, bf16 *y)
 {
+    const int dim = (int)blockDim.x / 32 * SHARE; /* a.dim */
     const int warp = (int)threadIdx.x / 32, rows = min(n_q - first, (int)TILE), pitch = dim + PAD;
     bf16 *keys = (bf16 *)cuda_shared(), *values = keys + WIDE_KEYS * pitch;
     float4 *all = (float4 *)(values + WIDE_KEYS * pitch);
@@ -442,16 +444,16 @@ static __device__ inline void attend_wide_tile(const attention_shape &a, int dim
 }
 
 __global__ static void __launch_bounds__(WIDE_DIM / SHARE * 32)
-    attend_wide(attention_shape a, attention_spans s, const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
+    attend_wide(attention_shape a, attention_spans s, const act *q, const act *key, const act *value, act *y)
 {
-    const int dim = (int)blockDim.x / 32 * SHARE;
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
         const attention_place p = place_of(a, s, block);
         if (p.tile * TILE >= p.n_q) break;
-        const size_t column = (size_t)p.head * (size_t)dim, row = p.key * (size_t)a.kv_stride;
-        attend_wide_tile(a, dim, p.tile * TILE, p.n_q, p.n_k, q + p.query * (size_t)a.q_stride + column,
-                         key + row + column, value + row + column, y + p.query * (size_t)(a.heads * dim) + column);
+        const size_t column = (size_t)p.head * (size_t)a.dim, row = p.key * (size_t)a.kv_stride + column;
+        attend_wide_tile(a, p.tile * TILE, p.n_q, p.n_k, (const bf16 *)q + p.query * (size_t)a.q_stride + column,
+                         (const bf16 *)key + row, (const bf16 *)value + row,
+                         (bf16 *)y + p.query * (size_t)(a.heads * a.dim) + column);
         __syncthreads(); /* the results have left the keys' memory */
     }
 }
@@ -464,13 +466,13 @@ static size_t wide_shared(int dim)
 
 /* --- everything else --------------------------------------------------------------------------------------- */
 
-enum { GENERIC_WARPS = 4, NARROW_DIM = 128, MIDDLE_DIM = 512 };
+enum { GENERIC_WARPS = 4, NARROW_DIM = 128, NARROW_QUERIES = 4, MIDDLE_DIM = 512 };
 
 /* A warp computes Q queries, from query `first` on, of which `rows` exist; q and y point at the first. A lane has
  * numbers lane, lane + 32, .. of a head, MINE at most. Query and sums stay in registers. */
 template <typename T, int MINE, int Q>
-static __device__ inline void attend_plainly(const attention_shape &a, const attention_bias &bias, int dim, int first,
-                                             int rows, int n_k, const T *q, const T *key, const T *value, T *y)
+static __device__ inline void attend_plainly(const attention_shape &a, const attention_bias &bias, int first, int rows,
+                                             int n_k, const T *q, const T *key, const T *value, T *y)
 {
     const int lane = (int)threadIdx.x % 32;
     float query[Q][MINE], sum[Q][MINE] = {}, top[Q], total[Q] = {};
@@ -478,14 +480,14 @@ static __device__ inline void attend_plainly(const attention_shape &a, const att
         top[i] = -FLT_MAX;
         for (int j = 0; j < MINE; j++) {
             const int d = lane + 32 * j;
-            query[i][j] = i < rows && d < dim ? cuda_float(q[(size_t)i * (size_t)a.q_stride + (size_t)d]) : 0;
+            query[i][j] = i < rows && d < a.dim ? cuda_float(q[(size_t)i * (size_t)a.q_stride + (size_t)d]) : 0;
         }
     }
 #pragma unroll(MINE <= 4 ? 4 : 2)
     for (int k = 0; k < n_k; k++, key += a.kv_stride, value += a.kv_stride) {
         float weight[Q] = {};
         for (int j = 0; j < MINE; j++) {
-            const float x = lane + 32 * j < dim ? cuda_float(key[lane + 32 * j]) : 0;
+            const float x = lane + 32 * j < a.dim ? cuda_float(key[lane + 32 * j]) : 0;
             for (int i = 0; i < Q; i++) weight[i] += x * query[i][j];
         }
         for (int i = 0; i < Q; i++) {
@@ -498,32 +500,39 @@ static __device__ inline void attend_plainly(const attention_shape &a, const att
             for (int j = 0; j < MINE; j++) sum[i][j] *= rescale;
         }
         for (int j = 0; j < MINE; j++) {
-            const float x = lane + 32 * j < dim ? cuda_float(value[lane + 32 * j]) : 0;
+            const float x = lane + 32 * j < a.dim ? cuda_float(value[lane + 32 * j]) : 0;
             for (int i = 0; i < Q; i++) sum[i][j] += weight[i] * x;
         }
     }
 #pragma unroll
     for (int i = 0; i < Q; i++)
         for (int j = 0; j < MINE; j++)
-            if (i < rows && lane + 32 * j < dim)
-                cuda_store(y + (size_t)i * (size_t)(a.heads * dim) + (size_t)(lane + 32 * j), sum[i][j] / total[i]);
+            if (i < rows && lane + 32 * j < a.dim)
+                cuda_store(y + (size_t)i * (size_t)(a.heads * a.dim) + (size_t)(lane + 32 * j), sum[i][j] / total[i]);
 }
 
 template <typename T, int MINE, int Q>
 __global__ static void __launch_bounds__(32 * GENERIC_WARPS)
-    attend_generic(attention_shape a, attention_spans s, int dim, const T *q, const T *key, const T *value, T *y)
+    attend_generic(attention_shape a, attention_spans s, const act *q, const act *key, const act *value, act *y)
 {
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
         const attention_place p = place_of(a, s, block);
         const int first = (p.tile * GENERIC_WARPS + (int)threadIdx.x / 32) * Q;
         if (first >= p.n_q) break;
-        const size_t column = (size_t)p.head * (size_t)dim, query = p.query + (size_t)first;
-        const size_t row = p.key * (size_t)a.kv_stride;
-        attend_plainly<T, MINE, Q>(a, bias_of(s, p.head), dim, first, min(p.n_q - first, Q), p.n_k,
-                                   q + query * (size_t)a.q_stride + column, key + row + column, value + row + column,
-                                   y + query * (size_t)(a.heads * dim) + column);
+        const size_t column = (size_t)p.head * (size_t)a.dim, query = p.query + (size_t)first;
+        const size_t row = p.key * (size_t)a.kv_stride + column;
+        attend_plainly<T, MINE, Q>(a, bias_of(s, p.head), first, min(p.n_q - first, Q), p.n_k,
+                                   (const T *)q + query * (size_t)a.q_stride + column, (const T *)key + row,
+                                   (const T *)value + row, (T *)y + query * (size_t)(a.heads * a.dim) + column);
     }
+}
+
+template <typename T> static attend_kernel *generic_of(int dim)
+{
+    return dim <= NARROW_DIM   ? attend_generic<T, NARROW_DIM / 32, NARROW_QUERIES>
+           : dim <= MIDDLE_DIM ? attend_generic<T, MIDDLE_DIM / 32, 1>
+                               : attend_generic<T, WIDE_DIM / 32, 1>;
 }
 
 /* --- the table --------------------------------------------------------------------------------------------- */
@@ -566,61 +575,30 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
     return cuda_status(error, "shared memory for attention", err);
 }
 
-/* The operands of a call. */
-typedef struct {
-    const act *q, *key, *value;
-    act *y;
-} attention_operands;
-
-template <typename T, int MINE, int Q>
-static void launch_any(cuda_queue *c, const attention_shape &a, const attention_spans &spans, int dim,
-                       const attention_operands &o)
-{
-    const unsigned tiles = cuda_blocks((size_t)a.n_q, GENERIC_WARPS * Q);
-    cuda_launch(c, attend_generic<T, MINE, Q>, (unsigned)(spans.count * a.heads) * tiles, 32 * GENERIC_WARPS, 0, a,
-                spans, dim, (const T *)o.q, (const T *)o.key, (const T *)o.value, (T *)o.y);
-}
-
-template <typename T>
-static void launch_generic(cuda_queue *c, const attention_shape &a, const attention_spans &spans, int dim,
-                           const attention_operands &o)
-{
-    if (dim <= NARROW_DIM)
-        launch_any<T, NARROW_DIM / 32, 4>(c, a, spans, dim, o);
-    else if (dim <= MIDDLE_DIM)
-        launch_any<T, MIDDLE_DIM / 32, 1>(c, a, spans, dim, o);
-    else
-        launch_any<T, WIDE_DIM / 32, 1>(c, a, spans, dim, o);
-}
-
 /* Launches a kernel, with blocks for a.n_q queries of each sequence. */
-static void launch(cuda_queue *c, attention_shape a, const attention_spans &spans, int dim, const attention_operands &o)
+static void launch(cuda_queue *c, attention_shape a, const attention_spans &spans, const act *q, const act *key,
+                   const act *value, act *y)
 {
+    const int dim = a.dim, heads = spans.count * a.heads;
+    const int pieces =
+        in_pieces(q, a.q_stride) && in_pieces(key, a.kv_stride) && in_pieces(value, a.kv_stride) && in_pieces(y, 0);
+    attend_kernel *kernel = c->device->bf16 ? generic_of<bf16>(dim) : generic_of<float>(dim);
+    int warps = GENERIC_WARPS, queries = GENERIC_WARPS * (dim <= NARROW_DIM ? NARROW_QUERIES : 1), early = 0;
+    size_t shared = 0;
     a.scale = 1.4426950408889634f / sqrtf((float)dim);
-    const int pieces = in_pieces(o.q, a.q_stride) && in_pieces(o.key, a.kv_stride) && in_pieces(o.value, a.kv_stride) &&
-                       in_pieces(o.y, 0);
     if (pieces && is_wide(c, dim) && !spans.bias) {
-        cuda_launch(c, attend_wide, (unsigned)(spans.count * a.heads) * cuda_blocks((size_t)a.n_q, TILE),
-                    (unsigned)(dim / SHARE) * 32, wide_shared(dim), a, spans, (const bf16 *)o.q, (const bf16 *)o.key,
-                    (const bf16 *)o.value, (bf16 *)o.y);
+        kernel = attend_wide, warps = dim / SHARE, queries = TILE, shared = wide_shared(dim);
     } else if (pieces && on_tensor_cores(c, dim) && (!spans.bias || dim == BIASED_DIM)) {
-        const int heads = spans.count * a.heads, two = 2 * TILE;
-        const size_t blocks = (size_t)heads * cuda_blocks((size_t)a.n_q, (size_t)(two * PAIRED_WARPS));
+        const size_t blocks = (size_t)heads * cuda_blocks((size_t)a.n_q, 2 * TILE * PAIRED_WARPS);
         const int paired =
             dim == PAIRED_DIM && !spans.bias && a.n_q > TILE && blocks >= 2 * (size_t)c->device->multiprocessors;
-        const int each = paired ? two : TILE;
-        const int warps = attend_warps(c, heads, a.n_q, each, paired ? PAIRED_WARPS : WARPS);
-        attend_kernel *kernel = spans.bias ? attend<BIASED_DIM, 1, 1>
-                                : paired   ? attend<PAIRED_DIM, 2, 0>
-                                           : attend_of[dim / 16 - 1];
-        cuda_launch_early(c, kernel, (unsigned)heads * cuda_blocks((size_t)a.n_q, (size_t)(each * warps)),
-                          32 * (unsigned)warps, attend_shared(dim), a, spans, (const bf16 *)o.q, (const bf16 *)o.key,
-                          (const bf16 *)o.value, (bf16 *)o.y);
-    } else if (c->device->bf16) {
-        launch_generic<bf16>(c, a, spans, dim, o);
-    } else {
-        launch_generic<float>(c, a, spans, dim, o);
+        const int each = paired ? 2 * TILE : TILE;
+        kernel = spans.bias ? attend<BIASED_DIM, 1, 1> : paired ? attend<PAIRED_DIM, 2, 0> : attend_of[dim / 16 - 1];
+        warps = attend_warps(c, heads, a.n_q, each, paired ? PAIRED_WARPS : WARPS);
+        queries = each * warps, shared = attend_shared(dim), early = 1;
     }
+    cuda_launch_as(c, early, kernel, (unsigned)heads * cuda_blocks((size_t)a.n_q, (size_t)queries),
+                   32 * (unsigned)warps, shared, a, spans, q, key, value, y);
 }
 
 void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
@@ -629,7 +607,7 @@ void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, c
     if (n_seq <= 0 || n_q <= 0) return;
     attention_spans all = {};
     all.count = n_seq;
-    launch(cuda_of(k), {q_stride, kv_stride, n_q, n_k, heads, 0}, all, head_dim, {q, key, value, y});
+    launch(cuda_of(k), {q_stride, kv_stride, n_q, n_k, heads, head_dim, 0}, all, q, key, value, y);
 }
 
 /* A recording keeps the grid of its second use. That grid is correct for other counts too. A row's bits do not depend
@@ -639,7 +617,7 @@ void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *
                           int head_dim, const float *bias, int reach, act *y)
 {
     cuda_queue *c = cuda_of(k);
-    attention_shape a = {q_stride, kv_stride, 1, 0, heads, 0};
+    attention_shape a = {q_stride, kv_stride, 1, 0, heads, head_dim, 0};
     if (n_seq <= 0) return;
     for (int s = 0; s < n_seq; s++)
         if (n_q[s] > a.n_q) a.n_q = n_q[s];
@@ -651,5 +629,5 @@ void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *
     spans.n_q = cuda_stage(c, n_q, (size_t)n_seq);
     spans.k_first = cuda_stage(c, k_first, (size_t)n_seq);
     spans.n_k = cuda_stage(c, n_k, (size_t)n_seq);
-    launch(c, a, spans, head_dim, {q, key, value, y});
+    launch(c, a, spans, q, key, value, y);
 }

@@ -291,7 +291,6 @@ void cuda_verify_blocks(kern_queue *k, const kern_block_job *job)
     if (job->blocks <= 0) return;
     const size_t blocks = (size_t)job->blocks, drafts = (size_t)job->node[blocks], sites = drafts + blocks;
     kern_block_job device = *job;
-    cuda_stage_hold(c);
     device.node = cuda_stage(c, job->node, blocks + 1);
     device.draft = cuda_stage(c, drafts ? job->draft : NULL, drafts);
     device.parent = cuda_stage(c, drafts ? job->parent : NULL, drafts);
@@ -300,6 +299,5 @@ void cuda_verify_blocks(kern_queue *k, const kern_block_job *job)
     device.rule = cuda_stage(c, job->rule, blocks * (size_t)job->positions);
     device.address = cuda_stage(c, job->address, blocks);
     device.place = cuda_stage(c, job->place, blocks);
-    cuda_stage_send(c);
     cuda_launch(c, block_kernel, (unsigned)job->blocks, discrete_threads(job->size), sizeof(discrete_scratch), device);
 }

@@ -551,16 +551,6 @@ static void launch_of(cuda_queue *c, cache_call &a, int max_slots, const void *q
                       (char *)cache, (T *)y);
 }
 
-/* One query a tile where no span has several. */
-template <typename T, typename C, int N>
-static void launch(cuda_queue *c, cache_call &a, int max_slots, const void *q, void *cache, act *y)
-{
-    if (a.rows * a.group > a.spans)
-        launch_of<T, C, N, TILE>(c, a, max_slots, q, cache, y);
-    else
-        launch_of<T, C, N, 1>(c, a, max_slots, q, cache, y);
-}
-
 /* Stores and attends. The kernel for one query a span, or one row's group, stores by itself. */
 template <typename T, typename C> static void attention_cache(cuda_queue *c, cache_call &a, const kern_cache_job *job)
 {
@@ -568,13 +558,13 @@ template <typename T, typename C> static void attention_cache(cuda_queue *c, cac
         store<T, C>(c, a, (act *)job->q, job->cache);
         a.rope = NULL;
     }
-    if (a.dim % 8 == 0)
-        launch<T, C, 8>(c, a, job->max_slots, job->q, job->cache, job->y);
-    else
-        launch<T, C, 4>(c, a, job->max_slots, job->q, job->cache, job->y);
+    const int several = a.rows * a.group > a.spans; /* else one query a tile */
+    const auto eights = several ? launch_of<T, C, 8, TILE> : launch_of<T, C, 8, 1>;
+    const auto fours = several ? launch_of<T, C, 4, TILE> : launch_of<T, C, 4, 1>;
+    (a.dim % 8 == 0 ? eights : fours)(c, a, job->max_slots, job->q, job->cache, job->y);
 }
 
-/* Returns a job's call; its lists are staged. cuda_stage_hold comes before it. */
+/* Returns a job's call; its lists are staged. */
 static cache_call call_of(cuda_queue *c, const kern_cache_job *job)
 {
     const size_t rows = (size_t)job->rows;
@@ -597,9 +587,7 @@ void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, con
     kern_cache_job job = {};
     job.rows = rows, job.heads = job.kv_heads = heads, job.head_dim = head_dim, job.q_stride = 3 * heads * head_dim;
     job.rope = rope, job.position = position, job.own = slot;
-    cuda_stage_hold(c);
     const cache_call a = call_of(c, &job);
-    cuda_stage_send(c);
     if (c->device->bf16)
         store<bf16, bf16>(c, a, qkv, cache);
     else
@@ -626,7 +614,6 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
         kern_fail(k, status, &err);
         return;
     }
-    cuda_stage_hold(c);
     cache_call a = call_of(c, job);
     a.spans = job->spans, a.words = job->words, a.lanes = 1;
     a.row = cuda_stage_list(c, job->row, spans + 1, spans + 1);
@@ -634,17 +621,11 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
     a.common = cuda_stage_list(c, job->common, spans, spans);
     a.slot = cuda_stage_list(c, job->slot, (size_t)job->first[spans], spans * (size_t)job->max_slots);
     a.mask = (const unsigned long long *)cuda_stage_list(c, words ? job->mask : NULL, words, words);
-    cuda_stage_send(c);
     while (a.lanes * MINE < a.dim) a.lanes *= 2;
     a.scale = 1.4426950408889634f / sqrtf((float)a.dim);
-    if (c->device->bf16 && job->type == KERN_CACHE_INT8)
-        attention_cache<bf16, int8_t>(c, a, job);
-    else if (c->device->bf16)
-        attention_cache<bf16, bf16>(c, a, job);
-    else if (job->type == KERN_CACHE_INT8)
-        attention_cache<float, int8_t>(c, a, job);
-    else if (job->type == KERN_CACHE_BF16)
-        attention_cache<float, bf16>(c, a, job);
-    else
-        attention_cache<float, float>(c, a, job);
+    const auto of_bf16 = job->type == KERN_CACHE_INT8 ? attention_cache<bf16, int8_t> : attention_cache<bf16, bf16>;
+    const auto of_f32 = job->type == KERN_CACHE_INT8   ? attention_cache<float, int8_t>
+                        : job->type == KERN_CACHE_BF16 ? attention_cache<float, bf16>
+                                                       : attention_cache<float, float>;
+    (c->device->bf16 ? of_bf16 : of_f32)(c, a, job);
 }

@@ -5,11 +5,6 @@
 
 enum { THREADS = 256 };
 
-static int aligned(const void *p)
-{
-    return (uintptr_t)p % 16 == 0;
-}
-
 void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
                    void *y, int y_f32)
 {
@@ -20,52 +15,43 @@ void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, in
 
 /* Computes N neighbouring results per thread. n: vectors of N a row. */
 template <typename X, typename Y, int N>
-static __global__ void gated_kernel(const X *x, size_t vectors, cuda_divisor n, kern_activation activation, Y *y)
+static __global__ void gated_kernel(const void *x, size_t vectors, cuda_divisor n, kern_activation activation, void *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= vectors) return;
     const int row = cuda_quotient((int)i, n), column = ((int)i - row * n.by) * N;
-    const X *from = x + (size_t)row * 2 * (size_t)n.by * N + column;
+    const X *from = (const X *)x + (size_t)row * 2 * (size_t)n.by * N + column;
     cuda_floats<N> gate = cuda_load<N>(from);
     const cuda_floats<N> up = cuda_load<N>(from + (size_t)n.by * N);
     for (int j = 0; j < N; j++)
         gate.v[j] = (activation == KERN_SILU ? cuda_silu(gate.v[j]) : cuda_gelu_tanh(gate.v[j])) * up.v[j];
-    cuda_store(y + N * i, gate);
-}
-
-template <typename X, typename Y, int N>
-static void gated(cuda_queue *c, const X *x, int rows, int hidden, kern_activation activation, Y *y)
-{
-    const int n = hidden / N;
-    const size_t vectors = (size_t)rows * (size_t)n; /* an int numbers them */
-    cuda_launch(c, gated_kernel<X, Y, N>, cuda_blocks(vectors, THREADS), THREADS, 0, x, vectors, cuda_divide_by(n),
-                activation, y);
+    cuda_store((Y *)y + N * i, gate);
 }
 
 template <typename X, typename Y>
-static void gated_of(cuda_queue *c, const void *x, int rows, int hidden, kern_activation activation, void *y)
+static void gated(cuda_queue *c, const void *x, int rows, int hidden, kern_activation activation, void *y)
 {
-    if (hidden % 8 == 0 && aligned(x) && aligned(y))
-        gated<X, Y, 8>(c, (const X *)x, rows, hidden, activation, (Y *)y);
-    else
-        gated<X, Y, 1>(c, (const X *)x, rows, hidden, activation, (Y *)y);
+    const int wide = hidden % 8 == 0 && cuda_aligned(x) && cuda_aligned(y), n = wide ? hidden / 8 : hidden;
+    const size_t vectors = (size_t)rows * (size_t)n; /* an int numbers them */
+    cuda_launch(c, wide ? gated_kernel<X, Y, 8> : gated_kernel<X, Y, 1>, cuda_blocks(vectors, THREADS), THREADS, 0, x,
+                vectors, cuda_divide_by(n), activation, y);
 }
 
 void cuda_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y)
 {
     cuda_queue *c = cuda_of(k);
     if (c->device->bf16)
-        gated_of<bf16, bf16>(c, x, rows, hidden, activation, y);
+        gated<bf16, bf16>(c, x, rows, hidden, activation, y);
     else
-        gated_of<float, float>(c, x, rows, hidden, activation, y);
+        gated<float, float>(c, x, rows, hidden, activation, y);
 }
 
 void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int f16_y, void *y)
 {
     if (f16_y)
-        gated_of<float, f16>(c, x, rows, hidden, KERN_SILU, y);
+        gated<float, f16>(c, x, rows, hidden, KERN_SILU, y);
     else
-        gated_of<float, float>(c, x, rows, hidden, KERN_SILU, y);
+        gated<float, float>(c, x, rows, hidden, KERN_SILU, y);
 }
 
 /* --- the codebook ------------------------------------------------------------------------------------------------- */
@@ -103,7 +89,7 @@ void cuda_embed(kern_queue *k, const float *table, int size, int dim, const int 
     cuda_queue *c = cuda_of(k);
     if (rows <= 0) return;
     const int *staged = cuda_stage(c, place, (size_t)rows);
-    const int wide = dim % 4 == 0 && aligned(table) && aligned(y), n = wide ? dim / 4 : dim;
+    const int wide = dim % 4 == 0 && cuda_aligned(table) && cuda_aligned(y), n = wide ? dim / 4 : dim;
     cuda_launch(c, wide ? embed_kernel<4> : embed_kernel<1>, dim3((unsigned)rows, cuda_blocks((size_t)n, THREADS)),
                 THREADS, 0, table, size, n, token, staged, y);
 }

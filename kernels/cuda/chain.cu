@@ -47,12 +47,10 @@ void cuda_normal(kern_queue *k, float *x, int rows, int channels, const uint64_t
                  const uint64_t *image, const int *position, int step)
 {
     cuda_queue *c = cuda_of(k);
-    cuda_stage_hold(c);
     seed = cuda_stage(c, seed, (size_t)rows);
     image = cuda_stage(c, image, (size_t)rows);
     position = cuda_stage(c, position, (size_t)rows);
     const int *at = cuda_stage(c, &step, 1);
-    cuda_stage_send(c);
     cuda_launch(c, normal_kernel, quad_blocks(rows, channels), THREADS, 0, x, rows, channels, seed, purpose, image,
                 position, at);
 }
@@ -92,14 +90,12 @@ void cuda_chain_step(kern_queue *k, float *x, const float *out, int rows, int ch
                      int step)
 {
     cuda_queue *c = cuda_of(k);
-    cuda_stage_hold(c);
     cfg = cuda_stage(c, cfg, (size_t)rows);
     seed = cuda_stage(c, seed, (size_t)rows);
     image = cuda_stage(c, image, (size_t)rows);
     position = cuda_stage(c, position, (size_t)rows);
     coef = cuda_stage(c, coef, 1);
     const int *t = cuda_stage(c, &step, 1);
-    cuda_stage_send(c);
     const cuda_chain_state s = {rows, channels, x, NULL, out, cfg, seed, image, position};
     cuda_chain_advance(c, &s, coef, t);
 }

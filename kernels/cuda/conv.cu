@@ -489,7 +489,7 @@ static void multiply_tiles(cuda_queue *c, const kern_conv *conv, const act *x, c
 {
     enum { LEAST_STEPS = 4 };
     const int piece = VECTOR / (int)c->device->base.act_size, depth = PIECES * piece;
-    const int vectors = conv->spec.in % piece == 0 && (uintptr_t)x % VECTOR == 0;
+    const int vectors = conv->spec.in % piece == 0 && cuda_aligned(x);
     p.all = vectors ? p.taps.by * (int)cuda_blocks((size_t)conv->spec.in, (size_t)depth)
                     : (int)cuda_blocks((size_t)conv->row, (size_t)depth);
     const conv_shape *s = choose_shape(c, p, vectors);

@@ -386,137 +386,6 @@ static mar_status set_stream(kern_queue *k, void *stream, mar_err *err)
     return cuda_status(error, "waiting for the GPU", err);
 }
 
-/* --- the tables ------------------------------------------------------------------------------------------- */
-
-static void close_device(kern_device *device);
-
-/* C++17 has no designated initialisers. */
-static kern_core_ops make_core_table(void)
-{
-    kern_core_ops t = {};
-    t.close = close_device;
-    t.queue_create = queue_create;
-    t.queue_free = queue_free;
-    t.bind = bind_queue;
-    t.unbind = unbind_queue;
-    t.recover = recover;
-    t.set_stream = set_stream;
-    t.alloc = cuda_alloc;
-    t.free = cuda_free;
-    t.upload = upload;
-    t.download = download;
-    t.finish = finish;
-    t.timer_mark = cuda_timer_mark;
-    t.replay = cuda_replay;
-    t.recording_free = cuda_recording_free;
-    t.linear_create = cuda_linear_create;
-    t.linear_free = cuda_linear_free;
-    t.linear_plan = cuda_linear_plan;
-    t.linear = cuda_linear;
-    t.layer_norm = cuda_layer_norm;
-    t.copy_rows = cuda_copy_rows;
-    t.similarity = cuda_similarity;
-    t.first_nonfinite = cuda_first_nonfinite;
-    t.distances = cuda_distances;
-    t.subtract = cuda_subtract;
-    t.to_act = cuda_to_act;
-    t.attention = cuda_attention;
-    t.attention_plan = cuda_attention_plan;
-    t.attention_spans = cuda_attention_spans;
-    t.rms_norm = cuda_rms_norm;
-    t.gated = cuda_gated;
-    t.rotate = cuda_rotate;
-    t.attention_cache = cuda_attention_cache;
-    t.attention_cache_plan = cuda_attention_cache_plan;
-    t.look_up = cuda_look_up;
-    t.embed = cuda_embed;
-    t.skinny = cuda_skinny;
-    return t;
-}
-
-static kern_head_ops make_head_table(void)
-{
-    kern_head_ops t = {};
-    t.create = cuda_head_create;
-    t.free = cuda_head_free;
-    t.describe = cuda_head_describe;
-    t.mod_bytes = cuda_head_mod_bytes;
-    t.scratch_bytes = cuda_head_scratch_bytes;
-    t.plan = cuda_head_plan;
-    t.modulate = cuda_head_modulate;
-    t.eval = cuda_head_eval;
-    t.eval_reusing = cuda_head_eval_reusing;
-    t.speculate_plan = cuda_speculate_plan;
-    t.speculate_start = cuda_speculate_start;
-    t.speculate_propose = cuda_speculate_propose;
-    t.speculate_walk = cuda_speculate_walk;
-    t.speculate_run = cuda_speculate_run;
-    t.chain_run = cuda_chain_run;
-    t.chain_step = cuda_chain_step;
-    t.chain_ode_step = cuda_chain_ode_step;
-    t.chain_gaussian = cuda_chain_gaussian;
-    t.add_log_std = cuda_add_log_std;
-    t.verify = cuda_verify;
-    t.path_ratio = cuda_path_ratio;
-    t.path_decide = cuda_path_decide;
-    t.normal = cuda_normal;
-    return t;
-}
-
-static kern_conv_ops make_conv_table(void)
-{
-    kern_conv_ops t = {};
-    t.create = cuda_conv_create;
-    t.free = cuda_conv_free;
-    t.plan = cuda_conv_plan;
-    t.conv = cuda_conv;
-    t.group_norm_plan = cuda_group_norm_plan;
-    t.group_norm = cuda_group_norm;
-    t.group_sums = cuda_group_sums;
-    t.to_bytes = cuda_to_bytes;
-    t.pool = cuda_pool;
-    t.mean_pixels = cuda_mean_pixels;
-    t.take_channels = cuda_take_channels;
-    t.resize = cuda_resize;
-    return t;
-}
-
-static kern_discrete_ops make_discrete_table(void)
-{
-    kern_discrete_ops t = {};
-    t.probs = cuda_probs;
-    t.draw = cuda_draw;
-    t.verify = cuda_verify_blocks;
-    t.top = cuda_top;
-    return t;
-}
-
-static double attribute(const kern_device *d, cudaDeviceAttr which)
-{
-    int value = 0;
-    if (cudaDeviceGetAttribute(&value, which, ((const cuda_device *)d)->number) == cudaSuccess) return value;
-    (void)cudaGetLastError();
-    return 0;
-}
-
-static void machine(const kern_device *d, kern_machine *out)
-{
-    out->clock = 1000 * attribute(d, cudaDevAttrClockRate);
-    out->cache_bytes = attribute(d, cudaDevAttrL2CacheSize);
-    out->processors = ((const cuda_device *)d)->multiprocessors;
-}
-
-static kern_measure_ops make_measure_table(void)
-{
-    kern_measure_ops t = {};
-    t.linear_spec = cuda_linear_spec;
-    t.conv_spec = cuda_conv_spec;
-    t.head_spec = cuda_head_spec;
-    t.machine = machine;
-    t.read = cuda_read;
-    return t;
-}
-
 /* --- devices ---------------------------------------------------------------------------------------------- */
 
 /* Explains why CUDA finds no GPU. The runtime needs a driver of its own major version. The message names it as
@@ -614,13 +483,109 @@ static void close_device(kern_device *device)
     free(d);
 }
 
+/* --- the tables ------------------------------------------------------------------------------------------- */
+
+static const kern_core_ops core_table = {.close = close_device,
+                                         .queue_create = queue_create,
+                                         .queue_free = queue_free,
+                                         .bind = bind_queue,
+                                         .unbind = unbind_queue,
+                                         .recover = recover,
+                                         .set_stream = set_stream,
+                                         .alloc = cuda_alloc,
+                                         .free = cuda_free,
+                                         .upload = upload,
+                                         .download = download,
+                                         .finish = finish,
+                                         .timer_mark = cuda_timer_mark,
+                                         .replay = cuda_replay,
+                                         .recording_free = cuda_recording_free,
+                                         .linear_create = cuda_linear_create,
+                                         .linear_free = cuda_linear_free,
+                                         .linear_plan = cuda_linear_plan,
+                                         .linear = cuda_linear,
+                                         .layer_norm = cuda_layer_norm,
+                                         .copy_rows = cuda_copy_rows,
+                                         .similarity = cuda_similarity,
+                                         .first_nonfinite = cuda_first_nonfinite,
+                                         .distances = cuda_distances,
+                                         .subtract = cuda_subtract,
+                                         .to_act = cuda_to_act,
+                                         .attention = cuda_attention,
+                                         .attention_plan = cuda_attention_plan,
+                                         .attention_spans = cuda_attention_spans,
+                                         .rms_norm = cuda_rms_norm,
+                                         .gated = cuda_gated,
+                                         .rotate = cuda_rotate,
+                                         .attention_cache = cuda_attention_cache,
+                                         .attention_cache_plan = cuda_attention_cache_plan,
+                                         .look_up = cuda_look_up,
+                                         .embed = cuda_embed,
+                                         .skinny = cuda_skinny};
+
+static const kern_head_ops head_table = {.create = cuda_head_create,
+                                         .free = cuda_head_free,
+                                         .describe = cuda_head_describe,
+                                         .mod_bytes = cuda_head_mod_bytes,
+                                         .scratch_bytes = cuda_head_scratch_bytes,
+                                         .plan = cuda_head_plan,
+                                         .modulate = cuda_head_modulate,
+                                         .eval = cuda_head_eval,
+                                         .eval_reusing = cuda_head_eval_reusing,
+                                         .chain_run = cuda_chain_run,
+                                         .chain_step = cuda_chain_step,
+                                         .chain_ode_step = cuda_chain_ode_step,
+                                         .chain_gaussian = cuda_chain_gaussian,
+                                         .add_log_std = cuda_add_log_std,
+                                         .verify = cuda_verify,
+                                         .path_ratio = cuda_path_ratio,
+                                         .path_decide = cuda_path_decide,
+                                         .normal = cuda_normal,
+                                         .speculate_plan = cuda_speculate_plan,
+                                         .speculate_start = cuda_speculate_start,
+                                         .speculate_propose = cuda_speculate_propose,
+                                         .speculate_walk = cuda_speculate_walk,
+                                         .speculate_run = cuda_speculate_run};
+
+static const kern_conv_ops conv_table = {.create = cuda_conv_create,
+                                         .free = cuda_conv_free,
+                                         .plan = cuda_conv_plan,
+                                         .conv = cuda_conv,
+                                         .group_norm_plan = cuda_group_norm_plan,
+                                         .group_norm = cuda_group_norm,
+                                         .group_sums = cuda_group_sums,
+                                         .to_bytes = cuda_to_bytes,
+                                         .pool = cuda_pool,
+                                         .mean_pixels = cuda_mean_pixels,
+                                         .take_channels = cuda_take_channels,
+                                         .resize = cuda_resize};
+
+static const kern_discrete_ops discrete_table = {
+    .probs = cuda_probs, .draw = cuda_draw, .verify = cuda_verify_blocks, .top = cuda_top};
+
+static double attribute(const kern_device *d, cudaDeviceAttr which)
+{
+    int value = 0;
+    if (cudaDeviceGetAttribute(&value, which, ((const cuda_device *)d)->number) == cudaSuccess) return value;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+static void machine(const kern_device *d, kern_machine *out)
+{
+    out->clock = 1000 * attribute(d, cudaDevAttrClockRate);
+    out->cache_bytes = attribute(d, cudaDevAttrL2CacheSize);
+    out->processors = ((const cuda_device *)d)->multiprocessors;
+}
+
+static const kern_measure_ops measure_table = {.linear_spec = cuda_linear_spec,
+                                               .conv_spec = cuda_conv_spec,
+                                               .head_spec = cuda_head_spec,
+                                               .machine = machine,
+                                               .read = cuda_read};
+
 extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err)
 {
-    static const kern_core_ops core = make_core_table();
-    static const kern_head_ops head = make_head_table();
-    static const kern_conv_ops conv = make_conv_table();
-    static const kern_discrete_ops discrete = make_discrete_table();
-    static const kern_measure_ops measure = make_measure_table();
     *out = NULL;
     if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_FP8)
         return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8, int4 or fp8", (int)dtype);
@@ -635,11 +600,11 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     if (status != MAR_OK) return status;
     cuda_device *d = (cuda_device *)calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
-    d->base.core = &core;
-    d->base.head = &head;
-    d->base.conv = &conv;
-    d->base.discrete = &discrete;
-    d->base.measure = &measure;
+    d->base.core = &core_table;
+    d->base.head = &head_table;
+    d->base.conv = &conv_table;
+    d->base.discrete = &discrete_table;
+    d->base.measure = &measure_table;
     d->base.asynchronous = 1;
     d->number = device;
     d->bf16 = dtype != MAR_DTYPE_F32;

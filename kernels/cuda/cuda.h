@@ -20,6 +20,7 @@ extern "C" {
 #include <float.h>
 #include <math.h>
 #include <pthread.h>
+#include <type_traits>
 
 struct cuda_matmul; /* linear.cu: the plan of a product */
 struct cuda_stage;  /* staging.cu: host arrays in transit to the device */
@@ -64,6 +65,9 @@ typedef struct {
     CUcontext outside; /* the thread's context before the first of them; NULL: none */
 } cuda_queue;
 
+/* Declares the function of a table's entry, whose arguments and comment are in ops.h. */
+template <typename F> using cuda_entry = std::remove_pointer_t<F>;
+
 static inline cuda_device *cuda_device_of(kern_device *d)
 {
     return (cuda_device *)d;
@@ -84,9 +88,6 @@ int cuda_ok(cuda_queue *c, cudaError_t error, const char *what);
  * restore; NULL if there was none, and the device's own if the driver does not tell. cudaSetDevice is unsuitable:
  * restoring a thread without a context would create one, hundreds of megabytes on an unused GPU. */
 CUcontext cuda_switch(CUcontext context);
-/* Entries alloc and free of the table. They keep the thread's current GPU. */
-mar_status cuda_alloc(kern_device *d, size_t bytes, void **out, mar_err *err);
-void cuda_free(kern_device *d, void *p);
 /* Allocates and fills from host memory, at load. */
 mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void **out, mar_err *err);
 /* Allocates c->working if it is missing; queue_free frees it. */
@@ -98,7 +99,8 @@ mar_status cuda_upload_floats(cuda_queue *c, const float *host, size_t n, mar_dt
 mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, mar_dtype type, void **out, mar_err *err);
 
 /* staging.cu: returns a device copy of `bytes` of host memory, 128-byte aligned and valid for the current operation;
- * NULL for NULL. An operation calls it once for each of its host arrays, always in the same order. */
+ * NULL for NULL. An operation calls it once for each of its host arrays, always in the same order. The copy starts at
+ * the next cuda_live. */
 const void *cuda_stage_bytes(cuda_queue *c, const void *host, size_t bytes);
 template <typename T> static inline const T *cuda_stage(cuda_queue *c, const T *host, size_t n)
 {
@@ -112,12 +114,10 @@ template <typename T> static inline const T *cuda_stage_list(cuda_queue *c, cons
 {
     return (const T *)cuda_stage_list_bytes(c, host, n * sizeof(T), most * sizeof(T));
 }
-/* Bracket the staging of an operation with several host arrays: outside a recording one copy takes them all. */
-void cuda_stage_hold(cuda_queue *c);
-void cuda_stage_send(cuda_queue *c);
-/* Returns 1 if operations should start work now, and makes the device current for the thread. Returns 0 while a
- * recording only collects host arrays, and after a failure or a cancel. Operations call it after their staging and once
- * a step in loops; cuda_launch calls it itself. */
+/* Returns 1 if operations should start work now, and makes the device current for the thread. Outside a recording it
+ * starts one copy of all arrays staged since the last call. Returns 0 while a recording only collects host arrays, and
+ * after a failure or a cancel. Operations call it after their staging and once a step in loops; cuda_launch calls it
+ * itself. */
 int cuda_live(cuda_queue *c);
 /* Bracket calls that may wait for the whole GPU: cuBLASLt's and the L2 cache's own. No thread may make one while
  * another records. Waits until no thread of the process records. */
@@ -174,6 +174,12 @@ template <typename... P> static inline void cuda_large_shared(cuda_queue *c, voi
         "choosing shared memory");
 }
 
+/* Returns 1 if 16 bytes can be loaded from p at a time; NULL is fine. */
+static inline int cuda_aligned(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
 static inline unsigned cuda_blocks(size_t n, size_t per_block)
 {
     return (unsigned)((n + per_block - 1) / per_block);
@@ -206,7 +212,86 @@ static __device__ inline float cuda_inverse_deviation(float variance, float eps)
 }
 #endif
 
-/* --- entries of the table, by file ------------------------------------------------------------------------- */
+/* --- entries of the tables ------------------------------------------------------------------------------------ */
+
+/* Both keep the thread's current GPU. */
+cuda_entry<decltype(kern_core_ops::alloc)> cuda_alloc;
+cuda_entry<decltype(kern_core_ops::free)> cuda_free;
+cuda_entry<decltype(kern_core_ops::timer_mark)> cuda_timer_mark;
+cuda_entry<decltype(kern_core_ops::replay)> cuda_replay;
+cuda_entry<decltype(kern_core_ops::recording_free)> cuda_recording_free;
+/* The flags of a convolution's product may include KERN_RELU. */
+cuda_entry<decltype(kern_core_ops::linear_create)> cuda_linear_create;
+cuda_entry<decltype(kern_core_ops::linear_free)> cuda_linear_free;
+cuda_entry<decltype(kern_core_ops::linear_plan)> cuda_linear_plan;
+cuda_entry<decltype(kern_core_ops::linear)> cuda_linear;
+cuda_entry<decltype(kern_core_ops::skinny)> cuda_skinny;
+cuda_entry<decltype(kern_core_ops::layer_norm)> cuda_layer_norm;
+cuda_entry<decltype(kern_core_ops::copy_rows)> cuda_copy_rows;
+cuda_entry<decltype(kern_core_ops::similarity)> cuda_similarity;
+cuda_entry<decltype(kern_core_ops::first_nonfinite)> cuda_first_nonfinite;
+cuda_entry<decltype(kern_core_ops::subtract)> cuda_subtract;
+cuda_entry<decltype(kern_core_ops::to_act)> cuda_to_act;
+cuda_entry<decltype(kern_core_ops::rms_norm)> cuda_rms_norm;
+cuda_entry<decltype(kern_core_ops::gated)> cuda_gated;
+cuda_entry<decltype(kern_core_ops::look_up)> cuda_look_up;
+cuda_entry<decltype(kern_core_ops::embed)> cuda_embed;
+cuda_entry<decltype(kern_core_ops::rotate)> cuda_rotate;
+cuda_entry<decltype(kern_core_ops::attention_cache)> cuda_attention_cache;
+cuda_entry<decltype(kern_core_ops::attention_cache_plan)> cuda_attention_cache_plan;
+cuda_entry<decltype(kern_core_ops::distances)> cuda_distances;
+cuda_entry<decltype(kern_core_ops::attention)> cuda_attention;
+cuda_entry<decltype(kern_core_ops::attention_plan)> cuda_attention_plan;
+cuda_entry<decltype(kern_core_ops::attention_spans)> cuda_attention_spans;
+
+cuda_entry<decltype(kern_measure_ops::read)> cuda_read;
+cuda_entry<decltype(kern_measure_ops::linear_spec)> cuda_linear_spec;
+cuda_entry<decltype(kern_measure_ops::conv_spec)> cuda_conv_spec;
+cuda_entry<decltype(kern_measure_ops::head_spec)> cuda_head_spec;
+
+cuda_entry<decltype(kern_discrete_ops::probs)> cuda_probs;
+cuda_entry<decltype(kern_discrete_ops::draw)> cuda_draw;
+cuda_entry<decltype(kern_discrete_ops::top)> cuda_top;
+cuda_entry<decltype(kern_discrete_ops::verify)> cuda_verify_blocks;
+
+cuda_entry<decltype(kern_head_ops::create)> cuda_head_create;
+cuda_entry<decltype(kern_head_ops::free)> cuda_head_free;
+cuda_entry<decltype(kern_head_ops::describe)> cuda_head_describe;
+cuda_entry<decltype(kern_head_ops::mod_bytes)> cuda_head_mod_bytes;
+cuda_entry<decltype(kern_head_ops::scratch_bytes)> cuda_head_scratch_bytes;
+cuda_entry<decltype(kern_head_ops::plan)> cuda_head_plan;
+cuda_entry<decltype(kern_head_ops::modulate)> cuda_head_modulate;
+cuda_entry<decltype(kern_head_ops::eval)> cuda_head_eval;
+cuda_entry<decltype(kern_head_ops::eval_reusing)> cuda_head_eval_reusing;
+cuda_entry<decltype(kern_head_ops::chain_run)> cuda_chain_run;
+cuda_entry<decltype(kern_head_ops::chain_step)> cuda_chain_step;
+cuda_entry<decltype(kern_head_ops::chain_ode_step)> cuda_chain_ode_step;
+cuda_entry<decltype(kern_head_ops::chain_gaussian)> cuda_chain_gaussian;
+cuda_entry<decltype(kern_head_ops::normal)> cuda_normal;
+cuda_entry<decltype(kern_head_ops::add_log_std)> cuda_add_log_std;
+cuda_entry<decltype(kern_head_ops::verify)> cuda_verify;
+cuda_entry<decltype(kern_head_ops::path_decide)> cuda_path_decide;
+cuda_entry<decltype(kern_head_ops::path_ratio)> cuda_path_ratio;
+cuda_entry<decltype(kern_head_ops::speculate_plan)> cuda_speculate_plan;
+cuda_entry<decltype(kern_head_ops::speculate_start)> cuda_speculate_start;
+cuda_entry<decltype(kern_head_ops::speculate_propose)> cuda_speculate_propose;
+cuda_entry<decltype(kern_head_ops::speculate_walk)> cuda_speculate_walk;
+cuda_entry<decltype(kern_head_ops::speculate_run)> cuda_speculate_run;
+
+cuda_entry<decltype(kern_conv_ops::create)> cuda_conv_create;
+cuda_entry<decltype(kern_conv_ops::free)> cuda_conv_free;
+cuda_entry<decltype(kern_conv_ops::plan)> cuda_conv_plan;
+cuda_entry<decltype(kern_conv_ops::conv)> cuda_conv;
+cuda_entry<decltype(kern_conv_ops::group_norm_plan)> cuda_group_norm_plan;
+cuda_entry<decltype(kern_conv_ops::group_norm)> cuda_group_norm;
+cuda_entry<decltype(kern_conv_ops::group_sums)> cuda_group_sums;
+cuda_entry<decltype(kern_conv_ops::pool)> cuda_pool;
+cuda_entry<decltype(kern_conv_ops::mean_pixels)> cuda_mean_pixels;
+cuda_entry<decltype(kern_conv_ops::take_channels)> cuda_take_channels;
+cuda_entry<decltype(kern_conv_ops::resize)> cuda_resize;
+cuda_entry<decltype(kern_conv_ops::to_bytes)> cuda_to_bytes;
+
+/* --- calls between files -------------------------------------------------------------------------------------- */
 
 /* staging.cu */
 mar_status cuda_stage_open(cuda_queue *c, mar_err *err); /* creates c->stage */
@@ -218,11 +303,8 @@ mar_status cuda_timer_open(cuda_queue *c, mar_err *err); /* creates c->timer */
 void cuda_timer_close(cuda_queue *c);
 void cuda_timer_read(cuda_queue *c);   /* call when the stream is idle: adds up pending times */
 void cuda_timer_forget(cuda_queue *c); /* drops pending times; the next mark starts the clock */
-void cuda_timer_mark(kern_queue *k, double *seconds);
 
 /* recording.cu */
-void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *arg), void *arg);
-void cuda_recording_free(kern_queue *k, kern_recording *recording);
 /* Captures the work of body(c, arg) on c->stream, and instantiates the graph. A failure is retried once, body included,
  * unless the queue was cancelled or the body broke its rules. On failure *graph is NULL and err says which step
  * failed. */
@@ -230,11 +312,6 @@ mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), v
                         mar_err *err);
 
 /* linear.cu */
-/* The flags of a convolution's product may include KERN_RELU. */
-mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);
-void cuda_linear_free(kern_device *d, kern_linear *l);
-mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
-void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y);
 /* y = SiLU(x), rows of n f32 sums of a product, so that they are rounded once. y is f16 if f16_y, else float. */
 void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int f16_y, void *y);
 void cuda_matmuls_free(cuda_device *d);
@@ -242,128 +319,17 @@ void cuda_matmuls_free(cuda_device *d);
 /* skinny.cu */
 /* Sets *major to that of the code which the GPU runs: PTX of an older one has neither clusters nor early launches. */
 cudaError_t cuda_code_major(int *major);
-int cuda_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job);
 
 /* rows.cu */
-void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
-                     const float *bias, float eps, void *y, int y_f32);
-void cuda_copy_rows(kern_queue *k, float *dst, const int *dst_index, const float *src, const int *src_index,
-                    const float *add, const int *add_index, int rows, int dim);
-void cuda_similarity(kern_queue *k, const act *a, const act *b, int stride, int rows, int heads, int head_dim,
-                     float *y);
-void cuda_read(kern_queue *k, const float *x, size_t n);
-int cuda_first_nonfinite(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride);
-void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y);
-void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y);
-/* The same as numbers of the type, BF16 or F16. */
+/* y = x [n] as numbers of the type, BF16 or F16. */
 void cuda_to_halves(cuda_queue *c, const float *x, size_t n, mar_dtype type, void *y);
 
 /* causal.cu */
-void cuda_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
-                   void *y, int y_f32);
-void cuda_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y);
 /* y [rows][hidden] = SiLU(a) * b of f32 sums x = [rows][a, b], so that they are rounded once. y is f16 if f16_y, else
  * float. */
 void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int f16_y, void *y);
-void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
-void cuda_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
-                float *y);
-
-/* cache.cu */
-void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
-                 act *cache, const int *slot);
-void cuda_attention_cache(kern_queue *k, const kern_cache_job *job);
-mar_status cuda_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err);
-
-/* probs.cu */
-void cuda_probs(kern_queue *k, const kern_probs_job *job);
-void cuda_draw(kern_queue *k, const kern_draw_job *job);
-void cuda_top(kern_queue *k, const float *log_probs, const int *source, int rows, int size, int count, int *id,
-              float *log_p);
-
-/* blocks.cu */
-void cuda_verify_blocks(kern_queue *k, const kern_block_job *job);
-
-/* distances.cu */
-void cuda_distances(kern_queue *k, const float *a, int rows, const float *b, int columns, int dim, float *y);
-
-/* attention.cu */
-void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
-                    int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);
-mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,
-                               mar_err *err);
-void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q, const act *key,
-                          const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
-                          int head_dim, const float *bias, int reach, act *y);
-
-/* head.cu */
-mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err);
-void cuda_head_free(kern_device *d, kern_head *h);
-const char *cuda_head_describe(const kern_head *h);
-size_t cuda_head_mod_bytes(const kern_head *h);
-size_t cuda_head_scratch_bytes(const kern_head *h, int rows);
-mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *err);
-void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index,
-                        const uint8_t *fine, int steps, const float *cond, int rows, void *mod, void *scratch);
-void cuda_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
-                    const int *mod_index, int rows, float *out, void *scratch);
-void cuda_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
-                            const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
-                            float *out, void *scratch);
-void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job);
-
-/* chain.cu */
-void cuda_chain_step(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
-                     const kern_chain_coef *coef, const uint64_t *seed, const uint64_t *image, const int *position,
-                     int step);
-void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
-                         const kern_ode_coef *coef);
-void cuda_chain_gaussian(kern_queue *k, const float *x, const float *out, int rows, int channels, const float *cfg,
-                         const kern_chain_coef *const *coef, float temperature, float *mean, float *log_std);
-void cuda_normal(kern_queue *k, float *x, int rows, int channels, const uint64_t *seed, kern_noise purpose,
-                 const uint64_t *image, const int *position, int step);
-void cuda_add_log_std(kern_queue *k, double *path, const float *log_std, int rows, int channels);
 
 /* persistent.cu */
 void cuda_memory_free(cuda_queue *c);
-
-/* verify.cu */
-void cuda_verify(kern_queue *k, const kern_verify_job *job);
-
-/* path.cu */
-void cuda_path_ratio(kern_queue *k, const kern_path_job *job);
-void cuda_path_decide(kern_queue *k, const kern_path_verdict *job);
-
-/* speculation.cu */
-mar_status cuda_speculate_plan(kern_queue *k, const kern_head *h, const kern_speculation *w, mar_err *err);
-void cuda_speculate_start(kern_queue *k, kern_speculation *w);
-int cuda_speculate_propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
-void cuda_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
-int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
-
-/* conv.cu, group_norm.cu */
-mar_status cuda_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv **out, mar_err *err);
-void cuda_conv_free(kern_device *d, kern_conv *conv);
-mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int images, int height, int width, mar_err *err);
-void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, int height, int width, void *y);
-mar_status cuda_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err);
-void cuda_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int images, int pixels, int channels,
-                     act *y);
-void cuda_group_sums(kern_queue *k, const float *x, int pixels, int channels, int first, int count, double *sums);
-
-/* pool.cu */
-void cuda_pool(kern_queue *k, const kern_pool *p, const act *x, int images, int height, int width, int channels, act *y,
-               int y_stride);
-void cuda_mean_pixels(kern_queue *k, const act *x, int images, int pixels, int channels, float *y);
-void cuda_take_channels(kern_queue *k, const act *x, int rows, int stride, int channels, float *y);
-void cuda_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int width, int side, act *y);
-
-/* pixels.cu */
-void cuda_to_bytes(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found);
-
-/* linear.cu, conv.cu, head.cu: kern_measure_ops */
-void cuda_linear_spec(const kern_linear *l, kern_linear_spec *spec);
-void cuda_conv_spec(const kern_conv *conv, kern_conv_spec *spec);
-void cuda_head_spec(const kern_head *h, kern_head_spec *spec);
 
 #endif

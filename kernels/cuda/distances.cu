@@ -95,7 +95,7 @@ static __global__ void __launch_bounds__(THREADS, N == 4 ? 2 : 1)
 void cuda_distances(kern_queue *k, const float *a, int rows, const float *b, int columns, int dim, float *y)
 {
     if (rows <= 0 || columns <= 0) return;
-    const int vectors = dim % 4 == 0 && (uintptr_t)a % 16 == 0 && (uintptr_t)b % 16 == 0;
+    const int vectors = dim % 4 == 0 && cuda_aligned(a) && cuda_aligned(b);
     cuda_launch(cuda_of(k), vectors ? distances_kernel<4> : distances_kernel<1>,
                 dim3(cuda_blocks((size_t)columns, SIDE), cuda_blocks((size_t)rows, SIDE)), THREADS,
                 2 * DEPTH * PITCH * sizeof(float), a, rows, b, columns, dim, y);

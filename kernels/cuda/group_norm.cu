@@ -127,15 +127,15 @@ static __device__ inline float silu_as(float x, const bf16 *)
 
 template <int V, typename T>
 __global__ static void __launch_bounds__(32 * WARPS, 4)
-    norm_map(norm_shape a, const float *x, const float *weight, const float *bias, float eps, int silu, T *y)
+    norm_map(norm_shape a, const float *x, const float *weight, const float *bias, float eps, int silu, act *images)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, first = (int)blockIdx.y * CHANNELS;
     const int first_group = cuda_quotient(first, a.size);
     const int last_group = cuda_quotient(min(first + CHANNELS, a.channels) - 1, a.size);
     const norm_place p = place_of<V>(a);
     const size_t before = (size_t)p.image * (size_t)a.pixels * (size_t)a.channels + (size_t)p.channel;
+    T *const y = (T *)images + before;
     x += before;
-    y += before;
     fast::start_next();
     fast::wait_for_previous();
     float2 *moments = (float2 *)cuda_shared(); /* [last_group - first_group + 1] */
@@ -218,14 +218,6 @@ static void launch_sums(cuda_queue *c, const norm_shape &a, const float *x, int 
                       WARPS * 2 * CHANNELS * sizeof(double), a, x, (double *)c->working);
 }
 
-template <typename T>
-static void launch_norm(cuda_queue *c, const norm_shape &a, const float *x, int images, const kern_norm *norm, T *y)
-{
-    cuda_launch_early(c, in_fours(a, x, y) ? norm_map<4, T> : norm_map<1, T>,
-                      dim3((unsigned)(images * a.slices), cuda_blocks((size_t)a.channels, CHANNELS)), 32 * WARPS,
-                      (CHANNELS + 1) * sizeof(float2), a, x, norm->weight, norm->bias, norm->eps, norm->silu, y);
-}
-
 void cuda_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int images, int pixels, int channels, act *y)
 {
     cuda_queue *c = cuda_of(k);
@@ -244,10 +236,13 @@ void cuda_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int i
             a.sums = (const double *)c->working, a.parts = a.slices;
             launch_sums(c, a, x + at, n);
         }
-        if (c->device->bf16)
-            launch_norm(c, a, x + at, n, norm, (bf16 *)y + at);
-        else
-            launch_norm(c, a, x + at, n, norm, (float *)y + at);
+        act *const to = (char *)y + at * k->device->act_size;
+        const auto fours = c->device->bf16 ? norm_map<4, bf16> : norm_map<4, float>;
+        const auto ones = c->device->bf16 ? norm_map<1, bf16> : norm_map<1, float>;
+        cuda_launch_early(c, in_fours(a, x + at, to) ? fours : ones,
+                          dim3((unsigned)(n * a.slices), cuda_blocks((size_t)channels, CHANNELS)), 32 * WARPS,
+                          (CHANNELS + 1) * sizeof(float2), a, x + at, norm->weight, norm->bias, norm->eps, norm->silu,
+                          to);
     }
 }
 

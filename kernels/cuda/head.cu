@@ -15,16 +15,9 @@ size_t cuda_head_mod_bytes(const kern_head *h)
 static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int in, const float *weight,
                                 const float *bias, int flags, int y_stride, kern_linear **l, mar_err *err)
 {
-    flags |= h->f16 ? KERN_F16 : KERN_IN_F32 | KERN_OUT_F32;
-    const kern_linear_spec spec = {.out = out,
-                                   .in = in,
-                                   .weight = weight,
-                                   .bias = bias,
-                                   .activation = KERN_LINEAR,
-                                   .flags = flags,
-                                   .y_stride = y_stride,
-                                   .rows = nullptr,
-                                   .previous = nullptr};
+    kern_linear_spec spec = {};
+    spec.out = out, spec.in = in, spec.weight = weight, spec.bias = bias, spec.y_stride = y_stride;
+    spec.flags = flags | (h->f16 ? KERN_F16 : KERN_IN_F32 | KERN_OUT_F32);
     return cuda_linear_create(k, &spec, l, err);
 }
 
@@ -163,12 +156,9 @@ void cuda_head_free(kern_device *d, kern_head *h)
 
 mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *err)
 {
-    mar_status status = cuda_linear_plan(k, h->in, rows, err);
-    if (status == MAR_OK && rows % 2 == 0)
-        status = cuda_linear_plan(k, h->in, rows / 2, err); /* tokens with guidance */
-    if (status == MAR_OK && !h->out_packed) status = cuda_linear_plan(k, h->out, rows, err);
-    if (status == MAR_OK) status = cuda_linear_plan(k, h->ada_blocks, rows, err);
-    if (status == MAR_OK) status = cuda_linear_plan(k, h->ada_final, rows, err);
+    const kern_linear *const layers[] = {h->in, h->ada_blocks, h->ada_final, h->out};
+    mar_status status = rows % 2 ? MAR_OK : cuda_linear_plan(k, h->in, rows / 2, err); /* tokens with guidance */
+    for (int i = 0; status == MAR_OK && i < (h->out ? 4 : 3); i++) status = cuda_linear_plan(k, layers[i], rows, err);
     for (int b = 0; status == MAR_OK && b < h->depth; b++) {
         status = cuda_linear_plan(k, h->block[b].fc1, rows, err);
         if (status == MAR_OK) status = cuda_linear_plan(k, h->block[b].fc2, rows, err);
@@ -260,26 +250,10 @@ void cuda_head_products(const cuda_evaluation *e, int b, float *y)
     cuda_linear(&c->base, e->h->block[b].fc2, e->v, e->rows, y);
 }
 
-/* out = the head at the residual stream `from` [from_rows][W]; from_rows divides rows. */
-static void evaluate(const cuda_evaluation *e, const float *from, int from_rows, float *out)
-{
-    cuda_residual s = cuda_residual_of(from, from_rows);
-    for (int b = 0; b < e->h->depth && cuda_live(e->c); b++) {
-        cuda_head_norm(e, &s, b);
-        cuda_head_products(e, b, e->y);
-        s.y = e->y, s.block = b;
-    }
-    cuda_head_final(e, &s, out);
-}
-
 void cuda_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                     const int *mod_index, int rows, float *out, void *scratch)
 {
-    cuda_queue *c = cuda_of(k);
-    mod_index = cuda_stage(c, mod_index, (size_t)rows);
-    cuda_evaluation e = cuda_evaluation_in(c, h, mod, mod_index, rows, scratch);
-    const float *from = cuda_head_enter(&e, x, x_index);
-    if (rows > 0) evaluate(&e, from, rows, out);
+    cuda_head_eval_reusing(k, h, x, x_index, mod, mod_index, rows, KERN_HEAD_FRESH, NULL, 0, out, scratch);
 }
 
 void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int states, const void *mod,
@@ -289,7 +263,7 @@ void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int st
     float *entry = states < rows ? e.entry : e.x; /* not e.x: several rows read a state's projection */
     if (!cuda_live(c)) return;
     cuda_linear(&c->base, h->in, x, states, entry);
-    evaluate(&e, entry, states, out);
+    cuda_head_layers(&e, entry, states, KERN_HEAD_FRESH, NULL, 0, out);
 }
 
 /* --- the chain ----------------------------------------------------------------------------------------------- */
@@ -304,7 +278,6 @@ void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job
         return;
     }
     const size_t tokens = (size_t)job->tokens, steps = (size_t)(job->first - last + 1);
-    cuda_stage_hold(c);
     const float *cfg = cuda_stage(c, job->conditions == 2 ? job->cfg : NULL, tokens);
     const uint64_t *seed = cuda_stage(c, job->seed, tokens);
     const uint64_t *image = cuda_stage(c, job->image, tokens);
@@ -312,7 +285,6 @@ void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job
     const int *t = cuda_stage(c, job->t ? job->t + last : NULL, steps);
     const kern_chain_coef *coef = cuda_stage(c, job->coef ? job->coef + last : NULL, steps);
     const kern_ode_coef *ode = cuda_stage(c, job->coef ? NULL : job->ode + last, steps);
-    cuda_stage_send(c);
     if (!cuda_live(c)) return;
     const cuda_chain_state s = {job->tokens, h->channels, job->x, job->x0, job->out, cfg, seed, image, position};
     cuda_evaluation e = cuda_evaluation_in(c, h, job->mod, NULL, rows, job->scratch);
@@ -321,7 +293,7 @@ void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job
     for (int i = job->first; i >= last && cuda_live(c); i--) {
         k->watch.index = i;
         cuda_linear(k, h->in, job->x, job->tokens, entry);
-        evaluate(&e, entry, job->tokens, job->out);
+        cuda_head_layers(&e, entry, job->tokens, KERN_HEAD_FRESH, NULL, 0, job->out);
         if (coef)
             cuda_chain_advance(c, &s, coef + (i - last), t + (i - last));
         else

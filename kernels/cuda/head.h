@@ -2,7 +2,7 @@
  *
  * Up to PERSISTENT_ROWS rows a persistent kernel runs the whole chain in one launch, with the weights on chip
  * (persistent.cu). More rows use cuBLASLt products (head.cu) and two kernels for the rest of a block (head_rows.cu).
- * LazyMAR's reuse has its own path (head_reuse.cu). */
+ * head_reuse.cu has the loop over the blocks. */
 #ifndef KERNELS_CUDA_HEAD_H
 #define KERNELS_CUDA_HEAD_H
 
@@ -103,7 +103,11 @@ cuda_evaluation cuda_evaluation_in(cuda_queue *c, const kern_head *h, const void
 const float *cuda_head_enter(cuda_evaluation *e, const float *x, const int *x_index);
 /* y [rows][W] = fc1, activation and fc2 of block b at e->u. Overwrites e->y and e->v. */
 void cuda_head_products(const cuda_evaluation *e, int b, float *y);
-/* Runs eval with mod_index on the device. Row r reads state r % states of x; `states` is rows or rows/2. */
+/* head_reuse.cu: out = the head at the residual stream `from` [from_rows][W]; from_rows divides e->rows. kept
+ * [depth][stride] as in eval_reusing; NULL: nothing is cached. */
+void cuda_head_layers(const cuda_evaluation *e, const float *from, int from_rows, kern_head_reuse reuse, float *kept,
+                      size_t stride, float *out);
+/* head.cu: runs eval with mod_index on the device. Row r reads state r % states of x; `states` is rows or rows/2. */
 void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int states, const void *mod,
                        const int *mod_index, int rows, float *out, void *scratch);
 

@@ -1,4 +1,4 @@
-/* LazyMAR's evaluation of the head: outputs of the blocks' MLPs are cached and reused at a later index. */
+/* Evaluation of the head's blocks. With LazyMAR outputs of their MLPs are cached and reused at a later index. */
 #include "kernels/cuda/head.h"
 
 enum { LANES = CUDA_HEAD_LANES };
@@ -59,18 +59,18 @@ static void add_kept(const cuda_evaluation *e, cuda_residual *s, const reused &n
     *s = cuda_residual_of(e->x, e->rows);
 }
 
-/* out = the head at the residual stream `from` [rows][W]. kept [depth][stride]. */
-static void evaluate(const cuda_evaluation *e, const float *from, kern_head_reuse reuse, float *kept, size_t stride,
-                     float *out)
+void cuda_head_layers(const cuda_evaluation *e, const float *from, int from_rows, kern_head_reuse reuse, float *kept,
+                      size_t stride, float *out)
 {
-    cuda_residual s = cuda_residual_of(from, e->rows);
+    cuda_residual s = cuda_residual_of(from, from_rows);
     for (int b = 0; b < e->h->depth && cuda_live(e->c); b++) {
-        float *mine = kept + (size_t)b * stride;
         if (computes(reuse, b)) {
+            float *mine = kept ? kept + (size_t)b * stride : NULL;
+            const int gated = !kept || caches_gated(b);
             cuda_head_norm(e, &s, b);
             s.block = b;
-            s.y = caches_gated(b) ? e->y : mine;
-            s.keep = caches_gated(b) ? mine : NULL;
+            s.y = gated ? e->y : mine;
+            s.keep = gated ? mine : NULL;
             cuda_head_products(e, b, (float *)s.y);
         } else {
             const int first = b;
@@ -89,5 +89,5 @@ void cuda_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, c
     mod_index = cuda_stage(c, mod_index, (size_t)rows);
     cuda_evaluation e = cuda_evaluation_in(c, h, mod, mod_index, rows, scratch);
     const float *from = cuda_head_enter(&e, x, x_index);
-    if (rows > 0) evaluate(&e, from, reuse, kept, (size_t)kept_rows * (size_t)h->width, out);
+    if (rows > 0) cuda_head_layers(&e, from, rows, reuse, kept, (size_t)kept_rows * (size_t)h->width, out);
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES = CUDA_HEAD_LANES };
+enum { LANES = CUDA_HEAD_LANES, NORM_SHARED = 64 * sizeof(float) };
 typedef cuda_floats<LANES> lanes;
 
 /* --- the condition ------------------------------------------------------------------------------------------- */
@@ -13,24 +13,21 @@ typedef cuda_floats<LANES> lanes;
 /* Computes a row per block. Floor: 2W bytes written in f16; temb and cond stay in the L2. */
 template <typename T>
 static __global__ void condition_kernel(const float *temb, const int *temb_index, const float *cond, int rows,
-                                        int width, T *y)
+                                        int width, act *y)
 {
     const int i = LANES * (int)threadIdx.x, s = (int)blockIdx.x / rows, r = (int)blockIdx.x % rows;
     if (i >= width) return;
     lanes a = cuda_load<LANES>(temb + (size_t)temb_index[s] * width + i);
     const lanes b = cuda_load<LANES>(cond + (size_t)r * width + i);
     for (int j = 0; j < LANES; j++) a.v[j] = cuda_silu(a.v[j] + b.v[j]);
-    cuda_store(y + (size_t)blockIdx.x * width + i, a);
+    cuda_store((T *)y + (size_t)blockIdx.x * width + i, a);
 }
 
 void cuda_head_condition(cuda_queue *c, const kern_head *h, const float *temb, const int *temb_index, int total,
                          const float *cond, int rows, act *y)
 {
-    const dim3 grid((unsigned)total), threads = cuda_head_threads(h);
-    if (h->f16)
-        cuda_launch(c, condition_kernel<f16>, grid, threads, 0, temb, temb_index, cond, rows, h->width, (f16 *)y);
-    else
-        cuda_launch(c, condition_kernel<float>, grid, threads, 0, temb, temb_index, cond, rows, h->width, (float *)y);
+    cuda_launch(c, h->f16 ? condition_kernel<f16> : condition_kernel<float>, dim3((unsigned)total),
+                cuda_head_threads(h), 0, temb, temb_index, cond, rows, h->width, y);
 }
 
 /* --- between two blocks ---------------------------------------------------------------------------------------- */
@@ -88,7 +85,7 @@ template <typename T> static __device__ inline lanes residual_sum(const residual
  * of W = 1024. All loads precede the first sum: a thread has 112 bytes in flight, a multiprocessor's 1024 threads 112
  * KiB. */
 template <typename T, typename S, int AFFINE>
-static __global__ void __launch_bounds__(CUDA_HEAD_WIDTH / LANES) residual_norm_kernel(residual_norm n, S *u)
+static __global__ void __launch_bounds__(CUDA_HEAD_WIDTH / LANES) residual_norm_kernel(residual_norm n, void *u)
 {
     float *part = (float *)cuda_shared();
     const int r = (int)blockIdx.x, i = LANES * (int)threadIdx.x, mine = i < n.width;
@@ -114,7 +111,7 @@ static __global__ void __launch_bounds__(CUDA_HEAD_WIDTH / LANES) residual_norm_
         const float y = (x.v[j] - mean) * inv;
         x.v[j] = (AFFINE ? y * weight.v[j] + bias.v[j] : y) * (1 + scale.v[j]) + shift.v[j];
     }
-    cuda_store(u + (size_t)r * n.width + i, x);
+    cuda_store((S *)u + (size_t)r * n.width + i, x);
 }
 
 void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
@@ -122,16 +119,11 @@ void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
     cuda_queue *c = e->c;
     kern_queue *k = &c->base;
     const int width = e->h->width;
-    const dim3 grid((unsigned)e->rows), threads = cuda_head_threads(e->h);
-    const size_t shared = 64 * sizeof(float);
     residual_norm n = norm_of(e, s, b);
     n.x = s->y ? e->x : NULL;
-    if (e->h->f16)
-        cuda_launch(c, n.norm ? residual_norm_kernel<f16, f16, 1> : residual_norm_kernel<f16, f16, 0>, grid, threads,
-                    shared, n, (f16 *)e->u);
-    else
-        cuda_launch(c, n.norm ? residual_norm_kernel<float, float, 1> : residual_norm_kernel<float, float, 0>, grid,
-                    threads, shared, n, (float *)e->u);
+    const auto plain = e->h->f16 ? residual_norm_kernel<f16, f16, 0> : residual_norm_kernel<float, float, 0>;
+    const auto affine = e->h->f16 ? residual_norm_kernel<f16, f16, 1> : residual_norm_kernel<float, float, 1>;
+    cuda_launch(c, n.norm ? affine : plain, dim3((unsigned)e->rows), cuda_head_threads(e->h), NORM_SHARED, n, e->u);
     if (b == 0)
         kern_watch(k, s->from, MAR_DTYPE_F32, s->from_rows, width, width, KERN_HEAD_INPUT, kern_head_net(e->h->form));
     if (!s->y) return;
@@ -317,11 +309,8 @@ void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *ou
         cuda_launch(c, kernel, cuda_blocks((size_t)e->rows, OUT_ROWS), 32 * OUT_WARPS,
                     OUT_WARPS * (OUT_TILES * 32 * sizeof(float4) + 2 * OUT_ROWS * sizeof(float)), n, f);
     } else {
-        const dim3 grid((unsigned)e->rows), threads = cuda_head_threads(h);
-        if (h->f16)
-            cuda_launch(c, residual_norm_kernel<f16, float, 0>, grid, threads, 64 * sizeof(float), n, e->y);
-        else
-            cuda_launch(c, residual_norm_kernel<float, float, 0>, grid, threads, 64 * sizeof(float), n, e->y);
+        cuda_launch(c, h->f16 ? residual_norm_kernel<f16, float, 0> : residual_norm_kernel<float, float, 0>,
+                    dim3((unsigned)e->rows), cuda_head_threads(h), NORM_SHARED, n, e->y);
         cuda_linear(k, h->out, e->y, e->rows, out);
     }
     if (s->y)

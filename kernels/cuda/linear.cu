@@ -79,11 +79,6 @@ void cuda_matmuls_free(cuda_device *d)
     free(d->tuning);
 }
 
-static int aligned(const void *p)
-{
-    return (uintptr_t)p % ALIGNMENT == 0;
-}
-
 static cudaDataType_t library_type(int type)
 {
     return type == MAR_DTYPE_F16 ? CUDA_R_16F : type == MAR_DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
@@ -95,21 +90,24 @@ static int rows_aligned(const matmul_spec *p)
     return p->in * size % ALIGNMENT == 0 && p->y_stride * y_size % ALIGNMENT == 0;
 }
 
+/* Sets an attribute unless *s is an error already. */
+template <typename V>
+static void set(cublasStatus_t *s, cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t which, const V &value)
+{
+    if (!*s) *s = cublasLtMatmulDescSetAttribute(product, which, &value, sizeof value);
+}
+
 /* Describes the scales of FP8. Needs cuBLASLt 12.9 and compute capability 9.0. */
-static cublasStatus_t describe_scales(const matmul_spec *p, const void *x, const void *weight,
-                                      cublasLtMatmulDesc_t product)
+static void describe_scales(const matmul_spec *p, const void *x, const void *weight, cublasLtMatmulDesc_t product,
+                            cublasStatus_t *s)
 {
     const int32_t vectors = 3; /* CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, not in the headers of CUDA 12.8 */
     const void *const x_scale = (const char *)x + (size_t)p->rows * (size_t)p->in;
     const void *const weight_scale = (const char *)weight + (size_t)p->out * (size_t)p->in;
-    cublasStatus_t s =
-        cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &vectors, sizeof vectors);
-    if (!s) s = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &vectors, sizeof vectors);
-    if (!s)
-        s = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &weight_scale,
-                                           sizeof(void *));
-    if (!s) s = cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x_scale, sizeof(void *));
-    return s;
+    set(s, product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, vectors);
+    set(s, product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, vectors);
+    set(s, product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, weight_scale);
+    set(s, product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scale);
 }
 
 static cublasStatus_t describe(const matmul_spec *p, const void *x, const void *weight, const void *bias,
@@ -126,15 +124,11 @@ static cublasStatus_t describe(const matmul_spec *p, const void *x, const void *
     /* cuBLAS is column-major: our rows are its columns, and y^T = weight x^T. */
     const uint64_t rows = (uint64_t)p->rows, out = (uint64_t)p->out, in = (uint64_t)p->in;
     cublasStatus_t s = cublasLtMatmulDescInit(&d->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    if (!s)
-        s = cublasLtMatmulDescSetAttribute(&d->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
-    if (!s) s = cublasLtMatmulDescSetAttribute(&d->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (!s && p->bias) /* the bias has y's type */
-        s = cublasLtMatmulDescSetAttribute(&d->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
-    if (!s && p->bias && p->fp8) /* for any y */
-        s = cublasLtMatmulDescSetAttribute(&d->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
-                                           sizeof bias_type);
-    if (!s && p->fp8 == FP8_SCALED) s = describe_scales(p, x, weight, &d->product);
+    set(&s, &d->product, CUBLASLT_MATMUL_DESC_TRANSA, transposed);
+    set(&s, &d->product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    if (p->bias) set(&s, &d->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);                  /* of y's type */
+    if (p->bias && p->fp8) set(&s, &d->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type); /* for any y */
+    if (p->fp8 == FP8_SCALED) describe_scales(p, x, weight, &d->product, &s);
     if (!s) s = cublasLtMatrixLayoutInit(&d->weight, from, in, out, p->in);
     if (!s) s = cublasLtMatrixLayoutInit(&d->x, from, in, rows, p->in);
     if (!s) s = cublasLtMatrixLayoutInit(&d->y, to, out, rows, p->y_stride);
@@ -387,7 +381,7 @@ static mar_status plan(cuda_queue *c, const matmul_spec *spec, const struct cuda
 
 /* Takes any shape and alignment. A thread computes an element of y. */
 template <typename X, typename Y>
-static __global__ void matmul_kernel(matmul_spec p, const X *x, const X *weight, const Y *bias, Y *y)
+static __global__ void matmul_kernel(matmul_spec p, const void *x, const void *weight, const void *bias, void *y)
 {
     typedef float tile[TILE][TILE + 1];
     tile *shared = (tile *)cuda_shared();
@@ -397,37 +391,31 @@ static __global__ void matmul_kernel(matmul_spec p, const X *x, const X *weight,
     float sum = 0;
     for (int i = 0; i < p.in; i += TILE) {
         const int in = i + tx, out = first_out + ty;
-        shared[0][ty][tx] = row < p.rows && in < p.in ? cuda_float(x[(size_t)row * p.in + in]) : 0;
-        shared[1][ty][tx] = out < p.out && in < p.in ? cuda_float(weight[(size_t)out * p.in + in]) : 0;
+        shared[0][ty][tx] = row < p.rows && in < p.in ? cuda_float(((const X *)x)[(size_t)row * p.in + in]) : 0;
+        shared[1][ty][tx] = out < p.out && in < p.in ? cuda_float(((const X *)weight)[(size_t)out * p.in + in]) : 0;
         __syncthreads();
         for (int j = 0; j < TILE; j++) sum += shared[0][ty][j] * shared[1][tx][j];
         __syncthreads();
     }
     if (row >= p.rows || column >= p.out) return;
-    Y *at = y + (size_t)row * p.y_stride + column;
-    if (p.bias) sum += cuda_float(bias[column]);
+    Y *at = (Y *)y + (size_t)row * p.y_stride + column;
+    if (p.bias) sum += cuda_float(((const Y *)bias)[column]);
     if (p.then == THEN_GELU) sum = cuda_gelu(sum);
     if (p.then == THEN_RELU && sum < 0) sum = 0;
     cuda_store(at, p.add ? cuda_float(*at) + sum : sum);
 }
 
-template <typename X, typename Y>
 static void simple_matmul(cuda_queue *c, const matmul_spec *p, const void *x, const void *weight, const void *bias,
                           void *y)
 {
-    cuda_launch(c, matmul_kernel<X, Y>, dim3(cuda_blocks((size_t)p->rows, TILE), cuda_blocks((size_t)p->out, TILE)),
-                dim3(TILE, TILE), 2 * TILE * (TILE + 1) * sizeof(float), *p, (const X *)x, (const X *)weight,
-                (const Y *)bias, (Y *)y);
-}
-
-template <typename T>
-static void simple_matmul_of(cuda_queue *c, const matmul_spec *p, const void *x, const void *weight, const void *bias,
-                             void *y)
-{
-    if (p->y_type == MAR_DTYPE_F32)
-        simple_matmul<T, float>(c, p, x, weight, bias, y);
-    else
-        simple_matmul<T, T>(c, p, x, weight, bias, y);
+    const int f32 = p->y_type == MAR_DTYPE_F32;
+    const auto of_f16 = f32 ? matmul_kernel<f16, float> : matmul_kernel<f16, f16>;
+    const auto of_bf16 = f32 ? matmul_kernel<bf16, float> : matmul_kernel<bf16, bf16>;
+    const auto kernel = p->type == MAR_DTYPE_F32   ? matmul_kernel<float, float>
+                        : p->type == MAR_DTYPE_F16 ? of_f16
+                                                   : of_bf16;
+    cuda_launch(c, kernel, dim3(cuda_blocks((size_t)p->rows, TILE), cuda_blocks((size_t)p->out, TILE)),
+                dim3(TILE, TILE), 2 * TILE * (TILE + 1) * sizeof(float), *p, x, weight, bias, y);
 }
 
 /* Has cuBLASLt choose again if the plan's algorithm refuses the product's rows. */
@@ -445,16 +433,13 @@ static void matmul(cuda_queue *c, const matmul_spec *spec, const void *x, const 
     const struct cuda_matmul *m;
     mar_err err = {};
     mar_status status = plan(c, spec, &m, &err);
-    if (status == MAR_OK && m->library && aligned(x) && aligned(weight) && aligned(bias) && aligned(y))
+    if (status == MAR_OK && m->library && cuda_aligned(x) && cuda_aligned(weight) && cuda_aligned(bias) &&
+        cuda_aligned(y))
         status = cublas_status(planned_matmul(c, m, spec, x, weight, bias, y), spec, &err);
     else if (status == MAR_OK && spec->fp8)
         status = cublas_status(CUBLAS_STATUS_NOT_SUPPORTED, spec, &err);
-    else if (status == MAR_OK && spec->type == MAR_DTYPE_F32)
-        simple_matmul<float, float>(c, spec, x, weight, bias, y);
-    else if (status == MAR_OK && spec->type == MAR_DTYPE_F16)
-        simple_matmul_of<f16>(c, spec, x, weight, bias, y);
     else if (status == MAR_OK)
-        simple_matmul_of<bf16>(c, spec, x, weight, bias, y);
+        simple_matmul(c, spec, x, weight, bias, y);
     if (status != MAR_OK) kern_fail(&c->base, status, &err);
 }
 
@@ -595,7 +580,7 @@ static __global__ void activate_kernel(const X *x, size_t vectors, int n, int st
 template <typename X, typename Y>
 static void activate(cuda_queue *c, const X *x, size_t rows, int n, int stride, kern_activation activation, Y *y)
 {
-    const int wide = n % 8 == 0 && stride % 8 == 0 && aligned(x) && aligned(y) ? 8 : 1;
+    const int wide = n % 8 == 0 && stride % 8 == 0 && cuda_aligned(x) && cuda_aligned(y) ? 8 : 1;
     const size_t vectors = rows * (size_t)(n / wide);
     cuda_launch(c, wide == 8 ? activate_kernel<8, X, Y> : activate_kernel<1, X, Y>, cuda_blocks(vectors, THREADS),
                 THREADS, 0, x, vectors, n / wide, stride, activation, y);

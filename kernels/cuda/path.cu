@@ -1,15 +1,13 @@
-/* Comparison of whole chain paths under two distributions, and the decision (kernels/path.h). A block takes a path.
+/* Comparison of whole chain paths under two distributions (kernels/path.h). A block takes a path.
  * Paths are few, with up to some thousand terms each; two double exponentials a term dominate. Beside the head's
- * evaluation at all these states both kernels are negligible. */
+ * evaluation at all these states the kernel is negligible. */
 #include "kernels/cuda/cuda.h"
 
 extern "C" {
 #include "kernels/path.h"
 }
 
-#include <limits.h>
-
-enum { THREADS = 256, WARPS = THREADS / 32, VERDICT_THREADS = 128 };
+enum { THREADS = 256, WARPS = THREADS / 32 };
 
 static __global__ void ratio_kernel(kern_path_job job)
 {
@@ -33,36 +31,4 @@ void cuda_path_ratio(kern_queue *k, const kern_path_job *job)
     device.coef = cuda_stage(c, job->coef, (size_t)job->steps);
     device.cfg = job->conditions == 2 ? cuda_stage(c, job->cfg, (size_t)job->paths) : NULL;
     cuda_launch(c, ratio_kernel, (unsigned)job->paths, THREADS, WARPS * sizeof(double), device);
-}
-
-static __global__ void clear_kernel(int *first, int groups)
-{
-    const int g = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (g < groups) first[g] = INT_MAX;
-}
-
-static __global__ void decide_kernel(kern_path_verdict job)
-{
-    const int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (row >= job.rows) return;
-    const int marked = kern_path_marked(&job, row);
-    job.marked[row] = marked;
-    if (marked) atomicMin(&job.first[job.group[row]], job.order[row]);
-}
-
-void cuda_path_decide(kern_queue *k, const kern_path_verdict *job)
-{
-    cuda_queue *c = cuda_of(k);
-    const size_t rows = (size_t)job->rows;
-    kern_path_verdict device = *job;
-    cuda_stage_hold(c);
-    device.seed = cuda_stage(c, job->seed, rows);
-    device.image = cuda_stage(c, job->image, rows);
-    device.position = cuda_stage(c, job->position, rows);
-    device.group = cuda_stage(c, job->group, rows);
-    device.order = cuda_stage(c, job->order, rows);
-    cuda_stage_send(c);
-    cuda_launch(c, clear_kernel, cuda_blocks((size_t)job->groups, VERDICT_THREADS), VERDICT_THREADS, 0, job->first,
-                job->groups);
-    cuda_launch(c, decide_kernel, cuda_blocks(rows, VERDICT_THREADS), VERDICT_THREADS, 0, device);
 }

@@ -189,7 +189,6 @@ void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job
     j.mod = (const unsigned char *)job->mod;
     j.x = job->x;
     j.x0 = job->x0;
-    cuda_stage_hold(c);
     j.coef = job->coef ? cuda_stage(c, job->coef + job->last, steps) : NULL;
     j.ode = job->coef ? NULL : cuda_stage(c, job->ode + job->last, steps);
     j.t = job->coef ? cuda_stage(c, job->t + job->last, steps) : NULL;
@@ -197,7 +196,6 @@ void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job
     j.seed = job->coef ? cuda_stage(c, job->seed, tokens) : NULL;
     j.image = job->coef ? cuda_stage(c, job->image, tokens) : NULL;
     j.position = job->coef ? cuda_stage(c, job->position, tokens) : NULL;
-    cuda_stage_send(c);
     const bool words = job->tokens * job->conditions <= WORD_ROWS;
     persistent_launch(c, h->persistent, persistent_chains[words], words, j);
 }

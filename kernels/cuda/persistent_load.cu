@@ -275,27 +275,25 @@ static mar_status persistent_starts(cuda_queue *c, const persistent_head *f, int
     return status == MAR_OK ? cuda_status(waited, "launching the head's kernels", why) : status;
 }
 
-/* Describes a form: "clusters of 2 blocks, an L2 access policy". */
-static const char *persistent_words(const persistent_head *f, char text[96])
+/* Writes "clusters of 2 blocks". */
+static const char *persistent_clusters_text(const persistent_head *f, char text[48])
 {
-    if (f->args.cluster > 1)
-        snprintf(text, 96, "clusters of %d blocks", f->args.cluster);
-    else
-        snprintf(text, 96, "no clusters");
-    if (f->kept_in_l2 > 0) snprintf(text + strlen(text), 96 - strlen(text), ", an L2 access policy");
+    if (f->args.cluster == 1) return "no clusters";
+    snprintf(text, 48, "clusters of %d blocks", f->args.cluster);
     return text;
 }
 
 /* Tests whether the form in *f starts, with its L2 access policy or else without. `refused` gets the first refusal. */
 static int persistent_accepted(cuda_queue *c, persistent_head *f, int recorded, mar_err *refused)
 {
-    char words[96];
+    char text[48];
     for (;;) {
         mar_err why = {};
         if (persistent_starts(c, f, 0, &why) == MAR_OK && (!recorded || persistent_starts(c, f, 1, &why) == MAR_OK))
             return 1;
         if (!refused->text[0])
-            (void)err_set(refused, MAR_EBACKEND, "refused with %s: %s", persistent_words(f, words), why.text);
+            (void)err_set(refused, MAR_EBACKEND, "refused with %s%s: %s", persistent_clusters_text(f, text),
+                          f->kept_in_l2 > 0 ? ", an L2 access policy" : "", why.text);
         if (f->kept_in_l2 == 0) return 0;
         f->kept_in_l2 = 0;
     }
@@ -303,15 +301,13 @@ static int persistent_accepted(cuda_queue *c, persistent_head *f, int recorded, 
 
 static void persistent_describe(persistent_head *f, int recorded, const mar_err *refused)
 {
-    const int products = 2 * f->args.depth;
-    char clusters[48] = "no clusters", rest[96] = "";
-    if (f->args.cluster > 1) snprintf(clusters, sizeof clusters, "clusters of %d blocks", f->args.cluster);
+    char clusters[48], rest[96] = "";
     if (f->kept_in_l2 > 0)
         snprintf(rest, sizeof rest, ", %.0f %% of the others set aside in the L2 cache", 100 * (double)f->kept_in_l2);
     err_line(f->description, sizeof f->description,
              "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s%s", (int)PERSISTENT_ROWS,
-             clusters, f->args.resident, products, rest, recorded ? "" : ", not recorded", refused->text[0] ? "; " : "",
-             refused->text);
+             persistent_clusters_text(f, clusters), f->args.resident, 2 * f->args.depth, rest,
+             recorded ? "" : ", not recorded", refused->text[0] ? "; " : "", refused->text);
 }
 
 /* --- loading --------------------------------------------------------------------------------------------------- */

@@ -11,7 +11,7 @@ enum { THREADS = 256, WARPS = 8, WIDE = 8 /* elements of a vector */ };
 
 static int is_wide(int channels, int stride, const void *x, const void *y)
 {
-    return channels % WIDE == 0 && stride % WIDE == 0 && (uintptr_t)x % 16 == 0 && (uintptr_t)y % 16 == 0;
+    return channels % WIDE == 0 && stride % WIDE == 0 && cuda_aligned(x) && cuda_aligned(y);
 }
 
 /* --- pools ------------------------------------------------------------------------------------------------- */
@@ -91,13 +91,13 @@ void cuda_pool(kern_queue *k, const kern_pool *p, const act *x, int images, int 
 /* A block takes 32 vectors of N channels, one per lane; each of its warps adds up every WARPS'th pixel. blockIdx.y is
  * the image. n: vectors of a pixel. */
 template <int N, typename T>
-static __global__ void __launch_bounds__(32 * WARPS) mean_kernel(const T *x, int pixels, int n, float *y)
+static __global__ void __launch_bounds__(32 * WARPS) mean_kernel(const act *images, int pixels, int n, float *y)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, at = (int)blockIdx.x * 32 + lane;
     const size_t channels = (size_t)n * N;
     cuda_floats<N> *parts = (cuda_floats<N> *)cuda_shared(); /* [WARPS][32] */
     cuda_floats<N> sum = {};
-    x += (size_t)blockIdx.y * (size_t)pixels * channels + (size_t)at * N;
+    const T *x = (const T *)images + (size_t)blockIdx.y * (size_t)pixels * channels + (size_t)at * N;
     if (at < n)
 #pragma unroll 4
         for (int i = warp; i < pixels; i += WARPS) {
@@ -113,22 +113,15 @@ static __global__ void __launch_bounds__(32 * WARPS) mean_kernel(const T *x, int
     cuda_store(y + (size_t)blockIdx.y * channels + (size_t)at * N, sum);
 }
 
-template <typename T> static void launch_mean(cuda_queue *c, const T *x, int images, int pixels, int channels, float *y)
-{
-    const int wide = is_wide(channels, channels, x, y), n = wide ? channels / WIDE : channels;
-    const dim3 grid(cuda_blocks((size_t)n, 32), (unsigned)images);
-    cuda_launch(c, wide ? mean_kernel<WIDE, T> : mean_kernel<1, T>, grid, 32 * WARPS,
-                32 * WARPS * (wide ? sizeof(cuda_floats<WIDE>) : sizeof(cuda_floats<1>)), x, pixels, n, y);
-}
-
 void cuda_mean_pixels(kern_queue *k, const act *x, int images, int pixels, int channels, float *y)
 {
     cuda_queue *c = cuda_of(k);
-    if (images <= 0 || channels <= 0) return;
-    if (c->device->bf16)
-        launch_mean(c, (const bf16 *)x, images, pixels, channels, y);
-    else
-        launch_mean(c, (const float *)x, images, pixels, channels, y);
+    const int wide = is_wide(channels, channels, x, y), n = wide ? channels / WIDE : channels;
+    const auto vectors = c->device->bf16 ? mean_kernel<WIDE, bf16> : mean_kernel<WIDE, float>;
+    const auto ones = c->device->bf16 ? mean_kernel<1, bf16> : mean_kernel<1, float>;
+    if (images <= 0) return;
+    cuda_launch(c, wide ? vectors : ones, dim3(cuda_blocks((size_t)n, 32), (unsigned)images), 32 * WARPS,
+                32 * WARPS * (wide ? sizeof(cuda_floats<WIDE>) : sizeof(cuda_floats<1>)), x, pixels, n, y);
 }
 
 /* --- channels as floats ------------------------------------------------------------------------------------ */
@@ -136,14 +129,15 @@ void cuda_mean_pixels(kern_queue *k, const act *x, int images, int pixels, int c
 /* Computes one of the `n` elements of y per thread. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    take_kernel(const T *x, size_t n, int stride, cuda_divisor channels, float *y)
+    take_kernel(const act *x, size_t n, int stride, cuda_divisor channels, float *y)
 {
     const size_t first = (size_t)blockIdx.x * THREADS, i = first + threadIdx.x;
     if (i >= n) return;
     const size_t row = first / (size_t)channels.by; /* of the block's first element, once for all of them */
     const int from = (int)(first - row * (size_t)channels.by) + (int)threadIdx.x,
               further = cuda_quotient(from, channels);
-    y[i] = cuda_float(x[(row + (size_t)further) * (size_t)stride + (size_t)(from - further * channels.by)]);
+    const size_t at = (row + (size_t)further) * (size_t)stride + (size_t)(from - further * channels.by);
+    y[i] = cuda_float(((const T *)x)[at]);
 }
 
 void cuda_take_channels(kern_queue *k, const act *x, int rows, int stride, int channels, float *y)
@@ -151,11 +145,8 @@ void cuda_take_channels(kern_queue *k, const act *x, int rows, int stride, int c
     cuda_queue *c = cuda_of(k);
     if (rows <= 0 || channels <= 0) return;
     const size_t n = (size_t)rows * (size_t)channels;
-    const cuda_divisor by = cuda_divide_by(channels);
-    if (c->device->bf16)
-        cuda_launch(c, take_kernel<bf16>, cuda_blocks(n, THREADS), THREADS, 0, (const bf16 *)x, n, stride, by, y);
-    else
-        cuda_launch(c, take_kernel<float>, cuda_blocks(n, THREADS), THREADS, 0, (const float *)x, n, stride, by, y);
+    cuda_launch(c, c->device->bf16 ? take_kernel<bf16> : take_kernel<float>, cuda_blocks(n, THREADS), THREADS, 0, x, n,
+                stride, cuda_divide_by(channels), y);
 }
 
 /* --- resize ------------------------------------------------------------------------------------------------ */
@@ -177,7 +168,7 @@ static __device__ inline resize_place place_of(int at, float scale, int size)
 /* A thread has a value of the result; blockIdx.y is the image. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    resize_kernel(const uint8_t *rgb, int height, int width, float scale_y, float scale_x, cuda_divisor side, T *y)
+    resize_kernel(const uint8_t *rgb, int height, int width, float scale_y, float scale_x, cuda_divisor side, act *y)
 {
     const int i = (int)blockIdx.x * THREADS + (int)threadIdx.x, values = 3 * side.by * side.by;
     if (i >= values) return;
@@ -187,7 +178,7 @@ static __global__ void __launch_bounds__(THREADS)
     const uint8_t *low = image + (size_t)v.low * 3 * (size_t)width, *high = image + (size_t)v.high * 3 * (size_t)width;
     const float a = low[3 * h.low], b = low[3 * h.high], c = high[3 * h.low], d = high[3 * h.high];
     const float above = a + (b - a) * h.part, below = c + (d - c) * h.part;
-    cuda_store(y + (size_t)blockIdx.y * (size_t)values + (size_t)i,
+    cuda_store((T *)y + (size_t)blockIdx.y * (size_t)values + (size_t)i,
                (above + (below - above) * v.part - 128.0f) / 128.0f);
 }
 
@@ -197,9 +188,6 @@ void cuda_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int 
     if (images <= 0 || side <= 0) return;
     const float scale_y = (float)height / (float)side, scale_x = (float)width / (float)side;
     const dim3 grid(cuda_blocks(3 * (size_t)side * (size_t)side, THREADS), (unsigned)images);
-    const cuda_divisor by = cuda_divide_by(side);
-    if (c->device->bf16)
-        cuda_launch(c, resize_kernel<bf16>, grid, THREADS, 0, rgb, height, width, scale_y, scale_x, by, (bf16 *)y);
-    else
-        cuda_launch(c, resize_kernel<float>, grid, THREADS, 0, rgb, height, width, scale_y, scale_x, by, (float *)y);
+    cuda_launch(c, c->device->bf16 ? resize_kernel<bf16> : resize_kernel<float>, grid, THREADS, 0, rgb, height, width,
+                scale_y, scale_x, cuda_divide_by(side), y);
 }

@@ -193,10 +193,8 @@ void cuda_probs(kern_queue *k, const kern_probs_job *job)
     const size_t rows = (size_t)job->rows;
     if (job->rows <= 0) return;
     kern_probs_job device = *job;
-    cuda_stage_hold(c);
     device.cfg = job->conditions == 2 ? cuda_stage(c, job->cfg, rows) : NULL;
     device.place = cuda_stage(c, job->place, rows);
-    cuda_stage_send(c);
     cuda_launch(c, probs_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(probs_memory), device);
 }
 
@@ -305,13 +303,11 @@ void cuda_draw(kern_queue *k, const kern_draw_job *job)
     const size_t rows = (size_t)job->rows;
     if (job->rows <= 0) return;
     kern_draw_job device = *job;
-    cuda_stage_hold(c);
     device.source = cuda_stage(c, job->source, rows);
     device.given = cuda_stage(c, job->given, rows);
     device.wanted = cuda_stage(c, job->wanted, rows);
     device.earlier = cuda_stage(c, job->earlier, rows * (size_t)job->max_draws);
     device.address = cuda_stage(c, job->address, rows);
-    cuda_stage_send(c);
     if (job->race)
         cuda_launch(c, race_kernel, (unsigned)job->rows, discrete_threads(job->size), sizeof(race_memory), device);
     else

@@ -22,7 +22,8 @@ int cuda_live(cuda_queue *c)
     const cuda_stage_mode mode = c->stage->mode;
     if (!kern_live(&c->base) || mode == CUDA_MEASURE || mode == CUDA_REFILL) return 0;
     (void)cuda_switch(c->device->context);
-    return 1;
+    cuda_stage_send(c);
+    return kern_live(&c->base);
 }
 
 int cuda_in_recording(const cuda_queue *c)
@@ -132,6 +133,7 @@ static mar_status capture_once(cuda_queue *c, void (*body)(cuda_queue *c, void *
 mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
                         mar_err *err)
 {
+    (void)cuda_live(c); /* no array is copied inside */
     mar_status status = capture_once(c, body, arg, graph, err);
     for (int i = 1; i < ATTEMPTS && status != MAR_OK && !is_final(c); i++)
         status = capture_once(c, body, arg, graph, err);

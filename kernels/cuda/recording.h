@@ -37,11 +37,10 @@ enum { CUDA_LISTS = 16 }; /* remembered at a time */
 struct cuda_stage {
     struct ring *now;
     cuda_stage_mode mode;
-    kern_recording *recording;   /* NULL if DIRECT */
-    int unrecorded;              /* 1: a recording's body is running DIRECT; so do nested recordings */
-    int misused;                 /* 1: the body has broken its rules; that is final */
-    int holds;                   /* between cuda_stage_hold and cuda_stage_send */
-    size_t held_first, held_end; /* pending bytes of the ring; held_end 0: none */
+    kern_recording *recording; /* NULL if DIRECT */
+    int unrecorded;            /* 1: a recording's body is running DIRECT; so do nested recordings */
+    int misused;               /* 1: the body has broken its rules; that is final */
+    size_t unsent, unsent_end; /* bytes of the ring to be copied; unsent_end 0: none */
     cuda_staged_list list[CUDA_LISTS];
     int lists; /* staged in this run of the body; the oldest are forgotten */
 };
@@ -50,6 +49,8 @@ struct cuda_stage {
  * fine. */
 mar_status cuda_stage_alloc(cuda_queue *c, size_t bytes, char **pinned, char **device, mar_err *err);
 void cuda_stage_free(cuda_queue *c, char *pinned, char *device);
+/* staging.cu: starts the copy of arrays staged outside a recording. */
+void cuda_stage_send(cuda_queue *c);
 /* staging.cu: fails because a body's host arrays differ from the measured ones. */
 void cuda_stage_changed(cuda_queue *c);
 

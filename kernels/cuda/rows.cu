@@ -7,11 +7,6 @@
 
 enum { THREADS = 256, LOADS = 4 /* of a thread, on their way at a time */ };
 
-static int aligned(const void *p)
-{
-    return (uintptr_t)p % 16 == 0;
-}
-
 /* --- norms ------------------------------------------------------------------------------------------------ */
 
 enum { NORM_THREADS = 128, NORM_EACH = 40 /* numbers of a row per thread */, NORM_MOST = NORM_THREADS * NORM_EACH };
@@ -21,7 +16,7 @@ enum { NORM_THREADS = 128, NORM_EACH = 40 /* numbers of a row per thread */, NOR
  * take two passes, because the mean of the residual stream can be far from zero. */
 template <typename Y, int N, int WARPS, int EACH>
 static __global__ void norm_kernel(const float *x, const int *index, int rows, int dim,
-                                   const float *__restrict__ weight, const float *__restrict__ bias, float eps, Y *y)
+                                   const float *__restrict__ weight, const float *__restrict__ bias, float eps, void *y)
 {
     const int lanes = 32 * WARPS, first = (int)threadIdx.x % lanes * N, step = lanes * N;
     const int r = (int)blockIdx.x * (NORM_THREADS / lanes) + (int)threadIdx.x / lanes;
@@ -46,7 +41,7 @@ static __global__ void norm_kernel(const float *x, const int *index, int rows, i
                 square += v[i].v[j] * v[i].v[j];
             }
     const float scale = cuda_inverse_deviation(cuda_block_sum<WARPS>(square, part + WARPS) / (float)dim, eps);
-    Y *out = y + (size_t)r * (size_t)dim + first;
+    Y *out = (Y *)y + (size_t)r * (size_t)dim + first;
     weight += first, bias += bias ? first : 0;
 #pragma unroll
     for (int i = 0; i < EACH / N; i++) {
@@ -58,18 +53,12 @@ static __global__ void norm_kernel(const float *x, const int *index, int rows, i
     }
 }
 
-template <typename Y>
-static void norm(cuda_queue *c, const float *x, const int *index, int rows, int dim, const float *weight,
-                 const float *bias, float eps, Y *y)
+template <typename Y> static auto norm_of(int vectors, int warps, int dim)
 {
-    const int vectors = dim % 4 == 0 && aligned(x) && aligned(weight) && aligned(bias) && aligned(y);
-    const int warps = vectors && dim <= 32 * NORM_EACH ? 1 : NORM_THREADS / 32;
-    const auto kernel = !vectors        ? norm_kernel<Y, 1, 4, NORM_EACH>
-                        : warps > 1     ? norm_kernel<Y, 4, 4, NORM_EACH>
-                        : dim > 32 * 24 ? norm_kernel<Y, 4, 1, NORM_EACH>
-                                        : norm_kernel<Y, 4, 1, 24>;
-    cuda_launch_early(c, kernel, cuda_blocks((size_t)rows * (size_t)warps, NORM_THREADS / 32), NORM_THREADS,
-                      2 * warps * sizeof(float), x, index, rows, dim, weight, bias, eps, y);
+    return !vectors        ? norm_kernel<Y, 1, 4, NORM_EACH>
+           : warps > 1     ? norm_kernel<Y, 4, 4, NORM_EACH>
+           : dim > 32 * 24 ? norm_kernel<Y, 4, 1, NORM_EACH>
+                           : norm_kernel<Y, 4, 1, 24>;
 }
 
 void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
@@ -84,10 +73,13 @@ void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, 
         return;
     }
     const int *staged = cuda_stage(c, index, (size_t)rows);
-    if (c->device->bf16 && !y_f32)
-        norm(c, x, staged, rows, dim, weight, bias, eps, (bf16 *)y);
-    else
-        norm(c, x, staged, rows, dim, weight, bias, eps, (float *)y);
+    const int vectors =
+        dim % 4 == 0 && cuda_aligned(x) && cuda_aligned(weight) && cuda_aligned(bias) && cuda_aligned(y);
+    const int warps = vectors && dim <= 32 * NORM_EACH ? 1 : NORM_THREADS / 32;
+    const auto kernel =
+        c->device->bf16 && !y_f32 ? norm_of<bf16>(vectors, warps, dim) : norm_of<float>(vectors, warps, dim);
+    cuda_launch_early(c, kernel, cuda_blocks((size_t)rows * (size_t)warps, NORM_THREADS / 32), NORM_THREADS,
+                      2 * warps * sizeof(float), x, staged, rows, dim, weight, bias, eps, y);
 }
 
 /* --- copies ----------------------------------------------------------------------------------------------- */
@@ -121,17 +113,6 @@ static __global__ void copy_rows_kernel(float *dst, const int *dst_index, const 
     }
 }
 
-template <int N>
-static void copy_rows(cuda_queue *c, float *dst, const int *dst_index, const float *src, const int *src_index,
-                      const float *add, const int *add_index, int rows, int n)
-{
-    unsigned across = 4;
-    while (across < THREADS && across * LOADS < (unsigned)n) across *= 2;
-    const unsigned down = THREADS / across;
-    cuda_launch(c, copy_rows_kernel<N>, cuda_blocks((size_t)rows, down), dim3(across, down), 0, dst, dst_index, src,
-                src_index, add, add_index, rows, n);
-}
-
 void cuda_copy_rows(kern_queue *k, float *dst, const int *dst_index, const float *src, const int *src_index,
                     const float *add, const int *add_index, int rows, int dim)
 {
@@ -140,23 +121,25 @@ void cuda_copy_rows(kern_queue *k, float *dst, const int *dst_index, const float
     const int *dst_at = cuda_stage(c, dst_index, (size_t)rows);
     const int *src_at = cuda_stage(c, src_index, (size_t)rows);
     const int *add_at = cuda_stage(c, add_index, (size_t)rows);
-    if (dim % 4 == 0 && aligned(dst) && aligned(src) && aligned(add))
-        copy_rows<4>(c, dst, dst_at, src, src_at, add, add_at, rows, dim / 4);
-    else
-        copy_rows<1>(c, dst, dst_at, src, src_at, add, add_at, rows, dim);
+    const int wide = dim % 4 == 0 && cuda_aligned(dst) && cuda_aligned(src) && cuda_aligned(add);
+    const int n = wide ? dim / 4 : dim;
+    unsigned across = 4;
+    while (across < THREADS && across * LOADS < (unsigned)n) across *= 2;
+    const unsigned down = THREADS / across;
+    cuda_launch(c, wide ? copy_rows_kernel<4> : copy_rows_kernel<1>, cuda_blocks((size_t)rows, down),
+                dim3(across, down), 0, dst, dst_at, src, src_at, add, add_at, rows, n);
 }
 
 /* --- similarity of rows -------------------------------------------------------------------------------------- */
 
 /* A warp takes a row. */
 template <typename T>
-static __global__ void similarity_kernel(const T *a, const T *b, int stride, int rows, int heads, int head_dim,
-                                         float *y)
+static __global__ void similarity_kernel(const act *left, const act *right, int stride, int rows, int heads,
+                                         int head_dim, float *y)
 {
     const int lane = (int)threadIdx.x % 32, r = (int)(blockIdx.x * (THREADS / 32) + threadIdx.x / 32);
     if (r >= rows) return;
-    a += (size_t)r * (size_t)stride;
-    b += (size_t)r * (size_t)stride;
+    const T *a = (const T *)left + (size_t)r * (size_t)stride, *b = (const T *)right + (size_t)r * (size_t)stride;
     float total = 0;
     for (int h = 0; h < heads; h++, a += head_dim, b += head_dim) {
         float ab = 0, aa = 0, bb = 0;
@@ -180,15 +163,11 @@ void cuda_similarity(kern_queue *k, const act *a, const act *b, int stride, int 
     const int most = (int)(c->workspace_bytes / sizeof *y);
     for (int r = 0; r < rows; r += most) {
         const int part = rows - r < most ? rows - r : most;
-        const size_t first = (size_t)r * (size_t)stride;
+        const size_t first = (size_t)r * (size_t)stride * k->device->act_size;
         const dim3 grid(cuda_blocks((size_t)part, THREADS / 32));
         float *result = (float *)c->workspace;
-        if (c->device->bf16)
-            cuda_launch(c, similarity_kernel<bf16>, grid, THREADS, 0, (const bf16 *)a + first, (const bf16 *)b + first,
-                        stride, part, heads, head_dim, result);
-        else
-            cuda_launch(c, similarity_kernel<float>, grid, THREADS, 0, (const float *)a + first,
-                        (const float *)b + first, stride, part, heads, head_dim, result);
+        cuda_launch(c, c->device->bf16 ? similarity_kernel<bf16> : similarity_kernel<float>, grid, THREADS, 0,
+                    (const char *)a + first, (const char *)b + first, stride, part, heads, head_dim, result);
         k->core->download(k, y + r, result, (size_t)part * sizeof *y);
     }
 }
@@ -197,13 +176,13 @@ void cuda_similarity(kern_queue *k, const act *a, const act *b, int stride, int 
 
 /* Lowers *first to the first row with a NaN or an infinity. A warp takes a row. */
 template <typename T>
-static __global__ void first_nonfinite_kernel(const T *x, int rows, int width, int stride, int *first)
+static __global__ void first_nonfinite_kernel(const void *x, int rows, int width, int stride, int *first)
 {
     const int lane = (int)threadIdx.x % 32, r = (int)(blockIdx.x * (THREADS / 32) + threadIdx.x / 32);
     if (r >= rows) return;
-    x += (size_t)r * (size_t)stride;
+    const T *row = (const T *)x + (size_t)r * (size_t)stride;
     int others = 0;
-    for (int i = lane; i < width; i += 32) others |= !(fabsf(cuda_float(x[i])) <= FLT_MAX);
+    for (int i = lane; i < width; i += 32) others |= !(fabsf(cuda_float(row[i])) <= FLT_MAX);
     if (others) atomicMin(first, r);
 }
 
@@ -214,12 +193,10 @@ int cuda_first_nonfinite(kern_queue *k, const void *x, mar_dtype type, int rows,
     int found = INT_MAX, *first = (int *)c->workspace;
     if (rows <= 0) return -1;
     k->core->upload(k, first, &found, sizeof found);
-    if (type == MAR_DTYPE_F16)
-        cuda_launch(c, first_nonfinite_kernel<f16>, grid, THREADS, 0, (const f16 *)x, rows, width, stride, first);
-    else if (c->device->bf16 && type != MAR_DTYPE_F32)
-        cuda_launch(c, first_nonfinite_kernel<bf16>, grid, THREADS, 0, (const bf16 *)x, rows, width, stride, first);
-    else
-        cuda_launch(c, first_nonfinite_kernel<float>, grid, THREADS, 0, (const float *)x, rows, width, stride, first);
+    const auto kernel = type == MAR_DTYPE_F16                      ? first_nonfinite_kernel<f16>
+                        : c->device->bf16 && type != MAR_DTYPE_F32 ? first_nonfinite_kernel<bf16>
+                                                                   : first_nonfinite_kernel<float>;
+    cuda_launch(c, kernel, grid, THREADS, 0, x, rows, width, stride, first);
     k->core->download(k, &found, first, sizeof found);
     return k->failed == MAR_OK && found != INT_MAX ? found : -1;
 }
@@ -238,7 +215,7 @@ void cuda_subtract(kern_queue *k, const float *a, const float *b, size_t n, floa
 }
 
 /* Converts n vectors, LOADS per thread. */
-template <int N, typename T> static __global__ void to_halves_kernel(const float *x, size_t n, T *y)
+template <int N, typename T> static __global__ void to_halves_kernel(const float *x, size_t n, uint16_t *y)
 {
     const size_t first = (size_t)blockIdx.x * THREADS * LOADS + threadIdx.x;
     cuda_floats<N> v[LOADS] = {};
@@ -247,36 +224,26 @@ template <int N, typename T> static __global__ void to_halves_kernel(const float
         if (first + l * THREADS < n) v[l] = cuda_load<N>(x + N * (first + l * THREADS));
 #pragma unroll
     for (int l = 0; l < LOADS; l++)
-        if (first + l * THREADS < n) cuda_store(y + N * (first + l * THREADS), v[l]);
-}
-
-template <typename T> static void to_halves(cuda_queue *c, const float *x, size_t n, T *to)
-{
-    if (aligned(x) && (uintptr_t)to % 8 == 0) {
-        const size_t fours = n / 4;
-        cuda_launch(c, to_halves_kernel<4, T>, cuda_blocks(fours, THREADS * LOADS), THREADS, 0, x, fours, to);
-        x += 4 * fours, to += 4 * fours, n -= 4 * fours;
-    }
-    cuda_launch(c, to_halves_kernel<1, T>, cuda_blocks(n, THREADS * LOADS), THREADS, 0, x, n, to);
+        if (first + l * THREADS < n) cuda_store((T *)y + N * (first + l * THREADS), v[l]);
 }
 
 void cuda_to_halves(cuda_queue *c, const float *x, size_t n, mar_dtype type, void *y)
 {
-    if (type == MAR_DTYPE_F16)
-        to_halves(c, x, n, (f16 *)y);
-    else
-        to_halves(c, x, n, (bf16 *)y);
+    const auto fours = type == MAR_DTYPE_F16 ? to_halves_kernel<4, f16> : to_halves_kernel<4, bf16>;
+    const auto ones = type == MAR_DTYPE_F16 ? to_halves_kernel<1, f16> : to_halves_kernel<1, bf16>;
+    const size_t vectors = cuda_aligned(x) && (uintptr_t)y % 8 == 0 ? n / 4 : 0, rest = n - 4 * vectors;
+    uint16_t *to = (uint16_t *)y;
+    cuda_launch(c, fours, cuda_blocks(vectors, THREADS * LOADS), THREADS, 0, x, vectors, to);
+    cuda_launch(c, ones, cuda_blocks(rest, THREADS * LOADS), THREADS, 0, x + 4 * vectors, rest, to + 4 * vectors);
 }
 
 void cuda_to_act(kern_queue *k, const float *x, size_t n, act *y)
 {
     cuda_queue *c = cuda_of(k);
-    if (!c->device->bf16) {
-        if (n > 0 && cuda_live(c))
-            cuda_ok(c, cudaMemcpyAsync(y, x, n * sizeof *x, cudaMemcpyDeviceToDevice, c->stream), "copying operands");
-        return;
-    }
-    to_halves(c, x, n, (bf16 *)y);
+    if (c->device->bf16)
+        cuda_to_halves(c, x, n, MAR_DTYPE_BF16, y);
+    else if (n > 0 && cuda_live(c))
+        cuda_ok(c, cudaMemcpyAsync(y, x, n * sizeof *x, cudaMemcpyDeviceToDevice, c->stream), "copying operands");
 }
 
 /* --- a read of memory ------------------------------------------------------------------------------------------ */

@@ -401,16 +401,12 @@ cudaError_t cuda_code_major(int *major)
     return error;
 }
 
-static int aligned(const void *p)
-{
-    return (uintptr_t)p % 16 == 0;
-}
-
 int cuda_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
 {
     cuda_queue *c = cuda_of(k);
     if (job->rows > KERN_SKINNY_ROWS || (l->form != CUDA_BF16 && l->form != CUDA_INT8 && l->form != CUDA_INT4) ||
-        l->in % 8 != 0 || l->activation != KERN_LINEAR || !c->device->bf16 || !aligned(job->x) || !aligned(job->norm))
+        l->in % 8 != 0 || l->activation != KERN_LINEAR || !c->device->bf16 || !cuda_aligned(job->x) ||
+        !cuda_aligned(job->norm))
         return 0;
     if (job->rows <= 0) return 1;
     skinny_call p = {};

@@ -1,9 +1,9 @@
 /* Staging: transfer of operations' host arrays to the device.
  *
  * A host array is copied to pinned memory; the stream then copies it to the device. Outside a recording the pinned
- * memory is a slot of a ring, and the copy starts at once. In a recording it is a slot of the recording's own area, and
- * one copy of the whole area precedes each replay. Slots are assigned in the order of the calls, the same at each run
- * of the recording's body. */
+ * memory is a slot of a ring, and one copy precedes the next work. In a recording it is a slot of the recording's own
+ * area, and one copy of the whole area precedes each replay. Slots are assigned in the order of the calls, the same at
+ * each run of the recording's body. */
 #include "kernels/cuda/recording.h"
 
 #include <stdlib.h>
@@ -87,36 +87,24 @@ static int grow(cuda_queue *c, size_t bytes)
     return 1;
 }
 
-/* Starts the copy of held arrays. */
-static void send_held(cuda_queue *c)
-{
-    struct cuda_stage *s = c->stage;
-    ring *r = s->now;
-    if (s->held_end > s->held_first && cuda_live(c))
-        cuda_ok(c,
-                cudaMemcpyAsync(r->device + s->held_first, r->pinned + s->held_first, s->held_end - s->held_first,
-                                cudaMemcpyHostToDevice, c->stream),
-                "copying host arrays");
-    s->held_first = s->held_end = 0;
-}
-
-void cuda_stage_hold(cuda_queue *c)
-{
-    c->stage->holds = 1;
-}
-
 void cuda_stage_send(cuda_queue *c)
 {
-    c->stage->holds = 0;
-    send_held(c);
+    struct cuda_stage *s = c->stage;
+    const size_t first = s->unsent, bytes = s->unsent_end - first;
+    s->unsent = s->unsent_end = 0;
+    if (bytes == 0) return;
+    cuda_ok(c,
+            cudaMemcpyAsync(s->now->device + first, s->now->pinned + first, bytes, cudaMemcpyHostToDevice, c->stream),
+            "copying host arrays");
 }
 
 static const void *ring_slot(cuda_queue *c, const void *host, size_t bytes)
 {
-    const int too_large = PART_ARRAYS * slot_bytes(bytes) > c->stage->now->part_bytes;
-    if (too_large || c->stage->now->used + bytes > c->stage->now->part_bytes) send_held(c);
+    struct cuda_stage *s = c->stage;
+    const int too_large = PART_ARRAYS * slot_bytes(bytes) > s->now->part_bytes;
+    if (too_large || s->now->used + bytes > s->now->part_bytes) cuda_stage_send(c);
     if (too_large && !grow(c, bytes)) return NULL;
-    ring *r = c->stage->now;
+    ring *r = s->now;
     if (r->used + bytes > r->part_bytes) {
         if (!cuda_ok(c, cudaEventRecord(r->fetched[r->part], c->stream), "recording an event")) return NULL;
         r->part = (r->part + 1) % PARTS;
@@ -126,13 +114,8 @@ static const void *ring_slot(cuda_queue *c, const void *host, size_t bytes)
     const size_t at = (size_t)r->part * r->part_bytes + r->used;
     r->used += slot_bytes(bytes);
     memcpy(r->pinned + at, host, bytes);
-    if (c->stage->holds) {
-        if (c->stage->held_end == 0) c->stage->held_first = at;
-        c->stage->held_end = at + bytes;
-        return r->device + at;
-    }
-    cuda_ok(c, cudaMemcpyAsync(r->device + at, r->pinned + at, bytes, cudaMemcpyHostToDevice, c->stream),
-            "copying a host array");
+    if (s->unsent_end == 0) s->unsent = at;
+    s->unsent_end = at + bytes;
     return r->device + at;
 }
 
@@ -165,7 +148,9 @@ static const void *recording_slot(cuda_queue *c, const void *host, size_t bytes,
 const void *cuda_stage_bytes(cuda_queue *c, const void *host, size_t bytes)
 {
     if (cuda_in_recording(c)) return recording_slot(c, host, bytes, bytes);
-    return host && cuda_live(c) ? ring_slot(c, host, bytes) : NULL;
+    if (!host || !kern_live(&c->base)) return NULL;
+    (void)cuda_switch(c->device->context);
+    return ring_slot(c, host, bytes);
 }
 
 const void *cuda_stage_list_bytes(cuda_queue *c, const void *host, size_t bytes, size_t room)

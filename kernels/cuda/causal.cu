@@ -40,18 +40,12 @@ static void gated(cuda_queue *c, const void *x, int rows, int hidden, kern_activ
 void cuda_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y)
 {
     cuda_queue *c = cuda_of(k);
-    if (c->device->bf16)
-        gated<bf16, bf16>(c, x, rows, hidden, activation, y);
-    else
-        gated<float, float>(c, x, rows, hidden, activation, y);
+    (c->device->bf16 ? gated<bf16, bf16> : gated<float, float>)(c, x, rows, hidden, activation, y);
 }
 
 void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int f16_y, void *y)
 {
-    if (f16_y)
-        gated<float, f16>(c, x, rows, hidden, KERN_SILU, y);
-    else
-        gated<float, float>(c, x, rows, hidden, KERN_SILU, y);
+    (f16_y ? gated<float, f16> : gated<float, float>)(c, x, rows, hidden, KERN_SILU, y);
 }
 
 /* --- the codebook ------------------------------------------------------------------------------------------------- */

@@ -567,18 +567,19 @@ mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_e
 /* y = SiLU(x) or a GELU(x) for rows of n vectors of N elements, `stride` elements apart; y may be x. A thread has a
  * vector. Floor: each element is read and written once. */
 template <int N, typename X, typename Y>
-static __global__ void activate_kernel(const X *x, size_t vectors, int n, int stride, kern_activation activation, Y *y)
+static __global__ void activate_kernel(const void *x, size_t vectors, int n, int stride, kern_activation activation,
+                                       void *y)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= vectors) return;
     const size_t at = i / (size_t)n * (size_t)stride + i % (size_t)n * N;
-    cuda_floats<N> v = cuda_load<N>(x + at);
+    cuda_floats<N> v = cuda_load<N>((const X *)x + at);
     for (int j = 0; j < N; j++) v.v[j] = cuda_activated(v.v[j], activation);
-    cuda_store(y + at, v);
+    cuda_store((Y *)y + at, v);
 }
 
 template <typename X, typename Y>
-static void activate(cuda_queue *c, const X *x, size_t rows, int n, int stride, kern_activation activation, Y *y)
+static void activate(cuda_queue *c, const void *x, size_t rows, int n, int stride, kern_activation activation, void *y)
 {
     const int wide = n % 8 == 0 && stride % 8 == 0 && cuda_aligned(x) && cuda_aligned(y) ? 8 : 1;
     const size_t vectors = rows * (size_t)(n / wide);
@@ -588,20 +589,16 @@ static void activate(cuda_queue *c, const X *x, size_t rows, int n, int stride, 
 
 void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int f16_y, void *y)
 {
-    if (f16_y)
-        activate(c, x, rows, n, n, KERN_SILU, (f16 *)y);
-    else
-        activate(c, x, rows, n, n, KERN_SILU, (float *)y);
+    (f16_y ? activate<float, f16> : activate<float, float>)(c, x, rows, n, n, KERN_SILU, y);
 }
 
 /* Applies the activation to rows of y, unless their product has. */
 static void activate_rows(cuda_queue *c, const kern_linear *l, int rows, void *y)
 {
     if (l->activation == KERN_LINEAR || l->fused) return;
-    if (l->y_type == MAR_DTYPE_F32)
-        activate(c, (const float *)y, (size_t)rows, l->out, l->y_stride, l->activation, (float *)y);
-    else /* rounds twice, the sum and its activation; a layer that must not is f32 (cuda_silu_rows) */
-        activate(c, (const bf16 *)y, (size_t)rows, l->out, l->y_stride, l->activation, (bf16 *)y);
+    /* In bf16 it rounds twice, the sum and its activation; a layer that must not is f32 (cuda_silu_rows). */
+    const auto apply = l->y_type == MAR_DTYPE_F32 ? activate<float, float> : activate<bf16, bf16>;
+    apply(c, y, (size_t)rows, l->out, l->y_stride, l->activation, y);
 }
 
 /* Computes a layer in FP8. */

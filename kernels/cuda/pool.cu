@@ -27,7 +27,7 @@ typedef struct {
 /* A thread has a vector of N channels; blockIdx.y is the image. Every window has pixels inside x, because the padding
  * is less than the window. A NaN among them is the result. */
 template <int N, int MEAN, typename T>
-static __global__ void __launch_bounds__(THREADS) pool_kernel(pool_shape p, const T *x, T *y)
+static __global__ void __launch_bounds__(THREADS) pool_kernel(pool_shape p, const act *images, act *results)
 {
     const int i = (int)blockIdx.x * THREADS + (int)threadIdx.x;
     if (i >= p.results) return;
@@ -35,8 +35,8 @@ static __global__ void __launch_bounds__(THREADS) pool_kernel(pool_shape p, cons
     const int row = cuda_quotient(pixel, p.columns), column = pixel - row * p.columns.by;
     const int top = max(row * p.stride - p.pad, 0), bottom = min(row * p.stride - p.pad + p.window, p.height);
     const int left = max(column * p.stride - p.pad, 0), right = min(column * p.stride - p.pad + p.window, p.width);
-    x += (size_t)blockIdx.y * (size_t)p.height * (size_t)p.width * (size_t)channels + (size_t)channel;
-    y += ((size_t)blockIdx.y * (size_t)(p.results / p.n.by) + (size_t)pixel) * (size_t)p.y_stride + (size_t)channel;
+    const T *x = (const T *)images + (size_t)blockIdx.y * (size_t)(p.height * p.width) * (size_t)channels + channel;
+    const size_t to = (size_t)blockIdx.y * (size_t)(p.results / p.n.by) + (size_t)pixel;
     cuda_floats<N> sum;
     for (int j = 0; j < N; j++) sum.v[j] = MEAN ? 0 : -INFINITY;
     for (int r = top; r < bottom; r++) {
@@ -54,36 +54,29 @@ static __global__ void __launch_bounds__(THREADS) pool_kernel(pool_shape p, cons
         const float count = (float)((bottom - top) * (right - left));
         for (int j = 0; j < N; j++) sum.v[j] /= count;
     }
-    cuda_store(y, sum);
+    cuda_store((T *)results + to * (size_t)p.y_stride + channel, sum);
 }
 
-template <typename T>
-static void launch_pool(cuda_queue *c, const kern_pool *p, int images, int height, int width, int channels, const T *x,
-                        T *y, int y_stride)
+template <typename T> static auto pool_of(kern_pool_kind kind, int wide)
 {
-    const int wide = is_wide(channels, y_stride, x, y), n = wide ? channels / WIDE : channels;
-    const int rows = cuda_results(height, p->pad, p->window, p->stride);
-    const int columns = cuda_results(width, p->pad, p->window, p->stride);
-    if (rows == 0 || columns == 0) return;
-    const pool_shape s = {
-        p->window,         p->stride, p->pad, height, width, rows * columns * n, cuda_divide_by(columns),
-        cuda_divide_by(n), y_stride};
-    const dim3 grid(cuda_blocks((size_t)s.results, THREADS), (unsigned)images);
-    if (p->kind == KERN_POOL_MEAN)
-        cuda_launch(c, wide ? pool_kernel<WIDE, 1, T> : pool_kernel<1, 1, T>, grid, THREADS, 0, s, x, y);
-    else
-        cuda_launch(c, wide ? pool_kernel<WIDE, 0, T> : pool_kernel<1, 0, T>, grid, THREADS, 0, s, x, y);
+    const auto mean = wide ? pool_kernel<WIDE, 1, T> : pool_kernel<1, 1, T>;
+    const auto greatest = wide ? pool_kernel<WIDE, 0, T> : pool_kernel<1, 0, T>;
+    return kind == KERN_POOL_MEAN ? mean : greatest;
 }
 
 void cuda_pool(kern_queue *k, const kern_pool *p, const act *x, int images, int height, int width, int channels, act *y,
                int y_stride)
 {
     cuda_queue *c = cuda_of(k);
-    if (images <= 0 || channels <= 0) return;
-    if (c->device->bf16)
-        launch_pool(c, p, images, height, width, channels, (const bf16 *)x, (bf16 *)y, y_stride);
-    else
-        launch_pool(c, p, images, height, width, channels, (const float *)x, (float *)y, y_stride);
+    const int wide = is_wide(channels, y_stride, x, y), n = wide ? channels / WIDE : channels;
+    const int rows = cuda_results(height, p->pad, p->window, p->stride);
+    const int columns = cuda_results(width, p->pad, p->window, p->stride);
+    if (images <= 0 || channels <= 0 || rows == 0 || columns == 0) return;
+    const pool_shape s = {
+        p->window,         p->stride, p->pad, height, width, rows * columns * n, cuda_divide_by(columns),
+        cuda_divide_by(n), y_stride};
+    cuda_launch(c, c->device->bf16 ? pool_of<bf16>(p->kind, wide) : pool_of<float>(p->kind, wide),
+                dim3(cuda_blocks((size_t)s.results, THREADS), (unsigned)images), THREADS, 0, s, x, y);
 }
 
 /* --- the mean over pixels ---------------------------------------------------------------------------------- */

@@ -418,11 +418,9 @@ int cuda_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
     p.x = job->x, p.index = cuda_stage(c, job->index, (size_t)job->rows);
     p.norm = job->norm, p.eps = job->eps, p.y = job->y;
     for (int i = 0; i < 4; i++) p.offset[i] = 0xc1c0c1c0;
-    if (l->form == CUDA_BF16)
-        launch_of<CUDA_BF16>(c, p);
-    else if (l->form == CUDA_INT8)
-        launch_of<CUDA_INT8>(c, p);
-    else
-        launch_of<CUDA_INT4>(c, p);
+    const auto launch = l->form == CUDA_BF16   ? launch_of<CUDA_BF16>
+                        : l->form == CUDA_INT8 ? launch_of<CUDA_INT8>
+                                               : launch_of<CUDA_INT4>;
+    launch(c, p);
     return 1;
 }

@@ -558,10 +558,11 @@ template <typename T, typename C> static void attention_cache(cuda_queue *c, cac
         store<T, C>(c, a, (act *)job->q, job->cache);
         a.rope = NULL;
     }
+    constexpr int VECTOR = 16 / sizeof(T);          /* 4 or 8 */
     const int several = a.rows * a.group > a.spans; /* else one query a tile */
-    const auto eights = several ? launch_of<T, C, 8, TILE> : launch_of<T, C, 8, 1>;
+    const auto most = several ? launch_of<T, C, VECTOR, TILE> : launch_of<T, C, VECTOR, 1>;
     const auto fours = several ? launch_of<T, C, 4, TILE> : launch_of<T, C, 4, 1>;
-    (a.dim % 8 == 0 ? eights : fours)(c, a, job->max_slots, job->q, job->cache, job->y);
+    (a.dim % VECTOR == 0 ? most : fours)(c, a, job->max_slots, job->q, job->cache, job->y);
 }
 
 /* Returns a job's call; its lists are staged. */

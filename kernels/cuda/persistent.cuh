@@ -26,17 +26,17 @@
 
 #include "kernels/cuda/persistent_exchange.cuh"
 
-/* PAIRS and WIDE of the kernels' instances. A head gets the first that has room for its channels. SphereAR-B, L and H
- * have the last three. */
+/* PAIRS and WIDE of the kernels' instances. A head gets the first that has room for its channels: the demo model the
+ * first, MAR-B, L and H the next three, SphereAR-B, L and H the last three. */
 static const struct {
     int pairs, wide;
-} persistent_instances[PERSISTENT_INSTANCES] = {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {5, 0}, {6, 0}, {3, 5}, {4, 6}, {5, 8}};
+} persistent_instances[PERSISTENT_INSTANCES] = {{1, 0}, {4, 0}, {5, 0}, {6, 0}, {3, 5}, {4, 6}, {5, 8}};
 
 /* The instances of a kernel, in this order. */
 #define PERSISTENT_TABLE(kernel, words)                                                                                \
     {                                                                                                                  \
-        kernel<1, 0, words>, kernel<2, 0, words>, kernel<3, 0, words>, kernel<4, 0, words>, kernel<5, 0, words>,       \
-            kernel<6, 0, words>, kernel<3, 5, words>, kernel<4, 6, words>, kernel<5, 8, words>                         \
+        kernel<1, 0, words>, kernel<4, 0, words>, kernel<5, 0, words>, kernel<6, 0, words>, kernel<3, 5, words>,       \
+            kernel<4, 6, words>, kernel<5, 8, words>                                                                   \
     }
 
 /* Immutable after creation. */

@@ -37,7 +37,7 @@ enum {
     PERSISTENT_PAIRS = 6,        /* maximum pairs of mmas of a part: a warp's operands must stay in registers */
     PERSISTENT_CHANNELS = 32,    /* maximum channels of a token */
     PERSISTENT_OWN = 64,         /* maximum pairs of columns a block owns */
-    PERSISTENT_INSTANCES = 9,    /* of each kernel */
+    PERSISTENT_INSTANCES = 7,    /* of each kernel */
     PERSISTENT_DEPTH = 256,      /* maximum residual blocks: sizes in bytes are ints */
     PERSISTENT_LANES = 8,        /* threads that normalise a row's part; each has 4 of any 32 channels */
     PERSISTENT_ROUNDS = 4,       /* maximum rows' parts a thread normalises: they stay in registers */

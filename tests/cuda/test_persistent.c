@@ -22,8 +22,8 @@ static const shape shapes[] = {
     {64, 3, 16, "4", 0, 0},     /* the demo model's head; two tiles per block, warps without channels */
     {160, 1, 4, "3", 0, 0},     /* seven tiles per block, the last one has six */
     {256, 6, 16, "8", 0, 0},    /* weights stream */
-    {288, 2, 32, "36", 0, 0},   /* two pairs per warp, one tile per block */
-    {512, 1, 8, "16", 0, 0},    /* four pairs */
+    {288, 2, 32, "36", 0, 0},   /* two of four pairs per warp, one tile per block */
+    {512, 1, 8, "16", 0, 0},    /* two of four pairs, in all parts */
     {64, 3, 4, "3", 64, 3},     /* blocks with five or six of fc1's tiles */
     {288, 4, 16, "16", 416, 2}, /* two adaLN layers, weights stream, uneven tiles in clusters */
     {832, 1, 4, "26", 416, 1},  /* the instances of SphereAR-L and H, with few columns */

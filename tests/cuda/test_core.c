@@ -170,6 +170,32 @@ static void large_host_arrays(void **state)
     free(index), free(reverse), free(x), free(y);
 }
 
+/* Checks operations whose host arrays lie in two parts of the ring, while it goes around more than once. Each adds
+ * src[index[r]] to sum[to[r]], from one of two arrays to the other. */
+static void arrays_around_the_ring(void **state)
+{
+    (void)state;
+    enum { ROWS = 40000, TIMES = 24 }; /* 72 arrays of 160 KB; a part has 2 MB, the ring four */
+    kern_queue *k = open_cuda(MAR_DTYPE_F32);
+    int *index = malloc(ROWS * sizeof *index), *to = malloc(ROWS * sizeof *to);
+    float *x = random_floats(ROWS, 1, 1), *want = calloc(ROWS, sizeof *want), *got = malloc(ROWS * sizeof *got);
+    float *src = to_device(k, x, ROWS * sizeof *x);
+    float *sum[2] = {to_device(k, NULL, ROWS * sizeof *got), to_device(k, NULL, ROWS * sizeof *got)};
+    for (int times = 0; times < TIMES; times++) {
+        for (int r = 0; r < ROWS; r++) {
+            to[r] = (r + 7 * times) % ROWS, index[r] = (int)((long)r * 7919 % ROWS + times) % ROWS;
+            want[to[r]] = x[index[r]] + want[to[r]];
+        }
+        k->core->copy_rows(k, sum[1 - times % 2], to, src, index, sum[times % 2], to, ROWS, 1);
+    }
+    from_device(k, got, sum[TIMES % 2], ROWS * sizeof *got);
+    assert_memory_equal(got, want, ROWS * sizeof *got);
+    for (int i = 0; i < 2; i++) k->core->free(k->device, sum[i]);
+    k->core->free(k->device, src);
+    close_queue(k);
+    free(index), free(to), free(x), free(want), free(got);
+}
+
 /* Checks that the backends of one process do not affect each other. */
 static void side_by_side(void **state)
 {
@@ -464,6 +490,7 @@ int main(void)
         cmocka_unit_test(outside_errors),
         cmocka_unit_test(uploads),
         cmocka_unit_test(large_host_arrays),
+        cmocka_unit_test(arrays_around_the_ring),
         cmocka_unit_test(side_by_side),
         cmocka_unit_test(recordings),
         cmocka_unit_test(empty_recording),

@@ -69,7 +69,7 @@ static void golden_results(ops_call *c, const char *kind, int bf16, size_t n, si
 /* --- convolutions ------------------------------------------------------------------------------------------------- */
 
 enum { IMAGES, HEIGHT, WIDTH, IN, OUT, KERNEL_H, KERNEL_W, STRIDE, PAD_H, PAD_W, FLAGS, Y_STRIDE, AT, KIND, PAD_END };
-enum { NORMAL, ODD_BIAS, NO_BIAS, GOLDEN }; /* kinds */
+enum { NORMAL, ODD_BIAS, NO_BIAS, GOLDEN, UNALIGNED /* x and y */ }; /* kinds */
 
 #define F32      KERN_OUT_F32
 #define ADD      KERN_OUT_F32 | KERN_OUT_ADD
@@ -144,6 +144,11 @@ static const int convs[][15] = {
     {3, 7, 5, 6, 5, 3, 3, 2, 0, 0, F32, 0, 0, NORMAL, 1},   /* odd sides */
     {2, 5, 6, 5, 8, 3, 3, 2, 1, 0, ADD, 9, 1, NORMAL, 1},   /* zeros on all sides but the left */
     {2, 4, 7, 8, 3, 3, 3, 1, 0, 1, F32, 0, 0, NORMAL, 1},   /* without a stride, few channels */
+    /* Channels that fill vectors, at addresses that are no multiples of them. */
+    {3, 7, 5, 32, 64, 3, 3, 1, 1, 1, ADD, 0, 0, UNALIGNED},
+    {2, 9, 8, 24, 16, 3, 3, 2, 0, 0, KERN_RELU, 48, 16, UNALIGNED},
+    {2, 6, 7, 64, 32, 1, 1, 1, 0, 0, 0, 0, 0, UNALIGNED},
+    {2, 7, 5, 32, 48, 3, 3, 1, 1, 1, UPSAMPLE, 0, 0, UNALIGNED},
 };
 
 static const int large_convs[][15] = {
@@ -181,6 +186,7 @@ static conv_sizes *conv_arrays(ops_call *c)
     ops_input(c, OPS_ACT, (size_t)n[IMAGES] * in, in, 1);
     ops_output(c, n[FLAGS] & KERN_OUT_F32 ? OPS_FLOAT : OPS_ACT, (size_t)n[IMAGES] * out + 8, out, f32_tolerance(),
                n[FLAGS] & KERN_OUT_F32 ? 10 * f32_tolerance() : 4e-3);
+    if (n[KIND] == UNALIGNED) c->array[0].offset = c->array[1].offset = 1;
     return s;
 }
 

@@ -104,7 +104,7 @@ const float *cuda_head_enter(cuda_evaluation *e, const float *x, const int *x_in
 /* y [rows][W] = fc1, activation and fc2 of block b at e->u. Overwrites e->y and e->v. */
 void cuda_head_products(const cuda_evaluation *e, int b, float *y);
 /* head_reuse.cu: out = the head at the residual stream `from` [from_rows][W]; from_rows divides e->rows. kept
- * [depth][stride] as in eval_reusing; NULL: nothing is cached. */
+ * [depth][stride] as in eval_reusing; NULL with KERN_HEAD_FRESH: nothing is cached. */
 void cuda_head_layers(const cuda_evaluation *e, const float *from, int from_rows, kern_head_reuse reuse, float *kept,
                       size_t stride, float *out);
 /* head.cu: runs eval with mod_index on the device. Row r reads state r % states of x; `states` is rows or rows/2. */

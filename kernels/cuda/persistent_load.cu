@@ -275,7 +275,7 @@ static mar_status persistent_starts(cuda_queue *c, const persistent_head *f, int
     return status == MAR_OK ? cuda_status(waited, "launching the head's kernels", why) : status;
 }
 
-/* Writes "clusters of 2 blocks". */
+/* Returns "clusters of 2 blocks", written to text, or "no clusters". */
 static const char *persistent_clusters_text(const persistent_head *f, char text[48])
 {
     if (f->args.cluster == 1) return "no clusters";

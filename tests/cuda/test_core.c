@@ -175,7 +175,7 @@ static void large_host_arrays(void **state)
 static void arrays_around_the_ring(void **state)
 {
     (void)state;
-    enum { ROWS = 40000, TIMES = 24 }; /* 72 arrays of 160 KB; a part has 2 MB, the ring four */
+    enum { ROWS = 40000, TIMES = 24 }; /* 72 arrays of 160 KB; the ring has 4 parts of 2 MB */
     kern_queue *k = open_cuda(MAR_DTYPE_F32);
     int *index = malloc(ROWS * sizeof *index), *to = malloc(ROWS * sizeof *to);
     float *x = random_floats(ROWS, 1, 1), *want = calloc(ROWS, sizeof *want), *got = malloc(ROWS * sizeof *got);

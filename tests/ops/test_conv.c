@@ -91,7 +91,7 @@ static const int convs[][15] = {
     {SQUARE(1, 33, 3, 16, 48, 3, F32)},
     {SQUARE(1, 2, 40, 24, 17, 3, F32)},
     {SQUARE(1, 40, 33, 32, 3, 3, F32)},  /* the output convolution */
-    {SQUARE(1, 12, 13, 8, 512, 3, F32)}, /* several bands on few multiprocessors */
+    {SQUARE(1, 12, 13, 8, 512, 3, F32)}, /* more channels than pixels */
     {SQUARE(1, 1, 1, 32, 32, 3, UPSAMPLE)},
     {SQUARE(1, 7, 5, 32, 48, 3, UPSAMPLE)},
     {SQUARE(1, 4, 9, 6, 5, 3, UPSAMPLE)},
@@ -99,7 +99,7 @@ static const int convs[][15] = {
     {SQUARE(4, 6, 8, 64, 32, 1, 0)},
     {SQUARE(2, 9, 4, 5, 6, 3, F32)},
     {SQUARE(2, 40, 9, 32, 3, 1, F32)},
-    {SQUARE(6, 5, 6, 8, 512, 3, F32)}, /* bands that begin in the middle of an image */
+    {SQUARE(6, 5, 6, 8, 512, 3, F32)}, /* tiles that begin in the middle of an image */
     {SQUARE(3, 7, 5, 32, 48, 3, UPSAMPLE)},
     {SQUARE(4, 4, 9, 6, 5, 3, UPSAMPLE)},
     {SQUARE(5, 5, 6, 8, 128, 3, UPSAMPLE)},
@@ -134,7 +134,7 @@ static const int convs[][15] = {
     {2, 8, 6, 16, 24, 1, 1, 2, 0, 0, 0, 0, 0, NORMAL},             /* the same in vectors, without ReLU */
     {2, 6, 7, 8, 16, 5, 3, 2, 4, 1, F32, 20, 4, NORMAL},           /* f32 results */
     {2, 6, 7, 8, 16, 3, 5, 1, 0, 2, ADD, 20, 4, NORMAL},
-    {7, 13, 9, 8, 512, 3, 3, 1, 1, 1, KERN_RELU, 520, 8, NORMAL}, /* bands that begin in the middle of an image */
+    {7, 13, 9, 8, 512, 3, 3, 1, 1, 1, KERN_RELU, 520, 8, NORMAL}, /* tiles that begin in the middle of an image */
     {1, 1, 1, 1, 64, 1, 1, 1, 0, 0, KERN_RELU, 0, 0, ODD_BIAS},
     {SQUARE(3, 7, 5, 32, 3, 3, F32)}, /* few channels, of several images */
     {2, 6, 7, 8, 4, 5, 3, 1, 2, 0, F32, 9, 3, NORMAL},
@@ -152,7 +152,7 @@ static const int convs[][15] = {
 };
 
 static const int large_convs[][15] = {
-    {SQUARE(1, 131, 5, 32, 32, 3, ADD)}, /* uneven bands */
+    {SQUARE(1, 131, 5, 32, 32, 3, ADD)}, /* few pixels in the last tile */
     {SQUARE(1, 150, 33, 32, 3, 3, F32)},    {SQUARE(1, 16, 16, 16, 128, 3, F32)},
     {SQUARE(1, 4, 4, 64, 64, 3, UPSAMPLE)}, {SQUARE(1, 40, 37, 16, 16, 3, UPSAMPLE)},
     {SQUARE(2, 16, 16, 160, 192, 3, ADD)},  {SQUARE(1, 32, 32, 256, 128, 1, F32)},
@@ -276,7 +276,7 @@ static void build_golden_conv(ops_call *c)
     c->array[1].allowed = c->bf16 && !(c->n[FLAGS] & KERN_OUT_F32) ? 2.5e-3 : f32_tolerance();
 }
 
-/* Plans every other convolution for another size first, since that may need another weight layout. */
+/* Plans every other convolution for another size first. Both plans hold. */
 static void *prepare_conv(kern_queue *k, const ops_call *c)
 {
     const conv_sizes *s = c->data;

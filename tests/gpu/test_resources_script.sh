@@ -42,6 +42,10 @@ for sm in sm_80 sm_90a sm_120; do
         [ "$small" -gt 0 ] && [ "$bytes" -gt $((small + 1024)) ] || fail "$kernel for $sm has $bytes bytes beside $small"
     done
 done
+most=$(code 'calls<2>' sm_120) # of both kernels; for 120 the limit is an eighth higher
+ARCHITECTURES=120 MAX_BYTES=$most resources || fail "for 120 the limit is not an eighth higher"
+! ARCHITECTURES=120 MAX_BYTES=$((most * 8 / 9)) resources || fail "for 120 a kernel that has the limit passes"
+resources || fail "kernels of a few kilobytes are refused"
 ARCHITECTURES=80 MAX_BYTES=$(($(code 'calls<2>' sm_80) + 1)) resources || fail "the limit is too low by more than a byte"
 ! ARCHITECTURES=80 MAX_BYTES=$(code 'calls<2>' sm_80) resources || fail "a kernel that has the limit passes"
 grep -q 'machine code .* calls<2>' "$work/err" || fail "the error does not name the kernel"

@@ -413,8 +413,8 @@ typedef struct {
 
     /* Runs multi-head attention of n_seq independent sequences. Row i of sequence s of q starts at q + (s*n_q +
      * i)*q_stride elements, and that of key and value at (s*n_k + i)*kv_stride. Heads lie side by side, head_dim
-     * elements each, on a GPU up to 1024. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim);
-     * the softmax is in f32. */
+     * elements each. y act [n_seq*n_q][heads*head_dim]. Scores are scaled by 1/sqrt(head_dim); the softmax is in
+     * f32. */
     void (*attention)(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                       int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);
     /* Prepares for calls of this shape, as linear_plan does; fewer queries and keys are covered, too. */
@@ -423,7 +423,8 @@ typedef struct {
     /* Runs attention on sequences of different lengths. Sequence s has query rows q_first[s] .. q_first[s] + n_q[s] -
      * 1, and key and value rows k_first[s] .. k_first[s] + n_k[s] - 1; all four host [n_seq]. Row r of q gives row r of
      * y. Rows of y outside all sequences stay unchanged. n_q[s] may be 0; n_k[s] is 1 or more. Each (n_q, n_k) must be
-     * planned. On a CPU a row without bias has the bits `attention` gives for its sequence alone.
+     * planned. On a CPU a row without bias has the bits `attention` gives for its sequence alone. On a GPU head_dim is
+     * up to 128.
      *
      * bias float [heads][2 * reach + 1], or NULL. It adds bias[h][clamp(j - i, -reach, reach) + reach] to the scaled
      * score of query i and key j of a sequence, both counted from 0. -INFINITY masks a key, so a table of (0, 0,

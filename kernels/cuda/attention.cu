@@ -1,14 +1,15 @@
 /* Attention with the softmax fused between its two products: online softmax over chunks of keys (Milakov and
  * Gimelshein, arXiv:1805.02867). Scores never reach global memory; the number of keys is unlimited.
  *
- * There are three kernels. Two use tensor cores, for bf16 and aligned rows. The first takes heads of a multiple of 16
- * up to 128 elements, as in the transformers. The second takes heads of a multiple of 64 up to 1024, as the image
- * decoder's single one, divided among the warps of a block. The third takes everything else, such as f32, by plain
- * loops in f32, a warp a few queries.
+ * There are two kernels for heads of up to 128 elements. One uses tensor cores, for bf16, aligned rows and heads of a
+ * multiple of 16, as in the transformers. The other takes everything else, such as f32, by plain loops in f32, a warp a
+ * few queries. A wider head, such as the image decoders' single one, is computed as two products with a softmax
+ * between.
  *
  * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and d =
  * 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the preceding products'
  * outputs are still in L2. Each block of up to 160 queries reads keys and values from there once. */
+#include "kernels/cuda/linear.h"
 #include "kernels/cuda/ptx.h"
 
 /* The shape of a call, for all kernels; rows as in ops.h. */
@@ -17,6 +18,11 @@ typedef struct {
     int heads, dim;
     float scale; /* log2(e) / sqrt(dim) */
 } attention_shape;
+
+static attention_shape shape_of(int q_stride, int kv_stride, int n_q, int n_k, int heads, int dim)
+{
+    return {q_stride, kv_stride, n_q, n_k, heads, dim, 1.4426950408889634f / sqrtf((float)dim)};
+}
 
 /* The sequences of a call. Without the arrays all have n_q queries and n_k keys, one behind the other. */
 typedef struct {
@@ -365,132 +371,110 @@ static int attend_warps(const cuda_queue *c, int heads, int n_q, int each, int m
     return (parts + blocks - 1) / blocks;
 }
 
-/* --- wide heads on tensor cores ------------------------------------------------------------------------------ */
+/* --- wide heads ---------------------------------------------------------------------------------------------- */
 
-/* A block has TILE queries. Each warp has SHARE elements of the head: it adds to the scores of all keys of a chunk, and
- * computes its elements of y. Keys and values have a stage each, and are copied while the other one is used. */
-enum { SHARE = 64, WIDE_KEYS = 32, WIDE_DIM = 1024 /* largest head */ };
+/* Scores and weights of up to PART queries, with all keys, are in the queue's working memory. */
+enum { PART = 1024, SOFTMAX_WARPS = 4 };
 
-/* Copies rows first .. first + WIDE_KEYS - 1 of keys or values; missing rows are 0. A thread copies 16 bytes of every
- * fourth row. */
-static __device__ inline void load_wide(const bf16 *x, int stride, int dim, int first, int n_k, bf16 *to)
+/* weights = softmax(scale * scores) of rows of n, `stride` elements apart; scale includes log2(e). A warp has a row. */
+template <typename T>
+__global__ static void softmax_rows(const float *scores, int rows, int n, int stride, float scale, void *weights)
 {
-    const int part = (int)blockDim.x / 4, row = (int)threadIdx.x / part, piece = (int)threadIdx.x % part * 8;
-#pragma unroll 1
-    for (int i = row; i < row + WIDE_KEYS; i += 4)
-        fast::copy16_if(first + i < n_k, to + i * (dim + PAD) + piece,
-                        x + (size_t)(first + i) * (size_t)stride + piece);
+    const int row = (int)blockIdx.x * SOFTMAX_WARPS + (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    if (row >= rows) return;
+    const float *score = scores + (size_t)row * (size_t)stride;
+    T *weight = (T *)weights + (size_t)row * (size_t)stride;
+    float most = -INFINITY, sum = 0;
+    for (int i = lane; i < n; i += 32) most = fmaxf(most, score[i]);
+    for (int bit = 16; bit > 0; bit /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, bit));
+    for (int i = lane; i < n; i += 32) sum += fast::exp2(scale * (score[i] - most));
+    sum = cuda_warp_sum(sum);
+    for (int i = lane; i < n; i += 32) cuda_store(weight + i, fast::exp2(scale * (score[i] - most)) / sum);
 }
 
-/* Adds up the warps' scores. Each passes its own in s, and receives the sums. `all` float4 [warps][WIDE_KEYS/8][32] is
- * in shared memory. Waits for the block twice; between them `load` runs. */
-template <typename F> static __device__ inline void add_scores(float s[WIDE_KEYS / 8][4], float4 *all, F load)
+/* What is computed of a head at a time: scores = q key^T and y = weights value, of `rows` queries. */
+typedef struct {
+    cuda_product scores, values;
+} wide_products;
+
+static wide_products products_of(const cuda_queue *c, const attention_shape &a)
 {
-    const int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32, each = WIDE_KEYS / 8 * 32;
-#pragma unroll
-    for (int n = 0; n < WIDE_KEYS / 8; n++)
-        all[(int)threadIdx.x / 32 * each + n * 32 + lane] = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);
-    __syncthreads();
-    load();
-    for (int i = (int)threadIdx.x; i < each; i += (int)blockDim.x) {
-        float4 sum = all[i];
-        for (int w = 1; w < warps; w++) {
-            const float4 x = all[w * each + i];
-            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+    const int stride = (a.n_k + 7) / 8 * 8; /* of scores and weights */
+    const size_t fit = c->working_bytes / ((size_t)stride * (sizeof(float) + c->device->base.act_size));
+    wide_products p = {};
+    p.scores.type = p.values.type = p.values.y_type = c->device->bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
+    p.scores.y_type = MAR_DTYPE_F32;
+    p.scores.rows = p.values.rows = (int)min(fit, (size_t)min(a.n_q, (int)PART));
+    p.scores.in = p.values.out = a.dim, p.scores.out = p.values.in = a.n_k;
+    p.scores.x_stride = a.q_stride, p.scores.y_stride = p.values.x_stride = stride;
+    p.scores.weight_stride = p.values.weight_stride = a.kv_stride;
+    p.values.y_stride = a.heads * a.dim, p.values.across = 1;
+    return p;
+}
+
+static mar_status plan_wide(cuda_queue *c, const attention_shape &a, mar_err *err)
+{
+    mar_status status = cuda_working_memory(c, err);
+    const wide_products p = products_of(c, a);
+    if (status == MAR_OK && p.scores.rows == 0)
+        return err_set(err, MAR_EBACKEND, "attention over %d keys: a GPU's working memory of %zu bytes takes fewer",
+                       a.n_k, c->working_bytes);
+    if (status == MAR_OK) status = cuda_product_plan(c, &p.scores, err);
+    return status == MAR_OK ? cuda_product_plan(c, &p.values, err) : status;
+}
+
+/* Pointers as in kern_core_ops.attention, of act. */
+static void attend_wide(cuda_queue *c, const attention_shape &a, int n_seq, const char *q, const char *key,
+                        const char *value, char *y)
+{
+    const size_t size = c->device->base.act_size;
+    const auto softmax = c->device->bf16 ? softmax_rows<bf16> : softmax_rows<float>;
+    wide_products p = products_of(c, a);
+    const int part = p.scores.rows, stride = p.scores.y_stride;
+    float *scores = (float *)c->working;
+    void *weights = scores + (size_t)part * (size_t)stride;
+    for (int head = 0; head < n_seq * a.heads; head++) {
+        const size_t sequence = (size_t)(head / a.heads), column = (size_t)(head % a.heads * a.dim);
+        const size_t at = (sequence * (size_t)a.n_k * (size_t)a.kv_stride + column) * size;
+        for (int first = 0; first < a.n_q; first += part) {
+            const size_t query = sequence * (size_t)a.n_q + (size_t)first;
+            const int rows = p.scores.rows = p.values.rows = min(part, a.n_q - first);
+            cuda_multiply(c, &p.scores, q + (query * (size_t)a.q_stride + column) * size, key + at, NULL, scores);
+            cuda_launch(c, softmax, cuda_blocks((size_t)rows, SOFTMAX_WARPS), 32 * SOFTMAX_WARPS, 0, scores, rows,
+                        a.n_k, stride, a.scale, weights);
+            cuda_multiply(c, &p.values, weights, value + at, NULL,
+                          y + (query * (size_t)p.values.y_stride + column) * size);
         }
-        all[i] = sum;
     }
-    __syncthreads();
-#pragma unroll
-    for (int n = 0; n < WIDE_KEYS / 8; n++) {
-        const float4 x = all[n * 32 + lane];
-        s[n][0] = x.x, s[n][1] = x.y, s[n][2] = x.z, s[n][3] = x.w;
-    }
-}
-
-/* Computes the queries from `first` on; pointers as in attend_tile. */
-static __device__ inline void attend_wide_tile(const attention_shape &a, int first, int n_q, int n_k, const bf16 *q,
-                                               const bf16 *key, const bf16 *value, bf16 *y)
-{
-    const int dim = (int)blockDim.x / 32 * SHARE; /* a.dim */
-    const int warp = (int)threadIdx.x / 32, rows = min(n_q - first, (int)TILE), pitch = dim + PAD;
-    bf16 *keys = (bf16 *)cuda_shared(), *values = keys + WIDE_KEYS * pitch;
-    float4 *all = (float4 *)(values + WIDE_KEYS * pitch);
-    load_wide(key, a.kv_stride, dim, 0, n_k, keys);
-    fast::copy_commit();
-    uint32_t fragment[SHARE / 16][4];
-    load_queries<SHARE>(q + (size_t)first * (size_t)a.q_stride + warp * SHARE, a.q_stride, rows, fragment);
-    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, o[SHARE / 8][4] = {};
-#pragma unroll 1
-    for (int i = 0; i < n_k; i += WIDE_KEYS) {
-        fast::copy_wait<0>();
-        __syncthreads(); /* the keys are loaded; nobody reads the previous values or scores */
-        load_wide(value, a.kv_stride, dim, i, n_k, values);
-        fast::copy_commit();
-        float s[WIDE_KEYS / 8][4];
-        scores<SHARE, WIDE_KEYS, 1>(&fragment, keys + warp * SHARE, pitch, &s);
-        add_scores(s, all, [&] { /* nobody reads the keys */
-                                 if (i + WIDE_KEYS < n_k) load_wide(key, a.kv_stride, dim, i + WIDE_KEYS, n_k, keys);
-                                 fast::copy_commit();
-        });
-        online_softmax<SHARE, WIDE_KEYS>(s, a.scale, n_k - i, top, sum, o);
-        fast::copy_wait<1>();
-        __syncthreads(); /* the values are loaded */
-        multiply_values<SHARE, WIDE_KEYS, 1>(&s, values + warp * SHARE, pitch, &o);
-    }
-    __syncthreads();
-    store_result<SHARE>(o, sum, keys + warp * TILE * (SHARE + PAD),
-                        y + (size_t)first * (size_t)(a.heads * dim) + warp * SHARE, (size_t)(a.heads * dim), rows);
-}
-
-__global__ static void __launch_bounds__(WIDE_DIM / SHARE * 32)
-    attend_wide(attention_shape a, attention_spans s, const act *q, const act *key, const act *value, act *y)
-{
-#pragma unroll 1
-    for (unsigned block = blockIdx.x;; block += gridDim.x) {
-        const attention_place p = place_of(a, s, block);
-        if (p.tile * TILE >= p.n_q) break;
-        const size_t column = (size_t)p.head * (size_t)a.dim, row = p.key * (size_t)a.kv_stride + column;
-        attend_wide_tile(a, p.tile * TILE, p.n_q, p.n_k, (const bf16 *)q + p.query * (size_t)a.q_stride + column,
-                         (const bf16 *)key + row, (const bf16 *)value + row,
-                         (bf16 *)y + p.query * (size_t)(a.heads * a.dim) + column);
-        __syncthreads(); /* the results have left the keys' memory */
-    }
-}
-
-static size_t wide_shared(int dim)
-{
-    const size_t scores = (size_t)(dim / SHARE) * TILE * WIDE_KEYS * sizeof(float);
-    return (size_t)(2 * WIDE_KEYS * (dim + PAD)) * sizeof(bf16) + scores;
 }
 
 /* --- everything else --------------------------------------------------------------------------------------- */
 
-enum { GENERIC_WARPS = 4, NARROW_DIM = 128, NARROW_QUERIES = 4, MIDDLE_DIM = 512 };
+enum { GENERIC_WARPS = 4, MINE = MOST_DIM / 32, QUERIES = 4 /* of a warp */ };
 
-/* A warp computes Q queries, from query `first` on, of which `rows` exist; q and y point at the first. A lane has
- * numbers lane, lane + 32, .. of a head, MINE at most. Query and sums stay in registers. */
-template <typename T, int MINE, int Q>
+/* A warp computes QUERIES queries, from query `first` on, of which `rows` exist; q and y point at the first. A lane has
+ * numbers lane, lane + 32, .. of a head. Query and sums stay in registers. */
+template <typename T>
 static __device__ inline void attend_plainly(const attention_shape &a, const attention_bias &bias, int first, int rows,
                                              int n_k, const T *q, const T *key, const T *value, T *y)
 {
     const int lane = (int)threadIdx.x % 32;
-    float query[Q][MINE], sum[Q][MINE] = {}, top[Q], total[Q] = {};
-    for (int i = 0; i < Q; i++) {
+    float query[QUERIES][MINE], sum[QUERIES][MINE] = {}, top[QUERIES], total[QUERIES] = {};
+    for (int i = 0; i < QUERIES; i++) {
         top[i] = -FLT_MAX;
         for (int j = 0; j < MINE; j++) {
             const int d = lane + 32 * j;
             query[i][j] = i < rows && d < a.dim ? cuda_float(q[(size_t)i * (size_t)a.q_stride + (size_t)d]) : 0;
         }
     }
-#pragma unroll(MINE <= 4 ? 4 : 2)
+#pragma unroll 4
     for (int k = 0; k < n_k; k++, key += a.kv_stride, value += a.kv_stride) {
-        float weight[Q] = {};
+        float weight[QUERIES] = {};
         for (int j = 0; j < MINE; j++) {
             const float x = lane + 32 * j < a.dim ? cuda_float(key[lane + 32 * j]) : 0;
-            for (int i = 0; i < Q; i++) weight[i] += x * query[i][j];
+            for (int i = 0; i < QUERIES; i++) weight[i] += x * query[i][j];
         }
-        for (int i = 0; i < Q; i++) {
+        for (int i = 0; i < QUERIES; i++) {
             float score = cuda_warp_sum(weight[i]) * a.scale;
             if (bias.table) score += bias_at(bias, k, first + i);
             const float most = fmaxf(top[i], score), rescale = fast::exp2(top[i] - most);
@@ -501,38 +485,31 @@ static __device__ inline void attend_plainly(const attention_shape &a, const att
         }
         for (int j = 0; j < MINE; j++) {
             const float x = lane + 32 * j < a.dim ? cuda_float(value[lane + 32 * j]) : 0;
-            for (int i = 0; i < Q; i++) sum[i][j] += weight[i] * x;
+            for (int i = 0; i < QUERIES; i++) sum[i][j] += weight[i] * x;
         }
     }
 #pragma unroll
-    for (int i = 0; i < Q; i++)
+    for (int i = 0; i < QUERIES; i++)
         for (int j = 0; j < MINE; j++)
             if (i < rows && lane + 32 * j < a.dim)
                 cuda_store(y + (size_t)i * (size_t)(a.heads * a.dim) + (size_t)(lane + 32 * j), sum[i][j] / total[i]);
 }
 
-template <typename T, int MINE, int Q>
+template <typename T>
 __global__ static void __launch_bounds__(32 * GENERIC_WARPS)
     attend_generic(attention_shape a, attention_spans s, const act *q, const act *key, const act *value, act *y)
 {
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
         const attention_place p = place_of(a, s, block);
-        const int first = (p.tile * GENERIC_WARPS + (int)threadIdx.x / 32) * Q;
+        const int first = (p.tile * GENERIC_WARPS + (int)threadIdx.x / 32) * QUERIES;
         if (first >= p.n_q) break;
         const size_t column = (size_t)p.head * (size_t)a.dim, query = p.query + (size_t)first;
         const size_t row = p.key * (size_t)a.kv_stride + column;
-        attend_plainly<T, MINE, Q>(a, bias_of(s, p.head), first, min(p.n_q - first, Q), p.n_k,
-                                   (const T *)q + query * (size_t)a.q_stride + column, (const T *)key + row,
-                                   (const T *)value + row, (T *)y + query * (size_t)(a.heads * a.dim) + column);
+        attend_plainly<T>(a, bias_of(s, p.head), first, min(p.n_q - first, (int)QUERIES), p.n_k,
+                          (const T *)q + query * (size_t)a.q_stride + column, (const T *)key + row,
+                          (const T *)value + row, (T *)y + query * (size_t)(a.heads * a.dim) + column);
     }
-}
-
-template <typename T> static attend_kernel *generic_of(int dim)
-{
-    return dim <= NARROW_DIM   ? attend_generic<T, NARROW_DIM / 32, NARROW_QUERIES>
-           : dim <= MIDDLE_DIM ? attend_generic<T, MIDDLE_DIM / 32, 1>
-                               : attend_generic<T, WIDE_DIM / 32, 1>;
 }
 
 /* --- the table --------------------------------------------------------------------------------------------- */
@@ -540,11 +517,6 @@ template <typename T> static attend_kernel *generic_of(int dim)
 static int on_tensor_cores(const cuda_queue *c, int dim)
 {
     return c->device->bf16 && dim % 16 == 0 && dim <= MOST_DIM && attend_shared(dim) <= c->device->shared_bytes;
-}
-
-static int is_wide(const cuda_queue *c, int dim)
-{
-    return c->device->bf16 && dim > MOST_DIM && dim % SHARE == 0 && wide_shared(dim) <= c->device->shared_bytes;
 }
 
 /* Raises a kernel's limit of dynamic shared memory. */
@@ -558,17 +530,11 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
                                mar_err *err)
 {
     cuda_queue *c = cuda_of(k);
-    (void)n_q, (void)n_k, (void)heads, (void)q_stride, (void)kv_stride;
     cudaError_t error = cudaSuccess;
-    if (head_dim > WIDE_DIM)
-        return err_set(err, MAR_EBACKEND, "attention with heads of %d elements: a GPU takes up to %d", head_dim,
-                       (int)WIDE_DIM);
-    if (!on_tensor_cores(c, head_dim) && !is_wide(c, head_dim)) return MAR_OK;
+    if (head_dim > MOST_DIM) return plan_wide(c, shape_of(q_stride, kv_stride, n_q, n_k, heads, head_dim), err);
+    if (!on_tensor_cores(c, head_dim)) return MAR_OK;
     const CUcontext before = cuda_switch(c->device->context);
-    if (head_dim > MOST_DIM)
-        allow(attend_wide, wide_shared(head_dim), &error);
-    else
-        allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
+    allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
     if (head_dim == BIASED_DIM) allow(attend<BIASED_DIM, 1, 1>, attend_shared(head_dim), &error);
     if (head_dim == PAIRED_DIM) allow(attend<PAIRED_DIM, 2, 0>, attend_shared(head_dim), &error);
     (void)cuda_switch(before);
@@ -576,19 +542,16 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
 }
 
 /* Launches a kernel, with blocks for a.n_q queries of each sequence. */
-static void launch(cuda_queue *c, attention_shape a, const attention_spans &spans, const act *q, const act *key,
+static void launch(cuda_queue *c, const attention_shape &a, const attention_spans &spans, const act *q, const act *key,
                    const act *value, act *y)
 {
     const int dim = a.dim, heads = spans.count * a.heads;
     const int pieces =
         in_pieces(q, a.q_stride) && in_pieces(key, a.kv_stride) && in_pieces(value, a.kv_stride) && in_pieces(y, 0);
-    attend_kernel *kernel = c->device->bf16 ? generic_of<bf16>(dim) : generic_of<float>(dim);
-    int warps = GENERIC_WARPS, queries = GENERIC_WARPS * (dim <= NARROW_DIM ? NARROW_QUERIES : 1), early = 0;
+    attend_kernel *kernel = c->device->bf16 ? attend_generic<bf16> : attend_generic<float>;
+    int warps = GENERIC_WARPS, queries = GENERIC_WARPS * QUERIES, early = 0;
     size_t shared = 0;
-    a.scale = 1.4426950408889634f / sqrtf((float)dim);
-    if (pieces && is_wide(c, dim) && !spans.bias) {
-        kernel = attend_wide, warps = dim / SHARE, queries = TILE, shared = wide_shared(dim);
-    } else if (pieces && on_tensor_cores(c, dim) && (!spans.bias || dim == BIASED_DIM)) {
+    if (pieces && on_tensor_cores(c, dim) && (!spans.bias || dim == BIASED_DIM)) {
         const size_t blocks = (size_t)heads * cuda_blocks((size_t)a.n_q, 2 * TILE * PAIRED_WARPS);
         const int paired =
             dim == PAIRED_DIM && !spans.bias && a.n_q > TILE && blocks >= 2 * (size_t)c->device->multiprocessors;
@@ -604,10 +567,15 @@ static void launch(cuda_queue *c, attention_shape a, const attention_spans &span
 void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                     int n_seq, int n_q, int n_k, int heads, int head_dim, act *y)
 {
-    if (n_seq <= 0 || n_q <= 0) return;
+    cuda_queue *c = cuda_of(k);
+    const attention_shape a = shape_of(q_stride, kv_stride, n_q, n_k, heads, head_dim);
     attention_spans all = {};
     all.count = n_seq;
-    launch(cuda_of(k), {q_stride, kv_stride, n_q, n_k, heads, head_dim, 0}, all, q, key, value, y);
+    if (n_seq <= 0 || n_q <= 0) return;
+    if (head_dim > MOST_DIM)
+        attend_wide(c, a, n_seq, (const char *)q, (const char *)key, (const char *)value, (char *)y);
+    else
+        launch(c, a, all, q, key, value, y);
 }
 
 /* A recording keeps the grid of its second use. That grid is correct for other counts too. A row's bits do not depend
@@ -617,10 +585,15 @@ void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *
                           int head_dim, const float *bias, int reach, act *y)
 {
     cuda_queue *c = cuda_of(k);
-    attention_shape a = {q_stride, kv_stride, 1, 0, heads, head_dim, 0};
-    if (n_seq <= 0) return;
-    for (int s = 0; s < n_seq; s++)
-        if (n_q[s] > a.n_q) a.n_q = n_q[s];
+    attention_shape a = shape_of(q_stride, kv_stride, 1, 0, heads, head_dim);
+    mar_err err = {};
+    if (head_dim > MOST_DIM)
+        kern_fail(k,
+                  err_set(&err, MAR_EBACKEND, "spans with heads of %d elements: a GPU takes up to %d", head_dim,
+                          (int)MOST_DIM),
+                  &err);
+    if (n_seq <= 0 || head_dim > MOST_DIM) return;
+    for (int s = 0; s < n_seq; s++) a.n_q = max(a.n_q, n_q[s]);
     attention_spans spans;
     spans.count = n_seq;
     spans.bias = bias;

@@ -27,28 +27,10 @@ enum {
     MOST_IN = 1 << 20, /* inputs of an int8 or int4 layer: CHANNELS restored channels fit in cuda_working_memory */
 };
 
-/* A product y[rows][out] = x[rows][in] weight[out][in]^T + bias. Rows of x and weight are dense, those of y y_stride
- * elements apart. cuBLASLt computes it where the arrays and their rows are 16-byte aligned, else a simple kernel. */
-typedef struct {
-    int rows, out, in, y_stride;
-    int type;   /* mar_dtype of x and weight: F32, BF16 or F16 */
-    int fp8;    /* FP8_*: x and weight are E4M3, their scales float [rows] and [out] behind them */
-    int y_type; /* of y and bias: F32, or as `type` */
-    int bias;   /* 1: a bias is given */
-    int add;    /* 1: y += */
-    int then;   /* THEN_*: operation after the sum with its bias */
-} matmul_spec;
-enum { FP8_SCALED = 1, FP8_SUMS }; /* cuBLASLt applies the scales; leaves them to cuda_fp8_finish */
-enum {
-    THEN_NOTHING,
-    THEN_GELU, /* cuBLASLt's tanh form, within 5e-4 of the exact one; not with f32 */
-    THEN_RELU,
-};
-
 /* Plan of products. It is immutable once in the device's table, so all queues share it. */
 struct cuda_matmul {
-    matmul_spec spec; /* `rows` is planned_rows of the products' */
-    int library;      /* 1: cuBLASLt computes it, by `algo` */
+    cuda_product spec; /* `rows` is planned_rows of the products' */
+    int library;       /* 1: cuBLASLt computes it, by `algo` */
     cublasLtMatmulAlgo_t algo;
     struct cuda_matmul *next;
 };
@@ -59,7 +41,7 @@ typedef struct {
     cublasLtMatrixLayoutOpaque_t weight, x, y;
 } description;
 
-static mar_status cublas_status(cublasStatus_t returned, const matmul_spec *p, mar_err *err)
+static mar_status cublas_status(cublasStatus_t returned, const cuda_product *p, mar_err *err)
 {
     if (returned == CUBLAS_STATUS_SUCCESS) return MAR_OK;
     return err_set(err, MAR_EBACKEND, "cuBLASLt: a product of %d x %d by %d x %d: %s", p->rows, p->in, p->in, p->out,
@@ -84,10 +66,11 @@ static cudaDataType_t library_type(int type)
     return type == MAR_DTYPE_F16 ? CUDA_R_16F : type == MAR_DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-static int rows_aligned(const matmul_spec *p)
+static int rows_aligned(const cuda_product *p)
 {
     const int size = p->fp8 ? 1 : p->type == MAR_DTYPE_F32 ? 4 : 2, y_size = p->y_type == MAR_DTYPE_F32 ? 4 : 2;
-    return p->in * size % ALIGNMENT == 0 && p->y_stride * y_size % ALIGNMENT == 0;
+    return p->x_stride * size % ALIGNMENT == 0 && p->weight_stride * size % ALIGNMENT == 0 &&
+           p->y_stride * y_size % ALIGNMENT == 0;
 }
 
 /* Sets an attribute unless *s is an error already. */
@@ -98,7 +81,7 @@ static void set(cublasStatus_t *s, cublasLtMatmulDesc_t product, cublasLtMatmulD
 }
 
 /* Describes the scales of FP8. Needs cuBLASLt 12.9 and compute capability 9.0. */
-static void describe_scales(const matmul_spec *p, const void *x, const void *weight, cublasLtMatmulDesc_t product,
+static void describe_scales(const cuda_product *p, const void *x, const void *weight, cublasLtMatmulDesc_t product,
                             cublasStatus_t *s)
 {
     const int32_t vectors = 3; /* CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, not in the headers of CUDA 12.8 */
@@ -110,13 +93,13 @@ static void describe_scales(const matmul_spec *p, const void *x, const void *wei
     set(s, product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scale);
 }
 
-static cublasStatus_t describe(const matmul_spec *p, const void *x, const void *weight, const void *bias,
+static cublasStatus_t describe(const cuda_product *p, const void *x, const void *weight, const void *bias,
                                description *d)
 {
     const int32_t bias_type = CUDA_R_16BF;
     const cudaDataType_t from = p->fp8 ? CUDA_R_8F_E4M3 : library_type(p->type);
     const cudaDataType_t to = library_type(p->y_type);
-    const int32_t transposed = CUBLAS_OP_T;
+    const int32_t order = p->across ? CUBLAS_OP_N : CUBLAS_OP_T;
     static const int32_t epilogues[][2] = {{CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS},
                                            {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
                                            {CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS}};
@@ -124,13 +107,14 @@ static cublasStatus_t describe(const matmul_spec *p, const void *x, const void *
     /* cuBLAS is column-major: our rows are its columns, and y^T = weight x^T. */
     const uint64_t rows = (uint64_t)p->rows, out = (uint64_t)p->out, in = (uint64_t)p->in;
     cublasStatus_t s = cublasLtMatmulDescInit(&d->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    set(&s, &d->product, CUBLASLT_MATMUL_DESC_TRANSA, transposed);
+    set(&s, &d->product, CUBLASLT_MATMUL_DESC_TRANSA, order);
     set(&s, &d->product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
     if (p->bias) set(&s, &d->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);                  /* of y's type */
     if (p->bias && p->fp8) set(&s, &d->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type); /* for any y */
     if (p->fp8 == FP8_SCALED) describe_scales(p, x, weight, &d->product, &s);
-    if (!s) s = cublasLtMatrixLayoutInit(&d->weight, from, in, out, p->in);
-    if (!s) s = cublasLtMatrixLayoutInit(&d->x, from, in, rows, p->in);
+    if (!s)
+        s = cublasLtMatrixLayoutInit(&d->weight, from, p->across ? out : in, p->across ? in : out, p->weight_stride);
+    if (!s) s = cublasLtMatrixLayoutInit(&d->x, from, in, rows, p->x_stride);
     if (!s) s = cublasLtMatrixLayoutInit(&d->y, to, out, rows, p->y_stride);
     return s;
 }
@@ -154,7 +138,7 @@ static cublasStatus_t limit(const cuda_queue *c, cublasLtMatmulPreference_t pref
 }
 
 /* `algo` NULL: cuBLASLt chooses at every call. */
-static cublasStatus_t library_matmul(cuda_queue *c, const matmul_spec *p, const cublasLtMatmulAlgo_t *algo,
+static cublasStatus_t library_matmul(cuda_queue *c, const cuda_product *p, const cublasLtMatmulAlgo_t *algo,
                                      const void *x, const void *weight, const void *bias, void *y)
 {
     const float one = 1, beta = p->add ? 1 : 0;
@@ -176,7 +160,7 @@ static int planned_rows(int rows)
 }
 
 /* Returns the plan for a shape, or NULL. If there is none and `made` is not NULL, enters and returns `made`. */
-static struct cuda_matmul *look_up(cuda_device *d, const matmul_spec *spec, struct cuda_matmul *made)
+static struct cuda_matmul *look_up(cuda_device *d, const cuda_product *spec, struct cuda_matmul *made)
 {
     uint32_t hash = 0;
     for (size_t i = 0; i < sizeof *spec / sizeof(int); i++)
@@ -195,7 +179,7 @@ static struct cuda_matmul *look_up(cuda_device *d, const matmul_spec *spec, stru
 
 /* --- choices on file ------------------------------------------------------------------------------------- */
 
-enum { FIELDS = sizeof(matmul_spec) / sizeof(int), WORDS = 8 };
+enum { FIELDS = sizeof(cuda_product) / sizeof(int), WORDS = 8 };
 static_assert(sizeof(cublasLtMatmulAlgo_t) == WORDS * sizeof(uint64_t), "an algorithm is 8 words");
 
 /* Reads what write_choice has written behind the name of the GPU. Returns 0 if it is something else. */
@@ -269,12 +253,13 @@ typedef struct {
     cudaEvent_t start, end;
 } trial;
 
-static mar_status open_trial(cuda_queue *c, const matmul_spec *p, trial *t, mar_err *err)
+static mar_status open_trial(cuda_queue *c, const cuda_product *p, trial *t, mar_err *err)
 {
     kern_machine machine;
     c->device->base.measure->machine(&c->device->base, &machine);
-    const size_t sizes[] = {(size_t)machine.cache_bytes, (size_t)p->rows * (size_t)p->in * sizeof(float),
-                            (size_t)p->out * (size_t)p->in * sizeof(float), (size_t)p->out * sizeof(float),
+    const size_t weight_rows = (size_t)(p->across ? p->in : p->out);
+    const size_t sizes[] = {(size_t)machine.cache_bytes, (size_t)p->rows * (size_t)p->x_stride * sizeof(float),
+                            weight_rows * (size_t)p->weight_stride * sizeof(float), (size_t)p->out * sizeof(float),
                             (size_t)p->rows * (size_t)p->y_stride * sizeof(float)};
     size_t at[6] = {};
     for (int i = 0; i < 5; i++) at[i + 1] = at[i] + (sizes[i] + 255) / 256 * 256;
@@ -295,7 +280,7 @@ static void close_trial(cuda_queue *c, trial *t)
 }
 
 /* Writes the least milliseconds of some products; INFINITY if the algorithm cannot compute them. */
-static cudaError_t time_algorithm(cuda_queue *c, const matmul_spec *p, const cublasLtMatmulAlgo_t *algo, trial *t,
+static cudaError_t time_algorithm(cuda_queue *c, const cuda_product *p, const cublasLtMatmulAlgo_t *algo, trial *t,
                                   float *least)
 {
     *least = INFINITY;
@@ -362,9 +347,9 @@ static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
 
 /* Finds or makes the plan for a product. cuBLASLt is asked without the lock, so other queues are not blocked; the first
  * plan entered stays. */
-static mar_status plan(cuda_queue *c, const matmul_spec *spec, const struct cuda_matmul **out, mar_err *err)
+static mar_status plan(cuda_queue *c, const cuda_product *spec, const struct cuda_matmul **out, mar_err *err)
 {
-    matmul_spec planned = *spec;
+    cuda_product planned = *spec;
     planned.rows = planned_rows(spec->rows);
     *out = look_up(c->device, &planned, NULL);
     if (*out) return MAR_OK;
@@ -377,11 +362,17 @@ static mar_status plan(cuda_queue *c, const matmul_spec *spec, const struct cuda
     return status;
 }
 
+mar_status cuda_product_plan(cuda_queue *c, const cuda_product *p, mar_err *err)
+{
+    const struct cuda_matmul *m;
+    return plan(c, p, &m, err);
+}
+
 /* --- products --------------------------------------------------------------------------------------------- */
 
 /* Takes any shape and alignment. A thread computes an element of y. */
 template <typename X, typename Y>
-static __global__ void matmul_kernel(matmul_spec p, const void *x, const void *weight, const void *bias, void *y)
+static __global__ void matmul_kernel(cuda_product p, const void *x, const void *weight, const void *bias, void *y)
 {
     typedef float tile[TILE][TILE + 1];
     tile *shared = (tile *)cuda_shared();
@@ -391,8 +382,9 @@ static __global__ void matmul_kernel(matmul_spec p, const void *x, const void *w
     float sum = 0;
     for (int i = 0; i < p.in; i += TILE) {
         const int in = i + tx, out = first_out + ty;
-        shared[0][ty][tx] = row < p.rows && in < p.in ? cuda_float(((const X *)x)[(size_t)row * p.in + in]) : 0;
-        shared[1][ty][tx] = out < p.out && in < p.in ? cuda_float(((const X *)weight)[(size_t)out * p.in + in]) : 0;
+        const size_t at = (size_t)(p.across ? in : out) * p.weight_stride + (p.across ? out : in);
+        shared[0][ty][tx] = row < p.rows && in < p.in ? cuda_float(((const X *)x)[(size_t)row * p.x_stride + in]) : 0;
+        shared[1][ty][tx] = out < p.out && in < p.in ? cuda_float(((const X *)weight)[at]) : 0;
         __syncthreads();
         for (int j = 0; j < TILE; j++) sum += shared[0][ty][j] * shared[1][tx][j];
         __syncthreads();
@@ -405,7 +397,7 @@ static __global__ void matmul_kernel(matmul_spec p, const void *x, const void *w
     cuda_store(at, p.add ? cuda_float(*at) + sum : sum);
 }
 
-static void simple_matmul(cuda_queue *c, const matmul_spec *p, const void *x, const void *weight, const void *bias,
+static void simple_matmul(cuda_queue *c, const cuda_product *p, const void *x, const void *weight, const void *bias,
                           void *y)
 {
     const int f32 = p->y_type == MAR_DTYPE_F32;
@@ -419,15 +411,16 @@ static void simple_matmul(cuda_queue *c, const matmul_spec *p, const void *x, co
 }
 
 /* Has cuBLASLt choose again if the plan's algorithm refuses the product's rows. */
-static cublasStatus_t planned_matmul(cuda_queue *c, const struct cuda_matmul *m, const matmul_spec *spec, const void *x,
-                                     const void *weight, const void *bias, void *y)
+static cublasStatus_t planned_matmul(cuda_queue *c, const struct cuda_matmul *m, const cuda_product *spec,
+                                     const void *x, const void *weight, const void *bias, void *y)
 {
     const cublasStatus_t s = library_matmul(c, spec, &m->algo, x, weight, bias, y);
     const int refused = s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE;
     return refused ? library_matmul(c, spec, NULL, x, weight, bias, y) : s;
 }
 
-static void matmul(cuda_queue *c, const matmul_spec *spec, const void *x, const void *weight, const void *bias, void *y)
+void cuda_multiply(cuda_queue *c, const cuda_product *spec, const void *x, const void *weight, const void *bias,
+                   void *y)
 {
     if (!cuda_live(c)) return;
     const struct cuda_matmul *m;
@@ -504,12 +497,12 @@ void cuda_linear_free(kern_device *d, kern_linear *l)
     free(l);
 }
 
-static matmul_spec product(const kern_linear *l, int rows)
+static cuda_product product(const kern_linear *l, int rows)
 {
-    matmul_spec p = {};
+    cuda_product p = {};
     p.rows = rows;
     p.out = l->out;
-    p.in = l->in;
+    p.in = p.x_stride = p.weight_stride = l->in;
     p.y_stride = l->y_stride;
     p.type = cuda_operands(l->form);
     p.y_type = l->y_type;
@@ -521,7 +514,7 @@ static matmul_spec product(const kern_linear *l, int rows)
 
 /* Plans the first of `rows` rows in FP8: all, or one of as few equal parts as c->working has room for. *p gets their
  * product: that of the layer, or its sums where cuBLASLt has no such product with scales. */
-static mar_status fp8_plan(cuda_queue *c, const kern_linear *l, int rows, matmul_spec *p, mar_err *err)
+static mar_status fp8_plan(cuda_queue *c, const kern_linear *l, int rows, cuda_product *p, mar_err *err)
 {
     const struct cuda_matmul *m = NULL;
     mar_status status = cuda_working_memory(c, err);
@@ -550,8 +543,7 @@ static int channels_at_once(const cuda_queue *c, const kern_linear *l)
 mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err)
 {
     cuda_queue *c = cuda_of(k);
-    matmul_spec p;
-    const struct cuda_matmul *m;
+    cuda_product p;
     if (rows <= 0) return MAR_OK;
     if (l->form == CUDA_FP8) return fp8_plan(c, l, rows, &p, err);
     mar_status status = l->form < CUDA_INT8 ? MAR_OK : cuda_working_memory(c, err);
@@ -559,7 +551,7 @@ mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_e
     for (int first = 0; status == MAR_OK && first < l->out; first += n) {
         p = product(l, rows);
         p.out = l->out - first < n ? l->out - first : n;
-        status = plan(c, &p, &m, err);
+        status = cuda_product_plan(c, &p, err);
     }
     return status;
 }
@@ -604,7 +596,7 @@ static void activate_rows(cuda_queue *c, const kern_linear *l, int rows, void *y
 /* Computes a layer in FP8. */
 static void fp8_linear(cuda_queue *c, const kern_linear *l, const bf16 *x, int rows, char *y, size_t size)
 {
-    matmul_spec p = {};
+    cuda_product p = {};
     mar_err err = {};
     for (int first = 0; first < rows && cuda_live(c); first += p.rows) {
         const mar_status status = fp8_plan(c, l, rows - first, &p, &err);
@@ -617,10 +609,10 @@ static void fp8_linear(cuda_queue *c, const kern_linear *l, const bf16 *x, int r
         char *to = y + (size_t)first * (size_t)l->y_stride * size;
         cuda_fp8_rows(c, x + (size_t)first * (size_t)l->in, 0, p.rows, l->in, c->working, scale);
         if (p.fp8 == FP8_SCALED) {
-            matmul(c, &p, c->working, l->weight, l->bias, to);
+            cuda_multiply(c, &p, c->working, l->weight, l->bias, to);
             activate_rows(c, l, p.rows, to);
         } else {
-            matmul(c, &p, c->working, l->weight, NULL, sums);
+            cuda_multiply(c, &p, c->working, l->weight, NULL, sums);
             cuda_fp8_finish(c, l, p.rows, sums, scale, to);
         }
     }
@@ -630,7 +622,7 @@ static void fp8_linear(cuda_queue *c, const kern_linear *l, const bf16 *x, int r
 static void restored_linear(cuda_queue *c, const kern_linear *l, const void *x, int rows, char *y, size_t size)
 {
     mar_err err = {};
-    matmul_spec p = product(l, rows);
+    cuda_product p = product(l, rows);
     const mar_status status = cuda_working_memory(c, &err); /* exists, but for a layer without a plan */
     if (status != MAR_OK) {
         kern_fail(&c->base, status, &err);
@@ -640,7 +632,7 @@ static void restored_linear(cuda_queue *c, const kern_linear *l, const void *x, 
         const size_t at = (size_t)first * size;
         p.out = l->out - first < n ? l->out - first : n;
         cuda_low_bit_restore(c, l, first, p.out, (bf16 *)c->working);
-        matmul(c, &p, x, c->working, l->bias ? (const char *)l->bias + at : NULL, y + at);
+        cuda_multiply(c, &p, x, c->working, l->bias ? (const char *)l->bias + at : NULL, y + at);
     }
     activate_rows(c, l, rows, y);
 }
@@ -655,8 +647,8 @@ void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, v
     } else if (l->form >= CUDA_INT8) {
         restored_linear(c, l, x, rows, (char *)y, size);
     } else {
-        const matmul_spec p = product(l, rows);
-        matmul(c, &p, x, l->weight, l->bias, y);
+        const cuda_product p = product(l, rows);
+        cuda_multiply(c, &p, x, l->weight, l->bias, y);
         activate_rows(c, l, rows, y);
     }
 }

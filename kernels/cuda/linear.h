@@ -1,4 +1,5 @@
-/* A linear layer of the CUDA backend: made by linear.cu and weights.cu, multiplied by linear.cu and skinny.cu. */
+/* Products and linear layers of the CUDA backend: made by linear.cu and weights.cu, multiplied by linear.cu and
+ * skinny.cu. */
 #ifndef KERNELS_CUDA_LINEAR_H
 #define KERNELS_CUDA_LINEAR_H
 
@@ -31,6 +32,30 @@ static inline size_t cuda_scale_bytes(const kern_linear *l)
 {
     return l->form == CUDA_INT4 ? l->row_bytes / 16 * sizeof(bf16) : sizeof(float);
 }
+
+/* A product y[rows][out] = x[rows][in] weight^T + bias, of matrices on the device. cuBLASLt computes it where the
+ * arrays and their rows are 16-byte aligned, else a simple kernel. */
+typedef struct {
+    int rows, out, in;
+    int x_stride, weight_stride, y_stride; /* elements from one row to the next */
+    int across;                            /* 1: weight is [in][out], else [out][in] */
+    int type;                              /* mar_dtype of x and weight: F32, BF16 or F16 */
+    int fp8;    /* FP8_*: x and weight are E4M3, their scales float [rows] and [out] behind them */
+    int y_type; /* of y and bias: F32, or as `type` */
+    int bias;   /* 1: a bias is given */
+    int add;    /* 1: y += */
+    int then;   /* THEN_*: operation after the sum with its bias */
+} cuda_product;
+enum { FP8_SCALED = 1, FP8_SUMS }; /* cuBLASLt applies the scales; leaves them to cuda_fp8_finish */
+enum {
+    THEN_NOTHING,
+    THEN_GELU, /* cuBLASLt's tanh form, within 5e-4 of the exact one; not with f32 */
+    THEN_RELU,
+};
+
+/* linear.cu: chooses the algorithm of a product, which serves fewer rows, too. */
+mar_status cuda_product_plan(cuda_queue *c, const cuda_product *p, mar_err *err);
+void cuda_multiply(cuda_queue *c, const cuda_product *p, const void *x, const void *weight, const void *bias, void *y);
 
 /* weights.cu: allocates and fills row_bytes, weight and scale. */
 mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err);

@@ -1,5 +1,5 @@
-/* Computes products D = epilogue(alpha A^T B + beta C + bias) in f32, of matrices by columns. Refuses products that
- * cuBLASLt might refuse. */
+/* Computes products D = epilogue(alpha A B + beta C + bias) in f32, of matrices by columns; A may be transposed.
+ * Refuses products that cuBLASLt might refuse. */
 #include "cublasLt.h"
 #include "fibres.h"
 #include "runtime.h"
@@ -204,7 +204,7 @@ enum { VECTORS = 3 }; /* CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F */
 static cublasStatus_t check_fp8(cublasLtHandle_t handle, const desc_t *q, uint64_t m, uint64_t k)
 {
     const int32_t mode = q->scale_mode[0];
-    if (handle->capability < 89 || m % 16 || k % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (handle->capability < 89 || q->transa != CUBLAS_OP_T || m % 16 || k % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (q->bias_type != CUDA_R_16BF && q->epilogue & CUBLASLT_EPILOGUE_BIAS) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (mode == VECTORS && handle->version < 120900) return CUBLAS_STATUS_INVALID_VALUE;
     if (mode != q->scale_mode[1] || (mode != 0 && mode != VECTORS)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -223,12 +223,12 @@ static cublasStatus_t check(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, 
     const layout_t *a = content(a_layout), *b = content(b_layout), *c = content(c_layout), *d = content(d_layout);
     if (!layout_valid(a) || !layout_valid(b) || !layout_valid(c) || !layout_valid(d))
         return CUBLAS_STATUS_INVALID_VALUE;
-    const uint64_t m = a->cols, k = a->rows, n = b->cols;
+    const bool transposed = q->transa == CUBLAS_OP_T;
+    const uint64_t m = transposed ? a->cols : a->rows, k = transposed ? a->rows : a->cols, n = b->cols;
     if (b->rows != k || d->rows != m || d->cols != n || c->type != d->type || c->rows != m || c->cols != n)
         return CUBLAS_STATUS_INVALID_VALUE;
     /* f32 by f32 to f32, bf16 by bf16 or f16 by f16 to either; sums in f32, without less precise inputs. */
-    if (q->compute != CUBLAS_COMPUTE_32F || q->scale != CUDA_R_32F || q->transa != CUBLAS_OP_T)
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (q->compute != CUBLAS_COMPUTE_32F || q->scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     const bool fp8 = a->type == CUDA_R_8F_E4M3;
     if (a->type != b->type || (d->type != (fp8 ? (uint32_t)CUDA_R_16BF : a->type) && d->type != CUDA_R_32F))
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -254,7 +254,8 @@ static cublasStatus_t check(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, 
                     m,
                     n,
                     k,
-                    a->type | d->type << 8 | (uint64_t)q->epilogue << 16 | (uint64_t)q->scale_mode[0] << 32};
+                    a->type | d->type << 8 | (uint64_t)q->transa << 14 | (uint64_t)q->epilogue << 16 |
+                        (uint64_t)q->scale_mode[0] << 32};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -350,10 +351,13 @@ static void multiply(const product *p)
 {
     const size_t m = (size_t)p->shape.m, n = (size_t)p->shape.n, k = (size_t)p->shape.k;
     const bool bias = p->desc.epilogue & CUBLASLT_EPILOGUE_BIAS;
-    std::vector<float> sum(m), column(k * m); /* columns of A^T */
+    std::vector<float> sum(m), column(k * m); /* columns of A, or of A^T */
     memset(p->workspace, 0xff, (size_t)p->shape.workspace);
     for (size_t l = 0; l < k; l++)
-        for (size_t i = 0; i < m; i++) column[l * m + i] = read_element(p->pa, p->a.type, element(&p->a, l, i));
+        for (size_t i = 0; i < m; i++) {
+            const size_t at = p->desc.transa == CUBLAS_OP_T ? element(&p->a, l, i) : element(&p->a, i, l);
+            column[l * m + i] = read_element(p->pa, p->a.type, at);
+        }
     for (size_t j = 0; j < n; j++) {
         for (size_t i = 0; i < m; i++) sum[i] = 0;
         for (size_t l = 0; l < k; l++)

@@ -106,12 +106,12 @@ static __device__ inline void load_chunk(const bf16 *key, const bf16 *value, siz
     }
 }
 
-/* s = T tiles of queries times N keys, rows of `pitch` elements. */
+/* s = T tiles of queries times N keys of a stage. */
 template <int D, int N, int T>
-static __device__ inline void scores(const uint32_t q[T][D / 16][4], const bf16 *key, int pitch, float s[T][N / 8][4])
+static __device__ inline void scores(const uint32_t q[T][D / 16][4], const bf16 *key, float s[T][N / 8][4])
 {
     const int lane = (int)threadIdx.x % 32;
-    const bf16 *row = key + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8;
+    const bf16 *row = key + (lane / 16 * 8 + lane % 8) * (D + PAD) + lane / 8 % 2 * 8;
 #pragma unroll
     for (int n = 0; n < N / 16; n++) {
         for (int t = 0; t < T; t++)
@@ -119,7 +119,7 @@ static __device__ inline void scores(const uint32_t q[T][D / 16][4], const bf16 
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
-            fast::load_matrices(b, row + n * 16 * pitch + d * 16);
+            fast::load_matrices(b, row + n * 16 * (D + PAD) + d * 16);
 #pragma unroll
             for (int t = 0; t < T; t++) {
                 fast::mma<bf16>(s[t][2 * n], q[t][d], b);
@@ -129,13 +129,12 @@ static __device__ inline void scores(const uint32_t q[T][D / 16][4], const bf16 
     }
 }
 
-/* o += s, as bf16, times N values. */
+/* o += s, as bf16, times N values of a stage. */
 template <int D, int N, int T>
-static __device__ inline void multiply_values(const float s[T][N / 8][4], const bf16 *value, int pitch,
-                                              float o[T][D / 8][4])
+static __device__ inline void multiply_values(const float s[T][N / 8][4], const bf16 *value, float o[T][D / 8][4])
 {
     const int lane = (int)threadIdx.x % 32;
-    const bf16 *row = value + (lane / 8 % 2 * 8 + lane % 8) * pitch + lane / 16 * 8;
+    const bf16 *row = value + (lane / 8 % 2 * 8 + lane % 8) * (D + PAD) + lane / 16 * 8;
 #pragma unroll
     for (int n = 0; n < N / 16; n++) {
         uint32_t p[T][4];
@@ -146,7 +145,7 @@ static __device__ inline void multiply_values(const float s[T][N / 8][4], const 
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
-            fast::load_matrices_transposed(b, row + n * 16 * pitch + d * 16);
+            fast::load_matrices_transposed(b, row + n * 16 * (D + PAD) + d * 16);
 #pragma unroll
             for (int t = 0; t < T; t++) {
                 fast::mma<bf16>(o[t][2 * d], p[t], b);
@@ -263,13 +262,13 @@ static __device__ inline void attend_keys(const attention_shape &a, const attent
                                           int first, int keys, int query, attention_tiles<D, T> &w)
 {
     float s[T][N / 8][4];
-    scores<D, N, T>(w.q, key, D + PAD, s);
+    scores<D, N, T>(w.q, key, s);
 #pragma unroll
     for (int t = 0; t < T; t++) {
         if (BIASED) add_bias<N>(s[t], a.scale, bias, first, query + t * TILE);
         online_softmax<D, N>(s[t], BIASED ? 1 : a.scale, keys, w.top[t], w.sum[t], w.o[t]);
     }
-    multiply_values<D, N, T>(s, key + KEYS * (D + PAD), D + PAD, w.o);
+    multiply_values<D, N, T>(s, key + KEYS * (D + PAD), w.o);
 }
 
 /* Computes the queries of a place from `first` on, T tiles a warp. Only with BIASED the scores have the bias. A row has

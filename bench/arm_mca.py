@@ -5,7 +5,8 @@
     python3 bench/arm_mca.py build/aarch64   # a build for ARM64 (CONTRIBUTING.md)
 
 A loop is one word of a tile of rows x vectors, 2 for many rows and 4 for few. Its peak is its multiplications over those
-that the processor begins in a cycle. llvm-mca predicts that loads hit L1.
+that the processor begins in a cycle. llvm-mca predicts that loads hit L1. Of int4 it prints the bytes of weights and scales
+that a core multiplies in a cycle, for few rows: a group of 32 inputs, 4 vectors of columns.
 """
 
 import re
@@ -19,6 +20,7 @@ KERNELS = [  # type, set, its multiplication, rows of a tall and of a flat tile
     ("int8", "generic", "smull", 12, 6),
     ("int8", "dotprod", "sdot", 14, 6),
 ]
+INT4_BYTES = 16 * (32 // 2 + 2)  # of 16 columns and 32 inputs
 PROCESSORS = {  # multiplications of 128 bits that begin in a cycle, by LLVM's models
     "neoverse-n1": {"fmla": 2, "smull": 1, "sdot": 2},
     "neoverse-v1": {"fmla": 4, "smull": 2, "sdot": 4, "bfdot": 4},
@@ -63,6 +65,14 @@ def main():
                 cells.append(f"{took:.1f}, {100 * n / begun[name] / took:.0f} %" if took else "-")
             print(f"| {kind} {isa} | {rows} x {vectors} | {len(loop)} | {sum('[sp' in line for line in loop)} | {n} {name} | " +
                   " | ".join(cells) + " |")
+    print("\n| int4 | rows | bytes a cycle: " + " | ".join(PROCESSORS) + " |")
+    print("| --- | --- |" + " --- |" * len(PROCESSORS))
+    for isa in "generic", "dotprod":
+        path = f"{sys.argv[1]}/CMakeFiles/mar_gemm_int4_{isa}.dir/kernels/cpu/gemm/int4.c.o"
+        for rows in 1, 2, 4:
+            loop = max(inner_loops(path, f"tile_{rows}"), key=len)
+            cells = [f"{INT4_BYTES / cycles(loop, processor):.1f}" for processor in PROCESSORS]
+            print(f"| {isa} | {rows} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -439,11 +439,17 @@ static long image_positions(const text_grammar *g, int columns, int rows)
     return (long)rows * (columns + (g->line_end >= 0));
 }
 
-int text_grammar_room(const text_grammar *g, int columns, int rows)
+int text_grammar_left(const text_grammar *g, int columns, int rows)
 {
     /* nothing is computed behind the last image token */
-    const long room = g->context - image_positions(g, columns, rows) + (g->line_end >= 0);
-    return room < 0 ? 0 : room < TEXT_PROMPT_MAX ? (int)room : TEXT_PROMPT_MAX;
+    const long left = g->context - image_positions(g, columns, rows) + (g->line_end >= 0);
+    return left < 0 ? 0 : (int)left;
+}
+
+int text_grammar_room(const text_grammar *g, int columns, int rows)
+{
+    const int left = text_grammar_left(g, columns, rows);
+    return left < TEXT_PROMPT_MAX ? left : TEXT_PROMPT_MAX;
 }
 
 mar_status text_grammar_size(const text_grammar *g, const char *path, int width, int height, int *columns, int *rows,

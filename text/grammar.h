@@ -62,8 +62,9 @@ enum { TEXT_SIDE_MAX = 16384 };
  * message. */
 mar_status text_grammar_size(const text_grammar *g, const char *path, int width, int height, int *columns, int *rows,
                              mar_err *err);
-/* Returns the positions that such an image leaves in front of its first token, at most TEXT_PROMPT_MAX: their keys and
- * values take memory. */
+/* Returns the positions of the context that such an image leaves in front of its first token. */
+int text_grammar_left(const text_grammar *g, int columns, int rows);
+/* Returns how many of them a prompt may have: TEXT_PROMPT_MAX at most, as their keys and values take memory. */
 int text_grammar_room(const text_grammar *g, int columns, int rows);
 
 /* The grammar as metadata of a converted file. */

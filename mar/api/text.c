@@ -194,6 +194,21 @@ static mar_status refuse_prompt(int prompt, mar_status status, const mar_err *re
     return err_set(err, status, "prompt %d: %s", prompt, reason->text);
 }
 
+/* Returns MAR_EARG for a prompt of so many tokens, and says whose limit it is beyond. */
+static mar_status refuse_length(const call *c, int count, mar_err *err)
+{
+    const text_prompt *p = &c->t->prompt;
+    const int context = text_grammar_left(p->grammar, p->columns, p->rows);
+    if (c->tokens == context)
+        return err_set(err, MAR_EARG, "%d tokens with the template, the model's context leaves room for %d", count,
+                       context);
+    if (c->tokens == TEXT_PROMPT_MAX)
+        return err_set(err, MAR_EARG,
+                       "%d tokens with the template, libmar takes %d at most; the model's context has room for %d",
+                       count, TEXT_PROMPT_MAX, context);
+    return err_set(err, MAR_EARG, "%d tokens with the template, expected %d at most", count, c->tokens);
+}
+
 /* Divides a prompt into the tokens in front of an image. */
 static mar_status fill_template(const call *c, int prompt, const char *text, mar_err *err)
 {
@@ -201,8 +216,7 @@ static mar_status fill_template(const call *c, int prompt, const char *text, mar
     mar_err reason = {0};
     mar_status status = text_prompt_ids(&c->t->prompt, c->negative, text, c->ids + (size_t)prompt * (size_t)c->tokens,
                                         c->tokens, &count, &reason);
-    if (status == MAR_OK && count > c->tokens)
-        status = err_set(&reason, MAR_EARG, "%d tokens with the template, the model has room for %d", count, c->tokens);
+    if (status == MAR_OK && count > c->tokens) status = refuse_length(c, count, &reason);
     c->count[prompt] = c->length[prompt] = count;
     if (status == MAR_OK) return MAR_OK;
     return c->negative ? err_set(err, status, "the negative prompt: %s", reason.text)

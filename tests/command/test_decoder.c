@@ -175,10 +175,17 @@ static void refused(void **state)
     command_refused(*state, "$MAR generate --model m --prompt a --size 9000x9000 --out a.png", "the model's context",
                     "");
     sh_ok(*state, "head -c 4000 /dev/zero | tr '\\0' a > long.txt");
-    command_result r = command_run(*state, "$MAR " GENERATE "--prompts long.txt --out a.png");
+    command_refused(
+        *state, "$MAR " GENERATE "--prompts long.txt --out a.png",
+        "long.txt, line 1: 4037 tokens with the template, libmar takes 512 at most; the model's context has "
+        "room for 9202: skipped",
+        NULL);
+    command_refused(*state, "$MAR captions long.txt --t5 m --tokens 16 --size 32x24 --out c.npz",
+                    "tokens with the template, expected 16 at most: skipped\n", "");
+    command_result r = command_run(*state, "$MAR " GENERATE "--prompt '' --prompt \"$(cat long.txt)\" --out a.png");
     assert_int_equal(r.status, 1);
-    assert_non_null(strstr(r.err, "tokens with the template, the model has room for 512: skipped"));
-    assert_non_null(strstr(r.err, "no prompt is left"));
+    assert_memory_equal(r.err, "mar: --prompt \"\": the prompt is empty: skipped\nmar: --prompt \"aaaaaaaa", 66);
+    assert_null(strstr(r.err, "is left"));
     command_result_free(&r);
     sh_ok(*state, "sed -i s/Emu3ForCausalLM/LlamaForCausalLM/ m/config.json");
     command_refused(*state, "$MAR captions long.txt --t5 m --out c.npz", "is a LlamaForCausalLM, expected a T5",

@@ -127,7 +127,7 @@ TEST_CASE(places)
                                "longer ones: skipped\n"
                                "mar: FILE, line 3: the prompt is empty: skipped\n"
                                "mar: FILE, line 4: bad: skipped\n"
-                               "mar: --prompt: bad, too: skipped\n");
+                               "mar: --prompt \"zero\": bad, too: skipped\n");
     assert_int_equal(p.count, 2);
     assert_int_equal(p.skipped, 4);
     assert_string_equal(p.text[0], "one");
@@ -178,7 +178,7 @@ TEST_CASE(encoder_leaves_bad_ones_out)
     assert_int_equal(prompts_parse(text, PROMPT_CLEANED_MAX + 1, "FILE", &bad), 0);
     r = capture_end(prompt_encoder_run_all(&e, &bad, NULL, &all));
     assert_int_equal(r.status, 1);
-    assert_has(r.err, ": skipped\nmar: no prompt is left");
+    assert_true(strcmp(strstr(r.err, ": skipped\n"), ": skipped\n") == 0);
     command_result_free(&r);
     prompts_free(&p);
     prompts_free(&bad);
@@ -226,7 +226,7 @@ TEST_CASE(options_and_files)
     assert_int_equal(r.status, 1);
     assert_int_equal(p.count, 1);
     assert_int_equal(p.skipped, 1);
-    assert_has(r.err, "mar: --prompt: byte 1 of the prompt is 0xc3, expected UTF-8 text: skipped\n");
+    assert_has(r.err, "mar: --prompt \"\\xc3\": byte 1 of the prompt is 0xc3, expected UTF-8 text: skipped\n");
     assert_has(r.err, "/nowhere/prompts.txt");
     command_result_free(&r);
     prompts_free(&p);

@@ -100,7 +100,8 @@ static void bad_prompts(void **state)
            "p.txt, line 3: byte 1 of the prompt is 0xff, expected UTF-8 text: skipped");
     sh_ok(*state, "test -f a/000001.png && test ! -e a/000002.png");
     warned(*state, "$MAR " T2I "--prompts - --out b.png < p.txt", "line 2: the prompt is empty: skipped", "skipped");
-    warned(*state, "$MAR " T2I "--prompt '' --prompt one --out c.png", "--prompt: the prompt is empty: skipped", "");
+    warned(*state, "$MAR " T2I "--prompt '' --prompt one --out c.png", "--prompt \"\": the prompt is empty: skipped",
+           "");
     sh_ok(*state, "test -f b.png && test -f c.png");
     warned(*state, "$MAR captions p.txt --t5 demo-t5 --out c.npz", "line 3: byte 1", "skipped");
     sh_ok(*state, "test -f c.npz");
@@ -131,7 +132,7 @@ static void refusals(void **state)
         {T2I "--t5 demo-t5", "--t5: encodes prompts, expected --prompt or --prompts with it"},
         {T2I "--prompt x --t5 none", "none: cannot open: No such file or directory"},
         {T2I "--prompts none", "none: cannot read: No such file or directory"},
-        {T2I "--prompt ''", "--prompt: the prompt is empty: skipped\nmar: --prompt: no prompt is left", NULL},
+        {T2I "--prompt ''", "--prompt \"\": the prompt is empty: skipped"},
         {"generate --model demo-discrete --prompt x",
          "--prompt: demo-discrete makes images of classes, expected a text-to-image model"},
         {T2I "--prompt x --class_names p.txt",

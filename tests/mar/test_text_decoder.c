@@ -147,7 +147,7 @@ TEST_CASE(a_long_prompt_is_refused)
     mar_text *t = load(m, decoder_folder("anole", "F32", WIDTH));
     memset(features, 1, sizeof features);
     assert_int_equal(mar_text_encode(t, prompts, 2, MAR_CLEAN_OFF, 8, features, mask, NULL), MAR_EARG);
-    assert_string_equal(mar_error(m), "prompt 1: 13 tokens with the template, the model has room for 8");
+    assert_string_equal(mar_error(m), "prompt 1: 13 tokens with the template, expected 8 at most");
     assert_memory_equal(features, zeros, sizeof zeros);
     assert_int_equal(mar_text_encode(t, prompts, 1, MAR_CLEAN_OFF, 8, features, mask, NULL), MAR_OK);
     mar_text_free(t);

@@ -275,8 +275,7 @@ static int read_prompts(const model_store *store, const run_options *o, prompts 
     for (int i = 0; i < o->prompt_count; i++)
         if (prompts_add(o->prompt[i], texts) != 0) return 1;
     if (o->prompts && prompts_read(o->prompts, texts) != 0) return 1;
-    if (refuse_skipped(store, texts) != 0) return 1;
-    return texts->count > 0 ? 0 : tool_error("--prompt: no prompt is left, expected one at least");
+    return refuse_skipped(store, texts) || texts->count == 0; /* bad ones are reported */
 }
 
 /* Returns 1 with the error printed if the model's prompts are not encoded by a T5, which --t5 is. */

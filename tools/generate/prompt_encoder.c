@@ -111,7 +111,7 @@ int prompt_encoder_drop_bad(prompt_encoder *e, prompts *p, int i, int n)
         }
     }
     if (p->skipped == skipped) return tool_error("%s", mar_error(e->library));
-    return p->count > 0 ? 0 : tool_error("no prompt is left, expected one at least");
+    return p->count == 0;
 }
 
 int prompt_encoder_run_all(prompt_encoder *e, prompts *p, progress *bar, captions *out)

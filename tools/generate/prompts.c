@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_MEGABYTES = 256, STDIN_CHUNK = 1 << 16 };
+enum { FILE_MEGABYTES = 256, STDIN_CHUNK = 1 << 16, SHOWN = 60 /* bytes of a prompt in a message */ };
 
 static int refuse_memory(const prompts *p)
 {
@@ -68,23 +68,25 @@ static const char *find_fault(int is_cleaned, const char *text, size_t n, char *
     return blank ? "the prompt is empty" : NULL;
 }
 
-/* Reports a prompt that is left out. */
-static void skip(prompts *p, const prompt_place *at, const char *fault)
+/* Reports a prompt that is left out, with its text if its place has no number. */
+static void skip(prompts *p, const prompt_place *at, const char *text, const char *fault)
 {
+    char shown[SHOWN];
     p->skipped++;
     if (at->unit)
         tool_error("%s, %s %zu: %s: skipped", at->file, at->unit, at->number, fault);
     else
-        tool_error("%s: %s: skipped", at->file, fault);
+        tool_error("%s \"%s\": %s: skipped", at->file, printable(text, shown, sizeof shown), fault);
 }
 
-/* Appends text[0..n), or reports it. Returns 0, or 1 without memory. */
+/* Appends text[0..n), with a NUL behind it if its place has no number, or reports it. Returns 0, or 1 without memory.
+ */
 static int take(prompts *p, const prompt_place *at, const char *text, size_t n)
 {
     char why[96];
     const char *fault = find_fault(p->is_cleaned, text, n, why, sizeof why);
     if (!fault) return append(p, at, text, n);
-    skip(p, at, fault);
+    skip(p, at, text, fault);
     return 0;
 }
 
@@ -189,7 +191,7 @@ static int read_annotation(prompts *p, const prompt_place *at, const json_value 
     else
         fault = find_fault(p->is_cleaned, text->text, text->length, why, sizeof why);
     if (fault) {
-        skip(p, at, fault);
+        skip(p, at, NULL, fault);
         return 1;
     }
     c->text = text;
@@ -243,7 +245,7 @@ static int parse_array(const json_value *list, const char *path, prompts *p)
         const json_value *text = v->type == JSON_OBJECT ? json_member(v, "caption") : v;
         at.number++;
         if (!text || text->type != JSON_STRING)
-            skip(p, &at, "neither a text nor an object with \"caption\"");
+            skip(p, &at, NULL, "neither a text nor an object with \"caption\"");
         else if (take(p, &at, text->text, text->length) != 0)
             return 1;
     }
@@ -289,6 +291,7 @@ int prompts_parse(char *text, size_t size, const char *path, prompts *p)
     if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, size -= 3; /* byte order mark of UTF-8 */
     if ((is_json(text) ? parse_json : parse_lines)(text, size, path, p) != 0) return 1;
     if (p->count > before || (before > 0 && p->skipped > skipped)) return 0;
+    if (p->skipped > skipped) return 1; /* each is reported */
     return tool_error("%s: no prompt in it, expected one a line, COCO's captions, or a table with the heading Prompt",
                       path);
 }
@@ -349,7 +352,7 @@ const char *prompts_fault(const char *text, char *why, size_t size)
 void prompts_skip(prompts *p, int i, const char *fault)
 {
     const size_t behind = (size_t)(--p->count - i);
-    skip(p, &p->place[i], fault);
+    skip(p, &p->place[i], p->text[i], fault);
     free(p->text[i]);
     memmove(p->text + i, p->text + i + 1, behind * sizeof *p->text);
     memmove(p->place + i, p->place + i + 1, behind * sizeof *p->place);

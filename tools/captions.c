@@ -190,6 +190,8 @@ static int run(const captions_options *o, progress *bar)
     int failed = prompts_read(o->from, &p);
     mar *library = failed ? NULL : models_open(&store, &o->run.machine, "dtype");
     failed = failed || !library || prompt_encoder_open(&e, library, o->run.t5, o->tokens, 0, NULL, bar) != 0;
+    if (!failed && o->run.gives_cleaning && e.is_decoder)
+        failed = tool_error("--clean llamagen has no effect: %s takes prompts as they are, expected off", o->run.t5);
     if (!failed && o->run.negative && !e.is_decoder)
         failed = tool_error("--negative: has no effect: a T5 encodes no second context of guidance");
     if (!failed) {
@@ -218,6 +220,7 @@ int cmd_captions(int argc, char **argv)
             "--t5 is missing, expected the folder of a T5, such as flan-t5-xl, or of Lumina-mGPT, Anole or Emu3");
     if (!options_find(&set, "tokens")->given && prompt_encoder_may_be_decoder(o.run.t5)) o.tokens = 0;
     if (!o.out) return tool_error("--out is missing, expected a file to write, such as prompts.npz");
+    run_options_note(&o.run, &set);
     if (tool_can_write_as(o.out, ".npz") != 0 || run_machine_done(&o.run.machine, &set) != 0) return 1;
     progress_start(&bar, o.quiet);
     return run(&o, &bar);

@@ -166,6 +166,10 @@ static void refused(void **state)
     write_model(*state);
     command_refused(*state, "$MAR " GENERATE "--out a.png", "--prompt is missing: m/ makes images of prompts", "");
     command_refused(*state, "$MAR generate --model m --prompt a --size 33x24 --out a.png", "multiples of 8", "33x24");
+    command_refused(*state, "$MAR " GENERATE "--prompt a --seq_len 12 --out a.png",
+                    "--seq_len has no effect: m/ has as many tokens as its image size asks for", NULL);
+    command_refused(*state, "$MAR " GENERATE "--prompt a --clean llamagen --out a.png",
+                    "--clean llamagen has no effect: m/ takes prompts as they are, expected off", NULL);
     command_refused(*state, "$MAR generate --model demo-discrete --t5 m --prompt a --out a.png",
                     "--prompt: demo-discrete makes images of classes", "");
     command_refused(*state, "$MAR generate --model demo-t2i --t5 m --prompt a --out a.png",
@@ -180,6 +184,8 @@ static void refused(void **state)
         "long.txt, line 1: 4037 tokens with the template, libmar takes 512 at most; the model's context has "
         "room for 9202: skipped",
         NULL);
+    command_refused(*state, "$MAR captions long.txt --t5 m --clean llamagen --out c.npz",
+                    "--clean llamagen has no effect: m takes prompts as they are, expected off", NULL);
     command_refused(*state, "$MAR captions long.txt --t5 m --tokens 16 --size 32x24 --out c.npz",
                     "tokens with the template, expected 16 at most: skipped\n", "");
     command_result r = command_run(*state, "$MAR " GENERATE "--prompt '' --prompt \"$(cat long.txt)\" --out a.png");

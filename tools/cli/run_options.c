@@ -63,7 +63,7 @@ static const mar_param rows[] = {
      .choices = cleanings,
      .help = "what happens to a prompt before it is encoded\n"
              "llamagen: LlamaGen's rules. Lower case; web addresses, file names, CJK characters and more are removed. "
-             "off: nothing."},
+             "off: nothing. Prompts of Lumina-mGPT, Anole and Emu3 stay as they are, and llamagen is an error."},
     {.name = OPTION("negative"),
      .offset = offsetof(run_options, negative),
      .type = MAR_TYPE_TEXT,
@@ -224,6 +224,8 @@ int run_is_accelerator(const mar_param *p)
 void run_options_note(run_options *o, const option_set *set)
 {
     assert(mar_param_count() + mar_option_count() <= RUN_OPTIONS_MAX);
+    const option *clean = options_find(set, "clean");
+    if (clean && clean->given) o->gives_cleaning = o->clean == MAR_CLEAN_LLAMAGEN;
     for (int k = 0; k < set->count; k++) {
         const option *q = &set->options[k];
         const int at = q->given && q->shared ? place_of(q->param->name) : -1;

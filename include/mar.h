@@ -199,7 +199,8 @@ typedef struct {
      * GPU both cover the transformer's blocks, and activations stay bf16. FP8 rounds weights and activations of these
      * blocks to E4M3, with a scale per output channel and row, the rest being bf16. It is meant for 64 images and more
      * on a GPU of compute capability 8.9 or later; a CPU computes the same numbers, slower than bf16. A file's int8 or
-     * int4 weights (mar_convert) are used directly with that type, and dequantised to f32 otherwise. */
+     * int4 weights (mar_convert) are used directly with that type, and dequantised to f32 otherwise, with AUTO, too.
+     * mar_recognise tells their type: `mar` runs a MAR_KIND_DECODER with it where its --dtype is auto. */
     mar_dtype dtype;
     /* CPU threads, at most the number of cores; 0: one per core that affinity and quota allow. */
     int threads;
@@ -1056,6 +1057,11 @@ typedef enum {
     MAR_KIND_VGG16,
     MAR_KIND_DECODER, /* decoder that writes images among text: Lumina-mGPT, Anole, Emu3 */
 } mar_kind;
+
+/* Returns what a file, folder or built-in model is by its header alone: no weights are read. Returns MAR_KIND_UNKNOWN
+ * if it cannot be read or is of no kind. *stored, unless NULL, is the type of a model's weights that mar_convert has
+ * quantised, INT8 or INT4; AUTO if there are none. */
+MAR_API mar_kind mar_recognise(const char *path, mar_dtype *stored);
 
 typedef struct mar_report mar_report; /* contents and problems of a checkpoint */
 

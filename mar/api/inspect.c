@@ -335,6 +335,19 @@ mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out)
     return mar_result(m, status, &err);
 }
 
+mar_kind mar_recognise(const char *path, mar_dtype *stored)
+{
+    mar_err err = {0};
+    wt_file *f;
+    if (stored) *stored = MAR_DTYPE_AUTO;
+    if (!path || mar_open_checkpoint(path, 0, MAR_WEIGHTS_AUTO, &f, &err) != MAR_OK) return MAR_KIND_UNKNOWN;
+    const mar_file_kind *kind = mar_kind_of(f);
+    if (stored && mar_has_low(f, WT_I8)) *stored = MAR_DTYPE_INT8;
+    if (stored && mar_has_low(f, WT_I4)) *stored = MAR_DTYPE_INT4;
+    wt_close(f);
+    return kind ? kind->kind : MAR_KIND_UNKNOWN;
+}
+
 void mar_report_free(mar_report *r)
 {
     if (!r) return;

@@ -30,8 +30,8 @@ static const mar_param rows[] = {
      .choices = dtypes,
      .help =
          "arithmetic of products; auto: bf16 where it is fast\n"
-         "auto is bf16 on a GPU and on processors with instructions for it. int8 and int4 are "
-         "approximate. With int8 the blocks of the transformer and of the head compute in int8, the rest as with auto. "
+         "auto is bf16 on a GPU and on processors with instructions for it. mar runs a converted Lumina-mGPT, Anole "
+         "or Emu3 with the type of its weights, int8 or int4, which are approximate. With int8 the blocks of the transformer and of the head compute in int8, the rest as with auto. "
          "With int4 the blocks of the transformer have 4-bit weights. On a GPU only the transformer's weights are int8 "
          "or int4: that is meant for decoding few images. fp8 multiplies the transformer's blocks in FP8, for 64 "
          "images and more on a GPU of compute capability 8.9 or later. It is approximate, and a CPU computes the same "

@@ -62,6 +62,17 @@ static void pictures(void **state)
     assert_same_file(*state, "n.png", "like_n.png");
 }
 
+/* Converts a model, and checks that it runs with the type of its weights, and says so. `arguments` make an image. */
+static void check_stored_dtype(const char *directory, const char *model, const char *to, const char *dtype,
+                               const char *arguments)
+{
+    command_ok(directory, "convert %s %s --dtype %s", model, to, dtype);
+    cJSON *r = command_json(directory, "generate --num 1 --out x.png --json --model %s %s", to, arguments);
+    if (!strstr(json_text(r, "backend"), dtype)) fail_msg("%s: on %s", dtype, json_text(r, "backend"));
+    if (!strstr(json_text(r, "guarantee"), dtype)) fail_msg("%s: %s", dtype, json_text(r, "guarantee"));
+    cJSON_Delete(r);
+}
+
 /* A converted file has no tokenizer: --t5 names the folder that it was made of. A converted folder has one. */
 static void converted(void **state)
 {
@@ -74,6 +85,9 @@ static void converted(void **state)
     assert_string_equal(ours, files);
     free(ours);
     free(files);
+    check_stored_dtype(*state, "m", "i", "int8", "--vq demo-discrete --size 32x24 --prompt a");
+    check_stored_dtype(*state, "demo-mgpt", "i.safetensors", "int4",
+                       "--t5 demo-mgpt --vq demo-mgpt --size 64x32 --prompt 'one row of two digits: 1 2'");
     command_ok(*state, "convert m n");
     command_ok(*state, "generate --model n --vq demo-discrete --size 32x24 --dtype f32 -q --prompt 'a corgi' --cfg 3 "
                        "--out n.png");

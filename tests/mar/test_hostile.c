@@ -1176,6 +1176,7 @@ HOSTILE(mar_inspect)
 
 HOSTILE_NULL(mar_report_free)
 HOSTILE_IS(mar_report_kind, mar_report_kind(NULL) == MAR_KIND_UNKNOWN)
+HOSTILE_IS(mar_recognise, mar_recognise(NULL, NULL) == MAR_KIND_UNKNOWN)
 HOSTILE_IS(mar_report_model, !mar_report_model(NULL))
 
 HOSTILE(mar_report_vae)

@@ -85,6 +85,7 @@ TEST_CASE(test_good_vae)
 
 TEST_CASE(test_demo)
 {
+    mar_dtype stored = MAR_DTYPE_F32;
     static const struct {
         const char *name;
         mar_kind kind;
@@ -105,8 +106,13 @@ TEST_CASE(test_demo)
         mar_report *r = inspect(models[i].name, 0);
         expect_problems(r, 0, NULL);
         assert_int_equal(mar_report_kind(r), models[i].kind);
+        assert_int_equal(mar_recognise(models[i].name, &stored), models[i].kind);
+        assert_int_equal(stored, MAR_DTYPE_AUTO);
         mar_report_free(r);
     }
+    assert_int_equal(mar_recognise(DATA "dtypes.safetensors", NULL), MAR_KIND_UNKNOWN);
+    assert_int_equal(mar_recognise(DATA "absent", &stored), MAR_KIND_UNKNOWN);
+    assert_int_equal(mar_recognise(NULL, &stored), MAR_KIND_UNKNOWN);
 }
 
 TEST_CASE(test_other_files)

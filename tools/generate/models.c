@@ -162,21 +162,27 @@ static const model_file *find_file(const model_store *store, const mar *library,
     return NULL;
 }
 
-/* Prints once that the processor could multiply the file's int8 weights directly. */
-static void warn_of_int8(const model_store *store, const mar_options *machine, const model_file *file)
+/* Sets --dtype auto to the type of the stored weights if the model is a decoder that writes images among text. */
+static void take_stored_dtype(run_options *o)
 {
-    const mar_options options = {
-        .size = sizeof options, .dtype = MAR_DTYPE_INT8, .threads = 1, .backend = MAR_BACKEND_CPU};
-    const char *backend = mar_backend_description(file->library);
+    mar_dtype stored;
+    if (o->machine.dtype != MAR_DTYPE_AUTO || run_is_built_in(o->model)) return;
+    if (mar_recognise(o->model, &stored) == MAR_KIND_DECODER) o->machine.dtype = stored;
+}
+
+/* Prints once that a CPU could multiply the file's int8 or int4 weights directly. */
+static void warn_of_restored(const model_store *store, const mar_options *machine, const model_file *file)
+{
     char path[4096];
-    mar *library = NULL;
-    if (store->quiet || !mar_model_get_config(file->model)->int8_weights || machine->dtype != MAR_DTYPE_AUTO ||
-        strncmp(backend, "cpu ", 4) != 0)
+    mar_dtype stored;
+    if (store->quiet || machine->dtype != MAR_DTYPE_AUTO || run_is_built_in(file->path) ||
+        strncmp(mar_backend_description(file->library), "cpu ", 4) != 0)
         return;
-    if (mar_open(&options, &library) == MAR_OK)
-        fprintf(stderr, "mar: warning: %s: its int8 weights are restored; --dtype int8 multiplies them as they are\n",
-                printable(file->path, path, sizeof path));
-    mar_close(library);
+    mar_recognise(file->path, &stored);
+    if (stored == MAR_DTYPE_AUTO) return;
+    const char *name = stored == MAR_DTYPE_INT8 ? "int8" : "int4";
+    fprintf(stderr, "mar: warning: %s: its %s weights are restored; --dtype %s multiplies them as they are\n",
+            printable(file->path, path, sizeof path), name, name);
 }
 
 /* Returns the file of the role "model", "draft" or "vae", loading it if needed; NULL with the error printed. */
@@ -197,7 +203,7 @@ static const model_file *get_file(model_store *store, const mar_options *machine
         return NULL;
     }
     store->file_count++;
-    if (is_model) warn_of_int8(store, machine, f);
+    if (is_model) warn_of_restored(store, machine, f);
     return f;
 }
 
@@ -627,6 +633,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
 {
     if (read_class_names(store, o) != 0) return 1;
     fast_set_machine(o);
+    take_stored_dtype(o);
     if (learn_tokens(store, o, bar) != 0) return 1;
     const mar_options machine = run_machine(o);
     *out = (run_models){.library = open_for(store, &machine, 1, "dtype")};
@@ -677,6 +684,7 @@ int models_have(const model_store *store, const run_options *o)
     const char *vae = o->vae ? o->vae : run_demo_vae(o->model);
     run_options resolved = *o;
     fast_set_machine(&resolved);
+    take_stored_dtype(&resolved);
     if (o->draft) resolved.tokens = known_tokens(store, o->draft);
     const mar_options machine = run_machine(&resolved);
     const mar *library = NULL;

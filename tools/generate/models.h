@@ -79,9 +79,9 @@ typedef struct {
 
 /* Opens the library for a run and loads the files that the store lacks. A demo model brings its image decoder. Encodes
  * the run's prompts first, and frees the T5 before it loads a model. Sets o->t5 and
- * o->vae, which can be the model's own file, o->params.draft, and the options of o->fast, printed once on stderr.
- * Prints there if fewer threads than requested are used. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or
- * 1 with the error printed. */
+ * o->vae, which can be the model's own file, o->params.draft, o->machine.dtype if it is auto and a decoder's weights
+ * are stored in int8 or int4, and the options of o->fast, printed once on stderr. Prints there if fewer threads than
+ * requested are used. `bar` may be NULL. Serves MODELS_RUNS_MAX runs. Returns 0, or 1 with the error printed. */
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out);
 /* Loads the files of such a run, which `first` has, with o->machine again: on another GPU. The captions are those of
  * `first`. Returns 0, or 1 with the error printed. */

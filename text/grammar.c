@@ -23,6 +23,7 @@ static const text_family families[] = {
      .stride = 16,
      .unit = 32,
      .ratio = 4,
+     .trained = {512, 768, 1024},
      .width = 768,
      .height = 768,
      .size_token = 8800,
@@ -476,6 +477,39 @@ mar_status text_grammar_size(const text_grammar *g, const char *path, int width,
             "%s: an image of %dx%d has %ld tokens: the model's context of %d has to hold %d more for the prompt", path,
             width, height, positions, g->context, TEXT_PROMPT_MIN);
     return MAR_OK;
+}
+
+/* Returns the side of the images, as squares, of the release whose images are nearest in area; 0 if there is none. */
+static int nearest_release(const text_grammar *g, double area)
+{
+    double least = HUGE_VAL;
+    int nearest = 0;
+    for (const int *side = g->family->trained; *side; side++) {
+        const int tokens = *side / g->family->stride;
+        const double distance = fabs(log((double)*side * *side / area));
+        if (distance > least || image_positions(g, tokens, tokens) + TEXT_PROMPT_MIN > g->context) continue;
+        least = distance;
+        nearest = *side;
+    }
+    return nearest;
+}
+
+void text_grammar_nearest(const text_grammar *g, int columns, int rows, int *width, int *height)
+{
+    const text_family *f = g->family;
+    const double of_width = columns * f->stride, of_height = rows * f->stride;
+    const int side = nearest_release(g, of_width * of_height) / f->unit, units = side * side;
+    double least = HUGE_VAL;
+    *width = columns * f->stride;
+    *height = rows * f->stride;
+    /* the sizes of generate_crop_size_list (data/item_processor.py of Lumina-mGPT), by the ratio of their sides */
+    for (int w = units, h = 1; w > 0; (h + 1) * w <= units ? h++ : w--) {
+        const double distance = fabs(log(w * of_height / (h * of_width)));
+        if (w > f->ratio * h || h > f->ratio * w || distance >= least) continue;
+        least = distance;
+        *width = w * f->unit;
+        *height = h * f->unit;
+    }
 }
 
 /* --- metadata ----------------------------------------------------------------------------------------------------- */

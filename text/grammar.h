@@ -19,10 +19,11 @@ typedef struct {
     int stride;                  /* pixels of a token's side */
     int unit;                    /* sides are multiples of so many pixels */
     int ratio;                   /* of the sides at most; 0: any */
-    int width, height;           /* default size in pixels */
-    int fixed_size;              /* 1: no other size */
-    int size_token;              /* n units have the size token <reserved05d> of this number plus n; 0: none */
-    int context;                 /* positions of a sequence if the model's files do not say */
+    int trained[4];    /* sides of the images that its releases are trained on, as squares; 0 ends; none: any */
+    int width, height; /* default size in pixels */
+    int fixed_size;    /* 1: no other size */
+    int size_token;    /* n units have the size token <reserved05d> of this number plus n; 0: none */
+    int context;       /* positions of a sequence if the model's files do not say */
 } text_family;
 
 /* The grammar of one model. */
@@ -62,6 +63,10 @@ enum { TEXT_SIDE_MAX = 16384 };
  * message. */
 mar_status text_grammar_size(const text_grammar *g, const char *path, int width, int height, int *columns, int *rows,
                              mar_err *err);
+/* Sets the size in pixels that is nearest to a checked one among those that a release is trained on: of the release
+ * nearest in area, whose images the context holds, the size nearest in the ratio of its sides. Sets the size itself if
+ * the family has no such release. */
+void text_grammar_nearest(const text_grammar *g, int columns, int rows, int *width, int *height);
 /* Returns the positions of the context that such an image leaves in front of its first token. */
 int text_grammar_left(const text_grammar *g, int columns, int rows);
 /* Returns how many of them a prompt may have: TEXT_PROMPT_MAX at most, as their keys and values take memory. */

@@ -26,6 +26,19 @@ static mar_status check_templates(const mar_text *t, const char *folder, mar_err
     return status == MAR_OK ? MAR_OK : err_set(err, status, "%s: %s", folder, reason.text);
 }
 
+/* Logs a warning for images of a size that the model was not trained on. */
+static void warn_of_size(const mar_text *t, const char *folder)
+{
+    const text_prompt *p = &t->prompt;
+    const text_family *f = p->grammar->family;
+    const int width = p->columns * f->stride, height = p->rows * f->stride;
+    int nearest_width, nearest_height;
+    text_grammar_nearest(p->grammar, p->columns, p->rows, &nearest_width, &nearest_height);
+    if (width == nearest_width && height == nearest_height) return;
+    mar_log(t->m, MAR_LOG_WARNING, "model %s: an image of %dx%d: %s was trained on other sizes, the nearest is %dx%d",
+            folder, width, height, f->title, nearest_width, nearest_height);
+}
+
 mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, mar_err *err)
 {
     text_prompt *p = &t->prompt;
@@ -39,8 +52,10 @@ mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, ma
     p->tokenizer = t->tokenizer;
     t->config = config_of(t, text_grammar_embedding(f));
     status = check_templates(t, folder, err);
-    if (status == MAR_OK) t->f = f;
-    return status;
+    if (status != MAR_OK) return status;
+    t->f = f;
+    warn_of_size(t, folder);
+    return MAR_OK;
 }
 
 mar_status mar_text_read_rows(const mar_text *t, const int *ids, int count, float *y, mar_err *err)

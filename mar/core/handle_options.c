@@ -31,7 +31,8 @@ static const mar_param rows[] = {
      .help =
          "arithmetic of products; auto: bf16 where it is fast\n"
          "auto is bf16 on a GPU and on processors with instructions for it. mar runs a converted Lumina-mGPT, Anole "
-         "or Emu3 with the type of its weights, int8 or int4, which are approximate. With int8 the blocks of the transformer and of the head compute in int8, the rest as with auto. "
+         "or Emu3 with the type of its weights, int8 or int4, which are approximate. With int8 the blocks of the "
+         "transformer and of the head compute in int8, the rest as with auto. "
          "With int4 the blocks of the transformer have 4-bit weights. On a GPU only the transformer's weights are int8 "
          "or int4: that is meant for decoding few images. fp8 multiplies the transformer's blocks in FP8, for 64 "
          "images and more on a GPU of compute capability 8.9 or later. It is approximate, and a CPU computes the same "
@@ -113,7 +114,8 @@ static const mar_param rows[] = {
      .argument = "WxH",
      .help = "Lumina-mGPT, Emu3: image size in pixels, as 768x512\n"
              "Without it the model's own: 768x768 of Lumina-mGPT, 720x720 of Emu3. Sides are multiples of 32 and of 8; "
-             "of Lumina-mGPT one side is at most 4 times the other. Other models have one size."},
+             "of Lumina-mGPT one side is at most 4 times the other, and a warning names the nearest size that it was "
+             "trained on. Other models have one size."},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 

@@ -10,6 +10,14 @@
 
 enum { WIDTH = 4, TOKENS = 96 };
 
+static char warning[256]; /* the last one of a handle of open_size */
+
+static void keep_warning(void *user, mar_log_level level, const char *line)
+{
+    (void)user;
+    if (level == MAR_LOG_WARNING) snprintf(warning, sizeof warning, "%s", line);
+}
+
 /* Opens a handle for images of a size; NULL: the model's own. */
 static mar *open_size(const char *size)
 {
@@ -19,6 +27,8 @@ static mar *open_size(const char *size)
     o.backend = MAR_BACKEND_CPU;
     o.threads = 1;
     o.image_size = size;
+    o.log = keep_warning;
+    *warning = '\0';
     if (mar_open(&o, &m) != MAR_OK) fail_msg("%s", mar_error(m));
     return m;
 }
@@ -58,6 +68,10 @@ TEST_CASE(prompts_of_lumina)
         mar *m = open_size(i ? "512x1024" : NULL);
         mar_text *t = load(m, decoder_folder("lumina-mgpt", types[i], WIDTH));
         const mar_text_config *c = mar_text_get_config(t);
+        if (!i) assert_string_equal(warning, "");
+        if (i &&
+            !strstr(warning, ": an image of 512x1024: Lumina-mGPT was trained on other sizes, the nearest is 544x1056"))
+            fail_msg("\"%s\"", warning);
         assert_string_equal(c->family, "lumina-mgpt");
         assert_string_equal(c->name, "Lumina-mGPT");
         assert_int_equal(c->dim, WIDTH);

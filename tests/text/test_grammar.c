@@ -306,6 +306,29 @@ static void refuse_size(const text_grammar *g, int width, int height, const char
         fail_msg("\"%s\" does not say \"%s\"", err.text, words);
 }
 
+static void expect_nearest(const text_grammar *g, int width, int height, const char *expected)
+{
+    char text[32];
+    mar_err err = {0};
+    int columns, rows, w, h;
+    assert_ok(text_grammar_size(g, "m", width, height, &columns, &rows, &err), &err);
+    text_grammar_nearest(g, columns, rows, &w, &h);
+    snprintf(text, sizeof text, "%dx%d", w, h);
+    assert_string_equal(text, expected);
+}
+
+/* Returns the number of sizes that are their own nearest. */
+static int count_trained(const text_grammar *g)
+{
+    int n = 0, w, h;
+    for (int columns = 2; columns <= 128; columns += 2)
+        for (int rows = 2; rows <= 128; rows += 2) {
+            text_grammar_nearest(g, columns, rows, &w, &h);
+            n += w == 16 * columns && h == 16 * rows;
+        }
+    return n;
+}
+
 TEST_CASE(sizes_of_images)
 {
     text_grammar g = open_good(lumina, 16);
@@ -314,6 +337,15 @@ TEST_CASE(sizes_of_images)
     expect_size(&g, 1024, 256, 64, 16);
     assert_int_equal(text_grammar_room(&g, 48, 48), TEXT_PROMPT_MAX);
     assert_int_equal(text_grammar_room(&g, 63, 63), 4096 - 63 * 64 + 1);
+    expect_nearest(&g, 0, 0, "768x768");
+    expect_nearest(&g, 1024, 512, "1056x544"); /* 33 x 17 of 24 x 24 units */
+    expect_nearest(&g, 512, 512, "512x512");
+    expect_nearest(&g, 1024, 992, "768x736"); /* the context does not hold the images of 1024 */
+    expect_nearest(&g, 1536, 384, "1536x384");
+    expect_nearest(&g, 128, 96, "576x448");
+    expect_nearest(&g, 768, 512, "928x608");
+    expect_nearest(&g, 32, 32, "512x512");
+    assert_int_equal(count_trained(&g), 49 + 73); /* those of 512 and 768 */
     refuse_size(&g, 770, 512, "multiples of 32");
     refuse_size(&g, 16, 16, "multiples of 32");
     refuse_size(&g, 1056, 256, "at most 4 times the other");

@@ -1,6 +1,7 @@
-/* libmar: class-conditional images from autoregressive models. Continuous tokens: MAR (Li, Tian, Li, Deng, He,
+/* libmar: images of classes or prompts from autoregressive models. Continuous tokens: MAR (Li, Tian, Li, Deng, He,
  * "Autoregressive Image Generation without Vector Quantization", 2024) and SphereAR (Ke and Xue, "Hyperspherical
- * Latents Improve Continuous-Token Autoregressive Generation", 2025). Discrete tokens: LlamaGen (Sun et al., 2024).
+ * Latents Improve Continuous-Token Autoregressive Generation", 2025). Discrete tokens: LlamaGen (Sun et al., 2024),
+ * Lumina-mGPT, Anole and Emu3.
  *
  * How to use it (error handling left out: every call returns a status, and mar_error() or, for a session's calls,
  * mar_session_error() returns the reason in one line):
@@ -143,7 +144,7 @@ typedef struct {
     /* TEXT, MODEL: placeholder for the value in help and messages: "FILE". NAME: placeholder in help if the choices are
      * too many for a line. */
     const char *argument;
-    const char *tokens; /* tokens it applies to: "continuous" (MAR, SphereAR) or "discrete" (LlamaGen); NULL: both */
+    const char *tokens; /* tokens it applies to: "continuous" (MAR, SphereAR) or "discrete"; NULL: both */
 } mar_param;
 
 /* Sets the field of `option` in the struct at `fields` from text. On MAR_EARG nothing changes, and `why`, char [size]
@@ -1115,7 +1116,7 @@ typedef struct {
     const char *guarantee; /* the guarantee in words */
     const char *source;    /* paper and equation */
     const char *summary;   /* one line */
-    const char *models;    /* families that it is for: "MAR, SphereAR", "LlamaGen" */
+    const char *models;    /* families that it is for: "MAR, SphereAR" */
 } mar_method_info;
 
 /* A parameter of a method. */

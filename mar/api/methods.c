@@ -10,6 +10,8 @@
 
 enum { METHODS_MAX = 64, TEXT_MAX = 96, PARAMETERS_MAX = 8 };
 
+#define DISCRETE "LlamaGen, Lumina-mGPT, Anole, Emu3" /* families of models */
+
 static mar_method_info infos[METHODS_MAX];
 static mar_method_parameter parameters[METHODS_MAX][PARAMETERS_MAX];
 static char options[METHODS_MAX][TEXT_MAX];
@@ -59,7 +61,7 @@ static void add_parameter(mar_method_info *info, const char *name, const char *m
 /* Returns the families of models that an accelerator is for. */
 static const char *models_of(const mar_accel *accel, int is_discrete)
 {
-    return is_discrete ? "LlamaGen" : accel->for_spherear ? "MAR, SphereAR" : "MAR";
+    return is_discrete ? DISCRETE : accel->for_spherear ? "MAR, SphereAR" : "MAR";
 }
 
 static void add_verifier(const spec_method *m)
@@ -159,7 +161,7 @@ static void add_low(void)
                                   .guarantee = dtypes[d].guarantee,
                                   .source = dtypes[d].source,
                                   .summary = dtypes[d].summary,
-                                  .models = "MAR, SphereAR, LlamaGen"};
+                                  .models = "MAR, SphereAR, " DISCRETE};
         for (int i = 0; i < mar_option_count() && d == 0; i++)
             if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_option(info, mar_option_get(i));
     }

@@ -28,8 +28,8 @@ static mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .max = MAR_STEPS_MAX,
      .help = "autoregressive steps; 0: 64, fewer for small images\n"
-             "At most the number of tokens in an image. 0 is 64, or that number if it is less. LlamaGen and "
-             "SphereAR take exactly that number."},
+             "At most the number of tokens in an image. 0 is 64, or that number if it is less. Models other "
+             "than MAR take exactly that number."},
     {.name = FIELD(num_sampling_steps),
      .tokens = continuous,
      .group = "Steps",
@@ -44,10 +44,11 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .value = 2.9,
      .max = 100,
-     .help = "scale of classifier-free guidance; 1: off\n"
-             "The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H, 4.5 for SphereAR-B, 4.6 for "
-             "SphereAR-L and 4.5 for SphereAR-H. LlamaGen's demo uses 4 with a --top_k of 2000, its evaluation 1.5 to "
-             "2. Values below 1 also turn the guidance of LlamaGen and SphereAR off."},
+     .help =
+         "scale of classifier-free guidance; 1: off\n"
+         "The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H, 4.5 for SphereAR-B, 4.6 for "
+         "SphereAR-L and 4.5 for SphereAR-H. LlamaGen's demo uses 4 with a --top_k of 2000, its evaluation 1.5 to "
+         "2. Lumina-mGPT, Anole and Emu3 use 3. Values below 1 also turn the guidance of models other than MAR off."},
     {.name = FIELD(cfg_schedule),
      .tokens = continuous,
      .group = "Sampling",
@@ -60,8 +61,9 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 100,
-     .help = "MAR, SphereAR: scales the noise; LlamaGen: divides the logits\n"
-             "With discrete tokens, 0 takes the most likely token each time."},
+     .help = "MAR, SphereAR: scales the noise; discrete tokens: divides the logits\n"
+             "Discrete tokens are those of LlamaGen, Lumina-mGPT, Anole and Emu3. With them, 0 takes the most likely "
+             "token each time."},
     {.name = FIELD(seed),
      .group = "Sampling",
      .type = MAR_TYPE_UINT64,
@@ -77,8 +79,9 @@ static mar_param rows[] = {
      .value = -1,
      .min = -1,
      .max = MAR_STEPS_MAX,
-     .help = "MAR, SphereAR: guidance while a fraction LOW to HIGH of the tokens is known; LlamaGen: last guided step\n"
-             "LlamaGen counts steps from 0, which makes an image's second token. The last one is the number of "
+     .help = "MAR, SphereAR: guidance while a fraction LOW to HIGH of the tokens is known; others: last guided step\n"
+             "Models of discrete tokens count steps from 0, which makes an image's second token. The last one is the "
+             "number of "
              "tokens less 2; -1, the default, stands for it. For the others, LOW,HIGH is short for --cfg_low LOW and "
              "--cfg_high HIGH."},
     {.name = FIELD(top_k),
@@ -86,7 +89,7 @@ static mar_param rows[] = {
      .group = "Sampling",
      .type = MAR_TYPE_INT,
      .max = 1 << 24,
-     .help = "LlamaGen: sample from the k likeliest tokens; 0: all\n"
+     .help = "discrete tokens: sample from the k likeliest; 0: all\n"
              "Tokens as likely as the last of these are also kept."},
     {.name = FIELD(top_p),
      .tokens = discrete,
@@ -94,7 +97,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 1,
-     .help = "LlamaGen: sample from the likeliest tokens of total probability p\n"
+     .help = "discrete tokens: sample from the likeliest of total probability p\n"
              "The last token kept is the one with which their probability first reaches --top_p."},
 
     {.name = FIELD(head_spec),
@@ -113,7 +116,7 @@ static mar_param rows[] = {
      .argument = "FILE",
      .help = "a smaller model that drafts tokens for verification\n"
              "It has the same tokens and classes, and drafts autoregressive steps for the model to verify. For "
-             "LlamaGen it is a smaller LlamaGen model, or an EAGLE drafter trained for the model. Its attention "
+             "discrete tokens it is a smaller model, or an EAGLE drafter trained for the model. Its attention "
              "heads come from its file. Alone it implies spec path in context full, or spec vanilla for discrete "
              "tokens; both keep the distribution of the images. With --head_spec and no --spec, its head proposes "
              "steps inside the head. The word self is no file: the model drafts for itself, and spec is path "
@@ -123,7 +126,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_NAME,
      .choices = verifiers,
      .argument = "METHOD",
-     .help = "how drafts are verified; default path, for LlamaGen vanilla, both exact\n"
+     .help = "how drafts are verified; default path, for discrete tokens vanilla, both exact\n"
              "path, the default with a draft model, verifies a token's whole path of diffusion steps. It keeps the "
              "distribution of the images, except that an accepted token is its draft's noiseless mean. In context "
              "prefix the distribution is that of coarser steps. It needs no draft model: without one, it drafts "
@@ -131,7 +134,7 @@ static mar_param rows[] = {
              "speculation inside the head. The other methods for MAR verify a token at one diffusion step and need "
              "a draft model. conditional is exact given the context. paper is the criterion of \"Continuous "
              "Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), and cspd that of its "
-             "released code. For LlamaGen, vanilla is exact and the default with a draft model. uniform-rsd, "
+             "released code. For discrete tokens, vanilla is exact and the default with a draft model. uniform-rsd, "
              "cool-sd-exp, cool-sd-linear, lantern, lantern-pp and the latter two with gstar accept more and "
              "change the distribution. sjd, sjd-pac and scd are exact and need no draft model: they draft from the "
              "model's last pass. mar methods describes each."},

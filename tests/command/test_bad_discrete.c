@@ -12,7 +12,7 @@
 #define TEXT_TO_IMAGE "generate --model t2i.safetensors --vq vq.pth "
 #define SELF                                                                                                           \
     "--draft self: alone it is --spec path, which is for continuous tokens; for discrete ones expected --spec sjd, "   \
-    "sjd-pac or scd beside it, or a file, which every other --spec for them needs: a smaller LlamaGen model or an "    \
+    "sjd-pac or scd beside it, or a file, which every other --spec for them needs: a smaller model or an "             \
     "EAGLE "                                                                                                           \
     "drafter"
 

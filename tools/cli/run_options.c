@@ -315,7 +315,7 @@ int run_refuse_self(void)
     return tool_error(
         "--draft self: alone it is --spec path, which is for continuous tokens; for discrete ones "
         "expected --spec sjd, sjd-pac or scd beside it, or a file, which every other --spec for them needs: "
-        "a smaller LlamaGen model or an EAGLE drafter");
+        "a smaller model or an EAGLE drafter");
 }
 
 /* Replaces "--draft self", an option of the command only. */

@@ -37,6 +37,7 @@ static int unknown_command(const char *word)
     for (int i = 0; commands[i].name && i < 15; i++) names[i] = commands[i].name;
     const char *nearest = suggest_nearest(word, names);
     if (!nearest) nearest = suggest_nearest(word, options);
+    if (strcmp(word, "tune") == 0) nearest = "bench --tune";
     if (nearest) return tool_error("%s: unknown command, did you mean mar %s?", word, nearest);
     return tool_error("%s: unknown command, expected %s", word, text_list(names, list, sizeof list));
 }

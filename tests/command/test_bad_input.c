@@ -70,6 +70,7 @@ static void options(void **state)
         {"version", "mar: version: unknown command", ", did you mean mar --version?\n"},
         {"-v", "mar: -v: unknown command", ", did you mean mar -V?\n"},
         {"generat", "mar: generat: unknown command", "did you mean mar generate?"},
+        {"tune", "mar: tune: unknown command, did you mean mar bench --tune?", ""},
         {"frobnicate", "mar: frobnicate: unknown command, expected ",
          "generate, captions, edit, inspect, convert, bench, classes, methods, fidelity, eval, serve, stats or "
          "completion"},

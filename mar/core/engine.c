@@ -72,7 +72,7 @@ mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_
                        "expected a VQ tokenizer");
     if (model->vocabulary && model->vocabulary != c->codebook)
         return err_set(err, MAR_EMODEL,
-                       "tokenizer and model have different codebooks: the VAE's has %d tokens, the model's %d",
+                       "the VAE and the model have different codebooks: the VAE's has %d tokens, the model's %d",
                        c->codebook, model->vocabulary);
     return MAR_OK;
 }

@@ -256,7 +256,7 @@ TEST_CASE(files_that_do_not_go_together)
         p.draft = NULL;
         if (i == 0)
             refused(&s, other, s.vae, &p, MAR_EMODEL,
-                    "tokenizer and model have different codebooks: the VAE's has 50 tokens, the model's 49");
+                    "the VAE and the model have different codebooks: the VAE's has 50 tokens, the model's 49");
         mar_model_free(other);
     }
     mar_vae_free(kl);

@@ -704,8 +704,9 @@ int models_refuse_classes(const run_options *o, const char *classes)
                       o->prompt_count ? "prompt" : "prompts");
 }
 
-/* Prints why there is no session. Against too little memory an option of the command helps. */
-static int refuse_session(const mar *library, mar_status status, int max_batch)
+/* Prints why there is no session. Names the image decoder if it does not suit the model. Against too little memory an
+ * option of the command helps. */
+static int refuse_session(const mar *library, const run_options *o, mar_status status, int max_batch)
 {
     static const char advice[] = "; lower the batch",
                       no_vae[] = ", but the session has no VAE"; /* endings of the library's messages */
@@ -721,6 +722,8 @@ static int refuse_session(const mar *library, mar_status status, int max_batch)
         *lacks = '\0';
         snprintf(hint, sizeof hint, ", which says what tokens are near: --vq is missing, expected its file");
     }
+    if (status == MAR_EMODEL && o->vae && strncmp(words, "the VAE", 7) == 0)
+        return tool_error("--vae %s: %s", o->vae, words);
     return tool_error("%s%s", words, hint);
 }
 
@@ -743,7 +746,7 @@ int models_set_negative(const run_models *models, mar_session *s)
 int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out)
 {
     const mar_status status = mar_session_create(models->model, models->vae, &o->params, max_batch, out);
-    if (status != MAR_OK) return refuse_session(models->library, status, max_batch);
+    if (status != MAR_OK) return refuse_session(models->library, o, status, max_batch);
     if (models_set_negative(models, *out) != 0) {
         mar_session_free(*out);
         *out = NULL;

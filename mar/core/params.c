@@ -61,7 +61,7 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .value = 1,
      .max = 100,
-     .help = "MAR, SphereAR: scales the noise; discrete tokens: divides the logits\n"
+     .help = "scales the noise; discrete tokens: divides the logits\n"
              "Discrete tokens are those of LlamaGen, Lumina-mGPT, Anole and Emu3. With them, 0 takes the most likely "
              "token each time."},
     {.name = FIELD(seed),

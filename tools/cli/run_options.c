@@ -20,7 +20,8 @@ static const mar_param rows[] = {
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "checkpoint: .safetensors, .pth, .pt; or demo, demo-discrete, demo-sphere, demo-t2i, demo-mgpt\n"
+     .help = "checkpoint: .safetensors, .pth, .pt, folder; or demo, demo-discrete, demo-sphere, demo-t2i, demo-mgpt\n"
+             "Lumina-mGPT, Anole and Emu3 are folders as Hugging Face has them, or what mar convert has made of one. "
              "demo (MAR, continuous tokens), demo-discrete (LlamaGen, discrete tokens), demo-sphere (SphereAR), "
              "demo-t2i (LlamaGen, of prompts) and demo-mgpt (as Lumina-mGPT, of prompts) come with libmar, as do the "
              "drafts demo-draft, demo-discrete-draft, demo-discrete-eagle and demo-sphere-draft."},
@@ -28,10 +29,12 @@ static const mar_param rows[] = {
      .offset = offsetof(run_options, vae),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help =
-         "image decoder: .safetensors, kl16.ckpt, demo\n"
-         "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt. The demo models and SphereAR's files have their own. "
-         "mar generate needs it for any other model; mar bench and mar fidelity then go without images."},
+     .help = "image decoder: .safetensors, .ckpt, a folder; or demo\n"
+             "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt, Lumina-mGPT's and Anole's Chameleon's vqgan.ckpt, "
+             "Emu3's "
+             "the folder Emu3-VisionTokenizer. The demo models and SphereAR's files have their own, and a model's "
+             "folder may "
+             "have one. mar generate needs it for any other model; mar bench and mar fidelity then go without images."},
     {.name = OPTION("prompt"),
      .offset = offsetof(run_options, prompt),
      .type = MAR_TYPE_TEXT,
@@ -39,7 +42,8 @@ static const mar_param rows[] = {
      .help = "what the picture shows, for a text-to-image model\n"
              "May be given up to 32 times. Prompts take the place of classes, those of --prompt before those of "
              "--prompts. One that is blank, no UTF-8 or too long (4096 bytes, 65536 with --clean off) is left out, and "
-             "the command ends with status 1. One with more tokens than the model takes is cut, with a warning."},
+             "the command ends with status 1. One with more tokens than the model takes is cut, with a warning; "
+             "Lumina-mGPT, Anole and Emu3 leave it out, too."},
     {.name = OPTION("prompts"),
      .offset = offsetof(run_options, prompts),
      .type = MAR_TYPE_TEXT,

@@ -1,6 +1,6 @@
 /* Decoders that write images among text through the public calls, in the layouts of Lumina-mGPT, Anole and Emu3-Gen:
- * prompts become the official code's sequences, and at temperature 0 every exact method makes its greedy tokens
- * (tests/golden/make_mgpt.py). */
+ * prompts become the official code's sequences, and at temperature 0 every exact method and Cool-SD make its greedy
+ * tokens (tests/golden/make_mgpt.py). */
 #include "tests/support/decoders.h"
 #include "tests/support/demo.h"
 #include "tests/support/discrete_sessions.h"
@@ -114,6 +114,8 @@ static const struct {
     {"tree 3/2/1", NEARBY},
     {"tree dynamic, gamma 3, tree_top 3, tree_total 9", NEARBY},
     {"spec uniform-rsd, cool_delta 1, gamma 4", NEARBY},
+    {"spec cool-sd-exp, gamma 4", NEARBY},
+    {"spec cool-sd-linear, gamma 4", FEATURE},
     {"gamma 3", FEATURE},
     {"tree static", FEATURE},
     {"tree dynamic, gamma 3, tree_top 3, tree_total 9", FEATURE},

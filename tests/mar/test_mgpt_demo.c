@@ -118,10 +118,10 @@ TEST_CASE(greedy)
     static const struct {
         const char *options;
         int with_draft;
-    } methods[] = {{"spec lantern, lantern_k 1, gamma 4", 1},
-                   {"spec lantern-pp, lantern_k 1, tree 3/2/1", 1},
-                   {"spec sjd-pac, window 16, first above", 0},
-                   {"spec scd, window 12", 0}};
+    } methods[] = {
+        {"spec lantern, lantern_k 1, gamma 4", 1},          {"spec lantern-pp, lantern_k 1, tree 3/2/1", 1},
+        {"spec lantern-gstar, lantern_k 1, tree 3/2/1", 1}, {"spec lantern-pp-gstar, lantern_k 1, gamma 4", 1},
+        {"spec sjd-pac, window 16, first above", 0},        {"spec scd, window 12", 0}};
     opened o = open_all(NULL, 2, 3);
     float expected[2 * TOKENS], tokens[2 * TOKENS];
     mar_session *s = generate(&o, "cfg 2, temperature 0", 0, 2);

@@ -13,7 +13,7 @@
 
 static void print_help(void)
 {
-    fputs("mar - images from masked autoregressive models, on a CPU or an NVIDIA GPU\n"
+    fputs("mar - images from autoregressive models, on a CPU or an NVIDIA GPU\n"
           "\n"
           "usage: mar COMMAND [OPTIONS]     (mar COMMAND --help says more)\n"
           "\n",

@@ -13,15 +13,6 @@ typedef struct {
     unsigned long long sum[KEY_DIGITS]; /* weight of each digit */
 } probs_memory;
 
-/* Weights of the digits, the largest digit first. */
-template <typename T> struct digit_weights {
-    const T *sum;
-    __device__ double operator()(int i) const
-    {
-        return (double)sum[KEY_DIGITS - 1 - i];
-    }
-};
-
 /* The point where the sum of weights by falling x passes a limit: the key, and the sum above it. */
 typedef struct {
     int passes;
@@ -42,8 +33,8 @@ static __device__ inline void add_weight(unsigned long long *sum, unsigned long 
     atomicAdd(low + 1, (unsigned)(w >> 32) + carry);
 }
 
-/* Finds the crossing. Weights are integers, so sums and results do not depend on the order. All sums must be below 2^53
- * for a double, and fit in a T. */
+/* Finds the crossing for weights weight(x) of type T. They are integers, so sums and results do not depend on the
+ * order. All sums must be below 2^53 for a double, and fit in a T. */
 template <typename T, typename W>
 static __device__ inline probs_crossing find_crossing(const float *row, const W &weight, int size, double limit,
                                                       probs_memory *m)
@@ -62,8 +53,8 @@ static __device__ inline probs_crossing find_crossing(const float *row, const W 
             const T w = (key & known) == c.key ? weight(row[x]) : 0;
             if (w) add_weight(&sum[key >> shift & (KEY_DIGITS - 1)], w);
         }
-        const discrete_found f =
-            discrete_find<DISCRETE_EXCEEDS>(digit_weights<T>{sum}, KEY_DIGITS, limit - c.above, 0, &m->scratch);
+        const auto falling = [=](int i) { return (double)sum[KEY_DIGITS - 1 - i]; };
+        const discrete_found f = discrete_find<DISCRETE_EXCEEDS>(falling, KEY_DIGITS, limit - c.above, 0, &m->scratch);
         c.passes = f.passes;
         c.above += f.before;
         c.key |= (unsigned)(KEY_DIGITS - 1 - f.at) << shift;
@@ -71,39 +62,12 @@ static __device__ inline probs_crossing find_crossing(const float *row, const W 
     return c;
 }
 
-/* Weight 1 for each token. */
-struct ones {
-    __device__ unsigned operator()(float) const
-    {
-        return 1;
-    }
-};
-
-/* A logit's exponential, in units that keep a row's sum below 2^53. */
-struct exponentials {
-    float top;
-    double scale;
-    __device__ unsigned long long operator()(float x) const
-    {
-        return (unsigned long long)((double)discrete_exp(x - top) * scale);
-    }
-};
-
-/* Weight 1 for the tokens with one key. */
-struct equals {
-    const float *row;
-    unsigned key;
-    __device__ float operator()(int x) const
-    {
-        return discrete_key(row[x]) == key;
-    }
-};
-
 /* Removes tokens below the top_k-th largest logit. */
 static __device__ inline void keep_top_k(float *row, int size, int top_k, probs_memory *m)
 {
     if (top_k <= 0 || top_k >= size) return;
-    const probs_crossing c = find_crossing<unsigned>(row, ones{}, size, top_k - 0.5, m);
+    const auto one = [](float) { return 1u; };
+    const probs_crossing c = find_crossing<unsigned>(row, one, size, top_k - 0.5, m);
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x)
         if (discrete_key(row[x]) < c.key) row[x] = -INFINITY;
 }
@@ -113,9 +77,9 @@ static __device__ inline void keep_top_k(float *row, int size, int top_k, probs_
 static __device__ inline void keep_top_p(float *row, int size, float top, float p, probs_memory *m)
 {
     if (!(p < 1)) return;
-    double total = 0, scale = 0x1p52;
+    double total = 0, scale = 0x1p52; /* of exponentials, which keeps a row's sum below 2^53 */
     for (int n = 1; n < size; n *= 2) scale /= 2;
-    const exponentials weight = {top, scale};
+    const auto weight = [=](float x) { return (unsigned long long)((double)discrete_exp(x - top) * scale); };
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) total += (double)weight(row[x]);
     total = discrete_sum(total, &m->scratch);
     const double limit = (double)p * total;
@@ -123,7 +87,8 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
     int last = size; /* last token that stays among those with the crossing's key */
     if (c.passes) {
         const double one = (double)weight(discrete_of_key(c.key)), stay = floor((limit - c.above) / one) + 1;
-        const discrete_found f = discrete_find<DISCRETE_EXCEEDS>(equals{row, c.key}, size, stay - 0.5, 0, &m->scratch);
+        const auto equal = [=](int x) { return discrete_key(row[x]) == c.key; };
+        const discrete_found f = discrete_find<DISCRETE_EXCEEDS>(equal, size, stay - 0.5, 0, &m->scratch);
         if (f.passes) last = f.at;
         __syncthreads(); /* no thread searches the row any more */
     }
@@ -145,16 +110,6 @@ static __device__ inline float probs_logit(const kern_probs_job &job, const floa
     return job.temperature > 0 ? __fdiv_rn(logit, fmaxf(job.temperature, 1e-5f)) : logit;
 }
 
-/* The first token with the largest logit. */
-struct largest {
-    const float *row;
-    float top;
-    __device__ float operator()(int x) const
-    {
-        return row[x] >= top;
-    }
-};
-
 static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) probs_kernel(kern_probs_job job)
 {
     probs_memory *m = (probs_memory *)cuda_shared();
@@ -174,7 +129,8 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) probs_kernel(kern_
         return;
     }
     if (!(job.temperature > 0)) {
-        const int first = discrete_find<DISCRETE_EXCEEDS>(largest{row, top}, size, 0, 0, &m->scratch).at;
+        const auto largest = [=](int x) { return row[x] >= top; };
+        const int first = discrete_find<DISCRETE_EXCEEDS>(largest, size, 0, 0, &m->scratch).at;
         __syncthreads();
         for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) row[x] = x == first ? 0 : -INFINITY;
         return;
@@ -200,35 +156,27 @@ void cuda_probs(kern_queue *k, const kern_probs_job *job)
 
 /* --- draws ------------------------------------------------------------------------------------------------------ */
 
-/* A distribution without the drawn tokens. */
-struct probs_weights {
-    const float *log_probs;
-    const int *id;
-    int drawn;
-    __device__ float operator()(int x) const
-    {
-        for (int i = 0; i < drawn; i++)
-            if (id[i] == x) return 0;
-        return discrete_exp(log_probs[x]);
-    }
-};
-
 static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) draw_kernel(kern_draw_job job)
 {
     discrete_scratch *s = (discrete_scratch *)cuda_shared();
     const size_t r = blockIdx.x, candidates = r * (size_t)job.max_draws;
     const kern_address address = job.address[r];
-    probs_weights probs = {job.log_probs + (size_t)job.source[r] * (size_t)job.size, job.id + candidates, job.given[r]};
-    for (int i = (int)threadIdx.x; i < probs.drawn; i += (int)blockDim.x)
-        job.id[candidates + (size_t)i] = job.earlier[candidates + (size_t)i];
-    while (probs.drawn < job.wanted[r]) {
-        const double uniform = kern_uniform_at(&address, KERN_NOISE_STEP, (uint32_t)probs.drawn);
-        const int x = discrete_find<DISCRETE_EXCEEDS>(probs, job.size, uniform, 1, s).at;
+    const float *log_probs = job.log_probs + (size_t)job.source[r] * (size_t)job.size;
+    int *id = job.id + candidates, drawn = job.given[r];
+    const auto undrawn = [&](int x) {
+        for (int i = 0; i < drawn; i++)
+            if (id[i] == x) return 0.0f;
+        return discrete_exp(log_probs[x]);
+    };
+    for (int i = (int)threadIdx.x; i < drawn; i += (int)blockDim.x) id[i] = job.earlier[candidates + (size_t)i];
+    while (drawn < job.wanted[r]) {
+        const double uniform = kern_uniform_at(&address, KERN_NOISE_STEP, (uint32_t)drawn);
+        const int x = discrete_find<DISCRETE_EXCEEDS>(undrawn, job.size, uniform, 1, s).at;
         if (x < 0) break;
-        if (threadIdx.x == 0) job.id[candidates + (size_t)probs.drawn] = x;
-        probs.drawn++;
+        if (threadIdx.x == 0) id[drawn] = x;
+        drawn++;
     }
-    if (threadIdx.x == 0) job.drawn[r] = probs.drawn;
+    if (threadIdx.x == 0) job.drawn[r] = drawn;
 }
 
 /* Takes the lesser of two (time, token) pairs; ties go to the lower token. */

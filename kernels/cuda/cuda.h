@@ -20,7 +20,6 @@ extern "C" {
 #include <float.h>
 #include <math.h>
 #include <pthread.h>
-#include <type_traits>
 
 struct cuda_matmul; /* linear.cu: the plan of a product */
 struct cuda_stage;  /* staging.cu: host arrays in transit to the device */

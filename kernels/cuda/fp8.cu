@@ -4,22 +4,7 @@
 
 enum { THREADS = 256, VECTOR = 4, ROW_THREADS = 128, PIECE = 8, EACH = 12, CHUNK = EACH * PIECE * 32 };
 
-/* PIECE numbers as they are in memory. */
-template <typename X> struct piece_of;
-template <> struct piece_of<bf16> {
-    cuda_pairs<PIECE> x;
-};
-template <> struct piece_of<float> {
-    cuda_floats<PIECE> x;
-};
-static __device__ inline cuda_floats<PIECE> numbers(const piece_of<bf16> &p)
-{
-    return cuda_unpack<bf16>(p.x);
-}
-static __device__ inline cuda_floats<PIECE> numbers(const piece_of<float> &p)
-{
-    return p.x;
-}
+template <typename X> using piece_of = cuda_stored<X, PIECE>;
 
 static __device__ inline float greatest(float most, float x) /* NaN above all */
 {
@@ -55,7 +40,7 @@ static __global__ void fp8_rows_kernel(const void *from, int rows, int in, uint8
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             if (first + i * 32 * PIECE >= in) break;
-            const cuda_floats<PIECE> n = numbers(v[i]);
+            const cuda_floats<PIECE> n = cuda_unpack<X>(v[i]);
             for (int j = 0; j < PIECE; j++) most = greatest(most, n.v[j]);
         }
     }
@@ -67,7 +52,7 @@ static __global__ void fp8_rows_kernel(const void *from, int rows, int in, uint8
         for (int i = 0; i < EACH; i++) {
             const int at = first + (i * 32 + lane) * PIECE;
             if (at >= in) break;
-            const cuda_floats<PIECE> n = numbers(v[i]);
+            const cuda_floats<PIECE> n = cuda_unpack<X>(v[i]);
             uint32_t codes[2];
             for (int j = 0; j < 2; j++)
                 codes[j] = fast::fp8_pair(n.v[4 * j] * inverse, n.v[4 * j + 1] * inverse) |

@@ -111,10 +111,7 @@ template <int M> static __device__ inline skinny_unit<M> read_unit(const uint4 *
 
 /* Eight neighbouring inputs as they are in memory: float before a norm, else bf16. */
 template <int NORM> struct skinny_inputs {
-    cuda_floats<8> x;
-};
-template <> struct skinny_inputs<0> {
-    cuda_pairs<8> x;
+    cuda_stored<std::conditional_t<NORM, float, bf16>, 8> x;
 };
 
 /* Returns where 8 inputs from number k on are read: within the row. */

@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 #include <string.h>
+#include <type_traits>
 
 typedef __nv_bfloat16 bf16; /* operands of the models */
 typedef __half f16;         /* operands of the diffusion head */
@@ -33,29 +34,14 @@ static __device__ inline int cuda_quotient(int x, cuda_divisor d)
     return (int)((__umulhi((unsigned)x, d.inverse) + (unsigned)x) >> d.shift);
 }
 
-static __device__ inline float cuda_float(float x)
+/* Convert elements of an array, float, bf16 or f16. */
+template <typename T> static __device__ inline float cuda_float(T x)
 {
-    return x;
+    return (float)x;
 }
-static __device__ inline float cuda_float(bf16 x)
+template <typename T> static __device__ inline void cuda_store(T *p, float x)
 {
-    return __bfloat162float(x);
-}
-static __device__ inline float cuda_float(f16 x)
-{
-    return __half2float(x);
-}
-static __device__ inline void cuda_store(float *p, float x)
-{
-    *p = x;
-}
-static __device__ inline void cuda_store(bf16 *p, float x)
-{
-    *p = __float2bfloat16(x);
-}
-static __device__ inline void cuda_store(f16 *p, float x)
-{
-    *p = __float2half_rn(x);
+    *p = (T)x;
 }
 
 /* Two bf16 or f16 in a word, the lower index in the low half. */
@@ -103,6 +89,9 @@ template <int N> struct alignas(N < 4 ? 4 * N : 16) cuda_floats {
 template <int N> struct alignas(2 * N) cuda_pairs {
     uint32_t pair[N / 2];
 };
+/* Either of them: N elements as they are in an array of T. */
+template <typename T, int N>
+using cuda_stored = std::conditional_t<std::is_same_v<T, float>, cuda_floats<N>, cuda_pairs<N>>;
 
 template <typename T, int N> static __device__ inline cuda_floats<N> cuda_unpack(const cuda_pairs<N> &p)
 {
@@ -115,16 +104,17 @@ template <typename T, int N> static __device__ inline cuda_floats<N> cuda_unpack
     return x;
 }
 
-template <int N> static __device__ inline cuda_floats<N> cuda_load(const float *p)
+template <typename T, int N> static __device__ inline cuda_floats<N> cuda_unpack(const cuda_floats<N> &x)
 {
-    return *(const cuda_floats<N> *)p;
+    return x;
 }
+
 template <int N, typename T> static __device__ inline cuda_floats<N> cuda_load(const T *p)
 {
     if constexpr (N == 1)
         return {{cuda_float(*p)}};
     else
-        return cuda_unpack<T>(*(const cuda_pairs<N> *)p);
+        return cuda_unpack<T>(*(const cuda_stored<T, N> *)p);
 }
 
 /* Streaming loads of eight elements read once, so that other data stays in the L2 cache. */
@@ -139,14 +129,12 @@ template <typename T> static __device__ inline cuda_floats<8> cuda_load_once(con
     return cuda_unpack<T>(cuda_pairs<8>{{a.x, a.y, a.z, a.w}});
 }
 
-template <int N> static __device__ inline void cuda_store(float *p, const cuda_floats<N> &x)
-{
-    *(cuda_floats<N> *)p = x;
-}
 template <int N, typename T> static __device__ inline void cuda_store(T *p, const cuda_floats<N> &x)
 {
     if constexpr (N == 1) {
         cuda_store(p, x.v[0]);
+    } else if constexpr (std::is_same_v<T, float>) {
+        *(cuda_floats<N> *)p = x;
     } else {
         cuda_pairs<N> packed;
         for (int i = 0; i < N / 2; i++) packed.pair[i] = cuda_pack<T>(x.v[2 * i], x.v[2 * i + 1]);

@@ -25,6 +25,12 @@ static inline float cudahost_f16_float(unsigned short h)
 
 struct __half {
     unsigned short __x;
+    __half() = default;
+    __half(float f) : __x(cudahost_f16(f)) {}
+    operator float() const
+    {
+        return cudahost_f16_float(__x);
+    }
 };
 struct __attribute__((aligned(4))) __half2 {
     __half x, y;
@@ -32,19 +38,19 @@ struct __attribute__((aligned(4))) __half2 {
 
 static inline __half __float2half_rn(float x)
 {
-    return {cudahost_f16(x)};
+    return x;
 }
 static inline float __half2float(__half x)
 {
-    return cudahost_f16_float(x.__x);
+    return x;
 }
 static inline __half2 __floats2half2_rn(float x, float y)
 {
-    return {{cudahost_f16(x)}, {cudahost_f16(y)}};
+    return {x, y};
 }
 static inline float2 __half22float2(__half2 v)
 {
-    return make_float2(__half2float(v.x), __half2float(v.y));
+    return make_float2(v.x, v.y);
 }
 
 #endif

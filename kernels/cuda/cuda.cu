@@ -483,7 +483,24 @@ static void close_device(kern_device *device)
     free(d);
 }
 
+static double attribute(const kern_device *d, cudaDeviceAttr which)
+{
+    int value = 0;
+    if (cudaDeviceGetAttribute(&value, which, ((const cuda_device *)d)->number) == cudaSuccess) return value;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+void cuda_machine(const kern_device *d, kern_machine *out)
+{
+    out->clock = 1000 * attribute(d, cudaDevAttrClockRate);
+    out->cache_bytes = attribute(d, cudaDevAttrL2CacheSize);
+    out->processors = ((const cuda_device *)d)->multiprocessors;
+}
+
 /* --- the tables ------------------------------------------------------------------------------------------- */
+
+#define ENTRY(table, entry, function) .entry = function,
 
 static const kern_core_ops core_table = {.close = close_device,
                                          .queue_create = queue_create,
@@ -497,92 +514,11 @@ static const kern_core_ops core_table = {.close = close_device,
                                          .upload = upload,
                                          .download = download,
                                          .finish = finish,
-                                         .timer_mark = cuda_timer_mark,
-                                         .replay = cuda_replay,
-                                         .recording_free = cuda_recording_free,
-                                         .linear_create = cuda_linear_create,
-                                         .linear_free = cuda_linear_free,
-                                         .linear_plan = cuda_linear_plan,
-                                         .linear = cuda_linear,
-                                         .layer_norm = cuda_layer_norm,
-                                         .copy_rows = cuda_copy_rows,
-                                         .similarity = cuda_similarity,
-                                         .first_nonfinite = cuda_first_nonfinite,
-                                         .distances = cuda_distances,
-                                         .subtract = cuda_subtract,
-                                         .to_act = cuda_to_act,
-                                         .attention = cuda_attention,
-                                         .attention_plan = cuda_attention_plan,
-                                         .attention_spans = cuda_attention_spans,
-                                         .rms_norm = cuda_rms_norm,
-                                         .gated = cuda_gated,
-                                         .rotate = cuda_rotate,
-                                         .attention_cache = cuda_attention_cache,
-                                         .attention_cache_plan = cuda_attention_cache_plan,
-                                         .look_up = cuda_look_up,
-                                         .embed = cuda_embed,
-                                         .skinny = cuda_skinny};
-
-static const kern_head_ops head_table = {.create = cuda_head_create,
-                                         .free = cuda_head_free,
-                                         .describe = cuda_head_describe,
-                                         .mod_bytes = cuda_head_mod_bytes,
-                                         .scratch_bytes = cuda_head_scratch_bytes,
-                                         .plan = cuda_head_plan,
-                                         .modulate = cuda_head_modulate,
-                                         .eval = cuda_head_eval,
-                                         .eval_reusing = cuda_head_eval_reusing,
-                                         .chain_run = cuda_chain_run,
-                                         .chain_step = cuda_chain_step,
-                                         .chain_ode_step = cuda_chain_ode_step,
-                                         .chain_gaussian = cuda_chain_gaussian,
-                                         .add_log_std = cuda_add_log_std,
-                                         .verify = cuda_verify,
-                                         .path_ratio = cuda_path_ratio,
-                                         .path_decide = cuda_path_decide,
-                                         .normal = cuda_normal,
-                                         .speculate_plan = cuda_speculate_plan,
-                                         .speculate_start = cuda_speculate_start,
-                                         .speculate_propose = cuda_speculate_propose,
-                                         .speculate_walk = cuda_speculate_walk,
-                                         .speculate_run = cuda_speculate_run};
-
-static const kern_conv_ops conv_table = {.create = cuda_conv_create,
-                                         .free = cuda_conv_free,
-                                         .plan = cuda_conv_plan,
-                                         .conv = cuda_conv,
-                                         .group_norm_plan = cuda_group_norm_plan,
-                                         .group_norm = cuda_group_norm,
-                                         .group_sums = cuda_group_sums,
-                                         .to_bytes = cuda_to_bytes,
-                                         .pool = cuda_pool,
-                                         .mean_pixels = cuda_mean_pixels,
-                                         .take_channels = cuda_take_channels,
-                                         .resize = cuda_resize};
-
-static const kern_discrete_ops discrete_table = {
-    .probs = cuda_probs, .draw = cuda_draw, .verify = cuda_verify_blocks, .top = cuda_top};
-
-static double attribute(const kern_device *d, cudaDeviceAttr which)
-{
-    int value = 0;
-    if (cudaDeviceGetAttribute(&value, which, ((const cuda_device *)d)->number) == cudaSuccess) return value;
-    (void)cudaGetLastError();
-    return 0;
-}
-
-static void machine(const kern_device *d, kern_machine *out)
-{
-    out->clock = 1000 * attribute(d, cudaDevAttrClockRate);
-    out->cache_bytes = attribute(d, cudaDevAttrL2CacheSize);
-    out->processors = ((const cuda_device *)d)->multiprocessors;
-}
-
-static const kern_measure_ops measure_table = {.linear_spec = cuda_linear_spec,
-                                               .conv_spec = cuda_conv_spec,
-                                               .head_spec = cuda_head_spec,
-                                               .machine = machine,
-                                               .read = cuda_read};
+                                         CUDA_CORE_OPS(ENTRY)};
+static const kern_head_ops head_table = {CUDA_HEAD_OPS(ENTRY)};
+static const kern_conv_ops conv_table = {CUDA_CONV_OPS(ENTRY)};
+static const kern_discrete_ops discrete_table = {CUDA_DISCRETE_OPS(ENTRY)};
+static const kern_measure_ops measure_table = {CUDA_MEASURE_OPS(ENTRY)};
 
 extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err)
 {

@@ -216,79 +216,91 @@ static __device__ inline float cuda_inverse_deviation(float variance, float eps)
 /* Both keep the thread's current GPU. */
 cuda_entry<decltype(kern_core_ops::alloc)> cuda_alloc;
 cuda_entry<decltype(kern_core_ops::free)> cuda_free;
-cuda_entry<decltype(kern_core_ops::timer_mark)> cuda_timer_mark;
-cuda_entry<decltype(kern_core_ops::replay)> cuda_replay;
-cuda_entry<decltype(kern_core_ops::recording_free)> cuda_recording_free;
-/* The flags of a convolution's product may include KERN_RELU. */
-cuda_entry<decltype(kern_core_ops::linear_create)> cuda_linear_create;
-cuda_entry<decltype(kern_core_ops::linear_free)> cuda_linear_free;
-cuda_entry<decltype(kern_core_ops::linear_plan)> cuda_linear_plan;
-cuda_entry<decltype(kern_core_ops::linear)> cuda_linear;
-cuda_entry<decltype(kern_core_ops::skinny)> cuda_skinny;
-cuda_entry<decltype(kern_core_ops::layer_norm)> cuda_layer_norm;
-cuda_entry<decltype(kern_core_ops::copy_rows)> cuda_copy_rows;
-cuda_entry<decltype(kern_core_ops::similarity)> cuda_similarity;
-cuda_entry<decltype(kern_core_ops::first_nonfinite)> cuda_first_nonfinite;
-cuda_entry<decltype(kern_core_ops::subtract)> cuda_subtract;
-cuda_entry<decltype(kern_core_ops::to_act)> cuda_to_act;
-cuda_entry<decltype(kern_core_ops::rms_norm)> cuda_rms_norm;
-cuda_entry<decltype(kern_core_ops::gated)> cuda_gated;
-cuda_entry<decltype(kern_core_ops::look_up)> cuda_look_up;
-cuda_entry<decltype(kern_core_ops::embed)> cuda_embed;
-cuda_entry<decltype(kern_core_ops::rotate)> cuda_rotate;
-cuda_entry<decltype(kern_core_ops::attention_cache)> cuda_attention_cache;
-cuda_entry<decltype(kern_core_ops::attention_cache_plan)> cuda_attention_cache_plan;
-cuda_entry<decltype(kern_core_ops::distances)> cuda_distances;
-cuda_entry<decltype(kern_core_ops::attention)> cuda_attention;
-cuda_entry<decltype(kern_core_ops::attention_plan)> cuda_attention_plan;
-cuda_entry<decltype(kern_core_ops::attention_spans)> cuda_attention_spans;
 
-cuda_entry<decltype(kern_measure_ops::read)> cuda_read;
-cuda_entry<decltype(kern_measure_ops::linear_spec)> cuda_linear_spec;
-cuda_entry<decltype(kern_measure_ops::conv_spec)> cuda_conv_spec;
-cuda_entry<decltype(kern_measure_ops::head_spec)> cuda_head_spec;
+/* X(table, entry, function) in the order of ops.h, which has arguments and comments. Of the core table these are the
+ * entries from timer_mark on. The flags of a convolution's product may include KERN_RELU. */
+#define CUDA_CORE_OPS(X)                                                                                               \
+    X(core, timer_mark, cuda_timer_mark)                                                                               \
+    X(core, replay, cuda_replay)                                                                                       \
+    X(core, recording_free, cuda_recording_free)                                                                       \
+    X(core, linear_create, cuda_linear_create)                                                                         \
+    X(core, linear_free, cuda_linear_free)                                                                             \
+    X(core, linear_plan, cuda_linear_plan)                                                                             \
+    X(core, linear, cuda_linear)                                                                                       \
+    X(core, layer_norm, cuda_layer_norm)                                                                               \
+    X(core, copy_rows, cuda_copy_rows)                                                                                 \
+    X(core, similarity, cuda_similarity)                                                                               \
+    X(core, first_nonfinite, cuda_first_nonfinite)                                                                     \
+    X(core, distances, cuda_distances)                                                                                 \
+    X(core, subtract, cuda_subtract)                                                                                   \
+    X(core, to_act, cuda_to_act)                                                                                       \
+    X(core, attention, cuda_attention)                                                                                 \
+    X(core, attention_plan, cuda_attention_plan)                                                                       \
+    X(core, attention_spans, cuda_attention_spans)                                                                     \
+    X(core, rms_norm, cuda_rms_norm)                                                                                   \
+    X(core, gated, cuda_gated)                                                                                         \
+    X(core, rotate, cuda_rotate)                                                                                       \
+    X(core, attention_cache, cuda_attention_cache)                                                                     \
+    X(core, attention_cache_plan, cuda_attention_cache_plan)                                                           \
+    X(core, look_up, cuda_look_up)                                                                                     \
+    X(core, embed, cuda_embed)                                                                                         \
+    X(core, skinny, cuda_skinny)
+#define CUDA_MEASURE_OPS(X)                                                                                            \
+    X(measure, linear_spec, cuda_linear_spec)                                                                          \
+    X(measure, conv_spec, cuda_conv_spec)                                                                              \
+    X(measure, head_spec, cuda_head_spec)                                                                              \
+    X(measure, machine, cuda_machine)                                                                                  \
+    X(measure, read, cuda_read)
+#define CUDA_DISCRETE_OPS(X)                                                                                           \
+    X(discrete, probs, cuda_probs)                                                                                     \
+    X(discrete, draw, cuda_draw)                                                                                       \
+    X(discrete, verify, cuda_verify_blocks)                                                                            \
+    X(discrete, top, cuda_top)
+#define CUDA_HEAD_OPS(X)                                                                                               \
+    X(head, create, cuda_head_create)                                                                                  \
+    X(head, free, cuda_head_free)                                                                                      \
+    X(head, describe, cuda_head_describe)                                                                              \
+    X(head, mod_bytes, cuda_head_mod_bytes)                                                                            \
+    X(head, scratch_bytes, cuda_head_scratch_bytes)                                                                    \
+    X(head, plan, cuda_head_plan)                                                                                      \
+    X(head, modulate, cuda_head_modulate)                                                                              \
+    X(head, eval, cuda_head_eval)                                                                                      \
+    X(head, eval_reusing, cuda_head_eval_reusing)                                                                      \
+    X(head, chain_run, cuda_chain_run)                                                                                 \
+    X(head, chain_step, cuda_chain_step)                                                                               \
+    X(head, chain_ode_step, cuda_chain_ode_step)                                                                       \
+    X(head, chain_gaussian, cuda_chain_gaussian)                                                                       \
+    X(head, add_log_std, cuda_add_log_std)                                                                             \
+    X(head, verify, cuda_verify)                                                                                       \
+    X(head, path_ratio, cuda_path_ratio)                                                                               \
+    X(head, path_decide, cuda_path_decide)                                                                             \
+    X(head, normal, cuda_normal)                                                                                       \
+    X(head, speculate_plan, cuda_speculate_plan)                                                                       \
+    X(head, speculate_start, cuda_speculate_start)                                                                     \
+    X(head, speculate_propose, cuda_speculate_propose)                                                                 \
+    X(head, speculate_walk, cuda_speculate_walk)                                                                       \
+    X(head, speculate_run, cuda_speculate_run)
+#define CUDA_CONV_OPS(X)                                                                                               \
+    X(conv, create, cuda_conv_create)                                                                                  \
+    X(conv, free, cuda_conv_free)                                                                                      \
+    X(conv, plan, cuda_conv_plan)                                                                                      \
+    X(conv, conv, cuda_conv)                                                                                           \
+    X(conv, group_norm_plan, cuda_group_norm_plan)                                                                     \
+    X(conv, group_norm, cuda_group_norm)                                                                               \
+    X(conv, group_sums, cuda_group_sums)                                                                               \
+    X(conv, to_bytes, cuda_to_bytes)                                                                                   \
+    X(conv, pool, cuda_pool)                                                                                           \
+    X(conv, mean_pixels, cuda_mean_pixels)                                                                             \
+    X(conv, take_channels, cuda_take_channels)                                                                         \
+    X(conv, resize, cuda_resize)
 
-cuda_entry<decltype(kern_discrete_ops::probs)> cuda_probs;
-cuda_entry<decltype(kern_discrete_ops::draw)> cuda_draw;
-cuda_entry<decltype(kern_discrete_ops::top)> cuda_top;
-cuda_entry<decltype(kern_discrete_ops::verify)> cuda_verify_blocks;
-
-cuda_entry<decltype(kern_head_ops::create)> cuda_head_create;
-cuda_entry<decltype(kern_head_ops::free)> cuda_head_free;
-cuda_entry<decltype(kern_head_ops::describe)> cuda_head_describe;
-cuda_entry<decltype(kern_head_ops::mod_bytes)> cuda_head_mod_bytes;
-cuda_entry<decltype(kern_head_ops::scratch_bytes)> cuda_head_scratch_bytes;
-cuda_entry<decltype(kern_head_ops::plan)> cuda_head_plan;
-cuda_entry<decltype(kern_head_ops::modulate)> cuda_head_modulate;
-cuda_entry<decltype(kern_head_ops::eval)> cuda_head_eval;
-cuda_entry<decltype(kern_head_ops::eval_reusing)> cuda_head_eval_reusing;
-cuda_entry<decltype(kern_head_ops::chain_run)> cuda_chain_run;
-cuda_entry<decltype(kern_head_ops::chain_step)> cuda_chain_step;
-cuda_entry<decltype(kern_head_ops::chain_ode_step)> cuda_chain_ode_step;
-cuda_entry<decltype(kern_head_ops::chain_gaussian)> cuda_chain_gaussian;
-cuda_entry<decltype(kern_head_ops::normal)> cuda_normal;
-cuda_entry<decltype(kern_head_ops::add_log_std)> cuda_add_log_std;
-cuda_entry<decltype(kern_head_ops::verify)> cuda_verify;
-cuda_entry<decltype(kern_head_ops::path_decide)> cuda_path_decide;
-cuda_entry<decltype(kern_head_ops::path_ratio)> cuda_path_ratio;
-cuda_entry<decltype(kern_head_ops::speculate_plan)> cuda_speculate_plan;
-cuda_entry<decltype(kern_head_ops::speculate_start)> cuda_speculate_start;
-cuda_entry<decltype(kern_head_ops::speculate_propose)> cuda_speculate_propose;
-cuda_entry<decltype(kern_head_ops::speculate_walk)> cuda_speculate_walk;
-cuda_entry<decltype(kern_head_ops::speculate_run)> cuda_speculate_run;
-
-cuda_entry<decltype(kern_conv_ops::create)> cuda_conv_create;
-cuda_entry<decltype(kern_conv_ops::free)> cuda_conv_free;
-cuda_entry<decltype(kern_conv_ops::plan)> cuda_conv_plan;
-cuda_entry<decltype(kern_conv_ops::conv)> cuda_conv;
-cuda_entry<decltype(kern_conv_ops::group_norm_plan)> cuda_group_norm_plan;
-cuda_entry<decltype(kern_conv_ops::group_norm)> cuda_group_norm;
-cuda_entry<decltype(kern_conv_ops::group_sums)> cuda_group_sums;
-cuda_entry<decltype(kern_conv_ops::pool)> cuda_pool;
-cuda_entry<decltype(kern_conv_ops::mean_pixels)> cuda_mean_pixels;
-cuda_entry<decltype(kern_conv_ops::take_channels)> cuda_take_channels;
-cuda_entry<decltype(kern_conv_ops::resize)> cuda_resize;
-cuda_entry<decltype(kern_conv_ops::to_bytes)> cuda_to_bytes;
+#define DECLARE(table, entry, function) cuda_entry<decltype(kern_##table##_ops::entry)> function;
+CUDA_CORE_OPS(DECLARE)
+CUDA_MEASURE_OPS(DECLARE)
+CUDA_DISCRETE_OPS(DECLARE)
+CUDA_HEAD_OPS(DECLARE)
+CUDA_CONV_OPS(DECLARE)
+#undef DECLARE
 
 /* --- calls between files -------------------------------------------------------------------------------------- */
 

@@ -265,6 +265,7 @@ static inline void wait_for_previous()
 #else
 namespace ptx
 {
+using namespace plain; /* what an architecture has no instruction for */
 
 template <typename T> static __device__ inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2]);
 #define PTX_MMA(T, name)                                                                                               \
@@ -308,9 +309,7 @@ static __device__ inline uint32_t mask_and_set(uint32_t x, uint32_t mask, uint32
     return y;
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
-using plain::fp8_pair;
-#else
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
 static __device__ inline uint32_t fp8_pair(float low, float high)
 {
     uint16_t codes;
@@ -361,10 +360,7 @@ static __device__ inline uint4 load_weights(const void *p)
     return x;
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-using plain::start_next;
-using plain::wait_for_previous;
-#else
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 static __device__ inline void start_next()
 {
     asm volatile("griddepcontrol.launch_dependents;");
@@ -422,11 +418,7 @@ static __device__ __noinline__ void grid_wait(unsigned *count, unsigned target)
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-using plain::cluster_rank;
-using plain::cluster_store;
-using plain::cluster_sync;
-#else
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 static __device__ inline unsigned cluster_rank()
 {
     unsigned rank;

@@ -237,37 +237,11 @@ static void download(kern_queue *k, void *dst, const void *src, size_t bytes)
     if (k->failed != MAR_OK) memset(dst, 0, bytes); /* a caller that checks later must not read garbage */
 }
 
-/* Checks that weights can be loaded now. */
-static mar_status check_load(cuda_queue *c, mar_err *err)
-{
-    (void)cuda_outside_recording(c, "a load");
-    return kern_check(&c->base, err);
-}
-
-/* Frees memory the queue may still be writing to. */
-static void free_unfinished(cuda_queue *c, void **p)
-{
-    (void)cudaStreamSynchronize(c->stream);
-    cuda_free(&c->device->base, *p);
-    *p = NULL;
-}
-
-mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void **out, mar_err *err)
-{
-    *out = NULL;
-    mar_status status = check_load(c, err);
-    if (status == MAR_OK) status = cuda_alloc(&c->device->base, bytes, out, err);
-    if (status != MAR_OK || bytes == 0) return status;
-    cudaError_t error = cudaMemcpyAsync(*out, host, bytes, cudaMemcpyHostToDevice, c->stream);
-    if (error == cudaSuccess) error = cudaStreamSynchronize(c->stream);
-    if (error != cudaSuccess) free_unfinished(c, out);
-    return cuda_status(error, "uploading weights", err);
-}
-
 /* The device converts to bf16 and f16; the floats are first copied to the workspace. */
 mar_status cuda_upload_floats(cuda_queue *c, const float *host, size_t n, mar_dtype type, void *to, mar_err *err)
 {
-    mar_status status = check_load(c, err);
+    (void)cuda_outside_recording(c, "a load");
+    mar_status status = kern_check(&c->base, err);
     const int convert = type != MAR_DTYPE_F32;
     const size_t most = convert ? c->workspace_bytes / sizeof *host : n;
     for (size_t i = 0; status == MAR_OK && i < n; i += most) {
@@ -284,14 +258,18 @@ mar_status cuda_upload_floats(cuda_queue *c, const float *host, size_t n, mar_dt
 
 mar_status cuda_alloc_floats(cuda_queue *c, const float *host, size_t n, mar_dtype type, void **out, mar_err *err)
 {
-    *out = NULL;
     const size_t size = type == MAR_DTYPE_F32 ? sizeof *host : sizeof(bf16);
-    mar_status status = check_load(c, err);
-    if (status == MAR_OK) status = cuda_alloc(&c->device->base, n * size, out, err);
-    if (status != MAR_OK) return status;
-    status = cuda_upload_floats(c, host, n, type, *out, err);
-    if (status != MAR_OK) free_unfinished(c, out);
+    mar_status status = cuda_alloc(&c->device->base, n * size, out, err);
+    if (status == MAR_OK) status = cuda_upload_floats(c, host, n, type, *out, err);
+    if (status == MAR_OK) return MAR_OK;
+    cuda_free(&c->device->base, *out);
+    *out = NULL;
     return status;
+}
+
+mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void **out, mar_err *err)
+{
+    return cuda_alloc_floats(c, (const float *)host, bytes / sizeof(float), MAR_DTYPE_F32, out, err); /* as they are */
 }
 
 /* --- queues ----------------------------------------------------------------------------------------------- */

@@ -87,7 +87,7 @@ int cuda_ok(cuda_queue *c, cudaError_t error, const char *what);
  * restore; NULL if there was none, and the device's own if the driver does not tell. cudaSetDevice is unsuitable:
  * restoring a thread without a context would create one, hundreds of megabytes on an unused GPU. */
 CUcontext cuda_switch(CUcontext context);
-/* Allocates and fills from host memory, at load. */
+/* Allocates and fills from host memory, at load. bytes: a multiple of 4. */
 mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void **out, mar_err *err);
 /* Allocates c->working if it is missing; queue_free frees it. */
 mar_status cuda_working_memory(cuda_queue *c, mar_err *err);

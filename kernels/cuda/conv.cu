@@ -411,22 +411,21 @@ __global__ static void __launch_bounds__(THREADS, ROWS *COLUMNS > 128 * 64   ? 2
         finish_sums<1, M, N>(p, r, mine, pixel, channel);
 }
 
-/* Adds `slices` parts of the sums [pixels][out] and finishes them. A thread takes a vector of N. */
-template <int N>
+/* Adds `slices` parts of the sums [pixels][out] and finishes them. A thread takes a vector of 4. */
 __global__ static void __launch_bounds__(THREADS)
     add_slices(conv_product p, conv_result r, const float *parts, int slices, cuda_divisor row)
 {
     const int i = (int)(blockIdx.x * THREADS + threadIdx.x), pixel = cuda_quotient(i, row);
-    const int channel = (i - pixel * row.by) * N;
-    cuda_floats<N> sum = {};
+    const int channel = (i - pixel * row.by) * 4;
+    cuda_floats<4> sum = {};
     fast::start_next();
     fast::wait_for_previous();
     if (pixel >= p.pixels) return;
     for (int s = 0; s < slices; s++, parts += (size_t)p.pixels * (size_t)p.out) {
-        const cuda_floats<N> part = cuda_load<N>(parts + (size_t)i * N);
-        for (int j = 0; j < N; j++) sum.v[j] += part.v[j];
+        const cuda_floats<4> part = cuda_load<4>(parts + (size_t)i * 4);
+        for (int j = 0; j < 4; j++) sum.v[j] += part.v[j];
     }
-    finish<N, 1>(p, r, &pixel, &channel, &sum);
+    finish<4, 1>(p, r, &pixel, &channel, &sum);
 }
 
 /* --- launches ---------------------------------------------------------------------------------------------- */
@@ -484,7 +483,7 @@ static conv_result result_of(const cuda_queue *c, const kern_conv *conv, void *y
     return r;
 }
 
-/* Divides the steps of a patch among enough blocks for all multiprocessors. */
+/* Divides the steps of a patch among enough blocks for all multiprocessors, where the result has vectors. */
 static void multiply_tiles(cuda_queue *c, const kern_conv *conv, const act *x, conv_product p, void *y)
 {
     enum { LEAST_STEPS = 4 };
@@ -493,39 +492,24 @@ static void multiply_tiles(cuda_queue *c, const kern_conv *conv, const act *x, c
     p.all = vectors ? p.taps.by * (int)cuda_blocks((size_t)conv->spec.in, (size_t)depth)
                     : (int)cuda_blocks((size_t)conv->row, (size_t)depth);
     const conv_shape *s = choose_shape(c, p, vectors);
+    const conv_result r = result_of(c, conv, y);
     const size_t fit = 2 * (size_t)c->device->multiprocessors / tiles_of(s, p);
-    const int most = p.all < LEAST_STEPS ? 1 : p.all / LEAST_STEPS;
+    const int most = !r.vectors || p.all < LEAST_STEPS ? 1 : p.all / LEAST_STEPS;
     int slices = fit < 1 ? 1 : fit < (size_t)most ? (int)fit : most;
     p.steps = (p.all + slices - 1) / slices;
     slices = (p.all + p.steps - 1) / p.steps;
-    const conv_result r = result_of(c, conv, y);
     conv_result sums = r;
     if (slices > 1) {
         sums = {};
-        sums.y = c->working, sums.stride = conv->out, sums.f32 = 1, sums.vectors = conv->out % 4 == 0;
+        sums.y = c->working, sums.stride = conv->out, sums.f32 = sums.vectors = 1;
     }
     cuda_launch_early(c, s->kernel,
                       dim3(cuda_blocks((size_t)p.pixels, (size_t)s->rows),
                            cuda_blocks((size_t)p.out, (size_t)s->columns), (unsigned)slices),
                       THREADS, stages_bytes(s), p, sums, x, conv->product->weight);
-    const int vector = r.vectors ? 4 : 1, row = conv->out / vector;
     if (slices > 1)
-        cuda_launch_early(c, r.vectors ? add_slices<4> : add_slices<1>,
-                          cuda_blocks((size_t)p.pixels * (size_t)row, THREADS), THREADS, 0, p, r,
-                          (const float *)c->working, slices, cuda_divide_by(row));
-}
-
-/* Raises the kernels' limits of shared memory. */
-static mar_status allow_tiles(const cuda_queue *c, mar_err *err)
-{
-    const CUcontext before = cuda_switch(c->device->context);
-    const conv_shape *const s = shapes_of(c);
-    cudaError_t error = cudaSuccess;
-    for (int i = 0; error == cudaSuccess && i < SHAPES; i++)
-        error =
-            cudaFuncSetAttribute(s[i].kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)stages_bytes(&s[i]));
-    (void)cuda_switch(before);
-    return cuda_status(error, "shared memory for a convolution", err);
+        cuda_launch_early(c, add_slices, cuda_blocks((size_t)p.pixels * (size_t)(conv->out / 4), THREADS), THREADS, 0,
+                          p, r, (const float *)c->working, slices, cuda_divide_by(conv->out / 4));
 }
 
 mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int images, int height, int width, mar_err *err)
@@ -533,8 +517,15 @@ mar_status cuda_conv_plan(kern_queue *k, const kern_conv *conv, int images, int 
     cuda_queue *c = cuda_of(k);
     if (is_product(conv))
         return cuda_linear_plan(k, conv->product, product_of(conv, images, height, width).pixels, err);
-    const mar_status status = cuda_working_memory(c, err);
-    return status == MAR_OK ? allow_tiles(c, err) : status;
+    const CUcontext before = cuda_switch(c->device->context);
+    const conv_shape *const s = shapes_of(c);
+    cudaError_t error = cudaSuccess;
+    for (int i = 0; error == cudaSuccess && i < SHAPES; i++)
+        error =
+            cudaFuncSetAttribute(s[i].kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)stages_bytes(&s[i]));
+    (void)cuda_switch(before);
+    const mar_status status = cuda_status(error, "shared memory for a convolution", err);
+    return status == MAR_OK ? cuda_working_memory(c, err) : status;
 }
 
 void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, int height, int width, void *y)

@@ -71,8 +71,7 @@ void cuda_low_bit_pack(cuda_queue *c, const kern_linear *l, const void *q, int n
 void cuda_low_bit_restore(cuda_queue *c, const kern_linear *l, int first, int n, bf16 *y)
 {
     const int units = (int)(l->row_bytes / 64);
-    void (*kernel)(const uint4 *, const void *, int, int, int, int, bf16 *) =
-        l->form == CUDA_INT4 ? restore_kernel<CUDA_INT4> : restore_kernel<CUDA_INT8>;
-    cuda_launch(c, kernel, cuda_blocks((size_t)n * (size_t)(4 * units), THREADS), THREADS, 0, (const uint4 *)l->weight,
-                l->scale, first, n, l->in, units, y);
+    cuda_launch(c, l->form == CUDA_INT4 ? restore_kernel<CUDA_INT4> : restore_kernel<CUDA_INT8>,
+                cuda_blocks((size_t)n * (size_t)(4 * units), THREADS), THREADS, 0, (const uint4 *)l->weight, l->scale,
+                first, n, l->in, units, y);
 }

@@ -64,8 +64,7 @@ void cuda_look_up(kern_queue *k, const float *table, int size, int dim, const fl
                 cuda_divide_by(dim), x, rows * dim, y);
 }
 
-/* --- embeddings of tokens on the device -----------------------------------------------------------------------------
- */
+/* --- embeddings of tokens on the device --------------------------------------------------------------------------- */
 
 /* Takes one row per grid row; a thread has N neighbouring numbers. n: vectors of N a row. */
 template <int N>

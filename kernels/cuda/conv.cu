@@ -359,8 +359,7 @@ static __device__ inline void finish_sums(const conv_product &p, const conv_resu
     }
 }
 
-/* Computes a tile of ROWS pixels and COLUMNS channels, M x N a warp. With several grid.z, y is [grid.z][pixels][out].
- */
+/* Computes a tile of ROWS pixels and COLUMNS channels, M x N a warp. With several grid.z y is [grid.z][pixels][out]. */
 template <typename T, int VECTORS, int ROWS, int COLUMNS, int M, int N>
 __global__ static void __launch_bounds__(THREADS, ROWS *COLUMNS > 128 * 64   ? 2
                                                   : ROWS * COLUMNS > 64 * 64 ? 3

@@ -260,11 +260,6 @@ typedef struct {
     float scale[2], bias[2];
 } skinny_channel;
 
-static __device__ inline float element(const void *p, size_t i, int f32)
-{
-    return f32 ? ((const float *)p)[i] : cuda_float(((const bf16 *)p)[i]);
-}
-
 template <bool INT8> static __device__ inline skinny_channel channel_at(const skinny_call &p, const skinny_place &y)
 {
     skinny_channel c = {{1, 1}, {0, 0}};
@@ -273,7 +268,8 @@ template <bool INT8> static __device__ inline skinny_channel channel_at(const sk
         if (i > p.gated) continue;
         const size_t channel = (size_t)(i * p.out + y.channel);
         if (INT8) c.scale[i] = ((const float *)p.scale)[channel];
-        if (p.bias) c.bias[i] = element(p.bias, channel, p.y_f32);
+        if (p.bias)
+            c.bias[i] = p.y_f32 ? ((const float *)p.bias)[channel] : cuda_float(((const bf16 *)p.bias)[channel]);
     }
     return c;
 }
@@ -367,8 +363,7 @@ template <typename F> static __global__ void __launch_bounds__(32 * F::WARPS, F:
     }
 }
 
-/* --- launches -------------------------------------------------------------------------------------------------------
- */
+/* --- launches ----------------------------------------------------------------------------------------------------- */
 
 /* Takes as many warps as let two blocks fit in a multiprocessor, which keeps 1 KB of each for itself. */
 template <typename F> static void launch(cuda_queue *c, skinny_call &p)

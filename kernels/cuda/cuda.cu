@@ -141,12 +141,9 @@ static mar_status out_of_memory(size_t bytes, mar_err *err)
  * recording. */
 static cudaError_t alloc_cleared(cuda_device *d, size_t bytes, void **out)
 {
+    *out = NULL;
     cudaError_t error = cudaMalloc(out, bytes);
-    if (error != cudaSuccess) {
-        *out = NULL;
-        return error;
-    }
-    error = cudaMemsetAsync(*out, 0, bytes, d->zeroing);
+    if (error == cudaSuccess) error = cudaMemsetAsync(*out, 0, bytes, d->zeroing);
     if (error == cudaSuccess) error = cudaStreamSynchronize(d->zeroing);
     if (error != cudaSuccess) {
         (void)cudaFree(*out);
@@ -424,8 +421,6 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
 
 static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *err)
 {
-    if (pthread_mutex_init(&d->lock, NULL) != 0) return err_set(err, MAR_ENOMEM, "out of memory for a lock");
-    d->has_lock = 1;
     int major = 0;
     size_t unused = 0, total = 0;
     mar_status status = cuda_status(cuda_code_major(&major), "looking for the GPU's code", err);
@@ -442,22 +437,19 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
     return cuda_status(cudaStreamCreateWithFlags(&d->zeroing, cudaStreamNonBlocking), "opening a stream", err);
 }
 
-static void close_opened(cuda_device *d)
-{
-    const CUcontext before = cuda_switch(d->context);
-    cuda_matmuls_free(d);
-    if (d->zeroing) (void)cudaStreamDestroy(d->zeroing);
-    cuda_exclusive_begin();
-    if (d->lt) (void)cublasLtDestroy(d->lt);
-    cuda_exclusive_end();
-    if (d->has_lock) (void)pthread_mutex_destroy(&d->lock);
-    (void)cuda_switch(before);
-}
-
 static void close_device(kern_device *device)
 {
     cuda_device *d = cuda_device_of(device);
-    if (d->context) close_opened(d);
+    if (d->context) {
+        const CUcontext before = cuda_switch(d->context);
+        cuda_matmuls_free(d);
+        if (d->zeroing) (void)cudaStreamDestroy(d->zeroing);
+        cuda_exclusive_begin();
+        if (d->lt) (void)cublasLtDestroy(d->lt);
+        cuda_exclusive_end();
+        (void)cuda_switch(before);
+    }
+    (void)pthread_mutex_destroy(&d->lock);
     free(d);
 }
 
@@ -513,7 +505,10 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
                          properties.name, properties.major, properties.minor);
     if (status != MAR_OK) return status;
     cuda_device *d = (cuda_device *)calloc(1, sizeof *d);
-    if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
+    if (!d || pthread_mutex_init(&d->lock, NULL) != 0) {
+        free(d);
+        return err_set(err, MAR_ENOMEM, "out of memory");
+    }
     d->base.core = &core_table;
     d->base.head = &head_table;
     d->base.conv = &conv_table;

@@ -28,19 +28,18 @@ struct cuda_memory; /* persistent.cu: working memory of the persistent kernels *
 
 /* Any thread may use it at any time: the lock guards what changes after opening. */
 typedef struct {
-    kern_device base;           /* must be first: a kern_device * points at a cuda_device */
-    int bf16;                   /* act is bf16, else float */
-    int number;                 /* CUDA's number of the GPU */
-    CUcontext context;          /* primary context of the GPU, shared with the runtime */
-    int multiprocessors;        /* of the GPU */
-    int major;                  /* of its compute capability, or of the code that it runs if that is older */
-    size_t shared_bytes;        /* maximum shared memory of a block, with opt-in */
-    size_t l2_persisting_bytes; /* part of the L2 cache that access policies may reserve */
-    cudaStream_t zeroing;       /* stream that clears new memory */
-    cublasLtHandle_t lt;        /* without stream or workspace of its own; several threads may use it at a time */
-    int lt_scales;              /* 1: cuBLASLt takes a scale for each row and column of FP8 operands */
-    pthread_mutex_t lock;       /* guards the table of products; exists if `has_lock` */
-    int has_lock;
+    kern_device base;                /* must be first: a kern_device * points at a cuda_device */
+    int bf16;                        /* act is bf16, else float */
+    int number;                      /* CUDA's number of the GPU */
+    CUcontext context;               /* primary context of the GPU, shared with the runtime */
+    int multiprocessors;             /* of the GPU */
+    int major;                       /* of its compute capability, or of the code that it runs if that is older */
+    size_t shared_bytes;             /* maximum shared memory of a block, with opt-in */
+    size_t l2_persisting_bytes;      /* part of the L2 cache that access policies may reserve */
+    cudaStream_t zeroing;            /* stream that clears new memory */
+    cublasLtHandle_t lt;             /* without stream or workspace of its own; several threads may use it at a time */
+    int lt_scales;                   /* 1: cuBLASLt takes a scale for each row and column of FP8 operands */
+    pthread_mutex_t lock;            /* guards the table of products */
     struct cuda_matmul *matmuls[64]; /* linear.cu: hash table. Entries never change and stay until the device closes */
     char gpu[128];                   /* name and size of the GPU, and cuBLASLt's version */
     char *tuning; /* linear.cu: file that gets the fastest algorithm of every new product; NULL: none is timed */

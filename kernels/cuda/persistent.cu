@@ -151,7 +151,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
 {
     const int rows = j.tokens * j.conditions;
     persistent_block f;
-    if (j.steps == 0) return; /* persistent_try only tests whether the kernel starts */
+    if (j.steps == 0) return; /* persistent_try_chain only tests whether the kernel starts */
     persistent_begin<PAIRS, WIDE>(a, &f);
     persistent_copy_groups(a, j, (const float4 *)j.x, persistent_states(a));
     persistent_copy_groups(a, j, (const float4 *)j.x, (float4 *)f.state);
@@ -204,9 +204,7 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster)
 {
     int n = 0;
     if (cluster == 1) return c->device->multiprocessors;
-    persistent_head any = {};
-    any.args.cluster = cluster;
-    cudaLaunchAttribute attribute = persistent_cluster(&any);
+    cudaLaunchAttribute attribute = persistent_cluster(cluster);
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)cluster);
     config.blockDim = dim3(PERSISTENT_THREADS);
@@ -214,8 +212,7 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster)
     config.attrs = &attribute;
     config.numAttrs = 1;
     const persistent_form_of_chain form = persistent_chains[0][instance];
-    cudaError_t e =
-        cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
+    cudaError_t e = persistent_limit(c, form);
     if (e == cudaSuccess) e = cudaOccupancyMaxActiveClusters(&n, form, &config);
     if (e != cudaSuccess) cudaGetLastError();              /* not a failure: other kernels do the work */
     const int most = c->device->multiprocessors / cluster; /* a block has a multiprocessor to itself */
@@ -224,8 +221,8 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster)
 
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f)
 {
-    const cudaError_t e = persistent_try(c, f, persistent_chains[0]);
-    return e == cudaSuccess ? persistent_try(c, f, persistent_chains[1]) : e;
+    const cudaError_t e = persistent_start(c, f, f->args, persistent_chains[0][f->instance], persistent_job());
+    return e == cudaSuccess ? persistent_start(c, f, f->args, persistent_chains[1][f->instance], persistent_job()) : e;
 }
 
 /* --- working memory -------------------------------------------------------------------------------------------- */

@@ -52,11 +52,11 @@ struct persistent_head {
     char description[ERR_TEXT_MAX]; /* how it runs and what the device refused, for kern_head_ops.describe */
 };
 
-static inline cudaLaunchAttribute persistent_cluster(const persistent_head *f)
+static inline cudaLaunchAttribute persistent_cluster(int blocks)
 {
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = (unsigned)f->args.cluster;
+    cluster.val.clusterDim.x = (unsigned)blocks;
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     return cluster;
 }
@@ -73,8 +73,7 @@ static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
     return policy;
 }
 
-/* persistent.cu, speculation.cu: starts the kernel without work, on c->stream, if all blocks fit on the device at once.
- * f->args has no working memory. */
+/* persistent.cu, speculation.cu: starts the kernels without work, on c->stream. f->args has no working memory. */
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f);
 cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f);
 /* persistent.cu: returns the number of clusters of `cluster` blocks the device holds at once. Each block takes all of
@@ -84,11 +83,18 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster);
 /* persistent.cu: writes f->args with this queue's working memory. Returns 0 if memory runs out. */
 int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args);
 
-/* Launches all blocks of form(args, extra) at once. The kernel's limit of shared memory must have been raised before.
+/* Sets the limit of shared memory. It belongs to the function in the device's context. All heads, queues and graphs
+ * share it, so it must always be the same. */
+template <typename E> static inline cudaError_t persistent_limit(const cuda_queue *c, void (*form)(persistent_args, E))
+{
+    return cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
+}
+
+/* Launches all blocks of form(args, extra) at once.
  *
  * Two such grids of two queues cannot deadlock: a cooperative launch starts only when all of its blocks fit on the
- * device. Clusters keep that rule: they only say which blocks share a group of multiprocessors. persistent_room has
- * checked that an otherwise idle device has room for all. */
+ * device. Clusters keep that rule: they only say which blocks share a group of multiprocessors. An otherwise idle
+ * device has room for all: a head has no more clusters than persistent_clusters. */
 template <typename E>
 static inline cudaError_t persistent_start(const cuda_queue *c, const persistent_head *f, const persistent_args &args,
                                            void (*form)(persistent_args, E), E extra)
@@ -103,49 +109,10 @@ static inline cudaError_t persistent_start(const cuda_queue *c, const persistent
     config.stream = c->stream;
     config.attrs = attributes;
     config.numAttrs = 1;
-    if (f->args.cluster > 1) attributes[config.numAttrs++] = persistent_cluster(f);
+    if (f->args.cluster > 1) attributes[config.numAttrs++] = persistent_cluster(f->args.cluster);
     if (f->kept_in_l2 > 0) attributes[config.numAttrs++] = persistent_l2_policy(f);
-    return cudaLaunchKernelEx(&config, form, args, extra);
-}
-
-/* Sets the limit of shared memory. It belongs to the function in the device's context. All heads, queues and graphs
- * share it, so it must always be the same. */
-template <typename E> static inline cudaError_t persistent_limit(const cuda_queue *c, void (*form)(persistent_args, E))
-{
-    return cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
-}
-
-/* Tests whether all blocks of a form fit on the device at once. */
-template <typename E>
-static inline cudaError_t persistent_room(const cuda_queue *c, const persistent_head *f,
-                                          void (*form)(persistent_args, E))
-{
-    int n = 0;
-    cudaLaunchAttribute cluster = persistent_cluster(f);
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(f->blocks);
-    config.blockDim = dim3(PERSISTENT_THREADS);
-    config.dynamicSmemBytes = f->shared_bytes;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    const cudaError_t e =
-        f->args.cluster > 1
-            ? cudaOccupancyMaxActiveClusters(&n, form, &config)
-            : cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, form, PERSISTENT_THREADS, f->shared_bytes);
-    if (e != cudaSuccess) return e;
-    const int most = n * (f->args.cluster > 1 ? f->args.cluster : c->device->multiprocessors);
-    return most >= (int)f->blocks ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
-}
-
-/* Starts kernel[instance] with zeros for E; it must then return at once. */
-template <typename E>
-static inline cudaError_t persistent_try(const cuda_queue *c, const persistent_head *f,
-                                         void (*const kernel[PERSISTENT_INSTANCES])(persistent_args, E))
-{
-    void (*const form)(persistent_args, E) = kernel[f->instance];
-    cudaError_t e = persistent_limit(c, form);
-    if (e == cudaSuccess) e = persistent_room(c, f, form);
-    return e == cudaSuccess ? persistent_start(c, f, f->args, form, E()) : e;
+    const cudaError_t e = persistent_limit(c, form);
+    return e == cudaSuccess ? cudaLaunchKernelEx(&config, form, args, extra) : e;
 }
 
 /* Launches kernel[instance](args, extra), whose instance has WORDS. */
@@ -156,12 +123,10 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
 {
     persistent_args args;
     if (!cuda_live(c) || !persistent_prepare(c, f, &args)) return;
-    void (*const form)(persistent_args, E) = kernel[f->instance];
     /* the words lie behind the word of arrivals */
     const size_t zeros = words ? (size_t)((char *)args.u - (char *)args.arrivals) : sizeof *args.arrivals;
-    if (cuda_ok(c, persistent_limit(c, form), "preparing the head's kernel") &&
-        cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, zeros, c->stream), "preparing the head's kernel"))
-        cuda_ok(c, persistent_start(c, f, args, form, extra), "launching the head's kernel");
+    if (cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, zeros, c->stream), "preparing the head's kernel"))
+        cuda_ok(c, persistent_start(c, f, args, kernel[f->instance], extra), "launching the head's kernel");
 }
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)

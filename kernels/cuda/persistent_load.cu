@@ -223,56 +223,14 @@ static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *sp
 
 /* --- what the device accepts ----------------------------------------------------------------------------------- */
 
-/* Each kernel, without work. */
-static const struct {
-    const char *name;
-    cudaError_t (*start)(const cuda_queue *c, const persistent_head *f);
-} persistent_kernels[] = {{"the chain", persistent_try_chain}, {"speculation", speculate_try}};
-
-typedef struct {
-    const persistent_head *f;
-    cudaError_t error;  /* error of the kernel that did not start */
-    const char *kernel; /* its name */
-} persistent_trial;
-
-static void persistent_start_all(cuda_queue *c, void *arg)
+/* Starts each kernel without work, and waits for those that start: their weights may be freed next. */
+static cudaError_t persistent_starts(const cuda_queue *c, const persistent_head *f)
 {
-    persistent_trial *t = (persistent_trial *)arg;
-    t->error = cudaSuccess;
-    for (int i = 0; i < 2 && t->error == cudaSuccess; i++) {
-        t->kernel = persistent_kernels[i].name;
-        t->error = persistent_kernels[i].start(c, t->f);
-    }
-}
-
-/* Captures, instantiates and launches the kernels as a graph. */
-static mar_status persistent_replay(cuda_queue *c, persistent_trial *t, mar_err *why)
-{
-    cudaGraphExec_t graph;
-    mar_status status = cuda_capture(c, persistent_start_all, t, &graph, why);
-    if (status != MAR_OK) return status;
-    status = cuda_status(cudaGraphLaunch(graph, c->own), "replaying a recording", why);
-    const mar_status waited = cuda_status(cudaStreamSynchronize(c->own), "replaying a recording", why);
-    (void)cudaGraphExecDestroy(graph);
-    return status == MAR_OK ? waited : status;
-}
-
-/* Tests whether the kernels start in their final way: from the stream, or by a recording. Waits for those that did. */
-static mar_status persistent_starts(cuda_queue *c, const persistent_head *f, int recorded, mar_err *why)
-{
-    persistent_trial t = {f, cudaSuccess, ""};
-    mar_status status = MAR_OK;
-    if (recorded)
-        status = persistent_replay(c, &t, why);
-    else
-        persistent_start_all(c, &t);
+    cudaError_t e = persistent_try_chain(c, f);
+    if (e == cudaSuccess) e = speculate_try(c, f);
     const cudaError_t waited = cudaStreamSynchronize(c->stream);
-    if (t.error != cudaSuccess) {
-        (void)cudaGetLastError();
-        return err_set(why, MAR_EBACKEND, "launching %s%s: %s", t.kernel, recorded ? " in a recording" : "",
-                       cudaGetErrorString(t.error));
-    }
-    return status == MAR_OK ? cuda_status(waited, "launching the head's kernels", why) : status;
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    return e == cudaSuccess ? waited : e;
 }
 
 /* Returns "clusters of 2 blocks", written to text, or "no clusters". */
@@ -284,87 +242,65 @@ static const char *persistent_clusters_text(const persistent_head *f, char text[
 }
 
 /* Tests whether the form in *f starts, with its L2 access policy or else without. `refused` gets the first refusal. */
-static int persistent_accepted(cuda_queue *c, persistent_head *f, int recorded, mar_err *refused)
+static int persistent_accepted(const cuda_queue *c, persistent_head *f, mar_err *refused)
 {
     char text[48];
-    for (;;) {
-        mar_err why = {};
-        if (persistent_starts(c, f, 0, &why) == MAR_OK && (!recorded || persistent_starts(c, f, 1, &why) == MAR_OK))
-            return 1;
+    for (;; f->kept_in_l2 = 0) {
+        const cudaError_t e = persistent_starts(c, f);
+        if (e == cudaSuccess) return 1;
         if (!refused->text[0])
-            (void)err_set(refused, MAR_EBACKEND, "refused with %s%s: %s", persistent_clusters_text(f, text),
-                          f->kept_in_l2 > 0 ? ", an L2 access policy" : "", why.text);
+            (void)err_set(refused, MAR_EBACKEND, "refused with %s%s: launching the head's kernels: %s",
+                          persistent_clusters_text(f, text), f->kept_in_l2 > 0 ? ", an L2 access policy" : "",
+                          cudaGetErrorString(e));
         if (f->kept_in_l2 == 0) return 0;
-        f->kept_in_l2 = 0;
     }
 }
 
-static void persistent_describe(persistent_head *f, int recorded, const mar_err *refused)
+static void persistent_describe(persistent_head *f, const mar_err *refused)
 {
     char clusters[48], rest[96] = "";
     if (f->kept_in_l2 > 0)
         snprintf(rest, sizeof rest, ", %.0f %% of the others set aside in the L2 cache", 100 * (double)f->kept_in_l2);
     err_line(f->description, sizeof f->description,
-             "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s%s", (int)PERSISTENT_ROWS,
+             "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s", (int)PERSISTENT_ROWS,
              persistent_clusters_text(f, clusters), f->args.resident, 2 * f->args.depth, rest,
-             recorded ? "" : ", not recorded", refused->text[0] ? "; " : "", refused->text);
+             refused->text[0] ? "; " : "", refused->text);
 }
 
 /* --- loading --------------------------------------------------------------------------------------------------- */
 
-static void persistent_drop(kern_device *d, persistent_head *f)
+/* Makes the form with clusters of `cluster` blocks, with its weights. *out is NULL if the device does not accept it. */
+static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head **out,
+                                  mar_err *refused, mar_err *err)
 {
-    cuda_free(d, f->weights);
-    cuda_free(d, f->floats);
-    f->weights = f->floats = NULL;
-}
-
-/* Builds the form with clusters of `cluster` blocks in *f, with its weights. *accepted is 1 if the device accepts
- * it. */
-static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, int cluster, int recorded,
-                                  persistent_head *f, int *accepted, mar_err *refused, mar_err *err)
-{
-    *f = {};
-    *accepted = 0;
-    if (!persistent_fit(c, spec, cluster, f, refused)) return MAR_OK;
-    persistent_keep_in_l2(c->device, f);
-    mar_status status = persistent_pack_products(c, spec, f, err);
-    if (status == MAR_OK) status = persistent_pack_floats(c, spec, f, err);
-    if (status == MAR_OK) *accepted = persistent_accepted(c, f, recorded, refused);
-    if (!*accepted) persistent_drop(&c->device->base, f);
+    mar_status status = MAR_OK;
+    persistent_head *f = (persistent_head *)calloc(1, sizeof *f);
+    *out = NULL;
+    if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
+    if (persistent_fit(c, spec, cluster, f, refused)) {
+        persistent_keep_in_l2(c->device, f);
+        status = persistent_pack_products(c, spec, f, err);
+        if (status == MAR_OK) status = persistent_pack_floats(c, spec, f, err);
+        if (status == MAR_OK && persistent_accepted(c, f, refused)) *out = f;
+    }
+    if (!*out) persistent_free(&c->device->base, f);
     return status;
 }
 
 /* Tries the forms from the largest clusters to none. */
-static mar_status persistent_try_forms(cuda_queue *c, const kern_head_spec *spec, int recorded, persistent_head *f,
-                                       int *accepted, mar_err *refused, mar_err *err)
-{
-    mar_status status = MAR_OK;
-    for (int n = c->device->major >= 9 ? PERSISTENT_PARTS : 1; n > 0 && status == MAR_OK && !*accepted; n /= 2)
-        status = persistent_make(c, spec, n, recorded, f, accepted, refused, err);
-    if (*accepted) persistent_describe(f, recorded, refused);
-    return status;
-}
-
-/* A form the device can record is preferred over one it can only launch. */
 mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *why,
                              mar_err *err)
 {
     mar_err refused = {};
-    int accepted = 0;
+    mar_status status = MAR_OK;
     *out = NULL;
-    persistent_head *f = (persistent_head *)calloc(1, sizeof *f);
-    if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
-    mar_status status = persistent_try_forms(c, spec, 1, f, &accepted, &refused, err);
-    if (status == MAR_OK && !accepted && refused.text[0])
-        status = persistent_try_forms(c, spec, 0, f, &accepted, &refused, err);
-    if (accepted) {
-        *out = f;
-        return MAR_OK;
-    }
-    free(f);
-    (void)err_set(why, status, "%s",
-                  refused.text[0] ? refused.text : "no form of the persistent kernel fits this head on this GPU");
+    for (int n = c->device->major >= 9 ? PERSISTENT_PARTS : 1; n > 0 && status == MAR_OK && !*out; n /= 2)
+        status = persistent_make(c, spec, n, out, &refused, err);
+    if (*out)
+        persistent_describe(*out, &refused);
+    else
+        (void)err_set(why, status, "%s",
+                      refused.text[0] ? refused.text : "no form of the persistent kernel fits this head on this GPU");
     return status;
 }
 
@@ -383,6 +319,7 @@ void persistent_free(kern_device *d, persistent_head *f)
         cuda_exclusive_end();
         (void)cuda_switch(before);
     }
-    persistent_drop(d, f);
+    cuda_free(d, f->weights);
+    cuda_free(d, f->floats);
     free(f);
 }

@@ -330,7 +330,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) speculate_kernel
     const kern_speculation &w = j.w;
     const int states = w.slots * w.window, rows = states * w.conditions;
     persistent_block f;
-    if (w.tokens == 0) return; /* persistent_try only tests whether the kernel starts */
+    if (w.tokens == 0) return; /* speculate_try only tests whether the kernel starts */
     persistent_begin<PAIRS, WIDE>(a, &f);
     for (bool evaluated = false;; evaluated = true) {
         for (int slot = (int)blockIdx.x; slot < w.slots; slot += (int)gridDim.x) {
@@ -359,7 +359,7 @@ static void (*const speculate_kernels[PERSISTENT_INSTANCES])(persistent_args,
 
 cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f)
 {
-    return persistent_try(c, f, speculate_kernels);
+    return persistent_start(c, f, f->args, speculate_kernels[f->instance], speculate_job());
 }
 
 int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)

@@ -263,15 +263,11 @@ static char *load_refused(shape s, unsigned what, int cluster, int to_the_bit, c
         assert_memory_equal(x, expected, b->values * sizeof *x);
     else
         assert_close(x, expected, b->values, 7e-3);
-    expect_replays(b, &recording, 1, x); /* the second use is recorded unless refused */
+    expect_replays(b, &recording, 1, x); /* the second use is recorded */
     char *how = strdup(b->k->head->describe(b->h));
     assert_non_null(how);
-    /* Loading chooses a form that works. If graphs work, the head is recorded. */
-    const unsigned graphs = CUDAHOST_COOPERATIVE_CAPTURED | CUDAHOST_BEGIN_CAPTURE | CUDAHOST_END_CAPTURE |
-                            CUDAHOST_INSTANTIATE | CUDAHOST_GRAPH_LAUNCH;
-    if (strncmp(b->k->head->describe(b->h), "cuBLASLt", 8) == 0) what = 0;
-    assert_int_equal(b->k->recordings, what & graphs ? 0 : 1);
-    assert_int_equal(b->k->unrecorded, what & graphs ? 1 : 0);
+    assert_int_equal(b->k->recordings, 1);
+    assert_int_equal(b->k->unrecorded, 0);
     b->k->core->recording_free(b->k, recording);
     close_bench(b);
     cudahost_refuse(0, 2);
@@ -281,9 +277,9 @@ static char *load_refused(shape s, unsigned what, int cluster, int to_the_bit, c
 /* Runs a head with nothing refused. Stores its result and returns its description. */
 static char *load_whole(shape s, float *expected)
 {
-    (void)cudahost_captured_together();
+    (void)cudahost_launched_together();
     bench *b = open_bench(s);
-    assert_int_equal(cudahost_captured_together(), 3); /* loading has tried both chains and speculation */
+    assert_int_equal(cudahost_launched_together(), 3); /* loading has tried both chains and speculation */
     run_chain(b, NULL, expected);
     char *how = strdup(b->k->head->describe(b->h));
     assert_non_null(how);
@@ -303,7 +299,7 @@ static void heads_without_an_l2_policy(void **state)
     char *how = load_refused(streaming, CUDAHOST_L2_POLICY, 2, 1, expected);
     expect_text(how, "persistent kernel up to 128 rows, ");
     expect_no_text(how, "of the others");
-    expect_text(how, ", an L2 access policy: launching the chain: invalid argument");
+    expect_text(how, ", an L2 access policy: launching the head's kernels: invalid argument");
     free(whole), free(how);
 }
 
@@ -312,40 +308,11 @@ static void heads_without_cooperation(void **state)
     (void)state;
     float expected[TOKENS * 32];
     if (!can_refuse()) skip();
-    char *whole = load_whole(streaming, expected), *how;
-    how = load_refused(streaming, CUDAHOST_COOPERATIVE, 2, 0, expected);
-    expect_text(how, "cuBLASLt for any number of rows: refused with ");
-    expect_text(how, "launching the chain: operation not supported");
-    free(how);
-    how = load_refused(streaming, CUDAHOST_COOPERATIVE_CAPTURED, 2, 1, expected);
-    expect_text(how, "persistent kernel up to 128 rows, ");
-    expect_text(how, "set aside in the L2 cache, not recorded; refused with ");
-    expect_text(how, "launching the chain in a recording: operation not permitted when stream is capturing");
-    free(how), free(whole);
-}
-
-/* Checks that refused recordings cost no other feature. */
-static void heads_without_recordings(void **state)
-{
-    (void)state;
-    static const struct {
-        unsigned what;
-        const char *says;
-    } cases[] = {{CUDAHOST_BEGIN_CAPTURE, "starting a recording: operation not supported"},
-                 {CUDAHOST_END_CAPTURE, "ending a recording: operation failed due to a previous error during capture"},
-                 {CUDAHOST_INSTANTIATE, "preparing a recording: operation not supported"},
-                 {CUDAHOST_GRAPH_LAUNCH, "replaying a recording: operation not supported"}};
-    float expected[TOKENS * 32];
-    if (!can_refuse()) skip();
     char *whole = load_whole(streaming, expected);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *how = load_refused(streaming, cases[i].what, 2, 1, expected);
-        assert_int_equal(strncmp(how, whole, strlen(whole)), 0);
-        expect_text(how, ", not recorded; refused with ");
-        expect_text(how, cases[i].says);
-        free(how);
-    }
-    free(whole);
+    char *how = load_refused(streaming, CUDAHOST_COOPERATIVE, 2, 0, expected);
+    expect_text(how, "cuBLASLt for any number of rows: refused with ");
+    expect_text(how, "launching the head's kernels: operation not supported");
+    free(how), free(whole);
 }
 
 /* Checks that refused clusters fall back to smaller ones, and finally to none. */
@@ -356,8 +323,7 @@ static void heads_without_clusters(void **state)
         unsigned what;
         const char *says;
     } cases[] = {{CUDAHOST_CLUSTER_ROOM, "the GPU has room for none"},
-                 {CUDAHOST_CLUSTERS, "launching the chain: cluster misconfiguration"},
-                 {CUDAHOST_CLUSTERS_CAPTURED, "launching the chain in a recording: cluster misconfiguration"}};
+                 {CUDAHOST_CLUSTERS, "launching the head's kernels: cluster misconfiguration"}};
     float expected[TOKENS * 32];
     if (!can_refuse()) skip();
     char *whole = load_whole(clustered, expected), half[64];
@@ -371,7 +337,6 @@ static void heads_without_clusters(void **state)
         expect_text(how, i == 0 ? "persistent kernel up to 128 rows, no clusters, " : half);
         expect_text(how, "; refused with clusters of ");
         expect_text(how, cases[i].says);
-        expect_no_text(how, "not recorded");
         free(how);
     }
     free(whole);
@@ -567,25 +532,6 @@ static void refused_decoders_are_told(void **state)
 
 /* --- failures that happen once ----------------------------------------------------------------------------------- */
 
-/* Checks that loading a head repeats a capture that another thread has invalidated. The head has the usual form. */
-static void captures_at_load_are_repeated(void **state)
-{
-    (void)state;
-    const unsigned once[] = {CUDAHOST_BEGIN_CAPTURE, CUDAHOST_END_CAPTURE, CUDAHOST_INSTANTIATE};
-    float expected[TOKENS * 32];
-    if (!can_refuse()) skip();
-    char *whole = load_whole(clustered, expected);
-    expect_text(whole, "clusters of ");
-    for (size_t i = 0; i < sizeof once / sizeof *once; i++) {
-        (void)cudahost_refuse_once(once[i]);
-        bench *b = open_bench(clustered);
-        assert_int_equal(cudahost_refuse_once(0), 0); /* the refusal took place */
-        assert_string_equal(b->k->head->describe(b->h), whole);
-        close_bench(b);
-    }
-    free(whole);
-}
-
 /* Checks that a recording without memory for its area at one use is made at the next use. */
 static void recordings_wait_for_memory(void **state)
 {
@@ -618,18 +564,11 @@ static void recordings_wait_for_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(drivers_are_named),
-        cmocka_unit_test(heads_without_an_l2_policy),
-        cmocka_unit_test(heads_without_cooperation),
-        cmocka_unit_test(heads_without_recordings),
-        cmocka_unit_test(heads_without_clusters),
-        cmocka_unit_test(heads_of_other_kinds),
-        cmocka_unit_test(recordings_are_refused),
-        cmocka_unit_test(recordings_are_invalidated),
-        cmocka_unit_test(sessions_record_at_the_second_use),
-        cmocka_unit_test(refused_decoders_are_told),
-        cmocka_unit_test(captures_at_load_are_repeated),
-        cmocka_unit_test(recordings_wait_for_memory),
+        cmocka_unit_test(drivers_are_named),          cmocka_unit_test(heads_without_an_l2_policy),
+        cmocka_unit_test(heads_without_cooperation),  cmocka_unit_test(heads_without_clusters),
+        cmocka_unit_test(heads_of_other_kinds),       cmocka_unit_test(recordings_are_refused),
+        cmocka_unit_test(recordings_are_invalidated), cmocka_unit_test(sessions_record_at_the_second_use),
+        cmocka_unit_test(refused_decoders_are_told),  cmocka_unit_test(recordings_wait_for_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

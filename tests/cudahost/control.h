@@ -24,14 +24,13 @@ enum {
     CUDAHOST_COOPERATIVE_CAPTURED = 1 << 1, /* cooperative launches that are captured */
     CUDAHOST_CLUSTER_ROOM = 1 << 2,         /* room for clusters (cudaOccupancyMaxActiveClusters) */
     CUDAHOST_CLUSTERS = 1 << 3,             /* launches in clusters */
-    CUDAHOST_CLUSTERS_CAPTURED = 1 << 4,    /* launches in clusters that are captured */
-    CUDAHOST_L2_POLICY = 1 << 5,            /* launches with an access policy window */
-    CUDAHOST_BEGIN_CAPTURE = 1 << 6,
-    CUDAHOST_END_CAPTURE = 1 << 7,
-    CUDAHOST_INSTANTIATE = 1 << 8,
-    CUDAHOST_GRAPH_LAUNCH = 1 << 9,
-    CUDAHOST_PINNED = 1 << 10,          /* pinned memory */
-    CUDAHOST_CURRENT_CONTEXT = 1 << 11, /* reports of the thread's current context */
+    CUDAHOST_L2_POLICY = 1 << 4,            /* launches with an access policy window */
+    CUDAHOST_BEGIN_CAPTURE = 1 << 5,
+    CUDAHOST_END_CAPTURE = 1 << 6,
+    CUDAHOST_INSTANTIATE = 1 << 7,
+    CUDAHOST_GRAPH_LAUNCH = 1 << 8,
+    CUDAHOST_PINNED = 1 << 9,           /* pinned memory */
+    CUDAHOST_CURRENT_CONTEXT = 1 << 10, /* reports of the thread's current context */
 };
 /* Refuses a set of these from now on; 0 refuses nothing. The refusals of clusters apply to clusters of at least
  * `cluster` blocks; 2 means all. */
@@ -48,8 +47,8 @@ CUDAHOST_CALL long cudahost_graph_launches(void);
  * the host's waits for all work of a stream. */
 CUDAHOST_CALL long cudahost_launches(void);
 CUDAHOST_CALL long cudahost_waits(void);
-/* Returns the number of different kernels captured in cooperative launches since the last call. */
-CUDAHOST_CALL int cudahost_captured_together(void);
+/* Returns the number of different kernels in cooperative launches since the last call. */
+CUDAHOST_CALL int cudahost_launched_together(void);
 /* Returns the number of frees since the program began while newer work was pending (MAR_CUDAHOST_LAZY=1). */
 CUDAHOST_CALL long cudahost_hasty_frees(void);
 /* Sets what cuBLASLt's heuristic offers from now on: CUDAHOST_CANDIDATES working algorithms; none; such that always

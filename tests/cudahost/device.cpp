@@ -459,12 +459,12 @@ cudaError_t cudahost_clusters(int *clusters, const void *kernel, const cudaLaunc
     return cudaSuccess;
 }
 
-static std::set<const void *> captured_together;
-int cudahost_captured_together()
+static std::set<const void *> launched_together;
+int cudahost_launched_together()
 {
     LOCK();
-    const int kernels = (int)captured_together.size();
-    captured_together.clear();
+    const int kernels = (int)launched_together.size();
+    launched_together.clear();
     return kernels;
 }
 
@@ -496,7 +496,6 @@ static cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel,
     const size_t in_cluster = (size_t)k.x * k.y * k.z;
     if (!in_cluster || (in_cluster > 1 && p.major < 9)) return cudaErrorInvalidClusterSize;
     if (runtime_refuses_cluster(CUDAHOST_CLUSTERS, in_cluster)) return cudaErrorInvalidClusterSize;
-    if (captured && runtime_refuses_cluster(CUDAHOST_CLUSTERS_CAPTURED, in_cluster)) return cudaErrorInvalidClusterSize;
     if (in_cluster > (attributes_of(kernel).large_clusters ? 16 : 8)) return cudaErrorInvalidClusterSize;
     if (g.x % k.x || g.y % k.y || g.z % k.z) return cudaErrorInvalidConfiguration;
     int at_once;
@@ -504,7 +503,7 @@ static cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel,
         return e;
     const bool fits = blocks <= (size_t)at_once * (size_t)p.multiProcessorCount;
     if (cooperative && !fits) return cudaErrorCooperativeLaunchTooLarge;
-    if (cooperative && captured) captured_together.insert(kernel);
+    if (cooperative) launched_together.insert(kernel);
     if (in_cluster > 1 && fits) l->together = true;
     return cudaSuccess;
 }

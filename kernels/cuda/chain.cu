@@ -55,34 +55,52 @@ void cuda_normal(kern_queue *k, float *x, int rows, int channels, const uint64_t
                 position, at);
 }
 
-/* Returns the head's conditional output row of token r. */
-static __device__ inline const float *cond_row(const cuda_chain_state *s, int r)
+/* Returns the head's output rows of token r. Without guidance both are the same. */
+static __device__ inline const float *cond_row(const kern_chain_job &j, int channels, int r)
 {
-    return s->out + (size_t)r * 2 * s->channels;
+    return j.out + (size_t)r * 2 * channels;
 }
-static __device__ inline const float *uncond_row(const cuda_chain_state *s, int r)
+static __device__ inline const float *uncond_row(const kern_chain_job &j, int channels, int r)
 {
-    return s->out + (size_t)(s->cfg ? s->tokens + r : r) * 2 * s->channels;
+    return cond_row(j, channels, j.cfg ? j.tokens + r : r);
 }
 
-static __global__ void step_kernel(cuda_chain_state s, const kern_chain_coef *coef_at, const int *t)
+static __global__ void step_kernel(kern_chain_job j, int channels, int index)
 {
     int r, c;
     float noise[4] = {0, 0, 0, 0};
-    if (!quad_of(s.tokens, s.channels, &r, &c)) return;
-    const kern_chain_coef coef = *coef_at;
-    const float *cond = cond_row(&s, r), *uncond = uncond_row(&s, r), cfg = s.cfg ? s.cfg[r] : 1;
-    float *x = s.x + (size_t)r * s.channels;
-    if (coef.noise != 0) quad_noise(s.seed[r], KERN_NOISE_STEP, s.image[r], s.position[r], *t, c, noise);
-    for (int j = 0; j < 4 && c + j < s.channels; j++) {
-        const int i = c + j;
-        x[i] = kern_chain_next(&coef, x[i], kern_chain_eps(cond[i], uncond[i], cfg), cond[s.channels + i], noise[j]);
-    }
+    if (!quad_of(j.tokens, channels, &r, &c)) return;
+    const kern_chain_coef coef = j.coef[index];
+    const float *cond = cond_row(j, channels, r), *uncond = uncond_row(j, channels, r), cfg = j.cfg ? j.cfg[r] : 1;
+    float *x = j.x + (size_t)r * channels;
+    if (coef.noise != 0) quad_noise(j.seed[r], KERN_NOISE_STEP, j.image[r], j.position[r], j.t[index], c, noise);
+    for (int i = c; i < c + 4 && i < channels; i++)
+        x[i] = kern_chain_next(&coef, x[i], kern_chain_eps(cond[i], uncond[i], cfg), cond[channels + i], noise[i - c]);
 }
 
-void cuda_chain_advance(cuda_queue *c, const cuda_chain_state *s, const kern_chain_coef *coef, const int *t)
+static __global__ void ode_step_kernel(kern_chain_job j, int channels, int index)
 {
-    cuda_launch(c, step_kernel, quad_blocks(s->tokens, s->channels), THREADS, 0, *s, coef, t);
+    int r, c;
+    if (!quad_of(j.tokens, channels, &r, &c)) return;
+    const kern_ode_coef coef = j.ode[index];
+    const float *cond = cond_row(j, channels, r), *uncond = uncond_row(j, channels, r), cfg = j.cfg ? j.cfg[r] : 1;
+    float *x = j.x + (size_t)r * channels, *x0 = j.x0 + (size_t)r * channels;
+    for (int i = c; i < c + 4 && i < channels; i++)
+        x[i] = kern_chain_ode_next(&coef, x[i], kern_chain_eps(cond[i], uncond[i], cfg), &x0[i]);
+}
+
+void cuda_chain_advance(cuda_queue *c, const kern_chain_job *job, int channels, int index)
+{
+    cuda_launch(c, job->coef ? step_kernel : ode_step_kernel, quad_blocks(job->tokens, channels), THREADS, 0, *job,
+                channels, index);
+}
+
+/* Returns a job of one step, with the guidance on the device. The kernels only read `out`. */
+static kern_chain_job job_of(cuda_queue *c, float *x, const float *out, int rows, const float *cfg)
+{
+    kern_chain_job j = {};
+    j.tokens = rows, j.x = x, j.out = (float *)out, j.cfg = cuda_stage(c, cfg, (size_t)rows);
+    return j;
 }
 
 void cuda_chain_step(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
@@ -90,53 +108,36 @@ void cuda_chain_step(kern_queue *k, float *x, const float *out, int rows, int ch
                      int step)
 {
     cuda_queue *c = cuda_of(k);
-    cfg = cuda_stage(c, cfg, (size_t)rows);
-    seed = cuda_stage(c, seed, (size_t)rows);
-    image = cuda_stage(c, image, (size_t)rows);
-    position = cuda_stage(c, position, (size_t)rows);
-    coef = cuda_stage(c, coef, 1);
-    const int *t = cuda_stage(c, &step, 1);
-    const cuda_chain_state s = {rows, channels, x, NULL, out, cfg, seed, image, position};
-    cuda_chain_advance(c, &s, coef, t);
-}
-
-static __global__ void ode_step_kernel(cuda_chain_state s, const kern_ode_coef *coef_at)
-{
-    int r, c;
-    if (!quad_of(s.tokens, s.channels, &r, &c)) return;
-    const kern_ode_coef coef = *coef_at;
-    const float *cond = cond_row(&s, r), *uncond = uncond_row(&s, r), cfg = s.cfg ? s.cfg[r] : 1;
-    float *x = s.x + (size_t)r * s.channels, *x0 = s.x0 + (size_t)r * s.channels;
-    for (int i = c; i < c + 4 && i < s.channels; i++)
-        x[i] = kern_chain_ode_next(&coef, x[i], kern_chain_eps(cond[i], uncond[i], cfg), &x0[i]);
-}
-
-void cuda_chain_ode_advance(cuda_queue *c, const cuda_chain_state *s, const kern_ode_coef *coef)
-{
-    cuda_launch(c, ode_step_kernel, quad_blocks(s->tokens, s->channels), THREADS, 0, *s, coef);
+    kern_chain_job j = job_of(c, x, out, rows, cfg);
+    j.seed = cuda_stage(c, seed, (size_t)rows);
+    j.image = cuda_stage(c, image, (size_t)rows);
+    j.position = cuda_stage(c, position, (size_t)rows);
+    j.coef = cuda_stage(c, coef, 1);
+    j.t = cuda_stage(c, &step, 1);
+    cuda_chain_advance(c, &j, channels, 0);
 }
 
 void cuda_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, int rows, int channels, const float *cfg,
                          const kern_ode_coef *coef)
 {
     cuda_queue *c = cuda_of(k);
-    cfg = cuda_stage(c, cfg, (size_t)rows);
-    coef = cuda_stage(c, coef, 1);
-    const cuda_chain_state s = {rows, channels, x, x0, out, cfg, NULL, NULL, NULL};
-    cuda_chain_ode_advance(c, &s, coef);
+    kern_chain_job j = job_of(c, x, out, rows, cfg);
+    j.x0 = x0;
+    j.ode = cuda_stage(c, coef, 1);
+    cuda_chain_advance(c, &j, channels, 0);
 }
 
-/* Computes the Gaussians of a step; coef [rows] is each row's own step. */
-static __global__ void gaussian_kernel(cuda_chain_state s, const kern_chain_coef *coef, float log_temperature,
-                                       float *mean, float *log_std)
+/* Computes the Gaussians of a step; job.coef [rows] is each row's own step. */
+static __global__ void gaussian_kernel(kern_chain_job j, int channels, float log_temperature, float *mean,
+                                       float *log_std)
 {
     int r, c;
-    if (!quad_of(s.tokens, s.channels, &r, &c)) return;
-    const float *cond = cond_row(&s, r), *uncond = uncond_row(&s, r), cfg = s.cfg ? s.cfg[r] : 1;
-    const size_t row = (size_t)r * s.channels;
-    for (int i = c; i < c + 4 && i < s.channels; i++) {
-        mean[row + i] = kern_chain_mean(&coef[r], s.x[row + i], kern_chain_eps(cond[i], uncond[i], cfg));
-        log_std[row + i] = kern_chain_log_std(&coef[r], kern_chain_fraction(cond[s.channels + i])) + log_temperature;
+    if (!quad_of(j.tokens, channels, &r, &c)) return;
+    const float *cond = cond_row(j, channels, r), *uncond = uncond_row(j, channels, r), cfg = j.cfg ? j.cfg[r] : 1;
+    const size_t row = (size_t)r * channels;
+    for (int i = c; i < c + 4 && i < channels; i++) {
+        mean[row + i] = kern_chain_mean(&j.coef[r], j.x[row + i], kern_chain_eps(cond[i], uncond[i], cfg));
+        log_std[row + i] = kern_chain_log_std(&j.coef[r], kern_chain_fraction(cond[channels + i])) + log_temperature;
     }
 }
 
@@ -151,11 +152,10 @@ void cuda_chain_gaussian(kern_queue *k, const float *x, const float *out, int ro
         return;
     }
     for (int r = 0; r < rows; r++) each[r] = *coef[r];
-    cfg = cuda_stage(c, cfg, (size_t)rows);
-    const kern_chain_coef *staged = cuda_stage(c, each, (size_t)rows);
+    kern_chain_job j = job_of(c, (float *)x, out, rows, cfg); /* x is only read */
+    j.coef = cuda_stage(c, each, (size_t)rows);
     free(each);
-    const cuda_chain_state s = {rows, channels, (float *)x, NULL, out, cfg, NULL, NULL, NULL}; /* x is only read */
-    cuda_launch(c, gaussian_kernel, quad_blocks(rows, channels), THREADS, 0, s, staged, logf(temperature), mean,
+    cuda_launch(c, gaussian_kernel, quad_blocks(rows, channels), THREADS, 0, j, channels, logf(temperature), mean,
                 log_std);
 }
 

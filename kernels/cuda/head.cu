@@ -272,33 +272,26 @@ void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job
 {
     cuda_queue *c = cuda_of(k);
     const int rows = job->tokens * job->conditions, last = job->last;
+    const size_t tokens = (size_t)job->tokens, steps = (size_t)(job->first - last + 1);
     if (rows <= 0 || job->first < last) return;
+    kern_chain_job j = *job;
+    j.first -= last, j.last = 0;
+    j.cfg = cuda_stage(c, job->conditions == 2 ? job->cfg : NULL, tokens);
+    j.seed = cuda_stage(c, job->seed, tokens);
+    j.image = cuda_stage(c, job->image, tokens);
+    j.position = cuda_stage(c, job->position, tokens);
+    j.t = cuda_stage(c, job->t ? job->t + last : NULL, steps);
+    j.coef = cuda_stage(c, job->coef ? job->coef + last : NULL, steps);
+    j.ode = cuda_stage(c, job->coef ? NULL : job->ode + last, steps);
     if (h->persistent && rows <= PERSISTENT_ROWS) {
-        persistent_run(c, h, job);
+        persistent_run(c, h, &j);
         return;
     }
-    const size_t tokens = (size_t)job->tokens, steps = (size_t)(job->first - last + 1);
-    const float *cfg = cuda_stage(c, job->conditions == 2 ? job->cfg : NULL, tokens);
-    const uint64_t *seed = cuda_stage(c, job->seed, tokens);
-    const uint64_t *image = cuda_stage(c, job->image, tokens);
-    const int *position = cuda_stage(c, job->position, tokens);
-    const int *t = cuda_stage(c, job->t ? job->t + last : NULL, steps);
-    const kern_chain_coef *coef = cuda_stage(c, job->coef ? job->coef + last : NULL, steps);
-    const kern_ode_coef *ode = cuda_stage(c, job->coef ? NULL : job->ode + last, steps);
-    if (!cuda_live(c)) return;
-    const cuda_chain_state s = {job->tokens, h->channels, job->x, job->x0, job->out, cfg, seed, image, position};
-    cuda_evaluation e = cuda_evaluation_in(c, h, job->mod, NULL, rows, job->scratch);
-    /* Not e.x with two conditions: both read a token's projection. */
-    float *entry = job->conditions == 2 ? e.entry : e.x;
-    for (int i = job->first; i >= last && cuda_live(c); i--) {
-        k->watch.index = i;
-        cuda_linear(k, h->in, job->x, job->tokens, entry);
-        cuda_head_layers(&e, entry, job->tokens, KERN_HEAD_FRESH, NULL, 0, job->out);
-        if (coef)
-            cuda_chain_advance(c, &s, coef + (i - last), t + (i - last));
-        else
-            cuda_chain_ode_advance(c, &s, ode + (i - last));
-        e.mod += (size_t)rows * cuda_head_mod_bytes(h);
+    const char *mod = (const char *)job->mod;
+    for (int i = j.first; i >= 0 && cuda_live(c); i--, mod += (size_t)rows * cuda_head_mod_bytes(h)) {
+        k->watch.index = i + last;
+        cuda_head_eval_at(c, h, j.x, j.tokens, mod, NULL, rows, j.out, j.scratch);
+        cuda_chain_advance(c, &j, h->channels, i);
     }
     k->watch.index = -1;
 }

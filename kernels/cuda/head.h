@@ -122,22 +122,10 @@ const char *persistent_description(const persistent_head *f);
 void persistent_free(kern_device *d, persistent_head *f);
 /* Prepares for persistent kernels with this head on this queue, so that their launches allocate nothing. */
 mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err);
+/* The next two take a job whose arrays are all on the device; `last` is 0, and cfg is NULL with one condition. */
 /* Runs all steps of a job of at most PERSISTENT_ROWS rows in one launch. job->out is undefined after it. */
 void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job);
-
-/* State of a chain. All arrays are on the device; fields without a comment are as in kern_chain_job. */
-typedef struct {
-    int tokens, channels;
-    float *x, *x0;
-    const float *out; /* [tokens or 2*tokens][2C] */
-    const float *cfg; /* NULL: one condition */
-    const uint64_t *seed;
-    const uint64_t *image;
-    const int *position;
-} cuda_chain_state;
-
-/* chain.cu: chain_step and chain_ode_step without the staging; coef and t are on the device. */
-void cuda_chain_advance(cuda_queue *c, const cuda_chain_state *s, const kern_chain_coef *coef, const int *t);
-void cuda_chain_ode_advance(cuda_queue *c, const cuda_chain_state *s, const kern_ode_coef *coef);
+/* chain.cu: takes the step of an index, from the head's outputs in job->out. */
+void cuda_chain_advance(cuda_queue *c, const kern_chain_job *job, int channels, int index);
 
 #endif

@@ -12,156 +12,150 @@
 
 enum { WORD_ROWS = 32 }; /* most rows that go as words: one round of persistent_local_norm with clusters of 8 */
 
-/* A kern_chain_job on the device. Arrays by step index start at the job's last index. */
-typedef struct {
-    int tokens, conditions, steps;
-    const unsigned char *mod;
-    float *x, *x0;
-    const kern_chain_coef *coef;
-    const kern_ode_coef *ode;
-    const int *t;
-    const float *cfg;
-    const uint64_t *seed;
-    const uint64_t *image;
-    const int *position;
-} persistent_job;
+typedef cuda_floats<4> quad; /* four neighbouring channels of a token */
 
-/* The head's prediction for four channels: eps with guidance, and the variance fraction v. */
-typedef struct {
-    float eps[4], v[4];
-} persistent_prediction;
-
-static __device__ __forceinline__ persistent_prediction persistent_load_prediction(const persistent_args &a,
-                                                                                   const persistent_job &j, int token,
-                                                                                   int channel)
+static __device__ __forceinline__ quad persistent_load_quad(const float *at)
 {
-    const float *cond = a.out + token * 2 * a.channels + channel;
-    const float4 eps = __ldcg((const float4 *)cond), v = __ldcg((const float4 *)(cond + a.channels));
-    persistent_prediction y = {{eps.x, eps.y, eps.z, eps.w}, {v.x, v.y, v.z, v.w}};
-    if (j.conditions == 1) return y;
-    const float4 uncond = __ldcg((const float4 *)(cond + j.tokens * 2 * a.channels));
-    const float cfg = j.cfg[token];
-    y.eps[0] = kern_chain_eps(eps.x, uncond.x, cfg);
-    y.eps[1] = kern_chain_eps(eps.y, uncond.y, cfg);
-    y.eps[2] = kern_chain_eps(eps.z, uncond.z, cfg);
-    y.eps[3] = kern_chain_eps(eps.w, uncond.w, cfg);
-    return y;
+    const float4 x = __ldcg((const float4 *)at);
+    return {{x.x, x.y, x.z, x.w}};
 }
 
-/* Finds token and first channel of group i of four channels. A thread has the groups threadIdx.x, + PERSISTENT_THREADS,
- * ... at every step. */
-static __device__ __forceinline__ void persistent_group(const persistent_args &a, int i, int *token, int *channel)
+/* Loads the head's prediction for quad i of a token: eps with guidance, and the variance fraction v. */
+static __device__ __forceinline__ void persistent_load_prediction(const persistent_args &a, const kern_chain_job &j,
+                                                                  int token, int channel, quad *eps, quad *v)
+{
+    const float *cond = a.out + token * 2 * a.channels + channel;
+    *eps = persistent_load_quad(cond);
+    *v = persistent_load_quad(cond + a.channels);
+    if (j.conditions == 1) return;
+    const quad uncond = persistent_load_quad(cond + j.tokens * 2 * a.channels);
+    const float cfg = j.cfg[token];
+#pragma unroll
+    for (int n = 0; n < 4; n++) eps->v[n] = kern_chain_eps(eps->v[n], uncond.v[n], cfg);
+}
+
+/* Finds token and first channel of quad i. A thread has the quads threadIdx.x, + PERSISTENT_THREADS, ... at every step.
+ */
+static __device__ __forceinline__ void persistent_quad(const persistent_args &a, int i, int *token, int *channel)
 {
     const int quads = a.channels / 4;
     *token = i / quads;
     *channel = i % quads * 4;
 }
-static __device__ __forceinline__ int persistent_groups(const persistent_args &a, const persistent_job &j)
+static __device__ __forceinline__ int persistent_quads(const persistent_args &a, const kern_chain_job &j)
 {
     return j.tokens * a.channels / 4;
 }
 
 /* Returns the block's copy of the states, [ROWS][C]; behind it is a solver's last x0. Every block takes the step for
  * all tokens, so the states need no exchange. */
-static __device__ __forceinline__ float4 *persistent_states(const persistent_args &a)
+static __device__ __forceinline__ quad *persistent_states(const persistent_args &a)
 {
-    return (float4 *)a.states + (size_t)blockIdx.x * (size_t)(2 * PERSISTENT_ROWS * a.channels / 4);
+    return (quad *)a.states + (size_t)blockIdx.x * (size_t)(2 * PERSISTENT_ROWS * a.channels / 4);
 }
-static __device__ __forceinline__ float4 *persistent_history(const persistent_args &a)
+static __device__ __forceinline__ quad *persistent_history(const persistent_args &a)
 {
     return persistent_states(a) + PERSISTENT_ROWS * a.channels / 4;
 }
 
 /* Takes a step, to the block's states and to f->state. The noise is made before the wait, and is meanwhile in f->state,
- * which the evaluation has read. A thread has the same groups of all. */
+ * which the evaluation has read. A thread has the same quads of all. */
 static __device__ __forceinline__ void persistent_ddpm_step(const persistent_args &a, persistent_block *f,
-                                                            const persistent_job &j, int step)
+                                                            const kern_chain_job &j, int step)
 {
     const kern_chain_coef coef = j.coef[step];
-    const int groups = persistent_groups(a, j);
-    float4 *next = (float4 *)f->state, *states = persistent_states(a);
+    const int quads = persistent_quads(a, j);
+    quad *next = (quad *)f->state, *states = persistent_states(a);
     int token, channel;
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < groups; i += PERSISTENT_THREADS) {
-        float drawn[4] = {0, 0, 0, 0};
+    for (int i = (int)threadIdx.x; i < quads; i += PERSISTENT_THREADS) {
+        quad drawn = {};
         uint32_t words[4];
-        persistent_group(a, i, &token, &channel);
+        persistent_quad(a, i, &token, &channel);
         if (coef.noise != 0) {
             kern_random_words(j.seed[token], KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token],
                               (uint32_t)j.t[step], (uint32_t)channel / 4, words);
-            kern_normal4(words, drawn);
+            kern_normal4(words, drawn.v);
         }
-        next[i] = make_float4(drawn[0], drawn[1], drawn[2], drawn[3]);
+        next[i] = drawn;
     }
     persistent_wait(a, f);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < groups; i += PERSISTENT_THREADS) {
-        persistent_group(a, i, &token, &channel);
-        const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
-        const float4 x = states[i], e = next[i];
-        states[i] = next[i] = make_float4(
-            kern_chain_next(&coef, x.x, y.eps[0], y.v[0], e.x), kern_chain_next(&coef, x.y, y.eps[1], y.v[1], e.y),
-            kern_chain_next(&coef, x.z, y.eps[2], y.v[2], e.z), kern_chain_next(&coef, x.w, y.eps[3], y.v[3], e.w));
+    for (int i = (int)threadIdx.x; i < quads; i += PERSISTENT_THREADS) {
+        quad eps, v, x = states[i];
+        const quad noise = next[i];
+        persistent_quad(a, i, &token, &channel);
+        persistent_load_prediction(a, j, token, channel, &eps, &v);
+#pragma unroll
+        for (int n = 0; n < 4; n++) x.v[n] = kern_chain_next(&coef, x.v[n], eps.v[n], v.v[n], noise.v[n]);
+        states[i] = next[i] = x;
     }
 }
 
 static __device__ __forceinline__ void persistent_ode_step(const persistent_args &a, persistent_block *f,
-                                                           const persistent_job &j, int step)
+                                                           const kern_chain_job &j, int step)
 {
     const kern_ode_coef coef = j.ode[step];
-    const int groups = persistent_groups(a, j);
-    float *states = (float *)persistent_states(a), *history = (float *)persistent_history(a);
+    const int quads = persistent_quads(a, j);
+    quad *next = (quad *)f->state, *states = persistent_states(a), *history = persistent_history(a);
     int token, channel;
     persistent_wait(a, f);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < groups; i += PERSISTENT_THREADS) {
-        persistent_group(a, i, &token, &channel);
-        const persistent_prediction y = persistent_load_prediction(a, j, token, channel);
+    for (int i = (int)threadIdx.x; i < quads; i += PERSISTENT_THREADS) {
+        quad eps, v, x = states[i], x0 = history[i];
+        persistent_quad(a, i, &token, &channel);
+        persistent_load_prediction(a, j, token, channel, &eps, &v);
 #pragma unroll
-        for (int n = 0; n < 4; n++)
-            states[4 * i + n] = f->state[4 * i + n] =
-                kern_chain_ode_next(&coef, states[4 * i + n], y.eps[n], &history[4 * i + n]);
+        for (int n = 0; n < 4; n++) x.v[n] = kern_chain_ode_next(&coef, x.v[n], eps.v[n], &x0.v[n]);
+        states[i] = next[i] = x;
+        history[i] = x0;
     }
 }
 
-/* Copies the thread's groups. */
-static __device__ __forceinline__ void persistent_copy_groups(const persistent_args &a, const persistent_job &j,
-                                                              const float4 *from, float4 *to)
+/* Copies the thread's quads. */
+static __device__ __forceinline__ void persistent_copy_quads(const persistent_args &a, const kern_chain_job &j,
+                                                             const void *from, void *to)
 {
-    const int groups = persistent_groups(a, j);
+    const int quads = persistent_quads(a, j);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < groups; i += PERSISTENT_THREADS) to[i] = from[i];
+    for (int i = (int)threadIdx.x; i < quads; i += PERSISTENT_THREADS) ((quad *)to)[i] = ((const quad *)from)[i];
+}
+
+/* Returns the modulation rows of a step. */
+static __device__ __forceinline__ const unsigned char *persistent_mod(const persistent_args &a, const kern_chain_job &j,
+                                                                      int step)
+{
+    const int rows = (j.first - step) * j.tokens * j.conditions; /* of the steps before */
+    return (const unsigned char *)j.mod + (size_t)rows * a.mod_bytes;
 }
 
 /* Prefetches the modulation rows of a step into the L2 cache. They were made for many steps at once, so the cache may
  * have dropped them. */
-static __device__ __forceinline__ void persistent_prefetch_mod(const persistent_args &a, const persistent_job &j,
-                                                               int step, int rows)
+static __device__ __forceinline__ void persistent_prefetch_mod(const persistent_args &a, const kern_chain_job &j,
+                                                               int step)
 {
-    if (step >= j.steps) return;
-    const size_t bytes = (size_t)rows * a.mod_bytes;
-    const unsigned char *mod = j.mod + (size_t)step * bytes;
+    if (step < 0) return;
+    const size_t bytes = (size_t)(j.tokens * j.conditions) * a.mod_bytes;
+    const unsigned char *mod = persistent_mod(a, j, step);
     for (size_t i = (blockIdx.x * PERSISTENT_THREADS + threadIdx.x) * (size_t)128; i < bytes;
          i += gridDim.x * PERSISTENT_THREADS * 128)
         fast::prefetch_l2(mod + i);
 }
 
 template <int PAIRS, int WIDE, bool WORDS>
-static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain(persistent_args a, persistent_job j)
+static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain(persistent_args a, kern_chain_job j)
 {
     const int rows = j.tokens * j.conditions;
     persistent_block f;
-    if (j.steps == 0) return; /* persistent_try_chain only tests whether the kernel starts */
+    if (j.tokens == 0) return; /* persistent_try_chain only tests whether the kernel starts */
     persistent_begin<PAIRS, WIDE>(a, &f);
-    persistent_copy_groups(a, j, (const float4 *)j.x, persistent_states(a));
-    persistent_copy_groups(a, j, (const float4 *)j.x, (float4 *)f.state);
-    if (j.ode) persistent_copy_groups(a, j, (const float4 *)j.x0, persistent_history(a));
-    for (int s = 0; s < j.steps; s++) {
-        const int step = j.steps - 1 - s;
-        if ((int)threadIdx.x < rows)
-            f.mod[threadIdx.x] = j.mod + ((size_t)s * (size_t)rows + threadIdx.x) * a.mod_bytes;
+    persistent_copy_quads(a, j, j.x, persistent_states(a));
+    persistent_copy_quads(a, j, j.x, f.state);
+    if (j.ode) persistent_copy_quads(a, j, j.x0, persistent_history(a));
+    for (int step = j.first; step >= 0; step--) {
+        if ((int)threadIdx.x < rows) f.mod[threadIdx.x] = persistent_mod(a, j, step) + threadIdx.x * a.mod_bytes;
         __syncthreads();
-        persistent_prefetch_mod(a, j, s + 1, rows);
+        persistent_prefetch_mod(a, j, step - 1);
         persistent_evaluate<PAIRS, WIDE, WORDS>(a, &f, rows, j.tokens);
         if (j.ode)
             persistent_ode_step(a, &f, j, step);
@@ -169,35 +163,20 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) persistent_chain
             persistent_ddpm_step(a, &f, j, step);
     }
     if (blockIdx.x == 0) {
-        persistent_copy_groups(a, j, persistent_states(a), (float4 *)j.x);
-        if (j.ode) persistent_copy_groups(a, j, persistent_history(a), (float4 *)j.x0);
+        persistent_copy_quads(a, j, persistent_states(a), j.x);
+        if (j.ode) persistent_copy_quads(a, j, persistent_history(a), j.x0);
     }
     persistent_end(a);
 }
 
-typedef void (*persistent_form_of_chain)(persistent_args, persistent_job);
+typedef void (*persistent_form_of_chain)(persistent_args, kern_chain_job);
 static const persistent_form_of_chain persistent_chains[2][PERSISTENT_INSTANCES] = {
     PERSISTENT_TABLE(persistent_chain, false), PERSISTENT_TABLE(persistent_chain, true)}; /* with words */
 
 void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job)
 {
-    const size_t steps = (size_t)(job->first - job->last + 1), tokens = (size_t)job->tokens;
-    persistent_job j = {};
-    j.tokens = job->tokens;
-    j.conditions = job->conditions;
-    j.steps = (int)steps;
-    j.mod = (const unsigned char *)job->mod;
-    j.x = job->x;
-    j.x0 = job->x0;
-    j.coef = job->coef ? cuda_stage(c, job->coef + job->last, steps) : NULL;
-    j.ode = job->coef ? NULL : cuda_stage(c, job->ode + job->last, steps);
-    j.t = job->coef ? cuda_stage(c, job->t + job->last, steps) : NULL;
-    j.cfg = job->conditions > 1 ? cuda_stage(c, job->cfg, tokens) : NULL;
-    j.seed = job->coef ? cuda_stage(c, job->seed, tokens) : NULL;
-    j.image = job->coef ? cuda_stage(c, job->image, tokens) : NULL;
-    j.position = job->coef ? cuda_stage(c, job->position, tokens) : NULL;
     const bool words = job->tokens * job->conditions <= WORD_ROWS;
-    persistent_launch(c, h->persistent, persistent_chains[words], words, j);
+    persistent_launch(c, h->persistent, persistent_chains[words], words, *job);
 }
 
 int persistent_clusters(const cuda_queue *c, int instance, int cluster)
@@ -221,8 +200,8 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster)
 
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f)
 {
-    const cudaError_t e = persistent_start(c, f, f->args, persistent_chains[0][f->instance], persistent_job());
-    return e == cudaSuccess ? persistent_start(c, f, f->args, persistent_chains[1][f->instance], persistent_job()) : e;
+    const cudaError_t e = persistent_start(c, f, f->args, persistent_chains[0][f->instance], kern_chain_job());
+    return e == cudaSuccess ? persistent_start(c, f, f->args, persistent_chains[1][f->instance], kern_chain_job()) : e;
 }
 
 /* --- working memory -------------------------------------------------------------------------------------------- */

@@ -57,32 +57,17 @@ static __device__ __forceinline__ void persistent_load_weights(const persistent_
     }
 }
 
-/* Requests the first non-resident weights of a product, before a wait; not with WORDS, whose waits need the registers.
- */
-template <int PAIRS, persistent_side SIDE, bool WORDS>
-static __device__ __forceinline__ void persistent_first_weights(const persistent_args &a, const persistent_block *f,
-                                                                int product, int rows, uint4 (&w)[PAIRS])
-{
-#pragma unroll
-    for (int p = 0; p < PAIRS; p++) w[p] = make_uint4(0, 0, 0, 0);
-    if (WORDS || !persistent_direct(a, product)) return;
-    const persistent_units n = persistent_share<SIDE>(a, f, 0, rows);
-    persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
-}
-
-/* Multiplies the chunk that begins with tile m of 16 rows, and sends the sums. w comes from
- * persistent_first_weights. */
+/* Multiplies the chunk that begins with tile m of 16 rows, and sends the sums. */
 template <int PAIRS, persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_multiply(const persistent_args &a, const persistent_block *f,
-                                                           int product, int m, int rows, uint4 (&w)[PAIRS])
+                                                           int product, int m, int rows)
 {
     persistent_units n = persistent_share<SIDE>(a, f, m, rows);
     const int part = f->part + n.part, used = persistent_used<PAIRS>(persistent_inputs<SIDE>(a), part);
     const int tiles = persistent_columns_of<SIDE>(f).tiles;
     const uint4 *operand = f->operand + n.part * (PAIRS * 64) + (int)threadIdx.x % 32;
-    uint4 u[2][PAIRS] = {};
-    if (WORDS || m > 0 || !persistent_direct(a, product))
-        persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
+    uint4 u[2][PAIRS] = {}, w[PAIRS];
+    persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
     float4 *inbox = persistent_inbox<WORDS>(a, f, rows, product);
     bool fresh = true;
 #pragma unroll 1
@@ -503,13 +488,10 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
     const bool fc1 = persistent_is_fc1<SIDE>(product);
     const bool local = fc1 && persistent_is_local<SIDE>(a, rows);
     const persistent_columns &columns = persistent_columns_of<SIDE>(f);
-    uint4 w[PAIRS];
     persistent_gated gated = persistent_load_gated<SIDE, WORDS>(a, f, product, 0, rows, (int)threadIdx.x);
     if (local) {
         persistent_local_norm<PAIRS, SIDE, WORDS>(a, f, product / 2, rows);
-        persistent_first_weights<PAIRS, SIDE, WORDS>(a, f, product, rows, w); /* not before the wait: registers */
     } else {
-        persistent_first_weights<PAIRS, SIDE, WORDS>(a, f, product, rows, w);
         persistent_turn<WORDS>(a, f);
         if (fc1) persistent_divided_norm<PAIRS, WORDS>(a, f, product / 2, rows);
     }
@@ -522,7 +504,7 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
         else
             persistent_load_operand<PAIRS, SIDE, false>(a, f, fc1 ? a.u : a.v, m, rows);
         __syncthreads();
-        persistent_multiply<PAIRS, SIDE, WORDS>(a, f, product, m, rows, w);
+        persistent_multiply<PAIRS, SIDE, WORDS>(a, f, product, m, rows);
         persistent_cluster_sync(a);
         const int items = persistent_items(a, columns, rows);
 #pragma unroll 1

@@ -200,8 +200,9 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster)
 
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f)
 {
-    const cudaError_t e = persistent_start(c, f, f->args, persistent_chains[0][f->instance], kern_chain_job());
-    return e == cudaSuccess ? persistent_start(c, f, f->args, persistent_chains[1][f->instance], kern_chain_job()) : e;
+    const cudaError_t e = persistent_start(c, f, f->args, persistent_chains[0][f->args.instance], kern_chain_job());
+    return e == cudaSuccess ? persistent_start(c, f, f->args, persistent_chains[1][f->args.instance], kern_chain_job())
+                            : e;
 }
 
 /* --- working memory -------------------------------------------------------------------------------------------- */
@@ -216,7 +217,7 @@ struct cuda_memory {
 
 /* Lays the working memory out at `memory`, 128-byte aligned, and returns its size in bytes. Blocks poll the word of
  * arrivals: it has its 128 bytes to itself. */
-static size_t persistent_lay_out(const persistent_head *f, void *memory, persistent_args *a)
+static size_t persistent_lay_out(void *memory, persistent_args *a)
 {
     const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;
     const size_t v = (size_t)a->hidden * PERSISTENT_ROWS / (a->norms ? 1 : 2); /* words */
@@ -226,13 +227,14 @@ static size_t persistent_lay_out(const persistent_head *f, void *memory, persist
     a->u = a->v + v / 2;
     a->out = (float *)((f16 *)a->u + row);
     a->states = a->out + 2 * state;
-    return 128 + (row + v) * sizeof(uint2) + row * sizeof(f16) + (2 + 2 * f->blocks) * state * sizeof(float);
+    return 128 + (row + v) * sizeof(uint2) + row * sizeof(f16) +
+           (size_t)(2 + 2 * a->clusters * a->cluster) * state * sizeof(float);
 }
 
 mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err)
 {
     persistent_args args = f->args;
-    const size_t bytes = persistent_lay_out(f, NULL, &args);
+    const size_t bytes = persistent_lay_out(NULL, &args);
     if (c->memory && c->memory->bytes >= bytes) return MAR_OK;
     struct cuda_memory *m = (struct cuda_memory *)calloc(1, sizeof *m);
     if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -256,7 +258,7 @@ int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args 
         return 0;
     }
     *args = f->args;
-    (void)persistent_lay_out(f, c->memory->device, args);
+    (void)persistent_lay_out(c->memory->device, args);
     args->gave_up = c->gave_up;
     return 1;
 }

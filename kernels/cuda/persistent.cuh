@@ -42,9 +42,6 @@ static const struct {
 /* Immutable after creation. */
 struct persistent_head {
     persistent_args args;           /* without working memory */
-    int instance;                   /* of the kernel */
-    unsigned blocks;                /* of the grid */
-    size_t shared_bytes;            /* of a block */
     void *streamed;                 /* weights that are not resident in shared memory, the last ones */
     size_t streamed_bytes;          /* size of these, up to the limit of an L2 access policy */
     float kept_in_l2;               /* fraction of them reserved in the L2 cache; 0: no policy */
@@ -103,13 +100,13 @@ static inline cudaError_t persistent_start(const cuda_queue *c, const persistent
     attributes[0].id = cudaLaunchAttributeCooperative;
     attributes[0].val.cooperative = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(f->blocks);
+    config.gridDim = dim3((unsigned)(args.clusters * args.cluster));
     config.blockDim = dim3(PERSISTENT_THREADS);
-    config.dynamicSmemBytes = f->shared_bytes;
+    config.dynamicSmemBytes = args.shared_bytes;
     config.stream = c->stream;
     config.attrs = attributes;
     config.numAttrs = 1;
-    if (f->args.cluster > 1) attributes[config.numAttrs++] = persistent_cluster(f->args.cluster);
+    if (args.cluster > 1) attributes[config.numAttrs++] = persistent_cluster(args.cluster);
     if (f->kept_in_l2 > 0) attributes[config.numAttrs++] = persistent_l2_policy(f);
     const cudaError_t e = persistent_limit(c, form);
     return e == cudaSuccess ? cudaLaunchKernelEx(&config, form, args, extra) : e;
@@ -126,7 +123,7 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
     /* the words lie behind the word of arrivals */
     const size_t zeros = words ? (size_t)((char *)args.u - (char *)args.arrivals) : sizeof *args.arrivals;
     if (cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, zeros, c->stream), "preparing the head's kernel"))
-        cuda_ok(c, persistent_start(c, f, args, kernel[f->instance], extra), "launching the head's kernel");
+        cuda_ok(c, persistent_start(c, f, args, kernel[args.instance], extra), "launching the head's kernel");
 }
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
@@ -138,13 +135,13 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
 /* Returns true if a product's weights are read from global memory at their use. */
 static __device__ __forceinline__ bool persistent_direct(const persistent_args &a, int product)
 {
-    return persistent_is_direct(a.resident, a.slices, product);
+    return product >= a.resident && !a.places;
 }
 
 /* Returns true if a product's weights are copied to shared memory for each of its uses. */
 static __device__ __forceinline__ bool persistent_copied(const persistent_args &a, int product)
 {
-    return product >= a.resident && !persistent_direct(a, product);
+    return product >= a.resident && a.places;
 }
 
 /* Returns the product's weight pieces for the cluster's first tile and the block's first part, in global memory. */

@@ -111,9 +111,9 @@ template <persistent_side SIDE>
 static __device__ __forceinline__ void persistent_send(const persistent_args &a, float4 *inbox, int rows, int part,
                                                        int tile, int m, const float4 &d)
 {
-    const int own = persistent_cut_of<SIDE>(a).own, lane = (int)threadIdx.x % 32, pair = 4 * tile + lane % 4;
-    const int owner = pair * persistent_inverse_of<SIDE>(a) >> 16;
-    const int at = ((part * own + pair - owner * own) << persistent_rows_log(a, rows)) + m;
+    const persistent_cut &cut = persistent_cut_of<SIDE>(a);
+    const int lane = (int)threadIdx.x % 32, pair = 4 * tile + lane % 4, owner = pair * cut.inverse >> 16;
+    const int at = ((part * cut.own + pair - owner * cut.own) << persistent_rows_log(a, rows)) + m;
     fast::cluster_store(inbox + at * 8 + lane / 4, (unsigned)owner, d);
 }
 

@@ -49,18 +49,15 @@ typedef enum { PERSISTENT_MLP, PERSISTENT_FC1, PERSISTENT_FC2 } persistent_side;
 
 /* Arguments of a launch; all arrays are on the device. fc1 of residual block b is product 2b, its fc2 is product 2b +
  * 1. The arrays from x on are the queue's working memory, NULL in the head. */
-typedef struct {
+struct persistent_args : persistent_form {
     int width, depth, channels;
-    int hidden;                           /* H, fc2's channels; MLP: W */
-    int group;                            /* blocks of an adaLN layer; MLP: 1 */
-    int cluster, chunk, resident, slices; /* as in persistent_form */
-    persistent_cut cut, wide;             /* as in persistent_form */
-    int cut_inverse, wide_inverse;        /* q / own is q * inverse >> 16 */
-    int fc1_columns;                      /* H; SWIGLU: 2H */
-    int block_slice, fc2_slice;           /* a block's weights in shared memory and where fc2's begin, in pieces */
-    size_t block_weights, fc2_weights;    /* the same in `weights` */
-    size_t mod_bytes;                     /* of a modulation row */
-    size_t mod_final;                     /* offset of the final layer's part in a modulation row */
+    int hidden;                        /* H, fc2's channels; MLP: W */
+    int group;                         /* blocks of an adaLN layer; MLP: 1 */
+    int fc1_columns;                   /* H; SWIGLU: 2H */
+    int block_slice, fc2_slice;        /* a block's weights in shared memory and where fc2's begin, in pieces */
+    size_t block_weights, fc2_weights; /* the same in `weights` */
+    size_t mod_bytes;                  /* of a modulation row */
+    size_t mod_final;                  /* offset of the final layer's part in a modulation row */
     const uint4 *weights;      /* products' [columns/8][PARTS*pairs][32] pieces; lane's row is 8*tile + lane/4 */
     const float *bias;         /* [depth][fc1_columns + W] */
     const float *norms;        /* SWIGLU: [depth][2][W] weight and bias of the layer norms; else NULL */
@@ -73,7 +70,7 @@ typedef struct {
     float *states;      /* [blocks][2][PERSISTENT_ROWS][C] a chain's states, a solver's last x0 */
     unsigned *arrivals; /* arrivals at barriers since the launch */
     unsigned *gave_up;  /* the queue's: 1 where a barrier gave up */
-} persistent_args;
+};
 
 /* A block's share of a layer's columns. */
 typedef struct {
@@ -134,7 +131,7 @@ static __host__ __device__ inline int persistent_carve(const persistent_args &a,
                                                        persistent_block *f)
 {
     const int both = a.cut.own + a.wide.own, most = a.cut.own > a.wide.own ? a.cut.own : a.wide.own;
-    const int places = a.slices > a.resident ? a.block_slice : 0;
+    const int places = a.places ? a.block_slice : 0;
     const int operand = a.chunk * (PERSISTENT_PARTS / a.cluster) * pairs * 64; /* pieces */
     int at = 0;
     persistent_reserve(base, &at, &f->weights, persistent_slice_offset(a, a.resident) + places);
@@ -193,15 +190,11 @@ template <persistent_side SIDE> static __device__ __forceinline__ int persistent
 {
     return SIDE == PERSISTENT_FC2 ? a.hidden : a.width;
 }
-/* Returns the division of the product's columns, its inverse, and the block's share. */
+/* Returns the division of the product's columns, and the block's share. */
 template <persistent_side SIDE>
 static __device__ __forceinline__ const persistent_cut &persistent_cut_of(const persistent_args &a)
 {
     return SIDE == PERSISTENT_FC1 ? a.wide : a.cut;
-}
-template <persistent_side SIDE> static __device__ __forceinline__ int persistent_inverse_of(const persistent_args &a)
-{
-    return SIDE == PERSISTENT_FC1 ? a.wide_inverse : a.cut_inverse;
 }
 template <persistent_side SIDE>
 static __device__ __forceinline__ const persistent_columns &persistent_columns_of(const persistent_block *f)

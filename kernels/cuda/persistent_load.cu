@@ -31,12 +31,9 @@ static persistent_args persistent_shape(const kern_head_spec *shape, const persi
     const int tile = PERSISTENT_PARTS * 32; /* pieces of a tile for each pair */
     const size_t width = (size_t)shape->width;
     persistent_args a = {};
+    static_cast<persistent_form &>(a) = *f;
     a.width = shape->width, a.depth = shape->depth, a.channels = shape->channels, a.hidden = shape->hidden;
     a.group = swiglu ? shape->depth / shape->ada_layers : 1;
-    a.cluster = f->cluster, a.chunk = f->chunk, a.resident = f->resident, a.slices = f->slices;
-    a.cut = f->cut, a.wide = f->wide;
-    /* Exact for q * own < 65536: a cluster has at most 8 * PERSISTENT_OWN pairs. */
-    a.cut_inverse = 65536 / f->cut.own + 1, a.wide_inverse = 65536 / f->wide.own + 1;
     a.fc1_columns = swiglu ? 2 * shape->hidden : shape->hidden;
     a.fc2_slice = f->wide.tiles * tile / f->cluster * fc1_pairs;
     a.block_slice = a.fc2_slice + f->cut.tiles * tile / f->cluster * fc2_pairs;
@@ -60,6 +57,7 @@ static int persistent_divide(const persistent_form *f, int columns, persistent_c
 {
     cut->tiles = (int)cuda_blocks((size_t)columns / 8, (size_t)f->clusters);
     cut->own = (int)cuda_blocks(4 * (size_t)cut->tiles, (size_t)f->cluster);
+    cut->inverse = 65536 / cut->own + 1; /* exact for q * own < 65536: a cluster has at most 8 * PERSISTENT_OWN pairs */
     return cut->own <= PERSISTENT_OWN;
 }
 
@@ -83,7 +81,7 @@ int persistent_choose(const kern_head_spec *shape, int cluster, int most, size_t
     for (int way = ALL; way < WAYS; way++)
         for (f->chunk = PERSISTENT_CHUNK; f->chunk > 0; f->chunk /= 2)
             for (f->resident = products; f->resident >= (way == ALL ? products : 0); f->resident--) {
-                f->slices = f->resident + (way == COPIED ? 2 : 0);
+                f->places = way == COPIED ? 2 : 0;
                 f->shared_bytes = persistent_shared_bytes(shape, f);
                 if (f->shared_bytes <= shared_bytes) return 1;
             }
@@ -111,9 +109,6 @@ static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int c
         return 0;
     }
     f->args = persistent_shape(spec, &form);
-    f->instance = form.instance;
-    f->blocks = (unsigned)(form.clusters * cluster);
-    f->shared_bytes = form.shared_bytes;
     f->streamed_bytes =
         persistent_weight_offset(&f->args, 2 * spec->depth) - persistent_weight_offset(&f->args, form.resident);
     return 1;
@@ -165,7 +160,8 @@ static void persistent_pack_product(const kern_head_spec *spec, const kern_head_
 
 static mar_status persistent_pack_products(cuda_queue *c, const kern_head_spec *spec, persistent_head *f, mar_err *err)
 {
-    const int pairs = persistent_instances[f->instance].pairs, wide = persistent_instances[f->instance].wide;
+    const int pairs = persistent_instances[f->args.instance].pairs;
+    const int wide = persistent_instances[f->args.instance].wide;
     const size_t bytes = persistent_weight_offset(&f->args, 2 * spec->depth);
     unsigned char *packed = (unsigned char *)malloc(bytes);
     if (!packed) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", bytes);

@@ -420,8 +420,7 @@ static void every_memory_has_a_form(void **state)
                          gpus[g].most, cluster);
             assert_true(f.shared_bytes <= gpus[g].shared && f.clusters <= gpus[g].most);
             assert_true(is_divided(&f, &f.cut, spec.width) && is_divided(&f, &f.wide, wide * spec.hidden));
-            assert_true(f.slices == f.resident || f.slices == f.resident + 2);
-            assert_true(f.resident <= products && (f.resident == products) <= (f.slices == products));
+            assert_true(f.resident <= products && (f.places == 0 || (f.places == 2 && f.resident < products)));
         }
     /* Values assumed by the counts in docs/persistent.md and bench/gpu_model.py. */
     static const struct {
@@ -436,14 +435,12 @@ static void every_memory_has_a_form(void **state)
             fail_msg("width %d, %d clusters of %d: %d products stay, chunk %d", spec.width, counted[i].most,
                      counted[i].cluster, f.resident, f.chunk);
     }
-    /* Products without their own slot alternate between two slots; without such slots they are read directly. */
+    /* Products that are not resident alternate between two places; without them they are read from global memory. */
     kern_head_spec spec = spec_of(heads[2]);
     assert_true(persistent_choose(&spec, 8, 16, 232448, &f));
-    assert_true(f.resident < 12 && f.slices == f.resident + 2);
-    for (int i = 0; i < 24; i++) assert_false(persistent_is_direct(f.resident, f.slices, i));
+    assert_true(f.resident < 12 && f.places == 2);
     assert_true(persistent_choose(&spec, 1, 28, 101376, &f));
-    assert_int_equal(f.slices, f.resident);
-    for (int i = 0; i < 24; i++) assert_int_equal(persistent_is_direct(f.resident, f.slices, i), i >= f.resident);
+    assert_int_equal(f.places, 0);
     assert_false(persistent_choose(&spec, 1, 28, 65536, &f));
     spec = spec_of(heads[0]);
     assert_false(persistent_choose(&spec, 8, 0, 232448, &f));

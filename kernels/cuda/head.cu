@@ -12,28 +12,38 @@ size_t cuda_head_mod_bytes(const kern_head *h)
     return cuda_mod_final_offset(h) + 2u * (size_t)h->width * sizeof(float);
 }
 
-static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int in, const float *weight,
-                                const float *bias, int flags, int y_stride, kern_linear **l, mar_err *err)
+/* A head that is being loaded. After a failure nothing more is made. */
+typedef struct {
+    kern_queue *k;
+    kern_head *h;
+    mar_status status;
+    mar_err *err;
+} loading;
+
+static kern_linear *make_linear(loading *l, int out, int in, const float *weight, const float *bias, int flags,
+                                int y_stride)
 {
     kern_linear_spec spec = {};
+    kern_linear *made = NULL;
+    if (l->status != MAR_OK) return NULL;
     spec.out = out, spec.in = in, spec.weight = weight, spec.bias = bias, spec.y_stride = y_stride;
-    spec.flags = flags | (h->f16 ? KERN_F16 : KERN_IN_F32 | KERN_OUT_F32);
-    return cuda_linear_create(k, &spec, l, err);
+    spec.flags = flags | (l->h->f16 ? KERN_F16 : KERN_IN_F32 | KERN_OUT_F32);
+    l->status = cuda_linear_create(l->k, &spec, &made, l->err);
+    return made;
 }
 
-static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
+static void make_modulation(loading *l, const kern_head_spec *spec)
 {
+    kern_head *h = l->h;
     float *weight;
     const float *bias;
-    const int rows = 3 * h->width * h->ada_layers, row = (int)(cuda_head_mod_bytes(h) / h->act_size);
-    mar_status status = kern_head_adaln(spec, &weight, &bias, err);
-    if (status != MAR_OK) return status;
-    status = create_linear(k, h, rows, h->width, weight, bias, 0, row, &h->ada_blocks, err);
+    const size_t row = cuda_head_mod_bytes(h);
+    if (l->status == MAR_OK) l->status = kern_head_adaln(spec, &weight, &bias, l->err);
+    if (l->status != MAR_OK) return;
+    h->ada_blocks = make_linear(l, 3 * h->width * h->ada_layers, h->width, weight, bias, 0, (int)(row / h->act_size));
     free(weight);
-    if (status == MAR_OK)
-        status = create_linear(k, h, 2 * h->width, h->width, spec->ada_weight, spec->ada_bias, KERN_OUT_F32,
-                               (int)(cuda_head_mod_bytes(h) / sizeof(float)), &h->ada_final, err);
-    return status;
+    h->ada_final = make_linear(l, 2 * h->width, h->width, spec->ada_weight, spec->ada_bias, KERN_OUT_F32,
+                               (int)(row / sizeof(float)));
 }
 
 /* Returns the number of fc1's outputs. */
@@ -42,19 +52,18 @@ static int fc1_outputs(const kern_head *h)
     return h->form == KERN_HEAD_SWIGLU ? 2 * h->hidden : h->hidden;
 }
 
-static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_head *h, int b, mar_err *err)
+static void make_blocks(loading *l, const kern_head_spec *spec)
 {
-    const int w = h->width;
-    mar_status status = create_linear(k, h, fc1_outputs(h), w, from->fc1_weight, from->fc1_bias, KERN_OUT_F32, 0,
-                                      &h->block[b].fc1, err);
-    if (status == MAR_OK)
-        status =
-            create_linear(k, h, w, h->hidden, from->fc2_weight, from->fc2_bias, KERN_OUT_F32, 0, &h->block[b].fc2, err);
-    return status;
+    kern_head *h = l->h;
+    for (int b = 0; b < h->depth; b++) {
+        const kern_head_block *from = &spec->blocks[b];
+        h->block[b].fc1 = make_linear(l, fc1_outputs(h), h->width, from->fc1_weight, from->fc1_bias, KERN_OUT_F32, 0);
+        h->block[b].fc2 = make_linear(l, h->width, h->hidden, from->fc2_weight, from->fc2_bias, KERN_OUT_F32, 0);
+    }
 }
 
 /* Uploads the layer norms that are not folded into the modulation. */
-static mar_status create_norms(cuda_queue *c, const kern_head_spec *spec, kern_head *h, mar_err *err)
+static mar_status make_norms(cuda_queue *c, const kern_head_spec *spec, kern_head *h, mar_err *err)
 {
     const size_t w = (size_t)h->width, n = 2 * (size_t)h->depth * w;
     if (h->form == KERN_HEAD_MLP) return MAR_OK;
@@ -64,32 +73,30 @@ static mar_status create_norms(cuda_queue *c, const kern_head_spec *spec, kern_h
         memcpy(host + 2 * (size_t)b * w, spec->blocks[b].ln_weight, w * sizeof *host);
         memcpy(host + (2 * (size_t)b + 1) * w, spec->blocks[b].ln_bias, w * sizeof *host);
     }
-    void *norms = NULL;
-    const mar_status status = cuda_alloc_copy(c, host, n * sizeof *host, &norms, err);
-    h->norms = (float *)norms;
+    const mar_status status = kern_new_array(&c->base, host, n, &h->norms, err);
     free(host);
     return status;
 }
 
-static mar_status create_layers(kern_queue *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
+static mar_status make_layers(kern_queue *k, const kern_head_spec *spec, kern_head *h, mar_err *err)
 {
     const int w = h->width, c = h->channels, f32 = KERN_IN_F32 | KERN_OUT_F32;
+    loading l = {k, h, MAR_OK, err};
+    mar_err why = {};
     h->block = (struct kern_head::kern_head_layers *)calloc((size_t)h->depth + 1, sizeof *h->block);
     if (!h->block) return err_set(err, MAR_ENOMEM, "out of memory");
-    mar_status status = create_linear(k, h, w, c, spec->in_weight, spec->in_bias, f32, 0, &h->in, err);
-    for (int b = 0; status == MAR_OK && b < h->depth; b++) status = create_block(k, &spec->blocks[b], h, b, err);
-    if (status == MAR_OK) status = create_norms(cuda_of(k), spec, h, err);
-    if (status == MAR_OK) status = create_modulation(k, spec, h, err);
-    if (status == MAR_OK) status = cuda_head_pack_out(cuda_of(k), spec, h, err);
-    if (status == MAR_OK && !h->out_packed)
-        status = create_linear(k, h, 2 * c, w, spec->out_weight, spec->out_bias, f32, 0, &h->out, err);
-    mar_err why = {};
-    if (status == MAR_OK && !h->f16)
+    h->in = make_linear(&l, w, c, spec->in_weight, spec->in_bias, f32, 0);
+    make_blocks(&l, spec);
+    make_modulation(&l, spec);
+    if (l.status == MAR_OK) l.status = make_norms(cuda_of(k), spec, h, err);
+    if (l.status == MAR_OK) l.status = cuda_head_pack_out(cuda_of(k), spec, h, err);
+    if (!h->out_packed) h->out = make_linear(&l, 2 * c, w, spec->out_weight, spec->out_bias, f32, 0);
+    if (!h->f16)
         (void)err_set(&why, MAR_OK, "the head is in f32, and the persistent kernel computes in f16 only");
-    else if (status == MAR_OK)
-        status = persistent_create(cuda_of(k), spec, &h->persistent, &why, err);
+    else if (l.status == MAR_OK)
+        l.status = persistent_create(cuda_of(k), spec, h->norms, &h->persistent, &why, err);
     if (!h->persistent) (void)err_set(&h->products, MAR_OK, "cuBLASLt for any number of rows: %s", why.text);
-    return status;
+    return l.status;
 }
 
 void cuda_head_spec(const kern_head *h, kern_head_spec *spec)
@@ -124,7 +131,7 @@ mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head
     h->ada_layers = spec->ada_layers;
     h->f16 = spec->dtype == MAR_DTYPE_F16 || (spec->dtype == MAR_DTYPE_AUTO && cuda_of(k)->device->bf16);
     h->act_size = h->f16 ? sizeof(f16) : sizeof(float);
-    mar_status status = create_layers(k, spec, h, err);
+    mar_status status = make_layers(k, spec, h, err);
     if (status == MAR_OK) status = kern_check(k, err);
     if (status != MAR_OK) {
         (void)cudaStreamSynchronize(cuda_of(k)->stream); /* uploads may still be in flight */
@@ -150,7 +157,7 @@ void cuda_head_free(kern_device *d, kern_head *h)
     cuda_free(d, h->out_packed);
     cuda_free(d, h->out_bias);
     cuda_free(d, h->norms);
-    if (h->persistent) persistent_free(d, h->persistent);
+    persistent_free(d, h->persistent);
     free(h);
 }
 
@@ -184,55 +191,36 @@ void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, co
 
 /* --- evaluation ---------------------------------------------------------------------------------------------- */
 
-static size_t aligned(size_t bytes)
+/* Lays out the arrays of an evaluation in `scratch`. Returns their bytes. */
+static size_t lay_out(cuda_evaluation *e, void *scratch)
 {
-    return (bytes + 255) / 256 * 256; /* cuBLASLt prefers it */
-}
-
-/* Bytes of the arrays of cuda_evaluation. */
-typedef struct {
-    size_t x, y, u, v, entry;
-} evaluation_sizes;
-
-static evaluation_sizes sizes_of(const kern_head *h, int rows)
-{
-    const size_t n = (size_t)rows, stream = n * (size_t)h->width, states = n * (size_t)h->channels;
-    const int sums = fc1_outputs(h) > h->width ? fc1_outputs(h) : h->width;
-    return {aligned(stream * sizeof(float)), aligned(n * (size_t)sums * sizeof(float)), aligned(stream * h->act_size),
-            aligned(n * (size_t)h->hidden * h->act_size),
-            aligned((stream / 2 > states ? stream / 2 : states) * sizeof(float))};
+    const kern_head *h = e->h;
+    const size_t n = (size_t)e->rows, stream = n * (size_t)h->width, states = n * (size_t)h->channels;
+    const size_t sums = n * (size_t)(fc1_outputs(h) > h->width ? fc1_outputs(h) : h->width);
+    char *base = (char *)scratch;
+    size_t used = 0;
+    e->x = (float *)arena_carve(base, &used, stream, sizeof(float));
+    e->y = (float *)arena_carve(base, &used, sums, sizeof(float));
+    e->u = arena_carve(base, &used, stream, h->act_size);
+    e->v = arena_carve(base, &used, n * (size_t)h->hidden, h->act_size);
+    e->entry = (float *)arena_carve(base, &used, stream / 2 > states ? stream / 2 : states, sizeof(float));
+    return used;
 }
 
 size_t cuda_head_scratch_bytes(const kern_head *h, int rows)
 {
-    const evaluation_sizes s = sizes_of(h, rows);
-    return s.x + s.y + s.u + s.v + s.entry;
+    cuda_evaluation e = {};
+    e.h = h, e.rows = rows;
+    return lay_out(&e, NULL);
 }
 
 cuda_evaluation cuda_evaluation_in(cuda_queue *c, const kern_head *h, const void *mod, const int *mod_index, int rows,
                                    void *scratch)
 {
-    const evaluation_sizes s = sizes_of(h, rows);
     cuda_evaluation e = {};
-    char *p = (char *)scratch;
     e.c = c, e.h = h, e.mod = (const char *)mod, e.mod_index = mod_index, e.rows = rows;
-    e.x = (float *)p, p += s.x;
-    e.y = (float *)p, p += s.y;
-    e.u = p, p += s.u;
-    e.v = p, p += s.v;
-    e.entry = (float *)p;
+    (void)lay_out(&e, scratch);
     return e;
-}
-
-const float *cuda_head_enter(cuda_evaluation *e, const float *x, const int *x_index)
-{
-    kern_queue *k = &e->c->base;
-    if (x_index) {
-        cuda_copy_rows(k, e->entry, NULL, x, x_index, NULL, NULL, e->rows, e->h->channels);
-        x = e->entry;
-    }
-    cuda_linear(k, e->h->in, x, e->rows, e->x);
-    return e->x;
 }
 
 /* Runs fc1, SiLU or SwiGLU, and fc2. cuBLASLt has neither, so fc1 writes its f32 sums, and a kernel applies it and

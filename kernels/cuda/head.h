@@ -9,6 +9,7 @@
 #include "kernels/cuda/cuda.h"
 
 extern "C" {
+#include "base/arena.h"
 #include "kernels/adaln.h"
 #include "kernels/chain.h"
 }
@@ -99,8 +100,6 @@ mar_status cuda_head_pack_out(cuda_queue *c, const kern_head_spec *spec, kern_he
 /* head.cu: lays out an evaluation's working memory in `scratch`. */
 cuda_evaluation cuda_evaluation_in(cuda_queue *c, const kern_head *h, const void *mod, const int *mod_index, int rows,
                                    void *scratch);
-/* Returns the residual stream before block 0: the input projection of x[x_index[r]], or of x[r] without x_index. */
-const float *cuda_head_enter(cuda_evaluation *e, const float *x, const int *x_index);
 /* y [rows][W] = fc1, activation and fc2 of block b at e->u. Overwrites e->y and e->v. */
 void cuda_head_products(const cuda_evaluation *e, int b, float *y);
 /* head_reuse.cu: out = the head at the residual stream `from` [from_rows][W]; from_rows divides e->rows. kept
@@ -113,10 +112,10 @@ void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int st
 
 enum { PERSISTENT_ROWS = 128 }; /* maximum rows of a persistent kernel */
 
-/* persistent_load.cu: packs the weights. Returns MAR_OK with *out NULL if a persistent kernel cannot run this head on
- * this device; `why` then has the reason. */
-mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *why,
-                             mar_err *err);
+/* persistent_load.cu: packs the weights. norms as in kern_head, which must outlive it. Returns MAR_OK with *out NULL if
+ * a persistent kernel cannot run this head on this device; `why` then has the reason. */
+mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const float *norms, persistent_head **out,
+                             mar_err *why, mar_err *err);
 /* Returns how it runs: "persistent kernel up to 128 rows, ...". */
 const char *persistent_description(const persistent_head *f);
 void persistent_free(kern_device *d, persistent_head *f);

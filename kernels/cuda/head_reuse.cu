@@ -87,7 +87,8 @@ void cuda_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, c
 {
     cuda_queue *c = cuda_of(k);
     mod_index = cuda_stage(c, mod_index, (size_t)rows);
-    cuda_evaluation e = cuda_evaluation_in(c, h, mod, mod_index, rows, scratch);
-    const float *from = cuda_head_enter(&e, x, x_index);
-    if (rows > 0) cuda_head_layers(&e, from, rows, reuse, kept, (size_t)kept_rows * (size_t)h->width, out);
+    const cuda_evaluation e = cuda_evaluation_in(c, h, mod, mod_index, rows, scratch);
+    if (x_index) cuda_copy_rows(k, e.entry, NULL, x, x_index, NULL, NULL, rows, h->channels);
+    cuda_linear(k, h->in, x_index ? e.entry : x, rows, e.x);
+    if (rows > 0) cuda_head_layers(&e, e.x, rows, reuse, kept, (size_t)kept_rows * (size_t)h->width, out);
 }

@@ -189,17 +189,12 @@ static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *sp
 {
     const size_t w = (size_t)spec->width, depth = (size_t)spec->depth, channels = (size_t)spec->channels;
     const size_t biases = depth * ((size_t)f->args.fc1_columns + w);
-    const size_t norms = spec->form == KERN_HEAD_SWIGLU ? 2 * depth * w : 0;
-    const size_t n = biases + norms + w * (channels + 1) + 2 * channels * (w + 1);
+    const size_t n = biases + w * (channels + 1) + 2 * channels * (w + 1);
     float *host = (float *)malloc(n * sizeof *host), *p = host;
     if (!host) return err_set(err, MAR_ENOMEM, "out of memory: %zu bytes for the head's weights", n * sizeof *host);
     for (size_t b = 0; b < depth; b++) {
         for (int i = 0; i < f->args.fc1_columns; i++) *p++ = spec->blocks[b].fc1_bias[persistent_fc1_row(spec, i)];
         p = persistent_put(p, spec->blocks[b].fc2_bias, w);
-    }
-    for (size_t b = 0; b < depth && norms; b++) {
-        p = persistent_put(p, spec->blocks[b].ln_weight, w);
-        p = persistent_put(p, spec->blocks[b].ln_bias, w);
     }
     p = persistent_put(p, spec->in_weight, w * channels);
     p = persistent_put(p, spec->in_bias, w);
@@ -209,8 +204,7 @@ static mar_status persistent_pack_floats(cuda_queue *c, const kern_head_spec *sp
     free(host);
     persistent_args *a = &f->args;
     a->bias = (const float *)f->floats;
-    a->norms = norms ? a->bias + biases : NULL;
-    a->in = a->bias + biases + norms;
+    a->in = a->bias + biases;
     a->in_bias = a->in + w * channels;
     a->out_weight = a->in_bias + w;
     a->out_bias = a->out_weight + 2 * channels * w;
@@ -266,8 +260,8 @@ static void persistent_describe(persistent_head *f, const mar_err *refused)
 /* --- loading --------------------------------------------------------------------------------------------------- */
 
 /* Makes the form with clusters of `cluster` blocks, with its weights. *out is NULL if the device does not accept it. */
-static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, int cluster, persistent_head **out,
-                                  mar_err *refused, mar_err *err)
+static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, const float *norms, int cluster,
+                                  persistent_head **out, mar_err *refused, mar_err *err)
 {
     mar_status status = MAR_OK;
     persistent_head *f = (persistent_head *)calloc(1, sizeof *f);
@@ -275,6 +269,7 @@ static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, int
     if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
     if (persistent_fit(c, spec, cluster, f, refused)) {
         persistent_keep_in_l2(c->device, f);
+        f->args.norms = norms;
         status = persistent_pack_products(c, spec, f, err);
         if (status == MAR_OK) status = persistent_pack_floats(c, spec, f, err);
         if (status == MAR_OK && persistent_accepted(c, f, refused)) *out = f;
@@ -284,14 +279,14 @@ static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, int
 }
 
 /* Tries the forms from the largest clusters to none. */
-mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, persistent_head **out, mar_err *why,
-                             mar_err *err)
+mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const float *norms, persistent_head **out,
+                             mar_err *why, mar_err *err)
 {
     mar_err refused = {};
     mar_status status = MAR_OK;
     *out = NULL;
     for (int n = c->device->major >= 9 ? PERSISTENT_PARTS : 1; n > 0 && status == MAR_OK && !*out; n /= 2)
-        status = persistent_make(c, spec, n, out, &refused, err);
+        status = persistent_make(c, spec, norms, n, out, &refused, err);
     if (*out)
         persistent_describe(*out, &refused);
     else

@@ -72,25 +72,6 @@ static __device__ inline void load_probs(const block_walk &w, block_site &s)
     __syncthreads();
 }
 
-struct array_weights {
-    const float *weight;
-    __device__ float operator()(int x) const
-    {
-        return weight[x];
-    }
-};
-
-/* Probabilities of the draft's neighbours, the draft excluded. */
-struct neighbour_weights {
-    const block_walk &w;
-    const block_site &s;
-    const int *nearest;
-    __device__ double operator()(int i) const
-    {
-        return p_of(w, s, nearest[i + 1]);
-    }
-};
-
 static __device__ inline const int *nearest_to(const block_walk &w, int draft)
 {
     return w.job->neighbours + (size_t)draft * (size_t)w.job->neighbour_count;
@@ -99,10 +80,11 @@ static __device__ inline const int *nearest_to(const block_walk &w, int draft)
 /* Returns the number of tokens of A, the neighbours of the draft with itself first, and their total p in *mass. */
 static __device__ inline int neighbour_set(const block_walk &w, const block_site &s, double *mass)
 {
-    const int others = min(s.rule->neighbours, w.job->neighbour_count) - 1;
+    const int others = min(s.rule->neighbours, w.job->neighbour_count) - 1, *nearest = nearest_to(w, s.draft);
     const double p = p_of(w, s, s.draft);
-    const discrete_found f = discrete_find<DISCRETE_REACHES>(neighbour_weights{w, s, nearest_to(w, s.draft)}, others,
-                                                             kern_neighbour_bound(s.rule, p), 0, w.scratch);
+    const auto p_of_other = [&](int i) { return p_of(w, s, nearest[i + 1]); };
+    const discrete_found f =
+        discrete_find<DISCRETE_REACHES>(p_of_other, others, kern_neighbour_bound(s.rule, p), 0, w.scratch);
     *mass = p + f.before;
     return 1 + (f.passes ? f.at : others);
 }
@@ -168,7 +150,8 @@ static __device__ inline int reject(const block_walk &w, block_site &s, int has_
     if (kern_draft_stays(s.rule, p, total)) return KEPT;
     if (total > 0) (void)make_residual(w, s, omega, 1 / total, 1);
     if (total > 0 && has_next && remove_draft(w, s)) return NEXT_SIBLING;
-    *id = discrete_find<DISCRETE_EXCEEDS>(array_weights{w.p}, w.job->size, uniform, 1, w.scratch).at;
+    const auto weight = [&](int x) { return w.p[x]; };
+    *id = discrete_find<DISCRETE_EXCEEDS>(weight, w.job->size, uniform, 1, w.scratch).at;
     return REPLACED;
 }
 
@@ -197,16 +180,9 @@ static __device__ int verify_children(const block_walk &w, int node, int positio
 static __device__ int draw_bonus(const block_walk &w, int node, int position)
 {
     const block_site s = site_of(w, node, position);
-    struct bonus_weights {
-        const float *log_p;
-        __device__ float operator()(int x) const
-        {
-            return discrete_exp(log_p[x]);
-        }
-    };
-    return discrete_find<DISCRETE_EXCEEDS>(bonus_weights{s.log_p}, w.job->size,
-                                           kern_uniform_at(&s.address, KERN_NOISE_RESIDUAL, 0), 1, w.scratch)
-        .at;
+    const auto p = [&](int x) { return discrete_exp(s.log_p[x]); };
+    const double uniform = kern_uniform_at(&s.address, KERN_NOISE_RESIDUAL, 0);
+    return discrete_find<DISCRETE_EXCEEDS>(p, w.job->size, uniform, 1, w.scratch).at;
 }
 
 static __device__ inline void note(int *at, int x)

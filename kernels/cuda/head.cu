@@ -82,7 +82,7 @@ static mar_status make_layers(kern_queue *k, const kern_head_spec *spec, kern_he
 {
     const int w = h->width, c = h->channels, f32 = KERN_IN_F32 | KERN_OUT_F32;
     loading l = {k, h, MAR_OK, err};
-    mar_err why = {};
+    mar_err how = {};
     h->block = (struct kern_head::kern_head_layers *)calloc((size_t)h->depth + 1, sizeof *h->block);
     if (!h->block) return err_set(err, MAR_ENOMEM, "out of memory");
     h->in = make_linear(&l, w, c, spec->in_weight, spec->in_bias, f32, 0);
@@ -92,10 +92,10 @@ static mar_status make_layers(kern_queue *k, const kern_head_spec *spec, kern_he
     if (l.status == MAR_OK) l.status = cuda_head_pack_out(cuda_of(k), spec, h, err);
     if (!h->out_packed) h->out = make_linear(&l, 2 * c, w, spec->out_weight, spec->out_bias, f32, 0);
     if (!h->f16)
-        (void)err_set(&why, MAR_OK, "the head is in f32, and the persistent kernel computes in f16 only");
+        (void)err_set(&how, MAR_OK, "the head is in f32, and the persistent kernel computes in f16 only");
     else if (l.status == MAR_OK)
-        l.status = persistent_create(cuda_of(k), spec, h->norms, &h->persistent, &why, err);
-    if (!h->persistent) (void)err_set(&h->products, MAR_OK, "cuBLASLt for any number of rows: %s", why.text);
+        l.status = persistent_create(cuda_of(k), spec, h->norms, &h->persistent, &how, err);
+    (void)err_set(&h->how, MAR_OK, "%s%s", h->persistent ? "" : "cuBLASLt for any number of rows: ", how.text);
     return l.status;
 }
 
@@ -109,7 +109,7 @@ void cuda_head_spec(const kern_head *h, kern_head_spec *spec)
 
 const char *cuda_head_describe(const kern_head *h)
 {
-    return h->persistent ? persistent_description(h->persistent) : h->products.text;
+    return h->how.text;
 }
 
 mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err)

@@ -35,8 +35,8 @@ struct kern_head {
     kern_linear *out;            /* [2C][W] f32 -> f32; NULL with out_packed */
     void *out_packed;            /* weight of `out` in cuda_head_final's layout; NULL: unsupported width, or not f16 */
     float *out_bias;             /* [2C], with out_packed */
-    persistent_head *persistent; /* NULL: no persistent kernel runs this head here; see cuda_head_describe */
-    mar_err products;            /* without `persistent`: text and reason for describe */
+    persistent_head *persistent; /* NULL: no persistent kernel runs this head here; see `how` */
+    mar_err how;                 /* the text of kern_head_ops.describe */
 };
 
 /* A modulation row: act [ada_layers][3][W] (shift, scale, gate), then float [2][W] (shift, scale of the final
@@ -113,11 +113,10 @@ void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int st
 enum { PERSISTENT_ROWS = 128 }; /* maximum rows of a persistent kernel */
 
 /* persistent_load.cu: packs the weights. norms as in kern_head, which must outlive it. Returns MAR_OK with *out NULL if
- * a persistent kernel cannot run this head on this device; `why` then has the reason. */
+ * a persistent kernel cannot run this head on this device. *how gets the reason, or how the kernel runs: "persistent
+ * kernel up to 128 rows, ...". */
 mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const float *norms, persistent_head **out,
-                             mar_err *why, mar_err *err);
-/* Returns how it runs: "persistent kernel up to 128 rows, ...". */
-const char *persistent_description(const persistent_head *f);
+                             mar_err *how, mar_err *err);
 void persistent_free(kern_device *d, persistent_head *f);
 /* Prepares for persistent kernels with this head on this queue, so that their launches allocate nothing. */
 mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err);

@@ -284,12 +284,9 @@ mar_status cuda_head_pack_out(cuda_queue *c, const kern_head_spec *spec, kern_he
         const bf16 high = __float2bfloat16(x);
         *to = low ? __float2bfloat16(x - __bfloat162float(high)) : high;
     }
-    mar_status status = cuda_alloc_copy(c, packed, n * sizeof *packed, &h->out_packed, err);
+    const mar_status status = cuda_alloc_copy(c, packed, n * sizeof *packed, &h->out_packed, err);
     free(packed);
-    void *bias = NULL;
-    if (status == MAR_OK) status = cuda_alloc_copy(c, spec->out_bias, (size_t)outputs * sizeof(float), &bias, err);
-    h->out_bias = (float *)bias;
-    return status;
+    return status == MAR_OK ? kern_new_array(&c->base, spec->out_bias, (size_t)outputs, &h->out_bias, err) : status;
 }
 
 void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *out)

@@ -41,12 +41,11 @@ static const struct {
 
 /* Immutable after creation. */
 struct persistent_head {
-    persistent_args args;           /* without working memory */
-    void *streamed;                 /* weights that are not resident in shared memory, the last ones */
-    size_t streamed_bytes;          /* size of these, up to the limit of an L2 access policy */
-    float kept_in_l2;               /* fraction of them reserved in the L2 cache; 0: no policy */
-    void *weights, *floats;         /* the allocations that args points into */
-    char description[ERR_TEXT_MAX]; /* how it runs and what the device refused, for kern_head_ops.describe */
+    persistent_args args;   /* without working memory */
+    void *streamed;         /* weights that are not resident in shared memory, the last ones */
+    size_t streamed_bytes;  /* size of these, up to the limit of an L2 access policy */
+    float kept_in_l2;       /* fraction of them reserved in the L2 cache; 0: no policy */
+    void *weights, *floats; /* the allocations that args points into */
 };
 
 static inline cudaLaunchAttribute persistent_cluster(int blocks)

@@ -56,6 +56,12 @@ static __device__ __forceinline__ void persistent_turn(const persistent_args &a,
         persistent_wait(a, f);
 }
 
+/* Returns whether a barrier of this launch gave up: a loop that waits for the work of all blocks must end. */
+static __device__ __forceinline__ bool persistent_gave_up(const persistent_args &a)
+{
+    return fast::load_relaxed(a.arrivals) >= GRID_GAVE_UP;
+}
+
 /* Returns whether all words of a thread have come: `missing` says that some have not; *polls is 0 at first. Where a
  * block is missing it gives up after as long as a barrier does; what the kernel writes is then undefined. */
 static __device__ __forceinline__ bool persistent_polled(const persistent_args &a, const persistent_block *f,
@@ -67,17 +73,11 @@ static __device__ __forceinline__ bool persistent_polled(const persistent_args &
     if (f->late->number != f->number) f->late->since = 0; /* threads of a block write the same, about */
     f->late->number = f->number;
     f->late->since = grid_late(a.arrivals, f->late->since);
-    return fast::load_relaxed(a.arrivals) >= GRID_GAVE_UP;
+    return persistent_gave_up(a);
 }
 static __device__ __forceinline__ bool persistent_missing(const uint4 &words, unsigned number)
 {
     return words.y != number || words.w != number;
-}
-
-/* Returns whether a barrier of this launch gave up: a loop that waits for the work of all blocks must end. */
-static __device__ __forceinline__ bool persistent_gave_up(const persistent_args &a)
-{
-    return fast::load_relaxed(a.arrivals) >= GRID_GAVE_UP;
 }
 
 /* Synchronises the cluster's threads. Earlier stores into its shared memory are visible afterwards. */

@@ -246,15 +246,14 @@ static int persistent_accepted(const cuda_queue *c, persistent_head *f, mar_err 
     }
 }
 
-static void persistent_describe(persistent_head *f, const mar_err *refused)
+static void persistent_describe(const persistent_head *f, const mar_err *refused, mar_err *how)
 {
     char clusters[48], rest[96] = "";
     if (f->kept_in_l2 > 0)
         snprintf(rest, sizeof rest, ", %.0f %% of the others set aside in the L2 cache", 100 * (double)f->kept_in_l2);
-    err_line(f->description, sizeof f->description,
-             "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s", (int)PERSISTENT_ROWS,
-             persistent_clusters_text(f, clusters), f->args.resident, 2 * f->args.depth, rest,
-             refused->text[0] ? "; " : "", refused->text);
+    (void)err_set(how, MAR_OK, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s",
+                  (int)PERSISTENT_ROWS, persistent_clusters_text(f, clusters), f->args.resident, 2 * f->args.depth,
+                  rest, refused->text[0] ? "; " : "", refused->text);
 }
 
 /* --- loading --------------------------------------------------------------------------------------------------- */
@@ -280,7 +279,7 @@ static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, con
 
 /* Tries the forms from the largest clusters to none. */
 mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const float *norms, persistent_head **out,
-                             mar_err *why, mar_err *err)
+                             mar_err *how, mar_err *err)
 {
     mar_err refused = {};
     mar_status status = MAR_OK;
@@ -288,16 +287,11 @@ mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const fl
     for (int n = c->device->major >= 9 ? PERSISTENT_PARTS : 1; n > 0 && status == MAR_OK && !*out; n /= 2)
         status = persistent_make(c, spec, norms, n, out, &refused, err);
     if (*out)
-        persistent_describe(*out, &refused);
+        persistent_describe(*out, &refused, how);
     else
-        (void)err_set(why, status, "%s",
+        (void)err_set(how, status, "%s",
                       refused.text[0] ? refused.text : "no form of the persistent kernel fits this head on this GPU");
     return status;
-}
-
-const char *persistent_description(const persistent_head *f)
-{
-    return f->description;
 }
 
 void persistent_free(kern_device *d, persistent_head *f)

@@ -279,7 +279,6 @@ static void queue_free(kern_queue *k)
     if (c->stream) (void)cudaStreamSynchronize(c->stream);
     cuda_stage_close(c);
     cuda_timer_close(c);
-    cuda_memory_free(c);
     cuda_free(&c->device->base, c->working);
     cuda_free(&c->device->base, c->workspace);
     if (c->gave_up) (void)cudaFreeHost(c->gave_up);

@@ -24,7 +24,6 @@ extern "C" {
 struct cuda_matmul; /* linear.cu: the plan of a product */
 struct cuda_stage;  /* staging.cu: host arrays in transit to the device */
 struct cuda_timer;  /* timer.cu: pending times */
-struct cuda_memory; /* persistent.cu: working memory of the persistent kernels */
 
 /* Any thread may use it at any time: the lock guards what changes after opening. */
 typedef struct {
@@ -55,7 +54,6 @@ typedef struct {
     size_t workspace_bytes;
     void *working; /* of an operation, such as sums of a convolution's slices; NULL until a plan needs it */
     size_t working_bytes;
-    struct cuda_memory *memory; /* newest and largest; NULL until a plan needs it */
     struct cuda_stage *stage;
     struct cuda_timer *timer;
     unsigned *gave_up; /* pinned: a kernel of the queue sets it where a grid barrier gave up */
@@ -314,13 +312,6 @@ void cuda_timer_close(cuda_queue *c);
 void cuda_timer_read(cuda_queue *c);   /* call when the stream is idle: adds up pending times */
 void cuda_timer_forget(cuda_queue *c); /* drops pending times; the next mark starts the clock */
 
-/* recording.cu */
-/* Captures the work of body(c, arg) on c->stream, and instantiates the graph. A failure is retried once, body included,
- * unless the queue was cancelled or the body broke its rules. On failure *graph is NULL and err says which step
- * failed. */
-mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
-                        mar_err *err);
-
 /* linear.cu */
 /* y = SiLU(x), rows of n f32 sums of a product, so that they are rounded once. y is f16 if f16_y, else float. */
 void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int f16_y, void *y);
@@ -338,8 +329,5 @@ void cuda_to_halves(cuda_queue *c, const float *x, size_t n, mar_dtype type, voi
 /* y [rows][hidden] = SiLU(a) * b of f32 sums x = [rows][a, b], so that they are rounded once. y is f16 if f16_y, else
  * float. */
 void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int f16_y, void *y);
-
-/* persistent.cu */
-void cuda_memory_free(cuda_queue *c);
 
 #endif

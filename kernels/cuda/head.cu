@@ -170,7 +170,7 @@ mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *
         status = cuda_linear_plan(k, h->block[b].fc1, rows, err);
         if (status == MAR_OK) status = cuda_linear_plan(k, h->block[b].fc2, rows, err);
     }
-    if (status == MAR_OK && h->persistent) status = persistent_plan(cuda_of(k), h->persistent, err);
+    if (status == MAR_OK && h->persistent) status = cuda_working_memory(cuda_of(k), err);
     return status;
 }
 

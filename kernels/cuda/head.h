@@ -118,8 +118,6 @@ enum { PERSISTENT_ROWS = 128 }; /* maximum rows of a persistent kernel */
 mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const float *norms, persistent_head **out,
                              mar_err *how, mar_err *err);
 void persistent_free(kern_device *d, persistent_head *f);
-/* Prepares for persistent kernels with this head on this queue, so that their launches allocate nothing. */
-mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err);
 /* The next two take a job whose arrays are all on the device; `last` is 0, and cfg is NULL with one condition. */
 /* Runs all steps of a job of at most PERSISTENT_ROWS rows in one launch. job->out is undefined after it. */
 void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job);

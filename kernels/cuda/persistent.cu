@@ -8,8 +8,6 @@
  * barrier. With few rows the exchanges take longer (docs/persistent.md). */
 #include "kernels/cuda/persistent_layers.cuh"
 
-#include <stdlib.h>
-
 enum { WORD_ROWS = 32 }; /* most rows that go as words: one round of persistent_local_norm with clusters of 8 */
 
 typedef cuda_floats<4> quad; /* four neighbouring channels of a token */
@@ -205,19 +203,9 @@ cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f)
                             : e;
 }
 
-/* --- working memory -------------------------------------------------------------------------------------------- */
-
-/* Launches use it one after the other. A larger head replaces it by a larger one, and the old one stays, because
- * recordings have its address. */
-struct cuda_memory {
-    void *device; /* [bytes] */
-    size_t bytes;
-    struct cuda_memory *older;
-};
-
-/* Lays the working memory out at `memory`, 128-byte aligned, and returns its size in bytes. Blocks poll the word of
- * arrivals: it has its 128 bytes to itself. */
-static size_t persistent_lay_out(void *memory, persistent_args *a)
+/* Lays out the working memory, 128-byte aligned: at most 4 MB and 32 KB a block. Blocks poll the word of arrivals: it
+ * has its 128 bytes to itself. */
+static void persistent_lay_out(void *memory, persistent_args *a)
 {
     const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;
     const size_t v = (size_t)a->hidden * PERSISTENT_ROWS / (a->norms ? 1 : 2); /* words */
@@ -227,48 +215,18 @@ static size_t persistent_lay_out(void *memory, persistent_args *a)
     a->u = a->v + v / 2;
     a->out = (float *)((f16 *)a->u + row);
     a->states = a->out + 2 * state;
-    return 128 + (row + v) * sizeof(uint2) + row * sizeof(f16) +
-           (size_t)(2 + 2 * a->clusters * a->cluster) * state * sizeof(float);
-}
-
-mar_status persistent_plan(cuda_queue *c, const persistent_head *f, mar_err *err)
-{
-    persistent_args args = f->args;
-    const size_t bytes = persistent_lay_out(NULL, &args);
-    if (c->memory && c->memory->bytes >= bytes) return MAR_OK;
-    struct cuda_memory *m = (struct cuda_memory *)calloc(1, sizeof *m);
-    if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
-    const mar_status status = cuda_alloc(&c->device->base, bytes, &m->device, err);
-    if (status != MAR_OK) {
-        free(m);
-        return status;
-    }
-    m->bytes = bytes;
-    m->older = c->memory;
-    c->memory = m;
-    return MAR_OK;
 }
 
 int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args)
 {
     mar_err err = {};
-    const mar_status status = persistent_plan(c, f, &err);
+    const mar_status status = cuda_working_memory(c, &err); /* exists, but for a head without a plan */
     if (status != MAR_OK) {
         kern_fail(&c->base, status, &err);
         return 0;
     }
     *args = f->args;
-    (void)persistent_lay_out(c->memory->device, args);
+    persistent_lay_out(c->working, args);
     args->gave_up = c->gave_up;
     return 1;
-}
-
-void cuda_memory_free(cuda_queue *c)
-{
-    while (c->memory) {
-        struct cuda_memory *m = c->memory;
-        c->memory = m->older;
-        cuda_free(&c->device->base, m->device);
-        free(m);
-    }
 }

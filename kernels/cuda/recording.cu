@@ -94,8 +94,7 @@ static int is_final(const cuda_queue *c)
  * later). The mode is relaxed because cuBLASLt may load and allocate at its first product. Other threads may allocate
  * meanwhile, too. It permits no thread to wait for the whole GPU: hence the lock. cuda_outside_recording refuses our
  * own calls that must not be captured. */
-static mar_status capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
-                          mar_err *err)
+static mar_status capture(cuda_queue *c, const recorded_work *w, cudaGraphExec_t *graph, mar_err *err)
 {
     cudaGraph_t captured = NULL;
     cudaStream_t const stream = c->stream;
@@ -105,7 +104,7 @@ static mar_status capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg),
         cuda_status(cudaStreamBeginCapture(c->own, cudaStreamCaptureModeRelaxed), "starting a recording", err);
     if (status == MAR_OK) {
         c->stream = c->own;
-        body(c, arg);
+        run_body(c, w, CUDA_RECORD);
         c->stream = stream;
         status = cuda_status(cudaStreamEndCapture(c->own, &captured), "ending a recording", err);
     }
@@ -118,10 +117,9 @@ static mar_status capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg),
 
 /* An operation's failure in the capture causes the failure at its end. Unless it is final the queue forgets it: no work
  * has been done, and it will be tried again. */
-static mar_status capture_once(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
-                               mar_err *err)
+static mar_status capture_once(cuda_queue *c, const recorded_work *w, cudaGraphExec_t *graph, mar_err *err)
 {
-    mar_status status = capture(c, body, arg, graph, err);
+    mar_status status = capture(c, w, graph, err);
     if (c->base.failed == MAR_OK) return status;
     status = err_set(err, c->base.failed, "%s", c->base.failure.text);
     if (*graph) (void)cudaGraphExecDestroy(*graph);
@@ -130,19 +128,14 @@ static mar_status capture_once(cuda_queue *c, void (*body)(cuda_queue *c, void *
     return status;
 }
 
-mar_status cuda_capture(cuda_queue *c, void (*body)(cuda_queue *c, void *arg), void *arg, cudaGraphExec_t *graph,
-                        mar_err *err)
+/* Captures the work of the body, and instantiates the graph. On failure *graph is NULL and err says which step failed.
+ */
+static mar_status capture_twice(cuda_queue *c, const recorded_work *w, cudaGraphExec_t *graph, mar_err *err)
 {
     (void)cuda_live(c); /* no array is copied inside */
-    mar_status status = capture_once(c, body, arg, graph, err);
-    for (int i = 1; i < ATTEMPTS && status != MAR_OK && !is_final(c); i++)
-        status = capture_once(c, body, arg, graph, err);
+    mar_status status = capture_once(c, w, graph, err);
+    for (int i = 1; i < ATTEMPTS && status != MAR_OK && !is_final(c); i++) status = capture_once(c, w, graph, err);
     return status;
-}
-
-static void record_body(cuda_queue *c, void *arg)
-{
-    run_body(c, (const recorded_work *)arg, CUDA_RECORD);
 }
 
 /* --- recordings ------------------------------------------------------------------------------------------- */
@@ -186,7 +179,7 @@ static void record(cuda_queue *c, recorded_work *w)
     rec->bytes = rec->used;
     rec->recorded = rec->calls;
     const mar_status area = alloc_area(c, rec, &why);
-    if (area == MAR_OK) (void)cuda_capture(c, record_body, w, &rec->graph, &why);
+    if (area == MAR_OK) (void)capture_twice(c, w, &rec->graph, &why);
     if (rec->graph) {
         rec->state = CUDA_RECORDED;
         c->base.recordings++;

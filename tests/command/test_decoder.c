@@ -62,6 +62,17 @@ static void pictures(void **state)
     assert_same_file(*state, "n.png", "like_n.png");
 }
 
+/* Runs of a comparison share the negative prompt. */
+static void compared(void **state)
+{
+    write_model(*state);
+    cJSON *r = command_json(*state, "fidelity --model m --vq demo-discrete --size 32x24 --prompt a --negative blurry "
+                                    "--num 20 --cfg 3 --cache_dtype int8 --against --json --out f.html");
+    assert_string_equal(json_text(r, "runs.0.options"), "--cache_dtype int8");
+    assert_string_equal(json_text(r, "reference.options"), "plain sampling, 12 autoregressive steps");
+    cJSON_Delete(r);
+}
+
 /* Converts a model, and checks that it runs with the type of its weights, and says so. `arguments` make an image. */
 static void check_stored_dtype(const char *directory, const char *model, const char *to, const char *dtype,
                                const char *arguments)
@@ -184,6 +195,10 @@ static void refused(void **state)
                     "--seq_len has no effect: m/ has as many tokens as its image size asks for", NULL);
     command_refused(*state, "$MAR " GENERATE "--prompt a --clean llamagen --out a.png",
                     "--clean llamagen has no effect: m/ takes prompts as they are, expected off", NULL);
+    command_refused(*state, "$MAR generate --model m --captions none.npz --seq_len 12 --out a.png",
+                    "--seq_len has no effect: m has as many tokens as its image size asks for", NULL);
+    command_refused(*state, "$MAR generate --model demo-t2i --t5 m --clean llamagen --prompt a --out a.png",
+                    "--t5 m: is the folder of another model than demo-t2i", "");
     command_refused(*state, "$MAR generate --model demo-discrete --t5 m --prompt a --out a.png",
                     "--prompt: demo-discrete makes images of classes", "");
     command_refused(*state, "$MAR generate --model demo-t2i --t5 m --prompt a --out a.png",
@@ -214,7 +229,8 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {COMMAND_TEST(pictures),    COMMAND_TEST(captions),   COMMAND_TEST(converted),
-                                       COMMAND_TEST(own_decoder), COMMAND_TEST(no_decoder), COMMAND_TEST(refused)};
+    const struct CMUnitTest tests[] = {COMMAND_TEST(pictures),  COMMAND_TEST(captions),    COMMAND_TEST(compared),
+                                       COMMAND_TEST(converted), COMMAND_TEST(own_decoder), COMMAND_TEST(no_decoder),
+                                       COMMAND_TEST(refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

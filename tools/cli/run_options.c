@@ -158,6 +158,7 @@ void run_options_inherit(run_options *o, const run_options *first)
     o->prompts = first->prompts;
     o->clean = first->clean;
     o->t5 = first->t5;
+    o->negative = first->negative;
     o->class_names = first->class_names;
     o->heads = first->heads;
     o->machine = first->machine;

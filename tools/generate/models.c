@@ -170,6 +170,16 @@ static void take_stored_dtype(run_options *o)
     if (mar_recognise(o->model, &stored) == MAR_KIND_DECODER) o->machine.dtype = stored;
 }
 
+/* Returns 1 with the error printed if an option is given that has no effect on a model that writes images among text.
+ */
+static int refuse_on_decoder(const run_options *o)
+{
+    if ((!o->gives_cleaning && !o->machine.seq_len) || mar_recognise(o->model, NULL) != MAR_KIND_DECODER) return 0;
+    if (o->gives_cleaning)
+        return tool_error("--clean llamagen has no effect: %s takes prompts as they are, expected off", o->model);
+    return tool_error("--seq_len has no effect: %s has as many tokens as its image size asks for", o->model);
+}
+
 /* Prints once that a CPU could multiply the file's int8 or int4 weights directly. */
 static void warn_of_restored(const model_store *store, const mar_options *machine, const model_file *file)
 {
@@ -392,17 +402,6 @@ static int find_own_vae(model_store *store, mar *library, run_options *o, progre
     return 0;
 }
 
-/* Returns 1 with the error printed if an option is given that has no effect on a model that writes images among text.
- */
-static int refuse_on_decoder(const run_options *o)
-{
-    if (o->gives_cleaning)
-        return tool_error("--clean llamagen has no effect: %s takes prompts as they are, expected off", o->model);
-    if (o->machine.seq_len)
-        return tool_error("--seq_len has no effect: %s has as many tokens as its image size asks for", o->model);
-    return 0;
-}
-
 /* Does what prepare_captions does if prompts are encoded by the folder of a model that writes images among text. Sets
  * *done to 0, and does nothing, if they are not. The model's weights are not read. */
 static int prepare_decoder(model_store *store, mar *library, run_options *o, progress *bar, int *done)
@@ -421,7 +420,6 @@ static int prepare_decoder(model_store *store, mar *library, run_options *o, pro
     *done = 1;
     if (status != MAR_OK) return tool_error("%s", mar_error(library));
     if (lacks_prompt) return refuse_no_prompt(o); /* before the weights are read */
-    if (refuse_on_decoder(o) != 0) return 1;
     if (store->keeps_encoder && run_has_prompts(o))
         return tool_error("--%s: has no effect here, a request has its own prompt",
                           o->prompt_count ? "prompt" : "prompts");
@@ -586,7 +584,6 @@ static int refuse_options(const model_file *model, const run_options *o)
     if (o->machine.seq_len && !discrete)
         return tool_error("--seq_len has no effect: the model is a %s model, whose file says how many tokens it makes",
                           is_sphere ? "SphereAR" : "MAR");
-    if (models_write_text(c) && refuse_on_decoder(o) != 0) return 1;
     if (o->machine.image_size && !models_write_text(c))
         return tool_error("--size has no effect: the model makes images of one size");
     if (o->negative && !models_write_text(c))
@@ -631,7 +628,7 @@ static void report_fast(const model_store *store, run_options *o, progress *bar)
 
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
-    if (read_class_names(store, o) != 0) return 1;
+    if (read_class_names(store, o) != 0 || refuse_on_decoder(o) != 0) return 1;
     fast_set_machine(o);
     take_stored_dtype(o);
     if (learn_tokens(store, o, bar) != 0) return 1;

@@ -391,7 +391,7 @@ __global__ static void softmax_rows(const float *scores, int rows, int n, int st
     for (int i = lane; i < n; i += 32) cuda_store(weight + i, fast::exp2(scale * (score[i] - most)) / sum);
 }
 
-/* What is computed of a head at a time: scores = q key^T and y = weights value, of `rows` queries. */
+/* The products of a head, for `rows` queries: scores = q key^T and y = weights value. */
 typedef struct {
     cuda_product scores, values;
 } wide_products;

@@ -53,7 +53,7 @@ enum {
     THEN_RELU,
 };
 
-/* linear.cu: chooses the algorithm of a product, which serves fewer rows, too. */
+/* linear.cu: chooses the algorithm of a product. It serves fewer rows, too. */
 mar_status cuda_product_plan(cuda_queue *c, const cuda_product *p, mar_err *err);
 void cuda_multiply(cuda_queue *c, const cuda_product *p, const void *x, const void *weight, const void *bias, void *y);
 

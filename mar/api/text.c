@@ -194,7 +194,7 @@ static mar_status refuse_prompt(int prompt, mar_status status, const mar_err *re
     return err_set(err, status, "prompt %d: %s", prompt, reason->text);
 }
 
-/* Returns MAR_EARG for a prompt of so many tokens, and says whose limit it is beyond. */
+/* Returns MAR_EARG for a prompt of `count` tokens. The message names whose limit that is beyond. */
 static mar_status refuse_length(const call *c, int count, mar_err *err)
 {
     const text_prompt *p = &c->t->prompt;

@@ -22,7 +22,7 @@ typedef struct {
     const char *prompt[RUN_PROMPTS_MAX]; /* [prompt_count] as given, unchecked */
     int prompt_count;                    /* values of --prompt */
     int clean;                           /* mar_clean of the prompts */
-    int gives_cleaning;                  /* 1: the command line has --clean llamagen, which is also the default */
+    int gives_cleaning;                  /* 1: the command line has --clean llamagen; the default alone is 0 */
     const char *prompts;                 /* file of prompts; NULL: none */
     const char *t5;          /* folder of the prompts' encoder, or of the model itself; NULL: the demo's, or none */
     const char *negative;    /* negative prompt; NULL: the model's own, or none */

@@ -346,6 +346,11 @@ TEST_CASE(sizes_of_images)
     expect_nearest(&g, 768, 512, "928x608");
     expect_nearest(&g, 32, 32, "512x512");
     assert_int_equal(count_trained(&g), 49 + 73); /* those of 512 and 768 */
+    g.context = 10240;
+    expect_nearest(&g, 1024, 992, "1024x992");
+    expect_nearest(&g, 2048, 512, "2048x512");
+    assert_int_equal(count_trained(&g), 49 + 73 + 97); /* and of 1024 */
+    g.context = 4096;
     refuse_size(&g, 770, 512, "multiples of 32");
     refuse_size(&g, 16, 16, "multiples of 32");
     refuse_size(&g, 1056, 256, "at most 4 times the other");

@@ -250,15 +250,16 @@ static void add_left_out(cJSON *list, const char *accelerator, const char *why)
 
 static void add_accelerators_left_out(cJSON *list, const search *s)
 {
-    const mar_params *used = &s->f->runs[0].options.used;
+    const run_options *o = &s->f->runs[0].options;
     int has_int8 = 0;
     for (int k = 0; k < s->axis_count; k++) has_int8 |= strcmp(s->axes[k].choices[1], "--dtype int8") == 0;
     if (!has_int8)
         add_left_out(list, "--dtype int8",
-                     run_was_given(&s->f->runs[0].options, "dtype") ? "the command line gives --dtype"
-                                                                    : "this machine has no arithmetic for it");
+                     run_was_given(o, "dtype")            ? "the command line gives --dtype"
+                     : o->machine.dtype != MAR_DTYPE_AUTO ? "the model runs in the type of its weights"
+                                                          : "this machine has no arithmetic for it");
     if (!s->f->search_draft) add_left_out(list, "--spec with a draft model", "no draft was given (--draft FILE)");
-    if (!s->f->vocabulary && used->cfg == 1) add_left_out(list, "--cfg_interval", "there is no guidance (--cfg 1)");
+    if (!s->f->vocabulary && o->used.cfg == 1) add_left_out(list, "--cfg_interval", "there is no guidance (--cfg 1)");
 }
 
 static void add_points_left_out(cJSON *list, const search *s)

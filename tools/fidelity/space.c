@@ -129,7 +129,8 @@ int search_list(search *s)
 {
     s->axis_count = 0;
     if (!s->f->vocabulary) add_continuous(s);
-    if (!run_was_given(&s->f->runs[0].options, "dtype") && fast_has_int8(&s->f->runs[0].options.machine))
+    const run_options *o = &s->f->runs[0].options; /* a converted decoder has set its dtype */
+    if (!run_was_given(o, "dtype") && o->machine.dtype == MAR_DTYPE_AUTO && fast_has_int8(&o->machine))
         add(add_axis(s), "--dtype int8");
     if (s->f->search_draft || s->f->vocabulary) add_speculation(s);
     int total = 1;

@@ -360,6 +360,27 @@ static void expect_failure(kern_queue *k, const char *text)
     if (!strstr(err.text, text)) fail_msg("\"%s\" does not say \"%s\"", err.text, text);
 }
 
+/* Heads of more than 128 elements: a plan refuses more keys than the working memory has room for, and spans are
+ * refused.
+ */
+static void wide_heads(void **state)
+{
+    (void)state;
+    enum { WIDE = 136, KEYS = 1 << 24 };
+    static const int zero = 0, one = 1;
+    mar_err err = {0};
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+    act *x = to_device(k, NULL, WIDE * sizeof(uint16_t)), *y = to_device(k, NULL, WIDE * sizeof(uint16_t));
+    assert_int_equal(k->core->attention_plan(k, 1, KEYS, 1, WIDE, WIDE, WIDE, &err), MAR_EBACKEND);
+    assert_non_null(strstr(err.text, "attention over 16777216 keys: a GPU's working memory of "));
+    check_kern(k);
+    k->core->attention_spans(k, x, WIDE, &zero, &one, x, x, WIDE, &zero, &one, 1, 1, WIDE, NULL, 0, y);
+    expect_failure(k, "spans with heads of 136 elements: a GPU takes up to 128");
+    k->core->free(k->device, x);
+    k->core->free(k->device, y);
+    close_queue(k);
+}
+
 /* Checks that any change in a body's host arrays since the recording is detected. */
 static void changed_recordings(void **state)
 {
@@ -494,6 +515,7 @@ int main(void)
         cmocka_unit_test(side_by_side),
         cmocka_unit_test(recordings),
         cmocka_unit_test(empty_recording),
+        cmocka_unit_test(wide_heads),
         cmocka_unit_test(changed_recordings),
         cmocka_unit_test(forbidden_in_recordings),
         cmocka_unit_test(timer_marks),

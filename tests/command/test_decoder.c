@@ -219,7 +219,8 @@ static void refused(void **state)
                     "tokens with the template, expected 16 at most: skipped\n", "");
     command_result r = command_run(*state, "$MAR " GENERATE "--prompt '' --prompt \"$(cat long.txt)\" --out a.png");
     assert_int_equal(r.status, 1);
-    assert_ptr_equal(strstr(r.err, "mar: --prompt \"\": the prompt is empty: skipped\nmar: --prompt \"aaaaaaaa"), r.err);
+    assert_ptr_equal(strstr(r.err, "mar: --prompt \"\": the prompt is empty: skipped\nmar: --prompt \"aaaaaaaa"),
+                     r.err);
     assert_null(strstr(r.err, "is left"));
     command_result_free(&r);
     sh_ok(*state, "sed -i s/Emu3ForCausalLM/LlamaForCausalLM/ m/config.json");

@@ -1,14 +1,15 @@
-/* Attention with the softmax fused between its two products: online softmax over chunks of keys (Milakov and
- * Gimelshein, arXiv:1805.02867). Scores never reach global memory; the number of keys is unlimited.
+/* Attention. Heads of up to 128 elements have the softmax fused between the two products: online softmax over chunks of
+ * keys (Milakov and Gimelshein, arXiv:1805.02867). Their scores never reach global memory; the number of keys is
+ * unlimited. There are two kernels. One uses tensor cores, for bf16, aligned rows and heads of a multiple of 16, as in
+ * the transformers. The other takes everything else, such as f32, by plain loops in f32, a warp a few queries.
  *
- * There are two kernels for heads of up to 128 elements. One uses tensor cores, for bf16, aligned rows and heads of a
- * multiple of 16, as in the transformers. The other takes everything else, such as f32, by plain loops in f32, a warp a
- * few queries. A wider head, such as the image decoders' single one, is computed as two products with a softmax
- * between.
+ * A wider head, such as the image decoders' single one, is computed as two products by cuBLASLt with a softmax between.
+ * Its scores and weights are in the queue's working memory.
  *
- * Floor of the first for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At n = 320 and d =
- * 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the preceding products'
- * outputs are still in L2. Each block of up to 160 queries reads keys and values from there once. */
+ * Floor of the tensor cores' kernel for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At
+ * n = 320 and d = 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the
+ * preceding products' outputs are still in L2. Each block of up to 160 queries reads keys and values from there once.
+ */
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/ptx.h"
 
@@ -372,7 +373,7 @@ static int attend_warps(const cuda_queue *c, int heads, int n_q, int each, int m
 
 /* --- wide heads ---------------------------------------------------------------------------------------------- */
 
-/* Scores and weights of up to PART queries, with all keys, are in the queue's working memory. */
+/* PART: most queries at a time, with all keys. */
 enum { PART = 1024, SOFTMAX_WARPS = 4 };
 
 /* weights = softmax(scale * scores) of rows of n, `stride` elements apart; scale includes log2(e). A warp has a row. */
@@ -391,7 +392,8 @@ __global__ static void softmax_rows(const float *scores, int rows, int n, int st
     for (int i = lane; i < n; i += 32) cuda_store(weight + i, fast::exp2(scale * (score[i] - most)) / sum);
 }
 
-/* The products of a head, for `rows` queries: scores = q key^T and y = weights value. */
+/* The products of a head, for `rows` queries: scores = q key^T and y = weights value. The queries are divided into as
+ * few equal parts as fit in the working memory; rows is 0 where not even one query does. */
 typedef struct {
     cuda_product scores, values;
 } wide_products;
@@ -400,10 +402,11 @@ static wide_products products_of(const cuda_queue *c, const attention_shape &a)
 {
     const int stride = (a.n_k + 7) / 8 * 8; /* of scores and weights */
     const size_t fit = c->working_bytes / ((size_t)stride * (sizeof(float) + c->device->base.act_size));
+    const int most = (int)min(fit, (size_t)PART), parts = most > 0 ? (a.n_q + most - 1) / most : 0;
     wide_products p = {};
     p.scores.type = p.values.type = p.values.y_type = c->device->bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
     p.scores.y_type = MAR_DTYPE_F32;
-    p.scores.rows = p.values.rows = (int)min(fit, (size_t)min(a.n_q, (int)PART));
+    p.scores.rows = p.values.rows = parts > 0 ? (a.n_q + parts - 1) / parts : 0;
     p.scores.in = p.values.out = a.dim, p.scores.out = p.values.in = a.n_k;
     p.scores.x_stride = a.q_stride, p.scores.y_stride = p.values.x_stride = stride;
     p.scores.weight_stride = p.values.weight_stride = a.kv_stride;
@@ -428,6 +431,13 @@ static void attend_wide(cuda_queue *c, const attention_shape &a, int n_seq, cons
 {
     const size_t size = c->device->base.act_size;
     const auto softmax = c->device->bf16 ? softmax_rows<bf16> : softmax_rows<float>;
+    mar_err err = {};
+    if (!cuda_live(c)) return;
+    const mar_status status = plan_wide(c, a, &err); /* exists, but for a shape without a plan */
+    if (status != MAR_OK) {
+        kern_fail(&c->base, status, &err);
+        return;
+    }
     wide_products p = products_of(c, a);
     const int part = p.scores.rows, stride = p.scores.y_stride;
     float *scores = (float *)c->working;
@@ -530,7 +540,8 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
 {
     cuda_queue *c = cuda_of(k);
     cudaError_t error = cudaSuccess;
-    if (head_dim > MOST_DIM) return plan_wide(c, shape_of(q_stride, kv_stride, n_q, n_k, heads, head_dim), err);
+    if (head_dim > MOST_DIM)
+        return n_q > 0 ? plan_wide(c, shape_of(q_stride, kv_stride, n_q, n_k, heads, head_dim), err) : MAR_OK;
     if (!on_tensor_cores(c, head_dim)) return MAR_OK;
     const CUcontext before = cuda_switch(c->device->context);
     allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);

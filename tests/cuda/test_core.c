@@ -360,9 +360,8 @@ static void expect_failure(kern_queue *k, const char *text)
     if (!strstr(err.text, text)) fail_msg("\"%s\" does not say \"%s\"", err.text, text);
 }
 
-/* Heads of more than 128 elements: a plan refuses more keys than the working memory has room for, and spans are
- * refused.
- */
+/* Checks heads of more than 128 elements: a plan and a call refuse more keys than the working memory has room for,
+ * spans are refused, and a call needs no plan. */
 static void wide_heads(void **state)
 {
     (void)state;
@@ -373,9 +372,16 @@ static void wide_heads(void **state)
     act *x = to_device(k, NULL, WIDE * sizeof(uint16_t)), *y = to_device(k, NULL, WIDE * sizeof(uint16_t));
     assert_int_equal(k->core->attention_plan(k, 1, KEYS, 1, WIDE, WIDE, WIDE, &err), MAR_EBACKEND);
     assert_non_null(strstr(err.text, "attention over 16777216 keys: a GPU's working memory of "));
+    assert_ok(k->core->attention_plan(k, 0, KEYS, 1, WIDE, WIDE, WIDE, &err), &err); /* no queries need no memory */
     check_kern(k);
+    k->core->attention(k, x, WIDE, x, x, WIDE, 1, 1, KEYS, 1, WIDE, y);
+    expect_failure(k, "attention over 16777216 keys: ");
+    k->core->recover(k);
     k->core->attention_spans(k, x, WIDE, &zero, &one, x, x, WIDE, &zero, &one, 1, 1, WIDE, NULL, 0, y);
     expect_failure(k, "spans with heads of 136 elements: a GPU takes up to 128");
+    k->core->recover(k);
+    k->core->attention(k, x, WIDE, x, x, WIDE, 1, 1, 1, 1, WIDE, y);
+    check_kern(k);
     k->core->free(k->device, x);
     k->core->free(k->device, y);
     close_queue(k);

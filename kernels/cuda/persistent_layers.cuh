@@ -14,6 +14,30 @@
 
 /* --- products -------------------------------------------------------------------------------------------------- */
 
+/* A warp's share of a chunk: units begin .. end - 1 of tiles * (tiles of 16 rows), all columns of a tile of rows first.
+ * The warps of a part share the units. */
+typedef struct {
+    int part; /* index in the block */
+    int begin, end;
+    int m, tile; /* of unit `begin` */
+} persistent_units;
+
+template <persistent_side SIDE>
+static __device__ __forceinline__ persistent_units persistent_share(const persistent_args &a, const persistent_block *f,
+                                                                    int m, int rows)
+{
+    const int warp = (int)threadIdx.x / 32, member = warp & (a.cluster - 1),
+              tiles = persistent_columns_of<SIDE>(f).tiles;
+    const int units = tiles * min(a.chunk, (rows + 15) / 16 - m);
+    persistent_units n;
+    n.part = warp >> f->log;
+    n.begin = units * member >> f->log;
+    n.end = units * (member + 1) >> f->log;
+    n.m = n.begin / tiles;
+    n.tile = n.begin - n.m * tiles;
+    return n;
+}
+
 /* Loads the lane's pieces of a tile's weights. */
 template <int PAIRS, persistent_side SIDE>
 static __device__ __forceinline__ void persistent_load_weights(const persistent_args &a, const persistent_block *f,
@@ -33,32 +57,43 @@ static __device__ __forceinline__ void persistent_load_weights(const persistent_
     }
 }
 
-/* Multiplies the chunk that begins with tile m of 16 rows, and sends the sums. The warps of a part share its units,
- * each a tile of columns of a tile of rows; all columns of a tile of rows come first. */
+/* Requests the first non-resident weights of a product, before a wait; not with WORDS, whose waits need the registers.
+ */
+template <int PAIRS, persistent_side SIDE, bool WORDS>
+static __device__ __forceinline__ void persistent_first_weights(const persistent_args &a, const persistent_block *f,
+                                                                int product, int rows, uint4 (&w)[PAIRS])
+{
+#pragma unroll
+    for (int p = 0; p < PAIRS; p++) w[p] = make_uint4(0, 0, 0, 0);
+    if (WORDS || !persistent_direct(a, product)) return;
+    const persistent_units n = persistent_share<SIDE>(a, f, 0, rows);
+    persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
+}
+
+/* Multiplies the chunk that begins with tile m of 16 rows, and sends the sums. w comes from
+ * persistent_first_weights. */
 template <int PAIRS, persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_multiply(const persistent_args &a, const persistent_block *f,
-                                                           int product, int m, int rows)
+                                                           int product, int m, int rows, uint4 (&w)[PAIRS])
 {
-    const int warp = (int)threadIdx.x / 32, member = warp & (a.cluster - 1);
-    const int group = warp >> f->log; /* number of the warp's part in the block */
-    const int part = f->part + group, used = persistent_used<PAIRS>(persistent_inputs<SIDE>(a), part);
-    const int tiles = persistent_columns_of<SIDE>(f).tiles, units = tiles * min(a.chunk, (rows + 15) / 16 - m);
-    const int begin = units * member >> f->log, end = units * (member + 1) >> f->log;
-    const uint4 *operand = f->operand + group * (PAIRS * 64) + (int)threadIdx.x % 32;
-    int row_tile = begin / tiles, tile = begin - row_tile * tiles; /* of the unit whose weights are in w */
-    uint4 u[2][PAIRS] = {}, w[PAIRS];
-    persistent_load_weights<PAIRS, SIDE>(a, f, product, group, tile, w);
+    persistent_units n = persistent_share<SIDE>(a, f, m, rows);
+    const int part = f->part + n.part, used = persistent_used<PAIRS>(persistent_inputs<SIDE>(a), part);
+    const int tiles = persistent_columns_of<SIDE>(f).tiles;
+    const uint4 *operand = f->operand + n.part * (PAIRS * 64) + (int)threadIdx.x % 32;
+    uint4 u[2][PAIRS] = {};
+    if (WORDS || m > 0 || !persistent_direct(a, product))
+        persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
     float4 *inbox = persistent_inbox<WORDS>(a, f, rows, product);
     bool fresh = true;
 #pragma unroll 1
-    for (int unit = begin; unit < end; unit++) {
+    for (int unit = n.begin; unit < n.end; unit++) {
         if (fresh) {
 #pragma unroll
             for (int p = 0; p < PAIRS; p++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     u[half][p] = make_uint4(0, 0, 0, 0); /* weights of missing channels are 0, but 0 times NaN is NaN */
-                    if (p < used) u[half][p] = operand[((row_tile << (3 - f->log)) * PAIRS + p) * 64 + half * 32];
+                    if (p < used) u[half][p] = operand[((n.m << (3 - f->log)) * PAIRS + p) * 64 + half * 32];
                 }
         }
         float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0}; /* two sums hide the latency of a mma */
@@ -69,11 +104,11 @@ static __device__ __forceinline__ void persistent_multiply(const persistent_args
             fast::mma<f16>(even, a0, b0);
             fast::mma<f16>(odd, a1, b1);
         }
-        const int done_tile = tile, done_row_tile = row_tile;
-        fresh = ++tile == tiles;
-        if (fresh) tile = 0, row_tile++;
-        if (unit + 1 < end) persistent_load_weights<PAIRS, SIDE>(a, f, product, group, tile, w);
-        persistent_send<SIDE>(a, inbox, rows, part, done_tile, done_row_tile,
+        const int tile = n.tile, row_tile = n.m;
+        fresh = ++n.tile == tiles;
+        if (fresh) n.tile = 0, n.m++;
+        if (unit + 1 < n.end) persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
+        persistent_send<SIDE>(a, inbox, rows, part, tile, row_tile,
                               make_float4(even[0] + odd[0], even[1] + odd[1], even[2] + odd[2], even[3] + odd[3]));
     }
 }
@@ -468,10 +503,13 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
     const bool fc1 = persistent_is_fc1<SIDE>(product);
     const bool local = fc1 && persistent_is_local<SIDE>(a, rows);
     const persistent_columns &columns = persistent_columns_of<SIDE>(f);
+    uint4 w[PAIRS];
     persistent_gated gated = persistent_load_gated<SIDE, WORDS>(a, f, product, 0, rows, (int)threadIdx.x);
     if (local) {
         persistent_local_norm<PAIRS, SIDE, WORDS>(a, f, product / 2, rows);
+        persistent_first_weights<PAIRS, SIDE, WORDS>(a, f, product, rows, w); /* not before the wait: registers */
     } else {
+        persistent_first_weights<PAIRS, SIDE, WORDS>(a, f, product, rows, w);
         persistent_turn<WORDS>(a, f);
         if (fc1) persistent_divided_norm<PAIRS, WORDS>(a, f, product / 2, rows);
     }
@@ -484,7 +522,7 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
         else
             persistent_load_operand<PAIRS, SIDE, false>(a, f, fc1 ? a.u : a.v, m, rows);
         __syncthreads();
-        persistent_multiply<PAIRS, SIDE, WORDS>(a, f, product, m, rows);
+        persistent_multiply<PAIRS, SIDE, WORDS>(a, f, product, m, rows, w);
         persistent_cluster_sync(a);
         const int items = persistent_items(a, columns, rows);
 #pragma unroll 1

@@ -410,7 +410,7 @@ static wide_products products_of(const cuda_queue *c, const attention_shape &a)
     p.scores.in = p.values.out = a.dim, p.scores.out = p.values.in = a.n_k;
     p.scores.x_stride = a.q_stride, p.scores.y_stride = p.values.x_stride = stride;
     p.scores.weight_stride = p.values.weight_stride = a.kv_stride;
-    p.values.y_stride = a.heads * a.dim, p.values.across = 1;
+    p.values.y_stride = a.heads * a.dim, p.values.transposed = 1;
     return p;
 }
 

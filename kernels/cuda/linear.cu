@@ -99,7 +99,7 @@ static cublasStatus_t describe(const cuda_product *p, const void *x, const void 
     const int32_t bias_type = CUDA_R_16BF;
     const cudaDataType_t from = p->fp8 ? CUDA_R_8F_E4M3 : library_type(p->type);
     const cudaDataType_t to = library_type(p->y_type);
-    const int32_t order = p->across ? CUBLAS_OP_N : CUBLAS_OP_T;
+    const int32_t order = p->transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
     static const int32_t epilogues[][2] = {{CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS},
                                            {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
                                            {CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS}};
@@ -113,7 +113,8 @@ static cublasStatus_t describe(const cuda_product *p, const void *x, const void 
     if (p->bias && p->fp8) set(&s, &d->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type); /* for any y */
     if (p->fp8 == FP8_SCALED) describe_scales(p, x, weight, &d->product, &s);
     if (!s)
-        s = cublasLtMatrixLayoutInit(&d->weight, from, p->across ? out : in, p->across ? in : out, p->weight_stride);
+        s = cublasLtMatrixLayoutInit(&d->weight, from, p->transposed ? out : in, p->transposed ? in : out,
+                                     p->weight_stride);
     if (!s) s = cublasLtMatrixLayoutInit(&d->x, from, in, rows, p->x_stride);
     if (!s) s = cublasLtMatrixLayoutInit(&d->y, to, out, rows, p->y_stride);
     return s;
@@ -257,7 +258,7 @@ static mar_status open_trial(cuda_queue *c, const cuda_product *p, trial *t, mar
 {
     kern_machine machine;
     c->device->base.measure->machine(&c->device->base, &machine);
-    const size_t weight_rows = (size_t)(p->across ? p->in : p->out);
+    const size_t weight_rows = (size_t)(p->transposed ? p->in : p->out);
     const size_t sizes[] = {(size_t)machine.cache_bytes, (size_t)p->rows * (size_t)p->x_stride * sizeof(float),
                             weight_rows * (size_t)p->weight_stride * sizeof(float), (size_t)p->out * sizeof(float),
                             (size_t)p->rows * (size_t)p->y_stride * sizeof(float)};
@@ -382,7 +383,7 @@ static __global__ void matmul_kernel(cuda_product p, const void *x, const void *
     float sum = 0;
     for (int i = 0; i < p.in; i += TILE) {
         const int in = i + tx, out = first_out + ty;
-        const size_t at = (size_t)(p.across ? in : out) * p.weight_stride + (p.across ? out : in);
+        const size_t at = (size_t)(p.transposed ? in : out) * p.weight_stride + (p.transposed ? out : in);
         shared[0][ty][tx] = row < p.rows && in < p.in ? cuda_float(((const X *)x)[(size_t)row * p.x_stride + in]) : 0;
         shared[1][ty][tx] = out < p.out && in < p.in ? cuda_float(((const X *)weight)[at]) : 0;
         __syncthreads();

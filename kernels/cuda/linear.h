@@ -38,7 +38,7 @@ static inline size_t cuda_scale_bytes(const kern_linear *l)
 typedef struct {
     int rows, out, in;
     int x_stride, weight_stride, y_stride; /* elements from one row to the next */
-    int across;                            /* 1: weight is [in][out], else [out][in] */
+    int transposed;                        /* 1: weight is [in][out], else [out][in] */
     int type;                              /* mar_dtype of x and weight: F32, BF16 or F16 */
     int fp8;    /* FP8_*: x and weight are E4M3, their scales float [rows] and [out] behind them */
     int y_type; /* of y and bias: F32, or as `type` */

@@ -29,12 +29,12 @@ static const mar_param rows[] = {
      .offset = offsetof(run_options, vae),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "image decoder: .safetensors, .ckpt, a folder; or demo\n"
-             "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt, Lumina-mGPT's and Anole's Chameleon's vqgan.ckpt, "
-             "Emu3's "
-             "the folder Emu3-VisionTokenizer. The demo models and SphereAR's files have their own, and a model's "
-             "folder may "
-             "have one. mar generate needs it for any other model; mar bench and mar fidelity then go without images."},
+     .help =
+         "image decoder: .safetensors, .ckpt, a folder; or demo\n"
+         "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt, Lumina-mGPT's and Anole's Chameleon's vqgan.ckpt, "
+         "Emu3's the folder Emu3-VisionTokenizer. The demo models and SphereAR's files have their own, and a model's "
+         "folder may have one. mar generate needs it for any other model; mar bench and mar fidelity then go without "
+         "images."},
     {.name = OPTION("prompt"),
      .offset = offsetof(run_options, prompt),
      .type = MAR_TYPE_TEXT,

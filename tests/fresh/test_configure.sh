@@ -35,7 +35,7 @@ done
 # Checking nvcc's arguments needs no toolkit.
 configure_cuda() {
     CUDAARCHS=$1 cmake -G "$generator" -S "$source_dir" -B "$work/cuda" -DCMAKE_C_COMPILER="$cc" -DMAR_CUDA=ON \
-        -DMAR_NVCC=/bin/true -DMAR_CUDART=cudart -DMAR_CUBLASLT=cublasLt -DMAR_CURAND=curand -DMAR_CUDA_INCLUDE=/ \
+        -DMAR_NVCC=/bin/true -DMAR_CUDART=cudart -DMAR_CUBLASLT="${2-cublasLt}" -DMAR_CURAND=curand -DMAR_CUDA_INCLUDE=/ \
         >"$work/log" 2>&1
 }
 for names in native all all-major OFF "90a;sm_80"; do
@@ -52,4 +52,8 @@ if grep -rqe "-gencode arch=[^ ]*real" "$work/cuda"; then
     echo "FAILED: nvcc is told -real"
     failed=1
 fi
+# libcublasLt of a toolkit fetched into the source tree is found at run time.
+fetched=$source_dir/build/fetched/lib
+configure_cuda 90a "$fetched/libcublasLt.so" || { cat "$work/log"; failed=1; }
+grep -rqe "rpath[^ ]*$fetched" "$work/cuda" || { echo "FAILED: the run path is without $fetched"; failed=1; }
 exit $failed

@@ -576,7 +576,8 @@ typedef struct {
     int top_k; /* 0: all tokens; else tokens below the k-th largest logit have probability 0 */
     /* 1: all tokens. Else only the most probable tokens, up to the first at which their sum reaches top_p. */
     float top_p;
-    /* sjd, sjd-pac, scd: drafts of a round, the tree's included, 1..seq_len; the default, 64, is lowered to that. */
+    /* sjd, sjd-pac, scd: drafts of a round, the tree's included, 1..seq_len. 0: 64 on a GPU, 16 on a CPU, or seq_len if
+     * less. */
     int window;
     mar_first first;  /* sjd, sjd-pac, scd: initial draft of a position */
     int pac_children; /* sjd-pac, scd: drafts per position of the tree, K; 1: none (PD off); 0: 4, of scd 1 */

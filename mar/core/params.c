@@ -190,14 +190,14 @@ static mar_param rows[] = {
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_INT,
-     .value = 64,
-     .min = 1,
      .max = MAR_STEPS_MAX,
+     .choices = automatic,
      .method = "sjd|sjd-pac|scd",
-     .help = "Jacobi decoding: drafts to verify at a time\n"
-             "They include the drafts of the tree of sjd-pac and scd. At most the number of tokens in an image, for "
-             "which 64, "
-             "the default, stands where it is less."},
+     .help =
+         "Jacobi decoding: drafts to verify at a time\n"
+         "They include the drafts of the tree of sjd-pac and scd. At most the number of tokens in an image. auto is "
+         "64 on a GPU and 16 on a CPU, where a pass over more drafts takes longer, or all tokens if they are "
+         "fewer."},
     {.name = FIELD(first),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",

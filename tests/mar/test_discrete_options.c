@@ -28,6 +28,7 @@ TEST_CASE(automatic_values)
                  {"tree 2/1", NEAR, "gamma", "2"},
                  {"tree 2/1", NEAR, "tree", "2,1"},
                  {"spec sjd", NO_DRAFT, "window", "16"},
+                 {"", NO_DRAFT, "window", "auto"},
                  {"spec cool-sd-linear", NEAR, "cool_ell", "9"},
                  {"spec lantern", NEAR, "lantern_k", "50"},
                  {"spec lantern, lantern_k 50", NEAR, "lantern_k", "50"},

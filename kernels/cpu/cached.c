@@ -50,7 +50,7 @@ typedef struct {
     float *score;       /* [rows][heads][group][length], later the weights; a row's slots one after the other */
     float *chunk;       /* [CACHED_SLOTS][width] keys or values of one head */
     int *slot;          /* [slots] slots that some row attends to */
-    uint16_t *row_mask; /* [slots] bit r: row r attends to it */
+    uint32_t *row_mask; /* [slots] bit r: row r attends to it */
     int slots;
     int count[CACHED_QUERIES]; /* slots that a row attends to */
 } workspace;
@@ -220,7 +220,7 @@ static inline __attribute__((always_inline)) void add_values(const int dense, co
 /* Lists each row's slots in the chunk that begins with slot number c->first; c->at is that of the previous chunk. */
 static void list_chunk_slots(const workspace *w, int rows, chunk_slots *c)
 {
-    const uint16_t *row_mask = w->row_mask + c->first;
+    const uint32_t *row_mask = w->row_mask + c->first;
     unsigned all = ~0u;
     c->slots = w->slots - c->first < CACHED_SLOTS ? w->slots - c->first : CACHED_SLOTS;
     for (int i = 0; i < c->slots; i++) all &= row_mask[i];
@@ -344,7 +344,7 @@ void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows)
     w.q = t->work, w.sum = w.q + vectors, w.score = w.sum + vectors;
     w.chunk = w.score + (size_t)pairs * w.length;
     w.slot = (int *)(w.chunk + CACHED_SLOTS * w.width);
-    w.row_mask = (uint16_t *)(w.slot + w.length);
+    w.row_mask = (uint32_t *)(w.slot + w.length);
     memset(w.q, 0, 2 * vectors * sizeof *w.q);
     memset(w.chunk, 0, CACHED_SLOTS * w.width * sizeof *w.chunk);
     list_slots(t, &w);

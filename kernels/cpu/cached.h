@@ -8,9 +8,10 @@
 #include <string.h>
 
 enum {
-    CACHED_QUERIES = 16, /* maximum queries of a task for a head of keys: a key is converted once for all of them. Only
-                          * a single row may have more */
-    CACHED_PAIRS = 64,   /* maximum queries of a task: their working memory fits in L2 */
+    CACHED_QUERIES = 32, /* maximum queries of a task for a head of keys: keys and values are read once for all of them.
+                          * Only a single row may have more */
+    CACHED_PAIRS = 320,  /* maximum queries of a task, for which it has working memory: 16 heads of 20, so that a task
+                          * reads a slot in pieces of kilobytes, which the processor fetches ahead */
     CACHED_SLOTS = 16    /* slots converted at a time */
 };
 
@@ -64,13 +65,15 @@ static inline size_t cached_length(int slots)
 
 static inline size_t cached_bytes(int slots, int dim)
 {
+    enum { WEIGHTS_AND_TOTALS = 18 }; /* 32-bit words of a pair; AMX's */
     const size_t width = cached_width(dim), length = cached_length(slots);
-    return sizeof(float) * (CACHED_PAIRS * (2 * width + length) + CACHED_SLOTS * width + length) + 2 * length;
+    return sizeof(float) *
+           (CACHED_PAIRS * (2 * width + length + WEIGHTS_AND_TOTALS) + CACHED_SLOTS * width + 2 * length);
 }
 
 /* Lists the slots that some row of a task attends to, the common ones first: slot [common + own]. Bit r of
  * row_mask[common + own] means row r attends to it. Returns their number. */
-static inline int cached_list(const cached_task *t, int *slot, uint16_t *row_mask)
+static inline int cached_list(const cached_task *t, int *slot, uint32_t *row_mask)
 {
     int n = t->common;
     memcpy(slot, t->slot, (size_t)n * sizeof *slot);
@@ -81,7 +84,7 @@ static inline int cached_list(const cached_task *t, int *slot, uint16_t *row_mas
             rows |= (unsigned)(t->mask[(size_t)r * (size_t)t->words + (size_t)j / 64] >> j % 64 & 1) << r;
         if (!rows) continue;
         slot[n] = t->slot[t->common + j];
-        row_mask[n++] = (uint16_t)rows;
+        row_mask[n++] = rows;
     }
     return n;
 }
@@ -92,8 +95,8 @@ struct kern_rows;
  * attends to, in order. */
 typedef void cached_attend(const cached_task *t, const struct kern_rows *rows);
 
-/* Returns the function in `rows`, or AMX's where it multiplies (dot_bf16_best). AMX takes keys in
- * bf16 with heads of a multiple of 32 numbers and groups of up to CACHED_QUERIES. It leaves the others to `rows`. */
+/* Returns the function in `rows`, or AMX's where it multiplies (dot_bf16_best). AMX takes keys in bf16 with heads of a
+ * multiple of 32 numbers and groups of up to 16, and rounds weights to bf16. It leaves the others to `rows`. */
 cached_attend *cached_attend_best(const struct kern_rows *rows);
 
 #endif

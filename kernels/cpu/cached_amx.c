@@ -1,46 +1,71 @@
-/* Attention over a cache with AMX (cached.h). A tile product gives one head's scores of 16 slots and all queries; keys
- * are read in the cache's own layout. Scores lie slot by slot, a slot's (query, head) pairs side by side, so that the
- * softmax takes 16 pairs at a time. Sums over slots add one slot after the other and skip slots the row does not attend
- * to. */
+/* Attention over a cache with AMX (cached.h), a block of slots at a time. A tile product gives one head's scores of 16
+ * slots and 16 queries; keys are read in the cache's own layout. Scores lie slot by slot, a slot's (query, head) pairs
+ * side by side, so that 16 pairs are weighed at a time. Weights are relative to the largest score so far: sums are
+ * scaled when a block has a larger one. A tile product then adds the weighted values of the block's slots. */
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/gemm/amx.h"
 #include "kernels/cpu/gemm/vector.h"
 #include "kernels/cpu/rows.h"
 
+#include <float.h>
 #include <math.h>
 
 cached_attend kern_cached_amx;
 
 enum {
-    WORDS = 16, /* bf16 pairs in a row of a tile */
-    DEPTH = 32, /* numbers of a head that a tile product sums */
+    WORDS = 16,        /* bf16 pairs in a row of a tile */
+    DEPTH = 2 * WORDS, /* numbers that a tile product sums: a head's for a score, slots' for a weighted sum */
     SLOTS = CACHED_SLOTS,
-    VECTORS = 4,  /* vectors of a row's sums held in registers */
-    TOGETHER = 4, /* rows accumulated together */
+    HALVES = 2 /* tiles that the queries of a head take */
 };
 
-_Static_assert((int)CACHED_SLOTS == (int)LANES && (int)CACHED_QUERIES <= (int)LANES, "a tile has room for them");
+_Static_assert((int)CACHED_SLOTS == (int)LANES && (int)CACHED_QUERIES <= HALVES * (int)LANES, "tiles have room");
 
-/* A task's working memory. Pair h * queries + i is query i of head h of the keys; query i is of row i / group. */
+/* A task's working memory. Pair h * queries + i is query i of head h of the keys; query i is of row i / group. Of each
+ * 32 numbers of a sum, the first 16 are the first four of each eight. */
 typedef struct {
     int pairs, queries, slots; /* queries: of a head */
     size_t across;             /* pairs, padded to whole vectors */
     uint32_t *q;               /* [heads][dim / 2][queries] pairs of bf16 */
-    float *sum;                /* [pairs][dim] */
-    float *score;              /* [slots, padded to whole tiles][across], later the weights */
-    void *chunk;               /* [SLOTS][dim] keys, bf16, or values, float, of one head */
+    float *sum;                /* [pairs][dim] weighted sums of the slots so far */
+    float *top, *total;        /* [across] a pair's largest score, and the sum of its weights */
+    float *score;              /* [slots of a block or of the rest, padded to whole tiles][across] */
+    uint32_t *weight;          /* [across][WORDS] pairs of bf16: a block's weights */
+    void *chunk;               /* of one head: [SLOTS][dim] keys, or [WORDS][dim][2] values */
     int *slot;                 /* [slots] */
-    uint16_t *query_mask;      /* [slots] bit i: query i attends to it */
-    float scale[CACHED_PAIRS]; /* factor of a pair's weights: 1 / their sum */
+    uint32_t *query_mask;      /* [slots] bit i: query i attends to it */
 } workspace;
 
-/* Configures tile 0 as scores (slot by query), 1 as keys (a slot a row) and 2 as queries (a word a row). */
-static void configure(int queries)
+/* Returns the number of `queries` in a half of them. */
+static inline int in_half(int queries, int half)
+{
+    return half ? queries - LANES : queries < LANES ? queries : LANES;
+}
+
+/* Configures tiles 0 and 1 as scores of a half of the queries each (slot by query), 2 and 3 as the halves of the
+ * queries (a word a row), and 4 as keys (a slot a row). */
+static void configure_scores(int queries)
 {
     amx_config c = {.palette = 1};
-    for (int t = 0; t < 3; t++) {
-        c.row_bytes[t] = (uint16_t)(4 * (t == 1 ? WORDS : queries));
-        c.rows[t] = t == 2 ? WORDS : SLOTS;
+    for (int t = 0; t < 5; t++) {
+        const int n = t == 4 ? WORDS : in_half(queries, t % 2);
+        if (n <= 0) continue;
+        c.row_bytes[t] = (uint16_t)(4 * n);
+        c.rows[t] = LANES;
+    }
+    amx_configure(&c);
+}
+
+/* Configures tiles 0, 1 and 2, 3 as sums of a half of the queries (query by number), 4 and 5 as weights of a half
+ * (query by slot), and 6 and 7 as values (two slots a row). */
+static void configure_values(int queries)
+{
+    amx_config c = {.palette = 1};
+    for (int t = 0; t < 8; t++) {
+        const int n = t < 4 ? in_half(queries, t / 2) : t < 6 ? in_half(queries, t - 4) : WORDS;
+        if (n <= 0) continue;
+        c.row_bytes[t] = 4 * WORDS;
+        c.rows[t] = (uint8_t)n;
     }
     amx_configure(&c);
 }
@@ -68,168 +93,229 @@ static void mask_queries(const cached_task *t, const workspace *w)
     for (int j = t->common; j < w->slots && t->group > 1; j++) {
         unsigned bits = 0;
         for (int i = 0; i < w->queries; i++) bits |= (w->query_mask[j] >> i / t->group & 1u) << i;
-        w->query_mask[j] = (uint16_t)bits;
+        w->query_mask[j] = bits;
     }
 }
 
-/* Prefetches a head's numbers of the slots first .. of a chunk, up to the end of the list. */
-static inline void fetch(const cached_task *t, const workspace *w, const char *base, int first)
+/* Computes a head's scores of up to SLOTS slots from number `first` on. Scores beyond the last slot come from stale
+ * data and are never read. */
+static void add_scores(const cached_task *t, const workspace *w, int h, int first, float *score)
 {
-    for (int i = first; i < w->slots && i < first + SLOTS; i++)
-        for (int j = 0; j < t->dim * 2; j += 64)
-            __builtin_prefetch(base + (size_t)w->slot[i] * t->slot_stride + j, 0, 2);
-}
-
-/* Computes the scores of the chunk of slots that begins with number `first`. Scores beyond the last slot come from
- * stale data and are never read. */
-static void add_scores(const cached_task *t, const workspace *w, int first)
-{
-    const int count = w->slots - first < SLOTS ? w->slots - first : SLOTS;
-    const size_t head = (size_t)t->dim * 2;
-    char *keys = w->chunk;
-    for (int h = 0; h < t->heads; h++) {
-        const char *base = t->key + (size_t)h * head;
-        const uint32_t *q = w->q + (size_t)(h * t->dim / 2 * w->queries);
+    const int count = w->slots - first < SLOTS ? w->slots - first : SLOTS, two = w->queries > LANES;
+    const size_t head = (size_t)t->dim * 2, stride = (size_t)w->queries * 4;
+    const char *base = t->key + (size_t)h * head, *keys = w->chunk;
+    const uint32_t *q = w->q + (size_t)(h * t->dim / 2 * w->queries);
+    const int *slot = w->slot + first;
+    size_t step = head;
+    int next = 1; /* slots that follow each other in memory */
+    while (next < count && slot[next] == slot[0] + next) next++;
+    if (next == SLOTS)
+        keys = base + (size_t)slot[0] * t->slot_stride, step = t->slot_stride;
+    else
         for (int i = 0; i < count; i++)
-            for (size_t j = 0; j < head; j += 64)
-                _mm512_storeu_si512(keys + (size_t)i * head + j,
-                                    _mm512_loadu_si512(base + (size_t)w->slot[first + i] * t->slot_stride + j));
-        if (first + SLOTS < w->slots)
-            fetch(t, w, base, first + SLOTS);
-        else
-            fetch(t, w, t->value + (size_t)h * head, 0);
-        __asm__ volatile("" ::: "memory"); /* compilers do not know that tiles read memory */
-        _tile_zero(0);
-        for (int d = 0; d < t->dim; d += DEPTH, q += WORDS * w->queries) {
-            _tile_loadd(1, keys + d * 2, head);
-            _tile_loadd(2, q, (size_t)w->queries * 4);
-            _tile_dpbf16ps(0, 1, 2);
-        }
-        _tile_stored(0, w->score + (size_t)first * w->across + h * w->queries, w->across * sizeof(float));
+            memcpy((char *)w->chunk + (size_t)i * head, base + (size_t)slot[i] * t->slot_stride, head);
+    __asm__ volatile("" ::: "memory"); /* compilers do not know that tiles read memory */
+    _tile_zero(0);
+    if (two) _tile_zero(1);
+    for (int d = 0; d < t->dim; d += DEPTH, q += WORDS * w->queries) {
+        _tile_loadd(4, keys + d * 2, step);
+        _tile_loadd(2, q, stride);
+        _tile_dpbf16ps(0, 4, 2);
+        if (!two) continue;
+        _tile_loadd(3, q + LANES, stride);
+        _tile_dpbf16ps(1, 4, 3);
     }
+    score += h * w->queries;
+    _tile_stored(0, score, w->across * sizeof(float));
+    if (two) _tile_stored(1, score + LANES, w->across * sizeof(float));
 }
 
-/* Gives slots a query does not attend to the weight 0. */
-static void mask_slots(const cached_task *t, const workspace *w)
+/* Transposes 16 x 16 words. */
+static inline void transpose(__m512i x[LANES])
 {
-    for (int i = t->common; i < w->slots; i++)
-        for (int n = 0; n < w->queries; n++) {
-            if (w->query_mask[i] >> n & 1) continue;
-            for (int h = 0; h < t->heads; h++)
-                w->score[(size_t)i * w->across + (size_t)(h * w->queries + n)] = -INFINITY;
-        }
+    __m512i y[LANES];
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i += 2) {
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < LANES; i += 4) {
+        x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+        x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+        x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+        x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const __m512i a = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88), b = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
+        const __m512i c = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
+        const __m512i d = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+        y[i] = _mm512_shuffle_i32x4(a, c, 0x88), y[i + 4] = _mm512_shuffle_i32x4(b, d, 0x88);
+        y[i + 8] = _mm512_shuffle_i32x4(a, c, 0xdd), y[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
+    }
+    memcpy(x, y, sizeof y);
 }
 
-/* Turns scores into weights, without the factor 1 / their sum. */
-static void softmax(const cached_task *t, workspace *w)
+/* Turns the scores of up to DEPTH slots, rows at[] of w->score, for up to 16 pairs into weights, and counts the slots
+ * in: w->top and w->total, and w->sum scaled to the new w->top. */
+static void weigh(const cached_task *t, const workspace *w, __m512i pair, __mmask16 lanes, const int *at, int count)
 {
-    const __m512 scale = _mm512_set1_ps(1.0f / sqrtf((float)t->dim)), none = _mm512_set1_ps(-INFINITY);
-    for (size_t p = 0; p < w->across; p += LANES) {
-        __m512 top = none, sum = _mm512_setzero_ps();
-        float *at = w->score + p;
-        for (int i = 0; i < w->slots; i++) top = _mm512_max_ps(_mm512_loadu_ps(at + (size_t)i * w->across), top);
-        for (int i = 0; i < w->slots; i++) {
-            const __m512 s = _mm512_loadu_ps(at + (size_t)i * w->across);
-            const __mmask16 known = _mm512_cmp_ps_mask(s, none, _CMP_NEQ_UQ);
-            const floats x = (floats)_mm512_mul_ps(_mm512_sub_ps(s, top), scale);
-            const __m512 e = _mm512_maskz_mov_ps(known, (__m512)exp_v(x));
+    const __m512 scale = _mm512_set1_ps(1.0f / sqrtf((float)t->dim)), zero = _mm512_setzero_ps();
+    const __m512 before = _mm512_mask_i32gather_ps(zero, lanes, pair, w->top, 4);
+    int number[LANES];
+    __m512i tile[LANES];
+    __m512 top = before, sum = zero, s[DEPTH];
+    for (int i = 0; i < count; i++) {
+        s[i] = _mm512_mask_i32gather_ps(zero, lanes, pair, w->score + (size_t)at[i] * w->across, 4);
+        top = _mm512_max_ps(s[i], top);
+    }
+    for (int k = 0; k < WORDS; k++) {
+        __m512i x[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+        for (int i = 0; i < 2 && 2 * k + i < count; i++) {
+            const __m512 e = (__m512)exp_v((floats)_mm512_mul_ps(_mm512_sub_ps(s[2 * k + i], top), scale));
             sum = _mm512_add_ps(sum, e);
-            _mm512_storeu_ps(at + (size_t)i * w->across, e);
+            x[i] = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(e));
         }
-        _mm512_storeu_ps(w->scale + p, _mm512_div_ps(_mm512_set1_ps(1.0f), sum));
+        tile[k] = _mm512_or_si512(x[0], _mm512_slli_epi32(x[1], 16));
+    }
+    transpose(tile);
+    _mm512_storeu_si512(number, pair);
+    for (int i = 0; i < LANES; i++)
+        if (lanes >> i & 1) _mm512_storeu_si512(w->weight + (size_t)number[i] * WORDS, tile[i]);
+    const __m512 factor = (__m512)exp_v((floats)_mm512_mul_ps(_mm512_sub_ps(before, top), scale));
+    const __m512 total = _mm512_mask_i32gather_ps(zero, lanes, pair, w->total, 4);
+    _mm512_mask_i32scatter_ps(w->top, lanes, pair, top, 4);
+    _mm512_mask_i32scatter_ps(w->total, lanes, pair, _mm512_add_ps(_mm512_mul_ps(total, factor), sum), 4);
+    const __mmask16 larger = _mm512_mask_cmp_ps_mask(lanes, before, top, _CMP_NEQ_UQ);
+    for (int i = 0; i < LANES; i++) {
+        if (!(larger >> i & 1)) continue;
+        const __m512 f = _mm512_permutexvar_ps(_mm512_set1_epi32(i), factor);
+        float *x = w->sum + (size_t)(number[i] * t->dim);
+        for (int j = 0; j < t->dim; j += LANES) _mm512_storeu_ps(x + j, _mm512_mul_ps(_mm512_loadu_ps(x + j), f));
     }
 }
 
-/* sum[r] += weight[i][r] * value[i] for `rows` queries and slots i < count, `vectors` vectors each. Bit row + r of
- * query_mask[i]: query r attends to slot i; NULL: all attend to all. */
-static inline __attribute__((always_inline)) void add_part(const int rows, const int vectors, const float *weight,
-                                                           size_t across, const float *value, size_t width,
-                                                           const uint16_t *query_mask, int row, int count, float *sum)
+/* Copies `count` slots' values of one head to the layout of a tile's second factor, the numbers of two slots side by
+ * side. */
+static inline void copy_values(const cached_task *t, const workspace *w, int h, const int *slot, int count)
 {
-    __m512 s[TOGETHER][VECTORS];
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) s[r][v] = _mm512_loadu_ps(sum + (size_t)r * width + v * LANES);
-    for (int i = 0; i < count; i++, weight += across, value += width) {
-        __m512 x[VECTORS];
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) x[v] = _mm512_loadu_ps(value + v * LANES);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            const __m512 a = _mm512_set1_ps(weight[r]);
-            const __mmask16 known = (__mmask16)(query_mask && !(query_mask[i] >> (row + r) & 1) ? 0 : 0xffff);
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++)
-                s[r][v] =
-                    query_mask ? _mm512_mask3_fmadd_ps(a, x[v], s[r][v], known) : _mm512_fmadd_ps(a, x[v], s[r][v]);
+    const __m512i zero = _mm512_setzero_si512();
+    const char *base = t->value + (size_t)h * (size_t)t->dim * 2;
+    char *to = w->chunk;
+    for (int k = 0; k < DEPTH; k += 2) {
+        const char *a = base + (size_t)slot[k < count ? k : 0] * t->slot_stride;
+        const char *b = base + (size_t)slot[k + 1 < count ? k + 1 : 0] * t->slot_stride;
+        for (int j = 0; j < t->dim * 2; j += 64, to += 128) {
+            const __m512i x = k < count ? _mm512_loadu_si512(a + j) : zero;
+            const __m512i y = k + 1 < count ? _mm512_loadu_si512(b + j) : zero;
+            _mm512_store_si512(to, _mm512_unpacklo_epi16(x, y));
+            _mm512_store_si512(to + 64, _mm512_unpackhi_epi16(x, y));
         }
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) _mm512_storeu_ps(sum + (size_t)r * width + v * LANES, s[r][v]);
 }
 
-/* Adds all numbers of a head, for `rows` queries. */
-static inline __attribute__((always_inline)) void add_rows(const int rows, const float *weight, size_t across,
-                                                           const float *value, size_t width, const uint16_t *query_mask,
-                                                           int row, int count, float *sum)
+/* Adds the weighted values of up to DEPTH slots for `queries` queries of head h from number `query` on. The tiles are
+ * configured for as many. */
+static void add_values(const cached_task *t, const workspace *w, int h, int query, int queries, const int *slot,
+                       int count)
 {
-    size_t j = 0;
-    for (; j + VECTORS * LANES <= width; j += VECTORS * LANES) {
-        if (query_mask)
-            add_part(rows, VECTORS, weight, across, value + j, width, query_mask, row, count, sum + j);
-        else
-            add_part(rows, VECTORS, weight, across, value + j, width, NULL, row, count, sum + j);
+    const int p = h * w->queries + query, two = queries > LANES;
+    const size_t row = (size_t)t->dim * 4;
+    copy_values(t, w, h, slot, count);
+    __asm__ volatile("" ::: "memory"); /* compilers do not know that tiles read memory */
+    _tile_loadd(4, w->weight + (size_t)p * WORDS, 64);
+    if (two) _tile_loadd(5, w->weight + (size_t)(p + LANES) * WORDS, 64);
+    char *sum = (char *)(w->sum + (size_t)(p * t->dim)), *values = w->chunk;
+    for (int j = 0; j < t->dim; j += DEPTH, sum += 4 * DEPTH, values += 4 * DEPTH) {
+        _tile_loadd(6, values, row);
+        _tile_loadd(7, values + 64, row);
+        _tile_loadd(0, sum, row);
+        _tile_loadd(1, sum + 64, row);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_stored(0, sum, row);
+        _tile_stored(1, sum + 64, row);
+        if (!two) continue;
+        _tile_loadd(2, sum + LANES * row, row);
+        _tile_loadd(3, sum + LANES * row + 64, row);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+        _tile_stored(2, sum + LANES * row, row);
+        _tile_stored(3, sum + LANES * row + 64, row);
     }
-    if (j < width) add_part(rows, DEPTH / LANES, weight, across, value + j, width, query_mask, row, count, sum + j);
 }
 
-/* Adds the weighted values of the chunk of slots that begins with number `first`. */
-static void add_values(const cached_task *t, const workspace *w, int first)
+/* Adds up to DEPTH slots, whose scores are rows at[] of w->score, for `queries` queries of each head from number
+ * `query` on. The tiles are configured for as many. */
+static void add_block(const cached_task *t, const workspace *w, int query, int queries, const int *slot, const int *at,
+                      int count)
 {
-    const int count = w->slots - first < SLOTS ? w->slots - first : SLOTS;
-    const size_t width = (size_t)t->dim;
-    const uint16_t *query_mask = first + count > t->common ? w->query_mask + first : NULL;
-    float *values = w->chunk;
-    for (int h = 0; h < t->heads; h++) {
-        const char *base = t->value + (size_t)h * width * 2;
-        for (int i = 0; i < count; i++)
-            for (size_t j = 0; j < width; j += LANES) {
-                const char *from = base + (size_t)w->slot[first + i] * t->slot_stride + j * 2;
-                const __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from));
-                _mm512_storeu_si512(values + (size_t)i * width + j, _mm512_slli_epi32(bits, 16));
-            }
-        fetch(t, w, base, first + SLOTS);
-        const float *weight = w->score + (size_t)first * w->across + h * w->queries;
-        float *sum = w->sum + (size_t)(h * w->queries) * width;
-        int r = 0;
-        for (; r + TOGETHER <= w->queries; r += TOGETHER)
-            add_rows(TOGETHER, weight + r, w->across, values, width, query_mask, r, count, sum + (size_t)r * width);
-        for (; r < w->queries; r++)
-            add_rows(1, weight + r, w->across, values, width, query_mask, r, count, sum + (size_t)r * width);
+    const int pairs = t->heads * queries;
+    for (int first = 0; first < pairs; first += LANES) {
+        int pair[LANES] = {0}, n = pairs - first < LANES ? pairs - first : LANES;
+        for (int i = 0; i < n; i++) pair[i] = (first + i) / queries * w->queries + query + (first + i) % queries;
+        weigh(t, w, _mm512_loadu_si512(pair), (__mmask16)((1u << n) - 1), at, count);
     }
+    for (int h = 0; h < t->heads; h++) add_values(t, w, h, query, queries, slot, count);
+}
+
+/* Adds the first slots that all queries attend to, in whole blocks. Returns their number. */
+static int add_common(const cached_task *t, const workspace *w)
+{
+    int count = 0, at[DEPTH];
+    const uint32_t all = (uint32_t)((UINT64_C(1) << w->queries) - 1);
+    for (int i = 0; i < DEPTH; i++) at[i] = i;
+    while (count < w->slots && (w->query_mask[count] & all) == all) count++;
+    count -= count % DEPTH;
+    for (int first = 0; first < count; first += DEPTH) {
+        configure_scores(w->queries);
+        for (int h = 0; h < t->heads; h++)
+            for (int i = 0; i < DEPTH; i += SLOTS) add_scores(t, w, h, first + i, w->score + (size_t)i * w->across);
+        configure_values(w->queries);
+        add_block(t, w, 0, w->queries, w->slot + first, at, DEPTH);
+    }
+    return count;
+}
+
+/* Adds the slots from number `first` on, row by row. A block has DEPTH slots that follow each other in the row's own
+ * list, as in add_common: so its bits are the same beside other rows. */
+static void add_rest(const cached_task *t, const workspace *w, int first)
+{
+    int at[DEPTH], slot[DEPTH];
+    configure_scores(w->queries);
+    for (int i = first; i < w->slots; i += SLOTS)
+        for (int h = 0; h < t->heads; h++) add_scores(t, w, h, i, w->score + (size_t)(i - first) * w->across);
+    configure_values(t->group);
+    for (int query = 0; query < w->queries; query += t->group)
+        for (int i = first, count = 0; i < w->slots; i++) {
+            if (w->query_mask[i] >> query & 1) at[count] = i - first, slot[count++] = w->slot[i];
+            if (count < DEPTH && (i + 1 < w->slots || count == 0)) continue;
+            add_block(t, w, query, t->group, slot, at, count);
+            count = 0;
+        }
 }
 
 static void store_results(const cached_task *t, const workspace *w)
 {
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     for (int p = 0; p < w->pairs; p++) {
-        const __m512 scale = _mm512_set1_ps(w->scale[p]);
+        const __m512 total = _mm512_set1_ps(w->total[p]);
         const float *sum = w->sum + (size_t)p * (size_t)t->dim;
         const int h = p / w->queries, i = p % w->queries;
         char *y = t->y + (size_t)(i / t->group) * t->y_stride + query_at(t, h, i);
         for (int j = 0; j < t->dim; j += 2 * LANES) {
-            const __m512 low = _mm512_mul_ps(_mm512_loadu_ps(sum + j), scale);
-            const __m512 high = _mm512_mul_ps(_mm512_loadu_ps(sum + j + LANES), scale);
-            _mm512_storeu_si512(y + (size_t)j * 2, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+            const __m512 low = _mm512_div_ps(_mm512_loadu_ps(sum + j), total);
+            const __m512 high = _mm512_div_ps(_mm512_loadu_ps(sum + j + LANES), total);
+            const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+            _mm512_storeu_si512(y + (size_t)j * 2, _mm512_permutexvar_epi64(order, both));
         }
     }
 }
 
 void kern_cached_amx(const cached_task *t, const kern_rows *rows)
 {
-    if (!t->bf16 || t->type != CACHED_BF16 || t->dim % DEPTH || t->group > CACHED_QUERIES) {
+    if (!t->bf16 || t->type != CACHED_BF16 || t->dim % DEPTH || t->group > LANES) {
         rows->attend(t, rows);
         return;
     }
@@ -240,16 +326,15 @@ void kern_cached_amx(const cached_task *t, const kern_rows *rows)
     w.sum = t->work, w.score = w.sum + CACHED_PAIRS * width, w.q = (uint32_t *)(w.score + CACHED_PAIRS * length);
     w.chunk = w.q + CACHED_PAIRS * width / 2;
     w.slot = (int *)((float *)w.chunk + SLOTS * width);
-    w.query_mask = (uint16_t *)(w.slot + length);
+    w.query_mask = (uint32_t *)(w.slot + length);
+    w.weight = w.query_mask + length;
+    w.top = (float *)(w.weight + CACHED_PAIRS * WORDS), w.total = w.top + CACHED_PAIRS;
     w.slots = cached_list(t, w.slot, w.query_mask);
-    mask_queries(t, &w);
+    for (size_t p = 0; p < pairs; p++) w.top[p] = -FLT_MAX, w.total[p] = 0;
     memset(w.sum, 0, pairs * width * sizeof *w.sum);
+    mask_queries(t, &w);
     copy_queries(t, &w);
-    configure(w.queries);
-    for (int i = 0; i < w.slots; i += SLOTS) add_scores(t, &w, i);
+    add_rest(t, &w, add_common(t, &w));
     _tile_release();
-    mask_slots(t, &w);
-    softmax(t, &w);
-    for (int i = 0; i < w.slots; i += SLOTS) add_values(t, &w, i);
     store_results(t, &w);
 }

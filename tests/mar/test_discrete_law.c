@@ -151,7 +151,7 @@ static const struct {
     {LAW_STALE_Q, NONE, NULL, "cfg 1, spec sjd, window 8", 1, EACH},
     {LAW_STALE_Q, NONE, NULL, "cfg 1, spec sjd-pac, window 8, pac_depth 0", 1, NIGHTLY},
     {LAW_STALE_Q, NONE, NULL, "cfg 1, spec scd, window 8", 1, EACH},
-    {LAW_SIBLINGS_Q, SMALL, "8", "cfg 2.9, top_k 8, temperature 1.3", 2, EACH},
+    {LAW_SIBLINGS_Q, SMALL, "8", "cfg 2.9, top_k 8, temperature 1.3", 4, EACH},
     {LAW_POINT_AS_LAW, EAGLE, "dynamic", "cfg 1, gamma 4, tree_top 1, tree_total 4", 1, EACH},
     {LAW_KEPT_SLOT, SMALL, NULL, "cfg 1, gamma 4", 1, EACH},
 };

@@ -114,6 +114,13 @@ static int parts_of(const cache_call *c)
     return cpu_divide_up(c->job->kv_heads, c->heads);
 }
 
+/* Returns the maximum queries of a task. With many threads each has less working memory: of 4096 slots and heads of 128
+ * numbers 1.2 MB, else 5.7 MB. */
+static int pairs_of(const cpu_device *d)
+{
+    return d->threads > 16 ? (int)KERN_CACHE_GROUP_MAX : (int)CACHED_PAIRS;
+}
+
 /* Computes a part of the heads for one block of a span's rows. A span's blocks have about as many rows each. */
 static void attend(const cache_call *c, int span, int block, int part, int thread)
 {
@@ -164,7 +171,7 @@ static void cache_body(void *arg, int first, int last, int thread)
 
 mar_status cpu_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err)
 {
-    return cpu_work_room(cpu_of(k), cached_bytes(slots, head_dim), err);
+    return cpu_work_room(cpu_of(k), cached_bytes(pairs_of(cpu_of(k)->d), slots, head_dim), err);
 }
 
 void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
@@ -181,11 +188,11 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
         if (rows > tallest) tallest = rows;
         pairs += (double)rows * slots;
     }
-    if (!cpu_planned(q, cached_bytes(most, job->head_dim) <= q->work_bytes, "attention over %d slots of a cache", most))
-        return;
+    const size_t bytes = cached_bytes(pairs_of(q->d), most, job->head_dim);
+    if (!cpu_planned(q, bytes <= q->work_bytes, "attention over %d slots of a cache", most)) return;
     if (job->rope) store(q, job);
     const int group = group_of(job), queries = cpu_lesser(tallest, cached_rows(group)) * group;
-    const int fit = CACHED_PAIRS / queries, fair = blocks * job->kv_heads / (2 * q->d->threads);
+    const int fit = pairs_of(q->d) / queries, fair = blocks * job->kv_heads / (2 * q->d->threads);
     cache_call c = {.queue = q, .job = job, .heads = cpu_lesser(cpu_lesser(fit, fair > 1 ? fair : 1), job->kv_heads)};
     cpu_for(q, blocks * parts_of(&c), 2 * pairs * job->heads * job->head_dim, cache_body, &c);
 }

@@ -10,8 +10,8 @@
 enum {
     CACHED_QUERIES = 32, /* maximum queries of a task for a head of keys: keys and values are read once for all of them.
                           * Only a single row may have more */
-    CACHED_PAIRS = 320,  /* maximum queries of a task, for which it has working memory: 16 heads of 20, so that a task
-                          * reads a slot in pieces of kilobytes, which the processor fetches ahead */
+    CACHED_PAIRS = 320,  /* maximum queries of a task: 16 heads, 20 queries each. Many heads make a task's reads of a
+                          * slot  long enough for the processor to fetch ahead */
     CACHED_SLOTS = 16    /* slots converted at a time */
 };
 
@@ -36,7 +36,7 @@ typedef struct cached_task {
     int words;
     char *y; /* rows y_stride bytes apart */
     size_t y_stride;
-    void *work; /* cached_bytes(common + own, dim) bytes, 64-byte aligned */
+    void *work; /* cached_bytes(rows * heads * group, common + own, dim) bytes, 64-byte aligned */
 } cached_task;
 
 /* Returns the maximum rows of a task. */
@@ -63,12 +63,12 @@ static inline size_t cached_length(int slots)
     return ((size_t)slots + 31) / 16 * 16;
 }
 
-static inline size_t cached_bytes(int slots, int dim)
+/* Returns the bytes of working memory of a task with so many queries in all. */
+static inline size_t cached_bytes(int pairs, int slots, int dim)
 {
-    enum { WEIGHTS_AND_TOTALS = 18 }; /* 32-bit words of a pair; AMX's */
-    const size_t width = cached_width(dim), length = cached_length(slots);
-    return sizeof(float) *
-           (CACHED_PAIRS * (2 * width + length + WEIGHTS_AND_TOTALS) + CACHED_SLOTS * width + 2 * length);
+    enum { OF_BLOCK = 18 }; /* AMX: the words of a pair's weights in a block, its largest score and its total */
+    const size_t width = cached_width(dim), length = cached_length(slots), across = ((size_t)pairs + 15) / 16 * 16;
+    return sizeof(float) * (across * (2 * width + length + OF_BLOCK) + CACHED_SLOTS * width + 2 * length);
 }
 
 /* Lists the slots that some row of a task attends to, the common ones first: slot [common + own]. Bit r of
@@ -95,8 +95,10 @@ struct kern_rows;
  * attends to, in order. */
 typedef void cached_attend(const cached_task *t, const struct kern_rows *rows);
 
-/* Returns the function in `rows`, or AMX's where it multiplies (dot_bf16_best). AMX takes keys in bf16 with heads of a
- * multiple of 32 numbers and groups of up to 16, and rounds weights to bf16. It leaves the others to `rows`. */
+/* Returns the function in `rows`, or AMX's where it multiplies bf16 (gemm_best). AMX takes keys in bf16 with heads of a
+ * multiple of 32 numbers and groups of up to CACHED_QUERIES, and rounds weights to bf16. It leaves the others to
+ * `rows`.
+ */
 cached_attend *cached_attend_best(const struct kern_rows *rows);
 
 #endif

@@ -15,11 +15,10 @@ cached_attend kern_cached_amx;
 enum {
     WORDS = 16,        /* bf16 pairs in a row of a tile */
     DEPTH = 2 * WORDS, /* numbers that a tile product sums: a head's for a score, slots' for a weighted sum */
-    SLOTS = CACHED_SLOTS,
-    HALVES = 2 /* tiles that the queries of a head take */
+    SLOTS = CACHED_SLOTS
 };
 
-_Static_assert((int)CACHED_SLOTS == (int)LANES && (int)CACHED_QUERIES <= HALVES * (int)LANES, "tiles have room");
+_Static_assert((int)CACHED_SLOTS == (int)LANES && (int)CACHED_QUERIES <= 2 * (int)LANES, "tiles have room");
 
 /* A task's working memory. Pair h * queries + i is query i of head h of the keys; query i is of row i / group. Of each
  * 32 numbers of a sum, the first 16 are the first four of each eight. */
@@ -28,15 +27,15 @@ typedef struct {
     size_t across;             /* pairs, padded to whole vectors */
     uint32_t *q;               /* [heads][dim / 2][queries] pairs of bf16 */
     float *sum;                /* [pairs][dim] weighted sums of the slots so far */
-    float *top, *total;        /* [across] a pair's largest score, and the sum of its weights */
+    float *top, *total;        /* [pairs] a pair's largest score, and the sum of its weights */
     float *score;              /* [slots of a block or of the rest, padded to whole tiles][across] */
-    uint32_t *weight;          /* [across][WORDS] pairs of bf16: a block's weights */
+    uint32_t *weight;          /* [pairs][WORDS] pairs of bf16: a block's weights */
     void *chunk;               /* of one head: [SLOTS][dim] keys, or [WORDS][dim][2] values */
     int *slot;                 /* [slots] */
     uint32_t *query_mask;      /* [slots] bit i: query i attends to it */
 } workspace;
 
-/* Returns the number of `queries` in a half of them. */
+/* Returns how many of the queries are in a half: the first 16 at most, or the rest; 0 or less if there is none. */
 static inline int in_half(int queries, int half)
 {
     return half ? queries - LANES : queries < LANES ? queries : LANES;
@@ -157,8 +156,8 @@ static inline void transpose(__m512i x[LANES])
     memcpy(x, y, sizeof y);
 }
 
-/* Turns the scores of up to DEPTH slots, rows at[] of w->score, for up to 16 pairs into weights, and counts the slots
- * in: w->top and w->total, and w->sum scaled to the new w->top. */
+/* Turns the scores of up to DEPTH slots, rows at[] of w->score, for up to 16 pairs into weights. Updates w->top and
+ * w->total, and scales w->sum to the new w->top. */
 static void weigh(const cached_task *t, const workspace *w, __m512i pair, __mmask16 lanes, const int *at, int count)
 {
     const __m512 scale = _mm512_set1_ps(1.0f / sqrtf((float)t->dim)), zero = _mm512_setzero_ps();
@@ -174,8 +173,8 @@ static void weigh(const cached_task *t, const workspace *w, __m512i pair, __mmas
         __m512i x[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
         for (int i = 0; i < 2 && 2 * k + i < count; i++) {
             const __m512 e = (__m512)exp_v((floats)_mm512_mul_ps(_mm512_sub_ps(s[2 * k + i], top), scale));
-            sum = _mm512_add_ps(sum, e);
             x[i] = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(e));
+            sum = _mm512_add_ps(sum, (__m512)_mm512_slli_epi32(x[i], 16)); /* what the products add */
         }
         tile[k] = _mm512_or_si512(x[0], _mm512_slli_epi32(x[1], 16));
     }
@@ -187,7 +186,7 @@ static void weigh(const cached_task *t, const workspace *w, __m512i pair, __mmas
     const __m512 total = _mm512_mask_i32gather_ps(zero, lanes, pair, w->total, 4);
     _mm512_mask_i32scatter_ps(w->top, lanes, pair, top, 4);
     _mm512_mask_i32scatter_ps(w->total, lanes, pair, _mm512_add_ps(_mm512_mul_ps(total, factor), sum), 4);
-    const __mmask16 larger = _mm512_mask_cmp_ps_mask(lanes, before, top, _CMP_NEQ_UQ);
+    const __mmask16 larger = _mm512_cmp_ps_mask(before, top, _CMP_NEQ_UQ);
     for (int i = 0; i < LANES; i++) {
         if (!(larger >> i & 1)) continue;
         const __m512 f = _mm512_permutexvar_ps(_mm512_set1_epi32(i), factor);
@@ -197,18 +196,17 @@ static void weigh(const cached_task *t, const workspace *w, __m512i pair, __mmas
 }
 
 /* Copies `count` slots' values of one head to the layout of a tile's second factor, the numbers of two slots side by
- * side. */
+ * side. The first slot's take the place of those beyond `count`, whose weights are 0. */
 static inline void copy_values(const cached_task *t, const workspace *w, int h, const int *slot, int count)
 {
-    const __m512i zero = _mm512_setzero_si512();
     const char *base = t->value + (size_t)h * (size_t)t->dim * 2;
     char *to = w->chunk;
     for (int k = 0; k < DEPTH; k += 2) {
         const char *a = base + (size_t)slot[k < count ? k : 0] * t->slot_stride;
         const char *b = base + (size_t)slot[k + 1 < count ? k + 1 : 0] * t->slot_stride;
         for (int j = 0; j < t->dim * 2; j += 64, to += 128) {
-            const __m512i x = k < count ? _mm512_loadu_si512(a + j) : zero;
-            const __m512i y = k + 1 < count ? _mm512_loadu_si512(b + j) : zero;
+            const __m512i x = _mm512_loadu_si512(a + j);
+            const __m512i y = _mm512_loadu_si512(b + j);
             _mm512_store_si512(to, _mm512_unpacklo_epi16(x, y));
             _mm512_store_si512(to + 64, _mm512_unpackhi_epi16(x, y));
         }
@@ -300,7 +298,7 @@ static void store_results(const cached_task *t, const workspace *w)
 {
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     for (int p = 0; p < w->pairs; p++) {
-        const __m512 total = _mm512_set1_ps(w->total[p]);
+        const __m512 total = _mm512_set1_ps(w->top[p] > -FLT_MAX ? w->total[p] : NAN); /* all scores -inf */
         const float *sum = w->sum + (size_t)p * (size_t)t->dim;
         const int h = p / w->queries, i = p % w->queries;
         char *y = t->y + (size_t)(i / t->group) * t->y_stride + query_at(t, h, i);
@@ -315,7 +313,7 @@ static void store_results(const cached_task *t, const workspace *w)
 
 void kern_cached_amx(const cached_task *t, const kern_rows *rows)
 {
-    if (!t->bf16 || t->type != CACHED_BF16 || t->dim % DEPTH || t->group > LANES) {
+    if (!t->bf16 || t->type != CACHED_BF16 || t->dim % DEPTH || t->group > CACHED_QUERIES) {
         rows->attend(t, rows);
         return;
     }
@@ -323,12 +321,12 @@ void kern_cached_amx(const cached_task *t, const kern_rows *rows)
     const size_t length = cached_length(t->common + t->own);
     workspace w = {.pairs = (int)pairs, .queries = t->rows * t->group};
     w.across = (pairs + LANES - 1) / LANES * LANES;
-    w.sum = t->work, w.score = w.sum + CACHED_PAIRS * width, w.q = (uint32_t *)(w.score + CACHED_PAIRS * length);
-    w.chunk = w.q + CACHED_PAIRS * width / 2;
+    w.sum = t->work, w.score = w.sum + w.across * width, w.q = (uint32_t *)(w.score + w.across * length);
+    w.chunk = w.q + w.across * width / 2;
     w.slot = (int *)((float *)w.chunk + SLOTS * width);
     w.query_mask = (uint32_t *)(w.slot + length);
     w.weight = w.query_mask + length;
-    w.top = (float *)(w.weight + CACHED_PAIRS * WORDS), w.total = w.top + CACHED_PAIRS;
+    w.top = (float *)(w.weight + w.across * WORDS), w.total = w.top + w.across;
     w.slots = cached_list(t, w.slot, w.query_mask);
     for (size_t p = 0; p < pairs; p++) w.top[p] = -FLT_MAX, w.total[p] = 0;
     memset(w.sum, 0, pairs * width * sizeof *w.sum);

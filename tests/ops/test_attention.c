@@ -251,11 +251,11 @@ static void check_spans(const ops_call *c, double *const *got)
 
 /* --- over a cache ------------------------------------------------------------------------------------------------- */
 
-enum { MOST_SPANS = 6, CACHE_HEADS = 0, CACHE_DIM, CACHE_SPANS, NOT_FINITE };
-enum { NAN_KEY = 1, NAN_VALUE = 2 };
+enum { MOST_SPANS = 6, CACHE_HEADS = 0, CACHE_DIM, CACHE_SPANS, UNUSUAL };
+enum { NAN_KEY = 1, NAN_VALUE = 2, SHARP_SCORES = 4, INFINITE_SCORES = 8 };
 
-/* heads, head_dim, spans, non-finite part of a slot that some rows know; then each span's queries, slots, and slots
- * common to all its rows */
+/* heads, head_dim, spans, what is unusual: the non-finite part of a slot that some rows know, scores in the thousands,
+ * or only scores of -inf in the first query; then each span's queries, slots, and slots common to all its rows */
 static const int caches[][4 + 3 * MOST_SPANS] = {
     {2, 32, 2, 0, /* queries */ 3, 5, 0, 0, 0, 0, /* slots */ 13, 25, 0, 0, 0, 0, /* common */ 10, 20},
     {16, 64, 2, 0, 1, 1, 0, 0, 0, 0, 257, 257, 0, 0, 0, 0, 256, 257},     /* plain decoding */
@@ -271,7 +271,12 @@ static const int caches[][4 + 3 * MOST_SPANS] = {
     {3, 8, 2, 0, 2, 9, 0, 0, 0, 0, 4, 16, 0, 0, 0, 0, 3, 0},
     {1, 252, 2, 0, 2, 1, 0, 0, 0, 0, 92, 41, 0, 0, 0, 0, 90, 40},
     {1, 64, 1, 0, 64, 0, 0, 0, 0, 0, 67, 0, 0, 0, 0, 0, 3},
-    {2, 64, 1, 0, 21, 0, 0, 0, 0, 0, 152, 0, 0, 0, 0, 0, 101},
+    {2, 64, 1, 0, 2, 0, 0, 0, 0, 0, 34, 0, 0, 0, 0, 0, 31}, /* the last query alone lacks slot 31 */
+    {2, 64, 1, 0, 3, 0, 0, 0, 0, 0, 53, 0, 0, 0, 0, 0, 40}, /* successive slots: 7919 % 107 is 1 */
+    {10, 64, 6, 0, 32, 32, 32, 32, 32, 16, 70, 70, 70, 70, 70, 70, 64, 64, 64, 33, 33, 33},
+    {2, 64, 1, SHARP_SCORES, 5, 0, 0, 0, 0, 0, 130, 0, 0, 0, 0, 0, 97},
+    {4, 64, 1, SHARP_SCORES, 9, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0},
+    {2, 64, 1, INFINITE_SCORES, 3, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 2},
     {3, 32, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18}, /* a tile's size and its multiples */
     {3, 96, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18},
     {3, 160, 2, 0, 6, 1, 0, 0, 0, 0, 30, 18, 0, 0, 0, 0, 20, 18},
@@ -339,13 +344,20 @@ static void build_cache(ops_call *c)
     const int heads = c->n[CACHE_HEADS], dim = c->n[CACHE_DIM];
     cache_lists *l = make_lists(c);
     const size_t width = (size_t)(heads * dim), row = 2 * width;
-    const double *q = ops_input(c, OPS_ACT, (size_t)(l->rows * l->q_stride), 0, 1.5);
-    double *cache = ops_input(c, OPS_ACT, (size_t)l->slots * row, 0, 1);
+    const size_t queries = (size_t)(l->rows * l->q_stride);
+    const int kind = c->n[UNUSUAL];
+    double *q = ops_input(c, OPS_ACT, queries, 0, 1.5), *cache = ops_input(c, OPS_ACT, (size_t)l->slots * row, 0, 1);
     double *hidden = cache + (size_t)l->slot[l->common[0] + (l->first[1] - l->common[0] > 3 ? 3 : 0)] * row;
     for (size_t i = 0; i < row; i++)
-        if (c->n[NOT_FINITE] & (i < width ? NAN_KEY : NAN_VALUE)) hidden[i] = NAN;
+        if (kind & (i < width ? NAN_KEY : NAN_VALUE)) hidden[i] = NAN;
+    for (size_t i = 0; i < queries && kind == SHARP_SCORES; i++) q[i] *= 512;
+    for (size_t i = 0; i < (size_t)l->slots && kind == INFINITE_SCORES; i++) q[0] = INFINITY, cache[i * row] = -1;
     for (int turn = 0; turn < 3; turn++) {
-        double *y = ops_output(c, OPS_ACT, (size_t)l->rows * width, 0, turn ? 0 : 2e-6, turn ? 0 : 4e-3);
+        double *y = ops_output(c, OPS_ACT, (size_t)l->rows * width, 0,
+                               turn                   ? 0
+                               : kind == SHARP_SCORES ? 1e-4
+                                                      : 2e-6,
+                               turn ? 0 : 4e-3);
         for (int i = 0; i < l->rows * heads; i++) {
             const size_t r = (size_t)(i / heads), head = (size_t)(i % heads * dim);
             double *to = y + r * width + head;
@@ -415,7 +427,7 @@ static void check_alone(const ops_call *c, double *const *got, int y, int alone)
     for (int i = alone; i < alone + 2 && !ops_on_cuda(); i++)
         for (size_t j = 0; j < c->array[y].n; j++)
             assert_true(got[i][j] == got[y][j] || (isnan(got[i][j]) && isnan(got[y][j])));
-    if (!c->n[NOT_FINITE]) return;
+    if (!c->n[UNUSUAL] || c->n[UNUSUAL] == SHARP_SCORES) return;
     size_t others = 0;
     for (size_t j = 0; j < c->array[y].n; j++) others += isfinite(c->array[y].want[j]) != 0;
     assert_in_range(others, c->array[y].n / 3, c->array[y].n - 1); /* of the expected numbers */
@@ -562,7 +574,7 @@ static void build_stored_arrays(ops_call *c, const cache_lists *l)
     for (int i = 0; i < 2; i++) ops_input(c, OPS_ACT, (size_t)l->rows * q_width, 0, 1), any_result(c);
     double *hidden = c->array[FILL_QKV].x + (size_t)(l->slot[l->common[0] + 12] * l->q_stride) + q_width;
     for (size_t i = 0; i < k_width; i += (size_t)c->n[CACHE_DIM]) /* of its head of keys or values */
-        if (c->n[NOT_FINITE]) hidden[i + (c->n[NOT_FINITE] == NAN_KEY ? 0 : k_width)] = NAN;
+        if (c->n[UNUSUAL]) hidden[i + (c->n[UNUSUAL] == NAN_KEY ? 0 : k_width)] = NAN;
 }
 
 static void build_stored(ops_call *c)
@@ -676,7 +688,7 @@ static void build_golden_cache(ops_call *c)
     }
 }
 
-#define CACHE_NUMBERS "heads dim spans not_finite, queries, slots, common"
+#define CACHE_NUMBERS "heads dim spans unusual, queries, slots, common"
 
 static const ops_entry table[] = {
     {"attention", "n_seq n_q n_k heads dim skew sharp", OPS_CASES(sequences), OPS_ALONE, build_attention, run_attention,

@@ -340,7 +340,7 @@ static int evaluated(int argc, char **argv)
     cJSON *settings = failed ? NULL : cJSON_CreateObject();
     if (!failed) {
         cJSON_AddStringToObject(settings, "model", "demo");
-        const eval_report_extras x = {NULL, settings, &shown, 1, &shown, 1, NULL};
+        const eval_report_extras x = {NULL, settings, &shown, 1, &shown, 1, NULL, 0};
         sweep_entry entries[] = {{point.name, point.options, 1, 2, &r, 0}, {"plain", "", 3, 2, &r, 0}};
         sweep_table t = {"axes", entries, 2};
         failed = eval_result_write(&r, "result.json") || eval_report_write(&r, &x, "report.html") ||

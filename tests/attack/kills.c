@@ -206,6 +206,11 @@ int main(int argc, char **argv)
     long killed = 0, stopped = 0, rounds = 0;
     int found = 0;
     setenv("ASAN_OPTIONS", "detect_leaks=1:allocator_may_return_null=1", 0);
+    char *whole = realpath(argv[1], NULL), *slash = whole ? strrchr(whole, '/') : NULL, *data;
+    if (!slash || asprintf(&data, "%.*s/share/libmar", (int)(slash - whole), whole) < 0) abort();
+    setenv("MAR_DATA_DIR", data, 0); /* a copy of the command finds none beside it */
+    free(data);
+    free(whole);
     for (size_t i = 0; i < 3; i++) signal((const int[]){SIGINT, SIGTERM, SIGHUP}[i], SIG_DFL);
     while (killed + stopped < count && !found) {
         round_state r = {.random = seed * 0xd1342543de82ef95u ^ (uint64_t)rounds++};

@@ -73,6 +73,7 @@ static int encode(const image *picture, png_text *texts, int text_count, png_buf
     png_set_write_fn(png, buffer, append, nothing_to_flush);
     png_set_IHDR(png, info, (png_uint_32)picture->width, (png_uint_32)picture->height, 8, PNG_COLOR_TYPE_RGB,
                  PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    png_set_benign_errors(png, 1); /* otherwise a lack of memory for texts is reported as too many of them */
     png_set_text(png, info, texts, text_count);
     png_write_info(png, info);
     for (int y = 0; y < picture->height; y++) png_write_row(png, picture->rgb + (size_t)y * (size_t)picture->width * 3);

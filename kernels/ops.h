@@ -308,11 +308,12 @@ typedef struct {
     const uint64_t *mask;
     int words;
     int max_slots; /* upper bound on a span's slots: the same at each call of a recording */
-    /* rope tables, or NULL: queries are rotated and the cache is filled. With `rope` the operation first does the work
-     * of `rotate`. Row r of q is then query, key and value side by side, so q_stride is (heads + 2 * kv_heads) *
-     * head_dim. Row position[r] of `rope` rotates them, q in place. Key and value go to row own[r] of the cache. own[r]
-     * is in the slot list of the row's span and of no other span. Every span then has a row. A GPU reads the other
-     * slots early: they must have been written before the last `embed`, `copy_rows` or `to_act`. */
+    /* rope tables, or NULL: queries are rotated and the cache is filled. No pending work may write the tables. With
+     * `rope` the operation first does the work of `rotate`. Row r of q is then query, key and value side by side, so
+     * q_stride is (heads + 2 * kv_heads) * head_dim. Row position[r] of `rope` rotates them, q in place. Key and value
+     * go to row own[r] of the cache. own[r] is in the slot list of the row's span and of no other span. Every span then
+     * has a row. A GPU reads the other slots early: they must have been written before the last `embed`, `copy_rows` or
+     * `to_act`. */
     const float *rope;
     const int *position, *own;     /* host [rows] */
     kern_head_norm q_norm, k_norm; /* with rope: applied before the rotation */

@@ -111,7 +111,7 @@ static const struct {
     {"head_spec", 0, 0, SMALL, ANNEALED "num_iter 2, cfg 2.9, diff_upper_steps 9, diff_lower_steps 8, head_spec 4"},
     {"head_spec, draft", 1, 0, 0, ANNEALED "num_iter 2, cfg 2.9, diff_upper_steps 9, diff_lower_steps 8, head_spec 3"},
     {"conditional", 1, 0, SEVERAL, DRAFTED "spec conditional"},
-    {"paper", 1, 0, LONG, DRAFTED "spec paper"},
+    {"paper", 1, 0, LONG, DRAFTED "seed 12, spec paper"}, /* with seed 11 one decision is within rounding of its bound */
     {"cspd", 1, 0, RECORDED | LONG, DRAFTED "spec cspd"},
     {"cspd, full", 1, 0, 0, DRAFTED "spec cspd, context full"},
     {"path, draft, prefix", 1, 0, RECORDED, PATHS "gamma 2"},

@@ -11,8 +11,8 @@ enum { IDS = 1024 };
 static const char *const texts[] = {"",
                                     " a  b ",
                                     "abcab[SEP]a",
-                                    "\xe6\xbc\xa2"
-                                    "a!\xc3\xa4",
+                                    ("\xe6\xbc\xa2"
+                                     "a!\xc3\xa4"), /* as one literal, 'a' would belong to the last byte */
                                     "\xf0\x9f\x98\x80\xcc\x81 [MASK",
                                     "aaaaaaaaaaaaaaaaaaaa"};
 

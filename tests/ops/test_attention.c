@@ -637,7 +637,7 @@ static void run_stored(kern_queue *k, const ops_call *c, void *const *a)
 {
     const cache_lists *l = c->data;
     fill_slots(k, c, l, a);
-    k->core->copy_rows(k, a[ROPE], NULL, a[ROPE], NULL, NULL, NULL, 1, c->n[CACHE_DIM]); /* an operation between */
+    k->core->copy_rows(k, a[FILL_Y], NULL, a[FILL_Y], NULL, NULL, NULL, 1, c->n[CACHE_DIM]); /* an operation between */
     kern_cache_job job = stored_job(c, l, a);
     k->core->attention_cache(k, &job);
     job.rope = NULL;

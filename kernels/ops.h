@@ -638,6 +638,8 @@ struct kern_device {
     size_t mod_budget;     /* bytes of modulation rows a model may compute at a time */
     size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
                             * least one */
+    int draft_budget;      /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
+                            * much longer */
     int asynchronous;      /* 1: operations may still run when their call has returned */
     char description[176]; /* "cpu bf16 (avx512_bf16), 2 threads", "cpu int8, bf16 (avx512_vnni, ..." */
 };

@@ -160,16 +160,13 @@ static mar_status resolve_method(mar_discrete_plan *plan, int vocabulary, mar_er
     return status;
 }
 
-/* Sets the number of drafts in a chain or of a round, at most the tokens of the image. By default a round
- * has 64 on a GPU, as SJD-PAC, and 16 on a CPU, as SJD: there a pass over 64 takes more than twice as long as one over
- * 16. */
-static mar_status resolve_length(mar_discrete_plan *plan, int seq_len, mar_backend backend, mar_err *err)
+/* Sets the number of drafts in a chain or of a round, at most the tokens of the image. */
+static mar_status resolve_length(mar_discrete_plan *plan, int seq_len, int budget, mar_err *err)
 {
     static const char tokens[] = "the tokens of an image";
     mar_params *p = &plan->params;
     const int jacobi = plan->method && plan->method->stale;
-    const int window = backend == MAR_BACKEND_CUDA ? 64 : 16;
-    if (jacobi && p->window == 0) p->window = window < seq_len ? window : seq_len;
+    if (jacobi && p->window == 0) p->window = budget < seq_len ? budget : seq_len;
     if (plan->tree.depth > seq_len)
         return err_set(err, MAR_EARG, "--tree %s: expected %d levels at most, %s", p->tree, seq_len, tokens);
     const mar_status status = lower(p, "gamma", plan->method && !jacobi, seq_len, tokens, err);
@@ -245,7 +242,7 @@ mar_status mar_discrete_resolve_params(const mar_discrete_model *model, const ma
     p->num_iter = c->seq_len;
     if (status == MAR_OK) status = resolve_method(out, c->vocabulary, err);
     if (status == MAR_OK) status = resolve_tree(out, err);
-    if (status == MAR_OK) status = resolve_length(out, c->seq_len, model->base.m->backend, err);
+    if (status == MAR_OK) status = resolve_length(out, c->seq_len, model->base.m->device->draft_budget, err);
     if (status == MAR_OK) status = check_line(out, err);
     return status == MAR_OK ? check_size(out, c, max_images, err) : status;
 }

@@ -11,7 +11,7 @@ enum {
     CACHED_QUERIES = 32, /* maximum queries of a task for a head of keys: keys and values are read once for all of them.
                           * Only a single row may have more */
     CACHED_PAIRS = 320,  /* maximum queries of a task: 16 heads, 20 queries each. Many heads make a task's reads of a
-                          * slot  long enough for the processor to fetch ahead */
+                          * slot long enough for the processor to fetch ahead */
     CACHED_SLOTS = 16    /* slots converted at a time */
 };
 
@@ -97,8 +97,7 @@ typedef void cached_attend(const cached_task *t, const struct kern_rows *rows);
 
 /* Returns the function in `rows`, or AMX's where it multiplies bf16 (gemm_best). AMX takes keys in bf16 with heads of a
  * multiple of 32 numbers and groups of up to CACHED_QUERIES, and rounds weights to bf16. It leaves the others to
- * `rows`.
- */
+ * `rows`. */
 cached_attend *cached_attend_best(const struct kern_rows *rows);
 
 #endif

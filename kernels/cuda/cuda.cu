@@ -411,6 +411,7 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     d->shared_bytes = p->sharedMemPerBlockOptin;
     d->lt_scales = p->major == 9 && cublasLtGetVersion() >= 120900;
     d->base.act_size = d->bf16 ? sizeof(bf16) : sizeof(float);
+    d->base.draft_budget = 64; /* SJD-PAC's */
     const size_t budget = p->totalGlobalMem / 32;
     d->base.image_budget = budget < (size_t)IMAGE_BYTES ? budget : (size_t)IMAGE_BYTES;
     snprintf(d->gpu, sizeof d->gpu, "%.60s, sm_%d%d, %d multiprocessors, %zu GB, cuBLASLt %zu", p->name, p->major,

@@ -37,6 +37,7 @@ static void opening(void **state)
         assert_int_equal(strncmp(k->device->description, expected, strlen(expected)), 0);
         assert_non_null(strstr(k->device->description, "multiprocessors"));
         assert_int_equal(k->device->act_size, i < 2 ? 2 : 4);
+        assert_int_equal(k->device->draft_budget, 64);
         assert_true(k->device->mod_budget >= (size_t)16 << 20 && k->device->mod_budget < (size_t)4 << 30);
         close_queue(k);
     }

@@ -351,13 +351,11 @@ static void build_cache(ops_call *c)
     for (size_t i = 0; i < row; i++)
         if (kind & (i < width ? NAN_KEY : NAN_VALUE)) hidden[i] = NAN;
     for (size_t i = 0; i < queries && kind == SHARP_SCORES; i++) q[i] *= 512;
-    for (size_t i = 0; i < (size_t)l->slots && kind == INFINITE_SCORES; i++) q[0] = INFINITY, cache[i * row] = -1;
+    if (kind == INFINITE_SCORES) q[0] = INFINITY;
+    for (size_t i = 0; i < (size_t)l->slots && kind == INFINITE_SCORES; i++) cache[i * row] = -1;
+    const double f32 = kind == SHARP_SCORES ? 1e-4 : 2e-6; /* a score in the thousands has an absolute error of 1e-4 */
     for (int turn = 0; turn < 3; turn++) {
-        double *y = ops_output(c, OPS_ACT, (size_t)l->rows * width, 0,
-                               turn                   ? 0
-                               : kind == SHARP_SCORES ? 1e-4
-                                                      : 2e-6,
-                               turn ? 0 : 4e-3);
+        double *y = ops_output(c, OPS_ACT, (size_t)l->rows * width, 0, turn ? 0 : f32, turn ? 0 : 4e-3);
         for (int i = 0; i < l->rows * heads; i++) {
             const size_t r = (size_t)(i / heads), head = (size_t)(i % heads * dim);
             double *to = y + r * width + head;

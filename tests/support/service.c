@@ -21,13 +21,17 @@ service_process service_start(const char *directory, const char *arguments)
 {
     service_process s = {.pid = -1};
     char line[256] = "", *words[WORDS] = {NULL}, *copy = NULL, port[] = "--port", zero[] = "0", serve[] = "serve",
-         command[] = "mar";
+         grace[] = "--grace", command[] = "mar";
     int ends[2], count = 0;
     assert_true(asprintf(&copy, "%s", arguments) >= 0 && asprintf(&s.errors, "%s/serve.err", directory) >= 0);
     words[count++] = command;
     words[count++] = serve;
     words[count++] = port;
     words[count++] = zero;
+    if (!strstr(arguments, "--grace")) { /* else it stays up for links that no test opens */
+        words[count++] = grace;
+        words[count++] = zero;
+    }
     for (char *word = strtok(copy, " "); word && count < WORDS - 1; word = strtok(NULL, " ")) words[count++] = word;
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     s.pid = fork();

@@ -46,7 +46,8 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = JOB_IMAGES_MAX,
      .max = 16384,
-     .help = "images that may wait; more are refused with 429"},
+     .help = "images that may wait; more are refused with 429\n"
+             "Clients, told apart by their address, take turns. One alone gets half of the places at most."},
     {.name = OPTION("timeout"),
      .offset = offsetof(serve_options, timeout),
      .type = MAR_TYPE_INT,
@@ -187,12 +188,10 @@ static void serve(service *s, http *h)
     }
     jobs_drain(&s->jobs);
     while (!jobs_wait_idle(&s->jobs, TICK_MS)) http_watch(h);
+    const double end = tool_seconds() + s->options.grace + s->options.timeout; /* for clients that read slowly */
     for (; jobs_are_wanted(&s->jobs, s->options.grace); usleep(TICK_MS * 1000)) http_watch(h);
     http_refuse(h);
-    while (atomic_load(&s->exchanges) > 0) {
-        usleep(TICK_MS * 1000);
-        http_watch(h);
-    }
+    for (; atomic_load(&s->exchanges) > 0 && tool_seconds() < end; usleep(TICK_MS * 1000)) http_watch(h);
 }
 
 /* Serves at the bound socket, and closes it. */

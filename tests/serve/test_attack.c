@@ -134,7 +134,7 @@ TEST_WITH(jobs_of_ten, command_setup, command_teardown)
 {
     const int count = scaled(27);
     int accepted = 0;
-    service_process s = service_start(*state, "--num_iter 16 --num_sampling_steps 10 --batch 4 --timeout 300");
+    service_process s = service_start(*state, "--num_iter 8 --num_sampling_steps 10 --batch 4 --timeout 300");
     for (int i = 0; i < count; i++) {
         reply r = service_post(&s, "/v1/jobs", "{\"prompt\": \"1\", \"n\": 10}");
         accepted += r.code == 202;

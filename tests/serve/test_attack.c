@@ -129,6 +129,30 @@ TEST_WITH(bodies_of_many_values, command_setup, command_teardown)
     free(json);
 }
 
+/* Large bodies whose end never comes leave room for small ones. */
+TEST_WITH(bodies_without_an_end, command_setup, command_teardown)
+{
+    enum { CONNECTIONS = 320 }; /* fewer than the service has, and more memory than all bodies may have */
+    static char part[1 << 20];
+    int fd[CONNECTIONS];
+    service_process s = service_start(*state, "--num_iter 4 --num_sampling_steps 10 --timeout 300");
+    const double before = memory_peak_mb(&s);
+    memset(part, ' ', sizeof part);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        static const char head[] =
+            "POST /v1/images/generations HTTP/1.1\r\nHost: localhost\r\n" JSON "Content-Length: 1048576\r\n\r\n";
+        fd[i] = service_connect(&s);
+        service_send(fd[i], head, sizeof head - 1);
+        service_send(fd[i], part, i < 150 ? sizeof part - 1 : i < 270 ? 20000 : 1000); /* smaller ones fill the gaps */
+    }
+    const double seconds = serves_other(&s, "{\"prompt\": \"1\"}", 60), grown = memory_peak_mb(&s) - before;
+    print_message("%d bodies without an end: another client waited %.3f s, %.0f MB\n", (int)CONNECTIONS, seconds,
+                  grown);
+    assert_true(grown < 300);
+    for (int i = 0; i < CONNECTIONS; i++) close(fd[i]);
+    assert_int_equal(service_stop(&s), 0);
+}
+
 /* A client that asks for all it can get keeps nobody out. */
 TEST_WITH(jobs_of_ten, command_setup, command_teardown)
 {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,6 +38,7 @@ service_process service_start(const char *directory, const char *arguments)
     s.pid = fork();
     assert_true(s.pid >= 0);
     if (s.pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves no service */
         dup2(ends[1], STDOUT_FILENO);
         dup2(open(s.errors, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDERR_FILENO);
         if (chdir(directory) == 0) execv(getenv("MAR_COMMAND"), words);

@@ -11,6 +11,7 @@
 
 #include <ctype.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -199,6 +200,7 @@ static int run(service *s, int bound)
 {
     engine e = {.service = NULL};
     http *h = NULL;
+    mallopt(M_MMAP_THRESHOLD, 256 << 10); /* large bodies go back to the system, whichever thread frees them */
     interruption_catch();
     const int failed = engine_start(&e, s) != 0 ||
                        (s->takes_text && text_start(&s->text, &s->files.encoder_kept, &s->jobs, &s->log) != 0) ||

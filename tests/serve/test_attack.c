@@ -107,7 +107,7 @@ TEST_WITH(bodies_of_many_values, command_setup, command_teardown)
     char *json = malloc(2 * VALUES + 64);
     service_process s = service_start(*state, SLOW " --queue 300");
     assert_non_null(json);
-    size_t n = (size_t)sprintf(json, "{\"prompt\": \"1\", \"x\": [");
+    size_t n = (size_t)sprintf(json, "{\"prompt\": \"1\", \"user\": [");
     for (int i = 0; i < VALUES; i++, n += 2) memcpy(json + n, "0,", 2);
     n += (size_t)sprintf(json + n, "0]}");
     const double before = memory_peak_mb(&s);

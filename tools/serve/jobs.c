@@ -149,11 +149,9 @@ static void free_inputs(job *j)
 {
     free(j->spec.picture);
     free(j->spec.tokens);
-    free(j->spec.known);
     free(j->prompt);
     j->spec.picture = NULL;
     j->spec.tokens = NULL;
-    j->spec.known = NULL;
     j->prompt = NULL;
 }
 
@@ -251,7 +249,8 @@ static job *new_job(const jobs *t, const job_spec *spec, int kept)
         j->image[i].rgb = malloc(t->image_bytes);
         lacks |= !j->image[i].rgb;
     }
-    j->bytes = (size_t)spec->n * t->image_bytes + sizeof *j + (spec->text ? strlen(spec->text) + 1 : 0);
+    j->bytes = (size_t)spec->n * t->image_bytes + sizeof *j + (spec->text ? strlen(spec->text) + 1 : 0) +
+               (size_t)spec->positions;
     if (!lacks) return j;
     free(j->client);
     j->spec = (job_spec){.n = spec->n}; /* the caller frees the rest */

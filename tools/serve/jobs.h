@@ -40,11 +40,12 @@ typedef struct {
     int n;      /* 1..JOB_IMAGES_MAX */
     uint64_t seed;
     float cfg;
-    int is_edit;          /* 1: the rest is set. The job owns the memory, and frees it with its last image */
-    uint8_t *picture;     /* [height][width][3] */
+    int is_edit;          /* 1: the next fields are set. The job owns their memory */
+    uint8_t *picture;     /* [height][width][3]. It and the tokens are freed with the last image */
     uint64_t picture_sum; /* memory_sum of it */
     float *tokens;        /* [seq_len][token_dim] room for the picture's tokens */
-    uint8_t *known;       /* [seq_len] 1: the token is kept */
+    uint8_t *known;       /* [positions] 1: the token is kept */
+    int positions;        /* seq_len */
     int kept_tokens;      /* number of these */
     size_t bytes;         /* memory of all that it owns */
     client_key client;    /* whose job it is */

@@ -219,6 +219,7 @@ static int read_edit(const service *s, const request *r, job_spec *out, answer *
                  tokens = positions * (size_t)c->token_dim * sizeof *out->tokens;
     if (edit_read(s, &r->field[FIELD_IMAGE], &r->field[FIELD_MASK], out, a) != 0) return 1;
     out->is_edit = 1;
+    out->positions = c->seq_len;
     out->picture_sum = memory_sum(out->picture, pixels);
     out->tokens = malloc(tokens);
     out->bytes = pixels + tokens + positions;

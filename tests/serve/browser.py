@@ -143,7 +143,7 @@ def try_slow_page(page, url):
 
 
 def serve(mar, *options):
-    process = subprocess.Popen([mar, "serve", "--port", "0", *options], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([mar, "serve", "--port", "0", "--grace", "0", *options], stdout=subprocess.PIPE, text=True)
     return process, process.stdout.readline().strip()
 
 

@@ -18,7 +18,7 @@ chmod 600 "$folder/token"
 "$mar" generate --quiet $options --class 7 --num 2 --seed 5 --cfg 2 --out "$folder/seven"
 mkfifo "$folder/address"
 # shellcheck disable=SC2086
-"$mar" serve --port 0 --batch 1 --queue 10 --token_file "$folder/token" $options >"$folder/address" 2>"$folder/errors" &
+"$mar" serve --port 0 --batch 1 --queue 10 --grace 0 --token_file "$folder/token" $options >"$folder/address" 2>"$folder/errors" &
 pid=$!
 read -r url <"$folder/address"
 

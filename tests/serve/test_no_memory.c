@@ -62,15 +62,16 @@ static service_process s;
 static void start(void)
 {
     char name[] = "serve", port[] = "--port", zero[] = "0", iterations[] = "--num_iter", two[] = "2",
-         steps[] = "--num_sampling_steps", four[] = "4", quiet[] = "--quiet", line[64];
-    char *argv[] = {name, port, zero, iterations, two, steps, four, quiet, NULL};
+         steps[] = "--num_sampling_steps", four[] = "4", quiet[] = "--quiet", grace[] = "--grace", none[] = "0",
+         line[64];
+    char *argv[] = {name, port, zero, iterations, two, steps, four, quiet, grace, none, NULL};
     int ends[2];
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     s.pid = fork();
     if (s.pid == 0) {
         dup2(ends[1], STDOUT_FILENO);
         if (!freopen("/dev/null", "w", stderr)) _exit(99); /* "out of memory" for each picture */
-        exit(cmd_serve(8, argv));
+        exit(cmd_serve(10, argv));
     }
     close(ends[1]);
     FILE *out = fdopen(ends[0], "r");

@@ -12,11 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define QUICK "--num_iter 4 --num_sampling_steps 10"
 /* An image takes seconds, and is cancelled. */
 #define SLOW "--num_iter 64 --num_sampling_steps 1000 --threads 1 --dtype f32"
+
+#define JSON "Content-Type: application/json\r\n"
 
 static char *directory;
 static service_process quick; /* the service of most tests */
@@ -304,9 +307,16 @@ TEST_CASE(refuses_wrong_paths_methods_and_kinds)
     r = service_request(&quick, "POST", "/v1/images/generations", "", "{}", 2);
     assert_int_equal(r.code, 415);
     reply_free(&r);
-    r = service_request(&quick, "POST", "/v1/images/edits", "Content-Type: multipart/form-data\r\n", "x", 1);
-    assert_int_equal(r.code, 400);
-    reply_free(&r);
+    static const char *const boundaries[] = {"", "; boundary=", "; boundary=;", "; boundary=; charset=utf-8",
+                                             "; boundary=\"\""};
+    for (size_t i = 0; i < LENGTH(boundaries); i++) {
+        char headers[128];
+        snprintf(headers, sizeof headers, "Content-Type: multipart/form-data%s\r\n", boundaries[i]);
+        r = service_request(&quick, "POST", "/v1/images/edits", headers, "--;\r\n", 5);
+        assert_int_equal(r.code, 400);
+        assert_has(r.body, "boundary");
+        reply_free(&r);
+    }
     r = service_request(&quick, "POST", "/v1/images/generations", "Content-Type: application/json\r\n", large, 9 << 20);
     assert_int_equal(r.code, 413);
     assert_has(r.body, "expected at most 1048576 bytes");
@@ -448,7 +458,12 @@ TEST_CASE(queues_and_cancels)
     assert_true(atoi(reply_header(&full, "Retry-After")) >= 1);
     assert_has(full.body, "\"type\": \"rate_limit_error\"");
     reply_free(&full);
-    reply last = service_post(&s, "/v1/jobs", "{\"prompt\": \"2\"}"); /* one more fits */
+    reply last = service_post(&s, "/v1/jobs", "{\"prompt\": \"2\"}");
+    assert_int_equal(last.code, 429); /* one more place is free, for another client */
+    assert_has(last.body, "\"code\": \"client_share\"");
+    reply_free(&last);
+    last = service_request(&s, "POST", "/v1/jobs", JSON "X-Forwarded-For: 10.0.0.1, 10.0.0.2\r\n",
+                           "{\"prompt\": \"2\"}", 15);
     assert_int_equal(last.code, 202);
     cJSON *json = parse(&last);
     snprintf(path, sizeof path, "/v1/jobs/%s/previews/0.png", json_text(json, "id"));
@@ -530,6 +545,80 @@ TEST_CASE(ends_with_what_it_began)
     assert_int_equal(service_wait(&s), 0);
 }
 
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Posts a request, and writes the path of its job's first picture. */
+static void make_picture(const service_process *s, char path[128])
+{
+    reply r = service_post(s, "/v1/images/generations", "{\"prompt\": \"1\"}");
+    assert_int_equal(r.code, 200);
+    cJSON *json = parse(&r);
+    snprintf(path, 128, "%s", strstr(json_text(json, "data.0.url"), "/v1/"));
+    cJSON_Delete(json);
+    reply_free(&r);
+}
+
+/* After SIGTERM links of an answer work, and a job that is polled is seen done. Once all is fetched the service ends,
+ * long before --grace has passed. */
+TEST_CASE(stays_for_results)
+{
+    service_process s = service_start(directory, QUICK " --grace 3600");
+    char link[128], path[128], picture[128];
+    make_picture(&s, link);
+    reply job = service_post(&s, "/v1/jobs", "{\"prompt\": \"1\"}");
+    assert_int_equal(job.code, 202);
+    cJSON *json = parse(&job);
+    snprintf(path, sizeof path, "/v1/jobs/%s", json_text(json, "id"));
+    snprintf(picture, sizeof picture, "%s/images/0.png", path);
+    kill(s.pid, SIGTERM);
+    usleep(1500000); /* the job is done, and the service would have ended */
+    reply health = service_get(&s, "/health");
+    assert_int_equal(health.code, 503);
+    assert_string_equal(health.body, "{\"status\": \"stopping\"}\n");
+    const char *const paths[] = {path, link, picture};
+    for (int i = 0; i < 3; i++) {
+        reply r = service_get(&s, paths[i]);
+        assert_int_equal(r.code, 200);
+        if (i == 0) assert_has(r.body, "\"status\": \"done\"");
+        reply_free(&r);
+    }
+    reply_free(&health);
+    cJSON_Delete(json);
+    reply_free(&job);
+    const double began = seconds_now();
+    assert_int_equal(service_wait(&s), 0);
+    assert_true(seconds_now() - began < 60);
+}
+
+/* Nobody comes for a picture: the service ends after --grace. A second signal ends it at once. */
+TEST_CASE(ends_without_clients)
+{
+    char link[128];
+    service_process s = service_start(directory, QUICK " --grace 2");
+    make_picture(&s, link);
+    double began = seconds_now();
+    assert_int_equal(service_stop(&s), 0);
+    assert_true(seconds_now() - began >= 1 && seconds_now() - began < 60);
+    s = service_start(directory, QUICK " --grace 3600");
+    make_picture(&s, link);
+    began = seconds_now();
+    kill(s.pid, SIGTERM);
+    reply health = service_get(&s, "/health");
+    for (; health.code != 503; usleep(5000)) {
+        reply_free(&health);
+        health = service_get(&s, "/health");
+    }
+    reply_free(&health);
+    kill(s.pid, SIGTERM);
+    assert_int_equal(service_wait(&s), 128 + SIGTERM);
+    assert_true(seconds_now() - began < 60);
+}
+
 TEST_CASE(refuses_wrong_options)
 {
     static const refusal cases[] = {
@@ -538,10 +627,14 @@ TEST_CASE(refuses_wrong_options)
         {"serve --token_file absent", "absent: ", "No such file"},
         {"serve --port 65536", "--port 65536", "65535"},
         {"serve --queue 9", "--queue 9", "10"},
-        {"serve --model absent.pth --vae demo", "absent.pth", "No such file"},
+        {"serve --port 0 --model absent.pth --vae demo", "absent.pth", "No such file"},
     };
     command_refuses(directory, cases, LENGTH(cases));
     char line[128];
-    snprintf(line, sizeof line, "$MAR serve --port %d", quick.port);
-    command_refused(directory, line, "cannot listen on 127.0.0.1, port", "Address already in use");
+    /* before the model is loaded, which would fail */
+    snprintf(line, sizeof line, "$MAR serve --port %d --model absent.pth --vae demo", quick.port);
+    command_refused(directory, line, "cannot listen on 127.0.0.1, port",
+                    "Address already in use; another process listens there: end it, or give another --port");
+    command_refused(directory, "$MAR serve --port 0 --listen 192.0.2.1", "cannot listen on 192.0.2.1, port 0",
+                    "give another --listen");
 }

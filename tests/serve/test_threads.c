@@ -90,11 +90,11 @@ static void *work(void *number)
     return NULL;
 }
 
-TEST_WITH(serves_many_at_once, command_setup, command_teardown)
+static void serve_many(const char *directory, const char *options)
 {
     pthread_t threads[CLIENTS];
     int numbers[CLIENTS];
-    s = service_start(*state, "--num_iter 4 --num_sampling_steps 10 --batch 4 --timeout 300");
+    s = service_start(directory, options);
     reply first = service_get(&s, "/health");
     reply_free(&first);
     const int before = service_descriptors(&s);
@@ -113,8 +113,19 @@ TEST_WITH(serves_many_at_once, command_setup, command_teardown)
     }
     char *path = strdup(s.errors);
     const int status = service_stop(&s);
-    char *errors = read_whole_file(*state, strrchr(path, '/') + 1, NULL);
+    char *errors = read_whole_file(directory, strrchr(path, '/') + 1, NULL);
     if (status != 0) fail_msg("exit status %d: %s", status, errors);
     free(errors);
     free(path);
+}
+
+TEST_WITH(serves_many_at_once, command_setup, command_teardown)
+{
+    serve_many(*state, "--num_iter 4 --num_sampling_steps 10 --batch 4 --timeout 300");
+}
+
+/* A thread encodes prompts, too. */
+TEST_WITH(serves_many_prompts_at_once, command_setup, command_teardown)
+{
+    serve_many(*state, "--model demo-t2i --batch 4 --timeout 300");
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,18 +22,23 @@ service_process service_start(const char *directory, const char *arguments)
 {
     service_process s = {.pid = -1};
     char line[256] = "", *words[WORDS] = {NULL}, *copy = NULL, port[] = "--port", zero[] = "0", serve[] = "serve",
-         command[] = "mar";
+         grace[] = "--grace", command[] = "mar";
     int ends[2], count = 0;
     assert_true(asprintf(&copy, "%s", arguments) >= 0 && asprintf(&s.errors, "%s/serve.err", directory) >= 0);
     words[count++] = command;
     words[count++] = serve;
     words[count++] = port;
     words[count++] = zero;
+    if (!strstr(arguments, "--grace")) { /* else it stays up for links that no test opens */
+        words[count++] = grace;
+        words[count++] = zero;
+    }
     for (char *word = strtok(copy, " "); word && count < WORDS - 1; word = strtok(NULL, " ")) words[count++] = word;
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     s.pid = fork();
     assert_true(s.pid >= 0);
     if (s.pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves no service */
         dup2(ends[1], STDOUT_FILENO);
         dup2(open(s.errors, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDERR_FILENO);
         if (chdir(directory) == 0) execv(getenv("MAR_COMMAND"), words);

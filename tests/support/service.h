@@ -12,7 +12,8 @@ typedef struct {
     char *errors; /* path of its standard error */
 } service_process;
 
-/* Starts "mar serve --port 0 ARGUMENTS" (words without spaces) in the directory, and reads its address. */
+/* Starts "mar serve --port 0 ARGUMENTS" (words without spaces) in the directory, with --grace 0 unless they have one,
+ * and reads its address. */
 service_process service_start(const char *directory, const char *arguments);
 /* Sends SIGTERM and waits. Returns the exit status as a shell shows it. */
 int service_stop(service_process *s);

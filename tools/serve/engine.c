@@ -29,8 +29,9 @@ static void finish(engine *e, job *j, int image, mar_status status)
         return;
     }
     const char *why = mar_session_error(e->service->session), *lacks = "loaded without its encoder";
-    if (j->spec.known && strstr(why, lacks)) why = "the file of the image decoder has no encoder, which an edit needs";
-    if (code_of(status) == 500) tool_error("an image failed: %s", why);
+    if (j->spec.is_edit && strstr(why, lacks))
+        why = "the file of the image decoder has no encoder, which an edit needs";
+    if (code_of(status) == 500) log_line(&e->service->log, LOG_IMAGE, "an image failed: %s", why);
     jobs_finish(t, j, image, JOB_FAILED, code_of(status), *why ? why : mar_status_name(status));
 }
 
@@ -39,10 +40,10 @@ static void finish(engine *e, job *j, int image, mar_status status)
 /* Makes the tokens of an edit's picture, once for all images of the job. */
 static mar_status encode_picture(engine *e, job *j)
 {
-    if (e->encoded == j) return MAR_OK;
+    if (j->has_tokens) return MAR_OK;
     const mar_pixels picture = rgb8(e->service, j->spec.picture);
-    const mar_status status = mar_session_encode(e->service->session, &picture, e->tokens);
-    e->encoded = status == MAR_OK ? j : NULL;
+    const mar_status status = mar_session_encode(e->service->session, &picture, j->spec.tokens);
+    j->has_tokens = status == MAR_OK;
     return status;
 }
 
@@ -50,7 +51,7 @@ static mar_status submit(engine *e, job *j, int image, uint64_t *id)
 {
     mar_session *s = e->service->session;
     const captions *c = e->service->models.captions;
-    job_prompt *p = j->spec.prompt;
+    job_prompt *p = j->prompt;
     mar_request r;
     mar_request_init(s, &r, sizeof r);
     if (p || c) {
@@ -65,21 +66,21 @@ static mar_status submit(engine *e, job *j, int image, uint64_t *id)
     r.seed = j->spec.seed;
     r.image = (uint64_t)image;
     r.cfg = j->spec.cfg;
-    if (j->spec.known) {
+    if (j->spec.is_edit) {
         const mar_status status = encode_picture(e, j);
         if (status != MAR_OK) return status;
-        r.tokens = e->tokens;
+        r.tokens = j->spec.tokens;
         r.known = j->spec.known;
     }
     return mar_session_submit(s, &r, id);
 }
 
-/* Gives all new images to the session, which begins them when there is room. */
+/* Fills the session's batch with new images. Those that wait stay in the table, which knows whose turn it is. */
 static void take_new(engine *e)
 {
     jobs *t = &e->service->jobs;
     int image;
-    for (job *j; (j = jobs_claim(t, &image));) {
+    for (job *j; e->count < e->service->options.batch && (j = jobs_claim(t, &image));) {
         uint64_t id = 0;
         if (jobs_is_cancelled(t, j)) {
             jobs_finish(t, j, image, JOB_CANCELLED, 0, NULL);
@@ -91,7 +92,6 @@ static void take_new(engine *e)
         else
             finish(e, j, image, status);
     }
-    e->encoded = NULL; /* the pointer may become another job's */
 }
 
 /* --- images in progress ------------------------------------------------------------------------------------------- */
@@ -183,14 +183,14 @@ static void make_preview(engine *e)
 static void step(engine *e)
 {
     service *s = e->service;
-    int waiting, running;
+    int waiting, running, unencoded;
     const double began = tool_seconds();
     const mar_status status = mar_session_step(s->session);
     const double seconds = tool_seconds() - began;
     atomic_store(&s->is_broken, status != MAR_OK);
-    if (status != MAR_OK) tool_error("a step failed: %s", mar_session_error(s->session));
+    if (status != MAR_OK) log_line(&s->log, LOG_STEP, "a step failed: %s", mar_session_error(s->session));
     const int taken = look(e, status);
-    jobs_count(&s->jobs, &waiting, &running);
+    jobs_count(&s->jobs, &waiting, &running, &unencoded);
     metrics_step(&s->metrics, running + taken, seconds);
     e->busy_s += seconds;
     if (taken > 0) {
@@ -217,7 +217,6 @@ static void free_memory(engine *e)
 {
     free(e->work);
     free(e->rgb);
-    free(e->tokens);
     free(e->features);
     free(e->mask);
 }
@@ -225,15 +224,12 @@ static void free_memory(engine *e)
 int engine_start(engine *e, service *s)
 {
     const mar_model_config *c = mar_model_get_config(s->models.model);
-    const size_t places = (size_t)(s->options.queue + s->options.batch);
     *e = (engine){.service = s,
-                  .work = calloc(places, sizeof *e->work),
+                  .work = calloc((size_t)s->options.batch, sizeof *e->work),
                   .rgb = malloc((size_t)s->width * (size_t)s->height * 3),
-                  .tokens = malloc((size_t)c->seq_len * (size_t)c->token_dim * sizeof *e->tokens),
                   .features = malloc((size_t)c->caption_tokens * (size_t)c->caption_dim * sizeof *e->features + 1),
                   .mask = malloc((size_t)c->caption_tokens + 1)};
-    if (e->work && e->rgb && e->tokens && e->features && e->mask && pthread_create(&e->thread, NULL, run, e) == 0)
-        return 0;
+    if (e->work && e->rgb && e->features && e->mask && pthread_create(&e->thread, NULL, run, e) == 0) return 0;
     free_memory(e);
     *e = (engine){.service = NULL};
     return tool_error("the system starts no more threads, or has no memory for them");

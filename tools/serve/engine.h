@@ -16,13 +16,11 @@ typedef struct {
 typedef struct {
     service *service;
     pthread_t thread;
-    engine_work *work; /* [options.queue + options.batch] */
+    engine_work *work; /* [options.batch] */
     int count;         /* of work */
     uint8_t *rgb;      /* [height][width][3] of a preview */
-    float *tokens;     /* [seq_len][token_dim] of an edit's picture */
     float *features;   /* [caption_tokens][caption_dim] of a caption of --captions */
     uint8_t *mask;     /* [caption_tokens] of it */
-    job *encoded;      /* the job whose picture they are; NULL: none */
     double busy_s;     /* seconds of steps since an image was finished */
     int next_preview;  /* place in work after that of the last preview */
 } engine;

@@ -17,9 +17,9 @@ typedef struct {
 void events_write_class(const service *s, const job *j, FILE *out)
 {
     char name[CLASS_NAME_MAX + 2];
-    if (j->spec.prompt) {
+    if (j->spec.text) {
         fputs("\"class\": null, \"class_name\": \"\", \"prompt\": ", out);
-        json_string(out, j->spec.prompt->rows.prompt);
+        json_string(out, j->spec.text);
         return;
     }
     if (j->spec.label < 0)
@@ -83,6 +83,7 @@ static int make_text(stream *s)
         events_write_job(x->service, x->job, &view, out);
         fputs("\n\n", out);
         s->over = view.over;
+        if (view.over) jobs_note_seen(&x->service->jobs, x->job);
         s->version = view.version;
         s->begun = 1;
     }

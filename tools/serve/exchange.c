@@ -17,7 +17,7 @@ exchange *exchange_new(service *s, struct MHD_Connection *connection)
     return x;
 }
 
-static void free_bodies(exchange *x)
+void exchange_drop_body(exchange *x)
 {
     if (x->form) MHD_destroy_post_processor(x->form); /* it may call take_part */
     x->form = NULL;
@@ -29,13 +29,13 @@ static void free_bodies(exchange *x)
         x->part[i] = (body_part){.size = 0};
     }
     atomic_fetch_sub(&x->service->body_size, x->reserved);
-    x->reserved = 0;
+    x->reserved = x->held = 0;
 }
 
 void exchange_free(exchange *x)
 {
     service *s = x->service;
-    free_bodies(x);
+    exchange_drop_body(x);
     if (x->job && x->owns_job) jobs_abandon(&s->jobs, x->job);
     jobs_release(&s->jobs, x->job);
     answer_free(&x->answer);
@@ -46,6 +46,23 @@ void exchange_free(exchange *x)
 const char *exchange_header(const exchange *x, const char *name)
 {
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+}
+
+/* An MHD_KeyValueIterator: keeps the last X-Forwarded-For, which the nearest proxy added. */
+static enum MHD_Result keep_forwarded(void *self, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    const char **last = self;
+    (void)kind;
+    if (strcasecmp(name, "X-Forwarded-For") == 0) *last = value;
+    return MHD_YES;
+}
+
+client_key exchange_client(const exchange *x)
+{
+    const char *forwarded = NULL;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, keep_forwarded, &forwarded);
+    return client_key_of(info ? info->client_addr : NULL, forwarded);
 }
 
 int exchange_client_left(const exchange *x)
@@ -65,8 +82,23 @@ static size_t limit_of(const exchange *x)
 
 static void refuse_size(exchange *x)
 {
-    free_bodies(x);
+    exchange_drop_body(x);
     answer_error(&x->answer, 413, NULL, NULL, "the body is too large, expected at most %zu bytes", limit_of(x));
+}
+
+/* Counts memory for the body. Returns 0, or 1 with the error in *a. */
+static int hold(exchange *x, size_t bytes, answer *a)
+{
+    const size_t held = x->held + bytes, more = held > BODY_SMALL + x->reserved ? held - BODY_SMALL - x->reserved : 0;
+    if (atomic_fetch_add(&x->service->body_size, more) + more > BODIES_MAX) {
+        atomic_fetch_sub(&x->service->body_size, more);
+        answer_error(a, 503, NULL, NULL, "too many large requests at a time, try again");
+        a->retry_after = 1;
+        return 1;
+    }
+    x->held = held;
+    x->reserved += more;
+    return 0;
 }
 
 /* Appends to a part. Returns 0, or 1 with the error in x->answer. */
@@ -74,14 +106,8 @@ static int append(exchange *x, body_part *part, const char *data, size_t size)
 {
     const size_t needed = part->size + size + 1;
     if (needed > part->capacity) {
-        const size_t capacity = needed < 4096 ? 4096 : 2 * needed, more = capacity - part->capacity;
-        if (atomic_fetch_add(&x->service->body_size, more) + more > BODIES_MAX) {
-            atomic_fetch_sub(&x->service->body_size, more);
-            answer_error(&x->answer, 503, NULL, NULL, "too many large requests at a time, try again");
-            x->answer.retry_after = 1;
-            return 1;
-        }
-        x->reserved += more;
+        const size_t capacity = needed < 4096 ? 4096 : 2 * needed;
+        if (hold(x, capacity - part->capacity, &x->answer) != 0) return 1;
         char *larger = realloc(part->data, capacity);
         if (!larger) return answer_no_memory(&x->answer);
         part->data = larger;
@@ -119,7 +145,7 @@ static int has_boundary(const char *type)
 {
     static const char name[] = "boundary=";
     const char *at = strstr(type, name);
-    return at && at[sizeof name - 1] != '\0';
+    return at && at[sizeof name - 1 + strspn(at + sizeof name - 1, "\" \t")] != '\0' && at[sizeof name - 1] != ';';
 }
 
 void exchange_expect(exchange *x, int takes_json, int takes_form)
@@ -192,6 +218,7 @@ int exchange_fields(exchange *x, request *out, answer *a)
     *out = (request){.field[0].size = 0};
     if (x->kind == BODY_FORM) return read_form(x, out, a);
     char *text = x->whole.data ? x->whole.data : empty;
+    if (hold(x, (x->whole.size / 2 + 1) * sizeof(json_value), a) != 0) return 1; /* "[0,0,": no text has more values */
     switch (json_read(text, x->whole.size, LEVELS, &x->parsed)) {
     case JSON_OK:
         break;

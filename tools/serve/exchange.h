@@ -11,7 +11,8 @@
 enum {
     BODY_JSON_MAX = 1 << 20,   /* bytes of a JSON body */
     BODY_FORM_MAX = 16 << 20,  /* bytes of a form with pictures */
-    BODIES_MAX = 256 << 20,    /* bytes of all bodies in memory */
+    BODY_SMALL = 16 << 10,     /* bytes of each body, its values included, that always have room */
+    BODIES_MAX = 256 << 20,    /* bytes of all bodies in memory beyond these */
     BODY_DRAINED_MAX = 8 << 20 /* bytes read of a refused body beyond its limit, so that the client reads the answer */
 };
 
@@ -32,7 +33,8 @@ typedef struct {
     answer answer;      /* code 0: none yet */
     body_kind kind;     /* of the body */
     size_t read;        /* bytes of the body so far */
-    size_t reserved;    /* of BODIES_MAX */
+    size_t held;        /* bytes of memory for it */
+    size_t reserved;    /* of these in BODIES_MAX */
     body_part whole;    /* JSON */
     body_part part[FIELDS];
     struct MHD_PostProcessor *form;
@@ -54,9 +56,13 @@ void exchange_expect(exchange *x, int takes_json, int takes_form);
 int exchange_take(exchange *x, const char *data, size_t size);
 /* Reads the fields of the whole body. Returns 0, or 1 with the error in *a. */
 int exchange_fields(exchange *x, request *out, answer *a);
+/* Frees the body and its fields. */
+void exchange_drop_body(exchange *x);
 
 /* Returns the value of a header; NULL: none. */
 const char *exchange_header(const exchange *x, const char *name);
+/* Returns whose request it is. */
+client_key exchange_client(const exchange *x);
 /* Returns whether the client has closed its side of the connection. */
 int exchange_client_left(const exchange *x);
 

@@ -318,33 +318,47 @@ static int make_descriptors(const service *s)
                       (unsigned long long)needed, (unsigned long long)most);
 }
 
-int http_listen(service *s, int *listening)
+/* Prints why the address cannot be had, and what to do. Returns 1. */
+static int refuse_address(const serve_options *o, int reason)
+{
+    const char *advice = "";
+    if (reason == EADDRINUSE)
+        advice = "; another process listens there: end it, or give another --port (0: a free one)";
+    if (reason == EACCES) advice = "; ports below 1024 need privileges, give another --port";
+    if (reason == EADDRNOTAVAIL) advice = "; no address of this machine, give another --listen";
+    return tool_error("cannot listen on %s, port %d: %s%s", o->listen, o->port, strerror(reason), advice);
+}
+
+int http_bind(service *s)
 {
     const serve_options *o = &s->options;
-    if (make_descriptors(s) != 0) return 1;
     address a;
     const int yes = 1;
-    socklen_t size = read_address(o, &a);
-    if (!size)
-        return tool_error("--listen %s: expected a numeric address such as 127.0.0.1, 0.0.0.0 or ::1", o->listen);
-    const int fd = socket(a.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 || bind(fd, &a.any, size) != 0 ||
-        listen(fd, BACKLOG) != 0 || getsockname(fd, &a.any, &size) != 0) {
-        const int reason = errno;
-        if (fd >= 0) close(fd);
-        return tool_error("cannot listen on %s, port %d: %s", o->listen, o->port, strerror(reason));
+    const socklen_t size = read_address(o, &a);
+    if (make_descriptors(s) != 0) return -1;
+    if (!size) {
+        tool_error("--listen %s: expected a numeric address such as 127.0.0.1, 0.0.0.0 or ::1", o->listen);
+        return -1;
     }
     s->is_local = is_loopback(&a);
+    const int fd = socket(a.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 && bind(fd, &a.any, size) == 0)
+        return fd;
+    refuse_address(o, errno);
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+int http_listen(const service *s, int bound)
+{
+    const serve_options *o = &s->options;
+    address a;
+    socklen_t size = sizeof a;
+    if (listen(bound, BACKLOG) != 0 || getsockname(bound, &a.any, &size) != 0) return refuse_address(o, errno);
     const int port = ntohs(a.any.sa_family == AF_INET ? a.v4.sin_port : a.v6.sin6_port);
     const char *const brackets = a.any.sa_family == AF_INET ? "" : "[]";
     printf("http://%.1s%s%s:%d\n", brackets, o->listen, *brackets ? brackets + 1 : "", port);
-    if (fflush(stdout) != 0) {
-        const int reason = errno;
-        close(fd);
-        return tool_error("standard output: cannot write: %s", strerror(reason));
-    }
-    *listening = fd;
-    return 0;
+    return fflush(stdout) == 0 ? 0 : tool_error("standard output: cannot write: %s", strerror(errno));
 }
 
 http *http_start(service *s, int listening)

@@ -25,11 +25,16 @@ static void make_condition(pthread_cond_t *c)
     pthread_condattr_destroy(&attributes);
 }
 
-void jobs_create(jobs *t, metrics *m, int most, double keep_s, int width, int height)
+void jobs_create(jobs *t, metrics *m, int queue, int batch, double keep_s, int width, int height)
 {
-    *t = (jobs){.most = most, .keep_s = keep_s, .image_bytes = (size_t)width * (size_t)height * 3, .metrics = m};
+    *t = (jobs){.most = queue + batch,
+                .batch = batch,
+                .keep_s = keep_s,
+                .image_bytes = (size_t)width * (size_t)height * 3,
+                .metrics = m};
     pthread_mutex_init(&t->lock, NULL);
     make_condition(&t->work);
+    make_condition(&t->text);
     make_condition(&t->idle);
 }
 
@@ -44,15 +49,17 @@ static void free_images(job *j)
 
 void jobs_free_spec(const job_spec *spec)
 {
+    free(spec->text);
     free(spec->picture);
+    free(spec->tokens);
     free(spec->known);
-    free(spec->prompt);
 }
 
 static void free_job(job *j)
 {
     free_images(j);
     jobs_free_spec(&j->spec);
+    free(j->prompt);
     pthread_cond_destroy(&j->changed);
     free(j);
 }
@@ -63,7 +70,12 @@ void jobs_destroy(jobs *t)
         next = j->next;
         free_job(j);
     }
+    for (job_client *c = t->clients, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
     pthread_cond_destroy(&t->idle);
+    pthread_cond_destroy(&t->text);
     pthread_cond_destroy(&t->work);
     pthread_mutex_destroy(&t->lock);
 }
@@ -120,6 +132,99 @@ static int wait_until(jobs *t, pthread_cond_t *c, double end)
     return pthread_cond_timedwait(c, &t->lock, &at) == 0;
 }
 
+/* --- the ends of images ------------------------------------------------------------------------------------------- */
+
+/* Takes an image off its client's account. */
+static void leave_client(jobs *t, job *j)
+{
+    job_client *c = j->client, **at = &t->clients;
+    if (--c->unfinished > 0) return;
+    while (*at != c) at = &(*at)->next;
+    *at = c->next;
+    free(c);
+}
+
+/* Frees what only the engine uses. */
+static void free_inputs(job *j)
+{
+    free(j->spec.picture);
+    free(j->spec.tokens);
+    free(j->prompt);
+    j->spec.picture = NULL;
+    j->spec.tokens = NULL;
+    j->prompt = NULL;
+}
+
+/* Ends a job whose last image was finished. Drops the table's reference unless the job is kept. */
+static void end_job(jobs *t, job *j)
+{
+    j->finished = tool_seconds();
+    metrics_job(t->metrics, j->finished - j->submitted);
+    t->input_bytes -= j->spec.bytes;
+    j->client = NULL;
+    free_inputs(j);
+    if (t->unfinished == 0) pthread_cond_broadcast(&t->idle);
+    if (!j->kept) {
+        remove_job(t, j);
+        drop(j, 1);
+        return;
+    }
+    t->kept_count++;
+    t->kept_bytes += j->bytes;
+}
+
+/* Ends an image. The caller has a reference. */
+static void finish(jobs *t, job *j, int i, job_state state, int code, const char *why)
+{
+    static const metric_end ends[] = {
+        [JOB_DONE] = METRIC_DONE, [JOB_FAILED] = METRIC_FAILED, [JOB_CANCELLED] = METRIC_CANCELLED};
+    job_image *image = &j->image[i];
+    metrics_image(t->metrics, ends[state]);
+    if (image->state == JOB_RUNNING) t->running--;
+    image->state = state;
+    image->wants_preview = 0;
+    free(image->preview);
+    image->preview = NULL;
+    if (state == JOB_DONE) {
+        image->step = image->steps;
+    } else {
+        free(image->rgb);
+        image->rgb = NULL;
+        j->bytes -= t->image_bytes;
+    }
+    if (state == JOB_FAILED && !j->code) {
+        j->code = code;
+        memcpy(j->why, why, strnlen(why, sizeof j->why - 1));
+    }
+    t->unfinished--;
+    j->unfinished--;
+    leave_client(t, j);
+    announce(j);
+    if (j->unfinished == 0) end_job(t, j);
+}
+
+/* Notes that the engine takes images up to `claimed`. */
+static void set_claimed(jobs *t, job *j, int claimed)
+{
+    if (j->needs_text && claimed == j->spec.n) {
+        j->needs_text = 0;
+        t->unencoded--;
+    } else if (!j->needs_text) {
+        t->ready -= claimed - j->claimed;
+    }
+    j->claimed = claimed;
+    while (t->unclaimed && t->unclaimed->claimed == t->unclaimed->spec.n) t->unclaimed = t->unclaimed->next;
+    pthread_cond_signal(&t->text);
+}
+
+/* Ends the images that have not begun. The caller has a reference. */
+static void finish_unclaimed(jobs *t, job *j, job_state state, int code, const char *why)
+{
+    const int first = j->claimed;
+    set_claimed(t, j, j->spec.n);
+    for (int i = first; i < j->spec.n; i++) finish(t, j, i, state, code, why);
+}
+
 /* --- clients ------------------------------------------------------------------------------------------------------ */
 
 /* Returns a job that is in no table; NULL without memory. */
@@ -131,7 +236,9 @@ static job *new_job(const jobs *t, const job_spec *spec, int kept)
     make_condition(&j->changed);
     j->spec = *spec;
     j->kept = kept;
-    int lacks = getrandom(random, sizeof random, 0) != (ssize_t)sizeof random;
+    j->needs_text = spec->text != NULL;
+    j->client = calloc(1, sizeof *j->client);
+    int lacks = !j->client || getrandom(random, sizeof random, 0) != (ssize_t)sizeof random;
     for (int i = 0; i < JOB_ID / 2; i++) {
         static const char digits[] = "0123456789abcdef";
         j->id[2 * i] = digits[random[i] >> 4];
@@ -142,13 +249,34 @@ static job *new_job(const jobs *t, const job_spec *spec, int kept)
         j->image[i].rgb = malloc(t->image_bytes);
         lacks |= !j->image[i].rgb;
     }
-    j->bytes = (size_t)spec->n * t->image_bytes + sizeof *j;
+    j->bytes = (size_t)spec->n * t->image_bytes + sizeof *j + (spec->text ? strlen(spec->text) + 1 : 0) +
+               (size_t)spec->positions;
     if (!lacks) return j;
-    j->spec.picture = NULL; /* the caller frees them */
-    j->spec.known = NULL;
-    j->spec.prompt = NULL;
+    free(j->client);
+    j->spec = (job_spec){.n = spec->n}; /* the caller frees the rest */
     free_job(j);
     return NULL;
+}
+
+static job_client *find_client(const jobs *t, const client_key *key)
+{
+    job_client *c = t->clients;
+    while (c && memcmp(&c->key, key, sizeof *key) != 0) c = c->next;
+    return c;
+}
+
+/* Adds the job to its client's account. A new client comes behind those that wait. */
+static void join_client(jobs *t, job *j)
+{
+    job_client *c = find_client(t, &j->spec.client);
+    if (c) {
+        free(j->client);
+        j->client = c;
+    } else {
+        *j->client = (job_client){.key = j->spec.client, .turn = {t->turn, t->turn}, .next = t->clients};
+        t->clients = j->client;
+    }
+    j->client->unfinished += j->spec.n;
 }
 
 /* Adds the job to the end of the table. */
@@ -165,38 +293,40 @@ static void add_job(jobs *t, job *j)
     t->last = j;
     if (!t->unclaimed) t->unclaimed = j;
     t->unfinished += j->spec.n;
-    pthread_cond_signal(&t->work);
+    t->input_bytes += j->spec.bytes;
+    join_client(t, j);
+    if (j->needs_text)
+        t->unencoded++;
+    else
+        t->ready += j->spec.n;
+    pthread_cond_signal(j->needs_text ? &t->text : &t->work);
 }
 
-/* The lock is held. */
-static submit_result ask_room(const jobs *t, int n)
+static submit_result ask_room(const jobs *t, const job_spec *spec)
 {
+    const job_client *c = find_client(t, &spec->client);
+    const int own = c ? c->unfinished : 0, left = t->most - t->unfinished - spec->n;
     if (t->draining) return SUBMIT_DRAINING;
-    return t->unfinished + n > t->most ? SUBMIT_FULL : SUBMIT_OK;
-}
-
-submit_result jobs_ask_room(jobs *t, int n)
-{
-    pthread_mutex_lock(&t->lock);
-    const submit_result result = ask_room(t, n);
-    pthread_mutex_unlock(&t->lock);
-    return result;
+    if (left < 0 || t->input_bytes + spec->bytes > JOBS_INPUT_BYTES) return SUBMIT_FULL;
+    return own > 0 && own + spec->n > left ? SUBMIT_SHARE : SUBMIT_OK;
 }
 
 submit_result jobs_submit(jobs *t, const job_spec *spec, int kept, job **out)
 {
     job *j = new_job(t, spec, kept);
     pthread_mutex_lock(&t->lock);
-    submit_result result = ask_room(t, spec->n);
+    submit_result result = ask_room(t, spec);
     if (result == SUBMIT_OK && !j) result = SUBMIT_NO_MEMORY;
     if (result == SUBMIT_OK) add_job(t, j);
     pthread_mutex_unlock(&t->lock);
     *out = result == SUBMIT_OK ? j : NULL;
     if (result == SUBMIT_OK) return result;
-    if (j)
+    if (j) {
+        free(j->client);
         free_job(j);
-    else
+    } else {
         jobs_free_spec(spec);
+    }
     return result;
 }
 
@@ -225,6 +355,7 @@ static void cancel(jobs *t, job *j)
     t->changed = 1;
     pthread_cond_signal(&t->work);
     announce(j);
+    finish_unclaimed(t, j, JOB_CANCELLED, 0, NULL);
 }
 
 void jobs_cancel(jobs *t, job *j)
@@ -237,14 +368,15 @@ void jobs_cancel(jobs *t, job *j)
 void jobs_abandon(jobs *t, job *j)
 {
     pthread_mutex_lock(&t->lock);
-    cancel(t, j);
     if (j->unfinished > 0) j->kept = 0;
+    cancel(t, j);
     pthread_mutex_unlock(&t->lock);
 }
 
-void jobs_count(jobs *t, int *waiting, int *running)
+void jobs_count(jobs *t, int *waiting, int *running, int *unencoded)
 {
     pthread_mutex_lock(&t->lock);
+    *unencoded = t->unencoded;
     *running = t->running;
     *waiting = t->unfinished - t->running;
     pthread_mutex_unlock(&t->lock);
@@ -272,7 +404,8 @@ static job_state state_of(const job *j)
 void jobs_view(jobs *t, job *j, job_view *out)
 {
     pthread_mutex_lock(&t->lock);
-    *out = (job_view){.state = state_of(j), .version = j->version, .code = j->code, .over = j->unfinished == 0};
+    *out = (job_view){
+        .state = state_of(j), .version = j->version, .code = j->code, .over = j->unfinished == 0, .param = j->param};
     memcpy(out->why, j->why, sizeof out->why);
     for (int i = 0; i < j->spec.n; i++) {
         const job_image *image = &j->image[i];
@@ -318,6 +451,40 @@ int jobs_wait_idle(jobs *t, int ms)
     return idle;
 }
 
+void jobs_note_fetched(jobs *t, job *j, int i)
+{
+    pthread_mutex_lock(&t->lock);
+    j->image[i].is_fetched = 1;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void jobs_note_seen(jobs *t, job *j)
+{
+    pthread_mutex_lock(&t->lock);
+    j->is_seen = 1;
+    pthread_mutex_unlock(&t->lock);
+}
+
+static int is_wanted(const job *j)
+{
+    int done = 0, fetched = 0;
+    for (int i = 0; i < j->spec.n; i++) {
+        done += j->image[i].state == JOB_DONE;
+        fetched += j->image[i].is_fetched;
+    }
+    return done > 0 ? fetched < done : !j->is_seen;
+}
+
+int jobs_are_wanted(jobs *t, double grace_s)
+{
+    const double now = tool_seconds();
+    pthread_mutex_lock(&t->lock);
+    const job *j = t->first;
+    while (j && (j->unfinished > 0 || now - j->finished >= grace_s || !is_wanted(j))) j = j->next;
+    pthread_mutex_unlock(&t->lock);
+    return j != NULL;
+}
+
 void jobs_expire(jobs *t)
 {
     pthread_mutex_lock(&t->lock);
@@ -345,6 +512,7 @@ void jobs_stop(jobs *t)
     pthread_mutex_lock(&t->lock);
     t->stopping = 1;
     pthread_cond_signal(&t->work);
+    pthread_cond_signal(&t->text);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -408,12 +576,65 @@ int jobs_get_preview(jobs *t, job *j, int i, uint8_t *rgb)
     return step;
 }
 
+/* --- prompts ------------------------------------------------------------------------------------------------------ */
+
+/* Returns the job that is next at a stage: the oldest of the client whose last turn is the longest ago. */
+static job *next_job(const jobs *t, job_stage stage)
+{
+    job *found = NULL;
+    for (job *j = t->unclaimed; j; j = j->next)
+        if (j->claimed < j->spec.n && j->needs_text == (stage == STAGE_TEXT) &&
+            (!found || j->client->turn[stage] < found->client->turn[stage]))
+            found = j;
+    return found;
+}
+
+/* Takes the next job with a reference; NULL: none. */
+static job *take_turn(jobs *t, job_stage stage)
+{
+    job *j = next_job(t, stage);
+    if (!j) return NULL;
+    j->client->turn[stage] = ++t->turn;
+    j->references++;
+    return j;
+}
+
+job *jobs_await_prompt(jobs *t)
+{
+    pthread_mutex_lock(&t->lock);
+    while (!t->stopping && (t->unencoded == 0 || t->ready >= t->batch)) pthread_cond_wait(&t->text, &t->lock);
+    job *j = t->stopping ? NULL : take_turn(t, STAGE_TEXT);
+    pthread_mutex_unlock(&t->lock);
+    return j;
+}
+
+void jobs_put_prompt(jobs *t, job *j, job_prompt *prompt, int code, const char *param, const char *why)
+{
+    pthread_mutex_lock(&t->lock);
+    if (!j->needs_text) { /* cancelled meanwhile */
+        free(prompt);
+    } else if (prompt) {
+        j->prompt = prompt;
+        j->prompt_sum = prompt->sum;
+        j->needs_text = 0;
+        t->unencoded--;
+        t->ready += j->spec.n - j->claimed;
+        pthread_cond_signal(&t->work);
+    } else {
+        j->param = param;
+        finish_unclaimed(t, j, JOB_FAILED, code, why);
+    }
+    drop(j, 1);
+    expire(t);
+    pthread_mutex_unlock(&t->lock);
+}
+
 /* --- the engine's side -------------------------------------------------------------------------------------------- */
 
 int jobs_await(jobs *t, int busy)
 {
     pthread_mutex_lock(&t->lock);
-    while (!busy && !t->unclaimed && !t->changed && !t->stopping) pthread_cond_wait(&t->work, &t->lock);
+    while (!busy && t->ready == 0 && !t->changed && !t->stopping) pthread_cond_wait(&t->work, &t->lock);
     t->changed = 0;
     const int goes_on = !t->stopping;
     pthread_mutex_unlock(&t->lock);
@@ -423,11 +644,10 @@ int jobs_await(jobs *t, int busy)
 job *jobs_claim(jobs *t, int *image)
 {
     pthread_mutex_lock(&t->lock);
-    job *j = t->unclaimed;
+    job *j = take_turn(t, STAGE_IMAGE);
     if (j) {
-        *image = j->claimed++;
-        j->references++;
-        if (j->claimed == j->spec.n) t->unclaimed = j->next;
+        *image = j->claimed;
+        set_claimed(t, j, j->claimed + 1);
     }
     pthread_mutex_unlock(&t->lock);
     return j;
@@ -458,48 +678,11 @@ void jobs_progress(jobs *t, job *j, int i, int step, int steps)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Ends a job whose last image was finished. Returns the references that the table drops. */
-static int end_job(jobs *t, job *j)
-{
-    j->finished = tool_seconds();
-    metrics_job(t->metrics, j->finished - j->submitted);
-    if (t->unfinished == 0) pthread_cond_broadcast(&t->idle);
-    if (!j->kept) {
-        remove_job(t, j);
-        return 1;
-    }
-    t->kept_count++;
-    t->kept_bytes += j->bytes;
-    return 0;
-}
-
 void jobs_finish(jobs *t, job *j, int i, job_state state, int code, const char *why)
 {
-    static const metric_end ends[] = {
-        [JOB_DONE] = METRIC_DONE, [JOB_FAILED] = METRIC_FAILED, [JOB_CANCELLED] = METRIC_CANCELLED};
-    job_image *image = &j->image[i];
-    metrics_image(t->metrics, ends[state]);
     pthread_mutex_lock(&t->lock);
-    if (image->state == JOB_RUNNING) t->running--;
-    image->state = state;
-    image->wants_preview = 0;
-    free(image->preview);
-    image->preview = NULL;
-    if (state == JOB_DONE) {
-        image->step = image->steps;
-    } else {
-        free(image->rgb);
-        image->rgb = NULL;
-        j->bytes -= t->image_bytes;
-    }
-    if (state == JOB_FAILED && !j->code) {
-        j->code = code;
-        memcpy(j->why, why, strnlen(why, sizeof j->why - 1));
-    }
-    t->unfinished--;
-    j->unfinished--;
-    announce(j);
-    drop(j, 1 + (j->unfinished == 0 ? end_job(t, j) : 0));
+    finish(t, j, i, state, code, why);
+    drop(j, 1);
     expire(t);
     pthread_mutex_unlock(&t->lock);
 }

@@ -1,9 +1,11 @@
-/* The jobs of the service. A job makes one or more images of one seed. Connections submit jobs and wait for them, one
- * engine makes their images. Every call may come from any thread. */
+/* The jobs of the service. A job makes one or more images of one seed. Connections submit jobs and wait for them. One
+ * thread encodes their prompts, one engine makes their images; both serve the clients in turn. Every call may come from
+ * any thread. */
 #ifndef TOOLS_SERVE_JOBS_H
 #define TOOLS_SERVE_JOBS_H
 
 #include "tools/generate/captions.h"
+#include "tools/serve/client_key.h"
 #include "tools/serve/metrics.h"
 
 #include <pthread.h>
@@ -12,11 +14,12 @@
 #include <time.h>
 
 enum {
-    JOB_IMAGES_MAX = 10,        /* as OpenAI's */
-    JOB_ID = 33,                /* 128 random bits in hexadecimal, and a NUL */
-    JOB_WHY = 512,              /* room for the reason of a failure */
-    JOBS_KEPT_MAX = 1024,       /* finished jobs that are kept */
-    JOBS_KEPT_BYTES = 256 << 20 /* and their memory */
+    JOB_IMAGES_MAX = 10,         /* as OpenAI's */
+    JOB_ID = 33,                 /* 128 random bits in hexadecimal, and a NUL */
+    JOB_WHY = 512,               /* room for the reason of a failure */
+    JOBS_KEPT_MAX = 1024,        /* finished jobs that are kept */
+    JOBS_KEPT_BYTES = 256 << 20, /* and their memory */
+    JOBS_INPUT_BYTES = 256 << 20 /* memory of the prompts, pictures and masks of unfinished jobs */
 };
 
 typedef enum { JOB_QUEUED, JOB_RUNNING, JOB_DONE, JOB_FAILED, JOB_CANCELLED } job_state;
@@ -24,7 +27,7 @@ typedef enum { JOB_QUEUED, JOB_RUNNING, JOB_DONE, JOB_FAILED, JOB_CANCELLED } jo
 /* Returns "queued", "running", "done", "failed" or "cancelled". */
 const char *job_state_name(job_state state);
 
-/* A prompt and its features without padding, one block of memory. */
+/* Features of a prompt without padding, one block of memory. */
 typedef struct {
     caption rows;
     uint64_t sum; /* captions_sum */
@@ -32,14 +35,20 @@ typedef struct {
 
 /* What a job makes: images 0..n-1 of the seed. */
 typedef struct {
-    int label;          /* class, -1 for none, or number of the caption */
-    job_prompt *prompt; /* NULL: none. The job owns it */
-    int n;              /* 1..JOB_IMAGES_MAX */
+    int label;  /* class, -1 for none, or number of the caption */
+    char *text; /* prompt of a text-to-image model; NULL: none. The job owns it */
+    int n;      /* 1..JOB_IMAGES_MAX */
     uint64_t seed;
     float cfg;
-    uint8_t *picture; /* editing: [height][width][3]; NULL: none. The job owns it */
-    uint8_t *known;   /* editing: [seq_len] 1: the token is kept; NULL: none. The job owns it */
-    int kept_tokens;  /* number of these */
+    int is_edit;          /* 1: the next fields are set. The job owns their memory */
+    uint8_t *picture;     /* [height][width][3]. It and the tokens are freed with the last image */
+    uint64_t picture_sum; /* memory_sum of it */
+    float *tokens;        /* [seq_len][token_dim] room for the picture's tokens */
+    uint8_t *known;       /* [positions] 1: the token is kept */
+    int positions;        /* seq_len */
+    int kept_tokens;      /* number of these */
+    size_t bytes;         /* memory of all that it owns */
+    client_key client;    /* whose job it is */
 } job_spec;
 
 typedef struct {
@@ -52,15 +61,32 @@ typedef struct {
     uint8_t *preview;  /* [height][width][3], NULL until a client wants one */
     int preview_step;  /* the preview has the tokens of this many steps; -1: none yet */
     int wants_preview; /* 1: a client waits for a new one */
+    int is_fetched;    /* 1: a client has had the picture */
 } job_image;
+
+/* The stages of a job for which clients wait in turn. */
+typedef enum { STAGE_TEXT, STAGE_IMAGE, STAGES } job_stage;
+
+/* A client with unfinished jobs. */
+typedef struct job_client {
+    client_key key;
+    int unfinished;        /* images */
+    uint64_t turn[STAGES]; /* jobs.turn when it last had its turn, or came */
+    struct job_client *next;
+} job_client;
 
 /* Fields below `lock` in the struct jobs guard: all but id, spec and created, which do not change. */
 typedef struct job {
     char id[JOB_ID];
     job_spec spec;
     time_t created;
+    job_client *client;  /* NULL once it is finished */
+    int needs_text;      /* 1: the prompt is not encoded yet */
+    job_prompt *prompt;  /* NULL: none, not encoded yet, or finished */
+    uint64_t prompt_sum; /* its sum */
+    int has_tokens;      /* 1: spec.tokens are the picture's. The engine's alone */
     job_image image[JOB_IMAGES_MAX];
-    int claimed;      /* images that the engine has taken */
+    int claimed;      /* images that the engine has taken, or that never begin */
     int unfinished;   /* images */
     int cancelled;    /* 1: nothing more is made */
     int kept;         /* 1: stays for a while when it is finished */
@@ -69,8 +95,10 @@ typedef struct job {
     int watchers;     /* threads that wait for any change; others wait for the end */
     int code;         /* HTTP status of the failure */
     char why[JOB_WHY];
+    const char *param;          /* static: the field at fault; NULL: none */
+    int is_seen;                /* 1: a client knows that it is finished */
     double submitted, finished; /* tool_seconds */
-    size_t bytes;               /* memory of its images */
+    size_t bytes;               /* its memory once it is finished */
     pthread_cond_t changed;
     struct job *next; /* a younger one */
 } job;
@@ -78,32 +106,45 @@ typedef struct job {
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t work; /* wakes the engine */
+    pthread_cond_t text; /* wakes the thread that encodes prompts */
     pthread_cond_t idle; /* no job is unfinished */
     job *first, *last;   /* all jobs, the oldest first */
     int kept_count;      /* finished ones */
     size_t kept_bytes;
-    job *unclaimed;     /* the oldest with an image that the engine has not taken; NULL: none */
-    int unfinished;     /* images waiting or running */
-    int running;        /* of these */
-    int most;           /* images that may be unfinished */
-    double keep_s;      /* seconds that finished jobs are kept */
-    size_t image_bytes; /* of rgb */
-    int changed;        /* 1: a job was cancelled, and the engine has not looked */
-    int draining;       /* 1: no new jobs */
-    int stopping;       /* 1: the engine ends */
-    double image_s;     /* seconds an image takes, with others beside it; 0: unknown */
+    size_t input_bytes;  /* spec.bytes of the unfinished ones */
+    job_client *clients; /* with unfinished jobs */
+    uint64_t turn;       /* turns that clients have had */
+    job *unclaimed;      /* the oldest with an image that the engine has not taken; NULL: none */
+    int unencoded;       /* jobs whose prompts are not encoded */
+    int ready;           /* images that the engine may take */
+    int unfinished;      /* images waiting or running */
+    int running;         /* of these */
+    int most;            /* images that may be unfinished */
+    int batch;           /* images that the engine makes at a time */
+    double keep_s;       /* seconds that finished jobs are kept */
+    size_t image_bytes;  /* of rgb */
+    int changed;         /* 1: a job was cancelled, and the engine has not looked */
+    int draining;        /* 1: no new jobs */
+    int stopping;        /* 1: the engine ends */
+    double image_s;      /* seconds an image takes, with others beside it; 0: unknown */
     metrics *metrics;
 } jobs;
 
-/* Sets up the table. At most `most` images are unfinished. An image has width x height pixels. */
-void jobs_create(jobs *t, metrics *m, int most, double keep_s, int width, int height);
+/* Sets up the table. `queue` images may wait beside the `batch` that are made. An image has width x height pixels. */
+void jobs_create(jobs *t, metrics *m, int queue, int batch, double keep_s, int width, int height);
 /* Frees all. No thread uses the table any more. */
 void jobs_destroy(jobs *t);
 
-typedef enum { SUBMIT_OK, SUBMIT_FULL, SUBMIT_DRAINING, SUBMIT_NO_MEMORY } submit_result;
-/* Returns what a submission of n images would now, but for memory. */
-submit_result jobs_ask_room(jobs *t, int n);
-/* Queues a job. Takes over all that spec owns, whatever the result. *out has a reference. */
+typedef enum {
+    SUBMIT_OK,
+    SUBMIT_FULL,
+    SUBMIT_SHARE, /* the client would have more images than places are left for others */
+    SUBMIT_DRAINING,
+    SUBMIT_NO_MEMORY
+} submit_result;
+/* Queues a job. A client without unfinished images may have any places that are free, others must leave as many free
+ * as they have: clients that come later find some. Takes over all that spec owns, whatever the result. *out has a
+ * reference. */
 submit_result jobs_submit(jobs *t, const job_spec *spec, int kept, job **out);
 /* Frees what a spec owns. */
 void jobs_free_spec(const job_spec *spec);
@@ -111,12 +152,12 @@ void jobs_free_spec(const job_spec *spec);
 job *jobs_find(jobs *t, const char *id);
 /* Drops a reference; j may be NULL. */
 void jobs_release(jobs *t, job *j);
-/* Stops making its images. Does nothing to a finished job. */
+/* Stops making its images, those that have not begun at once. Does nothing to a finished job. */
 void jobs_cancel(jobs *t, job *j);
 /* Does the same for a client that left, and does not keep the job. */
 void jobs_abandon(jobs *t, job *j);
-/* Writes the images that wait and run. */
-void jobs_count(jobs *t, int *waiting, int *running);
+/* Writes the images that wait and run, and the jobs whose prompts are not encoded. */
+void jobs_count(jobs *t, int *waiting, int *running, int *unencoded);
 /* Returns the seconds after which a refused client may try again, 1 or more. */
 int jobs_retry_after(jobs *t);
 
@@ -128,6 +169,7 @@ typedef struct {
     int over;        /* 1: no image can change */
     int code;        /* HTTP status of a failure; else 0 */
     char why[JOB_WHY];
+    const char *param; /* static: the field at fault; NULL: none */
     struct {
         job_state state;
         int step, steps;
@@ -141,12 +183,18 @@ void jobs_wait_change(jobs *t, job *j, unsigned seen, int ms);
 
 /* Waits at most `ms` until nothing is unfinished. Returns whether that is so. */
 int jobs_wait_idle(jobs *t, int ms);
+/* Notes that a client has had the picture of image i, or knows that the job is finished. */
+void jobs_note_fetched(jobs *t, job *j, int i);
+void jobs_note_seen(jobs *t, job *j);
+/* Returns whether a client may still come for a finished job: one that ended less than `grace_s` seconds ago with a
+ * picture that was not fetched, or without one and unseen. */
+int jobs_are_wanted(jobs *t, double grace_s);
 /* Drops finished jobs whose time is over. */
 void jobs_expire(jobs *t);
 /* Refuses new jobs. */
 void jobs_drain(jobs *t);
 int jobs_is_draining(jobs *t);
-/* Ends the engine. */
+/* Ends the engine and the thread that encodes prompts. */
 void jobs_stop(jobs *t);
 
 /* --- pictures ----------------------------------------------------------------------------------------------------- */
@@ -164,11 +212,22 @@ int jobs_ask_preview(jobs *t, job *j, int i);
  * not made it. */
 int jobs_get_preview(jobs *t, job *j, int i, uint8_t *rgb);
 
+/* --- prompts ------------------------------------------------------------------------------------------------------ */
+
+/* Waits for a prompt to encode. Returns its job with a reference; NULL at the end. Prompts of at most a batch are
+ * encoded ahead of the engine. */
+job *jobs_await_prompt(jobs *t);
+/* Gives the job its features, or if they are NULL fails it with `code` and `why`. `param`: static, the field at fault,
+ * or NULL. Drops the reference. Takes over the prompt. */
+void jobs_put_prompt(jobs *t, job *j, job_prompt *prompt, int code, const char *param, const char *why);
+
 /* --- the engine's side -------------------------------------------------------------------------------------------- */
 
-/* Waits for work: an unclaimed image, a cancelled job, or the end. Returns at once if `busy`. Returns 0 at the end. */
+/* Waits for work: an image that may begin, a cancelled job, or the end. Returns at once if `busy`. Returns 0 at the
+ * end. */
 int jobs_await(jobs *t, int busy);
-/* Takes the next image that waits. Returns its job with a reference; NULL: none. */
+/* Takes the next image that may begin: the oldest of the client whose last turn is the longest ago. Returns its job
+ * with a reference; NULL: none. */
 job *jobs_claim(jobs *t, int *image);
 int jobs_is_cancelled(jobs *t, job *j);
 /* Notes the steps of an image; the first note of a step says that it runs. */

@@ -143,6 +143,7 @@ void metrics_write(metrics *m, const metric_gauges *now, FILE *out)
     gauge(out, "mar_batch_images", "Images in progress", now->running);
     gauge(out, "mar_queue_size", "Images that may wait (--queue)", now->queue);
     gauge(out, "mar_queue_images", "Images that wait", now->waiting);
+    gauge(out, "mar_queue_prompts", "Jobs of these whose prompts are not encoded", now->unencoded);
     gauge(out, "mar_connections", "Open connections", now->connections);
     gauge(out, "mar_uptime_seconds", "Seconds since the start", now->since);
     histogram(out, "mar_request_seconds", "Seconds from a whole request to its answer", &copy.answer_s);

@@ -48,7 +48,7 @@ void metrics_wait(metrics *m, double seconds);
 typedef struct {
     const char *const *routes; /* [METRIC_ROUTES] names, NULL behind the last */
     const char *model;
-    int waiting, running, batch, queue, connections;
+    int waiting, running, unencoded, batch, queue, connections;
     double since; /* seconds since the start */
 } metric_gauges;
 void metrics_write(metrics *m, const metric_gauges *now, FILE *out);

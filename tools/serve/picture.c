@@ -1,13 +1,12 @@
 #include "tools/serve/picture.h"
 
-#include "tools/cli/file_sum.h"
 #include "tools/generate/record.h"
 #include "tools/images/image.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Makes the texts of `mar generate` with the job's class, seed and guidance. */
+/* Makes the texts of `mar generate` with the job's class, seed and guidance. Returns 0, or 1 without memory. */
 static int make_texts(const service *s, const job *j, int i, record_texts *out)
 {
     run_options run = s->options.run;
@@ -15,22 +14,23 @@ static int make_texts(const service *s, const job *j, int i, record_texts *out)
     run.params.cfg = run.used.cfg = j->spec.cfg;
     *out = (record_texts){0};
     record_texts_add(out, "Software", "libmar %s", mar_version());
-    if (j->spec.prompt) {
-        record_texts_add(out, "prompt", "%s", j->spec.prompt->rows.prompt);
-        record_texts_add(out, "features", "%016" PRIx64, j->spec.prompt->sum);
+    if (j->spec.text) {
+        record_texts_add(out, "prompt", "%s", j->spec.text);
+        record_texts_add(out, "features", "%016" PRIx64, j->prompt_sum);
         record_texts_add(out, "image", "%d", i);
     } else {
         record_texts_add_image(out, &s->models, j->spec.label, i);
     }
-    if (j->spec.known) {
+    if (j->spec.is_edit) {
         const int seq_len = mar_model_get_config(s->models.model)->seq_len;
         record_texts_add(out, "edited", "%d of %d tokens kept, of a picture with the sum %016" PRIx64,
-                         j->spec.kept_tokens, seq_len,
-                         memory_sum(j->spec.picture, (size_t)s->width * (size_t)s->height * 3));
+                         j->spec.kept_tokens, seq_len, j->spec.picture_sum);
     }
     record_texts_add_run(out, &run, &s->models);
     record_texts_add(out, "guarantee", "%s", mar_session_guarantee(s->session));
-    return record_texts_end(out, "the text in a picture");
+    if (!out->lacks) return 0;
+    record_texts_free(out);
+    return 1;
 }
 
 static uint8_t *encode(const service *s, const uint8_t *rgb, const image_text *texts, int count, size_t *size)

@@ -1,6 +1,7 @@
 #include "tools/serve/request.h"
 
 #include "tools/cli/command.h"
+#include "tools/cli/file_sum.h"
 #include "tools/generate/classes.h"
 #include "tools/serve/edit.h"
 
@@ -132,7 +133,7 @@ static void describe_prompt(const service *s, char *text, size_t size)
 {
     const class_choices *c = &s->models.classes;
     char name[CLASS_NAME_MAX + 2];
-    if (s->text)
+    if (s->takes_text)
         snprintf(text, size, "what the picture shows");
     else if (s->models.captions)
         snprintf(text, size, "the number of a caption of --captions, from 0 to %d", c->count - 1);
@@ -143,7 +144,17 @@ static void describe_prompt(const service *s, char *text, size_t size)
         snprintf(text, size, "a class, a number from 0 to %d", c->count - 1);
 }
 
-/* Reads a class as --class takes it, or the number of a caption. A prompt is only looked at. */
+/* Copies the prompt of a text-to-image model. */
+static int read_text(const char *prompt, job_spec *out, answer *a)
+{
+    char why[128];
+    const char *fault = prompts_fault(prompt, why, sizeof why);
+    if (fault) return answer_error(a, 400, "prompt", NULL, "prompt: %s", fault);
+    out->text = strdup(prompt);
+    return out->text ? 0 : answer_no_memory(a);
+}
+
+/* Reads a class as --class takes it, or the number of a caption, or a prompt. */
 static int read_prompt(const service *s, const request *r, job_spec *out, answer *a)
 {
     char why[1536], expected[256];
@@ -152,7 +163,7 @@ static int read_prompt(const service *s, const request *r, job_spec *out, answer
     if (!is_given(r, FIELD_PROMPT)) return refuse(a, FIELD_PROMPT, "is missing", expected);
     const char *prompt = text_of(r, FIELD_PROMPT, NULL, expected, a);
     if (!prompt) return 1;
-    if (s->text) return 0; /* request_encode */
+    if (s->takes_text) return read_text(prompt, out, a);
     errno = 0;
     if (classes_parse(prompt, &s->models.classes, &labels, &count, why, sizeof why) != 0)
         return errno == ENOMEM ? answer_no_memory(a) : answer_error(a, 400, "prompt", NULL, "prompt: %s", why);
@@ -200,21 +211,34 @@ static int read_format(const request *r, int *wants_url, answer *a)
     return 0;
 }
 
+/* Decodes the picture and the mask of an edit, and makes room for the picture's tokens. */
+static int read_edit(const service *s, const request *r, job_spec *out, answer *a)
+{
+    const mar_model_config *c = mar_model_get_config(s->models.model);
+    const size_t pixels = (size_t)s->width * (size_t)s->height * 3, positions = (size_t)c->seq_len,
+                 tokens = positions * (size_t)c->token_dim * sizeof *out->tokens;
+    if (edit_read(s, &r->field[FIELD_IMAGE], &r->field[FIELD_MASK], out, a) != 0) return 1;
+    out->is_edit = 1;
+    out->positions = c->seq_len;
+    out->picture_sum = memory_sum(out->picture, pixels);
+    out->tokens = malloc(tokens);
+    out->bytes = pixels + tokens + positions;
+    return out->tokens ? 0 : answer_no_memory(a);
+}
+
 int request_resolve(const service *s, const request *r, int is_edit, job_spec *out, int *wants_url, answer *a)
 {
     int64_t n = 1;
     *out = (job_spec){.label = -1};
-    if (check_model(s, r, a) != 0 || read_prompt(s, r, out, a) != 0 ||
-        integer_of(r, FIELD_N, 1, JOB_IMAGES_MAX, &n, a) != 0 || check_size(s, r, a) != 0 ||
-        read_format(r, wants_url, a) != 0 || read_seed(r, out, a) != 0 || read_cfg(s, r, out, a) != 0)
+    if (check_model(s, r, a) != 0 || integer_of(r, FIELD_N, 1, JOB_IMAGES_MAX, &n, a) != 0 ||
+        check_size(s, r, a) != 0 || read_format(r, wants_url, a) != 0 || read_seed(r, out, a) != 0 ||
+        read_cfg(s, r, out, a) != 0 || read_prompt(s, r, out, a) != 0)
         return 1;
     out->n = (int)n;
-    return is_edit ? edit_read(s, &r->field[FIELD_IMAGE], &r->field[FIELD_MASK], out, a) : 0;
-}
-
-int request_encode(const service *s, const request *r, job_spec *spec, answer *a)
-{
-    if (!s->text || text_service_encode(s->text, r->field[FIELD_PROMPT].text, &spec->prompt, a) == 0) return 0;
-    jobs_free_spec(spec);
-    return 1;
+    if (is_edit && read_edit(s, r, out, a) != 0) {
+        jobs_free_spec(out);
+        return 1;
+    }
+    out->bytes += out->text ? strlen(out->text) + 1 : 0;
+    return 0;
 }

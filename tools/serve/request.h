@@ -37,9 +37,7 @@ int request_set(request *r, field f, char *text, size_t size, answer *a);
 int request_read(request *r, const json *body, answer *a);
 
 /* Checks the fields. is_edit: they have a picture. Returns 0, with *out, which the caller frees (jobs_free_spec), and
- * *wants_url. Returns 1 with the error in *a. A prompt of a text-to-image model is left to request_encode. */
+ * *wants_url. Returns 1 with the error in *a. *out has copies of all it needs, but no client. */
 int request_resolve(const service *s, const request *r, int is_edit, job_spec *out, int *wants_url, answer *a);
-/* Encodes the prompt of a text-to-image model into *spec. Returns 0, or 1 with the error in *a and *spec freed. */
-int request_encode(const service *s, const request *r, job_spec *spec, answer *a);
 
 #endif

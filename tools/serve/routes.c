@@ -56,7 +56,7 @@ static void write_model(service *s, FILE *out)
             ", \"object\": \"model\", \"created\": %lld, \"owned_by\": \"libmar\", \"family\": \"%s\", \"size\": "
             "\"%dx%d\", \"prompt\": \"%s\", \"classes\": %d, \"class_names\": %s, \"n_max\": %d, \"cfg\": ",
             (long long)s->created, c->family, s->width, s->height,
-            s->text              ? "text"
+            s->takes_text        ? "text"
             : s->models.captions ? "caption"
                                  : "class",
             s->models.classes.count, s->models.classes.names ? "true" : "false", JOB_IMAGES_MAX);
@@ -118,16 +118,12 @@ static int submit(exchange *x, int keeps, int *wants_url, answer *a)
     service *s = x->service;
     request r;
     job_spec spec;
-    if (exchange_fields(x, &r, a) != 0 || request_resolve(s, &r, x->kind == BODY_FORM, &spec, wants_url, a) != 0)
-        return 1;
-    submit_result result = jobs_ask_room(&s->jobs, spec.n); /* encoding a prompt takes long */
-    if (result != SUBMIT_OK)
-        jobs_free_spec(&spec);
-    else if (request_encode(s, &r, &spec, a) != 0)
-        return 1;
-    else
-        result = jobs_submit(&s->jobs, &spec, keeps || *wants_url, &x->job);
-    switch (result) {
+    const int failed =
+        exchange_fields(x, &r, a) != 0 || request_resolve(s, &r, x->kind == BODY_FORM, &spec, wants_url, a) != 0;
+    exchange_drop_body(x); /* the job may wait for long */
+    if (failed) return 1;
+    spec.client = exchange_client(x);
+    switch (jobs_submit(&s->jobs, &spec, keeps || *wants_url, &x->job)) {
     case SUBMIT_OK:
         return 0;
     case SUBMIT_NO_MEMORY:
@@ -135,6 +131,13 @@ static int submit(exchange *x, int keeps, int *wants_url, answer *a)
         return 1;
     case SUBMIT_DRAINING:
         answer_error(a, 503, NULL, NULL, "the service is stopping");
+        a->retry_after = jobs_retry_after(&s->jobs);
+        return 1;
+    case SUBMIT_SHARE:
+        answer_error(a, 429, NULL, "client_share",
+                     "too many images of one client wait or are made: with %d more it would have more than places are "
+                     "left for others",
+                     spec.n);
         a->retry_after = jobs_retry_after(&s->jobs);
         return 1;
     default:
@@ -202,11 +205,15 @@ static void answer_generation(exchange *x, answer *a)
     int wants_url = 0;
     job_view view;
     x->owns_job = 1;
+    if (exchange_client_left(x)) {
+        a->code = METRIC_GONE;
+        return;
+    }
     if (submit(x, 0, &wants_url, a) != 0) return;
     if (wait_for_end(x, &view) != 0) {
         a->code = METRIC_GONE;
     } else if (view.state == JOB_FAILED) {
-        answer_error(a, view.code, NULL, NULL, "%s", view.why);
+        answer_error(a, view.code, view.param, NULL, "%s", view.why);
         if (view.code == 503) a->retry_after = 1;
     } else if (view.state == JOB_CANCELLED) {
         answer_error(a, 503, NULL, NULL, "the request was cancelled");
@@ -220,6 +227,7 @@ static void answer_view(exchange *x, int code, answer *a)
     text_buffer text;
     job_view view;
     jobs_view(&x->service->jobs, x->job, &view);
+    if (view.over) jobs_note_seen(&x->service->jobs, x->job);
     FILE *out = text_open(&text);
     if (out) {
         events_write_job(x->service, x->job, &view, out);
@@ -304,6 +312,7 @@ static void answer_image(exchange *x, answer *a)
     if (refuse_unfinished(&view, i, a) != 0) return;
     answer_picture(x, i, a);
     a->is_kept = a->code == 200;
+    if (a->is_kept) jobs_note_fetched(&x->service->jobs, x->job, i);
 }
 
 /* Waits for a preview that is newer than the last. Returns its step, or -1 if the image ended, the client left or
@@ -388,7 +397,7 @@ static void answer_metrics(exchange *x, answer *a)
                          .connections = atomic_load(&s->connections),
                          .since = tool_seconds() - s->began};
     for (int i = 0; i < METRIC_ROUTES; i++) names[i] = routes[i].name;
-    jobs_count(&s->jobs, &now.waiting, &now.running);
+    jobs_count(&s->jobs, &now.waiting, &now.running, &now.unencoded);
     FILE *out = text_open(&text);
     if (out) metrics_write(&s->metrics, &now, out);
     answer_text(a, 200, "text/plain; version=0.0.4; charset=utf-8", out, &text);

@@ -11,6 +11,7 @@
 
 #include <ctype.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -46,7 +47,8 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = JOB_IMAGES_MAX,
      .max = 16384,
-     .help = "images that may wait; more are refused with 429"},
+     .help = "images that may wait; more are refused with 429\n"
+             "Clients, told apart by their address, take turns. One alone gets half of the places at most."},
     {.name = OPTION("timeout"),
      .offset = offsetof(serve_options, timeout),
      .type = MAR_TYPE_INT,
@@ -63,6 +65,15 @@ static const mar_param rows[] = {
      .max = 86400,
      .help = "time for which links to finished images work\n"
              "The oldest go earlier if there are more than 1024 jobs or 256 MB."},
+    {.name = OPTION("grace"),
+     .offset = offsetof(serve_options, grace),
+     .type = MAR_TYPE_INT,
+     .argument = "SECONDS",
+     .min = 0,
+     .max = 3600,
+     .help = "time to fetch results after SIGTERM\n"
+             "What was accepted is made. A finished job keeps the service up until its pictures are fetched, for this "
+             "time at most. A second signal ends it at once."},
     {.name = OPTION("batch"),
      .offset = offsetof(serve_options, batch),
      .group = "Machine",
@@ -81,9 +92,8 @@ static const mar_param rows[] = {
 
 /* Options that --help shows. */
 static const char *const common[] = {
-    "model", "vae", "listen",   "port",     "token_file",         "queue", "batch", "timeout",
-    "keep",  "t5",  "captions", "num_iter", "num_sampling_steps", "cfg",   "fast",  "dtype",
-    NULL};
+    "model", "vae", "listen",   "port",     "token_file",         "queue", "batch", "timeout", "keep",
+    "grace", "t5",  "captions", "num_iter", "num_sampling_steps", "cfg",   "fast",  "dtype",   NULL};
 
 static int parse(int argc, char **argv, serve_options *o)
 {
@@ -98,7 +108,8 @@ static int parse(int argc, char **argv, serve_options *o)
                    "         curl -d '{\"prompt\": \"golden retriever\"}' -H 'Content-Type: application/json' \\\n"
                    "             http://127.0.0.1:8080/v1/images/generations\n",
     };
-    *o = (serve_options){.listen = "127.0.0.1", .port = 8080, .batch = 16, .queue = 256, .timeout = 30, .keep = 3600};
+    *o = (serve_options){
+        .listen = "127.0.0.1", .port = 8080, .batch = 16, .queue = 256, .timeout = 30, .keep = 3600, .grace = 30};
     run_options_init(&o->run);
     options_add_table(&set, rows, o, 0);
     run_options_add(&o->run, &set);
@@ -145,16 +156,14 @@ static int prepare(service *s, progress *bar)
     progress_note(bar, "preparing");
     if (models_session(&s->models, &o->run, o->batch, &s->session) != 0) return 1;
     progress_clear(bar);
-    if (s->files.encoder_kept.text) {
-        text_service_create(&s->encodes, &s->files.encoder_kept);
-        s->text = &s->encodes;
-    }
+    s->takes_text = s->files.encoder_kept.text != NULL;
     mar_session_image_size(s->session, &s->width, &s->height);
     s->name = tool_base_name(o->run.model);
     s->created = time(NULL);
     s->began = tool_seconds();
     metrics_create(&s->metrics);
-    jobs_create(&s->jobs, &s->metrics, o->queue + o->batch, o->keep, s->width, s->height);
+    jobs_create(&s->jobs, &s->metrics, o->queue, o->batch, o->keep, s->width, s->height);
+    log_create(&s->log);
     return 0;
 }
 
@@ -169,7 +178,8 @@ static void warn_of_strangers(const service *s)
                 s->options.listen);
 }
 
-/* Waits until a signal comes. Then refuses new jobs, and waits until all others are made and sent. */
+/* Waits until a signal comes. Then refuses new jobs, and waits until all others are made and their clients have had
+ * the time to fetch them. */
 static void serve(service *s, http *h)
 {
     while (!interruption_came()) {
@@ -179,20 +189,26 @@ static void serve(service *s, http *h)
     }
     jobs_drain(&s->jobs);
     while (!jobs_wait_idle(&s->jobs, TICK_MS)) http_watch(h);
+    const double end = tool_seconds() + s->options.grace + s->options.timeout; /* for clients that read slowly */
+    for (; jobs_are_wanted(&s->jobs, s->options.grace); usleep(TICK_MS * 1000)) http_watch(h);
     http_refuse(h);
-    while (atomic_load(&s->exchanges) > 0) {
-        usleep(TICK_MS * 1000);
-        http_watch(h);
-    }
+    for (; atomic_load(&s->exchanges) > 0 && tool_seconds() < end; usleep(TICK_MS * 1000)) http_watch(h);
 }
 
-static int run(service *s)
+/* Serves at the bound socket, and closes it. */
+static int run(service *s, int bound)
 {
     engine e = {.service = NULL};
-    int listening;
+    http *h = NULL;
+    mallopt(M_MMAP_THRESHOLD, 256 << 10); /* large bodies go back to the system, whichever thread frees them */
     interruption_catch();
-    if (engine_start(&e, s) != 0) return 1;
-    http *h = http_listen(s, &listening) == 0 ? http_start(s, listening) : NULL;
+    const int failed = engine_start(&e, s) != 0 ||
+                       (s->takes_text && text_start(&s->text, &s->files.encoder_kept, &s->jobs, &s->log) != 0) ||
+                       http_listen(s, bound) != 0;
+    if (failed)
+        close(bound);
+    else
+        h = http_start(s, bound);
     if (h) {
         warn_of_strangers(s);
         serve(s, h);
@@ -200,6 +216,7 @@ static int run(service *s)
     }
     jobs_stop(&s->jobs);
     engine_end(&e);
+    text_end(&s->text);
     return h ? 0 : 1;
 }
 
@@ -214,13 +231,14 @@ int cmd_serve(int argc, char **argv)
     s.files.needs_vae = 1;
     s.files.encoder = MODELS_ENCODER_IF_THERE;
     s.files.keeps_encoder = 1;
-    status = prepare(&s, &bar);
+    const int bound = http_bind(&s);
+    status = bound < 0 || prepare(&s, &bar) != 0;
     if (status == 0) {
-        status = run(&s);
+        status = run(&s, bound);
+        log_destroy(&s.log);
         jobs_destroy(&s.jobs);
         metrics_destroy(&s.metrics);
     }
-    if (s.text) text_service_destroy(s.text);
     mar_session_free(s.session);
     models_free(&s.files);
     free(s.token);

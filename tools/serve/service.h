@@ -5,6 +5,7 @@
 #include "tools/cli/run_options.h"
 #include "tools/generate/models.h"
 #include "tools/serve/jobs.h"
+#include "tools/serve/log.h"
 #include "tools/serve/metrics.h"
 #include "tools/serve/text.h"
 
@@ -21,6 +22,7 @@ typedef struct {
     int queue;              /* images that may wait */
     int timeout;            /* seconds for a client to send a request, or to go on reading its answer */
     int keep;               /* seconds that finished jobs are kept */
+    int grace;              /* seconds that clients have for a finished job when the service ends */
     int quiet;              /* 1: print only errors and the address */
 } serve_options;
 
@@ -30,12 +32,13 @@ typedef struct {
     model_store files;    /* owns the models */
     run_models models;    /* owned by the store */
     mar_session *session; /* the engine thread's alone while it runs */
-    text_service encodes;
-    text_service *text; /* it, or NULL if the model takes no prompts */
-    const char *name;   /* of the model, as clients see it: the file's without its directories */
-    int width, height;  /* of an image */
-    char *token;        /* NULL: none */
-    int is_local;       /* 1: it listens on loopback */
+    int takes_text;       /* 1: text encodes prompts */
+    text_service text;
+    service_log log;
+    const char *name;  /* of the model, as clients see it: the file's without its directories */
+    int width, height; /* of an image */
+    char *token;       /* NULL: none */
+    int is_local;      /* 1: it listens on loopback */
     time_t created;
     double began; /* tool_seconds */
     metrics metrics;

@@ -1,51 +1,77 @@
 #include "tools/serve/text.h"
 
-#include "tools/cli/file_sum.h"
+#include "base/printable.h"
+#include "tools/cli/command.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-void text_service_create(text_service *t, prompt_encoder *encoder)
-{
-    pthread_mutex_init(&t->lock, NULL);
-    t->encoder = encoder;
-}
-
-void text_service_destroy(text_service *t)
-{
-    pthread_mutex_destroy(&t->lock);
-}
-
 /* Copies the encoder's last prompt. Returns NULL without memory. */
-static job_prompt *copy_prompt(const prompt_encoder *e, const char *text)
+static job_prompt *copy_prompt(const prompt_encoder *e)
 {
     int padding = 0;
     while (padding < e->tokens && !e->mask[padding]) padding++;
     const int positions = e->tokens - padding;
-    const size_t dim = (size_t)e->dim, numbers = (size_t)positions * dim, length = strlen(text) + 1;
-    job_prompt *p = malloc(sizeof *p + numbers * sizeof(float) + length);
+    const size_t dim = (size_t)e->dim, numbers = (size_t)positions * dim;
+    job_prompt *p = malloc(sizeof *p + numbers * sizeof(float));
     if (!p) return NULL;
     float *features = (float *)(void *)(p + 1);
     memcpy(features, e->features + (size_t)padding * dim, numbers * sizeof *features);
-    p->rows =
-        (caption){.features = features, .positions = positions, .prompt = memcpy(features + numbers, text, length)};
+    p->rows = (caption){.features = features, .positions = positions};
     p->sum = captions_sum(&(captions){.dim = e->dim, .list = &p->rows}, 0);
     return p;
 }
 
-int text_service_encode(text_service *t, const char *prompt, job_prompt **out, answer *a)
+static void note_cut(const text_service *t, const char *text, int count)
 {
-    char why[128], *text = (char *)(uintptr_t)prompt; /* it is only read */
-    prompt_encoder *e = t->encoder;
-    *out = NULL;
-    const char *fault = prompts_fault(prompt, why, sizeof why);
-    if (fault) return answer_error(a, 400, "prompt", NULL, "prompt: %s", fault);
-    pthread_mutex_lock(&t->lock);
-    const mar_status status = prompt_encoder_run(e, &text, 1);
-    if (status == MAR_OK) *out = copy_prompt(e, prompt);
-    pthread_mutex_unlock(&t->lock);
-    if (*out) return 0;
-    if (status == MAR_OK) return answer_no_memory(a);
-    if (status == MAR_EARG) return answer_error(a, 400, "prompt", NULL, "prompt: %s", prompt_encoder_error(e));
-    return answer_error(a, 500, NULL, NULL, "the prompt could not be encoded: %s", mar_error(e->library));
+    enum { SHOWN = 100 };
+    char shown[SHOWN];
+    const int fit = t->encoder->tokens;
+    if (t->encoder->quiet || count <= fit) return;
+    log_line(t->log, LOG_CUT, "warning: prompt \"%s\": has %d tokens, the last %d are left out: %d fit",
+             printable(text, shown, sizeof shown), count, count - fit, fit);
+}
+
+static void encode(const text_service *t, job *j)
+{
+    const prompt_encoder *e = t->encoder;
+    const char *text = j->spec.text, *param = NULL;
+    char why[JOB_WHY] = "out of memory";
+    job_prompt *made = NULL;
+    int count, code = 503;
+    const mar_status status = mar_text_encode(e->text, &text, 1, e->clean, e->tokens, e->features, e->mask, &count);
+    if (status == MAR_OK) {
+        made = copy_prompt(e);
+        note_cut(t, text, count);
+    } else if (status == MAR_EARG) {
+        code = 400;
+        param = "prompt";
+        snprintf(why, sizeof why, "prompt: %.400s", prompt_encoder_error(e));
+    } else if (status != MAR_ENOMEM) {
+        code = 500;
+        snprintf(why, sizeof why, "the prompt could not be encoded: %.400s", mar_error(e->library));
+        log_line(t->log, LOG_PROMPT, "%s", why);
+    }
+    jobs_put_prompt(t->jobs, j, made, code, param, why);
+}
+
+static void *run(void *self)
+{
+    const text_service *t = self;
+    for (job *j; (j = jobs_await_prompt(t->jobs));) encode(t, j);
+    return NULL;
+}
+
+int text_start(text_service *t, prompt_encoder *encoder, jobs *all, service_log *log)
+{
+    *t = (text_service){.encoder = encoder, .jobs = all, .log = log};
+    if (pthread_create(&t->thread, NULL, run, t) == 0) return 0;
+    t->encoder = NULL;
+    return tool_error("the system starts no more threads");
+}
+
+void text_end(text_service *t)
+{
+    if (t->encoder) pthread_join(t->thread, NULL);
+    t->encoder = NULL;
 }

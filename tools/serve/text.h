@@ -1,24 +1,24 @@
-/* The T5 of the service, which encodes a request's prompt. */
+/* The thread that encodes the prompts of jobs with the service's T5, one at a time. */
 #ifndef TOOLS_SERVE_TEXT_H
 #define TOOLS_SERVE_TEXT_H
 
 #include "tools/generate/prompt_encoder.h"
-#include "tools/serve/answer.h"
 #include "tools/serve/jobs.h"
+#include "tools/serve/log.h"
 
 #include <pthread.h>
 
 typedef struct {
-    pthread_mutex_t lock; /* of the encoder: one request's prompt at a time */
     prompt_encoder *encoder;
+    jobs *jobs;
+    service_log *log;
+    pthread_t thread;
 } text_service;
 
-/* Sets up the service of an encoder, which stays its owner's. */
-void text_service_create(text_service *t, prompt_encoder *encoder);
-void text_service_destroy(text_service *t);
-
-/* Encodes a prompt. Returns 0 with *out, to be freed, or 1 with the error in *a: 400 for a prompt that cannot be
- * encoded. */
-int text_service_encode(text_service *t, const char *prompt, job_prompt **out, answer *a);
+/* Starts the thread. The encoder stays its owner's, and is the thread's alone. Returns 0, or 1 with *t empty and the
+ * error printed. */
+int text_start(text_service *t, prompt_encoder *encoder, jobs *all, service_log *log);
+/* Ends it after jobs_stop. An empty *t is fine. */
+void text_end(text_service *t);
 
 #endif

@@ -55,7 +55,8 @@ static void set_up(stats_options *o, option_set *set)
 {
     *o = (stats_options){.batch = BATCH_DEFAULT};
     mar_options_init(&o->machine, sizeof o->machine);
-    o->operands[0] = (operand){"IMAGES", &o->images, "a directory of images, in subdirectories or not, or an npz with arr_0", NULL};
+    o->operands[0] =
+        (operand){"IMAGES", &o->images, "a directory of images, in subdirectories or not, or an npz with arr_0", NULL};
     *set = (option_set){
         .command = "stats",
         .about = "usage: mar stats IMAGES --out FILE.npz --inception FILE [OPTIONS]\n"

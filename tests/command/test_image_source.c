@@ -337,7 +337,6 @@ static void test_folders_below(void **state)
     image_source *s = NULL;
     sh_ok(dir, "mkdir -p t/n01440764 t/n01443537/a/b t/n01443537/c t/empty t/.hidden t/n01443537/text");
     for (int i = N - 1; i >= 0; i--) copy_file(files[i][1], path_in(dir, "t"), files[i][0]);
-    copy_file("png2_8.png", path_in(dir, "t"), ".hidden/x.png");
     copy_file("png2_8.png", path_in(dir, "t"), "n01443537/c/grid.png"); /* beside numbered ones */
     assert_int_equal(image_source_open(path_in(dir, "t"), &s), 0);
     assert_int_equal(image_source_count(s), N);
@@ -351,6 +350,10 @@ static void test_folders_below(void **state)
     npz_close(expected);
     image_source_close(s);
 
+    copy_file("png2_8.png", path_in(dir, "t"), ".hidden/x.png");
+    assert_not_opened(path_in(dir, "t"),
+                      "/t/.hidden: has images, expected none in a directory whose name begins with a dot");
+    sh_ok(dir, "rm t/.hidden/x.png");
     copy_file("png2_8.png", path_in(dir, "t"), "loose.png");
     assert_not_opened(path_in(dir, "t"),
                       "/t: has images, and so has its directory n01440764, expected images in one of "

@@ -70,7 +70,7 @@ static int add_entry(listing *l, name_list *folders, int fd, const char *prefix,
 {
     const char *name = e->d_name, *slash = *prefix ? "/" : "";
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return 0;
-    if (is_folder(fd, e)) return *name == '.' ? 0 : add_name(folders, l->path, prefix, name);
+    if (is_folder(fd, e)) return add_name(folders, l->path, prefix, name);
     if (is_of_another_kind(name))
         return tool_error("%s/%s%s%s: is an image of a kind that is not read here, expected %s", l->path, prefix, slash,
                           name, image_kind_expected());
@@ -94,8 +94,9 @@ static void skip_grid(name_list *l, int64_t first)
 /* Lists the files and folders of l->path/PREFIX itself. */
 static int list_entries(listing *l, name_list *folders, const char *prefix)
 {
-    char *path = *prefix ? tool_join(l->path, prefix) : strdup(l->path);
-    if (!path) return 1;
+    char *path = NULL;
+    if (asprintf(&path, "%s%s%s", l->path, *prefix ? "/" : "", prefix) < 0)
+        return tool_error("%s: out of memory", l->path);
     DIR *dir = opendir(path);
     int failed = dir ? 0 : tool_error("%s: cannot read the directory: %s", path, strerror(errno));
     errno = 0;
@@ -112,6 +113,18 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b); /* bytes compare as unsigned */
 }
 
+/* Refuses images of a folder below PREFIX that other tools would leave out. has_own: 1 if PREFIX itself has images. */
+static int check_below(const listing *l, const char *prefix, const char *below, int has_own)
+{
+    const char *name = tool_base_name(below);
+    if (*name == '.')
+        return tool_error("%s/%s: has images, expected none in a directory whose name begins with a dot", l->path,
+                          below);
+    if (!has_own) return 0;
+    return tool_error("%s%s%s: has images, and so has its directory %s, expected images in one of them only", l->path,
+                      *prefix ? "/" : "", prefix, name);
+}
+
 /* Lists l->path/PREFIX and the folders below it. */
 static int list_folder(listing *l, const char *prefix, int level)
 {
@@ -125,10 +138,9 @@ static int list_folder(listing *l, const char *prefix, int level)
     if (!failed && folders.count) qsort(folders.name, (size_t)folders.count, sizeof *folders.name, compare_names);
     const int64_t own = l->files.count;
     for (int64_t i = 0; i < folders.count && !failed; i++) {
+        const int64_t before = l->files.count;
         failed = list_folder(l, folders.name[i], level + 1);
-        if (!failed && own > first && l->files.count > own)
-            failed = tool_error("%s%s%s: has images, and so has its directory %s, expected images in one of them only",
-                                l->path, *prefix ? "/" : "", prefix, tool_base_name(folders.name[i]));
+        if (!failed && l->files.count > before) failed = check_below(l, prefix, folders.name[i], own > first);
     }
     free_names(&folders);
     return failed;

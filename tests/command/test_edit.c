@@ -12,13 +12,18 @@
 enum { SIDE = 32, GRID = 8, CELL = SIDE / GRID, TOKENS = GRID * GRID };
 
 /* Writes a picture whose pixels from row `from` on are white, the others black. */
-static void write_mask(const char *directory, const char *name, int width, int height, int from)
+static void write_mask_as(const char *directory, const char *name, image_format format, int width, int height, int from)
 {
     image mask = {width, height, calloc((size_t)width * (size_t)height, 3)};
     assert_non_null(mask.rgb);
     memset(mask.rgb + 3 * (size_t)width * (size_t)from, 255, 3 * (size_t)width * (size_t)(height - from));
-    assert_int_equal(image_write(path_in(directory, "%s", name), &mask, IMAGE_PNG, 0, NULL, 0, IMAGE_UNSYNCED), 0);
+    assert_int_equal(image_write(path_in(directory, "%s", name), &mask, format, 100, NULL, 0, IMAGE_UNSYNCED), 0);
     free(mask.rgb);
+}
+
+static void write_mask(const char *directory, const char *name, int width, int height, int from)
+{
+    write_mask_as(directory, name, IMAGE_PNG, width, height, from);
 }
 
 /* Returns the mean difference of two pictures in rows first .. end - 1. */
@@ -26,8 +31,8 @@ static double difference(const char *directory, const char *a, const char *b, in
 {
     image pictures[2];
     double sum = 0;
-    assert_int_equal(image_read(path_in(directory, "%s", a), &pictures[0]), 0);
-    assert_int_equal(image_read(path_in(directory, "%s", b), &pictures[1]), 0);
+    assert_int_equal(image_read_within(path_in(directory, "%s", a), SIDE, SIDE, "", &pictures[0]), 0);
+    assert_int_equal(image_read_within(path_in(directory, "%s", b), SIDE, SIDE, "", &pictures[1]), 0);
     for (int i = 3 * SIDE * first; i < 3 * SIDE * end; i++) sum += abs(pictures[0].rgb[i] - pictures[1].rgb[i]);
     for (int i = 0; i < 2; i++) free(pictures[i].rgb);
     return sum / (3 * SIDE * (end - first));
@@ -70,6 +75,36 @@ TEST_WITH(outpainting_and_variations, command_setup, command_teardown)
     assert_true(difference(d, "out.png", "middle.png", 0, SIDE) > 1);
     command_ok(d, "edit -q --image out.png --keep 0.5 --class 2 --num 2 --out v");
     assert_true(difference(d, "v/000000.png", "v/000001.png", 0, SIDE) > 1);
+}
+
+/* Pictures and masks may be JPEG and WebP; the result is that of the same pixels as PNG. Other files are named. */
+TEST_WITH(formats, command_setup, command_teardown)
+{
+    static const refusal cases[] = {
+        {"edit --image a.gif --class 3", "a.gif: is a GIF, expected a PNG", ""},
+        {"edit --image a.png --mask a.pdf --class 3", "a.pdf: is a PDF, expected a PNG", ""},
+        {"edit --image a.html --class 3", "a.html: is HTML, expected a PNG", ""}};
+    const char *d = *state;
+    write_mask(d, "mask.png", SIDE, SIDE, SIDE / 2);
+    for (image_format format = IMAGE_JPEG; format <= IMAGE_WEBP && !image_format_lacks(format); format++) {
+        const char *ending = image_format_ending(format);
+        image picture;
+        char name[2][16];
+        snprintf(name[0], sizeof name[0], "a%s", ending);
+        snprintf(name[1], sizeof name[1], "m%s", ending);
+        write_mask_as(d, name[0], format, SIDE, SIDE, SIDE / 4);
+        write_mask_as(d, name[1], format, SIDE, SIDE, SIDE / 2);
+        assert_int_equal(image_read_within(path_in(d, "%s", name[0]), SIDE, SIDE, "", &picture), 0);
+        assert_int_equal(image_write(path_in(d, "a.png"), &picture, IMAGE_PNG, 0, NULL, 0, IMAGE_UNSYNCED), 0);
+        free(picture.rgb);
+        command_ok(d, "edit -q --image %s --mask %s --class 8 --num_iter 4 --out a", name[0], name[1]);
+        command_ok(d, "edit -q --image a.png --mask mask.png --class 8 --num_iter 4 --out b");
+        assert_true(difference(d, "a/000000.png", "b/000000.png", 0, SIDE) == 0);
+        sh_ok(d, "rm -r a b");
+    }
+    sh_ok(d, "printf GIF89a >a.gif; printf %%%%PDF-1.4 >a.pdf; printf '<!doctype html>' >a.html");
+    write_mask(d, "a.png", SIDE, SIDE, 0);
+    command_refuses(d, cases, LENGTH(cases));
 }
 
 TEST_WITH(refused, command_setup, command_teardown)
@@ -191,7 +226,7 @@ TEST_WITH(preview_file, command_setup, command_teardown)
     command_ok(d, "generate -q --class 3 --num 2 --seed 1 --num_iter 8 --preview p.png --out a");
     command_ok(d, "generate -q --class 3 --num 2 --seed 1 --num_iter 8 --out b");
     sh_ok(d, "cmp a/000000.png b/000000.png && cmp a/000001.png b/000001.png");
-    assert_int_equal(image_read(path_in(d, "p.png"), &shown), 0);
+    assert_int_equal(image_read_within(path_in(d, "p.png"), 100, 100, "", &shown), 0);
     assert_int_equal(shown.width, 2 * SIDE + GRID_GAP);
     assert_int_equal(shown.height, SIDE);
     free(shown.rgb);

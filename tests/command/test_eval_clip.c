@@ -251,6 +251,11 @@ TEST_CASE(statistics_are_clean_fids)
     npz *z = NULL;
     double clean = 0;
     command_ok(directory, "stats many --inception %s --resize clean --out clean.npz --batch 2 -q", INCEPTION);
+    /* The same in folders of classes, as ImageNet unpacks. */
+    sh_ok(directory, "mkdir -p tree/n01 tree/n02 && cp many/[0-1].png tree/n01 && cp many/* tree/n02 && "
+                     "rm tree/n02/[0-1].png");
+    command_ok(directory, "stats tree --inception %s --resize clean --out tree.npz --batch 2 -q", INCEPTION);
+    assert_same_file(directory, "clean.npz", "tree.npz");
     assert_int_equal(npz_open(path_in(directory, "clean.npz"), &z, why), MAR_OK);
     const npz_array *mu = npz_find(z, "mu");
     const int64_t dim = mu->count;

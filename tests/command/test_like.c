@@ -117,7 +117,7 @@ static void refusals(void **state)
     static const refusal cases[] = {
         {"absent.png", "absent.png: cannot read: No such file or directory"},
         {"a.jpg", "--like a.jpg: JPEG has no text to read, expected a PNG"},
-        {"no.png", "no.png: is not a whole PNG (it begins as none does), expected one"},
+        {"no.png", "no.png: 2 bytes that begin with \"no\", expected a PNG"},
         {"grid.png", "grid.png: is a grid of the images 0-1, expected one image; --out DIR keeps them apart"},
         {"map.png", "map.png: is a map (accepted tokens", "), expected an image"},
         {"plain.png", "plain.png: has no text of mar generate, expected an image as it wrote it"},

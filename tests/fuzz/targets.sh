@@ -34,7 +34,7 @@ fuzz_sources() {
     case $1 in
     safetensors) echo weights/safetensors.c weights/table.c weights/hash.c weights/save.c weights/convert.c ;;
     npz) echo weights/npy.c weights/npz_read.c weights/npz_write.c weights/zip.c weights/zip_stream.c ;;
-    images) echo tools/images/image.c tools/images/png.c tools/images/jpeg.c ;;
+    images) echo tools/images/image.c tools/images/png_chunks.c tools/images/png_read.c tools/images/jpeg.c tools/images/webp.c tools/images/kind.c ;;
     pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;
     metadata) echo mar/core/config.c spherear/config.c vae/config.c vae/vit_config.c mar/api/inspect.c weights/shape.c ;;
     folder) echo weights/folder.c base/json.c text/grammar.c ;;

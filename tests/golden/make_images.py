@@ -1,4 +1,4 @@
-"""PNG and JPEG files of every kind, and the RGB pixels that PIL's convert("RGB") makes of them.
+"""PNG, JPEG and WebP files of every kind, and the RGB pixels that PIL's convert("RGB") makes of them.
 python3 tests/golden/make_images.py  ->  tests/golden/data/images
 
 expected.npz has, under the name of each file that is read, uint8 [height][width][3]. PIL writes few kinds of PNG, so they
@@ -37,6 +37,7 @@ def pack(samples, depth):
     return out
 
 
+STACK = ["colour_with_clear_value.png", "gamma.png", "grey_with_clear_value.png", "jpeg_420.jpg", "jpeg_422.jpg"]
 ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
 
 
@@ -64,7 +65,7 @@ def make_pngs(rng):
                 if depth > 1:  # with transparency
                     extra += chunk(b"tRNS", rng.integers(0, 256, 2**depth, np.uint8).tobytes())
             files[f"png{kind}_{depth}.png"] = png(samples, kind, depth, extra=extra)
-            if (kind, depth) in ((0, 2), (2, 8), (3, 4), (6, 16)):
+            if (kind, depth) in ((0, 2), (0, 16), (2, 8), (3, 4), (6, 16)):
                 files[f"png{kind}_{depth}_interlaced.png"] = png(samples, kind, depth, True, extra)
     grey = rng.integers(0, 256, (H, W, 1))
     colour = rng.integers(0, 256, (H, W, 3))
@@ -96,9 +97,41 @@ def make_jpegs(rng):
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by 90 degrees: is not applied
     save("jpeg_turned.jpg", exif=exif, dpi=(72, 72))
-    save("refused_cmyk.jpg", picture.convert("CMYK"))
     whole = files["jpeg_420.jpg"]
     files["jpeg_more.jpg"] = whole[:-2] + b"\x00\x01\x02" + whole[-2:] + b"behind the end"  # libjpeg warns of it
+    return files
+
+
+def make_cmyk(rng):
+    """JPEGs of four colours. PIL writes them inverted, with Adobe's marker, whose last byte is 0: CMYK, or 2: YCCK."""
+    noise = Image.fromarray(rng.integers(0, 256, (H // 4 + 1, W // 4 + 1, 4), np.uint8), "CMYK").resize((W, H))
+    files = {}
+    for name, options in (("jpeg_cmyk.jpg", {}), ("jpeg_cmyk_progressive.jpg", {"progressive": True})):
+        out = io.BytesIO()
+        noise.save(out, "JPEG", quality=90, **options)
+        files[name] = out.getvalue()
+    whole = files["jpeg_cmyk.jpg"]
+    at = whole.index(b"Adobe")
+    files["jpeg_ycck.jpg"] = whole[: at + 11] + b"\x02" + whole[at + 12 :]
+    files["jpeg_cmyk_plain.jpg"] = whole[: at - 4] + whole[at + 12 :]  # without the marker
+    return files
+
+
+def make_webps(rng):
+    noise = Image.fromarray(rng.integers(0, 256, (H // 4 + 1, W // 4 + 1, 4), np.uint8), "RGBA").resize((W, H))
+    files = {}
+    for name, picture, options in (
+        ("webp_lossy.webp", noise.convert("RGB"), {"quality": 80}),
+        ("webp_lossless.webp", noise.convert("RGB"), {"lossless": True}),
+        ("webp_lossy_alpha.webp", noise, {"quality": 80}),
+        ("webp_lossless_alpha.webp", noise, {"lossless": True, "exact": True}),
+    ):
+        out = io.BytesIO()
+        picture.save(out, "WEBP", **options)
+        files[name] = out.getvalue()
+    out = io.BytesIO()
+    noise.save(out, "WEBP", save_all=True, append_images=[noise.rotate(180)], duration=100)
+    files["refused_animated.webp"] = out.getvalue()
     return files
 
 
@@ -106,11 +139,12 @@ def main():
     OUT.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(77)
     expected = {}
-    for name, data in {**make_pngs(rng), **make_jpegs(rng)}.items():
+    more = np.random.default_rng(78)
+    for name, data in {**make_pngs(rng), **make_jpegs(rng), **make_cmyk(more), **make_webps(more)}.items():
         (OUT / name).write_bytes(data)
         with Image.open(io.BytesIO(data)) as im:
             pixels = np.asarray(im.convert("RGB"))
-        if name not in ("png0_16.png", "refused_cmyk.jpg"):
+        if not name.startswith("refused"):
             expected[name] = pixels
     np.savez_compressed(OUT / "expected.npz", **expected)
     (OUT / "square").mkdir(exist_ok=True)  # 32x32 pixels, as the demo's images have
@@ -118,7 +152,7 @@ def main():
     (OUT / "square" / "a.png").write_bytes(png(square // 32 * 32, 2, 8))
     (OUT / "square" / "b.png").write_bytes(png(square[..., :1] // 16, 3, 4, True, chunk(b"PLTE", bytes(range(48)))))
     Image.fromarray(square.astype(np.uint8)).resize((8, 8)).resize((32, 32)).save(OUT / "square" / "c.jpg", quality=70)
-    np.savez(OUT / "stack.npz", np.stack([expected[name] for name in sorted(expected)][:5]))
+    np.savez(OUT / "stack.npz", np.stack([expected[name] for name in STACK]))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ static const mar_param rows[] = {
      .group = "Picture",
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "the picture to change, PNG or JPEG\n"
+     .help = "the picture to change: PNG, JPEG, or WebP in a build with libwebp\n"
              "It has the model's size, or less: then the model makes what surrounds it."},
     {.name = OPTION("mask"),
      .offset = offsetof(edit_options, mask),
@@ -155,14 +155,18 @@ static int read_offset(edit_job *job)
     return tool_error("--offset %s: expected X,Y, two numbers of pixels such as 64,0", text);
 }
 
-static int read_pictures(edit_job *job)
+/* Checks that the files are pictures. They are decoded when the model's size is known. */
+static int check_pictures(edit_job *job)
 {
     const edit_options *o = &job->options;
+    int width, height;
     if (!o->image) return tool_error("--image is missing, expected the picture to change");
     if (o->num > 1 && job->out.is_file)
         return tool_error("--out %s: is one picture, expected a directory for --num %d", o->out, o->num);
-    if (image_read(o->image, &job->picture) != 0 || record_identify_file(o->image, job->picture_id) != 0) return 1;
-    return o->mask && (image_read(o->mask, &job->mask) != 0 || record_identify_file(o->mask, job->mask_id) != 0);
+    if (image_read_size(o->image, &width, &height) != 0 || record_identify_file(o->image, job->picture_id) != 0)
+        return 1;
+    return o->mask &&
+           (image_read_size(o->mask, &width, &height) != 0 || record_identify_file(o->mask, job->mask_id) != 0);
 }
 
 /* Sets job->label. */
@@ -198,6 +202,7 @@ static int prepare_tokens(edit_job *job)
 {
     const edit_options *o = &job->options;
     const mar_model_config *c = mar_model_get_config(job->models.model);
+    static const char limit[] = "the model's size";
     int width, height;
     mar_session_image_size(job->session, &width, &height);
     job->count = c->seq_len;
@@ -206,6 +211,9 @@ static int prepare_tokens(edit_job *job)
     job->kept = malloc((size_t)c->seq_len);
     job->rgb = malloc((size_t)width * (size_t)height * 3);
     if (!job->tokens || !job->known || !job->kept || !job->rgb) return tool_error("out of memory for the tokens");
+    if (image_read_within(o->image, width, height, limit, &job->picture) != 0 ||
+        (o->mask && image_read_within(o->mask, width, height, limit, &job->mask) != 0))
+        return 1;
     if (edit_place(o->image, &job->picture, job->x, job->y, width, height, c->grid_width, &job->canvas, job->known) !=
         0)
         return 1;
@@ -329,7 +337,7 @@ static void print_summary(const edit_job *job, double seconds)
 static int edit(edit_job *job, progress *bar)
 {
     edit_options *o = &job->options;
-    if (output_check(&job->out, o->out, IMAGE_PNG) != 0 || read_offset(job) != 0 || read_pictures(job) != 0) return 1;
+    if (output_check(&job->out, o->out, IMAGE_PNG) != 0 || read_offset(job) != 0 || check_pictures(job) != 0) return 1;
     if (!job->out.is_file && !o->overwrite &&
         output_check_free(&job->out, "--overwrite to replace it, or another --out") != 0)
         return 1;

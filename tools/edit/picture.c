@@ -20,9 +20,6 @@ int edit_place(const char *name, const image *picture, int x, int y, int width, 
 {
     const int cell = width / columns, left = begin_of(x, picture->width, width, cell),
               top = begin_of(y, picture->height, height, cell);
-    if (picture->width > width || picture->height > height)
-        return tool_error("%s: has %dx%d pixels, expected %dx%d at most, the model's size", name, picture->width,
-                          picture->height, width, height);
     if (left + picture->width > width || top + picture->height > height)
         return tool_error("--offset %d,%d: %s does not fit there, expected %d,%d at most", left, top, name,
                           width - picture->width, height - picture->height);

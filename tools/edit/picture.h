@@ -6,10 +6,10 @@
 
 #include <stdint.h>
 
-/* Places the picture on a canvas of width x height pixels, with its upper left corner at x, y; both -1: in the middle,
- * on a border of cells. Its outermost pixels continue to the canvas's sides, since the image encoder sees these, too.
- * Sets known [tokens], rows of `columns`: 1 if the picture covers the token's whole cell. `name` is the picture's, for
- * messages. Returns 0, and the caller frees out->rgb; or 1 with the error printed. */
+/* Places the picture on a canvas of width x height pixels, which it may not exceed, with its upper left corner at x, y;
+ * both -1: in the middle, on a border of cells. Its outermost pixels continue to the canvas's sides, since the image
+ * encoder sees these, too. Sets known [tokens], rows of `columns`: 1 if the picture covers the token's whole cell.
+ * `name` is the picture's, for messages. Returns 0, and the caller frees out->rgb; or 1 with the error printed. */
 int edit_place(const char *name, const image *picture, int x, int y, int width, int height, int columns, image *out,
                uint8_t *known);
 

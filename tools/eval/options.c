@@ -45,9 +45,10 @@ static const mar_param image_rows[] = {
      .offset = offsetof(eval_options, images),
      .type = MAR_TYPE_TEXT,
      .argument = "WHAT",
-     .help = "judge these images, a directory or .npz, and make none\n"
-             "A directory of PNG and JPEG files, or arr_0 of an npz, uint8. Options of a model are refused with "
-             "it."},
+     .help =
+         "judge these images, a directory or .npz, and make none\n"
+         "A directory of PNG, JPEG or WebP files, in subdirectories or not, or arr_0 of an npz, uint8. Options of a "
+         "model are refused with it."},
     {.name = OPTION("sweep"),
      .offset = offsetof(eval_options, sweep),
      .type = MAR_TYPE_TEXT,

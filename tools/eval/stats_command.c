@@ -55,15 +55,17 @@ static void set_up(stats_options *o, option_set *set)
 {
     *o = (stats_options){.batch = BATCH_DEFAULT};
     mar_options_init(&o->machine, sizeof o->machine);
-    o->operands[0] = (operand){"IMAGES", &o->images, "a directory of PNG and JPEG files, or an npz with arr_0", NULL};
+    o->operands[0] =
+        (operand){"IMAGES", &o->images, "a directory of images, in subdirectories or not, or an npz with arr_0", NULL};
     *set = (option_set){
         .command = "stats",
         .about = "usage: mar stats IMAGES --out FILE.npz --inception FILE [OPTIONS]\n"
                  "\n"
                  "Writes reference statistics of images for mar eval --stats: mean and covariance\n"
                  "of their features, in double precision. It reads one batch after another, so\n"
-                 "memory does not grow with the number of images.\n",
-        .example = "example: mar stats imagenet/train --out in256.npz \\\n"
+                 "memory does not grow with the number of images. A directory is read with all\n"
+                 "below it: PNG, JPEG and, in a build with libwebp, WebP.\n",
+        .example = "example: mar stats imagenet/train --resize clean --out train.npz \\\n"
                    "             --inception weights-inception-2015-12-05-6726825d.pth\n",
         .operands = o->operands,
     };

@@ -57,26 +57,35 @@ typedef struct {
     int count;         /* of texts */
 } image_file;
 
-/* Reads a whole PNG of width x height pixels as image_write writes it. Returns 0, or 1 with the error printed and
- * nothing to free. */
+/* Reads a whole PNG of width x height pixels as image_write writes it, with all its texts, within the limits of
+ * tools/images/png_chunks.h. Returns 0, or 1 with the error printed and nothing to free. */
 int image_read_png(const char *path, int width, int height, image_file *out);
-/* Reads the texts before the pixels of any PNG; out->picture is empty. Returns 0, or 1 with the error printed and
- * nothing to free. */
+/* Reads the texts of any PNG, as above; out->picture is empty. Returns 0, or 1 with the error printed and nothing to
+ * free. */
 int image_read_texts(const char *path, image_file *out);
 void image_file_free(image_file *file);
 
-/* Decode the two formats that image_decode (tools/images/source.h) recognises. out->rgb may be set after a failure,
- * too. */
+/* Decode one format each, for image_decode and image_decode_alpha (tools/images/source.h). out->rgb and *alpha, NULL
+ * before, may be set after a failure, too. */
 int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
-
-/* Decodes a PNG of out->width x out->height pixels, of any kind, in 8 bits. *alpha is its transparency, uint8_t
- * [height][width], NULL if it has none. The caller frees both arrays. Returns 0, or 1 with the reason and nothing to
- * free. */
+int image_decode_webp(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 int image_decode_png_alpha(const void *data, size_t size, image *out, uint8_t **alpha, char why[IMAGE_WHY_MAX]);
+int image_decode_webp_alpha(const void *data, size_t size, image *out, uint8_t **alpha, char why[IMAGE_WHY_MAX]);
 
-/* Allocates the pixels of a picture of this size from a file of `size` bytes. One byte encodes at most pixels_per_byte
- * pixels. A file that claims more is rejected before allocating. */
+/* Read width and height from a file's header, and decode nothing. Return 0, or 1 with the reason. */
+int image_jpeg_size(const void *data, size_t size, double *width, double *height, char why[IMAGE_WHY_MAX]);
+int image_webp_size(const void *data, size_t size, double *width, double *height, char why[IMAGE_WHY_MAX]);
+
+/* Checks that the sides are 1 to IMAGE_SIDE_MAX. Returns 0, or 1 with the reason. */
+int image_check_sides(double width, double height, char why[IMAGE_WHY_MAX]);
+
+/* Copies rgba, uint8_t [height][width][4], to out->rgb and the transparency to *alpha, which is allocated; NULL: it is
+ * not wanted. Returns 0, or 1 without memory. */
+int image_split_alpha(const uint8_t *rgba, image *out, uint8_t **alpha);
+
+/* Allocates the pixels of a picture of this size from a file with `size` bytes of pixels. One byte encodes at most
+ * pixels_per_byte pixels. A file that claims more is rejected before allocating. */
 int image_make_room(double width, double height, size_t size, double pixels_per_byte, image *out,
                     char why[IMAGE_WHY_MAX]);
 

@@ -1,6 +1,7 @@
 /* Reads JPEGs with libjpeg's default settings, as PIL does: the same library gives the same pixels, to the bit. Writes
  * JPEGs with texts as comments. */
 #include "tools/cli/json.h"
+#include "tools/cli/text.h"
 #include "tools/images/image.h"
 
 #include <cjson/cJSON.h>
@@ -24,8 +25,9 @@ typedef struct {
     char *why; /* char [IMAGE_WHY_MAX], reason of failure; "": none */
 } jpeg_reader;
 
-/* A file may have endless scans, each of which takes time in proportion to the pixels. Encoders make about ten. */
-enum { SCANS_MAX = 100 };
+/* A file may have endless scans, each of which takes time in proportion to the pixels. Encoders make about ten, of CMYK
+ * eighteen. A large picture may have fewer. */
+enum { SCANS_MAX = 100, SCANS_LEAST = 20, SCANS_PIXELS_MAX = 1 << 30 /* pixels times scans, beyond SCANS_LEAST */ };
 
 static void reading_failed(j_common_ptr cinfo)
 {
@@ -48,8 +50,11 @@ static void warned(j_common_ptr cinfo, int level)
 static void count_scans(j_common_ptr cinfo)
 {
     jpeg_reader *r = cinfo->client_data;
-    if (r->cinfo.input_scan_number <= SCANS_MAX) return;
-    snprintf(r->why, IMAGE_WHY_MAX, "is a JPEG of more than %d scans", SCANS_MAX);
+    const double pixels = (double)r->cinfo.image_width * r->cinfo.image_height;
+    double most = SCANS_PIXELS_MAX / pixels;
+    most = most < SCANS_LEAST ? SCANS_LEAST : most > SCANS_MAX ? SCANS_MAX : most;
+    if (r->cinfo.input_scan_number <= most) return;
+    snprintf(r->why, IMAGE_WHY_MAX, "is a JPEG of more than %.0f scans", most);
     reading_failed(cinfo);
 }
 
@@ -71,32 +76,58 @@ static int open_reader(jpeg_reader *r, const void *data, size_t size, char *why)
     return 0;
 }
 
+static int is_cmyk(const jpeg_reader *r)
+{
+    return r->cinfo.jpeg_color_space == JCS_CMYK || r->cinfo.jpeg_color_space == JCS_YCCK;
+}
+
 /* Reads the header, and rejects what cannot be decoded to RGB. */
 static int read_header(jpeg_reader *r)
 {
     if (setjmp(r->failed)) return 1;
     jpeg_read_header(&r->cinfo, TRUE);
     const J_COLOR_SPACE space = r->cinfo.jpeg_color_space;
-    if (space == JCS_CMYK || space == JCS_YCCK)
-        snprintf(r->why, IMAGE_WHY_MAX, "is a JPEG of CMYK colours, expected RGB or grey");
-    else if (space != JCS_GRAYSCALE && space != JCS_YCbCr && space != JCS_RGB)
+    if (!is_cmyk(r) && space != JCS_GRAYSCALE && space != JCS_YCbCr && space != JCS_RGB)
         snprintf(r->why, IMAGE_WHY_MAX, "is a JPEG of %d colours of an unknown kind", r->cinfo.num_components);
     else if (r->cinfo.arith_code)
         snprintf(r->why, IMAGE_WHY_MAX, "is a JPEG in arithmetic coding, expected Huffman's");
     return *r->why != '\0';
 }
 
-static int read_rows(jpeg_reader *r, const image *out)
+/* Converts n pixels as PIL does, which takes all CMYK for Adobe's, inverted: cmyk is 255 less the ink. */
+static void cmyk_to_rgb(const uint8_t *cmyk, int n, uint8_t *rgb)
+{
+    for (int i = 0; i < n; i++, cmyk += 4)
+        for (int c = 0; c < 3; c++) {
+            const int light = cmyk[3], taken = (255 - cmyk[c]) * light + 128; /* of the black, by the ink; times 255 */
+            const int left = light - ((taken + (taken >> 8)) >> 8);
+            *rgb++ = (uint8_t)(left < 0 ? 0 : left);
+        }
+}
+
+/* cmyk: room for a row of four colours; NULL: the picture has RGB or grey. */
+static int read_rows(jpeg_reader *r, const image *out, uint8_t *cmyk)
 {
     if (setjmp(r->failed)) return 1;
-    r->cinfo.out_color_space = JCS_RGB;
+    r->cinfo.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(&r->cinfo);
     while (r->cinfo.output_scanline < r->cinfo.output_height) {
-        JSAMPROW row = out->rgb + (size_t)r->cinfo.output_scanline * (size_t)out->width * 3;
+        uint8_t *rgb = out->rgb + (size_t)r->cinfo.output_scanline * (size_t)out->width * 3;
+        JSAMPROW row = cmyk ? cmyk : rgb;
         jpeg_read_scanlines(&r->cinfo, &row, 1);
+        if (cmyk) cmyk_to_rgb(cmyk, out->width, rgb);
     }
     jpeg_finish_decompress(&r->cinfo);
     return 0;
+}
+
+static int read_pixels(jpeg_reader *r, const image *out)
+{
+    uint8_t *cmyk = is_cmyk(r) ? malloc((size_t)out->width * 4) : NULL;
+    if (is_cmyk(r) && !cmyk) return text_fail(r->why, IMAGE_WHY_MAX, "out of memory");
+    const int failed = read_rows(r, out, cmyk);
+    free(cmyk);
+    return failed;
 }
 
 int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX])
@@ -105,7 +136,17 @@ int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_
     jpeg_reader r;
     const int failed = open_reader(&r, data, size, why) || read_header(&r) ||
                        image_make_room(r.cinfo.image_width, r.cinfo.image_height, size, PIXELS_MAX, out, why) ||
-                       read_rows(&r, out);
+                       read_pixels(&r, out);
+    jpeg_destroy_decompress(&r.cinfo);
+    return failed;
+}
+
+int image_jpeg_size(const void *data, size_t size, double *width, double *height, char why[IMAGE_WHY_MAX])
+{
+    jpeg_reader r;
+    const int failed = open_reader(&r, data, size, why) || read_header(&r);
+    *width = r.cinfo.image_width;
+    *height = r.cinfo.image_height;
     jpeg_destroy_decompress(&r.cinfo);
     return failed;
 }

@@ -4,11 +4,12 @@
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"
 #include "tools/cli/text.h"
-#include "tools/images/output.h"
+#include "tools/images/folder.h"
+#include "tools/images/kind.h"
+#include "tools/images/png_chunks.h"
 #include "weights/npz.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -32,107 +33,101 @@ struct image_source {
 
 int image_decode(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX])
 {
+    int failed;
     *out = (image){.rgb = NULL};
-    const int is_png = size >= 8 && memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0;
-    if (!is_png && !(size >= 3 && memcmp(data, "\xff\xd8\xff", 3) == 0))
-        return text_fail(why, IMAGE_WHY_MAX, "%s",
-                         size ? "is neither a PNG nor a JPEG" : "is empty, expected a PNG or a JPEG");
-    if ((is_png ? image_decode_png : image_decode_jpeg)(data, size, out, why) == 0) return 0;
+    switch (image_kind_format(data, size)) {
+    case IMAGE_PNG:
+        failed = image_decode_png(data, size, out, why);
+        break;
+    case IMAGE_JPEG:
+        failed = image_decode_jpeg(data, size, out, why);
+        break;
+    case IMAGE_WEBP:
+        failed = image_decode_webp(data, size, out, why);
+        break;
+    default:
+        return image_refuse_kind(data, size, image_kind_expected(), why);
+    }
+    if (failed) free(out->rgb), *out = (image){.rgb = NULL};
+    return failed;
+}
+
+int image_decode_alpha(const void *data, size_t size, image *out, uint8_t **alpha, char why[IMAGE_WHY_MAX])
+{
+    const int format = image_kind_format(data, size);
+    *alpha = NULL;
+    if (format != IMAGE_PNG && format != IMAGE_WEBP) return image_decode(data, size, out, why);
+    *out = (image){.rgb = NULL};
+    if ((format == IMAGE_PNG ? image_decode_png_alpha : image_decode_webp_alpha)(data, size, out, alpha, why) == 0)
+        return 0;
     free(out->rgb);
+    free(*alpha);
     *out = (image){.rgb = NULL};
+    *alpha = NULL;
     return 1;
 }
 
-int image_read(const char *path, image *out)
+int image_size(const void *data, size_t size, int *width, int *height, char why[IMAGE_WHY_MAX])
+{
+    double w = 0, h = 0;
+    int failed;
+    png_frame frame = {.width = 0};
+    switch (image_kind_format(data, size)) {
+    case IMAGE_PNG:
+        failed = image_png_size(data, size, &frame, why);
+        w = frame.width, h = frame.height;
+        break;
+    case IMAGE_JPEG:
+        failed = image_jpeg_size(data, size, &w, &h, why);
+        break;
+    case IMAGE_WEBP:
+        failed = image_webp_size(data, size, &w, &h, why);
+        break;
+    default:
+        return image_refuse_kind(data, size, image_kind_expected(), why);
+    }
+    if (failed || image_check_sides(w, h, why) != 0) return 1;
+    *width = (int)w;
+    *height = (int)h;
+    return 0;
+}
+
+/* Reads the whole file. The caller frees the bytes. Returns NULL with the error printed. */
+static void *read_bytes(const char *path, size_t *size)
+{
+    return tool_read_file(path, 0, 1024, image_kind_expected(), size);
+}
+
+int image_read_size(const char *path, int *width, int *height)
 {
     char why[IMAGE_WHY_MAX];
     size_t size;
-    *out = (image){.rgb = NULL};
-    void *data = tool_read_file(path, 0, 1024, "a PNG or a JPEG", &size);
+    void *data = read_bytes(path, &size);
     if (!data) return 1;
-    const int failed = image_decode(data, size, out, why);
+    const int failed = image_size(data, size, width, height, why);
+    free(data);
+    return failed ? tool_error("%s: %s", path, why) : 0;
+}
+
+int image_read_within(const char *path, int width, int height, const char *limit, image *out)
+{
+    char why[IMAGE_WHY_MAX];
+    size_t size;
+    int w, h;
+    uint8_t *unused = NULL;
+    *out = (image){.rgb = NULL};
+    void *data = read_bytes(path, &size);
+    if (!data) return 1;
+    int failed = image_size(data, size, &w, &h, why);
+    if (!failed && (w > width || h > height))
+        failed = text_fail(why, sizeof why, "has %dx%d pixels, expected %dx%d at most, %s", w, h, width, height, limit);
+    if (!failed) failed = image_decode_alpha(data, size, out, &unused, why);
+    free(unused);
     free(data);
     return failed ? tool_error("%s: %s", path, why) : 0;
 }
 
 /* --- directories ---------------------------------------------------------------------------------------------- */
-
-static const char *const endings[] = {".png", ".jpg", ".jpeg"};
-static const char *const other_endings[] = {".webp", ".bmp",  ".gif",  ".tif", ".tiff", ".ppm", ".pgm",
-                                            ".pnm",  ".avif", ".heic", ".jxl", ".jp2",  ".jfif"};
-
-static int ends_in(const char *name, const char *const *list, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (tool_ends_with(name, list[i])) return 1;
-    return 0;
-}
-
-static int is_directory(int fd, const char *name)
-{
-    struct stat st;
-    return fstatat(fd, name, &st, 0) == 0 && S_ISDIR(st.st_mode);
-}
-
-/* Adds the name if it is an image's. Returns 0, or 1 with the error printed. */
-static int add_name(image_source *s, int fd, const char *name, int64_t *capacity)
-{
-    const int other = ends_in(name, other_endings, sizeof other_endings / sizeof *other_endings);
-    if ((!other && !ends_in(name, endings, sizeof endings / sizeof *endings)) || is_directory(fd, name)) return 0;
-    if (other)
-        return tool_error("%s/%s: is an image of a kind that is not read here, expected PNG or JPEG", s->path, name);
-    if (s->count == *capacity) {
-        char **grown = realloc(s->names, (size_t)(*capacity = 2 * *capacity + 64) * sizeof *grown);
-        if (!grown) return tool_error("%s: out of memory for its files' names", s->path);
-        s->names = grown;
-    }
-    s->names[s->count] = strdup(name);
-    if (!s->names[s->count]) return tool_error("%s: out of memory for its files' names", s->path);
-    s->count++;
-    return 0;
-}
-
-/* Leaves out the grid of the numbered images beside it (mar generate --grid). */
-static void skip_grid(image_source *s)
-{
-    int64_t grid = -1;
-    int numbered = 0;
-    for (int64_t i = 0; i < s->count; i++) {
-        if (output_is_grid(s->names[i])) grid = i;
-        numbered |= output_image_index(s->names[i]) >= 0;
-    }
-    if (grid < 0 || !numbered) return;
-    free(s->names[grid]);
-    s->names[grid] = s->names[--s->count];
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b); /* bytes compare as unsigned */
-}
-
-static int list_names(image_source *s)
-{
-    int64_t capacity = 0;
-    int failed = 0, folders = 0;
-    DIR *dir = opendir(s->path);
-    if (!dir) return tool_error("%s: cannot read the directory: %s", s->path, strerror(errno));
-    errno = 0;
-    for (struct dirent *e; !failed && (e = readdir(dir)); errno = 0) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        failed = add_name(s, dirfd(dir), e->d_name, &capacity);
-        folders += s->count == 0 && is_directory(dirfd(dir), e->d_name);
-    }
-    if (!failed && errno) failed = tool_error("%s: cannot read the directory: %s", s->path, strerror(errno));
-    closedir(dir);
-    if (failed) return 1;
-    if (s->count == 0)
-        return tool_error("%s: has no PNG or JPEG files%s", s->path,
-                          folders ? "; directories in it are not searched" : "");
-    skip_grid(s);
-    qsort(s->names, (size_t)s->count, sizeof *s->names, compare_names);
-    return 0;
-}
 
 int image_source_sum(const image_source *s, uint64_t *sum)
 {
@@ -154,18 +149,28 @@ int image_source_sum(const image_source *s, uint64_t *sum)
     return 0;
 }
 
+/* Decodes image i, if it has the size of the first or may have any. */
+static int decode_file(const image_source *s, const char *path, const void *data, size_t size, image *out)
+{
+    char why[IMAGE_WHY_MAX];
+    int width = 0, height = 0;
+    int failed = image_size(data, size, &width, &height, why);
+    if (!failed && s->width > 0 && !s->any_size && (width != s->width || height != s->height))
+        return tool_error("%s: has %dx%d pixels, expected %dx%d, as %s has; --resize clean takes images of any size",
+                          path, width, height, s->width, s->height, s->names[0]);
+    if (!failed) failed = image_decode(data, size, out, why);
+    return failed ? tool_error("%s: %s", path, why) : 0;
+}
+
 /* Reads image i. The caller frees out->rgb. */
 static int read_file(const image_source *s, int64_t i, image *out)
 {
+    size_t size;
     char *path = tool_join(s->path, s->names[i]);
-    if (!path) return 1;
-    int failed = image_read(path, out);
-    if (!failed && s->width > 0 && !s->any_size && (out->width != s->width || out->height != s->height)) {
-        failed = tool_error("%s: has %dx%d pixels, expected %dx%d, as %s has", path, out->width, out->height, s->width,
-                            s->height, s->names[0]);
-        free(out->rgb);
-        out->rgb = NULL;
-    }
+    *out = (image){.rgb = NULL};
+    void *data = path ? read_bytes(path, &size) : NULL;
+    const int failed = !data || decode_file(s, path, data, size, out) != 0;
+    free(data);
     free(path);
     return failed;
 }
@@ -173,7 +178,7 @@ static int read_file(const image_source *s, int64_t i, image *out)
 static int open_directory(image_source *s)
 {
     image first = {.rgb = NULL};
-    if (list_names(s) != 0 || read_file(s, 0, &first) != 0) return 1;
+    if (image_folder_list(s->path, &s->names, &s->count) != 0 || read_file(s, 0, &first) != 0) return 1;
     s->width = first.width;
     s->height = first.height;
     free(first.rgb);

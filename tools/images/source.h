@@ -1,5 +1,5 @@
-/* Images made elsewhere, in a fixed order: a directory of PNG and JPEG files, or a NumPy npz (arr_0) or npy of uint8
- * [images][height][width][3], such as ADM's samples. All have one size, unless a directory's may have any. */
+/* Images made elsewhere, in a fixed order: a directory of PNG, JPEG and WebP files, or a NumPy npz (arr_0) or npy of
+ * uint8 [images][height][width][3], such as ADM's samples. All have one size, unless a directory's may have any. */
 #ifndef TOOLS_IMAGE_SOURCE_H
 #define TOOLS_IMAGE_SOURCE_H
 
@@ -7,22 +7,32 @@
 
 #include <stdint.h>
 
-/* Decodes data[size], recognised by its first bytes. Alpha is dropped, not blended. Palettes and grey become RGB. 16
- * bits keep the upper 8. Gamma, colour profiles and orientation are ignored. Rejects 16-bit grey (PIL makes it white),
- * CMYK, sides above IMAGE_SIDE_MAX, and damaged or truncated files. Returns 0, and the caller frees out->rgb. Returns 1
- * with the reason, to follow "PATH: ", in `why`. */
+/* Decodes data[size], recognised by its first bytes, as PIL's convert("RGB") does. Alpha is dropped, not blended.
+ * Palettes and grey become RGB. 16 bits keep the upper 8, but of 16-bit grey values above 255 become white. CMYK is
+ * taken for inverted. Gamma, colour profiles and orientation are ignored. Rejects sides above IMAGE_SIDE_MAX,
+ * animations, and damaged or truncated files. Time and memory are bounded by the size in the header. Returns 0, and the
+ * caller frees out->rgb. Returns 1 with the reason, to follow "PATH: ", in `why`. */
 int image_decode(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX]);
 
-/* Reads a whole file and decodes it. Returns 0, and the caller frees out->rgb; or 1 with the error printed. */
-int image_read(const char *path, image *out);
+/* Does the same for a picture to edit. Rejects 16-bit grey, which would become white. *alpha is the transparency,
+ * uint8_t [height][width], which the caller frees; NULL if the picture has none, and after a failure. */
+int image_decode_alpha(const void *data, size_t size, image *out, uint8_t **alpha, char why[IMAGE_WHY_MAX]);
+
+/* Reads the size from the header of a picture, and decodes nothing. Returns 0, or 1 with the reason. */
+int image_size(const void *data, size_t size, int *width, int *height, char why[IMAGE_WHY_MAX]);
+
+/* Reads the size of a picture's file, and decodes nothing. Returns 0, or 1 with the error printed. */
+int image_read_size(const char *path, int *width, int *height);
+/* Reads the file of a picture to edit, of width x height pixels at most: a larger one is refused before it is decoded.
+ * `limit` says what that size is, for the message. Returns 0, and the caller frees out->rgb; or 1 with the error
+ * printed. */
+int image_read_within(const char *path, int width, int height, const char *limit, image *out);
 
 typedef struct image_source image_source;
 
-/* Opens a source and reads the first image of a directory. Its images are the files that end in .png, .jpg or .jpeg, in
- * either case, sorted by name bytewise, as torch-fidelity does. Subdirectories are not searched. A
- * grid.png or grid.jpg beside numbered images, from mar generate --grid, is left out. A file of another image format is
- * an error, since it would be missed; other files are ignored. A source without images is an error, too. Returns 0, or
- * 1 with the error printed and *out NULL. */
+/* Opens a source and reads the first image of a directory. Its images are those of image_folder_list
+ * (tools/images/folder.h), in directories below it, too. A source without images is an error. Returns 0, or 1 with the
+ * error printed and *out NULL. */
 int image_source_open(const char *path, image_source **out);
 /* Does the same, but the images of a directory may have any sizes. Width and height are the first's. */
 int image_source_open_any(const char *path, image_source **out);
@@ -31,7 +41,7 @@ void image_source_close(image_source *s); /* NULL is fine */
 int64_t image_source_count(const image_source *s); /* at least 1 */
 int image_source_width(const image_source *s);     /* pixels */
 int image_source_height(const image_source *s);
-/* Returns the file's name in its directory, owned by the source; NULL for an array. */
+/* Returns the file's path from the directory on, owned by the source; NULL for an array. */
 const char *image_source_name(const image_source *s, int64_t i);
 
 /* Hashes the names, sizes and times of a directory's images. The hash changes if one is added, replaced or edited.

@@ -2,6 +2,7 @@
  * in a fixed order. Other files are refused in one line. The files are from tests/golden/make_images.py. */
 #include "tests/support/archive.h"
 #include "tests/support/command.h"
+#include "tests/support/png_bombs.h"
 
 #include "tools/images/source.h"
 #include "weights/npz.h"
@@ -418,6 +419,33 @@ static void test_bad_folders(void **state)
     image_source_close(s);
 }
 
+/* A batch ends with the picture that brings its pixels to the limit: the sum is bounded, not the number of pictures. */
+static void test_large_pictures(void **state)
+{
+    const char *dir = *state;
+    enum { SIDE = 9472 }; /* 257 MB */
+    png_file large = {.data = NULL};
+    image_source *s = NULL;
+    image pictures[4];
+    png_begin(&large, SIDE, SIDE, 1, 0);
+    png_put_pixels(&large, SIDE, SIDE, 1, 0, 0);
+    png_put_chunk(&large, "IEND", "", 0);
+    assert_true((size_t)SIDE * SIDE * 3 > IMAGE_SOURCE_BYTES);
+    copy_file("png2_8.png", dir, "a.png");
+    write_whole_file(dir, "b.png", large.data, large.size);
+    write_whole_file(dir, "c.png", large.data, large.size);
+    copy_file("png2_8.png", dir, "d.png");
+    free(large.data);
+    assert_int_equal(image_source_open_any(dir, &s), 0);
+    assert_int_equal(image_source_read_pictures(s, 0, 4, pictures), 2);
+    assert_int_equal(pictures[1].width, SIDE);
+    for (int i = 0; i < 2; i++) free(pictures[i].rgb);
+    assert_int_equal(image_source_read_pictures(s, 3, 1, pictures), 1);
+    assert_int_equal(pictures[0].width, W);
+    free(pictures[0].rgb);
+    image_source_close(s);
+}
+
 /* --- arrays ------------------------------------------------------------------------------------------------------- */
 
 static void test_array(void **state)
@@ -507,6 +535,6 @@ int main(void)
                                        COMMAND_TEST(test_folder),        COMMAND_TEST(test_bad_folders),
                                        cmocka_unit_test(test_kinds),     cmocka_unit_test(test_alpha),
                                        COMMAND_TEST(test_folders_below), cmocka_unit_test(test_array),
-                                       COMMAND_TEST(test_bad_arrays)};
+                                       COMMAND_TEST(test_bad_arrays),    COMMAND_TEST(test_large_pictures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -185,7 +185,7 @@ static int read_sheet(const images_job *job, eval_report_image sheet[EVAL_SHEET_
     for (int i = 0; i < layout.samples && !failed; i++) {
         const long index = eval_sample_at(&layout, i);
         image picture;
-        failed = image_source_read_pictures(source, index, 1, &picture);
+        failed = image_source_read_pictures(source, index, 1, &picture) < 0;
         if (!failed)
             sheet[(*count)++] = (eval_report_image){index, -1, 0, 0, picture.rgb, picture.width, picture.height};
     }

@@ -17,8 +17,8 @@ typedef struct {
     image_source *source;
     image *pictures; /* [batch]; each of the first n has its pixels once it is read */
     long first;
-    int n;      /* 0: nothing to read */
-    int status; /* of image_source_read_pictures */
+    int n;      /* 0: nothing to read; once read, as many as were read */
+    int failed; /* the error is printed */
     int threaded;
     pthread_t thread;
 } reading;
@@ -227,7 +227,9 @@ static int allocate(judging *j)
 static void *read_images(void *arg)
 {
     reading *r = arg;
-    r->status = image_source_read_pictures(r->source, r->first, r->n, r->pictures);
+    const int64_t n = image_source_read_pictures(r->source, r->first, r->n, r->pictures);
+    r->failed = n < 0;
+    if (n > 0) r->n = (int)n;
     return NULL;
 }
 
@@ -250,7 +252,7 @@ static int end_reading(reading *r)
 {
     if (r->threaded) pthread_join(r->thread, NULL);
     r->threaded = 0;
-    return r->n ? r->status : 0;
+    return r->n ? r->failed : 0;
 }
 
 /* --- judging ------------------------------------------------------------------------------------------------------ */

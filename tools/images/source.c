@@ -308,12 +308,13 @@ int image_source_read(image_source *s, int64_t first, int64_t n, uint8_t *rgb)
     return 0;
 }
 
-int image_source_read_pictures(image_source *s, int64_t first, int64_t n, image *pictures)
+int64_t image_source_read_pictures(image_source *s, int64_t first, int64_t n, image *pictures)
 {
     const size_t size = (size_t)s->width * (size_t)s->height * 3;
+    size_t bytes = 0;
     int failed = 0;
     int64_t done = 0;
-    for (; done < n && !failed; done++) {
+    for (; done < n && !failed && bytes < IMAGE_SOURCE_BYTES; done++) {
         image *p = &pictures[done];
         *p = (image){s->width, s->height, NULL};
         if (!s->file) {
@@ -323,12 +324,13 @@ int image_source_read_pictures(image_source *s, int64_t first, int64_t n, image 
         } else {
             failed = read_array(s, first + done, 1, p->rgb, size);
         }
+        bytes += (size_t)p->width * (size_t)p->height * 3;
     }
     for (int64_t i = 0; i < done && failed; i++) {
         free(pictures[i].rgb);
         pictures[i].rgb = NULL;
     }
-    return failed;
+    return failed ? -1 : done;
 }
 
 /* --- natural order ------------------------------------------------------------------------------------------------ */

@@ -53,9 +53,11 @@ int image_source_sum(const image_source *s, uint64_t *sum);
  * or 1 with the error printed: a file that is unreadable, damaged or of another size than the first. Damage of an array
  * may show only with its last image. */
 int image_source_read(image_source *s, int64_t first, int64_t n, uint8_t *rgb);
-/* Does the same with each image in memory of its own, pictures[0..n-1], whatever its size. The caller frees the pixels.
- * Returns 0, or 1 with the error printed and nothing to free. */
-int image_source_read_pictures(image_source *s, int64_t first, int64_t n, image *pictures);
+/* Does the same with each image in memory of its own, pictures[0..n-1], whatever its size. Stops after the image with
+ * which the pixels take IMAGE_SOURCE_BYTES or more. The caller frees the pixels. Returns the number of images, 1 or
+ * more, or -1 with the error printed and nothing to free. */
+int64_t image_source_read_pictures(image_source *s, int64_t first, int64_t n, image *pictures);
+enum { IMAGE_SOURCE_BYTES = 256 << 20 };
 
 /* Writes to rank[i] the place of image i in natural order: numbers in the names compare by value, so that 9.png is
  * before 10.png, letters in either case. Images of an array keep their order. Returns 0, or 1 without memory. */

@@ -182,7 +182,8 @@ find_programs() {
     esac
     { nvidia-smi && nvidia-smi -q -d CLOCK && python3 -c 'import torch; print("torch", torch.__version__)'; } \
         >"$out/machine.txt" 2>&1
-    if unpack_programs >"$out/programs.log" 2>&1; then
+    export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}${CUDA_PATH:-/usr/local/cuda}/lib64" # cuBLASLt
+    if unpack_programs >"$out/kit.log" 2>&1; then
         echo 0 >"$work/programs"
     else
         export -f build_programs have_cuda gpu_compile gpu_targets
@@ -250,6 +251,7 @@ bench() {
 # microbenchmark NAME: runs one, with its output in the step's file
 microbenchmark() {
     [ "$programs" ] || { skip "needs a GPU"; return; }
+    until [ -x "$programs/$1" ] || [ -e "$work/programs" ] || [ "$(now)" -ge "$deadline" ]; do sleep 0.2; done
     if [ ! -x "$programs/$1" ]; then finished programs || return; fi
     bounded "$programs/$1"
 }
@@ -291,10 +293,10 @@ run_programs() {
     finished programs || return
     if [ "$dry" ]; then
         key="the command is $mar"
-    elif [ -e "$out/programs.log" ] && grep -q '^mar ' "$out/programs.log"; then
-        key="the kit's"
+    elif [ -e "$out/programs.log" ]; then
+        key="built: $(tail -n 1 "$out/kit.log")"
     else
-        key="built, $(sed -n 1p "$out/programs.log")"
+        key="the kit's"
     fi
     bounded "$mar" --version
 }
@@ -342,16 +344,16 @@ run_forms() {
     return $rc
 }
 
-# run_ncu KERNEL SKIP OPTION...: profiles one launch of MAR-B after those of loading
+# run_ncu KERNEL OPTION...: profiles a launch of MAR-B behind those of loading
 run_ncu() {
-    local kernel=$1 skipped=$2
-    shift 2
+    local kernel=$1
+    shift
     [ -z "$dry" ] || { skip "needs a GPU"; return; }
     command -v ncu >/dev/null 2>&1 || { skip "no ncu in PATH"; return; }
     finished programs && finished mar_base.pth && finished kl16.ckpt || return
-    bounded ncu --clock-control none -k "regex:$kernel" --launch-skip "$skipped" -c 1 --section SourceCounters \
+    bounded ncu --clock-control none -k "regex:$kernel" --launch-skip 20 -c 1 --section SourceCounters \
         --section WarpStateStats --section SpeedOfLight -f -o "$file" "$mar" bench --backend cuda --model \
-        "$files/mar_base.pth" --vae "$files/kl16.ckpt" --num_iter 2 --repeat 1 "$@" || return
+        "$files/mar_base.pth" --vae "$files/kl16.ckpt" --num_iter 64 --repeat 1 "$@" || return
     bounded ncu -i "$file.ncu-rep" --page details
     bounded ncu -i "$file.ncu-rep" --page source --csv >"$file-source.csv"
     key=$(awk '/Warp Cycles Per Issued Instruction/ { print "warp cycles an issued instruction: " $NF; exit }' "$file.txt")
@@ -433,9 +435,9 @@ step programs 300 "" run_programs
 step tests 110 "right on this GPU" run_tests
 step head-mar_b 70 "best form 2 us below the default: choose by rows" run_forms mar_b
 step head-spherear 70 "the same for SwiGLU; 48.7 us on an H200 before" run_forms spherear_b
-step ncu-chain 45 "barriers and fences, or loads: what takes the 48 us" run_ncu persistent_chain 3
+step ncu-chain 45 "barriers and fences, or loads: what takes the 48 us" run_ncu persistent_chain
 step head_spec 30 "0.223 s before; goal 0.08" run_head_spec
-step ncu-speculate 45 "the walk's share of a round" run_ncu speculate_kernel 2 --head_spec 8
+step ncu-speculate 45 "the walk's share of a round" run_ncu speculate_kernel --head_spec 8
 step tune 45 "0.076 s before; above 0.04: own product for up to 1024 rows" run_tune
 step gpt_l 30 "0.470 ms before; goal 0.20; int8 below bf16?" run_gpt_l
 step batch 50 "floor 0.0174 s; goal 1.5 times" run_batch

@@ -15,13 +15,14 @@ gpu_compile() {
     nvcc=$(command -v nvcc || echo "${CUDA_PATH:-}/bin/nvcc")
     for gpu_program in $gpu_microbenchmarks; do
         "$nvcc" -O3 -std=c++17 -I. -Iinclude -Xcompiler -Wall,-Wextra -Werror all-warnings \
-            -gencode "arch=compute_$1,code=sm_$1" "bench/gpu/$gpu_program.cu" -o "$2/$gpu_program" || return 1
+            -gencode "arch=compute_$1,code=sm_$1" "bench/gpu/$gpu_program.cu" -o "$2/part" &&
+            mv "$2/part" "$2/$gpu_program" || return 1
     done
 }
 
 # A sum of the sources in the current folder, to know whether programs are of these.
 gpu_sources() {
-    find . -name build -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.S' -o -name CMakeLists.txt \
-        -o -name '*.cmake' -o -name '*.safetensors' \) -type f -print | LC_ALL=C sort | tr '\n' '\0' |
+    find CMakeLists.txt CMakePresets.json base bench/gpu cmake diffusion eval include kernels llamagen mar specdec spherear \
+        tests text tools vae weights -type f ! -name '*.pyc' -print | LC_ALL=C sort | tr '\n' '\0' |
         xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1
 }

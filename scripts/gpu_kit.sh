@@ -2,6 +2,8 @@
 # Makes a folder with which a machine that reaches no package registry, but has a compiler, cmake, ninja and nvcc, builds
 # libmar and runs its tests for GPUs and its benchmarks.
 #   scripts/gpu_kit.sh DIR     here, on Debian 12: the packages that libmar and its tests are built from, and env.sh, 20 MB
+#                              With nvcc, also the programs that scripts/gpu_hour.sh runs, 5 MB: built for the GPU
+#                              $CUDAARCHS (90a), of this tree's sources, into build/gpu-programs first.
 #   . DIR/env.sh               there, in bash: unpacks them beside the system and lets compiler, linker and CMake find them
 # The packages are those of scripts/packages.sh, with what they need, but for the compilers and what every compiler
 # brings. Packages that DIR has already are not fetched again; those that do not belong in it are removed.
@@ -18,6 +20,8 @@ fail() {
 }
 scripts=$(cd "$(dirname "$0")" && pwd)
 . "$scripts/packages.sh"
+. "$scripts/cuda.sh"
+. "$scripts/gpu_programs.sh"
 for command in apt-cache apt-get dpkg-deb; do
     command -v $command >/dev/null 2>&1 || fail "no $command, expected Debian 12, whose packages the kit is made of"
 done
@@ -76,4 +80,26 @@ sha256sum -c --quiet "$work/sums" || fail "a package in $dir is not what apt's l
 cp "$work/sums" sums
 dpkg --print-architecture >architecture
 cp "$scripts/gpu_kit_env.sh" env.sh
+
+# The programs. libwebp is not in the kit. They are alike, so xz with a large dictionary makes a twentieth of them.
+rm -f programs programs.tar.xz
+cd "$scripts/.."
+if have_cuda; then
+    architecture=${CUDAARCHS:-90a}
+    built=build/gpu-programs
+    programs=$work/programs
+    mkdir -p "$programs/tests"
+    # shellcheck disable=SC2046  # the targets are words
+    { cmake --preset cuda -B "$built" -DMAR_TESTS=ON -DMAR_WEBP=OFF "-DMAR_CUDA_ARCHITECTURES=$architecture" &&
+        cmake --build "$built" --target $(gpu_targets) && gpu_compile "$architecture" "$programs"; } >"$work/log" 2>&1 || {
+        tail -n 20 "$work/log" >&2
+        fail "building the programs for sm_$architecture"
+    }
+    cp "$built/mar" "$built"/libmar.so "$programs"
+    find "$built/tests" -name 'test_gpu_*' -type f -perm -u+x -exec cp {} "$programs/tests" \;
+    find "$programs" -type f -exec strip {} +
+    tar -C "$programs" -cf - . | xz --lzma2=preset=3,dict=96MiB >"$dir/programs.tar.xz"
+    echo "$architecture $(gpu_sources)" >"$dir/programs"
+fi
+cd "$dir"
 echo "$(wc -l <sums) packages, $(du -sk . | awk '{ printf "%.0f", $1 / 1024 }') MB in $dir"

@@ -98,7 +98,8 @@ mar_kit_env() {
     PKG_CONFIG_SYSROOT_DIR=$mar_kit_deps
     CMAKE_PREFIX_PATH=$(mar_kit_first "${CMAKE_PREFIX_PATH:-}" "$mar_kit_deps/usr")
     export PATH LD_LIBRARY_PATH LIBRARY_PATH CPATH PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR
-    export CMAKE_PREFIX_PATH CMAKE_LIBRARY_PATH
+    MAR_GPU_KIT=$mar_kit # for scripts/gpu_hour.sh
+    export CMAKE_PREFIX_PATH CMAKE_LIBRARY_PATH MAR_GPU_KIT
 
     [ -e "$mar_kit_deps/works" ] || mar_kit_try || return 1
     if ! command -v nvcc >/dev/null 2>&1 && [ ! -x "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc" ]; then

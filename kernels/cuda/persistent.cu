@@ -4,11 +4,9 @@
  * 6*depth*W*H), over the bandwidth of the memory they are in: shared memory, else the L2 cache or device memory. The
  * other is its exchanges between blocks, 2*depth + 2 of them, or 3*depth + 2 where the grid normalises rows once
  * (persistent_is_local). An exchange is a barrier, that is an arrival at and a poll of the L2 cache followed by a load
- * from there, or, of up to WORD_ROWS rows, a poll of the words themselves; the last of an evaluation is always a
- * barrier. With few rows the exchanges take longer (docs/persistent.md). */
+ * from there, or, of up to PERSISTENT_WORD_ROWS rows, a poll of the words themselves; the last of an evaluation is
+ * always a barrier. With few rows the exchanges take longer (docs/persistent.md). */
 #include "kernels/cuda/persistent_layers.cuh"
-
-enum { WORD_ROWS = 32 }; /* most rows that go as words: one round of persistent_local_norm with clusters of 8 */
 
 typedef cuda_floats<4> quad; /* four neighbouring channels of a token */
 
@@ -173,7 +171,7 @@ static const persistent_form_of_chain persistent_chains[2][PERSISTENT_INSTANCES]
 
 void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job)
 {
-    const bool words = job->tokens * job->conditions <= WORD_ROWS;
+    const bool words = job->tokens * job->conditions <= h->persistent->word_rows;
     persistent_launch(c, h->persistent, persistent_chains[words], words, *job);
 }
 
@@ -203,21 +201,22 @@ cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f)
                             : e;
 }
 
-/* Lays out the working memory, 128-byte aligned: at most 4 MB and 32 KB a block. Blocks poll the word of arrivals: it
- * has its 128 bytes to itself. */
-static void persistent_lay_out(void *memory, persistent_args *a)
+/* Lays out the working memory, 128-byte aligned: at most 2 MB and 32 KB a block. Blocks poll the word of arrivals: it
+ * has its 128 bytes to itself. Behind it are the words, which a launch clears (persistent_launch), of no more rows than
+ * there can be. */
+static void persistent_lay_out(void *memory, bool words, persistent_args *a)
 {
-    const size_t row = (size_t)a->width * PERSISTENT_ROWS, state = (size_t)a->channels * PERSISTENT_ROWS;
-    const size_t v = (size_t)a->hidden * PERSISTENT_ROWS / (a->norms ? 1 : 2); /* words */
+    const size_t rows = words ? (size_t)PERSISTENT_WORD_ROWS : (size_t)PERSISTENT_ROWS;
+    const size_t x = words ? 8 : 4, v = !words ? 2 : a->norms ? 8 : 4; /* bytes a channel */
     a->arrivals = (unsigned *)memory;
     a->x = (uint4 *)memory + 8;
-    a->v = a->x + row / 2;
-    a->u = a->v + v / 2;
-    a->out = (float *)((f16 *)a->u + row);
-    a->states = a->out + 2 * state;
+    a->v = a->x + rows * (size_t)a->width * x / sizeof *a->x;
+    a->u = a->v + rows * (size_t)a->hidden * v / sizeof *a->v;
+    a->out = (float *)((f16 *)a->u + rows * (size_t)a->width);
+    a->states = a->out + 2 * (size_t)a->channels * PERSISTENT_ROWS;
 }
 
-int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args)
+int persistent_prepare(cuda_queue *c, const persistent_head *f, bool words, persistent_args *args)
 {
     mar_err err = {};
     const mar_status status = cuda_working_memory(c, &err); /* exists, but for a head without a plan */
@@ -226,7 +225,7 @@ int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args 
         return 0;
     }
     *args = f->args;
-    persistent_lay_out(c->working, args);
+    persistent_lay_out(c->working, words, args);
     args->gave_up = c->gave_up;
     return 1;
 }

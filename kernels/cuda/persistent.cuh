@@ -45,6 +45,7 @@ struct persistent_head {
     void *streamed;         /* weights that are not resident in shared memory, the last ones */
     size_t streamed_bytes;  /* size of these, up to the limit of an L2 access policy */
     float kept_in_l2;       /* fraction of them reserved in the L2 cache; 0: no policy */
+    int word_rows;          /* chains of up to word_rows rows exchange words */
     void *weights, *floats; /* the allocations that args points into */
 };
 
@@ -76,8 +77,9 @@ cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f);
  * the shared memory, for the kernel's instance. Clusters do not span groups of multiprocessors, so some multiprocessors
  * may stay unused. */
 int persistent_clusters(const cuda_queue *c, int instance, int cluster);
-/* persistent.cu: writes f->args with this queue's working memory. Returns 0 if memory runs out. */
-int persistent_prepare(cuda_queue *c, const persistent_head *f, persistent_args *args);
+/* persistent.cu: writes f->args with this queue's working memory, for a launch that exchanges words or not. Returns 0
+ * if memory runs out. */
+int persistent_prepare(cuda_queue *c, const persistent_head *f, bool words, persistent_args *args);
 
 /* Sets the limit of shared memory. It belongs to the function in the device's context. All heads, queues and graphs
  * share it, so it must always be the same. */
@@ -118,7 +120,7 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
                                      E extra)
 {
     persistent_args args;
-    if (!cuda_live(c) || !persistent_prepare(c, f, &args)) return;
+    if (!cuda_live(c) || !persistent_prepare(c, f, words, &args)) return;
     /* the words lie behind the word of arrivals */
     const size_t zeros = words ? (size_t)((char *)args.u - (char *)args.arrivals) : sizeof *args.arrivals;
     if (cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, zeros, c->stream), "preparing the head's kernel"))

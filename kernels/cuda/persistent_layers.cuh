@@ -243,19 +243,46 @@ static __device__ __forceinline__ void persistent_load_x(const persistent_args &
     } while (!persistent_polled(a, f, missing, &polls));
 }
 
+/* Returns where weights of a SWIGLU block's layer norm begin for the thread's channels; biases are W behind. */
+template <int PAIRS>
+static __device__ __forceinline__ const float4 *persistent_norm_at(const persistent_args &a, int block, int part)
+{
+    const int lane = (int)threadIdx.x % PERSISTENT_LANES;
+    return (const float4 *)(a.norms + 2 * block * a.width) + part * PAIRS * 8 + lane;
+}
+
+/* Weight and bias of a SWIGLU block's layer norm, for the thread's channels, if EARLY. */
+template <int PAIRS, bool EARLY> struct persistent_norm_weights {
+    float4 weight[EARLY ? PAIRS : 1], bias[EARLY ? PAIRS : 1];
+};
+/* Loads them if EARLY. Call it before a wait: every barrier empties the L1 cache. */
+template <int PAIRS, bool EARLY>
+static __device__ __forceinline__ void persistent_load_norm(const persistent_args &a, int block, int part,
+                                                            persistent_norm_weights<PAIRS, EARLY> *n)
+{
+    const float4 *at = persistent_norm_at<PAIRS>(a, block, part);
+    *n = {};
+#pragma unroll
+    for (int p = 0; EARLY && p < PAIRS; p++)
+        if (p < persistent_used<PAIRS>(a.width, part))
+            n->weight[p] = __ldcg(at + p * 8), n->bias[p] = __ldcg(at + a.width / 4 + p * 8);
+}
+
 /* Applies a layer norm that has weight and bias to the thread's channels, for SWIGLU. Returns the mean and the inverse
  * deviation to apply after it: those of `norm`, or 0 and 1. */
-template <int PAIRS, persistent_side SIDE>
+template <int PAIRS, persistent_side SIDE, bool EARLY>
 static __device__ __forceinline__ float2 persistent_affine(const persistent_args &a, int block, int part,
+                                                           const persistent_norm_weights<PAIRS, EARLY> &n,
                                                            const float2 &norm, float4 (&x)[PAIRS])
 {
     if (SIDE == PERSISTENT_MLP) return norm;
-    const int used = persistent_used<PAIRS>(a.width, part), lane = (int)threadIdx.x % PERSISTENT_LANES;
-    const float4 *at = (const float4 *)(a.norms + 2 * block * a.width) + part * PAIRS * 8 + lane;
+    const int used = persistent_used<PAIRS>(a.width, part);
+    const float4 *at = persistent_norm_at<PAIRS>(a, block, part);
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
         if (p >= used) continue;
-        const float4 w = __ldg(at + p * 8), b = __ldg(at + a.width / 4 + p * 8);
+        const float4 w = EARLY ? n.weight[p] : __ldg(at + p * 8);
+        const float4 b = EARLY ? n.bias[p] : __ldg(at + a.width / 4 + p * 8);
         x[p].x = (x[p].x - norm.x) * norm.y * w.x + b.x;
         x[p].y = (x[p].y - norm.x) * norm.y * w.y + b.y;
         x[p].z = (x[p].z - norm.x) * norm.y * w.z + b.z;
@@ -313,6 +340,9 @@ static __device__ __forceinline__ void persistent_local_norm(const persistent_ar
     const int layer = persistent_layer_of<SIDE>(a, block);
     uint2 shift[kept][PAIRS], scale[kept][PAIRS];
     float4 x[kept][PAIRS];
+    constexpr bool early = SIDE != PERSISTENT_MLP && PAIRS < 5; /* registers are the limit */
+    persistent_norm_weights<PAIRS, early> affine;
+    persistent_load_norm<PAIRS, early>(a, block, part, &affine);
 #pragma unroll
     for (int r = 0; r < kept; r++)
         persistent_load_mod<PAIRS>(a, f, row + (r << log), part, row + (r << log) < rows, layer, shift[r], scale[r]);
@@ -338,7 +368,7 @@ static __device__ __forceinline__ void persistent_local_norm(const persistent_ar
     for (int r = 0; r < kept; r++) {
         if (row + (r << log) >= min(rows, 16 * a.chunk)) continue;
         uint2 u[PAIRS];
-        const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, f->norm[row + (r << log)], x[r]);
+        const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, affine, f->norm[row + (r << log)], x[r]);
         persistent_normalise<PAIRS>(x[r], norm, shift[r], scale[r], u);
         persistent_store_operand<PAIRS>(f, unit >> log, row + (r << log), u);
     }
@@ -360,7 +390,8 @@ static __device__ __forceinline__ void persistent_local_operand(const persistent
         if (row < 16 * m) continue;
         persistent_load_mod<PAIRS>(a, f, row, part, true, persistent_layer_of<SIDE>(a, block), shift, scale);
         persistent_load_x<PAIRS, WORDS>(a, f, row, part, true, x);
-        const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, f->norm[row], x);
+        const persistent_norm_weights<PAIRS, false> none = {};
+        const float2 norm = persistent_affine<PAIRS, SIDE>(a, block, part, none, f->norm[row], x);
         persistent_normalise<PAIRS>(x, norm, shift, scale, u);
         persistent_store_operand<PAIRS>(f, unit >> log, row - 16 * m, u);
     }

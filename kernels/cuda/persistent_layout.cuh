@@ -40,6 +40,7 @@ enum {
     PERSISTENT_INSTANCES = 7,    /* of each kernel */
     PERSISTENT_DEPTH = 256,      /* maximum residual blocks: sizes in bytes are ints */
     PERSISTENT_LANES = 8,        /* threads that normalise a row's part; each has 4 of any 32 channels */
+    PERSISTENT_WORD_ROWS = 32,   /* maximum rows that go as words: one round of persistent_local_norm, clusters of 8 */
     PERSISTENT_ROUNDS = 4,       /* maximum rows' parts a thread normalises: they stay in registers */
     PERSISTENT_CHUNK = 4,        /* maximum tiles of 16 rows a product takes at a time */
     PERSISTENT_SCRATCH = 1 << 14 /* minimum bytes of persistent_block.scratch */
@@ -63,9 +64,10 @@ struct persistent_args : persistent_form {
     const float *norms;        /* SWIGLU: [depth][2][W] weight and bias of the layer norms; else NULL */
     const float *in, *in_bias; /* [W][C], [W] */
     const float *out_weight, *out_bias; /* [2C][W], [2C] */
-    uint4 *x;                           /* [PERSISTENT_ROWS][W] the residual stream: floats, or their words */
-    uint4 *v;           /* [PERSISTENT_ROWS][H] operand of fc2: pieces, or words of two channels (SWIGLU: of one) */
-    uint4 *u;           /* [PERSISTENT_ROWS][W] operand of fc1, if the grid normalises rows once; MLP */
+    /* Of PERSISTENT_ROWS rows or, as words, of PERSISTENT_WORD_ROWS. */
+    uint4 *x;           /* [rows][W] the residual stream: floats, or their words */
+    uint4 *v;           /* [rows][H] operand of fc2: pieces, or words of two channels (SWIGLU: of one) */
+    uint4 *u;           /* [rows][W] operand of fc1, if the grid normalises rows once; MLP */
     float *out;         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
     float *states;      /* [blocks][2][PERSISTENT_ROWS][C] a chain's states, a solver's last x0 */
     unsigned *arrivals; /* arrivals at barriers since the launch */

@@ -1,6 +1,10 @@
 /* At load: whether and how a persistent kernel runs a head on a device, and the packing of its weights. */
 #include "kernels/cuda/persistent_layers.cuh"
 
+extern "C" {
+#include "base/printable.h"
+}
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -251,9 +255,9 @@ static void persistent_describe(const persistent_head *f, const mar_err *refused
     char clusters[48], rest[96] = "";
     if (f->kept_in_l2 > 0)
         snprintf(rest, sizeof rest, ", %.0f %% of the others set aside in the L2 cache", 100 * (double)f->kept_in_l2);
-    (void)err_set(how, MAR_OK, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s",
+    (void)err_set(how, MAR_OK, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s%s",
                   (int)PERSISTENT_ROWS, persistent_clusters_text(f, clusters), f->args.resident, 2 * f->args.depth,
-                  rest, refused->text[0] ? "; " : "", refused->text);
+                  rest, f->word_rows ? "" : ", without words", refused->text[0] ? "; " : "", refused->text);
 }
 
 /* --- loading --------------------------------------------------------------------------------------------------- */
@@ -277,20 +281,55 @@ static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, con
     return status;
 }
 
-/* Tries the forms from the largest clusters to none. */
+/* What environment variables ask of the form, to compare forms (bench/gpu, scripts/gpu_hour.sh). */
+typedef struct {
+    int cluster; /* blocks of a cluster: 8, 4, 2 or 1; 0: the largest that the device accepts */
+    int words;   /* 0: grid barriers for any number of rows */
+} persistent_wish;
+
+/* Writes the number that an environment variable has, a digit of `digits`; without the variable *value stays. */
+static mar_status persistent_read_wish(const char *name, const char *digits, const char *expected, int *value,
+                                       mar_err *err)
+{
+    char shown[64];
+    const char *text = getenv(name);
+    if (!text) return MAR_OK;
+    if (strlen(text) != 1 || !strchr(digits, *text))
+        return err_set(err, MAR_EARG, "the environment variable %s is '%s', expected %s", name,
+                       printable(text, shown, sizeof shown), expected);
+    *value = *text - '0';
+    return MAR_OK;
+}
+
+static mar_status persistent_read_wishes(persistent_wish *wish, mar_err *err)
+{
+    *wish = {0, 1};
+    const mar_status status =
+        persistent_read_wish("MAR_CUDA_HEAD_CLUSTER", "8421", "8, 4, 2 or 1", &wish->cluster, err);
+    return status == MAR_OK ? persistent_read_wish("MAR_CUDA_HEAD_WORDS", "01", "0 or 1", &wish->words, err) : status;
+}
+
+/* Tries the forms from the largest clusters to none, or only the form that is wished for. */
 mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const float *norms, persistent_head **out,
                              mar_err *how, mar_err *err)
 {
     mar_err refused = {};
-    mar_status status = MAR_OK;
+    persistent_wish wish;
     *out = NULL;
-    for (int n = c->device->major >= 9 ? PERSISTENT_PARTS : 1; n > 0 && status == MAR_OK && !*out; n /= 2)
+    mar_status status = persistent_read_wishes(&wish, err);
+    const int largest = c->device->major >= 9 ? PERSISTENT_PARTS : 1, last = wish.cluster ? wish.cluster : 1;
+    for (int n = wish.cluster ? wish.cluster : largest; n >= last && status == MAR_OK && !*out; n /= 2)
         status = persistent_make(c, spec, norms, n, out, &refused, err);
-    if (*out)
+    if (*out) {
+        (*out)->word_rows = wish.words ? (int)PERSISTENT_WORD_ROWS : 0;
         persistent_describe(*out, &refused, how);
-    else
-        (void)err_set(how, status, "%s",
-                      refused.text[0] ? refused.text : "no form of the persistent kernel fits this head on this GPU");
+        return status;
+    }
+    (void)err_set(how, status, "%s",
+                  refused.text[0] ? refused.text : "no form of the persistent kernel fits this head on this GPU");
+    if (status == MAR_OK && wish.cluster)
+        return err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_HEAD_CLUSTER is %d: %s", wish.cluster,
+                       how->text);
     return status;
 }
 

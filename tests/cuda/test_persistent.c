@@ -339,8 +339,8 @@ static void rows_are_independent(void **state)
     if (cuda_test_scale() > 1) check_rows(shapes[WIDE], 1); /* for the host see clusters_change_nothing */
 }
 
-/* Checks that bits do not depend on cluster size, nor on whether weights are in shared memory. A GPU ignores these
- * settings, so there the same form is compared repeatedly. */
+/* Checks that bits do not depend on cluster size, on words or barriers, nor on whether weights are in shared memory. A
+ * GPU has its own shared memory, so there the forms with less are compared repeatedly. */
 static void clusters_change_nothing(void **state)
 {
     (void)state;
@@ -359,6 +359,7 @@ static void clusters_change_nothing(void **state)
     const run runs[] = {{9, 1, 1, 0, 5, 1}, {3, 2, 2, 1, 2, 0}, {17, 1, 1, 0, 5, 1}, {64, 2, 1, 0, 0, 0.9f}};
     enum { RUNS = sizeof runs / sizeof *runs };
     static const char *const sizes[] = {"8", "4", "2", "1", "1", "8"}; /* the last two with little shared memory */
+    static const char *const words[] = {"1", "0", "1", "1", "0", "1"};
     static float x[6][RUNS][MOST * 32];
     for (size_t h = 0; h < HEADS; h++) {
         network n = make_network(heads[h].s, 7000 + h);
@@ -366,7 +367,8 @@ static void clusters_change_nothing(void **state)
         for (int c = 0; c < 6; c++) {
             /* with little time the first head alone covers all sizes */
             if (h > 0 && cuda_test_brief() && c > 0 && c < (h == HEADS - 1 ? 5 : 4)) continue;
-            setenv("MAR_CUDAHOST_CLUSTER", sizes[c], 1);
+            setenv("MAR_CUDA_HEAD_CLUSTER", sizes[c], 1);
+            setenv("MAR_CUDA_HEAD_WORDS", words[c], 1);
             if (c >= 4) setenv("MAR_CUDAHOST_SHARED", heads[h].shared, 1);
             bench cuda = open_cuda_bench(&n, few > 1 ? MOST : 16);
             for (int i = 0; i < few; i++) run_chain(&cuda, &runs[i], x[c][i], NULL);
@@ -376,9 +378,70 @@ static void clusters_change_nothing(void **state)
                     fail_msg("width %d, run %d: clusters of %s blocks change bits (case %d)", n.s.width, i, sizes[c],
                              c);
         }
-        unsetenv("MAR_CUDAHOST_CLUSTER"), unsetenv("MAR_CUDAHOST_SHARED");
+        unsetenv("MAR_CUDA_HEAD_CLUSTER"), unsetenv("MAR_CUDA_HEAD_WORDS"), unsetenv("MAR_CUDAHOST_SHARED");
         free_network(&n);
     }
+}
+
+/* Sets two environment variables, or with NULL unsets them. */
+static void ask_for_form(const char *cluster, const char *words)
+{
+    if (cluster) setenv("MAR_CUDA_HEAD_CLUSTER", cluster, 1);
+    if (words) setenv("MAR_CUDA_HEAD_WORDS", words, 1);
+    if (!cluster) unsetenv("MAR_CUDA_HEAD_CLUSTER");
+    if (!words) unsetenv("MAR_CUDA_HEAD_WORDS");
+}
+
+/* Checks that loading makes the form that the environment asks for, and refuses by name what is no form. */
+static void environment_chooses_the_form(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *cluster, *words, *describes, *describes_not;
+    } forms[] = {
+        {"4", NULL, ", clusters of 4 blocks, ", "without words"}, {"2", "0", ", clusters of 2 blocks, ", NULL},
+        {"1", "1", ", no clusters, ", "without words"},           {NULL, "0", ", without words", NULL},
+        {NULL, NULL, "up to 128 rows, ", "without words"},
+    };
+    static const struct {
+        const char *cluster, *words, *error;
+    } refused[] = {
+        {"3", NULL, "the environment variable MAR_CUDA_HEAD_CLUSTER is '3', expected 8, 4, 2 or 1"},
+        {"16", NULL, "the environment variable MAR_CUDA_HEAD_CLUSTER is '16', expected 8, 4, 2 or 1"},
+        {"", NULL, "the environment variable MAR_CUDA_HEAD_CLUSTER is '', expected 8, 4, 2 or 1"},
+        {"8", "on\n", "the environment variable MAR_CUDA_HEAD_WORDS is 'on\\n', expected 0 or 1"},
+    };
+    network n = make_network(shapes[WIDE], 9100);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        ask_for_form(forms[i].cluster, forms[i].words);
+        bench b = open_cuda_bench(&n, 8);
+        const char *how = b.k->head->describe(b.h);
+        if (!strstr(how, forms[i].describes) || (forms[i].describes_not && strstr(how, forms[i].describes_not)))
+            fail_msg("form %zu: %s", i, how);
+        if (forms[i].words && *forms[i].words == '0') assert_non_null(strstr(how, ", without words"));
+        free_bench(&b);
+    }
+    setenv("MAR_CUDAHOST_SMS", n.s.multiprocessors, 1);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+    kern_head *h = NULL;
+    mar_err err = {0};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        ask_for_form(refused[i].cluster, refused[i].words);
+        assert_int_equal(k->head->create(k, &n.spec, &h, &err), MAR_EARG);
+        assert_null(h);
+        assert_string_equal(err.text, refused[i].error);
+    }
+    if (cudahost_objects) { /* the simulated device can be given no room for clusters */
+        ask_for_form("8", NULL);
+        setenv("MAR_CUDAHOST_CLUSTER", "4", 1);
+        assert_int_equal(k->head->create(k, &n.spec, &h, &err), MAR_EBACKEND);
+        assert_string_equal(err.text, "the environment variable MAR_CUDA_HEAD_CLUSTER is 8: refused with clusters of 8 "
+                                      "blocks: the GPU has room for none");
+        unsetenv("MAR_CUDAHOST_CLUSTER");
+    }
+    ask_for_form(NULL, NULL);
+    close_queue(k);
+    free_network(&n);
 }
 
 /* Returns 1 if the layer's columns are divided over the form's clusters and their blocks. */
@@ -532,6 +595,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rows_are_independent),
         cmocka_unit_test(every_memory_has_a_form),
         cmocka_unit_test(clusters_change_nothing),
+        cmocka_unit_test(environment_chooses_the_form),
         cmocka_unit_test(replays),
         cmocka_unit_test(missing_blocks_are_an_error),
     };

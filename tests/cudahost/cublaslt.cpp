@@ -387,6 +387,12 @@ static cublasStatus_t check_matrix(const void *p, const layout_t *l, uint32_t al
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* Whether both operands begin with numbers other than 0: a GPU multiplies zeros faster. */
+static bool has_numbers(const product *p)
+{
+    return *(const unsigned *)p->pa != 0 && *(const unsigned *)p->pb != 0;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
                               const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
@@ -432,7 +438,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (!runtime_is_current(stream)) return CUBLAS_STATUS_INVALID_VALUE;
     const bool slow = offered == CUDAHOST_SLOW_ALGORITHM && number != CUDAHOST_FASTEST;
     const auto run = [p, slow] {
-        if (slow) usleep(2000);
+        if (slow && has_numbers(p.get())) usleep(2000);
         runtime_launched(), multiply(p.get());
     };
     return runtime_enqueue(stream, run) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;

@@ -1,0 +1,453 @@
+#!/usr/bin/env bash
+# Measures on a machine with a GPU, in one call of at most 9 minutes, what decides the next work on the CUDA backend. What
+# each step decides is in docs/gpu.md, "The script of a GPU's hour", and in the table that is printed last.
+#   scripts/gpu_kit.sh build/gpu-kit                            # first, on a machine with nvcc: programs and packages
+#   . build/gpu-kit/env.sh && scripts/gpu_hour.sh OUT_DIR       # on the machine with the GPU, in this tree
+# Options:
+#   --seconds N   of all steps [520]
+#   --limit N     of each step, at most [no limit beside its own]
+#   --dry-run     tries the script on a CPU: demo models, the command of $MAR_COMMAND [build/release/mar], the
+#                 microbenchmarks of $MAR_GPU_PROGRAMS, a folder; steps that need a GPU are skipped by name
+# A step's output is in OUT_DIR/NN-name.txt and NN-name*.json while it runs, its row in OUT_DIR/summary.txt when it ends. A
+# step that fails or is cut does not stop the others. The programs are the kit's if they are of these sources and run here,
+# else they are built, meanwhile. Models are random, of the official shapes (tools/dev/random_checkpoint.py, which needs
+# PyTorch), and made meanwhile in build/bench. The exit status is 0 if no step failed or was cut, else 1.
+set -uo pipefail
+
+usage() {
+    echo "usage: scripts/gpu_hour.sh [--seconds N] [--limit N] [--dry-run] OUT_DIR" >&2
+    exit 2
+}
+is_number() {
+    case $1 in "" | *[!0-9]* | ??????*) return 1 ;; esac
+}
+
+seconds=520 limit=99999 dry=
+while [ $# -gt 1 ]; do
+    case $1 in
+    --seconds | --limit)
+        is_number "$2" || { echo "gpu_hour.sh: $1 is '$2', expected a number of seconds" >&2; exit 2; }
+        if [ "$1" = --limit ]; then limit=$2; else seconds=$2; fi
+        shift
+        ;;
+    --dry-run) dry=1 ;;
+    *) usage ;;
+    esac
+    shift
+done
+case ${1:-} in "" | -*) usage ;; esac
+mkdir -p -- "$1" || exit 2
+out=$(cd -- "$1" && pwd)
+cd "$(dirname "$0")/.." || exit 2
+. scripts/cuda.sh
+. scripts/gpu_programs.sh
+
+now() { date +%s; }
+end=$(($(now) + seconds))
+work=$(mktemp -d)
+background=()
+leave() {
+    [ ${#background[@]} = 0 ] || kill "${background[@]}" 2>/dev/null
+    wait
+    rm -rf "$work"
+}
+trap leave EXIT
+trap 'exit 1' HUP INT TERM
+files=build/bench # of the models
+mkdir -p "$files"
+: >"$out/summary.txt"
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+number=0 failures=0
+# row NUMBER NAME STATUS SECONDS KEY DECIDES
+row() {
+    printf '%-2s %-14s %-9s %4s  %-62s %s\n' "$@"
+}
+
+# step NAME SECONDS DECIDES COMMAND...: runs a function, which may set `key`, in at most that many seconds. Its status 77
+# is a skip, 124 and 137 are a cut. Functions run their programs by `bounded`.
+step() {
+    local name=$1 most=$2 decides=$3 begin left rc status
+    shift 3
+    begin=$(now) number=$((number + 1)) key=
+    left=$((end - begin))
+    file=$out/$(printf %02d "$number")-$name
+    [ "$most" -le "$limit" ] || most=$limit
+    [ "$most" -le "$left" ] || most=$left
+    deadline=$((begin + most))
+    if [ "$most" -lt 1 ]; then
+        rc=1 status="no time"
+    else
+        "$@" >"$file.txt" 2>&1
+        rc=$?
+        case $rc in
+        0) status=ok ;;
+        77) status=skipped ;;
+        124 | 137) status='cut' ;;
+        *) status="failed $rc" key=${key:-$(tail -n 1 "$file.txt" | cut -c 1-62)} ;;
+        esac
+    fi
+    case $rc in 0 | 77) ;; *) failures=$((failures + 1)) ;; esac
+    row "$number" "$name" "$status" $(($(now) - begin)) "$key" "$decides" | tee -a "$out/summary.txt"
+}
+
+# bounded COMMAND...: with what is left of the step's time
+bounded() {
+    local left=$((deadline - $(now)))
+    [ $left -ge 1 ] || return 124
+    timeout -k 2 $left "$@"
+}
+
+# skip WHY: returns the status of a skip
+skip() {
+    key=$1
+    return 77
+}
+
+# finished NAME: waits for a job that runs meanwhile (meanwhile); its status
+finished() {
+    while [ ! -e "$work/$1" ]; do
+        [ "$(now)" -lt "$deadline" ] || { key="$1 is not there yet"; return 124; }
+        sleep 0.2
+    done
+    [ "$(cat "$work/$1")" = 0 ] || { skip "no $1, see $1.log"; return 77; }
+}
+
+# meanwhile NAME COMMAND...: runs a command in the background; its output is in OUT_DIR/NAME.log
+meanwhile() {
+    local name=$1
+    shift
+    (
+        timeout -k 2 "$seconds" "$@" >"$out/$name.log" 2>&1 &
+        child=$!
+        trap 'kill $child' TERM
+        wait $child
+        echo $? >"$work/part.$name" && mv "$work/part.$name" "$work/$name"
+    ) &
+    background+=($!)
+}
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+# value NAME FILE [FACTOR [FORMAT]]: a number of a JSON file, times FACTOR
+value() {
+    sed -n "s/.*\"$1\":[[:space:]]*\([-0-9.e+]*\),*\$/\1/p" "$2" |
+        awk -v factor="${3:-1}" -v format="${4:-%.4g}" '{ printf format, $1 * factor; exit }'
+}
+
+# less A B: whether A < B
+less() {
+    awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && b != "" && a + 0 < b + 0) }'
+}
+
+# --- programs and models ----------------------------------------------------------------------------------------------
+
+# Unpacks the kit's programs. Fails if they are of other sources or for another GPU, or do not run here.
+unpack_programs() {
+    local kit=${MAR_GPU_KIT:-build/gpu-kit}
+    [ -e "$kit/programs.tar.xz" ] || { echo "no programs in the kit $kit"; return 1; }
+    [ "$(cat "$kit/programs")" = "$architecture $(gpu_sources)" ] ||
+        { echo "the kit's programs are of other sources or not for sm_$architecture"; return 1; }
+    rm -rf build/gpu-hour && mkdir -p build/gpu-hour || return 1
+    tar -xJf "$kit/programs.tar.xz" -C build/gpu-hour ||
+        python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$kit/programs.tar.xz" \
+            build/gpu-hour || return 1
+    build/gpu-hour/mar --version
+}
+
+# Builds the programs of these sources, in the places of the kit's.
+build_programs() {
+    have_cuda || { echo "no nvcc in PATH, \$CUDA_PATH/bin or /usr/local/cuda/bin"; return 1; }
+    rm -rf build/gpu-hour && mkdir -p build/gpu-hour/tests || return 1
+    gpu_compile "$architecture" build/gpu-hour || return 1
+    # shellcheck disable=SC2046  # the targets are words
+    CUDAARCHS=$architecture scripts/build.sh --tests cuda $(gpu_targets) || return 1
+    find build/cuda/tests -name 'test_gpu_*' -type f -perm -u+x -exec cp {} build/gpu-hour/tests \;
+    cp build/cuda/mar build/cuda/libmar.so build/gpu-hour
+}
+
+# Sets programs and mar, and begins to build what is missing.
+find_programs() {
+    if [ "$dry" ]; then
+        backend=cpu programs=${MAR_GPU_PROGRAMS:-} mar=${MAR_COMMAND:-build/release/mar}
+        echo 0 >"$work/programs"
+        return
+    fi
+    backend=cuda programs=build/gpu-hour mar=build/gpu-hour/mar
+    case $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1) in
+    9.0) architecture=90a ;;
+    [0-9]*.[0-9]) architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .) ;;
+    *) echo "gpu_hour.sh: nvidia-smi shows no GPU, expected one; --dry-run tries this script without" >&2 && exit 2 ;;
+    esac
+    { nvidia-smi && nvidia-smi -q -d CLOCK && python3 -c 'import torch; print("torch", torch.__version__)'; } \
+        >"$out/machine.txt" 2>&1
+    export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}${CUDA_PATH:-/usr/local/cuda}/lib64" # cuBLASLt
+    if unpack_programs >"$out/kit.log" 2>&1; then
+        echo 0 >"$work/programs"
+    else
+        export -f build_programs have_cuda gpu_compile gpu_targets
+        export architecture gpu_tests gpu_microbenchmarks
+        meanwhile programs bash -c build_programs
+    fi
+}
+
+# model NAME ARCH [OPTION...]: makes the file or folder NAME in build/bench meanwhile
+model() {
+    local name=$1 arch=$2
+    shift 2
+    if [ -e "$files/$name" ]; then
+        echo 0 >"$work/$name"
+    else
+        mkdir -p "$files/part"
+        # shellcheck disable=SC2016
+        meanwhile "$name" bash -c 'python3 tools/dev/random_checkpoint.py --arch "$1" --out "$2/part/$3" "${@:4}" &&
+            mv "$2/part/$3" "$2/$3"' model "$arch" "$files" "$name" "$@"
+    fi
+}
+
+make_models() {
+    local steps=(mar_base.pth kl16.ckpt spherear_b.pt gpt_l.pt vq16.pt lumina_7b vqgan.ckpt) name
+    if [ "$dry" ]; then
+        for name in "${steps[@]}"; do echo 0 >"$work/$name"; done
+        return
+    fi
+    model mar_base.pth mar_base
+    model kl16.ckpt kl16
+    model spherear_b.pt spherear_b
+    model gpt_l.pt gpt_l
+    model vq16.pt vq16
+    model lumina_7b lumina_7b --depth 4
+    model vqgan.ckpt vqgan
+}
+
+# bench MODEL SUFFIX OPTION...: `mar bench` of a model, into the step's NN-name-SUFFIX.json
+bench() {
+    local needs options model=$1 json=$file-$2.json one
+    shift 2
+    case $model in
+    mar_b) needs=(mar_base.pth kl16.ckpt) options=(--model "$files/mar_base.pth" --vae "$files/kl16.ckpt" --num_iter 64) ;;
+    spherear_b) needs=(spherear_b.pt) options=(--model "$files/spherear_b.pt") ;;
+    gpt_l) needs=(gpt_l.pt vq16.pt) options=(--model "$files/gpt_l.pt" --vae "$files/vq16.pt") ;;
+    lumina) needs=(lumina_7b vqgan.ckpt) options=(--model "$files/lumina_7b" --vae "$files/vqgan.ckpt" --prompt "a red ball") ;;
+    esac
+    if [ "$dry" ]; then
+        case $model in
+        mar_b) options=(--model demo --num_iter 2 --num_sampling_steps 8) ;;
+        spherear_b) options=(--model demo-sphere --num_sampling_steps 2) ;;
+        gpt_l) options=(--model demo-discrete) ;;
+        lumina) options=(--model demo-mgpt --prompt "a red ball") ;;
+        esac
+        options+=(--threads 1)
+    fi
+    finished programs || return
+    for one in "${needs[@]}"; do finished "$one" || return; done
+    echo "$mar bench --backend $backend ${options[*]} --repeat 1 $*"
+    bounded "$mar" bench --backend "$backend" "${options[@]}" --repeat 1 --json "$@" >"$json"
+}
+
+# --- the steps --------------------------------------------------------------------------------------------------------
+
+# microbenchmark NAME: runs one, with its output in the step's file
+microbenchmark() {
+    [ "$programs" ] || { skip "needs a GPU"; return; }
+    until [ -x "$programs/$1" ] || [ -e "$work/programs" ] || [ "$(now)" -ge "$deadline" ]; do sleep 0.2; done
+    if [ ! -x "$programs/$1" ]; then finished programs || return; fi
+    bounded "$programs/$1"
+}
+
+# us WHAT: of a row of exchange's output, the last number before "us"
+us() {
+    awk -v what="$1" 'index($0, what) == 1 { print $(NF - 1); exit }' "$file.txt"
+}
+run_exchange() {
+    microbenchmark exchange || return
+    local barrier async word
+    barrier=$(us "clusters of 2: barrier, release behind a remote store")
+    async=$(us "clusters of 2: st.async")
+    word=$(us "all to all, 2 rows of 1024, two f16 a word")
+    key=$(awk -v b="$barrier" -v a="$async" -v w="$word" \
+        'BEGIN { printf "st.async %s us for a barrier'\''s %s: %+.1f us a call; words %s", a, b, 18 * (a - b), w }')
+}
+
+run_chain_proto() {
+    local rc two
+    microbenchmark chain_proto
+    rc=$?
+    [ $rc != 77 ] || return 77
+    two=$(awk '/^2 rows:/ { print $3; exit }' "$file.txt")
+    key=$(awk '/ rows: / { printf "%s%s rows %s us", n++ ? ", " : "", $1, $3 }' "$file.txt")
+    if grep -q WRONG "$file.txt"; then
+        key="$key: WRONG"
+    elif less "$two" 16; then
+        key="$key: build it"
+    elif less 25 "$two"; then
+        key="$key: exchanges are the floor"
+    elif [ "$two" ]; then
+        key="$key: between, st.async first"
+    fi
+    return $rc
+}
+
+run_programs() {
+    finished programs || return
+    if [ "$dry" ]; then
+        key="the command is $mar"
+    elif [ -e "$out/programs.log" ]; then
+        key="built: $(tail -n 1 "$out/kit.log")"
+    else
+        key="the kit's"
+    fi
+    bounded "$mar" --version
+}
+
+# The tests at the host's sizes, one after another: kernels that fill the GPU wait for each other. 40 s each.
+run_tests() {
+    local name rc=0 passed=0 failed='' whole=$deadline
+    [ -z "$dry" ] || { skip "needs a GPU"; return; }
+    finished programs || return
+    for name in $gpu_tests; do
+        deadline=$(($(now) + 40))
+        [ $deadline -le "$whole" ] || deadline=$whole
+        echo "== $name"
+        if MAR_CUDA_TEST_SCALE=1 bounded "$programs/tests/test_gpu_$name"; then
+            passed=$((passed + 1))
+        else
+            rc=$? failed="$failed $name"
+        fi
+    done
+    key="$passed pass${failed:+; failed:$failed}"
+    return $rc
+}
+
+# run_forms MODEL: the head's forms, and the default
+run_forms() {
+    local model=$1 cluster words name best='' least='' rc=0 call default
+    bench "$model" default || return
+    default=$(value head_call_seconds "$file-default.json" 1e6)
+    key="default $default us a call"
+    for cluster in 8 4 2 1; do
+        for words in 0 1; do
+            name=cluster$cluster-words$words
+            MAR_CUDA_HEAD_CLUSTER=$cluster MAR_CUDA_HEAD_WORDS=$words bench "$model" "$name" || {
+                rc=$?
+                echo "$name: status $rc"
+                continue
+            }
+            call=$(value head_call_seconds "$file-$name.json" 1e6)
+            echo "$name: $call us a call"
+            if [ -z "$least" ] || less "$call" "$least"; then least=$call best="cluster $cluster words $words"; fi
+            key="default $default us a call, best $least: $best"
+        done
+        [ -z "$dry" ] || break
+    done
+    return $rc
+}
+
+# run_ncu KERNEL OPTION...: profiles a launch of MAR-B behind those of loading
+run_ncu() {
+    local kernel=$1
+    shift
+    [ -z "$dry" ] || { skip "needs a GPU"; return; }
+    command -v ncu >/dev/null 2>&1 || { skip "no ncu in PATH"; return; }
+    finished programs && finished mar_base.pth && finished kl16.ckpt || return
+    bounded ncu --clock-control none -k "regex:$kernel" --launch-skip 20 -c 1 --section SourceCounters \
+        --section WarpStateStats --section SpeedOfLight -f -o "$file" "$mar" bench --backend cuda --model \
+        "$files/mar_base.pth" --vae "$files/kl16.ckpt" --num_iter 64 --repeat 1 "$@" || return
+    bounded ncu -i "$file.ncu-rep" --page details
+    bounded ncu -i "$file.ncu-rep" --page source --csv >"$file-source.csv"
+    key=$(awk '/Warp Cycles Per Issued Instruction/ { print "warp cycles an issued instruction: " $NF; exit }' "$file.txt")
+}
+
+run_head_spec() {
+    bench mar_b 4 --head_spec 4 && bench mar_b 8 --head_spec 8 || return
+    key="$(value seconds_per_image "$file-4.json") s with 4, $(value seconds_per_image "$file-8.json") with 8;"
+    key="$key $(value head_call_seconds "$file-8.json" 1e6) us a call"
+}
+
+run_tune() {
+    [ -z "$dry" ] || { skip "needs a GPU"; return; }
+    rm -f "$work/tuning"
+    bench mar_b plain && bench mar_b tuning --tune --tuning "$work/tuning" && bench mar_b tuned --tuning "$work/tuning" ||
+        return
+    cp "$work/tuning" "$out/gpu.tuning"
+    key="transformer $(value decoder_seconds "$file-plain.json") + $(value encoder_seconds "$file-plain.json") s,"
+    key="$key tuned $(value decoder_seconds "$file-tuned.json") + $(value encoder_seconds "$file-tuned.json")"
+}
+
+run_gpt_l() {
+    bench gpt_l bf16 --dtype bf16 && bench gpt_l int8 --dtype int8 || return
+    key="$(value seconds_per_token "$file-bf16.json" 1e3) ms a token, int8 $(value seconds_per_token "$file-int8.json" 1e3)"
+    key="$key; memory $(value memory_floor_seconds_per_token "$file-bf16.json" 1e3)"
+}
+
+run_lumina() {
+    bench lumina bf16 || return
+    key="$(value seconds_per_token "$file-bf16.json" 1e3) ms a token of 4 layers;"
+    key="$key memory $(value memory_floor_seconds_per_token "$file-bf16.json" 1e3)"
+}
+
+run_batch() {
+    local few=64 many=256
+    if [ "$dry" ]; then few=2 many=3; fi
+    bench mar_b "$few" --batch $few || return
+    key="$(value seconds_per_image "$file-$few.json") s an image at $few"
+    bench mar_b "$many" --batch $many || return
+    key="$key, $(value seconds_per_image "$file-$many.json") at $many"
+}
+
+run_threads() {
+    local library=$programs/libmar.so
+    [ -z "$dry" ] || { skip "needs a GPU"; return; }
+    finished programs && finished mar_base.pth && finished kl16.ckpt || return
+    MAR_LIBRARY=$library PYTHONPATH=python bounded python3 bench/gpu/two_threads.py --model "$files/mar_base.pth" \
+        --vae "$files/kl16.ckpt" --backend cuda --batch 64 --out "$file.json" || return
+    key="two of 32: $(value two_threads_seconds_per_image "$file.json") s an image;"
+    key="$key one of 64: $(value one_thread_seconds_per_image "$file.json")"
+}
+
+have_torch() {
+    bounded python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { skip "no PyTorch with CUDA"; return 77; }
+}
+
+run_torch_products() {
+    [ -z "$dry" ] || { skip "needs a GPU"; return; }
+    have_torch || return
+    bounded python3 bench/gpu/torch_products.py --out "$file.json" || return
+    key="SDPA $(value sdpa_us "$file.json") us, matmul of K = 768 $(value matmul_tflops "$file.json") TFLOP/s"
+}
+
+# run_pytorch CONFIG: MAR-B at batch 1
+run_pytorch() {
+    [ -z "$dry" ] || { skip "needs a GPU"; return; }
+    have_torch || return
+    bounded python3 bench/pytorch_mar.py --arch mar_base --device cuda --batch 1 --configs "$1" --json || return
+    tail -n 1 "$file.txt" >"$file.json"
+    key="$(sed -n 's/.*"total": *\([0-9.]*\).*/\1/p' "$file.json") s an image"
+}
+
+find_programs
+make_models
+echo "Results go to $out. Steps take at most $seconds s."
+step exchange 45 "st.async 10 us a call cheaper: in place of cluster barriers" run_exchange
+step chain_proto 45 "2 rows below 16 us: build it; above 25: exchanges are the floor" run_chain_proto
+step programs 300 "" run_programs
+step tests 110 "right on this GPU" run_tests
+step head-mar_b 70 "best form 2 us below the default: choose by rows" run_forms mar_b
+step head-spherear 70 "the same for SwiGLU; 48.7 us on an H200 before" run_forms spherear_b
+step ncu-chain 45 "barriers and fences, or loads: what takes the 48 us" run_ncu persistent_chain
+step head_spec 30 "0.223 s before; goal 0.08" run_head_spec
+step ncu-speculate 45 "the walk's share of a round" run_ncu speculate_kernel --head_spec 8
+step tune 45 "0.076 s before; above 0.04: own product for up to 1024 rows" run_tune
+step gpt_l 30 "0.470 ms before; goal 0.20; int8 below bf16?" run_gpt_l
+step batch 50 "floor 0.0174 s; goal 1.5 times" run_batch
+step two-threads 40 "below 0.9 of one session: run two" run_threads
+step lumina 45 "goal: 83 % of memory, 3.6 ms with all 32 layers" run_lumina
+step torch-products 30 "attention 209 us, products 801 TFLOP/s: whether ours are behind" run_torch_products
+step torch-graphs 90 "what MAR-B is compared with, recorded" run_pytorch bf16-graphs
+step torch-compile 90 "the same, compiled" run_pytorch bf16-compile
+
+echo
+row "" step status s "key number" "what it decides"
+cat "$out/summary.txt"
+[ $failures = 0 ]

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# test_hour.sh SOURCE_DIR COMMAND [demo]: tries scripts/gpu_hour.sh without a GPU. The programs are stand-ins: one step
+# hangs, others fail, and each must have its row. With `demo` the steps run COMMAND on the demo models, and none fails.
+set -euo pipefail
+source_dir=$1 command=$2 kind=${3:-}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+hour=$source_dir/scripts/gpu_hour.sh
+
+fail() {
+    echo "FAILED: $*"
+    cat "$work/printed" 2>/dev/null || true
+    exit 1
+}
+
+# has NAME STATUS [KEY]: checks a step's row
+has() {
+    grep -Eq "^[0-9]+ +$1 +$2 +[0-9]+ +${3:-}" "$work/out/summary.txt" || fail "$1: no row with $2, ${3:-any number}"
+}
+
+if [ "$kind" = demo ]; then
+    MAR_COMMAND=$command "$hour" --dry-run "$work/out" >"$work/printed" 2>&1 || fail "status $?, expected 0"
+    for name in head-mar_b head-spherear head_spec gpt_l batch lumina; do has $name ok '[^ ]'; done
+    grep -q '"head_call_seconds"' "$work"/out/*-head-mar_b-cluster8-words0.json || fail "no JSON of a form"
+    echo PASSED
+    exit 0
+fi
+
+# Stand-ins: a microbenchmark that hangs, with a child; one whose numbers decide; a command that fails with --head_spec
+# and is slower with words.
+mkdir "$work/programs"
+cat >"$work/programs/exchange" <<'END'
+#!/bin/sh
+echo "clusters of 2: st.async                                      100 cycles 0.050 us"
+sleep 1000
+END
+cat >"$work/programs/chain_proto" <<'END'
+#!/bin/sh
+echo "2 rows: ${US:-12.50} us a call; relative distance to the host 1.0e-04: right"
+echo "8 rows: 19.00 us a call; relative distance to the host 1.0e-04: right"
+END
+cat >"$work/programs/mar" <<'END'
+#!/bin/sh
+case "$*" in
+*--version*) echo "mar 0" ;;
+*"--head_spec 4"*) echo "mar: a stand-in that fails" >&2 && exit 3 ;;
+*) printf '{\n\t"head_call_seconds":\t%s,\n\t"seconds_per_image":\t0.5,\n\t"seconds_per_token":\t0.0005\n}\n' \
+    "0.00004${MAR_CUDA_HEAD_WORDS:-5}" ;;
+esac
+END
+chmod +x "$work"/programs/*
+export MAR_GPU_PROGRAMS=$work/programs MAR_COMMAND=$work/programs/mar
+
+status=0
+(cd "$work" && "$hour" --dry-run --limit 2 out) >"$work/printed" 2>&1 || status=$?
+[ $status = 1 ] || fail "status $status, expected 1: steps were cut and failed"
+has exchange cut
+grep -q '^clusters of 2' "$work/out/01-exchange.txt" || fail "what a step printed before it was cut is lost"
+has chain_proto ok '2 rows 12.50 us, 8 rows 19.00 us: build it'
+has tests skipped 'needs a GPU'
+has head-mar_b ok 'default 45 us a call, best 40: cluster 8 words 0'
+grep -q '"head_call_seconds":[[:space:]]*0.000041' "$work/out/05-head-mar_b-cluster8-words1.json" || fail "no JSON of a form"
+has head_spec 'failed 3' 'mar: a stand-in that fails'
+has batch ok '0.5 s an image at 2, 0.5 at 3'
+has torch-compile skipped
+[ "$(tail -n "$(wc -l <"$work/out/summary.txt")" "$work/printed")" = "$(cat "$work/out/summary.txt")" ] ||
+    fail "the table is not what is printed last"
+[ "$(wc -l <"$work/out/summary.txt")" = "$(grep -c '^step ' "$hour")" ] || fail "a step has no row"
+
+# What the prototype's time decides; a time that is over.
+for case in "20.00 between" "25.10 exchanges"; do
+    US=${case% *} "$hour" --dry-run --limit 1 --seconds 30 "$work/out" >"$work/printed" 2>&1 || true
+    has chain_proto ok "2 rows ${case% *} us, .*: ${case#* }"
+done
+"$hour" --dry-run --seconds 1 "$work/out" >"$work/printed" 2>&1 || true
+has torch-compile 'no time'
+
+# says TEXT ARGUMENT...: checks that the script refuses its arguments
+says() {
+    local text=$1 status=0
+    shift
+    "$hour" "$@" >"$work/printed" 2>&1 || status=$?
+    [ $status = 2 ] || fail "$*: status $status, expected 2"
+    grep -qF -- "$text" "$work/printed" || fail "$*: expected '$text'"
+}
+says "usage: scripts/gpu_hour.sh"
+says "usage: scripts/gpu_hour.sh" --wet "$work/out"
+says "--seconds is 'x', expected a number of seconds" --seconds x "$work/out"
+if ! command -v nvidia-smi >/dev/null 2>&1; then says "nvidia-smi shows no GPU" "$work/out"; fi
+echo PASSED

@@ -90,6 +90,7 @@ static const char *const urls[URL_PATTERNS] = {
 typedef struct {
     text_pattern *patterns[RULES], *urls[URL_PATTERNS];
     text_html html;
+    text_budget budget;
     text_matcher *matcher;
     text_buffer text; /* the caption */
     mar_err *err;
@@ -359,7 +360,8 @@ static mar_status clean(cleaner *c)
 static mar_status open_cleaner(cleaner *c)
 {
     mar_status status = text_html_open(&c->html, c->err);
-    c->matcher = text_matcher_new(c->text.length);
+    c->budget = text_budget_of_text(c->text.length);
+    c->matcher = text_matcher_new(&c->budget);
     if (status == MAR_OK && !c->matcher) status = refuse_memory(c);
     for (int i = 0; i < RULES && status == MAR_OK; i++) status = compile(c, rules[i].pattern, &c->patterns[i]);
     for (int i = 0; i < URL_PATTERNS && status == MAR_OK; i++) status = compile(c, urls[i], &c->urls[i]);

@@ -195,7 +195,7 @@ static mar_status find_form(bpe_building *b, const bpe_added *token, text_matche
     mar_err why = {0};
     mar_status status = text_normalize(steps, matcher, token->text, token->length, out, &why);
     if (out->length > token->length) text_charge_bytes(&b->budget, INDEX_BYTES * (out->length - token->length));
-    if (status == MAR_OK) status = text_budget_check(&b->budget, "its form", &why);
+    if (status == MAR_OK) status = text_budget_check(&b->budget, "its normal form", &why);
     if (status == MAR_OK) return MAR_OK;
     return err_set(b->err, status == MAR_ENOMEM ? MAR_ENOMEM : MAR_EFORMAT, "%s: added_tokens: \"%.*s\": %s", b->label,
                    (int)(token->length < 100 ? token->length : 100), token->text, why.text);

@@ -15,9 +15,9 @@ typedef struct {
 } text_budget;
 
 /* Returns the budget of reading a file. A file of any size has the same: what a reader does once for each byte or
- * value of the file is not charged. Emu3's, with 150,000 pieces, takes a tenth. */
+ * value of the file is not charged. Emu3's, with 150,000 pieces, takes an eighth. */
 text_budget text_budget_of_file(void);
-/* Returns the budget of a text of n bytes. Real tokenizers take a tenth. */
+/* Returns the budget of a text of n bytes. Real tokenizers take a tenth or less. */
 text_budget text_budget_of_text(size_t n);
 
 /* Charges steps, or bytes by which texts or tables grow beyond their sources. Returns 0 from the first charge on that

@@ -158,9 +158,13 @@ mar_status bpe_add_token(bpe_building *b, const char *text, bpe_added token)
     if (token.id != expected)
         return err_set(b->err, MAR_EFORMAT, "%s: added_tokens: \"%.*s\" has id %d, expected %d", b->label,
                        (int)token.length, text, token.id, expected);
-    bpe_added *grown = realloc(m->added, (m->n_added + 1) * sizeof *grown);
-    if (!grown) return refuse_memory(b);
-    m->added = grown;
+    if (m->n_added == b->added_capacity) {
+        const size_t capacity = b->added_capacity ? 2 * b->added_capacity : 16;
+        bpe_added *grown = realloc(m->added, capacity * sizeof *grown);
+        if (!grown) return refuse_memory(b);
+        m->added = grown;
+        b->added_capacity = capacity;
+    }
     token.text = malloc(token.length + 1);
     if (!token.text) return refuse_memory(b);
     memcpy(token.text, text, token.length);

@@ -19,7 +19,8 @@ typedef struct {
     size_t n_vocab;
     bpe_named_merge *merges; /* [n_merges] in the order of the file */
     size_t n_merges, capacity;
-    text_budget budget; /* of the file */
+    size_t added_capacity; /* of model->added */
+    text_budget budget;    /* of the file */
     mar_err *err;
 } bpe_building;
 

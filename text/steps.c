@@ -14,13 +14,17 @@ static const char normalizer[] = "the tokenizer: normalizer", pre_tokenizer[] = 
 
 int text_steps_add(text_steps *s, text_step step)
 {
-    text_step *grown = realloc(s->steps, (s->count + 1) * sizeof *grown);
-    if (!grown) {
-        text_pattern_free(step.pattern);
-        free(step.text);
-        return 0;
+    if (s->count == s->capacity) {
+        const size_t capacity = s->capacity ? 2 * s->capacity : 4;
+        text_step *grown = realloc(s->steps, capacity * sizeof *grown);
+        if (!grown) {
+            text_pattern_free(step.pattern);
+            free(step.text);
+            return 0;
+        }
+        s->steps = grown;
+        s->capacity = capacity;
     }
-    s->steps = grown;
     s->steps[s->count++] = step;
     return 1;
 }

@@ -36,7 +36,7 @@ typedef struct {
 
 typedef struct {
     text_step *steps; /* [count] */
-    size_t count;
+    size_t count, capacity;
 } text_steps;
 
 /* Adds a step, which the list then owns. Returns 0 without memory; then the step is freed. */

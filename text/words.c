@@ -212,7 +212,7 @@ static size_t find_special(const text_words *w, const char *text, size_t n, size
 mar_status text_words_encode(const text_words *w, const char *text, size_t n, text_ids *out, mar_err *err)
 {
     text_step decompose = {.kind = STEP_NFD};
-    const text_steps steps = {&decompose, 1};
+    const text_steps steps = {&decompose, 1, 1};
     text_budget budget = text_budget_of_text(n);
     text_matcher *matcher = text_matcher_new(&budget);
     text_buffer word = {0};

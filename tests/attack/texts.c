@@ -60,10 +60,12 @@ static size_t below(size_t n)
     return (size_t)(next() % n);
 }
 
-/* Returns a number from 1 to 2^bits whose logarithm is uniform. */
+/* Returns a number from 1 to 2^bits: a small one, the largest, or one whose logarithm is uniform. */
 static size_t size_of(int bits)
 {
-    return (size_t)1 + below((size_t)1 << below((size_t)bits + 1));
+    const size_t which = below(3);
+    if (which < 2) return which ? (size_t)1 << bits : 1 + below(3);
+    return 1 + below((size_t)1 << below((size_t)bits + 1));
 }
 
 static void put(text_buffer *b, const char *text)

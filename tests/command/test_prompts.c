@@ -96,6 +96,20 @@ TEST_CASE(comma_separated)
     SKIPS("id,prompt\n1,\n2,b\n", "b", 1, "mar: FILE, line 2: the prompt is empty: skipped\n");
 }
 
+/* The fields of a long line take a time proportional to their number. */
+TEST_CASE(many_fields)
+{
+    enum { FIELDS = 1 << 20 };
+    char *text = malloc(FIELDS + 16);
+    assert_non_null(text);
+    memcpy(text, "Prompt\tn\n", 9);
+    memset(text + 9, '\t', FIELDS - 1);
+    text[FIELDS + 8] = 'x';
+    REFUSES("FILE", "Prompt\tn\na\t\t\n", ", line 2: 3 fields, expected 2 as in the first line");
+    expect_as("FILE", text, FIELDS + 9, "", 0, "mar: FILE, line 2: 1048576 fields, expected 2 as in the first line\n");
+    free(text);
+}
+
 /* The ending of a name decides, and then the content must be that. */
 TEST_CASE(endings)
 {

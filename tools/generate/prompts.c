@@ -140,6 +140,7 @@ static int parse_lines(char *text, size_t size, const char *path, prompts *p)
 /* What is left of a table. Its fields are read in place. */
 typedef struct {
     char *at, *end;
+    char *stop;     /* where a field ends at the latest: with the line, or in CSV with the text */
     char separator; /* a tab or a comma */
     size_t line;    /* number of the line at `at` */
 } table;
@@ -166,8 +167,7 @@ static int is_prompt_name(const char *name, size_t n)
 static const char *read_field(table *t, char **field, size_t *n)
 {
     const int is_csv = t->separator == ',';
-    size_t whole;
-    char *const stop = is_csv ? t->end : t->at + measure_line(t->at, (size_t)(t->end - t->at), &whole);
+    char *const stop = t->stop;
     char *to = *field = t->at;
     if (t->at < stop && *t->at == '"' && (is_csv || memchr(t->at + 1, '"', (size_t)(stop - t->at) - 1))) {
         for (t->at++; t->at < stop; t->at++) {
@@ -185,11 +185,19 @@ static const char *read_field(table *t, char **field, size_t *n)
     return NULL;
 }
 
+/* Begins a record. */
+static void begin_record(table *t)
+{
+    size_t whole;
+    t->stop = t->separator == ',' ? t->end : t->at + measure_line(t->at, (size_t)(t->end - t->at), &whole);
+}
+
 /* Reads a record and its end of line. `column` -1: the first one with prompts by its name. Returns NULL, or what is
  * wrong. */
 static const char *read_record(table *t, int column, record *out)
 {
     *out = (record){0};
+    begin_record(t);
     for (;;) {
         char *field;
         size_t n;
@@ -216,6 +224,7 @@ static int refuse_line(const char *path, size_t line, const char *fault)
 static int read_header(table *t, const char *path, int *columns)
 {
     int column = -1;
+    begin_record(t);
     for (*columns = 0;; ++*columns) {
         char *name;
         size_t n;
@@ -240,7 +249,7 @@ static int read_header(table *t, const char *path, int *columns)
 
 static int parse_table(char *text, size_t size, char separator, const char *path, prompts *p)
 {
-    table t = {text, text + size, separator, 1};
+    table t = {.at = text, .end = text + size, .separator = separator, .line = 1};
     int columns;
     const int column = read_header(&t, path, &columns);
     if (column < 0) return 1;
@@ -489,7 +498,7 @@ static int is_header(const char *text, size_t size, char separator)
     record r;
     if (n > HEADER_MAX) return 0;
     memcpy(line, text, n);
-    table t = {line, line + n, separator, 1};
+    table t = {.at = line, .end = line + n, .separator = separator, .line = 1};
     if (read_record(&t, -1, &r) || !r.text) return 0;
     return r.fields > 1 || (n == 6 && memcmp(text, "Prompt", 6) == 0);
 }
@@ -506,7 +515,7 @@ static int is_other_table(const char *text, size_t size, char separator)
     char *copy = malloc(size);
     if (!copy) return 0;
     memcpy(copy, text, size);
-    table t = {copy, copy + size, separator, 1};
+    table t = {.at = copy, .end = copy + size, .separator = separator, .line = 1};
     record first = {0}, r;
     const char *fault = read_record(&t, -1, &first);
     while (!fault && t.at < t.end) {

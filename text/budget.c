@@ -7,7 +7,9 @@ enum {
     TEXT_STEPS = 1 << 23,
     TEXT_STEPS_PER_BYTE = 256,
     TEXT_BYTES = 1 << 20,
-    TEXT_BYTES_PER_BYTE = 64
+    TEXT_BYTES_PER_BYTE = 64,
+    CAPTION_STEPS = 1 << 16,
+    CAPTION_STEPS_PER_BYTE = 512
 };
 
 static text_budget budget_of(size_t steps, size_t bytes)
@@ -23,6 +25,11 @@ text_budget text_budget_of_file(void)
 text_budget text_budget_of_text(size_t n)
 {
     return budget_of(TEXT_STEPS + TEXT_STEPS_PER_BYTE * n, TEXT_BYTES + TEXT_BYTES_PER_BYTE * n);
+}
+
+text_budget text_budget_of_caption(size_t n)
+{
+    return budget_of(CAPTION_STEPS + CAPTION_STEPS_PER_BYTE * n, 0);
 }
 
 static int charge(text_budget *b, size_t *left, size_t n, const char *name)

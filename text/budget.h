@@ -20,6 +20,9 @@ text_budget text_budget_of_file(void);
 /* Returns the budget of a text of n bytes. Real tokenizers take a tenth or less. */
 text_budget text_budget_of_text(size_t n);
 
+/* Returns the budget of cleaning a caption of n bytes. The slowest ones take half of it. */
+text_budget text_budget_of_caption(size_t n);
+
 /* Charges steps, or bytes by which texts or tables grow beyond their sources. Returns 0 from the first charge on that
  * exceeds a limit. */
 int text_charge_steps(text_budget *b, size_t n);

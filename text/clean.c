@@ -360,7 +360,7 @@ static mar_status clean(cleaner *c)
 static mar_status open_cleaner(cleaner *c)
 {
     mar_status status = text_html_open(&c->html, c->err);
-    c->budget = text_budget_of_text(c->text.length);
+    c->budget = text_budget_of_caption(c->text.length);
     c->matcher = text_matcher_new(&c->budget);
     if (status == MAR_OK && !c->matcher) status = refuse_memory(c);
     for (int i = 0; i < RULES && status == MAR_OK; i++) status = compile(c, rules[i].pattern, &c->patterns[i]);

@@ -9,7 +9,8 @@ struct text_pattern {
     pcre2_code *code; /* NULL: matches `text` as it is */
     char *text;       /* [length] */
     size_t length;
-    int is_charged; /* its searches charge their work, not only their calls */
+    int has_callouts; /* its searches charge their work as they go */
+    int is_anchored;  /* it matches at the start of a search or nowhere */
 };
 
 struct text_matcher {
@@ -41,8 +42,11 @@ static mar_status compile(const char *pattern, size_t length, uint32_t more, con
     const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | more;
     p->code = pcre2_compile((PCRE2_SPTR)pattern, length, options, &number, &at, context);
     pcre2_compile_context_free(context);
-    p->is_charged = (more & PCRE2_AUTO_CALLOUT) != 0;
+    p->has_callouts = (more & PCRE2_AUTO_CALLOUT) != 0;
     if (p->code) {
+        uint32_t all = 0;
+        pcre2_pattern_info(p->code, PCRE2_INFO_ALLOPTIONS, &all);
+        p->is_anchored = (all & PCRE2_ANCHORED) != 0;
         *out = p;
         return MAR_OK;
     }
@@ -145,8 +149,10 @@ static int search(const text_pattern *p, text_matcher *m, const char *text, size
     if (!p->code) return find_literal(p, m, text, n, from);
     m->place = from;
     const int rc = pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
-    if (rc != PCRE2_ERROR_NOMATCH || !p->is_charged) return rc;
-    return text_charge_steps(m->budget, n - from) ? rc : PCRE2_ERROR_MATCHLIMIT;
+    const size_t passed = rc == PCRE2_ERROR_NOMATCH   ? (p->is_anchored ? 0 : n - from)
+                          : rc < 0 || p->has_callouts ? 0
+                                                      : pcre2_get_ovector_pointer(m->data)[1] - from;
+    return text_charge_steps(m->budget, passed) ? rc : PCRE2_ERROR_MATCHLIMIT;
 }
 
 int text_pattern_find(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from, text_match *out)

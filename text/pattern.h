@@ -29,8 +29,8 @@ text_pattern *text_pattern_literal(const char *text, size_t length);
 size_t text_pattern_bytes(const text_pattern *p); /* of memory */
 void text_pattern_free(text_pattern *p);
 
-/* Makes a matcher whose searches charge this budget. A pattern of text_pattern_compile is charged for its calls only.
- * Returns NULL without memory. */
+/* Makes a matcher whose searches charge this budget. A pattern of text_pattern_compile charges what its searches pass,
+ * and not what they try. Returns NULL without memory. */
 text_matcher *text_matcher_new(text_budget *budget);
 text_budget *text_matcher_budget(const text_matcher *m);
 /* Returns MAR_OK if no search with the matcher has failed; else, with the label, MAR_ENOMEM, or MAR_EARG if it exceeded

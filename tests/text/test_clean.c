@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* A string of the file of pairs. */
 typedef struct {
@@ -77,27 +76,8 @@ TEST_CASE(test_refused)
     assert_non_null(strstr(err.text, "byte 2"));
 }
 
-/* Fills text[n] with repetitions of a part, and returns the least CPU time of three cleanings. */
-static double time_of(const char *part, char *text, size_t n)
-{
-    const size_t size = strlen(part), length = n / size * size;
-    double least = 1e9;
-    for (size_t at = 0; at < length; at += size) memcpy(text + at, part, size);
-    for (int i = 0; i < 3; i++) {
-        mar_err err = {0};
-        char *cleaned;
-        const clock_t begin = clock();
-        const mar_status status = text_clean_caption(text, length, &cleaned, &err);
-        const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
-        if (status != MAR_OK) fail_msg("%s: %s", part, err.text);
-        if (seconds < least) least = seconds;
-        free(cleaned);
-    }
-    return least;
-}
-
-/* The longest captions of parts that rules or the HTML parser could take the square of the length for: they take about
- * as long as words. Unclosed tags took thirty times as long. */
+/* The longest captions of parts that rules or the HTML parser could take the square of the length for. Their steps have
+ * a limit in proportion to it, which unclosed tags, comments without an end and sigmas exceeded. */
 TEST_CASE(test_slow_captions)
 {
     static const char *const parts[] = {"a.",
@@ -154,12 +134,16 @@ TEST_CASE(test_slow_captions)
                                         "a\xce\xa3",
                                         "\xcc\x80\xce\xa3",
                                         ">\xce\xa3",
+                                        "/<ay=",
                                         "<a><b></a>"};
-    static char text[TEXT_CAPTION_MAX];
-    const double words = time_of("x ", text, sizeof text);
+    char text[TEXT_CAPTION_MAX];
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        const double seconds = time_of(parts[i], text, sizeof text);
-        if (seconds > 5 * words) fail_msg("%s: %.4f s, of words %.4f s", parts[i], seconds, words);
+        const size_t size = strlen(parts[i]), length = sizeof text / size * size;
+        mar_err err = {0};
+        char *cleaned;
+        for (size_t at = 0; at < length; at += size) memcpy(text + at, parts[i], size);
+        if (text_clean_caption(text, length, &cleaned, &err) != MAR_OK) fail_msg("%s: %s", parts[i], err.text);
+        free(cleaned);
     }
 }
 

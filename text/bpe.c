@@ -177,8 +177,10 @@ static mar_status read_added_list(bpe_building *b, const json_value *v)
 static mar_status read_around(bpe_building *b, const json_value *root)
 {
     text_bpe *const m = b->model;
-    mar_status status = text_read_normalizers(json_member(root, "normalizer"), b->label, &m->normalizers, b->err);
-    if (status == MAR_OK) status = text_read_splits(json_member(root, "pre_tokenizer"), b->label, &m->splits, b->err);
+    mar_status status =
+        text_read_normalizers(json_member(root, "normalizer"), b->label, &b->budget, &m->normalizers, b->err);
+    if (status == MAR_OK)
+        status = text_read_splits(json_member(root, "pre_tokenizer"), b->label, &b->budget, &m->splits, b->err);
     if (status == MAR_OK) status = read_added_list(b, json_member(root, "added_tokens"));
     return status == MAR_OK ? bpe_index_added(b) : status;
 }
@@ -213,7 +215,7 @@ static mar_status finish(bpe_building *b, mar_status status, text_bpe **out)
 /* Reads text[length] and changes it. */
 static mar_status read_json(char *text, size_t length, const char *label, text_bpe **out, mar_err *err)
 {
-    bpe_building b = {.model = bpe_new_model(), .label = label, .err = err};
+    bpe_building b = {.model = bpe_new_model(), .label = label, .budget = text_budget_of_file(), .err = err};
     json j;
     if (!b.model) return err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", label);
     mar_status status = text_json_parse(text, length, label, &j, err);
@@ -311,7 +313,7 @@ static mar_status add_steps(bpe_building *b, int is_clip)
 mar_status text_bpe_read_files(const char *vocab, size_t vocab_length, const char *vocab_label, const char *merges,
                                size_t merges_length, const char *merges_label, text_bpe **out, mar_err *err)
 {
-    bpe_building b = {.model = bpe_new_model(), .label = vocab_label, .err = err};
+    bpe_building b = {.model = bpe_new_model(), .label = vocab_label, .budget = text_budget_of_file(), .err = err};
     char *copy = copy_of(vocab, vocab_length);
     json j;
     *out = NULL;
@@ -350,6 +352,7 @@ void text_bpe_free(text_bpe *b)
     if (!b) return;
     for (size_t i = 0; i < b->n_added; i++) free(b->added[i].text);
     free(b->added);
+    free(b->names);
     text_trie_free(&b->vocab);
     text_trie_free(&b->raw);
     text_trie_free(&b->normal);
@@ -370,7 +373,6 @@ int text_bpe_size(const text_bpe *b)
 int text_bpe_find(const text_bpe *b, const char *piece)
 {
     const size_t length = strlen(piece);
-    for (size_t i = 0; i < b->n_added; i++)
-        if (b->added[i].length == length && memcmp(b->added[i].text, piece, length) == 0) return b->added[i].id;
-    return bpe_piece_id(b, piece, length);
+    const text_piece *const p = text_find_piece(b->names, b->n_names, piece, length);
+    return p ? p->id : bpe_piece_id(b, piece, length);
 }

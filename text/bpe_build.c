@@ -73,6 +73,19 @@ mar_status bpe_set_vocab(bpe_building *b, text_piece *pieces, size_t n)
     return MAR_OK;
 }
 
+mar_status bpe_put_merge(bpe_building *b, int32_t left, bpe_merge merge)
+{
+    if (b->n_merges == b->capacity) {
+        const size_t capacity = b->capacity ? 2 * b->capacity : 1024;
+        bpe_named_merge *grown = realloc(b->merges, capacity * sizeof *grown);
+        if (!grown) return refuse_memory(b);
+        b->merges = grown;
+        b->capacity = capacity;
+    }
+    b->merges[b->n_merges++] = (bpe_named_merge){left, merge};
+    return MAR_OK;
+}
+
 mar_status bpe_add_merge(bpe_building *b, const char *left, size_t left_length, const char *right, size_t right_length)
 {
     const text_trie *const t = &b->model->vocab;
@@ -90,16 +103,7 @@ mar_status bpe_add_merge(bpe_building *b, const char *left, size_t left_length, 
                        "%s: merge %zu: \"%.*s\", \"%.*s\" or both together are not in the vocabulary", b->label,
                        b->n_merges, (int)(left_length < 100 ? left_length : 100), left,
                        (int)(right_length < 100 ? right_length : 100), right);
-    if (b->n_merges == b->capacity) {
-        const size_t capacity = b->capacity ? 2 * b->capacity : 1024;
-        bpe_named_merge *grown = realloc(b->merges, capacity * sizeof *grown);
-        if (!grown) return refuse_memory(b);
-        b->merges = grown;
-        b->capacity = capacity;
-    }
-    b->merges[b->n_merges] = (bpe_named_merge){left_id, {right_id, (int32_t)b->n_merges, id}};
-    b->n_merges++; /* at most the file's bytes, so rank is below 2^26 */
-    return MAR_OK;
+    return bpe_put_merge(b, left_id, (bpe_merge){right_id, (int32_t)b->n_merges, id});
 }
 
 static int compare_merges(const void *a, const void *b)
@@ -154,9 +158,13 @@ mar_status bpe_add_token(bpe_building *b, const char *text, bpe_added token)
     if (token.id != expected)
         return err_set(b->err, MAR_EFORMAT, "%s: added_tokens: \"%.*s\" has id %d, expected %d", b->label,
                        (int)token.length, text, token.id, expected);
-    bpe_added *grown = realloc(m->added, (m->n_added + 1) * sizeof *grown);
-    if (!grown) return refuse_memory(b);
-    m->added = grown;
+    if (m->n_added == b->added_capacity) {
+        const size_t capacity = b->added_capacity ? 2 * b->added_capacity : 16;
+        bpe_added *grown = realloc(m->added, capacity * sizeof *grown);
+        if (!grown) return refuse_memory(b);
+        m->added = grown;
+        b->added_capacity = capacity;
+    }
     token.text = malloc(token.length + 1);
     if (!token.text) return refuse_memory(b);
     memcpy(token.text, text, token.length);
@@ -183,25 +191,48 @@ static mar_status build_added(bpe_building *b, int normalized, text_buffer *text
     return MAR_OK;
 }
 
+/* Writes the text in which a token is found. Charges the memory of its index by how much it grows. */
+static mar_status find_form(bpe_building *b, const bpe_added *token, text_matcher *matcher, text_buffer *out)
+{
+    enum { INDEX_BYTES = 32 }; /* of a byte in a trie, and while it is built */
+    const text_steps none = {0}, *const steps = token->normalized ? &b->model->normalizers : &none;
+    mar_err why = {0};
+    mar_status status = text_normalize(steps, matcher, token->text, token->length, out, &why);
+    if (out->length > token->length) text_charge_bytes(&b->budget, INDEX_BYTES * (out->length - token->length));
+    if (status == MAR_OK) status = text_budget_check(&b->budget, "its normal form", &why);
+    if (status == MAR_OK) return MAR_OK;
+    return err_set(b->err, status == MAR_ENOMEM ? MAR_ENOMEM : MAR_EFORMAT, "%s: added_tokens: \"%.*s\": %s", b->label,
+                   (int)(token->length < 100 ? token->length : 100), token->text, why.text);
+}
+
+/* Sorts the tokens by their texts. The first of equal ones counts. */
+static mar_status sort_names(bpe_building *b)
+{
+    text_bpe *const m = b->model;
+    m->names = malloc(m->n_added * sizeof *m->names);
+    if (!m->names) return refuse_memory(b);
+    for (size_t i = 0; i < m->n_added; i++)
+        m->names[i] = (text_piece){m->added[i].text, (uint32_t)m->added[i].length, m->added[i].id};
+    text_sort_pieces(m->names, m->n_added);
+    for (size_t i = 0; i < m->n_added; i++) {
+        const text_piece *const p = &m->names[i], *const last = m->n_names ? &m->names[m->n_names - 1] : NULL;
+        if (!last || last->length != p->length || memcmp(last->text, p->text, p->length) != 0)
+            m->names[m->n_names++] = *p;
+    }
+    return MAR_OK;
+}
+
 mar_status bpe_index_added(bpe_building *b)
 {
     text_bpe *const m = b->model;
     const size_t n = m->n_added;
-    size_t bytes = 0;
-    mar_status status = MAR_OK;
     if (n == 0) return MAR_OK;
-    for (size_t i = 0; i < n; i++) bytes += m->added[i].length;
-    text_matcher *matcher = text_matcher_new(bytes);
+    mar_status status = sort_names(b);
+    text_matcher *matcher = text_matcher_new(&b->budget);
     text_buffer *texts = calloc(n, sizeof *texts);
     text_piece *pieces = calloc(n, sizeof *pieces);
-    const text_steps none = {0};
-    if (!texts || !pieces || !matcher) status = refuse_memory(b);
-    for (size_t i = 0; i < n && status == MAR_OK; i++) {
-        status = text_normalize(m->added[i].normalized ? &m->normalizers : &none, matcher, m->added[i].text,
-                                m->added[i].length, &texts[i], b->err);
-        if (texts[i].length > STEP_GROWTH * BPE_PIECE_MAX) status = MAR_EARG; /* as many may follow */
-    }
-    if (status == MAR_EARG) status = err_set(b->err, MAR_EFORMAT, "%s: added_tokens: cannot be normalised", b->label);
+    if (status == MAR_OK && (!texts || !pieces || !matcher)) status = refuse_memory(b);
+    for (size_t i = 0; i < n && status == MAR_OK; i++) status = find_form(b, &m->added[i], matcher, &texts[i]);
     if (status == MAR_OK) status = build_added(b, 0, texts, pieces, &m->raw);
     if (status == MAR_OK) status = build_added(b, 1, texts, pieces, &m->normal);
     for (size_t i = 0; texts && i < n; i++) text_buffer_free(&texts[i]);

@@ -19,6 +19,8 @@ typedef struct {
     size_t n_vocab;
     bpe_named_merge *merges; /* [n_merges] in the order of the file */
     size_t n_merges, capacity;
+    size_t added_capacity; /* of model->added */
+    text_budget budget;    /* of the file */
     mar_err *err;
 } bpe_building;
 
@@ -29,6 +31,8 @@ text_bpe *bpe_new_model(void);
 mar_status bpe_set_vocab(bpe_building *b, text_piece *pieces, size_t n);
 /* Adds a merge, the next in rank. Both parts and both together must be in the vocabulary. */
 mar_status bpe_add_merge(bpe_building *b, const char *left, size_t left_length, const char *right, size_t right_length);
+/* Adds a merge of pieces of the vocabulary. */
+mar_status bpe_put_merge(bpe_building *b, int32_t left, bpe_merge merge);
 /* Sets the model's merges. */
 mar_status bpe_set_merges(bpe_building *b);
 /* Adds a token, whose text it copies. Its id must be the vocabulary's, or the next free one. */

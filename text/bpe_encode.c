@@ -13,16 +13,18 @@ static mar_status refuse_memory(size_t n, mar_err *err)
 
 /* --- added tokens: find_matches in tokenizers/src/tokenizer/added_vocabulary.rs ----------------------------------- */
 
-/* Returns the length of the longest added token at the start of text[0..n), and sets *number; 0 if there is none. */
-static size_t find_added(const text_trie *trie, const char *text, size_t n, int32_t *number)
+/* Returns the length of the longest added token at the start of text[0..n), and sets *number; 0 if there is none.
+ * Charges the bytes. */
+static size_t find_added(const text_trie *trie, text_budget *budget, const char *text, size_t n, int32_t *number)
 {
-    size_t longest = 0;
+    size_t longest = 0, i = 0;
     uint32_t node = 0;
-    for (size_t i = 0; i < n && (node = text_trie_step(trie, node, (uint8_t)text[i])) != 0; i++)
+    for (; i < n && (node = text_trie_step(trie, node, (uint8_t)text[i])) != 0; i++)
         if (trie->nodes[node].id >= 0) {
             *number = trie->nodes[node].id;
             longest = i + 1;
         }
+    text_charge_steps(budget, i + 1);
     return longest;
 }
 
@@ -67,7 +69,7 @@ static void strip(const bpe_added *a, const char *text, size_t n, size_t done, s
     }
 }
 
-/* Cuts text[n] at the added tokens of the trie. It starts at `start` of the whole. */
+/* Cuts text[n] at the added tokens of the trie, until the budget is exceeded. It starts at `start` of the whole. */
 static void cut_added(const text_bpe *b, const text_trie *trie, text_matcher *m, const char *text, size_t n,
                       size_t start, text_parts *out)
 {
@@ -76,9 +78,10 @@ static void cut_added(const text_bpe *b, const text_trie *trie, text_matcher *m,
         text_add_part(out, start, n, -1);
         return;
     }
-    for (size_t at = 0; at < n;) {
+    text_budget *const budget = text_matcher_budget(m);
+    for (size_t at = 0; at < n && !budget->exceeded;) {
         int32_t number = 0;
-        const size_t length = find_added(trie, text + at, n - at, &number);
+        const size_t length = find_added(trie, budget, text + at, n - at, &number);
         if (length == 0) {
             at++;
             continue;
@@ -119,6 +122,7 @@ static mar_status find_parts(const text_bpe *b, text_matcher *m, const char *tex
         text_buffer_free(&normal);
     }
     if (status == MAR_OK && (raw.failed || out->failed || out->text.failed)) status = refuse_memory(n, err);
+    if (status == MAR_OK) status = text_budget_check(text_matcher_budget(m), "the tokenizer: added_tokens", err);
     text_parts_free(&raw);
     return status;
 }
@@ -136,9 +140,13 @@ typedef struct {
     int32_t rank, at, id;
 } candidate;
 
+/* Steps of a budget for a byte of a word: merges take the logarithm of their number. */
+enum { SYMBOL_STEPS = 8 };
+
 /* What one word after another is split with. */
 typedef struct {
     const text_bpe *b;
+    text_budget *budget;
     symbol *symbols; /* [n] */
     size_t n, capacity;
     candidate *heap; /* [heap_count], a binary heap: the lowest rank, then the first place, on top */
@@ -296,6 +304,7 @@ static void add_word(splitter *s, const char *text, size_t n, text_ids *out)
         }
     }
     s->n = s->heap_count = 0;
+    if (!text_charge_steps(s->budget, SYMBOL_STEPS * (n + b->suffix_length))) return;
     add_characters(s, text, n);
     merge_all(s);
     for (size_t i = 0; i < s->n; i++)
@@ -305,7 +314,7 @@ static void add_word(splitter *s, const char *text, size_t n, text_ids *out)
 static mar_status encode(const text_bpe *b, text_matcher *m, const char *text, size_t n, text_ids *out, mar_err *err)
 {
     text_parts parts = {0};
-    splitter s = {.b = b};
+    splitter s = {.b = b, .budget = text_matcher_budget(m)};
     mar_status status = find_parts(b, m, text, n, &parts, err);
     if (status == MAR_OK) status = text_split(&b->splits, m, &parts, err);
     for (size_t i = 0; i < parts.count && status == MAR_OK; i++) {
@@ -314,6 +323,7 @@ static mar_status encode(const text_bpe *b, text_matcher *m, const char *text, s
         else
             add_word(&s, parts.text.data + parts.list[i].start, parts.list[i].length, out);
         if (s.failed) status = refuse_memory(n, err);
+        if (status == MAR_OK) status = text_budget_check(s.budget, "the tokenizer: model", err);
     }
     if (status == MAR_OK) status = text_matcher_check(m, "the tokenizer", err);
     free(s.symbols);
@@ -325,7 +335,8 @@ static mar_status encode(const text_bpe *b, text_matcher *m, const char *text, s
 mar_status text_bpe_encode(const text_bpe *b, const char *text, size_t length, text_ids *out, mar_err *err)
 {
     if (length > INT32_MAX / 8) return err_set(err, MAR_EARG, "a text of %zu bytes, expected fewer than 2^28", length);
-    text_matcher *m = text_matcher_new(length);
+    text_budget budget = text_budget_of_text(length);
+    text_matcher *m = text_matcher_new(&budget);
     if (!m) return refuse_memory(length, err);
     const mar_status status = encode(b, m, text, length, out, err);
     text_matcher_free(m);

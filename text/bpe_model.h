@@ -36,6 +36,8 @@ typedef struct text_bpe {
     text_steps normalizers, splits;
     bpe_added *added; /* [n_added] */
     size_t n_added;
+    text_piece *names; /* [n_names] their texts and ids, sorted, different */
+    size_t n_names;
     text_trie raw, normal; /* of the added tokens, whose numbers are the ids; no nodes without them */
     text_pattern *word;    /* a letter of a word; NULL if no added token is single_word */
 } text_bpe;

@@ -15,6 +15,7 @@
 #define D  "\\p{Nd}"
 #define ND "\\P{Nd}"
 #define B  "(?:(?<=" W ")(?!" W ")|(?<!" W ")(?=" W "))"
+#define BW "(?<!" W ")" /* \b before a character of \w: PCRE2 then tries only places where the rest can begin */
 
 #define FORMATS "(?:png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4)"
 
@@ -48,23 +49,23 @@ static const rule rules[] = {
     {"\\\\n", " "},
     {"#" D "{1,3}" B, ""},
     {"#" D "{5,}" B, ""},
-    {B D "{6,}" B, ""},
+    {BW D "{6,}" B, ""},
     {"(?<!" NS ")" NS "+\\." FORMATS, ""},
     {"[\"']{2,}", "\""},
     {"[.]{2,}", " "},
     {"[#\\x{ae}\\x{2022}\\x{a9}\\x{2122}&@\\x{b7}\\x{ba}\\x{bd}\\x{be}\\x{bf}\\x{a1}\\x{a7}~)(\\]\\[}{|\\\\/*]+", " "},
     {"(?<!" S ")" S "++\\." S "+", " "},
     /* Three and more "-" and "_" become spaces; entities become characters */
-    {B "[a-zA-Z]{1,3}" D "{3,15}" B, ""},
-    {B "[a-zA-Z]+" D "+[a-zA-Z]+" B, ""},
-    {B D "+[a-zA-Z]+" D "+" B, ""},
+    {BW "[a-zA-Z]{1,3}" D "{3,15}" B, ""},
+    {BW "[a-zA-Z]+" D "+[a-zA-Z]+" B, ""},
+    {BW D "+[a-zA-Z]+" D "+" B, ""},
     {"(?:worldwide" S "+)?(?:free" S "+)?shipping", ""},
     {"(?:free" S ")?download(?:" S "free)?", ""},
-    {B "click" B S "(?:for|on)" S W "+", ""},
-    {B FORMATS "(?:" S "image[s]?)?", ""},
-    {B "page" S "+" D "+" B, ""},
-    {B D "*[a-zA-Z]+" D "+[a-zA-Z]+" D "[a-zA-Z\\p{Nd}]*+" B, " "},
-    {B D "++(?:\\." D "*+)?+[x\\x{445}\\x{d7}]" D "++(?:\\." D "++" B "|\\." B "|" B ")", ""},
+    {BW "click" B S "(?:for|on)" S W "+", ""},
+    {BW FORMATS "(?:" S "image[s]?)?", ""},
+    {BW "page" S "+" D "+" B, ""},
+    {BW D "*[a-zA-Z]+" D "+[a-zA-Z]+" D "[a-zA-Z\\p{Nd}]*+" B, " "},
+    {BW D "++(?:\\." D "*+)?+[x\\x{445}\\x{d7}]" D "++(?:\\." D "++" B "|\\." B "|" B ")", ""},
     {B S "+:" S "+", ": "},
     {"(" ND "[,./])" B, "\\1 "},
     {S "+", " "},
@@ -89,6 +90,7 @@ static const char *const urls[URL_PATTERNS] = {
 typedef struct {
     text_pattern *patterns[RULES], *urls[URL_PATTERNS];
     text_html html;
+    text_budget budget;
     text_matcher *matcher;
     text_buffer text; /* the caption */
     mar_err *err;
@@ -202,33 +204,40 @@ static void strip(cleaner *c)
     c->text.data[c->text.length] = '\0';
 }
 
-/* Returns whether the sigma at `at` ends a word: a letter with cases stands before it and none behind it, but for
- * characters that are ignored. */
-static int is_final_sigma(const cleaner *c, const text_pattern *before, const text_pattern *behind, size_t at)
-{
-    text_match match;
-    const char *const text = c->text.data;
-    if (text_pattern_find(behind, c->matcher, text, c->text.length, at + 2, &match) > 0) return 0;
-    for (size_t from = 0; text_pattern_find(before, c->matcher, text, at, from, &match) > 0; from = match.end[0])
-        if (match.end[0] == at) return 1;
-    return 0;
-}
-
 static mar_status compile(const cleaner *c, const char *pattern, text_pattern **out)
 {
     return text_pattern_compile(pattern, strlen(pattern), "captions", out, c->err);
+}
+
+/* The search for sigmas that end a word: a letter with cases stands before it and none behind it, but for characters
+ * that are ignored. */
+typedef struct {
+    text_pattern *before, *behind;
+    size_t begin, end; /* of the last letter with cases, with the ignored ones behind it */
+} sigma_search;
+
+/* Returns whether the sigma at `at` ends a word. They are asked for in their order, so that the text is searched once.
+ */
+static int is_final_sigma(const cleaner *c, sigma_search *s, size_t at)
+{
+    text_match match;
+    const char *const text = c->text.data;
+    while (s->end < at && text_pattern_find(s->before, c->matcher, text, c->text.length, s->end, &match) > 0)
+        s->begin = match.begin[0], s->end = match.end[0];
+    if (s->begin >= at || s->end != at) return 0;
+    return text_pattern_find(s->behind, c->matcher, text, c->text.length, at + 2, &match) <= 0;
 }
 
 /* str.lower: one character for one, but for U+0130, and U+03A3 at a word's end. */
 static mar_status lower(cleaner *c)
 {
     text_buffer out = {0};
-    text_pattern *before = NULL, *behind = NULL;
+    sigma_search sigmas = {.begin = SIZE_MAX};
     unsigned character;
     mar_status status = MAR_OK;
     if (memmem(c->text.data, c->text.length, "\xce\xa3", 2)) {
-        status = compile(c, "(?!\\p{Case_Ignorable})\\p{Cased}\\p{Case_Ignorable}*+", &before);
-        if (status == MAR_OK) status = compile(c, "\\G\\p{Case_Ignorable}*+\\p{Cased}", &behind);
+        status = compile(c, "(?!\\p{Case_Ignorable})\\p{Cased}\\p{Case_Ignorable}*+", &sigmas.before);
+        if (status == MAR_OK) status = compile(c, "\\G\\p{Case_Ignorable}*+\\p{Cased}", &sigmas.behind);
     }
     for (size_t at = 0, size; at < c->text.length && status == MAR_OK; at += size) {
         size = utf8_decode(c->text.data + at, c->text.length - at, &character);
@@ -236,12 +245,12 @@ static mar_status lower(cleaner *c)
         if (character == 0x130)
             text_put(&out, "i\xcc\x87", 3);
         else if (character == 0x3a3)
-            text_put_char(&out, before && is_final_sigma(c, before, behind, at) ? 0x3c2 : 0x3c3);
+            text_put_char(&out, is_final_sigma(c, &sigmas, at) ? 0x3c2 : 0x3c3);
         else
             text_put_char(&out, (unsigned)utf8proc_tolower((utf8proc_int32_t)character));
     }
-    text_pattern_free(before);
-    text_pattern_free(behind);
+    text_pattern_free(sigmas.before);
+    text_pattern_free(sigmas.behind);
     if (status == MAR_OK) status = text_matcher_check(c->matcher, "the caption", c->err);
     if (status == MAR_OK) return take(c, &out);
     text_buffer_free(&out);
@@ -351,7 +360,8 @@ static mar_status clean(cleaner *c)
 static mar_status open_cleaner(cleaner *c)
 {
     mar_status status = text_html_open(&c->html, c->err);
-    c->matcher = text_matcher_new(c->text.length);
+    c->budget = text_budget_of_caption(c->text.length);
+    c->matcher = text_matcher_new(&c->budget);
     if (status == MAR_OK && !c->matcher) status = refuse_memory(c);
     for (int i = 0; i < RULES && status == MAR_OK; i++) status = compile(c, rules[i].pattern, &c->patterns[i]);
     for (int i = 0; i < URL_PATTERNS && status == MAR_OK; i++) status = compile(c, urls[i], &c->urls[i]);

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-/* Bytes of the longest caption: some of the rules take the square of its length. T5 reads 120 tokens of it. */
+/* Bytes of the longest caption. T5 reads 120 tokens of it. */
 enum { TEXT_CAPTION_MAX = 4096 };
 
 /* Cleans a caption as LlamaGen's language/t5.py does, whose text_preprocessing calls clean_caption twice: lower case;

@@ -7,15 +7,19 @@
 
 #define S TEXT_SPACE
 
-/* Of Python's html/parser.py and _markupbase.py. Those with \G match where they are asked for. TAG_WHOLE is possessive
- * where what follows cannot fail. */
+/* Of Python's html/parser.py and _markupbase.py. Those with \G match where they are asked for.
+ * locatestarttagend_tolerant is in parts: TAG_HEAD, name and white space; TAG_PART, an attribute up to a value without
+ * quotes, where group 1 is; the value up to VALUE_END; TAG_GAP. They are possessive where what follows cannot fail. */
 typedef enum {
     TAG_NAME,
     TAG_ATTRIBUTE,
-    TAG_WHOLE,
+    TAG_HEAD,
+    TAG_PART,
+    TAG_GAP,
+    VALUE_END,
     TAG_END,
-    COMMENT_END,
     SECTION_NAME,
+    COMMENT_END, /* the first of those without \G */
     SECTION_END,
     OFFICE_SECTION_END,
     SCRIPT_END,
@@ -26,12 +30,14 @@ static const char *const sources[HTML_PATTERNS] = {
     [TAG_NAME] = "\\G([a-zA-Z][^\\t\\n\\r\\f />\\x00]*)(?:" S "|/(?!>))*",
     [TAG_ATTRIBUTE] = "\\G((?<=['\"" TEXT_SPACES "/])[^" TEXT_SPACES "/>][^" TEXT_SPACES "/=>]*)(" S "*=+" S
                       "*('[^']*'|\"[^\"]*\"|(?!['\"])[^>" TEXT_SPACES "]*))?(?:" S "|/(?!>))*",
-    [TAG_WHOLE] = "\\G<[a-zA-Z][^\\t\\n\\r\\f />\\x00]*+(?:[" TEXT_SPACES "/]*+(?:(?<=['\"" TEXT_SPACES
-                  "/])[^" TEXT_SPACES "/>][^" TEXT_SPACES "/=>]*+(?>" S "*=+" S
-                  "*(?:'[^']*'|\"[^\"]*\"|(?!['\"])[^>" TEXT_SPACES "]*+)" S "*+)?+(?:" S "|/(?!>))*+)*+)?+" S "*+",
+    [TAG_HEAD] = "\\G<([a-zA-Z][^\\t\\n\\r\\f />\\x00]*+)[" TEXT_SPACES "/]*+",
+    [TAG_PART] = "\\G(?<=['\"" TEXT_SPACES "/])[^" TEXT_SPACES "/>][^" TEXT_SPACES "/=>]*+(?>" S "*=+" S
+                 "*(?:'[^']*'|\"[^\"]*\"|(?!['\"])()))?+",
+    [TAG_GAP] = "\\G(?:" S "|/(?!>))*+",
+    [VALUE_END] = "[>" TEXT_SPACES "]",
     [TAG_END] = "\\G</" S "*([a-zA-Z][-.a-zA-Z0-9:_]*)" S "*>",
-    [COMMENT_END] = "--" S "*>",
     [SECTION_NAME] = "\\G([a-zA-Z][-_.a-zA-Z0-9]*)" S "*",
+    [COMMENT_END] = "--" S "*>",
     [SECTION_END] = "\\]" S "*\\]" S "*>",
     [OFFICE_SECTION_END] = "\\]" S "*>",
     [SCRIPT_END] = "(?i)</" S "*script" S "*>",
@@ -62,6 +68,10 @@ typedef struct {
     size_t depth, capacity;
     int hidden, preserved;          /* open elements that hide or preserve */
     int closed_void[VOID_ELEMENTS]; /* end tags to skip, as the element ended with its start tag */
+    size_t *value_end;              /* [n + 1] where a value without quotes ends; NULL: not known yet */
+    size_t *attributes_end;         /* [n + 1] where attributes end that begin at a place; 0: not known yet */
+    text_match head;                /* the last of TAG_HEAD */
+    int is_absent[HTML_PATTERNS];   /* nothing at or behind a place before matches: those without \G */
     html_pattern script;            /* SCRIPT_END or STYLE_END: inside such an element; else TAG_NAME */
     text_buffer data;               /* the string that grows */
     int has_data;                   /* though it may be empty */
@@ -75,8 +85,10 @@ enum { NOTHING = 0 };
 
 static int find(parser *p, html_pattern which, size_t from, text_match *match)
 {
-    const int found = from <= p->n ? text_pattern_find(p->h->patterns[which], p->m, p->text, p->n, from, match) : 0;
+    if (from > p->n || p->is_absent[which]) return 0;
+    const int found = text_pattern_find(p->h->patterns[which], p->m, p->text, p->n, from, match);
     p->has_failed |= found < 0;
+    p->is_absent[which] = which >= COMMENT_END && found == 0;
     return found > 0;
 }
 
@@ -201,12 +213,65 @@ static size_t skip_to(parser *p, size_t end)
     return end;
 }
 
+/* Returns the end of a start tag's name at `at` and of the white space behind it. A name goes on to the first character
+ * that no name has, so names that begin inside another one end with it. */
+static size_t find_head_end(parser *p, size_t at)
+{
+    if (at < p->head.begin[1] || at + 1 >= p->head.end[1]) find(p, TAG_HEAD, at, &p->head);
+    return p->head.end[0];
+}
+
+/* Finds the ends of values without quotes at all places. Returns 0 without memory. */
+static int find_value_ends(parser *p)
+{
+    text_match match;
+    p->value_end = calloc(p->n + 1, sizeof *p->value_end);
+    p->failed |= !p->value_end;
+    for (size_t at = 0, next; !p->failed && at <= p->n; at = next) {
+        const int found = find(p, VALUE_END, at, &match);
+        const size_t end = found ? match.begin[0] : p->n;
+        next = found ? match.end[0] : p->n + 1;
+        while (at <= end) p->value_end[at++] = end;
+    }
+    return !p->failed;
+}
+
+/* Returns the end of the attribute at `at`; `at` if there is none. */
+static size_t find_attribute_end(parser *p, size_t at)
+{
+    text_match match;
+    if (!find(p, TAG_PART, at, &match)) return at;
+    size_t end = match.end[0];
+    if (match.begin[1] != SIZE_MAX) {
+        if (!p->value_end && !find_value_ends(p)) return at;
+        end = p->value_end[match.begin[1]];
+    }
+    return find(p, TAG_GAP, end, &match) ? match.end[0] : end;
+}
+
+/* Returns the end of the attributes that begin at `at`. It depends on their place alone: it is kept for each place on
+ * the way, so that all unclosed tags of a text together take a time proportional to its length. */
+static size_t find_attributes_end(parser *p, size_t at)
+{
+    size_t *const ends = p->attributes_end, last = at;
+    while (!ends[last]) {
+        const size_t next = find_attribute_end(p, last);
+        ends[last] = next;
+        if (next == last) break;
+        last = next;
+    }
+    const size_t end = ends[last];
+    for (size_t i = at, next; i != last; i = next) {
+        next = ends[i];
+        ends[i] = end;
+    }
+    return end;
+}
+
 /* Returns the end of the start tag at `at`: check_for_whole_start_tag. */
 static size_t find_tag_end(parser *p, size_t at)
 {
-    text_match match;
-    if (!find(p, TAG_WHOLE, at, &match)) return NOTHING;
-    const size_t end = match.end[0];
+    const size_t end = find_attributes_end(p, find_head_end(p, at));
     if (end == p->n) return NOTHING;
     const char next = p->text[end];
     if (next == '>') return end + 1;
@@ -440,13 +505,21 @@ mar_status text_html_text(const text_html *h, text_matcher *m, const char *marku
                           mar_err *err)
 {
     parser p = {.h = h, .m = m, .text = markup, .n = n, .script = TAG_NAME, .out = out};
+    p.attributes_end = calloc(n + 1, sizeof *p.attributes_end);
+    p.failed = !p.attributes_end;
     const size_t at = go_ahead(&p, 0, 0);
     /* the second time the text before is gone */
     p.text += at;
     p.n -= at;
+    p.head = (text_match){0};
+    free(p.value_end);
+    p.value_end = NULL;
+    if (!p.failed) memset(p.attributes_end, 0, (p.n + 1) * sizeof *p.attributes_end);
     go_ahead(&p, 0, 1);
     end_text(&p);
     p.failed |= p.data.failed || out->failed;
+    free(p.attributes_end);
+    free(p.value_end);
     free(p.open);
     text_buffer_free(&p.data);
     if (p.failed) return err_set(err, MAR_ENOMEM, "no memory for the text of %zu bytes of HTML", n);

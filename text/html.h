@@ -9,7 +9,7 @@
 #define TEXT_SPACES "\\p{Z}\\t-\\r\\x1c-\\x1f\\x{85}"
 #define TEXT_SPACE  "[" TEXT_SPACES "]"
 
-enum { HTML_PATTERNS = 10 };
+enum { HTML_PATTERNS = 13 };
 
 /* The compiled patterns. */
 typedef struct {

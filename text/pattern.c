@@ -5,16 +5,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct text_pattern {
+    pcre2_code *code; /* NULL: matches `text` as it is */
+    char *text;       /* [length] */
+    size_t length;
+    int has_callouts; /* its searches charge their work as they go */
+    int is_anchored;  /* it matches at the start of a search or nowhere */
+};
+
 struct text_matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
-    size_t left;      /* work that a file's patterns may still do */
+    text_budget *budget;
     PCRE2_SIZE place; /* of the last step */
     int error;        /* PCRE2's, of the first search that failed; 0: none */
 };
 
-/* Backtracking steps from one start, KiB, and work for a call: a part of the pattern tried, or a byte passed. */
-enum { MATCH_LIMIT = 1000000, HEAP_LIMIT = 16384, WORK = 1 << 24, WORK_PER_BYTE = 256 };
+/* Backtracking steps from one start, KiB, and steps that a search takes without a match. */
+enum { MATCH_LIMIT = 1000000, HEAP_LIMIT = 16384, SEARCH_STEPS = 16 };
 
 static mar_status compile(const char *pattern, size_t length, uint32_t more, const char *label, text_pattern **out,
                           mar_err *err)
@@ -23,17 +31,26 @@ static mar_status compile(const char *pattern, size_t length, uint32_t more, con
     size_t at;
     char why[256];
     *out = NULL;
-    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
-    if (!context) return err_set(err, MAR_ENOMEM, "%s: no memory for a pattern", label);
+    text_pattern *p = calloc(1, sizeof *p);
+    pcre2_compile_context *context = p ? pcre2_compile_context_create(NULL) : NULL;
+    if (!context) {
+        free(p);
+        return err_set(err, MAR_ENOMEM, "%s: no memory for a pattern", label);
+    }
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     pcre2_set_parens_nest_limit(context, 50);
     const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | more;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, length, options, &number, &at, context);
+    p->code = pcre2_compile((PCRE2_SPTR)pattern, length, options, &number, &at, context);
     pcre2_compile_context_free(context);
-    if (code) {
-        *out = (text_pattern *)code;
+    p->has_callouts = (more & PCRE2_AUTO_CALLOUT) != 0;
+    if (p->code) {
+        uint32_t all = 0;
+        pcre2_pattern_info(p->code, PCRE2_INFO_ALLOPTIONS, &all);
+        p->is_anchored = (all & PCRE2_ANCHORED) != 0;
+        *out = p;
         return MAR_OK;
     }
+    free(p);
     if (pcre2_get_error_message(number, (PCRE2_UCHAR *)why, sizeof why) < 0) *why = '\0';
     if (number == PCRE2_ERROR_HEAP_FAILED) return err_set(err, MAR_ENOMEM, "%s: no memory for a pattern", label);
     return err_set(err, MAR_EFORMAT, "%s: pattern \"%.*s\": %s, at %zu", label, length > 100 ? 100 : (int)length,
@@ -45,23 +62,45 @@ mar_status text_pattern_compile(const char *pattern, size_t length, const char *
     return compile(pattern, length, 0, label, out, err);
 }
 
-void text_pattern_free(text_pattern *p)
+text_pattern *text_pattern_literal(const char *text, size_t length)
 {
-    pcre2_code_free((pcre2_code *)p);
+    text_pattern *p = calloc(1, sizeof *p);
+    char *copy = p ? malloc(length + 1) : NULL;
+    if (!copy) {
+        free(p);
+        return NULL;
+    }
+    if (length) memcpy(copy, text, length);
+    p->text = copy;
+    p->length = length;
+    return p;
 }
 
-/* Counts the work before each part of a pattern, and ends the search when none is left. */
-static int count_work(pcre2_callout_block *b, void *matcher)
+size_t text_pattern_bytes(const text_pattern *p)
+{
+    size_t size = p->length;
+    if (p->code) pcre2_pattern_info(p->code, PCRE2_INFO_SIZE, &size);
+    return sizeof *p + size;
+}
+
+void text_pattern_free(text_pattern *p)
+{
+    if (!p) return;
+    pcre2_code_free(p->code);
+    free(p->text);
+    free(p);
+}
+
+/* Charges the work before each part of a pattern, and ends the search at the limit. */
+static int charge_work(pcre2_callout_block *b, void *matcher)
 {
     text_matcher *m = matcher;
     const PCRE2_SIZE at = b->current_position, passed = at > m->place ? at - m->place : m->place - at;
     m->place = at;
-    if (m->left <= passed) return PCRE2_ERROR_MATCHLIMIT;
-    m->left -= passed + 1;
-    return 0;
+    return text_charge_steps(m->budget, passed + 1) ? 0 : PCRE2_ERROR_MATCHLIMIT;
 }
 
-text_matcher *text_matcher_new(size_t bytes)
+text_matcher *text_matcher_new(text_budget *budget)
 {
     text_matcher *m = calloc(1, sizeof *m);
     if (!m) return NULL;
@@ -71,11 +110,16 @@ text_matcher *text_matcher_new(size_t bytes)
         text_matcher_free(m);
         return NULL;
     }
-    m->left = WORK + WORK_PER_BYTE * bytes;
-    pcre2_set_callout(m->context, count_work, m);
+    m->budget = budget;
+    pcre2_set_callout(m->context, charge_work, m);
     pcre2_set_match_limit(m->context, MATCH_LIMIT);
     pcre2_set_heap_limit(m->context, HEAP_LIMIT);
     return m;
+}
+
+text_budget *text_matcher_budget(const text_matcher *m)
+{
+    return m->budget;
 }
 
 void text_matcher_free(text_matcher *m)
@@ -86,11 +130,34 @@ void text_matcher_free(text_matcher *m)
     free(m);
 }
 
+/* Finds the pattern's own text. Returns as pcre2_match. */
+static int find_literal(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from)
+{
+    const char *const at = p->length ? memmem(text + from, n - from, p->text, p->length) : text + from;
+    size_t *const ends = pcre2_get_ovector_pointer(m->data);
+    const size_t end = at ? (size_t)(at - text) + p->length : n;
+    if (!text_charge_steps(m->budget, end - from)) return PCRE2_ERROR_MATCHLIMIT;
+    if (!at) return PCRE2_ERROR_NOMATCH;
+    ends[0] = end - p->length;
+    ends[1] = end;
+    return 1;
+}
+
+static int search(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from)
+{
+    if (!text_charge_steps(m->budget, SEARCH_STEPS)) return PCRE2_ERROR_MATCHLIMIT;
+    if (!p->code) return find_literal(p, m, text, n, from);
+    m->place = from;
+    const int rc = pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
+    const size_t passed = rc == PCRE2_ERROR_NOMATCH   ? (p->is_anchored ? 0 : n - from)
+                          : rc < 0 || p->has_callouts ? 0
+                                                      : pcre2_get_ovector_pointer(m->data)[1] - from;
+    return text_charge_steps(m->budget, passed) ? rc : PCRE2_ERROR_MATCHLIMIT;
+}
+
 int text_pattern_find(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from, text_match *out)
 {
-    m->place = from;
-    const int rc =
-        pcre2_match((const pcre2_code *)p, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
+    const int rc = search(p, m, text, n, from);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc < 0) {
         if (!m->error) m->error = rc;
@@ -109,7 +176,8 @@ mar_status text_matcher_check(const text_matcher *m, const char *label, mar_err 
 {
     if (m->error == 0) return MAR_OK;
     if (m->error == PCRE2_ERROR_NOMEMORY) return err_set(err, MAR_ENOMEM, "%s: no memory for a search", label);
-    return err_set(err, MAR_EARG, "%s: a pattern exceeds its limit of steps", label);
+    const mar_status status = text_budget_check(m->budget, label, err);
+    return status != MAR_OK ? status : err_set(err, MAR_EARG, "%s: a pattern exceeds its limit of steps", label);
 }
 
 mar_status text_pattern_replace(const text_pattern *p, text_matcher *m, const char *text, size_t n, const char *with,

@@ -2,11 +2,12 @@
 #ifndef TEXT_PATTERN_H
 #define TEXT_PATTERN_H
 
+#include "text/budget.h"
 #include "text/buffer.h"
 
 /* A compiled pattern. It does not change, so any number of threads may use it. */
 typedef struct text_pattern text_pattern;
-/* Memory for the matches of one thread, and limits: of memory for one search, and of the work of all. */
+/* Memory for the matches of one thread, a limit of memory for one search, and the budget of all. */
 typedef struct text_matcher text_matcher;
 
 enum { TEXT_GROUPS = 4 }; /* groups that a match reports, the whole one first */
@@ -20,14 +21,18 @@ typedef struct {
 mar_status text_pattern_compile(const char *pattern, size_t length, const char *label, text_pattern **out,
                                 mar_err *err);
 /* The same for a pattern of the `tokenizers` library, in Oniguruma's syntax: ^ and $ match at every line. Refuses by
- * name what PCRE2 would read in another way, or what real tokenizers do not use. A matcher counts its work. */
+ * name what PCRE2 would read in another way, or what real tokenizers do not use. A matcher charges its work. */
 mar_status text_pattern_translate(const char *pattern, size_t length, const char *label, text_pattern **out,
                                   mar_err *err);
+/* Makes a pattern that matches text[length] as it is. Returns NULL without memory. */
+text_pattern *text_pattern_literal(const char *text, size_t length);
+size_t text_pattern_bytes(const text_pattern *p); /* of memory */
 void text_pattern_free(text_pattern *p);
 
-/* Makes a matcher to search texts of `bytes` bytes together. Its patterns in Oniguruma's syntax may do 2^24 + 256 *
- * bytes of work: a part of a pattern tried, or a byte passed. Returns NULL without memory. */
-text_matcher *text_matcher_new(size_t bytes);
+/* Makes a matcher whose searches charge this budget. A pattern of text_pattern_compile charges what its searches pass,
+ * and not what they try. Returns NULL without memory. */
+text_matcher *text_matcher_new(text_budget *budget);
+text_budget *text_matcher_budget(const text_matcher *m);
 /* Returns MAR_OK if no search with the matcher has failed; else, with the label, MAR_ENOMEM, or MAR_EARG if it exceeded
  * its limits. */
 mar_status text_matcher_check(const text_matcher *m, const char *label, mar_err *err);

@@ -6,15 +6,25 @@
 #include <string.h>
 #include <utf8proc.h>
 
+/* Steps of a budget: of a call for a text or word, and of a byte in a normal form. */
+enum { CALL_STEPS = 32, NORMAL_FORM_STEPS = 8 };
+
+/* Parts that messages name. */
+static const char normalizer[] = "the tokenizer: normalizer", pre_tokenizer[] = "the tokenizer: pre_tokenizer";
+
 int text_steps_add(text_steps *s, text_step step)
 {
-    text_step *grown = realloc(s->steps, (s->count + 1) * sizeof *grown);
-    if (!grown) {
-        text_pattern_free(step.pattern);
-        free(step.text);
-        return 0;
+    if (s->count == s->capacity) {
+        const size_t capacity = s->capacity ? 2 * s->capacity : 4;
+        text_step *grown = realloc(s->steps, capacity * sizeof *grown);
+        if (!grown) {
+            text_pattern_free(step.pattern);
+            free(step.text);
+            return 0;
+        }
+        s->steps = grown;
+        s->capacity = capacity;
     }
-    s->steps = grown;
     s->steps[s->count++] = step;
     return 1;
 }
@@ -155,10 +165,11 @@ static int find_next(const text_step *s, text_matcher *m, const char *text, size
     return 0;
 }
 
-/* Writes the text with each match replaced by the step's text as it is. Returns MAR_EARG if it exceeds `most` bytes. */
-static mar_status put_replaced(const text_step *s, text_matcher *m, const char *text, size_t n, size_t most,
-                               text_buffer *out, mar_err *err)
+/* Writes the text with each match replaced by the step's text as it is, until it grows by more than the budget has. */
+static mar_status put_replaced(const text_step *s, text_matcher *m, const char *text, size_t n, text_buffer *out,
+                               mar_err *err)
 {
+    const size_t most = n + text_matcher_budget(m)->bytes;
     size_t done = 0;
     search at = {0, SIZE_MAX};
     text_match match;
@@ -167,16 +178,15 @@ static mar_status put_replaced(const text_step *s, text_matcher *m, const char *
         text_put(out, text + done, match.begin[0] - done);
         text_put(out, s->text, s->length);
         done = match.end[0];
-        if (out->length > most)
-            return err_set(err, MAR_EARG, "the tokenizer: normalizers lengthen a text to over %zu bytes", most);
+        if (out->length > most) break;
     }
-    if (found < 0) return text_matcher_check(m, "the tokenizer", err);
+    if (found < 0) return text_matcher_check(m, normalizer, err);
     text_put(out, text + done, n - done);
     return MAR_OK;
 }
 
-static mar_status put_step(const text_step *s, text_matcher *m, const char *text, size_t n, size_t most,
-                           text_buffer *out, mar_err *err)
+static mar_status put_step(const text_step *s, text_matcher *m, const char *text, size_t n, text_buffer *out,
+                           mar_err *err)
 {
     switch (s->kind) {
     case STEP_NFC:
@@ -188,7 +198,7 @@ static mar_status put_step(const text_step *s, text_matcher *m, const char *text
         put_lower(text, n, out);
         break;
     case STEP_REPLACE:
-        return put_replaced(s, m, text, n, most, out, err);
+        return put_replaced(s, m, text, n, out, err);
     case STEP_STRIP:
         put_stripped(s, text, n, out);
         break;
@@ -205,12 +215,17 @@ static mar_status put_step(const text_step *s, text_matcher *m, const char *text
 mar_status text_normalize(const text_steps *s, text_matcher *m, const char *text, size_t n, text_buffer *out,
                           mar_err *err)
 {
+    text_budget *const budget = text_matcher_budget(m);
     mar_status status = MAR_OK;
     text_put(out, text, n);
     for (size_t i = 0; i < s->count && status == MAR_OK && !out->failed; i++) {
+        const text_step *const step = &s->steps[i];
         text_buffer next = {0};
         text_put(&next, "", 0); /* so that it has data */
-        status = put_step(&s->steps[i], m, out->data, out->length, STEP_GROWTH * n + STEP_GROWTH_MIN, &next, err);
+        text_charge_steps(budget, CALL_STEPS + (step->kind <= STEP_NFKD ? NORMAL_FORM_STEPS : 1) * out->length);
+        if (!budget->exceeded) status = put_step(step, m, out->data, out->length, &next, err);
+        if (next.length > out->length) text_charge_bytes(budget, next.length - out->length);
+        if (status == MAR_OK) status = text_budget_check(budget, normalizer, err);
         text_buffer_free(out);
         *out = next;
     }
@@ -261,7 +276,7 @@ static mar_status split_word(const text_step *s, text_matcher *m, const char *te
         cut(&c, match.begin[0], match.end[0], 1);
         done = match.end[0];
     }
-    if (found < 0) return text_matcher_check(m, "the tokenizer", err);
+    if (found < 0) return text_matcher_check(m, pre_tokenizer, err);
     if (done < word.length) cut(&c, done, word.length, 0);
     return MAR_OK;
 }
@@ -278,8 +293,8 @@ void text_put_byte(uint8_t byte, text_buffer *out)
     text_put_char(out, c);
 }
 
-/* Writes the word as a step changes it. */
-static void change_word(step_kind kind, const char *text, text_part word, text_parts *out)
+/* Writes the word as a step changes it, and charges by how much it grows. */
+static void change_word(step_kind kind, const char *text, text_part word, text_budget *budget, text_parts *out)
 {
     const size_t start = out->text.length;
     text += word.start;
@@ -290,22 +305,27 @@ static void change_word(step_kind kind, const char *text, text_part word, text_p
         text_put(&out->text, text, word.length);
     }
     text_add_part(out, start, out->text.length - start, -1);
+    if (out->text.length - start > word.length) text_charge_bytes(budget, out->text.length - start - word.length);
 }
 
 static mar_status split_words(const text_step *s, text_matcher *m, text_parts *p, mar_err *err)
 {
+    text_budget *const budget = text_matcher_budget(m);
     text_parts out = {0};
     mar_status status = MAR_OK;
     for (size_t i = 0; i < p->count && status == MAR_OK; i++) {
         const text_part word = p->list[i];
+        text_charge_steps(budget, CALL_STEPS + word.length);
+        if (budget->exceeded) break;
         if (word.id >= 0)
             text_add_part(&out, 0, 0, word.id);
         else if (s->kind == STEP_SPLIT)
             status = split_word(s, m, p->text.data, word, &out, err);
         else
-            change_word(s->kind, p->text.data, word, &out);
+            change_word(s->kind, p->text.data, word, budget, &out);
     }
     if (status == MAR_OK && (out.failed || out.text.failed)) status = refuse_memory(p->text.length, err);
+    if (status == MAR_OK) status = text_budget_check(budget, pre_tokenizer, err);
     if (s->kind == STEP_SPLIT) { /* the parts are of the same text */
         out.text = p->text;
         p->text = (text_buffer){0};

@@ -36,7 +36,7 @@ typedef struct {
 
 typedef struct {
     text_step *steps; /* [count] */
-    size_t count;
+    size_t count, capacity;
 } text_steps;
 
 /* Adds a step, which the list then owns. Returns 0 without memory; then the step is freed. */
@@ -65,12 +65,11 @@ void text_put_byte(uint8_t byte, text_buffer *out);
 /* Returns whether c has Unicode's property White_Space. */
 int text_is_space(unsigned c);
 
-/* Writes the normal form of text[n], valid UTF-8. Returns MAR_EARG if a pattern exceeds its limits, if replacements
- * make the text longer than STEP_GROWTH * n + STEP_GROWTH_MIN bytes, or for more than STEP_MARKS_MAX combining marks in
- * a row, as sorting them takes the square of their number; or MAR_ENOMEM. */
+/* Writes the normal form of text[n], valid UTF-8. Returns MAR_EARG if the matcher's budget is exceeded, or for more
+ * than STEP_MARKS_MAX combining marks in a row, as sorting them takes the square of their number; or MAR_ENOMEM. */
 mar_status text_normalize(const text_steps *s, text_matcher *m, const char *text, size_t n, text_buffer *out,
                           mar_err *err);
-enum { STEP_MARKS_MAX = 2000, STEP_GROWTH = 64, STEP_GROWTH_MIN = 1 << 20 };
+enum { STEP_MARKS_MAX = 2000 };
 
 /* Cuts the words of *p. Returns MAR_EARG or MAR_ENOMEM, as above. */
 mar_status text_split(const text_steps *s, text_matcher *m, text_parts *p, mar_err *err);

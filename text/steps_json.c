@@ -2,6 +2,7 @@
 
 #include "text/json_read.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@ static const char rust_words[] = "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{
 
 typedef struct {
     const char *label, *what; /* path; "normalizer" or "pre_tokenizer" */
+    text_budget *budget;      /* of the file */
     text_steps *steps;
     mar_err *err;
 } reading;
@@ -37,14 +39,21 @@ static mar_status copy_string(const reading *r, const json_value *v, char **out,
     return MAR_OK;
 }
 
-/* Adds an escape before every character of a string that a pattern would read otherwise. */
-static void put_literal(const json_value *v, text_buffer *out)
+/* Compiles a pattern of text[n], in Oniguruma's syntax. A short one may take 64 KB. */
+static mar_status compile(const reading *r, const char *text, size_t n, text_pattern **out)
 {
-    for (uint32_t i = 0; i < v->length; i++) {
-        if ((uint8_t)v->text[i] < 0x80 && strchr("\\^$.[]|()?*+{}-#&", v->text[i]) && v->text[i])
-            text_put(out, "\\", 1);
-        text_put(out, &v->text[i], 1);
-    }
+    enum { COMPILE_STEPS = 4096 }; /* and one for each byte of the program */
+    char part[ERR_TEXT_MAX];
+    mar_status status = text_pattern_translate(text, n, r->label, out, r->err);
+    if (status != MAR_OK) return status;
+    const size_t bytes = text_pattern_bytes(*out);
+    text_charge_steps(r->budget, COMPILE_STEPS + bytes);
+    text_charge_bytes(r->budget, bytes);
+    snprintf(part, sizeof part, "%s: %s: the compiled patterns", r->label, r->what);
+    if (text_budget_check(r->budget, part, r->err) == MAR_OK) return MAR_OK;
+    text_pattern_free(*out);
+    *out = NULL;
+    return MAR_EFORMAT;
 }
 
 /* Compiles "pattern", {"Regex": ...} or {"String": ...}. */
@@ -54,23 +63,18 @@ static mar_status read_pattern(const reading *r, const json_value *v, text_patte
     *out = NULL;
     if (!p || p->type != JSON_OBJECT || json_children(p) != 1 || p[2].type != JSON_STRING)
         return err_set(r->err, MAR_EFORMAT, "%s: %s: \"pattern\" is neither a String nor a Regex", r->label, r->what);
-    if (json_is(&p[1], "Regex")) return text_pattern_translate(p[2].text, p[2].length, r->label, out, r->err);
+    if (json_is(&p[1], "Regex")) return compile(r, p[2].text, p[2].length, out);
     if (!json_is(&p[1], "String"))
         return err_set(r->err, MAR_EFORMAT, "%s: %s: a pattern \"%s\" is not supported", r->label, r->what, p[1].text);
-    text_buffer literal = {0};
-    put_literal(&p[2], &literal);
-    const mar_status status =
-        literal.failed ? err_set(r->err, MAR_ENOMEM, "%s: no memory for a pattern", r->label)
-                       : text_pattern_compile(literal.data ? literal.data : "", literal.length, r->label, out, r->err);
-    text_buffer_free(&literal);
-    return status;
+    *out = text_pattern_literal(p[2].text, p[2].length);
+    return *out ? MAR_OK : err_set(r->err, MAR_ENOMEM, "%s: no memory for a pattern", r->label);
 }
 
 /* Adds a split at a pattern of ours, in Oniguruma's syntax. */
 static mar_status add_split(reading *r, const char *pattern, split_behavior behavior, int invert)
 {
     text_step step = {.kind = STEP_SPLIT, .behavior = behavior, .invert = invert};
-    const mar_status status = text_pattern_translate(pattern, strlen(pattern), r->label, &step.pattern, r->err);
+    const mar_status status = compile(r, pattern, strlen(pattern), &step.pattern);
     return status == MAR_OK ? add(r, step) : status;
 }
 
@@ -240,14 +244,15 @@ static mar_status read_steps(reading *r, const json_value *v, const char *list, 
     return status;
 }
 
-mar_status text_read_normalizers(const json_value *v, const char *label, text_steps *out, mar_err *err)
+mar_status text_read_normalizers(const json_value *v, const char *label, text_budget *budget, text_steps *out,
+                                 mar_err *err)
 {
-    reading r = {label, "normalizer", out, err};
+    reading r = {label, "normalizer", budget, out, err};
     return read_steps(&r, v, "normalizers", read_normalizer);
 }
 
-mar_status text_read_splits(const json_value *v, const char *label, text_steps *out, mar_err *err)
+mar_status text_read_splits(const json_value *v, const char *label, text_budget *budget, text_steps *out, mar_err *err)
 {
-    reading r = {label, "pre_tokenizer", out, err};
+    reading r = {label, "pre_tokenizer", budget, out, err};
     return read_steps(&r, v, "pretokenizers", read_pre_tokenizer);
 }

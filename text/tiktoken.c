@@ -145,18 +145,44 @@ static uint32_t size_at(const char *text)
     return (uint8_t)*text < 0x80 ? 1 : 2;
 }
 
+/* Returns the id of a piece; -1 if it has none. Charges the bytes. */
+static int32_t find_rest(reading *r, const char *text, size_t length)
+{
+    const text_trie *const t = &r->b.model->vocab;
+    uint32_t node = 0;
+    size_t i = 0;
+    while (i < length && (node = text_trie_step(t, node, (uint8_t)text[i])) != 0) i++;
+    text_charge_steps(&r->b.budget, i + 1);
+    return i == length ? t->nodes[node].id : -1;
+}
+
 /* Adds each way to make a piece of two others, with the piece's rank. */
+static mar_status split_piece(reading *r, const text_piece *p)
+{
+    const text_trie *const t = &r->b.model->vocab;
+    uint32_t node = 0;
+    mar_status status = MAR_OK;
+    for (uint32_t at = 0, size; at < p->length && status == MAR_OK; at += size) {
+        const int32_t left = at ? t->nodes[node].id : -1;
+        const int32_t right = left >= 0 ? find_rest(r, p->text + at, p->length - at) : -1;
+        if (right >= 0) {
+            text_charge_bytes(&r->b.budget, sizeof(bpe_named_merge) + sizeof(bpe_merge));
+            status = bpe_put_merge(&r->b, left, (bpe_merge){right, p->id, p->id});
+        }
+        size = size_at(p->text + at);
+        for (uint32_t i = 0; i < size; i++) node = text_trie_step(t, node, (uint8_t)p->text[at + i]);
+    }
+    return status;
+}
+
 static mar_status add_merges(reading *r)
 {
+    char part[ERR_TEXT_MAX];
     mar_status status = MAR_OK;
+    snprintf(part, sizeof part, "%s: the merges of its pieces", r->b.label);
     for (size_t i = 0; i < r->count && status == MAR_OK; i++) {
-        const text_piece *const p = &r->pieces[i];
-        for (uint32_t at = size_at(p->text); at < p->length && status == MAR_OK; at += size_at(p->text + at)) {
-            if (bpe_piece_id(r->b.model, p->text, at) < 0) continue;
-            if (bpe_piece_id(r->b.model, p->text + at, p->length - at) < 0) continue;
-            status = bpe_add_merge(&r->b, p->text, at, p->text + at, p->length - at);
-            if (status == MAR_OK) r->b.merges[r->b.n_merges - 1].merge.rank = p->id;
-        }
+        status = split_piece(r, &r->pieces[i]);
+        if (status == MAR_OK && text_budget_check(&r->b.budget, part, r->b.err) != MAR_OK) status = MAR_EFORMAT;
     }
     return status == MAR_OK ? bpe_set_merges(&r->b) : status;
 }
@@ -207,7 +233,7 @@ static mar_status add_steps(reading *r)
 mar_status text_tiktoken_read(const char *ranks, size_t ranks_length, const char *ranks_label, const char *tokens,
                               size_t tokens_length, const char *tokens_label, text_bpe **out, mar_err *err)
 {
-    reading r = {.b = {.model = bpe_new_model(), .label = ranks_label, .err = err}};
+    reading r = {.b = {.model = bpe_new_model(), .label = ranks_label, .budget = text_budget_of_file(), .err = err}};
     *out = NULL;
     mar_status status = r.b.model ? read_pieces(&r, ranks, ranks_length) : refuse_memory(&r);
     if (status == MAR_OK) status = add_merges(&r);

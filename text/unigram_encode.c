@@ -1,6 +1,7 @@
 #include "text/unigram_encode.h"
 
 #include "base/printable.h"
+#include "text/budget.h"
 #include "text/unigram_model.h"
 
 #include <stdlib.h>
@@ -17,22 +18,23 @@ typedef struct {
 } normal_part;
 
 /* Returns the length of the longest user-defined piece at the start of text[0..n); 0 if there is none. */
-static size_t find_user(const text_unigram *u, const char *text, size_t n)
+static size_t find_user(const text_unigram *u, text_budget *budget, const char *text, size_t n)
 {
-    size_t longest = 0;
+    size_t longest = 0, i = 0;
     uint32_t node = 0;
     if (!u->user.nodes) return 0;
-    for (size_t i = 0; i < n && (node = text_trie_step(&u->user, node, (uint8_t)text[i])) != 0; i++)
+    for (; i < n && (node = text_trie_step(&u->user, node, (uint8_t)text[i])) != 0; i++)
         if (u->user.nodes[node].id >= 0) longest = i + 1;
+    text_charge_steps(budget, i);
     return longest;
 }
 
 /* Normalises the first part of text[0..n), n > 0: a user-defined piece, a string of the table or a character. */
-static normal_part normalize_part(const text_unigram *u, const char *text, size_t n)
+static normal_part normalize_part(const text_unigram *u, text_budget *budget, const char *text, size_t n)
 {
     const char *replacement;
     unsigned c;
-    size_t size = find_user(u, text, n);
+    size_t size = find_user(u, budget, text, n);
     if (size > 0) return (normal_part){text, size, size};
     size = text_charsmap_find(&u->charsmap, text, n, &replacement);
     if (size > 0) return (normal_part){replacement, strlen(replacement), size};
@@ -67,21 +69,22 @@ static void drop_spaces_at_end(const text_unigram *u, text_buffer *out)
     while (out->length >= size && memcmp(out->data + out->length - size, space, size) == 0) out->length -= size;
 }
 
-/* Writes the normal form of text[length], in which the pieces are found. */
-static void normalize(const text_unigram *u, const char *text, size_t length, text_buffer *out)
+/* Writes the normal form of text[length], in which the pieces are found, until the budget is exceeded. */
+static void normalize(const text_unigram *u, text_budget *budget, const char *text, size_t length, text_buffer *out)
 {
     const char *const end = text + length;
     if (u->remove_extra_whitespaces)
         while (text < end) { /* spaces at the start */
-            const normal_part p = normalize_part(u, text, (size_t)(end - text));
+            const normal_part p = normalize_part(u, budget, text, (size_t)(end - text));
             if (p.length != 1 || *p.text != ' ') break;
             text += p.consumed;
         }
     if (text == end) return;
     if (!u->whitespace_is_suffix && u->add_dummy_prefix) put_space(u, out);
     int after_space = u->remove_extra_whitespaces;
-    while (text < end) {
-        normal_part p = normalize_part(u, text, (size_t)(end - text));
+    while (text < end && !budget->exceeded) {
+        normal_part p = normalize_part(u, budget, text, (size_t)(end - text));
+        if (p.length > p.consumed) text_charge_bytes(budget, p.length - p.consumed);
         for (; after_space && p.length > 0 && *p.text == ' '; p.text++) p.length--;
         put_part(u, p.text, p.length, out);
         if (p.length > 0) after_space = u->remove_extra_whitespaces && p.text[p.length - 1] == ' ';
@@ -129,14 +132,14 @@ static float piece_score(const text_unigram *u, int32_t id, size_t length)
 
 /* Offers all pieces that begin at `start`, and an unknown character if none is as long as the character there. Returns
  * the last place where one ends. All sums are float, as the reference's. */
-static size_t offer_pieces(const text_unigram *u, const char *text, size_t n, size_t start, size_t character,
-                           best_path *best)
+static size_t offer_pieces(const text_unigram *u, text_budget *budget, const char *text, size_t n, size_t start,
+                           size_t character, best_path *best)
 {
     const float here = best[start].score;
-    size_t last = start;
+    size_t last = start, at = start;
     int has_character = 0;
     uint32_t node = 0;
-    for (size_t at = start; at < n && (node = text_trie_step(&u->trie, node, (uint8_t)text[at])) != 0;) {
+    while (at < n && (node = text_trie_step(&u->trie, node, (uint8_t)text[at])) != 0) {
         const int32_t id = u->trie.nodes[node].id;
         at++;
         if (id < 0 || u->type[id] == PIECE_UNUSED) continue;
@@ -144,24 +147,25 @@ static size_t offer_pieces(const text_unigram *u, const char *text, size_t n, si
         has_character |= at - start == character;
         last = at;
     }
+    text_charge_steps(budget, at - start + 1);
     if (has_character) return last;
     offer(&best[start + character], (u->min_score - unknown_penalty) + here, start, u->unknown);
     return last > start + character ? last : start + character;
 }
 
-/* Finds the best path to every place that a character ends at. best is [n + 1]. */
-static void find_best(const text_unigram *u, const char *text, size_t n, best_path *best)
+/* Finds the best path to every place that a character ends at, until the budget is exceeded. best is [n + 1]. */
+static void find_best(const text_unigram *u, text_budget *budget, const char *text, size_t n, best_path *best)
 {
     size_t reached = 0;
     for (size_t i = 0; i <= n; i++) best[i] = (best_path){0, (uint32_t)NOWHERE, -1};
-    for (size_t start = 0; start < n;) {
+    for (size_t start = 0; start < n && !budget->exceeded;) {
         const float sum = best[start].score;
-        if (sum < -reset_threshold || sum > reset_threshold)
+        if ((sum < -reset_threshold || sum > reset_threshold) && text_charge_steps(budget, reached + 1 - start))
             for (size_t i = start; i <= reached; i++)
                 if (best[i].start != (uint32_t)NOWHERE) best[i].score -= sum;
         size_t character = character_size(text[start]);
         if (character > n - start) character = n - start;
-        const size_t last = offer_pieces(u, text, n, start, character, best);
+        const size_t last = offer_pieces(u, budget, text, n, start, character, best);
         if (last > reached) reached = last;
         start += character;
     }
@@ -197,19 +201,23 @@ static void add_path(const text_unigram *u, const char *text, size_t n, const be
 mar_status text_unigram_encode(const text_unigram *u, const char *text, size_t length, text_ids *out, mar_err *err)
 {
     text_buffer normal = {0};
+    text_budget budget = text_budget_of_text(length);
     if (length > INT32_MAX) return err_set(err, MAR_EARG, "a text of %zu bytes, expected fewer than 2^31", length);
-    normalize(u, text, length, &normal);
+    normalize(u, &budget, text, length, &normal);
     const size_t n = normal.length;
-    if (n == 0 && !normal.failed) {
+    if (n == 0 && !normal.failed && !budget.exceeded) {
         text_buffer_free(&normal);
         return MAR_OK;
     }
     mar_status status = MAR_OK;
     best_path *best = normal.failed || n > INT32_MAX ? NULL : malloc((n + 1) * sizeof *best);
     if (best) {
-        find_best(u, normal.data, n, best);
-        link_forward(best, n);
-        add_path(u, normal.data, n, best, out);
+        find_best(u, &budget, normal.data, n, best);
+        status = text_budget_check(&budget, "the tokenizer", err);
+        if (status == MAR_OK) {
+            link_forward(best, n);
+            add_path(u, normal.data, n, best, out);
+        }
     } else {
         status = err_set(err, MAR_ENOMEM, "no memory to split a text of %zu bytes into tokens", length);
     }

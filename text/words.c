@@ -212,14 +212,16 @@ static size_t find_special(const text_words *w, const char *text, size_t n, size
 mar_status text_words_encode(const text_words *w, const char *text, size_t n, text_ids *out, mar_err *err)
 {
     text_step decompose = {.kind = STEP_NFD};
-    const text_steps steps = {&decompose, 1};
+    const text_steps steps = {&decompose, 1, 1};
+    text_budget budget = text_budget_of_text(n);
+    text_matcher *matcher = text_matcher_new(&budget);
     text_buffer word = {0};
-    mar_status status = MAR_OK;
+    mar_status status = matcher ? MAR_OK : err_set(err, MAR_ENOMEM, "no memory for the words of a text");
     for (size_t at = 0, size, length = 0; at < n && status == MAR_OK; at += size + length) {
         text_buffer normal = {0};
         int id = -1;
         size = find_special(w, text + at, n - at, &length, &id);
-        status = text_normalize(&steps, NULL, text + at, size, &normal, err);
+        status = text_normalize(&steps, matcher, text + at, size, &normal, err);
         if (status == MAR_OK && normal.length) put_words(w, normal.data, normal.length, &word, out);
         if (size == n - at)
             length = 0;
@@ -229,5 +231,6 @@ mar_status text_words_encode(const text_words *w, const char *text, size_t n, te
     }
     if (status == MAR_OK && word.failed) status = err_set(err, MAR_ENOMEM, "no memory for the words of a text");
     text_buffer_free(&word);
+    text_matcher_free(matcher);
     return status;
 }

@@ -60,8 +60,8 @@ static void set_up(captions_options *o, option_set *set)
     *o = (captions_options){.tokens = 120};
     run_options_init(&o->run);
     o->operands[0] = (operand){"PROMPTS", &o->from,
-                               "a file of prompts, - for standard input: one a line, COCO's captions, a JSON array, or "
-                               "tab-separated values with the heading Prompt",
+                               "a file of prompts, - for standard input: one a line, or CSV, TSV, JSON or JSONL with "
+                               "prompt or caption, by the name's ending or the content",
                                NULL};
     *set = (option_set){
         .command = "captions",

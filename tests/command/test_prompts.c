@@ -5,11 +5,13 @@
 #include "tools/generate/prompt_encoder.h"
 #include "tools/generate/prompts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Parses a copy of text[0..size). Returns the status and what was printed. The caller frees both. */
-static command_result parse(const char *text, size_t size, prompts *p)
+/* Parses a copy of text[0..size) as the content of a file of this name. Returns the status and what was printed. The
+ * caller frees both. */
+static command_result parse_as(const char *name, const char *text, size_t size, prompts *p)
 {
     char *copy = malloc(size + 1);
     assert_non_null(copy);
@@ -17,16 +19,22 @@ static command_result parse(const char *text, size_t size, prompts *p)
     copy[size] = '\0';
     *p = (prompts){0};
     capture_begin();
-    command_result r = capture_end(prompts_parse(copy, size, "FILE", p));
+    command_result r = capture_end(prompts_parse(copy, size, name, p));
     free(copy);
     return r;
 }
 
+static command_result parse(const char *text, size_t size, prompts *p)
+{
+    return parse_as("FILE", text, size, p);
+}
+
 /* Checks prompts, which are separated by "|" in `expected`, and the lines on stderr. */
-static void expect(const char *text, size_t size, const char *expected, int skipped, const char *printed)
+static void expect_as(const char *name, const char *text, size_t size, const char *expected, int skipped,
+                      const char *printed)
 {
     prompts p;
-    command_result r = parse(text, size, &p);
+    command_result r = parse_as(name, text, size, &p);
     char all[4096] = "";
     for (int i = 0; i < p.count; i++) {
         strcat(all, i ? "|" : "");
@@ -40,8 +48,14 @@ static void expect(const char *text, size_t size, const char *expected, int skip
     prompts_free(&p);
 }
 
+static void expect(const char *text, size_t size, const char *expected, int skipped, const char *printed)
+{
+    expect_as("FILE", text, size, expected, skipped, printed);
+}
+
 #define EXPECT(text, expected)                  expect(text, sizeof text - 1, expected, 0, "")
 #define SKIPS(text, expected, skipped, printed) expect(text, sizeof text - 1, expected, skipped, printed)
+#define REFUSES(name, text, printed)            expect_as(name, text, sizeof text - 1, "", 0, "mar: " name printed "\n")
 
 TEST_CASE(lines)
 {
@@ -50,7 +64,11 @@ TEST_CASE(lines)
            "a cat\r\n a  d\xc3\xb6g \r\n\r\n \n",
            "a cat| a  d\xc3\xb6g ");
     EXPECT("[photo] a cat\n{x} b", "[photo] a cat|{x} b");
-    EXPECT("Prompts\tare text\n", "Prompts\tare text");
+    EXPECT("Prompts are,text\n", "Prompts are,text");
+    EXPECT("a cat\ra dog, a \"bird\"\r", "a cat|a dog, a \"bird\"");
+    EXPECT("a cat, caption, dog\na prompt, caption\n", "a cat, caption, dog|a prompt, caption");
+    SKIPS("a\r\rb\r\n\r\nc", "a|b|c", 2,
+          "mar: FILE, line 2: the prompt is empty: skipped\nmar: FILE, line 4: the prompt is empty: skipped\n");
 }
 
 TEST_CASE(tables)
@@ -58,6 +76,121 @@ TEST_CASE(tables)
     EXPECT("Prompt\tCategory\tNote\nbond\tAbstract\t\na \"B\" c\tArts\tx\n", "bond|a \"B\" c");
     EXPECT("Prompt\r\nA hawk\r\nA corgi, \"x\"\r\n", "A hawk|A corgi, \"x\"");
     EXPECT("Prompt\tC\n\"G I\" painted\tIll\n\"a\tb \"\"c\"\"\"\tx\n\"open\tx\n", "G I painted|a\tb \"c\"|\"open");
+}
+
+TEST_CASE(comma_separated)
+{
+    EXPECT("Prompts,Category\r\na,x\r\n\"b, \"\"c\"\"\",\r\n\r\n\"d\r\ne\",y\r\nf \"g\",z",
+           "a|b, \"c\"|d\r\ne|f \"g\"");
+    EXPECT("\xef\xbb\xbf"
+           "\"id\",\"caption\"\n1,\"x, y\"\n",
+           "x, y");
+    EXPECT("id,PROMPT\r1,a\r2,b\r", "a|b");
+    expect_as("x.csv", "prompt\na\n\n\"b,c\"\n", 16, "a|b,c", 0, "");
+    REFUSES("FILE", "id,prompt\n1,\"a\nb\n2,c\n", ", line 2: a quote is not closed");
+    REFUSES("FILE", "id,prompt\n\n1,\"c\"d\n", ", line 3: text follows a closed quote");
+    REFUSES("FILE", "id,prompt\n1,a, b\n", ", line 2: 3 fields, expected 2 as in the first line");
+    REFUSES("FILE", "id,prompt\n1\n", ", line 2: 1 fields, expected 2 as in the first line");
+    REFUSES("FILE", "prompt,caption\na,b\n",
+            ", line 1: two columns of the table have prompts by their names, expected one");
+    SKIPS("id,prompt\n1,\n2,b\n", "b", 1, "mar: FILE, line 2: the prompt is empty: skipped\n");
+}
+
+/* The fields of a long line take a time proportional to their number. */
+TEST_CASE(many_fields)
+{
+    enum { FIELDS = 1 << 20 };
+    char *text = malloc(FIELDS + 16);
+    assert_non_null(text);
+    memcpy(text, "Prompt\tn\n", 9);
+    memset(text + 9, '\t', FIELDS - 1);
+    text[FIELDS + 8] = 'x';
+    REFUSES("FILE", "Prompt\tn\na\t\t\n", ", line 2: 3 fields, expected 2 as in the first line");
+    expect_as("FILE", text, FIELDS + 9, "", 0, "mar: FILE, line 2: 1048576 fields, expected 2 as in the first line\n");
+    free(text);
+}
+
+/* The ending of a name decides, and then the content must be that. */
+TEST_CASE(endings)
+{
+    REFUSES("a.CSV", "a cat\na dog\n", ", line 1: a table without a column \"prompt\" or \"caption\"");
+    REFUSES("a.tsv", "id\ttext\n1\ta\n", ", line 1: a table without a column \"prompt\" or \"caption\"");
+    REFUSES("a.json", "a cat\n", ", line 1: no JSON at byte 1 of the file, expected one whole value");
+    REFUSES("a.json", "[\"a\",\n\"b\"\n\"c\"]", ", line 3: no JSON at byte 11 of the file, expected one whole value");
+    REFUSES("a.json", "3", ": its JSON is neither an array nor an object");
+    REFUSES("a.jsonl", "a cat\n", ", line 1: no JSON at byte 1, expected one whole value a line");
+    expect_as("a.jsonl", "\"a cat\"\n\"a dog\"", 15, "a cat|a dog", 0, "");
+    REFUSES("FILE", "id,text\n1,\"a, b\"\n",
+            ", line 1: begins as a table without a column \"prompt\" or \"caption\"; the name of a file of a prompt a "
+            "line ends with .txt");
+    REFUSES("FILE", "id\ttext\n1\ta b\n",
+            ", line 1: begins as a table without a column \"prompt\" or \"caption\"; the name of a file of a prompt a "
+            "line ends with .txt");
+    expect_as("a.txt", "cat,dog\nbird,fish", 17, "cat,dog|bird,fish", 0, "");
+    EXPECT("cat,dog\nbird\n", "cat,dog|bird");
+    EXPECT("a cat,dog\nbird,fish\n", "a cat,dog|bird,fish");
+    REFUSES("a.txt",
+            "\xff\xfe"
+            "a\0",
+            ": is UTF-16, expected UTF-8");
+    REFUSES("FILE", "\0a\0b", ": is UTF-16, expected UTF-8");
+}
+
+TEST_CASE(json_lines)
+{
+    EXPECT("{\"prompt\": \"a\", \"n\": [1]}\n\n {\"Prompt\": \"b\\\"\"}\r\n{\"caption\": \"c\"}", "a|b\"|c");
+    EXPECT("{\"tag\": 1, \"prompt\": \"a\"}\n", "a");
+    SKIPS("{\"prompt\": \" \"}\n{\"prompt\": \"b\n", "", 1,
+          "mar: FILE, line 1: the prompt is empty: skipped\n"
+          "mar: FILE, line 2: no JSON at byte 14, expected one whole value a line\n");
+    REFUSES("FILE", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n", ", line 1: an object without \"prompt\" or \"caption\"");
+    REFUSES("FILE", "{\"prompt\": 3}\n{\"prompt\": \"b\"}\n", ", line 1: its prompt is no text");
+    REFUSES("FILE", "{\"prompt\": \"a\", \"caption\": \"b\"}",
+            ", line 1: two members have prompts by their names, expected one");
+    REFUSES("FILE", "[{\"text\": \"a\"}]", ", element 1: an object without \"prompt\" or \"caption\"");
+}
+
+static void expect_file(const char *name, int count, const char *first, const char *last)
+{
+    char path[128];
+    prompts p = {0};
+    snprintf(path, sizeof path, "tests/command/prompts/%s", name);
+    capture_begin();
+    command_result r = capture_end(prompts_read(path, &p));
+    assert_string_equal(r.err, "");
+    assert_int_equal(p.count, count);
+    assert_string_equal(p.text[0], first);
+    assert_string_equal(p.text[count - 1], last);
+    command_result_free(&r);
+    prompts_free(&p);
+}
+
+static void expect_refused(const char *name, const char *line)
+{
+    char path[128], all[256];
+    prompts p = {0};
+    snprintf(path, sizeof path, "tests/command/prompts/%s", name);
+    snprintf(all, sizeof all, "mar: %s%s\n", path, line);
+    capture_begin();
+    command_result r = capture_end(prompts_read(path, &p));
+    assert_string_equal(r.err, all);
+    assert_int_equal(r.status, 1);
+    command_result_free(&r);
+    prompts_free(&p);
+}
+
+/* Files as the field has them: each was read as a prompt a line. */
+TEST_CASE(files_of_the_field)
+{
+    expect_file("drawbench.csv", 4, "A red colored car.", "A yellow book\r\nand a red vase.");
+    expect_file("coco30k.csv", 2, "A cat, and a dog.", "A motorcycle parked in a parking space.");
+    expect_file("geneval.jsonl", 2, "a photo of a bench", "a photo of a green cow");
+    expect_file("parti.tsv", 2, "bond", "a sign, \"open\"");
+    expect_file("lines_cr.txt", 3, "a cat", "a bird");
+    expect_refused("utf16.txt", ": is UTF-16, expected UTF-8");
+    expect_refused("other_columns.csv", ", line 1: a table without a column \"prompt\" or \"caption\"");
+    expect_refused("other_columns", ", line 1: begins as a table without a column \"prompt\" or \"caption\"; the name "
+                                    "of a file of a prompt a line ends with .txt");
 }
 
 TEST_CASE(coco)
@@ -83,9 +216,9 @@ TEST_CASE(arrays)
     EXPECT(" [\n \"a cat\", \"a \\\"dog\\\"\\n\"]\n", "a cat|a \"dog\"\n");
     EXPECT("[{\"caption\": \"x\", \"image_id\": 3}]", "x");
     SKIPS("[\"a\", 3, \"b\\u0000c\", [\"d\"], \"e\"]", "a|e", 3,
-          "mar: FILE, element 2: neither a text nor an object with \"caption\": skipped\n"
+          "mar: FILE, element 2: neither a text nor an object with \"prompt\" or \"caption\": skipped\n"
           "mar: FILE, element 3: byte 2 of the prompt is 0x00, expected UTF-8 text: skipped\n"
-          "mar: FILE, element 4: neither a text nor an object with \"caption\": skipped\n");
+          "mar: FILE, element 4: neither a text nor an object with \"prompt\" or \"caption\": skipped\n");
 }
 
 TEST_CASE(bad_prompts)
@@ -205,14 +338,14 @@ TEST_CASE(bad_file_beside_others)
 TEST_CASE(nothing_usable)
 {
     static const char none[] =
-        "mar: FILE: no prompt in it, expected one a line, COCO's captions, or a table with the heading Prompt\n";
+        "mar: FILE: no prompt in it, expected one a line, or CSV, TSV, JSON or JSONL with \"prompt\" or \"caption\"\n";
     SKIPS("", "", 0, none);
     SKIPS("\xef\xbb\xbf\n \r\n", "", 0, none);
     SKIPS("Prompt\tCategory\n", "", 0, none);
     SKIPS("[]", "", 0, none);
-    SKIPS("{\"images\": []}", "", 0,
-          "mar: FILE: JSON without \"annotations\", expected COCO's captions or an array of texts\n");
-    SKIPS("{\"annotations\": [", "", 0, "mar: FILE: begins as JSON, which ends at byte 17, expected one whole value\n");
+    SKIPS("{\"images\": []}", "", 0, "mar: FILE, line 1: an object without \"prompt\" or \"caption\"\n");
+    SKIPS("{\"annotations\": [", "", 0,
+          "mar: FILE, line 1: no JSON at byte 18 of the file, expected one whole value\n");
 }
 
 TEST_CASE(options_and_files)

@@ -1,4 +1,4 @@
-/* Files of prompts. Every prompt that is taken is UTF-8 text of at most the largest size, and taken again alone. */
+/* Files of prompts, with each ending that a name may have. Every prompt that is taken is UTF-8 text of at most the largest size, and taken again alone. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/printable.h"
@@ -35,20 +35,26 @@ static void check(const prompts *p)
     prompts_free(&again);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void check_as(const char *name, const uint8_t *data, size_t size)
 {
     prompts p = {0};
     char *text = malloc(size + 1);
-    if (!text) return -1;
+    if (!text) return;
     memcpy(text, data, size);
     text[size] = '\0';
     rewind(stderr);
-    const int failed = prompts_parse(text, size, "FILE", &p);
+    const int failed = prompts_parse(text, size, name, &p);
     fflush(stderr);
     if (ftell(stderr) == 0 && (failed || p.skipped)) fuzz_fail("nothing is printed");
     if (!failed && p.count < 1) fuzz_fail("no prompts");
     check(&p);
     prompts_free(&p);
     free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const char *const names[] = {"FILE", "FILE.txt", "FILE.csv", "FILE.tsv", "FILE.json", "FILE.jsonl"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_as(names[i], data, size);
     return 0;
 }

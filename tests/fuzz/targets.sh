@@ -13,6 +13,7 @@ fuzz_runs() {
     tokenizer) echo 350000 ;;
     merges) echo 400000 ;;
     caption) echo 10000 ;;
+    prompts) echo 250000 ;;
     sweep) echo 400000 ;;
     run) echo 150000 ;;
     *) echo 1500000 ;;

@@ -5,11 +5,13 @@
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { FILE_MEGABYTES = 256, STDIN_CHUNK = 1 << 16, SHOWN = 60 /* bytes of a prompt in a message */ };
 
@@ -90,35 +92,26 @@ static int take(prompts *p, const prompt_place *at, const char *text, size_t n)
     return 0;
 }
 
-/* --- lines and tab-separated values ------------------------------------------------------------------------------- */
+/* --- lines -------------------------------------------------------------------------------------------------------- */
 
-/* Reads the first field of line[0..*n) in place, as csv.reader(delimiter="\t") does, and sets *n to its length. A quote
- * that the line does not close is text. */
-static void read_field(char *line, size_t *n)
+static int is_line_end(char c)
 {
-    char *end = line + *n, *to = line, *tab;
-    char *at = line;
-    if (at < end && *at == '"' && memchr(at + 1, '"', *n - 1)) {
-        for (at++; at < end; at++) {
-            if (*at == '"' && (at + 1 == end || at[1] != '"')) break;
-            if (*at == '"') at++;
-            *to++ = *at;
-        }
-        if (at < end) at++;
-    }
-    tab = memchr(at, '\t', (size_t)(end - at));
-    if (!tab) tab = end;
-    memmove(to, at, (size_t)(tab - at));
-    *n = (size_t)(to + (tab - at) - line);
+    return c == '\n' || c == '\r';
 }
 
-/* Returns the length of the line at text[0..size), without the end of the line, which is `*whole` bytes long in all. */
+/* Returns the bytes of the end of a line at `at`: LF, CR LF or CR. */
+static size_t line_end_size(const char *at, const char *end)
+{
+    if (at == end) return 0;
+    return *at == '\r' && at + 1 < end && at[1] == '\n' ? 2 : 1;
+}
+
+/* Returns the length of the line at text[0..size), without its end; *whole is its length with it. */
 static size_t measure_line(const char *text, size_t size, size_t *whole)
 {
-    const char *end = memchr(text, '\n', size);
-    size_t n = end ? (size_t)(end - text) : size;
-    *whole = end ? n + 1 : n;
-    if (n > 0 && text[n - 1] == '\r') n--;
+    size_t n = 0;
+    while (n < size && !is_line_end(text[n])) n++;
+    *whole = n + line_end_size(text + n, text + size);
     return n;
 }
 
@@ -127,21 +120,155 @@ static size_t trim_end(const char *text, size_t size)
 {
     size_t n = size;
     while (n > 0 && text[n - 1] && strchr(" \t\r\n", text[n - 1])) n--;
-    while (n > 0 && n < size && text[n] != '\n') n++;
+    while (n > 0 && n < size && !is_line_end(text[n])) n++;
     return n;
 }
 
 static int parse_lines(char *text, size_t size, const char *path, prompts *p)
 {
-    size_t whole, n = measure_line(text, size, &whole);
     prompt_place at = {path, "line", 0};
-    const int table = n >= 6 && memcmp(text, "Prompt", 6) == 0 && (n == 6 || text[6] == '\t');
-    size = trim_end(text, size);
-    for (size_t begin = 0; begin < size; begin += whole) {
-        n = measure_line(text + begin, size - begin, &whole);
-        if (at.number++ == 0 && table) continue;
-        if (table) read_field(text + begin, &n);
+    for (size_t begin = 0, whole; begin < size; begin += whole) {
+        const size_t n = measure_line(text + begin, size - begin, &whole);
+        at.number++;
         if (take(p, &at, text + begin, n) != 0) return 1;
+    }
+    return 0;
+}
+
+/* --- tables ------------------------------------------------------------------------------------------------------- */
+
+/* What is left of a table. Its fields are read in place. */
+typedef struct {
+    char *at, *end;
+    char *stop;     /* where a field ends at the latest: with the line, or in CSV with the text */
+    char separator; /* a tab or a comma */
+    size_t line;    /* number of the line at `at` */
+} table;
+
+/* A record of a table: the number of its fields, and the one that was asked for. */
+typedef struct {
+    int fields;
+    const char *text; /* [size]; NULL: it has fewer fields */
+    size_t size;
+} record;
+
+/* Returns whether a column or a member has prompts by its name. */
+static int is_prompt_name(const char *name, size_t n)
+{
+    static const char *const names[] = {"prompt", "prompts", "caption", "captions"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == n && strncasecmp(name, names[i], n) == 0) return 1;
+    return 0;
+}
+
+/* Reads a field in place. One of CSV that begins with a quote ends with one (RFC 4180), and may have ends of lines. In
+ * tab-separated values a quote that its line does not close is text, as Python's csv reads most of them. Returns NULL,
+ * or what is wrong. */
+static const char *read_field(table *t, char **field, size_t *n)
+{
+    const int is_csv = t->separator == ',';
+    char *const stop = t->stop;
+    char *to = *field = t->at;
+    if (t->at < stop && *t->at == '"' && (is_csv || memchr(t->at + 1, '"', (size_t)(stop - t->at) - 1))) {
+        for (t->at++; t->at < stop; t->at++) {
+            if (*t->at == '"' && (t->at + 1 == stop || t->at[1] != '"')) break;
+            t->at += *t->at == '"';
+            t->line += is_line_end(*t->at) && line_end_size(t->at, stop) == 1;
+            *to++ = *t->at;
+        }
+        if (is_csv && t->at == stop) return "a quote is not closed";
+        t->at += t->at < stop;
+        if (is_csv && t->at < stop && *t->at != ',' && !is_line_end(*t->at)) return "text follows a closed quote";
+    }
+    while (t->at < t->end && *t->at != t->separator && !is_line_end(*t->at)) *to++ = *t->at++;
+    *n = (size_t)(to - *field);
+    return NULL;
+}
+
+/* Begins a record. */
+static void begin_record(table *t)
+{
+    size_t whole;
+    t->stop = t->separator == ',' ? t->end : t->at + measure_line(t->at, (size_t)(t->end - t->at), &whole);
+}
+
+/* Reads a record and its end of line. `column` -1: the first one with prompts by its name. Returns NULL, or what is
+ * wrong. */
+static const char *read_record(table *t, int column, record *out)
+{
+    *out = (record){0};
+    begin_record(t);
+    for (;;) {
+        char *field;
+        size_t n;
+        const char *fault = read_field(t, &field, &n);
+        if (fault) return fault;
+        if (column < 0 ? !out->text && is_prompt_name(field, n) : out->fields == column)
+            *out = (record){out->fields, field, n};
+        out->fields++;
+        if (t->at == t->end || *t->at != t->separator) break;
+        t->at++;
+    }
+    t->line += t->at < t->end;
+    t->at += line_end_size(t->at, t->end);
+    return NULL;
+}
+
+static int refuse_line(const char *path, size_t line, const char *fault)
+{
+    return tool_error("%s, line %zu: %s", path, line, fault);
+}
+
+/* Reads the names of the columns. Returns the number of the one with prompts, and the number of all; -1 after printing
+ * an error. */
+static int read_header(table *t, const char *path, int *columns)
+{
+    int column = -1;
+    begin_record(t);
+    for (*columns = 0;; ++*columns) {
+        char *name;
+        size_t n;
+        const char *fault = read_field(t, &name, &n);
+        if (!fault && is_prompt_name(name, n)) {
+            if (column >= 0) fault = "two columns of the table have prompts by their names, expected one";
+            column = *columns;
+        }
+        if (fault) {
+            refuse_line(path, t->line, fault);
+            return -1;
+        }
+        if (t->at == t->end || *t->at != t->separator) break;
+        t->at++;
+    }
+    ++*columns;
+    if (column < 0) refuse_line(path, 1, "a table without a column \"prompt\" or \"caption\"");
+    t->line += t->at < t->end;
+    t->at += line_end_size(t->at, t->end);
+    return column;
+}
+
+static int parse_table(char *text, size_t size, char separator, const char *path, prompts *p)
+{
+    table t = {.at = text, .end = text + size, .separator = separator, .line = 1};
+    int columns;
+    const int column = read_header(&t, path, &columns);
+    if (column < 0) return 1;
+    while (t.at < t.end) {
+        record r;
+        char why[96];
+        const prompt_place at = {path, "line", t.line};
+        if (separator == ',' && is_line_end(*t.at)) { /* an empty line */
+            t.at += line_end_size(t.at, t.end);
+            t.line++;
+            continue;
+        }
+        const char *fault = read_record(&t, column, &r);
+        if (!fault && (r.fields > columns || (separator == ',' && r.fields < columns))) {
+            snprintf(why, sizeof why, "%d fields, expected %d as in the first line", r.fields, columns);
+            fault = why;
+        }
+        if (fault) return refuse_line(path, at.number, fault);
+        if (take(p, &at, r.text ? r.text : "", r.size) != 0) return 1;
     }
     return 0;
 }
@@ -237,36 +364,92 @@ static int parse_annotations(const json_value *list, const char *path, prompts *
     return failed;
 }
 
+/* Finds the member of an object that has the prompt. Returns NULL, or what is wrong. */
+static const char *find_prompt(const json_value *object, const json_value **out)
+{
+    *out = NULL;
+    for (const json_value *name = object + 1; name < json_next(object); name = json_next(name + 1)) {
+        if (!is_prompt_name(name->text, name->length)) continue;
+        if (*out) return "two members have prompts by their names, expected one";
+        *out = name + 1;
+    }
+    if (!*out) return "an object without \"prompt\" or \"caption\"";
+    return (*out)->type == JSON_STRING ? NULL : "its prompt is no text";
+}
+
+/* Takes a text or an object with one. Returns 0, or 1 with the error printed. */
+static int take_value(prompts *p, const prompt_place *at, const json_value *v)
+{
+    const char *fault = NULL;
+    if (v->type == JSON_OBJECT) fault = find_prompt(v, &v);
+    if (fault) return tool_error("%s, %s %zu: %s", at->file, at->unit, at->number, fault);
+    if (v->type == JSON_STRING) return take(p, at, v->text, v->length);
+    skip(p, at, NULL, "neither a text nor an object with \"prompt\" or \"caption\"");
+    return 0;
+}
+
 static int parse_array(const json_value *list, const char *path, prompts *p)
 {
     prompt_place at = {path, "element", 0};
     const json_value *v = list + 1;
     for (size_t n = json_children(list); at.number < n; v = json_next(v)) {
-        const json_value *text = v->type == JSON_OBJECT ? json_member(v, "caption") : v;
         at.number++;
-        if (!text || text->type != JSON_STRING)
-            skip(p, &at, NULL, "neither a text nor an object with \"caption\"");
-        else if (take(p, &at, text->text, text->length) != 0)
-            return 1;
+        if (take_value(p, &at, v) != 0) return 1;
     }
     return 0;
 }
 
+/* Reads a JSON value a line. */
+static int parse_json_lines(char *text, size_t size, const char *path, prompts *p)
+{
+    prompt_place at = {path, "line", 0};
+    int failed = 0;
+    for (size_t begin = 0, whole; begin < size && !failed; begin += whole) {
+        char *const line = text + begin;
+        const size_t n = measure_line(line, size - begin, &whole);
+        json j;
+        at.number++;
+        if (strspn(line, " \t") >= n) continue;
+        line[n] = '\0';
+        const json_error error = json_read(line, n, JSON_LEVELS_MAX, &j);
+        if (error == JSON_NO_MEMORY) return tool_error("%s: out of memory for its %zu bytes", path, size);
+        if (error != JSON_OK)
+            return tool_error("%s, line %zu: no JSON at byte %zu, expected one whole value a line", path, at.number,
+                              j.at + 1);
+        failed = take_value(p, &at, j.values);
+        json_free(&j);
+    }
+    return failed;
+}
+
+/* Returns the number of the line of text[at], from 1. */
+static size_t line_of(const char *text, size_t at)
+{
+    size_t line = 1;
+    for (size_t i = 0; i < at; i++) line += is_line_end(text[i]) && line_end_size(text + i, text + at) == 1;
+    return line;
+}
+
+/* Reads one JSON value, or several objects, a line each. */
 static int parse_json(char *text, size_t size, const char *path, prompts *p)
 {
     json j;
     const json_error error = json_read(text, size, JSON_LEVELS_MAX, &j);
     if (error == JSON_NO_MEMORY) return tool_error("%s: out of memory for its %zu bytes", path, size);
+    if (error == JSON_TRAILING && text[strspn(text, " \t\r\n")] == '{') return parse_json_lines(text, size, path, p);
     if (error != JSON_OK)
-        return tool_error("%s: begins as JSON, which ends at byte %zu, expected one whole value", path, j.at);
+        return tool_error("%s, line %zu: no JSON at byte %zu of the file, expected one whole value", path,
+                          line_of(text, j.at), j.at + 1);
     const json_value *list = json_member(j.values, "annotations");
     int failed = 0;
     if (list && list->type == JSON_ARRAY)
         failed = parse_annotations(list, path, p);
     else if (j.values->type == JSON_ARRAY)
         failed = parse_array(j.values, path, p);
+    else if (j.values->type == JSON_OBJECT)
+        failed = take_value(p, &(prompt_place){path, "line", 1}, j.values);
     else
-        failed = tool_error("%s: JSON without \"annotations\", expected COCO's captions or an array of texts", path);
+        failed = tool_error("%s: its JSON is neither an array nor an object", path);
     json_free(&j);
     return failed;
 }
@@ -283,16 +466,119 @@ static int is_json(const char *text)
     return *text && strchr("\"{[]}", *text);
 }
 
+/* --- which form a file has ---------------------------------------------------------------------------------------- */
+
+typedef enum { FORM_LINES, FORM_CSV, FORM_TSV, FORM_JSON, FORM_JSON_LINES, FORM_UNKNOWN } prompt_form;
+
+/* Returns the form that the ending of a file's name says; FORM_UNKNOWN: none. */
+static prompt_form form_of_name(const char *path)
+{
+    static const struct {
+        const char *ending;
+        prompt_form form;
+    } endings[] = {{".csv", FORM_CSV},
+                   {".tsv", FORM_TSV},
+                   {".json", FORM_JSON},
+                   {".jsonl", FORM_JSON_LINES},
+                   {".ndjson", FORM_JSON_LINES}};
+    const char *const point = strrchr(path, '.');
+    for (size_t i = 0; point && i < sizeof endings / sizeof *endings; i++)
+        if (strcasecmp(point, endings[i].ending) == 0) return endings[i].form;
+    return FORM_UNKNOWN;
+}
+
+/* Returns whether the text's first line is a header with a column of prompts, and at least one more; or the name
+ * "Prompt" alone, as a table of one column has it. */
+static int is_header(const char *text, size_t size, char separator)
+{
+    enum { HEADER_MAX = 1024 };
+    char line[HEADER_MAX];
+    size_t whole;
+    const size_t n = measure_line(text, size, &whole);
+    record r;
+    if (n > HEADER_MAX) return 0;
+    memcpy(line, text, n);
+    table t = {.at = line, .end = line + n, .separator = separator, .line = 1};
+    if (read_record(&t, -1, &r) || !r.text) return 0;
+    return r.fields > 1 || (n == 6 && memcmp(text, "Prompt", 6) == 0);
+}
+
+/* Returns whether the text is a table whose columns have other names: names without spaces in the first line, and as
+ * many fields in each other one. */
+static int is_other_table(const char *text, size_t size, char separator)
+{
+    size_t whole;
+    const size_t n = measure_line(text, size, &whole);
+    if (whole == size || !memchr(text, separator, n)) return 0;
+    for (size_t i = 0; i < n; i++)
+        if (text[i] != separator && !isalnum((unsigned char)text[i]) && !strchr("_-.\"", text[i])) return 0;
+    char *copy = malloc(size);
+    if (!copy) return 0;
+    memcpy(copy, text, size);
+    table t = {.at = copy, .end = copy + size, .separator = separator, .line = 1};
+    record first = {0}, r;
+    const char *fault = read_record(&t, -1, &first);
+    while (!fault && t.at < t.end) {
+        fault = read_record(&t, -1, &r);
+        if (!fault && r.fields != first.fields) fault = "another number of fields";
+    }
+    free(copy);
+    return !fault;
+}
+
+static prompt_form form_of_text(const char *text, size_t size)
+{
+    if (is_json(text)) return FORM_JSON;
+    if (is_header(text, size, '\t')) return FORM_TSV;
+    return is_header(text, size, ',') ? FORM_CSV : FORM_LINES;
+}
+
+/* Reads text[size] in its form. */
+static int parse(char *text, size_t size, const char *path, prompts *p)
+{
+    const char *const point = strrchr(path, '.');
+    const prompt_form named = form_of_name(path), form = named == FORM_UNKNOWN ? form_of_text(text, size) : named;
+    size = trim_end(text, size);
+    switch (form) {
+    case FORM_CSV:
+    case FORM_TSV:
+        return size == 0 ? 0 : parse_table(text, size, form == FORM_CSV ? ',' : '\t', path, p);
+    case FORM_JSON:
+        text[size] = '\0';
+        return parse_json(text, size, path, p);
+    case FORM_JSON_LINES:
+        return parse_json_lines(text, size, path, p);
+    default:
+        break;
+    }
+    if (!(point && strcasecmp(point, ".txt") == 0) &&
+        (is_other_table(text, size, ',') || is_other_table(text, size, '\t')))
+        return tool_error(
+            "%s, line 1: begins as a table without a column \"prompt\" or \"caption\"; the name of a file "
+            "of a prompt a line ends with .txt",
+            path);
+    return parse_lines(text, size, path, p);
+}
+
+/* Returns whether the text is UTF-16, with or without its byte order mark. */
+static int is_utf16(const char *text, size_t size)
+{
+    if (size < 2) return 0;
+    return memcmp(text, "\xff\xfe", 2) == 0 || memcmp(text, "\xfe\xff", 2) == 0 || (!text[0] != !text[1]);
+}
+
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
 int prompts_parse(char *text, size_t size, const char *path, prompts *p)
 {
     const int before = p->count, skipped = p->skipped;
+    if (is_utf16(text, size)) return tool_error("%s: is UTF-16, expected UTF-8", path);
     if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, size -= 3; /* byte order mark of UTF-8 */
-    if ((is_json(text) ? parse_json : parse_lines)(text, size, path, p) != 0) return 1;
+    if (parse(text, size, path, p) != 0) return 1;
     if (p->count > before || (before > 0 && p->skipped > skipped)) return 0;
     if (p->skipped > skipped) return 1; /* each is reported */
-    return tool_error("%s: no prompt in it, expected one a line, COCO's captions, or a table with the heading Prompt",
+    return tool_error("%s: no prompt in it, expected one a line, or CSV, TSV, JSON or JSONL with \"prompt\" or "
+                      "\"caption\"",
                       path);
 }
 

@@ -26,14 +26,27 @@ typedef struct {
     int is_cleaned;      /* 1: PROMPT_CLEANED_MAX is the limit, else PROMPT_BYTES_MAX */
 } prompts;
 
-/* Appends the prompts of a file, or of standard input for "-". Its content decides what it is:
+/* Appends the prompts of a file, or of standard input for "-". Names of columns and members are prompt, prompts,
+ * caption or captions, in any case; one of them must be there, and no second one.
  *
- *   a prompt a line          UTF-8; a byte order mark and CRLF are fine
- *   COCO's captions          a JSON object with "annotations": images in the order of their first annotation, and of
- *                            each image its longest caption, the first of equals. LANTERN's preprocess.py does so.
- *   a JSON array             of strings, or of objects with "caption", as LANTERN's files of captions
- *   tab-separated values     whose first column has the heading "Prompt" (PartiPrompts, SJDPrompts). A quoted field is
- *                            read as Python's csv reads it, but never goes on in the next line.
+ *   a prompt a line          lines end with LF, CR LF or CR
+ *   CSV (RFC 4180)           with a header; a quoted field may have commas, doubled quotes and ends of lines
+ *   tab-separated values     with a header. A quoted field is read as Python's csv reads it, but never goes on in the
+ * next line; a record may end early. COCO's captions          a JSON object with "annotations": images in the order of
+ * their first annotation, and of each image its longest caption, the first of equals. LANTERN's preprocess.py does so.
+ *   a JSON array             of strings or objects
+ *   JSONL                    a JSON object or string a line
+ *
+ * The ending .csv, .tsv, .json, .jsonl or .ndjson of the file's name says which it is. For another name its content
+ * does:
+ *
+ *   - JSON or JSONL, if it begins with "{" or "[" and then a quote, a bracket or a brace
+ *   - a table, if its first line has names with tabs or commas between them, one of them a name above as it is, without
+ *     spaces; or if it is "Prompt"
+ *   - else a prompt a line. Refused is what looks like another table, unless the name ends with .txt: letters, digits,
+ *     "_", "-" and "." alone in the first line, in two fields or more, and as many fields in each other line.
+ *
+ * All are UTF-8, with or without a byte order mark. What is broken is refused with its line.
  *
  * A prompt that is blank, has a NUL or invalid UTF-8, or is longer than the limit is reported with its line and left
  * out. `path` must stay as long as the prompts. Returns 0; or 1 after printing an error if the file cannot be read, has

@@ -9,7 +9,9 @@
 
 int gpt_config_recognise_decoder(const wt_file *f)
 {
-    return wt_find(f, "model.embed_tokens.weight") || wt_find(f, "layers.0.attention.wq.weight") ||
+    const int has_embedding = wt_find(f, "model.embed_tokens.weight") &&
+                              !wt_find(f, "model.fc.weight"); /* a drafter of LANTERN, its names behind "model." */
+    return has_embedding || wt_find(f, "layers.0.attention.wq.weight") ||
            wt_find(f, "layers.0.attention.q_normalization.weight");
 }
 

@@ -164,8 +164,7 @@ static mar_status add_tensors(wt_file *f, mar_err *err)
             t.part = p;
             status = wt_add(f, &t, strlen(t.name), err);
         }
-        f->n_prefixed += part->n_prefixed;
-        if (part->n_prefixed) memcpy(f->prefix, part->prefix, sizeof f->prefix);
+        wt_note_removed(f, part->removed);
     }
     return status;
 }

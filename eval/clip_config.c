@@ -115,6 +115,9 @@ static mar_status read_config(const wt_file *f, clip_config *c, mar_err *err)
     const json_value *root = wt_config(f), *text = root ? json_member(root, "text_config") : NULL;
     const char *type = wt_config_text(f, "model_type");
     double end = 49407; /* transformers' default: "<|endoftext|>" */
+    if (!root)
+        return err_set(err, MAR_EMODEL, "%s: has no config.json, expected the one that says how many heads a CLIP has",
+                       wt_path(f));
     if (type && strcmp(type, "clip") != 0)
         return err_set(err, MAR_EMODEL, "%s: config.json: is a %.64s, expected a CLIP (model_type clip)", wt_path(f),
                        type);
@@ -193,7 +196,7 @@ static mar_status derive_preprocessor(const wt_file *f, clip_config *c, mar_err 
     if (snprintf(path, sizeof path, "%s/preprocessor_config.json", wt_path(f)) >= (int)sizeof path) return MAR_OK;
     mar_status status = read_text(path, &text, &size, err);
     if (status == MAR_OK && text) {
-        const json_error error = json_read(text, size, JSON_LEVELS, &j);
+        const json_error error = json_read_python(text, size, JSON_LEVELS, &j);
         if (error == JSON_NO_MEMORY)
             status = err_set(err, MAR_ENOMEM, "%s: out of memory", path);
         else if (error != JSON_OK || j.values->type != JSON_OBJECT)

@@ -89,6 +89,12 @@ static mar_status derive_heads(const wt_file *f, gpt_config *c, mar_err *err)
     if (status == MAR_OK) status = read_number(f, meta ? "norm_eps" : "rms_norm_eps", "mar.eps", &eps, err);
     if (status == MAR_OK) status = read_rope(f, &base, err);
     if (status != MAR_OK) return status;
+    if (heads == 0 && !wt_config(f))
+        return err_set(
+            err, MAR_EMODEL,
+            "%s: has no config.json (Meta's release: params.json), expected the one that says how many heads "
+            "the model has",
+            wt_path(f));
     if (heads == 0)
         return err_set(err, MAR_EMODEL, "%s: its configuration does not say how many heads the model has", wt_path(f));
     if (heads > c->width || !gpt_heads_divide((long)heads, c->width))

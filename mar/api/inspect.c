@@ -267,19 +267,30 @@ static void add_low(mar_report *r, const wt_file *f)
 
 static void add_metadata(mar_report *r, const wt_file *f)
 {
+    enum { LONG = 100 };
     for (int i = 0; i < wt_metadata_count(f); i++) {
         const char *value, *key = wt_metadata_at(f, i, &value);
-        add_line(r, &r->facts, "metadata: %s = %s", key, value);
+        const size_t length = strlen(value);
+        if (length > LONG)
+            add_line(r, &r->facts, "metadata: %s = %.*s... (%zu bytes)", key, LONG, value, length);
+        else
+            add_line(r, &r->facts, "metadata: %s = %s", key, value);
     }
 }
 
 /* --- the report ------------------------------------------------------------------------------------ */
 
-static void add_unknown(mar_report *r)
+/* Adds that the file is of no known kind, with names of its tensors. */
+static void add_unknown(mar_report *r, const wt_file *f)
 {
-    char text[ERR_TEXT_MAX];
+    enum { SHOWN = 3 };
+    char names[SHOWN * 44 + 1] = "";
     add_line(r, &r->facts, "kind: unknown");
-    add_line(r, &r->problems, "%s", mar_kinds_lack(~0u, text, sizeof text));
+    for (int i = 0; i < wt_count(f) && i < SHOWN; i++) {
+        const size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s%.40s", i ? ", " : "", wt_at(f, i)->name);
+    }
+    add_line(r, &r->problems, "is of no known kind: its tensors are %s%s", names, wt_count(f) > SHOWN ? " ..." : "");
 }
 
 /* Adds the chosen weights of a training checkpoint, the prefix removed from names, and the tensors left out. */
@@ -321,7 +332,7 @@ static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int he
     mar_err reason = {0};
     const mar_file_kind *kind = mar_kind_of(f);
     if (!kind) {
-        add_unknown(r);
+        add_unknown(r, f);
         return MAR_OK;
     }
     if (kind->instead) {

@@ -308,6 +308,20 @@ static void expect_converted(const char *out, const char *expected_path, wt_dtyp
     wt_close(expected);
 }
 
+/* Entries of other types are listed, and are no problem. */
+TEST_CASE(test_unread)
+{
+    char *path = test_path("in.safetensors");
+    mar_report *r = inspect(DATA "entries.pt", 0);
+    expect_fact(r, "tensors: 5 (2 F32, 2 F8_E4M3, 1 F8_E5M2)");
+    expect_fact(r, "not read: freqs_cis (C64), block._extra_state (_io.BytesIO), attn._extra_state (None) and 9 more");
+    mar_report_free(r);
+    write_damaged(path, DATA "mar.pth", &(damage){.extra = "blocks.0._extra_state"});
+    r = inspect(path, 2);
+    expect_problems(r, 0, NULL);
+    mar_report_free(r);
+}
+
 /* --- training checkpoints ----------------------------------------------------------------------------------------- */
 
 /* Tests what training wrappers add to names, anywhere in them. tests/weights/test_names.c has the families. */

@@ -16,6 +16,7 @@ typedef struct {
     json_value *values; /* NULL in the first pass */
     size_t count;
     size_t nul, not_utf8;
+    int python; /* 1: NaN, Infinity and -Infinity are numbers */
 } reader;
 
 static json_value *add(reader *r, json_type type, const char *text, size_t length)
@@ -142,6 +143,20 @@ static int read_number(reader *r)
     return 1;
 }
 
+/* Reads a number that JSON does not have. */
+static int read_python_number(reader *r)
+{
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
+    for (int i = 0; r->python && i < 3; i++) {
+        const size_t length = strlen(words[i]);
+        if (strncmp(r->text + r->at, words[i], length) != 0) continue;
+        add(r, JSON_NUMBER, r->text + r->at, length);
+        r->at += length;
+        return 1;
+    }
+    return 0;
+}
+
 static int read_scalar(reader *r)
 {
     static const char *const words[] = {[JSON_NULL] = "null", [JSON_FALSE] = "false", [JSON_TRUE] = "true"};
@@ -153,7 +168,7 @@ static int read_scalar(reader *r)
         add(r, type, NULL, 0);
         return 1;
     }
-    return read_number(r);
+    return read_python_number(r) || read_number(r);
 }
 
 /* Reads a member's name and the colon. */
@@ -195,9 +210,10 @@ static json_error read_all(reader *r, int levels)
     return r->at == r->length ? JSON_OK : JSON_TRAILING;
 }
 
-json_error json_read(char *text, size_t length, int levels, json *out)
+static json_error read_text(char *text, size_t length, int levels, int python, json *out)
 {
-    reader r = {.text = text, .length = length, .nul = length, .not_utf8 = length};
+    const size_t start = length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    reader r = {.text = text, .length = length, .at = start, .nul = length, .not_utf8 = length, .python = python};
     *out = (json){.nul = length, .not_utf8 = length};
     if (length > JSON_TEXT_MAX) return JSON_NO_MEMORY;
     const json_error error = read_all(&r, levels);
@@ -208,9 +224,25 @@ json_error json_read(char *text, size_t length, int levels, json *out)
     out->count = r.count;
     out->nul = r.nul;
     out->not_utf8 = r.not_utf8;
-    r = (reader){.text = text, .length = length, .values = out->values, .nul = length, .not_utf8 = length};
+    r = (reader){.text = text,
+                 .length = length,
+                 .at = start,
+                 .values = out->values,
+                 .nul = length,
+                 .not_utf8 = length,
+                 .python = python};
     read_all(&r, levels);
     return JSON_OK;
+}
+
+json_error json_read(char *text, size_t length, int levels, json *out)
+{
+    return read_text(text, length, levels, 0, out);
+}
+
+json_error json_read_python(char *text, size_t length, int levels, json *out)
+{
+    return read_text(text, length, levels, 1, out);
 }
 
 void json_free(json *j)

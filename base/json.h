@@ -36,9 +36,13 @@ typedef struct {
     size_t not_utf8; /* offset of the first byte in a string that is not UTF-8, or the text's length; such bytes stay */
 } json;
 
-/* Reads text, char [length + 1], with a NUL at its end and at most `levels` levels, up to JSON_LEVELS_MAX. Changes the
- * text only if it returns JSON_OK. The values point into it. The caller calls json_free. */
+/* Reads text, char [length + 1], with a NUL at its end and at most `levels` levels, up to JSON_LEVELS_MAX. It may begin
+ * with UTF-8's byte order mark. Changes the text only if it returns JSON_OK. The values point into it. The caller calls
+ * json_free. */
 json_error json_read(char *text, size_t length, int levels, json *out);
+/* Does the same for a file of Python's json, which writes NaN, Infinity and -Infinity: numbers whose json_double is
+ * that, and json_integer 0. */
+json_error json_read_python(char *text, size_t length, int levels, json *out);
 void json_free(json *j);
 
 /* Returns the value after v and all inside it: of an array's last element, the array's own next. */

@@ -26,6 +26,8 @@ typedef struct {
     long parameters;
 } clip_config;
 
+/* Returns 1 for a file with the names of a CLIP. */
+int clip_config_recognise(const wt_file *f);
 /* Derives the configuration: sizes come from the tensors; heads, eps, activations and the end token from config.json;
  * mean and deviation from preprocessor_config.json in the folder, else they are OpenAI's. OpenCLIP's file has the heads
  * of ViT-H-14.json. Returns MAR_EMODEL for another architecture, for shapes that disagree, and for a preprocessor with

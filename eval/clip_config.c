@@ -115,6 +115,9 @@ static mar_status read_config(const wt_file *f, clip_config *c, mar_err *err)
     const json_value *root = wt_config(f), *text = root ? json_member(root, "text_config") : NULL;
     const char *type = wt_config_text(f, "model_type");
     double end = 49407; /* transformers' default: "<|endoftext|>" */
+    if (!root)
+        return err_set(err, MAR_EMODEL, "%s: has no config.json, expected the one that says how many heads a CLIP has",
+                       wt_path(f));
     if (type && strcmp(type, "clip") != 0)
         return err_set(err, MAR_EMODEL, "%s: config.json: is a %.64s, expected a CLIP (model_type clip)", wt_path(f),
                        type);
@@ -193,7 +196,7 @@ static mar_status derive_preprocessor(const wt_file *f, clip_config *c, mar_err 
     if (snprintf(path, sizeof path, "%s/preprocessor_config.json", wt_path(f)) >= (int)sizeof path) return MAR_OK;
     mar_status status = read_text(path, &text, &size, err);
     if (status == MAR_OK && text) {
-        const json_error error = json_read(text, size, JSON_LEVELS, &j);
+        const json_error error = json_read_python(text, size, JSON_LEVELS, &j);
         if (error == JSON_NO_MEMORY)
             status = err_set(err, MAR_ENOMEM, "%s: out of memory", path);
         else if (error != JSON_OK || j.values->type != JSON_OBJECT)
@@ -217,12 +220,22 @@ static mar_status set_open(const wt_file *f, clip_config *c, mar_err *err)
     return status == MAR_OK ? vit_set_heads(f, "the text tower", OPEN_TEXT_HEAD, &c->text, err) : status;
 }
 
+static int has_names(const wt_file *f, const clip_names *n)
+{
+    return wt_find(f, n->image.class_row) && wt_find(f, n->text_project);
+}
+
+int clip_config_recognise(const wt_file *f)
+{
+    return has_names(f, &of_open_clip) || has_names(f, &of_transformers);
+}
+
 mar_status clip_config_derive(const wt_file *f, clip_config *out, mar_err *err)
 {
-    const int is_open = wt_find(f, of_open_clip.image.class_row) && wt_find(f, of_open_clip.text_project);
+    const int is_open = has_names(f, &of_open_clip);
     *out = (clip_config){.names = is_open ? &of_open_clip : &of_transformers};
     const clip_names *n = out->names;
-    if (!wt_find(f, n->image.class_row) || !wt_find(f, n->text_project))
+    if (!has_names(f, n))
         return err_set(
             err, MAR_EMODEL,
             "%s: is no CLIP (no %s, no %s), expected a folder of transformers' CLIPModel, or a file of HPS v2",
@@ -232,7 +245,6 @@ mar_status clip_config_derive(const wt_file *f, clip_config *out, mar_err *err)
     if (status == MAR_OK) status = derive_text(f, out, err);
     if (status == MAR_OK) status = is_open ? set_open(f, out, err) : read_config(f, out, err);
     if (status == MAR_OK && !is_open) status = derive_preprocessor(f, out, err);
-    for (int i = 0; i < wt_count(f); i++)
-        if (wt_at(f, i)->dtype != WT_I64) out->parameters += (long)wt_at(f, i)->count;
+    out->parameters = wt_count_parameters(f);
     return status;
 }

@@ -245,7 +245,6 @@ mar_status inception_layers_derive(const wt_file *f, inception_layers *out, mar_
     out->last = p.input;
     out->last_side = p.side;
     out->features = p.channels;
-    for (int i = 0; i < wt_count(f); i++)
-        if (wt_at(f, i)->dtype != WT_I64) out->parameters += (long)wt_at(f, i)->count;
+    out->parameters = wt_count_parameters(f);
     return derive_classes(&p, out);
 }

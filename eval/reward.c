@@ -101,10 +101,15 @@ static mar_status derive_text(const wt_file *f, reward_config *c, mar_err *err)
     return status;
 }
 
+int reward_config_recognise(const wt_file *f)
+{
+    return wt_find(f, image_names.class_row) && wt_find(f, "mlp.layers.0.weight");
+}
+
 mar_status reward_config_derive(const wt_file *f, reward_config *out, mar_err *err)
 {
     *out = (reward_config){0};
-    if (!wt_find(f, image_names.class_row) || !wt_find(f, "mlp.layers.0.weight"))
+    if (!reward_config_recognise(f))
         return err_set(err, MAR_EMODEL,
                        "%s: is no ImageReward (no %s, no mlp.layers.0.weight), expected THUDM/ImageReward's "
                        "ImageReward.pt",
@@ -117,8 +122,7 @@ mar_status reward_config_derive(const wt_file *f, reward_config *out, mar_err *e
     layers->int8 = 1;
     out->image.resize = VIT_TORCHVISION;
     if (status == MAR_OK) status = derive_text(f, out, err);
-    for (int i = 0; i < wt_count(f); i++)
-        if (wt_at(f, i)->dtype != WT_I64) out->parameters += (long)wt_at(f, i)->count;
+    out->parameters = wt_count_parameters(f);
     return status;
 }
 

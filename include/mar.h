@@ -270,8 +270,9 @@ MAR_API void mar_close(mar *m);
 
 /* Returns why this thread's last failing call on the handle failed, in one line without newline. Returns "" if none has
  * failed, and never NULL. Calls on a handle: mar_open, loading, mar_session_create, mar_inspect, mar_convert,
- * mar_measure_peak, mar_measure_bandwidth. Calls on a session use mar_session_error. Valid until the thread's next
- * failing call on any handle. mar_error(NULL) covers calls that were given neither handle nor session. */
+ * mar_measure_peak, mar_measure_bandwidth. Calls on a session use mar_session_error. A thread keeps the reasons of the
+ * four handles whose calls failed last; the string is valid until its next failing call on any handle. mar_error(NULL)
+ * covers calls that were given neither handle nor session. */
 MAR_API const char *mar_error(const mar *m);
 MAR_API const char *mar_status_name(mar_status status); /* "bad argument" */
 MAR_API const char *mar_version(void);                  /* the library's, "MAJOR.MINOR.PATCH" */
@@ -375,18 +376,26 @@ typedef struct {
 /* Sets fd to -1 and all else to nothing. Writes the first `size` bytes; pass sizeof *source. */
 MAR_API void mar_source_init(mar_source *source, size_t size);
 
-/* Loads a MAR, SphereAR or LlamaGen checkpoint: .safetensors, or the official PyTorch .pth or .pt. Built-in models have
- * names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft", "demo-discrete-eagle";
- * SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt". The file may be deleted
- * afterwards. Every call makes its own copy of the weights: two models of one file share nothing, on one handle or on
- * two.
+/* Loads a model: MAR, SphereAR, LlamaGen, a decoder that writes images among text (Lumina-mGPT, Anole, Emu3), or an
+ * EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin, of
+ * weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's release. Weights are
+ * F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales: weight_scale, scale_weight, weight_scale_inv), or
+ * int8 and int4 of mar_convert. What training adds to the tensors' names is taken off: "module.", "_orig_mod.",
+ * "_fsdp_wrapped_module.", "_checkpoint_wrapped_module." anywhere, and Lightning's "model.". Other entries of a file
+ * may be of any type.
+ *
+ * Built-in models have names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
+ * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt". The file
+ * may be deleted afterwards. Every call makes its own copy of the weights: two models of one file share nothing, on one
+ * handle or on two.
  *
  * Built-in models are files that come with the library, in share/libmar/demo. It looks for share/libmar beside itself
  * (or the program that libmar.a is linked into) and in the two folders above, then where it was to be installed. The
  * environment's MAR_DATA_DIR names another folder with `demo`. MAR_EIO, naming all these, without the file.
  *
  * `heads` is the number of attention heads, or mar_heads of two. 0 takes it from the metadata, or else from the
- * official model of that width (MAR and SphereAR: 768, 1024, 1280; LlamaGen: 768 to 4096). MAR_EMODEL if there is no
+ * official model of that width (MAR and SphereAR: 768, 1024, 1280; LlamaGen: 768 to 4096); a decoder's is in its
+ * config.json. MAR_EMODEL if there is no
  * such model: no tensor shows the number of heads, and a wrong number makes wrong images.
  *
  * MAR_EMODEL also for an image decoder, with a line that says so, and for NaN or infinite weights
@@ -406,9 +415,9 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
  * vqgan.ckpt or a model's folder with one in model.vqmodel, the folder of BAAI/Emu3-VisionTokenizer), SphereAR's ViT
  * decoder (a model's file, or vae.pt), or a .safetensors of any. Without the encoder, an image of up to 1024x1024
  * pixels is decoded in at most 1.5 GB of memory. Built-in decoders: "demo" or "demo-vae",
- * "demo-discrete" or "demo-discrete-vq", "demo-sphere". Errors are those of mar_model_load. Finding a codebook's
- * neighbours takes seconds. Sessions with a method of LANTERN cache them in PATH.neighbours-METRIC-K.npz if that is
- * writable. */
+ * "demo-discrete" or "demo-discrete-vq", "demo-mgpt" or "demo-mgpt-vq", "demo-sphere". Errors are those of
+ * mar_model_load. Finding a codebook's neighbours takes seconds. Sessions with a method of LANTERN cache them in
+ * PATH.neighbours-METRIC-K.npz if that is writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 /* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or a ViT. A
  * codebook's neighbours are cached only beside a path. MAR_EARG for heads. */

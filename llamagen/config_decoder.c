@@ -9,7 +9,9 @@
 
 int gpt_config_recognise_decoder(const wt_file *f)
 {
-    return wt_find(f, "model.embed_tokens.weight") || wt_find(f, "layers.0.attention.wq.weight") ||
+    const int has_embedding = wt_find(f, "model.embed_tokens.weight") &&
+                              !wt_find(f, "model.fc.weight"); /* a drafter of LANTERN, its names behind "model." */
+    return has_embedding || wt_find(f, "layers.0.attention.wq.weight") ||
            wt_find(f, "layers.0.attention.q_normalization.weight");
 }
 
@@ -87,6 +89,12 @@ static mar_status derive_heads(const wt_file *f, gpt_config *c, mar_err *err)
     if (status == MAR_OK) status = read_number(f, meta ? "norm_eps" : "rms_norm_eps", "mar.eps", &eps, err);
     if (status == MAR_OK) status = read_rope(f, &base, err);
     if (status != MAR_OK) return status;
+    if (heads == 0 && !wt_config(f))
+        return err_set(
+            err, MAR_EMODEL,
+            "%s: has no config.json (Meta's release: params.json), expected the one that says how many heads "
+            "the model has",
+            wt_path(f));
     if (heads == 0)
         return err_set(err, MAR_EMODEL, "%s: its configuration does not say how many heads the model has", wt_path(f));
     if (heads > c->width || !gpt_heads_divide((long)heads, c->width))

@@ -125,6 +125,9 @@ static mar_status check_activation(const wt_file *f, mar_err *err)
 static mar_status derive_numbers(const wt_file *f, t5_config *c, mar_err *err)
 {
     const char *text = wt_metadata(f, "mar.eps");
+    if (!text && !wt_config(f))
+        return err_set(err, MAR_EMODEL, "%s: has no config.json, expected the one with the T5's activation and epsilon",
+                       wt_path(f));
     double eps = text ? strtod(text, NULL) : 1e-6, distance = 128;
     long number = 128;
     mar_status status = wt_metadata_number(f, "mar.max_distance", &number, err);

@@ -7,11 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int wt_is_float(wt_dtype dtype)
-{
-    return dtype == WT_F64 || dtype == WT_F32 || dtype == WT_F16 || dtype == WT_BF16;
-}
-
 static uint16_t load16(const uint8_t *p)
 {
     uint16_t bits;
@@ -34,6 +29,12 @@ static void widen(wt_dtype dtype, const uint8_t *src, size_t n, float *dst)
         break;
     case WT_BF16:
         for (size_t i = 0; i < n; i++) dst[i] = wt_f32_from_bf16(load16(src + 2 * i));
+        break;
+    case WT_F8_E4M3:
+        for (size_t i = 0; i < n; i++) dst[i] = wt_f32_from_f8_e4m3(src[i]);
+        break;
+    case WT_F8_E5M2:
+        for (size_t i = 0; i < n; i++) dst[i] = wt_f32_from_f8_e5m2(src[i]);
         break;
     default:
         break; /* F32 needs no conversion; callers have checked wt_is_float */
@@ -87,6 +88,31 @@ mar_status wt_read_bytes(const wt_file *f, const wt_tensor *t, uint64_t first, s
     return status == MAR_OK && f->progress ? add_progress(f, n, err) : status;
 }
 
+/* Multiplies values [n], the elements first .. first+n-1 of t, fp8, by their scales, if the file has some. */
+static mar_status scale_fp8(const wt_file *f, const wt_tensor *t, int64_t first, size_t n, float *values, mar_err *err)
+{
+    enum { ROOM = 256 };
+    float scale[ROOM]; /* those from number `begin` on */
+    int64_t begin = 0, end = 0;
+    wt_scale_layout l;
+    mar_status status = wt_find_scales(f, t, &l, err);
+    if (!l.scale) return status;
+    for (size_t i = 0, run; i < n && status == MAR_OK; i += run) {
+        const int64_t at = first + (int64_t)i, column = at % l.width;
+        const int64_t k = at / l.width / l.rows * l.blocks + column / l.columns;
+        int64_t next = (column / l.columns + 1) * l.columns; /* the columns up to there share this scale */
+        if (next > l.width) next = l.width;
+        run = (size_t)(next - column) < n - i ? (size_t)(next - column) : n - i;
+        if (k < begin || k >= end) {
+            begin = k;
+            end = l.scale->count - k < ROOM ? l.scale->count : k + ROOM;
+            status = wt_convert_f32(f, l.scale, begin, (size_t)(end - begin), scale, err);
+        }
+        for (size_t j = i; j < i + run && status == MAR_OK; j++) values[j] *= scale[k - begin];
+    }
+    return status;
+}
+
 mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, size_t n, float *dst, mar_err *err)
 {
     const size_t size = wt_dtype_size(t->dtype);
@@ -99,7 +125,7 @@ mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, s
         status = wt_read_bytes(f, t, begin + done * size, piece * size, stored, err);
         if (status == MAR_OK) widen(t->dtype, stored, piece, dst + done);
     }
-    return status;
+    return status == MAR_OK && wt_is_fp8(t->dtype) ? scale_fp8(f, t, first, n, dst, err) : status;
 }
 
 /* Returns 1 if any of n values is NaN or infinite: all its exponent bits are set. */
@@ -125,11 +151,15 @@ static void count_nonfinite(const float *values, size_t n, int64_t first, wt_non
     }
 }
 
-static mar_status check_float(const wt_file *f, const wt_tensor *t, mar_err *err)
+mar_status wt_check_float(const wt_file *f, const wt_tensor *t, mar_err *err)
 {
     if (wt_is_float(t->dtype)) return MAR_OK;
-    return err_set(err, MAR_EMODEL, "%s: tensor %s has dtype %s, expected F32, BF16, F16 or F64", f->path, t->name,
-                   wt_dtype_name(t->dtype));
+    if (t->dtype == WT_UNREAD)
+        return err_set(err, MAR_EMODEL,
+                       "%s: tensor %s has type %s, which is not read; expected F32, BF16, F16, F64, F8_E4M3 or F8_E5M2",
+                       f->path, t->name, t->type);
+    return err_set(err, MAR_EMODEL, "%s: tensor %s has dtype %s, expected F32, BF16, F16, F64, F8_E4M3 or F8_E5M2",
+                   f->path, t->name, wt_dtype_name(t->dtype));
 }
 
 enum { PIECE = 16 * 1024 }; /* values: checked while they are in the nearest caches */
@@ -140,7 +170,7 @@ static mar_status read_values(const wt_file *f, const wt_tensor *t, float *dst, 
                               mar_err *err)
 {
     if (out) *out = (wt_nonfinite){0};
-    mar_status status = check_float(f, t, err);
+    mar_status status = wt_check_float(f, t, err);
     for (int64_t first = 0; first < t->count && status == MAR_OK; first += PIECE) {
         const size_t n = t->count - first < PIECE ? (size_t)(t->count - first) : PIECE;
         float *values = dst ? dst + first : scratch;
@@ -189,7 +219,7 @@ mar_status wt_refuse_nonfinite(const wt_file *f, const wt_tensor *t, mar_err *er
 static mar_status find_shaped(const wt_file *f, const char *name, int rank, const int64_t *shape, const wt_tensor **out,
                               char expected[128], mar_err *err)
 {
-    char found[128];
+    char found[256];
     wt_format_shape(rank, shape, expected, 128);
     const wt_tensor *t = *out = wt_find(f, name);
     if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing, expected shape %s", f->path, name, expected);
@@ -206,7 +236,7 @@ mar_status wt_load_rows(const wt_file *f, const char *name, int rows, int column
     const int64_t shape[] = {rows, columns};
     const wt_tensor *t;
     mar_status status = find_shaped(f, name, 2, shape, &t, expected, err);
-    if (status == MAR_OK) status = check_float(f, t, err);
+    if (status == MAR_OK) status = wt_check_float(f, t, err);
     const int64_t end = ((int64_t)first + n) * columns;
     for (int64_t at = (int64_t)first * columns; at < end && status == MAR_OK; at += PIECE) {
         const size_t count = end - at < PIECE ? (size_t)(end - at) : PIECE;

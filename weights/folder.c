@@ -74,7 +74,7 @@ static mar_status read_json(const char *path, char **text, json *out, mar_err *e
         status = file_source_read(&source, 0, size, *text, err);
     file_source_close(&source);
     if (status != MAR_OK) return status;
-    const json_error error = json_read(*text, size, LEVELS, out);
+    const json_error error = json_read_python(*text, size, LEVELS, out);
     if (error == JSON_NO_MEMORY) return err_set(err, MAR_ENOMEM, "%s: out of memory", path);
     if (error != JSON_OK)
         return err_set(err, MAR_EFORMAT, "%s: is no valid JSON near byte %zu; half a download?", path, out->at);
@@ -164,8 +164,7 @@ static mar_status add_tensors(wt_file *f, mar_err *err)
             t.part = p;
             status = wt_add(f, &t, strlen(t.name), err);
         }
-        f->n_prefixed += part->n_prefixed;
-        if (part->n_prefixed) memcpy(f->prefix, part->prefix, sizeof f->prefix);
+        wt_note_removed(f, part->removed);
     }
     return status;
 }

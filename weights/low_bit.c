@@ -10,33 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char suffix[] = "_scale";
-
-const char *wt_scale_name(const char *name, char *text, size_t size)
-{
-    snprintf(text, size, "%s%s", name, suffix);
-    return text;
-}
-
 static int is_low(wt_dtype dtype)
 {
     return dtype == WT_I8 || dtype == WT_I4;
-}
-
-const wt_tensor *wt_scale_of(const wt_file *f, const wt_tensor *t)
-{
-    char name[WT_INT8_NAME];
-    return is_low(t->dtype) ? wt_find(f, wt_scale_name(t->name, name, sizeof name)) : NULL;
-}
-
-const wt_tensor *wt_matrix_of(const wt_file *f, const wt_tensor *scale)
-{
-    char name[WT_INT8_NAME];
-    const size_t length = strlen(scale->name), end = sizeof suffix - 1;
-    if (length <= end || length >= sizeof name || strcmp(scale->name + length - end, suffix) != 0) return NULL;
-    snprintf(name, sizeof name, "%.*s", (int)(length - end), scale->name);
-    const wt_tensor *t = wt_find(f, name);
-    return t && is_low(t->dtype) ? t : NULL;
 }
 
 int wt_is_int8(const wt_file *f, const char *name)

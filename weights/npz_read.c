@@ -144,10 +144,26 @@ static mar_status add_entry(npz *z, const zip_entry *e, mar_err *err)
 /* Opening reads every array's header, and directory entries may share one array. */
 enum { ARRAYS_MAX = 4096 };
 
+/* Returns whether an archive has a pickle, as torch.save writes it. */
+static int is_torch(const zip_directory *zip)
+{
+    static const char end[] = "/data.pkl";
+    const size_t n = sizeof end - 1;
+    for (size_t i = 0; i < zip->count; i++) {
+        const zip_entry *e = &zip->entries[i];
+        if (e->name_length >= n && memcmp(e->name + e->name_length - n, end, n) == 0) return 1;
+    }
+    return 0;
+}
+
 static mar_status open_npz(npz *z, mar_err *err)
 {
     mar_status status = zip_open(&z->source, &z->zip, err);
     if (status != MAR_OK) return status;
+    if (is_torch(&z->zip))
+        return err_set(err, MAR_EFORMAT,
+                       "%s: is a file of torch.save, expected a .npz: numpy.savez(\"stats.npz\", mu=mu, sigma=sigma)",
+                       z->path);
     if (z->zip.count > ARRAYS_MAX)
         return err_set(err, MAR_EFORMAT, "%s: its zip directory has %zu entries, expected at most %d", z->path,
                        z->zip.count, ARRAYS_MAX);

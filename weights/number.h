@@ -55,6 +55,21 @@ static inline uint16_t wt_f16_from_f32(float x)
     return (uint16_t)(sign | (magnitude + 0xfffu + (magnitude >> 13 & 1)) >> 13);
 }
 
+/* The formats of OCP's 8-bit floating point: E4M3 without infinities, with one NaN of each sign, and E5M2, the upper
+ * half of an f16. */
+static inline float wt_f32_from_f8_e4m3(uint8_t b)
+{
+    const uint32_t sign = (uint32_t)(b & 0x80u) << 24, magnitude = b & 0x7fu;
+    if (magnitude == 0x7fu) return wt_f32_from_bits(sign | 0x7fc00000u);
+    /* As in wt_f32_from_f16, with 3 bits of mantissa and a bias of 7. */
+    return wt_f32_from_bits(wt_f32_bits(wt_f32_from_bits(magnitude << 20) * 0x1p120f) | sign);
+}
+
+static inline float wt_f32_from_f8_e5m2(uint8_t b)
+{
+    return wt_f32_from_f16((uint16_t)(b << 8));
+}
+
 static inline uint16_t wt_le16(const uint8_t *p)
 {
     return (uint16_t)(p[0] | p[1] << 8);

@@ -329,9 +329,27 @@ static void stack_global(machine *m)
          make_class(m, module->as.string.text, module->as.string.length, name->as.string.text, name->as.string.length));
 }
 
-static int is_class(const pk_value *v, const char *name)
+int pk_is_class(const pk_value *v, const char *name)
 {
     return v->kind == PK_CLASS && strcmp(v->as.string.text, name) == 0;
+}
+
+/* Returns 1 for a function that makes a tensor of its arguments. */
+static int makes_tensor(const pk_value *v)
+{
+    return pk_is_class(v, "torch._utils._rebuild_tensor_v2") || pk_is_class(v, "torch._utils._rebuild_tensor_v3") ||
+           pk_is_class(v, "torch._utils._rebuild_tensor");
+}
+
+/* Returns the arguments of the tensor that a call makes: its own, or those for a tensor with attributes of Python,
+ * which _rebuild_from_type_v2(function, type, arguments, attributes) makes. Returns NULL for another call. */
+static pk_value *tensor_args(const pk_value *callee, pk_value *args)
+{
+    pk_value *const *items = args->as.list.items;
+    if (makes_tensor(callee)) return args;
+    const int plain = pk_is_class(callee, "torch._tensor._rebuild_from_type_v2") && args->as.list.count == 4 &&
+                      makes_tensor(items[0]) && pk_is_class(items[1], "torch.Tensor") && items[2]->kind == PK_TUPLE;
+    return plain ? items[2] : NULL;
 }
 
 /* Makes a dict for OrderedDict() or Python 2's OrderedDict([[key, value], ...]). */
@@ -356,13 +374,13 @@ static void call(machine *m)
     if (!args || !callee) return;
     if (args->kind != PK_TUPLE)
         v = make_opaque(m, callee);
-    else if (is_class(callee, "collections.OrderedDict") || is_class(callee, "collections.defaultdict"))
+    else if (pk_is_class(callee, "collections.OrderedDict") || pk_is_class(callee, "collections.defaultdict"))
         v = make_dict(m, args);
-    else if (is_class(callee, "torch._utils._rebuild_tensor_v2") || is_class(callee, "torch._utils._rebuild_tensor")) {
+    else if (tensor_args(callee, args)) {
         v = make(m, PK_TENSOR);
-        if (v) v->as.args = args;
-    } else if ((is_class(callee, "torch._utils._rebuild_parameter") ||
-                is_class(callee, "torch._utils._rebuild_parameter_with_state")) &&
+        if (v) v->as.args = tensor_args(callee, args);
+    } else if ((pk_is_class(callee, "torch._utils._rebuild_parameter") ||
+                pk_is_class(callee, "torch._utils._rebuild_parameter_with_state")) &&
                args->as.list.count > 0)
         v = args->as.list.items[0];
     else
@@ -523,5 +541,32 @@ const char *pk_describe(const pk_value *v, char *buffer, size_t size)
         snprintf(buffer, size, "%s %s", v->kind == PK_CLASS ? "the class" : "an object made by", named->as.string.text);
     else
         snprintf(buffer, size, "%s", names[v->kind]);
+    return buffer;
+}
+
+const char *pk_type(const pk_value *v, char *buffer, size_t size)
+{
+    static const char *const names[] = {[PK_NONE] = "None",
+                                        [PK_BOOL] = "bool",
+                                        [PK_INT] = "int",
+                                        [PK_FLOAT] = "float",
+                                        [PK_STRING] = "str",
+                                        [PK_BYTES] = "bytes",
+                                        [PK_TUPLE] = "tuple",
+                                        [PK_LIST] = "list",
+                                        [PK_DICT] = "dict",
+                                        [PK_CLASS] = "class",
+                                        [PK_STORAGE] = "bare storage",
+                                        [PK_TENSOR] = "tensor",
+                                        [PK_OPAQUE] = "object"};
+    static const char *const makers[][2] = {{"_codecs.encode", "bytes"},
+                                            {"torch._utils._rebuild_meta_tensor_no_storage", "meta tensor"},
+                                            {"torch._utils._rebuild_sparse_tensor", "sparse tensor"},
+                                            {"torch._utils._rebuild_qtensor", "quantized tensor"}};
+    const pk_value *maker = v->kind == PK_OPAQUE ? v->as.callee : NULL;
+    const char *name = maker ? maker->as.string.text : names[v->kind];
+    for (size_t i = 0; maker && i < sizeof makers / sizeof *makers; i++)
+        if (pk_is_class(maker, makers[i][0])) name = makers[i][1];
+    snprintf(buffer, size, "%s", name);
     return buffer;
 }

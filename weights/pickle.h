@@ -22,7 +22,8 @@ typedef enum {
     PK_DICT,
     PK_CLASS,   /* GLOBAL: a name */
     PK_STORAGE, /* persistent id; args is its tuple ('storage', class, key, location, count) */
-    PK_TENSOR,  /* torch._utils._rebuild_tensor_v2: args is (storage, offset, size, stride, ...) */
+    PK_TENSOR,  /* torch._utils._rebuild_tensor_v2: args is (storage, offset, size, stride, requires_grad, hooks, ...);
+                   of _rebuild_tensor_v3 args[6] is the dtype, a class */
     PK_OPAQUE,  /* any other; `callee` is the class or function, or NULL */
 } pk_kind;
 
@@ -56,9 +57,14 @@ typedef struct {
  * cyclic. Returns MAR_EFORMAT, with `path` and the byte, or MAR_ENOMEM. */
 mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool *pool, pk_pickle *out, mar_err *err);
 
+/* Returns 1 for a class of this name, "module.name". */
+int pk_is_class(const pk_value *v, const char *name);
 /* Returns the value of the last entry with this key. Returns NULL if it is absent or `dict` is no dict. */
 const pk_value *pk_get(const pk_value *dict, const char *key);
 /* Describes a value for messages, such as "an integer" or "a call of os.system". Returns buffer. */
 const char *pk_describe(const pk_value *v, char *buffer, size_t size);
+/* Writes the type of a value that is no tensor, as Python or PyTorch names it: "int", "bytes", "sparse tensor", or what
+ * made an object, "os.system". Returns buffer. */
+const char *pk_type(const pk_value *v, char *buffer, size_t size);
 
 #endif

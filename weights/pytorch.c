@@ -82,38 +82,54 @@ static mar_status check_byteorder(const reader *r, mar_err *err)
 
 /* --- one tensor ------------------------------------------------------------------------------------- */
 
-/* A tensor's storage: [numel] elements of dtype. */
+/* The type of a tensor's elements. */
 typedef struct {
-    uint64_t offset; /* in the file */
-    int64_t numel;
+    const char *name; /* class of its storage, or the dtype */
     wt_dtype dtype;
-} storage;
+    size_t size;      /* bytes in its storage */
+    const char *type; /* of WT_UNREAD: its name */
+} element_type;
 
-/* Returns 1, with the dtype, for a known class of storage, else 0. */
-static int storage_dtype(const pk_value *class, wt_dtype *out)
+static const element_type types[] = {
+    {"torch.FloatStorage", WT_F32, 4, NULL},
+    {"torch.HalfStorage", WT_F16, 2, NULL},
+    {"torch.BFloat16Storage", WT_BF16, 2, NULL},
+    {"torch.DoubleStorage", WT_F64, 8, NULL},
+    {"torch.LongStorage", WT_I64, 8, NULL},
+    {"torch.IntStorage", WT_I32, 4, NULL},
+    {"torch.ShortStorage", WT_I16, 2, NULL},
+    {"torch.CharStorage", WT_I8, 1, NULL},
+    {"torch.ByteStorage", WT_U8, 1, NULL},
+    {"torch.BoolStorage", WT_BOOL, 1, NULL},
+    {"torch.ComplexFloatStorage", WT_UNREAD, 8, "C64"},
+    {"torch.ComplexDoubleStorage", WT_UNREAD, 16, "C128"},
+    {"torch.QInt8Storage", WT_UNREAD, 1, "quantized I8"},
+    {"torch.QUInt8Storage", WT_UNREAD, 1, "quantized U8"},
+    {"torch.QInt32Storage", WT_UNREAD, 4, "quantized I32"},
+    {"torch.storage.UntypedStorage", WT_UNREAD, 1, "untyped storage"}, /* the tensor has a dtype of its own */
+    {"torch.float8_e4m3fn", WT_F8_E4M3, 1, NULL},
+    {"torch.float8_e5m2", WT_F8_E5M2, 1, NULL},
+};
+
+/* Returns the type of this storage class or dtype, or NULL. */
+static const element_type *find_type(const pk_value *class)
 {
-    static const struct {
-        const char *name;
-        wt_dtype dtype;
-    } classes[] = {
-        {"torch.FloatStorage", WT_F32},  {"torch.HalfStorage", WT_F16}, {"torch.BFloat16Storage", WT_BF16},
-        {"torch.DoubleStorage", WT_F64}, {"torch.LongStorage", WT_I64}, {"torch.IntStorage", WT_I32},
-        {"torch.ShortStorage", WT_I16},  {"torch.CharStorage", WT_I8},  {"torch.ByteStorage", WT_U8},
-        {"torch.BoolStorage", WT_BOOL},
-    };
-    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
-        if (class->kind == PK_CLASS && strcmp(class->as.string.text, classes[i].name) == 0) {
-            *out = classes[i].dtype;
-            return 1;
-        }
-    return 0;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (pk_is_class(class, types[i].name)) return &types[i];
+    return NULL;
 }
 
 static size_t element_size(const pk_value *class)
 {
-    wt_dtype dtype;
-    return storage_dtype(class, &dtype) ? wt_dtype_size(dtype) : 0;
+    const element_type *type = find_type(class);
+    return type ? type->size : 0;
 }
+
+/* A tensor's storage: [numel] elements of the tensor's type. */
+typedef struct {
+    uint64_t offset; /* in the file */
+    int64_t numel;
+} storage;
 
 /* Finds a storage by its name, as find_contents does. */
 static mar_status find_storage(const reader *r, const pk_value *name, uint64_t *offset, uint64_t *size, mar_err *err)
@@ -126,14 +142,11 @@ static mar_status find_storage(const reader *r, const pk_value *name, uint64_t *
     return MAR_OK;
 }
 
-static mar_status read_storage(const reader *r, const char *name, const pk_value *id, storage *out, mar_err *err)
+static mar_status read_storage(const reader *r, const char *name, const pk_value *id, const element_type *type,
+                               storage *out, mar_err *err)
 {
     pk_value *const *items = id->as.list.items; /* push_storage has checked that there are five */
     const pk_value *key = items[2], *numel = items[4];
-    char what[256];
-    if (!storage_dtype(items[1], &out->dtype))
-        return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" is stored as %s, expected a storage of floats or integers",
-                       r->f->path, name, pk_describe(items[1], what, sizeof what));
     if (key->kind != PK_STRING || numel->kind != PK_INT || numel->as.integer < 0)
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": its storage has no name or no size", r->f->path, name);
     uint64_t size, expected;
@@ -146,10 +159,9 @@ static mar_status read_storage(const reader *r, const char *name, const pk_value
                        r->f->path, name, (int)(key->as.string.length < 64 ? key->as.string.length : 64),
                        key->as.string.text);
     out->numel = numel->as.integer;
-    if (__builtin_mul_overflow((uint64_t)out->numel, (uint64_t)wt_dtype_size(out->dtype), &expected) ||
-        expected != size)
+    if (__builtin_mul_overflow((uint64_t)out->numel, (uint64_t)type->size, &expected) || expected != size)
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": its storage has %llu bytes, expected %lld elements of %s",
-                       r->f->path, name, (unsigned long long)size, (long long)out->numel, wt_dtype_name(out->dtype));
+                       r->f->path, name, (unsigned long long)size, (long long)out->numel, wt_dtype_name(type->dtype));
     return MAR_OK;
 }
 
@@ -277,12 +289,14 @@ static mar_status gather(reader *r, const wt_tensor *t, const int64_t *strides, 
 }
 
 /* Copies a transposed or otherwise strided tensor. A stride of 0 repeats elements without limit, so all copies together
- * may not exceed the file's size. */
+ * may not exceed the file's size: a tensor beyond that is not read. */
 static mar_status copy_strided(reader *r, wt_tensor *t, uint64_t bytes, const int64_t *strides, mar_err *err)
 {
-    if (bytes > r->f->source.size - r->copied)
-        return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" is not contiguous and too large to copy", r->f->path,
-                       t->name);
+    if (bytes > r->f->source.size - r->copied) {
+        t->dtype = WT_UNREAD;
+        t->type = "view that is not contiguous and too large to copy";
+        return MAR_OK;
+    }
     r->copied += bytes;
     uint8_t *dst = wt_pool_alloc(&r->f->pool, bytes);
     if (!dst) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor \"%s\"", r->f->path, t->name);
@@ -290,13 +304,34 @@ static mar_status copy_strided(reader *r, wt_tensor *t, uint64_t bytes, const in
     return gather(r, t, strides, dst, err);
 }
 
-/* Reads a tensor from the arguments of _rebuild_tensor_v2: (storage, offset, size, stride, requires_grad, hooks). */
+/* Returns the type of a tensor of these arguments (pk_tensor), or NULL, with its name in `other` [size], if it is not
+ * read. Nothing else of such a tensor is looked at. */
+static const element_type *type_of(const pk_value *args, char *other, size_t size)
+{
+    pk_value *const *items = args->as.list.items;
+    const pk_value *class = items[0]->as.args->as.list.items[1], *more = args->as.list.count > 6 ? items[6] : NULL;
+    if (more && more->kind == PK_CLASS && pk_is_class(class, "torch.storage.UntypedStorage")) class = more;
+    const element_type *type = find_type(class);
+    const int is_read = type && type->type == NULL;
+    if (more && more->kind == PK_DICT && more->as.list.count > 0) /* conjugated or negated as it is read */
+        snprintf(other, size, "conjugated or negated view");
+    else if (is_read)
+        return type;
+    else if (type)
+        snprintf(other, size, "%s", type->type);
+    else
+        snprintf(other, size, "%s", class->kind == PK_CLASS ? class->as.string.text : "tensor of no class");
+    return NULL;
+}
+
+/* Reads a tensor from its arguments: (storage, offset, size, stride, requires_grad, hooks, ...). */
 static mar_status read_tensor(reader *r, const char *name, size_t name_length, const pk_value *args, mar_err *err)
 {
     wt_tensor t = {.name = name};
     storage s;
     int64_t strides[WT_MAX_RANK];
     uint64_t bytes;
+    char other[256];
     pk_value *const *items = args->as.list.items;
     if (args->as.list.count < 4 || items[0]->kind != PK_STORAGE || items[1]->kind != PK_INT ||
         !read_geometry(items[2], items[3], &t, strides))
@@ -304,13 +339,19 @@ static mar_status read_tensor(reader *r, const char *name, size_t name_length, c
                        "%s: tensor \"%s\" is malformed, expected storage, offset, size (at most %d "
                        "dimensions, of at most 2^53 each) and stride",
                        r->f->path, name, WT_MAX_RANK);
-    mar_status status = read_storage(r, name, items[0]->as.args, &s, err);
+    const element_type *type = type_of(args, other, sizeof other);
+    if (!type) {
+        t.dtype = WT_UNREAD;
+        t.type = other;
+        return wt_add(r->f, &t, name_length, err);
+    }
+    mar_status status = read_storage(r, name, items[0]->as.args, type, &s, err);
     if (status != MAR_OK) return status;
-    t.dtype = s.dtype;
+    t.dtype = type->dtype;
     if (!wt_measure(&t, &bytes) || !fits(&t, items[1]->as.integer, strides, s.numel))
         return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" reaches past its storage of %lld elements", r->f->path,
                        name, (long long)s.numel);
-    t.offset = s.offset + (uint64_t)items[1]->as.integer * wt_dtype_size(s.dtype);
+    t.offset = s.offset + (uint64_t)items[1]->as.integer * type->size;
     if (t.count > 0 && !is_contiguous(&t, strides))
         status = copy_strided(r, &t, bytes, strides, err);
     else
@@ -326,26 +367,25 @@ static int is_namespace(const pk_value *v)
     return v->kind == PK_OPAQUE && v->as.callee && strcmp(v->as.callee->as.string.text, "argparse.Namespace") == 0;
 }
 
-/* Reads the tensors of a dict. In a state dict every value must be a tensor. The top level may have others: plain
- * values and options are skipped, but an object of another class could be a tensor and is an error. */
+/* Reads the tensors of a dict. Its other entries are WT_UNREAD: modules keep extra states and versions among their
+ * tensors. The top level is a training run's, too, whose plain values and options are skipped. A key that is no string
+ * is no tensor's name. */
 static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_err *err)
 {
     for (size_t i = 0; i < dict->as.list.count; i += 2) {
         const pk_value *key = dict->as.list.items[i], *value = dict->as.list.items[i + 1];
         int plain = (value->kind != PK_TENSOR && value->kind != PK_OPAQUE) || is_namespace(value);
-        if (top_level && (plain || key->kind != PK_STRING)) continue;
+        if ((top_level && plain) || key->kind != PK_STRING) continue;
         char what[256];
-        if (key->kind != PK_STRING)
-            return err_set(err, MAR_EFORMAT, "%s: a tensor's name is %s", r->f->path,
-                           pk_describe(key, what, sizeof what));
         const char *name = wt_pool_text(&r->values, key->as.string.text, key->as.string.length);
         if (!name) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor names", r->f->path);
         mar_status status = wt_check_text(r->f, "tensor name", key->as.string.text, key->as.string.length, err);
         if (status != MAR_OK) return status;
-        if (value->kind != PK_TENSOR)
-            return err_set(err, MAR_EFORMAT, "%s: \"%s\" is %s, expected a tensor", r->f->path, name,
-                           pk_describe(value, what, sizeof what));
-        status = read_tensor(r, name, key->as.string.length, value->as.args, err);
+        const wt_tensor other = {.name = name,
+                                 .dtype = WT_UNREAD,
+                                 .type = value->kind == PK_TENSOR ? "" : pk_type(value, what, sizeof what)};
+        status = value->kind == PK_TENSOR ? read_tensor(r, name, key->as.string.length, value->as.args, err)
+                                          : wt_add(r->f, &other, key->as.string.length, err);
         if (status != MAR_OK) return status;
     }
     return MAR_OK;
@@ -381,6 +421,21 @@ static const pk_value *find_set(wt_file *f, const pk_value *root)
     return found;
 }
 
+/* Returns MAR_EFORMAT for a file without a tensor that is read. */
+static mar_status refuse_empty(const wt_file *f, mar_err *err)
+{
+    const wt_tensor *unread = NULL;
+    for (int i = f->count; i-- > 0;) {
+        if (f->tensors[i].dtype != WT_UNREAD) return MAR_OK;
+        unread = &f->tensors[i];
+    }
+    if (!unread)
+        return err_set(err, MAR_EFORMAT, "%s: no tensors in it, nor in its model_ema, model, module, state_dict or ema",
+                       f->path);
+    return err_set(err, MAR_EFORMAT, "%s: no tensors of a type that is read; \"%s\" has type %s", f->path, unread->name,
+                   unread->type);
+}
+
 static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
 {
     char what[256];
@@ -399,10 +454,7 @@ static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
     else
         snprintf(r->f->format, sizeof r->f->format, "%s", r->format);
     mar_status status = read_dict(r, dict, dict == root, err);
-    if (status == MAR_OK && r->f->count == 0)
-        status = err_set(err, MAR_EFORMAT,
-                         "%s: no tensors in it, nor in its model_ema, model, module, state_dict or ema", r->f->path);
-    return status;
+    return status == MAR_OK ? refuse_empty(r->f, err) : status;
 }
 
 static mar_status read_archive(reader *r, mar_err *err)

@@ -216,7 +216,7 @@ static mar_status write_tensor(FILE *stream, const char *path, const wt_output *
 
 static int is_half_or_single(wt_dtype dtype)
 {
-    return wt_is_float(dtype) && dtype != WT_F64;
+    return dtype == WT_F32 || dtype == WT_F16 || dtype == WT_BF16;
 }
 
 static int is_matrix(const wt_tensor *t)
@@ -229,7 +229,8 @@ static int can_write(const wt_output *t)
 {
     const wt_tensor *s = t->source, *scale = wt_scale_of(t->file, s);
     const int low =
-        scale && is_matrix(s) && (s->dtype == WT_I4 || (wt_is_float(scale->dtype) && scale->count == s->shape[0]));
+        scale && is_matrix(s) &&
+        (s->dtype == WT_I4 || (s->dtype == WT_I8 && wt_is_float(scale->dtype) && scale->count == s->shape[0]));
     const int quantises = (wt_is_float(s->dtype) && is_matrix(s)) || low;
     const int groups = is_matrix(s) && s->shape[1] % KERN_INT4_GROUP == 0;
     switch (t->content) {

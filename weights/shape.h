@@ -14,6 +14,10 @@ mar_status wt_find_shape(const wt_file *f, const char *name, int rank, const wt_
 int wt_count_parts(const wt_file *f, const char *prefix, int limit);
 /* Keeps only the tensors whose names begin with `prefix`, and removes it from their names. */
 void wt_narrow(wt_file *f, const char *prefix);
+/* Takes "model.", which Lightning adds, off the names that begin with it, if fits(f) returns 1 then, once or twice as
+ * needed. Leaves the names as they are if it does not, or if it returns 1 for them already. Returns MAR_EFORMAT if two
+ * tensors get the same name, and MAR_ENOMEM. */
+mar_status wt_take_off_model(wt_file *f, int (*fits)(const wt_file *f), mar_err *err);
 /* A part of a tensor's name, and what takes its place: "text_model.model." and "model.". # stands for the same number
  * in both. */
 typedef struct {

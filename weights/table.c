@@ -31,6 +31,12 @@ static const wt_tensor *fill_slots(wt_file *f)
     return twice;
 }
 
+static mar_status refuse_twice(const wt_file *f, const char *name, mar_err *err)
+{
+    if (!f->removed) return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" appears twice", f->path, name);
+    return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" appears twice, where names lost %s", f->path, name, f->prefix);
+}
+
 int wt_table_grow(wt_file *f)
 {
     if (f->count < f->capacity) return 1;
@@ -74,35 +80,115 @@ mar_status wt_check_text(const wt_file *f, const char *what, const char *text, s
     return MAR_OK;
 }
 
-/* Returns the length of the prefixes of training wrappers: "module." of DistributedDataParallel and "_orig_mod." of
- * torch.compile, in either order. */
-static size_t prefix_length(const char *name, size_t length)
+/* Parts of names that training adds: DistributedDataParallel, torch.compile, FSDP and activation checkpointing wrap a
+ * module anywhere in a model. No model that is read has such parts in its own names. Lightning's "model." is the name
+ * of a field, and may be a model's own: it is removed by wt_take_off_model alone. */
+static const char *const added[] = {"module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.",
+                                    "model."};
+enum { WRAPPERS = 4, MODEL = 4, ADDED = 5 };
+
+/* Returns the wrapper whose part begins text[length] and does not end it, or -1. */
+static int wrapper_at(const char *text, size_t length)
 {
-    static const char *const prefixes[] = {"module.", "_orig_mod."};
-    size_t n = 0;
-    for (int used = 0, i = 0; i < 2; i++) {
-        const size_t m = strlen(prefixes[i]);
-        if ((used & 1 << i) || length - n <= m || memcmp(name + n, prefixes[i], m) != 0) continue;
-        n += m;
-        used |= 1 << i;
-        i = -1; /* the other one may follow */
+    for (int i = 0; i < WRAPPERS; i++) {
+        const size_t n = strlen(added[i]);
+        if (length > n && memcmp(text, added[i], n) == 0) return i;
     }
-    return n;
+    return -1;
+}
+
+/* Removes the parts that wrappers have added to a name. Returns their bits. */
+static unsigned unwrap(char *name)
+{
+    unsigned bits = 0;
+    size_t n = 0;
+    for (size_t i = 0, length = strlen(name); i <= length;) { /* the NUL, too */
+        const int wrapper = i == 0 || name[i - 1] == '.' ? wrapper_at(name + i, length - i) : -1;
+        if (wrapper < 0) {
+            name[n++] = name[i++];
+            continue;
+        }
+        bits |= 1u << wrapper;
+        i += strlen(added[wrapper]);
+    }
+    return bits;
+}
+
+void wt_note_removed(wt_file *f, unsigned bits)
+{
+    f->removed |= bits;
+    size_t n = 0;
+    for (unsigned i = 0, left = f->removed; i < ADDED; i++) {
+        if (!(left & 1u << i)) continue;
+        left &= ~(1u << i);
+        n += (size_t)snprintf(f->prefix + n, sizeof f->prefix - n, "%s%s",
+                              n == 0 ? ""
+                              : left ? ", "
+                                     : " and ",
+                              added[i]);
+    }
 }
 
 mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *err)
 {
-    const size_t prefix = prefix_length(t->name, name_length);
-    char *name = wt_pool_text(&f->pool, t->name + prefix, name_length - prefix);
-    if (prefix && f->n_prefixed++ == 0) snprintf(f->prefix, sizeof f->prefix, "%.*s", (int)prefix, t->name);
-    if (!name || !wt_table_grow(f)) return err_set(err, MAR_ENOMEM, "%s: out of memory for the tensor table", f->path);
+    char *name = wt_pool_text(&f->pool, t->name, name_length);
+    const unsigned bits = name ? unwrap(name) : 0;
+    const char *type = t->dtype == WT_UNREAD ? wt_pool_text(&f->pool, t->type, strlen(t->type)) : NULL;
+    if (!name || (t->dtype == WT_UNREAD && !type) || !wt_table_grow(f))
+        return err_set(err, MAR_ENOMEM, "%s: out of memory for the tensor table", f->path);
+    if (bits) wt_note_removed(f, bits);
     size_t slot = find_slot(f, name);
-    if (f->slots[slot] >= 0) return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" appears twice", f->path, name);
+    if (f->slots[slot] >= 0) return refuse_twice(f, name, err);
     f->slots[slot] = f->count;
-    f->tensors[f->count] = *t;
-    f->tensors[f->count].name = name;
+    wt_tensor *new = &f->tensors[f->count];
+    *new = *t;
+    new->name = name;
+    new->type = type;
+    new->shortened |= bits != 0;
+    uint64_t bytes;
+    if (type && !wt_measure(new, &bytes)) new->rank = 0, new->count = 1;
     f->count++;
     return MAR_OK;
+}
+
+/* Takes `prefix` off the names that have it. Returns their number. */
+static int take_off(wt_file *f, const char *prefix)
+{
+    const size_t length = strlen(prefix);
+    int taken = 0;
+    for (int i = 0; i < f->count; i++) {
+        wt_tensor *t = &f->tensors[i];
+        if (strncmp(t->name, prefix, length) != 0 || !t->name[length]) continue;
+        t->name += length;
+        taken++;
+    }
+    return taken;
+}
+
+mar_status wt_take_off_model(wt_file *f, int (*fits)(const wt_file *f), mar_err *err)
+{
+    if (fits(f)) return MAR_OK;
+    const char **names = malloc(((size_t)f->count + 1) * sizeof *names);
+    if (!names) return err_set(err, MAR_ENOMEM, "%s: out of memory for the tensor table", f->path);
+    const wt_tensor *twice = NULL;
+    int found = 0;
+    for (int i = 0; i < f->count; i++) names[i] = f->tensors[i].name;
+    for (int times = 0; times < 2 && !found && take_off(f, added[MODEL]) > 0; times++) {
+        twice = fill_slots(f);
+        found = fits(f);
+    }
+    for (int i = 0; i < f->count; i++) {
+        wt_tensor *t = &f->tensors[i];
+        if (found)
+            t->shortened |= t->name != names[i];
+        else
+            t->name = names[i];
+    }
+    free(names);
+    if (!found) fill_slots(f);
+    if (!found) return MAR_OK;
+    wt_note_removed(f, 1u << MODEL);
+    return twice ? refuse_twice(f, twice->name, err) : MAR_OK;
 }
 
 void wt_narrow(wt_file *f, const char *prefix)
@@ -173,8 +259,7 @@ mar_status wt_rename(wt_file *f, const wt_naming *names, int count, mar_err *err
             if (status != MAR_OK) return status;
         }
     const wt_tensor *twice = fill_slots(f);
-    if (twice) return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\" appears twice", f->path, twice->name);
-    return MAR_OK;
+    return twice ? refuse_twice(f, twice->name, err) : MAR_OK;
 }
 
 int wt_measure(wt_tensor *t, uint64_t *bytes)
@@ -236,9 +321,10 @@ static const struct {
     const char *name;
     size_t size;
 } dtypes[] = {
-    [WT_F64] = {"F64", 8}, [WT_F32] = {"F32", 4},   [WT_F16] = {"F16", 2}, [WT_BF16] = {"BF16", 2},
-    [WT_I64] = {"I64", 8}, [WT_I32] = {"I32", 4},   [WT_I16] = {"I16", 2}, [WT_I8] = {"I8", 1},
-    [WT_U8] = {"U8", 1},   [WT_BOOL] = {"BOOL", 1}, [WT_I4] = {"I4", 0},
+    [WT_F64] = {"F64", 8},         [WT_F32] = {"F32", 4},         [WT_F16] = {"F16", 2}, [WT_BF16] = {"BF16", 2},
+    [WT_F8_E4M3] = {"F8_E4M3", 1}, [WT_F8_E5M2] = {"F8_E5M2", 1}, [WT_I64] = {"I64", 8}, [WT_I32] = {"I32", 4},
+    [WT_I16] = {"I16", 2},         [WT_I8] = {"I8", 1},           [WT_U8] = {"U8", 1},   [WT_BOOL] = {"BOOL", 1},
+    [WT_I4] = {"I4", 0},           [WT_UNREAD] = {"unread", 0},
 };
 
 const char *wt_set(const wt_file *f)
@@ -253,8 +339,9 @@ mar_weights wt_other_weights(const wt_file *f)
 
 const char *wt_prefix(const wt_file *f, int *tensors)
 {
-    *tensors = f->n_prefixed;
-    return f->n_prefixed ? f->prefix : NULL;
+    *tensors = 0;
+    for (int i = 0; i < f->count; i++) *tensors += f->tensors[i].shortened;
+    return f->removed ? f->prefix : NULL;
 }
 
 const char *wt_dtype_name(wt_dtype dtype)
@@ -265,6 +352,11 @@ const char *wt_dtype_name(wt_dtype dtype)
 size_t wt_dtype_size(wt_dtype dtype)
 {
     return dtypes[dtype].size;
+}
+
+int wt_is_float(wt_dtype dtype)
+{
+    return dtype <= WT_BF16 || wt_is_fp8(dtype);
 }
 
 uint64_t wt_bytes_of(const wt_tensor *t)
@@ -292,5 +384,8 @@ void wt_add_elements(void *total, const char *name, int rank, const int64_t *sha
 
 const char *wt_shape_text(const wt_tensor *t, char *buffer, size_t size)
 {
-    return wt_format_shape(t->rank, t->shape, buffer, size);
+    wt_format_shape(t->rank, t->shape, buffer, size);
+    const size_t n = strlen(buffer);
+    if (t->dtype == WT_UNREAD) snprintf(buffer + n, size - n, " of type %s, which is not read", t->type);
+    return buffer;
 }

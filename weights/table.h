@@ -26,8 +26,8 @@ struct wt_file {
     mar_weights weights;   /* the requested set */
     const char *set;       /* returned by wt_set, static */
     mar_weights other;     /* returned by wt_other_weights */
-    char prefix[24];       /* the first prefix removed from a name */
-    int n_prefixed;        /* number of names with a prefix removed */
+    unsigned removed;      /* bits of the parts removed from names */
+    char prefix[96];       /* their names */
     wt_tensor *tensors;    /* [count] in file order */
     int count;             /* tensors used */
     int capacity;          /* tensors allocated */
@@ -50,8 +50,8 @@ int wt_table_grow(wt_file *f);
 /* Returns MAR_EFORMAT unless text[length] is UTF-8 without a NUL; `what` is "tensor name" or the like. Text that passes
  * can be printed, compared as a C string, and written as JSON. */
 mar_status wt_check_text(const wt_file *f, const char *what, const char *text, size_t length, mar_err *err);
-/* Adds t. Copies its name of name_length bytes without the prefixes of training wrappers. The name must have passed
- * wt_check_text. Returns MAR_EFORMAT for a duplicate. */
+/* Adds t. Copies its name of name_length bytes without the parts that training wrappers add, and the type of WT_UNREAD,
+ * whose count it sets. The name must have passed wt_check_text. Returns MAR_EFORMAT for a duplicate. */
 mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *err);
 /* Sets t->count from t->rank and t->shape, and *bytes to the size of the data. Returns 0 on overflow. */
 int wt_measure(wt_tensor *t, uint64_t *bytes);
@@ -62,7 +62,20 @@ const char *wt_format_shape(int rank, const int64_t *shape, char *buffer, size_t
 
 /* Reads elements first .. first+n-1 of t, a floating-point tensor, to dst[n] as f32. Returns MAR_EIO. */
 mar_status wt_convert_f32(const wt_file *f, const wt_tensor *t, int64_t first, size_t n, float *dst, mar_err *err);
-int wt_is_float(wt_dtype dtype);
+static inline int wt_is_fp8(wt_dtype dtype)
+{
+    return dtype == WT_F8_E4M3 || dtype == WT_F8_E5M2;
+}
+/* Scales of an fp8 tensor: which elements share one. */
+typedef struct {
+    const wt_tensor *scale;
+    int64_t rows, columns; /* of a block; the matrix has `width` columns, and `blocks` blocks beside each other */
+    int64_t width, blocks;
+} wt_scale_layout;
+/* Finds the scales of t, fp8; out->scale is NULL if there are none. Returns MAR_EMODEL for scales of another form. */
+mar_status wt_find_scales(const wt_file *f, const wt_tensor *t, wt_scale_layout *out, mar_err *err);
+/* Notes that these parts, bits, were removed from names. */
+void wt_note_removed(wt_file *f, unsigned bits);
 /* Returns MAR_EMODEL with the numbers of NaNs and infinities of the whole tensor, or the error of reading it. */
 mar_status wt_refuse_nonfinite(const wt_file *f, const wt_tensor *t, mar_err *err);
 /* Dequantises rows first .. first+n-1 of t, I8 or I4, to dst [n][t->shape[1]]. Errors are those of wt_load_matrix_rows.

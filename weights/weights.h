@@ -11,8 +11,22 @@
 
 enum { WT_MAX_RANK = 8 };
 
-typedef enum { WT_F64, WT_F32, WT_F16, WT_BF16, WT_I64, WT_I32, WT_I16, WT_I8, WT_U8, WT_BOOL, WT_I4 } wt_dtype;
-/* WT_I4: int4 weights, two in a byte. A file has them as U8 of half the width; see below. */
+typedef enum {
+    WT_F64,
+    WT_F32,
+    WT_F16,
+    WT_BF16,
+    WT_I64,
+    WT_I32,
+    WT_I16,
+    WT_I8,
+    WT_U8,
+    WT_BOOL,
+    WT_F8_E4M3,
+    WT_F8_E5M2,
+    WT_I4,     /* int4 weights, two in a byte. A file has them as U8 of half the width; see below */
+    WT_UNREAD, /* an entry of a type that is not read, which matters only to a model that needs it */
+} wt_dtype;
 
 typedef struct {
     const char *name;
@@ -23,14 +37,18 @@ typedef struct {
     uint64_t offset;     /* of the data in the file: [count] contiguous, little-endian */
     const uint8_t *copy; /* data of a tensor that is noncontiguous in the file; else NULL */
     int part;            /* of a folder: the shard with the data */
+    int shortened;       /* 1: parts that training adds were removed from its name */
+    const char *type;    /* of WT_UNREAD: what the file says it is, "C64" or "int"; its shape may be unknown, [] */
 } wt_tensor;
 
 typedef struct wt_file wt_file;
 
 /* Opens a checkpoint, recognised by content, and reads the descriptions of its tensors. Every length and offset is
  * checked against the file before use. A PyTorch file exposes the tensors of `model_ema`, else of `model`, `module` or
- * `state_dict`, else of the top level. Noncontiguous tensors are copied. The prefixes of training wrappers, "module."
- * and "_orig_mod.", are removed from names. Returns MAR_EIO, MAR_EFORMAT or MAR_ENOMEM, naming the path. */
+ * `state_dict`, else of the top level. Noncontiguous tensors are copied. The parts of names that training wrappers add,
+ * "module.", "_orig_mod.", "_fsdp_wrapped_module." and "_checkpoint_wrapped_module.", are removed wherever they are.
+ * Entries of a state dict that are no tensor, and types that are not read, are WT_UNREAD. Returns MAR_EIO, MAR_EFORMAT
+ * or MAR_ENOMEM, naming the path. */
 mar_status wt_open(const char *path, wt_file **out, mar_err *err);
 /* Opens a checkpoint in memory. The memory must stay valid until wt_close. `label` replaces the path in messages. */
 mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_file **out, mar_err *err);
@@ -76,7 +94,7 @@ const char *wt_format(const wt_file *f); /* "safetensors", "PyTorch zip (model_e
 const char *wt_set(const wt_file *f);    /* the exposed set, "model_ema"; NULL if it has no name */
 /* Returns the kind of another set in the file, EMA or MODEL, or AUTO if there is none. */
 mar_weights wt_other_weights(const wt_file *f);
-/* Returns the prefix removed from names, "module.", and the number of those names; NULL if none was. */
+/* Returns the parts removed from names, "module. and _orig_mod.", and the number of those names; NULL if none was. */
 const char *wt_prefix(const wt_file *f, int *tensors);
 int wt_count(const wt_file *f);
 const wt_tensor *wt_at(const wt_file *f, int i);              /* in file order */
@@ -86,17 +104,22 @@ int wt_metadata_count(const wt_file *f);
 const char *wt_metadata_at(const wt_file *f, int i, const char **value); /* returns key i */
 
 const char *wt_dtype_name(wt_dtype dtype); /* "F32", as in safetensors */
-size_t wt_dtype_size(wt_dtype dtype);      /* bytes of an element; 0 for WT_I4 */
-uint64_t wt_bytes_of(const wt_tensor *t);  /* bytes of its data */
-/* Writes "[1, 320, 768]" to buffer and returns it. */
+size_t wt_dtype_size(wt_dtype dtype);      /* bytes of an element; 0 for WT_I4 and WT_UNREAD */
+uint64_t wt_bytes_of(const wt_tensor *t);  /* bytes of its data; 0 for WT_UNREAD */
+int wt_is_float(wt_dtype dtype);           /* F64, F32, F16, BF16, F8_E4M3, F8_E5M2 */
+/* Returns MAR_EMODEL, with the tensor's type, unless it is floating-point. */
+mar_status wt_check_float(const wt_file *f, const wt_tensor *t, mar_err *err);
+/* Returns the number of elements of all tensors but I64, which are positions and counters, and scales of fp8. */
+long wt_count_parameters(const wt_file *f);
+/* Writes "[1, 320, 768]" to buffer and returns it. Adds the type of WT_UNREAD. */
 const char *wt_shape_text(const wt_tensor *t, char *buffer, size_t size);
 /* Adds the number of elements of this shape to *(long *)total. A tensor visitor that counts a model's parameters. */
 void wt_add_elements(void *total, const char *name, int rank, const int64_t *shape);
 
 /* Reads n bytes of the tensor's data, from byte `first`, to dst as stored. Returns MAR_EIO. */
 mar_status wt_read_bytes(const wt_file *f, const wt_tensor *t, uint64_t first, size_t n, void *dst, mar_err *err);
-/* Reads the tensor to dst[t->count] as f32. Returns MAR_EMODEL unless it is floating-point (F64, F32, F16, BF16), or
- * MAR_EIO. */
+/* Reads the tensor to dst[t->count] as f32. Returns MAR_EMODEL unless it is floating-point (wt_is_float), or for scales
+ * of fp8 that are not understood, or MAR_EIO. */
 mar_status wt_read_f32(const wt_file *f, const wt_tensor *t, float *dst, mar_err *err);
 /* Finds `name`, checks its exact shape, and reads it into a new array for the caller to free. Returns MAR_EMODEL, with
  * file, tensor, found and expected shape, if it does not match. Returns MAR_EMODEL also for NaN or infinite values
@@ -116,7 +139,11 @@ typedef struct {
 /* Counts the values of a floating-point tensor that are not finite. Errors are those of wt_read_f32. */
 mar_status wt_count_nonfinite(const wt_file *f, const wt_tensor *t, wt_nonfinite *out, mar_err *err);
 
-/* Low-bit weights are a matrix and its scales, named NAME and NAME_scale. */
+/* Low-bit weights are a matrix and its scales, named NAME and NAME_scale.
+ *
+ * fp8 weights (weights/scales.c) are read as floats like any others, multiplied by their scales if the file has some:
+ * one number or one for each row named NAME_scale, or X.scale_weight for X.weight, or NAME_scale_inv with one for each
+ * block of 128x128 of a matrix. */
 
 /* --- int8 weights: a matrix I8 [out][in] and its scales F32 [out]; a weight is its int8
  * times the scale of its output channel --- */
@@ -125,9 +152,9 @@ enum { WT_INT8_NAME = 256 }; /* room for the name of a matrix's scales */
 
 /* Writes the name of the scales of matrix `name` to text and returns it. */
 const char *wt_scale_name(const char *name, char *text, size_t size);
-/* Returns the scales of t, or NULL if t is neither I8 nor I4 or has none. */
+/* Returns the scales of t, or NULL if t is neither I8, I4 nor fp8 or has none. */
 const wt_tensor *wt_scale_of(const wt_file *f, const wt_tensor *t);
-/* Returns the I8 or I4 tensor that `scale` belongs to by its name, or NULL if there is none. */
+/* Returns the I8, I4 or fp8 tensor that `scale` belongs to by its name, or NULL if there is none. */
 const wt_tensor *wt_matrix_of(const wt_file *f, const wt_tensor *scale);
 /* Returns 1 if the file has an I8 tensor `name`. */
 int wt_is_int8(const wt_file *f, const char *name);

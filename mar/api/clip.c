@@ -81,7 +81,8 @@ static mar_status create(mar *m, const char *path, int batch, mar_clip **out, ma
     wt_file *f = NULL;
     struct stat st;
     const int is_file = stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
-    mar_status status = is_file ? wt_open(path, &f, err) : wt_open_folder(path, MAR_WEIGHTS_AUTO, &f, err);
+    mar_status status = is_file ? mar_open_checkpoint(path, 0, MAR_WEIGHTS_AUTO, &f, err)
+                                : mar_open_folder(path, MAR_WEIGHTS_AUTO, &f, err);
     if (status != MAR_OK) return status;
     wt_allow_nonfinite(f, m->allow_nonfinite);
     mar_clip *c = calloc(1, sizeof *c);

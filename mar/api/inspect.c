@@ -75,11 +75,6 @@ static void check_finite(check *c, const wt_tensor *t)
                  found.inf, t->count);
 }
 
-static int is_float(wt_dtype d)
-{
-    return d == WT_F64 || d == WT_F32 || d == WT_F16 || d == WT_BF16;
-}
-
 /* Returns the message without its leading "path: ". A report's lines do not repeat it. */
 static const char *without_path(const char *message, const char *path)
 {
@@ -98,7 +93,6 @@ static void check_low(check *c, const wt_tensor *t)
     const int out = (int)t->shape[0], in = (int)t->shape[1], most = in < LOW_PIECE ? LOW_PIECE / in : 1;
     mar_err reason = {0};
     mar_status status = MAR_OK;
-    if (scale) c->expected[scale - wt_at(c->f, 0)] = 1;
     if (t->dtype == WT_I4) check_finite(c, scale);
     if (c->status != MAR_OK || t->dtype == WT_I4) return;
     float *rows = malloc((size_t)most * (size_t)in * sizeof *rows);
@@ -119,12 +113,21 @@ static int is_int8(const mar_report *r, const char *name)
     return r->kind->is_int8 && r->kind->is_int8(name);
 }
 
+/* Marks a tensor of the model, and its scales. */
+static void expect(check *c, const wt_tensor *t)
+{
+    const wt_tensor *scale = wt_scale_of(c->f, t);
+    c->expected[t - wt_at(c->f, 0)] = 1;
+    if (scale && (wt_is_float(t->dtype) || is_int8(c->report, t->name))) c->expected[scale - wt_at(c->f, 0)] = 1;
+}
+
 /* Checks one tensor of the model: present, of an allowed type, of the right shape, finite. */
 static void check_tensor(void *user, const char *name, int rank, const int64_t *shape)
 {
     check *c = user;
     lines *problems = &c->report->problems;
-    char expected[128], found[128];
+    char expected[128], found[256];
+    mar_err reason = {0};
     wt_tensor want = {.rank = rank};
     memcpy(want.shape, shape, (size_t)rank * sizeof *shape);
     wt_shape_text(&want, expected, sizeof expected);
@@ -133,15 +136,14 @@ static void check_tensor(void *user, const char *name, int rank, const int64_t *
         add_line(c->report, problems, "tensor %s is missing, expected shape %s", name, expected);
         return;
     }
-    c->expected[t - wt_at(c->f, 0)] = 1;
+    expect(c, t);
     if (t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0)
         add_line(c->report, problems, "tensor %s has shape %s, expected %s", name,
                  wt_shape_text(t, found, sizeof found), expected);
     else if ((t->dtype == WT_I8 || t->dtype == WT_I4) && is_int8(c->report, name))
         check_low(c, t);
-    else if (!is_float(t->dtype))
-        add_line(c->report, problems, "tensor %s has dtype %s, expected a floating-point type", name,
-                 wt_dtype_name(t->dtype));
+    else if (wt_check_float(c->f, t, &reason) != MAR_OK)
+        add_line(c->report, problems, "%s", without_path(reason.text, wt_path(c->f)));
     else
         check_finite(c, t);
 }
@@ -152,10 +154,25 @@ static int is_of_loss(const char *tensor)
     return strncmp(tensor, "loss.", 5) == 0;
 }
 
+static int ends_with(const char *name, const char *end)
+{
+    const size_t length = strlen(name), n = strlen(end);
+    return length >= n && strcmp(name + length - n, end) == 0;
+}
+
+/* Returns whether the tensor is what programs that compute in fp8 keep beside the weights: scales of activations, and
+ * ComfyUI's mark. */
+static int is_of_fp8(const char *tensor)
+{
+    return ends_with(tensor, ".input_scale") || ends_with(tensor, ".scale_input") || strcmp(tensor, "scaled_fp8") == 0;
+}
+
+/* Returns whether a model can do without a tensor that it does not expect: one of a type that is not read, such as a
+ * module's extra state, which may also be bytes, or one that its kind or training is known to leave. */
 static int is_harmless(const mar_report *r, const wt_file *f, const wt_tensor *t)
 {
-    return is_of_loss(t->name) || (r->kind->ignores && r->kind->ignores(t->name)) ||
-           (r->kind->repeats && r->kind->repeats(f, t->name));
+    return t->dtype == WT_UNREAD || ends_with(t->name, "_extra_state") || is_of_fp8(t->name) || is_of_loss(t->name) ||
+           (r->kind->ignores && r->kind->ignores(t->name)) || (r->kind->repeats && r->kind->repeats(f, t->name));
 }
 
 static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
@@ -176,7 +193,7 @@ static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
 
 /* --- facts ---------------------------------------------------------------------------------------- */
 
-enum { DTYPES = WT_I4 + 1, DTYPES_TEXT = 256 };
+enum { DTYPES = WT_UNREAD + 1, DTYPES_TEXT = 256 };
 
 /* Writes "16 F32, 76 BF16", or "F32" if all `count` tensors are, to text. Returns text. */
 static const char *dtypes_text(const int counts[DTYPES], int count, char text[DTYPES_TEXT])
@@ -197,7 +214,27 @@ static void add_dtypes(mar_report *r, const wt_file *f)
     int counts[DTYPES] = {0};
     char text[DTYPES_TEXT];
     for (int i = 0; i < wt_count(f); i++) counts[wt_at(f, i)->dtype]++;
-    add_line(r, &r->facts, "tensors: %d (%s)", wt_count(f), dtypes_text(counts, wt_count(f), text));
+    const int read = wt_count(f) - counts[WT_UNREAD];
+    counts[WT_UNREAD] = 0;
+    add_line(r, &r->facts, "tensors: %d (%s)", read, dtypes_text(counts, read, text));
+}
+
+/* Adds the entries of types that are not read: "not read: 5, freqs_cis (C64), version (int) and 3 more". */
+static void add_unread(mar_report *r, const wt_file *f)
+{
+    enum { SHOWN = 3 };
+    char text[ERR_TEXT_MAX] = "";
+    int count = 0;
+    for (int i = 0; i < wt_count(f); i++) {
+        const wt_tensor *t = wt_at(f, i);
+        const size_t n = strlen(text);
+        if (t->dtype != WT_UNREAD || count++ >= SHOWN) continue;
+        snprintf(text + n, sizeof text - n, "%s%.64s (%.48s)", n ? ", " : "", t->name, t->type);
+    }
+    if (count > SHOWN)
+        add_line(r, &r->facts, "not read: %s and %d more", text, count - SHOWN);
+    else if (count)
+        add_line(r, &r->facts, "not read: %s", text);
 }
 
 static void add_fact(void *report, const char *line)
@@ -206,12 +243,15 @@ static void add_fact(void *report, const char *line)
     add_line(r, &r->facts, "%s", line);
 }
 
-/* Adds the numbers of int8 and int4 matrices, if there are any. */
+/* Adds the numbers of int8, int4 and fp8 matrices, if there are any. */
 static void add_low(mar_report *r, const wt_file *f)
 {
-    int int8 = 0, int4 = 0;
+    int int8 = 0, int4 = 0, fp8 = 0, scaled = 0;
     for (int i = 0; i < wt_count(f); i++) {
         const wt_tensor *t = wt_at(f, i);
+        const int is_fp8 = t->dtype == WT_F8_E4M3 || t->dtype == WT_F8_E5M2;
+        fp8 += is_fp8 && t->count > 0 && !is_of_fp8(t->name);
+        scaled += is_fp8 && wt_scale_of(f, t);
         if (!wt_scale_of(f, t) || !is_int8(r, t->name)) continue;
         int8 += t->dtype == WT_I8;
         int4 += t->dtype == WT_I4;
@@ -222,23 +262,35 @@ static void add_low(mar_report *r, const wt_file *f)
                  int8);
     if (int4)
         add_line(r, &r->facts, "int4 weights: %d matrices with a scale for each 32 of a row; use: --dtype int4", int4);
+    if (fp8) add_line(r, &r->facts, "fp8 weights: %d tensors, %d with scales; they are restored", fp8, scaled);
 }
 
 static void add_metadata(mar_report *r, const wt_file *f)
 {
+    enum { LONG = 100 };
     for (int i = 0; i < wt_metadata_count(f); i++) {
         const char *value, *key = wt_metadata_at(f, i, &value);
-        add_line(r, &r->facts, "metadata: %s = %s", key, value);
+        const size_t length = strlen(value);
+        if (length > LONG)
+            add_line(r, &r->facts, "metadata: %s = %.*s... (%zu bytes)", key, LONG, value, length);
+        else
+            add_line(r, &r->facts, "metadata: %s = %s", key, value);
     }
 }
 
 /* --- the report ------------------------------------------------------------------------------------ */
 
-static void add_unknown(mar_report *r)
+/* Adds that the file is of no known kind, with names of its tensors. */
+static void add_unknown(mar_report *r, const wt_file *f)
 {
-    char text[ERR_TEXT_MAX];
+    enum { SHOWN = 3 };
+    char names[SHOWN * 44 + 1] = "";
     add_line(r, &r->facts, "kind: unknown");
-    add_line(r, &r->problems, "%s", mar_kinds_lack(~0u, text, sizeof text));
+    for (int i = 0; i < wt_count(f) && i < SHOWN; i++) {
+        const size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s%.40s", i ? ", " : "", wt_at(f, i)->name);
+    }
+    add_line(r, &r->problems, "is of no known kind: its tensors are %s%s", names, wt_count(f) > SHOWN ? " ..." : "");
 }
 
 /* Adds the chosen weights of a training checkpoint, the prefix removed from names, and the tensors left out. */
@@ -250,8 +302,7 @@ static void add_training(mar_report *r, const wt_file *f)
     const mar_weights other = wt_other_weights(f);
     const char *prefix = wt_prefix(f, &n);
     if (other) add_line(r, &r->facts, "weights: %s; the file has weights %s, too", wt_set(f), names[other]);
-    if (prefix)
-        add_line(r, &r->facts, "names: without their prefix %s, which %d of %d tensors have", prefix, n, wt_count(f));
+    if (prefix) add_line(r, &r->facts, "names: without %s, which %d of %d tensors have", prefix, n, wt_count(f));
     for (int i = 0; i < wt_count(f); i++) ignored += is_of_loss(wt_at(f, i)->name);
     if (r->kind && ignored) add_line(r, &r->facts, "ignored: %d tensors of the training's loss (loss.*)", ignored);
 }
@@ -281,7 +332,7 @@ static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int he
     mar_err reason = {0};
     const mar_file_kind *kind = mar_kind_of(f);
     if (!kind) {
-        add_unknown(r);
+        add_unknown(r, f);
         return MAR_OK;
     }
     if (kind->instead) {
@@ -307,6 +358,7 @@ static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_rep
     add_line(r, &r->facts, "format: %s", wt_format(f));
     mar_status status = classify(r, m, f, heads, err);
     add_dtypes(r, f);
+    add_unread(r, f);
     add_training(r, f);
     if (r->kind) add_low(r, f);
     if (r->kind) r->kind->facts(f, &r->configs, add_fact, r);
@@ -395,7 +447,7 @@ const char *mar_report_problem(const mar_report *r, int i)
 /* --- conversion ------------------------------------------------------------------------------------ */
 
 /* Returns the output type of a floating-point tensor that does not become int8 or int4. */
-static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
+static wt_dtype output_dtype(mar_dtype wanted, const wt_file *f, const wt_tensor *t)
 {
     switch (wanted) {
     case MAR_DTYPE_F32:
@@ -410,7 +462,8 @@ static wt_dtype output_dtype(mar_dtype wanted, wt_dtype own)
     case MAR_DTYPE_FP8: /* refused */
         break;
     }
-    return own == WT_F64 ? WT_F32 : own; /* no code computes in f64 */
+    if (t->dtype == WT_F8_E4M3 || t->dtype == WT_F8_E5M2) return wt_scale_of(f, t) ? WT_F32 : WT_BF16; /* exact */
+    return t->dtype == WT_F64 ? WT_F32 : t->dtype; /* no code computes in f64 */
 }
 
 /* The factor that smooths a matrix and the norm in front of it (kern_int8_smooth). */
@@ -443,7 +496,7 @@ static mar_status add_smoothing(conversion *c, const wt_tensor *t, mar_err *err)
 {
     smoothing *s = &c->smoothed[c->smoothed_count];
     char name[sizeof s->norm + 8];
-    if (!is_int8(c->report, t->name) || !is_float(t->dtype) || !c->report->kind->norm_of) return MAR_OK;
+    if (!is_int8(c->report, t->name) || !wt_is_float(t->dtype) || !c->report->kind->norm_of) return MAR_OK;
     if (!c->report->kind->norm_of(t->name, s->norm, sizeof s->norm)) return MAR_OK;
     snprintf(name, sizeof name, "%s.weight", s->norm);
     const wt_tensor *norm = wt_find(c->f, name);
@@ -495,7 +548,7 @@ static int keeps(const conversion *c, const wt_tensor *t)
 
 static void put_tensor(conversion *c, const wt_tensor *t)
 {
-    const wt_dtype dtype = output_dtype(c->dtype, t->dtype);
+    const wt_dtype dtype = output_dtype(c->dtype, c->f, t);
     const wt_tensor *matrix = wt_matrix_of(c->f, t);
     const int covered = is_int8(c->report, t->name);
     if (is_harmless(c->report, c->f, t)) return;
@@ -509,7 +562,7 @@ static void put_tensor(conversion *c, const wt_tensor *t)
     } else if (c->dtype == MAR_DTYPE_INT4 && covered && t->shape[1] % KERN_INT4_GROUP == 0) {
         put(c, t, WT_I4, WT_QUANTISED);
         put(c, t, WT_BF16, WT_SCALES);
-    } else if (!is_float(t->dtype)) {
+    } else if (!wt_is_float(t->dtype)) {
         put(c, t, dtype, WT_DEQUANTISED);
     } else {
         put(c, t, dtype, WT_VALUES);

@@ -59,7 +59,8 @@ static long sum_parameters(const wt_file *f, const char *const *prefixes)
 {
     long sum = 0;
     for (int i = 0; i < wt_count(f); i++)
-        if (begins_with_any(wt_at(f, i)->name, prefixes) && !wt_matrix_of(f, wt_at(f, i)))
+        if (begins_with_any(wt_at(f, i)->name, prefixes) && wt_at(f, i)->dtype != WT_UNREAD &&
+            !wt_matrix_of(f, wt_at(f, i)))
             sum += (long)wt_at(f, i)->count;
     return sum;
 }

@@ -51,7 +51,7 @@ static mar_status load(mar *m, wt_file *file, const mar_source *source, mar_mode
 
 static void log_loaded(const mar *m, const mar_model *model, const wt_file *file, double seconds)
 {
-    char how[ERR_TEXT_MAX], weights[96];
+    char how[ERR_TEXT_MAX], weights[160];
     mar_weights_text(file, weights, sizeof weights);
     model->engine->describe(model, how, sizeof how);
     mar_log(m, MAR_LOG_INFO, "model %s: %ld parameters%s, loaded in %.3g s; %s%s", wt_path(file),

@@ -1,7 +1,10 @@
 #include "mar/api/source.h"
 
+#include "eval/clip.h"
+#include "eval/reward.h"
 #include "mar/api/kinds.h"
 #include "mar/core/sized.h"
+#include "weights/shape.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -79,15 +82,33 @@ static mar_status refuse_directory(const char *path, mar_err *err)
                    count > 1 ? "one of its checkpoints, such as " : "", path, slash, name);
 }
 
+/* Returns whether the names are those of a file that this library knows. */
+static int is_known(const wt_file *f)
+{
+    return mar_kind_of(f) || clip_config_recognise(f) || reward_config_recognise(f);
+}
+
+/* Takes Lightning's "model." off names that are known without it. Closes the file on failure. */
+static mar_status name_tensors(wt_file **f, mar_err *err)
+{
+    const mar_status status = wt_take_off_model(*f, is_known, err);
+    if (status == MAR_OK) return MAR_OK;
+    wt_close(*f);
+    *f = NULL;
+    return status;
+}
+
 /* Opens a file that is not built in. If nothing chooses among its sets of weights, its kind does. */
 static mar_status open_file(const mar_source *source, mar_weights weights, wt_file **out, mar_err *err)
 {
-    const mar_status status = wt_open_source(source, weights, out, err);
+    mar_status status = wt_open_source(source, weights, out, err);
+    if (status == MAR_OK) status = name_tensors(out, err);
     if (status != MAR_OK || weights || wt_other_weights(*out) != MAR_WEIGHTS_EMA) return status;
     const mar_file_kind *kind = mar_kind_of(*out);
     if (!kind || !kind->takes_ema) return MAR_OK;
     wt_close(*out);
-    return wt_open_source(source, MAR_WEIGHTS_EMA, out, err);
+    status = wt_open_source(source, MAR_WEIGHTS_EMA, out, err);
+    return status == MAR_OK ? name_tensors(out, err) : status;
 }
 
 mar_status mar_open_folder(const char *path, mar_weights weights, wt_file **out, mar_err *err)
@@ -95,7 +116,7 @@ mar_status mar_open_folder(const char *path, mar_weights weights, wt_file **out,
     mar_status status = wt_open_folder(path, weights, out, err);
     if (status != MAR_OK) return status;
     status = text_grammar_rename(*out, err);
-    if (status == MAR_OK) return MAR_OK;
+    if (status == MAR_OK) return name_tensors(out, err);
     wt_close(*out);
     *out = NULL;
     return status;

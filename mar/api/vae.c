@@ -88,7 +88,7 @@ mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out)
     const double start = mar_now();
     mar_err err = {0};
     mar_source s;
-    char weights[96];
+    char weights[160];
     wt_file *file = NULL;
     if (out) *out = NULL;
     mar_status status = mar_check_source(m, source, out, &s, &err);

@@ -230,25 +230,41 @@ void mar_close(mar *m)
     if (m && !mar_in_forked_child(m)) mar_release(m);
 }
 
-/* A thread's last error. It ends with the thread and needs no lock. */
+/* A thread's last errors: of calls without a handle, and of the handles whose calls failed last. A program that goes on
+ * with NULL after a failed load still finds the load's reason. They end with the thread and need no lock. */
+enum { HANDLES_KEPT = 4 };
 static _Thread_local struct {
-    uint64_t serial; /* serial of the handle whose call failed; 0: none */
+    uint64_t serial; /* of the handle; 0: none */
     mar_err err;
-} last;
+} kept[1 + HANDLES_KEPT];
+static _Thread_local int oldest; /* of the handles kept */
+
+/* Returns the place of a handle's error, or -1. */
+static int place_of(const mar *m)
+{
+    if (!m) return 0;
+    for (int i = 1; i <= HANDLES_KEPT; i++)
+        if (kept[i].serial == m->serial) return i;
+    return -1;
+}
 
 mar_status mar_result(const mar *m, mar_status status, const mar_err *err)
 {
-    if (status != MAR_OK) {
-        last.serial = m ? m->serial : 0;
-        last.err = *err;
+    if (status == MAR_OK) return status;
+    int i = place_of(m);
+    if (i < 0) {
+        i = 1 + oldest;
+        oldest = (oldest + 1) % HANDLES_KEPT;
+        kept[i].serial = m->serial;
     }
+    kept[i].err = *err;
     return status;
 }
 
 const char *mar_error(const mar *m)
 {
-    if (last.serial == (m ? m->serial : 0)) return last.err.text;
-    return m ? m->why.text : "";
+    const int i = place_of(m);
+    return i >= 0 ? kept[i].err.text : m->why.text;
 }
 
 void mar_log(const mar *m, mar_log_level level, const char *format, ...)

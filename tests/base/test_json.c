@@ -398,3 +398,26 @@ TEST_CASE(test_quote)
     quoted[json_quote(all, quoted)] = '\0';
     check_string(quoted, all, 127);
 }
+
+/* A byte order mark in front of the text is skipped; Python's numbers are read where they are asked for. */
+TEST_CASE(marks_and_pythons_numbers)
+{
+    static const char text[] = "\xef\xbb\xbf{\"a\": [NaN, Infinity, -Infinity, 1], \"b\": 2}";
+    char *copy = strdup(text);
+    json j;
+    int64_t n;
+    assert_int_equal(json_read(copy, sizeof text - 1, LEVELS, &j), JSON_SYNTAX);
+    assert_int_equal(j.at, 10);
+    assert_int_equal(json_read_python(copy, sizeof text - 1, LEVELS, &j), JSON_OK);
+    const json_value *a = json_member(j.values, "a");
+    assert_int_equal(json_children(a), 4);
+    assert_true(isnan(json_double(a + 1)) && json_double(a + 2) == INFINITY && json_double(a + 3) == -INFINITY);
+    for (int i = 1; i < 4; i++) assert_int_equal(json_integer(a + i, &n), 0);
+    assert_int_equal(json_integer(a + 4, &n), 1);
+    json_free(&j);
+    free(copy);
+    copy = strdup("\xef\xbb\xbf[1]");
+    assert_int_equal(json_read(copy, strlen(copy), LEVELS, &j), JSON_OK);
+    json_free(&j);
+    free(copy);
+}

@@ -227,3 +227,13 @@ TEST_CASE(small_files_stay_small)
     expect_too_large(wide_parts, 1, NULL, "mu has 8193 numbers, expected 8192 at most");
     bytes_free(&mu), bytes_free(&sigma), bytes_free(&wide_mu), bytes_free(&header), bytes_free(&packed);
 }
+
+/* A cache of torch-fidelity's is a file of torch.save: it is called that. */
+TEST_CASE(files_of_torch)
+{
+    eval_reference r;
+    char why[512] = "";
+    assert_int_equal(eval_reference_load("tests/weights/data/views.pt", &r, why, sizeof why), MAR_EFORMAT);
+    assert_string_equal(why, "tests/weights/data/views.pt: is a file of torch.save, expected a .npz: "
+                             "numpy.savez(\"stats.npz\", mu=mu, sigma=sigma)");
+}

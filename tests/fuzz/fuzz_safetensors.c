@@ -16,8 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 /* --- the mutator ------------------------------------------------------------------------------------------- */
 
-static const char *const dtypes[] = {"F64", "F32", "F16",  "BF16",    "I64", "I32", "I16",
-                                     "I8",  "U8",  "BOOL", "F8_E4M3", "f32", ""};
+static const char *const dtypes[] = {"F64", "F32",  "F16",     "BF16",    "I64", "I32", "I16", "I8",
+                                     "U8",  "BOOL", "F8_E4M3", "F8_E5M2", "C64", "f32", ""};
 static const char *const names[] = {"a",
                                     "b",
                                     "class_emb.weight",
@@ -165,7 +165,7 @@ static size_t tensor_bytes(const cJSON *tensor)
                 *shape = cJSON_GetObjectItemCaseSensitive(tensor, "shape");
     double bytes = 1;
     if (!cJSON_IsString(dtype) || !cJSON_IsArray(shape)) return DATA_MAX + 1;
-    for (int d = WT_F64; d <= WT_BOOL; d++)
+    for (int d = WT_F64; d <= WT_F8_E5M2; d++)
         if (strcmp(dtype->valuestring, wt_dtype_name((wt_dtype)d)) == 0) bytes = (double)wt_dtype_size((wt_dtype)d);
     for (const cJSON *item = shape->child; item; item = item->next) bytes *= item->valuedouble;
     return bytes >= 0 && bytes <= DATA_MAX ? (size_t)bytes : DATA_MAX + 1;

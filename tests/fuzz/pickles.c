@@ -65,6 +65,13 @@ static const char *const classes[] = {
     "collections\ndefaultdict\n",
     "os\nsystem\n",
     "argparse\nNamespace\n",
+    "torch\nComplexFloatStorage\n",
+    "torch.storage\nUntypedStorage\n",
+    "torch._utils\n_rebuild_tensor_v3\n",
+    "torch\nfloat8_e4m3fn\n",
+    "torch\nfloat8_e5m2\n",
+    "torch._tensor\n_rebuild_from_type_v2\n",
+    "torch\nTensor\n",
 };
 enum { TEXTS = sizeof texts / sizeof *texts, CLASSES = sizeof classes / sizeof *classes, STORAGE_CLASSES = 10 };
 static const size_t class_bytes[STORAGE_CLASSES] = {4, 2, 2, 8, 8, 4, 2, 1, 1, 1};

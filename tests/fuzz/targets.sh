@@ -33,7 +33,7 @@ fuzz_length() {
 # `fuzz_sources TARGET`: the files whose coverage the target measures.
 fuzz_sources() {
     case $1 in
-    safetensors) echo weights/safetensors.c weights/table.c weights/hash.c weights/save.c weights/convert.c ;;
+    safetensors) echo weights/safetensors.c weights/table.c weights/hash.c weights/save.c weights/convert.c weights/scales.c ;;
     npz) echo weights/npy.c weights/npz_read.c weights/npz_write.c weights/zip.c weights/zip_stream.c ;;
     images) echo tools/images/image.c tools/images/png_chunks.c tools/images/png_read.c tools/images/jpeg.c tools/images/webp.c tools/images/kind.c ;;
     pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;

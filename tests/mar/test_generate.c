@@ -300,6 +300,8 @@ static void keep_model_line(void *user, mar_log_level level, const char *line)
 TEST_CASE(prefixes_are_no_part_of_names)
 {
     static const char *const prefixes[] = {"", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."};
+    static const char *const removed[] = {"", "module.", "_orig_mod.", "module. and _orig_mod.",
+                                          "module. and _orig_mod."};
     static float tokens[2][GRID * GRID * PATCH * PATCH * Z];
     char line[512], *dir = test_directory(), wanted[128];
     mar_params p = params_of(4, 10, 1.0f, MAR_CFG_LINEAR, 1.0f, 1);
@@ -315,7 +317,7 @@ TEST_CASE(prefixes_are_no_part_of_names)
     for (int i = 0; i < 5; i++) {
         char *path = write_mar(dir, "prefixed.safetensors", &patches, 1, prefixes[i]);
         generate(m, path, &p, (const int[]){1}, 0, 1, 1, GRID * GRID * PATCH * PATCH * Z, tokens[i > 0]);
-        snprintf(wanted, sizeof wanted, " parameters, names without %s, loaded in ", prefixes[i]);
+        snprintf(wanted, sizeof wanted, " parameters, names without %s, loaded in ", removed[i]);
         if ((strstr(line, wanted) != NULL) != (i > 0)) fail_msg("\"%s\", expected \"%s\" in it", line, wanted);
         if (i > 0) assert_memory_equal(tokens[1], tokens[0], sizeof *tokens);
         free(path);

@@ -8,6 +8,7 @@ NAME.expected.safetensors holds, for NAME, the float32 values that every tensor 
 import argparse
 import collections
 import datetime
+import io
 import os
 import pathlib
 import sys
@@ -99,6 +100,46 @@ def legacy_files(base, views):
         file.write(whole[:true] + b"\x89" + whole[true + 1:])
 
 
+def entry_files():
+    """Entries that no model needs, each of a type that is not read, beside fp8; and scaled fp8 of each convention."""
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
+    fp8 = {"e4m3": codes.view(torch.float8_e4m3fn), "e5m2": codes.view(torch.float8_e5m2),
+           "transposed": codes.view(torch.float8_e4m3fn).reshape(16, 16).t(), "w": torch.arange(6.0).reshape(2, 3)}
+    tagged = torch.arange(4.0)
+    tagged.note = "a tensor with an attribute"
+    odd = {"freqs_cis": torch.ones(2, dtype=torch.complex64), "block._extra_state": io.BytesIO(b"state"),
+           "attn._extra_state": None, "bytes": b"bytes", "version": 3, "name": "x", "u16": torch.zeros(2, dtype=torch.uint16),
+           "fnuz": torch.zeros(2).to(torch.float8_e4m3fnuz), "sparse": torch.eye(2).to_sparse(),
+           "meta": torch.empty(2, 3, device="meta"), "conj": torch.ones(2, dtype=torch.complex64).conj(),
+           "negated": torch.ones(2, dtype=torch.complex64).conj().imag, 7: "a key that is no name"}
+    torch.save({"model": {**odd, **fp8, "tagged": tagged}}, path("entries.pt"))
+    torch.save({"model": {**odd, **fp8, "tagged": tagged}}, path("entries_legacy.pt"), _use_new_zipfile_serialization=False)
+    save_file({**{k: v.contiguous().clone() for k, v in fp8.items()}, "tagged": tagged, "u16": odd["u16"],
+               "freqs_cis": odd["freqs_cis"], "e8m0": torch.zeros(2).to(torch.float8_e8m0fnu)}, path("entries.safetensors"))
+    expect("entries", {**fp8, "tagged": tagged})
+
+    def quantised(shape, scale):
+        values = torch.randn(shape)
+        return (values / scale).to(torch.float8_e4m3fn)
+    rows = torch.rand(5, 1) + 0.01
+    blocks = torch.rand(2, 2) / 7
+    whole = torch.tensor(0.013)
+    files = {"one.weight": quantised((5, 7), whole), "one.weight_scale": whole, "one.input_scale": torch.tensor(2.0),
+             "rows.weight": quantised((5, 7), rows), "rows.weight_scale": rows.bfloat16(),
+             "flat.weight": quantised((5, 7), rows), "flat.weight_scale": rows.clone().flatten(),
+             "comfy.weight": quantised((5, 7), whole).view(torch.uint8).view(torch.float8_e5m2),
+             "comfy.scale_weight": whole.clone().reshape(1), "comfy.scale_input": torch.tensor([2.0]),
+             "block.weight": torch.randn(130, 130).to(torch.float8_e4m3fn), "block.weight_scale_inv": blocks,
+             "scaled_fp8": torch.zeros(0).to(torch.float8_e4m3fn)}
+    save_file(files, path("fp8_scaled.safetensors"))
+    spread = blocks.repeat_interleave(128, 0)[:130].repeat_interleave(128, 1)[:, :130]
+    f32 = {k: v.float() for k, v in files.items()}
+    expect("fp8_scaled", {"one.weight": f32["one.weight"] * whole,
+                          "rows.weight": f32["rows.weight"] * f32["rows.weight_scale"],
+                          "flat.weight": f32["flat.weight"] * rows, "comfy.weight": f32["comfy.weight"] * whole,
+                          "block.weight": f32["block.weight"] * spread})
+
+
 def in_halves(state, count):
     """The tensors of a state dict in half precision, random, as views into one storage: a small file"""
     pool = torch.randn(count).half()
@@ -172,6 +213,7 @@ def main():
     torch.save({"epoch": 3, "args": {"lr": 1.0}}, path("no_tensors.pt"))
     torch.save([base], path("list.pt"))
     legacy_files(base, views)
+    entry_files()
 
     # The same archive with compression, and big-endian.
     source = zipfile.ZipFile(path("protocol3.pt"))

@@ -3,6 +3,7 @@
 #include "tests/support/llamagen.h"
 
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +25,9 @@ TEST_CASE(test_text)
     assert_string_equal(r.err, "");
     command_result_free(&r);
     r = run("$MAR inspect " DATA "dtypes.pt", 1); /* no model: problems on stdout, nothing went wrong on stderr */
-    assert_non_null(strstr(r.out, "\nproblem: neither a MAR model"));
+    assert_non_null(strstr(r.out, "\nproblem: is of no known kind: its tensors are f64, f32, f16 ...\n"));
+    for (const char *line = r.out, *end; (end = strchr(line, '\n')); line = end + 1)
+        assert_in_range(end - line, 0, 140);
     assert_non_null(strstr(r.out, "\nproblems: 1\n"));
     assert_string_equal(r.err, "");
     command_result_free(&r);
@@ -130,4 +133,37 @@ TEST_WITH(test_patches, command_setup, command_teardown)
             fail_msg("%s: \"%s%s\", expected \"%s\" in it", cases[i].line, r.out, r.err, cases[i].part);
         command_result_free(&r);
     }
+}
+
+/* A folder's config.json as editors and Python write it: with a byte order mark, and with NaN where nothing needs the
+ * number. NaN where one is needed is refused by the member's name, and so is a folder without config.json. */
+TEST_CASE(test_config)
+{
+    static const struct {
+        const char *edit; /* of config.json in a copy of the T5, as $f */
+        int status;
+        const char *part;
+    } cases[] = {
+        {"{ printf '\\357\\273\\277'; cat $t/config.json; } > $f", 0, "\nkind: T5 encoder\n"},
+        {"sed 's/{/{\"x\": NaN, \"y\": [Infinity, -Infinity],/' $t/config.json > $f", 0, "\nkind: T5 encoder\n"},
+        {"sed 's/\"d_model\": *[0-9]*/\"d_model\": NaN/' $t/config.json > $f", 1,
+         "config.json has no positive number for d_model"},
+        {"rm -f $f", 1, "problem: has no config.json, expected the one with the T5's activation and epsilon\n"},
+    };
+    char line[600];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(
+            line, sizeof line,
+            "t=$PWD/weights/demo/t5; d=$(mktemp -d) && f=$d/config.json && cp $t/* $d && %s && $MAR inspect $d; s=$?; "
+            "rm -r $d; exit $s",
+            cases[i].edit);
+        command_result r = run(line, cases[i].status);
+        if (!strstr(r.out, cases[i].part)) fail_msg("%s: \"%s\", expected \"%s\" in it", line, r.out, cases[i].part);
+        command_result_free(&r);
+    }
+    command_result r = run("d=$(mktemp -d) && cp weights/demo/mgpt/[mt]* $d && $MAR inspect $d; s=$?; rm -r $d; "
+                           "exit $s",
+                           1);
+    assert_non_null(strstr(r.out, "problem: has no config.json (Meta's release: params.json), expected"));
+    command_result_free(&r);
 }

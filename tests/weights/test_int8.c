@@ -235,7 +235,7 @@ TEST_CASE(wrong_files)
     refuse("{\"a\":{\"dtype\":\"I8\",\"shape\":[3,2],\"data_offsets\":[0,6]}}", &data, 6, 0,
            "file: tensor a has shape [3, 2], expected [2, 3]");
     refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[2,3],\"data_offsets\":[0,6]}}", &data, 6, 0,
-           "file: tensor a has dtype U8, expected F32, BF16, F16 or F64");
+           "file: tensor a has dtype U8, expected F32, BF16, F16, F64, F8_E4M3 or F8_E5M2");
 }
 
 /* Checks that wt_load_f32 refuses int8, and which names are layers. */
@@ -248,7 +248,7 @@ TEST_CASE(not_for_others)
     float *values;
     assert_ok(wt_open_memory(b.data, b.size, "file", &f, &err), &err);
     assert_int_equal(wt_load_f32(f, "a", 2, (int64_t[]){2, 3}, &values, &err), MAR_EMODEL);
-    assert_string_equal(err.text, "file: tensor a has dtype I8, expected F32, BF16, F16 or F64");
+    assert_string_equal(err.text, "file: tensor a has dtype I8, expected F32, BF16, F16, F64, F8_E4M3 or F8_E5M2");
     wt_close(f);
     bytes_free(&b);
     static const char *const layers[] = {"attn.qkv", "mlp.fc1", NULL};

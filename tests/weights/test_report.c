@@ -233,7 +233,7 @@ TEST_CASE(test_mar_problems)
     expect_one(source, &(damage){.extra = "diffloss.net.other"},
                "tensor diffloss.net.other [2] is extra: no such tensor in this model");
     expect_one(source, &(damage){.integers = "z_proj_ln.weight"},
-               "tensor z_proj_ln.weight has dtype I32, expected a floating-point type");
+               "tensor z_proj_ln.weight has dtype I32, expected F32, BF16, F16, F64, F8_E4M3 or F8_E5M2");
     expect_one(source, &(damage){.spoil = "encoder_norm.weight"},
                "tensor encoder_norm.weight: 2 NaN and 1 Inf among 16 values");
 }
@@ -272,11 +272,12 @@ TEST_CASE(test_many_problems)
     write_damaged(path, DATA "mar.pth",
                   &(damage){.drop = "z_proj.bias", .extra = "more", .spoil = "fake_latent", .integers = "mask_token"});
     mar_report *r = inspect(path, 0);
-    expect_problems(r, 4,
-                    (const char *const[]){"tensor fake_latent: 2 NaN and 1 Inf among 16 values",
-                                          "tensor mask_token has dtype I32, expected a floating-point type",
-                                          "tensor z_proj.bias is missing, expected shape [16]",
-                                          "tensor more [2] is extra: no such tensor in this model"});
+    expect_problems(
+        r, 4,
+        (const char *const[]){"tensor fake_latent: 2 NaN and 1 Inf among 16 values",
+                              "tensor mask_token has dtype I32, expected F32, BF16, F16, F64, F8_E4M3 or F8_E5M2",
+                              "tensor z_proj.bias is missing, expected shape [16]",
+                              "tensor more [2] is extra: no such tensor in this model"});
     mar_report_free(r);
     assert_int_equal(mar_convert(&handle, path, path, MAR_DTYPE_F32, 0), MAR_EMODEL);
     assert_non_null(strstr(mar_error(&handle), "fake_latent: 2 NaN and 1 Inf among 16 values (and more"));
@@ -307,34 +308,53 @@ static void expect_converted(const char *out, const char *expected_path, wt_dtyp
     wt_close(expected);
 }
 
+/* Entries of other types are listed, and are no problem. */
+TEST_CASE(test_unread)
+{
+    char *path = test_path("in.safetensors");
+    mar_report *r = inspect(DATA "entries.pt", 0);
+    expect_fact(r, "tensors: 5 (2 F32, 2 F8_E4M3, 1 F8_E5M2)");
+    expect_fact(r, "not read: freqs_cis (C64), block._extra_state (_io.BytesIO), attn._extra_state (None) and 9 more");
+    mar_report_free(r);
+    write_damaged(path, DATA "mar.pth", &(damage){.extra = "blocks.0._extra_state"});
+    r = inspect(path, 2);
+    expect_problems(r, 0, NULL);
+    mar_report_free(r);
+}
+
 /* --- training checkpoints ----------------------------------------------------------------------------------------- */
 
-/* Tests the prefixes that training wrappers put in front of names. */
+/* Tests what training wrappers add to names, anywhere in them. tests/weights/test_names.c has the families. */
 TEST_CASE(test_prefixes)
 {
-    static const char *const prefixes[] = {"module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."};
-    char *dir = test_directory(), path[600], out[600], fact[128];
+    static const char *const cases[][2] = {
+        {"module.", "module."},
+        {"_orig_mod.module.", "module. and _orig_mod."},
+        {"module.module.", "module."},
+        {"model.", "model."},
+        {"model.model.", "model."},
+        {"model._fsdp_wrapped_module._checkpoint_wrapped_module._orig_mod.module.",
+         "module., _orig_mod., _fsdp_wrapped_module., _checkpoint_wrapped_module. and model."},
+    };
+    char *dir = test_directory(), path[600], out[600], fact[200];
     snprintf(path, sizeof path, "%s/in.safetensors", dir);
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-        write_damaged(path, DATA "mar.pth", &(damage){.prefix = prefixes[i]});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_damaged(path, DATA "mar.pth", &(damage){.prefix = cases[i][0]});
         mar_report *r = inspect(path, 2);
         expect_problems(r, 0, NULL);
         assert_int_equal(mar_report_kind(r), MAR_KIND_MAR);
-        snprintf(fact, sizeof fact, "names: without their prefix %s, which 92 of 92 tensors have", prefixes[i]);
+        snprintf(fact, sizeof fact, "names: without %s, which 92 of 92 tensors have", cases[i][1]);
         expect_fact(r, fact);
         mar_report_free(r);
         assert_library(&handle, mar_convert(&handle, path, out, MAR_DTYPE_F32, 2));
         expect_converted(out, DATA "mar.pth.expected.safetensors", WT_F32);
     }
-    /* A name with the prefix twice keeps one. Two names that become equal are a problem. */
-    write_damaged(path, DATA "mar.pth", &(damage){.prefix = "module.module."});
-    mar_report *r = inspect(path, 2);
-    assert_int_equal(mar_report_kind(r), MAR_KIND_UNKNOWN);
-    mar_report_free(r);
+    /* Two names that become equal are refused. */
+    mar_report *r;
     write_damaged(path, DATA "mar.pth", &(damage){.extra = "module.fake_latent"});
     assert_int_equal(mar_inspect(&handle, path, 0, &r), MAR_EFORMAT);
-    assert_non_null(strstr(mar_error(&handle), "tensor \"fake_latent\" appears twice"));
+    assert_non_null(strstr(mar_error(&handle), "tensor \"fake_latent\" appears twice, where names lost module."));
 }
 
 /* Tests `model` beside `model_ema`: the latter is read unless the other is requested. Missing weights are refused. */

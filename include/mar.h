@@ -909,10 +909,32 @@ MAR_API mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step);
  * model it is 1 or more. 0: the token was not drafted that way. */
 MAR_API mar_status mar_session_lateness(mar_session *s, int *late);
 
-/* Returns the guarantee on the session's output distribution, in one line: "exact: the target's distribution",
- * "approximate:
- * ...". Valid as long as the session. */
+/* The guarantee on the distribution of a session's images. It is relative to plain sampling with the session's options:
+ * one pass of the model for each autoregressive step, and the head's own chain. Strings are valid as long as the
+ * session. */
+typedef struct {
+    size_t size;
+    int exact;             /* 1: the distribution is that of `reference` */
+    int departures;        /* options in `departing`; 0: plain sampling as the model has it by default */
+    const char *reference; /* "plain sampling, 8 steps of 10"; discrete tokens: "plain sampling, 256 steps" */
+    /* exact: what keeps the distribution, "by speculation inside the head"; else what changes it: "changed by lazy".
+     * "": nothing. */
+    const char *method;
+    /* Options of plain sampling that are not the model's defaults, and these: "num_iter 8 (64), cfg 30 (2.9)". A
+     * model's defaults are the values that mar_session_create uses for it after mar_params_init. */
+    const char *departing;
+} mar_guarantee;
+
+/* Returns the session's guarantee, valid as long as the session; NULL for NULL. */
+MAR_API const mar_guarantee *mar_session_get_guarantee(const mar_session *s);
+/* Returns it as a line: "exact to: plain sampling, 64 steps of 100 (the model's defaults)", "exact to: plain sampling,
+ * 8 steps of 100, by speculation inside the head; not the model's defaults: num_iter 8 (64)", "approximate: changed by
+ * lazy; relative to plain sampling, 64 steps of 100 (the model's defaults)". Valid as long as the session. */
 MAR_API const char *mar_session_guarantee(const mar_session *s);
+/* Writes the line for an image of a request to `text`, char [size], and returns it: its guidance may be another, and
+ * its known tokens are given. 1024 bytes are enough; the rest is cut. "" for invalid arguments. */
+MAR_API const char *mar_session_request_guarantee(const mar_session *s, const mar_request *request, char *text,
+                                                  size_t size);
 
 /* Writes how the backend computes this session's batches to `text`, char [size], in one line. Returns text, or "" for
  * invalid arguments. The line names the head's implementation, and why not a faster one; on a GPU also the number of
@@ -1112,9 +1134,9 @@ typedef struct {
     const char *option;
     const char *tokens;    /* "continuous", "discrete", "continuous, discrete" */
     const char *topology;  /* verifiers: accepted shapes of drafts, "chain, tree"; else NULL */
-    int exact;             /* 1: the output distribution is the target's */
+    int exact;             /* 1: the output distribution is plain sampling's */
     int parameter_count;   /* mar_method_get_parameter */
-    const char *guarantee; /* the guarantee in words */
+    const char *guarantee; /* "exact to: plain sampling with the same options"; "none: ..." */
     const char *source;    /* paper and equation */
     const char *summary;   /* one line */
     const char *models;    /* families that it is for: "MAR, SphereAR" */

@@ -169,9 +169,10 @@ static void own_drafts(void **state)
     assert_null(cJSON_GetObjectItem(plain, "draft"));
     assert_string_equal(json_text(own, "options"), "--head_spec 4 --draft self --spec path");
     /* the longest guarantee, complete */
-    const char *end = "as later contexts saw it (accepted_shift measures the difference)",
+    const char *end = "as later contexts saw it (accepted_shift measures the difference); not the model's defaults: "
+                      "num_iter 16 (64), num_sampling_steps 4 (100)",
                *promise = json_text(own, "guarantee");
-    assert_int_equal(strncmp(promise, "exact: criterion path, ", 23), 0);
+    assert_int_equal(strncmp(promise, "exact to: plain sampling, 16 steps of 4, of whole paths", 55), 0);
     if (!strstr(promise, end)) fail_msg("\"%s\" is cut", promise);
     assert_true(json_number(plain, "passes_in_sequence") == 16 * json_number(record, "turns"));
     assert_true(json_number(plain, "contexts_per_image") == 16);
@@ -281,7 +282,8 @@ static void discrete_tokens(void **state)
         assert_counts(run, "neighbours", 500);
         assert_null(cJSON_GetObjectItem(run, "ks"));
     }
-    assert_string_equal(json_text(same, "guarantee"), "exact: the target's distribution, by speculation (vanilla)");
+    assert_string_equal(json_text(same, "guarantee"),
+                        "exact to: plain sampling, 64 steps (the model's defaults), by speculation (vanilla)");
     assert_true(json_number(same, "acceptance_rate") > 0 && json_number(same, "acceptance_rate") < 1);
     assert_true(json_number(same, "passes_in_sequence") < json_number(record, "reference.passes_in_sequence"));
     assert_true(json_number(record, "reference.contexts_per_image") == 64);

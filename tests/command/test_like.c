@@ -165,7 +165,7 @@ static void random_seeds(void **state)
     char seed[32], again[32];
     command_result r = command_mar(d, "generate " QUICK "--class 3 --num 1 -s random --out a.png");
     const char *at = strstr(r.out, "\n--seed ");
-    assert_true(r.status == 0 && at && sscanf(at, "\n--seed %31[0-9]\nexact: ", seed) == 1);
+    assert_true(r.status == 0 && at && sscanf(at, "\n--seed %31[0-9]\nexact to: ", seed) == 1);
     assert_true(strtoull(seed, NULL, 10) < 1ull << 53);
     command_result_free(&r);
     command_ok(d, "generate " QUICK "--class 3 --num 1 --seed %s --out b.png --quiet", seed);

@@ -10,6 +10,8 @@
 /* Makes the texts of `mar generate` with the job's class, seed and guidance. */
 static int make_texts(const service *s, const job *j, int i, record_texts *out)
 {
+    char guarantee[1024];
+    mar_request request;
     run_options run = s->options.run;
     run.params.seed = run.used.seed = j->spec.seed;
     run.params.cfg = run.used.cfg = j->spec.cfg;
@@ -29,7 +31,11 @@ static int make_texts(const service *s, const job *j, int i, record_texts *out)
                          memory_sum(j->spec.picture, (size_t)s->width * (size_t)s->height * 3));
     }
     record_texts_add_run(out, &run, &s->models);
-    record_texts_add(out, "guarantee", "%s", mar_session_guarantee(s->session));
+    mar_request_init(s->session, &request, sizeof request);
+    request.cfg = j->spec.cfg;
+    request.known = j->spec.known;
+    record_texts_add(out, "guarantee", "%s",
+                     mar_session_request_guarantee(s->session, &request, guarantee, sizeof guarantee));
     return record_texts_end(out, "the text in a picture");
 }
 

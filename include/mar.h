@@ -219,9 +219,10 @@ typedef struct {
     /* dtype INT8: the head uses int8 at timesteps below this, of 1000; 0: 985. The first steps of a chain multiply an
      * error of the head by up to 20000. MAR_EARG with another dtype or head_dtype. */
     int int8_below;
-    /* LlamaGen models without mar.seq_len in the file's metadata: tokens of an image, a square number up to 65536; 0:
-     * 256. Official models for 384 pixels need 576. For files of another kind, mar_inspect and mar_convert return
-     * MAR_EARG; mar_model_load and mar_vae_load ignore it. */
+    /* LlamaGen models whose file does not give the tokens of an image, by mar.seq_len in its metadata or by the options
+     * of train_c2i.py: a square number up to 65536; 0: 256, a guess, which the log warns of. Official models for 384
+     * pixels need 576. MAR_EARG if the file gives another number. For files of another kind, mar_inspect and
+     * mar_convert return MAR_EARG; mar_model_load and mar_vae_load ignore it. */
     int seq_len;
     /* Which weights of a PyTorch training checkpoint to load. EMA: the averaged ones, `model_ema` or `ema`. MODEL: the
      * trained ones, `model`, `module` or `state_dict`. AUTO: the first present of `model_ema`, `model`, `module`,

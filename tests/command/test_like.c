@@ -209,6 +209,6 @@ static void random_seeds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {COMMAND_TEST(same_file), COMMAND_TEST(options_win), COMMAND_TEST(model_files),
-                                       COMMAND_TEST(refusals), COMMAND_TEST(old_words), COMMAND_TEST(random_seeds)};
+                                       COMMAND_TEST(refusals),  COMMAND_TEST(old_words),   COMMAND_TEST(random_seeds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

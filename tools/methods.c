@@ -140,8 +140,9 @@ static void set_up(methods_options *o, option_set *set)
         .about = "usage: mar methods [OPTIONS]\n"
                  "\n"
                  "Lists the accelerators of generation: verifiers, which test a draft against the\n"
-                 "target, and shortcuts. Exact ones keep the distribution of plain sampling with the\n"
-                 "same options. For the others it prints the known bound; mar fidelity measures them.\n",
+                 "target, and shortcuts. Exact ones keep the distribution of plain sampling with\n"
+                 "the same options. For the others it prints the known bound; mar fidelity\n"
+                 "measures them.\n",
         .example = "example: mar methods --name cspd\n",
         .word = "name",
     };

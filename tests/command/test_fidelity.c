@@ -45,7 +45,7 @@ static void identical_runs(void **state)
     assert_true(json_number(run, "mean_gap") == 0 && json_number(run, "covariance_gap") == 0);
     assert_true(cJSON_IsTrue(cJSON_GetObjectItem(run, "identical")));
     assert_true(json_number(run, "head_calls_per_token") == 8);
-    assert_string_equal(json_text(run, "verdict"), "identical: the same tokens to the last bit");
+    assert_string_equal(json_text(run, "verdict"), "identical to the reference: the same tokens to the last bit");
     /* one turn of 16 images and one of 4: only one is timed */
     assert_true(json_number(record, "turns_timed") == 1 && json_number(run, "speed") > 0);
     static const char *const ends[] = {"seconds_low", "seconds_high", "speed_low", "speed_high"};
@@ -119,11 +119,12 @@ static void verdicts(void **state)
 
     static fidelity f = {.num = 20, .floor.measured = 1, .floor.image = 1, .floor.token = 1};
     fidelity_run r = {.differing = 20, .p = 0.5};
-    assert_verdict(&f, &r, FIDELITY_SAME, "indistinguishable at 20 images (p = 0.500)");
+    assert_verdict(&f, &r, FIDELITY_SAME, "indistinguishable from the reference at 20 images (p = 0.500)");
     r.differing = 10;
     assert_verdict(&f, &r, FIDELITY_UNSURE, "too few images to tell: 10 of 20 differ");
     r.differing = 20, f.floor.measured = 0;
-    assert_verdict(&f, &r, FIDELITY_UNSURE, "indistinguishable at 20 images (p = 0.500), too few for");
+    assert_verdict(&f, &r, FIDELITY_UNSURE,
+                   "indistinguishable from the reference at 20 images (p = 0.500), too few for");
     r.p = 0.01;
     assert_verdict(&f, &r, FIDELITY_OFF, "differs (p = 0.010)");
     f.floor.measured = 1, r.image.distance = r.token.distance = 0.5;
@@ -248,7 +249,8 @@ static void printed(void **state)
     const char *heading = strstr(r.out, "s/image");
     assert_non_null(heading);
     assert_in_range(strcspn(heading, "\n"), 40, 80 - 10); /* the names of the runs stand before it */
-    static const char *const parts[] = {"\nreference ", "\nrun 1 ", "identical: the same tokens to the last bit",
+    static const char *const parts[] = {"\nreference ", "\nrun 1 ",
+                                        "identical to the reference: the same tokens to the last bit",
                                         "one turn, no spread"};
     for (size_t i = 0; i < LENGTH(parts); i++) assert_has(r.out, parts[i]);
     assert_null(strstr(r.out, "s per image ("));

@@ -18,7 +18,7 @@ typedef struct {
     /* Images behind mu and sigma: num_images, as mar stats writes it. Without mu and sigma n of arr_0, from which they
      * are computed. 0: unknown, as in ADM's files, whose mu and sigma are of more images than their arr_0. */
     long images;
-    int resize;         /* 1: of images resized as clean-fid does it; 0: as TensorFlow 1; -1: the file does not say */
+    int resize; /* 1: of images resized as clean-fid does it; 0: as TensorFlow 1; -1: the file does not say */
 } eval_reference;
 
 /* Loads an npz with mu and sigma (float32 or float64, any order), or arr_0, and optionally mu_s, sigma_s, features,

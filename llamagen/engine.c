@@ -469,7 +469,7 @@ static void snapshot(mar_engine_state *engine_state, int slot, float *tokens, ui
     }
 }
 
-/* --- statistics, effect and parameters ------------------------------------------------------------------------- */
+/* --- statistics, effect and parameters ---------------------------------------------------------------------------- */
 
 static const mar_params *params_of(const mar_engine_state *g)
 {

@@ -125,8 +125,7 @@ mar_status mar_accels_check(const mar_params *params, mar_err *err)
     return MAR_OK;
 }
 
-/* --- the effect on the distribution
- * ------------------------------------------------------------------------------------------------ */
+/* --- the effect on the distribution ------------------------------------------------------------------------------- */
 
 /* Appends ", sampler ddim". */
 static void add_change(const mar_accel *accel, const mar_params *params, char *text, size_t size)

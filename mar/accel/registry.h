@@ -1,4 +1,4 @@
-/* The registry of accelerators: their conflicts, the options that have an effect, and the effect on the distribution. */
+/* The registry of accelerators: their conflicts, options that are used, and the effect on the distribution. */
 #ifndef MAR_REGISTRY_H
 #define MAR_REGISTRY_H
 

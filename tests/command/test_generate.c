@@ -316,6 +316,33 @@ static void guarantee(void **state)
     sh_ok(*state, "! $MAR methods | grep -q 'exact: \\|the target.s distribution$'");
 }
 
+/* A LlamaGen file that does not say how many tokens an image has: the run warns that 256 is a guess. */
+static void guessed_tokens(void **state)
+{
+    size_t size;
+    char *model = read_whole_file("weights/demo", "discrete-target.safetensors", &size);
+    char *key = memmem(model, size, "mar.seq_len", 11);
+    assert_non_null(key);
+    *key = 'x';
+    write_whole_file(*state, "silent.safetensors", model, size);
+    free(model);
+    command_result r = command_run(
+        *state, "$MAR generate --model silent.safetensors --vq demo-discrete --class 3 --num 1 --out a.png");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.err,
+                        "mar: warning: model silent.safetensors: nothing in the file says how many tokens an image "
+                        "has: 256 is a guess, for 256 pixels; with another --seq_len: 576 for 384 pixels, 784 for "
+                        "448, 1024 for 512\n");
+    command_result_free(&r);
+    r = command_run(*state,
+                    "$MAR generate --model silent.safetensors --seq_len 64 --vq demo-discrete --class 3 --num 1 "
+                    "--out b.png");
+    assert_string_equal(r.err, "");
+    command_result_free(&r);
+    sh_ok(*state,
+          "$MAR inspect silent.safetensors | grep -q '^tokens: 256 of a vocabulary of 256 (nothing in the file'");
+}
+
 static void speculation(void **state)
 {
     const char *d = *state;
@@ -505,6 +532,7 @@ int main(void)
                                        COMMAND_TEST(single_image),
                                        COMMAND_TEST(what_an_image_depends_on),
                                        COMMAND_TEST(guarantee),
+                                       COMMAND_TEST(guessed_tokens),
                                        COMMAND_TEST(json_record),
                                        COMMAND_TEST(speculation),
                                        COMMAND_TEST(own_drafts),

@@ -168,8 +168,8 @@ static mar_status find_images(reader *r, eval_reference *out)
         status =
             err_set(&r->err, MAR_EMODEL, "%s: arr_0 has numbers of another type, expected images in uint8", r->path);
     if (status != MAR_OK) return status;
-    out->has_images = 1;
-    out->images = (long)shape[0];
+    out->pictures = (long)shape[0];
+    if (!out->dim) out->images = out->pictures;
     return MAR_OK;
 }
 
@@ -214,9 +214,9 @@ static mar_status read_all(reader *r, eval_reference *out)
     if (status == MAR_OK) status = read_gaussian(r, "mu_s", "sigma_s", &out->spatial, &out->mu_s, &out->sigma_s);
     if (status == MAR_OK && out->dim) status = read_features(r, out);
     if (status == MAR_OK) status = find_images(r, out);
-    if (status == MAR_OK && !out->has_images) status = read_count(r, out);
+    if (status == MAR_OK && out->dim) status = read_count(r, out);
     if (status == MAR_OK) status = read_resize(r, out);
-    if (status == MAR_OK && !out->dim && !out->has_images) {
+    if (status == MAR_OK && !out->dim && !out->pictures) {
         char why[NPZ_WHY_MAX];
         npz_explain(r->file, "mu", why);
         status = err_set(&r->err, MAR_EMODEL, "%s, expected mu and sigma, or images in arr_0", why);

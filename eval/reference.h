@@ -14,9 +14,11 @@ typedef struct {
     float *features;    /* [feature_count][feature_dim] of single images, for precision and recall; NULL: absent */
     int feature_dim;    /* that of VGG16, else dim */
     long feature_count; /* 0: absent */
-    int has_images;     /* 1: the file has arr_0, uint8 [n][height][width][3] */
-    long images;        /* n of arr_0, or else the file's num_images; 0: unknown */
-    int resize;         /* 1: of images resized as clean-fid does it; 0: as TensorFlow 1; -1: the file does not say */
+    long pictures;      /* n of arr_0, uint8 [n][height][width][3]; 0: the file has none */
+    /* Images behind mu and sigma: num_images, as mar stats writes it. Without mu and sigma n of arr_0, from which they
+     * are computed. 0: unknown, as in ADM's files, whose mu and sigma are of more images than their arr_0. */
+    long images;
+    int resize; /* 1: of images resized as clean-fid does it; 0: as TensorFlow 1; -1: the file does not say */
 } eval_reference;
 
 /* Loads an npz with mu and sigma (float32 or float64, any order), or arr_0, and optionally mu_s, sigma_s, features,

@@ -219,9 +219,10 @@ typedef struct {
     /* dtype INT8: the head uses int8 at timesteps below this, of 1000; 0: 985. The first steps of a chain multiply an
      * error of the head by up to 20000. MAR_EARG with another dtype or head_dtype. */
     int int8_below;
-    /* LlamaGen models without mar.seq_len in the file's metadata: tokens of an image, a square number up to 65536; 0:
-     * 256. Official models for 384 pixels need 576. For files of another kind, mar_inspect and mar_convert return
-     * MAR_EARG; mar_model_load and mar_vae_load ignore it. */
+    /* LlamaGen models whose file does not give the tokens of an image, by mar.seq_len in its metadata or by the options
+     * of train_c2i.py: a square number up to 65536; 0: 256, a guess, which the log warns of. Official models for 384
+     * pixels need 576. MAR_EARG if the file gives another number. For files of another kind, mar_inspect and
+     * mar_convert return MAR_EARG; mar_model_load and mar_vae_load ignore it. */
     int seq_len;
     /* Which weights of a PyTorch training checkpoint to load. EMA: the averaged ones, `model_ema` or `ema`. MODEL: the
      * trained ones, `model`, `module` or `state_dict`. AUTO: the first present of `model_ema`, `model`, `module`,
@@ -918,10 +919,32 @@ MAR_API mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step);
  * model it is 1 or more. 0: the token was not drafted that way. */
 MAR_API mar_status mar_session_lateness(mar_session *s, int *late);
 
-/* Returns the guarantee on the session's output distribution, in one line: "exact: the target's distribution",
- * "approximate:
- * ...". Valid as long as the session. */
+/* The guarantee on the distribution of a session's images. It is relative to plain sampling with the session's options:
+ * one pass of the model for each autoregressive step, and the head's own chain. Strings are valid as long as the
+ * session. */
+typedef struct {
+    size_t size;
+    int exact;             /* 1: the distribution is that of `reference` */
+    int departures;        /* options in `departing`; 0: plain sampling as the model has it by default */
+    const char *reference; /* "plain sampling, 8 steps of 10"; discrete tokens: "plain sampling, 256 steps" */
+    /* exact: what keeps the distribution, "by speculation inside the head"; else what changes it: "changed by lazy".
+     * "": nothing. */
+    const char *method;
+    /* Options of plain sampling that are not the model's defaults, and these: "num_iter 8 (64), cfg 30 (2.9)". A
+     * model's defaults are the values that mar_session_create uses for it after mar_params_init. */
+    const char *departing;
+} mar_guarantee;
+
+/* Returns the session's guarantee, valid as long as the session; NULL for NULL. */
+MAR_API const mar_guarantee *mar_session_get_guarantee(const mar_session *s);
+/* Returns it as a line: "exact to: plain sampling, 64 steps of 100 (the model's defaults)", "exact to: plain sampling,
+ * 8 steps of 100, by speculation inside the head; not the model's defaults: num_iter 8 (64)", "approximate: changed by
+ * lazy; relative to plain sampling, 64 steps of 100 (the model's defaults)". Valid as long as the session. */
 MAR_API const char *mar_session_guarantee(const mar_session *s);
+/* Writes the line for an image of a request to `text`, char [size], and returns it: its guidance may be another, and
+ * its known tokens are given. 1024 bytes are enough; the rest is cut. "" for invalid arguments. */
+MAR_API const char *mar_session_request_guarantee(const mar_session *s, const mar_request *request, char *text,
+                                                  size_t size);
 
 /* Writes how the backend computes this session's batches to `text`, char [size], in one line. Returns text, or "" for
  * invalid arguments. The line names the head's implementation, and why not a faster one; on a GPU also the number of
@@ -1121,9 +1144,9 @@ typedef struct {
     const char *option;
     const char *tokens;    /* "continuous", "discrete", "continuous, discrete" */
     const char *topology;  /* verifiers: accepted shapes of drafts, "chain, tree"; else NULL */
-    int exact;             /* 1: the output distribution is the target's */
+    int exact;             /* 1: the output distribution is plain sampling's */
     int parameter_count;   /* mar_method_get_parameter */
-    const char *guarantee; /* the guarantee in words */
+    const char *guarantee; /* "exact to: plain sampling with the same options"; "none: ..." */
     const char *source;    /* paper and equation */
     const char *summary;   /* one line */
     const char *models;    /* families that it is for: "MAR, SphereAR" */

@@ -20,15 +20,34 @@ int gpt_config_side(int seq_len)
     return side * side == seq_len ? side : 0;
 }
 
+/* Derives seq_len from the options of a training checkpoint, as train_c2i.py does. *seq_len stays if they are absent.
+ */
+static mar_status derive_from_options(const wt_file *f, long *seq_len, mar_err *err)
+{
+    long pixels = 0, cell = 0;
+    mar_status status = wt_metadata_number(f, "args.image_size", &pixels, err);
+    if (status == MAR_OK) status = wt_metadata_number(f, "args.downsample_size", &cell, err);
+    if (status != MAR_OK || !pixels || !cell) return status;
+    const long side = pixels / cell;
+    if (side < 1 || side > SEQ_LEN_MAX || side * side > SEQ_LEN_MAX)
+        return err_set(err, MAR_EMODEL,
+                       "%s: args.image_size %ld and args.downsample_size %ld make %ld tokens a side, expected 1 to %d",
+                       wt_path(f), pixels, cell, side, gpt_config_side(SEQ_LEN_MAX));
+    *seq_len = side * side;
+    return MAR_OK;
+}
+
 static mar_status derive_sequence(const wt_file *f, gpt_config *c, mar_err *err)
 {
-    long n = SEQ_LEN;
-    const mar_status status = wt_metadata_number(f, "mar.seq_len", &n, err);
+    long n = 0;
+    mar_status status = wt_metadata_number(f, "mar.seq_len", &n, err);
+    if (status == MAR_OK && !n) status = derive_from_options(f, &n, err);
     if (status != MAR_OK) return status;
-    if (n > SEQ_LEN_MAX || !gpt_config_side((int)n))
+    if (n > SEQ_LEN_MAX || (n && !gpt_config_side((int)n)))
         return err_set(err, MAR_EMODEL, "%s: metadata mar.seq_len is %ld, expected a square number up to %d",
                        wt_path(f), n, SEQ_LEN_MAX);
-    c->seq_len = (int)n;
+    c->seq_len_guessed = !n;
+    c->seq_len = n ? (int)n : SEQ_LEN;
     return MAR_OK;
 }
 

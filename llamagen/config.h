@@ -49,9 +49,10 @@ typedef struct {
     int prefix;      /* positions before the image tokens: 1 for a class, 120 for a caption, for a prompt at most */
     int caption_dim; /* text-to-image: width of a caption's features; else 0 */
     long parameters;
-    int heads_guessed; /* 1: the number of heads is a guess, since no source tells it and the width is not official */
-    int kv_heads;      /* heads of keys and values; 0: as many as heads */
-    int columns;       /* tokens in a row of the image; 0: the image is a square */
+    int heads_guessed;   /* 1: the number of heads is a guess, since no source tells it and the width is not official */
+    int seq_len_guessed; /* 1: seq_len is a guess, since no source tells it */
+    int kv_heads;        /* heads of keys and values; 0: as many as heads */
+    int columns;         /* tokens in a row of the image; 0: the image is a square */
     /* Decoders of text/grammar.h; 0 in others. A caption's features are embeddings: no layer is in front of them. */
     const text_family *grammar;
     int line_end;               /* 1: a token that is no image token stands behind each row but the last */
@@ -65,8 +66,14 @@ typedef struct {
     gpt_norm_shape norm_shape;
 } gpt_config;
 
+/* What a guess of seq_len says. LlamaGen's sizes are those of train_c2i.py. */
+#define GPT_SEQ_LEN_GUESS                                                                                              \
+    "nothing in the file says how many tokens an image has: 256 is a guess, for 256 pixels; with another --seq_len: "  \
+    "576 for 384 pixels, 784 for 448, 1024 for 512"
+
 /* Derives the shape from the tensors. `heads` 0 takes the heads from the metadata (mar.heads), else from the official
- * widths, else guesses them. seq_len is in no tensor: it comes from the metadata (mar.seq_len), else it is 256.
+ * widths, else guesses them. seq_len is in no tensor: it comes from the metadata (mar.seq_len), else from the
+ * options of train_c2i.py beside the weights (args.image_size, args.downsample_size), else it is 256, a guess.
  * Positions are computed, so the caller may set it to another square (384-pixel models have 576). Returns MAR_EMODEL,
  * naming the tensor, if the file is not a LlamaGen model; other wrong tensors are found when they are loaded. Returns
  * MAR_EARG if `heads` does not fit the width (gpt_heads_divide). */

@@ -19,7 +19,7 @@ typedef struct {
     kern_queue *k; /* the session's queue */
     mar_discrete_plan plan;
     int max_images;
-    char guarantee[192];
+    mar_effect effect;
 
     gpt_runner *target;
     mar_drafter draft;
@@ -176,23 +176,21 @@ static const char *rounding_of(const discrete *g)
     return cache == MAR_CACHE_BF16 && g->k->device->act_size > 2 ? "keys and values in bf16" : "";
 }
 
-/* Writes the guarantee, one line (mar_session_guarantee). */
-static void write_guarantee(discrete *g)
+static void write_effect(discrete *g)
 {
     const spec_method *m = g->plan.method;
     const char *rounding = rounding_of(g), *and = *rounding ? ", " : "";
-    if (*rounding && (!m || m->exact))
-        snprintf(g->guarantee, sizeof g->guarantee, "approximate: %s", rounding);
-    else if (!m)
-        snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's distribution");
+    char *text = g->effect.how;
+    const size_t size = sizeof g->effect.how;
+    g->effect.exact = !*rounding && (!m || m->exact);
+    if (!m || (m->exact && *rounding))
+        snprintf(text, size, "%s", rounding);
     else if (m->exact)
-        snprintf(g->guarantee, sizeof g->guarantee, "exact: the target's distribution, by speculation (%s)", m->name);
+        snprintf(text, size, "by speculation (%s)", m->name);
     else if (strcmp(m->guarantee, "none") == 0)
-        snprintf(g->guarantee, sizeof g->guarantee, "approximate: %s%schanged by %s, without a bound", rounding, and,
-                 m->name);
+        snprintf(text, size, "%s%schanged by %s, without a bound", rounding, and, m->name);
     else
-        snprintf(g->guarantee, sizeof g->guarantee, "approximate: %s%schanged by %s; guarantee: %s", rounding, and,
-                 m->name, m->guarantee);
+        snprintf(text, size, "%s%schanged by %s; guarantee: %s", rounding, and, m->name, m->guarantee);
 }
 
 static void destroy(mar_engine_state *engine_state)
@@ -230,7 +228,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     if (status == MAR_OK) status = create_runners(g, err);
     if (status == MAR_OK) status = allocate_host(g, err);
     if (status == MAR_OK) {
-        write_guarantee(g);
+        write_effect(g);
         *out = (mar_engine_state *)g;
     } else {
         destroy((mar_engine_state *)g);
@@ -471,16 +469,16 @@ static void snapshot(mar_engine_state *engine_state, int slot, float *tokens, ui
     }
 }
 
-/* --- statistics, guarantee and parameters ------------------------------------------------------------------------- */
+/* --- statistics, effect and parameters ---------------------------------------------------------------------------- */
 
 static const mar_params *params_of(const mar_engine_state *g)
 {
     return &of_const(g)->plan.params;
 }
 
-static const char *guarantee_of(const mar_engine_state *g)
+static const mar_effect *effect_of(const mar_engine_state *g)
 {
-    return of_const(g)->guarantee;
+    return &of_const(g)->effect;
 }
 
 static const char *warning_of(const mar_engine_state *g)
@@ -559,7 +557,7 @@ const mar_engine mar_discrete_engine = {
     .create = create,
     .free = destroy,
     .params = params_of,
-    .guarantee = guarantee_of,
+    .effect = effect_of,
     .warning = warning_of,
     .lay_out = lay_out,
     .plan = plan,

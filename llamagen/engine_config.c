@@ -4,12 +4,15 @@
 mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err)
 {
     const mar_status status = gpt_config_derive(f, heads, out, err);
-    if (status != MAR_OK || !m->seq_len || m->seq_len == out->seq_len) return status;
-    if (wt_metadata(f, "mar.seq_len"))
-        return err_set(err, MAR_EARG, "--seq_len %d: the metadata of %s say %d", m->seq_len, wt_path(f), out->seq_len);
+    if (status != MAR_OK || !m->seq_len) return status;
+    if (!out->seq_len_guessed && m->seq_len != out->seq_len)
+        return err_set(err, MAR_EARG, "--seq_len %d: %s of %s say %d", m->seq_len,
+                       wt_metadata(f, "mar.seq_len") ? "the metadata" : "the options of the training (args)",
+                       wt_path(f), out->seq_len);
     if (!gpt_config_side(m->seq_len))
         return err_set(err, MAR_EARG, "--seq_len %d: expected a square number, such as 256 or 576", m->seq_len);
     out->seq_len = m->seq_len;
+    out->seq_len_guessed = 0;
     return MAR_OK;
 }
 

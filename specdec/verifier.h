@@ -41,8 +41,9 @@ typedef struct spec_method {
     int topologies;      /* SPEC_CHAIN | ... */
     spec_policy policy;
     int exact; /* the output has the target's distribution, given the p and q of the sites */
-    const char
-        *guarantee; /* one phrase: "the target's distribution", "TV bound of Cool-SD Eq. 4, for a chain", "none" */
+    /* exact: what limits it, ", given the context", or ""; else one phrase: "TV bound of Cool-SD Eq. 4, for a chain",
+     * "none" */
+    const char *guarantee;
     int neighbours; /* needs a table of neighbours (specdec/neighbours.h) */
     int stale;      /* drafts are drawn from the last round's distributions, changed since (SJD) */
     int coupled;    /* stale: the noise of a draft belongs to its position, not to the round (SCD); policy SPEC_STOP */

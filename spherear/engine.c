@@ -481,14 +481,12 @@ static const mar_params *params_of(const mar_engine_state *g)
     return &of_const(g)->params;
 }
 
-/* Without paths the guarantee follows from the accelerators that are on. */
-static const char *guarantee_of(const mar_engine_state *g)
+/* Without paths the effect follows from the accelerators that are on. */
+static const mar_effect *effect_of(const mar_engine_state *g)
 {
-    return of_const(g)->paths
-               ? "exact: criterion path, drafts of the draft model: the target's distribution of whole paths; "
-                 "an accepted token is its draft's last, noiseless mean, as later contexts saw it "
-                 "(accepted_shift measures the difference)"
-               : "";
+    static const mar_effect paths = {
+        1, "of whole paths, by criterion path with drafts of the draft model; " MAR_ACCEPTED_MEAN};
+    return of_const(g)->paths ? &paths : NULL;
 }
 
 static const char *warning_of(const mar_engine_state *engine_state)
@@ -541,7 +539,7 @@ const mar_engine mar_sphere_engine = {
     .create = create,
     .free = destroy,
     .params = params_of,
-    .guarantee = guarantee_of,
+    .effect = effect_of,
     .warning = warning_of,
     .lay_out = lay_out,
     .plan = plan,

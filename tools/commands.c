@@ -8,7 +8,7 @@ const tool_command commands[] = {
     {"convert", "write a checkpoint as safetensors: f32, bf16 or f16", cmd_convert},
     {"bench", "measure seconds per image and where they go", cmd_bench},
     {"classes", "list the classes of ImageNet, or those with given words", cmd_classes},
-    {"methods", "list the accelerators: parameters, source, whether exact", cmd_methods},
+    {"methods", "list the accelerators: parameters, source, guarantee", cmd_methods},
     {"fidelity", "compare a faster run with a reference: speed, distance, a page", cmd_fidelity},
     {"eval", "judge a model's images, or others: FID, Inception score, a page", cmd_eval},
     {"serve", "serve images over HTTP: OpenAI's API, jobs with progress, a page", cmd_serve},

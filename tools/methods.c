@@ -56,7 +56,7 @@ static void print_method(int at)
     printf("  %s\n", m->summary);
     printf("  models:     %s\n", m->models);
     if (m->option) printf("  option:     %s\n", m->option);
-    printf("  %s %s\n", m->exact ? "exact:     " : "guarantee: ", m->guarantee);
+    printf("  guarantee:  %s\n", m->guarantee);
     printf("  source:     %s\n", m->source);
     if (m->option && m->topology) print_options(m);
     for (int i = 0; i < m->parameter_count; i++) {
@@ -140,8 +140,9 @@ static void set_up(methods_options *o, option_set *set)
         .about = "usage: mar methods [OPTIONS]\n"
                  "\n"
                  "Lists the accelerators of generation: verifiers, which test a draft against the\n"
-                 "target, and shortcuts. Exact ones keep the distribution of the\n"
-                 "images. For the others it prints the known bound; mar fidelity measures them.\n",
+                 "target, and shortcuts. Exact ones keep the distribution of plain sampling with\n"
+                 "the same options. For the others it prints the known bound; mar fidelity\n"
+                 "measures them.\n",
         .example = "example: mar methods --name cspd\n",
         .word = "name",
     };

@@ -48,8 +48,15 @@ static pk_value *make_integer(machine *m, int64_t integer)
     return v;
 }
 
+int pk_is_class(const pk_value *v, const char *name)
+{
+    return v->kind == PK_CLASS && strcmp(v->as.string.text, name) == 0;
+}
+
+/* Makes a value for what the callee would return. */
 static pk_value *make_opaque(machine *m, const pk_value *callee)
 {
+    if (callee && pk_is_class(callee, "argparse.Namespace")) return make(m, PK_OPTIONS);
     pk_value *v = make(m, PK_OPAQUE);
     if (v) v->as.callee = callee && callee->kind == PK_CLASS ? callee : NULL;
     return v;
@@ -269,7 +276,7 @@ static void mark_to_list(machine *m, pk_kind kind)
     push(m, v);
 }
 
-/* Appends to a list or dict. Items of other objects (PK_OPAQUE) are dropped. */
+/* Appends to a list or dict. Items of other objects (PK_OPAQUE, PK_OPTIONS) are dropped. */
 static void extend(machine *m, pk_kind kind, pk_value *target, pk_value **items, size_t count)
 {
     if (!target || m->problem) return;
@@ -277,7 +284,7 @@ static void extend(machine *m, pk_kind kind, pk_value *target, pk_value **items,
         fail(m, "a dict has a key without a value");
         return;
     }
-    if (target->kind == PK_OPAQUE) return;
+    if (target->kind == PK_OPAQUE || target->kind == PK_OPTIONS) return;
     if (target->kind != kind) {
         fail(m, kind == PK_DICT ? "it sets items of what is no dict" : "it appends to what is no list");
         return;
@@ -327,11 +334,6 @@ static void stack_global(machine *m)
     }
     push(m,
          make_class(m, module->as.string.text, module->as.string.length, name->as.string.text, name->as.string.length));
-}
-
-int pk_is_class(const pk_value *v, const char *name)
-{
-    return v->kind == PK_CLASS && strcmp(v->as.string.text, name) == 0;
 }
 
 /* Returns 1 for a function that makes a tensor of its arguments. */
@@ -423,10 +425,12 @@ static void drop(machine *m)
         m->depth--;
 }
 
+/* Sets an object's attributes. Those of options are read; no tensor needs others. */
 static void build(machine *m)
 {
-    pop(m); /* an object's attributes; no tensor needs them */
-    top(m);
+    const pk_value *state = pop(m);
+    pk_value *object = top(m);
+    if (state && object && object->kind == PK_OPTIONS && state->kind == PK_DICT) object->as.list = state->as.list;
 }
 
 /* Executes one operation. Returns 0 at STOP or on failure. */
@@ -522,7 +526,7 @@ mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool 
 
 const pk_value *pk_get(const pk_value *dict, const char *key)
 {
-    if (dict->kind != PK_DICT) return NULL;
+    if (dict->kind != PK_DICT && dict->kind != PK_OPTIONS) return NULL;
     for (size_t i = dict->as.list.count; i >= 2; i -= 2)
         if (is_text(dict->as.list.items[i - 2], key)) return dict->as.list.items[i - 1];
     return NULL;
@@ -531,10 +535,20 @@ const pk_value *pk_get(const pk_value *dict, const char *key)
 const char *pk_describe(const pk_value *v, char *buffer, size_t size)
 {
     static const char *const names[] = {
-        [PK_NONE] = "None",        [PK_BOOL] = "a bool",   [PK_INT] = "an integer",         [PK_FLOAT] = "a float",
-        [PK_STRING] = "a string",  [PK_BYTES] = "bytes",   [PK_TUPLE] = "a tuple",          [PK_LIST] = "a list",
-        [PK_DICT] = "a dict",      [PK_CLASS] = "a class", [PK_STORAGE] = "a bare storage", [PK_TENSOR] = "a tensor",
+        [PK_NONE] = "None",
+        [PK_BOOL] = "a bool",
+        [PK_INT] = "an integer",
+        [PK_FLOAT] = "a float",
+        [PK_STRING] = "a string",
+        [PK_BYTES] = "bytes",
+        [PK_TUPLE] = "a tuple",
+        [PK_LIST] = "a list",
+        [PK_DICT] = "a dict",
+        [PK_CLASS] = "a class",
+        [PK_STORAGE] = "a bare storage",
+        [PK_TENSOR] = "a tensor",
         [PK_OPAQUE] = "an object",
+        [PK_OPTIONS] = "an object made by argparse.Namespace",
     };
     const pk_value *named = v->kind == PK_OPAQUE ? v->as.callee : v->kind == PK_CLASS ? v : NULL;
     if (named)
@@ -558,7 +572,8 @@ const char *pk_type(const pk_value *v, char *buffer, size_t size)
                                         [PK_CLASS] = "class",
                                         [PK_STORAGE] = "bare storage",
                                         [PK_TENSOR] = "tensor",
-                                        [PK_OPAQUE] = "object"};
+                                        [PK_OPAQUE] = "object",
+                                        [PK_OPTIONS] = "argparse.Namespace"};
     static const char *const makers[][2] = {{"_codecs.encode", "bytes"},
                                             {"torch._utils._rebuild_meta_tensor_no_storage", "meta tensor"},
                                             {"torch._utils._rebuild_sparse_tensor", "sparse tensor"},

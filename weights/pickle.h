@@ -25,6 +25,7 @@ typedef enum {
     PK_TENSOR,  /* torch._utils._rebuild_tensor_v2: args is (storage, offset, size, stride, requires_grad, hooks, ...);
                    of _rebuild_tensor_v3 args[6] is the dtype, a class */
     PK_OPAQUE,  /* any other; `callee` is the class or function, or NULL */
+    PK_OPTIONS, /* argparse.Namespace, options of a program: `list` has them as that of a dict */
 } pk_kind;
 
 typedef struct pk_value pk_value;
@@ -59,7 +60,7 @@ mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool 
 
 /* Returns 1 for a class of this name, "module.name". */
 int pk_is_class(const pk_value *v, const char *name);
-/* Returns the value of the last entry with this key. Returns NULL if it is absent or `dict` is no dict. */
+/* Returns the value of the last entry with this key. Returns NULL if it is absent, or `dict` is no dict or options. */
 const pk_value *pk_get(const pk_value *dict, const char *key);
 /* Describes a value for messages, such as "an integer" or "a call of os.system". Returns buffer. */
 const char *pk_describe(const pk_value *v, char *buffer, size_t size);

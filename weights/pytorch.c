@@ -361,12 +361,6 @@ static mar_status read_tensor(reader *r, const char *name, size_t name_length, c
 
 /* --- the tensors of a checkpoint --------------------------------------------------------------------- */
 
-/* Returns 1 for the options of a training run, saved beside the model. */
-static int is_namespace(const pk_value *v)
-{
-    return v->kind == PK_OPAQUE && v->as.callee && strcmp(v->as.callee->as.string.text, "argparse.Namespace") == 0;
-}
-
 /* Reads the tensors of a dict. Its other entries are WT_UNREAD: modules keep extra states and versions among their
  * tensors. The top level is a training run's, too, whose plain values and options are skipped. A key that is no string
  * is no tensor's name. */
@@ -374,7 +368,7 @@ static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_
 {
     for (size_t i = 0; i < dict->as.list.count; i += 2) {
         const pk_value *key = dict->as.list.items[i], *value = dict->as.list.items[i + 1];
-        int plain = (value->kind != PK_TENSOR && value->kind != PK_OPAQUE) || is_namespace(value);
+        int plain = value->kind != PK_TENSOR && value->kind != PK_OPAQUE;
         if ((top_level && plain) || key->kind != PK_STRING) continue;
         char what[256];
         const char *name = wt_pool_text(&r->values, key->as.string.text, key->as.string.length);
@@ -436,6 +430,35 @@ static mar_status refuse_empty(const wt_file *f, mar_err *err)
                    unread->type);
 }
 
+/* Keeps options of the training run that no tensor shows as metadata: those that give the number of tokens of
+ * LlamaGen's images. Any value is kept, so that a model that needs the option can refuse it. */
+static mar_status keep_options(wt_file *f, const pk_value *root, mar_err *err)
+{
+    static const char *const names[] = {"image_size", "downsample_size"};
+    const pk_value *args = pk_get(root, "args");
+    if (!args || args->kind != PK_OPTIONS) return MAR_OK;
+    f->metadata = calloc(sizeof names / sizeof *names, sizeof *f->metadata);
+    if (!f->metadata) return err_set(err, MAR_ENOMEM, "%s: out of memory for its options", f->path);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char key[32], text[256];
+        const pk_value *value = pk_get(args, names[i]);
+        if (!value || value->kind == PK_NONE) continue;
+        const int n = snprintf(key, sizeof key, "args.%s", names[i]);
+        if (value->kind == PK_INT)
+            snprintf(text, sizeof text, "%lld", (long long)value->as.integer);
+        else
+            pk_describe(value, text, sizeof text);
+        const mar_status status = wt_check_text(f, "option of the training", text, strlen(text), err);
+        if (status != MAR_OK) return status;
+        f->metadata[f->n_metadata] =
+            (wt_pair){wt_pool_text(&f->pool, key, (size_t)n), wt_pool_text(&f->pool, text, strlen(text))};
+        if (!f->metadata[f->n_metadata].key || !f->metadata[f->n_metadata].value)
+            return err_set(err, MAR_ENOMEM, "%s: out of memory for its options", f->path);
+        f->n_metadata++;
+    }
+    return MAR_OK;
+}
+
 static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
 {
     char what[256];
@@ -454,6 +477,7 @@ static mar_status read_root(reader *r, const pk_value *root, mar_err *err)
     else
         snprintf(r->f->format, sizeof r->f->format, "%s", r->format);
     mar_status status = read_dict(r, dict, dict == root, err);
+    if (status == MAR_OK) status = keep_options(r->f, root, err);
     return status == MAR_OK ? refuse_empty(r->f, err) : status;
 }
 

@@ -34,7 +34,7 @@ struct wt_file {
     int *slots;            /* [n_slots] hash table with open addressing: index of a tensor, or -1 */
     size_t n_slots;        /* a power of two */
     wt_hash_seed seed;     /* key of the slots' hash */
-    wt_pair *metadata;     /* [n_metadata] safetensors' __metadata__ */
+    wt_pair *metadata;     /* [n_metadata] safetensors' __metadata__; PyTorch: options of the training run */
     int n_metadata;        /* pairs */
     wt_pool pool;          /* names, metadata, and copies of noncontiguous tensors */
     wt_file **parts;       /* [n_parts] the files of a folder; NULL: `source` has the data */

@@ -99,7 +99,7 @@ const char *wt_prefix(const wt_file *f, int *tensors);
 int wt_count(const wt_file *f);
 const wt_tensor *wt_at(const wt_file *f, int i);              /* in file order */
 const wt_tensor *wt_find(const wt_file *f, const char *name); /* NULL if absent */
-const char *wt_metadata(const wt_file *f, const char *key);   /* of safetensors' __metadata__; NULL if absent */
+const char *wt_metadata(const wt_file *f, const char *key);   /* NULL if absent */
 int wt_metadata_count(const wt_file *f);
 const char *wt_metadata_at(const wt_file *f, int i, const char **value); /* returns key i */
 

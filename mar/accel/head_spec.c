@@ -112,7 +112,7 @@ const mar_accel mar_accel_head_spec = {
     .for_spherear = 1,
     .methods =
         (const mar_accel_method[]){{.name = "head-spec",
-                                    .guarantee = "the target's distribution",
+                                    .guarantee = "",
                                     .source = "De Bortoli et al. 2025, with continuous SD Eq. 10's residual",
                                     .summary = "guess W steps of a token's chain, verify them in one call of the "
                                                "head"},

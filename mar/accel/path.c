@@ -264,26 +264,22 @@ static void stats(const void *state, mar_stats *sum)
     sum->draft_flop += s->draft_contexts.encoder_flop + s->draft_contexts.decoder_flop;
 }
 
-static void describe(const void *state, char *text, size_t size)
+static void write_effect(const void *state, mar_effect *out)
 {
     const mar_paths *s = state;
     const mar_params *p = &s->g->params;
     const int coarse = (p->num_iter + s->gamma - 1) / s->gamma;
+    out->exact = !(s->draft && p->context == MAR_CONTEXT_PREFIX && coarse < p->num_iter);
     const char *by = s->draft ? "drafts of the draft model" : "drafts of the model itself";
-    if (s->draft && p->context == MAR_CONTEXT_PREFIX && coarse < p->num_iter)
-        snprintf(
-            text, size,
-            "approximate: criterion path, context prefix: each block is exactly the target's in the context before "
-            "it, %s%d in place of %d contexts",
-            p->gamma ? "" : "at least ", coarse, p->num_iter);
+    if (!out->exact)
+        snprintf(out->how, sizeof out->how,
+                 "criterion path, context prefix: each block is drawn in the context before it, %s%d in place of %d "
+                 "contexts",
+                 p->gamma ? "" : "at least ", coarse, p->num_iter);
     else if (s->draft && p->context == MAR_CONTEXT_PREFIX)
-        snprintf(text, size, "exact: criterion path, context prefix with one step a block: the target's distribution");
+        snprintf(out->how, sizeof out->how, "by criterion path, context prefix with one step a block");
     else
-        snprintf(text, size,
-                 "exact: criterion path, %s: the target's distribution of whole paths; an accepted token is its "
-                 "draft's last, "
-                 "noiseless mean, as later contexts saw it (accepted_shift measures the difference)",
-                 by);
+        snprintf(out->how, sizeof out->how, "of whole paths, by criterion path with %s; " MAR_ACCEPTED_MEAN, by);
 }
 
 static const char *warn(const void *state)
@@ -315,6 +311,6 @@ const mar_accel mar_accel_path = {
     .begin = begin,
     .step = step,
     .stats = stats,
-    .describe = describe,
+    .effect = write_effect,
     .warn = warn,
 };

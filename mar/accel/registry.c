@@ -125,7 +125,7 @@ mar_status mar_accels_check(const mar_params *params, mar_err *err)
     return MAR_OK;
 }
 
-/* --- the guarantee ------------------------------------------------------------------------------------------------ */
+/* --- the effect on the distribution ------------------------------------------------------------------------------- */
 
 /* Appends ", sampler ddim". */
 static void add_change(const mar_accel *accel, const mar_params *params, char *text, size_t size)
@@ -138,7 +138,7 @@ static void add_change(const mar_accel *accel, const mar_params *params, char *t
              value);
 }
 
-void mar_accels_describe(const mar_params *params, char *text, size_t size)
+void mar_accels_effect(const mar_params *params, mar_effect *out)
 {
     char changes[128] = "";
     const char *by = NULL; /* reason of exactness, if an exact accelerator gives one */
@@ -147,10 +147,11 @@ void mar_accels_describe(const mar_params *params, char *text, size_t size)
         if (!accels[i]->exact) add_change(accels[i], params, changes, sizeof changes);
         if (accels[i]->exact_by) by = accels[i]->exact_by;
     }
+    out->exact = !changes[0];
     if (changes[0])
-        snprintf(text, size, "approximate: changed by %s", changes + 2);
+        snprintf(out->how, sizeof out->how, "changed by %s", changes + 2);
     else
-        snprintf(text, size, "exact: the target's distribution%s%s", by ? ", by " : "", by ? by : "");
+        snprintf(out->how, sizeof out->how, "%s%s", by ? "by " : "", by ? by : "");
 }
 
 __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)

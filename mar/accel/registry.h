@@ -1,4 +1,4 @@
-/* The registry of accelerators: their conflicts, the options that have an effect, and the guarantee. */
+/* The registry of accelerators: their conflicts, options that are used, and the effect on the distribution. */
 #ifndef MAR_REGISTRY_H
 #define MAR_REGISTRY_H
 
@@ -24,7 +24,7 @@ int mar_accel_is_on(const mar_accel *accel, const mar_params *params);
 void mar_accels_resolve(mar_params *params, const char *tokens);
 /* Returns MAR_EARG, naming both, if two accelerators that are on conflict. */
 mar_status mar_accels_check(const mar_params *params, mar_err *err);
-/* Writes one line on the distribution of the output under the accelerators that are on. */
-void mar_accels_describe(const mar_params *params, char *text, size_t size);
+/* Writes the effect of the accelerators that are on. */
+void mar_accels_effect(const mar_params *params, mar_effect *out);
 
 #endif

@@ -105,32 +105,32 @@ static size_t lay_out(void *state, char *base)
     return used;
 }
 
-/* Writes mar_session_guarantee's line. */
-static void describe(const void *state, char *text, size_t size)
+static void write_effect(const void *state, mar_effect *out)
 {
     const mar_speculation *sp = state;
     const mar_masked *g = sp->g;
     const int steps = g->params.num_iter, left = steps - sp->prefill;
     const int coarse = sp->prefill + (left + g->params.gamma - 1) / g->params.gamma;
     const char *name = sp->method->name;
+    char *text = out->how;
+    const size_t size = sizeof out->how;
+    out->exact = left == 0 || (sp->method->exact && !in_full(sp) && coarse == steps);
     if (left == 0)
-        snprintf(text, size, "exact: the target's distribution; with prefill %g it makes every step alone",
-                 (double)g->params.prefill);
+        snprintf(text, size, "by the model alone, which with prefill %g makes every step", (double)g->params.prefill);
     else if (sp->method->exact && in_full(sp))
-        snprintf(text, size, "approximate: criterion %s, context full: %s", name,
-                 "the target's distribution but that an accepted token is not quite the one later contexts saw");
+        snprintf(text, size, "criterion %s, context full: an accepted token is not quite the one later contexts saw",
+                 name);
     else if (sp->method->exact && coarse < steps)
         snprintf(text, size,
-                 "approximate: criterion %s, context prefix: each block is exactly the target's in the context before "
-                 "it, %d in place of %d contexts",
+                 "criterion %s, context prefix: each block is drawn in the context before it, %d in place of %d "
+                 "contexts",
                  name, coarse, steps);
     else if (sp->method->exact)
-        snprintf(text, size, "exact: criterion %s, context prefix with one step a block: the target's distribution",
-                 name);
+        snprintf(text, size, "by criterion %s, context prefix with one step a block", name);
     else if (in_full(sp))
-        snprintf(text, size, "approximate: criterion %s (%s), context full", name, sp->method->guarantee);
+        snprintf(text, size, "criterion %s (%s), context full", name, sp->method->guarantee);
     else
-        snprintf(text, size, "approximate: criterion %s (%s), context prefix, %d in place of %d", name,
+        snprintf(text, size, "criterion %s (%s), context prefix, %d in place of %d contexts", name,
                  sp->method->guarantee, coarse, steps);
 }
 
@@ -587,5 +587,5 @@ const mar_accel mar_accel_spec = {
     .plan = plan,
     .step = step,
     .stats = stats,
-    .describe = describe,
+    .effect = write_effect,
 };

@@ -217,11 +217,13 @@ static void describe_llamagen(const wt_file *f, const mar_configs *configs, mar_
 {
     const gpt_config *c = &configs->gpt;
     const facts to = {add, user};
-    const char *how = wt_metadata(f, "mar.seq_len") ? "" : " (the file does not say; --seq_len does)";
+    const int by_options = !c->seq_len_guessed && wt_metadata(f, "args.image_size") && !wt_metadata(f, "mar.seq_len");
     char heads[96];
     add_line(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
              heads_text(&configs->model, heads, sizeof heads), c->hidden);
-    add_line(&to, "tokens: %d of a vocabulary of %d%s", c->seq_len, c->vocabulary, how);
+    add_line(&to, "tokens: %d of a vocabulary of %d%s%s%s", c->seq_len, c->vocabulary,
+             c->seq_len_guessed ? " (" GPT_SEQ_LEN_GUESS ")" : "", by_options ? ", by the training's image_size " : "",
+             by_options ? wt_metadata(f, "args.image_size") : "");
     if (c->caption_dim)
         add_line(&to, "captions: %d positions of %d features", c->prefix, c->caption_dim);
     else
@@ -238,7 +240,7 @@ static void put_llamagen(const mar_configs *configs, mar_metadata *m)
     if (!c->heads_guessed) metadata_number(m, "mar.heads", c->heads);
     metadata_number(m, "mar.hidden", c->hidden);
     metadata_number(m, "mar.vocabulary", c->vocabulary);
-    metadata_number(m, "mar.seq_len", c->seq_len);
+    if (!c->seq_len_guessed) metadata_number(m, "mar.seq_len", c->seq_len);
     metadata_number(m, "mar.classes", c->classes);
     if (c->caption_dim) {
         metadata_number(m, "mar.caption_tokens", c->prefix);

@@ -15,6 +15,7 @@ enum { METHODS_MAX = 64, TEXT_MAX = 96, PARAMETERS_MAX = 8 };
 static mar_method_info infos[METHODS_MAX];
 static mar_method_parameter parameters[METHODS_MAX][PARAMETERS_MAX];
 static char options[METHODS_MAX][TEXT_MAX];
+static char guarantees[METHODS_MAX][TEXT_MAX]; /* of exact methods */
 static char meanings[METHODS_MAX][PARAMETERS_MAX][TEXT_MAX];
 static int count;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -64,6 +65,14 @@ static const char *models_of(const mar_accel *accel, int is_discrete)
     return is_discrete ? DISCRETE : accel->for_spherear ? "MAR, SphereAR" : "MAR";
 }
 
+/* Returns the guarantee of the method at `count`. */
+static const char *guarantee_of(int exact, const char *phrase)
+{
+    if (!exact) return phrase;
+    snprintf(guarantees[count], TEXT_MAX, "exact to: plain sampling with the same options%s", phrase);
+    return guarantees[count];
+}
+
 static void add_verifier(const spec_method *m)
 {
     mar_method_info *info = &infos[count];
@@ -74,7 +83,7 @@ static void add_verifier(const spec_method *m)
                               .tokens = m->tokens & SPEC_CONTINUOUS ? "continuous" : "discrete",
                               .topology = shapes(m->topologies),
                               .exact = m->exact,
-                              .guarantee = m->guarantee,
+                              .guarantee = guarantee_of(m->exact, m->guarantee),
                               .source = m->source,
                               .summary = m->summary,
                               .models = models_of(accel, !(m->tokens & SPEC_CONTINUOUS))};
@@ -121,7 +130,7 @@ static void add_accel(const mar_accel *accel, const mar_accel_method *m)
                               .option = options[count],
                               .tokens = "continuous",
                               .exact = accel->exact,
-                              .guarantee = m->guarantee,
+                              .guarantee = guarantee_of(accel->exact, m->guarantee),
                               .source = m->source,
                               .summary = m->summary,
                               .models = models_of(accel, 0)};

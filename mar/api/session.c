@@ -116,24 +116,6 @@ static mar_status allocate(mar_session *s, mar_err *err)
     return MAR_OK;
 }
 
-/* Writes the engine's guarantee. int8, int4 and fp8 change the distribution: exact methods keep that of their model. */
-static void write_guarantee(mar_session *s)
-{
-    static const char approximate[] = "approximate: ";
-    char of_ways[sizeof s->guarantee - 32];
-    const mar_engine *engine = s->model->engine;
-    const char *text = engine->guarantee(s->engine_state);
-    const size_t n = sizeof approximate - 1;
-    if (!*text) mar_accels_describe(engine->params(s->engine_state), of_ways, sizeof of_ways), text = of_ways;
-    const char *low = kern_low_name(s->k->device);
-    if (!low)
-        snprintf(s->guarantee, sizeof s->guarantee, "%s", text);
-    else if (strncmp(text, approximate, n) == 0)
-        snprintf(s->guarantee, sizeof s->guarantee, "%s%s, %s", approximate, low, text + n);
-    else
-        snprintf(s->guarantee, sizeof s->guarantee, "%s%s", approximate, low);
-}
-
 /* Creates the engine's state and the decoder on the session's queue. */
 static mar_status create_work(mar_session *s, const mar_params *params, const mar_accels_on *accels, mar_err *err)
 {
@@ -143,7 +125,8 @@ static mar_status create_work(mar_session *s, const mar_params *params, const ma
     k->watch.on = params->check;
     k->core->bind(k);
     mar_status status = engine->create(s->model, s->vae, k, params, accels->on, s->max_images, &s->engine_state, err);
-    if (status == MAR_OK) write_guarantee(s);
+    if (status == MAR_OK)
+        mar_guarantee_write(s->model, s->engine_state, engine->params(s->engine_state), 0, &s->guarantee);
     if (status == MAR_OK) status = create_decoder(s, err);
     if (status == MAR_OK) status = allocate(s, err);
     if (status == MAR_OK) status = mar_session_plan(s, s->max_images, err);
@@ -229,9 +212,30 @@ void mar_session_free(mar_session *s)
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
+const mar_guarantee *mar_session_get_guarantee(const mar_session *s)
+{
+    return s ? &s->guarantee.facts : NULL;
+}
+
 const char *mar_session_guarantee(const mar_session *s)
 {
-    return s ? s->guarantee : "";
+    return s ? s->guarantee.line : "";
+}
+
+const char *mar_session_request_guarantee(const mar_session *s, const mar_request *request, char *text, size_t size)
+{
+    mar_request read;
+    mar_guarantee_text made;
+    if (!text || size == 0) return "";
+    text[0] = '\0';
+    if (!s || !request) return text;
+    mar_request_init(s, &read, sizeof read);
+    if (mar_sized_read(request, &read, sizeof read, "mar_request", NULL) != MAR_OK) return text;
+    mar_params p = *mar_session_get_params(s);
+    p.cfg = read.cfg;
+    mar_guarantee_write(s->model, s->engine_state, &p, read.known != NULL, &made);
+    snprintf(text, size, "%s", made.line);
+    return text;
 }
 
 const char *mar_session_description(const mar_session *s, char *text, size_t size)

@@ -5,7 +5,7 @@
 #ifndef MAR_SESSION_H
 #define MAR_SESSION_H
 
-#include "mar/core/engine.h"
+#include "mar/api/guarantee.h"
 #include "vae/vae.h"
 
 /* A request, or an image of a batch. */
@@ -30,7 +30,7 @@ struct mar_session {
     mar_progress_function *progress;
     void *progress_user;
 
-    char guarantee[320]; /* mar_session_guarantee */
+    mar_guarantee_text guarantee;
     int max_images;
     int grid_height, grid_width; /* of the image decoder's latent pixels; without one 0 */
     mar_engine_state *engine_state;

@@ -36,11 +36,25 @@ typedef struct mar_engine_state mar_engine_state; /* a family's part of a sessio
 typedef struct mar_accel mar_accel;               /* mar/masked/accel.h */
 enum { MAR_ACCELS_MAX = 16 };                     /* maximum accelerators on at a time */
 
+/* What a session's method does to the distribution of its images. mar/api/guarantee.c makes the sentence. */
+enum { MAR_EFFECT_TEXT = 288 };
+typedef struct {
+    int exact; /* 1: the distribution is plain sampling's */
+    /* exact: what keeps it, "by speculation inside the head"; else what changes it, "changed by lazy"; "": nothing */
+    char how[MAR_EFFECT_TEXT];
+} mar_effect;
+
+/* Where accepted tokens of spec path differ from plain sampling's. */
+#define MAR_ACCEPTED_MEAN                                                                                              \
+    "an accepted token is its draft's last, noiseless mean, as later contexts saw it (accepted_shift measures the "    \
+    "difference)"
+
 struct mar_engine {
     const char *name;   /* "mar" */
     const char *tokens; /* "continuous" or "discrete": selects the options that have an effect (mar_param.tokens) */
 
-    unsigned kinds; /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
+    int default_steps; /* autoregressive steps of an image, if it has as many tokens; 0: one for each token */
+    unsigned kinds;    /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
     /* Loads a model on queue k. The caller waits for the queue. The file may be closed afterwards. Sets m and config of
      * the model. */
     mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
@@ -57,8 +71,9 @@ struct mar_engine {
                          const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err);
     void (*free)(mar_engine_state *g); /* NULL is fine */
     const mar_params *(*params)(const mar_engine_state *g);
-    /* Returns the session's guarantee; "" if it follows from the accelerators that are on (mar_accels_describe). */
-    const char *(*guarantee)(const mar_engine_state *g);
+    /* Returns the effect of the session's method; NULL if it follows from the accelerators that are on
+     * (mar_accels_effect). */
+    const mar_effect *(*effect)(const mar_engine_state *g);
     /* Returns a static warning for the log about something that slows the session down; NULL if there is none. */
     const char *(*warning)(const mar_engine_state *g);
     /* Assigns its working memory, backend memory at base. The memory must outlive it. Returns the size in bytes, a
@@ -109,6 +124,13 @@ mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_
 /* Returns MAR_EARG unless the known tokens, host [seq_len], are the image's first: a model of causal attention makes
  * tokens in raster order. */
 mar_status mar_check_prefix(const mar_model_config *c, const uint8_t *known, mar_err *err);
+
+/* Returns the autoregressive steps of plain sampling where num_iter is 0. */
+static inline int mar_default_steps(const mar_model *model)
+{
+    const int most = model->engine->default_steps, tokens = model->config.seq_len;
+    return most && most < tokens ? most : tokens;
+}
 
 /* Returns "NaN" or "infinite" for messages. */
 static inline const char *mar_not_finite(float x)

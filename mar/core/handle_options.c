@@ -85,8 +85,9 @@ static const mar_param rows[] = {
      .max = MAR_STEPS_MAX,
      .choices = automatic,
      .help = "LlamaGen: tokens of an image, if the file does not say\n"
-             "A square number. No tensor stores it. auto is 256, for images of 256 pixels; the official models for "
-             "384 pixels need 576. mar convert writes it into its files. It is refused for files of other kinds."},
+             "A square number. No tensor stores it; options of the training beside the weights do. Where nothing "
+             "says it, auto is 256, for images of 256 pixels, with a warning; the official models for 384 pixels need "
+             "576. mar convert writes it into its files. It is refused for files of other kinds."},
     {.name = FIELD(patch_size),
      .group = "Model",
      .type = MAR_TYPE_INT,

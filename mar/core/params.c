@@ -102,10 +102,10 @@ static mar_param rows[] = {
 
     {.name = FIELD(head_spec),
      .tokens = continuous,
-     .group = "Speculation inside the head, exact",
+     .group = "Speculation inside the head, exact to plain sampling",
      .type = MAR_TYPE_INT,
      .max = 64,
-     .help = "speculate up to N denoising steps in one call of the head (exact); 0: off\n"
+     .help = "speculate up to N denoising steps in one call of the head; 0: off\n"
              "Up to N denoising steps are extrapolated from the last prediction and verified in one batched call "
              "of the head. The distribution of the images does not change. The number of sequential calls falls. 0 "
              "is the plain chain."},
@@ -126,17 +126,18 @@ static mar_param rows[] = {
      .type = MAR_TYPE_NAME,
      .choices = verifiers,
      .argument = "METHOD",
-     .help = "how drafts are verified; default path, for discrete tokens vanilla, both exact\n"
+     .help = "how drafts are verified; default path, for discrete tokens vanilla\n"
              "path, the default with a draft model, verifies a token's whole path of diffusion steps. It keeps the "
-             "distribution of the images, except that an accepted token is its draft's noiseless mean. In context "
+             "distribution of plain sampling, except that an accepted token is its draft's noiseless mean. In context "
              "prefix the distribution is that of coarser steps. It needs no draft model: without one, it drafts "
              "later tokens from the conditions of the model's last pass. With --head_spec the paths are drawn by "
              "speculation inside the head. The other methods for MAR verify a token at one diffusion step and need "
-             "a draft model. conditional is exact given the context. paper is the criterion of \"Continuous "
+             "a draft model. conditional keeps it given the context. paper is the criterion of \"Continuous "
              "Speculative Decoding for Autoregressive Image Generation\" (Wang et al.), and cspd that of its "
-             "released code. For discrete tokens, vanilla is exact and the default with a draft model. uniform-rsd, "
+             "released code. For discrete tokens, vanilla keeps the distribution of plain sampling, and is the default "
+             "with a draft model. uniform-rsd, "
              "cool-sd-exp, cool-sd-linear, lantern, lantern-pp and the latter two with gstar accept more and "
-             "change the distribution. sjd, sjd-pac and scd are exact and need no draft model: they draft from the "
+             "change the distribution. sjd, sjd-pac and scd keep it and need no draft model: they draft from the "
              "model's last pass. mar methods describes each."},
     {.name = FIELD(gamma),
      .group = "Speculation across tokens",

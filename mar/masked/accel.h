@@ -25,7 +25,8 @@ enum { MAR_GAMMA_AUTO = 8 }; /* value of --gamma auto, except with --spec path *
 typedef struct {
     const char *name;  /* "disa" */
     const char *value; /* the option's value that turns it on, if it is one of several: "ddim"; else NULL */
-    const char *guarantee, *source, *summary; /* as in mar_method_info */
+    /* As in mar_method_info, but the guarantee of an exact method is what limits it (specdec/verifier.h). */
+    const char *guarantee, *source, *summary;
 } mar_accel_method;
 
 /* An option of an accelerator's option (mar_param.method) that has no effect with this accelerator. */
@@ -51,7 +52,7 @@ struct mar_accel {
     const char *default_with;
     const char *default_without; /* option that suppresses default_with, or NULL */
     int together;                /* 1: keeps a state of the whole batch, so that its images begin together */
-    int exact;                   /* 1: preserves the target's distribution */
+    int exact;                   /* 1: preserves the distribution of plain sampling */
     const char *exact_by;        /* reason, for the guarantee: "speculation inside the head"; NULL: not mentioned */
     const char *replaces;        /* option that has no effect with it, or NULL */
     const char *in_place;        /* options that replace that one, in words */
@@ -101,9 +102,9 @@ struct mar_accel {
     mar_status (*step)(void *state, mar_err *err);
     /* Adds its statistics. */
     void (*stats)(const void *state, mar_stats *stats);
-    /* Writes the session's guarantee in place of the one that follows from `exact`, unless another accelerator changes
-     * the distribution. */
-    void (*describe)(const void *state, char *text, size_t size);
+    /* Writes the effect in place of the one that follows from `exact`, unless another accelerator changes the
+     * distribution. */
+    void (*effect)(const void *state, mar_effect *effect);
     /* Returns a static note for the log on how it fits the model; NULL: none. */
     const char *(*warn)(const void *state);
 };

@@ -303,7 +303,7 @@ static mar_status resolve_params(const mar_masked_model *model, const mar_accel 
 {
     const mar_model_config *c = &model->base.config;
     mar_status status = MAR_OK;
-    if (p->num_iter == 0) p->num_iter = c->seq_len < 64 ? c->seq_len : 64;
+    if (p->num_iter == 0) p->num_iter = mar_default_steps(&model->base);
     if ((int64_t)max_images * (p->cfg == 1.0f ? 1 : 2) * (c->buffer + c->seq_len) > INT_MAX / 8)
         return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_images, c->seq_len);
     for (; status == MAR_OK && *accels; accels++)
@@ -407,8 +407,10 @@ static mar_status create_accels(mar_masked *g, mar_err *err)
         if (accel->step) g->stepper = accel, g->stepper_state = g->accels[i].state;
     }
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
-        if (g->accels[i].accel->describe && !others_change(g, i))
-            g->accels[i].accel->describe(g->accels[i].state, g->guarantee, sizeof g->guarantee);
+        if (g->accels[i].accel->effect && !others_change(g, i)) {
+            g->accels[i].accel->effect(g->accels[i].state, &g->effect);
+            g->has_effect = 1;
+        }
     return status;
 }
 
@@ -580,9 +582,10 @@ static const mar_params *params_of(const mar_engine_state *g)
     return &((const mar_masked *)g)->params;
 }
 
-static const char *guarantee_of(const mar_engine_state *g)
+static const mar_effect *effect_of(const mar_engine_state *engine_state)
 {
-    return ((const mar_masked *)g)->guarantee;
+    const mar_masked *g = (const mar_masked *)engine_state;
+    return g->has_effect ? &g->effect : NULL;
 }
 
 static const char *warning_of(const mar_engine_state *engine_state)
@@ -635,6 +638,7 @@ extern const mar_engine mar_masked_engine;
 const mar_engine mar_masked_engine = {
     .name = "mar",
     .tokens = "continuous",
+    .default_steps = 64,
     .kinds = 1 << MAR_KIND_MAR,
     .load = mar_masked_load,
     .unload = mar_masked_unload,
@@ -642,7 +646,7 @@ const mar_engine mar_masked_engine = {
     .create = create,
     .free = destroy,
     .params = params_of,
-    .guarantee = guarantee_of,
+    .effect = effect_of,
     .warning = warning_of,
     .lay_out = lay_out,
     .plan = plan,

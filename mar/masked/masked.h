@@ -79,7 +79,8 @@ struct mar_masked {
     float *row_cfg;
     int *row_place; /* the token's index in `tokens` */
 
-    char guarantee[256]; /* "" unless an accelerator has described itself */
+    mar_effect effect; /* if has_effect: an accelerator has written it */
+    int has_effect;
 };
 
 /* Returns the state of an accelerator; NULL if it is off. */

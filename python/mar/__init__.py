@@ -48,15 +48,31 @@ class MarError(RuntimeError):
         self.status: str = lib.mar_status_name(status).decode()
 
 
-def _text(value: object) -> bytes:
+def _text(name: str, value: object) -> bytes:
     """A parameter as text: on and off for bools, what Python prints for the rest."""
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
         return b"on" if value else b"off"
     if isinstance(value, (float, np.floating)):
         return repr(float(value)).encode()
     if isinstance(value, (tuple, list)):
-        return ",".join(_text(v).decode() for v in value).encode()
-    return str(value).encode()
+        return b",".join(_text(name, v) for v in value)
+    return _encoded(name, str(value))
+
+
+def _encoded(name: str, text: str) -> bytes:
+    """Text for C, which ends at a NUL."""
+    made: bytes = _lib.fit(name, text.encode("utf-8", "surrogateescape"), c.c_char_p)
+    return made
+
+
+def _path(name: str, path: Path) -> bytes:
+    made: bytes = _lib.fit(name, os.fsencode(path), c.c_char_p)
+    return made
+
+
+def _request(number: int) -> int:
+    made: int = _lib.fit("request", number, c.c_uint64)
+    return made
 
 
 def _pointer(array: Optional[npt.NDArray[Any]]) -> Optional[int]:
@@ -75,7 +91,7 @@ class _Library:
         for name, value in options.items():
             if name not in rows:
                 raise TypeError(f"no option {name!r}: expected one of {', '.join(sorted(rows))}")
-            texts.append(_text(value))  # made points to it
+            texts.append(_text(name, value))  # made points to it
             status = lib.mar_param_set(rows[name], c.byref(made), texts[-1], why, len(why))
             if status != _lib.OK:
                 raise MarError(status, why.value.decode())
@@ -90,9 +106,9 @@ class _Library:
             raise MarError(status, lib.mar_error(self.pointer).decode())
 
 
-def _source(path: Path, heads: int = 0, encoder: bool = False) -> Any:
+def _source(name: str, path: Path, heads: int = 0, encoder: bool = False) -> Any:
     source = _lib.Source.new("mar_source_init")
-    source.path, source.heads, source.encoder = os.fsencode(path), heads, encoder
+    source.path, source.heads, source.encoder = _path(name, path), heads, bool(encoder)
     return source
 
 
@@ -102,15 +118,15 @@ class Model:
     def __init__(self, library: _Library, path: Path, vae: Optional[Path], draft: Optional[Path], heads: int,
                  encoder: bool) -> None:
         self._library = library
-        self._model = self._load(lib.mar_model_load_from, lib.mar_model_free, _source(path, heads))
-        self._draft = draft and self._load(lib.mar_model_load_from, lib.mar_model_free, _source(draft))
+        self._model = self._load(lib.mar_model_load_from, lib.mar_model_free, _source("path", path, heads))
+        self._draft = draft and self._load(lib.mar_model_load_from, lib.mar_model_free, _source("draft", draft))
         self.config: dict[str, Any] = {
             name: getattr(lib.mar_model_get_config(self._model).contents, name)
             for name, *_ in _lib.ModelConfig._fields_ if name not in ("size", "reserved")}
         self.config["family"] = self.config["family"].decode()
         if not vae and self.config["image_decoder"]:
             vae = path
-        self._vae = vae and self._load(lib.mar_vae_load_from, lib.mar_vae_free, _source(vae, 0, encoder))
+        self._vae = vae and self._load(lib.mar_vae_load_from, lib.mar_vae_free, _source("vae", vae, 0, encoder))
 
     def _load(self, load: Any, free: Any, source: Any) -> c.c_void_p:
         made = c.c_void_p()
@@ -139,7 +155,7 @@ class Session:
             raise MemoryError("no memory for parameters")
         try:
             for name, value in params.items():
-                status = lib.mar_params_set(made, name.encode(), _text(value), why, len(why))
+                status = lib.mar_params_set(made, _encoded("name of a parameter", name), _text(name, value), why, len(why))
                 if status != _lib.OK:
                     raise MarError(status, why.value.decode())
             if model._draft:
@@ -148,6 +164,7 @@ class Session:
                     if row.name == b"draft":
                         c.c_void_p.from_address(made + row.offset).value = model._draft.value
             pointer = c.c_void_p()
+            batch = _lib.fit("batch", batch, c.c_int)
             model._library.check(lib.mar_session_create(model._model, model._vae, made, batch, c.byref(pointer)))
         finally:
             lib.mar_params_free(made)
@@ -183,20 +200,16 @@ class Session:
         """Adds a request and returns its number. tokens [seq_len, token_dim] with known [seq_len]: those that are kept
         bit for bit. features and mask: a caption, for text-to-image models."""
         request = _lib.Request.new("mar_request_init", self._pointer)
-        if not -1 <= label < 2**31 or not 0 <= image < 2**64:
-            raise ValueError(f"label {label}, image {image}: expected a class or -1, and a number from 0")
         request.label, request.image = label, image
         if seed is not None:
-            if not 0 <= seed < 2**64:
-                raise ValueError(f"seed {seed}: expected 0 to 2**64 - 1")
             request.seed = seed
         if cfg is not None:
             request.cfg = cfg
         positions, dim = self.model.config["caption_tokens"], self.model.config["caption_dim"]
         arrays = [_shaped(tokens, np.float32, self._tokens, "tokens"),
-                  _shaped(known, np.uint8, self._tokens[:1], "known"),
+                  _shaped(known, np.bool_, self._tokens[:1], "known"),
                   _shaped(features, np.float32, (positions, dim), "features"),
-                  _shaped(mask, np.uint8, (positions,), "mask")]
+                  _shaped(mask, np.bool_, (positions,), "mask")]
         request.tokens, request.known, request.features, request.mask = map(_pointer, arrays)
         number = c.c_uint64()
         self._check(lib.mar_session_submit(self._pointer, c.byref(request), c.byref(number)))
@@ -207,7 +220,7 @@ class Session:
         Lumina-mGPT, Anole and Emu3 need it with guidance."""
         positions, dim = self.model.config["caption_tokens"], self.model.config["caption_dim"]
         arrays = (_shaped(features, np.float32, (positions, dim), "features"),
-                  _shaped(mask, np.uint8, (positions,), "mask"))
+                  _shaped(mask, np.bool_, (positions,), "mask"))
         self._check(lib.mar_session_set_negative(self._pointer, *map(_pointer, arrays)))
 
     def step(self) -> None:
@@ -219,7 +232,7 @@ class Session:
     def progress(self, request: int) -> tuple[int, int]:
         """Steps done and steps in all; (0, 0) before the request begins. KeyError for an unknown request."""
         info = _lib.RequestInfo.new("mar_request_info_init")
-        self._check(lib.mar_session_get_request(self._pointer, request, c.byref(info)))
+        self._check(lib.mar_session_get_request(self._pointer, _request(request), c.byref(info)))
         if info.state == _lib.UNKNOWN:
             raise KeyError(request)
         return info.step, info.steps
@@ -233,19 +246,19 @@ class Session:
     def take(self, request: int) -> UInt8Array:
         """Returns the pixels [height, width, 3] of a finished request and forgets it. A failed request raises."""
         array, pixels = self._into(alpha=False)
-        self._check(lib.mar_session_take(self._pointer, request, None, c.byref(pixels)))
+        self._check(lib.mar_session_take(self._pointer, _request(request), None, c.byref(pixels)))
         return array
 
     def take_tokens(self, request: int) -> Float32Array:
         """As take, but returns the tokens [seq_len, token_dim]."""
         tokens = np.zeros(self._tokens, np.float32)
-        self._check(lib.mar_session_take(self._pointer, request, _pointer(tokens), None))
+        self._check(lib.mar_session_take(self._pointer, _request(request), _pointer(tokens), None))
         return tokens
 
     def preview(self, request: int) -> UInt8Array:
         """Returns the image so far [height, width, 4]; alpha is 0 where no token is known."""
         array, pixels = self._into(alpha=True)
-        self._check(lib.mar_session_preview(self._pointer, request, c.byref(pixels)))
+        self._check(lib.mar_session_preview(self._pointer, _request(request), c.byref(pixels)))
         return array
 
     def cancel(self, request: Optional[int] = None) -> None:
@@ -254,7 +267,7 @@ class Session:
         if request is None:
             lib.mar_session_cancel(self._pointer)
         else:
-            self._check(lib.mar_session_cancel_request(self._pointer, request))
+            self._check(lib.mar_session_cancel_request(self._pointer, _request(request)))
 
     def encode(self, picture: npt.ArrayLike) -> Float32Array:
         """Returns the tokens of a picture [height, width, 3], for submit. The model needs load(..., encoder=True)."""
@@ -273,11 +286,19 @@ def _bytes(picture: npt.ArrayLike, name: str) -> UInt8Array:
     return array
 
 
+def _numbers(value: npt.ArrayLike, dtype: Any, name: str) -> npt.NDArray[Any]:
+    """Returns the numbers in C's order. For bool any whole number but 0 is true."""
+    given = np.asarray(value)
+    if given.dtype.kind not in ("biu" if dtype is not np.float32 else "biuf"):
+        raise ValueError(f"{name}: {given.dtype}, expected {np.dtype(dtype)}")
+    return np.ascontiguousarray(given, dtype)
+
+
 def _shaped(value: Optional[npt.ArrayLike], dtype: Any, shape: tuple[int, ...], name: str,
             ) -> Optional[npt.NDArray[Any]]:
     if value is None:
         return None
-    array = np.ascontiguousarray(value, dtype)
+    array = _numbers(value, dtype, name)
     if array.shape != shape:
         raise ValueError(f"{name}: shape {array.shape}, expected {shape}")
     return array
@@ -360,9 +381,9 @@ class Features:
     resizes images as clean-fid does it."""
 
     def __init__(self, path: Path = "demo", batch: int = 64, clean: bool = False, **options: object) -> None:
-        self._library, self._batch = _Library(options), batch
+        self._library, self._batch = _Library(options), _lib.fit("batch", batch, c.c_int)
         made = c.c_void_p()
-        self._library.check(lib.mar_features_load(self._library.pointer, os.fsencode(path), batch, c.byref(made)))
+        self._library.check(lib.mar_features_load(self._library.pointer, _path("path", path), self._batch, c.byref(made)))
         self._pointer = made
         weakref.finalize(self, lib.mar_features_free, made)
         if clean:
@@ -391,7 +412,7 @@ class Text:
     def __init__(self, folder: Path, **options: object) -> None:
         self._library = _Library(options)
         made = c.c_void_p()
-        self._library.check(lib.mar_text_load(self._library.pointer, os.fsencode(folder), c.byref(made)))
+        self._library.check(lib.mar_text_load(self._library.pointer, _path("folder", folder), c.byref(made)))
         self._pointer = made
         weakref.finalize(self, lib.mar_text_free, made)
         config = lib.mar_text_get_config(made).contents
@@ -402,11 +423,10 @@ class Text:
         """Returns features [n, tokens, size], mask [n, tokens], and each prompt's number of tokens before it was cut.
         Padding is on the left. clean: as LlamaGen's release cleans captions."""
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        if any("\0" in text for text in texts):
-            raise ValueError("prompts: expected text without NUL")
-        n = len(texts)
-        given = (c.c_char_p * n)(*(text.encode("utf-8", "surrogateescape") for text in texts))
-        features, mask = np.zeros((n, max(tokens, 0), self.size), np.float32), np.zeros((n, max(tokens, 0)), np.bool_)
+        tokens, n = _lib.fit("tokens", tokens, c.c_int), len(texts)
+        given = (c.c_char_p * n)(*(_encoded("prompts", text) for text in texts))
+        room = min(max(tokens, 0), _lib.TEXT_TOKENS_MAX)  # the library refuses others
+        features, mask = np.zeros((n, room, self.size), np.float32), np.zeros((n, room), np.bool_)
         counts = np.zeros(n, np.int32)
         self._library.check(lib.mar_text_encode(self._pointer, given, n, 0 if clean else 1, tokens, _pointer(features),
                                                 _pointer(mask), _pointer(counts)))
@@ -415,10 +435,9 @@ class Text:
     def encode_negative(self, text: Optional[str], tokens: int) -> tuple[Float32Array, BoolArray]:
         """Returns features [tokens, size] and mask [tokens] of the second context of guidance, for
         Session.set_negative. None: the model's own. A T5 has none."""
-        if text is not None and "\0" in text:
-            raise ValueError("text: expected text without NUL")
-        given = None if text is None else text.encode("utf-8", "surrogateescape")
-        features, mask = np.zeros((max(tokens, 0), self.size), np.float32), np.zeros(max(tokens, 0), np.bool_)
+        given, tokens = None if text is None else _encoded("text", text), _lib.fit("tokens", tokens, c.c_int)
+        room = min(max(tokens, 0), _lib.TEXT_TOKENS_MAX)
+        features, mask = np.zeros((room, self.size), np.float32), np.zeros(room, np.bool_)
         self._library.check(lib.mar_text_encode_negative(self._pointer, given, tokens, _pointer(features),
                                                          _pointer(mask), None))
         return features, mask
@@ -428,9 +447,9 @@ class Clip:
     """OpenAI's CLIP, in a folder as Hugging Face writes it: embeddings of length 1, whose products are cosines."""
 
     def __init__(self, folder: Path, batch: int = 64, **options: object) -> None:
-        self._library, self._batch = _Library(options), batch
+        self._library, self._batch = _Library(options), _lib.fit("batch", batch, c.c_int)
         made = c.c_void_p()
-        self._library.check(lib.mar_clip_load(self._library.pointer, os.fsencode(folder), batch, c.byref(made)))
+        self._library.check(lib.mar_clip_load(self._library.pointer, _path("folder", folder), self._batch, c.byref(made)))
         self._pointer = made
         weakref.finalize(self, lib.mar_clip_free, made)
         config = lib.mar_clip_get_config(made).contents
@@ -451,12 +470,10 @@ class Clip:
     def texts(self, texts: Union[str, Sequence[str]]) -> Float32Array:
         """Returns embeddings [n, size]. Of a longer text the first tokens and the end token are kept."""
         all_texts = [texts] if isinstance(texts, str) else list(texts)
-        if any("\0" in text for text in all_texts):
-            raise ValueError("texts: expected text without NUL")
         n = len(all_texts)
         made = np.zeros((n, self.size), np.float32)
         for i in range(0, n, self._batch):
-            part = [text.encode("utf-8", "surrogateescape") for text in all_texts[i:i + self._batch]]
+            part = [_encoded("texts", text) for text in all_texts[i:i + self._batch]]
             self._library.check(lib.mar_clip_texts(self._pointer, (c.c_char_p * len(part))(*part), len(part),
                                                    _pointer(made[i:])))
         return made
@@ -477,11 +494,12 @@ def frechet_distance(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
 def precision_recall(reference: npt.ArrayLike, images: npt.ArrayLike, k: int = 3, **options: object,
                      ) -> tuple[float, float]:
     """Precision and recall (Kynkaanniemi et al., 2019) of features, each [n, size]."""
-    a, b = np.ascontiguousarray(reference, np.float32), np.ascontiguousarray(images, np.float32)
+    a, b = _numbers(reference, np.float32, "reference"), _numbers(images, np.float32, "images")
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise ValueError(f"features: shapes {a.shape} and {b.shape}, expected (n, size) of one size")
     precision, recall, library = c.c_double(), c.c_double(), _Library(options)
-    library.check(lib.mar_precision_recall(library.pointer, _pointer(a), len(a), _pointer(b), len(b), a.shape[1], k,
+    library.check(lib.mar_precision_recall(library.pointer, _pointer(a), len(a), _pointer(b), len(b), a.shape[1],
+                                           _lib.fit("k", k, c.c_int),
                                            c.byref(precision), c.byref(recall)))
     return precision.value, recall.value
 

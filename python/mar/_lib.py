@@ -3,13 +3,52 @@ against tests/rooms/abi.txt."""
 from __future__ import annotations
 
 import ctypes as c
+import operator
 import os
 from pathlib import Path
 from typing import Any
 
 
+#: The ranges of C's whole numbers.
+_SIGNED: list[Any] = [c.c_int, c.c_long]
+_UNSIGNED: list[Any] = [c.c_uint64, c.c_size_t]
+_RANGES = {kind: (-2 ** (8 * c.sizeof(kind) - 1), 2 ** (8 * c.sizeof(kind) - 1) - 1) for kind in _SIGNED}
+_RANGES.update({kind: (0, 2 ** (8 * c.sizeof(kind)) - 1) for kind in _UNSIGNED})
+
+
+def fit(name: str, value: Any, kind: Any) -> Any:
+    """Returns the value for an argument or field of C's type `kind`. ctypes itself would cut a number that does not fit,
+    and C a text at its NUL."""
+    if kind is c.c_char_p and isinstance(value, bytes) and b"\0" in value:
+        raise ValueError(f"{name}: has a NUL, expected text without one")
+    if kind not in _RANGES:
+        return value
+    low, high = _RANGES[kind]
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {type(value).__name__}, expected a whole number") from None
+    if not low <= number <= high:
+        raise ValueError(f"{name} {number}: expected {low} to {high}")
+    return number
+
+
+class _Argument:
+    """The type of a function's argument, which refuses what does not fit."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+
+    def from_param(self, value: Any) -> Any:
+        return self._kind.from_param(fit("argument", value, self._kind))
+
+
 class Sized(c.Structure):
-    """A struct of mar.h. Its first field is its size."""
+    """A struct of mar.h. Its first field is its size. A field refuses what does not fit."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kinds = {field[0]: field[1] for field in self._fields_}
+        super().__setattr__(name, fit(name, value, kinds.get(name)))
 
     @classmethod
     def new(cls, initialiser: str, *before: Any) -> Any:
@@ -94,6 +133,7 @@ STRUCTS = {"mar_options": Options, "mar_source": Source, "mar_pixels": Pixels, "
            "mar_text_config": TextConfig,
            "mar_method_info": MethodInfo, "mar_param": Param}
 
+TEXT_TOKENS_MAX = 4096  # MAR_TEXT_TOKENS_MAX
 OK, EARG, ENOMEM, EIO, EFORMAT, EMODEL, EBACKEND, ECANCELLED = range(8)
 RGB8, RGBA8, RGB_F32 = range(3)
 UNKNOWN, WAITING, RUNNING, DONE, FAILED = range(5)
@@ -172,4 +212,5 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 }
 for _name, (_result, _arguments) in _FUNCTIONS.items():
     _function = getattr(lib, _name)
-    _function.restype, _function.argtypes = _result, _arguments
+    _function.restype = _result
+    _function.argtypes = [_Argument(_kind) if _kind in _RANGES or _kind is c.c_char_p else _kind for _kind in _arguments]

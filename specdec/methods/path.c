@@ -8,6 +8,6 @@ const spec_method spec_path = {
     .topologies = SPEC_CHAIN,
     .policy = SPEC_STOP,
     .exact = 1,
-    .guarantee = "the target's distribution of paths, given the context",
+    .guarantee = ", of whole paths given the context",
     .paths = 1,
 };

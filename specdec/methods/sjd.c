@@ -14,7 +14,7 @@ const spec_method spec_sjd = {
     .topologies = SPEC_CHAIN,
     .policy = SPEC_STOP,
     .exact = 1,
-    .guarantee = "the target's distribution",
+    .guarantee = "",
     .stale = 1,
     .discrete_rule = rule,
 };

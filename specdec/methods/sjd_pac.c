@@ -18,7 +18,7 @@ const spec_method spec_sjd_pac = {
     .topologies = SPEC_CHAIN | SPEC_CHAIN_TREE,
     .policy = SPEC_CONTINUE,
     .exact = 1,
-    .guarantee = "the target's distribution",
+    .guarantee = "",
     .stale = 1,
     .parameters = {{"children", 4, 1, 8, "drafts at a position of the tree, without replacement (K)"},
                    {"depth", 3, 0, 5, "tokens of a path of the tree, with the one in front of it (D); 0, 1: none"},

@@ -14,6 +14,6 @@ const spec_method spec_vanilla = {
     .topologies = SPEC_CHAIN | SPEC_TREE,
     .policy = SPEC_STOP,
     .exact = 1,
-    .guarantee = "the target's distribution",
+    .guarantee = "",
     .discrete_rule = rule,
 };

@@ -184,7 +184,7 @@ static void warnings(void **state)
         memcpy(mean, f.mean, sizeof mean);
         f.reference.path = cases[i].path;
         f.reference.images = cases[i].reference_images;
-        f.reference.has_images = cases[i].reference_images > 1797;
+        f.reference.pictures = cases[i].reference_images > 1797 ? cases[i].reference_images : 0;
         if (cases[i].negative) mean[7] = -1;
         f.reference.mu = mean;
         f.images.width = f.images.height = cases[i].width;

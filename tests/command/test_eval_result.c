@@ -57,7 +57,7 @@ static void fill(eval_result *r)
     fill_text(r->protocol, sizeof r->protocol, "reference x.npz\t1234\n");
     fill_text(r->model, sizeof r->model, "<b>&amp;");
     fill_text(r->published, sizeof r->published, "MAR-B ");
-    fill_text(r->guarantee, sizeof r->guarantee, "exact: ");
+    fill_text(r->guarantee, sizeof r->guarantee, "exact to: ");
     fill_text(r->accelerators, sizeof r->accelerators, "--head_spec 8 ");
     snprintf(r->backend, sizeof r->backend, "Prüfstand für Bilder, 図");
     r->warning_count = EVAL_WARNINGS_MAX;

@@ -45,7 +45,7 @@ static void levels_are_their_options(void **state)
         char *line = line_of(d, "", arguments), *options = options_in(line, level);
         assert_has(options, "--num_iter ");
         assert_has(options, "--dtype int8");
-        assert_has(line, "(approximate; distance 0.");
+        assert_has(line, "(approximate; distance to plain sampling 0.");
         assert_has(line, " on the demo, another seed 0.");
         if (before && strcmp(before, options) == 0) fail_msg("levels %d and %d are both %s", level - 1, level, options);
         command_ok(d, "generate %s " FEW "--out same.png --quiet", options);

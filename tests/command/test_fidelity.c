@@ -45,7 +45,7 @@ static void identical_runs(void **state)
     assert_true(json_number(run, "mean_gap") == 0 && json_number(run, "covariance_gap") == 0);
     assert_true(cJSON_IsTrue(cJSON_GetObjectItem(run, "identical")));
     assert_true(json_number(run, "head_calls_per_token") == 8);
-    assert_string_equal(json_text(run, "verdict"), "identical: the same tokens to the last bit");
+    assert_string_equal(json_text(run, "verdict"), "identical to the reference: the same tokens to the last bit");
     /* one turn of 16 images and one of 4: only one is timed */
     assert_true(json_number(record, "turns_timed") == 1 && json_number(run, "speed") > 0);
     static const char *const ends[] = {"seconds_low", "seconds_high", "speed_low", "speed_high"};
@@ -119,11 +119,12 @@ static void verdicts(void **state)
 
     static fidelity f = {.num = 20, .floor.measured = 1, .floor.image = 1, .floor.token = 1};
     fidelity_run r = {.differing = 20, .p = 0.5};
-    assert_verdict(&f, &r, FIDELITY_SAME, "indistinguishable at 20 images (p = 0.500)");
+    assert_verdict(&f, &r, FIDELITY_SAME, "indistinguishable from the reference at 20 images (p = 0.500)");
     r.differing = 10;
     assert_verdict(&f, &r, FIDELITY_UNSURE, "too few images to tell: 10 of 20 differ");
     r.differing = 20, f.floor.measured = 0;
-    assert_verdict(&f, &r, FIDELITY_UNSURE, "indistinguishable at 20 images (p = 0.500), too few for");
+    assert_verdict(&f, &r, FIDELITY_UNSURE,
+                   "indistinguishable from the reference at 20 images (p = 0.500), too few for");
     r.p = 0.01;
     assert_verdict(&f, &r, FIDELITY_OFF, "differs (p = 0.010)");
     f.floor.measured = 1, r.image.distance = r.token.distance = 0.5;
@@ -169,9 +170,10 @@ static void own_drafts(void **state)
     assert_null(cJSON_GetObjectItem(plain, "draft"));
     assert_string_equal(json_text(own, "options"), "--head_spec 4 --draft self --spec path");
     /* the longest guarantee, complete */
-    const char *end = "as later contexts saw it (accepted_shift measures the difference)",
+    const char *end = "as later contexts saw it (accepted_shift measures the difference); not the model's defaults: "
+                      "num_iter 16 (64), num_sampling_steps 4 (100)",
                *promise = json_text(own, "guarantee");
-    assert_int_equal(strncmp(promise, "exact: criterion path, ", 23), 0);
+    assert_int_equal(strncmp(promise, "exact to: plain sampling, 16 steps of 4, of whole paths", 55), 0);
     if (!strstr(promise, end)) fail_msg("\"%s\" is cut", promise);
     assert_true(json_number(plain, "passes_in_sequence") == 16 * json_number(record, "turns"));
     assert_true(json_number(plain, "contexts_per_image") == 16);
@@ -247,7 +249,8 @@ static void printed(void **state)
     const char *heading = strstr(r.out, "s/image");
     assert_non_null(heading);
     assert_in_range(strcspn(heading, "\n"), 40, 80 - 10); /* the names of the runs stand before it */
-    static const char *const parts[] = {"\nreference ", "\nrun 1 ", "identical: the same tokens to the last bit",
+    static const char *const parts[] = {"\nreference ", "\nrun 1 ",
+                                        "identical to the reference: the same tokens to the last bit",
                                         "one turn, no spread"};
     for (size_t i = 0; i < LENGTH(parts); i++) assert_has(r.out, parts[i]);
     assert_null(strstr(r.out, "s per image ("));
@@ -281,7 +284,8 @@ static void discrete_tokens(void **state)
         assert_counts(run, "neighbours", 500);
         assert_null(cJSON_GetObjectItem(run, "ks"));
     }
-    assert_string_equal(json_text(same, "guarantee"), "exact: the target's distribution, by speculation (vanilla)");
+    assert_string_equal(json_text(same, "guarantee"),
+                        "exact to: plain sampling, 64 steps (the model's defaults), by speculation (vanilla)");
     assert_true(json_number(same, "acceptance_rate") > 0 && json_number(same, "acceptance_rate") < 1);
     assert_true(json_number(same, "passes_in_sequence") < json_number(record, "reference.passes_in_sequence"));
     assert_true(json_number(record, "reference.contexts_per_image") == 64);

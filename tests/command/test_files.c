@@ -193,7 +193,9 @@ static void standard_output(void **state)
     assert_string_equal(r.out, "");
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.err, "wrote standard output: 1 image of 32x32 in "));
-    assert_string_equal(strchr(r.err, '\n'), "\nexact: the target's distribution\n");
+    assert_string_equal(strchr(r.err, '\n'),
+                        "\nexact to: plain sampling, 1 step of 2; not the model's defaults: num_iter 1 (64), "
+                        "num_sampling_steps 2 (100)\n");
     command_result_free(&r);
     assert_int_equal(count_files(*state), 2);
 

@@ -253,45 +253,94 @@ static void count_map(const picture *p, int images, int *accepted, int *replaced
     assert_int_equal(*accepted + *replaced + *target, side * side);
 }
 
-/* Checks that every run states its guarantee on its own line, and in its pictures. */
+/* Checks that every run says what its images' distribution is relative to, on a line and in its pictures. */
 static void guarantee(void **state)
 {
+    static const char few[] = "; not the model's defaults: num_iter 4 (64), num_sampling_steps 8 (100)";
     static const struct {
-        const char *options, *says;
+        const char *options, *says, *departs;
     } runs[] = {
-        {"", "exact: the target's distribution"},
-        {"--head_spec 2", "exact: the target's distribution, by speculation inside the head"},
-        {"--sampler ddim", "approximate: changed by sampler ddim"},
-        {"--draft demo-draft",
-         "exact: criterion path, drafts of the draft model: the target's distribution of whole paths; an "
-         "accepted token is its draft's last, noiseless mean, as later contexts saw it "
-         "(accepted_shift measures the difference)"},
-        {"--model demo-discrete --draft demo-discrete-draft --spec lantern", "approximate: "},
+        {"--num_iter 64", "exact to: plain sampling, 64 steps of 100 (the model's defaults)", ""},
+        {QUICK, "exact to: plain sampling, 4 steps of 8", few},
+        {QUICK "--head_spec 2", "exact to: plain sampling, 4 steps of 8, by speculation inside the head", few},
+        {QUICK "--sampler ddim", "approximate: changed by sampler ddim; relative to plain sampling, 4 steps of 8", few},
+        {QUICK "--draft demo-draft",
+         "exact to: plain sampling, 4 steps of 8, of whole paths, by criterion path with drafts of the draft model; an "
+         "accepted token is its draft's last, noiseless mean, as later contexts saw it (accepted_shift measures the "
+         "difference)",
+         few},
+        {"--model demo-discrete --cfg 1 --draft demo-discrete-draft --spec lantern",
+         "approximate: changed by lantern; guarantee: the law a draft is tested against is within TV delta of the "
+         "target's; relative to plain sampling, 64 steps",
+         "; not the model's defaults: cfg 1 (2.9)"},
+        /* noise, which no option accelerates */
+        {"--num_iter 1 --num_sampling_steps 2", "exact to: plain sampling, 1 step of 2",
+         "; not the model's defaults: num_iter 1 (64), num_sampling_steps 2 (100)"},
+        {"--temperature 0", "exact to: plain sampling, 64 steps of 100",
+         "; not the model's defaults: temperature 0 (1)"},
+        {"--cfg 30", "exact to: plain sampling, 64 steps of 100", "; not the model's defaults: cfg 30 (2.9)"},
+        {"--model demo-discrete --top_k 3 --top_p 0.5 --cfg_interval 4 --spec sjd",
+         "exact to: plain sampling, 64 steps, by speculation (sjd)",
+         "; not the model's defaults: cfg_interval 4 (-1), top_k 3 (0), top_p 0.5 (1)"},
+        {"--gtr --num_sampling_steps 9", "approximate: changed by gtr; relative to plain sampling, 64 steps of 9",
+         "; not the model's defaults: num_sampling_steps 9 (100)"},
     };
     for (size_t i = 0; i < LENGTH(runs); i++) {
-        char line[300], found[400];
-        const int discrete = strstr(runs[i].options, "discrete") != NULL;
-        snprintf(line, sizeof line, "$MAR generate %s --class 3 --num 1 %s --out g.png", runs[i].options,
-                 discrete ? "" : QUICK);
+        char line[300], expected[600];
+        snprintf(line, sizeof line, "$MAR generate %s --class 3 --num 1 --out g%zu.png", runs[i].options, i);
+        snprintf(expected, sizeof expected, "%s%s", runs[i].says, runs[i].departs);
         command_result r = command_run(*state, line);
         if (r.status != 0) fail_msg("%s: %s", line, r.err);
-        const char *at = strchr(r.out, '\n');
-        snprintf(found, sizeof found, "%.*s", at ? (int)strcspn(at + 1, "\n") : 0, at ? at + 1 : "");
-        const size_t n = discrete ? strlen(runs[i].says) : sizeof found;
-        if (strncmp(found, runs[i].says, n) != 0) fail_msg("%s: \"%s\"", line, r.out);
-        picture p = open_picture(*state, "g.png");
-        assert_text(&p, "guarantee", found);
+        char *at = strchr(r.out, '\n');
+        at[1 + strcspn(at + 1, "\n")] = '\0';
+        assert_string_equal(at + 1, expected);
+        char name[16];
+        snprintf(name, sizeof name, "g%zu.png", i);
+        picture p = open_picture(*state, name);
+        assert_text(&p, "guarantee", expected);
         close_picture(&p);
         command_result_free(&r);
     }
     static const char *const others[] = {"bench", "fidelity --num 20 --versus " QUICK "--against"};
     for (int i = 0; i < 2; i++) {
-        char line[300];
+        char line[300], expected[160];
         snprintf(line, sizeof line, "$MAR %s %s", others[i], QUICK);
+        snprintf(expected, sizeof expected, "exact to: plain sampling, 4 steps of 8%s\n", few);
         command_result r = command_run(*state, line);
-        if (!strstr(r.out, "exact: the target's distribution\n")) fail_msg("%s: %s%s", line, r.out, r.err);
+        if (!strstr(r.out, expected)) fail_msg("%s: %s%s", line, r.out, r.err);
         command_result_free(&r);
     }
+    /* methods word theirs alike */
+    sh_ok(*state,
+          "$MAR methods --name head-spec | grep -q 'guarantee: *exact to: plain sampling with the same options$'");
+    sh_ok(*state, "! $MAR methods | grep -q 'exact: \\|the target.s distribution$'");
+}
+
+/* A LlamaGen file that does not say how many tokens an image has: the run warns that 256 is a guess. */
+static void guessed_tokens(void **state)
+{
+    size_t size;
+    char *model = read_whole_file("weights/demo", "discrete-target.safetensors", &size);
+    char *key = memmem(model, size, "mar.seq_len", 11);
+    assert_non_null(key);
+    *key = 'x';
+    write_whole_file(*state, "silent.safetensors", model, size);
+    free(model);
+    command_result r = command_run(
+        *state, "$MAR generate --model silent.safetensors --vq demo-discrete --class 3 --num 1 --out a.png");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.err,
+                        "mar: warning: model silent.safetensors: nothing in the file says how many tokens an image "
+                        "has: 256 is a guess, for 256 pixels; with another --seq_len: 576 for 384 pixels, 784 for "
+                        "448, 1024 for 512\n");
+    command_result_free(&r);
+    r = command_run(*state,
+                    "$MAR generate --model silent.safetensors --seq_len 64 --vq demo-discrete --class 3 --num 1 "
+                    "--out b.png");
+    assert_string_equal(r.err, "");
+    command_result_free(&r);
+    sh_ok(*state,
+          "$MAR inspect silent.safetensors | grep -q '^tokens: 256 of a vocabulary of 256 (nothing in the file'");
 }
 
 static void speculation(void **state)
@@ -483,6 +532,7 @@ int main(void)
                                        COMMAND_TEST(single_image),
                                        COMMAND_TEST(what_an_image_depends_on),
                                        COMMAND_TEST(guarantee),
+                                       COMMAND_TEST(guessed_tokens),
                                        COMMAND_TEST(json_record),
                                        COMMAND_TEST(speculation),
                                        COMMAND_TEST(own_drafts),

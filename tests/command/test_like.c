@@ -107,6 +107,22 @@ static void edit_text(const char *directory, const char *from, const char *to, c
     free(out);
 }
 
+/* Pictures of versions that worded the guarantee otherwise are made again, and their directories continued. */
+static void old_words(void **state)
+{
+    const char *d = *state;
+    command_ok(d, "generate " QUICK "--class 3,7 --num 1 --out old --quiet");
+    sh_ok(d, "cp old/000000.png new.png");
+    edit_text(d, "new.png", "old/000000.png", "guarantee", "exact: the target's distribution");
+    command_ok(d, "generate --like old/000000.png --out again.png --quiet");
+    assert_same_file(d, "new.png", "again.png");
+    command_ok(d, "generate " QUICK "--class 3,7 --num 2 --out two --quiet");
+    edit_text(d, "two/000000.png", "two/000000.png", "guarantee", "exact: the target's distribution");
+    sh_ok(d, "cp two/000001.png one.png && rm two/000001.png");
+    command_ok(d, "generate " QUICK "--class 3,7 --num 2 --out two --resume --quiet");
+    assert_same_file(d, "two/000001.png", "one.png");
+}
+
 static void refusals(void **state)
 {
     static const char *const edits[][3] = {
@@ -165,7 +181,7 @@ static void random_seeds(void **state)
     char seed[32], again[32];
     command_result r = command_mar(d, "generate " QUICK "--class 3 --num 1 -s random --out a.png");
     const char *at = strstr(r.out, "\n--seed ");
-    assert_true(r.status == 0 && at && sscanf(at, "\n--seed %31[0-9]\nexact: ", seed) == 1);
+    assert_true(r.status == 0 && at && sscanf(at, "\n--seed %31[0-9]\nexact to: ", seed) == 1);
     assert_true(strtoull(seed, NULL, 10) < 1ull << 53);
     command_result_free(&r);
     command_ok(d, "generate " QUICK "--class 3 --num 1 --seed %s --out b.png --quiet", seed);
@@ -193,6 +209,6 @@ static void random_seeds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {COMMAND_TEST(same_file), COMMAND_TEST(options_win), COMMAND_TEST(model_files),
-                                       COMMAND_TEST(refusals), COMMAND_TEST(random_seeds)};
+                                       COMMAND_TEST(refusals),  COMMAND_TEST(old_words),   COMMAND_TEST(random_seeds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -151,6 +151,7 @@ TEST_CASE(sequences)
     cJSON *list = read_list("llamagen_B");
     assert_ok(derive(list, "mar.seq_len", "576", 0, &c, &err), &err);
     assert_int_equal(c.seq_len, 576);
+    assert_int_equal(c.seq_len_guessed, 0);
     static const char *const wrong[] = {"575", "0", "-4", "70000", "1000000", "99999999999999999999", "x", ""};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(derive(list, "mar.seq_len", wrong[i], 0, &c, &err), MAR_EMODEL);

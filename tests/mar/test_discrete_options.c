@@ -1,6 +1,7 @@
 /* Tests which options and files LlamaGen sessions accept together. */
 #include "llamagen/engine.h"
 #include "mar/accel/registry.h"
+#include "tests/support/demo.h"
 #include "tests/support/discrete_sessions.h"
 
 #include <stdio.h>
@@ -264,6 +265,51 @@ TEST_CASE(files_that_do_not_go_together)
     mar_model_free(captioned);
     mar_model_free(continuous);
     discrete_close(s);
+}
+
+static void keep_warning(void *user, mar_log_level level, const char *line)
+{
+    if (level == MAR_LOG_WARNING) snprintf(user, 512, "%s", line);
+}
+
+/* A checkpoint of train_c2i.py has the image size in its options. Where nothing has it, a warning names the sizes. */
+TEST_CASE(sizes_of_training_checkpoints)
+{
+    const discrete_files *f = *state;
+    const gpt_config c = small_llamagen();
+    char *silent = write_llamagen(f->directory, "says_nothing.safetensors", &c, 1, 0, 0), warning[512] = "";
+    mar_options options;
+    mar *m;
+    mar_model *model;
+    mar_options_init(&options, sizeof options);
+    options.backend = MAR_BACKEND_CPU;
+    options.threads = 1;
+    options.log = keep_warning;
+    options.log_user = warning;
+    assert_int_equal(mar_open(&options, &m), MAR_OK);
+    assert_library(m, mar_model_load(m, "tests/weights/data/llamagen_384.pt", 2, &model));
+    assert_int_equal(mar_model_get_config(model)->seq_len, 576);
+    assert_string_equal(warning, "");
+    mar_model_free(model);
+    assert_int_equal(mar_model_load(m, "tests/weights/data/llamagen_odd.pt", 2, &model), MAR_EMODEL);
+    assert_says(mar_error(m), "metadata args.image_size is \"a string\", expected a positive number");
+
+    assert_library(m, mar_model_load(m, silent, 2, &model));
+    assert_says(warning, "nothing in the file says how many tokens an image has: 256 is a guess, for 256 pixels; with "
+                         "another --seq_len: 576 for 384 pixels, 784 for 448, 1024 for 512");
+    mar_model_free(model);
+    mar_close(m);
+
+    warning[0] = '\0';
+    options.seq_len = 256;
+    assert_int_equal(mar_open(&options, &m), MAR_OK);
+    assert_library(m, mar_model_load(m, silent, 2, &model)); /* no guess */
+    assert_string_equal(warning, "");
+    mar_model_free(model);
+    assert_int_equal(mar_model_load(m, "tests/weights/data/llamagen_384.pt", 2, &model), MAR_EARG);
+    assert_says(mar_error(m), "--seq_len 256: the options of the training (args) of ");
+    mar_close(m);
+    free(silent);
 }
 
 /* Checks that a file without an image size takes the handle's. A converted file has its own. */

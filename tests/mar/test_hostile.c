@@ -655,6 +655,20 @@ HOSTILE(mar_session_lateness)
 
 HOSTILE_IS(mar_session_guarantee, !*mar_session_guarantee(NULL))
 
+HOSTILE_IS(mar_session_get_guarantee, !mar_session_get_guarantee(NULL))
+
+HOSTILE(mar_session_request_guarantee)
+{
+    char text[1024] = "?";
+    mar_request request, unset = {0};
+    mar_request_init(host.s, &request, sizeof request);
+    assert_string_equal(mar_session_request_guarantee(NULL, &request, text, sizeof text), "");
+    assert_string_equal(mar_session_request_guarantee(host.s, NULL, text, sizeof text), "");
+    assert_string_equal(mar_session_request_guarantee(host.s, &unset, text, sizeof text), "");
+    assert_string_equal(mar_session_request_guarantee(host.s, &request, NULL, 0), "");
+    assert_string_equal(mar_session_request_guarantee(host.s, &request, text, 6), "exact");
+}
+
 HOSTILE(mar_session_description)
 {
     char text[1024] = "?";

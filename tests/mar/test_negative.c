@@ -151,12 +151,20 @@ TEST_CASE(rounded_keys_and_values_are_not_exact)
     fixture f = {NULL};
     (void)state;
     open_fixture(&f);
-    expect_guarantee(&f, MAR_CACHE_AUTO, NULL, "exact: the target's distribution");
-    expect_guarantee(&f, MAR_CACHE_AUTO, "sjd", "exact: the target's distribution, by speculation (sjd)");
-    expect_guarantee(&f, MAR_CACHE_BF16, NULL, "approximate: keys and values in bf16");
-    expect_guarantee(&f, MAR_CACHE_INT8, "sjd", "approximate: keys and values in int8");
+    expect_guarantee(&f, MAR_CACHE_AUTO, NULL,
+                     "exact to: plain sampling, 4 steps; not the model's defaults: cfg 1 (2.9)");
+    expect_guarantee(&f, MAR_CACHE_AUTO, "sjd",
+                     "exact to: plain sampling, 4 steps, by speculation (sjd); not the model's defaults: cfg 1 (2.9)");
+    expect_guarantee(&f, MAR_CACHE_BF16, NULL,
+                     "approximate: keys and values in bf16; relative to plain sampling, 4 steps; not the model's "
+                     "defaults: cfg 1 (2.9)");
+    expect_guarantee(&f, MAR_CACHE_INT8, "sjd",
+                     "approximate: keys and values in int8; relative to plain sampling, 4 steps; not the model's "
+                     "defaults: cfg 1 (2.9)");
     close_fixture(&f);
     open_in(&f, MAR_DTYPE_INT8);
-    expect_guarantee(&f, MAR_CACHE_INT8, "sjd", "approximate: int8, keys and values in int8");
+    expect_guarantee(&f, MAR_CACHE_INT8, "sjd",
+                     "approximate: int8, keys and values in int8; relative to plain sampling, 4 steps; not the model's "
+                     "defaults: cfg 1 (2.9)");
     close_fixture(&f);
 }

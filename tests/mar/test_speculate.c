@@ -323,21 +323,23 @@ TEST_CASE(guarantees)
         const char *says;
     } cases[] = {
         {params_of(d.draft, NULL, MAR_CONTEXT_AUTO, 8, 0),
-         "exact: criterion path, drafts of the draft model: the target's distribution of whole paths"},
+         "of whole paths, by criterion path with drafts of the draft model; an accepted token is"},
         {params_of(d.draft, NULL, MAR_CONTEXT_PREFIX, 8, 0),
-         "approximate: criterion path, context prefix: each block is exactly the target's in the context before it, 1 "
-         "in place of 8 contexts"},
+         "approximate: criterion path, context prefix: each block is drawn in the context before it, 1 in place of 8 "
+         "contexts; relative to plain sampling, 8 steps of "},
         {params_of(d.draft, "conditional", MAR_CONTEXT_AUTO, 8, 0),
-         "approximate: criterion conditional, context prefix: each block is exactly the target's in the context before "
-         "it, 1 in place of 8 contexts"},
+         "approximate: criterion conditional, context prefix: each block is drawn in the context before it, 1 in place "
+         "of 8 contexts"},
         {params_of(d.draft, "conditional", MAR_CONTEXT_PREFIX, 3, 0.25f), "4 in place of 8 contexts"},
-        {params_of(d.draft, "conditional", MAR_CONTEXT_PREFIX, 1, 0), "exact: criterion conditional, context prefix"},
+        {params_of(d.draft, "conditional", MAR_CONTEXT_PREFIX, 1, 0),
+         ", by criterion conditional, context prefix with one step a block"},
         {params_of(d.draft, "conditional", MAR_CONTEXT_FULL, 3, 0.25f),
          "approximate: criterion conditional, context full"},
         {params_of(d.draft, "paper", MAR_CONTEXT_PREFIX, 3, 0.25f), "approximate: criterion paper"},
         {params_of(d.draft, "cspd", MAR_CONTEXT_FULL, 3, 0.25f), "approximate: criterion cspd"},
-        {params_of(d.draft, "cspd", MAR_CONTEXT_FULL, 3, 1), "exact: the target's distribution"},
-        {params_of(NULL, NULL, MAR_CONTEXT_FULL, 3, 1), "exact: the target's distribution"},
+        {params_of(d.draft, "cspd", MAR_CONTEXT_FULL, 3, 1),
+         ", by the model alone, which with prefill 1 makes every step"},
+        {params_of(NULL, NULL, MAR_CONTEXT_FULL, 3, 1), "exact to: plain sampling, 8 steps of "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mar_session *s = begin(d.model, &cases[i].params, 0, 1);

@@ -199,6 +199,68 @@ class Test(unittest.TestCase):
                 call()
         self.assertTrue(any(m.name == "head-spec" and m.exact for m in mar.methods()))
 
+    def test_cut(self):
+        """What C would cut is refused, with the argument's name: numbers of more bits, text with a NUL, other numbers."""
+        model, text = mar.load("demo"), mar.Text(ROOT / "tests/golden/data/t5")
+        session, clip = model.session(1, num_iter=2, num_sampling_steps=2), ROOT / "tests/golden/data/clip_tiny"
+        request = session.submit(1)
+        session.step()
+        session.step()
+        tokens, features = np.zeros((64, 8), np.float32), np.zeros((9, 4), np.float32)
+        int32, uint64 = "expected -2147483648 to 2147483647", "expected 0 to 18446744073709551615"
+        for call, line in [
+                (lambda: model.session(2**40 + 1), f"batch 1099511627777: {int32}"),
+                (lambda: session.take(2**64 + request), f"request {2**64 + request}: {uint64}"),
+                (lambda: session.take_tokens(2**64 + request), f"request {2**64 + request}: {uint64}"),
+                (lambda: session.preview(request - 2**64), f"request {request - 2**64}: {uint64}"),
+                (lambda: session.progress(2**64 + request), f"request {2**64 + request}: {uint64}"),
+                (lambda: session.cancel(2**64 + request), f"request {2**64 + request}: {uint64}"),
+                (lambda: session.submit(2**32 + 1), f"label 4294967297: {int32}"),
+                (lambda: session.submit(1, image=2**64), f"image 18446744073709551616: {uint64}"),
+                (lambda: session.submit(1, seed=-1), f"seed -1: {uint64}"),
+                (lambda: mar.generate("demo", [1], seed=2**64), f"seed 18446744073709551616: {uint64}"),
+                (lambda: mar.load("demo", heads=2**32 + 4), f"heads 4294967300: {int32}"),
+                (lambda: mar.Features("demo", batch=2**32 + 1), f"batch 4294967297: {int32}"),
+                (lambda: mar.Clip(clip, batch=2**32 + 1), f"batch 4294967297: {int32}"),
+                (lambda: text.encode("x", tokens=2**32 + 40), f"tokens 4294967336: {int32}"),
+                (lambda: text.encode_negative("x", 2**32 + 40), f"tokens 4294967336: {int32}"),
+                (lambda: mar.precision_recall(features, features, k=2**32 + 3), f"k 4294967299: {int32}"),
+                (lambda: mar.load("demo\0.safetensors"), "path: has a NUL, expected text without one"),
+                (lambda: mar.load("demo", vae="demo\0x"), "vae: has a NUL, expected text without one"),
+                (lambda: mar.load("demo", draft=b"demo-draft\0x"), "draft: has a NUL, expected text without one"),
+                (lambda: mar.load("demo", dtype="f32\0x"), "dtype: has a NUL, expected text without one"),
+                (lambda: mar.load("demo", tuning="/nowhere\0x"), "tuning: has a NUL, expected text without one"),
+                (lambda: model.session(1, sampler="ddim\0x"), "sampler: has a NUL, expected text without one"),
+                (lambda: model.session(1, **{"cfg\0x": 1}), "name of a parameter: has a NUL, expected text without one"),
+                (lambda: mar.Text("demo-t5\0x"), "folder: has a NUL, expected text without one"),
+                (lambda: mar.Clip("demo\0x"), "folder: has a NUL, expected text without one"),
+                (lambda: mar.Features("demo\0x"), "path: has a NUL, expected text without one"),
+                (lambda: text.encode("a\0b"), "prompts: has a NUL, expected text without one"),
+                (lambda: session.submit(1, tokens=tokens * 1j, known=np.ones(64, bool)),
+                 "tokens: complex64, expected float32"),
+                (lambda: session.submit(1, tokens=tokens, known=np.full(64, 0.5)), "known: float64, expected bool"),
+                (lambda: mar.precision_recall(features * 1j, features), "reference: complex64, expected float32")]:
+            with self.assertRaises(ValueError) as caught:
+                call()
+            self.assertEqual(str(caught.exception), line)
+        for call, line in [(lambda: model.session(1.5), "batch: float, expected a whole number"),
+                           (lambda: session.take(None), "request: NoneType, expected a whole number"),
+                           (lambda: session.submit("3"), "label: str, expected a whole number")]:
+            with self.assertRaises(TypeError) as caught:
+                call()
+            self.assertEqual(str(caught.exception), line)
+        for cfg in float("nan"), float("inf"), 1e39, -1.0:
+            with self.assertRaisesRegex(mar.MarError, "expected"):
+                session.submit(1, cfg=cfg)
+            with self.assertRaisesRegex(mar.MarError, "--cfg .*expected"):
+                model.session(1, cfg=cfg)
+        # a number that is 0 in 8 bits keeps its token
+        kept = session.submit(np.int64(1), tokens=tokens + 0.5, known=np.arange(64)[::-1] * 256)
+        while session.pending:
+            session.step()
+        np.testing.assert_array_equal(session.take_tokens(kept)[:63], tokens[:63] + 0.5)
+        self.assertEqual(session.take(request).shape, (32, 32, 3))
+
     def test_prompt(self):
         """demo-t2i makes the picture of a prompt that the command makes."""
         features, mask, _ = mar.Text("demo-t5", dtype="f32").encode("a bold seven", 16)
@@ -226,7 +288,7 @@ class Test(unittest.TestCase):
         session.step()
         with self.assertRaisesRegex(mar.MarError, "has no negative prompt"):
             text.encode_negative("blurry", positions)
-        with self.assertRaisesRegex(ValueError, "without NUL"):
+        with self.assertRaisesRegex(ValueError, "^text: has a NUL, expected text without one$"):
             text.encode_negative("a\0b", positions)
 
     def test_memory(self):

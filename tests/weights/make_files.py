@@ -154,6 +154,16 @@ def official_spherear():
             "ema": in_halves(state, 4400), "steps": 7}
 
 
+def small_llamagen():
+    """The weights of a LlamaGen of 16 codes, 3 classes, width 16 and one layer: zeros."""
+    rows = {"cls_embedding.embedding_table": (4, 16), "tok_embeddings": (16, 16), "output": (16, 16),
+            "layers.0.attention.wqkv": (48, 16), "layers.0.attention.wo": (16, 16), "layers.0.feed_forward.w1": (32, 16),
+            "layers.0.feed_forward.w3": (32, 16), "layers.0.feed_forward.w2": (16, 32)}
+    norms = ("norm", "layers.0.attention_norm", "layers.0.ffn_norm")
+    return {**{f"{name}.weight": torch.zeros(shape, dtype=torch.float16) for name, shape in rows.items()},
+            **{f"{name}.weight": torch.ones(16, dtype=torch.float16) for name in norms}}
+
+
 def main():
     os.makedirs(DATA, exist_ok=True)
     torch.manual_seed(1)
@@ -204,6 +214,13 @@ def main():
     torch.save({"module": {"w": base}, "optimizer": {"state": {0: {"exp_avg": -base}}}, "steps": 7, "args": args,
                 "ema": {"w": base + 1}}, path("module.pt"))
     torch.save({"w": base, "args": args, "steps": 7}, path("options_beside.pt"))
+
+    # As LlamaGen's train_c2i.py saves a run: 384 pixels, 24 x 24 tokens; and with an image size that is no number.
+    for name, size in ("llamagen_384.pt", 384), ("llamagen_odd.pt", "384"):
+        options = argparse.Namespace(gpt_model="GPT-B", gpt_type="c2i", ema=True, gpt_ckpt=None, vocab_size=16,
+                                     image_size=size, downsample_size=16, num_classes=3, lr=1e-4)
+        torch.save({"model": small_llamagen(), "optimizer": {"state": {}, "param_groups": []}, "steps": 7, "args": options,
+                    "ema": small_llamagen()}, path(name))
 
     # Code beside the tensors is never run; code in place of a tensor is refused.
     torch.save({"model": {"w": base}, "payload": Evil("touch executed")}, path("evil_beside.pt"))

@@ -173,6 +173,7 @@ TEST_CASE(test_open)
     fail_each(open_and_close, DATA "views.pt");
     fail_each(open_and_close, DATA "mar.pth");
     fail_each(open_and_close, DATA "legacy_views.pt");
+    fail_each(open_and_close, DATA "llamagen_384.pt"); /* with options of the training */
 }
 
 TEST_CASE(test_open_folder)

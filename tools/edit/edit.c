@@ -230,9 +230,19 @@ static int prepare_tokens(edit_job *job)
 
 /* --- images ------------------------------------------------------------------------------------------------------- */
 
+/* Writes the guarantee of the images, whose kept tokens are known, to text. Returns text. */
+static const char *guarantee_of(const edit_job *job, char *text, size_t size)
+{
+    mar_request request;
+    mar_request_init(job->session, &request, sizeof request);
+    request.known = job->known;
+    return mar_session_request_guarantee(job->session, &request, text, size);
+}
+
 static int write_image(edit_job *job, int number)
 {
     const edit_options *o = &job->options;
+    char guarantee[1024];
     record_texts texts = {0};
     record_texts_add(&texts, "Software", "libmar %s", mar_version());
     record_texts_add(&texts, "class", "%d", job->label);
@@ -242,7 +252,7 @@ static int write_image(edit_job *job, int number)
     if (o->offset) record_texts_add(&texts, "offset", "%s", o->offset);
     if (o->keep < 1) record_texts_add(&texts, "keep", "%.9g", (double)o->keep);
     record_texts_add_run(&texts, &o->run, &job->models);
-    record_texts_add(&texts, "guarantee", "%s", mar_session_guarantee(job->session));
+    record_texts_add(&texts, "guarantee", "%s", guarantee_of(job, guarantee, sizeof guarantee));
     if (record_texts_end(&texts, "the text in the picture") != 0) return 1;
     char *path = output_image_path(&job->out, number);
     const image picture = {job->canvas.width, job->canvas.height, job->rgb};
@@ -326,12 +336,12 @@ static int make_files(edit_job *job, progress *bar)
 
 static void print_summary(const edit_job *job, double seconds)
 {
-    char path[8192];
+    char path[8192], guarantee[1024];
     const int kept = edit_count(job->known, job->count);
     printable(job->out.is_stream ? "standard output" : job->out.path, path, sizeof path);
     fprintf(job->out.is_stream ? stderr : stdout, "wrote %s: %d image%s of %dx%d in %.2f s, %d of %d tokens kept\n%s\n",
             path, job->made, job->made > 1 ? "s" : "", job->canvas.width, job->canvas.height, seconds,
-            (int)((double)job->options.keep * kept + 0.5), job->count, mar_session_guarantee(job->session));
+            (int)((double)job->options.keep * kept + 0.5), job->count, guarantee_of(job, guarantee, sizeof guarantee));
 }
 
 static int edit(edit_job *job, progress *bar)

@@ -385,6 +385,7 @@ int judge_reference_of(judged *d, const char *path, eval_reference *out)
 {
     int failed = 0;
     if (d->images < 2) return tool_error("%s: has %ld image, expected 2 or more for a covariance", path, d->images);
+    if (!out->dim) out->images = d->images; /* else mu and sigma are the file's, of images that it may not have */
     if (!out->dim && d->pooled.dim) {
         failed |= take_gaussian(&d->pooled, &out->dim, &out->mu, &out->sigma);
         if (d->spatial.dim && !failed) failed |= take_gaussian(&d->spatial, &out->spatial, &out->mu_s, &out->sigma_s);
@@ -396,14 +397,13 @@ int judge_reference_of(judged *d, const char *path, eval_reference *out)
         d->features = NULL;
     }
     out->path = path;
-    out->images = d->images;
     return failed ? tool_error("%s: out of memory for its statistics", path) : 0;
 }
 
 /* Returns whether nothing is left to be judged of a loaded file. */
 static int is_enough(const judge *j, const eval_reference *r)
 {
-    const int wants_features = j->keep_features && !r->features && r->has_images;
+    const int wants_features = j->keep_features && !r->features && r->pictures;
     if (!j->network) return !wants_features;
     if (r->dim && r->dim != mar_features_get_config(j->network)->features) return 1; /* eval_numbers rejects it */
     return r->dim && !wants_features;

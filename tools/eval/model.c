@@ -144,7 +144,7 @@ static int look_at_reference(eval_job *job)
     }
     if (eval_reference_load(o->stats, &reference, why, sizeof why) != MAR_OK) return tool_error("%s", why);
     const int numbers = job->network ? mar_features_get_config(job->network)->features : 0;
-    if ((reference.feature_count > 0 && !o->judge.vgg) || reference.has_images) job->layout.keeps_features = 1;
+    if ((reference.feature_count > 0 && !o->judge.vgg) || reference.pictures) job->layout.keeps_features = 1;
     const int dim = reference.dim;
     eval_reference_free(&reference);
     if (dim && numbers && dim != numbers)

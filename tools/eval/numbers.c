@@ -180,7 +180,7 @@ static void warn_of_reference(const eval_gathered *g, eval_result *r)
     if (strcmp(reference->path, "demo") == 0) return;
     warn_of_size(g, name, r);
     if (reference->dim) warn_of_mean(g, name, r);
-    if (g->clean && reference->resize < 0 && !reference->has_images && !has_word(name, "clean"))
+    if (g->clean && reference->resize < 0 && !reference->pictures && !has_word(name, "clean"))
         eval_warn(r,
                   "%s does not say how its images were resized; with --resize clean it should be mar stats --resize "
                   "clean, or clean-fid's own",
@@ -190,9 +190,9 @@ static void warn_of_reference(const eval_gathered *g, eval_result *r)
                   "published numbers are not made with %s: compare only with others of this reference (those on "
                   "ImageNet have adm_in256_stats.npz or VIRTUAL_imagenet256_labeled.npz)",
                   name);
-    if (strcmp(name, "VIRTUAL_imagenet256_labeled.npz") == 0 && reference->images != ADM_REFERENCE_IMAGES)
+    if (strcmp(name, "VIRTUAL_imagenet256_labeled.npz") == 0 && reference->pictures != ADM_REFERENCE_IMAGES)
         eval_warn(r, "%s has the name of ADM's file, which has %d images in arr_0; this one has %ld", name,
-                  ADM_REFERENCE_IMAGES, reference->has_images ? reference->images : 0);
+                  ADM_REFERENCE_IMAGES, reference->pictures);
     if (has_word(name, "val") || has_word(name, "validation"))
         eval_warn(r,
                   "by its name %s is of validation images: published numbers compare with the training images, and "

@@ -163,14 +163,16 @@ const char *fidelity_verdict(const fidelity *f, const fidelity_run *r, char *tex
 {
     const fidelity_finding finding = fidelity_find(f, r);
     if (r->differing == 0)
-        snprintf(text, size, "identical: the same tokens to the last bit");
+        snprintf(text, size, "identical to the reference: the same tokens to the last bit");
     else if (finding == FIDELITY_UNSURE && fidelity_least_p(f, r->differing) > FIDELITY_LEVEL)
         snprintf(text, size, "too few images to tell: %d of %d differ at all", r->differing, f->num);
     else if (finding == FIDELITY_UNSURE)
-        snprintf(text, size, "indistinguishable at %d images (p = %.3f), too few for the difference of another seed",
-                 f->num, r->p);
+        snprintf(
+            text, size,
+            "indistinguishable from the reference at %d images (p = %.3f), too few for the difference of another seed",
+            f->num, r->p);
     else if (finding == FIDELITY_SAME)
-        snprintf(text, size, "indistinguishable at %d images (p = %.3f)", f->num, r->p);
+        snprintf(text, size, "indistinguishable from the reference at %d images (p = %.3f)", f->num, r->p);
     else if (finding == FIDELITY_CLOSE)
         snprintf(text, size, "differs (p = %.3f), by less than another seed does", r->p);
     else if (!f->floor.measured)

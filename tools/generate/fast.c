@@ -175,7 +175,7 @@ const char *fast_describe(const run_options *o, char *text, size_t size)
     if (add_missing(o, r, text, size) || has_own_accelerators(o))
         text_append(text, size, "; not measured like this)");
     else
-        text_append(text, size, "; distance %.4f on the demo, another seed %.4f)",
+        text_append(text, size, "; distance to plain sampling %.4f on the demo, another seed %.4f)",
                     o->draft && r->drafted_distance > 0 ? r->drafted_distance : r->distance, r->floor);
     return text;
 }

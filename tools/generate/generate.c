@@ -346,16 +346,16 @@ static int compare_text(const char *path, const image_file *file, const image_te
     return tool_error("%s: %s is %s, expected %s: %s", path, t->key, found, t->value, rule);
 }
 
-/* Compares all texts. The last one, the guarantee, follows from the options, so a difference is reported of these. */
+/* Compares all texts but the guarantee, which follows from the options and which other versions word otherwise. */
 static int compare_texts(const char *path, const image_file *file, const record_texts *ours)
 {
-    for (int i = 0; i + 1 < ours->count; i++)
-        if (compare_text(path, file, &ours->texts[i]) != 0) return 1;
+    for (int i = 0; i < ours->count; i++)
+        if (strcmp(ours->texts[i].key, "guarantee") != 0 && compare_text(path, file, &ours->texts[i]) != 0) return 1;
     for (int i = 0; i < file->count; i++)
         if (!value_of(ours->texts, ours->count, file->texts[i].key))
             return tool_error("%s: %s is %s, expected no such text: %s", path, file->texts[i].key, file->texts[i].value,
                               rule);
-    return compare_text(path, file, &ours->texts[ours->count - 1]);
+    return 0;
 }
 
 static int check_image(generate_job *job, const char *path, long index)

@@ -9,6 +9,8 @@
 /* Makes the texts of `mar generate` with the job's class, seed and guidance. Returns 0, or 1 without memory. */
 static int make_texts(const service *s, const job *j, int i, record_texts *out)
 {
+    char guarantee[1024];
+    mar_request request;
     run_options run = s->options.run;
     run.params.seed = run.used.seed = j->spec.seed;
     run.params.cfg = run.used.cfg = j->spec.cfg;
@@ -27,7 +29,11 @@ static int make_texts(const service *s, const job *j, int i, record_texts *out)
                          j->spec.kept_tokens, seq_len, j->spec.picture_sum);
     }
     record_texts_add_run(out, &run, &s->models);
-    record_texts_add(out, "guarantee", "%s", mar_session_guarantee(s->session));
+    mar_request_init(s->session, &request, sizeof request);
+    request.cfg = j->spec.cfg;
+    request.known = j->spec.known;
+    record_texts_add(out, "guarantee", "%s",
+                     mar_session_request_guarantee(s->session, &request, guarantee, sizeof guarantee));
     if (!out->lacks) return 0;
     record_texts_free(out);
     return 1;

@@ -1,0 +1,105 @@
+/* The only place that words a guarantee. "exact" says to what: plain sampling with the steps of this session, and which
+ * options of plain sampling are not those that the model has by default. */
+#include "mar/api/guarantee.h"
+
+#include "kernels/ops.h"
+#include "mar/accel/registry.h"
+#include "mar/core/params.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Returns whether the option has a value in plain sampling of such tokens and no accelerator replaces it. */
+static int is_of_plain(int i, const mar_params *p, const char *tokens)
+{
+    const mar_param *o = mar_param_get(i);
+    if (strcmp(o->group, "Sampling") != 0 && strcmp(o->group, "Steps") != 0) return 0;
+    if (strcmp(o->name, "seed") == 0 || (o->tokens && strcmp(o->tokens, tokens) != 0)) return 0;
+    return mar_params_unused(p, i) == NULL;
+}
+
+/* Writes a value for reading: 30, where records have 3e+01. */
+static void write_value(const mar_param *o, const mar_params *p, char *text, size_t size)
+{
+    if (o->type == MAR_TYPE_FLOAT)
+        snprintf(text, size, "%g", (double)*(const float *)mar_param_field(o, p));
+    else
+        mar_param_text(o, p, text, size);
+}
+
+/* Lists the options of plain sampling whose values are not the model's defaults: "num_iter 8 (64), cfg 30 (2.9)".
+ * Returns their number. */
+static int list_departures(const mar_model *model, const mar_params *p, char *text, size_t size)
+{
+    mar_params usual;
+    int count = 0;
+    size_t used = 0;
+    mar_params_init(&usual, sizeof usual);
+    usual.num_iter = mar_default_steps(model);
+    text[0] = '\0';
+    for (int i = 0; i < mar_param_count(); i++) {
+        char value[48], by_default[48];
+        const mar_param *o = mar_param_get(i);
+        if (!is_of_plain(i, p, model->engine->tokens)) continue;
+        write_value(o, p, value, sizeof value);
+        write_value(o, &usual, by_default, sizeof by_default);
+        if (strcmp(value, by_default) == 0) continue;
+        const int n =
+            snprintf(text + used, size - used, "%s%s %s (%s)", count++ ? ", " : "", o->name, value, by_default);
+        used += n > 0 && (size_t)n < size - used ? (size_t)n : 0;
+    }
+    return count;
+}
+
+/* Writes what images are compared with: "plain sampling, 64 steps of 100". A step of a continuous token has diffusion
+ * steps. */
+static void write_reference(const mar_model *model, const mar_params *p, int has_known, char *text, size_t size)
+{
+    const int steps = p->gtr ? mar_default_steps(model) : p->num_iter; /* GtR's stages take the place of num_iter */
+    char each[32] = "";
+    if (strcmp(model->engine->tokens, "continuous") == 0) snprintf(each, sizeof each, " of %d", p->num_sampling_steps);
+    snprintf(text, size, "plain sampling%s, %d step%s%s", has_known ? " of the unknown tokens" : "", steps,
+             steps == 1 ? "" : "s", each);
+}
+
+/* Adds dtypes int8, int4 and fp8: methods that are exact keep the distribution of the rounded model. */
+static void add_rounding(const kern_device *device, mar_effect *effect)
+{
+    const char *low = kern_low_name(device);
+    const mar_effect of_method = *effect;
+    if (!low) return;
+    effect->exact = 0;
+    snprintf(effect->how, sizeof effect->how, "%s%s%.*s", low, of_method.exact ? "" : ", ",
+             of_method.exact ? 0 : (int)sizeof effect->how - 16, of_method.how);
+}
+
+static void write_line(const mar_guarantee *g, char *line, size_t size)
+{
+    const char *usual = g->departures ? "" : " (the model's defaults)";
+    const char *stop = g->departures ? "; not the model's defaults: " : "";
+    if (g->exact)
+        snprintf(line, size, "exact to: %s%s%s%s%s%s", g->reference, usual, *g->method ? ", " : "", g->method, stop,
+                 g->departing);
+    else
+        snprintf(line, size, "approximate: %s; relative to %s%s%s%s", g->method, g->reference, usual, stop,
+                 g->departing);
+}
+
+void mar_guarantee_write(const mar_model *model, const mar_engine_state *state, const mar_params *params, int has_known,
+                         mar_guarantee_text *out)
+{
+    const mar_effect *effect = model->engine->effect(state);
+    if (effect)
+        out->effect = *effect;
+    else
+        mar_accels_effect(params, &out->effect);
+    add_rounding(model->m->device, &out->effect);
+    write_reference(model, params, has_known, out->reference, sizeof out->reference);
+    out->facts = (mar_guarantee){.size = sizeof out->facts,
+                                 .exact = out->effect.exact,
+                                 .departures = list_departures(model, params, out->departing, sizeof out->departing),
+                                 .reference = out->reference,
+                                 .method = out->effect.how,
+                                 .departing = out->departing};
+    write_line(&out->facts, out->line, sizeof out->line);
+}

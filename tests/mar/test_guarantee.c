@@ -1,0 +1,64 @@
+/* The guarantee as facts, and that of a request, whose guidance may be another and some of whose tokens are known. */
+#include "tests/support/demo.h"
+
+#include <string.h>
+
+TEST_CASE(facts)
+{
+    demo d = demo_open(1);
+    mar_params p;
+    mar_session *s;
+    mar_params_init(&p, sizeof p);
+    assert_library(d.m, mar_session_create(d.model, NULL, &p, 1, &s));
+    const mar_guarantee *g = mar_session_get_guarantee(s);
+    assert_int_equal(g->size, sizeof *g);
+    assert_true(g->exact && g->departures == 0);
+    assert_string_equal(g->reference, "plain sampling, 64 steps of 100");
+    assert_string_equal(g->method, "");
+    assert_string_equal(g->departing, "");
+    assert_string_equal(mar_session_guarantee(s), "exact to: plain sampling, 64 steps of 100 (the model's defaults)");
+    mar_session_free(s);
+
+    p.num_iter = 64; /* given, and the default */
+    p.head_spec = 4;
+    p.temperature = 0;
+    p.cfg = 30;
+    p.seed = 7; /* no departure */
+    assert_library(d.m, mar_session_create(d.model, NULL, &p, 1, &s));
+    g = mar_session_get_guarantee(s);
+    assert_true(g->exact && g->departures == 2);
+    assert_string_equal(g->method, "by speculation inside the head");
+    assert_string_equal(g->departing, "cfg 30 (2.9), temperature 0 (1)");
+    mar_session_free(s);
+
+    p.lazy = 1;
+    assert_library(d.m, mar_session_create(d.model, NULL, &p, 1, &s));
+    g = mar_session_get_guarantee(s);
+    assert_true(!g->exact && g->departures == 2);
+    assert_string_equal(g->method, "changed by lazy");
+    mar_session_free(s);
+    demo_close(d);
+}
+
+TEST_CASE(requests)
+{
+    static uint8_t known[DEMO_SEQ];
+    char text[1024];
+    demo d = demo_open(1);
+    mar_params p;
+    mar_session *s;
+    mar_request r;
+    mar_params_init(&p, sizeof p);
+    assert_library(d.m, mar_session_create(d.model, NULL, &p, 1, &s));
+    mar_request_init(s, &r, sizeof r);
+    assert_string_equal(mar_session_request_guarantee(s, &r, text, sizeof text), mar_session_guarantee(s));
+    r.cfg = 30;
+    assert_string_equal(mar_session_request_guarantee(s, &r, text, sizeof text),
+                        "exact to: plain sampling, 64 steps of 100; not the model's defaults: cfg 30 (2.9)");
+    r.cfg = 2.9f;
+    r.known = known;
+    assert_string_equal(mar_session_request_guarantee(s, &r, text, sizeof text),
+                        "exact to: plain sampling of the unknown tokens, 64 steps of 100 (the model's defaults)");
+    mar_session_free(s);
+    demo_close(d);
+}

@@ -255,6 +255,7 @@ mar_status wt_load_f32(const wt_file *f, const char *name, int rank, const int64
     wt_nonfinite bad;
     *out = NULL;
     mar_status status = find_shaped(f, name, rank, shape, &t, expected, err);
+    if (status == MAR_OK) status = wt_check_float(f, t, err);
     if (status != MAR_OK) return status;
     size_t bytes;
     float *values = NULL;

@@ -105,11 +105,11 @@ mar_status wt_find_scales(const wt_file *f, const wt_tensor *t, wt_scale_layout 
                        s->name, s->dtype == WT_UNREAD ? s->type : wt_dtype_name(s->dtype));
     const size_t length = strlen(s->name), end = sizeof inverse - 1;
     if (length > end && strcmp(s->name + length - end, inverse) == 0) {
+        if (t->rank != 2) return refuse_scale(f, t, s, err);
         out->rows = out->columns = BLOCK;
-        out->width = t->shape[t->rank - 1];
+        out->width = t->shape[1];
         out->blocks = (out->width + BLOCK - 1) / BLOCK;
-        const int good = t->rank == 2 && s->rank == 2 && s->shape[0] == (t->shape[0] + BLOCK - 1) / BLOCK &&
-                         s->shape[1] == out->blocks;
+        const int good = s->rank == 2 && s->shape[0] == (t->shape[0] + BLOCK - 1) / BLOCK && s->shape[1] == out->blocks;
         return good ? MAR_OK : refuse_scale(f, t, s, err);
     }
     if (s->count == 1) return MAR_OK;

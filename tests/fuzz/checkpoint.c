@@ -14,7 +14,8 @@
 static float *read_values(const wt_file *f, const wt_tensor *t)
 {
     mar_err err = {0};
-    float *values = malloc((size_t)t->count * sizeof *values + 1);
+    const size_t n = wt_is_float(t->dtype) ? (size_t)t->count : 0; /* a shape of what is not read may be any */
+    float *values = malloc(n * sizeof *values + 1);
     if (!values) fuzz_fail("%s: no memory for %lld values", t->name, (long long)t->count);
     const mar_status status = wt_read_f32(f, t, values, &err);
     fuzz_check_error("wt_read_f32", status, &err);
@@ -91,7 +92,8 @@ static void check_tensor(const wt_file *f, const wt_file *again, int i)
     if (wt_shape_text(t, text, sizeof text) != text || text[0] != '[' ||
         (text[strlen(text) - 1] != last && strlen(text) < sizeof text - 1))
         fuzz_fail("%s: its shape is \"%s\"", t->name, text);
-    if (is_matrix(t) && t->count > 0) check_matrix(f, t); /* one without columns may have any number of rows */
+    if (is_matrix(t) && t->count > 0 && t->dtype != WT_UNREAD)
+        check_matrix(f, t); /* one without columns may have any number of rows */
     float *a = read_values(f, t), *b = read_values(again, u);
     if (a && memcmp(a, b, (size_t)t->count * sizeof *a) != 0) fuzz_fail("%s: other values the second time", t->name);
     free(a);

@@ -135,6 +135,22 @@ TEST_CASE(test_other_scales)
     }
 }
 
+/* A number has no blocks. */
+TEST_CASE(test_scales_of_a_number)
+{
+    bytes b = make_safetensors("{\"x\":{\"dtype\":\"F8_E5M2\",\"shape\":[],\"data_offsets\":[0,1]},"
+                               "\"x_scale_inv\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[1,5]}}",
+                               5);
+    wt_file *f;
+    float *values;
+    mar_err err = {0};
+    assert_ok(wt_open_memory(b.data, b.size, "x", &f, &err), &err);
+    assert_int_equal(wt_load_f32(f, "x", 0, NULL, &values, &err), MAR_EMODEL);
+    assert_non_null(strstr(err.text, "tensor x_scale_inv has shape [1, 1], expected scales of x []: "));
+    wt_close(f);
+    bytes_free(&b);
+}
+
 /* A header's integers are integers, and its metadata may be null. */
 TEST_CASE(test_header)
 {

@@ -140,6 +140,7 @@ typedef struct {
     const char *spoil;           /* gets two NaN and one -Inf */
     const char *extra;           /* a tensor [2] to add */
     const char *prefix;          /* prefix of all names */
+    const char *fp8;             /* a matrix X.weight to store as 1 in F8_E4M3, with the scale 0.5 */
 } damage;
 
 static void add_tensor(cJSON *header, bytes *data, const char *name, const char *dtype, cJSON *shape,
@@ -171,6 +172,15 @@ static void add_damaged(cJSON *header, bytes *data, const wt_file *f, const wt_t
     char name[256];
     snprintf(name, sizeof name, "%s%s", d->prefix ? d->prefix : "", t->name);
     float *values = golden_f32(f, t->name, -1);
+    if (same(d->fp8, t->name)) {
+        char scale[300];
+        memset(values, 0x38, (size_t)t->count);
+        add_tensor(header, data, name, "F8_E4M3", cJSON_CreateDoubleArray(shape, rank), values, (size_t)t->count);
+        snprintf(scale, sizeof scale, "%s_scale", name);
+        add_tensor(header, data, scale, "F32", cJSON_CreateArray(), (float[]){0.5f}, 4);
+        free(values);
+        return;
+    }
     if (same(d->spoil, t->name)) {
         values[1] = values[3] = NAN;
         values[4] = -INFINITY;
@@ -306,6 +316,26 @@ static void expect_converted(const char *out, const char *expected_path, wt_dtyp
     }
     wt_close(f);
     wt_close(expected);
+}
+
+/* A model with fp8 weights has no problem, and is converted without their scales. */
+TEST_CASE(test_fp8)
+{
+    char *path = test_path("in.safetensors"), *out = test_path("out.safetensors");
+    write_damaged(path, DATA "mar.pth", &(damage){.fp8 = "z_proj.weight", .extra = "z_proj.input_scale"});
+    mar_report *r = inspect(path, 2);
+    expect_problems(r, 0, NULL);
+    expect_fact(r, "tensors: 94 (93 F32, 1 F8_E4M3)");
+    expect_fact(r, "fp8 weights: 1 tensors, 1 with scales; they are restored");
+    mar_report_free(r);
+    assert_library(&handle, mar_convert(&handle, path, out, MAR_DTYPE_AUTO, 2));
+    wt_file *f = open_weights(out);
+    assert_int_equal(wt_count(f), 92);
+    assert_int_equal(wt_find(f, "z_proj.weight")->dtype, WT_F32);
+    float *values = golden_f32(f, "z_proj.weight", 64);
+    for (int i = 0; i < 64; i++) assert_true(values[i] == 0.5f);
+    free(values);
+    wt_close(f);
 }
 
 /* Entries of other types are listed, and are no problem. */

@@ -16,6 +16,7 @@ typedef struct {
     run_options run;
     const char *listen;     /* numeric address, IPv4 or IPv6 */
     const char *token_file; /* NULL: no token is asked for */
+    const char *public_url; /* address in links; NULL: that of the request */
     int port;               /* 0: any free one */
     int batch;              /* images in progress */
     int queue;              /* images that may wait */
@@ -35,6 +36,7 @@ typedef struct {
     const char *name;   /* of the model, as clients see it: the file's without its directories */
     int width, height;  /* of an image */
     char *token;        /* NULL: none */
+    char *public_url;   /* that of the options without a slash at its end; NULL: none */
     int is_local;       /* 1: it listens on loopback */
     time_t created;
     double began; /* tool_seconds */

@@ -391,14 +391,14 @@ static int report_interruption(eval_job *job, int status)
                          job->options->out, eval_images_there(job), job->layout.images);
     else
         interruption_end("no image was made now in %s; the same command goes on", job->options->out);
-    return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
+    return status;
 }
 
 static int run(eval_job *job, eval_result *r, int *done)
 {
     const eval_options *o = job->options;
     if ((o->merge ? prepare_merge(job) : prepare(job)) != 0) return 1;
-    interruption_catch(); /* from here on there is work to keep */
+    interruption_limit(EVAL_STATUS_GOES_ON); /* from here on there is work to keep */
     if (run_directory_begin(&job->directory, o->merge ? NULL : &job->process) != 0) return 1;
     int status =
         o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree(job);

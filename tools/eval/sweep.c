@@ -11,7 +11,6 @@
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -326,9 +325,8 @@ static int make_point(sweep *s, int i, int prints)
 
 static int report_interruption(const sweep *s)
 {
-    const int status = interruption_end("%d of %d points are in %s; the same command goes on", count_there(s),
-                                        s->grid.points, s->common->out);
-    return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
+    return interruption_end("%d of %d points are in %s; the same command goes on", count_there(s), s->grid.points,
+                            s->common->out);
 }
 
 static int make_points(sweep *s, int prints)

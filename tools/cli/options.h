@@ -79,6 +79,9 @@ int options_parse(option_set *set, int argc, char **argv);
 /* Returns the letter of the option of that name: 'o' of "out"; 0 if it has none. */
 char options_letter(const char *name);
 
+/* Returns the other name of an option, "vq" of vae, or NULL. */
+const char *options_alias(const char *name);
+
 /* Returns the option of that name; NULL if there is none. */
 const option *options_find(const option_set *set, const char *name);
 

@@ -359,6 +359,8 @@ static int run(sweep *s)
         launch_find(s->common->shard, &process) != 0 || check_json(s) != 0 || check_points(s) != 0)
         return 1;
     const int first = process.kind != LAUNCH_MPI || process.index == 0;
+    if (first && !s->common->quiet && count_there(s) == s->grid.points)
+        fprintf(stderr, "mar: %s: all points are finished, these are their numbers\n", s->common->out);
     const int status = make_points(s, first && !s->common->json && !s->common->quiet);
     return status != 0 ? status : finish(s, first);
 }

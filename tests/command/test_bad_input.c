@@ -486,10 +486,21 @@ static void threads(void **state)
     command_result_free(&r);
 }
 
+/* What the documents name is in the help; names are the same with dashes and underscores. */
+static void names_that_work(void **state)
+{
+    sh_ok(
+        *state,
+        "$MAR generate --help | grep -q -e '^  --vae, --vq FILE ' && $MAR generate --help vq | grep -q -e '--vq FILE'");
+    sh_ok(*state, "$MAR methods --name head_spec >a && $MAR methods --name head-spec >b && cmp a b && test -s a");
+    sh_ok(*state, "$MAR --help | grep -q 'SphereAR, LlamaGen; of prompts: LlamaGen, Lumina-mGPT, Anole, Emu3$'");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        COMMAND_TEST(options),   COMMAND_TEST(inputs), COMMAND_TEST(outputs), COMMAND_TEST(unwritable_directory),
-        COMMAND_TEST(full_disk), COMMAND_TEST(help),   COMMAND_TEST(letters), COMMAND_TEST(threads)};
+        COMMAND_TEST(options),        COMMAND_TEST(inputs), COMMAND_TEST(outputs), COMMAND_TEST(unwritable_directory),
+        COMMAND_TEST(full_disk),      COMMAND_TEST(help),   COMMAND_TEST(letters), COMMAND_TEST(threads),
+        COMMAND_TEST(names_that_work)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

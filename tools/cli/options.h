@@ -54,6 +54,8 @@ void options_add(option_set *set, const mar_param *param, void *fields, int shar
 void options_add_table(option_set *set, const mar_param *table, void *fields, int shared);
 /* --json, in the group "Options". Its field is an int. */
 extern const mar_param option_json;
+/* The flag --overwrite of commands that write a file of data (tool_can_replace); its field is an int. */
+extern const mar_param option_overwrite;
 /* Adds an option under another heading than its own. */
 void options_add_under(option_set *set, const char *group, const mar_param *param, void *fields);
 

@@ -470,7 +470,7 @@ static void waiting_on_a_terminal(void **state)
         free(shown);
     }
     command_refused(*state, "$MAR convert demo a.safetensors",
-                    "mar: a.safetensors: exists already, expected another name, or --overwrite to replace it", NULL);
+                    "a.safetensors: exists already, expected another name, or --overwrite to replace it", NULL);
     command_result r = command_run(*state, "$MAR convert demo a.safetensors --overwrite");
     assert_string_equal(r.out, "wrote a.safetensors: 92 tensors (F16), 1.0 MB\n");
     assert_string_equal(r.err, "");

@@ -56,7 +56,7 @@ static void files(void **state)
         if (strstr(r.err, "int8 weights")) fail_msg("%s: %s", silent[i], r.err);
         command_result_free(&r);
     }
-    command_ok(d, "convert demo m.safetensors --dtype int4");
+    command_ok(d, "convert demo m.safetensors --dtype int4 --overwrite");
     r = command_run(d, GENERATE);
     assert_int_equal(r.status, 0);
     assert_has(r.err, "m.safetensors: its int4 weights are restored; --dtype int4 multiplies them as they are\n");

@@ -38,8 +38,7 @@ static void set_up(convert_options *o, option_set *set)
     run_options_init(&o->run);
     o->operands[0] =
         (operand){"IN", &o->in, "a checkpoint: .safetensors, .pth, .pt or .ckpt, or a Hugging Face folder", NULL};
-    o->operands[1] = (operand){"OUT.safetensors", &o->out,
-                               "file to write; of a folder it may be a new folder, with the tokenizer", NULL};
+    o->operands[1] = (operand){"OUT.safetensors", &o->out, "file to write; of a folder it may be a new folder", NULL};
     *set = (option_set){
         .command = "convert",
         .about = "usage: mar convert IN OUT.safetensors [OPTIONS]\n"

@@ -13,12 +13,9 @@
 
 static void print_help(void)
 {
-    fputs("mar - images from autoregressive models, on a CPU or an NVIDIA GPU\n"
+    fputs("mar - images by MAR, SphereAR, LlamaGen, Lumina-mGPT, Anole and Emu3\n"
           "\n"
           "usage: mar COMMAND [OPTIONS]     (mar COMMAND --help says more)\n"
-          "\n"
-          "models of classes: MAR, SphereAR, LlamaGen; of prompts: LlamaGen, Lumina-mGPT, Anole, Emu3\n"
-          "files: .safetensors, PyTorch's .pth, .pt and .ckpt, Hugging Face folders; built in: demo, demo-t2i\n"
           "\n",
           stdout);
     for (const tool_command *c = commands; c->name; c++) printf("  %-10s  %s\n", c->name, c->about);

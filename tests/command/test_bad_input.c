@@ -493,7 +493,7 @@ static void names_that_work(void **state)
         *state,
         "$MAR generate --help | grep -q -e '^  --vae, --vq FILE ' && $MAR generate --help vq | grep -q -e '--vq FILE'");
     sh_ok(*state, "$MAR methods --name head_spec >a && $MAR methods --name head-spec >b && cmp a b && test -s a");
-    sh_ok(*state, "$MAR --help | grep -q 'SphereAR, LlamaGen; of prompts: LlamaGen, Lumina-mGPT, Anole, Emu3$'");
+    sh_ok(*state, "$MAR --help | grep -q 'MAR, SphereAR, LlamaGen, Lumina-mGPT, Anole and Emu3$'");
 }
 
 int main(void)

@@ -33,10 +33,8 @@ void options_add_table(option_set *set, const mar_param *table, void *fields, in
 const mar_param option_json = {
     .name = OPTION("json"), .group = "Options", .type = MAR_TYPE_FLAG, .help = "print one JSON object instead of text"};
 
-const mar_param option_overwrite = {.name = OPTION("overwrite"),
-                                    .group = "Options",
-                                    .type = MAR_TYPE_FLAG,
-                                    .help = "replace the output if it exists; without it, that is an error"};
+const mar_param option_overwrite = {
+    .name = OPTION("overwrite"), .group = "Options", .type = MAR_TYPE_FLAG, .help = "replace an existing output"};
 
 void options_add_under(option_set *set, const char *group, const mar_param *param, void *fields)
 {

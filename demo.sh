@@ -7,6 +7,8 @@ cd "$(dirname "$0")"
 . scripts/packages.sh
 . scripts/cuda.sh
 
+# On standard error: with options, standard output is that of mar generate.
+[ -x build/release/mar ] || [ -x build/cuda/mar ] || echo "The first build takes minutes, later ones seconds." >&2
 need_packages
 preset=release
 if have_gpu && have_cuda && command -v g++ >/dev/null; then preset=cuda; fi # nvcc compiles with g++

@@ -69,7 +69,8 @@ def main():
             "load": lambda build: run_load(build, args.model),
             "load, bf16 file": lambda build: run_load(build, half),
             "inspect": lambda build: run_command(build, "inspect", args.model),
-            "convert to bf16": lambda build: run_command(build, "convert", args.model, out, "--dtype", "bf16"),
+            "convert to bf16": lambda build: (Path(out).unlink(missing_ok=True),
+                                              run_command(build, "convert", args.model, out, "--dtype", "bf16"))[1],
         }
         builds = {"before": args.before, "after": args.after}
         seen = {(name, build): [] for name in work for build in builds}

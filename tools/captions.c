@@ -18,6 +18,7 @@
 typedef struct {
     const char *from, *out; /* file of prompts; file to write */
     int tokens;             /* positions of a prompt */
+    int overwrite;          /* 1: replace an existing output */
     int quiet;              /* 1: print only errors */
     run_options run;        /* T5, cleaning, machine */
     operand operands[2];    /* the prompts; ends with a NULL name */
@@ -75,6 +76,7 @@ static void set_up(captions_options *o, option_set *set)
         .operands = o->operands,
     };
     options_add_table(set, rows, o, 0);
+    options_add(set, &option_overwrite, &o->overwrite, 0);
     for (int i = 0; i < 3; i++) options_add_under(set, "Options", run_option(of_run[i]), &o->run);
     for (int i = 0; i < 5; i++) options_add_under(set, "Options", run_option(of_machine[i]), &o->run.machine);
     options_add(set, &quiet_row, o, 0);
@@ -221,7 +223,9 @@ int cmd_captions(int argc, char **argv)
     if (!options_find(&set, "tokens")->given && prompt_encoder_may_be_decoder(o.run.t5)) o.tokens = 0;
     if (!o.out) return tool_error("--out is missing, expected a file to write, such as prompts.npz");
     run_options_note(&o.run, &set);
-    if (tool_can_write_as(o.out, ".npz") != 0 || run_machine_done(&o.run.machine, &set) != 0) return 1;
+    if (tool_can_write_as(o.out, ".npz") != 0 || tool_can_replace(o.out, o.overwrite) != 0 ||
+        run_machine_done(&o.run.machine, &set) != 0)
+        return 1;
     progress_start(&bar, o.quiet);
     return run(&o, &bar);
 }

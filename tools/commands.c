@@ -1,11 +1,11 @@
 #include "tools/cli/subcommands.h"
 
 const tool_command commands[] = {
-    {"generate", "make images of given classes and write them as pictures", cmd_generate},
-    {"captions", "encode prompts with a T5, for text-to-image models", cmd_captions},
+    {"generate", "make images of classes or prompts and write them as pictures", cmd_generate},
+    {"captions", "encode prompts once, for text-to-image models", cmd_captions},
     {"edit", "make a part of a picture anew: inpainting, outpainting, variations", cmd_edit},
-    {"inspect", "print the contents and the problems of a checkpoint", cmd_inspect},
-    {"convert", "write a checkpoint as safetensors: f32, bf16 or f16", cmd_convert},
+    {"inspect", "check and print a .safetensors, .pth, .pt, .ckpt or folder", cmd_inspect},
+    {"convert", "write a checkpoint as safetensors: f32, bf16, f16, int8 or int4", cmd_convert},
     {"bench", "measure seconds per image and where they go", cmd_bench},
     {"classes", "list the classes of ImageNet, or those with given words", cmd_classes},
     {"methods", "list the accelerators: parameters, source, guarantee", cmd_methods},

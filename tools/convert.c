@@ -7,11 +7,13 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
 typedef struct {
     const char *in, *out; /* files */
     mar_dtype dtype;      /* type of the stored tensors */
+    int overwrite;        /* 1: replace an existing output */
     run_options run;      /* options about `in` */
     operand operands[3];  /* in and out; ends with a NULL name */
 } convert_options;
@@ -36,8 +38,7 @@ static void set_up(convert_options *o, option_set *set)
     run_options_init(&o->run);
     o->operands[0] =
         (operand){"IN", &o->in, "a checkpoint: .safetensors, .pth, .pt or .ckpt, or a Hugging Face folder", NULL};
-    o->operands[1] = (operand){"OUT.safetensors", &o->out,
-                               "file to write; of a folder it may be a new folder, with the tokenizer", NULL};
+    o->operands[1] = (operand){"OUT.safetensors", &o->out, "file to write; of a folder it may be a new folder", NULL};
     *set = (option_set){
         .command = "convert",
         .about = "usage: mar convert IN OUT.safetensors [OPTIONS]\n"
@@ -49,6 +50,7 @@ static void set_up(convert_options *o, option_set *set)
         .operands = o->operands,
     };
     options_add(set, &dtype, o, 0);
+    options_add(set, &option_overwrite, &o->overwrite, 0);
     run_options_add_file(&o->run, set);
 }
 
@@ -76,6 +78,15 @@ static void print_written(const char *line, const char *path)
     putchar('\n');
 }
 
+/* Checks that no model is replaced unless that is asked for. An existing folder may be filled. */
+static int check_free(const convert_options *o, int is_folder)
+{
+    char *model = is_folder ? tool_join(o->out, "model.safetensors") : NULL;
+    const int failed = is_folder && !model ? 1 : tool_can_replace(model ? model : o->out, o->overwrite);
+    free(model);
+    return failed;
+}
+
 /* Returns 1 if the output may be a folder: the input is one, and the name is none of a file. */
 static int may_be_folder(const convert_options *o)
 {
@@ -90,7 +101,8 @@ int cmd_convert(int argc, char **argv)
     set_up(&o, &set);
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (!may_be_folder(&o) && tool_can_write_as(o.out, ".safetensors") != 0) return 1;
+    const int is_folder = may_be_folder(&o);
+    if ((!is_folder && tool_can_write_as(o.out, ".safetensors") != 0) || check_free(&o, is_folder) != 0) return 1;
     mar *m;
     int heads;
     char line[LINE] = "";

@@ -13,7 +13,7 @@
 
 static void print_help(void)
 {
-    fputs("mar - images from autoregressive models, on a CPU or an NVIDIA GPU\n"
+    fputs("mar - images by MAR, SphereAR, LlamaGen, Lumina-mGPT, Anole and Emu3\n"
           "\n"
           "usage: mar COMMAND [OPTIONS]     (mar COMMAND --help says more)\n"
           "\n",

@@ -107,9 +107,16 @@ static cJSON *method_json(int at)
     return object;
 }
 
+/* Compares names; "head_spec", as its option is written, is "head-spec". */
+static int is_same(const char *a, const char *b)
+{
+    while (*a && (*a == *b || (*a == '-' && *b == '_') || (*a == '_' && *b == '-'))) a++, b++;
+    return *a == *b;
+}
+
 static int is_shown(const mar_method_info *m, const char *name)
 {
-    return !name || strcmp(m->name, name) == 0;
+    return !name || is_same(m->name, name);
 }
 
 static int print_json(const char *name)

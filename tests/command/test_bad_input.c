@@ -48,7 +48,30 @@ static void options(void **state)
          "mar: --head_dtype bf16: the other products are in f32 with --dtype f32", ", expected auto, f16 or f32\n"},
         {"generate --nun_iter 3", "--nun_iter", "did you mean --num_iter?"},
         {"generate --frobnicate", "--frobnicate", "mar generate --help"},
-        {"generate dog", "mar: dog: unexpected argument", ", did you mean --class dog?\n"},
+        {"generate dog", "mar: dog: unexpected argument",
+         ", did you mean --class dog, or of a text-to-image model --prompt dog?\n"},
+        {"generate 'a cat'", "mar: a cat: unexpected argument",
+         ", did you mean --class 'a cat', or of a text-to-image model --prompt 'a cat'?\n"},
+        {"generate 3", "mar: 3: unexpected argument", ", did you mean --class 3?\n"},
+        {"eval pictures/", "mar: pictures/: unexpected argument", ", did you mean --images pictures/?\n"},
+        {"eval x.npz", "mar: x.npz: unexpected argument", ", did you mean --images x.npz?\n"},
+        {"generate --batch-size 4", "mar: --batch-size: unknown option of mar generate", ", did you mean --batch?\n"},
+        {"generate --batch_size=4", "mar: --batch_size: unknown option of mar generate", ", did you mean --batch?\n"},
+        {"generate --steps 9", "mar: --steps: unknown option of mar generate, did you mean --num_iter, autoregressive",
+         "or --num_sampling_steps, denoising steps a token of MAR and SphereAR?\n"},
+        {"generate --num-inference-steps 9", "mar: --num-inference-steps: ", "did you mean --num_iter, autoregressive"},
+        {"generate --guidance 3", "mar: --guidance: ", ", did you mean --cfg?\n"},
+        {"generate --guidance-scale 3", "mar: --guidance-scale: ", ", did you mean --cfg?\n"},
+        {"generate --num-samples 3", "mar: --num-samples: ", ", did you mean --num?\n"},
+        {"eval --num_samples 3", "mar: --num_samples: ", ", did you mean --num_images?\n"},
+        {"generate --output x", "mar: --output: ", ", did you mean --out?\n"},
+        {"generate --gpt-ckpt x", "mar: --gpt-ckpt: ", ", did you mean --model?\n"},
+        {"generate --vq-ckpt x", "mar: --vq-ckpt: ", ", did you mean --vq?\n"},
+        {"generate --fp16", "mar: --fp16: ", ", did you mean --dtype?\n"},
+        {"generate --cuda", "mar: --cuda: ", ", did you mean --backend cuda?\n"},
+        {"eval --ref x", "mar: --ref: ", ", did you mean --stats?\n"},
+        {"stats x --batch-size 3", "mar: --batch-size: ", ", did you mean --batch?\n"},
+        {"serve --host 0.0.0.0", "mar: --host: ", ", did you mean --listen?\n"},
         {"generate dog.png", "mar: dog.png: unexpected argument", ", did you mean --out dog.png?\n"},
         {"bench mar.pth", "mar: mar.pth: unexpected argument", ", did you mean --model mar.pth?\n"},
         {"methods cspd", "mar: cspd: unexpected argument", ", did you mean --name cspd?\n"},
@@ -463,10 +486,21 @@ static void threads(void **state)
     command_result_free(&r);
 }
 
+/* What the documents name is in the help; names are the same with dashes and underscores. */
+static void names_that_work(void **state)
+{
+    sh_ok(
+        *state,
+        "$MAR generate --help | grep -q -e '^  --vae, --vq FILE ' && $MAR generate --help vq | grep -q -e '--vq FILE'");
+    sh_ok(*state, "$MAR methods --name head_spec >a && $MAR methods --name head-spec >b && cmp a b && test -s a");
+    sh_ok(*state, "$MAR --help | grep -q 'MAR, SphereAR, LlamaGen, Lumina-mGPT, Anole and Emu3$'");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        COMMAND_TEST(options),   COMMAND_TEST(inputs), COMMAND_TEST(outputs), COMMAND_TEST(unwritable_directory),
-        COMMAND_TEST(full_disk), COMMAND_TEST(help),   COMMAND_TEST(letters), COMMAND_TEST(threads)};
+        COMMAND_TEST(options),        COMMAND_TEST(inputs), COMMAND_TEST(outputs), COMMAND_TEST(unwritable_directory),
+        COMMAND_TEST(full_disk),      COMMAND_TEST(help),   COMMAND_TEST(letters), COMMAND_TEST(threads),
+        COMMAND_TEST(names_that_work)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -158,7 +158,7 @@ static void every_option(void **state)
         "    sed -n \"/^    1:$command)/,/ case /s/--/\\\\n--/gp\" script.bash | sed -n "
         "'s/^--\\([a-z0-9_]*\\).*/\\1/p' |\n"
         "        sort | comm -23 options - | sed \"s/^/not in bash: $command /\"\n"
-        "    sed -n \"/^_mar_$command()/,/^}/s/^ *'[*]'\\({-.+*,\\)*--\\([a-z0-9_]*\\).*/\\2/p\" script.zsh |\n"
+        "    sed -n \"/^_mar_$command()/,/^}/s/^ *'[*]'\\({-[^,]*,\\)*--\\([a-z0-9_]*\\).*/\\2/p\" script.zsh |\n"
         "        sort | comm -23 options - | sed \"s/^/not in zsh: $command /\"\n"
         "    sed -n \"s/.*__mar_is $command' -l \\([a-z0-9_]*\\) .*/\\1/p\" script.fish |\n"
         "        sort | comm -23 options - | sed \"s/^/not in fish: $command /\"\n"

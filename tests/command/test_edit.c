@@ -53,7 +53,7 @@ TEST_WITH(inpainting, command_setup, command_teardown)
         assert_true(difference(d, name[0], name[1], 20, 32) > 2 * difference(d, name[0], name[1], 0, 12));
     }
     command_refused(d, "$MAR edit -q --image a.png --mask lower.png --class 8 --out e",
-                    "e: has 000000.png and 2 more of another run, expected --overwrite to replace it, or another --out",
+                    "e: has 000000.png and 2 more, expected --overwrite to replace it, or another --out",
                     NULL);
     command_ok(d, "edit -q --image a.png --mask lower.png --class 8 --out again.png");
     assert_same_file(d, "e/000000.png", "again.png"); /* an image is a function of its number, not of the batch */
@@ -218,7 +218,7 @@ TEST_CASE(keeping)
         if (fabs(often[i] - (i < KNOWN ? mean : 0)) > 5 * deviation) fail_msg("token %d: %d times", i, often[i]);
 }
 
-/* --preview shows the images as they form and leaves the last view of them; the images are the same without it. */
+/* --preview shows the images as they form and ends with the finished ones; the images are the same without it. */
 TEST_WITH(preview_file, command_setup, command_teardown)
 {
     const char *d = *state;
@@ -229,6 +229,14 @@ TEST_WITH(preview_file, command_setup, command_teardown)
     assert_int_equal(image_read_within(path_in(d, "p.png"), 100, 100, "", &shown), 0);
     assert_int_equal(shown.width, 2 * SIDE + GRID_GAP);
     assert_int_equal(shown.height, SIDE);
+    for (int i = 0; i < 2; i++) { /* the last state: the finished images */
+        image made;
+        assert_int_equal(image_read_within(path_in(d, "a/00000%d.png", i), SIDE, SIDE, "", &made), 0);
+        for (int y = 0; y < SIDE; y++)
+            assert_memory_equal(shown.rgb + 3 * ((size_t)y * (size_t)shown.width + (size_t)i * (SIDE + GRID_GAP)),
+                                made.rgb + 3 * (size_t)y * SIDE, 3 * SIDE);
+        free(made.rgb);
+    }
     free(shown.rgb);
     command_refused(d, "$MAR generate --preview p.txt", "--preview p.txt: expected FILE.png, .jpg or .webp", NULL);
     command_refused(d, "$MAR generate --preview no/p.png --num_iter 8", "no/p.png: ", "No such file");

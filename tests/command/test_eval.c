@@ -76,7 +76,8 @@ static void finished_runs(void **state)
 {
     const char *d = *state;
     sh_ok(d,
-          "cp -r whole before && $MAR " RUN "--out whole >lines && grep -q '^protocol: ' lines && "
+          "cp -r whole before && $MAR " RUN "--out whole >lines 2>said && grep -q '^protocol: ' lines && "
+          "test \"$(cat said)\" = 'mar: whole: the run is finished, these are its numbers' && "
           "test \"$(tail -n 1 lines)\" = 'report: whole/report.html' && diff -r whole before -x lock && rm -r before");
     sh_ok(d, "cp -r whole again && $MAR eval --out again --merge --quiet");
     assert_same_run(d, "whole", "again");
@@ -237,7 +238,7 @@ static void changed_folder(void **state)
                  "$MAR eval --out part --merge --stats real --quiet");
     }
     sh_ok(d, "mkdir none");
-    command_refused(d, "$MAR " RUN "--out new --stats none", "none: has no PNG or JPEG files", "");
+    command_refused(d, "$MAR " RUN "--out new --stats none", "none: has no PNG", "");
     sh_ok(d, "test ! -e new"); /* before any image was made */
 }
 

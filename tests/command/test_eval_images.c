@@ -89,6 +89,9 @@ static void with_itself(void **state)
 {
     (void)state;
     command_ok(directory, "stats a --out a.npz --features demo --keep_features -q");
+    static const char exists[] = "a.npz: exists already, expected another name, or --overwrite to replace it";
+    command_refused(directory, "$MAR stats a --out a.npz --features demo -q", exists, NULL);
+    command_refused(directory, "$MAR captions p.txt --t5 t5 --out a.npz", exists, NULL);
     cJSON *record = evaluate("--images a --stats a.npz");
     assert_near(number_in(record, "fid"), 0, 1e-6);
     assert_near(number_in(record, "precision"), 1, 0);
@@ -110,7 +113,7 @@ static void statistics(void **state)
     double images = 0;
     char why[NPZ_WHY_MAX] = "";
     npz *z = NULL;
-    command_ok(directory, "stats a --out a.npz --features demo --keep_features -q");
+    command_ok(directory, "stats a --out a.npz --features demo --keep_features -q --overwrite");
     if (npz_open(file_in("a.npz"), &z, why) != MAR_OK || npz_read_f32(z, npz_find(z, "features"), x, why) != MAR_OK ||
         npz_read_f64(z, npz_find(z, "mu"), mu, why) != MAR_OK ||
         npz_read_f64(z, npz_find(z, "sigma"), sigma, why) != MAR_OK ||
@@ -199,7 +202,7 @@ static void printed(void **state)
     assert_has(r.out, "40 images of 32x32 in a (a directory)");
     assert_has(r.out, "a Frechet distance of 40 images is too high: fewer than 640 are too few for 64 features");
     command_result_free(&r);
-    r = command_run(directory, "$MAR stats a --out s.npz --features demo");
+    r = command_run(directory, "$MAR stats a --out s.npz --features demo --overwrite");
     assert_string_equal(r.out, "s.npz: 40 images of 32x32, mean and covariance of 64 features of demo digits\n");
     command_result_free(&r);
 }
@@ -245,8 +248,8 @@ static void same_as(const seen *expected, const char *option, const char *dtype)
     static float features[IMAGES * FEATURES];
     char says[100], why[NPZ_WHY_MAX] = "";
     npz *z = NULL;
-    command_result r =
-        command_mar(directory, "stats a --out i.npz --inception small.safetensors --keep_features %s", option);
+    command_result r = command_mar(
+        directory, "stats a --out i.npz --inception small.safetensors --keep_features --overwrite %s", option);
     snprintf(says, sizeof says, "256 features of inception-v3 in %s, ", dtype);
     if (r.status != 0 || !strstr(r.out, says)) fail_msg("%s: \"%s\", \"%s\"", option, r.out, r.err);
     command_result_free(&r);

@@ -66,6 +66,22 @@ static void identical_runs(void **state)
     cJSON_Delete(record), cJSON_Delete(shown), cJSON_Delete(extras);
 }
 
+/* Exact runs have distances around 0. The text explains one below 0, which looks impossible; and only then. */
+static void negative_distances(void **state)
+{
+    command_result r =
+        command_run(*state, "$MAR fidelity " QUICK "--head_spec 2 --versus " QUICK "--head_spec 3 --versus " QUICK
+                            "--head_spec 4 --against " QUICK "--num 20 --out n.html >text && "
+                            "grep -c '^run .* -0[.]' text");
+    const int negative = atoi(r.out) > 0;
+    command_result_free(&r);
+    r = command_run(*state, "grep -c '^A distance below 0 means indistinguishable: ' text");
+    assert_int_equal(atoi(r.out), negative);
+    print_message("%s distance is below 0\n", negative ? "a" : "no");
+    command_result_free(&r);
+    sh_ok(*state, "rm n.html text");
+}
+
 static void a_difference_is_found(void **state)
 {
     cJSON *record =
@@ -527,6 +543,7 @@ static void mistakes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(identical_runs),
+                                       cmocka_unit_test(negative_distances),
                                        cmocka_unit_test(a_difference_is_found),
                                        cmocka_unit_test(a_gross_difference_is_found_in_few),
                                        cmocka_unit_test(verdicts),

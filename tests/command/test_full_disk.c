@@ -30,7 +30,7 @@ static const writer writers[] = {
      {"x.png", "m.png"},
      NULL,
      0},
-    {"convert demo-vae x.safetensors", {"x.safetensors"}, NULL, 0},
+    {"convert demo-vae x.safetensors --overwrite", {"x.safetensors"}, NULL, 0},
     {"fidelity --num 20 --class 1 --out p.html --plot p.svg --sampler ddim" TINY "--against" TINY,
      {"p.html", "p.svg"},
      NULL,

@@ -518,7 +518,9 @@ static void waiting_on_a_terminal(void **state)
                      cases[i].then);
         free(shown);
     }
-    command_result r = command_run(*state, "$MAR convert demo a.safetensors");
+    command_refused(*state, "$MAR convert demo a.safetensors",
+                    "a.safetensors: exists already, expected another name, or --overwrite to replace it", NULL);
+    command_result r = command_run(*state, "$MAR convert demo a.safetensors --overwrite");
     assert_string_equal(r.out, "wrote a.safetensors: 92 tensors (F16), 1.0 MB\n");
     assert_string_equal(r.err, "");
     command_result_free(&r);

@@ -379,10 +379,10 @@ static void test_bad_folders(void **state)
     char path[600], other[700];
     image_source *s = NULL;
     assert_not_opened("no/such/thing", "no/such/thing: cannot open: No such file");
-    assert_not_opened(dir, "files, nor have directories in it\n");
+    assert_not_opened(dir, "files, neither directly nor in subfolders\n");
     snprintf(path, sizeof path, "%s/in\nner", dir);
     assert_int_equal(mkdir(path, 0777), 0);
-    assert_not_opened(dir, "files, nor have directories in it\n");
+    assert_not_opened(dir, "files, neither directly nor in subfolders\n");
 
     copy_file("png2_8.png", path, "b.png");
     write_whole_file(path, "a.bmp", "BM", 2);

@@ -291,9 +291,9 @@ static int choose_one(void *self, store_range *at)
 }
 
 /* Holds the first worker's batch until another one has got one. */
-static int hold(void *watcher, mar_session *s, int n)
+static int hold(void *watcher, mar_session *s, int n, const uint8_t *rgb)
 {
-    (void)s, (void)n;
+    (void)s, (void)n, (void)rgb;
     while (((chooser *)watcher)->others == 0) sched_yield();
     return 0;
 }

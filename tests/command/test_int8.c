@@ -42,7 +42,7 @@ static void files(void **state)
     command_ok(d, "convert demo m.safetensors --dtype int8");
     sh_ok(d, "$MAR inspect m.safetensors | grep -q 'tensors: 108 (16 F32, 76 BF16, 16 I8)' && "
              "$MAR convert m.safetensors n.safetensors && cmp m.safetensors n.safetensors && "
-             "$MAR convert m.safetensors n.safetensors --dtype f32 && "
+             "$MAR convert m.safetensors n.safetensors --dtype f32 --overwrite && "
              "$MAR inspect n.safetensors | grep -q 'tensors: 92 (F32)'");
     command_result r = command_run(d, GENERATE);
     assert_int_equal(r.status, 0);
@@ -56,7 +56,7 @@ static void files(void **state)
         if (strstr(r.err, "int8 weights")) fail_msg("%s: %s", silent[i], r.err);
         command_result_free(&r);
     }
-    command_ok(d, "convert demo m.safetensors --dtype int4");
+    command_ok(d, "convert demo m.safetensors --dtype int4 --overwrite");
     r = command_run(d, GENERATE);
     assert_int_equal(r.status, 0);
     assert_has(r.err, "m.safetensors: its int4 weights are restored; --dtype int4 multiplies them as they are\n");

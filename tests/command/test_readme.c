@@ -35,6 +35,7 @@ static void demo_says_what_is_next(void **state)
     make_checkout(*state);
     command_result r = command_run(*state, "'a checkout/demo.sh' >said && test -s demo.png && cat said");
     if (r.status != 0) fail_msg("demo.sh: %d, %s%s", r.status, r.out, r.err);
+    if (strncmp(r.err, "The first build takes minutes", 29) != 0) fail_msg("does not say at once: %s", r.err);
     const char *at = strstr(r.out, "\nThe command is ");
     if (!at || !strstr(at, "/a checkout/build/release/mar. ")) fail_msg("does not say where the command is: %s", r.out);
     if (strncmp(r.out, "wrote ", 6) != 0) fail_msg("does not begin with the picture: %s", r.out);
@@ -54,6 +55,7 @@ static void demo_says_what_is_next(void **state)
     r = command_run(*state, "'a checkout/demo.sh' --class 3 --num 1 --json --out one.png"); /* for a program */
     assert_int_equal(r.status, 0);
     assert_true(*r.out == '{' && strchr(r.out, '\n') && !strchr(r.out, '\n')[1]);
+    assert_null(strstr(r.err, "first build")); /* there is one */
     command_result_free(&r);
 }
 
@@ -87,6 +89,58 @@ static int next_command(char **at, char *line, size_t size)
         else if (n)
             return 1;
     }
+}
+
+/* Pastes README's Start block into a shell, in a directory without checkpoints. The demos' commands work, each with a
+ * file of its own; the others lack a file only. */
+static void the_start_block(void **state)
+{
+    static const char before[] = "All other commands work after it:\n\n```sh\n",
+                      wrapper[] = "#!/bin/sh\n"
+                                  "quick='" QUICK "'\n"
+                                  "case \"$*\" in\n"
+                                  "*demo-t2i* | *--vq*) quick= ;;\n"
+                                  "serve*) exec echo served >>log ;;\n"
+                                  "esac\n"
+                                  "\"$MAR_COMMAND\" \"$@\" $quick 2>err && exec echo \"worked: $*\" >>log\n"
+                                  "grep -q 'No such file or directory' err && exec echo \"lacks: $*\" >>log\n"
+                                  "exec echo \"failed: $*: $(cat err)\" >>log\n";
+    char *readme = read_whole_file(".", "README.md", NULL), *from = strstr(readme, before);
+    assert_non_null(from);
+    from += strlen(before);
+    sh_ok(*state, "mkdir -p build/release");
+    write_whole_file(*state, "build/release/mar", wrapper, sizeof wrapper - 1);
+    write_whole_file(*state, "pasted", from, (size_t)(strstr(from, "```\n") - from));
+    sh_ok(*state, "chmod +x build/release/mar && sh pasted");
+    command_result r = command_run(
+        *state,
+        "cat log; test $(grep -c ^worked log) -ge 5 && test $(grep -c ^served log) = 1 && ! grep ^failed log && "
+        "! grep -o -e '--out [^ ]*' pasted | sort | uniq -d | grep . && test $(ls | wc -l) = 9");
+    if (r.status != 0) fail_msg("%d, %s%s", r.status, r.out, r.err); /* build, err, log, pasted, and five outputs */
+    sh_ok(*state, "test -s digits.png && test -s fast.png && test -s sevens.png && test -s three.png && "
+                  "test $(ls variations | wc -l) = 4");
+    command_result_free(&r);
+    free(readme);
+}
+
+/* Checks that no block of a document writes a file twice. */
+static void no_file_twice(void **state)
+{
+    static const char script[] =
+        "for file in README.md docs/*.md; do\n"
+        "    awk -v file=$file '/^```sh/ { split(\"\", seen); on = 1; next } /^```/ { on = 0 }\n"
+        "        on { sub(/ +#.*/, \"\"); n = split($0, w, \" \"); for (i = 1; i < n; i++)\n"
+        "            if (w[i] == \"--out\" && /mar (generate|edit|stats|captions)/ && seen[w[i + 1]]++) print file \": "
+        "\" $0 }' "
+        "$file\n"
+        "done\n";
+    char *source = realpath(".", NULL), line[4200];
+    write_whole_file(*state, "script", script, strlen(script));
+    snprintf(line, sizeof line, "script=$PWD/script; cd '%s' && sh $script", source);
+    command_result r = command_run(*state, line);
+    if (r.status != 0 || *r.out) fail_msg("these replace what the block has written: %s%s", r.out, r.err);
+    command_result_free(&r);
+    free(source);
 }
 
 /* Counts commands that worked, commands with known options, and commands that lacked only a file. */
@@ -133,6 +187,7 @@ static void commands_of_the_documents(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {COMMAND_TEST(demo_says_what_is_next), COMMAND_TEST(commands_of_the_documents)};
+    const struct CMUnitTest tests[] = {COMMAND_TEST(demo_says_what_is_next), COMMAND_TEST(the_start_block),
+                                       COMMAND_TEST(no_file_twice), COMMAND_TEST(commands_of_the_documents)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

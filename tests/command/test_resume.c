@@ -43,9 +43,14 @@ static void two_runs(void **state)
     const char *d = *state;
     sh_ok(d, "cp -r whole before");
     refused(d, "generate --class 2" QUICK "--out whole --model absent.pth --vae demo",
-            "mar: whole: has 000000.png and 9 more of another run, expected --resume to go on with it, --overwrite to "
+            "mar: whole: has 000000.png and 9 more, expected --resume to go on with it, --overwrite to "
             "replace it, or another --out\n");
-    refused(d, RUN "--out whole", "mar: whole: has 000000.png and 9 more of another run");
+    refused(d, RUN "--out whole --num_iter 5",
+            "whole/000000.png: num_iter is 3, expected 5: a directory has images of "
+            "one run only, --overwrite replaces them\n");
+    refused(d, RUN "--out whole --class 3,1,4,5", "mar: whole: has 000000.png and 9 more, expected --resume");
+    refused(d, RUN "--out whole --seed 6", "mar: whole: has 000000.png and 9 more, expected --resume");
+    refused(d, RUN "--out whole --format jpeg", "mar: whole: has 000000.png and 9 more, expected --resume");
     refused(d, RUN "--out whole --overwrite --resume", "mar: --overwrite: replaces the images that --resume keeps");
     refused(d, RUN "--out one.png --overwrite", "mar: --overwrite: --out is one.png, expected a directory");
     sh_ok(d, "diff -r whole before");
@@ -54,7 +59,18 @@ static void two_runs(void **state)
     command_ok(d, "generate --class 2 --num 2" QUICK "--out whole --overwrite --quiet");
     sh_ok(d, "test \"$(ls whole | tr '\\n' ' ')\" = '000000.png 000001.png 1.png mine.png '");
     sh_ok(d, "mkdir other && touch other/grid.png && ! $MAR generate" QUICK "--num 1 --out other 2>err && grep -q "
-             "'other: has grid.png of another run' err");
+             "'other: has grid.png, expected' err");
+}
+
+/* Checks that a finished run that is repeated says so, and changes nothing. */
+static void a_repeated_run(void **state)
+{
+    const char *d = *state;
+    sh_ok(d, "cp -rp whole repeated");
+    says(d, RUN "--out repeated",
+         "repeated: the run is finished, all 9 images were there already; --overwrite makes them again\n");
+    sh_ok(d, "diff -r whole repeated && test \"$(stat -c %%Y whole/000008.png)\" = \"$(stat -c %%Y "
+             "repeated/000008.png)\" && rm -r repeated");
 }
 
 /* Removes images, with any batch. */
@@ -287,6 +303,7 @@ static void after_an_interruption(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {COPY_TEST(two_runs),
+                                       COPY_TEST(a_repeated_run),
                                        COPY_TEST(holes),
                                        COPY_TEST(what_is_said),
                                        COMMAND_TEST(a_longer_run),

@@ -137,7 +137,7 @@ TEST_WITH(inspected_and_converted, set_up, command_teardown)
     assert_string_equal(fact(r.out, "flow head: "), "flow head: width 32, 4 blocks, SwiGLU 48, 2 adaLN layers");
     command_result_free(&r);
     for (size_t i = 0; i < LENGTH(types); i++) {
-        command_ok(d, "convert m.safetensors c.safetensors --dtype %s", types[i]);
+        command_ok(d, "convert m.safetensors c.safetensors --dtype %s --overwrite", types[i]);
         command_ok(d, "generate -q --model c.safetensors --class 2 --dtype %s" SHORT "--out %s.png",
                    i == 2 ? "f32" : types[i], types[i]);
     }

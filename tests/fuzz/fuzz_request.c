@@ -1,6 +1,7 @@
-/* The body of a request to `mar serve`: JSON, its fields, and the job they ask for. */
+/* The body of a request to `mar serve`: JSON or a form, its fields, and the job they ask for. */
 #include "tests/fuzz/fuzz.h"
 
+#include "tools/serve/form.h"
 #include "tools/serve/request.h"
 
 #include <math.h>
@@ -35,6 +36,31 @@ static void check_refusal(answer *a)
     answer_free(a);
 }
 
+/* Reads the bytes as a form: each part lies in them, behind the one before. */
+static void read_form(char *text, size_t size)
+{
+    form_reader f;
+    form_part part;
+    form_status status;
+    request r = {.field[0].size = 0};
+    answer a = {.code = 0};
+    char why[FORM_WHY_MAX];
+    const char *behind = text;
+    if (form_boundary("multipart/form-data; boundary=xx", &f) != 0) fuzz_fail("no boundary");
+    form_open(&f, text, size);
+    while ((status = form_next(&f, &part, why)) == FORM_PART) {
+        if (part.name <= behind || part.data < part.name || part.data + part.size >= text + size || !*part.name)
+            fuzz_fail("part %d lies elsewhere", f.part);
+        if (part.data[part.size]) fuzz_fail("part %d has no NUL", f.part);
+        behind = part.data + part.size;
+        if (request_set(&r, part.name, part.data, part.size, &a) != 0) {
+            check_refusal(&a);
+            return;
+        }
+    }
+    if (status == FORM_REFUSED && strlen(why) + 1 >= sizeof why) fuzz_fail("a long reason");
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char text[512];
@@ -46,7 +72,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size >= sizeof text) return -1;
     memcpy(text, data, size);
     text[size] = '\0';
-    if (json_read(text, size, 32, &j) != JSON_OK) return 0;
+    if (json_read(text, size, 32, &j) != JSON_OK) {
+        read_form(text, size);
+        return 0;
+    }
     if (request_read(&r, &j, &a) != 0 || request_resolve(&demo, &r, 0, &spec, &wants_url, &a) != 0) {
         check_refusal(&a);
     } else {

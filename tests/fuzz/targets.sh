@@ -48,7 +48,7 @@ fuzz_sources() {
     words) echo text/words.c text/trie.c ;;
     caption) echo text/clean.c text/html.c text/entities.c text/pattern.c ;;
     sweep) echo tools/eval/sweep_file.c ;;
-    request) echo base/json.c tools/serve/request.c tools/serve/answer.c ;;
+    request) echo base/json.c tools/serve/request.c tools/serve/form.c tools/serve/answer.c ;;
     run) echo tools/store/store.c tools/eval/settings.c tools/eval/batch.c tools/eval/merge.c tools/eval/ranges.c tools/eval/pictures.c tools/eval/result.c ;;
     esac
 }

@@ -54,6 +54,18 @@ if [ ! -e /usr/share/libmar ] && [ ! -e /usr/local/share/libmar ]; then # no lib
     grep -qF "not found in share/libmar beside or above $work" "$work/error" || fail "no folder is named: $(cat "$work/error")"
     [ "$(wc -l <"$work/error")" = 1 ] || fail "an error is not one line: $(cat "$work/error")"
 fi
+case $libraries in
+*cuda*) ;; # the documents' line is that of other builds
+*)
+    documented=$(sed -n 's|^cc \(main.c .*libmar\.a [^#]*\)#.*|\1|p' "$source_dir/docs/usage.md" | sed "s|DIR/lib|$lib|; s|DIR|$prefix|g")
+    [ -n "$documented" ] || fail "docs/usage.md has no line that links libmar.a"
+    cp "$source_dir/examples/generate.c" "$work/main.c"
+    # shellcheck disable=SC2086
+    (cd "$work" && $cc $flags $documented -o documented) || fail "the line of docs/usage.md: cc $documented"
+    MAR_DATA_DIR=$prefix/share/libmar "$work/documented" 7 "$work/documented.ppm"
+    cmp "$work/documented.ppm" "$work/a.ppm" || fail "the documents' program makes another picture"
+    ;;
+esac
 MAR_DATA_DIR=$prefix/share/libmar "$work/by_archive" 7 "$work/static.ppm"
 cp "$work/by_archive" "$prefix/bin" # beside the folder
 "$prefix/bin/by_archive" 7 "$work/beside.ppm"

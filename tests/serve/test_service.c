@@ -254,7 +254,12 @@ TEST_CASE(refuses_wrong_requests)
     static const struct {
         const char *body, *part;
     } cases[] = {
-        {"", "the body is no JSON"},
+        {"", "the body is empty, expected {\"prompt\": ...}"},
+        {"{\"prompt\": \"1\", \"sede\": 7}", "sede: is no field of a request, did you mean seed?"},
+        {"{\"prompt\": \"1\", \"num_iter\": 7}", "num_iter: is no field of a request, expected prompt, n, size"},
+        {"{\"prompt\": \"1\", \"prompt\": \"2\"}", "prompt: is given more than once"},
+        {"{\"prompt\\u0000\": \"1\"}", "the name of a field has a NUL character"},
+        {"{\"prompt\": \"1\", \"image\": \"x\"}", "image: is a picture, expected it in a form"},
         {"{\"prompt\": \"1\"", "the body is no JSON: byte 14"},
         {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "levels of brackets"},
         {"{\"prompt\": \"\xff\"}", "not UTF-8"},

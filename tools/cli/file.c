@@ -165,6 +165,13 @@ int tool_can_write_as(const char *path, const char *ending)
     return tool_can_write(path);
 }
 
+int tool_can_replace(const char *path, int overwrites)
+{
+    struct stat st;
+    if (overwrites || lstat(path, &st) != 0) return 0;
+    return tool_error("%s: exists already, expected another name, or --overwrite to replace it", path);
+}
+
 /* --- reading ---------------------------------------------------------------------------------------------- */
 
 int tool_open_file(const char *path, int flags)

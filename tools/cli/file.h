@@ -62,6 +62,10 @@ int tool_can_write(const char *path);
 /* Checks the same, that `path` is free or a regular file, and that it ends in `ending` (tool_ends_with). */
 int tool_can_write_as(const char *path, const char *ending);
 
+/* Checks that nothing has the name, unless `overwrites`: for files of data, such as models and statistics. Returns 0,
+ * or 1 with the error printed. */
+int tool_can_replace(const char *path, int overwrites);
+
 /* Returns whether two paths name the same entry of the same directory: "a.svg" and "./a.svg". A link and its target are
  * two: writing replaces the link. */
 int tool_same_path(const char *a, const char *b);

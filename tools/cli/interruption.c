@@ -9,9 +9,10 @@
 #include <unistd.h>
 
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
+enum { NUMBERS = sizeof numbers / sizeof numbers[0], LIMIT_S = 1 };
 
-static volatile sig_atomic_t noted; /* number of the noted signal; 0: none */
+static volatile sig_atomic_t noted;       /* number of the noted signal; 0: none */
+static volatile sig_atomic_t term_status; /* of interruption_limit; 0: no limit */
 static mar_session *_Atomic at_work[INTERRUPTION_PLACES];
 static volatile sig_atomic_t on_terminal; /* 1: stderr is a terminal and may show a progress bar */
 
@@ -60,7 +61,15 @@ static void note(int number)
     }
     print_line("mar: stopping; again to quit at once\n");
     handle(SIG_DFL);
+    if (term_status) alarm(LIMIT_S);
     errno = reason;
+}
+
+static void end_late(int number)
+{
+    (void)number;
+    print_line("mar: interrupted: the same command goes on\n");
+    _exit(interruption_status());
 }
 
 void interruption_ends(void)
@@ -78,6 +87,15 @@ void interruption_catch(void)
     if (!noted) handle(note);
 }
 
+void interruption_limit(int status_of_sigterm)
+{
+    struct sigaction action = {.sa_handler = end_late};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGALRM, &action, NULL);
+    term_status = status_of_sigterm;
+    interruption_catch();
+}
+
 void interruption_cancels(int place, mar_session *session)
 {
     at_work[place] = session;
@@ -90,13 +108,14 @@ int interruption_came(void)
 
 int interruption_status(void)
 {
-    return 128 + noted;
+    return noted == SIGTERM && term_status ? term_status : 128 + noted;
 }
 
 void interruption_hold(sigset_t *before)
 {
     sigset_t ending;
     sigemptyset(&ending);
+    sigaddset(&ending, SIGALRM); /* interruption_limit */
     for (int i = 0; i < NUMBERS; i++) sigaddset(&ending, numbers[i]);
     sigprocmask(SIG_BLOCK, &ending, before);
 }

@@ -15,6 +15,12 @@ void interruption_ends(void);
  * the three has its default action. */
 void interruption_catch(void);
 
+/* Does the same in a command whose finished work is in files that are whole at any moment outside interruption_hold. If
+ * it still runs a second after the signal, in work that no session cancels, it is ended, with the line "mar:
+ * interrupted: the same command goes on". Its status after SIGTERM is then this one, not 0, as that of
+ * interruption_status. */
+void interruption_limit(int status_of_sigterm);
+
 enum { INTERRUPTION_PLACES = 16 }; /* sessions at work at the same time */
 
 /* Sets the session at this place that a noted signal cancels; NULL: none. */
@@ -23,7 +29,7 @@ void interruption_cancels(int place, mar_session *session);
 /* Returns whether a signal was noted. */
 int interruption_came(void);
 
-/* Returns the exit status: 128 + the number of the noted signal. */
+/* Returns the exit status: 128 + the number of the noted signal, but for interruption_limit. */
 int interruption_status(void);
 
 /* Block and release the signals. `before` keeps the mask that release restores. */

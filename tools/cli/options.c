@@ -3,8 +3,10 @@
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/cli/suggest.h"
+#include "tools/cli/text.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -31,14 +33,28 @@ void options_add_table(option_set *set, const mar_param *table, void *fields, in
 const mar_param option_json = {
     .name = OPTION("json"), .group = "Options", .type = MAR_TYPE_FLAG, .help = "print one JSON object instead of text"};
 
+const mar_param option_overwrite = {
+    .name = OPTION("overwrite"), .group = "Options", .type = MAR_TYPE_FLAG, .help = "replace an existing output"};
+
 void options_add_under(option_set *set, const char *group, const mar_param *param, void *fields)
 {
     add(set, group, param, fields, 0);
 }
 
+/* Options with two names. */
+static const char *const aliases[][2] = {{"vae", "vq"}};
+
+const char *options_alias(const char *name)
+{
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (strcmp(aliases[i][0], name) == 0) return aliases[i][1];
+    return NULL;
+}
+
 static int find(const option_set *set, const char *name)
 {
-    if (strcmp(name, "vq") == 0) name = "vae"; /* the same option */
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (strcmp(aliases[i][1], name) == 0) name = aliases[i][0];
     for (int i = 0; i < set->count; i++)
         if (strcmp(set->options[i].param->name, name) == 0) return i;
     return -1;
@@ -104,19 +120,33 @@ static int ends_in_word(const char *name, const char *words)
     return m > 0 && n > m && name[n - m - 1] == '_' && strcmp(name + n - m, words) == 0;
 }
 
-static int unknown_option(const option_set *set, const char *name)
+/* Returns the command's option that another program calls `name`, and *advice; NULL if there is none. */
+static const char *meant_by(const option_set *set, const char *name, const char **advice)
+{
+    const other_name *other = suggest_option(name);
+    for (int i = 0; other && i < 2 && other->options[i]; i++) {
+        if (find(set, other->options[i]) < 0) continue;
+        *advice = other->advice;
+        return other->options[i];
+    }
+    return NULL;
+}
+
+/* `given`: the argument, whose name has dashes where it has. */
+static int unknown_option(const option_set *set, const char *name, const char *given)
 {
     const char *names[OPTIONS_MAX + 1] = {0};
-    const char *advice = NULL, *meant = suggest_option(name, &advice);
+    const char *advice = NULL, *meant = meant_by(set, name, &advice);
+    const int shown = (int)strcspn(given, "=");
     if (strcmp(name, "version") == 0) advice = "mar --version prints it";
-    if (meant && find(set, meant) < 0) meant = advice = NULL;
-    if (advice) return tool_error("--%s: unknown option of mar %s, %s", name, set->command, advice);
+    if (advice) return tool_error("%.*s: unknown option of mar %s, %s", shown, given, set->command, advice);
     for (int i = 0; i < set->count; i++) names[i] = set->options[i].param->name;
     const char *nearest = meant ? meant : suggest_nearest(name, names);
     for (int i = 0; i < set->count && !nearest; i++) /* "dtype" for "features_dtype" */
         if (ends_in_word(names[i], name)) nearest = names[i];
-    if (nearest) return tool_error("--%s: unknown option of mar %s, did you mean --%s?", name, set->command, nearest);
-    return tool_error("--%s: unknown option, see mar %s --help", name, set->command);
+    if (nearest)
+        return tool_error("%.*s: unknown option of mar %s, did you mean --%s?", shown, given, set->command, nearest);
+    return tool_error("%.*s: unknown option, see mar %s --help", shown, given, set->command);
 }
 
 /* Appends the value to those of the option. As store. */
@@ -206,7 +236,7 @@ static int take_option(option_set *set, const char *argument, const char *next)
     const int at = find(set, name);
     const char *equals = strchr(argument, '=');
     if (at >= 0) return give(set, &set->options[at], equals ? equals + 1 : NULL, next);
-    unknown_option(set, name);
+    unknown_option(set, name, argument);
     return 0;
 }
 
@@ -222,7 +252,9 @@ static const char *begins_with(const option_set *set, char letter)
 
 static int unknown_letter(const option_set *set, const char *argument, const char *at)
 {
-    const char *rest = at > argument + 1 ? at : "", *name = *rest ? NULL : begins_with(set, *at);
+    const char letter[] = {*at, '\0'}, *advice;
+    const char *rest = at > argument + 1 ? at : "", *name = *rest ? NULL : meant_by(set, letter, &advice);
+    if (!name && !*rest) name = begins_with(set, *at);
     if (name) return tool_error("%s: unknown option of mar %s, did you mean --%s?", argument, set->command, name);
     return tool_error("%s: unknown option%s%s, see mar %s --help", argument, *rest ? " -" : "", rest, set->command);
 }
@@ -289,15 +321,21 @@ static const operand *take_operand(const operand *o, const char *argument)
 static int unexpected_argument(const option_set *set, const char *argument)
 {
     static const char *const endings[][2] = {{".png", "out"},           {".jpg", "out"},   {".webp", "out"},
-                                             {".safetensors", "model"}, {".pth", "model"}, {".pt", "model"}};
+                                             {".safetensors", "model"}, {".pth", "model"}, {".pt", "model"},
+                                             {".npz", "images"}};
+    char value[1024] = "", prompt[1024] = "";
     const char *name = set->word;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
         if (tool_ends_with(argument, endings[i][0]) && find(set, endings[i][1]) >= 0) name = endings[i][1];
     /* a picture where the command reads one: as --out it would be overwritten */
     if (name && strcmp(name, "out") == 0 && find(set, "image") >= 0) name = "image";
-    if (name && find(set, name) >= 0)
-        return tool_error("%s: unexpected argument, did you mean --%s %s?", argument, name, argument);
-    return tool_error("%s: unexpected argument, see mar %s --help", argument, set->command);
+    if (!name || find(set, name) < 0)
+        return tool_error("%s: unexpected argument, see mar %s --help", argument, set->command);
+    text_append_file(value, sizeof value, name, argument);
+    if (strcmp(name, "class") == 0 && find(set, "prompt") >= 0 && !isdigit((unsigned char)*argument))
+        text_append_file(prompt, sizeof prompt, "prompt", argument);
+    return tool_error("%s: unexpected argument, did you mean %s%s%s?", argument, value,
+                      *prompt ? ", or of a text-to-image model " : "", prompt);
 }
 
 int options_parse(option_set *set, int argc, char **argv)

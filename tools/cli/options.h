@@ -54,6 +54,8 @@ void options_add(option_set *set, const mar_param *param, void *fields, int shar
 void options_add_table(option_set *set, const mar_param *table, void *fields, int shared);
 /* --json, in the group "Options". Its field is an int. */
 extern const mar_param option_json;
+/* The flag --overwrite of commands that write a file of data (tool_can_replace); its field is an int. */
+extern const mar_param option_overwrite;
 /* Adds an option under another heading than its own. */
 void options_add_under(option_set *set, const char *group, const mar_param *param, void *fields);
 
@@ -78,6 +80,9 @@ int options_parse(option_set *set, int argc, char **argv);
 
 /* Returns the letter of the option of that name: 'o' of "out"; 0 if it has none. */
 char options_letter(const char *name);
+
+/* Returns the other name of an option, "vq" of vae, or NULL. */
+const char *options_alias(const char *name);
 
 /* Returns the option of that name; NULL if there is none. */
 const option *options_find(const option_set *set, const char *name);

@@ -95,6 +95,7 @@ static void put_bash_option(const option_set *set, const mar_param *p)
     if (p->type == MAR_TYPE_FLAG) return;
     printf("        --%s", p->name);
     if (letter) printf(" | -%c", letter);
+    if (options_alias(p->name)) printf(" | --%s", options_alias(p->name));
     printf(") kind=%s", kinds[paths_of_option(p)]);
     if (word_of(set, p, 0)) {
         printf(" words='");
@@ -109,7 +110,10 @@ static void put_bash(const option_set *set)
     const operand *last = set->operands;
     printf("    1:%s)\n        options='--help", set->command);
     for (int i = 0; i < set->count; i++)
-        if (is_first(set, i)) printf(" --%s", set->options[i].param->name);
+        if (is_first(set, i)) {
+            const char *name = set->options[i].param->name, *alias = options_alias(name);
+            printf(" --%s%s%s", name, alias ? " --" : "", alias ? alias : "");
+        }
     for (int i = 0; set->separators && set->separators[i]; i++) printf(" %s", set->separators[i]);
     puts("'\n        case $prev in\n        --help) kind=none words=all ;;");
     for (int i = 0; i < set->count; i++)
@@ -145,9 +149,11 @@ static void put_zsh_option(const option_set *set, const mar_param *p)
 {
     const char letter = options_letter(p->name);
     const int is_flag = p->type == MAR_TYPE_FLAG;
+    const char *alias = options_alias(p->name), *equals = is_flag ? "" : "=";
     fputs(" \\\n        '*'", stdout);
     if (letter) printf("{-%c%s,", letter, is_flag ? "" : "+");
-    printf("--%s%s%s'[", p->name, is_flag ? "" : "=", letter ? "}" : "");
+    if (alias) printf("{--%s%s,", alias, equals);
+    printf("--%s%s%s'[", p->name, equals, letter || alias ? "}" : "");
     complete_zsh(p->help);
     putchar(']');
     if (!is_flag) put_zsh_value(set, p);
@@ -183,6 +189,7 @@ static void put_fish_option(const option_set *set, const mar_param *p)
     put_fish_begin(set);
     printf(" -l %s", p->name);
     if (letter) printf(" -s %c", letter);
+    if (options_alias(p->name)) printf(" -l %s", options_alias(p->name));
     if (p->type != MAR_TYPE_FLAG) {
         const paths_kind paths = paths_of_option(p);
         fputs(paths == FILES ? " -r -F" : " -x", stdout);

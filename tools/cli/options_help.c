@@ -120,7 +120,9 @@ static void print_option(const option *o)
     const char *help = o->param->help, *argument = o->param->argument; /* replaces choices too long for a line */
     if (!argument || !has_choices(o->param)) argument = argument_of(o->param, "|", "|", text, sizeof text);
     const char letter = options_letter(o->param->name), *before = letter ? (char[]){'-', letter, ',', ' ', 0} : "";
-    const int column = printf("  %s--%s%s%s", before, o->param->name, *argument ? " " : "", argument);
+    const char *alias = options_alias(o->param->name);
+    const int column = printf("  %s--%s%s%s%s%s", before, o->param->name, alias ? ", --" : "", alias ? alias : "",
+                              *argument ? " " : "", argument);
     const char *value = default_of(o, text, sizeof text);
     print_explanation(column, help, strcmp(value, "0") == 0 && explains_zero(help) ? "" : value);
 }
@@ -268,6 +270,7 @@ static void write_item(const option *o)
     const char *before = o->param->choices ? " Cm " : *argument ? " Ar " : "";
     fputs(".It ", stdout);
     if (options_letter(o->param->name)) printf("Fl %c , ", options_letter(o->param->name));
+    if (options_alias(o->param->name)) printf("Fl -%s , ", options_alias(o->param->name));
     printf("Fl -%s%s%s\n", o->param->name, before, argument);
     write_sentences(o->param->help);
     write_range(o);

@@ -31,7 +31,7 @@ static const mar_param rows[] = {
      .argument = "FILE",
      .help =
          "image decoder: .safetensors, .ckpt, a folder; or demo\n"
-         "--vq is the same option: LlamaGen's is vq_ds16_c2i.pt, Lumina-mGPT's and Anole's Chameleon's vqgan.ckpt, "
+         "LlamaGen's is vq_ds16_c2i.pt, Lumina-mGPT's and Anole's Chameleon's vqgan.ckpt, "
          "Emu3's the folder Emu3-VisionTokenizer. The demo models and SphereAR's files have their own, and a model's "
          "folder may have one. mar generate needs it for any other model; mar bench and mar fidelity then go without "
          "images."},

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <limits.h>
 #include <string.h>
+#include <strings.h>
 
 static int differ(char a, char b)
 {
@@ -46,22 +47,110 @@ const char *suggest_nearest(const char *word, const char *const *names)
     return nearest;
 }
 
-static const struct {
-    const char *guess, *option, *advice;
-} guesses[] = {{"text", "prompt", NULL},        {"caption", "prompt", NULL},   {"negative_prompt", "negative", NULL},
-               {"width", "size", NULL},         {"height", "size", NULL},      {"image_size", "size", NULL},
-               {"resolution", "size", NULL},    {"cfg_scale", "cfg", NULL},    {"guidance", "cfg", NULL},
-               {"guidance_scale", "cfg", NULL}, {"label", "class", NULL},      {"labels", "class", NULL},
-               {"count", "num", NULL},          {"samples", "num", NULL},      {"num_images", "num", NULL},
-               {"output", "out", NULL},         {"checkpoint", "model", NULL}, {"ckpt", "model", NULL},
-               {"precision", "dtype", NULL},    {"gpu", "backend", NULL}};
+/* Names of other programs (diffusers, the models' own scripts, torch-fidelity, transformers) for our options. */
+static const other_name others[] = {
+    {"text", {"prompt"}, NULL},
+    {"caption", {"prompt"}, NULL},
+    {"negative_prompt", {"negative"}, NULL},
+    {"neg_prompt", {"negative"}, NULL},
+    {"prompt_file", {"prompts"}, NULL},
+    {"width", {"size"}, NULL},
+    {"height", {"size"}, NULL},
+    {"image_size", {"size"}, NULL},
+    {"img_size", {"size"}, NULL},
+    {"resolution", {"size"}, NULL},
+    {"cfg_scale", {"cfg"}, NULL},
+    {"guidance", {"cfg"}, NULL},
+    {"guidance_scale", {"cfg"}, NULL},
+    {"scale", {"cfg"}, NULL},
+    {"steps",
+     {"num_iter"},
+     "did you mean --num_iter, autoregressive steps of MAR, or --num_sampling_steps, denoising "
+     "steps a token of MAR and SphereAR?"},
+    {"num_steps",
+     {"num_iter"},
+     "did you mean --num_iter, autoregressive steps of MAR, or --num_sampling_steps, "
+     "denoising steps a token of MAR and SphereAR?"},
+    {"num_inference_steps",
+     {"num_iter"},
+     "did you mean --num_iter, autoregressive steps of MAR, or "
+     "--num_sampling_steps, denoising steps a token of MAR and SphereAR?"},
+    {"inference_steps",
+     {"num_iter"},
+     "did you mean --num_iter, autoregressive steps of MAR, or --num_sampling_steps, "
+     "denoising steps a token of MAR and SphereAR?"},
+    {"ar_steps", {"num_iter"}, NULL},
+    {"iterations", {"num_iter"}, NULL},
+    {"sampling_steps", {"num_sampling_steps"}, NULL},
+    {"diffusion_steps", {"num_sampling_steps"}, NULL},
+    {"denoising_steps", {"num_sampling_steps"}, NULL},
+    {"ddim_steps", {"num_sampling_steps"}, NULL},
+    {"scheduler", {"sampler"}, NULL},
+    {"temp", {"temperature"}, NULL},
+    {"label", {"class"}, NULL},
+    {"labels", {"class"}, NULL},
+    {"class_label", {"class"}, NULL},
+    {"class_labels", {"class"}, NULL},
+    {"class_id", {"class"}, NULL},
+    {"count", {"num"}, NULL},
+    {"n", {"num"}, NULL},
+    {"samples", {"num_images", "num"}, NULL},
+    {"num_samples", {"num_images", "num"}, NULL},
+    {"num_images", {"num"}, NULL},
+    {"num_fid_samples", {"num_images", "num"}, NULL},
+    {"num_images_per_prompt", {"num"}, NULL},
+    {"batch_size", {"batch"}, NULL},
+    {"eval_bsz", {"batch"}, NULL},
+    {"per_proc_batch_size", {"batch"}, NULL},
+    {"output", {"out"}, NULL},
+    {"output_dir", {"out"}, NULL},
+    {"out_dir", {"out"}, NULL},
+    {"outdir", {"out"}, NULL},
+    {"output_path", {"out"}, NULL},
+    {"sample_dir", {"out"}, NULL},
+    {"checkpoint", {"model"}, NULL},
+    {"ckpt", {"model"}, NULL},
+    {"ckpt_path", {"model"}, NULL},
+    {"gpt_ckpt", {"model"}, NULL},
+    {"model_path", {"model"}, NULL},
+    {"vq_ckpt", {"vae"}, "did you mean --vq?"},
+    {"vq_model", {"vae"}, "did you mean --vq?"},
+    {"vae_path", {"vae"}, NULL},
+    {"vae_ckpt", {"vae"}, NULL},
+    {"t5_path", {"t5"}, NULL},
+    {"text_encoder", {"t5"}, NULL},
+    {"precision", {"dtype"}, NULL},
+    {"mixed_precision", {"dtype"}, NULL},
+    {"torch_dtype", {"dtype"}, NULL},
+    {"fp16", {"dtype"}, NULL},
+    {"half", {"dtype"}, NULL},
+    {"bf16", {"dtype"}, "did you mean --dtype bf16?"},
+    {"gpu", {"backend"}, NULL},
+    {"cuda", {"backend"}, "did you mean --backend cuda?"},
+    {"cpu", {"backend"}, "did you mean --backend cpu?"},
+    {"gpus", {"devices", "device"}, NULL},
+    {"workers", {"threads"}, NULL},
+    {"num_workers", {"threads"}, NULL},
+    {"jobs", {"threads"}, NULL},
+    {"manual_seed", {"seed"}, NULL},
+    {"global_seed", {"seed"}, NULL},
+    {"ref", {"stats"}, NULL},
+    {"ref_batch", {"stats"}, NULL},
+    {"reference", {"stats"}, NULL},
+    {"fid_stats", {"stats"}, NULL},
+    {"force", {"overwrite"}, NULL},
+    {"host", {"listen"}, NULL},
+    {"bind", {"listen"}, NULL},
+    {"api_key", {"token_file"}, NULL},
+    {"init_image", {"image"}, NULL},
+    {"input", {"image", "images"}, NULL},
+    {"mask_image", {"mask"}, NULL},
+    {"strength", {"keep"}, "did you mean --keep, the share that stays?"},
+};
 
-const char *suggest_option(const char *guess, const char **advice)
+const other_name *suggest_option(const char *guess)
 {
-    for (size_t i = 0; i < sizeof guesses / sizeof *guesses; i++)
-        if (strcmp(guesses[i].guess, guess) == 0) {
-            *advice = guesses[i].advice;
-            return guesses[i].option;
-        }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcasecmp(others[i].guess, guess) == 0) return &others[i];
     return NULL;
 }

@@ -9,8 +9,14 @@ int suggest_distance(const char *a, const char *b);
 /* Returns the nearest of `names` (ends with NULL) if it is near enough; else NULL. */
 const char *suggest_nearest(const char *word, const char *const *names);
 
-/* Returns this program's option for another program's; NULL if the name is unknown. *advice is a clause for the
- * message, or NULL if both options mean the same. */
-const char *suggest_option(const char *guess, const char **advice);
+/* Another program's name for an option of this one. */
+typedef struct {
+    const char *guess;
+    const char *options[2]; /* ours: the first that the command has is meant; NULL: no second */
+    const char *advice;     /* a clause for the message; NULL: both options mean the same */
+} other_name;
+
+/* Returns what is known of another program's option, in either case; NULL if the name is unknown. */
+const other_name *suggest_option(const char *guess);
 
 #endif

@@ -334,6 +334,9 @@ static int try_merge(eval_job *job, eval_result *r, int *done, int *rounds)
     if (lock == LOCK_BUSY) return waits ? interruption_status() : 0;
     if (access(run_path(&job->directory, "result.json", path), F_OK) == 0) {
         status = eval_result_read(path, r);
+        if (status == 0 && job->made == 0 && !job->options->quiet &&
+            (!waits || job->process.index == 0))
+            fprintf(stderr, "mar: %s: the run is finished, these are its numbers\n", job->options->out);
     } else if (eval_missing_shards(job) > 0) { /* what another one has found to be damaged */
         status = EVAL_MERGE_AGAIN;
     } else {
@@ -391,14 +394,14 @@ static int report_interruption(eval_job *job, int status)
                          job->options->out, eval_images_there(job), job->layout.images);
     else
         interruption_end("no image was made now in %s; the same command goes on", job->options->out);
-    return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
+    return status;
 }
 
 static int run(eval_job *job, eval_result *r, int *done)
 {
     const eval_options *o = job->options;
     if ((o->merge ? prepare_merge(job) : prepare(job)) != 0) return 1;
-    interruption_catch(); /* from here on there is work to keep */
+    interruption_limit(EVAL_STATUS_GOES_ON); /* from here on there is work to keep */
     if (run_directory_begin(&job->directory, o->merge ? NULL : &job->process) != 0) return 1;
     int status =
         o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree(job);

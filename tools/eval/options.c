@@ -164,6 +164,7 @@ void eval_options_set_up(eval_options *o, option_set *set)
                  "It works in a directory and keeps finished work there. The same command\n"
                  "continues a run that was stopped or killed, and ends with the same numbers, bit\n"
                  "for bit. Several processes can share a run: --shard, or mpirun.\n",
+        .word = "images",
         .example = "example: mar eval --model mar_base.pth --vae kl16.ckpt --cfg 2.9 \\\n"
                    "             --num_iter 256 --stats adm_in256_stats.npz \\\n"
                    "             --inception weights-inception-2015-12-05-6726825d.pth --out base\n",

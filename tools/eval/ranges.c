@@ -67,7 +67,6 @@ int eval_make_images(eval_job *job, image_plan *plan, const image_sink *sink)
     plan->run_count = 1;
     plan->batch = job->layout.batch;
     plan->workers = devices_runs(plan->choose ? &job->devices : NULL, &first, runs);
-    plan->finishes_batch = 1;
     plan->bar = job->bar;
     plan->bar_total = job->layout.images;
     plan->made = &job->made;

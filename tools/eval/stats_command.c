@@ -17,6 +17,7 @@ typedef struct {
     const char *out;     /* output file */
     judge_options judge; /* the network */
     int keep_features;   /* 1: write the features of single images, too */
+    int overwrite;       /* 1: replace an existing output */
     int batch;           /* images at a time */
     int quiet;
     mar_options machine;
@@ -70,6 +71,7 @@ static void set_up(stats_options *o, option_set *set)
         .operands = o->operands,
     };
     options_add_table(set, rows, o, 0);
+    options_add(set, &option_overwrite, &o->overwrite, 0);
     options_add_table(set, judge_rows, &o->judge, 0);
     for (int i = 0; i < mar_option_count(); i++) /* there is no model for these options */
         if (strcmp(mar_option_get(i)->name, "dtype") != 0 && strcmp(mar_option_get(i)->name, "head_dtype") != 0 &&
@@ -83,7 +85,7 @@ static int check_together(stats_options *o, const option_set *set)
     if (!o->out) return tool_error("--out is missing, expected the file to write, such as stats.npz");
     if (judge_options_done(&o->judge, set, "inception", "; or --features demo for digits") != 0) return 1;
     if (judge_is_none(&o->judge)) return tool_error("--features none: expected a network for the statistics");
-    return tool_can_write_as(o->out, ".npz");
+    return tool_can_write_as(o->out, ".npz") != 0 || tool_can_replace(o->out, o->overwrite) != 0;
 }
 
 static int write_statistics(const stats_options *o, judged *d, const char *network)

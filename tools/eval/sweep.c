@@ -11,7 +11,6 @@
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -326,9 +325,8 @@ static int make_point(sweep *s, int i, int prints)
 
 static int report_interruption(const sweep *s)
 {
-    const int status = interruption_end("%d of %d points are in %s; the same command goes on", count_there(s),
-                                        s->grid.points, s->common->out);
-    return status == 128 + SIGTERM ? EVAL_STATUS_GOES_ON : status;
+    return interruption_end("%d of %d points are in %s; the same command goes on", count_there(s), s->grid.points,
+                            s->common->out);
 }
 
 static int make_points(sweep *s, int prints)
@@ -361,6 +359,8 @@ static int run(sweep *s)
         launch_find(s->common->shard, &process) != 0 || check_json(s) != 0 || check_points(s) != 0)
         return 1;
     const int first = process.kind != LAUNCH_MPI || process.index == 0;
+    if (first && !s->common->quiet && count_there(s) == s->grid.points)
+        fprintf(stderr, "mar: %s: all points are finished, these are their numbers\n", s->common->out);
     const int status = make_points(s, first && !s->common->json && !s->common->quiet);
     return status != 0 ? status : finish(s, first);
 }

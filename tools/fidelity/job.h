@@ -162,6 +162,8 @@ int fidelity_make_images(fidelity *f);
 /* --- reports (report.c, report_plot.c) ---------------------------------------------------------------------------- */
 
 void report_print_table(const fidelity *f);
+/* Prints what a distance below 0 means, if the lowest one is. */
+void report_explain_negative(double lowest);
 /* Prints the record as JSON. Returns 0, or 1 with the error printed. */
 int report_print_json(const fidelity *f);
 /* Write the page (tools/page/page.h), and the plot of distance against seconds as an SVG file, with a legend, on white:

@@ -8,6 +8,7 @@
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -67,8 +68,16 @@ static void print_counts(const fidelity_run *r)
                r->counts[i].tv, r->counts[i].tv_95, r->counts[i].p);
 }
 
+void report_explain_negative(double lowest)
+{
+    if (lowest < 0)
+        puts("A distance below 0 means indistinguishable: the estimate is unbiased, so it scatters\n"
+             "around 0 if both have the same distribution.");
+}
+
 void report_print_table(const fidelity *f)
 {
+    double lowest = 0;
     const run_options *o = &f->runs[0].options;
     char verdict[160], path[8192];
     printf("%s on %s\n", printable(o->model, path, sizeof path), f->runs[0].backend);
@@ -78,6 +87,8 @@ void report_print_table(const fidelity *f)
     printf("%9s %8s %6s%s %7s %6s %8s %8s %5s%s\n", "", "s/image", "speed", f->vocabulary ? "" : " c/token", "c/image",
            "accept", "image", "token", "p", f->judged ? " digits" : "");
     for (int i = 0; i < f->run_count; i++) print_row(f, &f->runs[i]);
+    for (int i = 1; i < f->run_count; i++)
+        lowest = fmin(lowest, fmin(f->runs[i].image.distance, f->runs[i].token.distance));
     if (f->floor.measured)
         printf("%-9s %*s %8.5f %8.5f\n", "seed", f->vocabulary ? 30 : 38, "", f->floor.image, f->floor.token);
     putchar('\n');
@@ -106,6 +117,7 @@ void report_print_table(const fidelity *f)
                          "image, token: energy distance to the reference, of whole images and of single\n"
                          "tokens; seed: what two reference runs with other seeds stay below (95 %).\n"
                          "p: least of image, token and channels (KS) for \"the same distribution\", corrected.");
+    report_explain_negative(lowest);
 }
 
 /* --- JSON ----------------------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,6 +212,7 @@ static int *sorted(const search *s, int *n)
 void search_print(const search *s)
 {
     char text[4096], path[8192];
+    double lowest = 0;
     int n;
     int *list = sorted(s, &n);
     if (!list) return;
@@ -222,8 +224,11 @@ void search_print(const search *s)
         const search_point *p = &s->points[list[i]];
         printf("%9.2fx %10.4f %10.5f %8.3f %s %s\n", p->final.speed, p->final.distance, p->final.token_distance,
                p->final.p, p->front ? "*" : " ", p->options);
+        lowest = fmin(lowest, fmin(p->final.distance, p->final.token_distance));
     }
-    printf("* no other point is as near and as fast\n\n");
+    printf("* no other point is as near and as fast\n");
+    report_explain_negative(lowest);
+    putchar('\n');
     for (int level = 1; level <= SEARCH_LEVELS; level++) {
         const int chosen = s->chosen[level - 1];
         printf("level %d, %s: ", level, reach_in_words(level));

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     NUM_MAX = 1000000, /* images of a run: file names have six digits */
@@ -118,10 +119,12 @@ static const mar_param image_rows[] = {
      .offset = offsetof(generate_options, preview),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE.png",
-     .help = "write the images in progress to a file, again and again\n"
-             "A grid of the batch in progress: what is known of each image, the rest grey. The file is replaced as a "
-             "whole, so that a viewer can watch it. Writing it takes a tenth of the time at most, and changes no "
-             "image."},
+     .help =
+         "write the images in progress to a file, again and again\n"
+         "A grid of the batch in progress: what is known of each image, the rest grey; at last the finished images. "
+         "The file is replaced as a whole, every few seconds at least, so that a viewer can watch it. It takes a "
+         "tenth of the time, or one decoded image every five seconds, and changes no image. Where decoding all "
+         "images takes long, some are drawn at a time, in turn."},
     {.name = OPTION("accept_map"),
      .offset = offsetof(generate_options, accept_map),
      .type = MAR_TYPE_TEXT,
@@ -328,7 +331,7 @@ static int make_canvases(generate_job *job)
 
 /* --- --resume ------------------------------------------------------------------------------------------ */
 
-static const char rule[] = "--resume goes on with images of the same parameters only";
+static const char rule[] = "a directory has images of one run only, --overwrite replaces them";
 
 static const char *value_of(const image_text *texts, int count, const char *key)
 {
@@ -409,6 +412,42 @@ static int find_existing(generate_job *job)
     return failed;
 }
 
+static const char ways_out[] = "--resume to go on with it, --overwrite to replace it, or another --out";
+
+/* Looks at a directory without --resume and --overwrite. It must have no pictures; but the PNGs may be those of this
+ * very run, repeated: then, if the first has its model and seed, sets job->repeats. Returns 0, or 1 with the error
+ * printed. */
+static int check_free(generate_job *job)
+{
+    const generate_options *o = &job->options;
+    image_file first;
+    char seed[24];
+    if (o->resume || o->overwrite) return 0;
+    char *path = output_image_path(&job->out, o->first);
+    if (!path) return 1;
+    const int is_candidate =
+        !job->out.is_file && job->out.format == IMAGE_PNG && !o->accept_map && !o->like && access(path, F_OK) == 0;
+    const int failed = is_candidate && image_read_texts(path, &first) != 0;
+    free(path);
+    if (failed || !is_candidate) return failed ? 1 : output_check_free(&job->out, ways_out);
+    snprintf(seed, sizeof seed, "%" PRIu64, o->run.params.seed);
+    const char *seed_was = value_of(first.texts, first.count, "seed");
+    const char *model_was = value_of(first.texts, first.count, "model");
+    job->repeats =
+        seed_was && strcmp(seed_was, seed) == 0 && model_was && strcmp(model_was, tool_base_name(o->run.model)) == 0;
+    image_file_free(&first);
+    return job->repeats ? 0 : output_check_free(&job->out, ways_out);
+}
+
+/* Finds the images of --resume, or those of a repeated run, which must be all. Returns 0, or 1 with the error
+ * printed. */
+static int take_existing(generate_job *job)
+{
+    if (!job->options.resume && !job->repeats) return 0;
+    if (find_existing(job) != 0) return 1;
+    return job->repeats && job->existing < job->total ? output_check_free(&job->out, ways_out) : 0;
+}
+
 /* --- preparation --------------------------------------------------------------------------------------- */
 
 static int check_map(const generate_job *job)
@@ -442,9 +481,7 @@ static int prepare(generate_job *job, progress *bar)
     if (output_check(&job->out, o->out, (image_format)o->format) != 0 || check_together(o, &job->out) != 0 ||
         check_map(job) != 0 || check_like(job) != 0 || record_check_store(o->store, &job->tokens) != 0)
         return 1;
-    if (!o->resume && !o->overwrite &&
-        output_check_free(&job->out, "--resume to go on with it, --overwrite to replace it, or another --out") != 0)
-        return 1;
+    if (check_free(job) != 0) return 1;
     if (devices_read(o->devices, &o->run, &job->devices) != 0) return 1;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     progress_note(bar, "reading the files, to know them again");
@@ -460,7 +497,7 @@ static int prepare(generate_job *job, progress *bar)
     if (acceptance_create(c->seq_len, c->grid_width, o->run.used.num_iter, &job->accepted) != 0)
         return tool_error("out of memory");
     job->load_s = tool_seconds() - began;
-    return o->resume ? find_existing(job) : 0;
+    return take_existing(job);
 }
 
 /* --- sinks ------------------------------------------------------------------------------------------ */
@@ -540,9 +577,9 @@ static int write_map(const generate_job *job)
 
 /* --- the run ------------------------------------------------------------------------------------ */
 
-static int show_preview(void *watcher, mar_session *session, int n)
+static int show_preview(void *watcher, mar_session *session, int n, const uint8_t *rgb)
 {
-    return preview_show(watcher, session, n);
+    return rgb ? preview_finish(watcher, n, rgb) : preview_show(watcher, session, n);
 }
 
 static int make_images(generate_job *job, progress *bar)
@@ -647,10 +684,12 @@ static void print_summary(const generate_job *job)
     int digits = job->run_s < 9.95 ? 2 : 1;
     printable(job->out.is_stream ? "standard output" : job->out.path, path, sizeof path);
     if (job->made == 0) {
+        fprintf(stream, "%s: %s", path, job->repeats ? "the run is finished, " : "");
         if (job->total == 1)
-            fprintf(stream, "%s: the image was there already", path);
+            fputs("the image was there already", stream);
         else
-            fprintf(stream, "%s: all %ld images were there already", path, job->total);
+            fprintf(stream, "all %ld images were there already", job->total);
+        if (job->repeats) fputs("; --overwrite makes them again", stream);
         fputs(job->grid.rgb ? ", wrote grid.png\n" : "\n", stream); /* --resume, so PNG */
         return;
     }

@@ -141,7 +141,7 @@ static void show(image_worker *w, double part)
 /* Returns whether the batch in progress is given up: after a signal, or a failure of another worker. */
 static int is_dropped(const image_loop *loop)
 {
-    return loop->ended == 1 || (interruption_came() && !loop->plan->finishes_batch);
+    return loop->ended == 1 || interruption_came();
 }
 
 /* Begins images first..first+n-1, of classes or captions. */
@@ -155,10 +155,17 @@ static mar_status begin(image_worker *w, const image_run *r, long first, int n)
     return mar_session_begin_captions(r->session, (uint64_t)first, w->features, w->mask, n);
 }
 
+/* Calls plan.watch for the first worker. Returns its result. */
+static int watch(image_worker *w, mar_session *s, int n, const uint8_t *rgb)
+{
+    const image_plan *plan = w->loop->plan;
+    if (w->place == 0 && plan->watch) w->watch_failed = plan->watch(plan->watcher, s, n, rgb);
+    return w->watch_failed;
+}
+
 /* Makes images first..first+n-1, and takes all but their pixels. Returns MAR_ECANCELLED after an interruption. */
 static mar_status make_tokens(image_worker *w, const image_run *r, long first, int n)
 {
-    const image_plan *plan = w->loop->plan;
     mar_session *s = r->session;
     mar_status status = begin(w, r, first, n);
     const double steps = mar_session_steps_left(s) + 1; /* the image decoder counts as one step */
@@ -167,8 +174,7 @@ static mar_status make_tokens(image_worker *w, const image_run *r, long first, i
         show(w, n * (1 - left / steps));
         if (is_dropped(w->loop)) return MAR_ECANCELLED; /* begin clears an earlier cancel */
         status = mar_session_step(s);
-        if (status == MAR_OK && w->place == 0 && plan->watch && plan->watch(plan->watcher, s, n) != 0)
-            return w->watch_failed = 1, MAR_EIO;
+        if (status == MAR_OK && !mar_session_done(s) && watch(w, s, n, NULL) != 0) return MAR_EIO;
     }
     if (status == MAR_OK && w->tokens) status = mar_session_tokens(s, w->tokens);
     if (status == MAR_OK && w->token_status) status = mar_session_fates(s, w->token_status, w->steps);
@@ -342,6 +348,7 @@ static outcome get(image_worker *w, const image_run *r, image_batch *b, mar_stat
     }
     if (made) mar_session_get_stats(r->session, stats);
     b->stats = stats;
+    if (status == MAR_OK && b->rgb && watch(w, r->session, b->n, b->rgb) != 0) status = MAR_EIO;
     if (status == MAR_OK && made) count_made(w->loop, b->n);
     return outcome_of(w, r, status);
 }
@@ -406,7 +413,7 @@ static int make_batch(image_worker *w, const image_batch *shape)
     mar_stats stats;
     mar_stats_init(&stats, sizeof stats);
     batch.labels = w->labels;
-    if (!w->loop->plan->finishes_batch) interruption_cancels(w->place, r->session);
+    interruption_cancels(w->place, r->session);
     const outcome result = get(w, r, &batch, &stats);
     interruption_cancels(w->place, NULL);
     if (result == FAILED) return 1;

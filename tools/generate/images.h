@@ -12,8 +12,7 @@
  * With several workers each makes the next turn that is not begun, on a GPU of its own. The sinks get the turns in the
  * same order as from one worker, one after the other, so they need no locks.
  *
- * A signal ends the loop (interruption.h). The current batch is dropped, or finished with plan.finishes_batch. Sinks
- * keep the batches they have taken. */
+ * A signal ends the loop (interruption.h). The current batch is dropped. Sinks keep the batches they have taken. */
 #ifndef TOOLS_IMAGES_H
 #define TOOLS_IMAGES_H
 
@@ -50,10 +49,9 @@ typedef struct {
     void *chooser;
     const uint8_t *have; /* [images] 1: exists and is not made again; NULL: all are made */
     int takes_parts;     /* 1: the sinks get the decoded images of an interrupted batch */
-    int finishes_batch;  /* 1: a signal ends the loop behind the current batch */
-    int (*watch)(void *watcher, mar_session *session,
-                 int n); /* called after each step of the first worker's batch of
-                          * n images; returns 0, or 1 with the error printed; NULL: none */
+    /* Called after each step of the first worker's batch of n images, with rgb NULL, and with the pixels of the
+     * finished ones, uint8_t rgb[n][height][width][3]. Returns 0, or 1 with the error printed. NULL: none */
+    int (*watch)(void *watcher, mar_session *session, int n, const uint8_t *rgb);
     void *watcher;
     progress *bar;    /* progress bar; NULL: none */
     long bar_before;  /* images of others that the bar counts as finished */

@@ -56,6 +56,7 @@ typedef struct {
     output out;           /* destination of the images */
     output tokens;        /* directory of --store */
     store_run kept;       /* the run's part of it */
+    int repeats;          /* 1: the directory may have all images of this run; like resume */
     uint8_t *have;        /* [total] 1: the image existed already; NULL without resume */
     long existing;        /* images that existed already */
     long made;            /* images made, or decoded from the store, and kept */

@@ -4,11 +4,15 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
-    SHARE = 9, /* times a preview's own time until the next one */
+    SHARE = 9,      /* times a preview's own time until the next one */
+    WAIT_MAX_S = 5, /* but never longer: the file of a slow image decoder is written every few seconds, too */
+    GREY = 128,     /* as mar_session_preview's unknown tokens */
     QUALITY = 90
 };
+static const double slice_s = 0.5; /* decoding before the file is written: with a slow decoder a part of the images */
 
 int preview_create(preview *p, const char *path, mar_session *session, int images)
 {
@@ -24,6 +28,7 @@ int preview_create(preview *p, const char *path, mar_session *session, int image
     if (image_grid_create(rows, p->columns, p->width, p->height, &p->grid) != 0)
         return tool_error("out of memory for a preview of %d images", images);
     p->path = path;
+    p->is_over = 1;
     return 0;
 }
 
@@ -33,17 +38,38 @@ void preview_free(preview *p)
     *p = (preview){0};
 }
 
+/* Returns the first pixel of image i in the grid. */
+static uint8_t *cell_of(const preview *p, int i)
+{
+    const size_t row = (size_t)(i / p->columns), column = (size_t)(i % p->columns);
+    return p->grid.rgb +
+           3 * (row * (size_t)(p->height + GRID_GAP) * (size_t)p->grid.width + column * (size_t)(p->width + GRID_GAP));
+}
+
+/* Begins a batch of n images: their cells are grey, the others white. */
+static void clear(preview *p, int n)
+{
+    const size_t stride = 3 * (size_t)p->grid.width;
+    memset(p->grid.rgb, 255, stride * (size_t)p->grid.height);
+    for (int i = 0; i < n; i++)
+        for (int y = 0; y < p->height; y++) memset(cell_of(p, i) + (size_t)y * stride, GREY, 3 * (size_t)p->width);
+    p->next = p->is_over = 0;
+}
+
 /* Writes image i to its cell of the grid. */
 static mar_status draw(preview *p, mar_session *session, int i)
 {
-    const size_t row = (size_t)(i / p->columns), column = (size_t)(i % p->columns);
     mar_pixels cell;
     mar_pixels_init(&cell, sizeof cell);
     cell.stride = 3 * (size_t)p->grid.width;
-    cell.data =
-        p->grid.rgb + row * (size_t)(p->height + GRID_GAP) * cell.stride + 3 * column * (size_t)(p->width + GRID_GAP);
+    cell.data = cell_of(p, i);
     cell.capacity = (size_t)(p->height - 1) * cell.stride + 3 * (size_t)p->width;
     return mar_session_preview(session, mar_session_batch_request(session, i), &cell);
+}
+
+static int write_grid(const preview *p)
+{
+    return image_write(p->path, &p->grid, p->format, QUALITY, NULL, 0, IMAGE_UNSYNCED);
 }
 
 int preview_show(preview *p, mar_session *session, int n)
@@ -51,11 +77,26 @@ int preview_show(preview *p, mar_session *session, int n)
     const double began = tool_seconds();
     mar_status status = MAR_OK;
     if (!p->path || began < p->not_before) return 0;
-    for (int i = 0; status == MAR_OK && i < n; i++) status = draw(p, session, i);
+    if (p->is_over) clear(p, n);
+    for (int i = 0; status == MAR_OK && i < n && (i == 0 || tool_seconds() - began < slice_s); i++) {
+        status = draw(p, session, p->next);
+        p->next = (p->next + 1) % n;
+    }
     if (status == MAR_ECANCELLED) return 0; /* the next step says so, too */
     if (status != MAR_OK) return tool_error("%s", mar_session_error(session));
-    if (image_write(p->path, &p->grid, p->format, QUALITY, NULL, 0, IMAGE_UNSYNCED) != 0) return 1;
+    if (write_grid(p) != 0) return 1;
     const double now = tool_seconds();
-    p->not_before = now + SHARE * (now - began);
+    p->not_before = now + fmin(SHARE * (now - began), WAIT_MAX_S);
     return 0;
+}
+
+int preview_finish(preview *p, int n, const uint8_t *rgb)
+{
+    if (!p->path) return 0;
+    if (p->is_over) clear(p, n);
+    for (int i = 0; i < n; i++)
+        image_grid_set(&p->grid, i / p->columns, i % p->columns, p->width, p->height,
+                       rgb + 3 * (size_t)i * (size_t)p->width * (size_t)p->height);
+    p->is_over = 1;
+    return write_grid(p);
 }

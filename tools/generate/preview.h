@@ -13,14 +13,19 @@ typedef struct {
     image grid;        /* the images of the batch in progress */
     int columns;       /* of the grid */
     double not_before; /* time of the next preview */
+    int next;          /* image that is drawn next */
+    int is_over;       /* 1: the grid shows finished images, or nothing */
 } preview;
 
 /* Makes room for batches of up to `images` images. Returns 0, or 1 with the error printed. */
 int preview_create(preview *p, const char *path, mar_session *session, int images);
 void preview_free(preview *p);
 
-/* Writes the n images of the session's batch, as far as they are known, unless the last preview was just now: previews
- * take a tenth of the time at most. Returns 0, or 1 with the error printed. */
+/* Draws the n images of the session's batch, as far as they are known, and writes the file, unless the last preview was
+ * just now: previews take a tenth of the time. If decoding all of them takes long, it draws some, in turn, and the file
+ * is written every few seconds nevertheless. Returns 0, or 1 with the error printed. */
 int preview_show(preview *p, mar_session *session, int n);
+/* Writes the finished images of the batch, uint8_t rgb[n][height][width][3]. Returns 0, or 1 with the error printed. */
+int preview_finish(preview *p, int n, const uint8_t *rgb);
 
 #endif

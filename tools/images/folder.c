@@ -154,7 +154,7 @@ int image_folder_list(const char *path, char ***names, int64_t *count)
     *count = l.files.count;
     if (failed) return 1;
     if (*count == 0)
-        return tool_error("%s: has no %s files, nor have directories in it", path,
+        return tool_error("%s: has no %s files, neither directly nor in subfolders", path,
                           image_format_lacks(IMAGE_WEBP) ? "PNG or JPEG" : "PNG, JPEG or WebP");
     qsort(*names, (size_t)*count, sizeof **names, compare_names);
     return 0;

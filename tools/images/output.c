@@ -114,7 +114,7 @@ int output_check_free(const output *out, const char *expected)
     const long count = out->is_file ? 0 : go_through(out, 0, first);
     if (count <= 0) return count != 0;
     if (count > 1) snprintf(more, sizeof more, " and %ld more", count - 1);
-    return tool_error("%s: has %s%s of another run, expected %s", out->path, first, more, expected);
+    return tool_error("%s: has %s%s, expected %s", out->path, first, more, expected);
 }
 
 int output_clear(const output *out)

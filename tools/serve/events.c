@@ -39,12 +39,14 @@ void events_write_job(const service *s, const job *j, const job_view *view, FILE
     fprintf(out, ", \"seed\": %" PRIu64 ", \"cfg\": ", j->spec.seed);
     json_float(out, j->spec.cfg);
     fprintf(out, ", \"n\": %d, \"step\": %d, \"steps\": %d, \"images\": [", j->spec.n, view->step, view->steps);
+    const char *base = s->public_url ? s->public_url : "";
     for (int i = 0; i < j->spec.n; i++) {
         fprintf(out, "%s{\"image\": %d, \"status\": \"%s\", \"step\": %d, \"steps\": %d", i ? ", " : "", i,
                 job_state_name(view->image[i].state), view->image[i].step, view->image[i].steps);
-        if (view->image[i].state == JOB_DONE) fprintf(out, ", \"url\": \"/v1/jobs/%s/images/%d.png\"", j->id, i);
+        if (view->image[i].state == JOB_DONE)
+            fprintf(out, ", \"url\": \"%s/v1/jobs/%s/images/%d.png\"", base, j->id, i);
         if (view->image[i].state == JOB_RUNNING)
-            fprintf(out, ", \"preview\": \"/v1/jobs/%s/previews/%d.png\"", j->id, i);
+            fprintf(out, ", \"preview\": \"%s/v1/jobs/%s/previews/%d.png\"", base, j->id, i);
         putc('}', out);
     }
     fputs("], \"error\": ", out);

@@ -1,11 +1,8 @@
 #include "tools/serve/exchange.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { FORM_BUFFER = 64 << 10 }; /* of libmicrohttpd's parser of forms */
 
 exchange *exchange_new(service *s, struct MHD_Connection *connection)
 {
@@ -19,15 +16,9 @@ exchange *exchange_new(service *s, struct MHD_Connection *connection)
 
 void exchange_drop_body(exchange *x)
 {
-    if (x->form) MHD_destroy_post_processor(x->form); /* it may call take_part */
-    x->form = NULL;
     json_free(&x->parsed);
     free(x->whole.data);
     x->whole = (body_part){.size = 0};
-    for (int i = 0; i < FIELDS; i++) {
-        free(x->part[i].data);
-        x->part[i] = (body_part){.size = 0};
-    }
     atomic_fetch_sub(&x->service->body_size, x->reserved);
     x->reserved = x->held = 0;
 }
@@ -119,33 +110,11 @@ static int append(exchange *x, body_part *part, const char *data, size_t size)
     return 0;
 }
 
-/* An MHD_PostDataIterator: takes the next bytes of a form's part. */
-static enum MHD_Result take_part(void *self, enum MHD_ValueKind kind, const char *name, const char *file,
-                                 const char *type, const char *encoding, const char *data, uint64_t offset, size_t size)
-{
-    exchange *x = self;
-    (void)kind, (void)file, (void)type, (void)encoding;
-    const field f = name ? request_field(name) : FIELDS;
-    if (f == FIELDS) return MHD_YES;
-    if (offset == 0 && x->part[f].size > 0) {
-        answer_error(&x->answer, 400, name, NULL, "%.40s: is given more than once, expected once", name);
-        return MHD_NO;
-    }
-    return append(x, &x->part[f], data, size) == 0 ? MHD_YES : MHD_NO;
-}
-
 /* Returns whether the Content-Type is `type`, with or without parameters. */
 static int has_type(const char *value, const char *type)
 {
     const size_t n = strlen(type);
     return value && strncasecmp(value, type, n) == 0 && (value[n] == '\0' || value[n] == ';' || value[n] == ' ');
-}
-
-static int has_boundary(const char *type)
-{
-    static const char name[] = "boundary=";
-    const char *at = strstr(type, name);
-    return at && at[sizeof name - 1 + strspn(at + sizeof name - 1, "\" \t")] != '\0' && at[sizeof name - 1] != ';';
 }
 
 void exchange_expect(exchange *x, int takes_json, int takes_form)
@@ -159,25 +128,21 @@ void exchange_expect(exchange *x, int takes_json, int takes_form)
         x->kind = BODY_JSON;
     else if (takes_form && has_type(type, MHD_HTTP_POST_ENCODING_MULTIPART_FORMDATA))
         x->kind = BODY_FORM;
-    if (x->kind == BODY_NONE) {
+    const char *encoding = exchange_header(x, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    if (encoding && *encoding && strcasecmp(encoding, "identity") != 0) {
+        answer_error(&x->answer, 415, NULL, NULL, "Content-Encoding: is %.60s, expected a body that is not compressed",
+                     encoding);
+    } else if (x->kind == BODY_NONE) {
         answer_error(&x->answer, 415, NULL, NULL, "Content-Type: is %.60s, expected %s", type ? type : "missing",
                      expected);
     } else if (length && strtoull(length, NULL, 10) > limit_of(x)) {
         refuse_size(x);
-    } else if (x->kind == BODY_FORM && !has_boundary(type)) {
-        answer_error(&x->answer, 400, NULL, NULL, "Content-Type: has no boundary, expected %s; boundary=...", expected);
-    } else if (x->kind == BODY_FORM &&
-               !(x->form = MHD_create_post_processor(x->connection, FORM_BUFFER, take_part, x))) {
-        answer_no_memory(&x->answer);
+    } else if (x->kind == BODY_FORM && form_boundary(type, &x->form) != 0) {
+        answer_error(&x->answer, 400, NULL, NULL,
+                     "Content-Type: has no valid boundary, expected multipart/form-data; boundary=..., of 1 to %d "
+                     "characters",
+                     FORM_BOUNDARY_MAX);
     }
-}
-
-/* Answers after libmicrohttpd has failed to read a form. It leaves out names it has no memory for, and says no reason;
- * malloc does. Returns 1. */
-static int refuse_form(answer *a)
-{
-    if (errno == ENOMEM) return answer_no_memory(a);
-    return answer_error(a, 400, NULL, NULL, "the body is no whole form, expected multipart/form-data");
 }
 
 int exchange_take(exchange *x, const char *data, size_t size)
@@ -185,11 +150,7 @@ int exchange_take(exchange *x, const char *data, size_t size)
     x->read += size;
     if (x->answer.code == 0 && x->kind != BODY_NONE && x->read > limit_of(x)) refuse_size(x);
     if (x->answer.code != 0 || x->kind == BODY_NONE) return x->read > limit_of(x) + BODY_DRAINED_MAX;
-    errno = 0;
-    if (x->kind == BODY_JSON)
-        append(x, &x->whole, data, size);
-    else if ((MHD_post_process(x->form, data, size) != MHD_YES || errno == ENOMEM) && x->answer.code == 0)
-        refuse_form(&x->answer);
+    append(x, &x->whole, data, size);
     return 0;
 }
 
@@ -197,29 +158,33 @@ int exchange_take(exchange *x, const char *data, size_t size)
 
 static int read_form(exchange *x, request *out, answer *a)
 {
-    errno = 0;
-    const int whole = MHD_destroy_post_processor(x->form) == MHD_YES; /* it may call take_part */
-    x->form = NULL;
-    if (x->answer.code != 0) {
-        *a = x->answer;
-        x->answer = (answer){.code = 0};
-        return 1;
-    }
-    if (!whole || errno == ENOMEM) return refuse_form(a);
-    for (int f = 0; f < FIELDS; f++)
-        if (x->part[f].data && request_set(out, (field)f, x->part[f].data, x->part[f].size, a) != 0) return 1;
-    return 0;
+    char why[FORM_WHY_MAX];
+    form_part part;
+    form_status status;
+    form_open(&x->form, x->whole.data, x->whole.size);
+    while ((status = form_next(&x->form, &part, why)) == FORM_PART)
+        if (request_set(out, part.name, part.data, part.size, a) != 0) return 1;
+    return status == FORM_END ? 0 : answer_error(a, 400, NULL, NULL, "%s", why);
+}
+
+/* Returns whether the body begins as gzip. */
+static int is_gzip(const body_part *body)
+{
+    return body->size > 2 && memcmp(body->data, "\x1f\x8b", 2) == 0;
 }
 
 int exchange_fields(exchange *x, request *out, answer *a)
 {
     enum { LEVELS = 32 };
-    char empty[1] = "";
     *out = (request){.field[0].size = 0};
+    if (x->whole.size == 0)
+        return answer_error(a, 400, NULL, NULL, "the body is empty, expected %s",
+                            x->kind == BODY_FORM ? "a form" : "{\"prompt\": ...}");
+    if (is_gzip(&x->whole))
+        return answer_error(a, 415, NULL, NULL, "the body is compressed by gzip, expected one that is not compressed");
     if (x->kind == BODY_FORM) return read_form(x, out, a);
-    char *text = x->whole.data ? x->whole.data : empty;
     if (hold(x, (x->whole.size / 2 + 1) * sizeof(json_value), a) != 0) return 1; /* "[0,0,": no text has more values */
-    switch (json_read(text, x->whole.size, LEVELS, &x->parsed)) {
+    switch (json_read(x->whole.data, x->whole.size, LEVELS, &x->parsed)) {
     case JSON_OK:
         break;
     case JSON_NO_MEMORY:

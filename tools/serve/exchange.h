@@ -3,6 +3,7 @@
 #define TOOLS_SERVE_EXCHANGE_H
 
 #include "tools/serve/answer.h"
+#include "tools/serve/form.h"
 #include "tools/serve/request.h"
 #include "tools/serve/service.h"
 
@@ -18,7 +19,7 @@ enum {
 
 typedef enum { BODY_NONE, BODY_JSON, BODY_FORM } body_kind;
 
-/* A part of a form, and a whole JSON body. */
+/* A whole body. */
 typedef struct {
     char *data; /* [size + 1] with a NUL; NULL: none */
     size_t size, capacity;
@@ -35,12 +36,11 @@ typedef struct {
     size_t read;        /* bytes of the body so far */
     size_t held;        /* bytes of memory for it */
     size_t reserved;    /* of these in BODIES_MAX */
-    body_part whole;    /* JSON */
-    body_part part[FIELDS];
-    struct MHD_PostProcessor *form;
-    json parsed;
-    job *job;     /* a reference; NULL: none */
-    int owns_job; /* 1: the job is cancelled if the client leaves */
+    body_part whole;    /* the body so far */
+    form_reader form;   /* a reader of it */
+    json parsed;        /* what it has if it is JSON */
+    job *job;           /* a reference; NULL: none */
+    int owns_job;       /* 1: the job is cancelled if the client leaves */
 } exchange;
 
 /* Returns a new exchange; NULL without memory. */

@@ -23,7 +23,7 @@ async function call(path, body) {
 
 async function start() {
   try {
-    model = (await call('/v1/models')).data[0];
+    model = (await call('v1/models')).data[0];
   } catch (error) {
     say(error.message, true);
     return;
@@ -88,17 +88,18 @@ function showImage(i, image) {
   const f = figures[i], caption = f.figure.querySelector('figcaption');
   if (image.status === 'done' && !f.done) {
     f.done = true;
-    f.picture.src = image.url;
+    const url = `v1/jobs/${job.id}/images/${i}.png`; /* beside the page, whatever a proxy puts before it */
+    f.picture.src = url;
     f.picture.alt = `${job.prompt ?? 'class ' + job.class}, seed ${job.seed}, image ${i}`;
     caption.textContent = `${job.prompt || job.class_name || (model.prompt === 'caption' ? 'caption ' : 'class ') + (job.class ?? 'none')}, ` +
       `seed ${job.seed}, image ${i}, guidance ${job.cfg}`;
     f.figure.querySelector('details').hidden = false;
-    showText(f.figure, image.url).catch(error => say(error.message, true));
+    showText(f.figure, url).catch(error => say(error.message, true));
   } else if (!f.done) {
     caption.textContent = image.status === 'running' ? `step ${image.step} of ${image.steps}` : image.status;
     if (image.preview && by('previews').checked && !f.loading) { /* one at a time */
       f.loading = true;
-      f.picture.src = image.preview + '?step=' + image.step;
+      f.picture.src = `v1/jobs/${job.id}/previews/${i}.png?step=${image.step}`;
     }
   }
 }
@@ -129,10 +130,10 @@ async function make(event) {
   by('make').disabled = true;
   began = performance.now();
   try {
-    const value = await call('/v1/jobs', body);
+    const value = await call('v1/jobs', body);
     prepare(value.images.length);
     by('cancel').disabled = false;
-    events = new EventSource(`/v1/jobs/${value.id}/events`);
+    events = new EventSource(`v1/jobs/${value.id}/events`);
     events.addEventListener('progress', e => show(JSON.parse(e.data), false));
     for (const end of ['done', 'failed', 'cancelled'])
       events.addEventListener(end, e => show(JSON.parse(e.data), true));
@@ -145,6 +146,6 @@ async function make(event) {
 }
 
 by('form').addEventListener('submit', make);
-by('cancel').addEventListener('click', () => call(`/v1/jobs/${job.id}/cancel`, {}).catch(e => say(e.message, true)));
+by('cancel').addEventListener('click', () => call(`v1/jobs/${job.id}/cancel`, {}).catch(e => say(e.message, true)));
 by('token').addEventListener('change', start);
 start();

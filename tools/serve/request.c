@@ -1,7 +1,10 @@
 #include "tools/serve/request.h"
 
+#include "base/printable.h"
 #include "tools/cli/command.h"
 #include "tools/cli/file_sum.h"
+#include "tools/cli/suggest.h"
+#include "tools/cli/text.h"
 #include "tools/generate/classes.h"
 #include "tools/serve/edit.h"
 
@@ -21,19 +24,49 @@ static const struct {
                           [FIELD_STREAM] = {"stream", 0}, [FIELD_IMAGE] = {"image", 1},
                           [FIELD_MASK] = {"mask", 1}};
 
-field request_field(const char *name)
-{
-    int f = 0;
-    if (strcmp(name, "image[]") == 0) return FIELD_IMAGE;
-    while (f < FIELDS && strcmp(known_fields[f].name, name) != 0) f++;
-    return (field)f;
-}
+/* Fields of OpenAI's that have no effect here. */
+static const char *const without_effect[] = {
+    "background", "input_fidelity", "moderation", "output_compression", "partial_images", "quality",
+    "style",      "user",           NULL};
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-int request_set(request *r, field f, char *text, size_t size, answer *a)
+static int refuse_name(const char *name, answer *a)
 {
+    const char *names[FIELDS + 1] = {0};
+    char list[256], shown[41];
+    const size_t n = strnlen(name, sizeof shown - 1);
+    memcpy(shown, name, n);
+    shown[printable_whole(shown, n)] = '\0';
+    for (int f = 0; f < FIELDS; f++) names[f] = known_fields[f].name;
+    const char *nearest = suggest_nearest(shown, names);
+    if (nearest)
+        return answer_error(a, 400, shown, NULL, "%s: is no field of a request, did you mean %s?", shown, nearest);
+    return answer_error(a, 400, shown, NULL, "%s: is no field of a request, expected %s", shown,
+                        text_list(names, list, sizeof list));
+}
+
+/* Finds the field of that name, *found; FIELDS for one without effect. Returns 0, or 1 with the error in *a for another
+ * name, and for a field that is given already. */
+static int find_field(const request *r, const char *name, field *found, answer *a)
+{
+    int f = 0;
+    if (strcmp(name, "image[]") == 0) name = known_fields[FIELD_IMAGE].name;
+    while (f < FIELDS && strcmp(known_fields[f].name, name) != 0) f++;
+    *found = (field)f;
+    for (int i = 0; f == FIELDS && without_effect[i]; i++)
+        if (strcmp(without_effect[i], name) == 0) return 0;
+    if (f == FIELDS) return refuse_name(name, a);
+    if (r->field[f].size == 0) return 0; /* a value has 1 at least */
+    return answer_error(a, 400, name, NULL, "%s: is given more than once, expected once", name);
+}
+
+int request_set(request *r, const char *name, char *text, size_t size, answer *a)
+{
+    field f;
     json read;
+    if (find_field(r, name, &f, a) != 0) return 1;
+    if (f == FIELDS) return 0;
     if (known_fields[f].is_text) {
         r->field[f] = (json_value){.text = text, .length = (uint32_t)size, .type = JSON_STRING, .size = 1};
         return 0;
@@ -50,11 +83,20 @@ int request_set(request *r, field f, char *text, size_t size, answer *a)
 
 int request_read(request *r, const json *body, answer *a)
 {
-    if (body->values[0].type != JSON_OBJECT)
+    field f;
+    const json_value *name = body->values;
+    if (name->type != JSON_OBJECT)
         return answer_error(a, 400, NULL, NULL, "the body is no JSON object, expected {\"prompt\": ...}");
-    for (int f = 0; f < FIELDS; f++) {
-        const json_value *v = json_member(body->values, known_fields[f].name);
-        if (v) r->field[f] = *v;
+    for (const json_value *end = json_next(name++); name < end; name = json_next(name + 1)) {
+        if (strlen(name->text) != name->length)
+            return answer_error(a, 400, NULL, NULL, "the name of a field has a NUL character");
+        if (find_field(r, name->text, &f, a) != 0) return 1;
+        if (f == FIELD_IMAGE || f == FIELD_MASK)
+            return answer_error(a, 400, name->text, NULL,
+                                "%s: is a picture, expected it in a form "
+                                "(multipart/form-data)",
+                                name->text);
+        if (f < FIELDS) r->field[f] = name[1];
     }
     return 0;
 }

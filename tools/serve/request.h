@@ -6,7 +6,8 @@
 #include "tools/serve/answer.h"
 #include "tools/serve/service.h"
 
-/* Fields that the service knows, by OpenAI's names; seed and cfg are its own. It ignores others, as OpenAI does. */
+/* Fields that the service knows, by OpenAI's names; seed and cfg are its own. Some of OpenAI's have no effect. Others
+ * are refused. */
 typedef enum {
     FIELD_PROMPT,
     FIELD_N,
@@ -22,17 +23,14 @@ typedef enum {
     FIELDS
 } field;
 
-/* Returns the field of that name, "image[]" included; FIELDS if the service does not know it. */
-field request_field(const char *name);
-
 /* The values point to memory of their owner. JSON_NULL: not given. */
 typedef struct {
     json_value field[FIELDS];
 } request;
 
-/* Sets a field from the text of a form, char [size + 1] with a NUL. A number is read as JSON. Returns 0, or 1 with the
- * error in *a. */
-int request_set(request *r, field f, char *text, size_t size, answer *a);
+/* Sets a field, "image[]" included, from the text of a form, char [size + 1] with a NUL. A number is read as JSON.
+ * Returns 0, or 1 with the error in *a. */
+int request_set(request *r, const char *name, char *text, size_t size, answer *a);
 /* Sets all fields from a JSON object. Returns 0, or 1 with the error in *a. */
 int request_read(request *r, const json *body, answer *a);
 

@@ -3,6 +3,7 @@
 #include "tools/cli/base64.h"
 #include "tools/cli/command.h"
 #include "tools/serve/events.h"
+#include "tools/serve/links.h"
 #include "tools/serve/page.h"
 #include "tools/serve/picture.h"
 
@@ -148,14 +149,6 @@ static int submit(exchange *x, int keeps, int *wants_url, answer *a)
     }
 }
 
-/* Writes "http://HOST" for links, or nothing if the client's Host has other characters than a host. */
-static void write_host(const exchange *x, FILE *out)
-{
-    const char *host = exchange_header(x, MHD_HTTP_HEADER_HOST);
-    static const char valid[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_:[]";
-    if (host && *host && strspn(host, valid) == strlen(host)) fprintf(out, "http://%s", host);
-}
-
 /* Writes one entry of "data". Returns 0, or 1 without memory. */
 static int write_image(exchange *x, int i, int wants_url, FILE *out)
 {
@@ -163,7 +156,7 @@ static int write_image(exchange *x, int i, int wants_url, FILE *out)
     fputs(i ? ", {" : "{", out);
     if (wants_url) {
         fputs("\"url\": \"", out);
-        write_host(x, out);
+        links_write_base(x, out);
         fprintf(out, "/v1/jobs/%s/images/%d.png\"", j->id, i);
     } else {
         size_t size;
@@ -454,11 +447,13 @@ static int check_origin(exchange *x)
 {
     const char *host = exchange_header(x, MHD_HTTP_HEADER_HOST), *origin = exchange_header(x, "Origin");
     if (x->service->token) return 0; /* which a page from elsewhere does not have */
-    if (host && x->service->is_local && !is_own_host(host))
+    if (host && x->service->is_local && !is_own_host(host) && !links_is_public(x->service, host))
         return answer_error(&x->answer, 403, NULL, NULL,
-                            "Host: is %.100s, expected localhost or an address; another name needs --token_file", host);
-    if (origin && (strncmp(origin, "http", 4) != 0 || !strstr(origin, "://") || !host ||
-                   strcasecmp(strstr(origin, "://") + 3, host) != 0))
+                            "Host: is %.100s, expected localhost or an address; another name needs --token_file or "
+                            "--public_url",
+                            host);
+    const char *site = origin && strncmp(origin, "http", 4) == 0 ? strstr(origin, "://") : NULL;
+    if (origin && (!site || !((host && strcasecmp(site + 3, host) == 0) || links_is_public(x->service, site + 3))))
         return answer_error(&x->answer, 403, NULL, NULL, "Origin: is %.100s, expected a page of this service", origin);
     return 0;
 }

@@ -8,6 +8,7 @@
 #include "tools/generate/record.h"
 #include "tools/serve/engine.h"
 #include "tools/serve/http.h"
+#include "tools/serve/links.h"
 
 #include <ctype.h>
 #include <fcntl.h>
@@ -42,6 +43,14 @@ static const mar_param rows[] = {
      .help = "serve only requests with the token in this file\n"
              "Its first line is the token, at least 16 characters. Requests have the header Authorization: Bearer "
              "TOKEN, OpenAI's api_key. /health, the page and the paths of a job, whose id is secret, need none."},
+    {.name = OPTION("public_url"),
+     .offset = offsetof(serve_options, public_url),
+     .type = MAR_TYPE_TEXT,
+     .argument = "URL",
+     .help =
+         "address in links to pictures, such as https://images.example.com/mar\n"
+         "For a proxy that clients reach under another address. Without it links have the scheme and host that the "
+         "proxy names with X-Forwarded-Proto and X-Forwarded-Host, or Forwarded, else http and the request's Host."},
     {.name = OPTION("queue"),
      .offset = offsetof(serve_options, queue),
      .type = MAR_TYPE_INT,
@@ -149,7 +158,7 @@ static int read_token(service *s)
 static int prepare(service *s, progress *bar)
 {
     serve_options *o = &s->options;
-    if (read_token(s) != 0) return 1;
+    if (read_token(s) != 0 || links_check(s) != 0) return 1;
     if (models_load(&s->files, &o->run, bar, &s->models) != 0) return 1;
     progress_note(bar, "reading the files, to know them again");
     if (record_identify(&o->run, &s->models) != 0) return 1;
@@ -242,5 +251,6 @@ int cmd_serve(int argc, char **argv)
     mar_session_free(s.session);
     models_free(&s.files);
     free(s.token);
+    free(s.public_url);
     return status;
 }

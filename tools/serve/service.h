@@ -17,6 +17,7 @@ typedef struct {
     run_options run;
     const char *listen;     /* numeric address, IPv4 or IPv6 */
     const char *token_file; /* NULL: no token is asked for */
+    const char *public_url; /* address in links; NULL: that of the request */
     int port;               /* 0: any free one */
     int batch;              /* images in progress */
     int queue;              /* images that may wait */
@@ -39,6 +40,7 @@ typedef struct {
     int width, height; /* of an image */
     char *token;       /* NULL: none */
     int is_local;      /* 1: it listens on loopback */
+    char *public_url;  /* that of the options without a slash at its end; NULL: none */
     time_t created;
     double began; /* tool_seconds */
     metrics metrics;

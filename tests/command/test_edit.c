@@ -53,8 +53,7 @@ TEST_WITH(inpainting, command_setup, command_teardown)
         assert_true(difference(d, name[0], name[1], 20, 32) > 2 * difference(d, name[0], name[1], 0, 12));
     }
     command_refused(d, "$MAR edit -q --image a.png --mask lower.png --class 8 --out e",
-                    "e: has 000000.png and 2 more, expected --overwrite to replace it, or another --out",
-                    NULL);
+                    "e: has 000000.png and 2 more, expected --overwrite to replace it, or another --out", NULL);
     command_ok(d, "edit -q --image a.png --mask lower.png --class 8 --out again.png");
     assert_same_file(d, "e/000000.png", "again.png"); /* an image is a function of its number, not of the batch */
     command_ok(d, "edit -q --image a.png --mask lower.png --class 8 --out e --overwrite");

@@ -116,8 +116,8 @@ static void a_signal_within_a_batch(void **state)
     wt_file *golden = golden_open("inception");
     inception_write(golden, "full", path_in(d, "full.safetensors"));
     wt_close(golden);
-    const pid_t child = command_start(
-        d, "eval --num_images 512 --batch 512 --threads 1 --inception full.safetensors --out cut" QUICK);
+    const pid_t child =
+        command_start(d, "eval --num_images 512 --batch 512 --threads 1 --inception full.safetensors --out cut" QUICK);
     assert_true(wait_for(d, "cut/runs/*/*.npz", 1, child));
     sleep(5); /* until they are decoded */
     expect_end(d, child, SIGTERM, GOES_ON, "the same command goes on\n");

@@ -1,4 +1,5 @@
-/* Files of prompts, with each ending that a name may have. Every prompt that is taken is UTF-8 text of at most the largest size, and taken again alone. */
+/* Files of prompts, with each ending that a name may have. Every prompt that is taken is UTF-8 text of at most the
+ * largest size, and taken again alone. */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/printable.h"

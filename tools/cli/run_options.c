@@ -48,10 +48,11 @@ static const mar_param rows[] = {
      .offset = offsetof(run_options, prompts),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help = "a file of prompts; - is standard input\n"
-             "One prompt a line; or CSV, TSV, JSON or JSONL with prompt or caption, as DrawBench, PartiPrompts, COCO (of "
-             "each image the longest caption) and GenEval have them. The name's ending tells which it is, else the "
-             "content (docs/prompts.md)."},
+     .help =
+         "a file of prompts; - is standard input\n"
+         "One prompt a line; or CSV, TSV, JSON or JSONL with prompt or caption, as DrawBench, PartiPrompts, COCO (of "
+         "each image the longest caption) and GenEval have them. The name's ending tells which it is, else the "
+         "content (docs/prompts.md)."},
     {.name = OPTION("t5"),
      .offset = offsetof(run_options, t5),
      .type = MAR_TYPE_TEXT,

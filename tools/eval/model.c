@@ -334,8 +334,7 @@ static int try_merge(eval_job *job, eval_result *r, int *done, int *rounds)
     if (lock == LOCK_BUSY) return waits ? interruption_status() : 0;
     if (access(run_path(&job->directory, "result.json", path), F_OK) == 0) {
         status = eval_result_read(path, r);
-        if (status == 0 && job->made == 0 && !job->options->quiet &&
-            (!waits || job->process.index == 0))
+        if (status == 0 && job->made == 0 && !job->options->quiet && (!waits || job->process.index == 0))
             fprintf(stderr, "mar: %s: the run is finished, these are its numbers\n", job->options->out);
     } else if (eval_missing_shards(job) > 0) { /* what another one has found to be damaged */
         status = EVAL_MERGE_AGAIN;

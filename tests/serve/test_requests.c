@@ -41,7 +41,7 @@ static reply post_form(const char *type, const char *body, size_t size)
 static void assert_read(const char *type, const char *body)
 {
     reply r = post_form(type, body, strlen(body));
-    if (r.code != 400 || !strstr(r.body, "image: is missing, expected a PNG"))
+    if (r.code != 400 || !strstr(r.body, "image: is missing, expected a picture"))
         fail_msg("%s: %d, %s", body, r.code, r.body);
     reply_free(&r);
 }

@@ -78,15 +78,6 @@ static void print_written(const char *line, const char *path)
     putchar('\n');
 }
 
-/* Checks that no model is replaced unless that is asked for. An existing folder may be filled. */
-static int check_free(const convert_options *o, int is_folder)
-{
-    char *model = is_folder ? tool_join(o->out, "model.safetensors") : NULL;
-    const int failed = is_folder && !model ? 1 : tool_can_replace(model ? model : o->out, o->overwrite);
-    free(model);
-    return failed;
-}
-
 /* Returns 1 if the output may be a folder: the input is one, and the name is none of a file. */
 static int may_be_folder(const convert_options *o)
 {
@@ -101,8 +92,9 @@ int cmd_convert(int argc, char **argv)
     set_up(&o, &set);
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    const int is_folder = may_be_folder(&o);
-    if ((!is_folder && tool_can_write_as(o.out, ".safetensors") != 0) || check_free(&o, is_folder) != 0) return 1;
+    if (!may_be_folder(&o) && /* mar_convert fills no folder that has files */
+        (tool_can_write_as(o.out, ".safetensors") != 0 || tool_can_replace(o.out, o.overwrite) != 0))
+        return 1;
     mar *m;
     int heads;
     char line[LINE] = "";

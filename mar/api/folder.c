@@ -48,8 +48,11 @@ mar_status mar_folder_open(const char *path, mar_folder_writer *out, mar_err *er
     while (n > 1 && path[n - 1] == '/') n--;
     snprintf(out->path, PATH_MAX, "%.*s", (int)n, path);
     if (stat(out->path, &st) == 0 && (!S_ISDIR(st.st_mode) || is_empty(out->path) != 1))
-        return err_set(err, MAR_EIO, "%s: exists, expected a new folder, an empty one or a name ending in .safetensors",
-                       path);
+        return err_set(
+            err, MAR_EIO,
+            "%s: exists, and folders are not replaced; expected a new folder, an empty one or a name ending in "
+            ".safetensors",
+            path);
     if (snprintf(out->temporary, PATH_MAX, "%.*s.partial-%ld", (int)n, path, (long)getpid()) >= PATH_MAX ||
         !join(out->temporary, "model.safetensors", out->model))
         return err_set(err, MAR_EIO, "%s: the path is too long", path);

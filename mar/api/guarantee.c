@@ -18,13 +18,17 @@ static int is_of_plain(int i, const mar_params *p, const char *tokens)
     return mar_params_unused(p, i) == NULL;
 }
 
-/* Writes a value for reading: 30, where records have 3e+01. */
-static void write_value(const mar_param *o, const mar_params *p, char *text, size_t size)
+/* Writes two floats for reading, 30 where records have 3e+01, if their six digits differ. */
+static void shorten(const mar_param *o, const mar_params *p, const mar_params *usual, char *value, char *by_default,
+                    size_t size)
 {
-    if (o->type == MAR_TYPE_FLOAT)
-        snprintf(text, size, "%g", (double)*(const float *)mar_param_field(o, p));
-    else
-        mar_param_text(o, p, text, size);
+    char short_value[48], short_default[48];
+    if (o->type != MAR_TYPE_FLOAT) return;
+    snprintf(short_value, sizeof short_value, "%g", (double)*(const float *)mar_param_field(o, p));
+    snprintf(short_default, sizeof short_default, "%g", (double)*(const float *)mar_param_field(o, usual));
+    if (strcmp(short_value, short_default) == 0) return;
+    snprintf(value, size, "%s", short_value);
+    snprintf(by_default, size, "%s", short_default);
 }
 
 /* Lists the options of plain sampling whose values are not the model's defaults: "num_iter 8 (64), cfg 30 (2.9)".
@@ -41,9 +45,10 @@ static int list_departures(const mar_model *model, const mar_params *p, char *te
         char value[48], by_default[48];
         const mar_param *o = mar_param_get(i);
         if (!is_of_plain(i, p, model->engine->tokens)) continue;
-        write_value(o, p, value, sizeof value);
-        write_value(o, &usual, by_default, sizeof by_default);
+        mar_param_text(o, p, value, sizeof value);
+        mar_param_text(o, &usual, by_default, sizeof by_default);
         if (strcmp(value, by_default) == 0) continue;
+        shorten(o, p, &usual, value, by_default, sizeof value);
         const int n =
             snprintf(text + used, size - used, "%s%s %s (%s)", count++ ? ", " : "", o->name, value, by_default);
         used += n > 0 && (size_t)n < size - used ? (size_t)n : 0;

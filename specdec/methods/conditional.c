@@ -16,6 +16,6 @@ const spec_method spec_conditional = {
     .topologies = SPEC_CHAIN,
     .policy = SPEC_INDEPENDENT,
     .exact = 1,
-    .guarantee = ", given the context",
+    .guarantee = ", given the context; of whole images with --gamma 1 only",
     .rule = rule,
 };

@@ -388,7 +388,9 @@ TEST_CASE(converted_to_a_folder)
     assert_library(m, mar_text_load(m, to, &t));
     mar_text_free(t);
     assert_int_equal(mar_convert(m, from, to, MAR_DTYPE_F32, 0), MAR_EIO);
-    assert_says(mar_error(m), "exists, expected a new folder, an empty one or a name ending in .safetensors");
+    assert_says(
+        mar_error(m),
+        "exists, and folders are not replaced; expected a new folder, an empty one or a name ending in .safetensors");
     snprintf(name, sizeof name, "%s/tokenizer.json", from);
     assert_int_equal(mkdir(name, 0777), 0); /* cannot be copied */
     snprintf(to, sizeof to, "%s/none", dir);

@@ -145,7 +145,7 @@ static const other_name others[] = {
     {"init_image", {"image"}, NULL},
     {"input", {"image", "images"}, NULL},
     {"mask_image", {"mask"}, NULL},
-    {"strength", {"keep"}, "did you mean --keep, the share that stays?"},
+    {"strength", {"keep"}, "did you mean --keep?"},
 };
 
 const other_name *suggest_option(const char *guess)

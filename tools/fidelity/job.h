@@ -50,7 +50,7 @@ typedef struct {
     mar_session *session; /* NULL: not open */
     store_run store;      /* its part of --store; all 0: none */
     char name[1536];      /* difference to the reference: "--head_spec 8" */
-    char guarantee[512];  /* mar_session_guarantee */
+    char guarantee[1024]; /* mar_session_guarantee */
     char backend[200];    /* mar_backend_description; the arithmetic of heads may differ between runs */
 
     /* Images: */

@@ -40,7 +40,7 @@ typedef struct {
     double p;                     /* as fidelity_run.p */
     double recognised;            /* share of digits that the classifier recognises; -1: not judged */
     double speed_low, speed_high; /* spread of the speed over the turns, as in fidelity_spread */
-    char guarantee[512];          /* mar_session_guarantee */
+    char guarantee[1024];         /* mar_session_guarantee */
 } search_figures;
 
 typedef struct {

@@ -28,7 +28,7 @@ static int is_loopback(const client_key *key)
     return memcmp(key->address, v4, sizeof v4) == 0 || memcmp(key->address, &v6, sizeof v6) == 0;
 }
 
-/* Reads the last address of a list. Returns 0 if it is none. */
+/* Reads the last address of a list. Returns 0 if the list does not end with an address. */
 static int read_last(const char *list, client_key *out)
 {
     const char *comma = strrchr(list, ',');

@@ -44,8 +44,11 @@ cat >"$work/programs/mar" <<'END'
 case "$*" in
 *--version*) echo "mar 0" ;;
 *"--head_spec 4"*) echo "mar: a stand-in that fails" >&2 && exit 3 ;;
-*) printf '{\n\t"head_call_seconds":\t%s,\n\t"seconds_per_image":\t0.5,\n\t"seconds_per_token":\t0.0005\n}\n' \
-    "0.00004${MAR_CUDA_HEAD_WORDS:-5}" ;;
+*)
+    [ "${MAR_CUDA_HEAD_CLUSTER:-}${MAR_CUDA_HEAD_WORDS:-}" != "${NO_ROOM:-none}" ] || exit 4
+    printf '{\n\t"head_call_seconds":\t%s,\n\t"seconds_per_image":\t0.5,\n\t"seconds_per_token":\t0.0005\n}\n' \
+        "0.00004${MAR_CUDA_HEAD_WORDS:-5}"
+    ;;
 esac
 END
 chmod +x "$work"/programs/*
@@ -72,6 +75,10 @@ for case in "20.00 between" "25.10 exchanges"; do
     US=${case% *} "$hour" --dry-run --limit 1 --seconds 30 "$work/out" >"$work/printed" 2>&1 || true
     has chain_proto ok "2 rows ${case% *} us, .*: ${case#* }"
 done
+
+# A form that the GPU has no room for does not fail the step; one that is tried last is the best all the same.
+NO_ROOM=80 "$hour" --dry-run --seconds 30 --limit 2 "$work/out" >"$work/printed" 2>&1 || true
+has head-mar_b ok 'default 45 us a call, best 41: cluster 8 words 1'
 "$hour" --dry-run --seconds 1 "$work/out" >"$work/printed" 2>&1 || true
 has torch-compile 'no time'
 

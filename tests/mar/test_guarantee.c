@@ -31,6 +31,14 @@ TEST_CASE(facts)
     assert_string_equal(g->departing, "cfg 30 (2.9), temperature 0 (1)");
     mar_session_free(s);
 
+    p.temperature = 1; /* the next float is another value, though it is 2.9 in six digits */
+    p.cfg = 2.9000004f;
+    assert_library(d.m, mar_session_create(d.model, NULL, &p, 1, &s));
+    assert_string_equal(mar_session_get_guarantee(s)->departing, "cfg 2.9000003 (2.9)");
+    mar_session_free(s);
+    p.temperature = 0;
+    p.cfg = 30;
+
     p.lazy = 1;
     assert_library(d.m, mar_session_create(d.model, NULL, &p, 1, &s));
     g = mar_session_get_guarantee(s);

@@ -185,7 +185,7 @@ TEST_CASE(test_scales_of_a_number)
     float *values;
     mar_err err = {0};
     assert_ok(wt_open_memory(b.data, b.size, "x", &f, &err), &err);
-    assert_int_equal(wt_load_f32(f, "x", 0, NULL, &values, &err), MAR_EMODEL);
+    assert_int_equal(wt_load_f32(f, "x", 0, (int64_t[1]){0}, &values, &err), MAR_EMODEL);
     assert_non_null(strstr(err.text, "tensor x_scale_inv has shape [1, 1], expected scales of x []: "));
     wt_close(f);
     bytes_free(&b);

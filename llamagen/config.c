@@ -8,7 +8,8 @@
 
 /* --- the shape, read from tensors --------------------------------------------------------------------------------- */
 
-enum { SEQ_LEN = 256, SEQ_LEN_MAX = 65536 }; /* 256 pixels; 4096 pixels */
+enum { SEQ_LEN = 256, SEQ_LEN_MAX = 65536 };     /* 256 pixels; 4096 pixels */
+enum { IMAGE_SIZE = 256, DOWNSAMPLE_SIZE = 16 }; /* train_c2i.py's defaults */
 
 static const char class_table[] = "cls_embedding.embedding_table.weight",
                   no_caption[] = "cls_embedding.uncond_embedding";
@@ -20,33 +21,63 @@ int gpt_config_side(int seq_len)
     return side * side == seq_len ? side : 0;
 }
 
-/* Derives seq_len from the options of a training checkpoint, as train_c2i.py does. *seq_len stays if they are absent.
- */
-static mar_status derive_from_options(const wt_file *f, long *seq_len, mar_err *err)
+/* Reads an option of the training, which stays 0 if it is absent. */
+static mar_status read_option(const wt_file *f, const char *key, long *out, mar_err *err)
 {
-    long pixels = 0, cell = 0;
-    mar_status status = wt_metadata_number(f, "args.image_size", &pixels, err);
-    if (status == MAR_OK) status = wt_metadata_number(f, "args.downsample_size", &cell, err);
-    if (status != MAR_OK || !pixels || !cell) return status;
-    const long side = pixels / cell;
+    const mar_status status = wt_metadata_number(f, key, out, NULL);
+    if (status == MAR_OK) return MAR_OK;
+    return err_set(err, status, "%s: %s is %s, expected a positive integer", wt_path(f), key, wt_metadata(f, key));
+}
+
+/* Derives seq_len from the options of a training checkpoint, as train_c2i.py does; a missing one is a guess. *seq_len
+ * stays if both are absent. */
+static mar_status derive_from_options(const wt_file *f, gpt_config *c, long *seq_len, mar_err *err)
+{
+    mar_status status = read_option(f, "args.image_size", &c->image_size, err);
+    if (status == MAR_OK) status = read_option(f, "args.downsample_size", &c->downsample_size, err);
+    c->seq_len_guessed = !c->image_size || !c->downsample_size;
+    if (status != MAR_OK || (!c->image_size && !c->downsample_size)) return status;
+    const long pixels = c->image_size ? c->image_size : IMAGE_SIZE;
+    const long cell = c->downsample_size ? c->downsample_size : DOWNSAMPLE_SIZE, side = pixels / cell;
     if (side < 1 || side > SEQ_LEN_MAX || side * side > SEQ_LEN_MAX)
         return err_set(err, MAR_EMODEL,
-                       "%s: args.image_size %ld and args.downsample_size %ld make %ld tokens a side, expected 1 to %d",
-                       wt_path(f), pixels, cell, side, gpt_config_side(SEQ_LEN_MAX));
+                       "%s: args.image_size %ld%s and args.downsample_size %ld%s make %ld tokens a side, expected 1 to "
+                       "%d",
+                       wt_path(f), pixels, c->image_size ? "" : " (a guess)", cell,
+                       c->downsample_size ? "" : " (a guess)", side, gpt_config_side(SEQ_LEN_MAX));
     *seq_len = side * side;
     return MAR_OK;
+}
+
+const char *gpt_config_guess_text(const gpt_config *c, char text[GPT_GUESS_TEXT])
+{
+    if (c->image_size)
+        snprintf(text, GPT_GUESS_TEXT,
+                 "args.image_size is %ld, args.downsample_size is missing: %d is a guess, with %d; --seq_len gives "
+                 "another",
+                 c->image_size, c->seq_len, DOWNSAMPLE_SIZE);
+    else if (c->downsample_size)
+        snprintf(text, GPT_GUESS_TEXT,
+                 "args.downsample_size is %ld, args.image_size is missing: %d is a guess, for %d pixels; --seq_len "
+                 "gives another",
+                 c->downsample_size, c->seq_len, IMAGE_SIZE);
+    else
+        snprintf(text, GPT_GUESS_TEXT,
+                 "nothing in the file says how many tokens an image has: %d is a guess, for %d pixels; with another "
+                 "--seq_len: 576 for 384 pixels, 784 for 448, 1024 for 512",
+                 c->seq_len, IMAGE_SIZE);
+    return text;
 }
 
 static mar_status derive_sequence(const wt_file *f, gpt_config *c, mar_err *err)
 {
     long n = 0;
     mar_status status = wt_metadata_number(f, "mar.seq_len", &n, err);
-    if (status == MAR_OK && !n) status = derive_from_options(f, &n, err);
+    if (status == MAR_OK && !n) status = derive_from_options(f, c, &n, err);
     if (status != MAR_OK) return status;
     if (n > SEQ_LEN_MAX || (n && !gpt_config_side((int)n)))
         return err_set(err, MAR_EMODEL, "%s: metadata mar.seq_len is %ld, expected a square number up to %d",
                        wt_path(f), n, SEQ_LEN_MAX);
-    c->seq_len_guessed = !n;
     c->seq_len = n ? (int)n : SEQ_LEN;
     return MAR_OK;
 }

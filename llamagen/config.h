@@ -51,8 +51,10 @@ typedef struct {
     long parameters;
     int heads_guessed;   /* 1: the number of heads is a guess, since no source tells it and the width is not official */
     int seq_len_guessed; /* 1: seq_len is a guess, since no source tells it */
-    int kv_heads;        /* heads of keys and values; 0: as many as heads */
-    int columns;         /* tokens in a row of the image; 0: the image is a square */
+    long image_size;     /* options of train_c2i.py in the file; 0: absent, or not looked at, as mar.seq_len is there */
+    long downsample_size;
+    int kv_heads; /* heads of keys and values; 0: as many as heads */
+    int columns;  /* tokens in a row of the image; 0: the image is a square */
     /* Decoders of text/grammar.h; 0 in others. A caption's features are embeddings: no layer is in front of them. */
     const text_family *grammar;
     int line_end;               /* 1: a token that is no image token stands behind each row but the last */
@@ -66,14 +68,14 @@ typedef struct {
     gpt_norm_shape norm_shape;
 } gpt_config;
 
-/* What a guess of seq_len says. LlamaGen's sizes are those of train_c2i.py. */
-#define GPT_SEQ_LEN_GUESS                                                                                              \
-    "nothing in the file says how many tokens an image has: 256 is a guess, for 256 pixels; with another --seq_len: "  \
-    "576 for 384 pixels, 784 for 448, 1024 for 512"
+enum { GPT_GUESS_TEXT = 224 };
+/* Writes why seq_len is a guess, and the numbers of train_c2i.py's sizes, to text and returns it. */
+const char *gpt_config_guess_text(const gpt_config *c, char text[GPT_GUESS_TEXT]);
 
 /* Derives the shape from the tensors. `heads` 0 takes the heads from the metadata (mar.heads), else from the official
  * widths, else guesses them. seq_len is in no tensor: it comes from the metadata (mar.seq_len), else from the
- * options of train_c2i.py beside the weights (args.image_size, args.downsample_size), else it is 256, a guess.
+ * options of train_c2i.py beside the weights (args.image_size, args.downsample_size), else it is a guess: with its
+ * default for a missing option, or 256.
  * Positions are computed, so the caller may set it to another square (384-pixel models have 576). Returns MAR_EMODEL,
  * naming the tensor, if the file is not a LlamaGen model; other wrong tensors are found when they are loaded. Returns
  * MAR_EARG if `heads` does not fit the width (gpt_heads_divide). */

@@ -20,6 +20,7 @@ mar_model_config mar_eagle_public_config(const eagle_config *c);
 typedef struct {
     mar_model base;
     gpt_model *gpt;
+    char guess[GPT_GUESS_TEXT]; /* the base's warning */
 } mar_discrete_model;
 
 static inline const mar_discrete_model *mar_discrete_model_of(const mar_model *model)

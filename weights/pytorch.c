@@ -361,15 +361,34 @@ static mar_status read_tensor(reader *r, const char *name, size_t name_length, c
 
 /* --- the tensors of a checkpoint --------------------------------------------------------------------- */
 
+/* Adds entry i of a dict, whose key is no string and so no tensor's name: "(an integer as key) 7", "(a tuple as key)".
+ * Two of the latter are refused: names that differed would let a small file make a large table of one key. */
+static mar_status add_nameless(reader *r, const pk_value *dict, size_t i, mar_err *err)
+{
+    char what[256], name[128], type[256];
+    const pk_value *key = dict->as.list.items[i];
+    if (key->kind == PK_INT)
+        err_line(name, sizeof name, "(an integer as key) %lld", (long long)key->as.integer);
+    else
+        err_line(name, sizeof name, "(%.64s as key)", pk_describe(key, what, sizeof what));
+    const wt_tensor t = {
+        .name = name, .dtype = WT_UNREAD, .type = pk_type(dict->as.list.items[i + 1], type, sizeof type)};
+    return wt_add(r->f, &t, strlen(name), err);
+}
+
 /* Reads the tensors of a dict. Its other entries are WT_UNREAD: modules keep extra states and versions among their
- * tensors. The top level is a training run's, too, whose plain values and options are skipped. A key that is no string
- * is no tensor's name. */
+ * tensors. The top level is a training run's, too, whose plain values and options are skipped. */
 static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_err *err)
 {
     for (size_t i = 0; i < dict->as.list.count; i += 2) {
         const pk_value *key = dict->as.list.items[i], *value = dict->as.list.items[i + 1];
         int plain = value->kind != PK_TENSOR && value->kind != PK_OPAQUE;
-        if ((top_level && plain) || key->kind != PK_STRING) continue;
+        if (top_level && plain) continue;
+        if (key->kind != PK_STRING) {
+            const mar_status status = add_nameless(r, dict, i, err);
+            if (status != MAR_OK) return status;
+            continue;
+        }
         char what[256];
         const char *name = wt_pool_text(&r->values, key->as.string.text, key->as.string.length);
         if (!name) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor names", r->f->path);
@@ -430,13 +449,30 @@ static mar_status refuse_empty(const wt_file *f, mar_err *err)
                    unread->type);
 }
 
-/* Keeps options of the training run that no tensor shows as metadata: those that give the number of tokens of
- * LlamaGen's images. Any value is kept, so that a model that needs the option can refuse it. */
+/* Writes an option's value: a number as it is, and in words what is no number: "the string '384'". */
+static void option_text(const pk_value *v, char *text, size_t size)
+{
+    char what[256];
+    if (v->kind == PK_INT)
+        err_line(text, size, "%lld", (long long)v->as.integer);
+    else if (v->kind == PK_STRING)
+        err_line(text, size, "the string '%.*s'", v->as.string.length < 64 ? (int)v->as.string.length : 64,
+                 v->as.string.text);
+    else if (v->kind == PK_FLOAT)
+        err_line(text, size, "the float %.9g", v->as.real);
+    else if (v->kind == PK_BOOL)
+        err_line(text, size, "the bool %s", v->as.integer ? "True" : "False");
+    else
+        err_line(text, size, "%s", pk_describe(v, what, sizeof what));
+}
+
+/* Keeps options of the training run, an argparse.Namespace or a dict, that no tensor shows as metadata: those that give
+ * the number of tokens of LlamaGen's images. Any value is kept, so that a model that needs the option can refuse it. */
 static mar_status keep_options(wt_file *f, const pk_value *root, mar_err *err)
 {
     static const char *const names[] = {"image_size", "downsample_size"};
     const pk_value *args = pk_get(root, "args");
-    if (!args || args->kind != PK_OPTIONS) return MAR_OK;
+    if (!args || (args->kind != PK_OPTIONS && args->kind != PK_DICT)) return MAR_OK;
     f->metadata = calloc(sizeof names / sizeof *names, sizeof *f->metadata);
     if (!f->metadata) return err_set(err, MAR_ENOMEM, "%s: out of memory for its options", f->path);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -444,12 +480,7 @@ static mar_status keep_options(wt_file *f, const pk_value *root, mar_err *err)
         const pk_value *value = pk_get(args, names[i]);
         if (!value || value->kind == PK_NONE) continue;
         const int n = snprintf(key, sizeof key, "args.%s", names[i]);
-        if (value->kind == PK_INT)
-            snprintf(text, sizeof text, "%lld", (long long)value->as.integer);
-        else
-            pk_describe(value, text, sizeof text);
-        const mar_status status = wt_check_text(f, "option of the training", text, strlen(text), err);
-        if (status != MAR_OK) return status;
+        option_text(value, text, sizeof text);
         f->metadata[f->n_metadata] =
             (wt_pair){wt_pool_text(&f->pool, key, (size_t)n), wt_pool_text(&f->pool, text, strlen(text))};
         if (!f->metadata[f->n_metadata].key || !f->metadata[f->n_metadata].value)

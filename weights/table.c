@@ -117,6 +117,7 @@ static unsigned unwrap(char *name)
 void wt_note_removed(wt_file *f, unsigned bits)
 {
     f->removed |= bits;
+    f->prefix[0] = '\0';
     size_t n = 0;
     for (unsigned i = 0, left = f->removed; i < ADDED; i++) {
         if (!(left & 1u << i)) continue;
@@ -144,7 +145,7 @@ mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *e
     *new = *t;
     new->name = name;
     new->type = type;
-    new->shortened |= bits != 0;
+    new->shortened |= bits;
     uint64_t bytes;
     if (type && !wt_measure(new, &bytes)) new->rank = 0, new->count = 1;
     f->count++;
@@ -179,10 +180,10 @@ mar_status wt_take_off_model(wt_file *f, int (*fits)(const wt_file *f), mar_err 
     }
     for (int i = 0; i < f->count; i++) {
         wt_tensor *t = &f->tensors[i];
-        if (found)
-            t->shortened |= t->name != names[i];
-        else
+        if (!found)
             t->name = names[i];
+        else if (t->name != names[i])
+            t->shortened |= 1u << MODEL;
     }
     free(names);
     if (!found) fill_slots(f);
@@ -194,13 +195,17 @@ mar_status wt_take_off_model(wt_file *f, int (*fits)(const wt_file *f), mar_err 
 void wt_narrow(wt_file *f, const char *prefix)
 {
     const size_t length = strlen(prefix);
+    unsigned removed = 0;
     int kept = 0;
     for (int i = 0; i < f->count; i++) {
         if (strncmp(f->tensors[i].name, prefix, length) != 0) continue;
         f->tensors[kept] = f->tensors[i];
+        removed |= f->tensors[kept].shortened;
         f->tensors[kept++].name += length;
     }
     f->count = kept;
+    f->removed = 0;
+    wt_note_removed(f, removed);
     fill_slots(f);
 }
 
@@ -340,8 +345,8 @@ mar_weights wt_other_weights(const wt_file *f)
 const char *wt_prefix(const wt_file *f, int *tensors)
 {
     *tensors = 0;
-    for (int i = 0; i < f->count; i++) *tensors += f->tensors[i].shortened;
-    return f->removed ? f->prefix : NULL;
+    for (int i = 0; i < f->count; i++) *tensors += f->tensors[i].dtype != WT_UNREAD && f->tensors[i].shortened != 0;
+    return *tensors ? f->prefix : NULL;
 }
 
 const char *wt_dtype_name(wt_dtype dtype)

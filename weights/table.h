@@ -26,7 +26,7 @@ struct wt_file {
     mar_weights weights;   /* the requested set */
     const char *set;       /* returned by wt_set, static */
     mar_weights other;     /* returned by wt_other_weights */
-    unsigned removed;      /* bits of the parts removed from names */
+    unsigned removed;      /* bits of the parts removed from names, those of `tensors` */
     char prefix[96];       /* their names */
     wt_tensor *tensors;    /* [count] in file order */
     int count;             /* tensors used */

@@ -37,7 +37,7 @@ typedef struct {
     uint64_t offset;     /* of the data in the file: [count] contiguous, little-endian */
     const uint8_t *copy; /* data of a tensor that is noncontiguous in the file; else NULL */
     int part;            /* of a folder: the shard with the data */
-    int shortened;       /* 1: parts that training adds were removed from its name */
+    unsigned shortened;  /* bits of the parts that training adds and that were removed from its name */
     const char *type;    /* of WT_UNREAD: what the file says it is, "C64" or "int"; its shape may be unknown, [] */
 } wt_tensor;
 
@@ -94,7 +94,8 @@ const char *wt_format(const wt_file *f); /* "safetensors", "PyTorch zip (model_e
 const char *wt_set(const wt_file *f);    /* the exposed set, "model_ema"; NULL if it has no name */
 /* Returns the kind of another set in the file, EMA or MODEL, or AUTO if there is none. */
 mar_weights wt_other_weights(const wt_file *f);
-/* Returns the parts removed from names, "module. and _orig_mod.", and the number of those names; NULL if none was. */
+/* Returns the parts removed from names, "module. and _orig_mod.", and the number of tensors with such names; NULL if
+ * there are none. Entries that are not read (WT_UNREAD) do not count. */
 const char *wt_prefix(const wt_file *f, int *tensors);
 int wt_count(const wt_file *f);
 const wt_tensor *wt_at(const wt_file *f, int i);              /* in file order */

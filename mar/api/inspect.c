@@ -1,5 +1,6 @@
 /* mar_inspect: reports what a checkpoint contains and what keeps it from loading. mar_convert: rewrites a
  * checkpoint. */
+#include "base/printable.h"
 #include "kernels/int4.h"
 #include "kernels/int8.h"
 #include "mar/api/folder.h"
@@ -24,13 +25,16 @@ struct mar_report {
     int no_memory;
 };
 
-__attribute__((format(printf, 3, 4))) static void add_line(mar_report *r, lines *l, const char *format, ...)
+enum { LINE = 256, NAME = 84 }; /* bytes of a report's line, and of a name in it */
+
+/* Writes a name or key, without its middle if it is long. Returns text. */
+static const char *cut(const char *name, char text[NAME])
 {
-    char line[ERR_TEXT_MAX];
-    va_list args;
-    va_start(args, format);
-    err_line_v(line, sizeof line, format, args);
-    va_end(args);
+    return printable(name, text, NAME);
+}
+
+static void push_line(mar_report *r, lines *l, const char *line)
+{
     if (l->count == l->capacity) {
         int capacity = l->capacity ? 2 * l->capacity : 16;
         char **grown = realloc(l->text, (size_t)capacity * sizeof *grown);
@@ -46,6 +50,17 @@ __attribute__((format(printf, 3, 4))) static void add_line(mar_report *r, lines 
         l->count++;
     else
         r->no_memory = 1;
+}
+
+/* Adds a line, without its middle if it is long. */
+__attribute__((format(printf, 3, 4))) static void add_line(mar_report *r, lines *l, const char *format, ...)
+{
+    char line[LINE];
+    va_list args;
+    va_start(args, format);
+    err_line_v(line, sizeof line, format, args);
+    va_end(args);
+    push_line(r, l, line);
 }
 
 static void free_lines(lines *l)
@@ -64,17 +79,6 @@ typedef struct {
     mar_err *err;
 } check;
 
-/* Counts the NaNs and infinities of t. */
-static void check_finite(check *c, const wt_tensor *t)
-{
-    wt_nonfinite found;
-    if (c->status == MAR_OK) c->status = wt_count_nonfinite(c->f, t, &found, c->err);
-    if (c->status == MAR_OK && found.nan + found.inf > 0)
-        add_line(c->report, &c->report->problems,
-                 "tensor %s: %" PRId64 " NaN and %" PRId64 " Inf among %" PRId64 " values", t->name, found.nan,
-                 found.inf, t->count);
-}
-
 /* Returns the message without its leading "path: ". A report's lines do not repeat it. */
 static const char *without_path(const char *message, const char *path)
 {
@@ -82,6 +86,28 @@ static const char *without_path(const char *message, const char *path)
     err_line(shown, sizeof shown, "%s: ", path);
     const size_t n = strlen(shown);
     return strncmp(message, shown, n) == 0 ? message + n : message;
+}
+
+/* Takes over the result of reading a tensor: a model that is wrong is a problem, any other error ends the report. */
+static void take_result(check *c, mar_status status, const mar_err *reason)
+{
+    if (status == MAR_EMODEL)
+        add_line(c->report, &c->report->problems, "%s", without_path(reason->text, wt_path(c->f)));
+    else if (status != MAR_OK)
+        c->status = err_set(c->err, status, "%s", reason->text);
+}
+
+/* Counts the NaNs and infinities of t. */
+static void check_finite(check *c, const wt_tensor *t)
+{
+    char name[NAME];
+    wt_nonfinite found = {0};
+    mar_err reason = {0};
+    if (c->status == MAR_OK) take_result(c, wt_count_nonfinite(c->f, t, &found, &reason), &reason);
+    if (c->status == MAR_OK && found.nan + found.inf > 0)
+        add_line(c->report, &c->report->problems,
+                 "tensor %s: %" PRId64 " NaN and %" PRId64 " Inf among %" PRId64 " values", cut(t->name, name),
+                 found.nan, found.inf, t->count);
 }
 
 enum { LOW_PIECE = 1 << 16 /* weights read at a time */ };
@@ -102,10 +128,7 @@ static void check_low(check *c, const wt_tensor *t)
         status = wt_load_matrix_rows(c->f, t->name, out, in, first, n, rows, &reason);
     }
     free(rows);
-    if (status == MAR_EMODEL)
-        add_line(c->report, &c->report->problems, "%s", without_path(reason.text, wt_path(c->f)));
-    else if (status != MAR_OK)
-        c->status = err_set(c->err, status, "%s", reason.text);
+    take_result(c, status, &reason);
 }
 
 static int is_int8(const mar_report *r, const char *name)
@@ -113,12 +136,12 @@ static int is_int8(const mar_report *r, const char *name)
     return r->kind->is_int8 && r->kind->is_int8(name);
 }
 
-/* Marks a tensor of the model, and its scales. */
-static void expect(check *c, const wt_tensor *t)
+/* Returns whether t is one of the scales of a tensor of the model. */
+static int is_scale_of_expected(const check *c, const wt_tensor *t)
 {
-    const wt_tensor *scale = wt_scale_of(c->f, t);
-    c->expected[t - wt_at(c->f, 0)] = 1;
-    if (scale && (wt_is_float(t->dtype) || is_int8(c->report, t->name))) c->expected[scale - wt_at(c->f, 0)] = 1;
+    const wt_tensor *matrix = wt_matrix_of(c->f, t);
+    return matrix && c->expected[matrix - wt_at(c->f, 0)] &&
+           (wt_is_float(matrix->dtype) || is_int8(c->report, matrix->name));
 }
 
 /* Checks one tensor of the model: present, of an allowed type, of the right shape, finite. */
@@ -136,14 +159,14 @@ static void check_tensor(void *user, const char *name, int rank, const int64_t *
         add_line(c->report, problems, "tensor %s is missing, expected shape %s", name, expected);
         return;
     }
-    expect(c, t);
+    c->expected[t - wt_at(c->f, 0)] = 1;
     if (t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0)
         add_line(c->report, problems, "tensor %s has shape %s, expected %s", name,
                  wt_shape_text(t, found, sizeof found), expected);
     else if ((t->dtype == WT_I8 || t->dtype == WT_I4) && is_int8(c->report, name))
         check_low(c, t);
     else if (wt_check_float(c->f, t, &reason) != MAR_OK)
-        add_line(c->report, problems, "%s", without_path(reason.text, wt_path(c->f)));
+        take_result(c, MAR_EMODEL, &reason);
     else
         check_finite(c, t);
 }
@@ -167,26 +190,58 @@ static int is_of_fp8(const char *tensor)
     return ends_with(tensor, ".input_scale") || ends_with(tensor, ".scale_input") || strcmp(tensor, "scaled_fp8") == 0;
 }
 
-/* Returns whether a model can do without a tensor that it does not expect: one of a type that is not read, such as a
- * module's extra state, which may also be bytes, or one that its kind or training is known to leave. */
+/* Returns whether a model can do without a tensor that it does not expect: one of integers, such as a version, or of a
+ * type that is not read, such as a module's extra state, or one that its kind or training is known to leave. Another
+ * float may be a layer of another architecture, or a scale, and so may integers where int8 weights are. */
 static int is_harmless(const mar_report *r, const wt_file *f, const wt_tensor *t)
 {
-    return t->dtype == WT_UNREAD || ends_with(t->name, "_extra_state") || is_of_fp8(t->name) || is_of_loss(t->name) ||
-           (r->kind->ignores && r->kind->ignores(t->name)) || (r->kind->repeats && r->kind->repeats(f, t->name));
+    return (!wt_is_float(t->dtype) && !is_int8(r, t->name)) || ends_with(t->name, "_extra_state") ||
+           is_of_fp8(t->name) || is_of_loss(t->name) || (r->kind->ignores && r->kind->ignores(t->name)) ||
+           (r->kind->repeats && r->kind->repeats(f, t->name));
+}
+
+/* Some entries of a file: "freqs_cis (C64), version (int), name (str) and 3 more". */
+typedef struct {
+    char text[LINE]; /* the first ones */
+    int count;
+} listing;
+enum { LISTED = 3 };
+
+static void list_entry(listing *l, const wt_tensor *t)
+{
+    char name[40], type[28];
+    const size_t n = strlen(l->text);
+    if (l->count++ >= LISTED) return;
+    printable(t->name, name, sizeof name);
+    printable(t->dtype == WT_UNREAD ? t->type : wt_dtype_name(t->dtype), type, sizeof type);
+    snprintf(l->text + n, sizeof l->text - n, "%s%s (%s)", n ? ", " : "", name, type);
+}
+
+static void add_listing(mar_report *r, const char *what, const listing *l)
+{
+    if (l->count > LISTED)
+        add_line(r, &r->facts, "%s: %s and %d more", what, l->text, l->count - LISTED);
+    else if (l->count)
+        add_line(r, &r->facts, "%s: %s", what, l->text);
 }
 
 static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
 {
+    listing spare = {.count = 0};
     check c = {r, f, calloc((size_t)wt_count(f) + 1, 1), MAR_OK, err};
     if (!c.expected) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
     r->kind->tensors(f, &r->configs, check_tensor, &c);
     for (int i = 0; i < wt_count(f); i++) {
-        char shape[128];
+        char shape[128], name[NAME];
         const wt_tensor *t = wt_at(f, i);
-        if (!c.expected[i] && !is_harmless(r, f, t))
-            add_line(r, &r->problems, "tensor %s %s is extra: no such tensor in this model", t->name,
+        if (c.expected[i] || is_scale_of_expected(&c, t)) continue;
+        if (!is_harmless(r, f, t))
+            add_line(r, &r->problems, "tensor %s %s is extra: no such tensor in this model", cut(t->name, name),
                      wt_shape_text(t, shape, sizeof shape));
+        else if (t->dtype != WT_UNREAD && !is_of_loss(t->name)) /* those have lines of their own */
+            list_entry(&spare, t);
     }
+    add_listing(r, "not needed", &spare);
     free(c.expected);
     return c.status;
 }
@@ -209,12 +264,20 @@ static const char *dtypes_text(const int counts[DTYPES], int count, char text[DT
     return text;
 }
 
+/* Returns the number of tensors, without entries that are not read. */
+static int count_read(const wt_file *f)
+{
+    int n = 0;
+    for (int i = 0; i < wt_count(f); i++) n += wt_at(f, i)->dtype != WT_UNREAD;
+    return n;
+}
+
 static void add_dtypes(mar_report *r, const wt_file *f)
 {
     int counts[DTYPES] = {0};
     char text[DTYPES_TEXT];
     for (int i = 0; i < wt_count(f); i++) counts[wt_at(f, i)->dtype]++;
-    const int read = wt_count(f) - counts[WT_UNREAD];
+    const int read = count_read(f);
     counts[WT_UNREAD] = 0;
     add_line(r, &r->facts, "tensors: %d (%s)", read, dtypes_text(counts, read, text));
 }
@@ -222,19 +285,10 @@ static void add_dtypes(mar_report *r, const wt_file *f)
 /* Adds the entries of types that are not read: "not read: 5, freqs_cis (C64), version (int) and 3 more". */
 static void add_unread(mar_report *r, const wt_file *f)
 {
-    enum { SHOWN = 3 };
-    char text[ERR_TEXT_MAX] = "";
-    int count = 0;
-    for (int i = 0; i < wt_count(f); i++) {
-        const wt_tensor *t = wt_at(f, i);
-        const size_t n = strlen(text);
-        if (t->dtype != WT_UNREAD || count++ >= SHOWN) continue;
-        snprintf(text + n, sizeof text - n, "%s%.64s (%.48s)", n ? ", " : "", t->name, t->type);
-    }
-    if (count > SHOWN)
-        add_line(r, &r->facts, "not read: %s and %d more", text, count - SHOWN);
-    else if (count)
-        add_line(r, &r->facts, "not read: %s", text);
+    listing unread = {.count = 0};
+    for (int i = 0; i < wt_count(f); i++)
+        if (wt_at(f, i)->dtype == WT_UNREAD) list_entry(&unread, wt_at(f, i));
+    add_listing(r, "not read", &unread);
 }
 
 static void add_fact(void *report, const char *line)
@@ -269,7 +323,8 @@ static void add_metadata(mar_report *r, const wt_file *f)
 {
     enum { LONG = 100 };
     for (int i = 0; i < wt_metadata_count(f); i++) {
-        const char *value, *key = wt_metadata_at(f, i, &value);
+        char name[NAME];
+        const char *value, *key = cut(wt_metadata_at(f, i, &value), name);
         const size_t length = strlen(value);
         if (length > LONG)
             add_line(r, &r->facts, "metadata: %s = %.*s... (%zu bytes)", key, LONG, value, length);
@@ -302,7 +357,7 @@ static void add_training(mar_report *r, const wt_file *f)
     const mar_weights other = wt_other_weights(f);
     const char *prefix = wt_prefix(f, &n);
     if (other) add_line(r, &r->facts, "weights: %s; the file has weights %s, too", wt_set(f), names[other]);
-    if (prefix) add_line(r, &r->facts, "names: without %s, which %d of %d tensors have", prefix, n, wt_count(f));
+    if (prefix) add_line(r, &r->facts, "names: without %s, which %d of %d tensors have", prefix, n, count_read(f));
     for (int i = 0; i < wt_count(f); i++) ignored += is_of_loss(wt_at(f, i)->name);
     if (r->kind && ignored) add_line(r, &r->facts, "ignored: %d tensors of the training's loss (loss.*)", ignored);
 }
@@ -354,7 +409,9 @@ static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_rep
 {
     mar_report *r = calloc(1, sizeof *r);
     if (!r) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
-    add_line(r, &r->facts, "file: %s", wt_path(f));
+    char file[ERR_TEXT_MAX]; /* whole: the path is the caller's */
+    err_line(file, sizeof file, "file: %s", wt_path(f));
+    push_line(r, &r->facts, file);
     add_line(r, &r->facts, "format: %s", wt_format(f));
     mar_status status = classify(r, m, f, heads, err);
     add_dtypes(r, f);

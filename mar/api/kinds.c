@@ -217,13 +217,15 @@ static void describe_llamagen(const wt_file *f, const mar_configs *configs, mar_
 {
     const gpt_config *c = &configs->gpt;
     const facts to = {add, user};
-    const int by_options = !c->seq_len_guessed && wt_metadata(f, "args.image_size") && !wt_metadata(f, "mar.seq_len");
-    char heads[96];
+    char heads[96], source[GPT_GUESS_TEXT + 8] = "", guess[GPT_GUESS_TEXT];
+    (void)f;
+    if (c->seq_len_guessed)
+        snprintf(source, sizeof source, " (%s)", gpt_config_guess_text(c, guess));
+    else if (c->image_size && c->downsample_size)
+        snprintf(source, sizeof source, ", by the training's image_size %ld", c->image_size);
     add_line(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
              heads_text(&configs->model, heads, sizeof heads), c->hidden);
-    add_line(&to, "tokens: %d of a vocabulary of %d%s%s%s", c->seq_len, c->vocabulary,
-             c->seq_len_guessed ? " (" GPT_SEQ_LEN_GUESS ")" : "", by_options ? ", by the training's image_size " : "",
-             by_options ? wt_metadata(f, "args.image_size") : "");
+    add_line(&to, "tokens: %d of a vocabulary of %d%s", c->seq_len, c->vocabulary, source);
     if (c->caption_dim)
         add_line(&to, "captions: %d positions of %d features", c->prefix, c->caption_dim);
     else
@@ -241,6 +243,8 @@ static void put_llamagen(const mar_configs *configs, mar_metadata *m)
     metadata_number(m, "mar.hidden", c->hidden);
     metadata_number(m, "mar.vocabulary", c->vocabulary);
     if (!c->seq_len_guessed) metadata_number(m, "mar.seq_len", c->seq_len);
+    if (c->seq_len_guessed && c->image_size) metadata_number(m, "args.image_size", c->image_size);
+    if (c->seq_len_guessed && c->downsample_size) metadata_number(m, "args.downsample_size", c->downsample_size);
     metadata_number(m, "mar.classes", c->classes);
     if (c->caption_dim) {
         metadata_number(m, "mar.caption_tokens", c->prefix);

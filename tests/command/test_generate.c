@@ -325,6 +325,11 @@ static void guessed_tokens(void **state)
     assert_non_null(key);
     *key = 'x';
     write_whole_file(*state, "silent.safetensors", model, size);
+    static const char pairs[] = "\"xar.seq_len\":\"64\",\"mar.data\":\"";
+    key = memmem(model, size, pairs, sizeof pairs - 1);
+    assert_non_null(key);
+    memcpy(key, "\"args.image_size\":\"128\", \"xx\":\"", sizeof pairs - 1);
+    write_whole_file(*state, "half.safetensors", model, size);
     free(model);
     command_result r = command_run(
         *state, "$MAR generate --model silent.safetensors --vq demo-discrete --class 3 --num 1 --out a.png");
@@ -341,6 +346,16 @@ static void guessed_tokens(void **state)
     command_result_free(&r);
     sh_ok(*state,
           "$MAR inspect silent.safetensors | grep -q '^tokens: 256 of a vocabulary of 256 (nothing in the file'");
+    /* One of the two options that give the number is there; mar convert keeps it. */
+    r = command_run(*state, "$MAR convert half.safetensors again.safetensors && "
+                            "$MAR generate --model again.safetensors --vq demo-discrete --class 3 --num 1 --out c.png");
+    assert_int_equal(r.status, 0);
+    const char *said = strstr(r.err, "mar: warning: ");
+    assert_non_null(said);
+    assert_string_equal(said, "mar: warning: model again.safetensors: args.image_size is 128, args.downsample_size is "
+                              "missing: 64 is a guess, with 16; --seq_len gives another\n");
+    command_result_free(&r);
+    sh_ok(*state, "$MAR inspect half.safetensors | grep -q '^tokens: 64 of a vocabulary of 256 (args.image_size is '");
 }
 
 static void speculation(void **state)

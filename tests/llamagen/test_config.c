@@ -157,6 +157,23 @@ TEST_CASE(sequences)
         assert_int_equal(derive(list, "mar.seq_len", wrong[i], 0, &c, &err), MAR_EMODEL);
         assert_non_null(strstr(err.text, "metadata mar.seq_len is "));
     }
+    /* One option of train_c2i.py: the other's default is a guess. */
+    static const struct {
+        const char *key, *value;
+        int seq_len;
+    } options[] = {{"args.image_size", "384", 576}, {"args.downsample_size", "8", 1024}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        assert_ok(derive(list, options[i].key, options[i].value, 0, &c, &err), &err);
+        assert_int_equal(c.seq_len, options[i].seq_len);
+        assert_int_equal(c.seq_len_guessed, 1);
+    }
+    assert_int_equal(derive(list, "args.image_size", "15", 0, &c, &err), MAR_EMODEL);
+    assert_non_null(strstr(err.text, "args.image_size 15 and args.downsample_size 16 (a guess) make 0 tokens a side"));
+    assert_int_equal(derive(list, "args.downsample_size", "257", 0, &c, &err), MAR_EMODEL);
+    assert_non_null(strstr(err.text, "args.image_size 256 (a guess) and args.downsample_size 257 make 0 tokens"));
+    assert_int_equal(derive(list, "args.image_size", "99999999999999999999", 0, &c, &err), MAR_EMODEL);
+    assert_int_equal(derive(list, "args.image_size", "x", 0, &c, &err), MAR_EMODEL);
+    assert_non_null(strstr(err.text, "args.image_size is x, expected a positive integer"));
     cJSON_Delete(list);
     assert_int_equal(gpt_config_side(576), 24);
     assert_int_equal(gpt_config_side(1), 1);

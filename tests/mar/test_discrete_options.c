@@ -292,7 +292,11 @@ TEST_CASE(sizes_of_training_checkpoints)
     assert_string_equal(warning, "");
     mar_model_free(model);
     assert_int_equal(mar_model_load(m, "tests/weights/data/llamagen_odd.pt", 2, &model), MAR_EMODEL);
-    assert_says(mar_error(m), "metadata args.image_size is \"a string\", expected a positive number");
+    assert_says(mar_error(m), ": args.image_size is the string '384', expected a positive integer");
+    assert_library(m, mar_model_load(m, "tests/weights/data/llamagen_dict.pt", 2, &model)); /* args: vars(args) */
+    assert_int_equal(mar_model_get_config(model)->seq_len, 576);
+    assert_string_equal(warning, "");
+    mar_model_free(model);
 
     assert_library(m, mar_model_load(m, silent, 2, &model));
     assert_says(warning, "nothing in the file says how many tokens an image has: 256 is a guess, for 256 pixels; with "

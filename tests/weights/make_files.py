@@ -221,6 +221,7 @@ def main():
                                      image_size=size, downsample_size=16, num_classes=3, lr=1e-4)
         torch.save({"model": small_llamagen(), "optimizer": {"state": {}, "param_groups": []}, "steps": 7, "args": options,
                     "ema": small_llamagen()}, path(name))
+    torch.save({"model": small_llamagen(), "args": {"image_size": 384, "downsample_size": 16}}, path("llamagen_dict.pt"))
 
     # Code beside the tensors is never run; code in place of a tensor is refused.
     torch.save({"model": {"w": base}, "payload": Evil("touch executed")}, path("evil_beside.pt"))

@@ -53,6 +53,7 @@ TEST_CASE(test_torch_entries)
                                              {"bytes", "bytes"},
                                              {"version", "int"},
                                              {"name", "str"},
+                                             {"(an integer as key) 7", "str"},
                                              {"u16", "torch.uint16"},
                                              {"fnuz", "torch.float8_e4m3fnuz"},
                                              {"sparse", "sparse tensor"},
@@ -61,7 +62,7 @@ TEST_CASE(test_torch_entries)
                                              {"negated", "conjugated or negated view"}};
     for (int i = 0; i < 2; i++) {
         wt_file *f = open_weights(paths[i]);
-        assert_int_equal(wt_count(f), 12 + 5);
+        assert_int_equal(wt_count(f), 13 + 5);
         for (size_t j = 0; j < sizeof entries / sizeof *entries; j++) expect_unread(f, entries[j][0], entries[j][1]);
         assert_int_equal(wt_find(f, "e4m3")->dtype, WT_F8_E4M3);
         assert_int_equal(wt_find(f, "e5m2")->dtype, WT_F8_E5M2);
@@ -69,6 +70,45 @@ TEST_CASE(test_torch_entries)
         assert_int_equal(wt_count_parameters(f), 3 * 256 + 6 + 4);
         wt_close(f);
     }
+}
+
+/* Entries of a state dict whose keys are no names. */
+TEST_CASE(test_other_keys)
+{
+    static const struct {
+        const char *key, *name;
+    } cases[] = {{"K\7", "(an integer as key) 7"},
+                 {"K\1\x85", "(a tuple as key)"},
+                 {"N", "(None as key)"},
+                 {"\x88", "(a bool as key)"},
+                 {"cos\nsy\033stem\n", "(the class os.sy\\x1bstem as key)"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char head[] = "\x80\2}X\5\0\0\0model}";
+        bytes pickle = {0};
+        wt_file *f;
+        char expected[200];
+        mar_err err = {0};
+        bytes_put(&pickle, head, sizeof head - 1);
+        bytes_text(&pickle, cases[i].key);
+        bytes_text(&pickle, "K\3ss."); /* {"model": {key: 3}} */
+        bytes b = make_torch(pickle.data, pickle.size, 0);
+        assert_int_equal(wt_open_memory(b.data, b.size, "x", &f, &err), MAR_EFORMAT);
+        snprintf(expected, sizeof expected, "x: no tensors of a type that is read; \"%s\" has type int", cases[i].name);
+        assert_string_equal(err.text, expected);
+        bytes_free(&pickle);
+        bytes_free(&b);
+    }
+}
+
+TEST_CASE(test_equal_keys)
+{
+    static const char pickle[] = "\x80\2}X\5\0\0\0model}NK\3sNK\3ss.";
+    wt_file *f;
+    mar_err err = {0};
+    bytes b = make_torch(pickle, sizeof pickle - 1, 0);
+    assert_int_equal(wt_open_memory(b.data, b.size, "x", &f, &err), MAR_EFORMAT);
+    assert_string_equal(err.text, "x: tensor \"(None as key)\" appears twice");
+    bytes_free(&b);
 }
 
 TEST_CASE(test_safetensors_entries)
@@ -145,7 +185,7 @@ TEST_CASE(test_scales_of_a_number)
     float *values;
     mar_err err = {0};
     assert_ok(wt_open_memory(b.data, b.size, "x", &f, &err), &err);
-    assert_int_equal(wt_load_f32(f, "x", 0, NULL, &values, &err), MAR_EMODEL);
+    assert_int_equal(wt_load_f32(f, "x", 0, (int64_t[1]){0}, &values, &err), MAR_EMODEL);
     assert_non_null(strstr(err.text, "tensor x_scale_inv has shape [1, 1], expected scales of x []: "));
     wt_close(f);
     bytes_free(&b);

@@ -559,7 +559,7 @@ TEST_CASE(test_bad_geometry)
     refuse_pickle(W("N", "K\0K\6\x85K\1\x85"), malformed);
     refuse_pickle("}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n)Rs.", malformed); /* no arguments */
     refuse_pickle("}X\3\0\0\0w\0xctorch._utils\n_rebuild_tensor_v2\n(" FLOATS "K\0K\6\x85K\1\x85\x89NtRs.", "NUL");
-    refuse_pickle("}X\5\0\0\0model}K\1K\2ss.", "no tensors in it"); /* a key that is no name */
+    refuse_pickle("}X\5\0\0\0model}K\1K\2ss.", "\"(an integer as key) 1\" has type int"); /* a key that is no name */
 }
 
 TEST_CASE(test_bad_storage)

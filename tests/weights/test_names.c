@@ -1,8 +1,10 @@
 /* Names of tensors as training writes them: every family is read as if nothing had been added to its names. */
+#include "tests/support/archive.h"
 #include "tests/support/support.h"
 
 #include "mar/api/kinds.h"
 #include "mar/api/source.h"
+#include "weights/shape.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,6 +124,38 @@ TEST_CASE(test_own_names)
     assert_null(wt_prefix(f, &n));
     wt_close(f);
     wt_close(source);
+}
+
+/* Parts of names are those of the tensors that are left, and of no entry that is not read. */
+TEST_CASE(test_removed_parts)
+{
+    bytes b = make_safetensors("{\"module.a.x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+                               "\"_orig_mod.b.x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]},"
+                               "\"b.y\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]},"
+                               "\"c.x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]},"
+                               "\"module.c.y\":{\"dtype\":\"U16\",\"shape\":[1],\"data_offsets\":[4,6]}}",
+                               6);
+    static const struct {
+        const char *kept, *removed;
+        int count;
+    } cases[] = {{"", "module. and _orig_mod.", 2}, {"a.", "module.", 1}, {"b.", "_orig_mod.", 1}, {"c.", NULL, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        wt_file *f;
+        mar_err err = {0};
+        int n;
+        assert_ok(wt_open_memory(b.data, b.size, "x", &f, &err), &err);
+        wt_narrow(f, cases[i].kept);
+        const char *text = wt_prefix(f, &n);
+        assert_int_equal(n, cases[i].count);
+        if (cases[i].removed) {
+            assert_non_null(text);
+            assert_string_equal(text, cases[i].removed);
+        } else {
+            assert_null(text);
+        }
+        wt_close(f);
+    }
+    bytes_free(&b);
 }
 
 /* Two tensors that lose what distinguishes them are refused by name. */

@@ -138,10 +138,12 @@ TEST_CASE(test_which_dict)
     assert_string_equal(wt_format(f), "PyTorch zip (model)");
     assert_int_equal(wt_count(f), 1);
     wt_close(f);
-    f = open_good(DATA "top_level.pt"); /* a tensor beside an integer, a list, and an integer key */
+    f = open_good(DATA "top_level.pt"); /* a tensor beside an integer, a list, and a tensor of an integer key */
     assert_string_equal(wt_format(f), "PyTorch zip");
-    assert_int_equal(wt_count(f), 1);
+    assert_int_equal(wt_count(f), 2);
     assert_string_equal(wt_at(f, 0)->name, "a");
+    assert_string_equal(wt_at(f, 1)->name, "(an integer as key) 4");
+    assert_string_equal(wt_at(f, 1)->type, "tensor");
     wt_close(f);
     f = open_good(DATA "unknown_class.pt"); /* an object beside a tensor */
     assert_int_equal(wt_count(f), 2);

@@ -28,10 +28,19 @@ static int set_process(void **state)
 
 TEST_GROUP(set_process, NULL)
 
+/* Checks that a line of a report is short. The file's path is the caller's. */
+static void expect_readable(const char *line)
+{
+    if (strlen(line) > 255) fail_msg("a line of %zu bytes: %s", strlen(line), line);
+}
+
 static mar_report *inspect(const char *path, int heads)
 {
     mar_report *r = NULL;
     assert_library(&handle, mar_inspect(&handle, path, heads, &r));
+    for (int i = 0; i < mar_report_fact_count(r); i++)
+        if (strncmp(mar_report_fact(r, i), "file: ", 6) != 0) expect_readable(mar_report_fact(r, i));
+    for (int i = 0; i < mar_report_problem_count(r); i++) expect_readable(mar_report_problem(r, i));
     return r;
 }
 
@@ -139,6 +148,10 @@ typedef struct {
     const char *reshape;         /* [a, b] becomes [b, a], or [a] [1, a] */
     const char *spoil;           /* gets two NaN and one -Inf */
     const char *extra;           /* a tensor [2] to add */
+    const char *version;         /* an I64 [] to add */
+    const char *unread;          /* a U16 [2] to add */
+    const char *scale;           /* scales [3] of the fp8 matrix to add, in place of the one number */
+    const char *key;             /* of metadata to add */
     const char *prefix;          /* prefix of all names */
     const char *fp8;             /* a matrix X.weight to store as 1 in F8_E4M3, with the scale 0.5 */
 } damage;
@@ -177,7 +190,7 @@ static void add_damaged(cJSON *header, bytes *data, const wt_file *f, const wt_t
         memset(values, 0x38, (size_t)t->count);
         add_tensor(header, data, name, "F8_E4M3", cJSON_CreateDoubleArray(shape, rank), values, (size_t)t->count);
         snprintf(scale, sizeof scale, "%s_scale", name);
-        add_tensor(header, data, scale, "F32", cJSON_CreateArray(), (float[]){0.5f}, 4);
+        if (!d->scale) add_tensor(header, data, scale, "F32", cJSON_CreateArray(), (float[]){0.5f}, 4);
         free(values);
         return;
     }
@@ -199,6 +212,10 @@ static void write_damaged(const char *path, const char *source, const damage *d)
     for (int i = 0; i < wt_count(f); i++)
         if (!same(d->drop, wt_at(f, i)->name)) add_damaged(header, &data, f, wt_at(f, i), d);
     if (d->extra) add_tensor(header, &data, d->extra, "F32", cJSON_CreateIntArray((int[]){2}, 1), (float[2]){0}, 8);
+    if (d->version) add_tensor(header, &data, d->version, "I64", cJSON_CreateArray(), (int64_t[1]){3}, 8);
+    if (d->unread) add_tensor(header, &data, d->unread, "U16", cJSON_CreateIntArray((int[]){2}, 1), (short[2]){0}, 4);
+    if (d->scale) add_tensor(header, &data, d->scale, "F32", cJSON_CreateIntArray((int[]){3}, 1), (float[3]){0}, 12);
+    if (d->key) cJSON_AddStringToObject(cJSON_AddObjectToObject(header, "__metadata__"), d->key, "some value");
     char *text = cJSON_PrintUnformatted(header);
     bytes_number(&file, strlen(text), 8);
     bytes_text(&file, text);
@@ -246,6 +263,51 @@ TEST_CASE(test_mar_problems)
                "tensor z_proj_ln.weight has dtype I32, expected F32, BF16, F16, F64, F8_E4M3 or F8_E5M2");
     expect_one(source, &(damage){.spoil = "encoder_norm.weight"},
                "tensor encoder_norm.weight: 2 NaN and 1 Inf among 16 values");
+}
+
+/* Entries that no model needs: integers are listed. A float may be a layer of another architecture, or a scale. */
+TEST_CASE(test_not_needed)
+{
+    char *path = test_path("in.safetensors");
+    expect_one(DATA "mar.pth", &(damage){.version = "version"}, NULL);
+    expect_one(DATA "vae.ckpt", &(damage){.version = "encoder.norm_out.num_batches_tracked"}, NULL);
+    write_damaged(path, DATA "mar.pth", &(damage){.version = "version"});
+    mar_report *r = inspect(path, 0);
+    expect_fact(r, "not needed: version (I64)");
+    mar_report_free(r);
+    expect_one(DATA "mar.pth", &(damage){.extra = "version"},
+               "tensor version [2] is extra: no such tensor in this model");
+    expect_one("weights/demo/discrete-target.safetensors", &(damage){.version = "layers.99.attention.wqkv.weight"},
+               "tensor layers.99.attention.wqkv.weight [] is extra: no such tensor in this model");
+}
+
+/* Scales that are not understood are a problem of their matrix. */
+TEST_CASE(test_scale_problems)
+{
+    expect_one(
+        DATA "mar.pth", &(damage){.fp8 = "z_proj.weight", .scale = "z_proj.weight_scale"},
+        "tensor z_proj.weight_scale has shape [3], expected scales of z_proj.weight [16, 4]: one number, one for "
+        "each row, or, as _scale_inv, one for each block of 128x128");
+}
+
+/* Names and keys are cut where they are long. */
+TEST_CASE(test_long_names)
+{
+    char *path = test_path("in.safetensors"), name[501], line[256];
+    memset(name, 'x', 500);
+    name[500] = '\0';
+    write_damaged(path, DATA "mar.pth", &(damage){.extra = name, .key = name});
+    mar_report *r = inspect(path, 0);
+    assert_int_equal(mar_report_problem_count(r), 1);
+    snprintf(line, sizeof line, "tensor %.40s...%.40s [2] is extra: no such tensor in this model", name, name);
+    assert_string_equal(mar_report_problem(r, 0), line);
+    snprintf(line, sizeof line, "metadata: %.40s...%.40s = some value", name, name);
+    expect_fact(r, line);
+    mar_report_free(r);
+    write_damaged(path, DATA "mar.pth", &(damage){.extra = "x", .version = name, .prefix = "model."});
+    mar_report_free(inspect(path, 0));
+    write_damaged(path, DATA "mar.pth", &(damage){.extra = name, .prefix = "other."}); /* of no known kind */
+    mar_report_free(inspect(path, 0));
 }
 
 TEST_CASE(test_vae_problems)
@@ -344,7 +406,7 @@ TEST_CASE(test_unread)
     char *path = test_path("in.safetensors");
     mar_report *r = inspect(DATA "entries.pt", 0);
     expect_fact(r, "tensors: 5 (2 F32, 2 F8_E4M3, 1 F8_E5M2)");
-    expect_fact(r, "not read: freqs_cis (C64), block._extra_state (_io.BytesIO), attn._extra_state (None) and 9 more");
+    expect_fact(r, "not read: freqs_cis (C64), block._extra_state (_io.BytesIO), attn._extra_state (None) and 10 more");
     mar_report_free(r);
     write_damaged(path, DATA "mar.pth", &(damage){.extra = "blocks.0._extra_state"});
     r = inspect(path, 2);
@@ -380,6 +442,13 @@ TEST_CASE(test_prefixes)
         assert_library(&handle, mar_convert(&handle, path, out, MAR_DTYPE_F32, 2));
         expect_converted(out, DATA "mar.pth.expected.safetensors", WT_F32);
     }
+    /* Both numbers are those of tensors that are read, as the line "tensors:" has them. */
+    write_damaged(path, DATA "mar.pth", &(damage){.prefix = "module.", .unread = "x", .version = "module.y"});
+    mar_report *beside = inspect(path, 2);
+    expect_fact(beside, "tensors: 93 (92 F32, 1 I64)");
+    expect_fact(beside, "not read: x (U16)");
+    expect_fact(beside, "names: without module., which 93 of 93 tensors have");
+    mar_report_free(beside);
     /* Two names that become equal are refused. */
     mar_report *r;
     write_damaged(path, DATA "mar.pth", &(damage){.extra = "module.fake_latent"});

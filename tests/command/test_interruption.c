@@ -421,6 +421,20 @@ static void limit_again(void)
     raise(SIGALRM);
 }
 
+/* Does work that no session cancels. */
+static void work_on(void)
+{
+    interruption_limit(GOES_ON);
+    raise(SIGTERM);
+    for (;;) pause();
+}
+
+static void the_limit_ends_other_work(void **state)
+{
+    (void)state;
+    assert_int_equal(status_in_child(work_on), GOES_ON);
+}
+
 static void the_limit_is_taken_off(void **state)
 {
     (void)state;
@@ -491,6 +505,7 @@ int main(void)
                                        COMMAND_TEST(nobody_reads_its_words),
                                        COMMAND_TEST(the_second_ends_it),
                                        COMMAND_TEST(a_file_of_another_thread),
+                                       COMMAND_TEST(the_limit_ends_other_work),
                                        COMMAND_TEST(the_limit_is_taken_off),
                                        COMMAND_TEST(a_slow_reader_of_numbers),
                                        COMMAND_TEST(ignored),

@@ -11,12 +11,11 @@
 #include <unistd.h>
 
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-enum { NUMBERS = sizeof numbers / sizeof numbers[0], LIMIT_S = 1 };
+enum { NUMBERS = sizeof numbers / sizeof numbers[0], LIMIT_S = 1, ENDING = INT_MIN / 2 };
 
+static atomic_int holds = 1; /* of all threads, and one while there is no limit; below 0: the alarm ends the process */
 static volatile sig_atomic_t noted;       /* number of the noted signal; 0: none */
 static volatile sig_atomic_t term_status; /* of interruption_limit; 0: no limit */
-enum { ENDING = INT_MIN / 2 };
-static atomic_int holds = 1; /* of all threads, and one while there is no limit; below 0: the alarm ends the process */
 static mar_session *_Atomic at_work[INTERRUPTION_PLACES];
 static volatile sig_atomic_t limited;     /* 1: a noted signal starts the alarm */
 static volatile sig_atomic_t on_terminal; /* 1: stderr is a terminal and may show a progress bar */

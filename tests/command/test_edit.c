@@ -238,5 +238,19 @@ TEST_WITH(preview_file, command_setup, command_teardown)
     }
     free(shown.rgb);
     command_refused(d, "$MAR generate --preview p.txt", "--preview p.txt: expected FILE.png, .jpg or .webp", NULL);
-    command_refused(d, "$MAR generate --preview no/p.png --num_iter 8", "no/p.png: ", "No such file");
+    command_refused(d, "$MAR generate --preview no/p.png --model absent.pth", "no/p.png: ", "No such file");
+}
+
+/* Checks that a preview that becomes too large for the disk, the last one here, costs no image. */
+TEST_WITH(a_preview_that_fails, command_setup, command_teardown)
+{
+#define SIXTEEN "generate -q --class 3 --num 16 --batch 16 --seed 1 --num_iter 4 "
+    const char *d = *state;
+    command_ok(d, SIXTEEN "--out a");
+    command_result r = command_run(d, "ulimit -f 12; $MAR " SIXTEEN "--preview p.png --out b"); /* of 512 bytes */
+    assert_int_equal(r.status, 1);
+    assert_string_equal(r.err, "mar: p.png: cannot write: File too large\n");
+    command_result_free(&r);
+    sh_ok(d, "diff -r a b");
+#undef SIXTEEN
 }

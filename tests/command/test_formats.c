@@ -173,7 +173,7 @@ static void refusals(void **state)
         {"generate --out d --format gif", "--format gif: expected png, jpeg or webp"},
         {"generate --out x.gif", "x.gif: pictures are written as PNG, JPEG or WebP, expected a name ending in .png, "
                                  ".jpg or .webp, or a directory"},
-        {"generate --out in", "in: has 000000.jpg and 1 more, expected --resume", ""},
+        {"generate --out in", "in: has 000000.jpg and 1 more, expected --overwrite", ""},
         {"generate --store x.jpg", "--store x.jpg: expected a directory"},
     };
     sh_ok(*state, "mkdir in && touch in/000000.jpg in/grid.webp in/x.jpg");

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <pty.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tools/cli/interruption.h"
 #include "tools/images/image.h"
 
 #define QUICK "--num_iter", "2", "--num_sampling_steps", "4"
@@ -337,6 +339,136 @@ static void the_second_ends_it(void **state)
     close(reader);
 }
 
+/* --- the limit of an evaluation ----------------------------------------------------------------------------------- */
+
+enum { GOES_ON = 75, LATE = 9 /* status of a child that outlives its limit */ };
+
+/* Runs the function in a child of the test. Returns its exit status. */
+static int status_in_child(void (*run)(void))
+{
+    const pid_t process = fork();
+    assert_true(process >= 0);
+    if (process == 0) {
+        signal(SIGTERM, SIG_DFL);
+        run();
+        _exit(LATE);
+    }
+    return command_wait(process);
+}
+
+static int file; /* that a thread writes */
+static pthread_barrier_t turn;
+
+/* Writes a file in two halves; the other thread gets the alarm between them. */
+static void *write_halves(void *unused)
+{
+    sigset_t before;
+    interruption_hold(&before);
+    if (write(file, "one", 3) != 3) _exit(1);
+    pthread_barrier_wait(&turn);
+    pthread_barrier_wait(&turn);
+    if (write(file, "two", 3) != 3) _exit(1);
+    interruption_release(&before);
+    return unused;
+}
+
+static void get_alarm_beside_a_writer(void)
+{
+    pthread_t writer;
+    interruption_limit(GOES_ON);
+    if (pthread_create(&writer, NULL, write_halves, NULL) != 0) _exit(1);
+    pthread_barrier_wait(&turn);
+    raise(SIGTERM);
+    raise(SIGALRM);
+    pthread_barrier_wait(&turn);
+    pthread_join(writer, NULL);
+    raise(SIGALRM);
+}
+
+/* Checks that the alarm does not end the process while another thread writes a file, and does so afterwards. */
+static void a_file_of_another_thread(void **state)
+{
+    char text[8] = "";
+    file = open(path_in(*state, "file"), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    assert_true(file >= 0);
+    assert_int_equal(pthread_barrier_init(&turn, NULL, 2), 0);
+    assert_int_equal(status_in_child(get_alarm_beside_a_writer), GOES_ON);
+    assert_int_equal(pread(file, text, sizeof text - 1, 0), 6);
+    assert_string_equal(text, "onetwo");
+    pthread_barrier_destroy(&turn);
+    close(file);
+}
+
+/* Gets the signal and the alarm just before the limit is off, as a blocked signal has it, and the alarm later. */
+static void report_without_limit(void)
+{
+    sigset_t late;
+    sigemptyset(&late);
+    sigaddset(&late, SIGALRM);
+    interruption_limit(GOES_ON);
+    sigprocmask(SIG_BLOCK, &late, NULL);
+    raise(SIGTERM);
+    raise(SIGALRM);
+    interruption_unlimit();
+    sigprocmask(SIG_UNBLOCK, &late, NULL);
+    raise(SIGALRM);
+}
+
+static void limit_again(void)
+{
+    report_without_limit();
+    interruption_limit(GOES_ON);
+    raise(SIGALRM);
+}
+
+/* Does work that no session cancels. */
+static void work_on(void)
+{
+    interruption_limit(GOES_ON);
+    raise(SIGTERM);
+    for (;;) pause();
+}
+
+static void the_limit_ends_other_work(void **state)
+{
+    (void)state;
+    assert_int_equal(status_in_child(work_on), GOES_ON);
+}
+
+static void the_limit_is_taken_off(void **state)
+{
+    (void)state;
+    assert_int_equal(status_in_child(report_without_limit), LATE);
+    assert_int_equal(status_in_child(limit_again), GOES_ON);
+}
+
+/* Checks that a finished evaluation prints its numbers to a slow reader although a signal came. */
+static void a_slow_reader_of_numbers(void **state)
+{
+    enum { PAGE = 4096 };
+    static char page[PAGE], text[TEXT];
+    char *argv[] = {"mar", "eval", "--num_images", "10", "--batch", "5", QUICK, "--out", "run", NULL};
+    const char *path = path_in(*state, "pipe");
+    size_t used = 0;
+    assert_int_equal(mkfifo(path, 0666), 0);
+    const int reader = open(path, O_RDWR | O_NONBLOCK);
+    assert_true(reader >= 0 && fcntl(reader, F_SETPIPE_SZ, PAGE) == PAGE);
+    assert_int_equal(write(reader, page, PAGE), PAGE); /* so the numbers wait */
+    start(*state, 0, "pipe", argv);
+    wait_for_file(*state, "run/result.json");
+    kill(c.pid, SIGTERM);
+    wait_for(stopping);
+    usleep(1500000); /* more than the limit */
+    assert_int_equal(read(reader, page, PAGE), PAGE);
+    assert_int_equal(wait_for_end(), 0);
+    for (ssize_t n; (n = read(reader, text + used, sizeof text - 1 - used)) > 0;) used += (size_t)n;
+    assert_has(text, "FID");
+    assert_has(text, "report.html");
+    close(reader);
+}
+
+/* --- other commands and signals ----------------------------------------------------------------------------------- */
+
 /* Checks that ignored signals, as under nohup, stay ignored. */
 static void ignored(void **state)
 {
@@ -372,6 +504,10 @@ int main(void)
                                        COMMAND_TEST(a_grid_of_what_is_finished),
                                        COMMAND_TEST(nobody_reads_its_words),
                                        COMMAND_TEST(the_second_ends_it),
+                                       COMMAND_TEST(a_file_of_another_thread),
+                                       COMMAND_TEST(the_limit_ends_other_work),
+                                       COMMAND_TEST(the_limit_is_taken_off),
+                                       COMMAND_TEST(a_slow_reader_of_numbers),
                                        COMMAND_TEST(ignored),
                                        COMMAND_TEST(other_commands)};
     return cmocka_run_group_tests(tests, NULL, NULL);

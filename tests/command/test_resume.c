@@ -50,7 +50,6 @@ static void two_runs(void **state)
             "one run only, --overwrite replaces them\n");
     refused(d, RUN "--out whole --class 3,1,4,5", "mar: whole: has 000000.png and 9 more, expected --resume");
     refused(d, RUN "--out whole --seed 6", "mar: whole: has 000000.png and 9 more, expected --resume");
-    refused(d, RUN "--out whole --format jpeg", "mar: whole: has 000000.png and 9 more, expected --resume");
     refused(d, RUN "--out whole --overwrite --resume", "mar: --overwrite: replaces the images that --resume keeps");
     refused(d, RUN "--out one.png --overwrite", "mar: --overwrite: --out is one.png, expected a directory");
     sh_ok(d, "diff -r whole before");
@@ -71,6 +70,36 @@ static void a_repeated_run(void **state)
          "repeated: the run is finished, all 9 images were there already; --overwrite makes them again\n");
     sh_ok(d, "diff -r whole repeated && test \"$(stat -c %%Y whole/000008.png)\" = \"$(stat -c %%Y "
              "repeated/000008.png)\" && rm -r repeated");
+}
+
+/* Checks that --resume is named only where it is taken: not for pictures whose text is not read, nor for a run whose
+ * map or seed is new each time. */
+static void what_cannot_be_resumed(void **state)
+{
+    static const char *const runs[] = {RUN "--out whole --format jpeg", RUN "--out whole --seed random",
+                                       RUN "--out whole --draft self --accept_map m.png"};
+    static const char expected[] = "mar: whole: has 000000.png and 9 more, expected --overwrite to replace it, or "
+                                   "another --out\n";
+    const char *d = *state;
+    for (size_t i = 0; i < LENGTH(runs); i++) refused(d, runs[i], expected);
+    command_ok(d, "generate --class 3 --num 2 --format jpeg --out jpeg --quiet" QUICK);
+    refused(d, "generate --class 3 --num 2 --format jpeg --out jpeg" QUICK,
+            "mar: jpeg: has 000000.jpg and 1 more, expected --overwrite to replace it, or another --out\n");
+    refused(d, "generate --class 3 --num 2 --out jpeg" QUICK, "000000.jpg and 1 more, expected --overwrite");
+}
+
+/* Checks that a repeated --like is known to be finished, too. */
+static void a_repeated_like(void **state)
+{
+    const char *d = *state;
+    command_ok(d, "generate --like whole/000004.png --out like --quiet");
+    sh_ok(d, "cmp like/000004.png whole/000004.png");
+    says(d, "generate --like whole/000004.png --out like",
+         "like: the run is finished, the image was there already; --overwrite makes it again\n");
+    refused(d, "generate --like whole/000005.png --out like", "mar: like: has 000004.png, expected --resume");
+    refused(d, "generate --like whole/000004.png --num_iter 4 --out like",
+            "like/000004.png: num_iter is 3, expected 4: ");
+    sh_ok(d, "cmp like/000004.png whole/000004.png && rm -r like");
 }
 
 /* Removes images, with any batch. */
@@ -304,6 +333,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {COPY_TEST(two_runs),
                                        COPY_TEST(a_repeated_run),
+                                       COPY_TEST(what_cannot_be_resumed),
+                                       COPY_TEST(a_repeated_like),
                                        COPY_TEST(holes),
                                        COPY_TEST(what_is_said),
                                        COMMAND_TEST(a_longer_run),

@@ -3,17 +3,21 @@
 #include "tools/cli/command.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-enum { NUMBERS = sizeof numbers / sizeof numbers[0], LIMIT_S = 1 };
+enum { NUMBERS = sizeof numbers / sizeof numbers[0], LIMIT_S = 1, ENDING = INT_MIN / 2 };
 
+static atomic_int holds = 1; /* of all threads, and one while there is no limit; below 0: the alarm ends the process */
 static volatile sig_atomic_t noted;       /* number of the noted signal; 0: none */
 static volatile sig_atomic_t term_status; /* of interruption_limit; 0: no limit */
 static mar_session *_Atomic at_work[INTERRUPTION_PLACES];
+static volatile sig_atomic_t limited;     /* 1: a noted signal starts the alarm */
 static volatile sig_atomic_t on_terminal; /* 1: stderr is a terminal and may show a progress bar */
 
 /* Makes writes to a broken pipe fail instead of ending the process and losing images: Ctrl-C may end a `tee`, too.
@@ -61,13 +65,19 @@ static void note(int number)
     }
     print_line("mar: stopping; again to quit at once\n");
     handle(SIG_DFL);
-    if (term_status) alarm(LIMIT_S);
+    if (limited) alarm(LIMIT_S);
     errno = reason;
 }
 
+/* Ends the process unless a thread, this or another, holds it; then tries again later. */
 static void end_late(int number)
 {
+    int none = 0;
     (void)number;
+    if (!atomic_compare_exchange_strong(&holds, &none, ENDING)) {
+        alarm(LIMIT_S);
+        return;
+    }
     print_line("mar: interrupted: the same command goes on\n");
     _exit(interruption_status());
 }
@@ -87,13 +97,30 @@ void interruption_catch(void)
     if (!noted) handle(note);
 }
 
+/* Keeps end_late from ending the process. If another thread is ending it, does not return. */
+static void begin_hold(void)
+{
+    if (atomic_fetch_add(&holds, 1) < 0)
+        for (;;) pause();
+}
+
 void interruption_limit(int status_of_sigterm)
 {
-    struct sigaction action = {.sa_handler = end_late};
+    struct sigaction action = {.sa_handler = end_late, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGALRM, &action, NULL);
     term_status = status_of_sigterm;
+    if (!limited) atomic_fetch_sub(&holds, 1);
+    limited = 1;
     interruption_catch();
+}
+
+void interruption_unlimit(void)
+{
+    if (!limited) return;
+    begin_hold();
+    limited = 0;
+    alarm(0);
 }
 
 void interruption_cancels(int place, mar_session *session)
@@ -117,12 +144,14 @@ void interruption_hold(sigset_t *before)
     sigemptyset(&ending);
     sigaddset(&ending, SIGALRM); /* interruption_limit */
     for (int i = 0; i < NUMBERS; i++) sigaddset(&ending, numbers[i]);
-    sigprocmask(SIG_BLOCK, &ending, before);
+    pthread_sigmask(SIG_BLOCK, &ending, before);
+    begin_hold();
 }
 
 void interruption_release(const sigset_t *before)
 {
-    sigprocmask(SIG_SETMASK, before, NULL);
+    atomic_fetch_sub(&holds, 1);
+    pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
 int interruption_end(const char *format, ...)

@@ -17,9 +17,12 @@ void interruption_catch(void);
 
 /* Does the same in a command whose finished work is in files that are whole at any moment outside interruption_hold. If
  * it still runs a second after the signal, in work that no session cancels, it is ended, with the line "mar:
- * interrupted: the same command goes on". Its status after SIGTERM is then this one, not 0, as that of
- * interruption_status. */
+ * interrupted: the same command goes on"; a second later if a thread holds then. Its status after SIGTERM is then this
+ * one, not 0, as that of interruption_status. */
 void interruption_limit(int status_of_sigterm);
+
+/* Takes the limit off, until the next interruption_limit: the work has ended, and its report is printed whole. */
+void interruption_unlimit(void);
 
 enum { INTERRUPTION_PLACES = 16 }; /* sessions at work at the same time */
 
@@ -32,7 +35,8 @@ int interruption_came(void);
 /* Returns the exit status: 128 + the number of the noted signal, but for interruption_limit. */
 int interruption_status(void);
 
-/* Block and release the signals. `before` keeps the mask that release restores. */
+/* Block and release the signals in this thread, and keep interruption_limit from ending the process in any. `before`
+ * keeps the mask that release restores. */
 void interruption_hold(sigset_t *before);
 void interruption_release(const sigset_t *before);
 

@@ -348,9 +348,7 @@ static int edit(edit_job *job, progress *bar)
 {
     edit_options *o = &job->options;
     if (output_check(&job->out, o->out, IMAGE_PNG) != 0 || read_offset(job) != 0 || check_pictures(job) != 0) return 1;
-    if (!job->out.is_file && !o->overwrite &&
-        output_check_free(&job->out, "--overwrite to replace it, or another --out") != 0)
-        return 1;
+    if (!job->out.is_file && !o->overwrite && output_check_free(&job->out, 0) != 0) return 1;
     job->files.quiet = o->quiet;
     job->files.needs_vae = 1;
     job->files.encoder = MODELS_ENCODER_IF_THERE;

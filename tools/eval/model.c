@@ -405,6 +405,7 @@ static int run(eval_job *job, eval_result *r, int *done)
     int status =
         o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree(job);
     if (status == 0) status = o->merge ? merge_only(job, r, done) : make_and_merge(job, r, done);
+    interruption_unlimit();
     return status > 1 ? report_interruption(job, status) : status;
 }
 

@@ -337,12 +337,14 @@ static int make_points(sweep *s, int prints)
         const int status = make_point(s, i, prints);
         if (status != 0) return status;
         if (write_files(s) != 0) return 1;
+        interruption_limit(EVAL_STATUS_GOES_ON); /* loading the next point, too */
     }
     return 0;
 }
 
 static int finish(sweep *s, int prints)
 {
+    interruption_unlimit();
     if (write_files(s) != 0) return 1;
     if (s->common->json) return prints ? sweep_print_json(&s->table) : 0;
     if (!s->common->quiet && prints) {

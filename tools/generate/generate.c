@@ -122,9 +122,11 @@ static const mar_param image_rows[] = {
      .help =
          "write the images in progress to a file, again and again\n"
          "A grid of the batch in progress: what is known of each image, the rest grey; at last the finished images. "
+         "With --devices it shows the first GPU's batches alone. "
          "The file is replaced as a whole, every few seconds at least, so that a viewer can watch it. It takes a "
          "tenth of the time, or one decoded image every five seconds, and changes no image. Where decoding all "
-         "images takes long, some are drawn at a time, in turn."},
+         "images takes long, some are drawn at a time, in turn. If the file can no longer be written, the images "
+         "are made without it, and the exit status is 1."},
     {.name = OPTION("accept_map"),
      .offset = offsetof(generate_options, accept_map),
      .type = MAR_TYPE_TEXT,
@@ -412,7 +414,12 @@ static int find_existing(generate_job *job)
     return failed;
 }
 
-static const char ways_out[] = "--resume to go on with it, --overwrite to replace it, or another --out";
+/* Returns whether check_together takes --resume with the other options. */
+static int can_resume(const generate_job *job)
+{
+    const generate_options *o = &job->options;
+    return job->out.format == IMAGE_PNG && !o->seed_is_drawn && !o->accept_map;
+}
 
 /* Looks at a directory without --resume and --overwrite. It must have no pictures; but the PNGs may be those of this
  * very run, repeated: then, if the first has its model and seed, sets job->repeats. Returns 0, or 1 with the error
@@ -425,18 +432,17 @@ static int check_free(generate_job *job)
     if (o->resume || o->overwrite) return 0;
     char *path = output_image_path(&job->out, o->first);
     if (!path) return 1;
-    const int is_candidate =
-        !job->out.is_file && job->out.format == IMAGE_PNG && !o->accept_map && !o->like && access(path, F_OK) == 0;
+    const int is_candidate = !job->out.is_file && can_resume(job) && access(path, F_OK) == 0;
     const int failed = is_candidate && image_read_texts(path, &first) != 0;
     free(path);
-    if (failed || !is_candidate) return failed ? 1 : output_check_free(&job->out, ways_out);
+    if (failed || !is_candidate) return failed ? 1 : output_check_free(&job->out, can_resume(job));
     snprintf(seed, sizeof seed, "%" PRIu64, o->run.params.seed);
     const char *seed_was = value_of(first.texts, first.count, "seed");
     const char *model_was = value_of(first.texts, first.count, "model");
     job->repeats =
         seed_was && strcmp(seed_was, seed) == 0 && model_was && strcmp(model_was, tool_base_name(o->run.model)) == 0;
     image_file_free(&first);
-    return job->repeats ? 0 : output_check_free(&job->out, ways_out);
+    return job->repeats ? 0 : output_check_free(&job->out, can_resume(job));
 }
 
 /* Finds the images of --resume, or those of a repeated run, which must be all. Returns 0, or 1 with the error
@@ -445,7 +451,7 @@ static int take_existing(generate_job *job)
 {
     if (!job->options.resume && !job->repeats) return 0;
     if (find_existing(job) != 0) return 1;
-    return job->repeats && job->existing < job->total ? output_check_free(&job->out, ways_out) : 0;
+    return job->repeats && job->existing < job->total ? output_check_free(&job->out, 1) : 0;
 }
 
 /* --- preparation --------------------------------------------------------------------------------------- */
@@ -479,7 +485,8 @@ static int prepare(generate_job *job, progress *bar)
     double began = tool_seconds();
     if (classes_check_files(o->classes) != 0) return 1;
     if (output_check(&job->out, o->out, (image_format)o->format) != 0 || check_together(o, &job->out) != 0 ||
-        check_map(job) != 0 || check_like(job) != 0 || record_check_store(o->store, &job->tokens) != 0)
+        check_map(job) != 0 || check_like(job) != 0 || preview_check(o->preview) != 0 ||
+        record_check_store(o->store, &job->tokens) != 0)
         return 1;
     if (check_free(job) != 0) return 1;
     if (devices_read(o->devices, &o->run, &job->devices) != 0) return 1;
@@ -577,9 +584,12 @@ static int write_map(const generate_job *job)
 
 /* --- the run ------------------------------------------------------------------------------------ */
 
-static int show_preview(void *watcher, mar_session *session, int n, const uint8_t *rgb)
+static void show_preview(void *watcher, mar_session *session, int n, const uint8_t *rgb)
 {
-    return rgb ? preview_finish(watcher, n, rgb) : preview_show(watcher, session, n);
+    if (rgb)
+        preview_finish(watcher, n, rgb);
+    else
+        preview_show(watcher, session, n);
 }
 
 static int make_images(generate_job *job, progress *bar)
@@ -689,7 +699,8 @@ static void print_summary(const generate_job *job)
             fputs("the image was there already", stream);
         else
             fprintf(stream, "all %ld images were there already", job->total);
-        if (job->repeats) fputs("; --overwrite makes them again", stream);
+        if (job->repeats)
+            fputs(job->total == 1 ? "; --overwrite makes it again" : "; --overwrite makes them again", stream);
         fputs(job->grid.rgb ? ", wrote grid.png\n" : "\n", stream); /* --resume, so PNG */
         return;
     }
@@ -715,9 +726,9 @@ static int generate(generate_job *job, progress *bar)
         output_abandon(&job->tokens);
         return status;
     }
-    if (job->options.json) return record_print_json(job);
-    if (!job->options.quiet) print_summary(job);
-    return 0;
+    if (job->options.json) status = record_print_json(job);
+    if (!job->options.json && !job->options.quiet) print_summary(job);
+    return job->preview.has_failed ? 1 : status;
 }
 
 int cmd_generate(int argc, char **argv)

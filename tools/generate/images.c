@@ -46,8 +46,7 @@ typedef struct {
     int decoded;           /* images of the current batch with all pixels */
     void *blocks[BLOCKS];  /* [block_count] the arrays above */
     int block_count;
-    int lacks;        /* 1: one of them had no memory */
-    int watch_failed; /* 1: plan.watch failed, and printed why */
+    int lacks; /* 1: one of them had no memory */
 } image_worker;
 
 int image_plan_label(const image_plan *plan, long i)
@@ -155,12 +154,11 @@ static mar_status begin(image_worker *w, const image_run *r, long first, int n)
     return mar_session_begin_captions(r->session, (uint64_t)first, w->features, w->mask, n);
 }
 
-/* Calls plan.watch for the first worker. Returns its result. */
-static int watch(image_worker *w, mar_session *s, int n, const uint8_t *rgb)
+/* Calls plan.watch for the first worker. */
+static void watch(const image_worker *w, mar_session *s, int n, const uint8_t *rgb)
 {
     const image_plan *plan = w->loop->plan;
-    if (w->place == 0 && plan->watch) w->watch_failed = plan->watch(plan->watcher, s, n, rgb);
-    return w->watch_failed;
+    if (w->place == 0 && plan->watch) plan->watch(plan->watcher, s, n, rgb);
 }
 
 /* Makes images first..first+n-1, and takes all but their pixels. Returns MAR_ECANCELLED after an interruption. */
@@ -174,7 +172,7 @@ static mar_status make_tokens(image_worker *w, const image_run *r, long first, i
         show(w, n * (1 - left / steps));
         if (is_dropped(w->loop)) return MAR_ECANCELLED; /* begin clears an earlier cancel */
         status = mar_session_step(s);
-        if (status == MAR_OK && !mar_session_done(s) && watch(w, s, n, NULL) != 0) return MAR_EIO;
+        if (status == MAR_OK && !mar_session_done(s)) watch(w, s, n, NULL);
     }
     if (status == MAR_OK && w->tokens) status = mar_session_tokens(s, w->tokens);
     if (status == MAR_OK && w->token_status) status = mar_session_fates(s, w->token_status, w->steps);
@@ -206,11 +204,11 @@ typedef enum {
     FAILED   /* failed; the error is printed */
 } outcome;
 
-static outcome outcome_of(const image_worker *w, const image_run *r, mar_status status)
+static outcome outcome_of(const image_run *r, mar_status status)
 {
     if (status == MAR_OK) return GOT;
     if (status == MAR_ECANCELLED) return DROPPED;
-    if (!w->watch_failed) tool_error("%s", mar_session_error(r->session));
+    tool_error("%s", mar_session_error(r->session));
     return FAILED;
 }
 
@@ -279,7 +277,7 @@ static outcome make_stored(image_worker *w, const image_run *r, const image_batc
     store_array arrays[ARRAYS];
     const store_range at = range_of(w, b);
     const mar_status status = make_tokens(w, r, b->first, b->n);
-    if (status != MAR_OK) return outcome_of(w, r, status);
+    if (status != MAR_OK) return outcome_of(r, status);
     mar_session_get_stats(r->session, stats);
     const int count = list_arrays(w, r, b, stats, arrays);
     return store_write(r->store, &at, NULL, arrays, count) == 0 ? GOT : FAILED;
@@ -332,7 +330,7 @@ static outcome get(image_worker *w, const image_run *r, image_batch *b, mar_stat
 {
     int made = 1;
     mar_status status = MAR_OK;
-    outcome result = r->store ? get_stored(w, r, b, stats, &made) : outcome_of(w, r, make_tokens(w, r, b->first, b->n));
+    outcome result = r->store ? get_stored(w, r, b, stats, &made) : outcome_of(r, make_tokens(w, r, b->first, b->n));
     if (result != GOT) return result;
     b->tokens = w->tokens;
     b->token_status = w->token_status;
@@ -348,9 +346,8 @@ static outcome get(image_worker *w, const image_run *r, image_batch *b, mar_stat
     }
     if (made) mar_session_get_stats(r->session, stats);
     b->stats = stats;
-    if (status == MAR_OK && b->rgb && watch(w, r->session, b->n, b->rgb) != 0) status = MAR_EIO;
     if (status == MAR_OK && made) count_made(w->loop, b->n);
-    return outcome_of(w, r, status);
+    return outcome_of(r, status);
 }
 
 static int is_there(const image_plan *plan, long i)
@@ -419,6 +416,7 @@ static int make_batch(image_worker *w, const image_batch *shape)
     if (result == FAILED) return 1;
     if (wait_for_turn(w->loop, shape->turn) != 0) return w->loop->ended;
     if (result == GOT && hand_out(w, &batch) != 0) return 1;
+    if (result == GOT && batch.rgb) watch(w, r->session, batch.n, batch.rgb);
     show(w, 0);
     return result == DROPPED || batch.n < shape->n ? interruption_status() : 0;
 }

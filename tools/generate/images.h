@@ -49,9 +49,9 @@ typedef struct {
     void *chooser;
     const uint8_t *have; /* [images] 1: exists and is not made again; NULL: all are made */
     int takes_parts;     /* 1: the sinks get the decoded images of an interrupted batch */
-    /* Called after each step of the first worker's batch of n images, with rgb NULL, and with the pixels of the
-     * finished ones, uint8_t rgb[n][height][width][3]. Returns 0, or 1 with the error printed. NULL: none */
-    int (*watch)(void *watcher, mar_session *session, int n, const uint8_t *rgb);
+    /* Called after each step of the first worker's batch of n images, with rgb NULL, and after the sinks have taken it
+     * with the pixels of the finished ones, uint8_t rgb[n][height][width][3]. NULL: none */
+    void (*watch)(void *watcher, mar_session *session, int n, const uint8_t *rgb);
     void *watcher;
     progress *bar;    /* progress bar; NULL: none */
     long bar_before;  /* images of others that the bar counts as finished */

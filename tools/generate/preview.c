@@ -1,6 +1,7 @@
 #include "tools/generate/preview.h"
 
 #include "tools/cli/command.h"
+#include "tools/cli/file.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,14 +15,20 @@ enum {
 };
 static const double slice_s = 0.5; /* decoding before the file is written: with a slow decoder a part of the images */
 
-int preview_create(preview *p, const char *path, mar_session *session, int images)
+int preview_check(const char *path)
 {
     if (!path) return 0;
     const int format = image_format_of(path);
     if (format < 0) return tool_error("--preview %s: expected FILE.png, .jpg or .webp", path);
     if (image_format_lacks((image_format)format))
         return tool_error("--preview %s: %s", path, image_format_lacks((image_format)format));
-    p->format = (image_format)format;
+    return tool_can_write_as(path, strrchr(path, '.'));
+}
+
+int preview_create(preview *p, const char *path, mar_session *session, int images)
+{
+    if (!path) return 0;
+    p->format = (image_format)image_format_of(path);
     mar_session_image_size(session, &p->width, &p->height);
     p->columns = (int)ceil(sqrt((double)images));
     const int rows = (images + p->columns - 1) / p->columns;
@@ -67,36 +74,37 @@ static mar_status draw(preview *p, mar_session *session, int i)
     return mar_session_preview(session, mar_session_batch_request(session, i), &cell);
 }
 
-static int write_grid(const preview *p)
+static void write_grid(preview *p)
 {
-    return image_write(p->path, &p->grid, p->format, QUALITY, NULL, 0, IMAGE_UNSYNCED);
+    p->has_failed = image_write(p->path, &p->grid, p->format, QUALITY, NULL, 0, IMAGE_UNSYNCED) != 0;
 }
 
-int preview_show(preview *p, mar_session *session, int n)
+void preview_show(preview *p, mar_session *session, int n)
 {
     const double began = tool_seconds();
     mar_status status = MAR_OK;
-    if (!p->path || began < p->not_before) return 0;
+    if (!p->path || p->has_failed || began < p->not_before) return;
     if (p->is_over) clear(p, n);
     for (int i = 0; status == MAR_OK && i < n && (i == 0 || tool_seconds() - began < slice_s); i++) {
         status = draw(p, session, p->next);
         p->next = (p->next + 1) % n;
     }
-    if (status == MAR_ECANCELLED) return 0; /* the next step says so, too */
-    if (status != MAR_OK) return tool_error("%s", mar_session_error(session));
-    if (write_grid(p) != 0) return 1;
+    if (status == MAR_ECANCELLED) return; /* the next step says so, too */
+    if (status == MAR_OK)
+        write_grid(p);
+    else
+        p->has_failed = tool_error("--preview %s: %s", p->path, mar_session_error(session));
     const double now = tool_seconds();
     p->not_before = now + fmin(SHARE * (now - began), WAIT_MAX_S);
-    return 0;
 }
 
-int preview_finish(preview *p, int n, const uint8_t *rgb)
+void preview_finish(preview *p, int n, const uint8_t *rgb)
 {
-    if (!p->path) return 0;
+    if (!p->path || p->has_failed) return;
     if (p->is_over) clear(p, n);
     for (int i = 0; i < n; i++)
         image_grid_set(&p->grid, i / p->columns, i % p->columns, p->width, p->height,
                        rgb + 3 * (size_t)i * (size_t)p->width * (size_t)p->height);
     p->is_over = 1;
-    return write_grid(p);
+    write_grid(p);
 }

@@ -108,13 +108,15 @@ static long go_through(const output *out, int clears, char first[32])
     return count;
 }
 
-int output_check_free(const output *out, const char *expected)
+int output_check_free(const output *out, int resumes)
 {
     char first[32], more[40] = "";
     const long count = out->is_file ? 0 : go_through(out, 0, first);
     if (count <= 0) return count != 0;
     if (count > 1) snprintf(more, sizeof more, " and %ld more", count - 1);
-    return tool_error("%s: has %s%s, expected %s", out->path, first, more, expected);
+    if (!tool_ends_with(first, image_format_ending(out->format))) resumes = 0;
+    return tool_error("%s: has %s%s, expected %s--overwrite to replace it, or another --out", out->path, first, more,
+                      resumes ? "--resume to go on with it, " : "");
 }
 
 int output_clear(const output *out)

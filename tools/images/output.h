@@ -26,8 +26,8 @@ int output_check(output *out, const char *path, image_format format);
 int output_writes(const output *out, const char *path);
 
 /* Checks that the directory has no numbered picture and no grid, of any format. Returns 1 after printing the first, and
- * what was expected: "--overwrite to replace it, or another --out". */
-int output_check_free(const output *out, const char *expected);
+ * the options that help; with `resumes`, and if it is of out's format, --resume is one. */
+int output_check_free(const output *out, int resumes);
 /* Removes those pictures. Returns 0, or 1 with the error printed. */
 int output_clear(const output *out);
 

@@ -1,6 +1,7 @@
 /* The table of jobs: turns and shares of clients, prompts as a stage of a job, what counts as memory, and who may still
  * come for a result. */
 #include "tests/support/test.h"
+#include "tools/serve/bodies.h"
 #include "tools/serve/jobs.h"
 
 #include <arpa/inet.h>
@@ -185,7 +186,7 @@ TEST_WITH(counts_inputs_and_frees_them, set_up, tear_down)
     assert_int_equal(jobs_submit(&table, &spec, 1, &j), SUBMIT_OK);
     spec = spec_of('b', 1);
     spec.bytes = 11;
-    assert_int_equal(jobs_submit(&table, &spec, 1, &none), SUBMIT_FULL);
+    assert_int_equal(jobs_submit(&table, &spec, 1, &none), SUBMIT_FULL_BYTES);
     spec.bytes = 10;
     assert_int_equal(jobs_submit(&table, &spec, 0, &none), SUBMIT_OK);
     jobs_release(&table, none);
@@ -194,6 +195,136 @@ TEST_WITH(counts_inputs_and_frees_them, set_up, tear_down)
     assert_int_equal(table.input_bytes, 0);
     assert_int_equal(table.kept_bytes, sizeof *j + SIDE * SIDE * 3 + 16);
     jobs_release(&table, j);
+}
+
+/* One client's inputs leave as much memory as they take. */
+TEST_WITH(leaves_memory_of_inputs_for_others, set_up, tear_down)
+{
+    job_spec spec = spec_of('a', 1);
+    job *j;
+    char clients[64];
+    spec.bytes = JOBS_INPUT_BYTES / 8;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(jobs_submit(&table, &spec, 1, &j), SUBMIT_OK);
+        jobs_release(&table, j);
+    }
+    assert_int_equal(jobs_submit(&table, &spec, 1, &j), SUBMIT_SHARE_BYTES);
+    spec.client.address[0] = 'b';
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(jobs_submit(&table, &spec, 1, &j), SUBMIT_OK);
+        jobs_release(&table, j);
+    }
+    assert_int_equal(jobs_submit(&table, &spec, 1, &j), SUBMIT_SHARE_BYTES);
+    spec.client.address[0] = 'c';
+    spec.bytes *= 2; /* a newcomer may have all that is left */
+    assert_int_equal(jobs_submit(&table, &spec, 1, &j), SUBMIT_OK);
+    jobs_release(&table, j);
+    make_all(clients, JOB_DONE);
+    assert_int_equal(table.input_bytes, 0);
+    spec.client.address[0] = 'a';
+    assert_int_equal(jobs_submit(&table, &spec, 1, &j), SUBMIT_OK);
+    jobs_release(&table, j);
+}
+
+/* Finishes a job of the client. Writes its id if `id` is not NULL. */
+static void finish_job(char client, job_state state, char *id)
+{
+    job *j;
+    char clients[64];
+    assert_int_equal(submit(client, 1, NULL, &j), SUBMIT_OK);
+    if (state == JOB_CANCELLED) {
+        jobs_cancel(&table, j);
+        jobs_note_seen(&table, j);
+    }
+    make_all(clients, state);
+    if (id) memcpy(id, j->id, JOB_ID);
+    jobs_release(&table, j);
+}
+
+static int is_kept(const char *id)
+{
+    job *j = jobs_find(&table, id);
+    jobs_release(&table, j);
+    return j != NULL;
+}
+
+/* Whatever a client does, another's link works for as long as the other keeps less. */
+TEST_WITH(keeps_results_of_others, set_up, tear_down)
+{
+    static const job_state ends[] = {JOB_CANCELLED, JOB_FAILED, JOB_DONE};
+    char done[JOB_ID], failed[JOB_ID];
+    finish_job('b', JOB_DONE, done);
+    finish_job('b', JOB_FAILED, failed);
+    for (int e = 0; e < 3; e++) {
+        for (int i = 0; i < 1100; i++) finish_job('a', ends[e], NULL);
+        if (!is_kept(done) || !is_kept(failed)) fail_msg("lost after 1100 jobs that are %s", job_state_name(ends[e]));
+        assert_int_equal(table.kept_count, JOBS_KEPT_MAX);
+    }
+}
+
+/* Clients without pictures push nobody's results out, however many they are. */
+TEST_WITH(keeps_results_beside_cancelled_jobs, set_up, tear_down)
+{
+    char id[2][JOB_ID];
+    for (int i = 0; i < 2; i++) finish_job('b', JOB_DONE, id[i]);
+    for (int i = 0; i < 1100; i++) {
+        job_spec spec = {.n = 1, .client.address = {'x', (uint8_t)i, (uint8_t)(i >> 8)}};
+        job *j;
+        assert_int_equal(jobs_submit(&table, &spec, 1, &j), SUBMIT_OK);
+        jobs_note_seen(&table, j);
+        jobs_cancel(&table, j);
+        jobs_release(&table, j);
+        jobs_expire(&table);
+    }
+    assert_true(is_kept(id[0]) && is_kept(id[1]));
+    assert_int_equal(table.kept_count, JOBS_KEPT_MAX);
+}
+
+/* Of one client's jobs those go first whose pictures were fetched. */
+TEST_WITH(drops_fetched_jobs_first, set_up, tear_down)
+{
+    char first[JOB_ID], second[JOB_ID], fetched[JOB_ID];
+    finish_job('a', JOB_DONE, first);
+    finish_job('a', JOB_DONE, second);
+    finish_job('a', JOB_DONE, fetched);
+    job *j = jobs_find(&table, fetched);
+    jobs_note_fetched(&table, j, 0);
+    for (int i = 3; i < JOBS_KEPT_MAX; i++) finish_job('a', JOB_DONE, NULL);
+    assert_true(is_kept(first) && is_kept(fetched));
+    finish_job('a', JOB_DONE, NULL);
+    assert_true(is_kept(first) && !is_kept(fetched));
+    finish_job('a', JOB_DONE, NULL);
+    assert_true(!is_kept(first) && is_kept(second));
+    /* a picture that is encoded for a job that went counts nowhere */
+    const size_t bytes = table.kept_bytes, own = table.clients->kept_bytes;
+    const uint8_t *png;
+    size_t size;
+    assert_non_null(jobs_encode(&table, j, 0, &png, &size));
+    jobs_encoded(&table, j, 0, malloc(7), 7);
+    assert_int_equal(table.kept_bytes, bytes);
+    assert_int_equal(own, bytes);
+    jobs_release(&table, j);
+}
+
+/* The memory of bodies: a client has as much as it leaves, and it comes back. */
+TEST_CASE(leaves_memory_of_bodies_for_others)
+{
+    enum { PART = BODIES_MAX / 32 };
+    bodies b;
+    const client_key key[] = {{{'a'}}, {{'b'}}, {{'c'}}};
+    static const int expected[] = {16, 8, 4};
+    bodies_create(&b);
+    for (int k = 0; k < 3; k++) {
+        int parts = 0;
+        while (bodies_hold(&b, &key[k], PART) == BODIES_OK) parts++;
+        assert_int_equal(parts, expected[k]);
+        assert_int_equal(bodies_hold(&b, &key[k], PART), BODIES_SHARE);
+    }
+    assert_int_equal(bodies_hold(&b, &key[2], BODIES_MAX), BODIES_FULL);
+    for (int k = 0; k < 3; k++) bodies_drop(&b, &key[k], (size_t)expected[k] * PART);
+    assert_int_equal(b.bytes, 0);
+    assert_null(b.clients);
+    bodies_destroy(&b);
 }
 
 TEST_WITH(knows_who_may_come_for_results, set_up, tear_down)
@@ -244,6 +375,16 @@ TEST_CASE(tells_clients_apart)
         {"127.0.0.1", "10.0.0.1, 1.1.1.1", "127.0.0.1", "10.0.0.1, 2.2.2.2", 0},
         {"10.0.0.1", "1.1.1.1", "10.0.0.1", "2.2.2.2", 1}, /* anyone may write it */
         {"127.0.0.1", "10.0.0.1, unknown", "127.0.0.1", NULL, 1},
+        {"127.0.0.1", "1.2.3.4:4711", "1.2.3.4", NULL, 1},
+        {"127.0.0.1", "10.0.0.1, 1.2.3.4:80 ", "1.2.3.4", NULL, 1},
+        {"127.0.0.1", "[2001:db8:1:2::1]:5", "2001:db8:1:2::9", NULL, 1},
+        {"127.0.0.1", "[2001:db8:1:2::1]", "2001:db8:1:2::9", NULL, 1},
+        {"127.0.0.1", "2001:db8:1:2::1", "2001:db8:1:2::9", NULL, 1},
+        {"127.0.0.1", "1.2.3.4:", "127.0.0.1", NULL, 1},
+        {"127.0.0.1", "1.2.3.4:x", "127.0.0.1", NULL, 1},
+        {"127.0.0.1", "[1.2.3.4]:5", "127.0.0.1", NULL, 1},
+        {"127.0.0.1", "[2001:db8::1", "127.0.0.1", NULL, 1},
+        {"127.0.0.1", "[2001:db8::1]5", "127.0.0.1", NULL, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const client_key a = key(cases[i].peer, cases[i].forwarded),

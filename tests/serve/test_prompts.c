@@ -90,22 +90,40 @@ TEST_CASE(refuses_bad_prompts)
     memset(json + n, 'a', 100000);
     strcpy(json + n + 100000, "\"}");
     cJSON *answer = post(json, 400);
-    assert_string_equal(json_text(answer, "error.message"), "prompt: a prompt of 100000 bytes, expected 65536 at most");
+    assert_string_equal(json_text(answer, "error.message"),
+                        "prompt: a prompt of 100000 bytes, expected 4096 at most; --clean off takes longer ones");
     cJSON_Delete(answer);
-    /* what only the encoder finds, after the look at the queue */
-    strcpy(json + n + 5000, "\"}");
-    answer = post(json, 400);
-    assert_string_equal(json_text(answer, "error.message"), "prompt: a caption of 5000 bytes, expected at most 4096");
-    assert_string_equal(json_text(answer, "error.param"), "prompt");
-    cJSON_Delete(answer);
+    strcpy(json + n + 4097, "\"}");
+    static const char *const paths[] = {"/v1/images/generations", "/v1/jobs"};
+    for (int i = 0; i < 2; i++) {
+        reply r = service_post(&service, paths[i], json);
+        assert_int_equal(r.code, 400);
+        assert_has(r.body, "prompt: a prompt of 4097 bytes, expected 4096 at most; --clean off takes longer ones");
+        assert_has(r.body, "\"param\": \"prompt\"");
+        reply_free(&r);
+    }
     reply job = service_post(&service, "/v1/jobs", "{\"prompt\": \"a bold seven\", \"n\": 10}");
     assert_int_equal(job.code, 202);
     reply_free(&job);
-    strcpy(json + n + 5000, "\", \"n\": 10}");
-    answer = post(json, 429);
+    answer = post("{\"prompt\": \"a thin 2\", \"n\": 10}", 429);
     assert_string_equal(json_text(answer, "error.code"), "queue_full");
     cJSON_Delete(answer);
     free(json);
+}
+
+/* Without cleaning a prompt may be longer. */
+TEST_CASE(takes_long_prompts)
+{
+    enum { PROMPT = 5000 };
+    static char json[PROMPT + 64];
+    service_process s = service_start(directory, "--model demo-t2i --clean off --timeout 300");
+    int n = sprintf(json, "{\"prompt\": \"");
+    memset(json + n, 'a', PROMPT);
+    strcpy(json + n + PROMPT, "\"}");
+    reply r = service_post(&s, "/v1/images/generations", json);
+    if (r.code != 200) fail_msg("%d: %s", r.code, r.body);
+    reply_free(&r);
+    assert_int_equal(service_stop(&s), 0);
 }
 
 TEST_CASE(tells_that_it_takes_prompts)

@@ -460,6 +460,7 @@ TEST_CASE(queues_and_cancels)
     assert_int_equal(service_metric(&s, "mar_queue_images"), 9);
     reply full = service_post(&s, "/v1/images/generations", "{\"prompt\": \"1\", \"n\": 2}");
     assert_int_equal(full.code, 429);
+    assert_has(full.body, "10 images wait or are made, 2 more are asked, and there are 11 places");
     assert_true(atoi(reply_header(&full, "Retry-After")) >= 1);
     assert_has(full.body, "\"type\": \"rate_limit_error\"");
     reply_free(&full);
@@ -557,6 +558,18 @@ static double seconds_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Gets the path until the answer has `part`. */
+static void await_answer(const service_process *s, const char *path, const char *part)
+{
+    const double began = seconds_now();
+    for (int has = 0; !has; usleep(5000)) {
+        reply r = service_get(s, path);
+        has = strstr(r.body, part) != NULL;
+        if (r.code == 0 || seconds_now() - began > 300) fail_msg("%s: %d, %s", path, r.code, r.body);
+        reply_free(&r);
+    }
+}
+
 /* Posts a request, and writes the path of its job's first picture. */
 static void make_picture(const service_process *s, char path[128])
 {
@@ -568,10 +581,21 @@ static void make_picture(const service_process *s, char path[128])
     reply_free(&r);
 }
 
+/* Sends HEAD and checks that there is an answer without a body. */
+static void look_at_head(const service_process *s, const char *path)
+{
+    reply r = service_request(s, "HEAD", path, "", NULL, 0);
+    assert_int_equal(r.code, 200);
+    assert_true(atoi(reply_header(&r, "Content-Length")) > 0);
+    assert_int_equal(r.size, 0);
+    reply_free(&r);
+}
+
 /* After SIGTERM links of an answer work, and a job that is polled is seen done. Once all is fetched the service ends,
- * long before --grace has passed. */
+ * long before --grace has passed. HEAD fetches nothing. */
 TEST_CASE(stays_for_results)
 {
+    enum { ENDS_US = 500000 }; /* a service that nobody keeps up is gone after it */
     service_process s = service_start(directory, QUICK " --grace 3600");
     char link[128], path[128], picture[128];
     make_picture(&s, link);
@@ -581,18 +605,17 @@ TEST_CASE(stays_for_results)
     snprintf(path, sizeof path, "/v1/jobs/%s", json_text(json, "id"));
     snprintf(picture, sizeof picture, "%s/images/0.png", path);
     kill(s.pid, SIGTERM);
-    usleep(1500000); /* the job is done, and the service would have ended */
-    reply health = service_get(&s, "/health");
-    assert_int_equal(health.code, 503);
-    assert_string_equal(health.body, "{\"status\": \"stopping\"}\n");
-    const char *const paths[] = {path, link, picture};
-    for (int i = 0; i < 3; i++) {
+    await_answer(&s, "/health", "{\"status\": \"stopping\"}\n");
+    await_answer(&s, path, "\"status\": \"done\"");
+    look_at_head(&s, link);
+    look_at_head(&s, path);
+    const char *const paths[] = {picture, link};
+    for (int i = 0; i < 2; i++) {
+        usleep(ENDS_US);
         reply r = service_get(&s, paths[i]);
         assert_int_equal(r.code, 200);
-        if (i == 0) assert_has(r.body, "\"status\": \"done\"");
         reply_free(&r);
     }
-    reply_free(&health);
     cJSON_Delete(json);
     reply_free(&job);
     const double began = seconds_now();
@@ -600,25 +623,39 @@ TEST_CASE(stays_for_results)
     assert_true(seconds_now() - began < 60);
 }
 
+/* A client that cancels a job while it is made knows its end, and keeps the service up no longer. */
+TEST_CASE(ends_after_a_cancelled_job)
+{
+    service_process s = service_start(directory, SLOW " --grace 3600");
+    char path[128];
+    reply job = service_post(&s, "/v1/jobs", "{\"prompt\": \"1\"}");
+    cJSON *json = parse(&job);
+    snprintf(path, sizeof path, "/v1/jobs/%s/cancel", json_text(json, "id"));
+    service_await_metric(&s, "mar_batch_images", 1);
+    reply cancelled = service_request(&s, "POST", path, "", "", 0);
+    assert_int_equal(cancelled.code, 200);
+    const double began = seconds_now();
+    assert_int_equal(service_stop(&s), 0);
+    assert_true(seconds_now() - began < 600);
+    reply_free(&cancelled);
+    cJSON_Delete(json);
+    reply_free(&job);
+}
+
 /* Nobody comes for a picture: the service ends after --grace. A second signal ends it at once. */
 TEST_CASE(ends_without_clients)
 {
     char link[128];
     service_process s = service_start(directory, QUICK " --grace 2");
+    double began = seconds_now(); /* before the picture is done, from when on the grace counts */
     make_picture(&s, link);
-    double began = seconds_now();
     assert_int_equal(service_stop(&s), 0);
-    assert_true(seconds_now() - began >= 1 && seconds_now() - began < 60);
+    assert_true(seconds_now() - began >= 2 && seconds_now() - began < 60);
     s = service_start(directory, QUICK " --grace 3600");
     make_picture(&s, link);
     began = seconds_now();
     kill(s.pid, SIGTERM);
-    reply health = service_get(&s, "/health");
-    for (; health.code != 503; usleep(5000)) {
-        reply_free(&health);
-        health = service_get(&s, "/health");
-    }
-    reply_free(&health);
+    await_answer(&s, "/health", "stopping");
     kill(s.pid, SIGTERM);
     assert_int_equal(service_wait(&s), 128 + SIGTERM);
     assert_true(seconds_now() - began < 60);

@@ -630,9 +630,9 @@ int prompts_add(const char *text, prompts *p)
     return take(p, &(prompt_place){"--prompt", NULL, 0}, text, strlen(text));
 }
 
-const char *prompts_fault(const char *text, char *why, size_t size)
+const char *prompts_fault(int is_cleaned, const char *text, char *why, size_t size)
 {
-    return find_fault(0, text, strlen(text), why, size);
+    return find_fault(is_cleaned, text, strlen(text), why, size);
 }
 
 void prompts_skip(prompts *p, int i, const char *fault)

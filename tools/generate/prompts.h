@@ -59,8 +59,9 @@ int prompts_parse(char *text, size_t size, const char *path, prompts *p);
  * "out of memory". */
 int prompts_add(const char *text, prompts *p);
 
-/* Returns what is wrong with a prompt, in a line that may be in why [size]; NULL if nothing is. */
-const char *prompts_fault(const char *text, char *why, size_t size);
+/* Returns what is wrong with a prompt, in a line that may be in why [size]; NULL if nothing is. is_cleaned: as in
+ * prompts. */
+const char *prompts_fault(int is_cleaned, const char *text, char *why, size_t size);
 
 /* Reports prompt i with its place and leaves it out. */
 void prompts_skip(prompts *p, int i, const char *fault);

@@ -28,17 +28,34 @@ static int is_loopback(const client_key *key)
     return memcmp(key->address, v4, sizeof v4) == 0 || memcmp(key->address, &v6, sizeof v6) == 0;
 }
 
-/* Reads the last address of a list. Returns 0 if the list does not end with an address. */
+/* Returns whether text is ":" and a port, between blanks, or blanks alone. */
+static int is_port(const char *text)
+{
+    const size_t digits = *text == ':' ? strspn(text + 1, "0123456789") : 0;
+    if (digits > 0) text += 1 + digits;
+    return text[strspn(text, " \t")] == '\0';
+}
+
+/* Reads the last address of a list, such as 192.0.2.1, 192.0.2.1:80, 2001:db8::1 or [2001:db8::1]:80. Returns 0 if the
+ * list does not end with an address. */
 static int read_last(const char *list, client_key *out)
 {
     const char *comma = strrchr(list, ',');
+    char address[INET6_ADDRSTRLEN];
     struct in_addr v4;
     struct in6_addr v6;
     list = comma ? comma + 1 : list;
     list += strspn(list, " \t");
-    if (inet_pton(AF_INET, list, &v4) == 1)
+    const int has_brackets = *list == '[';
+    list += has_brackets;
+    const int is_v6 = has_brackets || strchr(list, ':') != strrchr(list, ':');
+    const size_t n = strcspn(list, has_brackets ? "]" : is_v6 ? " \t" : ": \t");
+    if (n >= sizeof address || (has_brackets && list[n] != ']') || !is_port(list + n + has_brackets)) return 0;
+    memcpy(address, list, n);
+    address[n] = '\0';
+    if (!is_v6 && inet_pton(AF_INET, address, &v4) == 1)
         *out = key_of_v4(&v4);
-    else if (inet_pton(AF_INET6, list, &v6) == 1)
+    else if (is_v6 && inet_pton(AF_INET6, address, &v6) == 1)
         *out = key_of_v6(&v6);
     else
         return 0;

@@ -85,7 +85,7 @@ static int make_text(stream *s)
         events_write_job(x->service, x->job, &view, out);
         fputs("\n\n", out);
         s->over = view.over;
-        if (view.over) jobs_note_seen(&x->service->jobs, x->job);
+        x->shows_end = view.over;
         s->version = view.version;
         s->begun = 1;
     }

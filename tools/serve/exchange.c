@@ -19,7 +19,7 @@ void exchange_drop_body(exchange *x)
     json_free(&x->parsed);
     free(x->whole.data);
     x->whole = (body_part){.size = 0};
-    atomic_fetch_sub(&x->service->body_size, x->reserved);
+    if (x->reserved > 0) bodies_drop(&x->service->bodies, &x->client, x->reserved);
     x->reserved = x->held = 0;
 }
 
@@ -48,12 +48,18 @@ static enum MHD_Result keep_forwarded(void *self, enum MHD_ValueKind kind, const
     return MHD_YES;
 }
 
-client_key exchange_client(const exchange *x)
+static client_key read_client(const exchange *x)
 {
     const char *forwarded = NULL;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     MHD_get_connection_values(x->connection, MHD_HEADER_KIND, keep_forwarded, &forwarded);
     return client_key_of(info ? info->client_addr : NULL, forwarded);
+}
+
+void exchange_note_sent(const exchange *x)
+{
+    if (x->shows_end) jobs_note_seen(&x->service->jobs, x->job);
+    if (x->shows_image) jobs_note_fetched(&x->service->jobs, x->job, x->image);
 }
 
 int exchange_client_left(const exchange *x)
@@ -81,9 +87,10 @@ static void refuse_size(exchange *x)
 static int hold(exchange *x, size_t bytes, answer *a)
 {
     const size_t held = x->held + bytes, more = held > BODY_SMALL + x->reserved ? held - BODY_SMALL - x->reserved : 0;
-    if (atomic_fetch_add(&x->service->body_size, more) + more > BODIES_MAX) {
-        atomic_fetch_sub(&x->service->body_size, more);
-        answer_error(a, 503, NULL, NULL, "too many large requests at a time, try again");
+    const bodies_result result = more > 0 ? bodies_hold(&x->service->bodies, &x->client, more) : BODIES_OK;
+    if (result != BODIES_OK) {
+        answer_error(a, 503, NULL, NULL, "too many large requests%s at a time, try again",
+                     result == BODIES_SHARE ? " of one client" : "");
         a->retry_after = 1;
         return 1;
     }
@@ -92,12 +99,20 @@ static int hold(exchange *x, size_t bytes, answer *a)
     return 0;
 }
 
+/* Returns the memory for a body of at least `needed` bytes: what it says that it needs, and no more than that for a
+ * small one. */
+static size_t capacity_of(const exchange *x, size_t needed)
+{
+    const size_t capacity = needed > BODY_SMALL ? 2 * needed : needed;
+    return needed <= x->length + 1 && x->length + 1 < 2 * needed ? x->length + 1 : capacity;
+}
+
 /* Appends to a part. Returns 0, or 1 with the error in x->answer. */
 static int append(exchange *x, body_part *part, const char *data, size_t size)
 {
     const size_t needed = part->size + size + 1;
     if (needed > part->capacity) {
-        const size_t capacity = needed < 4096 ? 4096 : 2 * needed;
+        const size_t capacity = capacity_of(x, needed);
         if (hold(x, capacity - part->capacity, &x->answer) != 0) return 1;
         char *larger = realloc(part->data, capacity);
         if (!larger) return answer_no_memory(&x->answer);
@@ -129,13 +144,15 @@ void exchange_expect(exchange *x, int takes_json, int takes_form)
     else if (takes_form && has_type(type, MHD_HTTP_POST_ENCODING_MULTIPART_FORMDATA))
         x->kind = BODY_FORM;
     const char *encoding = exchange_header(x, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    x->client = read_client(x);
+    x->length = length ? strtoull(length, NULL, 10) : 0;
     if (encoding && *encoding && strcasecmp(encoding, "identity") != 0) {
         answer_error(&x->answer, 415, NULL, NULL, "Content-Encoding: is %.60s, expected a body that is not compressed",
                      encoding);
     } else if (x->kind == BODY_NONE) {
         answer_error(&x->answer, 415, NULL, NULL, "Content-Type: is %.60s, expected %s", type ? type : "missing",
                      expected);
-    } else if (length && strtoull(length, NULL, 10) > limit_of(x)) {
+    } else if (x->length > limit_of(x)) {
         refuse_size(x);
     } else if (x->kind == BODY_FORM && form_boundary(type, &x->form) != 0) {
         answer_error(&x->answer, 400, NULL, NULL,
@@ -173,6 +190,22 @@ static int is_gzip(const body_part *body)
     return body->size > 2 && memcmp(body->data, "\x1f\x8b", 2) == 0;
 }
 
+/* Returns at least the number of values of a JSON text: the first one, and one behind each bracket, comma and colon. */
+static size_t count_values(const body_part *body)
+{
+    size_t count = 1;
+    int is_string = 0;
+    for (const char *c = body->data, *end = c + body->size; c < end; c++) {
+        if (is_string && *c == '\\')
+            c++;
+        else if (*c == '"')
+            is_string = !is_string;
+        else if (!is_string)
+            count += *c == '[' || *c == '{' || *c == ',' || *c == ':';
+    }
+    return count;
+}
+
 int exchange_fields(exchange *x, request *out, answer *a)
 {
     enum { LEVELS = 32 };
@@ -183,7 +216,7 @@ int exchange_fields(exchange *x, request *out, answer *a)
     if (is_gzip(&x->whole))
         return answer_error(a, 415, NULL, NULL, "the body is compressed by gzip, expected one that is not compressed");
     if (x->kind == BODY_FORM) return read_form(x, out, a);
-    if (hold(x, (x->whole.size / 2 + 1) * sizeof(json_value), a) != 0) return 1; /* "[0,0,": no text has more values */
+    if (hold(x, count_values(&x->whole) * sizeof(json_value), a) != 0) return 1;
     switch (json_read(x->whole.data, x->whole.size, LEVELS, &x->parsed)) {
     case JSON_OK:
         break;

@@ -12,8 +12,6 @@
 enum {
     BODY_JSON_MAX = 1 << 20,   /* bytes of a JSON body */
     BODY_FORM_MAX = 16 << 20,  /* bytes of a form with pictures */
-    BODY_SMALL = 16 << 10,     /* bytes of each body, its values included, that always have room */
-    BODIES_MAX = 256 << 20,    /* bytes of all bodies in memory beyond these */
     BODY_DRAINED_MAX = 8 << 20 /* bytes read of a refused body beyond its limit, so that the client reads the answer */
 };
 
@@ -32,7 +30,9 @@ typedef struct {
     char words[2][256]; /* parts of the path that vary */
     double began;       /* tool_seconds when the body was whole */
     answer answer;      /* code 0: none yet */
+    client_key client;  /* whose request it is, if it has a body */
     body_kind kind;     /* of the body */
+    size_t length;      /* Content-Length; 0: unknown */
     size_t read;        /* bytes of the body so far */
     size_t held;        /* bytes of memory for it */
     size_t reserved;    /* of these in BODIES_MAX */
@@ -41,6 +41,10 @@ typedef struct {
     json parsed;        /* what it has if it is JSON */
     job *job;           /* a reference; NULL: none */
     int owns_job;       /* 1: the job is cancelled if the client leaves */
+    int is_head;        /* 1: the answer is sent without its body */
+    int shows_end;      /* 1: the answer says how the job ends */
+    int shows_image;    /* 1: the answer is a picture of the job, */
+    int image;          /* of this image */
 } exchange;
 
 /* Returns a new exchange; NULL without memory. */
@@ -48,8 +52,8 @@ exchange *exchange_new(service *s, struct MHD_Connection *connection);
 /* Cancels the job if it is the client's alone, drops it, and frees all. */
 void exchange_free(exchange *x);
 
-/* Prepares for a body of one of the two kinds, by the Content-Type. Refuses another type, and a Content-Length beyond
- * the limit, with the error in x->answer. */
+/* Prepares for a body of one of the two kinds, by the Content-Type, and reads whose it is. Refuses another type, and a
+ * Content-Length beyond the limit, with the error in x->answer. */
 void exchange_expect(exchange *x, int takes_json, int takes_form);
 /* Takes the next bytes. Drops them after an error in x->answer, and if no body is expected. Returns 1 if they are too
  * many to be read at all. */
@@ -58,11 +62,11 @@ int exchange_take(exchange *x, const char *data, size_t size);
 int exchange_fields(exchange *x, request *out, answer *a);
 /* Frees the body and its fields. */
 void exchange_drop_body(exchange *x);
+/* Notes that the client has had the whole answer, body included. */
+void exchange_note_sent(const exchange *x);
 
 /* Returns the value of a header; NULL: none. */
 const char *exchange_header(const exchange *x, const char *name);
-/* Returns whose request it is. */
-client_key exchange_client(const exchange *x);
 /* Returns whether the client has closed its side of the connection. */
 int exchange_client_left(const exchange *x);
 

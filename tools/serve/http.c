@@ -196,6 +196,7 @@ static enum MHD_Result send_answer(http *h, exchange *x, answer *a)
     }
     struct MHD_Response *r = response_of(x, a);
     const int code = r ? a->code : 503;
+    if (!r) x->shows_end = x->shows_image = 0;
     const enum MHD_Result result = MHD_queue_response(x->connection, (unsigned)code, r ? r : h->no_memory);
     if (r) MHD_destroy_response(r);
     answer_free(a);
@@ -257,8 +258,9 @@ static void complete(void *self, struct MHD_Connection *connection, void **conte
 {
     http *h = self;
     client *l = client_of(connection);
-    (void)why;
-    if (*context) exchange_free(*context);
+    exchange *x = *context;
+    if (x && why == MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->is_head) exchange_note_sent(x);
+    if (x) exchange_free(x);
     *context = NULL;
     if (l) set_state(h, l, CLIENT_READING);
 }

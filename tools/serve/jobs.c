@@ -88,6 +88,26 @@ static void drop(job *j, int references)
     if (j->references == 0) free_job(j);
 }
 
+/* Adds to what is kept, in all and of the job's client; modulo 2^64, so that it subtracts as well. */
+static void add_kept(jobs *t, const job *j, int count, size_t bytes)
+{
+    t->kept_count += count;
+    t->kept_bytes += bytes;
+    j->client->kept_count += count;
+    j->client->kept_bytes += bytes;
+}
+
+/* Takes a finished job off its client's account, which goes with the last. */
+static void leave_client(jobs *t, job *j)
+{
+    job_client *c = j->client, **at = &t->clients;
+    j->client = NULL;
+    if (c->unfinished > 0 || c->kept_count > 0) return;
+    while (*at != c) at = &(*at)->next;
+    *at = c->next;
+    free(c);
+}
+
 /* Takes a finished job off the table, whose reference remains. */
 static void remove_job(jobs *t, job *j)
 {
@@ -95,25 +115,62 @@ static void remove_job(jobs *t, job *j)
     for (; *at != j; at = &(*at)->next) before = *at;
     *at = j->next;
     if (t->last == j) t->last = before;
-    if (j->kept) {
-        t->kept_count--;
-        t->kept_bytes -= j->bytes;
-        j->kept = 0;
-    }
+    if (j->kept) add_kept(t, j, -1, 0 - j->bytes);
+    j->kept = 0;
+    leave_client(t, j);
 }
 
-static job *oldest_kept(const jobs *t)
+/* What a finished job is still good for. */
+typedef enum {
+    WORTH_NOTHING, /* it has no picture, and a client knows that it is finished */
+    WORTH_LINK,    /* all its pictures were fetched */
+    WORTH_RESULT   /* a client has not had all */
+} job_worth;
+
+static job_worth worth_of(const job *j)
 {
-    job *j = t->first;
-    while (j && (!j->kept || j->unfinished > 0)) j = j->next;
-    return j;
+    int done = 0, fetched = 0;
+    for (int i = 0; i < j->spec.n; i++) {
+        done += j->image[i].state == JOB_DONE;
+        fetched += j->image[i].is_fetched;
+    }
+    if (done == 0) return j->is_seen ? WORTH_NOTHING : WORTH_RESULT;
+    return fetched < done ? WORTH_RESULT : WORTH_LINK;
+}
+
+/* Returns what a client keeps, as bytes. A job counts as its part of them, too, so that one number tells how much. */
+static size_t share_of(const job_client *c)
+{
+    return c->kept_bytes + (size_t)c->kept_count * (JOBS_KEPT_BYTES / JOBS_KEPT_MAX);
+}
+
+/* Returns whether j goes before an older job if too much is kept: first what is worth nothing, then what the client
+ * with the most keeps, links before results. */
+static int goes_before(const job *j, const job *older)
+{
+    const job_worth worth = worth_of(j), other = worth_of(older);
+    const size_t share = share_of(j->client), other_share = share_of(older->client);
+    if ((worth == WORTH_NOTHING) != (other == WORTH_NOTHING)) return worth == WORTH_NOTHING;
+    return share != other_share ? share > other_share : worth < other;
+}
+
+/* Returns the kept job that goes next; NULL: none has to. */
+static job *next_to_go(const jobs *t)
+{
+    const int is_full = t->kept_count > JOBS_KEPT_MAX || t->kept_bytes > JOBS_KEPT_BYTES;
+    const double oldest = tool_seconds() - t->keep_s;
+    job *found = NULL;
+    for (job *j = t->first; j; j = j->next) {
+        if (!j->kept || j->unfinished > 0) continue;
+        if (j->finished < oldest) return j;
+        if (is_full && (!found || goes_before(j, found))) found = j;
+    }
+    return found;
 }
 
 static void expire(jobs *t)
 {
-    const double now = tool_seconds();
-    for (job *j; (j = oldest_kept(t)) &&
-                 (t->kept_count > JOBS_KEPT_MAX || t->kept_bytes > JOBS_KEPT_BYTES || now - j->finished > t->keep_s);) {
+    for (job *j; (j = next_to_go(t));) {
         remove_job(t, j);
         drop(j, 1);
     }
@@ -134,16 +191,6 @@ static int wait_until(jobs *t, pthread_cond_t *c, double end)
 
 /* --- the ends of images ------------------------------------------------------------------------------------------- */
 
-/* Takes an image off its client's account. */
-static void leave_client(jobs *t, job *j)
-{
-    job_client *c = j->client, **at = &t->clients;
-    if (--c->unfinished > 0) return;
-    while (*at != c) at = &(*at)->next;
-    *at = c->next;
-    free(c);
-}
-
 /* Frees what only the engine uses. */
 static void free_inputs(job *j)
 {
@@ -161,16 +208,15 @@ static void end_job(jobs *t, job *j)
     j->finished = tool_seconds();
     metrics_job(t->metrics, j->finished - j->submitted);
     t->input_bytes -= j->spec.bytes;
-    j->client = NULL;
+    j->client->input_bytes -= j->spec.bytes;
     free_inputs(j);
     if (t->unfinished == 0) pthread_cond_broadcast(&t->idle);
-    if (!j->kept) {
-        remove_job(t, j);
-        drop(j, 1);
+    if (j->kept) {
+        add_kept(t, j, 1, j->bytes);
         return;
     }
-    t->kept_count++;
-    t->kept_bytes += j->bytes;
+    remove_job(t, j);
+    drop(j, 1);
 }
 
 /* Ends an image. The caller has a reference. */
@@ -198,7 +244,7 @@ static void finish(jobs *t, job *j, int i, job_state state, int code, const char
     }
     t->unfinished--;
     j->unfinished--;
-    leave_client(t, j);
+    j->client->unfinished--;
     announce(j);
     if (j->unfinished == 0) end_job(t, j);
 }
@@ -265,18 +311,21 @@ static job_client *find_client(const jobs *t, const client_key *key)
     return c;
 }
 
-/* Adds the job to its client's account. A new client comes behind those that wait. */
+/* Adds the job to its client's account. A client without unfinished jobs comes behind those that wait. */
 static void join_client(jobs *t, job *j)
 {
     job_client *c = find_client(t, &j->spec.client);
     if (c) {
         free(j->client);
-        j->client = c;
     } else {
-        *j->client = (job_client){.key = j->spec.client, .turn = {t->turn, t->turn}, .next = t->clients};
-        t->clients = j->client;
+        c = j->client;
+        *c = (job_client){.key = j->spec.client, .next = t->clients};
+        t->clients = c;
     }
-    j->client->unfinished += j->spec.n;
+    for (int stage = 0; c->unfinished == 0 && stage < STAGES; stage++) c->turn[stage] = t->turn;
+    c->unfinished += j->spec.n;
+    c->input_bytes += j->spec.bytes;
+    j->client = c;
 }
 
 /* Adds the job to the end of the table. */
@@ -304,11 +353,17 @@ static void add_job(jobs *t, job *j)
 
 static submit_result ask_room(const jobs *t, const job_spec *spec)
 {
+    static const job_client nobody;
     const job_client *c = find_client(t, &spec->client);
-    const int own = c ? c->unfinished : 0, left = t->most - t->unfinished - spec->n;
+    const int left = t->most - t->unfinished - spec->n;
+    const size_t input_bytes = t->input_bytes + spec->bytes;
     if (t->draining) return SUBMIT_DRAINING;
-    if (left < 0 || t->input_bytes + spec->bytes > JOBS_INPUT_BYTES) return SUBMIT_FULL;
-    return own > 0 && own + spec->n > left ? SUBMIT_SHARE : SUBMIT_OK;
+    if (left < 0) return SUBMIT_FULL;
+    if (input_bytes > JOBS_INPUT_BYTES) return SUBMIT_FULL_BYTES;
+    if (!c) c = &nobody;
+    if (c->unfinished > 0 && c->unfinished + spec->n > left) return SUBMIT_SHARE;
+    return c->input_bytes > 0 && c->input_bytes + spec->bytes > JOBS_INPUT_BYTES - input_bytes ? SUBMIT_SHARE_BYTES
+                                                                                               : SUBMIT_OK;
 }
 
 submit_result jobs_submit(jobs *t, const job_spec *spec, int kept, job **out)
@@ -362,6 +417,7 @@ void jobs_cancel(jobs *t, job *j)
 {
     pthread_mutex_lock(&t->lock);
     cancel(t, j);
+    expire(t);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -465,22 +521,12 @@ void jobs_note_seen(jobs *t, job *j)
     pthread_mutex_unlock(&t->lock);
 }
 
-static int is_wanted(const job *j)
-{
-    int done = 0, fetched = 0;
-    for (int i = 0; i < j->spec.n; i++) {
-        done += j->image[i].state == JOB_DONE;
-        fetched += j->image[i].is_fetched;
-    }
-    return done > 0 ? fetched < done : !j->is_seen;
-}
-
 int jobs_are_wanted(jobs *t, double grace_s)
 {
     const double now = tool_seconds();
     pthread_mutex_lock(&t->lock);
     const job *j = t->first;
-    while (j && (j->unfinished > 0 || now - j->finished >= grace_s || !is_wanted(j))) j = j->next;
+    while (j && (j->unfinished > 0 || now - j->finished >= grace_s || worth_of(j) < WORTH_RESULT)) j = j->next;
     pthread_mutex_unlock(&t->lock);
     return j != NULL;
 }
@@ -542,7 +588,7 @@ void jobs_encoded(jobs *t, job *j, int i, uint8_t *png, size_t size)
         image->png = png;
         image->png_size = size;
         const size_t bytes = j->bytes - t->image_bytes + size;
-        if (j->kept && j->unfinished == 0) t->kept_bytes += bytes - j->bytes;
+        if (j->kept && j->unfinished == 0) add_kept(t, j, 0, bytes - j->bytes);
         j->bytes = bytes;
     }
     pthread_cond_broadcast(&j->changed);

@@ -67,10 +67,13 @@ typedef struct {
 /* The stages of a job for which clients wait in turn. */
 typedef enum { STAGE_TEXT, STAGE_IMAGE, STAGES } job_stage;
 
-/* A client with unfinished jobs. */
+/* A client with unfinished or kept jobs. */
 typedef struct job_client {
     client_key key;
     int unfinished;        /* images */
+    size_t input_bytes;    /* spec.bytes of its unfinished jobs */
+    int kept_count;        /* finished jobs that are kept */
+    size_t kept_bytes;     /* and their memory */
     uint64_t turn[STAGES]; /* jobs.turn when it last had its turn, or came */
     struct job_client *next;
 } job_client;
@@ -80,7 +83,7 @@ typedef struct job {
     char id[JOB_ID];
     job_spec spec;
     time_t created;
-    job_client *client;  /* NULL once it is finished */
+    job_client *client;  /* NULL once it is off the table */
     int needs_text;      /* 1: the prompt is not encoded yet */
     job_prompt *prompt;  /* NULL: none, not encoded yet, or finished */
     uint64_t prompt_sum; /* its sum */
@@ -112,7 +115,7 @@ typedef struct {
     int kept_count;      /* finished ones */
     size_t kept_bytes;
     size_t input_bytes;  /* spec.bytes of the unfinished ones */
-    job_client *clients; /* with unfinished jobs */
+    job_client *clients; /* with unfinished or kept jobs */
     uint64_t turn;       /* turns that clients have had */
     job *unclaimed;      /* the oldest with an image that the engine has not taken; NULL: none */
     int unencoded;       /* jobs whose prompts are not encoded */
@@ -137,14 +140,16 @@ void jobs_destroy(jobs *t);
 
 typedef enum {
     SUBMIT_OK,
-    SUBMIT_FULL,
-    SUBMIT_SHARE, /* the client would have more images than places are left for others */
+    SUBMIT_FULL,        /* the images do not fit */
+    SUBMIT_FULL_BYTES,  /* their inputs do not */
+    SUBMIT_SHARE,       /* the client would have more images than places are left for others */
+    SUBMIT_SHARE_BYTES, /* or more memory */
     SUBMIT_DRAINING,
     SUBMIT_NO_MEMORY
 } submit_result;
 /* Queues a job. A client without unfinished images may have any places that are free, others must leave as many free
- * as they have: clients that come later find some. Takes over all that spec owns, whatever the result. *out has a
- * reference. */
+ * as they have: clients that come later find some. So it is with the memory of inputs. Takes over all that spec owns,
+ * whatever the result. *out has a reference. */
 submit_result jobs_submit(jobs *t, const job_spec *spec, int kept, job **out);
 /* Frees what a spec owns. */
 void jobs_free_spec(const job_spec *spec);
@@ -189,7 +194,8 @@ void jobs_note_seen(jobs *t, job *j);
 /* Returns whether a client may still come for a finished job: one that ended less than `grace_s` seconds ago with a
  * picture that was not fetched, or without one and unseen. */
 int jobs_are_wanted(jobs *t, double grace_s);
-/* Drops finished jobs whose time is over. */
+/* Drops finished jobs whose time is over. If more are kept than JOBS_KEPT_MAX or JOBS_KEPT_BYTES, those go first that
+ * have no picture and were seen, then those of the client that keeps the most: fetched ones, then the oldest. */
 void jobs_expire(jobs *t);
 /* Refuses new jobs. */
 void jobs_drain(jobs *t);

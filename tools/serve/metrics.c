@@ -60,6 +60,13 @@ void metrics_preview(metrics *m)
     pthread_mutex_unlock(&m->lock);
 }
 
+void metrics_prompt(metrics *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->counts.prompts++;
+    pthread_mutex_unlock(&m->lock);
+}
+
 void metrics_job(metrics *m, double seconds)
 {
     pthread_mutex_lock(&m->lock);
@@ -139,6 +146,7 @@ void metrics_write(metrics *m, const metric_gauges *now, FILE *out)
     counter(out, "mar_step_images_total", "Images in these steps; over mar_steps_total the mean batch",
             copy.step_images);
     counter(out, "mar_previews_total", "Previews decoded", copy.previews);
+    counter(out, "mar_prompts_total", "Prompts that the text encoder has read", copy.prompts);
     gauge(out, "mar_batch_size", "Images that may be in progress (--batch)", now->batch);
     gauge(out, "mar_batch_images", "Images in progress", now->running);
     gauge(out, "mar_queue_size", "Images that may wait (--queue)", now->queue);

@@ -20,6 +20,7 @@ typedef struct {
     uint64_t images[3];                            /* by metric_end */
     uint64_t steps, step_images;                   /* steps of the session, and images in them */
     uint64_t previews;
+    uint64_t prompts;          /* encoded */
     metric_histogram job_s;    /* from request to the last image */
     metric_histogram wait_s;   /* from request to the first step */
     metric_histogram step_s;   /* of a step */
@@ -41,6 +42,7 @@ typedef enum { METRIC_DONE, METRIC_FAILED, METRIC_CANCELLED } metric_end;
 void metrics_image(metrics *m, metric_end end);
 void metrics_step(metrics *m, int images, double seconds);
 void metrics_preview(metrics *m);
+void metrics_prompt(metrics *m);
 void metrics_job(metrics *m, double seconds);
 void metrics_wait(metrics *m, double seconds);
 

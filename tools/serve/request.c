@@ -187,10 +187,11 @@ static void describe_prompt(const service *s, char *text, size_t size)
 }
 
 /* Copies the prompt of a text-to-image model. */
-static int read_text(const char *prompt, job_spec *out, answer *a)
+static int read_text(const prompt_encoder *e, const char *prompt, job_spec *out, answer *a)
 {
     char why[128];
-    const char *fault = prompts_fault(prompt, why, sizeof why);
+    const int is_cleaned = !e->is_decoder && e->clean == MAR_CLEAN_LLAMAGEN;
+    const char *fault = prompts_fault(is_cleaned, prompt, why, sizeof why);
     if (fault) return answer_error(a, 400, "prompt", NULL, "prompt: %s", fault);
     out->text = strdup(prompt);
     return out->text ? 0 : answer_no_memory(a);
@@ -205,7 +206,7 @@ static int read_prompt(const service *s, const request *r, job_spec *out, answer
     if (!is_given(r, FIELD_PROMPT)) return refuse(a, FIELD_PROMPT, "is missing", expected);
     const char *prompt = text_of(r, FIELD_PROMPT, NULL, expected, a);
     if (!prompt) return 1;
-    if (s->takes_text) return read_text(prompt, out, a);
+    if (s->takes_text) return read_text(&s->files.encoder_kept, prompt, out, a);
     errno = 0;
     if (classes_parse(prompt, &s->models.classes, &labels, &count, why, sizeof why) != 0)
         return errno == ENOMEM ? answer_no_memory(a) : answer_error(a, 400, "prompt", NULL, "prompt: %s", why);

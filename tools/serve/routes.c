@@ -113,6 +113,38 @@ static int wait_for_end(exchange *x, job_view *view)
     }
 }
 
+/* Refuses a job of n images. Returns 1 with the error in *a. */
+static int refuse_job(service *s, submit_result result, int n, answer *a)
+{
+    const int places = s->options.queue + s->options.batch, memory = JOBS_INPUT_BYTES >> 20;
+    int waiting, running, unencoded;
+    jobs_count(&s->jobs, &waiting, &running, &unencoded);
+    if (result == SUBMIT_NO_MEMORY) return answer_no_memory(a);
+    if (result == SUBMIT_DRAINING)
+        answer_error(a, 503, NULL, NULL, "the service is stopping");
+    else if (result == SUBMIT_SHARE)
+        answer_error(a, 429, NULL, "client_share",
+                     "too many images of one client wait or are made: with %d more it would have more than places are "
+                     "left for others",
+                     n);
+    else if (result == SUBMIT_SHARE_BYTES)
+        answer_error(
+            a, 429, NULL, "client_share",
+            "the prompts, pictures and masks of one client's unfinished jobs are too large: with this it would "
+            "have more of %d MB than is left for others",
+            memory);
+    else if (result == SUBMIT_FULL_BYTES)
+        answer_error(a, 429, NULL, "queue_full",
+                     "the queue is full: the prompts, pictures and masks of unfinished jobs would have more than %d MB",
+                     memory);
+    else
+        answer_error(a, 429, NULL, "queue_full",
+                     "the queue is full: %d images wait or are made, %d more are asked, and there are %d places",
+                     waiting + running, n, places);
+    a->retry_after = jobs_retry_after(&s->jobs);
+    return 1;
+}
+
 /* Reads the request and submits its job. Returns 0, or 1 with the error in *a. */
 static int submit(exchange *x, int keeps, int *wants_url, answer *a)
 {
@@ -123,30 +155,9 @@ static int submit(exchange *x, int keeps, int *wants_url, answer *a)
         exchange_fields(x, &r, a) != 0 || request_resolve(s, &r, x->kind == BODY_FORM, &spec, wants_url, a) != 0;
     exchange_drop_body(x); /* the job may wait for long */
     if (failed) return 1;
-    spec.client = exchange_client(x);
-    switch (jobs_submit(&s->jobs, &spec, keeps || *wants_url, &x->job)) {
-    case SUBMIT_OK:
-        return 0;
-    case SUBMIT_NO_MEMORY:
-        answer_no_memory(a);
-        return 1;
-    case SUBMIT_DRAINING:
-        answer_error(a, 503, NULL, NULL, "the service is stopping");
-        a->retry_after = jobs_retry_after(&s->jobs);
-        return 1;
-    case SUBMIT_SHARE:
-        answer_error(a, 429, NULL, "client_share",
-                     "too many images of one client wait or are made: with %d more it would have more than places are "
-                     "left for others",
-                     spec.n);
-        a->retry_after = jobs_retry_after(&s->jobs);
-        return 1;
-    default:
-        answer_error(a, 429, NULL, "queue_full", "the queue is full: %d images wait or are made, and %d more are asked",
-                     s->options.queue + s->options.batch, spec.n);
-        a->retry_after = jobs_retry_after(&s->jobs);
-        return 1;
-    }
+    spec.client = x->client;
+    const submit_result result = jobs_submit(&s->jobs, &spec, keeps || *wants_url, &x->job);
+    return result == SUBMIT_OK ? 0 : refuse_job(s, result, spec.n, a);
 }
 
 /* Writes one entry of "data". Returns 0, or 1 without memory. */
@@ -203,6 +214,7 @@ static void answer_generation(exchange *x, answer *a)
         return;
     }
     if (submit(x, 0, &wants_url, a) != 0) return;
+    x->shows_end = 1;
     if (wait_for_end(x, &view) != 0) {
         a->code = METRIC_GONE;
     } else if (view.state == JOB_FAILED) {
@@ -220,13 +232,13 @@ static void answer_view(exchange *x, int code, answer *a)
     text_buffer text;
     job_view view;
     jobs_view(&x->service->jobs, x->job, &view);
-    if (view.over) jobs_note_seen(&x->service->jobs, x->job);
     FILE *out = text_open(&text);
     if (out) {
         events_write_job(x->service, x->job, &view, out);
         putc('\n', out);
     }
     answer_text(a, code, type_json, out, &text);
+    x->shows_end = view.over && a->code == code;
 }
 
 /* Starts a job that goes on without its client. */
@@ -241,9 +253,11 @@ static int find_job(exchange *x, answer *a)
 {
     x->job = jobs_find(&x->service->jobs, x->words[0]);
     if (x->job) return 0;
-    return answer_error(a, 404, NULL, "job_not_found",
-                        "no such job: there was none with this id, or it ended more than %d s ago",
-                        x->service->options.keep);
+    return answer_error(
+        a, 404, NULL, "job_not_found",
+        "no such job: there was none with this id, or it is no longer kept: finished jobs are for %d s, "
+        "%d jobs and %d MB in all at most",
+        x->service->options.keep, JOBS_KEPT_MAX, JOBS_KEPT_BYTES >> 20);
 }
 
 static void answer_job(exchange *x, answer *a)
@@ -261,6 +275,7 @@ static void answer_cancel(exchange *x, answer *a)
     if (find_job(x, a) != 0) return;
     jobs_cancel(&x->service->jobs, x->job);
     answer_view(x, 200, a);
+    x->shows_end = a->code == 200; /* also if the step of an image has not ended */
 }
 
 /* Finds the job and the image of "/v1/jobs/ID/.../I.png". Returns 0, or 1 with the error in *a. */
@@ -304,8 +319,8 @@ static void answer_image(exchange *x, answer *a)
     jobs_view(&x->service->jobs, x->job, &view);
     if (refuse_unfinished(&view, i, a) != 0) return;
     answer_picture(x, i, a);
-    a->is_kept = a->code == 200;
-    if (a->is_kept) jobs_note_fetched(&x->service->jobs, x->job, i);
+    a->is_kept = x->shows_image = a->code == 200;
+    x->image = i;
 }
 
 /* Waits for a preview that is newer than the last. Returns its step, or -1 if the image ended, the client left or
@@ -469,6 +484,7 @@ void routes_check(exchange *x, const char *method, const char *url)
         if (strcmp(allowed, wanted) == 0) break;
     }
     x->route = i;
+    x->is_head = wanted != method;
     if (check_origin(x) != 0) return;
     if (!routes[i].path && !allowed) {
         answer_error(&x->answer, 404, NULL, NULL,

@@ -56,8 +56,10 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_INT,
      .min = JOB_IMAGES_MAX,
      .max = 16384,
-     .help = "images that may wait; more are refused with 429\n"
-             "Clients, told apart by their address, take turns. One alone gets half of the places at most."},
+     .help =
+         "images that may wait; more are refused with 429\n"
+         "Clients, told apart by their address, take turns. One whose images wait or are made gets more places only "
+         "while it leaves as many as it has."},
     {.name = OPTION("timeout"),
      .offset = offsetof(serve_options, timeout),
      .type = MAR_TYPE_INT,
@@ -73,7 +75,7 @@ static const mar_param rows[] = {
      .min = 1,
      .max = 86400,
      .help = "time for which links to finished images work\n"
-             "The oldest go earlier if there are more than 1024 jobs or 256 MB."},
+             "If there are more than 1024 jobs or 256 MB, those of the client that has the most go earlier."},
     {.name = OPTION("grace"),
      .offset = offsetof(serve_options, grace),
      .type = MAR_TYPE_INT,
@@ -172,6 +174,7 @@ static int prepare(service *s, progress *bar)
     s->began = tool_seconds();
     metrics_create(&s->metrics);
     jobs_create(&s->jobs, &s->metrics, o->queue, o->batch, o->keep, s->width, s->height);
+    bodies_create(&s->bodies);
     log_create(&s->log);
     return 0;
 }
@@ -245,6 +248,7 @@ int cmd_serve(int argc, char **argv)
     if (status == 0) {
         status = run(&s, bound);
         log_destroy(&s.log);
+        bodies_destroy(&s.bodies);
         jobs_destroy(&s.jobs);
         metrics_destroy(&s.metrics);
     }

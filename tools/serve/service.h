@@ -4,6 +4,7 @@
 
 #include "tools/cli/run_options.h"
 #include "tools/generate/models.h"
+#include "tools/serve/bodies.h"
 #include "tools/serve/jobs.h"
 #include "tools/serve/log.h"
 #include "tools/serve/metrics.h"
@@ -47,7 +48,7 @@ typedef struct {
     jobs jobs;
     atomic_int connections;  /* open ones */
     atomic_int exchanges;    /* requests that are not answered in full */
-    atomic_size_t body_size; /* bytes of request bodies in memory */
+    bodies bodies;
     atomic_int is_broken;    /* 1: the last step failed as a whole */
 } service;
 

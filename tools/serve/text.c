@@ -40,6 +40,7 @@ static void encode(const text_service *t, job *j)
     job_prompt *made = NULL;
     int count, code = 503;
     const mar_status status = mar_text_encode(e->text, &text, 1, e->clean, e->tokens, e->features, e->mask, &count);
+    metrics_prompt(t->jobs->metrics);
     if (status == MAR_OK) {
         made = copy_prompt(e);
         note_cut(t, text, count);

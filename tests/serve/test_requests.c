@@ -71,6 +71,8 @@ TEST_CASE(reads_forms)
         "--xx \t\r\nContent-Type: text/plain; charset=utf-8\r\ncontent-disposition: form-data; "
         "name=prompt\r\n\r\n3\r\n" LAST,
         "--xx\r\nContent-Disposition: form-data; name=prompt\r\nContent-Transfer-Encoding: Binary\r\n\r\n3\r\n" LAST,
+        "--xx\r\nContent-Disposition: form-data; name=prompt\r\nContent-Type: text/plain; "
+        "charset=US-ASCII\r\n\r\n3\r\n" LAST,
         PART("form-data; name=prompt", "3") PART("form-data; name=n", "2") PART("form-data; name=user", "") LAST,
     };
     for (size_t i = 0; i < LENGTH(forms); i++) assert_read(plain, forms[i]);

@@ -81,8 +81,7 @@ static int add_entry(listing *l, name_list *folders, int fd, const char *prefix,
     const char *name = e->d_name, *slash = *prefix ? "/" : "";
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return 0;
     const int folder = is_folder(fd, e);
-    if (folder < 0)
-        return tool_error("%s/%s%s%s: cannot read: %s", l->path, prefix, slash, name, strerror(errno));
+    if (folder < 0) return tool_error("%s/%s%s%s: cannot read: %s", l->path, prefix, slash, name, strerror(errno));
     if (folder) return add_name(folders, l->path, prefix, name);
     if (is_archive(name))
         return tool_error("%s/%s%s%s: is an archive, expected it unpacked, or elsewhere", l->path, prefix, slash, name);

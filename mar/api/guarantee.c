@@ -51,7 +51,7 @@ static int list_departures(const mar_model *model, const mar_params *p, char *te
         shorten(o, p, &usual, value, by_default, sizeof value);
         const int n =
             snprintf(text + used, size - used, "%s%s %s (%s)", count++ ? ", " : "", o->name, value, by_default);
-        used += n > 0 && (size_t)n < size - used ? (size_t)n : 0;
+        used = (size_t)n < size - used ? used + (size_t)n : size - 1; /* cut: nothing replaces what is there */
     }
     return count;
 }

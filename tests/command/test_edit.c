@@ -5,6 +5,7 @@
 #include "tools/images/source.h"
 
 #include <math.h>
+#include <png.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +32,8 @@ static double difference(const char *directory, const char *a, const char *b, in
 {
     image pictures[2];
     double sum = 0;
-    assert_int_equal(image_read_within(path_in(directory, "%s", a), SIDE, SIDE, "", &pictures[0]), 0);
-    assert_int_equal(image_read_within(path_in(directory, "%s", b), SIDE, SIDE, "", &pictures[1]), 0);
+    assert_int_equal(image_read_within(path_in(directory, "%s", a), SIDE, SIDE, "", &pictures[0], NULL), 0);
+    assert_int_equal(image_read_within(path_in(directory, "%s", b), SIDE, SIDE, "", &pictures[1], NULL), 0);
     for (int i = 3 * SIDE * first; i < 3 * SIDE * end; i++) sum += abs(pictures[0].rgb[i] - pictures[1].rgb[i]);
     for (int i = 0; i < 2; i++) free(pictures[i].rgb);
     return sum / (3 * SIDE * (end - first));
@@ -93,7 +94,7 @@ TEST_WITH(formats, command_setup, command_teardown)
         snprintf(name[1], sizeof name[1], "m%s", ending);
         write_mask_as(d, name[0], format, SIDE, SIDE, SIDE / 4);
         write_mask_as(d, name[1], format, SIDE, SIDE, SIDE / 2);
-        assert_int_equal(image_read_within(path_in(d, "%s", name[0]), SIDE, SIDE, "", &picture), 0);
+        assert_int_equal(image_read_within(path_in(d, "%s", name[0]), SIDE, SIDE, "", &picture, NULL), 0);
         assert_int_equal(image_write(path_in(d, "a.png"), &picture, IMAGE_PNG, 0, NULL, 0, IMAGE_UNSYNCED), 0);
         free(picture.rgb);
         command_ok(d, "edit -q --image %s --mask %s --class 8 --num_iter 4 --out a", name[0], name[1]);
@@ -103,6 +104,49 @@ TEST_WITH(formats, command_setup, command_teardown)
     }
     sh_ok(d, "printf GIF89a >a.gif; printf %%%%PDF-1.4 >a.pdf; printf '<!doctype html>' >a.html");
     write_mask(d, "a.png", SIDE, SIDE, 0);
+    command_refuses(d, cases, LENGTH(cases));
+}
+
+static void write_transparent(const char *d, const char *name, uint8_t alpha)
+{
+    static uint8_t rgba[SIDE][SIDE][4];
+    memset(rgba, 128, sizeof rgba);
+    for (int i = 0; i < SIDE * SIDE; i++) (&rgba[0][0][0])[4 * i + 3] = 255;
+    rgba[SIDE - 1][SIDE - 1][3] = alpha;
+    png_image png = {.version = PNG_IMAGE_VERSION, .width = SIDE, .height = SIDE, .format = PNG_FORMAT_RGBA};
+    assert_true(png_image_write_to_file(&png, path_in(d, "%s", name), 0, rgba, 0, NULL));
+}
+
+/* Transparency, which says over HTTP where a picture is made anew, is not dropped without a word. */
+TEST_WITH(transparency, command_setup, command_teardown)
+{
+    static const char *const commands[] = {"edit --image clear.png --keep 0.5 --class 3",
+                                           "edit --image a.png --mask clear.png --class 3"};
+    const char *d = *state;
+    write_transparent(d, "clear.png", 254);
+    write_transparent(d, "a.png", 255);
+    for (size_t i = 0; i < LENGTH(commands); i++) {
+        command_result r = command_mar(d, "%s", commands[i]);
+        assert_int_equal(r.status, 0);
+        assert_has(r.err, "mar: warning: clear.png: its transparency is not used, white in --mask says where a picture "
+                          "is made anew\n");
+        command_result_free(&r);
+    }
+    command_result r = command_mar(d, "edit --image a.png --keep 0.5 --class 3");
+    assert_int_equal(r.status, 0);
+    assert_null(strstr(r.err, "transparency"));
+    command_result_free(&r);
+}
+
+/* A picture that is damaged behind its header is refused before the model is read. */
+TEST_WITH(damaged, command_setup, command_teardown)
+{
+    static const refusal cases[] = {
+        {"edit --model no.pth --image cut.png --class 3", "cut.png: is not a whole PNG", ""},
+        {"edit --model no.pth --image a.png --mask cut.png --class 3", "cut.png: is not a whole PNG", ""}};
+    const char *d = *state;
+    write_mask(d, "a.png", SIDE, SIDE, 8);
+    sh_ok(d, "head -c 60 a.png >cut.png");
     command_refuses(d, cases, LENGTH(cases));
 }
 
@@ -225,12 +269,12 @@ TEST_WITH(preview_file, command_setup, command_teardown)
     command_ok(d, "generate -q --class 3 --num 2 --seed 1 --num_iter 8 --preview p.png --out a");
     command_ok(d, "generate -q --class 3 --num 2 --seed 1 --num_iter 8 --out b");
     sh_ok(d, "cmp a/000000.png b/000000.png && cmp a/000001.png b/000001.png");
-    assert_int_equal(image_read_within(path_in(d, "p.png"), 100, 100, "", &shown), 0);
+    assert_int_equal(image_read_within(path_in(d, "p.png"), 100, 100, "", &shown, NULL), 0);
     assert_int_equal(shown.width, 2 * SIDE + GRID_GAP);
     assert_int_equal(shown.height, SIDE);
     for (int i = 0; i < 2; i++) { /* the last state: the finished images */
         image made;
-        assert_int_equal(image_read_within(path_in(d, "a/00000%d.png", i), SIDE, SIDE, "", &made), 0);
+        assert_int_equal(image_read_within(path_in(d, "a/00000%d.png", i), SIDE, SIDE, "", &made, NULL), 0);
         for (int y = 0; y < SIDE; y++)
             assert_memory_equal(shown.rgb + 3 * ((size_t)y * (size_t)shown.width + (size_t)i * (SIDE + GRID_GAP)),
                                 made.rgb + 3 * (size_t)y * SIDE, 3 * SIDE);

@@ -209,9 +209,19 @@ static void test_kinds(void **state)
         KIND("\0\0\0\x18"
              "ftypheic\0\0\0\0",
              "a HEIC"),
+        KIND("\0\0\0\x18"
+             "ftypmif1\0\0\0\0",
+             "a HEIF"),
+        KIND("\0\0\0\x14"
+             "ftypqt  \0\0\0\0",
+             "a QuickTime film"),
+        KIND("\0\0\0\x18"
+             "ftypcrx \0\0\0\1",
+             "an ISO media file (MP4)"),
         KIND("P6\n37 23\n255\n", "a PPM, PGM or PBM"),
         KIND("PK\3\4................archive/data.pkl", "a PyTorch file"),
         KIND("\x80\x02\x8a\x0al\xfc\x9c", "a PyTorch file"),
+        KIND("\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94.", "a Python pickle"),
         KIND("PK\3\4................mu.npy", "an npz"),
         KIND("\x93NUMPY\1\0", "a NumPy array"),
         KIND("version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
@@ -224,6 +234,9 @@ static void test_kinds(void **state)
         snprintf(wanted, sizeof wanted, "is %s, expected a PNG", cases[i].kind);
         if (strncmp(why, wanted, strlen(wanted)) != 0) fail_msg("\"%s\", not %s", why, wanted);
     }
+    char why[IMAGE_WHY_MAX];
+    assert_int_equal(decode("xxxx\0\0\0\0WEBPVP8 ", 16, why), 1);
+    assert_non_null(strstr(why, "16 bytes that begin with \"xxxx....WEBPVP8 \""));
 }
 
 /* A picture to edit keeps its transparency, and is refused where PIL would make it white. */
@@ -364,7 +377,18 @@ static void test_folders_below(void **state)
     sh_ok(dir, "rm -r t/n01443537/000000.png && touch t/n01440764/a.gif");
     assert_not_opened(path_in(dir, "t"),
                       "/t/n01440764/a.gif: is an image of a kind that is not read here, expected a PNG");
-    sh_ok(dir, "rm t/n01440764/a.gif && mkdir l && ln -s . l/up");
+    sh_ok(dir, "rm t/n01440764/a.gif && ln -s /nowhere t/n02");
+    assert_not_opened(path_in(dir, "t"), "/t/n02: cannot read: No such file");
+    static const char *const archives[] = {"n06.tar", "n06.TGZ", "n06.tar.gz", "n06.zip", "n06.7z"};
+    sh_ok(dir, "rm t/n02");
+    for (size_t i = 0; i < LENGTH(archives); i++) {
+        char words[80];
+        snprintf(words, sizeof words, "/t/%s: is an archive, expected it unpacked, or elsewhere", archives[i]);
+        sh_ok(dir, "touch t/%s", archives[i]);
+        assert_not_opened(path_in(dir, "t"), words);
+        sh_ok(dir, "rm t/%s", archives[i]);
+    }
+    sh_ok(dir, "touch t/readme.gz && mkdir l && ln -s . l/up");
     assert_not_opened(path_in(dir, "l"),
                       "up: is more than 16 directories deep, expected fewer, and no link to one above");
     sh_ok(dir, "mkdir m && ln -s ../t/n01440764 m/linked");

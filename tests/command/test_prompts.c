@@ -136,6 +136,97 @@ TEST_CASE(endings)
     REFUSES("FILE", "\0a\0b", ": is UTF-16, expected UTF-8");
 }
 
+/* A table without an ending in its name is one by its first line. Each of these was read as a prompt a line. */
+TEST_CASE(tables_by_their_first_line)
+{
+    EXPECT("prompt\na cat\na dog", "a cat|a dog");
+    EXPECT("caption\na cat, big\n\"a \"\"b\"\"\nc\"\n", "a cat, big|a \"b\"\nc");
+    EXPECT(" Prompts \na cat", "a cat");
+    EXPECT("\"CAPTIONS\"\r\n\r\na\tcat\r\n", "a\tcat");
+    EXPECT("\n\nprompt\na cat", "a cat");
+    EXPECT("\nid,prompt\n1,a cat", "a cat");
+    EXPECT("id, prompt\n1,a cat\n", "a cat");
+    EXPECT(",prompt\n0,a cat\n", "a cat");
+    EXPECT("\"a cat\"\n\n\"a \\\"dog\\\"\"\n", "a cat|a \"dog\"");
+    expect_as("a.txt", "\"a cat\"\n\"a dog\"", 15, "a cat|a dog", 0, "");
+    REFUSES("FILE", "prompt\n\"a cat\n", ", line 2: a quote is not closed");
+    prompts p;
+    command_result r = parse("\"a cat\"\na dog\n", 14, &p);
+    assert_int_equal(r.status, 1);
+    assert_string_equal(r.err, "mar: FILE, line 2: no JSON at byte 1, expected one whole value a line\n");
+    command_result_free(&r);
+    prompts_free(&p);
+    static char long_header[4096] = "prompt,";
+    memset(long_header + 7, 'x', 2000);
+    strcat(long_header, "\na cat,1\n");
+    expect(long_header, strlen(long_header), "a cat", 0, "");
+}
+
+#define SEPARATED(name, text, by)                                                                                      \
+    REFUSES(name, text, ", line 1: a table whose fields are separated by '" by "', expected commas or tabs")
+#define OTHER(text)                                                                                                    \
+    REFUSES(                                                                                                           \
+        "FILE", text,                                                                                                  \
+        ", line 1: begins as a table without a column \"prompt\" or \"caption\"; the name of a file of a prompt a "    \
+        "line ends with .txt")
+#define BEGINS(text, kind)                                                                                             \
+    REFUSES("FILE", text,                                                                                              \
+            ", line 1: begins as " kind                                                                                \
+            ", expected a prompt a line, CSV, TSV, JSON or JSONL; the name of a file of a "                            \
+            "prompt a line ends with .txt")
+#define BINARY(name, text, kind)                                                                                       \
+    REFUSES(name, text, ": is " kind ", expected text: a prompt a line, CSV, TSV, JSON or JSONL")
+
+/* What is not read is refused by its name. Each of these was read as a prompt a line. */
+TEST_CASE(other_forms_are_named)
+{
+    SEPARATED("FILE", "id;prompt\n1;a cat\n", ";");
+    SEPARATED("semi.txt", "id;prompt\n1;a cat\n", ";");
+    SEPARATED("a.csv", "id;Prompt\n1;a cat\n", ";");
+    SEPARATED("FILE", "id|prompt\n1|a cat\n", "|");
+    SEPARATED("FILE", "| id | prompt |\n|---|---|\n| 1 | a cat |\n", "|");
+    OTHER("Text Prompt,Category\na cat,animals\n");
+    OTHER("Text Prompt,Category\na cat, black,animals\n");
+    OTHER("id,text\n1,a cat\n2,a dog, big\n");
+    OTHER("id,text\n1,a cat\n\n2,a dog\n");
+    OTHER("id,text\n1,\"a cat\n2,a dog\n");
+    OTHER("id,text\n1,a cat\n2\n");
+    OTHER("label,text\nx,a cat\n\ny,a dog, big\n");
+    OTHER("label,text\nx,\"a\ncat\"\n");
+    OTHER("image_id;text\n1;a cat\n");
+    OTHER("text_prompt\na cat\n");
+    BEGINS("- prompt: a cat\n- prompt: a dog\n", "YAML");
+    BEGINS("prompt: a cat\n", "YAML");
+    BEGINS("---\n- a cat\n", "YAML");
+    BEGINS("<prompts><prompt>a cat</prompt></prompts>", "XML or HTML");
+    BEGINS("<?xml version=\"1.0\"?>\n<a/>", "XML or HTML");
+    BINARY("FILE", "PAR1\x15\x04 a", "a Parquet file");
+    BINARY("a.txt", "PAR1\x15\x04 a", "a Parquet file");
+    BINARY("FILE", "\x1f\x8b\x08 a", "a gzip file");
+    BINARY("a.csv", "PK\3\4 a", "a zip file");
+}
+
+/* Lists of prompts stay text. */
+TEST_CASE(text_stays_text)
+{
+    EXPECT("a cat, a dog\na bird, a fish\n", "a cat, a dog|a bird, a fish");
+    EXPECT("cat, dog\nbird, fish\n", "cat, dog|bird, fish");
+    EXPECT("Mona Lisa, Oil Painting\nStarry Night, Oil\n", "Mona Lisa, Oil Painting|Starry Night, Oil");
+    EXPECT("a cat; a dog | a bird\nx\n", "a cat; a dog | a bird|x");
+    EXPECT("a sign \"prompt\", red\n\"Stop\" on a sign\n", "a sign \"prompt\", red|\"Stop\" on a sign");
+    EXPECT("\"Stop\" on a sign\n\"Go\"", "\"Stop\" on a sign|\"Go\"");
+    EXPECT("a prompt\nthe caption\n", "a prompt|the caption");
+    EXPECT("{prompt} in oil\n- a cat\n3 < 4\n", "{prompt} in oil|- a cat|3 < 4");
+    EXPECT("cat\ndog\n", "cat|dog");
+    EXPECT("a cat\nprompt\nid,prompt\n", "a cat|prompt|id,prompt");
+#define TEXT(text, expected) expect_as("a.txt", text, sizeof text - 1, expected, 0, "")
+    TEXT("\"Stop\"\na sign\n", "\"Stop\"|a sign");
+    TEXT("prompt: a cat\n<b> x\n", "prompt: a cat|<b> x");
+    TEXT("<cat-toy> on a table\n", "<cat-toy> on a table");
+    TEXT("id,text\n1,a\n", "id,text|1,a");
+    TEXT("1girl,solo\n1boy,hat\n", "1girl,solo|1boy,hat");
+}
+
 TEST_CASE(json_lines)
 {
     EXPECT("{\"prompt\": \"a\", \"n\": [1]}\n\n {\"Prompt\": \"b\\\"\"}\r\n{\"caption\": \"c\"}", "a|b\"|c");

@@ -70,3 +70,24 @@ TEST_CASE(requests)
     mar_session_free(s);
     demo_close(d);
 }
+
+/* The list has room for all options of plain sampling, with their longest values. */
+TEST_CASE(all_departures)
+{
+    demo d = demo_open(1);
+    mar_params p;
+    mar_session *s;
+    mar_params_init(&p, sizeof p);
+    p.num_iter = 63;
+    p.num_sampling_steps = 99;
+    p.cfg_schedule = MAR_CFG_CONSTANT;
+    p.cfg = 1.23456789e-5f;
+    p.temperature = 1.23456789e-5f;
+    assert_library(d.m, mar_session_create(d.model, NULL, &p, 1, &s));
+    const mar_guarantee *g = mar_session_get_guarantee(s);
+    assert_int_equal(g->departures, 5);
+    assert_string_equal(g->departing, "num_iter 63 (64), num_sampling_steps 99 (100), cfg 1.23457e-05 (2.9), "
+                                      "cfg_schedule constant (linear), temperature 1.23457e-05 (1)");
+    mar_session_free(s);
+    demo_close(d);
+}

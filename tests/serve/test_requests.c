@@ -71,6 +71,8 @@ TEST_CASE(reads_forms)
         "--xx \t\r\nContent-Type: text/plain; charset=utf-8\r\ncontent-disposition: form-data; "
         "name=prompt\r\n\r\n3\r\n" LAST,
         "--xx\r\nContent-Disposition: form-data; name=prompt\r\nContent-Transfer-Encoding: Binary\r\n\r\n3\r\n" LAST,
+        "--xx\r\nContent-Disposition: form-data; name=prompt\r\nContent-Type: text/plain; "
+        "charset=US-ASCII\r\n\r\n3\r\n" LAST,
         PART("form-data; name=prompt", "3") PART("form-data; name=n", "2") PART("form-data; name=user", "") LAST,
     };
     for (size_t i = 0; i < LENGTH(forms); i++) assert_read(plain, forms[i]);
@@ -92,6 +94,15 @@ TEST_CASE(refuses_forms)
         {PART("form-data; name=prompt", "") PART("form-data; name=prompt", "4") LAST,
          "prompt: is given more than once"},
         {PART("form-data; name=pro mpt", "3") LAST, "part 1 of the form: its Content-Disposition cannot be read"},
+        {PART("form-data; name=prompt; filename=my photo.png", "3") LAST,
+         "part 1 of the form: its filename cannot be read, expected filename="},
+        {PART("form-data; name=prompt; filename=\"C:\\dir\\\"", "3") LAST,
+         "part 1 of the form: its filename cannot be read, expected filename="},
+        {"--xx\r\nContent-Disposition: form-data; name=prompt\r\nContent-Type: text/plain; "
+         "charset=\"UTF-16\"\r\n\r\n3\r\n" LAST,
+         "part 1 of the form: has the charset UTF-16, expected utf-8"},
+        {"--xx\r\nContent-Disposition: form-data; name=prompt\r\nContent-Type: text/plain; charset\r\n\r\n3\r\n" LAST,
+         "part 1 of the form: its Content-Type cannot be read"},
         {PART("form-data; name=\"prompt", "3") LAST, "part 1 of the form: its Content-Disposition cannot be read"},
         {PART("form-data; name=prompt; name=n", "3") LAST, "part 1 of the form: has two names"},
         {PART("form-data; name*=latin1''prompt", "3") LAST, "part 1 of the form: its name* is not UTF-8''"},
@@ -183,7 +194,8 @@ TEST_CASE(links_follow_the_proxy)
         "X-Forwarded-Host: a\"b\r\n",     "X-Forwarded-Host: a/b\r\n",  "X-Forwarded-Host: a@b\r\n",
         "X-Forwarded-Host: \r\n",         "X-Forwarded-Host: a:b\r\n",  "X-Forwarded-Host: :80\r\n",
         "X-Forwarded-Host: a:123456\r\n", "X-Forwarded-Host: [::1\r\n", "X-Forwarded-Proto: javascript\r\n",
-        "X-Forwarded-Proto: htt\r\n",     "Forwarded: host\r\n",        "Forwarded: \r\n"};
+        "X-Forwarded-Proto: htt\r\n",     "Forwarded: host\r\n",        "Forwarded: \r\n",
+        "Forwarded: host=\"evil.com\r\n"};
     for (size_t i = 0; i < LENGTH(invalid); i++) assert_link(&s, invalid[i], own);
 }
 

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NUM_MAX = 10000, BATCH_DEFAULT = 16, QUALITY = 90 };
+enum { NUM_MAX = 10000, BATCH_DEFAULT = 16, QUALITY = 90, EARLY_SIDE = 2048 /* pixels */ };
 
 typedef struct {
     run_options run;
@@ -56,10 +56,10 @@ static const mar_param rows[] = {
      .offset = offsetof(edit_options, mask),
      .type = MAR_TYPE_TEXT,
      .argument = "FILE",
-     .help =
-         "where to change it: white is made anew, black is kept\n"
-         "A picture of the size of --image, or of the model's. Tokens are cells of pixels: a cell with any white "
-         "pixel, of 128 or more in a channel, is made anew as a whole. Transparency is ignored, in the picture, too."},
+     .help = "where to change it: white is made anew, black is kept\n"
+             "A picture of the size of --image, or of the model's. Tokens are cells of pixels: a cell with any white "
+             "pixel, of 128 or more in a channel, is made anew as a whole. Transparency of either file is not used, "
+             "with a warning."},
     {.name = OPTION("offset"),
      .offset = offsetof(edit_options, offset),
      .type = MAR_TYPE_TEXT,
@@ -155,18 +155,26 @@ static int read_offset(edit_job *job)
     return tool_error("--offset %s: expected X,Y, two numbers of pixels such as 64,0", text);
 }
 
-/* Checks that the files are pictures. They are decoded when the model's size is known. */
+/* Checks that the file is a picture, before the model is read. One beyond EARLY_SIDE is decoded when the model's size,
+ * which may refuse it, is known. */
+static int check_picture(const char *path, char *id)
+{
+    image whole = {.rgb = NULL};
+    int width, height;
+    if (image_read_size(path, &width, &height) != 0) return 1;
+    if (width <= EARLY_SIDE && height <= EARLY_SIDE && image_read_within(path, width, height, "", &whole, NULL) != 0)
+        return 1;
+    free(whole.rgb);
+    return record_identify_file(path, id);
+}
+
 static int check_pictures(edit_job *job)
 {
     const edit_options *o = &job->options;
-    int width, height;
     if (!o->image) return tool_error("--image is missing, expected the picture to change");
     if (o->num > 1 && job->out.is_file)
         return tool_error("--out %s: is one picture, expected a directory for --num %d", o->out, o->num);
-    if (image_read_size(o->image, &width, &height) != 0 || record_identify_file(o->image, job->picture_id) != 0)
-        return 1;
-    return o->mask &&
-           (image_read_size(o->mask, &width, &height) != 0 || record_identify_file(o->mask, job->mask_id) != 0);
+    return check_picture(o->image, job->picture_id) != 0 || (o->mask && check_picture(o->mask, job->mask_id) != 0);
 }
 
 /* Sets job->label. */
@@ -197,12 +205,24 @@ static int encode(edit_job *job)
     return tool_error("%s", mar_session_error(job->session));
 }
 
+/* Reads the picture or the mask, of the model's size at most. */
+static int read_picture(const edit_job *job, const char *path, int width, int height, image *out)
+{
+    char shown[8192];
+    int has_clear;
+    if (image_read_within(path, width, height, "the model's size", out, &has_clear) != 0) return 1;
+    if (has_clear && !job->options.quiet)
+        fprintf(stderr,
+                "mar: warning: %s: its transparency is not used, white in --mask says where a picture is made anew\n",
+                printable(path, shown, sizeof shown));
+    return 0;
+}
+
 /* Finds the tokens to keep, and encodes the picture. */
 static int prepare_tokens(edit_job *job)
 {
     const edit_options *o = &job->options;
     const mar_model_config *c = mar_model_get_config(job->models.model);
-    static const char limit[] = "the model's size";
     int width, height;
     mar_session_image_size(job->session, &width, &height);
     job->count = c->seq_len;
@@ -211,8 +231,8 @@ static int prepare_tokens(edit_job *job)
     job->kept = malloc((size_t)c->seq_len);
     job->rgb = malloc((size_t)width * (size_t)height * 3);
     if (!job->tokens || !job->known || !job->kept || !job->rgb) return tool_error("out of memory for the tokens");
-    if (image_read_within(o->image, width, height, limit, &job->picture) != 0 ||
-        (o->mask && image_read_within(o->mask, width, height, limit, &job->mask) != 0))
+    if (read_picture(job, o->image, width, height, &job->picture) != 0 ||
+        (o->mask && read_picture(job, o->mask, width, height, &job->mask) != 0))
         return 1;
     if (edit_place(o->image, &job->picture, job->x, job->y, width, height, c->grid_width, &job->canvas, job->known) !=
         0)

@@ -4,14 +4,13 @@
 #include "base/printable.h"
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
+#include "tools/generate/prompt_form.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 enum { FILE_MEGABYTES = 256, STDIN_CHUNK = 1 << 16, SHOWN = 60 /* bytes of a prompt in a message */ };
 
@@ -94,33 +93,12 @@ static int take(prompts *p, const prompt_place *at, const char *text, size_t n)
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
-static int is_line_end(char c)
-{
-    return c == '\n' || c == '\r';
-}
-
-/* Returns the bytes of the end of a line at `at`: LF, CR LF or CR. */
-static size_t line_end_size(const char *at, const char *end)
-{
-    if (at == end) return 0;
-    return *at == '\r' && at + 1 < end && at[1] == '\n' ? 2 : 1;
-}
-
-/* Returns the length of the line at text[0..size), without its end; *whole is its length with it. */
-static size_t measure_line(const char *text, size_t size, size_t *whole)
-{
-    size_t n = 0;
-    while (n < size && !is_line_end(text[n])) n++;
-    *whole = n + line_end_size(text + n, text + size);
-    return n;
-}
-
 /* Returns the size of the text without blank lines at its end. */
 static size_t trim_end(const char *text, size_t size)
 {
     size_t n = size;
     while (n > 0 && text[n - 1] && strchr(" \t\r\n", text[n - 1])) n--;
-    while (n > 0 && n < size && !is_line_end(text[n])) n++;
+    while (n > 0 && n < size && !prompt_is_line_end(text[n])) n++;
     return n;
 }
 
@@ -128,7 +106,7 @@ static int parse_lines(char *text, size_t size, const char *path, prompts *p)
 {
     prompt_place at = {path, "line", 0};
     for (size_t begin = 0, whole; begin < size; begin += whole) {
-        const size_t n = measure_line(text + begin, size - begin, &whole);
+        const size_t n = prompt_line_size(text + begin, size - begin, &whole);
         at.number++;
         if (take(p, &at, text + begin, n) != 0) return 1;
     }
@@ -141,7 +119,7 @@ static int parse_lines(char *text, size_t size, const char *path, prompts *p)
 typedef struct {
     char *at, *end;
     char *stop;     /* where a field ends at the latest: with the line, or in CSV with the text */
-    char separator; /* a tab or a comma */
+    char separator; /* a tab or a comma; a line feed: there is one column */
     size_t line;    /* number of the line at `at` */
 } table;
 
@@ -152,13 +130,9 @@ typedef struct {
     size_t size;
 } record;
 
-/* Returns whether a column or a member has prompts by its name. */
-static int is_prompt_name(const char *name, size_t n)
+static int is_at_separator(const table *t)
 {
-    static const char *const names[] = {"prompt", "prompts", "caption", "captions"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strlen(names[i]) == n && strncasecmp(name, names[i], n) == 0) return 1;
-    return 0;
+    return t->at < t->end && *t->at == t->separator && !prompt_is_line_end(*t->at);
 }
 
 /* Reads a field in place. One of CSV that begins with a quote ends with one (RFC 4180), and may have ends of lines. In
@@ -166,21 +140,22 @@ static int is_prompt_name(const char *name, size_t n)
  * or what is wrong. */
 static const char *read_field(table *t, char **field, size_t *n)
 {
-    const int is_csv = t->separator == ',';
+    const int is_csv = t->separator != '\t';
     char *const stop = t->stop;
     char *to = *field = t->at;
     if (t->at < stop && *t->at == '"' && (is_csv || memchr(t->at + 1, '"', (size_t)(stop - t->at) - 1))) {
         for (t->at++; t->at < stop; t->at++) {
             if (*t->at == '"' && (t->at + 1 == stop || t->at[1] != '"')) break;
             t->at += *t->at == '"';
-            t->line += is_line_end(*t->at) && line_end_size(t->at, stop) == 1;
+            t->line += prompt_is_line_end(*t->at) && prompt_line_end(t->at, stop) == 1;
             *to++ = *t->at;
         }
         if (is_csv && t->at == stop) return "a quote is not closed";
         t->at += t->at < stop;
-        if (is_csv && t->at < stop && *t->at != ',' && !is_line_end(*t->at)) return "text follows a closed quote";
+        if (is_csv && t->at < stop && !is_at_separator(t) && !prompt_is_line_end(*t->at))
+            return "text follows a closed quote";
     }
-    while (t->at < t->end && *t->at != t->separator && !is_line_end(*t->at)) *to++ = *t->at++;
+    while (t->at < t->end && *t->at != t->separator && !prompt_is_line_end(*t->at)) *to++ = *t->at++;
     *n = (size_t)(to - *field);
     return NULL;
 }
@@ -189,7 +164,7 @@ static const char *read_field(table *t, char **field, size_t *n)
 static void begin_record(table *t)
 {
     size_t whole;
-    t->stop = t->separator == ',' ? t->end : t->at + measure_line(t->at, (size_t)(t->end - t->at), &whole);
+    t->stop = t->separator != '\t' ? t->end : t->at + prompt_line_size(t->at, (size_t)(t->end - t->at), &whole);
 }
 
 /* Reads a record and its end of line. `column` -1: the first one with prompts by its name. Returns NULL, or what is
@@ -203,14 +178,14 @@ static const char *read_record(table *t, int column, record *out)
         size_t n;
         const char *fault = read_field(t, &field, &n);
         if (fault) return fault;
-        if (column < 0 ? !out->text && is_prompt_name(field, n) : out->fields == column)
+        if (column < 0 ? !out->text && prompt_name_is(field, n) : out->fields == column)
             *out = (record){out->fields, field, n};
         out->fields++;
-        if (t->at == t->end || *t->at != t->separator) break;
+        if (!is_at_separator(t)) break;
         t->at++;
     }
     t->line += t->at < t->end;
-    t->at += line_end_size(t->at, t->end);
+    t->at += prompt_line_end(t->at, t->end);
     return NULL;
 }
 
@@ -229,7 +204,7 @@ static int read_header(table *t, const char *path, int *columns)
         char *name;
         size_t n;
         const char *fault = read_field(t, &name, &n);
-        if (!fault && is_prompt_name(name, n)) {
+        if (!fault && prompt_name_is(name, n)) {
             if (column >= 0) fault = "two columns of the table have prompts by their names, expected one";
             column = *columns;
         }
@@ -237,13 +212,13 @@ static int read_header(table *t, const char *path, int *columns)
             refuse_line(path, t->line, fault);
             return -1;
         }
-        if (t->at == t->end || *t->at != t->separator) break;
+        if (!is_at_separator(t)) break;
         t->at++;
     }
     ++*columns;
-    if (column < 0) refuse_line(path, 1, "a table without a column \"prompt\" or \"caption\"");
+    if (column < 0) refuse_line(path, t->line, "a table without a column \"prompt\" or \"caption\"");
     t->line += t->at < t->end;
-    t->at += line_end_size(t->at, t->end);
+    t->at += prompt_line_end(t->at, t->end);
     return column;
 }
 
@@ -251,19 +226,20 @@ static int parse_table(char *text, size_t size, char separator, const char *path
 {
     table t = {.at = text, .end = text + size, .separator = separator, .line = 1};
     int columns;
+    for (; t.at < t.end && prompt_is_line_end(*t.at); t.line++) t.at += prompt_line_end(t.at, t.end);
     const int column = read_header(&t, path, &columns);
     if (column < 0) return 1;
     while (t.at < t.end) {
         record r;
         char why[96];
         const prompt_place at = {path, "line", t.line};
-        if (separator == ',' && is_line_end(*t.at)) { /* an empty line */
-            t.at += line_end_size(t.at, t.end);
+        if (separator != '\t' && prompt_is_line_end(*t.at)) { /* an empty line */
+            t.at += prompt_line_end(t.at, t.end);
             t.line++;
             continue;
         }
         const char *fault = read_record(&t, column, &r);
-        if (!fault && (r.fields > columns || (separator == ',' && r.fields < columns))) {
+        if (!fault && (r.fields > columns || (separator != '\t' && r.fields < columns))) {
             snprintf(why, sizeof why, "%d fields, expected %d as in the first line", r.fields, columns);
             fault = why;
         }
@@ -369,7 +345,7 @@ static const char *find_prompt(const json_value *object, const json_value **out)
 {
     *out = NULL;
     for (const json_value *name = object + 1; name < json_next(object); name = json_next(name + 1)) {
-        if (!is_prompt_name(name->text, name->length)) continue;
+        if (!prompt_name_is(name->text, name->length)) continue;
         if (*out) return "two members have prompts by their names, expected one";
         *out = name + 1;
     }
@@ -406,7 +382,7 @@ static int parse_json_lines(char *text, size_t size, const char *path, prompts *
     int failed = 0;
     for (size_t begin = 0, whole; begin < size && !failed; begin += whole) {
         char *const line = text + begin;
-        const size_t n = measure_line(line, size - begin, &whole);
+        const size_t n = prompt_line_size(line, size - begin, &whole);
         json j;
         at.number++;
         if (strspn(line, " \t") >= n) continue;
@@ -426,7 +402,7 @@ static int parse_json_lines(char *text, size_t size, const char *path, prompts *
 static size_t line_of(const char *text, size_t at)
 {
     size_t line = 1;
-    for (size_t i = 0; i < at; i++) line += is_line_end(text[i]) && line_end_size(text + i, text + at) == 1;
+    for (size_t i = 0; i < at; i++) line += prompt_is_line_end(text[i]) && prompt_line_end(text + i, text + at) == 1;
     return line;
 }
 
@@ -454,110 +430,26 @@ static int parse_json(char *text, size_t size, const char *path, prompts *p)
     return failed;
 }
 
-/* Returns whether the text is JSON of texts or objects: a bracket, then a quote, a brace or the end. A line of a prompt
- * may begin with a bracket, too. */
-static int is_json(const char *text)
-{
-    static const char space[] = " \t\r\n";
-    text += strspn(text, space);
-    if (*text != '{' && *text != '[') return 0;
-    text++;
-    text += strspn(text, space);
-    return *text && strchr("\"{[]}", *text);
-}
-
-/* --- which form a file has ---------------------------------------------------------------------------------------- */
-
-typedef enum { FORM_LINES, FORM_CSV, FORM_TSV, FORM_JSON, FORM_JSON_LINES, FORM_UNKNOWN } prompt_form;
-
-/* Returns the form that the ending of a file's name says; FORM_UNKNOWN: none. */
-static prompt_form form_of_name(const char *path)
-{
-    static const struct {
-        const char *ending;
-        prompt_form form;
-    } endings[] = {{".csv", FORM_CSV},
-                   {".tsv", FORM_TSV},
-                   {".json", FORM_JSON},
-                   {".jsonl", FORM_JSON_LINES},
-                   {".ndjson", FORM_JSON_LINES}};
-    const char *const point = strrchr(path, '.');
-    for (size_t i = 0; point && i < sizeof endings / sizeof *endings; i++)
-        if (strcasecmp(point, endings[i].ending) == 0) return endings[i].form;
-    return FORM_UNKNOWN;
-}
-
-/* Returns whether the text's first line is a header with a column of prompts, and at least one more; or the name
- * "Prompt" alone, as a table of one column has it. */
-static int is_header(const char *text, size_t size, char separator)
-{
-    enum { HEADER_MAX = 1024 };
-    char line[HEADER_MAX];
-    size_t whole;
-    const size_t n = measure_line(text, size, &whole);
-    record r;
-    if (n > HEADER_MAX) return 0;
-    memcpy(line, text, n);
-    table t = {.at = line, .end = line + n, .separator = separator, .line = 1};
-    if (read_record(&t, -1, &r) || !r.text) return 0;
-    return r.fields > 1 || (n == 6 && memcmp(text, "Prompt", 6) == 0);
-}
-
-/* Returns whether the text is a table whose columns have other names: names without spaces in the first line, and as
- * many fields in each other one. */
-static int is_other_table(const char *text, size_t size, char separator)
-{
-    size_t whole;
-    const size_t n = measure_line(text, size, &whole);
-    if (whole == size || !memchr(text, separator, n)) return 0;
-    for (size_t i = 0; i < n; i++)
-        if (text[i] != separator && !isalnum((unsigned char)text[i]) && !strchr("_-.\"", text[i])) return 0;
-    char *copy = malloc(size);
-    if (!copy) return 0;
-    memcpy(copy, text, size);
-    table t = {.at = copy, .end = copy + size, .separator = separator, .line = 1};
-    record first = {0}, r;
-    const char *fault = read_record(&t, -1, &first);
-    while (!fault && t.at < t.end) {
-        fault = read_record(&t, -1, &r);
-        if (!fault && r.fields != first.fields) fault = "another number of fields";
-    }
-    free(copy);
-    return !fault;
-}
-
-static prompt_form form_of_text(const char *text, size_t size)
-{
-    if (is_json(text)) return FORM_JSON;
-    if (is_header(text, size, '\t')) return FORM_TSV;
-    return is_header(text, size, ',') ? FORM_CSV : FORM_LINES;
-}
-
 /* Reads text[size] in its form. */
 static int parse(char *text, size_t size, const char *path, prompts *p)
 {
-    const char *const point = strrchr(path, '.');
-    const prompt_form named = form_of_name(path), form = named == FORM_UNKNOWN ? form_of_text(text, size) : named;
+    prompt_form form;
+    if (prompt_form_find(path, text, size, &form) != 0) return 1;
     size = trim_end(text, size);
     switch (form) {
-    case FORM_CSV:
-    case FORM_TSV:
-        return size == 0 ? 0 : parse_table(text, size, form == FORM_CSV ? ',' : '\t', path, p);
-    case FORM_JSON:
+    case PROMPT_FORM_CSV:
+    case PROMPT_FORM_TSV:
+    case PROMPT_FORM_COLUMN:
+        if (size == 0) return 0;
+        return parse_table(text, size, form == PROMPT_FORM_CSV ? ',' : form == PROMPT_FORM_TSV ? '\t' : '\n', path, p);
+    case PROMPT_FORM_JSON:
         text[size] = '\0';
         return parse_json(text, size, path, p);
-    case FORM_JSON_LINES:
+    case PROMPT_FORM_JSON_LINES:
         return parse_json_lines(text, size, path, p);
     default:
-        break;
+        return parse_lines(text, size, path, p);
     }
-    if (!(point && strcasecmp(point, ".txt") == 0) &&
-        (is_other_table(text, size, ',') || is_other_table(text, size, '\t')))
-        return tool_error(
-            "%s, line 1: begins as a table without a column \"prompt\" or \"caption\"; the name of a file "
-            "of a prompt a line ends with .txt",
-            path);
-    return parse_lines(text, size, path, p);
 }
 
 /* Returns whether the text is UTF-16, with or without its byte order mark. */

@@ -29,22 +29,30 @@ typedef struct {
 /* Appends the prompts of a file, or of standard input for "-". Names of columns and members are prompt, prompts,
  * caption or captions, in any case; one of them must be there, and no second one.
  *
- *   a prompt a line          lines end with LF, CR LF or CR
- *   CSV (RFC 4180)           with a header; a quoted field may have commas, doubled quotes and ends of lines
- *   tab-separated values     with a header. A quoted field is read as Python's csv reads it, but never goes on in the
- * next line; a record may end early. COCO's captions          a JSON object with "annotations": images in the order of
- * their first annotation, and of each image its longest caption, the first of equals. LANTERN's preprocess.py does so.
- *   a JSON array             of strings or objects
- *   JSONL                    a JSON object or string a line
+ * - a prompt a line: lines end with LF, CR LF or CR.
+ * - CSV (RFC 4180), with a header: a quoted field may have commas, doubled quotes and ends of lines.
+ * - tab-separated values, with a header: a quoted field is read as Python's csv reads it, but never goes on in the next
+ *   line; a record may end early.
+ * - one column under its name, quoted as in CSV: commas and tabs are text.
+ * - COCO's captions, a JSON object with "annotations": images in the order of their first annotation, and of each image
+ *   its longest caption, the first of equals. LANTERN's preprocess.py does so.
+ * - a JSON array of strings or objects.
+ * - JSONL: a JSON object or string a line.
  *
  * The ending .csv, .tsv, .json, .jsonl or .ndjson of the file's name says which it is. For another name its content
- * does:
+ * does, by the first line that is not empty:
  *
- *   - JSON or JSONL, if it begins with "{" or "[" and then a quote, a bracket or a brace
- *   - a table, if its first line has names with tabs or commas between them, one of them a name above as it is, without
- *     spaces; or if it is "Prompt"
- *   - else a prompt a line. Refused is what looks like another table, unless the name ends with .txt: letters, digits,
- *     "_", "-" and "." alone in the first line, in two fields or more, and as many fields in each other line.
+ * - JSON or JSONL, if it begins with "{" or "[" and then a quote, a bracket or a brace; or if it is one quoted text. In
+ *   a name that ends with .txt each line must be one, else quotes are text.
+ * - one column, if it is one of the names above.
+ * - a table, if fields between tabs or else commas have one of the names as it is; or have one with spaces beside it,
+ *   and each other field may be a name, too.
+ * - else a prompt a line.
+ *
+ * Refused by name is a binary file (Parquet, zip, gzip and others), and such a table with ";" or "|". Unless the name
+ * ends with .txt, so is what only begins as another form: "<", YAML's "---" or "prompt:"; and a table whose columns
+ * have other names, which are words of letters, digits, "_", "-" and ".": one of them is id, ends with _id or has a
+ * name above as a part; or each other line has as many fields or more.
  *
  * All are UTF-8, with or without a byte order mark. What is broken is refused with its line.
  *

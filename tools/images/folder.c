@@ -48,11 +48,12 @@ static int add_name(name_list *l, const char *path, const char *prefix, const ch
     return 0;
 }
 
+/* Returns whether the entry is a directory, links followed; -1 with errno if its link leads nowhere. */
 static int is_folder(int fd, const struct dirent *e)
 {
     struct stat st;
     if (e->d_type != DT_UNKNOWN && e->d_type != DT_LNK) return e->d_type == DT_DIR;
-    return fstatat(fd, e->d_name, &st, 0) == 0 && S_ISDIR(st.st_mode);
+    return fstatat(fd, e->d_name, &st, 0) == 0 ? S_ISDIR(st.st_mode) : -1;
 }
 
 static int is_of_another_kind(const char *name)
@@ -65,12 +66,25 @@ static int is_of_another_kind(const char *name)
     return format >= 0 && image_format_lacks((image_format)format) != NULL;
 }
 
+/* Returns whether the file may have images that are still packed, such as the n01440764.tar of ImageNet's archive. */
+static int is_archive(const char *name)
+{
+    static const char *const endings[] = {".tar", ".tgz", ".tar.gz", ".zip", ".7z"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (tool_ends_with(name, endings[i])) return 1;
+    return 0;
+}
+
 /* Adds an entry of the directory l->path/PREFIX to the files or the folders. Returns 0, or 1 with the error printed. */
 static int add_entry(listing *l, name_list *folders, int fd, const char *prefix, const struct dirent *e)
 {
     const char *name = e->d_name, *slash = *prefix ? "/" : "";
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return 0;
-    if (is_folder(fd, e)) return add_name(folders, l->path, prefix, name);
+    const int folder = is_folder(fd, e);
+    if (folder < 0) return tool_error("%s/%s%s%s: cannot read: %s", l->path, prefix, slash, name, strerror(errno));
+    if (folder) return add_name(folders, l->path, prefix, name);
+    if (is_archive(name))
+        return tool_error("%s/%s%s%s: is an archive, expected it unpacked, or elsewhere", l->path, prefix, slash, name);
     if (is_of_another_kind(name))
         return tool_error("%s/%s%s%s: is an image of a kind that is not read here, expected %s", l->path, prefix, slash,
                           name, image_kind_expected());

@@ -26,7 +26,6 @@ static const struct {
 } kinds[] = {
     {0, IMAGE_PNG_SIGNATURE, 8, "a PNG"},
     {0, "\xff\xd8\xff", 3, "a JPEG"},
-    {8, "WEBP", 4, "a WebP"},
     {0, "GIF8", 4, "a GIF"},
     {0, "II*\0", 4, "a TIFF"},
     {0, "MM\0*", 4, "a TIFF"},
@@ -34,9 +33,11 @@ static const struct {
     {0, "MM\0+", 4, "a TIFF"},
     {4, "ftypavif", 8, "an AVIF"},
     {4, "ftypavis", 8, "an AVIF"},
-    {4, "ftyphei", 7, "a HEIC"},
-    {4, "ftypmif1", 8, "a HEIC"},
-    {4, "ftyp", 4, "an MP4"},
+    {4, "ftyphe", 6, "a HEIC"}, /* heic, heix, hevc and others */
+    {4, "ftypmif1", 8, "a HEIF"},
+    {4, "ftypmsf1", 8, "a HEIF"},
+    {4, "ftypqt  ", 8, "a QuickTime film"},
+    {4, "ftyp", 4, "an ISO media file (MP4)"},
     {0, "\xff\x0a", 2, "a JPEG XL"},
     {4, "JXL \r\n\x87\n", 8, "a JPEG XL"},
     {4, "jP  \r\n\x87\n", 8, "a JPEG 2000"},
@@ -55,6 +56,7 @@ static const struct {
     {257, "ustar", 5, "a tar archive"},
     {0, "\x1f\x8b", 2, "a gzip file"},
     {0, "\x28\xb5\x2f\xfd", 4, "a zstd file"},
+    {0, "\x80\x02\x8a\x0al\xfc\x9c", 7, "a PyTorch file"}, /* before PyTorch 1.6: a pickle of its magic number */
     {0, "GGUF", 4, "a GGUF file"},
     {0, "\x89HDF\r\n\x1a\n", 8, "an HDF5 file"},
     {0,
@@ -96,13 +98,14 @@ static int is_netpbm(const char *p, size_t size)
 static const char *kind_of(const char *p, size_t size)
 {
     uint64_t header = 0;
+    if (image_kind_format(p, size) == IMAGE_WEBP) return "a WebP";
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (size >= kinds[i].at + kinds[i].size && memcmp(p + kinds[i].at, kinds[i].bytes, kinds[i].size) == 0)
             return kinds[i].name;
     if (size >= 4 && (memcmp(p, "PK\3\4", 4) == 0 || memcmp(p, "PK\5\6", 4) == 0)) return zip_kind(p, size);
     if (size >= 6 && memcmp(p, "BM", 2) == 0 && memcmp(p + 6, "\0\0\0\0", size < 10 ? size - 6 : 4) == 0)
         return "a BMP";
-    if (size >= 2 && p[0] == '\x80' && p[1] >= 2 && p[1] <= 5) return "a PyTorch file"; /* pickle, before PyTorch 1.6 */
+    if (size >= 2 && p[0] == '\x80' && p[1] >= 2 && p[1] <= 5) return "a Python pickle";
     if (is_html(p, size)) return "HTML";
     if (is_netpbm(p, size)) return "a PPM, PGM or PBM";
     for (size_t i = 0; i < 8 && size > 8; i++) header |= (uint64_t)(uint8_t)p[i] << 8 * i;

@@ -109,20 +109,30 @@ int image_read_size(const char *path, int *width, int *height)
     return failed ? tool_error("%s: %s", path, why) : 0;
 }
 
-int image_read_within(const char *path, int width, int height, const char *limit, image *out)
+/* Returns whether some of the pixels are not opaque. */
+static int is_transparent(const image *m, const uint8_t *alpha)
+{
+    const size_t pixels = (size_t)m->width * (size_t)m->height;
+    for (size_t i = 0; alpha && i < pixels; i++)
+        if (alpha[i] < 255) return 1;
+    return 0;
+}
+
+int image_read_within(const char *path, int width, int height, const char *limit, image *out, int *has_clear)
 {
     char why[IMAGE_WHY_MAX];
     size_t size;
     int w, h;
-    uint8_t *unused = NULL;
+    uint8_t *alpha = NULL;
     *out = (image){.rgb = NULL};
     void *data = read_bytes(path, &size);
     if (!data) return 1;
     int failed = image_size(data, size, &w, &h, why);
     if (!failed && (w > width || h > height))
         failed = text_fail(why, sizeof why, "has %dx%d pixels, expected %dx%d at most, %s", w, h, width, height, limit);
-    if (!failed) failed = image_decode_alpha(data, size, out, &unused, why);
-    free(unused);
+    if (!failed) failed = image_decode_alpha(data, size, out, &alpha, why);
+    if (!failed && has_clear) *has_clear = is_transparent(out, alpha);
+    free(alpha);
     free(data);
     return failed ? tool_error("%s: %s", path, why) : 0;
 }

@@ -24,9 +24,9 @@ int image_size(const void *data, size_t size, int *width, int *height, char why[
 /* Reads the size of a picture's file, and decodes nothing. Returns 0, or 1 with the error printed. */
 int image_read_size(const char *path, int *width, int *height);
 /* Reads the file of a picture to edit, of width x height pixels at most: a larger one is refused before it is decoded.
- * `limit` says what that size is, for the message. Returns 0, and the caller frees out->rgb; or 1 with the error
- * printed. */
-int image_read_within(const char *path, int width, int height, const char *limit, image *out);
+ * `limit` says what that size is, for the message. *has_clear is 1 if a pixel is not opaque; NULL is fine. Returns 0,
+ * and the caller frees out->rgb; or 1 with the error printed. */
+int image_read_within(const char *path, int width, int height, const char *limit, image *out, int *has_clear);
 
 typedef struct image_source image_source;
 

@@ -3,6 +3,7 @@
 #include "tools/cli/text.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -141,11 +142,29 @@ static int read_name(const form_reader *f, char *header, const char **out, char 
         *out = is_extended ? decode_extended(value) : value;
         if (!*out) return refuse(f, why, "its name* is not UTF-8''...", "name=\"...\"");
     }
+    if (found < 0 && strcasecmp(name, "filename") == 0)
+        return refuse(f, why, "its filename cannot be read",
+                      "filename=\"...\", with quotes as %22 and no backslash before the last quote");
     if (found < 0)
         return refuse(f, why, "its Content-Disposition cannot be read",
                       "form-data; name=\"...\", or a name of "
                       "letters, digits, - and _ without quotes");
     return *out && **out ? 0 : refuse(f, why, "its Content-Disposition has no name", "form-data; name=\"...\"");
+}
+
+/* Checks the parameters of a part's Content-Type: its text is UTF-8. Returns 0, or 1 with `why`. */
+static int check_type(const form_reader *f, char *header, char *why)
+{
+    char *next = strchr(header, ';'), *name, *value, has[64];
+    int found;
+    if (!next) return 0;
+    for (next++; (found = read_parameter(&next, &name, &value)) > 0;) {
+        if (strcasecmp(name, "charset") != 0 || strcasecmp(value, "utf-8") == 0 || strcasecmp(value, "us-ascii") == 0)
+            continue;
+        snprintf(has, sizeof has, "has the charset %.40s", value);
+        return refuse(f, why, has, "utf-8");
+    }
+    return found < 0 ? refuse(f, why, "its Content-Type cannot be read", "such as text/plain; charset=utf-8") : 0;
 }
 
 /* Returns the value of the header `name` if the line is one; NULL if it is another. */
@@ -159,6 +178,8 @@ static int read_header(const form_reader *f, char *line, form_part *out, char *w
 {
     char *value = value_of(line, "Content-Disposition");
     if (value) return read_name(f, value, &out->name, why);
+    value = value_of(line, "Content-Type");
+    if (value) return check_type(f, value, why);
     value = value_of(line, "Content-Transfer-Encoding");
     if (!value) return 0;
     value = skip_space(value);

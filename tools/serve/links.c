@@ -61,11 +61,22 @@ int links_check(service *s)
     return s->public_url ? 0 : tool_error("out of memory");
 }
 
+/* Returns the size of a host without the port that its scheme has anyway. */
+static size_t size_without_port(const char *host, size_t n, int is_secure)
+{
+    const char *const port = is_secure ? ":443" : ":80";
+    const size_t size = strlen(port);
+    return n > size && memcmp(host + n - size, port, size) == 0 ? n - size : n;
+}
+
 int links_is_public(const service *s, const char *host)
 {
     size_t n;
     const char *own = s->public_url ? host_of(s->public_url, &n) : NULL;
-    return own && strlen(host) == n && strncasecmp(own, host, n) == 0;
+    if (!own) return 0;
+    const int is_secure = scheme_size(s->public_url, (size_t)(own - s->public_url) - 3) == 5;
+    n = size_without_port(own, n, is_secure);
+    return size_without_port(host, strlen(host), is_secure) == n && strncasecmp(own, host, n) == 0;
 }
 
 /* --- a proxy's headers -------------------------------------------------------------------------------------------- */
@@ -79,33 +90,36 @@ static const char *first_of(const char *list, size_t *n)
     return list;
 }
 
-/* Finds a parameter of the first element of Forwarded, such as host="images.example.com". Returns its value, *n bytes,
- * or NULL. */
-static const char *forwarded(const exchange *x, const char *name, size_t *n)
+const char *links_forwarded(const char *header, const char *name, size_t *n)
 {
-    const char *at = exchange_header(x, "Forwarded");
-    const size_t length = strlen(name);
-    if (!at) return NULL;
-    for (const char *end = at + strcspn(at, ","); at < end; at += *at == ';') {
+    const char *found = NULL;
+    for (const char *at = header;; at += *at == ';') {
         at += strspn(at, " \t");
-        const int is_it = strncasecmp(at, name, length) == 0 && at[length] == '=';
-        const char *value = at + strcspn(at, "=;,");
-        if (*value != '=') return NULL;
-        const int is_quoted = *++value == '"';
-        value += is_quoted;
-        *n = strcspn(value, is_quoted ? "\"" : ";, \t");
-        if (is_it) return value;
-        at = value + *n + is_quoted;
+        if (!*at || *at == ',') return found;
+        if (*at == ';') continue;
+        const char *const key = at;
+        at += strcspn(at, "=;, \t\"");
+        const size_t length = (size_t)(at - key);
+        if (*at != '=' || length == 0) return NULL;
+        const int is_quoted = at[1] == '"';
+        const char *const value = at + 1 + is_quoted;
+        const size_t size = strcspn(value, is_quoted ? "\"\\" : ";, \t\"");
+        if (is_quoted && value[size] != '"') return NULL;
+        at = value + size + is_quoted;
         at += strspn(at, " \t");
-        if (at < end && *at != ';') return NULL;
+        if (*at && !strchr(";,", *at)) return NULL;
+        if (length != strlen(name) || strncasecmp(key, name, length) != 0) continue;
+        if (found) return NULL;
+        found = value;
+        *n = size;
     }
-    return NULL;
 }
 
 /* Returns the value that a proxy names, *n bytes; NULL: none. */
 static const char *named(const exchange *x, const char *parameter, const char *header, size_t *n)
 {
-    const char *value = forwarded(x, parameter, n);
+    const char *value = exchange_header(x, "Forwarded");
+    if (value) value = links_forwarded(value, parameter, n);
     if (value) return value;
     value = exchange_header(x, header);
     return value ? first_of(value, n) : NULL;

@@ -4,8 +4,8 @@
 
 #include "tools/serve/exchange.h"
 
-/* Checks --public_url, "https://host/path", and removes the slash at its end: o->public_url becomes a copy, which the
- * caller frees. Returns 0, or 1 with the error printed. */
+/* Checks the option --public_url, "https://host/path". Sets s->public_url to a copy without the slash at its end, which
+ * the caller frees; leaves it NULL without the option. Returns 0, or 1 with the error printed. */
 int links_check(service *s);
 
 /* Writes the address before a path that begins with a slash: --public_url; or the scheme and host that a proxy names
@@ -13,7 +13,11 @@ int links_check(service *s);
  * nothing if no valid host is known: the link is a path. */
 void links_write_base(const exchange *x, FILE *out);
 
-/* Returns whether the text is the host, with its port, of --public_url. */
+/* Finds a parameter of the first element of a Forwarded header, such as host="images.example.com". Returns its value,
+ * *n bytes; NULL if the element lacks it, has it twice, or is not well formed. Escapes with a backslash are refused. */
+const char *links_forwarded(const char *header, const char *name, size_t *n);
+
+/* Returns whether the text is the host, with its port, of --public_url. The scheme's own port may be left out. */
 int links_is_public(const service *s, const char *host);
 
 #endif

@@ -212,10 +212,10 @@ static json_error read_all(reader *r, int levels)
 
 static json_error read_text(char *text, size_t length, int levels, int python, json *out)
 {
+    *out = (json){.nul = length, .not_utf8 = length};
+    if (length > JSON_TEXT_MAX) return JSON_NO_MEMORY; /* unread */
     const size_t start = length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     reader r = {.text = text, .length = length, .at = start, .nul = length, .not_utf8 = length, .python = python};
-    *out = (json){.nul = length, .not_utf8 = length};
-    if (length > JSON_TEXT_MAX) return JSON_NO_MEMORY;
     const json_error error = read_all(&r, levels);
     out->at = r.at;
     if (error != JSON_OK) return error;

@@ -223,7 +223,7 @@ static mar_status find_shaped(const wt_file *f, const char *name, int rank, cons
     wt_format_shape(rank, shape, expected, 128);
     const wt_tensor *t = *out = wt_find(f, name);
     if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing, expected shape %s", f->path, name, expected);
-    if (t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0)
+    if (t->rank != rank || (rank && memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0))
         return err_set(err, MAR_EMODEL, "%s: tensor %s has shape %s, expected %s", f->path, name,
                        wt_shape_text(t, found, sizeof found), expected);
     return MAR_OK;

@@ -291,11 +291,10 @@ static int choose_one(void *self, store_range *at)
 }
 
 /* Holds the first worker's batch until another one has got one. */
-static int hold(void *watcher, mar_session *s, int n, const uint8_t *rgb)
+static void hold(void *watcher, mar_session *s, int n, const uint8_t *rgb)
 {
     (void)s, (void)n, (void)rgb;
     while (((chooser *)watcher)->others == 0) sched_yield();
-    return 0;
 }
 
 static int take_and_interrupt(void *self, const image_batch *b)

@@ -60,8 +60,10 @@ static mar_status load_reward(mar *handle, const char *path)
 
 static mar_status inspect(mar *handle, const char *path)
 {
-    mar_report *report;
-    return mar_inspect(handle, path, 7, &report); /* heads that nothing has */
+    mar_report *report = NULL;
+    const mar_status status = mar_inspect(handle, path, 7, &report); /* heads that nothing has */
+    mar_report_free(report);
+    return status;
 }
 
 static mar_status convert(mar *handle, const char *path)

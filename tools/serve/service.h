@@ -46,10 +46,10 @@ typedef struct {
     double began; /* tool_seconds */
     metrics metrics;
     jobs jobs;
-    atomic_int connections;  /* open ones */
-    atomic_int exchanges;    /* requests that are not answered in full */
+    atomic_int connections; /* open ones */
+    atomic_int exchanges;   /* requests that are not answered in full */
     bodies bodies;
-    atomic_int is_broken;    /* 1: the last step failed as a whole */
+    atomic_int is_broken; /* 1: the last step failed as a whole */
 } service;
 
 #endif

@@ -71,11 +71,10 @@ static int choose(void *self, store_range *at)
 }
 
 /* Holds the batch of GPU 0 until GPU 1 has one, too. */
-static int hold(void *watcher, mar_session *s, int n, const uint8_t *rgb)
+static void hold(void *watcher, mar_session *s, int n, const uint8_t *rgb)
 {
     (void)s, (void)n, (void)rgb;
     while (((images *)watcher)->others == 0) sched_yield();
-    return 0;
 }
 
 /* Makes single images on these GPUs, the second of which may be lost then. Returns the status. */

@@ -1,8 +1,7 @@
 /* SphereAR's autoregressive loop: one token of every image a step, each drawn by the head's flow from the condition
  * that the transformer's last pass gave, and normalised to the sphere of radius sqrt(channels). */
 #include "base/arena.h"
-#include "mar/masked/accel.h"
-#include "mar/masked/runner.h"
+#include "mar/accel.h"
 #include "spherear/paths.h"
 
 #include <stdio.h>
@@ -121,7 +120,7 @@ static void draw(sphere *g, int guided, int apart)
         draw_by_speculation(g, guided, apart);
         return;
     }
-    mar_run_recorded(g->k, "", gpt_recordings_find(g->k, &g->recordings, &shape), draw_plain, &d, &g->head_s);
+    kern_run_recorded(g->k, "", gpt_recordings_find(g->k, &g->recordings, &shape), draw_plain, &d, &g->head_s);
     const int steps = g->chain.schedule.steps;
     g->head_flop += diff_chain_flop(&g->chain, g->drawn);
     g->stats.head_batched += steps;

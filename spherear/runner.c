@@ -1,7 +1,6 @@
 #include "spherear/runner.h"
 
 #include "base/arena.h"
-#include "mar/masked/runner.h"
 
 #include <stdlib.h>
 
@@ -110,7 +109,7 @@ void sphere_runner_run(sphere_runner *r, const float *tokens, float *z)
     call body = {r, tokens, z};
     const gpt_shape shape = {.kind = r->classes, .rows = p->rows, .spans = p->spans, .logit_rows = r->z_rows};
     if (p->rows == 0) return;
-    mar_run_recorded(r->k, r->part, gpt_recordings_find(r->k, &r->recordings, &shape), compute, &body, &r->seconds);
+    kern_run_recorded(r->k, r->part, gpt_recordings_find(r->k, &r->recordings, &shape), compute, &body, &r->seconds);
     r->passes++;
     r->flop += gpt_pass_flop(p) + (r->classes ? 0 : 2.0 * p->rows * c->width * r->model->shape.head.channels);
 }

@@ -3,7 +3,7 @@
 #define TESTS_MASKED_H
 
 #include "mar/api/session.h"
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 #include "tests/support/support.h"
 
 /* Returns the engine of a session whose model is a MAR model. */

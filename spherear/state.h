@@ -3,7 +3,9 @@
 #define SPHEREAR_STATE_H
 
 #include "diffusion/speculate.h"
-#include "spherear/runner.h"
+#include "nets/causal_runner.h"
+#include "nets/recordings.h"
+#include "spherear/model.h"
 
 /* Step of the noise of verdicts on whole paths: that of no chain. */
 enum { SPHERE_VERDICT_STEP = 2 * DIFF_BASE_STEPS };
@@ -21,19 +23,20 @@ typedef struct {
 
 typedef struct {
     const sphere_model *model;
-    kern_queue *k;     /* the session's */
-    mar_params params; /* parameters with automatic values resolved */
-    int max_images;
-    sphere_runner target;
+    kern_queue *k;            /* the session's */
+    mar_params params;        /* parameters with automatic values resolved */
+    int max_images, branches; /* branches: sequences of an image, at most */
+    causal_runner *target;
     diff_chain chain;
     diff_speculation speculation; /* with head_spec, but for paths */
     struct sphere_paths *paths;   /* spherear/paths.h; with a draft model; else NULL */
-    gpt_recordings recordings;    /* draws by the plain chain */
+    net_recordings recordings;    /* draws by the plain chain */
     mar_stats stats;
     double head_s, head_flop;
 
     void *host;            /* memory of the host arrays below */
     sphere_slot *slot;     /* [max_images] */
+    causal_start *start;   /* [max_images] the images that begin */
     int *source;           /* [seq_len] tokens of a pass */
     uint8_t *token_status; /* [max_images][seq_len] mar_token_fate */
 
@@ -62,9 +65,8 @@ float sphere_scale(const sphere *g, const sphere_slot *s, int token);
 int sphere_draws_apart(const sphere *g, const sphere_slot *s, int token);
 /* Adds tokens first .. first+n-1 of an image to a runner's pass. z of the token after each of the last `wanted` ones
  * becomes row to[0..wanted-1] of z, in the unconditional branch `rows` rows behind it. */
-void sphere_add_tokens(sphere *g, sphere_runner *r, int slot, int first, int n, int wanted, int rows, const int *to);
-/* Lists a pass over the class tokens of n images. z of token 0 becomes row slot[i] of z, in the unconditional branch
- * `rows` rows behind it. */
-void sphere_add_classes(sphere *g, sphere_runner *r, const int *slot, const mar_image *images, int n, int rows);
+void sphere_add_tokens(sphere *g, causal_runner *r, int slot, int first, int n, int wanted, int rows, const int *to);
+/* Starts n images of a runner. */
+void sphere_admit(sphere *g, causal_runner *r, const int *slot, const mar_image *images, int n);
 
 #endif

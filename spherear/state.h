@@ -3,6 +3,7 @@
 #define SPHEREAR_STATE_H
 
 #include "diffusion/speculate.h"
+#include "mar_measure.h"
 #include "spherear/runner.h"
 
 /* Step of the noise of verdicts on whole paths: that of no chain. */
@@ -35,7 +36,7 @@ typedef struct {
     void *host;            /* memory of the host arrays below */
     sphere_slot *slot;     /* [max_images] */
     int *source;           /* [seq_len] tokens of a pass */
-    uint8_t *token_status; /* [max_images][seq_len] mar_token_fate */
+    uint8_t *token_status; /* [max_images][seq_len] mar_token_status */
 
     /* The tokens being drawn, host [max_images]. */
     int drawn;

@@ -64,7 +64,7 @@ struct mar_masked {
     int **order;             /* host [max_images] -> [seq_len]: masked tokens first, known ones last */
     int *order_data;
     int step;              /* next step of the images in progress; num_iter: done */
-    uint8_t *token_status; /* host [max_images][seq_len] mar_token_fate */
+    uint8_t *token_status; /* host [max_images][seq_len] mar_token_status */
     int *ar_step;          /* host [max_images][seq_len] step that made the token; -1: none yet, or it was given */
     int *staleness; /* host [max_images][seq_len] steps by which the z of the token's draft was stale; 0: no such draft
                      */

@@ -1023,7 +1023,7 @@ HOSTILE(mar_generate)
     refused(mar_generate(p, &job, &rgb, &width, NULL), m, "height is NULL");
     for (int i = 0; i < OUT_OF_RANGE; i++) {
         job.label = out_of_range[i];
-        if (job.label != -1) refused(mar_generate(p, &job, &rgb, &width, &height), m, "label");
+        if (job.label != -1) refused(mar_generate(p, &job, &rgb, &width, &height), m, "expected 0..9");
     }
     job.label = 3;
     job.prompt = "a bold seven";

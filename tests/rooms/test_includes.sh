@@ -44,7 +44,7 @@ faults() {
     !(to in level) { print $1 " includes " $2 ", which is in none of the rooms"; next }
     level[to] >= level[from] { print $1 " includes " $2 ", which is not below it" }
     from ~ /^tools/ && to !~ /^tools/ && to != "base" && to != "eval" && $2 != "weights/npz" {
-      print $1 " includes " $2 ", expected include/*.h, base/*.h, eval/*.h, weights/npz.h or tools/*.h" }'
+      print $1 " includes " $2 ", expected public headers, base/*.h, eval/*.h, weights/npz.h or tools/*.h" }'
 }
 
 fail() { echo "$*" >&2; exit 1; }
@@ -76,7 +76,7 @@ expect 'loop' base/a.c base/b.h base/b.c base/a.h
 expect 'mar/core/a includes mar/api/b, which is not below it' mar/core/a.c mar/api/b.h
 expect 'tools/cli/a includes tools/eval/b, which is not below it' tools/cli/a.c tools/eval/b.h
 expect 'vae/a includes eval/b, which is not below it' vae/a.c eval/b.h
-expect 'tools/a includes kernels/b, expected include/*.h' tools/a.c kernels/b.h
-expect 'tools/a includes weights/zip, expected include/*.h' tools/a.c weights/zip.h
+expect 'tools/a includes kernels/b, expected public headers' tools/a.c kernels/b.h
+expect 'tools/a includes weights/zip, expected public headers' tools/a.c weights/zip.h
 expect 'tools/a includes b, expected a path' tools/a.c b.h
 expect 'tools/a includes tests/b, which is in none' tools/a.c tests/b.h

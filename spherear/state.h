@@ -3,7 +3,6 @@
 #define SPHEREAR_STATE_H
 
 #include "diffusion/speculate.h"
-#include "mar_measure.h"
 #include "mar/slots.h"
 #include "spherear/runner.h"
 
@@ -26,10 +25,6 @@ typedef struct {
     mar_stats stats;
     double head_s, head_flop;
 
-    void *host;            /* memory of the host arrays below */
-    sphere_slot *slot;     /* [max_images] */
-    int *source;           /* [seq_len] tokens of a pass */
-    uint8_t *token_status; /* [max_images][seq_len] mar_token_status */
     void *host;  /* memory of the host arrays below */
     int *source; /* [seq_len] tokens of a pass */
 

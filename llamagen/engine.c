@@ -1,5 +1,8 @@
 #include "llamagen/engine.h"
 
+#include "mar_files.h"
+#include "mar_measure.h"
+
 #include "base/arena.h"
 #include "mar/core/neighbours.h"
 #include "mar/slots.h"

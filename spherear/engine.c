@@ -1,6 +1,9 @@
 /* SphereAR's autoregressive loop: one token of every image a step, each drawn by the head's flow from the condition
  * that the transformer's last pass gave, and normalised to the sphere of radius sqrt(channels). */
 #include "base/arena.h"
+
+#include "mar_files.h"
+#include "mar_measure.h"
 #include "mar/masked/accel.h"
 #include "spherear/paths.h"
 

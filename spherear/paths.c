@@ -1,5 +1,7 @@
 #include "spherear/paths.h"
 
+#include "mar_measure.h"
+
 #include "base/arena.h"
 
 #include <limits.h>

@@ -12,6 +12,7 @@
 #define SPHEREAR_PATHS_H
 
 #include "diffusion/paths.h"
+#include "mar_measure.h"
 #include "spherear/state.h"
 
 /* Candidate n for a token has the noise of image number + (n + 1) SPHERE_CANDIDATE_IMAGES. */

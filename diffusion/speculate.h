@@ -38,6 +38,7 @@
 
 #include "diffusion/chain.h"
 #include "kernels/speculation.h"
+#include "mar_measure.h"
 
 /* A head that is evaluated at many states. */
 typedef struct {

@@ -1,5 +1,7 @@
 /* Resolves a session's options for discrete tokens. */
 #include "llamagen/engine.h"
+
+#include "mar_methods.h"
 #include "mar/core/params.h"
 
 #include <limits.h>

@@ -292,14 +292,14 @@ static mar_status path_verify(spec_path *s, mar_err *err)
 /* --- the end of a round ------------------------------------------------------------------------------------------- */
 
 /* Lists row r of `drawn` as number `at` of the tokens to keep, and records its status. */
-static void path_note(spec_path *s, int at, int r, mar_token_fate fate)
+static void path_note(spec_path *s, int at, int r, mar_token_status fate)
 {
     const spec_path_row *row = &s->drawn[r];
     const int place = row->slot * s->o.seq_len + row->position, is_stale = fate != MAR_TOKEN_TARGET && !s->o.draft;
     path_list_kept(s, at, r);
     s->o.token_status[place] = (uint8_t)fate;
-    if (s->o.ar_step) s->o.ar_step[place] = row->step;
-    if (s->o.staleness) s->o.staleness[place] = is_stale ? row->step - s->image[row->slot].context : 0;
+    s->o.ar_step[place] = row->step;
+    s->o.staleness[place] = is_stale ? row->step - s->image[row->slot].context : 0;
 }
 
 /* Advances every image past its last step that counts. first [images] is the first step with a replacement; NULL: no

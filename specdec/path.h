@@ -33,6 +33,7 @@
 #define SPECDEC_PATH_H
 
 #include "diffusion/paths.h"
+#include "mar_measure.h"
 
 #define SPEC_PATH_IMAGES ((uint64_t)1 << 40) /* image numbers end here: the candidates have those beyond */
 
@@ -106,10 +107,9 @@ typedef struct {
     int candidates;            /* of all tokens in one draw, at most, unless one for each is more */
     uint32_t verdict_step;     /* step in the noise address of the verdicts: that of no chain */
     mar_stats *stats;          /* receives the counts of rounds and tokens; 0 when a batch begins */
-    /* Host [images][seq_len], written for final tokens. The last two may be NULL. */
-    uint8_t *token_status; /* mar_token_fate */
-    int *ar_step;
-    int *staleness; /* steps by which the z of the token's draft was stale; 0: no such draft */
+    uint8_t *token_status;     /* host [images][seq_len] mar_token_status of final tokens */
+    int *ar_step;              /* host [images][seq_len] their steps */
+    int *staleness; /* host [images][seq_len] steps by which the z of a token's draft was stale; 0: no such draft */
 } spec_path_options;
 
 /* An image of the batch. */

@@ -14,7 +14,7 @@ enum {
 static spec_path_step raster_path_step(const spec_path *s, int image, int step)
 {
     const sphere_paths *p = s->o.host;
-    const float cfg = sphere_scale(p->g, &p->g->slot[image], step);
+    const float cfg = sphere_scale(p->g, &p->g->slots.slot[image], step);
     return (spec_path_step){1, p->position + step, p->g->params.num_sampling_steps, cfg};
 }
 
@@ -25,7 +25,7 @@ static spec_path_z raster_path_draft(spec_path *s, int first, int end)
     sphere_runner_begin(&p->runner);
     for (int i = 0; i < n; i++)
         sphere_add_tokens(p->g, &p->runner, s->drawn[first + i].slot, s->drawn[first + i].step - 1, 1, 1, n, &i);
-    sphere_runner_run(&p->runner, p->g->tokens, p->draft_z);
+    sphere_runner_run(&p->runner, p->g->slots.tokens, p->draft_z);
     return (spec_path_z){p->draft_z, n};
 }
 
@@ -42,7 +42,7 @@ static spec_path_z raster_path_pass(spec_path *s)
                           p->row + slot * s->o.gamma);
         g->stats.contexts += length;
     }
-    sphere_runner_run(&g->target, g->tokens, p->z);
+    sphere_runner_run(&g->target, g->slots.tokens, p->z);
     return (spec_path_z){p->z, rows};
 }
 
@@ -60,7 +60,7 @@ static void raster_path_write(spec_path *s, const float *token, int n)
     kern_queue *k = s->k;
     for (int i = 0; i < n; i++) p->place[i] = s->kept_slot[i] * s->o.seq_len + s->kept_position[i];
     k->core->rms_norm(k, token, s->kept, n, channels, p->g->model->ones, SPHERE_EPS, p->normal, 1);
-    k->core->copy_rows(k, p->g->tokens, p->place, p->normal, NULL, NULL, NULL, n, channels);
+    k->core->copy_rows(k, p->g->slots.tokens, p->place, p->normal, NULL, NULL, NULL, n, channels);
 }
 
 static void raster_path_know(spec_path *s, int n)
@@ -90,7 +90,7 @@ mar_status sphere_paths_round(sphere_paths *s, mar_err *err)
     sphere *g = s->g;
     diff_chain_guide(&g->chain, g->target.branches == 2); /* the first token may have changed it */
     const mar_status status = spec_path_round(&s->rounds, err);
-    for (int i = 0; status == MAR_OK && i < s->rounds.images; i++) g->slot[i].known = s->rounds.image[i].begin;
+    for (int i = 0; status == MAR_OK && i < s->rounds.images; i++) g->slots.slot[i].known = s->rounds.image[i].begin;
     return status;
 }
 
@@ -102,7 +102,8 @@ void sphere_paths_admit(sphere_paths *s, const int *slot, const mar_image *image
     s->runner.seconds = s->runner.flop = 0;
     s->runner.passes = 0;
     sphere_add_classes(s->g, &s->runner, slot, images, n, s->g->max_images);
-    sphere_runner_run(&s->runner, s->g->tokens, s->draft_z); /* z of the first token, which the model draws alone */
+    sphere_runner_run(&s->runner, s->g->slots.tokens,
+                      s->draft_z); /* z of the first token, which the model draws alone */
 }
 
 void sphere_paths_stats(const sphere_paths *s, mar_stats *stats)
@@ -158,7 +159,9 @@ static mar_status raster_path_create_rounds(sphere_paths *s, int most, mar_err *
                                        .candidates = most,
                                        .verdict_step = SPHERE_VERDICT_STEP,
                                        .stats = &g->stats,
-                                       .token_status = g->token_status};
+                                       .token_status = g->slots.token_status,
+                                       .ar_step = g->slots.ar_step,
+                                       .staleness = g->slots.staleness};
     return spec_path_create(&options, &s->rounds, err);
 }
 

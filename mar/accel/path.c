@@ -176,9 +176,9 @@ static mar_status masked_path_create_rounds(masked_path *p, int gamma, mar_err *
                                        .candidates = SPEC_PATH_CANDIDATES_MOST,
                                        .verdict_step = DIFF_BASE_STEPS,
                                        .stats = &g->stats,
-                                       .token_status = g->token_status,
-                                       .ar_step = g->ar_step,
-                                       .staleness = g->staleness};
+                                       .token_status = g->slots.token_status,
+                                       .ar_step = g->slots.ar_step,
+                                       .staleness = g->slots.staleness};
     return spec_path_create(&options, &p->rounds, err);
 }
 
@@ -271,7 +271,7 @@ static void masked_path_begin(void *state)
     masked_path *p = state;
     spec_path_begin(&p->rounds, p->g->images);
     for (int i = 0; i < p->g->images; i++)
-        p->rounds.image[i].seed = p->g->slot[i].seed, p->rounds.image[i].number = p->g->slot[i].number;
+        p->rounds.image[i].seed = p->g->slots.slot[i].seed, p->rounds.image[i].number = p->g->slots.slot[i].number;
     mar_contexts_begin(&p->contexts);
     if (p->draft) mar_contexts_begin(&p->draft_contexts);
 }

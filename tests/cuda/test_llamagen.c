@@ -2,6 +2,8 @@
  * of q and k, and line ends. As with a sampler, whole images are made in rounds of drafts. Passes are recorded from the
  * second of each shape on. */
 #include "tests/cudahost/control.h"
+
+#include "mar_files.h"
 #include "tests/support/device.h"
 #include "tests/support/gpt_fixture.h"
 #include "tests/support/llamagen.h"

@@ -1,6 +1,7 @@
 /* LlamaGen's models with the CUDA backend, through the public API, against the CPU in f32. The cases cover every method
  * to draft and verify discrete tokens. */
 #include "mar.h"
+#include "mar_measure.h"
 #include "tests/support/device.h"
 #include "tests/support/llamagen.h"
 

@@ -3,6 +3,8 @@
  * therefore a list of changes to the table of a small model. The file is made from that table. */
 #include "tests/fuzz/fuzz.h"
 
+#include "mar_files.h"
+
 #include "mar/core/config.h"
 #include "mar/api/kinds.h"
 #include "vae/vae.h"

@@ -1,5 +1,8 @@
 /* Tests which options and files LlamaGen sessions accept together. */
 #include "llamagen/engine.h"
+
+#include "mar_files.h"
+#include "mar_methods.h"
 #include "mar/accel/registry.h"
 #include "tests/support/demo.h"
 #include "tests/support/discrete_sessions.h"

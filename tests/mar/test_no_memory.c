@@ -3,6 +3,8 @@
  * the session itself still works. Then allocations of all libraries fail. A handle works with fewer threads if one does
  * not start. The sanitizers skip this test (tests/support/failing_allocations.h). */
 #include "mar/core/handle.h"
+
+#include "mar_eval.h"
 #include "tests/support/demo.h"
 #include "tests/support/llamagen.h"
 

@@ -2,6 +2,7 @@
  * and whole images by the same noise. And the promises of mar.h for this family. */
 #include "diffusion/chain.h"
 #include "mar.h"
+#include "mar_measure.h"
 #include "mar/core/handle.h"
 #include "spherear/runner.h"
 #include "tests/support/support.h"

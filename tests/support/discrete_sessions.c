@@ -1,5 +1,7 @@
 #include "tests/support/discrete_sessions.h"
 
+#include "mar_methods.h"
+
 #include "mar/core/params.h"
 
 #include <stdio.h>

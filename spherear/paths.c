@@ -22,10 +22,10 @@ static spec_path_z raster_path_draft(spec_path *s, int first, int end)
 {
     sphere_paths *p = s->o.host;
     const int n = end - first;
-    sphere_runner_begin(&p->runner);
+    causal_vectors_begin(p->runner, p->g->slots.tokens);
     for (int i = 0; i < n; i++)
-        sphere_add_tokens(p->g, &p->runner, s->drawn[first + i].slot, s->drawn[first + i].step - 1, 1, 1, n, &i);
-    sphere_runner_run(&p->runner, p->g->slots.tokens, p->draft_z);
+        sphere_add_tokens(p->g, p->runner, s->drawn[first + i].slot, s->drawn[first + i].step - 1, 1, 1, n, &i);
+    causal_vectors_run(p->runner, p->draft_z);
     return (spec_path_z){p->draft_z, n};
 }
 
@@ -34,15 +34,15 @@ static spec_path_z raster_path_pass(spec_path *s)
     sphere_paths *p = s->o.host;
     sphere *g = p->g;
     const int rows = s->images * s->o.gamma;
-    sphere_runner_begin(&g->target);
+    causal_vectors_begin(g->target, g->slots.tokens);
     for (int slot = 0; slot < s->images; slot++) {
         const int length = s->image[slot].length;
         if (length == 0) continue;
-        sphere_add_tokens(g, &g->target, slot, s->image[slot].from - 1, length, length, rows,
+        sphere_add_tokens(g, g->target, slot, s->image[slot].from - 1, length, length, rows,
                           p->row + slot * s->o.gamma);
         g->stats.contexts += length;
     }
-    sphere_runner_run(&g->target, g->slots.tokens, p->z);
+    causal_vectors_run(g->target, p->z);
     return (spec_path_z){p->z, rows};
 }
 
@@ -88,7 +88,7 @@ static const spec_path_order raster_path_order = {
 mar_status sphere_paths_round(sphere_paths *s, mar_err *err)
 {
     sphere *g = s->g;
-    diff_chain_guide(&g->chain, g->target.branches == 2); /* the first token may have changed it */
+    diff_chain_guide(&g->chain, g->branches == 2); /* the first token may have changed it */
     const mar_status status = spec_path_round(&s->rounds, err);
     for (int i = 0; status == MAR_OK && i < s->rounds.images; i++) g->slots.slot[i].known = s->rounds.image[i].begin;
     return status;
@@ -99,18 +99,16 @@ void sphere_paths_admit(sphere_paths *s, const int *slot, const mar_image *image
     spec_path_begin(&s->rounds, n);
     for (int i = 0; i < n; i++)
         s->rounds.image[i] = (spec_path_image){.seed = images[i].seed, .number = images[i].number, .begin = 1};
-    s->runner.seconds = s->runner.flop = 0;
-    s->runner.passes = 0;
-    sphere_add_classes(s->g, &s->runner, slot, images, n, s->g->max_images);
-    sphere_runner_run(&s->runner, s->g->slots.tokens,
-                      s->draft_z); /* z of the first token, which the model draws alone */
+    causal_runner_clear_stats(s->runner);
+    sphere_admit(s->g, s->runner, slot, images, n);
 }
 
 void sphere_paths_stats(const sphere_paths *s, mar_stats *stats)
 {
+    const causal_runner_stats *draft = causal_runner_get_stats(s->runner);
     spec_path_add_stats(&s->rounds, stats);
-    stats->draft_s += s->runner.seconds;
-    stats->draft_flop += s->runner.flop;
+    stats->draft_s += draft->prefix_s + draft->tokens_s;
+    stats->draft_flop += draft->flop;
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
@@ -144,7 +142,7 @@ static mar_status raster_path_create_rounds(sphere_paths *s, int most, mar_err *
 {
     sphere *g = s->g;
     const mar_params *p = &g->params;
-    const int gamma = sphere_paths_gamma(p), seq_len = g->model->shape.transformer.seq_len;
+    const int gamma = sphere_paths_gamma(p), seq_len = g->model->shape.transformer.shape.seq_len;
     const spec_path_options options = {.order = &raster_path_order,
                                        .host = s,
                                        .target = &g->chain,
@@ -169,8 +167,8 @@ mar_status sphere_paths_create(sphere *g, sphere_paths **out, mar_err *err)
 {
     const mar_params *p = &g->params;
     const sphere_model *draft = sphere_model_of(p->draft);
-    const int branches = g->target.branches, most = sphere_paths_rows(p, g->max_images);
-    const int seq_len = g->model->shape.transformer.seq_len, rows = g->max_images * sphere_paths_gamma(p);
+    const int branches = g->branches, most = sphere_paths_rows(p, g->max_images);
+    const int seq_len = g->model->shape.transformer.shape.seq_len, rows = g->max_images * sphere_paths_gamma(p);
     const diff_spec spec = {p->sampler, p->num_sampling_steps, DIFF_TOP, DIFF_FLOW};
     sphere_paths *s = *out = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -181,11 +179,13 @@ mar_status sphere_paths_create(sphere *g, sphere_paths **out, mar_err *err)
     s->place = s->row + rows;
     for (int i = 0; i < seq_len; i++) s->position[i] = i;
     for (int i = 0; i < rows; i++) s->row[i] = i;
-    mar_status status = sphere_runner_create(g->k, draft, g->max_images, branches, 1, &s->runner, err);
+    mar_status status = causal_runner_create(g->k, draft->transformer, &(causal_sampling){.cfg = p->cfg}, g->max_images,
+                                             0, 0, &s->runner, err);
+    if (status == MAR_OK) causal_runner_name(s->runner, "draft: ");
     if (status == MAR_OK)
         status =
             diff_chain_create_for(g->k, &draft->head, &spec, 1, p->temperature, most, branches == 2, &s->chain, err);
-    s->runner.part = s->chain.part = "draft: ";
+    s->chain.part = "draft: ";
     return status == MAR_OK ? raster_path_create_rounds(s, most, err) : status;
 }
 
@@ -194,7 +194,7 @@ void sphere_paths_free(sphere_paths *s)
     if (!s) return;
     spec_path_free(&s->rounds);
     diff_chain_free(&s->chain);
-    sphere_runner_free(&s->runner);
+    causal_runner_free(s->runner);
     free(s->position);
     free(s);
 }
@@ -203,17 +203,17 @@ size_t sphere_paths_lay_out(sphere_paths *s, char *base)
 {
     const size_t f = sizeof(float), images = (size_t)s->g->max_images, rows = (size_t)s->rounds.o.max_rows;
     size_t used = spec_path_lay_out(&s->rounds, base);
-    s->z = arena_carve(base, &used, 2 * rows * (size_t)s->g->model->shape.transformer.width, f);
-    s->draft_z = arena_carve(base, &used, 2 * images * (size_t)s->runner.model->shape.transformer.width, f);
+    s->z = arena_carve(base, &used, 2 * rows * (size_t)s->g->model->head.shape.z_dim, f);
+    s->draft_z = arena_carve(base, &used, 2 * images * (size_t)s->chain.head->shape.z_dim, f);
     s->normal = arena_carve(base, &used, images * (size_t)s->g->model->shape.head.channels, f);
-    used += sphere_runner_lay_out(&s->runner, base ? base + used : NULL);
+    used += causal_runner_lay_out(s->runner, base ? base + used : NULL);
     used += diff_chain_lay_out(&s->chain, base ? base + used : NULL);
     return used;
 }
 
 mar_status sphere_paths_plan(sphere_paths *s, int images, mar_err *err)
 {
-    diff_chain_guide(&s->g->chain, s->g->target.branches == 2);
-    const mar_status status = sphere_runner_plan(&s->runner, images, 1, err);
+    diff_chain_guide(&s->g->chain, s->g->branches == 2);
+    const mar_status status = causal_runner_plan(s->runner, images, err);
     return status == MAR_OK ? spec_path_plan(&s->rounds, s->g->params.num_sampling_steps, err) : status;
 }

@@ -11,11 +11,11 @@
 typedef struct sphere_paths {
     spec_path rounds;
     sphere *g;
-    sphere_runner runner; /* of the draft model */
-    diff_chain chain;     /* of the draft model */
-    int *position;        /* host [seq_len] 0, 1, ... */
-    int *row;             /* host [max_images * gamma] 0, 1, ... */
-    int *place;           /* host [max_images] places of tokens in g->tokens */
+    causal_runner *runner; /* of the draft model */
+    diff_chain chain;      /* of the draft model */
+    int *position;         /* host [seq_len] 0, 1, ... */
+    int *row;              /* host [max_images * gamma] 0, 1, ... */
+    int *place;            /* host [max_images] places of tokens in g->tokens */
 
     /* Backend memory, from sphere_paths_lay_out. D and E are the widths of the model and of the draft model. */
     float *z;       /* [2][max_images * gamma][D] conditions of the round's tokens, by image, then token */

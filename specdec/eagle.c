@@ -62,7 +62,7 @@ static uint64_t *eagle_add_row(eagle_runner *r, int token, int position, int ima
 }
 
 /* Adds the slots of the rows before the image tokens, up to number end - 1. Returns their number. */
-static int add_prefix_slots(eagle_runner *r, int image, int branch, int end)
+static int eagle_add_prefix_slots(eagle_runner *r, int image, int branch, int end)
 {
     const int begin = r->image[image].begin[branch], sequence = causal_sequence(r->images, image, branch);
     for (int i = begin; i < end; i++) causal_pass_add_slot(&r->pass, sequence, BEFORE + 1 + i);
@@ -79,7 +79,7 @@ static void eagle_add_prefix(eagle_runner *r, int image, int branch, int first, 
     if (first < r->image[image].begin[branch]) first = r->image[image].begin[branch];
     if (first >= end) return;
     causal_pass_add_span(p);
-    const int common = add_prefix_slots(r, image, branch, first);
+    const int common = eagle_add_prefix_slots(r, image, branch, first);
     causal_pass_set_common(p);
     for (int i = first; i < end; i++) causal_pass_add_slot(p, sequence, BEFORE + 1 + i);
     for (int i = first; i < end; i++) {
@@ -100,7 +100,7 @@ static void eagle_add_tokens(eagle_runner *r, int image, int branch)
     const int sequence = causal_sequence(r->images, image, branch), end = im->known + im->tokens;
     if (im->tokens == 0) return;
     causal_pass_add_span(p);
-    const int before = add_prefix_slots(r, image, branch, r->prefix);
+    const int before = eagle_add_prefix_slots(r, image, branch, r->prefix);
     causal_pass_add_slots(p, sequence, s->slot, im->known);
     causal_pass_set_common(p);
     causal_pass_add_slots(p, sequence, s->slot + im->known, im->tokens);
@@ -139,7 +139,7 @@ static void eagle_add_drafts(eagle_runner *r, int image, int branch, int depth)
     int end;
     if (eagle_count_drafts(im, depth, &end) == 0) return;
     causal_pass_add_span(p);
-    const int rows = add_prefix_slots(r, image, branch, r->prefix);
+    const int rows = eagle_add_prefix_slots(r, image, branch, r->prefix);
     causal_pass_add_slots(p, sequence, s->slot, s->known);
     causal_pass_set_common(p);
     causal_pass_add_slots(p, sequence, s->draft_slot, end);
@@ -154,7 +154,7 @@ static void eagle_add_drafts(eagle_runner *r, int image, int branch, int depth)
 }
 
 /* Adds the logit row of a site. It reads the feature in this slot. */
-static void add_logit_row(eagle_runner *r, const causal_request *q, int branch, int site, int slot)
+static void eagle_add_logit_row(eagle_runner *r, const causal_request *q, int branch, int site, int slot)
 {
     causal_pass *p = &r->pass;
     if (branch == 0) {
@@ -212,7 +212,7 @@ static void eagle_compute(void *arg)
 
 /* Returns the bytes that a pass must read besides its layer, the output layer, and keys and values: fc, and each row's
  * embedding and feature. An logit row whose row is not in this pass adds its feature. */
-static double input_bytes(const eagle_runner *r)
+static double eagle_input_bytes(const eagle_runner *r)
 {
     const causal_pass *p = &r->pass;
     const double d = r->one.shape.width, weights = p->rows ? 2 * d * d : 0;
@@ -220,13 +220,13 @@ static double input_bytes(const eagle_runner *r)
     return (double)r->k->device->act_size * weights + sizeof(float) * (2 * p->rows + earlier) * d;
 }
 
-static void count_pass(eagle_runner *r)
+static void eagle_count_pass(eagle_runner *r)
 {
     const double d = r->one.shape.width;
     r->stats.passes++;
     r->stats.rows += r->pass.rows;
     r->stats.flop += causal_pass_flop(&r->pass) + 4 * r->pass.rows * d * d;
-    r->stats.bytes += causal_pass_bytes(&r->pass) + input_bytes(r);
+    r->stats.bytes += causal_pass_bytes(&r->pass) + eagle_input_bytes(r);
 }
 
 /* Runs the listed pass. */
@@ -238,7 +238,7 @@ static void eagle_run(eagle_runner *r, int kind, float *log_probs)
         .kind = kind, .rows = p->rows, .spans = p->spans, .logit_rows = p->logit_rows, .out = log_probs};
     if (p->rows == 0 && p->logit_rows == 0) return;
     net_recordings_run(r->k, &r->recordings, &shape, eagle_compute, &body);
-    count_pass(r);
+    eagle_count_pass(r);
 }
 
 /* Computes the rows before the image tokens of images that start. */
@@ -254,7 +254,7 @@ static void eagle_compute_prefixes(eagle_runner *r, const causal_start *start, i
             for (int i = 0; i < n; i++) eagle_add_prefix(r, start[i].image, c, first, end);
         if (r->pass.rows == 0) continue;
         eagle_compute_rows(&body);
-        count_pass(r);
+        eagle_count_pass(r);
     }
 }
 
@@ -277,7 +277,7 @@ static void eagle_run_tokens(eagle_runner *r, const causal_request *request, int
                 const eagle_image *im = &r->image[request[i].sequence];
                 eagle_add_tokens(r, request[i].sequence, c);
                 if (last && im->from == 0 && causal_lines_site(&im->lines, 0) < 0)
-                    add_logit_row(r, &request[i], c, 0, eagle_last_slot(&im->slots));
+                    eagle_add_logit_row(r, &request[i], c, 0, eagle_last_slot(&im->slots));
             }
         eagle_run(r, TOKENS, log_probs);
         for (int i = 0; i < n; i++) r->image[request[i].sequence].known += r->image[request[i].sequence].tokens;
@@ -299,7 +299,7 @@ static int eagle_run_drafts(eagle_runner *r, const causal_request *request, int 
             for (int site = im->from; site <= q->count; site++) {
                 const int j = causal_lines_site(&im->lines, site);
                 if (causal_request_depth(&im->lines.request, j) == depth)
-                    add_logit_row(r, q, c, site, im->slots.draft_slot[j]);
+                    eagle_add_logit_row(r, q, c, site, im->slots.draft_slot[j]);
             }
         }
     eagle_run(r, DRAFTS, log_probs);

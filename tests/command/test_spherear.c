@@ -46,10 +46,12 @@ TEST_WITH(its_file_brings_the_image_decoder, set_up, command_teardown)
 TEST_WITH(options_of_other_families_are_refused, set_up, command_teardown)
 {
     static const refusal cases[] = {
-        {GENERATE "--lazy", "--lazy is for MAR models: expected --head_spec, ", "with a SphereAR model\n"},
-        {GENERATE "--gtr", "--gtr is for MAR models: expected --head_spec, ", "with a SphereAR model\n"},
-        {GENERATE "--spec conditional --draft m.safetensors", "--spec conditional is for MAR models: expected path",
-         "\n"},
+        {GENERATE "--lazy", "--lazy changes the transformer passes, which no option does with SphereAR: expected ",
+         "--spec path, --head_spec, --cfg_low or --sampler\n"},
+        {GENERATE "--gtr", "--gtr changes the autoregressive steps, which no option does with SphereAR: expected ",
+         "--sampler\n"},
+        {GENERATE "--spec conditional --draft m.safetensors",
+         "--spec conditional changes the verdicts on states, which ", "--sampler\n"},
         {GENERATE "--num_iter 8", "--num_iter 8: expected 0 or 16: the model makes its tokens one after another", "\n"},
         {"generate --model m.safetensors --class 2 --top_k 3",
          "--top_k has no effect: the model's tokens are continuous", "\n"},

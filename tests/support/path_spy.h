@@ -10,7 +10,7 @@
 #define TESTS_PATH_SPY_H
 
 #include "diffusion/paths.h"
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 #include "tests/support/path_mutants.h"
 
 /* Deliberately wrong sessions. Those before SPY_PATH_MUTANTS are path_mutants. */

@@ -20,7 +20,8 @@
 
 typedef struct sphere_paths {
     sphere *g;
-    sphere_runner runner;     /* of the draft model */
+    causal_runner *runner;    /* of the draft model */
+    int draft_width;          /* of the draft model */
     diff_chain chain;         /* of the draft model */
     diff_paths target, draft; /* the two heads */
     int gamma;                /* tokens of a round, at most */

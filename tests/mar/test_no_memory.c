@@ -512,7 +512,7 @@ TEST_CASE(discrete_tokens)
                 assert_session(s, demo_run(s, 1));
             if (s) {
                 assert_session(s, mar_session_tokens(s, tokens));
-                assert_memory_equal(tokens, expected, (size_t)c.seq_len * sizeof *tokens);
+                assert_memory_equal(tokens, expected, (size_t)c.shape.seq_len * sizeof *tokens);
             }
             mar_session_free(s);
             rounds_freed(&r);

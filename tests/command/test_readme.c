@@ -98,10 +98,7 @@ static void the_start_block(void **state)
     static const char before[] = "All other commands work after it:\n\n```sh\n",
                       wrapper[] = "#!/bin/sh\n"
                                   "quick='" QUICK "'\n"
-                                  "case \"$*\" in\n"
-                                  "*demo-t2i* | *--vq*) quick= ;;\n"
-                                  "serve*) exec echo served >>log ;;\n"
-                                  "esac\n"
+                                  "case \"$*\" in serve*) exec echo served >>log ;; esac\n"
                                   "\"$MAR_COMMAND\" \"$@\" $quick 2>err && exec echo \"worked: $*\" >>log\n"
                                   "grep -q 'No such file or directory' err && exec echo \"lacks: $*\" >>log\n"
                                   "exec echo \"failed: $*: $(cat err)\" >>log\n";
@@ -112,13 +109,11 @@ static void the_start_block(void **state)
     write_whole_file(*state, "build/release/mar", wrapper, sizeof wrapper - 1);
     write_whole_file(*state, "pasted", from, (size_t)(strstr(from, "```\n") - from));
     sh_ok(*state, "chmod +x build/release/mar && sh pasted");
-    command_result r = command_run(
-        *state,
-        "cat log; test $(grep -c ^worked log) -ge 5 && test $(grep -c ^served log) = 1 && ! grep ^failed log && "
-        "! grep -o -e '--out [^ ]*' pasted | sort | uniq -d | grep . && test $(ls | wc -l) = 9");
-    if (r.status != 0) fail_msg("%d, %s%s", r.status, r.out, r.err); /* build, err, log, pasted, and five outputs */
-    sh_ok(*state, "test -s digits.png && test -s fast.png && test -s sevens.png && test -s three.png && "
-                  "test $(ls variations | wc -l) = 4");
+    command_result r =
+        command_run(*state, "cat log; grep -q ^worked log && test $(grep -c ^served log) = 1 && ! grep ^failed log && "
+                            "test -s digits.png && "
+                            "! grep -o -e '--out [^ ]*' pasted | sort | uniq -d | grep . && test $(ls | wc -l) = 5");
+    if (r.status != 0) fail_msg("%d, %s%s", r.status, r.out, r.err); /* build, err, log, pasted, and the output */
     command_result_free(&r);
     free(readme);
 }

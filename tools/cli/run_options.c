@@ -74,7 +74,7 @@ static const mar_param rows[] = {
      .offset = offsetof(run_options, negative),
      .type = MAR_TYPE_TEXT,
      .argument = "TEXT",
-     .help = "Emu3: what guidance leads away from\n"
+     .help = "Emu3: negative prompt\n"
              "Without it the release's own negative prompt. Other models' guidance is against no prompt."},
     {.name = OPTION("captions"),
      .offset = offsetof(run_options, captions),

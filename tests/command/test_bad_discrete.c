@@ -16,7 +16,7 @@
     "EAGLE "                                                                                                           \
     "drafter"
 
-static void numbers(void **state)
+COMMAND_CASE(numbers)
 {
     static const refusal cases[] = {
         {DISCRETE "--top_k 257", "--top_k 257: expected 0..256, the model's vocabulary"},
@@ -38,7 +38,7 @@ static void numbers(void **state)
     command_refuses(*state, cases, LENGTH(cases));
 }
 
-static void combinations(void **state)
+COMMAND_CASE(combinations)
 {
     static const refusal cases[] = {
         {DISCRETE "--draft self", SELF},
@@ -72,7 +72,7 @@ static void combinations(void **state)
     command_refuses(*state, cases, LENGTH(cases));
 }
 
-static void files(void **state)
+COMMAND_CASE(files)
 {
     static const refusal cases[] = {
         {DISCRETE "--draft demo-draft",
@@ -103,7 +103,7 @@ static void files(void **state)
 }
 
 /* Tests captions with a text-to-image model: up to 120 positions of 12 features. */
-static void captions(void **state)
+COMMAND_CASE(captions)
 {
     static const char lacks[] =
         "--prompt is missing: t2i.safetensors makes images of prompts, expected one, and with --t5 the folder of "
@@ -150,7 +150,7 @@ static void captions(void **state)
 }
 
 /* Checks the refusal of options that contradict the file or that it cannot use. */
-static void inspected(void **state)
+COMMAND_CASE(inspected)
 {
     static const refusal cases[] = {
         {"inspect demo --seq_len 64", "--seq_len has no effect: demo is a MAR model, expected a LlamaGen model"},
@@ -179,15 +179,8 @@ static void inspected(void **state)
 }
 
 /* Checks that the limits themselves are accepted. */
-static void most(void **state)
+COMMAND_CASE(most)
 {
     command_ok(*state, DISCRETE "-q --class 3 --num 1 --spec sjd --window 64 --cfg_interval 62 --top_k 256");
     command_ok(*state, DRAFTED "-q --class 3 --num 1 --spec lantern --lantern_k 256 --gamma 64");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(numbers),  COMMAND_TEST(combinations), COMMAND_TEST(files),
-                                       COMMAND_TEST(captions), COMMAND_TEST(inspected),    COMMAND_TEST(most)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* Ranges of the tables' options are for test_option_table.c, the parser's words for test_options.c. */
-static void options(void **state)
+COMMAND_CASE(options)
 {
     static const refusal cases[] = {
         {"generate --num_iter 65x", "--num_iter 65x", "a whole number from 0 to 65536"},
@@ -213,7 +213,7 @@ static void write_named(const char *directory, const char *file, const char *ten
     bytes_free(&b);
 }
 
-static void inputs(void **state)
+COMMAND_CASE(inputs)
 {
     const char *d = *state;
     char line[4096], source[2048];
@@ -325,7 +325,7 @@ static void inputs(void **state)
 
 #define QUICK "--num_iter 2 --num_sampling_steps 2 "
 
-static void outputs(void **state)
+COMMAND_CASE(outputs)
 {
     const char *d = *state;
     char path[4096];
@@ -375,7 +375,7 @@ static void outputs(void **state)
     command_refused(d, "$MAR generate --out $(printf %0300d 1).png", "00001.png", "File name too long");
 }
 
-static void unwritable_directory(void **state)
+COMMAND_CASE(unwritable_directory)
 {
     const char *d = *state;
     if (geteuid() == 0) skip(); /* root may write anywhere; outputs() uses /proc for that */
@@ -387,7 +387,7 @@ static void unwritable_directory(void **state)
 
 /* Limits the file size, a full disk that any user can have; a unit is 512 bytes. The nightly tests do more
  * (test_full_disk.c). */
-static void full_disk(void **state)
+COMMAND_CASE(full_disk)
 {
     const char *d = *state;
     command_refused(d, "ulimit -f 1; $MAR generate --class 1 --num 1 " QUICK "--out x", "x/000000.png",
@@ -403,7 +403,7 @@ static void full_disk(void **state)
 
 /* Checks that help fits 80 columns, has an example and says where to read on. It has at most 24 lines. With the common
  * options of a run it has at most 40. Help that lists all of these has no limit. */
-static void help(void **state)
+COMMAND_CASE(help)
 {
     static const struct {
         const char *line;
@@ -458,7 +458,7 @@ static void help(void **state)
     command_result_free(&r);
 }
 
-static void letters(void **state)
+COMMAND_CASE(letters)
 {
     command_ok(*state, "generate -qs7 -oa.png --class 3 --num 1 " QUICK);
     sh_ok(*state, "$MAR generate --quiet --seed 7 --class 3 --num 1 " QUICK
@@ -466,7 +466,7 @@ static void letters(void **state)
 }
 
 /* Checks the warning about more threads than cores: once, with the number used, and not under --quiet. */
-static void threads(void **state)
+COMMAND_CASE(threads)
 {
     static const char *const lines[] = {"generate --num 1 --threads 1024 " QUICK, "bench --threads 1024 " QUICK,
                                         "fidelity --versus " QUICK
@@ -487,20 +487,11 @@ static void threads(void **state)
 }
 
 /* What the documents name is in the help; names are the same with dashes and underscores. */
-static void names_that_work(void **state)
+COMMAND_CASE(names_that_work)
 {
     sh_ok(
         *state,
         "$MAR generate --help | grep -q -e '^  --vae, --vq FILE ' && $MAR generate --help vq | grep -q -e '--vq FILE'");
     sh_ok(*state, "$MAR methods --name head_spec >a && $MAR methods --name head-spec >b && cmp a b && test -s a");
     sh_ok(*state, "$MAR --help | grep -q 'MAR, SphereAR, LlamaGen, Lumina-mGPT, Anole and Emu3$'");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        COMMAND_TEST(options),        COMMAND_TEST(inputs), COMMAND_TEST(outputs), COMMAND_TEST(unwritable_directory),
-        COMMAND_TEST(full_disk),      COMMAND_TEST(help),   COMMAND_TEST(letters), COMMAND_TEST(threads),
-        COMMAND_TEST(names_that_work)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,9 +85,8 @@ static void read_images(const char *name, uint8_t *rgb)
     image_source_close(s);
 }
 
-static void with_itself(void **state)
+TEST_CASE(with_itself)
 {
-    (void)state;
     command_ok(directory, "stats a --out a.npz --features demo --keep_features -q");
     static const char exists[] = "a.npz: exists already, expected another name, or --overwrite to replace it";
     command_refused(directory, "$MAR stats a --out a.npz --features demo -q", exists, NULL);
@@ -104,9 +103,8 @@ static void with_itself(void **state)
 }
 
 /* Checks that the statistics in the file are those of the features in it. */
-static void statistics(void **state)
+TEST_CASE(statistics)
 {
-    (void)state;
     enum { DIM = 64 };
     static float x[IMAGES * DIM];
     static double mu[DIM], sigma[DIM * DIM];
@@ -135,9 +133,8 @@ static void statistics(void **state)
     npz_close(z);
 }
 
-static void one_directory_against_another(void **state)
+TEST_CASE(one_directory_against_another)
 {
-    (void)state;
     cJSON *there = evaluate("--images a --stats b"), *back = evaluate("--images b --stats a");
     const double fid = number_in(there, "fid");
     assert_true(fid > 0.1);
@@ -150,9 +147,8 @@ static void one_directory_against_another(void **state)
 }
 
 /* Checks that an npz and other batch sizes give the same bits. */
-static void same_numbers(void **state)
+TEST_CASE(same_numbers)
 {
-    (void)state;
     static const char *const ways[] = {"--images a.images.npz --stats b", "--images a --stats b --batch 1",
                                        "--images a --stats b --batch 7", "--images a --stats b --threads 1",
                                        "--images a --stats b.images.npz"};
@@ -174,9 +170,8 @@ static void same_numbers(void **state)
     cJSON_Delete(first);
 }
 
-static void against_real_digits(void **state)
+TEST_CASE(against_real_digits)
 {
-    (void)state;
     static uint8_t rgb[IMAGES * PIXELS];
     uint32_t word = 1;
     for (size_t i = 0; i < sizeof rgb; i++) rgb[i] = (uint8_t)((word = word * 1664525u + 1013904223u) >> 24);
@@ -187,9 +182,8 @@ static void against_real_digits(void **state)
     assert_true(number("--images noise.npz", "recall") == 0);
 }
 
-static void printed(void **state)
+TEST_CASE(printed)
 {
-    (void)state;
     command_result r = command_run(directory, "$MAR eval --images a --features demo --quiet");
     assert_int_equal(r.status, 0);
     assert_string_equal(r.out, "");
@@ -268,9 +262,8 @@ static void same_as(const seen *expected, const char *option, const char *dtype)
 }
 
 /* Checks that the default is f32 on every processor. */
-static void arithmetic(void **state)
+TEST_CASE(arithmetic)
 {
-    (void)state;
     static uint8_t rgb[IMAGES * PIXELS];
     static seen f32, bf16;
     wt_file *golden = golden_open("inception");
@@ -285,9 +278,8 @@ static void arithmetic(void **state)
 }
 
 /* Tests --out: the page has a sheet of the images and the numbers of --json. A grid beside the images is ignored. */
-static void page(void **state)
+TEST_CASE(page)
 {
-    (void)state;
     sh_ok(directory, "cp -r a g && $MAR generate --out g --grid --resume --seed 1" QUICK);
     command_result r = command_run(directory, "$MAR eval --images a --features demo --json --out deep/a && "
                                               "$MAR eval --images g --features demo --quiet --out g2 && "
@@ -317,9 +309,8 @@ static void page(void **state)
     command_result_free(&r);
 }
 
-static void errors(void **state)
+TEST_CASE(errors)
 {
-    (void)state;
     static uint8_t rgb[3 * 16 * 16 * 3];
     static const refusal cases[] = {
         {"stats a --features demo", "--out is missing, expected the file to write", ""},
@@ -375,16 +366,4 @@ static void errors(void **state)
     assert_int_equal(access(file_in("s.npz"), F_OK), -1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(with_itself),
-                                       cmocka_unit_test(statistics),
-                                       cmocka_unit_test(one_directory_against_another),
-                                       cmocka_unit_test(same_numbers),
-                                       cmocka_unit_test(against_real_digits),
-                                       cmocka_unit_test(arithmetic),
-                                       cmocka_unit_test(page),
-                                       cmocka_unit_test(errors),
-                                       cmocka_unit_test(printed)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down)

@@ -51,9 +51,8 @@ static char *comments_of(const uint8_t *jpeg, size_t size)
     return text;
 }
 
-static void jpeg(void **state)
+TEST_CASE(jpeg)
 {
-    (void)state;
     static uint8_t rgb[SIDE][SIDE][3];
     const image picture = pattern(rgb);
     char why[IMAGE_WHY_MAX];
@@ -96,7 +95,7 @@ static void jpeg(void **state)
 }
 
 /* The library may be missing; then the format is refused, with the reason. */
-static void webp(void **state)
+COMMAND_CASE(webp)
 {
     static uint8_t rgb[SIDE][SIDE][3];
     const image picture = pattern(rgb);
@@ -122,7 +121,7 @@ static void webp(void **state)
 }
 
 /* Checks that the JPEG of a run shows the PNG's picture and has its text. */
-static void a_run(void **state)
+COMMAND_CASE(a_run)
 {
     const char *d = *state;
     command_ok(d, "generate " QUICK "--class 3 --num 1 --seed 5 --out a.png");
@@ -160,7 +159,7 @@ static void a_run(void **state)
     sh_ok(d, "$MAR generate " QUICK "--class 3 --num 1 --format jpeg --out - | cmp - mar.jpg");
 }
 
-static void refusals(void **state)
+COMMAND_CASE(refusals)
 {
     static const refusal cases[] = {
         {"generate --out x.jpg --format png", "--format png: --out is x.jpg, whose name says JPEG"},
@@ -182,11 +181,4 @@ static void refusals(void **state)
     assert_int_equal(output_image_index("000012.gif"), -1);
     assert_int_equal(image_format_of("a.b/x.JPEG"), IMAGE_JPEG);
     assert_int_equal(image_format_of(".jpg"), -1); /* a hidden name without an ending */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(jpeg), COMMAND_TEST(webp), COMMAND_TEST(a_run),
-                                       COMMAND_TEST(refusals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

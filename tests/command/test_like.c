@@ -11,7 +11,7 @@
 #define QUICK "--num_iter 8 --num_sampling_steps 4 "
 
 /* Checks that --like alone makes the same file again: pixels and all text. */
-static void same_file(void **state)
+COMMAND_CASE(same_file)
 {
     static const char *const runs[] = {
         QUICK "--class 3,7 --cfg 1.7 --cfg_schedule constant --temperature 0.9 --seed 18446744073709551615",
@@ -38,7 +38,7 @@ static void same_file(void **state)
 }
 
 /* Checks that options given beside --like win, and that the others are the image's. */
-static void options_win(void **state)
+COMMAND_CASE(options_win)
 {
     const char *d = *state;
     command_ok(d, "generate " QUICK "--class 3 --num 1 --seed 7 --cfg 1.7 --head_spec 4 --out a.png --quiet");
@@ -51,7 +51,7 @@ static void options_win(void **state)
 }
 
 /* A model file is the one in the working directory, by its bytes, or the one that is given. */
-static void model_files(void **state)
+COMMAND_CASE(model_files)
 {
     const char *d = *state;
     size_t size, other_size;
@@ -108,7 +108,7 @@ static void edit_text(const char *directory, const char *from, const char *to, c
 }
 
 /* Pictures of versions that worded the guarantee otherwise are made again, and their directories continued. */
-static void old_words(void **state)
+COMMAND_CASE(old_words)
 {
     const char *d = *state;
     command_ok(d, "generate " QUICK "--class 3,7 --num 1 --out old --quiet");
@@ -123,7 +123,7 @@ static void old_words(void **state)
     assert_same_file(d, "two/000001.png", "one.png");
 }
 
-static void refusals(void **state)
+COMMAND_CASE(refusals)
 {
     static const char *const edits[][3] = {
         {"old.png", "Software", "libmar 0.0.9"},   {"alien.png", "Software", "other 1"},
@@ -175,7 +175,7 @@ static void refusals(void **state)
 }
 
 /* Reads the seed in the summary, which is a line of its own before the guarantee. */
-static void random_seeds(void **state)
+COMMAND_CASE(random_seeds)
 {
     const char *d = *state;
     char seed[32], again[32];
@@ -204,11 +204,4 @@ static void random_seeds(void **state)
         {"bench --seed random", "--seed random: expected a whole number from 0 to 18446744073709551615"},
     };
     command_refuses(d, cases, LENGTH(cases));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(same_file), COMMAND_TEST(options_win), COMMAND_TEST(model_files),
-                                       COMMAND_TEST(refusals),  COMMAND_TEST(old_words),   COMMAND_TEST(random_seeds)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static void make_checkout(const char *directory)
 
 /* Checks the end of demo.sh's output: the command's place, a line that puts it on the PATH, and an example. Both work
  * when pasted. */
-static void demo_says_what_is_next(void **state)
+COMMAND_CASE(demo_says_what_is_next)
 {
     make_checkout(*state);
     command_result r = command_run(*state, "'a checkout/demo.sh' >said && test -s demo.png && cat said");
@@ -93,7 +93,7 @@ static int next_command(char **at, char *line, size_t size)
 
 /* Pastes README's Start block into a shell, in a directory without checkpoints. The demos' commands work, each with a
  * file of its own; the others lack a file only. */
-static void the_start_block(void **state)
+COMMAND_CASE(the_start_block)
 {
     static const char before[] = "All other commands work after it:\n\n```sh\n",
                       wrapper[] = "#!/bin/sh\n"
@@ -119,7 +119,7 @@ static void the_start_block(void **state)
 }
 
 /* Checks that no block of a document writes a file twice. */
-static void no_file_twice(void **state)
+COMMAND_CASE(no_file_twice)
 {
     static const char script[] =
         "for file in README.md docs/*.md; do\n"
@@ -169,7 +169,7 @@ static void try_commands(const char *directory, const char *folder, const char *
     free(text);
 }
 
-static void commands_of_the_documents(void **state)
+COMMAND_CASE(commands_of_the_documents)
 {
     tally n = {0};
     try_commands(*state, ".", "README.md", &n);
@@ -178,11 +178,4 @@ static void commands_of_the_documents(void **state)
     try_commands(*state, "docs", "serve.md", &n);
     print_message("%d commands worked, %d are known, %d need files\n", n.worked, n.known, n.lack_files);
     assert_true(n.worked >= 10 && n.known >= 11 && n.lack_files >= 5);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(demo_says_what_is_next), COMMAND_TEST(the_start_block),
-                                       COMMAND_TEST(no_file_twice), COMMAND_TEST(commands_of_the_documents)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

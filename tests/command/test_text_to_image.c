@@ -28,7 +28,7 @@ static int same_pixels(const image_file *a, const image_file *b)
 }
 
 /* A prompt's picture is that of its features from a file. Other prompts make other pictures. A PNG has its prompt. */
-static void pictures(void **state)
+COMMAND_CASE(pictures)
 {
     static const char *const prompts[] = {"a bold seven", "a \xc3\xa9t\xc3\xa9 3, thin"};
     image_file made[2], again[2];
@@ -51,7 +51,7 @@ static void pictures(void **state)
 }
 
 /* --like makes the image of a prompt again, from its text. A prompt given beside it makes another. */
-static void like(void **state)
+COMMAND_CASE(like)
 {
     command_ok(*state, T2I "--prompt one --prompt 'a thin two' --num 2 --seed 5 --clean off --out a");
     command_ok(*state, "generate -q --like a/000003.png --out again.png");
@@ -65,7 +65,7 @@ static void like(void **state)
 }
 
 /* The record has the prompts, and the store keeps those of other prompts apart. */
-static void records(void **state)
+COMMAND_CASE(records)
 {
     cJSON *r = command_json(*state, T2I "--prompt one --prompt two --num 2 --store s --out a --json");
     assert_int_equal(json_count(r, "prompts"), 2);
@@ -93,7 +93,7 @@ static void warned(const char *directory, const char *line, const char *part, co
 }
 
 /* A bad prompt is named and left out; the others are made, and the status is 1. */
-static void bad_prompts(void **state)
+COMMAND_CASE(bad_prompts)
 {
     write_whole_file(*state, "p.txt", "one\n\n\xff\ntwo\n", 11);
     warned(*state, "$MAR " T2I "--prompts p.txt --out a", "p.txt, line 2: the prompt is empty: skipped",
@@ -118,7 +118,7 @@ static void bad_prompts(void **state)
     command_result_free(&r);
 }
 
-static void refusals(void **state)
+COMMAND_CASE(refusals)
 {
     static const refusal cases[] = {
         {T2I, "--prompt is missing: demo-t2i makes images of prompts, expected one such as \"a bold seven\""},
@@ -155,7 +155,7 @@ static void refusals(void **state)
 }
 
 /* What numpy.load gives of the file: shapes, padding in front, and the texts. */
-static void file_of_captions(void **state)
+COMMAND_CASE(file_of_captions)
 {
     enum { TOKENS = 9, DIM = 128 };
     char why[NPZ_WHY_MAX], texts[64];
@@ -186,7 +186,7 @@ static void file_of_captions(void **state)
 }
 
 /* CLIP scores the images of the run with the run's prompts, encoded here or by mar captions. */
-static void clip_score(void **state)
+COMMAND_CASE(clip_score)
 {
     static const char options[] = "--num_images 4 --clip $OLDPWD/tests/golden/data/clip_tiny --features none --json";
     write_whole_file(*state, "p.txt", "a seven\na two\n", 14);
@@ -199,7 +199,7 @@ static void clip_score(void **state)
 }
 
 /* The other commands that take --captions take prompts. */
-static void other_commands(void **state)
+COMMAND_CASE(other_commands)
 {
     command_ok(*state, "eval --model demo-t2i --prompt 'a seven' --prompt 'a two' --num_images 4 -q --out e");
     sh_ok(*state,
@@ -208,13 +208,4 @@ static void other_commands(void **state)
                "fidelity --model demo-t2i --prompt 'a seven' --prompt 'a two' --num 20 -q --out f.html --against "
                "--spec sjd");
     sh_ok(*state, "test -s f.html");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(pictures),   COMMAND_TEST(like),
-                                       COMMAND_TEST(records),    COMMAND_TEST(bad_prompts),
-                                       COMMAND_TEST(refusals),   COMMAND_TEST(file_of_captions),
-                                       COMMAND_TEST(clip_score), COMMAND_TEST(other_commands)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,8 +9,11 @@
 
 #define COMMAND_TEST(f) cmocka_unit_test_setup_teardown(f, command_setup, command_teardown)
 #define COPY_TEST(f)    cmocka_unit_test_setup_teardown(f, command_copy, command_teardown)
-#define LENGTH(array)   (sizeof(array) / sizeof *(array))
-#define FORMAT(at)      __attribute__((format(printf, at, (at) + 1)))
+/* Begin the definition of a test whose *state is a fresh directory, and a copy of the group's. */
+#define COMMAND_CASE(name) TEST_WITH(name, command_setup, command_teardown)
+#define COPY_CASE(name)    TEST_WITH(name, command_copy, command_teardown)
+#define LENGTH(array)      (sizeof(array) / sizeof *(array))
+#define FORMAT(at)         __attribute__((format(printf, at, (at) + 1)))
 
 typedef struct {
     int status; /* exit status, or 128 + the signal that ended it */

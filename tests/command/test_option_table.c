@@ -140,8 +140,6 @@ TEST_CASE(a_row_is_complete)
         if ((p->type == MAR_TYPE_INT || p->type == MAR_TYPE_FLOAT) &&
             !(p->min < p->max && p->value >= p->min && p->value <= p->max))
             fail_msg("%s: default %g is not from %g to %g", p->name, p->value, p->min, p->max);
-        if (p->help[strcspn(p->help, "\n")] == '\n' && p->help[strlen(p->help) - 1] != '.')
-            fail_msg("%s: the sentences of its help end without a full stop", p->name);
         if (p->tokens && strcmp(p->tokens, "continuous") != 0 && strcmp(p->tokens, "discrete") != 0)
             fail_msg("%s: is for %s tokens", p->name, p->tokens);
         for (int k = 0; any_row(k); k++) assert_true(k == i || strcmp(any_row(k)->name, p->name) != 0);

@@ -43,7 +43,7 @@ cJSON *command_json(const char *directory, const char *format, ...) FORMAT(2);
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a refusal may have no `other` */
 
 /* A command that must be refused: status 1, nothing on stdout, no new file, and one line on stderr. The line begins
- * with "mar: " and contains both parts. With `other` NULL, `part` is the whole line after "mar: ". */
+ * with "mar: " and contains `part`, the name of what is at fault, and `other`, what was expected, if not NULL. */
 typedef struct {
     const char *arguments, *part, *other;
 } refusal;

@@ -422,7 +422,7 @@ COMMAND_CASE(test_bad_folders)
     assert_not_opened(path, "in\\nner/a.png: cannot read: No such file");
     unlink(other);
 
-    bytes b = bytes_from_file("docs/pictures/demo.png");
+    bytes b = bytes_from_file("docs/pictures/prompt.png");
     snprintf(other, sizeof other, "%s/c.png", path);
     bytes_to_file(&b, other);
     bytes_free(&b);

@@ -149,7 +149,7 @@ TEST_CASE(one_directory_against_another)
 /* Checks that an npz and other batch sizes give the same bits. */
 TEST_CASE(same_numbers)
 {
-    static const char *const ways[] = {"--images a.images.npz --stats b", "--images a --stats b --batch 1",
+    static const char *const runs[] = {"--images a.images.npz --stats b", "--images a --stats b --batch 1",
                                        "--images a --stats b --batch 7", "--images a --stats b --threads 1",
                                        "--images a --stats b.images.npz"};
     static uint8_t rgb[IMAGES * PIXELS];
@@ -158,12 +158,12 @@ TEST_CASE(same_numbers)
     read_images("b", rgb);
     write_images("b.images.npz", rgb, IMAGES, SIDE);
     cJSON *first = evaluate("--images a --stats b");
-    for (size_t i = 0; i < LENGTH(ways); i++) {
-        cJSON *other = evaluate(ways[i]);
+    for (size_t i = 0; i < LENGTH(runs); i++) {
+        cJSON *other = evaluate(runs[i]);
         static const char *const names[] = {"fid", "is_mean", "is_deviation", "is_adm"};
         for (int k = 0; k < 4; k++)
             if (number_in(other, names[k]) != number_in(first, names[k]))
-                fail_msg("%s: %s is %.17g, expected %.17g", ways[i], names[k], number_in(other, names[k]),
+                fail_msg("%s: %s is %.17g, expected %.17g", runs[i], names[k], number_in(other, names[k]),
                          number_in(first, names[k]));
         cJSON_Delete(other);
     }

@@ -26,16 +26,16 @@ static void refused(const char *directory, const char *arguments, const char *fi
 COMMAND_CASE(no_picture_comes_of_it)
 {
     const char *directory = *state;
-    static const char *const ways[] = {"", "--head_spec 4 ", "--draft demo-draft ", "--draft demo-draft --head_spec 2 ",
+    static const char *const runs[] = {"", "--head_spec 4 ", "--draft demo-draft ", "--draft demo-draft --head_spec 2 ",
                                        "--sampler dpmpp "};
     const char *how = "; --check names the first layer whose output is not finite",
                *layer = ": decoder_blocks.1.attn.proj\n";
     char line[256];
     write_models(directory);
-    for (size_t i = 0; i < LENGTH(ways); i++)
+    for (size_t i = 0; i < LENGTH(runs); i++)
         for (int check = 0; check < 2; check++) {
             snprintf(line, sizeof line,
-                     "generate --model model.safetensors --vae demo --class 3 --out a.png " QUICK "%s%s", ways[i],
+                     "generate --model model.safetensors --vae demo --class 3 --out a.png " QUICK "%s%s", runs[i],
                      check ? "--check" : "");
             refused(directory, line, "mar: image 0, step 0: a token is ", check ? layer : how);
         }

@@ -60,10 +60,10 @@ int fast_has_int8(const mar_options *machine)
     static int known[MAR_BACKEND_CUDA + 1]; /* by backend: 0 unknown, 1 int8 works, -1 it does not */
     int *const answer = &known[machine->backend];
     if (*answer == 0) {
-        const mar_options asked = {
-            .size = sizeof asked, .dtype = MAR_DTYPE_INT8, .backend = machine->backend, .threads = 1};
+        const mar_options options = {
+            .size = sizeof options, .dtype = MAR_DTYPE_INT8, .backend = machine->backend, .threads = 1};
         mar *library = NULL;
-        const int opens = mar_open(&asked, &library) == MAR_OK; /* on a GPU int8 is for decoders alone */
+        const int opens = mar_open(&options, &library) == MAR_OK; /* on a GPU int8 is for decoders alone */
         *answer = opens && strncmp(mar_backend_description(library), "cpu ", 4) == 0 ? 1 : -1;
         mar_close(library);
     }

@@ -314,23 +314,23 @@ TEST_CASE(errors)
     static uint8_t rgb[3 * 16 * 16 * 3];
     static const refusal cases[] = {
         {"stats a --features demo", "--out"},
-        {"stats a --out s.npz", "--inception"},
-        {"stats a --out s.npz --features demo --inception x.pth", "--inception", "--features"},
-        {"stats a --out s.npz --features vgg", "--features vgg"},
-        {"stats a --out s.npz --inception x.pth --features_dtype f16", "--features_dtype f16"},
-        {"stats a --out s.npz --inception x.pth --dtype f32", "--dtype", "did you mean --features_dtype?"},
+        {"stats a --out new.npz", "--inception"},
+        {"stats a --out new.npz --features demo --inception x.pth", "--inception", "--features"},
+        {"stats a --out new.npz --features vgg", "--features vgg"},
+        {"stats a --out new.npz --inception x.pth --features_dtype f16", "--features_dtype f16"},
+        {"stats a --out new.npz --inception x.pth --dtype f32", "--dtype", "did you mean --features_dtype?"},
         {"stats a --out s.txt --features demo", "s.txt"},
         {"stats a --out nowhere/s.npz --features demo", "nowhere/s.npz"},
-        {"stats a --out s.npz --features demo --device 1", "--device", "--backend cuda"},
-        {"stats nowhere --out s.npz --features demo", "nowhere:"},
-        {"stats empty --out s.npz --features demo", "empty:"},
-        {"stats one --out s.npz --features demo", "one: has 1 image", "2"},
-        {"stats mixed --out s.npz --features demo", "mixed/b.png:"},
-        {"stats small.npz --out s.npz --features demo",
+        {"stats a --out new.npz --features demo --device 1", "--device", "--backend cuda"},
+        {"stats nowhere --out new.npz --features demo", "nowhere:"},
+        {"stats empty --out new.npz --features demo", "empty:"},
+        {"stats one --out new.npz --features demo", "one: has 1 image", "2"},
+        {"stats mixed --out new.npz --features demo", "mixed/b.png:"},
+        {"stats small.npz --out new.npz --features demo",
          "images of 16x16 pixels: the demo's features are those of 32x32"},
-        {"stats text.npz --out s.npz --features demo", "text.npz:"},
-        {"stats cut.npz --out s.npz --features demo", "cut.npz:"},
-        {"stats a --out s.npz --inception demo.safetensors", "is a MAR model"},
+        {"stats text.npz --out new.npz --features demo", "text.npz:"},
+        {"stats cut.npz --out new.npz --features demo", "cut.npz:"},
+        {"stats a --out new.npz --inception demo.safetensors", "is a MAR model"},
         {"eval --images a --features demo --stats three.npz", "three.npz: mu has 3 numbers", "64"},
         {"eval --images a --features demo --stats text.npz", "text.npz:"},
         {"eval --images a --features demo --stats nowhere.npz", "nowhere.npz"},
@@ -357,7 +357,7 @@ TEST_CASE(errors)
         "$MAR generate --num 1 --class 1,2 --num_iter 2 --num_sampling_steps 2 -q --out mixed/b.png && "
         "$MAR convert demo demo.safetensors && echo no zip > text.npz && head -c 700 small.npz > cut.npz");
     command_refuses(directory, cases, LENGTH(cases));
-    assert_int_equal(access(file_in("s.npz"), F_OK), -1);
+    assert_int_equal(access(file_in("new.npz"), F_OK), -1);
 }
 
 TEST_GROUP(set_up, tear_down)

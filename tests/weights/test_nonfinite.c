@@ -4,6 +4,8 @@
 #include "tests/support/changed.h"
 #include "tests/support/support.h"
 
+#include "mar_files.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -42,7 +42,7 @@ step() {
 
 # shellcheck disable=SC2086  # the list is words
 need_packages $test_packages
-if [ -z "${MAR_FRESH:-}" ]; then # the bare Debian of the test `fresh` goes without
+if [ -z "${MAR_FRESH:-}$target_of_release" ]; then # quick and the bare Debian of the test `fresh` go without
     want_packages debootstrap    # without it that test is skipped
     # shellcheck disable=SC2086
     if [ $tests = --all-tests ]; then want_packages lintian $package_packages; fi # the test `packages`

@@ -54,9 +54,8 @@ static void refuse(const char *list, int classes, const char *part, const char *
     refuse_of(list, &choices, part, other_part);
 }
 
-static void numbers(void **state)
+TEST_CASE(numbers)
 {
-    (void)state;
     expect("7", 10, 1, (int[]){7});
     expect("0,9,0", 10, 3, (int[]){0, 9, 0});
     expect(" 3 , 4 ", 10, 2, (int[]){3, 4});
@@ -76,9 +75,8 @@ static void numbers(void **state)
     refuse("abcdefghijklmnopqrstuvwxyzabcdefghijklm\xc3\xa9", 10, "klm...\": ", NULL); /* no character is cut in half */
 }
 
-static void unconditional(void **state)
+TEST_CASE(unconditional)
 {
-    (void)state;
     expect("none", 10, 1, (int[]){-1});
     expect("3,None,0-1", 10, 4, (int[]){3, -1, 0, 1});
     expect("tench,none", 1000, 2, (int[]){0, -1});
@@ -94,9 +92,8 @@ static int parse_names(const char *text, size_t size, class_table *t, char why[2
     return class_table_parse(copy, size, "d/my.txt", t, why, 256);
 }
 
-static void tables_of_files(void **state)
+TEST_CASE(tables_of_files)
 {
-    (void)state;
     static const char good[] = "\xef\xbb\xbf cat\t\r\nC# , my dog,Hund\n# 3\nall\n\n \r\n";
     char why[256], name[128];
     class_table t;
@@ -138,9 +135,8 @@ static void tables_of_files(void **state)
     assert_string_equal(why, "line 1: a name of 127 bytes, expected 126 at most");
 }
 
-static void names(void **state)
+TEST_CASE(names)
 {
-    (void)state;
     expect("golden retriever", 1000, 1, (int[]){207});
     expect("Golden_Retriever,  TENCH,388", 1000, 3, (int[]){207, 0, 388});
     expect("sea slug, ear", 1000, 2, (int[]){115, 998});
@@ -151,17 +147,15 @@ static void names(void **state)
     refuse("golden retriever", 10, "golden retriever", "a number from 0 to 9");
 }
 
-static void shared_names(void **state)
+TEST_CASE(shared_names)
 {
-    (void)state;
     refuse("crane", 1000, "2 classes", "\"crane bird\" (134), \"crane machine\" (517)");
     refuse("cardigan", 1000, "(264)", "(474)");
     refuse("207,maillot", 1000, "(638)", "(639)");
 }
 
-static void near_names(void **state)
+TEST_CASE(near_names)
 {
-    (void)state;
     refuse("goldn retriever", 1000, "\"goldn retriever\"", "\"golden retriever\" (207)");
     refuse("retriever", 1000, "did you mean", "(207)"); /* matches several names: never guessed */
     refuse("labrador", 1000, "did you mean", "\"Labrador retriever\" (208)");
@@ -178,9 +172,8 @@ static void near_names(void **state)
     free(endless);
 }
 
-static void ranges(void **state)
+TEST_CASE(ranges)
 {
-    (void)state;
     int all[1000];
     for (int i = 0; i < 1000; i++) all[i] = i;
     expect("0-3", 10, 4, all);
@@ -217,9 +210,8 @@ static void ranges(void **state)
 }
 
 /* Does what expect and refuse do, for the text of a file. */
-static void texts(void **state)
+TEST_CASE(texts)
 {
-    (void)state;
     char why[1024];
     int *labels, n;
     static const char good[] = "# birds\r\n\r\n  0-2, 7,\n\nsea slug # not a bird\n#\n207";
@@ -245,7 +237,7 @@ static void texts(void **state)
 }
 
 /* Tests --class @FILE in the command. */
-static void files(void **state)
+COMMAND_CASE(files)
 {
     const char *d = *state;
     char *large = malloc(70000000);
@@ -294,7 +286,7 @@ static void files(void **state)
 }
 
 /* Tests --class_names in mar generate and mar classes. */
-static void own_names(void **state)
+COMMAND_CASE(own_names)
 {
     const char *d = *state;
     sh_ok(d, "printf '%%s\\n' null Eins,one zwei drei vier fuenf sechs sieben acht 'my dog' >ten");
@@ -354,7 +346,7 @@ static void own_names(void **state)
 }
 
 /* Tests the output of mar classes, and its message if no class matches. */
-static void searches(void **state)
+COMMAND_CASE(searches)
 {
     static const struct {
         const char *line;
@@ -392,9 +384,8 @@ static void searches(void **state)
     cJSON_Delete(record);
 }
 
-static void table(void **state)
+TEST_CASE(table)
 {
-    (void)state;
     char name[128];
     const class_table *t = class_table_of(1000);
     for (int i = 0; i < IMAGENET_CLASSES; i++) {
@@ -416,15 +407,4 @@ static void table(void **state)
     assert_null(class_table_of(10));
     assert_string_equal(class_name(NULL, 3, name, sizeof name), "");
     assert_string_equal(class_name(t, -1, name, sizeof name), "");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(numbers),       cmocka_unit_test(names),
-                                       cmocka_unit_test(unconditional), cmocka_unit_test(tables_of_files),
-                                       COMMAND_TEST(own_names),         cmocka_unit_test(shared_names),
-                                       cmocka_unit_test(near_names),    cmocka_unit_test(ranges),
-                                       cmocka_unit_test(texts),         COMMAND_TEST(files),
-                                       COMMAND_TEST(searches),          cmocka_unit_test(table)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,7 @@ static const mar_param rows[] = {
      .offset = offsetof(run_options, negative),
      .type = MAR_TYPE_TEXT,
      .argument = "TEXT",
-     .help = "Emu3: what guidance leads away from\n"
+     .help = "Emu3: negative prompt\n"
              "Without it the release's own negative prompt. Other models' guidance is against no prompt."},
     {.name = OPTION("captions"),
      .offset = offsetof(run_options, captions),
@@ -112,9 +112,9 @@ static const mar_param rows[] = {
      .min = 1,
      .max = 3,
      .help = "a measured preset of options, 1 (nearest) to 3 (fastest)\n"
-             "Sets --dtype, steps and accelerators that were not given, to suit the model's kind of tokens. One "
-             "line on standard error names them, their guarantee, and the distance measured on the demo. Level 1 "
-             "is as near to plain sampling there as another seed. mar fidelity --search finds the best options for "
+             "Sets --dtype, --sampler and steps that were not given. One line on standard error names them, their "
+             "guarantee, and the distance measured on the demo. Level 1 is as near to plain sampling there as "
+             "another seed. Discrete tokens have level 1 only: int8. mar fidelity --search finds the best options for "
              "another model and machine."},
     {0},
 };

@@ -493,7 +493,7 @@ static int prepare(generate_job *job, progress *bar)
     if (check_free(job) != 0) return 1;
     if (devices_read(o->devices, &o->run, &job->devices) != 0) return 1;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
-    progress_note(bar, "reading the files, to know them again");
+    progress_note(bar, "hashing the model's files");
     if (record_identify(&o->run, &job->models) != 0 || resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
     progress_note(bar, "preparing");

@@ -112,7 +112,7 @@ static const mar_param rows[] = {
      .help = "a measured preset of options, 1 (nearest) to 3 (fastest)\n"
              "Sets --dtype, steps and accelerators that were not given, to suit the model's kind of tokens. One "
              "line on standard error names them, their guarantee, and the distance measured on the demo. Level 1 "
-             "is as near to plain sampling there as another seed. mar fidelity --search finds the best options for "
+             "is as near to plain sampling there as another seed. mar fidelity --fast LEVEL --against measures it for "
              "another model and machine."},
     {0},
 };
@@ -220,7 +220,8 @@ int run_was_given(const run_options *o, const char *name)
     return at >= 0 && o->was_given[at];
 }
 
-int run_is_accelerator(const mar_param *p)
+/* Returns whether the option is an accelerator's, and is no draft. */
+static int run_is_accelerator(const mar_param *p)
 {
     const int at = place_of(p->name);
     if (at < 0 || at >= mar_param_count() || p->type == MAR_TYPE_MODEL) return 0;

@@ -16,7 +16,6 @@
  * them, so that the numbers can be computed without the model. */
 typedef struct {
     char published[EVAL_TEXT], guarantee[EVAL_TEXT], accelerators[EVAL_TEXT]; /* as in eval_result */
-    char asked[17];                                                           /* eval_options.asked; "" for 0 */
     char images[17];           /* the run of the images, in hexadecimal digits */
     char judged[STORE_KIND];   /* kind of the pieces with the network's output */
     char pictures[STORE_KIND]; /* kind of the pieces with the pixels of a picture on the page */

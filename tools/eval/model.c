@@ -52,17 +52,12 @@ static int choose_device(eval_job *job)
     return devices_read(o->devices, &o->run, &job->devices);
 }
 
-static model_store *files_of(eval_job *job)
-{
-    return job->options->models ? job->options->models : &job->files;
-}
-
 /* Loads the network, and takes the sizes of its output. */
 static int load_network(eval_job *job)
 {
     const eval_options *o = job->options;
     eval_layout *l = &job->layout;
-    if (judge_open(&o->judge, files_of(job), &o->run.machine, o->batch, job->bar, &job->library, &job->network) != 0)
+    if (judge_open(&o->judge, &job->files, &o->run.machine, o->batch, job->bar, &job->library, &job->network) != 0)
         return 1;
     if (judge_open_vgg(&o->judge, job->library, o->batch, job->bar, &job->vgg) != 0) return 1;
     const mar_features_config *network = mar_features_get_config(job->network);
@@ -103,7 +98,7 @@ static int load_scorer(eval_job *job)
     if (!job->models.captions)
         return tool_error("%s: %s makes images of classes, expected a text-to-image model", asked, o->run.model);
     if (get_texts(job) != 0) return 1;
-    const int failed = prompt_scorer_open(&o->scores, files_of(job), &o->run.machine, o->batch, job->bar, job->texts,
+    const int failed = prompt_scorer_open(&o->scores, &job->files, &o->run.machine, o->batch, job->bar, job->texts,
                                           job->models.captions->count, &job->scorer);
     job->layout.columns = job->scorer.columns;
     return failed;
@@ -112,7 +107,7 @@ static int load_scorer(eval_job *job)
 static int load_models(eval_job *job)
 {
     eval_options *o = job->options;
-    if (models_load(files_of(job), &o->run, job->bar, &job->models) != 0) return 1;
+    if (models_load(&job->files, &o->run, job->bar, &job->models) != 0) return 1;
     class_choices choices = job->models.classes;
     choices.no_none = "mar eval judges images of classes";
     if (models_refuse_classes(&o->run, o->classes) != 0) return 1;
@@ -121,7 +116,7 @@ static int load_models(eval_job *job)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
                           o->num_images, job->class_count);
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 ||
-        devices_load(files_of(job), &o->run, &job->models, o->num_images, o->batch, job->bar, &job->devices) != 0 ||
+        devices_load(&job->files, &o->run, &job->models, o->num_images, o->batch, job->bar, &job->devices) != 0 ||
         load_network(job) != 0 || load_scorer(job) != 0)
         return 1;
     progress_note(job->bar, "reading the files, to know them again");
@@ -176,7 +171,6 @@ static void find_facts(eval_job *job)
     snprintf(f->published, sizeof f->published, "%s", eval_published_model(model));
     snprintf(f->guarantee, sizeof f->guarantee, "%s", mar_session_guarantee(job->session));
     run_options_accelerators(run, f->accelerators, sizeof f->accelerators);
-    if (job->options->asked) snprintf(f->asked, sizeof f->asked, "%016" PRIx64, job->options->asked);
     f->classes = job->models.classes.count;
     f->demo = judge_is_demo(&job->options->judge);
 }

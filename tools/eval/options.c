@@ -49,12 +49,6 @@ static const mar_param image_rows[] = {
          "judge these images, a directory or .npz, and make none\n"
          "A directory of PNG, JPEG or WebP files, in subdirectories or not, or arr_0 of an npz, uint8. Options of a "
          "model are refused with it."},
-    {.name = OPTION("sweep"),
-     .offset = offsetof(eval_options, sweep),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
-     .help = "a file of alternative options; makes a run of each combination\n"
-             "See The file of a sweep."},
     {0},
 };
 
@@ -98,9 +92,8 @@ static const mar_param rows[] = {
      .help =
          "where tokens and features are kept; default RUN\n"
          "DIR/runs. Commands with one store make no image twice: not that of another mar eval, of mar generate with "
-         "as many of each class, of a point of a sweep, or, with one class, of mar fidelity, which numbers images of "
-         "several classes otherwise. The points of a sweep share one, by default in --out; those with --threads of "
-         "their own have it in theirs."},
+         "as many of each class, or, with one class, of mar fidelity, which numbers images of several classes "
+         "otherwise."},
     {.name = OPTION("batch"),
      .offset = offsetof(eval_options, batch),
      .type = MAR_TYPE_INT,
@@ -202,9 +195,9 @@ static int check_network(eval_options *o, const option_set *set)
 /* Rejects options of a model beside images made elsewhere. */
 static int check_images(const eval_options *o, const option_set *set)
 {
-    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",    "merge",
-                                            "shard",      "shard_images",   "save_images", "save_npz", "store",
-                                            "head_dtype", "int8_below",     "devices"};
+    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "merge",
+                                            "shard",      "shard_images",   "save_images", "save_npz",
+                                            "store",      "head_dtype",     "int8_below",  "devices"};
     if (!o->images) return 0;
     if (is_given(set, "dtype"))
         return tool_error("--dtype: has no effect with --images, which are made already; the arithmetic of the network "
@@ -243,9 +236,7 @@ static int check_scores(eval_options *o, const option_set *set)
 int eval_options_done(eval_options *o, const option_set *set)
 {
     o->given = set;
-    run_options_note(&o->run, set);
-    /* An option without effect here may have one with the options of a point. */
-    if ((!o->sweep && run_options_done(&o->run, set) != 0) || check_images(o, set) != 0) return 1;
+    if (run_options_done(&o->run, set) != 0 || check_images(o, set) != 0) return 1;
     if (o->merge && o->devices) return tool_error("--devices: has no effect with --merge, which makes nothing");
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
     if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;

@@ -157,9 +157,11 @@ static void add_curve(cJSON *object, const char *name, const long *values, int n
     for (int i = 0; i < n; i++) tool_json_append(list, number_item((double)values[i]));
 }
 
-void eval_result_add(const eval_result *r, cJSON *object)
+cJSON *eval_result_json(const eval_result *r)
 {
-    cJSON *same = cJSON_AddObjectToObject(object, "numbers");
+    cJSON *record = tool_json();
+    cJSON_AddStringToObject(record, "version", mar_version());
+    cJSON *same = cJSON_AddObjectToObject(record, "numbers");
     add_fields(same, numbers, r);
     cJSON *warnings = cJSON_AddArrayToObject(same, "warnings");
     for (int i = 0; i < r->warning_count; i++) tool_json_append(warnings, text_item(r->warnings[i], EVAL_TEXT));
@@ -170,16 +172,9 @@ void eval_result_add(const eval_result *r, cJSON *object)
     add_curve(same, "accepted_by_lateness", r->accepted_late, r->latest);
     add_curve(same, "replaced_by_lateness", r->replaced_late, r->latest);
     add_curve(same, "accepted_lengths", r->stats.accepted_lengths, STATS_LENGTHS);
-    cJSON *run = cJSON_AddObjectToObject(object, "run");
+    cJSON *run = cJSON_AddObjectToObject(record, "run");
     add_fields(run, of_run, r);
     add_fields(cJSON_AddObjectToObject(run, "costs"), costs, &r->stats);
-}
-
-cJSON *eval_result_json(const eval_result *r)
-{
-    cJSON *record = tool_json();
-    cJSON_AddStringToObject(record, "version", mar_version());
-    eval_result_add(r, record);
     return record;
 }
 

@@ -136,7 +136,7 @@ typedef struct {
 } fact;
 
 enum {
-    FACTS = 11,
+    FACTS = 10,
     NUMBER_MAX = 1000000, /* images of an evaluation */
     BATCH_MAX = 1024
 };
@@ -149,7 +149,6 @@ static void list_facts(eval_job *job, fact list[FACTS])
                              {"height", &l->height, IMAGE_SIDE_MAX, NULL, 0},
                              {"classes", &f->classes, NUMBER_MAX, NULL, 0},
                              {"draft_steps", &l->steps, EVAL_CURVE_MAX, NULL, 0},
-                             {"asked", NULL, 0, f->asked, sizeof f->asked},
                              {"images", NULL, 0, f->images, sizeof f->images},
                              {"judged", NULL, 0, f->judged, sizeof f->judged},
                              {"pictures", NULL, 0, f->pictures, sizeof f->pictures},
@@ -264,22 +263,6 @@ int eval_settings_agree(const eval_job *job, int *is_new)
     if (read_settings(path, &record, &settings, &facts) != 0) return 1;
     const int failed = compare(job, settings);
     cJSON_Delete(record);
-    return failed;
-}
-
-int eval_settings_asked(const char *out, uint64_t *asked)
-{
-    char *path;
-    cJSON *record, *settings, *facts;
-    *asked = 0;
-    if (asprintf(&path, "%s/settings.json", out) < 0) return tool_error("out of memory");
-    int failed = 0;
-    if (access(path, F_OK) == 0 && (failed = read_settings(path, &record, &settings, &facts)) == 0) {
-        const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(facts, "asked"));
-        if (text) *asked = strtoull(text, NULL, 16);
-        cJSON_Delete(record);
-    }
-    free(path);
     return failed;
 }
 

@@ -32,16 +32,16 @@ static mar_status compare_tokens(const fidelity *f, fidelity_run *r, const eval_
     return status;
 }
 
-int fidelity_compare_run(const fidelity *f, int images, fidelity_run *r)
+static int compare_run(const fidelity *f, fidelity_run *r)
 {
-    const eval_pairs pairs = {images, f->positions, f->channels, r->tokens, f->runs[0].tokens};
+    const eval_pairs pairs = {f->num, f->positions, f->channels, r->tokens, f->runs[0].tokens};
     const size_t size = (size_t)f->positions * (size_t)f->channels;
     double p[2 + FIDELITY_COUNTS];
     mar_status status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &r->image, &r->token);
     if (status == MAR_OK) status = compare_tokens(f, r, &pairs, p + 2);
     if (status == MAR_OK) status = eval_moment_gaps(&pairs, &r->mean_gap, &r->covariance_gap);
     if (status != MAR_OK) return out_of_memory();
-    for (int i = 0; i < images; i++)
+    for (int i = 0; i < f->num; i++)
         r->differing +=
             memcmp(r->tokens + (size_t)i * size, f->runs[0].tokens + (size_t)i * size, size * sizeof *r->tokens) != 0;
     p[0] = r->image.p, p[1] = r->token.p;
@@ -53,9 +53,9 @@ int fidelity_compare_run(const fidelity *f, int images, fidelity_run *r)
 
 /* Compares the reference with itself: image i of a class with the next of that class, swapped at random. Halves of
  * num/2 images lie twice as far apart as runs of num. */
-int fidelity_measure_floor(const fidelity *f, int images, fidelity_floor *out)
+static int measure_floor(const fidelity *f, fidelity_floor *out)
 {
-    const int turns = images / f->class_count / 2, half = turns * f->class_count;
+    const int turns = f->num / f->class_count / 2, half = turns * f->class_count;
     const size_t turn = (size_t)f->class_count * (size_t)f->positions * (size_t)f->channels;
     *out = (fidelity_floor){.measured = half >= 2};
     if (!out->measured) return 0;
@@ -71,7 +71,7 @@ int fidelity_measure_floor(const fidelity *f, int images, fidelity_floor *out)
     free(a);
     free(b);
     if (status != MAR_OK) return out_of_memory();
-    const double share = (double)half / images;
+    const double share = (double)half / f->num;
     out->image = share * whole.null_95;
     out->token = share * single.null_95;
     return 0;
@@ -82,10 +82,10 @@ int fidelity_compare(fidelity *f)
     if (interruption_came()) return interruption_end("%s is not written", f->out);
     interruption_ends(); /* a partial comparison is not kept */
     progress_note(f->bar, "comparing");
-    int status = fidelity_measure_floor(f, f->num, &f->floor);
+    int status = measure_floor(f, &f->floor);
     for (int i = 1; i < f->run_count && status == 0; i++) {
         progress_note(f->bar, "comparing run %d of %d", i, f->run_count - 1);
-        status = fidelity_compare_run(f, f->num, &f->runs[i]);
+        status = compare_run(f, &f->runs[i]);
     }
     progress_clear(f->bar);
     return status;
@@ -115,9 +115,9 @@ static fidelity_spread spread(double *values, int n)
     return (fidelity_spread){quantile(values, n, 0.5), quantile(values, n, end), quantile(values, n, 1 - end)};
 }
 
-int fidelity_time(fidelity *f, int images)
+int fidelity_time(fidelity *f)
 {
-    const int full = images / f->batch, first = full > 1, n = full - first;
+    const int full = f->num / f->batch, first = full > 1, n = full - first;
     double *values = malloc((size_t)n * sizeof *values);
     if (!values) return tool_error("out of memory for the times of %d turns", n);
     f->timed_turns = n;

@@ -68,13 +68,6 @@ static void print_counts(const fidelity_run *r)
                r->counts[i].tv, r->counts[i].tv_95, r->counts[i].p);
 }
 
-void report_explain_negative(double lowest)
-{
-    if (lowest < 0)
-        puts("A distance below 0 means indistinguishable: the estimate is unbiased, so it scatters\n"
-             "around 0 if both have the same distribution.");
-}
-
 void report_print_table(const fidelity *f)
 {
     double lowest = 0;
@@ -117,7 +110,9 @@ void report_print_table(const fidelity *f)
                          "image, token: energy distance to the reference, of whole images and of single\n"
                          "tokens; seed: what two reference runs with other seeds stay below (95 %).\n"
                          "p: least of image, token and channels (KS) for \"the same distribution\", corrected.");
-    report_explain_negative(lowest);
+    if (lowest < 0)
+        puts("A distance below 0 means indistinguishable: the estimate is unbiased, so it scatters\n"
+             "around 0 if both have the same distribution.");
 }
 
 /* --- JSON ----------------------------------------------------------------------------------------------- */

@@ -8,18 +8,14 @@
 #include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE_MB = 256 }; /* maximum size of a page to read */
-
 extern const char page_template[];     /* template.S: template.html and a NUL */
 static const char mark[] = "@RECORD@"; /* place of the record in the template */
-static const char tag[] = "<script type=\"application/json\" id=\"record\">";
 
 static char **words; /* [word_count] the command line */
 static int word_count;
@@ -117,15 +113,4 @@ int page_write(cJSON *record, const char *path)
     const int failed = tool_write_file(path, text.data, text.size);
     free(text.data);
     return failed;
-}
-
-cJSON *page_read(const char *path)
-{
-    size_t size;
-    if (access(path, F_OK) != 0) return NULL;
-    char *text = tool_read_file(path, O_NOFOLLOW, PAGE_MB, "a page that mar wrote", &size);
-    const char *begin = text ? strstr(text, tag) : NULL, *end = begin ? strstr(begin, "</script>") : NULL;
-    cJSON *record = end ? cJSON_ParseWithLength(begin + sizeof tag - 1, (size_t)(end - begin) - sizeof tag + 1) : NULL;
-    free(text);
-    return record;
 }

@@ -74,7 +74,7 @@ static int describe_more(const images_job *job, char *text, size_t size)
     return 0;
 }
 
-static int describe(const images_job *job, eval_result *r)
+static int describe_images(const images_job *job, eval_result *r)
 {
     char reference[EVAL_TEXT] = "none", weights[EVAL_TEXT] = "", images[EVAL_TEXT], more[EVAL_TEXT] = "";
     const eval_options *o = job->options;
@@ -94,7 +94,7 @@ static int describe(const images_job *job, eval_result *r)
     return 0;
 }
 
-static int open_scorer(images_job *job)
+static int open_images_scorer(images_job *job)
 {
     const eval_options *o = job->options;
     if (scores_read_prompts(&o->scores, &job->prompts) != 0) return 1;
@@ -111,7 +111,7 @@ static int judge_both(images_job *job)
     if (judge_open(&o->judge, &job->store, &o->run.machine, o->batch, job->bar, &job->library, &job->network) != 0)
         return 1;
     if (judge_open_vgg(&o->judge, job->library, o->batch, job->bar, &job->vgg) != 0) return 1;
-    if (scores_option(&o->scores) && open_scorer(job) != 0) return 1;
+    if (scores_option(&o->scores) && open_images_scorer(job) != 0) return 1;
     judge request = {.library = job->library,
                      .network = job->network,
                      .vgg = job->vgg,
@@ -127,7 +127,7 @@ static int judge_both(images_job *job)
     return judge_images(&request, o->images, &job->images);
 }
 
-static int compute(images_job *job, eval_result *r)
+static int compute_images_result(images_job *job, eval_result *r)
 {
     const double began = tool_seconds();
     const eval_gathered gathered = {.library = job->library,
@@ -141,7 +141,7 @@ static int compute(images_job *job, eval_result *r)
     r->features_s = job->images.seconds;
     r->merge_s = tool_seconds() - began;
     r->processes = 1;
-    return describe(job, r);
+    return describe_images(job, r);
 }
 
 /* --- RUN ---------------------------------------------------------------------------------------------------------- */
@@ -149,7 +149,7 @@ static int compute(images_job *job, eval_result *r)
 enum { SHEET_BYTES = 64 << 20 }; /* maximum bytes of the pixels shown */
 
 /* Checks the page's destination if --out was given: a run of a model, with a page of its own, is rejected. */
-static int check_out(images_job *job)
+static int check_images_out(images_job *job)
 {
     const eval_options *o = job->options;
     const option *out = options_find(o->given, "out");
@@ -195,7 +195,7 @@ static int read_sheet(const images_job *job, eval_report_image sheet[EVAL_SHEET_
 }
 
 /* Writes RUN/report.html and RUN/result.json. */
-static int write_files(images_job *job, const eval_result *r)
+static int write_images_report(images_job *job, const eval_result *r)
 {
     eval_report_image sheet[EVAL_SHEET_MAX];
     char path[RUN_PATH];
@@ -216,10 +216,10 @@ int eval_images_run(const eval_options *o, progress *bar, eval_result *r)
     images_job job = {.options = o, .bar = bar};
     *r = (eval_result){0};
     interruption_ends();
-    int status = check_out(&job);
+    int status = check_images_out(&job);
     if (status == 0) status = judge_both(&job);
-    if (status == 0) status = compute(&job, r);
-    if (status == 0) status = write_files(&job, r);
+    if (status == 0) status = compute_images_result(&job, r);
+    if (status == 0) status = write_images_report(&job, r);
     output_free(&job.directory.out);
     judged_free(&job.images);
     eval_reference_free(&job.reference);

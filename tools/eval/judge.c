@@ -107,7 +107,7 @@ int judge_options_done(judge_options *o, const option_set *set, const char *feat
                       hint);
 }
 
-static int load_features(mar *library, const char *path, int batch, progress *bar, mar_features **out)
+static int load_judge_network(mar *library, const char *path, int batch, progress *bar, mar_features **out)
 {
     progress_note(bar, "loading %s", path);
     const mar_status status = mar_features_load(library, path, batch, out);
@@ -127,7 +127,7 @@ int judge_open(const judge_options *o, model_store *store, const mar_options *ma
     *library = models_open(store, &options, "features_dtype");
     if (!*library) return 1;
     if (judge_is_none(o)) return 0;
-    if (load_features(*library, path, batch, bar, network) != 0) return 1;
+    if (load_judge_network(*library, path, batch, bar, network) != 0) return 1;
     const char *name = mar_features_get_config(*network)->name;
     if (strcmp(name, "vgg16") == 0) return tool_error("--inception %s: is %s, expected it for --vgg", path, name);
     if (o->resize != JUDGE_CLEAN || mar_features_set_resize(*network, MAR_RESIZE_CLEAN) == MAR_OK) return 0;
@@ -138,7 +138,7 @@ int judge_open_vgg(const judge_options *o, mar *library, int batch, progress *ba
 {
     *vgg = NULL;
     if (!o->vgg) return 0;
-    if (load_features(library, o->vgg, batch, bar, vgg) != 0) return 1;
+    if (load_judge_network(library, o->vgg, batch, bar, vgg) != 0) return 1;
     const char *name = mar_features_get_config(*vgg)->name;
     return strcmp(name, "vgg16") == 0 ? 0 : tool_error("--vgg %s: is %s, expected VGG16", o->vgg, name);
 }
@@ -196,7 +196,7 @@ int judge_feature_dim(const judge *j)
     return of ? mar_features_get_config(of)->features : 0;
 }
 
-static int allocate(judging *j)
+static int allocate_judging(judging *j)
 {
     const judge *request = j->judge;
     const mar_features_config *c = mar_features_get_config(request->network);
@@ -224,7 +224,7 @@ static int allocate(judging *j)
 
 /* --- reading ahead ------------------------------------------------------------------------------------------------ */
 
-static void *read_images(void *arg)
+static void *read_ahead(void *arg)
 {
     reading *r = arg;
     const int64_t n = image_source_read_pictures(r->source, r->first, r->n, r->pictures);
@@ -242,9 +242,9 @@ static void begin_reading(judging *j, reading *r, long first)
     r->n = left < 0 ? 0 : left < j->judge->batch ? (int)left : j->judge->batch;
     if (r->n == 0) return;
     interruption_hold(&before); /* older threads handle the signals */
-    r->threaded = pthread_create(&r->thread, NULL, read_images, r) == 0;
+    r->threaded = pthread_create(&r->thread, NULL, read_ahead, r) == 0;
     interruption_release(&before);
-    if (!r->threaded) read_images(r);
+    if (!r->threaded) read_ahead(r);
 }
 
 /* Returns 0, or 1 if reading failed, with the error printed. */
@@ -257,7 +257,7 @@ static int end_reading(reading *r)
 
 /* --- judging ------------------------------------------------------------------------------------------------------ */
 
-static int refuse_batch(const judging *j, const reading *r, const char *why)
+static int refuse_judging(const judging *j, const reading *r, const char *why)
 {
     return tool_error("%s: images %ld to %ld: %s", j->path, r->first, r->first + r->n - 1, why);
 }
@@ -270,7 +270,7 @@ static void free_pictures(reading *r)
     }
 }
 
-static int judge_batch(judging *j, const reading *r)
+static int judge_read_batch(judging *j, const reading *r)
 {
     const judge *request = j->judge;
     judged *out = j->out;
@@ -281,10 +281,10 @@ static int judge_batch(judging *j, const reading *r)
     }
     if (request->network && mar_features_run_each(request->network, j->rgb, j->widths, j->heights, r->n, j->features,
                                                   j->logits, j->spatial) != MAR_OK)
-        return refuse_batch(j, r, mar_error(request->library));
+        return refuse_judging(j, r, mar_error(request->library));
     if (j->vgg &&
         mar_features_run_each(request->vgg, j->rgb, j->widths, j->heights, r->n, j->vgg, NULL, NULL) != MAR_OK)
-        return refuse_batch(j, r, mar_error(request->library));
+        return refuse_judging(j, r, mar_error(request->library));
     if (request->scorer && prompt_scorer_run(request->scorer, j->rgb, j->widths, j->heights, j->prompt + r->first,
                                              r->first, r->n, out->scores + out->columns.count * r->first) != 0)
         return 1;
@@ -309,7 +309,7 @@ static int judge_all(judging *j)
         if (status != 0) break;
         begin_reading(j, &j->batches[!i], r->first + r->n);
         progress_update(bar, (double)r->first / (double)images, r->first, images);
-        status = judge_batch(j, r);
+        status = judge_read_batch(j, r);
         free_pictures(&j->batches[i]);
     }
     for (int i = 0; i < 2; i++) {
@@ -330,7 +330,7 @@ int judge_images(const judge *request, const char *path, judged *out)
     out->height = image_source_height(j.source);
     int status = out->images > INT_MAX
                      ? tool_error("%s: has %ld images, expected %d at most", path, out->images, INT_MAX)
-                     : allocate(&j);
+                     : allocate_judging(&j);
     if (status == 0 && request->scorer) {
         j.prompt = scores_pair(request->pairs, request->scorer->count, path, j.source);
         status = !j.prompt;
@@ -401,7 +401,7 @@ int judge_reference_of(judged *d, const char *path, eval_reference *out)
 }
 
 /* Returns whether nothing is left to be judged of a loaded file. */
-static int is_enough(const judge *j, const eval_reference *r)
+static int has_all_statistics(const judge *j, const eval_reference *r)
 {
     const int wants_features = j->keep_features && !r->features && r->pictures;
     if (!j->network) return !wants_features;
@@ -424,7 +424,7 @@ int judge_reference(const judge *j, const char *path, eval_reference *out)
             out->features = NULL;
             out->feature_count = 0;
         }
-        if (is_enough(j, out)) return 0;
+        if (has_all_statistics(j, out)) return 0;
     }
     int status = judge_images(&request, path, &d);
     if (status == 0) status = judge_reference_of(&d, path, out);

@@ -43,7 +43,7 @@ typedef struct {
 
 /* --- memory --------------------------------------------------------------------------------------------- */
 
-static int allocate(merger *m)
+static int merger_create(merger *m)
 {
     const eval_layout *l = &m->job->layout;
     const mar_features_config sizes = {.features = l->features, .classes = l->classes, .spatial = l->spatial};
@@ -63,7 +63,7 @@ static int allocate(merger *m)
     return eval_batch_create(l, &m->batch);
 }
 
-static void release(merger *m)
+static void merger_free(merger *m)
 {
     judged_free(&m->sums);
     eval_moments_free(&m->shard_pooled);
@@ -174,7 +174,7 @@ static int add_batch(merger *m, long first)
     return 0;
 }
 
-static void clear(eval_moments *m)
+static void clear_moments(eval_moments *m)
 {
     const size_t n = (size_t)m->dim;
     m->count = 0;
@@ -186,8 +186,8 @@ static void clear(eval_moments *m)
 static int add_shard(merger *m, int shard)
 {
     const eval_layout *l = &m->job->layout;
-    clear(&m->shard_pooled);
-    clear(&m->shard_spatial);
+    clear_moments(&m->shard_pooled);
+    clear_moments(&m->shard_spatial);
     for (long i = eval_shard_first(l, shard); i < eval_shard_end(l, shard); i += l->batch) {
         const int status = add_batch(m, i);
         if (status != 0) return status;
@@ -200,7 +200,7 @@ static int add_shard(merger *m, int shard)
 
 /* --- all batches -------------------------------------------------------------------------------------------------- */
 
-static void set(char *to, const char *text)
+static void copy_result_text(char *to, const char *text)
 {
     snprintf(to, EVAL_TEXT, "%s", text);
 }
@@ -298,16 +298,16 @@ static void describe(const eval_job *job, eval_result *r)
 }
 
 /* Fills in all but the numbers, behind the last batch. */
-static void fill(const merger *m)
+static void fill_result(const merger *m)
 {
     const eval_job *job = m->job;
     eval_result *r = m->r;
     describe(job, r);
-    set(r->model, eval_setting(job, "model"));
-    set(r->published, job->facts.published);
-    set(r->guarantee, job->facts.guarantee);
-    set(r->accelerators, job->facts.accelerators);
-    set(r->backend, eval_setting(job, "backend"));
+    copy_result_text(r->model, eval_setting(job, "model"));
+    copy_result_text(r->published, job->facts.published);
+    copy_result_text(r->guarantee, job->facts.guarantee);
+    copy_result_text(r->accelerators, job->facts.accelerators);
+    copy_result_text(r->backend, eval_setting(job, "backend"));
     r->accuracy = has_digits(job) ? r->accuracy / (double)job->layout.images : NAN;
     r->generate_s = r->stats.total_s;
     r->steps = job->layout.steps;
@@ -317,7 +317,7 @@ static void fill(const merger *m)
 
 /* Computes FID and the others. Returns 0, 1 with the error printed, or the exit status after a signal: a reference of
  * many images takes long. */
-static int compute(const merger *m)
+static int merge_numbers(const merger *m)
 {
     const eval_job *job = m->job;
     const char *stats = job->options->stats;
@@ -365,7 +365,7 @@ static int write_report(const merger *m)
 }
 
 /* Writes the files, result.json last: it marks the run as done. Returns as eval_make_shards. */
-static int write_files(merger *m)
+static int write_run_files(merger *m)
 {
     eval_job *job = m->job;
     char path[RUN_PATH];
@@ -376,10 +376,10 @@ static int write_files(merger *m)
     return status != 0 ? status : eval_result_write(m->r, run_path(&job->directory, "result.json", path));
 }
 
-static int merge(merger *m)
+static int merge_shards(merger *m)
 {
     const double began = tool_seconds();
-    int status = allocate(m);
+    int status = merger_create(m);
     for (int s = 0; status == 0 && s < eval_shard_count(&m->job->layout); s++) {
         if (interruption_came()) return interruption_status();
         progress_note(m->job->bar, "adding up");
@@ -387,12 +387,12 @@ static int merge(merger *m)
     }
     if (status == 0 && m->lacks) status = EVAL_MERGE_AGAIN;
     if (status != 0) return status;
-    fill(m);
-    status = compute(m);
+    fill_result(m);
+    status = merge_numbers(m);
     if (status != 0) return status;
     m->r->merge_s = tool_seconds() - began;
     progress_clear(m->job->bar);
-    return write_files(m);
+    return write_run_files(m);
 }
 
 int eval_merge(eval_job *job, eval_result *r)
@@ -402,9 +402,9 @@ int eval_merge(eval_job *job, eval_result *r)
     m->job = job;
     m->r = r;
     *r = (eval_result){0};
-    const int status = merge(m);
+    const int status = merge_shards(m);
     progress_clear(job->bar);
-    release(m);
+    merger_free(m);
     free(m);
     return status;
 }

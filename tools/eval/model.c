@@ -38,7 +38,7 @@ static void divide(eval_options *o)
 }
 
 /* Chooses the GPUs: several processes on a machine share its GPUs. */
-static int choose_device(eval_job *job)
+static int choose_eval_device(eval_job *job)
 {
     eval_options *o = job->options;
     const option *device = o->given ? options_find(o->given, "device") : NULL;
@@ -53,7 +53,7 @@ static int choose_device(eval_job *job)
 }
 
 /* Loads the network, and takes the sizes of its output. */
-static int load_network(eval_job *job)
+static int load_eval_network(eval_job *job)
 {
     const eval_options *o = job->options;
     eval_layout *l = &job->layout;
@@ -104,7 +104,7 @@ static int load_scorer(eval_job *job)
     return failed;
 }
 
-static int load_models(eval_job *job)
+static int load_eval_models(eval_job *job)
 {
     eval_options *o = job->options;
     if (models_load(&job->files, &o->run, job->bar, &job->models) != 0) return 1;
@@ -117,7 +117,7 @@ static int load_models(eval_job *job)
                           o->num_images, job->class_count);
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 ||
         devices_load(&job->files, &o->run, &job->models, o->num_images, o->batch, job->bar, &job->devices) != 0 ||
-        load_network(job) != 0 || load_scorer(job) != 0)
+        load_eval_network(job) != 0 || load_scorer(job) != 0)
         return 1;
     progress_note(job->bar, "reading the files, to know them again");
     const int failed = record_identify(&o->run, &job->models);
@@ -148,7 +148,7 @@ static int look_at_reference(eval_job *job)
     return judge_identify(o->stats, job->stats_id);
 }
 
-static void lay_out(eval_job *job)
+static void set_layout(eval_job *job)
 {
     const eval_options *o = job->options;
     eval_layout *l = &job->layout;
@@ -187,7 +187,7 @@ static int allocate_labels(eval_job *job)
     return job->labels && job->written ? 0 : tool_error("out of memory for %d labels", job->layout.batch);
 }
 
-static int check_size(const eval_job *job)
+static int check_digit_size(const eval_job *job)
 {
     const eval_layout *l = &job->layout;
     if (!job->facts.demo || (l->width == EVAL_DIGIT_SIDE && l->height == EVAL_DIGIT_SIDE)) return 0;
@@ -196,7 +196,7 @@ static int check_size(const eval_job *job)
 }
 
 /* Finds all errors that can be found before anything is written. */
-static int prepare(eval_job *job)
+static int prepare_eval(eval_job *job)
 {
     eval_options *o = job->options;
     if (classes_check_files(o->classes) != 0 || run_directory_check(o->out, &job->directory) != 0 ||
@@ -205,12 +205,12 @@ static int prepare(eval_job *job)
     if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->process) != 0) return 1;
     if (job->process.kind != LAUNCH_ALONE && job->process.index > 0) job->bar->shown = 0;
     divide(o);
-    if (choose_device(job) != 0 || load_models(job) != 0 || look_at_reference(job) != 0) return 1;
+    if (choose_eval_device(job) != 0 || load_eval_models(job) != 0 || look_at_reference(job) != 0) return 1;
     if (record_identify_file(o->judge.inception, job->inception_id) != 0) return 1;
     if (record_identify_file(o->judge.vgg, job->vgg_id) != 0) return 1;
-    lay_out(job);
+    set_layout(job);
     find_facts(job);
-    return check_size(job) || allocate_labels(job) || eval_settings_make(job);
+    return check_digit_size(job) || allocate_labels(job) || eval_settings_make(job);
 }
 
 /* Checks the file of --merge against the hash in the settings. Copies the hash to `id`, char [RECORD_ID]. */
@@ -256,12 +256,12 @@ static int prepare_merge(eval_job *job)
         check_same_file(job, "vgg", o->judge.vgg, job->vgg_id) != 0 ||
         check_same_file(job, "stats", o->stats, job->stats_id) != 0)
         return 1;
-    return allocate_labels(job) || load_network(job);
+    return allocate_labels(job) || load_eval_network(job);
 }
 
 /* --- the run -------------------------------------------------------------------------------------------- */
 
-static int open_store(eval_job *job)
+static int open_eval_store(eval_job *job)
 {
     const char *path = store_directory(job);
     if (job->options->store && output_begin(&job->store_directory) != 0) return 1;
@@ -271,14 +271,14 @@ static int open_store(eval_job *job)
 }
 
 /* Agrees on the settings: the first process writes them, the others compare theirs. Then opens the store. */
-static int agree(eval_job *job)
+static int agree_on_settings(eval_job *job)
 {
     int is_new = 0;
     const lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_SETTINGS);
     if (lock == LOCK_FAILED) return 1;
     if (lock == LOCK_BUSY) return interruption_status();
     const int failed =
-        eval_settings_agree(job, &is_new) || open_store(job) || (is_new && eval_settings_write(job) != 0);
+        eval_settings_agree(job, &is_new) || open_eval_store(job) || (is_new && eval_settings_write(job) != 0);
     run_unlock(&job->directory, RUN_LOCK_SETTINGS);
     return failed;
 }
@@ -380,7 +380,7 @@ static int merge_only(eval_job *job, eval_result *r, int *done)
 }
 
 /* Prints the interruption. Returns the exit status. */
-static int report_interruption(eval_job *job, int status)
+static int report_eval_interruption(eval_job *job, int status)
 {
     if (job->store.hash)
         interruption_end("%ld images were made now, %s has %ld of %ld; the same command goes on", job->made,
@@ -390,17 +390,17 @@ static int report_interruption(eval_job *job, int status)
     return status;
 }
 
-static int run(eval_job *job, eval_result *r, int *done)
+static int execute_eval(eval_job *job, eval_result *r, int *done)
 {
     const eval_options *o = job->options;
-    if ((o->merge ? prepare_merge(job) : prepare(job)) != 0) return 1;
+    if ((o->merge ? prepare_merge(job) : prepare_eval(job)) != 0) return 1;
     interruption_limit(EVAL_STATUS_GOES_ON); /* from here on there is work to keep */
     if (run_directory_begin(&job->directory, o->merge ? NULL : &job->process) != 0) return 1;
     int status =
-        o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree(job);
+        o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree_on_settings(job);
     if (status == 0) status = o->merge ? merge_only(job, r, done) : make_and_merge(job, r, done);
     interruption_unlimit();
-    return status > 1 ? report_interruption(job, status) : status;
+    return status > 1 ? report_eval_interruption(job, status) : status;
 }
 
 int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
@@ -413,7 +413,7 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     job->files.quiet = o->quiet;
     job->files.needs_vae = 1;
     job->files.needs_all = 1;
-    const int status = run(job, r, done);
+    const int status = execute_eval(job, r, done);
     store_close(&job->store);
     run_directory_end(&job->directory, status == 1);
     if (status == 1) output_abandon(&job->store_directory);

@@ -174,13 +174,13 @@ void eval_options_set_up(eval_options *o, option_set *set)
 
 /* --- checks ------------------------------------------------------------------------------------------------------- */
 
-static int is_given(const option_set *set, const char *name)
+static int eval_option_given(const option_set *set, const char *name)
 {
     const option *o = options_find(set, name);
     return o && o->given;
 }
 
-static int check_network(eval_options *o, const option_set *set)
+static int check_eval_network(eval_options *o, const option_set *set)
 {
     const int own_demo = !o->images && run_is_demo(o->run.model);
     if (!o->judge.features && !o->judge.inception && (o->images || !own_demo) &&
@@ -193,13 +193,13 @@ static int check_network(eval_options *o, const option_set *set)
 }
 
 /* Rejects options of a model beside images made elsewhere. */
-static int check_images(const eval_options *o, const option_set *set)
+static int check_images_options(const eval_options *o, const option_set *set)
 {
     static const char *const of_models[] = {"num_images", "class_sampling", "class",       "merge",
                                             "shard",      "shard_images",   "save_images", "save_npz",
                                             "store",      "head_dtype",     "int8_below",  "devices"};
     if (!o->images) return 0;
-    if (is_given(set, "dtype"))
+    if (eval_option_given(set, "dtype"))
         return tool_error("--dtype: has no effect with --images, which are made already; the arithmetic of the network "
                           "that judges is --features_dtype");
     for (int i = 0; i < set->count; i++) { /* only the machine's options of a run apply */
@@ -209,23 +209,23 @@ static int check_images(const eval_options *o, const option_set *set)
             return tool_error("--%s: has no effect with --images, which are made already", q->param->name);
     }
     for (size_t i = 0; i < sizeof of_models / sizeof *of_models; i++)
-        if (is_given(set, of_models[i]))
+        if (eval_option_given(set, of_models[i]))
             return tool_error("--%s: has no effect with --images, which are made already", of_models[i]);
     return 0;
 }
 
 /* Checks the options of the scores of prompts. */
-static int check_scores(eval_options *o, const option_set *set)
+static int check_score_options(eval_options *o, const option_set *set)
 {
     const char *asked = scores_option(&o->scores);
     if (asked && (o->images || o->run.captions)) {
         o->scores.prompts = o->run.prompts; /* the texts of what was made or encoded elsewhere */
         o->run.prompts = NULL;
     }
-    if (is_given(set, "num") && !asked)
+    if (eval_option_given(set, "num") && !asked)
         return tool_error("--num: has no effect without --clip, --hps or --imagereward");
     if (!asked || o->merge) return 0;
-    if (is_given(set, "num") && !o->images) return tool_error("--num: has no effect without --images");
+    if (eval_option_given(set, "num") && !o->images) return tool_error("--num: has no effect without --images");
     if (o->images && !o->scores.prompts)
         return tool_error("--prompts is missing, expected the prompts of the images for %s, one a line", asked);
     if (judge_is_none(&o->judge) && !o->judge.vgg && o->stats)
@@ -236,12 +236,12 @@ static int check_scores(eval_options *o, const option_set *set)
 int eval_options_done(eval_options *o, const option_set *set)
 {
     o->given = set;
-    if (run_options_done(&o->run, set) != 0 || check_images(o, set) != 0) return 1;
+    if (run_options_done(&o->run, set) != 0 || check_images_options(o, set) != 0) return 1;
     if (o->merge && o->devices) return tool_error("--devices: has no effect with --merge, which makes nothing");
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
     if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;
-    if (check_network(o, set) != 0) return 1;
+    if (check_eval_network(o, set) != 0) return 1;
     if (judge_is_none(&o->judge) && !scores_option(&o->scores) && !o->judge.vgg)
         return tool_error("--features none: expected --clip, --hps, --imagereward or --vgg with it");
-    return check_scores(o, set);
+    return check_score_options(o, set);
 }

@@ -73,7 +73,7 @@ const char *scores_describe(const char *const models[3], const char *const ids[3
 /* --- prompts ------------------------------------------------------------------------------------------------------ */
 
 /* Writes the embeddings of all prompts, with `prefix` before them, to a new array *out [count][embedding]. */
-static int embed(prompt_scorer *s, mar_clip *clip, const char *prefix, progress *bar, float **out)
+static int embed_prompts(prompt_scorer *s, mar_clip *clip, const char *prefix, progress *bar, float **out)
 {
     const size_t size = (size_t)mar_clip_get_config(clip)->embedding;
     char **texts = calloc((size_t)s->batch, sizeof *texts);
@@ -110,7 +110,7 @@ int scores_read_prompts(const score_options *o, prompts *out)
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
 /* Identifies the file of a CLIP's tensors in a folder, or the index of its shards. */
-static int identify(const char *folder, char id[RECORD_ID])
+static int identify_clip(const char *folder, char id[RECORD_ID])
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                                         "pytorch_model.bin.index.json"};
@@ -125,7 +125,7 @@ static int identify(const char *folder, char id[RECORD_ID])
 }
 
 /* Loads a CLIP, or HPS, which must be the one of the two that the option is for. */
-static int load(prompt_scorer *s, const char *asked, const char *path, progress *bar, mar_clip **out)
+static int load_scorer_clip(prompt_scorer *s, const char *asked, const char *path, progress *bar, mar_clip **out)
 {
     const int is_hps = strcmp(asked, "--hps") == 0;
     progress_note(bar, "loading %s", path);
@@ -147,20 +147,20 @@ static int load_reward(prompt_scorer *s, const char *path, progress *bar)
 }
 
 /* Loads the models, and embeds the prompts. */
-static int load_all(const score_options *o, prompt_scorer *s, progress *bar)
+static int load_score_models(const score_options *o, prompt_scorer *s, progress *bar)
 {
-    if (o->clip && (load(s, "--clip", o->clip, bar, &s->clip) != 0 || identify(o->clip, s->clip_id) != 0)) return 1;
-    if (o->hps && (load(s, "--hps", o->hps, bar, &s->hps) != 0 || record_identify_file(o->hps, s->hps_id) != 0))
+    if (o->clip && (load_scorer_clip(s, "--clip", o->clip, bar, &s->clip) != 0 || identify_clip(o->clip, s->clip_id) != 0)) return 1;
+    if (o->hps && (load_scorer_clip(s, "--hps", o->hps, bar, &s->hps) != 0 || record_identify_file(o->hps, s->hps_id) != 0))
         return 1;
     if (o->reward && (load_reward(s, o->reward, bar) != 0 || record_identify_file(o->reward, s->reward_id) != 0))
         return 1;
-    if (s->clip && (embed(s, s->clip, "", bar, &s->plain) || embed(s, s->clip, CLIP_PREFIX, bar, &s->prefixed)))
+    if (s->clip && (embed_prompts(s, s->clip, "", bar, &s->plain) || embed_prompts(s, s->clip, CLIP_PREFIX, bar, &s->prefixed)))
         return 1;
-    return s->hps && embed(s, s->hps, "", bar, &s->hps_plain);
+    return s->hps && embed_prompts(s, s->hps, "", bar, &s->hps_plain);
 }
 
 /* Allocates what a batch needs. */
-static int allocate(prompt_scorer *s)
+static int allocate_scorer(prompt_scorer *s)
 {
     const size_t n = (size_t)s->batch;
     int size = s->clip ? mar_clip_get_config(s->clip)->embedding : 0;
@@ -182,7 +182,7 @@ int prompt_scorer_open(const score_options *o, model_store *store, const mar_opt
     *out = (prompt_scorer){.texts = texts, .count = count, .batch = batch};
     options.dtype = MAR_DTYPE_F32;
     out->library = models_open(store, &options, scores_option(o) + 2);
-    if (!out->library || load_all(o, out, bar) != 0 || allocate(out) != 0) return 1;
+    if (!out->library || load_score_models(o, out, bar) != 0 || allocate_scorer(out) != 0) return 1;
     out->columns = scores_columns(o->clip != NULL, o->hps != NULL, o->reward != NULL);
     uint64_t sum = 0;
     for (int i = 0; i < count; i++) sum = sum * 31 + memory_sum(texts[i], strlen(texts[i]));
@@ -229,7 +229,7 @@ int32_t *scores_pair(const score_options *o, int count, const char *path, const 
     return prompt;
 }
 
-static double cosine(const float *a, const float *b, int size)
+static double dot_embeddings(const float *a, const float *b, int size)
 {
     double sum = 0;
     for (int i = 0; i < size; i++) sum += (double)a[i] * (double)b[i];
@@ -237,16 +237,16 @@ static double cosine(const float *a, const float *b, int size)
 }
 
 /* Writes the cosines of the n embeddings and those of their prompts to a column. */
-static void compare(const prompt_scorer *s, const mar_clip *clip, const float *texts, const int32_t *prompt, int n,
+static void write_cosines(const prompt_scorer *s, const mar_clip *clip, const float *texts, const int32_t *prompt, int n,
                     double *column)
 {
     const int size = mar_clip_get_config(clip)->embedding;
     for (int i = 0; i < n; i++)
         column[i * s->columns.count] =
-            cosine(s->embedding + (size_t)i * (size_t)size, texts + (size_t)prompt[i] * (size_t)size, size);
+            dot_embeddings(s->embedding + (size_t)i * (size_t)size, texts + (size_t)prompt[i] * (size_t)size, size);
 }
 
-static int refuse(const prompt_scorer *s, long first, int n)
+static int refuse_scores(const prompt_scorer *s, long first, int n)
 {
     return tool_error("images %ld to %ld: %s", first, first + n - 1, mar_error(s->library));
 }
@@ -256,18 +256,18 @@ int prompt_scorer_run(prompt_scorer *s, const uint8_t *const *rgb, const int *wi
 {
     const score_columns *at = &s->columns;
     if (s->clip) {
-        if (mar_clip_images_each(s->clip, rgb, widths, heights, n, s->embedding) != MAR_OK) return refuse(s, first, n);
-        compare(s, s->clip, s->plain, prompt, n, scores + at->clip);
-        compare(s, s->clip, s->prefixed, prompt, n, scores + at->clip + 1);
+        if (mar_clip_images_each(s->clip, rgb, widths, heights, n, s->embedding) != MAR_OK) return refuse_scores(s, first, n);
+        write_cosines(s, s->clip, s->plain, prompt, n, scores + at->clip);
+        write_cosines(s, s->clip, s->prefixed, prompt, n, scores + at->clip + 1);
     }
     if (s->hps) {
-        if (mar_clip_images_each(s->hps, rgb, widths, heights, n, s->embedding) != MAR_OK) return refuse(s, first, n);
-        compare(s, s->hps, s->hps_plain, prompt, n, scores + at->hps);
+        if (mar_clip_images_each(s->hps, rgb, widths, heights, n, s->embedding) != MAR_OK) return refuse_scores(s, first, n);
+        write_cosines(s, s->hps, s->hps_plain, prompt, n, scores + at->hps);
     }
     if (!s->reward) return 0;
     for (int i = 0; i < n; i++) s->prompts[i] = s->texts[prompt[i]];
     if (mar_reward_score(s->reward, rgb, widths, heights, s->prompts, n, s->rewards) != MAR_OK)
-        return refuse(s, first, n);
+        return refuse_scores(s, first, n);
     for (int i = 0; i < n; i++) scores[i * at->count + at->reward] = s->rewards[i];
     return 0;
 }

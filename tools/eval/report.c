@@ -69,7 +69,7 @@ const eval_published *eval_published_get(const char *model, int i)
 /* --- choice of images --------------------------------------------------------------------------------- */
 
 /* Returns whether a precedes b: the larger share replaced / verified, then the smaller number. */
-static int goes_before(const eval_report_image *a, const eval_report_image *b)
+static int is_more_rejected(const eval_report_image *a, const eval_report_image *b)
 {
     const double of_a = (double)a->replaced * (double)b->verified, of_b = (double)b->replaced * (double)a->verified;
     return of_a > of_b || (of_a == of_b && a->index < b->index);
@@ -79,7 +79,7 @@ int eval_report_rank(eval_report_image list[EVAL_REJECTED_MAX + 1], int *count, 
 {
     int at = 0;
     if (candidate->verified <= 0) return -1;
-    while (at < *count && goes_before(&list[at], candidate)) at++;
+    while (at < *count && is_more_rejected(&list[at], candidate)) at++;
     if (at == EVAL_REJECTED_MAX) return -1;
     memmove(list + at + 1, list + at, (size_t)(*count - at) * sizeof *list);
     list[at] = *candidate;

@@ -158,7 +158,7 @@ static void list_facts(eval_job *job, fact list[FACTS])
     memcpy(list, all, sizeof all);
 }
 
-static int write_settings(eval_job *job, const char *path)
+static int write_settings_file(eval_job *job, const char *path)
 {
     fact facts[FACTS];
     cJSON *record = tool_json(), *settings = cJSON_AddObjectToObject(record, "settings"),
@@ -176,7 +176,7 @@ static int write_settings(eval_job *job, const char *path)
 
 /* Reads the object "settings" or "facts" of the file. The caller deletes *record. Returns 0, or 1 with the error
  * printed. */
-static int read_settings(const char *path, cJSON **record, cJSON **settings, cJSON **facts)
+static int read_settings_file(const char *path, cJSON **record, cJSON **settings, cJSON **facts)
 {
     if (json_file_read(path, "the settings of a run", record) != 0) return 1;
     *settings = cJSON_GetObjectItemCaseSensitive(*record, "settings");
@@ -192,7 +192,7 @@ static int read_settings(const char *path, cJSON **record, cJSON **settings, cJS
 /* --- comparison --------------------------------------------------------------------------------------------------- */
 
 /* Writes the name as on the command line if it is an option's. Returns text. */
-static const char *spell(const char *key, const char *value, char *text, size_t size)
+static const char *spell_setting(const char *key, const char *value, char *text, size_t size)
 {
     static const char *const no_options[] = {
         "Software", "model_id",   "vae_id", "captions_id", "prompts_id",   "draft_id", "inception_id",  "stats_id",
@@ -208,24 +208,24 @@ static const char *spell(const char *key, const char *value, char *text, size_t 
 }
 
 /* Prints the old and the new value of a setting; NULL: missing. Returns 1. */
-static int differs(const eval_job *job, const char *key, const char *was, const char *is)
+static int refuse_difference(const eval_job *job, const char *key, const char *was, const char *is)
 {
     char before[4400], after[4400], no[128];
     snprintf(no, sizeof no, "no --%s", key);
     return tool_error("%s: was begun with %s, this is %s; use another --out", job->directory.out.path,
-                      was ? spell(key, was, before, sizeof before) : no, is ? spell(key, is, after, sizeof after) : no);
+                      was ? spell_setting(key, was, before, sizeof before) : no, is ? spell_setting(key, is, after, sizeof after) : no);
 }
 
-static int compare(const eval_job *job, const cJSON *found)
+static int compare_settings(const eval_job *job, const cJSON *found)
 {
     for (int i = 0; i < job->settings.count; i++) {
         const image_text *t = &job->settings.texts[i];
         const cJSON *s = cJSON_GetObjectItemCaseSensitive(found, t->key);
         if (!s || strcmp(s->valuestring, t->value) != 0)
-            return differs(job, t->key, s ? s->valuestring : NULL, t->value);
+            return refuse_difference(job, t->key, s ? s->valuestring : NULL, t->value);
     }
     for (const cJSON *s = found->child; s; s = s->next)
-        if (!*eval_setting(job, s->string)) return differs(job, s->string, s->valuestring, NULL);
+        if (!*eval_setting(job, s->string)) return refuse_difference(job, s->string, s->valuestring, NULL);
     return 0;
 }
 
@@ -249,7 +249,7 @@ int eval_settings_write(eval_job *job)
 {
     char path[RUN_PATH];
     const int directory = job->directory.out.directory;
-    if (write_settings(job, run_path(&job->directory, "settings.json", path)) != 0) return 1;
+    if (write_settings_file(job, run_path(&job->directory, "settings.json", path)) != 0) return 1;
     return directory && tool_sync(directory) != 0 ? tool_cannot_write(path) : 0;
 }
 
@@ -260,8 +260,8 @@ int eval_settings_agree(const eval_job *job, int *is_new)
     run_path(&job->directory, "settings.json", path);
     *is_new = access(path, F_OK) != 0 && errno == ENOENT;
     if (*is_new) return 0;
-    if (read_settings(path, &record, &settings, &facts) != 0) return 1;
-    const int failed = compare(job, settings);
+    if (read_settings_file(path, &record, &settings, &facts) != 0) return 1;
+    const int failed = compare_settings(job, settings);
     cJSON_Delete(record);
     return failed;
 }
@@ -287,7 +287,7 @@ static int compare_given(const eval_job *job, const option_set *set)
                                               : mar_param_text(o->param, o->fields, text, sizeof text);
         if (!is) continue;
         if (run_is_file(o->param)) is = tool_base_name(is);
-        if (!is_resolved(o->param, is) && strcmp(was, is) != 0) return differs(job, o->param->name, was, is);
+        if (!is_resolved(o->param, is) && strcmp(was, is) != 0) return refuse_difference(job, o->param->name, was, is);
     }
     return 0;
 }
@@ -300,7 +300,7 @@ static int take_texts(eval_job *job, const cJSON *settings)
 }
 
 /* Reads a number among the texts, 1 to `most`. Returns 0, or 1 after printing it. */
-static int take_number(const eval_job *job, const char *key, int most, int *out, const char *path)
+static int take_setting_number(const eval_job *job, const char *key, int most, int *out, const char *path)
 {
     const char *text = eval_setting(job, key);
     const long n = strtol(text, NULL, 10);
@@ -326,7 +326,7 @@ static int take_fact(const fact *f, const cJSON *found, const char *path)
 }
 
 /* Returns whether a text of the file can be part of a name in the store. */
-static int is_name(const char *text)
+static int is_piece_name(const char *text)
 {
     return *text && !text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-")];
 }
@@ -361,9 +361,9 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
         if (take_fact(&facts[i], found, path) != 0) return 1;
     int images = 0;
     eval_layout *l = &job->layout;
-    if (take_number(job, "num_images", NUMBER_MAX, &images, path) != 0 ||
-        take_number(job, "batch", BATCH_MAX, &l->batch, path) != 0 ||
-        take_number(job, "shard_images", NUMBER_MAX, &l->shard_images, path) != 0)
+    if (take_setting_number(job, "num_images", NUMBER_MAX, &images, path) != 0 ||
+        take_setting_number(job, "batch", BATCH_MAX, &l->batch, path) != 0 ||
+        take_setting_number(job, "shard_images", NUMBER_MAX, &l->shard_images, path) != 0)
         return 1;
     l->images = images;
     l->samples = eval_sample_count(images, EVAL_SHEET_MAX);
@@ -373,7 +373,7 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
                                 *eval_setting(job, "imagereward") != '\0');
     job->is_random = strcmp(eval_setting(job, "class_sampling"), "random") == 0;
     job->seed = strtoull(eval_setting(job, "seed"), NULL, 10);
-    if (!is_name(job->facts.images) || !is_name(job->facts.judged) || !is_name(job->facts.pictures))
+    if (!is_piece_name(job->facts.images) || !is_piece_name(job->facts.judged) || !is_piece_name(job->facts.pictures))
         return tool_error("%s: has no names of pieces in the store, expected what mar eval writes", path);
     if (l->images < 2 || l->shard_images % l->batch != 0)
         return tool_error(
@@ -389,6 +389,6 @@ int eval_settings_take(eval_job *job, const option_set *given)
     char path[RUN_PATH];
     cJSON *settings, *facts;
     run_path(&job->directory, "settings.json", path);
-    if (read_settings(path, &job->taken, &settings, &facts) != 0 || take_texts(job, settings) != 0) return 1;
+    if (read_settings_file(path, &job->taken, &settings, &facts) != 0 || take_texts(job, settings) != 0) return 1;
     return take_facts(job, facts, path) || compare_given(job, given);
 }

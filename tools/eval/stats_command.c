@@ -52,7 +52,7 @@ static const mar_param rows[] = {
 };
 
 /* Sets the defaults, and adds the options that set the fields. */
-static void set_up(stats_options *o, option_set *set)
+static void set_up_stats(stats_options *o, option_set *set)
 {
     *o = (stats_options){.batch = BATCH_DEFAULT};
     mar_options_init(&o->machine, sizeof o->machine);
@@ -80,7 +80,7 @@ static void set_up(stats_options *o, option_set *set)
             options_add(set, mar_option_get(i), &o->machine, 1);
 }
 
-static int check_together(stats_options *o, const option_set *set)
+static int check_stats_options(stats_options *o, const option_set *set)
 {
     if (!o->out) return tool_error("--out is missing, expected the file to write, such as stats.npz");
     if (judge_options_done(&o->judge, set, "inception", "; or --features demo for digits") != 0) return 1;
@@ -106,7 +106,7 @@ static int write_statistics(const stats_options *o, judged *d, const char *netwo
     return status;
 }
 
-static int run(const stats_options *o)
+static int execute_stats(const stats_options *o)
 {
     model_store store = {.quiet = o->quiet};
     progress bar;
@@ -135,10 +135,10 @@ int cmd_stats(int argc, char **argv)
 {
     stats_options o;
     option_set set;
-    set_up(&o, &set);
+    set_up_stats(&o, &set);
     const int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (run_machine_done(&o.machine, &set) != 0 || check_together(&o, &set) != 0) return 1;
+    if (run_machine_done(&o.machine, &set) != 0 || check_stats_options(&o, &set) != 0) return 1;
     interruption_ends();
-    return run(&o);
+    return execute_stats(&o);
 }

@@ -11,7 +11,7 @@
 /* --- distances ------------------------------------------------------------------------------------------ */
 
 /* Reports the only failure of the statistics. Returns 1. */
-static int out_of_memory(void)
+static int no_memory_for_statistics(void)
 {
     return tool_error("out of memory for the statistics of two runs; a smaller --num needs less");
 }
@@ -40,7 +40,7 @@ static int compare_run(const fidelity *f, fidelity_run *r)
     mar_status status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &r->image, &r->token);
     if (status == MAR_OK) status = compare_tokens(f, r, &pairs, p + 2);
     if (status == MAR_OK) status = eval_moment_gaps(&pairs, &r->mean_gap, &r->covariance_gap);
-    if (status != MAR_OK) return out_of_memory();
+    if (status != MAR_OK) return no_memory_for_statistics();
     for (int i = 0; i < f->num; i++)
         r->differing +=
             memcmp(r->tokens + (size_t)i * size, f->runs[0].tokens + (size_t)i * size, size * sizeof *r->tokens) != 0;
@@ -70,7 +70,7 @@ static int measure_floor(const fidelity *f, fidelity_floor *out)
     if (status == MAR_OK) status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &whole, &single);
     free(a);
     free(b);
-    if (status != MAR_OK) return out_of_memory();
+    if (status != MAR_OK) return no_memory_for_statistics();
     const double share = (double)half / f->num;
     out->image = share * whole.null_95;
     out->token = share * single.null_95;
@@ -93,14 +93,14 @@ int fidelity_compare(fidelity *f)
 
 /* --- times ---------------------------------------------------------------------------------------------- */
 
-static int ascending(const void *x, const void *y)
+static int ascending_times(const void *x, const void *y)
 {
     const double a = *(const double *)x, b = *(const double *)y;
     return (a > b) - (a < b);
 }
 
 /* Returns a quantile of sorted values [n], interpolated linearly (Hyndman and Fan 1996, definition 7). */
-static double quantile(const double *values, int n, double q)
+static double time_quantile(const double *values, int n, double q)
 {
     const double at = q * (n - 1);
     const int below = (int)at, above = below + 1 < n ? below + 1 : below;
@@ -108,11 +108,11 @@ static double quantile(const double *values, int n, double q)
 }
 
 /* Sorts values [n] and returns their spread. */
-static fidelity_spread spread(double *values, int n)
+static fidelity_spread time_spread(double *values, int n)
 {
     const double end = n >= FIDELITY_QUARTILES_MIN ? 0.25 : 0;
-    qsort(values, (size_t)n, sizeof *values, ascending);
-    return (fidelity_spread){quantile(values, n, 0.5), quantile(values, n, end), quantile(values, n, 1 - end)};
+    qsort(values, (size_t)n, sizeof *values, ascending_times);
+    return (fidelity_spread){time_quantile(values, n, 0.5), time_quantile(values, n, end), time_quantile(values, n, 1 - end)};
 }
 
 int fidelity_time(fidelity *f)
@@ -124,9 +124,9 @@ int fidelity_time(fidelity *f)
     for (int i = 0; i < f->run_count; i++) {
         const double *seconds = f->runs[i].turn_seconds + first, *reference = f->runs[0].turn_seconds + first;
         for (int t = 0; t < n; t++) values[t] = seconds[t];
-        f->runs[i].seconds = spread(values, n);
+        f->runs[i].seconds = time_spread(values, n);
         for (int t = 0; t < n; t++) values[t] = reference[t] / seconds[t];
-        f->runs[i].speed = spread(values, n);
+        f->runs[i].speed = time_spread(values, n);
     }
     free(values);
     return 0;

@@ -14,7 +14,7 @@
 
 /* --- the table ------------------------------------------------------------------------------------------ */
 
-static void print_share(long part, long of)
+static void print_share_column(long part, long of)
 {
     if (of == 0)
         printf(" %6s", "-");
@@ -22,7 +22,7 @@ static void print_share(long part, long of)
         printf(" %5.1f%%", 100 * ((double)part / (double)of));
 }
 
-static void print_row(const fidelity *f, const fidelity_run *r)
+static void print_run_row(const fidelity *f, const fidelity_run *r)
 {
     const mar_stats *t = &r->stats;
     char speed[32];
@@ -35,14 +35,14 @@ static void print_row(const fidelity *f, const fidelity_run *r)
     if (!f->vocabulary) printf(" %7.1f", t->tokens ? t->head_calls / (double)t->tokens : 0);
     printf(" %7.1f", ((f->vocabulary ? t->passes : t->head_batched) + t->draft_calls) / f->num);
     if (t->drafted)
-        print_share(t->accepted, t->drafted);
+        print_share_column(t->accepted, t->drafted);
     else
-        print_share(t->proposals_accepted, t->proposals);
+        print_share_column(t->proposals_accepted, t->proposals);
     if (r == f->runs)
         printf(" %8s %8s %5s", "-", "-", "-");
     else
         printf(" %8.5f %8.5f %5.3f", r->image.distance, r->token.distance, r->p);
-    if (f->judged) print_share(r->recognised, f->num);
+    if (f->judged) print_share_column(r->recognised, f->num);
     putchar('\n');
 }
 
@@ -79,7 +79,7 @@ void report_print_table(const fidelity *f)
            printable(f->out, path, sizeof path));
     printf("%9s %8s %6s%s %7s %6s %8s %8s %5s%s\n", "", "s/image", "speed", f->vocabulary ? "" : " c/token", "c/image",
            "accept", "image", "token", "p", f->judged ? " digits" : "");
-    for (int i = 0; i < f->run_count; i++) print_row(f, &f->runs[i]);
+    for (int i = 0; i < f->run_count; i++) print_run_row(f, &f->runs[i]);
     for (int i = 1; i < f->run_count; i++)
         lowest = fmin(lowest, fmin(f->runs[i].image.distance, f->runs[i].token.distance));
     if (f->floor.measured)

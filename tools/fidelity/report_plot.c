@@ -37,7 +37,7 @@ static const char *colour_of(int run)
 }
 
 /* Writes text as the content of an element. Characters that XML excludes are escaped as in base/printable.h. */
-static void write_text(FILE *out, const char *text)
+static void write_plot_text(FILE *out, const char *text)
 {
     for (const char *const end = text + strlen(text); text < end;) {
         char shown[PRINTABLE_MAX];
@@ -64,7 +64,7 @@ static double y_of(const limits *l, double r)
     return HEIGHT - BOTTOM - r / l->root * (HEIGHT - TOP - BOTTOM);
 }
 
-static void write_line(FILE *out, const char *class, double x1, double y1, double x2, double y2)
+static void write_plot_line(FILE *out, const char *class, double x1, double y1, double x2, double y2)
 {
     fprintf(out, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", class, x1, y1, x2, y2);
 }
@@ -82,15 +82,15 @@ static void write_axes(FILE *out, const limits *l)
     const int bottom = HEIGHT - BOTTOM, right = WIDTH - RIGHT;
     const double x_tick = tick_of(l->seconds), y_tick = tick_of(l->root);
     for (double v = 0; v <= l->seconds + 0.0001 * x_tick; v += x_tick) {
-        write_line(out, "grid", x_of(l, v), TOP, x_of(l, v), bottom);
+        write_plot_line(out, "grid", x_of(l, v), TOP, x_of(l, v), bottom);
         fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.4g</text>", x_of(l, v), bottom + 17, v);
     }
     for (double v = 0; v <= l->root + 0.0001 * y_tick; v += y_tick) {
-        write_line(out, "grid", LEFT, y_of(l, v), right, y_of(l, v));
+        write_plot_line(out, "grid", LEFT, y_of(l, v), right, y_of(l, v));
         fprintf(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.3g</text>", LEFT - 6, y_of(l, v) + 4, v * v);
     }
-    write_line(out, "axis", LEFT, bottom, right, bottom);
-    write_line(out, "axis", LEFT, TOP, LEFT, bottom);
+    write_plot_line(out, "axis", LEFT, bottom, right, bottom);
+    write_plot_line(out, "axis", LEFT, TOP, LEFT, bottom);
     fprintf(out,
             "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">seconds per image</text>"
             "<text transform=\"translate(14 %d) rotate(-90)\" text-anchor=\"middle\">energy distance of whole images, "
@@ -144,7 +144,7 @@ static void write_points(FILE *out, const fidelity *f, const limits *l)
                 "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"/>"
                 "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"6\" fill=\"%s\" stroke=\"#fff\"><title>",
                 x_of(l, r->seconds.low), x_of(l, r->seconds.high), y, y, colour_of(i), x, y, colour_of(i));
-        write_text(out, r->name);
+        write_plot_text(out, r->name);
         fputs("</title></circle>", out);
     }
     for (int i = 0, count = f->run_count; i < f->run_count; i++, count++) {
@@ -162,7 +162,7 @@ static void write_legend(FILE *out, const fidelity *f)
         const double y = HEIGHT + LEGEND_LINE * (i + 0.5) + 4;
         write_number(out, i, LEFT - 12, y);
         fprintf(out, "<text class=\"name\" x=\"%d\" y=\"%.1f\">", LEFT, y);
-        write_text(out, printable(f->runs[i].name, line, sizeof line));
+        write_plot_text(out, printable(f->runs[i].name, line, sizeof line));
         fputs("</text>", out);
     }
 }

@@ -67,14 +67,14 @@ static int take_sizes(fidelity *f)
 }
 
 /* Writes "a vocabulary of 16384" or "continuous numbers" to text. Returns text. */
-static const char *kind_of(const mar_model_config *model, char text[48])
+static const char *kind_of_tokens(const mar_model_config *model, char text[48])
 {
     if (model->vocabulary == 0) return "continuous numbers";
     snprintf(text, 48, "a vocabulary of %d", model->vocabulary);
     return text;
 }
 
-static int same_shape(const fidelity *f, const fidelity_run *r)
+static int check_same_shape(const fidelity *f, const fidelity_run *r)
 {
     const mar_model_config *model = mar_model_get_config(r->models.model),
                            *reference = mar_model_get_config(f->runs[0].models.model);
@@ -83,7 +83,7 @@ static int same_shape(const fidelity *f, const fidelity_run *r)
     mar_session_image_size(r->session, &width, &height);
     if (model->vocabulary != f->vocabulary)
         return tool_error("%s: tokens of %s, expected those of %s as in the reference %s", r->options.model,
-                          kind_of(model, kind[0]), kind_of(reference, kind[1]), f->runs[0].options.model);
+                          kind_of_tokens(model, kind[0]), kind_of_tokens(reference, kind[1]), f->runs[0].options.model);
     if (model->seq_len != f->positions || model->token_dim != reference->token_dim ||
         r->models.classes.count != f->class_total)
         return tool_error(
@@ -108,7 +108,7 @@ int fidelity_open(fidelity *f)
     f->files.quiet = f->quiet;
     f->files.needs_all = 1;
     for (int i = 0; i < f->run_count; i++)
-        if (open_run(f, &f->runs[i]) != 0 || (i == 0 ? take_sizes(f) : same_shape(f, &f->runs[i])) != 0) return 1;
+        if (open_run(f, &f->runs[i]) != 0 || (i == 0 ? take_sizes(f) : check_same_shape(f, &f->runs[i])) != 0) return 1;
     return 0;
 }
 
@@ -184,7 +184,7 @@ typedef struct {
     eval_classifier *classifier; /* NULL: no digits */
 } run_sink;
 
-static int take_tokens(const fidelity *f, fidelity_run *r, const image_batch *batch)
+static int take_run_tokens(const fidelity *f, fidelity_run *r, const image_batch *batch)
 {
     const size_t size = (size_t)f->positions * (size_t)f->channels, count = (size_t)batch->n * size;
     for (size_t i = 0; i < count; i++)
@@ -236,7 +236,7 @@ static int take_run_batch(void *self, const image_batch *batch)
     r->turn_seconds[batch->first / f->batch] = batch->stats->total_s / batch->n;
     if (f->vocabulary)
         take_numbers(f, r, batch);
-    else if (take_tokens(f, r, batch) != 0)
+    else if (take_run_tokens(f, r, batch) != 0)
         return 1;
     stats_add(&r->stats, batch->stats);
     acceptance_add(&r->accepted, batch->token_status, batch->steps, batch->staleness, batch->n);

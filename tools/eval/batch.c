@@ -134,7 +134,7 @@ static int is_plausible_batch(const eval_layout *l, const eval_batch *b)
     for (int i = 0; i < 2; i++) can &= b->seconds[i] >= 0 && b->seconds[i] <= most;
     for (int i = 0; i < b->n; i++) can &= b->replaced[i] >= 0 && b->replaced[i] <= b->verified[i];
     for (int i = 0; i < b->n * l->columns.count; i++)
-        can &= fabs(b->scores[i]) < (i % l->columns.count == l->columns.reward ? REWARD_MAX : COSINE_MAX);
+        can &= fabs(b->scores[i]) < (i % l->columns.count == l->columns.of[SCORE_REWARD] ? REWARD_MAX : COSINE_MAX);
     for (int i = 0; i < EVAL_CURVES * l->steps; i++) can &= b->curves[i] >= 0 && b->curves[i] <= most;
     return can;
 }

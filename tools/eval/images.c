@@ -1,20 +1,17 @@
 /* mar eval --images: judges images made elsewhere. */
 #include "tools/cli/command.h"
-#include "tools/cli/json.h"
-#include "tools/cli/text.h"
 #include "tools/eval/batch.h"
 #include "tools/eval/numbers.h"
 #include "tools/eval/options.h"
+#include "tools/eval/protocol.h"
 #include "tools/eval/report.h"
 #include "tools/generate/job.h"
 #include "tools/images/source.h"
 #include "tools/cli/interruption.h"
 #include "tools/eval/judge.h"
 #include "tools/generate/models.h"
-#include "tools/generate/record.h"
 #include "tools/eval/run_directory.h"
 
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,20 +29,10 @@ typedef struct {
     prompts prompts;          /* of the images */
     eval_reference reference; /* {0}: none */
     judged images;
+    record_texts texts;      /* what the judging depends on */
     int writes;              /* 1: --out was given */
     run_directory directory; /* RUN */
 } images_job;
-
-/* Writes "name (length and hash)", "name (a directory)", or for a built-in file the name alone. */
-static int describe_file(const char *path, char *text, size_t size)
-{
-    char id[RECORD_ID] = "";
-    const int is_directory = judge_is_directory(path);
-    if (!is_directory && record_identify_file(path, id) != 0) return 1;
-    snprintf(text, size, "%s%s%s%s", is_directory ? path : tool_base_name(path), *id || is_directory ? " (" : "",
-             is_directory ? "a directory" : id, *id || is_directory ? ")" : "");
-    return 0;
-}
 
 /* Returns whether the images of a directory may have any sizes: no network resizes them without antialiasing. */
 static int takes_any_size(const eval_options *o)
@@ -53,43 +40,17 @@ static int takes_any_size(const eval_options *o)
     return judge_is_none(&o->judge) || o->judge.resize == JUDGE_CLEAN;
 }
 
-/* Describes VGG16 and the models of the scores. */
-static int describe_more(const images_job *job, char *text, size_t size)
+/* Adds the identity of the images to what the judging depends on, which the page shows, too. */
+static int describe_images(images_job *job, eval_result *r)
 {
     const eval_options *o = job->options;
-    char file[EVAL_TEXT];
-    if (o->judge.vgg) {
-        if (describe_file(o->judge.vgg, file, sizeof file) != 0) return 1;
-        text_append(text, size, "; precision and recall on vgg16 (fc2 before its ReLU) in %s, %s",
-                    judge_dtypes[o->judge.dtype], file);
-    }
-    if (!job->scorer.columns.count) return 0;
-    const score_options *s = &o->scores;
-    const char *const models[3] = {s->clip ? tool_base_name(s->clip) : "", s->hps ? tool_base_name(s->hps) : "",
-                                   s->reward ? tool_base_name(s->reward) : ""};
-    const char *const ids[3] = {job->scorer.clip_id, job->scorer.hps_id, job->scorer.reward_id};
-    text_append(text, size, "%s", scores_describe(models, ids, file, sizeof file));
-    text_append(text, size, ", prompts %s, %d image%s each%s", tool_base_name(s->prompts), s->num > 1 ? s->num : 1,
-                s->num > 1 ? "s" : "", s->clip ? "; prefix \"" CLIP_PREFIX "\"" : "");
-    return 0;
-}
-
-static int describe_images(const images_job *job, eval_result *r)
-{
-    char reference[EVAL_TEXT] = "none", weights[EVAL_TEXT] = "", images[EVAL_TEXT], more[EVAL_TEXT] = "";
-    const eval_options *o = job->options;
-    const mar_features_config *network = mar_features_get_config(job->network);
-    if (o->stats && describe_file(o->stats, reference, sizeof reference) != 0) return 1;
-    if (o->judge.inception && describe_file(o->judge.inception, weights, sizeof weights) != 0) return 1;
-    if (describe_file(o->images, images, sizeof images) != 0) return 1;
-    if (describe_more(job, more, sizeof more) != 0) return 1;
-    snprintf(r->protocol, sizeof r->protocol,
-             "reference %s; features %s%s%s%s%s%s%s; %ld images of %dx%d%s in %s%s; libmar %s", reference,
-             network ? network->name : "none", *weights ? " in " : "", *weights ? judge_dtypes[o->judge.dtype] : "",
-             *weights ? ", " : "", weights, o->judge.resize == JUDGE_CLEAN ? ", resized as clean-fid" : "", more,
-             job->images.images, job->images.width, job->images.height, takes_any_size(o) ? " and other sizes" : "",
-             images, network ? "; Inception score in the order of NumPy's RandomState(2020), 10 splits" : "",
-             mar_version());
+    char id[RECORD_ID];
+    if (protocol_add_judging(&job->texts, o, &job->scorer) != 0 || judge_identify(o->images, id) != 0) return 1;
+    record_texts_add(&job->texts, "images", "%s", tool_base_name(o->images));
+    record_texts_add(&job->texts, "images_id", "%s", id);
+    if (o->scores.num > 1) record_texts_add(&job->texts, "num", "%d", o->scores.num);
+    if (record_texts_end(&job->texts, "the protocol") != 0) return 1;
+    protocol_of_images(&job->texts, mar_features_get_config(job->network), &job->images, r->protocol);
     snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(job->library));
     return 0;
 }
@@ -202,7 +163,11 @@ static int write_images_report(images_job *job, const eval_result *r)
     int count;
     if (!job->writes) return 0;
     if (read_sheet(job, sheet, &count) != 0) return 1;
-    const eval_report_extras extras = {.title = job->options->images, .sheet = sheet, .sheet_count = count};
+    const eval_report_extras extras = {.title = job->options->images,
+                                       .settings = job->texts.texts,
+                                       .setting_count = job->texts.count,
+                                       .sheet = sheet,
+                                       .sheet_count = count};
     const int failed = output_begin(&job->directory.out) ||
                        eval_report_write(r, &extras, run_path(&job->directory, "report.html", path)) ||
                        eval_result_write(r, run_path(&job->directory, "result.json", path));
@@ -222,6 +187,7 @@ int eval_images_run(const eval_options *o, progress *bar, eval_result *r)
     if (status == 0) status = write_images_report(&job, r);
     output_free(&job.directory.out);
     judged_free(&job.images);
+    record_texts_free(&job.texts);
     eval_reference_free(&job.reference);
     mar_features_free(job.network);
     mar_features_free(job.vgg);

@@ -30,9 +30,8 @@ typedef struct {
     run_directory directory; /* RUN */
     output store_directory;  /* --store, if given */
     store_run store;         /* of the images */
-    char stats_id[RECORD_ID], inception_id[RECORD_ID], vgg_id[RECORD_ID];
-    record_texts settings; /* what the numbers depend on, in a fixed order */
-    cJSON *taken;          /* with --merge: file that owns the keys of `settings`; else NULL */
+    record_texts settings;   /* what the numbers depend on, in a fixed order */
+    cJSON *taken;            /* with --merge: file that owns the keys of `settings`; else NULL */
     eval_layout layout;
     eval_facts facts;
     int *classes;      /* [class_count], as listed */

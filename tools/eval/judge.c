@@ -56,10 +56,7 @@ const mar_param judge_rows[] = {
              "digits, images of 32x32 pixels by 64 numbers, for the demo's Frechet distance. none leaves the scores of "
              "prompts and precision and recall on VGG16, if they are asked for; it is the default with --clip, --hps, "
              "--imagereward or --vgg and without --inception."},
-    {.name = OPTION("inception"),
-     .offset = offsetof(judge_options, inception),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
+    {OPTION_TEXT(judge_options, inception, "FILE"),
      .help = "Inception-v3's weights, .pth or .safetensors\n"
              "weights-inception-2015-12-05-6726825d.pth of torch-fidelity, or pt_inception-2015-12-05-6726825d.pth of "
              "pytorch-fid."},
@@ -71,10 +68,7 @@ const mar_param judge_rows[] = {
              "f32 agrees with torch-fidelity; compare published numbers with it. bf16 is faster on processors and "
              "GPUs that have it, and changes FID: compare its numbers only with one another, and use the same in mar "
              "stats and mar eval. --dtype is for the model only."},
-    {.name = OPTION("resize"),
-     .offset = offsetof(judge_options, resize),
-     .type = MAR_TYPE_CHOICE,
-     .choices = judge_resizes,
+    {OPTION_CHOICE(judge_options, resize, judge_resizes),
      .help = "how images become 299x299 for Inception-v3\n"
              "tf1 is TensorFlow 1's bilinear resize, as in torch-fidelity and ADM's evaluator. clean is clean-fid's: "
              "bicubic with antialiasing, without rounding; images of a directory may then have any sizes, as those of "

@@ -148,8 +148,10 @@ static int make_missing_ranges(maker *m)
 {
     const image_sink sink = {take_made_batch, m, 0, 1, m->job->layout.steps > 0};
     for (;;) {
-        image_plan plan = {
-            .images = m->job->layout.images, .choose = choose_missing_range, .chooser = m, .bar_before = eval_images_there(m->job)};
+        image_plan plan = {.images = m->job->layout.images,
+                           .choose = choose_missing_range,
+                           .chooser = m,
+                           .bar_before = eval_images_there(m->job)};
         m->shard = m->busy = 0;
         m->next = -1;
         const int status = eval_make_images(m->job, &plan, &sink);

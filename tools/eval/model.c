@@ -110,8 +110,8 @@ static int load_eval_models(eval_job *job)
     if (models_load(&job->files, &o->run, job->bar, &job->models) != 0) return 1;
     class_choices choices = job->models.classes;
     choices.no_none = "mar eval judges images of classes";
-    if (models_refuse_classes(&o->run, o->classes) != 0) return 1;
-    if (classes_choose(o->classes, &choices, 1, &job->classes, &job->class_count) != 0) return 1;
+    if (models_refuse_classes(&o->run, o->class) != 0) return 1;
+    if (classes_choose(o->class, &choices, 1, &job->classes, &job->class_count) != 0) return 1;
     if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
                           o->num_images, job->class_count);
@@ -135,7 +135,7 @@ static int look_at_reference(eval_job *job)
     if (!o->stats) return 0;
     if (judge_is_directory(o->stats)) {
         job->layout.keeps_features = 1;
-        return judge_identify(o->stats, job->stats_id);
+        return 0;
     }
     if (eval_reference_load(o->stats, &reference, why, sizeof why) != MAR_OK) return tool_error("%s", why);
     const int numbers = job->network ? mar_features_get_config(job->network)->features : 0;
@@ -145,7 +145,7 @@ static int look_at_reference(eval_job *job)
     if (dim && numbers && dim != numbers)
         return tool_error("--stats %s: has statistics of %d features, expected %d, those of %s", o->stats, dim, numbers,
                           mar_features_get_config(job->network)->name);
-    return judge_identify(o->stats, job->stats_id);
+    return 0;
 }
 
 static void set_layout(eval_job *job)
@@ -199,24 +199,22 @@ static int check_digit_size(const eval_job *job)
 static int prepare_eval(eval_job *job)
 {
     eval_options *o = job->options;
-    if (classes_check_files(o->classes) != 0 || run_directory_check(o->out, &job->directory) != 0 ||
+    if (classes_check_files(o->class) != 0 || run_directory_check(o->out, &job->directory) != 0 ||
         record_check_store(o->store, &job->store_directory) != 0)
         return 1;
     if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->process) != 0) return 1;
     if (job->process.kind != LAUNCH_ALONE && job->process.index > 0) job->bar->shown = 0;
     divide(o);
     if (choose_eval_device(job) != 0 || load_eval_models(job) != 0 || look_at_reference(job) != 0) return 1;
-    if (record_identify_file(o->judge.inception, job->inception_id) != 0) return 1;
-    if (record_identify_file(o->judge.vgg, job->vgg_id) != 0) return 1;
     set_layout(job);
     find_facts(job);
     return check_digit_size(job) || allocate_labels(job) || eval_settings_make(job);
 }
 
-/* Checks the file of --merge against the hash in the settings. Copies the hash to `id`, char [RECORD_ID]. */
-static int check_same_file(const eval_job *job, const char *name, const char *path, char *id)
+/* Checks the file of --merge against the hash in the settings. */
+static int check_same_file(const eval_job *job, const char *name, const char *path)
 {
-    char key[32];
+    char key[32], id[RECORD_ID];
     const char *was = eval_setting(job, name);
     if (!path && *was)
         return tool_error("%s: was begun with --%s %s, expected it for --merge, too", job->options->out, name, was);
@@ -252,9 +250,8 @@ static int prepare_merge(eval_job *job)
     o->judge.dtype =
         strcmp(eval_setting(job, "features_dtype"), judge_dtypes[JUDGE_BF16]) == 0 ? JUDGE_BF16 : JUDGE_F32;
     o->judge.resize = *eval_setting(job, "resize") ? JUDGE_CLEAN : JUDGE_TF1;
-    if (check_same_file(job, "inception", o->judge.inception, job->inception_id) != 0 ||
-        check_same_file(job, "vgg", o->judge.vgg, job->vgg_id) != 0 ||
-        check_same_file(job, "stats", o->stats, job->stats_id) != 0)
+    if (check_same_file(job, "inception", o->judge.inception) != 0 || check_same_file(job, "vgg", o->judge.vgg) != 0 ||
+        check_same_file(job, "stats", o->stats) != 0)
         return 1;
     return allocate_labels(job) || load_eval_network(job);
 }
@@ -396,8 +393,8 @@ static int execute_eval(eval_job *job, eval_result *r, int *done)
     if ((o->merge ? prepare_merge(job) : prepare_eval(job)) != 0) return 1;
     interruption_limit(EVAL_STATUS_GOES_ON); /* from here on there is work to keep */
     if (run_directory_begin(&job->directory, o->merge ? NULL : &job->process) != 0) return 1;
-    int status =
-        o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree_on_settings(job);
+    int status = o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store)
+                          : agree_on_settings(job);
     if (status == 0) status = o->merge ? merge_only(job, r, done) : make_and_merge(job, r, done);
     interruption_unlimit();
     return status > 1 ? report_eval_interruption(job, status) : status;

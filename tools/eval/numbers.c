@@ -57,7 +57,8 @@ static int fill_fid(const eval_gathered *g, eval_result *r)
 {
     const eval_reference *reference = g->reference;
     if (!g->network || !reference || !reference->dim) return 0;
-    if (reference->dim != g->network->features) return refuse_feature_size(g, "mu", reference->dim, g->network->features);
+    if (reference->dim != g->network->features)
+        return refuse_feature_size(g, "mu", reference->dim, g->network->features);
     return frechet_to(&g->images->pooled, reference->mu, reference->sigma, &r->fid);
 }
 
@@ -229,13 +230,13 @@ static double mean_score(const judged *d, int column)
 
 static void fill_scores(const judged *d, eval_result *r)
 {
-    const score_columns *c = &d->columns;
-    r->clip_cosine = mean_score(d, c->clip);
-    r->clip_cosine_prefixed = mean_score(d, c->clip < 0 ? -1 : c->clip + 1);
+    const int *c = d->columns.of;
+    r->clip_cosine = mean_score(d, c[SCORE_CLIP]);
+    r->clip_cosine_prefixed = mean_score(d, c[SCORE_CLIP] < 0 ? -1 : c[SCORE_CLIP] + 1);
     r->clip_score = isnan(r->clip_cosine) ? NAN : fmax(100 * r->clip_cosine, 0);
-    r->hps_cosine = mean_score(d, c->hps);
+    r->hps_cosine = mean_score(d, c[SCORE_HPS]);
     r->hps_score = 100 * r->hps_cosine;
-    r->image_reward = mean_score(d, c->reward);
+    r->image_reward = mean_score(d, c[SCORE_REWARD]);
 }
 
 /* Refuses statistics of images that were resized in another way. */

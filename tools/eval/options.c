@@ -19,32 +19,18 @@ enum {
 static const char *const samplings[] = {[EVAL_BALANCED] = "balanced", [EVAL_RANDOM] = "random", NULL};
 
 static const mar_param image_rows[] = {
-    {.name = OPTION("num_images"),
-     .offset = offsetof(eval_options, num_images),
-     .group = "Images",
-     .type = MAR_TYPE_INT,
-     .min = 2,
-     .max = IMAGES_MAX,
+    {.group = "Images",
+     OPTION_INT(eval_options, num_images, 2, IMAGES_MAX),
      .help = "number of images; default 50000, of the demo 2000\n"
              "Published numbers are of 50000. FID of fewer images is biased upwards: below 10000 a warning says "
              "so."},
-    {.name = OPTION("class_sampling"),
-     .offset = offsetof(eval_options, class_sampling),
-     .type = MAR_TYPE_CHOICE,
-     .choices = samplings,
+    {OPTION_CHOICE(eval_options, class_sampling, samplings),
      .help = "balanced: equally many of each class; random: any class\n"
              "balanced is MAR's: image i of n has class i times classes over n, rounded down, so the images of a "
              "class follow one another. random draws the class of each image from the seed and its number alone."},
-    {.name = OPTION("class"),
-     .offset = offsetof(eval_options, classes),
-     .type = MAR_TYPE_TEXT,
-     .argument = "LIST",
-     .help = "classes: 0-9,207,sea_slug or @FILE; default all\n"
-             "As for mar generate."},
-    {.name = OPTION("images"),
-     .offset = offsetof(eval_options, images),
-     .type = MAR_TYPE_TEXT,
-     .argument = "WHAT",
+    {OPTION_TEXT(eval_options, class, "LIST"), .help = "classes: 0-9,207,sea_slug or @FILE; default all\n"
+                                                       "As for mar generate."},
+    {OPTION_TEXT(eval_options, images, "WHAT"),
      .help =
          "judge these images, a directory or .npz, and make none\n"
          "A directory of PNG, JPEG or WebP files, in subdirectories or not, or arr_0 of an npz, uint8. Options of a "
@@ -53,18 +39,13 @@ static const mar_param image_rows[] = {
 };
 
 static const mar_param rows[] = {
-    {.name = OPTION("stats"),
-     .offset = offsetof(eval_options, stats),
-     .group = "Judging",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.npz",
+    {.group = "Judging",
+     OPTION_TEXT(eval_options, stats, "FILE.npz"),
      .help = "reference: statistics, images, or demo\n"
              "Statistics have mu and sigma, such as adm_in256_stats.npz, and mu_s and sigma_s for sFID. Images, a "
              "directory or arr_0 of an npz, are judged by the same network. demo is the built-in statistics of "
              "real digits. Without a reference there is only an Inception score."},
-    {.name = OPTION("precision_recall"),
-     .offset = offsetof(eval_options, precision_recall),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(eval_options, precision_recall),
      .help = "keep features for it, even if --stats has none now\n"
              "Precision and recall need features or images of the reference, and are computed whenever --stats has "
              "them. The features of an image take 8 KB of memory when ranges are added up."},
@@ -77,70 +58,41 @@ static const mar_param rows[] = {
          "torchvision's vgg16-397923af.pth, or its .safetensors. Features are the second linear layer's before its "
          "ReLU, 4096 numbers, of images resized to 224x224 as Pillow's bilinear does it: as in LANTERN. --stats must "
          "be images. Those of an image take 16 KB of memory."},
-    {.name = OPTION("out"),
-     .offset = offsetof(eval_options, out),
-     .group = "Run directory",
-     .type = MAR_TYPE_TEXT,
-     .argument = "RUN",
+    {.group = "Run directory",
+     OPTION_TEXT(eval_options, out, "RUN"),
      .help = "directory of the run; an existing run is continued\n"
              "Settings that numbers depend on must equal those of the existing run. With --images it gets "
              "report.html and result.json, which replace those there; without --out nothing is written then."},
-    {.name = OPTION("store"),
-     .offset = offsetof(eval_options, store),
-     .type = MAR_TYPE_TEXT,
-     .argument = "DIR",
+    {OPTION_TEXT(eval_options, store, "DIR"),
      .help =
          "where tokens and features are kept; default RUN\n"
          "DIR/runs. Commands with one store make no image twice: not that of another mar eval, of mar generate with "
          "as many of each class, or, with one class, of mar fidelity, which numbers images of several classes "
          "otherwise."},
-    {.name = OPTION("batch"),
-     .offset = offsetof(eval_options, batch),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 1024,
+    {OPTION_INT(eval_options, batch, 1, 1024),
      .help = "images to make and judge at a time\n"
              "It is one of the settings: on a GPU the last bits of a number depend on it."},
-    {.name = OPTION("shard_images"),
-     .offset = offsetof(eval_options, shard_images),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = IMAGES_MAX,
+    {OPTION_INT(eval_options, shard_images, 1, IMAGES_MAX),
      .help = "images of a shard, up to a multiple of --batch\n"
              "Shards are what is dealt out to processes. The default makes 64 of them at most."},
-    {.name = OPTION("shard"),
-     .offset = offsetof(eval_options, shard),
-     .type = MAR_TYPE_TEXT,
-     .argument = "I/N",
+    {OPTION_TEXT(eval_options, shard, "I/N"),
      .help = "make every N-th shard only, as process I\n"
              "From 1/N to N/N, on any machines that share the directory. The last one adds up. Without it, rank "
              "and number come from the variables of Slurm's job arrays and steps, or from mpirun."},
-    {.name = OPTION("merge"),
-     .offset = offsetof(eval_options, merge),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(eval_options, merge),
      .help = "make nothing; add up the existing shards\n"
              "It takes settings from the directory and loads no model, but needs --stats and --inception as in the "
              "run."},
-    {.name = OPTION("save_images"),
-     .offset = offsetof(eval_options, save_images),
-     .type = MAR_TYPE_FLAG,
-     .help = "keep all images: RUN/images/000000.png ..."},
-    {.name = OPTION("save_npz"),
-     .offset = offsetof(eval_options, save_npz),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(eval_options, save_images), .help = "keep all images: RUN/images/000000.png ..."},
+    {OPTION_FLAG(eval_options, save_npz),
      .help = "keep all images: arr_0 in RUN/images.npz, shuffled\n"
              "uint8 in the fixed order of numpy.random.RandomState(0).permutation, as ADM's evaluator expects "
              "them."},
-    {.name = OPTION("json"),
-     .offset = offsetof(eval_options, json),
-     .group = "Messages",
-     .type = MAR_TYPE_FLAG,
+    {.group = "Messages",
+     OPTION_FLAG(eval_options, json),
      .help = "print the result as one JSON object\n"
              "The same as in RUN/result.json."},
-    {.name = OPTION("quiet"),
-     .offset = offsetof(eval_options, quiet),
-     .type = MAR_TYPE_FLAG,
-     .help = "print only errors"},
+    {OPTION_FLAG(eval_options, quiet), .help = "print only errors"},
     {0},
 };
 

@@ -19,13 +19,13 @@ typedef enum {
 } eval_class_sampling;
 
 typedef struct {
-    run_options run;     /* the model and its sampling */
-    const char *images;  /* images made elsewhere, a directory or an npz; NULL: the model's */
-    const char *out;     /* run directory; NULL: none */
-    const char *store;   /* directory of the run store; NULL: the run's */
-    const char *classes; /* as given; NULL: all classes of the model */
-    int num_images;      /* 0: the default */
-    int class_sampling;  /* eval_class_sampling */
+    run_options run;    /* the model and its sampling */
+    const char *images; /* images made elsewhere, a directory or an npz; NULL: the model's */
+    const char *out;    /* run directory; NULL: none */
+    const char *store;  /* directory of the run store; NULL: the run's */
+    const char *class;  /* as given; NULL: all classes of the model */
+    int num_images;     /* 0: the default */
+    int class_sampling; /* eval_class_sampling */
 
     /* The judging network: */
     judge_options judge;

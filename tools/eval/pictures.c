@@ -203,7 +203,8 @@ static int take_lost_files(void *self, const image_batch *batch)
 static int complete_batch_files(eval_pixels *p, eval_job *job, long first, const uint32_t *crc, uint8_t *rgb)
 {
     int all = 1;
-    for (long i = first; i < first + eval_batch_size(&job->layout, first) && all; i++) all = files_have(p, i, crc[i], rgb);
+    for (long i = first; i < first + eval_batch_size(&job->layout, first) && all; i++)
+        all = files_have(p, i, crc[i], rgb);
     if (all) return 0;
     if (!job->session) return refuse_lost(p->npz ? p->npz_path : p->folder.path);
     return eval_make_pixels(job, first, (image_sink){take_lost_files, p, 0, 1, 0});
@@ -293,7 +294,8 @@ int eval_pictures_get(eval_job *job, eval_report_image *list, int *count)
         if (read_picture(job, &list[i]) != 0) return 1;
     for (int i = 0; i < all && job->session; i++) {
         const long first = list[i].index - list[i].index % batch;
-        const int status = list[i].rgb ? 0 : eval_make_pixels(job, first, (image_sink){take_page_pictures, &sink, 0, 1, 0});
+        const int status =
+            list[i].rgb ? 0 : eval_make_pixels(job, first, (image_sink){take_page_pictures, &sink, 0, 1, 0});
         if (status != 0) return status;
     }
     *count = 0;

@@ -134,7 +134,9 @@ int eval_report_write(const eval_result *r, const eval_report_extras *x, const c
     cJSON_AddNumberToObject(extras, "images_per_second", eval_result_rate(r));
     add_published(cJSON_AddArrayToObject(extras, "published"), r->published);
     cJSON_AddStringToObject(extras, "labels", x->has_prompts ? "prompt" : "class");
-    if (x->settings) tool_json_add(extras, "settings", cJSON_Duplicate(x->settings, 1));
+    cJSON *settings = cJSON_AddObjectToObject(extras, "settings");
+    for (int i = 0; i < x->setting_count; i++)
+        cJSON_AddStringToObject(settings, x->settings[i].key, x->settings[i].value);
     add_images(cJSON_AddArrayToObject(extras, "sheet"), x->sheet, x->sheet_count, x->names);
     add_images(cJSON_AddArrayToObject(extras, "rejected"), x->rejected, x->rejected_count, x->names);
     return page_write(record, path);

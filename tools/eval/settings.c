@@ -1,6 +1,7 @@
 /* The settings that an evaluation's numbers depend on: written with the first shard, compared when resumed. */
 #include "tools/cli/command.h"
 #include "tools/eval/job.h"
+#include "tools/eval/protocol.h"
 #include "tools/eval/report.h"
 #include "tools/cli/file.h"
 #include "tools/cli/json.h"
@@ -35,17 +36,8 @@ static void add_flag(record_texts *texts, const char *name, int on)
     record_texts_add(texts, name, on ? "on" : "off");
 }
 
-/* Adds the identities of the models of the scores, and of their prompts. */
-static void add_scores(record_texts *texts, const prompt_scorer *s)
-{
-    if (*s->clip_id) record_texts_add(texts, "clip_id", "%s", s->clip_id);
-    if (*s->hps_id) record_texts_add(texts, "hps_id", "%s", s->hps_id);
-    if (*s->reward_id) record_texts_add(texts, "imagereward_id", "%s", s->reward_id);
-    if (s->columns.count) record_texts_add(texts, "clip_prompts", "%s", s->prompts_id);
-}
-
 /* Adds the settings of an evaluation beyond those of a run. */
-static void add_evaluation(eval_job *job, char *classes)
+static int add_evaluation(eval_job *job, const char *classes)
 {
     const eval_options *o = job->options;
     const char *family = mar_model_get_config(job->models.model)->family;
@@ -57,25 +49,12 @@ static void add_evaluation(eval_job *job, char *classes)
     record_texts_add(texts, "class_sampling", o->class_sampling == EVAL_RANDOM ? "random" : "balanced");
     record_texts_add(texts, "batch", "%d", o->batch);
     record_texts_add(texts, "shard_images", "%d", o->shard_images);
-    record_texts_add(texts, "features", "%s", o->judge.features);
-    if (o->judge.inception) record_texts_add(texts, "inception", "%s", tool_base_name(o->judge.inception));
-    if (o->judge.inception) record_texts_add(texts, "features_dtype", "%s", judge_dtypes[o->judge.dtype]);
-    if (o->judge.resize == JUDGE_CLEAN) record_texts_add(texts, "resize", "%s", judge_resizes[JUDGE_CLEAN]);
-    if (*job->inception_id) record_texts_add(texts, "inception_id", "%s", job->inception_id);
-    if (o->judge.vgg) record_texts_add(texts, "vgg", "%s", tool_base_name(o->judge.vgg));
-    if (o->judge.vgg) record_texts_add(texts, "vgg_id", "%s", job->vgg_id);
-    if (o->judge.vgg && !o->judge.inception)
-        record_texts_add(texts, "features_dtype", "%s", judge_dtypes[o->judge.dtype]);
-    if (o->scores.clip) record_texts_add(texts, "clip", "%s", tool_base_name(o->scores.clip));
-    if (o->scores.hps) record_texts_add(texts, "hps", "%s", tool_base_name(o->scores.hps));
-    if (o->scores.reward) record_texts_add(texts, "imagereward", "%s", tool_base_name(o->scores.reward));
-    add_scores(texts, &job->scorer);
-    if (o->stats) record_texts_add(texts, "stats", "%s", tool_base_name(o->stats));
-    if (*job->stats_id) record_texts_add(texts, "stats_id", "%s", job->stats_id);
+    if (protocol_add_judging(texts, o, &job->scorer) != 0) return 1;
     add_flag(texts, "precision_recall", job->layout.keeps_features);
     add_flag(texts, "save_images", o->save_images);
     add_flag(texts, "save_npz", o->save_npz);
     record_texts_add(texts, "image_size", "%dx%d", job->layout.width, job->layout.height);
+    return 0;
 }
 
 /* Makes a kind of pieces: a name, and a hash of the texts besides the run of the images. */
@@ -95,9 +74,9 @@ static int make_kinds(eval_job *job)
     if (make_kind("picture", &pictures, job->facts.pictures) != 0) return 1;
     record_texts_add(&findings, "pictures", "%s", job->facts.pictures);
     record_texts_add(&findings, "network", "%s", job->network ? mar_features_get_config(job->network)->name : "none");
-    record_texts_add(&findings, "inception_id", "%s", job->inception_id);
-    if (job->vgg) record_texts_add(&findings, "vgg_id", "%s", job->vgg_id);
-    add_scores(&findings, &job->scorer);
+    record_texts_add(&findings, "inception_id", "%s", eval_setting(job, "inception_id"));
+    if (job->vgg) record_texts_add(&findings, "vgg_id", "%s", eval_setting(job, "vgg_id"));
+    protocol_add_scores(&findings, &job->scorer);
     record_texts_add(&findings, "features_dtype", "%s", judge_dtypes[job->options->judge.dtype]);
     if (job->options->judge.resize == JUDGE_CLEAN) record_texts_add(&findings, "resize", "clean");
     record_texts_add(&findings, "draft_steps", "%d", job->layout.steps);
@@ -112,16 +91,14 @@ int eval_settings_make(eval_job *job)
     record_texts_add(texts, "Software", "libmar %s", mar_version());
     record_texts_add_run(texts, &job->options->run, &job->models);
     record_texts_add_prompts(texts, &job->options->run, &job->models);
-    add_evaluation(job, classes);
+    const int failed = add_evaluation(job, classes);
     free(classes);
-    return record_texts_end(texts, "the settings") || make_kinds(job);
+    return failed || record_texts_end(texts, "the settings") || make_kinds(job);
 }
 
 const char *eval_setting(const eval_job *job, const char *key)
 {
-    for (int i = 0; i < job->settings.count; i++)
-        if (strcmp(job->settings.texts[i].key, key) == 0) return job->settings.texts[i].value;
-    return "";
+    return protocol_text(&job->settings, key);
 }
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
@@ -213,7 +190,8 @@ static int refuse_difference(const eval_job *job, const char *key, const char *w
     char before[4400], after[4400], no[128];
     snprintf(no, sizeof no, "no --%s", key);
     return tool_error("%s: was begun with %s, this is %s; use another --out", job->directory.out.path,
-                      was ? spell_setting(key, was, before, sizeof before) : no, is ? spell_setting(key, is, after, sizeof after) : no);
+                      was ? spell_setting(key, was, before, sizeof before) : no,
+                      is ? spell_setting(key, is, after, sizeof after) : no);
 }
 
 static int compare_settings(const eval_job *job, const cJSON *found)
@@ -359,7 +337,7 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
     list_facts(job, facts);
     for (int i = 0; i < FACTS; i++)
         if (take_fact(&facts[i], found, path) != 0) return 1;
-    int images = 0;
+    int images = 0, scored[SCORE_MODELS];
     eval_layout *l = &job->layout;
     if (take_setting_number(job, "num_images", NUMBER_MAX, &images, path) != 0 ||
         take_setting_number(job, "batch", BATCH_MAX, &l->batch, path) != 0 ||
@@ -369,8 +347,8 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
     l->samples = eval_sample_count(images, EVAL_SHEET_MAX);
     l->keeps_features = strcmp(eval_setting(job, "precision_recall"), "on") == 0;
     job->facts.demo = strcmp(eval_setting(job, "features"), "demo") == 0;
-    l->columns = scores_columns(*eval_setting(job, "clip") != '\0', *eval_setting(job, "hps") != '\0',
-                                *eval_setting(job, "imagereward") != '\0');
+    for (int i = 0; i < SCORE_MODELS; i++) scored[i] = *eval_setting(job, score_names[i].option) != '\0';
+    l->columns = scores_columns(scored);
     job->is_random = strcmp(eval_setting(job, "class_sampling"), "random") == 0;
     job->seed = strtoull(eval_setting(job, "seed"), NULL, 10);
     if (!is_piece_name(job->facts.images) || !is_piece_name(job->facts.judged) || !is_piece_name(job->facts.pictures))

@@ -25,29 +25,16 @@ typedef struct {
 } stats_options;
 
 static const mar_param rows[] = {
-    {.name = OPTION("out"),
-     .offset = offsetof(stats_options, out),
-     .group = "Options",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.npz",
+    {.group = "Options",
+     OPTION_TEXT(stats_options, out, "FILE.npz"),
      .help = "file to write, completely or not at all\n"
              "It has mu and sigma in float64, num_images, and mu_s and sigma_s if the network has spatial "
              "features."},
-    {.name = OPTION("keep_features"),
-     .offset = offsetof(stats_options, keep_features),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(stats_options, keep_features),
      .help = "also write the features of every image\n"
              "Precision and recall need them. They take 8 KB an image, all in memory until the file is written."},
-    {.name = OPTION("batch"),
-     .offset = offsetof(stats_options, batch),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 1024,
-     .help = "images to judge at a time: memory against speed"},
-    {.name = OPTION("quiet"),
-     .offset = offsetof(stats_options, quiet),
-     .type = MAR_TYPE_FLAG,
-     .help = "no progress and no summary; errors only"},
+    {OPTION_INT(stats_options, batch, 1, 1024), .help = "images to judge at a time: memory against speed"},
+    {OPTION_FLAG(stats_options, quiet), .help = "no progress and no summary; errors only"},
     {0},
 };
 

@@ -112,7 +112,8 @@ static fidelity_spread time_spread(double *values, int n)
 {
     const double end = n >= FIDELITY_QUARTILES_MIN ? 0.25 : 0;
     qsort(values, (size_t)n, sizeof *values, ascending_times);
-    return (fidelity_spread){time_quantile(values, n, 0.5), time_quantile(values, n, end), time_quantile(values, n, 1 - end)};
+    return (fidelity_spread){time_quantile(values, n, 0.5), time_quantile(values, n, end),
+                             time_quantile(values, n, 1 - end)};
 }
 
 int fidelity_time(fidelity *f)

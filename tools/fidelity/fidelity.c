@@ -29,45 +29,20 @@ static const char about[] = "usage: mar fidelity [OPTIONS] [--versus OPTIONS]...
 
 static const char for_all[] = "For all runs, in any place";
 static const mar_param rows[] = {
-    {.name = OPTION("num"),
-     .offset = offsetof(fidelity, num),
-     .group = for_all,
-     .type = MAR_TYPE_INT,
-     .min = FIDELITY_NUM_MIN,
-     .max = NUM_MAX,
+    {.group = for_all,
+     OPTION_INT(fidelity, num, FIDELITY_NUM_MIN, NUM_MAX),
      .help = "images of each run, divided among the classes\n"
              "Image i has class i modulo the number of classes."},
-    {.name = OPTION("class"),
-     .offset = offsetof(fidelity, class_list),
-     .type = MAR_TYPE_TEXT,
-     .argument = "LIST",
-     .help = "numbers, names, all or @FILE; demo: 0 to 9\nAs for mar generate."},
-    {.name = OPTION("out"),
-     .offset = offsetof(fidelity, out),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.html",
-     .help = "the page; it needs no other file"},
-    {.name = OPTION("store"),
-     .offset = offsetof(fidelity, store),
-     .type = MAR_TYPE_TEXT,
-     .argument = "DIR",
+    {OPTION_TEXT(fidelity, class, "LIST"), .help = "numbers, names, all or @FILE; demo: 0 to 9\nAs for mar generate."},
+    {OPTION_TEXT(fidelity, out, "FILE.html"), .help = "the page; it needs no other file"},
+    {OPTION_TEXT(fidelity, store, "DIR"),
      .help =
          "keep tokens in DIR/runs, and take what is there\n"
          "Images that are there, of this command or, with one class, of mar generate or mar eval, are not made again; "
-         "their times are "
-         "those of when they were made. Times are compared best of runs that are made side by side."},
-    {.name = OPTION("plot"),
-     .offset = offsetof(fidelity, plot),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.svg",
-     .help = "its plot of distance against time, as a picture"},
-    {.name = OPTION("batch"),
-     .offset = offsetof(fidelity, batch),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 1024,
-     .help = "images to make at a time"},
-    {.name = OPTION("quiet"), .offset = offsetof(fidelity, quiet), .type = MAR_TYPE_FLAG, .help = "print only errors"},
+         "their times are those of when they were made. Times are compared best of runs that are made side by side."},
+    {OPTION_TEXT(fidelity, plot, "FILE.svg"), .help = "its plot of distance against time, as a picture"},
+    {OPTION_INT(fidelity, batch, 1, 1024), .help = "images to make at a time"},
+    {OPTION_FLAG(fidelity, quiet), .help = "print only errors"},
     {0},
 };
 
@@ -167,7 +142,7 @@ static int parse_runs(fidelity *f, int argc, char **argv)
 
 static int check_fidelity_outputs(const fidelity *f)
 {
-    if (classes_check_files(f->class_list) != 0 || tool_can_write_as(f->out, ".html") != 0) return 1;
+    if (classes_check_files(f->class) != 0 || tool_can_write_as(f->out, ".html") != 0) return 1;
     return f->plot ? tool_can_write_as(f->plot, ".svg") : 0;
 }
 

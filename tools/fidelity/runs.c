@@ -59,11 +59,11 @@ static int take_sizes(fidelity *f)
         if (f->shown > SHOWN_MAX) f->shown = SHOWN_MAX;
         if (f->shown > f->num) f->shown = f->num;
     }
-    if (models_refuse_classes(&f->runs[0].options, f->class_list) != 0) return 1;
+    if (models_refuse_classes(&f->runs[0].options, f->class) != 0) return 1;
     const int all = run_is_demo(f->runs[0].options.model) || f->class_total <= CLASSES_MAX;
     class_choices choices = models->classes;
     choices.no_none = "mar fidelity compares images of classes";
-    return classes_choose(f->class_list, &choices, all, &f->classes, &f->class_count);
+    return classes_choose(f->class, &choices, all, &f->classes, &f->class_count);
 }
 
 /* Writes "a vocabulary of 16384" or "continuous numbers" to text. Returns text. */

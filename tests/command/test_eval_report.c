@@ -42,7 +42,7 @@ static void escapes(void **state)
     static const char bad[] = "</script><!--<script>alert(1)</script>&\"'\x1b[31m\xe2\x80\xa8\xff";
     static const char read[] = "</script><!--<script>alert(1)</script>&\"'\x1b[31m\xe2\x80\xa8\xef\xbf\xbd";
     static eval_result r;
-    static const uint8_t rgb[3 * 4];
+    static uint8_t rgb[3 * 4];
     plain(&r);
     char *const texts[] = {r.why_no_sfid, r.why_no_precision, r.protocol,     r.warnings[0],
                            r.model,       r.guarantee,        r.accelerators, r.backend};

@@ -326,7 +326,7 @@ static void comparing(void **state)
 static int evaluated(int argc, char **argv)
 {
     static eval_result r;
-    static const uint8_t rgb[8 * 8 * 3];
+    static uint8_t rgb[8 * 8 * 3];
     const eval_report_image shown = {1, 2, 4, 3, rgb, 8, 8};
     assert_int_equal(argc, 2);
     if (eval_result_read(argv[1], &r) != 0) return 1;

@@ -22,10 +22,7 @@ typedef struct {
     const eval_options *options;
     progress *bar;
     model_store store;
-    mar *library;
-    mar_features *network;    /* NULL: none */
-    mar_features *vgg;        /* NULL: none */
-    prompt_scorer scorer;     /* {0}: none */
+    judge judge;
     prompts prompts;          /* of the images */
     eval_reference reference; /* {0}: none */
     judged images;
@@ -34,33 +31,19 @@ typedef struct {
     run_directory directory; /* RUN */
 } images_job;
 
-/* Returns whether the images of a directory may have any sizes: no network resizes them without antialiasing. */
-static int takes_any_size(const eval_options *o)
-{
-    return judge_is_none(&o->judge) || o->judge.resize == JUDGE_CLEAN;
-}
-
 /* Adds the identity of the images to what the judging depends on, which the page shows, too. */
 static int describe_images(images_job *job, eval_result *r)
 {
     const eval_options *o = job->options;
     char id[RECORD_ID];
-    if (protocol_add_judging(&job->texts, o, &job->scorer) != 0 || judge_identify(o->images, id) != 0) return 1;
+    if (protocol_add_judging(&job->texts, o, &job->judge.scorer) != 0 || judge_identify(o->images, id) != 0) return 1;
     record_texts_add(&job->texts, "images", "%s", tool_base_name(o->images));
     record_texts_add(&job->texts, "images_id", "%s", id);
     if (o->scores.num > 1) record_texts_add(&job->texts, "num", "%d", o->scores.num);
     if (record_texts_end(&job->texts, "the protocol") != 0) return 1;
-    protocol_of_images(&job->texts, mar_features_get_config(job->network), &job->images, r->protocol);
-    snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(job->library));
+    protocol_of_images(&job->texts, mar_features_get_config(job->judge.network), &job->images, r->protocol);
+    snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(job->judge.library));
     return 0;
-}
-
-static int open_images_scorer(images_job *job)
-{
-    const eval_options *o = job->options;
-    if (scores_read_prompts(&o->scores, &job->prompts) != 0) return 1;
-    return prompt_scorer_open(&o->scores, &job->store, &o->run.machine, o->batch, job->bar,
-                              (const char *const *)job->prompts.text, job->prompts.count, &job->scorer);
 }
 
 /* Judges images and reference. Features of single images are kept if precision and recall are requested, or if the
@@ -68,36 +51,26 @@ static int open_images_scorer(images_job *job)
 static int judge_both(images_job *job)
 {
     const eval_options *o = job->options;
+    judge *j = &job->judge;
     job->store.quiet = o->quiet;
-    if (judge_open(&o->judge, &job->store, &o->run.machine, o->batch, job->bar, &job->library, &job->network) != 0)
+    if (judge_open(&o->judge, &job->store, &o->run.machine, o->batch, job->bar, j) != 0) return 1;
+    if (scores_option(&o->scores) &&
+        (scores_read_prompts(&o->scores, &job->prompts) != 0 ||
+         prompt_scorer_open(&o->scores, &job->store, &o->run.machine, o->batch, job->bar,
+                            (const char *const *)job->prompts.text, job->prompts.count, &j->scorer) != 0))
         return 1;
-    if (judge_open_vgg(&o->judge, job->library, o->batch, job->bar, &job->vgg) != 0) return 1;
-    if (scores_option(&o->scores) && open_images_scorer(job) != 0) return 1;
-    judge request = {.library = job->library,
-                     .network = job->network,
-                     .vgg = job->vgg,
-                     .batch = o->batch,
-                     .keep_features = 1,
-                     .any_size = takes_any_size(o),
-                     .bar = job->bar};
-    if (o->stats && judge_reference(&request, o->stats, &job->reference) != 0) return 1;
-    request.keep_features = o->precision_recall || job->reference.features;
-    request.keep_scores = 1;
-    request.scorer = job->scorer.columns.count ? &job->scorer : NULL;
-    request.pairs = &o->scores;
-    return judge_images(&request, o->images, &job->images);
+    j->keep_features = 1;
+    if (o->stats && judge_reference(j, o->stats, &job->reference) != 0) return 1;
+    j->keep_features = o->precision_recall || job->reference.features;
+    j->keep_scores = 1;
+    return judge_images(j, o->images, &job->images);
 }
 
 static int compute_images_result(images_job *job, eval_result *r)
 {
     const double began = tool_seconds();
-    const eval_gathered gathered = {.library = job->library,
-                                    .network = mar_features_get_config(job->network),
-                                    .vgg = mar_features_get_config(job->vgg),
-                                    .clean = job->options->judge.resize == JUDGE_CLEAN,
-                                    .reference = job->options->stats ? &job->reference : NULL,
-                                    .images = &job->images};
-    if (eval_numbers(&gathered, r) != 0) return 1;
+    const eval_reference *reference = job->options->stats ? &job->reference : NULL;
+    if (eval_judged_numbers(&job->judge, reference, &job->images, r) != 0) return 1;
     r->accuracy = NAN; /* the classes of the images are unknown */
     r->features_s = job->images.seconds;
     r->merge_s = tool_seconds() - began;
@@ -124,7 +97,7 @@ static int check_images_out(images_job *job)
 
 static void free_sheet(const eval_report_image *sheet, int count)
 {
-    for (int i = 0; i < count; i++) free((uint8_t *)(uintptr_t)sheet[i].rgb);
+    for (int i = 0; i < count; i++) free(sheet[i].rgb);
 }
 
 /* Reads the images for the page, *count of them; none if they are too large. free_sheet frees them. */
@@ -138,7 +111,8 @@ static int read_sheet(const images_job *job, eval_report_image sheet[EVAL_SHEET_
     image_source *source;
     *count = 0;
     if (layout.samples == 0) return 0;
-    if ((takes_any_size(o) ? image_source_open_any : image_source_open)(o->images, &source) != 0) return 1;
+    if ((judge_takes_any_size(&job->judge) ? image_source_open_any : image_source_open)(o->images, &source) != 0)
+        return 1;
     int failed = 0;
     if (image_source_count(source) != d->images || image_source_width(source) != d->width ||
         image_source_height(source) != d->height)
@@ -189,9 +163,7 @@ int eval_images_run(const eval_options *o, progress *bar, eval_result *r)
     judged_free(&job.images);
     record_texts_free(&job.texts);
     eval_reference_free(&job.reference);
-    mar_features_free(job.network);
-    mar_features_free(job.vgg);
-    prompt_scorer_close(&job.scorer);
+    judge_close(&job.judge);
     prompts_free(&job.prompts);
     models_free(&job.store);
     return status;

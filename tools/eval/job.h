@@ -46,15 +46,12 @@ typedef struct {
     mar_session *session; /* NULL with --merge */
     run_devices devices;  /* the other GPUs of --devices */
 
-    mar *library; /* the network's handle, owned by the store: the models', or another if the arithmetic differs */
-    mar_features *network; /* NULL: none */
-    mar_features *vgg;     /* NULL: none */
-    prompt_scorer scorer;  /* {0}: none, or --merge */
-    prompts prompts;       /* of --prompts, for it */
-    const char **texts;    /* prompts of the captions, for it; NULL without it */
-    long made;             /* images made by this process */
-    uint8_t *written; /* [images], NULL for --merge. 1: this process has written its files, and synced them at the end
-                         of a round */
+    judge judge;        /* without scorer for --merge */
+    prompts prompts;    /* of --prompts, for it */
+    const char **texts; /* prompts of the captions, for it; NULL without it */
+    long made;          /* images made by this process */
+    uint8_t *written;   /* [images], NULL for --merge. 1: this process has written its files, and synced them at the end
+                           of a round */
 } eval_job;
 
 /* Fills job->settings, and the kinds of pieces in job->facts, once all else is known. Returns 0, or 1 with the error

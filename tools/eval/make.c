@@ -20,25 +20,22 @@ typedef struct {
 
 /* --- a batch -------------------------------------------------------------------------------------------- */
 
-static int refuse_made_batch(const image_batch *batch, const mar *library)
-{
-    return tool_error("images %ld to %ld: %s", batch->first, batch->first + batch->n - 1, mar_error(library));
-}
-
 static int judge_made_batch(maker *m, const image_batch *batch)
 {
-    eval_job *job = m->job;
-    const eval_layout *l = &job->layout;
+    judge *j = &m->job->judge;
+    const eval_layout *l = &m->job->layout;
     eval_batch *b = &m->batch;
+    const judge_output to = {.features = b->features,
+                             .logits = b->logits,
+                             .spatial = l->spatial ? b->spatial : NULL,
+                             .vgg = l->vgg ? b->vgg : NULL,
+                             .scores = l->columns.count ? b->scores : NULL};
     const double began = tool_seconds();
-    if (job->network && mar_features_run(job->network, batch->rgb, batch->n, l->width, l->height, b->features,
-                                         b->logits, l->spatial ? b->spatial : NULL) != MAR_OK)
-        return refuse_made_batch(batch, job->library);
-    if (l->vgg && mar_features_run(job->vgg, batch->rgb, batch->n, l->width, l->height, b->vgg, NULL, NULL) != MAR_OK)
-        return refuse_made_batch(batch, job->library);
-    if (l->columns.count && prompt_scorer_run_batch(&job->scorer, batch->rgb, l->width, l->height, batch->labels,
-                                                    batch->first, batch->n, b->scores) != 0)
-        return 1;
+    for (int i = 0; i < batch->n; i++) {
+        j->rgb[i] = batch->rgb + (size_t)i * eval_pixel_bytes(l);
+        j->widths[i] = l->width, j->heights[i] = l->height;
+    }
+    if (judge_run(j, batch->labels, batch->first, batch->n, &to) != 0) return 1;
     b->seconds[0] = tool_seconds() - began;
     return 0;
 }

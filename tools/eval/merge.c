@@ -71,8 +71,8 @@ static void merger_free(merger *m)
     free(m->waiting_spatial);
     free(m->crc);
     free(m->processes);
-    for (int i = 0; i < m->sheet_count; i++) free((uint8_t *)(uintptr_t)m->sheet[i].rgb);
-    for (int i = 0; i < m->rejected_count; i++) free((uint8_t *)(uintptr_t)m->rejected[i].rgb);
+    for (int i = 0; i < m->sheet_count; i++) free(m->sheet[i].rgb);
+    for (int i = 0; i < m->rejected_count; i++) free(m->rejected[i].rgb);
 }
 
 /* --- one batch ---------------------------------------------------------------------------------------------------- */
@@ -208,7 +208,7 @@ static void fill_result(const merger *m)
 {
     const eval_job *job = m->job;
     eval_result *r = m->r;
-    protocol_of_run(&job->settings, mar_features_get_config(job->network), job->facts.accelerators, r->protocol);
+    protocol_of_run(&job->settings, mar_features_get_config(job->judge.network), job->facts.accelerators, r->protocol);
     copy_result_text(r->model, eval_setting(job, "model"));
     copy_result_text(r->published, job->facts.published);
     copy_result_text(r->guarantee, job->facts.guarantee);
@@ -225,25 +225,13 @@ static void fill_result(const merger *m)
  * many images takes long. */
 static int merge_numbers(const merger *m)
 {
-    const eval_job *job = m->job;
+    eval_job *job = m->job;
     const char *stats = job->options->stats;
-    const judge request = {.library = job->library,
-                           .network = job->network,
-                           .vgg = job->vgg,
-                           .batch = job->layout.batch,
-                           .keep_features = job->layout.keeps_features,
-                           .any_size = job->options->judge.resize == JUDGE_CLEAN,
-                           .bar = job->bar};
     eval_reference reference = {0};
-    int status = stats && (job->network || job->vgg) ? judge_reference(&request, stats, &reference) : 0;
-    if (status != 0) return status;
-    const eval_gathered g = {.library = job->library,
-                             .network = mar_features_get_config(job->network),
-                             .vgg = mar_features_get_config(job->vgg),
-                             .clean = job->options->judge.resize == JUDGE_CLEAN,
-                             .reference = stats ? &reference : NULL,
-                             .images = &m->sums};
-    status = eval_numbers(&g, m->r);
+    job->judge.keep_features = job->layout.keeps_features;
+    int status = 0;
+    if (stats && (job->judge.network || job->judge.vgg)) status = judge_reference(&job->judge, stats, &reference);
+    if (status == 0) status = eval_judged_numbers(&job->judge, stats ? &reference : NULL, &m->sums, m->r);
     eval_reference_free(&reference);
     return status;
 }

@@ -24,17 +24,12 @@ enum {
 
 /* --- preparation -------------------------------------------------------------------------------------------------- */
 
-static long round_up(long n, long multiple)
-{
-    return (n + multiple - 1) / multiple * multiple;
-}
-
 /* Sets the sizes that depend on one another. */
 static void divide(eval_options *o)
 {
     if (o->batch > o->num_images) o->batch = o->num_images;
     if (o->shard_images == 0) o->shard_images = (o->num_images + SHARDS - 1) / SHARDS;
-    o->shard_images = (int)round_up(o->shard_images, o->batch);
+    o->shard_images = (o->shard_images + o->batch - 1) / o->batch * o->batch;
 }
 
 /* Chooses the GPUs: several processes on a machine share its GPUs. */
@@ -57,11 +52,9 @@ static int load_eval_network(eval_job *job)
 {
     const eval_options *o = job->options;
     eval_layout *l = &job->layout;
-    if (judge_open(&o->judge, &job->files, &o->run.machine, o->batch, job->bar, &job->library, &job->network) != 0)
-        return 1;
-    if (judge_open_vgg(&o->judge, job->library, o->batch, job->bar, &job->vgg) != 0) return 1;
-    const mar_features_config *network = mar_features_get_config(job->network);
-    if (job->vgg) l->vgg = mar_features_get_config(job->vgg)->features;
+    if (judge_open(&o->judge, &job->files, &o->run.machine, o->batch, job->bar, &job->judge) != 0) return 1;
+    const mar_features_config *network = mar_features_get_config(job->judge.network);
+    if (job->judge.vgg) l->vgg = mar_features_get_config(job->judge.vgg)->features;
     if (!network) return 0;
     l->features = network->features;
     l->classes = network->classes;
@@ -99,8 +92,8 @@ static int load_scorer(eval_job *job)
         return tool_error("%s: %s makes images of classes, expected a text-to-image model", asked, o->run.model);
     if (get_texts(job) != 0) return 1;
     const int failed = prompt_scorer_open(&o->scores, &job->files, &o->run.machine, o->batch, job->bar, job->texts,
-                                          job->models.captions->count, &job->scorer);
-    job->layout.columns = job->scorer.columns;
+                                          job->models.captions->count, &job->judge.scorer);
+    job->layout.columns = job->judge.scorer.columns;
     return failed;
 }
 
@@ -138,13 +131,13 @@ static int look_at_reference(eval_job *job)
         return 0;
     }
     if (eval_reference_load(o->stats, &reference, why, sizeof why) != MAR_OK) return tool_error("%s", why);
-    const int numbers = job->network ? mar_features_get_config(job->network)->features : 0;
+    const int numbers = job->judge.network ? mar_features_get_config(job->judge.network)->features : 0;
     if ((reference.feature_count > 0 && !o->judge.vgg) || reference.pictures) job->layout.keeps_features = 1;
     const int dim = reference.dim;
     eval_reference_free(&reference);
     if (dim && numbers && dim != numbers)
         return tool_error("--stats %s: has statistics of %d features, expected %d, those of %s", o->stats, dim, numbers,
-                          mar_features_get_config(job->network)->name);
+                          mar_features_get_config(job->judge.network)->name);
     return 0;
 }
 
@@ -415,9 +408,7 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     run_directory_end(&job->directory, status == 1);
     if (status == 1) output_abandon(&job->store_directory);
     output_free(&job->store_directory);
-    mar_features_free(job->network);
-    mar_features_free(job->vgg);
-    prompt_scorer_close(&job->scorer);
+    judge_close(&job->judge);
     prompts_free(&job->prompts);
     free(job->texts);
     mar_session_free(job->session);

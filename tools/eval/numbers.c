@@ -269,3 +269,14 @@ int eval_numbers(const eval_gathered *g, eval_result *r)
     if (g->reference && g->network) warn_of_reference(g, r);
     return 0;
 }
+
+int eval_judged_numbers(const judge *j, const eval_reference *reference, const judged *images, eval_result *r)
+{
+    const eval_gathered g = {.library = j->library,
+                             .network = mar_features_get_config(j->network),
+                             .vgg = mar_features_get_config(j->vgg),
+                             .clean = j->clean,
+                             .reference = reference,
+                             .images = images};
+    return eval_numbers(&g, r);
+}

@@ -15,14 +15,6 @@
 
 /* --- images.npz ----------------------------------------------------------------------------------------- */
 
-static npz_slots slots_of(const eval_layout *l)
-{
-    const int64_t shape[3] = {l->height, l->width, 3};
-    npz_slots slots;
-    npz_slots_layout(l->images, shape, &slots);
-    return slots;
-}
-
 /* Allocates all disk space now, so that a full disk is found before days of work. */
 static int reserve_disk(int fd, const char *path, uint64_t size)
 {
@@ -74,7 +66,8 @@ static int find_places(eval_pixels *p)
 
 static int open_images_npz(eval_job *job, eval_pixels *p)
 {
-    p->slots = slots_of(&job->layout);
+    const int64_t shape[3] = {job->layout.height, job->layout.width, 3};
+    npz_slots_layout(job->layout.images, shape, &p->slots);
     if (find_places(p) != 0) return 1;
     const lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_SETTINGS);
     if (lock != LOCK_TAKEN) return lock == LOCK_BUSY ? interruption_status() : 1;
@@ -242,14 +235,6 @@ int eval_picture_write(const eval_job *job, long index, int label, const uint8_t
     return store_write(&job->store, &at, job->facts.pictures, &array, 1);
 }
 
-/* Reads the pixels of a picture in the store. Returns 0, or 1 if they are missing. */
-static int read_pixels(const eval_job *job, long index, int label, uint8_t *rgb)
-{
-    const store_range at = {index, 1, &label};
-    const store_array array = array_of(job, rgb);
-    return store_read(&job->store, &at, job->facts.pictures, &array, 1) != STORE_THERE;
-}
-
 /* The source of pictures that the store lacks: their batches, decoded again. */
 typedef struct {
     const eval_job *job;
@@ -275,14 +260,18 @@ static int take_page_pictures(void *self, const image_batch *batch)
     return 0;
 }
 
-/* The picture, or NULL if the store does not have it. Returns 0, or 1 after printing "out of memory". */
-static int read_picture(const eval_job *job, eval_report_image *picture)
+/* Reads the pixels of a picture from the store; NULL if they are missing. Returns 0, or 1 after printing "out of
+ * memory". */
+static int read_page_picture(const eval_job *job, eval_report_image *picture)
 {
+    const store_range at = {picture->index, 1, &picture->label};
     uint8_t *rgb = malloc(eval_pixel_bytes(&job->layout));
     if (!rgb) return tool_error("out of memory for a picture of the report");
-    const int missing = read_pixels(job, picture->index, picture->label, rgb) != 0;
-    if (missing) free(rgb);
-    picture->rgb = missing ? NULL : rgb;
+    const store_array array = array_of(job, rgb);
+    picture->rgb = rgb;
+    if (store_read(&job->store, &at, job->facts.pictures, &array, 1) == STORE_THERE) return 0;
+    picture->rgb = NULL;
+    free(rgb);
     return 0;
 }
 
@@ -291,7 +280,7 @@ int eval_pictures_get(eval_job *job, eval_report_image *list, int *count)
     picture_sink sink = {job, list, *count};
     const int all = *count, batch = job->layout.batch;
     for (int i = 0; i < all; i++)
-        if (read_picture(job, &list[i]) != 0) return 1;
+        if (read_page_picture(job, &list[i]) != 0) return 1;
     for (int i = 0; i < all && job->session; i++) {
         const long first = list[i].index - list[i].index % batch;
         const int status =

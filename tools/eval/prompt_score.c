@@ -154,11 +154,8 @@ static int allocate_scorer(prompt_scorer *s)
     if (s->hps && mar_clip_get_config(s->hps)->embedding > size) size = mar_clip_get_config(s->hps)->embedding;
     s->embedding = malloc((n * (size_t)size + 1) * sizeof *s->embedding);
     s->prompts = malloc(n * sizeof *s->prompts);
-    s->rgb = malloc(n * sizeof *s->rgb);
-    s->widths = malloc(n * sizeof *s->widths);
-    s->heights = malloc(n * sizeof *s->heights);
     s->rewards = malloc(n * sizeof *s->rewards);
-    if (s->embedding && s->prompts && s->rgb && s->widths && s->heights && s->rewards) return 0;
+    if (s->embedding && s->prompts && s->rewards) return 0;
     return tool_error("out of memory for the scores of %d images", s->batch);
 }
 
@@ -166,7 +163,7 @@ int prompt_scorer_open(const score_options *o, model_store *store, const mar_opt
                        const char *const *texts, int count, prompt_scorer *out)
 {
     mar_options options = *machine;
-    *out = (prompt_scorer){.texts = texts, .count = count, .batch = batch};
+    *out = (prompt_scorer){.texts = texts, .count = count, .num = o->num > 0 ? o->num : 1, .batch = batch};
     options.dtype = MAR_DTYPE_F32;
     out->library = models_open(store, &options, scores_option(o) + strlen("--"));
     if (!out->library || load_score_models(o, out, bar) != 0 || allocate_scorer(out) != 0) return 1;
@@ -188,18 +185,15 @@ void prompt_scorer_close(prompt_scorer *s)
     free(s->hps_plain);
     free(s->embedding);
     free(s->prompts);
-    free(s->rgb);
-    free(s->widths);
-    free(s->heights);
     free(s->rewards);
     *s = (prompt_scorer){0};
 }
 
 /* --- images ------------------------------------------------------------------------------------------------------- */
 
-int32_t *scores_pair(const score_options *o, int count, const char *path, const image_source *source)
+int32_t *scores_pair(const prompt_scorer *s, const char *path, const image_source *source)
 {
-    const int num = o->num > 0 ? o->num : 1;
+    const int num = s->num, count = s->count;
     const int64_t images = image_source_count(source), wanted = (int64_t)count * num;
     int32_t *prompt;
     if (images != wanted) {
@@ -256,14 +250,4 @@ int prompt_scorer_run(prompt_scorer *s, const uint8_t *const *rgb, const int *wi
         return refuse_scores(s, first, n);
     for (int i = 0; i < n; i++) scores[i * s->columns.count + column[SCORE_REWARD]] = s->rewards[i];
     return 0;
-}
-
-int prompt_scorer_run_batch(prompt_scorer *s, const uint8_t *rgb, int width, int height, const int *prompt, long first,
-                            int n, double *scores)
-{
-    for (int i = 0; i < n; i++) {
-        s->rgb[i] = rgb + (size_t)i * (size_t)width * (size_t)height * 3;
-        s->widths[i] = width, s->heights[i] = height;
-    }
-    return prompt_scorer_run(s, s->rgb, s->widths, s->heights, prompt, first, n, scores);
 }

@@ -48,12 +48,11 @@ typedef struct {
     mar_reward *reward;       /* NULL: not computed */
     const char *const *texts; /* [count] prompts, owned by the caller */
     int count;
+    int num;                           /* images of each prompt in --images */
     float *plain, *prefixed;           /* [count][embedding] of the prompts in CLIP, without and with CLIP_PREFIX */
     float *hps_plain;                  /* [count][embedding] of the prompts in HPS */
     float *embedding;                  /* [batch][embedding] of the current images */
     const char **prompts;              /* [batch] prompts of the current images */
-    const uint8_t **rgb;               /* [batch] current images of one size */
-    int *widths, *heights;             /* [batch] of these */
     double *rewards;                   /* [batch] of the current images */
     int batch;                         /* 0: not opened */
     score_columns columns;             /* of what is computed */
@@ -72,16 +71,12 @@ void prompt_scorer_close(prompt_scorer *s); /* {0} is fine */
 int prompt_scorer_run(prompt_scorer *s, const uint8_t *const *rgb, const int *widths, const int *heights,
                       const int32_t *prompt, long first, int n, double *scores);
 
-/* Does the same for images of one size, uint8_t rgb[n][height][width][3], and their labels, the prompts' numbers. */
-int prompt_scorer_run_batch(prompt_scorer *s, const uint8_t *rgb, int width, int height, const int *prompt, long first,
-                            int n, double *scores);
-
 /* Reads the prompts of images made elsewhere. A file with a bad prompt is refused: later ones would belong to other
  * images. Returns 0, or 1 with the error printed. */
 int scores_read_prompts(const score_options *o, prompts *out);
-/* Pairs the images of a source with `count` prompts: in natural order of their names, o->num for each prompt. Writes
+/* Pairs the images of a source with the prompts: in natural order of their names, s->num for each prompt. Writes
  * each image's prompt to a new array that the caller frees. Returns NULL, with the error printed, if there are not num
  * times as many images as prompts. */
-int32_t *scores_pair(const score_options *o, int count, const char *path, const image_source *source);
+int32_t *scores_pair(const prompt_scorer *s, const char *path, const image_source *source);
 
 #endif

@@ -110,8 +110,7 @@ static void add_images(cJSON *list, const eval_report_image *images, int count, 
     char name[CLASS_NAME_MAX + 2], label[160];
     for (int k = 0; k < count; k++) {
         const eval_report_image *i = &images[k];
-        const image picture = {i->width, i->height,
-                               (uint8_t *)(uintptr_t)i->rgb}; /* the cast is safe: the pixels are only read */
+        const image picture = {i->width, i->height, i->rgb};
         cJSON *o = cJSON_CreateObject();
         cJSON_AddNumberToObject(o, "index", (double)i->index);
         if (*class_name(names, i->label, name, sizeof name))

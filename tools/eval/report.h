@@ -16,12 +16,12 @@ enum {
 
 /* An image on the page. */
 typedef struct {
-    long index;         /* number in the run */
-    int label;          /* class; -1: unconditional, or unknown */
-    long verified;      /* tokens drafted and verified; 0: none */
-    long replaced;      /* of these, tokens not accepted */
-    const uint8_t *rgb; /* [height][width][3] */
-    int width, height;  /* of the picture shown; it may be smaller than the image */
+    long index;        /* number in the run */
+    int label;         /* class; -1: unconditional, or unknown */
+    long verified;     /* tokens drafted and verified; 0: none */
+    long replaced;     /* of these, tokens not accepted */
+    uint8_t *rgb;      /* [height][width][3]; only read */
+    int width, height; /* of the picture shown; it may be smaller than the image */
 } eval_report_image;
 
 /* Parts of the page besides the result. {0}: none. The struct owns nothing. */

@@ -49,7 +49,7 @@ static int add_evaluation(eval_job *job, const char *classes)
     record_texts_add(texts, "class_sampling", o->class_sampling == EVAL_RANDOM ? "random" : "balanced");
     record_texts_add(texts, "batch", "%d", o->batch);
     record_texts_add(texts, "shard_images", "%d", o->shard_images);
-    if (protocol_add_judging(texts, o, &job->scorer) != 0) return 1;
+    if (protocol_add_judging(texts, o, &job->judge.scorer) != 0) return 1;
     add_flag(texts, "precision_recall", job->layout.keeps_features);
     add_flag(texts, "save_images", o->save_images);
     add_flag(texts, "save_npz", o->save_npz);
@@ -73,14 +73,15 @@ static int make_kinds(eval_job *job)
     record_texts_add_decoder(&pictures, &job->options->run, &job->models);
     if (make_kind("picture", &pictures, job->facts.pictures) != 0) return 1;
     record_texts_add(&findings, "pictures", "%s", job->facts.pictures);
-    record_texts_add(&findings, "network", "%s", job->network ? mar_features_get_config(job->network)->name : "none");
+    record_texts_add(&findings, "network", "%s",
+                     job->judge.network ? mar_features_get_config(job->judge.network)->name : "none");
     record_texts_add(&findings, "inception_id", "%s", eval_setting(job, "inception_id"));
-    if (job->vgg) record_texts_add(&findings, "vgg_id", "%s", eval_setting(job, "vgg_id"));
-    protocol_add_scores(&findings, &job->scorer);
+    if (job->judge.vgg) record_texts_add(&findings, "vgg_id", "%s", eval_setting(job, "vgg_id"));
+    protocol_add_scores(&findings, &job->judge.scorer);
     record_texts_add(&findings, "features_dtype", "%s", judge_dtypes[job->options->judge.dtype]);
     if (job->options->judge.resize == JUDGE_CLEAN) record_texts_add(&findings, "resize", "clean");
     record_texts_add(&findings, "draft_steps", "%d", job->layout.steps);
-    record_texts_add_backend(&findings, job->library);
+    record_texts_add_backend(&findings, job->judge.library);
     return make_kind("features", &findings, job->facts.judged);
 }
 
@@ -270,13 +271,6 @@ static int compare_given(const eval_job *job, const option_set *set)
     return 0;
 }
 
-static int take_texts(eval_job *job, const cJSON *settings)
-{
-    for (const cJSON *s = settings->child; s; s = s->next)
-        record_texts_add(&job->settings, s->string, "%s", s->valuestring);
-    return record_texts_end(&job->settings, "the settings");
-}
-
 /* Reads a number among the texts, 1 to `most`. Returns 0, or 1 after printing it. */
 static int take_setting_number(const eval_job *job, const char *key, int most, int *out, const char *path)
 {
@@ -367,6 +361,9 @@ int eval_settings_take(eval_job *job, const option_set *given)
     char path[RUN_PATH];
     cJSON *settings, *facts;
     run_path(&job->directory, "settings.json", path);
-    if (read_settings_file(path, &job->taken, &settings, &facts) != 0 || take_texts(job, settings) != 0) return 1;
+    if (read_settings_file(path, &job->taken, &settings, &facts) != 0) return 1;
+    for (const cJSON *s = settings->child; s; s = s->next)
+        record_texts_add(&job->settings, s->string, "%s", s->valuestring);
+    if (record_texts_end(&job->settings, "the settings") != 0) return 1;
     return take_facts(job, facts, path) || compare_given(job, given);
 }

@@ -97,23 +97,15 @@ static int execute_stats(const stats_options *o)
 {
     model_store store = {.quiet = o->quiet};
     progress bar;
-    mar *library;
-    mar_features *network = NULL;
+    judge j;
     judged d = {0};
     progress_start(&bar, o->quiet);
-    int status = judge_open(&o->judge, &store, &o->machine, o->batch, &bar, &library, &network);
-    if (status == 0) {
-        const judge request = {.library = library,
-                               .network = network,
-                               .batch = o->batch,
-                               .keep_features = o->keep_features,
-                               .any_size = o->judge.resize == JUDGE_CLEAN,
-                               .bar = &bar};
-        status = judge_images(&request, o->images, &d);
-    }
-    if (status == 0) status = write_statistics(o, &d, mar_features_get_config(network)->name);
+    int status = judge_open(&o->judge, &store, &o->machine, o->batch, &bar, &j);
+    j.keep_features = o->keep_features;
+    if (status == 0) status = judge_images(&j, o->images, &d);
+    if (status == 0) status = write_statistics(o, &d, mar_features_get_config(j.network)->name);
     judged_free(&d);
-    mar_features_free(network);
+    judge_close(&j);
     models_free(&store);
     return status;
 }

@@ -140,16 +140,12 @@ static int parse_runs(fidelity *f, int argc, char **argv)
 
 /* --- the command ---------------------------------------------------------------------------------------- */
 
-static int check_fidelity_outputs(const fidelity *f)
-{
-    if (classes_check_files(f->class) != 0 || tool_can_write_as(f->out, ".html") != 0) return 1;
-    return f->plot ? tool_can_write_as(f->plot, ".svg") : 0;
-}
-
 static int fidelity_execute(fidelity *f)
 {
-    int status = check_fidelity_outputs(f);
-    if (status == 0) status = fidelity_open(f);
+    if (classes_check_files(f->class) != 0 || tool_can_write_as(f->out, ".html") != 0 ||
+        (f->plot && tool_can_write_as(f->plot, ".svg") != 0))
+        return 1;
+    int status = fidelity_open(f);
     if (status == 0) status = fidelity_open_stores(f);
     if (status == 0) status = fidelity_make_images(f);
     fidelity_close(f);

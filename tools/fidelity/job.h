@@ -79,7 +79,7 @@ typedef struct {
 
 typedef struct {
     /* Options as given: */
-    const char *class;               /* NULL: all classes of a model with few */
+    const char *class;                    /* NULL: all classes of a model with few */
     const char *out;                      /* file of the page */
     const char *store;                    /* directory of the run store; NULL: none */
     const char *plot;                     /* file of the plot; NULL: none */

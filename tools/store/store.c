@@ -66,16 +66,6 @@ static const char *file_of(const store_run *r, const char *name, char *path)
 
 enum { RUN_JSON_MAX = 1 << 20 }; /* maximum bytes of a run.json */
 
-/* Returns run.json as text; the caller frees it. Returns NULL after printing "out of memory". */
-static char *run_json(const image_text *texts, int count, size_t *size)
-{
-    cJSON *record = tool_json();
-    for (int i = 0; i < count; i++) cJSON_AddStringToObject(record, texts[i].key, texts[i].value);
-    char *text = tool_json_text(record, 1, size);
-    if (!text) tool_error("out of memory for what a run depends on");
-    return text;
-}
-
 /* Returns whether the file has these bytes: 0 if it is missing or damaged. Returns -1 after printing if it cannot be
  * read, or is whole and belongs to another run of the same hash. */
 static int run_file_has(const char *path, const char *bytes, size_t size)
@@ -103,8 +93,10 @@ static int write_run_json(const store_run *r, const image_text *texts, int count
 {
     char path[STORE_PATH];
     size_t size;
-    char *text = run_json(texts, count, &size);
-    if (!text) return 1;
+    cJSON *record = tool_json();
+    for (int i = 0; i < count; i++) cJSON_AddStringToObject(record, texts[i].key, texts[i].value);
+    char *text = tool_json_text(record, 1, &size);
+    if (!text) return tool_error("out of memory for what a run depends on");
     const int has = run_file_has(file_of(r, "run.json", path), text, size);
     const int failed = has < 0 || (!has && tool_write_file(path, text, size) != 0);
     free(text);
@@ -201,8 +193,7 @@ static size_t array_numbers(const store_array *a)
 
 static size_t array_bytes(const store_array *a)
 {
-    const size_t item = a->dtype == NPZ_U8 ? 1 : a->dtype == NPZ_I32 || a->dtype == NPZ_F32 ? 4 : 8;
-    return array_numbers(a) * item;
+    return array_numbers(a) * (a->dtype == NPZ_U8 ? 1 : a->dtype == NPZ_I32 || a->dtype == NPZ_F32 ? 4 : 8);
 }
 
 /* Reads numbers that int32 represents exactly, as npz_read_f64 returns them. */

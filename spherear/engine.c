@@ -1,12 +1,12 @@
 /* SphereAR's autoregressive loop: one token of every image a step, each drawn by the head's flow from the condition
  * that the transformer's last pass gave, and normalised to the sphere of radius sqrt(channels). */
 #include "base/arena.h"
+
+#include "mar_files.h"
+#include "mar_measure.h"
 #include "mar/masked/accel.h"
-#include "mar/masked/runner.h"
 #include "spherear/paths.h"
 
-#include <float.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,13 +23,13 @@ static const sphere *of_const(const mar_engine_state *g)
 
 static int seq_len(const sphere *g)
 {
-    return g->model->shape.transformer.seq_len;
+    return g->model->shape.transformer.shape.seq_len;
 }
 
 static int steps_left(const mar_engine_state *engine_state, int slot)
 {
     const sphere *g = of_const(engine_state);
-    return g->slot[slot].busy ? seq_len(g) - g->slot[slot].known : 0;
+    return g->slots.slot[slot].busy ? seq_len(g) - g->slots.slot[slot].known : 0;
 }
 
 /* --- one step ----------------------------------------------------------------------------------------------------- */
@@ -37,7 +37,7 @@ static int steps_left(const mar_engine_state *engine_state, int slot)
 /* Lists a token to draw: that of a slot, or with `apart` the one of its unconditional branch. */
 static void list_token(sphere *g, int slot, int apart)
 {
-    const sphere_slot *s = &g->slot[slot];
+    const mar_slot *s = &g->slots.slot[slot];
     const int i = g->drawn++, n = seq_len(g);
     g->row_slot[i] = slot;
     g->row_seed[i] = s->seed;
@@ -56,7 +56,7 @@ typedef struct {
 
 static void gather_z(const sphere *g, int guided)
 {
-    const int d = g->model->shape.transformer.width, n = g->drawn;
+    const int d = g->model->shape.transformer.shape.width, n = g->drawn;
     for (int i = 0; guided && i < n; i++) g->row_z[n + i] = g->max_images + g->row_slot[i];
     g->k->core->copy_rows(g->k, g->z_drawn, NULL, g->z, g->row_z, NULL, NULL, guided ? 2 * n : n, d);
 }
@@ -67,7 +67,7 @@ static void write_tokens(const sphere *g)
     kern_queue *k = g->k;
     const int channels = g->model->shape.head.channels;
     k->core->rms_norm(k, g->sampled, NULL, g->drawn, channels, g->model->ones, SPHERE_EPS, g->normal, 1);
-    k->core->copy_rows(k, g->tokens, g->row_place, g->normal, NULL, NULL, NULL, g->drawn, channels);
+    k->core->copy_rows(k, g->slots.tokens, g->row_place, g->normal, NULL, NULL, NULL, g->drawn, channels);
 }
 
 static void draw_plain(void *arg)
@@ -116,14 +116,17 @@ static void draw_by_speculation(sphere *g, int guided, int apart)
 static void draw(sphere *g, int guided, int apart)
 {
     drawing d = {g, guided};
-    const gpt_shape shape = {.kind = guided, .rows = g->drawn};
+    const net_recording_shape shape = {.kind = guided, .rows = g->drawn};
     if (g->drawn == 0) return;
     diff_chain_guide(&g->chain, guided);
     if (g->speculation.w.window) {
         draw_by_speculation(g, guided, apart);
         return;
     }
-    mar_run_recorded(g->k, "", gpt_recordings_find(g->k, &g->recordings, &shape), draw_plain, &d, &g->head_s);
+    g->k->watch.part = "";
+    g->k->core->timer_mark(g->k, NULL);
+    net_recordings_run(g->k, &g->recordings, &shape, draw_plain, &d);
+    g->k->core->timer_mark(g->k, &g->head_s);
     const int steps = g->chain.schedule.steps;
     g->head_flop += diff_chain_flop(&g->chain, g->drawn);
     g->stats.head_batched += steps;
@@ -140,7 +143,7 @@ static void draw_tokens(sphere *g)
     for (int group = 0; group < GROUPS; group++) {
         g->drawn = 0;
         for (int slot = 0; slot < g->max_images; slot++) {
-            const sphere_slot *s = &g->slot[slot];
+            const mar_slot *s = &g->slots.slot[slot];
             if (steps_left((mar_engine_state *)g, slot) == 0) continue;
             const int guided = sphere_scale(g, s, s->known) != 1;
             if (group == APART ? sphere_draws_apart(g, s, s->known) : guided == (group == GUIDED))
@@ -148,30 +151,6 @@ static void draw_tokens(sphere *g)
         }
         draw(g, group == GUIDED, group == APART);
     }
-}
-
-/* Returns the position of a slot's first non-finite token; -1 if there is none. */
-static int find_nonfinite(const sphere *g, int slot)
-{
-    const int dim = g->model->shape.head.channels;
-    const float *tokens = g->tokens + (size_t)slot * (size_t)seq_len(g) * (size_t)dim;
-    return g->k->core->first_nonfinite(g->k, tokens, MAR_DTYPE_F32, g->slot[slot].known, dim, dim);
-}
-
-/* Reports a layer whose output has a NaN or an infinity while no token has. Returns MAR_OK if a token has. */
-static mar_status refuse_layer(const sphere *g, mar_err *err)
-{
-    int first = -1, several = 0;
-    for (int i = 0; i < g->max_images; i++) {
-        if (!g->slot[i].busy) continue;
-        if (find_nonfinite(g, i) >= 0) return MAR_OK; /* the image's own error says more */
-        several |= first >= 0;
-        if (first < 0) first = i;
-    }
-    return err_set(err, MAR_EMODEL,
-                   "image %llu%s, step %d: the output of %s is not finite, although all tokens so far are",
-                   (unsigned long long)g->slot[first].number, several ? " or one beside it" : "",
-                   g->slot[first].known - 1, g->k->watch.layer);
 }
 
 /* Takes a round of paths. The images' first tokens are drawn plainly. */
@@ -182,24 +161,26 @@ static mar_status step_by_paths(sphere *g, mar_err *err)
     if (!first) return sphere_paths_round(g->paths, err);
     draw_tokens(g);
     for (int slot = 0; slot < g->max_images; slot++)
-        if (steps_left((mar_engine_state *)g, slot) > 0) g->slot[slot].known++, g->stats.tokens++;
-    diff_chain_guide(&g->chain, g->target.branches == 2);
-    diff_chain_guide(&g->paths->chain, g->target.branches == 2);
+        if (steps_left((mar_engine_state *)g, slot) > 0)
+            mar_slots_add(&g->slots, slot, 1, MAR_TOKEN_TARGET), g->stats.tokens++;
+    diff_chain_guide(&g->chain, g->branches == 2);
+    diff_chain_guide(&g->paths->chain, g->branches == 2);
     return MAR_OK;
 }
 
 static void step_plainly(sphere *g)
 {
     draw_tokens(g);
-    sphere_runner_begin(&g->target);
+    causal_vectors_begin(g->target, g->slots.tokens);
     for (int slot = 0; slot < g->max_images; slot++) {
         if (steps_left((mar_engine_state *)g, slot) == 0) continue;
-        sphere_slot *s = &g->slot[slot];
+        mar_slots_add(&g->slots, slot, 1, MAR_TOKEN_TARGET);
         g->stats.tokens++;
-        if (++s->known < seq_len(g))
-            sphere_add_tokens(g, &g->target, slot, s->known - 1, 1, 1, g->max_images, &slot), g->stats.contexts++;
+        const int known = g->slots.slot[slot].known;
+        if (known < seq_len(g))
+            sphere_add_tokens(g, g->target, slot, known - 1, 1, 1, g->max_images, &slot), g->stats.contexts++;
     }
-    sphere_runner_run(&g->target, g->tokens, g->z);
+    causal_vectors_run(g->target, g->z);
 }
 
 static mar_status step(mar_engine_state *engine_state, mar_err *err)
@@ -210,7 +191,8 @@ static mar_status step(mar_engine_state *engine_state, mar_err *err)
         status = step_by_paths(g, err);
     else
         step_plainly(g);
-    return status == MAR_OK && g->k->watch.layer[0] ? refuse_layer(g, err) : status;
+    if (status != MAR_OK || !g->k->watch.layer[0]) return status;
+    return mar_slots_refuse_layer(&g->slots, g->slots.slot[mar_slots_first(&g->slots)].known - 1, err);
 }
 
 /* --- beginning and ending images ---------------------------------------------------------------------------------- */
@@ -224,10 +206,8 @@ static int together(const mar_engine_state *g)
 static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
 {
     const sphere *g = of_const(engine_state);
-    if (image->cfg > 1 && g->target.branches == 1)
-        return err_set(err, MAR_EARG,
-                       "guidance %g: the session was created with guidance %g and has no memory for more",
-                       (double)image->cfg, (double)g->params.cfg);
+    const mar_status status = mar_slots_check_guidance(image, image->cfg > 1 ? 2 : 1, g->branches, g->params.cfg, err);
+    if (status != MAR_OK) return status;
     if (g->paths && image->cfg != g->params.cfg)
         return err_set(err, MAR_EARG, "guidance %g: with --spec path expected that of the session, %g",
                        (double)image->cfg, (double)g->params.cfg);
@@ -235,7 +215,7 @@ static mar_status check_image(const mar_engine_state *engine_state, const mar_im
     if (g->paths && image->number >= SPHERE_CANDIDATE_IMAGES)
         return err_set(err, MAR_EARG, "image %llu: with --spec path expected a number below 2^40",
                        (unsigned long long)image->number);
-    return image->known ? mar_check_prefix(&g->model->base.config, image->known, err) : MAR_OK;
+    return mar_slots_check_prefix(&g->model->base.config, image, err);
 }
 
 static int is_idle(const sphere *g)
@@ -249,24 +229,9 @@ static void reset_stats(sphere *g)
 {
     g->stats = (mar_stats){0};
     g->head_s = g->head_flop = 0;
-    g->target.seconds = g->target.flop = 0;
-    g->target.passes = 0;
+    causal_runner_clear_stats(g->target);
     if (g->paths) sphere_paths_begin(g->paths);
     kern_watch_begin(g->k);
-}
-
-static void begin_image(sphere *g, int slot, const mar_image *image)
-{
-    sphere_slot *s = &g->slot[slot];
-    const int n = seq_len(g);
-    *s = (sphere_slot){.busy = 1, .seed = image->seed, .number = image->number, .cfg = image->cfg};
-    memset(g->token_status + (size_t)slot * (size_t)n, MAR_TOKEN_TARGET, (size_t)n);
-    while (image->known && s->given < n && image->known[s->given]) s->given++;
-    s->known = s->given;
-    const size_t dim = (size_t)g->model->shape.head.channels;
-    if (s->given)
-        g->k->core->upload(g->k, g->tokens + (size_t)slot * (size_t)n * dim, image->tokens,
-                           (size_t)s->given * dim * sizeof(float));
 }
 
 /* Computes the class tokens of n images, and then their known tokens. */
@@ -274,56 +239,43 @@ static void admit(mar_engine_state *engine_state, const int *slot, const mar_ima
 {
     sphere *g = of(engine_state);
     if (is_idle(g)) reset_stats(g);
-    for (int i = 0; i < n; i++) begin_image(g, slot[i], &images[i]);
-    sphere_add_classes(g, &g->target, slot, images, n, g->max_images);
-    sphere_runner_run(&g->target, g->tokens, g->z);
+    for (int i = 0; i < n; i++) {
+        mar_slots_begin(&g->slots, slot[i], &images[i]);
+        mar_slots_give(&g->slots, slot[i], &images[i]);
+    }
+    sphere_admit(g, g->target, slot, images, n);
+    causal_vectors_begin(g->target, NULL);
+    for (int branch = 0; branch < g->branches; branch++)
+        for (int i = 0; i < n; i++)
+            if (branch == 0 || images[i].cfg > 1)
+                causal_vectors_want_first(g->target, slot[i], branch, branch * g->max_images + slot[i]);
+    causal_vectors_run(g->target, g->z);
     if (g->paths) sphere_paths_admit(g->paths, slot, images, n);
     for (int i = 0; i < n; i++) {
-        const int given = g->slot[slot[i]].given;
+        const int given = g->slots.slot[slot[i]].given;
         for (int first = 0, some; first < given && given < seq_len(g); first += some) {
-            some = given - first < g->target.rows ? given - first : g->target.rows;
-            sphere_runner_begin(&g->target);
-            sphere_add_tokens(g, &g->target, slot[i], first, some, 1, g->max_images, &slot[i]);
-            sphere_runner_run(&g->target, g->tokens, g->z);
+            some = given - first < causal_runner_rows(g->target) ? given - first : causal_runner_rows(g->target);
+            causal_vectors_begin(g->target, g->slots.tokens);
+            sphere_add_tokens(g, g->target, slot[i], first, some, 1, g->max_images, &slot[i]);
+            causal_vectors_run(g->target, g->z);
         }
     }
 }
 
 static void release(mar_engine_state *g, int slot)
 {
-    of(g)->slot[slot].busy = 0;
+    mar_slots_release(&of(g)->slots, slot);
 }
 
-static void snapshot(mar_engine_state *engine_state, int slot, float *tokens, uint8_t *known)
+static void snapshot(mar_engine_state *g, int slot, float *tokens, uint8_t *known)
 {
-    const sphere *g = of_const(engine_state);
-    const size_t n = (size_t)seq_len(g), dim = (size_t)g->model->shape.head.channels;
-    const size_t made = (size_t)g->slot[slot].known;
-    g->k->core->download(g->k, tokens, g->tokens + (size_t)slot * n * dim, made * dim * sizeof *tokens);
-    memset(tokens + made * dim, 0, (n - made) * dim * sizeof *tokens);
-    for (size_t i = 0; i < n; i++) known[i] = i < made;
+    mar_slots_snapshot(&of_const(g)->slots, slot, tokens, known);
 }
-
-/* --- non-finite tokens -------------------------------------------------------------------------------------------- */
 
 static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err)
 {
     const sphere *g = of_const(engine_state);
-    const int position = find_nonfinite(g, slot), dim = g->model->shape.head.channels;
-    char layer[MAR_LAYER_TEXT];
-    float number = 0;
-    int channel = 0;
-    if (position < 0) return MAR_OK;
-    for (;; channel++) {
-        const size_t at = (size_t)(slot * seq_len(g) + position) * (size_t)dim + (size_t)channel;
-        g->k->core->download(g->k, &number, g->tokens + at, sizeof number);
-        if (!(fabsf(number) <= FLT_MAX) || channel + 1 == dim) break;
-    }
-    const mar_status status = kern_check(g->k, err);
-    if (status != MAR_OK) return status; /* the numbers were not read */
-    return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s%s",
-                   (unsigned long long)g->slot[slot].number, position, mar_not_finite(number), position, channel,
-                   mar_layer_text(g->k, layer), diff_head_range_text(&g->model->head));
+    return mar_slots_examine(&g->slots, slot, diff_head_range_text(&g->model->head), err);
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
@@ -353,7 +305,7 @@ static mar_status find_paths(const sphere_model *model, const mar_params *p, int
 
 static mar_status resolve_params(const sphere_model *model, const mar_accel *const *accels, mar_params *p, mar_err *err)
 {
-    const int n = model->shape.transformer.seq_len;
+    const int n = model->shape.transformer.shape.seq_len;
     const mar_status status = check_accels(accels, p, err); /* first: some change num_iter */
     if (status != MAR_OK) return status;
     if (p->num_iter != 0 && p->num_iter != n)
@@ -370,8 +322,8 @@ static mar_status create_head(sphere *g, int paths, mar_err *err)
     const mar_params *p = &g->params;
     const int tokens = paths ? sphere_paths_rows(p, g->max_images) : g->max_images;
     const diff_spec spec = {p->sampler, p->num_sampling_steps, DIFF_TOP, DIFF_FLOW};
-    mar_status status = diff_chain_create_for(g->k, &g->model->head, &spec, 1, p->temperature, tokens,
-                                              g->target.branches == 2, &g->chain, err);
+    mar_status status = diff_chain_create_for(g->k, &g->model->head, &spec, 1, p->temperature, tokens, g->branches == 2,
+                                              &g->chain, err);
     if (status == MAR_OK && paths) return sphere_paths_create(g, &g->paths, err);
     if (status == MAR_OK && p->head_spec)
         status = diff_speculate_create(&g->chain, NULL, p->head_spec, 0, &g->speculation, err);
@@ -383,9 +335,8 @@ static size_t lay_out_host(sphere *g, char *base)
 {
     const size_t images = (size_t)g->max_images, n = (size_t)seq_len(g);
     size_t used = 0;
-    g->slot = arena_carve(base, &used, images, sizeof *g->slot);
     g->source = arena_carve(base, &used, n, sizeof *g->source);
-    g->token_status = arena_carve(base, &used, images * n, sizeof *g->token_status);
+    g->start = arena_carve(base, &used, images, sizeof *g->start);
     g->row_slot = arena_carve(base, &used, images, sizeof *g->row_slot);
     g->row_seed = arena_carve(base, &used, images, sizeof *g->row_seed);
     g->row_image = arena_carve(base, &used, images, sizeof *g->row_image);
@@ -401,11 +352,12 @@ static void destroy(mar_engine_state *engine_state)
     sphere *g = of(engine_state);
     if (!g) return;
     g->k->core->finish(g->k); /* timer marks: their times go to statistics of what is freed */
-    gpt_recordings_free(g->k, &g->recordings);
+    net_recordings_free(g->k, &g->recordings);
     sphere_paths_free(g->paths);
     diff_speculate_free(&g->speculation);
     diff_chain_free(&g->chain);
-    sphere_runner_free(&g->target);
+    causal_runner_free(g->target);
+    mar_slots_free(&g->slots);
     free(g->host);
     free(g);
 }
@@ -423,15 +375,16 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     if (status != MAR_OK) return status;
     sphere *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
-    *g = (sphere){.model = model, .k = k, .params = p, .max_images = max_images};
-    g->host = calloc(1, lay_out_host(g, NULL));
+    *g = (sphere){.model = model, .k = k, .params = p, .max_images = max_images, .branches = p.cfg > 1 ? 2 : 1};
+    status = mar_slots_create(k, &base->config, max_images, &g->slots, err);
+    if (status == MAR_OK) g->host = calloc(1, lay_out_host(g, NULL));
     if (g->host)
         lay_out_host(g, g->host);
-    else
+    else if (status == MAR_OK)
         status = err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", max_images);
     if (status == MAR_OK)
-        status = sphere_runner_create(k, model, max_images, p.cfg > 1 ? 2 : 1, paths ? sphere_paths_gamma(&p) : 1,
-                                      &g->target, err);
+        status = causal_runner_create(k, model->transformer, &(causal_sampling){.cfg = p.cfg}, max_images,
+                                      paths ? sphere_paths_gamma(&p) - 1 : 0, 0, &g->target, err);
     if (status == MAR_OK) status = create_head(g, paths, err);
     if (status == MAR_OK)
         *out = (mar_engine_state *)g;
@@ -444,15 +397,14 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
 {
     sphere *g = of(engine_state);
     const size_t images = (size_t)g->max_images, token = (size_t)g->model->shape.head.channels * sizeof(float);
-    const size_t z = (size_t)g->model->shape.transformer.width * sizeof(float);
-    size_t used = 0;
-    if (base) gpt_recordings_free(g->k, &g->recordings); /* they hold addresses */
-    g->tokens = arena_carve(base, &used, images * ((size_t)seq_len(g) + 1), token);
+    const size_t z = (size_t)g->model->shape.transformer.shape.width * sizeof(float);
+    if (base) net_recordings_free(g->k, &g->recordings); /* they hold addresses */
+    size_t used = mar_slots_lay_out(&g->slots, g->max_images, base);
     g->sampled = arena_carve(base, &used, images, token);
     g->normal = arena_carve(base, &used, images, token);
     g->z = arena_carve(base, &used, 2 * images, z);
     g->z_drawn = arena_carve(base, &used, 2 * images, z);
-    used += sphere_runner_lay_out(&g->target, base ? base + used : NULL);
+    used += causal_runner_lay_out(g->target, base ? base + used : NULL);
     used += diff_chain_lay_out(&g->chain, base ? base + used : NULL);
     if (g->paths) used += sphere_paths_lay_out(g->paths, base ? base + used : NULL);
     if (g->speculation.w.window) used += diff_speculate_lay_out(&g->speculation, base ? base + used : NULL);
@@ -462,9 +414,9 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
 static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
 {
     sphere *g = of(engine_state);
-    gpt_recordings_free(g->k, &g->recordings);
-    mar_status status = sphere_runner_plan(&g->target, images, g->target.rows, err);
-    for (int guided = 0; status == MAR_OK && guided < g->target.branches; guided++) {
+    net_recordings_free(g->k, &g->recordings);
+    mar_status status = causal_runner_plan(g->target, images, err);
+    for (int guided = 0; status == MAR_OK && guided < g->branches; guided++) {
         diff_chain_guide(&g->chain, guided);
         status = diff_chain_plan(&g->chain, images, err);
         if (status == MAR_OK && g->speculation.w.window)
@@ -497,16 +449,17 @@ static const char *warning_of(const mar_engine_state *engine_state)
 
 static const float *latents(const mar_engine_state *g)
 {
-    return of_const(g)->tokens;
+    return of_const(g)->slots.tokens;
 }
 
 static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
 {
     const sphere *g = of_const(engine_state);
     *stats = g->stats;
-    stats->decoder_s = g->target.seconds;
-    stats->decoder_flop = g->target.flop;
-    stats->passes = (double)g->target.passes;
+    const causal_runner_stats *target = causal_runner_get_stats(g->target);
+    stats->decoder_s = target->prefix_s + target->tokens_s;
+    stats->decoder_flop = target->flop;
+    stats->passes = (double)target->passes;
     stats->head_s = g->head_s;
     stats->head_flop = g->head_flop;
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
@@ -514,18 +467,14 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
     if (g->paths) sphere_paths_stats(g->paths, stats);
 }
 
-static void get_token_status(const mar_engine_state *engine_state, int slot, uint8_t *map, int *ar_step)
+static void get_token_status(const mar_engine_state *g, int slot, uint8_t *map, int *ar_step)
 {
-    const sphere *g = of_const(engine_state);
-    const size_t n = (size_t)seq_len(g);
-    if (map) memcpy(map, g->token_status + (size_t)slot * n, n);
-    for (int i = 0; ar_step && i < seq_len(g); i++) ar_step[i] = i < g->slot[slot].given ? -1 : i;
+    mar_slots_token_status(&of_const(g)->slots, slot, map, ar_step);
 }
 
 static void get_staleness(const mar_engine_state *g, int slot, int *staleness)
 {
-    (void)slot;
-    memset(staleness, 0, (size_t)seq_len(of_const(g)) * sizeof *staleness);
+    mar_slots_staleness(&of_const(g)->slots, slot, staleness);
 }
 
 extern const mar_engine mar_sphere_engine;

@@ -1,5 +1,7 @@
 /* mar eval --images: judges images made elsewhere. */
 #include "tools/cli/command.h"
+
+#include "mar_eval.h"
 #include "tools/eval/batch.h"
 #include "tools/eval/numbers.h"
 #include "tools/eval/options.h"

@@ -26,14 +26,6 @@ enum {
 
 /* --- preparation -------------------------------------------------------------------------------------------------- */
 
-/* Sets the sizes that depend on one another. */
-static void divide(eval_options *o)
-{
-    if (o->batch > o->num_images) o->batch = o->num_images;
-    if (o->shard_images == 0) o->shard_images = (o->num_images + SHARDS - 1) / SHARDS;
-    o->shard_images = (o->shard_images + o->batch - 1) / o->batch * o->batch;
-}
-
 /* Chooses the GPUs: several processes on a machine share its GPUs. */
 static int choose_eval_device(eval_job *job)
 {
@@ -199,7 +191,9 @@ static int prepare_eval(eval_job *job)
         return 1;
     if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->process) != 0) return 1;
     if (job->process.kind != LAUNCH_ALONE && job->process.index > 0) job->bar->shown = 0;
-    divide(o);
+    if (o->batch > o->num_images) o->batch = o->num_images;
+    if (o->shard_images == 0) o->shard_images = (o->num_images + SHARDS - 1) / SHARDS;
+    o->shard_images = (o->shard_images + o->batch - 1) / o->batch * o->batch;
     if (choose_eval_device(job) != 0 || load_eval_models(job) != 0 || look_at_reference(job) != 0) return 1;
     set_layout(job);
     find_facts(job);

@@ -49,7 +49,7 @@ static void write_plot_text(FILE *out, const char *text)
     }
 }
 
-static double root(double distance)
+static double plot_root(double distance)
 {
     return distance > 0 ? sqrt(distance) : 0;
 }
@@ -139,7 +139,8 @@ static void write_points(FILE *out, const fidelity *f, const limits *l)
     double taken[2 * FIDELITY_RUNS_MAX][2];
     for (int i = 0; i < f->run_count; i++) {
         const fidelity_run *r = &f->runs[i];
-        const double x = taken[i][0] = x_of(l, r->seconds.median), y = taken[i][1] = y_of(l, root(r->image.distance));
+        const double x = taken[i][0] = x_of(l, r->seconds.median),
+                     y = taken[i][1] = y_of(l, plot_root(r->image.distance));
         fprintf(out,
                 "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"/>"
                 "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"6\" fill=\"%s\" stroke=\"#fff\"><title>",
@@ -178,7 +179,7 @@ static void write_plot(FILE *out, const fidelity *f)
         const int legend = LEFT + (int)strlen(printable(r->name, line, sizeof line)) * LETTER_WIDTH + RIGHT;
         if (legend > width) width = legend;
         l.seconds = fmax(l.seconds, fmax(1.12 * r->seconds.median, 1.02 * r->seconds.high));
-        l.root = fmax(l.root, root(r->image.distance));
+        l.root = fmax(l.root, plot_root(r->image.distance));
     }
     l.root = l.root > 0 ? 1.12 * l.root : 1;
     fprintf(out,

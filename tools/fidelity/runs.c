@@ -23,15 +23,6 @@ enum {
 
 /* --- sessions ------------------------------------------------------------------------------------------- */
 
-static int open_run(fidelity *f, fidelity_run *r)
-{
-    if (models_load(&f->files, &r->options, f->bar, &r->models) != 0) return 1;
-    if (models_session(&r->models, &r->options, f->batch, &r->session) != 0) return 1;
-    snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(r->session));
-    snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(r->models.library));
-    return 0;
-}
-
 /* Takes sizes from the reference. */
 static int take_sizes(fidelity *f)
 {
@@ -107,8 +98,14 @@ int fidelity_open(fidelity *f)
     if (f->batch > f->num) f->batch = f->num;
     f->files.quiet = f->quiet;
     f->files.needs_all = 1;
-    for (int i = 0; i < f->run_count; i++)
-        if (open_run(f, &f->runs[i]) != 0 || (i == 0 ? take_sizes(f) : check_same_shape(f, &f->runs[i])) != 0) return 1;
+    for (int i = 0; i < f->run_count; i++) {
+        fidelity_run *r = &f->runs[i];
+        if (models_load(&f->files, &r->options, f->bar, &r->models) != 0) return 1;
+        if (models_session(&r->models, &r->options, f->batch, &r->session) != 0) return 1;
+        snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(r->session));
+        snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(r->models.library));
+        if ((i == 0 ? take_sizes(f) : check_same_shape(f, r)) != 0) return 1;
+    }
     return 0;
 }
 

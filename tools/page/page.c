@@ -60,23 +60,17 @@ cJSON *page_add_extras(cJSON *record, const char *kind)
 
 /* --- pictures ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the text of a data URI. The caller frees it. Returns NULL without memory. */
-static char *data_uri(const uint8_t *data, size_t size)
-{
-    static const char begin[] = "data:image/png;base64,";
-    char *text = malloc(sizeof begin + base64_size(size));
-    if (!text) return NULL;
-    memcpy(text, begin, sizeof begin);
-    base64_write(data, size, text + sizeof begin - 1);
-    return text;
-}
-
 void page_add_picture(cJSON *list, const image *picture)
 {
+    static const char begin[] = "data:image/png;base64,";
     char why[IMAGE_WHY_MAX];
     size_t size;
     uint8_t *data = image_encode_png(picture, NULL, 0, &size, why);
-    char *text = data ? data_uri(data, size) : NULL;
+    char *text = data ? malloc(sizeof begin + base64_size(size)) : NULL;
+    if (text) {
+        memcpy(text, begin, sizeof begin);
+        base64_write(data, size, text + sizeof begin - 1);
+    }
     tool_json_append(list, text ? cJSON_CreateString(text) : NULL);
     free(data);
     free(text);

@@ -27,22 +27,15 @@ typedef struct {
 } captions_options;
 
 static const mar_param rows[] = {
-    {.name = OPTION("out"),
-     .offset = offsetof(captions_options, out),
-     .group = "Options",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.npz",
+    {.group = "Options",
+     OPTION_TEXT(captions_options, out, "FILE.npz"),
      .help =
          "file to write, completely or not at all\n"
          "A compressed .npz of NumPy's. features: float32 [prompts, positions, numbers], padded in front with 0. mask: "
          "uint8 [prompts, positions], 1 where a prompt's tokens are. negative, of Lumina-mGPT, Anole and Emu3: float32 "
          "[positions, numbers], the second context of guidance. prompts: uint8, the texts in UTF-8 with a NUL "
          "behind each: bytes(file[\"prompts\"]).decode().split(\"\\\\0\")[:-1] in Python."},
-    {.name = OPTION("tokens"),
-     .offset = offsetof(captions_options, tokens),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 512,
+    {OPTION_INT(captions_options, tokens, 1, 512),
      .help =
          "positions of a prompt, as many as the image model takes\n"
          "LlamaGen's models take 120, demo-t2i takes 16. A model also takes features of more positions if no prompt "
@@ -50,9 +43,7 @@ static const mar_param rows[] = {
     {0},
 };
 
-static const mar_param quiet_row = {.name = OPTION("quiet"),
-                                    .offset = offsetof(captions_options, quiet),
-                                    .type = MAR_TYPE_FLAG,
+static const mar_param quiet_row = {OPTION_FLAG(captions_options, quiet),
                                     .help = "no progress, no warnings and no summary; errors only"};
 
 /* Sets the defaults, and adds the options that set the fields. */

@@ -2,20 +2,21 @@
 
 #include "base/printable.h"
 #include "text/entities.h"
-#include "text/html.h"
+#include "text/pattern.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
 /* Python's \s, \S, \w, \d, \D and \b. PCRE2's classes have other characters. */
-#define S  TEXT_SPACE
-#define NS "[^" TEXT_SPACES "]"
-#define W  "[\\p{L}\\p{N}_]"
-#define D  "\\p{Nd}"
-#define ND "\\P{Nd}"
-#define B  "(?:(?<=" W ")(?!" W ")|(?<!" W ")(?=" W "))"
-#define BW "(?<!" W ")" /* \b before a character of \w: PCRE2 then tries only places where the rest can begin */
+#define SPACES "\\p{Z}\\t-\\r\\x1c-\\x1f\\x{85}"
+#define S      "[" SPACES "]"
+#define NS     "[^" SPACES "]"
+#define W      "[\\p{L}\\p{N}_]"
+#define D      "\\p{Nd}"
+#define ND     "\\P{Nd}"
+#define B      "(?:(?<=" W ")(?!" W ")|(?<!" W ")(?=" W "))"
+#define BW     "(?<!" W ")" /* \b before a character of \w: PCRE2 then tries only places where the rest can begin */
 
 #define FORMATS "(?:png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4)"
 
@@ -23,11 +24,14 @@ typedef struct {
     const char *pattern, *replacement;
 } rule;
 
-/* clean_caption in language/t5.py, rule by rule, in three parts. Some are written so that they take fewer steps and
- * find the same: file names and " . " begin where white space does or ends, and sizes do not backtrack into digits. */
+/* clean_caption in language/t5.py, rule by rule, in four parts. The tags are removed by a rule of our own. Some are
+ * written so that they take fewer steps and find the same: file names and " . " begin where white space does or ends,
+ * and sizes do not backtrack into digits. */
 static const rule rules[] = {
     {"<person>", "person"},
-    /* URLs are removed, HTML becomes text */
+    /* URLs are removed */
+    {"<[a-z/!?][^<>]*>", ""},
+    /* Character references become characters */
     {"@[\\p{L}\\p{N}_]+" B, ""},
     {"[\\x{31c0}-\\x{31ef}]+", ""},
     {"[\\x{31f0}-\\x{31ff}]+", ""},
@@ -55,7 +59,7 @@ static const rule rules[] = {
     {"[.]{2,}", " "},
     {"[#\\x{ae}\\x{2022}\\x{a9}\\x{2122}&@\\x{b7}\\x{ba}\\x{bd}\\x{be}\\x{bf}\\x{a1}\\x{a7}~)(\\]\\[}{|\\\\/*]+", " "},
     {"(?<!" S ")" S "++\\." S "+", " "},
-    /* Three and more "-" and "_" become spaces; entities become characters */
+    /* More than three "-" and "_" become spaces; character references become characters, twice */
     {BW "[a-zA-Z]{1,3}" D "{3,15}" B, ""},
     {BW "[a-zA-Z]+" D "+[a-zA-Z]+" B, ""},
     {BW D "+[a-zA-Z]+" D "+" B, ""},
@@ -74,7 +78,7 @@ static const rule rules[] = {
     {"['_,\\-:+]$", ""},
     {"^\\." NS "+$", ""},
 };
-enum { RULES = sizeof rules / sizeof *rules, BEFORE_HTML = 1, BEFORE_DASHES = 25 };
+enum { RULES = sizeof rules / sizeof *rules, BEFORE_URLS = 1, BEFORE_REFERENCES = 2, BEFORE_DASHES = 26 };
 
 /* A URL begins at a word's boundary with one of the first two patterns, or is a name of a domain. */
 typedef enum { URL_HTTP, URL_WWW, URL_DOMAIN, URL_START, URL_PATTERNS } url_pattern;
@@ -89,7 +93,6 @@ static const char *const urls[URL_PATTERNS] = {
 /* What a caption is cleaned with. */
 typedef struct {
     text_pattern *patterns[RULES], *urls[URL_PATTERNS];
-    text_html html;
     text_budget budget;
     text_matcher *matcher;
     text_buffer text; /* the caption */
@@ -312,15 +315,6 @@ static mar_status remove_urls(cleaner *c, url_pattern scheme)
     return status == MAR_OK ? text_matcher_check(c->matcher, "the caption", c->err) : status;
 }
 
-static mar_status html_to_text(cleaner *c)
-{
-    text_buffer out = {0};
-    const mar_status status = text_html_text(&c->html, c->matcher, c->text.data, c->text.length, &out, c->err);
-    if (status == MAR_OK) return take(c, &out);
-    text_buffer_free(&out);
-    return status;
-}
-
 /* this-is-my-cute-cat, this_is_my_cute_cat */
 static void split_dashes(cleaner *c)
 {
@@ -343,11 +337,12 @@ static mar_status clean(cleaner *c)
     mar_status status = unquote_plus(c);
     if (status == MAR_OK) strip(c);
     if (status == MAR_OK) status = lower(c);
-    if (status == MAR_OK) status = apply(c, 0, BEFORE_HTML);
+    if (status == MAR_OK) status = apply(c, 0, BEFORE_URLS);
     if (status == MAR_OK) status = remove_urls(c, URL_HTTP);
     if (status == MAR_OK) status = remove_urls(c, URL_WWW);
-    if (status == MAR_OK) status = html_to_text(c);
-    if (status == MAR_OK) status = apply(c, BEFORE_HTML, BEFORE_DASHES);
+    if (status == MAR_OK) status = apply(c, BEFORE_URLS, BEFORE_REFERENCES);
+    if (status == MAR_OK) status = unescape(c);
+    if (status == MAR_OK) status = apply(c, BEFORE_REFERENCES, BEFORE_DASHES);
     if (status == MAR_OK) split_dashes(c);
     if (status == MAR_OK) status = unescape(c);
     if (status == MAR_OK) status = unescape(c);
@@ -359,10 +354,10 @@ static mar_status clean(cleaner *c)
 
 static mar_status open_cleaner(cleaner *c)
 {
-    mar_status status = text_html_open(&c->html, c->err);
+    mar_status status = MAR_OK;
     c->budget = text_budget_of_caption(c->text.length);
     c->matcher = text_matcher_new(&c->budget);
-    if (status == MAR_OK && !c->matcher) status = refuse_memory(c);
+    if (!c->matcher) status = refuse_memory(c);
     for (int i = 0; i < RULES && status == MAR_OK; i++) status = compile(c, rules[i].pattern, &c->patterns[i]);
     for (int i = 0; i < URL_PATTERNS && status == MAR_OK; i++) status = compile(c, urls[i], &c->urls[i]);
     return status;
@@ -370,7 +365,6 @@ static mar_status open_cleaner(cleaner *c)
 
 static void close_cleaner(cleaner *c)
 {
-    text_html_close(&c->html);
     for (int i = 0; i < RULES; i++) text_pattern_free(c->patterns[i]);
     for (int i = 0; i < URL_PATTERNS; i++) text_pattern_free(c->urls[i]);
     text_matcher_free(c->matcher);

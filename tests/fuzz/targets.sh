@@ -46,7 +46,7 @@ fuzz_sources() {
     tokenizer) echo text/json_read.c text/steps_json.c text/steps.c text/pattern.c text/bpe.c text/bpe_build.c text/bpe_encode.c ;;
     merges) echo text/bpe.c text/bpe_build.c text/bpe_encode.c text/tiktoken.c ;;
     words) echo text/words.c text/trie.c ;;
-    caption) echo text/clean.c text/html.c text/entities.c text/pattern.c ;;
+    caption) echo text/clean.c text/entities.c text/pattern.c ;;
     sweep) echo tools/eval/sweep_file.c ;;
     request) echo base/json.c tools/serve/request.c tools/serve/form.c tools/serve/answer.c ;;
     run) echo tools/store/store.c tools/eval/settings.c tools/eval/batch.c tools/eval/merge.c tools/eval/ranges.c tools/eval/pictures.c tools/eval/result.c ;;

@@ -17,9 +17,9 @@ typedef struct {
 } class_choices;
 
 /* Parses a list such as "207, golden_retriever,sea slug,0-9,none" or "all". Numbers, ranges, all and none go before
- * names. Case is ignored; space, underscore and dash are equal. "@FILE" is rejected. Returns 0, with *count >= 1 class
+ * names; of a name, words that no other class has are enough (class_find). "@FILE" is rejected. Returns 0, with *count >= 1 class
  * numbers or -1 in *labels; the caller frees them. On failure returns 1, *labels is NULL and *count 0. Then `why` has
- * one line: the item, the error and, if possible, a candidate. */
+ * one line: the item, the error and, if several classes match, candidates. */
 int classes_parse(const char *list, const class_choices *choices, int **labels, int *count, char *why, size_t why_size);
 /* Parses the text of a file in the same way. Items end with a comma or their line and may be empty; # begins a comment
  * up to the line's end. For a wrong item `why` also has the line number. */

@@ -48,7 +48,8 @@ static const mar_param image_rows[] = {
              "from a file, one a line or separated by commas, with comments after #; @- reads standard input. "
              "Names are those of ImageNet, for models of 1000 classes, or of --class_names; mar classes lists them. "
              "They ignore case, "
-             "and spaces, dashes and underscores are the same. A name of two classes is refused with the numbers "
+             "and spaces, dashes and underscores are the same. Words of a name are enough if no other class has them. "
+             "What several classes have is refused with the numbers "
              "to choose from. A class may occur several times. The default for the demo is all ten digits."},
     {.name = OPTION("num"),
      .offset = offsetof(generate_options, num),

@@ -16,38 +16,42 @@ enum { HEADS_MAX = 1024, JSON_BYTES_MAX = 1 << 20, JSON_LEVELS = 16, BICUBIC = 3
 enum { OPEN_IMAGE_HEAD = 80, OPEN_TEXT_HEAD = 64 }; /* widths of heads in ViT-H-14.json of OpenCLIP */
 
 #define LAYER_NAMES                                                                                                    \
-    .norm1 = ".layer_norm1", .query = ".self_attn.q_proj", .key = ".self_attn.k_proj", .value = ".self_attn.v_proj",   \
-    .out = ".self_attn.out_proj", .norm2 = ".layer_norm2", .fc1 = ".mlp.fc1", .fc2 = ".mlp.fc2"
+    .self = {.norm = ".layer_norm1",                                                                                   \
+             .query = ".self_attn.q_proj",                                                                             \
+             .key = ".self_attn.k_proj",                                                                               \
+             .value = ".self_attn.v_proj",                                                                             \
+             .out = ".self_attn.out_proj"},                                                                            \
+    .norm = ".layer_norm2", .fc1 = ".mlp.fc1", .fc2 = ".mlp.fc2"
 #define OPEN_LAYER_NAMES                                                                                               \
-    .norm1 = ".ln_1", .qkv = ".attn.in_proj_", .out = ".attn.out_proj", .norm2 = ".ln_2", .fc1 = ".mlp.c_fc",          \
+    .self = {.norm = ".ln_1", .qkv = ".attn.in_proj_", .out = ".attn.out_proj"}, .norm = ".ln_2", .fc1 = ".mlp.c_fc",  \
     .fc2 = ".mlp.c_proj"
 
 static const clip_names of_transformers = {
-    .image = {.layers = {.layers = "vision_model.encoder.layers.", LAYER_NAMES},
+    .image = {.layers = {.before = "vision_model.pre_layrnorm",
+                         .layers = "vision_model.encoder.layers.",
+                         LAYER_NAMES,
+                         .after = "vision_model.post_layernorm"},
               .class_row = "vision_model.embeddings.class_embedding",
               .positions = "vision_model.embeddings.position_embedding.weight",
-              .patches = "vision_model.embeddings.patch_embedding",
-              .before = "vision_model.pre_layrnorm",
-              .after = "vision_model.post_layernorm"},
-    .text = {.layers = "text_model.encoder.layers.", LAYER_NAMES},
+              .patches = "vision_model.embeddings.patch_embedding"},
+    .text = {.layers = "text_model.encoder.layers.", LAYER_NAMES, .after = "text_model.final_layer_norm"},
     .tokens = "text_model.embeddings.token_embedding.weight",
     .positions = "text_model.embeddings.position_embedding.weight",
-    .after = "text_model.final_layer_norm",
     .image_project = "visual_projection.weight",
     .text_project = "text_projection.weight",
 };
 
 static const clip_names of_open_clip = {
-    .image = {.layers = {.layers = "visual.transformer.resblocks.", OPEN_LAYER_NAMES},
+    .image = {.layers = {.before = "visual.ln_pre",
+                         .layers = "visual.transformer.resblocks.",
+                         OPEN_LAYER_NAMES,
+                         .after = "visual.ln_post"},
               .class_row = "visual.class_embedding",
               .positions = "visual.positional_embedding",
-              .patches = "visual.conv1",
-              .before = "visual.ln_pre",
-              .after = "visual.ln_post"},
-    .text = {.layers = "transformer.resblocks.", OPEN_LAYER_NAMES},
+              .patches = "visual.conv1"},
+    .text = {.layers = "transformer.resblocks.", OPEN_LAYER_NAMES, .after = "ln_final"},
     .tokens = "token_embedding.weight",
     .positions = "positional_embedding",
-    .after = "ln_final",
     .image_project = "visual.proj",
     .text_project = "text_projection",
     .is_transposed = 1,
@@ -89,7 +93,7 @@ static mar_status read_number(const wt_file *f, const json_value *object, const 
 }
 
 /* Reads heads, eps and activation of a tower from its object in config.json. */
-static mar_status read_tower(const wt_file *f, const char *key, int heads, text_encoder_config *c, mar_err *err)
+static mar_status read_tower(const wt_file *f, const char *key, int heads, nets_encoder_config *c, mar_err *err)
 {
     const json_value *root = wt_config(f), *object = root ? json_member(root, key) : NULL;
     const json_value *activation = object ? json_member(object, "hidden_act") : NULL;

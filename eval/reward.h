@@ -10,8 +10,8 @@ enum { REWARD_TOKENS = 35 }; /* of a prompt at most, [CLS] and [SEP] included (I
 
 typedef struct {
     vit_config image;
-    int width, depth, heads, hidden; /* of BERT; heads are 64 wide */
-    int vocabulary;                  /* 30524 */
+    nets_encoder_config text; /* BERT */
+    int vocabulary;           /* 30524 */
     long parameters;
 } reward_config;
 

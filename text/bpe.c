@@ -226,18 +226,6 @@ static mar_status read_json(char *text, size_t length, const char *label, text_b
     return finish(&b, status, out);
 }
 
-mar_status text_bpe_open(const char *path, text_bpe **out, mar_err *err)
-{
-    char *text;
-    size_t length;
-    *out = NULL;
-    mar_status status = text_read_file(path, BPE_FILE_MAX, &text, &length, err);
-    if (status != MAR_OK) return status;
-    status = read_json(text, length, path, out, err);
-    free(text);
-    return status;
-}
-
 static char *copy_of(const char *text, size_t length)
 {
     char *copy = malloc(length + 1);
@@ -329,20 +317,6 @@ mar_status text_bpe_read_files(const char *vocab, size_t vocab_length, const cha
     if (status == MAR_OK) status = read_merges_text(&b, merges, merges_length);
     free(copy);
     return finish(&b, status, out);
-}
-
-mar_status text_bpe_open_files(const char *vocab, const char *merges, text_bpe **out, mar_err *err)
-{
-    char *vocab_text = NULL, *merges_text = NULL;
-    size_t vocab_length = 0, merges_length = 0;
-    *out = NULL;
-    mar_status status = text_read_file(vocab, BPE_FILE_MAX, &vocab_text, &vocab_length, err);
-    if (status == MAR_OK) status = text_read_file(merges, BPE_FILE_MAX, &merges_text, &merges_length, err);
-    if (status == MAR_OK)
-        status = text_bpe_read_files(vocab_text, vocab_length, vocab, merges_text, merges_length, merges, out, err);
-    free(vocab_text);
-    free(merges_text);
-    return status;
 }
 
 /* --- the rest ---------------------------------------------------------------------------------------------------- */

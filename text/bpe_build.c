@@ -19,11 +19,8 @@ text_bpe *bpe_new_model(void)
 
 int32_t bpe_piece_id(const text_bpe *b, const char *text, size_t length)
 {
-    uint32_t node = 0;
-    if (length == 0) return -1;
-    for (size_t i = 0; i < length; i++)
-        if ((node = text_trie_step(&b->vocab, node, (uint8_t)text[i])) == 0) return -1;
-    return b->vocab.nodes[node].id;
+    const uint32_t node = text_trie_walk(&b->vocab, 0, text, length, NULL);
+    return node ? b->vocab.nodes[node].id : -1;
 }
 
 /* Refuses an id out of 0 .. n-1 or of two pieces. seen is [n], zeros. */
@@ -49,7 +46,7 @@ static mar_status check_texts(const bpe_building *b, const text_piece *sorted, s
         if (p->length == 0 || p->length > BPE_PIECE_MAX)
             return err_set(b->err, MAR_EFORMAT, "%s: vocab: piece %d has %u bytes, expected 1 to %d", b->label, p->id,
                            p->length, BPE_PIECE_MAX);
-        if (i > 0 && p->length == p[-1].length && memcmp(p->text, p[-1].text, p->length) == 0)
+        if (i > 0 && text_same_piece(p, p - 1))
             return err_set(b->err, MAR_EFORMAT, "%s: vocab: \"%.*s\" is there twice", b->label, (int)p->length,
                            p->text);
     }
@@ -184,8 +181,7 @@ static mar_status build_added(bpe_building *b, int normalized, text_buffer *text
             pieces[n++] = (text_piece){texts[i].data, (uint32_t)texts[i].length, (int32_t)i};
     text_sort_pieces(pieces, n);
     for (size_t i = 1; i < n; i++)
-        if (pieces[i].length == pieces[i - 1].length &&
-            memcmp(pieces[i].text, pieces[i - 1].text, pieces[i].length) == 0)
+        if (text_same_piece(&pieces[i], &pieces[i - 1]))
             return err_set(b->err, MAR_EFORMAT, "%s: added_tokens: \"%s\" is there twice", b->label, pieces[i].text);
     if (n && !text_trie_build(pieces, n, out)) return refuse_memory(b);
     return MAR_OK;
@@ -216,8 +212,7 @@ static mar_status sort_names(bpe_building *b)
     text_sort_pieces(m->names, m->n_added);
     for (size_t i = 0; i < m->n_added; i++) {
         const text_piece *const p = &m->names[i], *const last = m->n_names ? &m->names[m->n_names - 1] : NULL;
-        if (!last || last->length != p->length || memcmp(last->text, p->text, p->length) != 0)
-            m->names[m->n_names++] = *p;
+        if (!last || !text_same_piece(last, p)) m->names[m->n_names++] = *p;
     }
     return MAR_OK;
 }

@@ -13,21 +13,6 @@ static mar_status refuse_memory(size_t n, mar_err *err)
 
 /* --- added tokens: find_matches in tokenizers/src/tokenizer/added_vocabulary.rs ----------------------------------- */
 
-/* Returns the length of the longest added token at the start of text[0..n), and sets *number; 0 if there is none.
- * Charges the bytes. */
-static size_t find_added(const text_trie *trie, text_budget *budget, const char *text, size_t n, int32_t *number)
-{
-    size_t longest = 0, i = 0;
-    uint32_t node = 0;
-    for (; i < n && (node = text_trie_step(trie, node, (uint8_t)text[i])) != 0; i++)
-        if (trie->nodes[node].id >= 0) {
-            *number = trie->nodes[node].id;
-            longest = i + 1;
-        }
-    text_charge_steps(budget, i + 1);
-    return longest;
-}
-
 /* Returns the size of the character that ends at text[end], end > 0. */
 static size_t size_before(const char *text, size_t end)
 {
@@ -81,7 +66,9 @@ static void cut_added(const text_bpe *b, const text_trie *trie, text_matcher *m,
     text_budget *const budget = text_matcher_budget(m);
     for (size_t at = 0; at < n && !budget->exceeded;) {
         int32_t number = 0;
-        const size_t length = find_added(trie, budget, text + at, n - at, &number);
+        size_t passed;
+        const size_t length = text_trie_longest(trie, 0, text + at, n - at, &number, &passed);
+        text_charge_steps(budget, passed + 1);
         if (length == 0) {
             at++;
             continue;
@@ -251,14 +238,6 @@ static void add_symbol(splitter *s, int32_t id)
     s->n++;
 }
 
-/* Returns the node of text[n] from a node of the trie on; 0 if there is none. */
-static uint32_t walk(const text_trie *t, uint32_t node, const char *text, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if ((node = text_trie_step(t, node, (uint8_t)text[i])) == 0) return 0;
-    return node;
-}
-
 /* Adds the bytes of a character, the suffix included. Returns 0, and adds none, if a byte has no piece. */
 static int add_bytes(splitter *s, const char *text, size_t size, const char *suffix, size_t suffix_size)
 {
@@ -279,8 +258,8 @@ static void add_characters(splitter *s, const char *text, size_t n)
         size = utf8_decode(text + at, n - at, &c);
         if (size == 0) size = 1;
         const size_t suffix = at + size == n ? b->suffix_length : 0;
-        uint32_t node = walk(&b->vocab, 0, text + at, size);
-        if (node && suffix) node = walk(&b->vocab, node, b->suffix, suffix);
+        uint32_t node = text_trie_walk(&b->vocab, 0, text + at, size, NULL);
+        if (node && suffix) node = text_trie_walk(&b->vocab, node, b->suffix, suffix, NULL);
         if (node && b->vocab.nodes[node].id >= 0) {
             if (unknown) add_symbol(s, b->unknown);
             unknown = 0;
@@ -297,7 +276,7 @@ static void add_word(splitter *s, const char *text, size_t n, text_ids *out)
 {
     const text_bpe *const b = s->b;
     if (b->ignore_merges) {
-        const uint32_t node = walk(&b->vocab, 0, text, n);
+        const uint32_t node = text_trie_walk(&b->vocab, 0, text, n, NULL);
         if (node && b->vocab.nodes[node].id >= 0) {
             text_add_id(out, b->vocab.nodes[node].id);
             return;

@@ -149,11 +149,10 @@ static uint32_t size_at(const char *text)
 static int32_t find_rest(reading *r, const char *text, size_t length)
 {
     const text_trie *const t = &r->b.model->vocab;
-    uint32_t node = 0;
-    size_t i = 0;
-    while (i < length && (node = text_trie_step(t, node, (uint8_t)text[i])) != 0) i++;
-    text_charge_steps(&r->b.budget, i + 1);
-    return i == length ? t->nodes[node].id : -1;
+    size_t passed;
+    const uint32_t node = text_trie_walk(t, 0, text, length, &passed);
+    text_charge_steps(&r->b.budget, passed + 1);
+    return node ? t->nodes[node].id : -1;
 }
 
 /* Adds each way to make a piece of two others, with the piece's rank. */
@@ -249,19 +248,5 @@ mar_status text_tiktoken_read(const char *ranks, size_t ranks_length, const char
         *out = r.b.model;
     else
         text_bpe_free(r.b.model);
-    return status;
-}
-
-mar_status text_tiktoken_open(const char *ranks, const char *tokens, text_bpe **out, mar_err *err)
-{
-    char *ranks_text = NULL, *tokens_text = NULL;
-    size_t ranks_length = 0, tokens_length = 0;
-    *out = NULL;
-    mar_status status = text_read_file(ranks, BPE_FILE_MAX, &ranks_text, &ranks_length, err);
-    if (status == MAR_OK) status = text_read_file(tokens, BPE_FILE_MAX, &tokens_text, &tokens_length, err);
-    if (status == MAR_OK)
-        status = text_tiktoken_read(ranks_text, ranks_length, ranks, tokens_text, tokens_length, tokens, out, err);
-    free(ranks_text);
-    free(tokens_text);
     return status;
 }

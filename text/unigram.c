@@ -178,8 +178,7 @@ static int is_reserved(const text_unigram *u, int id)
 static mar_status refuse_twice(const reading *r, const text_piece *sorted, size_t n)
 {
     for (size_t i = 1; i < n; i++)
-        if (sorted[i].length == sorted[i - 1].length &&
-            memcmp(sorted[i].text, sorted[i - 1].text, sorted[i].length) == 0)
+        if (text_same_piece(&sorted[i], &sorted[i - 1]))
             return refuse(r, "piece %d: has the text of piece %d", sorted[i].id, sorted[i - 1].id);
     return MAR_OK;
 }
@@ -242,40 +241,19 @@ static mar_status read_file(text_unigram *u, size_t size, const char *label, mar
     return status;
 }
 
-/* Takes over file[size]. */
-static mar_status own_file(char *file, size_t size, const char *label, text_unigram **out, mar_err *err)
+mar_status text_unigram_read(const void *data, size_t size, const char *label, text_unigram **out, mar_err *err)
 {
     text_unigram *u = calloc(1, sizeof *u);
     *out = NULL;
-    if (!u) {
-        free(file);
-        return err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", label);
-    }
-    u->file = file;
-    const mar_status status = read_file(u, size, label, err);
+    if (u) u->file = malloc(size + 1);
+    if (u && u->file && size) memcpy(u->file, data, size);
+    const mar_status status = u && u->file ? read_file(u, size, label, err)
+                                           : err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", label);
     if (status == MAR_OK)
         *out = u;
     else
         text_unigram_free(u);
     return status;
-}
-
-mar_status text_unigram_open(const char *path, text_unigram **out, mar_err *err)
-{
-    char *file;
-    size_t size;
-    *out = NULL;
-    const mar_status status = text_read_file(path, UNIGRAM_FILE_MAX, &file, &size, err);
-    return status == MAR_OK ? own_file(file, size, path, out, err) : status;
-}
-
-mar_status text_unigram_read(const void *data, size_t size, const char *label, text_unigram **out, mar_err *err)
-{
-    *out = NULL;
-    char *copy = malloc(size + 1);
-    if (!copy) return err_set(err, MAR_ENOMEM, "%s: no memory for %zu bytes", label, size);
-    if (size) memcpy(copy, data, size);
-    return own_file(copy, size, label, out, err);
 }
 
 void text_unigram_free(text_unigram *u)

@@ -53,7 +53,7 @@ static mar_status load_projection(const loader *l, const char *name, int out, in
     return status;
 }
 
-static mar_status load_text(const loader *l, clip *c)
+static mar_status clip_load_text(const loader *l, clip *c)
 {
     const clip_config *g = &c->config;
     const clip_names *n = g->names;
@@ -86,23 +86,23 @@ static int text_rows(const clip *c)
     return c->count * c->config.positions;
 }
 
-static size_t larger(size_t a, size_t b)
+static size_t clip_larger(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
 
-static size_t lay_out(clip *c, char *base)
+static size_t clip_lay_out(clip *c, char *base)
 {
     const clip_config *g = &c->config;
-    const size_t count = larger((size_t)c->image.count, (size_t)c->count);
-    const size_t width = larger((size_t)g->image.layers.width, (size_t)g->text.width);
+    const size_t count = clip_larger((size_t)c->image.count, (size_t)c->count);
+    const size_t width = clip_larger((size_t)g->image.layers.width, (size_t)g->text.width);
     size_t used = 0;
     c->last = arena_carve(base, &used, count * width, sizeof(float));
     c->embedding = arena_carve(base, &used, count * (size_t)g->embedding, sizeof(float));
     return used;
 }
 
-static mar_status plan(clip *c, mar_err *err)
+static mar_status clip_plan(clip *c, mar_err *err)
 {
     kern_queue *k = c->k;
     const nets_encoder_room room = {.rows = text_rows(c), .longest = c->config.positions};
@@ -111,17 +111,17 @@ static mar_status plan(clip *c, mar_err *err)
     return status == MAR_OK ? k->core->linear_plan(k, c->text_project, c->count, err) : status;
 }
 
-static mar_status prepare(clip *c, int batch, mar_err *err)
+static mar_status clip_prepare(clip *c, int batch, mar_err *err)
 {
     void *memory = NULL;
     c->count = least(batch, ROWS / c->config.positions + 1);
     c->index = malloc(4 * (size_t)text_rows(c) * sizeof *c->index);
     if (!c->index) return err_set(err, MAR_ENOMEM, "out of memory");
-    const mar_status status = c->k->core->alloc(c->k->device, lay_out(c, NULL), &memory, err);
+    const mar_status status = c->k->core->alloc(c->k->device, clip_lay_out(c, NULL), &memory, err);
     if (status != MAR_OK) return status;
     c->memory = memory;
-    lay_out(c, memory);
-    return plan(c, err);
+    clip_lay_out(c, memory);
+    return clip_plan(c, err);
 }
 
 mar_status clip_create(kern_queue *k, const wt_file *f, int batch, clip **out, mar_err *err)
@@ -133,9 +133,9 @@ mar_status clip_create(kern_queue *k, const wt_file *f, int batch, clip **out, m
     c->k = k;
     mar_status status = clip_config_derive(f, &c->config, err);
     if (status == MAR_OK) status = vit_create(k, f, &c->config.image, &c->config.names->image, batch, &c->image, err);
-    if (status == MAR_OK) status = load_text(&l, c);
+    if (status == MAR_OK) status = clip_load_text(&l, c);
     if (status == MAR_OK) status = load_projections(&l, c);
-    if (status == MAR_OK) status = prepare(c, batch, err);
+    if (status == MAR_OK) status = clip_prepare(c, batch, err);
     if (status != MAR_OK) {
         k->core->finish(k); /* wait for pending uploads */
         clip_free(c);
@@ -168,7 +168,7 @@ const clip_config *clip_get_config(const clip *c)
 /* --- images ------------------------------------------------------------------------------------------------------- */
 
 /* Divides each embedding by its length. Returns MAR_EMODEL if one has none. */
-static mar_status normalise(float *embedding, int n, int size, const char *what, mar_err *err)
+static mar_status clip_normalise(float *embedding, int n, int size, const char *what, mar_err *err)
 {
     for (int i = 0; i < n; i++) {
         float *e = embedding + (size_t)i * (size_t)size;
@@ -205,13 +205,13 @@ mar_status clip_images(clip *c, const eval_picture *pictures, int n, float *embe
         project(c, v->layers, c->image_project, v->x, v->first, m, embedding + (size_t)first * size);
     }
     const mar_status status = kern_check(c->k, err);
-    return status == MAR_OK ? normalise(embedding, n, c->config.embedding, "image", err) : status;
+    return status == MAR_OK ? clip_normalise(embedding, n, c->config.embedding, "image", err) : status;
 }
 
 /* --- texts -------------------------------------------------------------------------------------------------------- */
 
 /* Returns the place of the token whose row is the text's: the first end token, or the first largest id. */
-static int find_end(const clip_config *g, const int *ids, int n)
+static int clip_find_end(const clip_config *g, const int *ids, int n)
 {
     int best = 0;
     for (int i = 0; i < n; i++) {
@@ -233,7 +233,7 @@ mar_status clip_texts(clip *c, const int *ids, const int *first, const int *leng
         for (int i = 0; i < m; i++) {
             const int *text = ids + first[done + i], size = length[done + i];
             begin[i] = at;
-            last[i] = at + find_end(g, text, size);
+            last[i] = at + clip_find_end(g, text, size);
             for (int j = 0; j < size; j++, at++) token[at] = text[j], position[at] = j;
         }
         k->core->copy_rows(k, nets_encoder_input(c->layers), NULL, c->tokens, token, c->positions, position, at,
@@ -243,5 +243,5 @@ mar_status clip_texts(clip *c, const int *ids, const int *first, const int *leng
         project(c, c->layers, c->text_project, x, last, m, embedding + (size_t)done * (size_t)g->embedding);
     }
     const mar_status status = kern_check(k, err);
-    return status == MAR_OK ? normalise(embedding, n, g->embedding, "text", err) : status;
+    return status == MAR_OK ? clip_normalise(embedding, n, g->embedding, "text", err) : status;
 }

@@ -72,7 +72,7 @@ struct reward {
 
 /* --- sizes -------------------------------------------------------------------------------------------------------- */
 
-static mar_status derive_text(const wt_file *f, reward_config *c, mar_err *err)
+static mar_status reward_derive_text(const wt_file *f, reward_config *c, mar_err *err)
 {
     const wt_tensor *t;
     c->text =
@@ -107,7 +107,7 @@ mar_status reward_config_derive(const wt_file *f, reward_config *out, mar_err *e
     layers->activation = KERN_GELU;
     layers->int8 = 1;
     out->image.resize = VIT_TORCHVISION;
-    if (status == MAR_OK) status = derive_text(f, out, err);
+    if (status == MAR_OK) status = reward_derive_text(f, out, err);
     out->parameters = wt_count_parameters(f);
     return status;
 }
@@ -163,7 +163,7 @@ static mar_status load_head(const loader *l, reward *r)
                    head_names[0], n, l->c->text.width);
 }
 
-static mar_status load_text(const loader *l, reward *r)
+static mar_status reward_load_text(const loader *l, reward *r)
 {
     const reward_config *c = l->c;
     const wt_tensor *t = wt_find(l->f, position_rows);
@@ -183,7 +183,7 @@ static int image_rows(const reward *r)
     return r->image.count * (r->config.image.patches + 1);
 }
 
-static size_t lay_out(reward *r, char *base)
+static size_t reward_lay_out(reward *r, char *base)
 {
     const reward_config *c = &r->config;
     size_t used = 0;
@@ -193,7 +193,7 @@ static size_t lay_out(reward *r, char *base)
     return used;
 }
 
-static mar_status prepare(reward *r, mar_err *err)
+static mar_status reward_prepare(reward *r, mar_err *err)
 {
     const int images = r->image.count;
     const nets_encoder_room room = {.rows = images * REWARD_TOKENS,
@@ -204,10 +204,10 @@ static mar_status prepare(reward *r, mar_err *err)
     r->states = malloc((size_t)images * (size_t)r->config.text.width * sizeof *r->states);
     r->index = malloc(3 * (size_t)images * REWARD_TOKENS * sizeof *r->index);
     if (!r->states || !r->index) return err_set(err, MAR_ENOMEM, "out of memory");
-    const mar_status status = r->k->core->alloc(r->k->device, lay_out(r, NULL), &memory, err);
+    const mar_status status = r->k->core->alloc(r->k->device, reward_lay_out(r, NULL), &memory, err);
     if (status != MAR_OK) return status;
     r->memory = memory;
-    lay_out(r, memory);
+    reward_lay_out(r, memory);
     return nets_encoder_reserve(r->k, r->layers, room, err);
 }
 
@@ -220,8 +220,8 @@ mar_status reward_create(kern_queue *k, const wt_file *f, int batch, reward **ou
     const loader l = {.k = k, .f = f, .c = &r->config, .err = err};
     mar_status status = reward_config_derive(f, &r->config, err);
     if (status == MAR_OK) status = vit_create(k, f, &r->config.image, &image_names, batch, &r->image, err);
-    if (status == MAR_OK) status = load_text(&l, r);
-    if (status == MAR_OK) status = prepare(r, err);
+    if (status == MAR_OK) status = reward_load_text(&l, r);
+    if (status == MAR_OK) status = reward_prepare(r, err);
     if (status != MAR_OK) {
         k->core->finish(k); /* wait for pending uploads */
         reward_free(r);
@@ -254,7 +254,7 @@ const reward_config *reward_get_config(const reward *r)
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
 /* Embeds n texts: rows of tokens and positions. Returns their spans. */
-static nets_spans embed(reward *r, const int *ids, const int *first, const int *length, int n)
+static nets_spans reward_embed(reward *r, const int *ids, const int *first, const int *length, int n)
 {
     const int most = r->image.count * REWARD_TOKENS;
     int *token = r->index, *position = token + most, *begin = position + most, at = 0;
@@ -297,7 +297,7 @@ mar_status reward_run(reward *r, const eval_picture *pictures, const int *ids, c
         const nets_spans images = {m, m * (v->config.patches + 1), v->first, v->length};
         const nets_cross features = {&images, r->features};
         nets_encoder_norm(k, v->layers, v->x, NULL, images.rows, r->features, 0);
-        const nets_spans texts = embed(r, ids, first + done, length + done, m);
+        const nets_spans texts = reward_embed(r, ids, first + done, length + done, m);
         const float *x = nets_encoder_run(k, r->layers, &texts, &features, "text_encoder");
         k->core->copy_rows(k, r->first, NULL, x, texts.first, NULL, NULL, m, width);
         k->core->download(k, r->states, r->first, (size_t)m * (size_t)width * sizeof *r->states);

@@ -92,7 +92,7 @@ mar_status vit_load_rows(kern_queue *k, const wt_file *f, const char *name, int 
 }
 
 /* Loads the patch embedding, whose products are in f32. */
-static mar_status load_embedding(vit *v, const wt_file *f, const vit_names *names, mar_err *err)
+static mar_status vit_load_embedding(vit *v, const wt_file *f, const vit_names *names, mar_err *err)
 {
     const vit_config *c = &v->config;
     char name[128];
@@ -113,7 +113,7 @@ static mar_status load_embedding(vit *v, const wt_file *f, const vit_names *name
     return status;
 }
 
-static mar_status load(vit *v, const wt_file *f, const vit_names *names, mar_err *err)
+static mar_status vit_load(vit *v, const wt_file *f, const vit_names *names, mar_err *err)
 {
     kern_queue *k = v->k;
     const vit_config *c = &v->config;
@@ -121,12 +121,12 @@ static mar_status load(vit *v, const wt_file *f, const vit_names *names, mar_err
     mar_status status = nets_encoder_create(k, f, &c->layers, &names->layers, NULL, 0, &v->layers, err);
     if (status == MAR_OK) status = vit_load_rows(k, f, names->class_row, 1, width, &v->class_row, err);
     if (status == MAR_OK) status = vit_load_rows(k, f, names->positions, c->patches + 1, width, &v->positions, err);
-    return status == MAR_OK ? load_embedding(v, f, names, err) : status;
+    return status == MAR_OK ? vit_load_embedding(v, f, names, err) : status;
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-static size_t lay_out(vit *v, char *base)
+static size_t vit_lay_out(vit *v, char *base)
 {
     const vit_config *c = &v->config;
     const size_t inputs = (size_t)3 * (size_t)c->patch * (size_t)c->patch, width = (size_t)c->layers.width;
@@ -137,7 +137,7 @@ static size_t lay_out(vit *v, char *base)
     return used;
 }
 
-static mar_status prepare(vit *v, int batch, mar_err *err)
+static mar_status vit_prepare(vit *v, int batch, mar_err *err)
 {
     const vit_config *c = &v->config;
     kern_queue *k = v->k;
@@ -154,10 +154,10 @@ static mar_status prepare(vit *v, int batch, mar_err *err)
     if (!v->square || !v->pixels || !v->index || !v->first || !v->length)
         return err_set(err, MAR_ENOMEM, "out of memory");
     for (int i = 0; i < v->count; i++) v->first[i] = i * (c->patches + 1), v->length[i] = c->patches + 1;
-    mar_status status = k->core->alloc(k->device, lay_out(v, NULL), &memory, err);
+    mar_status status = k->core->alloc(k->device, vit_lay_out(v, NULL), &memory, err);
     if (status != MAR_OK) return status;
     v->memory = memory;
-    lay_out(v, memory);
+    vit_lay_out(v, memory);
     status = nets_encoder_reserve(k, v->layers, (nets_encoder_room){.rows = rows, .longest = c->patches + 1}, err);
     return status == MAR_OK ? k->core->linear_plan(k, v->embed, v->count * c->patches, err) : status;
 }
@@ -166,8 +166,8 @@ mar_status vit_create(kern_queue *k, const wt_file *f, const vit_config *c, cons
                       mar_err *err)
 {
     *out = (vit){.k = k, .config = *c};
-    const mar_status status = load(out, f, names, err);
-    return status == MAR_OK ? prepare(out, batch, err) : status;
+    const mar_status status = vit_load(out, f, names, err);
+    return status == MAR_OK ? vit_prepare(out, batch, err) : status;
 }
 
 void vit_free(vit *v)
@@ -191,7 +191,7 @@ void vit_free(vit *v)
 
 /* Writes the pixels of a picture's patches to place i of the pass: resized, cut, normalised, a patch's channels one
  * after another. */
-static mar_status prepare_picture(vit *v, const eval_picture *p, int i, mar_err *err)
+static mar_status vit_prepare_picture(vit *v, const eval_picture *p, int i, mar_err *err)
 {
     const vit_config *c = &v->config;
     const size_t side = (size_t)c->side, patch = (size_t)c->patch, across = side / patch, area = patch * patch;
@@ -215,7 +215,7 @@ static mar_status prepare_picture(vit *v, const eval_picture *p, int i, mar_err 
 }
 
 /* Makes the rows of n images: class and patches, each with its position. */
-static void embed(vit *v, int n)
+static void vit_embed(vit *v, int n)
 {
     const vit_config *c = &v->config;
     kern_queue *k = v->k;
@@ -236,10 +236,10 @@ mar_status vit_run(vit *v, const eval_picture *pictures, int n, const char *name
 {
     const int rows = n * (v->config.patches + 1);
     for (int i = 0; i < n; i++) {
-        const mar_status status = prepare_picture(v, &pictures[i], i, err);
+        const mar_status status = vit_prepare_picture(v, &pictures[i], i, err);
         if (status != MAR_OK) return status;
     }
-    embed(v, n);
+    vit_embed(v, n);
     const nets_spans spans = {n, rows, v->first, v->length};
     v->x = nets_encoder_run(v->k, v->layers, &spans, NULL, name);
     return MAR_OK;

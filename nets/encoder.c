@@ -85,7 +85,7 @@ static const char *tensor_name(const nets_encoder_names *names, int layer, const
 }
 
 /* Loads NAME.weight and, for a layer norm, NAME.bias; nothing without a name. */
-static mar_status load_norm(const loader *l, const char *name, encoder_norm *out)
+static mar_status encoder_load_norm(const loader *l, const char *name, encoder_norm *out)
 {
     const int64_t shape[] = {l->c->width};
     char text[NAME];
@@ -98,8 +98,8 @@ static mar_status load_norm(const loader *l, const char *name, encoder_norm *out
 }
 
 /* Loads `count` matrices [out][in] of the same input as one product. */
-static mar_status load_product(loader *l, const source *parts, int count, int out, int in, kern_activation activation,
-                               int flags, kern_linear **product)
+static mar_status encoder_load_product(loader *l, const source *parts, int count, int out, int in,
+                                       kern_activation activation, int flags, kern_linear **product)
 {
     wt_rows w = {.file = l->f, .in = in, .count = count, .bias = l->c->bias};
     for (int i = 0; i < count; i++) {
@@ -116,7 +116,7 @@ static mar_status load_product(loader *l, const source *parts, int count, int ou
 }
 
 /* Loads the first attention, or with `cross` the second one, of this width of keys. */
-static mar_status load_attention(loader *l, const nets_attention_names *n, int cross, encoder_attention *a)
+static mar_status encoder_load_attention(loader *l, const nets_attention_names *n, int cross, encoder_attention *a)
 {
     const nets_encoder_config *c = l->c;
     const int inner = inner_width(c), width = c->width;
@@ -124,16 +124,18 @@ static mar_status load_attention(loader *l, const nets_attention_names *n, int c
     const source parts[] = {{n->query, scale, scale}, {n->key, 1, 1}, {n->value, 1, 1}}, whole = {n->qkv, 1, 1};
     const source out = {n->out, 1, 1};
     char name[NAME];
-    mar_status status = load_norm(l, tensor_name(l->names, l->layer, n->norm, NULL, name), &a->norm);
-    if (status == MAR_OK && n->qkv) status = load_product(l, &whole, 1, 3 * inner, width, KERN_LINEAR, 0, &a->query);
+    mar_status status = encoder_load_norm(l, tensor_name(l->names, l->layer, n->norm, NULL, name), &a->norm);
+    if (status == MAR_OK && n->qkv)
+        status = encoder_load_product(l, &whole, 1, 3 * inner, width, KERN_LINEAR, 0, &a->query);
     if (status == MAR_OK && !n->qkv)
-        status = load_product(l, parts, cross ? 1 : 3, inner, width, KERN_LINEAR, 0, &a->query);
-    if (status == MAR_OK && cross) status = load_product(l, parts + 1, 2, inner, cross, KERN_LINEAR, 0, &a->keys);
+        status = encoder_load_product(l, parts, cross ? 1 : 3, inner, width, KERN_LINEAR, 0, &a->query);
+    if (status == MAR_OK && cross)
+        status = encoder_load_product(l, parts + 1, 2, inner, cross, KERN_LINEAR, 0, &a->keys);
     if (status != MAR_OK) return status;
-    return load_product(l, &out, 1, width, inner, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, &a->out);
+    return encoder_load_product(l, &out, 1, width, inner, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, &a->out);
 }
 
-static mar_status load_mlp(loader *l, encoder_layer *layer)
+static mar_status encoder_load_mlp(loader *l, encoder_layer *layer)
 {
     const nets_encoder_config *c = l->c;
     const nets_encoder_names *n = l->names;
@@ -141,41 +143,42 @@ static mar_status load_mlp(loader *l, encoder_layer *layer)
     const source fc1[] = {{n->fc1, up, up}, {n->up, 1, 1}}, fc2 = {n->fc2, 1 / up, 1};
     const kern_activation activation = c->gated ? KERN_LINEAR : c->quick_gelu ? KERN_SILU : c->activation;
     char name[NAME];
-    mar_status status = load_norm(l, tensor_name(n, l->layer, n->norm, NULL, name), &layer->norm);
+    mar_status status = encoder_load_norm(l, tensor_name(n, l->layer, n->norm, NULL, name), &layer->norm);
     if (status == MAR_OK)
-        status = load_product(l, fc1, c->gated ? 2 : 1, c->hidden, c->width, activation, 0, &layer->fc1);
+        status = encoder_load_product(l, fc1, c->gated ? 2 : 1, c->hidden, c->width, activation, 0, &layer->fc1);
     if (status != MAR_OK) return status;
-    return load_product(l, &fc2, 1, c->width, c->hidden, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, &layer->fc2);
+    return encoder_load_product(l, &fc2, 1, c->width, c->hidden, KERN_LINEAR, KERN_OUT_F32 | KERN_OUT_ADD, &layer->fc2);
 }
 
 /* Copies the table of biases to the backend. */
-static mar_status load_bias(kern_queue *k, nets_encoder *e, const float *bias, int reach, mar_err *err)
+static mar_status encoder_load_bias(kern_queue *k, nets_encoder *e, const float *bias, int reach, mar_err *err)
 {
     e->reach = reach;
     return kern_new_array(k, bias, (size_t)e->config.heads * (size_t)(2 * reach + 1), &e->bias, err);
 }
 
 /* Makes a causal encoder's table: earlier keys and the query's own add 0, later ones are masked. */
-static mar_status load_causal(kern_queue *k, nets_encoder *e, mar_err *err)
+static mar_status encoder_load_causal(kern_queue *k, nets_encoder *e, mar_err *err)
 {
     float *bias = calloc(3 * (size_t)e->config.heads, sizeof *bias);
     if (!bias) return err_set(err, MAR_ENOMEM, "out of memory");
     for (int h = 0; h < e->config.heads; h++) bias[3 * h + 2] = -INFINITY;
-    const mar_status status = load_bias(k, e, bias, 1, err);
+    const mar_status status = encoder_load_bias(k, e, bias, 1, err);
     free(bias);
     return status;
 }
 
-static mar_status load_layers(loader *l, nets_encoder *e)
+static mar_status encoder_load_layers(loader *l, nets_encoder *e)
 {
-    mar_status status = load_norm(l, l->names->before, &e->before);
+    mar_status status = encoder_load_norm(l, l->names->before, &e->before);
     for (; status == MAR_OK && l->layer < l->c->depth; l->layer++) {
         encoder_layer *layer = &e->layers[l->layer];
-        status = load_attention(l, &l->names->self, 0, &layer->self);
-        if (status == MAR_OK && l->c->cross) status = load_attention(l, &l->names->cross, l->c->cross, &layer->cross);
-        if (status == MAR_OK) status = load_mlp(l, layer);
+        status = encoder_load_attention(l, &l->names->self, 0, &layer->self);
+        if (status == MAR_OK && l->c->cross)
+            status = encoder_load_attention(l, &l->names->cross, l->c->cross, &layer->cross);
+        if (status == MAR_OK) status = encoder_load_mlp(l, layer);
     }
-    return status == MAR_OK ? load_norm(l, l->names->after, &e->after) : status;
+    return status == MAR_OK ? encoder_load_norm(l, l->names->after, &e->after) : status;
 }
 
 mar_status nets_encoder_create(kern_queue *k, const wt_file *f, const nets_encoder_config *c,
@@ -187,10 +190,10 @@ mar_status nets_encoder_create(kern_queue *k, const wt_file *f, const nets_encod
     if (e) e->layers = calloc((size_t)c->depth + 1, sizeof *e->layers);
     mar_status status = e && e->layers ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
     if (status == MAR_OK) e->config = *c;
-    if (status == MAR_OK && c->causal) status = load_causal(k, e, err);
-    if (status == MAR_OK && bias) status = load_bias(k, e, bias, reach, err);
+    if (status == MAR_OK && c->causal) status = encoder_load_causal(k, e, err);
+    if (status == MAR_OK && bias) status = encoder_load_bias(k, e, bias, reach, err);
     loader l = {.k = k, .f = f, .c = c, .names = names, .err = err};
-    if (status == MAR_OK) status = load_layers(&l, e);
+    if (status == MAR_OK) status = encoder_load_layers(&l, e);
     if (status != MAR_OK) {
         k->core->finish(k);
         nets_encoder_free(k->device, e);
@@ -200,15 +203,15 @@ mar_status nets_encoder_create(kern_queue *k, const wt_file *f, const nets_encod
     return status;
 }
 
-static void free_norm(kern_device *d, const encoder_norm *n)
+static void encoder_free_norm(kern_device *d, const encoder_norm *n)
 {
     d->core->free(d, n->weight);
     d->core->free(d, n->bias);
 }
 
-static void free_attention(kern_device *d, const encoder_attention *a)
+static void encoder_free_attention(kern_device *d, const encoder_attention *a)
 {
-    free_norm(d, &a->norm);
+    encoder_free_norm(d, &a->norm);
     d->core->linear_free(d, a->query);
     d->core->linear_free(d, a->keys);
     d->core->linear_free(d, a->out);
@@ -219,14 +222,14 @@ void nets_encoder_free(kern_device *d, nets_encoder *e)
     if (!e) return;
     for (int i = 0; e->layers && i < e->config.depth; i++) {
         const encoder_layer *l = &e->layers[i];
-        free_attention(d, &l->self);
-        free_attention(d, &l->cross);
-        free_norm(d, &l->norm);
+        encoder_free_attention(d, &l->self);
+        encoder_free_attention(d, &l->cross);
+        encoder_free_norm(d, &l->norm);
         d->core->linear_free(d, l->fc1);
         d->core->linear_free(d, l->fc2);
     }
-    free_norm(d, &e->before);
-    free_norm(d, &e->after);
+    encoder_free_norm(d, &e->before);
+    encoder_free_norm(d, &e->after);
     d->core->free(d, e->bias);
     d->core->free(d, e->memory);
     free(e->layers);
@@ -265,7 +268,7 @@ void nets_encoder_tensors(const nets_encoder_config *c, const nets_encoder_names
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* Lays out the arrays at base. Returns their size. With base NULL it only counts. */
-static size_t lay_out(nets_encoder *e, size_t act_size, char *base)
+static size_t encoder_lay_out(nets_encoder *e, size_t act_size, char *base)
 {
     const nets_encoder_config *c = &e->config;
     const size_t rows = (size_t)e->room.rows, width = (size_t)c->width, hidden = (size_t)c->hidden;
@@ -284,7 +287,7 @@ static size_t lay_out(nets_encoder *e, size_t act_size, char *base)
 }
 
 /* Prepares the products and attentions of all layers. */
-static mar_status plan_layers(kern_queue *k, const nets_encoder *e, mar_err *err)
+static mar_status encoder_plan_layers(kern_queue *k, const nets_encoder *e, mar_err *err)
 {
     const nets_encoder_config *c = &e->config;
     const nets_encoder_room *r = &e->room;
@@ -304,7 +307,7 @@ static mar_status plan_layers(kern_queue *k, const nets_encoder *e, mar_err *err
     return status;
 }
 
-static void grow(int *room, int wanted)
+static void encoder_grow(int *room, int wanted)
 {
     if (*room < wanted) *room = wanted;
 }
@@ -313,18 +316,18 @@ mar_status nets_encoder_reserve(kern_queue *k, nets_encoder *e, nets_encoder_roo
 {
     void *memory = NULL;
     const nets_encoder_room old = e->room;
-    grow(&e->room.rows, room.rows);
-    grow(&e->room.longest, room.longest);
-    grow(&e->room.cross_rows, room.cross_rows);
-    grow(&e->room.cross_longest, room.cross_longest);
+    encoder_grow(&e->room.rows, room.rows);
+    encoder_grow(&e->room.longest, room.longest);
+    encoder_grow(&e->room.cross_rows, room.cross_rows);
+    encoder_grow(&e->room.cross_longest, room.cross_longest);
     if (memcmp(&old, &e->room, sizeof old) == 0) return MAR_OK;
     k->device->core->free(k->device, e->memory);
     e->memory = NULL;
-    mar_status status = k->core->alloc(k->device, lay_out(e, k->device->act_size, NULL), &memory, err);
+    mar_status status = k->core->alloc(k->device, encoder_lay_out(e, k->device->act_size, NULL), &memory, err);
     if (status == MAR_OK) {
         e->memory = memory;
-        lay_out(e, k->device->act_size, memory);
-        status = plan_layers(k, e, err);
+        encoder_lay_out(e, k->device->act_size, memory);
+        status = encoder_plan_layers(k, e, err);
     }
     if (status != MAR_OK) e->room = (nets_encoder_room){0}; /* the next call tries again */
     return status;
@@ -347,8 +350,8 @@ typedef struct {
     const char *name;
 } call;
 
-static void run_norm(kern_queue *k, const nets_encoder_config *c, const encoder_norm *n, const float *x,
-                     const int *index, int rows, void *y, int y_f32)
+static void encoder_run_norm(kern_queue *k, const nets_encoder_config *c, const encoder_norm *n, const float *x,
+                             const int *index, int rows, void *y, int y_f32)
 {
     if (c->norm == NETS_NORM_RMS)
         k->core->rms_norm(k, x, index, rows, c->width, n->weight, c->eps, y, y_f32);
@@ -357,42 +360,42 @@ static void run_norm(kern_queue *k, const nets_encoder_config *c, const encoder_
 }
 
 /* Shows a layer's output to the search for the first non-finite one. */
-static void watch(const call *c, int layer, const char *what, const void *y, int f32, int width)
+static void encoder_watch(const call *c, int layer, const char *what, const void *y, int f32, int width)
 {
     kern_watch(c->k, y, f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, c->spans->rows, width, width, "%s.%d.%s", c->name, layer,
                what);
 }
 
 /* x = norm(x) */
-static void norm_stream(call *c, const encoder_norm *n)
+static void encoder_norm_stream(call *c, const encoder_norm *n)
 {
     float *const normed = c->other;
-    run_norm(c->k, &c->e->config, n, c->x, NULL, c->spans->rows, normed, 1);
+    encoder_run_norm(c->k, &c->e->config, n, c->x, NULL, c->spans->rows, normed, 1);
     c->other = c->x;
     c->x = normed;
 }
 
 /* Makes the operands of a part: norm(x), or x with norms behind the parts. */
-static void begin_part(const call *c, const encoder_norm *n, int layer, const char *name)
+static void encoder_begin_part(const call *c, const encoder_norm *n, int layer, const char *name)
 {
     const nets_encoder_config *o = &c->e->config;
     if (o->post_norm)
         c->k->core->to_act(c->k, c->x, (size_t)c->spans->rows * (size_t)o->width, c->e->operand);
     else
-        run_norm(c->k, o, n, c->x, NULL, c->spans->rows, c->e->operand, 0);
-    if (!o->post_norm) watch(c, layer, name, c->e->operand, 0, o->width);
+        encoder_run_norm(c->k, o, n, c->x, NULL, c->spans->rows, c->e->operand, 0);
+    if (!o->post_norm) encoder_watch(c, layer, name, c->e->operand, 0, o->width);
 }
 
 /* Adds out(from) to x. */
-static void end_part(call *c, const kern_linear *out, const act *from, const encoder_norm *n, int layer,
-                     const char *name)
+static void encoder_end_part(call *c, const kern_linear *out, const act *from, const encoder_norm *n, int layer,
+                             const char *name)
 {
     c->k->core->linear(c->k, out, from, c->spans->rows, c->x);
-    if (c->e->config.post_norm) norm_stream(c, n);
-    watch(c, layer, name, c->x, 1, c->e->config.width);
+    if (c->e->config.post_norm) encoder_norm_stream(c, n);
+    encoder_watch(c, layer, name, c->x, 1, c->e->config.width);
 }
 
-static void attend(call *c, int layer)
+static void encoder_attend(call *c, int layer)
 {
     kern_queue *k = c->k;
     const nets_encoder *e = c->e;
@@ -402,17 +405,17 @@ static void attend(call *c, int layer)
     const int inner = inner_width(o);
     const char *qkv = e->query;
     const size_t row = (size_t)inner * k->device->act_size;
-    begin_part(c, &a->norm, layer, "norm1");
+    encoder_begin_part(c, &a->norm, layer, "norm1");
     k->core->linear(k, a->query, e->operand, s->rows, e->query);
-    watch(c, layer, "qkv", e->query, 0, 3 * inner);
+    encoder_watch(c, layer, "qkv", e->query, 0, 3 * inner);
     k->core->attention_spans(k, qkv, 3 * inner, s->first, s->length, qkv + row, qkv + 2 * row, 3 * inner, s->first,
                              s->length, s->count, o->heads, o->head_dim, e->bias, e->reach, e->attended);
-    watch(c, layer, "attention", e->attended, 0, inner);
-    end_part(c, a->out, e->attended, &a->norm, layer, "out");
+    encoder_watch(c, layer, "attention", e->attended, 0, inner);
+    encoder_end_part(c, a->out, e->attended, &a->norm, layer, "out");
 }
 
 /* Attends to the other network's rows. */
-static void attend_across(call *c, int layer)
+static void encoder_attend_across(call *c, int layer)
 {
     kern_queue *k = c->k;
     const nets_encoder *e = c->e;
@@ -421,29 +424,29 @@ static void attend_across(call *c, int layer)
     const nets_spans *s = c->spans, *other = c->cross->spans;
     const int inner = inner_width(o);
     const char *keys = e->keys;
-    begin_part(c, &a->norm, layer, "cross_norm");
+    encoder_begin_part(c, &a->norm, layer, "cross_norm");
     k->core->linear(k, a->query, e->operand, s->rows, e->query);
     k->core->linear(k, a->keys, c->cross->rows, other->rows, e->keys);
     k->core->attention_spans(k, e->query, inner, s->first, s->length, keys, keys + (size_t)inner * k->device->act_size,
                              2 * inner, other->first, other->length, s->count, o->heads, o->head_dim, NULL, 0,
                              e->attended);
-    watch(c, layer, "cross_attention", e->attended, 0, inner);
-    end_part(c, a->out, e->attended, &a->norm, layer, "cross_out");
+    encoder_watch(c, layer, "cross_attention", e->attended, 0, inner);
+    encoder_end_part(c, a->out, e->attended, &a->norm, layer, "cross_out");
 }
 
-static void feed_forward(call *c, int layer)
+static void encoder_feed_forward(call *c, int layer)
 {
     kern_queue *k = c->k;
     const nets_encoder *e = c->e;
     const nets_encoder_config *o = &e->config;
     const encoder_layer *l = &e->layers[layer];
     const int rows = c->spans->rows;
-    begin_part(c, &l->norm, layer, "norm2");
+    encoder_begin_part(c, &l->norm, layer, "norm2");
     k->core->linear(k, l->fc1, e->operand, rows, e->hidden);
-    watch(c, layer, "fc1", e->hidden, 0, (o->gated ? 2 : 1) * o->hidden);
+    encoder_watch(c, layer, "fc1", e->hidden, 0, (o->gated ? 2 : 1) * o->hidden);
     if (o->gated) k->core->gated(k, e->hidden, rows, o->hidden, o->activation, e->gated);
-    if (o->gated) watch(c, layer, "gated", e->gated, 0, o->hidden);
-    end_part(c, l->fc2, e->gated, &l->norm, layer, "fc2");
+    if (o->gated) encoder_watch(c, layer, "gated", e->gated, 0, o->hidden);
+    encoder_end_part(c, l->fc2, e->gated, &l->norm, layer, "fc2");
 }
 
 const float *nets_encoder_run(kern_queue *k, const nets_encoder *e, const nets_spans *spans, const nets_cross *cross,
@@ -451,11 +454,11 @@ const float *nets_encoder_run(kern_queue *k, const nets_encoder *e, const nets_s
 {
     call c = {k, e, spans, cross, e->stream[0], e->stream[1], name};
     if (spans->rows <= 0) return c.x;
-    if (e->before.weight) norm_stream(&c, &e->before);
+    if (e->before.weight) encoder_norm_stream(&c, &e->before);
     for (int i = 0; i < e->config.depth; i++) {
-        attend(&c, i);
-        if (e->config.cross) attend_across(&c, i);
-        feed_forward(&c, i);
+        encoder_attend(&c, i);
+        if (e->config.cross) encoder_attend_across(&c, i);
+        encoder_feed_forward(&c, i);
     }
     return c.x;
 }
@@ -463,5 +466,5 @@ const float *nets_encoder_run(kern_queue *k, const nets_encoder *e, const nets_s
 void nets_encoder_norm(kern_queue *k, const nets_encoder *e, const float *x, const int *index, int rows, void *y,
                        int y_f32)
 {
-    run_norm(k, &e->config, &e->after, x, index, rows, y, y_f32);
+    encoder_run_norm(k, &e->config, &e->after, x, index, rows, y, y_f32);
 }

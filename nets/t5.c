@@ -32,7 +32,7 @@ int t5_config_recognise(const wt_file *f)
 }
 
 /* Returns the embedding's name in this file. */
-static const char *embedding_of(const wt_file *f)
+static const char *t5_embedding_of(const wt_file *f)
 {
     return wt_find(f, shared) ? shared : embedding;
 }
@@ -60,7 +60,7 @@ static mar_status derive_shapes(const wt_file *f, t5_config *c, mar_err *err)
 {
     nets_encoder_config *l = &c->layers;
     const wt_tensor *t;
-    mar_status status = wt_find_shape(f, embedding_of(f), 2, &t, err);
+    mar_status status = wt_find_shape(f, t5_embedding_of(f), 2, &t, err);
     if (status != MAR_OK) return status;
     c->vocabulary = (int)t->shape[0];
     l->width = (int)t->shape[1];
@@ -162,7 +162,7 @@ void t5_config_tensors(const wt_file *f, const t5_config *c,
 {
     const int64_t width = c->layers.width, table[] = {c->vocabulary, width}, bias[] = {c->buckets, c->layers.heads};
     char name[64];
-    visit(user, embedding_of(f), 2, table);
+    visit(user, t5_embedding_of(f), 2, table);
     visit(user, bias_name, 2, bias);
     nets_encoder_tensors(&c->layers, &names, visit, user);
     snprintf(name, sizeof name, "%s.weight", names.after);
@@ -183,7 +183,7 @@ int t5_bucket(int distance, int buckets, int max_distance)
 
 /* Loads the bias of buckets, [buckets][heads], as a table of distances, [heads][2 * max_distance + 1]. From
  * max_distance on all distances share a bucket, so the table is exact for any length. */
-static mar_status load_bias(const wt_file *f, const t5_config *c, float **out, mar_err *err)
+static mar_status t5_load_bias(const wt_file *f, const t5_config *c, float **out, mar_err *err)
 {
     const int heads = c->layers.heads, reach = c->max_distance, columns = 2 * reach + 1;
     const int64_t shape[] = {c->buckets, heads};
@@ -212,7 +212,7 @@ struct t5_encoder {
 static mar_status load_table(kern_queue *k, const wt_file *f, t5_encoder *e, mar_err *err)
 {
     const int64_t shape[] = {e->config.vocabulary, e->config.layers.width};
-    return wt_load_array(k, f, embedding_of(f), 2, shape, &e->table, err);
+    return wt_load_array(k, f, t5_embedding_of(f), 2, shape, &e->table, err);
 }
 
 mar_status t5_create(kern_queue *k, const wt_file *f, t5_encoder **out, mar_err *err)
@@ -224,7 +224,7 @@ mar_status t5_create(kern_queue *k, const wt_file *f, t5_encoder **out, mar_err 
     mar_status status = t5_config_derive(f, &e->config, err);
     const nets_encoder_config *c = &e->config.layers;
     if (status == MAR_OK) status = load_table(k, f, e, err);
-    if (status == MAR_OK) status = load_bias(f, &e->config, &bias, err);
+    if (status == MAR_OK) status = t5_load_bias(f, &e->config, &bias, err);
     if (status == MAR_OK) status = nets_encoder_create(k, f, c, &names, bias, e->config.max_distance, &e->layers, err);
     free(bias);
     if (status != MAR_OK) {
@@ -251,7 +251,7 @@ const t5_config *t5_get_config(const t5_encoder *e)
 }
 
 /* Makes room for `rows` rows in sequences of up to `longest`. */
-static mar_status make_room(kern_queue *k, t5_encoder *e, int rows, int longest, mar_err *err)
+static mar_status t5_make_room(kern_queue *k, t5_encoder *e, int rows, int longest, mar_err *err)
 {
     kern_device *d = k->device;
     void *y = NULL;
@@ -269,7 +269,7 @@ mar_status t5_run(kern_queue *k, t5_encoder *e, const nets_spans *spans, const i
     const int width = e->config.layers.width, rows = spans->rows;
     int longest = 1;
     for (int i = 0; i < spans->count; i++) longest = spans->length[i] > longest ? spans->length[i] : longest;
-    const mar_status status = make_room(k, e, rows, longest, err);
+    const mar_status status = t5_make_room(k, e, rows, longest, err);
     if (status != MAR_OK || rows == 0) return status;
     k->core->copy_rows(k, nets_encoder_input(e->layers), NULL, e->table, ids, NULL, NULL, rows, width);
     const float *x = nets_encoder_run(k, e->layers, spans, NULL, "encoder.block");

@@ -99,7 +99,7 @@ typedef struct {
     mar_err *err;
 } cleaner;
 
-static mar_status refuse_memory(const cleaner *c)
+static mar_status caption_refuse_memory(const cleaner *c)
 {
     return err_set(c->err, MAR_ENOMEM, "no memory to clean a caption of %zu bytes", c->text.length);
 }
@@ -112,16 +112,16 @@ static int is_python_space(unsigned c)
 }
 
 /* Takes over a text that a step has made. */
-static mar_status take(cleaner *c, text_buffer *made)
+static mar_status caption_take(cleaner *c, text_buffer *made)
 {
     if (made->failed) {
         text_buffer_free(made);
-        return refuse_memory(c);
+        return caption_refuse_memory(c);
     }
     text_put(made, "", 0);
     text_buffer_free(&c->text);
     c->text = *made;
-    return c->text.failed ? refuse_memory(c) : MAR_OK;
+    return c->text.failed ? caption_refuse_memory(c) : MAR_OK;
 }
 
 /* --- Python's own functions --------------------------------------------------------------------------------------- */
@@ -153,7 +153,7 @@ static size_t bad_size(const char *text, size_t n)
 }
 
 /* Writes bytes as UTF-8, with U+FFFD for invalid ones. */
-static void put_bytes(const char *text, size_t n, text_buffer *out)
+static void caption_put_bytes(const char *text, size_t n, text_buffer *out)
 {
     unsigned c;
     for (size_t at = 0, size; at < n; at += size)
@@ -175,7 +175,7 @@ static mar_status unquote_plus(cleaner *c)
         const int high = at + 2 < n && text[at] == '%' ? hex_value(text[at + 1]) : -1;
         const int low = high >= 0 ? hex_value(text[at + 2]) : -1;
         if ((uint8_t)text[at] >= 0x80) {
-            put_bytes(run.data, run.length, &out);
+            caption_put_bytes(run.data, run.length, &out);
             run.length = 0;
             text_put(&out, text + at, 1);
         } else {
@@ -184,14 +184,14 @@ static mar_status unquote_plus(cleaner *c)
             at += low >= 0 ? 2 : 0;
         }
     }
-    if (run.length) put_bytes(run.data, run.length, &out);
+    if (run.length) caption_put_bytes(run.data, run.length, &out);
     out.failed |= run.failed;
     text_buffer_free(&run);
-    return take(c, &out);
+    return caption_take(c, &out);
 }
 
 /* str.strip */
-static void strip(cleaner *c)
+static void caption_strip(cleaner *c)
 {
     size_t begin = 0, end = 0;
     unsigned character;
@@ -207,7 +207,7 @@ static void strip(cleaner *c)
     c->text.data[c->text.length] = '\0';
 }
 
-static mar_status compile(const cleaner *c, const char *pattern, text_pattern **out)
+static mar_status caption_compile(const cleaner *c, const char *pattern, text_pattern **out)
 {
     return text_pattern_compile(pattern, strlen(pattern), "captions", out, c->err);
 }
@@ -232,15 +232,15 @@ static int is_final_sigma(const cleaner *c, sigma_search *s, size_t at)
 }
 
 /* str.lower: one character for one, but for U+0130, and U+03A3 at a word's end. */
-static mar_status lower(cleaner *c)
+static mar_status caption_lower(cleaner *c)
 {
     text_buffer out = {0};
     sigma_search sigmas = {.begin = SIZE_MAX};
     unsigned character;
     mar_status status = MAR_OK;
     if (memmem(c->text.data, c->text.length, "\xce\xa3", 2)) {
-        status = compile(c, "(?!\\p{Case_Ignorable})\\p{Cased}\\p{Case_Ignorable}*+", &sigmas.before);
-        if (status == MAR_OK) status = compile(c, "\\G\\p{Case_Ignorable}*+\\p{Cased}", &sigmas.behind);
+        status = caption_compile(c, "(?!\\p{Case_Ignorable})\\p{Cased}\\p{Case_Ignorable}*+", &sigmas.before);
+        if (status == MAR_OK) status = caption_compile(c, "\\G\\p{Case_Ignorable}*+\\p{Cased}", &sigmas.behind);
     }
     for (size_t at = 0, size; at < c->text.length && status == MAR_OK; at += size) {
         size = utf8_decode(c->text.data + at, c->text.length - at, &character);
@@ -255,7 +255,7 @@ static mar_status lower(cleaner *c)
     text_pattern_free(sigmas.before);
     text_pattern_free(sigmas.behind);
     if (status == MAR_OK) status = text_matcher_check(c->matcher, "the caption", c->err);
-    if (status == MAR_OK) return take(c, &out);
+    if (status == MAR_OK) return caption_take(c, &out);
     text_buffer_free(&out);
     return status;
 }
@@ -270,7 +270,7 @@ static mar_status apply(cleaner *c, int first, int last)
         status = text_pattern_replace(c->patterns[i], c->matcher, c->text.data, c->text.length, rules[i].replacement,
                                       "the caption", &out, c->err);
         if (status == MAR_OK)
-            status = take(c, &out);
+            status = caption_take(c, &out);
         else
             text_buffer_free(&out);
     }
@@ -311,7 +311,7 @@ static mar_status remove_urls(cleaner *c, url_pattern scheme)
         done = end;
     }
     text_put(&out, c->text.data + done, c->text.length - done);
-    const mar_status status = take(c, &out);
+    const mar_status status = caption_take(c, &out);
     return status == MAR_OK ? text_matcher_check(c->matcher, "the caption", c->err) : status;
 }
 
@@ -328,15 +328,15 @@ static mar_status unescape(cleaner *c)
 {
     text_buffer out = {0};
     text_unescape(c->text.data, c->text.length, &out);
-    return take(c, &out);
+    return caption_take(c, &out);
 }
 
 /* clean_caption */
-static mar_status clean(cleaner *c)
+static mar_status caption_clean(cleaner *c)
 {
     mar_status status = unquote_plus(c);
-    if (status == MAR_OK) strip(c);
-    if (status == MAR_OK) status = lower(c);
+    if (status == MAR_OK) caption_strip(c);
+    if (status == MAR_OK) status = caption_lower(c);
     if (status == MAR_OK) status = apply(c, 0, BEFORE_URLS);
     if (status == MAR_OK) status = remove_urls(c, URL_HTTP);
     if (status == MAR_OK) status = remove_urls(c, URL_WWW);
@@ -346,9 +346,9 @@ static mar_status clean(cleaner *c)
     if (status == MAR_OK) split_dashes(c);
     if (status == MAR_OK) status = unescape(c);
     if (status == MAR_OK) status = unescape(c);
-    if (status == MAR_OK) strip(c);
+    if (status == MAR_OK) caption_strip(c);
     if (status == MAR_OK) status = apply(c, BEFORE_DASHES, RULES);
-    if (status == MAR_OK) strip(c);
+    if (status == MAR_OK) caption_strip(c);
     return status;
 }
 
@@ -357,9 +357,9 @@ static mar_status open_cleaner(cleaner *c)
     mar_status status = MAR_OK;
     c->budget = text_budget_of_caption(c->text.length);
     c->matcher = text_matcher_new(&c->budget);
-    if (!c->matcher) status = refuse_memory(c);
-    for (int i = 0; i < RULES && status == MAR_OK; i++) status = compile(c, rules[i].pattern, &c->patterns[i]);
-    for (int i = 0; i < URL_PATTERNS && status == MAR_OK; i++) status = compile(c, urls[i], &c->urls[i]);
+    if (!c->matcher) status = caption_refuse_memory(c);
+    for (int i = 0; i < RULES && status == MAR_OK; i++) status = caption_compile(c, rules[i].pattern, &c->patterns[i]);
+    for (int i = 0; i < URL_PATTERNS && status == MAR_OK; i++) status = caption_compile(c, urls[i], &c->urls[i]);
     return status;
 }
 
@@ -378,7 +378,7 @@ static void remove_nuls(cleaner *c)
     for (size_t i = 0; i < c->text.length; i++)
         if (c->text.data[i]) c->text.data[n++] = c->text.data[i];
     c->text.length = n;
-    strip(c);
+    caption_strip(c);
 }
 
 mar_status text_clean_caption(const char *text, size_t length, char **out, mar_err *err)
@@ -392,9 +392,9 @@ mar_status text_clean_caption(const char *text, size_t length, char **out, mar_e
         if ((size = utf8_decode(text + at, length - at, &character)) == 0)
             return err_set(err, MAR_EARG, "the caption is not UTF-8 at byte %zu", at);
     text_put(&c.text, text, length);
-    mar_status status = c.text.failed ? refuse_memory(&c) : open_cleaner(&c);
-    if (status == MAR_OK) status = clean(&c);
-    if (status == MAR_OK) status = clean(&c);
+    mar_status status = c.text.failed ? caption_refuse_memory(&c) : open_cleaner(&c);
+    if (status == MAR_OK) status = caption_clean(&c);
+    if (status == MAR_OK) status = caption_clean(&c);
     if (status == MAR_OK) {
         remove_nuls(&c);
         *out = c.text.data;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static int compare_names(const char *line, size_t length, const char *name, size_t name_length)
+static int entity_compare_names(const char *line, size_t length, const char *name, size_t name_length)
 {
     const int order = memcmp(line, name, length < name_length ? length : name_length);
     return order ? order : (length > name_length) - (length < name_length);
@@ -30,7 +30,7 @@ static int find_entity(const char *name, size_t length, unsigned out[2], int *ne
         const char *line = low + (high - low) / 2;
         while (line > low && line[-1] != '\n') line--;
         const size_t size = strcspn(line, "; ");
-        const int order = compare_names(line, size, name, length);
+        const int order = entity_compare_names(line, size, name, length);
         if (order == 0) {
             *needs_semicolon = line[size] == ';';
             return read_points(line + size + 1 + *needs_semicolon, out);
@@ -62,7 +62,7 @@ static int digit(char c, int base)
 
 /* Reads "#123;" or "#x1f;" at text[0..n). Returns its size, or 0 if there is no number. A large number becomes
  * 0x110000. */
-static size_t read_number(const char *text, size_t n, unsigned *out)
+static size_t entity_read_number(const char *text, size_t n, unsigned *out)
 {
     const int base = n > 1 && (text[1] == 'x' || text[1] == 'X') ? 16 : 10;
     const size_t start = base == 16 ? 2 : 1;
@@ -74,7 +74,7 @@ static size_t read_number(const char *text, size_t n, unsigned *out)
     return at + (at < n && text[at] == ';');
 }
 
-static void put_number(unsigned number, text_buffer *out)
+static void entity_put_number(unsigned number, text_buffer *out)
 {
     if (number == 0 || (number >= 0xd800 && number < 0xe000) || number > 0x10ffff)
         text_put_char(out, 0xfffd);
@@ -122,12 +122,12 @@ void text_unescape(const char *text, size_t n, text_buffer *out)
         if (at == n) return;
         unsigned number;
         const int is_number = at + 1 < n && text[at + 1] == '#';
-        const size_t size =
-            is_number ? read_number(text + at + 1, n - at - 1, &number) : put_named(text + at + 1, n - at - 1, out);
+        const size_t size = is_number ? entity_read_number(text + at + 1, n - at - 1, &number)
+                                      : put_named(text + at + 1, n - at - 1, out);
         if (size == 0)
             text_put(out, "&", 1);
         else if (is_number)
-            put_number(number, out);
+            entity_put_number(number, out);
         at += 1 + size;
     }
 }

@@ -22,24 +22,24 @@ struct text_tokenizer {
 typedef enum { KIND_UNIGRAM, KIND_BPE, KIND_WORDS } file_kind;
 
 /* Writes the path of a file in the folder. Returns whether there is one. */
-static int find_file(const char *folder, const char *name, char path[PATH_MAX])
+static int tokenizer_find_file(const char *folder, const char *name, char path[PATH_MAX])
 {
     return snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && access(path, F_OK) == 0;
 }
 
 /* Does the same for a tokenizer.json, also where Meta's release has it: models/7b beside tokenizer. */
-static int find_json(const char *folder, char path[PATH_MAX])
+static int tokenizer_find_json(const char *folder, char path[PATH_MAX])
 {
     static const char *const names[] = {"tokenizer.json", "text_tokenizer.json", "tokenizer/text_tokenizer.json",
                                         "../../tokenizer/text_tokenizer.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (find_file(folder, names[i], path)) return 1;
+        if (tokenizer_find_file(folder, names[i], path)) return 1;
     return 0;
 }
 
 int text_tokenizer_elsewhere(const char *folder, char path[PATH_MAX])
 {
-    if (find_file(folder, "spiece.model", path) || !find_json(folder, path)) return 0;
+    if (tokenizer_find_file(folder, "spiece.model", path) || !tokenizer_find_json(folder, path)) return 0;
     return strchr(path + strlen(folder) + 1, '/') != NULL;
 }
 
@@ -78,11 +78,12 @@ static mar_status read_two(pair_reader *read, const char *first, const char *sec
 static mar_status read_folder(const char *folder, text_tokenizer *t, mar_err *err)
 {
     char path[PATH_MAX], other[PATH_MAX];
-    if (find_file(folder, "spiece.model", path)) return read_one(KIND_UNIGRAM, path, t, err);
-    if (find_json(folder, path)) return read_one(KIND_BPE, path, t, err);
-    if (find_file(folder, "vocab.json", path) && find_file(folder, "merges.txt", other))
+    if (tokenizer_find_file(folder, "spiece.model", path)) return read_one(KIND_UNIGRAM, path, t, err);
+    if (tokenizer_find_json(folder, path)) return read_one(KIND_BPE, path, t, err);
+    if (tokenizer_find_file(folder, "vocab.json", path) && tokenizer_find_file(folder, "merges.txt", other))
         return read_two(text_bpe_read_files, path, other, t, err);
-    if (find_file(folder, "emu3.tiktoken", path) && find_file(folder, "emu3_vision_tokens.txt", other))
+    if (tokenizer_find_file(folder, "emu3.tiktoken", path) &&
+        tokenizer_find_file(folder, "emu3_vision_tokens.txt", other))
         return read_two(text_tiktoken_read, path, other, t, err);
     return err_set(
         err, MAR_EIO,

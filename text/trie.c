@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare(const char *a, size_t a_length, const char *b, size_t b_length)
+static int trie_compare(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     const int order = memcmp(a, b, a_length < b_length ? a_length : b_length);
     return order ? order : (a_length > b_length) - (a_length < b_length);
@@ -12,7 +12,7 @@ static int compare(const char *a, size_t a_length, const char *b, size_t b_lengt
 static int compare_pieces(const void *a, const void *b)
 {
     const text_piece *const x = a, *const y = b;
-    const int order = compare(x->text, x->length, y->text, y->length);
+    const int order = trie_compare(x->text, x->length, y->text, y->length);
     return order ? order : (x->id > y->id) - (x->id < y->id);
 }
 
@@ -31,7 +31,7 @@ const text_piece *text_find_piece(const text_piece *sorted, size_t n, const char
     size_t low = 0;
     while (n > 0) {
         const size_t half = n / 2;
-        const int order = compare(sorted[low + half].text, sorted[low + half].length, text, length);
+        const int order = trie_compare(sorted[low + half].text, sorted[low + half].length, text, length);
         if (order == 0) return &sorted[low + half];
         if (order < 0) low += half + 1;
         n = order < 0 ? n - half - 1 : half;

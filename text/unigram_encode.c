@@ -218,7 +218,7 @@ mar_status text_unigram_encode(const text_unigram *u, const char *text, size_t l
             add_path(u, normal.data, n, best, out);
         }
     } else {
-        status = err_set(err, MAR_ENOMEM, "no memory to split a text of %zu bytes into tokens", length);
+        status = text_refuse_memory(length, err);
     }
     free(best);
     text_buffer_free(&normal);

@@ -48,7 +48,7 @@ static void sort_pieces(text_words *w)
     w->count = kept;
 }
 
-static mar_status build(text_words *w, size_t length, const char *label, mar_err *err)
+static mar_status words_build(text_words *w, size_t length, const char *label, mar_err *err)
 {
     size_t lines = 1;
     for (size_t i = 0; i < length; i++) lines += w->text[i] == '\n';
@@ -76,7 +76,7 @@ mar_status text_words_read(const char *text, size_t length, const char *label, t
     if (!w || !w->text) status = err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", label);
     if (status == MAR_OK) {
         memcpy(w->text, text, length);
-        status = build(w, length, label, err);
+        status = words_build(w, length, label, err);
     }
     if (status == MAR_OK)
         *out = w;
@@ -159,7 +159,7 @@ static void end_word(const text_words *w, text_buffer *word, text_ids *out)
 }
 
 /* Adds the ids of text[n], in normal form D. */
-static void put_words(const text_words *w, const char *text, size_t n, text_buffer *word, text_ids *out)
+static void words_put_words(const text_words *w, const char *text, size_t n, text_buffer *word, text_ids *out)
 {
     unsigned c = 0;
     for (size_t at = 0, size; at < n; at += size) {
@@ -200,7 +200,7 @@ mar_status text_words_encode(const text_words *w, const char *text, size_t n, te
         int id = -1;
         size = find_special(w, text + at, n - at, &length, &id);
         status = text_normalize(&steps, matcher, text + at, size, &normal, err);
-        if (status == MAR_OK && normal.length) put_words(w, normal.data, normal.length, &word, out);
+        if (status == MAR_OK && normal.length) words_put_words(w, normal.data, normal.length, &word, out);
         if (size == n - at)
             length = 0;
         else

@@ -25,7 +25,7 @@ int class_example(const class_table *t)
 }
 
 /* Copies text[0..n) in lower case, with single spaces for runs of space, '_' and '-', and none at the ends. */
-static void normalise(const char *text, size_t n, char out[NAME_SIZE])
+static void class_normalise(const char *text, size_t n, char out[NAME_SIZE])
 {
     size_t length = 0;
     int gap = 0;
@@ -66,7 +66,7 @@ static int next_name(const char **at, const char **start, char name[NAME_SIZE])
 {
     size_t length;
     *at = class_next_name(*at, start, &length);
-    if (*at) normalise(*start, length, name);
+    if (*at) class_normalise(*start, length, name);
     return *at != NULL;
 }
 
@@ -100,7 +100,7 @@ static class_match match_class(const class_table *t, int label, const char *word
 }
 
 /* Writes why no class has the name item[0..n). */
-static int refuse_name(const class_table *t, const char *item, int n, char *why, size_t size)
+static int class_refuse_name(const class_table *t, const char *item, int n, char *why, size_t size)
 {
     char set[160] = "an ImageNet class", example[NAME_SIZE];
     if (t->file) snprintf(set, sizeof set, "a class of %.140s", t->file);
@@ -114,7 +114,7 @@ int class_find(const class_table *t, const char *item, int n, int *label, char *
 {
     char word[NAME_SIZE], candidates[CANDIDATES * (NAME_SIZE + 16)] = "";
     if (n >= NAME_SIZE - 1) return text_fail(why, size, "class \"%.24s...\": too long for a name or number", item);
-    normalise(item, (size_t)n, word);
+    class_normalise(item, (size_t)n, word);
     class_match best = CLASS_OTHER;
     int found = 0; /* classes that match as well as the best one */
     for (int i = 0; i < t->count; i++) {
@@ -128,7 +128,7 @@ int class_find(const class_table *t, const char *item, int n, int *label, char *
             text_append(candidates, sizeof candidates, "%s\"%.*s\" (%d)", *candidates ? ", " : "",
                         (int)strcspn(shown, ","), shown, i);
     }
-    if (found == 0) return refuse_name(t, item, n, why, size);
+    if (found == 0) return class_refuse_name(t, item, n, why, size);
     if (found == 1) return 0;
     return text_fail(why, size, "class \"%.*s\": %d classes have %s, expected one of %s%s", n, item, found,
                      best == CLASS_PART ? "it in a name" : "this name", candidates, found > CANDIDATES ? ", ..." : "");
@@ -137,7 +137,7 @@ int class_find(const class_table *t, const char *item, int n, int *label, char *
 /* --- search ------------------------------------------------------------------------------------------------------- */
 
 /* Returns whether the word, normalised, is in one of the class's names, or is its number. */
-static int has_word(const class_table *t, int label, const char *word)
+static int class_has_word(const class_table *t, int label, const char *word)
 {
     const char *at = t->lines[label], *start;
     char name[NAME_SIZE];
@@ -151,8 +151,8 @@ int class_has_words(const class_table *t, int label, const char *const *words, i
 {
     for (int i = 0; i < count; i++) {
         char word[NAME_SIZE];
-        normalise(words[i], strlen(words[i]), word);
-        if (!has_word(t, label, word)) return 0;
+        class_normalise(words[i], strlen(words[i]), word);
+        if (!class_has_word(t, label, word)) return 0;
     }
     return 1;
 }

@@ -76,8 +76,7 @@ static int find_caption(const char *path, const float *mask, const table *t, int
 }
 
 /* Finds the captions in the table. */
-static int captions_find_captions(const char *path, const float *features, const float *mask, const table *t,
-                                  captions *c)
+static int captions_locate(const char *path, const float *features, const float *mask, const table *t, captions *c)
 {
     const size_t dim = (size_t)c->dim;
     for (int i = 0; i < c->count; i++) {
@@ -96,17 +95,28 @@ static int captions_find_captions(const char *path, const float *features, const
     return 0;
 }
 
+/* Reads an array of bytes to memory of the set, with a NUL behind them. Returns NULL with the error printed. */
+static char *captions_read_text(npz *file, const npz_array *a, captions *c)
+{
+    char why[NPZ_WHY_MAX];
+    char *text = captions_add_block(c, (size_t)a->count + 1);
+    if (!text) return NULL;
+    text[a->count] = '\0';
+    if (npz_stream_begin(file, a, why) == MAR_OK &&
+        npz_stream_read(file, (size_t)a->count, (uint8_t *)text, why) == MAR_OK)
+        return text;
+    captions_refuse(why);
+    return NULL;
+}
+
 /* Reads the prompts, bytes of UTF-8 with a NUL behind each. */
 static int captions_read_prompts(const char *path, npz *file, captions *c)
 {
-    char why[NPZ_WHY_MAX];
     const npz_array *a = npz_find(file, "prompts");
     if (!a || a->dtype != NPZ_U8 || a->rank != 1 || a->count == 0) return 0; /* another program's */
-    char *text = captions_add_block(c, (size_t)a->count), *end = text + a->count;
+    char *text = captions_read_text(file, a, c);
     if (!text) return 1;
-    if (npz_stream_begin(file, a, why) != MAR_OK ||
-        npz_stream_read(file, (size_t)a->count, (uint8_t *)text, why) != MAR_OK)
-        return captions_refuse(why);
+    const char *const end = text + a->count;
     int n = 0;
     for (char *at = text, *nul; at < end && (nul = memchr(at, '\0', (size_t)(end - at))) != NULL; at = nul + 1) {
         unsigned code;
@@ -134,14 +144,8 @@ static int read_made_for(const char *path, npz *file, captions *c)
     if (!a) return 0;
     if (a->dtype != NPZ_U8 || a->rank != 1 || a->count < 1 || a->count >= CAPTIONS_MADE_FOR)
         return tool_error("--captions %s: made_for is %s, expected a text", path, npz_describe(a, why));
-    char *text = captions_add_block(c, (size_t)a->count + 1);
-    if (!text) return 1;
-    if (npz_stream_begin(file, a, why) != MAR_OK ||
-        npz_stream_read(file, (size_t)a->count, (uint8_t *)text, why) != MAR_OK)
-        return captions_refuse(why);
-    text[a->count] = '\0';
-    c->made_for = text;
-    return 0;
+    c->made_for = captions_read_text(file, a, c);
+    return !c->made_for;
 }
 
 /* Reads the second context of guidance. */
@@ -183,7 +187,7 @@ static int captions_read_file(const char *path, npz *file, captions *c)
     c->list = calloc((size_t)c->count, sizeof *c->list);
     if (!c->list) return tool_error("out of memory for %d captions", c->count);
     return captions_read_table(file, &t, c, &features) || (m.array && captions_read_table(file, &m, c, &mask)) ||
-           captions_find_captions(path, features, mask, &t, c) || captions_read_prompts(path, file, c) ||
+           captions_locate(path, features, mask, &t, c) || captions_read_prompts(path, file, c) ||
            read_negative(path, file, c) || read_made_for(path, file, c);
 }
 

@@ -379,14 +379,15 @@ static void encoder_norm_stream(call *c, const encoder_norm *n)
 static void encoder_begin_part(const call *c, const encoder_norm *n, int layer, const char *name)
 {
     const nets_encoder_config *o = &c->e->config;
-    if (o->post_norm)
+    if (o->post_norm) {
         c->k->core->to_act(c->k, c->x, (size_t)c->spans->rows * (size_t)o->width, c->e->operand);
-    else
-        encoder_run_norm(c->k, o, n, c->x, NULL, c->spans->rows, c->e->operand, 0);
-    if (!o->post_norm) encoder_watch(c, layer, name, c->e->operand, 0, o->width);
+        return;
+    }
+    encoder_run_norm(c->k, o, n, c->x, NULL, c->spans->rows, c->e->operand, 0);
+    encoder_watch(c, layer, name, c->e->operand, 0, o->width);
 }
 
-/* Adds out(from) to x. */
+/* Adds out(from) to x, and norms it with norms behind the parts. */
 static void encoder_end_part(call *c, const kern_linear *out, const act *from, const encoder_norm *n, int layer,
                              const char *name)
 {

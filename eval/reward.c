@@ -92,7 +92,9 @@ int reward_config_recognise(const wt_file *f)
     return wt_find(f, image_names.class_row) && wt_find(f, "mlp.layers.0.weight");
 }
 
-mar_status reward_config_derive(const wt_file *f, reward_config *out, mar_err *err)
+/* Derives the configuration from the tensors. Returns MAR_EMODEL for another architecture, and for shapes that
+ * disagree. */
+static mar_status reward_config_derive(const wt_file *f, reward_config *out, mar_err *err)
 {
     *out = (reward_config){0};
     if (!reward_config_recognise(f))

@@ -17,9 +17,6 @@ typedef struct {
 
 /* Returns 1 for a file with the names of an ImageReward. */
 int reward_config_recognise(const wt_file *f);
-/* Derives the configuration from the tensors. Returns MAR_EMODEL for another architecture, and for shapes that
- * disagree. */
-mar_status reward_config_derive(const wt_file *f, reward_config *out, mar_err *err);
 
 typedef struct reward reward; /* weights, and memory for a number of images, on one queue */
 

@@ -22,6 +22,17 @@ static int captions_refuse(const char *why)
     return tool_error("--captions %s", why);
 }
 
+/* Adds memory of `bytes` bytes, 1 or more, that the set owns. Returns NULL after printing "out of memory". */
+static void *captions_add_block(captions *c, size_t bytes)
+{
+    void **larger = realloc(c->blocks, ((size_t)c->block_count + 1) * sizeof *larger), *block = malloc(bytes);
+    if (larger) c->blocks = larger;
+    if (larger && block) return c->blocks[c->block_count++] = block;
+    free(block);
+    tool_error("out of memory for captions of %zu MB", bytes >> 20);
+    return NULL;
+}
+
 /* Finds the array of that name. The array of a .npy has no name. */
 static int captions_find(npz *file, const char *name, const npz_array **out)
 {
@@ -201,16 +212,6 @@ int captions_read(const char *path, int tokens, int dim, captions *out)
     npz_close(file);
     if (failed) captions_free(out);
     return failed;
-}
-
-void *captions_add_block(captions *c, size_t bytes)
-{
-    void **larger = realloc(c->blocks, ((size_t)c->block_count + 1) * sizeof *larger), *block = malloc(bytes);
-    if (larger) c->blocks = larger;
-    if (larger && block) return c->blocks[c->block_count++] = block;
-    free(block);
-    tool_error("out of memory for captions of %zu MB", bytes >> 20);
-    return NULL;
 }
 
 int captions_add(captions *c, int count, const float *features, const uint8_t *mask, char *const *prompts)

@@ -77,14 +77,18 @@ static FILE *class_list_open_file(const char *name, char *why, size_t size)
     return NULL;
 }
 
-int class_file_check(const char *name, char *why, size_t size)
+/* Checks that the file can be opened. Returns 0, or 1 and the reason. */
+static int class_file_check(const char *name, char *why, size_t size)
 {
     FILE *in = class_list_open_file(name, why, size);
     if (in && in != stdin) fclose(in);
     return !in;
 }
 
-int class_file_read(const char *name, char **text, char *why, size_t size)
+/* Reads the file, or for "-" standard input, to *text, with a NUL. The caller frees it. Rejects a file with a control
+ * character, naming the first, and one longer than any list. On failure returns 1 and writes the reason, without the
+ * file's name, to `why`, char [size]. */
+static int class_file_read(const char *name, char **text, char *why, size_t size)
 {
     FILE *in = class_list_open_file(name, why, size);
     *text = NULL;

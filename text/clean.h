@@ -14,8 +14,9 @@ enum { TEXT_CAPTION_MAX = 4096 };
  *
  *   - ftfy, which repairs text of a wrong encoding, is left out.
  *   - U+0000 is removed.
- *   - A tag is "<", then a letter, "/", "!" or "?", and all up to the next ">". It is removed; the release parses HTML
- *     with Beautiful Soup, which also removes the contents of script, style and template, and unclosed tags.
+ *   - A tag is "<", then a letter, "/", "!" or "?", and all up to ">" without another "<". It is removed; the release
+ *     parses HTML with Beautiful Soup, which also removes the contents of script, style and template, and unclosed
+ * tags.
  *   - Character references are those of html.unescape, also where Beautiful Soup decodes others.
  *
  * A caption without "<" and "&", also as escapes, is cleaned as the release does it, to the byte. text is char

@@ -1,15 +1,15 @@
 /* The encoder of T5 version 1.1 (Raffel et al., 2020; Shazeer, "GLU Variants Improve Transformer", 2020): flan-t5 and
  * t5-v1_1 of any size, mT5. Tensors have transformers' names (T5EncoderModel, or that part of
  * T5ForConditionalGeneration). */
-#ifndef TEXT_T5_H
-#define TEXT_T5_H
+#ifndef NETS_T5_H
+#define NETS_T5_H
 
-#include "text/encoder.h"
+#include "nets/encoder.h"
 
 enum { T5_BUCKETS_MAX = 4096, T5_DISTANCE_MAX = 1 << 16 };
 
 typedef struct {
-    text_encoder_config layers; /* width, heads, ... */
+    nets_encoder_config layers; /* width, heads, ... */
     int vocabulary;
     int buckets;      /* of relative positions, both directions together: 32 */
     int max_distance; /* from which on a bucket is shared: 128 */
@@ -43,10 +43,10 @@ mar_status t5_create(kern_queue *k, const wt_file *f, t5_encoder **out, mar_err 
 void t5_free(kern_device *d, t5_encoder *e); /* NULL is fine; no pending work may use it */
 const t5_config *t5_get_config(const t5_encoder *e);
 
-/* Encodes sequences that lie one after another: first and length as in text_spans, ids host [spans->rows], each
+/* Encodes sequences that lie one after another: first and length as in nets_spans, ids host [spans->rows], each
  * 0..vocabulary-1. Writes the last hidden states, normed, to y, host float [spans->rows][width], and waits. Allocates
  * working memory that stays until t5_free. Returns MAR_ENOMEM, or the queue's failure. One queue at a time uses an
  * encoder. */
-mar_status t5_run(kern_queue *k, t5_encoder *e, const text_spans *spans, const int *ids, float *y, mar_err *err);
+mar_status t5_run(kern_queue *k, t5_encoder *e, const nets_spans *spans, const int *ids, float *y, mar_err *err);
 
 #endif

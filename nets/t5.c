@@ -1,4 +1,4 @@
-#include "text/t5.h"
+#include "nets/t5.h"
 
 #include "weights/rows.h"
 #include "weights/shape.h"
@@ -12,17 +12,17 @@ enum { DEPTH_MAX = 1024, HEADS_MAX = 1024 };
 
 static const char shared[] = "shared.weight", embedding[] = "encoder.embed_tokens.weight";
 static const char bias_name[] = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight";
-static const char final_norm[] = "encoder.final_layer_norm";
-static const text_encoder_names names = {.layers = "encoder.block.",
-                                         .norm1 = ".layer.0.layer_norm",
-                                         .query = ".layer.0.SelfAttention.q",
-                                         .key = ".layer.0.SelfAttention.k",
-                                         .value = ".layer.0.SelfAttention.v",
-                                         .out = ".layer.0.SelfAttention.o",
-                                         .norm2 = ".layer.1.layer_norm",
+static const nets_encoder_names names = {.layers = "encoder.block.",
+                                         .self = {.norm = ".layer.0.layer_norm",
+                                                  .query = ".layer.0.SelfAttention.q",
+                                                  .key = ".layer.0.SelfAttention.k",
+                                                  .value = ".layer.0.SelfAttention.v",
+                                                  .out = ".layer.0.SelfAttention.o"},
+                                         .norm = ".layer.1.layer_norm",
                                          .fc1 = ".layer.1.DenseReluDense.wi_0",
                                          .up = ".layer.1.DenseReluDense.wi_1",
-                                         .fc2 = ".layer.1.DenseReluDense.wo"};
+                                         .fc2 = ".layer.1.DenseReluDense.wo",
+                                         .after = "encoder.final_layer_norm"};
 
 /* --- configuration ------------------------------------------------------------------------------------------------ */
 
@@ -32,7 +32,7 @@ int t5_config_recognise(const wt_file *f)
 }
 
 /* Returns the embedding's name in this file. */
-static const char *embedding_of(const wt_file *f)
+static const char *t5_embedding_of(const wt_file *f)
 {
     return wt_find(f, shared) ? shared : embedding;
 }
@@ -58,9 +58,9 @@ int t5_config_is_int8(const char *tensor)
 /* Derives what the tensors show. */
 static mar_status derive_shapes(const wt_file *f, t5_config *c, mar_err *err)
 {
-    text_encoder_config *l = &c->layers;
+    nets_encoder_config *l = &c->layers;
     const wt_tensor *t;
-    mar_status status = wt_find_shape(f, embedding_of(f), 2, &t, err);
+    mar_status status = wt_find_shape(f, t5_embedding_of(f), 2, &t, err);
     if (status != MAR_OK) return status;
     c->vocabulary = (int)t->shape[0];
     l->width = (int)t->shape[1];
@@ -99,7 +99,7 @@ static mar_status check_number(const wt_file *f, const char *key, int number, ma
 
 static mar_status check_numbers(const wt_file *f, const t5_config *c, mar_err *err)
 {
-    const text_encoder_config *l = &c->layers;
+    const nets_encoder_config *l = &c->layers;
     const struct {
         const char *key;
         int number;
@@ -149,7 +149,7 @@ static mar_status derive_numbers(const wt_file *f, t5_config *c, mar_err *err)
 mar_status t5_config_derive(const wt_file *f, t5_config *out, mar_err *err)
 {
     *out = (t5_config){
-        .layers = {.norm = TEXT_NORM_RMS, .activation = KERN_GELU_TANH, .gated = 1, .unscaled = 1, .int8 = 1}};
+        .layers = {.norm = NETS_NORM_RMS, .activation = KERN_GELU_TANH, .gated = 1, .unscaled = 1, .int8 = 1}};
     mar_status status = derive_shapes(f, out, err);
     if (status == MAR_OK) status = derive_numbers(f, out, err);
     if (status == MAR_OK) status = check_numbers(f, out, err);
@@ -162,10 +162,10 @@ void t5_config_tensors(const wt_file *f, const t5_config *c,
 {
     const int64_t width = c->layers.width, table[] = {c->vocabulary, width}, bias[] = {c->buckets, c->layers.heads};
     char name[64];
-    visit(user, embedding_of(f), 2, table);
+    visit(user, t5_embedding_of(f), 2, table);
     visit(user, bias_name, 2, bias);
-    text_encoder_tensors(&c->layers, &names, visit, user);
-    snprintf(name, sizeof name, "%s.weight", final_norm);
+    nets_encoder_tensors(&c->layers, &names, visit, user);
+    snprintf(name, sizeof name, "%s.weight", names.after);
     visit(user, name, 1, &width);
 }
 
@@ -183,7 +183,7 @@ int t5_bucket(int distance, int buckets, int max_distance)
 
 /* Loads the bias of buckets, [buckets][heads], as a table of distances, [heads][2 * max_distance + 1]. From
  * max_distance on all distances share a bucket, so the table is exact for any length. */
-static mar_status load_bias(const wt_file *f, const t5_config *c, float **out, mar_err *err)
+static mar_status t5_load_bias(const wt_file *f, const t5_config *c, float **out, mar_err *err)
 {
     const int heads = c->layers.heads, reach = c->max_distance, columns = 2 * reach + 1;
     const int64_t shape[] = {c->buckets, heads};
@@ -203,19 +203,16 @@ static mar_status load_bias(const wt_file *f, const t5_config *c, float **out, m
 
 struct t5_encoder {
     t5_config config;
-    text_encoder *layers;
-    text_norm norm;
-    float *table;      /* [vocabulary][width] */
-    int rows, longest; /* for which there is working memory */
-    float *x;          /* [rows][width] residual stream */
-    float *y;          /* [rows][width] results */
-    void *work;
+    nets_encoder *layers;
+    float *table; /* [vocabulary][width] */
+    int rows;     /* for which there is room in y */
+    float *y;     /* backend [rows][width] results */
 };
 
 static mar_status load_table(kern_queue *k, const wt_file *f, t5_encoder *e, mar_err *err)
 {
     const int64_t shape[] = {e->config.vocabulary, e->config.layers.width};
-    return wt_load_array(k, f, embedding_of(f), 2, shape, &e->table, err);
+    return wt_load_array(k, f, t5_embedding_of(f), 2, shape, &e->table, err);
 }
 
 mar_status t5_create(kern_queue *k, const wt_file *f, t5_encoder **out, mar_err *err)
@@ -225,11 +222,10 @@ mar_status t5_create(kern_queue *k, const wt_file *f, t5_encoder **out, mar_err 
     t5_encoder *e = calloc(1, sizeof *e);
     if (!e) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
     mar_status status = t5_config_derive(f, &e->config, err);
-    const text_encoder_config *c = &e->config.layers;
+    const nets_encoder_config *c = &e->config.layers;
     if (status == MAR_OK) status = load_table(k, f, e, err);
-    if (status == MAR_OK) status = load_bias(f, &e->config, &bias, err);
-    if (status == MAR_OK) status = text_encoder_create(k, f, c, &names, bias, e->config.max_distance, &e->layers, err);
-    if (status == MAR_OK) status = text_norm_load(k, f, c, final_norm, &e->norm, err);
+    if (status == MAR_OK) status = t5_load_bias(f, &e->config, &bias, err);
+    if (status == MAR_OK) status = nets_encoder_create(k, f, c, &names, bias, e->config.max_distance, &e->layers, err);
     free(bias);
     if (status != MAR_OK) {
         k->core->finish(k);
@@ -240,22 +236,12 @@ mar_status t5_create(kern_queue *k, const wt_file *f, t5_encoder **out, mar_err 
     return status;
 }
 
-static void free_work(kern_device *d, t5_encoder *e)
-{
-    d->core->free(d, e->x);
-    d->core->free(d, e->y);
-    d->core->free(d, e->work);
-    e->x = e->y = e->work = NULL;
-    e->rows = e->longest = 0;
-}
-
 void t5_free(kern_device *d, t5_encoder *e)
 {
     if (!e) return;
-    free_work(d, e);
-    text_encoder_free(d, e->layers);
-    text_norm_free(d, &e->norm);
+    nets_encoder_free(d, e->layers);
     d->core->free(d, e->table);
+    d->core->free(d, e->y);
     free(e);
 }
 
@@ -265,36 +251,29 @@ const t5_config *t5_get_config(const t5_encoder *e)
 }
 
 /* Makes room for `rows` rows in sequences of up to `longest`. */
-static mar_status make_work(kern_queue *k, t5_encoder *e, int rows, int longest, mar_err *err)
+static mar_status t5_make_room(kern_queue *k, t5_encoder *e, int rows, int longest, mar_err *err)
 {
     kern_device *d = k->device;
-    void *x = NULL, *y = NULL, *work = NULL;
-    if (rows <= e->rows && longest <= e->longest) return MAR_OK;
-    if (rows < e->rows) rows = e->rows;
-    if (longest < e->longest) longest = e->longest;
-    const size_t bytes = (size_t)rows * (size_t)e->config.layers.width * sizeof(float);
-    free_work(d, e);
-    mar_status status = d->core->alloc(d, bytes, &x, err);
-    if (status == MAR_OK) status = d->core->alloc(d, bytes, &y, err);
-    if (status == MAR_OK) status = d->core->alloc(d, text_encoder_bytes(d, e->layers, rows), &work, err);
-    e->x = x, e->y = y, e->work = work;
-    if (status == MAR_OK) status = text_encoder_plan(k, e->layers, rows, longest, err);
-    if (status != MAR_OK) return status;
-    e->rows = rows;
-    e->longest = longest;
-    return MAR_OK;
+    void *y = NULL;
+    mar_status status = nets_encoder_reserve(k, e->layers, (nets_encoder_room){.rows = rows, .longest = longest}, err);
+    if (status != MAR_OK || rows <= e->rows) return status;
+    d->core->free(d, e->y);
+    status = d->core->alloc(d, (size_t)rows * (size_t)e->config.layers.width * sizeof(float), &y, err);
+    e->y = y;
+    e->rows = status == MAR_OK ? rows : 0;
+    return status;
 }
 
-mar_status t5_run(kern_queue *k, t5_encoder *e, const text_spans *spans, const int *ids, float *y, mar_err *err)
+mar_status t5_run(kern_queue *k, t5_encoder *e, const nets_spans *spans, const int *ids, float *y, mar_err *err)
 {
-    const int width = e->config.layers.width;
+    const int width = e->config.layers.width, rows = spans->rows;
     int longest = 1;
     for (int i = 0; i < spans->count; i++) longest = spans->length[i] > longest ? spans->length[i] : longest;
-    const mar_status status = make_work(k, e, spans->rows, longest, err);
-    if (status != MAR_OK || spans->rows == 0) return status;
-    k->core->copy_rows(k, e->x, NULL, e->table, ids, NULL, NULL, spans->rows, width);
-    text_encoder_run(k, e->layers, spans, e->x, e->work, "encoder.block");
-    text_norm_run(k, &e->norm, e->x, NULL, spans->rows, e->y, 1);
-    k->core->download(k, y, e->y, (size_t)spans->rows * (size_t)width * sizeof *y);
+    const mar_status status = t5_make_room(k, e, rows, longest, err);
+    if (status != MAR_OK || rows == 0) return status;
+    k->core->copy_rows(k, nets_encoder_input(e->layers), NULL, e->table, ids, NULL, NULL, rows, width);
+    const float *x = nets_encoder_run(k, e->layers, spans, NULL, "encoder.block");
+    nets_encoder_norm(k, e->layers, x, NULL, rows, e->y, 1);
+    k->core->download(k, y, e->y, (size_t)rows * (size_t)width * sizeof *y);
     return kern_check(k, err);
 }

@@ -325,7 +325,7 @@ static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
     int n = 0;
     const CUcontext before = cuda_switch(c->device->context);
     const void *any = c->workspace; /* any aligned address will do */
-    cublasStatus_t s = describe(&m->spec, any, any, any, &d);
+    cublasStatus_t s = describe(&m->spec, any, &d);
     if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
     if (!s) s = limit(c, preference);
     if (!s)

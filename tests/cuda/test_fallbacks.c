@@ -223,7 +223,7 @@ static void close_bench(bench *b)
 static void chain_body(void *arg)
 {
     const bench *b = arg;
-    b->k->head->chain_run(b->k, b->h, &b->job);
+    b->k->fused->chain_run(b->k, b->h, &b->job);
 }
 
 /* Runs the chain, on a recording if one is given, and writes the result to x [values]. */

@@ -166,7 +166,7 @@ typedef struct {
 static void chain_body(void *arg)
 {
     chain *c = arg;
-    c->b->k->head->chain_run(c->b->k, c->b->h, &c->job);
+    c->b->k->fused->chain_run(c->b->k, c->b->h, &c->job);
 }
 
 /* Fills the host arrays of a run. Index i of the chain is the step's number from the end, plus one. */

@@ -193,18 +193,24 @@ static void amx_product(const gemm_rows *x, int rows, const void *block, const v
         const int near = next == block, chunk = near ? NEAR : passes > 1 ? AGAIN : CHUNK;
         for (int s = 0, back = 0; s < steps; s += chunk, back = !back) {
             const int end = s + chunk < steps ? s + chunk : steps;
-            run_steps(&p, w, s, amx_end, back, end < steps ? w + (size_t)end * STEP : after, near ? 0 : LINES);
+            run_steps(&p, w, s, end, back, end < steps ? w + (size_t)end * STEP : after, near ? 0 : LINES);
         }
         first += p.rows;
     }
 }
 
 #if BF16
-extern const gemm_kernel gemm_bf16_amx_bf16;
-const gemm_kernel gemm_bf16_amx_bf16 = {"amx_bf16", GEMM_STEP, GEMM_COLS,   GEMM_ZERO, 0,
-                                        0,          1,         amx_product, amx_end,   NULL};
+#define AMX_KERNEL gemm_bf16_amx_bf16
 #else
-extern const gemm_kernel gemm_int8_amx_int8;
-const gemm_kernel gemm_int8_amx_int8 = {"amx_int8", GEMM_STEP, GEMM_COLS,   GEMM_ZERO, 0,
-                                        0,          1,         amx_product, amx_end,   NULL};
+#define AMX_KERNEL gemm_int8_amx_int8
 #endif
+extern const gemm_kernel AMX_KERNEL;
+const gemm_kernel AMX_KERNEL = {
+    .unit = BF16 ? "amx_bf16" : "amx_int8",
+    .step = GEMM_STEP,
+    .panel = GEMM_COLS,
+    .zero = GEMM_ZERO,
+    .native = 1,
+    .product = amx_product,
+    .end = amx_end,
+};

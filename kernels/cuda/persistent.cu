@@ -196,8 +196,8 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster)
 
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f)
 {
-    const cudaError_t e = persistent_start(c, f, f->args, persistent_chains[0][f->args.instance], kern_chain_job());
-    return e == cudaSuccess ? persistent_start(c, f, f->args, persistent_chains[1][f->args.instance], kern_chain_job())
+    const cudaError_t e = persistent_start(c, f->args, persistent_chains[0][f->args.instance], kern_chain_job());
+    return e == cudaSuccess ? persistent_start(c, f->args, persistent_chains[1][f->args.instance], kern_chain_job())
                             : e;
 }
 

@@ -78,7 +78,7 @@ template <typename E> static inline cudaError_t persistent_limit(const cuda_queu
  * device. Clusters keep that rule: they only say which blocks share a group of multiprocessors. An otherwise idle
  * device has room for all: a head has no more clusters than persistent_clusters. */
 template <typename E>
-static inline cudaError_t persistent_start(const cuda_queue *c, const persistent_head *f, const persistent_args &args,
+static inline cudaError_t persistent_start(const cuda_queue *c, const persistent_args &args,
                                            void (*form)(persistent_args, E), E extra)
 {
     cudaLaunchAttribute attributes[2] = {};
@@ -107,7 +107,7 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
     /* the words lie behind the word of arrivals */
     const size_t zeros = words ? (size_t)((char *)args.out - (char *)args.arrivals) : sizeof *args.arrivals;
     if (cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, zeros, c->stream), "preparing the head's kernel"))
-        cuda_ok(c, persistent_start(c, f, args, kernel[args.instance], extra), "launching the head's kernel");
+        cuda_ok(c, persistent_start(c, args, kernel[args.instance], extra), "launching the head's kernel");
 }
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)

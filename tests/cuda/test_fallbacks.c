@@ -106,7 +106,7 @@ typedef struct {
     float *start; /* [TOKENS][C] x_T */
     float cfg[TOKENS];
     uint64_t seed[TOKENS], image[TOKENS];
-    int position[TOKENS], t[STEPS];
+    int position[TOKENS], x_index[2 * TOKENS], t[STEPS];
     void *memory[4];
 } bench;
 
@@ -193,6 +193,7 @@ static bench *open_bench(shape s)
     }
     for (int i = 0; i < TOKENS; i++)
         b->cfg[i] = 1.5f + 0.1f * (float)i, b->seed[i] = 11, b->image[i] = 5, b->position[i] = 3 * i;
+    for (int i = 0; i < 2 * TOKENS; i++) b->x_index[i] = i % TOKENS;
     b->job = (kern_chain_job){.tokens = TOKENS,
                               .conditions = 2,
                               .first = STEPS - 1,
@@ -200,6 +201,7 @@ static bench *open_bench(shape s)
                               .x = b->memory[1],
                               .coef = b->coef,
                               .t = b->t,
+                              .x_index = b->x_index,
                               .cfg = b->cfg,
                               .seed = b->seed,
                               .image = b->image,

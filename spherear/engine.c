@@ -4,7 +4,7 @@
 
 #include "mar_files.h"
 #include "mar_measure.h"
-#include "mar/masked/accel.h"
+#include "mar/accel.h"
 #include "spherear/paths.h"
 
 #include <stdio.h>

@@ -117,10 +117,10 @@ static size_t lay_out(void *state, char *base)
     s->last = arena_carve(base, &used, drawn * channels, f);
     s->verdicts = arena_carve(base, &used, verdict_words(s), f);
     used += diff_paths_lay_out(&s->target, base ? base + used : NULL);
-    used += mar_contexts_lay_out(&s->contexts, base ? base + used : NULL);
+    used += masked_contexts_lay_out(&s->contexts, base ? base + used : NULL);
     if (s->draft) {
         used += diff_paths_lay_out(&s->other, base ? base + used : NULL);
-        used += mar_contexts_lay_out(&s->draft_contexts, base ? base + used : NULL);
+        used += masked_contexts_lay_out(&s->draft_contexts, base ? base + used : NULL);
     }
     return used;
 }
@@ -128,8 +128,9 @@ static size_t lay_out(void *state, char *base)
 static void free_recordings(mar_paths *s)
 {
     const int steps = s->g->params.num_iter;
-    for (int i = 0; s->recordings && i < steps * (s->gamma + 1); i++) mar_recordings_free(s->g->k, &s->recordings[i]);
-    for (int i = 0; s->draft_passes && i < steps; i++) mar_recordings_free(s->g->k, &s->draft_passes[i]);
+    for (int i = 0; s->recordings && i < steps * (s->gamma + 1); i++)
+        masked_recordings_free(s->g->k, &s->recordings[i]);
+    for (int i = 0; s->draft_passes && i < steps; i++) masked_recordings_free(s->g->k, &s->draft_passes[i]);
 }
 
 static void destroy(void *state)
@@ -140,8 +141,8 @@ static void destroy(void *state)
     free_rows(&s->pending);
     diff_paths_free(&s->target);
     diff_paths_free(&s->other);
-    mar_contexts_free(&s->contexts);
-    mar_contexts_free(&s->draft_contexts);
+    masked_contexts_free(&s->contexts);
+    masked_contexts_free(&s->draft_contexts);
     void *host[] = {
         s->begin, s->from,     s->context,  s->length,   s->tried,      s->whole,        s->z_first, s->z_queries,
         s->tries, s->index[0], s->index[1], s->relative, s->recordings, s->draft_passes, s->list,    s->report,
@@ -157,12 +158,14 @@ static mar_status create_parts(mar_paths *s, mar_err *err)
     const int n_queries = s->draft ? s->max_rows : images * s->gamma * g->max_tokens;
     mar_status status = diff_paths_create(&g->target.chain, window, s->max_drawn, &s->target, err);
     if (status == MAR_OK)
-        status = mar_contexts_create(g->k, g->model, images * s->gamma, n_queries, g->cfg_branches, &s->contexts, err);
+        status = masked_contexts_create(g->k, &g->model->net, images * s->gamma, n_queries, g->cfg_branches,
+                                        &s->contexts, err);
     if (status != MAR_OK || !s->draft) return status;
     mar_runner *r = &s->draft->runner;
     status = diff_paths_create(&r->chain, window, s->max_drawn, &s->other, err);
     if (status == MAR_OK)
-        status = mar_contexts_create(g->k, r->model, images, s->max_rows, g->cfg_branches, &s->draft_contexts, err);
+        status =
+            masked_contexts_create(g->k, &r->model->net, images, s->max_rows, g->cfg_branches, &s->draft_contexts, err);
     s->draft_contexts.part = r->chain.part;
     return status;
 }
@@ -211,10 +214,10 @@ static mar_status plan(void *state, int images, mar_err *err)
     mar_masked *g = s->g;
     (void)images;
     free_recordings(s);
-    mar_status status = mar_contexts_plan(&s->contexts, err);
-    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, s->max_rows, err);
-    if (status == MAR_OK && s->draft) status = mar_contexts_plan(&s->draft_contexts, err);
-    if (status == MAR_OK && s->draft) status = mar_runner_plan_known_tokens(&s->draft->runner, s->max_rows, err);
+    mar_status status = masked_contexts_plan(&s->contexts, err);
+    if (status == MAR_OK) status = masked_runner_plan_known_tokens(&g->target.net, s->max_rows, err);
+    if (status == MAR_OK && s->draft) status = masked_contexts_plan(&s->draft_contexts, err);
+    if (status == MAR_OK && s->draft) status = masked_runner_plan_known_tokens(&s->draft->runner.net, s->max_rows, err);
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++)
         if (is_first_count(g, i)) status = plan_heads(s, g->steps[i].sampling_steps, err);
     return status;
@@ -226,8 +229,8 @@ static void begin(void *state)
     for (int i = 0; i < s->g->images; i++) s->begin[i] = s->tried[i] = s->whole[i] = 0;
     s->pending.n = 0;
     s->shift_sum = 0;
-    mar_contexts_begin(&s->contexts);
-    if (s->draft) mar_contexts_begin(&s->draft_contexts);
+    masked_contexts_begin(&s->contexts);
+    if (s->draft) masked_contexts_begin(&s->draft_contexts);
 }
 
 static mar_status refuse_number(uint64_t number, mar_err *err)

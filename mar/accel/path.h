@@ -5,8 +5,8 @@
  *   1. Steps `begin` .. begin + length - 1 are drafted. Without a draft model all are drafted at once, with the z that
  *      the target's last pass gave for these positions: Jacobi decoding, for continuous tokens. Their z is stale by 1,
  *      2, ... steps. With a draft model they are drafted step by step, each by its pass over the tokens before it.
- *   2. The target makes one pass over a context for each step (mar/masked/contexts.h): the final tokens, and the drafts
- *      of the steps before it. In context prefix one context, the final tokens, serves the block.
+ *   2. The target makes one pass over a context for each step (nets/masked_contexts.h): the final tokens, and the
+ * drafts of the steps before it. In context prefix one context, the final tokens, serves the block.
  *   3. One call of the target's head over all states of all drafted paths gives log P/Q. A path is accepted with
  *      probability min(1, P/Q).
  *   4. The first step with a rejected path is the last that counts. Its accepted tokens stay. A draw from
@@ -29,7 +29,7 @@
 #define MAR_WAYS_PATH_H
 
 #include "diffusion/paths.h"
-#include "mar/masked/contexts.h"
+#include "nets/masked_contexts.h"
 #include "mar/accel/draft.h"
 
 #define PATH_CANDIDATE_IMAGES ((uint64_t)1 << 40)
@@ -73,15 +73,15 @@ typedef struct {
     int max_rows;     /* tokens of a round's drafts and tokens to replace, together */
     int max_drawn;    /* max_rows and candidates */
 
-    diff_paths target;           /* the target's head */
-    diff_paths other;            /* the draft model's head */
-    diff_paths *drafter;         /* the one of these that drafts */
-    mar_contexts contexts;       /* the target's passes */
-    mar_contexts draft_contexts; /* the draft model's passes */
+    diff_paths target;              /* the target's head */
+    diff_paths other;               /* the draft model's head */
+    diff_paths *drafter;            /* the one of these that drafts */
+    masked_contexts contexts;       /* the target's passes */
+    masked_contexts draft_contexts; /* the draft model's passes */
     /* [num_iter][gamma + 1] passes of one image, by first step and length of its round; the pass before the first round
      * has length 0. */
-    mar_recordings *recordings;
-    mar_recordings *draft_passes; /* [num_iter] the draft model's passes, of one image */
+    masked_recordings *recordings;
+    masked_recordings *draft_passes; /* [num_iter] the draft model's passes, of one image */
 
     /* Host, by image of the batch. */
     int *begin;         /* first step that is not final */
@@ -93,15 +93,15 @@ typedef struct {
     int *z_queries;     /* [images][num_iter] rows of that context; only steps of the last pass are valid */
     int z_rows;         /* rows of contexts.z, of one branch */
 
-    mar_image_context *list; /* host [max_images * gamma] contexts of a pass */
-    path_rows drawn;         /* drafts of the round, then candidates */
-    int drafts;              /* rows of `drawn` that are drafts */
-    int known;               /* first rows of `drawn` that were drafted with their true z */
-    path_rows pending;       /* tokens to replace */
-    int *tries;              /* [max_rows] candidates drawn so far for a token to replace */
-    int *index[2];           /* host [branches * max_drawn] index lists */
-    int *relative;           /* host [max_drawn] sources of a part of the rows */
-    float *report;           /* host copy of the verdicts */
+    masked_context *list; /* host [max_images * gamma] contexts of a pass */
+    path_rows drawn;      /* drafts of the round, then candidates */
+    int drafts;           /* rows of `drawn` that are drafts */
+    int known;            /* first rows of `drawn` that were drafted with their true z */
+    path_rows pending;    /* tokens to replace */
+    int *tries;           /* [max_rows] candidates drawn so far for a token to replace */
+    int *index[2];        /* host [branches * max_drawn] index lists */
+    int *relative;        /* host [max_drawn] sources of a part of the rows */
+    float *report;        /* host copy of the verdicts */
 
     /* Backend memory, from lay_out. D is the width of the model whose z it is. */
     float *token;   /* [max_drawn][token_dim] tokens of the rows of `drawn` */

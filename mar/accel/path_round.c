@@ -269,7 +269,7 @@ static path_verdicts decide(mar_paths *s, int first, int end, int groups, int ar
 
 /* Returns the recordings of a pass. Only a batch of one image has shapes that recur with every image; else returns
  * NULL. */
-static mar_recordings *recordings_at(const mar_paths *s, mar_recordings *recordings, int i)
+static masked_recordings *recordings_at(const mar_paths *s, masked_recordings *recordings, int i)
 {
     return s->g->images == 1 ? &recordings[i] : NULL;
 }
@@ -279,18 +279,18 @@ static void add_context(mar_paths *s, int *n, int image, int step, int last)
     const mar_masked *g = s->g;
     const size_t at = (size_t)image * (size_t)g->params.num_iter + (size_t)step;
     const int n_queries = tokens_of(s, step, last);
-    s->list[(*n)++] = (mar_image_context){
+    s->list[(*n)++] = (masked_context){
         .image = image, .order = g->order[image], .known = g->steps[step].known, .n_queries = n_queries};
     s->z_first[at] = s->z_rows;
     s->z_queries[at] = n_queries;
     s->z_rows += n_queries;
 }
 
-static void pass(mar_paths *s, int contexts, mar_recordings *recordings)
+static void pass(mar_paths *s, int contexts, masked_recordings *recordings)
 {
     mar_masked *g = s->g;
-    mar_contexts_place(s->list, contexts);
-    mar_contexts_run(&s->contexts, s->list, contexts, &g->target.embedded, recordings);
+    masked_contexts_place(s->list, contexts);
+    masked_contexts_run(&s->contexts, s->list, contexts, &g->target.net.embedded, recordings);
     g->stats.passes++;
     g->stats.contexts += contexts;
 }
@@ -329,7 +329,7 @@ static void draft_by_target(mar_paths *s)
     gather(s, s->contexts.z, s->z_rows, sources, width, s->draft_z);
     s->draft_sources = sources;
     draw(s, &s->target, &(row_z){s->draft_z, sources, 0, width}, 0, s->drawn.n);
-    mar_runner_add_known_tokens(&g->target, s->token, s->drafts, s->drawn.group, s->drawn.position, NULL);
+    masked_runner_add_known_tokens(&g->target.net, s->token, s->drafts, s->drawn.group, s->drawn.position, NULL);
 }
 
 /* Draws the drafts of step j of all rounds, rows first .. end-1, by the draft model in the context of the drafts
@@ -344,20 +344,21 @@ static void draft_step(mar_paths *s, int j, int first, int end)
         if (j >= s->length[i]) continue;
         const mar_step *step = &g->steps[s->from[i] + j];
         s->list[contexts++] =
-            (mar_image_context){.image = i, .order = g->order[i], .known = step->known, .n_queries = step->predicted};
+            (masked_context){.image = i, .order = g->order[i], .known = step->known, .n_queries = step->predicted};
     }
-    mar_contexts_place(s->list, contexts);
-    mar_contexts_run(&s->draft_contexts, s->list, contexts, &r->embedded,
-                     recordings_at(s, s->draft_passes, s->from[0] + j));
+    masked_contexts_place(s->list, contexts);
+    masked_contexts_run(&s->draft_contexts, s->list, contexts, &r->net.embedded,
+                        recordings_at(s, s->draft_passes, s->from[0] + j));
     for (int c = 0; c < g->cfg_branches; c++)
         for (int i = 0; i < n; i++) s->index[1][c * n + i] = c * s->drafts + first + i;
     g->k->core->copy_rows(g->k, s->draft_z, s->index[1], s->draft_contexts.z, NULL, NULL, NULL, g->cfg_branches * n,
                           width);
     draw(s, &s->other, &(row_z){s->draft_contexts.z, n, first, width}, first, end);
     const float *tokens = s->token + token_at(s, first);
-    mar_runner_add_known_tokens(r, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
+    masked_runner_add_known_tokens(&r->net, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
     if (in_full(s))
-        mar_runner_add_known_tokens(&g->target, tokens, n, s->drawn.group + first, s->drawn.position + first, NULL);
+        masked_runner_add_known_tokens(&g->target.net, tokens, n, s->drawn.group + first, s->drawn.position + first,
+                                       NULL);
 }
 
 static void draft_by_model(mar_paths *s)
@@ -449,7 +450,7 @@ static void write_tokens(mar_paths *s, const float *from, int n, int make_known)
     k->core->copy_rows(k, g->sampled, NULL, from, s->index[1], NULL, NULL, n, g->model->base.config.token_dim);
     mar_masked_write_tokens(g, g->sampled, n);
     for (int i = 0; make_known && i < 2 && runners[i]; i++)
-        mar_runner_add_known_tokens(runners[i], g->sampled, n, g->row_slot, g->row_position, NULL);
+        masked_runner_add_known_tokens(&runners[i]->net, g->sampled, n, g->row_slot, g->row_position, NULL);
 }
 
 /* Advances every image past its last step that counts. first [images] is the first step with a replacement; NULL: no

@@ -1,6 +1,6 @@
 /* Dynamic trees of drafts of discrete tokens (EAGLE-2), which have options of their own. llamagen/engine.c runs them.
  */
-#include "mar/masked/accel.h"
+#include "mar/accel.h"
 
 #include <string.h>
 

@@ -237,7 +237,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
 {
     const int seq = spy->seq_len, known = steps[first].known, until = steps[last].known + steps[last].predicted;
     const int n = until - known, rows = spy->images * n, channels = spy->channels;
-    const mar_step step = {.known = known, .predicted = n, .cfg_branches = run->runner.cfg_branches};
+    const mar_step step = {.known = known, .predicted = n, .cfg_branches = run->runner.net.cfg_branches};
     const mar_batch batch = {.images = spy->images, .order = (const int *const *)run->order};
     int *image = grown(NULL, (size_t)rows, sizeof(int)), *position = grown(NULL, (size_t)rows, sizeof(int));
     size_t *place = grown(NULL, (size_t)rows, sizeof *place);
@@ -263,7 +263,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
     assert_ok(diff_paths_plan(&run->paths, rows, &err), &err);
     mar_runner_predict(&run->runner, &batch, &step, 0, rows, NULL);
     if (kept) {
-        const diff_tokens t = {.count = rows, .sources = rows, .z = run->runner.z, .cfg = cfg};
+        const diff_tokens t = {.count = rows, .sources = rows, .z = run->runner.net.z, .cfg = cfg};
         diff_speculation_stats stats = {0};
         make_room(out, spy, (size_t)rows);
         whitener w = {*run->k->head, run->k->head, spy, place, out};
@@ -272,7 +272,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
         diff_paths_judge(&run->paths, &t, run->path, run->log_ratio, run->last, &stats);
         run->k->head = w.real;
     }
-    mar_runner_add_known_tokens(&run->runner, run->tokens, rows, image, position, NULL);
+    masked_runner_add_known_tokens(&run->runner.net, run->tokens, rows, image, position, NULL);
     free(image), free(position), free(place), free(cfg);
 }
 

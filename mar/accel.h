@@ -6,7 +6,7 @@
 #define MAR_ACCEL_H
 
 #include "mar/core/engine.h"
-#include "mar/masked/runner.h"
+#include "mar/masked_runner.h"
 
 /* Stages of generation, from the whole to the part. */
 typedef enum {
@@ -35,7 +35,7 @@ typedef struct {
     const char *needs; /* the option with which it does have an effect; NULL: none */
 } mar_accel_exception;
 
-/* The masked engine at work, whose stages the hooks change (mar/masked/masked.h). */
+/* The masked engine at work, whose stages the hooks change (mar/masked.h). */
 typedef struct mar_masked mar_masked;
 
 struct mar_accel {
@@ -63,7 +63,7 @@ struct mar_accel {
     /* Returns whether it is on, if being given is not enough. Called only if its option is not at its default. */
     int (*is_on)(const mar_params *p);
 
-    /* Hooks of the masked engine (mar/masked/masked.h), but for is_on and resolve. A missing hook is NULL. `state` is
+    /* Hooks of the masked engine (mar/masked.h), but for is_on and resolve. A missing hook is NULL. `state` is
      * what create stored. An accelerator with draw has plan_draw, one with a state has destroy. */
 
     /* Fills in the automatic values of its options. Called whether it is on or not. */

@@ -3,8 +3,8 @@
 #ifndef MAR_MASKED_H
 #define MAR_MASKED_H
 
-#include "mar/masked/accel.h"
-#include "mar/masked/contexts.h"
+#include "mar/accel.h"
+#include "nets/masked_contexts.h"
 #include "mar/slots.h"
 
 /* An image's part of a step that images take at different steps of the plan. */
@@ -40,18 +40,18 @@ struct mar_masked {
     mar_recordings *recordings; /* [num_iter] recordings of the target's steps, for batches of the planned size */
     int planned;                /* images that were planned */
     int together;               /* 1: an accelerator that is on keeps a state of the batch */
-    mar_contexts contexts;      /* passes over images at different steps; none with `together` */
+    masked_contexts contexts;   /* passes over images at different steps; none with `together` */
     float *sampled;             /* backend [max_images * max_tokens][token_dim] tokens drawn last */
 
-    void *host;              /* memory of the host arrays below */
-    int images;              /* images of the step: those in slots 0 .. images - 1 */
-    mar_part *parts;         /* host [max_images] */
-    mar_image_context *list; /* host [max_images] the same as contexts */
-    int *label;              /* host [max_images] `classes` is unconditional */
-    int *label_list;         /* host [max_images] labels of the images that begin */
-    int *place;              /* host [seq_len] 0, 1, ..: positions of the tokens that an image begins with */
-    int *place_slot;         /* host [seq_len] their slot */
-    int **order;             /* host [max_images] -> [seq_len]: masked tokens first, known ones last */
+    void *host;           /* memory of the host arrays below */
+    int images;           /* images of the step: those in slots 0 .. images - 1 */
+    mar_part *parts;      /* host [max_images] */
+    masked_context *list; /* host [max_images] the same as contexts */
+    int *label;           /* host [max_images] `classes` is unconditional */
+    int *label_list;      /* host [max_images] labels of the images that begin */
+    int *place;           /* host [seq_len] 0, 1, ..: positions of the tokens that an image begins with */
+    int *place_slot;      /* host [seq_len] their slot */
+    int **order;          /* host [max_images] -> [seq_len]: masked tokens first, known ones last */
     int *order_data;
     int step; /* next step of the images in progress; num_iter: done */
     mar_stats stats;
@@ -83,8 +83,9 @@ int mar_masked_first_alike(const mar_masked *g, int i);
 mar_recordings *mar_masked_recordings(const mar_masked *g, mar_recordings *list, int i);
 /* Takes one autoregressive step of the target alone, for images at the same step. */
 void mar_masked_step(mar_masked *g);
-/* Takes one step of every unfinished image, each at its own place of the plan (mar/masked/apart.c). */
-void mar_masked_step_apart(mar_masked *g);
+/* Takes one step of every unfinished image, each at its own place of the plan. */
+void mar_masked_step_images(mar_masked *g);
+int mar_masked_steps_left(const mar_masked *g, int slot); /* 0 of a free slot */
 /* Returns the rows a token of a slot's next step: as planned, or fewer or more if its guidance is not the session's. */
 int mar_masked_branches(const mar_masked *g, int slot);
 /* Lists as rows first.. the `count` tokens of a slot's order from `begin` on. Returns the row behind them. */

@@ -1,8 +1,7 @@
-/* The masked engine: a batch of images, one autoregressive step a call. */
-#include "mar/masked/masked.h"
+/* The masked engine: its plan, its memory, and images that begin and end (mar/masked.h). */
+#include "mar/masked.h"
 
 #include "base/arena.h"
-#include "mar/core/config.h"
 #include "mar/core/params.h"
 
 #include <limits.h>
@@ -10,45 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* --- one step, from the images so far to the next tokens in them -------------------------------------------------- */
-
-/* Lists as rows first.. the tokens at `begin` to begin + count of each order. Returns the row behind them. */
-static int list_tokens(mar_masked *g, const mar_step *step, int begin, int count, int first)
-{
-    for (int i = 0; i < g->images; i++) first = mar_masked_list(g, i, step, begin, count, first);
-    return first;
-}
-
-void mar_masked_step(mar_masked *g)
-{
-    const mar_step *step = &g->steps[g->step];
-    const mar_model_config *c = &g->model->base.config;
-    const int begin = c->seq_len - step->known - step->predicted, others = step->predicted - step->detailed;
-    mar_recordings *alike = mar_masked_recordings(g, g->recordings, mar_masked_first_alike(g, g->step));
-
-    /* Choose the tokens: the last masked ones of each order, those with detailed_steps first. */
-    for (int i = 0; i < g->accel_count && step->detailed; i++)
-        if (g->accels[i].accel->select) g->accels[i].accel->select(g->accels[i].state, step);
-    const int detailed = list_tokens(g, step, begin + others, step->detailed, 0);
-    const int n = list_tokens(g, step, begin, others, detailed);
-
-    /* Compute z: the encoder over the known tokens, the decoder over all. */
-    const mar_batch batch = mar_masked_batch(g);
-    mar_runner_predict(&g->target, &batch, step, 0, n, mar_masked_recordings(g, g->recordings, g->step));
-    g->stats.passes++;
-    g->stats.contexts += g->images;
-
-    /* Draw the tokens: the head's diffusion chain. */
-    const int branches = step->cfg_branches;
-    mar_masked_draw(g, 0, detailed, 0, branches, step->detailed_steps, alike ? &alike->draw[1] : NULL);
-    mar_masked_draw(g, detailed, n - detailed, detailed * branches, branches, step->sampling_steps,
-                    alike ? &alike->draw[0] : NULL);
-
-    /* Write them to the images, and add them to what later passes know. */
-    mar_masked_keep(g, n, alike ? &alike->known_tokens : NULL);
-    g->step++;
-}
 
 static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err)
 {
@@ -58,54 +18,27 @@ static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err
 
 /* --- a step of the images in progress ----------------------------------------------------------------------------- */
 
-static int steps_left(const mar_engine_state *engine_state, int slot)
+int mar_masked_steps_left(const mar_masked *g, int slot)
 {
-    const mar_masked *g = (const mar_masked *)engine_state;
     if (!g->slots.slot[slot].busy) return 0;
     return g->params.num_iter - (g->together ? g->step : g->slots.slot[slot].step);
 }
 
-/* Returns the number of unfinished images if they are those of slots 0, 1, .. and take the same step of the plan as it
- * is; else 0. */
-static int count_aligned(const mar_masked *g)
+static int steps_left(const mar_engine_state *g, int slot)
 {
-    int n = 0;
-    while (n < g->max_images && steps_left((const mar_engine_state *)g, n) > 0) n++;
-    for (int i = 0; i < g->max_images; i++) {
-        if (steps_left((const mar_engine_state *)g, i) <= 0) continue;
-        const mar_slot *s = &g->slots.slot[i];
-        const mar_step *step = &g->steps[s->step];
-        if (i >= n || s->step != g->slots.slot[0].step || s->known != step->known) return 0;
-        if (mar_masked_branches(g, i) != step->cfg_branches) return 0;
-    }
-    return n;
-}
-
-/* Takes the step of images at the same step of the plan. */
-static void step_aligned(mar_masked *g, int n)
-{
-    g->images = n;
-    g->step = g->slots.slot[0].step;
-    mar_masked_step(g);
-    for (int i = 0; i < n; i++) {
-        g->slots.slot[i].step = g->step;
-        g->slots.slot[i].known += g->steps[g->step - 1].predicted;
-    }
+    return mar_masked_steps_left((const mar_masked *)g, slot);
 }
 
 static mar_status step(mar_engine_state *engine_state, mar_err *err)
 {
     mar_masked *g = (mar_masked *)engine_state;
     mar_status status = MAR_OK;
-    const int aligned = g->together ? 0 : count_aligned(g);
     if (g->stepper)
         status = g->stepper->step(g->stepper_state, err);
     else if (g->together)
         mar_masked_step(g);
-    else if (aligned)
-        step_aligned(g, aligned);
     else
-        mar_masked_step_apart(g);
+        mar_masked_step_images(g);
     if (status != MAR_OK || !g->k->watch.layer[0]) return status;
     const int next = g->together ? g->step : g->slots.slot[mar_slots_first(&g->slots)].step;
     return mar_slots_refuse_layer(&g->slots, next - 1, err);
@@ -160,7 +93,7 @@ static void give_tokens(mar_masked *g, int slot, const mar_image *image)
     const float *tokens = g->slots.tokens + (size_t)slot * (size_t)seq * (size_t)g->model->base.config.token_dim;
     for (int i = 0; i < seq; i++) g->place_slot[i] = slot;
     mar_slots_give(&g->slots, slot, image);
-    mar_runner_add_known_tokens(&g->target, tokens, seq, g->place_slot, g->place, NULL);
+    masked_runner_add_known_tokens(&g->target.net, tokens, seq, g->place_slot, g->place, NULL);
 }
 
 static void begin_image(mar_masked *g, int slot, const mar_image *image)
@@ -179,7 +112,7 @@ static void begin_image(mar_masked *g, int slot, const mar_image *image)
 static int is_idle(const mar_masked *g)
 {
     for (int i = 0; i < g->max_images; i++)
-        if (steps_left((const mar_engine_state *)g, i) > 0) return 0;
+        if (mar_masked_steps_left(g, i) > 0) return 0;
     return 1;
 }
 
@@ -187,7 +120,7 @@ static void reset_stats(mar_masked *g)
 {
     g->stats = (mar_stats){0};
     mar_runner_reset(&g->target);
-    mar_contexts_begin(&g->contexts);
+    masked_contexts_begin(&g->contexts);
     kern_watch_begin(g->k);
 }
 
@@ -197,7 +130,7 @@ static void admit(mar_engine_state *engine_state, const int *slot, const mar_ima
     if (is_idle(g)) reset_stats(g);
     for (int i = 0; i < n; i++) begin_image(g, slot[i], &images[i]);
     for (int i = 0; i < n; i++) g->label_list[i] = g->label[slot[i]];
-    mar_runner_admit(&g->target, n, slot, g->label_list);
+    masked_runner_admit(&g->target.net, n, slot, g->label_list);
     for (int i = 0; i < n; i++)
         if (images[i].tokens) give_tokens(g, slot[i], &images[i]);
     if (!g->together) return;
@@ -321,7 +254,7 @@ static int others_change(const mar_masked *g, int i)
 static mar_status create_accels(mar_masked *g, mar_err *err)
 {
     mar_status status = MAR_OK;
-    if (!g->together) status = mar_contexts_create_in(&g->target, &g->contexts, err);
+    if (!g->together) status = masked_contexts_create_in(&g->target.net, &g->contexts, err);
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++) {
         const mar_accel *accel = g->accels[i].accel;
         if (accel->create) status = accel->create(g, &g->accels[i].state, err);
@@ -382,7 +315,7 @@ static void destroy(mar_engine_state *engine_state)
     free_recordings(g);
     for (int i = g->accel_count - 1; i >= 0; i--)
         if (g->accels[i].state) g->accels[i].accel->destroy(g->accels[i].state);
-    mar_contexts_free(&g->contexts);
+    masked_contexts_free(&g->contexts);
     mar_runner_free(&g->target);
     free(g->steps);
     free(g->recordings);
@@ -439,7 +372,7 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
     size_t used = mar_slots_lay_out(&g->slots, 0, base);
     g->sampled = arena_carve(base, &used, images * (size_t)g->max_tokens, token);
     used += mar_runner_lay_out(&g->target, base ? base + used : NULL);
-    if (!g->together) mar_contexts_lay_out(&g->contexts, base); /* they have the runner's memory */
+    if (!g->together) masked_contexts_lay_out(&g->contexts, base); /* they have the runner's memory */
     for (int i = 0; i < g->accel_count; i++)
         if (g->accels[i].accel->lay_out)
             used += g->accels[i].accel->lay_out(g->accels[i].state, base ? base + used : NULL);
@@ -452,15 +385,15 @@ static mar_status plan_draw(mar_masked *g, int n, int steps, int cfg_branches, m
     if (n == 0) return MAR_OK;
     mar_masked_use_chain(g, steps, cfg_branches);
     if (g->drawer) return g->drawer->plan_draw(g->drawer_state, n, steps, err);
-    return mar_runner_plan_head(&g->target, n, err);
+    return diff_chain_plan(&g->target.chain, n, err);
 }
 
 /* Prepares steps of images at different places of the plan, and images with known tokens. */
 static mar_status plan_apart(mar_masked *g, int images, mar_err *err)
 {
-    mar_status status = mar_runner_plan_known_tokens(&g->target, images * g->max_tokens, err);
-    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, g->model->base.config.seq_len, err);
-    if (status == MAR_OK) status = mar_contexts_plan(&g->contexts, err);
+    mar_status status = masked_runner_plan_known_tokens(&g->target.net, images * g->max_tokens, err);
+    if (status == MAR_OK) status = masked_runner_plan_known_tokens(&g->target.net, g->model->base.config.seq_len, err);
+    if (status == MAR_OK) status = masked_contexts_plan(&g->contexts, err);
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++)
         if (mar_masked_first_alike(g, i) == i)
             status = plan_draw(g, images * g->max_tokens, g->steps[i].sampling_steps, g->cfg_branches, err);
@@ -525,11 +458,11 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
     const mar_masked *g = (const mar_masked *)engine_state;
     const mar_runner *t = &g->target;
     *stats = g->stats;
-    stats->encoder_s = t->encoder_s + g->contexts.encoder_s;
-    stats->decoder_s = t->decoder_s + g->contexts.decoder_s;
+    stats->encoder_s = t->net.encoder_s + g->contexts.encoder_s;
+    stats->decoder_s = t->net.decoder_s + g->contexts.decoder_s;
     stats->head_s = t->head_s;
-    stats->encoder_flop = t->encoder_flop + g->contexts.encoder_flop;
-    stats->decoder_flop = t->decoder_flop + g->contexts.decoder_flop;
+    stats->encoder_flop = t->net.encoder_flop + g->contexts.encoder_flop;
+    stats->decoder_flop = t->net.decoder_flop + g->contexts.decoder_flop;
     stats->head_flop = t->head_flop;
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
     stats->head_call_products = 2 * g->model->head.shape.depth + 2;

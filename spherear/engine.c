@@ -80,19 +80,6 @@ static void draw_plain(void *arg)
     write_tokens(g);
 }
 
-/* Adds the work of a call. Sequential calls are those of tokens in the images, not of `apart` ones. */
-static void count_speculation(sphere *g, const diff_speculation_stats *s, int apart)
-{
-    g->head_flop += s->flop;
-    g->stats.head_batched += (double)s->batched;
-    if (!apart) g->stats.head_calls += (double)s->calls;
-    g->stats.head_rows += (double)s->evaluations;
-    if (s->calls_max > g->stats.head_calls_max) g->stats.head_calls_max = s->calls_max;
-    g->stats.proposals += s->accepted + s->rejected;
-    g->stats.proposals_accepted += s->accepted;
-    g->stats.residual_tries += s->tries;
-}
-
 static void draw_by_speculation(sphere *g, int guided, int apart)
 {
     diff_speculation_stats stats = {0};
@@ -109,7 +96,9 @@ static void draw_by_speculation(sphere *g, int guided, int apart)
     diff_speculate_sample(&g->speculation, &tokens, g->sampled, NULL, &stats);
     write_tokens(g);
     g->k->core->timer_mark(g->k, &g->head_s);
-    count_speculation(g, &stats, apart);
+    g->head_flop += stats.flop;
+    if (apart) stats.calls = 0; /* sequential calls are those of tokens in the images */
+    diff_speculate_add_stats(&stats, &g->stats);
 }
 
 /* Draws the listed tokens; apart: those of unconditional branches that draw for themselves. */
@@ -163,8 +152,6 @@ static mar_status step_by_paths(sphere *g, mar_err *err)
     for (int slot = 0; slot < g->max_images; slot++)
         if (steps_left((mar_engine_state *)g, slot) > 0)
             mar_slots_add(&g->slots, slot, 1, MAR_TOKEN_TARGET), g->stats.tokens++;
-    diff_chain_guide(&g->chain, g->branches == 2);
-    diff_chain_guide(&g->paths->chain, g->branches == 2);
     return MAR_OK;
 }
 
@@ -212,9 +199,7 @@ static mar_status check_image(const mar_engine_state *engine_state, const mar_im
         return err_set(err, MAR_EARG, "guidance %g: with --spec path expected that of the session, %g",
                        (double)image->cfg, (double)g->params.cfg);
     if (g->paths && image->known) return err_set(err, MAR_EARG, "--spec path: expected a request without known tokens");
-    if (g->paths && image->number >= SPHERE_CANDIDATE_IMAGES)
-        return err_set(err, MAR_EARG, "image %llu: with --spec path expected a number below 2^40",
-                       (unsigned long long)image->number);
+    if (g->paths && spec_path_check_number(image->number, err) != MAR_OK) return MAR_EARG;
     return mar_slots_check_prefix(&g->model->base.config, image, err);
 }
 
@@ -230,7 +215,6 @@ static void reset_stats(sphere *g)
     g->stats = (mar_stats){0};
     g->head_s = g->head_flop = 0;
     causal_runner_clear_stats(g->target);
-    if (g->paths) sphere_paths_begin(g->paths);
     kern_watch_begin(g->k);
 }
 

@@ -190,7 +190,7 @@ def small(c):
 
 def schedule(steps):
     """[steps + 1]: the tokens known before each autoregressive step, and after the last; the cosine schedule,
-    mar/masked/steps.c."""
+    mar/masked_runner.c."""
     known, masked = [0], SEQ
     for i in range(1, steps):
         masked = max(min(floor(SEQ * cos(acos(-1) / 2 * i / steps)), masked - 1), 1)

@@ -18,12 +18,6 @@ static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err
 
 /* --- a step of the images in progress ----------------------------------------------------------------------------- */
 
-int mar_masked_steps_left(const mar_masked *g, int slot)
-{
-    if (!g->slots.slot[slot].busy) return 0;
-    return g->params.num_iter - (g->together ? g->step : g->slots.slot[slot].step);
-}
-
 static int steps_left(const mar_engine_state *g, int slot)
 {
     return mar_masked_steps_left((const mar_masked *)g, slot);

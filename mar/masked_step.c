@@ -127,6 +127,12 @@ void mar_masked_step(mar_masked *g)
     g->step++;
 }
 
+int mar_masked_steps_left(const mar_masked *g, int slot)
+{
+    if (!g->slots.slot[slot].busy) return 0;
+    return g->params.num_iter - (g->together ? g->step : g->slots.slot[slot].step);
+}
+
 /* Returns the number of unfinished images if they are those of slots 0, 1, .. and take the same step of the plan as it
  * is; else 0. */
 static int masked_count_aligned(const mar_masked *g)

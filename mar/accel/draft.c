@@ -11,9 +11,9 @@ int mar_verifies_paths(const mar_params *p)
     return m && m->paths;
 }
 
-static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status check(const mar_model *model, mar_params *p, mar_err *err)
 {
-    return mar_check_draft(&model->base, p->draft, err);
+    return mar_check_draft(model, p->draft, err);
 }
 
 /* Returns the tokens of an image that its head draws or judges at once: those of a step or, with whole paths, of a
@@ -98,14 +98,7 @@ static void stats(const void *state, mar_stats *sum)
     sum->draft_flop = r->net.encoder_flop + r->net.decoder_flop + r->head_flop;
 }
 
-const mar_accel mar_accel_draft = {
-    .name = "draft",
-    .together = 1,
-    .changes = MAR_STAGE_DRAFT,
-    .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES | MAR_STAGE_HEAD,
-    .exact = 1,
-    .for_spherear = 1,
-    .check = check,
+static const mar_masked_hooks draft_hooks = {
     .create = create,
     .destroy = destroy,
     .lay_out = lay_out,
@@ -113,4 +106,14 @@ const mar_accel mar_accel_draft = {
     .begin = begin,
     .add_known_tokens = add_known_tokens,
     .stats = stats,
+};
+
+const mar_accel mar_accel_draft = {
+    .name = "draft",
+    .together = 1,
+    .changes = MAR_STAGE_DRAFT,
+    .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES | MAR_STAGE_HEAD,
+    .exact = 1,
+    .check = check,
+    .masked = &draft_hooks,
 };

@@ -87,10 +87,10 @@ static void resolve(mar_params *p)
     if (p->gtr) p->num_iter = p->gtr_generation_steps + p->gtr_reconstruction_steps;
 }
 
-static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status check(const mar_model *model, mar_params *p, mar_err *err)
 {
-    const int first = first_stage_size(mar_grid_columns(&model->base.config));
-    const int second = model->base.config.seq_len - first;
+    const int first = first_stage_size(mar_grid_columns(&model->config));
+    const int second = model->config.seq_len - first;
     if (p->gtr_generation_steps > first)
         return err_set(err, MAR_EARG, "--gtr_generation_steps %d: expected 1..%d", p->gtr_generation_steps, first);
     if (p->gtr_reconstruction_steps > second)
@@ -104,9 +104,9 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     return MAR_OK;
 }
 
-static void plan_steps(const mar_masked *g, mar_step *steps)
+static void plan_steps(const mar_model_config *model, const mar_params *p, mar_step *steps)
 {
-    mar_gtr_plan(&g->params, g->grid, steps);
+    mar_gtr_plan(p, mar_grid_columns(model), steps);
 }
 
 static mar_status create(mar_masked *g, void **state, mar_err *err)
@@ -150,6 +150,13 @@ static void select_detailed(void *state, const mar_step *step)
     }
 }
 
+static const mar_masked_hooks gtr_hooks = {
+    .create = create,
+    .destroy = destroy,
+    .order = order_stages,
+    .select = select_detailed,
+};
+
 const mar_accel mar_accel_gtr = {
     .name = "gtr",
     .together = 1,
@@ -166,8 +173,5 @@ const mar_accel mar_accel_gtr = {
     .resolve = resolve,
     .check = check,
     .plan_steps = plan_steps,
-    .create = create,
-    .destroy = destroy,
-    .order = order_stages,
-    .select = select_detailed,
+    .masked = &gtr_hooks,
 };

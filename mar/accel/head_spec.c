@@ -96,13 +96,21 @@ static int is_on(const mar_params *p)
     return !mar_verifies_paths(p);
 }
 
+static const mar_masked_hooks head_spec_hooks = {
+    .create = create,
+    .destroy = destroy,
+    .lay_out = lay_out,
+    .plan = plan,
+    .plan_draw = plan_draw,
+    .draw = draw,
+};
+
 const mar_accel mar_accel_head_spec = {
     .name = "head_spec",
     .changes = MAR_STAGE_CHAIN,
     .needs = MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .exact = 1,
     .exact_by = "speculation inside the head",
-    .for_spherear = 1,
     .methods =
         (const mar_accel_method[]){{.name = "head-spec",
                                     .guarantee = "",
@@ -111,10 +119,5 @@ const mar_accel mar_accel_head_spec = {
                                                "head"},
                                    {0}},
     .is_on = is_on,
-    .create = create,
-    .destroy = destroy,
-    .lay_out = lay_out,
-    .plan = plan,
-    .plan_draw = plan_draw,
-    .draw = draw,
+    .masked = &head_spec_hooks,
 };

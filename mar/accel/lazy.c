@@ -471,7 +471,7 @@ static mar_status plan(kern_queue *k, const void *state, const masked_net *m, co
 
 static const masked_passes passes = {.plan = plan, .encode = encode, .decode = decode};
 
-static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status check(const mar_model *model, mar_params *p, mar_err *err)
 {
     (void)model;
     if (p->num_iter >= MIN_STEPS) return MAR_OK;
@@ -479,6 +479,12 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
                    "--lazy: the first %d autoregressive steps fill the caches, expected --num_iter %d or more",
                    MIN_STEPS - 1, MIN_STEPS);
 }
+
+static const mar_masked_hooks lazy_hooks = {
+    .create = create,
+    .destroy = destroy,
+    .lay_out = lay_out,
+};
 
 const mar_accel mar_accel_lazy = {
     .name = "lazy",
@@ -492,7 +498,5 @@ const mar_accel mar_accel_lazy = {
                                                       "little between steps"},
                                           {0}},
     .check = check,
-    .create = create,
-    .destroy = destroy,
-    .lay_out = lay_out,
+    .masked = &lazy_hooks,
 };

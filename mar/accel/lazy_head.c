@@ -8,6 +8,10 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     return MAR_OK;
 }
 
+static const mar_masked_hooks lazy_head_hooks = {
+    .create = create,
+};
+
 const mar_accel mar_accel_lazy_head = {
     .name = "lazy_head",
     .changes = MAR_STAGE_HEAD,
@@ -19,5 +23,5 @@ const mar_accel mar_accel_lazy_head = {
                                     .summary = "in 6 of 7 steps the head uses again what its blocks gave, on the "
                                                "conditional rows only"},
                                    {0}},
-    .create = create,
+    .masked = &lazy_head_hooks,
 };

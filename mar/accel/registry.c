@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Every accelerator; its file is mar/accel/NAME.c. The order is that of their hooks and of `mar methods`. A draft model
- * precedes its users; a solver sets its start after DiSA. */
+/* Every accelerator; its file is mar/accel/NAME.c, or discrete.c. The order is that of their hooks and of `mar
+ * methods`. A draft model precedes its users; a solver sets its start after DiSA. */
 #define ACCELS(X)                                                                                                      \
     X(draft)                                                                                                           \
     X(spec)                                                                                                            \
@@ -70,7 +70,7 @@ static const char *stage_name(unsigned stages)
 {
     static const char *const names[] = {
         "the autoregressive steps",       "the drafting", "the transformer passes", "the numbers of diffusion steps",
-        "the update of a diffusion step", "the chain",    "the head's evaluations"};
+        "the update of a diffusion step", "the chain",    "the head's evaluations", "the verdicts on states"};
     int i = 0;
     while (!(stages >> i & 1)) i++;
     return names[i];
@@ -125,6 +125,60 @@ mar_status mar_accels_check(const mar_params *params, mar_err *err)
     return MAR_OK;
 }
 
+/* --- stages of an engine -------------------------------------------------------------------------------------------
+ */
+
+__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)
+{
+    const size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, size - used, format, arguments);
+    va_end(arguments);
+}
+
+/* Returns whether the value, a name, of its option turns the accelerator on. */
+static int is_turned_on_by(const mar_accel *accel, const char *value)
+{
+    mar_params p;
+    const mar_param *o = mar_param_find(accel->name);
+    if ((o->type != MAR_TYPE_NAME && o->type != MAR_TYPE_TEXT) || mar_param_choice(o, value) < 0) return 0;
+    mar_params_init(&p, sizeof p);
+    *(const char **)mar_param_field(o, &p) = value;
+    return mar_accel_is_on(accel, &p);
+}
+
+/* Writes the accelerators that an engine has: "--draft, --spec path or --sampler". */
+static void list_fitting(const mar_engine *engine, char *text, size_t size)
+{
+    char last[64] = "";
+    text[0] = '\0';
+    for (int i = 0; accels[i]; i++) {
+        if (!goes_with(tokens_of(accels[i]), engine->tokens) || accels[i]->changes & ~engine->stages) continue;
+        const mar_param *o = mar_param_find(accels[i]->name);
+        const char *value = "";
+        for (int v = 0; shares_option(accels[i]) && o->choices[v] && !*value; v++)
+            if (is_turned_on_by(accels[i], o->choices[v])) value = o->choices[v];
+        if (*last) append(text, size, "%s%s", *text ? ", " : "", last);
+        snprintf(last, sizeof last, "--%s%s%s", o->name, *value ? " " : "", value);
+    }
+    if (*last) append(text, size, "%s%s", *text ? " or " : "", last);
+}
+
+/* Returns MAR_EARG, naming the option, if an accelerator that is on changes a stage that the engine leaves plain. */
+static mar_status check_stages(const mar_params *params, const mar_engine *engine, mar_err *err)
+{
+    char name[64], fitting[256];
+    for (int i = 0; accels[i]; i++) {
+        const unsigned stages = accels[i]->changes & ~engine->stages;
+        if (!stages || !mar_accel_is_on(accels[i], params)) continue;
+        list_fitting(engine, fitting, sizeof fitting);
+        return err_set(err, MAR_EARG, "%s changes %s, which no option does with %s: expected %s",
+                       name_of(accels[i], params, name, sizeof name), stage_name(stages), engine->models, fitting);
+    }
+    return MAR_OK;
+}
+
 /* --- the effect on the distribution ------------------------------------------------------------------------------- */
 
 /* Appends ", sampler ddim". */
@@ -154,27 +208,7 @@ void mar_accels_effect(const mar_params *params, mar_effect *out)
         snprintf(out->how, sizeof out->how, "%s%s", by ? "by " : "", by ? by : "");
 }
 
-__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)
-{
-    const size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, size - used, format, arguments);
-    va_end(arguments);
-}
-
 /* --- kinds of tokens ---------------------------------------------------------------------------------------------- */
-
-/* Returns whether the value, a name, of its option turns the accelerator on. */
-static int is_turned_on_by(const mar_accel *accel, const char *value)
-{
-    mar_params p;
-    const mar_param *o = mar_param_find(accel->name);
-    if ((o->type != MAR_TYPE_NAME && o->type != MAR_TYPE_TEXT) || mar_param_choice(o, value) < 0) return 0;
-    mar_params_init(&p, sizeof p);
-    *(const char **)mar_param_field(o, &p) = value;
-    return mar_accel_is_on(accel, &p);
-}
 
 const mar_accel *mar_accel_of_verifier(const char *verifier)
 {
@@ -243,15 +277,17 @@ static mar_status check_interval(const mar_params *p, const char *tokens, mar_er
     return MAR_OK;
 }
 
-mar_status mar_accels_resolve_params(mar_params *params, const char *tokens, mar_accels_on *out, mar_err *err)
+mar_status mar_accels_resolve_params(mar_params *params, const mar_engine *engine, mar_accels_on *out, mar_err *err)
 {
+    const char *tokens = engine->tokens;
     int n = 0;
     *out = (mar_accels_on){{NULL}};
     mar_status status = check_interval(params, tokens, err);
     if (status == MAR_OK) status = check_tokens(params, tokens, err);
     if (status != MAR_OK) return status;
     mar_accels_resolve(params, tokens);
-    status = mar_accels_check(params, err);
+    status = check_stages(params, engine, err);
+    if (status == MAR_OK) status = mar_accels_check(params, err);
     for (int i = 0; status == MAR_OK && accels[i]; i++) {
         if (!mar_accel_is_on(accels[i], params)) continue;
         if (params->spec && strcmp(accels[i]->name, "spec") == 0 && accels[i]->asks_for && !params->draft)

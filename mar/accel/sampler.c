@@ -1,6 +1,6 @@
 /* The samplers of the head: DDIM (Song et al. 2021) and DPM-Solver++ of second order (Lu et al. 2022) in place of the
  * model's own chain. */
-#include "mar/masked.h"
+#include "mar/accel.h"
 
 /* A solver starts lower than any chain that draws noise, annealed or not. */
 static void respace(const mar_params *p, diff_spec *spec)
@@ -12,7 +12,6 @@ static void respace(const mar_params *p, diff_spec *spec)
 const mar_accel mar_accel_sampler = {
     .name = "sampler",
     .changes = MAR_STAGE_SOLVER,
-    .for_spherear = 1,
     .methods =
         (const mar_accel_method[]){
             {.name = "ddim",

@@ -555,7 +555,7 @@ static mar_status step(void *state, mar_err *err)
     return MAR_OK;
 }
 
-static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status check(const mar_model *model, mar_params *p, mar_err *err)
 {
     (void)model, (void)err;
     if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
@@ -573,16 +573,7 @@ static void resolve(mar_params *p)
     if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = MAR_GAMMA_AUTO;
 }
 
-const mar_accel mar_accel_spec = {
-    .name = "spec",
-    .together = 1,
-    .needs = MAR_STAGE_CHAIN | MAR_STAGE_COUNTS,
-    .asks_for = "draft",
-    .tokens = "continuous",
-    .is_on = is_on,
-    .resolve = resolve,
-    .check = check,
-    .block_steps = block_steps,
+static const mar_masked_hooks spec_hooks = {
     .create = create,
     .destroy = destroy,
     .lay_out = lay_out,
@@ -590,4 +581,18 @@ const mar_accel mar_accel_spec = {
     .step = step,
     .stats = stats,
     .effect = write_effect,
+};
+
+const mar_accel mar_accel_spec = {
+    .name = "spec",
+    .together = 1,
+    .changes = MAR_STAGE_STATES,
+    .needs = MAR_STAGE_CHAIN | MAR_STAGE_COUNTS,
+    .asks_for = "draft",
+    .tokens = "continuous",
+    .is_on = is_on,
+    .resolve = resolve,
+    .check = check,
+    .block_steps = block_steps,
+    .masked = &spec_hooks,
 };

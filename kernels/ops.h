@@ -630,18 +630,20 @@ struct kern_device {
     const kern_conv_ops *conv;
     const kern_discrete_ops *discrete;
     const kern_measure_ops *measure;
-    size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
-    int int8;              /* 1: layers with KERN_LOW have int8 weights */
-    int int4;              /* 1: layers with KERN_LOW have int4 weights */
-    int fp8;               /* 1: layers with KERN_LOW are multiplied in FP8 */
-    int int8_head;         /* 1: heads can be in int8 */
-    size_t mod_budget;     /* bytes of modulation rows a model may compute at a time */
-    size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
-                            * least one */
-    int draft_budget;      /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
-                            * much longer */
-    int asynchronous;      /* 1: operations may still run when their call has returned */
-    char description[176]; /* "cpu bf16 (avx512_bf16), 2 threads", "cpu int8, bf16 (avx512_vnni, ..." */
+    size_t act_size;     /* bytes of an act element: 2 (bf16) or 4 (f32) */
+    int int8;            /* 1: layers with KERN_LOW have int8 weights */
+    int int4;            /* 1: layers with KERN_LOW have int4 weights */
+    int fp8;             /* 1: layers with KERN_LOW are multiplied in FP8 */
+    int int8_head;       /* 1: heads can be in int8 */
+    size_t mod_budget;   /* bytes of modulation rows a model may compute at a time */
+    size_t image_budget; /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
+                          * least one */
+    int draft_budget;    /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
+                          * much longer */
+    int asynchronous;    /* 1: operations may still run when their call has returned */
+    char unit[160];      /* CPU: instruction sets, "avx512_vnni, avx512_bf16"; CUDA: the GPU, and its tuning */
+    int threads;         /* CPU: worker threads */
+    int threads_missing; /* CPU: those that the system did not start */
 };
 
 /* Returns the name of the arithmetic of layers with KERN_LOW, or NULL where they are as others. */

@@ -16,7 +16,7 @@ mar_status mar_discrete_load(mar *m, kern_queue *k, const wt_file *f, int heads,
     if (!model) return err_set(err, MAR_ENOMEM, "out of memory");
     model->base.m = m;
     model->base.config = mar_discrete_public_config(&config);
-    if (config.seq_len_guessed) model->base.warning = gpt_config_guess_text(&config, model->guess);
+    if (config.seq_len_guessed) model->base.config.warning = gpt_config_guess_text(&config, model->guess);
     status = gpt_model_load(k, f, &config, &model->gpt, err);
     if (status == MAR_OK)
         *out = &model->base;

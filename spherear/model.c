@@ -74,6 +74,10 @@ mar_model_config sphere_public_config(const sphere_config *config)
                               .parameters = config->parameters,
                               .patch_size = 1,
                               .family = "spherear",
+                              .title = "SphereAR",
+                              .conditioning = MAR_CONDITION_CLASS,
+                              .order = MAR_ORDER_RASTER,
+                              .head = MAR_HEAD_FLOW,
                               .image_decoder = config->has_decoder};
 }
 
@@ -92,7 +96,7 @@ mar_status sphere_model_load(mar *m, kern_queue *k, const wt_file *f, int heads,
     model->shape = shape;
     status = load_all(&l, model);
     if (status == MAR_OK) {
-        if (model->head.dtype != m->head_dtype) model->base.warning = diff_head_f32_warning;
+        if (model->head.dtype != m->head_dtype) model->base.config.warning = diff_head_f32_warning;
         *out = &model->base;
     } else {
         k->core->finish(k); /* waits for uploads that have begun */

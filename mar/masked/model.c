@@ -226,7 +226,7 @@ mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, m
         status = model->encoder && model->decoder ? load_all(&l) : err_set(err, MAR_ENOMEM, "out of memory");
     }
     if (status == MAR_OK) {
-        if (model->head.dtype != m->head_dtype) model->base.warning = diff_head_f32_warning;
+        if (model->head.dtype != m->head_dtype) model->base.config.warning = diff_head_f32_warning;
         *out = &model->base;
     } else {
         k->core->finish(k); /* waits for uploads that have begun */

@@ -41,7 +41,7 @@ static int resolve(fidelity *f)
     f->positions = model->seq_len;
     f->channels = model->token_dim;
     f->vocabulary = model->vocabulary;
-    f->is_sphere = strcmp(model->family, "spherear") == 0;
+    f->is_sphere = model->head == MAR_HEAD_FLOW;
     f->columns = model->grid_width;
     f->rows = f->positions / f->columns;
     if (f->vocabulary) {
@@ -129,22 +129,6 @@ void fidelity_name_run(const fidelity *f, fidelity_run *r)
     }
 }
 
-/* Writes the file's identity; a file shared by runs is read once. */
-static int identify(fidelity *f, const char *path, char id[RECORD_ID])
-{
-    int i = 0;
-    *id = '\0';
-    if (!path) return 0;
-    while (i < f->known_count && strcmp(f->known[i].path, path) != 0) i++;
-    if (i == MODELS_FILES_MAX) return record_identify_model(path, id);
-    if (i == f->known_count) {
-        if (record_identify_model(path, f->known[i].id) != 0) return 1;
-        f->known[f->known_count++].path = path;
-    }
-    memcpy(id, f->known[i].id, RECORD_ID);
-    return 0;
-}
-
 int fidelity_open_stores(fidelity *f, int run, int run_count)
 {
     if (!f->store) return 0;
@@ -152,11 +136,7 @@ int fidelity_open_stores(fidelity *f, int run, int run_count)
         return 1;
     for (fidelity_run *r = &f->runs[run]; r < &f->runs[run + run_count]; r++) {
         const run_options *o = &r->options;
-        record_ids *ids = &r->models.ids;
-        if (identify(f, o->model, ids->model) != 0 || identify(f, o->vae, ids->vae) != 0 ||
-            identify(f, o->draft, ids->draft) != 0 || identify(f, o->captions, ids->captions) != 0)
-            return 1;
-        record_identify_prompts(&r->models);
+        if (record_identify(o, &r->models) != 0) return 1;
         if (record_open_store(f->store, o, &r->models, f->batch, &r->store) != 0) return 1;
     }
     return 0;

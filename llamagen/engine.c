@@ -2,17 +2,10 @@
 
 #include "base/arena.h"
 #include "mar/core/neighbours.h"
+#include "mar/slots.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-/* A place for an image. */
-typedef struct {
-    int busy;        /* 1: an image is here, finished or not */
-    int in_latents;  /* 1: it is finished, and its tokens are in `latents` */
-    uint64_t number; /* of the image, for messages */
-    mar_err failure; /* its error; "": it has not failed */
-} discrete_slot;
 
 typedef struct {
     const mar_discrete_model *model;
@@ -25,12 +18,11 @@ typedef struct {
     mar_drafter draft;
     spec_sampler *sampler;
     int *neighbours; /* backend [vocabulary][plan.neighbours]; NULL: the method needs none */
-    float *latents;  /* backend [max_images][seq_len] token ids of finished images */
+    mar_slots slots; /* their tokens are ids of finished images; the sampler has those of the others */
 
-    discrete_slot *slot; /* [max_images] */
-    gpt_start *start;    /* [max_images] the images that begin */
-    int *given;          /* [max_images][seq_len] their known tokens */
-    float *number;       /* host [max_images][seq_len] token ids on their way to `latents` */
+    gpt_start *start; /* [max_images] the images that begin */
+    int *given;       /* [max_images][seq_len] their known tokens */
+    float *number;    /* host [max_images][seq_len] token ids on their way to the slots */
     /* host [caption_tokens][caption_dim] of 0, a caption to measure, and its mask behind; NULL before the first */
     float *zero;
     int has_negative; /* 1: the second branch's caption is set; needed by decoders of text/grammar.h */
@@ -160,12 +152,12 @@ static mar_status create_sampler(discrete *g, mar_err *err)
 static mar_status allocate_host(discrete *g, mar_err *err)
 {
     const size_t images = (size_t)g->max_images, tokens = images * (size_t)g->model->base.config.seq_len;
-    g->slot = calloc(images, sizeof *g->slot);
     g->start = calloc(images, sizeof *g->start);
     g->given = calloc(tokens, sizeof *g->given);
     g->number = calloc(tokens, sizeof *g->number);
-    if (g->slot && g->start && g->given && g->number) return MAR_OK;
-    return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
+    if (!g->start || !g->given || !g->number)
+        return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
+    return mar_slots_create(g->k, &g->model->base.config, g->max_images, &g->slots, err);
 }
 
 /* Returns what rounds keys and values more than the products' operands are; "" if nothing does. */
@@ -202,7 +194,7 @@ static void destroy(mar_engine_state *engine_state)
     mar_drafter_free(&g->draft);
     gpt_runner_free(g->target);
     g->k->device->core->free(g->k->device, g->neighbours);
-    free(g->slot);
+    mar_slots_free(&g->slots);
     free(g->start);
     free(g->given);
     free(g->number);
@@ -239,8 +231,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
 static size_t lay_out(mar_engine_state *engine_state, char *base)
 {
     discrete *g = of(engine_state);
-    size_t used = 0;
-    g->latents = arena_carve(base, &used, (size_t)g->max_images * (size_t)g->model->base.config.seq_len, sizeof(float));
+    size_t used = mar_slots_lay_out(&g->slots, 0, base);
     used += gpt_runner_lay_out(g->target, base ? base + used : NULL);
     used += mar_drafter_lay_out(&g->draft, base ? base + used : NULL);
     used += spec_sampler_lay_out(g->sampler, base ? base + used : NULL);
@@ -298,25 +289,15 @@ static mar_status check_image(const mar_engine_state *engine_state, const mar_im
 {
     const discrete *g = of_const(engine_state);
     const gpt_sampling sampling = sampling_of(g);
-    const mar_status status = check_mask(g, image->mask, err);
+    mar_status status = check_mask(g, image->mask, err);
     if (status != MAR_OK) return status;
     if (g->model->gpt->config.grammar && gpt_cfg_branches(&sampling) == 2 && !g->has_negative)
         return err_set(err, MAR_EARG,
                        "guidance %g has nothing to guide away from: expected mar_session_set_negative before the first "
                        "image",
                        (double)sampling.cfg);
-    if (image->cfg > 1 && gpt_cfg_branches(&sampling) == 1)
-        return err_set(err, MAR_EARG,
-                       "guidance %g: the session was created with guidance %g and has no memory for more",
-                       (double)image->cfg, (double)sampling.cfg);
-    return image->known ? mar_check_prefix(&g->model->base.config, image->known, err) : MAR_OK;
-}
-
-static int is_idle(const discrete *g)
-{
-    for (int i = 0; i < g->max_images; i++)
-        if (g->slot[i].busy) return 0;
-    return 1;
+    status = mar_slots_check_guidance(image, image->cfg > 1 ? 2 : 1, gpt_cfg_branches(&sampling), sampling.cfg, err);
+    return status == MAR_OK ? mar_slots_check_prefix(&g->model->base.config, image, err) : status;
 }
 
 /* Begins a session's work: what happened before counts no more. */
@@ -352,22 +333,23 @@ static void set_caption(discrete *g, const mar_image *image, gpt_start *start)
 static void begin_image(discrete *g, int slot, const mar_image *image, int *given, gpt_start *start)
 {
     const int n = g->model->base.config.seq_len;
-    int known = 0;
-    for (; image->known && known < n && image->known[known]; known++) given[known] = (int)image->tokens[known];
-    g->slot[slot] = (discrete_slot){.busy = 1, .number = image->number};
+    mar_slots_begin(&g->slots, slot, image);
+    const int known = g->slots.slot[slot].given;
+    for (int i = 0; i < known; i++) given[i] = (int)image->tokens[i];
     *start = (gpt_start){.image = slot, .label = image->label, .cfg = image->cfg, .token = given, .given = known};
     set_caption(g, image, start);
     const spec_start sequence = {.seed = image->seed, .image = image->number, .n = n, .token = given, .given = known};
     spec_sampler_admit(g->sampler, slot, &sequence);
 }
 
-/* Tells whether an image is in progress: here, without an error, and not yet in `latents`. */
+/* Returns whether an image is in progress: here, without an error, and not yet whole in its slot. */
 static int is_running(const discrete *g, int slot)
 {
-    return g->slot[slot].busy && !g->slot[slot].in_latents && !g->slot[slot].failure.text[0];
+    const mar_slot *s = &g->slots.slot[slot];
+    return s->busy && !s->step && !s->failure.text[0];
 }
 
-/* Moves the tokens of images that are finished to `latents`. */
+/* Moves the tokens of images that are finished to their slots, whose step is then 1. */
 static void move_finished(discrete *g)
 {
     const size_t n = (size_t)g->model->base.config.seq_len;
@@ -376,15 +358,15 @@ static void move_finished(discrete *g)
         float *number = g->number + (size_t)i * n;
         if (!is_running(g, i) || spec_sampler_left(g->sampler, i) > 0) continue;
         for (size_t t = 0; t < n; t++) number[t] = (float)token[t];
-        g->k->core->upload(g->k, g->latents + (size_t)i * n, number, n * sizeof *number);
-        g->slot[i].in_latents = 1;
+        g->k->core->upload(g->k, g->slots.tokens + (size_t)i * n, number, n * sizeof *number);
+        g->slots.slot[i].step = 1;
     }
 }
 
 static void admit(mar_engine_state *engine_state, const int *slot, const mar_image *images, int n)
 {
     discrete *g = of(engine_state);
-    if (is_idle(g)) begin_work(g);
+    if (mar_slots_are_free(&g->slots)) begin_work(g);
     for (int i = 0; i < n; i++)
         begin_image(g, slot[i], &images[i], g->given + (size_t)i * (size_t)g->model->base.config.seq_len, &g->start[i]);
     if (kern_check(g->k, NULL) != MAR_OK) return;
@@ -396,7 +378,7 @@ static void admit(mar_engine_state *engine_state, const int *slot, const mar_ima
 static void release(mar_engine_state *engine_state, int slot)
 {
     discrete *g = of(engine_state);
-    g->slot[slot].busy = 0;
+    mar_slots_release(&g->slots, slot);
     spec_sampler_release(g->sampler, slot);
 }
 
@@ -417,7 +399,7 @@ static int fail_images(discrete *g)
     int failed = 0;
     for (int i = 0; i < g->max_images; i++) {
         if (!is_running(g, i) || spec_sampler_failed(g->sampler, i, &why) == MAR_OK) continue;
-        err_set(&g->slot[i].failure, MAR_EMODEL, "%s%s", why.text, mar_layer_text(g->k, layer));
+        err_set(&g->slots.slot[i].failure, MAR_EMODEL, "%s%s", why.text, mar_layer_text(g->k, layer));
         failed++;
     }
     return failed;
@@ -430,9 +412,9 @@ static void fail_round(discrete *g)
     for (int i = 0; i < g->max_images; i++) running += is_running(g, i);
     for (int i = 0; i < g->max_images; i++) {
         if (!is_running(g, i)) continue;
-        err_set(&g->slot[i].failure, MAR_EMODEL,
+        err_set(&g->slots.slot[i].failure, MAR_EMODEL,
                 "image %llu%s, token %d: the output of %s is not finite, although all tokens so far are",
-                (unsigned long long)g->slot[i].number, running > 1 ? " or one beside it" : "",
+                (unsigned long long)g->slots.slot[i].number, running > 1 ? " or one beside it" : "",
                 spec_sampler_known(g->sampler, i), g->k->watch.layer);
     }
 }
@@ -454,7 +436,7 @@ static mar_status step(mar_engine_state *engine_state, mar_err *err)
 
 static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err)
 {
-    const char *text = of(engine_state)->slot[slot].failure.text;
+    const char *text = of(engine_state)->slots.slot[slot].failure.text;
     return text[0] ? err_set(err, MAR_EMODEL, "%s", text) : MAR_OK;
 }
 
@@ -489,7 +471,7 @@ static const char *warning_of(const mar_engine_state *g)
 
 static const float *latents(const mar_engine_state *g)
 {
-    return of_const(g)->latents;
+    return of_const(g)->slots.tokens;
 }
 
 static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)

@@ -5,8 +5,6 @@
 #include "mar/masked/runner.h"
 #include "spherear/paths.h"
 
-#include <float.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +27,7 @@ static int seq_len(const sphere *g)
 static int steps_left(const mar_engine_state *engine_state, int slot)
 {
     const sphere *g = of_const(engine_state);
-    return g->slot[slot].busy ? seq_len(g) - g->slot[slot].known : 0;
+    return g->slots.slot[slot].busy ? seq_len(g) - g->slots.slot[slot].known : 0;
 }
 
 /* --- one step ----------------------------------------------------------------------------------------------------- */
@@ -37,7 +35,7 @@ static int steps_left(const mar_engine_state *engine_state, int slot)
 /* Lists a token to draw: that of a slot, or with `apart` the one of its unconditional branch. */
 static void list_token(sphere *g, int slot, int apart)
 {
-    const sphere_slot *s = &g->slot[slot];
+    const mar_slot *s = &g->slots.slot[slot];
     const int i = g->drawn++, n = seq_len(g);
     g->row_slot[i] = slot;
     g->row_seed[i] = s->seed;
@@ -67,7 +65,7 @@ static void write_tokens(const sphere *g)
     kern_queue *k = g->k;
     const int channels = g->model->shape.head.channels;
     k->core->rms_norm(k, g->sampled, NULL, g->drawn, channels, g->model->ones, SPHERE_EPS, g->normal, 1);
-    k->core->copy_rows(k, g->tokens, g->row_place, g->normal, NULL, NULL, NULL, g->drawn, channels);
+    k->core->copy_rows(k, g->slots.tokens, g->row_place, g->normal, NULL, NULL, NULL, g->drawn, channels);
 }
 
 static void draw_plain(void *arg)
@@ -140,7 +138,7 @@ static void draw_tokens(sphere *g)
     for (int group = 0; group < GROUPS; group++) {
         g->drawn = 0;
         for (int slot = 0; slot < g->max_images; slot++) {
-            const sphere_slot *s = &g->slot[slot];
+            const mar_slot *s = &g->slots.slot[slot];
             if (steps_left((mar_engine_state *)g, slot) == 0) continue;
             const int guided = sphere_scale(g, s, s->known) != 1;
             if (group == APART ? sphere_draws_apart(g, s, s->known) : guided == (group == GUIDED))
@@ -148,30 +146,6 @@ static void draw_tokens(sphere *g)
         }
         draw(g, group == GUIDED, group == APART);
     }
-}
-
-/* Returns the position of a slot's first non-finite token; -1 if there is none. */
-static int find_nonfinite(const sphere *g, int slot)
-{
-    const int dim = g->model->shape.head.channels;
-    const float *tokens = g->tokens + (size_t)slot * (size_t)seq_len(g) * (size_t)dim;
-    return g->k->core->first_nonfinite(g->k, tokens, MAR_DTYPE_F32, g->slot[slot].known, dim, dim);
-}
-
-/* Reports a layer whose output has a NaN or an infinity while no token has. Returns MAR_OK if a token has. */
-static mar_status refuse_layer(const sphere *g, mar_err *err)
-{
-    int first = -1, several = 0;
-    for (int i = 0; i < g->max_images; i++) {
-        if (!g->slot[i].busy) continue;
-        if (find_nonfinite(g, i) >= 0) return MAR_OK; /* the image's own error says more */
-        several |= first >= 0;
-        if (first < 0) first = i;
-    }
-    return err_set(err, MAR_EMODEL,
-                   "image %llu%s, step %d: the output of %s is not finite, although all tokens so far are",
-                   (unsigned long long)g->slot[first].number, several ? " or one beside it" : "",
-                   g->slot[first].known - 1, g->k->watch.layer);
 }
 
 /* Takes a round of paths. The images' first tokens are drawn plainly. */
@@ -182,7 +156,8 @@ static mar_status step_by_paths(sphere *g, mar_err *err)
     if (!first) return sphere_paths_round(g->paths, err);
     draw_tokens(g);
     for (int slot = 0; slot < g->max_images; slot++)
-        if (steps_left((mar_engine_state *)g, slot) > 0) g->slot[slot].known++, g->stats.tokens++;
+        if (steps_left((mar_engine_state *)g, slot) > 0)
+            mar_slots_add(&g->slots, slot, 1, MAR_TOKEN_TARGET), g->stats.tokens++;
     diff_chain_guide(&g->chain, g->target.branches == 2);
     diff_chain_guide(&g->paths->chain, g->target.branches == 2);
     return MAR_OK;
@@ -194,12 +169,13 @@ static void step_plainly(sphere *g)
     sphere_runner_begin(&g->target);
     for (int slot = 0; slot < g->max_images; slot++) {
         if (steps_left((mar_engine_state *)g, slot) == 0) continue;
-        sphere_slot *s = &g->slot[slot];
+        mar_slots_add(&g->slots, slot, 1, MAR_TOKEN_TARGET);
         g->stats.tokens++;
-        if (++s->known < seq_len(g))
-            sphere_add_tokens(g, &g->target, slot, s->known - 1, 1, 1, g->max_images, &slot), g->stats.contexts++;
+        const int known = g->slots.slot[slot].known;
+        if (known < seq_len(g))
+            sphere_add_tokens(g, &g->target, slot, known - 1, 1, 1, g->max_images, &slot), g->stats.contexts++;
     }
-    sphere_runner_run(&g->target, g->tokens, g->z);
+    sphere_runner_run(&g->target, g->slots.tokens, g->z);
 }
 
 static mar_status step(mar_engine_state *engine_state, mar_err *err)
@@ -210,7 +186,8 @@ static mar_status step(mar_engine_state *engine_state, mar_err *err)
         status = step_by_paths(g, err);
     else
         step_plainly(g);
-    return status == MAR_OK && g->k->watch.layer[0] ? refuse_layer(g, err) : status;
+    if (status != MAR_OK || !g->k->watch.layer[0]) return status;
+    return mar_slots_refuse_layer(&g->slots, g->slots.slot[mar_slots_first(&g->slots)].known - 1, err);
 }
 
 /* --- beginning and ending images ---------------------------------------------------------------------------------- */
@@ -224,10 +201,9 @@ static int together(const mar_engine_state *g)
 static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
 {
     const sphere *g = of_const(engine_state);
-    if (image->cfg > 1 && g->target.branches == 1)
-        return err_set(err, MAR_EARG,
-                       "guidance %g: the session was created with guidance %g and has no memory for more",
-                       (double)image->cfg, (double)g->params.cfg);
+    const mar_status status =
+        mar_slots_check_guidance(image, image->cfg > 1 ? 2 : 1, g->target.branches, g->params.cfg, err);
+    if (status != MAR_OK) return status;
     if (g->paths && image->cfg != g->params.cfg)
         return err_set(err, MAR_EARG, "guidance %g: with --spec path expected that of the session, %g",
                        (double)image->cfg, (double)g->params.cfg);
@@ -235,7 +211,7 @@ static mar_status check_image(const mar_engine_state *engine_state, const mar_im
     if (g->paths && image->number >= SPHERE_CANDIDATE_IMAGES)
         return err_set(err, MAR_EARG, "image %llu: with --spec path expected a number below 2^40",
                        (unsigned long long)image->number);
-    return image->known ? mar_check_prefix(&g->model->base.config, image->known, err) : MAR_OK;
+    return mar_slots_check_prefix(&g->model->base.config, image, err);
 }
 
 static int is_idle(const sphere *g)
@@ -255,75 +231,43 @@ static void reset_stats(sphere *g)
     kern_watch_begin(g->k);
 }
 
-static void begin_image(sphere *g, int slot, const mar_image *image)
-{
-    sphere_slot *s = &g->slot[slot];
-    const int n = seq_len(g);
-    *s = (sphere_slot){.busy = 1, .seed = image->seed, .number = image->number, .cfg = image->cfg};
-    memset(g->token_status + (size_t)slot * (size_t)n, MAR_TOKEN_TARGET, (size_t)n);
-    while (image->known && s->given < n && image->known[s->given]) s->given++;
-    s->known = s->given;
-    const size_t dim = (size_t)g->model->shape.head.channels;
-    if (s->given)
-        g->k->core->upload(g->k, g->tokens + (size_t)slot * (size_t)n * dim, image->tokens,
-                           (size_t)s->given * dim * sizeof(float));
-}
-
 /* Computes the class tokens of n images, and then their known tokens. */
 static void admit(mar_engine_state *engine_state, const int *slot, const mar_image *images, int n)
 {
     sphere *g = of(engine_state);
     if (is_idle(g)) reset_stats(g);
-    for (int i = 0; i < n; i++) begin_image(g, slot[i], &images[i]);
+    for (int i = 0; i < n; i++) {
+        mar_slots_begin(&g->slots, slot[i], &images[i]);
+        mar_slots_give(&g->slots, slot[i], &images[i]);
+    }
     sphere_add_classes(g, &g->target, slot, images, n, g->max_images);
-    sphere_runner_run(&g->target, g->tokens, g->z);
+    sphere_runner_run(&g->target, g->slots.tokens, g->z);
     if (g->paths) sphere_paths_admit(g->paths, slot, images, n);
     for (int i = 0; i < n; i++) {
-        const int given = g->slot[slot[i]].given;
+        const int given = g->slots.slot[slot[i]].given;
         for (int first = 0, some; first < given && given < seq_len(g); first += some) {
             some = given - first < g->target.rows ? given - first : g->target.rows;
             sphere_runner_begin(&g->target);
             sphere_add_tokens(g, &g->target, slot[i], first, some, 1, g->max_images, &slot[i]);
-            sphere_runner_run(&g->target, g->tokens, g->z);
+            sphere_runner_run(&g->target, g->slots.tokens, g->z);
         }
     }
 }
 
 static void release(mar_engine_state *g, int slot)
 {
-    of(g)->slot[slot].busy = 0;
+    mar_slots_release(&of(g)->slots, slot);
 }
 
-static void snapshot(mar_engine_state *engine_state, int slot, float *tokens, uint8_t *known)
+static void snapshot(mar_engine_state *g, int slot, float *tokens, uint8_t *known)
 {
-    const sphere *g = of_const(engine_state);
-    const size_t n = (size_t)seq_len(g), dim = (size_t)g->model->shape.head.channels;
-    const size_t made = (size_t)g->slot[slot].known;
-    g->k->core->download(g->k, tokens, g->tokens + (size_t)slot * n * dim, made * dim * sizeof *tokens);
-    memset(tokens + made * dim, 0, (n - made) * dim * sizeof *tokens);
-    for (size_t i = 0; i < n; i++) known[i] = i < made;
+    mar_slots_snapshot(&of_const(g)->slots, slot, tokens, known);
 }
-
-/* --- non-finite tokens -------------------------------------------------------------------------------------------- */
 
 static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err)
 {
     const sphere *g = of_const(engine_state);
-    const int position = find_nonfinite(g, slot), dim = g->model->shape.head.channels;
-    char layer[MAR_LAYER_TEXT];
-    float number = 0;
-    int channel = 0;
-    if (position < 0) return MAR_OK;
-    for (;; channel++) {
-        const size_t at = (size_t)(slot * seq_len(g) + position) * (size_t)dim + (size_t)channel;
-        g->k->core->download(g->k, &number, g->tokens + at, sizeof number);
-        if (!(fabsf(number) <= FLT_MAX) || channel + 1 == dim) break;
-    }
-    const mar_status status = kern_check(g->k, err);
-    if (status != MAR_OK) return status; /* the numbers were not read */
-    return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s%s",
-                   (unsigned long long)g->slot[slot].number, position, mar_not_finite(number), position, channel,
-                   mar_layer_text(g->k, layer), diff_head_range_text(&g->model->head));
+    return mar_slots_examine(&g->slots, slot, diff_head_range_text(&g->model->head), err);
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
@@ -383,9 +327,7 @@ static size_t lay_out_host(sphere *g, char *base)
 {
     const size_t images = (size_t)g->max_images, n = (size_t)seq_len(g);
     size_t used = 0;
-    g->slot = arena_carve(base, &used, images, sizeof *g->slot);
     g->source = arena_carve(base, &used, n, sizeof *g->source);
-    g->token_status = arena_carve(base, &used, images * n, sizeof *g->token_status);
     g->row_slot = arena_carve(base, &used, images, sizeof *g->row_slot);
     g->row_seed = arena_carve(base, &used, images, sizeof *g->row_seed);
     g->row_image = arena_carve(base, &used, images, sizeof *g->row_image);
@@ -406,6 +348,7 @@ static void destroy(mar_engine_state *engine_state)
     diff_speculate_free(&g->speculation);
     diff_chain_free(&g->chain);
     sphere_runner_free(&g->target);
+    mar_slots_free(&g->slots);
     free(g->host);
     free(g);
 }
@@ -424,10 +367,11 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     sphere *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
     *g = (sphere){.model = model, .k = k, .params = p, .max_images = max_images};
-    g->host = calloc(1, lay_out_host(g, NULL));
+    status = mar_slots_create(k, &base->config, max_images, &g->slots, err);
+    if (status == MAR_OK) g->host = calloc(1, lay_out_host(g, NULL));
     if (g->host)
         lay_out_host(g, g->host);
-    else
+    else if (status == MAR_OK)
         status = err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", max_images);
     if (status == MAR_OK)
         status = sphere_runner_create(k, model, max_images, p.cfg > 1 ? 2 : 1, paths ? sphere_paths_gamma(&p) : 1,
@@ -445,9 +389,8 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
     sphere *g = of(engine_state);
     const size_t images = (size_t)g->max_images, token = (size_t)g->model->shape.head.channels * sizeof(float);
     const size_t z = (size_t)g->model->shape.transformer.width * sizeof(float);
-    size_t used = 0;
     if (base) gpt_recordings_free(g->k, &g->recordings); /* they hold addresses */
-    g->tokens = arena_carve(base, &used, images * ((size_t)seq_len(g) + 1), token);
+    size_t used = mar_slots_lay_out(&g->slots, g->max_images, base);
     g->sampled = arena_carve(base, &used, images, token);
     g->normal = arena_carve(base, &used, images, token);
     g->z = arena_carve(base, &used, 2 * images, z);
@@ -497,7 +440,7 @@ static const char *warning_of(const mar_engine_state *engine_state)
 
 static const float *latents(const mar_engine_state *g)
 {
-    return of_const(g)->tokens;
+    return of_const(g)->slots.tokens;
 }
 
 static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
@@ -514,18 +457,14 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
     if (g->paths) sphere_paths_stats(g->paths, stats);
 }
 
-static void get_token_status(const mar_engine_state *engine_state, int slot, uint8_t *map, int *ar_step)
+static void get_token_status(const mar_engine_state *g, int slot, uint8_t *map, int *ar_step)
 {
-    const sphere *g = of_const(engine_state);
-    const size_t n = (size_t)seq_len(g);
-    if (map) memcpy(map, g->token_status + (size_t)slot * n, n);
-    for (int i = 0; ar_step && i < seq_len(g); i++) ar_step[i] = i < g->slot[slot].given ? -1 : i;
+    mar_slots_token_status(&of_const(g)->slots, slot, map, ar_step);
 }
 
 static void get_staleness(const mar_engine_state *g, int slot, int *staleness)
 {
-    (void)slot;
-    memset(staleness, 0, (size_t)seq_len(of_const(g)) * sizeof *staleness);
+    mar_slots_staleness(&of_const(g)->slots, slot, staleness);
 }
 
 extern const mar_engine mar_sphere_engine;

@@ -35,9 +35,9 @@ static void list_row(sphere_paths *s, int slot, int position, int order, int gro
     s->order[i] = order;
     s->group[i] = group;
     s->position[i] = position;
-    s->seed[i] = g->slot[slot].seed;
+    s->seed[i] = g->slots.slot[slot].seed;
     s->image[i] = image;
-    s->cfg[i] = sphere_scale(g, &g->slot[slot], position);
+    s->cfg[i] = sphere_scale(g, &g->slots.slot[slot], position);
     s->place[i] = slot * g->model->shape.transformer.seq_len + position;
 }
 
@@ -68,7 +68,7 @@ static void write_tokens(const sphere_paths *s, const int *row, const int *place
     const int c = channels_of(s);
     kern_queue *k = s->g->k;
     k->core->rms_norm(k, s->x, row, n, c, s->g->model->ones, SPHERE_EPS, s->normal, 1);
-    k->core->copy_rows(k, s->g->tokens, place, s->normal, NULL, NULL, NULL, n, c);
+    k->core->copy_rows(k, s->g->slots.tokens, place, s->normal, NULL, NULL, NULL, n, c);
 }
 
 /* --- drafts ------------------------------------------------------------------------------------------------------- */
@@ -80,14 +80,14 @@ static void draft_tokens(sphere_paths *s, int order)
     const int first = s->rows;
     sphere_runner_begin(&s->runner);
     for (int slot = 0; slot < g->max_images; slot++) {
-        const int token = g->slot[slot].known + order;
+        const int token = g->slots.slot[slot].known + order;
         if (order >= s->length[slot]) continue;
         s->row_of[slot * s->gamma + order] = s->rows;
         sphere_add_tokens(g, &s->runner, slot, token - 1, 1, 1, s->most, &s->rows);
-        list_row(s, slot, token, order, slot, g->slot[slot].number);
+        list_row(s, slot, token, order, slot, g->slots.slot[slot].number);
     }
     const int n = s->rows - first;
-    sphere_runner_run(&s->runner, g->tokens, s->draft_z);
+    sphere_runner_run(&s->runner, g->slots.tokens, s->draft_z);
     g->k->core->timer_mark(g->k, NULL);
     for (int i = 0; i < n; i++) s->index[i] = first + i;
     gather(s, s->draft_z, s->index, n, s->runner.model->shape.transformer.width, s->draft_part);
@@ -103,7 +103,7 @@ static void draft_round(sphere_paths *s)
     const sphere *g = s->g;
     int most = 0;
     for (int slot = 0; slot < g->max_images; slot++) {
-        const int left = g->slot[slot].busy ? g->model->shape.transformer.seq_len - g->slot[slot].known : 0;
+        const int left = g->slots.slot[slot].busy ? g->model->shape.transformer.seq_len - g->slots.slot[slot].known : 0;
         s->length[slot] = left < s->gamma ? left : s->gamma;
         if (s->length[slot] > most) most = s->length[slot];
     }
@@ -120,11 +120,11 @@ static void predict(sphere_paths *s)
     sphere_runner_begin(&g->target);
     for (int slot = 0; slot < g->max_images; slot++) {
         if (s->length[slot] == 0) continue;
-        sphere_add_tokens(g, &g->target, slot, g->slot[slot].known - 1, s->length[slot], s->length[slot], s->most,
+        sphere_add_tokens(g, &g->target, slot, g->slots.slot[slot].known - 1, s->length[slot], s->length[slot], s->most,
                           s->row_of + slot * s->gamma);
         g->stats.contexts += s->length[slot];
     }
-    sphere_runner_run(&g->target, g->tokens, s->z);
+    sphere_runner_run(&g->target, g->slots.tokens, s->z);
 }
 
 /* Decides on the rows by their log ratios. Reads the first marked row of each group. */
@@ -189,7 +189,7 @@ static int list_rejected(sphere_paths *s)
         if (s->kept[slot] == s->length[slot]) continue;
         s->rejected[n] = s->row_of[slot * s->gamma + s->kept[slot]];
         s->slot[n] = slot;
-        s->token[n++] = s->g->slot[slot].known + s->kept[slot];
+        s->token[n++] = s->g->slots.slot[slot].known + s->kept[slot];
     }
     return n;
 }
@@ -207,7 +207,7 @@ static void try_candidates(sphere_paths *s, int n, int from, int each)
         for (int j = from; j < from + each; j++) {
             s->index[s->rows] = i;
             list_row(s, s->slot[i], s->token[i], j, i,
-                     g->slot[s->slot[i]].number + (uint64_t)(j + 1) * SPHERE_CANDIDATE_IMAGES);
+                     g->slots.slot[s->slot[i]].number + (uint64_t)(j + 1) * SPHERE_CANDIDATE_IMAGES);
         }
     const diff_tokens p = tokens_at(s, 0, s->rows, n, s->index, s->z_part);
     const diff_tokens q = tokens_at(s, 0, s->rows, n, s->index, s->draft_part);
@@ -260,11 +260,9 @@ static void commit(sphere_paths *s)
     sphere *g = s->g;
     for (int slot = 0; slot < g->max_images; slot++) {
         const int n = s->length[slot], kept = s->kept[slot], made = kept < n ? kept + 1 : n;
-        const size_t at = (size_t)slot * (size_t)g->model->shape.transformer.seq_len + (size_t)g->slot[slot].known;
         if (n == 0) continue;
-        memset(g->token_status + at, MAR_TOKEN_ACCEPTED, (size_t)kept);
-        if (kept < n) g->token_status[at + (size_t)kept] = MAR_TOKEN_REPLACED;
-        g->slot[slot].known += made;
+        mar_slots_add(&g->slots, slot, kept, MAR_TOKEN_ACCEPTED);
+        mar_slots_add(&g->slots, slot, made - kept, MAR_TOKEN_REPLACED);
         g->stats.tokens += made;
         s->drafted += kept < n ? kept + 1 : n;
         s->accepted += kept;
@@ -286,7 +284,8 @@ mar_status sphere_paths_round(sphere_paths *s, mar_err *err)
 void sphere_paths_admit(sphere_paths *s, const int *slot, const mar_image *images, int n)
 {
     sphere_add_classes(s->g, &s->runner, slot, images, n, s->most);
-    sphere_runner_run(&s->runner, s->g->tokens, s->draft_z); /* z of the first token, which the model draws alone */
+    sphere_runner_run(&s->runner, s->g->slots.tokens,
+                      s->draft_z); /* z of the first token, which the model draws alone */
 }
 
 void sphere_paths_begin(sphere_paths *s)

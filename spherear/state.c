@@ -1,6 +1,6 @@
 #include "spherear/state.h"
 
-float sphere_scale(const sphere *g, const sphere_slot *s, int token)
+float sphere_scale(const sphere *g, const mar_slot *s, int token)
 {
     const mar_params *p = &g->params;
     const double known = (double)token / g->model->shape.transformer.seq_len;
@@ -8,14 +8,14 @@ float sphere_scale(const sphere *g, const sphere_slot *s, int token)
     return p->cfg_schedule == MAR_CFG_CONSTANT ? s->cfg : (float)(1 + ((double)s->cfg - 1) * known);
 }
 
-int sphere_draws_apart(const sphere *g, const sphere_slot *s, int token)
+int sphere_draws_apart(const sphere *g, const mar_slot *s, int token)
 {
     return token == 0 && s->cfg > 1 && g->params.cfg_schedule == MAR_CFG_LINEAR;
 }
 
 void sphere_add_tokens(sphere *g, sphere_runner *r, int slot, int first, int n, int wanted, int rows, const int *to)
 {
-    const sphere_slot *s = &g->slot[slot];
+    const mar_slot *s = &g->slots.slot[slot];
     const int n_tokens = g->model->shape.transformer.seq_len;
     for (int branch = 0; branch < (s->cfg > 1 ? 2 : 1); branch++) {
         for (int i = 0; i < n; i++) {

@@ -3,6 +3,7 @@
 #define SPHEREAR_STATE_H
 
 #include "diffusion/speculate.h"
+#include "mar/slots.h"
 #include "spherear/runner.h"
 
 /* Step of the noise of verdicts on whole paths: that of no chain. */
@@ -10,20 +11,12 @@ enum { SPHERE_VERDICT_STEP = 2 * DIFF_BASE_STEPS };
 /* Addend of a token's mean square in its normalisation: none but for a token of zeros. */
 #define SPHERE_EPS 1e-16f
 
-/* A place for an image. */
-typedef struct {
-    int busy;              /* 1: an image is here, finished or not */
-    uint64_t seed, number; /* noise address */
-    float cfg;             /* guidance scale; 1 or less: none */
-    int given;             /* tokens that it began with */
-    int known;             /* its tokens so far */
-} sphere_slot;
-
 typedef struct {
     const sphere_model *model;
     kern_queue *k;     /* the session's */
     mar_params params; /* parameters with automatic values resolved */
     int max_images;
+    mar_slots slots; /* behind their tokens [max_images][C]: first tokens of unconditional branches that draw them */
     sphere_runner target;
     diff_chain chain;
     diff_speculation speculation; /* with head_spec, but for paths */
@@ -32,10 +25,8 @@ typedef struct {
     mar_stats stats;
     double head_s, head_flop;
 
-    void *host;            /* memory of the host arrays below */
-    sphere_slot *slot;     /* [max_images] */
-    int *source;           /* [seq_len] tokens of a pass */
-    uint8_t *token_status; /* [max_images][seq_len] mar_token_fate */
+    void *host;  /* memory of the host arrays below */
+    int *source; /* [seq_len] tokens of a pass */
 
     /* The tokens being drawn, host [max_images]. */
     int drawn;
@@ -47,8 +38,6 @@ typedef struct {
     int *row_z;                     /* [2 * max_images] rows of z: conditional, then unconditional ones */
 
     /* Backend memory, from lay_out. */
-    float *tokens;  /* [max_images][seq_len][C] the images; then [max_images][C] first tokens of unconditional branches
-                     * that draw them for themselves */
     float *sampled; /* [max_images][C] tokens drawn last */
     float *normal;  /* [max_images][C] the same, normalised */
     float *z;       /* [2][max_images][D] conditions of the next tokens, conditional, then unconditional */
@@ -56,10 +45,10 @@ typedef struct {
 } sphere;
 
 /* Returns the guidance scale of an image's token. */
-float sphere_scale(const sphere *g, const sphere_slot *s, int token);
+float sphere_scale(const sphere *g, const mar_slot *s, int token);
 /* Tells whether the unconditional branch of an image draws the token for itself. The release draws the first token of
  * the linear schedule so: its scale is 1. Other tokens are those of the image in both branches. */
-int sphere_draws_apart(const sphere *g, const sphere_slot *s, int token);
+int sphere_draws_apart(const sphere *g, const mar_slot *s, int token);
 /* Adds tokens first .. first+n-1 of an image to a runner's pass. z of the token after each of the last `wanted` ones
  * becomes row to[0..wanted-1] of z, in the unconditional branch `rows` rows behind it. */
 void sphere_add_tokens(sphere *g, sphere_runner *r, int slot, int first, int n, int wanted, int rows, const int *to);

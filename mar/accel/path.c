@@ -246,7 +246,7 @@ static mar_status step(void *state, mar_err *err)
     mar_paths *s = state;
     const mar_masked *g = s->g;
     for (int i = 0; i < g->images; i++)
-        if (g->slot[i].number >= PATH_CANDIDATE_IMAGES) return refuse_number(g->slot[i].number, err);
+        if (g->slots.slot[i].number >= PATH_CANDIDATE_IMAGES) return refuse_number(g->slots.slot[i].number, err);
     return mar_paths_round(s, err);
 }
 

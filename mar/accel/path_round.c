@@ -63,7 +63,7 @@ static void list_step(mar_paths *s, int image, int step)
     const mar_masked *g = s->g;
     const mar_step *t = &g->steps[step];
     const int *position = g->order[image] + g->model->base.config.seq_len - t->known - t->predicted;
-    uint64_t seed = g->slot[image].seed, number = g->slot[image].number;
+    uint64_t seed = g->slots.slot[image].seed, number = g->slots.slot[image].number;
     int diffusion = t->sampling_steps;
     float cfg = t->cfg;
     for (int place = 0; place < t->predicted; place++) {
@@ -433,9 +433,9 @@ static void note(mar_paths *s, int at, int image, int position, int step, mar_to
     g->row_place[at] = place;
     g->row_slot[at] = image;
     g->row_position[at] = position;
-    g->token_status[place] = (uint8_t)fate;
-    g->ar_step[place] = step;
-    g->staleness[place] = drafted && !s->draft ? step - s->context[image] : 0;
+    g->slots.token_status[place] = (uint8_t)fate;
+    g->slots.ar_step[place] = step;
+    g->slots.staleness[place] = drafted && !s->draft ? step - s->context[image] : 0;
 }
 
 /* Writes the tokens at rows index[1][0..n-1] of `from` to the places recorded. make_known: makes them known to the

@@ -224,8 +224,8 @@ static void list_image(mar_speculation *sp, int image)
         const int first = first_row(sp, image, j);
         for (int r = 0; r < step->predicted; r++) {
             g->row_slot[first + r] = image;
-            g->row_seed[first + r] = g->slot[image].seed;
-            g->row_image[first + r] = g->slot[image].number;
+            g->row_seed[first + r] = g->slots.slot[image].seed;
+            g->row_image[first + r] = g->slots.slot[image].number;
             g->row_position[first + r] = position[r];
             g->row_cfg[first + r] = step->cfg;
             sp->row_step[first + r] = sp->begin[image] + j;
@@ -501,8 +501,8 @@ static void keep(mar_speculation *sp)
         sp->slot[n] = g->row_slot[r];
         sp->position[n] = g->row_position[r];
         const int place = g->row_place[n] = sp->slot[n] * c->seq_len + sp->position[n];
-        g->token_status[place] = sp->row_status[r];
-        g->ar_step[place] = sp->row_step[r];
+        g->slots.token_status[place] = sp->row_status[r];
+        g->slots.ar_step[place] = sp->row_step[r];
         n++;
     }
     float *tokens = sp->step_q.mean; /* its contents have been read */

@@ -120,10 +120,6 @@ mar_status mar_check_draft(const mar_model *model, const mar_model *draft, mar_e
 /* Returns MAR_EMODEL if the image decoder does not fit the model's tokens. vae NULL: MAR_OK. */
 mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err);
 
-/* Returns MAR_EARG unless the known tokens, host [seq_len], are the image's first: a model of causal attention makes
- * tokens in raster order. */
-mar_status mar_check_prefix(const mar_model_config *c, const uint8_t *known, mar_err *err);
-
 /* Returns the autoregressive steps of plain sampling where num_iter is 0. */
 static inline int mar_default_steps(const mar_model *model)
 {

@@ -22,7 +22,7 @@ static int list_parts(mar_masked *g)
 {
     int n = 0;
     for (int i = 0; i < g->max_images; i++) {
-        const mar_slot *s = &g->slot[i];
+        const mar_slot *s = &g->slots.slot[i];
         if (!s->busy || s->step == g->params.num_iter) continue;
         const mar_step *step = &g->steps[s->step];
         const mar_part part = {.slot = i,
@@ -55,7 +55,7 @@ static int place(mar_masked *g, int first, int count, int row)
     int tokens = 0;
     for (int i = first; i < first + count; i++) {
         mar_part *p = &g->parts[i];
-        const mar_slot *s = &g->slot[p->slot];
+        const mar_slot *s = &g->slots.slot[p->slot];
         g->list[i] = (mar_image_context){p->slot, g->order[p->slot], s->known, p->predicted, {row + tokens, 0}};
         tokens += p->predicted;
     }
@@ -69,7 +69,8 @@ static int list_rows(mar_masked *g, int first, int count, int row)
     const int seq = g->model->base.config.seq_len;
     for (int i = first; i < first + count; i++) {
         const mar_part *p = &g->parts[i];
-        row = mar_masked_list(g, p->slot, p->step, seq - g->slot[p->slot].known - p->predicted, p->predicted, row);
+        row =
+            mar_masked_list(g, p->slot, p->step, seq - g->slots.slot[p->slot].known - p->predicted, p->predicted, row);
     }
     return row;
 }
@@ -104,7 +105,7 @@ void mar_masked_step_apart(mar_masked *g)
     }
     mar_masked_keep(g, rows, NULL);
     for (int i = 0; i < n; i++) {
-        mar_slot *s = &g->slot[g->parts[i].slot];
+        mar_slot *s = &g->slots.slot[g->parts[i].slot];
         s->known += g->parts[i].predicted;
         s->step++;
     }

@@ -5,7 +5,6 @@
 #include "mar/core/config.h"
 #include "mar/core/params.h"
 
-#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -51,51 +50,10 @@ void mar_masked_step(mar_masked *g)
     g->step++;
 }
 
-/* --- non-finite tokens -------------------------------------------------------------------------------------------- */
-
-/* Returns the number in channel c of the token at a place. */
-static float number_at(const mar_masked *g, int place, int c)
-{
-    kern_queue *k = g->k;
-    const size_t dim = (size_t)g->model->base.config.token_dim;
-    float number = 0;
-    k->core->download(k, &number, g->tokens + (size_t)place * dim + (size_t)c, sizeof number);
-    return number;
-}
-
-/* Returns the position of a slot's first token with a NaN or an infinity, by step, then position; -1 if there is none.
- * Tokens without a step are left from an earlier image, or were given. */
-static int find_nonfinite(const mar_masked *g, int slot)
-{
-    kern_queue *k = g->k;
-    const int dim = g->model->base.config.token_dim, count = g->model->base.config.seq_len, first = slot * count;
-    int bad = -1;
-    for (int at = 0; at < count; at++) {
-        const float *token = g->tokens + (size_t)(first + at) * (size_t)dim;
-        const int next = k->core->first_nonfinite(k, token, MAR_DTYPE_F32, count - at, dim, dim);
-        if (next < 0) break;
-        at += next;
-        const int step = g->ar_step[first + at];
-        if (step >= 0 && (bad < 0 || step < g->ar_step[first + bad])) bad = at;
-    }
-    return bad;
-}
-
 static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err)
 {
-    mar_masked *g = (mar_masked *)engine_state;
-    const mar_model_config *c = &g->model->base.config;
-    char layer[MAR_LAYER_TEXT];
-    const int position = find_nonfinite(g, slot), place = slot * c->seq_len + position;
-    if (position < 0) return MAR_OK;
-    int channel = 0;
-    float number = number_at(g, place, channel);
-    while (fabsf(number) <= FLT_MAX && channel + 1 < c->token_dim) number = number_at(g, place, ++channel);
-    const mar_status status = kern_check(g->k, err);
-    if (status != MAR_OK) return status; /* the numbers were not read */
-    return err_set(err, MAR_EMODEL, "image %llu, step %d: a token is %s (position %d, channel %d)%s%s",
-                   (unsigned long long)g->slot[slot].number, g->ar_step[place], mar_not_finite(number), position,
-                   channel, mar_layer_text(g->k, layer), diff_head_range_text(&g->model->head));
+    const mar_masked *g = (const mar_masked *)engine_state;
+    return mar_slots_examine(&g->slots, slot, diff_head_range_text(&g->model->head), err);
 }
 
 /* --- a step of the images in progress ----------------------------------------------------------------------------- */
@@ -103,8 +61,8 @@ static mar_status examine(mar_engine_state *engine_state, int slot, mar_err *err
 static int steps_left(const mar_engine_state *engine_state, int slot)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
-    if (!g->slot[slot].busy) return 0;
-    return g->params.num_iter - (g->together ? g->step : g->slot[slot].step);
+    if (!g->slots.slot[slot].busy) return 0;
+    return g->params.num_iter - (g->together ? g->step : g->slots.slot[slot].step);
 }
 
 /* Returns the number of unfinished images if they are those of slots 0, 1, .. and take the same step of the plan as it
@@ -115,9 +73,9 @@ static int count_aligned(const mar_masked *g)
     while (n < g->max_images && steps_left((const mar_engine_state *)g, n) > 0) n++;
     for (int i = 0; i < g->max_images; i++) {
         if (steps_left((const mar_engine_state *)g, i) <= 0) continue;
-        const mar_slot *s = &g->slot[i];
+        const mar_slot *s = &g->slots.slot[i];
         const mar_step *step = &g->steps[s->step];
-        if (i >= n || s->step != g->slot[0].step || s->known != step->known) return 0;
+        if (i >= n || s->step != g->slots.slot[0].step || s->known != step->known) return 0;
         if (mar_masked_branches(g, i) != step->cfg_branches) return 0;
     }
     return n;
@@ -127,30 +85,12 @@ static int count_aligned(const mar_masked *g)
 static void step_aligned(mar_masked *g, int n)
 {
     g->images = n;
-    g->step = g->slot[0].step;
+    g->step = g->slots.slot[0].step;
     mar_masked_step(g);
     for (int i = 0; i < n; i++) {
-        g->slot[i].step = g->step;
-        g->slot[i].known += g->steps[g->step - 1].predicted;
+        g->slots.slot[i].step = g->step;
+        g->slots.slot[i].known += g->steps[g->step - 1].predicted;
     }
-}
-
-/* Reports a layer whose output has a NaN or an infinity while no token has. */
-static mar_status refuse_layer(mar_masked *g, mar_err *err)
-{
-    int first = -1, last = 0;
-    char others[32] = "";
-    for (int i = 0; i < g->max_images; i++) {
-        if (!g->slot[i].busy) continue;
-        if (find_nonfinite(g, i) >= 0) return MAR_OK; /* the image's own error says more */
-        if (first < 0) first = i;
-        last = i;
-    }
-    if (last > first) snprintf(others, sizeof others, " to %llu", (unsigned long long)g->slot[last].number);
-    const int step = g->together ? g->step : g->slot[first].step;
-    return err_set(
-        err, MAR_EMODEL, "image%s %llu%s, step %d: the output of %s is not finite, although all tokens so far are",
-        others[0] ? "s" : "", (unsigned long long)g->slot[first].number, others, step - 1, g->k->watch.layer);
 }
 
 static mar_status step(mar_engine_state *engine_state, mar_err *err)
@@ -166,7 +106,9 @@ static mar_status step(mar_engine_state *engine_state, mar_err *err)
         step_aligned(g, aligned);
     else
         mar_masked_step_apart(g);
-    return status == MAR_OK && g->k->watch.layer[0] ? refuse_layer(g, err) : status;
+    if (status != MAR_OK || !g->k->watch.layer[0]) return status;
+    const int next = g->together ? g->step : g->slots.slot[mar_slots_first(&g->slots)].step;
+    return mar_slots_refuse_layer(&g->slots, next - 1, err);
 }
 
 /* --- beginning and ending images ---------------------------------------------------------------------------------- */
@@ -194,14 +136,11 @@ static mar_status check_image(const mar_engine_state *engine_state, const mar_im
         const mar_status status = accel->check_image ? accel->check_image(image, err) : MAR_OK;
         if (status != MAR_OK) return status;
     }
-    if (cfg == 1 && image->cfg != 1)
-        return err_set(err, MAR_EARG, "guidance %g: the session was created with guidance 1 and has no memory for more",
-                       (double)image->cfg);
-    return MAR_OK;
+    return mar_slots_check_guidance(image, mar_cfg_branches(image->cfg), mar_cfg_branches(cfg), cfg, err);
 }
 
-/* Moves an image's known tokens to the end of its order, where they count as predicted first. Returns their number. */
-static int order_known(mar_masked *g, int *order, const uint8_t *known)
+/* Moves an image's known tokens to the end of its order, where they count as predicted first. */
+static void order_known(mar_masked *g, int *order, const uint8_t *known)
 {
     const int seq = g->model->base.config.seq_len;
     int *kept = g->place_slot, masked = 0, n = 0; /* scratch here */
@@ -212,37 +151,28 @@ static int order_known(mar_masked *g, int *order, const uint8_t *known)
             order[masked++] = order[i];
     }
     memcpy(order + masked, kept, (size_t)n * sizeof *order);
-    return n;
 }
 
 /* Makes the given tokens known to the target. Those that are not known get their place's row anew when they are. */
 static void give_tokens(mar_masked *g, int slot, const mar_image *image)
 {
-    kern_queue *k = g->k;
     const int seq = g->model->base.config.seq_len;
-    const size_t dim = (size_t)g->model->base.config.token_dim, bytes = (size_t)seq * dim * sizeof(float);
-    float *tokens = g->tokens + (size_t)slot * (size_t)seq * dim;
-    for (int i = 0; i < seq; i++) {
-        g->place_slot[i] = slot;
-        for (size_t c = 0; c < dim; c++)
-            g->given[(size_t)i * dim + c] = image->known[i] ? image->tokens[(size_t)i * dim + c] : 0;
-    }
-    k->core->upload(k, tokens, g->given, bytes);
+    const float *tokens = g->slots.tokens + (size_t)slot * (size_t)seq * (size_t)g->model->base.config.token_dim;
+    for (int i = 0; i < seq; i++) g->place_slot[i] = slot;
+    mar_slots_give(&g->slots, slot, image);
     mar_runner_add_known_tokens(&g->target, tokens, seq, g->place_slot, g->place, NULL);
 }
 
 static void begin_image(mar_masked *g, int slot, const mar_image *image)
 {
     const mar_model_config *c = &g->model->base.config;
-    mar_slot *s = &g->slot[slot];
-    *s = (mar_slot){.busy = 1, .seed = image->seed, .number = image->number, .cfg = image->cfg};
+    mar_slot *s = &g->slots.slot[slot];
+    mar_slots_begin(&g->slots, slot, image);
     g->label[slot] = image->label < 0 ? c->classes : image->label;
-    for (int i = slot * c->seq_len; i < (slot + 1) * c->seq_len; i++)
-        g->ar_step[i] = -1, g->token_status[i] = MAR_TOKEN_TARGET, g->staleness[i] = 0;
     kern_random_order(s->seed, s->number, c->seq_len, g->order[slot]);
     for (int i = 0; i < g->accel_count; i++)
         if (g->accels[i].accel->order) g->accels[i].accel->order(g->accels[i].state, g->order[slot]);
-    if (image->tokens) s->known = s->given = order_known(g, g->order[slot], image->known);
+    if (image->tokens) order_known(g, g->order[slot], image->known);
     while (s->step < g->params.num_iter && g->steps[s->step].known + g->steps[s->step].predicted <= s->known) s->step++;
 }
 
@@ -279,20 +209,12 @@ static void admit(mar_engine_state *engine_state, const int *slot, const mar_ima
 
 static void release(mar_engine_state *g, int slot)
 {
-    ((mar_masked *)g)->slot[slot].busy = 0;
+    mar_slots_release(&((mar_masked *)g)->slots, slot);
 }
 
-static void snapshot(mar_engine_state *engine_state, int slot, float *tokens, uint8_t *known)
+static void snapshot(mar_engine_state *g, int slot, float *tokens, uint8_t *known)
 {
-    const mar_masked *g = (const mar_masked *)engine_state;
-    kern_queue *k = g->k;
-    const int seq = g->model->base.config.seq_len;
-    const size_t dim = (size_t)g->model->base.config.token_dim, first = (size_t)slot * (size_t)seq;
-    k->core->download(k, tokens, g->tokens + first * dim, (size_t)seq * dim * sizeof *tokens);
-    for (int i = 0; i < seq; i++) known[i] = g->ar_step[first + (size_t)i] >= 0;
-    for (int i = 0; i < g->slot[slot].given; i++) known[g->order[slot][seq - 1 - i]] = 1;
-    for (int i = 0; i < seq; i++)
-        for (size_t c = 0; !known[i] && c < dim; c++) tokens[(size_t)i * dim + c] = 0;
+    mar_slots_snapshot(&((const mar_masked *)g)->slots, slot, tokens, known);
 }
 
 /* --- plan --------------------------------------------------------------------------------------------------------- */
@@ -418,19 +340,14 @@ static mar_status create_accels(mar_masked *g, mar_err *err)
 static size_t lay_out_host(mar_masked *g, char *base)
 {
     const size_t images = (size_t)g->max_images, seq = (size_t)g->model->base.config.seq_len;
-    const size_t rows = images * (size_t)g->max_tokens, tokens = images * seq;
+    const size_t rows = images * (size_t)g->max_tokens;
     size_t used = 0;
-    g->slot = arena_carve(base, &used, images, sizeof *g->slot);
     g->parts = arena_carve(base, &used, images, sizeof *g->parts);
     g->list = arena_carve(base, &used, images, sizeof *g->list);
     g->label = arena_carve(base, &used, images, sizeof *g->label);
     g->label_list = arena_carve(base, &used, images, sizeof *g->label_list);
     g->order = arena_carve(base, &used, images, sizeof *g->order);
-    g->order_data = arena_carve(base, &used, tokens, sizeof *g->order_data);
-    g->token_status = arena_carve(base, &used, tokens, sizeof *g->token_status);
-    g->ar_step = arena_carve(base, &used, tokens, sizeof *g->ar_step);
-    g->staleness = arena_carve(base, &used, tokens, sizeof *g->staleness);
-    g->given = arena_carve(base, &used, seq, (size_t)g->model->base.config.token_dim * sizeof *g->given);
+    g->order_data = arena_carve(base, &used, images * seq, sizeof *g->order_data);
     g->place = arena_carve(base, &used, seq, sizeof *g->place);
     g->place_slot = arena_carve(base, &used, seq, sizeof *g->place_slot);
     g->row_seed = arena_carve(base, &used, rows, sizeof *g->row_seed);
@@ -469,6 +386,7 @@ static void destroy(mar_engine_state *engine_state)
     mar_runner_free(&g->target);
     free(g->steps);
     free(g->recordings);
+    mar_slots_free(&g->slots);
     free(g->host);
     free(g);
 }
@@ -496,6 +414,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     }
     status = plan_steps(g, err);
     if (status == MAR_OK) status = create_target(g, err);
+    if (status == MAR_OK) status = mar_slots_create(k, &base->config, max_images, &g->slots, err);
     if (status == MAR_OK) status = allocate_host(g, err);
     if (status == MAR_OK) status = create_accels(g, err);
     if (status == MAR_OK)
@@ -517,8 +436,7 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
     mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
     const size_t images = (size_t)g->max_images, token = (size_t)c->token_dim * sizeof(float);
-    size_t used = 0;
-    g->tokens = arena_carve(base, &used, images * (size_t)c->seq_len, token);
+    size_t used = mar_slots_lay_out(&g->slots, 0, base);
     g->sampled = arena_carve(base, &used, images * (size_t)g->max_tokens, token);
     used += mar_runner_lay_out(&g->target, base ? base + used : NULL);
     if (!g->together) mar_contexts_lay_out(&g->contexts, base); /* they have the runner's memory */
@@ -599,7 +517,7 @@ static const char *warning_of(const mar_engine_state *engine_state)
 
 static const float *latents(const mar_engine_state *g)
 {
-    return ((const mar_masked *)g)->tokens;
+    return ((const mar_masked *)g)->slots.tokens;
 }
 
 static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
@@ -619,19 +537,14 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
         if (g->accels[i].accel->stats) g->accels[i].accel->stats(g->accels[i].state, stats);
 }
 
-static void get_token_status(const mar_engine_state *engine_state, int slot, uint8_t *map, int *ar_step)
+static void get_token_status(const mar_engine_state *g, int slot, uint8_t *map, int *ar_step)
 {
-    const mar_masked *g = (const mar_masked *)engine_state;
-    const size_t count = (size_t)g->model->base.config.seq_len, first = (size_t)slot * count;
-    if (map) memcpy(map, g->token_status + first, count * sizeof *map);
-    if (ar_step) memcpy(ar_step, g->ar_step + first, count * sizeof *ar_step);
+    mar_slots_token_status(&((const mar_masked *)g)->slots, slot, map, ar_step);
 }
 
-static void get_staleness(const mar_engine_state *engine_state, int slot, int *staleness)
+static void get_staleness(const mar_engine_state *g, int slot, int *staleness)
 {
-    const mar_masked *g = (const mar_masked *)engine_state;
-    const size_t count = (size_t)g->model->base.config.seq_len;
-    memcpy(staleness, g->staleness + (size_t)slot * count, count * sizeof *staleness);
+    mar_slots_staleness(&((const mar_masked *)g)->slots, slot, staleness);
 }
 
 extern const mar_engine mar_masked_engine;

@@ -5,17 +5,7 @@
 
 #include "mar/masked/accel.h"
 #include "mar/masked/contexts.h"
-
-/* A place for an image. */
-typedef struct {
-    int busy;              /* 1: an image is in progress, or finished and not released */
-    uint64_t seed, number; /* noise address */
-    float cfg;             /* guidance scale */
-    int step;              /* next step of the plan; num_iter: done. Images that begin together have mar_masked.step */
-    int given;             /* tokens that it began with */
-    int known;             /* tokens known before it: as many as the plan's step has, or more if the image began with
-                              known tokens */
-} mar_slot;
+#include "mar/slots.h"
 
 /* An image's part of a step that images take at different steps of the plan. */
 typedef struct {
@@ -30,6 +20,9 @@ struct mar_masked {
     kern_queue *k;     /* the session's */
     mar_params params; /* parameters with automatic values resolved */
     int max_images;
+    /* A slot's step is its next one of the plan; num_iter: done. Images that begin together have mar_masked.step. Its
+     * known tokens are those known before it: as many as the plan's step has, or more if the image began with some. */
+    mar_slots slots;
     int cfg_branches; /* maximum rows a token of a step: 2 with guidance, else 1 */
     int grid;         /* tokens a side; a MAR model's images are square */
     mar_step *steps;  /* [num_iter] */
@@ -48,26 +41,19 @@ struct mar_masked {
     int planned;                /* images that were planned */
     int together;               /* 1: an accelerator that is on keeps a state of the batch */
     mar_contexts contexts;      /* passes over images at different steps; none with `together` */
-    float *tokens;              /* backend [max_images][seq_len][token_dim] tokens generated so far */
     float *sampled;             /* backend [max_images * max_tokens][token_dim] tokens drawn last */
 
     void *host;              /* memory of the host arrays below */
-    mar_slot *slot;          /* host [max_images] */
     int images;              /* images of the step: those in slots 0 .. images - 1 */
     mar_part *parts;         /* host [max_images] */
     mar_image_context *list; /* host [max_images] the same as contexts */
     int *label;              /* host [max_images] `classes` is unconditional */
     int *label_list;         /* host [max_images] labels of the images that begin */
-    float *given;            /* host [seq_len][token_dim] an image's known tokens, while it begins */
-    int *place;              /* host [seq_len] 0, 1, ..: positions of these tokens */
+    int *place;              /* host [seq_len] 0, 1, ..: positions of the tokens that an image begins with */
     int *place_slot;         /* host [seq_len] their slot */
     int **order;             /* host [max_images] -> [seq_len]: masked tokens first, known ones last */
     int *order_data;
-    int step;              /* next step of the images in progress; num_iter: done */
-    uint8_t *token_status; /* host [max_images][seq_len] mar_token_fate */
-    int *ar_step;          /* host [max_images][seq_len] step that made the token; -1: none yet, or it was given */
-    int *staleness; /* host [max_images][seq_len] steps by which the z of the token's draft was stale; 0: no such draft
-                     */
+    int step; /* next step of the images in progress; num_iter: done */
     mar_stats stats;
 
     /* The rows of the tokens being drawn: image after image of a step, in the order of `order`. Host [max_images *

@@ -23,14 +23,14 @@ mar_recordings *mar_masked_recordings(const mar_masked *g, mar_recordings *list,
 
 int mar_masked_branches(const mar_masked *g, int slot)
 {
-    const mar_slot *s = &g->slot[slot];
+    const mar_slot *s = &g->slots.slot[slot];
     const mar_step *step = &g->steps[s->step];
     return s->cfg == g->params.cfg ? step->cfg_branches : mar_cfg_branches(mar_step_scale(step, s->cfg));
 }
 
 int mar_masked_list(mar_masked *g, int slot, const mar_step *step, int begin, int count, int first)
 {
-    const mar_slot *s = &g->slot[slot];
+    const mar_slot *s = &g->slots.slot[slot];
     const float cfg = mar_step_scale(step, s->cfg);
     for (int j = 0, r = first; j < count; j++, r++) {
         g->row_slot[r] = slot;
@@ -69,7 +69,7 @@ void mar_masked_draw(mar_masked *g, int first, int n, int z, int cfg_branches, i
 void mar_masked_write_tokens(mar_masked *g, const float *from, int n)
 {
     kern_queue *k = g->k;
-    k->core->copy_rows(k, g->tokens, g->row_place, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
+    k->core->copy_rows(k, g->slots.tokens, g->row_place, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
     g->stats.tokens += n;
 }
 
@@ -78,8 +78,8 @@ void mar_masked_keep(mar_masked *g, int n, kern_recording **recording)
     const int seq = g->model->base.config.seq_len;
     for (int r = 0; r < n; r++) {
         const int place = g->row_place[r] = g->row_slot[r] * seq + g->row_position[r];
-        g->token_status[place] = MAR_TOKEN_TARGET;
-        g->ar_step[place] = g->together ? g->step : g->slot[g->row_slot[r]].step;
+        g->slots.token_status[place] = MAR_TOKEN_TARGET;
+        g->slots.ar_step[place] = g->together ? g->step : g->slots.slot[g->row_slot[r]].step;
     }
     mar_masked_write_tokens(g, g->sampled, n);
     mar_runner_add_known_tokens(&g->target, g->sampled, n, g->row_slot, g->row_position, recording);

@@ -1,5 +1,8 @@
 #include "llamagen/engine.h"
 
+#include "mar_files.h"
+#include "mar_measure.h"
+
 #include "base/arena.h"
 #include "mar/core/neighbours.h"
 #include "mar/slots.h"
@@ -14,15 +17,15 @@ typedef struct {
     int max_images;
     mar_effect effect;
 
-    gpt_runner *target;
+    causal_runner *target;
     mar_drafter draft;
     spec_sampler *sampler;
     int *neighbours; /* backend [vocabulary][plan.neighbours]; NULL: the method needs none */
     mar_slots slots; /* their tokens are ids of finished images; the sampler has those of the others */
 
-    gpt_start *start; /* [max_images] the images that begin */
-    int *given;       /* [max_images][seq_len] their known tokens */
-    float *number;    /* host [max_images][seq_len] token ids on their way to the slots */
+    causal_start *start; /* [max_images] the images that begin */
+    int *given;          /* [max_images][seq_len] their known tokens */
+    float *number;       /* host [max_images][seq_len] token ids on their way to the slots */
     /* host [caption_tokens][caption_dim] of 0, a caption to measure, and its mask behind; NULL before the first */
     float *zero;
     int has_negative; /* 1: the second branch's caption is set; needed by decoders of text/grammar.h */
@@ -40,30 +43,30 @@ static const discrete *of_const(const mar_engine_state *g)
 
 /* --- the models --------------------------------------------------------------------------------------------------- */
 
-static mar_status target_log_probs(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
+static mar_status target_log_probs(void *state, const causal_request *request, int n, float *log_probs, mar_err *err)
 {
-    return gpt_runner_log_probs(((discrete *)state)->target, request, n, log_probs, err);
+    return causal_runner_log_probs(((discrete *)state)->target, request, n, log_probs, err);
 }
 
-static mar_status target_log_probs_then(void *state, const spec_request *request, int n, float *log_probs,
-                                        const spec_continuation *continuation, mar_err *err)
+static mar_status target_log_probs_then(void *state, const causal_request *request, int n, float *log_probs,
+                                        const causal_continuation *continuation, mar_err *err)
 {
-    return gpt_runner_log_probs_then(((discrete *)state)->target, request, n, log_probs, continuation, err);
+    return causal_runner_log_probs_then(((discrete *)state)->target, request, n, log_probs, continuation, err);
 }
 
-static mar_status draft_log_probs(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
+static mar_status draft_log_probs(void *state, const causal_request *request, int n, float *log_probs, mar_err *err)
 {
     return mar_drafter_log_probs(&((discrete *)state)->draft, request, n, log_probs, err);
 }
 
-static gpt_sampling sampling_of(const discrete *g)
+static causal_sampling sampling_of(const discrete *g)
 {
     const mar_params *p = &g->plan.params;
-    return (gpt_sampling){.cfg = p->cfg,
-                          .cfg_interval = p->cfg_interval,
-                          .temperature = p->temperature,
-                          .top_k = p->top_k,
-                          .top_p = p->top_p};
+    return (causal_sampling){.cfg = p->cfg,
+                             .cfg_interval = p->cfg_interval,
+                             .temperature = p->temperature,
+                             .top_k = p->top_k,
+                             .top_p = p->top_p};
 }
 
 static int is_dynamic(const discrete *g)
@@ -81,9 +84,9 @@ static int takes_likeliest(const discrete *g)
 /* Returns the sampling of the draft. Drafts that are chosen, not drawn, are the likeliest of the plain softmax, as in
  * EAGLE-2: temperature, top-k and top-p may leave fewer tokens than a tree has siblings. They are verified as point
  * masses, so that any choice is exact. */
-static gpt_sampling draft_sampling_of(const discrete *g)
+static causal_sampling draft_sampling_of(const discrete *g)
 {
-    gpt_sampling sampling = sampling_of(g);
+    causal_sampling sampling = sampling_of(g);
     if (is_dynamic(g) || takes_likeliest(g)) sampling.temperature = 1, sampling.top_k = 0, sampling.top_p = 1;
     return sampling;
 }
@@ -91,12 +94,12 @@ static gpt_sampling draft_sampling_of(const discrete *g)
 static mar_status create_runners(discrete *g, mar_err *err)
 {
     const mar_model *draft = g->plan.params.draft;
-    const gpt_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
+    const causal_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
     const kern_cache_type cache = mar_discrete_cache_type(&g->plan.params);
     mar_status status =
-        gpt_runner_create(g->k, g->model->gpt, &sampling, g->max_images, spec_sampler_target_drafts(g->sampler),
-                          draft && mar_eagle_of(draft), &g->target, err);
-    if (status == MAR_OK) gpt_runner_set_cache(g->target, cache);
+        causal_runner_create(g->k, g->model->gpt, &sampling, g->max_images, spec_sampler_target_drafts(g->sampler),
+                             draft && mar_eagle_of(draft), &g->target, err);
+    if (status == MAR_OK) causal_runner_set_cache(g->target, cache);
     if (status != MAR_OK || !draft) return status;
     status = mar_drafter_create(g->k, draft, g->model, g->target, &draft_sampling, g->max_images,
                                 spec_sampler_draft_drafts(g->sampler), &g->draft, err);
@@ -192,7 +195,7 @@ static void destroy(mar_engine_state *engine_state)
     g->k->core->finish(g->k); /* the table's upload, and timer marks: their times go to statistics of what is freed */
     spec_sampler_free(g->sampler);
     mar_drafter_free(&g->draft);
-    gpt_runner_free(g->target);
+    causal_runner_free(g->target);
     g->k->device->core->free(g->k->device, g->neighbours);
     mar_slots_free(&g->slots);
     free(g->start);
@@ -232,7 +235,7 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
 {
     discrete *g = of(engine_state);
     size_t used = mar_slots_lay_out(&g->slots, 0, base);
-    used += gpt_runner_lay_out(g->target, base ? base + used : NULL);
+    used += causal_runner_lay_out(g->target, base ? base + used : NULL);
     used += mar_drafter_lay_out(&g->draft, base ? base + used : NULL);
     used += spec_sampler_lay_out(g->sampler, base ? base + used : NULL);
     return used;
@@ -241,7 +244,7 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
 static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
 {
     discrete *g = of(engine_state);
-    mar_status status = gpt_runner_plan(g->target, images, err);
+    mar_status status = causal_runner_plan(g->target, images, err);
     if (status == MAR_OK) status = mar_drafter_plan(&g->draft, images, err);
     return status == MAR_OK ? kern_check(g->k, err) : status;
 }
@@ -258,9 +261,9 @@ static int together(const mar_engine_state *g)
 /* Returns MAR_EARG unless the mask of a prompt has padding on the left alone. NULL has none. */
 static mar_status check_mask(const discrete *g, const uint8_t *mask, mar_err *err)
 {
-    const gpt_config *c = &g->model->gpt->config;
+    const causal_shape *c = &g->model->gpt->shape;
     int first = 0;
-    if (!c->grammar || !mask) return MAR_OK;
+    if (!c->prompt || !mask) return MAR_OK;
     while (first < c->prefix && !mask[first]) first++;
     for (int i = first; i < c->prefix; i++)
         if (!mask[i])
@@ -275,11 +278,11 @@ static mar_status check_mask(const discrete *g, const uint8_t *mask, mar_err *er
 static mar_status set_negative(mar_engine_state *engine_state, const float *features, const uint8_t *mask, mar_err *err)
 {
     discrete *g = of(engine_state);
-    if (!g->model->gpt->config.grammar)
+    if (!g->model->gpt->shape.prompt)
         return err_set(err, MAR_EARG, "the model has no negative prompt: its unconditional caption is in its file");
     const mar_status status = check_mask(g, mask, err);
     if (status != MAR_OK) return status;
-    gpt_runner_set_negative(g->target, features, mask);
+    causal_runner_set_negative(g->target, features, mask);
     mar_drafter_set_negative(&g->draft, features, mask);
     g->has_negative = 1;
     return kern_check(g->k, err);
@@ -288,15 +291,15 @@ static mar_status set_negative(mar_engine_state *engine_state, const float *feat
 static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
 {
     const discrete *g = of_const(engine_state);
-    const gpt_sampling sampling = sampling_of(g);
+    const causal_sampling sampling = sampling_of(g);
     mar_status status = check_mask(g, image->mask, err);
     if (status != MAR_OK) return status;
-    if (g->model->gpt->config.grammar && gpt_cfg_branches(&sampling) == 2 && !g->has_negative)
+    if (g->model->gpt->shape.prompt && causal_cfg_branches(&sampling) == 2 && !g->has_negative)
         return err_set(err, MAR_EARG,
                        "guidance %g has nothing to guide away from: expected mar_session_set_negative before the first "
                        "image",
                        (double)sampling.cfg);
-    status = mar_slots_check_guidance(image, image->cfg > 1 ? 2 : 1, gpt_cfg_branches(&sampling), sampling.cfg, err);
+    status = mar_slots_check_guidance(image, image->cfg > 1 ? 2 : 1, causal_cfg_branches(&sampling), sampling.cfg, err);
     return status == MAR_OK ? mar_slots_check_prefix(&g->model->base.config, image, err) : status;
 }
 
@@ -305,14 +308,14 @@ static void begin_work(discrete *g)
 {
     kern_watch_begin(g->k);
     spec_sampler_begin(g->sampler);
-    gpt_runner_clear_stats(g->target);
+    causal_runner_clear_stats(g->target);
     mar_drafter_clear_stats(&g->draft);
 }
 
 /* Sets the features of a caption and its mask. NULL means a caption to measure: of a prompt's usual length. */
-static void set_caption(discrete *g, const mar_image *image, gpt_start *start)
+static void set_caption(discrete *g, const mar_image *image, causal_start *start)
 {
-    const gpt_config *c = &g->model->gpt->config;
+    const causal_shape *c = &g->model->gpt->shape;
     const size_t n = (size_t)c->prefix * (size_t)c->caption_dim;
     mar_err err;
     start->features = image->features;
@@ -324,19 +327,19 @@ static void set_caption(discrete *g, const mar_image *image, gpt_start *start)
         return;
     }
     uint8_t *mask = (uint8_t *)(g->zero + n);
-    for (int i = 0; i < c->prefix; i++) mask[i] = !c->grammar || i >= c->prefix - GPT_USUAL_PROMPT;
+    for (int i = 0; i < c->prefix; i++) mask[i] = !c->prompt || i >= c->prefix - GPT_USUAL_PROMPT;
     start->features = g->zero;
     start->mask = mask;
 }
 
 /* Begins an image in a slot, but for the models' part: fills *start for them. */
-static void begin_image(discrete *g, int slot, const mar_image *image, int *given, gpt_start *start)
+static void begin_image(discrete *g, int slot, const mar_image *image, int *given, causal_start *start)
 {
     const int n = g->model->base.config.seq_len;
     mar_slots_begin(&g->slots, slot, image);
     const int known = g->slots.slot[slot].given;
     for (int i = 0; i < known; i++) given[i] = (int)image->tokens[i];
-    *start = (gpt_start){.image = slot, .label = image->label, .cfg = image->cfg, .token = given, .given = known};
+    *start = (causal_start){.image = slot, .label = image->label, .cfg = image->cfg, .token = given, .given = known};
     set_caption(g, image, start);
     const spec_start sequence = {.seed = image->seed, .image = image->number, .n = n, .token = given, .given = known};
     spec_sampler_admit(g->sampler, slot, &sequence);
@@ -370,7 +373,7 @@ static void admit(mar_engine_state *engine_state, const int *slot, const mar_ima
     for (int i = 0; i < n; i++)
         begin_image(g, slot[i], &images[i], g->given + (size_t)i * (size_t)g->model->base.config.seq_len, &g->start[i]);
     if (kern_check(g->k, NULL) != MAR_OK) return;
-    gpt_runner_admit(g->target, g->start, n);
+    causal_runner_admit(g->target, g->start, n);
     mar_drafter_admit(&g->draft, g->start, n);
     move_finished(g);
 }
@@ -478,7 +481,7 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
 {
     const discrete *g = of_const(engine_state);
     const spec_sampler_stats *s = spec_sampler_get_stats(g->sampler);
-    const gpt_runner_stats *t = gpt_runner_get_stats(g->target), *d = mar_drafter_stats(&g->draft);
+    const causal_runner_stats *t = causal_runner_get_stats(g->target), *d = mar_drafter_stats(&g->draft);
     *stats = (mar_stats){.decoder_s = s->target_s + t->prefix_s,
                          .draft_s = s->draft_s + (d ? d->prefix_s : 0),
                          .verify_s = s->verify_s,
@@ -502,9 +505,9 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
 static mar_status measure(mar_engine_state *engine_state, mar_measurements *all, mar_err *err)
 {
     const discrete *g = of(engine_state);
-    const gpt_model *model = g->model->gpt;
+    const causal_model *model = g->model->gpt;
     const mar_model *draft = g->plan.params.draft;
-    const gpt_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
+    const causal_sampling sampling = sampling_of(g), draft_sampling = draft_sampling_of(g);
     const kern_cache_type cache = mar_discrete_cache_type(&g->plan.params);
     const mar_status status = mar_discrete_measure(g->k, model, &sampling, cache, g->max_images, "target", all, err);
     if (status != MAR_OK || !draft) return status;

@@ -1,5 +1,6 @@
 /* EAGLE drafters behind mar.h: models that serve as drafts only. */
 #include "llamagen/engine.h"
+#include "mar_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

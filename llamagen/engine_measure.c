@@ -10,26 +10,26 @@ enum { DRAFTS_MOST = 64, REPEATS = 5 };
 /* A runner of its own and its request, the same for every image. */
 typedef struct {
     kern_queue *k;
-    const gpt_model *model;
-    gpt_runner *runner;
+    const causal_model *model;
+    causal_runner *runner;
     void *memory;     /* backend: the runner's memory, then the distributions */
     float *log_probs; /* backend [images][1 + DRAFTS_MOST][vocabulary] */
     int images;
-    spec_request *request; /* [images] */
-    int *prefix;           /* [seq_len] */
+    causal_request *request; /* [images] */
+    int *prefix;             /* [seq_len] */
     int draft[DRAFTS_MOST], parent[DRAFTS_MOST];
 } passes;
 
 static void destroy(passes *p)
 {
     p->k->core->finish(p->k); /* a timer mark adds to the runner's statistics */
-    gpt_runner_free(p->runner);
+    causal_runner_free(p->runner);
     p->k->device->core->free(p->k->device, p->memory);
     free(p->request);
     free(p->prefix);
 }
 
-mar_status mar_discrete_begin_any(gpt_runner *r, const gpt_config *c, int images, mar_err *err)
+mar_status mar_discrete_begin_any(causal_runner *r, const causal_shape *c, int images, mar_err *err)
 {
     const size_t positions = (size_t)images * (size_t)c->prefix;
     int *label = calloc((size_t)images, sizeof *label);
@@ -37,39 +37,39 @@ mar_status mar_discrete_begin_any(gpt_runner *r, const gpt_config *c, int images
     uint8_t *mask = malloc(positions);
     const mar_status status = label && features && mask ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (mask) memset(mask, 1, positions);
-    for (size_t i = 0; mask && c->grammar && i < positions; i++) /* a prompt of usual length */
+    for (size_t i = 0; mask && c->prompt && i < positions; i++) /* a prompt of usual length */
         mask[i] = (int)(i % (size_t)c->prefix) >= c->prefix - GPT_USUAL_PROMPT;
     if (status == MAR_OK && c->caption_dim)
-        gpt_runner_begin_captions(r, images, features, mask);
+        causal_runner_begin_captions(r, images, features, mask);
     else if (status == MAR_OK)
-        gpt_runner_begin(r, images, label);
+        causal_runner_begin(r, images, label);
     free(label);
     free(features);
     free(mask);
     return status;
 }
 
-static mar_status create(passes *p, const gpt_sampling *sampling, kern_cache_type cache, mar_err *err)
+static mar_status create(passes *p, const causal_sampling *sampling, kern_cache_type cache, mar_err *err)
 {
-    const gpt_config *c = &p->model->config;
+    const causal_shape *c = &p->model->shape;
     const size_t probs_bytes = (size_t)p->images * (1 + DRAFTS_MOST) * (size_t)c->vocabulary * sizeof(float);
     p->request = calloc((size_t)p->images, sizeof *p->request);
     p->prefix = calloc((size_t)c->seq_len, sizeof *p->prefix);
     mar_status status = p->request && p->prefix ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK)
-        status = gpt_runner_create(p->k, p->model, sampling, p->images, DRAFTS_MOST, 0, &p->runner, err);
-    if (status == MAR_OK) gpt_runner_set_cache(p->runner, cache);
-    const size_t bytes = status == MAR_OK ? gpt_runner_lay_out(p->runner, NULL) : 0;
+        status = causal_runner_create(p->k, p->model, sampling, p->images, DRAFTS_MOST, 0, &p->runner, err);
+    if (status == MAR_OK) causal_runner_set_cache(p->runner, cache);
+    const size_t bytes = status == MAR_OK ? causal_runner_lay_out(p->runner, NULL) : 0;
     if (status == MAR_OK) status = p->k->device->core->alloc(p->k->device, bytes + probs_bytes, &p->memory, err);
     if (status == MAR_OK) {
-        gpt_runner_lay_out(p->runner, p->memory);
+        causal_runner_lay_out(p->runner, p->memory);
         p->log_probs = (float *)((char *)p->memory + bytes);
-        status = gpt_runner_plan(p->runner, p->images, err);
+        status = causal_runner_plan(p->runner, p->images, err);
     }
     return status == MAR_OK ? mar_discrete_begin_any(p->runner, c, p->images, err) : status;
 }
 
-mar_discrete_timer mar_discrete_time(kern_queue *k, const gpt_runner_stats *stats)
+mar_discrete_timer mar_discrete_time(kern_queue *k, const causal_runner_stats *stats)
 {
     k->core->finish(k);
     k->core->timer_mark(k, NULL);
@@ -91,22 +91,22 @@ void mar_discrete_timed(const mar_discrete_timer *t, mar_measured *m)
  * is cached. */
 static mar_status run(passes *p, int drafts, int number, mar_err *err)
 {
-    const gpt_config *c = &p->model->config;
-    const int half = gpt_half(c);
+    const causal_shape *c = &p->model->shape;
+    const int half = causal_half(c);
     for (int i = 0; i < drafts; i++) {
         p->draft[i] = (number * 31 + i * 7 + 1) % c->vocabulary;
         p->parent[i] = i - 1;
     }
     for (int i = 0; i < half; i++) p->prefix[i] = (i * 5 + (i == half - 1 ? number : 0)) % c->vocabulary;
     for (int i = 0; i < p->images; i++)
-        p->request[i] = (spec_request){.sequence = i,
-                                       .prefix = p->prefix,
-                                       .length = half,
-                                       .draft = p->draft,
-                                       .parent = p->parent,
-                                       .count = drafts,
-                                       .row = i * (1 + DRAFTS_MOST)};
-    const mar_status status = gpt_runner_log_probs(p->runner, p->request, p->images, p->log_probs, err);
+        p->request[i] = (causal_request){.sequence = i,
+                                         .prefix = p->prefix,
+                                         .length = half,
+                                         .draft = p->draft,
+                                         .parent = p->parent,
+                                         .count = drafts,
+                                         .row = i * (1 + DRAFTS_MOST)};
+    const mar_status status = causal_runner_log_probs(p->runner, p->request, p->images, p->log_probs, err);
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
 
@@ -118,7 +118,7 @@ static mar_status measure(passes *p, int drafts, const char *role, mar_measureme
     mar_status status = MAR_OK;
     double begun = 0;
     for (int i = 0; status == MAR_OK && (i <= REPEATS || mar_now() - begun < 0.5); i++) {
-        const mar_discrete_timer timer = mar_discrete_time(p->k, gpt_runner_get_stats(p->runner));
+        const mar_discrete_timer timer = mar_discrete_time(p->k, causal_runner_get_stats(p->runner));
         if (i == 1) begun = mar_now();
         if (i == 1) m.seconds = 0;
         status = run(p, drafts, i, err);
@@ -129,7 +129,7 @@ static mar_status measure(passes *p, int drafts, const char *role, mar_measureme
     return status;
 }
 
-mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt_sampling *sampling,
+mar_status mar_discrete_measure(kern_queue *k, const causal_model *model, const causal_sampling *sampling,
                                 kern_cache_type cache, int images, const char *role, mar_measurements *all,
                                 mar_err *err)
 {
@@ -137,7 +137,7 @@ mar_status mar_discrete_measure(kern_queue *k, const gpt_model *model, const gpt
     passes p = {.k = k, .model = model, .images = images};
     mar_status status = create(&p, sampling, cache, err);
     for (size_t i = 0; status == MAR_OK && i < sizeof drafts / sizeof *drafts; i++)
-        if (drafts[i] < gpt_half(&model->config)) status = measure(&p, drafts[i], role, all, err);
+        if (drafts[i] < causal_half(&model->shape)) status = measure(&p, drafts[i], role, all, err);
     destroy(&p);
     return status;
 }

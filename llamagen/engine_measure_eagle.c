@@ -10,19 +10,19 @@ enum { REPEATS = 5 };
 /* A drafter and its target with runners of their own, and their request, the same for every image. */
 typedef struct {
     kern_queue *k;
-    const gpt_config *config;
-    gpt_runner *target;
+    const causal_shape *shape;
+    causal_runner *target;
     eagle_runner *drafter;
     void *memory;        /* backend: memory of both runners, then the distributions */
     float *target_probs; /* backend [images][vocabulary] */
     float *log_probs;    /* backend [images][1 + drafts][vocabulary] */
     int images;
-    int length, levels;    /* positions that a round drafts; levels of drafts that the drafter is asked about */
-    int drafts;            /* drafts of all these levels */
-    spec_request *request; /* [images] */
-    int *prefix;           /* [seq_len] */
-    int *draft, *parent;   /* [drafts] by levels; each level follows the first draft of the level before */
-    int *end;              /* [levels + 1] drafts up to each level; end[0] is 0 */
+    int length, levels;      /* positions that a round drafts; levels of drafts that the drafter is asked about */
+    int drafts;              /* drafts of all these levels */
+    causal_request *request; /* [images] */
+    int *prefix;             /* [seq_len] */
+    int *draft, *parent;     /* [drafts] by levels; each level follows the first draft of the level before */
+    int *end;                /* [levels + 1] drafts up to each level; end[0] is 0 */
 } passes;
 
 /* --- the drafts of a round ---------------------------------------------------------------------------------------- */
@@ -45,20 +45,20 @@ static int width_at(const mar_discrete_plan *plan, int vocabulary, int depth)
 /* Lists the levels that fit behind half an image. The drafter is not asked about a round's last level. */
 static mar_status list_levels(passes *p, const mar_discrete_plan *plan, mar_err *err)
 {
-    const int positions = p->config->seq_len - gpt_half(p->config);
+    const int positions = p->shape->seq_len - causal_half(p->shape);
     p->length = plan->params.gamma;
     p->levels = (p->length < positions ? p->length : positions) - 1;
     if (p->levels < 0) p->levels = 0;
     p->end = calloc((size_t)p->levels + 1, sizeof *p->end);
     if (!p->end) return err_set(err, MAR_ENOMEM, "out of memory");
-    for (int d = 1; d <= p->levels; d++) p->end[d] = p->end[d - 1] + width_at(plan, p->config->vocabulary, d);
+    for (int d = 1; d <= p->levels; d++) p->end[d] = p->end[d - 1] + width_at(plan, p->shape->vocabulary, d);
     p->drafts = p->end[p->levels];
     p->draft = calloc((size_t)p->drafts + 1, sizeof *p->draft);
     p->parent = calloc((size_t)p->drafts + 1, sizeof *p->parent);
     if (!p->draft || !p->parent) return err_set(err, MAR_ENOMEM, "out of memory");
     for (int d = 1; d <= p->levels; d++)
         for (int i = p->end[d - 1]; i < p->end[d]; i++) {
-            p->draft[i] = i % p->config->vocabulary;
+            p->draft[i] = i % p->shape->vocabulary;
             p->parent[i] = d == 1 ? -1 : p->end[d - 2];
         }
     return MAR_OK;
@@ -70,53 +70,53 @@ static void destroy(passes *p)
 {
     p->k->core->finish(p->k); /* a timer mark adds to the runner's statistics */
     eagle_runner_free(p->drafter);
-    gpt_runner_free(p->target);
+    causal_runner_free(p->target);
     p->k->device->core->free(p->k->device, p->memory);
     free(p->request);
     int *lists[] = {p->prefix, p->draft, p->parent, p->end};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
 }
 
-static mar_status create_runners(passes *p, const eagle_model *eagle, const gpt_model *model,
-                                 const gpt_sampling *sampling, kern_cache_type cache, mar_err *err)
+static mar_status create_runners(passes *p, const eagle_model *eagle, const causal_model *model,
+                                 const causal_sampling *sampling, kern_cache_type cache, mar_err *err)
 {
     /* rows of a pass in a round whose drafts are all accepted */
     const int drafts = p->drafts > p->length ? p->drafts : p->length;
-    mar_status status = gpt_runner_create(p->k, model, sampling, p->images, 0, 1, &p->target, err);
+    mar_status status = causal_runner_create(p->k, model, sampling, p->images, 0, 1, &p->target, err);
     if (status == MAR_OK)
         status = eagle_runner_create(p->k, eagle, model, p->target, sampling, p->images, drafts, &p->drafter, err);
-    if (status == MAR_OK) gpt_runner_set_cache(p->target, cache);
+    if (status == MAR_OK) causal_runner_set_cache(p->target, cache);
     if (status == MAR_OK) eagle_runner_set_cache(p->drafter, cache);
     return status;
 }
 
 static mar_status lay_out(passes *p, mar_err *err)
 {
-    const size_t images = (size_t)p->images, row = (size_t)p->config->vocabulary * sizeof(float);
-    const size_t target = gpt_runner_lay_out(p->target, NULL), drafter = eagle_runner_lay_out(p->drafter, NULL);
+    const size_t images = (size_t)p->images, row = (size_t)p->shape->vocabulary * sizeof(float);
+    const size_t target = causal_runner_lay_out(p->target, NULL), drafter = eagle_runner_lay_out(p->drafter, NULL);
     const size_t probs_bytes = images * (2 + (size_t)p->drafts) * row;
     mar_status status = p->k->device->core->alloc(p->k->device, target + drafter + probs_bytes, &p->memory, err);
     if (status != MAR_OK) return status;
     char *base = p->memory;
-    gpt_runner_lay_out(p->target, base);
+    causal_runner_lay_out(p->target, base);
     eagle_runner_lay_out(p->drafter, base + target);
     p->target_probs = (float *)(base + target + drafter);
-    p->log_probs = p->target_probs + images * (size_t)p->config->vocabulary;
-    status = gpt_runner_plan(p->target, p->images, err);
+    p->log_probs = p->target_probs + images * (size_t)p->shape->vocabulary;
+    status = causal_runner_plan(p->target, p->images, err);
     return status == MAR_OK ? eagle_runner_plan(p->drafter, p->images, err) : status;
 }
 
-static mar_status create(passes *p, const eagle_model *eagle, const gpt_model *model, const gpt_sampling *sampling,
-                         const mar_discrete_plan *plan, mar_err *err)
+static mar_status create(passes *p, const eagle_model *eagle, const causal_model *model,
+                         const causal_sampling *sampling, const mar_discrete_plan *plan, mar_err *err)
 {
     p->request = calloc((size_t)p->images, sizeof *p->request);
-    p->prefix = calloc((size_t)p->config->seq_len, sizeof *p->prefix);
+    p->prefix = calloc((size_t)p->shape->seq_len, sizeof *p->prefix);
     mar_status status = p->request && p->prefix ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) status = list_levels(p, plan, err);
     if (status == MAR_OK)
         status = create_runners(p, eagle, model, sampling, mar_discrete_cache_type(&plan->params), err);
     if (status == MAR_OK) status = lay_out(p, err);
-    if (status == MAR_OK) status = mar_discrete_begin_any(p->target, p->config, p->images, err);
+    if (status == MAR_OK) status = mar_discrete_begin_any(p->target, p->shape, p->images, err);
     if (status == MAR_OK) eagle_runner_begin(p->drafter, p->images);
     return status;
 }
@@ -128,20 +128,20 @@ static mar_status create(passes *p, const eagle_model *eagle, const gpt_model *m
 static void ask(passes *p, int length, int count, int from, int stride)
 {
     for (int i = 0; i < p->images; i++)
-        p->request[i] = (spec_request){.sequence = i,
-                                       .prefix = p->prefix,
-                                       .length = length,
-                                       .draft = p->draft,
-                                       .parent = p->parent,
-                                       .count = count,
-                                       .from = from,
-                                       .row = i * stride};
+        p->request[i] = (causal_request){.sequence = i,
+                                         .prefix = p->prefix,
+                                         .length = length,
+                                         .draft = p->draft,
+                                         .parent = p->parent,
+                                         .count = count,
+                                         .from = from,
+                                         .row = i * stride};
 }
 
 static mar_status target_follows(passes *p, int length, mar_err *err)
 {
     ask(p, length, 0, 0, 1);
-    return gpt_runner_log_probs(p->target, p->request, p->images, p->target_probs, err);
+    return causal_runner_log_probs(p->target, p->request, p->images, p->target_probs, err);
 }
 
 static mar_status drafter_follows(passes *p, int length, int count, int from, mar_err *err)
@@ -163,9 +163,9 @@ static mar_status time_pass(passes *p, int length, int count, int from, mar_meas
  * those. */
 static mar_status run_tokens(passes *p, int number, int tokens, mar_measured *m, mar_err *err)
 {
-    const int half = gpt_half(p->config);
+    const int half = causal_half(p->shape);
     for (int i = 0; i < half; i++)
-        p->prefix[i] = (i * 5 + (i >= half - tokens ? number : 0)) % p->config->vocabulary; /* differs each time */
+        p->prefix[i] = (i * 5 + (i >= half - tokens ? number : 0)) % p->shape->vocabulary; /* differs each time */
     mar_status status = target_follows(p, half - tokens, err);
     if (status == MAR_OK) status = drafter_follows(p, half - tokens, 0, 0, err);
     if (status == MAR_OK) status = target_follows(p, half, err);
@@ -178,7 +178,7 @@ static mar_status run_round(passes *p, int number, int tokens, int levels, mar_m
 {
     mar_status status = run_tokens(p, number, tokens, &level[0], err);
     for (int d = 1; status == MAR_OK && d <= levels; d++)
-        status = time_pass(p, gpt_half(p->config), p->end[d], p->end[d - 1] + 1, &level[d], err);
+        status = time_pass(p, causal_half(p->shape), p->end[d], p->end[d - 1] + 1, &level[d], err);
     return status;
 }
 
@@ -201,12 +201,12 @@ static mar_status measure(passes *p, int tokens, int levels, mar_measurements *a
     return status;
 }
 
-mar_status mar_eagle_measure(kern_queue *k, const eagle_model *eagle, const gpt_model *model,
-                             const gpt_sampling *sampling, const mar_discrete_plan *plan, int images,
+mar_status mar_eagle_measure(kern_queue *k, const eagle_model *eagle, const causal_model *model,
+                             const causal_sampling *sampling, const mar_discrete_plan *plan, int images,
                              mar_measurements *all, mar_err *err)
 {
-    passes p = {.k = k, .config = &model->config, .images = images};
-    const int half = gpt_half(&model->config);
+    passes p = {.k = k, .shape = &model->shape, .images = images};
+    const int half = causal_half(&model->shape);
     mar_status status = create(&p, eagle, model, sampling, plan, err);
     if (status == MAR_OK && half > 0) status = measure(&p, 1, p.levels, all, err);
     if (status == MAR_OK && p.length < half) status = measure(&p, p.length + 1, 0, all, err);

@@ -1,5 +1,7 @@
 /* Resolves a session's options for discrete tokens. */
 #include "llamagen/engine.h"
+
+#include "mar_methods.h"
 #include "mar/core/params.h"
 
 #include <limits.h>
@@ -80,7 +82,7 @@ static mar_status check_draft(const mar_model *model, const mar_model *draft, ma
     const mar_model_config *t = &model->config, *d = &draft->config;
     if (draft->m != model->m) return err_set(err, MAR_EARG, "draft and model belong to different handles");
     const eagle_model *eagle = mar_eagle_of(draft);
-    if (eagle) return eagle_config_fits(&eagle->config, &mar_discrete_model_of(model)->gpt->config, err);
+    if (eagle) return eagle_config_fits(&eagle->config, &mar_discrete_model_of(model)->gpt->shape, err);
     if (strcmp(d->family, t->family) != 0) /* those of text/grammar.h differ in templates and line ends */
         return err_set(
             err, MAR_EMODEL,

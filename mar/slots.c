@@ -124,7 +124,7 @@ void mar_slots_release(mar_slots *s, int slot)
     s->slot[slot].busy = 0;
 }
 
-void mar_slots_add(mar_slots *s, int slot, int n, mar_token_fate status)
+void mar_slots_add(mar_slots *s, int slot, int n, mar_token_status status)
 {
     const size_t first = slots_first_token(s, slot);
     for (int i = 0; i < n; i++) {

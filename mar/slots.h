@@ -24,7 +24,7 @@ typedef struct {
     void *host;            /* memory of the host arrays below */
     mar_slot *slot;        /* [count] */
     uint8_t *is_given;     /* [count][seq_len] 1: the image began with this token */
-    uint8_t *token_status; /* [count][seq_len] mar_token_fate */
+    uint8_t *token_status; /* [count][seq_len] mar_token_status */
     int *ar_step;          /* [count][seq_len] step that made the token; -1: none yet, or it was given */
     int *staleness;        /* [count][seq_len] steps by which the z of the token's draft was stale; 0: no such draft */
     float *given;          /* [seq_len][token_dim] an image's known tokens, while it begins; others 0 */
@@ -53,7 +53,7 @@ void mar_slots_begin(mar_slots *s, int slot, const mar_image *image);
 void mar_slots_give(mar_slots *s, int slot, const mar_image *image);
 void mar_slots_release(mar_slots *s, int slot);
 /* Raster order: notes that an image has its next n tokens, one a step, and how they came to be. */
-void mar_slots_add(mar_slots *s, int slot, int n, mar_token_fate status);
+void mar_slots_add(mar_slots *s, int slot, int n, mar_token_status status);
 
 /* Returns the position of a slot's first non-finite token, by step, then position; -1 if there is none. Given tokens
  * have been checked. */

@@ -59,14 +59,14 @@ static int takes_part(const spec_sampler *s, const spec_sequence *q, int level)
 static void add_request(spec_sampler *s, int *requests, int i, const int *draft, const int *parent, int count)
 {
     spec_sequence *q = &s->sequence[i];
-    s->request[(*requests)++] = (spec_request){.sequence = i,
-                                               .prefix = q->token,
-                                               .length = q->known,
-                                               .draft = draft,
-                                               .parent = parent,
-                                               .count = count,
-                                               .from = q->requested + 1,
-                                               .row = spec_draft_row(s, i)};
+    s->request[(*requests)++] = (causal_request){.sequence = i,
+                                                 .prefix = q->token,
+                                                 .length = q->known,
+                                                 .draft = draft,
+                                                 .parent = parent,
+                                                 .count = count,
+                                                 .from = q->requested + 1,
+                                                 .row = spec_draft_row(s, i)};
     q->requested = count;
 }
 
@@ -173,7 +173,7 @@ static mar_status draft_level(spec_sampler *s, int level, int first, int last, i
     mar_status status = run_draft_model(s, *requests, err);
     if (status != MAR_OK) return status;
     for (int j = 0; j < *requests; j++) {
-        const spec_request *a = &s->request[j];
+        const causal_request *a = &s->request[j];
         const spec_sequence *q = &s->sequence[a->sequence];
         for (int n = first; n < last; n = siblings_end(s, n))
             if (parent_place(s, q, n) > -2)

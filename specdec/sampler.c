@@ -221,7 +221,7 @@ void spec_sampler_begin(spec_sampler *s)
 /* Tells whether the host lacks a sequence's last tokens. */
 static int has_unread(const spec_sequence *q)
 {
-    return q->known > 0 && q->token[q->known - 1] == SPEC_UNREAD && !q->failed;
+    return q->known > 0 && q->token[q->known - 1] == CAUSAL_UNREAD && !q->failed;
 }
 
 /* Reads the tokens of plain sampling that the host lacks. Sequences that lack some took part in the same rounds,
@@ -313,13 +313,13 @@ static void add_block(spec_sampler *s, int i, kern_block_job *job)
     for (int d = 0; d < job->positions && d < q->depth; d++)
         s->rule[b * job->positions + d] = s->options.method->discrete_rule(s->options.parameter, d + 1, q->depth);
     s->address[b] = (kern_address){q->seed, q->image, (uint32_t)q->known, q->step};
-    s->request[b] = (spec_request){.sequence = i,
-                                   .prefix = q->token,
-                                   .length = q->known,
-                                   .draft = q->draft,
-                                   .parent = q->parent,
-                                   .count = followed,
-                                   .row = row};
+    s->request[b] = (causal_request){.sequence = i,
+                                     .prefix = q->token,
+                                     .length = q->known,
+                                     .draft = q->draft,
+                                     .parent = q->parent,
+                                     .count = followed,
+                                     .row = row};
     s->stats.rows += followed + 1;
 }
 
@@ -394,7 +394,7 @@ static int keeps_tokens_on_device(const spec_sampler *s)
 static mar_status run_target(spec_sampler *s, const kern_block_job *job, float *log_probs, mar_err *err)
 {
     verification v = {s->k, job};
-    const spec_continuation continuation = {
+    const causal_continuation continuation = {
         run_verification, &v, {job->blocks, job->positions, job->node[job->blocks], job->place != NULL}};
     mar_status status;
     if (is_fused(s))
@@ -447,7 +447,7 @@ static mar_status commit_unread(spec_sampler *s, int blocks, mar_err *err)
     int ends = 0;
     for (int b = 0; b < blocks; b++) {
         spec_sequence *q = &s->sequence[s->block_sequence[b]];
-        q->token[q->known] = SPEC_UNREAD;
+        q->token[q->known] = CAUSAL_UNREAD;
         q->token_status[q->known] = SPEC_DROPPED;
         q->round[q->known++] = (int)q->step++ - q->given;
         q->on_device = 1;

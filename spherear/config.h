@@ -18,7 +18,7 @@ typedef struct {
  * are loaded. */
 mar_status sphere_config_derive(const wt_file *f, int heads, sphere_config *out, mar_err *err);
 /* Calls `visit` for every tensor of the model but the image decoder's, in the official order. */
-void sphere_config_tensors(const sphere_config *c, gpt_tensor_visitor *visit, void *user);
+void sphere_config_tensors(const sphere_config *c, causal_tensor_visitor *visit, void *user);
 /* Tells whether the file looks like SphereAR: it has pos_for_diff.weight or head.net.input_proj.weight. */
 int sphere_config_recognise(const wt_file *f);
 /* Tells whether an extra tensor is harmless: the image encoder's, or a table that can be computed (freqs_cis). */

@@ -1,8 +1,10 @@
 /* SphereAR's autoregressive loop: one token of every image a step, each drawn by the head's flow from the condition
  * that the transformer's last pass gave, and normalised to the sphere of radius sqrt(channels). */
 #include "base/arena.h"
+
+#include "mar_files.h"
+#include "mar_measure.h"
 #include "mar/masked/accel.h"
-#include "mar/masked/runner.h"
 #include "spherear/paths.h"
 
 #include <stdio.h>
@@ -21,7 +23,7 @@ static const sphere *of_const(const mar_engine_state *g)
 
 static int seq_len(const sphere *g)
 {
-    return g->model->shape.transformer.seq_len;
+    return g->model->shape.transformer.shape.seq_len;
 }
 
 static int steps_left(const mar_engine_state *engine_state, int slot)
@@ -54,7 +56,7 @@ typedef struct {
 
 static void gather_z(const sphere *g, int guided)
 {
-    const int d = g->model->shape.transformer.width, n = g->drawn;
+    const int d = g->model->shape.transformer.shape.width, n = g->drawn;
     for (int i = 0; guided && i < n; i++) g->row_z[n + i] = g->max_images + g->row_slot[i];
     g->k->core->copy_rows(g->k, g->z_drawn, NULL, g->z, g->row_z, NULL, NULL, guided ? 2 * n : n, d);
 }
@@ -114,14 +116,17 @@ static void draw_by_speculation(sphere *g, int guided, int apart)
 static void draw(sphere *g, int guided, int apart)
 {
     drawing d = {g, guided};
-    const gpt_shape shape = {.kind = guided, .rows = g->drawn};
+    const net_recording_shape shape = {.kind = guided, .rows = g->drawn};
     if (g->drawn == 0) return;
     diff_chain_guide(&g->chain, guided);
     if (g->speculation.w.window) {
         draw_by_speculation(g, guided, apart);
         return;
     }
-    mar_run_recorded(g->k, "", gpt_recordings_find(g->k, &g->recordings, &shape), draw_plain, &d, &g->head_s);
+    g->k->watch.part = "";
+    g->k->core->timer_mark(g->k, NULL);
+    net_recordings_run(g->k, &g->recordings, &shape, draw_plain, &d);
+    g->k->core->timer_mark(g->k, &g->head_s);
     const int steps = g->chain.schedule.steps;
     g->head_flop += diff_chain_flop(&g->chain, g->drawn);
     g->stats.head_batched += steps;
@@ -158,24 +163,24 @@ static mar_status step_by_paths(sphere *g, mar_err *err)
     for (int slot = 0; slot < g->max_images; slot++)
         if (steps_left((mar_engine_state *)g, slot) > 0)
             mar_slots_add(&g->slots, slot, 1, MAR_TOKEN_TARGET), g->stats.tokens++;
-    diff_chain_guide(&g->chain, g->target.branches == 2);
-    diff_chain_guide(&g->paths->chain, g->target.branches == 2);
+    diff_chain_guide(&g->chain, g->branches == 2);
+    diff_chain_guide(&g->paths->chain, g->branches == 2);
     return MAR_OK;
 }
 
 static void step_plainly(sphere *g)
 {
     draw_tokens(g);
-    sphere_runner_begin(&g->target);
+    causal_vectors_begin(g->target, g->slots.tokens);
     for (int slot = 0; slot < g->max_images; slot++) {
         if (steps_left((mar_engine_state *)g, slot) == 0) continue;
         mar_slots_add(&g->slots, slot, 1, MAR_TOKEN_TARGET);
         g->stats.tokens++;
         const int known = g->slots.slot[slot].known;
         if (known < seq_len(g))
-            sphere_add_tokens(g, &g->target, slot, known - 1, 1, 1, g->max_images, &slot), g->stats.contexts++;
+            sphere_add_tokens(g, g->target, slot, known - 1, 1, 1, g->max_images, &slot), g->stats.contexts++;
     }
-    sphere_runner_run(&g->target, g->slots.tokens, g->z);
+    causal_vectors_run(g->target, g->z);
 }
 
 static mar_status step(mar_engine_state *engine_state, mar_err *err)
@@ -201,8 +206,7 @@ static int together(const mar_engine_state *g)
 static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
 {
     const sphere *g = of_const(engine_state);
-    const mar_status status =
-        mar_slots_check_guidance(image, image->cfg > 1 ? 2 : 1, g->target.branches, g->params.cfg, err);
+    const mar_status status = mar_slots_check_guidance(image, image->cfg > 1 ? 2 : 1, g->branches, g->params.cfg, err);
     if (status != MAR_OK) return status;
     if (g->paths && image->cfg != g->params.cfg)
         return err_set(err, MAR_EARG, "guidance %g: with --spec path expected that of the session, %g",
@@ -225,8 +229,7 @@ static void reset_stats(sphere *g)
 {
     g->stats = (mar_stats){0};
     g->head_s = g->head_flop = 0;
-    g->target.seconds = g->target.flop = 0;
-    g->target.passes = 0;
+    causal_runner_clear_stats(g->target);
     if (g->paths) sphere_paths_begin(g->paths);
     kern_watch_begin(g->k);
 }
@@ -240,16 +243,21 @@ static void admit(mar_engine_state *engine_state, const int *slot, const mar_ima
         mar_slots_begin(&g->slots, slot[i], &images[i]);
         mar_slots_give(&g->slots, slot[i], &images[i]);
     }
-    sphere_add_classes(g, &g->target, slot, images, n, g->max_images);
-    sphere_runner_run(&g->target, g->slots.tokens, g->z);
+    sphere_admit(g, g->target, slot, images, n);
+    causal_vectors_begin(g->target, NULL);
+    for (int branch = 0; branch < g->branches; branch++)
+        for (int i = 0; i < n; i++)
+            if (branch == 0 || images[i].cfg > 1)
+                causal_vectors_want_first(g->target, slot[i], branch, branch * g->max_images + slot[i]);
+    causal_vectors_run(g->target, g->z);
     if (g->paths) sphere_paths_admit(g->paths, slot, images, n);
     for (int i = 0; i < n; i++) {
         const int given = g->slots.slot[slot[i]].given;
         for (int first = 0, some; first < given && given < seq_len(g); first += some) {
-            some = given - first < g->target.rows ? given - first : g->target.rows;
-            sphere_runner_begin(&g->target);
-            sphere_add_tokens(g, &g->target, slot[i], first, some, 1, g->max_images, &slot[i]);
-            sphere_runner_run(&g->target, g->slots.tokens, g->z);
+            some = given - first < causal_runner_rows(g->target) ? given - first : causal_runner_rows(g->target);
+            causal_vectors_begin(g->target, g->slots.tokens);
+            sphere_add_tokens(g, g->target, slot[i], first, some, 1, g->max_images, &slot[i]);
+            causal_vectors_run(g->target, g->z);
         }
     }
 }
@@ -297,7 +305,7 @@ static mar_status find_paths(const sphere_model *model, const mar_params *p, int
 
 static mar_status resolve_params(const sphere_model *model, const mar_accel *const *accels, mar_params *p, mar_err *err)
 {
-    const int n = model->shape.transformer.seq_len;
+    const int n = model->shape.transformer.shape.seq_len;
     const mar_status status = check_accels(accels, p, err); /* first: some change num_iter */
     if (status != MAR_OK) return status;
     if (p->num_iter != 0 && p->num_iter != n)
@@ -314,8 +322,8 @@ static mar_status create_head(sphere *g, int paths, mar_err *err)
     const mar_params *p = &g->params;
     const int tokens = paths ? sphere_paths_rows(p, g->max_images) : g->max_images;
     const diff_spec spec = {p->sampler, p->num_sampling_steps, DIFF_TOP, DIFF_FLOW};
-    mar_status status = diff_chain_create_for(g->k, &g->model->head, &spec, 1, p->temperature, tokens,
-                                              g->target.branches == 2, &g->chain, err);
+    mar_status status = diff_chain_create_for(g->k, &g->model->head, &spec, 1, p->temperature, tokens, g->branches == 2,
+                                              &g->chain, err);
     if (status == MAR_OK && paths) return sphere_paths_create(g, &g->paths, err);
     if (status == MAR_OK && p->head_spec)
         status = diff_speculate_create(&g->chain, NULL, p->head_spec, 0, &g->speculation, err);
@@ -328,6 +336,7 @@ static size_t lay_out_host(sphere *g, char *base)
     const size_t images = (size_t)g->max_images, n = (size_t)seq_len(g);
     size_t used = 0;
     g->source = arena_carve(base, &used, n, sizeof *g->source);
+    g->start = arena_carve(base, &used, images, sizeof *g->start);
     g->row_slot = arena_carve(base, &used, images, sizeof *g->row_slot);
     g->row_seed = arena_carve(base, &used, images, sizeof *g->row_seed);
     g->row_image = arena_carve(base, &used, images, sizeof *g->row_image);
@@ -343,11 +352,11 @@ static void destroy(mar_engine_state *engine_state)
     sphere *g = of(engine_state);
     if (!g) return;
     g->k->core->finish(g->k); /* timer marks: their times go to statistics of what is freed */
-    gpt_recordings_free(g->k, &g->recordings);
+    net_recordings_free(g->k, &g->recordings);
     sphere_paths_free(g->paths);
     diff_speculate_free(&g->speculation);
     diff_chain_free(&g->chain);
-    sphere_runner_free(&g->target);
+    causal_runner_free(g->target);
     mar_slots_free(&g->slots);
     free(g->host);
     free(g);
@@ -366,7 +375,7 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     if (status != MAR_OK) return status;
     sphere *g = calloc(1, sizeof *g);
     if (!g) return err_set(err, MAR_ENOMEM, "out of memory");
-    *g = (sphere){.model = model, .k = k, .params = p, .max_images = max_images};
+    *g = (sphere){.model = model, .k = k, .params = p, .max_images = max_images, .branches = p.cfg > 1 ? 2 : 1};
     status = mar_slots_create(k, &base->config, max_images, &g->slots, err);
     if (status == MAR_OK) g->host = calloc(1, lay_out_host(g, NULL));
     if (g->host)
@@ -374,8 +383,8 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     else if (status == MAR_OK)
         status = err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", max_images);
     if (status == MAR_OK)
-        status = sphere_runner_create(k, model, max_images, p.cfg > 1 ? 2 : 1, paths ? sphere_paths_gamma(&p) : 1,
-                                      &g->target, err);
+        status = causal_runner_create(k, model->transformer, &(causal_sampling){.cfg = p.cfg}, max_images,
+                                      paths ? sphere_paths_gamma(&p) - 1 : 0, 0, &g->target, err);
     if (status == MAR_OK) status = create_head(g, paths, err);
     if (status == MAR_OK)
         *out = (mar_engine_state *)g;
@@ -388,14 +397,14 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
 {
     sphere *g = of(engine_state);
     const size_t images = (size_t)g->max_images, token = (size_t)g->model->shape.head.channels * sizeof(float);
-    const size_t z = (size_t)g->model->shape.transformer.width * sizeof(float);
-    if (base) gpt_recordings_free(g->k, &g->recordings); /* they hold addresses */
+    const size_t z = (size_t)g->model->shape.transformer.shape.width * sizeof(float);
+    if (base) net_recordings_free(g->k, &g->recordings); /* they hold addresses */
     size_t used = mar_slots_lay_out(&g->slots, g->max_images, base);
     g->sampled = arena_carve(base, &used, images, token);
     g->normal = arena_carve(base, &used, images, token);
     g->z = arena_carve(base, &used, 2 * images, z);
     g->z_drawn = arena_carve(base, &used, 2 * images, z);
-    used += sphere_runner_lay_out(&g->target, base ? base + used : NULL);
+    used += causal_runner_lay_out(g->target, base ? base + used : NULL);
     used += diff_chain_lay_out(&g->chain, base ? base + used : NULL);
     if (g->paths) used += sphere_paths_lay_out(g->paths, base ? base + used : NULL);
     if (g->speculation.w.window) used += diff_speculate_lay_out(&g->speculation, base ? base + used : NULL);
@@ -405,9 +414,9 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
 static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
 {
     sphere *g = of(engine_state);
-    gpt_recordings_free(g->k, &g->recordings);
-    mar_status status = sphere_runner_plan(&g->target, images, g->target.rows, err);
-    for (int guided = 0; status == MAR_OK && guided < g->target.branches; guided++) {
+    net_recordings_free(g->k, &g->recordings);
+    mar_status status = causal_runner_plan(g->target, images, err);
+    for (int guided = 0; status == MAR_OK && guided < g->branches; guided++) {
         diff_chain_guide(&g->chain, guided);
         status = diff_chain_plan(&g->chain, images, err);
         if (status == MAR_OK && g->speculation.w.window)
@@ -447,9 +456,10 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
 {
     const sphere *g = of_const(engine_state);
     *stats = g->stats;
-    stats->decoder_s = g->target.seconds;
-    stats->decoder_flop = g->target.flop;
-    stats->passes = (double)g->target.passes;
+    const causal_runner_stats *target = causal_runner_get_stats(g->target);
+    stats->decoder_s = target->prefix_s + target->tokens_s;
+    stats->decoder_flop = target->flop;
+    stats->passes = (double)target->passes;
     stats->head_s = g->head_s;
     stats->head_flop = g->head_flop;
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);

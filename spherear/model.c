@@ -1,5 +1,4 @@
 #include "spherear/model.h"
-#include "weights/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,22 +9,6 @@ typedef struct {
     const wt_file *file;
     mar_err *err;
 } loader;
-
-/* Loads a matrix [rows][columns], or with `columns` 0 a vector [rows], as a backend array. */
-static mar_status load_array(const loader *l, const char *name, int rows, int columns, float **out)
-{
-    const int64_t shape[2] = {rows, columns};
-    return wt_load_array(l->k, l->file, name, columns ? 2 : 1, shape, out, l->err);
-}
-
-static mar_status load_proj_in(const loader *l, sphere_model *m)
-{
-    const int d = m->shape.transformer.width;
-    wt_rows w = {.file = l->file, .in = m->shape.head.channels, .count = 1, .bias = 1};
-    w.piece[0] = (wt_piece){.name = "proj_in.weight", .rows = d};
-    const kern_linear_spec spec = {.out = d, .flags = KERN_IN_F32 | KERN_OUT_F32};
-    return wt_create_linear(l->k, &w, spec, &m->proj_in, l->err);
-}
 
 static mar_status make_ones(const loader *l, sphere_model *m)
 {
@@ -40,13 +23,8 @@ static mar_status make_ones(const loader *l, sphere_model *m)
 
 static mar_status load_all(const loader *l, sphere_model *m)
 {
-    const gpt_config *c = &m->shape.transformer;
     const mar *handle = m->base.m;
-    mar_status status = load_array(l, "cls_embedding.weight", c->classes + 1, c->prefix * c->width, &m->class_emb);
-    if (status == MAR_OK) status = load_proj_in(l, m);
-    if (status == MAR_OK) status = load_array(l, "emb_norm.weight", c->width, 0, &m->emb_norm);
-    if (status == MAR_OK) status = gpt_model_load(l->k, l->file, c, &m->transformer, l->err);
-    if (status == MAR_OK) status = load_array(l, "pos_for_diff.weight", c->seq_len, c->width, &m->position_emb);
+    mar_status status = causal_model_load(l->k, l->file, &m->shape.transformer.shape, NULL, &m->transformer, l->err);
     if (status == MAR_OK) status = make_ones(l, m);
     if (status == MAR_OK)
         status =
@@ -58,17 +36,17 @@ mar_model_config sphere_public_config(const sphere_config *config)
 {
     const gpt_config *c = &config->transformer;
     return (mar_model_config){.size = sizeof(mar_model_config),
-                              .width = c->width,
-                              .decoder_depth = c->depth,
-                              .heads = c->heads,
-                              .decoder_heads = c->heads,
+                              .width = c->shape.width,
+                              .decoder_depth = c->shape.depth,
+                              .heads = c->shape.heads,
+                              .decoder_heads = c->shape.heads,
                               .heads_guessed = c->heads_guessed,
-                              .mlp_hidden = c->hidden,
-                              .buffer = c->prefix,
-                              .seq_len = c->seq_len,
-                              .grid_width = gpt_config_side(c->seq_len),
+                              .mlp_hidden = c->shape.hidden,
+                              .buffer = c->shape.prefix,
+                              .seq_len = c->shape.seq_len,
+                              .grid_width = c->shape.columns,
                               .token_dim = config->head.channels,
-                              .classes = c->classes,
+                              .classes = c->shape.classes,
                               .head_width = config->head.width,
                               .head_depth = config->head.depth,
                               .parameters = config->parameters,
@@ -86,7 +64,8 @@ mar_status sphere_model_load(mar *m, kern_queue *k, const wt_file *f, int heads,
     sphere_config shape;
     *out = NULL;
     mar_status status = sphere_config_derive(f, heads, &shape, err);
-    if (status == MAR_OK && shape.transformer.heads_guessed) status = mar_refuse_heads(f, shape.transformer.width, err);
+    if (status == MAR_OK && shape.transformer.heads_guessed)
+        status = mar_refuse_heads(f, shape.transformer.shape.width, err);
     if (status != MAR_OK) return status;
     sphere_model *model = calloc(1, sizeof *model);
     if (!model) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -110,10 +89,8 @@ void sphere_model_unload(mar_model *base)
     sphere_model *m = (sphere_model *)base;
     if (!m) return;
     kern_device *d = base->m->device;
-    float *arrays[] = {m->class_emb, m->emb_norm, m->position_emb, m->ones};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) d->core->free(d, arrays[i]);
-    d->core->linear_free(d, m->proj_in);
-    gpt_model_free(m->transformer);
+    d->core->free(d, m->ones);
+    causal_model_free(m->transformer);
     diff_head_free(&m->head);
     free(m);
 }

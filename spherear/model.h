@@ -2,20 +2,16 @@
 #ifndef SPHEREAR_MODEL_H
 #define SPHEREAR_MODEL_H
 
-#include "llamagen/model.h"
 #include "mar/core/engine.h"
+#include "nets/causal.h"
 #include "spherear/config.h"
 
 typedef struct {
     mar_model base;
     sphere_config shape;
-    gpt_model *transformer;
+    causal_model *transformer;
     diff_head head;
-    kern_linear *proj_in; /* [D][C] f32 -> f32 */
-    float *class_emb;     /* backend [classes + 1][prefix][D]; the last is the null class */
-    float *emb_norm;      /* backend [D] */
-    float *position_emb;  /* backend [seq_len][D] pos_for_diff */
-    float *ones;          /* backend [C] 1: the gain of a token's normalisation */
+    float *ones; /* backend [C] 1: the gain of a token's normalisation */
 } sphere_model;
 
 static inline const sphere_model *sphere_model_of(const mar_model *model)

@@ -1,5 +1,7 @@
 #include "spherear/paths.h"
 
+#include "mar_measure.h"
+
 #include "base/arena.h"
 
 #include <limits.h>
@@ -17,7 +19,7 @@ enum {
 
 static int branches_of(const sphere_paths *s)
 {
-    return s->g->target.branches;
+    return s->g->branches;
 }
 
 static int channels_of(const sphere_paths *s)
@@ -38,7 +40,7 @@ static void list_row(sphere_paths *s, int slot, int position, int order, int gro
     s->seed[i] = g->slots.slot[slot].seed;
     s->image[i] = image;
     s->cfg[i] = sphere_scale(g, &g->slots.slot[slot], position);
-    s->place[i] = slot * g->model->shape.transformer.seq_len + position;
+    s->place[i] = slot * g->model->shape.transformer.shape.seq_len + position;
 }
 
 /* Returns rows first .. first+n-1 as tokens of a head. z is backend [branches][sources][width]. */
@@ -78,19 +80,19 @@ static void draft_tokens(sphere_paths *s, int order)
 {
     sphere *g = s->g;
     const int first = s->rows;
-    sphere_runner_begin(&s->runner);
+    causal_vectors_begin(s->runner, g->slots.tokens);
     for (int slot = 0; slot < g->max_images; slot++) {
         const int token = g->slots.slot[slot].known + order;
         if (order >= s->length[slot]) continue;
         s->row_of[slot * s->gamma + order] = s->rows;
-        sphere_add_tokens(g, &s->runner, slot, token - 1, 1, 1, s->most, &s->rows);
+        sphere_add_tokens(g, s->runner, slot, token - 1, 1, 1, s->most, &s->rows);
         list_row(s, slot, token, order, slot, g->slots.slot[slot].number);
     }
     const int n = s->rows - first;
-    sphere_runner_run(&s->runner, g->slots.tokens, s->draft_z);
+    causal_vectors_run(s->runner, s->draft_z);
     g->k->core->timer_mark(g->k, NULL);
     for (int i = 0; i < n; i++) s->index[i] = first + i;
-    gather(s, s->draft_z, s->index, n, s->runner.model->shape.transformer.width, s->draft_part);
+    gather(s, s->draft_z, s->index, n, s->draft_width, s->draft_part);
     const diff_tokens tokens = tokens_at(s, first, n, n, NULL, s->draft_part);
     diff_paths_draw(&s->draft, &tokens, s->x + (size_t)first * (size_t)channels_of(s),
                     s->path + (size_t)first * (size_t)s->draft.stride, &s->drafted_work);
@@ -103,7 +105,8 @@ static void draft_round(sphere_paths *s)
     const sphere *g = s->g;
     int most = 0;
     for (int slot = 0; slot < g->max_images; slot++) {
-        const int left = g->slots.slot[slot].busy ? g->model->shape.transformer.seq_len - g->slots.slot[slot].known : 0;
+        const int left =
+            g->slots.slot[slot].busy ? g->model->shape.transformer.shape.seq_len - g->slots.slot[slot].known : 0;
         s->length[slot] = left < s->gamma ? left : s->gamma;
         if (s->length[slot] > most) most = s->length[slot];
     }
@@ -117,14 +120,14 @@ static void draft_round(sphere_paths *s)
 static void predict(sphere_paths *s)
 {
     sphere *g = s->g;
-    sphere_runner_begin(&g->target);
+    causal_vectors_begin(g->target, g->slots.tokens);
     for (int slot = 0; slot < g->max_images; slot++) {
         if (s->length[slot] == 0) continue;
-        sphere_add_tokens(g, &g->target, slot, g->slots.slot[slot].known - 1, s->length[slot], s->length[slot], s->most,
+        sphere_add_tokens(g, g->target, slot, g->slots.slot[slot].known - 1, s->length[slot], s->length[slot], s->most,
                           s->row_of + slot * s->gamma);
         g->stats.contexts += s->length[slot];
     }
-    sphere_runner_run(&g->target, g->slots.tokens, s->z);
+    causal_vectors_run(g->target, s->z);
 }
 
 /* Decides on the rows by their log ratios. Reads the first marked row of each group. */
@@ -169,7 +172,7 @@ static void judge_round(sphere_paths *s)
     const int n = s->rows;
     g->k->core->timer_mark(g->k, NULL);
     for (int i = 0; i < n; i++) s->index[i] = i;
-    gather(s, s->z, s->index, n, g->model->shape.transformer.width, s->z_part);
+    gather(s, s->z, s->index, n, g->model->shape.transformer.shape.width, s->z_part);
     const diff_tokens tokens = tokens_at(s, 0, n, n, NULL, s->z_part);
     diff_paths_judge(&s->target, &tokens, s->path, s->log_ratio, s->last, &s->work);
     g->k->core->timer_mark(g->k, &g->head_s);
@@ -200,8 +203,8 @@ static void try_candidates(sphere_paths *s, int n, int from, int each)
     sphere *g = s->g;
     kern_queue *k = g->k;
     k->core->timer_mark(k, NULL);
-    gather(s, s->z, s->rejected, n, g->model->shape.transformer.width, s->z_part);
-    gather(s, s->draft_z, s->rejected, n, s->runner.model->shape.transformer.width, s->draft_part);
+    gather(s, s->z, s->rejected, n, g->model->shape.transformer.shape.width, s->z_part);
+    gather(s, s->draft_z, s->rejected, n, s->draft_width, s->draft_part);
     s->rows = 0;
     for (int i = 0; i < n; i++)
         for (int j = from; j < from + each; j++) {
@@ -283,9 +286,7 @@ mar_status sphere_paths_round(sphere_paths *s, mar_err *err)
 
 void sphere_paths_admit(sphere_paths *s, const int *slot, const mar_image *images, int n)
 {
-    sphere_add_classes(s->g, &s->runner, slot, images, n, s->most);
-    sphere_runner_run(&s->runner, s->g->slots.tokens,
-                      s->draft_z); /* z of the first token, which the model draws alone */
+    sphere_admit(s->g, s->runner, slot, images, n);
 }
 
 void sphere_paths_begin(sphere_paths *s)
@@ -293,16 +294,16 @@ void sphere_paths_begin(sphere_paths *s)
     s->drafted = s->accepted = s->rounds = s->round_steps = s->tries = 0;
     s->shift_sum = s->verify_s = s->draft_s = 0;
     s->work = s->drafted_work = (diff_speculation_stats){0};
-    s->runner.seconds = s->runner.flop = 0;
-    s->runner.passes = 0;
+    causal_runner_clear_stats(s->runner);
 }
 
 void sphere_paths_stats(const sphere_paths *s, mar_stats *stats)
 {
     const double numbers = (double)s->accepted * channels_of(s);
+    const causal_runner_stats *draft = causal_runner_get_stats(s->runner);
     stats->verify_s = s->verify_s;
-    stats->draft_s = s->draft_s + s->runner.seconds;
-    stats->draft_flop = s->runner.flop + s->drafted_work.flop;
+    stats->draft_s = s->draft_s + draft->prefix_s + draft->tokens_s;
+    stats->draft_flop = draft->flop + s->drafted_work.flop;
     stats->head_flop += s->work.flop;
     stats->head_calls += (double)s->work.calls;
     stats->head_batched += (double)s->work.batched;
@@ -391,9 +392,11 @@ mar_status sphere_paths_create(sphere *g, sphere_paths **out, mar_err *err)
     s->host = calloc(1, lay_out_host(s, NULL));
     if (!s->host) return err_set(err, MAR_ENOMEM, "out of memory for rounds of %d tokens", s->most);
     lay_out_host(s, s->host);
-    mar_status status =
-        sphere_runner_create(g->k, sphere_model_of(g->params.draft), g->max_images, branches_of(s), 1, &s->runner, err);
-    s->runner.part = "draft: ";
+    const causal_model *draft = sphere_model_of(g->params.draft)->transformer;
+    s->draft_width = draft->shape.width;
+    const mar_status status = causal_runner_create(g->k, draft, &(causal_sampling){.cfg = g->params.cfg}, g->max_images,
+                                                   0, 0, &s->runner, err);
+    if (status == MAR_OK) causal_runner_name(s->runner, "draft: ");
     return status == MAR_OK ? create_heads(s, err) : status;
 }
 
@@ -403,7 +406,7 @@ void sphere_paths_free(sphere_paths *s)
     diff_paths_free(&s->target);
     diff_paths_free(&s->draft);
     diff_chain_free(&s->chain);
-    sphere_runner_free(&s->runner);
+    causal_runner_free(s->runner);
     free(s->host);
     free(s);
 }
@@ -411,8 +414,8 @@ void sphere_paths_free(sphere_paths *s)
 size_t sphere_paths_lay_out(sphere_paths *s, char *base)
 {
     const size_t most = (size_t)s->most, c = (size_t)channels_of(s) * sizeof(float), f = sizeof(float);
-    const size_t width = (size_t)s->g->model->shape.transformer.width;
-    const size_t draft = (size_t)s->runner.model->shape.transformer.width;
+    const size_t width = (size_t)s->g->model->shape.transformer.shape.width;
+    const size_t draft = (size_t)s->draft_width;
     size_t used = 0;
     s->path = arena_carve(base, &used, most * (size_t)s->target.stride, f);
     s->x = arena_carve(base, &used, most, c);
@@ -424,7 +427,7 @@ size_t sphere_paths_lay_out(sphere_paths *s, char *base)
     s->draft_part = arena_carve(base, &used, 2 * most * draft, f);
     s->log_ratio = arena_carve(base, &used, most, sizeof *s->log_ratio);
     s->verdict = arena_carve(base, &used, most + (size_t)s->g->max_images, sizeof *s->verdict);
-    used += sphere_runner_lay_out(&s->runner, base ? base + used : NULL);
+    used += causal_runner_lay_out(s->runner, base ? base + used : NULL);
     used += diff_chain_lay_out(&s->chain, base ? base + used : NULL);
     used += diff_paths_lay_out(&s->target, base ? base + used : NULL);
     used += diff_paths_lay_out(&s->draft, base ? base + used : NULL);
@@ -437,7 +440,7 @@ mar_status sphere_paths_plan(sphere_paths *s, int images, mar_err *err)
     const int guided = branches_of(s) == 2;
     diff_chain_guide(&s->g->chain, guided);
     diff_chain_guide(&s->chain, guided);
-    mar_status status = sphere_runner_plan(&s->runner, images, 1, err);
+    mar_status status = causal_runner_plan(s->runner, images, err);
     if (status == MAR_OK) status = diff_paths_plan(&s->target, s->most, err);
     return status == MAR_OK ? diff_paths_plan(&s->draft, s->most, err) : status;
 }

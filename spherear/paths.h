@@ -12,6 +12,7 @@
 #define SPHEREAR_PATHS_H
 
 #include "diffusion/paths.h"
+#include "mar_measure.h"
 #include "spherear/state.h"
 
 /* Candidate n for a token has the noise of image number + (n + 1) SPHERE_CANDIDATE_IMAGES. */
@@ -19,7 +20,8 @@
 
 typedef struct sphere_paths {
     sphere *g;
-    sphere_runner runner;     /* of the draft model */
+    causal_runner *runner;    /* of the draft model */
+    int draft_width;          /* of the draft model */
     diff_chain chain;         /* of the draft model */
     diff_paths target, draft; /* the two heads */
     int gamma;                /* tokens of a round, at most */

@@ -4,7 +4,9 @@
 
 #include "diffusion/speculate.h"
 #include "mar/slots.h"
-#include "spherear/runner.h"
+#include "nets/causal_runner.h"
+#include "nets/recordings.h"
+#include "spherear/model.h"
 
 /* Step of the noise of verdicts on whole paths: that of no chain. */
 enum { SPHERE_VERDICT_STEP = 2 * DIFF_BASE_STEPS };
@@ -13,20 +15,21 @@ enum { SPHERE_VERDICT_STEP = 2 * DIFF_BASE_STEPS };
 
 typedef struct {
     const sphere_model *model;
-    kern_queue *k;     /* the session's */
-    mar_params params; /* parameters with automatic values resolved */
-    int max_images;
+    kern_queue *k;            /* the session's */
+    mar_params params;        /* parameters with automatic values resolved */
+    int max_images, branches; /* branches: sequences of an image, at most */
     mar_slots slots; /* behind their tokens [max_images][C]: first tokens of unconditional branches that draw them */
-    sphere_runner target;
+    causal_runner *target;
     diff_chain chain;
     diff_speculation speculation; /* with head_spec, but for paths */
     struct sphere_paths *paths;   /* spherear/paths.h; with a draft model; else NULL */
-    gpt_recordings recordings;    /* draws by the plain chain */
+    net_recordings recordings;    /* draws by the plain chain */
     mar_stats stats;
     double head_s, head_flop;
 
-    void *host;  /* memory of the host arrays below */
-    int *source; /* [seq_len] tokens of a pass */
+    void *host;          /* memory of the host arrays below */
+    int *source;         /* [seq_len] tokens of a pass */
+    causal_start *start; /* [max_images] the images that begin */
 
     /* The tokens being drawn, host [max_images]. */
     int drawn;
@@ -51,9 +54,8 @@ float sphere_scale(const sphere *g, const mar_slot *s, int token);
 int sphere_draws_apart(const sphere *g, const mar_slot *s, int token);
 /* Adds tokens first .. first+n-1 of an image to a runner's pass. z of the token after each of the last `wanted` ones
  * becomes row to[0..wanted-1] of z, in the unconditional branch `rows` rows behind it. */
-void sphere_add_tokens(sphere *g, sphere_runner *r, int slot, int first, int n, int wanted, int rows, const int *to);
-/* Lists a pass over the class tokens of n images. z of token 0 becomes row slot[i] of z, in the unconditional branch
- * `rows` rows behind it. */
-void sphere_add_classes(sphere *g, sphere_runner *r, const int *slot, const mar_image *images, int n, int rows);
+void sphere_add_tokens(sphere *g, causal_runner *r, int slot, int first, int n, int wanted, int rows, const int *to);
+/* Starts n images of a runner. */
+void sphere_admit(sphere *g, causal_runner *r, const int *slot, const mar_image *images, int n);
 
 #endif

@@ -426,7 +426,7 @@ static mar_status verify(mar_paths *s, mar_err *err)
 /* --- the end of a round ------------------------------------------------------------------------------------------- */
 
 /* Records a token's status, as number `at` of the tokens that are written together. */
-static void note(mar_paths *s, int at, int image, int position, int step, mar_token_fate fate)
+static void note(mar_paths *s, int at, int image, int position, int step, mar_token_status fate)
 {
     mar_masked *g = s->g;
     const int place = image * g->model->base.config.seq_len + position, drafted = fate != MAR_TOKEN_TARGET;

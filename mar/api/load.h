@@ -3,6 +3,7 @@
 #define MAR_API_LOAD_H
 
 #include "mar/core/handle.h"
+#include "mar_files.h"
 #include "weights/weights.h"
 
 struct mar_file {

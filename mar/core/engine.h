@@ -107,7 +107,7 @@ struct mar_engine {
     void (*stats)(const mar_engine_state *g, mar_stats *stats);
     /* Measures parts of the model by themselves (mar_session_measure). NULL: it has none. */
     mar_status (*measure)(mar_engine_state *g, mar_measurements *all, mar_err *err);
-    /* Implement mar_session_fates and mar_session_lateness of one image: arrays [seq_len]; map and step may be NULL. */
+    /* Implement mar_session_token_status and mar_session_staleness of one image: arrays [seq_len]; map and step may be NULL. */
     void (*token_status)(const mar_engine_state *g, int slot, uint8_t *map, int *step);
     void (*staleness)(const mar_engine_state *g, int slot, int *staleness);
 };

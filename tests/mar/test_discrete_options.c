@@ -1,5 +1,8 @@
 /* Tests which options and files LlamaGen sessions accept together. */
 #include "llamagen/engine.h"
+
+#include "mar_files.h"
+#include "mar_methods.h"
 #include "mar/accel/registry.h"
 #include "tests/support/demo.h"
 #include "tests/support/discrete_sessions.h"
@@ -252,7 +255,8 @@ TEST_CASE(files_that_do_not_go_together)
     };
     for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
         gpt_config c = small_llamagen();
-        c.depth = 1, c.vocabulary = drafts[i].vocabulary, c.seq_len = drafts[i].seq_len, c.classes = drafts[i].classes;
+        c.shape.depth = 1, c.shape.vocabulary = drafts[i].vocabulary, c.shape.seq_len = drafts[i].seq_len,
+        c.shape.classes = drafts[i].classes;
         mar_model *other = p.draft = other_model(f, &s, &c);
         refused(&s, s.target, NULL, &p, MAR_EMODEL, drafts[i].why);
         p.draft = NULL;

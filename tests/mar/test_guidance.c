@@ -1,6 +1,8 @@
 /* Tests that steps without guidance compute one row a token. Tokens are the same with every accelerator, and the
  * arithmetic drops. Also tests guidance in an interval. */
 #include "tests/support/brief.h"
+
+#include "mar_measure.h"
 #include "tests/support/masked.h"
 #include "mar/core/params.h"
 #include "tests/support/support.h"

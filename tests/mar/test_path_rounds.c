@@ -1,6 +1,7 @@
 /* Tests speculation across tokens by whole paths: equality to the bit, and its counts. test_path_law.c tests its
  * distribution. */
 #include "mar.h"
+#include "mar_measure.h"
 #include "mar/accel/path.h"
 #include "tests/support/masked.h"
 #include "tests/support/demo.h"
@@ -161,8 +162,8 @@ static void check_counts(const demo *d, const mar_params *p, int images)
         assert_true(mar_session_steps_left(s) < left);
     }
     assert_session(s, mar_session_tokens(s, tokens));
-    assert_session(s, mar_session_fates(s, fate, born));
-    assert_session(s, mar_session_lateness(s, late));
+    assert_session(s, mar_session_token_status(s, fate, born));
+    assert_session(s, mar_session_staleness(s, late));
     mar_session_get_stats(s, &stats);
     for (int i = 0; i < images * DEMO_SEQ; i++) {
         of_fate[fate[i]]++;
@@ -227,8 +228,8 @@ TEST_CASE(gamma_1_verifies_every_step)
         assert_session(s, mar_session_step(s));
     }
     mar_session_get_stats(s, &stats);
-    assert_session(s, mar_session_fates(s, NULL, born));
-    assert_session(s, mar_session_lateness(s, late));
+    assert_session(s, mar_session_token_status(s, NULL, born));
+    assert_session(s, mar_session_staleness(s, late));
     for (int i = 0; i < DEMO_SEQ; i++) assert_int_equal(late[i], born[i] > 0);
     assert_true(stats.passes == p.num_iter && stats.contexts == p.num_iter);
     for (int i = 0; i < DEMO_SEQ; i++) first += born[i] == 0;

@@ -1,6 +1,7 @@
 /* Tests the shortcuts in the whole loop: DiSA's annealing, solvers, LazyMAR against the released code, GtR. Covers
  * their cost, their refusals, and the promises of mar.h under each. */
 #include "mar.h"
+#include "mar_measure.h"
 #include "tests/support/brief.h"
 #include "tests/support/masked.h"
 #include "mar/accel/gtr.h"

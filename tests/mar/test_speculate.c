@@ -1,6 +1,7 @@
 /* Tests speculation across tokens: exactness, equality to the bit, and the released code's criterion. */
 #include "eval/statistics.h"
 #include "mar.h"
+#include "mar_measure.h"
 #include "mar/accel/spec.h"
 #include "tests/support/brief.h"
 #include "tests/support/demo.h"
@@ -198,7 +199,7 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
         assert_true(mar_session_steps_left(s) < left);
     }
     mar_session_get_stats(s, &stats);
-    assert_session(s, mar_session_fates(s, fate, born));
+    assert_session(s, mar_session_token_status(s, fate, born));
     for (int i = 0; i < N * SEQ; i++) {
         of_fate[fate[i]]++;
         made[born[i]]++;
@@ -225,7 +226,7 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
         assert_true(stats.contexts - N * prefill == stats.passes - prefill);
         assert_true(stats.contexts >= N * p->num_iter);
     }
-    assert_session(s, mar_session_lateness(s, late));
+    assert_session(s, mar_session_staleness(s, late));
     for (int i = 0; i < N * SEQ; i++) assert_int_equal(late[i], 0);
     mar_session_free(s);
 }

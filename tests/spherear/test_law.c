@@ -3,7 +3,8 @@
 #include "diffusion/speculate.h"
 #include "mar.h"
 #include "mar/core/handle.h"
-#include "spherear/runner.h"
+#include "nets/causal_runner.h"
+#include "spherear/model.h"
 #include "tests/support/brief.h"
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"
@@ -59,27 +60,30 @@ static float *make_images(const fixture *f)
 static void make_conditions(fixture *f)
 {
     const sphere_model *model = sphere_model_of(f->model);
-    const int width = model->shape.transformer.width, rows = IMAGES * SEQ;
+    const int width = model->shape.transformer.shape.width, rows = IMAGES * SEQ;
     float *tokens = make_images(f), *x = device_array(f->k, (size_t)rows * C * 4);
     float *all = device_array(f->k, 2 * (size_t)rows * (size_t)width * 4);
-    sphere_runner r;
+    causal_runner *r;
+    int label[IMAGES];
     mar_err err = {0};
     int source[SEQ], to[SEQ], index[2 * SOURCES];
-    assert_ok(sphere_runner_create(f->k, model, IMAGES, 2, SEQ, &r, &err), &err);
-    void *memory = device_array(f->k, sphere_runner_lay_out(&r, NULL));
-    sphere_runner_lay_out(&r, memory);
-    assert_ok(sphere_runner_plan(&r, IMAGES, SEQ, &err), &err);
+    const causal_sampling guided = {.cfg = 2};
+    assert_ok(causal_runner_create(f->k, model->transformer, &guided, IMAGES, SEQ - 1, 0, &r, &err), &err);
+    void *memory = device_array(f->k, causal_runner_lay_out(r, NULL));
+    causal_runner_lay_out(r, memory);
+    assert_ok(causal_runner_plan(r, IMAGES, &err), &err);
     f->k->core->upload(f->k, x, tokens, (size_t)rows * C * 4);
-    sphere_runner_begin(&r);
-    for (int i = 0; i < 2 * IMAGES; i++)
-        sphere_runner_add_class(&r, i % IMAGES, i / IMAGES, i < IMAGES ? i : model->shape.transformer.classes, i * SEQ);
-    sphere_runner_run(&r, x, all);
-    sphere_runner_begin(&r);
+    for (int i = 0; i < IMAGES; i++) label[i] = i;
+    causal_runner_begin(r, IMAGES, label);
+    causal_vectors_begin(r, NULL);
+    for (int i = 0; i < 2 * IMAGES; i++) causal_vectors_want_first(r, i % IMAGES, i / IMAGES, i * SEQ);
+    causal_vectors_run(r, all);
+    causal_vectors_begin(r, x);
     for (int i = 0; i < 2 * IMAGES; i++) {
         for (int j = 0; j < SEQ - 1; j++) source[j] = i % IMAGES * SEQ + j, to[j] = j + 1;
-        sphere_runner_add(&r, i % IMAGES, i / IMAGES, 0, SEQ - 1, source, SEQ - 1, i * SEQ, to);
+        causal_vectors_add(r, i % IMAGES, i / IMAGES, 0, SEQ - 1, source, SEQ - 1, to, i * SEQ);
     }
-    sphere_runner_run(&r, x, all);
+    causal_vectors_run(r, all);
     for (int i = 0; i < SOURCES; i++) {
         const int at = (i * rows + rows / 2) / SOURCES;
         index[i] = at, index[SOURCES + i] = rows + at;
@@ -90,7 +94,7 @@ static void make_conditions(fixture *f)
     f->k->core->copy_rows(f->k, f->z, NULL, all, index, NULL, NULL, 2 * SOURCES, width);
     f->k->core->finish(f->k);
     assert_ok(kern_check(f->k, &err), &err);
-    sphere_runner_free(&r);
+    causal_runner_free(r);
     void *arrays[] = {x, all, memory};
     for (int i = 0; i < 3; i++) f->k->core->free(f->k->device, arrays[i]);
     free(tokens);

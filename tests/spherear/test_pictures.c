@@ -1,6 +1,7 @@
 /* The image decoder in a SphereAR model's own file: pictures of the official code's tokens
  * (tests/golden/make_sphere.py), the report of the file, and decoders of other models. */
 #include "mar.h"
+#include "mar_files.h"
 #include "tests/support/support.h"
 
 #include <stdlib.h>

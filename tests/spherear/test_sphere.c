@@ -2,8 +2,10 @@
  * and whole images by the same noise. And the promises of mar.h for this family. */
 #include "diffusion/chain.h"
 #include "mar.h"
+#include "mar_measure.h"
 #include "mar/core/handle.h"
-#include "spherear/runner.h"
+#include "nets/causal_runner.h"
+#include "spherear/model.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -105,30 +107,32 @@ TEST_CASE(the_head_is_pytorchs)
 static float *conditions(kern_queue *k, const sphere_model *model, const float *tokens, int most)
 {
     static const int label[IMAGES] = {1, 3};
-    sphere_runner r;
+    causal_runner *r;
     mar_err err = {0};
     int source[SEQ], to[SEQ];
-    assert_ok(sphere_runner_create(k, model, IMAGES, 1, most, &r, &err), &err);
-    void *memory = device_array(k, sphere_runner_lay_out(&r, NULL));
-    sphere_runner_lay_out(&r, memory);
-    assert_ok(sphere_runner_plan(&r, IMAGES, most, &err), &err);
+    assert_ok(causal_runner_create(k, model->transformer, &(causal_sampling){.cfg = 1}, IMAGES, most - 1, 0, &r, &err),
+              &err);
+    void *memory = device_array(k, causal_runner_lay_out(r, NULL));
+    causal_runner_lay_out(r, memory);
+    assert_ok(causal_runner_plan(r, IMAGES, &err), &err);
     float *x = device_array(k, IMAGES * TOKENS * 4), *z = device_array(k, IMAGES * SEQ * D * 4);
     k->core->upload(k, x, tokens, IMAGES * TOKENS * 4);
-    sphere_runner_begin(&r);
-    for (int i = 0; i < IMAGES; i++) sphere_runner_add_class(&r, i, 0, label[i], i * SEQ);
-    sphere_runner_run(&r, x, z);
+    causal_runner_begin(r, IMAGES, label);
+    causal_vectors_begin(r, NULL);
+    for (int i = 0; i < IMAGES; i++) causal_vectors_want_first(r, i, 0, i * SEQ);
+    causal_vectors_run(r, z);
     for (int first = 0, n; first < SEQ - 1; first += n) {
         n = SEQ - 1 - first < most ? SEQ - 1 - first : most;
-        sphere_runner_begin(&r);
+        causal_vectors_begin(r, x);
         for (int i = 0; i < IMAGES; i++) {
             for (int j = 0; j < n; j++) source[j] = i * SEQ + first + j, to[j] = first + 1 + j;
-            sphere_runner_add(&r, i, 0, first, n, source, n, i * SEQ, to);
+            causal_vectors_add(r, i, 0, first, n, source, n, to, i * SEQ);
         }
-        sphere_runner_run(&r, x, z);
+        causal_vectors_run(r, z);
     }
     float *host = read_back(k, z, IMAGES * SEQ * D);
     assert_ok(kern_check(k, &err), &err);
-    sphere_runner_free(&r);
+    causal_runner_free(r);
     k->core->free(k->device, memory);
     k->core->free(k->device, x);
     k->core->free(k->device, z);

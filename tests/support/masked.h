@@ -3,6 +3,7 @@
 #define TESTS_MASKED_H
 
 #include "mar/api/session.h"
+#include "mar_measure.h"
 #include "mar/masked/masked.h"
 #include "tests/support/support.h"
 

@@ -3,6 +3,7 @@
 #define TOOLS_MODELS_H
 
 #include "mar.h"
+#include "mar_files.h"
 #include "tools/generate/captions.h"
 #include "tools/generate/classes.h"
 #include "tools/generate/prompt_encoder.h"

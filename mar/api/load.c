@@ -40,7 +40,8 @@ static mar_status check_given_once(const mar_source *s, mar_err *err)
         if (given[i]) first = i;
     }
     if (first >= 0) return MAR_OK;
-    return err_set(err, MAR_EARG, "path, data and file are NULL and fd is %d: expected one of them", s->fd);
+    return err_set(err, MAR_EARG, "path is NULL, data is NULL and fd is %d, and there is no file: expected one of them",
+                   s->fd);
 }
 
 mar_status mar_check_source(const mar *m, const mar_source *source, const void *out, mar_source *copy, mar_err *err)

@@ -251,10 +251,9 @@ static mar_status divide(const call *c, int prompt, const char *text, mar_err *e
     mar_err reason = {0};
     char *cleaned = NULL;
     if (!text && !c->negative) return err_set(err, MAR_EARG, "prompt %d is NULL", prompt);
-    if (text && !*text && !c->negative) {
-        (void)err_set(&reason, MAR_EARG, "is empty, expected text");
-        return refuse_prompt(c, prompt, MAR_EARG, &reason, err);
-    }
+    if (text && !*text && !c->negative && c->n == 1)
+        return err_set(err, MAR_EARG, "the prompt is empty, expected text");
+    if (text && !*text && !c->negative) return err_set(err, MAR_EARG, "prompt %d is empty, expected text", prompt);
     if (c->t->f) return fill_template(c, prompt, text, err);
     mar_status status = MAR_OK;
     if (c->clean == MAR_CLEAN_LLAMAGEN) status = text_clean_caption(text, strlen(text), &cleaned, &reason);

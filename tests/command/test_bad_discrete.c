@@ -82,10 +82,10 @@ static void files(void **state)
         {"generate --draft demo-discrete-eagle",
          "the draft is a model of family eagle, expected one of family mar, as the model is"},
         {DISCRETE "--vq demo",
-         "--vae demo: the VAE decodes continuous latents (KL), but the model's tokens are numbers of a "
+         "demo: the VAE decodes continuous latents (KL), but the model's tokens are numbers of a "
          "codebook: expected a VQ tokenizer"},
         {"generate --vq demo-discrete",
-         "--vae demo-discrete: the VAE decodes numbers of a codebook (VQ), but the model's tokens are "
+         "demo-discrete: the VAE decodes numbers of a codebook (VQ), but the model's tokens are "
          "continuous: expected a KL autoencoder"},
         {"generate --model demo-discrete-eagle",
          "demo-discrete-eagle: is an EAGLE drafter, expected a MAR, SphereAR or LlamaGen model; give it as "
@@ -122,7 +122,7 @@ static void captions(void **state)
         {TEXT_TO_IMAGE "--captions c.npz --draft demo-discrete-draft",
          "the draft's vocabulary has 256 tokens, expected the model's 50"},
         {"generate --model t2i.safetensors --captions c.npz --vq demo-discrete",
-         "--vae demo-discrete: the VAE and the model have different codebooks: the VAE's has 256 tokens, the model's "
+         "demo-discrete: the VAE and the model have different codebooks: the VAE's has 256 tokens, the model's "
          "50"},
         {"bench --model t2i.safetensors --batch 1", lacks},
     };

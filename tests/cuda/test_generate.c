@@ -113,7 +113,8 @@ static const struct {
     {"head_spec", 0, 0, SMALL, ANNEALED "num_iter 2, cfg 2.9, diff_upper_steps 9, diff_lower_steps 8, head_spec 4"},
     {"head_spec, draft", 1, 0, 0, ANNEALED "num_iter 2, cfg 2.9, diff_upper_steps 9, diff_lower_steps 8, head_spec 3"},
     {"conditional", 1, 0, SEVERAL, DRAFTED "spec conditional"},
-    {"paper", 1, 0, LONG, DRAFTED "seed 12, spec paper"}, /* with seed 11 one decision is within rounding of its bound */
+    {"paper", 1, 0, LONG,
+     DRAFTED "seed 12, spec paper"}, /* with seed 11 one decision is within rounding of its bound */
     {"cspd", 1, 0, RECORDED | LONG, DRAFTED "spec cspd"},
     {"cspd, full", 1, 0, 0, DRAFTED "spec cspd, context full"},
     {"path, draft, prefix", 1, 0, RECORDED, PATHS "gamma 2"},
@@ -279,8 +280,8 @@ static void memory_that_runs_out_is_named(void **state)
     mar_status status = MAR_OK;
     while (n < MOST && (status = mar_session_create(l.model, NULL, &p, 65536, &s[n])) == MAR_OK) n++;
     assert_int_equal(status, MAR_ENOMEM);
-    const char *expected[] = {"a batch of 65536 images needs ", " GB of GPU memory: ", "; lower the batch"};
-    for (int i = 0; i < 3; i++)
+    const char *expected[] = {"a batch of 65536 images needs ", " GB of GPU memory: "};
+    for (int i = 0; i < 2; i++)
         if (!strstr(mar_error(l.m), expected[i])) fail_msg("\"%s\" has no \"%s\"", mar_error(l.m), expected[i]);
     while (n > 0) mar_session_free(s[--n]);
     make(first, 0, BATCH, again);

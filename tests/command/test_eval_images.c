@@ -195,7 +195,7 @@ TEST_CASE(printed)
     assert_has(r.out, "reference demo; features demo digits");
     assert_int_equal(strncmp(r.out, "  Fréchet distance ", strlen("  Fréchet distance ")), 0); /* not named FID */
     assert_null(strstr(r.out, "  FID "));
-    assert_has(r.out, "40 images of 32x32 in a (a directory)");
+    assert_has(r.out, "40 images of 32x32 in a (40 images, ");
     assert_has(r.out, "a Frechet distance of 40 images is too high: fewer than 640 are too few for 64 features");
     command_result_free(&r);
     r = command_run(directory, "$MAR stats a --out s.npz --features demo --overwrite");

@@ -1,5 +1,5 @@
 /* Speculation over discrete tokens with a draft model: a chain or tree of drafts, verified in one pass of the target.
- * llamagen/engine.c runs it. */
+ * mar/raster_softmax.c runs it. */
 #include "mar/masked/accel.h"
 
 #include "specdec/verifier.h"

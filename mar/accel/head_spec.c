@@ -87,14 +87,7 @@ static void draw(void *state, const mar_draw *d, int z_row, int steps, float *x)
     diff_speculate_sample(&h->head, &tokens, x, NULL, &stats);
     k->core->timer_mark(k, &g->target.head_s);
     g->target.head_flop += stats.flop;
-    g->stats.head_batched += (double)stats.batched;
-    g->stats.draft_calls += (double)stats.draft_batched;
-    g->stats.head_calls += (double)stats.calls;
-    g->stats.head_rows += (double)stats.evaluations;
-    if (stats.calls_max > g->stats.head_calls_max) g->stats.head_calls_max = stats.calls_max;
-    g->stats.proposals += stats.accepted + stats.rejected;
-    g->stats.proposals_accepted += stats.accepted;
-    g->stats.residual_tries += stats.tries;
+    diff_speculate_add_stats(&stats, &g->stats);
 }
 
 /* Tells whether it is on. Where whole paths are verified, it works inside that accelerator. */

@@ -1,5 +1,5 @@
 /* Speculation over discrete tokens without a draft model: Jacobi decoding, whose drafts are drawn from the laws of the
- * target's last pass. llamagen/engine.c runs it. */
+ * target's last pass. mar/raster_softmax.c runs it. */
 #include "mar/masked/accel.h"
 
 #include "specdec/verifier.h"

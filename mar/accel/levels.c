@@ -1,4 +1,4 @@
-/* Static trees of drafts of discrete tokens, whose depth they say themselves. llamagen/engine.c runs them. */
+/* Static trees of drafts of discrete tokens, whose depth they say themselves. mar/raster_softmax.c runs them. */
 #include "mar/masked/accel.h"
 
 #include <string.h>

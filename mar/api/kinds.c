@@ -1,9 +1,8 @@
 #include "mar/api/kinds.h"
 
-#include "llamagen/engine.h"
+#include "llamagen/public.h"
 
 #include "mar/core/config.h"
-#include "spherear/model.h"
 #include "vae/vae.h"
 #include "weights/shape.h"
 

@@ -2,7 +2,7 @@
 
 #include "diffusion/paths.h"
 #include "kernels/path.h"
-#include "mar/accel/path.h"
+#include "specdec/path.h"
 #include "tests/support/masked.h"
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"
@@ -63,7 +63,7 @@ static void spied_ratio(kern_queue *k, const kern_path_job *job)
 /* Stores row r of a verdict as kept. */
 static void keep(path_spy *spy, const kern_path_verdict *job, int r)
 {
-    const size_t floats = row_floats(spy), image = (size_t)(job->image[r] % PATH_CANDIDATE_IMAGES - spy->first_image);
+    const size_t floats = row_floats(spy), image = (size_t)(job->image[r] % SPEC_PATH_IMAGES - spy->first_image);
     const size_t place = image * (size_t)spy->seq_len + (size_t)job->position[r];
     float *to = spy->kept + place * floats;
     memcpy(to, spy->judged + (size_t)r * floats, floats * sizeof *to);

@@ -1,5 +1,5 @@
 /* The shape of models of discrete tokens behind mar.h. */
-#include "llamagen/engine.h"
+#include "llamagen/public.h"
 
 mar_status mar_discrete_config(const mar *m, const wt_file *f, int heads, gpt_config *out, mar_err *err)
 {

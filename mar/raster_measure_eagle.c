@@ -1,5 +1,5 @@
 /* Measures an EAGLE drafter's passes, with the bytes and flop they need. */
-#include "llamagen/engine.h"
+#include "mar/raster_measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,10 +28,10 @@ typedef struct {
 /* --- the drafts of a round ---------------------------------------------------------------------------------------- */
 
 /* Returns the number of drafts at depth `depth`, 1 or more, that a round of the plan asks the drafter about. */
-static int width_at(const mar_discrete_plan *plan, int vocabulary, int depth)
+static int width_at(const raster_plan *plan, int vocabulary, int depth)
 {
-    const mar_tree *t = &plan->tree;
-    int level[MAR_TREE_DRAFTS], n = 0;
+    const raster_tree *t = &plan->tree;
+    int level[RASTER_TREE_DRAFTS], n = 0;
     if (plan->params.tree && strcmp(plan->params.tree, "dynamic") == 0)
         return vocabulary < plan->params.tree_top ? vocabulary : plan->params.tree_top;
     if (t->count == 0) return 1;
@@ -43,7 +43,7 @@ static int width_at(const mar_discrete_plan *plan, int vocabulary, int depth)
 }
 
 /* Lists the levels that fit behind half an image. The drafter is not asked about a round's last level. */
-static mar_status list_levels(passes *p, const mar_discrete_plan *plan, mar_err *err)
+static mar_status list_levels(passes *p, const raster_plan *plan, mar_err *err)
 {
     const int positions = p->shape->seq_len - causal_half(p->shape);
     p->length = plan->params.gamma;
@@ -66,7 +66,7 @@ static mar_status list_levels(passes *p, const mar_discrete_plan *plan, mar_err 
 
 /* --- the runners -------------------------------------------------------------------------------------------------- */
 
-static void destroy(passes *p)
+static void eagle_passes_destroy(passes *p)
 {
     p->k->core->finish(p->k); /* a timer mark adds to the runner's statistics */
     eagle_runner_free(p->drafter);
@@ -77,8 +77,8 @@ static void destroy(passes *p)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
 }
 
-static mar_status create_runners(passes *p, const eagle_model *eagle, const causal_model *model,
-                                 const causal_sampling *sampling, kern_cache_type cache, mar_err *err)
+static mar_status eagle_passes_create_runners(passes *p, const eagle_model *eagle, const causal_model *model,
+                                              const causal_sampling *sampling, kern_cache_type cache, mar_err *err)
 {
     /* rows of a pass in a round whose drafts are all accepted */
     const int drafts = p->drafts > p->length ? p->drafts : p->length;
@@ -90,7 +90,7 @@ static mar_status create_runners(passes *p, const eagle_model *eagle, const caus
     return status;
 }
 
-static mar_status lay_out(passes *p, mar_err *err)
+static mar_status eagle_passes_lay_out(passes *p, mar_err *err)
 {
     const size_t images = (size_t)p->images, row = (size_t)p->shape->vocabulary * sizeof(float);
     const size_t target = causal_runner_lay_out(p->target, NULL), drafter = eagle_runner_lay_out(p->drafter, NULL);
@@ -106,17 +106,17 @@ static mar_status lay_out(passes *p, mar_err *err)
     return status == MAR_OK ? eagle_runner_plan(p->drafter, p->images, err) : status;
 }
 
-static mar_status create(passes *p, const eagle_model *eagle, const causal_model *model,
-                         const causal_sampling *sampling, const mar_discrete_plan *plan, mar_err *err)
+static mar_status eagle_passes_create(passes *p, const eagle_model *eagle, const causal_model *model,
+                                      const causal_sampling *sampling, const raster_plan *plan, mar_err *err)
 {
     p->request = calloc((size_t)p->images, sizeof *p->request);
     p->prefix = calloc((size_t)p->shape->seq_len, sizeof *p->prefix);
     mar_status status = p->request && p->prefix ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) status = list_levels(p, plan, err);
     if (status == MAR_OK)
-        status = create_runners(p, eagle, model, sampling, mar_discrete_cache_type(&plan->params), err);
-    if (status == MAR_OK) status = lay_out(p, err);
-    if (status == MAR_OK) status = mar_discrete_begin_any(p->target, p->shape, p->images, err);
+        status = eagle_passes_create_runners(p, eagle, model, sampling, raster_cache_type(&plan->params), err);
+    if (status == MAR_OK) status = eagle_passes_lay_out(p, err);
+    if (status == MAR_OK) status = raster_begin_any(p->target, p->shape, p->images, err);
     if (status == MAR_OK) eagle_runner_begin(p->drafter, p->images);
     return status;
 }
@@ -125,7 +125,7 @@ static mar_status create(passes *p, const eagle_model *eagle, const causal_model
 
 /* Requests of all images what follows the first `length` tokens and `count` drafts. The first `from` distributions are
  * known. */
-static void ask(passes *p, int length, int count, int from, int stride)
+static void eagle_passes_ask(passes *p, int length, int count, int from, int stride)
 {
     for (int i = 0; i < p->images; i++)
         p->request[i] = (causal_request){.sequence = i,
@@ -140,28 +140,28 @@ static void ask(passes *p, int length, int count, int from, int stride)
 
 static mar_status target_follows(passes *p, int length, mar_err *err)
 {
-    ask(p, length, 0, 0, 1);
+    eagle_passes_ask(p, length, 0, 0, 1);
     return causal_runner_log_probs(p->target, p->request, p->images, p->target_probs, err);
 }
 
 static mar_status drafter_follows(passes *p, int length, int count, int from, mar_err *err)
 {
-    ask(p, length, count, from, 1 + p->drafts);
+    eagle_passes_ask(p, length, count, from, 1 + p->drafts);
     return eagle_runner_log_probs(p->drafter, p->request, p->images, p->log_probs, err);
 }
 
 /* Times the drafter's pass from distribution `from` on. */
 static mar_status time_pass(passes *p, int length, int count, int from, mar_measured *m, mar_err *err)
 {
-    const mar_discrete_timer timer = mar_discrete_time(p->k, eagle_runner_get_stats(p->drafter));
+    const raster_timer timer = raster_time(p->k, eagle_runner_get_stats(p->drafter));
     const mar_status status = drafter_follows(p, length, count, from, err);
-    mar_discrete_timed(&timer, m);
+    raster_timed(&timer, m);
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
 
 /* Runs the target over half an image, and the drafter over all of it but the last tokens. Times the drafter's pass over
  * those. */
-static mar_status run_tokens(passes *p, int number, int tokens, mar_measured *m, mar_err *err)
+static mar_status eagle_passes_run_tokens(passes *p, int number, int tokens, mar_measured *m, mar_err *err)
 {
     const int half = causal_half(p->shape);
     for (int i = 0; i < half; i++)
@@ -174,21 +174,22 @@ static mar_status run_tokens(passes *p, int number, int tokens, mar_measured *m,
 
 /* Runs the passes of a round that begins with `tokens` new tokens. level [levels + 1] receives their times; level[0] is
  * that of the tokens. */
-static mar_status run_round(passes *p, int number, int tokens, int levels, mar_measured *level, mar_err *err)
+static mar_status eagle_passes_run_round(passes *p, int number, int tokens, int levels, mar_measured *level,
+                                         mar_err *err)
 {
-    mar_status status = run_tokens(p, number, tokens, &level[0], err);
+    mar_status status = eagle_passes_run_tokens(p, number, tokens, &level[0], err);
     for (int d = 1; status == MAR_OK && d <= levels; d++)
         status = time_pass(p, causal_half(p->shape), p->end[d], p->end[d - 1] + 1, &level[d], err);
     return status;
 }
 
 /* Measures the fastest of several rounds. The first also allocates, and does not count. */
-static mar_status measure(passes *p, int tokens, int levels, mar_measurements *all, mar_err *err)
+static mar_status eagle_passes_measure(passes *p, int tokens, int levels, mar_measurements *all, mar_err *err)
 {
     mar_measured *level = calloc((size_t)levels + 1, sizeof *level);
     mar_status status = level ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     for (int i = 0; status == MAR_OK && i <= REPEATS; i++) {
-        status = run_round(p, i, tokens, levels, level, err);
+        status = eagle_passes_run_round(p, i, tokens, levels, level, err);
         for (int d = 0; i == 0 && d <= levels; d++) level[d].seconds = 0;
     }
     for (int d = 0; status == MAR_OK && d <= levels; d++) {
@@ -201,15 +202,15 @@ static mar_status measure(passes *p, int tokens, int levels, mar_measurements *a
     return status;
 }
 
-mar_status mar_eagle_measure(kern_queue *k, const eagle_model *eagle, const causal_model *model,
-                             const causal_sampling *sampling, const mar_discrete_plan *plan, int images,
-                             mar_measurements *all, mar_err *err)
+mar_status raster_measure_eagle(kern_queue *k, const eagle_model *eagle, const causal_model *model,
+                                const causal_sampling *sampling, const raster_plan *plan, int images,
+                                mar_measurements *all, mar_err *err)
 {
     passes p = {.k = k, .shape = &model->shape, .images = images};
     const int half = causal_half(&model->shape);
-    mar_status status = create(&p, eagle, model, sampling, plan, err);
-    if (status == MAR_OK && half > 0) status = measure(&p, 1, p.levels, all, err);
-    if (status == MAR_OK && p.length < half) status = measure(&p, p.length + 1, 0, all, err);
-    destroy(&p);
+    mar_status status = eagle_passes_create(&p, eagle, model, sampling, plan, err);
+    if (status == MAR_OK && half > 0) status = eagle_passes_measure(&p, 1, p.levels, all, err);
+    if (status == MAR_OK && p.length < half) status = eagle_passes_measure(&p, p.length + 1, 0, all, err);
+    eagle_passes_destroy(&p);
     return status;
 }

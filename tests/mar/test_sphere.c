@@ -4,8 +4,8 @@
 #include "mar.h"
 #include "mar_measure.h"
 #include "mar/core/handle.h"
+#include "mar/raster_model.h"
 #include "nets/causal_runner.h"
-#include "spherear/model.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -69,7 +69,7 @@ TEST_CASE(the_head_is_pytorchs)
     mar *m = open_mar(MAR_DTYPE_F32, 2);
     mar_model *model = load(m);
     kern_queue *k = queue_of(m);
-    const diff_head *h = &sphere_model_of(model)->head;
+    const diff_head *h = &mar_raster_model_of(model)->head;
     mar_err err = {0};
     int index[N], at[N];
     float *host_x = golden_f32(golden, "head.x", N * C), *host_z = golden_f32(golden, "head.z", N * D);
@@ -104,14 +104,13 @@ TEST_CASE(the_head_is_pytorchs)
 }
 
 /* Computes z [IMAGES][SEQ][D] of the golden tokens in passes of at most `most` tokens. */
-static float *conditions(kern_queue *k, const sphere_model *model, const float *tokens, int most)
+static float *conditions(kern_queue *k, const mar_raster_model *model, const float *tokens, int most)
 {
     static const int label[IMAGES] = {1, 3};
     causal_runner *r;
     mar_err err = {0};
     int source[SEQ], to[SEQ];
-    assert_ok(causal_runner_create(k, model->transformer, &(causal_sampling){.cfg = 1}, IMAGES, most - 1, 0, &r, &err),
-              &err);
+    assert_ok(causal_runner_create(k, model->net, &(causal_sampling){.cfg = 1}, IMAGES, most - 1, 0, &r, &err), &err);
     void *memory = device_array(k, causal_runner_lay_out(r, NULL));
     causal_runner_lay_out(r, memory);
     assert_ok(causal_runner_plan(r, IMAGES, &err), &err);
@@ -147,8 +146,8 @@ TEST_CASE(the_transformer_is_pytorchs)
     kern_queue *k = queue_of(m);
     float *tokens = golden_f32(golden, "tokens", IMAGES * TOKENS),
           *expected = golden_f32(golden, "z", IMAGES * SEQ * D);
-    float *one = conditions(k, sphere_model_of(model), tokens, 1),
-          *four = conditions(k, sphere_model_of(model), tokens, 4);
+    float *one = conditions(k, mar_raster_model_of(model), tokens, 1),
+          *four = conditions(k, mar_raster_model_of(model), tokens, 4);
     assert_close(one, expected, IMAGES * SEQ * D, 1e-5);
     assert_memory_equal(one, four, IMAGES * SEQ * D * sizeof *one); /* however many tokens a pass has */
     free(tokens), free(expected), free(one), free(four);

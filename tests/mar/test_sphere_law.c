@@ -3,8 +3,8 @@
 #include "diffusion/speculate.h"
 #include "mar.h"
 #include "mar/core/handle.h"
+#include "mar/raster_model.h"
 #include "nets/causal_runner.h"
-#include "spherear/model.h"
 #include "tests/support/brief.h"
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"
@@ -59,8 +59,8 @@ static float *make_images(const fixture *f)
 /* Computes the conditions of each image's tokens in both branches, and takes every sixteenth. */
 static void make_conditions(fixture *f)
 {
-    const sphere_model *model = sphere_model_of(f->model);
-    const int width = model->shape.transformer.shape.width, rows = IMAGES * SEQ;
+    const mar_raster_model *model = mar_raster_model_of(f->model);
+    const int width = model->facts.net.width, rows = IMAGES * SEQ;
     float *tokens = make_images(f), *x = device_array(f->k, (size_t)rows * C * 4);
     float *all = device_array(f->k, 2 * (size_t)rows * (size_t)width * 4);
     causal_runner *r;
@@ -68,7 +68,7 @@ static void make_conditions(fixture *f)
     mar_err err = {0};
     int source[SEQ], to[SEQ], index[2 * SOURCES];
     const causal_sampling guided = {.cfg = 2};
-    assert_ok(causal_runner_create(f->k, model->transformer, &guided, IMAGES, SEQ - 1, 0, &r, &err), &err);
+    assert_ok(causal_runner_create(f->k, model->net, &guided, IMAGES, SEQ - 1, 0, &r, &err), &err);
     void *memory = device_array(f->k, causal_runner_lay_out(r, NULL));
     causal_runner_lay_out(r, memory);
     assert_ok(causal_runner_plan(r, IMAGES, &err), &err);
@@ -108,7 +108,7 @@ static void open_fixture(fixture *f, int steps)
     assert_library(f->m, mar_model_load(f->m, "demo-sphere", 0, &f->model));
     f->k = queue_of(f->m);
     make_conditions(f);
-    const diff_head *head = &sphere_model_of(f->model)->head;
+    const diff_head *head = &mar_raster_model_of(f->model)->head;
     assert_ok(diff_chain_create_for(f->k, head, &spec, 1, 1, SOURCES, 1, &f->chain, &err), &err);
     f->memory = device_array(f->k, diff_chain_lay_out(&f->chain, NULL));
     diff_chain_lay_out(&f->chain, f->memory);

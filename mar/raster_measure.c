@@ -1,5 +1,5 @@
 /* Measures passes over chains of drafts, with the bytes and flop they need. */
-#include "llamagen/engine.h"
+#include "mar/raster_measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ typedef struct {
     int draft[DRAFTS_MOST], parent[DRAFTS_MOST];
 } passes;
 
-static void destroy(passes *p)
+static void measure_destroy(passes *p)
 {
     p->k->core->finish(p->k); /* a timer mark adds to the runner's statistics */
     causal_runner_free(p->runner);
@@ -29,7 +29,7 @@ static void destroy(passes *p)
     free(p->prefix);
 }
 
-mar_status mar_discrete_begin_any(causal_runner *r, const causal_shape *c, int images, mar_err *err)
+mar_status raster_begin_any(causal_runner *r, const causal_shape *c, int images, mar_err *err)
 {
     const size_t positions = (size_t)images * (size_t)c->prefix;
     int *label = calloc((size_t)images, sizeof *label);
@@ -38,7 +38,7 @@ mar_status mar_discrete_begin_any(causal_runner *r, const causal_shape *c, int i
     const mar_status status = label && features && mask ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (mask) memset(mask, 1, positions);
     for (size_t i = 0; mask && c->prompt && i < positions; i++) /* a prompt of usual length */
-        mask[i] = (int)(i % (size_t)c->prefix) >= c->prefix - GPT_USUAL_PROMPT;
+        mask[i] = (int)(i % (size_t)c->prefix) >= c->prefix - RASTER_USUAL_PROMPT;
     if (status == MAR_OK && c->caption_dim)
         causal_runner_begin_captions(r, images, features, mask);
     else if (status == MAR_OK)
@@ -49,7 +49,7 @@ mar_status mar_discrete_begin_any(causal_runner *r, const causal_shape *c, int i
     return status;
 }
 
-static mar_status create(passes *p, const causal_sampling *sampling, kern_cache_type cache, mar_err *err)
+static mar_status measure_create(passes *p, const causal_sampling *sampling, kern_cache_type cache, mar_err *err)
 {
     const causal_shape *c = &p->model->shape;
     const size_t probs_bytes = (size_t)p->images * (1 + DRAFTS_MOST) * (size_t)c->vocabulary * sizeof(float);
@@ -66,17 +66,17 @@ static mar_status create(passes *p, const causal_sampling *sampling, kern_cache_
         p->log_probs = (float *)((char *)p->memory + bytes);
         status = causal_runner_plan(p->runner, p->images, err);
     }
-    return status == MAR_OK ? mar_discrete_begin_any(p->runner, c, p->images, err) : status;
+    return status == MAR_OK ? raster_begin_any(p->runner, c, p->images, err) : status;
 }
 
-mar_discrete_timer mar_discrete_time(kern_queue *k, const causal_runner_stats *stats)
+raster_timer raster_time(kern_queue *k, const causal_runner_stats *stats)
 {
     k->core->finish(k);
     k->core->timer_mark(k, NULL);
-    return (mar_discrete_timer){k, stats, *stats};
+    return (raster_timer){k, stats, *stats};
 }
 
-void mar_discrete_timed(const mar_discrete_timer *t, mar_measured *m)
+void raster_timed(const raster_timer *t, mar_measured *m)
 {
     double seconds = 0;
     t->k->core->timer_mark(t->k, &seconds);
@@ -89,7 +89,7 @@ void mar_discrete_timed(const mar_discrete_timer *t, mar_measured *m)
 
 /* Runs one pass over `drafts` drafts behind half an image. `number` makes the drafts of each pass differ, so that none
  * is cached. */
-static mar_status run(passes *p, int drafts, int number, mar_err *err)
+static mar_status measure_run(passes *p, int drafts, int number, mar_err *err)
 {
     const causal_shape *c = &p->model->shape;
     const int half = causal_half(c);
@@ -112,32 +112,31 @@ static mar_status run(passes *p, int drafts, int number, mar_err *err)
 
 /* Measures the fastest pass among those of about half a second, REPEATS at least. bandwidth.c gives the memory's rate,
  * shown beside, the same chances of a quiet moment. The first pass also allocates, and does not count. */
-static mar_status measure(passes *p, int drafts, const char *role, mar_measurements *all, mar_err *err)
+static mar_status measure_passes(passes *p, int drafts, const char *role, mar_measurements *all, mar_err *err)
 {
     mar_measured m = {.count = 1};
     mar_status status = MAR_OK;
     double begun = 0;
     for (int i = 0; status == MAR_OK && (i <= REPEATS || mar_now() - begun < 0.5); i++) {
-        const mar_discrete_timer timer = mar_discrete_time(p->k, causal_runner_get_stats(p->runner));
+        const raster_timer timer = raster_time(p->k, causal_runner_get_stats(p->runner));
         if (i == 1) begun = mar_now();
         if (i == 1) m.seconds = 0;
-        status = run(p, drafts, i, err);
-        mar_discrete_timed(&timer, &m);
+        status = measure_run(p, drafts, i, err);
+        raster_timed(&timer, &m);
     }
     snprintf(m.name, sizeof m.name, "%s, %d drafts", role, drafts);
     if (status == MAR_OK) mar_measurements_add(all, "pass", &m);
     return status;
 }
 
-mar_status mar_discrete_measure(kern_queue *k, const causal_model *model, const causal_sampling *sampling,
-                                kern_cache_type cache, int images, const char *role, mar_measurements *all,
-                                mar_err *err)
+mar_status raster_measure_net(kern_queue *k, const causal_model *model, const causal_sampling *sampling,
+                              kern_cache_type cache, int images, const char *role, mar_measurements *all, mar_err *err)
 {
     static const int drafts[] = {0, 1, 4, 16, 64};
     passes p = {.k = k, .model = model, .images = images};
-    mar_status status = create(&p, sampling, cache, err);
+    mar_status status = measure_create(&p, sampling, cache, err);
     for (size_t i = 0; status == MAR_OK && i < sizeof drafts / sizeof *drafts; i++)
-        if (drafts[i] < causal_half(&model->shape)) status = measure(&p, drafts[i], role, all, err);
-    destroy(&p);
+        if (drafts[i] < causal_half(&model->shape)) status = measure_passes(&p, drafts[i], role, all, err);
+    measure_destroy(&p);
     return status;
 }

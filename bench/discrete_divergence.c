@@ -47,7 +47,8 @@ static void check(mar_status status, const char *why)
 
 /* --- what a method emits ------------------------------------------------------------------------------------------ */
 
-/* Adds to the law m what becomes of `weight` rejections of the site's draft. p, q [SIZE]: as load_probs makes them. */
+/* Adds `weight` times the distribution after a rejection of the site's draft to m. p, q [SIZE]: as load_probs makes
+ * them. */
 static void add_rejection(const walk *w, site *s, double weight, const float *p, const float *q, double *m)
 {
     const double p_draft = p_of(s, s->draft);

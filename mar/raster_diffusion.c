@@ -6,7 +6,7 @@
 #include "mar_measure.h"
 
 #include "base/arena.h"
-#include "mar/masked/accel.h"
+#include "mar/accel.h"
 #include "mar/raster_path.h"
 
 #include <stdio.h>

@@ -514,13 +514,14 @@ size_t spec_path_lay_out(spec_path *s, char *base)
     const size_t f = sizeof(float), rows = (size_t)s->o.max_rows, drawn = (size_t)s->max_drawn;
     const size_t target = (size_t)s->branches * (size_t)path_width(&s->target);
     const size_t draft = (size_t)s->branches * (size_t)path_width(s->drafter);
+    const size_t parts = s->o.target->respacings > 1 ? rows : 0;
     size_t used = 0;
     s->token = arena_carve(base, &used, path_at(s, s->max_drawn), f);
     s->path = arena_carve(base, &used, drawn * (size_t)s->target.stride, f);
     s->draft_z = arena_carve(base, &used, rows * draft, f);
     s->true_z = arena_carve(base, &used, rows * target, f);
     for (int i = 0; i < 2; i++) s->pending_q[i] = arena_carve(base, &used, (size_t)s->o.max_pending * draft, f);
-    s->part_z = arena_carve(base, &used, rows * (draft > target ? draft : target), f);
+    s->part_z = arena_carve(base, &used, parts * (draft > target ? draft : target), f);
     s->log_ratio = arena_carve(base, &used, drawn, sizeof *s->log_ratio);
     s->last = arena_carve(base, &used, path_at(s, s->max_drawn), f);
     s->verdicts = arena_carve(base, &used, path_verdict_words(s), f);

@@ -55,7 +55,7 @@ static const mar_param rows[] = {
              "llamagen: LlamaGen's rules. Lower case; web addresses, file names, CJK characters and more are removed. "
              "off: nothing. Prompts of Lumina-mGPT, Anole and Emu3 stay as they are, and llamagen is an error."},
     {OPTION_TEXT(run_options, negative, "TEXT"),
-     .help = "Emu3: what guidance leads away from\n"
+     .help = "Emu3: negative prompt\n"
              "Without it the release's own negative prompt. Other models' guidance is against no prompt."},
     {OPTION_TEXT(run_options, captions, "FILE.npz"),
      .help =
@@ -78,9 +78,9 @@ static const mar_param rows[] = {
      OPTION_INT(run_options, fast, 1, 3),
      .argument = "LEVEL",
      .help = "a measured preset of options, 1 (nearest) to 3 (fastest)\n"
-             "Sets --dtype, steps and accelerators that were not given, to suit the model's kind of tokens. One "
-             "line on standard error names them, their guarantee, and the distance measured on the demo. Level 1 "
-             "is as near to plain sampling there as another seed. mar fidelity --fast LEVEL --against measures it for "
+             "Sets --dtype, --sampler and steps that were not given. One line on standard error names them, their "
+             "guarantee, and the distance measured on the demo. Level 1 is as near to plain sampling there as "
+             "another seed. Discrete tokens have level 1 only: int8. mar fidelity --fast LEVEL --against measures it for "
              "another model and machine."},
     {0},
 };

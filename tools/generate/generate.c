@@ -50,7 +50,8 @@ static const mar_param image_rows[] = {
              "from a file, one a line or separated by commas, with comments after #; @- reads standard input. "
              "Names are those of ImageNet, for models of 1000 classes, or of --class_names; mar classes lists them. "
              "They ignore case, "
-             "and spaces, dashes and underscores are the same. A name of two classes is refused with the numbers "
+             "and spaces, dashes and underscores are the same. Words of a name are enough if no other class has them. "
+             "What several classes have is refused with the numbers "
              "to choose from. A class may occur several times. The default for the demo is all ten digits."},
     {OPTION_INT(generate_options, num, 1, NUM_MAX),
      .help = "images of each class or prompt; default 1, of the demo's classes 4\n"
@@ -452,7 +453,7 @@ static int prepare(generate_job *job, progress *bar)
     if (check_free(job) != 0) return 1;
     if (devices_read(o->devices, &o->run, &job->devices) != 0) return 1;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
-    progress_note(bar, "reading the files, to know them again");
+    progress_note(bar, "hashing the model's files");
     if (record_identify(&o->run, &job->models) != 0 || resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
     progress_note(bar, "preparing");

@@ -126,7 +126,7 @@ static int prepare(service *s, progress *bar)
     serve_options *o = &s->options;
     if (read_token(s) != 0 || links_check(s) != 0) return 1;
     if (models_load(&s->files, &o->run, bar, &s->models) != 0) return 1;
-    progress_note(bar, "reading the files, to know them again");
+    progress_note(bar, "hashing the model's files");
     if (record_identify(&o->run, &s->models) != 0) return 1;
     progress_note(bar, "preparing");
     if (models_session(&s->models, &o->run, o->batch, &s->session) != 0) return 1;

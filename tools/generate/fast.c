@@ -57,7 +57,8 @@ static int has_own_accelerators(const run_options *o)
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
-int fast_has_int8(const mar_options *machine)
+/* Returns whether --dtype int8 works with these options on this machine. Cached by backend. */
+static int fast_has_int8(const mar_options *machine)
 {
     static int known[MAR_BACKEND_CUDA + 1]; /* by backend: 0 unknown, 1 int8 works, -1 it does not */
     int *const answer = &known[machine->backend];

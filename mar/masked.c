@@ -23,7 +23,7 @@ static int steps_left(const mar_engine_state *g, int slot)
     return mar_masked_steps_left((const mar_masked *)g, slot);
 }
 
-static mar_status step(mar_engine_state *engine_state, mar_err *err)
+static mar_status masked_step(mar_engine_state *engine_state, mar_err *err)
 {
     mar_masked *g = (mar_masked *)engine_state;
     mar_status status = MAR_OK;
@@ -45,7 +45,7 @@ static int together(const mar_engine_state *g)
     return ((const mar_masked *)g)->together;
 }
 
-static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
+static mar_status masked_check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
     const float cfg = g->params.cfg;
@@ -180,7 +180,7 @@ static void plan_cfg_branches(mar_masked *g, int in_blocks)
     for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].cfg_branches = most;
 }
 
-static mar_status plan_steps(mar_masked *g, mar_err *err)
+static mar_status masked_plan_steps(mar_masked *g, mar_err *err)
 {
     const mar_params *p = &g->params;
     g->steps = calloc((size_t)p->num_iter, sizeof *g->steps);
@@ -286,7 +286,7 @@ static size_t lay_out_host(mar_masked *g, char *base)
     return used;
 }
 
-static mar_status allocate_host(mar_masked *g, mar_err *err)
+static mar_status masked_allocate_host(mar_masked *g, mar_err *err)
 {
     const int seq = g->model->base.config.seq_len;
     g->host = calloc(1, lay_out_host(g, NULL));
@@ -297,16 +297,16 @@ static mar_status allocate_host(mar_masked *g, mar_err *err)
     return MAR_OK;
 }
 
-static void free_recordings(mar_masked *g)
+static void masked_free_recordings(mar_masked *g)
 {
     for (int i = 0; g->recordings && i < g->params.num_iter; i++) mar_recordings_free(g->k, &g->recordings[i]);
 }
 
-static void destroy(mar_engine_state *engine_state)
+static void masked_destroy(mar_engine_state *engine_state)
 {
     mar_masked *g = (mar_masked *)engine_state;
     if (!g) return;
-    free_recordings(g);
+    masked_free_recordings(g);
     for (int i = g->accel_count - 1; i >= 0; i--)
         if (g->accels[i].state) g->accels[i].hooks->destroy(g->accels[i].state);
     masked_contexts_free(&g->contexts);
@@ -318,8 +318,8 @@ static void destroy(mar_engine_state *engine_state)
     free(g);
 }
 
-static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
+static mar_status masked_create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
+                                const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
 {
     static const mar_masked_hooks none;
     const mar_masked_model *model = mar_masked_model_of(base);
@@ -341,15 +341,15 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
         g->accels[g->accel_count++].accel = *accels;
         g->together |= (*accels)->together;
     }
-    status = plan_steps(g, err);
+    status = masked_plan_steps(g, err);
     if (status == MAR_OK) status = create_target(g, err);
     if (status == MAR_OK) status = mar_slots_create(k, &base->config, max_images, &g->slots, err);
-    if (status == MAR_OK) status = allocate_host(g, err);
+    if (status == MAR_OK) status = masked_allocate_host(g, err);
     if (status == MAR_OK) status = create_accels(g, err);
     if (status == MAR_OK)
         *out = (mar_engine_state *)g;
     else
-        destroy((mar_engine_state *)g);
+        masked_destroy((mar_engine_state *)g);
     return status;
 }
 
@@ -360,7 +360,7 @@ void *mar_masked_state(const mar_masked *g, const mar_accel *accel)
     return NULL;
 }
 
-static size_t lay_out(mar_engine_state *engine_state, char *base)
+static size_t masked_lay_out(mar_engine_state *engine_state, char *base)
 {
     mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
@@ -376,7 +376,7 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
 }
 
 /* Prepares draws of n tokens in `steps` diffusion steps with cfg_branches rows a token. */
-static mar_status plan_draw(mar_masked *g, int n, int steps, int cfg_branches, mar_err *err)
+static mar_status masked_plan_draw(mar_masked *g, int n, int steps, int cfg_branches, mar_err *err)
 {
     if (n == 0) return MAR_OK;
     mar_masked_use_chain(g, steps, cfg_branches);
@@ -392,22 +392,23 @@ static mar_status plan_apart(mar_masked *g, int images, mar_err *err)
     if (status == MAR_OK) status = masked_contexts_plan(&g->contexts, err);
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++)
         if (mar_masked_first_alike(g, i) == i)
-            status = plan_draw(g, images * g->max_tokens, g->steps[i].sampling_steps, g->cfg_branches, err);
+            status = masked_plan_draw(g, images * g->max_tokens, g->steps[i].sampling_steps, g->cfg_branches, err);
     return status;
 }
 
-static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
+static mar_status masked_plan(mar_engine_state *engine_state, int images, mar_err *err)
 {
     mar_masked *g = (mar_masked *)engine_state;
-    free_recordings(g);
+    masked_free_recordings(g);
     g->planned = images;
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
         const mar_step *s = &g->steps[i];
         status = mar_runner_plan(&g->target, images, s, err);
         const int others = images * (s->predicted - s->detailed);
-        if (status == MAR_OK) status = plan_draw(g, others, s->sampling_steps, s->cfg_branches, err);
-        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->cfg_branches, err);
+        if (status == MAR_OK) status = masked_plan_draw(g, others, s->sampling_steps, s->cfg_branches, err);
+        if (status == MAR_OK)
+            status = masked_plan_draw(g, images * s->detailed, s->detailed_steps, s->cfg_branches, err);
         if (status == MAR_OK) status = kern_check(g->k, err); /* planning takes long enough to be cancelled */
     }
     if (status == MAR_OK && !g->together) status = plan_apart(g, images, err);
@@ -418,7 +419,7 @@ static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
 
 /* --- descriptions ------------------------------------------------------------------------------------------------- */
 
-static void describe(const mar_model *model, char *text, size_t size)
+static void masked_describe(const mar_model *model, char *text, size_t size)
 {
     const diff_head *head = &mar_masked_model_of(model)->head;
     snprintf(text, size, "head: %s", head->device->head->describe(head->net));
@@ -487,19 +488,19 @@ const mar_engine mar_masked_engine = {
     .kinds = 1 << MAR_KIND_MAR,
     .load = mar_masked_load,
     .unload = mar_masked_unload,
-    .describe = describe,
-    .create = create,
-    .free = destroy,
+    .describe = masked_describe,
+    .create = masked_create,
+    .free = masked_destroy,
     .params = params_of,
     .effect = effect_of,
     .warning = warning_of,
-    .lay_out = lay_out,
-    .plan = plan,
+    .lay_out = masked_lay_out,
+    .plan = masked_plan,
     .together = together,
-    .check = check_image,
+    .check = masked_check_image,
     .admit = admit,
     .release = release,
-    .step = step,
+    .step = masked_step,
     .steps_left = steps_left,
     .examine = examine,
     .snapshot = snapshot,

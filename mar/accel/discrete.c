@@ -29,8 +29,8 @@ const mar_accel mar_accel_drafted = {
     .resolve = drafted_resolve,
 };
 
-/* Speculation over discrete tokens without a draft model: Jacobi decoding, whose drafts are drawn from the laws of the
- * target's last pass. */
+/* Speculation over discrete tokens without a draft model: Jacobi decoding, whose drafts are drawn from the
+ * distributions of the target's last pass. */
 static int jacobi_is_on(const mar_params *p)
 {
     const spec_method *m = p->spec ? spec_method_find(p->spec) : NULL;

@@ -5,12 +5,12 @@
 #include "mar/accel.h"
 #include "mar/masked_runner.h"
 
-static int is_on(const mar_params *p)
+static int interval_is_on(const mar_params *p)
 {
     return p->cfg != 1;
 }
 
-static void plan_steps(const mar_model_config *model, const mar_params *p, mar_step *steps)
+static void interval_plan_steps(const mar_model_config *model, const mar_params *p, mar_step *steps)
 {
     for (int i = 0; i < p->num_iter; i++) {
         const float known = (float)steps[i].known / (float)model->seq_len;
@@ -28,6 +28,6 @@ const mar_accel mar_accel_interval = {
                                            .summary = "guidance only while the fraction of known tokens is in an "
                                                       "interval"},
                                           {0}},
-    .is_on = is_on,
-    .plan_steps = plan_steps,
+    .is_on = interval_is_on,
+    .plan_steps = interval_plan_steps,
 };

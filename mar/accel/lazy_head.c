@@ -1,7 +1,7 @@
 /* LazyMAR's reuse inside the head (its release's diffloss_cached.py; diff_chain_reuse). */
 #include "mar/masked.h"
 
-static mar_status create(mar_masked *g, void **state, mar_err *err)
+static mar_status lazy_head_create(mar_masked *g, void **state, mar_err *err)
 {
     (void)state, (void)err;
     diff_chain_reuse(&g->target.chain);
@@ -9,7 +9,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
 }
 
 static const mar_masked_hooks lazy_head_hooks = {
-    .create = create,
+    .create = lazy_head_create,
 };
 
 const mar_accel mar_accel_lazy_head = {

@@ -3,7 +3,7 @@
 #include "mar/accel.h"
 
 /* A solver starts lower than any chain that draws noise, annealed or not. */
-static void respace(const mar_params *p, diff_spec *spec)
+static void sampler_respace(const mar_params *p, diff_spec *spec)
 {
     spec->sampler = p->sampler;
     spec->top = DIFF_TOP_SOLVER;
@@ -25,5 +25,5 @@ const mar_accel mar_accel_sampler = {
              .source = "DPM-Solver++(2M) (Lu et al. 2022)",
              .summary = "the head as an ODE, second order: few diffusion steps"},
             {0}},
-    .respace = respace,
+    .respace = sampler_respace,
 };

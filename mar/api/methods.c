@@ -93,13 +93,9 @@ static void add_verifier(const spec_method *m)
                               .guarantee = guarantee_of(m->exact, m->guarantee),
                               .source = m->source,
                               .summary = m->summary,
-<<<<<<< HEAD
-                              .models = models_of(accel, !(m->tokens & SPEC_CONTINUOUS)),
-                              .codebook = m->neighbours != 0};
-=======
                               .models =
-                                  models_with(m->tokens & SPEC_CONTINUOUS ? "continuous" : "discrete", accel->changes)};
->>>>>>> main
+                                  models_with(m->tokens & SPEC_CONTINUOUS ? "continuous" : "discrete", accel->changes),
+                              .codebook = m->neighbours != 0};
     char draft[TEXT_MAX / 3], spec[TEXT_MAX / 2];
     write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
     write_option(mar_param_find("spec"), m->name, spec, sizeof spec);

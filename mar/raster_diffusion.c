@@ -98,10 +98,8 @@ static void diffusion_draw_listed(mar_raster *g, int guided, int apart)
         diffusion_draw_by_accel(g, guided, apart);
         return;
     }
-    g->k->watch.part = "";
-    g->k->core->timer_mark(g->k, NULL);
-    net_recordings_run(g->k, &d->recordings, &shape, diffusion_draw_plain, &body);
-    g->k->core->timer_mark(g->k, &d->head_s);
+    kern_run_recorded(g->k, "", net_recordings_find(g->k, &d->recordings, &shape), diffusion_draw_plain, &body,
+                      &d->head_s);
     const int steps = d->chain.schedule.steps;
     d->head_flop += diff_chain_flop(&d->chain, d->drawn);
     d->stats.head_batched += steps;

@@ -44,7 +44,7 @@ mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, m
     if (status == MAR_OK && c->heads_guessed) status = mar_refuse_heads(f, c->width, err);
     if (status == MAR_OK) status = load_parts(model, k, f, err);
     if (status == MAR_OK) {
-        if (model->head.dtype != m->head_dtype) model->base.warning = diff_head_f32_warning;
+        if (model->head.dtype != m->head_dtype) model->base.config.warning = diff_head_f32_warning;
         *out = &model->base;
     } else {
         k->core->finish(k); /* waits for uploads that have begun */

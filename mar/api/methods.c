@@ -94,7 +94,8 @@ static void add_verifier(const spec_method *m)
                               .source = m->source,
                               .summary = m->summary,
                               .models =
-                                  models_with(m->tokens & SPEC_CONTINUOUS ? "continuous" : "discrete", accel->changes)};
+                                  models_with(m->tokens & SPEC_CONTINUOUS ? "continuous" : "discrete", accel->changes),
+                              .codebook = m->neighbours != 0};
     char draft[TEXT_MAX / 3], spec[TEXT_MAX / 2];
     write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
     write_option(mar_param_find("spec"), m->name, spec, sizeof spec);

@@ -108,10 +108,10 @@ static mar_status allocate(mar_session *s, mar_err *err)
     s->arena_bytes = lay_out(s, NULL);
     const mar_status status = m->device->core->alloc(m->device, s->arena_bytes, &s->arena, &reason);
     if (status != MAR_OK)
-        return err_set(err, status, "a batch of %d image%s needs %.3g GB of %smemory: %s; %s", s->max_images,
+        return err_set(err, status, "a batch of %d image%s needs %.3g GB of %smemory: %s%s", s->max_images,
                        s->max_images == 1 ? "" : "s", (double)s->arena_bytes / 1e9,
                        m->backend == MAR_BACKEND_CUDA ? "GPU " : "", reason.text,
-                       s->max_images > 1 ? "lower the batch" : "this is the least a batch can be");
+                       s->max_images > 1 ? "" : "; this is the least a batch can be");
     lay_out(s, s->arena);
     return MAR_OK;
 }

@@ -1,4 +1,4 @@
-/* A model family is one engine: a table of these functions and a line in mar/api/models.c. The session
+/* A model family is one engine: a table of these functions and a line in mar/api/load.c. The session
  * (mar/api/session.c) calls engines through the table only. */
 #ifndef MAR_ENGINE_H
 #define MAR_ENGINE_H
@@ -15,7 +15,6 @@ struct mar_model {
     mar *m; /* library handle; referenced */
     const mar_engine *engine;
     mar_model_config config;
-    const char *warning;   /* to be logged once it is loaded, or NULL */
     atomic_int references; /* mar_model_load's, and one a session */
 };
 

@@ -84,7 +84,8 @@ static void refused(const discrete_models *s, mar_model *model, mar_vae *vae, co
     mar_session *session = (mar_session *)p;
     const mar_status status = mar_session_create(model, vae, p, 1, &session);
     assert_null(session);
-    if (status != expected || strcmp(mar_error(s->m), why) != 0)
+    const char *found = strstr(mar_error(s->m), why); /* behind the image decoder's name, if it is at fault */
+    if (status != expected || !found || strcmp(found, why) != 0)
         fail_msg("%s, \"%s\", expected \"%s\"", mar_status_name(status), mar_error(s->m), why);
 }
 
@@ -210,7 +211,8 @@ TEST_CASE(files_that_do_not_go_together)
     assert_library(s.m, mar_model_load(s.m, discrete_captions, 0, &captioned));
     assert_library(s.m, mar_vae_load(s.m, "demo", &kl));
     refused(&s, s.target, kl, &p, MAR_EMODEL,
-            "the VAE decodes continuous latents (KL), but the model's tokens are numbers of a codebook: expected a VQ "
+            "demo: the VAE decodes continuous latents (KL), but the model's tokens are numbers of a codebook: expected "
+            "a VQ "
             "tokenizer");
     refused(&s, continuous, s.vae, &p, MAR_EMODEL,
             "the VAE decodes numbers of a codebook (VQ), but the model's tokens are continuous: expected a KL "

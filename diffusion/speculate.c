@@ -1,7 +1,6 @@
 #include "diffusion/speculate.h"
 
 #include "base/arena.h"
-#include "specdec/verifier.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -103,7 +102,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     kern_speculation *w = &out->w;
     out->target.chain = target;
     out->draft.chain = draft;
-    w->rule = spec_method_find("conditional")->rule(NULL);
+    w->rule = (kern_gaussian_rule){.temper = 1}; /* min(1, p/q) and Norm[p - q]+ */
     w->window = window < target->max_steps ? window : target->max_steps;
     if (target->temperature == 0) w->window = 1;
     w->conditions = target->cfg_branches;
@@ -195,33 +194,29 @@ void diff_speculate_modulate(const diff_speculation *s, const diff_evaluator *e,
 }
 
 /* Runs all rounds of the group's tokens. */
-static void run_rounds(diff_speculation *s, diff_speculation_stats *stats)
+static void run_rounds(diff_speculation *s)
 {
     kern_queue *k = s->target.chain->k;
     kern_speculation *w = &s->w;
     const kern_speculation_head *draft = s->draft.chain ? &s->draft.at : NULL;
+    s->target.at.part = s->target.chain->part;
+    if (draft) s->draft.at.part = s->draft.chain->part;
     k->head->speculate_start(k, w);
-    if (!draft && k->head->speculate_run && k->head->speculate_run(k, w, &s->target.at)) {
-        if (!k->watch.on ||
-            k->core->first_nonfinite(k, w->token, MAR_DTYPE_F32, w->tokens, w->channels, w->channels) < 0)
-            return;
-        k->head->speculate_start(k, w); /* again, round by round, to show the layers */
-    }
-    /* After a failure operations do nothing, so the result of propose means nothing: hence kern_check. */
-    for (;;) {
-        k->watch.part = draft ? s->draft.chain->part : s->target.chain->part;
-        if (kern_check(k, NULL) != MAR_OK || !k->head->speculate_propose(k, w, draft)) return;
-        k->watch.part = s->target.chain->part;
-        k->head->speculate_walk(k, w, &s->target.at);
-        if (draft) stats->draft_batched += w->window - 1;
-    }
+    k->fused->speculate_run(k, w, draft, &s->target.at);
+    if (!k->watch.on || k->watch.layer[0] ||
+        k->core->first_nonfinite(k, w->token, MAR_DTYPE_F32, w->tokens, w->channels, w->channels) < 0)
+        return;
+    k->head->speculate_start(k, w); /* again, round by round, to show the layers */
+    kern_speculate_rounds(k, w, draft, &s->target.at);
 }
 
-static void add_stats(const kern_speculation_count *count, diff_speculation_stats *stats)
+/* draft_calls: calls of the draft's head in a round. */
+static void add_stats(const kern_speculation_count *count, int draft_calls, diff_speculation_stats *stats)
 {
     stats->calls += (long)count->calls;
     if ((int)count->calls_max > stats->calls_max) stats->calls_max = (int)count->calls_max;
     stats->batched += (long)count->rounds;
+    stats->draft_batched += (long)count->rounds * draft_calls;
     stats->evaluations += (long)count->evaluations;
     stats->draft_evaluations += (long)count->draft_evaluations;
     stats->accepted += (long)count->accepted;
@@ -322,16 +317,28 @@ void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, 
         kern_speculation_count count = {0}; /* stays so if the operations fail */
         n = diff_tokens_from(t, first, w->group, s->sources);
         begin_group(s, t, first, n);
-        run_rounds(s, stats);
+        run_rounds(s);
         k->core->copy_rows(k, x + (size_t)first * channels, NULL, w->token, NULL, NULL, NULL, n, w->channels);
         if (path)
             k->core->copy_rows(k, path + (size_t)first * stride, NULL, w->evaluated, NULL, NULL, NULL, n, (int)stride);
         k->core->download(k, &count, w->count, sizeof count);
-        add_stats(&count, stats);
+        add_stats(&count, s->draft.chain ? w->window - 1 : 0, stats);
         stats->modulations += (long)w->sources * w->steps;
     }
     if (kern_check(k, NULL) != MAR_OK) s->schedule = NULL; /* the upload of its tables may have failed */
     stats->tokens += t->count;
     stats->sources += t->sources;
     diff_speculate_count_flop(s, &before, stats);
+}
+
+void diff_speculate_add_stats(const diff_speculation_stats *s, mar_stats *to)
+{
+    to->head_calls += (double)s->calls;
+    if (s->calls_max > to->head_calls_max) to->head_calls_max = s->calls_max;
+    to->head_batched += (double)s->batched;
+    to->draft_calls += (double)s->draft_batched;
+    to->head_rows += (double)s->evaluations;
+    to->proposals += s->accepted + s->rejected;
+    to->proposals_accepted += s->accepted;
+    to->residual_tries += s->tries;
 }

@@ -43,6 +43,9 @@ mar_status gpt_config_derive(const wt_file *f, int heads, gpt_config *config, ma
  * that no tensor shows come from config.json, else from the metadata. Errors are those of gpt_config_derive,
  * text_grammar_open and text_grammar_size. */
 mar_status gpt_config_derive_decoder(const wt_file *f, int width, int height, gpt_config *config, mar_err *err);
+/* Sets *out to the rows of embedding and output layer that are image tokens, as causal_model_load takes them; NULL:
+ * all, of LlamaGen. The caller frees it. Errors are those of text_grammar_open, and MAR_ENOMEM. */
+mar_status gpt_config_image_ids(const wt_file *f, const gpt_config *c, int **out, mar_err *err);
 /* Sets heads and heads_guessed of a config with a width, as gpt_config_derive does. */
 mar_status gpt_config_derive_heads(const wt_file *f, int heads, gpt_config *c, mar_err *err);
 /* Sets the tokens of an image, of which the columns are the square's side. */
@@ -62,6 +65,4 @@ int gpt_config_ignores_decoder(const char *name);
 /* Tells whether the tensor is a layer's matrix that dtype int8 multiplies in int8 and an int8 file stores as I8
  * (weights/weights.h). An EAGLE drafter's layer counts. */
 int gpt_config_is_int8(const char *tensor);
-enum { GPT_USUAL_PROMPT = 32 }; /* positions of a prompt in measurements */
-
 #endif

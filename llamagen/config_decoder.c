@@ -222,3 +222,18 @@ mar_status gpt_config_derive_decoder(const wt_file *f, int width, int height, gp
     text_grammar_free(&grammar);
     return status;
 }
+
+mar_status gpt_config_image_ids(const wt_file *f, const gpt_config *c, int **out, mar_err *err)
+{
+    const size_t n = (size_t)c->shape.vocabulary;
+    text_grammar g = {0};
+    *out = NULL;
+    if (!c->grammar) return MAR_OK;
+    mar_status status = text_grammar_open(f, &g, err);
+    int *id = status == MAR_OK ? malloc((n + 1) * sizeof *id) : NULL;
+    if (status == MAR_OK && !id) status = err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    if (id) memcpy(id, g.image_id, n * sizeof *id), id[n] = g.line_end;
+    text_grammar_free(&g);
+    *out = id;
+    return status;
+}

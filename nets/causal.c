@@ -16,7 +16,7 @@ typedef struct {
 /* --- arrays ------------------------------------------------------------------------------------------------------- */
 
 /* Loads a matrix [rows][columns], or with `columns` 0 a vector [rows]. */
-static mar_status load_array(loader *l, const char *name, int rows, int columns, float **out)
+static mar_status causal_load_array(loader *l, const char *name, int rows, int columns, float **out)
 {
     const int64_t shape[2] = {rows, columns};
     return wt_load_array(l->k, l->file, name, columns ? 2 : 1, shape, out, l->err);
@@ -67,8 +67,8 @@ static int list_pieces(const char *prefix, const causal_shape *s, causal_part pa
 }
 
 /* Loads a product of a layer, which runs after `before`. */
-static mar_status load_product(loader *l, const char *prefix, const causal_shape *s, causal_part part, int in,
-                               int flags, kern_linear *before, kern_linear **layer)
+static mar_status causal_load_product(loader *l, const char *prefix, const causal_shape *s, causal_part part, int in,
+                                      int flags, kern_linear *before, kern_linear **layer)
 {
     wt_rows w = {.file = l->file, .in = in, .bias = s->bias >> part & 1};
     const kern_linear_spec spec = {
@@ -77,8 +77,8 @@ static mar_status load_product(loader *l, const char *prefix, const causal_shape
 }
 
 /* Loads a matrix [out][in] as a product f32 -> f32: of numbers from outside. */
-static mar_status load_linear(loader *l, const char *name, int out, int in, int bias, kern_activation activation,
-                              kern_linear **layer)
+static mar_status causal_load_linear(loader *l, const char *name, int out, int in, int bias, kern_activation activation,
+                                     kern_linear **layer)
 {
     wt_rows w = {.file = l->file, .in = in, .count = 1, .piece = {{.rows = out}}, .bias = bias};
     snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s", name);
@@ -95,16 +95,17 @@ mar_status causal_layer_load(kern_queue *k, const wt_file *f, const char *prefix
     loader l = {k, f, err};
     char name[CAUSAL_TENSOR_NAME];
     int rows;
-    mar_status status = load_product(&l, prefix, s, CAUSAL_WQKV, s->width, 0, before, &b->qkv);
-    if (status == MAR_OK) status = load_product(&l, prefix, s, CAUSAL_WO, causal_q_width(s), sums, b->qkv, &b->wo);
-    if (status == MAR_OK) status = load_product(&l, prefix, s, CAUSAL_W13, s->width, 0, b->wo, &b->w13);
-    if (status == MAR_OK) status = load_product(&l, prefix, s, CAUSAL_W2, s->hidden, sums, b->w13, &b->w2);
+    mar_status status = causal_load_product(&l, prefix, s, CAUSAL_WQKV, s->width, 0, before, &b->qkv);
+    if (status == MAR_OK)
+        status = causal_load_product(&l, prefix, s, CAUSAL_WO, causal_q_width(s), sums, b->qkv, &b->wo);
+    if (status == MAR_OK) status = causal_load_product(&l, prefix, s, CAUSAL_W13, s->width, 0, b->wo, &b->w13);
+    if (status == MAR_OK) status = causal_load_product(&l, prefix, s, CAUSAL_W2, s->hidden, sums, b->w13, &b->w2);
     if (status == MAR_OK) status = load_qk_norm(&l, prefix, s, CAUSAL_Q_NORM, s->heads, &b->q_norm, &b->q_norm_bias);
     if (status == MAR_OK) status = load_qk_norm(&l, prefix, s, CAUSAL_K_NORM, s->kv_heads, &b->k_norm, &b->k_norm_bias);
     if (status == MAR_OK && causal_layer_name(prefix, s, CAUSAL_ATTENTION_NORM, 0, name, &rows))
-        status = load_array(&l, name, rows, 0, &b->attention_norm);
+        status = causal_load_array(&l, name, rows, 0, &b->attention_norm);
     if (status == MAR_OK) causal_layer_name(prefix, s, CAUSAL_FFN_NORM, 0, name, &rows);
-    return status == MAR_OK ? load_array(&l, name, s->width, 0, &b->ffn_norm) : status;
+    return status == MAR_OK ? causal_load_array(&l, name, s->width, 0, &b->ffn_norm) : status;
 }
 
 void causal_layer_free(kern_device *d, causal_layer *b)
@@ -125,23 +126,25 @@ static mar_status load_prefix(loader *l, causal_model *m)
     const causal_names *names = s->names;
     const int d = s->width;
     if (s->prompt) return MAR_OK;
-    if (!s->caption_dim) return load_array(l, names->class_table, s->classes + 1, s->prefix * d, &m->class_emb);
-    mar_status status = load_array(l, names->no_caption, s->prefix, s->caption_dim, &m->no_caption);
+    if (!s->caption_dim) return causal_load_array(l, names->class_table, s->classes + 1, s->prefix * d, &m->class_emb);
+    mar_status status = causal_load_array(l, names->no_caption, s->prefix, s->caption_dim, &m->no_caption);
     if (status == MAR_OK)
-        status = load_linear(l, names->caption[0], d, s->caption_dim, 0, KERN_GELU_TANH, &m->caption_fc1);
-    if (status == MAR_OK) status = load_linear(l, names->caption[1], d, d, 0, KERN_LINEAR, &m->caption_fc2);
+        status = causal_load_linear(l, names->caption[0], d, s->caption_dim, 0, KERN_GELU_TANH, &m->caption_fc1);
+    if (status == MAR_OK) status = causal_load_linear(l, names->caption[1], d, d, 0, KERN_LINEAR, &m->caption_fc2);
     return status;
 }
 
-static mar_status load_projection(loader *l, causal_model *m)
+static mar_status causal_load_projection(loader *l, causal_model *m)
 {
     const causal_shape *s = &m->shape;
     const char *const *name = s->names->project;
     if (!s->token_dim) return MAR_OK;
-    if (!s->project_hidden) return load_linear(l, name[0], s->width, s->token_dim, 1, KERN_LINEAR, &m->project[0]);
-    const mar_status status = load_linear(l, name[0], s->project_hidden, s->token_dim, 1, KERN_SILU, &m->project[0]);
+    if (!s->project_hidden)
+        return causal_load_linear(l, name[0], s->width, s->token_dim, 1, KERN_LINEAR, &m->project[0]);
+    const mar_status status =
+        causal_load_linear(l, name[0], s->project_hidden, s->token_dim, 1, KERN_SILU, &m->project[0]);
     if (status != MAR_OK) return status;
-    return load_linear(l, name[1], s->width, s->project_hidden, 1, KERN_LINEAR, &m->project[1]);
+    return causal_load_linear(l, name[1], s->width, s->project_hidden, 1, KERN_LINEAR, &m->project[1]);
 }
 
 /* --- rotary positions --------------------------------------------------------------------------------------------- */
@@ -150,7 +153,7 @@ static mar_status load_projection(loader *l, causal_model *m)
  * column. In gpt.py cos and sin are 0 at the prefix, so q and k become 0 there. So every later query gives a prefix
  * position the score 0. SphereAR's layers.py does not turn the prefix. Its columns come first, and its positions begin
  * at 1.5. */
-static void write_grid(const causal_shape *s, float *rope)
+static void causal_write_grid(const causal_shape *s, float *rope)
 {
     const int size = s->head_dim, quarter = size / 4, columns_first = s->rotation == CAUSAL_GRID_COLUMNS;
     float *at = rope + (size_t)s->prefix * (size_t)size;
@@ -166,7 +169,7 @@ static void write_grid(const causal_shape *s, float *rope)
 }
 
 /* Writes Llama's positions, counted along the sequence, in f32 as transformers does. */
-static void write_line(const causal_shape *s, int positions, float *rope)
+static void causal_write_line(const causal_shape *s, int positions, float *rope)
 {
     for (int i = 0; i < positions; i++)
         for (int pair = 0; pair < s->head_dim / 2; pair++, rope += 2) {
@@ -184,9 +187,9 @@ static mar_status make_rope(loader *l, causal_model *m)
     float *rope = calloc(n, sizeof *rope);
     if (!rope) return err_set(l->err, MAR_ENOMEM, "out of memory for %d positions", positions);
     if (s->rotation == CAUSAL_LINE)
-        write_line(s, positions, rope);
+        causal_write_line(s, positions, rope);
     else
-        write_grid(s, rope);
+        causal_write_grid(s, rope);
     const mar_status status = kern_new_array(l->k, rope, n, &m->rope, l->err);
     free(rope);
     return status;
@@ -207,7 +210,7 @@ static mar_status load_layers(loader *l, causal_model *m)
 }
 
 /* Loads rows of the embedding, a part at a time. */
-static mar_status load_embedding(loader *l, causal_model *m, wt_rows *w, int rows)
+static mar_status causal_load_embedding(loader *l, causal_model *m, wt_rows *w, int rows)
 {
     enum { PART = 256 };
     const size_t d = (size_t)w->in;
@@ -235,7 +238,7 @@ static mar_status load_ends(loader *l, causal_model *m, const int *image_id)
     if (!s->vocabulary) return MAR_OK;
     w.piece[0].rows = image_id ? s->rows : s->vocabulary;
     snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s", s->names->embedding);
-    const mar_status status = load_embedding(l, m, &w, s->vocabulary + s->line_end);
+    const mar_status status = causal_load_embedding(l, m, &w, s->vocabulary + s->line_end);
     if (!s->tied) snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s", s->names->output);
     const kern_linear_spec spec = {.out = s->vocabulary, .flags = KERN_OUT_F32, .previous = m->layers[s->depth - 1].w2};
     return status == MAR_OK ? wt_create_linear(l->k, &w, spec, &m->output, l->err) : status;
@@ -246,13 +249,14 @@ static mar_status load_model(loader *l, causal_model *m, const int *image_id)
     const causal_shape *s = &m->shape;
     const causal_names *names = s->names;
     mar_status status = load_prefix(l, m);
-    if (status == MAR_OK) status = load_projection(l, m);
-    if (status == MAR_OK && names->input_norm) status = load_array(l, names->input_norm, s->width, 0, &m->input_norm);
+    if (status == MAR_OK) status = causal_load_projection(l, m);
+    if (status == MAR_OK && names->input_norm)
+        status = causal_load_array(l, names->input_norm, s->width, 0, &m->input_norm);
     if (status == MAR_OK) status = load_layers(l, m);
-    if (status == MAR_OK) status = load_array(l, names->norm, s->width, 0, &m->norm);
+    if (status == MAR_OK) status = causal_load_array(l, names->norm, s->width, 0, &m->norm);
     if (status == MAR_OK) status = load_ends(l, m, image_id);
     if (status == MAR_OK && names->next_position)
-        status = load_array(l, names->next_position, s->seq_len, s->width, &m->next_position);
+        status = causal_load_array(l, names->next_position, s->seq_len, s->width, &m->next_position);
     return status == MAR_OK ? make_rope(l, m) : status;
 }
 

@@ -7,7 +7,7 @@
 /* --- positions before the image tokens ---------------------------------------------------------------------------- */
 
 /* Adds positions first .. end - 1 of a sequence. Each attends to the unmasked positions before it, and to itself. */
-static void add_prefix(causal_runner *r, int image, int branch, const int *embedding, int first, int end)
+static void admit_add_prefix(causal_runner *r, int image, int branch, const int *embedding, int first, int end)
 {
     causal_pass *p = &r->pass;
     const causal_image *im = &r->image[image];
@@ -28,7 +28,7 @@ static void add_prefix(causal_runner *r, int image, int branch, const int *embed
 
 /* Computes all positions before the image tokens. r->index has the row of `table` where a sequence begins. Keeps the
  * residual stream of their last rows: the first token's distribution is computed from it. */
-static void compute_prefixes(causal_runner *r, const causal_start *start, int n, const float *table)
+static void admit_compute_prefixes(causal_runner *r, const causal_start *start, int n, const float *table)
 {
     causal_pass *p = &r->pass;
     const int prefix = r->model->shape.prefix, d = r->model->shape.width;
@@ -42,7 +42,7 @@ static void compute_prefixes(causal_runner *r, const causal_start *start, int n,
         causal_pass_begin(p, table, NULL);
         for (int c = 0; c < r->cfg_branches; c++)
             for (int i = 0; i < n; i++)
-                if (c < r->image[start[i].image].branches) add_prefix(r, start[i].image, c, r->index, first, end);
+                if (c < r->image[start[i].image].branches) admit_add_prefix(r, start[i].image, c, r->index, first, end);
         causal_pass_rows(p);
         causal_count_pass(r);
     }
@@ -65,7 +65,7 @@ static void compute_class_prefixes(causal_runner *r, const causal_start *start, 
         r->index[causal_sequence(r->images, start[i].image, 0)] = label * prefix;
         if (r->cfg_branches == 2) r->index[causal_sequence(r->images, start[i].image, 1)] = classes * prefix;
     }
-    compute_prefixes(r, start, n, r->model->class_emb);
+    admit_compute_prefixes(r, start, n, r->model->class_emb);
 }
 
 /* Writes the embeddings of a prompt's ids first .. prefix - 1 to rows of caption_emb, a few at a time: all rows of a
@@ -100,7 +100,7 @@ static void compute_prompts(causal_runner *r, const causal_start *start, int n)
         r->index[causal_sequence(r->images, start[i].image, 0)] = i * prefix;
         if (r->cfg_branches == 2) r->index[causal_sequence(r->images, start[i].image, 1)] = r->images * prefix;
     }
-    compute_prefixes(r, start, n, r->caption_emb);
+    admit_compute_prefixes(r, start, n, r->caption_emb);
 }
 
 static void compute_caption_prefixes(causal_runner *r, const causal_start *start, int n)
@@ -123,7 +123,7 @@ static void compute_caption_prefixes(causal_runner *r, const causal_start *start
         k->core->copy_rows(k, r->caption + (size_t)n * caption, NULL, m->no_caption, NULL, NULL, NULL, prefix, dim);
     k->core->linear(k, m->caption_fc1, r->caption, rows, r->caption_hidden);
     k->core->linear(k, m->caption_fc2, r->caption_hidden, rows, r->caption_emb);
-    compute_prefixes(r, start, n, r->caption_emb);
+    admit_compute_prefixes(r, start, n, r->caption_emb);
     r->stats.flop += 2.0 * rows * m->shape.width * (dim + m->shape.width);
 }
 

@@ -27,7 +27,7 @@ void causal_lines_free(causal_lines *l)
     *l = (causal_lines){0};
 }
 
-static void add_draft(causal_lines *l, int draft, int parent)
+static void lines_add_draft(causal_lines *l, int draft, int parent)
 {
     l->draft[l->request.count] = draft;
     l->parent[l->request.count++] = parent;
@@ -47,13 +47,14 @@ void causal_lines_expand(causal_lines *l, const causal_shape *c, const causal_re
     }
     l->site[0] = -1;
     if (l->last_is_draft && q->length > 0 && causal_ends_line(c, q->length - 1)) {
-        add_draft(l, c->vocabulary, -1);
+        lines_add_draft(l, c->vocabulary, -1);
         l->site[0] = 0;
     }
     for (int n = 0; n < q->count; n++) {
         if (n == q->from - 1) r->from = r->count + 1;
-        add_draft(l, q->draft[n], l->site[q->parent[n] + 1]);
-        if (causal_ends_line(c, q->length + causal_request_depth(q, n) - 1)) add_draft(l, c->vocabulary, r->count - 1);
+        lines_add_draft(l, q->draft[n], l->site[q->parent[n] + 1]);
+        if (causal_ends_line(c, q->length + causal_request_depth(q, n) - 1))
+            lines_add_draft(l, c->vocabulary, r->count - 1);
         l->site[n + 1] = r->count - 1;
     }
     if (q->from == q->count + 1) r->from = r->count + 1;

@@ -82,39 +82,39 @@ void causal_pass_want(causal_pass *p, int row, int next, int to)
 /* --- the transformer ---------------------------------------------------------------------------------------------- */
 
 /* Returns the bytes of a slot in one layer. */
-static size_t slot_bytes(const causal_pass *p)
+static size_t pass_slot_bytes(const causal_pass *p)
 {
     return kern_cache_slot_bytes(p->k->device, p->cache_type, p->model->shape.kv_heads, p->model->shape.head_dim);
 }
 
-static void norm(const causal_pass *p, const int *index, int rows, const float *weight, void *y, int f32)
+static void pass_norm(const causal_pass *p, const int *index, int rows, const float *weight, void *y, int f32)
 {
     p->k->core->rms_norm(p->k, p->x, index, rows, p->model->shape.width, weight, p->model->shape.eps, y, f32);
 }
 
-/* Computes y = l(norm(x)), or SwiGLU of it, in one kernel. x is act without a norm. Returns 0 if the backend has no
- * such kernel for the rows. */
-static int skinny(const causal_pass *p, const kern_linear *l, const void *x, const int *index, int rows,
-                  const float *norm, int gated, void *y)
+/* Computes y = l(pass_norm(x)), or SwiGLU of it, in one kernel. x is act without a norm. Returns 0 if the backend has
+ * no such kernel for the rows. */
+static int pass_skinny(const causal_pass *p, const kern_linear *l, const void *x, const int *index, int rows,
+                       const float *norm, int gated, void *y)
 {
     const kern_skinny_job job = {
         .rows = rows, .x = x, .index = index, .norm = norm, .eps = p->model->shape.eps, .gated = gated, .y = y};
-    return p->k->core->skinny && p->k->core->skinny(p->k, l, &job);
+    return p->k->fused->skinny(p->k, l, &job);
 }
 
-static void product(const causal_pass *p, const kern_linear *l, const act *x, void *y)
+static void pass_product(const causal_pass *p, const kern_linear *l, const act *x, void *y)
 {
-    if (!skinny(p, l, x, NULL, p->rows, NULL, 0, y)) p->k->core->linear(p->k, l, x, p->rows, y);
+    if (!pass_skinny(p, l, x, NULL, p->rows, NULL, 0, y)) p->k->core->linear(p->k, l, x, p->rows, y);
 }
 
 /* Shows a layer's output to the search for the first non-finite one. */
-static void watch(const causal_pass *p, int layer, const char *name, const void *y, int f32, int width)
+static void pass_watch(const causal_pass *p, int layer, const char *name, const void *y, int f32, int width)
 {
     kern_watch(p->k, y, f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, p->rows, width, width, "layers.%d.%s", layer, name);
 }
 
-/* x += wo(attention(rope(wqkv(norm(x))))), with norms of q and k in front of rope if there are any */
-static void attend(const causal_pass *p, int layer)
+/* x += wo(attention(rope(wqkv(pass_norm(x))))), with norms of q and k in front of rope if there are any */
+static void pass_attend(const causal_pass *p, int layer)
 {
     kern_queue *k = p->k;
     const causal_layer *l = &p->model->layers[layer];
@@ -128,7 +128,7 @@ static void attend(const causal_pass *p, int layer)
                                 .type = p->cache_type,
                                 .q = p->qkv,
                                 .q_stride = qkv,
-                                .cache = (char *)p->cache + (size_t)layer * slots * slot_bytes(p),
+                                .cache = (char *)p->cache + (size_t)layer * slots * pass_slot_bytes(p),
                                 .spans = p->spans,
                                 .row = p->row,
                                 .first = p->first,
@@ -145,47 +145,47 @@ static void attend(const causal_pass *p, int layer)
                                 .y = p->attn};
     if (!l->attention_norm) {
         k->core->to_act(k, p->x, (size_t)p->rows * (size_t)d, p->normed);
-        product(p, l->qkv, p->normed, p->qkv);
-    } else if (!skinny(p, l->qkv, p->x, NULL, p->rows, l->attention_norm, 0, p->qkv)) {
-        norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
-        watch(p, layer, "attention_norm", p->normed, 0, d);
+        pass_product(p, l->qkv, p->normed, p->qkv);
+    } else if (!pass_skinny(p, l->qkv, p->x, NULL, p->rows, l->attention_norm, 0, p->qkv)) {
+        pass_norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
+        pass_watch(p, layer, "attention_norm", p->normed, 0, d);
         k->core->linear(k, l->qkv, p->normed, p->rows, p->qkv);
     }
-    watch(p, layer, "attention.wqkv", p->qkv, 0, qkv);
+    pass_watch(p, layer, "attention.wqkv", p->qkv, 0, qkv);
     k->core->attention_cache(k, &job);
-    watch(p, layer, "attention", p->attn, 0, causal_q_width(c));
-    product(p, l->wo, p->attn, p->x);
-    watch(p, layer, "attention.wo", p->x, 1, d);
+    pass_watch(p, layer, "attention", p->attn, 0, causal_q_width(c));
+    pass_product(p, l->wo, p->attn, p->x);
+    pass_watch(p, layer, "attention.wo", p->x, 1, d);
 }
 
-/* x += w2(silu(w1(norm(x))) * w3(norm(x))) */
-static void feed_forward(const causal_pass *p, int layer)
+/* x += w2(silu(w1(pass_norm(x))) * w3(pass_norm(x))) */
+static void pass_feed_forward(const causal_pass *p, int layer)
 {
     kern_queue *k = p->k;
     const causal_layer *l = &p->model->layers[layer];
     const int d = p->model->shape.width, hidden = p->model->shape.hidden;
-    if (!skinny(p, l->w13, p->x, NULL, p->rows, l->ffn_norm, 1, p->gated)) {
-        norm(p, NULL, p->rows, l->ffn_norm, p->normed, 0);
-        watch(p, layer, "ffn_norm", p->normed, 0, d);
+    if (!pass_skinny(p, l->w13, p->x, NULL, p->rows, l->ffn_norm, 1, p->gated)) {
+        pass_norm(p, NULL, p->rows, l->ffn_norm, p->normed, 0);
+        pass_watch(p, layer, "ffn_norm", p->normed, 0, d);
         k->core->linear(k, l->w13, p->normed, p->rows, p->hidden);
-        watch(p, layer, "feed_forward.w1", p->hidden, 0, 2 * hidden);
+        pass_watch(p, layer, "feed_forward.w1", p->hidden, 0, 2 * hidden);
         k->core->gated(k, p->hidden, p->rows, hidden, KERN_SILU, p->gated);
     }
-    watch(p, layer, "feed_forward", p->gated, 0, hidden);
-    product(p, l->w2, p->gated, p->x);
-    watch(p, layer, "feed_forward.w2", p->x, 1, d);
+    pass_watch(p, layer, "feed_forward", p->gated, 0, hidden);
+    pass_product(p, l->w2, p->gated, p->x);
+    pass_watch(p, layer, "feed_forward.w2", p->x, 1, d);
 }
 
 void causal_pass_layers(const causal_pass *p)
 {
     for (int i = 0; i < p->model->shape.depth; i++) {
-        attend(p, i);
-        feed_forward(p, i);
+        pass_attend(p, i);
+        pass_feed_forward(p, i);
     }
 }
 
 /* y = projection of the rows' vectors */
-static void project(const causal_pass *p, float *y)
+static void pass_project(const causal_pass *p, float *y)
 {
     const causal_model *m = p->model;
     kern_queue *k = p->k;
@@ -205,14 +205,14 @@ static const char *table_name(const causal_pass *p)
 }
 
 /* x = the rows' embeddings, with a norm if the model has one there */
-static void embed(const causal_pass *p)
+static void pass_embed(const causal_pass *p)
 {
     const causal_model *m = p->model;
     kern_queue *k = p->k;
     const int d = m->shape.width;
     float *y = m->input_norm ? p->embedded : p->x;
     if (p->vectors)
-        project(p, y);
+        pass_project(p, y);
     else if (p->drawn)
         k->core->embed(k, p->table, m->shape.vocabulary + m->shape.line_end, d, p->drawn, p->embedding, p->rows, y);
     else
@@ -226,10 +226,10 @@ static void embed(const causal_pass *p)
 void causal_pass_rows(const causal_pass *p)
 {
     if (p->rows == 0) return;
-    embed(p);
+    pass_embed(p);
     causal_pass_layers(p);
     if (!p->keep) return;
-    norm(p, NULL, p->rows, p->model->norm, p->kept, 1);
+    pass_norm(p, NULL, p->rows, p->model->norm, p->kept, 1);
     p->k->core->copy_rows(p->k, p->features, p->slot, p->kept, NULL, NULL, NULL, p->rows, p->model->shape.width);
 }
 
@@ -238,7 +238,7 @@ void causal_pass_hidden(const causal_pass *p, float *hidden)
     const causal_model *m = p->model;
     const int d = m->shape.width, n = p->logit_rows;
     if (n == 0) return;
-    norm(p, p->logit_row, n, m->norm, p->kept, 1);
+    pass_norm(p, p->logit_row, n, m->norm, p->kept, 1);
     kern_watch(p->k, p->kept, MAR_DTYPE_F32, n, d, d, "norm");
     p->k->core->copy_rows(p->k, hidden, p->to, p->kept, NULL, m->next_position, m->next_position ? p->next : NULL, n,
                           d);
@@ -248,8 +248,8 @@ void causal_pass_logits(const causal_pass *p)
 {
     const causal_model *m = p->model;
     const int d = m->shape.width, vocabulary = m->shape.vocabulary;
-    if (!skinny(p, m->output, p->x, p->logit_row, p->logit_rows, m->norm, 0, p->logits)) {
-        norm(p, p->logit_row, p->logit_rows, m->norm, p->normed, 0);
+    if (!pass_skinny(p, m->output, p->x, p->logit_row, p->logit_rows, m->norm, 0, p->logits)) {
+        pass_norm(p, p->logit_row, p->logit_rows, m->norm, p->normed, 0);
         kern_watch(p->k, p->normed, MAR_DTYPE_AUTO, p->logit_rows, d, d, "norm");
         p->k->core->linear(p->k, m->output, p->normed, p->logit_rows, p->logits);
     }
@@ -294,14 +294,14 @@ double causal_pass_flop(const causal_pass *p)
                 (double)p->logit_rows * c->width * c->vocabulary);
 }
 
-/* Returns the bytes of the layers' weights: operands, int8 or FP8 with a scale for each output channel, or int4 with
- * one in bf16 for each group of inputs. */
+/* Returns the bytes of the layers' weights: operands, int8 with a scale for each output channel, or int4 with one in
+ * bf16 for each group of inputs. */
 static double layer_bytes(const causal_pass *p)
 {
     const causal_shape *c = &p->model->shape;
     const double weights = layer_weights(c), channels = causal_qkv_width(c) + 2.0 * c->width + 2.0 * c->hidden;
     const kern_device *device = p->k->device;
-    if (device->int8 || device->fp8) return c->depth * (weights + channels * sizeof(float));
+    if (device->int8) return c->depth * (weights + channels * sizeof(float));
     if (device->int4) return c->depth * weights * (0.5 + 2.0 / KERN_INT4_GROUP);
     return c->depth * weights * (double)device->act_size;
 }
@@ -312,7 +312,7 @@ double causal_pass_bytes(const causal_pass *p)
     const double output = (double)c->width * c->vocabulary;
     const double slots = p->first[p->spans]; /* visible to some row */
     return (p->rows ? layer_bytes(p) : 0) + (p->logit_rows ? (double)p->k->device->act_size * output : 0) +
-           slots * c->depth * (double)slot_bytes(p);
+           slots * c->depth * (double)pass_slot_bytes(p);
 }
 
 /* --- memory and plans --------------------------------------------------------------------------------------------- */
@@ -370,7 +370,7 @@ size_t causal_pass_lay_out(causal_pass *p, char *base)
     p->hidden = arena_carve(base, &used, rows * 2 * hidden, size);
     p->gated = arena_carve(base, &used, rows * hidden, size);
     p->logits = arena_carve(base, &used, logit_rows * (size_t)c->vocabulary, sizeof(float));
-    p->cache = arena_carve(base, &used, (size_t)c->depth * slots, slot_bytes(p));
+    p->cache = arena_carve(base, &used, (size_t)c->depth * slots, pass_slot_bytes(p));
     if (p->keep || c->token_dim) p->kept = arena_carve(base, &used, rows * d, sizeof(float));
     if (p->keep) p->features = arena_carve(base, &used, slots * d, sizeof(float));
     if (c->token_dim) p->token = arena_carve(base, &used, rows * (size_t)c->token_dim, sizeof(float));
@@ -382,8 +382,7 @@ size_t causal_pass_lay_out(causal_pass *p, char *base)
 mar_status causal_pass_plan(const causal_pass *p, int rows, int logit_rows, mar_err *err)
 {
     kern_queue *k = p->k;
-    const int skinny = k->core->skinny && !k->device->fp8 && k->device->act_size == 2;
-    const int planned = skinny ? KERN_SKINNY_ROWS : 0; /* rows that need no plan */
+    const int planned = k->device->skinny_rows; /* rows that need no plan */
     mar_status status = k->core->attention_cache_plan(k, p->slots, p->model->shape.head_dim, err);
     for (int i = 0; status == MAR_OK && rows > planned && i < p->model->shape.depth; i++) {
         const causal_layer *l = &p->model->layers[i];

@@ -14,7 +14,7 @@ static int embedding_of(const causal_runner *r, const causal_image *im, int i)
 
 /* Adds an image's rows in one branch: its next `tokens` tokens. The request's last pass adds its drafts from number
  * im->drafts on. Tokens and drafts have slots already. */
-static void add_tokens(causal_runner *r, int image, int branch, int last)
+static void requests_add_tokens(causal_runner *r, int image, int branch, int last)
 {
     causal_pass *p = &r->pass;
     const causal_image *im = &r->image[image];
@@ -49,7 +49,7 @@ static void compute_tokens(causal_runner *r, const causal_request *request, int 
     causal_pass *p = &r->pass;
     causal_pass_begin(p, r->model->token_emb, NULL);
     for (int c = 0; c < r->cfg_branches; c++)
-        for (int i = 0; i < n; i++) add_tokens(r, request[i].sequence, c, 0);
+        for (int i = 0; i < n; i++) requests_add_tokens(r, request[i].sequence, c, 0);
     causal_pass_rows(p);
     causal_count_pass(r);
     for (int i = 0; i < n; i++) r->image[request[i].sequence].known += r->image[request[i].sequence].tokens;
@@ -72,7 +72,7 @@ static void compute_ahead(causal_runner *r, const causal_request *request, int n
 }
 
 /* Gives the request's tokens and drafts slots, and finds which of them are computed already. */
-static void prepare_request(causal_runner *r, const causal_request *asked)
+static void requests_prepare_request(causal_runner *r, const causal_request *asked)
 {
     causal_image *im = &r->image[asked->sequence];
     causal_slots *s = &im->slots;
@@ -103,7 +103,7 @@ void causal_compute_given(causal_runner *r, const causal_start *start, int n)
         if (start[i].given < 2) continue;
         r->request[requests] =
             (causal_request){.sequence = start[i].image, .prefix = start[i].token, .length = start[i].given - 1};
-        prepare_request(r, &r->request[requests++]);
+        requests_prepare_request(r, &r->request[requests++]);
     }
     for (;;) {
         int unfinished = 0;
@@ -145,7 +145,7 @@ typedef struct {
     const causal_continuation *continuation; /* or NULL */
 } log_probs_call;
 
-static void compute_log_probs(void *arg)
+static void requests_compute_log_probs(void *arg)
 {
     const log_probs_call *c = arg;
     const causal_runner *r = c->r;
@@ -168,7 +168,7 @@ static void run_log_probs(causal_runner *r, float *log_probs, const causal_conti
                                  .with_continuation = continuation != NULL};
     log_probs_call body = {r, log_probs, continuation};
     if (continuation) memcpy(shape.continuation, continuation->shape, sizeof shape.continuation);
-    net_recordings_run(r->k, &r->recordings, &shape, compute_log_probs, &body);
+    net_recordings_run(r->k, &r->recordings, &shape, requests_compute_log_probs, &body);
     causal_count_pass(r);
 }
 
@@ -182,7 +182,7 @@ static void list_requests(causal_runner *r, const causal_request *request, int n
             causal_image *im = &r->image[request[i].sequence];
             const int row = p->rows;
             im->tokens = im->slots.known - im->known;
-            add_tokens(r, request[i].sequence, c, 1);
+            requests_add_tokens(r, request[i].sequence, c, 1);
             add_logit_rows(r, &request[i], c, row);
         }
 }
@@ -217,7 +217,7 @@ mar_status causal_runner_log_probs_then(void *runner, const causal_request *requ
     mar_status status = check_requests(r, request, n, err);
     if (status != MAR_OK || n == 0) return status;
     r->k->watch.part = r->part;
-    for (int i = 0; i < n; i++) prepare_request(r, &request[i]);
+    for (int i = 0; i < n; i++) requests_prepare_request(r, &request[i]);
     status = check_drawn(r, request, n, err);
     if (status != MAR_OK) return status;
     compute_ahead(r, request, n);

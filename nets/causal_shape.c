@@ -80,7 +80,7 @@ typedef struct {
 } visitor;
 
 /* Visits a matrix [out][in], or with `in` 0 a vector [out]. */
-static void visit_tensor(const visitor *v, const char *name, int64_t out, int64_t in)
+static void shape_visit(const visitor *v, const char *name, int64_t out, int64_t in)
 {
     const int64_t shape[2] = {out, in};
     v->visit(v->user, name, in ? 2 : 1, shape);
@@ -95,10 +95,10 @@ void causal_layer_tensors(const char *prefix, const causal_shape *s, causal_tens
         int rows;
         for (int piece = 0; causal_layer_name(prefix, s, (causal_part)part, piece, name, &rows); piece++) {
             const int vector = is_qk && s->norm_shape == CAUSAL_VECTOR;
-            visit_tensor(&v, name, vector ? columns : rows, vector ? 0 : columns);
+            shape_visit(&v, name, vector ? columns : rows, vector ? 0 : columns);
             if (is_qk && s->qk_norm == CAUSAL_LAYER_NORM)
-                visit_tensor(&v, causal_bias_name(name, bias), vector ? columns : rows, vector ? 0 : columns);
-            if (part <= CAUSAL_W2 && s->bias >> part & 1) visit_tensor(&v, causal_bias_name(name, bias), rows, 0);
+                shape_visit(&v, causal_bias_name(name, bias), vector ? columns : rows, vector ? 0 : columns);
+            if (part <= CAUSAL_W2 && s->bias >> part & 1) shape_visit(&v, causal_bias_name(name, bias), rows, 0);
         }
     }
 }
@@ -108,12 +108,12 @@ static void visit_prefix(const causal_shape *s, const visitor *v)
     const causal_names *names = s->names;
     if (s->prompt) return;
     if (!s->caption_dim) {
-        visit_tensor(v, names->class_table, (int64_t)s->classes + 1, (int64_t)s->prefix * s->width);
+        shape_visit(v, names->class_table, (int64_t)s->classes + 1, (int64_t)s->prefix * s->width);
         return;
     }
-    visit_tensor(v, names->no_caption, s->prefix, s->caption_dim);
-    visit_tensor(v, names->caption[0], s->width, s->caption_dim);
-    visit_tensor(v, names->caption[1], s->width, s->width);
+    shape_visit(v, names->no_caption, s->prefix, s->caption_dim);
+    shape_visit(v, names->caption[0], s->width, s->caption_dim);
+    shape_visit(v, names->caption[1], s->width, s->width);
 }
 
 static void visit_projection(const causal_shape *s, const visitor *v)
@@ -122,8 +122,8 @@ static void visit_projection(const causal_shape *s, const visitor *v)
     const int layers = s->project_hidden ? 2 : 1;
     for (int i = 0; i < layers; i++) {
         const int out = i + 1 < layers ? s->project_hidden : s->width, in = i ? s->project_hidden : s->token_dim;
-        visit_tensor(v, s->names->project[i], out, in);
-        visit_tensor(v, causal_bias_name(s->names->project[i], bias), out, 0);
+        shape_visit(v, s->names->project[i], out, in);
+        shape_visit(v, causal_bias_name(s->names->project[i], bias), out, 0);
     }
 }
 
@@ -133,14 +133,14 @@ void causal_tensors(const causal_shape *s, causal_tensor_visitor *visit, void *u
     const causal_names *names = s->names;
     visit_prefix(s, &v);
     if (s->token_dim) visit_projection(s, &v);
-    if (names->input_norm) visit_tensor(&v, names->input_norm, s->width, 0);
-    if (s->rows) visit_tensor(&v, names->embedding, s->rows, s->width);
+    if (names->input_norm) shape_visit(&v, names->input_norm, s->width, 0);
+    if (s->rows) shape_visit(&v, names->embedding, s->rows, s->width);
     for (int i = 0; i < s->depth; i++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "%s.%d", names->layers, i);
         causal_layer_tensors(prefix, s, visit, user);
     }
-    visit_tensor(&v, names->norm, s->width, 0);
-    if (s->vocabulary && !s->tied) visit_tensor(&v, names->output, s->rows, s->width);
-    if (names->next_position) visit_tensor(&v, names->next_position, s->seq_len, s->width);
+    shape_visit(&v, names->norm, s->width, 0);
+    if (s->vocabulary && !s->tied) shape_visit(&v, names->output, s->rows, s->width);
+    if (names->next_position) shape_visit(&v, names->next_position, s->seq_len, s->width);
 }

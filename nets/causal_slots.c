@@ -41,13 +41,13 @@ void causal_slots_drop_tokens(causal_slots *s, int count)
     while (s->known > count) s->spare[s->spares++] = s->slot[--s->known];
 }
 
-static void add_token(causal_slots *s, int token)
+static void slots_add_token(causal_slots *s, int token)
 {
     s->token[s->known] = token;
     s->slot[s->known++] = s->spare[--s->spares];
 }
 
-static void add_draft(causal_slots *s, int draft, int parent)
+static void slots_add_draft(causal_slots *s, int draft, int parent)
 {
     s->draft[s->drafts] = draft;
     s->parent[s->drafts] = parent;
@@ -56,12 +56,12 @@ static void add_draft(causal_slots *s, int draft, int parent)
 
 void causal_slots_add(causal_slots *s, const causal_request *request)
 {
-    while (s->known < request->length) add_token(s, request->prefix[s->known]);
-    while (s->drafts < request->count) add_draft(s, request->draft[s->drafts], request->parent[s->drafts]);
+    while (s->known < request->length) slots_add_token(s, request->prefix[s->known]);
+    while (s->drafts < request->count) slots_add_draft(s, request->draft[s->drafts], request->parent[s->drafts]);
 }
 
 /* Tells whether a known token is this one. A token that was unread when it got its slot takes the value given. */
-static int is_token(causal_slots *s, int at, int token)
+static int slots_is_token(causal_slots *s, int at, int token)
 {
     if (s->token[at] == CAUSAL_UNREAD) s->token[at] = token;
     return s->token[at] == token;
@@ -70,7 +70,7 @@ static int is_token(causal_slots *s, int at, int token)
 void causal_slots_follow(causal_slots *s, const int *prefix, int length)
 {
     int same = 0, at = -1;
-    while (same < s->known && same < length && is_token(s, same, prefix[same])) same++;
+    while (same < s->known && same < length && slots_is_token(s, same, prefix[same])) same++;
     for (int i = 0; same == s->known && i < s->drafts; i++) { /* children come after their parent */
         const int joins = same < length && s->parent[i] == at && s->draft[i] == prefix[same];
         if (!joins) continue;

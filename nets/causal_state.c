@@ -87,7 +87,7 @@ void causal_runner_name(causal_runner *r, const char *part)
 
 /* Returns the rows of a sequence in a pass: its vectors, or the last known token, one that was drafted but not
  * computed, the drafts, and line ends. Prefix positions may need more, and given tokens in a runner for few images. */
-static int rows_of(const causal_shape *c, int images, int drafts)
+static int runner_rows_of(const causal_shape *c, int images, int drafts)
 {
     const int prefix = causal_lesser(c->prefix, PREFIX_ROWS);
     if (c->token_dim) return greater(drafts + 1, prefix);
@@ -132,7 +132,7 @@ mar_status causal_runner_create(kern_queue *k, const causal_model *model, const 
                          .images = images,
                          .cfg_branches = causal_cfg_branches(sampling),
                          .drafts = drafts,
-                         .rows = rows_of(&model->shape, images, drafts),
+                         .rows = runner_rows_of(&model->shape, images, drafts),
                          .part = ""};
     mar_status status = create_images(r, err);
     const int vectors = model->shape.token_dim > 0, sequences = images * r->cfg_branches;

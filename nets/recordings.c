@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static int same_shape(const net_recording_shape *a, const net_recording_shape *b)
+static int recordings_same_shape(const net_recording_shape *a, const net_recording_shape *b)
 {
     return a->kind == b->kind && a->rows == b->rows && a->spans == b->spans && a->logit_rows == b->logit_rows &&
            a->in == b->in && a->out == b->out && a->drawn == b->drawn && a->with_continuation == b->with_continuation &&
@@ -13,7 +13,7 @@ static int same_shape(const net_recording_shape *a, const net_recording_shape *b
 static kern_recording **find_recording(kern_queue *k, net_recordings *r, const net_recording_shape *shape)
 {
     int i = 0, oldest = 0;
-    for (; i < r->count && !same_shape(&r->entry[i].shape, shape); i++)
+    for (; i < r->count && !recordings_same_shape(&r->entry[i].shape, shape); i++)
         if (r->entry[i].used < r->entry[oldest].used) oldest = i;
     if (i == NET_RECORDINGS) {
         i = oldest;

@@ -54,7 +54,7 @@ struct eagle_runner {
 
 /* Adds a row of an image that reads row `feature` of the features. `position` counts from the first image token.
  * Returns its mask. */
-static uint64_t *add_row(eagle_runner *r, int token, int position, int image, int branch, int slot, int feature)
+static uint64_t *eagle_add_row(eagle_runner *r, int token, int position, int image, int branch, int slot, int feature)
 {
     const int place = r->one.shape.prefix - r->image[image].begin[branch] + position;
     r->feature[r->pass.rows] = feature;
@@ -62,7 +62,7 @@ static uint64_t *add_row(eagle_runner *r, int token, int position, int image, in
 }
 
 /* Adds the slots of the rows before the image tokens, up to number end - 1. Returns their number. */
-static int add_prefix_slots(eagle_runner *r, int image, int branch, int end)
+static int eagle_add_prefix_slots(eagle_runner *r, int image, int branch, int end)
 {
     const int begin = r->image[image].begin[branch], sequence = causal_sequence(r->images, image, branch);
     for (int i = begin; i < end; i++) causal_pass_add_slot(&r->pass, sequence, BEFORE + 1 + i);
@@ -71,7 +71,7 @@ static int add_prefix_slots(eagle_runner *r, int image, int branch, int end)
 
 /* Adds rows first .. end - 1 before the image tokens, behind the target's position of the same number: of LlamaGen with
  * token 0, else with the prompt's next token. A row's position is that of its token. */
-static void add_prefix(eagle_runner *r, int image, int branch, int first, int end)
+static void eagle_add_prefix(eagle_runner *r, int image, int branch, int first, int end)
 {
     causal_pass *p = &r->pass;
     const int sequence = causal_sequence(r->images, image, branch), positions = r->one.shape.prefix;
@@ -79,19 +79,20 @@ static void add_prefix(eagle_runner *r, int image, int branch, int first, int en
     if (first < r->image[image].begin[branch]) first = r->image[image].begin[branch];
     if (first >= end) return;
     causal_pass_add_span(p);
-    const int common = add_prefix_slots(r, image, branch, first);
+    const int common = eagle_add_prefix_slots(r, image, branch, first);
     causal_pass_set_common(p);
     for (int i = first; i < end; i++) causal_pass_add_slot(p, sequence, BEFORE + 1 + i);
     for (int i = first; i < end; i++) {
         const int feature = causal_runner_slot(r->target, image, branch, i - positions);
-        uint64_t *mask = add_row(r, next < 0 ? 0 : next + i, i + 1 - positions, image, branch, BEFORE + 1 + i, feature);
+        uint64_t *mask =
+            eagle_add_row(r, next < 0 ? 0 : next + i, i + 1 - positions, image, branch, BEFORE + 1 + i, feature);
         causal_mask_add(mask, 0, i - first + 1);
         p->attended += common + i - first + 1;
     }
 }
 
 /* Adds an image's next tokens in one branch. */
-static void add_tokens(eagle_runner *r, int image, int branch)
+static void eagle_add_tokens(eagle_runner *r, int image, int branch)
 {
     causal_pass *p = &r->pass;
     const eagle_image *im = &r->image[image];
@@ -99,26 +100,26 @@ static void add_tokens(eagle_runner *r, int image, int branch)
     const int sequence = causal_sequence(r->images, image, branch), end = im->known + im->tokens;
     if (im->tokens == 0) return;
     causal_pass_add_span(p);
-    const int before = add_prefix_slots(r, image, branch, r->prefix);
+    const int before = eagle_add_prefix_slots(r, image, branch, r->prefix);
     causal_pass_add_slots(p, sequence, s->slot, im->known);
     causal_pass_set_common(p);
     causal_pass_add_slots(p, sequence, s->slot + im->known, im->tokens);
     for (int i = im->known; i < end; i++) {
         const int feature = causal_runner_slot(r->target, image, branch, i - 1);
-        uint64_t *mask = add_row(r, s->token[i], i, image, branch, s->slot[i], feature);
+        uint64_t *mask = eagle_add_row(r, s->token[i], i, image, branch, s->slot[i], feature);
         causal_mask_add(mask, 0, i - im->known + 1);
         p->attended += before + i + 1;
     }
 }
 
 /* Returns the slot before the drafts without a parent. */
-static int last_slot(const causal_slots *s)
+static int eagle_last_slot(const causal_slots *s)
 {
     return s->known ? s->slot[s->known - 1] : BEFORE;
 }
 
 /* Returns the number of new drafts of an image's request at this depth. *end is one more than the last one's number. */
-static int count_drafts(const eagle_image *im, int depth, int *end)
+static int eagle_count_drafts(const eagle_image *im, int depth, int *end)
 {
     const causal_request *q = &im->lines.request;
     int n = 0;
@@ -128,7 +129,7 @@ static int count_drafts(const eagle_image *im, int depth, int *end)
     return n;
 }
 
-static void add_drafts(eagle_runner *r, int image, int branch, int depth)
+static void eagle_add_drafts(eagle_runner *r, int image, int branch, int depth)
 {
     causal_pass *p = &r->pass;
     const eagle_image *im = &r->image[image];
@@ -136,23 +137,24 @@ static void add_drafts(eagle_runner *r, int image, int branch, int depth)
     const causal_request *q = &im->lines.request;
     const int sequence = causal_sequence(r->images, image, branch), own = sequence * s->count;
     int end;
-    if (count_drafts(im, depth, &end) == 0) return;
+    if (eagle_count_drafts(im, depth, &end) == 0) return;
     causal_pass_add_span(p);
-    const int rows = add_prefix_slots(r, image, branch, r->prefix);
+    const int rows = eagle_add_prefix_slots(r, image, branch, r->prefix);
     causal_pass_add_slots(p, sequence, s->slot, s->known);
     causal_pass_set_common(p);
     causal_pass_add_slots(p, sequence, s->draft_slot, end);
     for (int i = im->drafts; i < end; i++) {
         if (causal_request_depth(q, i) != depth) continue;
-        const int before = s->parent[i] < 0 ? last_slot(s) : s->draft_slot[s->parent[i]];
-        uint64_t *mask = add_row(r, s->draft[i], s->known + depth - 1, image, branch, s->draft_slot[i], own + before);
+        const int before = s->parent[i] < 0 ? eagle_last_slot(s) : s->draft_slot[s->parent[i]];
+        uint64_t *mask =
+            eagle_add_row(r, s->draft[i], s->known + depth - 1, image, branch, s->draft_slot[i], own + before);
         causal_mask_add_path(mask, 0, s->parent, i);
         p->attended += rows + s->known + depth;
     }
 }
 
 /* Adds the logit row of a site. It reads the feature in this slot. */
-static void add_logit_row(eagle_runner *r, const causal_request *q, int branch, int site, int slot)
+static void eagle_add_logit_row(eagle_runner *r, const causal_request *q, int branch, int site, int slot)
 {
     causal_pass *p = &r->pass;
     if (branch == 0) {
@@ -173,7 +175,7 @@ typedef struct {
     float *log_probs;
 } call;
 
-static void compute_rows(const call *c)
+static void eagle_compute_rows(const call *c)
 {
     const eagle_runner *r = c->r;
     const causal_pass *p = &r->pass;
@@ -188,7 +190,7 @@ static void compute_rows(const call *c)
     k->core->copy_rows(k, p->features, p->slot, p->x, NULL, NULL, NULL, p->rows, d);
 }
 
-static void compute_log_probs(const call *c)
+static void eagle_compute_log_probs(const call *c)
 {
     const eagle_runner *r = c->r;
     const causal_pass *p = &r->pass;
@@ -201,16 +203,16 @@ static void compute_log_probs(const call *c)
     causal_pass_log_probs(p, &r->sampling, r->cfg, r->place, c->log_probs);
 }
 
-static void compute(void *arg)
+static void eagle_compute(void *arg)
 {
     const call *c = arg;
-    if (c->r->pass.rows > 0) compute_rows(c);
-    if (c->r->pass.logit_rows > 0) compute_log_probs(c);
+    if (c->r->pass.rows > 0) eagle_compute_rows(c);
+    if (c->r->pass.logit_rows > 0) eagle_compute_log_probs(c);
 }
 
 /* Returns the bytes that a pass must read besides its layer, the output layer, and keys and values: fc, and each row's
  * embedding and feature. An logit row whose row is not in this pass adds its feature. */
-static double input_bytes(const eagle_runner *r)
+static double eagle_input_bytes(const eagle_runner *r)
 {
     const causal_pass *p = &r->pass;
     const double d = r->one.shape.width, weights = p->rows ? 2 * d * d : 0;
@@ -218,29 +220,29 @@ static double input_bytes(const eagle_runner *r)
     return (double)r->k->device->act_size * weights + sizeof(float) * (2 * p->rows + earlier) * d;
 }
 
-static void count_pass(eagle_runner *r)
+static void eagle_count_pass(eagle_runner *r)
 {
     const double d = r->one.shape.width;
     r->stats.passes++;
     r->stats.rows += r->pass.rows;
     r->stats.flop += causal_pass_flop(&r->pass) + 4 * r->pass.rows * d * d;
-    r->stats.bytes += causal_pass_bytes(&r->pass) + input_bytes(r);
+    r->stats.bytes += causal_pass_bytes(&r->pass) + eagle_input_bytes(r);
 }
 
 /* Runs the listed pass. */
-static void run(eagle_runner *r, int kind, float *log_probs)
+static void eagle_run(eagle_runner *r, int kind, float *log_probs)
 {
     const causal_pass *p = &r->pass;
     call body = {r, kind == TOKENS ? causal_runner_features(r->target) : p->features, log_probs};
     const net_recording_shape shape = {
         .kind = kind, .rows = p->rows, .spans = p->spans, .logit_rows = p->logit_rows, .out = log_probs};
     if (p->rows == 0 && p->logit_rows == 0) return;
-    net_recordings_run(r->k, &r->recordings, &shape, compute, &body);
-    count_pass(r);
+    net_recordings_run(r->k, &r->recordings, &shape, eagle_compute, &body);
+    eagle_count_pass(r);
 }
 
 /* Computes the rows before the image tokens of images that start. */
-static void compute_prefixes(eagle_runner *r, const causal_start *start, int n)
+static void eagle_compute_prefixes(eagle_runner *r, const causal_start *start, int n)
 {
     const float *table = r->one.shape.prompt ? causal_runner_prefix_table(r->target) : r->one.token_emb;
     const call body = {r, causal_runner_features(r->target), NULL};
@@ -249,16 +251,16 @@ static void compute_prefixes(eagle_runner *r, const causal_start *start, int n)
         end = first + r->rows < r->prefix ? first + r->rows : r->prefix;
         causal_pass_begin(&r->pass, table, NULL);
         for (int c = 0; c < r->cfg_branches; c++)
-            for (int i = 0; i < n; i++) add_prefix(r, start[i].image, c, first, end);
+            for (int i = 0; i < n; i++) eagle_add_prefix(r, start[i].image, c, first, end);
         if (r->pass.rows == 0) continue;
-        compute_rows(&body);
-        count_pass(r);
+        eagle_compute_rows(&body);
+        eagle_count_pass(r);
     }
 }
 
 /* Computes the missing tokens, as many at a time as fit. The last pass gives the distributions after the prefix, but
  * for prefixes with a line end as a draft. */
-static void run_tokens(eagle_runner *r, const causal_request *request, int n, float *log_probs)
+static void eagle_run_tokens(eagle_runner *r, const causal_request *request, int n, float *log_probs)
 {
     causal_pass *p = &r->pass;
     for (int last = 0; !last;) {
@@ -273,17 +275,17 @@ static void run_tokens(eagle_runner *r, const causal_request *request, int n, fl
         for (int c = 0; c < r->cfg_branches; c++)
             for (int i = 0; i < n; i++) {
                 const eagle_image *im = &r->image[request[i].sequence];
-                add_tokens(r, request[i].sequence, c);
+                eagle_add_tokens(r, request[i].sequence, c);
                 if (last && im->from == 0 && causal_lines_site(&im->lines, 0) < 0)
-                    add_logit_row(r, &request[i], c, 0, last_slot(&im->slots));
+                    eagle_add_logit_row(r, &request[i], c, 0, eagle_last_slot(&im->slots));
             }
-        run(r, TOKENS, log_probs);
+        eagle_run(r, TOKENS, log_probs);
         for (int i = 0; i < n; i++) r->image[request[i].sequence].known += r->image[request[i].sequence].tokens;
     }
 }
 
 /* Computes the new drafts of one level, and the distributions after them. Returns 0 if there are none. */
-static int run_drafts(eagle_runner *r, const causal_request *request, int n, int depth, float *log_probs)
+static int eagle_run_drafts(eagle_runner *r, const causal_request *request, int n, int depth, float *log_probs)
 {
     causal_pass *p = &r->pass;
     int end;
@@ -292,22 +294,22 @@ static int run_drafts(eagle_runner *r, const causal_request *request, int n, int
         for (int i = 0; i < n; i++) {
             const causal_request *q = &request[i];
             const eagle_image *im = &r->image[q->sequence];
-            if (count_drafts(im, depth, &end) == 0) continue;
-            add_drafts(r, q->sequence, c, depth);
+            if (eagle_count_drafts(im, depth, &end) == 0) continue;
+            eagle_add_drafts(r, q->sequence, c, depth);
             for (int site = im->from; site <= q->count; site++) {
                 const int j = causal_lines_site(&im->lines, site);
                 if (causal_request_depth(&im->lines.request, j) == depth)
-                    add_logit_row(r, q, c, site, im->slots.draft_slot[j]);
+                    eagle_add_logit_row(r, q, c, site, im->slots.draft_slot[j]);
             }
         }
-    run(r, DRAFTS, log_probs);
+    eagle_run(r, DRAFTS, log_probs);
     return p->rows > 0;
 }
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
 /* Gives the request's tokens and drafts slots, and finds which of them are computed already. */
-static mar_status prepare_request(eagle_runner *r, const causal_request *asked, mar_err *err)
+static mar_status eagle_prepare_request(eagle_runner *r, const causal_request *asked, mar_err *err)
 {
     eagle_image *im = &r->image[asked->sequence];
     causal_slots *s = &im->slots;
@@ -335,7 +337,7 @@ mar_status eagle_runner_log_probs(void *runner, const causal_request *request, i
     mar_status status = kern_check(r->k, err);
     for (int i = 0; status == MAR_OK && i < n; i++)
         status = causal_request_check(&r->one.shape, r->images, r->drafts, &request[i], err);
-    for (int i = 0; status == MAR_OK && i < n; i++) status = prepare_request(r, &request[i], err);
+    for (int i = 0; status == MAR_OK && i < n; i++) status = eagle_prepare_request(r, &request[i], err);
     if (status != MAR_OK) return status;
     for (int i = 0; i < n; i++) {
         const eagle_image *im = &r->image[request[i].sequence];
@@ -345,8 +347,8 @@ mar_status eagle_runner_log_probs(void *runner, const causal_request *request, i
         }
     }
     r->k->watch.part = "draft: eagle.";
-    run_tokens(r, request, n, log_probs);
-    for (int depth = 1; depth <= deepest; depth++) run_drafts(r, request, n, depth, log_probs);
+    eagle_run_tokens(r, request, n, log_probs);
+    for (int depth = 1; depth <= deepest; depth++) eagle_run_drafts(r, request, n, depth, log_probs);
     return kern_check(r->k, err);
 }
 
@@ -367,7 +369,7 @@ void eagle_runner_admit(eagle_runner *r, const causal_start *start, int n)
         }
     r->k->core->copy_rows(r->k, p->features, p->slot, causal_runner_features(r->target), r->feature, NULL, NULL, rows,
                           r->one.shape.width);
-    compute_prefixes(r, start, n);
+    eagle_compute_prefixes(r, start, n);
 }
 
 void eagle_runner_clear_stats(eagle_runner *r)
@@ -389,7 +391,7 @@ const causal_runner_stats *eagle_runner_get_stats(const eagle_runner *r)
 
 /* --- memory and plans --------------------------------------------------------------------------------------------- */
 
-static mar_status create_lists(eagle_runner *r, mar_err *err)
+static mar_status eagle_create_lists(eagle_runner *r, mar_err *err)
 {
     const causal_shape *c = &r->one.shape;
     const size_t logit_rows = (size_t)r->images * (size_t)r->rows, rows = (size_t)r->cfg_branches * logit_rows;
@@ -445,7 +447,7 @@ mar_status eagle_runner_create(kern_queue *k, const eagle_model *model, const ca
     if (model->config.published) r->prefix = gpt->shape.prefix - 1;
     if (model->config.published && !gpt->shape.prompt) r->one.shape.eps = 1e-6f;
     if (model->token_emb) r->one.token_emb = model->token_emb;
-    status = create_lists(r, err);
+    status = eagle_create_lists(r, err);
     if (status == MAR_OK)
         status = causal_pass_create(k, &r->one, images * r->cfg_branches, r->image[0].slots.count, r->rows, r->rows, 1,
                                     &r->pass, err);
@@ -489,7 +491,7 @@ size_t eagle_runner_lay_out(eagle_runner *r, char *base)
     return used;
 }
 
-static mar_status plan_rows(const eagle_runner *r, int rows, mar_err *err)
+static mar_status eagle_plan_rows(const eagle_runner *r, int rows, mar_err *err)
 {
     const mar_status status = r->k->core->linear_plan(r->k, r->model->fc, rows, err);
     return status == MAR_OK ? causal_pass_plan(&r->pass, rows, rows, err) : status;
@@ -499,6 +501,7 @@ mar_status eagle_runner_plan(eagle_runner *r, int images, mar_err *err)
 {
     mar_status status = MAR_OK;
     net_recordings_free(r->k, &r->recordings);
-    for (int n = 1; status == MAR_OK && n <= images * r->rows; n++) status = plan_rows(r, r->cfg_branches * n, err);
+    for (int n = 1; status == MAR_OK && n <= images * r->rows; n++)
+        status = eagle_plan_rows(r, r->cfg_branches * n, err);
     return status;
 }

@@ -33,7 +33,7 @@ static const eagle_names names[2] = {
 
 static const char q_norm[] = "layers.0.self_attn.q_norm.weight";
 
-static causal_shape layer_of(const eagle_config *c)
+static causal_shape eagle_layer_of(const eagle_config *c)
 {
     return (causal_shape){.names = &names[c->published].of_layer,
                           .width = c->width,
@@ -50,20 +50,20 @@ static causal_shape layer_of(const eagle_config *c)
 
 /* --- the shape ---------------------------------------------------------------------------------------------------- */
 
-static int is_published(const wt_file *f)
+static int eagle_is_published(const wt_file *f)
 {
     return wt_find(f, names[1].fc_weight) && wt_find(f, "layers.0.self_attn.q_proj.weight");
 }
 
 int eagle_config_recognise(const wt_file *f)
 {
-    if (wt_find(f, names[0].fc_weight) || is_published(f)) return 1;
+    if (wt_find(f, names[0].fc_weight) || eagle_is_published(f)) return 1;
     for (int i = 0; i < wt_count(f); i++)
         if (strncmp(wt_at(f, i)->name, "eagle.layers.", 13) == 0) return 1;
     return 0;
 }
 
-static mar_status derive_heads(const wt_file *f, int heads, eagle_config *c, mar_err *err)
+static mar_status eagle_derive_heads(const wt_file *f, int heads, eagle_config *c, mar_err *err)
 {
     const char *text = wt_metadata(f, "mar.heads");
     char *end = NULL, number[16];
@@ -81,7 +81,7 @@ static mar_status derive_heads(const wt_file *f, int heads, eagle_config *c, mar
 }
 
 /* Derives norms of q and k and the number of heads from a tensor that has a head's size. */
-static mar_status derive_norm(const wt_file *f, eagle_config *c, mar_err *err)
+static mar_status eagle_derive_norm(const wt_file *f, eagle_config *c, mar_err *err)
 {
     const wt_tensor *t;
     const mar_status status = wt_find_shape(f, q_norm, 2, &t, err);
@@ -102,10 +102,10 @@ mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, m
     const wt_tensor *fc, *w1, *embedding = NULL;
     char name[CAUSAL_TENSOR_NAME];
     int rows;
-    *out = (eagle_config){.published = is_published(f), .first_norm = 1};
+    *out = (eagle_config){.published = eagle_is_published(f), .first_norm = 1};
     const int has_norm = out->published && wt_find(f, q_norm);
     const eagle_names *n = &names[out->published];
-    const causal_shape any = layer_of(out);
+    const causal_shape any = eagle_layer_of(out);
     mar_status status = wt_find_shape(f, n->fc_weight, 2, &fc, err);
     if (status == MAR_OK)
         status = wt_find_shape(f, causal_layer_name(n->layer, &any, CAUSAL_W13, 0, name, &rows), 2, &w1, err);
@@ -120,8 +120,8 @@ mar_status eagle_config_derive(const wt_file *f, int heads, eagle_config *out, m
     out->bias = wt_find(f, n->fc_bias) != NULL;
     out->first_norm = wt_find(f, causal_layer_name(n->layer, &any, CAUSAL_ATTENTION_NORM, 0, name, &rows)) != NULL;
     out->vocabulary = embedding ? (int)embedding->shape[0] : 0;
-    if (has_norm) status = derive_norm(f, out, err);
-    if (status == MAR_OK) status = derive_heads(f, heads, out, err);
+    if (has_norm) status = eagle_derive_norm(f, out, err);
+    if (status == MAR_OK) status = eagle_derive_heads(f, heads, out, err);
     if (status == MAR_OK) eagle_config_tensors(out, wt_add_elements, &out->parameters);
     return status;
 }
@@ -132,7 +132,7 @@ void eagle_config_tensors(const eagle_config *c, causal_tensor_visitor *visit, v
     const int64_t fc[2] = {c->width, 2 * (int64_t)c->width}, embedding[2] = {c->vocabulary, c->width};
     visit(user, n->fc_weight, 2, fc);
     if (c->bias) visit(user, n->fc_bias, 1, fc);
-    const causal_shape layer = layer_of(c);
+    const causal_shape layer = eagle_layer_of(c);
     causal_layer_tensors(n->layer, &layer, visit, user);
     if (c->vocabulary) visit(user, n->embedding, 2, embedding);
 }
@@ -165,7 +165,7 @@ mar_status eagle_config_fits(const eagle_config *c, const causal_shape *target, 
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-static mar_status load_fc(kern_queue *k, const wt_file *f, eagle_model *m, mar_err *err)
+static mar_status eagle_load_fc(kern_queue *k, const wt_file *f, eagle_model *m, mar_err *err)
 {
     const eagle_config *c = &m->config;
     const eagle_names *n = &names[c->published];
@@ -175,7 +175,7 @@ static mar_status load_fc(kern_queue *k, const wt_file *f, eagle_model *m, mar_e
     return wt_create_linear(k, &w, spec, &m->fc, err);
 }
 
-static mar_status load_embedding(kern_queue *k, const wt_file *f, eagle_model *m, mar_err *err)
+static mar_status eagle_load_embedding(kern_queue *k, const wt_file *f, eagle_model *m, mar_err *err)
 {
     const eagle_config *c = &m->config;
     const int64_t shape[2] = {c->vocabulary, c->width};
@@ -191,9 +191,9 @@ mar_status eagle_model_create(kern_queue *k, const wt_file *f, int heads, eagle_
     m->device = k->device;
     mar_status status = eagle_config_derive(f, heads, &m->config, err);
     const eagle_config *c = &m->config;
-    if (status == MAR_OK) status = load_fc(k, f, m, err);
-    if (status == MAR_OK) status = load_embedding(k, f, m, err);
-    const causal_shape layer = layer_of(c);
+    if (status == MAR_OK) status = eagle_load_fc(k, f, m, err);
+    if (status == MAR_OK) status = eagle_load_embedding(k, f, m, err);
+    const causal_shape layer = eagle_layer_of(c);
     if (status == MAR_OK) status = causal_layer_load(k, f, names[c->published].layer, &layer, NULL, &m->layer, err);
     if (status == MAR_OK) {
         *out = m;

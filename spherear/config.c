@@ -92,3 +92,26 @@ int sphere_config_is_int8(const char *tensor)
 {
     return strncmp(tensor, "layers.", 7) == 0 && gpt_config_is_int8(tensor);
 }
+
+mar_model_config sphere_public_config(const sphere_config *config)
+{
+    const gpt_config *c = &config->transformer;
+    return (mar_model_config){.size = sizeof(mar_model_config),
+                              .width = c->shape.width,
+                              .decoder_depth = c->shape.depth,
+                              .heads = c->shape.heads,
+                              .decoder_heads = c->shape.heads,
+                              .heads_guessed = c->heads_guessed,
+                              .mlp_hidden = c->shape.hidden,
+                              .buffer = c->shape.prefix,
+                              .seq_len = c->shape.seq_len,
+                              .grid_width = c->shape.columns,
+                              .token_dim = config->head.channels,
+                              .classes = c->shape.classes,
+                              .head_width = config->head.width,
+                              .head_depth = config->head.depth,
+                              .parameters = config->parameters,
+                              .patch_size = 1,
+                              .family = "spherear",
+                              .image_decoder = config->has_decoder};
+}

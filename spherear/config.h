@@ -5,6 +5,7 @@
 
 #include "diffusion/head.h"
 #include "llamagen/config.h"
+#include "mar.h"
 
 typedef struct {
     gpt_config transformer; /* prefix: class tokens, 16 in the official models; no vocabulary */
@@ -26,5 +27,7 @@ int sphere_config_ignores(const char *name);
 /* Tells whether the tensor is a matrix that dtype int8 multiplies in int8, and an int8 file stores as I8: one of the
  * model's transformer, not of the image decoder's. */
 int sphere_config_is_int8(const char *tensor);
+/* Returns the shape as the public header has it. */
+mar_model_config sphere_public_config(const sphere_config *c);
 
 #endif

@@ -1,6 +1,6 @@
 #include "mar/accel/gtr.h"
 
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 
 #include <math.h>
 #include <stdlib.h>

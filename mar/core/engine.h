@@ -33,7 +33,7 @@ typedef struct {
 } mar_image;
 
 typedef struct mar_engine_state mar_engine_state; /* a family's part of a session */
-typedef struct mar_accel mar_accel;               /* mar/masked/accel.h */
+typedef struct mar_accel mar_accel;               /* mar/accel.h */
 enum { MAR_ACCELS_MAX = 16 };                     /* maximum accelerators on at a time */
 
 /* What a session's method does to the distribution of its images. mar/api/guarantee.c makes the sentence. */

@@ -4,7 +4,6 @@
  * with other tokens, slots and masks. */
 #include "tests/support/device.h"
 
-#include "llamagen/engine.h"
 #include "specdec/eagle.h"
 #include "tests/support/causal_fixture.h"
 #include "tests/support/llamagen.h"
@@ -60,7 +59,7 @@ static void open_models(fixture *f, kern_queue *k, int decoder)
                       : gpt_config_derive(file, 0, &config, &err),
               &err);
     assert_int_equal(config.shape.vocabulary, VOCABULARY);
-    assert_ok(mar_discrete_load_net(k, file, &config, &f->gpt, &err), &err);
+    assert_ok(load_net(k, file, &config, &f->gpt, &err), &err);
     assert_ok(eagle_model_create(k, drafter, 0, &f->eagle, &err), &err);
     wt_close(file);
     wt_close(drafter);

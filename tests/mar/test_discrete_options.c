@@ -1,5 +1,5 @@
 /* Tests which options and files LlamaGen sessions accept together. */
-#include "llamagen/engine.h"
+#include "mar/raster_options.h"
 
 #include "mar_files.h"
 #include "mar_methods.h"
@@ -56,15 +56,15 @@ TEST_CASE(automatic_values)
 
 TEST_CASE(trees)
 {
-    mar_tree t;
+    raster_tree t;
     mar_err err;
-    assert_ok(mar_tree_read("2,2,1", &t, &err), &err);
+    assert_ok(raster_tree_read("2,2,1", &t, &err), &err);
     static const int expected[] = {-1, -1, 0, 0, 1, 1, 2, 3, 4, 5};
     assert_true(t.count == 10 && t.depth == 3);
     assert_memory_equal(t.parent, expected, sizeof expected);
-    assert_ok(mar_tree_read("static", &t, &err), &err);
+    assert_ok(raster_tree_read("static", &t, &err), &err);
     /* mc_sim_7b_63 of EAGLE's choices.py: number of drafts at each level, and children of the first drafts. */
-    int depth[MAR_TREE_DRAFTS], levels[6] = {0}, children[MAR_TREE_DRAFTS] = {0};
+    int depth[RASTER_TREE_DRAFTS], levels[6] = {0}, children[RASTER_TREE_DRAFTS] = {0};
     assert_true(t.count == 25 && t.depth == 5);
     for (int n = 0; n < t.count; n++) {
         assert_true(t.parent[n] < n && (n == 0 || t.parent[n] >= t.parent[n - 1]));
@@ -174,13 +174,12 @@ TEST_CASE(batches_that_are_too_large)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char why[128];
         mar_err err = {0};
-        mar_discrete_plan plan;
+        raster_plan plan;
         mar_params p = discrete_params(cases[i].options);
         p.draft = s.drafts[cases[i].draft];
         mar_accels_on ways;
         assert_ok(mar_accels_resolve_params(&p, "discrete", &ways, &err), &err);
-        const mar_status status =
-            mar_discrete_resolve_params(mar_discrete_model_of(s.target), &p, cases[i].images, &plan, &err);
+        const mar_status status = raster_resolve_ids(mar_raster_model_of(s.target), &p, cases[i].images, &plan, &err);
         snprintf(why, sizeof why, "batch of %d images of 16 tokens and %d drafts at a time: too large", cases[i].images,
                  cases[i].drafts);
         if (status != (cases[i].drafts < 0 ? MAR_OK : MAR_EARG) || (status != MAR_OK && strcmp(err.text, why) != 0))

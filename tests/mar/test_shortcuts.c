@@ -68,7 +68,7 @@ static int compare_z(const mar_masked *s, const mar_step *step, const float *exp
     for (int q = 0; q < 2 * s->images; q++)
         for (int i = 0; i < n; i++) {
             const int *positions = s->order[q % s->images] + begin;
-            const float *mine = s->target.z + (size_t)(q * n + i) * D;
+            const float *mine = s->target.net.z + (size_t)(q * n + i) * D;
             const float *theirs = expected + (size_t)(q * n + place_among(positions, n, positions[i])) * D;
             assert_close(mine, theirs, D, 1e-3);
             *differing += relative_error(mine, theirs, D) > 1e-5;

@@ -106,7 +106,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
     for (int i = 0, last; i < p->num_iter; i = last + 1) {
         last = i < prefill ? i : i + p->gamma - 1 < p->num_iter ? i + p->gamma - 1 : p->num_iter - 1;
         const int known = steps[i].known, until = steps[last].known + steps[last].predicted;
-        const mar_step step = {.known = known, .predicted = until - known, .cfg_branches = r.cfg_branches};
+        const mar_step step = {.known = known, .predicted = until - known, .cfg_branches = r.net.cfg_branches};
         for (int t = 0; t < step.predicted; t++) {
             const int place = SEQ - until + t;
             int of = i;
@@ -117,10 +117,10 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
         const mar_draw draw = {
             .count = step.predicted, .seed = seeds, .image = images, .position = position, .cfg = cfg};
         assert_ok(mar_runner_plan(&r, 1, &step, err), err);
-        assert_ok(mar_runner_plan_head(&r, step.predicted, err), err);
+        assert_ok(diff_chain_plan(&r.chain, step.predicted, err), err);
         mar_runner_predict(&r, &batch, &step, 0, step.predicted, NULL);
         mar_runner_draw(&r, 0, &draw, p->num_sampling_steps - 1, 0, x, NULL, NULL);
-        mar_runner_add_known_tokens(&r, x, step.predicted, slot, position, NULL);
+        masked_runner_add_known_tokens(&r.net, x, step.predicted, slot, position, NULL);
         for (int t = 0; t < step.predicted; t++)
             k->core->download(k, tokens + position[t] * CHANNELS, x + t * CHANNELS, CHANNELS * sizeof(float));
     }

@@ -1,7 +1,6 @@
 /* Lets every allocation of libmar's own fail once while a LlamaGen model is loaded and a runner is made, planned and at
  * work. The call reports the failure and leaves nothing behind. Under the sanitizers this test is skipped
  * (tests/support/failing_allocations.h). */
-#include "llamagen/engine.h"
 #include "tests/support/causal_fixture.h"
 
 #include "tests/support/failing_allocations.h"
@@ -23,7 +22,7 @@ static mar_status use(kern_queue *k, const wt_file *file, float *laws, mar_err *
     void *memory = NULL;
     gpt_config config;
     mar_status status = gpt_config_derive(file, 0, &config, err);
-    if (status == MAR_OK) status = mar_discrete_load_net(k, file, &config, &m, err);
+    if (status == MAR_OK) status = load_net(k, file, &config, &m, err);
     if (status == MAR_OK) status = causal_runner_create(k, m, &sampling, IMAGES, DRAFTS, 1, &r, err);
     if (status == MAR_OK) status = k->core->alloc(k->device, causal_runner_lay_out(r, NULL), &memory, err);
     if (status == MAR_OK) causal_runner_lay_out(r, memory);

@@ -3,8 +3,8 @@
  * rows of tokens and drafts, and the trees of its choices.py. */
 #include "tests/support/causal_fixture.h"
 
+#include "mar/raster_options.h"
 #include "specdec/eagle.h"
-#include "llamagen/engine.h"
 #include "tests/support/llamagen.h"
 
 #include <math.h>
@@ -303,11 +303,11 @@ TEST_CASE(trees_are_lanterns)
     wt_file *golden = golden_open("lantern");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char key[64];
-        mar_tree t;
+        raster_tree t;
         mar_err err = {0};
-        int depth[MAR_TREE_DRAFTS], deepest = 0;
+        int depth[RASTER_TREE_DRAFTS], deepest = 0;
         snprintf(key, sizeof key, "tree.%s", names[i]);
-        assert_ok(mar_tree_read(names[i], &t, &err), &err);
+        assert_ok(raster_tree_read(names[i], &t, &err), &err);
         float *expected = golden_f32(golden, key, t.count);
         for (int n = 0; n < t.count; n++) {
             assert_int_equal(t.parent[n], (int)expected[n]);

@@ -1,6 +1,5 @@
 #include "tests/support/causal_fixture.h"
 
-#include "llamagen/engine.h"
 #include "tests/support/device.h"
 
 #include <stdlib.h>
@@ -8,12 +7,22 @@
 
 const causal_sampling causal_fixture_plain = {.cfg = 1, .cfg_interval = -1, .temperature = 1, .top_p = 1};
 
+mar_status load_net(kern_queue *k, const wt_file *f, const gpt_config *config, causal_model **out, mar_err *err)
+{
+    int *id;
+    *out = NULL;
+    mar_status status = gpt_config_image_ids(f, config, &id, err);
+    if (status == MAR_OK) status = causal_model_load(k, f, &config->shape, id, out, err);
+    free(id);
+    return status;
+}
+
 /* Opens the model of a file, which it closes, and its runner. */
 static void open_runner(causal_fixture *f, wt_file *file, const gpt_config *config, const causal_sampling *sampling,
                         int images, int drafts, int keep)
 {
     mar_err err = {0};
-    assert_ok(mar_discrete_load_net(f->k, file, config, &f->model, &err), &err);
+    assert_ok(load_net(f->k, file, config, &f->model, &err), &err);
     wt_close(file);
     f->vocabulary = config->shape.vocabulary;
     f->seq_len = config->shape.seq_len;

@@ -2,6 +2,7 @@
 #ifndef TESTS_CAUSAL_FIXTURE_H
 #define TESTS_CAUSAL_FIXTURE_H
 
+#include "llamagen/config.h"
 #include "nets/causal_runner.h"
 #include "tests/support/support.h"
 
@@ -13,6 +14,9 @@ typedef struct {
     float *laws; /* backend [rows][vocabulary] */
     int rows, vocabulary, seq_len;
 } causal_fixture;
+
+/* Loads the transformer of a LlamaGen file, or the one of a decoder of text/grammar.h. */
+mar_status load_net(kern_queue *k, const wt_file *f, const gpt_config *config, causal_model **out, mar_err *err);
 
 /* Sampling of most tests: the distributions are the softmax of the logits. */
 extern const causal_sampling causal_fixture_plain;

@@ -251,28 +251,35 @@ static mar_status mutant_target(causal_runner *r, const causal_request *request,
                                    : causal_runner_log_probs(r, request, n, log_probs, err);
 }
 
-static mar_status mutant_drafter(kern_queue *k, const mar_model *draft, const mar_discrete_model *model,
+static mar_status mutant_drafter(kern_queue *k, const mar_model *draft, const mar_raster_model *model,
                                  causal_runner *target, const causal_sampling *sampling, int images, int drafts,
-                                 mar_drafter *out, mar_err *err)
+                                 raster_drafter *out, mar_err *err)
 {
     causal_sampling unguided = *sampling;
     if (mutant == LAW_UNGUIDED_DRAFT) unguided.cfg = 1;
-    return mar_drafter_create(k, draft, model, target, &unguided, images, drafts, out, err);
+    return raster_drafter_create(k, draft, model, target, &unguided, images, drafts, out, err);
 }
 
 #define causal_runner_log_probs mutant_target
-#define mar_drafter_create      mutant_drafter
-#define mar_discrete_engine     law_mutant_engine
-#include "llamagen/engine.c"
+#define raster_drafter_create   mutant_drafter
+#define raster_softmax_head     law_mutant_head
+#include "mar/raster_softmax.c"
 #undef causal_runner_log_probs
-#undef mar_drafter_create
-#undef mar_discrete_engine
+#undef raster_drafter_create
+#undef raster_softmax_head
+
+static mar_status create_mutant(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
+                                const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
+{
+    return mar_raster_create(&law_mutant_head, model, vae, k, params, accels, max_images, out, err);
+}
 
 /* --- sessions ----------------------------------------------------------------------------------------------------- */
 
 static struct {
     mar_model *model[2];
     const mar_engine *engine[2];
+    mar_engine mutants[2]; /* theirs, with the mutants' create */
     cpu_device *device;
     const kern_rows *rows;
     kern_rows changed;
@@ -284,7 +291,10 @@ static void change_engine(mar_model *m, int i)
     installed.model[i] = m;
     if (!m) return;
     installed.engine[i] = m->engine;
-    if (!mar_eagle_of(m)) m->engine = &law_mutant_engine;
+    if (raster_eagle_of(m)) return;
+    installed.mutants[i] = *m->engine;
+    installed.mutants[i].create = create_mutant;
+    m->engine = &installed.mutants[i];
 }
 
 mar_session *law_session(mar_model *model, const mar_params *p, int batch, law_mutant m)
@@ -356,7 +366,7 @@ static void laws_of_images(const mar_model *model, const mar_params *p, const in
     causal_request request[BATCH_MOST];
     static int token[BATCH_MOST][SEQ_MOST], parent[SEQ_MOST];
     assert_true(images <= BATCH_MOST);
-    assert_ok(causal_runner_create(k, mar_discrete_model_of(model)->gpt, &sampling, images, n - 1, 0, &r, &err), &err);
+    assert_ok(causal_runner_create(k, mar_raster_model_of(model)->net, &sampling, images, n - 1, 0, &r, &err), &err);
     void *memory = backend_memory(k, causal_runner_lay_out(r, NULL)), *rows = backend_memory(k, laws);
     causal_runner_lay_out(r, memory);
     assert_ok(causal_runner_plan(r, images, &err), &err);

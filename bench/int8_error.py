@@ -48,12 +48,6 @@ def quantise(x):
     return torch.round(x / scale.clamp_min(1e-30)), scale
 
 
-def e4m3(x):
-    """FP8 numbers and scales by row (kernels/fp8.h)."""
-    scale = torch.exp2(torch.ceil(torch.log2(x.abs().amax(1, keepdim=True) / 448)))
-    return (x / scale).to(torch.float8_e4m3fn).float(), scale
-
-
 def bf16(x):
     return x.bfloat16().float()
 
@@ -214,12 +208,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, metavar="FILE", help="print what FILE has, and measure nothing")
-    parser.add_argument("--fp8", action="store_true", help="E4M3 in place of int8")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    if args.fp8:
-        global quantise
-        quantise = e4m3
     if args.table:
         result = json.loads(args.table.read_text())
     else:

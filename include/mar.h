@@ -107,8 +107,7 @@ typedef enum {
     MAR_DTYPE_BF16,
     MAR_DTYPE_INT8,
     MAR_DTYPE_F16,
-    MAR_DTYPE_INT4,
-    MAR_DTYPE_FP8
+    MAR_DTYPE_INT4
 } mar_dtype;
 
 /* --- options --------------------------------------------------------------------------------------- */
@@ -193,14 +192,12 @@ typedef void mar_free_function(void *user, void *p, size_t bytes);
 
 typedef struct {
     size_t size; /* sizeof(mar_options) in the caller, by mar_options_init; new fields come last */
-    /* Arithmetic of matrix products: F32, BF16, INT8, INT4 or FP8 (approximate) or AUTO. AUTO is bf16 on a GPU and on
-     * processors with bf16 instructions, and never INT8, INT4 or FP8. INT8 covers the blocks of the transformer and of
+    /* Arithmetic of matrix products: F32, BF16, INT8 or INT4 (approximate) or AUTO. AUTO is bf16 on a GPU and on
+     * processors with bf16 instructions, and never INT8 or INT4. INT8 covers the blocks of the transformer and of
      * the head, and is AUTO elsewhere. Weights are quantised per output channel, activations per row. INT4 covers the
      * blocks of the transformer: weights of 4 bits and activations of 8, each 32 neighbours of a row with a scale. On a
-     * GPU both cover the transformer's blocks, and activations stay bf16. FP8 rounds weights and activations of these
-     * blocks to E4M3, with a scale per output channel and row, the rest being bf16. It is meant for 64 images and more
-     * on a GPU of compute capability 8.9 or later; a CPU computes the same numbers, slower than bf16. A file's int8 or
-     * int4 weights (mar_convert) are used directly with that type, and dequantised to f32 otherwise, with AUTO, too.
+     * GPU both cover the transformer's blocks, and activations stay bf16. A file's int8 or int4
+     * weights (mar_convert) are used directly with that type, and dequantised to f32 otherwise, with AUTO, too.
      * mar_recognise tells their type: `mar` runs a MAR_KIND_DECODER with it where its --dtype is auto. */
     mar_dtype dtype;
     /* CPU threads, at most the number of cores; 0: one per core that affinity and quota allow. */

@@ -47,12 +47,10 @@ enum {
     KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
     KERN_UPSAMPLE = 8, /* Convolutions only: upsamples the input 2x by nearest neighbour. Needs kernel 3x3, padding one,
                         * stride one and KERN_OUT_F32; excludes KERN_OUT_ADD, KERN_RELU and y_stride. */
-    KERN_LOW = 32, /* Linear layers only: int8, int4 or FP8 if kern_device.int8, int4 or fp8. int8 weights are quantised
-                    * by output channel (kernels/int8.h), int4 in groups along the input (kernels/int4.h). A CPU
-                    * quantises x to int8, too, by row or group; CUDA does not. A layer whose input is not a multiple of
-                    * a group, on CUDA in int8 of 8, ignores the flag. In FP8 both are rounded, by row and output
-                    * channel (kernels/fp8.h); a layer of f32 operands or with sizes that are no multiples of
-                    * KERN_FP8_MULTIPLE ignores the flag. */
+    KERN_LOW = 32, /* Linear layers only: int8 or int4 if kern_device.int8 or int4. int8 weights are quantised by output
+                    * channel (kernels/int8.h), int4 in groups along the input (kernels/int4.h). A CPU quantises x to
+                    * int8, too, by row or group; CUDA does not. A layer whose input is not a multiple of a group, on
+                    * CUDA in int8 of 8, ignores the flag. */
     KERN_RELU = 16, /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
     KERN_F16 = 512, /* CUDA's linear layers only: x, weights, and y without KERN_OUT_F32, are FP16 in place of act;
                      * without an activation but KERN_GELU */
@@ -633,7 +631,6 @@ struct kern_device {
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
     int int8;              /* 1: layers with KERN_LOW have int8 weights */
     int int4;              /* 1: layers with KERN_LOW have int4 weights */
-    int fp8;               /* 1: layers with KERN_LOW are multiplied in FP8 */
     int int8_head;         /* 1: heads can be in int8 */
     size_t mod_budget;     /* bytes of modulation rows a model may compute at a time */
     size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
@@ -647,7 +644,7 @@ struct kern_device {
 /* Returns the name of the arithmetic of layers with KERN_LOW, or NULL where they are as others. */
 static inline const char *kern_low_name(const kern_device *d)
 {
-    return d->int8 ? "int8" : d->int4 ? "int4" : d->fp8 ? "fp8" : NULL;
+    return d->int8 ? "int8" : d->int4 ? "int4" : NULL;
 }
 
 /* Search for the first layer with a non-finite output (mar_params.check). */
@@ -709,11 +706,11 @@ typedef struct {
     void *user;
 } kern_memory;
 
-/* Opens the CPU backend. dtype F32, BF16, INT8, INT4, FP8 or AUTO; threads 0 = one per available core. Weights, arrays
+/* Opens the CPU backend. dtype F32, BF16, INT8, INT4 or AUTO; threads 0 = one per available core. Weights, arrays
  * and scratch are in the host's memory, or with `memory` NULL in the C library's. */
 mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory, kern_device **out, mar_err *err);
 
-/* Opens the CUDA backend on GPU number `device`. dtype F32, BF16, INT8, INT4, FP8 or AUTO; AUTO is bf16. The address is
+/* Opens the CUDA backend on GPU number `device`. dtype F32, BF16, INT8, INT4 or AUTO; AUTO is bf16. The address is
  * NULL in a library built without the CUDA toolkit. */
 __attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err);
 /* Reads the fastest algorithms of products from a file, for this GPU and this version of cuBLASLt; further lines are

@@ -1,11 +1,9 @@
 #include "kernels/trace.h"
 
-#include "kernels/fp8.h"
-#include "kernels/int4.h"
-
 #include "kernels/discrete.h"
 #include "kernels/doubling.h"
 #include "kernels/head_work.h"
+#include "kernels/int4.h"
 #include "kernels/speculation.h"
 
 #include <stdarg.h>
@@ -93,17 +91,14 @@ static void end_linear(kern_queue *k, const kern_linear *l, int rows, const char
     const int f32 = s.flags & KERN_IN_F32;
     const int int8 = k->device->int8 && s.flags & KERN_LOW; /* weights, with a scale for each output channel */
     const int int4 = k->device->int4 && s.flags & KERN_LOW && s.in % KERN_INT4_GROUP == 0; /* or for each group */
-    const int fp8 = kern_fp8_takes(k->device, s.flags, s.out, s.in);
     const double operands = int8   ? weights + 4.0 * s.out + act_bytes(k, rows_in)
                             : int4 ? weights / 2 + 2 * weights / KERN_INT4_GROUP + act_bytes(k, rows_in)
-                            : fp8  ? weights + 4.0 * s.out + act_bytes(k, 2 * rows_in) /* written and read by byte */
                             : f32  ? 4 * (weights + rows_in)
                                    : act_bytes(k, weights + rows_in);
     end(k, rows, operands + result_bytes(k, (double)rows * s.out, s.flags), 2 * weights * rows,
         "linear %d x %d%s%s%s%s", s.out, s.in, activations[s.activation], s.flags & KERN_OUT_ADD ? ", added" : "",
         int8   ? ", int8"
         : int4 ? ", int4"
-        : fp8  ? ", fp8"
         : f32  ? ", f32"
                : "",
         also);

@@ -243,14 +243,14 @@ double gpt_pass_flop(const gpt_pass *p)
            (p->rows * c->depth * layer_weights(c) + 2 * p->attended * c->depth * d + p->logit_rows * d * c->vocabulary);
 }
 
-/* Returns the bytes of the layers' weights: operands, int8 or FP8 with a scale for each output channel, or int4 with
- * one in bf16 for each group of inputs. */
+/* Returns the bytes of the layers' weights: operands, int8 with a scale for each output channel, or int4 with one in
+ * bf16 for each group of inputs. */
 static double layer_bytes(const gpt_pass *p)
 {
     const gpt_config *c = &p->model->config;
     const double weights = layer_weights(c), channels = qkv_width(c) + 2.0 * c->width + 2.0 * c->hidden;
     const kern_device *device = p->k->device;
-    if (device->int8 || device->fp8) return c->depth * (weights + channels * sizeof(float));
+    if (device->int8) return c->depth * (weights + channels * sizeof(float));
     if (device->int4) return c->depth * weights * (0.5 + 2.0 / KERN_INT4_GROUP);
     return c->depth * weights * (double)device->act_size;
 }
@@ -325,7 +325,7 @@ size_t gpt_pass_lay_out(gpt_pass *p, char *base)
 mar_status gpt_pass_plan(const gpt_pass *p, int rows, int logit_rows, mar_err *err)
 {
     kern_queue *k = p->k;
-    const int skinny = k->core->skinny && !k->device->fp8 && k->device->act_size == 2;
+    const int skinny = k->core->skinny && k->device->act_size == 2;
     const int planned = skinny ? KERN_SKINNY_ROWS : 0; /* rows that need no plan */
     mar_status status = k->core->attention_cache_plan(k, p->slots, head_dim(p), err);
     for (int i = 0; status == MAR_OK && rows > planned && i < p->model->config.depth; i++) {

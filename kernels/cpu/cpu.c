@@ -265,10 +265,10 @@ static const kern_conv_ops cpu_conv_ops = {
 mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory, kern_device **out, mar_err *err)
 {
     *out = NULL;
-    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_FP8)
-        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8, int4 or fp8", (int)dtype);
+    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_INT4)
+        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8 or int4", (int)dtype);
     if (dtype == MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "--dtype f16: the CPU backend computes in f32, bf16, int8, int4 or fp8");
+        return err_set(err, MAR_EARG, "--dtype f16: the CPU backend computes in f32, bf16, int8 or int4");
     if (threads < 0 || threads > 1024)
         return err_set(err, MAR_EARG, "--threads %d: expected 1..1024, or 0 for one per core", threads);
     cpu_device *d = calloc(1, sizeof *d);
@@ -282,11 +282,9 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory
     if (memory) d->memory = *memory;
     d->rows = kern_rows_best();
     for (int type = GEMM_F32; type <= GEMM_INT4; type++) d->gemm[type] = gemm_best((gemm_type)type);
-    d->bf16 =
-        dtype == MAR_DTYPE_BF16 || dtype == MAR_DTYPE_FP8 || (dtype != MAR_DTYPE_F32 && d->gemm[GEMM_BF16]->native);
+    d->bf16 = dtype == MAR_DTYPE_BF16 || (dtype != MAR_DTYPE_F32 && d->gemm[GEMM_BF16]->native);
     d->base.int8 = d->base.int8_head = dtype == MAR_DTYPE_INT8;
     d->base.int4 = dtype == MAR_DTYPE_INT4;
-    d->base.fp8 = dtype == MAR_DTYPE_FP8;
     d->base.act_size = d->bf16 ? 2 : 4;
     d->base.draft_budget = 16; /* SJD's; a pass over 64 takes more than twice as long */
     d->attend = d->bf16 ? cached_attend_best(d->rows) : d->rows->attend;

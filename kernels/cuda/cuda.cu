@@ -409,7 +409,6 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     d->multiprocessors = p->multiProcessorCount;
     d->major = p->major;
     d->shared_bytes = p->sharedMemPerBlockOptin;
-    d->lt_scales = p->major == 9 && cublasLtGetVersion() >= 120900;
     d->base.act_size = d->bf16 ? sizeof(bf16) : sizeof(float);
     d->base.draft_budget = 64; /* SJD-PAC's */
     const size_t budget = p->totalGlobalMem / 32;
@@ -493,16 +492,12 @@ static const kern_measure_ops measure_table = {CUDA_MEASURE_OPS(ENTRY)};
 extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err)
 {
     *out = NULL;
-    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_FP8)
-        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8, int4 or fp8", (int)dtype);
+    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_INT4)
+        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8 or int4", (int)dtype);
     if (dtype == MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32, bf16, int8, int4 or fp8");
+        return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32, bf16, int8 or int4");
     cudaDeviceProp properties;
     mar_status status = check_device(device, &properties, err);
-    if (status == MAR_OK && dtype == MAR_DTYPE_FP8 && 10 * properties.major + properties.minor < 89)
-        status = err_set(err, MAR_EBACKEND,
-                         "--dtype fp8: GPU number %d (%s) has compute capability %d.%d, expected 8.9 or later", device,
-                         properties.name, properties.major, properties.minor);
     if (status != MAR_OK) return status;
     cuda_device *d = (cuda_device *)calloc(1, sizeof *d);
     if (!d || pthread_mutex_init(&d->lock, NULL) != 0) {
@@ -517,8 +512,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->base.asynchronous = 1;
     d->number = device;
     d->bf16 = dtype != MAR_DTYPE_F32;
-    d->base.int8 = dtype == MAR_DTYPE_INT8, d->base.int4 = dtype == MAR_DTYPE_INT4,
-    d->base.fp8 = dtype == MAR_DTYPE_FP8;
+    d->base.int8 = dtype == MAR_DTYPE_INT8, d->base.int4 = dtype == MAR_DTYPE_INT4;
     describe(d, &properties);
     status = take_context(d, err);
     if (status == MAR_OK) {

@@ -37,7 +37,6 @@ typedef struct {
     size_t l2_persisting_bytes;      /* part of the L2 cache that access policies may reserve */
     cudaStream_t zeroing;            /* stream that clears new memory */
     cublasLtHandle_t lt;             /* without stream or workspace of its own; several threads may use it at a time */
-    int lt_scales;                   /* 1: cuBLASLt takes a scale for each row and column of FP8 operands */
     pthread_mutex_t lock;            /* guards the table of products */
     struct cuda_matmul *matmuls[64]; /* linear.cu: hash table. Entries never change and stay until the device closes */
     char gpu[128];                   /* name and size of the GPU, and cuBLASLt's version */

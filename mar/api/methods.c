@@ -143,7 +143,7 @@ static void add_accel(const mar_accel *accel, const mar_accel_method *m)
     count++;
 }
 
-/* Adds dtypes int8, int4 and fp8, options of the handle for tokens of either kind. */
+/* Adds dtypes int8 and int4, options of the handle for tokens of either kind. */
 static void add_low(void)
 {
     static const struct {
@@ -156,9 +156,6 @@ static void add_low(void)
          "none: quantising the transformer's blocks moves the distribution, more than int8 does",
          "group-wise quantisation, Dettmers and Zettlemoyer 2023 (arXiv:2212.09720) section 2",
          "int4 weights with a scale for each 32 numbers of a row; on a CPU int8 activations, too"},
-        {"fp8", "--dtype fp8", "none: rounding the transformer's blocks moves the distribution",
-         "FP8 formats, Micikevicius et al. 2022 (arXiv:2209.05433)",
-         "multiplies in FP8 (E4M3) on a GPU, weights with a scale for each output channel, activations for each row"},
     };
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes && count < METHODS_MAX; d++) {
         mar_method_info *info = &infos[count++];

@@ -141,7 +141,7 @@ static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
     m->int8_below = !int8 ? 0 : o->int8_below ? o->int8_below : INT8_BELOW;
     if (int8 && o->int8_below && o->int8_below != INT8_BELOW)
         snprintf(head, sizeof head, ", head int8 below %d", o->int8_below);
-    else if (m->head_dtype != MAR_DTYPE_AUTO || m->device->int4 || m->device->fp8 || (m->device->int8 && !int8))
+    else if (m->head_dtype != MAR_DTYPE_AUTO || m->device->int4 || (m->device->int8 && !int8))
         snprintf(head, sizeof head, ", head %s",
                  m->head_dtype == MAR_DTYPE_F16           ? "f16"
                  : bf16 && m->head_dtype != MAR_DTYPE_F32 ? "bf16"

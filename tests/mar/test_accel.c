@@ -216,7 +216,7 @@ TEST_CASE(methods)
                     found = 1;
             if (!found) fail_msg("%s: expected in mar_method_get, with %d parameters", m->name, parameters);
         }
-    expected += 3; /* int8, int4 and fp8, options of the handle */
+    expected += 2; /* int8 and int4, options of the handle */
     assert_int_equal(mar_method_count(), expected);
     for (const char *const *name = mar_param_find("spec")->choices; *name; name++) choices++;
     assert_int_equal(choices, verifiers);

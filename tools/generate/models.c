@@ -27,7 +27,7 @@ static int same_options(const mar_options *a, const mar_options *b)
 static mar_dtype described(const char *backend)
 {
     static const char *const names[] = {
-        [MAR_DTYPE_BF16] = "bf16", [MAR_DTYPE_INT8] = "int8", [MAR_DTYPE_INT4] = "int4", [MAR_DTYPE_FP8] = "fp8"};
+        [MAR_DTYPE_BF16] = "bf16", [MAR_DTYPE_INT8] = "int8", [MAR_DTYPE_INT4] = "int4"};
     char word[8] = "";
     sscanf(backend, "%*s %7[a-z0-9]", word);
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)

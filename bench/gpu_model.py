@@ -87,8 +87,8 @@ class Head:
     memory of sm_90. Its times are those of a phase up to its barrier, a step of the chain, a round of speculation."""
 
     def __init__(self, c, width, depth):
-        """Best are all weights in shared memory, then two places that the others are copied to, then none; then the largest
-        chunk."""
+        """Best are all weights in shared memory, then as many as fit beside two places that the others are copied to; then
+        the largest chunk."""
         self.c, self.width, self.depth = c, width, depth
         self.cluster = c["cluster_blocks"]  # blocks of a cluster, which share the 8 parts of the channels
         self.pairs = ceil(width / 32 / PARTS)  # pairs of mmas of a part, 32 channels each
@@ -96,13 +96,13 @@ class Head:
         self.clusters = ceil(width / 8 / self.tiles)  # of the grid
         shared, products = 232448, 2 * depth
         weights = self.tiles * PARTS / self.cluster * self.pairs * 512  # of a product
-        for least in (products, 2, 0):
+        for least in (products, 2):
             for self.chunk in (4, 2, 1):  # tiles of 16 rows that a product takes at a time
                 room = (shared - self.other_bytes()) // weights
                 if room >= least:
-                    self.resident = products if room >= products else room - 2 if least else room  # products in shared memory
+                    self.resident = products if room >= products else room - 2  # products in shared memory
                     return
-        self.resident = 0
+        raise ValueError(f"a head of width {width}: the persistent kernel has no form with these constants")
 
     def other_bytes(self):
         """Bytes of shared memory of a block beside the weights."""
@@ -145,7 +145,7 @@ class Head:
         return self.barrier() + self.read_operand(rows, 2) + self.meet(rows, 0)
 
     def stream(self):
-        """Weights that are streamed come from the L2 cache as far as 60 % of it may be set aside, else from memory, while
+        """Weights that are streamed come from the L2 cache as far as they fill 60 % of it, a guess, else from memory, while
         the phases go on."""
         streamed = (2 * self.depth - self.resident) * self.width * PARTS * self.pairs * 64
         kept = min(streamed, 0.6 * self.c["cache_bytes"])

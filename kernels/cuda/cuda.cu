@@ -418,7 +418,7 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     cuda_describe(d, "");
 }
 
-static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *err)
+static mar_status open_device(cuda_device *d, mar_err *err)
 {
     int major = 0;
     size_t unused = 0, total = 0;
@@ -429,7 +429,6 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
     /* The rest is for weights, and for other sessions. A product of the modulation then has fewer than 2^31
      * results. */
     d->base.mod_budget = unused / 8 < (size_t)4 << 30 ? unused / 8 : ((size_t)4 << 30) - 1;
-    d->l2_persisting_bytes = (size_t)p->persistingL2CacheMaxSize;
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)
         return err_set(err, MAR_EBACKEND, "opening cuBLASLt: %s", cublasLtGetStatusString(created));
@@ -517,7 +516,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     status = take_context(d, err);
     if (status == MAR_OK) {
         const CUcontext before = cuda_switch(d->context);
-        status = open_device(d, &properties, err);
+        status = open_device(d, err);
         (void)cuda_switch(before);
     }
     if (status != MAR_OK) {

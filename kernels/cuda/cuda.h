@@ -34,7 +34,6 @@ typedef struct {
     int multiprocessors;             /* of the GPU */
     int major;                       /* of its compute capability, or of the code that it runs if that is older */
     size_t shared_bytes;             /* maximum shared memory of a block, with opt-in */
-    size_t l2_persisting_bytes;      /* part of the L2 cache that access policies may reserve */
     cudaStream_t zeroing;            /* stream that clears new memory */
     cublasLtHandle_t lt;             /* without stream or workspace of its own; several threads may use it at a time */
     pthread_mutex_t lock;            /* guards the table of products */
@@ -114,7 +113,7 @@ template <typename T> static inline const T *cuda_stage_list(cuda_queue *c, cons
  * after a failure or a cancel. Operations call it after their staging and once a step in loops; cuda_launch calls it
  * itself. */
 int cuda_live(cuda_queue *c);
-/* Bracket calls that may wait for the whole GPU: cuBLASLt's and the L2 cache's own. No thread may make one while
+/* Bracket calls that may wait for the whole GPU: cuBLASLt's own. No thread may make one while
  * another records. Waits until no thread of the process records. */
 void cuda_exclusive_begin(void);
 void cuda_exclusive_end(void);

@@ -359,7 +359,7 @@ static void (*const speculate_kernels[PERSISTENT_INSTANCES])(persistent_args,
 
 cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f)
 {
-    return persistent_start(c, f, f->args, speculate_kernels[f->args.instance], speculate_job());
+    return persistent_start(c, f->args, speculate_kernels[f->args.instance], speculate_job());
 }
 
 int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)

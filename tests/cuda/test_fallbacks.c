@@ -287,28 +287,15 @@ static char *load_whole(shape s, float *expected)
     return how;
 }
 
-static void heads_without_an_l2_policy(void **state)
-{
-    (void)state;
-    float expected[TOKENS * 32];
-    if (!can_refuse()) skip();
-    char *whole = load_whole(streaming, expected);
-    expect_text(whole, "persistent kernel up to 128 rows, ");
-    expect_text(whole, " of 12 products in shared memory, 100 % of the others set aside in the L2 cache");
-    expect_no_text(whole, "refused");
-    char *how = load_refused(streaming, CUDAHOST_L2_POLICY, 2, 1, expected);
-    expect_text(how, "persistent kernel up to 128 rows, ");
-    expect_no_text(how, "of the others");
-    expect_text(how, ", an L2 access policy: launching the head's kernels: invalid argument");
-    free(whole), free(how);
-}
-
 static void heads_without_cooperation(void **state)
 {
     (void)state;
     float expected[TOKENS * 32];
     if (!can_refuse()) skip();
     char *whole = load_whole(streaming, expected);
+    expect_text(whole, "persistent kernel up to 128 rows, ");
+    expect_text(whole, " of 12 products in shared memory");
+    expect_no_text(whole, "refused");
     char *how = load_refused(streaming, CUDAHOST_COOPERATIVE, 2, 0, expected);
     expect_text(how, "cuBLASLt for any number of rows: refused with ");
     expect_text(how, "launching the head's kernels: operation not supported");
@@ -564,11 +551,15 @@ static void recordings_wait_for_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(drivers_are_named),          cmocka_unit_test(heads_without_an_l2_policy),
-        cmocka_unit_test(heads_without_cooperation),  cmocka_unit_test(heads_without_clusters),
-        cmocka_unit_test(heads_of_other_kinds),       cmocka_unit_test(recordings_are_refused),
-        cmocka_unit_test(recordings_are_invalidated), cmocka_unit_test(sessions_record_at_the_second_use),
-        cmocka_unit_test(refused_decoders_are_told),  cmocka_unit_test(recordings_wait_for_memory),
+        cmocka_unit_test(drivers_are_named),
+        cmocka_unit_test(heads_without_cooperation),
+        cmocka_unit_test(heads_without_clusters),
+        cmocka_unit_test(heads_of_other_kinds),
+        cmocka_unit_test(recordings_are_refused),
+        cmocka_unit_test(recordings_are_invalidated),
+        cmocka_unit_test(sessions_record_at_the_second_use),
+        cmocka_unit_test(refused_decoders_are_told),
+        cmocka_unit_test(recordings_wait_for_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -306,6 +306,7 @@ static void take_steps(diff_chain *c, const run *r, int top, int bottom)
         .coef = c->schedule.coef,
         .ode = c->schedule.ode,
         .t = c->schedule.t,
+        .x_index = c->x_index,
         .cfg = r->cfg,
         .seed = r->seed,
         .image = r->image,
@@ -313,7 +314,7 @@ static void take_steps(diff_chain *c, const run *r, int top, int bottom)
         .out = c->out,
         .scratch = c->scratch,
     };
-    k->head->chain_run(k, c->head->net, &job);
+    k->fused->chain_run(k, c->head->net, &job);
 }
 
 /* Takes the steps as take_steps does while layers are watched. A backend may run all steps without showing the layers.

@@ -195,33 +195,29 @@ void diff_speculate_modulate(const diff_speculation *s, const diff_evaluator *e,
 }
 
 /* Runs all rounds of the group's tokens. */
-static void run_rounds(diff_speculation *s, diff_speculation_stats *stats)
+static void run_rounds(diff_speculation *s)
 {
     kern_queue *k = s->target.chain->k;
     kern_speculation *w = &s->w;
     const kern_speculation_head *draft = s->draft.chain ? &s->draft.at : NULL;
+    s->target.at.part = s->target.chain->part;
+    if (draft) s->draft.at.part = s->draft.chain->part;
     k->head->speculate_start(k, w);
-    if (!draft && k->head->speculate_run && k->head->speculate_run(k, w, &s->target.at)) {
-        if (!k->watch.on ||
-            k->core->first_nonfinite(k, w->token, MAR_DTYPE_F32, w->tokens, w->channels, w->channels) < 0)
-            return;
-        k->head->speculate_start(k, w); /* again, round by round, to show the layers */
-    }
-    /* After a failure operations do nothing, so the result of propose means nothing: hence kern_check. */
-    for (;;) {
-        k->watch.part = draft ? s->draft.chain->part : s->target.chain->part;
-        if (kern_check(k, NULL) != MAR_OK || !k->head->speculate_propose(k, w, draft)) return;
-        k->watch.part = s->target.chain->part;
-        k->head->speculate_walk(k, w, &s->target.at);
-        if (draft) stats->draft_batched += w->window - 1;
-    }
+    k->fused->speculate_run(k, w, draft, &s->target.at);
+    if (!k->watch.on || k->watch.layer[0] ||
+        k->core->first_nonfinite(k, w->token, MAR_DTYPE_F32, w->tokens, w->channels, w->channels) < 0)
+        return;
+    k->head->speculate_start(k, w); /* again, round by round, to show the layers */
+    kern_speculate_rounds(k, w, draft, &s->target.at);
 }
 
-static void add_stats(const kern_speculation_count *count, diff_speculation_stats *stats)
+/* draft_calls: calls of the draft's head in a round. */
+static void add_stats(const kern_speculation_count *count, int draft_calls, diff_speculation_stats *stats)
 {
     stats->calls += (long)count->calls;
     if ((int)count->calls_max > stats->calls_max) stats->calls_max = (int)count->calls_max;
     stats->batched += (long)count->rounds;
+    stats->draft_batched += (long)count->rounds * draft_calls;
     stats->evaluations += (long)count->evaluations;
     stats->draft_evaluations += (long)count->draft_evaluations;
     stats->accepted += (long)count->accepted;
@@ -322,12 +318,12 @@ void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, 
         kern_speculation_count count = {0}; /* stays so if the operations fail */
         n = diff_tokens_from(t, first, w->group, s->sources);
         begin_group(s, t, first, n);
-        run_rounds(s, stats);
+        run_rounds(s);
         k->core->copy_rows(k, x + (size_t)first * channels, NULL, w->token, NULL, NULL, NULL, n, w->channels);
         if (path)
             k->core->copy_rows(k, path + (size_t)first * stride, NULL, w->evaluated, NULL, NULL, NULL, n, (int)stride);
         k->core->download(k, &count, w->count, sizeof count);
-        add_stats(&count, stats);
+        add_stats(&count, s->draft.chain ? w->window - 1 : 0, stats);
         stats->modulations += (long)w->sources * w->steps;
     }
     if (kern_check(k, NULL) != MAR_OK) s->schedule = NULL; /* the upload of its tables may have failed */

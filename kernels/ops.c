@@ -10,6 +10,7 @@ void kern_queue_init(kern_queue *k, kern_device *d)
     k->head = d->head;
     k->conv = d->conv;
     k->discrete = d->discrete;
+    k->fused = &d->fused;
     kern_watch_begin(k);
 }
 

@@ -192,6 +192,7 @@ typedef struct {
     const kern_chain_coef *coef; /* host, by index; NULL for a solver */
     const kern_ode_coef *ode;    /* host, by index; NULL for DDPM */
     const int *t;                /* host, by index: step in the noise address */
+    const int *x_index;          /* host [rows] r % tokens, row r's state; unused with one condition */
     const float *cfg;            /* host [tokens] guidance scale; unused with one condition */
     const uint64_t *seed;        /* host [tokens], seed of the noise address */
     const uint64_t *image;       /* host [tokens], image of the noise address */
@@ -459,9 +460,6 @@ typedef struct {
      * of the table. */
     void (*embed)(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
                   float *y);
-    /* Computes a skinny product in one kernel. Its operands are rounded before the norm divides them. Returns 0 and
-     * does nothing for other layers and more rows. NULL in a backend without it. */
-    int (*skinny)(kern_queue *k, const kern_linear *l, const kern_skinny_job *job);
 } kern_core_ops;
 
 /* Discrete tokens: probabilities, sampling, and verification of drafts. The jobs are in kernels/discrete.h. */
@@ -506,8 +504,6 @@ typedef struct {
                          const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
                          void *scratch);
 
-    /* Runs all steps of a job: at each index eval, then chain_step or chain_ode_step. */
-    void (*chain_run)(kern_queue *k, const kern_head *h, const kern_chain_job *job);
     /* x[r][c] <- p_sample(x, out) with the noise at address (seed[r], KERN_NOISE_STEP, image[r], position[r], step, c).
      * A row of out is eps [C], then the variance fraction v [C]. cfg host [rows], or NULL without guidance. With
      * guidance out has 2*rows rows; row rows+r is the unconditional one of row r. Guidance acts on eps only; v is the
@@ -546,10 +542,22 @@ typedef struct {
     /* Ends a round: evaluates the target's head at all rows, verifies the proposals, and moves each token to the end of
      * its round. */
     void (*speculate_walk)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
-    /* Runs all rounds in one operation; the filter proposes. Returns 0 and does nothing if it does not support this
-     * head or row count. NULL in a backend without it. */
-    int (*speculate_run)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 } kern_head_ops;
+
+/* Fused operations: each does the work of several of the required operations above and below. A backend has those that
+ * it has a kernel for. kern_fused_complete puts kernels/fused.c in place of the others: a new backend needs none. */
+typedef struct {
+    /* Runs all steps of a job: at each index eval, then chain_step or chain_ode_step. */
+    void (*chain_run)(kern_queue *k, const kern_head *h, const kern_chain_job *job);
+    /* Runs all rounds after speculate_start: speculate_propose, then speculate_walk, until all tokens are finished. A
+     * backend that runs them in one launch may not show their layers to kern_watch. */
+    void (*speculate_run)(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft,
+                          const kern_speculation_head *target);
+    /* Computes a skinny product in one kernel. Its operands are rounded before the norm divides them. Returns 0 and
+     * does nothing for other layers and more rows, and always without such a kernel: the caller then uses rms_norm,
+     * linear and gated. */
+    int (*skinny)(kern_queue *k, const kern_linear *l, const kern_skinny_job *job);
+} kern_fused_ops;
 
 /* Rounding of to_bytes for a value in -1 .. 1 (kernels/pixels.h). */
 typedef enum {
@@ -628,6 +636,7 @@ struct kern_device {
     const kern_conv_ops *conv;
     const kern_discrete_ops *discrete;
     const kern_measure_ops *measure;
+    kern_fused_ops fused;  /* complete: kern_fused_complete */
     size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
     int int8;              /* 1: layers with KERN_LOW have int8 weights */
     int int4;              /* 1: layers with KERN_LOW have int4 weights */
@@ -635,6 +644,7 @@ struct kern_device {
     size_t mod_budget;     /* bytes of modulation rows a model may compute at a time */
     size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
                             * least one */
+    int skinny_rows;       /* rows up to which fused.skinny computes the products of a decoder; 0: none */
     int draft_budget;      /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
                             * much longer */
     int asynchronous;      /* 1: operations may still run when their call has returned */
@@ -661,6 +671,7 @@ struct kern_queue {
     const kern_head_ops *head;
     const kern_conv_ops *conv;
     const kern_discrete_ops *discrete;
+    const kern_fused_ops *fused;
     size_t recorded_bytes;  /* memory of its recordings, without the driver's own */
     int recordings;         /* recordings that are replayed */
     int unrecorded;         /* recordings the device refused: their bodies run at every use */
@@ -674,6 +685,12 @@ struct kern_queue {
 
 /* For backends: initialises the part that all queues of a device share. */
 void kern_queue_init(kern_queue *k, kern_device *d);
+/* For backends: puts operations made of required ones in place of the fused ones that are NULL (kernels/fused.c). */
+void kern_fused_complete(kern_device *d);
+/* These operations: fused.chain_run step by step, fused.speculate_run round by round. */
+void kern_chain_steps(kern_queue *k, const kern_head *h, const kern_chain_job *job);
+void kern_speculate_rounds(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft,
+                           const kern_speculation_head *target);
 /* For backends: records the first failure. */
 void kern_fail(kern_queue *k, mar_status status, const mar_err *err);
 /* For backends: returns 1 if operations should run, 0 after a failure or a cancel. */

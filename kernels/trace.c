@@ -18,11 +18,13 @@ struct kern_trace {
     kern_head_ops head;
     kern_conv_ops conv;
     kern_discrete_ops discrete;
+    kern_fused_ops fused;
     kern_queue *k;
     const kern_core_ops *real_core; /* the backend's */
     const kern_head_ops *real_head;
     const kern_conv_ops *real_conv;
     const kern_discrete_ops *real_discrete;
+    const kern_fused_ops *real_fused;
     kern_traced row[ROWS_MAX];
     int count;
 };
@@ -112,7 +114,7 @@ static void linear(kern_queue *k, const kern_linear *l, const void *x, int rows,
 
 static int skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
 {
-    const int done = begin(k)->real_core->skinny(k, l, job);
+    const int done = begin(k)->real_fused->skinny(k, l, job);
     if (done) end_linear(k, l, job->rows, job->gated ? ", RMS norm, SwiGLU" : job->norm ? ", RMS norm" : "");
     return done;
 }
@@ -288,11 +290,19 @@ static void eval_reusing(kern_queue *k, const kern_head *h, const float *x, cons
     end_evaluations(k, h, rows, 1, "head", reuses[reuse]);
 }
 
+static void use_tables(kern_queue *k, const kern_core_ops *core, const kern_head_ops *head)
+{
+    k->core = core, k->head = head;
+}
+
 static void chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job)
 {
     char how[32];
     const int steps = job->first - job->last + 1;
-    begin(k)->real_head->chain_run(k, h, job);
+    const kern_trace *t = begin(k);
+    use_tables(k, t->real_core, t->real_head); /* its parts are not counted by themselves */
+    t->real_fused->chain_run(k, h, job);
+    use_tables(k, &t->core, &t->head);
     snprintf(how, sizeof how, ", %d steps", steps);
     end_evaluations(k, h, job->tokens * job->conditions, steps, "chain", how);
 }
@@ -341,11 +351,11 @@ static void walk(kern_queue *k, kern_speculation *w, const kern_speculation_head
     end_speculation(k, w, "walk");
 }
 
-static int run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
+static void run(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft,
+                const kern_speculation_head *target)
 {
-    const int done = begin(k)->real_head->speculate_run(k, w, target);
-    if (done) end_speculation(k, w, "all rounds");
-    return done;
+    begin(k)->real_fused->speculate_run(k, w, draft, target);
+    end_speculation(k, w, "all rounds");
 }
 
 /* --- image decoders ----------------------------------------------------------------------------------------------- */
@@ -405,13 +415,13 @@ static void replace(kern_trace *t)
     t->core.subtract = subtract, t->core.to_act = to_act, t->core.attention = attention;
     t->core.attention_spans = attention_spans, t->core.attention_cache = attention_cache;
     t->core.rms_norm = rms_norm, t->core.gated = gated, t->core.rotate = rotate, t->core.embed = embed;
-    if (t->core.skinny) t->core.skinny = skinny;
+    t->fused.skinny = skinny, t->fused.chain_run = chain_run;
+    if (t->fused.speculate_run != kern_speculate_rounds) t->fused.speculate_run = run; /* else by rounds */
     t->discrete.probs = probs, t->discrete.draw = draw, t->discrete.verify = verify_blocks;
     t->head.modulate = modulate, t->head.eval = eval, t->head.eval_reusing = eval_reusing;
-    t->head.chain_run = chain_run, t->head.verify = verify, t->head.path_ratio = path_ratio;
+    t->head.verify = verify, t->head.path_ratio = path_ratio;
     t->head.path_decide = path_decide, t->head.normal = normal;
     t->head.speculate_propose = propose, t->head.speculate_walk = walk;
-    if (t->head.speculate_run) t->head.speculate_run = run;
     t->conv.conv = conv, t->conv.group_norm = group_norm, t->conv.to_bytes = to_bytes;
 }
 
@@ -421,10 +431,12 @@ mar_status kern_trace_begin(kern_queue *k, kern_trace **out, mar_err *err)
     if (!t) return err_set(err, MAR_ENOMEM, "out of memory");
     t->k = k;
     t->real_core = k->core, t->real_head = k->head, t->real_conv = k->conv, t->real_discrete = k->discrete;
+    t->real_fused = k->fused, t->fused = *k->fused;
     t->core = *k->core, t->head = *k->head, t->conv = *k->conv, t->discrete = *k->discrete;
     replace(t);
     k->core->finish(k);
     k->core = &t->core, k->head = &t->head, k->conv = &t->conv, k->discrete = &t->discrete;
+    k->fused = &t->fused;
     return MAR_OK;
 }
 
@@ -432,6 +444,7 @@ void kern_trace_end(kern_trace *t)
 {
     kern_queue *k = t->k;
     k->core = t->real_core, k->head = t->real_head, k->conv = t->real_conv, k->discrete = t->real_discrete;
+    k->fused = t->real_fused;
     k->core->finish(k);
 }
 

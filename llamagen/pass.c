@@ -96,7 +96,7 @@ static int skinny(const gpt_pass *p, const kern_linear *l, const void *x, const 
 {
     const kern_skinny_job job = {
         .rows = rows, .x = x, .index = index, .norm = norm, .eps = p->model->norm_eps, .gated = gated, .y = y};
-    return p->k->core->skinny && p->k->core->skinny(p->k, l, &job);
+    return p->k->fused->skinny(p->k, l, &job);
 }
 
 static void product(const gpt_pass *p, const kern_linear *l, const act *x, void *y)
@@ -325,8 +325,7 @@ size_t gpt_pass_lay_out(gpt_pass *p, char *base)
 mar_status gpt_pass_plan(const gpt_pass *p, int rows, int logit_rows, mar_err *err)
 {
     kern_queue *k = p->k;
-    const int skinny = k->core->skinny && k->device->act_size == 2;
-    const int planned = skinny ? KERN_SKINNY_ROWS : 0; /* rows that need no plan */
+    const int planned = k->device->skinny_rows; /* rows that need no plan */
     mar_status status = k->core->attention_cache_plan(k, p->slots, head_dim(p), err);
     for (int i = 0; status == MAR_OK && rows > planned && i < p->model->config.depth; i++) {
         const gpt_layer *l = &p->model->layers[i];

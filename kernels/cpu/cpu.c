@@ -232,7 +232,6 @@ static const kern_head_ops cpu_head_ops = {
     .modulate = cpu_head_modulate,
     .eval = cpu_head_eval,
     .eval_reusing = cpu_head_eval_reusing,
-    .chain_run = cpu_chain_run,
     .chain_step = cpu_chain_step,
     .chain_ode_step = cpu_chain_ode_step,
     .chain_gaussian = cpu_chain_gaussian,
@@ -278,6 +277,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory
     d->base.conv = &cpu_conv_ops;
     d->base.discrete = &cpu_discrete_ops;
     d->base.measure = &cpu_measure_ops;
+    kern_fused_complete(&d->base);
     d->base.mod_budget = (size_t)MOD_BUDGET;
     if (memory) d->memory = *memory;
     d->rows = kern_rows_best();

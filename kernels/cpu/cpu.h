@@ -136,7 +136,6 @@ void cpu_head_eval(kern_queue *k, const kern_head *h, const float *x, const int 
 void cpu_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                            const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
                            float *out, void *scratch);
-void cpu_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job);
 void cpu_chain_step(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
                     const kern_chain_coef *coef, const uint64_t *seed, const uint64_t *image, const int *position,
                     int step);

@@ -494,8 +494,8 @@ static int is_ready(cpu_queue *q, const kern_head *h, int rows)
     return 1;
 }
 
-/* Evaluates rows of one arithmetic. Row r reads state x_index[r] of x, or state r % tokens if x_index is NULL. */
-static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens,
+/* Evaluates rows of one arithmetic. */
+static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float *x, const int *x_index,
                     const void *mod, const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
                     float *out, void *scratch)
 {
@@ -506,8 +506,7 @@ static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float
     char *u = (char *)(state + (size_t)rows * channels);
     char *v = u + n * h->act_size;
     for (int r = 0; r < rows; r++)
-        memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r % tokens) * channels,
-               channels * sizeof *x);
+        memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r) * channels, channels * sizeof *x);
     evaluation e = {q, h, mod, mod_index, rows, xw, y, u, v, kept, kept_rows, reuse, a, 0};
     cpu_linear_run(q, h->in, state, rows, xw);
     kern_watch(k, xw, MAR_DTYPE_F32, rows, h->width, h->width, KERN_HEAD_INPUT, kern_head_net(h->form));
@@ -521,8 +520,8 @@ static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float
 }
 
 /* Evaluates rows of both arithmetics, one after the other: tokens at different steps need it. */
-static void eval_mixed(kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens,
-                       const void *mod, const int *mod_index, int rows, float *out, void *scratch)
+static void eval_mixed(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                       const int *mod_index, int rows, float *out, void *scratch)
 {
     const size_t width = 2 * (size_t)h->channels, n = (size_t)rows;
     float *some_out = (float *)((char *)scratch + cpu_head_scratch_bytes(h, rows)) - n * width;
@@ -533,20 +532,19 @@ static void eval_mixed(kern_queue *k, const kern_head *h, const float *x, const 
             const int at = mod_index ? mod_index[r] : r;
             if (arithmetic_of(h, (const char *)mod + (size_t)at * cpu_head_mod_bytes(h)) != (arithmetic)a) continue;
             row[some] = r;
-            some_x[some] = x_index ? x_index[r] : r % tokens;
+            some_x[some] = x_index ? x_index[r] : r;
             some_mod[some++] = at;
         }
-        eval_as((arithmetic)a, k, h, x, some_x, tokens, mod, some_mod, some, KERN_HEAD_FRESH, NULL, 0, some_out,
-                scratch);
+        eval_as((arithmetic)a, k, h, x, some_x, mod, some_mod, some, KERN_HEAD_FRESH, NULL, 0, some_out, scratch);
         for (int r = 0; r < some; r++)
             memcpy(out + (size_t)row[r] * width, some_out + (size_t)r * width, width * sizeof *out);
     }
 }
 
 /* `kept` implies rows of one step, and so one arithmetic. */
-static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens, const void *mod,
-                 const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
-                 void *scratch)
+void cpu_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                           const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
+                           float *out, void *scratch)
 {
     int fine = h->int8 ? 0 : rows;
     for (int r = 0; h->int8 && r < rows; r++) {
@@ -554,38 +552,13 @@ static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x
         fine += arithmetic_of(h, (const char *)mod + at * cpu_head_mod_bytes(h)) == FINE;
     }
     if (fine > 0 && fine < rows && !kept)
-        eval_mixed(k, h, x, x_index, tokens, mod, mod_index, rows, out, scratch);
+        eval_mixed(k, h, x, x_index, mod, mod_index, rows, out, scratch);
     else
-        eval_as(fine > 0 ? FINE : INT8, k, h, x, x_index, tokens, mod, mod_index, rows, reuse, kept, kept_rows, out,
-                scratch);
+        eval_as(fine > 0 ? FINE : INT8, k, h, x, x_index, mod, mod_index, rows, reuse, kept, kept_rows, out, scratch);
 }
 
 void cpu_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                    const int *mod_index, int rows, float *out, void *scratch)
 {
-    eval(k, h, x, x_index, rows, mod, mod_index, rows, KERN_HEAD_FRESH, NULL, 0, out, scratch);
-}
-
-void cpu_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
-                           const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
-                           float *out, void *scratch)
-{
-    eval(k, h, x, x_index, rows, mod, mod_index, rows, reuse, kept, kept_rows, out, scratch);
-}
-
-void cpu_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *j)
-{
-    const int rows = j->tokens * j->conditions;
-    const float *cfg = j->conditions == 2 ? j->cfg : NULL;
-    const char *mod = j->mod;
-    for (int i = j->first; i >= j->last && kern_live(k); i--, mod += (size_t)rows * cpu_head_mod_bytes(h)) {
-        k->watch.index = i;
-        eval(k, h, j->x, NULL, j->tokens, mod, NULL, rows, KERN_HEAD_FRESH, NULL, 0, j->out, j->scratch);
-        if (!j->coef)
-            cpu_chain_ode_step(k, j->x, j->x0, j->out, j->tokens, h->channels, cfg, &j->ode[i]);
-        else
-            cpu_chain_step(k, j->x, j->out, j->tokens, h->channels, cfg, &j->coef[i], j->seed, j->image, j->position,
-                           j->t[i]);
-    }
-    k->watch.index = -1;
+    cpu_head_eval_reusing(k, h, x, x_index, mod, mod_index, rows, KERN_HEAD_FRESH, NULL, 0, out, scratch);
 }

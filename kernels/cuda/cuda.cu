@@ -487,6 +487,7 @@ static const kern_head_ops head_table = {CUDA_HEAD_OPS(ENTRY)};
 static const kern_conv_ops conv_table = {CUDA_CONV_OPS(ENTRY)};
 static const kern_discrete_ops discrete_table = {CUDA_DISCRETE_OPS(ENTRY)};
 static const kern_measure_ops measure_table = {CUDA_MEASURE_OPS(ENTRY)};
+static const kern_fused_ops fused_table = {CUDA_FUSED_OPS(ENTRY)};
 
 extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err)
 {
@@ -508,9 +509,12 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->base.conv = &conv_table;
     d->base.discrete = &discrete_table;
     d->base.measure = &measure_table;
+    d->base.fused = fused_table;
+    kern_fused_complete(&d->base);
     d->base.asynchronous = 1;
     d->number = device;
     d->bf16 = dtype != MAR_DTYPE_F32;
+    d->base.skinny_rows = d->bf16 ? KERN_SKINNY_ROWS : 0;
     d->base.int8 = dtype == MAR_DTYPE_INT8, d->base.int4 = dtype == MAR_DTYPE_INT4;
     describe(d, &properties);
     status = take_context(d, err);

@@ -362,15 +362,18 @@ cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f)
     return persistent_start(c, f->args, speculate_kernels[f->args.instance], speculate_job());
 }
 
-int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
+void cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft,
+                        const kern_speculation_head *target)
 {
     const persistent_head *f = target->net->persistent;
     const int fit = PERSISTENT_ROWS / (w->conditions * w->window);
-    if (!f || w->tokens > TOKENS_PER_SLOT * fit) return 0;
+    if (draft || !f || w->tokens > TOKENS_PER_SLOT * fit) {
+        kern_speculate_rounds(k, w, draft, target);
+        return;
+    }
     w->slots = w->tokens < fit ? w->tokens : fit;
     const speculate_job j = {*w, (const unsigned char *)target->mod};
     persistent_launch(cuda_of(k), f, speculate_kernels, false, j);
-    return 1;
 }
 
 /* --- evaluation by cuBLASLt: the host runs the rounds --------------------------------------------------------- */

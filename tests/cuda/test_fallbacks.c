@@ -105,7 +105,7 @@ typedef struct {
     float *start; /* [TOKENS][C] x_T */
     float cfg[TOKENS];
     uint64_t seed[TOKENS], image[TOKENS];
-    int position[TOKENS], t[STEPS];
+    int position[TOKENS], x_index[2 * TOKENS], t[STEPS];
     void *memory[4];
 } bench;
 
@@ -192,6 +192,7 @@ static bench *open_bench(shape s)
     }
     for (int i = 0; i < TOKENS; i++)
         b->cfg[i] = 1.5f + 0.1f * (float)i, b->seed[i] = 11, b->image[i] = 5, b->position[i] = 3 * i;
+    for (int i = 0; i < 2 * TOKENS; i++) b->x_index[i] = i % TOKENS;
     b->job = (kern_chain_job){.tokens = TOKENS,
                               .conditions = 2,
                               .first = STEPS - 1,
@@ -199,6 +200,7 @@ static bench *open_bench(shape s)
                               .x = b->memory[1],
                               .coef = b->coef,
                               .t = b->t,
+                              .x_index = b->x_index,
                               .cfg = b->cfg,
                               .seed = b->seed,
                               .image = b->image,
@@ -223,7 +225,7 @@ static void close_bench(bench *b)
 static void chain_body(void *arg)
 {
     const bench *b = arg;
-    b->k->head->chain_run(b->k, b->h, &b->job);
+    b->k->fused->chain_run(b->k, b->h, &b->job);
 }
 
 /* Runs the chain, on a recording if one is given, and writes the result to x [values]. */

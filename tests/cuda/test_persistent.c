@@ -158,7 +158,7 @@ typedef struct {
     void *mod;
     kern_chain_coef coef[STEPS + 1];
     kern_ode_coef ode[STEPS + 1];
-    int t[STEPS + 1], position[MOST];
+    int t[STEPS + 1], x_index[MOST], position[MOST];
     float cfg[MOST];
     uint64_t seed[MOST], image[MOST];
 } chain;
@@ -166,7 +166,7 @@ typedef struct {
 static void chain_body(void *arg)
 {
     chain *c = arg;
-    c->b->k->head->chain_run(c->b->k, c->b->h, &c->job);
+    c->b->k->fused->chain_run(c->b->k, c->b->h, &c->job);
 }
 
 /* Fills the host arrays of a run. Index i of the chain is the step's number from the end, plus one. */
@@ -179,6 +179,7 @@ static void fill_chain(chain *c, const run *r)
         c->t[i] = 100 * i + 7;
     }
     if (r->steps == 1) c->ode[1] = (kern_ode_coef){0, -1, 0, 1, 0}; /* x becomes the head's eps */
+    for (int i = 0; i < r->tokens * r->conditions; i++) c->x_index[i] = i % r->tokens;
     for (int i = 0; i < r->tokens; i++) {
         const int token = r->from + i;
         c->cfg[i] = 1.5f + 0.1f * (float)token;
@@ -218,6 +219,7 @@ static void open_chain(const bench *b, const run *r, chain *c)
         .coef = r->ode ? NULL : c->coef,
         .ode = r->ode ? c->ode : NULL,
         .t = c->t,
+        .x_index = c->x_index,
         .cfg = c->cfg,
         .seed = c->seed,
         .image = c->image,

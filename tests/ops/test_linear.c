@@ -420,7 +420,7 @@ static void run_skinny(kern_queue *k, const ops_call *c, void *const *a)
                                  .eps = EPS,
                                  .gated = c->n[GATED],
                                  .y = a[2]};
-    assert_int_equal(k->core->skinny(k, c->object, &job), c->bf16);
+    assert_int_equal(k->fused->skinny(k, c->object, &job), c->bf16);
 }
 
 static const ops_entry table[] = {

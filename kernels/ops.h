@@ -180,6 +180,17 @@ typedef enum {
     KERN_HEAD_KEPT,  /* reuses all blocks */
 } kern_head_reuse;
 
+/* Returns whether a block caches the gated output. */
+KERN_FN int kern_head_caches_gated(int block)
+{
+    return block >= 1 && block <= 4;
+}
+/* Returns whether an evaluation computes a block's MLP. */
+KERN_FN int kern_head_computes(kern_head_reuse reuse, int block)
+{
+    return reuse == KERN_HEAD_FRESH || (reuse == KERN_HEAD_WARM && !kern_head_caches_gated(block));
+}
+
 /* A run of the chain from index `first` down to index `last`. The head has rows = tokens * conditions rows. Row c *
  * tokens + t is condition c of token t; condition 0 is the conditional one. All conditions of a token read its one
  * state. Either `coef` or `ode` is given: DDPM steps or solver steps. */

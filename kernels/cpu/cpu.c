@@ -20,7 +20,7 @@ enum { LARGE = 64 << 20 };
 
 /* Writes zeros. Pages of a large block of the library's own, which is page-aligned, are made at first use, by calls
  * that can be cancelled. */
-static void clear(char *block, size_t bytes, int own)
+static void cpu_clear(char *block, size_t bytes, int own)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t whole = own && bytes >= LARGE ? bytes / page * page : 0;
@@ -37,7 +37,7 @@ static mar_status cpu_alloc(kern_device *d, size_t bytes, void **out, mar_err *e
     if (left > 0 && (double)bytes > left)
         return err_set(err, MAR_ENOMEM, "%.3g GB %s available", left / 1e9, left < 1e9 ? "is" : "are");
     const mar_status status = cpu_pages(cpu, bytes, "working memory", out, err);
-    if (status == MAR_OK) clear(*out, bytes, own);
+    if (status == MAR_OK) cpu_clear(*out, bytes, own);
     return status;
 }
 

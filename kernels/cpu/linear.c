@@ -120,7 +120,7 @@ static void pack_body(void *arg, int first, int last, int thread)
     for (int i = first; i < last; i++) pack_block(arg, i);
 }
 
-static mar_status pack(cpu_queue *q, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
+static mar_status linear_pack(cpu_queue *q, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
 {
     const cpu_device *d = q->d;
     const size_t blocks = (size_t)l->blocks;
@@ -171,7 +171,7 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     l->blocks = cpu_divide_up(l->out, GEMM_COLS);
     l->block_bytes = gemm_block_bytes(l->type, words);
     l->weight_bytes = 4 * (size_t)words * GEMM_COLS;
-    const mar_status status = pack(cpu_of(k), l, spec, err);
+    const mar_status status = linear_pack(cpu_of(k), l, spec, err);
     if (status != MAR_OK) {
         cpu_linear_free(k->device, l);
         return status;
@@ -248,7 +248,7 @@ static void operand_body(void *arg, int first, int last, int thread)
 }
 
 /* Returns the product's operand: x itself, or what is made of it in the queue's buffer, until the next call. */
-static const void *operand(cpu_queue *q, const kern_linear *l, const void *x, int rows)
+static const void *linear_operand(cpu_queue *q, const kern_linear *l, const void *x, int rows)
 {
     if (!l->copies) return x;
     operand_loop c = {q, l, x};
@@ -326,7 +326,7 @@ static void columns_body(void *arg, int first, int last, int thread)
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const gemm_gate *gate,
                         const kern_linear *next)
 {
-    columns_loop c = {q, l, next, operand(q, l, x, rows), rows, y, gate, parallel_width(q->client)};
+    columns_loop c = {q, l, next, linear_operand(q, l, x, rows), rows, y, gate, parallel_width(q->client)};
     cpu_for(q, l->blocks, (double)rows * l->in * l->out, columns_body, &c);
 }
 
@@ -349,7 +349,7 @@ static tile_grid grid_of(const cpu_queue *q, const kern_linear *l, int rows)
 
 /* Returns 1 if the previous tile is of the same strip and panel: its thread, nearly always this one, has just read the
  * weights. */
-static int place_of(const tile_grid *g, int tile, int *panel, int *across)
+static int linear_place(const tile_grid *g, int tile, int *panel, int *across)
 {
     int s = 0;
     while (tile >= g->panels * parallel_part(g->across, g->strips, s + 1)) s++;
@@ -377,7 +377,7 @@ static void tiles_body(void *arg, int first, int last, int thread)
     (void)thread;
     for (int tile = first; tile < last; tile++) {
         int panel, across;
-        const int near = place_of(&t->grid, tile, &panel, &across), row = across * GEMM_ROWS;
+        const int near = linear_place(&t->grid, tile, &panel, &across), row = across * GEMM_ROWS;
         run_blocks(t->q, l, t->x, row, cpu_lesser(t->rows - row, GEMM_ROWS), t->y, NULL,
                    parallel_part(l->blocks, t->grid.panels, panel), parallel_part(l->blocks, t->grid.panels, panel + 1),
                    NULL, near);
@@ -386,7 +386,7 @@ static void tiles_body(void *arg, int first, int last, int thread)
 
 void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y)
 {
-    tiles_loop t = {q, l, operand(q, l, x, rows), rows, y, grid_of(q, l, rows)};
+    tiles_loop t = {q, l, linear_operand(q, l, x, rows), rows, y, grid_of(q, l, rows)};
     cpu_for(q, t.grid.panels * t.grid.across, (double)rows * l->in * l->out, tiles_body, &t);
 }
 

@@ -130,7 +130,7 @@ static mar_status take_context(cuda_device *d, mar_err *err)
 
 /* --- memory ----------------------------------------------------------------------------------------------- */
 
-static mar_status out_of_memory(size_t bytes, mar_err *err)
+static mar_status cuda_out_of_memory(size_t bytes, mar_err *err)
 {
     char asked[32], left[80];
     (void)cudaGetLastError();
@@ -158,7 +158,7 @@ mar_status cuda_alloc(kern_device *device, size_t bytes, void **out, mar_err *er
     const size_t size = bytes ? bytes : 1;
     const CUcontext before = cuda_switch(d->context);
     const cudaError_t error = alloc_cleared(d, size, out);
-    const mar_status status = error == cudaErrorMemoryAllocation ? out_of_memory(size, err)
+    const mar_status status = error == cudaErrorMemoryAllocation ? cuda_out_of_memory(size, err)
                                                                  : cuda_status(error, "allocating GPU memory", err);
     (void)cuda_switch(before);
     return status;
@@ -180,7 +180,7 @@ mar_status cuda_working_memory(cuda_queue *c, mar_err *err)
     return status;
 }
 
-static void upload(kern_queue *k, void *dst, const void *src, size_t bytes)
+static void cuda_upload(kern_queue *k, void *dst, const void *src, size_t bytes)
 {
     cuda_queue *c = cuda_of(k);
     if (bytes == 0) return;
@@ -217,13 +217,13 @@ static void wait(cuda_queue *c, const char *what)
 }
 
 /* Waits also after a failure or a cancel: earlier work may still run. */
-static void finish(kern_queue *k)
+static void cuda_finish(kern_queue *k)
 {
     cuda_queue *c = cuda_of(k);
     if (cuda_outside_recording(c, "a wait")) wait(c, "waiting for the GPU");
 }
 
-static void download(kern_queue *k, void *dst, const void *src, size_t bytes)
+static void cuda_download(kern_queue *k, void *dst, const void *src, size_t bytes)
 {
     cuda_queue *c = cuda_of(k);
     if (cuda_outside_recording(c, "a download")) {
@@ -344,7 +344,7 @@ static void recover(kern_queue *k)
     if (cuda_ok(c, error, "waiting for the GPU")) on_idle(c); /* a permanent error is returned by every call */
 }
 
-static mar_status set_stream(kern_queue *k, void *stream, mar_err *err)
+static mar_status cuda_set_stream(kern_queue *k, void *stream, mar_err *err)
 {
     cuda_queue *c = cuda_of(k);
     if (!cuda_outside_recording(c, "another stream")) return kern_check(k, err);
@@ -404,7 +404,7 @@ void cuda_describe(cuda_device *d, const char *tuning)
              d->bf16 ? "bf16" : "f32", d->gpu, tuning);
 }
 
-static void describe(cuda_device *d, const cudaDeviceProp *p)
+static void device_describe(cuda_device *d, const cudaDeviceProp *p)
 {
     d->multiprocessors = p->multiProcessorCount;
     d->major = p->major;
@@ -435,7 +435,7 @@ static mar_status open_device(cuda_device *d, mar_err *err)
     return cuda_status(cudaStreamCreateWithFlags(&d->zeroing, cudaStreamNonBlocking), "opening a stream", err);
 }
 
-static void close_device(kern_device *device)
+static void cuda_close(kern_device *device)
 {
     cuda_device *d = cuda_device_of(device);
     if (d->context) {
@@ -470,18 +470,18 @@ void cuda_machine(const kern_device *d, kern_machine *out)
 
 #define ENTRY(table, entry, function) .entry = function,
 
-static const kern_core_ops core_table = {.close = close_device,
+static const kern_core_ops core_table = {.close = cuda_close,
                                          .queue_create = queue_create,
                                          .queue_free = queue_free,
                                          .bind = bind_queue,
                                          .unbind = unbind_queue,
                                          .recover = recover,
-                                         .set_stream = set_stream,
+                                         .set_stream = cuda_set_stream,
                                          .alloc = cuda_alloc,
                                          .free = cuda_free,
-                                         .upload = upload,
-                                         .download = download,
-                                         .finish = finish,
+                                         .upload = cuda_upload,
+                                         .download = cuda_download,
+                                         .finish = cuda_finish,
                                          CUDA_CORE_OPS(ENTRY)};
 static const kern_head_ops head_table = {CUDA_HEAD_OPS(ENTRY)};
 static const kern_conv_ops conv_table = {CUDA_CONV_OPS(ENTRY)};
@@ -516,7 +516,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->bf16 = dtype != MAR_DTYPE_F32;
     d->base.skinny_rows = d->bf16 ? KERN_SKINNY_ROWS : 0;
     d->base.int8 = dtype == MAR_DTYPE_INT8, d->base.int4 = dtype == MAR_DTYPE_INT4;
-    describe(d, &properties);
+    device_describe(d, &properties);
     status = take_context(d, err);
     if (status == MAR_OK) {
         const CUcontext before = cuda_switch(d->context);
@@ -524,7 +524,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
         (void)cuda_switch(before);
     }
     if (status != MAR_OK) {
-        close_device(&d->base);
+        cuda_close(&d->base);
         return status;
     }
     *out = &d->base;

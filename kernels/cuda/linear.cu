@@ -74,12 +74,13 @@ static int rows_aligned(const cuda_product *p)
 
 /* Sets an attribute unless *s is an error already. */
 template <typename V>
-static void set(cublasStatus_t *s, cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t which, const V &value)
+static void product_set(cublasStatus_t *s, cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t which,
+                        const V &value)
 {
     if (!*s) *s = cublasLtMatmulDescSetAttribute(product, which, &value, sizeof value);
 }
 
-static cublasStatus_t describe(const cuda_product *p, const void *bias, description *d)
+static cublasStatus_t product_describe(const cuda_product *p, const void *bias, description *d)
 {
     const cudaDataType_t from = library_type(p->type), to = library_type(p->y_type);
     const int32_t order = p->transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
@@ -90,9 +91,9 @@ static cublasStatus_t describe(const cuda_product *p, const void *bias, descript
     /* cuBLAS is column-major: our rows are its columns, and y^T = weight x^T. */
     const uint64_t rows = (uint64_t)p->rows, out = (uint64_t)p->out, in = (uint64_t)p->in;
     cublasStatus_t s = cublasLtMatmulDescInit(&d->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    set(&s, &d->product, CUBLASLT_MATMUL_DESC_TRANSA, order);
-    set(&s, &d->product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-    if (p->bias) set(&s, &d->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); /* of y's type */
+    product_set(&s, &d->product, CUBLASLT_MATMUL_DESC_TRANSA, order);
+    product_set(&s, &d->product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    if (p->bias) product_set(&s, &d->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); /* of y's type */
     if (!s)
         s = cublasLtMatrixLayoutInit(&d->weight, from, p->transposed ? out : in, p->transposed ? in : out,
                                      p->weight_stride);
@@ -125,7 +126,7 @@ static cublasStatus_t library_matmul(cuda_queue *c, const cuda_product *p, const
 {
     const float one = 1, beta = p->add ? 1 : 0;
     description d;
-    const cublasStatus_t s = describe(p, bias, &d);
+    const cublasStatus_t s = product_describe(p, bias, &d);
     if (s) return s;
     return cublasLtMatmul(c->device->lt, &d.product, &one, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y, algo,
                           c->workspace, c->workspace_bytes, c->stream);
@@ -316,7 +317,7 @@ static mar_status choose_by_time(cuda_queue *c, struct cuda_matmul *m, const cub
 
 /* Takes the first algorithm of cuBLASLt's heuristic, or clears m->library if there is none. A device that times takes
  * the fastest. A recording plans nothing: its operations have run before it. */
-static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
+static mar_status product_choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
 {
     const int most = c->device->tuning ? CANDIDATES : 1;
     description d;
@@ -325,7 +326,7 @@ static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
     int n = 0;
     const CUcontext before = cuda_switch(c->device->context);
     const void *any = c->workspace; /* any aligned address will do */
-    cublasStatus_t s = describe(&m->spec, any, &d);
+    cublasStatus_t s = product_describe(&m->spec, any, &d);
     if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
     if (!s) s = limit(c, preference);
     if (!s)
@@ -343,7 +344,7 @@ static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
 
 /* Finds or makes the plan for a product. cuBLASLt is asked without the lock, so other queues are not blocked; the first
  * plan entered stays. */
-static mar_status plan(cuda_queue *c, const cuda_product *spec, const struct cuda_matmul **out, mar_err *err)
+static mar_status product_plan(cuda_queue *c, const cuda_product *spec, const struct cuda_matmul **out, mar_err *err)
 {
     cuda_product planned = *spec;
     planned.rows = planned_rows(spec->rows);
@@ -352,7 +353,7 @@ static mar_status plan(cuda_queue *c, const cuda_product *spec, const struct cud
     struct cuda_matmul *made = (struct cuda_matmul *)calloc(1, sizeof *made);
     if (!made) return err_set(err, MAR_ENOMEM, "out of memory");
     made->spec = planned;
-    const mar_status status = rows_aligned(&planned) ? choose(c, made, err) : MAR_OK;
+    const mar_status status = rows_aligned(&planned) ? product_choose(c, made, err) : MAR_OK;
     if (status == MAR_OK) *out = look_up(c->device, &planned, made);
     if (*out != made) free(made);
     return status;
@@ -361,7 +362,7 @@ static mar_status plan(cuda_queue *c, const cuda_product *spec, const struct cud
 mar_status cuda_product_plan(cuda_queue *c, const cuda_product *p, mar_err *err)
 {
     const struct cuda_matmul *m;
-    return plan(c, p, &m, err);
+    return product_plan(c, p, &m, err);
 }
 
 /* --- products --------------------------------------------------------------------------------------------- */
@@ -421,7 +422,7 @@ void cuda_multiply(cuda_queue *c, const cuda_product *spec, const void *x, const
     if (!cuda_live(c)) return;
     const struct cuda_matmul *m;
     mar_err err = {};
-    mar_status status = plan(c, spec, &m, &err);
+    mar_status status = product_plan(c, spec, &m, &err);
     if (status == MAR_OK && m->library && cuda_aligned(x) && cuda_aligned(weight) && cuda_aligned(bias) &&
         cuda_aligned(y))
         status = cublas_status(planned_matmul(c, m, spec, x, weight, bias, y), spec, &err);
@@ -489,7 +490,7 @@ void cuda_linear_free(kern_device *d, kern_linear *l)
     free(l);
 }
 
-static cuda_product product(const kern_linear *l, int rows)
+static cuda_product linear_product(const kern_linear *l, int rows)
 {
     cuda_product p = {};
     p.rows = rows;
@@ -519,7 +520,7 @@ mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_e
     mar_status status = l->form < CUDA_INT8 ? MAR_OK : cuda_working_memory(c, err);
     const int n = status == MAR_OK ? channels_at_once(c, l) : 0;
     for (int first = 0; status == MAR_OK && first < l->out; first += n) {
-        p = product(l, rows);
+        p = linear_product(l, rows);
         p.out = l->out - first < n ? l->out - first : n;
         status = cuda_product_plan(c, &p, err);
     }
@@ -567,7 +568,7 @@ static void activate_rows(cuda_queue *c, const kern_linear *l, int rows, void *y
 static void restored_linear(cuda_queue *c, const kern_linear *l, const void *x, int rows, char *y, size_t size)
 {
     mar_err err = {};
-    cuda_product p = product(l, rows);
+    cuda_product p = linear_product(l, rows);
     const mar_status status = cuda_working_memory(c, &err); /* exists, but for a layer without a plan */
     if (status != MAR_OK) {
         kern_fail(&c->base, status, &err);
@@ -590,7 +591,7 @@ void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, v
     if (l->form >= CUDA_INT8) {
         restored_linear(c, l, x, rows, (char *)y, size);
     } else {
-        const cuda_product p = product(l, rows);
+        const cuda_product p = linear_product(l, rows);
         cuda_multiply(c, &p, x, l->weight, l->bias, y);
         activate_rows(c, l, rows, y);
     }

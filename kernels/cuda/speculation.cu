@@ -502,7 +502,7 @@ mar_status cuda_speculate_plan(kern_queue *k, const kern_head *h, const kern_spe
 }
 
 /* Proposes level by level; each level is evaluated by the draft's head before the next. */
-static void propose_by_draft(cuda_queue *c, const kern_speculation *w, const kern_speculation_head *draft)
+static void cuda_propose_by_draft(cuda_queue *c, const kern_speculation *w, const kern_speculation_head *draft)
 {
     for (int level = 0; level + 1 < w->window && cuda_live(c); level++) {
         cuda_head_eval_at(c, draft->net, w->state + (size_t)(level * w->slots) * (size_t)w->channels, w->slots,
@@ -532,7 +532,7 @@ int cuda_speculate_propose(kern_queue *k, kern_speculation *w, const kern_specul
     if (w->rounds == 0 && !has_unfinished(c, w)) return 0;
     w->rounds--;
     cuda_launch(c, propose_kernel, (unsigned)w->slots, THREADS, SCRATCH_BYTES, *w, draft ? 0 : 1);
-    if (draft) propose_by_draft(c, w, draft);
+    if (draft) cuda_propose_by_draft(c, w, draft);
     return w->slots;
 }
 

@@ -57,7 +57,7 @@ static mar_status send(cuda_queue *c, const kern_linear *l, const piece *p, cons
 }
 
 /* Allocates weight and scale. cuda_alloc clears them: int4 groups behind the last input have the scale 0. */
-static mar_status allocate(cuda_queue *c, kern_linear *l, mar_err *err)
+static mar_status cuda_weights_allocate(cuda_queue *c, kern_linear *l, mar_err *err)
 {
     const size_t in = (size_t)l->in, out = (size_t)l->out, unit = l->form == CUDA_INT4 ? 128 : 64; /* inputs */
     const size_t size = l->form == CUDA_F32 ? sizeof(float) : sizeof(bf16);
@@ -74,7 +74,7 @@ mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_l
     const size_t rows = (size_t)p.rows, scales = rows * (sizeof(float) + in / KERN_INT4_GROUP * sizeof(bf16));
     (void)cuda_outside_recording(c, "a load");
     mar_status status = kern_check(&c->base, err);
-    if (status == MAR_OK) status = allocate(c, l, err);
+    if (status == MAR_OK) status = cuda_weights_allocate(c, l, err);
     if (status != MAR_OK) return status;
     p.weight = (float *)malloc(rows * in * (sizeof *p.weight + 1) + scales);
     if (!p.weight) return err_set(err, MAR_ENOMEM, "out of memory: %d x %d weights", p.rows, l->in);

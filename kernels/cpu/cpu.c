@@ -105,14 +105,19 @@ typedef struct {
     size_t n; /* floats */
 } rows_loop;
 
-static void layer_norm_body(void *arg, int first, int last, int thread)
+static void norm_body(void *arg, int first, int last, int thread)
 {
     const rows_loop *l = arg;
     const size_t stride = (size_t)l->dim * (l->bf16 ? 2 : 4);
     (void)thread;
-    for (int r = first; r < last; r++)
-        l->d->rows->layer_norm(l->x + (size_t)(l->index ? l->index[r] : r) * (size_t)l->dim, l->dim, l->weight, l->bias,
-                               l->eps, (char *)l->y + (size_t)r * stride, l->bf16);
+    for (int r = first; r < last; r++) {
+        const float *x = l->x + (size_t)(l->index ? l->index[r] : r) * (size_t)l->dim;
+        void *y = (char *)l->y + (size_t)r * stride;
+        if (l->bias)
+            l->d->rows->layer_norm(x, l->dim, l->weight, l->bias, l->eps, y, l->bf16);
+        else
+            l->d->rows->rms_norm(x, l->dim, l->weight, l->eps, y, l->bf16);
+    }
 }
 
 static void cpu_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
@@ -128,7 +133,13 @@ static void cpu_layer_norm(kern_queue *k, const float *x, const int *index, int 
                    .eps = eps,
                    .y = y,
                    .bf16 = q->d->bf16 && !y_f32};
-    if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, layer_norm_body, &l);
+    if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, norm_body, &l);
+}
+
+static void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
+                         float eps, void *y, int y_f32)
+{
+    cpu_layer_norm(k, x, index, rows, dim, weight, NULL, eps, y, y_f32);
 }
 
 static void copy_rows_body(void *arg, int first, int last, int thread)

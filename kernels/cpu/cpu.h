@@ -112,8 +112,6 @@ void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q
                          const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
                          int head_dim, const float *bias, int reach, act *y);
 
-void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
-                  void *y, int y_f32);
 void cpu_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y);
 void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                 act *cache, const int *slot);

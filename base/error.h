@@ -2,7 +2,7 @@
 #ifndef BASE_ERROR_H
 #define BASE_ERROR_H
 
-#include "mar.h"
+#include "mar_types.h"
 
 #include <stdarg.h>
 

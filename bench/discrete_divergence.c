@@ -17,7 +17,8 @@
  * the entropy of p, `entropy`, and the largest p, `top`; `tv_draft` is the sum of TV(p, q) over its `drawn` tokens, in
  * whose place there was a draft drawn from q. */
 #include "kernels/cpu/cpu.h"
-#include "llamagen/engine.h"
+#include "mar/raster_draft.h"
+#include "mar/raster_options.h"
 #include "mar/api/session.h"
 #include "mar/core/neighbours.h"
 #include "mar/accel/registry.h"
@@ -96,7 +97,7 @@ static const char *const of_name[] = {"rounds", "tokens", "accepted", "entropy",
 
 typedef struct {
     char options[LINE];
-    mar_discrete_plan plan;
+    raster_plan plan;
     double (*sum)[SUMS]; /* [images] */
 } method;
 
@@ -168,7 +169,7 @@ static void add_law(const float *log_p, const double *m, double weight, double *
 /* Adds what a method makes of a block. Behind a draft without children it takes the bonus token, which is from p. */
 static void add_block(const walk *w, const method *a, double *sum)
 {
-    double reach[MAR_TREE_DRAFTS] = {0}, m[SIZE];
+    double reach[RASTER_TREE_DRAFTS] = {0}, m[SIZE];
     int depth = 0;
     for (int n = 0; n < w->drafts; n++) depth = depth_of(w, n) > depth ? depth_of(w, n) : depth;
     sum[ROUNDS]++;
@@ -274,7 +275,7 @@ static void read_methods(const mar_model *target, const mar_params *shared, int 
         mar_params p = params_with(shared, line);
         mar_accels_on accels;
         check(mar_accels_resolve_params(&p, "discrete", &accels, &err), err.text);
-        check(mar_discrete_resolve_params(mar_discrete_model_of(target), &p, BATCH, &a->plan, &err), err.text);
+        check(raster_resolve_ids(mar_raster_model_of(target), &p, BATCH, &a->plan, &err), err.text);
         if (!a->plan.method || a->plan.method->stale) stop("expected methods with a draft model");
         if (a->plan.neighbours > spied.near_count) spied.near_count = a->plan.neighbours;
         a->sum = calloc((size_t)images, sizeof *a->sum);

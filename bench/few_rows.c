@@ -6,6 +6,8 @@
  * Multiplies a stack of layers 4096 x 11008, a 7B decoder's, of random weights in f32, bf16, int8 and int4, each layer
  * once a run. The best of TURNS runs counts, with the bandwidth measured in every turn. */
 #include "include/mar.h"
+
+#include "mar_measure.h"
 #include "kernels/int4.h"
 #include "kernels/ops.h"
 

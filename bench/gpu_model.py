@@ -46,7 +46,7 @@ SEQ, DIFFUSION_STEPS, CONDITIONS, BUFFER, CHANNELS = 256, 100, 2, 64, 16
 MOST_ROWS = 128  # of the persistent kernel
 TURNS = 2  # tokens of a launch of it for a slot, at most (kernels/cuda/speculation.cu)
 PARTS = 8  # of the channels, in it
-CANDIDATES, CANDIDATES_MOST = 8, 64  # PATH_CANDIDATES, PATH_CANDIDATES_MOST of mar/accel/path.h
+CANDIDATES, CANDIDATES_MOST = 8, 64  # SPEC_PATH_CANDIDATES, ..._MOST of specdec/path.h
 JUDGED_PATHS = 4096 // (CONDITIONS * DIFFUSION_STEPS)  # of a call; diffusion/paths.c: JUDGED_ROWS
 
 # Calls of the head a token, of the demo, by window (docs/gpu.md).
@@ -190,7 +190,7 @@ def small(c):
 
 def schedule(steps):
     """[steps + 1]: the tokens known before each autoregressive step, and after the last; the cosine schedule,
-    mar/masked/steps.c."""
+    mar/masked_runner.c."""
     known, masked = [0], SEQ
     for i in range(1, steps):
         masked = max(min(floor(SEQ * cos(acos(-1) / 2 * i / steps)), masked - 1), 1)
@@ -322,7 +322,7 @@ def needed_after(rejected, n):
 
 
 class PathImage:
-    """An image by --spec path (mar/accel/path.h) with drafts from the model's own last conditions, one at a time. A round is
+    """An image by --spec path (specdec/path.h) with drafts from the model's own last conditions, one at a time. A round is
     an arithmetic of counts; how many rounds an image has is an expectation over what is accepted. No sampling: a round's
     first step says all about it but what the round before left to replace, so expectations follow from the last step to the
     first. Guesses: a step's tokens are accepted independently, an image's first steps as often as its last.

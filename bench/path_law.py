@@ -36,7 +36,7 @@ def tokens(library, session, first, n):
     """[n][64][8] and fates [n][64] of images first .. first+n-1."""
     made, fates = np.zeros((n, SIDE * SIDE, 8), np.float32), np.zeros((n, SIDE * SIDE), np.uint8)
     library.tokens(session, first, [(first + i) % CLASSES for i in range(n)], made)
-    library.check(library.lib.mar_session_fates(session, fates.ctypes.data_as(ctypes.c_void_p), None), session)
+    library.check(library.lib.mar_session_token_status(session, fates.ctypes.data_as(ctypes.c_void_p), None), session)
     return made, fates
 
 

@@ -53,7 +53,7 @@ def make(args, library, name, options):
             session = session or library.session(args.model, None, options, BATCH)
             tokens, status = np.zeros((BATCH, SIDE * SIDE, CHANNELS), np.float32), np.zeros((BATCH, SIDE * SIDE), np.uint8)
             library.tokens(session, batch * BATCH, [(batch * BATCH + i) % CLASSES for i in range(BATCH)], tokens)
-            library.check(library.lib.mar_session_fates(session, status.ctypes.data_as(ctypes.c_void_p), None), session)
+            library.check(library.lib.mar_session_token_status(session, status.ctypes.data_as(ctypes.c_void_p), None), session)
             np.savez(file.with_suffix(".new"), tokens=tokens, status=status)
             file.with_suffix(".new.npz").rename(file)
         read = np.load(file)

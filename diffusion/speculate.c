@@ -1,7 +1,6 @@
 #include "diffusion/speculate.h"
 
 #include "base/arena.h"
-#include "specdec/verifier.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -103,7 +102,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     kern_speculation *w = &out->w;
     out->target.chain = target;
     out->draft.chain = draft;
-    w->rule = spec_method_find("conditional")->rule(NULL);
+    w->rule = (kern_gaussian_rule){.temper = 1}; /* min(1, p/q) and Norm[p - q]+ */
     w->window = window < target->max_steps ? window : target->max_steps;
     if (target->temperature == 0) w->window = 1;
     w->conditions = target->cfg_branches;
@@ -330,4 +329,16 @@ void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, 
     stats->tokens += t->count;
     stats->sources += t->sources;
     diff_speculate_count_flop(s, &before, stats);
+}
+
+void diff_speculate_add_stats(const diff_speculation_stats *s, mar_stats *to)
+{
+    to->head_calls += (double)s->calls;
+    if (s->calls_max > to->head_calls_max) to->head_calls_max = s->calls_max;
+    to->head_batched += (double)s->batched;
+    to->draft_calls += (double)s->draft_batched;
+    to->head_rows += (double)s->evaluations;
+    to->proposals += s->accepted + s->rejected;
+    to->proposals_accepted += s->accepted;
+    to->residual_tries += s->tries;
 }

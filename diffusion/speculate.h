@@ -38,6 +38,7 @@
 
 #include "diffusion/chain.h"
 #include "kernels/speculation.h"
+#include "mar_measure.h"
 
 /* A head that is evaluated at many states. */
 typedef struct {
@@ -111,6 +112,9 @@ int diff_tokens_from(const diff_tokens *t, int first, int most, int sources);
  * by step index: the token's states and the head's prediction at each. Adds to *stats. */
 void diff_speculate_sample(diff_speculation *s, const diff_tokens *tokens, float *x, float *path,
                            diff_speculation_stats *stats);
+
+/* Adds calls, states and proposals to a session's statistics. */
+void diff_speculate_add_stats(const diff_speculation_stats *s, mar_stats *to);
 
 /* Parts that diffusion/paths.h shares: evaluations of one model's head at many states of tokens with `sources` sources.
  * Embeds the z [branches][sources][z_dim] of all sources of a call. */

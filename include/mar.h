@@ -3,20 +3,20 @@
  * Latents Improve Continuous-Token Autoregressive Generation", 2025). Discrete tokens: LlamaGen (Sun et al., 2024),
  * Lumina-mGPT, Anole and Emu3.
  *
- * How to use it (error handling left out: every call returns a status, and mar_error() or, for a session's calls,
- * mar_session_error() returns the reason in one line):
+ * How to use it (error handling left out: every call returns a status, and mar_error() returns the reason in one line):
  *
- *     mar *m;  mar_model *model;  mar_vae *vae;  mar_session *s;  mar_params p;
- *     int label = 207;                                      // a golden retriever
- *     mar_params_init(&p, sizeof p);                        // guidance 2.9, 64 steps of 100, as the command
+ *     mar *m;  mar_pipeline *p;  mar_job job;  uint8_t *rgb;  int width, height;
  *     mar_open(NULL, &m);
- *     mar_model_load(m, "mar_base.safetensors", 0, &model);
- *     mar_vae_load(m, "kl16.safetensors", &vae);
- *     mar_session_create(model, vae, &p, 1, &s);
- *     mar_session_begin(s, 0, &label, 1);                   // image 0 of this seed
- *     while (!mar_session_done(s)) mar_session_step(s);     // one autoregressive step a call
- *     mar_session_images(s, rgb);                           // uint8_t rgb[256 * 256 * 3]
- *     mar_session_free(s); mar_vae_free(vae); mar_model_free(model); mar_close(m);
+ *     mar_pipeline_load(m, "mar_base.safetensors", "kl16.safetensors", NULL, &p);
+ *     mar_job_init(&job, sizeof job);                       // the model's defaults
+ *     job.label = 207;                                      // a golden retriever; job.prompt for a model of prompts
+ *     mar_generate(p, &job, &rgb, &width, &height);         // uint8_t rgb[height][width][3]
+ *     fwrite(rgb, 3, (size_t)width * (size_t)height, file);
+ *     mar_rgb_free(rgb);  mar_pipeline_free(p);  mar_close(m);
+ *
+ * A session (mar_session_create) gives control of batches, steps, requests, previews and cancelling. Beside this
+ * header: mar_measure.h (statistics and measurements), mar_methods.h (tables of options and methods), mar_files.h
+ * (contents and conversion of checkpoints), mar_eval.h (judging images).
  *
  * Reproducibility: an image is a function of (model, parameters, seed, image index). It does not depend on the batch
  * size, the number of threads, or earlier images. On a CPU this holds bit for bit. On a GPU some products depend on the
@@ -64,99 +64,16 @@
 #ifndef MAR_H
 #define MAR_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "mar_types.h"
 
 #ifdef __cplusplus
 extern "C" {
-#endif
-
-/* MAR_STATIC: the program links the static library. MAR_BUILDING: the library itself is compiled. */
-#if defined(_WIN32) && !defined(MAR_STATIC)
-#ifdef MAR_BUILDING
-#define MAR_API __declspec(dllexport)
-#else
-#define MAR_API __declspec(dllimport)
-#endif
-#elif defined(__GNUC__) && !defined(_WIN32)
-#define MAR_API __attribute__((visibility("default")))
-#else
-#define MAR_API
 #endif
 
 /* Version of this header. mar_version_number() has that of the library. */
 #define MAR_VERSION_MAJOR 0
 #define MAR_VERSION_MINOR 1
 #define MAR_VERSION_PATCH 0
-
-typedef enum {
-    MAR_OK = 0,
-    MAR_EARG,    /* an option or argument is invalid */
-    MAR_ENOMEM,  /* an allocation failed; the message names the size */
-    MAR_EIO,     /* a file cannot be opened, read or written */
-    MAR_EFORMAT, /* a file is truncated, malformed, or not of the format its name or magic says */
-    /* a file's tensors are no model (missing, extra, wrong shape, NaN), or a generated token or pixel is not finite */
-    MAR_EMODEL,
-    MAR_EBACKEND,   /* the compute backend failed or is missing */
-    MAR_ECANCELLED, /* mar_session_cancel, or the progress function of a load, stopped the call */
-} mar_status;
-
-typedef enum {
-    MAR_DTYPE_AUTO = 0,
-    MAR_DTYPE_F32,
-    MAR_DTYPE_BF16,
-    MAR_DTYPE_INT8,
-    MAR_DTYPE_F16,
-    MAR_DTYPE_INT4
-} mar_dtype;
-
-/* --- options --------------------------------------------------------------------------------------- */
-
-/* Type of an option's field. */
-typedef enum {
-    MAR_TYPE_FLAG,   /* int, 0 or 1; as text: on or off */
-    MAR_TYPE_INT,    /* int */
-    MAR_TYPE_UINT64, /* uint64_t */
-    MAR_TYPE_FLOAT,  /* float */
-    MAR_TYPE_CHOICE, /* an enumeration or int: index into choices */
-    MAR_TYPE_NAME,   /* const char *: NULL, or one of choices */
-    MAR_TYPE_TEXT,   /* const char *: nonempty text, owned by the caller */
-    MAR_TYPE_MODEL,  /* mar_model *: NULL, or a model; on the command line a file. No text sets it */
-} mar_type;
-
-/* An option. The command line, --help, the manual, records and hosts are all made from this table. A program may have
- * rows of its own, with size = sizeof(mar_param). */
-typedef struct {
-    size_t size;
-    const char *name;  /* name of the field, for mar_params_set, and of the command line's --name */
-    const char *help;  /* first line: --help; the rest: the manual only */
-    const char *group; /* heading in lists: "Sampling" */
-    mar_type type;
-    size_t offset;          /* offset of the field in its struct, bytes */
-    double value, min, max; /* default and inclusive range; CHOICE: value is an index */
-    /* CHOICE, NAME: the values, NULL at the end. INT: names of the values from min on, used as text instead of numbers,
-     * or NULL. TEXT: texts with a special meaning, or NULL. */
-    const char *const *choices;
-    /* Option or verifier that this option needs to have an effect, or alternatives: "lantern|lantern-gstar". NULL:
-     * none. */
-    const char *method;
-    /* TEXT, MODEL: placeholder for the value in help and messages: "FILE". NAME: placeholder in help if the choices are
-     * too many for a line. */
-    const char *argument;
-    const char *tokens; /* tokens it applies to: "continuous" (MAR, SphereAR) or "discrete"; NULL: both */
-} mar_param;
-
-/* Sets the field of `option` in the struct at `fields` from text. On MAR_EARG nothing changes, and `why`, char [size]
- * or NULL, receives one line: "--cfg nan: expected a number from 0 to 100". */
-MAR_API mar_status mar_param_set(const mar_param *option, void *fields, const char *text, char *why, size_t size);
-/* Writes the expected value, such as "a number from 0 to 100", to text, char [size]. Returns text, or "" for invalid
- * arguments. */
-MAR_API const char *mar_param_expects(const mar_param *option, char *text, size_t size);
-/* Writes the field's value to `text`, char [size], so that mar_param_set reads back the same value. NULL and models
- * give "". Returns text, or "" for invalid arguments. */
-MAR_API const char *mar_param_text(const mar_param *option, const void *fields, char *text, size_t size);
-/* Returns 1 if the field has its default value. */
-MAR_API int mar_param_is_default(const mar_param *option, const void *fields);
 
 /* --- the library handle ------------------------------------------------------------------------- */
 
@@ -175,20 +92,6 @@ typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_bac
  * current GPU (cudaSetDevice), the library may change that back. */
 typedef enum { MAR_LOG_INFO, MAR_LOG_WARNING } mar_log_level;
 typedef void mar_log_function(void *user, mar_log_level level, const char *line);
-
-/* Choice among the weights of a training checkpoint (mar_options.weights). */
-typedef enum { MAR_WEIGHTS_AUTO = 0, MAR_WEIGHTS_EMA, MAR_WEIGHTS_MODEL } mar_weights;
-
-/* Memory of the host (mar_options.alloc). Returns `bytes` bytes at a multiple of `alignment`, a power of two; or NULL:
- * the call then returns MAR_ENOMEM and names the size. Another address is given back at once, and is MAR_EARG. The
- * library writes zeros where it needs them, and does not compare the size with the system's available memory.
- *
- * These functions run on the thread of the call that needs or frees memory, so on several at a time if several threads
- * use the handle. They must not call the library. They must work until the last object of the handle is freed. Small
- * structs, the tensor that a load is packing, and a copy of a VQ codebook come from the C library. */
-typedef void *mar_alloc_function(void *user, size_t bytes, size_t alignment);
-/* Takes back memory with the `bytes` that it was asked with. Never called with NULL. */
-typedef void mar_free_function(void *user, void *p, size_t bytes);
 
 typedef struct {
     size_t size; /* sizeof(mar_options) in the caller, by mar_options_init; new fields come last */
@@ -255,10 +158,6 @@ typedef struct {
 /* Sets every field to its default. Writes the first `size` bytes; pass sizeof *options. */
 MAR_API void mar_options_init(mar_options *options, size_t size);
 
-/* The options of mar_options that text can set: i = 0..count-1, static. Returns NULL for other i. */
-MAR_API int mar_option_count(void);
-MAR_API const mar_param *mar_option_get(int i);
-
 /* Opens the library. `options` are as mar_options_init has set them up; NULL: the defaults. *out is set even on
  * failure, so that mar_error(*out) has the reason; it is NULL only without memory. Close such a handle with mar_close.
  * All other calls on it fail with that reason. */
@@ -272,9 +171,8 @@ MAR_API void mar_close(mar *m);
  * four handles whose calls failed last; the string is valid until its next failing call on any handle. mar_error(NULL)
  * covers calls that were given neither handle nor session. */
 MAR_API const char *mar_error(const mar *m);
-MAR_API const char *mar_status_name(mar_status status); /* "bad argument" */
-MAR_API const char *mar_version(void);                  /* the library's, "MAJOR.MINOR.PATCH" */
-MAR_API int mar_version_number(void);                   /* MAJOR * 10000 + MINOR * 100 + PATCH */
+MAR_API const char *mar_version(void); /* the library's, "MAJOR.MINOR.PATCH" */
+MAR_API int mar_version_number(void);  /* MAJOR * 10000 + MINOR * 100 + PATCH */
 
 /* Describes the handle's device: "cpu bf16 (avx512_bf16), 2 threads", or "cpu bf16, head f32 (...". Returns "" if the
  * handle failed to open. */
@@ -282,17 +180,6 @@ MAR_API const char *mar_backend_description(const mar *m);
 
 /* Returns the number of GPUs, 0 if the library has no CUDA. mar_options.device counts from 0. */
 MAR_API int mar_gpu_count(void);
-
-/* Measures the rate of large matrix products on this handle's backend and arithmetic, in flop per second (2 per
- * multiply-add). The value is the best of many 1024x1024x1024 products, or of 8192x8192x8192 where those are too short
- * to time. The products use the operation of the models' layers. Takes some seconds. `mar bench` relates its results to
- * this rate. */
-MAR_API mar_status mar_measure_peak(mar *m, double *flop_per_second);
-/* Measures the bandwidth of uncached reads on this handle's backend, in bytes per second. The value is the best of many
- * passes over an array, with all threads, in pages like those of weights. The array has 512 MiB, or four times the last
- * cache, up to 4 GiB. A backend without a read-only operation copies, and counts written bytes too. The bytes of the
- * weights over this rate bound a decoding step at batch 1 from below. Takes about a second. */
-MAR_API mar_status mar_measure_bandwidth(mar *m, double *bytes_per_second);
 
 /* --- models -------------------------------------------------------------------------------------- */
 
@@ -346,13 +233,6 @@ typedef struct {
     int width, depth, heads;
     int grid; /* ViT: rows and columns of tokens; 0: any */
 } mar_vae_config;
-
-/* Progress of a load: bytes of the file's tensors read so far, and of all. It runs on the loading thread, at most some
- * hundred times: first with done 0, last with done == total, when everything else has succeeded. done never falls.
- * Tensors that the model does not need count in the last call only. Returning nonzero cancels the load: it frees
- * everything and returns MAR_ECANCELLED. The function may call the library, also to load another file, but must not
- * close the handle. */
-typedef int mar_load_progress_function(void *user, uint64_t done, uint64_t total);
 
 /* Where a checkpoint is: exactly one of path, data and fd. */
 typedef struct {
@@ -500,11 +380,6 @@ MAR_API mar_status mar_text_encode_negative(mar_text *t, const char *text, int t
 
 typedef enum { MAR_CFG_LINEAR = 0, MAR_CFG_CONSTANT } mar_cfg_schedule;
 
-/* Sampler of the head: the model's own chain (DDPM with learned variances; SphereAR: Euler-Maruyama steps of a linear
- * flow, and one Euler step), or an ODE solver: DDIM (Song et al., 2021, eta 0) or DPM-Solver++ (Lu et al., 2022,
- * second-order multistep). */
-typedef enum { MAR_SAMPLER_DDPM = 0, MAR_SAMPLER_DDIM, MAR_SAMPLER_DPMPP } mar_sampler;
-
 /* Schedule of diffusion steps over the autoregressive steps (DiSA: Zhao et al., 2025). */
 typedef enum { MAR_ANNEAL_OFF = 0, MAR_ANNEAL_LINEAR, MAR_ANNEAL_COSINE, MAR_ANNEAL_TWO_STAGE } mar_annealing;
 
@@ -624,15 +499,9 @@ MAR_API void mar_params_init(mar_params *params, size_t size);
 MAR_API mar_params *mar_params_new(void);
 MAR_API void mar_params_free(mar_params *params);
 
-/* The options of mar_params, one per field: i = 0..count-1, static. Returns NULL for other i. */
-MAR_API int mar_param_count(void);
-MAR_API const mar_param *mar_param_get(int i);
 /* Calls mar_param_set by name: mar_params_set(&p, "cfg", "2.9", why, sizeof why). "cfg_interval" with two numbers,
  * "0.2,0.8", sets cfg_low and cfg_high. */
 MAR_API mar_status mar_params_set(mar_params *params, const char *name, const char *text, char *why, size_t size);
-/* Returns why option i has no effect with the other values, such as "needs --gtr". Returns NULL if it has one. Returns
- * NULL also if an option is out of range; mar_session_create refuses that. Valid until this thread's next call. */
-MAR_API const char *mar_params_unused(const mar_params *params, int i);
 
 typedef struct mar_session mar_session;
 
@@ -680,10 +549,10 @@ MAR_API mar_status mar_session_set_negative(mar_session *s, const float *feature
  * still run when the call returns, and fail a later call. The last step of an image waits for all.
  *
  * A NaN or infinite token fails the batch with MAR_EMODEL: "image 3, step 17: a token is NaN (position 40, channel 2);
- * ...". Steps are numbered as in mar_session_fates. On a GPU the last step reports it; with mar_params.check, the
- * token's own step does. With check the line ends with the first layer whose output is not finite, by its checkpoint
- * name; "draft: " precedes a draft's layer. check also fails a batch if such a layer leaves all tokens finite, as a
- * draft's layer can. Of requests, only the one with that token fails, and the step returns MAR_OK.
+ * ...". Steps are numbered as in mar_session_token_status. On a GPU the last step reports it; with mar_params.check,
+ * the token's own step does. With check the line ends with the first layer whose output is not finite, by its
+ * checkpoint name; "draft: " precedes a draft's layer. check also fails a batch if such a layer leaves all tokens
+ * finite, as a draft's layer can. Of requests, only the one with that token fails, and the step returns MAR_OK.
  *
  * Discrete tokens: a step is a round, and a distribution can fail: "image 3, token 40: no token has a probability:
  * ...". */
@@ -760,6 +629,39 @@ MAR_API mar_status mar_session_image(mar_session *s, int i, mar_pixels *pixels);
  * images in progress are not affected. MAR_EARG if the VAE was loaded without its encoder (mar_source.encoder). After a
  * failure the tokens are undefined. */
 MAR_API mar_status mar_session_encode(mar_session *s, const mar_pixels *pixels, float *tokens);
+
+/* --- one call: from a class or a prompt to pixels ----------------------------------------------------------------- */
+
+/* A model with its image decoder and, for a model of prompts, what encodes them. It has a reference on the handle. One
+ * thread at a time may use it. */
+typedef struct mar_pipeline mar_pipeline;
+
+/* Loads the three. `vae` NULL: the decoder in the model's own file or folder, or the built-in model's. `text` NULL: the
+ * model's own folder, or the built-in model's; not read for a model of classes. Errors are those of mar_model_load,
+ * mar_vae_load and mar_text_load. mar_pipeline_free accepts NULL. */
+MAR_API mar_status mar_pipeline_load(mar *m, const char *model, const char *vae, const char *text, mar_pipeline **out);
+MAR_API void mar_pipeline_free(mar_pipeline *p);
+/* Returns the pipeline's model, for mar_session_create and mar_model_get_config; valid as long as the pipeline. */
+MAR_API mar_model *mar_pipeline_model(const mar_pipeline *p);
+
+/* An image to make in one call. */
+typedef struct {
+    size_t size;              /* sizeof(mar_job) in the caller, by mar_job_init; new fields come last */
+    const char *prompt;       /* UTF-8; NULL for a model of classes */
+    const char *negative;     /* negative prompt; NULL: the family's own. MAR_EARG for a family without one */
+    int label;                /* class, or -1 for unconditional; unused with a prompt */
+    int reserved;             /* 0 */
+    uint64_t image;           /* number of the image; the seed is that of params */
+    const mar_params *params; /* NULL: the defaults of mar_params_init */
+} mar_job;
+/* Sets label to -1 and all else to nothing. Writes the first `size` bytes; pass sizeof *job. */
+MAR_API void mar_job_init(mar_job *job, size_t size);
+
+/* Makes one image: the pixels of mar_session_begin with the same parameters. *rgb becomes uint8_t [*height][*width][3],
+ * top to bottom, to be freed by mar_rgb_free. On failure it is NULL, and mar_error of the handle has the reason. Errors
+ * are those of mar_text_encode and of a session. */
+MAR_API mar_status mar_generate(mar_pipeline *p, const mar_job *job, uint8_t **rgb, int *width, int *height);
+MAR_API void mar_rgb_free(uint8_t *rgb); /* NULL is fine */
 
 /* --- requests: images that come and go one at a time -------------------------------------------------------------- */
 
@@ -839,83 +741,6 @@ MAR_API uint64_t mar_session_batch_request(const mar_session *s, int i);
  * long as the session. `spec` is static. */
 MAR_API const mar_params *mar_session_get_params(const mar_session *s);
 
-/* Cost of the batch since mar_session_begin; of requests, since the last one began while none was in progress. Times
- * are in seconds. flop counts matrix products and convolutions, 2 per multiply-add. encoder_, decoder_ and head_ are
- * the target's. draft_ is the draft's, except that its head inside head_spec counts as head_. verify_s belongs to
- * speculation across tokens. */
-typedef struct {
-    size_t size; /* sizeof(mar_stats) in the caller, by mar_stats_init; new fields come last */
-    double encoder_s, decoder_s, head_s, vae_s, draft_s, verify_s, total_s;
-    double encoder_flop, decoder_flop, head_flop, vae_flop, draft_flop;
-    /* Discrete tokens: bytes of weights, keys and values that the passes of target and draft must read, each once per
-     * pass; else 0. Divided by mar_measure_bandwidth they bound the time from below. */
-    double decoder_bytes, draft_bytes;
-    size_t arena_bytes;     /* the session's working memory on the backend */
-    size_t recorded_bytes;  /* host arrays of the session's recorded steps, besides the arena (GPU; else 0) */
-    double head_call_bytes; /* weights of the head, read by each of its sequential calls */
-    int head_call_products; /* matrix products of one call, each of which waits for the previous one */
-
-    /* The target's head: sequential calls, each of which waits for the previous one. A token's calls are those of its
-     * chain, shared with the tokens drawn beside it. */
-    long tokens; /* tokens placed in the images */
-    /* Sum over tokens of the sequential calls of their chains. With spec path the sum includes dropped drafts and
-     * candidates. */
-    double head_calls;
-    int head_calls_max;  /* the most of one token */
-    double head_batched; /* sequential calls of the target's head, each for all tokens in progress */
-    double draft_calls;  /* the same for the draft's head */
-    double head_rows;    /* states that the head evaluated, unconditional rows not counted */
-    double passes;       /* sequential passes of the target's transformer, each for all images in progress */
-    double contexts;     /* contexts in these passes, summed over images; a plain pass has one per image */
-
-    /* Inside the head (head_spec): transitions proposed and accepted. residual_tries includes these. */
-    long proposals, proposals_accepted;
-
-    /* Across tokens (spec): */
-    long drafted, accepted;   /* tokens verified, and accepted */
-    long rounds, round_steps; /* blocks verified, and autoregressive steps they advanced */
-    long residual_tries;      /* candidates tried to replace rejected tokens */
-    /* Discrete tokens: rounds of an image by number of accepted drafts; the last entry: 65 or more. */
-    long accepted_lengths[66];
-    /* Root mean square, per channel, of the difference between an accepted token's draft and target versions at the
-     * last index. The token is the draft's with spec path in context full, else the target's. In context full, later
-     * contexts have seen the draft's version. */
-    double accepted_shift;
-} mar_stats;
-/* Sets size, and every other field to 0. Writes the first `size` bytes; pass sizeof *stats. */
-MAR_API void mar_stats_init(mar_stats *stats, size_t size);
-/* Writes the fields within stats->size after waiting for pending steps; with size 0 nothing. Fields that the library
- * lacks stay. All others are 0 in a forked process. */
-MAR_API void mar_session_get_stats(const mar_session *s, mar_stats *stats);
-
-/* A measurement. Values of `group`: "machine", the device's description and rates; "pass", passes of one autoregressive
- * step, and the image decoder; "operation", operations of that step; "image decoder", its operations. */
-typedef struct {
-    size_t size;
-    const char *group; /* static */
-    const char *name;  /* "linear 3072 x 768, gelu"; valid during the call */
-    int rows;          /* rows it works on; 0: none */
-    double count;      /* calls in that step; for a rate or number of the machine, its value */
-    double seconds;    /* time of one call; 0 if the value is in count */
-    double bytes;      /* least traffic of one call; 0: not counted */
-    double flop;       /* arithmetic of one call's products; 0: not counted */
-} mar_measurement;
-typedef void mar_measurement_function(void *user, const mar_measurement *m);
-/* Makes the measurements of `mar bench --micro`, with the session's model, parameters and batch. Calls f for each row
- * at the end, only if everything succeeded. On the session, f has the rights of a mar_progress_function. Takes seconds,
- * on a slow device minutes, and additional memory. Drops the batch in progress. MAR_ECANCELLED after
- * mar_session_cancel. */
-MAR_API mar_status mar_session_measure(mar_session *s, mar_measurement_function *f, void *user);
-
-/* Returns the status of each token of the batch after the last step: uint8_t map[n][seq_len] (mar_token_fate), and int
- * step[n][seq_len], the token's autoregressive step; for discrete tokens the round. Either may be NULL. */
-typedef enum { MAR_TOKEN_TARGET = 0, MAR_TOKEN_ACCEPTED, MAR_TOKEN_REPLACED } mar_token_fate;
-MAR_API mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step);
-/* Returns the staleness of each token's draft after the last step: int late[n][seq_len]. It is the number of
- * autoregressive steps by which the draft's conditions are older than the token's own. With spec path without a draft
- * model it is 1 or more. 0: the token was not drafted that way. */
-MAR_API mar_status mar_session_lateness(mar_session *s, int *late);
-
 /* The guarantee on the distribution of a session's images. It is relative to plain sampling with the session's options:
  * one pass of the model for each autoregressive step, and the head's own chain. Strings are valid as long as the
  * session. */
@@ -942,225 +767,6 @@ MAR_API const char *mar_session_guarantee(const mar_session *s);
  * its known tokens are given. 1024 bytes are enough; the rest is cut. "" for invalid arguments. */
 MAR_API const char *mar_session_request_guarantee(const mar_session *s, const mar_request *request, char *text,
                                                   size_t size);
-
-/* Writes how the backend computes this session's batches to `text`, char [size], in one line. Returns text, or "" for
- * invalid arguments. The line names the head's implementation, and why not a faster one; on a GPU also the number of
- * recordings, or why the device refuses them: "head: persistent kernel up to 128 rows, clusters of 2 blocks, 6 of 6
- * products in shared memory; 14 recordings". 1024 bytes are usually enough; the rest is cut. The log has the first part
- * when a model is loaded, and a WARNING for a refused recording. */
-MAR_API const char *mar_session_description(const mar_session *s, char *text, size_t size);
-
-/* --- judging images ------------------------------------------------------------------------------- */
-
-/* A feature network for FID and related metrics. Its weights are on the handle's device. One thread at a time may use
- * it; several networks may be loaded. */
-typedef struct mar_features mar_features;
-
-typedef struct {
-    size_t size;
-    const char *name; /* "inception-v3", "vgg16" or "demo digits"; static */
-    int features;     /* length of a feature vector, 2048: FID, precision and recall; VGG16: 4096 */
-    int classes;      /* number of logits, 1008: Inception score; 0: none */
-    int spatial;      /* length of a spatial feature vector, 17x17 pixels of 7 channels: sFID; 0: none */
-    long parameters;  /* number of weights in the file */
-} mar_features_config;
-
-/* Loads Inception-v3 with TensorFlow's weights of 2015-12-05, as torch-fidelity and pytorch-fid publish them: a .pth of
- * either, or its .safetensors. "demo" is the built-in classifier of digits, for the demo's images. Networks of
- * Inception's layout with other channel counts are accepted. torchvision's vgg16-397923af.pth, or its .safetensors, is
- * VGG16, for precision and recall: its features are the second linear layer's result before the ReLU. `batch` is the
- * largest n of mar_features_run, 1..1024. Errors are those of mar_model_load. The network holds a reference on the
- * handle. mar_features_free accepts NULL. */
-MAR_API mar_status mar_features_load(mar *m, const char *path, int batch, mar_features **out);
-MAR_API void mar_features_free(mar_features *f);
-MAR_API const mar_features_config *mar_features_get_config(const mar_features *f);
-
-/* Computes features[n][config.features], logits[n][classes] and spatial[n][spatial], all float, from images uint8_t
- * rgb[n][height][width][3], 1 <= n <= batch. Each result may be NULL. spatial is in the order row, column, channel.
- * Inception's logits omit the last layer's bias, as published Inception scores do.
- *
- * Inception resizes images to 299x299 as TensorFlow 1 did. Sides are 1..16384 pixels, and an image has at most
- * 4096x4096 pixels. Digits are 32x32. Their features are the 64 numbers before the last ReLU and layer, as in the
- * demo's Frechet distance.
- *
- * MAR_EMODEL if a result is NaN or infinite, with the image's place in the batch. The reason is in mar_error of the
- * handle. */
-MAR_API mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int width, int height, float *features,
-                                    float *logits, float *spatial);
-
-/* Does the same for images of different sizes: image i is uint8_t rgb[i][heights[i]][widths[i]][3]. */
-MAR_API mar_status mar_features_run_each(mar_features *f, const uint8_t *const *rgb, const int *widths,
-                                         const int *heights, int n, float *features, float *logits, float *spatial);
-
-/* How a network resizes images. */
-typedef enum {
-    MAR_RESIZE_DEFAULT, /* Inception as TensorFlow 1; VGG16 to 224x224 as Pillow's bilinear, with antialiasing */
-    MAR_RESIZE_CLEAN    /* Inception as clean-fid: Pillow's bicubic with antialiasing, on floats, without a rounding */
-} mar_resize;
-
-/* Sets the resize of later calls. MAR_EARG for MAR_RESIZE_CLEAN on another network than Inception. */
-MAR_API mar_status mar_features_set_resize(mar_features *f, mar_resize how);
-
-/* Computes precision and recall (Kynkaanniemi et al., 2019) as ADM's evaluator defines them, where k is 3. reference is
- * float [reference_count][dim], images float [count][dim]; both counts must exceed k. Precision is the fraction of
- * images whose features lie within the k-th-neighbour distance of some reference image. Recall is the converse. A point
- * is not its own neighbour, but another point with the same features is.
- *
- * Distances are f32 sums of squared differences (relative error about 1e-6); ADM's are fp16. Takes O((count +
- * reference_count)^2 dim) time on the handle's device. Takes 4 k + 5 bytes a point plus about 64 MB, on host and
- * device.
- *
- * MAR_EARG also if a number is not finite, or a k-th neighbour's squared distance overflows f32. *precision and *recall
- * are 0 on failure. */
-MAR_API mar_status mar_precision_recall(mar *m, const float *reference, int reference_count, const float *images,
-                                        int count, int dim, int k, double *precision, double *recall);
-
-/* A CLIP (Radford et al., 2021), whose embeddings tell how well an image fits a text. Its weights are on the handle's
- * device, in the handle's dtype. It has a reference on the handle and a queue of its own. One thread at a time may use
- * it; several may be loaded. */
-typedef struct mar_clip mar_clip;
-
-typedef struct {
-    size_t size;
-    const char *name; /* "CLIP" or "HPS v2"; static */
-    long parameters;  /* number of weights */
-    int embedding;    /* length of an embedding: 512 of ViT-B, 768 of ViT-L, 1024 of HPS */
-    int image_size;   /* pixels of an image's side as the network sees it, 224 */
-    int patch;        /* pixels of a patch's side: 32, 16, 14 */
-    int positions;    /* tokens of a text at most, start and end included, 77 */
-    int vocabulary;   /* rows of the token embedding, 49408 */
-    int reserved;
-} mar_clip_config;
-
-/* Loads a CLIP from a folder as Hugging Face writes it, such as openai/clip-vit-base-patch32: config.json,
- * model.safetensors or pytorch_model.bin, vocab.json with merges.txt or tokenizer.json, and preprocessor_config.json.
- * Without the last one mean and deviation are OpenAI's. Or from a file of HPS v2 (Wu et al., 2023), such as
- * HPS_v2.1_compressed.pt: OpenCLIP's ViT-H/14, whose folder must have vocab.json with merges.txt, or tokenizer.json, of
- * any of OpenAI's CLIPs. Its score is the dot product of both embeddings. `batch` is the largest n of the calls
- * below, 1..1024. Errors are those of mar_text_load. mar_clip_free accepts NULL. */
-MAR_API mar_status mar_clip_load(mar *m, const char *path, int batch, mar_clip **out);
-MAR_API void mar_clip_free(mar_clip *c);
-MAR_API const mar_clip_config *mar_clip_get_config(const mar_clip *c);
-
-/* Compute embeddings, float [n][config.embedding], each of length 1. The dot product of two embeddings is their cosine.
- *
- * Images are uint8_t rgb[n][height][width][3], or of different sizes as in mar_features_run_each, with the limits
- * there. The shorter side becomes image_size pixels as Pillow's bicubic does it, and the middle is cut out, as in
- * transformers' CLIPImageProcessor, or for HPS as in hpsv2 with torchvision from 0.17 on. Texts are UTF-8; of longer
- * ones the first tokens and the end token are kept.
- *
- * MAR_EARG for a text with invalid UTF-8, naming it by its index from 0. MAR_EMODEL if an embedding is NaN, infinite or
- * 0. */
-MAR_API mar_status mar_clip_images(mar_clip *c, const uint8_t *rgb, int n, int width, int height, float *embedding);
-MAR_API mar_status mar_clip_images_each(mar_clip *c, const uint8_t *const *rgb, const int *widths, const int *heights,
-                                        int n, float *embedding);
-MAR_API mar_status mar_clip_texts(mar_clip *c, const char *const *texts, int n, float *embedding);
-
-/* An ImageReward (Xu et al., 2023), which scores how people like an image for a prompt. One thread at a time may use
- * it. */
-typedef struct mar_reward mar_reward;
-
-/* Loads THUDM/ImageReward's ImageReward.pt. Its folder must have vocab.txt of bert-base-uncased, or a folder
- * bert-base-uncased with it. `batch` is the largest n of mar_reward_score, 1..1024. MAR_EMODEL for another architecture
- * or vocabulary, MAR_EIO, MAR_EFORMAT, MAR_ENOMEM. mar_reward_free accepts NULL. */
-MAR_API mar_status mar_reward_load(mar *m, const char *path, int batch, mar_reward **out);
-MAR_API void mar_reward_free(mar_reward *r);
-
-/* Computes the scores [n] of images of different sizes, as in mar_features_run_each with the limits there, and their
- * prompts, UTF-8, texts[n]. The shorter side becomes 224 pixels as Pillow's bicubic does it, and the middle is cut out,
- * as torchvision does it. Of a longer prompt the first 33 tokens count. Scores are those of ImageReward's score():
- * normalised, about -2 to 2. MAR_EARG for a text with invalid UTF-8, naming it by its index from 0. MAR_EMODEL if a
- * score is NaN or infinite. */
-MAR_API mar_status mar_reward_score(mar_reward *r, const uint8_t *const *rgb, const int *widths, const int *heights,
-                                    const char *const *texts, int n, double *scores);
-
-/* --- files ---------------------------------------------------------------------------------------- */
-
-typedef enum {
-    MAR_KIND_UNKNOWN = 0,
-    MAR_KIND_MAR,
-    MAR_KIND_VAE, /* KL, VQ or ViT autoencoder */
-    MAR_KIND_INCEPTION,
-    MAR_KIND_LLAMAGEN,
-    MAR_KIND_EAGLE,    /* one-layer drafter over a LlamaGen model's features */
-    MAR_KIND_SPHEREAR, /* model with its image decoder */
-    MAR_KIND_T5,       /* text encoder */
-    MAR_KIND_VGG16,
-    MAR_KIND_DECODER, /* decoder that writes images among text: Lumina-mGPT, Anole, Emu3 */
-} mar_kind;
-
-/* Returns what a file, folder or built-in model is by its header alone: no weights are read. Returns MAR_KIND_UNKNOWN
- * if it cannot be read or is of no kind. *stored, unless NULL, is the type of a model's weights that mar_convert has
- * quantised, INT8 or INT4; AUTO if there are none. */
-MAR_API mar_kind mar_recognise(const char *path, mar_dtype *stored);
-
-typedef struct mar_report mar_report; /* contents and problems of a checkpoint */
-
-/* Reads and checks a whole file. Succeeds for any file that can be parsed, model or not. MAR_EIO or MAR_EFORMAT if it
- * cannot be parsed or changes meanwhile. `heads` is as in mar_model_load, but a guessed number is only noted as a fact.
- * MAR_EARG if it is given for a file that is no model. */
-MAR_API mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out);
-MAR_API void mar_report_free(mar_report *r);
-MAR_API mar_kind mar_report_kind(const mar_report *r);
-MAR_API const mar_model_config *mar_report_model(const mar_report *r); /* NULL unless a model or drafter */
-MAR_API const mar_vae_config *mar_report_vae(const mar_report *r);     /* NULL unless VAE */
-/* Return facts and problems, one line each: "format: PyTorch zip, model_ema", "tensors: 364 (F32)". i = 0..count-1;
- * other i return NULL. */
-MAR_API int mar_report_fact_count(const mar_report *r);
-MAR_API const char *mar_report_fact(const mar_report *r, int i);
-MAR_API int mar_report_problem_count(const mar_report *r);
-MAR_API const char *mar_report_problem(const mar_report *r, int i);
-
-/* Writes the model in `in` to `out` as safetensors, with its configuration as metadata. `dtype` applies to
- * floating-point tensors: F32, BF16 or F16; AUTO keeps each tensor's own.
- *
- * INT8 quantises the matrices of the transformer's blocks. NAME becomes I8 [out][in], and NAME_scale, F32 [out], has a
- * scale per output channel: its largest weight magnitude over 127. All other tensors become BF16. These include the
- * diffusion head, because its first steps need that precision. Int8 weights of the input stay int8 with AUTO and INT8,
- * and are dequantised otherwise.
- *
- * INT4 does the same with int4 weights. NAME becomes U8 [out][in/2], two weights plus 8 in a byte, the first in its low
- * half; NAME_scale is BF16 [out][in/32]. A matrix whose width is no multiple of 32 becomes BF16.
- *
- * If `in` is a folder of a text encoder or of a decoder among text, and `out` does not end in .safetensors, `out`
- * becomes a folder: model.safetensors, config.json and the tokenizer's files. It must not exist, or be empty.
- *
- * MAR_EARG for a file that is no model. Refuses a file in which mar_inspect finds problems. A guessed number of heads
- * is not written. The output is complete or absent. */
-MAR_API mar_status mar_convert(mar *m, const char *in, const char *out, mar_dtype dtype, int heads);
-
-/* --- methods --------------------------------------------------------------------------------------- */
-
-/* An accelerator, and its effect on the output distribution. */
-typedef struct {
-    size_t size;
-    const char *name; /* "conditional" */
-    const char *kind; /* "verifier": tests drafts against the target, a value of `spec`; else "shortcut" */
-    /* Options that enable it, optional ones in brackets: "--draft FILE --spec conditional", "[--draft FILE] --spec
-     * path". NULL: not in `mar generate`. */
-    const char *option;
-    const char *tokens;    /* "continuous", "discrete", "continuous, discrete" */
-    const char *topology;  /* verifiers: accepted shapes of drafts, "chain, tree"; else NULL */
-    int exact;             /* 1: the output distribution is plain sampling's */
-    int parameter_count;   /* mar_method_get_parameter */
-    const char *guarantee; /* "exact to: plain sampling with the same options"; "none: ..." */
-    const char *source;    /* paper and equation */
-    const char *summary;   /* one line */
-    const char *models;    /* families that it is for: "MAR, SphereAR" */
-} mar_method_info;
-
-/* A parameter of a method. */
-typedef struct {
-    size_t size;
-    const char *name, *meaning;
-    double value, min, max; /* default and inclusive range */
-} mar_method_parameter;
-
-/* All methods: i = 0..count-1, static. Returns NULL for other i. */
-MAR_API int mar_method_count(void);
-MAR_API const mar_method_info *mar_method_get(int i);
-/* Parameters of method `method`: i = 0..parameter_count-1, static. Returns NULL for others. */
-MAR_API const mar_method_parameter *mar_method_get_parameter(int method, int i);
 
 #ifdef __cplusplus
 }

@@ -43,6 +43,18 @@ void kern_watch_begin(kern_queue *k)
     k->watch.layer[0] = '\0';
 }
 
+void kern_run_recorded(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
+                       double *seconds)
+{
+    k->watch.part = part;
+    k->core->timer_mark(k, NULL);
+    if (recording && !k->watch.on) /* the search for a non-finite layer waits between layers */
+        k->core->replay(k, recording, body, arg);
+    else
+        body(arg);
+    k->core->timer_mark(k, seconds);
+}
+
 #undef kern_watch
 void kern_watch(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride, const char *name, ...)
 {

@@ -712,6 +712,10 @@ mar_status kern_check(kern_queue *k, mar_err *err);
 mar_status kern_new_array(kern_queue *k, const float *host, size_t n, float **out, mar_err *err);
 /* Begins a search: no layer is found yet. */
 void kern_watch_begin(kern_queue *k);
+/* Runs body(arg), a sequence of operations on queue k, as a recording if given (kern_core_ops.replay). Adds its time to
+ * *seconds. Layers that kern_watch names in it follow `part`: "draft: ", or "". */
+void kern_run_recorded(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
+                       double *seconds);
 /* For models and backends: tests the output of a layer; the name follows as for printf; x as in first_nonfinite. Does
  * nothing unless k->watch.on. It waits, so it must not be in a recording. */
 void kern_watch(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride, const char *name, ...)

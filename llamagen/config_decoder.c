@@ -84,8 +84,9 @@ static mar_status check_config(const wt_file *f, mar_err *err)
 static mar_status derive_heads(const wt_file *f, gpt_config *c, mar_err *err)
 {
     const int meta = c->family == GPT_META;
-    double heads = 0, eps = 0, base = 0;
+    double heads = 0, size = 0, eps = 1e-5, base = 10000;
     mar_status status = read_number(f, meta ? "n_heads" : "num_attention_heads", "mar.heads", &heads, err);
+    if (status == MAR_OK) status = read_number(f, "head_dim", "mar.head_dim", &size, err);
     if (status == MAR_OK) status = read_number(f, meta ? "norm_eps" : "rms_norm_eps", "mar.eps", &eps, err);
     if (status == MAR_OK) status = read_rope(f, &base, err);
     if (status != MAR_OK) return status;
@@ -97,50 +98,58 @@ static mar_status derive_heads(const wt_file *f, gpt_config *c, mar_err *err)
             wt_path(f));
     if (heads == 0)
         return err_set(err, MAR_EMODEL, "%s: its configuration does not say how many heads the model has", wt_path(f));
-    if (heads > c->width || !gpt_heads_divide((long)heads, c->width))
+    if (size == 0 && (heads > c->shape.width || !causal_heads_divide((long)heads, c->shape.width)))
         return err_set(err, MAR_EMODEL,
                        "%s: %g attention heads do not divide the width %d into multiples of 4 up to %d", wt_path(f),
-                       heads, c->width, KERN_CACHE_HEAD_MAX);
-    c->heads = (int)heads;
-    c->eps = (float)eps;
-    c->rope_base = (float)base;
+                       heads, c->shape.width, KERN_CACHE_HEAD_MAX);
+    if (size > KERN_CACHE_HEAD_MAX || heads < 1 || heads > WT_DIM_MAX || (int)size % 4 != 0 ||
+        (double)(int)size != size)
+        return err_set(err, MAR_EMODEL,
+                       "%s: its configuration has %g heads of %g numbers, expected multiples of 4 up to %d", wt_path(f),
+                       heads, size, KERN_CACHE_HEAD_MAX);
+    c->shape.heads = (int)heads;
+    c->shape.head_dim = size > 0 ? (int)size : c->shape.width / c->shape.heads;
+    c->shape.eps = (float)eps;
+    c->shape.rope_base = (float)base;
     return MAR_OK;
 }
 
 /* Derives the heads of keys and values from the rows of k, or of q, k and v. */
-static mar_status derive_groups(const wt_file *f, const char *layer, gpt_config *c, mar_err *err)
+static mar_status derive_groups(const wt_file *f, const char *layer, causal_shape *s, mar_err *err)
 {
-    char name[GPT_TENSOR_NAME];
+    char name[CAUSAL_TENSOR_NAME];
     const wt_tensor *t;
     int rows;
-    c->kv_heads = c->heads;
-    const gpt_layer_shape l = gpt_config_layer(c);
+    s->kv_heads = s->heads;
     const mar_status status =
-        wt_find_shape(f, gpt_layer_name(layer, &l, GPT_WQKV, c->joined_qkv ? 0 : 1, name, &rows), 2, &t, err);
+        wt_find_shape(f, causal_layer_name(layer, s, CAUSAL_WQKV, s->joined_qkv ? 0 : 1, name, &rows), 2, &t, err);
     if (status != MAR_OK) return status;
-    const int64_t size = c->width / c->heads, own = c->joined_qkv ? (t->shape[0] - c->width) / 2 : t->shape[0];
-    if (own < size || own % size != 0 || c->heads % (own / size) != 0)
+    const int64_t size = s->head_dim, own = s->joined_qkv ? (t->shape[0] - causal_q_width(s)) / 2 : t->shape[0];
+    if (own < size || own % size != 0 || s->heads % (own / size) != 0)
         return err_set(err, MAR_EMODEL, "%s: tensor %s has %lld rows, expected heads of %lld that divide the %d of q",
-                       wt_path(f), name, (long long)t->shape[0], (long long)size, c->heads);
-    c->kv_heads = (int)(own / size);
-    if (c->heads / c->kv_heads <= KERN_CACHE_GROUP_MAX) return MAR_OK;
+                       wt_path(f), name, (long long)t->shape[0], (long long)size, s->heads);
+    s->kv_heads = (int)(own / size);
+    if (s->heads / s->kv_heads <= KERN_CACHE_GROUP_MAX) return MAR_OK;
     return err_set(err, MAR_EMODEL, "%s: %d heads of q read one head of tensor %s, expected %d at most", wt_path(f),
-                   c->heads / c->kv_heads, name, KERN_CACHE_GROUP_MAX);
+                   s->heads / s->kv_heads, name, KERN_CACHE_GROUP_MAX);
 }
 
 /* Finds out whether q and k have norms, and products biases. */
-static void derive_options(const wt_file *f, const char *layer, gpt_config *c)
+static void derive_options(const wt_file *f, const char *layer, causal_shape *s)
 {
-    char name[GPT_TENSOR_NAME], bias[GPT_TENSOR_NAME];
+    char name[CAUSAL_TENSOR_NAME], bias[CAUSAL_TENSOR_NAME];
     int rows;
-    c->qk_norm = GPT_RMS_NORM; /* for the name */
-    gpt_layer_shape l = gpt_config_layer(c);
-    const wt_tensor *norm = wt_find(f, gpt_layer_name(layer, &l, GPT_Q_NORM, 0, name, &rows));
-    c->norm_shape = norm && norm->rank == 1 ? GPT_VECTOR : norm && norm->shape[0] == 1 ? GPT_ONE_ROW : GPT_ROWS;
-    c->qk_norm = !norm ? GPT_NO_NORM : wt_find(f, gpt_bias_name(name, bias)) ? GPT_LAYER_NORM : GPT_RMS_NORM;
-    for (int part = GPT_WQKV; part <= GPT_W2; part++)
-        if (wt_find(f, gpt_bias_name(gpt_layer_name(layer, &l, (gpt_part)part, 0, name, &rows), bias)))
-            c->bias |= 1u << part;
+    s->qk_norm = CAUSAL_RMS_NORM; /* for the name */
+    const wt_tensor *norm = wt_find(f, causal_layer_name(layer, s, CAUSAL_Q_NORM, 0, name, &rows));
+    s->norm_shape = norm && norm->rank == 1       ? CAUSAL_VECTOR
+                    : norm && norm->shape[0] == 1 ? CAUSAL_ONE_ROW
+                                                  : CAUSAL_ROWS;
+    s->qk_norm = !norm                                      ? CAUSAL_NO_NORM
+                 : wt_find(f, causal_bias_name(name, bias)) ? CAUSAL_LAYER_NORM
+                                                            : CAUSAL_RMS_NORM;
+    for (int part = CAUSAL_WQKV; part <= CAUSAL_W2; part++)
+        if (wt_find(f, causal_bias_name(causal_layer_name(layer, s, (causal_part)part, 0, name, &rows), bias)))
+            s->bias |= 1u << part;
 }
 
 /* Tells whether the output layer is the embedding: it is not in the file, and config.json, if there is one, says so. */
@@ -153,27 +162,27 @@ static int is_tied(const wt_file *f, const char *output)
 static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *err)
 {
     const wt_tensor *embedding, *w2;
-    char layer[32], name[GPT_TENSOR_NAME];
+    char layer[32], name[CAUSAL_TENSOR_NAME];
     int rows;
-    c->family = wt_find(f, gpt_config_names(GPT_LLAMA)->embedding) ? GPT_LLAMA : GPT_META;
-    const gpt_names *names = gpt_config_names(c->family);
+    c->family = wt_find(f, gpt_names_of(GPT_LLAMA)->embedding) ? GPT_LLAMA : GPT_META;
+    const causal_names *names = c->shape.names = gpt_names_of(c->family);
+    c->shape.halves = c->family == GPT_LLAMA;
     snprintf(layer, sizeof layer, "%s.0", names->layers);
     snprintf(name, sizeof name, "%s.", names->layers);
     mar_status status = wt_find_shape(f, names->embedding, 2, &embedding, err);
     if (status != MAR_OK) return status;
-    c->rows = (int)embedding->shape[0];
-    c->width = (int)embedding->shape[1];
-    c->depth = wt_count_parts(f, name, wt_count(f));
-    c->tied = is_tied(f, names->output);
-    c->joined_qkv = c->family == GPT_META && wt_find(f, "layers.0.attention.wqkv.weight");
-    c->joined_w13 = c->family == GPT_META && wt_find(f, "layers.0.feed_forward.w13.weight");
+    c->shape.rows = (int)embedding->shape[0];
+    c->shape.width = (int)embedding->shape[1];
+    c->shape.depth = wt_count_parts(f, name, wt_count(f));
+    c->shape.tied = is_tied(f, names->output);
+    c->shape.joined_qkv = c->family == GPT_META && wt_find(f, "layers.0.attention.wqkv.weight");
+    c->shape.joined_w13 = c->family == GPT_META && wt_find(f, "layers.0.feed_forward.w13.weight");
     status = derive_heads(f, c, err);
-    if (status == MAR_OK) status = derive_groups(f, layer, c, err);
+    if (status == MAR_OK) status = derive_groups(f, layer, &c->shape, err);
     if (status != MAR_OK) return status;
-    derive_options(f, layer, c);
-    const gpt_layer_shape l = gpt_config_layer(c);
-    status = wt_find_shape(f, gpt_layer_name(layer, &l, GPT_W2, 0, name, &rows), 2, &w2, err);
-    if (status == MAR_OK) c->hidden = (int)w2->shape[1];
+    derive_options(f, layer, &c->shape);
+    status = wt_find_shape(f, causal_layer_name(layer, &c->shape, CAUSAL_W2, 0, name, &rows), 2, &w2, err);
+    if (status == MAR_OK) c->shape.hidden = (int)w2->shape[1];
     return status;
 }
 
@@ -182,19 +191,20 @@ static mar_status derive_sequence(const wt_file *f, const text_grammar *g, int w
                                   mar_err *err)
 {
     int columns, rows;
-    if (g->vocabulary > c->rows)
+    if (g->vocabulary > c->shape.rows)
         return err_set(err, MAR_EMODEL, "%s: the vocabulary has %d tokens, the embedding %d rows", wt_path(f),
-                       g->vocabulary, c->rows);
+                       g->vocabulary, c->shape.rows);
     const mar_status status = text_grammar_size(g, wt_path(f), width, height, &columns, &rows, err);
     if (status != MAR_OK) return status;
     c->grammar = g->family;
-    c->vocabulary = g->codebook;
-    c->columns = columns;
-    c->seq_len = columns * rows;
-    c->line_end = g->line_end >= 0;
-    c->caption_dim = c->width;
-    c->prefix = text_grammar_room(g, columns, rows);
-    if (c->prefix < 1)
+    c->shape.vocabulary = g->codebook;
+    c->shape.columns = columns;
+    c->shape.seq_len = columns * rows;
+    c->shape.line_end = g->line_end >= 0;
+    c->shape.prompt = 1;
+    c->shape.caption_dim = c->shape.width;
+    c->shape.prefix = text_grammar_room(g, columns, rows);
+    if (c->shape.prefix < 1)
         return err_set(err, MAR_EARG, "%s: %dx%d tokens leave no room for a prompt: the context has %d positions",
                        wt_path(f), columns, rows, g->context);
     return MAR_OK;
@@ -208,7 +218,22 @@ mar_status gpt_config_derive_decoder(const wt_file *f, int width, int height, gp
     if (status == MAR_OK) status = check_config(f, err);
     if (status == MAR_OK) status = derive_transformer(f, config, err);
     if (status == MAR_OK) status = derive_sequence(f, &grammar, width, height, config, err);
-    if (status == MAR_OK) gpt_config_tensors(config, wt_add_elements, &config->parameters);
+    if (status == MAR_OK) causal_tensors(&config->shape, wt_add_elements, &config->parameters);
     text_grammar_free(&grammar);
+    return status;
+}
+
+mar_status gpt_config_image_ids(const wt_file *f, const gpt_config *c, int **out, mar_err *err)
+{
+    const size_t n = (size_t)c->shape.vocabulary;
+    text_grammar g = {0};
+    *out = NULL;
+    if (!c->grammar) return MAR_OK;
+    mar_status status = text_grammar_open(f, &g, err);
+    int *id = status == MAR_OK ? malloc((n + 1) * sizeof *id) : NULL;
+    if (status == MAR_OK && !id) status = err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    if (id) memcpy(id, g.image_id, n * sizeof *id), id[n] = g.line_end;
+    text_grammar_free(&g);
+    *out = id;
     return status;
 }

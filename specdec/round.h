@@ -35,7 +35,7 @@ typedef struct {
     int *chosen;                       /* [candidates] -1: not chosen; in the end, the index in the block */
     int expanded, level;               /* level: first expanded draft of the last level */
     int *expansion;                    /* [draft_capacity + 1] candidate of each expanded draft */
-    int *expanded_draft, *expanded_parent; /* as in spec_request */
+    int *expanded_draft, *expanded_parent; /* as in causal_request */
 
     /* Jacobi: the state that this round leaves for the next. */
     int tail;       /* positions after the final tokens that have a distribution */
@@ -64,7 +64,7 @@ struct spec_sampler {
 
     void *host; /* owns all host arrays */
     spec_sequence *sequence;
-    spec_request *request; /* [sequences] */
+    causal_request *request; /* [sequences] */
     int *draw_row, *draw_given, *draw_wanted, *draw_earlier;
     kern_address *draw_address;
     int *drawn_id, *drawn; /* results of a draw: drawn_id [rows][children], then drawn [rows] */

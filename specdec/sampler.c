@@ -8,7 +8,7 @@
 
 /* --- creation -------------------------------------------------------------------------------------------------- */
 
-static double parameter_named(const spec_sampler_options *o, const char *name, double otherwise)
+static double sampler_parameter(const spec_sampler_options *o, const char *name, double otherwise)
 {
     for (int i = 0; o->method && o->method->parameters[i].name; i++)
         if (strcmp(o->method->parameters[i].name, name) == 0) return o->parameter[i];
@@ -17,7 +17,7 @@ static double parameter_named(const spec_sampler_options *o, const char *name, d
 
 /* Fits the Jacobi tree into the window. The window counts the drafts of the tree and of the chain after it. The tree
  * has the most levels, at most `depth`, that leave a chain of at least one draft. */
-static void fit_tree(spec_sampler *s, int depth)
+static void sampler_fit_tree(spec_sampler *s, int depth)
 {
     int64_t drafts = 0, level = 1;
     s->tree_depth = 0;
@@ -30,7 +30,7 @@ static void fit_tree(spec_sampler *s, int depth)
     s->options.length += s->tree_depth - (int)drafts;
 }
 
-static int by_levels(const int *parent, int count)
+static int sampler_is_by_levels(const int *parent, int count)
 {
     for (int n = 0; n < count; n++)
         if (parent[n] >= n || parent[n] < -1 || (n > 0 && parent[n] < parent[n - 1])) return 0;
@@ -38,7 +38,7 @@ static int by_levels(const int *parent, int count)
 }
 
 /* Returns what is wrong with the options for a vocabulary of `size`; NULL if they are valid. */
-static const char *option_error(const spec_sampler_options *o, int size, int has_draft)
+static const char *sampler_option_error(const spec_sampler_options *o, int size, int has_draft)
 {
     const spec_method *m = o->method;
     if (!m) return has_draft ? "a draft model without a method" : NULL;
@@ -50,14 +50,15 @@ static const char *option_error(const spec_sampler_options *o, int size, int has
     if (m->neighbours && (!o->neighbours || o->neighbour_count < 1)) return "no table of neighbours";
     if (o->parent && o->top > 0) return "a static and a dynamic tree";
     if ((o->parent || o->top > 0) && !(has_draft && m->topologies & SPEC_TREE)) return "a method without trees";
-    if (o->parent && (o->count < 1 || !by_levels(o->parent, o->count))) return "a tree that is not listed by levels";
+    if (o->parent && (o->count < 1 || !sampler_is_by_levels(o->parent, o->count)))
+        return "a tree that is not listed by levels";
     if (o->top < 0 || (o->top > 0 && o->total < 1)) return "a dynamic tree without drafts";
     if (o->likeliest && (!has_draft || o->top > 0)) return "likeliest siblings without a chain or a static tree";
     if (m->stale && o->first != SPEC_FIRST_UNIFORM && o->side < 1) return "first drafts of neighbours without a side";
     return NULL;
 }
 
-static int most_siblings(const spec_sampler_options *o)
+static int sampler_most_siblings(const spec_sampler_options *o)
 {
     int most = 1;
     for (int n = 0, run = 0; n < o->count && o->parent; n++) {
@@ -67,15 +68,15 @@ static int most_siblings(const spec_sampler_options *o)
     return most;
 }
 
-static void derive_sizes(spec_sampler *s)
+static void sampler_derive_sizes(spec_sampler *s)
 {
     const spec_sampler_options *o = &s->options;
     const int jacobi = o->method && o->method->stale;
-    s->children = jacobi ? (int)parameter_named(o, "children", 1) : most_siblings(o);
-    s->past_rejection = o->method && o->method->policy == SPEC_CONTINUE && parameter_named(o, "continue", 1) != 0;
+    s->children = jacobi ? (int)sampler_parameter(o, "children", 1) : sampler_most_siblings(o);
+    s->past_rejection = o->method && o->method->policy == SPEC_CONTINUE && sampler_parameter(o, "continue", 1) != 0;
     if (!o->method) s->options.length = 0;
     s->capacity = o->parent ? o->count : o->top ? o->total : o->length;
-    if (jacobi) fit_tree(s, s->children > 1 ? (int)parameter_named(o, "depth", 1) - 1 : 0);
+    if (jacobi) sampler_fit_tree(s, s->children > 1 ? (int)sampler_parameter(o, "depth", 1) - 1 : 0);
     if (jacobi && s->tree_depth == 0) s->children = 1;
     s->draft_capacity = !s->draft.log_probs ? 0 : o->top ? o->top * (o->length - 1) : s->capacity;
     s->top = o->top ? o->top : o->likeliest ? s->children : 0;
@@ -84,7 +85,7 @@ static void derive_sizes(spec_sampler *s)
 }
 
 /* Lays out the host arrays at base, as arena_carve does. Returns the bytes. */
-static size_t lay_out_host(spec_sampler *s, char *base)
+static size_t sampler_lay_out_host(spec_sampler *s, char *base)
 {
     const size_t sequences = (size_t)s->sequences, tokens = (size_t)s->tokens, drafts = (size_t)s->capacity;
     const size_t all = sequences * (drafts + 1), positions = (size_t)s->options.length + 1;
@@ -167,7 +168,7 @@ mar_status spec_sampler_create(kern_queue *k, const spec_model *target, const sp
                                const spec_sampler_options *options, int sequences, int tokens, spec_sampler **out,
                                mar_err *err)
 {
-    const char *wrong = option_error(options, target->size, draft != NULL);
+    const char *wrong = sampler_option_error(options, target->size, draft != NULL);
     *out = NULL;
     if (wrong)
         return err_set(err, MAR_EARG, "%s: %s", options->method ? options->method->name : "plain sampling", wrong);
@@ -177,13 +178,13 @@ mar_status spec_sampler_create(kern_queue *k, const spec_model *target, const sp
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
     *s = (spec_sampler){.k = k, .target = *target, .options = *options, .sequences = sequences, .tokens = tokens};
     if (draft) s->draft = *draft;
-    derive_sizes(s);
-    s->host = calloc(1, lay_out_host(s, NULL));
+    sampler_derive_sizes(s);
+    s->host = calloc(1, sampler_lay_out_host(s, NULL));
     if (!s->host) {
         free(s);
         return err_set(err, MAR_ENOMEM, "out of memory");
     }
-    lay_out_host(s, s->host);
+    sampler_lay_out_host(s, s->host);
     for (int x = 0; x < target->size; x++) s->uniform[x] = (float)-log(target->size);
     *out = s;
     return MAR_OK;
@@ -219,14 +220,14 @@ void spec_sampler_begin(spec_sampler *s)
 }
 
 /* Tells whether the host lacks a sequence's last tokens. */
-static int has_unread(const spec_sequence *q)
+static int sampler_has_unread(const spec_sequence *q)
 {
-    return q->known > 0 && q->token[q->known - 1] == SPEC_UNREAD && !q->failed;
+    return q->known > 0 && q->token[q->known - 1] == CAUSAL_UNREAD && !q->failed;
 }
 
 /* Reads the tokens of plain sampling that the host lacks. Sequences that lack some took part in the same rounds,
  * because none is admitted, and none ends, between them and this call. */
-static mar_status read_tokens(spec_sampler *s, mar_err *err)
+static mar_status sampler_read_tokens(spec_sampler *s, mar_err *err)
 {
     const int sequences = s->sequences, first = s->next - s->unread;
     s->k->core->download(s->k, s->read, s->plain + (size_t)first * (size_t)sequences,
@@ -235,7 +236,7 @@ static mar_status read_tokens(spec_sampler *s, mar_err *err)
     const mar_status status = kern_check(s->k, err);
     for (int i = 0; i < sequences && status == MAR_OK; i++) {
         spec_sequence *q = &s->sequence[i];
-        for (int t = 0, at = q->known - s->unread; has_unread(q) && t < s->unread; t++) {
+        for (int t = 0, at = q->known - s->unread; sampler_has_unread(q) && t < s->unread; t++) {
             q->token[at + t] = s->read[t * sequences + i];
             if (q->token[at + t] < 0) spec_no_token(q, "", at + t);
         }
@@ -249,7 +250,7 @@ void spec_sampler_read(spec_sampler *s)
 {
     if (!s->unread) return;
     s->k->core->timer_mark(s->k, NULL); /* the time since the last round is the host's */
-    read_tokens(s, NULL);               /* a failure is the queue's, and shows in the next round */
+    sampler_read_tokens(s, NULL);       /* a failure is the queue's, and shows in the next round */
 }
 
 void spec_sampler_admit(spec_sampler *s, int sequence, const spec_start *start)
@@ -277,7 +278,7 @@ void spec_sampler_release(spec_sampler *s, int sequence)
 
 /* --- a round ------------------------------------------------------------------------------------------------------ */
 
-static mar_status draft_blocks(spec_sampler *s, mar_err *err)
+static mar_status sampler_draft_blocks(spec_sampler *s, mar_err *err)
 {
     for (int i = 0; i < s->sequences; i++) s->sequence[i].count = s->sequence[i].depth = 0;
     if (!s->options.method) return MAR_OK;
@@ -287,7 +288,7 @@ static mar_status draft_blocks(spec_sampler *s, mar_err *err)
 
 /* Returns the number of drafts whose successors are still part of the sequence. They come first, because drafts are
  * listed by levels. */
-static int followed_drafts(const spec_sequence *q)
+static int sampler_followed_drafts(const spec_sequence *q)
 {
     int n = 0;
     for (; n < q->count; n++) {
@@ -299,11 +300,11 @@ static int followed_drafts(const spec_sequence *q)
 }
 
 /* Adds a sequence's block to the job, and its request to the target's call. */
-static void add_block(spec_sampler *s, int i, kern_block_job *job)
+static void sampler_add_block(spec_sampler *s, int i, kern_block_job *job)
 {
     spec_sequence *q = &s->sequence[i];
     const int b = job->blocks++, node = s->node[b], sites = node + b, row = spec_row(s, i);
-    const int followed = followed_drafts(q);
+    const int followed = sampler_followed_drafts(q);
     s->block_sequence[b] = i;
     s->node[b + 1] = node + q->count;
     memcpy(s->block_draft + node, q->draft, (size_t)q->count * sizeof *q->draft);
@@ -313,25 +314,25 @@ static void add_block(spec_sampler *s, int i, kern_block_job *job)
     for (int d = 0; d < job->positions && d < q->depth; d++)
         s->rule[b * job->positions + d] = s->options.method->discrete_rule(s->options.parameter, d + 1, q->depth);
     s->address[b] = (kern_address){q->seed, q->image, (uint32_t)q->known, q->step};
-    s->request[b] = (spec_request){.sequence = i,
-                                   .prefix = q->token,
-                                   .length = q->known,
-                                   .draft = q->draft,
-                                   .parent = q->parent,
-                                   .count = followed,
-                                   .row = row};
+    s->request[b] = (causal_request){.sequence = i,
+                                     .prefix = q->token,
+                                     .length = q->known,
+                                     .draft = q->draft,
+                                     .parent = q->parent,
+                                     .count = followed,
+                                     .row = row};
     s->stats.rows += followed + 1;
 }
 
 /* Tells whether a sequence's block has drafts after a site. */
-static int is_followed(const spec_sequence *q, int site)
+static int sampler_is_followed(const spec_sequence *q, int site)
 {
     for (int n = 0; n < q->count; n++)
         if (q->parent[n] == site - 1) return 1;
     return 0;
 }
 
-static void count_block(spec_sampler *s, const spec_sequence *q, int accepted, int final)
+static void sampler_count_block(spec_sampler *s, const spec_sequence *q, int accepted, int final)
 {
     s->stats.rounds++;
     s->stats.tokens += final;
@@ -342,7 +343,8 @@ static void count_block(spec_sampler *s, const spec_sequence *q, int accepted, i
 
 /* Commits a block's verdicts: makes its tokens final and keeps the tail for the next round. A token that is missing
  * fails the sequence. */
-static void commit_block(spec_sampler *s, spec_sequence *q, const int *id, const int *site, const int *count, int row)
+static void sampler_commit_block(spec_sampler *s, spec_sequence *q, const int *id, const int *site, const int *count,
+                                 int row)
 {
     const int accepted = count[KERN_BLOCK_ACCEPTED], final = count[KERN_BLOCK_FINAL], length = count[KERN_BLOCK_LENGTH];
     for (int i = 0; i < length; i++)
@@ -351,7 +353,9 @@ static void commit_block(spec_sampler *s, spec_sequence *q, const int *id, const
     for (int i = 0; i < final; i++) {
         const int at = q->known + i;
         q->token[at] = id[i];
-        q->token_status[at] = i < accepted ? SPEC_ACCEPTED : is_followed(q, site[i]) ? SPEC_REPLACED : SPEC_DROPPED;
+        q->token_status[at] = i < accepted                      ? SPEC_ACCEPTED
+                              : sampler_is_followed(q, site[i]) ? SPEC_REPLACED
+                                                                : SPEC_DROPPED;
         q->round[at] = (int)q->step - q->given;
     }
     q->tail = q->depth > final ? q->depth - final : 0;
@@ -363,7 +367,7 @@ static void commit_block(spec_sampler *s, spec_sequence *q, const int *id, const
     q->known += final;
     q->step++;
     q->on_device = 0;
-    count_block(s, q, accepted, final);
+    sampler_count_block(s, q, accepted, final);
 }
 
 /* The continuation of the target's pass: the verification. */
@@ -372,32 +376,32 @@ typedef struct {
     const kern_block_job *job;
 } verification;
 
-static void run_verification(void *arg)
+static void sampler_run_verification(void *arg)
 {
     const verification *v = arg;
     v->k->discrete->verify(v->k, v->job);
 }
 
 /* Tells whether the target's pass and the verification are enqueued together. Otherwise each is timed on its own. */
-static int is_fused(const spec_sampler *s)
+static int sampler_is_fused(const spec_sampler *s)
 {
     return s->k->device->asynchronous && s->target.log_probs_then != NULL;
 }
 
 /* Tells whether a round leaves its tokens on the device. The search for a non-finite layer looks at single rounds. */
-static int keeps_tokens_on_device(const spec_sampler *s)
+static int sampler_keeps_tokens_on_device(const spec_sampler *s)
 {
-    return is_fused(s) && !s->options.method && !s->k->watch.on;
+    return sampler_is_fused(s) && !s->options.method && !s->k->watch.on;
 }
 
 /* Asks the target about all blocks, and verifies them. */
-static mar_status run_target(spec_sampler *s, const kern_block_job *job, float *log_probs, mar_err *err)
+static mar_status sampler_run_target(spec_sampler *s, const kern_block_job *job, float *log_probs, mar_err *err)
 {
     verification v = {s->k, job};
-    const spec_continuation continuation = {
-        run_verification, &v, {job->blocks, job->positions, job->node[job->blocks], job->place != NULL}};
+    const causal_continuation continuation = {
+        sampler_run_verification, &v, {job->blocks, job->positions, job->node[job->blocks], job->place != NULL}};
     mar_status status;
-    if (is_fused(s))
+    if (sampler_is_fused(s))
         status = s->target.log_probs_then(s->target.state, s->request, job->blocks, log_probs, &continuation, err);
     else
         status = s->target.log_probs(s->target.state, s->request, job->blocks, log_probs, err);
@@ -405,12 +409,12 @@ static mar_status run_target(spec_sampler *s, const kern_block_job *job, float *
     if (status == MAR_OK) status = kern_check(s->k, err);
     if (status != MAR_OK) return status;
     s->stats.calls++;
-    if (!is_fused(s)) run_verification(&v);
+    if (!sampler_is_fused(s)) sampler_run_verification(&v);
     return MAR_OK;
 }
 
 /* Reads and commits the verdicts of the blocks. */
-static mar_status read_blocks(spec_sampler *s, const kern_block_job *job, mar_err *err)
+static mar_status sampler_read_blocks(spec_sampler *s, const kern_block_job *job, mar_err *err)
 {
     const size_t tokens = (size_t)job->blocks * (size_t)job->positions;
     const size_t results = 2 * tokens + (size_t)job->blocks * KERN_BLOCK_COUNTS;
@@ -419,14 +423,15 @@ static mar_status read_blocks(spec_sampler *s, const kern_block_job *job, mar_er
     const mar_status status = kern_check(s->k, err);
     for (int b = 0; b < job->blocks && status == MAR_OK; b++) {
         const int *id = s->result + b * job->positions, *count = s->result + 2 * tokens + b * KERN_BLOCK_COUNTS;
-        commit_block(s, &s->sequence[s->block_sequence[b]], id, id + tokens, count, spec_row(s, s->block_sequence[b]));
+        sampler_commit_block(s, &s->sequence[s->block_sequence[b]], id, id + tokens, count,
+                             spec_row(s, s->block_sequence[b]));
     }
     return status;
 }
 
 /* Directs the round's tokens to `plain`, and the requests to the tokens that the round before left there. The requests
  * name tokens of the host if a sequence was not in that round, because a call has requests of one kind. */
-static void write_tokens_on_device(spec_sampler *s, kern_block_job *job)
+static void sampler_write_tokens_on_device(spec_sampler *s, kern_block_job *job)
 {
     const int last = (s->next + SPEC_READ - 1) % SPEC_READ * s->sequences;
     int on_device = 1;
@@ -442,20 +447,20 @@ static void write_tokens_on_device(spec_sampler *s, kern_block_job *job)
 }
 
 /* Advances each sequence by a token that the host has not read. */
-static mar_status commit_unread(spec_sampler *s, int blocks, mar_err *err)
+static mar_status sampler_commit_unread(spec_sampler *s, int blocks, mar_err *err)
 {
     int ends = 0;
     for (int b = 0; b < blocks; b++) {
         spec_sequence *q = &s->sequence[s->block_sequence[b]];
-        q->token[q->known] = SPEC_UNREAD;
+        q->token[q->known] = CAUSAL_UNREAD;
         q->token_status[q->known] = SPEC_DROPPED;
         q->round[q->known++] = (int)q->step++ - q->given;
         q->on_device = 1;
         ends |= q->known == q->n;
-        count_block(s, q, 0, 1);
+        sampler_count_block(s, q, 0, 1);
     }
     s->unread++, s->next++;
-    return s->next == SPEC_READ || ends ? read_tokens(s, err) : MAR_OK;
+    return s->next == SPEC_READ || ends ? sampler_read_tokens(s, err) : MAR_OK;
 }
 
 mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
@@ -478,21 +483,21 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
                           .verdict = s->verdict,
                           .workspace = s->workspace};
     s->k->core->timer_mark(s->k, NULL);
-    mar_status status = draft_blocks(s, err);
+    mar_status status = sampler_draft_blocks(s, err);
     s->k->core->timer_mark(s->k, &s->stats.draft_s);
     if (status != MAR_OK) return status;
     for (int i = 0; i < s->sequences; i++)
         if (s->sequence[i].depth + 1 > job.positions) job.positions = s->sequence[i].depth + 1;
     for (int i = 0; i < s->sequences; i++)
-        if (spec_is_running(&s->sequence[i])) add_block(s, i, &job);
+        if (spec_is_running(&s->sequence[i])) sampler_add_block(s, i, &job);
     if (job.blocks == 0) return kern_check(s->k, err);
     job.id = s->block_result;
     job.site = job.id + (size_t)job.blocks * (size_t)job.positions;
     job.count = job.site + (size_t)job.blocks * (size_t)job.positions;
-    if (keeps_tokens_on_device(s)) write_tokens_on_device(s, &job);
-    status = run_target(s, &job, log_probs, err);
+    if (sampler_keeps_tokens_on_device(s)) sampler_write_tokens_on_device(s, &job);
+    status = sampler_run_target(s, &job, log_probs, err);
     if (status != MAR_OK) return status;
-    status = job.place ? commit_unread(s, job.blocks, err) : read_blocks(s, &job, err);
+    status = job.place ? sampler_commit_unread(s, job.blocks, err) : sampler_read_blocks(s, &job, err);
     s->now = !s->now;
     return status;
 }

@@ -55,7 +55,7 @@ int spec_sampler_left(const spec_sampler *s, int sequence); /* tokens that it la
  * the image and the token's position. Returns MAR_OK otherwise, also if the token is still unread. */
 mar_status spec_sampler_failed(const spec_sampler *s, int sequence, mar_err *why);
 int spec_sampler_known(const spec_sampler *s, int sequence);
-/* Returns host [n], of which the known tokens come first. SPEC_UNREAD stands for tokens that the host has not read.
+/* Returns host [n], of which the known tokens come first. CAUSAL_UNREAD stands for tokens that the host has not read.
  * When none is left, all are read. */
 const int *spec_sampler_tokens(const spec_sampler *s, int sequence);
 /* Copies what is known of each token. token_status [n] is a spec_verdict (SPEC_DROPPED: given, or drawn from the target

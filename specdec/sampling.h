@@ -2,46 +2,19 @@
 #ifndef SPECDEC_SAMPLING_H
 #define SPECDEC_SAMPLING_H
 
+#include "nets/causal_request.h"
 #include "specdec/verifier.h"
-
-/* A request to a model about one sequence. Draft n follows draft parent[n] < n, or the prefix if parent[n] is -1. The
- * log probabilities after the prefix go to row `row`, those after draft n to row + 1 + n. Rows before row + from are
- * already there, from the sequence's last request. That request had the same prefix, and these drafts continue its
- * drafts. Otherwise from is 0. */
-typedef struct {
-    int sequence;      /* 0..sequences-1 */
-    const int *prefix; /* [length] final tokens */
-    int length;
-    const int *draft, *parent; /* [count] */
-    int count;
-    int from;
-    int row;
-    /* Backend array of drawn tokens that the host has not read, or NULL. The prefix then has SPEC_UNREAD in their
-     * places, and its last token is drawn[last]. Such requests have no drafts. In one call either all requests are of
-     * this kind or none is. */
-    const int *drawn;
-    int last;
-} spec_request;
-
-enum { SPEC_UNREAD = -1 };
-
-/* Operations enqueued after a pass. They read its log probabilities. */
-typedef struct {
-    void (*run)(void *arg); /* as the body of a recording (kernels/ops.h, replay) */
-    void *arg;
-    int shape[4]; /* key of the recording: all that the operations depend on, besides contents of host arrays */
-} spec_continuation;
 
 /* A model. One call of `log_probs` is one forward pass over n requests, of different sequences. It fills rows of log_p,
  * backend float [..][size], with normalised log probabilities. It works on the sampler's queue. */
 typedef struct {
     int size; /* vocabulary */
     void *state;
-    mar_status (*log_probs)(void *state, const spec_request *request, int n, float *log_p, mar_err *err);
+    mar_status (*log_probs)(void *state, const causal_request *request, int n, float *log_p, mar_err *err);
     /* The same, then the continuation; a recorded pass has both in one recording. Accepts requests with `drawn`. NULL:
      * the sampler runs the continuation after `log_probs`. */
-    mar_status (*log_probs_then)(void *state, const spec_request *request, int n, float *log_p,
-                                 const spec_continuation *continuation, mar_err *err);
+    mar_status (*log_probs_then)(void *state, const causal_request *request, int n, float *log_p,
+                                 const causal_continuation *continuation, mar_err *err);
 } spec_model;
 
 /* Initial draft of a position in Jacobi decoding. */

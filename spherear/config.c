@@ -3,87 +3,78 @@
 #include "weights/shape.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { SEQ_LEN_MAX = 65536 }; /* tokens of an image */
 
-static const char class_table[] = "cls_embedding.weight", positions[] = "pos_for_diff.weight";
+static const char positions[] = "pos_for_diff.weight";
 
 static mar_status derive_classes(const wt_file *f, gpt_config *c, mar_err *err)
 {
+    const char *class_table = c->shape.names->class_table;
     const wt_tensor *t = wt_find(f, class_table);
     char text[128];
     if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing", wt_path(f), class_table);
     /* its rows are longer than wt_find_shape allows */
-    if (t->rank != 2 || t->shape[0] < 2 || t->shape[0] > WT_DIM_MAX || t->shape[1] < c->width ||
-        t->shape[1] % c->width != 0 || t->shape[1] > INT_MAX / t->shape[0])
+    if (t->rank != 2 || t->shape[0] < 2 || t->shape[0] > WT_DIM_MAX || t->shape[1] < c->shape.width ||
+        t->shape[1] % c->shape.width != 0 || t->shape[1] > INT_MAX / t->shape[0])
         return err_set(err, MAR_EMODEL,
                        "%s: tensor %s has shape %s, expected [classes + 1, class tokens * %d], the last row the null "
                        "class",
-                       wt_path(f), class_table, wt_shape_text(t, text, sizeof text), c->width);
-    c->classes = (int)t->shape[0] - 1;
-    c->prefix = (int)(t->shape[1] / c->width);
+                       wt_path(f), class_table, wt_shape_text(t, text, sizeof text), c->shape.width);
+    c->shape.classes = (int)t->shape[0] - 1;
+    c->shape.prefix = (int)(t->shape[1] / c->shape.width);
     return MAR_OK;
 }
 
-static mar_status derive_transformer(const wt_file *f, gpt_config *c, int *channels, mar_err *err)
+static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *err)
 {
     const wt_tensor *in, *w2, *place;
     mar_status status = wt_find_shape(f, "proj_in.weight", 2, &in, err);
     if (status == MAR_OK) status = wt_find_shape(f, "layers.0.feed_forward.w2.weight", 2, &w2, err);
     if (status == MAR_OK) status = wt_find_shape(f, positions, 2, &place, err);
     if (status != MAR_OK) return status;
-    c->family = GPT_SPHEREAR;
-    c->width = (int)in->shape[0];
-    *channels = (int)in->shape[1];
-    c->hidden = (int)w2->shape[1];
-    c->depth = wt_count_parts(f, "layers.", wt_count(f));
-    c->seq_len = (int)place->shape[0];
-    if (!gpt_config_side(c->seq_len) || c->seq_len > SEQ_LEN_MAX)
+    *c = (gpt_config){.family = GPT_SPHEREAR,
+                      .shape = {.names = gpt_names_of(GPT_SPHEREAR),
+                                .joined_qkv = 1,
+                                .joined_w13 = 1,
+                                .rotation = CAUSAL_GRID_COLUMNS,
+                                .rope_base = 10000,
+                                .eps = 1e-6f}}; /* layers.py */
+    c->shape.width = (int)in->shape[0];
+    c->shape.token_dim = (int)in->shape[1];
+    c->shape.hidden = (int)w2->shape[1];
+    c->shape.depth = wt_count_parts(f, "layers.", wt_count(f));
+    gpt_config_set_seq_len(c, (int)place->shape[0]);
+    if (!c->shape.columns || c->shape.seq_len > SEQ_LEN_MAX)
         return err_set(err, MAR_EMODEL, "%s: %s has %d positions, expected a square number up to %d", wt_path(f),
-                       positions, c->seq_len, SEQ_LEN_MAX);
+                       positions, c->shape.seq_len, SEQ_LEN_MAX);
     return derive_classes(f, c, err);
 }
 
 mar_status sphere_config_derive(const wt_file *f, int heads, sphere_config *out, mar_err *err)
 {
-    int channels;
     *out = (sphere_config){0};
     gpt_config *c = &out->transformer;
-    mar_status status = derive_transformer(f, c, &channels, err);
+    mar_status status = derive_transformer(f, c, err);
     if (status == MAR_OK) status = gpt_config_derive_heads(f, heads, c, err);
-    if (status == MAR_OK) status = diff_head_derive(f, c->width, &out->head, err);
+    if (status == MAR_OK) status = diff_head_derive(f, c->shape.width, &out->head, err);
     if (status != MAR_OK) return status;
-    if (out->head.channels != channels)
+    if (out->head.channels != c->shape.token_dim)
         return err_set(err, MAR_EMODEL,
                        "%s: head.net.input_proj.weight takes tokens of %d channels, expected those of proj_in.weight, "
                        "%d",
-                       wt_path(f), out->head.channels, channels);
+                       wt_path(f), out->head.channels, c->shape.token_dim);
     sphere_config_tensors(out, wt_add_elements, &out->parameters);
     c->parameters = out->parameters;
     out->has_decoder = wt_find(f, "vae.post_quant_proj.weight") != NULL;
     return MAR_OK;
 }
 
-void sphere_config_tensors(const sphere_config *config, gpt_tensor_visitor *visit, void *user)
+void sphere_config_tensors(const sphere_config *c, causal_tensor_visitor *visit, void *user)
 {
-    const gpt_config *c = &config->transformer;
-    const int64_t d = c->width, table[2] = {c->classes + 1, c->prefix * d}, in[2] = {d, config->head.channels};
-    const int64_t place[2] = {c->seq_len, d};
-    const gpt_layer_shape layer = gpt_config_layer(c);
-    visit(user, class_table, 2, table);
-    visit(user, "proj_in.weight", 2, in);
-    visit(user, "proj_in.bias", 1, in);
-    visit(user, "emb_norm.weight", 1, in);
-    for (int i = 0; i < c->depth; i++) {
-        char prefix[32];
-        snprintf(prefix, sizeof prefix, "layers.%d", i);
-        gpt_layer_tensors(prefix, &layer, visit, user);
-    }
-    visit(user, "norm.weight", 1, in);
-    visit(user, positions, 2, place);
-    diff_head_tensors(&config->head, visit, user);
+    causal_tensors(&c->transformer.shape, visit, user);
+    diff_head_tensors(&c->head, visit, user);
 }
 
 int sphere_config_recognise(const wt_file *f)
@@ -100,4 +91,27 @@ int sphere_config_ignores(const char *name)
 int sphere_config_is_int8(const char *tensor)
 {
     return strncmp(tensor, "layers.", 7) == 0 && gpt_config_is_int8(tensor);
+}
+
+mar_model_config sphere_public_config(const sphere_config *config)
+{
+    const gpt_config *c = &config->transformer;
+    return (mar_model_config){.size = sizeof(mar_model_config),
+                              .width = c->shape.width,
+                              .decoder_depth = c->shape.depth,
+                              .heads = c->shape.heads,
+                              .decoder_heads = c->shape.heads,
+                              .heads_guessed = c->heads_guessed,
+                              .mlp_hidden = c->shape.hidden,
+                              .buffer = c->shape.prefix,
+                              .seq_len = c->shape.seq_len,
+                              .grid_width = c->shape.columns,
+                              .token_dim = config->head.channels,
+                              .classes = c->shape.classes,
+                              .head_width = config->head.width,
+                              .head_depth = config->head.depth,
+                              .parameters = config->parameters,
+                              .patch_size = 1,
+                              .family = "spherear",
+                              .image_decoder = config->has_decoder};
 }

@@ -5,6 +5,7 @@
 
 #include "diffusion/head.h"
 #include "llamagen/config.h"
+#include "mar.h"
 
 typedef struct {
     gpt_config transformer; /* prefix: class tokens, 16 in the official models; no vocabulary */
@@ -18,7 +19,7 @@ typedef struct {
  * are loaded. */
 mar_status sphere_config_derive(const wt_file *f, int heads, sphere_config *out, mar_err *err);
 /* Calls `visit` for every tensor of the model but the image decoder's, in the official order. */
-void sphere_config_tensors(const sphere_config *c, gpt_tensor_visitor *visit, void *user);
+void sphere_config_tensors(const sphere_config *c, causal_tensor_visitor *visit, void *user);
 /* Tells whether the file looks like SphereAR: it has pos_for_diff.weight or head.net.input_proj.weight. */
 int sphere_config_recognise(const wt_file *f);
 /* Tells whether an extra tensor is harmless: the image encoder's, or a table that can be computed (freqs_cis). */
@@ -26,5 +27,7 @@ int sphere_config_ignores(const char *name);
 /* Tells whether the tensor is a matrix that dtype int8 multiplies in int8, and an int8 file stores as I8: one of the
  * model's transformer, not of the image decoder's. */
 int sphere_config_is_int8(const char *tensor);
+/* Returns the shape as the public header has it. */
+mar_model_config sphere_public_config(const sphere_config *c);
 
 #endif

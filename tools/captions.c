@@ -1,5 +1,7 @@
 /* mar captions: encodes prompts, for --captions. */
 #include "tools/cli/command.h"
+
+#include "mar_methods.h"
 #include "tools/cli/file.h"
 #include "tools/cli/options.h"
 #include "tools/cli/progress.h"

@@ -1,5 +1,8 @@
 /* mar convert: checks a checkpoint and rewrites it as safetensors. */
 #include "tools/cli/command.h"
+
+#include "mar_files.h"
+#include "mar_methods.h"
 #include "tools/cli/file.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/run_options.h"

@@ -1,5 +1,7 @@
 /* mar inspect: reports what a checkpoint contains and what keeps it from loading. */
 #include "tools/cli/command.h"
+
+#include "mar_files.h"
 #include "tools/cli/json.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/run_options.h"

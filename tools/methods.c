@@ -1,5 +1,7 @@
 /* mar methods: lists every accelerator and its effect on the output. */
 #include "tools/cli/command.h"
+
+#include "mar_methods.h"
 #include "tools/cli/json.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/subcommands.h"

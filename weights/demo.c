@@ -22,12 +22,14 @@ static const wt_demo decoders[] = {
     {"demo-discrete", "discrete-vq.safetensors"},
     {"demo-discrete-vq", "discrete-vq.safetensors"},
     {"demo-sphere", "sphere.safetensors"},
+    {"demo-t2i", "discrete-vq.safetensors"},
     {"demo-mgpt", "mgpt-vq.safetensors"},
     {"demo-mgpt-vq", "mgpt-vq.safetensors"},
 };
 /* Folders as Hugging Face writes them. */
 static const wt_demo folders[] = {
     {"demo-t5", "t5"},
+    {"demo-t2i", "t5"}, /* what encodes its prompts */
     {"demo-mgpt", "mgpt"},
 };
 enum {

@@ -3,6 +3,7 @@
 #ifndef WEIGHTS_WEIGHTS_H
 #define WEIGHTS_WEIGHTS_H
 
+#include "mar.h"
 #include "base/error.h"
 
 #include <limits.h>

@@ -1,5 +1,5 @@
 /* DiSA: fewer diffusion steps for later tokens (Zhao et al. 2025; its diffloss.py). */
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 
 #include <math.h>
 

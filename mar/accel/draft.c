@@ -41,7 +41,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
         const int n = mar_masked_specs(g, specs);
         status = mar_runner_create(g->k, mar_masked_model_of(g->params.draft), g->max_images, g->cfg_branches,
                                    step_tokens(g), specs, n, g->params.temperature, &d->runner, err);
-        d->runner.chain.part = "draft: ";
+        d->runner.chain.part = d->runner.net.part = "draft: ";
     }
     free(specs);
     return status;
@@ -72,7 +72,7 @@ static mar_status plan(void *state, int images, mar_err *err)
     free_recordings(d);
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < d->g->params.num_iter; i++)
-        status = mar_runner_plan_known_tokens(&d->runner, images * d->g->steps[i].predicted, err);
+        status = masked_runner_plan_known_tokens(&d->runner.net, images * d->g->steps[i].predicted, err);
     return status;
 }
 
@@ -87,15 +87,15 @@ static void add_known_tokens(void *state, int n)
     mar_draft *d = state;
     const mar_masked *g = d->g;
     mar_recordings *alike = mar_masked_recordings(g, d->recordings, mar_masked_first_alike(g, g->step));
-    mar_runner_add_known_tokens(&d->runner, g->sampled, n, g->row_slot, g->row_position,
-                                alike ? &alike->known_tokens : NULL);
+    masked_runner_add_known_tokens(&d->runner.net, g->sampled, n, g->row_slot, g->row_position,
+                                   alike ? &alike->net.known_tokens : NULL);
 }
 
 static void stats(const void *state, mar_stats *sum)
 {
     const mar_runner *r = &((const mar_draft *)state)->runner;
-    sum->draft_s = r->encoder_s + r->decoder_s + r->head_s;
-    sum->draft_flop = r->encoder_flop + r->decoder_flop + r->head_flop;
+    sum->draft_s = r->net.encoder_s + r->net.decoder_s + r->head_s;
+    sum->draft_flop = r->net.encoder_flop + r->net.decoder_flop + r->head_flop;
 }
 
 const mar_accel mar_accel_draft = {

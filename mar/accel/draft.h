@@ -3,7 +3,7 @@
 #ifndef MAR_WAYS_DRAFT_H
 #define MAR_WAYS_DRAFT_H
 
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 
 typedef struct {
     mar_masked *g;

@@ -1,6 +1,6 @@
 /* Speculation over discrete tokens with a draft model: a chain or tree of drafts, verified in one pass of the target.
- * llamagen/engine.c runs it. */
-#include "mar/masked/accel.h"
+ * mar/raster_softmax.c runs it. */
+#include "mar/accel.h"
 
 #include "specdec/verifier.h"
 

@@ -1,6 +1,6 @@
 #include "mar/accel/gtr.h"
 
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -144,7 +144,7 @@ static void select_detailed(void *state, const mar_step *step)
     kern_queue *k = g->k;
     const size_t count = (size_t)c->seq_len * (size_t)c->token_dim;
     for (int i = 0; i < g->images; i++) {
-        k->core->download(k, w->tokens, g->tokens + (size_t)i * count, count * sizeof *w->tokens);
+        k->core->download(k, w->tokens, g->slots.tokens + (size_t)i * count, count * sizeof *w->tokens);
         mar_gtr_select(w->tokens, g->grid, c->token_dim, g->order[i] + c->seq_len - step->known - step->predicted,
                        step->predicted, step->detailed, w->energy);
     }

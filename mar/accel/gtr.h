@@ -13,7 +13,7 @@
 #ifndef MAR_WAYS_GTR_H
 #define MAR_WAYS_GTR_H
 
-#include "mar/masked/steps.h"
+#include "mar/masked_runner.h"
 
 /* Plans all of steps[num_iter], where num_iter is the sum of both stages' steps. params have passed the accelerator's
  * check. */

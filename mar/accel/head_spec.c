@@ -1,6 +1,6 @@
 /* Speculation inside the head (diffusion/speculate.h) for the tokens of a step. With a draft model, the draft's head
  * proposes. */
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 #include "mar/accel/draft.h"
 
 #include "diffusion/speculate.h"
@@ -64,7 +64,7 @@ static const float *predict_draft_z(head_spec *h, const mar_draw *d, int steps)
                        mar_masked_recordings(h->g, h->draft->recordings, h->g->step));
     diff_chain_use(&r->chain, steps);
     diff_chain_guide(&r->chain, h->g->target.chain.guided);
-    return r->z;
+    return r->net.z;
 }
 
 static void draw(void *state, const mar_draw *d, int z_row, int steps, float *x)
@@ -72,7 +72,7 @@ static void draw(void *state, const mar_draw *d, int z_row, int steps, float *x)
     head_spec *h = state;
     mar_masked *g = h->g;
     kern_queue *k = g->k;
-    const float *z = g->target.z + (size_t)z_row * (size_t)g->model->base.config.width;
+    const float *z = g->target.net.z + (size_t)z_row * (size_t)g->model->base.config.width;
     const float *draft_z = h->draft ? predict_draft_z(h, d, steps) : NULL;
     diff_speculation_stats stats = {0};
     k->core->timer_mark(k, NULL);
@@ -87,14 +87,7 @@ static void draw(void *state, const mar_draw *d, int z_row, int steps, float *x)
     diff_speculate_sample(&h->head, &tokens, x, NULL, &stats);
     k->core->timer_mark(k, &g->target.head_s);
     g->target.head_flop += stats.flop;
-    g->stats.head_batched += (double)stats.batched;
-    g->stats.draft_calls += (double)stats.draft_batched;
-    g->stats.head_calls += (double)stats.calls;
-    g->stats.head_rows += (double)stats.evaluations;
-    if (stats.calls_max > g->stats.head_calls_max) g->stats.head_calls_max = stats.calls_max;
-    g->stats.proposals += stats.accepted + stats.rejected;
-    g->stats.proposals_accepted += stats.accepted;
-    g->stats.residual_tries += stats.tries;
+    diff_speculate_add_stats(&stats, &g->stats);
 }
 
 /* Tells whether it is on. Where whole paths are verified, it works inside that accelerator. */

@@ -2,7 +2,7 @@
  * Distribution Quality in Diffusion Models", 2024): none at the noisy end, nor near the clean end. The paper limits it
  * by the noise level of an image's one chain. Here the limit is the fraction of known tokens, as in a MAR model's own
  * schedule of guidance. Steps without guidance compute no unconditional rows. */
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 
 static int is_on(const mar_params *p)
 {

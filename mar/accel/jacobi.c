@@ -1,6 +1,6 @@
 /* Speculation over discrete tokens without a draft model: Jacobi decoding, whose drafts are drawn from the laws of the
- * target's last pass. llamagen/engine.c runs it. */
-#include "mar/masked/accel.h"
+ * target's last pass. mar/raster_softmax.c runs it. */
+#include "mar/accel.h"
 
 #include "specdec/verifier.h"
 

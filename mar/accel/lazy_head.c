@@ -1,5 +1,5 @@
 /* LazyMAR's reuse inside the head (its release's diffloss_cached.py; diff_chain_reuse). */
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 
 static mar_status create(mar_masked *g, void **state, mar_err *err)
 {

@@ -1,5 +1,5 @@
-/* Static trees of drafts of discrete tokens, whose depth they say themselves. llamagen/engine.c runs them. */
-#include "mar/masked/accel.h"
+/* Static trees of drafts of discrete tokens, whose depth they say themselves. mar/raster_softmax.c runs them. */
+#include "mar/accel.h"
 
 #include <string.h>
 

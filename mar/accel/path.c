@@ -1,293 +1,338 @@
-/* The accelerator "path": speculation across tokens by whole paths (mar/accel/path.h). */
-#include "mar/accel/path.h"
+/* The accelerator "path": speculation across tokens by whole paths (specdec/path.h), in the masked order. The contexts
+ * of a round's steps are sequences of one pass (nets/masked_contexts.h). */
+#include "specdec/path.h"
 
-#include "base/arena.h"
+#include "mar/accel/draft.h"
+#include "nets/masked_contexts.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static int gamma_of(const mar_params *p)
+enum { MASKED_PATH_GAMMA = 16 }; /* maximum of gamma auto */
+
+typedef struct {
+    spec_path rounds; /* first: tests look at it */
+    mar_masked *g;
+    mar_draft *draft;               /* NULL: the target drafts */
+    masked_contexts contexts;       /* the target's passes */
+    masked_contexts draft_contexts; /* the draft model's passes */
+    masked_context *list;           /* host [max_images * gamma] contexts of a pass */
+    /* [num_iter][gamma + 1] passes of one image, by first step and length of its round. Length 0: the draft model's
+     * pass for a step, or else the target's pass before the first round. */
+    masked_recordings *recordings;
+    /* [max_images][num_iter] row of contexts.z that token 0 of the image's order would have in a step's context; only
+     * steps of the last pass are valid. */
+    int *z_origin;
+} masked_path;
+
+static int masked_path_gamma(const mar_params *p)
 {
-    return p->gamma ? p->gamma : PATH_GAMMA_MOST;
+    return p->gamma ? p->gamma : MASKED_PATH_GAMMA;
 }
 
 /* Returns the steps of a round's drafts, and one more, whose tokens wait for candidates. */
-static int block_steps(const mar_params *p)
+static int masked_path_block_steps(const mar_params *p)
 {
-    return gamma_of(p) + 1;
+    return masked_path_gamma(p) + 1;
 }
 
-static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status masked_path_check(const mar_masked_model *model, mar_params *p, mar_err *err)
 {
     (void)model, (void)err;
     if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
     return MAR_OK;
 }
 
-static void resolve(mar_params *p)
+static void masked_path_resolve(mar_params *p)
 {
     if (p->draft && !p->spec && !p->head_spec) p->spec = "path";
     if (p->context == MAR_CONTEXT_AUTO) p->context = mar_verifies_paths(p) ? MAR_CONTEXT_FULL : MAR_CONTEXT_PREFIX;
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------- */
+/* --- the masked order --------------------------------------------------------------------------------------------- */
 
-static size_t verdict_words(const mar_paths *s)
+/* Returns the recordings of a pass. Only a batch of one image has shapes that recur with every image; else returns
+ * NULL. */
+static masked_recordings *masked_path_recordings(const masked_path *p, int step, int length)
 {
-    return (size_t)s->max_drawn + (size_t)s->max_rows + (size_t)s->g->max_images +
-           (size_t)s->max_rows * (size_t)s->g->model->base.config.token_dim;
+    return p->rounds.images == 1 ? &p->recordings[step * (p->rounds.o.gamma + 1) + length] : NULL;
 }
 
-static int allocate_rows(path_rows *r, size_t n)
+/* Adds the context of a step to a pass, with the tokens of steps step .. last as queries, whose z begins at row z_row.
+ * Returns the row behind them. */
+static int masked_path_add(masked_path *p, int *contexts, int z_row, int image, int step, int last)
 {
-    r->seed = calloc(n, sizeof *r->seed);
-    r->image = calloc(n, sizeof *r->image);
-    int **lists[] = {&r->position, &r->group, &r->order, &r->place, &r->source, &r->steps};
-    int whole = r->seed && r->image;
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        *lists[i] = calloc(n, sizeof(int));
-        whole &= *lists[i] != NULL;
+    const mar_masked *g = p->g;
+    const int known = g->steps[step].known, n_queries = g->steps[last].known + g->steps[last].predicted - known;
+    p->list[(*contexts)++] =
+        (masked_context){.image = image, .order = g->order[image], .known = known, .n_queries = n_queries};
+    p->z_origin[image * g->params.num_iter + step] = z_row - (g->model->base.config.seq_len - known - n_queries);
+    return z_row + n_queries;
+}
+
+/* If the target drafts, a context also gives the z of the tokens that the next round may draft. */
+static spec_path_z masked_path_pass(spec_path *s)
+{
+    masked_path *p = s->o.host;
+    mar_masked *g = p->g;
+    int n = 0, rows = 0;
+    for (int i = 0; i < s->images; i++) {
+        const int begin = s->image[i].from, end = s->drafts ? begin + s->image[i].length : 1;
+        if (s->o.one_context && begin < end) rows = masked_path_add(p, &n, rows, i, begin, end - 1);
+        for (int step = begin + (s->known > 0); !s->o.one_context && step < end; step++) {
+            const int ahead = step + s->o.gamma < s->o.steps ? step + s->o.gamma : s->o.steps - 1;
+            rows = masked_path_add(p, &n, rows, i, step, p->draft ? step : ahead);
+        }
     }
-    r->cfg = calloc(n, sizeof *r->cfg);
-    return whole && r->cfg;
+    masked_contexts_place(p->list, n);
+    masked_contexts_run(&p->contexts, p->list, n, &g->target.net.embedded,
+                        masked_path_recordings(p, s->image[0].from, s->image[0].length));
+    g->stats.passes++;
+    g->stats.contexts += n;
+    return (spec_path_z){p->contexts.z, rows};
 }
 
-static void free_rows(path_rows *r)
+/* Returns the index in an image's order of the first token of a step. */
+static int masked_path_first(const mar_masked *g, int step)
 {
-    void *lists[] = {r->seed, r->image, r->position, r->group, r->order, r->place, r->source, r->steps, r->cfg};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+    return g->model->base.config.seq_len - g->steps[step].known - g->steps[step].predicted;
 }
 
-static mar_status allocate_host(mar_paths *s, mar_err *err)
+static int masked_path_z_row(const spec_path *s, const spec_path_row *row, int context)
 {
-    const mar_masked *g = s->g;
-    const size_t images = (size_t)g->max_images, steps = (size_t)g->params.num_iter, rows = (size_t)s->max_rows;
-    const size_t drawn = (size_t)s->max_drawn, gamma = (size_t)s->gamma;
-    struct {
-        int **list;
-        size_t n;
-    } lists[] = {{&s->begin, images},
-                 {&s->from, images},
-                 {&s->context, images},
-                 {&s->length, images},
-                 {&s->tried, images},
-                 {&s->whole, images},
-                 {&s->z_first, images * steps},
-                 {&s->z_queries, images * steps},
-                 {&s->tries, rows},
-                 {&s->index[0], (size_t)g->cfg_branches * drawn},
-                 {&s->index[1], (size_t)g->cfg_branches * drawn},
-                 {&s->relative, drawn}};
-    int whole = allocate_rows(&s->drawn, drawn);
-    whole &= allocate_rows(&s->pending, rows);
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        *lists[i].list = calloc(lists[i].n, sizeof(int));
-        whole &= *lists[i].list != NULL;
+    const masked_path *p = s->o.host;
+    return p->z_origin[row->slot * s->o.steps + context] + masked_path_first(p->g, row->step) + row->place;
+}
+
+static spec_path_step masked_path_step(const spec_path *s, int image, int step)
+{
+    const mar_masked *g = ((masked_path *)s->o.host)->g;
+    const mar_step *t = &g->steps[step];
+    return (spec_path_step){t->predicted, g->order[image] + masked_path_first(g, step), t->sampling_steps, t->cfg};
+}
+
+static spec_path_z masked_path_draft(spec_path *s, int first, int end)
+{
+    masked_path *p = s->o.host;
+    int n = 0, rows = 0;
+    for (int r = first; r < end; r++)
+        if (s->drawn[r].place == 0)
+            rows = masked_path_add(p, &n, rows, s->drawn[r].slot, s->drawn[r].step, s->drawn[r].step);
+    masked_contexts_place(p->list, n);
+    masked_contexts_run(&p->draft_contexts, p->list, n, &p->draft->runner.net.embedded,
+                        masked_path_recordings(p, s->drawn[first].step, 0));
+    return (spec_path_z){p->draft_contexts.z, rows};
+}
+
+static void masked_path_know(spec_path *s, int n)
+{
+    masked_path *p = s->o.host;
+    const float *tokens = s->token + (size_t)s->kept[0] * (size_t)p->g->model->base.config.token_dim;
+    if (p->draft)
+        masked_runner_add_known_tokens(&p->draft->runner.net, tokens, n, s->kept_slot, s->kept_position, NULL);
+    if (!s->o.one_context)
+        masked_runner_add_known_tokens(&p->g->target.net, tokens, n, s->kept_slot, s->kept_position, NULL);
+}
+
+static void masked_path_keep(spec_path *s, const float *token, int n, int known)
+{
+    masked_path *p = s->o.host;
+    mar_masked *g = p->g;
+    for (int i = 0; i < n; i++) g->row_place[i] = s->kept_slot[i] * s->o.seq_len + s->kept_position[i];
+    g->k->core->copy_rows(g->k, g->sampled, NULL, token, s->kept, NULL, NULL, n, g->model->base.config.token_dim);
+    mar_masked_write_tokens(g, g->sampled, n);
+    if (known) return;
+    masked_runner_add_known_tokens(&g->target.net, g->sampled, n, s->kept_slot, s->kept_position, NULL);
+    if (p->draft)
+        masked_runner_add_known_tokens(&p->draft->runner.net, g->sampled, n, s->kept_slot, s->kept_position, NULL);
+}
+
+static const spec_path_order masked_path_order = {
+    .step = masked_path_step,
+    .draft = masked_path_draft,
+    .pass = masked_path_pass,
+    .z_row = masked_path_z_row,
+    .know = masked_path_know,
+    .keep = masked_path_keep,
+};
+
+/* --- creation ----------------------------------------------------------------------------------------------------- */
+
+static mar_status masked_path_create_rounds(masked_path *p, int gamma, mar_err *err)
+{
+    mar_masked *g = p->g;
+    const mar_params *params = &g->params;
+    const spec_path_options options = {.order = &masked_path_order,
+                                       .host = p,
+                                       .target = &g->target.chain,
+                                       .draft = p->draft ? &p->draft->runner.chain : NULL,
+                                       .window = params->head_spec ? params->head_spec : 1,
+                                       .images = g->max_images,
+                                       .seq_len = g->model->base.config.seq_len,
+                                       .steps = params->num_iter,
+                                       .gamma = gamma,
+                                       .adaptive = params->gamma == 0,
+                                       .one_context = p->draft && params->context == MAR_CONTEXT_PREFIX,
+                                       .max_rows = g->max_images * g->max_tokens,
+                                       .max_pending = g->max_images * g->max_tokens,
+                                       .candidates = SPEC_PATH_CANDIDATES_MOST,
+                                       .verdict_step = DIFF_BASE_STEPS,
+                                       .stats = &g->stats,
+                                       .token_status = g->slots.token_status,
+                                       .ar_step = g->slots.ar_step,
+                                       .staleness = g->slots.staleness};
+    return spec_path_create(&options, &p->rounds, err);
+}
+
+static mar_status masked_path_create_passes(masked_path *p, int gamma, mar_err *err)
+{
+    mar_masked *g = p->g;
+    const int images = g->max_images, rows = images * g->max_tokens, branches = g->cfg_branches;
+    const size_t steps = (size_t)g->params.num_iter;
+    /* without a draft model each context also gives z for the next round's drafts */
+    mar_status status = masked_contexts_create(g->k, &g->model->net, images * gamma, p->draft ? rows : rows * gamma,
+                                               branches, &p->contexts, err);
+    if (status == MAR_OK && p->draft) {
+        const mar_runner *r = &p->draft->runner;
+        status = masked_contexts_create(g->k, &r->model->net, images, rows, branches, &p->draft_contexts, err);
+        p->draft_contexts.part = r->chain.part;
     }
-    s->recordings = calloc(steps * (gamma + 1), sizeof *s->recordings);
-    s->draft_passes = calloc(steps, sizeof *s->draft_passes);
-    s->list = calloc(images * gamma, sizeof *s->list);
-    s->report = calloc(verdict_words(s), sizeof *s->report);
-    if (whole && s->recordings && s->draft_passes && s->list && s->report) return MAR_OK;
-    return err_set(err, MAR_ENOMEM, "out of memory for rounds of %zu tokens", rows);
+    if (status != MAR_OK) return status;
+    p->recordings = calloc(steps * ((size_t)gamma + 1), sizeof *p->recordings);
+    p->list = calloc((size_t)images * (size_t)gamma, sizeof *p->list);
+    p->z_origin = calloc((size_t)images * steps, sizeof *p->z_origin);
+    if (p->recordings && p->list && p->z_origin) return MAR_OK;
+    return err_set(err, MAR_ENOMEM, "out of memory for rounds of %d steps", gamma);
 }
 
-static size_t lay_out(void *state, char *base)
+static mar_status masked_path_create(mar_masked *g, void **state, mar_err *err)
 {
-    mar_paths *s = state;
-    const mar_masked *g = s->g;
-    const size_t f = sizeof(float), channels = (size_t)g->model->base.config.token_dim, rows = (size_t)s->max_rows;
-    const size_t drawn = (size_t)s->max_drawn, cfg_branches = (size_t)g->cfg_branches;
-    const size_t target = (size_t)g->model->base.config.width;
-    const size_t draft = s->draft ? (size_t)s->draft->runner.model->base.config.width : target;
-    const size_t wider = draft > target ? draft : target;
-    size_t used = 0;
-    s->token = arena_carve(base, &used, drawn * channels, f);
-    s->path = arena_carve(base, &used, drawn * (size_t)s->target.stride, f);
-    s->draft_z = arena_carve(base, &used, cfg_branches * rows * draft, f);
-    s->true_z = arena_carve(base, &used, cfg_branches * rows * target, f);
-    for (int i = 0; i < 2; i++) {
-        s->pending_p[i] = arena_carve(base, &used, cfg_branches * rows * target, f);
-        s->pending_q[i] = arena_carve(base, &used, cfg_branches * rows * draft, f);
-    }
-    s->part_z = arena_carve(base, &used, cfg_branches * rows * wider, f);
-    s->log_ratio = arena_carve(base, &used, drawn, sizeof *s->log_ratio);
-    s->last = arena_carve(base, &used, drawn * channels, f);
-    s->verdicts = arena_carve(base, &used, verdict_words(s), f);
-    used += diff_paths_lay_out(&s->target, base ? base + used : NULL);
-    used += mar_contexts_lay_out(&s->contexts, base ? base + used : NULL);
-    if (s->draft) {
-        used += diff_paths_lay_out(&s->other, base ? base + used : NULL);
-        used += mar_contexts_lay_out(&s->draft_contexts, base ? base + used : NULL);
-    }
-    return used;
+    const int wanted = masked_path_gamma(&g->params), gamma = wanted < g->params.num_iter ? wanted : g->params.num_iter;
+    masked_path *p = *state = calloc(1, sizeof *p);
+    if (!p) return err_set(err, MAR_ENOMEM, "out of memory");
+    p->g = g;
+    p->draft = mar_masked_state(g, &mar_accel_draft);
+    const int64_t rows = (int64_t)g->max_images * g->max_tokens, passes = (int64_t)g->params.num_iter * (gamma + 1);
+    const int64_t drawn = rows + (rows > SPEC_PATH_CANDIDATES_MOST ? rows : SPEC_PATH_CANDIDATES_MOST);
+    const int64_t evaluated = drawn * (g->params.head_spec ? g->params.head_spec : 1);
+    if (rows * gamma > INT_MAX / 2 || evaluated > INT_MAX / 2 || passes > INT_MAX)
+        return err_set(err, MAR_EARG, "batch of %d images with --gamma %d: too large", g->max_images, gamma);
+    const mar_status status = masked_path_create_rounds(p, gamma, err);
+    return status == MAR_OK ? masked_path_create_passes(p, gamma, err) : status;
 }
 
-static void free_recordings(mar_paths *s)
+static void masked_path_free_recordings(masked_path *p)
 {
-    const int steps = s->g->params.num_iter;
-    for (int i = 0; s->recordings && i < steps * (s->gamma + 1); i++) mar_recordings_free(s->g->k, &s->recordings[i]);
-    for (int i = 0; s->draft_passes && i < steps; i++) mar_recordings_free(s->g->k, &s->draft_passes[i]);
+    const int passes = p->g->params.num_iter * (p->rounds.o.gamma + 1);
+    for (int i = 0; p->recordings && i < passes; i++) masked_recordings_free(p->g->k, &p->recordings[i]);
 }
 
-static void destroy(void *state)
+static void masked_path_destroy(void *state)
 {
-    mar_paths *s = state;
-    free_recordings(s);
-    free_rows(&s->drawn);
-    free_rows(&s->pending);
-    diff_paths_free(&s->target);
-    diff_paths_free(&s->other);
-    mar_contexts_free(&s->contexts);
-    mar_contexts_free(&s->draft_contexts);
-    void *host[] = {
-        s->begin, s->from,     s->context,  s->length,   s->tried,      s->whole,        s->z_first, s->z_queries,
-        s->tries, s->index[0], s->index[1], s->relative, s->recordings, s->draft_passes, s->list,    s->report,
-        s};
+    masked_path *p = state;
+    masked_path_free_recordings(p);
+    spec_path_free(&p->rounds);
+    masked_contexts_free(&p->contexts);
+    masked_contexts_free(&p->draft_contexts);
+    void *host[] = {p->recordings, p->list, p->z_origin, p};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
-static mar_status create_parts(mar_paths *s, mar_err *err)
+static size_t masked_path_lay_out(void *state, char *base)
 {
-    mar_masked *g = s->g;
-    const int window = g->params.head_spec ? g->params.head_spec : 1, images = g->max_images;
-    /* without a draft model each context also gives z for the next round's drafts */
-    const int n_queries = s->draft ? s->max_rows : images * s->gamma * g->max_tokens;
-    mar_status status = diff_paths_create(&g->target.chain, window, s->max_drawn, &s->target, err);
-    if (status == MAR_OK)
-        status = mar_contexts_create(g->k, g->model, images * s->gamma, n_queries, g->cfg_branches, &s->contexts, err);
-    if (status != MAR_OK || !s->draft) return status;
-    mar_runner *r = &s->draft->runner;
-    status = diff_paths_create(&r->chain, window, s->max_drawn, &s->other, err);
-    if (status == MAR_OK)
-        status = mar_contexts_create(g->k, r->model, images, s->max_rows, g->cfg_branches, &s->draft_contexts, err);
-    s->draft_contexts.part = r->chain.part;
-    return status;
-}
-
-static mar_status create(mar_masked *g, void **state, mar_err *err)
-{
-    mar_paths *s = *state = calloc(1, sizeof *s);
-    if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
-    s->g = g;
-    s->draft = mar_masked_state(g, &mar_accel_draft);
-    s->drafter = s->draft ? &s->other : &s->target;
-    s->gamma = gamma_of(&g->params) < g->params.num_iter ? gamma_of(&g->params) : g->params.num_iter;
-    s->max_rows = g->max_images * g->max_tokens;
-    s->max_drawn = s->max_rows + (s->max_rows > PATH_CANDIDATES_MOST ? s->max_rows : PATH_CANDIDATES_MOST);
-    const int64_t n_queries = (int64_t)g->max_images * s->gamma * g->max_tokens, passes = g->params.num_iter;
-    const int64_t rows = (int64_t)s->max_drawn * (g->params.head_spec ? g->params.head_spec : 1);
-    if (n_queries > INT_MAX / 2 || rows > INT_MAX / 2 || passes * (s->gamma + 1) > INT_MAX)
-        return err_set(err, MAR_EARG, "batch of %d images with --gamma %d: too large", g->max_images, s->gamma);
-    const mar_status status = create_parts(s, err);
-    return status == MAR_OK ? allocate_host(s, err) : status;
+    masked_path *p = state;
+    size_t used = spec_path_lay_out(&p->rounds, base);
+    used += masked_contexts_lay_out(&p->contexts, base ? base + used : NULL);
+    if (p->draft) used += masked_contexts_lay_out(&p->draft_contexts, base ? base + used : NULL);
+    return used;
 }
 
 /* --- a batch ------------------------------------------------------------------------------------------------------ */
 
-static mar_status plan_heads(mar_paths *s, int steps, mar_err *err)
+static mar_status masked_path_plan(void *state, int images, mar_err *err)
 {
-    diff_chain_use(&s->g->target.chain, steps);
-    mar_status status = diff_paths_plan(&s->target, s->max_drawn, err);
-    if (status != MAR_OK || !s->draft) return status;
-    diff_chain_use(&s->draft->runner.chain, steps);
-    return diff_paths_plan(&s->other, s->max_drawn, err);
-}
-
-/* Tells whether no step before step i takes as many diffusion steps. */
-static int is_first_count(const mar_masked *g, int i)
-{
-    for (int k = 0; k < i; k++)
-        if (g->steps[k].sampling_steps == g->steps[i].sampling_steps) return 0;
-    return 1;
-}
-
-/* The shapes of rounds depend on what is accepted, so the largest are planned. */
-static mar_status plan(void *state, int images, mar_err *err)
-{
-    mar_paths *s = state;
-    mar_masked *g = s->g;
+    masked_path *p = state;
+    mar_masked *g = p->g;
+    const int rows = p->rounds.o.max_rows;
     (void)images;
-    free_recordings(s);
-    mar_status status = mar_contexts_plan(&s->contexts, err);
-    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, s->max_rows, err);
-    if (status == MAR_OK && s->draft) status = mar_contexts_plan(&s->draft_contexts, err);
-    if (status == MAR_OK && s->draft) status = mar_runner_plan_known_tokens(&s->draft->runner, s->max_rows, err);
-    for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++)
-        if (is_first_count(g, i)) status = plan_heads(s, g->steps[i].sampling_steps, err);
+    masked_path_free_recordings(p);
+    mar_status status = masked_contexts_plan(&p->contexts, err);
+    if (status == MAR_OK) status = masked_runner_plan_known_tokens(&g->target.net, rows, err);
+    if (status == MAR_OK && p->draft) status = masked_contexts_plan(&p->draft_contexts, err);
+    if (status == MAR_OK && p->draft) status = masked_runner_plan_known_tokens(&p->draft->runner.net, rows, err);
+    for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
+        int first = 0; /* step with as many diffusion steps */
+        while (g->steps[first].sampling_steps != g->steps[i].sampling_steps) first++;
+        if (first == i) status = spec_path_plan(&p->rounds, g->steps[i].sampling_steps, err);
+    }
     return status;
 }
 
-static void begin(void *state)
+static void masked_path_begin(void *state)
 {
-    mar_paths *s = state;
-    for (int i = 0; i < s->g->images; i++) s->begin[i] = s->tried[i] = s->whole[i] = 0;
-    s->pending.n = 0;
-    s->shift_sum = 0;
-    mar_contexts_begin(&s->contexts);
-    if (s->draft) mar_contexts_begin(&s->draft_contexts);
+    masked_path *p = state;
+    spec_path_begin(&p->rounds, p->g->images);
+    for (int i = 0; i < p->g->images; i++)
+        p->rounds.image[i].seed = p->g->slots.slot[i].seed, p->rounds.image[i].number = p->g->slots.slot[i].number;
+    masked_contexts_begin(&p->contexts);
+    if (p->draft) masked_contexts_begin(&p->draft_contexts);
 }
 
-static mar_status refuse_number(uint64_t number, mar_err *err)
+static mar_status masked_path_check_image(const mar_image *image, mar_err *err)
 {
-    return err_set(err, MAR_EARG, "image %llu: with --spec path expected a number below 2^40",
-                   (unsigned long long)number);
+    return spec_path_check_number(image->number, err);
 }
 
-static mar_status check_image(const mar_image *image, mar_err *err)
+static mar_status masked_path_take_round(void *state, mar_err *err)
 {
-    return image->number < PATH_CANDIDATE_IMAGES ? MAR_OK : refuse_number(image->number, err);
-}
-
-static mar_status step(void *state, mar_err *err)
-{
-    mar_paths *s = state;
-    const mar_masked *g = s->g;
+    masked_path *p = state;
+    mar_masked *g = p->g;
+    const mar_status status = spec_path_round(&p->rounds, err);
+    if (status != MAR_OK) return status;
+    g->step = g->params.num_iter;
     for (int i = 0; i < g->images; i++)
-        if (g->slot[i].number >= PATH_CANDIDATE_IMAGES) return refuse_number(g->slot[i].number, err);
-    return mar_paths_round(s, err);
+        if (p->rounds.image[i].begin < g->step) g->step = p->rounds.image[i].begin;
+    return MAR_OK;
 }
 
-static void stats(const void *state, mar_stats *sum)
+static void masked_path_stats(const void *state, mar_stats *sum)
 {
-    const mar_paths *s = state;
-    const double count = (double)sum->accepted * s->g->model->base.config.token_dim;
-    sum->accepted_shift = count > 0 ? sqrt(s->shift_sum / count) : 0;
-    sum->encoder_s += s->contexts.encoder_s;
-    sum->decoder_s += s->contexts.decoder_s;
-    sum->encoder_flop += s->contexts.encoder_flop;
-    sum->decoder_flop += s->contexts.decoder_flop;
-    if (!s->draft) return;
-    sum->draft_s += s->draft_contexts.encoder_s + s->draft_contexts.decoder_s;
-    sum->draft_flop += s->draft_contexts.encoder_flop + s->draft_contexts.decoder_flop;
+    const masked_path *p = state;
+    spec_path_add_stats(&p->rounds, sum);
+    sum->encoder_s += p->contexts.encoder_s;
+    sum->decoder_s += p->contexts.decoder_s;
+    sum->encoder_flop += p->contexts.encoder_flop;
+    sum->decoder_flop += p->contexts.decoder_flop;
+    sum->draft_s += p->draft_contexts.encoder_s + p->draft_contexts.decoder_s;
+    sum->draft_flop += p->draft_contexts.encoder_flop + p->draft_contexts.decoder_flop;
 }
 
-static void write_effect(const void *state, mar_effect *out)
+static void masked_path_effect(const void *state, mar_effect *out)
 {
-    const mar_paths *s = state;
-    const mar_params *p = &s->g->params;
-    const int coarse = (p->num_iter + s->gamma - 1) / s->gamma;
-    out->exact = !(s->draft && p->context == MAR_CONTEXT_PREFIX && coarse < p->num_iter);
-    const char *by = s->draft ? "drafts of the draft model" : "drafts of the model itself";
+    const masked_path *p = state;
+    const mar_params *params = &p->g->params;
+    const int gamma = p->rounds.o.gamma, coarse = (params->num_iter + gamma - 1) / gamma;
+    out->exact = !(p->rounds.o.one_context && coarse < params->num_iter);
+    const char *by = p->draft ? "drafts of the draft model" : "drafts of the model itself";
     if (!out->exact)
         snprintf(out->how, sizeof out->how,
                  "criterion path, context prefix: each block is drawn in the context before it, %s%d in place of %d "
                  "contexts",
-                 p->gamma ? "" : "at least ", coarse, p->num_iter);
-    else if (s->draft && p->context == MAR_CONTEXT_PREFIX)
+                 params->gamma ? "" : "at least ", coarse, params->num_iter);
+    else if (p->rounds.o.one_context)
         snprintf(out->how, sizeof out->how, "by criterion path, context prefix with one step a block");
     else
         snprintf(out->how, sizeof out->how, "of whole paths, by criterion path with %s; " MAR_ACCEPTED_MEAN, by);
 }
 
-static const char *warn(const void *state)
+static const char *masked_path_warn(const void *state)
 {
-    const mar_paths *s = state;
-    return diff_head_is_bf16(&s->g->model->head) ? diff_paths_bf16_warning : NULL;
+    const masked_path *p = state;
+    return diff_head_is_bf16(&p->g->model->head) ? diff_paths_bf16_warning : NULL;
 }
 
+extern const mar_accel mar_accel_path; /* its state begins with a spec_path */
 const mar_accel mar_accel_path = {
     .name = "spec",
     .is_on = mar_verifies_paths,
@@ -300,17 +345,17 @@ const mar_accel mar_accel_path = {
     .for_spherear = 1,
     .tokens = "continuous",
     .exceptions = (const mar_accel_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
-    .resolve = resolve,
-    .check = check,
-    .check_image = check_image,
-    .block_steps = block_steps,
-    .create = create,
-    .destroy = destroy,
-    .lay_out = lay_out,
-    .plan = plan,
-    .begin = begin,
-    .step = step,
-    .stats = stats,
-    .effect = write_effect,
-    .warn = warn,
+    .resolve = masked_path_resolve,
+    .check = masked_path_check,
+    .check_image = masked_path_check_image,
+    .block_steps = masked_path_block_steps,
+    .create = masked_path_create,
+    .destroy = masked_path_destroy,
+    .lay_out = masked_path_lay_out,
+    .plan = masked_path_plan,
+    .begin = masked_path_begin,
+    .step = masked_path_take_round,
+    .stats = masked_path_stats,
+    .effect = masked_path_effect,
+    .warn = masked_path_warn,
 };

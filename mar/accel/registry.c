@@ -2,7 +2,7 @@
 #include "mar/accel/registry.h"
 
 #include "mar/core/params.h"
-#include "mar/masked/accel.h"
+#include "mar/accel.h"
 #include "specdec/verifier.h"
 
 #include <stdarg.h>

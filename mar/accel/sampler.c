@@ -1,6 +1,6 @@
 /* The samplers of the head: DDIM (Song et al. 2021) and DPM-Solver++ of second order (Lu et al. 2022) in place of the
  * model's own chain. */
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 
 /* A solver starts lower than any chain that draws noise, annealed or not. */
 static void respace(const mar_params *p, diff_spec *spec)

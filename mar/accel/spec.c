@@ -171,13 +171,14 @@ static mar_status plan_prefix(mar_speculation *sp, int n, mar_err *err)
     mar_status status = MAR_OK;
     for (int i = sp->prefill; status == MAR_OK && i < g->params.num_iter; i++) {
         status = mar_runner_plan(&sp->draft->runner, n, &g->steps[i], err);
-        if (status == MAR_OK) status = mar_runner_plan_head(&sp->draft->runner, n * g->steps[i].predicted, err);
+        if (status == MAR_OK) status = diff_chain_plan(&sp->draft->runner.chain, n * g->steps[i].predicted, err);
     }
     for (int i = sp->prefill; status == MAR_OK && i < g->params.num_iter; i += g->params.gamma) {
         const mar_step block = whole_block(sp, i);
         status = mar_runner_plan(&g->target, n, &block, err);
-        if (status == MAR_OK) status = mar_runner_plan_head(&g->target, n * block.predicted, err);
-        if (status == MAR_OK) status = mar_runner_plan_known_tokens(&sp->draft->runner, n * block.predicted, err);
+        if (status == MAR_OK) status = diff_chain_plan(&g->target.chain, n * block.predicted, err);
+        if (status == MAR_OK)
+            status = masked_runner_plan_known_tokens(&sp->draft->runner.net, n * block.predicted, err);
     }
     return status;
 }
@@ -188,13 +189,13 @@ static mar_status plan_full(mar_speculation *sp, int images, mar_err *err)
 {
     mar_masked *g = sp->g;
     const int rows = (int)block_rows(sp);
-    mar_status status = mar_runner_plan_head(&g->target, rows, err);
-    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, rows, err);
-    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&sp->draft->runner, rows, err);
+    mar_status status = diff_chain_plan(&g->target.chain, rows, err);
+    if (status == MAR_OK) status = masked_runner_plan_known_tokens(&g->target.net, rows, err);
+    if (status == MAR_OK) status = masked_runner_plan_known_tokens(&sp->draft->runner.net, rows, err);
     for (int i = sp->prefill; status == MAR_OK && i < g->params.num_iter; i++) {
         status = mar_runner_plan(&sp->draft->runner, 1, &g->steps[i], err);
         if (status == MAR_OK) status = mar_runner_plan(&g->target, 1, &g->steps[i], err);
-        if (status == MAR_OK) status = mar_runner_plan_head(&sp->draft->runner, images * g->steps[i].predicted, err);
+        if (status == MAR_OK) status = diff_chain_plan(&sp->draft->runner.chain, images * g->steps[i].predicted, err);
     }
     return status;
 }
@@ -224,8 +225,8 @@ static void list_image(mar_speculation *sp, int image)
         const int first = first_row(sp, image, j);
         for (int r = 0; r < step->predicted; r++) {
             g->row_slot[first + r] = image;
-            g->row_seed[first + r] = g->slot[image].seed;
-            g->row_image[first + r] = g->slot[image].number;
+            g->row_seed[first + r] = g->slots.slot[image].seed;
+            g->row_image[first + r] = g->slots.slot[image].number;
             g->row_position[first + r] = position[r];
             g->row_cfg[first + r] = step->cfg;
             sp->row_step[first + r] = sp->begin[image] + j;
@@ -347,8 +348,9 @@ static void draft_step(mar_speculation *sp, int j)
         mar_runner_draw(&sp->draft->runner, 0, &draw, sp->index - 1, 0, g->sampled, NULL, t ? &t->draw[1] : NULL);
     scatter(sp, g->sampled, n, sp->token);
     g->stats.draft_calls += top + 1;
-    mar_runner_add_known_tokens(&sp->draft->runner, g->sampled, n, sp->slot, sp->position, t ? &t->known_tokens : NULL);
-    if (in_full(sp)) mar_runner_add_known_tokens(&g->target, g->sampled, n, sp->slot, sp->position, NULL);
+    masked_runner_add_known_tokens(&sp->draft->runner.net, g->sampled, n, sp->slot, sp->position,
+                                   t ? &t->net.known_tokens : NULL);
+    if (in_full(sp)) masked_runner_add_known_tokens(&g->target.net, g->sampled, n, sp->slot, sp->position, NULL);
 }
 
 /* --- verification ------------------------------------------------------------------------------------------------- */
@@ -501,15 +503,15 @@ static void keep(mar_speculation *sp)
         sp->slot[n] = g->row_slot[r];
         sp->position[n] = g->row_position[r];
         const int place = g->row_place[n] = sp->slot[n] * c->seq_len + sp->position[n];
-        g->token_status[place] = sp->row_status[r];
-        g->ar_step[place] = sp->row_step[r];
+        g->slots.token_status[place] = sp->row_status[r];
+        g->slots.ar_step[place] = sp->row_step[r];
         n++;
     }
     float *tokens = sp->step_q.mean; /* its contents have been read */
     k->core->copy_rows(k, tokens, NULL, g->sampled, sp->row, NULL, NULL, n, c->token_dim);
     mar_masked_write_tokens(g, tokens, n);
-    mar_runner_add_known_tokens(&g->target, tokens, n, sp->slot, sp->position, NULL);
-    mar_runner_add_known_tokens(&sp->draft->runner, tokens, n, sp->slot, sp->position, NULL);
+    masked_runner_add_known_tokens(&g->target.net, tokens, n, sp->slot, sp->position, NULL);
+    masked_runner_add_known_tokens(&sp->draft->runner.net, tokens, n, sp->slot, sp->position, NULL);
     g->stats.head_calls += (double)n * g->target.chain.schedule.steps;
 }
 

@@ -48,7 +48,7 @@ typedef struct {
     int *first;          /* host [images] first row of its block */
     int rows;            /* of all blocks */
     int *row_step;       /* host [rows] autoregressive step */
-    uint8_t *row_status; /* host [rows] mar_token_fate; TARGET: not reached */
+    uint8_t *row_status; /* host [rows] mar_token_status; TARGET: not reached */
     float *report;       /* host copy of a round's verdicts (mar_verdicts) */
 
     /* Host [rows]: numbers and lists of the rows of one draft step, or of those that stay. */

@@ -1,6 +1,7 @@
-/* Dynamic trees of drafts of discrete tokens (EAGLE-2), which have options of their own. llamagen/engine.c runs them.
+/* Dynamic trees of drafts of discrete tokens (EAGLE-2), which have options of their own. mar/raster_softmax.c runs
+ * them.
  */
-#include "mar/masked/accel.h"
+#include "mar/accel.h"
 
 #include <string.h>
 

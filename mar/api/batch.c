@@ -172,7 +172,7 @@ mar_status mar_session_tokens(mar_session *s, float *tokens)
     return status == MAR_OK ? mar_session_leave(s, fetch_tokens(s, tokens)) : status;
 }
 
-mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
+mar_status mar_session_token_status(mar_session *s, uint8_t *map, int *step)
 {
     mar_status status = mar_session_enter(s);
     if (status != MAR_OK) return status;
@@ -184,7 +184,7 @@ mar_status mar_session_fates(mar_session *s, uint8_t *map, int *step)
     return mar_session_leave(s, status);
 }
 
-mar_status mar_session_lateness(mar_session *s, int *late)
+mar_status mar_session_staleness(mar_session *s, int *late)
 {
     mar_status status = mar_session_enter(s);
     if (status != MAR_OK) return status;

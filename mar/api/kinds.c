@@ -1,9 +1,8 @@
 #include "mar/api/kinds.h"
 
-#include "llamagen/engine.h"
+#include "llamagen/public.h"
 
 #include "mar/core/config.h"
-#include "spherear/model.h"
 #include "vae/vae.h"
 #include "weights/shape.h"
 
@@ -169,12 +168,12 @@ static void describe_spherear(const wt_file *f, const mar_configs *configs, mar_
     const diff_head_shape *h = &configs->sphere.head;
     const facts to = {add, user};
     char heads[96];
-    add_line(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
-             heads_text(&configs->model, heads, sizeof heads), c->hidden);
+    add_line(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->shape.width, c->shape.depth,
+             heads_text(&configs->model, heads, sizeof heads), c->shape.hidden);
     add_line(&to, "flow head: width %d, %d blocks, SwiGLU %d, %d adaLN layers", h->width, h->depth, h->hidden,
              h->ada_layers);
-    add_line(&to, "tokens: %d of %d channels, %d classes in %d class tokens", c->seq_len, h->channels, c->classes,
-             c->prefix);
+    add_line(&to, "tokens: %d of %d channels, %d classes in %d class tokens", c->shape.seq_len, h->channels,
+             c->shape.classes, c->shape.prefix);
     if (vae_config_is_vit(f)) add_vit(&to, &configs->vae);
     add_line(&to, "parameters: %ld (head %ld); image decoder: %ld", configs->sphere.parameters, sum_parameters(f, head),
              sum_parameters(f, decoder));
@@ -185,13 +184,13 @@ static void put_spherear(const mar_configs *configs, mar_metadata *m)
     const gpt_config *c = &configs->sphere.transformer;
     const diff_head_shape *h = &configs->sphere.head;
     mar_metadata_text(m, "mar.kind", "spherear");
-    metadata_number(m, "mar.width", c->width);
-    metadata_number(m, "mar.depth", c->depth);
-    if (!c->heads_guessed) metadata_number(m, "mar.heads", c->heads);
-    metadata_number(m, "mar.hidden", c->hidden);
-    metadata_number(m, "mar.seq_len", c->seq_len);
+    metadata_number(m, "mar.width", c->shape.width);
+    metadata_number(m, "mar.depth", c->shape.depth);
+    if (!c->heads_guessed) metadata_number(m, "mar.heads", c->shape.heads);
+    metadata_number(m, "mar.hidden", c->shape.hidden);
+    metadata_number(m, "mar.seq_len", c->shape.seq_len);
     metadata_number(m, "mar.token_dim", h->channels);
-    metadata_number(m, "mar.classes", c->classes);
+    metadata_number(m, "mar.classes", c->shape.classes);
     metadata_number(m, "mar.head_width", h->width);
     metadata_number(m, "mar.head_depth", h->depth);
     if (configs->vae.depth) metadata_number(m, "mar.vae_heads", configs->vae.heads);
@@ -210,7 +209,7 @@ static mar_status derive_llamagen(const mar *m, const wt_file *f, int heads, mar
 static void visit_llamagen(const wt_file *f, const mar_configs *c, mar_kind_visitor *visit, void *user)
 {
     (void)f;
-    gpt_config_tensors(&c->gpt, visit, user);
+    causal_tensors(&c->gpt.shape, visit, user);
 }
 
 static void describe_llamagen(const wt_file *f, const mar_configs *configs, mar_kind_fact *add, void *user)
@@ -223,13 +222,13 @@ static void describe_llamagen(const wt_file *f, const mar_configs *configs, mar_
         snprintf(source, sizeof source, " (%s)", gpt_config_guess_text(c, guess));
     else if (c->image_size && c->downsample_size)
         snprintf(source, sizeof source, ", by the training's image_size %ld", c->image_size);
-    add_line(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->width, c->depth,
-             heads_text(&configs->model, heads, sizeof heads), c->hidden);
-    add_line(&to, "tokens: %d of a vocabulary of %d%s", c->seq_len, c->vocabulary, source);
-    if (c->caption_dim)
-        add_line(&to, "captions: %d positions of %d features", c->prefix, c->caption_dim);
+    add_line(&to, "transformer: width %d, %d blocks, %s, SwiGLU %d", c->shape.width, c->shape.depth,
+             heads_text(&configs->model, heads, sizeof heads), c->shape.hidden);
+    add_line(&to, "tokens: %d of a vocabulary of %d%s", c->shape.seq_len, c->shape.vocabulary, source);
+    if (c->shape.caption_dim)
+        add_line(&to, "captions: %d positions of %d features", c->shape.prefix, c->shape.caption_dim);
     else
-        add_line(&to, "classes: %d", c->classes);
+        add_line(&to, "classes: %d", c->shape.classes);
     add_line(&to, "parameters: %ld", c->parameters);
 }
 
@@ -237,18 +236,18 @@ static void put_llamagen(const mar_configs *configs, mar_metadata *m)
 {
     const gpt_config *c = &configs->gpt;
     mar_metadata_text(m, "mar.kind", "llamagen");
-    metadata_number(m, "mar.width", c->width);
-    metadata_number(m, "mar.depth", c->depth);
-    if (!c->heads_guessed) metadata_number(m, "mar.heads", c->heads);
-    metadata_number(m, "mar.hidden", c->hidden);
-    metadata_number(m, "mar.vocabulary", c->vocabulary);
-    if (!c->seq_len_guessed) metadata_number(m, "mar.seq_len", c->seq_len);
+    metadata_number(m, "mar.width", c->shape.width);
+    metadata_number(m, "mar.depth", c->shape.depth);
+    if (!c->heads_guessed) metadata_number(m, "mar.heads", c->shape.heads);
+    metadata_number(m, "mar.hidden", c->shape.hidden);
+    metadata_number(m, "mar.vocabulary", c->shape.vocabulary);
+    if (!c->seq_len_guessed) metadata_number(m, "mar.seq_len", c->shape.seq_len);
     if (c->seq_len_guessed && c->image_size) metadata_number(m, "args.image_size", c->image_size);
     if (c->seq_len_guessed && c->downsample_size) metadata_number(m, "args.downsample_size", c->downsample_size);
-    metadata_number(m, "mar.classes", c->classes);
-    if (c->caption_dim) {
-        metadata_number(m, "mar.caption_tokens", c->prefix);
-        metadata_number(m, "mar.caption_dim", c->caption_dim);
+    metadata_number(m, "mar.classes", c->shape.classes);
+    if (c->shape.caption_dim) {
+        metadata_number(m, "mar.caption_tokens", c->shape.prefix);
+        metadata_number(m, "mar.caption_dim", c->shape.caption_dim);
     }
     metadata_number(m, "mar.parameters", c->parameters);
 }
@@ -271,14 +270,14 @@ static void describe_decoder(const wt_file *f, const mar_configs *configs, mar_k
     const char *name = wt_config_architecture(f);
     const long ignored = sum_parameters(f, encoder);
     char groups[64] = "";
-    if (gpt_kv_heads(c) != c->heads) snprintf(groups, sizeof groups, " in %d groups", gpt_kv_heads(c));
+    if (c->shape.kv_heads != c->shape.heads) snprintf(groups, sizeof groups, " in %d groups", c->shape.kv_heads);
     add_line(&to, "family: %s%s%s%s", family->title, name ? " (config.json: " : "", name ? name : "", name ? ")" : "");
-    add_line(&to, "transformer: width %d, %d blocks, %d heads%s, SwiGLU %d%s", c->width, c->depth, c->heads, groups,
-             c->hidden, c->qk_norm ? ", norms of q and k" : "");
-    add_line(&to, "vocabulary: %d tokens, of which %d are a codebook's", c->rows, c->vocabulary);
-    add_line(&to, "images: %dx%d pixels in %dx%d tokens%s; prompts up to %d tokens", c->columns * family->stride,
-             c->seq_len / c->columns * family->stride, c->columns, c->seq_len / c->columns,
-             family->fixed_size ? "" : ", other sizes by --size", c->prefix);
+    add_line(&to, "transformer: width %d, %d blocks, %d heads%s, SwiGLU %d%s", c->shape.width, c->shape.depth,
+             c->shape.heads, groups, c->shape.hidden, c->shape.qk_norm ? ", norms of q and k" : "");
+    add_line(&to, "vocabulary: %d tokens, of which %d are a codebook's", c->shape.rows, c->shape.vocabulary);
+    add_line(&to, "images: %dx%d pixels in %dx%d tokens%s; prompts up to %d tokens", c->shape.columns * family->stride,
+             c->shape.seq_len / c->shape.columns * family->stride, c->shape.columns,
+             c->shape.seq_len / c->shape.columns, family->fixed_size ? "" : ", other sizes by --size", c->shape.prefix);
     add_line(&to, "parameters: %ld", c->parameters);
     if (ignored) add_line(&to, "ignored: %ld parameters of its image tokenizer", ignored);
 }
@@ -287,11 +286,12 @@ static void put_decoder(const mar_configs *configs, mar_metadata *m)
 {
     const gpt_config *c = &configs->gpt;
     mar_metadata_text(m, "mar.kind", "decoder");
-    metadata_number(m, "mar.width", c->width);
-    metadata_number(m, "mar.depth", c->depth);
-    metadata_number(m, "mar.heads", c->heads);
-    if (c->eps > 0) metadata_real(m, "mar.eps", (double)c->eps);
-    if (c->rope_base > 0) metadata_real(m, "mar.rope_base", (double)c->rope_base);
+    metadata_number(m, "mar.width", c->shape.width);
+    metadata_number(m, "mar.depth", c->shape.depth);
+    metadata_number(m, "mar.heads", c->shape.heads);
+    if (c->shape.head_dim * c->shape.heads != c->shape.width) metadata_number(m, "mar.head_dim", c->shape.head_dim);
+    metadata_real(m, "mar.eps", (double)c->shape.eps);
+    metadata_real(m, "mar.rope_base", (double)c->shape.rope_base);
     metadata_number(m, "mar.parameters", c->parameters);
 }
 

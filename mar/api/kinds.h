@@ -4,7 +4,7 @@
 
 #include "eval/inception.h"
 #include "eval/vgg.h"
-#include "llamagen/eagle_model.h"
+#include "specdec/eagle_model.h"
 #include "mar/core/handle.h"
 #include "spherear/config.h"
 #include "text/t5.h"

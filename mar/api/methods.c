@@ -1,6 +1,6 @@
 /* The list of `mar methods`: the registry of verifiers and that of accelerators, with their options. */
 #include "mar/core/params.h"
-#include "mar/masked/accel.h"
+#include "mar/accel.h"
 #include "mar/accel/registry.h"
 #include "specdec/verifier.h"
 

@@ -3,6 +3,7 @@
 #define MAR_CONDITIONING_H
 
 #include "base/error.h"
+#include "mar.h"
 
 typedef struct {
     const int *labels;     /* [n]; NULL: captions */

@@ -77,20 +77,6 @@ mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_
     return MAR_OK;
 }
 
-mar_status mar_check_prefix(const mar_model_config *c, const uint8_t *known, mar_err *err)
-{
-    int unknown = 0;
-    while (unknown < c->seq_len && known[unknown]) unknown++;
-    for (int i = unknown; i < c->seq_len; i++)
-        if (known[i])
-            return err_set(
-                err, MAR_EARG,
-                "a model of family %s makes tokens in raster order: expected known tokens to be a prefix, but "
-                "token %d is known and token %d is not",
-                c->family, i, unknown);
-    return MAR_OK;
-}
-
 const char *mar_layer_text(const kern_queue *k, char text[MAR_LAYER_TEXT])
 {
     const kern_watching *w = &k->watch;

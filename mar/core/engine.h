@@ -33,7 +33,7 @@ typedef struct {
 } mar_image;
 
 typedef struct mar_engine_state mar_engine_state; /* a family's part of a session */
-typedef struct mar_accel mar_accel;               /* mar/masked/accel.h */
+typedef struct mar_accel mar_accel;               /* mar/accel.h */
 enum { MAR_ACCELS_MAX = 16 };                     /* maximum accelerators on at a time */
 
 /* What a session's method does to the distribution of its images. mar/api/guarantee.c makes the sentence. */
@@ -108,7 +108,7 @@ struct mar_engine {
     void (*stats)(const mar_engine_state *g, mar_stats *stats);
     /* Measures parts of the model by themselves (mar_session_measure). NULL: it has none. */
     mar_status (*measure)(mar_engine_state *g, mar_measurements *all, mar_err *err);
-    /* Implement mar_session_fates and mar_session_lateness of one image: arrays [seq_len]; map and step may be NULL. */
+    /* Implement mar_session_token_status and mar_session_staleness of one image: arrays [seq_len]; map and step may be NULL. */
     void (*token_status)(const mar_engine_state *g, int slot, uint8_t *map, int *step);
     void (*staleness)(const mar_engine_state *g, int slot, int *staleness);
 };
@@ -120,10 +120,6 @@ mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err);
 mar_status mar_check_draft(const mar_model *model, const mar_model *draft, mar_err *err);
 /* Returns MAR_EMODEL if the image decoder does not fit the model's tokens. vae NULL: MAR_OK. */
 mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err);
-
-/* Returns MAR_EARG unless the known tokens, host [seq_len], are the image's first: a model of causal attention makes
- * tokens in raster order. */
-mar_status mar_check_prefix(const mar_model_config *c, const uint8_t *known, mar_err *err);
 
 /* Returns the autoregressive steps of plain sampling where num_iter is 0. */
 static inline int mar_default_steps(const mar_model *model)

@@ -4,6 +4,10 @@
 #define MAR_HANDLE_H
 
 #include "kernels/ops.h"
+#include "mar_eval.h"
+#include "mar_files.h"
+#include "mar_measure.h"
+#include "mar_methods.h"
 
 #include <stdatomic.h>
 #include <sys/types.h>

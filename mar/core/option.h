@@ -1,8 +1,9 @@
-/* Internal functions on one option of any struct, besides those of mar.h. */
+/* Internal functions on one option of any struct, besides those of mar_methods.h. */
 #ifndef MAR_OPTION_H
 #define MAR_OPTION_H
 
 #include "base/error.h"
+#include "mar_methods.h"
 
 void *mar_param_field(const mar_param *option, const void *fields);
 size_t mar_param_size(const mar_param *option); /* size of the field in bytes */

@@ -3,7 +3,8 @@
 #ifndef MAR_SIZED_H
 #define MAR_SIZED_H
 
-#include "base/error.h" /* mar.h, whose mar_version and mar_version_number are in sized.c, too */
+#include "base/error.h"
+#include "mar.h"
 
 /* Writes the first `size` bytes of the caller's struct: the defaults, with `size` in the first field, and 0 behind the
  * library's own `own` bytes. NULL is fine. */

@@ -2,7 +2,7 @@
 
 /* Draft and target share the noise above a state of the chain. Given that noise, the state is a draw from one known
  * Gaussian, and the target's is a draw from another. So the ratio has no factor from earlier steps. */
-static kern_gaussian_rule rule(const double *parameter)
+static kern_gaussian_rule conditional_rule(const double *parameter)
 {
     (void)parameter;
     return (kern_gaussian_rule){.temper = 1};
@@ -17,5 +17,5 @@ const spec_method spec_conditional = {
     .policy = SPEC_INDEPENDENT,
     .exact = 1,
     .guarantee = ", given the context; of whole images with --gamma 1 only",
-    .rule = rule,
+    .rule = conditional_rule,
 };

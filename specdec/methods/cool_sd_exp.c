@@ -3,7 +3,7 @@
 #include <math.h>
 
 /* Late in the block omega_i is below 1. Norm[p - q]+ would be wrong there, so the resampler is the general form. */
-static kern_discrete_rule rule(const double *parameter, int index, int length)
+static kern_discrete_rule cool_sd_exp_rule(const double *parameter, int index, int length)
 {
     const double delta = parameter[0], nu = parameter[1];
     double sum = 0; /* of exp(-nu j), scaled by exp(nu i) so that nothing overflows */
@@ -21,5 +21,5 @@ const spec_method spec_cool_sd_exp = {
     .guarantee = "TV bound of Cool-SD Eq. 4, for a chain",
     .parameters = {{"delta", 1.1, 1e-3, 1e3, "relaxation budget, the mean of omega_i"},
                    {"nu", 0.7, 0, 10, "rate of the fall"}},
-    .discrete_rule = rule,
+    .discrete_rule = cool_sd_exp_rule,
 };

@@ -4,7 +4,7 @@
 
 /* omega_i ~ l - i. From i = l on omega_i is 0, so no draft is accepted there. The paper's l is 8 (Appendix C.3). The
  * default is 9, so that the eighth draft of a block can be accepted as well. */
-static kern_discrete_rule rule(const double *parameter, int index, int length)
+static kern_discrete_rule cool_sd_linear_rule(const double *parameter, int index, int length)
 {
     const double delta = parameter[0], l = parameter[1];
     double sum = 0;
@@ -23,5 +23,5 @@ const spec_method spec_cool_sd_linear = {
     .guarantee = "TV bound of Cool-SD Eq. 4, for a chain",
     .parameters = {{"delta", 1.1, 1e-3, 1e3, "relaxation budget, the mean of omega_i"},
                    {"ell", 9, 2, 1e6, "where the line meets zero; no draft from there on is accepted"}},
-    .discrete_rule = rule,
+    .discrete_rule = cool_sd_linear_rule,
 };

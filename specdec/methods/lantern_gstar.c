@@ -1,6 +1,6 @@
 #include "specdec/verifier.h"
 
-static kern_discrete_rule rule(const double *parameter, int index, int length)
+static kern_discrete_rule lantern_gstar_rule(const double *parameter, int index, int length)
 {
     (void)index, (void)length;
     return (kern_discrete_rule){.neighbours = (int)parameter[0], .bound = parameter[1]};
@@ -17,5 +17,5 @@ const spec_method spec_lantern_gstar = {
     .neighbours = 1,
     .parameters = {{"k", 1000, 1, 1e6, "neighbours looked at, the token itself among them"},
                    {"delta", 0.2, 0, 1, "the neighbours may have less than this probability"}},
-    .discrete_rule = rule,
+    .discrete_rule = lantern_gstar_rule,
 };

@@ -1,6 +1,6 @@
 #include "specdec/verifier.h"
 
-static kern_discrete_rule rule(const double *parameter, int index, int length)
+static kern_discrete_rule lantern_pp_rule(const double *parameter, int index, int length)
 {
     (void)index, (void)length;
     return (kern_discrete_rule){.neighbours = (int)parameter[0], .bound_p = parameter[1], .exclude_neighbours = 1};
@@ -17,5 +17,5 @@ const spec_method spec_lantern_pp = {
     .neighbours = 1,
     .parameters = {{"k", 10, 1, 1e6, "neighbours looked at, the token itself among them"},
                    {"lambda", 2, 0, 1e3, "the neighbours may have less than lambda times the token's own probability"}},
-    .discrete_rule = rule,
+    .discrete_rule = lantern_pp_rule,
 };

@@ -1,7 +1,7 @@
 #include "specdec/verifier.h"
 
 /* The path's ratio is log Sigma; [Sigma p - q]+ is Sigma [p - q / Sigma]+. */
-static kern_gaussian_rule rule(const double *parameter)
+static kern_gaussian_rule paper_rule(const double *parameter)
 {
     (void)parameter;
     return (kern_gaussian_rule){.temper = 1, .path_accept = 1, .path_scale = -1};
@@ -15,5 +15,5 @@ const spec_method spec_paper = {
     .topologies = SPEC_CHAIN,
     .policy = SPEC_INDEPENDENT,
     .guarantee = "none: Sigma biases the tokens",
-    .rule = rule,
+    .rule = paper_rule,
 };

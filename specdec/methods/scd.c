@@ -33,7 +33,7 @@
  * of SCD's released code is `sjd-pac` with `--pac_children 1`. */
 #include "specdec/verifier.h"
 
-static kern_discrete_rule rule(const double *parameter, int index, int length)
+static kern_discrete_rule scd_rule(const double *parameter, int index, int length)
 {
     (void)parameter, (void)index, (void)length;
     return (kern_discrete_rule){0};
@@ -52,5 +52,5 @@ const spec_method spec_scd = {
     .coupled = 1,
     .parameters = {{"children", 1, 1, KERN_RACE_MOST, "drafts at a position of the tree, without replacement (K)"},
                    {"depth", 3, 0, 5, "tokens of a path of the tree, with the one in front of it (D); 0, 1: none"}},
-    .discrete_rule = rule,
+    .discrete_rule = scd_rule,
 };

@@ -1,6 +1,6 @@
 #include "specdec/verifier.h"
 
-static kern_discrete_rule rule(const double *parameter, int index, int length)
+static kern_discrete_rule sjd_rule(const double *parameter, int index, int length)
 {
     (void)parameter, (void)index, (void)length;
     return (kern_discrete_rule){0};
@@ -16,5 +16,5 @@ const spec_method spec_sjd = {
     .exact = 1,
     .guarantee = "",
     .stale = 1,
-    .discrete_rule = rule,
+    .discrete_rule = sjd_rule,
 };

@@ -1,6 +1,6 @@
 #include "specdec/verifier.h"
 
-static kern_discrete_rule rule(const double *parameter, int index, int length)
+static kern_discrete_rule sjd_pac_rule(const double *parameter, int index, int length)
 {
     (void)parameter, (void)index, (void)length;
     return (kern_discrete_rule){0};
@@ -23,5 +23,5 @@ const spec_method spec_sjd_pac = {
     .parameters = {{"children", 4, 1, 8, "drafts at a position of the tree, without replacement (K)"},
                    {"depth", 3, 0, 5, "tokens of a path of the tree, with the one in front of it (D); 0, 1: none"},
                    {"continue", 1, 0, 1, "whether verification goes on behind a rejection"}},
-    .discrete_rule = rule,
+    .discrete_rule = sjd_pac_rule,
 };

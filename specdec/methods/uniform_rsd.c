@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-static kern_discrete_rule rule(const double *parameter, int index, int length)
+static kern_discrete_rule uniform_rsd_rule(const double *parameter, int index, int length)
 {
     (void)index, (void)length;
     return (kern_discrete_rule){.log_omega = log(parameter[0])};
@@ -17,5 +17,5 @@ const spec_method spec_uniform_rsd = {
     .policy = SPEC_STOP,
     .guarantee = "TV bound of Cool-SD Eq. 4, for a chain",
     .parameters = {{"delta", 1.1, 1e-3, 1e3, "relaxation budget; 1 is exact"}},
-    .discrete_rule = rule,
+    .discrete_rule = uniform_rsd_rule,
 };

@@ -1,6 +1,6 @@
 #include "specdec/verifier.h"
 
-static kern_discrete_rule rule(const double *parameter, int index, int length)
+static kern_discrete_rule vanilla_rule(const double *parameter, int index, int length)
 {
     (void)parameter, (void)index, (void)length;
     return (kern_discrete_rule){0};
@@ -15,5 +15,5 @@ const spec_method spec_vanilla = {
     .policy = SPEC_STOP,
     .exact = 1,
     .guarantee = "",
-    .discrete_rule = rule,
+    .discrete_rule = vanilla_rule,
 };

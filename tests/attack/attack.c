@@ -14,6 +14,7 @@
  * at a time. The last line has the counts. The exit status is 0 if nothing was found.
  */
 #include "mar.h"
+#include "mar_methods.h"
 
 #include <ctype.h>
 #include <dirent.h>

@@ -1,6 +1,8 @@
 /* mar stats and mar eval --images. A set has distance 0 from itself, as a directory or an npz and for any batch. Digits
  * are nearer to real ones than noise is. An error is one line. */
 #include "tests/support/command.h"
+
+#include "mar_eval.h"
 #include "tests/support/page.h"
 #include "tests/support/golden_doubles.h"
 #include "tests/support/inception.h"

@@ -1,5 +1,7 @@
 /* From features to numbers: FID, sFID and scores of golden data, reasons for a missing number, warnings. */
 #include "tests/support/command.h"
+
+#include "mar_eval.h"
 #include "tests/support/golden_doubles.h"
 
 #include "tools/eval/numbers.h"

@@ -1,5 +1,7 @@
 /* RUN/result.json: a result is read back with the same bits. Any other file is refused in one line. */
 #include "tests/support/command.h"
+
+#include "mar_measure.h"
 #include "tools/eval/result.h"
 #include "tools/cli/json.h"
 

@@ -270,7 +270,8 @@ static void guarantee(void **state)
          "difference)",
          few},
         {"--model demo-discrete --cfg 1 --draft demo-discrete-draft --spec lantern",
-         "approximate: changed by lantern; guarantee: the law a draft is tested against is within TV delta of the "
+         "approximate: changed by lantern; guarantee: the distribution a draft is tested against is within TV delta of "
+         "the "
          "target's; relative to plain sampling, 64 steps",
          "; not the model's defaults: cfg 1 (2.9)"},
         /* noise, which no option accelerates */

@@ -1,5 +1,7 @@
 /* mar bench --micro: its parts, its sums, its errors. Times must only be positive. */
 #include "tests/support/command.h"
+
+#include "mar_measure.h"
 #include "tools/cli/subcommands.h"
 
 #include <cjson/cJSON.h>

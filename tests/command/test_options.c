@@ -1,6 +1,8 @@
 /* The option parser: stored values, and the one line of every error. */
 #include "tests/support/command.h"
 
+#include "mar_methods.h"
+
 #include "tools/cli/options.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/suggest.h"

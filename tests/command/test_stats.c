@@ -1,6 +1,8 @@
 /* Sums the statistics of batches. */
 #include "tests/support/support.h"
 
+#include "mar_measure.h"
+
 #include "tools/generate/stats.h"
 
 #include <math.h>

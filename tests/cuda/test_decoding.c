@@ -5,7 +5,7 @@
 #include "tests/support/device.h"
 #include "tests/cudahost/control.h"
 #include "tests/support/discrete.h"
-#include "tests/support/gpt_fixture.h"
+#include "tests/support/causal_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,8 +14,9 @@
 enum { IMAGES = 3, TOKENS = 25, GAMMA = 3, VOCABULARY = 73 };
 enum { READ = 16 }; /* rounds of plain sampling per read of tokens (specdec/sampler.h) */
 
-static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 6, .temperature = 0.9f, .top_k = 40, .top_p = 0.95f};
-static const gpt_sampling unguided = {.cfg = 1, .cfg_interval = -1, .temperature = 0.8f, .top_p = 1};
+static const causal_sampling guided = {
+    .cfg = 1.7f, .cfg_interval = 6, .temperature = 0.9f, .top_k = 40, .top_p = 0.95f};
+static const causal_sampling unguided = {.cfg = 1, .cfg_interval = -1, .temperature = 0.8f, .top_p = 1};
 
 /* How the operations are run. */
 typedef enum {
@@ -27,8 +28,8 @@ typedef enum {
 } way;
 
 typedef struct {
-    gpt_fixture f;
-    gpt_runner *drafter;
+    causal_fixture f;
+    causal_runner *drafter;
     spec_sampler *s;
     void *memory[2];
     float *laws;  /* host [count][VOCABULARY]: log probabilities of all passes, or NULL */
@@ -36,7 +37,7 @@ typedef struct {
 } decoder;
 
 /* Stores the log probabilities of a pass. */
-static mar_status note(decoder *d, const spec_request *request, int n, const float *log_probs, mar_status status)
+static mar_status note(decoder *d, const causal_request *request, int n, const float *log_probs, mar_status status)
 {
     for (int i = 0; i < n && d->laws && status == MAR_OK; i++)
         for (int site = 0; site <= request[i].count; site++)
@@ -45,18 +46,18 @@ static mar_status note(decoder *d, const spec_request *request, int n, const flo
     return status;
 }
 
-static mar_status laws_then(void *state, const spec_request *request, int n, float *log_probs,
-                            const spec_continuation *continuation, mar_err *err)
+static mar_status laws_then(void *state, const causal_request *request, int n, float *log_probs,
+                            const causal_continuation *continuation, mar_err *err)
 {
     decoder *d = state;
     return note(d, request, n, log_probs,
-                gpt_runner_log_probs_then(d->f.runner, request, n, log_probs, continuation, err));
+                causal_runner_log_probs_then(d->f.runner, request, n, log_probs, continuation, err));
 }
 
-static mar_status laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
+static mar_status laws(void *state, const causal_request *request, int n, float *log_probs, mar_err *err)
 {
     decoder *d = state;
-    return note(d, request, n, log_probs, gpt_runner_log_probs(d->f.runner, request, n, log_probs, err));
+    return note(d, request, n, log_probs, causal_runner_log_probs(d->f.runner, request, n, log_probs, err));
 }
 
 /* Opens a sampler over a golden model: plain, or with chains of GAMMA drafts by the same model without guidance. */
@@ -66,18 +67,18 @@ static void open_decoder(decoder *d, mar_dtype dtype, int drafts, way how)
     const spec_sampler_options options = {.method = drafts ? vanilla : NULL, .length = GAMMA};
     mar_err err = {0};
     *d = (decoder){0};
-    gpt_fixture_open(&d->f, open_cuda(dtype), "llamagen_c2i20", TOKENS, &guided, IMAGES, GAMMA, 0, 1);
+    causal_fixture_open(&d->f, open_cuda(dtype), "llamagen_c2i20", TOKENS, &guided, IMAGES, GAMMA, 0, 1);
     assert_int_equal(d->f.vocabulary, VOCABULARY);
-    assert_ok(gpt_runner_create(d->f.k, d->f.model, &unguided, IMAGES, GAMMA, 0, &d->drafter, &err), &err);
+    assert_ok(causal_runner_create(d->f.k, d->f.model, &unguided, IMAGES, GAMMA, 0, &d->drafter, &err), &err);
     const spec_model target = {VOCABULARY, d, laws, how == APART ? NULL : laws_then};
-    const spec_model draft = {VOCABULARY, d->drafter, gpt_runner_log_probs, NULL};
+    const spec_model draft = {VOCABULARY, d->drafter, causal_runner_log_probs, NULL};
     assert_ok(spec_sampler_create(d->f.k, &target, drafts ? &draft : NULL, &options, IMAGES, TOKENS, &d->s, &err),
               &err);
-    d->memory[0] = backend_memory(d->f.k, gpt_runner_lay_out(d->drafter, NULL));
+    d->memory[0] = backend_memory(d->f.k, causal_runner_lay_out(d->drafter, NULL));
     d->memory[1] = backend_memory(d->f.k, spec_sampler_lay_out(d->s, NULL));
-    gpt_runner_lay_out(d->drafter, d->memory[0]);
+    causal_runner_lay_out(d->drafter, d->memory[0]);
     spec_sampler_lay_out(d->s, d->memory[1]);
-    assert_ok(gpt_runner_plan(d->drafter, IMAGES, &err), &err);
+    assert_ok(causal_runner_plan(d->drafter, IMAGES, &err), &err);
     d->f.k->watch.on = how == WATCHED;
     if (how == REFUSED && cudahost_refuse) cudahost_refuse(CUDAHOST_BEGIN_CAPTURE, 2);
 }
@@ -86,17 +87,17 @@ static void close_decoder(decoder *d)
 {
     if (cudahost_refuse) cudahost_refuse(0, 2);
     spec_sampler_free(d->s);
-    gpt_runner_free(d->drafter);
+    causal_runner_free(d->drafter);
     for (int i = 0; i < 2; i++) d->f.k->core->free(d->f.k->device, d->memory[i]);
-    gpt_fixture_close(&d->f);
+    causal_fixture_close(&d->f);
 }
 
 static void begin(decoder *d, uint64_t first)
 {
     static const int label[IMAGES] = {3, -1, 0};
     kern_watch_begin(d->f.k);
-    gpt_runner_begin(d->f.runner, IMAGES, label);
-    gpt_runner_begin(d->drafter, IMAGES, label);
+    causal_runner_begin(d->f.runner, IMAGES, label);
+    causal_runner_begin(d->drafter, IMAGES, label);
     sampling_begin(d->s, &(spec_start){.seed = 9, .image = first, .n = TOKENS}, IMAGES);
 }
 
@@ -170,14 +171,14 @@ static void a_step_is_one_graph(void **state)
     decoder d;
     if (!cudahost_launches) skip();
     open_decoder(&d, MAR_DTYPE_BF16, 0, RECORDED);
-    const int depth = d.f.model->config.depth;
+    const int depth = d.f.model->shape.depth;
     const long instantiated = cudahost_instantiated(), graphs = cudahost_graph_launches();
     begin(&d, 5);
     for (int i = 0; i < FIRST; i++) run_round(&d);
     d.f.k->core->finish(d.f.k);
     const long launches = cudahost_launches(), waits = cudahost_waits();
     for (int i = 0; i < STEPS; i++) run_round(&d);
-    assert_int_equal(spec_sampler_tokens(d.s, 0)[FIRST + STEPS - 1], SPEC_UNREAD);
+    assert_int_equal(spec_sampler_tokens(d.s, 0)[FIRST + STEPS - 1], CAUSAL_UNREAD);
     assert_int_equal(cudahost_waits(), waits);
     d.f.k->core->finish(d.f.k);
     assert_int_equal(cudahost_launches() - launches, STEPS * (5 * depth + 4));
@@ -213,8 +214,8 @@ static void most_passes_are_replayed(void **state)
 }
 
 /* A model of two tokens whose image 6 has NaN logits after token 6. */
-static mar_status broken_laws(void *state, const spec_request *request, int n, float *log_probs,
-                              const spec_continuation *continuation, mar_err *err)
+static mar_status broken_laws(void *state, const causal_request *request, int n, float *log_probs,
+                              const causal_continuation *continuation, mar_err *err)
 {
     kern_queue *k = state;
     for (int i = 0; i < n; i++) {
@@ -255,12 +256,12 @@ static void a_nan_shows_when_tokens_are_read(void **state)
 }
 
 /* A model of two tokens whose distributions depend on the last token, which it reads where the request says it is. */
-static mar_status chained_laws(void *state, const spec_request *request, int n, float *log_probs,
-                               const spec_continuation *continuation, mar_err *err)
+static mar_status chained_laws(void *state, const causal_request *request, int n, float *log_probs,
+                               const causal_continuation *continuation, mar_err *err)
 {
     kern_queue *k = state;
     for (int i = 0; i < n; i++) {
-        const spec_request *q = &request[i];
+        const causal_request *q = &request[i];
         int last = q->length ? q->prefix[q->length - 1] : 1;
         assert_true((q->drawn != NULL) == (request[0].drawn != NULL));
         if (q->drawn) k->core->download(k, &last, q->drawn + q->last, sizeof last);

@@ -4,8 +4,8 @@
  * with other tokens, slots and masks. */
 #include "tests/support/device.h"
 
-#include "llamagen/eagle.h"
-#include "tests/support/gpt_fixture.h"
+#include "specdec/eagle.h"
+#include "tests/support/causal_fixture.h"
 #include "tests/support/llamagen.h"
 
 #include <math.h>
@@ -14,13 +14,13 @@
 
 enum { IMAGES = 2, DRAFTS = 6, LAWS = DRAFTS + 1, TOKENS = 16, VOCABULARY = 73 };
 
-static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 5, .temperature = 0.9f, .top_p = 1};
+static const causal_sampling guided = {.cfg = 1.7f, .cfg_interval = 5, .temperature = 0.9f, .top_p = 1};
 static const int parent[DRAFTS] = {-1, -1, 0, 1, 1, 3}, ends[] = {2, 5, DRAFTS};
 
 typedef struct {
     kern_queue *k;
-    gpt_model *gpt;
-    gpt_runner *target;
+    causal_model *gpt;
+    causal_runner *target;
     eagle_model *eagle;
     eagle_runner *drafter;
     void *memory[2];
@@ -31,13 +31,13 @@ typedef struct {
 static void open_decoder(wt_file **target, wt_file **drafter)
 {
     const gpt_config c = small_decoder();
-    const eagle_config e = {.width = c.width,
+    const eagle_config e = {.width = c.shape.width,
                             .hidden = 40,
-                            .heads = c.heads,
+                            .heads = c.shape.heads,
                             .first_norm = 1,
                             .published = 1,
                             .qk_norm = 1,
-                            .norm_shape = GPT_ONE_ROW};
+                            .norm_shape = CAUSAL_ONE_ROW};
     char *directory = temporary_directory();
     char *paths[] = {write_decoder(directory, "decoder.safetensors", &c, 3),
                      write_eagle(directory, "drafter.safetensors", &e, 4)};
@@ -58,15 +58,15 @@ static void open_models(fixture *f, kern_queue *k, int decoder)
     assert_ok(decoder ? gpt_config_derive_decoder(file, 0, 0, &config, &err)
                       : gpt_config_derive(file, 0, &config, &err),
               &err);
-    assert_int_equal(config.vocabulary, VOCABULARY);
-    assert_ok(gpt_model_load(k, file, &config, &f->gpt, &err), &err);
+    assert_int_equal(config.shape.vocabulary, VOCABULARY);
+    assert_ok(load_net(k, file, &config, &f->gpt, &err), &err);
     assert_ok(eagle_model_create(k, drafter, 0, &f->eagle, &err), &err);
     wt_close(file);
     wt_close(drafter);
-    assert_ok(gpt_runner_create(k, f->gpt, &guided, IMAGES, DRAFTS, 1, &f->target, &err), &err);
-    f->memory[0] = to_device(k, NULL, gpt_runner_lay_out(f->target, NULL));
-    gpt_runner_lay_out(f->target, f->memory[0]);
-    assert_ok(gpt_runner_plan(f->target, IMAGES, &err), &err);
+    assert_ok(causal_runner_create(k, f->gpt, &guided, IMAGES, DRAFTS, 1, &f->target, &err), &err);
+    f->memory[0] = to_device(k, NULL, causal_runner_lay_out(f->target, NULL));
+    causal_runner_lay_out(f->target, f->memory[0]);
+    assert_ok(causal_runner_plan(f->target, IMAGES, &err), &err);
     assert_ok(eagle_runner_create(k, f->eagle, f->gpt, f->target, &guided, IMAGES, DRAFTS, &f->drafter, &err), &err);
     f->memory[1] = to_device(k, NULL, eagle_runner_lay_out(f->drafter, NULL));
     eagle_runner_lay_out(f->drafter, f->memory[1]);
@@ -77,17 +77,17 @@ static void open_models(fixture *f, kern_queue *k, int decoder)
 static void close_models(fixture *f)
 {
     eagle_runner_free(f->drafter);
-    gpt_runner_free(f->target);
+    causal_runner_free(f->target);
     for (int i = 0; i < 2; i++) f->k->core->free(f->k->device, f->memory[i]);
     f->k->core->free(f->k->device, f->laws);
     eagle_model_free(f->eagle);
-    gpt_model_free(f->gpt);
+    causal_model_free(f->gpt);
 }
 
 /* Tokens and drafts of an image; different in each `run`. */
 typedef struct {
     int token[TOKENS], draft[DRAFTS];
-    spec_request request;
+    causal_request request;
 } image_state;
 
 static void draft_anew(image_state *s, int round, int run)
@@ -102,7 +102,7 @@ static void run_round(fixture *f, image_state *image, float *p)
 {
     const size_t n = (size_t)IMAGES * LAWS * VOCABULARY;
     mar_err err = {0};
-    spec_request both[IMAGES];
+    causal_request both[IMAGES];
     for (size_t level = 0; level < sizeof ends / sizeof *ends; level++) {
         for (int i = 0; i < IMAGES; i++) {
             both[i] = image[i].request;
@@ -113,7 +113,7 @@ static void run_round(fixture *f, image_state *image, float *p)
             assert_ok(eagle_runner_log_probs(f->drafter, both, IMAGES, f->laws + n, &err), &err);
     }
     for (int i = 0; i < IMAGES; i++) both[i] = image[i].request;
-    assert_ok(gpt_runner_log_probs(f->target, both, IMAGES, f->laws, &err), &err);
+    assert_ok(causal_runner_log_probs(f->target, both, IMAGES, f->laws, &err), &err);
     from_device(f->k, p, f->laws, 2 * n * sizeof *p);
     for (size_t i = 0; i < 2 * n; i++) p[i] = expf(p[i]);
 }
@@ -121,7 +121,7 @@ static void run_round(fixture *f, image_state *image, float *p)
 /* Accepts drafts 1 and 3 in some rounds and none in others, then adds another token. */
 static void go_on(image_state *s, int round, int run)
 {
-    spec_request *q = &s->request;
+    causal_request *q = &s->request;
     if (q->count && (round + s->request.sequence) % 2 == 0) {
         s->token[q->length++] = s->draft[1];
         s->token[q->length++] = s->draft[3];
@@ -135,12 +135,12 @@ static void run_image(fixture *f, int run, float *p, int rounds)
     static image_state image[IMAGES];
     memset(image, 0, sizeof image);
     for (int i = 0; i < IMAGES; i++)
-        image[i].request = (spec_request){
+        image[i].request = (causal_request){
             .sequence = i, .prefix = image[i].token, .draft = image[i].draft, .parent = parent, .row = i * LAWS};
-    if (f->gpt->config.grammar)
-        gpt_fixture_begin_prompts(f->target, &f->gpt->config, IMAGES);
+    if (f->gpt->shape.prompt)
+        causal_fixture_begin_prompts(f->target, &f->gpt->shape, IMAGES);
     else
-        gpt_runner_begin(f->target, IMAGES, label);
+        causal_runner_begin(f->target, IMAGES, label);
     eagle_runner_begin(f->drafter, IMAGES);
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < IMAGES; i++) draft_anew(&image[i], round, run);

@@ -1,6 +1,7 @@
 /* The backend's fallbacks when the driver or the device refuses an operation. The next best method runs, makes the same
  * tokens, and the refusal is reported. Only the simulated device on the host can be told to refuse. */
 #include "mar.h"
+#include "mar_measure.h"
 #include "tests/support/device.h"
 #include "tests/cudahost/control.h"
 

@@ -213,7 +213,7 @@ static void the_image_of_a_batch_is_named(void **state)
             int told = 0;
             const float nan = NAN;
             mar_masked *g = mar_masked_of(s);
-            float *token = g->tokens + (size_t)bad * SEQ * CHANNELS + 77;
+            float *token = g->slots.tokens + (size_t)bad * SEQ * CHANNELS + 77;
             g->k->core->upload(g->k, token, &nan, sizeof nan);
             mar_session_on_progress(s, count_images, &told);
             memset(rgb, 1, sizeof rgb);

@@ -1,5 +1,7 @@
 /* The whole generation loop of the CUDA backend, through the public API, against the CPU in f32. */
 #include "mar.h"
+#include "mar_eval.h"
+#include "mar_measure.h"
 #include "mar/core/handle.h"
 #include "tests/support/changed.h"
 #include "tests/support/device.h"

@@ -2,8 +2,10 @@
  * of q and k, and line ends. As with a sampler, whole images are made in rounds of drafts. Passes are recorded from the
  * second of each shape on. */
 #include "tests/cudahost/control.h"
+
+#include "mar_files.h"
 #include "tests/support/device.h"
-#include "tests/support/gpt_fixture.h"
+#include "tests/support/causal_fixture.h"
 #include "tests/support/llamagen.h"
 
 #include <stdio.h>
@@ -12,49 +14,49 @@
 
 enum { IMAGES = 2, DRAFTS = 4, LAWS = DRAFTS + 1, TOKENS = 16, VOCABULARY = 73 };
 
-static const gpt_sampling guided = {.cfg = 1.7f, .cfg_interval = 6, .temperature = 0.9f, .top_p = 1};
+static const causal_sampling guided = {.cfg = 1.7f, .cfg_interval = 6, .temperature = 0.9f, .top_p = 1};
 
 /* Makes the request of an image at `length` tokens: a tree of four drafts if they fit, else none. */
-static spec_request request_at(int image, const int *token, int length, const int *draft)
+static causal_request request_at(int image, const int *token, int length, const int *draft)
 {
     static const int parent[DRAFTS] = {-1, -1, 0, 2};
-    return (spec_request){.sequence = image,
-                          .prefix = token,
-                          .length = length,
-                          .draft = draft,
-                          .parent = parent,
-                          .count = length + 3 <= TOKENS ? DRAFTS : 0,
-                          .row = image * LAWS};
+    return (causal_request){.sequence = image,
+                            .prefix = token,
+                            .length = length,
+                            .draft = draft,
+                            .parent = parent,
+                            .count = length + 3 <= TOKENS ? DRAFTS : 0,
+                            .row = image * LAWS};
 }
 
 /* Starts the images: classes, or a decoder's prompts. */
-static void begin(const gpt_fixture *f)
+static void begin(const causal_fixture *f)
 {
     static const int label[IMAGES] = {3, -1};
-    if (f->model->config.grammar)
-        gpt_fixture_begin_prompts(f->runner, &f->model->config, IMAGES);
+    if (f->model->shape.prompt)
+        causal_fixture_begin_prompts(f->runner, &f->model->shape, IMAGES);
     else
-        gpt_runner_begin(f->runner, IMAGES, label);
+        causal_runner_begin(f->runner, IMAGES, label);
 }
 
 /* Runs rounds that each accept the path of drafts 0 and 2, then single tokens. Stores the log probabilities of all
  * rounds, and returns the number of rounds. */
-static size_t make_images(gpt_fixture *f, float *laws)
+static size_t make_images(causal_fixture *f, float *laws)
 {
     int token[IMAGES][TOKENS];
     size_t n = 0;
     begin(f);
     for (int length = 0; length < TOKENS;) {
         int draft[IMAGES][DRAFTS];
-        spec_request request[IMAGES];
+        causal_request request[IMAGES];
         for (int i = 0; i < IMAGES; i++) {
             for (int d = 0; d < DRAFTS; d++) draft[i][d] = (7 * length + 11 * i + 5 * d) % VOCABULARY;
             request[i] = request_at(i, token[i], length, draft[i]);
         }
-        gpt_fixture_laws(f, request, IMAGES);
+        causal_fixture_laws(f, request, IMAGES);
         for (int i = 0; i < IMAGES; i++)
             for (int site = 0; site <= request[i].count; site++, n++)
-                from_device(f->k, laws + n * VOCABULARY, gpt_fixture_law(f, request[i].row + site),
+                from_device(f->k, laws + n * VOCABULARY, causal_fixture_law(f, request[i].row + site),
                             VOCABULARY * sizeof *laws);
         const int accepted = request[0].count ? 2 : 0;
         for (int i = 0; i < IMAGES; i++) {
@@ -74,42 +76,42 @@ static void images(void **state)
     static const double tolerance[] = {1e-5, 2e-2};
     enum { MOST = IMAGES * TOKENS * LAWS };
     float *expected = malloc(sizeof *expected * MOST * VOCABULARY), *found = malloc(sizeof *found * MOST * VOCABULARY);
-    gpt_fixture f;
-    gpt_fixture_open(&f, open_cpu(), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+    causal_fixture f;
+    causal_fixture_open(&f, open_cpu(), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
     const size_t n = make_images(&f, expected);
-    gpt_fixture_close(&f);
+    causal_fixture_close(&f);
     for (int d = 0; d < 2; d++) {
-        gpt_fixture_open(&f, open_cuda(dtypes[d]), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+        causal_fixture_open(&f, open_cuda(dtypes[d]), "llamagen_c2i20", 0, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
         for (int batch = 0; batch <= d; batch++) { /* whole blocks in one: run, recorded and replayed */
             assert_int_equal(make_images(&f, found), n);
             assert_close(found, expected, n * VOCABULARY, tolerance[d]);
         }
         assert_true(f.k->recordings > 0);
         assert_int_equal(f.k->unrecorded, 0);
-        gpt_fixture_close(&f);
+        causal_fixture_close(&f);
     }
     free(expected), free(found);
 }
 
 /* Makes images without drafts. Each token is in an array of the backend when its pass begins, and the host does not
  * have those of the last rounds. Stores log probabilities as make_images does. */
-static size_t make_unread(gpt_fixture *f, float *laws)
+static size_t make_unread(causal_fixture *f, float *laws)
 {
     int token[IMAGES][TOKENS], known[IMAGES][TOKENS];
     int *drawn = to_device(f->k, NULL, sizeof(int) * IMAGES * TOKENS);
     begin(f);
     for (int n = 0; n < TOKENS; n++) {
-        spec_request request[IMAGES];
+        causal_request request[IMAGES];
         for (int i = 0; i < IMAGES; i++) {
-            request[i] = (spec_request){.sequence = i, .prefix = known[i], .length = n, .row = i};
+            request[i] = (causal_request){.sequence = i, .prefix = known[i], .length = n, .row = i};
             if (n == 0) continue;
             token[i][n - 1] = (3 * n + i) % VOCABULARY;
-            known[i][n - 1] = SPEC_UNREAD;
+            known[i][n - 1] = CAUSAL_UNREAD;
             request[i].drawn = drawn;
             request[i].last = n * IMAGES + i;
             f->k->core->upload(f->k, drawn + n * IMAGES + i, &token[i][n - 1], sizeof(int));
         }
-        gpt_fixture_laws(f, request, IMAGES);
+        causal_fixture_laws(f, request, IMAGES);
         from_device(f->k, laws + n * IMAGES * VOCABULARY, f->laws, IMAGES * VOCABULARY * sizeof *laws);
         for (int i = 0; n % 6 == 5 && i < IMAGES; i++) memcpy(known[i], token[i], (size_t)n * sizeof(int));
     }
@@ -127,19 +129,19 @@ static void decoders(void **state)
     const gpt_config c = small_decoder();
     char *directory = temporary_directory(), *path = write_decoder(directory, "decoder.safetensors", &c, 3);
     float *expected = malloc(sizeof *expected * MOST * VOCABULARY), *found = malloc(sizeof *found * MOST * VOCABULARY);
-    gpt_fixture f;
-    gpt_fixture_open_file(&f, open_cpu(), path, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+    causal_fixture f;
+    causal_fixture_open_file(&f, open_cpu(), path, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
     size_t n = make_images(&f, expected);
     n += make_unread(&f, expected + n * VOCABULARY);
-    gpt_fixture_close(&f);
+    causal_fixture_close(&f);
     for (int d = 0; d < 2; d++) {
-        gpt_fixture_open_file(&f, open_cuda(dtypes[d]), path, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+        causal_fixture_open_file(&f, open_cuda(dtypes[d]), path, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
         const size_t half = make_images(&f, found);
         assert_int_equal(half + make_unread(&f, found + half * VOCABULARY), n);
         assert_close(found, expected, n * VOCABULARY, tolerance[d]);
         assert_true(f.k->recordings > 0);
         assert_int_equal(f.k->unrecorded, 0);
-        gpt_fixture_close(&f);
+        causal_fixture_close(&f);
     }
     remove_directory(directory);
     free(expected), free(found), free(path), free(directory);
@@ -159,12 +161,12 @@ static void low_bits(void **state)
     for (int d = 0; d < 2; d++) {
         assert_int_equal(mar_convert(m, path, low, dtypes[d], 0), MAR_OK);
         for (int cuda = 0; cuda < 2; cuda++) {
-            gpt_fixture f;
+            causal_fixture f;
             kern_queue *k = cuda ? open_cuda(dtypes[d]) : open_cpu();
-            gpt_fixture_open_file(&f, k, low, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
+            causal_fixture_open_file(&f, k, low, &guided, IMAGES, DRAFTS, 1, IMAGES * LAWS);
             make_unread(&f, law[cuda]);
             assert_int_equal(f.k->unrecorded, 0);
-            gpt_fixture_close(&f);
+            causal_fixture_close(&f);
         }
         assert_close(law[1], law[0], N, 3e-2);
     }
@@ -178,18 +180,18 @@ static void captions(void **state)
 {
     (void)state;
     enum { PREFIX = 120, DIM = 12, SIZE = 50 };
-    static const gpt_sampling sampling = {.cfg = 3, .cfg_interval = -1, .temperature = 1, .top_p = 1};
+    static const causal_sampling sampling = {.cfg = 3, .cfg_interval = -1, .temperature = 1, .top_p = 1};
     float *features = random_floats(IMAGES * PREFIX * DIM, 1, 5), law[3][IMAGES * SIZE];
     uint8_t mask[IMAGES * PREFIX];
     for (int i = 0; i < IMAGES * PREFIX; i++) mask[i] = i < PREFIX || i > PREFIX + 80;
     for (int b = 0; b < 3; b++) {
-        gpt_fixture f;
+        causal_fixture f;
         kern_queue *k = b == 0 ? open_cpu() : open_cuda(b == 1 ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
-        gpt_fixture_open(&f, k, "llamagen_t2i", 0, &sampling, IMAGES, 0, 0, IMAGES);
-        gpt_runner_begin_captions(f.runner, IMAGES, features, mask);
-        gpt_fixture_laws(&f, (spec_request[]){{.sequence = 0, .row = 0}, {.sequence = 1, .row = 1}}, IMAGES);
+        causal_fixture_open(&f, k, "llamagen_t2i", 0, &sampling, IMAGES, 0, 0, IMAGES);
+        causal_runner_begin_captions(f.runner, IMAGES, features, mask);
+        causal_fixture_laws(&f, (causal_request[]){{.sequence = 0, .row = 0}, {.sequence = 1, .row = 1}}, IMAGES);
         from_device(f.k, law[b], f.laws, sizeof law[b]);
-        gpt_fixture_close(&f);
+        causal_fixture_close(&f);
     }
     assert_close(law[1], law[0], IMAGES * SIZE, 1e-5);
     assert_close(law[2], law[0], IMAGES * SIZE, 2e-2);

@@ -1,6 +1,7 @@
 /* LlamaGen's models with the CUDA backend, through the public API, against the CPU in f32. The cases cover every method
  * to draft and verify discrete tokens. */
 #include "mar.h"
+#include "mar_measure.h"
 #include "tests/support/device.h"
 #include "tests/support/llamagen.h"
 
@@ -21,7 +22,7 @@ static int set_up(void **state)
     files *f = *state = calloc(1, sizeof *f);
     gpt_config c = small_llamagen();
     assert_non_null(f);
-    c.heads = 1; /* attention over heads is slowest on a host; tests/ops/test_attention.c has more heads */
+    c.shape.heads = 1; /* attention over heads is slowest on a host; tests/ops/test_attention.c has more heads */
     f->directory = temporary_directory();
     f->target = write_llamagen(f->directory, "target.safetensors", &c, 1, 0, 1);
     f->draft = write_llamagen(f->directory, "draft.safetensors", &c, 1, 0.4, 1);

@@ -2,7 +2,7 @@
  * rounds. The heads are the demo models'. Conditions are of images without known tokens. */
 #include "diffusion/speculate.h"
 #include "mar/core/handle.h"
-#include "mar/masked/runner.h"
+#include "mar/masked_runner.h"
 #include "tests/cudahost/control.h"
 #include "tests/support/device.h"
 #include "tests/support/head_case.h"
@@ -63,7 +63,7 @@ static float *conditions(const network *net, int guided)
     assert_ok(mar_runner_plan(&runner, 1, &step, &err), &err);
     mar_runner_begin(&runner, 1, &label);
     mar_runner_predict(&runner, &batch, &step, 0, MOST, NULL);
-    from_device(k, z, runner.z, n * sizeof *z);
+    from_device(k, z, runner.net.z, n * sizeof *z);
     mar_runner_free(&runner);
     k->core->free(k->device, memory);
     free_queue(k);

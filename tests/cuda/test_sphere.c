@@ -1,5 +1,6 @@
 /* SphereAR's loop on the CUDA backend, through the public API, against the CPU in f32. */
 #include "mar.h"
+#include "mar_measure.h"
 #include "mar/core/handle.h"
 #include "tests/support/device.h"
 

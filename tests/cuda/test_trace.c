@@ -1,6 +1,7 @@
 /* mar_session_measure on the device: the CPU's operations, with the queue's own times. The test only requires times to
  * be positive. */
 #include "mar.h"
+#include "mar_measure.h"
 #include "tests/support/device.h"
 #include "tests/support/measured.h"
 

@@ -3,6 +3,8 @@
  * therefore a list of changes to the table of a small model. The file is made from that table. */
 #include "tests/fuzz/fuzz.h"
 
+#include "mar_files.h"
+
 #include "mar/core/config.h"
 #include "mar/api/kinds.h"
 #include "vae/vae.h"
@@ -152,28 +154,39 @@ static void start_vit(wt_dtype dtype)
 
 static void start_llamagen(wt_dtype dtype, int captions)
 {
-    const gpt_config c = {.width = 8,
-                          .depth = 2,
-                          .hidden = 4,
-                          .vocabulary = 3,
-                          .classes = captions ? 0 : 2,
-                          .prefix = captions ? 3 : 1,
-                          .caption_dim = captions ? 2 : 0};
-    gpt_config_tensors(&c, add_entry, &dtype);
+    const causal_shape s = {.names = gpt_names_of(GPT_LLAMAGEN),
+                            .joined_qkv = 1,
+                            .width = 8,
+                            .depth = 2,
+                            .hidden = 4,
+                            .vocabulary = 3,
+                            .rows = 3,
+                            .classes = captions ? 0 : 2,
+                            .prefix = captions ? 3 : 1,
+                            .caption_dim = captions ? 2 : 0};
+    causal_tensors(&s, add_entry, &dtype);
 }
 
 static void start_spherear(wt_dtype dtype)
 {
-    const sphere_config c = {
-        .transformer =
-            {.family = GPT_SPHEREAR, .width = 8, .depth = 1, .hidden = 4, .seq_len = 4, .classes = 2, .prefix = 2},
-        .head = {.family = DIFF_HEAD_SPHEREAR,
-                 .width = 4,
-                 .depth = 2,
-                 .channels = 4,
-                 .z_dim = 8,
-                 .hidden = 6,
-                 .ada_layers = 1}};
+    const sphere_config c = {.transformer = {.family = GPT_SPHEREAR,
+                                             .shape = {.names = gpt_names_of(GPT_SPHEREAR),
+                                                       .joined_qkv = 1,
+                                                       .joined_w13 = 1,
+                                                       .width = 8,
+                                                       .depth = 1,
+                                                       .hidden = 4,
+                                                       .token_dim = 4,
+                                                       .seq_len = 4,
+                                                       .classes = 2,
+                                                       .prefix = 2}},
+                             .head = {.family = DIFF_HEAD_SPHEREAR,
+                                      .width = 4,
+                                      .depth = 2,
+                                      .channels = 4,
+                                      .z_dim = 8,
+                                      .hidden = 6,
+                                      .ada_layers = 1}};
     sphere_config_tensors(&c, add_entry, &dtype);
 }
 
@@ -412,20 +425,21 @@ static void visit(void *user, const char *name, int rank, const int64_t *shape)
 /* Derives the shape of a file of the LlamaGen family, and checks it if there is one. Returns the kind. */
 static mar_kind derive_llamagen(const wt_file *f, int heads, tally *v)
 {
-    gpt_config c;
+    gpt_config config;
     mar_err err = {0};
-    const mar_status status = gpt_config_derive(f, heads, &c, &err);
+    const mar_status status = gpt_config_derive(f, heads, &config, &err);
     if (status == MAR_EARG)
         fuzz_check_line("gpt_config_derive", err.text);
     else
         fuzz_check_error("gpt_config_derive", status, &err);
     if (status != MAR_OK) return MAR_KIND_UNKNOWN;
-    if (!gpt_config_side(c.seq_len) || c.heads < 1 || c.width % c.heads || c.width / c.heads % 4 || c.depth < 1 ||
+    const causal_shape c = config.shape;
+    if (!causal_side(c.seq_len) || c.heads < 1 || c.width % c.heads || c.width / c.heads % 4 || c.depth < 1 ||
         c.prefix < 1 || (c.classes > 0) == (c.caption_dim > 0))
         fuzz_fail("a model of %d tokens, %d heads, width %d, depth %d, prefix %d, %d classes, captions of %d",
                   c.seq_len, c.heads, c.width, c.depth, c.prefix, c.classes, c.caption_dim);
-    gpt_config_tensors(&c, visit, v);
-    if (v->parameters != c.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, c.parameters);
+    causal_tensors(&c, visit, v);
+    if (v->parameters != config.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, config.parameters);
     for (int i = 0; i < wt_count(f); i++) v->ignored += gpt_config_ignores(wt_at(f, i)->name);
     return MAR_KIND_LLAMAGEN;
 }
@@ -444,11 +458,10 @@ static mar_kind derive_spherear(const wt_file *f, int heads, tally *v)
     else
         fuzz_check_error("sphere_config_derive", status, &err);
     if (status != MAR_OK) return MAR_KIND_UNKNOWN;
-    const gpt_config *c = &configs.sphere.transformer;
+    const causal_shape *c = &configs.sphere.transformer.shape;
     const diff_head_shape *h = &configs.sphere.head;
-    if (!gpt_config_side(c->seq_len) || c->heads < 1 || c->width % c->heads || c->width / c->heads % 4 ||
-        c->depth < 1 || c->prefix < 1 || c->classes < 1 || h->channels < 1 || h->ada_layers < 1 ||
-        h->depth % h->ada_layers)
+    if (!causal_side(c->seq_len) || c->heads < 1 || c->width % c->heads || c->width / c->heads % 4 || c->depth < 1 ||
+        c->prefix < 1 || c->classes < 1 || h->channels < 1 || h->ada_layers < 1 || h->depth % h->ada_layers)
         fuzz_fail("a model of %d tokens of %d channels, %d heads, width %d, depth %d, prefix %d, %d classes, %d adaLN "
                   "layers for %d blocks",
                   c->seq_len, h->channels, c->heads, c->width, c->depth, c->prefix, c->classes, h->ada_layers,

@@ -1,6 +1,8 @@
 /* The command line against the real tables of options: arguments separated by NULs. */
 #include "tests/fuzz/fuzz.h"
 
+#include "mar_methods.h"
+
 #include "mar/core/params.h"
 #include "tools/cli/options.h"
 #include "tools/cli/run_options.h"

@@ -10,6 +10,8 @@
  */
 #include "tests/fuzz/fuzz.h"
 
+#include "mar_eval.h"
+
 #include "base/file.h"
 #include "tools/cli/command.h"
 #include "tools/eval/job.h"

@@ -13,21 +13,29 @@
 
 #define CONFIG(WIDTH, DEPTH, HEADS, HIDDEN, VOCABULARY, TOKENS, CLASSES, PREFIX, CAPTION, PARAMETERS)                  \
     {                                                                                                                  \
-        .width = WIDTH, .depth = DEPTH, .heads = HEADS, .hidden = HIDDEN, .vocabulary = VOCABULARY, .seq_len = TOKENS, \
-        .classes = CLASSES, .prefix = PREFIX, .caption_dim = CAPTION, .parameters = PARAMETERS                         \
+        .shape = {.width = WIDTH,                                                                                      \
+                  .depth = DEPTH,                                                                                      \
+                  .heads = HEADS,                                                                                      \
+                  .hidden = HIDDEN,                                                                                    \
+                  .vocabulary = VOCABULARY,                                                                            \
+                  .seq_len = TOKENS,                                                                                   \
+                  .classes = CLASSES,                                                                                  \
+                  .prefix = PREFIX,                                                                                    \
+                  .caption_dim = CAPTION},                                                                             \
+        .parameters = PARAMETERS                                                                                       \
     }
 
 static void expect_config(const gpt_config *c, const gpt_config *expected)
 {
-    assert_int_equal(c->width, expected->width);
-    assert_int_equal(c->depth, expected->depth);
-    assert_int_equal(c->heads, expected->heads);
-    assert_int_equal(c->hidden, expected->hidden);
-    assert_int_equal(c->vocabulary, expected->vocabulary);
-    assert_int_equal(c->seq_len, expected->seq_len);
-    assert_int_equal(c->classes, expected->classes);
-    assert_int_equal(c->prefix, expected->prefix);
-    assert_int_equal(c->caption_dim, expected->caption_dim);
+    assert_int_equal(c->shape.width, expected->shape.width);
+    assert_int_equal(c->shape.depth, expected->shape.depth);
+    assert_int_equal(c->shape.heads, expected->shape.heads);
+    assert_int_equal(c->shape.hidden, expected->shape.hidden);
+    assert_int_equal(c->shape.vocabulary, expected->shape.vocabulary);
+    assert_int_equal(c->shape.seq_len, expected->shape.seq_len);
+    assert_int_equal(c->shape.classes, expected->shape.classes);
+    assert_int_equal(c->shape.prefix, expected->shape.prefix);
+    assert_int_equal(c->shape.caption_dim, expected->shape.caption_dim);
     assert_int_equal(c->parameters, expected->parameters);
 }
 
@@ -52,7 +60,7 @@ TEST_CASE(official_models)
         assert_ok(gpt_config_derive(f, 0, &c, &err), &err);
         expect_config(&c, &models[i].expected);
         comparison all = {list->child, 0};
-        gpt_config_tensors(&c, compare_visit, &all);
+        causal_tensors(&c.shape, compare_visit, &all);
         assert_null(all.next);
         wt_close(f);
         cJSON_Delete(list);
@@ -92,7 +100,7 @@ TEST_CASE(small_models)
         assert_true(gpt_config_recognise(l.f));
         assert_ok(gpt_config_derive(l.f, 0, &c, &err), &err);
         expect_config(&c, &expected);
-        gpt_config_tensors(&c, list_visit, &l);
+        causal_tensors(&c.shape, list_visit, &l);
         assert_string_equal(l.names, wt_metadata(l.f, "names"));
         wt_close((wt_file *)(uintptr_t)l.f);
     }
@@ -119,16 +127,16 @@ TEST_CASE(heads)
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         SHAPE(list, "tok_embeddings.weight", 100, known[i][0]);
         assert_ok(derive(list, NULL, NULL, 0, &c, &err), &err);
-        assert_int_equal(c.heads, known[i][1]);
+        assert_int_equal(c.shape.heads, known[i][1]);
         assert_int_equal(c.heads_guessed, known[i][2]);
         assert_ok(derive(list, NULL, NULL, known[i][1], &c, &err), &err);
         assert_false(c.heads_guessed);
     }
     SHAPE(list, "tok_embeddings.weight", 100, 768);
     assert_ok(derive(list, "mar.heads", "6", 0, &c, &err), &err);
-    assert_int_equal(c.heads, 6);
+    assert_int_equal(c.shape.heads, 6);
     assert_ok(derive(list, "mar.heads", "6", 24, &c, &err), &err); /* the requested number wins */
-    assert_int_equal(c.heads, 24);
+    assert_int_equal(c.shape.heads, 24);
     assert_int_equal(derive(list, NULL, NULL, 7, &c, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "7 attention heads (--heads) do not divide the width 768 into multiples of 4"));
     assert_int_equal(derive(list, NULL, NULL, 384, &c, &err), MAR_EARG); /* heads of size 2 */
@@ -150,7 +158,7 @@ TEST_CASE(sequences)
     mar_err err = {0};
     cJSON *list = read_list("llamagen_B");
     assert_ok(derive(list, "mar.seq_len", "576", 0, &c, &err), &err);
-    assert_int_equal(c.seq_len, 576);
+    assert_int_equal(c.shape.seq_len, 576);
     assert_int_equal(c.seq_len_guessed, 0);
     static const char *const wrong[] = {"575", "0", "-4", "70000", "1000000", "99999999999999999999", "x", ""};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -164,7 +172,7 @@ TEST_CASE(sequences)
     } options[] = {{"args.image_size", "384", 576}, {"args.downsample_size", "8", 1024}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         assert_ok(derive(list, options[i].key, options[i].value, 0, &c, &err), &err);
-        assert_int_equal(c.seq_len, options[i].seq_len);
+        assert_int_equal(c.shape.seq_len, options[i].seq_len);
         assert_int_equal(c.seq_len_guessed, 1);
     }
     assert_int_equal(derive(list, "args.image_size", "15", 0, &c, &err), MAR_EMODEL);
@@ -175,9 +183,9 @@ TEST_CASE(sequences)
     assert_int_equal(derive(list, "args.image_size", "x", 0, &c, &err), MAR_EMODEL);
     assert_non_null(strstr(err.text, "args.image_size is x, expected a positive integer"));
     cJSON_Delete(list);
-    assert_int_equal(gpt_config_side(576), 24);
-    assert_int_equal(gpt_config_side(1), 1);
-    assert_int_equal(gpt_config_side(255), 0);
+    assert_int_equal(causal_side(576), 24);
+    assert_int_equal(causal_side(1), 1);
+    assert_int_equal(causal_side(255), 0);
 }
 
 static void refuse(const cJSON *list, const char *words)
@@ -235,7 +243,7 @@ TEST_CASE(layer_numbers)
         cJSON *list = read_list("llamagen_B");
         SHAPE(list, strange[i].name, 768);
         assert_ok(derive(list, NULL, NULL, 0, &c, &err), &err);
-        assert_int_equal(c.depth, strange[i].depth);
+        assert_int_equal(c.shape.depth, strange[i].depth);
         cJSON_Delete(list);
     }
 }
@@ -275,7 +283,7 @@ TEST_CASE(groups)
     mar_err err = {0};
     for (int kv_heads = 2; kv_heads <= 128; kv_heads *= 2) {
         assert_ok(derive_decoder(4 * kv_heads, &c, &err), &err);
-        assert_int_equal(c.kv_heads, kv_heads);
+        assert_int_equal(c.shape.kv_heads, kv_heads);
     }
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(derive_decoder(wrong[i], &c, &err), MAR_EMODEL);

@@ -1,6 +1,8 @@
 /* Tests of the registry of accelerators: legal combinations, effect on the output's distribution, and the printed
  * guarantee. */
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
+
+#include "mar_methods.h"
 #include "mar/accel/registry.h"
 #include "mar/core/params.h"
 #include "specdec/verifier.h"

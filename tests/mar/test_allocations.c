@@ -1,6 +1,8 @@
 /* Counts allocations: after a session's creation the library makes none on a CPU, in any arithmetic, with any
  * accelerator and for any batch. The sanitizers skip this test (tests/support/failing_allocations.h). */
 #include "tests/support/brief.h"
+
+#include "mar_measure.h"
 #include "tests/support/demo.h"
 
 #include "tests/support/failing_allocations.h"
@@ -20,7 +22,7 @@ static void generate_all(const demo *d, const mar_params *p, const char *run)
         assert_session(s, demo_run(s, n));
         assert_session(s, mar_session_tokens(s, tokens));
         assert_session(s, mar_session_images(s, rgb));
-        assert_session(s, mar_session_fates(s, map, step));
+        assert_session(s, mar_session_token_status(s, map, step));
         mar_session_get_stats(s, &stats);
         if (allocations) fail_msg("%s: %ld allocations in a batch of %d", run, allocations, n);
     }

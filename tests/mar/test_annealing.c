@@ -2,6 +2,7 @@
  * count of its step. The target serves as its own draft, so both distributions agree. A wrong count or respacing on one
  * side would cause rejections. */
 #include "tests/support/demo.h"
+#include "mar_measure.h"
 
 #include <stdio.h>
 

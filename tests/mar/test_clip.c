@@ -1,5 +1,7 @@
 /* CLIP through the public calls, from a folder, pictures and texts, against transformers; folders that are refused. */
 #include "tests/support/clip.h"
+
+#include "mar_eval.h"
 #include "tests/support/command.h"
 #include "tests/support/test.h"
 

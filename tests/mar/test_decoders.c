@@ -2,6 +2,9 @@
  * prompts become the official code's sequences, and at temperature 0 every exact method and Cool-SD make its greedy
  * tokens (tests/golden/make_mgpt.py). */
 #include "tests/support/decoders.h"
+
+#include "mar_files.h"
+#include "mar_measure.h"
 #include "tests/support/demo.h"
 #include "tests/support/discrete_sessions.h"
 

@@ -1,5 +1,7 @@
 /* Tests sessions of LlamaGen models through the public calls: output of every method, on small random models. */
 #include "tests/support/demo.h"
+
+#include "mar_measure.h"
 #include "tests/support/discrete_sessions.h"
 
 #include <limits.h>
@@ -56,9 +58,9 @@ static void check_stats(const char *options, mar_session *s)
     int round[BATCH * SEQ], late[BATCH * SEQ];
     long fates[3] = {0}, rounds = 0, accepted = 0;
     mar_session_get_stats(s, &t);
-    assert_session(s, mar_session_fates(s, fate, round));
-    assert_session(s, mar_session_fates(s, NULL, NULL));
-    assert_session(s, mar_session_lateness(s, late));
+    assert_session(s, mar_session_token_status(s, fate, round));
+    assert_session(s, mar_session_token_status(s, NULL, NULL));
+    assert_session(s, mar_session_staleness(s, late));
     for (int i = 0; i < BATCH * SEQ; i++) {
         fates[fate[i]]++;
         assert_int_equal(late[i], 0);

@@ -2,6 +2,8 @@
  * classifier recognises, with and without drafts. */
 #include "tests/support/demo.h"
 
+#include "mar_measure.h"
+
 #include "eval/classifier.h"
 
 #include <stdlib.h>

@@ -9,6 +9,8 @@
  * thirteen and one. The mutants show what the tests find. Each line prints a shift of the mean of q / (p + q). A check
  * of that size detects it in half of all cases. With 2048 tokens the shift is 0.012 to 0.032. */
 #include "eval/counts.h"
+
+#include "mar_measure.h"
 #include "tests/support/brief.h"
 #include "tests/support/discrete_law.h"
 

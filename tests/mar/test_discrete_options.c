@@ -1,5 +1,8 @@
 /* Tests which options and files LlamaGen sessions accept together. */
-#include "llamagen/engine.h"
+#include "mar/raster_options.h"
+
+#include "mar_files.h"
+#include "mar_methods.h"
 #include "mar/accel/registry.h"
 #include "tests/support/demo.h"
 #include "tests/support/discrete_sessions.h"
@@ -53,15 +56,15 @@ TEST_CASE(automatic_values)
 
 TEST_CASE(trees)
 {
-    mar_tree t;
+    raster_tree t;
     mar_err err;
-    assert_ok(mar_tree_read("2,2,1", &t, &err), &err);
+    assert_ok(raster_tree_read("2,2,1", &t, &err), &err);
     static const int expected[] = {-1, -1, 0, 0, 1, 1, 2, 3, 4, 5};
     assert_true(t.count == 10 && t.depth == 3);
     assert_memory_equal(t.parent, expected, sizeof expected);
-    assert_ok(mar_tree_read("static", &t, &err), &err);
+    assert_ok(raster_tree_read("static", &t, &err), &err);
     /* mc_sim_7b_63 of EAGLE's choices.py: number of drafts at each level, and children of the first drafts. */
-    int depth[MAR_TREE_DRAFTS], levels[6] = {0}, children[MAR_TREE_DRAFTS] = {0};
+    int depth[RASTER_TREE_DRAFTS], levels[6] = {0}, children[RASTER_TREE_DRAFTS] = {0};
     assert_true(t.count == 25 && t.depth == 5);
     for (int n = 0; n < t.count; n++) {
         assert_true(t.parent[n] < n && (n == 0 || t.parent[n] >= t.parent[n - 1]));
@@ -171,13 +174,12 @@ TEST_CASE(batches_that_are_too_large)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char why[128];
         mar_err err = {0};
-        mar_discrete_plan plan;
+        raster_plan plan;
         mar_params p = discrete_params(cases[i].options);
         p.draft = s.drafts[cases[i].draft];
         mar_accels_on ways;
         assert_ok(mar_accels_resolve_params(&p, "discrete", &ways, &err), &err);
-        const mar_status status =
-            mar_discrete_resolve_params(mar_discrete_model_of(s.target), &p, cases[i].images, &plan, &err);
+        const mar_status status = raster_resolve_ids(mar_raster_model_of(s.target), &p, cases[i].images, &plan, &err);
         snprintf(why, sizeof why, "batch of %d images of 16 tokens and %d drafts at a time: too large", cases[i].images,
                  cases[i].drafts);
         if (status != (cases[i].drafts < 0 ? MAR_OK : MAR_EARG) || (status != MAR_OK && strcmp(err.text, why) != 0))
@@ -252,7 +254,8 @@ TEST_CASE(files_that_do_not_go_together)
     };
     for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
         gpt_config c = small_llamagen();
-        c.depth = 1, c.vocabulary = drafts[i].vocabulary, c.seq_len = drafts[i].seq_len, c.classes = drafts[i].classes;
+        c.shape.depth = 1, c.shape.vocabulary = drafts[i].vocabulary, c.shape.seq_len = drafts[i].seq_len,
+        c.shape.classes = drafts[i].classes;
         mar_model *other = p.draft = other_model(f, &s, &c);
         refused(&s, s.target, NULL, &p, MAR_EMODEL, drafts[i].why);
         p.draft = NULL;

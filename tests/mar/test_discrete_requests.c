@@ -206,7 +206,7 @@ TEST_CASE(a_failure_is_its_image_s)
         .size = sizeof options, .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1};
     mar *m;
     assert_int_equal(mar_open(&options, &m), MAR_OK);
-    const int width = small_llamagen().width;
+    const int width = small_llamagen().shape.width;
     char *path = write_changed(m, f->directory, "nan.safetensors", f->target_path,
                                "cls_embedding.embedding_table.weight", 4 * width, 1, NAN);
     mar_model *bad, *good;

@@ -1,6 +1,9 @@
 /* Tests the networks that judge images, through the public calls. The demo's digits are compared with PyTorch,
  * Inception-v3 with torch-fidelity. FID and Inception score are compared, too. */
 #include "tests/support/brief.h"
+
+#include "mar_eval.h"
+#include "mar_files.h"
 #include "tests/support/demo.h"
 #include "tests/support/inception.h"
 

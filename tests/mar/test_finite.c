@@ -1,6 +1,8 @@
 /* Tests non-finite numbers. A batch with one in a token or a pixel fails, and one line says where. With check it also
  * names the first layer with a non-finite output. */
 #include "tests/support/brief.h"
+
+#include "mar_measure.h"
 #include "tests/support/changed.h"
 #include "tests/support/demo.h"
 

@@ -1,6 +1,9 @@
 /* Tests a process forked from one with an open handle. Calls on the parent's objects are refused. Nothing crashes or
  * hangs. The child can open its own handle. */
 #include "tests/support/demo.h"
+#include "mar_eval.h"
+#include "mar_files.h"
+#include "mar_measure.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -80,8 +83,8 @@ static void use_in_child(demo d, mar_session *s, const mar_params *p)
     CHECK_FORKED(mar_session_step(s), mar_session_error(s));
     CHECK_FORKED(mar_session_tokens(s, tokens), mar_session_error(s));
     CHECK_FORKED(mar_session_images(s, rgb), mar_session_error(s));
-    CHECK_FORKED(mar_session_fates(s, rgb, NULL), mar_session_error(s));
-    CHECK_FORKED(mar_session_lateness(s, late), mar_session_error(s));
+    CHECK_FORKED(mar_session_token_status(s, rgb, NULL), mar_session_error(s));
+    CHECK_FORKED(mar_session_staleness(s, late), mar_session_error(s));
     CHECK_FORKED(mar_session_set_stream(s, NULL), mar_session_error(s));
     CHECK_FORKED(mar_session_measure(s, ignore_measurement, NULL), mar_session_error(s));
     CHECK(mar_session_steps_left(s) == 0, "steps are left");

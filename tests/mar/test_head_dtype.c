@@ -2,6 +2,8 @@
  * of a head, and the end of FP16's range. Without bf16 in the processor the transformer is f32, and all checks hold as
  * well. */
 #include "tests/support/changed.h"
+
+#include "mar_measure.h"
 #include "tests/support/demo.h"
 
 #include <math.h>

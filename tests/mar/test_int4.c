@@ -1,6 +1,8 @@
 /* Tests dtype int4 above the kernels: files with int4 weights, a session's guarantee, and what a file's
  * weights are. */
 #include "tests/support/archive.h"
+
+#include "mar_files.h"
 #include "tests/support/demo.h"
 
 #include "mar/core/engine.h"

@@ -1,5 +1,9 @@
 /* Tests dtype int8 above the kernels: files with int8 weights, sessions' guarantees, and a handle's refusals. */
 #include "tests/support/archive.h"
+
+#include "mar_files.h"
+#include "mar_measure.h"
+#include "mar_methods.h"
 #include "tests/support/demo.h"
 
 #include "kernels/int8.h"

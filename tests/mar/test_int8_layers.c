@@ -1,6 +1,8 @@
 /* Tests the transformer's layers with dtype int8. Outlier channels made by norms cost no digits. A layer with a
  * non-finite output is found. */
 #include "tests/support/changed.h"
+
+#include "mar_files.h"
 #include "tests/support/demo.h"
 
 #include <math.h>

@@ -1,6 +1,8 @@
 /* Loading from a path, a descriptor and memory; its progress and cancel; the host's memory for weights and working
  * memory; two handles on one file. */
 #include "mar/core/vae.h"
+
+#include "mar_measure.h"
 #include "tests/support/archive.h"
 #include "tests/support/brief.h"
 #include "tests/support/demo.h"

@@ -1,5 +1,7 @@
 /* Every call that loads leaves a reason, and keeps it while a program goes on with what it did not get. */
 #include "tests/support/support.h"
+#include "mar_eval.h"
+#include "mar_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

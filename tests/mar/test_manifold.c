@@ -1,6 +1,8 @@
 /* Tests mar_precision_recall in two ways. One uses all distances in double, on points whose distances are exact in f32.
  * The other uses the formulas of ADM's evaluator. */
 #include "kernels/rng.h"
+
+#include "mar_eval.h"
 #include "tests/support/support.h"
 
 #include <math.h>

@@ -1,6 +1,8 @@
 /* Tests mar_session_measure: its rows, their sums against the session's counts, and sessions after it. Times need only
  * be positive. */
 #include "base/cpus.h"
+
+#include "mar_measure.h"
 #include "tests/support/demo.h"
 #include "tests/support/measured.h"
 #include "tests/support/spy.h"

@@ -3,6 +3,8 @@
  * the session itself still works. Then allocations of all libraries fail. A handle works with fewer threads if one does
  * not start. The sanitizers skip this test (tests/support/failing_allocations.h). */
 #include "mar/core/handle.h"
+
+#include "mar_eval.h"
 #include "tests/support/demo.h"
 #include "tests/support/llamagen.h"
 
@@ -510,7 +512,7 @@ TEST_CASE(discrete_tokens)
                 assert_session(s, demo_run(s, 1));
             if (s) {
                 assert_session(s, mar_session_tokens(s, tokens));
-                assert_memory_equal(tokens, expected, (size_t)c.seq_len * sizeof *tokens);
+                assert_memory_equal(tokens, expected, (size_t)c.shape.seq_len * sizeof *tokens);
             }
             mar_session_free(s);
             rounds_freed(&r);

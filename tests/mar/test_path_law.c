@@ -9,6 +9,7 @@
  * are five. It fails each of the two comparisons of images with probability 0.005. The mutants show what the tests
  * find. */
 #include "mar.h"
+#include "mar_measure.h"
 #include "tests/support/brief.h"
 #include "tests/support/demo.h"
 #include "tests/support/path_spy.h"

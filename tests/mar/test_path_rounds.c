@@ -1,7 +1,8 @@
 /* Tests speculation across tokens by whole paths: equality to the bit, and its counts. test_path_law.c tests its
  * distribution. */
 #include "mar.h"
-#include "mar/accel/path.h"
+#include "mar_measure.h"
+#include "specdec/path.h"
 #include "tests/support/masked.h"
 #include "tests/support/demo.h"
 
@@ -161,8 +162,8 @@ static void check_counts(const demo *d, const mar_params *p, int images)
         assert_true(mar_session_steps_left(s) < left);
     }
     assert_session(s, mar_session_tokens(s, tokens));
-    assert_session(s, mar_session_fates(s, fate, born));
-    assert_session(s, mar_session_lateness(s, late));
+    assert_session(s, mar_session_token_status(s, fate, born));
+    assert_session(s, mar_session_staleness(s, late));
     mar_session_get_stats(s, &stats);
     for (int i = 0; i < images * DEMO_SEQ; i++) {
         of_fate[fate[i]]++;
@@ -227,8 +228,8 @@ TEST_CASE(gamma_1_verifies_every_step)
         assert_session(s, mar_session_step(s));
     }
     mar_session_get_stats(s, &stats);
-    assert_session(s, mar_session_fates(s, NULL, born));
-    assert_session(s, mar_session_lateness(s, late));
+    assert_session(s, mar_session_token_status(s, NULL, born));
+    assert_session(s, mar_session_staleness(s, late));
     for (int i = 0; i < DEMO_SEQ; i++) assert_int_equal(late[i], born[i] > 0);
     assert_true(stats.passes == p.num_iter && stats.contexts == p.num_iter);
     for (int i = 0; i < DEMO_SEQ; i++) first += born[i] == 0;
@@ -261,7 +262,7 @@ TEST_CASE(stops_at_a_replacement)
 
 static kern_head_ops hopeless; /* the queue's operations, except that no candidate is kept */
 static void (*real_decide)(kern_queue *k, const kern_path_verdict *job);
-static mar_paths *paths;
+static spec_path *paths;
 
 /* Keeps no candidate. The candidates are the last that a token may have. */
 static void keep_none(kern_queue *k, const kern_path_verdict *job)
@@ -269,7 +270,7 @@ static void keep_none(kern_queue *k, const kern_path_verdict *job)
     real_decide(k, job);
     if (!job->candidates) return;
     for (int i = 0; i < job->groups; i++) job->first[i] = INT_MAX;
-    for (int i = 0; i < paths->pending.n; i++) paths->tries[i] = PATH_TRIES_MOST;
+    for (int i = 0; i < paths->n_pending; i++) paths->pending[i].tries = SPEC_PATH_TRIES_MOST;
 }
 
 /* Checks that a token without a kept candidate ends the batch. The next batch is complete. */
@@ -283,6 +284,7 @@ TEST_CASE(no_candidate_is_kept)
     demo_generate(s, N, first);
     kern_queue *k = mar_masked_of(s)->k;
     const kern_head_ops *real = k->head;
+    extern const mar_accel mar_accel_path; /* its state begins with a spec_path */
     paths = mar_masked_state(mar_masked_of(s), &mar_accel_path);
     hopeless = *real, real_decide = real->path_decide;
     hopeless.path_decide = keep_none;

@@ -1,6 +1,6 @@
 /* Tests that batches of spec path are refused if their rounds have more rows than an int counts. The refusal comes
  * before any allocation. No session accepts such a batch of the demo's small images, so the test calls the engine. */
-#include "mar/masked/model.h"
+#include "mar/masked_runner.h"
 #include "mar/accel/registry.h"
 #include "tests/support/demo.h"
 

@@ -2,6 +2,11 @@
  * prints. tests/rooms/test_symbols.sh looks for the functions that could. No call uses more stack than mar.h says, or
  * more memory than there is. */
 #include "tests/support/brief.h"
+
+#include "mar_eval.h"
+#include "mar_files.h"
+#include "mar_measure.h"
+#include "mar_methods.h"
 #include "tests/support/demo.h"
 
 #include <fcntl.h>
@@ -65,7 +70,7 @@ static void call_everything(const char *directory)
     mar_session_on_progress(s, note, NULL);
     demo_generate(s, 1, tokens);
     assert_session(s, mar_session_images(s, rgb));
-    assert_session(s, mar_session_fates(s, fate, NULL));
+    assert_session(s, mar_session_token_status(s, fate, NULL));
     mar_session_image_size(s, &width, &height);
     mar_session_get_stats(s, &stats);
     mar_session_cancel(s);

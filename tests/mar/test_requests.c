@@ -1,6 +1,8 @@
 /* Tests requests (mar_session_submit): an image's bits do not depend on its company, known tokens are kept, and what
  * happens to one request does not harm the others. */
 #include "tests/support/brief.h"
+
+#include "mar_measure.h"
 #include "tests/support/demo.h"
 
 #include "mar/core/engine.h"
@@ -122,7 +124,7 @@ static void make_with_steps(mar_session *s, const wish *w, float *tokens, int *s
     assert_session(s, mar_session_begin(s, w->image, &w->label, 1));
     demo_finish(s);
     assert_session(s, mar_session_tokens(s, tokens));
-    assert_session(s, mar_session_fates(s, NULL, step));
+    assert_session(s, mar_session_token_status(s, NULL, step));
 }
 
 static uint64_t submit_known(mar_session *s, const wish *w, const float *tokens, const uint8_t *known)

@@ -1,5 +1,7 @@
 /* HPS v2 and ImageReward through the public calls against their own code, and files that are refused. */
 #include "tests/support/command.h"
+
+#include "mar_eval.h"
 #include "tests/support/scores.h"
 #include "tests/support/test.h"
 

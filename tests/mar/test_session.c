@@ -1,5 +1,7 @@
 /* Tests the promises of mar.h for a session: errors, cancelling, progress, log, and lifetimes. */
 #include "tests/support/demo.h"
+
+#include "mar_measure.h"
 #include "tests/support/spy.h"
 
 #include <math.h>
@@ -55,7 +57,7 @@ TEST_CASE(errors_belong_to_whom_they_concern)
     assert_says(mar_session_error(b), "no step left");
     assert_int_equal(mar_session_tokens(b, tokens), MAR_EARG);
     assert_int_equal(mar_session_images(b, rgb), MAR_EARG);
-    assert_int_equal(mar_session_fates(b, NULL, NULL), MAR_EARG);
+    assert_int_equal(mar_session_token_status(b, NULL, NULL), MAR_EARG);
     assert_says(mar_session_error(b), "no images");
     assert_int_equal(mar_session_set_stream(b, NULL), MAR_EARG);
     assert_says(mar_session_error(b), "on a CPU");
@@ -493,8 +495,8 @@ static void meddle(meddler *m)
     assert_int_equal(mar_session_images(s, rgb), MAR_EARG);
     assert_int_equal(mar_session_tokens(s, tokens), MAR_EARG);
     assert_int_equal(mar_session_decode(s, 9, tokens, 1, rgb), MAR_EARG);
-    assert_int_equal(mar_session_fates(s, rgb, numbers), MAR_EARG);
-    assert_int_equal(mar_session_lateness(s, numbers), MAR_EARG);
+    assert_int_equal(mar_session_token_status(s, rgb, numbers), MAR_EARG);
+    assert_int_equal(mar_session_staleness(s, numbers), MAR_EARG);
     assert_int_equal(mar_session_set_stream(s, NULL), MAR_EARG);
     assert_int_equal(mar_session_measure(s, NULL, NULL), MAR_EARG);
     assert_says(mar_session_error(s), "not from a callback");

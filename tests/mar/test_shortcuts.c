@@ -1,6 +1,7 @@
 /* Tests the shortcuts in the whole loop: DiSA's annealing, solvers, LazyMAR against the released code, GtR. Covers
  * their cost, their refusals, and the promises of mar.h under each. */
 #include "mar.h"
+#include "mar_measure.h"
 #include "tests/support/brief.h"
 #include "tests/support/masked.h"
 #include "mar/accel/gtr.h"
@@ -67,7 +68,7 @@ static int compare_z(const mar_masked *s, const mar_step *step, const float *exp
     for (int q = 0; q < 2 * s->images; q++)
         for (int i = 0; i < n; i++) {
             const int *positions = s->order[q % s->images] + begin;
-            const float *mine = s->target.z + (size_t)(q * n + i) * D;
+            const float *mine = s->target.net.z + (size_t)(q * n + i) * D;
             const float *theirs = expected + (size_t)(q * n + place_among(positions, n, positions[i])) * D;
             assert_close(mine, theirs, D, 1e-3);
             *differing += relative_error(mine, theirs, D) > 1e-5;

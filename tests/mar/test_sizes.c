@@ -1,6 +1,10 @@
 /* Tests programs that were compiled with an older mar.h, whose structs end earlier: fields they lack have their
  * defaults, and bytes behind the struct are neither read nor written. Structs of the library have their size. */
 #include "tests/support/demo.h"
+#include "mar_eval.h"
+#include "mar_files.h"
+#include "mar_measure.h"
+#include "mar_methods.h"
 
 #include <stdlib.h>
 #include <string.h>

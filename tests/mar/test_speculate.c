@@ -1,6 +1,7 @@
 /* Tests speculation across tokens: exactness, equality to the bit, and the released code's criterion. */
 #include "eval/statistics.h"
 #include "mar.h"
+#include "mar_measure.h"
 #include "mar/accel/spec.h"
 #include "tests/support/brief.h"
 #include "tests/support/demo.h"
@@ -105,7 +106,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
     for (int i = 0, last; i < p->num_iter; i = last + 1) {
         last = i < prefill ? i : i + p->gamma - 1 < p->num_iter ? i + p->gamma - 1 : p->num_iter - 1;
         const int known = steps[i].known, until = steps[last].known + steps[last].predicted;
-        const mar_step step = {.known = known, .predicted = until - known, .cfg_branches = r.cfg_branches};
+        const mar_step step = {.known = known, .predicted = until - known, .cfg_branches = r.net.cfg_branches};
         for (int t = 0; t < step.predicted; t++) {
             const int place = SEQ - until + t;
             int of = i;
@@ -116,10 +117,10 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
         const mar_draw draw = {
             .count = step.predicted, .seed = seeds, .image = images, .position = position, .cfg = cfg};
         assert_ok(mar_runner_plan(&r, 1, &step, err), err);
-        assert_ok(mar_runner_plan_head(&r, step.predicted, err), err);
+        assert_ok(diff_chain_plan(&r.chain, step.predicted, err), err);
         mar_runner_predict(&r, &batch, &step, 0, step.predicted, NULL);
         mar_runner_draw(&r, 0, &draw, p->num_sampling_steps - 1, 0, x, NULL, NULL);
-        mar_runner_add_known_tokens(&r, x, step.predicted, slot, position, NULL);
+        masked_runner_add_known_tokens(&r.net, x, step.predicted, slot, position, NULL);
         for (int t = 0; t < step.predicted; t++)
             k->core->download(k, tokens + position[t] * CHANNELS, x + t * CHANNELS, CHANNELS * sizeof(float));
     }
@@ -198,7 +199,7 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
         assert_true(mar_session_steps_left(s) < left);
     }
     mar_session_get_stats(s, &stats);
-    assert_session(s, mar_session_fates(s, fate, born));
+    assert_session(s, mar_session_token_status(s, fate, born));
     for (int i = 0; i < N * SEQ; i++) {
         of_fate[fate[i]]++;
         made[born[i]]++;
@@ -225,7 +226,7 @@ static void check_counts(mar_model *target, const mar_params *p, int prefill)
         assert_true(stats.contexts - N * prefill == stats.passes - prefill);
         assert_true(stats.contexts >= N * p->num_iter);
     }
-    assert_session(s, mar_session_lateness(s, late));
+    assert_session(s, mar_session_staleness(s, late));
     for (int i = 0; i < N * SEQ; i++) assert_int_equal(late[i], 0);
     mar_session_free(s);
 }

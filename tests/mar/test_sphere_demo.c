@@ -2,6 +2,8 @@
  * decoder. It writes digits that the classifier recognises, with tokens on the sphere. */
 #include "tests/support/demo.h"
 
+#include "mar_measure.h"
+
 #include "eval/classifier.h"
 
 #include <math.h>

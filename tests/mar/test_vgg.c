@@ -1,5 +1,8 @@
 /* VGG16's features against PyTorch, through the public calls: the published file's names, pictures of several sizes. */
 #include "tests/support/support.h"
+
+#include "mar_eval.h"
+#include "mar_files.h"
 #include "tests/support/test.h"
 
 #include <math.h>

@@ -3,6 +3,7 @@
  * tree: tests/record/compare.sh REV.
  *   token_record [cpu|cuda] */
 #include "mar.h"
+#include "mar_measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Compares the binary interface of include/mar.h with the committed list, abi.txt: functions, callbacks, enumerators,
+# Compares the binary interface of include/*.h with the committed list, abi.txt: functions, callbacks, enumerators,
 # and the structs with offset, size and type of each field, on a 64-bit system.
-# abi.sh [HEADER]: fails with one line on a difference.
+# abi.sh [FOLDER]: fails with one line on a difference.
 # abi.sh --update: writes the list anew. Fails and writes nothing if programs compiled with the old mar.h would break.
 # CONTRIBUTING.md has the rules.
 set -eu
@@ -12,15 +12,16 @@ if [ "${1:-}" = --update ]; then
     update=1
     shift
 fi
-header=${1:-$here/../../include/mar.h}
+folder=${1:-$here/../../include}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cp "$header" "$work/mar.h"
+cp "$folder"/*.h "$work"
+(cd "$folder" && printf '#include "%s"\n' *.h) >"$work/all.h"
 
 # Writes a program that prints fields and enumerators. Callbacks become functions, of which gcc writes the types.
-gcc -E -P "$work/mar.h" | tr '\n' ' ' | awk '
+gcc -E -P "$work/all.h" | tr '\n' ' ' | awk '
 function trim(s) { gsub(/^ +| +$/, "", s); return s }
-BEGIN { RS = "typedef "; print "#include \"mar.h\"\n#include <stddef.h>\n#include <stdio.h>" }
+BEGIN { RS = "typedef "; print "#include \"all.h\"\n#include <stddef.h>\n#include <stdio.h>" }
 /^struct \{/ || /^enum \{/ {
     kind = $1
     body = substr($0, index($0, "{") + 1, index($0, "}") - index($0, "{") - 1)
@@ -64,13 +65,13 @@ END {
 gcc -aux-info "$work/types" -I"$work" "$work/list.c" -o "$work/list"
 {
     sed -n 's/.* SOVERSION \([0-9]*\).*/soversion \1/p' "$here/../../CMakeLists.txt"
-    sed -n 's/.*mar[.]h:.*extern \(.*[ *]\)\(mar_[a-z0-9_]*\) (\(.*\));$/function \2 \1(\3)/p' "$work/types"
+    sed -n 's/.*\/mar[a-z_]*[.]h:.*extern \(.*[ *]\)\(mar_[a-z0-9_]*\) (\(.*\));$/function \2 \1(\3)/p' "$work/types"
     sed -n 's/.*extern \(.*[ *]\)callback_\(mar_[a-z0-9_]*\) (\(.*\));$/callback \2 \1(\3)/p' "$work/types"
     "$work/list"
 } >"$work/abi.txt"
 for kind in function callback enumerator struct field; do
     grep -q "^$kind mar_\|^$kind MAR_" "$work/abi.txt" || {
-        echo "FAILED: no $kind found in $header" >&2
+        echo "FAILED: no $kind found in $folder" >&2
         exit 1
     }
 done

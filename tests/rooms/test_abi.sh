@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks that mar.h has the binary interface of abi.txt, and that abi.sh tells changes that break programs (status 2)
+# Checks that the public headers have the binary interface of abi.txt, and that abi.sh tells changes that break programs (status 2)
 # from additions (status 1).
 # Called by ctest: test_abi.sh
 set -eu
@@ -7,16 +7,16 @@ here=$(cd "$(dirname "$0")" && pwd)
 "$here/abi.sh"
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" "$work.message"' EXIT
 
-# change EDIT STATUS MESSAGE: the header after that edit
+# change EDIT STATUS MESSAGE: the headers after that edit
 change() {
-    sed "$1" "$here/../../include/mar.h" >"$work/mar.h"
+    for header in "$here"/../../include/*.h; do sed "$1" "$header" >"$work/${header##*/}"; done
     status=0
-    "$here/abi.sh" "$work/mar.h" 2>"$work/message" || status=$?
-    [ "$status" = "$2" ] && [ "$(wc -l <"$work/message")" = 1 ] && grep -qF "$3" "$work/message" || {
+    "$here/abi.sh" "$work" 2>"$work.message" || status=$?
+    [ "$status" = "$2" ] && [ "$(wc -l <"$work.message")" = 1 ] && grep -qF "$3" "$work.message" || {
         echo "FAILED: after $1 status $status, expected $2 and one line with \"$3\":" >&2
-        cat "$work/message" >&2
+        cat "$work.message" >&2
         exit 1
     }
 }

@@ -5,7 +5,7 @@
 # the declarations of mar.h. The library's own calls to them must not resolve to a program's function of the same name.
 set -eu
 library=$1 archive=$2 cuda=${3:-}
-header=$(dirname "$0")/../../include/mar.h
+headers=$(dirname "$0")/../../include
 forbidden='_?exit|_Exit|quick_exit|abort|__assert_fail|kill|raise|umask|setlocale|uselocale|signal|sigaction|sigprocmask|bsd_signal
 sched_setaffinity|pthread_setaffinity_np|setenv|unsetenv|putenv|chdir|fchdir|srand|srand48|strtok|rand
 printf|vprintf|puts|putchar|perror|psignal|warn|warnx|err|errx|syslog|stdout|stderr|__printf_chk|__vprintf_chk'
@@ -34,14 +34,14 @@ found=$(printf '%s\n' "$needed" | grep -vxE "$allowed" || true)
 }
 
 exported=$(nm -D --defined-only "$library" | sed 's/.* //' | sort -u)
-declared=$(grep '^MAR_API' "$header" | sed 's/(.*//; s/.*[ *]//' | sort -u)
+declared=$(cat "$headers"/*.h | grep '^MAR_API' | sed 's/(.*//; s/.*[ *]//' | sort -u)
 [ "$exported" = "$declared" ] || {
-    echo "$library does not export what mar.h declares:" $(printf '%s\n' "$exported" "$declared" | sort | uniq -u) >&2
+    echo "$library does not export what include/*.h declare:" $(printf '%s\n' "$exported" "$declared" | sort | uniq -u) >&2
     exit 1
 }
 in_archive=$(nm -g --defined-only "$archive" | sed -n 's/.* [A-Z] //p' | sort -u)
 [ "$in_archive" = "$declared" ] || {
-    echo "$archive does not export what mar.h declares:" $(printf '%s\n' "$in_archive" "$declared" | sort | uniq -u) >&2
+    echo "$archive does not export what include/*.h declare:" $(printf '%s\n' "$in_archive" "$declared" | sort | uniq -u) >&2
     exit 1
 }
 # The loader looks up a relocation by name in the program first.

@@ -221,7 +221,7 @@ typedef struct {
     int most, levels[DEEPEST];
 } noted;
 
-static mar_status noted_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
+static mar_status noted_laws(void *state, const causal_request *request, int n, float *log_probs, mar_err *err)
 {
     noted *m = state;
     for (int r = 0; r < n; r++) {

@@ -1,5 +1,6 @@
 /* The registry and its public list. */
 #include "mar.h"
+#include "mar_methods.h"
 #include "specdec/verifier.h"
 #include "tests/support/support.h"
 

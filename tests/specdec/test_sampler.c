@@ -19,16 +19,16 @@ typedef struct {
     int nan_of;           /* sequence with these distributions; -1: all */
     int cancels_at;       /* call at which the user cancels; 0: none */
     int cancel;
-    spec_request last[MOST_SEQUENCES]; /* last request of each sequence */
+    causal_request last[MOST_SEQUENCES]; /* last request of each sequence */
     int draft[MOST_SEQUENCES][MOST_DRAFTS], parent[MOST_SEQUENCES][MOST_DRAFTS];
 } checked;
 
-static mar_status checked_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
+static mar_status checked_laws(void *state, const causal_request *request, int n, float *log_probs, mar_err *err)
 {
     checked *c = state;
     for (int r = 0; r < n; r++) {
-        const spec_request *q = &request[r];
-        spec_request *last = &c->last[q->sequence];
+        const causal_request *q = &request[r];
+        causal_request *last = &c->last[q->sequence];
         assert_true(r == 0 || q->sequence > request[r - 1].sequence); /* increasing, so all differ */
         assert_int_equal(q->length, spec_sampler_known(c->g->s, q->sequence));
         assert_true(q->length < TOKENS); /* finished sequences make no request */
@@ -328,7 +328,7 @@ TEST_CASE(dynamic_trees)
         }
         best_of(all, 0, count, best);
         assert_ok(spec_sampler_round(u.g.s, &err), &err);
-        const spec_request *r = &u.target.last[0];
+        const causal_request *r = &u.target.last[0];
         assert_int_equal(r->count, total);
         int number[1000];
         for (int i = 0; i < count; i++) {

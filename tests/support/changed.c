@@ -1,5 +1,7 @@
 #include "tests/support/changed.h"
 
+#include "mar_files.h"
+
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 

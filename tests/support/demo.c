@@ -1,5 +1,7 @@
 #include "tests/support/demo.h"
 
+#include "mar_measure.h"
+
 #include "eval/classifier.h"
 
 #include <string.h>
@@ -94,9 +96,9 @@ void demo_assert_dropped(mar_session *s, const char *why)
     assert_says(mar_session_error(s), why);
     assert_int_equal(mar_session_images(s, rgb), MAR_EARG);
     assert_says(mar_session_error(s), why);
-    assert_int_equal(mar_session_fates(s, NULL, NULL), MAR_EARG);
+    assert_int_equal(mar_session_token_status(s, NULL, NULL), MAR_EARG);
     assert_says(mar_session_error(s), why);
-    assert_int_equal(mar_session_lateness(s, late), MAR_EARG);
+    assert_int_equal(mar_session_staleness(s, late), MAR_EARG);
     assert_says(mar_session_error(s), why);
 }
 

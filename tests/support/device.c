@@ -1,5 +1,7 @@
 #include "tests/support/device.h"
 
+#include "mar_measure.h"
+
 #include "tests/cudahost/control.h"
 
 #include <math.h>

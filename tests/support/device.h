@@ -5,6 +5,7 @@
 
 #include "kernels/ops.h"
 #include "mar.h"
+#include "mar_measure.h"
 #include "tests/support/support.h" /* relative_error, assert_close */
 
 #include <stdlib.h>

@@ -221,12 +221,12 @@ static struct {
     int token[SEQ_MOST];
 } believed[BATCH_MOST];
 
-static mar_status kept_slot_laws(gpt_runner *r, const spec_request *request, int n, float *log_probs, mar_err *err)
+static mar_status kept_slot_laws(causal_runner *r, const causal_request *request, int n, float *log_probs, mar_err *err)
 {
-    spec_request changed[BATCH_MOST];
+    causal_request changed[BATCH_MOST];
     assert_true(n <= BATCH_MOST);
     for (int i = 0; i < n; i++) {
-        const spec_request *q = &request[i];
+        const causal_request *q = &request[i];
         const int s = q->sequence, before = q->length ? believed[s].length : 0;
         changed[i] = *q;
         for (int at = before; at < q->length; at++) {
@@ -242,37 +242,44 @@ static mar_status kept_slot_laws(gpt_runner *r, const spec_request *request, int
         believed[s].drafts = q->count;
         memcpy(believed[s].draft, q->draft, (size_t)q->count * sizeof *q->draft);
     }
-    return gpt_runner_log_probs(r, changed, n, log_probs, err);
+    return causal_runner_log_probs(r, changed, n, log_probs, err);
 }
 
-static mar_status mutant_target(gpt_runner *r, const spec_request *request, int n, float *log_probs, mar_err *err)
+static mar_status mutant_target(causal_runner *r, const causal_request *request, int n, float *log_probs, mar_err *err)
 {
     return mutant == LAW_KEPT_SLOT ? kept_slot_laws(r, request, n, log_probs, err)
-                                   : gpt_runner_log_probs(r, request, n, log_probs, err);
+                                   : causal_runner_log_probs(r, request, n, log_probs, err);
 }
 
-static mar_status mutant_drafter(kern_queue *k, const mar_model *draft, const mar_discrete_model *model,
-                                 gpt_runner *target, const gpt_sampling *sampling, int images, int drafts,
-                                 mar_drafter *out, mar_err *err)
+static mar_status mutant_drafter(kern_queue *k, const mar_model *draft, const mar_raster_model *model,
+                                 causal_runner *target, const causal_sampling *sampling, int images, int drafts,
+                                 raster_drafter *out, mar_err *err)
 {
-    gpt_sampling unguided = *sampling;
+    causal_sampling unguided = *sampling;
     if (mutant == LAW_UNGUIDED_DRAFT) unguided.cfg = 1;
-    return mar_drafter_create(k, draft, model, target, &unguided, images, drafts, out, err);
+    return raster_drafter_create(k, draft, model, target, &unguided, images, drafts, out, err);
 }
 
-#define gpt_runner_log_probs mutant_target
-#define mar_drafter_create   mutant_drafter
-#define mar_discrete_engine  law_mutant_engine
-#include "llamagen/engine.c"
-#undef gpt_runner_log_probs
-#undef mar_drafter_create
-#undef mar_discrete_engine
+#define causal_runner_log_probs mutant_target
+#define raster_drafter_create   mutant_drafter
+#define raster_softmax_head     law_mutant_head
+#include "mar/raster_softmax.c"
+#undef causal_runner_log_probs
+#undef raster_drafter_create
+#undef raster_softmax_head
+
+static mar_status create_mutant(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
+                                const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
+{
+    return mar_raster_create(&law_mutant_head, model, vae, k, params, accels, max_images, out, err);
+}
 
 /* --- sessions ----------------------------------------------------------------------------------------------------- */
 
 static struct {
     mar_model *model[2];
     const mar_engine *engine[2];
+    mar_engine mutants[2]; /* theirs, with the mutants' create */
     cpu_device *device;
     const kern_rows *rows;
     kern_rows changed;
@@ -284,7 +291,10 @@ static void change_engine(mar_model *m, int i)
     installed.model[i] = m;
     if (!m) return;
     installed.engine[i] = m->engine;
-    if (!mar_eagle_of(m)) m->engine = &law_mutant_engine;
+    if (raster_eagle_of(m)) return;
+    installed.mutants[i] = *m->engine;
+    installed.mutants[i].create = create_mutant;
+    m->engine = &installed.mutants[i];
 }
 
 mar_session *law_session(mar_model *model, const mar_params *p, int batch, law_mutant m)
@@ -349,28 +359,28 @@ static void laws_of_images(const mar_model *model, const mar_params *p, const in
 {
     const int n = model->config.seq_len, size = model->config.vocabulary;
     const size_t laws = (size_t)images * (size_t)n * (size_t)size * sizeof *log_probs;
-    const gpt_sampling sampling = {p->cfg, p->cfg_interval, p->temperature, p->top_k, p->top_p};
+    const causal_sampling sampling = {p->cfg, p->cfg_interval, p->temperature, p->top_k, p->top_p};
     kern_queue *k = queue_of(model->m);
-    gpt_runner *r;
+    causal_runner *r;
     mar_err err = {0};
-    spec_request request[BATCH_MOST];
+    causal_request request[BATCH_MOST];
     static int token[BATCH_MOST][SEQ_MOST], parent[SEQ_MOST];
     assert_true(images <= BATCH_MOST);
-    assert_ok(gpt_runner_create(k, mar_discrete_model_of(model)->gpt, &sampling, images, n - 1, 0, &r, &err), &err);
-    void *memory = backend_memory(k, gpt_runner_lay_out(r, NULL)), *rows = backend_memory(k, laws);
-    gpt_runner_lay_out(r, memory);
-    assert_ok(gpt_runner_plan(r, images, &err), &err);
-    gpt_runner_begin(r, images, label);
+    assert_ok(causal_runner_create(k, mar_raster_model_of(model)->net, &sampling, images, n - 1, 0, &r, &err), &err);
+    void *memory = backend_memory(k, causal_runner_lay_out(r, NULL)), *rows = backend_memory(k, laws);
+    causal_runner_lay_out(r, memory);
+    assert_ok(causal_runner_plan(r, images, &err), &err);
+    causal_runner_begin(r, images, label);
     for (int t = 0; t < n; t++) parent[t] = t - 1;
     for (int i = 0; i < images; i++) {
         for (int t = 0; t < n; t++) token[i][t] = (int)tokens[i * n + t];
-        request[i] = (spec_request){
+        request[i] = (causal_request){
             .sequence = i, .prefix = token[i], .draft = token[i], .parent = parent, .count = n - 1, .row = i * n};
     }
-    assert_ok(gpt_runner_log_probs(r, request, images, rows, &err), &err);
+    assert_ok(causal_runner_log_probs(r, request, images, rows, &err), &err);
     k->core->download(k, log_probs, rows, laws);
     k->core->finish(k);
-    gpt_runner_free(r);
+    causal_runner_free(r);
     k->core->free(k->device, memory), k->core->free(k->device, rows);
     free_queue(k);
 }

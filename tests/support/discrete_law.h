@@ -7,7 +7,8 @@
 #ifndef TESTS_DISCRETE_LAW_H
 #define TESTS_DISCRETE_LAW_H
 
-#include "llamagen/engine.h"
+#include "mar/raster.h"
+#include "mar/raster_draft.h"
 #include "tests/support/support.h"
 
 typedef enum {

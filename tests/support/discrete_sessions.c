@@ -1,5 +1,7 @@
 #include "tests/support/discrete_sessions.h"
 
+#include "mar_methods.h"
+
 #include "mar/core/params.h"
 
 #include <stdio.h>
@@ -16,7 +18,7 @@ int discrete_set_up(void **state)
     f->directory = test_directory();
     f->target_path = write_llamagen(f->directory, "target.safetensors", &c, 1, 0, 1);
     f->near_path = write_llamagen(f->directory, "near.safetensors", &c, 1, 0.4, 1);
-    c.width = 16, c.depth = 1, c.hidden = 24;
+    c.shape.width = 16, c.shape.depth = 1, c.shape.hidden = 24;
     f->small_path = write_llamagen(f->directory, "small.safetensors", &c, 2, 0, 1);
     const eagle_config e = {.width = 32, .hidden = 48, .bias = 1, .first_norm = 1};
     f->eagle_path = write_eagle(f->directory, "eagle.safetensors", &e, 3);

@@ -87,9 +87,13 @@ char *write_llamagen(const char *directory, const char *file, const gpt_config *
 {
     char metadata[128];
     writer w = begin_file(seed, noise);
-    gpt_config_tensors(c, write_tensor, &w);
-    snprintf(metadata, sizeof metadata, ",\"__metadata__\":{\"mar.heads\":\"%d\",\"mar.seq_len\":\"%d\"}", c->heads,
-             c->seq_len);
+    causal_shape shape = c->shape;
+    shape.rows = shape.vocabulary;
+    shape.kv_heads = shape.heads;
+    shape.head_dim = shape.width / shape.heads;
+    causal_tensors(&shape, write_tensor, &w);
+    snprintf(metadata, sizeof metadata, ",\"__metadata__\":{\"mar.heads\":\"%d\",\"mar.seq_len\":\"%d\"}",
+             c->shape.heads, c->shape.seq_len);
     return end_file(&w, directory, file, says ? metadata : "");
 }
 
@@ -123,13 +127,21 @@ char *copy_vq(const char *directory)
 gpt_config small_decoder(void)
 {
     static const text_family family = {.name = "lumina-mgpt"};
-    gpt_config c = {.family = GPT_LLAMA, .width = 32, .depth = 2, .heads = 4, .hidden = 48, .vocabulary = 73};
-    c.kv_heads = 2;
-    c.qk_norm = GPT_LAYER_NORM;
-    c.seq_len = 16, c.columns = 4, c.line_end = 1;
+    gpt_config c = {.family = GPT_LLAMA,
+                    .shape = {.names = gpt_names_of(GPT_LLAMA),
+                              .width = 32,
+                              .depth = 2,
+                              .heads = 4,
+                              .head_dim = 8,
+                              .hidden = 48,
+                              .vocabulary = 73,
+                              .prompt = 1}};
+    c.shape.kv_heads = 2;
+    c.shape.qk_norm = CAUSAL_LAYER_NORM;
+    c.shape.seq_len = 16, c.shape.columns = 4, c.shape.line_end = 1;
     c.grammar = &family;
-    c.rows = c.vocabulary + 5;
-    c.prefix = 17;
+    c.shape.rows = c.shape.vocabulary + 5;
+    c.shape.prefix = 17;
     return c;
 }
 
@@ -137,19 +149,27 @@ char *write_decoder(const char *directory, const char *file, const gpt_config *c
 {
     char metadata[320];
     writer w = begin_file(seed, 0);
-    gpt_config_tensors(c, write_tensor, &w);
-    const int rows = c->seq_len / c->columns;
+    causal_tensors(&c->shape, write_tensor, &w);
+    const int rows = c->shape.seq_len / c->shape.columns;
     snprintf(metadata, sizeof metadata,
              ",\"__metadata__\":{\"mar.family\":\"%s\",\"mar.heads\":\"%d\",\"mar.eps\":\"1e-5\","
              "\"mar.image_tokens\":\"%d-%d\",\"mar.line_end\":\"%d\",\"mar.image_size\":\"%dx%d\","
              "\"mar.context\":\"%d\"}",
-             c->grammar->name, c->heads, SMALL_FIRST_ID, SMALL_FIRST_ID + c->vocabulary - 1, SMALL_LINE_END,
-             16 * c->columns, 16 * rows, gpt_positions(c) + c->prefix);
+             c->grammar->name, c->shape.heads, SMALL_FIRST_ID, SMALL_FIRST_ID + c->shape.vocabulary - 1, SMALL_LINE_END,
+             16 * c->shape.columns, 16 * rows, causal_positions(&c->shape) + c->shape.prefix);
     return end_file(&w, directory, file, metadata);
 }
 
 gpt_config small_llamagen(void)
 {
-    return (gpt_config){
-        .width = 32, .depth = 2, .heads = 2, .hidden = 64, .vocabulary = 50, .seq_len = 16, .classes = 5, .prefix = 1};
+    return (gpt_config){.shape = {.names = gpt_names_of(GPT_LLAMAGEN),
+                                  .joined_qkv = 1,
+                                  .width = 32,
+                                  .depth = 2,
+                                  .heads = 2,
+                                  .hidden = 64,
+                                  .vocabulary = 50,
+                                  .seq_len = 16,
+                                  .classes = 5,
+                                  .prefix = 1}};
 }

@@ -2,7 +2,8 @@
 #ifndef TESTS_LLAMAGEN_H
 #define TESTS_LLAMAGEN_H
 
-#include "llamagen/eagle_model.h"
+#include "llamagen/config.h"
+#include "specdec/eagle_model.h"
 
 /* Writes directory/file with the f32 tensors of configuration c. If `says` is 1, its metadata has heads and seq_len.
  * Weights come from `seed`, plus noise of another seed scaled by `noise`. Files that differ only in noise are similar

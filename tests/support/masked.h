@@ -3,7 +3,8 @@
 #define TESTS_MASKED_H
 
 #include "mar/api/session.h"
-#include "mar/masked/masked.h"
+#include "mar_measure.h"
+#include "mar/masked.h"
 #include "tests/support/support.h"
 
 /* Returns the engine of a session whose model is a MAR model. */
@@ -22,7 +23,8 @@ static inline void check_rounds(mar_session *s, int seq_len, int num_iter, int g
         next = num_iter - mar_session_steps_left(s);
         const mar_masked *g = mar_masked_of(s);
         for (int i = 0; i < seq_len; i++)
-            if (g->token_status[i] == MAR_TOKEN_REPLACED && g->ar_step[i] >= first) replaced[g->ar_step[i]]++;
+            if (g->slots.token_status[i] == MAR_TOKEN_REPLACED && g->slots.ar_step[i] >= first)
+                replaced[g->slots.ar_step[i]]++;
         for (int step = first; step < next - 1; step++) assert_int_equal(replaced[step], 0);
         if (next < first + gamma && next < num_iter) assert_true(replaced[next - 1] > 0);
         ends[next < first + gamma]++;

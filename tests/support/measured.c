@@ -1,5 +1,7 @@
 #include "tests/support/measured.h"
 
+#include "mar_measure.h"
+
 #include "tests/support/support.h"
 
 #include <stdio.h>

@@ -3,6 +3,7 @@
 #define TESTS_MEASURED_H
 
 #include "mar.h"
+#include "mar_measure.h"
 
 enum { MEASURED_MOST = 400 };
 

@@ -2,7 +2,7 @@
 
 #include "diffusion/paths.h"
 #include "kernels/path.h"
-#include "mar/accel/path.h"
+#include "specdec/path.h"
 #include "tests/support/masked.h"
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"
@@ -63,7 +63,7 @@ static void spied_ratio(kern_queue *k, const kern_path_job *job)
 /* Stores row r of a verdict as kept. */
 static void keep(path_spy *spy, const kern_path_verdict *job, int r)
 {
-    const size_t floats = row_floats(spy), image = (size_t)(job->image[r] % PATH_CANDIDATE_IMAGES - spy->first_image);
+    const size_t floats = row_floats(spy), image = (size_t)(job->image[r] % SPEC_PATH_IMAGES - spy->first_image);
     const size_t place = image * (size_t)spy->seq_len + (size_t)job->position[r];
     float *to = spy->kept + place * floats;
     memcpy(to, spy->judged + (size_t)r * floats, floats * sizeof *to);
@@ -237,7 +237,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
 {
     const int seq = spy->seq_len, known = steps[first].known, until = steps[last].known + steps[last].predicted;
     const int n = until - known, rows = spy->images * n, channels = spy->channels;
-    const mar_step step = {.known = known, .predicted = n, .cfg_branches = run->runner.cfg_branches};
+    const mar_step step = {.known = known, .predicted = n, .cfg_branches = run->runner.net.cfg_branches};
     const mar_batch batch = {.images = spy->images, .order = (const int *const *)run->order};
     int *image = grown(NULL, (size_t)rows, sizeof(int)), *position = grown(NULL, (size_t)rows, sizeof(int));
     size_t *place = grown(NULL, (size_t)rows, sizeof *place);
@@ -263,7 +263,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
     assert_ok(diff_paths_plan(&run->paths, rows, &err), &err);
     mar_runner_predict(&run->runner, &batch, &step, 0, rows, NULL);
     if (kept) {
-        const diff_tokens t = {.count = rows, .sources = rows, .z = run->runner.z, .cfg = cfg};
+        const diff_tokens t = {.count = rows, .sources = rows, .z = run->runner.net.z, .cfg = cfg};
         diff_speculation_stats stats = {0};
         make_room(out, spy, (size_t)rows);
         whitener w = {*run->k->head, run->k->head, spy, place, out};
@@ -272,7 +272,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
         diff_paths_judge(&run->paths, &t, run->path, run->log_ratio, run->last, &stats);
         run->k->head = w.real;
     }
-    mar_runner_add_known_tokens(&run->runner, run->tokens, rows, image, position, NULL);
+    masked_runner_add_known_tokens(&run->runner.net, run->tokens, rows, image, position, NULL);
     free(image), free(position), free(place), free(cfg);
 }
 

@@ -9,7 +9,7 @@
 #ifndef TESTS_PATH_SPY_H
 #define TESTS_PATH_SPY_H
 
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 #include "tests/support/path_mutants.h"
 
 /* Deliberately wrong sessions. Those before SPY_PATH_MUTANTS are path_mutants. */

@@ -3,7 +3,7 @@
 #define TESTS_SUPPORT_H
 
 #include "kernels/ops.h"
-#include "mar/masked/runner.h"
+#include "mar/masked_runner.h"
 #include "tests/support/test.h"
 #include "weights/weights.h"
 

@@ -86,14 +86,14 @@ void toy_probabilities(const toy *t, int n, double *probability)
     descend(t, x, 0, n, 1, probability);
 }
 
-mar_status toy_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err)
+mar_status toy_laws(void *state, const causal_request *request, int n, float *log_probs, mar_err *err)
 {
     toy *t = state;
     (void)err;
     t->calls++;
     for (int r = 0; r < n; r++)
         for (int i = request[r].from; i <= request[r].count; i++) {
-            const spec_request *q = &request[r];
+            const causal_request *q = &request[r];
             int x[256], depth = q->length;
             for (int d = i - 1; d >= 0; d = q->parent[d]) depth++;
             int place = depth;

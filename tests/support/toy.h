@@ -29,6 +29,6 @@ long toy_number(const toy *t, const int *x, int n);
 void toy_probabilities(const toy *t, int n, double *probability);
 
 /* Implements spec_model.log_probs with a toy as its state. Writes only the rows from request.from on. */
-mar_status toy_laws(void *state, const spec_request *request, int n, float *log_probs, mar_err *err);
+mar_status toy_laws(void *state, const causal_request *request, int n, float *log_probs, mar_err *err);
 
 #endif

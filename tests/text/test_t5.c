@@ -1,5 +1,7 @@
 /* Tests the T5 encoder against transformers (tests/golden/make_t5.py), through the rooms below and the public calls. */
 #include "tests/support/archive.h"
+
+#include "mar_files.h"
 #include "tests/support/demo.h"
 #include "tests/support/device.h"
 #include "tests/support/t5_case.h"

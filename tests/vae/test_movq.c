@@ -2,6 +2,8 @@
  * pixels, bytes, batches, tokens of pictures; decoding in bands; facts, and damaged files. */
 #include "tests/support/support.h"
 
+#include "mar_files.h"
+
 #include "kernels/pixels.h"
 #include "tests/support/archive.h"
 #include "vae/bands.h"

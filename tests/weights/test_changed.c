@@ -1,6 +1,8 @@
 /* Checkpoints that change while they are read. Loading, inspecting and converting end with a line that says so,
  * never with a crash, a wrong model or leftovers. */
 #include "tests/support/archive.h"
+
+#include "mar_files.h"
 #include "tests/support/disturbed_files.h"
 #include "tests/support/support.h"
 

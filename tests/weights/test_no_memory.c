@@ -3,6 +3,8 @@
  * The sanitizers replace it too, so under them this test is skipped. */
 #include "tests/support/support.h"
 
+#include "mar_files.h"
+
 #include "mar/core/handle.h"
 #include "weights/npz.h"
 

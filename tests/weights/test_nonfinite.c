@@ -1,6 +1,8 @@
 /* Weights that are NaN or infinite. They are refused with a line that names file, tensor, number and place, unless
  * they are allowed. */
 #include "tests/support/archive.h"
+
+#include "mar_files.h"
 #include "tests/support/support.h"
 
 #include <math.h>

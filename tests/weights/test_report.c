@@ -1,5 +1,7 @@
 /* mar_inspect and mar_convert: a good checkpoint has no problem; each possible error is one line. */
 #include "tests/support/archive.h"
+
+#include "mar_files.h"
 #include "tests/support/support.h"
 
 #include "base/file.h"

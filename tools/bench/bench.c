@@ -1,5 +1,8 @@
 /* mar bench: measures where the time of an image goes, and compares it with the machine's matrix rate. */
 #include "tools/bench/bench.h"
+
+#include "mar_measure.h"
+#include "mar_methods.h"
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
 #include "tools/generate/models.h"

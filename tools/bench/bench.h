@@ -3,6 +3,7 @@
 #define TOOLS_BENCH_H
 
 #include "tools/generate/models.h"
+#include "mar_measure.h"
 
 #include <cjson/cJSON.h>
 

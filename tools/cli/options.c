@@ -1,5 +1,7 @@
 #include "tools/cli/options.h"
 
+#include "mar_methods.h"
+
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/cli/suggest.h"

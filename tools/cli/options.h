@@ -4,6 +4,7 @@
 #define TOOLS_OPTIONS_H
 
 #include "mar.h"
+#include "mar_methods.h"
 
 enum { OPTIONS_MAX = 128 };
 

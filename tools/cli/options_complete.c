@@ -1,5 +1,7 @@
 #include "tools/cli/options_complete.h"
 
+#include "mar_methods.h"
+
 #include "tools/cli/run_options.h"
 
 #include <stdio.h>

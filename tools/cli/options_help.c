@@ -1,5 +1,7 @@
 /* Output of --help and the manual for a set of options. */
 #include "tools/cli/options.h"
+
+#include "mar_methods.h"
 #include "tools/cli/command.h"
 #include "tools/cli/options_complete.h"
 #include "tools/cli/text.h"

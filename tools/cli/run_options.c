@@ -1,5 +1,7 @@
 #include "tools/cli/run_options.h"
 
+#include "mar_methods.h"
+
 #include "tools/cli/command.h"
 #include "base/printable.h"
 #include "tools/cli/suggest.h"

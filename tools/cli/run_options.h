@@ -4,6 +4,7 @@
 #define TOOLS_RUN_OPTIONS_H
 
 #include "mar.h"
+#include "mar_methods.h"
 #include "tools/cli/options.h"
 
 #include <stdint.h>

@@ -1,6 +1,8 @@
 /* mar edit: inpainting, outpainting and variations. A picture's tokens are kept where nothing is to change, and the
  * model makes the others. */
 #include "tools/cli/command.h"
+
+#include "mar_methods.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/options.h"
 #include "tools/cli/progress.h"

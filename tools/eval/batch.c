@@ -1,5 +1,7 @@
 #include "tools/eval/batch.h"
 
+#include "mar_measure.h"
+
 #include "tools/cli/command.h"
 #include "tools/generate/stats.h"
 

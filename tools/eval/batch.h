@@ -3,6 +3,7 @@
 #define TOOLS_EVAL_BATCH_H
 
 #include "tools/eval/prompt_score.h"
+#include "mar_measure.h"
 #include "tools/eval/result.h"
 #include "tools/store/store.h"
 

@@ -1,5 +1,7 @@
 /* mar eval --images: judges images made elsewhere. */
 #include "tools/cli/command.h"
+
+#include "mar_eval.h"
 #include "tools/cli/json.h"
 #include "tools/cli/text.h"
 #include "tools/eval/batch.h"

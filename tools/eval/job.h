@@ -6,6 +6,7 @@
 #define TOOLS_EVAL_JOB_H
 
 #include "tools/eval/batch.h"
+#include "mar_eval.h"
 #include "tools/eval/options.h"
 #include "tools/eval/run_directory.h"
 #include "tools/generate/devices.h"

@@ -1,5 +1,8 @@
 #include "tools/eval/judge.h"
 
+#include "mar_eval.h"
+#include "mar_methods.h"
+
 #include "tools/cli/command.h"
 #include "tools/images/source.h"
 #include "tools/cli/interruption.h"

@@ -7,6 +7,8 @@
 #include "eval/reference.h"
 #include "eval/score.h"
 #include "mar.h"
+#include "mar_eval.h"
+#include "mar_methods.h"
 #include "tools/cli/options.h"
 #include "tools/cli/progress.h"
 #include "tools/eval/prompt_score.h"

@@ -1,5 +1,8 @@
 /* Makes what the run store of an evaluation lacks: images, and the network's output on them. */
 #include "tools/cli/command.h"
+
+#include "mar_eval.h"
+#include "mar_measure.h"
 #include "tools/cli/interruption.h"
 #include "tools/eval/job.h"
 #include "tools/eval/pictures.h"

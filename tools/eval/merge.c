@@ -2,6 +2,8 @@
  * same bits for any number of processes. Memory holds sums, four bytes an image for the orders, and the features that
  * precision and recall need. */
 #include "tools/cli/command.h"
+
+#include "mar_eval.h"
 #include "tools/cli/json.h"
 #include "tools/cli/text.h"
 #include "tools/eval/job.h"

@@ -1,5 +1,7 @@
 /* mar eval of a model: from options to a result in a run directory. */
 #include "eval/classifier.h"
+
+#include "mar_eval.h"
 #include "eval/reference.h"
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"

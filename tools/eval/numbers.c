@@ -1,5 +1,7 @@
 #include "tools/eval/numbers.h"
 
+#include "mar_eval.h"
+
 #include "eval/frechet.h"
 #include "tools/cli/command.h"
 

@@ -3,6 +3,7 @@
 #define TOOLS_EVAL_NUMBERS_H
 
 #include "tools/eval/judge.h"
+#include "mar_eval.h"
 #include "tools/eval/result.h"
 
 /* The caller owns all pointers. */

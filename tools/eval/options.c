@@ -1,6 +1,8 @@
 /* The options of mar eval, and checks across them. */
 #include "tools/eval/options.h"
 
+#include "mar_methods.h"
+
 #include "tools/cli/command.h"
 #include "tools/generate/devices.h"
 

@@ -1,5 +1,8 @@
 #include "tools/eval/prompt_score.h"
 
+#include "mar_eval.h"
+#include "mar_methods.h"
+
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/cli/file_sum.h"

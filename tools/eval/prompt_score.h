@@ -4,6 +4,8 @@
 #define TOOLS_PROMPT_SCORE_H
 
 #include "tools/cli/options.h"
+#include "mar_eval.h"
+#include "mar_methods.h"
 #include "tools/cli/progress.h"
 #include "tools/generate/models.h"
 #include "tools/generate/prompts.h"

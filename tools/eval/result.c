@@ -1,5 +1,7 @@
 #include "tools/eval/result.h"
 
+#include "mar_measure.h"
+
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
 #include "base/printable.h"

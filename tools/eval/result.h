@@ -4,6 +4,7 @@
 #define TOOLS_EVAL_RESULT_H
 
 #include "mar.h"
+#include "mar_measure.h"
 
 #include <stddef.h>
 
@@ -49,11 +50,11 @@ typedef struct {
     int processes;     /* processes at work together; one that was restarted counts once */
     mar_stats stats;   /* sum over the batches; all 0 for images made elsewhere */
 
-    /* Drafts by autoregressive step (mar_session_fates): accepted, replaced and all tokens of step i. */
+    /* Drafts by autoregressive step (mar_session_token_status): accepted, replaced and all tokens of step i. */
     int steps; /* 0: none were verified */
     long accepted[EVAL_CURVE_MAX], replaced[EVAL_CURVE_MAX], tokens[EVAL_CURVE_MAX];
 
-    /* The same by staleness of the draft (mar_session_lateness). */
+    /* The same by staleness of the draft (mar_session_staleness). */
     int latest; /* entries; 0: no draft was stale */
     long accepted_late[EVAL_CURVE_MAX], replaced_late[EVAL_CURVE_MAX];
 } eval_result;

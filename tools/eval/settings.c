@@ -1,5 +1,8 @@
 /* The settings that an evaluation's numbers depend on: written with the first shard, compared when resumed. */
 #include "tools/cli/command.h"
+
+#include "mar_eval.h"
+#include "mar_methods.h"
 #include "tools/eval/job.h"
 #include "tools/eval/report.h"
 #include "tools/cli/file.h"

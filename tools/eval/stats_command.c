@@ -1,5 +1,8 @@
 /* mar stats: computes reference statistics of images, for mar eval --stats. */
 #include "tools/cli/command.h"
+
+#include "mar_eval.h"
+#include "mar_methods.h"
 #include "tools/cli/file.h"
 #include "tools/cli/interruption.h"
 #include "tools/eval/judge.h"

@@ -1,5 +1,7 @@
 /* mar eval --sweep: a grid of runs, each in its own directory, with a common report. */
 #include "tools/cli/command.h"
+
+#include "mar_methods.h"
 #include "tools/eval/options.h"
 #include "tools/cli/file_sum.h"
 #include "tools/cli/interruption.h"

@@ -1,5 +1,7 @@
 /* mar fidelity: tests whether a faster run has the same distribution, and measures the difference. */
 #include "tools/generate/classes.h"
+
+#include "mar_methods.h"
 #include "tools/cli/command.h"
 #include "tools/fidelity/compare.h"
 #include "tools/fidelity/job.h"

@@ -8,6 +8,7 @@
 #include "eval/counts.h"
 #include "eval/statistics.h"
 #include "mar.h"
+#include "mar_measure.h"
 #include "tools/generate/acceptance.h"
 #include "tools/generate/job.h"
 #include "tools/generate/models.h"

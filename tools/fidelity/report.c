@@ -1,5 +1,7 @@
 /* Output of `mar fidelity`: a table, JSON, and the page. */
 #include "tools/cli/command.h"
+
+#include "mar_measure.h"
 #include "tools/cli/json.h"
 #include "tools/fidelity/compare.h"
 #include "base/printable.h"

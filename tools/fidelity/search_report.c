@@ -1,6 +1,8 @@
 /* Reports of a search: one record, as the JSON file and on a page, and a table. A resumed search takes its images and
  * times from the run store, not from here. */
 #include "tools/cli/command.h"
+
+#include "mar_methods.h"
 #include "tools/cli/json.h"
 #include "tools/fidelity/search.h"
 #include "tools/page/page.h"

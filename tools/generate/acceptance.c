@@ -1,5 +1,7 @@
 #include "tools/generate/acceptance.h"
 
+#include "mar_measure.h"
+
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"
 

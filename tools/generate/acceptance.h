@@ -23,7 +23,7 @@ typedef struct {
 /* Returns 0, or 1 without memory. */
 int acceptance_create(int tokens, int columns, int steps, acceptance *out);
 void acceptance_free(acceptance *a);
-/* Adds a batch of n images: arrays [n][tokens] of mar_session_fates and mar_session_lateness. */
+/* Adds a batch of n images: arrays [n][tokens] of mar_session_token_status and mar_session_staleness. */
 void acceptance_add(acceptance *a, const uint8_t *token_status, const int *steps, const int *staleness, int n);
 /* Draws the token status of image i of the last batch to rgb [height][width][3], while the caller keeps it. Dark green
  * is accepted, light green replaced (the colours of Wang et al., Fig. 16), grey made by the target alone. */

@@ -1,5 +1,7 @@
 #include "tools/generate/devices.h"
 
+#include "mar_methods.h"
+
 #include "tools/cli/command.h"
 
 #include <stdio.h>

@@ -4,6 +4,7 @@
 #define TOOLS_DEVICES_H
 
 #include "tools/cli/interruption.h"
+#include "mar_methods.h"
 #include "tools/generate/images.h"
 #include "tools/generate/models.h"
 

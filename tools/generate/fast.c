@@ -1,5 +1,7 @@
 #include "tools/generate/fast.h"
 
+#include "mar_methods.h"
+
 #include "tools/cli/command.h"
 #include "tools/cli/text.h"
 

@@ -1,5 +1,7 @@
 /* mar generate: makes pictures from a checkpoint and classes. */
 #include "tools/generate/classes.h"
+
+#include "mar_methods.h"
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
 #include "tools/generate/job.h"

@@ -1,5 +1,7 @@
 #include "tools/generate/images.h"
 
+#include "mar_measure.h"
+
 #include "tools/cli/command.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/run_options.h"
@@ -175,8 +177,8 @@ static mar_status make_tokens(image_worker *w, const image_run *r, long first, i
         if (status == MAR_OK && !mar_session_done(s)) watch(w, s, n, NULL);
     }
     if (status == MAR_OK && w->tokens) status = mar_session_tokens(s, w->tokens);
-    if (status == MAR_OK && w->token_status) status = mar_session_fates(s, w->token_status, w->steps);
-    if (status == MAR_OK && w->token_status) status = mar_session_lateness(s, w->staleness);
+    if (status == MAR_OK && w->token_status) status = mar_session_token_status(s, w->token_status, w->steps);
+    if (status == MAR_OK && w->token_status) status = mar_session_staleness(s, w->staleness);
     return status;
 }
 

@@ -17,6 +17,7 @@
 #define TOOLS_IMAGES_H
 
 #include "mar.h"
+#include "mar_measure.h"
 #include "tools/generate/captions.h"
 #include "tools/cli/progress.h"
 #include "tools/store/store.h"
@@ -70,9 +71,9 @@ typedef struct {
     const int *labels;   /* [n], as in mar_session_begin */
     const float *tokens; /* [n][seq_len][token_dim]; NULL unless a sink takes tokens */
     const uint8_t *rgb;  /* [n][height][width][3]; NULL unless a sink takes pixels and the run has an image decoder */
-    const uint8_t *token_status; /* [n][seq_len] mar_token_fate; NULL unless a sink takes the status */
-    const int *steps;            /* [n][seq_len] autoregressive steps of mar_session_fates; NULL likewise */
-    const int *staleness;        /* [n][seq_len] mar_session_lateness; NULL likewise */
+    const uint8_t *token_status; /* [n][seq_len] mar_token_status; NULL unless a sink takes the status */
+    const int *steps;            /* [n][seq_len] autoregressive steps of mar_session_token_status; NULL likewise */
+    const int *staleness;        /* [n][seq_len] mar_session_staleness; NULL likewise */
     const mar_stats *stats;      /* statistics of this batch when it was made; the seconds exclude the sinks */
 } image_batch;
 

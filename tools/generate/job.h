@@ -3,6 +3,7 @@
 #define TOOLS_GENERATE_JOB_H
 
 #include "mar.h"
+#include "mar_measure.h"
 #include "tools/generate/acceptance.h"
 #include "tools/images/image.h"
 #include "tools/generate/devices.h"

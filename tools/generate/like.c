@@ -1,5 +1,7 @@
 #include "tools/generate/like.h"
 
+#include "mar_methods.h"
+
 #include "base/printable.h"
 #include "tools/cli/command.h"
 #include "tools/generate/record.h"

@@ -1,5 +1,7 @@
 #include "tools/generate/models.h"
 
+#include "mar_files.h"
+
 #include "tools/cli/command.h"
 #include "tools/generate/fast.h"
 #include "base/printable.h"

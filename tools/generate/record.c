@@ -1,5 +1,8 @@
 #include "tools/generate/record.h"
 
+#include "mar_measure.h"
+#include "mar_methods.h"
+
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"
 #include "tools/cli/json.h"

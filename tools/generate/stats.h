@@ -3,6 +3,7 @@
 #define TOOLS_STATS_H
 
 #include "mar.h"
+#include "mar_measure.h"
 
 typedef struct cJSON cJSON;
 

@@ -1,5 +1,7 @@
 #include "tools/serve/request.h"
 
+#include "mar_methods.h"
+
 #include "base/printable.h"
 #include "tools/cli/command.h"
 #include "tools/cli/file_sum.h"

@@ -1,5 +1,7 @@
 /* mar serve: makes images for HTTP clients, as OpenAI's service does. */
 #include "tools/cli/command.h"
+
+#include "mar_methods.h"
 #include "tools/cli/file.h"
 #include "tools/cli/interruption.h"
 #include "tools/cli/options.h"

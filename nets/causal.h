@@ -1,0 +1,52 @@
+/* A causal transformer of Llama's kind, packed for a backend. */
+#ifndef NETS_CAUSAL_H
+#define NETS_CAUSAL_H
+
+#include "kernels/ops.h"
+#include "nets/causal_shape.h"
+
+typedef struct {
+    float *attention_norm; /* backend [D]; NULL: attention reads x itself (an EAGLE drafter's layer) */
+    float *ffn_norm;       /* backend [D] */
+    /* Norms of q and k: backend [heads or kv_heads][head_dim], or NULL. */
+    float *q_norm, *q_norm_bias, *k_norm, *k_norm_bias;
+    kern_linear *qkv; /* [(heads + 2 * kv_heads) * head_dim][D] act -> act; RoPE rotates neighbours */
+    kern_linear *wo;  /* [D][heads * head_dim] adds to x */
+    kern_linear *w13; /* [2 * hidden][D] w1, then w3 */
+    kern_linear *w2;  /* [D][hidden] adds to x */
+} causal_layer;
+
+/* What a shape lacks is NULL. */
+typedef struct {
+    kern_device *device;
+    causal_shape shape;
+    float *class_emb;                       /* backend [classes + 1][prefix][D]; the last is the unconditional class */
+    kern_linear *caption_fc1, *caption_fc2; /* of captions that are no prompts, tanh-GELU in the middle */
+    float *no_caption;                      /* backend [prefix][caption_dim] unconditional caption, likewise */
+    float *token_emb;                       /* backend [vocabulary][D], then the line end's row if there is one */
+    kern_linear *project[2]; /* [D][token_dim] f32 -> f32, or [project_hidden][token_dim], SiLU, [D][project_hidden] */
+    float *input_norm;       /* backend [D] */
+    float *norm;             /* backend [D] */
+    /* [vocabulary][D] act -> float. Rows of the file's that are no image tokens are left out, so that those tokens
+     * cannot come. */
+    kern_linear *output;
+    float *next_position; /* backend [seq_len][D] */
+    float *rope;          /* backend [prefix + causal_positions][head_dim] cos, sin of each pair */
+    causal_layer *layers; /* [depth] */
+} causal_model;
+
+/* Loads the file's model on queue k. `image_id` is NULL, or host [vocabulary] the rows of embedding and output layer
+ * that are image tokens, then the line end's if there is one. The file may be closed afterwards. Other queues may use
+ * the model once k has finished. Returns MAR_EARG if the rotation is by a grid and seq_len not columns * columns, or
+ * the error of a tensor. */
+mar_status causal_model_load(kern_queue *k, const wt_file *f, const causal_shape *shape, const int *image_id,
+                             causal_model **out, mar_err *err);
+void causal_model_free(causal_model *m); /* m may be NULL */
+
+/* Loads one layer, whose tensors' names begin with `prefix`, "layers.3". `before` is the last product of the layer
+ * before it, or NULL. After a failure *b holds what was loaded; free it. */
+mar_status causal_layer_load(kern_queue *k, const wt_file *f, const char *prefix, const causal_shape *shape,
+                             kern_linear *before, causal_layer *b, mar_err *err);
+void causal_layer_free(kern_device *d, causal_layer *b); /* leaves it empty */
+
+#endif

@@ -1,0 +1,124 @@
+/* The image decoder in a SphereAR model's own file: pictures of the official code's tokens
+ * (tests/golden/make_sphere.py), the report of the file, and decoders of other models. */
+#include "mar.h"
+#include "mar_files.h"
+#include "tests/support/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char path[] = "tests/golden/data/sphere_model.safetensors";
+enum { IMAGES = 2, SEQ = 16, C = 8, SIDE = 16, RGB = SIDE * SIDE * 3 };
+
+static mar_model *load_model(mar *m, const char *name)
+{
+    mar_model *model;
+    assert_library(m, mar_model_load(m, name, 0, &model));
+    return model;
+}
+
+static mar_vae *load_vae(mar *m, const char *name)
+{
+    mar_vae *vae;
+    assert_library(m, mar_vae_load(m, name, &vae));
+    return vae;
+}
+
+static mar_session *create(mar *m, mar_model *model, mar_vae *vae)
+{
+    mar_params p;
+    mar_session *s = NULL;
+    mar_params_init(&p, sizeof p);
+    assert_library(m, mar_session_create(model, vae, &p, IMAGES, &s));
+    return s;
+}
+
+TEST_CASE(pictures_are_the_official_codes)
+{
+    wt_file *golden = golden_open("sphere");
+    const wt_tensor *t = wt_find(golden, "pictures");
+    float *tokens = golden_f32(golden, "sample.linear", IMAGES * SEQ * C);
+    uint8_t expected[IMAGES * RGB], rgb[IMAGES * RGB];
+    mar_err err = {0};
+    assert_true(t && t->count == IMAGES * RGB);
+    assert_ok(wt_read_bytes(golden, t, 0, sizeof expected, expected, &err), &err);
+    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    mar_model *model = load_model(m, path);
+    mar_vae *vae = load_vae(m, path);
+    mar_session *s = create(m, model, vae);
+    int width, height, worst = 0;
+    mar_session_image_size(s, &width, &height);
+    assert_true(width == SIDE && height == SIDE);
+    assert_int_equal(mar_session_decode(s, 0, tokens, IMAGES, rgb), MAR_OK);
+    for (int i = 0; i < IMAGES * RGB; i++) {
+        const int difference = abs(rgb[i] - expected[i]);
+        if (difference > worst) worst = difference;
+    }
+    assert_true(worst <= 1);
+    mar_pixels pixels;
+    mar_pixels_init(&pixels, sizeof pixels);
+    pixels.data = rgb;
+    pixels.capacity = RGB;
+    assert_int_equal(mar_session_encode(s, &pixels, tokens), MAR_EARG);
+    assert_non_null(strstr(mar_session_error(s), "whose encoder is not supported"));
+    mar_session_free(s);
+    mar_vae_free(vae);
+    mar_model_free(model);
+    mar_close(m);
+    wt_close(golden);
+    free(tokens);
+}
+
+static void expect_misfit(mar *m, const char *model_name, const char *vae_name, const char *reason)
+{
+    mar_model *model = load_model(m, model_name);
+    mar_vae *vae = load_vae(m, vae_name);
+    mar_params p;
+    mar_session *s = NULL;
+    mar_params_init(&p, sizeof p);
+    assert_int_equal(mar_session_create(model, vae, &p, 1, &s), MAR_EMODEL);
+    if (!strstr(mar_error(m), reason)) fail_msg("\"%s\" does not say: %s", mar_error(m), reason);
+    mar_vae_free(vae);
+    mar_model_free(model);
+}
+
+TEST_CASE(decoders_of_other_models_are_refused)
+{
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    expect_misfit(m, path, "demo", "the VAE is a KL autoencoder, expected the ViT decoder of SphereAR");
+    expect_misfit(m, path, "demo-discrete", "the VAE is a VQ autoencoder, expected the ViT decoder of SphereAR");
+    expect_misfit(m, "demo", path, "the VAE is the ViT decoder of SphereAR, expected a KL autoencoder");
+    expect_misfit(m, "demo-discrete", path, "the VAE is the ViT decoder of SphereAR, expected a VQ tokenizer");
+    expect_misfit(m, path, "tests/golden/data/vit.pt", "the VAE decodes 4 channels but the model's tokens have 8");
+    mar_source source;
+    mar_vae *vae = NULL;
+    mar_source_init(&source, sizeof source);
+    source.path = path;
+    source.encoder = 1;
+    assert_int_equal(mar_vae_load_from(m, &source, &vae), MAR_EMODEL);
+    assert_non_null(strstr(mar_error(m), "the encoder of a ViT autoencoder is not supported"));
+    mar_close(m);
+}
+
+/* A conversion keeps the decoder, and rounds its table of positions, which is then made anew. */
+TEST_CASE(a_converted_file_has_it)
+{
+    char *copy = test_path("sphere.safetensors");
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_report *r = NULL;
+    assert_library(m, mar_convert(m, path, copy, MAR_DTYPE_BF16, 0));
+    assert_library(m, mar_inspect(m, copy, 0, &r));
+    assert_int_equal(mar_report_problem_count(r), 0);
+    assert_int_equal(mar_report_kind(r), MAR_KIND_SPHEREAR);
+    mar_report_free(r);
+    mar_vae *vae = load_vae(m, copy);
+    const mar_vae_config *c = mar_vae_get_config(vae);
+    assert_true(c->grid == 4 && c->stride == 4 && c->width == 64 && c->depth == 2 && c->heads == 1);
+    mar_vae_free(vae);
+    assert_library(m, mar_convert(m, "tests/golden/data/vit.pt", copy, MAR_DTYPE_F16, 0));
+    assert_library(m, mar_inspect(m, copy, 0, &r));
+    assert_int_equal(mar_report_problem_count(r), 0);
+    assert_int_equal(mar_report_vae(r)->depth, 2);
+    mar_report_free(r);
+    mar_close(m);
+}

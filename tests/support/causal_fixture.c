@@ -1,0 +1,113 @@
+#include "tests/support/causal_fixture.h"
+
+#include "tests/support/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const causal_sampling causal_fixture_plain = {.cfg = 1, .cfg_interval = -1, .temperature = 1, .top_p = 1};
+
+mar_status load_net(kern_queue *k, const wt_file *f, const gpt_config *config, causal_model **out, mar_err *err)
+{
+    int *id;
+    *out = NULL;
+    mar_status status = gpt_config_image_ids(f, config, &id, err);
+    if (status == MAR_OK) status = causal_model_load(k, f, &config->shape, id, out, err);
+    free(id);
+    return status;
+}
+
+/* Opens the model of a file, which it closes, and its runner. */
+static void open_runner(causal_fixture *f, wt_file *file, const gpt_config *config, const causal_sampling *sampling,
+                        int images, int drafts, int keep)
+{
+    mar_err err = {0};
+    assert_ok(load_net(f->k, file, config, &f->model, &err), &err);
+    wt_close(file);
+    f->vocabulary = config->shape.vocabulary;
+    f->seq_len = config->shape.seq_len;
+    assert_ok(causal_runner_create(f->k, f->model, sampling, images, drafts, keep, &f->runner, &err), &err);
+    f->memory = backend_memory(f->k, causal_runner_lay_out(f->runner, NULL));
+    causal_runner_lay_out(f->runner, f->memory);
+    f->laws = backend_memory(f->k, (size_t)f->rows * (size_t)config->shape.vocabulary * sizeof *f->laws);
+    assert_ok(causal_runner_plan(f->runner, images, &err), &err);
+}
+
+int causal_fixture_open(causal_fixture *f, kern_queue *k, const char *name, int seq_len,
+                        const causal_sampling *sampling, int images, int drafts, int keep, int rows)
+{
+    gpt_config config;
+    mar_err err = {0};
+    *f = (causal_fixture){.k = k, .rows = rows};
+    if (!f->k) return 0;
+    wt_file *file = golden_open(name);
+    if (text_grammar_recognise(file))
+        assert_ok(gpt_config_derive_decoder(file, 0, 0, &config, &err), &err);
+    else
+        assert_ok(gpt_config_derive(file, 0, &config, &err), &err);
+    if (seq_len) gpt_config_set_seq_len(&config, seq_len);
+    open_runner(f, file, &config, sampling, images, drafts, keep);
+    return 1;
+}
+
+int causal_fixture_open_file(causal_fixture *f, kern_queue *k, const char *path, const causal_sampling *sampling,
+                             int images, int drafts, int keep, int rows)
+{
+    gpt_config config;
+    mar_err err = {0};
+    *f = (causal_fixture){.k = k, .rows = rows};
+    if (!f->k) return 0;
+    wt_file *file = open_weights(path);
+    assert_ok(gpt_config_derive_decoder(file, 0, 0, &config, &err), &err);
+    open_runner(f, file, &config, sampling, images, drafts, keep);
+    return 1;
+}
+
+int causal_fixture_open_decoder(causal_fixture *f, kern_queue *k, const char *folder, int width, int height,
+                                const causal_sampling *sampling, int images, int drafts, int rows)
+{
+    gpt_config config;
+    mar_err err = {0};
+    *f = (causal_fixture){.k = k, .rows = rows};
+    if (!f->k) return 0;
+    wt_file *file;
+    assert_ok(wt_open_folder(folder, MAR_WEIGHTS_AUTO, &file, &err), &err);
+    assert_ok(text_grammar_rename(file, &err), &err);
+    assert_ok(gpt_config_derive_decoder(file, width, height, &config, &err), &err);
+    open_runner(f, file, &config, sampling, images, drafts, 0);
+    return 1;
+}
+
+void causal_fixture_begin_prompts(causal_runner *r, const causal_shape *c, int images)
+{
+    const size_t positions = (size_t)c->prefix, prompt = positions * (size_t)c->width, n = (size_t)images;
+    float *features = random_floats((n + 1) * prompt, 1, 21);
+    uint8_t *mask = malloc((n + 1) * positions);
+    assert_non_null(mask);
+    for (size_t i = 0; i <= n; i++)
+        for (size_t j = 0; j < positions; j++) mask[i * positions + j] = j >= (5 * i + 1) % (positions - 1);
+    causal_runner_set_negative(r, features + n * prompt, mask + n * positions);
+    causal_runner_begin_captions(r, images, features, mask);
+    free(features);
+    free(mask);
+}
+
+void causal_fixture_close(causal_fixture *f)
+{
+    causal_runner_free(f->runner);
+    causal_model_free(f->model);
+    f->k->core->free(f->k->device, f->memory);
+    f->k->core->free(f->k->device, f->laws);
+    close_queue(f->k);
+}
+
+void causal_fixture_laws(causal_fixture *f, const causal_request *request, int n)
+{
+    mar_err err = {0};
+    assert_ok(causal_runner_log_probs(f->runner, request, n, f->laws, &err), &err);
+}
+
+const float *causal_fixture_law(const causal_fixture *f, int row)
+{
+    return f->laws + (size_t)row * (size_t)f->vocabulary;
+}

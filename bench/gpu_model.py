@@ -52,7 +52,7 @@ JUDGED_PATHS = 4096 // (CONDITIONS * DIFFUSION_STEPS)  # of a call; diffusion/pa
 # Calls of the head a token, of the demo, by window (docs/gpu.md).
 DEMO_CALLS = {0: DIFFUSION_STEPS, 4: 26.3, 8: 14.3, 16: 8.7, 32: 6.2}
 # Acceptance of the demo target's own late conditions, measured with guidance 2.9, 64 steps of one token and 100 diffusion
-# steps in f32, by how many 64ths of the image they are late, of all tokens. bench/path_figures.py measures it of steps that
+# steps in f32, by how many 64ths of the image they are late, of all tokens. bench/path_figures.py of commit 4cbc1a71 measured it of steps that
 # counted: up to 0.02 less below a lateness of 8, and 0.09 more at 16.
 DEMO_ACCEPTED = ((1, 0.949), (2, 0.930), (4, 0.871), (8, 0.816), (16, 0.723), (32, 0.556))
 

@@ -333,7 +333,7 @@ typedef struct {
 } mar_text_config;
 
 /* What is done to a prompt before it is divided into tokens. LLAMAGEN: the cleaning of LlamaGen's release, twice, as
- * there: lower case, without URLs, HTML and other noise; ftfy, its repair of wrong encodings, is left out. OFF:
+ * there: lower case, without URLs, HTML tags and other noise; ftfy, its repair of wrong encodings, is left out. OFF:
  * nothing. */
 typedef enum { MAR_CLEAN_LLAMAGEN = 0, MAR_CLEAN_OFF } mar_clean;
 

@@ -30,8 +30,7 @@ static void raster_free(mar_engine_state *engine_state)
 }
 
 mar_status mar_raster_create(const raster_head *head, mar_model *base, const mar_vae *vae, kern_queue *k,
-                             const mar_params *params, const mar_accel *const *accels, int max_images,
-                             mar_engine_state **out, mar_err *err)
+                             const mar_params *params, int max_images, mar_engine_state **out, mar_err *err)
 {
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
@@ -43,7 +42,7 @@ mar_status mar_raster_create(const raster_head *head, mar_model *base, const mar
                       .k = k,
                       .max_images = max_images,
                       .branches = params->cfg > 1 ? 2 : 1};
-    status = head->resolve(g, params, accels, err);
+    status = head->resolve(g, params, err);
     if (status == MAR_OK) status = mar_slots_create(k, &base->config, max_images, &g->slots, err);
     g->start = calloc((size_t)max_images, sizeof *g->start);
     if (status == MAR_OK && !g->start)
@@ -60,14 +59,16 @@ static mar_status raster_create_ids(mar_model *model, const mar_vae *vae, kern_q
                                     const mar_accel *const *accels, int max_images, mar_engine_state **out,
                                     mar_err *err)
 {
-    return mar_raster_create(&raster_softmax_head, model, vae, k, params, accels, max_images, out, err);
+    (void)accels; /* the head reads their options */
+    return mar_raster_create(&raster_softmax_head, model, vae, k, params, max_images, out, err);
 }
 
 static mar_status raster_create_vectors(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
                                         const mar_accel *const *accels, int max_images, mar_engine_state **out,
                                         mar_err *err)
 {
-    return mar_raster_create(&raster_diffusion_head, model, vae, k, params, accels, max_images, out, err);
+    (void)accels; /* the head reads their options */
+    return mar_raster_create(&raster_diffusion_head, model, vae, k, params, max_images, out, err);
 }
 
 static size_t raster_lay_out(mar_engine_state *engine_state, char *base)
@@ -274,6 +275,8 @@ extern const mar_engine mar_discrete_engine, mar_sphere_engine;
 const mar_engine mar_discrete_engine = {
     .name = "llamagen",
     .tokens = "discrete",
+    .models = "LlamaGen, Lumina-mGPT, Anole, Emu3",
+    .stages = MAR_STAGE_DRAFT,
     .kinds = 1 << MAR_KIND_LLAMAGEN | 1 << MAR_KIND_DECODER,
     .load = raster_load_ids,
     .unload = mar_raster_unload,
@@ -304,6 +307,8 @@ const mar_engine mar_discrete_engine = {
 const mar_engine mar_sphere_engine = {
     .name = "spherear",
     .tokens = "continuous",
+    .models = "SphereAR",
+    .stages = MAR_STAGE_DRAFT | MAR_STAGE_SOLVER | MAR_STAGE_CHAIN,
     .kinds = 1 << MAR_KIND_SPHEREAR,
     .load = raster_load_sphere,
     .unload = mar_raster_unload,

@@ -90,9 +90,8 @@ static mar_status softmax_create_runners(mar_raster *g, mar_err *err)
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
 
-static mar_status softmax_resolve(mar_raster *g, const mar_params *params, const mar_accel *const *accels, mar_err *err)
+static mar_status softmax_resolve(mar_raster *g, const mar_params *params, mar_err *err)
 {
-    (void)accels; /* the sampler's methods are not in this list */
     return raster_resolve_ids(g->model, params, g->max_images, &g->plan, err);
 }
 

@@ -14,7 +14,7 @@ typedef struct {
     mar_err *err;
 } filling;
 
-static mar_status add_id(filling *f, int id)
+static mar_status prompt_add_id(filling *f, int id)
 {
     if (id >= f->p->grammar->vocabulary)
         return err_set(f->err, MAR_EMODEL, "the tokenizer has token %d, the model's embedding %d rows", id,
@@ -24,7 +24,7 @@ static mar_status add_id(filling *f, int id)
 }
 
 /* Divides the text since the last token with a name. */
-static mar_status divide(filling *f)
+static mar_status prompt_divide(filling *f)
 {
     int count = 0;
     text_ids *out = &f->out;
@@ -36,39 +36,39 @@ static mar_status divide(filling *f)
     text_buffer_free(&f->text);
     const int written = count < out->max - kept ? count : out->max - kept;
     for (int i = kept; i < kept + written && status == MAR_OK; i++)
-        if (out->ids[i] >= f->p->grammar->vocabulary) status = add_id(f, out->ids[i]);
+        if (out->ids[i] >= f->p->grammar->vocabulary) status = prompt_add_id(f, out->ids[i]);
     out->count += count < INT32_MAX - out->count ? count : INT32_MAX - out->count;
     return status;
 }
 
-static mar_status add_named(filling *f, const char *name, int length)
+static mar_status prompt_add_named(filling *f, const char *name, int length)
 {
     char text[64];
     snprintf(text, sizeof text, "%.*s", length, name);
-    const mar_status status = divide(f);
+    const mar_status status = prompt_divide(f);
     if (status != MAR_OK) return status;
     const int id = text_tokenizer_find(f->p->tokenizer, text);
     if (id < 0) return err_set(f->err, MAR_EMODEL, "the tokenizer has no token %s", text);
-    return add_id(f, id);
+    return prompt_add_id(f, id);
 }
 
-static void put_number(filling *f, int number)
+static void prompt_put_number(filling *f, int number)
 {
     char text[16];
     text_put(&f->text, text, (size_t)snprintf(text, sizeof text, "%d", number));
 }
 
 /* Adds the size token of a side of `tokens` tokens. */
-static mar_status add_size(filling *f, int tokens)
+static mar_status prompt_add_size(filling *f, int tokens)
 {
     const text_family *family = f->p->grammar->family;
     char name[32];
     snprintf(name, sizeof name, "<reserved%05d>", family->size_token + tokens * family->stride / family->unit);
-    return add_named(f, name, (int)strlen(name));
+    return prompt_add_named(f, name, (int)strlen(name));
 }
 
 /* Adds a field, the text between braces. */
-static mar_status add_field(filling *f, const char *name, int length)
+static mar_status prompt_add_field(filling *f, const char *name, int length)
 {
     const text_prompt *p = f->p;
     const int stride = p->grammar->family->stride;
@@ -82,17 +82,17 @@ static mar_status add_field(filling *f, const char *name, int length)
         return MAR_OK;
     case 1:
     case 2:
-        put_number(f, stride * (field == 1 ? p->columns : p->rows));
+        prompt_put_number(f, stride * (field == 1 ? p->columns : p->rows));
         return MAR_OK;
     case 3:
     case 4:
-        put_number(f, field == 3 ? p->columns : p->rows);
+        prompt_put_number(f, field == 3 ? p->columns : p->rows);
         return MAR_OK;
     case 5:
     case 6:
-        return add_size(f, field == 5 ? p->columns : p->rows);
+        return prompt_add_size(f, field == 5 ? p->columns : p->rows);
     default:
-        return add_named(f, name, length);
+        return prompt_add_named(f, name, length);
     }
 }
 
@@ -112,10 +112,10 @@ mar_status text_prompt_ids(const text_prompt *p, int negative, const char *text,
     while (*at && status == MAR_OK) {
         const size_t plain = strcspn(at, "{"), field = at[plain] ? strcspn(at + plain, "}") : 0;
         text_put(&f.text, at, plain);
-        if (field) status = add_field(&f, at + plain + 1, (int)field - 1);
+        if (field) status = prompt_add_field(&f, at + plain + 1, (int)field - 1);
         at += plain + field + (field > 0);
     }
-    if (status == MAR_OK) status = divide(&f);
+    if (status == MAR_OK) status = prompt_divide(&f);
     text_buffer_free(&f.text);
     if (status == MAR_OK) *count = f.out.count;
     return status;

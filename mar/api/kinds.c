@@ -486,7 +486,7 @@ static void describe_t5(const wt_file *f, const mar_configs *configs, mar_kind_f
 {
     static const char *const decoder[] = {"decoder.", "lm_head.", NULL};
     const t5_config *c = &configs->t5;
-    const text_encoder_config *l = &c->layers;
+    const nets_encoder_config *l = &c->layers;
     const facts to = {add, user};
     const long ignored = sum_parameters(f, decoder);
     const char *name = wt_config_architecture(f);
@@ -503,7 +503,7 @@ static void describe_t5(const wt_file *f, const mar_configs *configs, mar_kind_f
 static void put_t5(const mar_configs *configs, mar_metadata *m)
 {
     const t5_config *c = &configs->t5;
-    const text_encoder_config *l = &c->layers;
+    const nets_encoder_config *l = &c->layers;
     mar_metadata_text(m, "mar.kind", "t5");
     metadata_number(m, "mar.width", l->width);
     metadata_number(m, "mar.depth", l->depth);

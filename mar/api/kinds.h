@@ -6,8 +6,8 @@
 #include "eval/vgg.h"
 #include "specdec/eagle_model.h"
 #include "mar/core/handle.h"
+#include "nets/t5.h"
 #include "spherear/config.h"
-#include "text/t5.h"
 #include "weights/weights.h"
 
 /* The configuration of a file. Its kind fills in the member of that kind. */

@@ -2,8 +2,8 @@
 #define MAR_TEXT_H
 
 #include "mar/core/handle.h"
+#include "nets/t5.h"
 #include "text/prompt.h"
-#include "text/t5.h"
 #include "text/tokenizer.h"
 
 struct mar_text {

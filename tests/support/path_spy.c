@@ -90,21 +90,22 @@ static void spied_decide(kern_queue *k, const kern_path_verdict *job)
 void spy_begin(path_spy *spy, mar_session *s, uint64_t first_image, int images, int mutant)
 {
     const mar_masked *g = mar_masked_of(s);
+    spy_begin_on(spy, g->k, g->model->base.config.seq_len, first_image, images, mutant);
+}
+
+void spy_begin_on(path_spy *spy, kern_queue *k, int seq_len, uint64_t first_image, int images, int mutant)
+{
     const int inner = mutant < SPY_PATH_MUTANTS ? mutant : PATH_UNCHANGED;
-    *spy = (path_spy){.k = g->k,
-                      .real = g->k->head,
-                      .mutant = mutant,
-                      .first_image = first_image,
-                      .images = images,
-                      .seq_len = g->model->base.config.seq_len};
+    *spy = (path_spy){
+        .k = k, .real = k->head, .mutant = mutant, .first_image = first_image, .images = images, .seq_len = seq_len};
     spy->has = calloc((size_t)images * (size_t)spy->seq_len, 1);
     if (!spy->has) fail_msg("out of memory");
-    path_mutant_begin(&spy->mutation, g->k, inner, -1);
-    spy->inner = g->k->head;
+    path_mutant_begin(&spy->mutation, k, inner, -1);
+    spy->inner = k->head;
     spy->ops = *spy->inner;
     spy->ops.path_ratio = spied_ratio;
     spy->ops.path_decide = spied_decide;
-    g->k->head = &spy->ops;
+    k->head = &spy->ops;
 }
 
 void spy_end(path_spy *spy)
@@ -171,6 +172,21 @@ static void make_room(innovations *v, const path_spy *spy, size_t more)
         memcpy(entry(v, v->gap, i, 0), entry(&old, old.gap, i, 0), sizeof(float) * old.tokens * (size_t)v->channels);
     }
     free(old.u), free(old.gap);
+}
+
+void spy_judge(const path_spy *spy, kern_queue *k, diff_paths *by, const diff_tokens *t, const size_t *place,
+               float *path, double *log_ratio, float *last, innovations *out)
+{
+    diff_speculation_stats stats = {0};
+    for (int r = 0; r < t->count; r++)
+        k->core->upload(k, path + (size_t)r * (size_t)spy->stride, spy->kept + place[r] * row_floats(spy),
+                        sizeof(float) * (size_t)spy->stride);
+    make_room(out, spy, (size_t)t->count);
+    whitener w = {*k->head, k->head, spy, place, out};
+    w.ops.path_ratio = whitened_ratio;
+    k->head = &w.ops;
+    diff_paths_judge(by, t, path, log_ratio, last, &stats);
+    k->head = w.real;
 }
 
 /* Returns the distance of an image's token from its path's end under the distribution of its draw. */
@@ -253,8 +269,6 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
         run->k->core->upload(run->k, run->tokens + (size_t)r * (size_t)channels, tokens + place[r] * (size_t)channels,
                              sizeof(float) * (size_t)channels);
         if (!kept) continue;
-        run->k->core->upload(run->k, run->path + (size_t)r * (size_t)spy->stride,
-                             spy->kept + place[r] * row_floats(spy), sizeof(float) * (size_t)spy->stride);
         out->off = fmax(
             out->off, token_off(spy, run->runner.chain.schedule.coef, place[r], tokens + place[r] * (size_t)channels));
     }
@@ -264,13 +278,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
     mar_runner_predict(&run->runner, &batch, &step, 0, rows, NULL);
     if (kept) {
         const diff_tokens t = {.count = rows, .sources = rows, .z = run->runner.net.z, .cfg = cfg};
-        diff_speculation_stats stats = {0};
-        make_room(out, spy, (size_t)rows);
-        whitener w = {*run->k->head, run->k->head, spy, place, out};
-        w.ops.path_ratio = whitened_ratio;
-        run->k->head = &w.ops;
-        diff_paths_judge(&run->paths, &t, run->path, run->log_ratio, run->last, &stats);
-        run->k->head = w.real;
+        spy_judge(spy, run->k, &run->paths, &t, place, run->path, run->log_ratio, run->last, out);
     }
     masked_runner_add_known_tokens(&run->runner.net, run->tokens, rows, image, position, NULL);
     free(image), free(position), free(place), free(cfg);

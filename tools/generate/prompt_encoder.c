@@ -24,7 +24,7 @@ int prompt_encoder_may_be_decoder(const char *folder)
     return snprintf(path, sizeof path, "%s/spiece.model", folder) < (int)sizeof path && access(path, F_OK) != 0;
 }
 
-/* Returns how many prompts of so many numbers are encoded at a time. */
+/* Returns the prompts of a batch, for prompts of `numbers` numbers. */
 static int batch_of(size_t numbers)
 {
     const size_t n = NUMBERS_MAX / numbers;

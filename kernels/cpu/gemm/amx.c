@@ -42,7 +42,7 @@ static _Thread_local int configured; /* rows of this thread's tiles; 0: not conf
 
 /* Configures tiles 0..3 as sums and 4 as x, of `rows` rows, and 5 as weights. Other tiles stay unused. Every load and
  * product occupies a tile until it is done, and a core whose other thread works has few to spare. Each idle configured
- * tile costs one (bench/amx_tiles.c). */
+ * tile costs one (bench/LAB.md). */
 static void amx_configure_tiles(int rows)
 {
     if (rows == configured) return; /* costs as much as 20 products */

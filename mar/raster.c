@@ -91,7 +91,7 @@ static mar_status raster_plan_images(mar_engine_state *engine_state, int images,
 static int raster_together(const mar_engine_state *engine_state)
 {
     const mar_raster *g = raster_of_const(engine_state);
-    return g->head->together(g);
+    return g->head->together && g->head->together(g);
 }
 
 /* Returns MAR_EARG unless the mask of a prompt has padding on the left alone. NULL has none. */
@@ -137,7 +137,7 @@ static mar_status raster_check(const mar_engine_state *engine_state, const mar_i
                        "image",
                        (double)cfg);
     status = mar_slots_check_guidance(image, image->cfg > 1 ? 2 : 1, g->branches, cfg, err);
-    if (status == MAR_OK) status = g->head->check(g, image, err);
+    if (status == MAR_OK && g->head->check) status = g->head->check(g, image, err);
     return status == MAR_OK ? mar_slots_check_prefix(&g->model->base.config, image, err) : status;
 }
 
@@ -203,6 +203,7 @@ static mar_status raster_step(mar_engine_state *engine_state, mar_err *err)
 static mar_status raster_examine(mar_engine_state *engine_state, int slot, mar_err *err)
 {
     const mar_raster *g = raster_of(engine_state);
+    if (raster_is_discrete(g->model) && !g->slots.slot[slot].failure.text[0]) return MAR_OK; /* ids are finite */
     return mar_slots_examine(&g->slots, slot, diff_head_range_text(&g->model->head), err);
 }
 
@@ -245,7 +246,7 @@ static const mar_effect *raster_effect(const mar_engine_state *engine_state)
 static const char *raster_warning(const mar_engine_state *engine_state)
 {
     const mar_raster *g = raster_of_const(engine_state);
-    return g->head->warning(g);
+    return g->head->warning ? g->head->warning(g) : NULL;
 }
 
 static const float *raster_latents(const mar_engine_state *g)

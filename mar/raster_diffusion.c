@@ -240,7 +240,8 @@ static mar_status diffusion_resolve(mar_raster *g, const mar_params *params, mar
     if (p->gamma > n) p->gamma = n;
     if (p->spec && !p->gamma) p->gamma = raster_path_gamma(p) < n ? raster_path_gamma(p) : n;
     if (p->draft && !p->spec)
-        return err_set(err, MAR_EARG, "--draft with --head_spec: expected --spec path with a SphereAR model");
+        return err_set(err, MAR_EARG, "--draft with --head_spec: expected --spec path with a %s model",
+                       g->model->base.config.title);
     return p->spec ? raster_path_check(g->model, p, g->max_images, err) : MAR_OK;
 }
 

@@ -18,8 +18,8 @@ typedef struct {
     /* Lays out its memory and that of the images' tokens, in g->slots. */
     size_t (*lay_out)(mar_raster *g, char *base);
     mar_status (*plan)(mar_raster *g, int images, mar_err *err);
-    int (*together)(const mar_raster *g);
-    mar_status (*check)(const mar_raster *g, const mar_image *image, mar_err *err);
+    int (*together)(const mar_raster *g); /* NULL: each image goes at its own pace */
+    mar_status (*check)(const mar_raster *g, const mar_image *image, mar_err *err); /* NULL: nothing to check */
     /* Sets a caption in the second branch of a draft model. NULL: nothing to do. */
     void (*set_negative)(mar_raster *g, const float *features, const uint8_t *mask);
     void (*begin)(mar_raster *g); /* clears the statistics */
@@ -32,7 +32,7 @@ typedef struct {
     void (*release)(mar_raster *g, int slot); /* NULL: nothing to do */
     void (*read)(mar_raster *g, int slot);    /* brings the slot up to date; NULL: it always is */
     const mar_effect *(*effect)(const mar_raster *g);
-    const char *(*warning)(const mar_raster *g);
+    const char *(*warning)(const mar_raster *g); /* NULL: none */
     void (*stats)(const mar_raster *g, mar_stats *stats);
     mar_status (*measure)(mar_raster *g, mar_measurements *all, mar_err *err); /* NULL: nothing to measure */
 } raster_head;

@@ -99,9 +99,9 @@ typedef struct {
      * processors with bf16 instructions, and never INT8 or INT4. INT8 covers the blocks of the transformer and of
      * the head, and is AUTO elsewhere. Weights are quantised per output channel, activations per row. INT4 covers the
      * blocks of the transformer: weights of 4 bits and activations of 8, each 32 neighbours of a row with a scale. On a
-     * GPU both cover the transformer's blocks, and activations stay bf16. A file's int8 or int4
-     * weights (mar_convert) are used directly with that type, and dequantised to f32 otherwise, with AUTO, too.
-     * mar_recognise tells their type: `mar` runs a MAR_KIND_DECODER with it where its --dtype is auto. */
+     * GPU both cover the transformer's blocks, and activations stay bf16. A file's int8 or int4 weights (mar_convert) are
+     * used directly with that type, and dequantised to f32 otherwise, with AUTO, too. mar_file_open tells their type:
+     * `mar` runs a MAR_KIND_DECODER with it where its --dtype is auto. */
     mar_dtype dtype;
     /* CPU threads, at most the number of cores; 0: one per core that affinity and quota allow. */
     int threads;
@@ -178,6 +178,22 @@ MAR_API int mar_version_number(void);  /* MAJOR * 10000 + MINOR * 100 + PATCH */
  * handle failed to open. */
 MAR_API const char *mar_backend_description(const mar *m);
 
+/* A handle's device. */
+typedef struct {
+    size_t size;
+    mar_backend backend;    /* CPU or CUDA */
+    mar_dtype dtype;        /* arithmetic of the transformer's matrix products: F32, BF16, INT8 or INT4 */
+    mar_dtype head_dtype;   /* of diffusion heads: F32, F16, BF16 or INT8 */
+    int int8_below;         /* of INT8 heads: mar_options.int8_below; else 0 */
+    int threads;            /* CPU: worker threads; 0: a GPU */
+    int threads_missing;    /* CPU: threads that the system did not start */
+    const char *unit;       /* CPU: instruction sets, "avx512_bf16"; CUDA: the GPU's name and size */
+    const char *arithmetic; /* the description without the number of threads, which changes no image */
+} mar_device;
+
+/* Returns what the handle computes with, valid as long as the handle; NULL if it failed to open. */
+MAR_API const mar_device *mar_get_device(const mar *m);
+
 /* Returns the number of GPUs, 0 if the library has no CUDA. mar_options.device counts from 0. */
 MAR_API int mar_gpu_count(void);
 
@@ -185,6 +201,21 @@ MAR_API int mar_gpu_count(void);
 
 typedef struct mar_model mar_model; /* transformer and diffusion head, packed for the backend */
 typedef struct mar_vae mar_vae;     /* image decoder */
+
+/* What chooses the image that a model makes. */
+typedef enum {
+    MAR_CONDITION_NONE = 0, /* a drafter, which makes no images */
+    MAR_CONDITION_CLASS,    /* a class number */
+    MAR_CONDITION_FEATURES, /* a caption's features from a text encoder (a T5) */
+    MAR_CONDITION_IDS,      /* a prompt's tokens, by the model's own tokenizer and embedding */
+} mar_conditioning;
+
+/* Order of an image's tokens: random sets, or row by row from the upper left. */
+typedef enum { MAR_ORDER_SETS = 0, MAR_ORDER_RASTER } mar_order;
+
+/* What draws a token: a diffusion head with the chain of DDPM, one with a linear flow, or a distribution over a
+ * codebook. */
+typedef enum { MAR_HEAD_DDPM = 0, MAR_HEAD_FLOW, MAR_HEAD_SOFTMAX } mar_head;
 
 /* Shape of a model. All but `heads` is derived from the tensors. */
 typedef struct {
@@ -217,6 +248,16 @@ typedef struct {
     int patch_size;
     int image_decoder; /* 1: its file has the image decoder, too: mar_vae_load takes the same file (SphereAR) */
     int grid_width;    /* tokens in a row; seq_len is a multiple of it. 0: a drafter, whose seq_len is 0, too */
+    const char *title; /* of the family, for messages: "MAR", "Lumina-mGPT"; static */
+    mar_conditioning conditioning;
+    mar_order order;
+    mar_head head;
+    int sizes;           /* 1: mar_options.image_size has an effect */
+    int reserved;        /* 0 */
+    const char *warning; /* about a guess in this configuration, a line; NULL: none. Valid as long as the model */
+    /* Hash of what was loaded: names, types, shapes and bytes of the tensors, metadata and config.json. Fast, not
+     * cryptographic. 0 in the configuration of a file that is not loaded. */
+    uint64_t hash;
 } mar_model_config;
 
 typedef struct {
@@ -231,10 +272,18 @@ typedef struct {
     /* SphereAR's ViT decoder, a transformer in front of convolutions: width, blocks and heads; 0 in others. `levels`
      * are its resolutions and `channels` those of the finest. */
     int width, depth, heads;
-    int grid; /* ViT: rows and columns of tokens; 0: any */
+    int grid;      /* ViT: rows and columns of tokens; 0: any */
+    int encoder;   /* 1: the image encoder is loaded, too */
+    int reserved;  /* 0 */
+    uint64_t hash; /* as in mar_model_config */
 } mar_vae_config;
 
-/* Where a checkpoint is: exactly one of path, data and fd. */
+/* An open checkpoint: a file or a folder. Its tables are read once, however many objects are loaded from it. Loading
+ * holds no reference to it, but for the text side of a model that writes images among text. Any number of threads may
+ * use it. */
+typedef struct mar_file mar_file;
+
+/* Where a checkpoint is: exactly one of path, data, fd and file. */
 typedef struct {
     size_t size;      /* sizeof(mar_source) in the caller, by mar_source_init */
     const char *path; /* a file, or the name of a built-in model */
@@ -250,6 +299,7 @@ typedef struct {
     void *user;                           /* first argument of progress */
     int encoder;                          /* VAE: 1 loads the image encoder, too; 0: the decoder alone */
     int reserved;                         /* 0 */
+    const mar_file *file;                 /* an open file, whose set of weights counts (mar_file_open) */
 } mar_source;
 /* Sets fd to -1 and all else to nothing. Writes the first `size` bytes; pass sizeof *source. */
 MAR_API void mar_source_init(mar_source *source, size_t size);
@@ -330,6 +380,10 @@ typedef struct {
     const char *family;
     int tokens;   /* of a sequence in front of the image at most, template included; T5: 0, any number */
     int negative; /* 1: mar_text_encode_negative takes a text */
+    mar_conditioning conditioning; /* of the models that it is for: FEATURES or IDS */
+    int reserved;                  /* 0 */
+    const char *warning;           /* about mar_options.image_size, a line; NULL: none. Valid as long as the encoder */
+    uint64_t hash;                 /* of a T5, as in mar_model_config; IDS: 0 */
 } mar_text_config;
 
 /* What is done to a prompt before it is divided into tokens. LLAMAGEN: the cleaning of LlamaGen's release, twice, as
@@ -365,8 +419,8 @@ enum { MAR_TEXT_TOKENS_MAX = 4096 };
  * and size tokens around the prompt, as its release has them. `clean` has no effect, and a longer prompt is MAR_EARG.
  *
  * MAR_EARG for invalid UTF-8, for an empty prompt, and with MAR_CLEAN_LLAMAGEN for a prompt of more than 4096 bytes or
- * one whose cleaning takes too many steps. The reason has the prompt's index from 0. MAR_EMODEL if a feature is NaN or
- * infinite. After an error all results are 0. */
+ * one whose cleaning takes too many steps. Of several prompts the reason has the index from 0. MAR_EMODEL if a feature
+ * is NaN or infinite. After an error all results are 0. */
 MAR_API mar_status mar_text_encode(mar_text *t, const char *const *prompts, int n, mar_clean clean, int tokens,
                                    float *features, uint8_t *mask, int *counts);
 /* Encodes the second context of guidance of a model that writes images among text, as mar_text_encode encodes a prompt:

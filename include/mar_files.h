@@ -21,10 +21,24 @@ typedef enum {
     MAR_KIND_DECODER, /* decoder that writes images among text: Lumina-mGPT, Anole, Emu3 */
 } mar_kind;
 
-/* Returns what a file, folder or built-in model is by its header alone: no weights are read. Returns MAR_KIND_UNKNOWN
- * if it cannot be read or is of no kind. *stored, unless NULL, is the type of a model's weights that mar_convert has
- * quantised, INT8 or INT4; AUTO if there are none. */
-MAR_API mar_kind mar_recognise(const char *path, mar_dtype *stored);
+/* What a file is. */
+typedef struct {
+    size_t size;
+    mar_kind kind;
+    mar_dtype stored; /* type of a model's weights that mar_convert has quantised, INT8 or INT4; AUTO: none are */
+    int folder;       /* 1: a folder as Hugging Face writes it, or Meta's */
+    int reserved;     /* 0 */
+} mar_file_info;
+
+/* Opens a file, folder or built-in model and recognises it by its header: no weights are read. `weights` is as in
+ * mar_options. The reason of a failure is in mar_error(NULL), and the errors are those of mar_model_load; a file of no
+ * kind is MAR_KIND_UNKNOWN. mar_file_close accepts NULL. */
+MAR_API mar_status mar_file_open(const char *path, mar_weights weights, mar_file **out);
+MAR_API void mar_file_close(mar_file *f);
+MAR_API const mar_file_info *mar_file_get_info(const mar_file *f);
+/* Writes the configuration that the handle gives a model of this file, as mar_report_model has it: *out begins with its
+ * size. No weights are read. MAR_EMODEL for a file of another kind; the other errors are those of mar_model_load. */
+MAR_API mar_status mar_file_get_model(mar *m, const mar_file *f, int heads, mar_model_config *out);
 
 typedef struct mar_report mar_report; /* contents and problems of a checkpoint */
 

@@ -81,6 +81,8 @@ typedef struct {
     const char *source;    /* paper and equation */
     const char *summary;   /* one line */
     const char *models;    /* families that it is for: "MAR, SphereAR" */
+    int codebook;          /* 1: it needs the codebook of the session's VAE */
+    int reserved;          /* 0 */
 } mar_method_info;
 
 /* A parameter of a method. */

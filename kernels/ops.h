@@ -659,7 +659,9 @@ struct kern_device {
     int draft_budget;      /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
                             * much longer */
     int asynchronous;      /* 1: operations may still run when their call has returned */
-    char description[176]; /* "cpu bf16 (avx512_bf16), 2 threads", "cpu int8, bf16 (avx512_vnni, ..." */
+    char unit[160];        /* CPU: instruction sets, "avx512_vnni, avx512_bf16"; CUDA: the GPU, and its tuning */
+    int threads;           /* CPU: worker threads */
+    int threads_missing;   /* CPU: those that the system did not start */
 };
 
 /* Returns the name of the arithmetic of layers with KERN_LOW, or NULL where they are as others. */

@@ -39,6 +39,13 @@ mar_model_config mar_discrete_public_config(const gpt_config *c)
                               .classes = c->shape.classes,
                               .parameters = c->parameters,
                               .family = c->grammar ? c->grammar->name : "llamagen",
+                              .title = c->grammar ? c->grammar->title : "LlamaGen",
+                              .conditioning = c->grammar             ? MAR_CONDITION_IDS
+                                              : c->shape.caption_dim ? MAR_CONDITION_FEATURES
+                                                                     : MAR_CONDITION_CLASS,
+                              .order = MAR_ORDER_RASTER,
+                              .head = MAR_HEAD_SOFTMAX,
+                              .sizes = c->grammar && !c->grammar->fixed_size,
                               .vocabulary = c->shape.vocabulary,
                               .grid_width = c->shape.columns,
                               .caption_tokens = c->shape.caption_dim ? c->shape.prefix : 0,
@@ -54,5 +61,8 @@ mar_model_config mar_eagle_public_config(const eagle_config *c)
                               .decoder_heads = c->heads,
                               .mlp_hidden = c->hidden,
                               .parameters = c->parameters,
-                              .family = "eagle"};
+                              .family = "eagle",
+                              .title = "EAGLE",
+                              .order = MAR_ORDER_RASTER,
+                              .head = MAR_HEAD_SOFTMAX};
 }

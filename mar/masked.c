@@ -23,7 +23,7 @@ static int steps_left(const mar_engine_state *g, int slot)
     return mar_masked_steps_left((const mar_masked *)g, slot);
 }
 
-static mar_status step(mar_engine_state *engine_state, mar_err *err)
+static mar_status masked_step(mar_engine_state *engine_state, mar_err *err)
 {
     mar_masked *g = (mar_masked *)engine_state;
     mar_status status = MAR_OK;
@@ -45,7 +45,7 @@ static int together(const mar_engine_state *g)
     return ((const mar_masked *)g)->together;
 }
 
-static mar_status check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
+static mar_status masked_check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
     const float cfg = g->params.cfg;
@@ -98,7 +98,7 @@ static void begin_image(mar_masked *g, int slot, const mar_image *image)
     g->label[slot] = image->label < 0 ? c->classes : image->label;
     kern_random_order(s->seed, s->number, c->seq_len, g->order[slot]);
     for (int i = 0; i < g->accel_count; i++)
-        if (g->accels[i].accel->order) g->accels[i].accel->order(g->accels[i].state, g->order[slot]);
+        if (g->accels[i].hooks->order) g->accels[i].hooks->order(g->accels[i].state, g->order[slot]);
     if (image->tokens) order_known(g, g->order[slot], image->known);
     while (s->step < g->params.num_iter && g->steps[s->step].known + g->steps[s->step].predicted <= s->known) s->step++;
 }
@@ -131,7 +131,7 @@ static void admit(mar_engine_state *engine_state, const int *slot, const mar_ima
     g->images = n;
     g->step = 0;
     for (int i = 0; i < g->accel_count; i++)
-        if (g->accels[i].accel->begin) g->accels[i].accel->begin(g->accels[i].state);
+        if (g->accels[i].hooks->begin) g->accels[i].hooks->begin(g->accels[i].state);
 }
 
 static void release(mar_engine_state *g, int slot)
@@ -156,7 +156,7 @@ static mar_status resolve_params(const mar_masked_model *model, const mar_accel 
     if ((int64_t)max_images * (p->cfg == 1.0f ? 1 : 2) * (c->buffer + c->seq_len) > INT_MAX / 8)
         return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_images, c->seq_len);
     for (; status == MAR_OK && *accels; accels++)
-        if ((*accels)->check) status = (*accels)->check(model, p, err);
+        if ((*accels)->check) status = (*accels)->check(&model->base, p, err);
     if (status == MAR_OK && p->num_iter > c->seq_len)
         status = err_set(err, MAR_EARG, "--num_iter %d: expected 0..%d (the model has %d tokens)", p->num_iter,
                          c->seq_len, c->seq_len);
@@ -180,7 +180,7 @@ static void plan_cfg_branches(mar_masked *g, int in_blocks)
     for (int i = 0; in_blocks && i < p->num_iter; i++) g->steps[i].cfg_branches = most;
 }
 
-static mar_status plan_steps(mar_masked *g, mar_err *err)
+static mar_status masked_plan_steps(mar_masked *g, mar_err *err)
 {
     const mar_params *p = &g->params;
     g->steps = calloc((size_t)p->num_iter, sizeof *g->steps);
@@ -191,7 +191,7 @@ static mar_status plan_steps(mar_masked *g, mar_err *err)
     int block = 0;
     for (int i = 0; i < g->accel_count; i++) {
         const mar_accel *accel = g->accels[i].accel;
-        if (accel->plan_steps) accel->plan_steps(g, g->steps);
+        if (accel->plan_steps) accel->plan_steps(&g->model->base.config, p, g->steps);
         if (accel->block_steps) block = accel->block_steps(p);
     }
     plan_cfg_branches(g, block > 0);
@@ -250,14 +250,14 @@ static mar_status create_accels(mar_masked *g, mar_err *err)
     mar_status status = MAR_OK;
     if (!g->together) status = masked_contexts_create_in(&g->target.net, &g->contexts, err);
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++) {
-        const mar_accel *accel = g->accels[i].accel;
-        if (accel->create) status = accel->create(g, &g->accels[i].state, err);
-        if (accel->draw) g->drawer = accel, g->drawer_state = g->accels[i].state;
-        if (accel->step) g->stepper = accel, g->stepper_state = g->accels[i].state;
+        const mar_masked_hooks *hooks = g->accels[i].hooks;
+        if (hooks->create) status = hooks->create(g, &g->accels[i].state, err);
+        if (hooks->draw) g->drawer = hooks, g->drawer_state = g->accels[i].state;
+        if (hooks->step) g->stepper = hooks, g->stepper_state = g->accels[i].state;
     }
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
-        if (g->accels[i].accel->effect && !others_change(g, i)) {
-            g->accels[i].accel->effect(g->accels[i].state, &g->effect);
+        if (g->accels[i].hooks->effect && !others_change(g, i)) {
+            g->accels[i].hooks->effect(g->accels[i].state, &g->effect);
             g->has_effect = 1;
         }
     return status;
@@ -286,7 +286,7 @@ static size_t lay_out_host(mar_masked *g, char *base)
     return used;
 }
 
-static mar_status allocate_host(mar_masked *g, mar_err *err)
+static mar_status masked_allocate_host(mar_masked *g, mar_err *err)
 {
     const int seq = g->model->base.config.seq_len;
     g->host = calloc(1, lay_out_host(g, NULL));
@@ -297,18 +297,18 @@ static mar_status allocate_host(mar_masked *g, mar_err *err)
     return MAR_OK;
 }
 
-static void free_recordings(mar_masked *g)
+static void masked_free_recordings(mar_masked *g)
 {
     for (int i = 0; g->recordings && i < g->params.num_iter; i++) mar_recordings_free(g->k, &g->recordings[i]);
 }
 
-static void destroy(mar_engine_state *engine_state)
+static void masked_destroy(mar_engine_state *engine_state)
 {
     mar_masked *g = (mar_masked *)engine_state;
     if (!g) return;
-    free_recordings(g);
+    masked_free_recordings(g);
     for (int i = g->accel_count - 1; i >= 0; i--)
-        if (g->accels[i].state) g->accels[i].accel->destroy(g->accels[i].state);
+        if (g->accels[i].state) g->accels[i].hooks->destroy(g->accels[i].state);
     masked_contexts_free(&g->contexts);
     mar_runner_free(&g->target);
     free(g->steps);
@@ -318,9 +318,10 @@ static void destroy(mar_engine_state *engine_state)
     free(g);
 }
 
-static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
-                         const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
+static mar_status masked_create(mar_model *base, const mar_vae *vae, kern_queue *k, const mar_params *params,
+                                const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
 {
+    static const mar_masked_hooks none;
     const mar_masked_model *model = mar_masked_model_of(base);
     mar_params p = *params;
     *out = NULL;
@@ -336,18 +337,19 @@ static mar_status create(mar_model *base, const mar_vae *vae, kern_queue *k, con
     g->grid = mar_grid_columns(&base->config);
     g->step = p.num_iter;
     for (; *accels; accels++) {
+        g->accels[g->accel_count].hooks = (*accels)->masked ? (*accels)->masked : &none;
         g->accels[g->accel_count++].accel = *accels;
         g->together |= (*accels)->together;
     }
-    status = plan_steps(g, err);
+    status = masked_plan_steps(g, err);
     if (status == MAR_OK) status = create_target(g, err);
     if (status == MAR_OK) status = mar_slots_create(k, &base->config, max_images, &g->slots, err);
-    if (status == MAR_OK) status = allocate_host(g, err);
+    if (status == MAR_OK) status = masked_allocate_host(g, err);
     if (status == MAR_OK) status = create_accels(g, err);
     if (status == MAR_OK)
         *out = (mar_engine_state *)g;
     else
-        destroy((mar_engine_state *)g);
+        masked_destroy((mar_engine_state *)g);
     return status;
 }
 
@@ -358,7 +360,7 @@ void *mar_masked_state(const mar_masked *g, const mar_accel *accel)
     return NULL;
 }
 
-static size_t lay_out(mar_engine_state *engine_state, char *base)
+static size_t masked_lay_out(mar_engine_state *engine_state, char *base)
 {
     mar_masked *g = (mar_masked *)engine_state;
     const mar_model_config *c = &g->model->base.config;
@@ -368,13 +370,13 @@ static size_t lay_out(mar_engine_state *engine_state, char *base)
     used += mar_runner_lay_out(&g->target, base ? base + used : NULL);
     if (!g->together) masked_contexts_lay_out(&g->contexts, base); /* they have the runner's memory */
     for (int i = 0; i < g->accel_count; i++)
-        if (g->accels[i].accel->lay_out)
-            used += g->accels[i].accel->lay_out(g->accels[i].state, base ? base + used : NULL);
+        if (g->accels[i].hooks->lay_out)
+            used += g->accels[i].hooks->lay_out(g->accels[i].state, base ? base + used : NULL);
     return used;
 }
 
 /* Prepares draws of n tokens in `steps` diffusion steps with cfg_branches rows a token. */
-static mar_status plan_draw(mar_masked *g, int n, int steps, int cfg_branches, mar_err *err)
+static mar_status masked_plan_draw(mar_masked *g, int n, int steps, int cfg_branches, mar_err *err)
 {
     if (n == 0) return MAR_OK;
     mar_masked_use_chain(g, steps, cfg_branches);
@@ -390,33 +392,34 @@ static mar_status plan_apart(mar_masked *g, int images, mar_err *err)
     if (status == MAR_OK) status = masked_contexts_plan(&g->contexts, err);
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++)
         if (mar_masked_first_alike(g, i) == i)
-            status = plan_draw(g, images * g->max_tokens, g->steps[i].sampling_steps, g->cfg_branches, err);
+            status = masked_plan_draw(g, images * g->max_tokens, g->steps[i].sampling_steps, g->cfg_branches, err);
     return status;
 }
 
-static mar_status plan(mar_engine_state *engine_state, int images, mar_err *err)
+static mar_status masked_plan(mar_engine_state *engine_state, int images, mar_err *err)
 {
     mar_masked *g = (mar_masked *)engine_state;
-    free_recordings(g);
+    masked_free_recordings(g);
     g->planned = images;
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
         const mar_step *s = &g->steps[i];
         status = mar_runner_plan(&g->target, images, s, err);
         const int others = images * (s->predicted - s->detailed);
-        if (status == MAR_OK) status = plan_draw(g, others, s->sampling_steps, s->cfg_branches, err);
-        if (status == MAR_OK) status = plan_draw(g, images * s->detailed, s->detailed_steps, s->cfg_branches, err);
+        if (status == MAR_OK) status = masked_plan_draw(g, others, s->sampling_steps, s->cfg_branches, err);
+        if (status == MAR_OK)
+            status = masked_plan_draw(g, images * s->detailed, s->detailed_steps, s->cfg_branches, err);
         if (status == MAR_OK) status = kern_check(g->k, err); /* planning takes long enough to be cancelled */
     }
     if (status == MAR_OK && !g->together) status = plan_apart(g, images, err);
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
-        if (g->accels[i].accel->plan) status = g->accels[i].accel->plan(g->accels[i].state, images, err);
+        if (g->accels[i].hooks->plan) status = g->accels[i].hooks->plan(g->accels[i].state, images, err);
     return status;
 }
 
 /* --- descriptions ------------------------------------------------------------------------------------------------- */
 
-static void describe(const mar_model *model, char *text, size_t size)
+static void masked_describe(const mar_model *model, char *text, size_t size)
 {
     const diff_head *head = &mar_masked_model_of(model)->head;
     snprintf(text, size, "head: %s", head->device->head->describe(head->net));
@@ -438,7 +441,7 @@ static const char *warning_of(const mar_engine_state *engine_state)
     const mar_masked *g = (const mar_masked *)engine_state;
     const char *warning = NULL;
     for (int i = 0; !warning && i < g->accel_count; i++)
-        if (g->accels[i].accel->warn) warning = g->accels[i].accel->warn(g->accels[i].state);
+        if (g->accels[i].hooks->warn) warning = g->accels[i].hooks->warn(g->accels[i].state);
     return warning;
 }
 
@@ -461,7 +464,7 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
     stats->head_call_products = 2 * g->model->head.shape.depth + 2;
     for (int i = 0; i < g->accel_count; i++)
-        if (g->accels[i].accel->stats) g->accels[i].accel->stats(g->accels[i].state, stats);
+        if (g->accels[i].hooks->stats) g->accels[i].hooks->stats(g->accels[i].state, stats);
 }
 
 static void get_token_status(const mar_engine_state *g, int slot, uint8_t *map, int *ar_step)
@@ -478,23 +481,26 @@ extern const mar_engine mar_masked_engine;
 const mar_engine mar_masked_engine = {
     .name = "mar",
     .tokens = "continuous",
+    .models = "MAR",
+    .stages = MAR_STAGE_AR_STEPS | MAR_STAGE_DRAFT | MAR_STAGE_PASSES | MAR_STAGE_COUNTS | MAR_STAGE_SOLVER |
+              MAR_STAGE_CHAIN | MAR_STAGE_HEAD | MAR_STAGE_STATES,
     .default_steps = 64,
     .kinds = 1 << MAR_KIND_MAR,
     .load = mar_masked_load,
     .unload = mar_masked_unload,
-    .describe = describe,
-    .create = create,
-    .free = destroy,
+    .describe = masked_describe,
+    .create = masked_create,
+    .free = masked_destroy,
     .params = params_of,
     .effect = effect_of,
     .warning = warning_of,
-    .lay_out = lay_out,
-    .plan = plan,
+    .lay_out = masked_lay_out,
+    .plan = masked_plan,
     .together = together,
-    .check = check_image,
+    .check = masked_check_image,
     .admit = admit,
     .release = release,
-    .step = step,
+    .step = masked_step,
     .steps_left = steps_left,
     .examine = examine,
     .snapshot = snapshot,

@@ -4,8 +4,46 @@
 #define MAR_MASKED_H
 
 #include "mar/accel.h"
+#include "mar/masked_runner.h"
 #include "nets/masked_contexts.h"
 #include "mar/slots.h"
+
+typedef struct mar_masked mar_masked;
+
+/* What an accelerator does in the loop over sets of tokens, by the stage it changes. A missing hook is NULL. `state` is
+ * what create stored. With draw there is plan_draw, with a state destroy. */
+struct mar_masked_hooks {
+    /* Creates its state, with g->target in place, and installs what it changes there. */
+    mar_status (*create)(mar_masked *g, void **state, mar_err *err);
+    void (*destroy)(void *state);
+    size_t (*lay_out)(void *state, char *base); /* as diff_chain_lay_out */
+    /* Prepares batches of `images` images and frees what was recorded for other sizes. */
+    mar_status (*plan)(void *state, int images, mar_err *err);
+    /* Begins a batch. g->images and g->label are set. */
+    void (*begin)(void *state);
+    /* Adds its statistics. */
+    void (*stats)(const void *state, mar_stats *stats);
+    /* Writes the effect in place of the one that follows from `exact`, unless another accelerator changes the
+     * distribution. */
+    void (*effect)(const void *state, mar_effect *effect);
+    /* Returns a static note for the log on how it fits the model; NULL: none. */
+    const char *(*warn)(const void *state);
+
+    /* AR_STEPS: changes the random order [seq_len] of an image's tokens. */
+    void (*order)(void *state, int *order);
+    /* AR_STEPS: sorts the tokens that a step with `detailed` tokens predicts in g->order, the detailed ones to the
+     * end. */
+    void (*select)(void *state, const mar_step *step);
+    /* CHAIN: prepares draws of `tokens` tokens in `steps` diffusion steps, which the target's chain already uses. */
+    mar_status (*plan_draw)(void *state, int tokens, int steps, mar_err *err);
+    /* CHAIN: draws tokens to x [count][token_dim] in `steps` diffusion steps, in place of the chain. Their z begins at
+     * row z of the target's z. */
+    void (*draw)(void *state, const mar_draw *d, int z, int steps, float *x);
+    /* DRAFT: notes that the step's n tokens, g->sampled, are known to the target. */
+    void (*add_known_tokens)(void *state, int n);
+    /* CHAIN or STATES: takes one step or several in place of mar_masked_step. */
+    mar_status (*step)(void *state, mar_err *err);
+};
 
 /* An image's part of a step that images take at different steps of the plan. */
 typedef struct {
@@ -30,10 +68,11 @@ struct mar_masked {
 
     struct {
         const mar_accel *accel;
+        const mar_masked_hooks *hooks; /* the accelerator's, or no hooks */
         void *state;
     } accels[MAR_ACCELS_MAX]; /* accelerators that are on, in the order of the registry */
     int accel_count;
-    const mar_accel *drawer, *stepper; /* the accelerator with the hook draw, or step; NULL: plain */
+    const mar_masked_hooks *drawer, *stepper; /* the hooks with draw, or step; NULL: plain */
     void *drawer_state, *stepper_state;
 
     mar_runner target;

@@ -7,7 +7,7 @@
 
 /* --- the model ---------------------------------------------------------------------------------------------------- */
 
-static masked_shape shape_of(const mar_model_config *c)
+static masked_shape masked_shape_of(const mar_model_config *c)
 {
     return (masked_shape){.width = c->width,
                           .encoder_depth = c->encoder_depth,
@@ -24,7 +24,7 @@ static masked_shape shape_of(const mar_model_config *c)
 static mar_status load_parts(mar_masked_model *model, kern_queue *k, const wt_file *f, mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
-    const masked_shape shape = shape_of(c);
+    const masked_shape shape = masked_shape_of(c);
     const diff_head_shape head = {
         .width = c->head_width, .depth = c->head_depth, .channels = c->token_dim, .z_dim = c->width};
     const mar *m = model->base.m;
@@ -44,7 +44,7 @@ mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, m
     if (status == MAR_OK && c->heads_guessed) status = mar_refuse_heads(f, c->width, err);
     if (status == MAR_OK) status = load_parts(model, k, f, err);
     if (status == MAR_OK) {
-        if (model->head.dtype != m->head_dtype) model->base.warning = diff_head_f32_warning;
+        if (model->head.dtype != m->head_dtype) model->base.config.warning = diff_head_f32_warning;
         *out = &model->base;
     } else {
         k->core->finish(k); /* waits for uploads that have begun */

@@ -27,7 +27,7 @@ void mar_masked_unload(mar_model *model);
 
 /* --- the steps ---------------------------------------------------------------------------------------------------- */
 
-typedef struct {
+typedef struct mar_step {
     int known;          /* tokens known before the step: order[seq_len-known .. seq_len-1] */
     int predicted;      /* tokens it predicts, at least one: order[seq_len-known-predicted .. seq_len-known-1] */
     float cfg;          /* guidance scale inside the head, with the session's guidance */

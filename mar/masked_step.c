@@ -85,7 +85,7 @@ void mar_masked_keep(mar_masked *g, int n, kern_recording **recording)
     mar_masked_write_tokens(g, g->sampled, n);
     masked_runner_add_known_tokens(&g->target.net, g->sampled, n, g->row_slot, g->row_position, recording);
     for (int i = 0; i < g->accel_count; i++)
-        if (g->accels[i].accel->add_known_tokens) g->accels[i].accel->add_known_tokens(g->accels[i].state, n);
+        if (g->accels[i].hooks->add_known_tokens) g->accels[i].hooks->add_known_tokens(g->accels[i].state, n);
 }
 
 /* --- images at the same step -------------------------------------------------------------------------------------- */
@@ -106,7 +106,7 @@ void mar_masked_step(mar_masked *g)
 
     /* Choose the tokens: the last masked ones of each order, those with detailed_steps first. */
     for (int i = 0; i < g->accel_count && step->detailed; i++)
-        if (g->accels[i].accel->select) g->accels[i].accel->select(g->accels[i].state, step);
+        if (g->accels[i].hooks->select) g->accels[i].hooks->select(g->accels[i].state, step);
     const int detailed = masked_list_tokens(g, step, begin + others, step->detailed, 0);
     const int n = masked_list_tokens(g, step, begin, others, detailed);
 

@@ -22,7 +22,7 @@ static mar_status raster_load_head(mar_raster_model *model, kern_queue *k, const
     if (status == MAR_OK) status = raster_fill(k, 0, channels, &model->zeros, err);
     if (status == MAR_OK)
         status = diff_head_load(k, f, &model->facts.head, m->head_dtype, m->int8_below, &model->head, err);
-    if (status == MAR_OK && model->head.dtype != m->head_dtype) model->base.warning = diff_head_f32_warning;
+    if (status == MAR_OK && model->head.dtype != m->head_dtype) model->base.config.warning = diff_head_f32_warning;
     return status;
 }
 
@@ -38,7 +38,7 @@ mar_status mar_raster_load(mar *m, kern_queue *k, const wt_file *f, const raster
     model->facts.image_id = NULL;
     if (*note) {
         snprintf(model->note, sizeof model->note, "%s", note);
-        model->base.warning = model->note;
+        model->base.config.warning = model->note;
     }
     mar_status status = causal_model_load(k, f, &facts->net, facts->image_id, &model->net, err);
     if (status == MAR_OK && !raster_is_discrete(model)) status = raster_load_head(model, k, f, err);

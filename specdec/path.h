@@ -73,7 +73,7 @@ typedef struct {
     int rows;
 } spec_path_z;
 
-/* An order, and the models that make tokens in it: what a round asks of its host. */
+/* The host of the rounds: an order of the tokens, and the models that make them. */
 typedef struct {
     spec_path_step (*step)(const spec_path *s, int image, int step);
     /* Runs the draft model's pass for drafts first .. end-1, a step of each image, over the tokens before them. Returns

@@ -113,5 +113,9 @@ mar_model_config sphere_public_config(const sphere_config *config)
                               .parameters = config->parameters,
                               .patch_size = 1,
                               .family = "spherear",
+                              .title = "SphereAR",
+                              .conditioning = MAR_CONDITION_CLASS,
+                              .order = MAR_ORDER_RASTER,
+                              .head = MAR_HEAD_FLOW,
                               .image_decoder = config->has_decoder};
 }

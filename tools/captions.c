@@ -1,4 +1,5 @@
 /* mar captions: encodes prompts, for --captions. */
+#include "mar_files.h"
 #include "tools/cli/command.h"
 
 #include "mar_methods.h"
@@ -177,14 +178,20 @@ static void captions_print_summary(const captions_options *o, const prompt_encod
     putchar('\n');
 }
 
-static int captions_run(const captions_options *o, progress *bar)
+static int captions_run(captions_options *o, int gives_tokens, progress *bar)
 {
     model_store store = {.quiet = o->quiet};
     prompt_encoder e = {0};
-    prompts p = {.is_cleaned = o->run.clean == MAR_CLEAN_LLAMAGEN && !prompt_encoder_may_be_decoder(o->run.t5)};
+    mar_file *f = NULL;
+    (void)mar_file_open(o->run.t5, MAR_WEIGHTS_AUTO, &f); /* loading says what is wrong */
+    const int is_folder = f && mar_file_get_info(f)->folder;
+    const int is_decoder = is_folder && mar_file_get_info(f)->kind == MAR_KIND_DECODER;
+    prompts p = {.is_cleaned = o->run.clean == MAR_CLEAN_LLAMAGEN && !is_decoder};
+    if (is_decoder && !gives_tokens) o->tokens = 0;
     int failed = prompts_read(o->from, &p);
     mar *library = failed ? NULL : models_open(&store, &o->run.machine, "dtype");
-    failed = failed || !library || prompt_encoder_open(&e, library, o->run.t5, o->tokens, 0, NULL, bar) != 0;
+    failed = failed || !library ||
+             prompt_encoder_open(&e, library, o->run.t5, is_folder ? f : NULL, o->tokens, 0, NULL, bar) != 0;
     if (!failed && o->run.gives_cleaning && e.is_decoder)
         failed = tool_error("--clean llamagen has no effect: %s takes prompts as they are, expected off", o->run.t5);
     if (!failed && o->run.negative && !e.is_decoder)
@@ -196,6 +203,7 @@ static int captions_run(const captions_options *o, progress *bar)
         if (!failed) captions_print_summary(o, &e, &p);
     }
     prompt_encoder_close(&e);
+    mar_file_close(f);
     models_free(&store);
     failed = failed || p.skipped > 0;
     prompts_free(&p);
@@ -213,12 +221,11 @@ int cmd_captions(int argc, char **argv)
     if (!o.run.t5)
         return tool_error(
             "--t5 is missing, expected the folder of a T5, such as flan-t5-xl, or of Lumina-mGPT, Anole or Emu3");
-    if (!options_find(&set, "tokens")->given && prompt_encoder_may_be_decoder(o.run.t5)) o.tokens = 0;
     if (!o.out) return tool_error("--out is missing, expected a file to write, such as prompts.npz");
     run_options_note(&o.run, &set);
     if (tool_can_write_as(o.out, ".npz") != 0 || tool_can_replace(o.out, o.overwrite) != 0 ||
         run_machine_done(&o.run.machine, &set) != 0)
         return 1;
     progress_start(&bar, o.quiet);
-    return captions_run(&o, &bar);
+    return captions_run(&o, options_find(&set, "tokens")->given, &bar);
 }

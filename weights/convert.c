@@ -85,6 +85,8 @@ mar_status wt_read_bytes(const wt_file *f, const wt_tensor *t, uint64_t first, s
         status = file_source_read(f->parts ? &f->parts[t->part]->source : &f->source, t->offset + first, n, dst, err);
     else if (n)
         memcpy(dst, t->copy + first, n);
+    wt_digest *d = f->digests ? &f->digests[t - f->tensors] : NULL;
+    if (status == MAR_OK && d && d->bytes < wt_bytes_of(t)) wt_digest_add(d, first, n, dst);
     return status == MAR_OK && f->progress ? add_progress(f, n, err) : status;
 }
 

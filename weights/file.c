@@ -83,19 +83,52 @@ mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_f
     return wt_open_source(&source, MAR_WEIGHTS_AUTO, out, err);
 }
 
+mar_status wt_view(const wt_file *f, wt_file **out, mar_err *err)
+{
+    wt_file *v = malloc(sizeof *v);
+    *out = NULL;
+    if (!v) return err_set(err, MAR_ENOMEM, "%s: out of memory", f->path);
+    *v = *f;
+    v->whole = f;
+    v->pool = (wt_pool){.limit = SIZE_MAX};
+    v->progress = NULL;
+    v->digests = NULL;
+    v->tensors = malloc((size_t)f->capacity * sizeof *f->tensors);
+    v->slots = malloc(f->n_slots * sizeof *f->slots);
+    if (!v->tensors || !v->slots) {
+        wt_close(v);
+        return err_set(err, MAR_ENOMEM, "%s: out of memory for the tensor table", f->path);
+    }
+    memcpy(v->tensors, f->tensors, (size_t)f->count * sizeof *f->tensors);
+    memcpy(v->slots, f->slots, f->n_slots * sizeof *f->slots);
+    *out = v;
+    return MAR_OK;
+}
+
+/* Frees what a view has of its own, or the rest of a file. */
+static void free_table(wt_file *f)
+{
+    free(f->tensors);
+    free(f->slots);
+    free(f->digests);
+    wt_pool_free(&f->pool);
+    free(f);
+}
+
 void wt_close(wt_file *f)
 {
     if (!f) return;
+    if (f->whole) {
+        free_table(f);
+        return;
+    }
     for (int i = 0; i < f->n_parts; i++) wt_close(f->parts[i]);
     free(f->parts);
     json_free(&f->config);
     free(f->config_text);
     file_source_close(&f->source);
-    free(f->tensors);
-    free(f->slots);
     free(f->metadata);
-    wt_pool_free(&f->pool);
-    free(f);
+    free_table(f);
 }
 
 void wt_set_label(wt_file *f, const char *label)

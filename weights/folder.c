@@ -56,8 +56,9 @@ int wt_is_folder(const char *path)
 
 /* --- JSON files --------------------------------------------------------------------------------------------------- */
 
-/* Reads a JSON file whose first value is an object. The caller frees the text and the values, also after an error. */
-static mar_status read_json(const char *path, char **text, json *out, mar_err *err)
+/* Reads a JSON file whose first value is an object. *hash, unless NULL, becomes that of the text. The caller frees the
+ * text and the values, also after an error. */
+static mar_status read_json(const char *path, char **text, uint64_t *hash, json *out, mar_err *err)
 {
     file_source source;
     *text = NULL;
@@ -74,6 +75,7 @@ static mar_status read_json(const char *path, char **text, json *out, mar_err *e
         status = file_source_read(&source, 0, size, *text, err);
     file_source_close(&source);
     if (status != MAR_OK) return status;
+    if (hash) *hash = wt_text_digest(0, *text);
     const json_error error = json_read_python(*text, size, LEVELS, out);
     if (error == JSON_NO_MEMORY) return err_set(err, MAR_ENOMEM, "%s: out of memory", path);
     if (error != JSON_OK)
@@ -89,7 +91,7 @@ static mar_status read_config(wt_file *f, const char *name, mar_err *err)
     char path[PATH_MAX];
     if (!has(f->path, name)) return MAR_OK;
     if (!join(f->path, name, path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
-    return read_json(path, &f->config_text, &f->config, err);
+    return read_json(path, &f->config_text, &f->config_hash, &f->config, err);
 }
 
 const json_value *wt_config(const wt_file *f)
@@ -260,7 +262,7 @@ static mar_status open_index(wt_file *f, const char *index, mar_err *err)
     char path[PATH_MAX], *text;
     json j;
     if (!join(f->path, index, path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
-    mar_status status = read_json(path, &text, &j, err);
+    mar_status status = read_json(path, &text, NULL, &j, err);
     if (status == MAR_OK) status = open_shards(f, index, path, j.values, err);
     json_free(&j);
     free(text);

@@ -15,6 +15,12 @@ typedef struct {
     const char *key, *value;
 } wt_pair;
 
+/* A tensor's part of the hash of what is read (wt_digest_begin). */
+typedef struct {
+    unsigned __int128 sum; /* over the words read, each times the key of its place */
+    uint64_t bytes;        /* read; more than the tensor has are not added */
+} wt_digest;
+
 struct wt_file {
     file_source source;    /* the file, descriptor or memory */
     const char *path;      /* or the label of memory or a descriptor */
@@ -22,6 +28,8 @@ struct wt_file {
     size_t n_start;        /* less than sizeof start for a shorter file */
     int allow_nonfinite;   /* 1: wt_load_f32 accepts NaN and infinities */
     wt_progress *progress; /* NULL: reads report nothing */
+    wt_digest *digests;    /* [count] NULL: reads are not hashed */
+    const wt_file *whole;  /* of a view: the file it is of, which has the bytes, texts and parts; else NULL */
     char format[64];       /* returned by wt_format */
     mar_weights weights;   /* the requested set */
     const char *set;       /* returned by wt_set, static */
@@ -39,8 +47,9 @@ struct wt_file {
     wt_pool pool;          /* names, metadata, and copies of noncontiguous tensors */
     wt_file **parts;       /* [n_parts] the files of a folder; NULL: `source` has the data */
     int n_parts;
-    char *config_text; /* a folder's config.json, or NULL */
-    json config;       /* its values, which point into the text; none without it */
+    char *config_text;    /* a folder's config.json, or NULL */
+    json config;          /* its values, which point into the text; none without it */
+    uint64_t config_hash; /* of the text as it is in the file; 0 without it */
 };
 
 /* Creates a file without tensors or bytes. Returns NULL without memory; wt_close frees it. */
@@ -55,6 +64,10 @@ mar_status wt_check_text(const wt_file *f, const char *what, const char *text, s
 mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *err);
 /* Sets t->count from t->rank and t->shape, and *bytes to the size of the data. Returns 0 on overflow. */
 int wt_measure(wt_tensor *t, uint64_t *bytes);
+/* Adds data[n], a tensor's bytes from `first` on. */
+void wt_digest_add(wt_digest *d, uint64_t first, size_t n, const uint8_t *data);
+/* Returns the hash of what `hash` is of, and the text. */
+uint64_t wt_text_digest(uint64_t hash, const char *text);
 /* Makes WT_I4 of the U8 matrices beside scales of int4. */
 void wt_find_int4(wt_file *f);
 /* Writes "[1, 320, 768]" to buffer and returns it. */

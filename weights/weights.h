@@ -69,6 +69,9 @@ mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, ma
 /* Returns 1 if the folder has one of the five names. */
 int wt_is_folder(const char *path);
 void wt_close(wt_file *f);
+/* Makes a second table of an open file's tensors, which can be narrowed, renamed and read by itself. The file must stay
+ * open, and its table as it is, until the view is closed. */
+mar_status wt_view(const wt_file *f, wt_file **out, mar_err *err);
 /* Replaces the path in messages from now on. The label must stay valid until wt_close. */
 void wt_set_label(wt_file *f, const char *label);
 /* Lets wt_load_f32 accept tensors with NaN or infinite values; 0, the state after opening, refuses them. */
@@ -89,6 +92,13 @@ enum { WT_PROGRESS_STEPS = 200 };
 mar_status wt_progress_begin(wt_file *f, wt_progress *p, mar_err *err);
 /* Reports all bytes, those of tensors that nobody read included. Later reads report nothing. */
 mar_status wt_progress_end(wt_file *f, mar_err *err);
+
+/* Let later reads of tensors be hashed, and return the hash: of the names, types, shapes and bytes of the tensors that
+ * were read, in the table's order, and of metadata and config.json. The division into reads does not matter. Two files
+ * that differ in one word of 8 bytes have different sums; others are equal with a probability of 2^-64. The hash is
+ * fast, not cryptographic. The table must not change between begin and end. wt_digest_end may read scales once more. */
+mar_status wt_digest_begin(wt_file *f, mar_err *err);
+mar_status wt_digest_end(wt_file *f, uint64_t *hash, mar_err *err);
 
 const char *wt_path(const wt_file *f);   /* the path or label */
 const char *wt_format(const wt_file *f); /* "safetensors", "PyTorch zip (model_ema)", "PyTorch before 1.6", ... */

@@ -306,15 +306,12 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory
         cpu_close(&d->base);
         return status;
     }
-    d->threads = thread_pool_size(d->pool);
-    char missing[64] = "", low[64] = "";
-    const char *const name = kern_low_name(&d->base);
-    if (d->threads < wanted) snprintf(missing, sizeof missing, " (of %d; the system starts no more)", wanted);
-    if (d->base.int8 || d->base.int4)
-        snprintf(low, sizeof low, "%s, ", d->gemm[d->base.int8 ? GEMM_INT8 : GEMM_INT4]->unit);
-    snprintf(d->base.description, sizeof d->base.description, "cpu %s%s%s (%s%s), %d thread%s%s", name ? name : "",
-             name ? ", " : "", d->bf16 ? "bf16" : "f32", low, d->gemm[d->bf16 ? GEMM_BF16 : GEMM_F32]->unit, d->threads,
-             d->threads == 1 ? "" : "s", missing);
+    d->threads = d->base.threads = thread_pool_size(d->pool);
+    d->base.threads_missing = wanted - d->threads;
+    const int low = d->base.int8 || d->base.int4;
+    snprintf(d->base.unit, sizeof d->base.unit, "%s%s%s",
+             low ? d->gemm[d->base.int8 ? GEMM_INT8 : GEMM_INT4]->unit : "", low ? ", " : "",
+             d->gemm[d->bf16 ? GEMM_BF16 : GEMM_F32]->unit);
     *out = &d->base;
     return MAR_OK;
 }

@@ -399,9 +399,7 @@ static mar_status check_device(int device, cudaDeviceProp *properties, mar_err *
 
 void cuda_describe(cuda_device *d, const char *tuning)
 {
-    const char *const name = kern_low_name(&d->base);
-    snprintf(d->base.description, sizeof d->base.description, "cuda %s%s%s (%s%s)", name ? name : "", name ? ", " : "",
-             d->bf16 ? "bf16" : "f32", d->gpu, tuning);
+    snprintf(d->base.unit, sizeof d->base.unit, "%s%s", d->gpu, tuning);
 }
 
 static void device_describe(cuda_device *d, const cudaDeviceProp *p)

@@ -10,8 +10,8 @@
  *   their mean.
  * - Of the tokens of a step of the second stage, those with the highest energy get num_sampling_steps, the others
  *   gtr_sampling_steps. Their number is equal in every image. */
-#ifndef MAR_WAYS_GTR_H
-#define MAR_WAYS_GTR_H
+#ifndef MAR_ACCEL_GTR_H
+#define MAR_ACCEL_GTR_H
 
 #include "mar/masked_runner.h"
 

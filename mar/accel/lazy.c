@@ -85,7 +85,7 @@ static int guided_until_fresh(const mar_step *plan, int i, int n)
 }
 
 /* Fills z->steps [num_iter], and reads_back in the plan. */
-static void plan_steps(const lazy_caches *z, mar_step *plan, int n)
+static void lazy_plan_steps(const lazy_caches *z, mar_step *plan, int n)
 {
     const masked_shape *c = &z->model->shape;
     const int length = c->buffer + c->seq_len;
@@ -112,7 +112,7 @@ static int row_length(const lazy_caches *z)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-static size_t lay_out(void *state, char *base)
+static size_t lazy_lay_out(void *state, char *base)
 {
     lazy_caches *z = state;
     const masked_shape *c = &z->model->shape;
@@ -129,7 +129,7 @@ static size_t lay_out(void *state, char *base)
 
 static const masked_passes passes;
 
-static mar_status create(mar_masked *g, void **state, mar_err *err)
+static mar_status lazy_create(mar_masked *g, void **state, mar_err *err)
 {
     lazy_caches *z = *state = calloc(1, sizeof *z);
     const int d = g->model->base.config.width;
@@ -142,13 +142,13 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     z->kept = calloc(rows, sizeof *z->kept);
     z->steps = calloc((size_t)g->params.num_iter, sizeof *z->steps);
     if (!z->score || !z->kept || !z->steps) return err_set(err, MAR_ENOMEM, "out of memory");
-    plan_steps(z, g->steps, g->params.num_iter);
+    lazy_plan_steps(z, g->steps, g->params.num_iter);
     g->target.net.passes = &passes;
     g->target.net.passes_state = z;
     return MAR_OK;
 }
 
-static void destroy(void *state)
+static void lazy_destroy(void *state)
 {
     lazy_caches *z = state;
     free(z->score);
@@ -205,8 +205,8 @@ static void remember(const lazy_caches *z, act *cache, const int *to, const act 
 }
 
 /* Computes x += proj(attention of `sequences` x n_q rows of q to n_k rows each of kv), both [..][3D]. */
-static void attend(const lazy_caches *z, masked_workspace *w, const masked_block *b, float *x, int sequences, int n_q,
-                   const act *q, const act *kv, int n_k)
+static void lazy_attend(const lazy_caches *z, masked_workspace *w, const masked_block *b, float *x, int sequences,
+                        int n_q, const act *q, const act *kv, int n_k)
 {
     kern_queue *k = z->k;
     const masked_shape *c = &z->model->shape;
@@ -230,7 +230,7 @@ static void encoder_block(lazy_caches *z, masked_workspace *w, const masked_pass
     masked_block_qkv(z->model, w, b, w->x, NULL, sequences * length, w->qkv);
     remember(z, cache, to, w->qkv, p->images * length, 3);
     if (fresh) {
-        attend(z, w, b, w->x, sequences, length, w->qkv, w->qkv, length);
+        lazy_attend(z, w, b, w->x, sequences, length, w->qkv, w->qkv, length);
     } else {
         for (int s = 0; s < sequences; s++) {
             const act *kv = at(z, cache, (size_t)s * (size_t)row_length(z) * 3 * d);
@@ -246,7 +246,7 @@ static void encoder_block(lazy_caches *z, masked_workspace *w, const masked_pass
     masked_block_mlp(z->model, w, b, w->x, sequences * length);
 }
 
-static double encode(void *state, const masked_net *m, masked_workspace *w, const masked_pass *p)
+static double lazy_encode(void *state, const masked_net *m, masked_workspace *w, const masked_pass *p)
 {
     lazy_caches *z = state;
     const lazy_step *step = &z->steps[p->step];
@@ -292,7 +292,7 @@ static void decode_fresh(lazy_caches *z, masked_workspace *w, const masked_pass 
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
         masked_block_qkv(m, w, &m->decoder[b], w->x, NULL, rows, w->qkv);
         remember(z, block_cache(z, z->decoder, b), NULL, w->qkv, p->images * length, 3);
-        attend(z, w, &m->decoder[b], w->x, pass.sequences, length, w->qkv, w->qkv, length);
+        lazy_attend(z, w, &m->decoder[b], w->x, pass.sequences, length, w->qkv, w->qkv, length);
         masked_block_mlp(m, w, &m->decoder[b], w->x, rows);
     }
     masked_last_block_kv(m, w, last, w->x, rows);
@@ -315,7 +315,8 @@ static void decode_fresh(lazy_caches *z, masked_workspace *w, const masked_pass 
 /* Chooses the rows of image s that are computed further, ascending: those to be predicted, those just predicted, then
  * those that changed most. Chooses exactly `kept` rows whatever is in score [L]; a failed backend has not written it.
  * Overwrites score. */
-static void choose(const lazy_caches *z, const masked_pass *p, const lazy_step *step, int s, float *score, int *kept)
+static void lazy_choose(const lazy_caches *z, const masked_pass *p, const lazy_step *step, int s, float *score,
+                        int *kept)
 {
     const masked_shape *c = &z->model->shape;
     const int *must = p->order[s] + c->seq_len - p->known - p->predicted; /* to be predicted, then just predicted */
@@ -341,7 +342,7 @@ static void prune(lazy_caches *z, masked_workspace *w, const masked_pass *p, con
     kern_queue *k = z->k;
     const masked_shape *c = &z->model->shape;
     const int length = row_length(z), n = p->images * step->kept;
-    for (int s = 0; s < p->images; s++) choose(z, p, step, s, z->score + s * length, z->kept + s * step->kept);
+    for (int s = 0; s < p->images; s++) lazy_choose(z, p, step, s, z->score + s * length, z->kept + s * step->kept);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / step->kept * length + z->kept[i];
     k->core->copy_rows(k, y, NULL, x, w->rows[0], NULL, NULL, n, c->width);
 }
@@ -366,7 +367,7 @@ static float *decode_blocks(lazy_caches *z, masked_workspace *w, const masked_pa
             k->core->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width),
                                 3 * c->width, p->images * length, block->heads, c->width / block->heads, z->score);
         if (b > 0) remember(z, cache, w->rows[0], w->qkv, p->images * count, 3);
-        attend(z, w, block, x, p->images, count, b > 0 ? w->qkv : cache, cache, length);
+        lazy_attend(z, w, block, x, p->images, count, b > 0 ? w->qkv : cache, cache, length);
         if (pruning) {
             prune(z, w, p, step, x, w->memory);
             x = w->memory, count = step->kept;
@@ -416,8 +417,8 @@ static void decode_lazily(lazy_caches *z, masked_workspace *w, const masked_pass
     masked_compute_z(k, m, y, w->rows[1], p->sequences * p->predicted, x, out, z_index);
 }
 
-static double decode(void *state, const masked_net *m, masked_workspace *w, const masked_pass *p, float *z,
-                     const int *z_index)
+static double lazy_decode(void *state, const masked_net *m, masked_workspace *w, const masked_pass *p, float *z,
+                          const int *z_index)
 {
     const lazy_caches *caches = state;
     const lazy_step *step = &caches->steps[p->step];
@@ -431,7 +432,7 @@ static double decode(void *state, const masked_net *m, masked_workspace *w, cons
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
-static mar_status plan_attention(const lazy_caches *z, int heads, int n_q, int n_k, int parts, mar_err *err)
+static mar_status lazy_plan_attention(const lazy_caches *z, int heads, int n_q, int n_k, int parts, mar_err *err)
 {
     kern_queue *k = z->k;
     const masked_shape *c = &z->model->shape;
@@ -439,7 +440,7 @@ static mar_status plan_attention(const lazy_caches *z, int heads, int n_q, int n
                                    parts * c->width, err);
 }
 
-static mar_status plan(kern_queue *k, const void *state, const masked_net *m, const masked_pass *p, mar_err *err)
+static mar_status lazy_plan(kern_queue *k, const void *state, const masked_net *m, const masked_pass *p, mar_err *err)
 {
     const lazy_caches *z = state;
     const lazy_step *step = &z->steps[p->step];
@@ -449,7 +450,7 @@ static mar_status plan(kern_queue *k, const void *state, const masked_net *m, co
     if (step->fresh) {
         mar_status status = masked_passes_plan(k, m, sequences, step->known, step->predicted, err);
         if (status == MAR_OK) status = masked_block_plan(k, last, sequences * step->horizon, sequences * length, err);
-        return status == MAR_OK ? plan_attention(z, c->decoder_heads, step->horizon, length, 2, err) : status;
+        return status == MAR_OK ? lazy_plan_attention(z, c->decoder_heads, step->horizon, length, 2, err) : status;
     }
     const int encoded = c->buffer + step->previous;
     mar_status status = k->core->linear_plan(k, m->decoder_embed, images * encoded, err);
@@ -463,15 +464,15 @@ static mar_status plan(kern_queue *k, const void *state, const masked_net *m, co
             status = masked_block_plan(k, &m->decoder[b], images * step->kept, 0, err);
     }
     if (status == MAR_OK) status = masked_block_plan(k, last, images * step->predicted, images * step->kept, err);
-    if (status == MAR_OK) status = plan_attention(z, c->heads, encoded, c->buffer + step->known, 3, err);
-    if (status == MAR_OK) status = plan_attention(z, c->decoder_heads, length, length, 3, err);
-    if (status == MAR_OK) status = plan_attention(z, c->decoder_heads, step->kept, length, 3, err);
-    return status == MAR_OK ? plan_attention(z, c->decoder_heads, step->predicted, length, 2, err) : status;
+    if (status == MAR_OK) status = lazy_plan_attention(z, c->heads, encoded, c->buffer + step->known, 3, err);
+    if (status == MAR_OK) status = lazy_plan_attention(z, c->decoder_heads, length, length, 3, err);
+    if (status == MAR_OK) status = lazy_plan_attention(z, c->decoder_heads, step->kept, length, 3, err);
+    return status == MAR_OK ? lazy_plan_attention(z, c->decoder_heads, step->predicted, length, 2, err) : status;
 }
 
-static const masked_passes passes = {.plan = plan, .encode = encode, .decode = decode};
+static const masked_passes passes = {.plan = lazy_plan, .encode = lazy_encode, .decode = lazy_decode};
 
-static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status lazy_check(const mar_model *model, mar_params *p, mar_err *err)
 {
     (void)model;
     if (p->num_iter >= MIN_STEPS) return MAR_OK;
@@ -479,6 +480,12 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
                    "--lazy: the first %d autoregressive steps fill the caches, expected --num_iter %d or more",
                    MIN_STEPS - 1, MIN_STEPS);
 }
+
+static const mar_masked_hooks lazy_hooks = {
+    .create = lazy_create,
+    .destroy = lazy_destroy,
+    .lay_out = lazy_lay_out,
+};
 
 const mar_accel mar_accel_lazy = {
     .name = "lazy",
@@ -491,8 +498,6 @@ const mar_accel mar_accel_lazy = {
                                            .summary = "keep features of tokens and of the unguided pass that change "
                                                       "little between steps"},
                                           {0}},
-    .check = check,
-    .create = create,
-    .destroy = destroy,
-    .lay_out = lay_out,
+    .check = lazy_check,
+    .masked = &lazy_hooks,
 };

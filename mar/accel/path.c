@@ -37,7 +37,7 @@ static int masked_path_block_steps(const mar_params *p)
     return masked_path_gamma(p) + 1;
 }
 
-static mar_status masked_path_check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status masked_path_check(const mar_model *model, mar_params *p, mar_err *err)
 {
     (void)model, (void)err;
     if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
@@ -332,6 +332,18 @@ static const char *masked_path_warn(const void *state)
     return diff_head_is_bf16(&p->g->model->head) ? diff_paths_bf16_warning : NULL;
 }
 
+static const mar_masked_hooks path_hooks = {
+    .create = masked_path_create,
+    .destroy = masked_path_destroy,
+    .lay_out = masked_path_lay_out,
+    .plan = masked_path_plan,
+    .begin = masked_path_begin,
+    .step = masked_path_take_round,
+    .stats = masked_path_stats,
+    .effect = masked_path_effect,
+    .warn = masked_path_warn,
+};
+
 extern const mar_accel mar_accel_path; /* its state begins with a spec_path */
 const mar_accel mar_accel_path = {
     .name = "spec",
@@ -342,20 +354,11 @@ const mar_accel mar_accel_path = {
     .default_with = "draft",
     .default_without = "head_spec",
     .exact = 1,
-    .for_spherear = 1,
     .tokens = "continuous",
     .exceptions = (const mar_accel_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
     .resolve = masked_path_resolve,
     .check = masked_path_check,
     .check_image = masked_path_check_image,
     .block_steps = masked_path_block_steps,
-    .create = masked_path_create,
-    .destroy = masked_path_destroy,
-    .lay_out = masked_path_lay_out,
-    .plan = masked_path_plan,
-    .begin = masked_path_begin,
-    .step = masked_path_take_round,
-    .stats = masked_path_stats,
-    .effect = masked_path_effect,
-    .warn = masked_path_warn,
+    .masked = &path_hooks,
 };

@@ -11,7 +11,7 @@
 /* --- beginning ---------------------------------------------------------------------------------------------------- */
 
 /* Returns image i of a batch. */
-static mar_image image_of(const mar_session *s, uint64_t first_image, const mar_conditioning *of, int i)
+static mar_image image_of(const mar_session *s, uint64_t first_image, const mar_conditions *of, int i)
 {
     const mar_params *p = mar_session_get_params(s);
     const mar_model_config *c = &s->model->config;
@@ -25,7 +25,7 @@ static mar_image image_of(const mar_session *s, uint64_t first_image, const mar_
 }
 
 /* Lists the images of the batch in s->admit_image. */
-static void list_images(mar_session *s, const mar_conditioning *of)
+static void list_images(mar_session *s, const mar_conditions *of)
 {
     for (int i = 0; i < s->images; i++) {
         s->admit_slot[i] = i;
@@ -35,7 +35,7 @@ static void list_images(mar_session *s, const mar_conditioning *of)
     }
 }
 
-static mar_status start(mar_session *s, const mar_conditioning *of)
+static mar_status start(mar_session *s, const mar_conditions *of)
 {
     const mar_status status = mar_session_prepare(s, s->images);
     if (status != MAR_OK) return status;
@@ -47,7 +47,7 @@ static mar_status start(mar_session *s, const mar_conditioning *of)
     return kern_check(s->k, &s->err);
 }
 
-static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditioning *of, int n)
+static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditions *of, int n)
 {
     if (n < 1 || n > s->max_images)
         return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
@@ -75,7 +75,7 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
     mar_status status = mar_session_enter(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(labels, "labels", &s->err);
-    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.labels = labels}, n);
+    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditions){.labels = labels}, n);
     return mar_session_leave(s, status);
 }
 
@@ -85,7 +85,7 @@ mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, cons
     mar_status status = mar_session_enter(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(features, "features", &s->err);
-    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditioning){.features = features, .mask = mask}, n);
+    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditions){.features = features, .mask = mask}, n);
     return mar_session_leave(s, status);
 }
 

@@ -3,7 +3,7 @@
 
 #include "base/printable.h"
 #include "mar/api/judge.h"
-#include "mar/api/source.h"
+#include "mar/api/load.h"
 #include "text/entities.h"
 
 #include <limits.h>

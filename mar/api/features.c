@@ -5,7 +5,7 @@
 #include "eval/vgg.h"
 #include "mar/api/judge.h"
 #include "mar/api/kinds.h"
-#include "mar/api/source.h"
+#include "mar/api/load.h"
 
 #include <math.h>
 #include <stdlib.h>

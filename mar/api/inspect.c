@@ -5,7 +5,7 @@
 #include "kernels/int8.h"
 #include "mar/api/folder.h"
 #include "mar/api/kinds.h"
-#include "mar/api/source.h"
+#include "mar/api/load.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -442,19 +442,6 @@ mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out)
     status = make_report(m, f, heads, out, &err);
     wt_close(f);
     return mar_result(m, status, &err);
-}
-
-mar_kind mar_recognise(const char *path, mar_dtype *stored)
-{
-    mar_err err = {0};
-    wt_file *f;
-    if (stored) *stored = MAR_DTYPE_AUTO;
-    if (!path || mar_open_checkpoint(path, 0, MAR_WEIGHTS_AUTO, &f, &err) != MAR_OK) return MAR_KIND_UNKNOWN;
-    const mar_file_kind *kind = mar_kind_of(f);
-    if (stored && mar_has_low(f, WT_I8)) *stored = MAR_DTYPE_INT8;
-    if (stored && mar_has_low(f, WT_I4)) *stored = MAR_DTYPE_INT4;
-    wt_close(f);
-    return kind ? kind->kind : MAR_KIND_UNKNOWN;
 }
 
 void mar_report_free(mar_report *r)

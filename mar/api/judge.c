@@ -1,7 +1,7 @@
 #include "mar/api/judge.h"
 
 #include "eval/inception.h"
-#include "mar/api/source.h"
+#include "mar/api/load.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -104,7 +104,7 @@ static mar_status check_known(mar_session *s, const mar_request *r)
 
 static mar_status check_request(mar_session *s, const mar_request *r)
 {
-    const mar_conditioning of = {.labels = r->features ? NULL : &r->label, .features = r->features, .mask = r->mask};
+    const mar_conditions of = {.labels = r->features ? NULL : &r->label, .features = r->features, .mask = r->mask};
     const mar_image image = {r->label, r->features, r->mask, r->seed, r->image, r->cfg, r->tokens, r->known};
     mar_status status = mar_conditioning_check(&of, &s->model->config, 1, &s->err);
     if (status == MAR_OK) status = check_cfg(s, r->cfg);

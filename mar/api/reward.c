@@ -2,7 +2,7 @@
 #include "eval/reward.h"
 
 #include "mar/api/judge.h"
-#include "mar/api/source.h"
+#include "mar/api/load.h"
 
 #include <limits.h>
 #include <stdio.h>

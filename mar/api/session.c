@@ -108,10 +108,10 @@ static mar_status allocate(mar_session *s, mar_err *err)
     s->arena_bytes = lay_out(s, NULL);
     const mar_status status = m->device->core->alloc(m->device, s->arena_bytes, &s->arena, &reason);
     if (status != MAR_OK)
-        return err_set(err, status, "a batch of %d image%s needs %.3g GB of %smemory: %s; %s", s->max_images,
+        return err_set(err, status, "a batch of %d image%s needs %.3g GB of %smemory: %s%s", s->max_images,
                        s->max_images == 1 ? "" : "s", (double)s->arena_bytes / 1e9,
                        m->backend == MAR_BACKEND_CUDA ? "GPU " : "", reason.text,
-                       s->max_images > 1 ? "lower the batch" : "this is the least a batch can be");
+                       s->max_images > 1 ? "" : "; this is the least a batch can be");
     lay_out(s, s->arena);
     return MAR_OK;
 }
@@ -142,7 +142,7 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     mar_status status = mar_params_read(params, &read, err);
     if (status == MAR_OK) status = check(model, vae, max_batch, err);
     mar_accels_on accels;
-    if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine->tokens, &accels, err);
+    if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine, &accels, err);
     if (status != MAR_OK) return status;
     mar_session *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");

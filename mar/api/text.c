@@ -2,11 +2,12 @@
 #include "mar/api/text.h"
 
 #include "mar/api/kinds.h"
-#include "mar/api/source.h"
+#include "mar/api/load.h"
 #include "text/clean.h"
 #include "weights/shape.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +48,9 @@ static mar_status load_encoder(mar_text *t, wt_file *f, const mar_source *source
     mar_status status = mar_loader_begin(&l, t->m, f, source, err);
     if (status != MAR_OK) return status;
     status = t5_create(l.k, f, &t->encoder, err);
-    return mar_loader_end(&l, status, err);
+    status = mar_loader_end(&l, status, err);
+    t->config.hash = l.hash;
+    return status;
 }
 
 static mar_text_config config_of(const mar_text *t, const wt_file *f)
@@ -63,6 +66,8 @@ static mar_text_config config_of(const mar_text *t, const wt_file *f)
                              .hidden = l->hidden,
                              .vocabulary = c->vocabulary,
                              .family = "t5",
+                             .conditioning = MAR_CONDITION_FEATURES,
+                             .hash = t->config.hash,
                              .int8_weights = mar_has_low(f, WT_I8)};
 }
 
@@ -91,19 +96,32 @@ static void destroy(mar_text *t)
     text_tokenizer_free(t->tokenizer);
     text_grammar_free(&t->grammar);
     wt_close(t->f);
+    mar_file_close((mar_file *)(uintptr_t)t->file);
     free(t);
+}
+
+/* Opens the folder, or a view of the open one, and writes its path to folder [PATH_MAX]. */
+static mar_status open_folder(const mar *m, const mar_source *source, wt_file **f, char *folder, mar_err *err)
+{
+    *f = NULL;
+    if (source->file) {
+        snprintf(folder, PATH_MAX, "%s", source->file->folder);
+        return wt_view(source->file->f, f, err);
+    }
+    const mar_status status = wt_demo_folder(source->path, folder, err);
+    if (!*folder) snprintf(folder, PATH_MAX, "%s", source->path);
+    return status == MAR_OK ? mar_open_folder(folder, m->weights, f, err) : status;
 }
 
 /* Creates an encoder. *out stays NULL on failure. */
 static mar_status create(mar *m, const mar_source *source, mar_text **out, mar_err *err)
 {
-    wt_file *f = NULL;
-    char built_in[PATH_MAX];
+    wt_file *f;
+    char folder[PATH_MAX];
     mar_source found = *source;
-    mar_status status = wt_demo_folder(source->path, built_in, err);
-    if (*built_in) found.path = built_in;
-    if (status == MAR_OK) status = mar_open_folder(found.path, m->weights, &f, err);
+    mar_status status = open_folder(m, source, &f, folder, err);
     if (status != MAR_OK) return status;
+    found.path = folder;
     wt_allow_nonfinite(f, m->allow_nonfinite);
     mar_text *t = calloc(1, sizeof *t);
     status = t ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
@@ -114,6 +132,7 @@ static mar_status create(mar *m, const mar_source *source, mar_text **out, mar_e
     if (status == MAR_OK) {
         mar_retain(m);
         *out = t;
+        if (t->f && (t->file = source->file) != NULL) mar_file_retain(t->file);
         if (t->f) return MAR_OK; /* it stays open */
     } else if (t) {
         t->f = NULL;
@@ -125,7 +144,7 @@ static mar_status create(mar *m, const mar_source *source, mar_text **out, mar_e
 
 static mar_status check_source(const mar_source *s, mar_err *err)
 {
-    if (!s->path) return err_set(err, MAR_EARG, "a text encoder is a folder: mar_source.path is NULL");
+    if (!s->path && !s->file) return err_set(err, MAR_EARG, "a text encoder is a folder: mar_source.path is NULL");
     if (s->heads) return err_set(err, MAR_EARG, "mar_source.heads is %d: a text encoder's file has them", s->heads);
     if (s->encoder) return err_set(err, MAR_EARG, "mar_source.encoder is 1: expected 0 for a text encoder");
     return MAR_OK;
@@ -140,11 +159,12 @@ mar_status mar_text_load_from(mar *m, const mar_source *source, mar_text **out)
     mar_status status = mar_check_source(m, source, out, &s, &err);
     if (status == MAR_OK) status = check_source(&s, &err);
     if (status == MAR_OK) status = create(m, &s, out, &err);
+    const char *path = s.file ? s.file->folder : s.path;
     if (status == MAR_OK && (*out)->f)
-        mar_log(m, MAR_LOG_INFO, "text %s: prompts of %s, up to %d tokens, opened in %.3g s", s.path,
-                (*out)->config.name, (*out)->config.tokens, mar_now() - start);
+        mar_log(m, MAR_LOG_INFO, "text %s: prompts of %s, up to %d tokens, opened in %.3g s", path, (*out)->config.name,
+                (*out)->config.tokens, mar_now() - start);
     else if (status == MAR_OK)
-        mar_log(m, MAR_LOG_INFO, "text %s: %s of %d layers, %ld parameters, loaded in %.3g s", s.path,
+        mar_log(m, MAR_LOG_INFO, "text %s: %s of %d layers, %ld parameters, loaded in %.3g s", path,
                 (*out)->config.name, (*out)->config.depth, (*out)->config.parameters, mar_now() - start);
     return mar_result(m, status, &err);
 }
@@ -188,9 +208,10 @@ typedef struct {
     uint8_t *mask;       /* [n][tokens] */
 } call;
 
-/* Puts "prompt 3: " in front of a message. */
-static mar_status refuse_prompt(int prompt, mar_status status, const mar_err *reason, mar_err *err)
+/* Puts "prompt 3: " in front of a message if there are several prompts. */
+static mar_status refuse_prompt(const call *c, int prompt, mar_status status, const mar_err *reason, mar_err *err)
 {
+    if (c->n == 1) return err_set(err, status, "%s", reason->text);
     return err_set(err, status, "prompt %d: %s", prompt, reason->text);
 }
 
@@ -220,7 +241,7 @@ static mar_status fill_template(const call *c, int prompt, const char *text, mar
     c->count[prompt] = c->length[prompt] = count;
     if (status == MAR_OK) return MAR_OK;
     return c->negative ? err_set(err, status, "the negative prompt: %s", reason.text)
-                       : refuse_prompt(prompt, status, &reason, err);
+                       : refuse_prompt(c, prompt, status, &reason, err);
 }
 
 /* Divides a prompt into tokens, with the end token. */
@@ -230,6 +251,8 @@ static mar_status divide(const call *c, int prompt, const char *text, mar_err *e
     mar_err reason = {0};
     char *cleaned = NULL;
     if (!text && !c->negative) return err_set(err, MAR_EARG, "prompt %d is NULL", prompt);
+    if (text && !*text && !c->negative && c->n == 1)
+        return err_set(err, MAR_EARG, "the prompt is empty, expected text");
     if (text && !*text && !c->negative) return err_set(err, MAR_EARG, "prompt %d is empty, expected text", prompt);
     if (c->t->f) return fill_template(c, prompt, text, err);
     mar_status status = MAR_OK;
@@ -238,7 +261,7 @@ static mar_status divide(const call *c, int prompt, const char *text, mar_err *e
     if (status == MAR_OK)
         status = text_tokenize(c->t->tokenizer, text, strlen(text), ids, c->tokens - 1, &count, &reason);
     free(cleaned);
-    if (status != MAR_OK) return refuse_prompt(prompt, status, &reason, err);
+    if (status != MAR_OK) return refuse_prompt(c, prompt, status, &reason, err);
     c->count[prompt] = count + 1;
     c->length[prompt] = count < c->tokens ? count + 1 : c->tokens;
     ids[c->length[prompt] - 1] = c->t->end;

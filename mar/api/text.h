@@ -1,7 +1,7 @@
 #ifndef MAR_TEXT_H
 #define MAR_TEXT_H
 
-#include "mar/core/handle.h"
+#include "mar/api/load.h"
 #include "nets/t5.h"
 #include "text/prompt.h"
 #include "text/tokenizer.h"
@@ -13,7 +13,9 @@ struct mar_text {
     int end; /* T5: id of the end token */
     t5_encoder *encoder;
     kern_queue *k;
-    wt_file *f; /* a model that writes images among text: its file, owned; NULL: T5 */
+    wt_file *f;           /* a model that writes images among text: its file, owned; NULL: T5 */
+    const mar_file *file; /* the open file that f is a view of, referenced; NULL: f is a file of its own */
+    char warning[256];    /* config.warning */
     text_grammar grammar;
     text_prompt prompt;
 };

@@ -1,6 +1,7 @@
 /* Prompts of models that write images among text: rows of their own embedding, read as they are needed. */
 #include "mar/api/text.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static mar_text_config config_of(const mar_text *t, const wt_tensor *table)
@@ -13,6 +14,7 @@ static mar_text_config config_of(const mar_text *t, const wt_tensor *table)
                              .vocabulary = t->grammar.vocabulary,
                              .family = family->name,
                              .tokens = text_grammar_room(&t->grammar, t->prompt.columns, t->prompt.rows),
+                             .conditioning = MAR_CONDITION_IDS,
                              .negative = strstr(family->negative, "{prompt}") != NULL};
 }
 
@@ -26,8 +28,8 @@ static mar_status check_templates(const mar_text *t, const char *folder, mar_err
     return status == MAR_OK ? MAR_OK : err_set(err, status, "%s: %s", folder, reason.text);
 }
 
-/* Logs a warning for images of a size that the model was not trained on. */
-static void warn_of_size(const mar_text *t, const char *folder)
+/* Sets and logs a warning for images of a size that the model was not trained on. */
+static void warn_of_size(mar_text *t, const char *folder)
 {
     const text_prompt *p = &t->prompt;
     const text_family *f = p->grammar->family;
@@ -35,8 +37,10 @@ static void warn_of_size(const mar_text *t, const char *folder)
     int nearest_width, nearest_height;
     text_grammar_nearest(p->grammar, p->columns, p->rows, &nearest_width, &nearest_height);
     if (width == nearest_width && height == nearest_height) return;
-    mar_log(t->m, MAR_LOG_WARNING, "model %s: an image of %dx%d: %s was trained on other sizes, the nearest is %dx%d",
-            folder, width, height, f->title, nearest_width, nearest_height);
+    snprintf(t->warning, sizeof t->warning, "an image of %dx%d: %s was trained on other sizes, the nearest is %dx%d",
+             width, height, f->title, nearest_width, nearest_height);
+    t->config.warning = t->warning;
+    mar_log(t->m, MAR_LOG_WARNING, "model %s: %s", folder, t->warning);
 }
 
 mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, mar_err *err)

@@ -1,7 +1,7 @@
 /* Public calls of the image decoder. */
 #include "mar/core/vae.h"
 #include "mar/api/kinds.h"
-#include "mar/api/source.h"
+#include "mar/api/load.h"
 #include "weights/shape.h"
 
 #include <limits.h>
@@ -12,17 +12,21 @@
 
 /* Loads the decoder, and the encoder if the source asks for it, on a queue of its own. Once that queue has finished,
  * all queues can use them. */
-static mar_status load(mar *m, wt_file *file, const mar_source *source, vae_decoder **out, mar_err *err)
+static mar_status load(mar *m, wt_file *file, const mar_source *source, mar_vae *vae, mar_err *err)
 {
     mar_loader l;
     mar_status status = mar_loader_begin(&l, m, file, source, err);
     if (status != MAR_OK) return status;
-    status = vae_decoder_create(l.k, file, out, err);
+    status = vae_decoder_create(l.k, file, &vae->decoder, err);
     const int loaded = status == MAR_OK;
-    if (loaded && source->encoder) status = vae_decoder_add_encoder(*out, l.k, file, err);
+    if (loaded && source->encoder) status = vae_decoder_add_encoder(vae->decoder, l.k, file, err);
     status = mar_loader_end(&l, status, err);
-    if (loaded && status != MAR_OK) vae_decoder_free(*out);
-    return status;
+    if (loaded && status != MAR_OK) vae_decoder_free(vae->decoder);
+    if (status != MAR_OK) return status;
+    vae->config = *vae_decoder_config(vae->decoder);
+    vae->config.encoder = source->encoder;
+    vae->config.hash = l.hash;
+    return MAR_OK;
 }
 
 /* Returns an absolute path; the caller frees it. Returns NULL without memory. */
@@ -70,9 +74,10 @@ static mar_status create(mar *m, wt_file *file, const mar_source *source, mar_va
         status = err_set(err, MAR_EARG, "--heads has no effect: %s is an image decoder", wt_path(file));
     if (status != MAR_OK) return status;
     mar_vae *vae = calloc(1, sizeof *vae);
-    if (!vae) return err_set(err, MAR_ENOMEM, "out of memory");
-    status = load(m, file, source, &vae->decoder, err);
+    if (vae) vae->name = strdup(wt_path(file));
+    status = vae && vae->name ? load(m, file, source, vae, err) : err_set(err, MAR_ENOMEM, "out of memory");
     if (status != MAR_OK) {
+        if (vae) free(vae->name);
         free(vae);
         return status;
     }
@@ -98,10 +103,11 @@ mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out)
     status = find_in_model(file, &err);
     if (status == MAR_OK) status = create(m, file, &s, out, &err);
     if (status == MAR_OK) {
-        if (s.path && !wt_demo_vae(s.path) && mar_vae_get_config(*out)->codebook) (*out)->path = path_from_root(s.path);
+        const char *path = s.file ? s.file->folder : s.path;
+        if (path && !wt_demo_vae(path) && (*out)->config.codebook) (*out)->path = path_from_root(path);
         mar_weights_text(file, weights, sizeof weights);
         mar_log(m, MAR_LOG_INFO, "VAE %s: %ld parameters%s, loaded%s in %.3g s", wt_path(file),
-                mar_vae_get_config(*out)->parameters, weights, s.encoder ? " with its encoder" : "", mar_now() - start);
+                (*out)->config.parameters, weights, s.encoder ? " with its encoder" : "", mar_now() - start);
     }
     wt_close(file);
     return mar_result(m, status, &err);
@@ -125,6 +131,7 @@ void mar_vae_free(mar_vae *vae)
     if (!vae || mar_in_forked_child(vae->m) || atomic_fetch_sub(&vae->references, 1) > 1) return;
     mar *m = vae->m;
     vae_decoder_free(vae->decoder);
+    free(vae->name);
     free(vae->path);
     free(vae);
     mar_release(m);
@@ -132,7 +139,7 @@ void mar_vae_free(mar_vae *vae)
 
 const mar_vae_config *mar_vae_get_config(const mar_vae *vae)
 {
-    return vae ? vae_decoder_config(vae->decoder) : NULL;
+    return vae ? &vae->config : NULL;
 }
 
 const float *mar_vae_codebook(const mar_vae *vae)

@@ -24,7 +24,7 @@ mar_status mar_features_check(const float *features, const mar_model_config *c, 
     return MAR_OK;
 }
 
-mar_status mar_conditioning_check(const mar_conditioning *of, const mar_model_config *model, int n, mar_err *err)
+mar_status mar_conditioning_check(const mar_conditions *of, const mar_model_config *model, int n, mar_err *err)
 {
     if (of->labels && model->caption_tokens)
         return err_set(err, MAR_EARG, "the model makes images of captions: expected their features, %d by %d",

@@ -9,11 +9,11 @@ typedef struct {
     const int *labels;     /* [n]; NULL: captions */
     const float *features; /* [n][caption_tokens][caption_dim] */
     const uint8_t *mask;   /* [n][caption_tokens], or NULL */
-} mar_conditioning;
+} mar_conditions;
 
 /* Checks the conditioning of n images. Returns MAR_EARG if the model takes the other kind, a label is out of range, or
  * a feature is not finite. */
-mar_status mar_conditioning_check(const mar_conditioning *of, const mar_model_config *model, int n, mar_err *err);
+mar_status mar_conditioning_check(const mar_conditions *of, const mar_model_config *model, int n, mar_err *err);
 
 /* Returns MAR_EARG if a feature of n captions is not finite. */
 mar_status mar_features_check(const float *features, const mar_model_config *model, int n, mar_err *err);

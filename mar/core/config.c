@@ -111,7 +111,8 @@ static mar_status check_widths(const wt_file *f, const mar_model_config *c, mar_
 
 mar_status mar_config_derive(const wt_file *f, int heads, mar_model_config *config, mar_err *err)
 {
-    *config = (mar_model_config){.size = sizeof *config, .family = "mar"};
+    *config = (mar_model_config){
+        .size = sizeof *config, .family = "mar", .title = "MAR", .conditioning = MAR_CONDITION_CLASS};
     mar_status status = derive_transformer(f, config, err);
     if (status == MAR_OK) status = check_widths(f, config, err);
     if (status == MAR_OK) status = derive_head(f, config, err);

@@ -35,45 +35,49 @@ mar_status mar_check_draft(const mar_model *model, const mar_model *draft, mar_e
     return MAR_OK;
 }
 
-static mar_status refuse_channels(const mar_model_config *model, int z_channels, mar_err *err)
+static mar_status refuse_channels(const mar_model_config *model, const mar_vae *vae, mar_err *err)
 {
     char hint[64] = "";
+    const int z_channels = vae->config.z_channels;
     const int patch = model->patch_size, n = mar_config_patches(model->token_dim, z_channels);
     if (patch > 1)
         snprintf(hint, sizeof hint, ", %d in each of %d latent pixels", model->token_dim / (patch * patch),
                  patch * patch);
     else if (n && !patch)
         snprintf(hint, sizeof hint, "; if a token is %dx%d latent pixels, expected --patch_size %d", n, n, n);
-    return err_set(err, MAR_EMODEL, "the VAE decodes %d channels but the model's tokens have %d%s", z_channels,
-                   model->token_dim, hint);
+    return err_set(err, MAR_EMODEL, "%s: the VAE decodes %d channels but the model's tokens have %d%s", vae->name,
+                   z_channels, model->token_dim, hint);
 }
 
 mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err)
 {
     if (!vae) return MAR_OK;
-    const mar_vae_config *c = vae_decoder_config(vae->decoder);
-    const int is_sphere = strcmp(model->family, "spherear") == 0;
+    const mar_vae_config *c = &vae->config;
+    const int is_sphere = model->head == MAR_HEAD_FLOW;
     if (is_sphere && !c->depth)
-        return err_set(err, MAR_EMODEL,
-                       "the VAE is a %s autoencoder, expected the ViT decoder of SphereAR, which the model's file has",
-                       c->codebook ? "VQ" : "KL");
+        return err_set(
+            err, MAR_EMODEL,
+            "%s: the VAE is a %s autoencoder, expected the ViT decoder of SphereAR, which the model's file has",
+            vae->name, c->codebook ? "VQ" : "KL");
     if (!is_sphere && c->depth)
-        return err_set(err, MAR_EMODEL, "the VAE is the ViT decoder of SphereAR, expected a %s",
+        return err_set(err, MAR_EMODEL, "%s: the VAE is the ViT decoder of SphereAR, expected a %s", vae->name,
                        model->vocabulary ? "VQ tokenizer" : "KL autoencoder");
     if (!model->vocabulary && c->codebook)
         return err_set(
             err, MAR_EMODEL,
-            "the VAE decodes numbers of a codebook (VQ), but the model's tokens are continuous: expected a KL "
-            "autoencoder");
-    if (!model->vocabulary && !mar_patch_size(model, c->z_channels)) return refuse_channels(model, c->z_channels, err);
+            "%s: the VAE decodes numbers of a codebook (VQ), but the model's tokens are continuous: expected a KL "
+            "autoencoder",
+            vae->name);
+    if (!model->vocabulary && !mar_patch_size(model, c->z_channels)) return refuse_channels(model, vae, err);
     if (model->vocabulary && !c->codebook)
         return err_set(err, MAR_EMODEL,
-                       "the VAE decodes continuous latents (KL), but the model's tokens are numbers of a codebook: "
-                       "expected a VQ tokenizer");
+                       "%s: the VAE decodes continuous latents (KL), but the model's tokens are numbers of a codebook: "
+                       "expected a VQ tokenizer",
+                       vae->name);
     if (model->vocabulary && model->vocabulary != c->codebook)
         return err_set(err, MAR_EMODEL,
-                       "the VAE and the model have different codebooks: the VAE's has %d tokens, the model's %d",
-                       c->codebook, model->vocabulary);
+                       "%s: the VAE and the model have different codebooks: the VAE's has %d tokens, the model's %d",
+                       vae->name, c->codebook, model->vocabulary);
     return MAR_OK;
 }
 

@@ -1,4 +1,4 @@
-/* A model family is one engine: a table of these functions and a line in mar/api/models.c. The session
+/* A model family is one engine: a table of these functions and a line in mar/api/load.c. The session
  * (mar/api/session.c) calls engines through the table only. */
 #ifndef MAR_ENGINE_H
 #define MAR_ENGINE_H
@@ -15,7 +15,6 @@ struct mar_model {
     mar *m; /* library handle; referenced */
     const mar_engine *engine;
     mar_model_config config;
-    const char *warning;   /* to be logged once it is loaded, or NULL */
     atomic_int references; /* mar_model_load's, and one a session */
 };
 
@@ -36,6 +35,18 @@ typedef struct mar_engine_state mar_engine_state; /* a family's part of a sessio
 typedef struct mar_accel mar_accel;               /* mar/accel.h */
 enum { MAR_ACCELS_MAX = 16 };                     /* maximum accelerators on at a time */
 
+/* Stages of generation that accelerators change (mar/accel.h), from the whole to the part. */
+typedef enum {
+    MAR_STAGE_AR_STEPS = 1 << 0, /* number and choice of the tokens that each autoregressive step predicts */
+    MAR_STAGE_DRAFT = 1 << 1,    /* a second model beside the target; plain: none */
+    MAR_STAGE_PASSES = 1 << 2,   /* the transformer passes that compute z */
+    MAR_STAGE_COUNTS = 1 << 3,   /* diffusion steps of a step's tokens */
+    MAR_STAGE_SOLVER = 1 << 4,   /* a diffusion step's use of the head's output */
+    MAR_STAGE_CHAIN = 1 << 5,    /* order and batching of a token's diffusion steps */
+    MAR_STAGE_HEAD = 1 << 6,     /* computation inside an evaluation of the head */
+    MAR_STAGE_STATES = 1 << 7,   /* verdicts on single states of drafted tokens; plain: none */
+} mar_stage;
+
 /* What a session's method does to the distribution of its images. mar/api/guarantee.c makes the sentence. */
 enum { MAR_EFFECT_TEXT = 288 };
 typedef struct {
@@ -53,8 +64,10 @@ struct mar_engine {
     const char *name;   /* "mar" */
     const char *tokens; /* "continuous" or "discrete": selects the options that have an effect (mar_param.tokens) */
 
-    int default_steps; /* autoregressive steps of an image, if it has as many tokens; 0: one for each token */
-    unsigned kinds;    /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
+    int default_steps;  /* autoregressive steps of an image, if it has as many tokens; 0: one for each token */
+    const char *models; /* its models, for `mar methods`: "LlamaGen, Lumina-mGPT"; NULL: it makes no images */
+    unsigned stages;    /* mar_stage: those that accelerators may change */
+    unsigned kinds;     /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
     /* Loads a model on queue k. The caller waits for the queue. The file may be closed afterwards. Sets m and config of
      * the model. */
     mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
@@ -108,7 +121,8 @@ struct mar_engine {
     void (*stats)(const mar_engine_state *g, mar_stats *stats);
     /* Measures parts of the model by themselves (mar_session_measure). NULL: it has none. */
     mar_status (*measure)(mar_engine_state *g, mar_measurements *all, mar_err *err);
-    /* Implement mar_session_token_status and mar_session_staleness of one image: arrays [seq_len]; map and step may be NULL. */
+    /* Implement mar_session_token_status and mar_session_staleness of one image: arrays [seq_len]; map and step may be
+     * NULL. */
     void (*token_status)(const mar_engine_state *g, int slot, uint8_t *map, int *step);
     void (*staleness)(const mar_engine_state *g, int slot, int *staleness);
 };

@@ -125,7 +125,7 @@ static mar_dtype head_dtype(const mar *m, mar_dtype asked)
     return bf16 && m->backend == MAR_BACKEND_CUDA ? MAR_DTYPE_F16 : MAR_DTYPE_AUTO;
 }
 
-/* Sets the arithmetic of the heads, and the description of it: "cpu bf16, head f32 (avx512_bf16), 2 threads". */
+/* Sets the arithmetic of the heads. */
 static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
 {
     const mar_status status = check_head(m, o, err);
@@ -133,21 +133,45 @@ static mar_status set_head(mar *m, const mar_options *o, mar_err *err)
         close_device(m);
         return status;
     }
-    const char *text = m->device->description;
-    const int bf16 = m->device->act_size != sizeof(float), words = (int)(strcspn(text, "(") - 1); /* "cpu bf16" */
     const int int8 = m->device->int8_head && (o->head_dtype == MAR_DTYPE_AUTO || o->head_dtype == MAR_DTYPE_INT8);
-    char head[32] = "";
     m->head_dtype = head_dtype(m, o->head_dtype);
     m->int8_below = !int8 ? 0 : o->int8_below ? o->int8_below : INT8_BELOW;
-    if (int8 && o->int8_below && o->int8_below != INT8_BELOW)
-        snprintf(head, sizeof head, ", head int8 below %d", o->int8_below);
-    else if (m->head_dtype != MAR_DTYPE_AUTO || m->device->int4 || (m->device->int8 && !int8))
-        snprintf(head, sizeof head, ", head %s",
-                 m->head_dtype == MAR_DTYPE_F16           ? "f16"
-                 : bf16 && m->head_dtype != MAR_DTYPE_F32 ? "bf16"
-                                                          : "f32");
-    snprintf(m->description, sizeof m->description, "%.*s%s%s", words, text, head, text + words);
     return MAR_OK;
+}
+
+/* Sets the facts of the device, and its description: "cpu bf16, head f32 (avx512_bf16), 2 threads". */
+static void describe(mar *m, int asked_below)
+{
+    static const char *const heads[] = {[MAR_DTYPE_F32] = "f32", [MAR_DTYPE_BF16] = "bf16", [MAR_DTYPE_F16] = "f16"};
+    const kern_device *d = m->device;
+    const char *low = kern_low_name(d);
+    const int bf16 = d->act_size != sizeof(float), on_cpu = m->backend == MAR_BACKEND_CPU;
+    const mar_dtype plain = bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
+    const mar_dtype head = m->int8_below ? MAR_DTYPE_INT8 : m->head_dtype != MAR_DTYPE_AUTO ? m->head_dtype : plain;
+    char shown[32] = "", threads[80] = "";
+    m->info = (mar_device){
+        .size = sizeof m->info,
+        .backend = m->backend,
+        .dtype = d->int8 ? MAR_DTYPE_INT8 : d->int4 ? MAR_DTYPE_INT4 : plain,
+        .head_dtype = head,
+        .int8_below = m->int8_below,
+        .threads = d->threads,
+        .threads_missing = d->threads_missing,
+        .unit = d->unit,
+        .arithmetic = m->arithmetic,
+    };
+    if (head == MAR_DTYPE_INT8 && asked_below && asked_below != INT8_BELOW)
+        snprintf(shown, sizeof shown, ", head int8 below %d", asked_below);
+    else if (head != m->info.dtype)
+        snprintf(shown, sizeof shown, ", head %s", heads[head]);
+    snprintf(m->arithmetic, sizeof m->arithmetic, "%s %s%s%s%s (%s)", on_cpu ? "cpu" : "cuda", low ? low : "",
+             low ? ", " : "", bf16 ? "bf16" : "f32", shown, d->unit);
+    if (on_cpu) snprintf(threads, sizeof threads, ", %d thread%s", d->threads, d->threads == 1 ? "" : "s");
+    const size_t n = strlen(threads);
+    if (d->threads_missing)
+        snprintf(threads + n, sizeof threads - n, " (of %d; the system starts no more)",
+                 d->threads + d->threads_missing);
+    snprintf(m->description, sizeof m->description, "%s%s", m->arithmetic, threads);
 }
 
 static mar_status set_size(mar *m, const char *text, mar_err *err)
@@ -184,6 +208,7 @@ mar_status mar_open(const mar_options *options, mar **out)
     if (status == MAR_OK) status = open_backend(m, options, &err);
     if (status == MAR_OK) status = set_head(m, options, &err);
     if (status == MAR_OK) {
+        describe(m, options->int8_below);
         const int explains = m->backend == MAR_BACKEND_CPU && why_cpu.text[0];
         mar_log(m, MAR_LOG_INFO, "libmar %s on %s%s%s", mar_version(), mar_backend_description(m), explains ? "; " : "",
                 explains ? why_cpu.text : "");
@@ -288,6 +313,11 @@ double mar_now(void)
 const char *mar_backend_description(const mar *m)
 {
     return m ? m->description : "";
+}
+
+const mar_device *mar_get_device(const mar *m)
+{
+    return m && m->device ? &m->info : NULL;
 }
 
 int mar_gpu_count(void)

@@ -26,10 +26,11 @@ struct mar {
     mar_weights weights; /* mar_options.weights */
     int image_width;     /* mar_options.image_size; 0: the model's own */
     int image_height;
-    int int8_below;       /* mar_options.int8_below, of the heads; 0: no int8 */
-    mar_dtype head_dtype; /* kern_head_spec.dtype of the heads */
-    char description[sizeof((kern_device *)0)->description +
-                     16];  /* the device's description, with the heads' arithmetic */
+    int int8_below;        /* mar_options.int8_below, of the heads; 0: no int8 */
+    mar_dtype head_dtype;  /* kern_head_spec.dtype of the heads */
+    mar_device info;       /* what mar_get_device returns */
+    char arithmetic[240];  /* its field */
+    char description[320]; /* what mar_backend_description returns */
     atomic_int references; /* mar_open's, and one a model or VAE */
 };
 

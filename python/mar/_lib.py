@@ -69,7 +69,7 @@ class Options(Sized):
 class Source(Sized):
     _fields_ = [("size", c.c_size_t), ("path", c.c_char_p), ("data", c.c_void_p), ("bytes", c.c_size_t),
                 ("fd", c.c_int), ("name", c.c_char_p), ("heads", c.c_int), ("progress", c.c_void_p),
-                ("user", c.c_void_p), ("encoder", c.c_int), ("reserved", c.c_int)]
+                ("user", c.c_void_p), ("encoder", c.c_int), ("reserved", c.c_int), ("file", c.c_void_p)]
 
 
 class Pixels(Sized):
@@ -94,7 +94,9 @@ class ModelConfig(Sized):
                 ("seq_len", c.c_int), ("token_dim", c.c_int), ("classes", c.c_int), ("head_width", c.c_int),
                 ("head_depth", c.c_int), ("parameters", c.c_long), ("family", c.c_char_p), ("vocabulary", c.c_int),
                 ("caption_tokens", c.c_int), ("caption_dim", c.c_int), ("int8_weights", c.c_int),
-                ("heads_guessed", c.c_int), ("patch_size", c.c_int), ("image_decoder", c.c_int), ("grid_width", c.c_int)]
+                ("heads_guessed", c.c_int), ("patch_size", c.c_int), ("image_decoder", c.c_int), ("grid_width", c.c_int),
+                ("title", c.c_char_p), ("conditioning", c.c_int), ("order", c.c_int), ("head", c.c_int), ("sizes", c.c_int),
+                ("reserved", c.c_int), ("warning", c.c_char_p), ("hash", c.c_uint64)]
 
 
 class FeaturesConfig(Sized):
@@ -105,7 +107,8 @@ class FeaturesConfig(Sized):
 class TextConfig(Sized):
     _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("parameters", c.c_long), ("dim", c.c_int), ("depth", c.c_int),
                 ("heads", c.c_int), ("hidden", c.c_int), ("vocabulary", c.c_int), ("int8_weights", c.c_int),
-                ("family", c.c_char_p), ("tokens", c.c_int), ("negative", c.c_int)]
+                ("family", c.c_char_p), ("tokens", c.c_int), ("negative", c.c_int), ("conditioning", c.c_int),
+                ("reserved", c.c_int), ("warning", c.c_char_p), ("hash", c.c_uint64)]
 
 
 class ClipConfig(Sized):
@@ -117,7 +120,8 @@ class ClipConfig(Sized):
 class MethodInfo(Sized):
     _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("kind", c.c_char_p), ("option", c.c_char_p),
                 ("tokens", c.c_char_p), ("topology", c.c_char_p), ("exact", c.c_int), ("parameter_count", c.c_int),
-                ("guarantee", c.c_char_p), ("source", c.c_char_p), ("summary", c.c_char_p), ("models", c.c_char_p)]
+                ("guarantee", c.c_char_p), ("source", c.c_char_p), ("summary", c.c_char_p), ("models", c.c_char_p),
+                ("codebook", c.c_int), ("reserved", c.c_int)]
 
 
 class Param(Sized):

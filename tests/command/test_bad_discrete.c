@@ -67,8 +67,8 @@ COMMAND_CASE(files)
         {DISCRETE "--draft demo-draft", "the draft is a model of family mar"},
         {"generate --draft demo-discrete-draft", "the draft is a model of family llamagen"},
         {"generate --draft demo-discrete-eagle", "the draft is a model of family eagle"},
-        {DISCRETE "--vq demo", "--vae demo"},
-        {"generate --vq demo-discrete", "--vae demo-discrete"},
+        {DISCRETE "--vq demo", "demo: the VAE decodes continuous latents"},
+        {"generate --vq demo-discrete", "demo-discrete: the VAE decodes numbers of a codebook"},
         {"generate --model demo-discrete-eagle", "demo-discrete-eagle: is an EAGLE drafter", "--draft"},
         {"generate --model demo-discrete-vq", "demo-discrete-vq: is an image decoder", "--vae"},
         {"bench --model model.safetensors --draft demo-discrete-draft --spec lantern", "--spec lantern", "--vq"},
@@ -94,7 +94,7 @@ COMMAND_CASE(captions)
         {TEXT_TO_IMAGE "--captions text.npz", "--captions text.npz", "4"},
         {TEXT_TO_IMAGE "--captions c.npz --class 2", "--class", "0 to 1"},
         {TEXT_TO_IMAGE "--captions c.npz --draft demo-discrete-draft", "the draft's vocabulary has 256 tokens", "50"},
-        {"generate --model t2i.safetensors --captions c.npz --vq demo-discrete", "--vae demo-discrete", "256"},
+        {"generate --model t2i.safetensors --captions c.npz --vq demo-discrete", "demo-discrete: the VAE", "256"},
         {"bench --model t2i.safetensors --batch 1", lacks},
     };
     static const float features[2 * 3 * 12];

@@ -381,7 +381,7 @@ TEST_CASE(encoder_leaves_bad_ones_out)
         at += n + 1;
     }
     assert_int_equal(mar_open(NULL, &m), MAR_OK);
-    assert_int_equal(prompt_encoder_open(&e, m, "demo-t5", TOKENS, 0, NULL, NULL), 0);
+    assert_int_equal(prompt_encoder_open(&e, m, "demo-t5", NULL, TOKENS, 0, NULL, NULL), 0);
     capture_begin();
     assert_int_equal(prompts_parse(text, strlen(text), "FILE", &p), 0);
     const int status = prompt_encoder_run_all(&e, &p, NULL, &all);

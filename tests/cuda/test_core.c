@@ -24,9 +24,7 @@ TEST_CASE(opening)
     const mar_dtype dtypes[3] = {MAR_DTYPE_AUTO, MAR_DTYPE_BF16, MAR_DTYPE_F32};
     for (int i = 0; i < 3; i++) {
         kern_queue *k = open_cuda(dtypes[i]);
-        const char *expected = i < 2 ? "cuda bf16 (" : "cuda f32 (";
-        assert_int_equal(strncmp(k->device->description, expected, strlen(expected)), 0);
-        assert_non_null(strstr(k->device->description, "multiprocessors"));
+        assert_non_null(strstr(k->device->unit, "multiprocessors"));
         assert_int_equal(k->device->act_size, i < 2 ? 2 : 4);
         assert_int_equal(k->device->draft_budget, 64);
         assert_true(k->device->mod_budget >= (size_t)16 << 20 && k->device->mod_budget < (size_t)4 << 30);

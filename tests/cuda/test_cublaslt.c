@@ -139,7 +139,7 @@ static long tuned_product(const char *file, int time, int rows, char description
     const kern_linear_spec spec = {.out = SIDE, .in = SIDE, .weight = w};
     kern_linear *l = NULL;
     assert_ok(kern_cuda_tuning(k->device, file, time, &err), &err);
-    snprintf(description, 256, "%s", k->device->description);
+    snprintf(description, 256, "%s", k->device->unit);
     if (cudahost_choices) (void)cudahost_choices(&before);
     assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
     assert_ok(k->core->linear_plan(k, l, rows, &err), &err);

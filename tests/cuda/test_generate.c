@@ -259,8 +259,8 @@ static void memory_that_runs_out_is_named(void **state)
     mar_status status = MAR_OK;
     while (n < MOST && (status = mar_session_create(l.model, NULL, &p, 65536, &s[n])) == MAR_OK) n++;
     assert_int_equal(status, MAR_ENOMEM);
-    const char *expected[] = {"a batch of 65536 images needs ", " GB of GPU memory: ", "; lower the batch"};
-    for (int i = 0; i < 3; i++)
+    const char *expected[] = {"a batch of 65536 images needs ", " GB of GPU memory: "};
+    for (int i = 0; i < 2; i++)
         if (!strstr(mar_error(l.m), expected[i])) fail_msg("\"%s\" has no \"%s\"", mar_error(l.m), expected[i]);
     while (n > 0) mar_session_free(s[--n]);
     make(first, 0, BATCH, again);

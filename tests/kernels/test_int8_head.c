@@ -243,7 +243,7 @@ TEST_CASE(the_head_is_the_oracle_s)
     for (int isa = 0; isa < ISAS; isa++) {
         kern_queue *k = open_as(isas[isa], MAR_DTYPE_INT8, 2);
         if (!k) continue;
-        print_message("%s\n", k->device->description);
+        print_message("%s\n", k->device->unit);
         for (uint64_t seed = 1; seed <= 5; seed++) { /* 4: SwiGLU with one adaLN layer, 5: with one for each block */
             head_case h = make_form(seed > 3, DEPTH, seed == 4 ? 1 : DEPTH, 1000 * seed);
             rig g = open_rig(k, &h, 1, second_fine, ROWS);

@@ -255,18 +255,18 @@ TEST_CASE(ignored)
     assert_false(gpt_config_ignores("layers.3.attention.wo.weight") || gpt_config_ignores("freqs_cis.weight"));
 }
 
-/* Derives a decoder of width 512 whose k has `rows` rows, of heads of size 4. */
-static mar_status derive_decoder(int rows, gpt_config *c, mar_err *err)
+/* Derives a decoder of width 512 whose k has `rows` rows, of heads of size 4 unless `more`, metadata, says another. */
+static mar_status derive_decoder(int rows, const char *more, gpt_config *c, mar_err *err)
 {
     char header[1024];
     wt_file *f;
     snprintf(header, sizeof header,
              "{\"__metadata__\":{\"mar.family\":\"lumina-mgpt\",\"mar.image_tokens\":\"4-7\",\"mar.line_end\":\"8\","
-             "\"mar.heads\":\"128\"},\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[9,512],"
+             "%s\"mar.heads\":\"128\"},\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[9,512],"
              "\"data_offsets\":[0,18432]},\"model.layers.0.mlp.down_proj.weight\":{\"dtype\":\"F32\","
              "\"shape\":[512,4],\"data_offsets\":[18432,26624]},\"model.layers.0.self_attn.k_proj.weight\":{"
              "\"dtype\":\"F32\",\"shape\":[%d,512],\"data_offsets\":[26624,%d]}}",
-             rows, 26624 + rows * 2048);
+             more, rows, 26624 + rows * 2048);
     bytes b = make_safetensors(header, (size_t)(26624 + rows * 2048));
     assert_ok(wt_open_memory(b.data, b.size, "decoder", &f, err), err);
     const mar_status status = gpt_config_derive_decoder(f, 64, 64, c, err);
@@ -282,13 +282,31 @@ TEST_CASE(groups)
     gpt_config c;
     mar_err err = {0};
     for (int kv_heads = 2; kv_heads <= 128; kv_heads *= 2) {
-        assert_ok(derive_decoder(4 * kv_heads, &c, &err), &err);
+        assert_ok(derive_decoder(4 * kv_heads, "", &c, &err), &err);
         assert_int_equal(c.shape.kv_heads, kv_heads);
     }
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_int_equal(derive_decoder(wrong[i], &c, &err), MAR_EMODEL);
+        assert_int_equal(derive_decoder(wrong[i], "", &c, &err), MAR_EMODEL);
         assert_non_null(strstr(err.text, i ? "expected heads of 4 that divide the 128 of q"
                                            : "128 heads of q read one head of tensor "
                                              "model.layers.0.self_attn.k_proj.weight, expected 64 at most"));
+    }
+}
+
+/* Heads whose numbers are not the width. */
+TEST_CASE(head_dim)
+{
+    static const char *const wrong[] = {"6", "260", "12.5", "0"};
+    gpt_config c;
+    mar_err err = {0};
+    assert_ok(derive_decoder(2 * 12, "\"mar.head_dim\":\"12\",", &c, &err), &err);
+    assert_true(c.shape.heads == 128 && c.shape.head_dim == 12 && c.shape.kv_heads == 2);
+    assert_int_equal(causal_q_width(&c.shape), 128 * 12);
+    assert_int_equal(causal_qkv_width(&c.shape), (128 + 2 * 2) * 12);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char more[48];
+        snprintf(more, sizeof more, "\"mar.head_dim\":\"%s\",", wrong[i]);
+        assert_int_equal(derive_decoder(24, more, &c, &err), MAR_EMODEL);
+        assert_true(strstr(err.text, "128 heads of") || strstr(err.text, "mar.head_dim"));
     }
 }

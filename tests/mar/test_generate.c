@@ -261,8 +261,9 @@ TEST_CASE(tokens_may_be_patches)
     assert_library(m, mar_vae_load(m, "demo-vae", &vae));
     assert_int_equal(mar_model_get_config(model)->patch_size, 0);
     assert_int_equal(mar_session_create(model, vae, &p, 2, &s), MAR_EMODEL);
-    assert_string_equal(mar_error(m), "the VAE decodes 8 channels but the model's tokens have 32; if a token is 2x2 "
-                                      "latent pixels, expected --patch_size 2");
+    assert_string_equal(mar_error(m),
+                        "demo-vae: the VAE decodes 8 channels but the model's tokens have 32; if a token is "
+                        "2x2 latent pixels, expected --patch_size 2");
     mar_model_free(model), mar_vae_free(vae);
     const mar_options options = {
         .size = sizeof options, .dtype = MAR_DTYPE_F32, .threads = 2, .backend = MAR_BACKEND_CPU, .patch_size = PATCH};

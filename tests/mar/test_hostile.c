@@ -751,6 +751,8 @@ HOSTILE(mar_backend_description)
     assert_string_equal(mar_backend_description(host.failed), "");
 }
 
+HOSTILE_IS(mar_get_device, !mar_get_device(NULL) && !mar_get_device(host.failed))
+
 HOSTILE_IS(mar_gpu_count, mar_gpu_count() >= 0)
 
 HOSTILE(mar_measure_peak)
@@ -817,7 +819,7 @@ HOSTILE(mar_model_load_from)
     s.fd = 0;
     refused(mar_model_load_from(m, &s, &model), m, "mar_source gives path and fd");
     s.data = "";
-    refused(mar_model_load_from(m, &s, &model), m, "mar_source gives path, data and fd");
+    refused(mar_model_load_from(m, &s, &model), m, "mar_source gives path and data");
     s.path = NULL;
     refused(mar_model_load_from(m, &s, &model), m, "mar_source gives data and fd");
     s.fd = INT_MIN;
@@ -1035,7 +1037,7 @@ HOSTILE(mar_generate)
     job.prompt = NULL;
     refused(mar_generate(p, &job, &rgb, &width, &height), m, "makes images of prompts");
     job.prompt = "\xff";
-    refused(mar_generate(p, &job, &rgb, &width, &height), m, "prompt 0");
+    refused(mar_generate(p, &job, &rgb, &width, &height), m, "not UTF-8");
     job.prompt = "a bold seven";
     job.negative = "blurred";
     refused(mar_generate(p, &job, &rgb, &width, &height), m, "no negative prompt");
@@ -1262,7 +1264,40 @@ HOSTILE(mar_inspect)
 
 HOSTILE_NULL(mar_report_free)
 HOSTILE_IS(mar_report_kind, mar_report_kind(NULL) == MAR_KIND_UNKNOWN)
-HOSTILE_IS(mar_recognise, mar_recognise(NULL, NULL) == MAR_KIND_UNKNOWN)
+
+HOSTILE(mar_file_open)
+{
+    mar_file *f;
+    refused(mar_file_open(NULL, MAR_WEIGHTS_AUTO, &f), NULL, "path is NULL");
+    assert_null(f);
+    refused(mar_file_open("demo", MAR_WEIGHTS_AUTO, NULL), NULL, "out is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_file_open("demo", (mar_weights)out_of_range[i], &f), NULL, "expected auto, ema or model");
+}
+
+HOSTILE_NULL(mar_file_close)
+HOSTILE_IS(mar_file_get_info, !mar_file_get_info(NULL))
+
+HOSTILE(mar_file_get_model)
+{
+    mar_file *f, *vae;
+    mar_model_config c = {.size = sizeof c}, none = {0};
+    assert_int_equal(mar_file_open("demo", MAR_WEIGHTS_AUTO, &f), MAR_OK);
+    assert_int_equal(mar_file_open("demo-vae", MAR_WEIGHTS_AUTO, &vae), MAR_OK);
+    refused(mar_file_get_model(NULL, f, 0, &c), NULL, "handle is NULL");
+    refused(mar_file_get_model(host.failed, f, 0, &c), host.failed, "not opened: --threads -1");
+    refused(mar_file_get_model(host.d.m, NULL, 0, &c), host.d.m, "file is NULL");
+    refused(mar_file_get_model(host.d.m, f, 0, NULL), host.d.m, "mar_model_config is NULL");
+    refused(mar_file_get_model(host.d.m, f, 0, &none), host.d.m, "mar_model_config");
+    assert_int_equal(mar_file_get_model(host.d.m, vae, 0, &c), MAR_EMODEL);
+    one_line(mar_error(host.d.m), "is an image decoder");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        refused(mar_file_get_model(host.d.m, f, out_of_range[i], &c), host.d.m, "head");
+    assert_library(host.d.m, mar_file_get_model(host.d.m, f, 0, &c));
+    mar_file_close(f);
+    mar_file_close(vae);
+}
+
 HOSTILE_IS(mar_report_model, !mar_report_model(NULL))
 
 HOSTILE(mar_report_vae)

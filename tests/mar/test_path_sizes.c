@@ -35,7 +35,7 @@ TEST_CASE(batches_that_are_too_large)
         p.cfg = 1;
         if (cases[i].with_draft) p.draft = d.draft;
         mar_accels_on ways;
-        assert_ok(mar_accels_resolve_params(&p, "continuous", &ways, &err), &err);
+        assert_ok(mar_accels_resolve_params(&p, d.model->engine, &ways, &err), &err);
         const mar_status status = d.model->engine->create(d.model, NULL, k, &p, ways.on, cases[i].images, &g, &err);
         snprintf(why, sizeof why, "batch of %d images with --gamma %d: too large", cases[i].images, cases[i].gamma);
         if (status != MAR_EARG || strcmp(err.text, why) != 0)

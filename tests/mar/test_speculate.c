@@ -407,8 +407,8 @@ static block fetch_block(mar_session *s)
 {
     const mar_speculation *sp = speculation_of(s);
     const size_t count = (size_t)sp->rows * CHANNELS, size = sizeof(float);
-    return (block){fetch(s, sp->p.mean, count, size), fetch(s, sp->p.log_std, count, size),
-                   fetch(s, sp->q.mean, count, size), fetch(s, sp->state, count, size)};
+    return (block){fetch(s, sp->block.p.mean, count, size), fetch(s, sp->block.p.log_std, count, size),
+                   fetch(s, sp->block.q.mean, count, size), fetch(s, sp->block.state, count, size)};
 }
 
 /* Writes a standardised state and its coordinate along the gap: float [COORDINATES]. */
@@ -460,7 +460,7 @@ static double law_p_value(demo d, const spec_method *method, mar_stats *stats)
     mar_params p = params_of(d.draft, "conditional", MAR_CONTEXT_PREFIX, 2, 0);
     p.num_iter = 4, p.num_sampling_steps = 8, p.cfg = 1;
     mar_session *s = begin(d.draft, &p, 0, IMAGES);
-    speculation_of(s)->rule = method->rule(NULL);
+    speculation_of(s)->block.rule = method->rule(NULL);
     heat_draft(s);
     mar_status status = MAR_OK;
     while (status == MAR_OK && !mar_session_done(s)) {
@@ -601,8 +601,10 @@ TEST_CASE(laws_match_pytorch)
     const struct {
         const char *name;
         const float *mine;
-    } arrays[] = {
-        {"mean_p", sp->p.mean}, {"log_std_p", sp->p.log_std}, {"far_mean", sp->q.mean}, {"far_log_std", sp->q.log_std}};
+    } arrays[] = {{"mean_p", sp->block.p.mean},
+                  {"log_std_p", sp->block.p.log_std},
+                  {"far_mean", sp->block.q.mean},
+                  {"far_log_std", sp->block.q.log_std}};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; a++) {
         float *theirs = golden_f32(f, arrays[a].name, N * CHANNELS), mine[N * CHANNELS];
         float *rows = fetch(s, arrays[a].mine, N * CHANNELS, sizeof *rows);
@@ -614,7 +616,7 @@ TEST_CASE(laws_match_pytorch)
         free(theirs), free(rows);
     }
     float *path_p = golden_f32(f, "path_p", N), *path_q = golden_f32(f, "far_path", N);
-    double *my_p = fetch(s, sp->p.path, N, sizeof *my_p), *my_q = fetch(s, sp->q.path, N, sizeof *my_q);
+    double *my_p = fetch(s, sp->block.p.path, N, sizeof *my_p), *my_q = fetch(s, sp->block.q.path, N, sizeof *my_q);
     for (int r = 0; r < N; r++)
         for (int i = 0; i < N; i++)
             if ((int)position[i] == mar_masked_of(s)->row_position[r]) {

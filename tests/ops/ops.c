@@ -235,7 +235,7 @@ static void describe(const bench *b, char *text, size_t size)
     int used = snprintf(text, size, "%s, case %d%s (", b->e->name, b->c->index, b->c->other ? ", other contents" : "");
     for (int i = 0; i < b->e->width; i++) used += snprintf(text + used, size - (size_t)used, "%d ", b->c->n[i]);
     snprintf(text + used, size - (size_t)used, "of %s), rows %d..%d, on %s", b->e->numbers, b->c->first,
-             b->c->first + b->c->rows, b->k->device->description);
+             b->c->first + b->c->rows, b->k->device->unit);
 }
 
 #define fail_case(b, ...)                                                                                              \
@@ -466,12 +466,18 @@ typedef struct {
     int isa;
 } tested;
 
+static int is_same(const kern_device *a, const kern_device *b)
+{
+    return strcmp(a->unit, b->unit) == 0 && a->threads == b->threads && a->act_size == b->act_size &&
+           kern_low_name(a) == kern_low_name(b);
+}
+
 /* Returns 1 if a queue has the same kernels and number of threads as k: sets without kernels for a type change nothing,
  * and a machine's processors limit the threads. */
 static int is_tested(const tested *q, int n, const kern_queue *k)
 {
     for (int i = 0; i < n; i++)
-        if (strcmp(q[i].k->device->description, k->device->description) == 0) return 1;
+        if (is_same(q[i].k->device, k->device)) return 1;
     return 0;
 }
 

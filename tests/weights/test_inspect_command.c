@@ -102,7 +102,7 @@ TEST_WITH(test_patches, command_setup, command_teardown)
         {"$MAR inspect p.safetensors --patch_size 2", 0, "\ntokens: 16 of 32 channels (patch_size 2), 10 classes"},
         {"$MAR inspect p.safetensors --json --patch_size 2", 0, "\"patch_size\":\t2"},
         {"$MAR generate --model p.safetensors --vae demo --class 1 " STEPS, 1,
-         "mar: --vae demo: the VAE decodes 8 channels but the model's tokens have 32; if a token is 2x2 latent pixels, "
+         "mar: demo: the VAE decodes 8 channels but the model's tokens have 32; if a token is 2x2 latent pixels, "
          "expected "
          "--patch_size 2\n"},
         {"$MAR generate --model p.safetensors --vae demo --class 1 --patch_size 2 --out a.png " STEPS, 0, " of 32x32 "},
@@ -117,7 +117,7 @@ TEST_WITH(test_patches, command_setup, command_teardown)
          "mar: --patch_size 3: the tokens of p.safetensors have 32 channels, expected 1 to 16 whose square divides "
          "that\n"},
         {"$MAR generate --model p.safetensors --vae demo --class 1 --patch_size 4 " STEPS, 1,
-         "mar: --vae demo: the VAE decodes 8 channels but the model's tokens have 32, 2 in each of 16 latent pixels\n"},
+         "mar: demo: the VAE decodes 8 channels but the model's tokens have 32, 2 in each of 16 latent pixels\n"},
         {"$MAR generate --model demo-discrete --class 1 --patch_size 2", 1, "mar: --patch_size has no effect: "},
         {"$MAR inspect demo-vae --patch_size 2", 1,
          "mar: --patch_size has no effect: demo-vae is a KL autoencoder, expected a MAR model\n"},

@@ -3,7 +3,7 @@
 #include "tests/support/support.h"
 
 #include "mar/api/kinds.h"
-#include "mar/api/source.h"
+#include "mar/api/load.h"
 #include "weights/shape.h"
 
 #include <stdio.h>

@@ -171,10 +171,10 @@ static int encode(edit_job *job)
     mar_pixels_init(&pixels, sizeof pixels);
     pixels.data = job->canvas.rgb;
     pixels.capacity = (size_t)job->canvas.width * (size_t)job->canvas.height * 3;
-    if (mar_session_encode(job->session, &pixels, job->tokens) == MAR_OK) return 0;
-    if (strstr(mar_session_error(job->session), "without its encoder"))
+    if (!mar_vae_get_config(job->models.vae)->encoder)
         return tool_error("%s: has no image encoder, which makes tokens of a picture: expected a file with one",
                           job->options.run.vae);
+    if (mar_session_encode(job->session, &pixels, job->tokens) == MAR_OK) return 0;
     return tool_error("%s", mar_session_error(job->session));
 }
 
@@ -347,7 +347,7 @@ static int edit(edit_job *job, progress *bar)
     job->files.encoder = MODELS_ENCODER_IF_THERE;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     if (record_identify(&o->run, &job->models) != 0) return 1;
-    if (strcmp(mar_model_get_config(job->models.model)->family, "mar") != 0)
+    if (mar_model_get_config(job->models.model)->order != MAR_ORDER_SETS)
         return tool_error("%s: makes tokens from the upper left on, and can only continue a picture: expected a MAR "
                           "model",
                           o->run.model);

@@ -1,7 +1,7 @@
 /* One `mar eval` of a model: its options, what they resolve to, and its directory.
  *
  * model.c prepares and ends it. settings.c records what its numbers depend on. make.c makes what the run store lacks.
- * merge.c sums what is stored. ranges.c is below both. */
+ * merge.c sums what is stored. ranges.c is below both. protocol.c writes the protocol line. */
 #ifndef TOOLS_EVAL_JOB_H
 #define TOOLS_EVAL_JOB_H
 

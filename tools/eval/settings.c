@@ -43,9 +43,9 @@ static void add_flag(record_texts *texts, const char *name, int on)
 static int add_evaluation(eval_job *job, const char *classes)
 {
     const eval_options *o = job->options;
-    const char *family = mar_model_get_config(job->models.model)->family;
+    const mar_model_config *c = mar_model_get_config(job->models.model);
     record_texts *texts = &job->settings;
-    if (strcmp(family, "spherear") == 0) record_texts_add(texts, "family", "%s", family); /* others: from options */
+    if (c->head == MAR_HEAD_FLOW) record_texts_add(texts, "family", "%s", c->family); /* others: from options */
     record_texts_add(texts, "num_images", "%d", o->num_images);
     texts->lacks |= !classes;
     if (classes) record_texts_add(texts, "class", "%s", classes);

@@ -95,11 +95,6 @@ typedef struct {
     progress *bar;
     model_store files; /* owns the models of all runs */
     output directory;  /* of --store */
-    struct {
-        const char *path; /* as given; not copied */
-        char id[RECORD_ID];
-    } known[MODELS_FILES_MAX]; /* [known_count] identities of files already read */
-    int known_count;
 
     /* Resolved by fidelity_open: */
     int *classes;          /* [class_count]; image i is of classes[i % class_count] */

@@ -126,22 +126,6 @@ static void name_run(const fidelity *f, fidelity_run *r)
     }
 }
 
-/* Writes the file's identity; a file shared by runs is read once. */
-static int identify_model(fidelity *f, const char *path, char id[RECORD_ID])
-{
-    int i = 0;
-    *id = '\0';
-    if (!path) return 0;
-    while (i < f->known_count && strcmp(f->known[i].path, path) != 0) i++;
-    if (i == MODELS_FILES_MAX) return record_identify_model(path, id);
-    if (i == f->known_count) {
-        if (record_identify_model(path, f->known[i].id) != 0) return 1;
-        f->known[f->known_count++].path = path;
-    }
-    memcpy(id, f->known[i].id, RECORD_ID);
-    return 0;
-}
-
 int fidelity_open_stores(fidelity *f)
 {
     for (int i = 0; i < f->run_count; i++) name_run(f, &f->runs[i]);
@@ -149,11 +133,7 @@ int fidelity_open_stores(fidelity *f)
     if (record_check_store(f->store, &f->directory) != 0 || output_begin(&f->directory) != 0) return 1;
     for (fidelity_run *r = f->runs; r < &f->runs[f->run_count]; r++) {
         const run_options *o = &r->options;
-        record_ids *ids = &r->models.ids;
-        if (identify_model(f, o->model, ids->model) != 0 || identify_model(f, o->vae, ids->vae) != 0 ||
-            identify_model(f, o->draft, ids->draft) != 0 || identify_model(f, o->captions, ids->captions) != 0)
-            return 1;
-        record_identify_prompts(&r->models);
+        if (record_identify(o, &r->models) != 0) return 1;
         if (record_open_store(f->store, o, &r->models, f->batch, &r->store) != 0) return 1;
     }
     return 0;

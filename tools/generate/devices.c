@@ -66,7 +66,7 @@ static int load_one(model_store *store, const run_options *o, const run_models *
     run_options own = *o;
     own.machine.device = d->number[i];
     if (models_load_again(store, &own, first, bar, &models) != 0) return 1;
-    const char *there = mar_backend_description(models.library), *here = mar_backend_description(first->library);
+    const char *there = mar_get_device(models.library)->arithmetic, *here = mar_get_device(first->library)->arithmetic;
     if (strcmp(there, here) != 0)
         return tool_error(
             "--devices: GPU %d is %s, GPU %d is %s; expected GPUs of one kind, which make the same images",

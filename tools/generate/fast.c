@@ -57,7 +57,8 @@ static int has_own_accelerators(const run_options *o)
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
-int fast_has_int8(const mar_options *machine)
+/* Returns whether --dtype int8 works with these options on this machine. Cached by backend. */
+static int fast_has_int8(const mar_options *machine)
 {
     static int known[MAR_BACKEND_CUDA + 1]; /* by backend: 0 unknown, 1 int8 works, -1 it does not */
     int *const answer = &known[machine->backend];
@@ -66,7 +67,7 @@ int fast_has_int8(const mar_options *machine)
             .size = sizeof options, .dtype = MAR_DTYPE_INT8, .backend = machine->backend, .threads = 1};
         mar *library = NULL;
         const int opens = mar_open(&options, &library) == MAR_OK; /* on a GPU int8 is for decoders alone */
-        *answer = opens && strncmp(mar_backend_description(library), "cpu ", 4) == 0 ? 1 : -1;
+        *answer = opens && mar_get_device(library)->backend == MAR_BACKEND_CPU ? 1 : -1;
         mar_close(library);
     }
     return *answer > 0;

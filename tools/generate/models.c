@@ -25,26 +25,15 @@ static int same_options(const mar_options *a, const mar_options *b)
            same_text(a->tuning, b->tuning) && a->tune == b->tune;
 }
 
-/* Returns the dtype of a description: "cpu bf16 (...", "cpu int8, bf16 (...", "cpu f32 (...". */
-static mar_dtype described(const char *backend)
-{
-    static const char *const names[] = {
-        [MAR_DTYPE_BF16] = "bf16", [MAR_DTYPE_INT8] = "int8", [MAR_DTYPE_INT4] = "int4"};
-    char word[8] = "";
-    sscanf(backend, "%*s %7[a-z0-9]", word);
-    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
-        if (names[i] && strcmp(word, names[i]) == 0) return (mar_dtype)i;
-    return MAR_DTYPE_F32;
-}
-
 /* Returns whether the handle suits the options: opened with them, or with a dtype auto that has become theirs. The
  * arithmetic of heads counts if the model to load has one. */
 static int serves(const mar *library, const mar_options *opened, const mar_options *wanted, int has_head)
 {
-    const mar_dtype dtype = described(mar_backend_description(library));
+    const mar_device *device = mar_get_device(library);
+    const mar_dtype dtype = device->dtype;
     mar_options resolved = *opened;
     if (opened->dtype == MAR_DTYPE_AUTO && wanted->dtype != MAR_DTYPE_AUTO) resolved.dtype = dtype;
-    const int on_gpu = strncmp(mar_backend_description(library), "cuda", 4) == 0;
+    const int on_gpu = device->backend == MAR_BACKEND_CUDA;
     const mar_dtype automatic = on_gpu && dtype != MAR_DTYPE_F32 ? MAR_DTYPE_F16 : dtype;
     const mar_dtype head = opened->head_dtype == MAR_DTYPE_AUTO ? automatic : opened->head_dtype;
     return same_options(&resolved, wanted) &&
@@ -52,31 +41,22 @@ static int serves(const mar *library, const mar_options *opened, const mar_optio
                           opened->int8_below == wanted->int8_below));
 }
 
-/* Returns the handle's CPU threads; 0 if it is not a CPU's. */
-static int threads_of(const mar *library)
-{
-    const char *description = mar_backend_description(library), *comma = strrchr(description, ',');
-    int threads;
-    return comma && sscanf(comma, ", %d thread", &threads) == 1 ? threads : 0;
-}
-
 static void warn_of_threads(model_store *store, const mar_options *options, const mar *library)
 {
-    const int threads = threads_of(library);
-    if (store->quiet || store->warned || threads == 0 || options->threads <= threads) return;
-    fprintf(stderr, "mar: warning: --threads %d: %d %s used, %s\n", options->threads, threads,
-            threads == 1 ? "is" : "are",
-            strstr(mar_backend_description(library), "starts no more") ? "the system starts no more"
-                                                                       : "as many as there are cores for this process");
+    const mar_device *d = mar_get_device(library);
+    if (store->quiet || store->warned || d->threads == 0 || options->threads <= d->threads) return;
+    fprintf(stderr, "mar: warning: --threads %d: %d %s used, %s\n", options->threads, d->threads,
+            d->threads == 1 ? "is" : "are",
+            d->threads_missing ? "the system starts no more" : "as many as there are cores for this process");
     store->warned = 1;
 }
 
-/* Prints a warning about a model, once for all GPUs. Errors of sessions, which are in the log, too, are the command's
- * to print. */
-static void print_warning(void *user, mar_log_level level, const char *line)
+/* Prints a warning about a model, NULL: none, once for all GPUs. */
+static void print_warning(model_store *store, const char *path, const char *warning)
 {
-    model_store *store = user;
-    if (level != MAR_LOG_WARNING || store->quiet || strncmp(line, "model ", 6) != 0) return;
+    char line[512], shown[256];
+    if (!warning || store->quiet) return;
+    snprintf(line, sizeof line, "model %s: %s", printable(path, shown, sizeof shown), warning);
     if (strcmp(line, store->warning) == 0) return;
     snprintf(store->warning, sizeof store->warning, "%s", line);
     fprintf(stderr, "%smar: warning: %s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "", line);
@@ -93,16 +73,11 @@ static mar *open_for(model_store *store, const mar_options *options, int has_hea
         tool_error("too many devices and kinds of arithmetic, expected %d at most", (int)MODELS_HANDLES_MAX);
         return NULL;
     }
-    mar_options logging = *options;
-    logging.log = print_warning;
-    logging.log_user = store;
-    const mar_status status = mar_open(&logging, &library);
+    const mar_status status = mar_open(options, &library);
     if (status != MAR_OK) {
-        const char *words = library ? mar_error(library) : mar_status_name(status);
-        if (strncmp(words, "--dtype ", 8) == 0)
-            tool_error("--%s%s", dtype, words + 7);
-        else
-            tool_error("%s", words);
+        const int is_other = strcmp(dtype, "dtype") != 0;
+        tool_error("%s%s%s%s", is_other ? "--" : "", is_other ? dtype : "", is_other ? ": " : "",
+                   library ? mar_error(library) : mar_status_name(status));
         mar_close(library);
         return NULL;
     }
@@ -120,12 +95,39 @@ mar *models_open(model_store *store, const mar_options *options, const char *dty
     return open_for(store, &headless, 0, dtype);
 }
 
+/* Returns the open file, NULL if it was not opened with this set of weights. */
+static const mar_file *find_open(const model_store *store, const char *path, mar_weights weights)
+{
+    for (int i = 0; i < store->open_count; i++)
+        if (store->open[i].weights == weights && strcmp(store->open[i].path, path) == 0) return store->open[i].file;
+    return NULL;
+}
+
+/* Returns the open file, which stays open for whatever is loaded from it; NULL if it cannot be opened: loading it by
+ * its path then says why. */
+static const mar_file *open_file(model_store *store, const char *path, mar_weights weights)
+{
+    mar_file *f;
+    const mar_file *found = find_open(store, path, weights);
+    if (found || store->open_count == MODELS_FILES_MAX || mar_file_open(path, weights, &f) != MAR_OK) return found;
+    store->open[store->open_count].path = path;
+    store->open[store->open_count].weights = weights;
+    return store->open[store->open_count++].file = f;
+}
+
 /* Loads a file, shown on the bar. */
-static mar_status load_file(mar *library, model_file *file, int is_model, models_encoder encoder, progress *bar)
+static mar_status load_file(model_store *store, const mar_options *machine, mar *library, model_file *file,
+                            int is_model, progress *bar)
 {
     mar_source source;
+    const models_encoder encoder = store->encoder;
     mar_source_init(&source, sizeof source);
-    source.path = file->path, source.heads = file->heads, source.encoder = !is_model && encoder != MODELS_NO_ENCODER;
+    if (is_model)
+        source.file = open_file(store, file->path, machine->weights);
+    else if (!run_is_built_in(file->path)) /* whose decoder may be another file */
+        source.file = find_open(store, file->path, MAR_WEIGHTS_AUTO);
+    if (!source.file) source.path = file->path;
+    source.heads = file->heads, source.encoder = !is_model && encoder != MODELS_NO_ENCODER;
     if (bar) progress_note(bar, "loading %s", file->path);
     mar_status status = is_model ? mar_model_load_from(library, &source, &file->model)
                                  : mar_vae_load_from(library, &source, &file->vae);
@@ -138,18 +140,18 @@ static mar_status load_file(mar *library, model_file *file, int is_model, models
 }
 
 /* Prints why the file could not be loaded, and where a file of the other kind belongs. `role`: the option that names
- * it. The library's line begins with the file's name. */
-static void explain_load(const mar *library, const model_file *file, const char *role)
+ * it. */
+static void explain_load(model_store *store, mar_weights weights, const model_file *file, const char *role)
 {
-    const char *reason = mar_error(library), *belongs = "", *meant = run_built_in_meant(file->path);
-    const size_t length = strlen(file->path);
-    const int is_named = strncmp(reason, file->path, length) == 0;
-    if (is_named) reason += length;
-    if (strcmp(role, "model") == 0 && strncmp(reason, ": is an image decoder", 21) == 0) belongs = "; give it as --vae";
-    if (strcmp(role, "vae") == 0 && strstr(reason, " model, expected an image decoder"))
+    const char *meant = run_built_in_meant(file->path), *belongs = "";
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", mar_error(file->library));
+    const mar_file *open = open_file(store, file->path, weights);
+    const mar_kind kind = open ? mar_file_get_info(open)->kind : MAR_KIND_UNKNOWN;
+    if (strcmp(role, "model") == 0 && kind == MAR_KIND_VAE) belongs = "; give it as --vae";
+    if (strcmp(role, "vae") == 0 && (kind == MAR_KIND_MAR || kind == MAR_KIND_LLAMAGEN))
         belongs = "; give it as --model";
-    tool_error("%s%s%s%s%s%s", is_named ? file->path : "", reason, belongs, meant ? "; did you mean " : "",
-               meant ? meant : "", meant ? "?" : "");
+    tool_error("%s%s%s%s%s", reason, belongs, meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
 }
 
 /* Returns a loaded file; NULL if it is not loaded. */
@@ -165,32 +167,34 @@ static const model_file *find_file(const model_store *store, const mar *library,
 }
 
 /* Sets --dtype auto to the type of the stored weights if the model is a decoder that writes images among text. */
-static void take_stored_dtype(run_options *o)
+static void take_stored_dtype(model_store *store, run_options *o)
 {
-    mar_dtype stored;
     if (o->machine.dtype != MAR_DTYPE_AUTO || run_is_built_in(o->model)) return;
-    if (mar_recognise(o->model, &stored) == MAR_KIND_DECODER) o->machine.dtype = stored;
+    const mar_file *f = open_file(store, o->model, o->machine.weights);
+    if (f && mar_file_get_info(f)->kind == MAR_KIND_DECODER) o->machine.dtype = mar_file_get_info(f)->stored;
 }
 
 /* Returns 1 with the error printed if an option is given that has no effect on a model that writes images among text.
  */
-static int refuse_on_decoder(const run_options *o)
+static int refuse_on_decoder(model_store *store, const run_options *o)
 {
-    if ((!o->gives_cleaning && !o->machine.seq_len) || mar_recognise(o->model, NULL) != MAR_KIND_DECODER) return 0;
+    if (!o->gives_cleaning && !o->machine.seq_len) return 0;
+    const mar_file *f = open_file(store, o->model, o->machine.weights);
+    if (!f || mar_file_get_info(f)->kind != MAR_KIND_DECODER) return 0;
     if (o->gives_cleaning)
         return tool_error("--clean llamagen has no effect: %s takes prompts as they are, expected off", o->model);
     return tool_error("--seq_len has no effect: %s has as many tokens as its image size asks for", o->model);
 }
 
 /* Prints once that a CPU could multiply the file's int8 or int4 weights directly. */
-static void warn_of_restored(const model_store *store, const mar_options *machine, const model_file *file)
+static void warn_of_restored(model_store *store, const mar_options *machine, const model_file *file)
 {
     char path[4096];
-    mar_dtype stored;
     if (store->quiet || machine->dtype != MAR_DTYPE_AUTO || run_is_built_in(file->path) ||
-        strncmp(mar_backend_description(file->library), "cpu ", 4) != 0)
+        mar_get_device(file->library)->backend != MAR_BACKEND_CPU)
         return;
-    mar_recognise(file->path, &stored);
+    const mar_file *f = open_file(store, file->path, machine->weights);
+    const mar_dtype stored = f ? mar_file_get_info(f)->stored : MAR_DTYPE_AUTO;
     if (stored == MAR_DTYPE_AUTO) return;
     const char *name = stored == MAR_DTYPE_INT8 ? "int8" : "int4";
     fprintf(stderr, "mar: warning: %s: its %s weights are restored; --dtype %s multiplies them as they are\n",
@@ -210,20 +214,19 @@ static const model_file *get_file(model_store *store, const mar_options *machine
     }
     model_file *f = &store->files[store->file_count];
     *f = (model_file){.library = library, .path = path, .heads = heads};
-    if (load_file(library, f, is_model, store->encoder, bar) != MAR_OK) {
-        explain_load(library, f, role);
+    if (load_file(store, machine, library, f, is_model, bar) != MAR_OK) {
+        explain_load(store, machine->weights, f, role);
         return NULL;
     }
     store->file_count++;
     if (is_model) warn_of_restored(store, machine, f);
+    if (is_model) print_warning(store, path, mar_model_get_config(f->model)->warning);
     return f;
 }
 
 static const char *tokens_of(const mar_model *model)
 {
-    return mar_model_get_config(model)->vocabulary || strcmp(mar_model_get_config(model)->family, "eagle") == 0
-               ? "discrete"
-               : "continuous";
+    return mar_model_get_config(model)->head == MAR_HEAD_SOFTMAX ? "discrete" : "continuous";
 }
 
 /* Returns the kind of tokens of a model loaded with any options; NULL if it is not loaded. */
@@ -299,7 +302,7 @@ static int read_prompts(const model_store *store, const run_options *o, prompts 
 /* Returns 1 with the error printed if the model's prompts are not encoded by a T5, which --t5 is. */
 static int refuse_t5(const run_options *o, const mar_model_config *c)
 {
-    if (!models_write_text(c)) return 0;
+    if (c->conditioning != MAR_CONDITION_IDS) return 0;
     return tool_error("--t5 %s: is a T5, expected the folder of the model that %s is or was made of", o->t5, o->model);
 }
 
@@ -315,11 +318,22 @@ static int refuse_encoder(const run_options *o, const mar_model_config *c, const
                       o->model, c->caption_dim);
 }
 
-/* Opens the T5 of --t5. */
-static int open_t5(const model_store *store, mar *library, const run_options *o, const mar_model_config *c,
-                   progress *bar, prompt_encoder *out)
+/* Loads what encodes prompts from a folder (prompt_encoder_open). */
+static int open_encoder(model_store *store, mar *library, const run_options *o, const char *folder, int tokens, int dim,
+                        progress *bar, prompt_encoder *out)
 {
-    if (prompt_encoder_open(out, library, o->t5, c->caption_tokens, c->caption_dim, o->model, bar) != 0) return 1;
+    const mar_file *f = open_file(store, folder, o->machine.weights);
+    if (f && !mar_file_get_info(f)->folder) f = NULL;
+    if (prompt_encoder_open(out, library, folder, f, tokens, dim, dim ? o->model : NULL, bar) != 0) return 1;
+    print_warning(store, folder, mar_text_get_config(out->text)->warning);
+    return 0;
+}
+
+/* Opens the T5 of --t5. */
+static int open_t5(model_store *store, mar *library, const run_options *o, const mar_model_config *c, progress *bar,
+                   prompt_encoder *out)
+{
+    if (open_encoder(store, library, o, o->t5, c->caption_tokens, c->caption_dim, bar, out) != 0) return 1;
     if (refuse_t5(o, c) != 0) return 1;
     out->clean = (mar_clean)o->clean;
     out->quiet = store->quiet;
@@ -327,7 +341,7 @@ static int open_t5(const model_store *store, mar *library, const run_options *o,
 }
 
 /* Encodes the run's prompts, and the second context: with the encoder of a model's own folder, or NULL: the T5. */
-static int encode_captions(const model_store *store, mar *library, const run_options *o, const mar_model_config *c,
+static int encode_captions(model_store *store, mar *library, const run_options *o, const mar_model_config *c,
                            prompt_encoder *e, progress *bar, captions *out, prompts *texts)
 {
     prompt_encoder t5 = {0};
@@ -392,7 +406,7 @@ static int find_own_vae(model_store *store, mar *library, run_options *o, progre
     if (o->vae) return 0;
     if (!find_file(store, library, o->model, 0, 0)) {
         *f = (model_file){.library = library, .path = o->model};
-        const mar_status status = load_file(library, f, 0, store->encoder, bar);
+        const mar_status status = load_file(store, &o->machine, library, f, 0, bar);
         if (status == MAR_EMODEL && store->needs_vae)
             return tool_error("--vq is missing: %s; Lumina-mGPT's and Anole's is Chameleon's vqgan.ckpt, Emu3's the "
                               "folder Emu3-VisionTokenizer",
@@ -410,23 +424,18 @@ static int prepare_decoder(model_store *store, mar *library, run_options *o, pro
 {
     const char *folder = o->t5 ? o->t5 : o->model;
     prompt_encoder e;
-    mar_text *text = NULL;
-    *done = 0;
-    if (o->captions || !prompt_encoder_may_be_decoder(folder)) return 0;
-    const mar_status status = mar_text_load(library, folder, &text);
-    const int is_decoder = status == MAR_OK && mar_text_get_config(text)->tokens > 0;
-    mar_text_free(text);
-    if (status == MAR_EMODEL || (status == MAR_OK && !is_decoder)) return 0; /* the model's loading says it */
-    const int lacks_prompt = !run_has_prompts(o) && !store->keeps_encoder;
-    if (status != MAR_OK && lacks_prompt) return 0;
-    *done = 1;
-    if (status != MAR_OK) return tool_error("%s", mar_error(library));
-    if (lacks_prompt) return refuse_no_prompt(o); /* before the weights are read */
+    const mar_file *f = o->captions ? NULL : open_file(store, folder, o->machine.weights);
+    *done = f && mar_file_get_info(f)->kind == MAR_KIND_DECODER && mar_file_get_info(f)->folder;
+    if (!*done) return 0;
+    if (!run_has_prompts(o) && !store->keeps_encoder) return refuse_no_prompt(o); /* before the weights are read */
     if (store->keeps_encoder && run_has_prompts(o))
         return tool_error("--%s: has no effect here, a request has its own prompt",
                           o->prompt_count ? "prompt" : "prompts");
-    if (find_own_vae(store, library, o, bar) != 0) return 1;
-    if (prompt_encoder_open(&e, library, folder, 0, 0, NULL, bar) != 0) return 1;
+    if (open_encoder(store, library, o, folder, 0, 0, bar, &e) != 0) return 1;
+    if (find_own_vae(store, library, o, bar) != 0) {
+        prompt_encoder_close(&e);
+        return 1;
+    }
     o->t5 = folder;
     e.quiet = store->quiet;
     e.clean = MAR_CLEAN_OFF;
@@ -448,7 +457,7 @@ static int check_captions(const model_store *store, const run_options *o, const 
     if (c->caption_tokens == 0)
         return tool_error("--%s: %s makes images of classes, expected a text-to-image model", given, o->model);
     if (o->captions) return 0;
-    if (!o->t5 && models_write_text(c))
+    if (!o->t5 && c->conditioning == MAR_CONDITION_IDS)
         return tool_error(
             "--t5 is missing: %s has no tokenizer, expected the folder of the model that it was made of; or "
             "--captions, what mar captions made of prompts",
@@ -463,11 +472,10 @@ static int check_captions(const model_store *store, const run_options *o, const 
 }
 
 /* Gets the captions or the encoder of the run before its model is loaded: a T5 may be larger than the model. What the
- * model takes is known by mar_inspect, which reads the file once. A file that cannot be read is reported when it is
- * loaded. */
+ * model takes is in its header. A file that cannot be read is reported when it is loaded. */
 static int prepare_captions(model_store *store, mar *library, run_options *o, int heads, progress *bar)
 {
-    mar_report *report = NULL;
+    mar_model_config config = {.size = sizeof config}, *c = &config;
     const char *fault = run_prompts_fault(o, store->keeps_encoder);
     int done;
     if (fault) return tool_error("%s", fault);
@@ -476,13 +484,13 @@ static int prepare_captions(model_store *store, mar *library, run_options *o, in
     if (!o->t5 && !o->captions && (run_has_prompts(o) || store->keeps_encoder)) o->t5 = run_demo_t5(o->model);
     if (!run_has_prompts(o) && !o->captions && !o->t5) return 0;
     int failed = 0;
-    if (mar_inspect(library, o->model, heads, &report) == MAR_OK && mar_report_model(report)) {
-        const mar_model_config *c = mar_report_model(report);
-        failed = check_captions(store, o, c) || (models_write_text(c) && find_own_vae(store, library, o, bar));
+    const mar_file *f = open_file(store, o->model, o->machine.weights);
+    if (f && mar_file_get_model(library, f, heads, c) == MAR_OK) {
+        failed = check_captions(store, o, c) ||
+                 (c->conditioning == MAR_CONDITION_IDS && find_own_vae(store, library, o, bar));
         if (!failed && store->keeps_encoder && o->t5) failed = open_t5(store, library, o, c, bar, &store->encoder_kept);
         if (!failed && (!store->keeps_encoder || o->captions)) failed = get_captions(store, library, o, c, NULL, bar);
     }
-    mar_report_free(report);
     return failed;
 }
 
@@ -506,7 +514,7 @@ static int set_captions(const model_store *store, const run_options *o, run_mode
     if (models->captions && models->captions->family &&
         refuse_encoder(o, c, models->captions->family, models->captions->tokens, models->captions->dim))
         return 1;
-    if (!models->captions && models_write_text(c)) return refuse_no_prompt(o);
+    if (!models->captions && c->conditioning == MAR_CONDITION_IDS) return refuse_no_prompt(o);
     if (!models->captions && store->keeps_encoder)
         return tool_error("--t5 is missing: %s makes images of prompts, expected the folder of a T5 of width %d; or "
                           "--captions, what mar captions made of some",
@@ -563,17 +571,9 @@ static int get_class_names(const model_store *store, const run_options *o, run_m
 /* Returns 1 with the error printed if the model can be a draft only. */
 static int refuse_drafter(const model_file *model, const run_options *o)
 {
-    if (strcmp(mar_model_get_config(model->model)->family, "eagle") != 0) return 0;
+    if (mar_model_get_config(model->model)->conditioning != MAR_CONDITION_NONE) return 0;
     return tool_error("%s: is an EAGLE drafter, expected a MAR, SphereAR or LlamaGen model; give it as --draft",
                       o->model);
-}
-
-int models_write_text(const mar_model_config *c)
-{
-    static const char *const families[] = {"lumina-mgpt", "anole", "emu3", "demo-mgpt"};
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (strcmp(c->family, families[i]) == 0) return 1;
-    return 0;
 }
 
 /* Returns 1 with the error printed if an option is given for another family, besides those that the library rejects:
@@ -582,23 +582,23 @@ int models_write_text(const mar_model_config *c)
 static int refuse_options(const model_file *model, const run_options *o)
 {
     const mar_model_config *c = mar_model_get_config(model->model);
-    const int discrete = c->vocabulary > 0, is_sphere = strcmp(c->family, "spherear") == 0;
+    const int discrete = c->head == MAR_HEAD_SOFTMAX, sets = c->order == MAR_ORDER_SETS;
     if (o->machine.seq_len && !discrete)
         return tool_error("--seq_len has no effect: the model is a %s model, whose file says how many tokens it makes",
-                          is_sphere ? "SphereAR" : "MAR");
-    if (o->machine.image_size && !models_write_text(c))
+                          c->title);
+    if (o->machine.image_size && !c->sizes && c->conditioning != MAR_CONDITION_IDS)
         return tool_error("--size has no effect: the model makes images of one size");
-    if (o->negative && !models_write_text(c))
+    if (o->negative && c->conditioning != MAR_CONDITION_IDS)
         return tool_error("--negative: has no effect: guidance of %s is against the unconditional caption in its file",
                           o->model);
     if (o->machine.patch_size && discrete)
         return tool_error("--patch_size has no effect: the model's tokens are discrete, one for each latent pixel");
-    if (o->machine.patch_size && is_sphere)
-        return tool_error("--patch_size has no effect: the model is a SphereAR model, whose file has the sizes");
-    if (o->fast && is_sphere)
-        return tool_error("--fast %d: has no recipe for SphereAR models, expected options such as --head_spec 8 or "
-                          "--dtype int8",
-                          o->fast);
+    if (o->machine.patch_size && !sets)
+        return tool_error("--patch_size has no effect: the model is a %s model, whose file has the sizes", c->title);
+    if (o->fast && !discrete && !sets)
+        return tool_error("--fast %d: has no recipe for %s models, expected options such as --head_spec 8 or --dtype "
+                          "int8",
+                          o->fast, c->title);
     if (o->fast > 1 && discrete)
         return tool_error("--fast %d: the model's tokens are discrete, which have level 1 only: expected --fast 1",
                           o->fast);
@@ -633,9 +633,9 @@ static void report_fast(const model_store *store, run_options *o, progress *bar)
 
 int models_load(model_store *store, run_options *o, progress *bar, run_models *out)
 {
-    if (read_class_names(store, o) != 0 || refuse_on_decoder(o) != 0) return 1;
+    if (read_class_names(store, o) != 0 || refuse_on_decoder(store, o) != 0) return 1;
     fast_set_machine(o);
-    take_stored_dtype(o);
+    take_stored_dtype(store, o);
     if (learn_tokens(store, o, bar) != 0) return 1;
     const mar_options machine = run_machine(o);
     *out = (run_models){.library = open_for(store, &machine, 1, "dtype")};
@@ -688,27 +688,12 @@ int models_refuse_classes(const run_options *o, const char *classes)
                       o->prompt_count ? "prompt" : "prompts");
 }
 
-/* Prints why there is no session. Names the image decoder if it does not suit the model. Against too little memory an
- * option of the command helps. */
-static int refuse_session(const mar *library, const run_options *o, mar_status status, int max_batch)
+/* Returns whether the session's verifier needs a codebook. */
+static int needs_codebook(const run_options *o)
 {
-    static const char advice[] = "; lower the batch",
-                      no_vae[] = ", but the session has no VAE"; /* endings of the library's messages */
-    char words[1024], hint[128] = "";
-    char *lacks;
-    snprintf(words, sizeof words, "%s", mar_error(library));
-    if (status == MAR_ENOMEM && max_batch > 1) {
-        char *end = strstr(words, advice);
-        if (end && !end[strlen(advice)]) *end = '\0';
-        snprintf(hint, sizeof hint, "; a smaller --batch than %d needs less", max_batch);
-    }
-    if ((lacks = strstr(words, no_vae)) != NULL) {
-        *lacks = '\0';
-        snprintf(hint, sizeof hint, ", which says what tokens are near: --vq is missing, expected its file");
-    }
-    if (status == MAR_EMODEL && o->vae && strncmp(words, "the VAE", 7) == 0)
-        return tool_error("--vae %s: %s", o->vae, words);
-    return tool_error("%s%s", words, hint);
+    for (int i = 0; o->params.spec && i < mar_method_count(); i++)
+        if (strcmp(mar_method_get(i)->name, o->params.spec) == 0) return mar_method_get(i)->codebook;
+    return 0;
 }
 
 int models_set_negative(const run_models *models, mar_session *s)
@@ -729,8 +714,14 @@ int models_set_negative(const run_models *models, mar_session *s)
 
 int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out)
 {
+    if (!models->vae && mar_model_get_config(models->model)->vocabulary && needs_codebook(o))
+        return tool_error("--spec %s: needs the image decoder's codebook, which says what tokens are near: --vq is "
+                          "missing, expected its file",
+                          o->params.spec);
     const mar_status status = mar_session_create(models->model, models->vae, &o->params, max_batch, out);
-    if (status != MAR_OK) return refuse_session(models->library, o, status, max_batch);
+    if (status == MAR_ENOMEM && max_batch > 1)
+        return tool_error("%s; a smaller --batch than %d needs less", mar_error(models->library), max_batch);
+    if (status != MAR_OK) return tool_error("%s", mar_error(models->library));
     if (models_set_negative(models, *out) != 0) {
         mar_session_free(*out);
         *out = NULL;
@@ -749,6 +740,7 @@ void models_free(model_store *store)
         mar_vae_free(store->files[i].vae);
     }
     for (int i = 0; i < store->handle_count; i++) mar_close(store->handles[i].library);
+    for (int i = 0; i < store->open_count; i++) mar_file_close(store->open[i].file);
     for (int i = 0; i < store->text_count; i++) {
         free(store->texts[i].key);
         captions_free(&store->texts[i].captions);

@@ -3,6 +3,7 @@
 #define TOOLS_MODELS_H
 
 #include "mar.h"
+#include "mar_files.h"
 #include "tools/generate/captions.h"
 #include "tools/generate/classes.h"
 #include "tools/generate/prompt_encoder.h"
@@ -15,7 +16,8 @@ enum {
     MODELS_FILES_MAX = 3 * MODELS_RUNS_MAX /* model, draft and image decoder of each run */
 };
 
-/* The identity of a model file, beside its name: size and a hash of all its bytes. "" for a built-in or unused one. */
+/* The identity of a model file, beside its name: a hash of what was loaded (mar_model_config.hash). "" for a built-in
+ * or unused one. */
 enum { RECORD_ID = 48 };
 typedef struct {
     char model[RECORD_ID], vae[RECORD_ID], draft[RECORD_ID], captions[RECORD_ID];
@@ -54,6 +56,12 @@ typedef struct {
     int handle_count;              /* handles in use */
     model_file files[MODELS_FILES_MAX];
     int file_count; /* files in use */
+    struct {
+        const char *path; /* as given; not copied */
+        mar_weights weights;
+        mar_file *file;
+    } open[MODELS_FILES_MAX]; /* files that were opened, once for all that is loaded from them */
+    int open_count;           /* in use */
     struct {
         char *key;          /* options that name the prompts, or the file */
         const mar *library; /* the handle that encoded the prompts; NULL: a file's */
@@ -97,8 +105,6 @@ const char *models_class_name(const run_models *models, int label, char *text, s
 int models_status(const model_store *store, int status);
 /* Returns 1 with the error printed if `classes`, the value of --class or NULL, is given beside prompts. */
 int models_refuse_classes(const run_options *o, const char *classes);
-/* Returns whether the model writes images among text (Lumina-mGPT, Anole, Emu3): its own folder encodes prompts. */
-int models_write_text(const mar_model_config *c);
 /* Gives a session the second context of guidance if the model needs one. Returns 0, or 1 with the error printed. */
 int models_set_negative(const run_models *models, mar_session *s);
 /* Calls mar_session_create, models_set_negative, and sets o->used. Returns 0, or 1 with the error printed. */

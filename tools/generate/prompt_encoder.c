@@ -7,22 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     SHOWN = 100,          /* bytes of a prompt in a warning */
     NUMBERS_MAX = 1 << 24 /* of a batch's features, unless one prompt has more */
 };
-
-int prompt_encoder_may_be_decoder(const char *folder)
-{
-    char path[4096];
-    struct stat st;
-    if (run_is_built_in(folder)) return strcmp(folder, "demo-mgpt") == 0; /* and not a folder of that name here */
-    if (stat(folder, &st) != 0 || !S_ISDIR(st.st_mode)) return 0;
-    return snprintf(path, sizeof path, "%s/spiece.model", folder) < (int)sizeof path && access(path, F_OK) != 0;
-}
 
 /* Returns the prompts of a batch, for prompts of `numbers` numbers. */
 static int batch_of(size_t numbers)
@@ -31,17 +20,21 @@ static int batch_of(size_t numbers)
     return n < 1 ? 1 : n > PROMPT_BATCH ? PROMPT_BATCH : (int)n;
 }
 
-int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, int tokens, int expected,
-                        const char *model, progress *bar)
+int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, const mar_file *file, int tokens,
+                        int expected, const char *model, progress *bar)
 {
+    mar_source source;
+    mar_source_init(&source, sizeof source);
+    source.file = file;
+    if (!file) source.path = folder;
     *e = (prompt_encoder){.library = library, .folder = folder, .tokens = tokens};
     if (bar) progress_note(bar, "loading %s", folder);
-    const mar_status status = mar_text_load(library, folder, &e->text);
+    const mar_status status = mar_text_load_from(library, &source, &e->text);
     if (bar) progress_clear(bar);
     if (status != MAR_OK) return tool_error("%s", mar_error(library));
     const mar_text_config *c = mar_text_get_config(e->text);
     e->dim = c->dim;
-    e->is_decoder = c->tokens > 0;
+    e->is_decoder = c->conditioning == MAR_CONDITION_IDS;
     if (e->tokens == 0 || (e->is_decoder && e->tokens > c->tokens))
         e->tokens = tokens = e->is_decoder ? c->tokens : 120;
     e->batch = batch_of((size_t)tokens * (size_t)e->dim);
@@ -86,14 +79,6 @@ int prompt_encoder_negative(prompt_encoder *e, const char *text, captions *out)
     return captions_set_negative(out, e->features, e->mask);
 }
 
-const char *prompt_encoder_error(const prompt_encoder *e)
-{
-    const char *why = mar_error(e->library);
-    int end = 0;
-    sscanf(why, "prompt %*d: %n", &end);
-    return why + end;
-}
-
 int prompt_encoder_drop_bad(prompt_encoder *e, prompts *p, int i, int n)
 {
     const int skipped = p->skipped;
@@ -104,7 +89,7 @@ int prompt_encoder_drop_bad(prompt_encoder *e, prompts *p, int i, int n)
         const mar_status status = mar_text_encode(e->text, &text, 1, e->clean, tokens, e->features, e->mask, NULL);
         if (status != MAR_OK && status != MAR_EARG) return tool_error("%s", mar_error(e->library));
         if (status == MAR_EARG) {
-            prompts_skip(p, i, prompt_encoder_error(e));
+            prompts_skip(p, i, mar_error(e->library));
             end--;
         } else {
             i++;

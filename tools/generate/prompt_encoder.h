@@ -22,21 +22,17 @@ typedef struct {
     uint8_t *mask;   /* [batch][tokens] of the last batch */
 } prompt_encoder;
 
-/* Returns whether the folder may be that of a model that writes images among text: it has no T5's vocabulary. */
-int prompt_encoder_may_be_decoder(const char *folder);
-/* Loads the T5 or the model's text side in `folder` and makes room for a batch. `tokens` 0: what such a model has room
- * for. `expected`: values of a position that `model` takes; 0: any. `bar` may be NULL. Returns 0; or 1 with *e empty
- * after printing the error. */
-int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, int tokens, int expected,
-                        const char *model, progress *bar);
+/* Loads the T5 or the model's text side in `folder`, which `file` is, or NULL: it is opened, and makes room for a
+ * batch. `tokens` 0: what such a model has room for. `expected`: values of a position that `model` takes; 0: any. `bar`
+ * may be NULL. Returns 0; or 1 with *e empty after printing the error. */
+int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, const mar_file *file, int tokens,
+                        int expected, const char *model, progress *bar);
 /* Encodes prompts [n], n up to e->batch, to e->features and e->mask. Warns of each that has more tokens than fit.
  * Returns what mar_text_encode does: MAR_EARG for a prompt that cannot be encoded. */
 mar_status prompt_encoder_run(prompt_encoder *e, char *const *text, int n);
 /* Encodes the second context of guidance of a model that writes images among text, and sets it in *out, a set with e's
  * tokens and dim. `text`: the negative prompt; NULL: the model's own. Returns 0, or 1 with the error printed. */
 int prompt_encoder_negative(prompt_encoder *e, const char *text, captions *out);
-/* Returns why the last run failed, without the prompt's number. */
-const char *prompt_encoder_error(const prompt_encoder *e);
 /* Reports the prompts from i on, n of them, that cannot be encoded, and leaves them out. Call it after MAR_EARG: it
  * encodes each alone. Returns 0; or 1 after printing an error if none is bad or none is left in all. */
 int prompt_encoder_drop_bad(prompt_encoder *e, prompts *p, int i, int n);

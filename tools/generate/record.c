@@ -24,67 +24,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ENDS = 1 << 20 };
-
 /* --- file identities ---------------------------------------------------------------------------------------------- */
-
-/* Returns whether a folder's file belongs to the model: weights, configurations, tokenizers. */
-static int is_of_model(const struct dirent *entry)
-{
-    static const char *const endings[] = {".safetensors", ".bin", ".pth", ".json", ".tiktoken"};
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (tool_ends_with(entry->d_name, endings[i])) return 1;
-    return 0;
-}
-
-/* Adds name, length and hash of a file to *sum, and its length to *total; of a file of more than twice ENDS the hash of
- * both ends, as a folder may have many gigabytes. Returns 0, or 1 with the error printed. */
-static int add_to_folder(const char *path, const char *name, unsigned char *ends, long long *total, uint64_t *sum)
-{
-    struct stat st;
-    const int fd = tool_open_file(path, O_RDONLY);
-    if (fd < 0) return tool_cannot_open(path, "a file");
-    int failed = fstat(fd, &st) != 0;
-    const size_t n = st.st_size < 2 * ENDS ? (size_t)st.st_size : 2 * ENDS, first = n / 2;
-    failed = failed || tool_read_at(fd, ends, first, 0) != 0 ||
-             tool_read_at(fd, ends + first, n - first, st.st_size - (off_t)(n - first)) != 0;
-    const int reason = errno;
-    close(fd);
-    if (failed) return tool_error("%s: cannot read: %s", path, strerror(reason));
-    const uint64_t parts[] = {*sum, (uint64_t)st.st_size, memory_sum(name, strlen(name)), memory_sum(ends, n)};
-    *sum = memory_sum(parts, sizeof parts);
-    *total += st.st_size;
-    return 0;
-}
-
-/* Writes the identity of a folder as Hugging Face has it. */
-static int identify_folder(const char *path, char text[RECORD_ID])
-{
-    struct dirent **entries = NULL;
-    unsigned char *ends = malloc(2 * ENDS);
-    long long total = 0;
-    uint64_t sum = 0;
-    const int n = scandir(path, &entries, is_of_model, alphasort);
-    int failed = !ends ? tool_error("out of memory") : n < 0 ? tool_cannot_open(path, "a folder") : 0;
-    for (int i = 0; i < n; i++) {
-        char *file = failed ? NULL : tool_join(path, entries[i]->d_name);
-        if (!failed) failed = file ? add_to_folder(file, entries[i]->d_name, ends, &total, &sum) : 1;
-        free(file);
-        free(entries[i]);
-    }
-    free(entries);
-    free(ends);
-    if (!failed) snprintf(text, RECORD_ID, "%lld bytes, %016" PRIx64, total, sum);
-    return failed;
-}
-
-int record_identify_model(const char *path, char text[RECORD_ID])
-{
-    struct stat st;
-    *text = '\0';
-    const int is_folder = path && !run_is_built_in(path) && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    return is_folder ? identify_folder(path, text) : record_identify_file(path, text);
-}
 
 int record_identify_file(const char *path, char text[RECORD_ID])
 {
@@ -101,16 +41,19 @@ int record_identify_file(const char *path, char text[RECORD_ID])
     return 0;
 }
 
+/* Writes the hash of a loaded file; "" for a built-in or unused one. */
+static void write_hash(const char *path, uint64_t hash, char text[RECORD_ID])
+{
+    *text = '\0';
+    if (path && !run_is_built_in(path)) snprintf(text, RECORD_ID, "%016" PRIx64, hash);
+}
+
 int record_identify(const run_options *run, run_models *out)
 {
     record_ids *ids = &out->ids;
-    const int is_same = run->vae && strcmp(run->vae, run->model) == 0; /* its own decoder: the file is read once */
-    if (record_identify_model(run->model, ids->model) != 0) return 1;
-    if (is_same)
-        memcpy(ids->vae, ids->model, sizeof ids->vae);
-    else if (record_identify_model(run->vae, ids->vae) != 0)
-        return 1;
-    if (record_identify_model(run->draft, ids->draft) != 0) return 1;
+    write_hash(run->model, mar_model_get_config(out->model)->hash, ids->model);
+    write_hash(run->vae, out->vae ? mar_vae_get_config(out->vae)->hash : 0, ids->vae);
+    write_hash(run->draft, out->draft ? mar_model_get_config(out->draft)->hash : 0, ids->draft);
     record_identify_prompts(out);
     return run->captions ? record_identify_file(run->captions, ids->captions) : 0;
 }
@@ -123,14 +66,6 @@ void record_identify_prompts(run_models *models)
 }
 
 /* --- text in pictures ----------------------------------------------------------------------------------- */
-
-/* Returns the length of the description without the number of threads. That changes no image, and stays out of
- * files. */
-static int backend_length(const char *description)
-{
-    const char *comma = strrchr(description, ',');
-    return comma && strstr(comma, "thread") ? (int)(comma - description) : (int)strlen(description);
-}
 
 void record_texts_add(record_texts *out, const char *key, const char *format, ...)
 {
@@ -165,8 +100,7 @@ static void add_options(record_texts *out, const run_options *run)
 
 void record_texts_add_backend(record_texts *out, const mar *library)
 {
-    const char *backend = mar_backend_description(library);
-    record_texts_add(out, "backend", "%.*s", backend_length(backend), backend);
+    record_texts_add(out, "backend", "%s", mar_get_device(library)->arithmetic);
 }
 
 /* Models with equal bytes and different names are the same; a built-in one has its name only. */
@@ -182,7 +116,7 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     record_texts_add(out, "model", "%s", tool_base_name(run->model));
     if (run->vae) record_texts_add(out, "vae", "%s", tool_base_name(run->vae));
     const mar_model_config *c = mar_model_get_config(models->model);
-    const int is_decoder = models_write_text(c); /* whose files say how many heads there are */
+    const int is_decoder = c->conditioning == MAR_CONDITION_IDS; /* whose files say how many heads there are */
     if (!is_decoder)
         record_texts_add(out, "heads", c->decoder_heads == c->heads ? "%d" : "%d,%d", c->heads, c->decoder_heads);
     if (run->machine.patch_size) record_texts_add(out, "patch_size", "%d", run->machine.patch_size);
@@ -226,7 +160,7 @@ static int is_of_tokens(const image_text *t, const record_ids *ids, int needs_de
 }
 
 /* Raised with each change that makes other tokens (tests/record/compare.sh), so that a store does not mix them. */
-enum { ARITHMETIC = 1 };
+enum { ARITHMETIC = 2 };
 
 int record_check_store(const char *directory, output *out)
 {

@@ -12,7 +12,7 @@ typedef struct {
     int lacks;         /* 1: memory ran out, and a text is missing */
 } record_texts;
 
-/* Reads every byte of the model files. Returns 0, or 1 with the error printed. */
+/* Identifies the loaded files by their hashes, and reads those of captions. Returns 0, or 1 with the error printed. */
 int record_identify(const run_options *run, run_models *out);
 
 /* Identifies the prompts that models_load encoded, by their features; nothing for other models. */
@@ -20,8 +20,6 @@ void record_identify_prompts(run_models *models);
 
 /* Identifies one file, to text; "" for NULL and for a built-in one. Returns 0, or 1 with the error printed. */
 int record_identify_file(const char *path, char text[RECORD_ID]);
-/* Does the same of a model, which may be a folder: its files' names and lengths, and their first and last MiB count. */
-int record_identify_model(const char *path, char text[RECORD_ID]);
 
 void record_texts_add(record_texts *out, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -28,8 +28,8 @@ static void finish(engine *e, job *j, int image, mar_status status)
         jobs_finish(t, j, image, JOB_DONE, 0, NULL);
         return;
     }
-    const char *why = mar_session_error(e->service->session), *lacks = "loaded without its encoder";
-    if (j->spec.is_edit && strstr(why, lacks))
+    const char *why = mar_session_error(e->service->session);
+    if (j->spec.is_edit && !mar_vae_get_config(e->service->models.vae)->encoder)
         why = "the file of the image decoder has no encoder, which an edit needs";
     if (code_of(status) == 500) log_line(&e->service->log, LOG_IMAGE, "an image failed: %s", why);
     jobs_finish(t, j, image, JOB_FAILED, code_of(status), *why ? why : mar_status_name(status));

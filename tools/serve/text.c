@@ -47,7 +47,7 @@ static void encode(const text_service *t, job *j)
     } else if (status == MAR_EARG) {
         code = 400;
         param = "prompt";
-        snprintf(why, sizeof why, "prompt: %.400s", prompt_encoder_error(e));
+        snprintf(why, sizeof why, "prompt: %.400s", mar_error(e->library));
     } else if (status != MAR_ENOMEM) {
         code = 500;
         snprintf(why, sizeof why, "the prompt could not be encoded: %.400s", mar_error(e->library));

@@ -202,7 +202,7 @@ static mar_status derive_sequence(const wt_file *f, const text_grammar *g, int w
     c->shape.seq_len = columns * rows;
     c->shape.line_end = g->line_end >= 0;
     c->shape.prompt = 1;
-    c->shape.caption_dim = c->shape.width;
+    c->shape.caption_dim = 1;
     c->shape.prefix = text_grammar_room(g, columns, rows);
     if (c->shape.prefix < 1)
         return err_set(err, MAR_EARG, "%s: %dx%d tokens leave no room for a prompt: the context has %d positions",

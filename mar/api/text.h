@@ -1,8 +1,8 @@
 #ifndef MAR_TEXT_H
 #define MAR_TEXT_H
 
+#include "families/language.h"
 #include "mar/api/load.h"
-#include "text/prompt.h"
 #include "text/t5.h"
 #include "text/tokenizer.h"
 
@@ -16,8 +16,8 @@ struct mar_text {
     wt_file *f;           /* a model that writes images among text: its file, owned; NULL: T5 */
     const mar_file *file; /* the open file that f is a view of, referenced; NULL: f is a file of its own */
     char warning[256];    /* config.warning */
-    text_grammar grammar;
-    text_prompt prompt;
+    language language;
+    int columns, rows; /* tokens of an image */
 };
 
 /* Loads a model that writes images among text. On success t->f is f, which t then owns. */

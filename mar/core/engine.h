@@ -3,6 +3,7 @@
 #ifndef MAR_ENGINE_H
 #define MAR_ENGINE_H
 
+#include "families/families.h"
 #include "mar/core/handle.h"
 #include "mar/core/measure.h"
 #include "weights/weights.h"
@@ -54,9 +55,10 @@ struct mar_engine {
 
     int default_steps; /* autoregressive steps of an image, if it has as many tokens; 0: one for each token */
     unsigned kinds;    /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
-    /* Loads a model on queue k. The caller waits for the queue. The file may be closed afterwards. Sets m and config of
-     * the model. */
-    mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
+    /* Loads a model of these facts on queue k. The caller waits for the queue. File and facts may be freed afterwards.
+     * Sets m and config of the model. */
+    mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, const family_facts *facts, mar_model **out,
+                       mar_err *err);
     void (*unload)(mar_model *model); /* called when no session on any thread uses it; NULL is fine */
     /* Describes the backend's arithmetic if it has several: "head: matrix products in bf16". */
     void (*describe)(const mar_model *model, char *text, size_t size);
@@ -107,7 +109,8 @@ struct mar_engine {
     void (*stats)(const mar_engine_state *g, mar_stats *stats);
     /* Measures parts of the model by themselves (mar_session_measure). NULL: it has none. */
     mar_status (*measure)(mar_engine_state *g, mar_measurements *all, mar_err *err);
-    /* Implement mar_session_token_status and mar_session_staleness of one image: arrays [seq_len]; map and step may be NULL. */
+    /* Implement mar_session_token_status and mar_session_staleness of one image: arrays [seq_len]; map and step may be
+     * NULL. */
     void (*token_status)(const mar_engine_state *g, int slot, uint8_t *map, int *step);
     void (*staleness)(const mar_engine_state *g, int slot, int *staleness);
 };

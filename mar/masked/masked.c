@@ -2,7 +2,7 @@
 #include "mar/masked/masked.h"
 
 #include "base/arena.h"
-#include "mar/core/config.h"
+#include "families/mar.h"
 #include "mar/core/params.h"
 
 #include <limits.h>

@@ -1,6 +1,6 @@
 #include "mar/masked/model.h"
 #include "kernels/int8.h"
-#include "mar/core/config.h"
+#include "families/mar.h"
 #include "weights/rows.h"
 
 #include <stdio.h>
@@ -79,7 +79,7 @@ static mar_status load_rows(loader *l, const char *name, int rows, int first, in
     wt_rows w = {.file = l->file, .in = in, .count = 1, .piece = {{.rows = rows}}, .first = first, .column = column};
     w.bias = 1;
     snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s.weight", name);
-    if (mar_config_is_int8(w.piece[0].name)) flags |= KERN_LOW;
+    if (family_mar_is_int8(w.piece[0].name)) flags |= KERN_LOW;
     const kern_linear_spec spec = {.out = out, .activation = activation, .flags = flags};
     return wt_create_linear(l->k, &w, spec, layer, l->err);
 }
@@ -209,22 +209,20 @@ static mar_status load_all(loader *l)
     return status;
 }
 
-mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err)
+mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, const family_facts *facts, mar_model **out,
+                           mar_err *err)
 {
     mar_masked_model *model = calloc(1, sizeof *model);
     *out = NULL;
     if (!model) return err_set(err, MAR_ENOMEM, "out of memory");
-    mar_model_config *c = &model->base.config;
+    const mar_model_config *c = &model->base.config;
     model->base.m = m;
-    mar_status status = mar_config_derive(f, heads, c, err);
-    if (status == MAR_OK) status = mar_config_patch(f, m->patch_size, c, err);
-    if (status == MAR_OK && c->heads_guessed) status = mar_refuse_heads(f, c->width, err);
-    if (status == MAR_OK) {
-        model->encoder = calloc((size_t)c->encoder_depth + 1, sizeof *model->encoder);
-        model->decoder = calloc((size_t)c->decoder_depth + 1, sizeof *model->decoder);
-        loader l = {model, k, f, err};
-        status = model->encoder && model->decoder ? load_all(&l) : err_set(err, MAR_ENOMEM, "out of memory");
-    }
+    model->base.config = facts->config;
+    model->encoder = calloc((size_t)c->encoder_depth + 1, sizeof *model->encoder);
+    model->decoder = calloc((size_t)c->decoder_depth + 1, sizeof *model->decoder);
+    loader l = {model, k, f, err};
+    const mar_status status =
+        model->encoder && model->decoder ? load_all(&l) : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) {
         if (model->head.dtype != m->head_dtype) model->base.config.warning = diff_head_f32_warning;
         *out = &model->base;

@@ -39,6 +39,9 @@ typedef struct {
 /* Rows of the families, in the order in which they are asked to recognise a file. */
 extern const wt_kind family_mar, family_spherear, family_language, family_llamagen, family_eagle;
 
+/* Names of tensors: of LlamaGen, of SphereAR, and of transformers' Llama. */
+extern const causal_names llamagen_names, sphere_names, language_llama_names;
+
 /* Sets heads, kv_heads, head_dim and config.heads_guessed of a transformer with a width: `heads` if not 0, else the
  * metadata's mar.heads, else those of LlamaGen's official model of this width, which SphereAR's have, too, else a
  * guess. Returns MAR_EARG or MAR_EMODEL if they do not divide the width (causal_heads_divide). */

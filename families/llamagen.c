@@ -15,7 +15,7 @@ enum { IMAGE_SIZE = 256, DOWNSAMPLE_SIZE = 16 }; /* train_c2i.py's defaults */
 static const char class_table[] = "cls_embedding.embedding_table.weight",
                   no_caption[] = "cls_embedding.uncond_embedding";
 
-static const causal_names names = {
+const causal_names llamagen_names = {
     .layers = "layers",
     .joined = {"attention.wqkv", "attention.wo", "feed_forward.w1", "feed_forward.w2", "attention_norm", "ffn_norm"},
     .w13 = {"feed_forward.w1", "feed_forward.w3"},
@@ -151,7 +151,7 @@ static mar_status llamagen_derive(const wt_file *f, const wt_asked *asked, void 
     family_facts *out = facts;
     mar_model_config *c = &out->config;
     out->shape = (causal_shape){
-        .names = &names, .joined_qkv = 1, .rotation = CAUSAL_GRID, .rope_base = 10000, .eps = 1e-5f}; /* gpt.py */
+        .names = &llamagen_names, .joined_qkv = 1, .rotation = CAUSAL_GRID, .rope_base = 10000, .eps = 1e-5f}; /* gpt.py */
     mar_status status = llamagen_derive_transformer(f, out, err);
     if (status == MAR_OK) status = llamagen_derive_condition(f, out, err);
     if (status == MAR_OK) status = llamagen_derive_sequence(f, out, err);

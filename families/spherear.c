@@ -14,7 +14,7 @@ enum { SEQ_LEN_MAX = 65536 }; /* tokens of an image */
 
 static const char positions[] = "pos_for_diff.weight";
 
-static const causal_names names = {
+const causal_names sphere_names = {
     .layers = "layers",
     .joined = {"attention.wqkv", "attention.wo", "feed_forward.w1", "feed_forward.w2", "attention_norm", "ffn_norm"},
     .norm = "norm.weight",
@@ -25,7 +25,7 @@ static const causal_names names = {
 
 static mar_status sphere_derive_classes(const wt_file *f, family_facts *out, mar_err *err)
 {
-    const char *class_table = names.class_table;
+    const char *class_table = sphere_names.class_table;
     const wt_tensor *t = wt_find(f, class_table);
     char text[128];
     if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing", wt_path(f), class_table);
@@ -48,7 +48,7 @@ static mar_status sphere_derive_transformer(const wt_file *f, family_facts *out,
     if (status == MAR_OK) status = wt_find_shape(f, "layers.0.feed_forward.w2.weight", 2, &w2, err);
     if (status == MAR_OK) status = wt_find_shape(f, positions, 2, &place, err);
     if (status != MAR_OK) return status;
-    out->shape = (causal_shape){.names = &names,
+    out->shape = (causal_shape){.names = &sphere_names,
                                 .joined_qkv = 1,
                                 .joined_w13 = 1,
                                 .rotation = CAUSAL_GRID_COLUMNS,

@@ -2,7 +2,7 @@
 #ifndef TESTS_CAUSAL_FIXTURE_H
 #define TESTS_CAUSAL_FIXTURE_H
 
-#include "llamagen/config.h"
+#include "tests/support/families.h"
 #include "nets/causal_runner.h"
 #include "tests/support/support.h"
 
@@ -16,7 +16,7 @@ typedef struct {
 } causal_fixture;
 
 /* Loads the transformer of a LlamaGen file, or the one of a decoder of text/grammar.h. */
-mar_status load_net(kern_queue *k, const wt_file *f, const gpt_config *config, causal_model **out, mar_err *err);
+mar_status load_net(kern_queue *k, const wt_file *f, const family_facts *config, causal_model **out, mar_err *err);
 
 /* Sampling of most tests: the distributions are the softmax of the logits. */
 extern const causal_sampling causal_fixture_plain;

@@ -20,7 +20,7 @@ typedef enum {
 } raster_norm;
 
 /* What is derived from a model's file. A family fills in what it has. */
-typedef struct {
+typedef struct family_facts {
     mar_model_config config; /* as mar.h shows it; its order, head and conditioning choose the loop */
     causal_shape shape;      /* raster order: of the transformer */
     diff_head_shape head;    /* raster order, of vectors: of the diffusion head */

@@ -4,6 +4,7 @@
 #define MAR_RASTER_MODEL_H
 
 #include "diffusion/chain.h"
+#include "families/families.h"
 #include "mar/core/engine.h"
 #include "nets/causal.h"
 

@@ -43,7 +43,7 @@ static inline const mar_masked_model *mar_masked_model_of(const mar_model *model
 }
 
 /* Implement the engine's load and unload (mar/core/engine.h). */
-mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, const family_facts *facts, mar_model **out,
+mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, const struct family_facts *facts, mar_model **out,
                            mar_err *err);
 void mar_masked_unload(mar_model *model);
 

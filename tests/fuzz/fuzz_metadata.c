@@ -7,6 +7,7 @@
 
 #include "families/mar.h"
 #include "tests/support/families.h"
+#include "text/t5.h"
 #include "mar/api/kinds.h"
 #include "vae/vae.h"
 

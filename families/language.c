@@ -12,31 +12,6 @@ static const language_family *const families[] = {&language_lumina_mgpt, &langua
                                                   &language_demo};
 enum { FAMILIES = sizeof families / sizeof *families };
 
-/* --- configuration ------------------------------------------------------------------------------------------------ */
-
-const json_value *language_member(const wt_file *f, const char *key)
-{
-    static const char *const parts[] = {"text_config", "model"};
-    const json_value *root = wt_config(f), *v = root ? json_member(root, key) : NULL;
-    for (size_t i = 0; root && !v && i < sizeof parts / sizeof *parts; i++) {
-        const json_value *part = json_member(root, parts[i]);
-        if (part && part->type == JSON_OBJECT) v = json_member(part, key);
-    }
-    return v && v->type != JSON_NULL ? v : NULL;
-}
-
-mar_status language_number(const wt_file *f, const char *key, int least, int *out, mar_err *err)
-{
-    const json_value *v = language_member(f, key);
-    int64_t number;
-    if (!v) return MAR_OK;
-    if (!json_integer(v, &number) || number < least || number > INT_MAX / 2)
-        return err_set(err, MAR_EMODEL, "%s: its configuration has no whole number from %d on for %s", wt_path(f),
-                       least, key);
-    *out = (int)number;
-    return MAR_OK;
-}
-
 /* Returns the family of a file; NULL if it has none. *name gets the name that the file gives, or NULL. */
 static const language_family *find_family(const wt_file *f, const char **name)
 {

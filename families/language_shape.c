@@ -1,12 +1,36 @@
-/* The shape of a transformer of Llama's kind, from tensors, configuration and metadata. */
+/* The configuration, and the shape of a transformer of Llama's kind from tensors, configuration and metadata. */
 #include "families/language.h"
 
 #include "kernels/ops.h"
 #include "weights/shape.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+const json_value *language_member(const wt_file *f, const char *key)
+{
+    static const char *const parts[] = {"text_config", "model"};
+    const json_value *root = wt_config(f), *v = root ? json_member(root, key) : NULL;
+    for (size_t i = 0; root && !v && i < sizeof parts / sizeof *parts; i++) {
+        const json_value *part = json_member(root, parts[i]);
+        if (part && part->type == JSON_OBJECT) v = json_member(part, key);
+    }
+    return v && v->type != JSON_NULL ? v : NULL;
+}
+
+mar_status language_number(const wt_file *f, const char *key, int least, int *out, mar_err *err)
+{
+    const json_value *v = language_member(f, key);
+    int64_t number;
+    if (!v) return MAR_OK;
+    if (!json_integer(v, &number) || number < least || number > INT_MAX / 2)
+        return err_set(err, MAR_EMODEL, "%s: its configuration has no whole number from %d on for %s", wt_path(f),
+                       least, key);
+    *out = (int)number;
+    return MAR_OK;
+}
 
 /* Reads a number that no tensor shows: from the configuration by `key`, else from the metadata by `name`. Leaves *out
  * unchanged if both lack it. */

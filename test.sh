@@ -1,19 +1,23 @@
 #!/bin/sh
-# Installs what is missing, builds and tests: ./test.sh [--all] [PRESET...]
-# Without --all this is the change lane, what every change must pass, in some 25 minutes on two cores: release
-# (optimised, with the CUDA kernels run on the CPU under a race check), asan (AddressSanitizer and UBSan, with the corpora
-# of the fuzz targets), tsan (ThreadSanitizer over what has threads of its own) and cuda (compiled by nvcc for one GPU, and
-# run where there is one). --all is the nightly lane: all tests of these presets, every GPU architecture, a build with the
-# CUDA toolkit 12.8 if CUDA12_PATH has it (or /usr/local/cuda-12.8), a bare Debian, and libFuzzer's targets (preset fuzz).
-# PRESETs confine a lane to these. The minutes of each step are printed at the end.
+# Installs what is missing, builds and tests: ./test.sh [quick | [--all] [PRESET...]]
+# Without arguments this is the change lane, what every change must pass, in some 12 minutes on two cores: release
+# (optimised), asan (AddressSanitizer and UBSan, with the corpora of the fuzz targets), tsan (ThreadSanitizer over what
+# has threads of its own) and cuda (compiled by nvcc for one GPU, and run where there is one). PRESETs confine it.
+# quick is for the time between: units, operations, comparisons with the official codes and three commands, of release
+# alone, in some 3 minutes from a built tree. --all is the nightly lane: all tests of these presets, the CUDA kernels on
+# the CPU under a race check, every GPU architecture, a build with the CUDA toolkit 12.8 if CUDA12_PATH has it (or
+# /usr/local/cuda-12.8), a bare Debian, and libFuzzer's targets (preset fuzz). The minutes of each step end the output.
 set -eu
 cd "$(dirname "$0")"
 . scripts/packages.sh
 . scripts/cuda.sh
 
-tests=--tests presets='release asan tsan cuda'
+tests=--tests presets='release asan tsan cuda' labels_of_release='.' target_of_release=''
 if [ "${1:-}" = --all ]; then
     tests=--all-tests presets='release asan tsan fuzz cuda'
+    shift
+elif [ $# = 1 ] && [ "$1" = quick ]; then
+    presets=release labels_of_release='^quick$' target_of_release=quick_tests
     shift
 fi
 if [ $# -gt 0 ]; then presets=$*; fi
@@ -21,7 +25,7 @@ for preset in $presets; do
     case $preset in
     release | asan | tsan | fuzz | cuda) ;;
     *)
-        echo "test.sh: no preset '$preset', expected [--all] and any of release, asan, tsan, fuzz, cuda" >&2
+        echo "test.sh: no preset '$preset', expected quick, or [--all] and any of release, asan, tsan, fuzz, cuda" >&2
         exit 2
         ;;
     esac
@@ -38,7 +42,7 @@ step() {
 
 # shellcheck disable=SC2086  # the list is words
 need_packages $test_packages
-if [ -z "${MAR_FRESH:-}" ]; then # the bare Debian of the test `fresh` goes without
+if [ -z "${MAR_FRESH:-}$target_of_release" ]; then # quick and the bare Debian of the test `fresh` go without
     want_packages debootstrap    # without it that test is skipped
     # shellcheck disable=SC2086
     if [ $tests = --all-tests ]; then want_packages lintian $package_packages; fi # the test `packages`
@@ -69,6 +73,7 @@ failed=
 for preset in $presets; do
     echo "== $preset"
     labels='.' target='' options=''
+    if [ "$preset" = release ]; then labels=$labels_of_release target=$target_of_release; fi
     if [ "$preset" = tsan ]; then labels='^(threads|rooms)$' target=threads_tests; fi
     if [ "$preset" = cuda ]; then options=$cuda_options; fi
     scripts/build.sh $tests $options "$preset" $target

@@ -33,7 +33,7 @@ static char skip_space(reader *r)
     return r->text[r->at];
 }
 
-/* Reads \uXXXX. Returns -1 if it is none. */
+/* Reads \uXXXX. Returns -1 for any other text. */
 static int32_t read_unit(reader *r)
 {
     int32_t unit = 0;

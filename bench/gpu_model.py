@@ -52,7 +52,7 @@ JUDGED_PATHS = 4096 // (CONDITIONS * DIFFUSION_STEPS)  # of a call; diffusion/pa
 # Calls of the head a token, of the demo, by window (docs/gpu.md).
 DEMO_CALLS = {0: DIFFUSION_STEPS, 4: 26.3, 8: 14.3, 16: 8.7, 32: 6.2}
 # Acceptance of the demo target's own late conditions, measured with guidance 2.9, 64 steps of one token and 100 diffusion
-# steps in f32, by how many 64ths of the image they are late, of all tokens. bench/path_figures.py measures it of steps that
+# steps in f32, by how many 64ths of the image they are late, of all tokens. bench/path_figures.py of commit 4cbc1a71 measured it of steps that
 # counted: up to 0.02 less below a lateness of 8, and 0.09 more at 16.
 DEMO_ACCEPTED = ((1, 0.949), (2, 0.930), (4, 0.871), (8, 0.816), (16, 0.723), (32, 0.556))
 
@@ -87,8 +87,8 @@ class Head:
     memory of sm_90. Its times are those of a phase up to its barrier, a step of the chain, a round of speculation."""
 
     def __init__(self, c, width, depth):
-        """Best are all weights in shared memory, then two places that the others are copied to, then none; then the largest
-        chunk."""
+        """Best are all weights in shared memory, then as many as fit beside two places that the others are copied to; then
+        the largest chunk."""
         self.c, self.width, self.depth = c, width, depth
         self.cluster = c["cluster_blocks"]  # blocks of a cluster, which share the 8 parts of the channels
         self.pairs = ceil(width / 32 / PARTS)  # pairs of mmas of a part, 32 channels each
@@ -96,13 +96,13 @@ class Head:
         self.clusters = ceil(width / 8 / self.tiles)  # of the grid
         shared, products = 232448, 2 * depth
         weights = self.tiles * PARTS / self.cluster * self.pairs * 512  # of a product
-        for least in (products, 2, 0):
+        for least in (products, 2):
             for self.chunk in (4, 2, 1):  # tiles of 16 rows that a product takes at a time
                 room = (shared - self.other_bytes()) // weights
                 if room >= least:
-                    self.resident = products if room >= products else room - 2 if least else room  # products in shared memory
+                    self.resident = products if room >= products else room - 2  # products in shared memory
                     return
-        self.resident = 0
+        raise ValueError(f"a head of width {width}: the persistent kernel has no form with these constants")
 
     def other_bytes(self):
         """Bytes of shared memory of a block beside the weights."""
@@ -145,7 +145,7 @@ class Head:
         return self.barrier() + self.read_operand(rows, 2) + self.meet(rows, 0)
 
     def stream(self):
-        """Weights that are streamed come from the L2 cache as far as 60 % of it may be set aside, else from memory, while
+        """Weights that are streamed come from the L2 cache as far as they fill 60 % of it, a guess, else from memory, while
         the phases go on."""
         streamed = (2 * self.depth - self.resident) * self.width * PARTS * self.pairs * 64
         kept = min(streamed, 0.6 * self.c["cache_bytes"])
@@ -190,7 +190,7 @@ def small(c):
 
 def schedule(steps):
     """[steps + 1]: the tokens known before each autoregressive step, and after the last; the cosine schedule,
-    mar/masked/steps.c."""
+    mar/masked_runner.c."""
     known, masked = [0], SEQ
     for i in range(1, steps):
         masked = max(min(floor(SEQ * cos(acos(-1) / 2 * i / steps)), masked - 1), 1)

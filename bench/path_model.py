@@ -29,7 +29,7 @@ rows nearly twice too fast (docs/persistent.md). The model is for one image of 2
 - How many rounds an image has follows from how often a path is accepted. That is known of the demo only. Assumed is that a draft which is
   late by a part of an image is accepted as often as in the demo, to a power: 2 if a token of 16 channels is twice as hard as the demo's of
   8. A step of n tokens is kept only if all n are accepted, independently. For the demo itself this gives 19.0, 12.4 and 10.4 passes at
-  gamma 4, 8 and 16, where `bench/path_figures.py` counted 18.8, 12.3 and 10.1.
+  gamma 4, 8 and 16, where `bench/path_figures.py` (commit 4cbc1a71) counted 18.8, 12.3 and 10.1.
 - On a GPU the head of `--spec path` is in f16 (`--head_dtype auto`), as for every other method. Beside it stands one in f32: no persistent
   kernel, and {f32:.0f} TFLOP/s. On the demo f16 accepts 0.86 of the paths, f32 0.88, bf16 0.64 (bench/RESULTS.md): the transition from t = 999
   has 350 times the error of eps. Both stand here with f32's acceptance; f16's is its power of 1.2.

@@ -27,7 +27,7 @@ if(MAR_SHLIBDEPS AND triplet AND NOT CMAKE_CROSSCOMPILING AND NOT MAR_CUDA)
   set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
   mar_install_library(lib/${triplet} debian-library debian-development EXCLUDE_FROM_ALL)
-  install(FILES examples/generate.c examples/requests.c examples/threads.c examples/client.sh examples/CMakeLists.txt
+  install(FILES examples/generate.c examples/requests.c examples/threads.c examples/client.sh examples/search.py examples/CMakeLists.txt
           DESTINATION share/doc/libmar-dev/examples
           COMPONENT debian-development EXCLUDE_FROM_ALL)
 

@@ -9,7 +9,7 @@ The architecture is the official one at a small size, so the files exercise ever
 Stages: vae, then target and draft (`all` runs these two side by side, one thread each), and the classifier that judges
 generated digits. Seeds are fixed; the result depends on the PyTorch build only.
 
-Drafts of other training or size, for bench/draft_quality.py (a minute to five each on one thread):
+Drafts of other training or size, compared in bench/LAB.md (a minute to five each on one thread):
 
     for share in 1/8 1/4 1/2; do
         python3 demo/train_demo.py --stage draft --share $share --save build/drafts/draft-${share/\//_}.safetensors
@@ -17,7 +17,7 @@ Drafts of other training or size, for bench/draft_quality.py (a minute to five e
     python3 demo/train_demo.py --stage draft --draft_size 48,1,2,96,1 --save build/drafts/draft-48-96.safetensors
     python3 demo/train_demo.py --stage draft --draft_size 64,1,2,128,1 --save build/drafts/draft-64-128.safetensors
 
-The same with the official number of latent channels, measured by bench/channels.py (it is not shipped):
+The same with the official number of latent channels (not shipped; bench/LAB.md):
 
     python3 demo/train_demo.py --channels 16 --out build/demo16 --work build/demo16
 

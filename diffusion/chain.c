@@ -7,17 +7,17 @@
 enum { REUSE_EVERY = 7 };                          /* cache_threshold of LazyMAR's release */
 static const size_t chunk_bytes = (size_t)1 << 30; /* of modulation rows; more at a time are not computed faster */
 
-static int rows_of(const diff_chain *c, int tokens)
+static int chain_rows_of(const diff_chain *c, int tokens)
 {
     return c->guided ? 2 * tokens : tokens;
 }
 
-static int most_rows(const diff_chain *c)
+static int chain_most_rows(const diff_chain *c)
 {
     return c->cfg_branches * c->max_tokens;
 }
 
-static mar_status create_respacings(const diff_spec *specs, int n, diff_chain *c, mar_err *err)
+static mar_status chain_create_respacings(const diff_spec *specs, int n, diff_chain *c, mar_err *err)
 {
     c->respacing = calloc((size_t)n, sizeof *c->respacing);
     if (!c->respacing) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -34,9 +34,9 @@ static mar_status create_respacings(const diff_spec *specs, int n, diff_chain *c
     return status;
 }
 
-static mar_status create_host(diff_chain *c, mar_err *err)
+static mar_status chain_create_host(diff_chain *c, mar_err *err)
 {
-    const size_t tokens = (size_t)c->max_tokens, rows = (size_t)most_rows(c), steps = (size_t)c->max_steps;
+    const size_t tokens = (size_t)c->max_tokens, rows = (size_t)chain_most_rows(c), steps = (size_t)c->max_steps;
     c->step_index = malloc(steps * sizeof *c->step_index);
     c->step_list = malloc(steps * sizeof *c->step_list);
     c->fine = malloc(steps);
@@ -55,10 +55,10 @@ static mar_status create_host(diff_chain *c, mar_err *err)
 
 /* Returns the modulation rows that are computed at a time: as many as the backend has room for, up to chunk_bytes, at
  * least those of one step. */
-static int chunk_rows(const diff_chain *c)
+static int chain_chunk_rows(const diff_chain *c)
 {
     const kern_queue *k = c->k;
-    const size_t rows = (size_t)most_rows(c), all = rows * (size_t)c->max_steps;
+    const size_t rows = (size_t)chain_most_rows(c), all = rows * (size_t)c->max_steps;
     const size_t budget = k->device->mod_budget < chunk_bytes ? k->device->mod_budget : chunk_bytes;
     const size_t fit = budget / k->head->mod_bytes(c->head->net);
     return (int)(fit < rows ? rows : fit > all ? all : fit);
@@ -67,7 +67,7 @@ static int chunk_rows(const diff_chain *c)
 size_t diff_chain_lay_out(diff_chain *c, char *base)
 {
     const kern_queue *k = c->k;
-    const size_t rows = (size_t)most_rows(c), tokens = (size_t)c->max_tokens;
+    const size_t rows = (size_t)chain_most_rows(c), tokens = (size_t)c->max_tokens;
     const size_t width = (size_t)c->head->shape.width, channels = (size_t)c->head->shape.channels;
     size_t used = 0;
     c->cond = arena_carve(base, &used, rows * width, sizeof(float));
@@ -92,13 +92,13 @@ mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const dif
                         .guided = guided,
                         .temperature = temperature,
                         .part = ""};
-    mar_status status = create_respacings(specs, n, out, err);
-    if (status == MAR_OK) status = create_host(out, err);
+    mar_status status = chain_create_respacings(specs, n, out, err);
+    if (status == MAR_OK) status = chain_create_host(out, err);
     if (status != MAR_OK) {
         diff_chain_free(out);
         return status;
     }
-    out->mod_rows = chunk_rows(out);
+    out->mod_rows = chain_chunk_rows(out);
     diff_chain_use(out, specs[0].steps);
     return MAR_OK;
 }
@@ -152,35 +152,35 @@ void diff_chain_free(diff_chain *c)
 }
 
 /* Returns the number of steps whose modulation is computed at a time. */
-static int chunk_steps(const diff_chain *c, int rows)
+static int chain_chunk_steps(const diff_chain *c, int rows)
 {
     const int steps = c->mod_rows / rows;
     return steps < c->schedule.steps ? steps : c->schedule.steps;
 }
 
 /* Tells whether the head is evaluated in full at this index of a run that begins at `first`. */
-static int in_full(const diff_chain *c, int index, int first)
+static int chain_in_full(const diff_chain *c, int index, int first)
 {
     return !c->reuse || index == first || index % REUSE_EVERY == 0;
 }
 
-static int count_in_full(const diff_chain *c, int top, int bottom, int first)
+static int chain_count_in_full(const diff_chain *c, int top, int bottom, int first)
 {
     int n = 0;
-    for (int i = top; i >= bottom; i--) n += in_full(c, i, first);
+    for (int i = top; i >= bottom; i--) n += chain_in_full(c, i, first);
     return n;
 }
 
-static kern_head_reuse reuse_at(const diff_chain *c, int index, int first)
+static kern_head_reuse chain_reuse_at(const diff_chain *c, int index, int first)
 {
-    if (in_full(c, index, first)) return KERN_HEAD_FRESH;
+    if (chain_in_full(c, index, first)) return KERN_HEAD_FRESH;
     return index > 0.9 * c->schedule.steps ? KERN_HEAD_WARM : KERN_HEAD_KEPT;
 }
 
 mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
 {
     kern_queue *k = c->k;
-    const int rows = rows_of(c, tokens), chunk = chunk_steps(c, rows), first = c->schedule.steps - 1;
+    const int rows = chain_rows_of(c, tokens), chunk = chain_chunk_steps(c, rows), first = c->schedule.steps - 1;
     const int all = rows * c->schedule.steps, fewer = all < c->mod_rows ? all : c->mod_rows;
     mar_status status = k->core->linear_plan(k, c->head->cond, rows, err);
     if (status == MAR_OK) status = k->head->plan(k, c->head->net, rows, err);
@@ -191,7 +191,7 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
     if (status == MAR_OK) status = k->head->plan(k, c->head->net, first % chunk * rows, err);
     for (int top = first; status == MAR_OK && top >= 0; top -= chunk) {
         const int bottom = top - chunk + 1 > 0 ? top - chunk + 1 : 0;
-        const int full = count_in_full(c, top, bottom, first), others = top - bottom + 1 - full;
+        const int full = chain_count_in_full(c, top, bottom, first), others = top - bottom + 1 - full;
         if (full) status = k->head->plan(k, c->head->net, full * rows, err);
         if (status == MAR_OK && others) status = k->head->plan(k, c->head->net, others * tokens, err);
     }
@@ -199,13 +199,13 @@ mar_status diff_chain_plan(diff_chain *c, int tokens, mar_err *err)
 }
 
 /* Tells whether the trace records the distribution at an index. */
-static int is_traced(const diff_trace *trace, int index)
+static int chain_is_traced(const diff_trace *trace, int index)
 {
     return trace && (index == trace->index || (index > trace->index && trace->path_log_std));
 }
 
 /* Records the distribution at an index. Above trace->index, adds its log standard deviations to the path's sum. */
-static void note(diff_chain *c, const float *x, int tokens, const float *cfg, int index, const diff_trace *trace)
+static void chain_note(diff_chain *c, const float *x, int tokens, const float *cfg, int index, const diff_trace *trace)
 {
     kern_queue *k = c->k;
     const int channels = c->head->shape.channels;
@@ -225,15 +225,15 @@ void diff_chain_watch(const diff_chain *c, const float *z, int rows)
 
 /* Computes the modulation of indices top .. bottom: all rows of indices evaluated in full, only conditional rows of the
  * others. */
-static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
+static void chain_modulate(diff_chain *c, int tokens, int top, int bottom, int first)
 {
     kern_queue *k = c->k;
     int row = 0;
     for (int full = 1; full >= 0; full--) {
-        const int rows = full ? rows_of(c, tokens) : tokens, begin = row;
+        const int rows = full ? chain_rows_of(c, tokens) : tokens, begin = row;
         int n = 0;
         for (int i = top; i >= bottom; i--) {
-            if (in_full(c, i, first) != full) continue;
+            if (chain_in_full(c, i, first) != full) continue;
             c->fine_list[n] = c->fine[i];
             c->step_list[n++] = i;
             c->mod_row[i] = row;
@@ -245,17 +245,17 @@ static void modulate(diff_chain *c, int tokens, int top, int bottom, int first)
 }
 
 /* Writes the head's output at index i to c->out. */
-static void evaluate(diff_chain *c, const float *x, int tokens, int i, int first)
+static void chain_evaluate(diff_chain *c, const float *x, int tokens, int i, int first)
 {
     kern_queue *k = c->k;
-    const kern_head_reuse reuse = reuse_at(c, i, first);
-    const int rows = reuse == KERN_HEAD_FRESH ? rows_of(c, tokens) : tokens;
+    const kern_head_reuse reuse = chain_reuse_at(c, i, first);
+    const int rows = reuse == KERN_HEAD_FRESH ? chain_rows_of(c, tokens) : tokens;
     const char *mod = (const char *)c->mod + (size_t)c->mod_row[i] * k->head->mod_bytes(c->head->net);
     if (!c->reuse) {
         k->head->eval(k, c->head->net, x, c->x_index, mod, NULL, rows, c->out, c->scratch);
         return;
     }
-    k->head->eval_reusing(k, c->head->net, x, c->x_index, mod, NULL, rows, reuse, c->kept, most_rows(c), c->out,
+    k->head->eval_reusing(k, c->head->net, x, c->x_index, mod, NULL, rows, reuse, c->kept, chain_most_rows(c), c->out,
                           c->scratch);
     if (!c->guided) return;
     const size_t n = (size_t)tokens * 2 * (size_t)c->head->shape.channels;
@@ -276,14 +276,14 @@ typedef struct {
 } run;
 
 /* Takes the step at one index, operation by operation. */
-static void take_step(diff_chain *c, const run *r, int index, const diff_trace *trace)
+static void chain_take_step(diff_chain *c, const run *r, int index, const diff_trace *trace)
 {
     kern_queue *k = c->k;
     const int channels = c->head->shape.channels;
     k->watch.index = index;
-    evaluate(c, r->x, r->tokens, index, r->first);
+    chain_evaluate(c, r->x, r->tokens, index, r->first);
     k->watch.index = -1;
-    if (is_traced(trace, index)) note(c, r->x, r->tokens, r->cfg, index, trace);
+    if (chain_is_traced(trace, index)) chain_note(c, r->x, r->tokens, r->cfg, index, trace);
     if (c->schedule.ode)
         k->head->chain_ode_step(k, r->x, c->x0, c->out, r->tokens, channels, r->cfg, &c->schedule.ode[index]);
     else
@@ -292,7 +292,7 @@ static void take_step(diff_chain *c, const run *r, int index, const diff_trace *
 }
 
 /* Takes the steps at indices top .. bottom in one operation. */
-static void take_steps(diff_chain *c, const run *r, int top, int bottom)
+static void chain_take_steps(diff_chain *c, const run *r, int top, int bottom)
 {
     kern_queue *k = c->k;
     const kern_chain_job job = {
@@ -306,6 +306,7 @@ static void take_steps(diff_chain *c, const run *r, int top, int bottom)
         .coef = c->schedule.coef,
         .ode = c->schedule.ode,
         .t = c->schedule.t,
+        .x_index = c->x_index,
         .cfg = r->cfg,
         .seed = r->seed,
         .image = r->image,
@@ -313,31 +314,31 @@ static void take_steps(diff_chain *c, const run *r, int top, int bottom)
         .out = c->out,
         .scratch = c->scratch,
     };
-    k->head->chain_run(k, c->head->net, &job);
+    k->fused->chain_run(k, c->head->net, &job);
 }
 
 /* Takes the steps as take_steps does while layers are watched. A backend may run all steps without showing the layers.
  * If a state then has a NaN or an infinity, the steps are taken again one by one. */
-static void take_steps_watched(diff_chain *c, const run *r, int top, int bottom)
+static void chain_take_steps_watched(diff_chain *c, const run *r, int top, int bottom)
 {
     kern_queue *k = c->k;
     const int channels = c->head->shape.channels;
     const size_t n = (size_t)r->tokens * (size_t)channels;
     k->core->download(k, c->before, r->x, n * sizeof *c->before);
     k->core->download(k, c->before + n, c->x0, n * sizeof *c->before);
-    take_steps(c, r, top, bottom);
+    chain_take_steps(c, r, top, bottom);
     if (k->watch.layer[0] || k->core->first_nonfinite(k, r->x, MAR_DTYPE_F32, r->tokens, channels, channels) < 0)
         return;
     k->core->upload(k, r->x, c->before, n * sizeof *c->before);
     k->core->upload(k, c->x0, c->before + n, n * sizeof *c->before);
-    for (int i = top; i >= bottom; i--) take_step(c, r, i, NULL);
+    for (int i = top; i >= bottom; i--) chain_take_step(c, r, i, NULL);
 }
 
 void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, const uint64_t *seed,
                     const uint64_t *image, const int *position, int first, int last, float *x, diff_trace *trace)
 {
     kern_queue *k = c->k;
-    const int rows = rows_of(c, tokens), chunk = rows ? chunk_steps(c, rows) : 0;
+    const int rows = chain_rows_of(c, tokens), chunk = rows ? chain_chunk_steps(c, rows) : 0;
     const run r = {tokens, first, c->guided ? cfg : NULL, seed, image, position, x};
     if (!rows) return;
     k->core->linear(k, c->head->cond, z, rows, c->cond);
@@ -347,18 +348,18 @@ void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg,
         k->core->upload(k, trace->path_log_std, c->zeros, (size_t)tokens * sizeof *c->zeros);
     for (int top = first; top >= last; top -= chunk) {
         const int bottom = top - chunk + 1 > last ? top - chunk + 1 : last;
-        modulate(c, tokens, top, bottom, first);
+        chain_modulate(c, tokens, top, bottom, first);
         for (int i = top, end; i >= bottom; i = end - 1) {
             end = i;
-            if (c->reuse || is_traced(trace, i)) {
-                take_step(c, &r, i, trace);
+            if (c->reuse || chain_is_traced(trace, i)) {
+                chain_take_step(c, &r, i, trace);
                 continue;
             }
-            while (end > bottom && !is_traced(trace, end - 1)) end--;
+            while (end > bottom && !chain_is_traced(trace, end - 1)) end--;
             if (k->watch.on)
-                take_steps_watched(c, &r, i, end);
+                chain_take_steps_watched(c, &r, i, end);
             else
-                take_steps(c, &r, i, end);
+                chain_take_steps(c, &r, i, end);
         }
     }
 }
@@ -378,7 +379,7 @@ void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *c
 }
 
 /* Returns the multiply-adds of a row at an index with this reuse. */
-static double row_macs(const diff_chain *c, kern_head_reuse reuse)
+static double chain_row_macs(const diff_chain *c, kern_head_reuse reuse)
 {
     const diff_head *h = c->head;
     const double all = diff_head_macs(h, 1, 1), block = 2.0 * h->shape.width * h->shape.width;
@@ -390,10 +391,10 @@ static double row_macs(const diff_chain *c, kern_head_reuse reuse)
 double diff_chain_flop(const diff_chain *c, int tokens)
 {
     const int first = c->schedule.steps - 1;
-    double macs = (double)rows_of(c, tokens) * c->head->shape.z_dim * c->head->shape.width;
+    double macs = (double)chain_rows_of(c, tokens) * c->head->shape.z_dim * c->head->shape.width;
     for (int i = first; i >= 0; i--) {
-        const kern_head_reuse reuse = reuse_at(c, i, first);
-        macs += row_macs(c, reuse) * (reuse == KERN_HEAD_FRESH ? rows_of(c, tokens) : tokens);
+        const kern_head_reuse reuse = chain_reuse_at(c, i, first);
+        macs += chain_row_macs(c, reuse) * (reuse == KERN_HEAD_FRESH ? chain_rows_of(c, tokens) : tokens);
     }
     return 2 * macs;
 }

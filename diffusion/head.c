@@ -76,8 +76,8 @@ mar_status diff_head_derive(const wt_file *f, int z_dim, diff_head_shape *out, m
 }
 
 /* Visits name.weight [out][in], or [out] if `in` is 0, and name.bias [out]. */
-static void visit_pair(const char *name, int64_t out, int64_t in,
-                       void (*visit)(void *, const char *, int, const int64_t *), void *user)
+static void head_visit_pair(const char *name, int64_t out, int64_t in,
+                            void (*visit)(void *, const char *, int, const int64_t *), void *user)
 {
     char full[128];
     const int64_t shape[2] = {out, in};
@@ -91,24 +91,24 @@ void diff_head_tensors(const diff_head_shape *s, void (*visit)(void *, const cha
 {
     const int64_t w = s->width;
     char name[64];
-    visit_pair("time_embed.mlp.0", w, FREQUENCIES, visit, user);
-    visit_pair("time_embed.mlp.2", w, w, visit, user);
-    visit_pair("cond_embed", w, s->z_dim, visit, user);
-    visit_pair("input_proj", w, s->channels, visit, user);
+    head_visit_pair("time_embed.mlp.0", w, FREQUENCIES, visit, user);
+    head_visit_pair("time_embed.mlp.2", w, w, visit, user);
+    head_visit_pair("cond_embed", w, s->z_dim, visit, user);
+    head_visit_pair("input_proj", w, s->channels, visit, user);
     for (int b = 0; b < s->depth; b++) {
         snprintf(name, sizeof name, "res_blocks.%d.norm", b);
-        visit_pair(name, w, 0, visit, user);
+        head_visit_pair(name, w, 0, visit, user);
         snprintf(name, sizeof name, "res_blocks.%d.w1", b);
-        visit_pair(name, 2 * (int64_t)s->hidden, w, visit, user);
+        head_visit_pair(name, 2 * (int64_t)s->hidden, w, visit, user);
         snprintf(name, sizeof name, "res_blocks.%d.w2", b);
-        visit_pair(name, w, s->hidden, visit, user);
+        head_visit_pair(name, w, s->hidden, visit, user);
     }
     for (int i = 0; i < s->ada_layers; i++) {
         snprintf(name, sizeof name, "ada_ln_blocks.%d", i);
-        visit_pair(name, 3 * w, w, visit, user);
+        head_visit_pair(name, 3 * w, w, visit, user);
     }
-    visit_pair("final_layer.ada_ln_modulation", 2 * w, w, visit, user);
-    visit_pair("final_layer.linear", s->channels, w, visit, user);
+    head_visit_pair("final_layer.ada_ln_modulation", 2 * w, w, visit, user);
+    head_visit_pair("final_layer.linear", s->channels, w, visit, user);
 }
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
@@ -121,7 +121,7 @@ typedef struct {
 } loader;
 
 /* Loads a tensor of the head as f32; cols 0 for a vector. */
-static mar_status load(const loader *l, const char *name, int rows, int cols, float **out)
+static mar_status head_load_floats(const loader *l, const char *name, int rows, int cols, float **out)
 {
     char full[128];
     const int64_t shape[2] = {rows, cols};
@@ -130,21 +130,21 @@ static mar_status load(const loader *l, const char *name, int rows, int cols, fl
 }
 
 /* Loads name.weight and name.bias. The caller owns the arrays even on failure. */
-static mar_status load_pair(const loader *l, const char *name, int rows, int cols, const float **weight,
-                            const float **bias)
+static mar_status head_load_pair(const loader *l, const char *name, int rows, int cols, const float **weight,
+                                 const float **bias)
 {
     char full[96];
     float *w = NULL, *b = NULL;
     snprintf(full, sizeof full, "%s.weight", name);
-    mar_status status = load(l, full, rows, cols, &w);
+    mar_status status = head_load_floats(l, full, rows, cols, &w);
     snprintf(full, sizeof full, "%s.bias", name);
-    if (status == MAR_OK) status = load(l, full, rows, 0, &b);
+    if (status == MAR_OK) status = head_load_floats(l, full, rows, 0, &b);
     *weight = w, *bias = b;
     return status;
 }
 
 /* Exchanges the first two of the parts of n numbers that an array consists of. */
-static void exchange(float *x, size_t n)
+static void head_exchange(float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const float first = x[i];
@@ -154,22 +154,22 @@ static void exchange(float *x, size_t n)
 }
 
 /* Loads an adaLN layer of `parts` parts of w rows: shift and scale first. */
-static mar_status load_ada(const loader *l, const char *name, int parts, int w, const float **weight,
-                           const float **bias)
+static mar_status head_load_ada(const loader *l, const char *name, int parts, int w, const float **weight,
+                                const float **bias)
 {
-    const mar_status status = load_pair(l, name, parts * w, w, weight, bias);
+    const mar_status status = head_load_pair(l, name, parts * w, w, weight, bias);
     if (status != MAR_OK || !l->names->scale_first) return status;
-    exchange((float *)(uintptr_t)*weight, (size_t)w * (size_t)w);
-    exchange((float *)(uintptr_t)*bias, (size_t)w);
+    head_exchange((float *)(uintptr_t)*weight, (size_t)w * (size_t)w);
+    head_exchange((float *)(uintptr_t)*bias, (size_t)w);
     return MAR_OK;
 }
 
 /* Loads the final linear layer as [2C][w]. A head without a learned variance gets rows of zeros for it. */
-static mar_status load_out(const loader *l, int channels, int w, const float **weight, const float **bias)
+static mar_status head_load_out(const loader *l, int channels, int w, const float **weight, const float **bias)
 {
     const size_t rows = (size_t)channels, width = (size_t)w;
-    if (l->names->predicts_variance) return load_pair(l, "final_layer.linear", 2 * channels, w, weight, bias);
-    mar_status status = load_pair(l, "final_layer.linear", channels, w, weight, bias);
+    if (l->names->predicts_variance) return head_load_pair(l, "final_layer.linear", 2 * channels, w, weight, bias);
+    mar_status status = head_load_pair(l, "final_layer.linear", channels, w, weight, bias);
     if (status != MAR_OK) return status;
     float *all = realloc((void *)(uintptr_t)*weight, 2 * rows * width * sizeof **weight);
     if (all) {
@@ -183,8 +183,8 @@ static mar_status load_out(const loader *l, int channels, int w, const float **w
     return MAR_OK;
 }
 
-static mar_status load_linear(kern_queue *k, const loader *l, const char *name, int rows, int cols,
-                              kern_activation activation, kern_linear **out)
+static mar_status head_load_linear(kern_queue *k, const loader *l, const char *name, int rows, int cols,
+                                   kern_activation activation, kern_linear **out)
 {
     wt_rows w = {.file = l->f, .in = cols, .count = 1, .piece = {{.rows = rows}}, .bias = 1};
     snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s%s.weight", l->names->prefix, name);
@@ -193,7 +193,7 @@ static mar_status load_linear(kern_queue *k, const loader *l, const char *name, 
 }
 
 /* Loads block `index`, with its adaLN layer if a group of blocks begins with it. */
-static mar_status load_block(const loader *l, const kern_head_spec *s, int index, kern_head_block *b)
+static mar_status head_load_block(const loader *l, const kern_head_spec *s, int index, kern_head_block *b)
 {
     const int w = s->width, group = s->depth / s->ada_layers, swiglu = s->form == KERN_HEAD_SWIGLU;
     const struct {
@@ -205,15 +205,15 @@ static mar_status load_block(const loader *l, const kern_head_spec *s, int index
     char name[64];
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "res_blocks.%d.%s", index, l->names->block[i]);
-        const mar_status status = load_pair(l, name, parts[i].rows, parts[i].cols, parts[i].weight, parts[i].bias);
+        const mar_status status = head_load_pair(l, name, parts[i].rows, parts[i].cols, parts[i].weight, parts[i].bias);
         if (status != MAR_OK) return status;
     }
     if (index % group != 0) return MAR_OK;
     snprintf(name, sizeof name, "%s%d%s", l->names->ada[0], index / group, l->names->ada[1]);
-    return load_ada(l, name, 3, w, &b->ada_weight, &b->ada_bias);
+    return head_load_ada(l, name, 3, w, &b->ada_weight, &b->ada_bias);
 }
 
-static void free_host(kern_head_spec *spec, kern_head_block *blocks)
+static void head_free_host(kern_head_spec *spec, kern_head_block *blocks)
 {
     const float *arrays[] = {spec->in_weight, spec->in_bias,    spec->ada_weight,
                              spec->ada_bias,  spec->out_weight, spec->out_bias};
@@ -226,7 +226,7 @@ static void free_host(kern_head_spec *spec, kern_head_block *blocks)
 }
 
 /* Returns the head's shape and arithmetic, without weights. */
-static kern_head_spec spec_of(const diff_head *h)
+static kern_head_spec head_spec_of(const diff_head *h)
 {
     const diff_head_shape *s = &h->shape;
     return (kern_head_spec){.width = s->width,
@@ -239,19 +239,19 @@ static kern_head_spec spec_of(const diff_head *h)
                             .int8 = h->int8_below > 0};
 }
 
-static mar_status load_net(kern_queue *k, diff_head *h, const loader *l)
+static mar_status head_load_net(kern_queue *k, diff_head *h, const loader *l)
 {
     const int w = h->shape.width, c = h->shape.channels;
-    kern_head_spec spec = spec_of(h);
+    kern_head_spec spec = head_spec_of(h);
     kern_head_block *blocks = calloc((size_t)spec.depth + 1, sizeof *blocks);
     spec.blocks = blocks;
     mar_status status = blocks ? MAR_OK : err_set(l->err, MAR_ENOMEM, "out of memory");
-    if (status == MAR_OK) status = load_pair(l, "input_proj", w, c, &spec.in_weight, &spec.in_bias);
-    for (int b = 0; status == MAR_OK && b < spec.depth; b++) status = load_block(l, &spec, b, &blocks[b]);
-    if (status == MAR_OK) status = load_ada(l, l->names->final_ada, 2, w, &spec.ada_weight, &spec.ada_bias);
-    if (status == MAR_OK) status = load_out(l, c, w, &spec.out_weight, &spec.out_bias);
+    if (status == MAR_OK) status = head_load_pair(l, "input_proj", w, c, &spec.in_weight, &spec.in_bias);
+    for (int b = 0; status == MAR_OK && b < spec.depth; b++) status = head_load_block(l, &spec, b, &blocks[b]);
+    if (status == MAR_OK) status = head_load_ada(l, l->names->final_ada, 2, w, &spec.ada_weight, &spec.ada_bias);
+    if (status == MAR_OK) status = head_load_out(l, c, w, &spec.out_weight, &spec.out_bias);
     if (status == MAR_OK) status = k->head->create(k, &spec, &h->net, l->err);
-    free_host(&spec, blocks);
+    head_free_host(&spec, blocks);
     return status;
 }
 
@@ -269,7 +269,7 @@ enum { PROBES = 4 };
 
 /* Evaluates the head at a normal condition and normal states, one for each of some timesteps. Writes whether the
  * outputs are finite: an infinite weight or activation makes others of them. */
-static mar_status probe(kern_queue *k, const diff_head *h, int *finite, mar_err *err)
+static mar_status head_probe(kern_queue *k, const diff_head *h, int *finite, mar_err *err)
 {
     static const float time[PROBES] = {0, 333, 666, 999};
     static const int step[PROBES] = {0, 1, 2, 3};
@@ -305,14 +305,14 @@ static mar_status probe(kern_queue *k, const diff_head *h, int *finite, mar_err 
 }
 
 /* Loads the network again, in F32, if F16 does not hold it. */
-static mar_status check_range(kern_queue *k, diff_head *h, const loader *l)
+static mar_status head_check_range(kern_queue *k, diff_head *h, const loader *l)
 {
     int finite = 1;
-    mar_status status = h->dtype == MAR_DTYPE_F16 ? probe(k, h, &finite, l->err) : MAR_OK;
+    mar_status status = h->dtype == MAR_DTYPE_F16 ? head_probe(k, h, &finite, l->err) : MAR_OK;
     if (status != MAR_OK || finite) return status;
     k->head->free(k->device, h->net);
     h->net = NULL, h->dtype = MAR_DTYPE_F32;
-    return load_net(k, h, l);
+    return head_load_net(k, h, l);
 }
 
 mar_status diff_head_load(kern_queue *k, const wt_file *f, const diff_head_shape *shape, mar_dtype dtype,
@@ -323,11 +323,12 @@ mar_status diff_head_load(kern_queue *k, const wt_file *f, const diff_head_shape
     if (!shape->hidden) out->shape.hidden = shape->width;
     if (!shape->ada_layers) out->shape.ada_layers = shape->depth;
     const int width = shape->width;
-    mar_status status = load_linear(k, &l, "cond_embed", width, shape->z_dim, KERN_LINEAR, &out->cond);
-    if (status == MAR_OK) status = load_linear(k, &l, "time_embed.mlp.0", width, FREQUENCIES, KERN_SILU, &out->time1);
-    if (status == MAR_OK) status = load_linear(k, &l, "time_embed.mlp.2", width, width, KERN_LINEAR, &out->time2);
-    if (status == MAR_OK) status = load_net(k, out, &l);
-    if (status == MAR_OK) status = check_range(k, out, &l);
+    mar_status status = head_load_linear(k, &l, "cond_embed", width, shape->z_dim, KERN_LINEAR, &out->cond);
+    if (status == MAR_OK)
+        status = head_load_linear(k, &l, "time_embed.mlp.0", width, FREQUENCIES, KERN_SILU, &out->time1);
+    if (status == MAR_OK) status = head_load_linear(k, &l, "time_embed.mlp.2", width, width, KERN_LINEAR, &out->time2);
+    if (status == MAR_OK) status = head_load_net(k, out, &l);
+    if (status == MAR_OK) status = head_check_range(k, out, &l);
     if (status != MAR_OK) diff_head_free(out);
     return status;
 }
@@ -349,7 +350,7 @@ int diff_head_is_bf16(const diff_head *h)
 }
 
 /* Computes cos and sin of time * 10000^(-i/128), in f32 as the official code does. */
-static void time_features(float time, float *features)
+static void head_time_features(float time, float *features)
 {
     const int half = FREQUENCIES / 2;
     for (int i = 0; i < half; i++) {
@@ -374,7 +375,7 @@ mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const fl
     if (status == MAR_OK) status = k->core->linear_plan(k, h->time1, n, err);
     if (status == MAR_OK) status = k->core->linear_plan(k, h->time2, n, err);
     if (status == MAR_OK) {
-        for (int i = 0; i < n; i++) time_features(time[i], host + (size_t)i * FREQUENCIES);
+        for (int i = 0; i < n; i++) head_time_features(time[i], host + (size_t)i * FREQUENCIES);
         k->core->upload(k, features, host, rows * FREQUENCIES * sizeof(float));
         k->core->linear(k, h->time1, features, n, hidden);
         k->core->linear(k, h->time2, hidden, n, out);
@@ -393,12 +394,12 @@ mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const fl
 
 double diff_head_macs(const diff_head *h, double modulations, double evaluations)
 {
-    const kern_head_spec spec = spec_of(h);
+    const kern_head_spec spec = head_spec_of(h);
     return modulations * kern_modulation_macs(&spec) + evaluations * kern_head_macs(&spec);
 }
 
 /* Returns the bytes of a weight of the blocks at most steps: an operand, or int8 with its share of a scale. */
-static double weight_size(const diff_head *h)
+static double head_weight_size(const diff_head *h)
 {
     const int int8 = h->device->int8 && h->int8_below > 0;
     return kern_head_weight_size(h->shape.width, int8, (double)kern_act_size(h->device, h->dtype));
@@ -406,6 +407,6 @@ static double weight_size(const diff_head *h)
 
 double diff_head_sequential_bytes(const diff_head *h)
 {
-    const kern_head_spec spec = spec_of(h);
-    return kern_head_weight_bytes(&spec, weight_size(h));
+    const kern_head_spec spec = head_spec_of(h);
+    return kern_head_weight_bytes(&spec, head_weight_size(h));
 }

@@ -10,7 +10,7 @@ enum { JUDGED_ROWS = 4096 };
 const char diff_paths_bf16_warning[] =
     "criterion path with a head in bf16: its rounding alone rejects many drafts; --head_dtype f32 avoids that";
 
-static int rows_of_path(const diff_paths *p)
+static int paths_rows_of_one(const diff_paths *p)
 {
     return p->draws.w.conditions * p->draws.w.max_steps;
 }
@@ -22,9 +22,9 @@ mar_status diff_paths_create(diff_chain *chain, int window, int tokens, diff_pat
     if (status != MAR_OK) return status;
     const kern_speculation *w = &out->draws.w;
     out->stride = (w->max_steps + 1) * KERN_EVALUATED * w->channels;
-    out->most = JUDGED_ROWS / rows_of_path(out);
+    out->most = JUDGED_ROWS / paths_rows_of_one(out);
     if (out->most < 1) out->most = 1;
-    const size_t rows = (size_t)out->most * (size_t)rows_of_path(out);
+    const size_t rows = (size_t)out->most * (size_t)paths_rows_of_one(out);
     out->x_index = malloc(rows * sizeof *out->x_index);
     out->mod_index = malloc(rows * sizeof *out->mod_index);
     if (out->x_index && out->mod_index) return MAR_OK;
@@ -35,7 +35,7 @@ mar_status diff_paths_create(diff_chain *chain, int window, int tokens, diff_pat
 size_t diff_paths_lay_out(diff_paths *p, char *base)
 {
     const diff_head *head = p->draws.target.chain->head;
-    const int rows = p->most * rows_of_path(p);
+    const int rows = p->most * paths_rows_of_one(p);
     size_t used = diff_speculate_lay_out(&p->draws, base);
     p->out = arena_carve(base, &used, (size_t)rows * 2 * (size_t)head->shape.channels, sizeof(float));
     p->scratch = arena_carve(base, &used, 1, head->device->head->scratch_bytes(head->net, rows));
@@ -66,7 +66,8 @@ void diff_paths_draw(diff_paths *p, const diff_tokens *tokens, float *x, float *
 
 /* Evaluates the head at all states of paths first .. first+n-1. Their modulation is that of `sources` sources from
  * number `from` on. */
-static void evaluate(diff_paths *p, const diff_tokens *t, const float *path, int first, int n, int from, int sources)
+static void paths_evaluate(diff_paths *p, const diff_tokens *t, const float *path, int first, int n, int from,
+                           int sources)
 {
     const diff_chain *c = p->draws.target.chain;
     kern_queue *k = c->k;
@@ -83,8 +84,8 @@ static void evaluate(diff_paths *p, const diff_tokens *t, const float *path, int
 }
 
 /* Judges paths first .. first+n-1 in one call of the head. */
-static void judge_chunk(diff_paths *p, const diff_tokens *t, const float *path, int first, int n, double *log_ratio,
-                        float *last, diff_speculation_stats *stats)
+static void paths_judge_chunk(diff_paths *p, const diff_tokens *t, const float *path, int first, int n,
+                              double *log_ratio, float *last, diff_speculation_stats *stats)
 {
     const diff_chain *c = p->draws.target.chain;
     kern_queue *k = c->k;
@@ -104,7 +105,7 @@ static void judge_chunk(diff_paths *p, const diff_tokens *t, const float *path, 
         .last = last + (size_t)first * (size_t)c->head->shape.channels,
     };
     diff_speculate_modulate(&p->draws, &p->draws.target, t->sources, from, sources);
-    evaluate(p, t, path, first, n, from, sources);
+    paths_evaluate(p, t, path, first, n, from, sources);
     k->head->path_ratio(k, &job);
     stats->batched++;
     stats->evaluations += (long)n * c->schedule.steps;
@@ -119,7 +120,7 @@ void diff_paths_judge(diff_paths *p, const diff_tokens *t, const float *path, do
     diff_speculate_embed(&p->draws, &p->draws.target, t->z, t->sources);
     for (int first = 0, n; first < t->count; first += n) {
         n = diff_tokens_from(t, first, p->most, p->draws.sources);
-        judge_chunk(p, t, path, first, n, log_ratio, last, stats);
+        paths_judge_chunk(p, t, path, first, n, log_ratio, last, stats);
     }
     stats->sources += t->sources;
     diff_speculate_count_flop(&p->draws, &before, stats);

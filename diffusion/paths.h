@@ -3,7 +3,7 @@
  * A token's path is the chain's states x_T .. x_1. Head and z give it the density N(x_T) prod N(x_{t-1}; mu(x_t),
  * sigma(x_t)). Under either distribution the factors are known Gaussians at the same states. So the log of the ratio of
  * the two densities is a sum over the noisy steps. The path is known, so one batched call of the head gives all terms.
- * kern_head_ops.path_decide decides by the ratio; mar/accel/path.h proves that exact. */
+ * kern_head_ops.path_decide decides by the ratio; specdec/path.h proves it exact to plain sampling. */
 #ifndef DIFFUSION_PATHS_H
 #define DIFFUSION_PATHS_H
 

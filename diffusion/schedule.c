@@ -6,19 +6,19 @@
 static const double pi = 3.14159265358979323846;
 
 /* Returns alpha_bar of the cosine schedule at time u in [0,1] (Nichol & Dhariwal, Eq. 17), not normalised. */
-static double cosine_alpha_bar(double u)
+static double schedule_cosine_alpha_bar(double u)
 {
     double c = cos((u + 0.008) / 1.008 * pi / 2);
     return c * c;
 }
 
 /* Computes cumulative products of 1 - beta over the base steps, beta clipped at 0.999. */
-static void base_alphas_cumprod(double abar[DIFF_BASE_STEPS])
+static void schedule_base_alphas_cumprod(double abar[DIFF_BASE_STEPS])
 {
     double product = 1;
     for (int i = 0; i < DIFF_BASE_STEPS; i++) {
-        double beta =
-            1 - cosine_alpha_bar((i + 1) / (double)DIFF_BASE_STEPS) / cosine_alpha_bar(i / (double)DIFF_BASE_STEPS);
+        double beta = 1 - schedule_cosine_alpha_bar((i + 1) / (double)DIFF_BASE_STEPS) /
+                              schedule_cosine_alpha_bar(i / (double)DIFF_BASE_STEPS);
         product *= 1 - fmin(beta, 0.999);
         abar[i] = product;
     }
@@ -26,7 +26,7 @@ static void base_alphas_cumprod(double abar[DIFF_BASE_STEPS])
 
 /* Spaces `steps` base steps evenly over 0..last, both included. Accumulates the stride and rounds half to even, as the
  * official space_timesteps does. */
-static void space_timesteps(int steps, int last, int *t)
+static void schedule_space_timesteps(int steps, int last, int *t)
 {
     const double stride = last / (double)(steps - 1);
     double current = 0;
@@ -34,7 +34,7 @@ static void space_timesteps(int steps, int last, int *t)
 }
 
 /* Replaces the timesteps above `top` by `top`, once. Returns how many remain. */
-static int clip_timesteps(int steps, int top, int *t)
+static int schedule_clip_timesteps(int steps, int top, int *t)
 {
     int kept = 0;
     for (int i = 0; i < steps; i++) {
@@ -44,7 +44,8 @@ static int clip_timesteps(int steps, int top, int *t)
     return kept;
 }
 
-static kern_chain_coef coefficients(double beta, double abar, double abar_prev, double posterior_variance, float noise)
+static kern_chain_coef schedule_coefficients(double beta, double abar, double abar_prev, double posterior_variance,
+                                             float noise)
 {
     return (kern_chain_coef){
         .x0_x = (float)sqrt(1 / abar),
@@ -58,24 +59,25 @@ static kern_chain_coef coefficients(double beta, double abar, double abar_prev, 
 }
 
 /* Fills what does not depend on the steps' coefficients: the head's input, and the signal-to-noise ratio at index i. */
-static void set_level(diff_schedule *s, int i, float time, float snr, float gain)
+static void schedule_set_level(diff_schedule *s, int i, float time, float snr, float gain)
 {
     s->time[i] = time;
     s->snr[i] = snr;
     s->gain[i] = gain;
 }
 
-static void fill(diff_schedule *s, float temperature)
+static void schedule_fill(diff_schedule *s, float temperature)
 {
     double base[DIFF_BASE_STEPS], last = 1, abar = 1;
-    base_alphas_cumprod(base);
+    schedule_base_alphas_cumprod(base);
     for (int i = 0; i < s->steps; i++) {
         const double beta = 1 - base[s->t[i]] / last, abar_prev = abar;
         last = base[s->t[i]];
         abar *= 1 - beta;
-        s->coef[i] = coefficients(beta, abar, abar_prev, beta * (1 - abar_prev) / (1 - abar), i ? temperature : 0);
+        s->coef[i] =
+            schedule_coefficients(beta, abar, abar_prev, beta * (1 - abar_prev) / (1 - abar), i ? temperature : 0);
         const float recipm1 = s->coef[i].x0_prediction, snr = 1 / (recipm1 * recipm1); /* 1 / (1/abar - 1) */
-        set_level(s, i, (float)s->t[i], snr, s->coef[i].x0_x * snr);
+        schedule_set_level(s, i, (float)s->t[i], snr, s->coef[i].x0_x * snr);
     }
     s->coef[0].log_var_min = s->coef[1].log_var_min; /* index 0 has variance 0: the official code clips it like this */
 }
@@ -87,12 +89,12 @@ typedef struct {
     double alpha, sigma, lambda;
 } level;
 
-static level level_of(double abar)
+static level schedule_level_of(double abar)
 {
     return (level){sqrt(abar), sqrt(1 - abar), 0.5 * log(abar / (1 - abar))};
 }
 
-static kern_ode_coef solver_step(const level *before, level now, level next)
+static kern_ode_coef schedule_solver_step(const level *before, level now, level next)
 {
     const double h = next.lambda - now.lambda;
     const double gain = -next.alpha * expm1(-h), slope = before ? 0.5 * h / (now.lambda - before->lambda) : 0;
@@ -107,14 +109,15 @@ static kern_ode_coef solver_step(const level *before, level now, level next)
 
 /* Fills a solver's coefficients. The last step goes to clean data: next.sigma = 0, lambda infinite, x = x0. It and the
  * first step are of first order. */
-static void fill_solver(diff_schedule *s, int order)
+static void schedule_fill_solver(diff_schedule *s, int order)
 {
     double base[DIFF_BASE_STEPS];
-    base_alphas_cumprod(base);
+    schedule_base_alphas_cumprod(base);
     for (int i = 0; i < s->steps; i++) {
-        const level now = level_of(base[s->t[i]]), next = i ? level_of(base[s->t[i - 1]]) : (level){1, 0, INFINITY};
-        const level before = i + 1 < s->steps ? level_of(base[s->t[i + 1]]) : now;
-        s->ode[i] = solver_step(order == 2 && i > 0 && i + 1 < s->steps ? &before : NULL, now, next);
+        const level now = schedule_level_of(base[s->t[i]]),
+                    next = i ? schedule_level_of(base[s->t[i - 1]]) : (level){1, 0, INFINITY};
+        const level before = i + 1 < s->steps ? schedule_level_of(base[s->t[i + 1]]) : now;
+        s->ode[i] = schedule_solver_step(order == 2 && i > 0 && i + 1 < s->steps ? &before : NULL, now, next);
         s->time[i] = (float)s->t[i];
     }
 }
@@ -124,7 +127,7 @@ static void fill_solver(diff_schedule *s, int order)
 static const double last_step = 0.04; /* of SphereAR's euler_maruyama */
 
 /* Fills the chain: Euler-Maruyama steps at t = 0, dt, 2 dt, .. and one Euler step. */
-static void fill_flow(diff_schedule *s, float temperature)
+static void schedule_fill_flow(diff_schedule *s, float temperature)
 {
     const double dt = (1 - last_step) / (s->steps - 1);
     float t = 0; /* accumulated in f32, as the official code does */
@@ -137,31 +140,32 @@ static void fill_flow(diff_schedule *s, float temperature)
                                        .log_var_min = (float)log_variance,
                                        .log_var_max = (float)log_variance,
                                        .noise = temperature};
-        set_level(s, i, 1000 * t, (float)(now * now / ((1 - now) * (1 - now))), (float)(now / ((1 - now) * (1 - now))));
+        schedule_set_level(s, i, 1000 * t, (float)(now * now / ((1 - now) * (1 - now))),
+                           (float)(now / ((1 - now) * (1 - now))));
     }
     const double now = 1 - last_step;
     s->coef[0] = (kern_chain_coef){.x0_x = 1, .x0_prediction = (float)-last_step, .coef_x0 = 1};
     s->coef[0].log_var_min = s->coef[0].log_var_max = s->coef[1].log_var_max; /* for a trace; no noise is added */
-    set_level(s, 0, 1000 * (float)now, (float)(now * now / (last_step * last_step)),
-              (float)(now / (last_step * last_step)));
+    schedule_set_level(s, 0, 1000 * (float)now, (float)(now * now / (last_step * last_step)),
+                       (float)(now / (last_step * last_step)));
 }
 
 /* Returns the noise level at time t: x_t = t x1 + (1 - t) noise. */
-static level flow_level(double t)
+static level schedule_flow_level(double t)
 {
     return (level){t, 1 - t, log(t / (1 - t))}; /* lambda is -infinity at 0, infinity at 1 */
 }
 
 /* Fills a solver's coefficients over equal steps from t = 0 to 1. DDIM is then Euler's method on the velocity. The
  * first and the last step are of first order. */
-static void fill_flow_solver(diff_schedule *s, int order)
+static void schedule_fill_flow_solver(diff_schedule *s, int order)
 {
     const double dt = 1.0 / s->steps;
     for (int i = s->steps - 1; i >= 0; i--) {
         const double t = dt * (s->steps - 1 - i);
-        const level now = flow_level(t), next = i ? flow_level(t + dt) : (level){1, 0, INFINITY};
-        const level before = flow_level(t - dt);
-        s->ode[i] = solver_step(order == 2 && i > 0 && i + 1 < s->steps ? &before : NULL, now, next);
+        const level now = schedule_flow_level(t), next = i ? schedule_flow_level(t + dt) : (level){1, 0, INFINITY};
+        const level before = schedule_flow_level(t - dt);
+        s->ode[i] = schedule_solver_step(order == 2 && i > 0 && i + 1 < s->steps ? &before : NULL, now, next);
         s->ode[i].x0_x = 1;
         s->ode[i].x0_prediction = (float)(t - 1);
         s->time[i] = (float)(1000 * t);
@@ -173,7 +177,7 @@ int diff_schedule_level(const diff_schedule *s, diff_process process, int index)
     return process == DIFF_FLOW ? (int)(1000 - s->time[index]) : s->t[index];
 }
 
-static mar_status check(const diff_spec *spec, float temperature, mar_err *err)
+static mar_status schedule_check(const diff_spec *spec, float temperature, mar_err *err)
 {
     if (spec->steps < 2 || spec->steps > DIFF_BASE_STEPS)
         return err_set(err, MAR_EARG, "--num_sampling_steps %d: expected 2..%d", spec->steps, DIFF_BASE_STEPS);
@@ -187,7 +191,7 @@ static mar_status check(const diff_spec *spec, float temperature, mar_err *err)
 }
 
 /* Allocates the arrays for this many steps. */
-static mar_status allocate(int n, int solver, diff_schedule *out, mar_err *err)
+static mar_status schedule_allocate(int n, int solver, diff_schedule *out, mar_err *err)
 {
     const size_t steps = (size_t)n;
     out->steps = n;
@@ -209,26 +213,26 @@ static mar_status allocate(int n, int solver, diff_schedule *out, mar_err *err)
 mar_status diff_schedule_create_for(const diff_spec *spec, float temperature, diff_schedule *out, mar_err *err)
 {
     *out = (diff_schedule){0};
-    mar_status status = check(spec, temperature, err);
+    mar_status status = schedule_check(spec, temperature, err);
     if (status != MAR_OK) return status;
     const int solver = spec->sampler != MAR_SAMPLER_DDPM, order = spec->sampler == MAR_SAMPLER_DPMPP ? 2 : 1;
     const int flow = spec->process == DIFF_FLOW;
-    status = allocate(spec->steps + (flow && !solver), solver, out, err);
+    status = schedule_allocate(spec->steps + (flow && !solver), solver, out, err);
     if (status != MAR_OK) return status;
     if (flow) {
         for (int i = 0; i < out->steps; i++) out->t[i] = i;
         if (solver)
-            fill_flow_solver(out, order);
+            schedule_fill_flow_solver(out, order);
         else
-            fill_flow(out, temperature);
+            schedule_fill_flow(out, temperature);
         return MAR_OK;
     }
-    space_timesteps(spec->steps, solver ? spec->top : DIFF_TOP, out->t);
-    out->steps = clip_timesteps(spec->steps, spec->top, out->t);
+    schedule_space_timesteps(spec->steps, solver ? spec->top : DIFF_TOP, out->t);
+    out->steps = schedule_clip_timesteps(spec->steps, spec->top, out->t);
     if (solver)
-        fill_solver(out, order);
+        schedule_fill_solver(out, order);
     else
-        fill(out, temperature);
+        schedule_fill(out, temperature);
     return MAR_OK;
 }
 

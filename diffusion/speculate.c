@@ -11,28 +11,28 @@ enum { TOKEN_BYTES = 2 * sizeof(uint64_t) + 2 * sizeof(int) + sizeof(float) };
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the maximum rows of one call of the head. Modulation handles one branch at a time. */
-static int most_rows(const diff_speculation *s)
+static int speculate_most_rows(const diff_speculation *s)
 {
     const kern_speculation *w = &s->w;
     const int evaluated = w->conditions * w->window * w->group, modulated = w->max_steps * s->sources;
     return evaluated > modulated ? evaluated : modulated;
 }
 
-static size_t mod_bytes(const kern_speculation *w, const diff_head *head, int sources)
+static size_t speculate_mod_bytes(const kern_speculation *w, const diff_head *head, int sources)
 {
     return (size_t)sources * (size_t)w->conditions * (size_t)w->max_steps * head->device->head->mod_bytes(head->net);
 }
 
-static void lay_out_evaluator(const diff_speculation *s, diff_evaluator *e, char *base, size_t *used)
+static void speculate_lay_out_evaluator(const diff_speculation *s, diff_evaluator *e, char *base, size_t *used)
 {
     const kern_speculation *w = &s->w;
     if (!e->chain) return;
     const diff_head *head = e->chain->head;
     const size_t rows = (size_t)(w->conditions * w->group * w->window);
     e->at.net = head->net;
-    e->at.mod = arena_carve(base, used, 1, mod_bytes(w, head, s->sources));
+    e->at.mod = arena_carve(base, used, 1, speculate_mod_bytes(w, head, s->sources));
     e->at.out = arena_carve(base, used, rows * 2 * (size_t)w->channels, sizeof(float));
-    e->at.scratch = arena_carve(base, used, 1, head->device->head->scratch_bytes(head->net, most_rows(s)));
+    e->at.scratch = arena_carve(base, used, 1, head->device->head->scratch_bytes(head->net, speculate_most_rows(s)));
 }
 
 size_t diff_speculate_lay_out(diff_speculation *s, char *base)
@@ -43,8 +43,8 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
                  i = sizeof(int);
     size_t used = 0;
     w->conditions = s->target.chain->cfg_branches;
-    lay_out_evaluator(s, &s->target, base, &used);
-    lay_out_evaluator(s, &s->draft, base, &used);
+    speculate_lay_out_evaluator(s, &s->target, base, &used);
+    speculate_lay_out_evaluator(s, &s->draft, base, &used);
     w->coef = arena_carve(base, &used, steps, sizeof *w->coef);
     w->t = arena_carve(base, &used, steps, i);
     w->snr = arena_carve(base, &used, steps + 1, f);
@@ -78,7 +78,7 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     return used;
 }
 
-static mar_status check(const diff_chain *target, const diff_chain *draft, int window, mar_err *err)
+static mar_status speculate_check(const diff_chain *target, const diff_chain *draft, int window, mar_err *err)
 {
     if (window < 1) return err_set(err, MAR_EARG, "--head_spec %d: expected at least 1", window);
     for (int i = 0; i < target->respacings; i++)
@@ -97,7 +97,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
                                  mar_err *err)
 {
     *out = (diff_speculation){0};
-    mar_status status = check(target, draft, window, err);
+    mar_status status = speculate_check(target, draft, window, err);
     if (status != MAR_OK) return status;
     kern_speculation *w = &out->w;
     out->target.chain = target;
@@ -111,7 +111,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     w->sphere = target->head->shape.sphere && w->channels <= KERN_SPHERE_CHANNELS;
     w->log_temperature = logf(target->temperature);
     /* A group has at most as many sources as have their modulation rows, of all steps, in the budget. */
-    const size_t fit = target->k->device->mod_budget / mod_bytes(w, target->head, 1);
+    const size_t fit = target->k->device->mod_budget / speculate_mod_bytes(w, target->head, 1);
     out->sources = fit < 1 ? 1 : fit < (size_t)target->max_tokens ? (int)fit : target->max_tokens;
     w->group = tokens ? tokens : out->sources;
     out->packed = malloc((size_t)w->group * TOKEN_BYTES);
@@ -126,13 +126,13 @@ void diff_speculate_free(diff_speculation *s)
     *s = (diff_speculation){0};
 }
 
-static mar_status plan_modulation(const diff_evaluator *e, int sources, mar_err *err)
+static mar_status speculate_plan_modulation(const diff_evaluator *e, int sources, mar_err *err)
 {
     const diff_chain *c = e->chain;
     return c->k->head->plan(c->k, e->at.net, sources * c->schedule.steps, err);
 }
 
-static mar_status plan_rounds(diff_speculation *s, const diff_evaluator *e, int tokens, mar_err *err)
+static mar_status speculate_plan_rounds(diff_speculation *s, const diff_evaluator *e, int tokens, mar_err *err)
 {
     kern_queue *k = e->chain->k;
     s->w.tokens = tokens;
@@ -140,7 +140,7 @@ static mar_status plan_rounds(diff_speculation *s, const diff_evaluator *e, int 
 }
 
 /* Sets the branches to those in use by the target's chain; the draft's has the same. */
-static void use_guidance(diff_speculation *s)
+static void speculate_use_guidance(diff_speculation *s)
 {
     s->w.conditions = s->target.chain->guided ? 2 : 1;
 }
@@ -150,15 +150,15 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar
     const diff_evaluator *evaluators[2] = {&s->target, &s->draft};
     const int group = s->w.group, full = sources < s->sources ? sources : s->sources;
     mar_status status = MAR_OK;
-    use_guidance(s);
+    speculate_use_guidance(s);
     for (int i = 0; status == MAR_OK && i < 2 && evaluators[i]->chain; i++) {
         const diff_evaluator *e = evaluators[i];
         const diff_chain *c = e->chain;
         status = c->k->core->linear_plan(c->k, c->head->cond, s->w.conditions * sources, err);
-        if (status == MAR_OK) status = plan_modulation(e, full, err);
-        if (status == MAR_OK && sources % s->sources) status = plan_modulation(e, sources % s->sources, err);
-        if (status == MAR_OK) status = plan_rounds(s, e, tokens < group ? tokens : group, err);
-        if (status == MAR_OK && tokens % group) status = plan_rounds(s, e, tokens % group, err);
+        if (status == MAR_OK) status = speculate_plan_modulation(e, full, err);
+        if (status == MAR_OK && sources % s->sources) status = speculate_plan_modulation(e, sources % s->sources, err);
+        if (status == MAR_OK) status = speculate_plan_rounds(s, e, tokens < group ? tokens : group, err);
+        if (status == MAR_OK && tokens % group) status = speculate_plan_rounds(s, e, tokens % group, err);
     }
     return status;
 }
@@ -166,7 +166,7 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar
 /* --- tokens ------------------------------------------------------------------------------------------------------- */
 
 /* Uploads the tables of the respacing in use, unless they are already there. */
-static void use_schedule(diff_speculation *s)
+static void speculate_use_schedule(diff_speculation *s)
 {
     kern_queue *k = s->target.chain->k;
     kern_speculation *w = &s->w;
@@ -194,33 +194,29 @@ void diff_speculate_modulate(const diff_speculation *s, const diff_evaluator *e,
 }
 
 /* Runs all rounds of the group's tokens. */
-static void run_rounds(diff_speculation *s, diff_speculation_stats *stats)
+static void speculate_run_rounds(diff_speculation *s)
 {
     kern_queue *k = s->target.chain->k;
     kern_speculation *w = &s->w;
     const kern_speculation_head *draft = s->draft.chain ? &s->draft.at : NULL;
+    s->target.at.part = s->target.chain->part;
+    if (draft) s->draft.at.part = s->draft.chain->part;
     k->head->speculate_start(k, w);
-    if (!draft && k->head->speculate_run && k->head->speculate_run(k, w, &s->target.at)) {
-        if (!k->watch.on ||
-            k->core->first_nonfinite(k, w->token, MAR_DTYPE_F32, w->tokens, w->channels, w->channels) < 0)
-            return;
-        k->head->speculate_start(k, w); /* again, round by round, to show the layers */
-    }
-    /* After a failure operations do nothing, so the result of propose means nothing: hence kern_check. */
-    for (;;) {
-        k->watch.part = draft ? s->draft.chain->part : s->target.chain->part;
-        if (kern_check(k, NULL) != MAR_OK || !k->head->speculate_propose(k, w, draft)) return;
-        k->watch.part = s->target.chain->part;
-        k->head->speculate_walk(k, w, &s->target.at);
-        if (draft) stats->draft_batched += w->window - 1;
-    }
+    k->fused->speculate_run(k, w, draft, &s->target.at);
+    if (!k->watch.on || k->watch.layer[0] ||
+        k->core->first_nonfinite(k, w->token, MAR_DTYPE_F32, w->tokens, w->channels, w->channels) < 0)
+        return;
+    k->head->speculate_start(k, w); /* again, round by round, to show the layers */
+    kern_speculate_rounds(k, w, draft, &s->target.at);
 }
 
-static void add_stats(const kern_speculation_count *count, diff_speculation_stats *stats)
+/* draft_calls: calls of the draft's head in a round. */
+static void speculate_add_stats(const kern_speculation_count *count, int draft_calls, diff_speculation_stats *stats)
 {
     stats->calls += (long)count->calls;
     if ((int)count->calls_max > stats->calls_max) stats->calls_max = (int)count->calls_max;
     stats->batched += (long)count->rounds;
+    stats->draft_batched += (long)count->rounds * draft_calls;
     stats->evaluations += (long)count->evaluations;
     stats->draft_evaluations += (long)count->draft_evaluations;
     stats->accepted += (long)count->accepted;
@@ -229,8 +225,8 @@ static void add_stats(const kern_speculation_count *count, diff_speculation_stat
 }
 
 /* Returns the arithmetic of one of the models: the work counted in stats, and this many evaluations. */
-static double evaluator_flop(const diff_speculation *s, const diff_evaluator *e, const diff_speculation_stats *stats,
-                             long evaluations)
+static double speculate_evaluator_flop(const diff_speculation *s, const diff_evaluator *e,
+                                       const diff_speculation_stats *stats, long evaluations)
 {
     if (!e->chain) return 0;
     const diff_head *head = e->chain->head;
@@ -242,10 +238,10 @@ static double evaluator_flop(const diff_speculation *s, const diff_evaluator *e,
 void diff_speculate_count_flop(const diff_speculation *s, const diff_speculation_stats *before,
                                diff_speculation_stats *stats)
 {
-    stats->flop += evaluator_flop(s, &s->target, stats, stats->evaluations) -
-                   evaluator_flop(s, &s->target, before, before->evaluations) +
-                   evaluator_flop(s, &s->draft, stats, stats->draft_evaluations) -
-                   evaluator_flop(s, &s->draft, before, before->draft_evaluations);
+    stats->flop += speculate_evaluator_flop(s, &s->target, stats, stats->evaluations) -
+                   speculate_evaluator_flop(s, &s->target, before, before->evaluations) +
+                   speculate_evaluator_flop(s, &s->draft, stats, stats->draft_evaluations) -
+                   speculate_evaluator_flop(s, &s->draft, before, before->draft_evaluations);
 }
 
 void diff_speculate_embed(const diff_speculation *s, const diff_evaluator *e, const float *z, int sources)
@@ -271,7 +267,7 @@ int diff_tokens_from(const diff_tokens *t, int first, int most, int sources)
 }
 
 /* Places the arrays behind w->seed that belong to n tokens, and uploads them. */
-static void upload_tokens(diff_speculation *s, const diff_tokens *t, int first, int n)
+static void speculate_upload_tokens(diff_speculation *s, const diff_tokens *t, int first, int n)
 {
     kern_queue *k = s->target.chain->k;
     kern_speculation *w = &s->w;
@@ -294,13 +290,13 @@ static void upload_tokens(diff_speculation *s, const diff_tokens *t, int first, 
 }
 
 /* Sets the working memory to tokens first .. first+n-1. */
-static void begin_group(diff_speculation *s, const diff_tokens *t, int first, int n)
+static void speculate_begin_group(diff_speculation *s, const diff_tokens *t, int first, int n)
 {
     kern_speculation *w = &s->w;
     const int from = diff_tokens_source(t, first), sources = diff_tokens_source(t, first + n - 1) - from + 1;
     w->tokens = n;
     w->sources = sources;
-    upload_tokens(s, t, first, n);
+    speculate_upload_tokens(s, t, first, n);
     diff_speculate_modulate(s, &s->target, t->sources, from, sources);
     if (s->draft.chain) diff_speculate_modulate(s, &s->draft, t->sources, from, sources);
 }
@@ -313,20 +309,20 @@ void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, 
     const size_t channels = (size_t)w->channels, stride = (size_t)(w->max_steps + 1) * KERN_EVALUATED * channels;
     const diff_speculation_stats before = *stats;
     if (t->count == 0) return;
-    use_schedule(s);
-    use_guidance(s);
+    speculate_use_schedule(s);
+    speculate_use_guidance(s);
     diff_speculate_embed(s, &s->target, t->z, t->sources);
     if (s->draft.chain) diff_speculate_embed(s, &s->draft, t->draft_z, t->sources);
     for (int first = 0, n; first < t->count; first += n) {
         kern_speculation_count count = {0}; /* stays so if the operations fail */
         n = diff_tokens_from(t, first, w->group, s->sources);
-        begin_group(s, t, first, n);
-        run_rounds(s, stats);
+        speculate_begin_group(s, t, first, n);
+        speculate_run_rounds(s);
         k->core->copy_rows(k, x + (size_t)first * channels, NULL, w->token, NULL, NULL, NULL, n, w->channels);
         if (path)
             k->core->copy_rows(k, path + (size_t)first * stride, NULL, w->evaluated, NULL, NULL, NULL, n, (int)stride);
         k->core->download(k, &count, w->count, sizeof count);
-        add_stats(&count, stats);
+        speculate_add_stats(&count, s->draft.chain ? w->window - 1 : 0, stats);
         stats->modulations += (long)w->sources * w->steps;
     }
     if (kern_check(k, NULL) != MAR_OK) s->schedule = NULL; /* the upload of its tables may have failed */

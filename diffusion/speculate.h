@@ -3,8 +3,10 @@
  *
  * Each token is at its own step index i, and its state x_i is known. The window is the number of transitions that one
  * round can decide. A round does three things, for all tokens at once:
- *   1. It proposes the states after the transitions i, i-1, ..., window - 1 of them, from laws q that cost nothing.
- *   2. It evaluates the head at x_i and at the proposals in one call. That gives the laws p of `window` transitions.
+ *   1. It proposes the states after the transitions i, i-1, ..., window - 1 of them, from distributions q that cost
+ * nothing.
+ *   2. It evaluates the head at x_i and at the proposals in one call. That gives the distributions p of `window`
+ * transitions.
  *   3. It verifies the proposals from the top down. A draw from Norm[p - q]+ replaces the first rejected one and ends
  *      the round. It keeps the proposal's noise but for one direction (kernels/residual.h), so the evaluations at the
  *      dropped proposals below stay near. If all are accepted, the last transition is drawn from p itself, known
@@ -22,9 +24,9 @@
  * evaluation, m = 0 at snr 0. The variance fraction is that of the same evaluation. With a
  * draft model, q is the law of the draft's head, evaluated at each proposal in turn.
  *
- * Why that is exact. A proposal of transition k is drawn with eps_k, the plain chain's own noise. If the round ends
- * above k, the proposal is dropped and eps_k is used again later. Let F_k be all noise of the transitions above k: x_T
- * and, for j > k, eps_j, the uniforms of j's verification, and its residual's candidates.
+ * Why this is exact to the plain chain. A proposal of transition k is drawn with eps_k, the plain chain's own noise. If
+ * the round ends above k, the proposal is dropped and eps_k is used again later. Let F_k be all noise of the
+ * transitions above k: x_T and, for j > k, eps_j, the uniforms of j's verification, and its residual's candidates.
  *   - q_k is made of evaluations at states of indices >= k. Such a state depends on noise of transitions above it only,
  *     hence on F_k. Evaluations at lower indices depend on eps_k, so they must never enter q_k.
  *   - The ends of the rounds above k depend on F_k alone. So does r, because it is learned on the way down.

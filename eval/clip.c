@@ -12,8 +12,7 @@ struct clip {
     kern_queue *k;
     clip_config config;
     vit image;
-    text_encoder *layers; /* of texts */
-    text_norm norm;       /* of their output */
+    nets_encoder *layers; /* of texts */
     float *positions;     /* backend [positions][width] */
     float *tokens;        /* backend [vocabulary][width] */
     int count;            /* most texts of a pass */
@@ -21,10 +20,8 @@ struct clip {
 
     /* Backend memory of a pass, divided from `memory`. */
     char *memory;
-    float *x;         /* [rows][width] residual stream of texts */
     float *last;      /* [count][width] normed rows of the class or end tokens */
     float *embedding; /* [count][embedding] */
-    char *work;       /* of the layers */
 
     int *index; /* host [4][rows] rows of a pass, for copies */
 };
@@ -56,16 +53,15 @@ static mar_status load_projection(const loader *l, const char *name, int out, in
     return status;
 }
 
-static mar_status load_text(const loader *l, clip *c)
+static mar_status clip_load_text(const loader *l, clip *c)
 {
     const clip_config *g = &c->config;
     const clip_names *n = g->names;
     const int width = g->text.width;
-    mar_status status = text_encoder_create(l->k, l->f, &g->text, &n->text, NULL, 0, &c->layers, l->err);
+    mar_status status = nets_encoder_create(l->k, l->f, &g->text, &n->text, NULL, 0, &c->layers, l->err);
     if (status == MAR_OK) status = vit_load_rows(l->k, l->f, n->tokens, g->vocabulary, width, &c->tokens, l->err);
-    if (status == MAR_OK) status = vit_load_rows(l->k, l->f, n->positions, g->positions, width, &c->positions, l->err);
-    if (status == MAR_OK) status = text_norm_load(l->k, l->f, &g->text, n->after, &c->norm, l->err);
-    return status;
+    if (status != MAR_OK) return status;
+    return vit_load_rows(l->k, l->f, n->positions, g->positions, width, &c->positions, l->err);
 }
 
 static mar_status load_projections(const loader *l, clip *c)
@@ -90,43 +86,42 @@ static int text_rows(const clip *c)
     return c->count * c->config.positions;
 }
 
-static size_t larger(size_t a, size_t b)
+static size_t clip_larger(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
 
-static size_t lay_out(clip *c, char *base)
+static size_t clip_lay_out(clip *c, char *base)
 {
     const clip_config *g = &c->config;
-    const size_t count = larger((size_t)c->image.count, (size_t)c->count);
-    const size_t width = larger((size_t)g->image.layers.width, (size_t)g->text.width);
+    const size_t count = clip_larger((size_t)c->image.count, (size_t)c->count);
+    const size_t width = clip_larger((size_t)g->image.layers.width, (size_t)g->text.width);
     size_t used = 0;
-    c->x = arena_carve(base, &used, (size_t)text_rows(c) * (size_t)g->text.width, sizeof(float));
     c->last = arena_carve(base, &used, count * width, sizeof(float));
     c->embedding = arena_carve(base, &used, count * (size_t)g->embedding, sizeof(float));
-    c->work = arena_carve(base, &used, text_encoder_bytes(c->k->device, c->layers, text_rows(c)), 1);
     return used;
 }
 
-static mar_status plan(clip *c, mar_err *err)
+static mar_status clip_plan(clip *c, mar_err *err)
 {
     kern_queue *k = c->k;
-    mar_status status = text_encoder_plan(k, c->layers, text_rows(c), c->config.positions, err);
+    const nets_encoder_room room = {.rows = text_rows(c), .longest = c->config.positions};
+    mar_status status = nets_encoder_reserve(k, c->layers, room, err);
     if (status == MAR_OK) status = k->core->linear_plan(k, c->image_project, c->image.count, err);
     return status == MAR_OK ? k->core->linear_plan(k, c->text_project, c->count, err) : status;
 }
 
-static mar_status prepare(clip *c, int batch, mar_err *err)
+static mar_status clip_prepare(clip *c, int batch, mar_err *err)
 {
     void *memory = NULL;
     c->count = least(batch, ROWS / c->config.positions + 1);
     c->index = malloc(4 * (size_t)text_rows(c) * sizeof *c->index);
     if (!c->index) return err_set(err, MAR_ENOMEM, "out of memory");
-    const mar_status status = c->k->core->alloc(c->k->device, lay_out(c, NULL), &memory, err);
+    const mar_status status = c->k->core->alloc(c->k->device, clip_lay_out(c, NULL), &memory, err);
     if (status != MAR_OK) return status;
     c->memory = memory;
-    lay_out(c, memory);
-    return plan(c, err);
+    clip_lay_out(c, memory);
+    return clip_plan(c, err);
 }
 
 mar_status clip_create(kern_queue *k, const wt_file *f, int batch, clip **out, mar_err *err)
@@ -138,9 +133,9 @@ mar_status clip_create(kern_queue *k, const wt_file *f, int batch, clip **out, m
     c->k = k;
     mar_status status = clip_config_derive(f, &c->config, err);
     if (status == MAR_OK) status = vit_create(k, f, &c->config.image, &c->config.names->image, batch, &c->image, err);
-    if (status == MAR_OK) status = load_text(&l, c);
+    if (status == MAR_OK) status = clip_load_text(&l, c);
     if (status == MAR_OK) status = load_projections(&l, c);
-    if (status == MAR_OK) status = prepare(c, batch, err);
+    if (status == MAR_OK) status = clip_prepare(c, batch, err);
     if (status != MAR_OK) {
         k->core->finish(k); /* wait for pending uploads */
         clip_free(c);
@@ -155,8 +150,7 @@ void clip_free(clip *c)
     if (!c) return;
     kern_device *d = c->k->device;
     vit_free(&c->image);
-    text_encoder_free(d, c->layers);
-    text_norm_free(d, &c->norm);
+    nets_encoder_free(d, c->layers);
     d->core->linear_free(d, c->image_project);
     d->core->linear_free(d, c->text_project);
     d->core->free(d, c->positions);
@@ -174,7 +168,7 @@ const clip_config *clip_get_config(const clip *c)
 /* --- images ------------------------------------------------------------------------------------------------------- */
 
 /* Divides each embedding by its length. Returns MAR_EMODEL if one has none. */
-static mar_status normalise(float *embedding, int n, int size, const char *what, mar_err *err)
+static mar_status clip_normalise(float *embedding, int n, int size, const char *what, mar_err *err)
 {
     for (int i = 0; i < n; i++) {
         float *e = embedding + (size_t)i * (size_t)size;
@@ -190,12 +184,12 @@ static mar_status normalise(float *embedding, int n, int size, const char *what,
     return MAR_OK;
 }
 
-/* Writes the embeddings of the rows `last` of x. */
-static void project(clip *c, const text_norm *norm, const kern_linear *project, const float *x, const int *last, int n,
-                    float *embedding)
+/* Writes the embeddings of the rows `last` of a tower's output x. */
+static void project(clip *c, const nets_encoder *tower, const kern_linear *project, const float *x, const int *last,
+                    int n, float *embedding)
 {
     kern_queue *k = c->k;
-    text_norm_run(k, norm, x, last, n, c->last, 1);
+    nets_encoder_norm(k, tower, x, last, n, c->last, 1);
     k->core->linear(k, project, c->last, n, c->embedding);
     k->core->download(k, embedding, c->embedding, (size_t)n * (size_t)c->config.embedding * sizeof *embedding);
 }
@@ -208,16 +202,16 @@ mar_status clip_images(clip *c, const eval_picture *pictures, int n, float *embe
         m = least(n - first, v->count);
         const mar_status status = vit_run(v, pictures + first, m, "vision_model", err);
         if (status != MAR_OK) return status;
-        project(c, &v->after, c->image_project, v->x, v->first, m, embedding + (size_t)first * size);
+        project(c, v->layers, c->image_project, v->x, v->first, m, embedding + (size_t)first * size);
     }
     const mar_status status = kern_check(c->k, err);
-    return status == MAR_OK ? normalise(embedding, n, c->config.embedding, "image", err) : status;
+    return status == MAR_OK ? clip_normalise(embedding, n, c->config.embedding, "image", err) : status;
 }
 
 /* --- texts -------------------------------------------------------------------------------------------------------- */
 
 /* Returns the place of the token whose row is the text's: the first end token, or the first largest id. */
-static int find_end(const clip_config *g, const int *ids, int n)
+static int clip_find_end(const clip_config *g, const int *ids, int n)
 {
     int best = 0;
     for (int i = 0; i < n; i++) {
@@ -239,14 +233,15 @@ mar_status clip_texts(clip *c, const int *ids, const int *first, const int *leng
         for (int i = 0; i < m; i++) {
             const int *text = ids + first[done + i], size = length[done + i];
             begin[i] = at;
-            last[i] = at + find_end(g, text, size);
+            last[i] = at + clip_find_end(g, text, size);
             for (int j = 0; j < size; j++, at++) token[at] = text[j], position[at] = j;
         }
-        k->core->copy_rows(k, c->x, NULL, c->tokens, token, c->positions, position, at, g->text.width);
-        const text_spans spans = {m, at, begin, length + done};
-        text_encoder_run(k, c->layers, &spans, c->x, c->work, "text_model");
-        project(c, &c->norm, c->text_project, c->x, last, m, embedding + (size_t)done * (size_t)g->embedding);
+        k->core->copy_rows(k, nets_encoder_input(c->layers), NULL, c->tokens, token, c->positions, position, at,
+                           g->text.width);
+        const nets_spans spans = {m, at, begin, length + done};
+        const float *x = nets_encoder_run(k, c->layers, &spans, NULL, "text_model");
+        project(c, c->layers, c->text_project, x, last, m, embedding + (size_t)done * (size_t)g->embedding);
     }
     const mar_status status = kern_check(k, err);
-    return status == MAR_OK ? normalise(embedding, n, g->embedding, "text", err) : status;
+    return status == MAR_OK ? clip_normalise(embedding, n, g->embedding, "text", err) : status;
 }

@@ -8,9 +8,8 @@
 /* Names of the tensors. */
 typedef struct {
     vit_names image;
-    text_encoder_names text;
+    nets_encoder_names text;
     const char *tokens, *positions;           /* of texts */
-    const char *after;                        /* norm of the text tower's output */
     const char *image_project, *text_project; /* [embedding][width] */
     int is_transposed;                        /* 1: [width][embedding] */
 } clip_names;
@@ -18,7 +17,7 @@ typedef struct {
 typedef struct {
     const clip_names *names; /* static */
     vit_config image;
-    text_encoder_config text; /* the text tower's layers */
+    nets_encoder_config text; /* the text tower's layers */
     int positions;            /* tokens of a text at most, start and end included: 77 */
     int vocabulary;
     int embedding; /* length of an embedding: 512 of B, 768 of L, 1024 of H */

@@ -16,38 +16,42 @@ enum { HEADS_MAX = 1024, JSON_BYTES_MAX = 1 << 20, JSON_LEVELS = 16, BICUBIC = 3
 enum { OPEN_IMAGE_HEAD = 80, OPEN_TEXT_HEAD = 64 }; /* widths of heads in ViT-H-14.json of OpenCLIP */
 
 #define LAYER_NAMES                                                                                                    \
-    .norm1 = ".layer_norm1", .query = ".self_attn.q_proj", .key = ".self_attn.k_proj", .value = ".self_attn.v_proj",   \
-    .out = ".self_attn.out_proj", .norm2 = ".layer_norm2", .fc1 = ".mlp.fc1", .fc2 = ".mlp.fc2"
+    .self = {.norm = ".layer_norm1",                                                                                   \
+             .query = ".self_attn.q_proj",                                                                             \
+             .key = ".self_attn.k_proj",                                                                               \
+             .value = ".self_attn.v_proj",                                                                             \
+             .out = ".self_attn.out_proj"},                                                                            \
+    .norm = ".layer_norm2", .fc1 = ".mlp.fc1", .fc2 = ".mlp.fc2"
 #define OPEN_LAYER_NAMES                                                                                               \
-    .norm1 = ".ln_1", .qkv = ".attn.in_proj_", .out = ".attn.out_proj", .norm2 = ".ln_2", .fc1 = ".mlp.c_fc",          \
+    .self = {.norm = ".ln_1", .qkv = ".attn.in_proj_", .out = ".attn.out_proj"}, .norm = ".ln_2", .fc1 = ".mlp.c_fc",  \
     .fc2 = ".mlp.c_proj"
 
 static const clip_names of_transformers = {
-    .image = {.layers = {.layers = "vision_model.encoder.layers.", LAYER_NAMES},
+    .image = {.layers = {.before = "vision_model.pre_layrnorm",
+                         .layers = "vision_model.encoder.layers.",
+                         LAYER_NAMES,
+                         .after = "vision_model.post_layernorm"},
               .class_row = "vision_model.embeddings.class_embedding",
               .positions = "vision_model.embeddings.position_embedding.weight",
-              .patches = "vision_model.embeddings.patch_embedding",
-              .before = "vision_model.pre_layrnorm",
-              .after = "vision_model.post_layernorm"},
-    .text = {.layers = "text_model.encoder.layers.", LAYER_NAMES},
+              .patches = "vision_model.embeddings.patch_embedding"},
+    .text = {.layers = "text_model.encoder.layers.", LAYER_NAMES, .after = "text_model.final_layer_norm"},
     .tokens = "text_model.embeddings.token_embedding.weight",
     .positions = "text_model.embeddings.position_embedding.weight",
-    .after = "text_model.final_layer_norm",
     .image_project = "visual_projection.weight",
     .text_project = "text_projection.weight",
 };
 
 static const clip_names of_open_clip = {
-    .image = {.layers = {.layers = "visual.transformer.resblocks.", OPEN_LAYER_NAMES},
+    .image = {.layers = {.before = "visual.ln_pre",
+                         .layers = "visual.transformer.resblocks.",
+                         OPEN_LAYER_NAMES,
+                         .after = "visual.ln_post"},
               .class_row = "visual.class_embedding",
               .positions = "visual.positional_embedding",
-              .patches = "visual.conv1",
-              .before = "visual.ln_pre",
-              .after = "visual.ln_post"},
-    .text = {.layers = "transformer.resblocks.", OPEN_LAYER_NAMES},
+              .patches = "visual.conv1"},
+    .text = {.layers = "transformer.resblocks.", OPEN_LAYER_NAMES, .after = "ln_final"},
     .tokens = "token_embedding.weight",
     .positions = "positional_embedding",
-    .after = "ln_final",
     .image_project = "visual.proj",
     .text_project = "text_projection",
     .is_transposed = 1,
@@ -55,7 +59,7 @@ static const clip_names of_open_clip = {
 
 /* --- shapes ------------------------------------------------------------------------------------------------------- */
 
-static mar_status derive_text(const wt_file *f, clip_config *c, mar_err *err)
+static mar_status clip_derive_text(const wt_file *f, clip_config *c, mar_err *err)
 {
     const wt_tensor *t;
     const clip_names *n = c->names;
@@ -76,8 +80,8 @@ static mar_status derive_text(const wt_file *f, clip_config *c, mar_err *err)
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
 /* Reads member `key` of an object if it is there, a number of `least` to `most`. */
-static mar_status read_number(const wt_file *f, const json_value *object, const char *key, double least, double most,
-                              double *out, mar_err *err)
+static mar_status clip_read_number(const wt_file *f, const json_value *object, const char *key, double least,
+                                   double most, double *out, mar_err *err)
 {
     const json_value *v = object ? json_member(object, key) : NULL;
     if (!v || v->type == JSON_NULL) return MAR_OK;
@@ -89,13 +93,13 @@ static mar_status read_number(const wt_file *f, const json_value *object, const 
 }
 
 /* Reads heads, eps and activation of a tower from its object in config.json. */
-static mar_status read_tower(const wt_file *f, const char *key, int heads, text_encoder_config *c, mar_err *err)
+static mar_status read_tower(const wt_file *f, const char *key, int heads, nets_encoder_config *c, mar_err *err)
 {
     const json_value *root = wt_config(f), *object = root ? json_member(root, key) : NULL;
     const json_value *activation = object ? json_member(object, "hidden_act") : NULL;
     double number = heads, eps = 1e-5;
-    mar_status status = read_number(f, object, "num_attention_heads", 1, HEADS_MAX, &number, err);
-    if (status == MAR_OK) status = read_number(f, object, "layer_norm_eps", 0, 1, &eps, err);
+    mar_status status = clip_read_number(f, object, "num_attention_heads", 1, HEADS_MAX, &number, err);
+    if (status == MAR_OK) status = clip_read_number(f, object, "layer_norm_eps", 0, 1, &eps, err);
     if (status != MAR_OK) return status;
     c->heads = (int)number;
     c->eps = (float)eps;
@@ -110,7 +114,7 @@ static mar_status read_tower(const wt_file *f, const char *key, int heads, text_
                    key);
 }
 
-static mar_status read_config(const wt_file *f, clip_config *c, mar_err *err)
+static mar_status clip_read_config(const wt_file *f, clip_config *c, mar_err *err)
 {
     const json_value *root = wt_config(f), *text = root ? json_member(root, "text_config") : NULL;
     const char *type = wt_config_text(f, "model_type");
@@ -123,7 +127,7 @@ static mar_status read_config(const wt_file *f, clip_config *c, mar_err *err)
                        type);
     mar_status status = read_tower(f, "vision_config", 12, &c->image.layers, err);
     if (status == MAR_OK) status = read_tower(f, "text_config", 8, &c->text, err);
-    if (status == MAR_OK) status = read_number(f, text, "eos_token_id", 0, WT_DIM_MAX, &end, err);
+    if (status == MAR_OK) status = clip_read_number(f, text, "eos_token_id", 0, WT_DIM_MAX, &end, err);
     c->end = end == 2 ? -1 : (int)end; /* 2 stands in old files, whose texts end with the largest id */
     return status;
 }
@@ -131,7 +135,7 @@ static mar_status read_config(const wt_file *f, clip_config *c, mar_err *err)
 /* --- the preprocessor --------------------------------------------------------------------------------------------- */
 
 /* Reads the text of a JSON file; *text stays NULL if there is none. The caller frees it. */
-static mar_status read_text(const char *path, char **text, size_t *size, mar_err *err)
+static mar_status clip_read_text(const char *path, char **text, size_t *size, mar_err *err)
 {
     file_source source;
     *text = NULL;
@@ -166,7 +170,7 @@ static mar_status read_channels(const char *path, const json_value *root, const 
 }
 
 /* Checks a size: a number, or an object with shortest_edge, or height and width. */
-static mar_status check_size(const char *path, const json_value *root, const char *key, int side, mar_err *err)
+static mar_status clip_check_size(const char *path, const json_value *root, const char *key, int side, mar_err *err)
 {
     const json_value *v = json_member(root, key);
     if (v && v->type == JSON_OBJECT) {
@@ -182,8 +186,8 @@ static mar_status read_preprocessor(const char *path, const json_value *root, cl
     const json_value *filter = json_member(root, "resample");
     if (filter && json_double(filter) != BICUBIC)
         return err_set(err, MAR_EMODEL, "%s: resample is another than %d, Pillow's bicubic", path, BICUBIC);
-    mar_status status = check_size(path, root, "size", c->image.side, err);
-    if (status == MAR_OK) status = check_size(path, root, "crop_size", c->image.side, err);
+    mar_status status = clip_check_size(path, root, "size", c->image.side, err);
+    if (status == MAR_OK) status = clip_check_size(path, root, "crop_size", c->image.side, err);
     if (status == MAR_OK) status = read_channels(path, root, "image_mean", 0, c->image.mean, err);
     return status == MAR_OK ? read_channels(path, root, "image_std", 1e-3, c->image.deviation, err) : status;
 }
@@ -194,7 +198,7 @@ static mar_status derive_preprocessor(const wt_file *f, clip_config *c, mar_err 
     size_t size = 0;
     json j = {.values = NULL};
     if (snprintf(path, sizeof path, "%s/preprocessor_config.json", wt_path(f)) >= (int)sizeof path) return MAR_OK;
-    mar_status status = read_text(path, &text, &size, err);
+    mar_status status = clip_read_text(path, &text, &size, err);
     if (status == MAR_OK && text) {
         const json_error error = json_read_python(text, size, JSON_LEVELS, &j);
         if (error == JSON_NO_MEMORY)
@@ -242,8 +246,8 @@ mar_status clip_config_derive(const wt_file *f, clip_config *out, mar_err *err)
             wt_path(f), n->image.class_row, n->text_project);
     mar_status status = vit_config_derive(f, &n->image, &out->image, err);
     out->image.layers.int8 = 1;
-    if (status == MAR_OK) status = derive_text(f, out, err);
-    if (status == MAR_OK) status = is_open ? set_open(f, out, err) : read_config(f, out, err);
+    if (status == MAR_OK) status = clip_derive_text(f, out, err);
+    if (status == MAR_OK) status = is_open ? set_open(f, out, err) : clip_read_config(f, out, err);
     if (status == MAR_OK && !is_open) status = derive_preprocessor(f, out, err);
     out->parameters = wt_count_parameters(f);
     return status;

@@ -10,16 +10,13 @@ enum { REWARD_TOKENS = 35 }; /* of a prompt at most, [CLS] and [SEP] included (I
 
 typedef struct {
     vit_config image;
-    int width, depth, heads, hidden; /* of BERT; heads are 64 wide */
-    int vocabulary;                  /* 30524 */
+    nets_encoder_config text; /* BERT */
+    int vocabulary;           /* 30524 */
     long parameters;
 } reward_config;
 
 /* Returns 1 for a file with the names of an ImageReward. */
 int reward_config_recognise(const wt_file *f);
-/* Derives the configuration from the tensors. Returns MAR_EMODEL for another architecture, and for shapes that
- * disagree. */
-mar_status reward_config_derive(const wt_file *f, reward_config *out, mar_err *err);
 
 typedef struct reward reward; /* weights, and memory for a number of images, on one queue */
 

@@ -20,11 +20,11 @@ mar_status vit_refuse_shape(const wt_file *f, const wt_tensor *t, const char *ex
                    wt_shape_text(t, found, sizeof found), expected);
 }
 
-mar_status vit_derive_layers(const wt_file *f, const text_encoder_names *names, text_encoder_config *c, mar_err *err)
+mar_status vit_derive_layers(const wt_file *f, const nets_encoder_names *names, nets_encoder_config *c, mar_err *err)
 {
     char name[128];
     const wt_tensor *t;
-    c->norm = TEXT_NORM_LAYER;
+    c->norm = NETS_NORM_LAYER;
     c->bias = 1;
     c->depth = wt_count_parts(f, names->layers, DEPTH_MAX);
     snprintf(name, sizeof name, "%s0%s.weight", names->layers, names->fc1);
@@ -35,7 +35,7 @@ mar_status vit_derive_layers(const wt_file *f, const text_encoder_names *names, 
     return MAR_OK;
 }
 
-mar_status vit_set_heads(const wt_file *f, const char *what, int head_dim, text_encoder_config *c, mar_err *err)
+mar_status vit_set_heads(const wt_file *f, const char *what, int head_dim, nets_encoder_config *c, mar_err *err)
 {
     c->head_dim = head_dim;
     c->heads = c->width / head_dim;
@@ -92,7 +92,7 @@ mar_status vit_load_rows(kern_queue *k, const wt_file *f, const char *name, int 
 }
 
 /* Loads the patch embedding, whose products are in f32. */
-static mar_status load_embedding(vit *v, const wt_file *f, const vit_names *names, mar_err *err)
+static mar_status vit_load_embedding(vit *v, const wt_file *f, const vit_names *names, mar_err *err)
 {
     const vit_config *c = &v->config;
     char name[128];
@@ -113,37 +113,31 @@ static mar_status load_embedding(vit *v, const wt_file *f, const vit_names *name
     return status;
 }
 
-static mar_status load(vit *v, const wt_file *f, const vit_names *names, mar_err *err)
+static mar_status vit_load(vit *v, const wt_file *f, const vit_names *names, mar_err *err)
 {
     kern_queue *k = v->k;
     const vit_config *c = &v->config;
     const int width = c->layers.width;
-    mar_status status = text_encoder_create(k, f, &c->layers, &names->layers, NULL, 0, &v->layers, err);
+    mar_status status = nets_encoder_create(k, f, &c->layers, &names->layers, NULL, 0, &v->layers, err);
     if (status == MAR_OK) status = vit_load_rows(k, f, names->class_row, 1, width, &v->class_row, err);
     if (status == MAR_OK) status = vit_load_rows(k, f, names->positions, c->patches + 1, width, &v->positions, err);
-    if (status == MAR_OK) status = load_embedding(v, f, names, err);
-    if (status == MAR_OK && names->before) status = text_norm_load(k, f, &c->layers, names->before, &v->before, err);
-    return status == MAR_OK ? text_norm_load(k, f, &c->layers, names->after, &v->after, err) : status;
+    return status == MAR_OK ? vit_load_embedding(v, f, names, err) : status;
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-static size_t lay_out(vit *v, char *base)
+static size_t vit_lay_out(vit *v, char *base)
 {
     const vit_config *c = &v->config;
-    const int rows = v->count * (c->patches + 1);
     const size_t inputs = (size_t)3 * (size_t)c->patch * (size_t)c->patch, width = (size_t)c->layers.width;
     const size_t patches = (size_t)v->count * (size_t)c->patches;
     size_t used = 0;
     v->input = arena_carve(base, &used, patches * inputs, sizeof(float));
     v->embedded = arena_carve(base, &used, patches * width, sizeof(float));
-    v->x = arena_carve(base, &used, (size_t)rows * width, sizeof(float));
-    v->rows = v->before.width ? arena_carve(base, &used, (size_t)rows * width, sizeof(float)) : v->x;
-    v->work = arena_carve(base, &used, text_encoder_bytes(v->k->device, v->layers, rows), 1);
     return used;
 }
 
-static mar_status prepare(vit *v, int batch, mar_err *err)
+static mar_status vit_prepare(vit *v, int batch, mar_err *err)
 {
     const vit_config *c = &v->config;
     kern_queue *k = v->k;
@@ -160,11 +154,11 @@ static mar_status prepare(vit *v, int batch, mar_err *err)
     if (!v->square || !v->pixels || !v->index || !v->first || !v->length)
         return err_set(err, MAR_ENOMEM, "out of memory");
     for (int i = 0; i < v->count; i++) v->first[i] = i * (c->patches + 1), v->length[i] = c->patches + 1;
-    mar_status status = k->core->alloc(k->device, lay_out(v, NULL), &memory, err);
+    mar_status status = k->core->alloc(k->device, vit_lay_out(v, NULL), &memory, err);
     if (status != MAR_OK) return status;
     v->memory = memory;
-    lay_out(v, memory);
-    status = text_encoder_plan(k, v->layers, rows, c->patches + 1, err);
+    vit_lay_out(v, memory);
+    status = nets_encoder_reserve(k, v->layers, (nets_encoder_room){.rows = rows, .longest = c->patches + 1}, err);
     return status == MAR_OK ? k->core->linear_plan(k, v->embed, v->count * c->patches, err) : status;
 }
 
@@ -172,17 +166,15 @@ mar_status vit_create(kern_queue *k, const wt_file *f, const vit_config *c, cons
                       mar_err *err)
 {
     *out = (vit){.k = k, .config = *c};
-    const mar_status status = load(out, f, names, err);
-    return status == MAR_OK ? prepare(out, batch, err) : status;
+    const mar_status status = vit_load(out, f, names, err);
+    return status == MAR_OK ? vit_prepare(out, batch, err) : status;
 }
 
 void vit_free(vit *v)
 {
     if (!v->k) return;
     kern_device *d = v->k->device;
-    text_encoder_free(d, v->layers);
-    text_norm_free(d, &v->before);
-    text_norm_free(d, &v->after);
+    nets_encoder_free(d, v->layers);
     d->core->linear_free(d, v->embed);
     d->core->free(d, v->class_row);
     d->core->free(d, v->positions);
@@ -199,7 +191,7 @@ void vit_free(vit *v)
 
 /* Writes the pixels of a picture's patches to place i of the pass: resized, cut, normalised, a patch's channels one
  * after another. */
-static mar_status prepare_picture(vit *v, const eval_picture *p, int i, mar_err *err)
+static mar_status vit_prepare_picture(vit *v, const eval_picture *p, int i, mar_err *err)
 {
     const vit_config *c = &v->config;
     const size_t side = (size_t)c->side, patch = (size_t)c->patch, across = side / patch, area = patch * patch;
@@ -223,32 +215,32 @@ static mar_status prepare_picture(vit *v, const eval_picture *p, int i, mar_err 
 }
 
 /* Makes the rows of n images: class and patches, each with its position. */
-static void embed(vit *v, int n)
+static void vit_embed(vit *v, int n)
 {
     const vit_config *c = &v->config;
     kern_queue *k = v->k;
     const int patches = n * c->patches, rows = v->count * (c->patches + 1), width = c->layers.width;
+    float *const x = nets_encoder_input(v->layers);
     int *to = v->index, *position = to + rows, *zero = position + rows;
     k->core->linear(k, v->embed, v->input, patches, v->embedded);
     for (int i = 0; i < patches; i++) {
         position[i] = 1 + i % c->patches;
         to[i] = i / c->patches * (c->patches + 1) + position[i];
     }
-    k->core->copy_rows(k, v->rows, to, v->embedded, NULL, v->positions, position, patches, width);
+    k->core->copy_rows(k, x, to, v->embedded, NULL, v->positions, position, patches, width);
     for (int i = 0; i < n; i++) zero[i] = 0;
-    k->core->copy_rows(k, v->rows, v->first, v->class_row, zero, v->positions, zero, n, width);
+    k->core->copy_rows(k, x, v->first, v->class_row, zero, v->positions, zero, n, width);
 }
 
 mar_status vit_run(vit *v, const eval_picture *pictures, int n, const char *name, mar_err *err)
 {
     const int rows = n * (v->config.patches + 1);
     for (int i = 0; i < n; i++) {
-        const mar_status status = prepare_picture(v, &pictures[i], i, err);
+        const mar_status status = vit_prepare_picture(v, &pictures[i], i, err);
         if (status != MAR_OK) return status;
     }
-    embed(v, n);
-    if (v->before.width) text_norm_run(v->k, &v->before, v->rows, NULL, rows, v->x, 1);
-    const text_spans spans = {n, rows, v->first, v->length};
-    text_encoder_run(v->k, v->layers, &spans, v->x, v->work, name);
+    vit_embed(v, n);
+    const nets_spans spans = {n, rows, v->first, v->length};
+    v->x = nets_encoder_run(v->k, v->layers, &spans, NULL, name);
     return MAR_OK;
 }

@@ -8,13 +8,14 @@
 
 /* Names of transformers' Llama (Chameleon and Emu3 in folders of Hugging Face), and of Chameleon's release. */
 const causal_names language_llama_names = {.layers = "model.layers",
-                                   .joined = {NULL, "self_attn.o_proj", NULL, "mlp.down_proj", "input_layernorm",
-                                              "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"},
-                                   .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                                   .w13 = {"mlp.gate_proj", "mlp.up_proj"},
-                                   .norm = "model.norm.weight",
-                                   .embedding = "model.embed_tokens.weight",
-                                   .output = "lm_head.weight"};
+                                           .joined = {NULL, "self_attn.o_proj", NULL, "mlp.down_proj",
+                                                      "input_layernorm", "post_attention_layernorm", "self_attn.q_norm",
+                                                      "self_attn.k_norm"},
+                                           .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                                           .w13 = {"mlp.gate_proj", "mlp.up_proj"},
+                                           .norm = "model.norm.weight",
+                                           .embedding = "model.embed_tokens.weight",
+                                           .output = "lm_head.weight"};
 static const causal_names release = {.layers = "layers",
                                      .joined = {"attention.wqkv", "attention.wo", "feed_forward.w13", "feed_forward.w2",
                                                 "attention_norm", "ffn_norm", "attention.q_normalization",
@@ -84,7 +85,8 @@ static mar_status decoder_derive(const wt_file *f, const wt_asked *asked, void *
                        asked->heads, wt_path(f));
     const int is_release = !wt_find(f, language_llama_names.embedding);
     mar_status status = language_open(f, l, err);
-    if (status == MAR_OK) status = language_shape(f, is_release ? &release : &language_llama_names, is_release, &out->shape, err);
+    if (status == MAR_OK)
+        status = language_shape(f, is_release ? &release : &language_llama_names, is_release, &out->shape, err);
     if (status == MAR_OK) status = decoder_derive_sequence(f, l, asked, &out->shape, err);
     if (status == MAR_OK) decoder_set_config(out);
     return status;

@@ -150,8 +150,11 @@ static mar_status llamagen_derive(const wt_file *f, const wt_asked *asked, void 
 {
     family_facts *out = facts;
     mar_model_config *c = &out->config;
-    out->shape = (causal_shape){
-        .names = &llamagen_names, .joined_qkv = 1, .rotation = CAUSAL_GRID, .rope_base = 10000, .eps = 1e-5f}; /* gpt.py */
+    out->shape = (causal_shape){.names = &llamagen_names,
+                                .joined_qkv = 1,
+                                .rotation = CAUSAL_GRID,
+                                .rope_base = 10000,
+                                .eps = 1e-5f}; /* gpt.py */
     mar_status status = llamagen_derive_transformer(f, out, err);
     if (status == MAR_OK) status = llamagen_derive_condition(f, out, err);
     if (status == MAR_OK) status = llamagen_derive_sequence(f, out, err);

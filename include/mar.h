@@ -95,15 +95,13 @@ typedef void mar_log_function(void *user, mar_log_level level, const char *line)
 
 typedef struct {
     size_t size; /* sizeof(mar_options) in the caller, by mar_options_init; new fields come last */
-    /* Arithmetic of matrix products: F32, BF16, INT8, INT4 or FP8 (approximate) or AUTO. AUTO is bf16 on a GPU and on
-     * processors with bf16 instructions, and never INT8, INT4 or FP8. INT8 covers the blocks of the transformer and of
+    /* Arithmetic of matrix products: F32, BF16, INT8 or INT4 (approximate) or AUTO. AUTO is bf16 on a GPU and on
+     * processors with bf16 instructions, and never INT8 or INT4. INT8 covers the blocks of the transformer and of
      * the head, and is AUTO elsewhere. Weights are quantised per output channel, activations per row. INT4 covers the
      * blocks of the transformer: weights of 4 bits and activations of 8, each 32 neighbours of a row with a scale. On a
-     * GPU both cover the transformer's blocks, and activations stay bf16. FP8 rounds weights and activations of these
-     * blocks to E4M3, with a scale per output channel and row, the rest being bf16. It is meant for 64 images and more
-     * on a GPU of compute capability 8.9 or later; a CPU computes the same numbers, slower than bf16. A file's int8 or
-     * int4 weights (mar_convert) are used directly with that type, and dequantised to f32 otherwise, with AUTO, too.
-     * mar_file_open tells their type: `mar` runs a MAR_KIND_DECODER with it where its --dtype is auto. */
+     * GPU both cover the transformer's blocks, and activations stay bf16. A file's int8 or int4 weights (mar_convert) are
+     * used directly with that type, and dequantised to f32 otherwise, with AUTO, too. mar_file_open tells their type:
+     * `mar` runs a MAR_KIND_DECODER with it where its --dtype is auto. */
     mar_dtype dtype;
     /* CPU threads, at most the number of cores; 0: one per core that affinity and quota allow. */
     int threads;
@@ -184,7 +182,7 @@ MAR_API const char *mar_backend_description(const mar *m);
 typedef struct {
     size_t size;
     mar_backend backend;    /* CPU or CUDA */
-    mar_dtype dtype;        /* arithmetic of the transformer's matrix products: F32, BF16, INT8, INT4 or FP8 */
+    mar_dtype dtype;        /* arithmetic of the transformer's matrix products: F32, BF16, INT8 or INT4 */
     mar_dtype head_dtype;   /* of diffusion heads: F32, F16, BF16 or INT8 */
     int int8_below;         /* of INT8 heads: mar_options.int8_below; else 0 */
     int threads;            /* CPU: worker threads; 0: a GPU */
@@ -389,7 +387,7 @@ typedef struct {
 } mar_text_config;
 
 /* What is done to a prompt before it is divided into tokens. LLAMAGEN: the cleaning of LlamaGen's release, twice, as
- * there: lower case, without URLs, HTML and other noise; ftfy, its repair of wrong encodings, is left out. OFF:
+ * there: lower case, without URLs, HTML tags and other noise; ftfy, its repair of wrong encodings, is left out. OFF:
  * nothing. */
 typedef enum { MAR_CLEAN_LLAMAGEN = 0, MAR_CLEAN_OFF } mar_clean;
 

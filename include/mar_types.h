@@ -42,8 +42,7 @@ typedef enum {
     MAR_DTYPE_BF16,
     MAR_DTYPE_INT8,
     MAR_DTYPE_F16,
-    MAR_DTYPE_INT4,
-    MAR_DTYPE_FP8
+    MAR_DTYPE_INT4
 } mar_dtype;
 
 /* Sampler of the head: the model's own chain (DDPM with learned variances; SphereAR: Euler-Maruyama steps of a linear

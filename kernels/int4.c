@@ -6,14 +6,14 @@
 enum { GROUP = KERN_INT4_GROUP, LANES = 8, NAN_BF16 = 0x7fc0, ZEROS = KERN_INT4_ZERO * 0x11 };
 static const float LEAST = 1e-30f;
 
-static uint16_t to_bf16(float x)
+static uint16_t int4_to_bf16(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-static float from_bf16(uint16_t h)
+static float int4_from_bf16(uint16_t h)
 {
     const uint32_t u = (uint32_t)h << 16;
     float x;
@@ -22,13 +22,13 @@ static float from_bf16(uint16_t h)
 }
 
 /* Returns x rounded to the nearest code. |x| is below 2^22. */
-static inline float code_of(float x)
+static inline float int4_code(float x)
 {
     const float n = x + 12582912.0f - 12582912.0f; /* 1.5 * 2^23; vectorised, unlike rintf */
     return n < -8 ? -8 : n > 7 ? 7 : n;
 }
 
-static float sum_of(const float lane[LANES])
+static float int4_sum(const float lane[LANES])
 {
     float sum = 0;
     for (int j = 0; j < LANES; j++) sum += lane[j];
@@ -48,14 +48,14 @@ static uint16_t best_codes(const float u[GROUP], float unit, float best[GROUP])
         float products[LANES] = {0}, squares[LANES] = {0};
         for (int i = 0; i < GROUP; i += LANES)
             for (int j = 0; j < LANES; j++) {
-                const float q = code_of(u[i + j] * factor);
+                const float q = int4_code(u[i + j] * factor);
                 code[i + j] = q;
                 products[j] += u[i + j] * q;
                 squares[j] += q * q;
             }
-        const float uq = sum_of(products), qq = sum_of(squares);
-        const uint16_t rounded = to_bf16(unit * (uq / qq));
-        const float s = from_bf16(rounded) / unit, gain = s * (2 * uq - s * qq);
+        const float uq = int4_sum(products), qq = int4_sum(squares);
+        const uint16_t rounded = int4_to_bf16(unit * (uq / qq));
+        const float s = int4_from_bf16(rounded) / unit, gain = s * (2 * uq - s * qq);
         if (gain <= most) continue;
         most = gain;
         scale = rounded;
@@ -94,7 +94,7 @@ void kern_int4_restore(const uint8_t *q, const uint16_t *scale, int out, int in,
 {
     const size_t groups = (size_t)out * (size_t)(in / GROUP);
     for (size_t g = 0; g < groups; g++, q += KERN_INT4_BYTES, w += GROUP) {
-        const float s = from_bf16(scale[g]);
+        const float s = int4_from_bf16(scale[g]);
         for (int i = 0; i < KERN_INT4_BYTES; i++) {
             w[2 * i] = (float)((q[i] & 15) - KERN_INT4_ZERO) * s;
             w[2 * i + 1] = (float)((q[i] >> 4) - KERN_INT4_ZERO) * s;

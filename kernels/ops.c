@@ -10,6 +10,7 @@ void kern_queue_init(kern_queue *k, kern_device *d)
     k->head = d->head;
     k->conv = d->conv;
     k->discrete = d->discrete;
+    k->fused = &d->fused;
     kern_watch_begin(k);
 }
 
@@ -40,6 +41,18 @@ void kern_watch_begin(kern_queue *k)
     k->watch.part = "";
     k->watch.index = -1;
     k->watch.layer[0] = '\0';
+}
+
+void kern_run_recorded(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
+                       double *seconds)
+{
+    k->watch.part = part;
+    k->core->timer_mark(k, NULL);
+    if (recording && !k->watch.on) /* the search for a non-finite layer waits between layers */
+        k->core->replay(k, recording, body, arg);
+    else
+        body(arg);
+    k->core->timer_mark(k, seconds);
 }
 
 #undef kern_watch

@@ -47,12 +47,10 @@ enum {
     KERN_OUT_ADD = 4,  /* y += result; needs KERN_OUT_F32 */
     KERN_UPSAMPLE = 8, /* Convolutions only: upsamples the input 2x by nearest neighbour. Needs kernel 3x3, padding one,
                         * stride one and KERN_OUT_F32; excludes KERN_OUT_ADD, KERN_RELU and y_stride. */
-    KERN_LOW = 32, /* Linear layers only: int8, int4 or FP8 if kern_device.int8, int4 or fp8. int8 weights are quantised
-                    * by output channel (kernels/int8.h), int4 in groups along the input (kernels/int4.h). A CPU
-                    * quantises x to int8, too, by row or group; CUDA does not. A layer whose input is not a multiple of
-                    * a group, on CUDA in int8 of 8, ignores the flag. In FP8 both are rounded, by row and output
-                    * channel (kernels/fp8.h); a layer of f32 operands or with sizes that are no multiples of
-                    * KERN_FP8_MULTIPLE ignores the flag. */
+    KERN_LOW = 32, /* Linear layers only: int8 or int4 if kern_device.int8 or int4. int8 weights are quantised by output
+                    * channel (kernels/int8.h), int4 in groups along the input (kernels/int4.h). A CPU quantises x to
+                    * int8, too, by row or group; CUDA does not. A layer whose input is not a multiple of a group, on
+                    * CUDA in int8 of 8, ignores the flag. */
     KERN_RELU = 16, /* Convolutions only: y = max(result, 0). Excludes KERN_OUT_F32 and KERN_OUT_ADD. */
     KERN_F16 = 512, /* CUDA's linear layers only: x, weights, and y without KERN_OUT_F32, are FP16 in place of act;
                      * without an activation but KERN_GELU */
@@ -182,6 +180,17 @@ typedef enum {
     KERN_HEAD_KEPT,  /* reuses all blocks */
 } kern_head_reuse;
 
+/* Returns whether a block caches the gated output. */
+KERN_FN int kern_head_caches_gated(int block)
+{
+    return block >= 1 && block <= 4;
+}
+/* Returns whether an evaluation computes a block's MLP. */
+KERN_FN int kern_head_computes(kern_head_reuse reuse, int block)
+{
+    return reuse == KERN_HEAD_FRESH || (reuse == KERN_HEAD_WARM && !kern_head_caches_gated(block));
+}
+
 /* A run of the chain from index `first` down to index `last`. The head has rows = tokens * conditions rows. Row c *
  * tokens + t is condition c of token t; condition 0 is the conditional one. All conditions of a token read its one
  * state. Either `coef` or `ode` is given: DDPM steps or solver steps. */
@@ -194,6 +203,7 @@ typedef struct {
     const kern_chain_coef *coef; /* host, by index; NULL for a solver */
     const kern_ode_coef *ode;    /* host, by index; NULL for DDPM */
     const int *t;                /* host, by index: step in the noise address */
+    const int *x_index;          /* host [rows] r % tokens, row r's state; unused with one condition */
     const float *cfg;            /* host [tokens] guidance scale; unused with one condition */
     const uint64_t *seed;        /* host [tokens], seed of the noise address */
     const uint64_t *image;       /* host [tokens], image of the noise address */
@@ -461,9 +471,6 @@ typedef struct {
      * of the table. */
     void (*embed)(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
                   float *y);
-    /* Computes a skinny product in one kernel. Its operands are rounded before the norm divides them. Returns 0 and
-     * does nothing for other layers and more rows. NULL in a backend without it. */
-    int (*skinny)(kern_queue *k, const kern_linear *l, const kern_skinny_job *job);
 } kern_core_ops;
 
 /* Discrete tokens: probabilities, sampling, and verification of drafts. The jobs are in kernels/discrete.h. */
@@ -508,8 +515,6 @@ typedef struct {
                          const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
                          void *scratch);
 
-    /* Runs all steps of a job: at each index eval, then chain_step or chain_ode_step. */
-    void (*chain_run)(kern_queue *k, const kern_head *h, const kern_chain_job *job);
     /* x[r][c] <- p_sample(x, out) with the noise at address (seed[r], KERN_NOISE_STEP, image[r], position[r], step, c).
      * A row of out is eps [C], then the variance fraction v [C]. cfg host [rows], or NULL without guidance. With
      * guidance out has 2*rows rows; row rows+r is the unconditional one of row r. Guidance acts on eps only; v is the
@@ -548,10 +553,22 @@ typedef struct {
     /* Ends a round: evaluates the target's head at all rows, verifies the proposals, and moves each token to the end of
      * its round. */
     void (*speculate_walk)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
-    /* Runs all rounds in one operation; the filter proposes. Returns 0 and does nothing if it does not support this
-     * head or row count. NULL in a backend without it. */
-    int (*speculate_run)(kern_queue *k, kern_speculation *w, const kern_speculation_head *target);
 } kern_head_ops;
+
+/* Fused operations: each does the work of several of the required operations above and below. A backend has those that
+ * it has a kernel for. kern_fused_complete puts kernels/fused.c in place of the others: a new backend needs none. */
+typedef struct {
+    /* Runs all steps of a job: at each index eval, then chain_step or chain_ode_step. */
+    void (*chain_run)(kern_queue *k, const kern_head *h, const kern_chain_job *job);
+    /* Runs all rounds after speculate_start: speculate_propose, then speculate_walk, until all tokens are finished. A
+     * backend that runs them in one launch may not show their layers to kern_watch. */
+    void (*speculate_run)(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft,
+                          const kern_speculation_head *target);
+    /* Computes a skinny product in one kernel. Its operands are rounded before the norm divides them. Returns 0 and
+     * does nothing for other layers and more rows, and always without such a kernel: the caller then uses rms_norm,
+     * linear and gated. */
+    int (*skinny)(kern_queue *k, const kern_linear *l, const kern_skinny_job *job);
+} kern_fused_ops;
 
 /* Rounding of to_bytes for a value in -1 .. 1 (kernels/pixels.h). */
 typedef enum {
@@ -630,26 +647,27 @@ struct kern_device {
     const kern_conv_ops *conv;
     const kern_discrete_ops *discrete;
     const kern_measure_ops *measure;
-    size_t act_size;     /* bytes of an act element: 2 (bf16) or 4 (f32) */
-    int int8;            /* 1: layers with KERN_LOW have int8 weights */
-    int int4;            /* 1: layers with KERN_LOW have int4 weights */
-    int fp8;             /* 1: layers with KERN_LOW are multiplied in FP8 */
-    int int8_head;       /* 1: heads can be in int8 */
-    size_t mod_budget;   /* bytes of modulation rows a model may compute at a time */
-    size_t image_budget; /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
-                          * least one */
-    int draft_budget;    /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
-                          * much longer */
-    int asynchronous;    /* 1: operations may still run when their call has returned */
-    char unit[160];      /* CPU: instruction sets, "avx512_vnni, avx512_bf16"; CUDA: the GPU, and its tuning */
-    int threads;         /* CPU: worker threads */
-    int threads_missing; /* CPU: those that the system did not start */
+    kern_fused_ops fused;  /* complete: kern_fused_complete */
+    size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
+    int int8;              /* 1: layers with KERN_LOW have int8 weights */
+    int int4;              /* 1: layers with KERN_LOW have int4 weights */
+    int int8_head;         /* 1: heads can be in int8 */
+    size_t mod_budget;     /* bytes of modulation rows a model may compute at a time */
+    size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
+                            * least one */
+    int skinny_rows;       /* rows up to which fused.skinny computes the products of a decoder; 0: none */
+    int draft_budget;      /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
+                            * much longer */
+    int asynchronous;      /* 1: operations may still run when their call has returned */
+    char unit[160];        /* CPU: instruction sets, "avx512_vnni, avx512_bf16"; CUDA: the GPU, and its tuning */
+    int threads;           /* CPU: worker threads */
+    int threads_missing;   /* CPU: those that the system did not start */
 };
 
 /* Returns the name of the arithmetic of layers with KERN_LOW, or NULL where they are as others. */
 static inline const char *kern_low_name(const kern_device *d)
 {
-    return d->int8 ? "int8" : d->int4 ? "int4" : d->fp8 ? "fp8" : NULL;
+    return d->int8 ? "int8" : d->int4 ? "int4" : NULL;
 }
 
 /* Search for the first layer with a non-finite output (mar_params.check). */
@@ -666,6 +684,7 @@ struct kern_queue {
     const kern_head_ops *head;
     const kern_conv_ops *conv;
     const kern_discrete_ops *discrete;
+    const kern_fused_ops *fused;
     size_t recorded_bytes;  /* memory of its recordings, without the driver's own */
     int recordings;         /* recordings that are replayed */
     int unrecorded;         /* recordings the device refused: their bodies run at every use */
@@ -679,6 +698,12 @@ struct kern_queue {
 
 /* For backends: initialises the part that all queues of a device share. */
 void kern_queue_init(kern_queue *k, kern_device *d);
+/* For backends: puts operations made of required ones in place of the fused ones that are NULL (kernels/fused.c). */
+void kern_fused_complete(kern_device *d);
+/* These operations: fused.chain_run step by step, fused.speculate_run round by round. */
+void kern_chain_steps(kern_queue *k, const kern_head *h, const kern_chain_job *job);
+void kern_speculate_rounds(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft,
+                           const kern_speculation_head *target);
 /* For backends: records the first failure. */
 void kern_fail(kern_queue *k, mar_status status, const mar_err *err);
 /* For backends: returns 1 if operations should run, 0 after a failure or a cancel. */
@@ -689,6 +714,10 @@ mar_status kern_check(kern_queue *k, mar_err *err);
 mar_status kern_new_array(kern_queue *k, const float *host, size_t n, float **out, mar_err *err);
 /* Begins a search: no layer is found yet. */
 void kern_watch_begin(kern_queue *k);
+/* Runs body(arg), a sequence of operations on queue k, as a recording if given (kern_core_ops.replay). Adds its time to
+ * *seconds. Layers that kern_watch names in it follow `part`: "draft: ", or "". */
+void kern_run_recorded(kern_queue *k, const char *part, kern_recording **recording, void (*body)(void *arg), void *arg,
+                       double *seconds);
 /* For models and backends: tests the output of a layer; the name follows as for printf; x as in first_nonfinite. Does
  * nothing unless k->watch.on. It waits, so it must not be in a recording. */
 void kern_watch(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride, const char *name, ...)
@@ -711,11 +740,11 @@ typedef struct {
     void *user;
 } kern_memory;
 
-/* Opens the CPU backend. dtype F32, BF16, INT8, INT4, FP8 or AUTO; threads 0 = one per available core. Weights, arrays
+/* Opens the CPU backend. dtype F32, BF16, INT8, INT4 or AUTO; threads 0 = one per available core. Weights, arrays
  * and scratch are in the host's memory, or with `memory` NULL in the C library's. */
 mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory, kern_device **out, mar_err *err);
 
-/* Opens the CUDA backend on GPU number `device`. dtype F32, BF16, INT8, INT4, FP8 or AUTO; AUTO is bf16. The address is
+/* Opens the CUDA backend on GPU number `device`. dtype F32, BF16, INT8, INT4 or AUTO; AUTO is bf16. The address is
  * NULL in a library built without the CUDA toolkit. */
 __attribute__((weak)) mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err);
 /* Reads the fastest algorithms of products from a file, for this GPU and this version of cuBLASLt; further lines are

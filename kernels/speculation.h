@@ -92,9 +92,10 @@ struct kern_speculation {
 /* A head to evaluate at many states. */
 struct kern_speculation_head {
     kern_head *net;
-    void *mod;     /* [conditions][steps][sources] modulation rows */
-    float *out;    /* [conditions * R][2C] */
-    void *scratch; /* k->head->scratch_bytes of conditions * R rows */
+    void *mod;        /* [conditions][steps][sources] modulation rows */
+    float *out;       /* [conditions * R][2C] */
+    void *scratch;    /* k->head->scratch_bytes of conditions * R rows */
+    const char *part; /* prefix of its layers' names (kern_watching) */
 };
 
 /* Returns a token's evaluation at an index: [KERN_EVALUATED][C]. */

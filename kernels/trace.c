@@ -1,11 +1,9 @@
 #include "kernels/trace.h"
 
-#include "kernels/fp8.h"
-#include "kernels/int4.h"
-
 #include "kernels/discrete.h"
 #include "kernels/doubling.h"
 #include "kernels/head_work.h"
+#include "kernels/int4.h"
 #include "kernels/speculation.h"
 
 #include <stdarg.h>
@@ -20,11 +18,13 @@ struct kern_trace {
     kern_head_ops head;
     kern_conv_ops conv;
     kern_discrete_ops discrete;
+    kern_fused_ops fused;
     kern_queue *k;
     const kern_core_ops *real_core; /* the backend's */
     const kern_head_ops *real_head;
     const kern_conv_ops *real_conv;
     const kern_discrete_ops *real_discrete;
+    const kern_fused_ops *real_fused;
     kern_traced row[ROWS_MAX];
     int count;
 };
@@ -32,7 +32,7 @@ struct kern_trace {
 /* --- the hook ----------------------------------------------------------------------------------------------------- */
 
 /* Starts the clock of an operation. */
-static const kern_trace *begin(kern_queue *k)
+static const kern_trace *trace_start(kern_queue *k)
 {
     const kern_trace *t = (const kern_trace *)k->core;
     t->real_core->timer_mark(k, NULL);
@@ -40,7 +40,7 @@ static const kern_trace *begin(kern_queue *k)
 }
 
 /* Returns the row of an operation, adding it if new. When the table is full, the last row takes all. */
-static kern_traced *row_of(kern_trace *t, const char *name, int rows)
+static kern_traced *trace_row(kern_trace *t, const char *name, int rows)
 {
     for (int i = 0; i < t->count; i++)
         if (t->row[i].rows == rows && strcmp(t->row[i].name, name) == 0) return &t->row[i];
@@ -52,8 +52,8 @@ static kern_traced *row_of(kern_trace *t, const char *name, int rows)
 }
 
 /* Records the operation since `begin`: its time, bytes and flop; the name as for printf. */
-__attribute__((format(printf, 5, 6))) static void end(kern_queue *k, int rows, double bytes, double flop,
-                                                      const char *format, ...)
+__attribute__((format(printf, 5, 6))) static void trace_add(kern_queue *k, int rows, double bytes, double flop,
+                                                            const char *format, ...)
 {
     kern_trace *t = (kern_trace *)(uintptr_t)k->core;
     char name[sizeof t->row->name];
@@ -62,7 +62,7 @@ __attribute__((format(printf, 5, 6))) static void end(kern_queue *k, int rows, d
     va_start(arguments, format);
     vsnprintf(name, sizeof name, format, arguments);
     va_end(arguments);
-    kern_traced *r = row_of(t, name, rows);
+    kern_traced *r = trace_row(t, name, rows);
     t->real_core->timer_mark(k, &r->seconds);
     r->calls++;
     r->bytes += bytes;
@@ -76,7 +76,7 @@ static double act_bytes(const kern_queue *k, double n)
 }
 
 /* Returns the bytes of n results of a product. */
-static double result_bytes(const kern_queue *k, double n, int flags)
+static double trace_result_bytes(const kern_queue *k, double n, int flags)
 {
     return flags & KERN_OUT_F32 ? 4 * n * (flags & KERN_OUT_ADD ? 2 : 1) : act_bytes(k, n);
 }
@@ -93,31 +93,28 @@ static void end_linear(kern_queue *k, const kern_linear *l, int rows, const char
     const int f32 = s.flags & KERN_IN_F32;
     const int int8 = k->device->int8 && s.flags & KERN_LOW; /* weights, with a scale for each output channel */
     const int int4 = k->device->int4 && s.flags & KERN_LOW && s.in % KERN_INT4_GROUP == 0; /* or for each group */
-    const int fp8 = kern_fp8_takes(k->device, s.flags, s.out, s.in);
     const double operands = int8   ? weights + 4.0 * s.out + act_bytes(k, rows_in)
                             : int4 ? weights / 2 + 2 * weights / KERN_INT4_GROUP + act_bytes(k, rows_in)
-                            : fp8  ? weights + 4.0 * s.out + act_bytes(k, 2 * rows_in) /* written and read by byte */
                             : f32  ? 4 * (weights + rows_in)
                                    : act_bytes(k, weights + rows_in);
-    end(k, rows, operands + result_bytes(k, (double)rows * s.out, s.flags), 2 * weights * rows,
-        "linear %d x %d%s%s%s%s", s.out, s.in, activations[s.activation], s.flags & KERN_OUT_ADD ? ", added" : "",
-        int8   ? ", int8"
-        : int4 ? ", int4"
-        : fp8  ? ", fp8"
-        : f32  ? ", f32"
-               : "",
-        also);
+    trace_add(k, rows, operands + trace_result_bytes(k, (double)rows * s.out, s.flags), 2 * weights * rows,
+              "linear %d x %d%s%s%s%s", s.out, s.in, activations[s.activation], s.flags & KERN_OUT_ADD ? ", added" : "",
+              int8   ? ", int8"
+              : int4 ? ", int4"
+              : f32  ? ", f32"
+                     : "",
+              also);
 }
 
 static void linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y)
 {
-    begin(k)->real_core->linear(k, l, x, rows, y);
+    trace_start(k)->real_core->linear(k, l, x, rows, y);
     end_linear(k, l, rows, "");
 }
 
-static int skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
+static int trace_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
 {
-    const int done = begin(k)->real_core->skinny(k, l, job);
+    const int done = trace_start(k)->real_fused->skinny(k, l, job);
     if (done) end_linear(k, l, job->rows, job->gated ? ", RMS norm, SwiGLU" : job->norm ? ", RMS norm" : "");
     return done;
 }
@@ -125,42 +122,42 @@ static int skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *jo
 static void end_norm(kern_queue *k, const char *name, int rows, int dim, int y_f32)
 {
     const double n = (double)rows * dim;
-    end(k, rows, 4 * n + (y_f32 ? 4 * n : act_bytes(k, n)), 0, "%s norm %d%s", name, dim, y_f32 ? ", f32" : "");
+    trace_add(k, rows, 4 * n + (y_f32 ? 4 * n : act_bytes(k, n)), 0, "%s norm %d%s", name, dim, y_f32 ? ", f32" : "");
 }
 
-static void layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
-                       const float *bias, float eps, void *y, int y_f32)
+static void trace_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
+                             const float *bias, float eps, void *y, int y_f32)
 {
-    begin(k)->real_core->layer_norm(k, x, index, rows, dim, weight, bias, eps, y, y_f32);
+    trace_start(k)->real_core->layer_norm(k, x, index, rows, dim, weight, bias, eps, y, y_f32);
     end_norm(k, "layer", rows, dim, y_f32);
 }
 
 static void copy_rows(kern_queue *k, float *dst, const int *dst_index, const float *src, const int *src_index,
                       const float *add, const int *add_index, int rows, int dim)
 {
-    begin(k)->real_core->copy_rows(k, dst, dst_index, src, src_index, add, add_index, rows, dim);
-    end(k, rows, (add ? 12.0 : 8.0) * rows * dim, 0, "copy rows %d%s", dim, add ? ", added" : "");
+    trace_start(k)->real_core->copy_rows(k, dst, dst_index, src, src_index, add, add_index, rows, dim);
+    trace_add(k, rows, (add ? 12.0 : 8.0) * rows * dim, 0, "copy rows %d%s", dim, add ? ", added" : "");
 }
 
 static void subtract(kern_queue *k, const float *a, const float *b, size_t n, float *y)
 {
-    begin(k)->real_core->subtract(k, a, b, n, y);
-    end(k, 1, 12 * (double)n, 0, "subtract %zu", n);
+    trace_start(k)->real_core->subtract(k, a, b, n, y);
+    trace_add(k, 1, 12 * (double)n, 0, "subtract %zu", n);
 }
 
-static void to_act(kern_queue *k, const float *x, size_t n, act *y)
+static void trace_to_act(kern_queue *k, const float *x, size_t n, act *y)
 {
-    begin(k)->real_core->to_act(k, x, n, y);
-    end(k, 1, 4 * (double)n + act_bytes(k, (double)n), 0, "to operands %zu", n);
+    trace_start(k)->real_core->to_act(k, x, n, y);
+    trace_add(k, 1, 4 * (double)n + act_bytes(k, (double)n), 0, "to operands %zu", n);
 }
 
 static void attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                       int n_seq, int n_q, int n_k, int heads, int head_dim, act *y)
 {
     const double width = (double)heads * head_dim;
-    begin(k)->real_core->attention(k, q, q_stride, key, value, kv_stride, n_seq, n_q, n_k, heads, head_dim, y);
-    end(k, n_seq * n_q, act_bytes(k, 2 * width * n_seq * ((double)n_q + n_k)), 4 * width * n_seq * n_q * n_k,
-        "attention %d x %d, %d keys", heads, head_dim, n_k);
+    trace_start(k)->real_core->attention(k, q, q_stride, key, value, kv_stride, n_seq, n_q, n_k, heads, head_dim, y);
+    trace_add(k, n_seq * n_q, act_bytes(k, 2 * width * n_seq * ((double)n_q + n_k)), 4 * width * n_seq * n_q * n_k,
+              "attention %d x %d, %d keys", heads, head_dim, n_k);
 }
 
 static void attention_spans(kern_queue *k, const act *q, int q_stride, const int *q_first, const int *n_q,
@@ -170,38 +167,39 @@ static void attention_spans(kern_queue *k, const act *q, int q_stride, const int
     const double width = (double)heads * head_dim;
     double pairs = 0;
     int rows = 0, keys = 0;
-    begin(k)->real_core->attention_spans(k, q, q_stride, q_first, n_q, key, value, kv_stride, k_first, n_k, n_seq,
-                                         heads, head_dim, bias, reach, y);
+    trace_start(k)->real_core->attention_spans(k, q, q_stride, q_first, n_q, key, value, kv_stride, k_first, n_k, n_seq,
+                                               heads, head_dim, bias, reach, y);
     for (int s = 0; s < n_seq; s++) {
         rows += n_q[s];
         if (n_q[s] > 0) keys += n_k[s], pairs += (double)n_q[s] * n_k[s];
     }
-    end(k, rows, act_bytes(k, 2 * width * ((double)rows + keys)) + (bias ? 4.0 * heads * (2 * reach + 1) : 0),
-        4 * width * pairs, "%sattention %d x %d, %d spans, %d keys", bias ? "biased " : "", heads, head_dim, n_seq,
-        keys);
+    trace_add(k, rows, act_bytes(k, 2 * width * ((double)rows + keys)) + (bias ? 4.0 * heads * (2 * reach + 1) : 0),
+              4 * width * pairs, "%sattention %d x %d, %d spans, %d keys", bias ? "biased " : "", heads, head_dim,
+              n_seq, keys);
 }
 
 /* --- causal transformers ------------------------------------------------------------------------------------------ */
 
-static void rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
-                     void *y, int y_f32)
+static void trace_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
+                           float eps, void *y, int y_f32)
 {
-    begin(k)->real_core->rms_norm(k, x, index, rows, dim, weight, eps, y, y_f32);
+    trace_start(k)->real_core->rms_norm(k, x, index, rows, dim, weight, eps, y, y_f32);
     end_norm(k, "RMS", rows, dim, y_f32);
 }
 
-static void gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y)
+static void trace_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y)
 {
-    begin(k)->real_core->gated(k, x, rows, hidden, activation, y);
-    end(k, rows, act_bytes(k, 3.0 * rows * hidden), 0, "%s %d", activation == KERN_SILU ? "SwiGLU" : "gated GELU",
-        hidden);
+    trace_start(k)->real_core->gated(k, x, rows, hidden, activation, y);
+    trace_add(k, rows, act_bytes(k, 3.0 * rows * hidden), 0, "%s %d", activation == KERN_SILU ? "SwiGLU" : "gated GELU",
+              hidden);
 }
 
 static void rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                    act *cache, const int *slot)
 {
-    begin(k)->real_core->rotate(k, qkv, rows, heads, head_dim, rope, position, cache, slot);
-    end(k, rows, act_bytes(k, 6.0 * rows * heads * head_dim), 0, "positions into a cache %d x %d", heads, head_dim);
+    trace_start(k)->real_core->rotate(k, qkv, rows, heads, head_dim, rope, position, cache, slot);
+    trace_add(k, rows, act_bytes(k, 6.0 * rows * heads * head_dim), 0, "positions into a cache %d x %d", heads,
+              head_dim);
 }
 
 static void attention_cache(kern_queue *k, const kern_cache_job *job)
@@ -209,7 +207,7 @@ static void attention_cache(kern_queue *k, const kern_cache_job *job)
     const double width = (double)job->heads * job->head_dim, kv_width = (double)job->kv_heads * job->head_dim;
     const double slot = (double)kern_cache_slot_bytes(k->device, job->type, job->kv_heads, job->head_dim);
     double pairs = 0, slots = 0;
-    begin(k)->real_core->attention_cache(k, job);
+    trace_start(k)->real_core->attention_cache(k, job);
     for (int s = 0; s < job->spans; s++) {
         const int n = job->first[s + 1] - job->first[s];
         slots += n;
@@ -217,54 +215,54 @@ static void attention_cache(kern_queue *k, const kern_cache_job *job)
     }
     double bytes = slots * slot + act_bytes(k, 2 * width * job->rows);
     if (job->rope) bytes += job->rows * slot + act_bytes(k, 2 * (width + kv_width) * job->rows);
-    end(k, job->rows, bytes, 4 * width * pairs, "attention %d x %d over a cache, %d sequences", job->heads,
-        job->head_dim, job->spans);
+    trace_add(k, job->rows, bytes, 4 * width * pairs, "attention %d x %d over a cache, %d sequences", job->heads,
+              job->head_dim, job->spans);
 }
 
-static void embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
-                  float *y)
+static void trace_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place,
+                        int rows, float *y)
 {
-    begin(k)->real_core->embed(k, table, size, dim, token, place, rows, y);
-    end(k, rows, 8.0 * rows * dim, 0, "embeddings of drawn tokens %d", dim);
+    trace_start(k)->real_core->embed(k, table, size, dim, token, place, rows, y);
+    trace_add(k, rows, 8.0 * rows * dim, 0, "embeddings of drawn tokens %d", dim);
 }
 
 /* --- discrete tokens ---------------------------------------------------------------------------------------------- */
 
 static void probs(kern_queue *k, const kern_probs_job *job)
 {
-    begin(k)->real_discrete->probs(k, job);
-    end(k, job->rows, 4.0 * job->rows * job->size * (job->conditions + 1), 0, "probs of %d tokens", job->size);
+    trace_start(k)->real_discrete->probs(k, job);
+    trace_add(k, job->rows, 4.0 * job->rows * job->size * (job->conditions + 1), 0, "probs of %d tokens", job->size);
 }
 
-static void draw(kern_queue *k, const kern_draw_job *job)
+static void trace_draw(kern_queue *k, const kern_draw_job *job)
 {
-    begin(k)->real_discrete->draw(k, job);
-    end(k, job->rows, 4.0 * job->rows * job->size, 0, "draws from probs of %d tokens", job->size);
+    trace_start(k)->real_discrete->draw(k, job);
+    trace_add(k, job->rows, 4.0 * job->rows * job->size, 0, "draws from probs of %d tokens", job->size);
 }
 
 /* A block's reads depend on what is accepted: no bytes are counted. */
 static void verify_blocks(kern_queue *k, const kern_block_job *job)
 {
-    begin(k)->real_discrete->verify(k, job);
-    end(k, job->blocks, 0, 0, "verification of %d drafts of %d tokens", job->node[job->blocks], job->size);
+    trace_start(k)->real_discrete->verify(k, job);
+    trace_add(k, job->blocks, 0, 0, "verification of %d drafts of %d tokens", job->node[job->blocks], job->size);
 }
 
 /* --- the diffusion head ------------------------------------------------------------------------------------------- */
 
-static double weight_size(const kern_queue *k, const kern_head_spec *s)
+static double trace_weight_size(const kern_queue *k, const kern_head_spec *s)
 {
     return kern_head_weight_size(s->width, s->int8, (double)kern_act_size(k->device, s->dtype));
 }
 
-static void modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index, const uint8_t *fine,
-                     int steps, const float *cond, int rows, void *mod, void *scratch)
+static void trace_modulate(kern_queue *k, const kern_head *h, const float *temb, const int *temb_index,
+                           const uint8_t *fine, int steps, const float *cond, int rows, void *mod, void *scratch)
 {
     kern_head_spec s;
-    begin(k)->real_head->modulate(k, h, temb, temb_index, fine, steps, cond, rows, mod, scratch);
+    trace_start(k)->real_head->modulate(k, h, temb, temb_index, fine, steps, cond, rows, mod, scratch);
     k->device->measure->head_spec(h, &s);
     const double macs = kern_modulation_macs(&s), all = (double)steps * rows;
-    end(k, steps * rows, weight_size(k, &s) * macs + all * (double)k->head->mod_bytes(h), 2 * macs * all,
-        "modulation %d x %d", s.depth, s.width);
+    trace_add(k, steps * rows, trace_weight_size(k, &s) * macs + all * (double)k->head->mod_bytes(h), 2 * macs * all,
+              "modulation %d x %d", s.depth, s.width);
 }
 
 /* Counts `steps` evaluations of `rows` rows. */
@@ -272,15 +270,15 @@ static void end_evaluations(kern_queue *k, const kern_head *h, int rows, int ste
 {
     kern_head_spec s;
     k->device->measure->head_spec(h, &s);
-    const double weights = kern_head_weight_bytes(&s, weight_size(k, &s));
-    end(k, rows, steps * kern_head_bytes(weights, (double)k->head->mod_bytes(h), s.channels, rows),
-        2 * kern_head_macs(&s) * rows * steps, "%s %d x %d%s", name, s.depth, s.width, how);
+    const double weights = kern_head_weight_bytes(&s, trace_weight_size(k, &s));
+    trace_add(k, rows, steps * kern_head_bytes(weights, (double)k->head->mod_bytes(h), s.channels, rows),
+              2 * kern_head_macs(&s) * rows * steps, "%s %d x %d%s", name, s.depth, s.width, how);
 }
 
-static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
-                 const int *mod_index, int rows, float *out, void *scratch)
+static void trace_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                       const int *mod_index, int rows, float *out, void *scratch)
 {
-    begin(k)->real_head->eval(k, h, x, x_index, mod, mod_index, rows, out, scratch);
+    trace_start(k)->real_head->eval(k, h, x, x_index, mod, mod_index, rows, out, scratch);
     end_evaluations(k, h, rows, 1, "head", "");
 }
 
@@ -289,68 +287,77 @@ static void eval_reusing(kern_queue *k, const kern_head *h, const float *x, cons
                          void *scratch)
 {
     static const char *const reuses[] = {"", ", warm", ", kept"};
-    begin(k)->real_head->eval_reusing(k, h, x, x_index, mod, mod_index, rows, reuse, kept, kept_rows, out, scratch);
+    trace_start(k)->real_head->eval_reusing(k, h, x, x_index, mod, mod_index, rows, reuse, kept, kept_rows, out,
+                                            scratch);
     end_evaluations(k, h, rows, 1, "head", reuses[reuse]);
+}
+
+static void use_tables(kern_queue *k, const kern_core_ops *core, const kern_head_ops *head)
+{
+    k->core = core, k->head = head;
 }
 
 static void chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job)
 {
     char how[32];
     const int steps = job->first - job->last + 1;
-    begin(k)->real_head->chain_run(k, h, job);
+    const kern_trace *t = trace_start(k);
+    use_tables(k, t->real_core, t->real_head); /* its parts are not counted by themselves */
+    t->real_fused->chain_run(k, h, job);
+    use_tables(k, &t->core, &t->head);
     snprintf(how, sizeof how, ", %d steps", steps);
     end_evaluations(k, h, job->tokens * job->conditions, steps, "chain", how);
 }
 
-static void verify(kern_queue *k, const kern_verify_job *job)
+static void trace_verify(kern_queue *k, const kern_verify_job *job)
 {
-    begin(k)->real_head->verify(k, job);
-    end(k, job->rows, 24.0 * job->rows * job->channels, 0, "verify");
+    trace_start(k)->real_head->verify(k, job);
+    trace_add(k, job->rows, 24.0 * job->rows * job->channels, 0, "verify");
 }
 
 static void path_ratio(kern_queue *k, const kern_path_job *job)
 {
-    begin(k)->real_head->path_ratio(k, job);
-    end(k, job->paths, 4.0 * job->paths * job->steps * job->channels * (3 + 2 * job->conditions), 0,
-        "path ratio, %d steps", job->steps);
+    trace_start(k)->real_head->path_ratio(k, job);
+    trace_add(k, job->paths, 4.0 * job->paths * job->steps * job->channels * (3 + 2 * job->conditions), 0,
+              "path ratio, %d steps", job->steps);
 }
 
 static void path_decide(kern_queue *k, const kern_path_verdict *job)
 {
-    begin(k)->real_head->path_decide(k, job);
-    end(k, job->rows, 12.0 * job->rows, 0, "path verdict");
+    trace_start(k)->real_head->path_decide(k, job);
+    trace_add(k, job->rows, 12.0 * job->rows, 0, "path verdict");
 }
 
 static void normal(kern_queue *k, float *x, int rows, int channels, const uint64_t *seed, kern_noise purpose,
                    const uint64_t *image, const int *position, int step)
 {
-    begin(k)->real_head->normal(k, x, rows, channels, seed, purpose, image, position, step);
-    end(k, rows, 4.0 * rows * channels, 0, "noise %d", channels);
+    trace_start(k)->real_head->normal(k, x, rows, channels, seed, purpose, image, position, step);
+    trace_add(k, rows, 4.0 * rows * channels, 0, "noise %d", channels);
 }
 
 static void end_speculation(kern_queue *k, const kern_speculation *w, const char *name)
 {
-    end(k, w->tokens * w->conditions * w->window, 0, 0, "%s, window %d", name, w->window);
+    trace_add(k, w->tokens * w->conditions * w->window, 0, 0, "%s, window %d", name, w->window);
 }
 
-static int propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft)
+static int trace_speculate_propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft)
 {
-    const int any = begin(k)->real_head->speculate_propose(k, w, draft);
+    const int any = trace_start(k)->real_head->speculate_propose(k, w, draft);
     end_speculation(k, w, "proposals");
     return any;
 }
 
-static void walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
+static void trace_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
 {
-    begin(k)->real_head->speculate_walk(k, w, target);
+    trace_start(k)->real_head->speculate_walk(k, w, target);
     end_speculation(k, w, "walk");
 }
 
-static int run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
+static void trace_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft,
+                                const kern_speculation_head *target)
 {
-    const int done = begin(k)->real_head->speculate_run(k, w, target);
-    if (done) end_speculation(k, w, "all rounds");
-    return done;
+    trace_start(k)->real_fused->speculate_run(k, w, draft, target);
+    end_speculation(k, w, "all rounds");
 }
 
 /* --- image decoders ----------------------------------------------------------------------------------------------- */
@@ -358,7 +365,7 @@ static int run(kern_queue *k, kern_speculation *w, const kern_speculation_head *
 static void conv(kern_queue *k, const kern_conv *c, const act *x, int images, int height, int width, void *y)
 {
     kern_conv_spec s;
-    begin(k)->real_conv->conv(k, c, x, images, height, width, y);
+    trace_start(k)->real_conv->conv(k, c, x, images, height, width, y);
     k->device->measure->conv_spec(c, &s);
     const int upsample = (s.flags & KERN_UPSAMPLE) != 0, doubles = kern_conv_doubles(s.flags);
     const double window = kern_conv_window(s.flags, s.kernel_h) * (double)kern_conv_window(s.flags, s.kernel_w);
@@ -367,27 +374,27 @@ static void conv(kern_queue *k, const kern_conv *c, const act *x, int images, in
     const double columns = (width + 2 * s.pad_w + s.pad_end - s.kernel_w) / s.stride + 1;
     const double results = (doubles ? 4 * in_pixels : images * rows * columns) * s.out;
     const double operands = in_pixels * s.in + (double)s.out * s.in * s.kernel_h * s.kernel_w;
-    end(k, (int)(results / s.out), act_bytes(k, operands) + result_bytes(k, results, s.flags),
-        2 * results * s.in * window /* as in vae_run_flop */, "convolution %dx%d, %d to %d%s%s%s", s.kernel_h,
-        s.kernel_w, s.in, s.out, s.stride > 1 ? ", stride 2" : "",
-        upsample  ? ", upsampled"
-        : doubles ? ", transposed"
-                  : "",
-        s.flags & KERN_OUT_ADD ? ", added" : "");
+    trace_add(k, (int)(results / s.out), act_bytes(k, operands) + trace_result_bytes(k, results, s.flags),
+              2 * results * s.in * window /* as in vae_run_flop */, "convolution %dx%d, %d to %d%s%s%s", s.kernel_h,
+              s.kernel_w, s.in, s.out, s.stride > 1 ? ", stride 2" : "",
+              upsample  ? ", upsampled"
+              : doubles ? ", transposed"
+                        : "",
+              s.flags & KERN_OUT_ADD ? ", added" : "");
 }
 
 static void group_norm(kern_queue *k, const kern_norm *norm, const float *x, int images, int pixels, int channels,
                        act *y)
 {
     const double n = (double)images * pixels * channels;
-    begin(k)->real_conv->group_norm(k, norm, x, images, pixels, channels, y);
-    end(k, images * pixels, 8 * n + act_bytes(k, n), 0, "group norm %d%s", channels, norm->silu ? ", silu" : "");
+    trace_start(k)->real_conv->group_norm(k, norm, x, images, pixels, channels, y);
+    trace_add(k, images * pixels, 8 * n + act_bytes(k, n), 0, "group norm %d%s", channels, norm->silu ? ", silu" : "");
 }
 
 static void to_bytes(kern_queue *k, const float *x, int images, int values, kern_bytes how, uint8_t *y, int *found)
 {
-    begin(k)->real_conv->to_bytes(k, x, images, values, how, y, found);
-    end(k, images * values, 5.0 * images * values, 0, "pixels to bytes");
+    trace_start(k)->real_conv->to_bytes(k, x, images, values, how, y, found);
+    trace_add(k, images * values, 5.0 * images * values, 0, "pixels to bytes");
 }
 
 /* --- the tables --------------------------------------------------------------------------------------------------- */
@@ -403,20 +410,22 @@ static void no_replay(kern_queue *k, kern_recording **recording, void (*body)(vo
     body(arg);
 }
 
-static void replace(kern_trace *t)
+static void trace_replace(kern_trace *t)
 {
     t->core.timer_mark = no_timer_mark, t->core.replay = no_replay;
-    t->core.linear = linear, t->core.layer_norm = layer_norm, t->core.copy_rows = copy_rows;
-    t->core.subtract = subtract, t->core.to_act = to_act, t->core.attention = attention;
+    t->core.linear = linear, t->core.layer_norm = trace_layer_norm, t->core.copy_rows = copy_rows;
+    t->core.subtract = subtract, t->core.to_act = trace_to_act, t->core.attention = attention;
     t->core.attention_spans = attention_spans, t->core.attention_cache = attention_cache;
-    t->core.rms_norm = rms_norm, t->core.gated = gated, t->core.rotate = rotate, t->core.embed = embed;
-    if (t->core.skinny) t->core.skinny = skinny;
-    t->discrete.probs = probs, t->discrete.draw = draw, t->discrete.verify = verify_blocks;
-    t->head.modulate = modulate, t->head.eval = eval, t->head.eval_reusing = eval_reusing;
-    t->head.chain_run = chain_run, t->head.verify = verify, t->head.path_ratio = path_ratio;
+    t->core.rms_norm = trace_rms_norm, t->core.gated = trace_gated, t->core.rotate = rotate,
+    t->core.embed = trace_embed;
+    t->fused.skinny = trace_skinny, t->fused.chain_run = chain_run;
+    if (t->fused.speculate_run != kern_speculate_rounds)
+        t->fused.speculate_run = trace_speculate_run; /* else by rounds */
+    t->discrete.probs = probs, t->discrete.draw = trace_draw, t->discrete.verify = verify_blocks;
+    t->head.modulate = trace_modulate, t->head.eval = trace_eval, t->head.eval_reusing = eval_reusing;
+    t->head.verify = trace_verify, t->head.path_ratio = path_ratio;
     t->head.path_decide = path_decide, t->head.normal = normal;
-    t->head.speculate_propose = propose, t->head.speculate_walk = walk;
-    if (t->head.speculate_run) t->head.speculate_run = run;
+    t->head.speculate_propose = trace_speculate_propose, t->head.speculate_walk = trace_speculate_walk;
     t->conv.conv = conv, t->conv.group_norm = group_norm, t->conv.to_bytes = to_bytes;
 }
 
@@ -426,10 +435,12 @@ mar_status kern_trace_begin(kern_queue *k, kern_trace **out, mar_err *err)
     if (!t) return err_set(err, MAR_ENOMEM, "out of memory");
     t->k = k;
     t->real_core = k->core, t->real_head = k->head, t->real_conv = k->conv, t->real_discrete = k->discrete;
+    t->real_fused = k->fused, t->fused = *k->fused;
     t->core = *k->core, t->head = *k->head, t->conv = *k->conv, t->discrete = *k->discrete;
-    replace(t);
+    trace_replace(t);
     k->core->finish(k);
     k->core = &t->core, k->head = &t->head, k->conv = &t->conv, k->discrete = &t->discrete;
+    k->fused = &t->fused;
     return MAR_OK;
 }
 
@@ -437,6 +448,7 @@ void kern_trace_end(kern_trace *t)
 {
     kern_queue *k = t->k;
     k->core = t->real_core, k->head = t->real_head, k->conv = t->real_conv, k->discrete = t->real_discrete;
+    k->fused = t->real_fused;
     k->core->finish(k);
 }
 

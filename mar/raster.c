@@ -30,8 +30,7 @@ static void raster_free(mar_engine_state *engine_state)
 }
 
 mar_status mar_raster_create(const raster_head *head, mar_model *base, const mar_vae *vae, kern_queue *k,
-                             const mar_params *params, const mar_accel *const *accels, int max_images,
-                             mar_engine_state **out, mar_err *err)
+                             const mar_params *params, int max_images, mar_engine_state **out, mar_err *err)
 {
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
@@ -43,7 +42,7 @@ mar_status mar_raster_create(const raster_head *head, mar_model *base, const mar
                       .k = k,
                       .max_images = max_images,
                       .branches = params->cfg > 1 ? 2 : 1};
-    status = head->resolve(g, params, accels, err);
+    status = head->resolve(g, params, err);
     if (status == MAR_OK) status = mar_slots_create(k, &base->config, max_images, &g->slots, err);
     g->start = calloc((size_t)max_images, sizeof *g->start);
     if (status == MAR_OK && !g->start)
@@ -60,14 +59,16 @@ static mar_status raster_create_ids(mar_model *model, const mar_vae *vae, kern_q
                                     const mar_accel *const *accels, int max_images, mar_engine_state **out,
                                     mar_err *err)
 {
-    return mar_raster_create(&raster_softmax_head, model, vae, k, params, accels, max_images, out, err);
+    (void)accels; /* the head reads their options */
+    return mar_raster_create(&raster_softmax_head, model, vae, k, params, max_images, out, err);
 }
 
 static mar_status raster_create_vectors(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
                                         const mar_accel *const *accels, int max_images, mar_engine_state **out,
                                         mar_err *err)
 {
-    return mar_raster_create(&raster_diffusion_head, model, vae, k, params, accels, max_images, out, err);
+    (void)accels; /* the head reads their options */
+    return mar_raster_create(&raster_diffusion_head, model, vae, k, params, max_images, out, err);
 }
 
 static size_t raster_lay_out(mar_engine_state *engine_state, char *base)
@@ -90,7 +91,7 @@ static mar_status raster_plan_images(mar_engine_state *engine_state, int images,
 static int raster_together(const mar_engine_state *engine_state)
 {
     const mar_raster *g = raster_of_const(engine_state);
-    return g->head->together(g);
+    return g->head->together && g->head->together(g);
 }
 
 /* Returns MAR_EARG unless the mask of a prompt has padding on the left alone. NULL has none. */
@@ -136,7 +137,7 @@ static mar_status raster_check(const mar_engine_state *engine_state, const mar_i
                        "image",
                        (double)cfg);
     status = mar_slots_check_guidance(image, image->cfg > 1 ? 2 : 1, g->branches, cfg, err);
-    if (status == MAR_OK) status = g->head->check(g, image, err);
+    if (status == MAR_OK && g->head->check) status = g->head->check(g, image, err);
     return status == MAR_OK ? mar_slots_check_prefix(&g->model->base.config, image, err) : status;
 }
 
@@ -202,6 +203,7 @@ static mar_status raster_step(mar_engine_state *engine_state, mar_err *err)
 static mar_status raster_examine(mar_engine_state *engine_state, int slot, mar_err *err)
 {
     const mar_raster *g = raster_of(engine_state);
+    if (raster_is_discrete(g->model) && !g->slots.slot[slot].failure.text[0]) return MAR_OK; /* ids are finite */
     return mar_slots_examine(&g->slots, slot, diff_head_range_text(&g->model->head), err);
 }
 
@@ -244,7 +246,7 @@ static const mar_effect *raster_effect(const mar_engine_state *engine_state)
 static const char *raster_warning(const mar_engine_state *engine_state)
 {
     const mar_raster *g = raster_of_const(engine_state);
-    return g->head->warning(g);
+    return g->head->warning ? g->head->warning(g) : NULL;
 }
 
 static const float *raster_latents(const mar_engine_state *g)
@@ -274,6 +276,8 @@ extern const mar_engine mar_discrete_engine, mar_sphere_engine;
 const mar_engine mar_discrete_engine = {
     .name = "llamagen",
     .tokens = "discrete",
+    .models = "LlamaGen, Lumina-mGPT, Anole, Emu3",
+    .stages = MAR_STAGE_DRAFT,
     .kinds = 1 << MAR_KIND_LLAMAGEN | 1 << MAR_KIND_DECODER,
     .load = raster_load,
     .unload = mar_raster_unload,
@@ -304,6 +308,8 @@ const mar_engine mar_discrete_engine = {
 const mar_engine mar_sphere_engine = {
     .name = "spherear",
     .tokens = "continuous",
+    .models = "SphereAR",
+    .stages = MAR_STAGE_DRAFT | MAR_STAGE_SOLVER | MAR_STAGE_CHAIN,
     .kinds = 1 << MAR_KIND_SPHEREAR,
     .load = raster_load,
     .unload = mar_raster_unload,

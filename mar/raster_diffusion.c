@@ -6,7 +6,6 @@
 #include "mar_measure.h"
 
 #include "base/arena.h"
-#include "mar/masked/accel.h"
 #include "mar/raster_path.h"
 
 #include <stdio.h>
@@ -101,10 +100,8 @@ static void diffusion_draw_listed(mar_raster *g, int guided, int apart)
         diffusion_draw_speculating(g, guided, apart);
         return;
     }
-    g->k->watch.part = "";
-    g->k->core->timer_mark(g->k, NULL);
-    net_recordings_run(g->k, &d->recordings, &shape, diffusion_draw_plain, &body);
-    g->k->core->timer_mark(g->k, &d->head_s);
+    kern_run_recorded(g->k, "", net_recordings_find(g->k, &d->recordings, &shape), diffusion_draw_plain, &body,
+                      &d->head_s);
     const int steps = d->chain.schedule.steps;
     d->head_flop += diff_chain_flop(&d->chain, d->drawn);
     d->stats.head_batched += steps;
@@ -233,33 +230,18 @@ static void diffusion_admit(mar_raster *g, const int *slot, const mar_image *ima
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
 
-/* Returns MAR_EARG, naming the option, for an accelerator that this head does not have. */
-static mar_status diffusion_check_accels(const mar_accel *const *accels, const mar_params *p, mar_err *err)
-{
-    if (p->spec && strcmp(p->spec, "path") != 0)
-        return err_set(err, MAR_EARG, "--spec %s is for MAR models: expected path with a SphereAR model", p->spec);
-    for (; *accels; accels++)
-        if (!(*accels)->for_spherear)
-            return err_set(err, MAR_EARG,
-                           "--%s is for MAR models: expected --head_spec, --sampler, --cfg_interval or --draft with a "
-                           "SphereAR model",
-                           (*accels)->name);
-    return MAR_OK;
-}
-
-static mar_status diffusion_resolve(mar_raster *g, const mar_params *params, const mar_accel *const *accels,
-                                    mar_err *err)
+static mar_status diffusion_resolve(mar_raster *g, const mar_params *params, mar_err *err)
 {
     const int n = diffusion_seq_len(g);
     g->plan.params = *params;
     mar_params *p = &g->plan.params;
-    mar_status status = diffusion_check_accels(accels, p, err); /* first: some change num_iter */
-    if (status == MAR_OK) status = raster_resolve_steps(g->model, p, err);
+    const mar_status status = raster_resolve_steps(g->model, p, err);
     if (status != MAR_OK) return status;
     if (p->gamma > n) p->gamma = n;
     if (p->spec && !p->gamma) p->gamma = raster_path_gamma(p) < n ? raster_path_gamma(p) : n;
     if (p->draft && !p->spec)
-        return err_set(err, MAR_EARG, "--draft with --head_spec: expected --spec path with a SphereAR model");
+        return err_set(err, MAR_EARG, "--draft with --head_spec: expected --spec path with a %s model",
+                       g->model->base.config.title);
     return p->spec ? raster_path_check(g->model, p, g->max_images, err) : MAR_OK;
 }
 

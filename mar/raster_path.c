@@ -113,14 +113,14 @@ void raster_path_stats(const raster_path *s, mar_stats *stats)
 mar_status raster_path_check(const mar_raster_model *model, const mar_params *p, int max_images, mar_err *err)
 {
     const mar_model *draft = p->draft;
-    if (!draft) return err_set(err, MAR_EARG, "--spec path: needs --draft with a SphereAR model");
+    if (!draft) return err_set(err, MAR_EARG, "--spec path: needs --draft with a %s model", model->base.config.title);
     const mar_status status = mar_check_draft(&model->base, draft, err);
     if (status != MAR_OK) return status;
     if ((int64_t)max_images * raster_path_gamma(p) > RASTER_PATH_ROWS)
         return err_set(err, MAR_EARG, "batch of %d images with --gamma %d: too large", max_images,
                        raster_path_gamma(p));
     if (p->context == MAR_CONTEXT_PREFIX)
-        return err_set(err, MAR_EARG, "--context prefix: expected full with a SphereAR model");
+        return err_set(err, MAR_EARG, "--context prefix: expected full with a %s model", model->base.config.title);
     return MAR_OK;
 }
 

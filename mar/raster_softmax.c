@@ -90,9 +90,8 @@ static mar_status softmax_create_runners(mar_raster *g, mar_err *err)
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
 
-static mar_status softmax_resolve(mar_raster *g, const mar_params *params, const mar_accel *const *accels, mar_err *err)
+static mar_status softmax_resolve(mar_raster *g, const mar_params *params, mar_err *err)
 {
-    (void)accels; /* the sampler's methods are not in this list */
     return raster_resolve_ids(g->model, params, g->max_images, &g->plan, err);
 }
 
@@ -207,19 +206,6 @@ static mar_status softmax_plan(mar_raster *g, int images, mar_err *err)
 }
 
 /* --- images that begin -------------------------------------------------------------------------------------------- */
-
-/* Returns 0: each image of the batch goes at its own pace. */
-static int softmax_together(const mar_raster *g)
-{
-    (void)g;
-    return 0;
-}
-
-static mar_status softmax_check(const mar_raster *g, const mar_image *image, mar_err *err)
-{
-    (void)g, (void)image, (void)err;
-    return MAR_OK;
-}
 
 static void softmax_set_negative(mar_raster *g, const float *features, const uint8_t *mask)
 {
@@ -352,12 +338,6 @@ static const mar_effect *softmax_effect(const mar_raster *g)
     return &g->softmax->effect;
 }
 
-static const char *softmax_warning(const mar_raster *g)
-{
-    (void)g;
-    return NULL;
-}
-
 static void softmax_stats(const mar_raster *g, mar_stats *stats)
 {
     const spec_sampler_stats *s = spec_sampler_get_stats(g->softmax->sampler);
@@ -401,8 +381,6 @@ const raster_head raster_softmax_head = {
     .free = softmax_free,
     .lay_out = softmax_lay_out,
     .plan = softmax_plan,
-    .together = softmax_together,
-    .check = softmax_check,
     .set_negative = softmax_set_negative,
     .begin = softmax_begin,
     .place = softmax_place,
@@ -411,7 +389,6 @@ const raster_head raster_softmax_head = {
     .release = softmax_release,
     .read = softmax_read,
     .effect = softmax_effect,
-    .warning = softmax_warning,
     .stats = softmax_stats,
     .measure = softmax_measure,
 };

@@ -11,15 +11,15 @@ typedef struct mar_raster mar_raster;
 /* What a head does in the loop. The functions that may fail clean up nothing: free follows. */
 typedef struct {
     /* Resolves params to g->plan. Returns MAR_EARG for what the head does not have. */
-    mar_status (*resolve)(mar_raster *g, const mar_params *params, const mar_accel *const *accels, mar_err *err);
+    mar_status (*resolve)(mar_raster *g, const mar_params *params, mar_err *err);
     /* Creates g->target and the state of the head. */
     mar_status (*create)(mar_raster *g, const mar_vae *vae, mar_err *err);
     void (*free)(mar_raster *g);
     /* Lays out its memory and that of the images' tokens, in g->slots. */
     size_t (*lay_out)(mar_raster *g, char *base);
     mar_status (*plan)(mar_raster *g, int images, mar_err *err);
-    int (*together)(const mar_raster *g);
-    mar_status (*check)(const mar_raster *g, const mar_image *image, mar_err *err);
+    int (*together)(const mar_raster *g); /* NULL: each image goes at its own pace */
+    mar_status (*check)(const mar_raster *g, const mar_image *image, mar_err *err); /* NULL: nothing to check */
     /* Sets a caption in the second branch of a draft model. NULL: nothing to do. */
     void (*set_negative)(mar_raster *g, const float *features, const uint8_t *mask);
     void (*begin)(mar_raster *g); /* clears the statistics */
@@ -32,7 +32,7 @@ typedef struct {
     void (*release)(mar_raster *g, int slot); /* NULL: nothing to do */
     void (*read)(mar_raster *g, int slot);    /* brings the slot up to date; NULL: it always is */
     const mar_effect *(*effect)(const mar_raster *g);
-    const char *(*warning)(const mar_raster *g);
+    const char *(*warning)(const mar_raster *g); /* NULL: none */
     void (*stats)(const mar_raster *g, mar_stats *stats);
     mar_status (*measure)(mar_raster *g, mar_measurements *all, mar_err *err); /* NULL: nothing to measure */
 } raster_head;

@@ -99,7 +99,7 @@ static int pass_skinny(const causal_pass *p, const kern_linear *l, const void *x
 {
     const kern_skinny_job job = {
         .rows = rows, .x = x, .index = index, .norm = norm, .eps = p->model->shape.eps, .gated = gated, .y = y};
-    return p->k->core->skinny && p->k->core->skinny(p->k, l, &job);
+    return p->k->fused->skinny(p->k, l, &job);
 }
 
 static void pass_product(const causal_pass *p, const kern_linear *l, const act *x, void *y)
@@ -294,14 +294,14 @@ double causal_pass_flop(const causal_pass *p)
                 (double)p->logit_rows * c->width * c->vocabulary);
 }
 
-/* Returns the bytes of the layers' weights: operands, int8 or FP8 with a scale for each output channel, or int4 with
- * one in bf16 for each group of inputs. */
+/* Returns the bytes of the layers' weights: operands, int8 with a scale for each output channel, or int4 with one in
+ * bf16 for each group of inputs. */
 static double layer_bytes(const causal_pass *p)
 {
     const causal_shape *c = &p->model->shape;
     const double weights = layer_weights(c), channels = causal_qkv_width(c) + 2.0 * c->width + 2.0 * c->hidden;
     const kern_device *device = p->k->device;
-    if (device->int8 || device->fp8) return c->depth * (weights + channels * sizeof(float));
+    if (device->int8) return c->depth * (weights + channels * sizeof(float));
     if (device->int4) return c->depth * weights * (0.5 + 2.0 / KERN_INT4_GROUP);
     return c->depth * weights * (double)device->act_size;
 }
@@ -382,8 +382,7 @@ size_t causal_pass_lay_out(causal_pass *p, char *base)
 mar_status causal_pass_plan(const causal_pass *p, int rows, int logit_rows, mar_err *err)
 {
     kern_queue *k = p->k;
-    const int skinny = k->core->skinny && !k->device->fp8 && k->device->act_size == 2;
-    const int planned = skinny ? KERN_SKINNY_ROWS : 0; /* rows that need no plan */
+    const int planned = k->device->skinny_rows; /* rows that need no plan */
     mar_status status = k->core->attention_cache_plan(k, p->slots, p->model->shape.head_dim, err);
     for (int i = 0; status == MAR_OK && rows > planned && i < p->model->shape.depth; i++) {
         const causal_layer *l = &p->model->layers[i];

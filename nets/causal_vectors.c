@@ -52,9 +52,7 @@ void causal_vectors_run(causal_runner *r, float *hidden)
         .rows = p->rows, .spans = p->spans, .logit_rows = p->logit_rows, .in = p->table, .out = hidden};
     vectors_pass body = {p, hidden};
     if (p->rows == 0 && p->logit_rows == 0) return;
-    r->k->watch.part = r->part;
-    r->k->core->timer_mark(r->k, NULL);
-    net_recordings_run(r->k, &r->recordings, &shape, compute_vectors, &body);
-    r->k->core->timer_mark(r->k, &r->stats.tokens_s);
+    kern_run_recorded(r->k, r->part, net_recordings_find(r->k, &r->recordings, &shape), compute_vectors, &body,
+                      &r->stats.tokens_s);
     causal_count_pass(r);
 }

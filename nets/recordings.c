@@ -9,8 +9,7 @@ static int recordings_same_shape(const net_recording_shape *a, const net_recordi
            memcmp(a->continuation, b->continuation, sizeof a->continuation) == 0;
 }
 
-/* Returns the place of the recording for this shape; it holds NULL if there is none yet. */
-static kern_recording **find_recording(kern_queue *k, net_recordings *r, const net_recording_shape *shape)
+kern_recording **net_recordings_find(kern_queue *k, net_recordings *r, const net_recording_shape *shape)
 {
     int i = 0, oldest = 0;
     for (; i < r->count && !recordings_same_shape(&r->entry[i].shape, shape); i++)
@@ -34,7 +33,7 @@ void net_recordings_run(kern_queue *k, net_recordings *r, const net_recording_sh
     if (k->watch.on) /* the search for a non-finite layer waits between layers */
         body(arg);
     else
-        k->core->replay(k, find_recording(k, r, shape), body, arg);
+        k->core->replay(k, net_recordings_find(k, r, shape), body, arg);
 }
 
 void net_recordings_free(kern_queue *k, net_recordings *r)

@@ -32,6 +32,8 @@ typedef struct {
     long uses;
 } net_recordings;
 
+/* Returns the place of the recording for this shape; it holds NULL if there is none yet. */
+kern_recording **net_recordings_find(kern_queue *k, net_recordings *r, const net_recording_shape *shape);
 /* Runs body(arg), a sequence of operations, as the recording of this shape (kern_core_ops.replay). */
 void net_recordings_run(kern_queue *k, net_recordings *r, const net_recording_shape *shape, void (*body)(void *arg),
                         void *arg);

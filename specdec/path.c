@@ -191,7 +191,7 @@ static path_verdicts path_verdicts_in(float *memory, int rows, int groups)
 }
 
 /* Decides on rows first .. end-1 of `drawn`, by groups. */
-static path_verdicts path_decide(spec_path *s, int first, int end, int groups, int are_candidates)
+static path_verdicts path_decide_rows(spec_path *s, int first, int end, int groups, int are_candidates)
 {
     const path_verdicts v = path_verdicts_in(s->verdicts, end - first, groups);
     const kern_path_verdict job = {.rows = end - first,
@@ -282,7 +282,7 @@ static mar_status path_verify(spec_path *s, mar_err *err)
     for (int r = 0; r < n; r++) s->index[r] = path_true_row(s, first + r);
     path_gather(s, s->z, n, path_width(&s->target), s->true_z);
     path_run_head(s, &s->target, (spec_path_z){s->true_z, n}, first, first, s->drafts, 0);
-    const path_verdicts v = path_decide(s, first, s->drafts, s->images, 0);
+    const path_verdicts v = path_decide_rows(s, first, s->drafts, s->images, 0);
     const size_t words = (size_t)n + (size_t)s->images + path_at(s, n);
     s->k->core->subtract(s->k, s->token + path_at(s, first), s->last + path_at(s, first), path_at(s, n), v.shift);
     s->k->core->download(s->k, s->report, s->verdicts, words * sizeof *s->report);
@@ -386,7 +386,7 @@ static mar_status path_replace(spec_path *s, int drawn, mar_err *err)
         for (int i = 0; i < n; i++) s->index[i] = s->pending[i].q_row;
         path_gather(s, (spec_path_z){s->pending_q[0], s->rejected}, n, path_width(s->drafter), s->pending_q[1]);
         path_run_head(s, s->drafter, (spec_path_z){s->pending_q[1], n}, first, first, s->n_drawn, 0);
-        const path_verdicts v = path_decide(s, first, s->n_drawn, n, 1);
+        const path_verdicts v = path_decide_rows(s, first, s->n_drawn, n, 1);
         s->k->core->download(s->k, s->report, v.first, (size_t)n * sizeof *v.first);
         const mar_status status = kern_check(s->k, err);
         if (status != MAR_OK) return status; /* there is nothing to read */
@@ -514,13 +514,14 @@ size_t spec_path_lay_out(spec_path *s, char *base)
     const size_t f = sizeof(float), rows = (size_t)s->o.max_rows, drawn = (size_t)s->max_drawn;
     const size_t target = (size_t)s->branches * (size_t)path_width(&s->target);
     const size_t draft = (size_t)s->branches * (size_t)path_width(s->drafter);
+    const size_t parts = s->o.target->respacings > 1 ? rows : 0;
     size_t used = 0;
     s->token = arena_carve(base, &used, path_at(s, s->max_drawn), f);
     s->path = arena_carve(base, &used, drawn * (size_t)s->target.stride, f);
     s->draft_z = arena_carve(base, &used, rows * draft, f);
     s->true_z = arena_carve(base, &used, rows * target, f);
     for (int i = 0; i < 2; i++) s->pending_q[i] = arena_carve(base, &used, (size_t)s->o.max_pending * draft, f);
-    s->part_z = arena_carve(base, &used, rows * (draft > target ? draft : target), f);
+    s->part_z = arena_carve(base, &used, parts * (draft > target ? draft : target), f);
     s->log_ratio = arena_carve(base, &used, drawn, sizeof *s->log_ratio);
     s->last = arena_carve(base, &used, path_at(s, s->max_drawn), f);
     s->verdicts = arena_carve(base, &used, path_verdict_words(s), f);

@@ -1,12 +1,11 @@
-/* Speculation across tokens by whole paths: exact, in any order of an image's tokens, with a draft model or without
- * one.
+/* Speculation across tokens by whole paths: exact, in any order of the tokens, with a draft model or without one.
  *
  * A token's path is the chain's states x_T .. x_1 (diffusion/paths.h). Q is its density under the z that drafted it, P
  * under the target's true z. An order makes an image in steps (spec_path_order): sets of tokens in a masked model, one
  * token after another in a causal one. A step's context is the tokens of all steps before it. A round, for each image:
- *   1. Steps `from` .. from + length - 1 are drafted. With a draft model they are drafted step by step, each by its
- * pass over the tokens before it. Without one all are drafted at once, with the z that the target's last pass gave for
- *      these tokens: Jacobi decoding, for continuous tokens. Their z is stale by 1, 2, ... steps.
+ *   1. Steps `from` .. from + length - 1 are drafted. A draft model drafts them step by step, each by its pass over the
+ *      tokens before it. Without one all are drafted at once, with the z that the target's last pass gave for these
+ *      tokens: Jacobi decoding, for continuous tokens. Their z is stale by 1, 2, ... steps.
  *   2. The target makes one pass that gives the z of each step in its context: the final tokens, and the drafts of the
  *      steps before it. With one_context the final tokens alone are the context of all the round's steps.
  *   3. One call of the target's head over all states of all drafted paths gives log P/Q. A path is accepted with
@@ -21,9 +20,9 @@
  * influence nothing that stays, so their random numbers may be used again. A token's draft has the plain chain's
  * addresses in every round, so an image looks like the plain image of its seed. Candidate n of a token has the
  * addresses of another image, number image + (n + 1) SPEC_PATH_IMAGES. The accepted candidate does not depend on how
- * many are drawn at a time. The length of a round may depend on what earlier rounds accepted. An image's
- * steps are fixed before it begins. A verdict is on a path. The token may be a function of it, such as the chain's end
- * normalised to a sphere.
+ * many are drawn at a time. The length of a round may depend on what earlier rounds accepted. An image's steps are
+ * fixed before it begins. A verdict is on a path. The token may be any function of the path, such as its end normalised
+ * to a sphere.
  *
  * The last index of the chain adds no noise. An accepted draft became a token by the mean under its draft's z. Later
  * contexts have seen that token, and it stays. Under the target's z the same x_1 would become a slightly different
@@ -74,7 +73,7 @@ typedef struct {
     int rows;
 } spec_path_z;
 
-/* An order, and the models that make tokens in it: what a round asks of its host. */
+/* The host of the rounds: an order of the tokens, and the models that make them. */
 typedef struct {
     spec_path_step (*step)(const spec_path *s, int image, int step);
     /* Runs the draft model's pass for drafts first .. end-1, a step of each image, over the tokens before them. Returns
@@ -157,7 +156,7 @@ struct spec_path {
     int draft_sources;
     float *true_z;       /* [branches][..][D] the target's z of the drafts that are verified, or of tokens to replace */
     float *pending_q[2]; /* [branches][..][D] z that the rejected drafts were drawn with: all, those still to replace */
-    float *part_z;       /* [branches][..][D] z of a part of the rows */
+    float *part_z;       /* [branches][..][D] z of the rows of one number of diffusion steps, if there are several */
     double *log_ratio;   /* [max_drawn] */
     float *last;         /* [max_drawn][C] last mean under the other distribution */
     float *verdicts;     /* of the round's drafts, or of candidates */

@@ -35,12 +35,32 @@ function(has_test out name)
     set(${out} NO PARENT_SCOPE)
   endif()
 endfunction()
-# add_lane_test(NAME LABELS COMMAND... [PROPERTIES...]): add_test, if the lane has the test
+# `./test.sh quick` runs the tests labelled quick, of release: all areas but slow_areas, without slow_tests, and
+# quick_commands. The change lane has the others.
+set(quick_commands command.generate command.edit command.eval_result)
+set(slow_areas attack command cudahost fresh gpu_hour install launch serve)
+set(slow_tests diffusion.speculate mar.discrete_law mar.path_law mar.path_rounds mar.speculate rooms.calls
+               mar.sphere_law specdec.gaussian)
+add_custom_target(quick_tests)
+# Sets OUT to YES if the test NAME of AREA has the label quick, else to NO.
+function(is_quick out name area)
+  set(${out} NO PARENT_SCOPE)
+  if(name IN_LIST quick_commands OR NOT (area IN_LIST slow_areas OR name IN_LIST slow_tests))
+    set(${out} YES PARENT_SCOPE)
+  endif()
+endfunction()
+
+# add_lane_test(NAME LABELS COMMAND... [PROPERTIES...]): add_test, if the lane has it. The first label is the area.
 function(add_lane_test name labels)
   cmake_parse_arguments(PARSE_ARGV 2 test "" "" "COMMAND;PROPERTIES")
   has_test(wanted ${name})
   if(NOT wanted)
     return()
+  endif()
+  list(GET labels 0 area)
+  is_quick(quick ${name} ${area})
+  if(quick)
+    list(APPEND labels quick)
   endif()
   add_test(NAME ${name} COMMAND ${test_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT 600)

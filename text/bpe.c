@@ -98,7 +98,7 @@ static void find_bytes(text_bpe *m)
 }
 
 /* Reads the strings and flags of "model". */
-static mar_status read_settings(bpe_building *b, const json_value *v)
+static mar_status bpe_read_settings(bpe_building *b, const json_value *v)
 {
     text_bpe *const m = b->model;
     const json_value *const prefix = text_json_given(v, "continuing_subword_prefix"),
@@ -122,7 +122,7 @@ static mar_status read_settings(bpe_building *b, const json_value *v)
     return status;
 }
 
-static mar_status read_model(bpe_building *b, const json_value *v)
+static mar_status bpe_read_model(bpe_building *b, const json_value *v)
 {
     if (!v) return err_set(b->err, MAR_EFORMAT, "%s: no \"model\"; expected a tokenizer.json", b->label);
     mar_status status = text_json_only(v, "model",
@@ -134,7 +134,7 @@ static mar_status read_model(bpe_building *b, const json_value *v)
         return err_set(b->err, MAR_EFORMAT, "%s: model: type \"%s\" is not supported, expected BPE", b->label,
                        type->type == JSON_STRING ? type->text : "");
     if (status == MAR_OK) status = read_vocab(b, json_member(v, "vocab"));
-    if (status == MAR_OK) status = read_settings(b, v);
+    if (status == MAR_OK) status = bpe_read_settings(b, v);
     return status == MAR_OK ? read_merges(b, json_member(v, "merges")) : status;
 }
 
@@ -187,7 +187,7 @@ static mar_status read_around(bpe_building *b, const json_value *root)
 
 /* --- files ------------------------------------------------------------------------------------------------------- */
 
-static mar_status read_root(bpe_building *b, const json_value *root)
+static mar_status bpe_read_root(bpe_building *b, const json_value *root)
 {
     const json_value *const version = json_member(root, "version");
     mar_status status =
@@ -197,12 +197,12 @@ static mar_status read_root(bpe_building *b, const json_value *root)
                        b->label, b->err);
     if (status == MAR_OK && version && !json_is(version, "1.0"))
         status = err_set(b->err, MAR_EFORMAT, "%s: \"version\" is not \"1.0\"", b->label);
-    if (status == MAR_OK) status = read_model(b, json_member(root, "model"));
+    if (status == MAR_OK) status = bpe_read_model(b, json_member(root, "model"));
     return status == MAR_OK ? read_around(b, root) : status;
 }
 
 /* Ends the reading: sets *out, or frees the model. */
-static mar_status finish(bpe_building *b, mar_status status, text_bpe **out)
+static mar_status bpe_finish(bpe_building *b, mar_status status, text_bpe **out)
 {
     free(b->merges);
     if (status == MAR_OK)
@@ -213,29 +213,17 @@ static mar_status finish(bpe_building *b, mar_status status, text_bpe **out)
 }
 
 /* Reads text[length] and changes it. */
-static mar_status read_json(char *text, size_t length, const char *label, text_bpe **out, mar_err *err)
+static mar_status bpe_read_json(char *text, size_t length, const char *label, text_bpe **out, mar_err *err)
 {
     bpe_building b = {.model = bpe_new_model(), .label = label, .budget = text_budget_of_file(), .err = err};
     json j;
     if (!b.model) return err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", label);
     mar_status status = text_json_parse(text, length, label, &j, err);
     if (status == MAR_OK) {
-        status = read_root(&b, j.values);
+        status = bpe_read_root(&b, j.values);
         json_free(&j);
     }
-    return finish(&b, status, out);
-}
-
-mar_status text_bpe_open(const char *path, text_bpe **out, mar_err *err)
-{
-    char *text;
-    size_t length;
-    *out = NULL;
-    mar_status status = text_read_file(path, BPE_FILE_MAX, &text, &length, err);
-    if (status != MAR_OK) return status;
-    status = read_json(text, length, path, out, err);
-    free(text);
-    return status;
+    return bpe_finish(&b, status, out);
 }
 
 static char *copy_of(const char *text, size_t length)
@@ -252,7 +240,7 @@ mar_status text_bpe_read(const char *text, size_t length, const char *label, tex
     char *copy = copy_of(text, length);
     *out = NULL;
     if (!copy) return err_set(err, MAR_ENOMEM, "%s: no memory for %zu bytes", label, length);
-    const mar_status status = read_json(copy, length, label, out, err);
+    const mar_status status = bpe_read_json(copy, length, label, out, err);
     free(copy);
     return status;
 }
@@ -277,7 +265,7 @@ static int has_word_ends(const json_value *vocab)
 }
 
 /* Adds the special tokens that the vocabulary has. */
-static mar_status add_special(bpe_building *b)
+static mar_status bpe_add_special(bpe_building *b)
 {
     static const char *const names[] = {"<|startoftext|>", "<|endoftext|>"};
     mar_status status = MAR_OK;
@@ -290,7 +278,7 @@ static mar_status add_special(bpe_building *b)
 }
 
 /* Reads the steps and finds the tokens that belong to them. */
-static mar_status add_steps(bpe_building *b, int is_clip)
+static mar_status bpe_add_steps(bpe_building *b, int is_clip)
 {
     json j;
     const char *const steps = is_clip ? clip_steps : gpt2_steps;
@@ -298,7 +286,7 @@ static mar_status add_steps(bpe_building *b, int is_clip)
     if (!copy) return err_set(b->err, MAR_ENOMEM, "%s: no memory for a tokenizer", b->label);
     mar_status status = text_json_parse(copy, strlen(steps), b->label, &j, b->err);
     if (status == MAR_OK) {
-        status = add_special(b);
+        status = bpe_add_special(b);
         if (status == MAR_OK) status = read_around(b, j.values);
         json_free(&j);
     }
@@ -322,27 +310,13 @@ mar_status text_bpe_read_files(const char *vocab, size_t vocab_length, const cha
     if (status == MAR_OK) {
         const int is_clip = has_word_ends(j.values);
         status = read_vocab(&b, j.values);
-        if (status == MAR_OK) status = add_steps(&b, is_clip);
+        if (status == MAR_OK) status = bpe_add_steps(&b, is_clip);
         json_free(&j);
     }
     b.label = merges_label;
     if (status == MAR_OK) status = read_merges_text(&b, merges, merges_length);
     free(copy);
-    return finish(&b, status, out);
-}
-
-mar_status text_bpe_open_files(const char *vocab, const char *merges, text_bpe **out, mar_err *err)
-{
-    char *vocab_text = NULL, *merges_text = NULL;
-    size_t vocab_length = 0, merges_length = 0;
-    *out = NULL;
-    mar_status status = text_read_file(vocab, BPE_FILE_MAX, &vocab_text, &vocab_length, err);
-    if (status == MAR_OK) status = text_read_file(merges, BPE_FILE_MAX, &merges_text, &merges_length, err);
-    if (status == MAR_OK)
-        status = text_bpe_read_files(vocab_text, vocab_length, vocab, merges_text, merges_length, merges, out, err);
-    free(vocab_text);
-    free(merges_text);
-    return status;
+    return bpe_finish(&b, status, out);
 }
 
 /* --- the rest ---------------------------------------------------------------------------------------------------- */

@@ -12,12 +12,9 @@ typedef struct text_bpe text_bpe;
 
 enum { BPE_FILE_MAX = 1 << 26 }; /* bytes */
 
-/* Reads tokenizer.json. Returns MAR_EIO, MAR_EFORMAT or MAR_ENOMEM with its path. */
-mar_status text_bpe_open(const char *path, text_bpe **out, mar_err *err);
-/* The same with a file's bytes, text[length]. It copies them. */
+/* Reads tokenizer.json, text[length], and copies it. Returns MAR_EFORMAT or MAR_ENOMEM with the label. */
 mar_status text_bpe_read(const char *text, size_t length, const char *label, text_bpe **out, mar_err *err);
 /* Reads vocab.json and merges.txt: CLIP's steps if there are pieces that end with "</w>", else GPT-2's. */
-mar_status text_bpe_open_files(const char *vocab, const char *merges, text_bpe **out, mar_err *err);
 mar_status text_bpe_read_files(const char *vocab, size_t vocab_length, const char *vocab_label, const char *merges,
                                size_t merges_length, const char *merges_label, text_bpe **out, mar_err *err);
 void text_bpe_free(text_bpe *b); /* NULL is fine */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static mar_status refuse_memory(const bpe_building *b)
+static mar_status bpe_refuse_memory(const bpe_building *b)
 {
     return err_set(b->err, MAR_ENOMEM, "%s: no memory for a tokenizer", b->label);
 }
@@ -19,15 +19,12 @@ text_bpe *bpe_new_model(void)
 
 int32_t bpe_piece_id(const text_bpe *b, const char *text, size_t length)
 {
-    uint32_t node = 0;
-    if (length == 0) return -1;
-    for (size_t i = 0; i < length; i++)
-        if ((node = text_trie_step(&b->vocab, node, (uint8_t)text[i])) == 0) return -1;
-    return b->vocab.nodes[node].id;
+    const uint32_t node = text_trie_walk(&b->vocab, 0, text, length, NULL);
+    return node ? b->vocab.nodes[node].id : -1;
 }
 
 /* Refuses an id out of 0 .. n-1 or of two pieces. seen is [n], zeros. */
-static mar_status check_ids(const bpe_building *b, const text_piece *pieces, size_t n, uint8_t *seen)
+static mar_status bpe_check_ids(const bpe_building *b, const text_piece *pieces, size_t n, uint8_t *seen)
 {
     for (size_t i = 0; i < n; i++) {
         const text_piece *const p = &pieces[i];
@@ -42,14 +39,14 @@ static mar_status check_ids(const bpe_building *b, const text_piece *pieces, siz
     return MAR_OK;
 }
 
-static mar_status check_texts(const bpe_building *b, const text_piece *sorted, size_t n)
+static mar_status bpe_check_texts(const bpe_building *b, const text_piece *sorted, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const text_piece *const p = &sorted[i];
         if (p->length == 0 || p->length > BPE_PIECE_MAX)
             return err_set(b->err, MAR_EFORMAT, "%s: vocab: piece %d has %u bytes, expected 1 to %d", b->label, p->id,
                            p->length, BPE_PIECE_MAX);
-        if (i > 0 && p->length == p[-1].length && memcmp(p->text, p[-1].text, p->length) == 0)
+        if (i > 0 && text_same_piece(p, p - 1))
             return err_set(b->err, MAR_EFORMAT, "%s: vocab: \"%.*s\" is there twice", b->label, (int)p->length,
                            p->text);
     }
@@ -60,14 +57,14 @@ mar_status bpe_set_vocab(bpe_building *b, text_piece *pieces, size_t n)
 {
     if (n == 0) return err_set(b->err, MAR_EFORMAT, "%s: vocab: no pieces", b->label);
     uint8_t *seen = calloc(n, 1);
-    if (!seen) return refuse_memory(b);
-    mar_status status = check_ids(b, pieces, n, seen);
+    if (!seen) return bpe_refuse_memory(b);
+    mar_status status = bpe_check_ids(b, pieces, n, seen);
     free(seen);
     if (status != MAR_OK) return status;
     text_sort_pieces(pieces, n);
-    status = check_texts(b, pieces, n);
+    status = bpe_check_texts(b, pieces, n);
     if (status != MAR_OK) return status;
-    if (!text_trie_build(pieces, n, &b->model->vocab)) return refuse_memory(b);
+    if (!text_trie_build(pieces, n, &b->model->vocab)) return bpe_refuse_memory(b);
     b->n_vocab = n;
     b->model->count = (int)n;
     return MAR_OK;
@@ -75,13 +72,9 @@ mar_status bpe_set_vocab(bpe_building *b, text_piece *pieces, size_t n)
 
 mar_status bpe_put_merge(bpe_building *b, int32_t left, bpe_merge merge)
 {
-    if (b->n_merges == b->capacity) {
-        const size_t capacity = b->capacity ? 2 * b->capacity : 1024;
-        bpe_named_merge *grown = realloc(b->merges, capacity * sizeof *grown);
-        if (!grown) return refuse_memory(b);
-        b->merges = grown;
-        b->capacity = capacity;
-    }
+    bpe_named_merge *grown = text_grow(b->merges, b->n_merges, &b->capacity, sizeof *grown);
+    if (!grown) return bpe_refuse_memory(b);
+    b->merges = grown;
     b->merges[b->n_merges++] = (bpe_named_merge){left, merge};
     return MAR_OK;
 }
@@ -128,7 +121,7 @@ mar_status bpe_set_merges(bpe_building *b)
     const size_t n = b->n_vocab;
     m->merge_rows = calloc(n + 2, sizeof *m->merge_rows);
     m->merges = malloc((b->n_merges + 1) * sizeof *m->merges);
-    if (!m->merge_rows || !m->merges) return refuse_memory(b);
+    if (!m->merge_rows || !m->merges) return bpe_refuse_memory(b);
     uint32_t *const begin = m->merge_rows + 1; /* begin[i + 1] grows to the end of row i while it is filled */
     for (size_t i = 0; i < b->n_merges; i++) begin[b->merges[i].left]++;
     for (size_t i = 0, sum = 0; i <= n; i++) {
@@ -158,15 +151,11 @@ mar_status bpe_add_token(bpe_building *b, const char *text, bpe_added token)
     if (token.id != expected)
         return err_set(b->err, MAR_EFORMAT, "%s: added_tokens: \"%.*s\" has id %d, expected %d", b->label,
                        (int)token.length, text, token.id, expected);
-    if (m->n_added == b->added_capacity) {
-        const size_t capacity = b->added_capacity ? 2 * b->added_capacity : 16;
-        bpe_added *grown = realloc(m->added, capacity * sizeof *grown);
-        if (!grown) return refuse_memory(b);
-        m->added = grown;
-        b->added_capacity = capacity;
-    }
+    bpe_added *grown = text_grow(m->added, m->n_added, &b->added_capacity, sizeof *grown);
+    if (!grown) return bpe_refuse_memory(b);
+    m->added = grown;
     token.text = malloc(token.length + 1);
-    if (!token.text) return refuse_memory(b);
+    if (!token.text) return bpe_refuse_memory(b);
     memcpy(token.text, text, token.length);
     token.text[token.length] = '\0';
     m->added[m->n_added++] = token;
@@ -184,10 +173,9 @@ static mar_status build_added(bpe_building *b, int normalized, text_buffer *text
             pieces[n++] = (text_piece){texts[i].data, (uint32_t)texts[i].length, (int32_t)i};
     text_sort_pieces(pieces, n);
     for (size_t i = 1; i < n; i++)
-        if (pieces[i].length == pieces[i - 1].length &&
-            memcmp(pieces[i].text, pieces[i - 1].text, pieces[i].length) == 0)
+        if (text_same_piece(&pieces[i], &pieces[i - 1]))
             return err_set(b->err, MAR_EFORMAT, "%s: added_tokens: \"%s\" is there twice", b->label, pieces[i].text);
-    if (n && !text_trie_build(pieces, n, out)) return refuse_memory(b);
+    if (n && !text_trie_build(pieces, n, out)) return bpe_refuse_memory(b);
     return MAR_OK;
 }
 
@@ -210,14 +198,13 @@ static mar_status sort_names(bpe_building *b)
 {
     text_bpe *const m = b->model;
     m->names = malloc(m->n_added * sizeof *m->names);
-    if (!m->names) return refuse_memory(b);
+    if (!m->names) return bpe_refuse_memory(b);
     for (size_t i = 0; i < m->n_added; i++)
         m->names[i] = (text_piece){m->added[i].text, (uint32_t)m->added[i].length, m->added[i].id};
     text_sort_pieces(m->names, m->n_added);
     for (size_t i = 0; i < m->n_added; i++) {
         const text_piece *const p = &m->names[i], *const last = m->n_names ? &m->names[m->n_names - 1] : NULL;
-        if (!last || last->length != p->length || memcmp(last->text, p->text, p->length) != 0)
-            m->names[m->n_names++] = *p;
+        if (!last || !text_same_piece(last, p)) m->names[m->n_names++] = *p;
     }
     return MAR_OK;
 }
@@ -231,7 +218,7 @@ mar_status bpe_index_added(bpe_building *b)
     text_matcher *matcher = text_matcher_new(&b->budget);
     text_buffer *texts = calloc(n, sizeof *texts);
     text_piece *pieces = calloc(n, sizeof *pieces);
-    if (status == MAR_OK && (!texts || !pieces || !matcher)) status = refuse_memory(b);
+    if (status == MAR_OK && (!texts || !pieces || !matcher)) status = bpe_refuse_memory(b);
     for (size_t i = 0; i < n && status == MAR_OK; i++) status = find_form(b, &m->added[i], matcher, &texts[i]);
     if (status == MAR_OK) status = build_added(b, 0, texts, pieces, &m->raw);
     if (status == MAR_OK) status = build_added(b, 1, texts, pieces, &m->normal);

@@ -6,27 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static mar_status refuse_memory(size_t n, mar_err *err)
-{
-    return err_set(err, MAR_ENOMEM, "no memory to split a text of %zu bytes into tokens", n);
-}
-
 /* --- added tokens: find_matches in tokenizers/src/tokenizer/added_vocabulary.rs ----------------------------------- */
-
-/* Returns the length of the longest added token at the start of text[0..n), and sets *number; 0 if there is none.
- * Charges the bytes. */
-static size_t find_added(const text_trie *trie, text_budget *budget, const char *text, size_t n, int32_t *number)
-{
-    size_t longest = 0, i = 0;
-    uint32_t node = 0;
-    for (; i < n && (node = text_trie_step(trie, node, (uint8_t)text[i])) != 0; i++)
-        if (trie->nodes[node].id >= 0) {
-            *number = trie->nodes[node].id;
-            longest = i + 1;
-        }
-    text_charge_steps(budget, i + 1);
-    return longest;
-}
 
 /* Returns the size of the character that ends at text[end], end > 0. */
 static size_t size_before(const char *text, size_t end)
@@ -54,7 +34,7 @@ static int is_inside_word(const text_bpe *b, text_matcher *m, const char *text, 
 }
 
 /* Widens a match over white space, but not into the token before, which ends at `done`. */
-static void strip(const bpe_added *a, const char *text, size_t n, size_t done, size_t *begin, size_t *end)
+static void bpe_strip(const bpe_added *a, const char *text, size_t n, size_t done, size_t *begin, size_t *end)
 {
     unsigned c;
     while (a->lstrip && *begin > done) {
@@ -81,7 +61,9 @@ static void cut_added(const text_bpe *b, const text_trie *trie, text_matcher *m,
     text_budget *const budget = text_matcher_budget(m);
     for (size_t at = 0; at < n && !budget->exceeded;) {
         int32_t number = 0;
-        const size_t length = find_added(trie, budget, text + at, n - at, &number);
+        size_t passed;
+        const size_t length = text_trie_longest(trie, 0, text + at, n - at, &number, &passed);
+        text_charge_steps(budget, passed + 1);
         if (length == 0) {
             at++;
             continue;
@@ -90,7 +72,7 @@ static void cut_added(const text_bpe *b, const text_trie *trie, text_matcher *m,
         size_t begin = at, end = at + length;
         at = end;
         if (a->single_word && is_inside_word(b, m, text, n, begin, end)) continue;
-        strip(a, text, n, done, &begin, &end);
+        bpe_strip(a, text, n, done, &begin, &end);
         if (done < begin) text_add_part(out, start + done, begin - done, -1);
         text_add_part(out, 0, 0, a->id);
         if (end > at) at = end;
@@ -121,7 +103,7 @@ static mar_status find_parts(const text_bpe *b, text_matcher *m, const char *tex
         }
         text_buffer_free(&normal);
     }
-    if (status == MAR_OK && (raw.failed || out->failed || out->text.failed)) status = refuse_memory(n, err);
+    if (status == MAR_OK && (raw.failed || out->failed || out->text.failed)) status = text_refuse_memory(n, err);
     if (status == MAR_OK) status = text_budget_check(text_matcher_budget(m), "the tokenizer: added_tokens", err);
     text_parts_free(&raw);
     return status;
@@ -159,24 +141,20 @@ static int is_before(candidate a, candidate b)
     return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
 }
 
-static void push(splitter *s, candidate c)
+static void bpe_push(splitter *s, candidate c)
 {
-    if (s->heap_count == s->heap_capacity) {
-        const size_t capacity = s->heap_capacity ? 2 * s->heap_capacity : 64;
-        candidate *grown = realloc(s->heap, capacity * sizeof *grown);
-        if (!grown) {
-            s->failed = 1;
-            return;
-        }
-        s->heap = grown;
-        s->heap_capacity = capacity;
+    candidate *grown = text_grow(s->heap, s->heap_count, &s->heap_capacity, sizeof *grown);
+    if (!grown) {
+        s->failed = 1;
+        return;
     }
+    s->heap = grown;
     size_t i = s->heap_count++;
     for (; i > 0 && is_before(c, s->heap[(i - 1) / 2]); i = (i - 1) / 2) s->heap[i] = s->heap[(i - 1) / 2];
     s->heap[i] = c;
 }
 
-static candidate pop(splitter *s)
+static candidate bpe_pop(splitter *s)
 {
     const candidate top = s->heap[0], last = s->heap[--s->heap_count];
     size_t i = 0;
@@ -211,14 +189,14 @@ static void consider(splitter *s, int32_t at)
 {
     if (at < 0 || s->symbols[at].next < 0) return;
     const bpe_merge *m = find_merge(s->b, s->symbols[at].id, s->symbols[s->symbols[at].next].id);
-    if (m) push(s, (candidate){m->rank, at, m->id});
+    if (m) bpe_push(s, (candidate){m->rank, at, m->id});
 }
 
 static void merge_all(splitter *s)
 {
     for (size_t i = 0; i + 1 < s->n; i++) consider(s, (int32_t)i);
     while (s->heap_count > 0 && !s->failed) {
-        const candidate top = pop(s);
+        const candidate top = bpe_pop(s);
         symbol *const left = &s->symbols[top.at];
         if (left->next < 0) continue;
         symbol *const right = &s->symbols[left->next];
@@ -235,28 +213,15 @@ static void merge_all(splitter *s)
 
 static void add_symbol(splitter *s, int32_t id)
 {
-    if (s->n == s->capacity) {
-        const size_t capacity = s->capacity ? 2 * s->capacity : 64;
-        symbol *grown = realloc(s->symbols, capacity * sizeof *grown);
-        if (!grown || capacity > INT32_MAX) {
-            s->failed = 1;
-            if (grown) s->symbols = grown;
-            return;
-        }
-        s->symbols = grown;
-        s->capacity = capacity;
+    symbol *grown = s->n < INT32_MAX ? text_grow(s->symbols, s->n, &s->capacity, sizeof *grown) : NULL;
+    if (!grown) {
+        s->failed = 1;
+        return;
     }
+    s->symbols = grown;
     if (s->n) s->symbols[s->n - 1].next = (int32_t)s->n;
     s->symbols[s->n] = (symbol){id, (int32_t)s->n - 1, -1};
     s->n++;
-}
-
-/* Returns the node of text[n] from a node of the trie on; 0 if there is none. */
-static uint32_t walk(const text_trie *t, uint32_t node, const char *text, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if ((node = text_trie_step(t, node, (uint8_t)text[i])) == 0) return 0;
-    return node;
 }
 
 /* Adds the bytes of a character, the suffix included. Returns 0, and adds none, if a byte has no piece. */
@@ -279,8 +244,8 @@ static void add_characters(splitter *s, const char *text, size_t n)
         size = utf8_decode(text + at, n - at, &c);
         if (size == 0) size = 1;
         const size_t suffix = at + size == n ? b->suffix_length : 0;
-        uint32_t node = walk(&b->vocab, 0, text + at, size);
-        if (node && suffix) node = walk(&b->vocab, node, b->suffix, suffix);
+        uint32_t node = text_trie_walk(&b->vocab, 0, text + at, size, NULL);
+        if (node && suffix) node = text_trie_walk(&b->vocab, node, b->suffix, suffix, NULL);
         if (node && b->vocab.nodes[node].id >= 0) {
             if (unknown) add_symbol(s, b->unknown);
             unknown = 0;
@@ -293,11 +258,11 @@ static void add_characters(splitter *s, const char *text, size_t n)
     if (unknown) add_symbol(s, b->unknown);
 }
 
-static void add_word(splitter *s, const char *text, size_t n, text_ids *out)
+static void bpe_add_word(splitter *s, const char *text, size_t n, text_ids *out)
 {
     const text_bpe *const b = s->b;
     if (b->ignore_merges) {
-        const uint32_t node = walk(&b->vocab, 0, text, n);
+        const uint32_t node = text_trie_walk(&b->vocab, 0, text, n, NULL);
         if (node && b->vocab.nodes[node].id >= 0) {
             text_add_id(out, b->vocab.nodes[node].id);
             return;
@@ -311,7 +276,8 @@ static void add_word(splitter *s, const char *text, size_t n, text_ids *out)
         if (s->symbols[i].next != -2) text_add_id(out, s->symbols[i].id);
 }
 
-static mar_status encode(const text_bpe *b, text_matcher *m, const char *text, size_t n, text_ids *out, mar_err *err)
+static mar_status bpe_encode_text(const text_bpe *b, text_matcher *m, const char *text, size_t n, text_ids *out,
+                                  mar_err *err)
 {
     text_parts parts = {0};
     splitter s = {.b = b, .budget = text_matcher_budget(m)};
@@ -321,8 +287,8 @@ static mar_status encode(const text_bpe *b, text_matcher *m, const char *text, s
         if (parts.list[i].id >= 0)
             text_add_id(out, parts.list[i].id);
         else
-            add_word(&s, parts.text.data + parts.list[i].start, parts.list[i].length, out);
-        if (s.failed) status = refuse_memory(n, err);
+            bpe_add_word(&s, parts.text.data + parts.list[i].start, parts.list[i].length, out);
+        if (s.failed) status = text_refuse_memory(n, err);
         if (status == MAR_OK) status = text_budget_check(s.budget, "the tokenizer: model", err);
     }
     if (status == MAR_OK) status = text_matcher_check(m, "the tokenizer", err);
@@ -337,8 +303,8 @@ mar_status text_bpe_encode(const text_bpe *b, const char *text, size_t length, t
     if (length > INT32_MAX / 8) return err_set(err, MAR_EARG, "a text of %zu bytes, expected fewer than 2^28", length);
     text_budget budget = text_budget_of_text(length);
     text_matcher *m = text_matcher_new(&budget);
-    if (!m) return refuse_memory(length, err);
-    const mar_status status = encode(b, m, text, length, out, err);
+    if (!m) return text_refuse_memory(length, err);
+    const mar_status status = bpe_encode_text(b, m, text, length, out, err);
     text_matcher_free(m);
     return status;
 }

@@ -42,6 +42,20 @@ void text_buffer_free(text_buffer *b)
     *b = (text_buffer){0};
 }
 
+void *text_grow(void *list, size_t count, size_t *capacity, size_t size)
+{
+    if (count < *capacity) return list;
+    const size_t wanted = count ? 2 * count : 16;
+    void *grown = realloc(list, wanted * size);
+    if (grown) *capacity = wanted;
+    return grown;
+}
+
+mar_status text_refuse_memory(size_t n, mar_err *err)
+{
+    return err_set(err, MAR_ENOMEM, "no memory to split a text of %zu bytes into tokens", n);
+}
+
 mar_status text_read_file(const char *path, size_t most, char **out, size_t *size, mar_err *err)
 {
     file_source s;

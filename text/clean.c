@@ -2,20 +2,21 @@
 
 #include "base/printable.h"
 #include "text/entities.h"
-#include "text/html.h"
+#include "text/pattern.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
 /* Python's \s, \S, \w, \d, \D and \b. PCRE2's classes have other characters. */
-#define S  TEXT_SPACE
-#define NS "[^" TEXT_SPACES "]"
-#define W  "[\\p{L}\\p{N}_]"
-#define D  "\\p{Nd}"
-#define ND "\\P{Nd}"
-#define B  "(?:(?<=" W ")(?!" W ")|(?<!" W ")(?=" W "))"
-#define BW "(?<!" W ")" /* \b before a character of \w: PCRE2 then tries only places where the rest can begin */
+#define SPACES "\\p{Z}\\t-\\r\\x1c-\\x1f\\x{85}"
+#define S      "[" SPACES "]"
+#define NS     "[^" SPACES "]"
+#define W      "[\\p{L}\\p{N}_]"
+#define D      "\\p{Nd}"
+#define ND     "\\P{Nd}"
+#define B      "(?:(?<=" W ")(?!" W ")|(?<!" W ")(?=" W "))"
+#define BW     "(?<!" W ")" /* \b before a character of \w: PCRE2 then tries only places where the rest can begin */
 
 #define FORMATS "(?:png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4)"
 
@@ -23,11 +24,14 @@ typedef struct {
     const char *pattern, *replacement;
 } rule;
 
-/* clean_caption in language/t5.py, rule by rule, in three parts. Some are written so that they take fewer steps and
- * find the same: file names and " . " begin where white space does or ends, and sizes do not backtrack into digits. */
+/* clean_caption in language/t5.py, rule by rule, in four parts. The tags are removed by a rule of our own. Some are
+ * written so that they take fewer steps and find the same: file names and " . " begin where white space does or ends,
+ * and sizes do not backtrack into digits. */
 static const rule rules[] = {
     {"<person>", "person"},
-    /* URLs are removed, HTML becomes text */
+    /* URLs are removed */
+    {"<[a-z/!?][^<>]*>", ""},
+    /* Character references become characters */
     {"@[\\p{L}\\p{N}_]+" B, ""},
     {"[\\x{31c0}-\\x{31ef}]+", ""},
     {"[\\x{31f0}-\\x{31ff}]+", ""},
@@ -55,7 +59,7 @@ static const rule rules[] = {
     {"[.]{2,}", " "},
     {"[#\\x{ae}\\x{2022}\\x{a9}\\x{2122}&@\\x{b7}\\x{ba}\\x{bd}\\x{be}\\x{bf}\\x{a1}\\x{a7}~)(\\]\\[}{|\\\\/*]+", " "},
     {"(?<!" S ")" S "++\\." S "+", " "},
-    /* Three and more "-" and "_" become spaces; entities become characters */
+    /* More than three "-" and "_" become spaces; character references become characters, twice */
     {BW "[a-zA-Z]{1,3}" D "{3,15}" B, ""},
     {BW "[a-zA-Z]+" D "+[a-zA-Z]+" B, ""},
     {BW D "+[a-zA-Z]+" D "+" B, ""},
@@ -74,7 +78,7 @@ static const rule rules[] = {
     {"['_,\\-:+]$", ""},
     {"^\\." NS "+$", ""},
 };
-enum { RULES = sizeof rules / sizeof *rules, BEFORE_HTML = 1, BEFORE_DASHES = 25 };
+enum { RULES = sizeof rules / sizeof *rules, BEFORE_URLS = 1, BEFORE_REFERENCES = 2, BEFORE_DASHES = 26 };
 
 /* A URL begins at a word's boundary with one of the first two patterns, or is a name of a domain. */
 typedef enum { URL_HTTP, URL_WWW, URL_DOMAIN, URL_START, URL_PATTERNS } url_pattern;
@@ -89,14 +93,13 @@ static const char *const urls[URL_PATTERNS] = {
 /* What a caption is cleaned with. */
 typedef struct {
     text_pattern *patterns[RULES], *urls[URL_PATTERNS];
-    text_html html;
     text_budget budget;
     text_matcher *matcher;
     text_buffer text; /* the caption */
     mar_err *err;
 } cleaner;
 
-static mar_status refuse_memory(const cleaner *c)
+static mar_status caption_refuse_memory(const cleaner *c)
 {
     return err_set(c->err, MAR_ENOMEM, "no memory to clean a caption of %zu bytes", c->text.length);
 }
@@ -109,16 +112,16 @@ static int is_python_space(unsigned c)
 }
 
 /* Takes over a text that a step has made. */
-static mar_status take(cleaner *c, text_buffer *made)
+static mar_status caption_take(cleaner *c, text_buffer *made)
 {
     if (made->failed) {
         text_buffer_free(made);
-        return refuse_memory(c);
+        return caption_refuse_memory(c);
     }
     text_put(made, "", 0);
     text_buffer_free(&c->text);
     c->text = *made;
-    return c->text.failed ? refuse_memory(c) : MAR_OK;
+    return c->text.failed ? caption_refuse_memory(c) : MAR_OK;
 }
 
 /* --- Python's own functions --------------------------------------------------------------------------------------- */
@@ -150,7 +153,7 @@ static size_t bad_size(const char *text, size_t n)
 }
 
 /* Writes bytes as UTF-8, with U+FFFD for invalid ones. */
-static void put_bytes(const char *text, size_t n, text_buffer *out)
+static void caption_put_bytes(const char *text, size_t n, text_buffer *out)
 {
     unsigned c;
     for (size_t at = 0, size; at < n; at += size)
@@ -172,7 +175,7 @@ static mar_status unquote_plus(cleaner *c)
         const int high = at + 2 < n && text[at] == '%' ? hex_value(text[at + 1]) : -1;
         const int low = high >= 0 ? hex_value(text[at + 2]) : -1;
         if ((uint8_t)text[at] >= 0x80) {
-            put_bytes(run.data, run.length, &out);
+            caption_put_bytes(run.data, run.length, &out);
             run.length = 0;
             text_put(&out, text + at, 1);
         } else {
@@ -181,14 +184,14 @@ static mar_status unquote_plus(cleaner *c)
             at += low >= 0 ? 2 : 0;
         }
     }
-    if (run.length) put_bytes(run.data, run.length, &out);
+    if (run.length) caption_put_bytes(run.data, run.length, &out);
     out.failed |= run.failed;
     text_buffer_free(&run);
-    return take(c, &out);
+    return caption_take(c, &out);
 }
 
 /* str.strip */
-static void strip(cleaner *c)
+static void caption_strip(cleaner *c)
 {
     size_t begin = 0, end = 0;
     unsigned character;
@@ -204,7 +207,7 @@ static void strip(cleaner *c)
     c->text.data[c->text.length] = '\0';
 }
 
-static mar_status compile(const cleaner *c, const char *pattern, text_pattern **out)
+static mar_status caption_compile(const cleaner *c, const char *pattern, text_pattern **out)
 {
     return text_pattern_compile(pattern, strlen(pattern), "captions", out, c->err);
 }
@@ -229,15 +232,15 @@ static int is_final_sigma(const cleaner *c, sigma_search *s, size_t at)
 }
 
 /* str.lower: one character for one, but for U+0130, and U+03A3 at a word's end. */
-static mar_status lower(cleaner *c)
+static mar_status caption_lower(cleaner *c)
 {
     text_buffer out = {0};
     sigma_search sigmas = {.begin = SIZE_MAX};
     unsigned character;
     mar_status status = MAR_OK;
     if (memmem(c->text.data, c->text.length, "\xce\xa3", 2)) {
-        status = compile(c, "(?!\\p{Case_Ignorable})\\p{Cased}\\p{Case_Ignorable}*+", &sigmas.before);
-        if (status == MAR_OK) status = compile(c, "\\G\\p{Case_Ignorable}*+\\p{Cased}", &sigmas.behind);
+        status = caption_compile(c, "(?!\\p{Case_Ignorable})\\p{Cased}\\p{Case_Ignorable}*+", &sigmas.before);
+        if (status == MAR_OK) status = caption_compile(c, "\\G\\p{Case_Ignorable}*+\\p{Cased}", &sigmas.behind);
     }
     for (size_t at = 0, size; at < c->text.length && status == MAR_OK; at += size) {
         size = utf8_decode(c->text.data + at, c->text.length - at, &character);
@@ -252,7 +255,7 @@ static mar_status lower(cleaner *c)
     text_pattern_free(sigmas.before);
     text_pattern_free(sigmas.behind);
     if (status == MAR_OK) status = text_matcher_check(c->matcher, "the caption", c->err);
-    if (status == MAR_OK) return take(c, &out);
+    if (status == MAR_OK) return caption_take(c, &out);
     text_buffer_free(&out);
     return status;
 }
@@ -267,7 +270,7 @@ static mar_status apply(cleaner *c, int first, int last)
         status = text_pattern_replace(c->patterns[i], c->matcher, c->text.data, c->text.length, rules[i].replacement,
                                       "the caption", &out, c->err);
         if (status == MAR_OK)
-            status = take(c, &out);
+            status = caption_take(c, &out);
         else
             text_buffer_free(&out);
     }
@@ -308,17 +311,8 @@ static mar_status remove_urls(cleaner *c, url_pattern scheme)
         done = end;
     }
     text_put(&out, c->text.data + done, c->text.length - done);
-    const mar_status status = take(c, &out);
+    const mar_status status = caption_take(c, &out);
     return status == MAR_OK ? text_matcher_check(c->matcher, "the caption", c->err) : status;
-}
-
-static mar_status html_to_text(cleaner *c)
-{
-    text_buffer out = {0};
-    const mar_status status = text_html_text(&c->html, c->matcher, c->text.data, c->text.length, &out, c->err);
-    if (status == MAR_OK) return take(c, &out);
-    text_buffer_free(&out);
-    return status;
 }
 
 /* this-is-my-cute-cat, this_is_my_cute_cat */
@@ -334,43 +328,43 @@ static mar_status unescape(cleaner *c)
 {
     text_buffer out = {0};
     text_unescape(c->text.data, c->text.length, &out);
-    return take(c, &out);
+    return caption_take(c, &out);
 }
 
 /* clean_caption */
-static mar_status clean(cleaner *c)
+static mar_status caption_clean(cleaner *c)
 {
     mar_status status = unquote_plus(c);
-    if (status == MAR_OK) strip(c);
-    if (status == MAR_OK) status = lower(c);
-    if (status == MAR_OK) status = apply(c, 0, BEFORE_HTML);
+    if (status == MAR_OK) caption_strip(c);
+    if (status == MAR_OK) status = caption_lower(c);
+    if (status == MAR_OK) status = apply(c, 0, BEFORE_URLS);
     if (status == MAR_OK) status = remove_urls(c, URL_HTTP);
     if (status == MAR_OK) status = remove_urls(c, URL_WWW);
-    if (status == MAR_OK) status = html_to_text(c);
-    if (status == MAR_OK) status = apply(c, BEFORE_HTML, BEFORE_DASHES);
+    if (status == MAR_OK) status = apply(c, BEFORE_URLS, BEFORE_REFERENCES);
+    if (status == MAR_OK) status = unescape(c);
+    if (status == MAR_OK) status = apply(c, BEFORE_REFERENCES, BEFORE_DASHES);
     if (status == MAR_OK) split_dashes(c);
     if (status == MAR_OK) status = unescape(c);
     if (status == MAR_OK) status = unescape(c);
-    if (status == MAR_OK) strip(c);
+    if (status == MAR_OK) caption_strip(c);
     if (status == MAR_OK) status = apply(c, BEFORE_DASHES, RULES);
-    if (status == MAR_OK) strip(c);
+    if (status == MAR_OK) caption_strip(c);
     return status;
 }
 
 static mar_status open_cleaner(cleaner *c)
 {
-    mar_status status = text_html_open(&c->html, c->err);
+    mar_status status = MAR_OK;
     c->budget = text_budget_of_caption(c->text.length);
     c->matcher = text_matcher_new(&c->budget);
-    if (status == MAR_OK && !c->matcher) status = refuse_memory(c);
-    for (int i = 0; i < RULES && status == MAR_OK; i++) status = compile(c, rules[i].pattern, &c->patterns[i]);
-    for (int i = 0; i < URL_PATTERNS && status == MAR_OK; i++) status = compile(c, urls[i], &c->urls[i]);
+    if (!c->matcher) status = caption_refuse_memory(c);
+    for (int i = 0; i < RULES && status == MAR_OK; i++) status = caption_compile(c, rules[i].pattern, &c->patterns[i]);
+    for (int i = 0; i < URL_PATTERNS && status == MAR_OK; i++) status = caption_compile(c, urls[i], &c->urls[i]);
     return status;
 }
 
 static void close_cleaner(cleaner *c)
 {
-    text_html_close(&c->html);
     for (int i = 0; i < RULES; i++) text_pattern_free(c->patterns[i]);
     for (int i = 0; i < URL_PATTERNS; i++) text_pattern_free(c->urls[i]);
     text_matcher_free(c->matcher);
@@ -384,7 +378,7 @@ static void remove_nuls(cleaner *c)
     for (size_t i = 0; i < c->text.length; i++)
         if (c->text.data[i]) c->text.data[n++] = c->text.data[i];
     c->text.length = n;
-    strip(c);
+    caption_strip(c);
 }
 
 mar_status text_clean_caption(const char *text, size_t length, char **out, mar_err *err)
@@ -398,9 +392,9 @@ mar_status text_clean_caption(const char *text, size_t length, char **out, mar_e
         if ((size = utf8_decode(text + at, length - at, &character)) == 0)
             return err_set(err, MAR_EARG, "the caption is not UTF-8 at byte %zu", at);
     text_put(&c.text, text, length);
-    mar_status status = c.text.failed ? refuse_memory(&c) : open_cleaner(&c);
-    if (status == MAR_OK) status = clean(&c);
-    if (status == MAR_OK) status = clean(&c);
+    mar_status status = c.text.failed ? caption_refuse_memory(&c) : open_cleaner(&c);
+    if (status == MAR_OK) status = caption_clean(&c);
+    if (status == MAR_OK) status = caption_clean(&c);
     if (status == MAR_OK) {
         remove_nuls(&c);
         *out = c.text.data;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static int compare_names(const char *line, size_t length, const char *name, size_t name_length)
+static int entity_compare_names(const char *line, size_t length, const char *name, size_t name_length)
 {
     const int order = memcmp(line, name, length < name_length ? length : name_length);
     return order ? order : (length > name_length) - (length < name_length);
@@ -21,14 +21,16 @@ static int read_points(const char *at, unsigned out[2])
     return n + 1;
 }
 
-int text_entity_find(const char *name, size_t length, unsigned out[2], int *needs_semicolon)
+/* Finds a named character, such as "eacute". Returns the number of its code points, 1 or 2; 0 if there is none. Sets
+ * *needs_semicolon if the name needs a ";" behind it. */
+static int find_entity(const char *name, size_t length, unsigned out[2], int *needs_semicolon)
 {
     const char *low = text_entities, *high = text_entities + strlen(text_entities);
     while (low < high) {
         const char *line = low + (high - low) / 2;
         while (line > low && line[-1] != '\n') line--;
         const size_t size = strcspn(line, "; ");
-        const int order = compare_names(line, size, name, length);
+        const int order = entity_compare_names(line, size, name, length);
         if (order == 0) {
             *needs_semicolon = line[size] == ';';
             return read_points(line + size + 1 + *needs_semicolon, out);
@@ -41,13 +43,14 @@ int text_entity_find(const char *name, size_t length, unsigned out[2], int *need
     return 0;
 }
 
-unsigned text_entity_number(unsigned number)
+/* Returns the character that HTML takes a number from 0x80 to 0x9f for: a byte of Windows-1252. */
+static unsigned windows_character(unsigned number)
 {
     static const uint16_t windows[32] = {0x20ac, 0x81,   0x201a, 0x192,  0x201e, 0x2026, 0x2020, 0x2021,
                                          0x2c6,  0x2030, 0x160,  0x2039, 0x152,  0x8d,   0x17d,  0x8f,
                                          0x90,   0x2018, 0x2019, 0x201c, 0x201d, 0x2022, 0x2013, 0x2014,
                                          0x2dc,  0x2122, 0x161,  0x203a, 0x153,  0x9d,   0x17e,  0x178};
-    return number >= 0x80 && number < 0xa0 ? windows[number - 0x80] : number;
+    return windows[number - 0x80];
 }
 
 static int digit(char c, int base)
@@ -59,7 +62,7 @@ static int digit(char c, int base)
 
 /* Reads "#123;" or "#x1f;" at text[0..n). Returns its size, or 0 if there is no number. A large number becomes
  * 0x110000. */
-static size_t read_number(const char *text, size_t n, unsigned *out)
+static size_t entity_read_number(const char *text, size_t n, unsigned *out)
 {
     const int base = n > 1 && (text[1] == 'x' || text[1] == 'X') ? 16 : 10;
     const size_t start = base == 16 ? 2 : 1;
@@ -71,12 +74,12 @@ static size_t read_number(const char *text, size_t n, unsigned *out)
     return at + (at < n && text[at] == ';');
 }
 
-static void put_number(unsigned number, text_buffer *out)
+static void entity_put_number(unsigned number, text_buffer *out)
 {
     if (number == 0 || (number >= 0xd800 && number < 0xe000) || number > 0x10ffff)
         text_put_char(out, 0xfffd);
     else if (number >= 0x80 && number < 0xa0)
-        text_put_char(out, text_entity_number(number));
+        text_put_char(out, windows_character(number));
     else if (number == 9 || number == 10 || number == 12 || number == 13 ||
              (number >= 0x20 && number != 0x7f && (number < 0xfdd0 || number > 0xfdef) && (number & 0xfffe) != 0xfffe))
         text_put_char(out, number);
@@ -87,7 +90,7 @@ static size_t longest_name(const char *name, size_t n, unsigned points[2], int *
 {
     int needs_semicolon;
     for (size_t size = n < 32 ? n : 32; size > 1; size--)
-        if ((*count = text_entity_find(name, size, points, &needs_semicolon)) > 0 && !needs_semicolon) return size;
+        if ((*count = find_entity(name, size, points, &needs_semicolon)) > 0 && !needs_semicolon) return size;
     return 0;
 }
 
@@ -101,7 +104,7 @@ static size_t put_named(const char *text, size_t n, text_buffer *out)
     for (size_t characters = 0; size < n && !memchr("\t\n\f <&#;", text[size], 8); size++)
         if (((uint8_t)text[size] & 0xc0) != 0x80 && ++characters > 32) break;
     const int has_semicolon = size > 0 && size < n && text[size] == ';';
-    if (has_semicolon && (count = text_entity_find(text, size, points, &needs_semicolon)) > 0)
+    if (has_semicolon && (count = find_entity(text, size, points, &needs_semicolon)) > 0)
         size++;
     else
         size = longest_name(text, size, points, &count);
@@ -119,12 +122,12 @@ void text_unescape(const char *text, size_t n, text_buffer *out)
         if (at == n) return;
         unsigned number;
         const int is_number = at + 1 < n && text[at + 1] == '#';
-        const size_t size =
-            is_number ? read_number(text + at + 1, n - at - 1, &number) : put_named(text + at + 1, n - at - 1, out);
+        const size_t size = is_number ? entity_read_number(text + at + 1, n - at - 1, &number)
+                                      : put_named(text + at + 1, n - at - 1, out);
         if (size == 0)
             text_put(out, "&", 1);
         else if (is_number)
-            put_number(number, out);
+            entity_put_number(number, out);
         at += 1 + size;
     }
 }

@@ -24,8 +24,8 @@ struct text_matcher {
 /* Backtracking steps from one start, KiB, and steps that a search takes without a match. */
 enum { MATCH_LIMIT = 1000000, HEAP_LIMIT = 16384, SEARCH_STEPS = 16 };
 
-static mar_status compile(const char *pattern, size_t length, uint32_t more, const char *label, text_pattern **out,
-                          mar_err *err)
+static mar_status pattern_compile(const char *pattern, size_t length, uint32_t more, const char *label,
+                                  text_pattern **out, mar_err *err)
 {
     int number;
     size_t at;
@@ -59,7 +59,7 @@ static mar_status compile(const char *pattern, size_t length, uint32_t more, con
 
 mar_status text_pattern_compile(const char *pattern, size_t length, const char *label, text_pattern **out, mar_err *err)
 {
-    return compile(pattern, length, 0, label, out, err);
+    return pattern_compile(pattern, length, 0, label, out, err);
 }
 
 text_pattern *text_pattern_literal(const char *text, size_t length)
@@ -143,7 +143,7 @@ static int find_literal(const text_pattern *p, text_matcher *m, const char *text
     return 1;
 }
 
-static int search(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from)
+static int pattern_search(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from)
 {
     if (!text_charge_steps(m->budget, SEARCH_STEPS)) return PCRE2_ERROR_MATCHLIMIT;
     if (!p->code) return find_literal(p, m, text, n, from);
@@ -157,7 +157,7 @@ static int search(const text_pattern *p, text_matcher *m, const char *text, size
 
 int text_pattern_find(const text_pattern *p, text_matcher *m, const char *text, size_t n, size_t from, text_match *out)
 {
-    const int rc = search(p, m, text, n, from);
+    const int rc = pattern_search(p, m, text, n, from);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc < 0) {
         if (!m->error) m->error = rc;
@@ -216,7 +216,7 @@ typedef struct {
     mar_err *err;
 } translation;
 
-static mar_status refuse(translation *t, size_t size)
+static mar_status pattern_refuse(translation *t, size_t size)
 {
     size_t left = t->length - t->at;
     if (size < left) left = size;
@@ -236,7 +236,7 @@ static mar_status translate_escape(translation *t)
     static const char *const space = "\\p{Z}\\t-\\r\\x{85}", *const word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
     const char c = t->at + 1 < t->length ? t->pattern[t->at + 1] : '\0';
     const int is_set = c == 's' || c == 'S' || c == 'w' || c == 'W';
-    if (is_set && t->in_class && (c == 'S' || c == 'W')) return refuse(t, 2);
+    if (is_set && t->in_class && (c == 'S' || c == 'W')) return pattern_refuse(t, 2);
     if (is_set) {
         if (!t->in_class) put_text(t, c == 'S' || c == 'W' ? "[^" : "[");
         put_text(t, c == 's' || c == 'S' ? space : word);
@@ -247,7 +247,7 @@ static mar_status translate_escape(translation *t)
                (strchr("nrtfaepPdDAzx", c) || (!((c | 0x20) >= 'a' && (c | 0x20) <= 'z') && !(c >= '0' && c <= '9')))) {
         text_put(&t->out, t->pattern + t->at, 2);
     } else {
-        return refuse(t, 2);
+        return pattern_refuse(t, 2);
     }
     t->at += 2;
     return MAR_OK;
@@ -260,7 +260,7 @@ static mar_status translate_group(translation *t)
     static const char *const kinds[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?i)", "(?-i)", "(?-i:"};
     const char *const at = t->pattern + t->at;
     const size_t left = t->length - t->at;
-    if (left > 1 && at[1] == '*') return refuse(t, 2);
+    if (left > 1 && at[1] == '*') return pattern_refuse(t, 2);
     if (left < 2 || at[1] != '?') {
         put_text(t, "(");
         t->at++;
@@ -274,7 +274,7 @@ static mar_status translate_group(translation *t)
         t->at += size;
         return MAR_OK;
     }
-    return refuse(t, 4);
+    return pattern_refuse(t, 4);
 }
 
 static mar_status translate_next(translation *t)
@@ -283,7 +283,7 @@ static mar_status translate_next(translation *t)
     if (c == '\\') return translate_escape(t);
     if (c == '(' && !t->in_class) return translate_group(t);
     if (t->in_class && (c == '[' || (c == '&' && t->at + 1 < t->length && t->pattern[t->at + 1] == '&')))
-        return refuse(t, 2);
+        return pattern_refuse(t, 2);
     if (c == '[') {
         t->in_class = 1;
         put_text(t, "[");
@@ -292,7 +292,7 @@ static mar_status translate_next(translation *t)
             put_text(t, "^");
             t->at++;
         }
-        if (t->at < t->length && t->pattern[t->at] == ']') return refuse(t, 1);
+        if (t->at < t->length && t->pattern[t->at] == ']') return pattern_refuse(t, 1);
         return MAR_OK;
     }
     if (c == ']') t->in_class = 0;
@@ -310,8 +310,8 @@ mar_status text_pattern_translate(const char *pattern, size_t length, const char
     while (status == MAR_OK && t.at < length) status = translate_next(&t);
     if (status == MAR_OK && t.out.failed) status = err_set(err, MAR_ENOMEM, "%s: no memory for a pattern", label);
     if (status == MAR_OK)
-        status =
-            compile(t.out.data ? t.out.data : "", t.out.length, PCRE2_MULTILINE | PCRE2_AUTO_CALLOUT, label, out, err);
+        status = pattern_compile(t.out.data ? t.out.data : "", t.out.length, PCRE2_MULTILINE | PCRE2_AUTO_CALLOUT,
+                                 label, out, err);
     text_buffer_free(&t.out);
     return status;
 }

@@ -10,7 +10,7 @@ typedef struct text_pattern text_pattern;
 /* Memory for the matches of one thread, a limit of memory for one search, and the budget of all. */
 typedef struct text_matcher text_matcher;
 
-enum { TEXT_GROUPS = 4 }; /* groups that a match reports, the whole one first */
+enum { TEXT_GROUPS = 2 }; /* groups that a match reports: the whole one and the first */
 
 typedef struct {
     size_t begin[TEXT_GROUPS], end[TEXT_GROUPS]; /* offsets; SIZE_MAX for a group without a match */

@@ -14,17 +14,13 @@ static const char normalizer[] = "the tokenizer: normalizer", pre_tokenizer[] = 
 
 int text_steps_add(text_steps *s, text_step step)
 {
-    if (s->count == s->capacity) {
-        const size_t capacity = s->capacity ? 2 * s->capacity : 4;
-        text_step *grown = realloc(s->steps, capacity * sizeof *grown);
-        if (!grown) {
-            text_pattern_free(step.pattern);
-            free(step.text);
-            return 0;
-        }
-        s->steps = grown;
-        s->capacity = capacity;
+    text_step *grown = text_grow(s->steps, s->count, &s->capacity, sizeof *grown);
+    if (!grown) {
+        text_pattern_free(step.pattern);
+        free(step.text);
+        return 0;
     }
+    s->steps = grown;
     s->steps[s->count++] = step;
     return 1;
 }
@@ -42,16 +38,12 @@ void text_steps_free(text_steps *s)
 void text_add_part(text_parts *p, size_t start, size_t length, int32_t id)
 {
     if (p->failed || (length == 0 && id < 0)) return;
-    if (p->count == p->capacity) {
-        const size_t capacity = p->capacity ? 2 * p->capacity : 16;
-        text_part *grown = realloc(p->list, capacity * sizeof *grown);
-        if (!grown) {
-            p->failed = 1;
-            return;
-        }
-        p->list = grown;
-        p->capacity = capacity;
+    text_part *grown = text_grow(p->list, p->count, &p->capacity, sizeof *grown);
+    if (!grown) {
+        p->failed = 1;
+        return;
     }
+    p->list = grown;
     p->list[p->count++] = (text_part){start, length, id};
 }
 
@@ -60,11 +52,6 @@ void text_parts_free(text_parts *p)
     text_buffer_free(&p->text);
     free(p->list);
     *p = (text_parts){0};
-}
-
-static mar_status refuse_memory(size_t n, mar_err *err)
-{
-    return err_set(err, MAR_ENOMEM, "no memory to split a text of %zu bytes into tokens", n);
 }
 
 /* --- normalizers ------------------------------------------------------------------------------------------------- */
@@ -95,7 +82,7 @@ static mar_status put_normal_form(step_kind kind, const char *text, size_t n, te
         return err_set(err, MAR_EARG, "%zu combining marks in a row, expected at most %d", marks, STEP_MARKS_MAX);
     const utf8proc_ssize_t size = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &normal,
                                                (utf8proc_option_t)(UTF8PROC_STABLE | options[kind]));
-    if (size < 0) return refuse_memory(n, err);
+    if (size < 0) return text_refuse_memory(n, err);
     text_put(out, (const char *)normal, (size_t)size);
     free(normal);
     return MAR_OK;
@@ -229,7 +216,7 @@ mar_status text_normalize(const text_steps *s, text_matcher *m, const char *text
         text_buffer_free(out);
         *out = next;
     }
-    return status == MAR_OK && out->failed ? refuse_memory(n, err) : status;
+    return status == MAR_OK && out->failed ? text_refuse_memory(n, err) : status;
 }
 
 /* --- pre-tokenizers: `split` in tokenizers/src/tokenizer/normalizer.rs ------------------------------------------- */
@@ -244,7 +231,7 @@ typedef struct {
 } cutting;
 
 /* Adds the next piece of the word. */
-static void cut(cutting *c, size_t begin, size_t end, int is_match)
+static void step_cut(cutting *c, size_t begin, size_t end, int is_match)
 {
     text_parts *const out = c->out;
     const int has_last = out->count > c->first;
@@ -272,12 +259,12 @@ static mar_status split_word(const text_step *s, text_matcher *m, const char *te
     int found;
     text += word.start;
     while ((found = find_next(s, m, text, word.length, &at, &match)) > 0) {
-        if (done < match.begin[0]) cut(&c, done, match.begin[0], 0);
-        cut(&c, match.begin[0], match.end[0], 1);
+        if (done < match.begin[0]) step_cut(&c, done, match.begin[0], 0);
+        step_cut(&c, match.begin[0], match.end[0], 1);
         done = match.end[0];
     }
     if (found < 0) return text_matcher_check(m, pre_tokenizer, err);
-    if (done < word.length) cut(&c, done, word.length, 0);
+    if (done < word.length) step_cut(&c, done, word.length, 0);
     return MAR_OK;
 }
 
@@ -324,7 +311,7 @@ static mar_status split_words(const text_step *s, text_matcher *m, text_parts *p
         else
             change_word(s->kind, p->text.data, word, budget, &out);
     }
-    if (status == MAR_OK && (out.failed || out.text.failed)) status = refuse_memory(p->text.length, err);
+    if (status == MAR_OK && (out.failed || out.text.failed)) status = text_refuse_memory(p->text.length, err);
     if (status == MAR_OK) status = text_budget_check(budget, pre_tokenizer, err);
     if (s->kind == STEP_SPLIT) { /* the parts are of the same text */
         out.text = p->text;

@@ -19,7 +19,7 @@ typedef struct {
     mar_err *err;
 } reading;
 
-static mar_status add(reading *r, text_step step)
+static mar_status steps_add(reading *r, text_step step)
 {
     return text_steps_add(r->steps, step) ? MAR_OK : err_set(r->err, MAR_ENOMEM, "%s: no memory for a step", r->label);
 }
@@ -40,7 +40,7 @@ static mar_status copy_string(const reading *r, const json_value *v, char **out,
 }
 
 /* Compiles a pattern of text[n], in Oniguruma's syntax. A short one may take 64 KB. */
-static mar_status compile(const reading *r, const char *text, size_t n, text_pattern **out)
+static mar_status steps_compile(const reading *r, const char *text, size_t n, text_pattern **out)
 {
     enum { COMPILE_STEPS = 4096 }; /* and one for each byte of the program */
     char part[ERR_TEXT_MAX];
@@ -63,7 +63,7 @@ static mar_status read_pattern(const reading *r, const json_value *v, text_patte
     *out = NULL;
     if (!p || p->type != JSON_OBJECT || json_children(p) != 1 || p[2].type != JSON_STRING)
         return err_set(r->err, MAR_EFORMAT, "%s: %s: \"pattern\" is neither a String nor a Regex", r->label, r->what);
-    if (json_is(&p[1], "Regex")) return compile(r, p[2].text, p[2].length, out);
+    if (json_is(&p[1], "Regex")) return steps_compile(r, p[2].text, p[2].length, out);
     if (!json_is(&p[1], "String"))
         return err_set(r->err, MAR_EFORMAT, "%s: %s: a pattern \"%s\" is not supported", r->label, r->what, p[1].text);
     *out = text_pattern_literal(p[2].text, p[2].length);
@@ -74,8 +74,8 @@ static mar_status read_pattern(const reading *r, const json_value *v, text_patte
 static mar_status add_split(reading *r, const char *pattern, split_behavior behavior, int invert)
 {
     text_step step = {.kind = STEP_SPLIT, .behavior = behavior, .invert = invert};
-    const mar_status status = compile(r, pattern, strlen(pattern), &step.pattern);
-    return status == MAR_OK ? add(r, step) : status;
+    const mar_status status = steps_compile(r, pattern, strlen(pattern), &step.pattern);
+    return status == MAR_OK ? steps_add(r, step) : status;
 }
 
 /* --- normalizers ------------------------------------------------------------------------------------------------- */
@@ -89,7 +89,7 @@ static mar_status read_replace(reading *r, const json_value *v)
     if (status == MAR_OK) status = read_pattern(r, v, &step.pattern);
     if (status != MAR_OK) return status;
     status = copy_string(r, content, &step.text, &step.length);
-    if (status == MAR_OK) return add(r, step);
+    if (status == MAR_OK) return steps_add(r, step);
     text_pattern_free(step.pattern);
     return status;
 }
@@ -101,7 +101,7 @@ static mar_status read_prepend(reading *r, const json_value *v)
     mar_status status = only(r, v, "type prepend");
     if (status == MAR_OK) status = text_json_string(v, r->what, "prepend", &text, r->label, r->err);
     if (status == MAR_OK) status = copy_string(r, text, &step.text, &step.length);
-    return status == MAR_OK ? add(r, step) : status;
+    return status == MAR_OK ? steps_add(r, step) : status;
 }
 
 static mar_status read_strip(reading *r, const json_value *v)
@@ -110,10 +110,10 @@ static mar_status read_strip(reading *r, const json_value *v)
     mar_status status = only(r, v, "type strip_left strip_right");
     if (status == MAR_OK) status = text_json_flag(v, r->what, "strip_left", -1, &step.left, r->label, r->err);
     if (status == MAR_OK) status = text_json_flag(v, r->what, "strip_right", -1, &step.right, r->label, r->err);
-    return status == MAR_OK ? add(r, step) : status;
+    return status == MAR_OK ? steps_add(r, step) : status;
 }
 
-static mar_status read_normalizer(reading *r, const json_value *v, const json_value *type)
+static mar_status steps_read_normalizer(reading *r, const json_value *v, const json_value *type)
 {
     static const struct {
         const char *name;
@@ -123,7 +123,7 @@ static mar_status read_normalizer(reading *r, const json_value *v, const json_va
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
         if (!json_is(type, plain[i].name)) continue;
         const mar_status status = only(r, v, "type");
-        return status == MAR_OK ? add(r, (text_step){.kind = plain[i].kind}) : status;
+        return status == MAR_OK ? steps_add(r, (text_step){.kind = plain[i].kind}) : status;
     }
     if (json_is(type, "Replace")) return read_replace(r, v);
     if (json_is(type, "Prepend")) return read_prepend(r, v);
@@ -154,7 +154,7 @@ static mar_status read_split(reading *r, const json_value *v)
     if (status == MAR_OK) status = read_behavior(r, v, &step.behavior);
     if (status == MAR_OK) status = text_json_flag(v, r->what, "invert", -1, &step.invert, r->label, r->err);
     if (status == MAR_OK) status = read_pattern(r, v, &step.pattern);
-    return status == MAR_OK ? add(r, step) : status;
+    return status == MAR_OK ? steps_add(r, step) : status;
 }
 
 static mar_status read_byte_level(reading *r, const json_value *v)
@@ -164,12 +164,12 @@ static mar_status read_byte_level(reading *r, const json_value *v)
     if (status == MAR_OK) status = text_json_flag(v, r->what, "add_prefix_space", -1, &prefix, r->label, r->err);
     if (status == MAR_OK) status = text_json_flag(v, r->what, "trim_offsets", 1, &trim, r->label, r->err);
     if (status == MAR_OK) status = text_json_flag(v, r->what, "use_regex", 1, &words, r->label, r->err);
-    if (status == MAR_OK && prefix) status = add(r, (text_step){.kind = STEP_PREFIX});
+    if (status == MAR_OK && prefix) status = steps_add(r, (text_step){.kind = STEP_PREFIX});
     if (status == MAR_OK && words) status = add_split(r, gpt2_words, SPLIT_ISOLATED, 0);
-    return status == MAR_OK ? add(r, (text_step){.kind = STEP_BYTES}) : status;
+    return status == MAR_OK ? steps_add(r, (text_step){.kind = STEP_BYTES}) : status;
 }
 
-static mar_status read_digits(reading *r, const json_value *v)
+static mar_status steps_read_digits(reading *r, const json_value *v)
 {
     int single;
     mar_status status = only(r, v, "type individual_digits");
@@ -183,7 +183,7 @@ static mar_status read_pre_tokenizer(reading *r, const json_value *v, const json
     mar_status status;
     if (json_is(type, "ByteLevel")) return read_byte_level(r, v);
     if (json_is(type, "Split")) return read_split(r, v);
-    if (json_is(type, "Digits")) return read_digits(r, v);
+    if (json_is(type, "Digits")) return steps_read_digits(r, v);
     if (json_is(type, "Whitespace")) {
         status = only(r, v, "type");
         return status == MAR_OK ? add_split(r, rust_words, SPLIT_REMOVED, 1) : status;
@@ -248,7 +248,7 @@ mar_status text_read_normalizers(const json_value *v, const char *label, text_bu
                                  mar_err *err)
 {
     reading r = {label, "normalizer", budget, out, err};
-    return read_steps(&r, v, "normalizers", read_normalizer);
+    return read_steps(&r, v, "normalizers", steps_read_normalizer);
 }
 
 mar_status text_read_splits(const json_value *v, const char *label, text_budget *budget, text_steps *out, mar_err *err)

@@ -23,7 +23,7 @@ typedef struct {
     size_t count, capacity;
 } reading;
 
-static mar_status refuse_memory(const reading *r)
+static mar_status tiktoken_refuse_memory(const reading *r)
 {
     return err_set(r->b.err, MAR_ENOMEM, "%s: no memory for a tokenizer", r->b.label);
 }
@@ -52,7 +52,7 @@ static int digit_of(char c)
 }
 
 /* Decodes base64 with its padding. Returns the bytes in out; -1 for other text and for more than TIKTOKEN_PIECE_MAX. */
-static int decode(const char *text, size_t length, uint8_t out[TIKTOKEN_PIECE_MAX])
+static int tiktoken_decode(const char *text, size_t length, uint8_t out[TIKTOKEN_PIECE_MAX])
 {
     const size_t padding = length >= 2 ? (size_t)(text[length - 1] == '=') + (text[length - 2] == '=') : 0;
     size_t n = 0;
@@ -69,7 +69,7 @@ static int decode(const char *text, size_t length, uint8_t out[TIKTOKEN_PIECE_MA
 
 /* --- the vocabulary ----------------------------------------------------------------------------------------------- */
 
-static int grow(reading *r)
+static int tiktoken_grow(reading *r)
 {
     if (r->count < r->capacity) return 1;
     const size_t capacity = r->capacity ? 2 * r->capacity : 1024;
@@ -83,11 +83,11 @@ static int grow(reading *r)
 }
 
 /* Adds the piece of a line "IQ== 0". */
-static mar_status add_piece(reading *r, const char *line, size_t size)
+static mar_status tiktoken_add_piece(reading *r, const char *line, size_t size)
 {
     uint8_t piece[TIKTOKEN_PIECE_MAX];
     const char *space = memchr(line, ' ', size), *at = space ? space + 1 : NULL;
-    const int n = space ? decode(line, (size_t)(space - line), piece) : -1;
+    const int n = space ? tiktoken_decode(line, (size_t)(space - line), piece) : -1;
     int64_t rank = at && at < line + size ? 0 : -1;
     for (; at && at < line + size && rank >= 0; at++)
         rank = *at >= '0' && *at <= '9' && rank <= BPE_FILE_MAX ? 10 * rank + (*at - '0') : -1;
@@ -95,7 +95,7 @@ static mar_status add_piece(reading *r, const char *line, size_t size)
         return err_set(r->b.err, MAR_EFORMAT,
                        "%s: piece %zu: \"%.*s\", expected 1 to %d bytes in base64 and their rank", r->b.label, r->count,
                        (int)(size < 100 ? size : 100), line, TIKTOKEN_PIECE_MAX);
-    if (!grow(r)) return refuse_memory(r);
+    if (!tiktoken_grow(r)) return tiktoken_refuse_memory(r);
     const size_t start = r->texts.length;
     for (int i = 0; i < n; i++) text_put_byte(piece[i], &r->texts);
     r->starts[r->count] = start;
@@ -118,20 +118,20 @@ static mar_status check_bytes(const reading *r)
         const int32_t id = one.failed ? -1 : bpe_piece_id(r->b.model, one.data, one.length);
         const int failed = one.failed;
         text_buffer_free(&one);
-        if (failed) return refuse_memory(r);
+        if (failed) return tiktoken_refuse_memory(r);
         if (id < 0) return err_set(r->b.err, MAR_EFORMAT, "%s: has no piece for the byte 0x%02x", r->b.label, byte);
     }
     return MAR_OK;
 }
 
-static mar_status read_pieces(reading *r, const char *text, size_t length)
+static mar_status tiktoken_read_pieces(reading *r, const char *text, size_t length)
 {
     mar_status status = MAR_OK;
     const char *line;
     for (size_t at = 0, size; status == MAR_OK && (line = next_line(text, length, &at, &size));)
-        if (size) status = add_piece(r, line, size);
+        if (size) status = tiktoken_add_piece(r, line, size);
     if (status != MAR_OK) return status;
-    if (r->texts.failed) return refuse_memory(r);
+    if (r->texts.failed) return tiktoken_refuse_memory(r);
     for (size_t i = 0; i < r->count; i++) r->pieces[i].text = r->texts.data + r->starts[i];
     status = bpe_set_vocab(&r->b, r->pieces, r->count);
     if (status != MAR_OK) return status;
@@ -149,11 +149,10 @@ static uint32_t size_at(const char *text)
 static int32_t find_rest(reading *r, const char *text, size_t length)
 {
     const text_trie *const t = &r->b.model->vocab;
-    uint32_t node = 0;
-    size_t i = 0;
-    while (i < length && (node = text_trie_step(t, node, (uint8_t)text[i])) != 0) i++;
-    text_charge_steps(&r->b.budget, i + 1);
-    return i == length ? t->nodes[node].id : -1;
+    size_t passed;
+    const uint32_t node = text_trie_walk(t, 0, text, length, &passed);
+    text_charge_steps(&r->b.budget, passed + 1);
+    return node ? t->nodes[node].id : -1;
 }
 
 /* Adds each way to make a piece of two others, with the piece's rank. */
@@ -190,7 +189,7 @@ static mar_status add_merges(reading *r)
 /* --- special tokens and steps ------------------------------------------------------------------------------------- */
 
 /* Adds a special token, which is found in the normalised text, with the next id. */
-static mar_status add_special(reading *r, const char *text, size_t length)
+static mar_status tiktoken_add_special(reading *r, const char *text, size_t length)
 {
     unsigned c;
     for (size_t at = 0, size; at < length; at += size)
@@ -200,22 +199,22 @@ static mar_status add_special(reading *r, const char *text, size_t length)
                          (bpe_added){.length = length, .id = r->b.model->count, .normalized = 1, .special = 1});
 }
 
-static mar_status add_specials(reading *r, const char *text, size_t length)
+static mar_status tiktoken_add_specials(reading *r, const char *text, size_t length)
 {
     static const char *const names[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
     mar_status status = MAR_OK;
     const char *line;
-    for (int i = 0; i < 3 && status == MAR_OK; i++) status = add_special(r, names[i], strlen(names[i]));
+    for (int i = 0; i < 3 && status == MAR_OK; i++) status = tiktoken_add_special(r, names[i], strlen(names[i]));
     for (int i = 0; i < EXTRAS && status == MAR_OK; i++) {
         char name[24];
-        status = add_special(r, name, (size_t)snprintf(name, sizeof name, "<|extra_%d|>", i));
+        status = tiktoken_add_special(r, name, (size_t)snprintf(name, sizeof name, "<|extra_%d|>", i));
     }
     for (size_t at = 0, size; status == MAR_OK && (line = next_line(text, length, &at, &size));)
-        if (size) status = add_special(r, line, size);
+        if (size) status = tiktoken_add_special(r, line, size);
     return status;
 }
 
-static mar_status add_steps(reading *r)
+static mar_status tiktoken_add_steps(reading *r)
 {
     text_bpe *const m = r->b.model;
     text_step split = {.kind = STEP_SPLIT, .behavior = SPLIT_ISOLATED};
@@ -223,7 +222,7 @@ static mar_status add_steps(reading *r)
     if (status != MAR_OK) return status;
     if (!text_steps_add(&m->splits, split) || !text_steps_add(&m->splits, (text_step){.kind = STEP_BYTES}) ||
         !text_steps_add(&m->normalizers, (text_step){.kind = STEP_NFC}))
-        return refuse_memory(r);
+        return tiktoken_refuse_memory(r);
     m->ignore_merges = 1;
     return MAR_OK;
 }
@@ -235,11 +234,11 @@ mar_status text_tiktoken_read(const char *ranks, size_t ranks_length, const char
 {
     reading r = {.b = {.model = bpe_new_model(), .label = ranks_label, .budget = text_budget_of_file(), .err = err}};
     *out = NULL;
-    mar_status status = r.b.model ? read_pieces(&r, ranks, ranks_length) : refuse_memory(&r);
+    mar_status status = r.b.model ? tiktoken_read_pieces(&r, ranks, ranks_length) : tiktoken_refuse_memory(&r);
     if (status == MAR_OK) status = add_merges(&r);
-    if (status == MAR_OK) status = add_steps(&r);
+    if (status == MAR_OK) status = tiktoken_add_steps(&r);
     r.b.label = tokens_label;
-    if (status == MAR_OK) status = add_specials(&r, tokens, tokens_length);
+    if (status == MAR_OK) status = tiktoken_add_specials(&r, tokens, tokens_length);
     if (status == MAR_OK) status = bpe_index_added(&r.b);
     text_buffer_free(&r.texts);
     free(r.pieces);
@@ -249,19 +248,5 @@ mar_status text_tiktoken_read(const char *ranks, size_t ranks_length, const char
         *out = r.b.model;
     else
         text_bpe_free(r.b.model);
-    return status;
-}
-
-mar_status text_tiktoken_open(const char *ranks, const char *tokens, text_bpe **out, mar_err *err)
-{
-    char *ranks_text = NULL, *tokens_text = NULL;
-    size_t ranks_length = 0, tokens_length = 0;
-    *out = NULL;
-    mar_status status = text_read_file(ranks, BPE_FILE_MAX, &ranks_text, &ranks_length, err);
-    if (status == MAR_OK) status = text_read_file(tokens, BPE_FILE_MAX, &tokens_text, &tokens_length, err);
-    if (status == MAR_OK)
-        status = text_tiktoken_read(ranks_text, ranks_length, ranks, tokens_text, tokens_length, tokens, out, err);
-    free(ranks_text);
-    free(tokens_text);
     return status;
 }

@@ -9,9 +9,7 @@
 
 enum { TIKTOKEN_PIECE_MAX = 256 }; /* bytes of the longest piece */
 
-/* Opens both files. Returns MAR_EIO, MAR_EFORMAT or MAR_ENOMEM with the path of one. */
-mar_status text_tiktoken_open(const char *ranks, const char *tokens, text_bpe **out, mar_err *err);
-/* The same with their bytes. */
+/* Reads the bytes of both files. Returns MAR_EFORMAT or MAR_ENOMEM with the label of one. */
 mar_status text_tiktoken_read(const char *ranks, size_t ranks_length, const char *ranks_label, const char *tokens,
                               size_t tokens_length, const char *tokens_label, text_bpe **out, mar_err *err);
 

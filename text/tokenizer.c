@@ -19,37 +19,72 @@ struct text_tokenizer {
     text_words *words;
 };
 
+typedef enum { KIND_UNIGRAM, KIND_BPE, KIND_WORDS } file_kind;
+
 /* Writes the path of a file in the folder. Returns whether there is one. */
-static int find_file(const char *folder, const char *name, char path[PATH_MAX])
+static int tokenizer_find_file(const char *folder, const char *name, char path[PATH_MAX])
 {
     return snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && access(path, F_OK) == 0;
 }
 
 /* Does the same for a tokenizer.json, also where Meta's release has it: models/7b beside tokenizer. */
-static int find_json(const char *folder, char path[PATH_MAX])
+static int tokenizer_find_json(const char *folder, char path[PATH_MAX])
 {
     static const char *const names[] = {"tokenizer.json", "text_tokenizer.json", "tokenizer/text_tokenizer.json",
                                         "../../tokenizer/text_tokenizer.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (find_file(folder, names[i], path)) return 1;
+        if (tokenizer_find_file(folder, names[i], path)) return 1;
     return 0;
 }
 
 int text_tokenizer_elsewhere(const char *folder, char path[PATH_MAX])
 {
-    if (find_file(folder, "spiece.model", path) || !find_json(folder, path)) return 0;
+    if (tokenizer_find_file(folder, "spiece.model", path) || !tokenizer_find_json(folder, path)) return 0;
     return strchr(path + strlen(folder) + 1, '/') != NULL;
 }
 
-static mar_status open_file(const char *folder, text_tokenizer *t, mar_err *err)
+/* Reads a file of this kind. */
+static mar_status read_one(file_kind kind, const char *path, text_tokenizer *t, mar_err *err)
 {
-    char path[PATH_MAX], merges[PATH_MAX];
-    if (find_file(folder, "spiece.model", path)) return text_unigram_open(path, &t->unigram, err);
-    if (find_json(folder, path)) return text_bpe_open(path, &t->bpe, err);
-    if (find_file(folder, "vocab.json", path) && find_file(folder, "merges.txt", merges))
-        return text_bpe_open_files(path, merges, &t->bpe, err);
-    if (find_file(folder, "emu3.tiktoken", path) && find_file(folder, "emu3_vision_tokens.txt", merges))
-        return text_tiktoken_open(path, merges, &t->bpe, err);
+    static const size_t most[] = {
+        [KIND_UNIGRAM] = UNIGRAM_FILE_MAX, [KIND_BPE] = BPE_FILE_MAX, [KIND_WORDS] = WORDS_FILE_MAX};
+    char *text;
+    size_t size;
+    mar_status status = text_read_file(path, most[kind], &text, &size, err);
+    if (status != MAR_OK) return status;
+    if (kind == KIND_UNIGRAM) status = text_unigram_read(text, size, path, &t->unigram, err);
+    if (kind == KIND_BPE) status = text_bpe_read(text, size, path, &t->bpe, err);
+    if (kind == KIND_WORDS) status = text_words_read(text, size, path, &t->words, err);
+    free(text);
+    return status;
+}
+
+typedef mar_status pair_reader(const char *first, size_t first_length, const char *first_label, const char *second,
+                               size_t second_length, const char *second_label, text_bpe **out, mar_err *err);
+
+/* Reads two files that belong together. */
+static mar_status read_two(pair_reader *read, const char *first, const char *second, text_tokenizer *t, mar_err *err)
+{
+    char *text[2] = {NULL, NULL};
+    size_t size[2] = {0, 0};
+    mar_status status = text_read_file(first, BPE_FILE_MAX, &text[0], &size[0], err);
+    if (status == MAR_OK) status = text_read_file(second, BPE_FILE_MAX, &text[1], &size[1], err);
+    if (status == MAR_OK) status = read(text[0], size[0], first, text[1], size[1], second, &t->bpe, err);
+    free(text[0]);
+    free(text[1]);
+    return status;
+}
+
+static mar_status read_folder(const char *folder, text_tokenizer *t, mar_err *err)
+{
+    char path[PATH_MAX], other[PATH_MAX];
+    if (tokenizer_find_file(folder, "spiece.model", path)) return read_one(KIND_UNIGRAM, path, t, err);
+    if (tokenizer_find_json(folder, path)) return read_one(KIND_BPE, path, t, err);
+    if (tokenizer_find_file(folder, "vocab.json", path) && tokenizer_find_file(folder, "merges.txt", other))
+        return read_two(text_bpe_read_files, path, other, t, err);
+    if (tokenizer_find_file(folder, "emu3.tiktoken", path) &&
+        tokenizer_find_file(folder, "emu3_vision_tokens.txt", other))
+        return read_two(text_tiktoken_read, path, other, t, err);
     return err_set(
         err, MAR_EIO,
         "%s: no tokenizer, expected spiece.model, tokenizer.json, vocab.json and merges.txt, or emu3.tiktoken "
@@ -57,18 +92,13 @@ static mar_status open_file(const char *folder, text_tokenizer *t, mar_err *err)
         folder);
 }
 
-static mar_status open_words(const char *path, text_tokenizer *t, mar_err *err)
-{
-    return text_words_open(path, &t->words, err);
-}
-
-static mar_status open_with(mar_status (*open)(const char *path, text_tokenizer *t, mar_err *err), const char *path,
-                            text_tokenizer **out, mar_err *err)
+/* Opens a folder, or with is_words a vocab.txt. */
+static mar_status open_tokenizer(const char *path, int is_words, text_tokenizer **out, mar_err *err)
 {
     text_tokenizer *t = calloc(1, sizeof *t);
     *out = NULL;
     if (!t) return err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", path);
-    const mar_status status = open(path, t, err);
+    const mar_status status = is_words ? read_one(KIND_WORDS, path, t, err) : read_folder(path, t, err);
     if (status == MAR_OK)
         *out = t;
     else
@@ -78,12 +108,12 @@ static mar_status open_with(mar_status (*open)(const char *path, text_tokenizer 
 
 mar_status text_tokenizer_open(const char *folder, text_tokenizer **out, mar_err *err)
 {
-    return open_with(open_file, folder, out, err);
+    return open_tokenizer(folder, 0, out, err);
 }
 
 mar_status text_tokenizer_open_words(const char *path, text_tokenizer **out, mar_err *err)
 {
-    return open_with(open_words, path, out, err);
+    return open_tokenizer(path, 1, out, err);
 }
 
 void text_tokenizer_free(text_tokenizer *t)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare(const char *a, size_t a_length, const char *b, size_t b_length)
+static int trie_compare(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     const int order = memcmp(a, b, a_length < b_length ? a_length : b_length);
     return order ? order : (a_length > b_length) - (a_length < b_length);
@@ -12,7 +12,7 @@ static int compare(const char *a, size_t a_length, const char *b, size_t b_lengt
 static int compare_pieces(const void *a, const void *b)
 {
     const text_piece *const x = a, *const y = b;
-    const int order = compare(x->text, x->length, y->text, y->length);
+    const int order = trie_compare(x->text, x->length, y->text, y->length);
     return order ? order : (x->id > y->id) - (x->id < y->id);
 }
 
@@ -21,12 +21,17 @@ void text_sort_pieces(text_piece *pieces, size_t n)
     if (n > 1) qsort(pieces, n, sizeof *pieces, compare_pieces);
 }
 
+int text_same_piece(const text_piece *a, const text_piece *b)
+{
+    return a->length == b->length && memcmp(a->text, b->text, a->length) == 0;
+}
+
 const text_piece *text_find_piece(const text_piece *sorted, size_t n, const char *text, size_t length)
 {
     size_t low = 0;
     while (n > 0) {
         const size_t half = n / 2;
-        const int order = compare(sorted[low + half].text, sorted[low + half].length, text, length);
+        const int order = trie_compare(sorted[low + half].text, sorted[low + half].length, text, length);
         if (order == 0) return &sorted[low + half];
         if (order < 0) low += half + 1;
         n = order < 0 ? n - half - 1 : half;
@@ -95,4 +100,21 @@ void text_trie_free(text_trie *t)
     free(t->nodes);
     free(t->bytes);
     *t = (text_trie){0};
+}
+
+uint32_t text_trie_walk(const text_trie *t, uint32_t node, const char *text, size_t n, size_t *passed)
+{
+    size_t i = 0;
+    while (i < n && (node = text_trie_step(t, node, (uint8_t)text[i])) != 0) i++;
+    if (passed) *passed = i;
+    return node;
+}
+
+size_t text_trie_longest(const text_trie *t, uint32_t node, const char *text, size_t n, int32_t *id, size_t *passed)
+{
+    size_t longest = 0, i = 0;
+    for (; i < n && (node = text_trie_step(t, node, (uint8_t)text[i])) != 0; i++)
+        if (t->nodes[node].id >= 0) longest = i + 1, *id = t->nodes[node].id;
+    if (passed) *passed = i;
+    return longest;
 }

@@ -28,6 +28,9 @@ void text_sort_pieces(text_piece *pieces, size_t n);
 /* Returns the piece with this text among sorted ones; NULL if there is none. */
 const text_piece *text_find_piece(const text_piece *sorted, size_t n, const char *text, size_t length);
 
+/* Returns whether two pieces have the same text. */
+int text_same_piece(const text_piece *a, const text_piece *b);
+
 /* Builds the trie of sorted, different, non-empty pieces. Memory is proportional to their bytes, and nothing of them is
  * kept. Returns 0 without memory, or for more than 2^31 bytes. */
 int text_trie_build(const text_piece *sorted, size_t n, text_trie *out);
@@ -44,5 +47,12 @@ static inline uint32_t text_trie_step(const text_trie *t, uint32_t node, uint8_t
     }
     return n == 1 && t->bytes[low] == byte ? low : 0;
 }
+
+/* Returns the node of text[n] from a node on; 0 if there is none. *passed, or NULL, gets the bytes before the search
+ * ends. */
+uint32_t text_trie_walk(const text_trie *t, uint32_t node, const char *text, size_t n, size_t *passed);
+/* Returns the length of the longest piece that begins at text[0..n), behind a node, and sets *id to its id; 0 if there
+ * is none. *passed as above. */
+size_t text_trie_longest(const text_trie *t, uint32_t node, const char *text, size_t n, int32_t *id, size_t *passed);
 
 #endif

@@ -14,9 +14,7 @@ typedef struct text_unigram text_unigram;
 /* Bytes of the largest file, and of the longest piece. */
 enum { UNIGRAM_FILE_MAX = 1 << 25, UNIGRAM_PIECE_MAX = 4096 };
 
-/* Reads a file spiece.model. Returns MAR_EIO, MAR_EFORMAT or MAR_ENOMEM with its path. */
-mar_status text_unigram_open(const char *path, text_unigram **out, mar_err *err);
-/* The same with a file's bytes, data[size]. It copies them. */
+/* Reads spiece.model, data[size], and copies it. Returns MAR_EFORMAT or MAR_ENOMEM with the label. */
 mar_status text_unigram_read(const void *data, size_t size, const char *label, text_unigram **out, mar_err *err);
 void text_unigram_free(text_unigram *u); /* NULL is fine */
 

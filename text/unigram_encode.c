@@ -20,12 +20,11 @@ typedef struct {
 /* Returns the length of the longest user-defined piece at the start of text[0..n); 0 if there is none. */
 static size_t find_user(const text_unigram *u, text_budget *budget, const char *text, size_t n)
 {
-    size_t longest = 0, i = 0;
-    uint32_t node = 0;
+    size_t passed;
+    int32_t id;
     if (!u->user.nodes) return 0;
-    for (; i < n && (node = text_trie_step(&u->user, node, (uint8_t)text[i])) != 0; i++)
-        if (u->user.nodes[node].id >= 0) longest = i + 1;
-    text_charge_steps(budget, i);
+    const size_t longest = text_trie_longest(&u->user, 0, text, n, &id, &passed);
+    text_charge_steps(budget, passed);
     return longest;
 }
 
@@ -219,7 +218,7 @@ mar_status text_unigram_encode(const text_unigram *u, const char *text, size_t l
             add_path(u, normal.data, n, best, out);
         }
     } else {
-        status = err_set(err, MAR_ENOMEM, "no memory to split a text of %zu bytes into tokens", length);
+        status = text_refuse_memory(length, err);
     }
     free(best);
     text_buffer_free(&normal);

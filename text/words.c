@@ -42,15 +42,13 @@ static void sort_pieces(text_words *w)
     size_t kept = 0;
     text_sort_pieces(w->pieces, w->count);
     for (size_t i = 0; i < w->count; i++) {
-        const text_piece *p = &w->pieces[i], *next = p + 1;
-        const int is_repeated =
-            i + 1 < w->count && p->length == next->length && !memcmp(p->text, next->text, p->length);
-        if (!is_repeated) w->pieces[kept++] = *p;
+        const text_piece *p = &w->pieces[i];
+        if (i + 1 == w->count || !text_same_piece(p, p + 1)) w->pieces[kept++] = *p;
     }
     w->count = kept;
 }
 
-static mar_status build(text_words *w, size_t length, const char *label, mar_err *err)
+static mar_status words_build(text_words *w, size_t length, const char *label, mar_err *err)
 {
     size_t lines = 1;
     for (size_t i = 0; i < length; i++) lines += w->text[i] == '\n';
@@ -78,23 +76,12 @@ mar_status text_words_read(const char *text, size_t length, const char *label, t
     if (!w || !w->text) status = err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", label);
     if (status == MAR_OK) {
         memcpy(w->text, text, length);
-        status = build(w, length, label, err);
+        status = words_build(w, length, label, err);
     }
     if (status == MAR_OK)
         *out = w;
     else
         text_words_free(w);
-    return status;
-}
-
-mar_status text_words_open(const char *path, text_words **out, mar_err *err)
-{
-    char *text = NULL;
-    size_t size = 0;
-    *out = NULL;
-    mar_status status = text_read_file(path, WORDS_FILE_MAX, &text, &size, err);
-    if (status == MAR_OK) status = text_words_read(text, size, path, out, err);
-    free(text);
     return status;
 }
 
@@ -122,15 +109,6 @@ int text_words_find(const text_words *w, const char *piece)
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
-/* Finds the longest piece that begins at text[0..n), behind `node`. Returns its length; 0 if there is none. */
-static size_t find_longest(const text_trie *t, uint32_t node, const char *text, size_t n, int *id)
-{
-    size_t longest = 0;
-    for (size_t i = 0; i < n && (node = text_trie_step(t, node, (uint8_t)text[i])) != 0; i++)
-        if (t->nodes[node].id >= 0) longest = i + 1, *id = t->nodes[node].id;
-    return longest;
-}
-
 /* Adds the pieces of a word of n bytes; [UNK] if it is no row of pieces, or too long. */
 static void put_word(const text_words *w, const char *word, size_t n, text_ids *out)
 {
@@ -140,15 +118,15 @@ static void put_word(const text_words *w, const char *word, size_t n, text_ids *
     uint32_t node = 0;
     for (size_t i = 0; i < n; i++) characters += ((uint8_t)word[i] & 0xc0) != 0x80;
     for (size_t at = 0, size; at < n; at += size) {
-        size = characters > WORD_MAX || (at && !node) ? 0 : find_longest(&w->trie, node, word + at, n - at, &id);
+        size = characters > WORD_MAX || (at && !node) ? 0
+                                                      : text_trie_longest(&w->trie, node, word + at, n - at, &id, NULL);
         if (size == 0) {
             out->count = before;
             text_add_id(out, w->unknown);
             return;
         }
         text_add_id(out, id);
-        node = text_trie_step(&w->trie, 0, '#');
-        if (node) node = text_trie_step(&w->trie, node, '#');
+        node = text_trie_walk(&w->trie, 0, "##", 2, NULL);
     }
 }
 
@@ -181,7 +159,7 @@ static void end_word(const text_words *w, text_buffer *word, text_ids *out)
 }
 
 /* Adds the ids of text[n], in normal form D. */
-static void put_words(const text_words *w, const char *text, size_t n, text_buffer *word, text_ids *out)
+static void words_put_words(const text_words *w, const char *text, size_t n, text_buffer *word, text_ids *out)
 {
     unsigned c = 0;
     for (size_t at = 0, size; at < n; at += size) {
@@ -222,7 +200,7 @@ mar_status text_words_encode(const text_words *w, const char *text, size_t n, te
         int id = -1;
         size = find_special(w, text + at, n - at, &length, &id);
         status = text_normalize(&steps, matcher, text + at, size, &normal, err);
-        if (status == MAR_OK && normal.length) put_words(w, normal.data, normal.length, &word, out);
+        if (status == MAR_OK && normal.length) words_put_words(w, normal.data, normal.length, &word, out);
         if (size == n - at)
             length = 0;
         else

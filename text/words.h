@@ -17,10 +17,8 @@ typedef struct text_words text_words;
 
 enum { WORDS_FILE_MAX = 1 << 24 }; /* bytes */
 
-/* Reads vocab.txt: a piece a line, whose id is the line's number from 0. Of equal pieces the last counts. Returns
- * MAR_EIO, MAR_EFORMAT or MAR_ENOMEM with its path. */
-mar_status text_words_open(const char *path, text_words **out, mar_err *err);
-/* The same with a file's bytes, text[length]. It copies them. */
+/* Reads vocab.txt, text[length], and copies it: a piece a line, whose id is the line's number from 0. Of equal pieces
+ * the last counts. Returns MAR_EFORMAT or MAR_ENOMEM with the label. */
 mar_status text_words_read(const char *text, size_t length, const char *label, text_words **out, mar_err *err);
 void text_words_free(text_words *w); /* NULL is fine */
 

@@ -28,22 +28,15 @@ typedef struct {
 } captions_options;
 
 static const mar_param rows[] = {
-    {.name = OPTION("out"),
-     .offset = offsetof(captions_options, out),
-     .group = "Options",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.npz",
+    {.group = "Options",
+     OPTION_TEXT(captions_options, out, "FILE.npz"),
      .help =
          "file to write, completely or not at all\n"
          "A compressed .npz of NumPy's. features: float32 [prompts, positions, numbers], padded in front with 0. mask: "
          "uint8 [prompts, positions], 1 where a prompt's tokens are. negative, of Lumina-mGPT, Anole and Emu3: float32 "
          "[positions, numbers], the second context of guidance. prompts: uint8, the texts in UTF-8 with a NUL "
          "behind each: bytes(file[\"prompts\"]).decode().split(\"\\\\0\")[:-1] in Python."},
-    {.name = OPTION("tokens"),
-     .offset = offsetof(captions_options, tokens),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 512,
+    {OPTION_INT(captions_options, tokens, 1, 512),
      .help =
          "positions of a prompt, as many as the image model takes\n"
          "LlamaGen's models take 120, demo-t2i takes 16. A model also takes features of more positions if no prompt "
@@ -51,13 +44,11 @@ static const mar_param rows[] = {
     {0},
 };
 
-static const mar_param quiet_row = {.name = OPTION("quiet"),
-                                    .offset = offsetof(captions_options, quiet),
-                                    .type = MAR_TYPE_FLAG,
+static const mar_param quiet_row = {OPTION_FLAG(captions_options, quiet),
                                     .help = "no progress, no warnings and no summary; errors only"};
 
 /* Sets the defaults, and adds the options that set the fields. */
-static void set_up(captions_options *o, option_set *set)
+static void captions_set_up(captions_options *o, option_set *set)
 {
     static const char *const of_run[] = {"t5", "clean", "negative"}, *const of_machine[] = {"size", "dtype", "threads",
                                                                                             "backend", "device"};
@@ -167,7 +158,7 @@ static int try_file(const captions_options *o, prompt_encoder *e, const prompts 
 }
 
 /* Writes the file; without the prompts that cannot be encoded, which are reported. */
-static int write_file(const captions_options *o, prompt_encoder *e, prompts *p, progress *bar)
+static int captions_write_file(const captions_options *o, prompt_encoder *e, prompts *p, progress *bar)
 {
     int bad, failed = try_file(o, e, p, bar, &bad);
     if (bad < 0) return failed;
@@ -177,7 +168,7 @@ static int write_file(const captions_options *o, prompt_encoder *e, prompts *p, 
     return bad < 0 ? failed : tool_error("%s", mar_error(e->library));
 }
 
-static void print_summary(const captions_options *o, const prompt_encoder *e, const prompts *p)
+static void captions_print_summary(const captions_options *o, const prompt_encoder *e, const prompts *p)
 {
     struct stat st;
     if (o->quiet) return;
@@ -187,7 +178,7 @@ static void print_summary(const captions_options *o, const prompt_encoder *e, co
     putchar('\n');
 }
 
-static int run(captions_options *o, int gives_tokens, progress *bar)
+static int captions_run(captions_options *o, int gives_tokens, progress *bar)
 {
     model_store store = {.quiet = o->quiet};
     prompt_encoder e = {0};
@@ -208,8 +199,8 @@ static int run(captions_options *o, int gives_tokens, progress *bar)
     if (!failed) {
         e.clean = (mar_clean)o->run.clean;
         e.quiet = o->quiet;
-        failed = write_file(o, &e, &p, bar);
-        if (!failed) print_summary(o, &e, &p);
+        failed = captions_write_file(o, &e, &p, bar);
+        if (!failed) captions_print_summary(o, &e, &p);
     }
     prompt_encoder_close(&e);
     mar_file_close(f);
@@ -224,7 +215,7 @@ int cmd_captions(int argc, char **argv)
     captions_options o;
     option_set set;
     progress bar;
-    set_up(&o, &set);
+    captions_set_up(&o, &set);
     const int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     if (!o.run.t5)
@@ -236,5 +227,5 @@ int cmd_captions(int argc, char **argv)
         run_machine_done(&o.run.machine, &set) != 0)
         return 1;
     progress_start(&bar, o.quiet);
-    return run(&o, options_find(&set, "tokens")->given, &bar);
+    return captions_run(&o, options_find(&set, "tokens")->given, &bar);
 }

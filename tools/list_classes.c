@@ -21,7 +21,7 @@ typedef struct {
 } classes_options;
 
 /* Sets the defaults, and adds the options that set the fields. words: room for all arguments; NULL: not parsed. */
-static void set_up(classes_options *o, const char **words, option_set *set)
+static void classes_set_up(classes_options *o, const char **words, option_set *set)
 {
     *o = (classes_options){.words = words};
     o->operands[0] =
@@ -66,7 +66,7 @@ static int check_words(const classes_options *o)
     return 0;
 }
 
-static int list(const classes_options *o, const class_table *t)
+static int classes_list(const classes_options *o, const class_table *t)
 {
     cJSON *root = o->json ? tool_json() : NULL, *classes = o->json ? cJSON_AddArrayToObject(root, "classes") : NULL;
     char line[8192];
@@ -91,9 +91,9 @@ static int list_table(const classes_options *o)
 {
     class_table own;
     if (check_words(o) != 0) return 1;
-    if (!o->run.class_names) return list(o, class_table_of(IMAGENET_CLASSES));
+    if (!o->run.class_names) return classes_list(o, class_table_of(IMAGENET_CLASSES));
     if (class_table_read(o->run.class_names, &own) != 0) return 1;
-    const int failed = list(o, &own);
+    const int failed = classes_list(o, &own);
     class_table_free(&own);
     return failed;
 }
@@ -104,7 +104,7 @@ int cmd_classes(int argc, char **argv)
     option_set set;
     const char **words = calloc((size_t)argc, sizeof *words);
     if (!words) return tool_error("out of memory for %d words", argc);
-    set_up(&o, words, &set);
+    classes_set_up(&o, words, &set);
     int status = options_read(&set, argc, argv);
     if (status == OPTIONS_RUN) status = list_table(&o);
     free(words);

@@ -17,12 +17,8 @@ typedef struct {
     int json;
 } methods_options;
 
-static const mar_param method = {.name = OPTION("name"),
-                                 .offset = offsetof(methods_options, name),
-                                 .group = "Options",
-                                 .type = MAR_TYPE_TEXT,
-                                 .argument = "METHOD",
-                                 .help = "this method only"};
+static const mar_param method = {
+    .group = "Options", OPTION_TEXT(methods_options, name, "METHOD"), .help = "this method only"};
 
 /* Returns whether an option has no effect with the verifier, with or without a draft model. */
 static int is_unused(const mar_method_info *m, const char *name, int with_draft)

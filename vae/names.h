@@ -75,7 +75,7 @@ void vae_vit_config(const vae_vit_shape *s, mar_vae_config *config);
 /* Visits its tensors, freqs_cis only if the file has it. */
 void vae_vit_tensors(const vae_vit_shape *s, vae_tensor_visitor *visit, void *user);
 int vae_vit_recognise(const wt_file *f);
-/* Returns the groups of a GroupNorm over so many channels. */
+/* Returns the groups of a GroupNorm over `channels` channels. */
 int vae_vit_groups(int channels);
 enum { VAE_VIT_LAST_GROUPS = 16 }; /* of the last one */
 

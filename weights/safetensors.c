@@ -21,7 +21,7 @@ int wt_safetensors_recognise(const wt_file *f)
     return f->n_start >= 9 && f->start[8] == '{';
 }
 
-/* Reads an integer. 2.0 and 2e3 are none, as in the format's own reader. */
+/* Reads an integer. Refuses 2.0 and 2e3, as the format's own reader does. */
 static int whole_number(const json_value *v, int64_t *out)
 {
     return json_integer(v, out) && *out >= 0 && *out <= WT_DIMENSION_MAX;

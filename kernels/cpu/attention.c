@@ -25,7 +25,7 @@ static size_t aligned(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-static gemm_type type_of(const cpu_queue *k)
+static gemm_type attention_type(const cpu_queue *k)
 {
     return k->d->bf16 ? GEMM_BF16 : GEMM_F32;
 }
@@ -33,7 +33,7 @@ static gemm_type type_of(const cpu_queue *k)
 /* Returns the plan of a shape with at least one query. Fewer queries or keys need less memory. */
 static attention_plan make_plan(const cpu_queue *k, int n_q, int n_k, int dim)
 {
-    const gemm_type type = type_of(k);
+    const gemm_type type = attention_type(k);
     const int step = k->d->gemm[type]->step;
     attention_plan p = {.n_q = n_q, .n_k = n_k, .dim = dim, .block = cpu_lesser(n_q, QUERY_BLOCK)};
     p.blocks = cpu_divide_up(n_q, p.block);
@@ -52,7 +52,7 @@ static attention_plan make_plan(const cpu_queue *k, int n_q, int n_k, int dim)
 }
 
 /* Returns 1 if a plan made room for this one. Otherwise fails the queue and returns 0. */
-static int has_room(cpu_queue *k, const attention_plan *p)
+static int attention_has_room(cpu_queue *k, const attention_plan *p)
 {
     return cpu_planned(k, p->total <= k->work_bytes, "attention of %d queries to %d keys", p->n_q, p->n_k);
 }
@@ -87,8 +87,8 @@ typedef struct {
 } attention_call;
 
 /* Returns a call without its sequences. */
-static attention_call call_of(kern_queue *k, const act *q, int q_stride, const act *key, const act *value,
-                              int kv_stride, int heads, int head_dim, act *y)
+static attention_call attention_call_of(kern_queue *k, const act *q, int q_stride, const act *key, const act *value,
+                                        int kv_stride, int heads, int head_dim, act *y)
 {
     const size_t size = k->device->act_size;
     return (attention_call){.queue = cpu_of(k),
@@ -103,16 +103,17 @@ static attention_call call_of(kern_queue *k, const act *q, int q_stride, const a
 }
 
 /* Returns the number of tasks per head of a sequence. */
-static int parts_of(const attention_call *c, const attention_plan *p)
+static int attention_parts(const attention_call *c, const attention_plan *p)
 {
     return c->heads == 1 ? p->blocks : 1;
 }
 
 /* Packs a head's keys and values. */
-static void pack(const attention_call *call, const attention_plan *p, const char *key, const char *value, char *work)
+static void attention_pack(const attention_call *call, const attention_plan *p, const char *key, const char *value,
+                           char *work)
 {
     const kern_device *d = &call->queue->d->base;
-    const gemm_type type = type_of(call->queue);
+    const gemm_type type = attention_type(call->queue);
     const gemm_kernel *kernel = call->queue->d->gemm[type];
     char *block = work;
     for (int c = 0; c < p->n_k; c += GEMM_COLS, block += p->key_bytes)
@@ -125,8 +126,8 @@ static void pack(const attention_call *call, const attention_plan *p, const char
 }
 
 /* Multiplies `rows` rows with the packed blocks of `cols` columns, y_stride elements of size bytes apart. */
-static void multiply(const gemm_kernel *kernel, const gemm_rows *x, int rows, const char *blocks, size_t block_bytes,
-                     int cols, void *y, size_t y_stride, size_t size)
+static void attention_multiply(const gemm_kernel *kernel, const gemm_rows *x, int rows, const char *blocks,
+                               size_t block_bytes, int cols, void *y, size_t y_stride, size_t size)
 {
     for (int c = 0; c < cols; c += GEMM_COLS, blocks += block_bytes) {
         const gemm_out out = {.bias = gemm_no_bias,
@@ -146,7 +147,7 @@ static gemm_rows queries_of(const attention_call *call, const attention_plan *p,
     gemm_rows rows = {.base = q + (size_t)first * call->q_stride,
                       .stride = call->q_stride,
                       .parts = 1,
-                      .words = gemm_words(type_of(call->queue), p->dim, 1),
+                      .words = gemm_words(attention_type(call->queue), p->dim, 1),
                       .w_words = p->key_words};
     if (!p->query_bytes) return rows;
     for (int r = 0; r < count; r++) {
@@ -159,7 +160,7 @@ static gemm_rows queries_of(const attention_call *call, const attention_plan *p,
 }
 
 /* s[j] = s[j] * scale + bias of key j and this query, n keys. */
-static void add_bias(float *s, int n, float scale, const float *bias, int reach, int query)
+static void attention_add_bias(float *s, int n, float scale, const float *bias, int reach, int query)
 {
     const int near = query - reach; /* the first key within reach */
     int j = 0;
@@ -170,33 +171,33 @@ static void add_bias(float *s, int n, float scale, const float *bias, int reach,
 
 /* Computes queries first .. last-1 of one head. q, key, value and y point at the head's first row and column. bias is
  * the head's, or NULL. */
-static void attend(const attention_call *call, const attention_plan *p, const char *q, const char *key,
-                   const char *value, const float *bias, char *y, int first, int last, int thread)
+static void attention_tile(const attention_call *call, const attention_plan *p, const char *q, const char *key,
+                           const char *value, const float *bias, char *y, int first, int last, int thread)
 {
     const cpu_queue *k = call->queue;
     const size_t size = k->d->base.act_size, n_k = (size_t)p->n_k;
-    const gemm_kernel *kernel = k->d->gemm[type_of(k)];
+    const gemm_kernel *kernel = k->d->gemm[attention_type(k)];
     const float scale = 1.0f / sqrtf((float)p->dim);
     char *work = k->work[thread];
     float *scores = (float *)(void *)(work + p->scores);
     const gemm_rows weights = {.base = work + p->weights,
                                .stride = p->weight_stride,
                                .parts = 1,
-                               .words = gemm_words(type_of(k), p->n_k, 1),
+                               .words = gemm_words(attention_type(k), p->n_k, 1),
                                .w_words = p->value_words};
-    pack(call, p, key, value, work);
+    attention_pack(call, p, key, value, work);
     for (int i = first; i < last; i += p->block) {
         const int count = cpu_lesser(last - i, p->block);
         const gemm_rows queries = queries_of(call, p, q, i, count, work + p->query);
-        multiply(kernel, &queries, count, work, p->key_bytes, p->n_k, scores, n_k, sizeof *scores);
+        attention_multiply(kernel, &queries, count, work, p->key_bytes, p->n_k, scores, n_k, sizeof *scores);
         for (int r = 0; r < count; r++) {
             char *row = work + p->weights + (size_t)r * p->weight_stride;
-            if (bias) add_bias(scores + (size_t)r * n_k, p->n_k, scale, bias, call->reach, i + r);
+            if (bias) attention_add_bias(scores + (size_t)r * n_k, p->n_k, scale, bias, call->reach, i + r);
             k->d->rows->softmax(scores + (size_t)r * n_k, p->n_k, bias ? 1 : scale, row, k->d->bf16);
             memset(row + n_k * size, 0, p->weight_stride - n_k * size);
         }
-        multiply(kernel, &weights, count, work + p->value, p->value_bytes, p->dim, y + (size_t)i * call->y_stride,
-                 call->y_stride / size, size);
+        attention_multiply(kernel, &weights, count, work + p->value, p->value_bytes, p->dim,
+                           y + (size_t)i * call->y_stride, call->y_stride / size, size);
     }
     if (kernel->end) kernel->end();
 }
@@ -205,21 +206,21 @@ static void attend(const attention_call *call, const attention_plan *p, const ch
 static void attend_task(const attention_call *c, const attention_span *s, int task, int thread)
 {
     const attention_plan *p = s->plan;
-    const int parts = parts_of(c, p), head = task / parts;
+    const int parts = attention_parts(c, p), head = task / parts;
     const size_t column = (size_t)head * (size_t)p->dim * c->queue->d->base.act_size;
     const float *bias = c->bias ? c->bias + (size_t)head * (size_t)(2 * c->reach + 1) : NULL;
     const int first = parts == 1 ? 0 : task % parts * p->block;
     const int last = parts == 1 || first + p->block > p->n_q ? p->n_q : first + p->block;
-    attend(c, p, c->q + s->q_row * c->q_stride + column, c->key + s->k_row * c->kv_stride + column,
-           c->value + s->k_row * c->kv_stride + column, bias, c->y + s->q_row * c->y_stride + column, first, last,
-           thread);
+    attention_tile(c, p, c->q + s->q_row * c->q_stride + column, c->key + s->k_row * c->kv_stride + column,
+                   c->value + s->k_row * c->kv_stride + column, bias, c->y + s->q_row * c->y_stride + column, first,
+                   last, thread);
 }
 
 static void attention_body(void *arg, int from, int to, int thread)
 {
     const attention_call *c = arg;
     const attention_plan *p = c->same;
-    const int tasks = c->heads * parts_of(c, p); /* per sequence */
+    const int tasks = c->heads * attention_parts(c, p); /* per sequence */
     for (int task = from; task < to; task++) {
         const size_t sequence = (size_t)(task / tasks);
         const attention_span s = {p, sequence * (size_t)p->n_q, sequence * (size_t)p->n_k, 0};
@@ -241,13 +242,13 @@ static void spans_body(void *arg, int from, int to, int thread)
 void cpu_attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                    int n_seq, int n_q, int n_k, int heads, int head_dim, act *y)
 {
-    attention_call c = call_of(k, q, q_stride, key, value, kv_stride, heads, head_dim, y);
+    attention_call c = attention_call_of(k, q, q_stride, key, value, kv_stride, heads, head_dim, y);
     if (n_seq <= 0 || n_q <= 0 || !kern_live(k)) return;
     const attention_plan plan = make_plan(c.queue, n_q, n_k, head_dim);
-    if (!has_room(c.queue, &plan)) return;
+    if (!attention_has_room(c.queue, &plan)) return;
     c.same = &plan;
-    cpu_for(c.queue, n_seq * heads * parts_of(&c, &plan), 2.0 * n_seq * n_q * n_k * heads * head_dim, attention_body,
-            &c);
+    cpu_for(c.queue, n_seq * heads * attention_parts(&c, &plan), 2.0 * n_seq * n_q * n_k * heads * head_dim,
+            attention_body, &c);
 }
 
 /* Finds the plan of a shape among the first *count of `plans`, or makes it. */
@@ -273,11 +274,11 @@ static void attend_spans(const attention_call *call, const int *q_first, const i
         if (n_q[s] <= 0) continue;
         attention_span *span = &spans[c.count++];
         span->plan = plan_of(c.queue, n_q[s], n_k[s], head_dim, plans, &shapes);
-        if (!has_room(c.queue, span->plan)) return;
+        if (!attention_has_room(c.queue, span->plan)) return;
         span->q_row = (size_t)q_first[s];
         span->k_row = (size_t)k_first[s];
         span->task = tasks;
-        tasks += c.heads * parts_of(&c, span->plan);
+        tasks += c.heads * attention_parts(&c, span->plan);
         work += 2.0 * n_q[s] * n_k[s] * c.heads * head_dim;
     }
     if (tasks) cpu_for(c.queue, tasks, work, spans_body, &c);
@@ -287,7 +288,7 @@ void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q
                          const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
                          int head_dim, const float *bias, int reach, act *y)
 {
-    attention_call c = call_of(k, q, q_stride, key, value, kv_stride, heads, head_dim, y);
+    attention_call c = attention_call_of(k, q, q_stride, key, value, kv_stride, heads, head_dim, y);
     c.bias = bias;
     c.reach = reach;
     for (int s = 0; s < n_seq && kern_live(k); s += SPANS)

@@ -3,7 +3,7 @@
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/cpu.h"
 
-static cached_type type_of(const cpu_device *d, kern_cache_type type)
+static cached_type cache_type_of(const cpu_device *d, kern_cache_type type)
 {
     if (type == KERN_CACHE_INT8) return CACHED_INT8;
     return type == KERN_CACHE_BF16 || d->bf16 ? CACHED_BF16 : CACHED_F32;
@@ -18,12 +18,12 @@ typedef struct {
 
 /* Stores a head's query, key or value: normed if norm->weight is not NULL, and rotated if rope is not NULL. Numbers
  * that need neither nor another type are copied. `to` may be `from`. scale: that of CACHED_INT8. */
-static void store_head(const cpu_device *d, int dim, const char *from, const kern_head_norm *norm, int head,
-                       const float *rope, cached_type type, char *to, char *scale)
+static void cache_store_head(const cpu_device *d, int dim, const char *from, const kern_head_norm *norm, int head,
+                             const float *rope, cached_type type, char *to, char *scale)
 {
     const kern_rows *rows = d->rows;
     float x[KERN_CACHE_HEAD_MAX];
-    if (!norm->weight && type == type_of(d, KERN_CACHE_ACT)) {
+    if (!norm->weight && type == cache_type_of(d, KERN_CACHE_ACT)) {
         if (rope)
             rows->apply_rope(from, rope, dim, to, d->bf16);
         else
@@ -48,7 +48,7 @@ static void store_body(void *arg, int first, int last, int thread)
     const store_loop *l = arg;
     const kern_cache_job *j = l->job;
     const kern_device *d = &l->d->base;
-    const cached_type type = type_of(l->d, j->type), own = type_of(l->d, KERN_CACHE_ACT);
+    const cached_type type = cache_type_of(l->d, j->type), own = cache_type_of(l->d, KERN_CACHE_ACT);
     const int dim = j->head_dim;
     const size_t head = (size_t)dim * d->act_size, stored = (size_t)dim * cached_size(type);
     const size_t slot_bytes = kern_cache_slot_bytes(d, j->type, j->kv_heads, dim);
@@ -58,14 +58,14 @@ static void store_body(void *arg, int first, int last, int thread)
         char *q = act_at(d, j->q, (size_t)r * (size_t)j->q_stride), *key = q + (size_t)j->heads * head;
         char *to = (char *)j->cache + (size_t)j->own[r] * slot_bytes;
         char *scale = to + 2 * (size_t)j->kv_heads * stored;
-        for (int h = 0; h < j->heads; h++, q += head) store_head(l->d, dim, q, &j->q_norm, h, rope, own, q, NULL);
+        for (int h = 0; h < j->heads; h++, q += head) cache_store_head(l->d, dim, q, &j->q_norm, h, rope, own, q, NULL);
         for (int h = 0; h < 2 * j->kv_heads; h++, key += head, to += stored, scale += sizeof(float))
-            store_head(l->d, dim, key, h < j->kv_heads ? &j->k_norm : &none, h, h < j->kv_heads ? rope : NULL, type, to,
-                       scale);
+            cache_store_head(l->d, dim, key, h < j->kv_heads ? &j->k_norm : &none, h, h < j->kv_heads ? rope : NULL,
+                             type, to, scale);
     }
 }
 
-static void store(cpu_queue *q, const kern_cache_job *job)
+static void cache_store_row(cpu_queue *q, const kern_cache_job *job)
 {
     store_loop l = {q->d, job};
     cpu_for(q, job->rows, 16.0 * job->rows * (job->heads + 2 * job->kv_heads) * job->head_dim, store_body, &l);
@@ -84,7 +84,7 @@ void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, cons
                                 .rope = rope,
                                 .position = position,
                                 .own = slot};
-    if (kern_live(k)) store(cpu_of(k), &job);
+    if (kern_live(k)) cache_store_row(cpu_of(k), &job);
 }
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
@@ -109,7 +109,7 @@ static int blocks_of(const kern_cache_job *j, int span)
     return cpu_divide_up(j->row[span + 1] - j->row[span], cached_rows(group_of(j)));
 }
 
-static int parts_of(const cache_call *c)
+static int cache_parts(const cache_call *c)
 {
     return cpu_divide_up(c->job->kv_heads, c->heads);
 }
@@ -122,11 +122,11 @@ static int pairs_of(const cpu_device *d)
 }
 
 /* Computes a part of the heads for one block of a span's rows. A span's blocks have about as many rows each. */
-static void attend(const cache_call *c, int span, int block, int part, int thread)
+static void cache_attend(const cache_call *c, int span, int block, int part, int thread)
 {
     const kern_cache_job *j = c->job;
     const kern_device *d = &c->queue->d->base;
-    const cached_type type = type_of(c->queue->d, j->type);
+    const cached_type type = cache_type_of(c->queue->d, j->type);
     const int blocks = blocks_of(j, span), rows = j->row[span + 1] - j->row[span], head = part * c->heads;
     const int row = j->row[span] + parallel_part(rows, blocks, block), slots = j->first[span + 1] - j->first[span];
     const size_t dim = (size_t)j->head_dim, width = (size_t)j->heads * dim, kv_heads = (size_t)j->kv_heads;
@@ -161,11 +161,11 @@ static void cache_body(void *arg, int first, int last, int thread)
 {
     const cache_call *c = arg;
     const kern_cache_job *j = c->job;
-    const int parts = parts_of(c);
+    const int parts = cache_parts(c);
     int span = 0, before = 0; /* items of the previous spans */
     for (int item = first; item < last; item++) {
         while (item - before >= blocks_of(j, span) * parts) before += blocks_of(j, span++) * parts;
-        attend(c, span, (item - before) / parts, (item - before) % parts, thread);
+        cache_attend(c, span, (item - before) / parts, (item - before) % parts, thread);
     }
 }
 
@@ -190,9 +190,9 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
     }
     const size_t bytes = cached_bytes(pairs_of(q->d), most, job->head_dim);
     if (!cpu_planned(q, bytes <= q->work_bytes, "attention over %d slots of a cache", most)) return;
-    if (job->rope) store(q, job);
+    if (job->rope) cache_store_row(q, job);
     const int group = group_of(job), queries = cpu_lesser(tallest, cached_rows(group)) * group;
     const int fit = pairs_of(q->d) / queries, fair = blocks * job->kv_heads / (2 * q->d->threads);
     cache_call c = {.queue = q, .job = job, .heads = cpu_lesser(cpu_lesser(fit, fair > 1 ? fair : 1), job->kv_heads)};
-    cpu_for(q, blocks * parts_of(&c), 2 * pairs * job->heads * job->head_dim, cache_body, &c);
+    cpu_for(q, blocks * cache_parts(&c), 2 * pairs * job->heads * job->head_dim, cache_body, &c);
 }

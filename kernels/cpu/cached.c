@@ -64,7 +64,7 @@ typedef struct {
 } chunk_slots;
 
 /* Converts LANES bf16 numbers. GCC 12 makes two conversions and more of the portable form with 16 lanes. */
-static inline words widen(const uint16_t *from)
+static inline words cached_widen(const uint16_t *from)
 {
 #if defined(__AVX512F__)
     return (words)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16);
@@ -97,7 +97,7 @@ static inline __attribute__((always_inline)) void to_f32(const char *from, cache
         uint16_t end[LANES] = {0};
         const uint16_t *at = (const uint16_t *)from + i;
         if (i + LANES > dim) at = memcpy(end, at, (size_t)(dim - i) * sizeof *at);
-        const words w = widen(at);
+        const words w = cached_widen(at);
         memcpy(to + i, &w, sizeof w);
     }
 }
@@ -105,7 +105,7 @@ static inline __attribute__((always_inline)) void to_f32(const char *from, cache
 /* Copies a head's keys or values of a chunk's slots, zero-padded, and prefetches those of the next chunk into L2. A
  * head's numbers of successive slots are too far apart for the hardware prefetcher, and would fall into few sets of L1.
  * The last chunk prefetches the first slots of the values. */
-static inline void gather(const cached_task *t, const workspace *w, int values, int h, const chunk_slots *c)
+static inline void cached_gather(const cached_task *t, const workspace *w, int values, int h, const chunk_slots *c)
 {
     const int *slot = w->slot + c->first, left = w->slots - c->first;
     const size_t head = (size_t)t->dim * cached_size(t->type);
@@ -127,7 +127,7 @@ static inline void gather(const cached_task *t, const workspace *w, int values, 
     }
 }
 
-static inline vector load(const float *x)
+static inline vector cached_load(const float *x)
 {
     vector v;
     memcpy(&v, x, sizeof v);
@@ -142,7 +142,7 @@ typedef int lanes __attribute__((vector_size(LANES * sizeof(int))));
 #endif
 
 /* Sums neighbouring lanes, or neighbouring fours of lanes: in each four a's, then b's; or a's fours, then b's. */
-static inline vector fold(vector a, vector b)
+static inline vector cached_fold(vector a, vector b)
 {
     return SELECT(a, b, EVEN) + SELECT(a, b, ODD);
 }
@@ -162,18 +162,18 @@ static inline __attribute__((always_inline)) void scores_of(const int dense, con
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++) {
         key[i] = chunk + (size_t)(dense ? i : index[i]) * width;
-        sum[i] = load(q) * load(key[i]);
+        sum[i] = cached_load(q) * cached_load(key[i]);
     }
     for (size_t j = LANES; j < width; j += LANES) {
-        const vector part = load(q + j);
+        const vector part = cached_load(q + j);
 #pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) sum[i] += part * load(key[i] + j);
+        for (int i = 0; i < LANES; i++) sum[i] += part * cached_load(key[i] + j);
     }
 #pragma GCC unroll 4
     for (int n = LANES / 2; n; n /= 2)
 #pragma GCC unroll 8
         for (int i = 0; i < n; i++)
-            sum[i] = n >= LANES / 4 ? fold(sum[2 * i], sum[2 * i + 1]) : fold_fours(sum[2 * i], sum[2 * i + 1]);
+            sum[i] = n >= LANES / 4 ? cached_fold(sum[2 * i], sum[2 * i + 1]) : fold_fours(sum[2 * i], sum[2 * i + 1]);
     memcpy(score, &sum[0], sizeof sum[0]);
 }
 
@@ -186,13 +186,13 @@ static inline __attribute__((always_inline)) void add_part(const int dense, cons
 #pragma GCC unroll 2
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; v++) s[r * vectors + v] = load(sum[r] + v * LANES);
+        for (int v = 0; v < vectors; v++) s[r * vectors + v] = cached_load(sum[r] + v * LANES);
     for (int i = 0; i < n; i++) {
         const float *value = chunk + (size_t)(dense ? i : index[i]) * width;
 #pragma GCC unroll 2
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
-            for (int v = 0; v < vectors; v++) s[r * vectors + v] += weight[r][i] * load(value + v * LANES);
+            for (int v = 0; v < vectors; v++) s[r * vectors + v] += weight[r][i] * cached_load(value + v * LANES);
     }
 #pragma GCC unroll 2
     for (int r = 0; r < rows; r++)
@@ -261,7 +261,7 @@ static inline __attribute__((always_inline)) void add_scores_of(const cached_tas
 }
 
 /* Computes the scores of a chunk's slots for all queries of a head of keys. */
-static void add_scores(const cached_task *t, const workspace *w, const chunk_slots *c, int h)
+static void cached_add_scores(const cached_task *t, const workspace *w, const chunk_slots *c, int h)
 {
     if (w->width == 64)
         add_scores_of(t, w, c, h, 64);
@@ -310,23 +310,23 @@ static void add_weighted(const cached_task *t, const workspace *w, const chunk_s
 }
 
 /* Passes over the slots once, chunk by chunk, each converted once for all queries. */
-static void pass(const cached_task *t, const workspace *w, int values)
+static void cached_pass(const cached_task *t, const workspace *w, int values)
 {
     chunk_slots c = {0};
     for (; c.first < w->slots; c.first += CACHED_SLOTS) {
         list_chunk_slots(w, t->rows, &c);
         for (int h = 0; h < t->heads; h++) {
-            gather(t, w, values, h, &c);
+            cached_gather(t, w, values, h, &c);
             if (values)
                 add_weighted(t, w, &c, h);
             else
-                add_scores(t, w, &c, h);
+                cached_add_scores(t, w, &c, h);
         }
         for (int r = 0; r < t->rows; r++) c.at[r] += c.known[r];
     }
 }
 
-static void list_slots(const cached_task *t, workspace *w)
+static void cached_list_slots(const cached_task *t, workspace *w)
 {
     w->slots = cached_list(t, w->slot, w->row_mask);
     for (int r = 0; r < t->rows; r++) {
@@ -347,16 +347,16 @@ void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows)
     w.row_mask = (uint32_t *)(w.slot + w.length);
     memset(w.q, 0, 2 * vectors * sizeof *w.q);
     memset(w.chunk, 0, CACHED_SLOTS * w.width * sizeof *w.chunk);
-    list_slots(t, &w);
+    cached_list_slots(t, &w);
     for (int p = 0; p < pairs; p++)
         to_f32(t->q + (size_t)(p / across) * t->q_stride + (size_t)(p % across) * head,
                t->bf16 ? CACHED_BF16 : CACHED_F32, 0, t->dim, w.q + (size_t)p * w.width);
-    pass(t, &w, 0);
+    cached_pass(t, &w, 0);
     for (int p = 0; p < pairs; p++) {
         float *score = w.score + (size_t)p * w.length;
         rows->softmax(score, w.count[p / across], 1.0f / sqrtf((float)t->dim), score, 0);
     }
-    pass(t, &w, 1);
+    cached_pass(t, &w, 1);
     for (int p = 0; p < pairs; p++)
         rows->to_act(w.sum + (size_t)p * w.width, (size_t)t->dim,
                      t->y + (size_t)(p / across) * t->y_stride + (size_t)(p % across) * head, t->bf16);

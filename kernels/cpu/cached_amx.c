@@ -70,7 +70,7 @@ static void configure_values(int queries)
 }
 
 /* Returns the bytes from a row's first query to query i of head h. */
-static inline size_t query_at(const cached_task *t, int h, int i)
+static inline size_t cached_amx_query(const cached_task *t, int h, int i)
 {
     return (size_t)((h * t->group + i % t->group) * t->dim) * 2;
 }
@@ -80,7 +80,7 @@ static void copy_queries(const cached_task *t, const workspace *w)
 {
     for (int h = 0; h < t->heads; h++)
         for (int i = 0; i < w->queries; i++) {
-            const char *from = t->q + (size_t)(i / t->group) * t->q_stride + query_at(t, h, i);
+            const char *from = t->q + (size_t)(i / t->group) * t->q_stride + cached_amx_query(t, h, i);
             uint32_t *to = w->q + (size_t)(h * t->dim / 2 * w->queries + i);
             for (int k = 0; k < t->dim / 2; k++) memcpy(to + k * w->queries, from + k * 4, 4);
         }
@@ -98,7 +98,7 @@ static void mask_queries(const cached_task *t, const workspace *w)
 
 /* Computes a head's scores of up to SLOTS slots from number `first` on. Scores beyond the last slot come from stale
  * data and are never read. */
-static void add_scores(const cached_task *t, const workspace *w, int h, int first, float *score)
+static void cached_amx_add_scores(const cached_task *t, const workspace *w, int h, int first, float *score)
 {
     const int count = w->slots - first < SLOTS ? w->slots - first : SLOTS, two = w->queries > LANES;
     const size_t head = (size_t)t->dim * 2, stride = (size_t)w->queries * 4;
@@ -130,7 +130,7 @@ static void add_scores(const cached_task *t, const workspace *w, int h, int firs
 }
 
 /* Transposes 16 x 16 words. */
-static inline void transpose(__m512i x[LANES])
+static inline void cached_amx_transpose(__m512i x[LANES])
 {
     __m512i y[LANES];
 #pragma GCC unroll 8
@@ -158,7 +158,8 @@ static inline void transpose(__m512i x[LANES])
 
 /* Turns the scores of up to DEPTH slots, rows at[] of w->score, for up to 16 pairs into weights. Updates w->top and
  * w->total, and scales w->sum to the new w->top. */
-static void weigh(const cached_task *t, const workspace *w, __m512i pair, __mmask16 lanes, const int *at, int count)
+static void cached_amx_weigh(const cached_task *t, const workspace *w, __m512i pair, __mmask16 lanes, const int *at,
+                             int count)
 {
     const __m512 scale = _mm512_set1_ps(1.0f / sqrtf((float)t->dim)), zero = _mm512_setzero_ps();
     const __m512 before = _mm512_mask_i32gather_ps(zero, lanes, pair, w->top, 4);
@@ -178,7 +179,7 @@ static void weigh(const cached_task *t, const workspace *w, __m512i pair, __mmas
         }
         tile[k] = _mm512_or_si512(x[0], _mm512_slli_epi32(x[1], 16));
     }
-    transpose(tile);
+    cached_amx_transpose(tile);
     _mm512_storeu_si512(number, pair);
     for (int i = 0; i < LANES; i++)
         if (lanes >> i & 1) _mm512_storeu_si512(w->weight + (size_t)number[i] * WORDS, tile[i]);
@@ -246,14 +247,14 @@ static void add_values(const cached_task *t, const workspace *w, int h, int quer
 
 /* Adds up to DEPTH slots, whose scores are rows at[] of w->score, for `queries` queries of each head from number
  * `query` on. The tiles are configured for as many. */
-static void add_block(const cached_task *t, const workspace *w, int query, int queries, const int *slot, const int *at,
-                      int count)
+static void cached_amx_add_block(const cached_task *t, const workspace *w, int query, int queries, const int *slot,
+                                 const int *at, int count)
 {
     const int pairs = t->heads * queries;
     for (int first = 0; first < pairs; first += LANES) {
         int pair[LANES] = {0}, n = pairs - first < LANES ? pairs - first : LANES;
         for (int i = 0; i < n; i++) pair[i] = (first + i) / queries * w->queries + query + (first + i) % queries;
-        weigh(t, w, _mm512_loadu_si512(pair), (__mmask16)((1u << n) - 1), at, count);
+        cached_amx_weigh(t, w, _mm512_loadu_si512(pair), (__mmask16)((1u << n) - 1), at, count);
     }
     for (int h = 0; h < t->heads; h++) add_values(t, w, h, query, queries, slot, count);
 }
@@ -269,9 +270,10 @@ static int add_common(const cached_task *t, const workspace *w)
     for (int first = 0; first < count; first += DEPTH) {
         configure_scores(w->queries);
         for (int h = 0; h < t->heads; h++)
-            for (int i = 0; i < DEPTH; i += SLOTS) add_scores(t, w, h, first + i, w->score + (size_t)i * w->across);
+            for (int i = 0; i < DEPTH; i += SLOTS)
+                cached_amx_add_scores(t, w, h, first + i, w->score + (size_t)i * w->across);
         configure_values(w->queries);
-        add_block(t, w, 0, w->queries, w->slot + first, at, DEPTH);
+        cached_amx_add_block(t, w, 0, w->queries, w->slot + first, at, DEPTH);
     }
     return count;
 }
@@ -283,13 +285,14 @@ static void add_rest(const cached_task *t, const workspace *w, int first)
     int at[DEPTH], slot[DEPTH];
     configure_scores(w->queries);
     for (int i = first; i < w->slots; i += SLOTS)
-        for (int h = 0; h < t->heads; h++) add_scores(t, w, h, i, w->score + (size_t)(i - first) * w->across);
+        for (int h = 0; h < t->heads; h++)
+            cached_amx_add_scores(t, w, h, i, w->score + (size_t)(i - first) * w->across);
     configure_values(t->group);
     for (int query = 0; query < w->queries; query += t->group)
         for (int i = first, count = 0; i < w->slots; i++) {
             if (w->query_mask[i] >> query & 1) at[count] = i - first, slot[count++] = w->slot[i];
             if (count < DEPTH && (i + 1 < w->slots || count == 0)) continue;
-            add_block(t, w, query, t->group, slot, at, count);
+            cached_amx_add_block(t, w, query, t->group, slot, at, count);
             count = 0;
         }
 }
@@ -301,7 +304,7 @@ static void store_results(const cached_task *t, const workspace *w)
         const __m512 total = _mm512_set1_ps(w->top[p] > -FLT_MAX ? w->total[p] : NAN); /* all scores -inf */
         const float *sum = w->sum + (size_t)p * (size_t)t->dim;
         const int h = p / w->queries, i = p % w->queries;
-        char *y = t->y + (size_t)(i / t->group) * t->y_stride + query_at(t, h, i);
+        char *y = t->y + (size_t)(i / t->group) * t->y_stride + cached_amx_query(t, h, i);
         for (int j = 0; j < t->dim; j += 2 * LANES) {
             const __m512 low = _mm512_div_ps(_mm512_loadu_ps(sum + j), total);
             const __m512 high = _mm512_div_ps(_mm512_loadu_ps(sum + j + LANES), total);

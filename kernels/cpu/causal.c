@@ -1,50 +1,22 @@
-/* Operations of a causal transformer besides products: RMSNorm, gated products, embedding. */
+/* Operations of a causal transformer besides products and norms: gated products, embedding. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/discrete.h"
 
-/* A loop over rows; each operation below uses some fields. */
+/* A loop over items of gated products. */
 typedef struct {
     const cpu_device *d;
-    const float *x, *weight;
-    const int *index;
-    int rows, dim;
-    float eps;
+    int dim;
     const void *in;
     void *y;
     int bf16; /* y is bf16 */
     kern_activation activation;
-} row_loop;
-
-static void rms_norm_body(void *arg, int first, int last, int thread)
-{
-    const row_loop *l = arg;
-    const size_t dim = (size_t)l->dim, size = l->bf16 ? 2 : 4;
-    (void)thread;
-    for (int r = first; r < last; r++)
-        l->d->rows->rms_norm(l->x + (size_t)(l->index ? l->index[r] : r) * dim, l->dim, l->weight, l->eps,
-                             (char *)l->y + (size_t)r * dim * size, l->bf16);
-}
-
-void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
-                  void *y, int y_f32)
-{
-    cpu_queue *q = cpu_of(k);
-    row_loop l = {.d = q->d,
-                  .x = x,
-                  .index = index,
-                  .dim = dim,
-                  .weight = weight,
-                  .eps = eps,
-                  .y = y,
-                  .bf16 = q->d->bf16 && !y_f32};
-    if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, rms_norm_body, &l);
-}
+} gated_loop;
 
 enum { GATED_COLUMNS = 512 }; /* columns of an item: a few rows suffice for all threads */
 
 static void gated_body(void *arg, int first, int last, int thread)
 {
-    const row_loop *l = arg;
+    const gated_loop *l = arg;
     const kern_device *d = &l->d->base;
     const int across = cpu_divide_up(l->dim, GATED_COLUMNS);
     (void)thread;
@@ -60,7 +32,7 @@ static void gated_body(void *arg, int first, int last, int thread)
 void cpu_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y)
 {
     cpu_queue *q = cpu_of(k);
-    row_loop l = {.d = q->d, .in = x, .dim = hidden, .y = y, .bf16 = q->d->bf16, .activation = activation};
+    gated_loop l = {.d = q->d, .in = x, .dim = hidden, .y = y, .bf16 = q->d->bf16, .activation = activation};
     if (kern_live(k)) cpu_for(q, rows * cpu_divide_up(hidden, GATED_COLUMNS), 16.0 * rows * hidden, gated_body, &l);
 }
 

@@ -33,7 +33,7 @@ typedef struct {
     float log_temperature, *mean, *log_std;
 } rows_loop;
 
-static void run(kern_queue *k, rows_loop *l, parallel_body *body)
+static void chain_rows_run(kern_queue *k, rows_loop *l, parallel_body *body)
 {
     if (kern_live(k)) cpu_for(cpu_of(k), l->rows, (double)NUMBER_WORK * l->rows * l->channels, body, l);
 }
@@ -68,7 +68,7 @@ void cpu_normal(kern_queue *k, float *x, int rows, int channels, const uint64_t 
                    .image = image,
                    .position = position,
                    .step = step};
-    run(k, &l, normal_body);
+    chain_rows_run(k, &l, normal_body);
 }
 
 static void step_body(void *arg, int first, int last, int thread)
@@ -109,7 +109,7 @@ void cpu_chain_step(kern_queue *k, float *x, const float *out, int rows, int cha
                    .image = image,
                    .position = position,
                    .step = step};
-    run(k, &l, step_body);
+    chain_rows_run(k, &l, step_body);
 }
 
 static void ode_body(void *arg, int first, int last, int thread)
@@ -130,7 +130,7 @@ void cpu_chain_ode_step(kern_queue *k, float *x, float *x0, const float *out, in
                         const kern_ode_coef *coef)
 {
     rows_loop l = {.x = x, .x0 = x0, .out = out, .rows = rows, .channels = channels, .cfg = cfg, .ode = coef};
-    run(k, &l, ode_body);
+    chain_rows_run(k, &l, ode_body);
 }
 
 static void gaussian_body(void *arg, int first, int last, int thread)
@@ -162,5 +162,5 @@ void cpu_chain_gaussian(kern_queue *k, const float *x, const float *out, int row
                    .log_temperature = logf(temperature),
                    .mean = mean,
                    .log_std = log_std};
-    run(k, &l, gaussian_body);
+    chain_rows_run(k, &l, gaussian_body);
 }

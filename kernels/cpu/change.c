@@ -12,7 +12,7 @@ static float element(const char *row, int i, int bf16)
     return value;
 }
 
-static float cosine(const char *a, const char *b, int first, int n, int bf16)
+static float head_cosine(const char *a, const char *b, int first, int n, int bf16)
 {
     float ab = 0, aa = 0, bb = 0;
     for (int i = first; i < first + n; i++) {
@@ -38,7 +38,7 @@ static void similarity_body(void *arg, int first, int last, int thread)
         const size_t at = (size_t)r * (size_t)s->stride;
         s->y[r] = 0;
         for (int h = 0; h < s->heads; h++)
-            s->y[r] += cosine(act_at(d, s->a, at), act_at(d, s->b, at), h * s->head_dim, s->head_dim, s->d->bf16) /
+            s->y[r] += head_cosine(act_at(d, s->a, at), act_at(d, s->b, at), h * s->head_dim, s->head_dim, s->d->bf16) /
                        (float)s->heads;
     }
 }

@@ -61,7 +61,7 @@ void cpu_conv_spec(const kern_conv *c, kern_conv_spec *spec)
  */
 
 /* Writes the weights of one output channel of a parity to row[tap][in]. */
-static void lay_out(const kern_conv_spec *spec, const kern_conv *c, int parity, int out, float *row)
+static void conv_lay_out(const kern_conv_spec *spec, const kern_conv *c, int parity, int out, float *row)
 {
     const int taps = c->tap_h * c->tap_w;
     for (int i = 0; i < c->in; i++) {
@@ -81,7 +81,7 @@ static int words_of(const kern_conv *c)
     return (int)(c->block_bytes / (4 * GEMM_COLS));
 }
 
-static mar_status pack(const cpu_device *d, kern_conv *c, const kern_conv_spec *spec, mar_err *err)
+static mar_status conv_pack(const cpu_device *d, kern_conv *c, const kern_conv_spec *spec, mar_err *err)
 {
     const size_t blocks = (size_t)c->blocks, bytes = (size_t)c->parities * blocks * c->block_bytes;
     const size_t row = (size_t)c->row;
@@ -96,7 +96,7 @@ static mar_status pack(const cpu_device *d, kern_conv *c, const kern_conv_spec *
         for (int first = 0; first < c->out; first += GEMM_COLS, block += c->block_bytes) {
             const int cols = cpu_lesser(c->out - first, GEMM_COLS);
             memset(rows, 0, row * GEMM_COLS * sizeof *rows);
-            for (int o = 0; o < cols; o++) lay_out(spec, c, parity, first + o, rows + (size_t)o * row);
+            for (int o = 0; o < cols; o++) conv_lay_out(spec, c, parity, first + o, rows + (size_t)o * row);
             gemm_pack(c->kernel, c->type, rows, cols * terms, c->row / terms, words, block);
         }
     if (spec->bias) memcpy(c->bias, spec->bias, (size_t)c->out * sizeof *c->bias);
@@ -141,7 +141,7 @@ mar_status cpu_conv_create(kern_queue *k, const kern_conv_spec *spec, kern_conv 
     c->block_bytes = gemm_block_bytes(c->type, gemm_words(c->type, c->terms ? c->in : c->row, c->kernel->step));
     const int fit = CHUNK_BYTES / (c->in * c->size * step * step) / GEMM_ROWS * GEMM_ROWS;
     c->pixels = fit < GEMM_ROWS ? GEMM_ROWS : cpu_lesser(fit, CHUNK_PIXELS);
-    const mar_status status = pack(d, c, spec, err);
+    const mar_status status = conv_pack(d, c, spec, err);
     if (status != MAR_OK) {
         cpu_conv_free(k->device, c);
         return status;
@@ -168,7 +168,7 @@ static int term_columns(const kern_conv *c)
 }
 
 /* Returns the bytes of a thread's buffer: gathered inputs of a chunk, or terms [tap_h][width][term_columns]. */
-static size_t work_bytes(const kern_conv *c, int width)
+static size_t conv_work_bytes(const kern_conv *c, int width)
 {
     if (c->gathers) return (size_t)c->pixels * (size_t)c->row * (size_t)c->size;
     if (c->terms) return (size_t)c->tap_h * (size_t)width * (size_t)term_columns(c) * sizeof(float);
@@ -178,7 +178,7 @@ static size_t work_bytes(const kern_conv *c, int width)
 mar_status cpu_conv_plan(kern_queue *k, const kern_conv *c, int images, int height, int width, mar_err *err)
 {
     (void)images, (void)height; /* any */
-    return cpu_work_room(cpu_of(k), work_bytes(c, width), err);
+    return cpu_work_room(cpu_of(k), conv_work_bytes(c, width), err);
 }
 
 typedef struct {
@@ -236,7 +236,7 @@ static const char *x_at(const conv_call *call, int image, int row, int column)
 }
 
 /* Gathers the inputs of a result; those outside the image are 0. */
-static void gather(const conv_call *call, int parity, int pixel, char *copy)
+static void conv_gather(const conv_call *call, int parity, int pixel, char *copy)
 {
     const kern_conv *c = call->c;
     const size_t bytes = (size_t)(c->in * c->size);
@@ -353,7 +353,7 @@ static void run_item(const conv_call *call, int item, int thread)
     if (c->plain) p.rows = call->x + (size_t)p.first * row_bytes;
     if (c->gathers) p.rows = call->q->work[thread];
     for (int i = p.first; i < p.last && c->gathers; i++)
-        gather(call, p.parity, i, (char *)call->q->work[thread] + (size_t)(i - p.first) * row_bytes);
+        conv_gather(call, p.parity, i, (char *)call->q->work[thread] + (size_t)(i - p.first) * row_bytes);
     const int end = parallel_part(c->blocks, call->groups, group + 1);
     for (int b = parallel_part(c->blocks, call->groups, group); b < end; b++) {
         p.block = c->block + ((size_t)p.parity * (size_t)c->blocks + (size_t)b) * c->block_bytes;
@@ -441,7 +441,8 @@ void cpu_conv(kern_queue *k, const kern_conv *c, const act *x, int images, int h
                       .width = width,
                       .rows = doubles ? height : (height + 2 * c->pad_h + c->pad_end - c->kernel_h) / c->stride + 1,
                       .columns = doubles ? width : (width + 2 * c->pad_w + c->pad_end - c->kernel_w) / c->stride + 1};
-    if (!cpu_planned(q, work_bytes(c, width) <= q->work_bytes, "convolution of %dx%d pixels", height, width)) return;
+    if (!cpu_planned(q, conv_work_bytes(c, width) <= q->work_bytes, "convolution of %dx%d pixels", height, width))
+        return;
     if (!kern_live(k) || images <= 0 || call.rows <= 0 || call.columns <= 0) return;
     const int pixels = images * call.rows * call.columns;
     const double work = (double)c->parities * pixels * c->row * c->out;

@@ -20,7 +20,7 @@ enum { LARGE = 64 << 20 };
 
 /* Writes zeros. Pages of a large block of the library's own, which is page-aligned, are made at first use, by calls
  * that can be cancelled. */
-static void clear(char *block, size_t bytes, int own)
+static void cpu_clear(char *block, size_t bytes, int own)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t whole = own && bytes >= LARGE ? bytes / page * page : 0;
@@ -37,7 +37,7 @@ static mar_status cpu_alloc(kern_device *d, size_t bytes, void **out, mar_err *e
     if (left > 0 && (double)bytes > left)
         return err_set(err, MAR_ENOMEM, "%.3g GB %s available", left / 1e9, left < 1e9 ? "is" : "are");
     const mar_status status = cpu_pages(cpu, bytes, "working memory", out, err);
-    if (status == MAR_OK) clear(*out, bytes, own);
+    if (status == MAR_OK) cpu_clear(*out, bytes, own);
     return status;
 }
 
@@ -105,14 +105,19 @@ typedef struct {
     size_t n; /* floats */
 } rows_loop;
 
-static void layer_norm_body(void *arg, int first, int last, int thread)
+static void norm_body(void *arg, int first, int last, int thread)
 {
     const rows_loop *l = arg;
     const size_t stride = (size_t)l->dim * (l->bf16 ? 2 : 4);
     (void)thread;
-    for (int r = first; r < last; r++)
-        l->d->rows->layer_norm(l->x + (size_t)(l->index ? l->index[r] : r) * (size_t)l->dim, l->dim, l->weight, l->bias,
-                               l->eps, (char *)l->y + (size_t)r * stride, l->bf16);
+    for (int r = first; r < last; r++) {
+        const float *x = l->x + (size_t)(l->index ? l->index[r] : r) * (size_t)l->dim;
+        void *y = (char *)l->y + (size_t)r * stride;
+        if (l->bias)
+            l->d->rows->layer_norm(x, l->dim, l->weight, l->bias, l->eps, y, l->bf16);
+        else
+            l->d->rows->rms_norm(x, l->dim, l->weight, l->eps, y, l->bf16);
+    }
 }
 
 static void cpu_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
@@ -128,7 +133,13 @@ static void cpu_layer_norm(kern_queue *k, const float *x, const int *index, int 
                    .eps = eps,
                    .y = y,
                    .bf16 = q->d->bf16 && !y_f32};
-    if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, layer_norm_body, &l);
+    if (kern_live(k)) cpu_for(q, rows, 16.0 * rows * dim, norm_body, &l);
+}
+
+static void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,
+                         float eps, void *y, int y_f32)
+{
+    cpu_layer_norm(k, x, index, rows, dim, weight, NULL, eps, y, y_f32);
 }
 
 static void copy_rows_body(void *arg, int first, int last, int thread)
@@ -232,7 +243,6 @@ static const kern_head_ops cpu_head_ops = {
     .modulate = cpu_head_modulate,
     .eval = cpu_head_eval,
     .eval_reusing = cpu_head_eval_reusing,
-    .chain_run = cpu_chain_run,
     .chain_step = cpu_chain_step,
     .chain_ode_step = cpu_chain_ode_step,
     .chain_gaussian = cpu_chain_gaussian,
@@ -265,10 +275,10 @@ static const kern_conv_ops cpu_conv_ops = {
 mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory, kern_device **out, mar_err *err)
 {
     *out = NULL;
-    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_FP8)
-        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8, int4 or fp8", (int)dtype);
+    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_INT4)
+        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8 or int4", (int)dtype);
     if (dtype == MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "--dtype f16: the CPU backend computes in f32, bf16, int8, int4 or fp8");
+        return err_set(err, MAR_EARG, "--dtype f16: the CPU backend computes in f32, bf16, int8 or int4");
     if (threads < 0 || threads > 1024)
         return err_set(err, MAR_EARG, "--threads %d: expected 1..1024, or 0 for one per core", threads);
     cpu_device *d = calloc(1, sizeof *d);
@@ -278,15 +288,14 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory
     d->base.conv = &cpu_conv_ops;
     d->base.discrete = &cpu_discrete_ops;
     d->base.measure = &cpu_measure_ops;
+    kern_fused_complete(&d->base);
     d->base.mod_budget = (size_t)MOD_BUDGET;
     if (memory) d->memory = *memory;
     d->rows = kern_rows_best();
     for (int type = GEMM_F32; type <= GEMM_INT4; type++) d->gemm[type] = gemm_best((gemm_type)type);
-    d->bf16 =
-        dtype == MAR_DTYPE_BF16 || dtype == MAR_DTYPE_FP8 || (dtype != MAR_DTYPE_F32 && d->gemm[GEMM_BF16]->native);
+    d->bf16 = dtype == MAR_DTYPE_BF16 || (dtype != MAR_DTYPE_F32 && d->gemm[GEMM_BF16]->native);
     d->base.int8 = d->base.int8_head = dtype == MAR_DTYPE_INT8;
     d->base.int4 = dtype == MAR_DTYPE_INT4;
-    d->base.fp8 = dtype == MAR_DTYPE_FP8;
     d->base.act_size = d->bf16 ? 2 : 4;
     d->base.draft_budget = 16; /* SJD's; a pass over 64 takes more than twice as long */
     d->attend = d->bf16 ? cached_attend_best(d->rows) : d->rows->attend;

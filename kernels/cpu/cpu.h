@@ -112,8 +112,6 @@ void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q
                          const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
                          int head_dim, const float *bias, int reach, act *y);
 
-void cpu_rms_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight, float eps,
-                  void *y, int y_f32);
 void cpu_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y);
 void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
                 act *cache, const int *slot);
@@ -136,7 +134,6 @@ void cpu_head_eval(kern_queue *k, const kern_head *h, const float *x, const int 
 void cpu_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                            const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
                            float *out, void *scratch);
-void cpu_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job);
 void cpu_chain_step(kern_queue *k, float *x, const float *out, int rows, int channels, const float *cfg,
                     const kern_chain_coef *coef, const uint64_t *seed, const uint64_t *image, const int *position,
                     int step);

@@ -9,7 +9,7 @@
 /* Multiply-adds equivalent to one entry of a distribution. */
 enum { PROBS_WORK = 40, DRAW_WORK = 20, RACE_WORK = 40, TOP_WORK = 4, BLOCK_WORK = 100 };
 
-static const kern_rows *rows_of(const kern_queue *k)
+static const kern_rows *discrete_rows(const kern_queue *k)
 {
     return ((const cpu_queue *)(const void *)k)->d->rows;
 }
@@ -63,7 +63,7 @@ enum { KEY_DIGIT = 11, KEY_DIGITS = 1 << KEY_DIGIT };
 
 /* Finds the crossing; weight NULL counts each as 1. Finds the key's three digits, highest first. Each digit needs the
  * sums of the entries that share the digits found so far. */
-static crossing find_crossing(const float *x, const float *weight, int size, double limit)
+static crossing cpu_find_crossing(const float *x, const float *weight, int size, double limit)
 {
     static const int shift[] = {21, 10, 0};
     crossing c = {1, 0, 0};
@@ -83,22 +83,22 @@ static crossing find_crossing(const float *x, const float *weight, int size, dou
 }
 
 /* Removes tokens below the top_k-th largest logit. */
-static void keep_top_k(float *row, int size, int top_k)
+static void cpu_keep_top_k(float *row, int size, int top_k)
 {
     if (top_k <= 0 || top_k >= size) return;
-    const crossing c = find_crossing(row, NULL, size, top_k - 0.5);
+    const crossing c = cpu_find_crossing(row, NULL, size, top_k - 0.5);
     for (int x = 0; x < size; x++)
         if (key_of(row[x]) < c.key) row[x] = -INFINITY;
 }
 
 /* Restricts a row of logits, the largest `top`, to the top-p tokens. A token stays if the running sum over more likely
  * tokens, and equal ones before it, has not passed p. Meanwhile the row holds exponentials. */
-static void keep_top_p(const probs_loop *l, int r, float *row, float top)
+static void cpu_keep_top_p(const probs_loop *l, int r, float *row, float top)
 {
     const kern_probs_job *job = l->job;
     if (!(job->top_p < 1)) return;
     const double limit = (double)job->top_p * l->rows->exponentials(row, job->size, top, row);
-    crossing c = find_crossing(row, row, job->size, limit);
+    crossing c = cpu_find_crossing(row, row, job->size, limit);
     for (int x = 0; x < job->size; x++) {
         const uint32_t key = key_of(row[x]);
         const double e = (double)row[x];
@@ -128,8 +128,8 @@ static void make_probs(const probs_loop *l, int r)
         for (int x = 0; x < size; x++) row[x] = x == first ? 0 : -INFINITY;
         return;
     }
-    keep_top_k(row, size, job->top_k);
-    keep_top_p(l, r, row, top);
+    cpu_keep_top_k(row, size, job->top_k);
+    cpu_keep_top_p(l, r, row, top);
     const double log_sum = (double)top + log(l->rows->exponentials(row, size, top, NULL));
     for (int x = 0; x < size; x++) row[x] = (float)((double)row[x] - log_sum);
 }
@@ -142,7 +142,7 @@ static void probs_body(void *arg, int first, int last, int thread)
 
 static void cpu_probs(kern_queue *k, const kern_probs_job *job)
 {
-    probs_loop l = {job, rows_of(k)};
+    probs_loop l = {job, discrete_rows(k)};
     if (kern_live(k)) cpu_for(cpu_of(k), job->rows, (double)PROBS_WORK * job->rows * job->size, probs_body, &l);
 }
 
@@ -291,7 +291,7 @@ static void race_body(void *arg, int first, int last, int thread)
 
 static void cpu_draw(kern_queue *k, const kern_draw_job *job)
 {
-    draw_loop l = {job, rows_of(k)};
+    draw_loop l = {job, discrete_rows(k)};
     const double work = (double)(job->race ? RACE_WORK : DRAW_WORK) * job->rows * job->size;
     if (kern_live(k)) cpu_for(cpu_of(k), job->rows, work, job->race ? race_body : draw_body, &l);
 }
@@ -324,24 +324,24 @@ typedef struct {
     int draft; /* current draft */
 } site;
 
-static double p_of(const site *s, int x)
+static double cpu_p_of(const site *s, int x)
 {
     return s->p ? (double)s->p[x] / s->total : exp((double)s->log_p[x]);
 }
 
-static double q_of(const site *s, int x)
+static double cpu_q_of(const site *s, int x)
 {
     return !s->log_q ? x == s->draft : s->q ? (double)s->q[x] : exp((double)s->log_q[x]);
 }
 
-static kern_address address_of(const walk *w, int position)
+static kern_address cpu_address_of(const walk *w, int position)
 {
     kern_address a = w->job->address[w->block];
     a.position += (uint32_t)position;
     return a;
 }
 
-static site site_of(const walk *w, int node, int position, const kern_address *address)
+static site cpu_site_of(const walk *w, int node, int position, const kern_address *address)
 {
     const size_t size = (size_t)w->job->size;
     const int row_q = w->row_q[node + 1];
@@ -352,7 +352,7 @@ static site site_of(const walk *w, int node, int position, const kern_address *a
 }
 
 /* Returns the first draft numbered `from` or more that follows `node` (-1: the prefix); w->drafts if there is none. */
-static int next_child(const walk *w, int node, int from)
+static int cpu_next_child(const walk *w, int node, int from)
 {
     while (from < w->drafts && w->parent[from] != node) from++;
     return from;
@@ -365,7 +365,7 @@ static void load_p(const walk *w, site *s)
     s->total = 1;
 }
 
-static void load_probs(const walk *w, site *s)
+static void cpu_load_probs(const walk *w, site *s)
 {
     if (s->p) return;
     load_p(w, s);
@@ -374,21 +374,21 @@ static void load_probs(const walk *w, site *s)
     s->q = w->q;
 }
 
-static const int *nearest_to(const walk *w, int draft)
+static const int *cpu_nearest_to(const walk *w, int draft)
 {
     return w->job->neighbours + (size_t)draft * (size_t)w->job->neighbour_count;
 }
 
 /* Returns the number of tokens of A, the neighbours of the draft with itself first, and their total p in *mass. */
-static int neighbour_set(const walk *w, const site *s, double *mass)
+static int cpu_neighbour_set(const walk *w, const site *s, double *mass)
 {
-    const int *nearest = nearest_to(w, s->draft);
+    const int *nearest = cpu_nearest_to(w, s->draft);
     const int most = cpu_lesser(s->rule->neighbours, w->job->neighbour_count);
-    const double p = p_of(s, s->draft), bound = kern_neighbour_bound(s->rule, p);
+    const double p = cpu_p_of(s, s->draft), bound = kern_neighbour_bound(s->rule, p);
     double others = 0;
     int count = 1;
     for (; count < most; count++) {
-        const double next = others + p_of(s, nearest[count]);
+        const double next = others + cpu_p_of(s, nearest[count]);
         if (!(next < bound)) break;
         others = next;
     }
@@ -401,27 +401,27 @@ static double acceptance(const walk *w, const site *s)
 {
     double mass;
     if (s->rule->neighbours)
-        neighbour_set(w, s, &mass);
+        cpu_neighbour_set(w, s, &mass);
     else
-        mass = exp(s->rule->log_omega) * p_of(s, s->draft);
-    return kern_draft_accept(mass, q_of(s, s->draft));
+        mass = exp(s->rule->log_omega) * cpu_p_of(s, s->draft);
+    return kern_draft_accept(mass, cpu_q_of(s, s->draft));
 }
 
-static int accepts(const walk *w, const site *s, int sibling)
+static int cpu_accepts_token(const walk *w, const site *s, int sibling)
 {
     const double uniform = kern_uniform_at(s->address, KERN_NOISE_VERIFY, (uint32_t)sibling);
     return kern_draft_passes(acceptance(w, s), uniform);
 }
 
 /* Replaces p by the draft's residual. Returns the sum of its weights. */
-static double make_residual(const walk *w, site *s)
+static double cpu_make_residual(const walk *w, site *s)
 {
     const int size = w->job->size;
-    const double omega = kern_residual_omega(s->rule), p = p_of(s, s->draft);
+    const double omega = kern_residual_omega(s->rule), p = cpu_p_of(s, s->draft);
     if (s->rule->neighbours && s->rule->exclude_neighbours) {
         double mass;
-        const int *nearest = nearest_to(w, s->draft);
-        for (int i = neighbour_set(w, s, &mass) - 1; i >= 0; i--) s->p[nearest[i]] = 0;
+        const int *nearest = cpu_nearest_to(w, s->draft);
+        for (int i = cpu_neighbour_set(w, s, &mass) - 1; i >= 0; i--) s->p[nearest[i]] = 0;
     } else if (!s->q) {
         s->p[s->draft] = (float)(kern_residual_weight(p, 1, omega) * s->total);
     }
@@ -432,7 +432,7 @@ static double make_residual(const walk *w, site *s)
 }
 
 /* Removes the draft from q. Returns 0 if q is empty then. */
-static int remove_draft(const walk *w, const site *s)
+static int cpu_remove_draft(const walk *w, const site *s)
 {
     if (!s->q) return 1;
     s->q[s->draft] = 0;
@@ -448,28 +448,28 @@ typedef enum {
     KEPT          /* p = q up to rounding: nothing can replace the draft */
 } outcome;
 
-static outcome reject(const walk *w, site *s, int has_next, int *id)
+static outcome cpu_reject_block(const walk *w, site *s, int has_next, int *id)
 {
-    const double uniform = kern_uniform_at(s->address, KERN_NOISE_RESIDUAL, 0), p = p_of(s, s->draft);
-    load_probs(w, s);
-    const double total = make_residual(w, s);
+    const double uniform = kern_uniform_at(s->address, KERN_NOISE_RESIDUAL, 0), p = cpu_p_of(s, s->draft);
+    cpu_load_probs(w, s);
+    const double total = cpu_make_residual(w, s);
     if (kern_draft_stays(s->rule, p, total)) return KEPT;
-    if (total > 0 && has_next && remove_draft(w, s)) return NEXT_SIBLING;
+    if (total > 0 && has_next && cpu_remove_draft(w, s)) return NEXT_SIBLING;
     *id = weights_draw(s->p, w->job->size, uniform);
     return REPLACED;
 }
 
 /* Verifies the drafts that follow `node` one by one, from draft number `child` on; with `first_only` that one alone.
  * Returns the accepted one, or -1 with the replacement in *id. */
-static int verify_children(const walk *w, int node, int position, int child, int first_only, int *id)
+static int cpu_verify_children(const walk *w, int node, int position, int child, int first_only, int *id)
 {
-    const kern_address address = address_of(w, position);
-    site s = site_of(w, node, position, &address);
+    const kern_address address = cpu_address_of(w, position);
+    site s = cpu_site_of(w, node, position, &address);
     for (int sibling = 0;; sibling++) {
-        const int next = first_only ? w->drafts : next_child(w, node, child + 1);
+        const int next = first_only ? w->drafts : cpu_next_child(w, node, child + 1);
         *id = s.draft = w->draft[child];
-        if (accepts(w, &s, sibling)) break;
-        const outcome o = reject(w, &s, next < w->drafts, id);
+        if (cpu_accepts_token(w, &s, sibling)) break;
+        const outcome o = cpu_reject_block(w, &s, next < w->drafts, id);
         if (o == KEPT) break;
         if (o == REPLACED) {
             w->verdict[child] = KERN_DRAFT_REPLACED;
@@ -482,27 +482,27 @@ static int verify_children(const walk *w, int node, int position, int child, int
 }
 
 /* Draws a token from p alone. */
-static int draw_bonus(const walk *w, int node, int position)
+static int cpu_draw_bonus(const walk *w, int node, int position)
 {
-    const kern_address a = address_of(w, position);
-    site s = site_of(w, node, position, &a);
+    const kern_address a = cpu_address_of(w, position);
+    site s = cpu_site_of(w, node, position, &a);
     load_p(w, &s);
     return weights_draw(s.p, w->job->size, kern_uniform_at(&a, KERN_NOISE_RESIDUAL, 0));
 }
 
 /* Follows accepted drafts down from the prefix, then writes the replacement or the bonus token. */
-static void walk_down(const walk *w, int *count)
+static void cpu_walk_down(const walk *w, int *count)
 {
     for (int node = -1;;) {
-        const int position = count[KERN_BLOCK_FINAL], child = next_child(w, node, 0);
+        const int position = count[KERN_BLOCK_FINAL], child = cpu_next_child(w, node, 0);
         w->site[position] = node + 1;
         if (child == w->drafts) {
             if (w->row_p[node + 1] < 0) return;
-            w->id[position] = draw_bonus(w, node, position);
+            w->id[position] = cpu_draw_bonus(w, node, position);
             count[KERN_BLOCK_FINAL]++;
             return;
         }
-        node = verify_children(w, node, position, child, 0, &w->id[position]);
+        node = cpu_verify_children(w, node, position, child, 0, &w->id[position]);
         count[KERN_BLOCK_FINAL]++;
         if (node < 0) return;
         count[KERN_BLOCK_ACCEPTED]++;
@@ -510,16 +510,16 @@ static void walk_down(const walk *w, int *count)
 }
 
 /* Follows the first path behind the final tokens: records its sites, and verifies its drafts with past_rejection. */
-static void walk_tail(const walk *w, int *count)
+static void cpu_walk_tail(const walk *w, int *count)
 {
     count[KERN_BLOCK_LENGTH] = count[KERN_BLOCK_FINAL];
     for (int node = -1, position = 0;; position++) {
-        const int child = next_child(w, node, 0);
+        const int child = cpu_next_child(w, node, 0);
         if (child == w->drafts) return;
         if (position >= count[KERN_BLOCK_FINAL]) {
             w->site[position] = node + 1;
             if (w->job->past_rejection) {
-                verify_children(w, node, position, child, 1, &w->id[position]);
+                cpu_verify_children(w, node, position, child, 1, &w->id[position]);
                 count[KERN_BLOCK_LENGTH] = position + 1;
             }
         }
@@ -527,7 +527,7 @@ static void walk_tail(const walk *w, int *count)
     }
 }
 
-static void verify_body(void *arg, int first, int last, int thread)
+static void blocks_body(void *arg, int first, int last, int thread)
 {
     const block_loop *l = arg;
     const kern_block_job *job = l->job;
@@ -553,15 +553,15 @@ static void verify_body(void *arg, int first, int last, int thread)
         int *count = job->count + (size_t)b * KERN_BLOCK_COUNTS;
         for (int n = 0; n < w.drafts; n++) w.verdict[n] = KERN_DRAFT_DROPPED;
         for (int i = 0; i < KERN_BLOCK_COUNTS; i++) count[i] = 0;
-        walk_down(&w, count);
-        walk_tail(&w, count);
+        cpu_walk_down(&w, count);
+        cpu_walk_tail(&w, count);
     }
 }
 
 static void cpu_verify_blocks(kern_queue *k, const kern_block_job *job)
 {
-    block_loop l = {job, rows_of(k)};
-    if (kern_live(k)) cpu_for(cpu_of(k), job->blocks, (double)BLOCK_WORK * job->blocks * job->size, verify_body, &l);
+    block_loop l = {job, discrete_rows(k)};
+    if (kern_live(k)) cpu_for(cpu_of(k), job->blocks, (double)BLOCK_WORK * job->blocks * job->size, blocks_body, &l);
 }
 
 /* --- most likely tokens ----------------------------------------------------------------------------------------- */

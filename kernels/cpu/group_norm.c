@@ -15,7 +15,7 @@ static int chunk_pixels(int pixels)
 
 /* Returns the bytes of double [KERN_NORM_CHUNKS][2][channels] and float [2][channels] in the first thread's work
  * buffer, and of float [2][channels] of a cell in each. */
-static size_t work_bytes(int channels)
+static size_t group_norm_work_bytes(int channels)
 {
     return (size_t)channels * (2 * KERN_NORM_CHUNKS * sizeof(double) + 4 * sizeof(float));
 }
@@ -23,7 +23,7 @@ static size_t work_bytes(int channels)
 mar_status cpu_group_norm_plan(kern_queue *k, int images, int pixels, int channels, mar_err *err)
 {
     (void)images, (void)pixels;
-    return cpu_work_room(cpu_of(k), work_bytes(channels), err);
+    return cpu_work_room(cpu_of(k), group_norm_work_bytes(channels), err);
 }
 
 /* Computes scale and shift [channels], so that x*scale + shift normalises a channel. sums [chunks][2][channels]. */
@@ -75,7 +75,7 @@ static void sums_body(void *arg, int from, int to, int thread)
     }
 }
 
-static void add_sums(cpu_queue *q, part *p)
+static void group_norm_add_sums(cpu_queue *q, part *p)
 {
     const int from = p->first / p->chunk, to = cpu_divide_up(p->first + p->count, p->chunk);
     part shifted = *p; /* cpu_for counts from 0 */
@@ -125,13 +125,14 @@ void cpu_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int im
     cpu_queue *q = cpu_of(k);
     const size_t n = (size_t)channels, image = (size_t)pixels * n;
     if (!kern_live(k)) return;
-    if (!cpu_planned(q, work_bytes(channels) <= q->work_bytes, "group norm of %d channels", channels)) return;
+    if (!cpu_planned(q, group_norm_work_bytes(channels) <= q->work_bytes, "group norm of %d channels", channels))
+        return;
     double *sums = q->work[0];
     float *scale = (float *)(sums + 2 * KERN_NORM_CHUNKS * n);
     part p = {q, norm, x, 0, pixels, channels, chunk_pixels(pixels), sums, scale, scale + n, norm->cells, y};
     const int chunks = cpu_divide_up(pixels, p.chunk), total = norm->sums ? norm->total : pixels;
     for (int i = 0; i < images; i++) {
-        if (!norm->sums) add_sums(q, &p);
+        if (!norm->sums) group_norm_add_sums(q, &p);
         group_affine(norm, norm->sums ? norm->sums : sums, cpu_divide_up(total, chunk_pixels(total)), total, channels,
                      scale, scale + n);
         cpu_for(q, chunks, 16.0 * pixels * channels, affine_body, &p);
@@ -150,5 +151,5 @@ void cpu_group_sums(kern_queue *k, const float *x, int pixels, int channels, int
               .channels = channels,
               .chunk = chunk_pixels(pixels),
               .sums = sums};
-    if (kern_live(k) && count > 0) add_sums(cpu_of(k), &p);
+    if (kern_live(k) && count > 0) group_norm_add_sums(cpu_of(k), &p);
 }

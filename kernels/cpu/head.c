@@ -116,9 +116,9 @@ static mar_status create_layer(kern_queue *k, const kern_head *h, kern_linear_sp
     return status;
 }
 
-static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int in, const float *weight,
-                                const float *bias, kern_activation activation, int flags, int y_stride, kern_linear **l,
-                                mar_err *err)
+static mar_status head_create_linear(kern_queue *k, const kern_head *h, int out, int in, const float *weight,
+                                     const float *bias, kern_activation activation, int flags, int y_stride,
+                                     kern_linear **l, mar_err *err)
 {
     const kern_linear_spec spec = {.out = out,
                                    .in = in,
@@ -131,7 +131,7 @@ static mar_status create_linear(kern_queue *k, const kern_head *h, int out, int 
 }
 
 /* Returns 1 if the head has this arithmetic, and the flag of its products. */
-static int has(const kern_head *h, arithmetic a, int *flag)
+static int head_has(const kern_head *h, arithmetic a, int *flag)
 {
     *flag = a == INT8 ? KERN_LOW : 0;
     return a == FINE || (a == INT8 && h->int8);
@@ -146,12 +146,12 @@ static mar_status create_modulation(kern_queue *k, const kern_head_spec *spec, k
     mar_status status = kern_head_adaln(spec, &weight, &bias, err);
     if (status != MAR_OK) return status;
     if (h->dtype == MAR_DTYPE_F16) kern_f16_round(weight, (size_t)rows * (size_t)(h->width + 1)); /* and the bias */
-    for (int a = FINE; status == MAR_OK && has(h, (arithmetic)a, &flag); a++)
-        status = create_linear(k, h, rows, h->width, weight, bias, KERN_LINEAR, flag, row, &h->ada_blocks[a], err);
+    for (int a = FINE; status == MAR_OK && head_has(h, (arithmetic)a, &flag); a++)
+        status = head_create_linear(k, h, rows, h->width, weight, bias, KERN_LINEAR, flag, row, &h->ada_blocks[a], err);
     free(weight);
     if (status == MAR_OK)
-        status = create_linear(k, h, 2 * h->width, h->width, spec->ada_weight, spec->ada_bias, KERN_LINEAR,
-                               KERN_OUT_F32, (int)(cpu_head_mod_bytes(h) / sizeof(float)), &h->ada_final, err);
+        status = head_create_linear(k, h, 2 * h->width, h->width, spec->ada_weight, spec->ada_bias, KERN_LINEAR,
+                                    KERN_OUT_F32, (int)(cpu_head_mod_bytes(h) / sizeof(float)), &h->ada_final, err);
     return status;
 }
 
@@ -159,7 +159,8 @@ static mar_status create_fc1(kern_queue *k, const kern_head *h, const kern_head_
                              mar_err *err)
 {
     if (h->form == KERN_HEAD_MLP)
-        return create_linear(k, h, h->hidden, h->width, from->fc1_weight, from->fc1_bias, KERN_SILU, flag, 0, l, err);
+        return head_create_linear(k, h, h->hidden, h->width, from->fc1_weight, from->fc1_bias, KERN_SILU, flag, 0, l,
+                                  err);
     const kern_linear_spec spec = {
         .out = 2 * h->hidden, .in = h->width, .weight = from->fc1_weight, .bias = from->fc1_bias, .flags = flag};
     return create_layer(k, h, spec, 1, l, err);
@@ -169,11 +170,11 @@ static mar_status create_block(kern_queue *k, const kern_head_block *from, kern_
 {
     int flag;
     mar_status status = MAR_OK;
-    for (int a = FINE; status == MAR_OK && has(h, (arithmetic)a, &flag); a++) {
+    for (int a = FINE; status == MAR_OK && head_has(h, (arithmetic)a, &flag); a++) {
         status = create_fc1(k, h, from, flag, &h->block[a][b].fc1, err);
         if (status == MAR_OK)
-            status = create_linear(k, h, h->width, h->hidden, from->fc2_weight, from->fc2_bias, KERN_LINEAR,
-                                   flag | KERN_OUT_F32, 0, &h->block[a][b].fc2, err);
+            status = head_create_linear(k, h, h->width, h->hidden, from->fc2_weight, from->fc2_bias, KERN_LINEAR,
+                                        flag | KERN_OUT_F32, 0, &h->block[a][b].fc2, err);
     }
     return status;
 }
@@ -210,14 +211,14 @@ mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head 
     for (int a = 0; a < ARITHMETICS; a++) h->block[a] = calloc((size_t)h->depth + 1, sizeof *h->block[a]);
     mar_status status = h->block[FINE] && h->block[INT8] ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK)
-        status = create_linear(k, h, h->width, h->channels, spec->in_weight, spec->in_bias, KERN_LINEAR,
-                               KERN_IN_F32 | KERN_OUT_F32, 0, &h->in, err);
+        status = head_create_linear(k, h, h->width, h->channels, spec->in_weight, spec->in_bias, KERN_LINEAR,
+                                    KERN_IN_F32 | KERN_OUT_F32, 0, &h->in, err);
     for (int b = 0; status == MAR_OK && b < h->depth; b++) status = create_block(k, &spec->blocks[b], h, b, err);
     if (status == MAR_OK) status = create_norms(cpu_of(k)->d, spec, h, err);
     if (status == MAR_OK) status = create_modulation(k, spec, h, err);
     if (status == MAR_OK)
-        status = create_linear(k, h, 2 * h->channels, h->width, spec->out_weight, spec->out_bias, KERN_LINEAR,
-                               KERN_IN_F32 | KERN_OUT_F32, 0, &h->out, err);
+        status = head_create_linear(k, h, 2 * h->channels, h->width, spec->out_weight, spec->out_bias, KERN_LINEAR,
+                                    KERN_IN_F32 | KERN_OUT_F32, 0, &h->out, err);
     if (status != MAR_OK) {
         cpu_head_free(k->device, h);
         return status;
@@ -250,7 +251,7 @@ mar_status cpu_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *e
     if (status == MAR_OK) status = cpu_linear_plan(k, h->out, rows, err);
     if (status == MAR_OK) status = cpu_linear_plan(k, h->ada_final, rows, err);
     int flag;
-    for (int a = FINE; status == MAR_OK && has(h, (arithmetic)a, &flag); a++) {
+    for (int a = FINE; status == MAR_OK && head_has(h, (arithmetic)a, &flag); a++) {
         status = cpu_linear_plan(k, h->ada_blocks[a], rows, err);
         for (int b = 0; status == MAR_OK && b < h->depth; b++) {
             status = cpu_linear_plan(k, h->block[a][b].fc1, rows, err);
@@ -314,7 +315,7 @@ void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, con
     const int total = steps * rows;
     if (total <= 0 || !kern_live(k)) return;
     int flag;
-    for (int a = FINE; has(h, (arithmetic)a, &flag); a++)
+    for (int a = FINE; head_has(h, (arithmetic)a, &flag); a++)
         if (!cpu_linear_ready(q, h->ada_blocks[a], total)) return;
     if (!cpu_linear_ready(q, h->ada_final, total)) return;
     condition_loop l = {q->d, h, temb, temb_index, cond, rows, scratch, mod};
@@ -349,7 +350,7 @@ typedef struct {
     int block; /* current block */
 } evaluation;
 
-static const char *mod_row(const evaluation *e, int r)
+static const char *cpu_mod_row(const evaluation *e, int r)
 {
     return e->mod + (size_t)(e->mod_index ? e->mod_index[r] : r) * cpu_head_mod_bytes(e->h);
 }
@@ -358,19 +359,6 @@ static const char *mod_row(const evaluation *e, int r)
 static void for_rows(evaluation *e, parallel_body *body)
 {
     cpu_for(e->q, e->rows, 16.0 * e->rows * e->h->width, body, e);
-}
-
-/* Returns LazyMAR's rule: 1 for blocks 1 to 4. These cache the MLP's gated output; the others cache the ungated
- * output. */
-static int caches_gated(int b)
-{
-    return b >= 1 && b <= 4;
-}
-
-/* Returns 1 if the block's MLP is recomputed. */
-static int computes(const evaluation *e, int b)
-{
-    return !e->kept || e->reuse == KERN_HEAD_FRESH || (e->reuse == KERN_HEAD_WARM && !caches_gated(b));
 }
 
 /* u[r] = LN(x[r]) * (1 + scale) + shift, for the block's products. The modulation of an MLP block includes the layer
@@ -383,7 +371,7 @@ static void modulate_body(void *arg, int first, int last, int thread)
     const float *norm = h->norms ? h->norms + 2 * (size_t)e->block * w : NULL;
     (void)thread;
     for (int r = first; r < last; r++) {
-        const void *shift = head_at(h, mod_row(e, r), mod_block(h, e->block)), *scale = head_at(h, shift, w);
+        const void *shift = head_at(h, cpu_mod_row(e, r), mod_block(h, e->block)), *scale = head_at(h, shift, w);
         const float *x = e->x + (size_t)r * w;
         void *u = head_at(h, e->u, (size_t)r * w);
         if (norm)
@@ -410,7 +398,7 @@ static void modulate_final_body(void *arg, int first, int last, int thread)
     const size_t w = (size_t)e->h->width;
     (void)thread;
     for (int r = first; r < last; r++) {
-        const float *m = (const float *)(mod_row(e, r) + mod_final_offset(e->h));
+        const float *m = (const float *)(cpu_mod_row(e, r) + mod_final_offset(e->h));
         e->q->d->rows->modulate(e->x + (size_t)r * w, e->h->width, 1e-6f, m, m + w, 0, e->y + (size_t)r * w, 0);
     }
 }
@@ -420,7 +408,8 @@ static void gate_row(const evaluation *e, float *x, const float *y, int r)
 {
     const kern_head *h = e->h;
     const size_t w = (size_t)h->width, row = (size_t)r * w;
-    e->q->d->rows->gate_add(x + row, head_at(h, mod_row(e, r), mod_block(h, e->block) + 2 * w), y + row, w, h->bf16);
+    e->q->d->rows->gate_add(x + row, head_at(h, cpu_mod_row(e, r), mod_block(h, e->block) + 2 * w), y + row, w,
+                            h->bf16);
 }
 
 static float *kept_of(const evaluation *e)
@@ -436,11 +425,11 @@ static void reuse_body(void *arg, int first, int last, int thread)
     (void)thread;
     for (int r = first; r < last; r++) {
         float *row = kept + (size_t)r * w;
-        if (!caches_gated(e->block)) {
+        if (!kern_head_caches_gated(e->block)) {
             gate_row(e, e->x, kept, r);
             continue;
         }
-        if (computes(e, e->block)) {
+        if (kern_head_computes(e->reuse, e->block)) {
             memset(row, 0, w * sizeof *row);
             gate_row(e, kept, e->y, r);
         }
@@ -473,10 +462,10 @@ static void run_products(evaluation *e, float *y)
 
 static void run_block(evaluation *e)
 {
-    const int computed = computes(e, e->block);
+    const int computed = kern_head_computes(e->reuse, e->block);
     if (computed) for_rows(e, modulate_body);
     if (e->kept) {
-        if (computed) run_products(e, caches_gated(e->block) ? e->y : kept_of(e));
+        if (computed) run_products(e, kern_head_caches_gated(e->block) ? e->y : kept_of(e));
         for_rows(e, reuse_body);
     } else {
         run_columns(e);
@@ -487,15 +476,15 @@ static int is_ready(cpu_queue *q, const kern_head *h, int rows)
 {
     if (!cpu_linear_ready(q, h->in, rows) || !cpu_linear_ready(q, h->out, rows)) return 0;
     int flag;
-    for (int a = FINE; has(h, (arithmetic)a, &flag); a++)
+    for (int a = FINE; head_has(h, (arithmetic)a, &flag); a++)
         for (int b = 0; b < h->depth; b++)
             if (!cpu_linear_ready(q, h->block[a][b].fc1, rows) || !cpu_linear_ready(q, h->block[a][b].fc2, rows))
                 return 0;
     return 1;
 }
 
-/* Evaluates rows of one arithmetic. Row r reads state x_index[r] of x, or state r % tokens if x_index is NULL. */
-static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens,
+/* Evaluates rows of one arithmetic. */
+static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float *x, const int *x_index,
                     const void *mod, const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
                     float *out, void *scratch)
 {
@@ -506,8 +495,7 @@ static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float
     char *u = (char *)(state + (size_t)rows * channels);
     char *v = u + n * h->act_size;
     for (int r = 0; r < rows; r++)
-        memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r % tokens) * channels,
-               channels * sizeof *x);
+        memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r) * channels, channels * sizeof *x);
     evaluation e = {q, h, mod, mod_index, rows, xw, y, u, v, kept, kept_rows, reuse, a, 0};
     cpu_linear_run(q, h->in, state, rows, xw);
     kern_watch(k, xw, MAR_DTYPE_F32, rows, h->width, h->width, KERN_HEAD_INPUT, kern_head_net(h->form));
@@ -521,8 +509,8 @@ static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float
 }
 
 /* Evaluates rows of both arithmetics, one after the other: tokens at different steps need it. */
-static void eval_mixed(kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens,
-                       const void *mod, const int *mod_index, int rows, float *out, void *scratch)
+static void eval_mixed(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                       const int *mod_index, int rows, float *out, void *scratch)
 {
     const size_t width = 2 * (size_t)h->channels, n = (size_t)rows;
     float *some_out = (float *)((char *)scratch + cpu_head_scratch_bytes(h, rows)) - n * width;
@@ -533,20 +521,19 @@ static void eval_mixed(kern_queue *k, const kern_head *h, const float *x, const 
             const int at = mod_index ? mod_index[r] : r;
             if (arithmetic_of(h, (const char *)mod + (size_t)at * cpu_head_mod_bytes(h)) != (arithmetic)a) continue;
             row[some] = r;
-            some_x[some] = x_index ? x_index[r] : r % tokens;
+            some_x[some] = x_index ? x_index[r] : r;
             some_mod[some++] = at;
         }
-        eval_as((arithmetic)a, k, h, x, some_x, tokens, mod, some_mod, some, KERN_HEAD_FRESH, NULL, 0, some_out,
-                scratch);
+        eval_as((arithmetic)a, k, h, x, some_x, mod, some_mod, some, KERN_HEAD_FRESH, NULL, 0, some_out, scratch);
         for (int r = 0; r < some; r++)
             memcpy(out + (size_t)row[r] * width, some_out + (size_t)r * width, width * sizeof *out);
     }
 }
 
 /* `kept` implies rows of one step, and so one arithmetic. */
-static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, int tokens, const void *mod,
-                 const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
-                 void *scratch)
+void cpu_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
+                           const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
+                           float *out, void *scratch)
 {
     int fine = h->int8 ? 0 : rows;
     for (int r = 0; h->int8 && r < rows; r++) {
@@ -554,38 +541,13 @@ static void eval(kern_queue *k, const kern_head *h, const float *x, const int *x
         fine += arithmetic_of(h, (const char *)mod + at * cpu_head_mod_bytes(h)) == FINE;
     }
     if (fine > 0 && fine < rows && !kept)
-        eval_mixed(k, h, x, x_index, tokens, mod, mod_index, rows, out, scratch);
+        eval_mixed(k, h, x, x_index, mod, mod_index, rows, out, scratch);
     else
-        eval_as(fine > 0 ? FINE : INT8, k, h, x, x_index, tokens, mod, mod_index, rows, reuse, kept, kept_rows, out,
-                scratch);
+        eval_as(fine > 0 ? FINE : INT8, k, h, x, x_index, mod, mod_index, rows, reuse, kept, kept_rows, out, scratch);
 }
 
 void cpu_head_eval(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
                    const int *mod_index, int rows, float *out, void *scratch)
 {
-    eval(k, h, x, x_index, rows, mod, mod_index, rows, KERN_HEAD_FRESH, NULL, 0, out, scratch);
-}
-
-void cpu_head_eval_reusing(kern_queue *k, const kern_head *h, const float *x, const int *x_index, const void *mod,
-                           const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
-                           float *out, void *scratch)
-{
-    eval(k, h, x, x_index, rows, mod, mod_index, rows, reuse, kept, kept_rows, out, scratch);
-}
-
-void cpu_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *j)
-{
-    const int rows = j->tokens * j->conditions;
-    const float *cfg = j->conditions == 2 ? j->cfg : NULL;
-    const char *mod = j->mod;
-    for (int i = j->first; i >= j->last && kern_live(k); i--, mod += (size_t)rows * cpu_head_mod_bytes(h)) {
-        k->watch.index = i;
-        eval(k, h, j->x, NULL, j->tokens, mod, NULL, rows, KERN_HEAD_FRESH, NULL, 0, j->out, j->scratch);
-        if (!j->coef)
-            cpu_chain_ode_step(k, j->x, j->x0, j->out, j->tokens, h->channels, cfg, &j->ode[i]);
-        else
-            cpu_chain_step(k, j->x, j->out, j->tokens, h->channels, cfg, &j->coef[i], j->seed, j->image, j->position,
-                           j->t[i]);
-    }
-    k->watch.index = -1;
+    cpu_head_eval_reusing(k, h, x, x_index, mod, mod_index, rows, KERN_HEAD_FRESH, NULL, 0, out, scratch);
 }

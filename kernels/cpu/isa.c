@@ -83,36 +83,36 @@ static int has_avx_vnni(void)
     return a >> 4 & 1u;
 }
 
-static int has(isa_set set)
+static int isa_has(isa_set set)
 {
     __builtin_cpu_init();
     switch (set) {
     case AVX2:
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case AVX_VNNI:
-        return has(AVX2) && has_avx_vnni();
+        return isa_has(AVX2) && has_avx_vnni();
     case AVX512:
-        return has(AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        return isa_has(AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     case AVX512_VNNI:
-        return has(AVX512) && __builtin_cpu_supports("avx512vnni");
+        return isa_has(AVX512) && __builtin_cpu_supports("avx512vnni");
     case AVX512_BF16:
-        return has(AVX512_VNNI) && __builtin_cpu_supports("avx512bf16");
+        return isa_has(AVX512_VNNI) && __builtin_cpu_supports("avx512bf16");
     case AMX:
-        return has(AVX512_BF16) && has_amx(AMX_BF16) && has_amx(AMX_INT8);
+        return isa_has(AVX512_BF16) && has_amx(AMX_BF16) && has_amx(AMX_INT8);
     default:
         return 1;
     }
 }
 #elif defined(__aarch64__)
-static int has(isa_set set)
+static int isa_has(isa_set set)
 {
     if (set == DOTPROD) return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
     if (set == BF16) return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
     return 1;
 }
 #else
-static int has(isa_set set)
+static int isa_has(isa_set set)
 {
     return set == GENERIC;
 }
@@ -120,7 +120,7 @@ static int has(isa_set set)
 
 static int may_use(isa_set set)
 {
-    return is_wanted(set) && has(set);
+    return is_wanted(set) && isa_has(set);
 }
 
 const kern_rows *kern_rows_best(void)

@@ -1,7 +1,6 @@
 /* Linear layers. The result's columns are divided into blocks of weights, its rows into tiles. A row's bits do not
  * depend on the division (gemm/gemm.h), so it follows the numbers of rows and threads. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/fp8.h"
 #include "kernels/int4.h"
 #include "kernels/int8.h"
 
@@ -19,7 +18,6 @@ struct kern_linear {
     kern_activation activation;
     gemm_type type;
     const gemm_kernel *kernel;
-    int fp8;                 /* 1: x and weights are rounded to FP8 numbers, which `type` has exactly */
     int x_bf16;              /* x is bf16, else float */
     int out_size;            /* bytes of an element of y */
     int words;               /* words of an operand row, or int4's groups */
@@ -63,7 +61,7 @@ static mar_status make_staging(const kern_linear *l, const kern_linear_spec *spe
 {
     s->blocks = cpu_lesser(threads, l->blocks);
     const size_t rows = (size_t)s->blocks * GEMM_COLS, n = rows * (size_t)l->in;
-    const int low = l->type >= GEMM_INT8, floats = l->fp8 || (spec->rows && !reads_low(l, spec));
+    const int low = l->type >= GEMM_INT8, floats = spec->rows && !reads_low(l, spec);
     if (floats) s->weight = malloc(n * sizeof *s->weight);
     if (low) s->q = malloc(n), s->scale = malloc(rows * sizeof(float) + n / KERN_INT4_GROUP * sizeof(uint16_t));
     if ((s->weight || !floats) && ((s->q && s->scale) || !low)) return MAR_OK;
@@ -88,35 +86,6 @@ typedef struct {
     int first; /* block of the first in the staging */
 } pack_loop;
 
-/* Rounds a row, bf16 or float, to FP8 numbers of the same type. A NaN or an infinity makes all of them NaN. */
-static void fp8_row(const void *x, int bf16, int in, void *y)
-{
-    const uint16_t *const halves = x;
-    const uint32_t *const words = x;
-    uint32_t most = 0; /* bits of magnitudes are in the magnitudes' order, NaN above all */
-    float inverse;
-    for (int i = 0; i < in; i++) {
-        const uint32_t bits = (bf16 ? (uint32_t)halves[i] << 16 : words[i]) & 0x7fffffff;
-        most = bits > most ? bits : most;
-    }
-    const float scale = kern_fp8_scale(kern_fp8_float(most), &inverse);
-    for (int i = 0; i < in; i++) {
-        const float number = kern_fp8_float(bf16 ? (uint32_t)halves[i] << 16 : words[i]);
-        const uint32_t bits = kern_fp8_bits(kern_fp8_round(number * inverse) * scale);
-        if (bf16)
-            ((uint16_t *)y)[i] = (uint16_t)(bits >> 16);
-        else
-            ((uint32_t *)y)[i] = bits;
-    }
-}
-
-/* Returns x rounded to bf16, as cuBLASLt takes a bias of FP8. */
-static float fp8_bias(float x)
-{
-    const uint32_t bits = kern_fp8_bits(x);
-    return kern_fp8_float((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
-}
-
 /* Packs block number i of the staging: quantises its rows unless they came so. */
 static void pack_block(const pack_loop *p, int i)
 {
@@ -130,9 +99,6 @@ static void pack_block(const pack_loop *p, int i)
                                        : NULL;
     void *block = l->block + (size_t)(p->first + i) * l->block_bytes;
     const int words = (int)(l->weight_bytes / (4 * GEMM_COLS));
-    for (int c = 0; l->fp8 && c < cols; c++)
-        fp8_row(weight + (size_t)c * (size_t)l->in, 0, l->in, s->weight + at + (size_t)c * (size_t)l->in);
-    if (l->fp8) weight = s->weight + at;
     if (l->type == GEMM_INT4) {
         uint8_t *codes = (uint8_t *)s->q + at / 2;
         uint16_t *scales = (uint16_t *)s->scale + at / KERN_INT4_GROUP;
@@ -154,7 +120,7 @@ static void pack_body(void *arg, int first, int last, int thread)
     for (int i = first; i < last; i++) pack_block(arg, i);
 }
 
-static mar_status pack(cpu_queue *q, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
+static mar_status linear_pack(cpu_queue *q, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
 {
     const cpu_device *d = q->d;
     const size_t blocks = (size_t)l->blocks;
@@ -169,7 +135,6 @@ static mar_status pack(cpu_queue *q, kern_linear *l, const kern_linear_spec *spe
         if (status == MAR_OK) cpu_for(q, n, 64.0 * n * GEMM_COLS * l->in, pack_body, &p);
     }
     if (status == MAR_OK && spec->bias) memcpy(l->bias, spec->bias, (size_t)l->out * sizeof *l->bias);
-    for (int o = 0; l->fp8 && o < l->out; o++) l->bias[o] = fp8_bias(l->bias[o]);
     free(s.weight);
     free(s.q);
     free(s.scale);
@@ -184,7 +149,6 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
         return err_set(err, MAR_EARG, "a linear layer with f32 input needs f32 output");
     const int int8 = d->base.int8 && spec->flags & KERN_LOW;
     const int int4 = d->base.int4 && spec->flags & KERN_LOW && spec->in % KERN_INT4_GROUP == 0;
-    const int fp8 = kern_fp8_takes(&d->base, spec->flags, spec->out, spec->in);
     if (int8 && spec->in > INT8_INPUTS)
         return err_set(err, MAR_EARG, "int8 layer of %d inputs: expected at most %d", spec->in, INT8_INPUTS);
     kern_linear *l = calloc(1, sizeof *l);
@@ -194,7 +158,6 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     l->flags = spec->flags;
     l->y_stride = spec->y_stride ? spec->y_stride : spec->out;
     l->activation = spec->activation;
-    l->fp8 = fp8;
     l->x_bf16 = d->bf16 && !(spec->flags & KERN_IN_F32);
     l->out_size = d->bf16 && !(spec->flags & KERN_OUT_F32) ? 2 : 4;
     l->type = int8 ? GEMM_INT8 : int4 ? GEMM_INT4 : l->x_bf16 ? GEMM_BF16 : GEMM_F32;
@@ -204,11 +167,11 @@ mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_l
     l->row_bytes = int8   ? gemm_int8_stride(words << l->kernel->wide)
                    : int4 ? gemm_int4_stride(words)
                           : 4 * (size_t)l->words;
-    l->copies = int8 || int4 || fp8 || (l->type == GEMM_BF16 && l->in % 2);
+    l->copies = int8 || int4 || (l->type == GEMM_BF16 && l->in % 2);
     l->blocks = cpu_divide_up(l->out, GEMM_COLS);
     l->block_bytes = gemm_block_bytes(l->type, words);
     l->weight_bytes = 4 * (size_t)words * GEMM_COLS;
-    const mar_status status = pack(cpu_of(k), l, spec, err);
+    const mar_status status = linear_pack(cpu_of(k), l, spec, err);
     if (status != MAR_OK) {
         cpu_linear_free(k->device, l);
         return status;
@@ -266,9 +229,11 @@ static void operand_body(void *arg, int first, int last, int thread)
     const size_t in = (size_t)l->in * (l->x_bf16 ? 2 : 4), width = (size_t)l->words * 4;
     char *row = (char *)c->q->operand + (size_t)first * l->row_bytes;
     (void)thread;
-    for (int r = first; (l->type == GEMM_INT4 || l->fp8) && r < last; r++, row += l->row_bytes)
-        (l->fp8 ? fp8_row : l->kernel->operand)(c->x + (size_t)r * in, l->x_bf16, l->in, row);
-    if (l->type == GEMM_INT4 || l->fp8) return;
+    if (l->type == GEMM_INT4) {
+        for (int r = first; r < last; r++, row += l->row_bytes)
+            l->kernel->operand(c->x + (size_t)r * in, l->x_bf16, l->in, row);
+        return;
+    }
     if (l->type != GEMM_INT8) {
         for (int r = first; r < last; r++, row += l->row_bytes) {
             memcpy(row, c->x + (size_t)r * in, in);
@@ -283,7 +248,7 @@ static void operand_body(void *arg, int first, int last, int thread)
 }
 
 /* Returns the product's operand: x itself, or what is made of it in the queue's buffer, until the next call. */
-static const void *operand(cpu_queue *q, const kern_linear *l, const void *x, int rows)
+static const void *linear_operand(cpu_queue *q, const kern_linear *l, const void *x, int rows)
 {
     if (!l->copies) return x;
     operand_loop c = {q, l, x};
@@ -361,7 +326,7 @@ static void columns_body(void *arg, int first, int last, int thread)
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const gemm_gate *gate,
                         const kern_linear *next)
 {
-    columns_loop c = {q, l, next, operand(q, l, x, rows), rows, y, gate, parallel_width(q->client)};
+    columns_loop c = {q, l, next, linear_operand(q, l, x, rows), rows, y, gate, parallel_width(q->client)};
     cpu_for(q, l->blocks, (double)rows * l->in * l->out, columns_body, &c);
 }
 
@@ -384,7 +349,7 @@ static tile_grid grid_of(const cpu_queue *q, const kern_linear *l, int rows)
 
 /* Returns 1 if the previous tile is of the same strip and panel: its thread, nearly always this one, has just read the
  * weights. */
-static int place_of(const tile_grid *g, int tile, int *panel, int *across)
+static int linear_place(const tile_grid *g, int tile, int *panel, int *across)
 {
     int s = 0;
     while (tile >= g->panels * parallel_part(g->across, g->strips, s + 1)) s++;
@@ -412,7 +377,7 @@ static void tiles_body(void *arg, int first, int last, int thread)
     (void)thread;
     for (int tile = first; tile < last; tile++) {
         int panel, across;
-        const int near = place_of(&t->grid, tile, &panel, &across), row = across * GEMM_ROWS;
+        const int near = linear_place(&t->grid, tile, &panel, &across), row = across * GEMM_ROWS;
         run_blocks(t->q, l, t->x, row, cpu_lesser(t->rows - row, GEMM_ROWS), t->y, NULL,
                    parallel_part(l->blocks, t->grid.panels, panel), parallel_part(l->blocks, t->grid.panels, panel + 1),
                    NULL, near);
@@ -421,7 +386,7 @@ static void tiles_body(void *arg, int first, int last, int thread)
 
 void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y)
 {
-    tiles_loop t = {q, l, operand(q, l, x, rows), rows, y, grid_of(q, l, rows)};
+    tiles_loop t = {q, l, linear_operand(q, l, x, rows), rows, y, grid_of(q, l, rows)};
     cpu_for(q, t.grid.panels * t.grid.across, (double)rows * l->in * l->out, tiles_body, &t);
 }
 

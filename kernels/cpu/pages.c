@@ -9,7 +9,7 @@ enum {
     LINE = 64       /* alignment; precedes a block of the host's, whose size is in it */
 };
 
-static void *take(size_t bytes)
+static void *pages_take(size_t bytes)
 {
     if (bytes > SIZE_MAX - PAGE) return NULL;
     const size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
@@ -44,7 +44,7 @@ mar_status cpu_pages(const cpu_device *d, size_t bytes, const char *what, void *
 {
     *out = NULL;
     if (d->memory.alloc) return take_from_host(&d->memory, bytes, what, out, err);
-    *out = take(bytes);
+    *out = pages_take(bytes);
     return *out ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory: %zu bytes of %s", bytes, what);
 }
 

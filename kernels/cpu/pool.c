@@ -16,7 +16,7 @@ typedef struct {
 } pool_loop;
 
 /* Finds the window's pixels inside an image and returns their number. */
-static int gather(const pool_loop *l, const void *image, int row, int column, const void **pixel)
+static int pool_gather(const pool_loop *l, const void *image, int row, int column, const void **pixel)
 {
     const kern_pool *p = l->p;
     const int top = row * p->stride - p->pad, left = column * p->stride - p->pad;
@@ -39,7 +39,7 @@ static void pool_body(void *arg, int first, int last, int thread)
     for (int i = first; i < last; i++) {
         const void *image = act_at(d, l->x, (size_t)(i / l->rows) * image_size);
         for (int j = 0; j < l->columns; j++) {
-            const int n = gather(l, image, i % l->rows, j, pixel);
+            const int n = pool_gather(l, image, i % l->rows, j, pixel);
             void *y = act_at(d, l->y, ((size_t)i * (size_t)l->columns + (size_t)j) * l->y_stride);
             if (l->p->kind == KERN_POOL_MAX)
                 l->d->rows->max_rows(pixel, n, (size_t)l->channels, y, l->d->bf16);
@@ -129,7 +129,7 @@ typedef struct {
     float t;
 } place;
 
-static place place_of(int i, int from, int to)
+static place pool_place(int i, int from, int to)
 {
     const float at = (float)i * (float)((double)from / to);
     const int lower = cpu_lesser((int)at, from - 1);
@@ -164,16 +164,16 @@ static void resize_strip(const resize_loop *l, const uint8_t *image, strip *s, i
 {
     const size_t side = (size_t)l->side;
     s->number[0] = s->number[1] = -1;
-    for (int j = 0; j < s->columns; j++) s->place[j] = place_of(s->first + j, l->width, l->side);
+    for (int j = 0; j < s->columns; j++) s->place[j] = pool_place(s->first + j, l->width, l->side);
     for (int i = first; i < last; i++) {
-        const place p = place_of(i, l->height, l->side);
+        const place p = pool_place(i, l->height, l->side);
         const float *lower = blended(l, image, s, p.lower, 0), *upper = blended(l, image, s, p.upper, 1);
         l->d->rows->blend_pixels(lower, upper, p.t, 3 * (size_t)s->columns,
                                  act_at(&l->d->base, y, 3 * ((size_t)i * side + (size_t)s->first)), l->d->bf16);
     }
 }
 
-static int bands_of(int side)
+static int pool_bands(int side)
 {
     return (side + BAND - 1) / BAND;
 }
@@ -182,7 +182,7 @@ static int bands_of(int side)
 static void resize_body(void *arg, int first, int last, int thread)
 {
     const resize_loop *l = arg;
-    const int bands = bands_of(l->side);
+    const int bands = pool_bands(l->side);
     strip s;
     (void)thread;
     for (int i = first; i < last; i++) {
@@ -201,5 +201,5 @@ void cpu_resize(kern_queue *k, const uint8_t *rgb, int images, int height, int w
 {
     cpu_queue *q = cpu_of(k);
     resize_loop l = {q->d, rgb, height, width, side, y};
-    if (kern_live(k)) cpu_for(q, images * bands_of(side), 48.0 * images * side * side, resize_body, &l);
+    if (kern_live(k)) cpu_for(q, images * pool_bands(side), 48.0 * images * side * side, resize_body, &l);
 }

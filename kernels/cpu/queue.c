@@ -59,7 +59,7 @@ mar_status cpu_work_room(cpu_queue *q, size_t bytes, mar_err *err)
 }
 
 /* Replaces *buffer by one of at least `bytes` bytes. */
-static mar_status grow(const cpu_device *d, void **buffer, size_t *size, size_t bytes, mar_err *err)
+static mar_status queue_grow(const cpu_device *d, void **buffer, size_t *size, size_t bytes, mar_err *err)
 {
     void *larger;
     if (bytes <= *size) return MAR_OK;
@@ -74,9 +74,9 @@ static mar_status grow(const cpu_device *d, void **buffer, size_t *size, size_t 
 
 mar_status cpu_operand_room(cpu_queue *q, int rows, size_t row_bytes, mar_err *err)
 {
-    const mar_status status = grow(q->d, &q->operand, &q->operand_bytes, (size_t)rows * row_bytes, err);
+    const mar_status status = queue_grow(q->d, &q->operand, &q->operand_bytes, (size_t)rows * row_bytes, err);
     if (status != MAR_OK) return status;
-    return grow(q->d, &q->operand_scale, &q->scale_bytes, (size_t)rows * sizeof(float), err);
+    return queue_grow(q->d, &q->operand_scale, &q->scale_bytes, (size_t)rows * sizeof(float), err);
 }
 
 int cpu_planned(cpu_queue *q, int has_room, const char *call, ...)

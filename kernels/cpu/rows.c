@@ -77,7 +77,7 @@ static inline float lanes_sum(const float lane[LANES])
 
 /* Computes mean and 1/sqrt(variance + eps) in two passes: the residual stream can have a mean far from zero. An
  * overflowing variance gives NaN. 1/sqrt(infinity) would silently turn a row of huge numbers into zeros. */
-static inline void moments(const float *x, int dim, float eps, float *mean, float *scale)
+static inline void rows_moments(const float *x, int dim, float eps, float *mean, float *scale)
 {
     float lane[LANES] = {0};
     int i = 0;
@@ -94,10 +94,11 @@ static inline void moments(const float *x, int dim, float eps, float *mean, floa
     *scale = variance <= FLT_MAX ? 1.0f / sqrtf(variance + eps) : NAN;
 }
 
-static void layer_norm(const float *x, int dim, const float *weight, const float *bias, float eps, void *y, int bf16)
+static void rows_layer_norm(const float *x, int dim, const float *weight, const float *bias, float eps, void *y,
+                            int bf16)
 {
     float mean, scale;
-    moments(x, dim, eps, &mean, &scale);
+    rows_moments(x, dim, eps, &mean, &scale);
     if (bf16) {
         uint16_t *out = y;
         for (int i = 0; i < dim; i++) out[i] = store_bf16((x[i] - mean) * scale * weight[i] + bias[i]);
@@ -111,11 +112,11 @@ static void layer_norm(const float *x, int dim, const float *weight, const float
 #define MODULATE_BODY(LOAD, STORE)                                                                                     \
     for (int i = 0; i < dim; i++) out[i] = STORE((x[i] - mean) * inv * (1.0f + LOAD(scale[i])) + LOAD(shift[i]));
 
-static void modulate(const float *x, int dim, float eps, const void *shift_, const void *scale_, int mod_bf16, void *y,
-                     int bf16)
+static void rows_modulate(const float *x, int dim, float eps, const void *shift_, const void *scale_, int mod_bf16,
+                          void *y, int bf16)
 {
     float mean, inv;
-    moments(x, dim, eps, &mean, &inv);
+    rows_moments(x, dim, eps, &mean, &inv);
     if (mod_bf16) {
         const uint16_t *shift = shift_, *scale = scale_;
         if (bf16) {
@@ -147,7 +148,7 @@ static void modulate_norm(const float *x, int dim, const float *weight, const fl
                           const void *shift_, const void *scale_, void *y, int bf16)
 {
     float mean, inv;
-    moments(x, dim, eps, &mean, &inv);
+    rows_moments(x, dim, eps, &mean, &inv);
     if (bf16) {
         const uint16_t *shift = shift_, *scale = scale_;
         uint16_t *out = y;
@@ -315,7 +316,7 @@ static uint64_t race(const float *log_p, int n, uint64_t seed, uint64_t image, u
     return bits;
 }
 
-static void to_act(const float *x, size_t n, void *y, int bf16)
+static void rows_to_act(const float *x, size_t n, void *y, int bf16)
 {
     if (bf16) {
         uint16_t *out = y;
@@ -409,7 +410,7 @@ static void distances(const float *a, int rows, const float *b, int columns, int
 
 enum { BLOCK = 64 };
 
-static inline void load_block(const void *x, size_t from, int n, float *v, int bf16)
+static inline void rows_load_block(const void *x, size_t from, int n, float *v, int bf16)
 {
     if (bf16)
         for (int j = 0; j < n; j++) v[j] = load_bf16(((const uint16_t *)x)[from + (size_t)j]);
@@ -425,7 +426,7 @@ static inline void store_block(const float *v, size_t from, int n, void *y, int 
         for (int j = 0; j < n; j++) ((float *)y)[from + (size_t)j] = v[j];
 }
 
-static inline float larger(float a, float b)
+static inline float rows_larger(float a, float b)
 {
     return b > a || b != b ? b : a;
 }
@@ -434,10 +435,10 @@ static inline __attribute__((always_inline)) void max_block(const void *const *x
                                                             void *y, int bf16)
 {
     float top[BLOCK], v[BLOCK];
-    load_block(x[0], from, width, top, bf16);
+    rows_load_block(x[0], from, width, top, bf16);
     for (int r = 1; r < n; r++) {
-        load_block(x[r], from, width, v, bf16);
-        for (int j = 0; j < width; j++) top[j] = larger(top[j], v[j]);
+        rows_load_block(x[r], from, width, v, bf16);
+        for (int j = 0; j < width; j++) top[j] = rows_larger(top[j], v[j]);
     }
     store_block(top, from, width, y, bf16);
 }
@@ -446,9 +447,9 @@ static inline __attribute__((always_inline)) void mean_block(const void *const *
                                                              void *y, int bf16)
 {
     float sum[BLOCK], v[BLOCK];
-    load_block(x[0], from, width, sum, bf16);
+    rows_load_block(x[0], from, width, sum, bf16);
     for (int r = 1; r < n; r++) {
-        load_block(x[r], from, width, v, bf16);
+        rows_load_block(x[r], from, width, v, bf16);
         for (int j = 0; j < width; j++) sum[j] += v[j];
     }
     for (int j = 0; j < width; j++) sum[j] /= (float)n;
@@ -486,7 +487,7 @@ static void mean_of_all(const void *x, int rows, size_t values, float *y, int bf
         double sum[BLOCK] = {0};
         for (int r = 0; r < rows; r++) {
             float v[BLOCK];
-            load_block(x, (size_t)r * values + i, width, v, bf16);
+            rows_load_block(x, (size_t)r * values + i, width, v, bf16);
             for (int j = 0; j < width; j++) sum[j] += v[j];
         }
         for (int j = 0; j < width; j++) y[i + (size_t)j] = (float)(sum[j] / rows);
@@ -577,7 +578,8 @@ static void quantise_row(const void *x, float greatest, int n, int zero, int wid
 
 /* Quantises rows. The largest magnitudes of several rows come first: a row's bytes wait for its own. The next rows are
  * prefetched with the bytes, a phase that leaves memory idle. */
-static void quantise(const void *x, int rows, int n, int zero, int wide, void *q, size_t stride, float *scale, int bf16)
+static void rows_quantise(const void *x, int rows, int n, int zero, int wide, void *q, size_t stride, float *scale,
+                          int bf16)
 {
     enum { SOME = 4 };
     const size_t bytes = (size_t)n * (bf16 ? 2 : 4);
@@ -596,7 +598,7 @@ static void quantise(const void *x, int rows, int n, int zero, int wide, void *q
 }
 
 /* An overflowing mean square gives NaN, as in `moments`. */
-static void rms_norm(const float *x, int dim, const float *weight, float eps, void *y, int bf16)
+static void rows_rms_norm(const float *x, int dim, const float *weight, float eps, void *y, int bf16)
 {
     float lane[LANES] = {0};
     int i = 0;
@@ -616,7 +618,7 @@ static void rms_norm(const float *x, int dim, const float *weight, float eps, vo
 #define GATED_BODY(FUNCTION, LOAD, STORE)                                                                              \
     for (size_t i = 0; i < n; i++) out[i] = STORE(FUNCTION(LOAD(a[i])) * LOAD(b[i]));
 
-static void gated(const void *a_, const void *b_, size_t n, kern_activation activation, void *y, int bf16)
+static void rows_gated(const void *a_, const void *b_, size_t n, kern_activation activation, void *y, int bf16)
 {
     if (bf16) {
         const uint16_t *a = a_, *b = b_;
@@ -656,7 +658,7 @@ static void apply_rope(const void *x, const float *rope, int n, void *y, int bf1
 }
 
 /* Prefetches beyond the hardware: over 8 KiB it made no difference on Zen 5. */
-static unsigned read_all(const void *p, size_t n)
+static unsigned rows_read_all(const void *p, size_t n)
 {
     typedef unsigned words __attribute__((vector_size(64), may_alias));
     enum { AT_ONCE = 8, AHEAD = 16384 };
@@ -676,8 +678,8 @@ void PASTE(kern_cached, KERN_ISA)(const struct cached_task *t, const kern_rows *
 extern const kern_rows PASTE(kern_rows, KERN_ISA);
 const kern_rows PASTE(kern_rows, KERN_ISA) = {
     .isa = TEXT(KERN_ISA),
-    .layer_norm = layer_norm,
-    .modulate = modulate,
+    .layer_norm = rows_layer_norm,
+    .modulate = rows_modulate,
     .modulate_norm = modulate_norm,
     .gate_add = gate_add,
     .silu_add = silu_add,
@@ -687,7 +689,7 @@ const kern_rows PASTE(kern_rows, KERN_ISA) = {
     .exponentials = exponentials,
     .residual = residual,
     .race = race,
-    .to_act = to_act,
+    .to_act = rows_to_act,
     .channel_sums = channel_sums,
     .add = add_rows,
     .distances = distances,
@@ -696,10 +698,10 @@ const kern_rows PASTE(kern_rows, KERN_ISA) = {
     .mean_of_all = mean_of_all,
     .from_act = from_act,
     .blend_pixels = blend_pixels,
-    .quantise = quantise,
-    .rms_norm = rms_norm,
-    .gated = gated,
+    .quantise = rows_quantise,
+    .rms_norm = rows_rms_norm,
+    .gated = rows_gated,
     .apply_rope = apply_rope,
-    .read = read_all,
+    .read = rows_read_all,
     .attend = PASTE(kern_cached, KERN_ISA),
 };

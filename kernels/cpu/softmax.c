@@ -17,7 +17,7 @@ static inline float largest(floats v)
     return lane[0];
 }
 
-static inline float sum_of(floats v)
+static inline float softmax_sum(floats v)
 {
     float lane[LANES];
     memcpy(lane, &v, sizeof lane);
@@ -42,7 +42,7 @@ void PASTE(kern_softmax, KERN_ISA)(float *s, int n, float scale, void *y, int bf
         sum += e;
     }
     end = exp_v((end - most) * scale);
-    const float inv = 1 / sum_of(sum + end);
+    const float inv = 1 / softmax_sum(sum + end);
     for (int i = 0; i < whole; i += LANES) {
         const floats p = load_floats(s + i) * inv;
         const halves h = to_bf16(p);

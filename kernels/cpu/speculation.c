@@ -26,7 +26,7 @@ void cpu_speculate_start(kern_queue *k, kern_speculation *w)
 /* --- proposals ----------------------------------------------------------------------------------------------- */
 
 /* Assigns slots and rows to the unfinished tokens. */
-static void list_slots(kern_speculation *w)
+static void speculation_list_slots(kern_speculation *w)
 {
     const size_t channels = (size_t)w->channels;
     w->slots = w->rows = 0;
@@ -82,7 +82,8 @@ static void propose_by_filter(kern_speculation *w, int row)
 }
 
 /* Evaluates a head at the n rows row[0..n-1]. */
-static void evaluate(kern_queue *k, kern_speculation *w, const kern_speculation_head *e, const int *row, int n)
+static void speculation_evaluate(kern_queue *k, kern_speculation *w, const kern_speculation_head *e, const int *row,
+                                 int n)
 {
     for (int i = 0; i < n; i++)
         for (int c = 0; c < w->conditions; c++) {
@@ -94,8 +95,8 @@ static void evaluate(kern_queue *k, kern_speculation *w, const kern_speculation_
 }
 
 /* Computes the Gaussian of a row's transition from row i of the head's n conditional output rows. */
-static void read_gaussian(const kern_speculation *w, const float *out, int i, int n, int row, float *mean,
-                          float *log_std)
+static void speculation_read_gaussian(const kern_speculation *w, const float *out, int i, int n, int row, float *mean,
+                                      float *log_std)
 {
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
     const float *cond = out + 2 * (size_t)i * channels;
@@ -106,14 +107,14 @@ static void read_gaussian(const kern_speculation *w, const float *out, int i, in
 }
 
 /* Writes the proposals of one level of all slots. */
-static void propose_by_draft(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft, int level)
+static void cpu_propose_by_draft(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft, int level)
 {
     int *row = w->row_list, n = 0;
     for (int slot = 0; slot < w->slots; slot++)
         if (level + 1 < kern_speculation_levels(w, w->slot_token[slot])) row[n++] = w->slot_row[slot] + level;
-    evaluate(k, w, draft, row, n);
+    speculation_evaluate(k, w, draft, row, n);
     for (int i = 0; i < n; i++) {
-        read_gaussian(w, draft->out, i, n, row[i], w->mean_q, w->log_std_q);
+        speculation_read_gaussian(w, draft->out, i, n, row[i], w->mean_q, w->log_std_q);
         move(w, row[i]);
     }
     w->count->draft_evaluations += (unsigned)n;
@@ -122,8 +123,8 @@ static void propose_by_draft(kern_queue *k, kern_speculation *w, const kern_spec
 int cpu_speculate_propose(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft)
 {
     if (!kern_live(k)) return 0;
-    list_slots(w);
-    for (int level = 0; draft && level + 1 < w->window; level++) propose_by_draft(k, w, draft, level);
+    speculation_list_slots(w);
+    for (int level = 0; draft && level + 1 < w->window; level++) cpu_propose_by_draft(k, w, draft, level);
     for (int row = 0; !draft && row + 1 < w->rows; row++)
         if (w->row_token[row + 1] == w->row_token[row]) propose_by_filter(w, row);
     return w->slots;
@@ -137,7 +138,7 @@ static void read_outputs(const kern_speculation *w, const float *out, int row)
     const size_t channels = (size_t)w->channels, first = (size_t)row * channels;
     const float *v = out + 2 * first + channels;
     const int token = w->row_token[row], index = w->row_index[row];
-    read_gaussian(w, out, row, w->rows, row, w->mean_p, w->log_std_p);
+    speculation_read_gaussian(w, out, row, w->rows, row, w->mean_p, w->log_std_p);
     for (size_t c = 0; c < channels; c++) {
         kern_speculation_remember(w, token, index, (int)c, w->state[first + c], w->mean_p[first + c], v[c]);
         w->tempered_p[first + c] = w->log_std_p[first + c] + w->log_temperature;
@@ -148,7 +149,7 @@ static void read_outputs(const kern_speculation *w, const float *out, int row)
 
 /* Verifies the proposals after a slot's first row. Returns the number of decided transitions; x [C] is the state after
  * them. */
-static int verify(const kern_speculation *w, int first, int proposals, float *x)
+static int speculation_verify(const kern_speculation *w, int first, int proposals, float *x)
 {
     const size_t channels = (size_t)w->channels;
     for (int n = 0; n < proposals; n++) {
@@ -187,10 +188,11 @@ static void learn(const kern_speculation *w, int token, int k)
 }
 
 /* Moves a slot's token to the end of its round. */
-static void walk(const kern_speculation *w, int slot)
+static void speculation_walk(const kern_speculation *w, int slot)
 {
     const int token = w->slot_token[slot], from = w->index[token], levels = kern_speculation_levels(w, token);
-    const int decided = verify(w, w->slot_row[slot], levels - 1, w->token + (size_t)token * (size_t)w->channels);
+    const int decided =
+        speculation_verify(w, w->slot_row[slot], levels - 1, w->token + (size_t)token * (size_t)w->channels);
     for (int k = from; k > from - decided; k--)
         if (k + 1 < w->steps) learn(w, token, k);
     w->index[token] = from - decided;
@@ -202,10 +204,10 @@ static void walk(const kern_speculation *w, int slot)
 void cpu_speculate_walk(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
 {
     for (int row = 0; row < w->rows; row++) w->row_list[row] = row;
-    evaluate(k, w, target, w->row_list, w->rows);
+    speculation_evaluate(k, w, target, w->row_list, w->rows);
     if (!kern_live(k)) return;
     for (int row = 0; row < w->rows; row++) read_outputs(w, target->out, row);
-    for (int slot = 0; slot < w->slots; slot++) walk(w, slot);
+    for (int slot = 0; slot < w->slots; slot++) speculation_walk(w, slot);
     w->count->rounds++;
     w->count->evaluations += (unsigned)w->rows;
 }

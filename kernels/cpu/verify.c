@@ -12,7 +12,7 @@ void cpu_add_log_std(kern_queue *k, double *path, const float *log_std, int rows
         for (int c = 0; c < channels; c++) path[r] += log_std[(size_t)r * (size_t)channels + (size_t)c];
 }
 
-static void verify_body(void *arg, int first, int last, int thread)
+static void gaussian_verify_body(void *arg, int first, int last, int thread)
 {
     const kern_verify_job *job = *(const kern_verify_job **)arg;
     kern_residual residual;
@@ -23,7 +23,7 @@ static void verify_body(void *arg, int first, int last, int thread)
 void cpu_verify(kern_queue *k, const kern_verify_job *job)
 {
     if (!kern_live(k)) return;
-    cpu_for(cpu_of(k), job->rows, (double)ROW_WORK * job->rows, verify_body, &job);
+    cpu_for(cpu_of(k), job->rows, (double)ROW_WORK * job->rows, gaussian_verify_body, &job);
     for (int g = 0; g < job->groups; g++) job->first_replaced[g] = INT_MAX;
     for (int r = 0; r < job->rows; r++) {
         int *first = &job->first_replaced[job->group[r]];

@@ -63,7 +63,8 @@ typedef struct {
 /* Finds a block's place. Neighbouring blocks have tiles of one head, which find its keys and values in L2. There may be
  * more tiles than blocks, because a sequence may have grown since the call was recorded. A block then continues with
  * `block` increased by the grid, a later tile of its head, until none is left. */
-static __device__ inline attention_place place_of(const attention_shape &a, const attention_spans &s, unsigned block)
+static __device__ inline attention_place attention_find_place(const attention_shape &a, const attention_spans &s,
+                                                              unsigned block)
 {
     const unsigned heads = (unsigned)a.heads, tiles = gridDim.x / (heads * (unsigned)s.count);
     const unsigned b = block % gridDim.x, i = b / tiles / heads;
@@ -208,7 +209,8 @@ static __device__ inline void online_softmax(float s[N / 8][4], float scale, int
 
 /* s = scale * s + bias of N keys, from key `first` on, and a tile's queries, from `query` on. */
 template <int N>
-static __device__ inline void add_bias(float s[N / 8][4], float scale, const attention_bias &b, int first, int query)
+static __device__ inline void cuda_add_bias(float s[N / 8][4], float scale, const attention_bias &b, int first,
+                                            int query)
 {
     const int lane = (int)threadIdx.x % 32, key = first + lane % 4 * 2, row = query + lane / 4;
 #pragma unroll
@@ -232,8 +234,8 @@ template <int D> static __device__ inline void load_queries(const bf16 *q, int s
 
 /* y = o / sum. The result passes through the warp's part of shared memory, so that stores have 16 bytes. */
 template <int D>
-static __device__ inline void store_result(float o[D / 8][4], const float sum[2], bf16 *mine, bf16 *y, size_t stride,
-                                           int rows)
+static __device__ inline void attention_store(float o[D / 8][4], const float sum[2], bf16 *mine, bf16 *y, size_t stride,
+                                              int rows)
 {
     const int lane = (int)threadIdx.x % 32, pieces = D / 8;
 #pragma unroll
@@ -266,7 +268,7 @@ static __device__ inline void attend_keys(const attention_shape &a, const attent
     scores<D, N, T>(w.q, key, s);
 #pragma unroll
     for (int t = 0; t < T; t++) {
-        if (BIASED) add_bias<N>(s[t], a.scale, bias, first, query + t * TILE);
+        if (BIASED) cuda_add_bias<N>(s[t], a.scale, bias, first, query + t * TILE);
         online_softmax<D, N>(s[t], BIASED ? 1 : a.scale, keys, w.top[t], w.sum[t], w.o[t]);
     }
     multiply_values<D, N, T>(s, key + KEYS * (D + PAD), w.o);
@@ -317,9 +319,9 @@ static __device__ inline void attend_tile(const attention_shape &a, const attent
 #pragma unroll
     for (int t = 0; t < T; t++) {
         const int from = query + t * TILE;
-        store_result<D>(w.o[t], w.sum[t], stages + (warp * T + t) * TILE * (D + PAD),
-                        y + (p.query + (size_t)from) * (size_t)(a.heads * D) + (size_t)(p.head * D),
-                        (size_t)(a.heads * D), min(p.n_q - from, (int)TILE));
+        attention_store<D>(w.o[t], w.sum[t], stages + (warp * T + t) * TILE * (D + PAD),
+                           y + (p.query + (size_t)from) * (size_t)(a.heads * D) + (size_t)(p.head * D),
+                           (size_t)(a.heads * D), min(p.n_q - from, (int)TILE));
     }
 }
 
@@ -332,7 +334,7 @@ __global__ static void __launch_bounds__(32 * (T > 1 ? PAIRED_WARPS : WARPS), D 
     fast::wait_for_previous();
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
-        const attention_place p = place_of(a, s, block);
+        const attention_place p = attention_find_place(a, s, block);
         const int first = p.tile * ((int)blockDim.x / 32) * T * TILE;
         if (first >= p.n_q) break;
         attend_tile<D, T, BIASED>(a, bias_of(s, p.head), p, first, (const bf16 *)q, (const bf16 *)key,
@@ -510,7 +512,7 @@ __global__ static void __launch_bounds__(32 * GENERIC_WARPS)
 {
 #pragma unroll 1
     for (unsigned block = blockIdx.x;; block += gridDim.x) {
-        const attention_place p = place_of(a, s, block);
+        const attention_place p = attention_find_place(a, s, block);
         const int first = (p.tile * GENERIC_WARPS + (int)threadIdx.x / 32) * QUERIES;
         if (first >= p.n_q) break;
         const size_t column = (size_t)p.head * (size_t)a.dim, query = p.query + (size_t)first;
@@ -552,8 +554,8 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
 }
 
 /* Launches a kernel, with blocks for a.n_q queries of each sequence. */
-static void launch(cuda_queue *c, const attention_shape &a, const attention_spans &spans, const act *q, const act *key,
-                   const act *value, act *y)
+static void attention_launch(cuda_queue *c, const attention_shape &a, const attention_spans &spans, const act *q,
+                             const act *key, const act *value, act *y)
 {
     const int dim = a.dim, heads = spans.count * a.heads;
     const int pieces =
@@ -585,7 +587,7 @@ void cuda_attention(kern_queue *k, const act *q, int q_stride, const act *key, c
     if (head_dim > MOST_DIM)
         attend_wide(c, a, n_seq, (const char *)q, (const char *)key, (const char *)value, (char *)y);
     else
-        launch(c, a, all, q, key, value, y);
+        attention_launch(c, a, all, q, key, value, y);
 }
 
 /* A recording keeps the grid of its second use. That grid is correct for other counts too. A row's bits do not depend
@@ -612,5 +614,5 @@ void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *
     spans.n_q = cuda_stage(c, n_q, (size_t)n_seq);
     spans.k_first = cuda_stage(c, k_first, (size_t)n_seq);
     spans.n_k = cuda_stage(c, n_k, (size_t)n_seq);
-    launch(c, a, spans, q, key, value, y);
+    attention_launch(c, a, spans, q, key, value, y);
 }

@@ -68,7 +68,7 @@ static __device__ inline cache_tile tile_of(const cache_call &a, int size, int i
 }
 
 /* Returns the first element of a query in rows of `stride` elements. */
-static __device__ inline size_t query_at(const cache_call &a, int query, int head, int stride)
+static __device__ inline size_t cuda_cache_query(const cache_call &a, int query, int head, int stride)
 {
     const int row = query / a.group;
     return (size_t)row * (size_t)stride + (size_t)((head * a.group + query - row * a.group) * a.dim);
@@ -176,8 +176,8 @@ template <typename C> struct cache_place {
 /* A warp stores a head's query, key or value: normed if norm.weight is not NULL, rotated if turn is not NULL. norm is
  * at the head. A lane has the pairs lane, lane + 32, .. to.head may be `from`. */
 template <typename T, typename C>
-static __device__ inline void store_head(int dim, const T *from, kern_head_norm norm, const cache_turn *turn,
-                                         const cache_place<C> &to)
+static __device__ inline void cuda_store_head(int dim, const T *from, kern_head_norm norm, const cache_turn *turn,
+                                              const cache_place<C> &to)
 {
     const int lane = (int)threadIdx.x % 32;
     float x[MINE], factor = 1;
@@ -216,7 +216,7 @@ static __device__ inline void store_head(int dim, const T *from, kern_head_norm 
 }
 
 /* Returns the norm of a head. */
-static __device__ inline kern_head_norm norm_of(const kern_head_norm &norm, int head, int dim)
+static __device__ inline kern_head_norm cuda_cache_norm(const kern_head_norm &norm, int head, int dim)
 {
     const float *weight = norm.weight ? norm.weight + head * dim : NULL;
     return {weight, norm.bias ? norm.bias + head * dim : NULL, norm.eps};
@@ -251,7 +251,7 @@ static __device__ inline void store_part(const cache_call &a, int row, int h, co
     T *from = q + (size_t)row * (size_t)a.q_stride + (size_t)(h * a.dim);
     if (h < a.heads) {
         T *copy = fresh ? fresh->query + (h - head * a.group) * a.dim : NULL;
-        store_head<T, T>(a.dim, from, norm_of(a.q_norm, h, a.dim), &turn, {from, copy, NULL, NULL});
+        cuda_store_head<T, T>(a.dim, from, cuda_cache_norm(a.q_norm, h, a.dim), &turn, {from, copy, NULL, NULL});
         return;
     }
     const int kv = h - a.heads, is_value = kv >= a.kv_heads; /* its place among keys, then values */
@@ -260,9 +260,9 @@ static __device__ inline void store_part(const cache_call &a, int row, int h, co
                                (float *)(slot + (size_t)(2 * a.kv_heads * a.dim)) + kv,
                                fresh ? fresh->scale + is_value : NULL};
     if (is_value)
-        store_head<T, C>(a.dim, from, {}, NULL, to);
+        cuda_store_head<T, C>(a.dim, from, {}, NULL, to);
     else
-        store_head<T, C>(a.dim, from, norm_of(a.k_norm, kv, a.dim), &turn, to);
+        cuda_store_head<T, C>(a.dim, from, cuda_cache_norm(a.k_norm, kv, a.dim), &turn, to);
 }
 
 /* Stores all heads of all rows, a warp each. */
@@ -459,7 +459,7 @@ static __device__ inline void store_sums(const cache_call &a, const cache_tile &
             total += mine[1] * factor;
             o += mine[2 + d] * factor;
         }
-        cuda_store(y + query_at(a, t.first + i, head, a.heads * a.dim) + d, o / total);
+        cuda_store(y + cuda_cache_query(a, t.first + i, head, a.heads * a.dim) + d, o / total);
     }
 }
 
@@ -504,7 +504,7 @@ __global__ static void __launch_bounds__(cache_form<C, Q>::THREADS) attend_cache
     for (int i = 0; i < Q; i++) {
         s.top[i] = -INFINITY, s.total[i] = 0;
         for (int j = 0; j < MINE; j++) s.o[i][j] = mine[i][j] = 0;
-        const T *from = a.rope ? fresh.query + i * a.dim : q + query_at(a, t.first + i, head, a.q_stride);
+        const T *from = a.rope ? fresh.query + i * a.dim : q + cuda_cache_query(a, t.first + i, head, a.q_stride);
         if (i < t.count) load_mine<N>(from, a.dim, lane, a.lanes, mine[i]);
     }
 #pragma unroll 1
@@ -566,7 +566,7 @@ template <typename T, typename C> static void attention_cache(cuda_queue *c, cac
 }
 
 /* Returns a job's call; its lists are staged. */
-static cache_call call_of(cuda_queue *c, const kern_cache_job *job)
+static cache_call cuda_cache_call(cuda_queue *c, const kern_cache_job *job)
 {
     const size_t rows = (size_t)job->rows;
     cache_call a = {};
@@ -588,7 +588,7 @@ void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, con
     kern_cache_job job = {};
     job.rows = rows, job.heads = job.kv_heads = heads, job.head_dim = head_dim, job.q_stride = 3 * heads * head_dim;
     job.rope = rope, job.position = position, job.own = slot;
-    const cache_call a = call_of(c, &job);
+    const cache_call a = cuda_cache_call(c, &job);
     if (c->device->bf16)
         store<bf16, bf16>(c, a, qkv, cache);
     else
@@ -615,7 +615,7 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
         kern_fail(k, status, &err);
         return;
     }
-    cache_call a = call_of(c, job);
+    cache_call a = cuda_cache_call(c, job);
     a.spans = job->spans, a.words = job->words, a.lanes = 1;
     a.row = cuda_stage_list(c, job->row, spans + 1, spans + 1);
     a.first = cuda_stage_list(c, job->first, spans + 1, spans + 1);

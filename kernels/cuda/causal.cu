@@ -29,7 +29,7 @@ static __global__ void gated_kernel(const void *x, size_t vectors, cuda_divisor 
 }
 
 template <typename X, typename Y>
-static void gated(cuda_queue *c, const void *x, int rows, int hidden, kern_activation activation, void *y)
+static void cuda_gated_launch(cuda_queue *c, const void *x, int rows, int hidden, kern_activation activation, void *y)
 {
     const int wide = hidden % 8 == 0 && cuda_aligned(x) && cuda_aligned(y), n = wide ? hidden / 8 : hidden;
     const size_t vectors = (size_t)rows * (size_t)n; /* an int numbers them */
@@ -40,12 +40,13 @@ static void gated(cuda_queue *c, const void *x, int rows, int hidden, kern_activ
 void cuda_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y)
 {
     cuda_queue *c = cuda_of(k);
-    (c->device->bf16 ? gated<bf16, bf16> : gated<float, float>)(c, x, rows, hidden, activation, y);
+    (c->device->bf16 ? cuda_gated_launch<bf16, bf16> : cuda_gated_launch<float, float>)(c, x, rows, hidden, activation,
+                                                                                        y);
 }
 
 void cuda_swiglu_rows(cuda_queue *c, const float *x, int rows, int hidden, int f16_y, void *y)
 {
-    (f16_y ? gated<float, f16> : gated<float, float>)(c, x, rows, hidden, KERN_SILU, y);
+    (f16_y ? cuda_gated_launch<float, f16> : cuda_gated_launch<float, float>)(c, x, rows, hidden, KERN_SILU, y);
 }
 
 /* --- the codebook ------------------------------------------------------------------------------------------------- */

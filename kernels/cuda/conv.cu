@@ -29,7 +29,7 @@ struct kern_conv {
 /* --- creation ---------------------------------------------------------------------------------------------- */
 
 /* Builds weight [out][row] and bias [out] of the product from the spec's. */
-static void lay_out(const kern_conv *conv, const kern_conv_spec *spec, float *weight, float *bias)
+static void cuda_conv_lay_out(const kern_conv *conv, const kern_conv_spec *spec, float *weight, float *bias)
 {
     const size_t in = (size_t)spec->in, taps = (size_t)(conv->kernel_h * conv->kernel_w);
     for (int o = 0; o < conv->out; o++) {
@@ -53,7 +53,7 @@ static mar_status create_product(kern_queue *k, kern_conv *conv, const kern_conv
     const size_t n = (size_t)conv->out, weights = n * (size_t)conv->row;
     float *weight = (float *)calloc(weights + n, sizeof *weight);
     if (!weight) return err_set(err, MAR_ENOMEM, "out of memory: %zu weights of a convolution", weights);
-    lay_out(conv, spec, weight, weight + weights);
+    cuda_conv_lay_out(conv, spec, weight, weight + weights);
     kern_linear_spec product = {};
     product.out = conv->out, product.in = conv->row, product.y_stride = conv->y_stride;
     product.weight = weight, product.bias = weight + weights;
@@ -174,8 +174,8 @@ typedef struct {
 
 /* Finishes COUNT vectors of N neighbouring sums of a pixel, each from channel[i] on. */
 template <int N, int COUNT>
-static __device__ inline void finish(const conv_product &p, const conv_result &r, const int *pixel, const int *channel,
-                                     cuda_floats<N> *sum)
+static __device__ inline void conv_finish(const conv_product &p, const conv_result &r, const int *pixel,
+                                          const int *channel, cuda_floats<N> *sum)
 {
     long long to[COUNT];
     cuda_floats<N> old[COUNT] = {};
@@ -355,7 +355,7 @@ static __device__ inline void finish_sums(const conv_product &p, const conv_resu
             at[i] = pixel + row, from[i] = channel + column;
             sum[i] = cuda_load<V>(mine + row * N + (column ^ turn_of<N>(row)));
         }
-        finish<V, COUNT>(p, r, at, from, sum);
+        conv_finish<V, COUNT>(p, r, at, from, sum);
     }
 }
 
@@ -424,7 +424,7 @@ __global__ static void __launch_bounds__(THREADS)
         const cuda_floats<4> part = cuda_load<4>(parts + (size_t)i * 4);
         for (int j = 0; j < 4; j++) sum.v[j] += part.v[j];
     }
-    finish<4, 1>(p, r, &pixel, &channel, &sum);
+    conv_finish<4, 1>(p, r, &pixel, &channel, &sum);
 }
 
 /* --- launches ---------------------------------------------------------------------------------------------- */

@@ -130,7 +130,7 @@ static mar_status take_context(cuda_device *d, mar_err *err)
 
 /* --- memory ----------------------------------------------------------------------------------------------- */
 
-static mar_status out_of_memory(size_t bytes, mar_err *err)
+static mar_status cuda_out_of_memory(size_t bytes, mar_err *err)
 {
     char asked[32], left[80];
     (void)cudaGetLastError();
@@ -158,7 +158,7 @@ mar_status cuda_alloc(kern_device *device, size_t bytes, void **out, mar_err *er
     const size_t size = bytes ? bytes : 1;
     const CUcontext before = cuda_switch(d->context);
     const cudaError_t error = alloc_cleared(d, size, out);
-    const mar_status status = error == cudaErrorMemoryAllocation ? out_of_memory(size, err)
+    const mar_status status = error == cudaErrorMemoryAllocation ? cuda_out_of_memory(size, err)
                                                                  : cuda_status(error, "allocating GPU memory", err);
     (void)cuda_switch(before);
     return status;
@@ -180,7 +180,7 @@ mar_status cuda_working_memory(cuda_queue *c, mar_err *err)
     return status;
 }
 
-static void upload(kern_queue *k, void *dst, const void *src, size_t bytes)
+static void cuda_upload(kern_queue *k, void *dst, const void *src, size_t bytes)
 {
     cuda_queue *c = cuda_of(k);
     if (bytes == 0) return;
@@ -217,13 +217,13 @@ static void wait(cuda_queue *c, const char *what)
 }
 
 /* Waits also after a failure or a cancel: earlier work may still run. */
-static void finish(kern_queue *k)
+static void cuda_finish(kern_queue *k)
 {
     cuda_queue *c = cuda_of(k);
     if (cuda_outside_recording(c, "a wait")) wait(c, "waiting for the GPU");
 }
 
-static void download(kern_queue *k, void *dst, const void *src, size_t bytes)
+static void cuda_download(kern_queue *k, void *dst, const void *src, size_t bytes)
 {
     cuda_queue *c = cuda_of(k);
     if (cuda_outside_recording(c, "a download")) {
@@ -344,7 +344,7 @@ static void recover(kern_queue *k)
     if (cuda_ok(c, error, "waiting for the GPU")) on_idle(c); /* a permanent error is returned by every call */
 }
 
-static mar_status set_stream(kern_queue *k, void *stream, mar_err *err)
+static mar_status cuda_set_stream(kern_queue *k, void *stream, mar_err *err)
 {
     cuda_queue *c = cuda_of(k);
     if (!cuda_outside_recording(c, "another stream")) return kern_check(k, err);
@@ -402,12 +402,11 @@ void cuda_describe(cuda_device *d, const char *tuning)
     snprintf(d->base.unit, sizeof d->base.unit, "%s%s", d->gpu, tuning);
 }
 
-static void describe(cuda_device *d, const cudaDeviceProp *p)
+static void device_describe(cuda_device *d, const cudaDeviceProp *p)
 {
     d->multiprocessors = p->multiProcessorCount;
     d->major = p->major;
     d->shared_bytes = p->sharedMemPerBlockOptin;
-    d->lt_scales = p->major == 9 && cublasLtGetVersion() >= 120900;
     d->base.act_size = d->bf16 ? sizeof(bf16) : sizeof(float);
     d->base.draft_budget = 64; /* SJD-PAC's */
     const size_t budget = p->totalGlobalMem / 32;
@@ -417,7 +416,7 @@ static void describe(cuda_device *d, const cudaDeviceProp *p)
     cuda_describe(d, "");
 }
 
-static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *err)
+static mar_status open_device(cuda_device *d, mar_err *err)
 {
     int major = 0;
     size_t unused = 0, total = 0;
@@ -428,14 +427,13 @@ static mar_status open_device(cuda_device *d, const cudaDeviceProp *p, mar_err *
     /* The rest is for weights, and for other sessions. A product of the modulation then has fewer than 2^31
      * results. */
     d->base.mod_budget = unused / 8 < (size_t)4 << 30 ? unused / 8 : ((size_t)4 << 30) - 1;
-    d->l2_persisting_bytes = (size_t)p->persistingL2CacheMaxSize;
     const cublasStatus_t created = cublasLtCreate(&d->lt);
     if (created != CUBLAS_STATUS_SUCCESS)
         return err_set(err, MAR_EBACKEND, "opening cuBLASLt: %s", cublasLtGetStatusString(created));
     return cuda_status(cudaStreamCreateWithFlags(&d->zeroing, cudaStreamNonBlocking), "opening a stream", err);
 }
 
-static void close_device(kern_device *device)
+static void cuda_close(kern_device *device)
 {
     cuda_device *d = cuda_device_of(device);
     if (d->context) {
@@ -470,37 +468,34 @@ void cuda_machine(const kern_device *d, kern_machine *out)
 
 #define ENTRY(table, entry, function) .entry = function,
 
-static const kern_core_ops core_table = {.close = close_device,
+static const kern_core_ops core_table = {.close = cuda_close,
                                          .queue_create = queue_create,
                                          .queue_free = queue_free,
                                          .bind = bind_queue,
                                          .unbind = unbind_queue,
                                          .recover = recover,
-                                         .set_stream = set_stream,
+                                         .set_stream = cuda_set_stream,
                                          .alloc = cuda_alloc,
                                          .free = cuda_free,
-                                         .upload = upload,
-                                         .download = download,
-                                         .finish = finish,
+                                         .upload = cuda_upload,
+                                         .download = cuda_download,
+                                         .finish = cuda_finish,
                                          CUDA_CORE_OPS(ENTRY)};
 static const kern_head_ops head_table = {CUDA_HEAD_OPS(ENTRY)};
 static const kern_conv_ops conv_table = {CUDA_CONV_OPS(ENTRY)};
 static const kern_discrete_ops discrete_table = {CUDA_DISCRETE_OPS(ENTRY)};
 static const kern_measure_ops measure_table = {CUDA_MEASURE_OPS(ENTRY)};
+static const kern_fused_ops fused_table = {CUDA_FUSED_OPS(ENTRY)};
 
 extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err)
 {
     *out = NULL;
-    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_FP8)
-        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8, int4 or fp8", (int)dtype);
+    if ((int)dtype < MAR_DTYPE_AUTO || (int)dtype > MAR_DTYPE_INT4)
+        return err_set(err, MAR_EARG, "--dtype %d: expected auto, f32, bf16, int8 or int4", (int)dtype);
     if (dtype == MAR_DTYPE_F16)
-        return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32, bf16, int8, int4 or fp8");
+        return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32, bf16, int8 or int4");
     cudaDeviceProp properties;
     mar_status status = check_device(device, &properties, err);
-    if (status == MAR_OK && dtype == MAR_DTYPE_FP8 && 10 * properties.major + properties.minor < 89)
-        status = err_set(err, MAR_EBACKEND,
-                         "--dtype fp8: GPU number %d (%s) has compute capability %d.%d, expected 8.9 or later", device,
-                         properties.name, properties.major, properties.minor);
     if (status != MAR_OK) return status;
     cuda_device *d = (cuda_device *)calloc(1, sizeof *d);
     if (!d || pthread_mutex_init(&d->lock, NULL) != 0) {
@@ -512,20 +507,22 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->base.conv = &conv_table;
     d->base.discrete = &discrete_table;
     d->base.measure = &measure_table;
+    d->base.fused = fused_table;
+    kern_fused_complete(&d->base);
     d->base.asynchronous = 1;
     d->number = device;
     d->bf16 = dtype != MAR_DTYPE_F32;
-    d->base.int8 = dtype == MAR_DTYPE_INT8, d->base.int4 = dtype == MAR_DTYPE_INT4,
-    d->base.fp8 = dtype == MAR_DTYPE_FP8;
-    describe(d, &properties);
+    d->base.skinny_rows = d->bf16 ? KERN_SKINNY_ROWS : 0;
+    d->base.int8 = dtype == MAR_DTYPE_INT8, d->base.int4 = dtype == MAR_DTYPE_INT4;
+    device_describe(d, &properties);
     status = take_context(d, err);
     if (status == MAR_OK) {
         const CUcontext before = cuda_switch(d->context);
-        status = open_device(d, &properties, err);
+        status = open_device(d, err);
         (void)cuda_switch(before);
     }
     if (status != MAR_OK) {
-        close_device(&d->base);
+        cuda_close(&d->base);
         return status;
     }
     *out = &d->base;

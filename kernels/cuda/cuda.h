@@ -34,10 +34,8 @@ typedef struct {
     int multiprocessors;             /* of the GPU */
     int major;                       /* of its compute capability, or of the code that it runs if that is older */
     size_t shared_bytes;             /* maximum shared memory of a block, with opt-in */
-    size_t l2_persisting_bytes;      /* part of the L2 cache that access policies may reserve */
     cudaStream_t zeroing;            /* stream that clears new memory */
     cublasLtHandle_t lt;             /* without stream or workspace of its own; several threads may use it at a time */
-    int lt_scales;                   /* 1: cuBLASLt takes a scale for each row and column of FP8 operands */
     pthread_mutex_t lock;            /* guards the table of products */
     struct cuda_matmul *matmuls[64]; /* linear.cu: hash table. Entries never change and stay until the device closes */
     char gpu[128];                   /* name and size of the GPU, and cuBLASLt's version */
@@ -115,7 +113,7 @@ template <typename T> static inline const T *cuda_stage_list(cuda_queue *c, cons
  * after a failure or a cancel. Operations call it after their staging and once a step in loops; cuda_launch calls it
  * itself. */
 int cuda_live(cuda_queue *c);
-/* Bracket calls that may wait for the whole GPU: cuBLASLt's and the L2 cache's own. No thread may make one while
+/* Bracket calls that may wait for the whole GPU: cuBLASLt's own. No thread may make one while
  * another records. Waits until no thread of the process records. */
 void cuda_exclusive_begin(void);
 void cuda_exclusive_end(void);
@@ -240,8 +238,9 @@ cuda_entry<decltype(kern_core_ops::free)> cuda_free;
     X(core, attention_cache, cuda_attention_cache)                                                                     \
     X(core, attention_cache_plan, cuda_attention_cache_plan)                                                           \
     X(core, look_up, cuda_look_up)                                                                                     \
-    X(core, embed, cuda_embed)                                                                                         \
-    X(core, skinny, cuda_skinny)
+    X(core, embed, cuda_embed)
+#define CUDA_FUSED_OPS(X)                                                                                              \
+    X(fused, chain_run, cuda_chain_run) X(fused, speculate_run, cuda_speculate_run) X(fused, skinny, cuda_skinny)
 #define CUDA_MEASURE_OPS(X)                                                                                            \
     X(measure, linear_spec, cuda_linear_spec)                                                                          \
     X(measure, conv_spec, cuda_conv_spec)                                                                              \
@@ -263,7 +262,6 @@ cuda_entry<decltype(kern_core_ops::free)> cuda_free;
     X(head, modulate, cuda_head_modulate)                                                                              \
     X(head, eval, cuda_head_eval)                                                                                      \
     X(head, eval_reusing, cuda_head_eval_reusing)                                                                      \
-    X(head, chain_run, cuda_chain_run)                                                                                 \
     X(head, chain_step, cuda_chain_step)                                                                               \
     X(head, chain_ode_step, cuda_chain_ode_step)                                                                       \
     X(head, chain_gaussian, cuda_chain_gaussian)                                                                       \
@@ -275,8 +273,7 @@ cuda_entry<decltype(kern_core_ops::free)> cuda_free;
     X(head, speculate_plan, cuda_speculate_plan)                                                                       \
     X(head, speculate_start, cuda_speculate_start)                                                                     \
     X(head, speculate_propose, cuda_speculate_propose)                                                                 \
-    X(head, speculate_walk, cuda_speculate_walk)                                                                       \
-    X(head, speculate_run, cuda_speculate_run)
+    X(head, speculate_walk, cuda_speculate_walk)
 #define CUDA_CONV_OPS(X)                                                                                               \
     X(conv, create, cuda_conv_create)                                                                                  \
     X(conv, free, cuda_conv_free)                                                                                      \
@@ -293,6 +290,7 @@ cuda_entry<decltype(kern_core_ops::free)> cuda_free;
 
 #define DECLARE(table, entry, function) cuda_entry<decltype(kern_##table##_ops::entry)> function;
 CUDA_CORE_OPS(DECLARE)
+CUDA_FUSED_OPS(DECLARE)
 CUDA_MEASURE_OPS(DECLARE)
 CUDA_DISCRETE_OPS(DECLARE)
 CUDA_HEAD_OPS(DECLARE)

@@ -17,7 +17,7 @@ enum {
 /* Loads a thread's part of SIDE rows from `first` on, DEPTH numbers from `k` on, in vectors of N. Numbers outside are
  * 0. */
 template <int N>
-static __device__ inline void fetch(const float *x, int first, int rows, int dim, int k, float part[LOADS])
+static __device__ inline void distances_fetch(const float *x, int first, int rows, int dim, int k, float part[LOADS])
 {
 #pragma unroll
     for (int i = 0; i < LOADS / N; i++) {
@@ -40,7 +40,7 @@ template <int N> static __device__ inline void put(const float part[LOADS], floa
 
 /* Returns a thread's i-th row or column. Its eight are two groups of four, half a side apart, so that a warp reads
  * neighbours. */
-static __device__ inline int place(int thread, int i)
+static __device__ inline int distances_place(int thread, int i)
 {
     return i / 4 * (SIDE / 2) + 4 * thread + i % 4;
 }
@@ -53,22 +53,22 @@ static __global__ void __launch_bounds__(THREADS, N == 4 ? 2 : 1)
     const int first = (int)blockIdx.y * SIDE, first_column = (int)blockIdx.x * SIDE;
     const int tx = (int)threadIdx.x % 16, ty = (int)threadIdx.x / 16;
     float sum[8][8] = {}, from_a[LOADS], from_b[LOADS];
-    fetch<N>(a, first, rows, dim, 0, from_a);
-    fetch<N>(b, first_column, columns, dim, 0, from_b);
+    distances_fetch<N>(a, first, rows, dim, 0, from_a);
+    distances_fetch<N>(b, first_column, columns, dim, 0, from_b);
     for (int k = 0; k < dim; k += DEPTH) {
         put<N>(from_a, left);
         put<N>(from_b, right);
         __syncthreads();
         if (k + DEPTH < dim) {
-            fetch<N>(a, first, rows, dim, k + DEPTH, from_a);
-            fetch<N>(b, first_column, columns, dim, k + DEPTH, from_b);
+            distances_fetch<N>(a, first, rows, dim, k + DEPTH, from_a);
+            distances_fetch<N>(b, first_column, columns, dim, k + DEPTH, from_b);
         }
 #pragma unroll
         for (int j = 0; j < DEPTH; j++) {
             cuda_floats<4> u[2], v[2];
             for (int h = 0; h < 2; h++) {
-                u[h] = cuda_load<4>(left + j * PITCH + place(ty, 4 * h));
-                v[h] = cuda_load<4>(right + j * PITCH + place(tx, 4 * h));
+                u[h] = cuda_load<4>(left + j * PITCH + distances_place(ty, 4 * h));
+                v[h] = cuda_load<4>(right + j * PITCH + distances_place(tx, 4 * h));
             }
 #pragma unroll
             for (int r = 0; r < 8; r++)
@@ -82,11 +82,11 @@ static __global__ void __launch_bounds__(THREADS, N == 4 ? 2 : 1)
     }
 #pragma unroll
     for (int r = 0; r < 8; r++) {
-        const int row = first + place(ty, r);
+        const int row = first + distances_place(ty, r);
         if (row >= rows) continue;
 #pragma unroll
         for (int c = 0; c < 8; c++) {
-            const int column = first_column + place(tx, c);
+            const int column = first_column + distances_place(tx, c);
             if (column < columns) y[(size_t)row * (size_t)columns + (size_t)column] = sum[r][c];
         }
     }

@@ -108,7 +108,7 @@ static __device__ inline float2 group_moments(const norm_shape &a, int image, in
 }
 
 /* Returns the scales and shifts [2][channels] of the cell of a pixel. */
-static __device__ inline const float *cell_of(const norm_shape &a, int image, int pixel)
+static __device__ inline const float *cuda_cell_of(const norm_shape &a, int image, int pixel)
 {
     const int row = pixel / a.width + a.top, column = pixel % a.width, columns = a.width / a.side;
     const int rows = a.pixels / a.width / a.side; /* with several images they are whole */
@@ -160,7 +160,7 @@ __global__ static void __launch_bounds__(32 * WARPS, 4)
             const int pixel = i + n * p.step;
             if (pixel >= p.last) break;
             if (a.cells) {
-                const float *cell = cell_of(a, p.image, pixel) + p.channel;
+                const float *cell = cuda_cell_of(a, p.image, pixel) + p.channel;
                 scale = cuda_load<V>(cell), shift = cuda_load<V>(cell + a.channels);
             }
             for (int j = 0; j < V; j++) {
@@ -203,7 +203,7 @@ static int in_fours(const norm_shape &a, const void *x, const void *y)
 }
 
 /* Returns 1 if there is room for the sums of `slices` slices. */
-static int has_room(cuda_queue *c, size_t slices, int channels)
+static int cuda_group_norm_has_room(cuda_queue *c, size_t slices, int channels)
 {
     if (2 * sizeof(double) * slices * (size_t)channels <= c->working_bytes) return 1;
     mar_err err = {};
@@ -226,7 +226,7 @@ void cuda_group_norm(kern_queue *k, const kern_norm *norm, const float *x, int i
     const double size = channels / norm->groups;
     a.cells = norm->cells, a.width = norm->width, a.side = norm->side, a.top = norm->top;
     a.sums = norm->sums, a.parts = 1, a.each = 1 / ((norm->sums ? norm->total : pixels) * size);
-    if (!has_room(c, (size_t)a.slices, channels)) return;
+    if (!cuda_group_norm_has_room(c, (size_t)a.slices, channels)) return;
     const size_t fit = c->working_bytes / (2 * sizeof(double) * (size_t)a.slices * (size_t)channels);
     for (int done = 0, n; done < images; done += n) { /* as many images at a time as have room for their sums */
         n = (size_t)(images - done) < fit ? images - done : (int)fit;
@@ -253,7 +253,7 @@ void cuda_group_sums(kern_queue *k, const float *x, int pixels, int channels, in
     if (count <= 0) return;
     const norm_shape a = slice(c, count, channels, 1);
     const int threads = CHANNELS * WARPS;
-    if (!has_room(c, (size_t)a.slices, channels)) return;
+    if (!cuda_group_norm_has_room(c, (size_t)a.slices, channels)) return;
     launch_sums(c, a, x, 1);
     cuda_launch(c, add_parts, cuda_blocks(2 * (size_t)channels, threads), threads, 0, (const double *)c->working,
                 a.slices, 2 * channels, first == 0, sums);

@@ -192,7 +192,7 @@ void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, co
 /* --- evaluation ---------------------------------------------------------------------------------------------- */
 
 /* Lays out the arrays of an evaluation in `scratch`. Returns their bytes. */
-static size_t lay_out(cuda_evaluation *e, void *scratch)
+static size_t cuda_evaluation_lay_out(cuda_evaluation *e, void *scratch)
 {
     const kern_head *h = e->h;
     const size_t n = (size_t)e->rows, stream = n * (size_t)h->width, states = n * (size_t)h->channels;
@@ -211,7 +211,7 @@ size_t cuda_head_scratch_bytes(const kern_head *h, int rows)
 {
     cuda_evaluation e = {};
     e.h = h, e.rows = rows;
-    return lay_out(&e, NULL);
+    return cuda_evaluation_lay_out(&e, NULL);
 }
 
 cuda_evaluation cuda_evaluation_in(cuda_queue *c, const kern_head *h, const void *mod, const int *mod_index, int rows,
@@ -219,7 +219,7 @@ cuda_evaluation cuda_evaluation_in(cuda_queue *c, const kern_head *h, const void
 {
     cuda_evaluation e = {};
     e.c = c, e.h = h, e.mod = (const char *)mod, e.mod_index = mod_index, e.rows = rows;
-    (void)lay_out(&e, scratch);
+    (void)cuda_evaluation_lay_out(&e, scratch);
     return e;
 }
 

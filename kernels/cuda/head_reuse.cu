@@ -3,18 +3,6 @@
 
 enum { LANES = CUDA_HEAD_LANES };
 
-/* Returns LazyMAR's rule: 1 for blocks 1 to 4. These cache the MLP's gated output; the others cache the ungated
- * output. */
-static __host__ __device__ inline int caches_gated(int b)
-{
-    return b >= 1 && b <= 4;
-}
-
-static int computes(kern_head_reuse reuse, int b)
-{
-    return reuse == KERN_HEAD_FRESH || (reuse == KERN_HEAD_WARM && !caches_gated(b));
-}
-
 /* Cached outputs, and the blocks to add. */
 typedef struct {
     const float *kept; /* [depth][stride] */
@@ -39,7 +27,7 @@ static __global__ void add_kept_kernel(cuda_residual s, reused n, const char *mo
         const int pending = b < n.first, block = pending ? s.block : b;
         const float *from = pending ? s.y : n.kept + (size_t)b * n.stride;
         cuda_floats<LANES> y = cuda_load<LANES>(from + at);
-        if (pending || !caches_gated(b)) {
+        if (pending || !kern_head_caches_gated(b)) {
             const cuda_floats<LANES> gate = cuda_load_once(gates + (3 * (size_t)(block / n.group) + 2) * width);
             for (int j = 0; j < LANES; j++) y.v[j] *= gate.v[j];
         }
@@ -48,7 +36,7 @@ static __global__ void add_kept_kernel(cuda_residual s, reused n, const char *mo
     cuda_store(x + at, sum);
 }
 
-static void add_kept(const cuda_evaluation *e, cuda_residual *s, const reused &n)
+static void cuda_add_kept(const cuda_evaluation *e, cuda_residual *s, const reused &n)
 {
     cuda_queue *c = e->c;
     const kern_head *h = e->h;
@@ -64,9 +52,9 @@ void cuda_head_layers(const cuda_evaluation *e, const float *from, int from_rows
 {
     cuda_residual s = cuda_residual_of(from, from_rows);
     for (int b = 0; b < e->h->depth && cuda_live(e->c); b++) {
-        if (computes(reuse, b)) {
+        if (kern_head_computes(reuse, b)) {
             float *mine = kept ? kept + (size_t)b * stride : NULL;
-            const int gated = !kept || caches_gated(b);
+            const int gated = !kept || kern_head_caches_gated(b);
             cuda_head_norm(e, &s, b);
             s.block = b;
             s.y = gated ? e->y : mine;
@@ -74,8 +62,8 @@ void cuda_head_layers(const cuda_evaluation *e, const float *from, int from_rows
             cuda_head_products(e, b, (float *)s.y);
         } else {
             const int first = b;
-            while (b + 1 < e->h->depth && !computes(reuse, b + 1)) b++;
-            add_kept(e, &s, {kept, stride, first, b, e->h->depth / e->h->ada_layers});
+            while (b + 1 < e->h->depth && !kern_head_computes(reuse, b + 1)) b++;
+            cuda_add_kept(e, &s, {kept, stride, first, b, e->h->depth / e->h->ada_layers});
         }
     }
     cuda_head_final(e, &s, out);

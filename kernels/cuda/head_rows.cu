@@ -45,7 +45,7 @@ typedef struct {
     const float *norm;    /* [2][W] weight and bias of the layer norm; NULL: none */
 } residual_norm;
 
-static residual_norm norm_of(const cuda_evaluation *e, const cuda_residual *s, int b)
+static residual_norm residual_norm_of(const cuda_evaluation *e, const cuda_residual *s, int b)
 {
     const kern_head *h = e->h;
     residual_norm n = {};
@@ -58,7 +58,7 @@ static residual_norm norm_of(const cuda_evaluation *e, const cuda_residual *s, i
     return n;
 }
 
-static __device__ inline const char *mod_row(const residual_norm &n, int r)
+static __device__ inline const char *cuda_mod_row(const residual_norm &n, int r)
 {
     return n.mod + (size_t)(n.mod_index ? n.mod_index[r] : r) * n.mod_bytes;
 }
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(CUDA_HEAD_WIDTH / LANES) residual_norm_
 {
     float *part = (float *)cuda_shared();
     const int r = (int)blockIdx.x, i = LANES * (int)threadIdx.x, mine = i < n.width;
-    const char *mod = mod_row(n, r);
+    const char *mod = cuda_mod_row(n, r);
     lanes x = {}, shift = {}, scale = {}, weight = {}, bias = {};
     if (mine && AFFINE) {
         weight = cuda_load<LANES>(n.norm + i);
@@ -119,7 +119,7 @@ void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
     cuda_queue *c = e->c;
     kern_queue *k = &c->base;
     const int width = e->h->width;
-    residual_norm n = norm_of(e, s, b);
+    residual_norm n = residual_norm_of(e, s, b);
     n.x = s->y ? e->x : NULL;
     const auto plain = e->h->f16 ? residual_norm_kernel<f16, f16, 0> : residual_norm_kernel<float, float, 0>;
     const auto affine = e->h->f16 ? residual_norm_kernel<f16, f16, 1> : residual_norm_kernel<float, float, 1>;
@@ -157,7 +157,7 @@ typedef struct {
 } final_layer;
 
 /* x = high + low + an error beyond two bf16. */
-static __device__ inline void split(const lanes &x, uint32_t high[4], uint32_t low[4])
+static __device__ inline void final_split(const lanes &x, uint32_t high[4], uint32_t low[4])
 {
     cuda_pairs<LANES> packed;
     lanes rest;
@@ -170,7 +170,7 @@ static __device__ inline void split(const lanes &x, uint32_t high[4], uint32_t l
 }
 
 /* d += A B^T over 32 channels: two rows of A per thread, a column of B. */
-static __device__ inline void multiply(float d[4], const uint32_t a[2][4], const uint4 &b)
+static __device__ inline void final_multiply(float d[4], const uint32_t a[2][4], const uint4 &b)
 {
     const uint32_t a0[4] = {a[0][0], a[1][0], a[0][1], a[1][1]}, b0[2] = {b.x, b.y};
     const uint32_t a1[4] = {a[0][2], a[1][2], a[0][3], a[1][3]}, b1[2] = {b.z, b.w};
@@ -207,7 +207,7 @@ static __global__ void __launch_bounds__(32 * OUT_WARPS) final_kernel(residual_n
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         row[h] = first + 8 * h + lane / 4;
-        const char *mod = row[h] < n.rows ? mod_row(n, row[h]) : NULL;
+        const char *mod = row[h] < n.rows ? cuda_mod_row(n, row[h]) : NULL;
         next[h] = (const float *)(mod + n.shift);
 #pragma unroll
         for (int p = 0; p < GROUPS; p++) {
@@ -242,15 +242,15 @@ static __global__ void __launch_bounds__(32 * OUT_WARPS) final_kernel(residual_n
             const lanes shift = cuda_load_once(next[h] + i), scale = cuda_load_once(next[h] + n.width + i);
             const float inv = cuda_inverse_deviation(squares[h] / n.width, 1e-6f);
             for (int j = 0; j < LANES; j++) x[p][h].v[j] = x[p][h].v[j] * inv * (1 + scale.v[j]) + shift.v[j];
-            split(x[p][h], high[h], low[h]);
+            final_split(x[p][h], high[h], low[h]);
         }
         const uint4 *weight = f.weight + group * OUT_TILES * 2 * 32 + lane;
 #pragma unroll
         for (int tile = 0; tile < OUT_TILES; tile++, weight += 64) {
             const uint4 w = weight[0];
-            multiply(d[tile], low, w);
-            multiply(d[tile], high, weight[32]);
-            multiply(d[tile], high, w);
+            final_multiply(d[tile], low, w);
+            final_multiply(d[tile], high, weight[32]);
+            final_multiply(d[tile], high, w);
         }
     }
 #pragma unroll
@@ -295,7 +295,7 @@ void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *ou
     kern_queue *k = &c->base;
     const kern_head *h = e->h;
     const int width = h->width, outputs = 2 * h->channels, groups = (int)cuda_blocks((size_t)width, 32 * OUT_WARPS);
-    residual_norm n = norm_of(e, s, h->depth);
+    residual_norm n = residual_norm_of(e, s, h->depth);
     n.x = s->y && k->watch.on ? e->x : NULL; /* only kern_watch reads it again */
     if (h->out_packed) {
         const final_layer f = {outputs, (const uint4 *)h->out_packed, h->out_bias, out};

@@ -5,7 +5,6 @@
 #include "kernels/cuda/linear.h"
 
 extern "C" {
-#include "kernels/fp8.h"
 #include "kernels/int4.h"
 }
 
@@ -68,37 +67,22 @@ static cudaDataType_t library_type(int type)
 
 static int rows_aligned(const cuda_product *p)
 {
-    const int size = p->fp8 ? 1 : p->type == MAR_DTYPE_F32 ? 4 : 2, y_size = p->y_type == MAR_DTYPE_F32 ? 4 : 2;
+    const int size = p->type == MAR_DTYPE_F32 ? 4 : 2, y_size = p->y_type == MAR_DTYPE_F32 ? 4 : 2;
     return p->x_stride * size % ALIGNMENT == 0 && p->weight_stride * size % ALIGNMENT == 0 &&
            p->y_stride * y_size % ALIGNMENT == 0;
 }
 
 /* Sets an attribute unless *s is an error already. */
 template <typename V>
-static void set(cublasStatus_t *s, cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t which, const V &value)
+static void product_set(cublasStatus_t *s, cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t which,
+                        const V &value)
 {
     if (!*s) *s = cublasLtMatmulDescSetAttribute(product, which, &value, sizeof value);
 }
 
-/* Describes the scales of FP8. Needs cuBLASLt 12.9 and compute capability 9.0. */
-static void describe_scales(const cuda_product *p, const void *x, const void *weight, cublasLtMatmulDesc_t product,
-                            cublasStatus_t *s)
+static cublasStatus_t product_describe(const cuda_product *p, const void *bias, description *d)
 {
-    const int32_t vectors = 3; /* CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, not in the headers of CUDA 12.8 */
-    const void *const x_scale = (const char *)x + (size_t)p->rows * (size_t)p->in;
-    const void *const weight_scale = (const char *)weight + (size_t)p->out * (size_t)p->in;
-    set(s, product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, vectors);
-    set(s, product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, vectors);
-    set(s, product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, weight_scale);
-    set(s, product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scale);
-}
-
-static cublasStatus_t describe(const cuda_product *p, const void *x, const void *weight, const void *bias,
-                               description *d)
-{
-    const int32_t bias_type = CUDA_R_16BF;
-    const cudaDataType_t from = p->fp8 ? CUDA_R_8F_E4M3 : library_type(p->type);
-    const cudaDataType_t to = library_type(p->y_type);
+    const cudaDataType_t from = library_type(p->type), to = library_type(p->y_type);
     const int32_t order = p->transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
     static const int32_t epilogues[][2] = {{CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS},
                                            {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
@@ -107,11 +91,9 @@ static cublasStatus_t describe(const cuda_product *p, const void *x, const void 
     /* cuBLAS is column-major: our rows are its columns, and y^T = weight x^T. */
     const uint64_t rows = (uint64_t)p->rows, out = (uint64_t)p->out, in = (uint64_t)p->in;
     cublasStatus_t s = cublasLtMatmulDescInit(&d->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    set(&s, &d->product, CUBLASLT_MATMUL_DESC_TRANSA, order);
-    set(&s, &d->product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-    if (p->bias) set(&s, &d->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);                  /* of y's type */
-    if (p->bias && p->fp8) set(&s, &d->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type); /* for any y */
-    if (p->fp8 == FP8_SCALED) describe_scales(p, x, weight, &d->product, &s);
+    product_set(&s, &d->product, CUBLASLT_MATMUL_DESC_TRANSA, order);
+    product_set(&s, &d->product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    if (p->bias) product_set(&s, &d->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); /* of y's type */
     if (!s)
         s = cublasLtMatrixLayoutInit(&d->weight, from, p->transposed ? out : in, p->transposed ? in : out,
                                      p->weight_stride);
@@ -144,7 +126,7 @@ static cublasStatus_t library_matmul(cuda_queue *c, const cuda_product *p, const
 {
     const float one = 1, beta = p->add ? 1 : 0;
     description d;
-    const cublasStatus_t s = describe(p, x, weight, bias, &d);
+    const cublasStatus_t s = product_describe(p, bias, &d);
     if (s) return s;
     return cublasLtMatmul(c->device->lt, &d.product, &one, weight, &d.weight, x, &d.x, &beta, y, &d.y, y, &d.y, algo,
                           c->workspace, c->workspace_bytes, c->stream);
@@ -254,7 +236,7 @@ typedef struct {
     cudaEvent_t start, end;
 } trial;
 
-/* Fills n words with random numbers: each word is finite as f32, each half as bf16 and f16, each byte as E4M3. A
+/* Fills n words with random numbers: each word is finite as f32, each half as bf16 and f16. A
  * product of zeros takes less power, so a GPU computes it 13 % faster than a model's. */
 static __global__ void random_kernel(uint32_t *to, size_t n)
 {
@@ -335,7 +317,7 @@ static mar_status choose_by_time(cuda_queue *c, struct cuda_matmul *m, const cub
 
 /* Takes the first algorithm of cuBLASLt's heuristic, or clears m->library if there is none. A device that times takes
  * the fastest. A recording plans nothing: its operations have run before it. */
-static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
+static mar_status product_choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
 {
     const int most = c->device->tuning ? CANDIDATES : 1;
     description d;
@@ -344,7 +326,7 @@ static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
     int n = 0;
     const CUcontext before = cuda_switch(c->device->context);
     const void *any = c->workspace; /* any aligned address will do */
-    cublasStatus_t s = describe(&m->spec, any, any, any, &d);
+    cublasStatus_t s = product_describe(&m->spec, any, &d);
     if (!s) s = cublasLtMatmulPreferenceCreate(&preference);
     if (!s) s = limit(c, preference);
     if (!s)
@@ -362,7 +344,7 @@ static mar_status choose(cuda_queue *c, struct cuda_matmul *m, mar_err *err)
 
 /* Finds or makes the plan for a product. cuBLASLt is asked without the lock, so other queues are not blocked; the first
  * plan entered stays. */
-static mar_status plan(cuda_queue *c, const cuda_product *spec, const struct cuda_matmul **out, mar_err *err)
+static mar_status product_plan(cuda_queue *c, const cuda_product *spec, const struct cuda_matmul **out, mar_err *err)
 {
     cuda_product planned = *spec;
     planned.rows = planned_rows(spec->rows);
@@ -371,7 +353,7 @@ static mar_status plan(cuda_queue *c, const cuda_product *spec, const struct cud
     struct cuda_matmul *made = (struct cuda_matmul *)calloc(1, sizeof *made);
     if (!made) return err_set(err, MAR_ENOMEM, "out of memory");
     made->spec = planned;
-    const mar_status status = rows_aligned(&planned) ? choose(c, made, err) : MAR_OK;
+    const mar_status status = rows_aligned(&planned) ? product_choose(c, made, err) : MAR_OK;
     if (status == MAR_OK) *out = look_up(c->device, &planned, made);
     if (*out != made) free(made);
     return status;
@@ -380,7 +362,7 @@ static mar_status plan(cuda_queue *c, const cuda_product *spec, const struct cud
 mar_status cuda_product_plan(cuda_queue *c, const cuda_product *p, mar_err *err)
 {
     const struct cuda_matmul *m;
-    return plan(c, p, &m, err);
+    return product_plan(c, p, &m, err);
 }
 
 /* --- products --------------------------------------------------------------------------------------------- */
@@ -440,12 +422,10 @@ void cuda_multiply(cuda_queue *c, const cuda_product *spec, const void *x, const
     if (!cuda_live(c)) return;
     const struct cuda_matmul *m;
     mar_err err = {};
-    mar_status status = plan(c, spec, &m, &err);
+    mar_status status = product_plan(c, spec, &m, &err);
     if (status == MAR_OK && m->library && cuda_aligned(x) && cuda_aligned(weight) && cuda_aligned(bias) &&
         cuda_aligned(y))
         status = cublas_status(planned_matmul(c, m, spec, x, weight, bias, y), spec, &err);
-    else if (status == MAR_OK && spec->fp8)
-        status = cublas_status(CUBLAS_STATUS_NOT_SUPPORTED, spec, &err);
     else if (status == MAR_OK)
         simple_matmul(c, spec, x, weight, bias, y);
     if (status != MAR_OK) kern_fail(&c->base, status, &err);
@@ -466,7 +446,6 @@ static cuda_weights form_of(const cuda_device *d, const kern_linear_spec *spec)
     if (spec->flags & KERN_IN_F32) return CUDA_F32;
     if (spec->flags & KERN_F16) return CUDA_F16;
     if (!d->bf16) return CUDA_F32;
-    if (kern_fp8_takes(&d->base, spec->flags, spec->out, spec->in)) return CUDA_FP8;
     if (low && d->base.int8 && spec->in % 8 == 0) return CUDA_INT8;
     return low && d->base.int4 && spec->in % KERN_INT4_GROUP == 0 ? CUDA_INT4 : CUDA_BF16;
 }
@@ -493,8 +472,7 @@ mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_
     l->fused = l->activation == KERN_GELU && l->form != CUDA_F32;
     mar_status status = cuda_load_weights(c, spec, l, err);
     if (status == MAR_OK && spec->bias)
-        status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->form == CUDA_FP8 ? MAR_DTYPE_BF16 : l->y_type,
-                                   &l->bias, err);
+        status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->y_type, &l->bias, err);
     if (status != MAR_OK) {
         cuda_linear_free(k->device, l);
         return status;
@@ -507,12 +485,12 @@ void cuda_linear_free(kern_device *d, kern_linear *l)
 {
     if (!l) return;
     cuda_free(d, l->weight);
-    if (l->form != CUDA_FP8) cuda_free(d, l->scale);
+    cuda_free(d, l->scale);
     cuda_free(d, l->bias);
     free(l);
 }
 
-static cuda_product product(const kern_linear *l, int rows)
+static cuda_product linear_product(const kern_linear *l, int rows)
 {
     cuda_product p = {};
     p.rows = rows;
@@ -527,27 +505,6 @@ static cuda_product product(const kern_linear *l, int rows)
     return p;
 }
 
-/* Plans the first of `rows` rows in FP8: all, or one of as few equal parts as c->working has room for. *p gets their
- * product: that of the layer, or its sums where cuBLASLt has no such product with scales. */
-static mar_status fp8_plan(cuda_queue *c, const kern_linear *l, int rows, cuda_product *p, mar_err *err)
-{
-    const struct cuda_matmul *m = NULL;
-    mar_status status = cuda_working_memory(c, err);
-    for (int form = c->device->lt_scales ? FP8_SCALED : FP8_SUMS; status == MAR_OK && form <= FP8_SUMS; form++) {
-        const size_t row = (size_t)l->in + sizeof(float) + (form == FP8_SUMS ? (size_t)l->out * sizeof(float) : 0);
-        const int fit = (int)((c->working_bytes - ALIGNMENT) / row), parts = (rows + fit - 1) / fit;
-        *p = product(l, (rows + parts - 1) / parts);
-        p->fp8 = form;
-        if (form == FP8_SUMS)
-            p->y_stride = l->out, p->y_type = MAR_DTYPE_F32, p->bias = p->add = 0, p->then = THEN_NOTHING;
-        status = plan(c, p, &m, err);
-        if (status != MAR_OK || m->library) return status;
-    }
-    if (status != MAR_OK) return status;
-    return err_set(err, MAR_EBACKEND, "--dtype fp8: cuBLASLt has no FP8 product of %d x %d weights here, use bf16",
-                   l->out, l->in);
-}
-
 /* Returns the channels that are multiplied at a time: those whose restored weights fit in the queue's memory. */
 static int channels_at_once(const cuda_queue *c, const kern_linear *l)
 {
@@ -560,11 +517,10 @@ mar_status cuda_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_e
     cuda_queue *c = cuda_of(k);
     cuda_product p;
     if (rows <= 0) return MAR_OK;
-    if (l->form == CUDA_FP8) return fp8_plan(c, l, rows, &p, err);
     mar_status status = l->form < CUDA_INT8 ? MAR_OK : cuda_working_memory(c, err);
     const int n = status == MAR_OK ? channels_at_once(c, l) : 0;
     for (int first = 0; status == MAR_OK && first < l->out; first += n) {
-        p = product(l, rows);
+        p = linear_product(l, rows);
         p.out = l->out - first < n ? l->out - first : n;
         status = cuda_product_plan(c, &p, err);
     }
@@ -608,36 +564,11 @@ static void activate_rows(cuda_queue *c, const kern_linear *l, int rows, void *y
     apply(c, y, (size_t)rows, l->out, l->y_stride, l->activation, y);
 }
 
-/* Computes a layer in FP8. */
-static void fp8_linear(cuda_queue *c, const kern_linear *l, const bf16 *x, int rows, char *y, size_t size)
-{
-    cuda_product p = {};
-    mar_err err = {};
-    for (int first = 0; first < rows && cuda_live(c); first += p.rows) {
-        const mar_status status = fp8_plan(c, l, rows - first, &p, &err);
-        if (status != MAR_OK) {
-            kern_fail(&c->base, status, &err);
-            return;
-        }
-        float *scale = (float *)((char *)c->working + (size_t)p.rows * (size_t)l->in);
-        float *sums = scale + (p.rows + 3) / 4 * 4;
-        char *to = y + (size_t)first * (size_t)l->y_stride * size;
-        cuda_fp8_rows(c, x + (size_t)first * (size_t)l->in, 0, p.rows, l->in, c->working, scale);
-        if (p.fp8 == FP8_SCALED) {
-            cuda_multiply(c, &p, c->working, l->weight, l->bias, to);
-            activate_rows(c, l, p.rows, to);
-        } else {
-            cuda_multiply(c, &p, c->working, l->weight, NULL, sums);
-            cuda_fp8_finish(c, l, p.rows, sums, scale, to);
-        }
-    }
-}
-
 /* Restores weights of some channels at a time, and multiplies. */
 static void restored_linear(cuda_queue *c, const kern_linear *l, const void *x, int rows, char *y, size_t size)
 {
     mar_err err = {};
-    cuda_product p = product(l, rows);
+    cuda_product p = linear_product(l, rows);
     const mar_status status = cuda_working_memory(c, &err); /* exists, but for a layer without a plan */
     if (status != MAR_OK) {
         kern_fail(&c->base, status, &err);
@@ -657,12 +588,10 @@ void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, v
     cuda_queue *c = cuda_of(k);
     const size_t size = l->y_type == MAR_DTYPE_F32 ? sizeof(float) : sizeof(bf16);
     if (rows <= 0) return;
-    if (l->form == CUDA_FP8) {
-        fp8_linear(c, l, (const bf16 *)x, rows, (char *)y, size);
-    } else if (l->form >= CUDA_INT8) {
+    if (l->form >= CUDA_INT8) {
         restored_linear(c, l, x, rows, (char *)y, size);
     } else {
-        const cuda_product p = product(l, rows);
+        const cuda_product p = linear_product(l, rows);
         cuda_multiply(c, &p, x, l->weight, l->bias, y);
         activate_rows(c, l, rows, y);
     }

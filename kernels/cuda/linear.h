@@ -6,17 +6,17 @@
 #include "kernels/cuda/cuda.h"
 
 /* Weights of a layer. The last two are multiplied as bf16. */
-typedef enum { CUDA_F32, CUDA_BF16, CUDA_F16, CUDA_FP8, CUDA_INT8, CUDA_INT4 } cuda_weights;
+typedef enum { CUDA_F32, CUDA_BF16, CUDA_F16, CUDA_INT8, CUDA_INT4 } cuda_weights;
 
 /* Immutable after creation. */
 struct kern_linear {
     int out, in, flags, y_stride;
     kern_activation activation;
     cuda_weights form; /* x is float with CUDA_F32, f16 with CUDA_F16, else bf16 */
-    mar_dtype y_type;  /* of y: F32, or as x; so is bias, but bf16 with CUDA_FP8 */
+    mar_dtype y_type;  /* of y and bias: F32, or as x */
     size_t row_bytes;  /* from one row of weights to the next */
     void *weight;      /* [out][in]; int8 and int4 as in low_bit.cuh */
-    void *scale;       /* FP8: float [out], behind weight; int8: float [out]; int4: bf16 [out][groups in row_bytes] */
+    void *scale;       /* int8: float [out]; int4: bf16 [out][groups in row_bytes] */
     void *bias;        /* [out] or NULL */
     int fused;         /* 1: the product applies the activation */
 };
@@ -40,13 +40,11 @@ typedef struct {
     int x_stride, weight_stride, y_stride; /* elements from one row to the next */
     int transposed;                        /* 1: weight is [in][out], else [out][in] */
     int type;                              /* mar_dtype of x and weight: F32, BF16 or F16 */
-    int fp8;    /* FP8_*: x and weight are E4M3, their scales float [rows] and [out] behind them */
-    int y_type; /* of y and bias: F32, or as `type` */
-    int bias;   /* 1: a bias is given */
-    int add;    /* 1: y += */
-    int then;   /* THEN_*: operation after the sum with its bias */
+    int y_type;                            /* of y and bias: F32, or as `type` */
+    int bias;                              /* 1: a bias is given */
+    int add;                               /* 1: y += */
+    int then;                              /* THEN_*: operation after the sum with its bias */
 } cuda_product;
-enum { FP8_SCALED = 1, FP8_SUMS }; /* cuBLASLt applies the scales; leaves them to cuda_fp8_finish */
 enum {
     THEN_NOTHING,
     THEN_GELU, /* cuBLASLt's tanh form, within 5e-4 of the exact one; not with f32 */
@@ -65,11 +63,5 @@ mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_l
 void cuda_low_bit_pack(cuda_queue *c, const kern_linear *l, const void *q, int n, void *to);
 /* Restores rows first .. first+n-1 to y, bf16 [n][in]. */
 void cuda_low_bit_restore(cuda_queue *c, const kern_linear *l, int first, int n, bf16 *y);
-
-/* fp8.cu: rounds rows of x, bf16 or float, to E4M3 [rows][in] with their scales [rows] (kernels/fp8.h). x is 16-byte
- * aligned. */
-void cuda_fp8_rows(cuda_queue *c, const void *x, int f32, int rows, int in, void *to, float *scale);
-/* Computes y of a layer from its sums [rows][out] and the scales of x [rows]. */
-void cuda_fp8_finish(cuda_queue *c, const kern_linear *l, int rows, const float *sum, const float *x_scale, void *y);
 
 #endif

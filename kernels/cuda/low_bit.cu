@@ -10,7 +10,7 @@ typedef struct {
 } low_bit_place;
 
 /* Returns the place of a thread; units of a row. */
-static __device__ inline low_bit_place place_of(int units)
+static __device__ inline low_bit_place low_bit_find_place(int units)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, row = i / (size_t)(4 * units);
     const int in_row = (int)(i - row * (size_t)(4 * units));
@@ -20,7 +20,7 @@ static __device__ inline low_bit_place place_of(int units)
 template <cuda_weights FORM>
 static __global__ void pack_kernel(const uint8_t *q, size_t rows, int in, int units, uint4 *y)
 {
-    const low_bit_place p = place_of(units);
+    const low_bit_place p = low_bit_find_place(units);
     if (p.row >= rows) return;
     uint32_t word[4] = {};
     for (int step = 0; step < low_bit<FORM>::STEPS; step++)
@@ -42,7 +42,7 @@ template <cuda_weights FORM>
 static __global__ void restore_kernel(const uint4 *weight, const void *scale, int first, int rows, int in, int units,
                                       bf16 *y)
 {
-    const low_bit_place p = place_of(units);
+    const low_bit_place p = low_bit_find_place(units);
     if (p.row >= (size_t)rows) return;
     const size_t row = p.row + (size_t)first, unit = row * (size_t)units + (size_t)p.unit;
     const uint4 packed = weight[unit * 4 + (size_t)p.lane];

@@ -2,10 +2,10 @@
  *
  * The floor of a step is the larger of two times. One is its sequential weights, 4*depth*W^2 bytes (SWIGLU:
  * 6*depth*W*H), over the bandwidth of the memory they are in: shared memory, else the L2 cache or device memory. The
- * other is its exchanges between blocks, 2*depth + 2 of them, or 3*depth + 2 where the grid normalises rows once
- * (persistent_is_local). An exchange is a barrier, that is an arrival at and a poll of the L2 cache followed by a load
- * from there, or, of up to PERSISTENT_WORD_ROWS rows, a poll of the words themselves; the last of an evaluation is
- * always a barrier. With few rows the exchanges take longer (docs/persistent.md). */
+ * other is its exchanges between blocks, 2*depth + 2 of them. An exchange is a barrier, that is an arrival at and a
+ * poll of the L2 cache followed by a load from there, or, of up to PERSISTENT_WORD_ROWS rows, a poll of the words
+ * themselves; the last of an evaluation is always a barrier. With few rows the exchanges take longer
+ * (docs/persistent.md). */
 #include "kernels/cuda/persistent_layers.cuh"
 
 typedef cuda_floats<4> quad; /* four neighbouring channels of a token */
@@ -196,8 +196,8 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster)
 
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f)
 {
-    const cudaError_t e = persistent_start(c, f, f->args, persistent_chains[0][f->args.instance], kern_chain_job());
-    return e == cudaSuccess ? persistent_start(c, f, f->args, persistent_chains[1][f->args.instance], kern_chain_job())
+    const cudaError_t e = persistent_start(c, f->args, persistent_chains[0][f->args.instance], kern_chain_job());
+    return e == cudaSuccess ? persistent_start(c, f->args, persistent_chains[1][f->args.instance], kern_chain_job())
                             : e;
 }
 
@@ -211,8 +211,7 @@ static void persistent_lay_out(void *memory, bool words, persistent_args *a)
     a->arrivals = (unsigned *)memory;
     a->x = (uint4 *)memory + 8;
     a->v = a->x + rows * (size_t)a->width * x / sizeof *a->x;
-    a->u = a->v + rows * (size_t)a->hidden * v / sizeof *a->v;
-    a->out = (float *)((f16 *)a->u + rows * (size_t)a->width);
+    a->out = (float *)(a->v + rows * (size_t)a->hidden * v / sizeof *a->v);
     a->states = a->out + 2 * (size_t)a->channels * PERSISTENT_ROWS;
 }
 

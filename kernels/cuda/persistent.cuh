@@ -42,9 +42,6 @@ static const struct {
 /* Immutable after creation. */
 struct persistent_head {
     persistent_args args;   /* without working memory */
-    void *streamed;         /* weights that are not resident in shared memory, the last ones */
-    size_t streamed_bytes;  /* size of these, up to the limit of an L2 access policy */
-    float kept_in_l2;       /* fraction of them reserved in the L2 cache; 0: no policy */
     int word_rows;          /* chains of up to word_rows rows exchange words */
     void *weights, *floats; /* the allocations that args points into */
 };
@@ -57,19 +54,6 @@ static inline cudaLaunchAttribute persistent_cluster(int blocks)
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     return cluster;
 }
-/* Returns the L2 access policy: part of the streamed weights persists in the L2 cache. */
-static inline cudaLaunchAttribute persistent_l2_policy(const persistent_head *f)
-{
-    cudaLaunchAttribute policy = {};
-    policy.id = cudaLaunchAttributeAccessPolicyWindow;
-    policy.val.accessPolicyWindow.base_ptr = f->streamed;
-    policy.val.accessPolicyWindow.num_bytes = f->streamed_bytes;
-    policy.val.accessPolicyWindow.hitRatio = f->kept_in_l2;
-    policy.val.accessPolicyWindow.hitProp = cudaAccessPropertyPersisting;
-    policy.val.accessPolicyWindow.missProp = cudaAccessPropertyStreaming;
-    return policy;
-}
-
 /* persistent.cu, speculation.cu: starts the kernels without work, on c->stream. f->args has no working memory. */
 cudaError_t persistent_try_chain(const cuda_queue *c, const persistent_head *f);
 cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f);
@@ -94,10 +78,10 @@ template <typename E> static inline cudaError_t persistent_limit(const cuda_queu
  * device. Clusters keep that rule: they only say which blocks share a group of multiprocessors. An otherwise idle
  * device has room for all: a head has no more clusters than persistent_clusters. */
 template <typename E>
-static inline cudaError_t persistent_start(const cuda_queue *c, const persistent_head *f, const persistent_args &args,
+static inline cudaError_t persistent_start(const cuda_queue *c, const persistent_args &args,
                                            void (*form)(persistent_args, E), E extra)
 {
-    cudaLaunchAttribute attributes[3] = {};
+    cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeCooperative;
     attributes[0].val.cooperative = 1;
     cudaLaunchConfig_t config = {};
@@ -108,7 +92,6 @@ static inline cudaError_t persistent_start(const cuda_queue *c, const persistent
     config.attrs = attributes;
     config.numAttrs = 1;
     if (args.cluster > 1) attributes[config.numAttrs++] = persistent_cluster(args.cluster);
-    if (f->kept_in_l2 > 0) attributes[config.numAttrs++] = persistent_l2_policy(f);
     const cudaError_t e = persistent_limit(c, form);
     return e == cudaSuccess ? cudaLaunchKernelEx(&config, form, args, extra) : e;
 }
@@ -122,9 +105,9 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
     persistent_args args;
     if (!cuda_live(c) || !persistent_prepare(c, f, words, &args)) return;
     /* the words lie behind the word of arrivals */
-    const size_t zeros = words ? (size_t)((char *)args.u - (char *)args.arrivals) : sizeof *args.arrivals;
+    const size_t zeros = words ? (size_t)((char *)args.out - (char *)args.arrivals) : sizeof *args.arrivals;
     if (cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, zeros, c->stream), "preparing the head's kernel"))
-        cuda_ok(c, persistent_start(c, f, args, kernel[args.instance], extra), "launching the head's kernel");
+        cuda_ok(c, persistent_start(c, args, kernel[args.instance], extra), "launching the head's kernel");
 }
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
@@ -133,16 +116,10 @@ static inline void persistent_launch(cuda_queue *c, const persistent_head *f,
 
 /* --- weights --------------------------------------------------------------------------------------------------- */
 
-/* Returns true if a product's weights are read from global memory at their use. */
-static __device__ __forceinline__ bool persistent_direct(const persistent_args &a, int product)
-{
-    return product >= a.resident && !a.places;
-}
-
 /* Returns true if a product's weights are copied to shared memory for each of its uses. */
 static __device__ __forceinline__ bool persistent_copied(const persistent_args &a, int product)
 {
-    return product >= a.resident && a.places;
+    return product >= a.resident;
 }
 
 /* Returns the product's weight pieces for the cluster's first tile and the block's first part, in global memory. */

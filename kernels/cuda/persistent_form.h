@@ -18,9 +18,8 @@ typedef struct {
     persistent_cut cut;  /* of the residual stream: the columns of fc2 and of the input layer */
     persistent_cut wide; /* of fc1's columns; MLP: as `cut` */
     int chunk;           /* tiles of 16 rows a block processes at a time: 4, 2 or 1 */
-    int resident;        /* the first `resident` products keep their weights in shared memory */
-    int places;          /* in shared memory, to which the other products' weights are copied alternately: 2, or 0: then
-                          * these weights are read from global memory */
+    int resident;        /* the first `resident` products keep their weights in shared memory; those of the others are
+                          * copied alternately to two places there */
     size_t shared_bytes; /* shared memory of a block */
 } persistent_form;
 

@@ -39,50 +39,27 @@ static __device__ __forceinline__ persistent_units persistent_share(const persis
 }
 
 /* Loads the lane's pieces of a tile's weights. */
-template <int PAIRS, persistent_side SIDE>
+template <int PAIRS>
 static __device__ __forceinline__ void persistent_load_weights(const persistent_args &a, const persistent_block *f,
                                                                int product, int part, int tile, uint4 (&w)[PAIRS])
 {
     const int lane = (int)threadIdx.x % 32;
-    if (persistent_direct(a, product)) {
-        const uint4 *from = persistent_global_weights<PAIRS, SIDE>(a, f, product) + lane;
-        from += (tile * PERSISTENT_PARTS + part) * (PAIRS * 32);
+    const uint4 *from = persistent_slice(a, f, product) + lane + ((tile << (3 - f->log)) + part) * (PAIRS * 32);
 #pragma unroll
-        for (int p = 0; p < PAIRS; p++) w[p] = __ldg(from + p * 32);
-    } else {
-        const uint4 *from = persistent_slice(a, f, product) + lane;
-        from += ((tile << (3 - f->log)) + part) * (PAIRS * 32);
-#pragma unroll
-        for (int p = 0; p < PAIRS; p++) w[p] = from[p * 32];
-    }
+    for (int p = 0; p < PAIRS; p++) w[p] = from[p * 32];
 }
 
-/* Requests the first non-resident weights of a product, before a wait; not with WORDS, whose waits need the registers.
- */
-template <int PAIRS, persistent_side SIDE, bool WORDS>
-static __device__ __forceinline__ void persistent_first_weights(const persistent_args &a, const persistent_block *f,
-                                                                int product, int rows, uint4 (&w)[PAIRS])
-{
-#pragma unroll
-    for (int p = 0; p < PAIRS; p++) w[p] = make_uint4(0, 0, 0, 0);
-    if (WORDS || !persistent_direct(a, product)) return;
-    const persistent_units n = persistent_share<SIDE>(a, f, 0, rows);
-    persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
-}
-
-/* Multiplies the chunk that begins with tile m of 16 rows, and sends the sums. w comes from
- * persistent_first_weights. */
+/* Multiplies the chunk that begins with tile m of 16 rows, and sends the sums. */
 template <int PAIRS, persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_multiply(const persistent_args &a, const persistent_block *f,
-                                                           int product, int m, int rows, uint4 (&w)[PAIRS])
+                                                           int product, int m, int rows)
 {
     persistent_units n = persistent_share<SIDE>(a, f, m, rows);
     const int part = f->part + n.part, used = persistent_used<PAIRS>(persistent_inputs<SIDE>(a), part);
     const int tiles = persistent_columns_of<SIDE>(f).tiles;
     const uint4 *operand = f->operand + n.part * (PAIRS * 64) + (int)threadIdx.x % 32;
-    uint4 u[2][PAIRS] = {};
-    if (WORDS || m > 0 || !persistent_direct(a, product))
-        persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
+    uint4 w[PAIRS], u[2][PAIRS] = {};
+    persistent_load_weights<PAIRS>(a, f, product, n.part, n.tile, w);
     float4 *inbox = persistent_inbox<WORDS>(a, f, rows, product);
     bool fresh = true;
 #pragma unroll 1
@@ -107,7 +84,7 @@ static __device__ __forceinline__ void persistent_multiply(const persistent_args
         const int tile = n.tile, row_tile = n.m;
         fresh = ++n.tile == tiles;
         if (fresh) n.tile = 0, n.m++;
-        if (unit + 1 < n.end) persistent_load_weights<PAIRS, SIDE>(a, f, product, n.part, n.tile, w);
+        if (unit + 1 < n.end) persistent_load_weights<PAIRS>(a, f, product, n.part, n.tile, w);
         persistent_send<SIDE>(a, inbox, rows, part, tile, row_tile,
                               make_float4(even[0] + odd[0], even[1] + odd[1], even[2] + odd[2], even[3] + odd[3]));
     }
@@ -397,38 +374,6 @@ static __device__ __forceinline__ void persistent_local_operand(const persistent
     }
 }
 
-/* a.u = the normalised rows of an MLP block, for more rows. Blocks divide the rows and normalise each once: the extra
- * barrier costs less than reading all rows in each block. */
-template <int PAIRS, bool WORDS>
-static __device__ __forceinline__ void persistent_divided_norm(const persistent_args &a, persistent_block *f, int block,
-                                                               int rows)
-{
-    enum { ROWS = PERSISTENT_THREADS / PERSISTENT_LANES / PERSISTENT_PARTS }; /* rows at a time */
-    const int unit = (int)threadIdx.x / PERSISTENT_LANES, lane = (int)threadIdx.x % PERSISTENT_LANES;
-    const int slot = unit % ROWS, part = unit / ROWS, used = persistent_used<PAIRS>(a.width, part);
-    const int each = (rows + (int)gridDim.x - 1) / (int)gridDim.x, first = (int)blockIdx.x * each;
-    const int end = min(rows, first + each);
-#pragma unroll 1
-    for (int from = first; from < end; from += ROWS) {
-        const int row = from + slot;
-        uint2 shift[PAIRS], scale[PAIRS], u[PAIRS];
-        float4 x[PAIRS];
-        persistent_load_mod<PAIRS>(a, f, row, part, row < end, block, shift, scale);
-        persistent_load_x<PAIRS, WORDS>(a, f, row, part, row < end, x);
-        const float2 moments = persistent_measure<PAIRS>(x, used);
-        if (lane == 0) f->moments[slot * PERSISTENT_PARTS + part] = moments;
-        __syncthreads();
-        persistent_normalise<PAIRS>(x, persistent_merge<PAIRS>(a, f, slot), shift, scale, u);
-        uint2 *piece = (uint2 *)(a.u + persistent_piece(a.width, row, part * PAIRS, 0)) + lane;
-#pragma unroll
-        for (int p = 0; p < PAIRS; p++)
-            if (row < end && p < used) piece[p * 128] = u[p];
-        __syncthreads();
-    }
-    persistent_arrive(a, f);
-    persistent_wait(a, f);
-}
-
 /* --- the layers ------------------------------------------------------------------------------------------------ */
 
 /* Writes two columns of the residual stream. */
@@ -532,28 +477,20 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
                                                           int rows)
 {
     const bool fc1 = persistent_is_fc1<SIDE>(product);
-    const bool local = fc1 && persistent_is_local<SIDE>(a, rows);
     const persistent_columns &columns = persistent_columns_of<SIDE>(f);
-    uint4 w[PAIRS];
     persistent_gated gated = persistent_load_gated<SIDE, WORDS>(a, f, product, 0, rows, (int)threadIdx.x);
-    if (local) {
+    if (fc1)
         persistent_local_norm<PAIRS, SIDE, WORDS>(a, f, product / 2, rows);
-        persistent_first_weights<PAIRS, SIDE, WORDS>(a, f, product, rows, w); /* not before the wait: registers */
-    } else {
-        persistent_first_weights<PAIRS, SIDE, WORDS>(a, f, product, rows, w);
+    else
         persistent_turn<WORDS>(a, f);
-        if (fc1) persistent_divided_norm<PAIRS, WORDS>(a, f, product / 2, rows);
-    }
 #pragma unroll 1
     for (int m = 0; 16 * m < rows; m += a.chunk) {
-        if (local)
+        if (fc1)
             persistent_local_operand<PAIRS, SIDE, WORDS>(a, f, product / 2, m, rows);
-        else if (WORDS && !fc1)
-            persistent_load_operand<PAIRS, SIDE, true>(a, f, a.v, m, rows);
         else
-            persistent_load_operand<PAIRS, SIDE, false>(a, f, fc1 ? a.u : a.v, m, rows);
+            persistent_load_operand<PAIRS, SIDE, WORDS>(a, f, a.v, m, rows);
         __syncthreads();
-        persistent_multiply<PAIRS, SIDE, WORDS>(a, f, product, m, rows, w);
+        persistent_multiply<PAIRS, SIDE, WORDS>(a, f, product, m, rows);
         persistent_cluster_sync(a);
         const int items = persistent_items(a, columns, rows);
 #pragma unroll 1
@@ -702,7 +639,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
 }
 
 /* a.out[r] = net(f->state[r < states ? r : r - states]; f->mod[r]), complete when the next persistent_wait returns.
- * Takes that barrier, `depth` more where persistent_is_local is false, and 2*depth + 1 more without WORDS. */
+ * Takes that barrier, and 2*depth + 1 more without WORDS. */
 template <int PAIRS, int WIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_evaluate(const persistent_args &a, persistent_block *f, int rows,
                                                            int states)

@@ -67,7 +67,6 @@ struct persistent_args : persistent_form {
     /* Of PERSISTENT_ROWS rows or, as words, of PERSISTENT_WORD_ROWS. */
     uint4 *x;           /* [rows][W] the residual stream: floats, or their words */
     uint4 *v;           /* [rows][H] operand of fc2: pieces, or words of two channels (SWIGLU: of one) */
-    uint4 *u;           /* [rows][W] operand of fc1, if the grid normalises rows once; MLP */
     float *out;         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
     float *states;      /* [blocks][2][PERSISTENT_ROWS][C] a chain's states, a solver's last x0 */
     unsigned *arrivals; /* arrivals at barriers since the launch */
@@ -133,7 +132,7 @@ static __host__ __device__ inline int persistent_carve(const persistent_args &a,
                                                        persistent_block *f)
 {
     const int both = a.cut.own + a.wide.own, most = a.cut.own > a.wide.own ? a.cut.own : a.wide.own;
-    const int places = a.places ? a.block_slice : 0;
+    const int places = a.resident < 2 * a.depth ? a.block_slice : 0;
     const int operand = a.chunk * (PERSISTENT_PARTS / a.cluster) * pairs * 64; /* pieces */
     int at = 0;
     persistent_reserve(base, &at, &f->weights, persistent_slice_offset(a, a.resident) + places);
@@ -172,20 +171,6 @@ template <int PAIRS> static __device__ __forceinline__ int persistent_used(int c
 template <persistent_side SIDE> static __device__ __forceinline__ bool persistent_is_fc1(int product)
 {
     return SIDE == PERSISTENT_MLP ? product % 2 == 0 : SIDE == PERSISTENT_FC1;
-}
-/* Returns true if a cluster normalises all rows of fc1 itself: no grid barrier is needed between layer norm and
- * product. Otherwise the grid normalises each row once. On GPUs with clusters, and with SWIGLU blocks, a cluster always
- * does. The kernels would not stay in the instruction cache with both ways. */
-template <persistent_side SIDE>
-static __device__ __forceinline__ bool persistent_is_local(const persistent_args &a, int rows)
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    (void)a, (void)rows;
-    return true;
-#else
-    return SIDE != PERSISTENT_MLP ||
-           rows <= PERSISTENT_ROUNDS * PERSISTENT_THREADS / PERSISTENT_LANES / PERSISTENT_PARTS * a.cluster;
-#endif
 }
 /* Returns the channels of the product's operand. */
 template <persistent_side SIDE> static __device__ __forceinline__ int persistent_inputs(const persistent_args &a)

@@ -48,12 +48,14 @@ static persistent_args persistent_shape(const kern_head_spec *shape, const persi
     return a;
 }
 
-static size_t persistent_shared_bytes(const kern_head_spec *shape, const persistent_form *f)
+/* Writes the form's shared_bytes. Returns whether they are at most `most`. */
+static int persistent_has_room(const kern_head_spec *shape, size_t most, persistent_form *f)
 {
     const persistent_args a = persistent_shape(shape, f);
     const int pairs = persistent_instances[f->instance].pairs, wide = persistent_instances[f->instance].wide;
     persistent_block none;
-    return (size_t)persistent_carve(a, pairs > wide ? pairs : wide, NULL, &none);
+    f->shared_bytes = (size_t)persistent_carve(a, pairs > wide ? pairs : wide, NULL, &none);
+    return f->shared_bytes <= most;
 }
 
 /* Divides `columns` columns over f->clusters clusters. Returns 0 if a block would own too many. */
@@ -67,7 +69,6 @@ static int persistent_divide(const persistent_form *f, int columns, persistent_c
 
 int persistent_choose(const kern_head_spec *shape, int cluster, int most, size_t shared_bytes, persistent_form *f)
 {
-    enum { ALL, COPIED, READ, WAYS }; /* weights in shared memory: all, others copied there, others read elsewhere */
     const int width = shape->width, hidden = shape->hidden, products = 2 * shape->depth, channels = shape->channels;
     *f = {};
     if (width < 32 || width % 32 || shape->depth < 1 || shape->depth > PERSISTENT_DEPTH) return 0;
@@ -81,14 +82,12 @@ int persistent_choose(const kern_head_spec *shape, int cluster, int most, size_t
     f->clusters = (int)cuda_blocks(tiles, cuda_blocks(tiles, (size_t)most));
     if (!persistent_divide(f, width, &f->cut)) return 0;
     if (!persistent_divide(f, shape->form == KERN_HEAD_SWIGLU ? 2 * hidden : hidden, &f->wide)) return 0;
-    /* Ties go to the largest chunk. */
-    for (int way = ALL; way < WAYS; way++)
-        for (f->chunk = PERSISTENT_CHUNK; f->chunk > 0; f->chunk /= 2)
-            for (f->resident = products; f->resident >= (way == ALL ? products : 0); f->resident--) {
-                f->places = way == COPIED ? 2 : 0;
-                f->shared_bytes = persistent_shared_bytes(shape, f);
-                if (f->shared_bytes <= shared_bytes) return 1;
-            }
+    f->resident = products;
+    for (f->chunk = PERSISTENT_CHUNK; f->chunk > 0; f->chunk /= 2)
+        if (persistent_has_room(shape, shared_bytes, f)) return 1;
+    for (f->chunk = PERSISTENT_CHUNK; f->chunk > 0; f->chunk /= 2)
+        for (f->resident = products - 1; f->resident >= 0; f->resident--)
+            if (persistent_has_room(shape, shared_bytes, f)) return 1;
     return 0;
 }
 
@@ -113,32 +112,7 @@ static int persistent_fit(const cuda_queue *c, const kern_head_spec *spec, int c
         return 0;
     }
     f->args = persistent_shape(spec, &form);
-    f->streamed_bytes =
-        persistent_weight_offset(&f->args, 2 * spec->depth) - persistent_weight_offset(&f->args, form.resident);
     return 1;
-}
-
-/* Reserves part of the L2 cache for the non-resident weights, and decides how many of them persist in it. The reserve
- * is a setting of the whole GPU in this process, and all other kernels lose it, so it is no larger than the largest
- * head's weights. Without it (an error) the weights compete for the cache. */
-static void persistent_keep_in_l2(const cuda_device *d, persistent_head *f)
-{
-    int most = 0;
-    size_t now = 0;
-    if (!f->streamed_bytes || !d->l2_persisting_bytes) return;
-    const CUcontext before = cuda_switch(d->context);
-    cuda_exclusive_begin();
-    cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxAccessPolicyWindowSize, d->number);
-    if (error == cudaSuccess) error = cudaDeviceGetLimit(&now, cudaLimitPersistingL2CacheSize);
-    if (f->streamed_bytes > (size_t)most) f->streamed_bytes = (size_t)most;
-    const size_t kept = f->streamed_bytes < d->l2_persisting_bytes ? f->streamed_bytes : d->l2_persisting_bytes;
-    if (error == cudaSuccess && now < kept) error = cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, kept);
-    cuda_exclusive_end();
-    (void)cuda_switch(before);
-    if (error == cudaSuccess)
-        f->kept_in_l2 = (float)((double)kept / (double)f->streamed_bytes);
-    else
-        (void)cudaGetLastError();
 }
 
 /* Returns the row of fc1's weight and bias that column n is. SWIGLU: columns are a0, b0, a1, b1, ... */
@@ -177,7 +151,6 @@ static mar_status persistent_pack_products(cuda_queue *c, const kern_head_spec *
     }
     const mar_status status = cuda_alloc_copy(c, packed, bytes, &f->weights, err);
     f->args.weights = (const uint4 *)f->weights;
-    f->streamed = (unsigned char *)f->weights + (bytes - f->streamed_bytes);
     free(packed);
     return status;
 }
@@ -235,29 +208,23 @@ static const char *persistent_clusters_text(const persistent_head *f, char text[
     return text;
 }
 
-/* Tests whether the form in *f starts, with its L2 access policy or else without. `refused` gets the first refusal. */
-static int persistent_accepted(const cuda_queue *c, persistent_head *f, mar_err *refused)
+/* Tests whether the form in *f starts. `refused` gets the first refusal. */
+static int persistent_accepted(const cuda_queue *c, const persistent_head *f, mar_err *refused)
 {
     char text[48];
-    for (;; f->kept_in_l2 = 0) {
-        const cudaError_t e = persistent_starts(c, f);
-        if (e == cudaSuccess) return 1;
-        if (!refused->text[0])
-            (void)err_set(refused, MAR_EBACKEND, "refused with %s%s: launching the head's kernels: %s",
-                          persistent_clusters_text(f, text), f->kept_in_l2 > 0 ? ", an L2 access policy" : "",
-                          cudaGetErrorString(e));
-        if (f->kept_in_l2 == 0) return 0;
-    }
+    const cudaError_t e = persistent_starts(c, f);
+    if (e != cudaSuccess && !refused->text[0])
+        (void)err_set(refused, MAR_EBACKEND, "refused with %s: launching the head's kernels: %s",
+                      persistent_clusters_text(f, text), cudaGetErrorString(e));
+    return e == cudaSuccess;
 }
 
 static void persistent_describe(const persistent_head *f, const mar_err *refused, mar_err *how)
 {
-    char clusters[48], rest[96] = "";
-    if (f->kept_in_l2 > 0)
-        snprintf(rest, sizeof rest, ", %.0f %% of the others set aside in the L2 cache", 100 * (double)f->kept_in_l2);
-    (void)err_set(how, MAR_OK, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s%s",
+    char clusters[48];
+    (void)err_set(how, MAR_OK, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s",
                   (int)PERSISTENT_ROWS, persistent_clusters_text(f, clusters), f->args.resident, 2 * f->args.depth,
-                  rest, f->word_rows ? "" : ", without words", refused->text[0] ? "; " : "", refused->text);
+                  f->word_rows ? "" : ", without words", refused->text[0] ? "; " : "", refused->text);
 }
 
 /* --- loading --------------------------------------------------------------------------------------------------- */
@@ -271,7 +238,6 @@ static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, con
     *out = NULL;
     if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
     if (persistent_fit(c, spec, cluster, f, refused)) {
-        persistent_keep_in_l2(c->device, f);
         f->args.norms = norms;
         status = persistent_pack_products(c, spec, f, err);
         if (status == MAR_OK) status = persistent_pack_floats(c, spec, f, err);
@@ -336,13 +302,6 @@ mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const fl
 void persistent_free(kern_device *d, persistent_head *f)
 {
     if (!f) return;
-    if (f->kept_in_l2 > 0) {
-        const CUcontext before = cuda_switch(cuda_device_of(d)->context);
-        cuda_exclusive_begin();
-        (void)cudaCtxResetPersistingL2Cache();
-        cuda_exclusive_end();
-        (void)cuda_switch(before);
-    }
     cuda_free(d, f->weights);
     cuda_free(d, f->floats);
     free(f);

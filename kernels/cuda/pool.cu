@@ -151,7 +151,7 @@ typedef struct {
 } resize_place;
 
 /* Rounds the product before taking its fraction, as TensorFlow and the CPU do. */
-static __device__ inline resize_place place_of(int at, float scale, int size)
+static __device__ inline resize_place cuda_pool_place(int at, float scale, int size)
 {
     const float place = __fmul_rn((float)at, scale);
     const int low = min((int)place, size - 1);
@@ -166,7 +166,8 @@ static __global__ void __launch_bounds__(THREADS)
     const int i = (int)blockIdx.x * THREADS + (int)threadIdx.x, values = 3 * side.by * side.by;
     if (i >= values) return;
     const int pixel = i / 3, channel = i - 3 * pixel, row = cuda_quotient(pixel, side);
-    const resize_place v = place_of(row, scale_y, height), h = place_of(pixel - row * side.by, scale_x, width);
+    const resize_place v = cuda_pool_place(row, scale_y, height),
+                       h = cuda_pool_place(pixel - row * side.by, scale_x, width);
     const uint8_t *image = rgb + (size_t)blockIdx.y * 3 * (size_t)height * (size_t)width + channel;
     const uint8_t *low = image + (size_t)v.low * 3 * (size_t)width, *high = image + (size_t)v.high * 3 * (size_t)width;
     const float a = low[3 * h.low], b = low[3 * h.high], c = high[3 * h.low], d = high[3 * h.high];

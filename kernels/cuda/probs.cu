@@ -36,8 +36,8 @@ static __device__ inline void add_weight(unsigned long long *sum, unsigned long 
 /* Finds the crossing for weights weight(x) of type T. They are integers, so sums and results do not depend on the
  * order. All sums must be below 2^53 for a double, and fit in a T. */
 template <typename T, typename W>
-static __device__ inline probs_crossing find_crossing(const float *row, const W &weight, int size, double limit,
-                                                      probs_memory *m)
+static __device__ inline probs_crossing cuda_find_crossing(const float *row, const W &weight, int size, double limit,
+                                                           probs_memory *m)
 {
     probs_crossing c = {1, 0, 0};
     T *sum = (T *)m->sum;
@@ -63,18 +63,18 @@ static __device__ inline probs_crossing find_crossing(const float *row, const W 
 }
 
 /* Removes tokens below the top_k-th largest logit. */
-static __device__ inline void keep_top_k(float *row, int size, int top_k, probs_memory *m)
+static __device__ inline void cuda_keep_top_k(float *row, int size, int top_k, probs_memory *m)
 {
     if (top_k <= 0 || top_k >= size) return;
     const auto one = [](float) { return 1u; };
-    const probs_crossing c = find_crossing<unsigned>(row, one, size, top_k - 0.5, m);
+    const probs_crossing c = cuda_find_crossing<unsigned>(row, one, size, top_k - 0.5, m);
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x)
         if (discrete_key(row[x]) < c.key) row[x] = -INFINITY;
 }
 
 /* Removes tokens outside top-p. A token stays if the running sum over more likely tokens, and equal ones before it, has
  * not passed p. */
-static __device__ inline void keep_top_p(float *row, int size, float top, float p, probs_memory *m)
+static __device__ inline void cuda_keep_top_p(float *row, int size, float top, float p, probs_memory *m)
 {
     if (!(p < 1)) return;
     double total = 0, scale = 0x1p52; /* of exponentials, which keeps a row's sum below 2^53 */
@@ -83,7 +83,7 @@ static __device__ inline void keep_top_p(float *row, int size, float top, float 
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) total += (double)weight(row[x]);
     total = discrete_sum(total, &m->scratch);
     const double limit = (double)p * total;
-    const probs_crossing c = find_crossing<unsigned long long>(row, weight, size, limit, m);
+    const probs_crossing c = cuda_find_crossing<unsigned long long>(row, weight, size, limit, m);
     int last = size; /* last token that stays among those with the crossing's key */
     if (c.passes) {
         const double one = (double)weight(discrete_of_key(c.key)), stay = floor((limit - c.above) / one) + 1;
@@ -135,8 +135,8 @@ static __global__ void __launch_bounds__(DISCRETE_THREADS, 1) probs_kernel(kern_
         for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) row[x] = x == first ? 0 : -INFINITY;
         return;
     }
-    keep_top_k(row, size, job.top_k, m);
-    keep_top_p(row, size, top, job.top_p, m);
+    cuda_keep_top_k(row, size, job.top_k, m);
+    cuda_keep_top_p(row, size, top, job.top_p, m);
     double sum = 0;
     for (int x = (int)threadIdx.x; x < size; x += (int)blockDim.x) sum += (double)discrete_exp(row[x] - top);
     const double log_sum = (double)top + kern_log(discrete_sum(sum, &m->scratch));

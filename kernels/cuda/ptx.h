@@ -6,10 +6,6 @@
 
 #include "kernels/cuda/cuda.h"
 
-extern "C" {
-#include "kernels/fp8.h"
-}
-
 #include <cooperative_groups.h>
 
 enum {
@@ -94,16 +90,6 @@ static __device__ inline uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c)
 static __device__ inline uint32_t mask_and_set(uint32_t x, uint32_t mask, uint32_t bits)
 {
     return (x & mask) | bits;
-}
-
-/* Returns two numbers of at most 448 rounded to E4M3, the first in the low byte (kernels/fp8.h). The instruction begins
- * with compute capability 8.9. */
-static __device__ inline uint32_t fp8_pair(float low, float high)
-{
-    const float x[2] = {low, high};
-    uint32_t code[2];
-    for (int i = 0; i < 2; i++) code[i] = kern_fp8_code(kern_fp8_round(x[i])) | (kern_fp8_bits(x[i]) >> 24 & 0x80);
-    return code[0] | code[1] << 8;
 }
 
 /* Returns 2^x to about 2e-7 relative; subnormal results are 0. */
@@ -308,15 +294,6 @@ static __device__ inline uint32_t mask_and_set(uint32_t x, uint32_t mask, uint32
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
     return y;
 }
-
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
-static __device__ inline uint32_t fp8_pair(float low, float high)
-{
-    uint16_t codes;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
-    return codes;
-}
-#endif
 
 static __device__ inline float exp2(float x)
 {

@@ -150,7 +150,7 @@ static mar_status alloc_area(cuda_queue *c, kern_recording *rec, mar_err *err)
 }
 
 /* Frees a recording's resources, after the work that uses them. */
-static void release(cuda_queue *c, kern_recording *rec)
+static void recording_release(cuda_queue *c, kern_recording *rec)
 {
     (void)cudaStreamSynchronize(c->stream);
     if (rec->graph) (void)cudaGraphExecDestroy(rec->graph);
@@ -164,7 +164,7 @@ static void release(cuda_queue *c, kern_recording *rec)
 static void give_up(cuda_queue *c, kern_recording *rec, const mar_err *why)
 {
     (void)cudaGetLastError(); /* of the invalidated capture */
-    release(c, rec);
+    recording_release(c, rec);
     rec->state = CUDA_UNRECORDED;
     if (c->base.unrecorded++ == 0) c->base.why_unrecorded = *why;
 }
@@ -184,14 +184,14 @@ static void record(cuda_queue *c, recorded_work *w)
         rec->state = CUDA_RECORDED;
         c->base.recordings++;
     } else if (is_final(c) || area == MAR_ENOMEM) {
-        release(c, rec); /* the next use counts as the second again */
+        recording_release(c, rec); /* the next use counts as the second again */
     } else {
         give_up(c, rec, &why);
     }
 }
 
 /* Launches the graph. If CUDA refuses, no work has been done. */
-static void launch(cuda_queue *c, kern_recording *rec)
+static void recording_launch(cuda_queue *c, kern_recording *rec)
 {
     mar_err why = {};
     if (rec->bytes > 0 &&
@@ -228,7 +228,7 @@ void cuda_replay(kern_queue *k, kern_recording **recording, void (*body)(void *a
         cuda_stage_changed(c);
         return;
     }
-    if (rec->state == CUDA_RECORDED) launch(c, rec);
+    if (rec->state == CUDA_RECORDED) recording_launch(c, rec);
     if (rec->state != CUDA_RECORDED && cuda_live(c)) run_directly(c, body, arg);
 }
 
@@ -238,7 +238,7 @@ void cuda_recording_free(kern_queue *k, kern_recording *rec)
     if (!rec) return;
     const CUcontext before = cuda_switch(c->device->context);
     if (rec->state == CUDA_UNRECORDED) c->base.unrecorded--;
-    release(c, rec);
+    recording_release(c, rec);
     (void)cuda_switch(before);
     free(rec);
 }

@@ -115,20 +115,20 @@ template <int NORM> struct skinny_inputs {
 };
 
 /* Returns where 8 inputs from number k on are read: within the row. */
-static __device__ inline int place_of(const skinny_call &p, int k)
+static __device__ inline int skinny_find_place(const skinny_call &p, int k)
 {
     return min(k, p.in - 8);
 }
 
 /* Loads inputs from number k on of BATCH rows. */
 template <int NORM>
-static __device__ inline void load_rows(const skinny_call &p, int first, int k, skinny_inputs<NORM> x[BATCH])
+static __device__ inline void skinny_load_rows(const skinny_call &p, int first, int k, skinny_inputs<NORM> x[BATCH])
 {
     for (int i = 0; i < BATCH; i++) {
         if (first + i >= p.rows) continue;
         const size_t row = (size_t)(p.index ? p.index[first + i] : first + i) * (size_t)p.in;
-        x[i] = *(const skinny_inputs<NORM> *)((const char *)p.x +
-                                              (row + (size_t)place_of(p, k)) * (NORM ? sizeof(float) : sizeof(bf16)));
+        x[i] = *(const skinny_inputs<NORM> *)((const char *)p.x + (row + (size_t)skinny_find_place(p, k)) *
+                                                                      (NORM ? sizeof(float) : sizeof(bf16)));
     }
 }
 
@@ -168,7 +168,7 @@ template <int NORM> static __device__ inline cuda_floats<8> norm_of(const skinny
 {
     cuda_floats<8> w = {};
     for (int i = 0; i < 2 && NORM; i++) {
-        const uint4 part = fast::load_weights(p.norm + place_of(p, k) + 4 * i);
+        const uint4 part = fast::load_weights(p.norm + skinny_find_place(p, k) + 4 * i);
         w.v[4 * i] = __uint_as_float(part.x), w.v[4 * i + 1] = __uint_as_float(part.y);
         w.v[4 * i + 2] = __uint_as_float(part.z), w.v[4 * i + 3] = __uint_as_float(part.w);
     }
@@ -282,7 +282,7 @@ static __device__ inline float addend_at(const skinny_call &p, const skinny_plac
 
 /* Stores an element of y. sums: of the first warp, [8 * N][PITCH] and the squares [8 * N]. */
 template <typename F>
-static __device__ inline void store_result(const skinny_call &p, const float *sums, const skinny_place &place,
+static __device__ inline void skinny_store(const skinny_call &p, const float *sums, const skinny_place &place,
                                            const skinny_channel &c)
 {
     float sum[2] = {}, square = 0, scale = 1;
@@ -325,13 +325,13 @@ template <typename F> static __global__ void __launch_bounds__(32 * F::WARPS, F:
         skinny_inputs<F::NORM> x[BATCH];
         skinny_unit<F::M> ready[F::READY];
         float first_squares[BATCH], squares[BATCH];
-        load_rows<F::NORM>(p, 0, k, x);
+        skinny_load_rows<F::NORM>(p, 0, k, x);
         fast::copy_wait<0>();
         for (int j = 0; j < F::READY; j++) ready[j] = read_unit<F::M>(weights, j);
         store_rows<F::NORM>(p, 0, k, norm, x, inputs + lane * 16, first_squares);
 #pragma unroll 1
         for (int r = BATCH; r < p.rows; r += BATCH) {
-            load_rows<F::NORM>(p, r, k, x);
+            skinny_load_rows<F::NORM>(p, r, k, x);
             store_rows<F::NORM>(p, r, k, norm, x, inputs + lane * 16, squares);
             if (F::NORM) add_squares(r, squares, &square);
         }
@@ -359,7 +359,7 @@ template <typename F> static __global__ void __launch_bounds__(32 * F::WARPS, F:
             c = channel_at<F::FORM == CUDA_INT8>(p, y);
             c.bias[0] += addend_at(p, y);
         }
-        if (y.channel < p.out) store_result<F>(p, (const float *)shared, y, c);
+        if (y.channel < p.out) skinny_store<F>(p, (const float *)shared, y, c);
     }
 }
 

@@ -359,18 +359,21 @@ static void (*const speculate_kernels[PERSISTENT_INSTANCES])(persistent_args,
 
 cudaError_t speculate_try(const cuda_queue *c, const persistent_head *f)
 {
-    return persistent_start(c, f, f->args, speculate_kernels[f->args.instance], speculate_job());
+    return persistent_start(c, f->args, speculate_kernels[f->args.instance], speculate_job());
 }
 
-int cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *target)
+void cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft,
+                        const kern_speculation_head *target)
 {
     const persistent_head *f = target->net->persistent;
     const int fit = PERSISTENT_ROWS / (w->conditions * w->window);
-    if (!f || w->tokens > TOKENS_PER_SLOT * fit) return 0;
+    if (draft || !f || w->tokens > TOKENS_PER_SLOT * fit) {
+        kern_speculate_rounds(k, w, draft, target);
+        return;
+    }
     w->slots = w->tokens < fit ? w->tokens : fit;
     const speculate_job j = {*w, (const unsigned char *)target->mod};
     persistent_launch(cuda_of(k), f, speculate_kernels, false, j);
-    return 1;
 }
 
 /* --- evaluation by cuBLASLt: the host runs the rounds --------------------------------------------------------- */
@@ -499,7 +502,7 @@ mar_status cuda_speculate_plan(kern_queue *k, const kern_head *h, const kern_spe
 }
 
 /* Proposes level by level; each level is evaluated by the draft's head before the next. */
-static void propose_by_draft(cuda_queue *c, const kern_speculation *w, const kern_speculation_head *draft)
+static void cuda_propose_by_draft(cuda_queue *c, const kern_speculation *w, const kern_speculation_head *draft)
 {
     for (int level = 0; level + 1 < w->window && cuda_live(c); level++) {
         cuda_head_eval_at(c, draft->net, w->state + (size_t)(level * w->slots) * (size_t)w->channels, w->slots,
@@ -529,7 +532,7 @@ int cuda_speculate_propose(kern_queue *k, kern_speculation *w, const kern_specul
     if (w->rounds == 0 && !has_unfinished(c, w)) return 0;
     w->rounds--;
     cuda_launch(c, propose_kernel, (unsigned)w->slots, THREADS, SCRATCH_BYTES, *w, draft ? 0 : 1);
-    if (draft) propose_by_draft(c, w, draft);
+    if (draft) cuda_propose_by_draft(c, w, draft);
     return w->slots;
 }
 

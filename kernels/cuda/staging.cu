@@ -65,7 +65,7 @@ static mar_status ring_create(cuda_queue *c, size_t part_bytes, ring **out, mar_
     return MAR_OK;
 }
 
-static size_t slot_bytes(size_t bytes)
+static size_t staging_slot_bytes(size_t bytes)
 {
     return (bytes + SLOT - 1) / SLOT * SLOT;
 }
@@ -73,11 +73,11 @@ static size_t slot_bytes(size_t bytes)
 /* --- staging ---------------------------------------------------------------------------------------------- */
 
 /* Makes a ring with room for arrays of this size current. Returns 0 if that fails. */
-static int grow(cuda_queue *c, size_t bytes)
+static int staging_grow(cuda_queue *c, size_t bytes)
 {
     mar_err err = {};
     ring *larger = NULL;
-    const mar_status status = ring_create(c, PART_ARRAYS * slot_bytes(bytes), &larger, &err);
+    const mar_status status = ring_create(c, PART_ARRAYS * staging_slot_bytes(bytes), &larger, &err);
     if (status != MAR_OK) {
         kern_fail(&c->base, status, &err);
         return 0;
@@ -101,9 +101,9 @@ void cuda_stage_send(cuda_queue *c)
 static const void *ring_slot(cuda_queue *c, const void *host, size_t bytes)
 {
     struct cuda_stage *s = c->stage;
-    const int too_large = PART_ARRAYS * slot_bytes(bytes) > s->now->part_bytes;
+    const int too_large = PART_ARRAYS * staging_slot_bytes(bytes) > s->now->part_bytes;
     if (too_large || s->now->used + bytes > s->now->part_bytes) cuda_stage_send(c);
-    if (too_large && !grow(c, bytes)) return NULL;
+    if (too_large && !staging_grow(c, bytes)) return NULL;
     ring *r = s->now;
     if (r->used + bytes > r->part_bytes) {
         if (!cuda_ok(c, cudaEventRecord(r->fetched[r->part], c->stream), "recording an event")) return NULL;
@@ -112,7 +112,7 @@ static const void *ring_slot(cuda_queue *c, const void *host, size_t bytes)
         if (!cuda_ok(c, cudaEventSynchronize(r->fetched[r->part]), "waiting for host arrays")) return NULL;
     }
     const size_t at = (size_t)r->part * r->part_bytes + r->used;
-    r->used += slot_bytes(bytes);
+    r->used += staging_slot_bytes(bytes);
     memcpy(r->pinned + at, host, bytes);
     if (s->unsent_end == 0) s->unsent = at;
     s->unsent_end = at + bytes;
@@ -135,7 +135,7 @@ static const void *recording_slot(cuda_queue *c, const void *host, size_t bytes,
     rec->calls = (rec->calls ^ (host ? room : SIZE_MAX)) * 0x100000001b3u; /* FNV-1a */
     if (!host) return NULL;
     const size_t at = rec->used;
-    rec->used += slot_bytes(room);
+    rec->used += staging_slot_bytes(room);
     if (c->stage->mode == CUDA_MEASURE) return host; /* nothing is launched: any pointer but NULL will do */
     if (rec->used > rec->bytes || bytes > room) {
         cuda_stage_changed(c);

@@ -36,45 +36,35 @@ static mar_status read(const kern_linear_spec *spec, cuda_weights form, const pi
     return status;
 }
 
-/* Sends them. The device converts floats, rounds them to FP8, or packs integers. Other queues may read them then. */
+/* Sends them. The device converts floats or packs integers. Other queues may read them then. */
 static mar_status send(cuda_queue *c, const kern_linear *l, const piece *p, const float *weight, int first, int n,
                        mar_err *err)
 {
     const int int4 = l->form == CUDA_INT4;
     const size_t in = (size_t)l->in, numbers = (size_t)n * in;
     char *const to = (char *)l->weight + (size_t)first * l->row_bytes;
-    cudaError_t error = cudaSuccess;
-    if (l->form < CUDA_FP8) return cuda_upload_floats(c, weight, numbers, cuda_operands(l->form), to, err);
-    if (l->form == CUDA_FP8) {
-        const mar_status status = cuda_upload_floats(c, weight, numbers, MAR_DTYPE_F32, c->workspace, err);
-        if (status != MAR_OK) return status;
-        cuda_fp8_rows(c, c->workspace, 1, n, l->in, to, (float *)l->scale + first);
-    } else {
-        const size_t row = int4 ? in / KERN_INT4_GROUP * sizeof(bf16) : sizeof(float), pitch = cuda_scale_bytes(l);
-        error = cudaMemcpyAsync(c->workspace, p->q, numbers / (int4 ? 2 : 1), cudaMemcpyHostToDevice, c->stream);
-        if (error == cudaSuccess)
-            error = cudaMemcpy2DAsync((char *)l->scale + (size_t)first * pitch, pitch, p->scale, row, row, (size_t)n,
-                                      cudaMemcpyHostToDevice, c->stream);
-        if (error == cudaSuccess) cuda_low_bit_pack(c, l, c->workspace, n, to);
-    }
+    if (l->form < CUDA_INT8) return cuda_upload_floats(c, weight, numbers, cuda_operands(l->form), to, err);
+    const size_t row = int4 ? in / KERN_INT4_GROUP * sizeof(bf16) : sizeof(float), pitch = cuda_scale_bytes(l);
+    cudaError_t error =
+        cudaMemcpyAsync(c->workspace, p->q, numbers / (int4 ? 2 : 1), cudaMemcpyHostToDevice, c->stream);
+    if (error == cudaSuccess)
+        error = cudaMemcpy2DAsync((char *)l->scale + (size_t)first * pitch, pitch, p->scale, row, row, (size_t)n,
+                                  cudaMemcpyHostToDevice, c->stream);
+    if (error == cudaSuccess) cuda_low_bit_pack(c, l, c->workspace, n, to);
     const cudaError_t idle = cudaStreamSynchronize(c->stream); /* after a failure, too: a copy may still read */
     const mar_status status = cuda_status(error != cudaSuccess ? error : idle, "uploading weights", err);
     return status == MAR_OK ? kern_check(&c->base, err) : status;
 }
 
 /* Allocates weight and scale. cuda_alloc clears them: int4 groups behind the last input have the scale 0. */
-static mar_status allocate(cuda_queue *c, kern_linear *l, mar_err *err)
+static mar_status cuda_weights_allocate(cuda_queue *c, kern_linear *l, mar_err *err)
 {
     const size_t in = (size_t)l->in, out = (size_t)l->out, unit = l->form == CUDA_INT4 ? 128 : 64; /* inputs */
-    const size_t size = l->form == CUDA_F32 ? sizeof(float) : l->form == CUDA_FP8 ? 1 : sizeof(bf16);
+    const size_t size = l->form == CUDA_F32 ? sizeof(float) : sizeof(bf16);
     kern_device *const d = &c->device->base;
     l->row_bytes = l->form < CUDA_INT8 ? in * size : (in + unit - 1) / unit * 64;
-    const size_t scales = out * cuda_scale_bytes(l), weights = out * l->row_bytes;
-    const mar_status status = cuda_alloc(d, weights + (l->form == CUDA_FP8 ? scales : 0), &l->weight, err);
-    if (status != MAR_OK || l->form < CUDA_FP8) return status;
-    if (l->form > CUDA_FP8) return cuda_alloc(d, scales, &l->scale, err);
-    l->scale = (char *)l->weight + weights;
-    return MAR_OK;
+    const mar_status status = cuda_alloc(d, out * l->row_bytes, &l->weight, err);
+    return status != MAR_OK || l->form < CUDA_INT8 ? status : cuda_alloc(d, out * cuda_scale_bytes(l), &l->scale, err);
 }
 
 mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err)
@@ -84,7 +74,7 @@ mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_l
     const size_t rows = (size_t)p.rows, scales = rows * (sizeof(float) + in / KERN_INT4_GROUP * sizeof(bf16));
     (void)cuda_outside_recording(c, "a load");
     mar_status status = kern_check(&c->base, err);
-    if (status == MAR_OK) status = allocate(c, l, err);
+    if (status == MAR_OK) status = cuda_weights_allocate(c, l, err);
     if (status != MAR_OK) return status;
     p.weight = (float *)malloc(rows * in * (sizeof *p.weight + 1) + scales);
     if (!p.weight) return err_set(err, MAR_ENOMEM, "out of memory: %d x %d weights", p.rows, l->in);

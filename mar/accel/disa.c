@@ -1,5 +1,6 @@
 /* DiSA: fewer diffusion steps for later tokens (Zhao et al. 2025; its diffloss.py). */
-#include "mar/masked/masked.h"
+#include "mar/accel.h"
+#include "mar/masked_runner.h"
 
 #include <math.h>
 
@@ -19,7 +20,7 @@ static int annealed(mar_annealing annealing, int i, int last, int range)
     }
 }
 
-static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status disa_check(const mar_model *model, mar_params *p, mar_err *err)
 {
     (void)model;
     if (p->diff_lower_steps <= p->diff_upper_steps) return MAR_OK;
@@ -27,15 +28,15 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
                    p->diff_upper_steps, p->diff_lower_steps);
 }
 
-static void plan_steps(const mar_masked *g, mar_step *steps)
+static void disa_plan_steps(const mar_model_config *model, const mar_params *p, mar_step *steps)
 {
-    const mar_params *p = &g->params;
+    (void)model;
     const int lower = p->diff_lower_steps, range = p->diff_upper_steps - lower;
     for (int i = 0; i < p->num_iter; i++)
         steps[i].sampling_steps = lower + annealed(p->diff_annealing, i, p->num_iter - 1, range);
 }
 
-static void respace(const mar_params *p, diff_spec *spec)
+static void disa_respace(const mar_params *p, diff_spec *spec)
 {
     (void)p;
     spec->top = DIFF_TOP_ANNEALED;
@@ -51,7 +52,7 @@ const mar_accel mar_accel_disa = {
                                            .source = "DiSA (Zhao et al. 2025)",
                                            .summary = "fewer diffusion steps for later tokens"},
                                           {0}},
-    .check = check,
-    .plan_steps = plan_steps,
-    .respace = respace,
+    .check = disa_check,
+    .plan_steps = disa_plan_steps,
+    .respace = disa_respace,
 };

@@ -11,9 +11,9 @@ int mar_verifies_paths(const mar_params *p)
     return m && m->paths;
 }
 
-static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status draft_check(const mar_model *model, mar_params *p, mar_err *err)
 {
-    return mar_check_draft(&model->base, p->draft, err);
+    return mar_check_draft(model, p->draft, err);
 }
 
 /* Returns the tokens of an image that its head draws or judges at once: those of a step or, with whole paths, of a
@@ -26,7 +26,7 @@ static int step_tokens(const mar_masked *g)
     return most;
 }
 
-static mar_status create(mar_masked *g, void **state, mar_err *err)
+static mar_status draft_create(mar_masked *g, void **state, mar_err *err)
 {
     const size_t steps = (size_t)g->params.num_iter;
     mar_draft *d = *state = calloc(1, sizeof *d);
@@ -41,42 +41,42 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
         const int n = mar_masked_specs(g, specs);
         status = mar_runner_create(g->k, mar_masked_model_of(g->params.draft), g->max_images, g->cfg_branches,
                                    step_tokens(g), specs, n, g->params.temperature, &d->runner, err);
-        d->runner.chain.part = "draft: ";
+        d->runner.chain.part = d->runner.net.part = "draft: ";
     }
     free(specs);
     return status;
 }
 
-static void free_recordings(mar_draft *d)
+static void draft_free_recordings(mar_draft *d)
 {
     for (int i = 0; d->recordings && i < d->g->params.num_iter; i++) mar_recordings_free(d->g->k, &d->recordings[i]);
 }
 
-static void destroy(void *state)
+static void draft_destroy(void *state)
 {
     mar_draft *d = state;
-    free_recordings(d);
+    draft_free_recordings(d);
     free(d->recordings);
     mar_runner_free(&d->runner);
     free(d);
 }
 
-static size_t lay_out(void *state, char *base)
+static size_t draft_lay_out(void *state, char *base)
 {
     return mar_runner_lay_out(&((mar_draft *)state)->runner, base);
 }
 
-static mar_status plan(void *state, int images, mar_err *err)
+static mar_status draft_plan(void *state, int images, mar_err *err)
 {
     mar_draft *d = state;
-    free_recordings(d);
+    draft_free_recordings(d);
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < d->g->params.num_iter; i++)
-        status = mar_runner_plan_known_tokens(&d->runner, images * d->g->steps[i].predicted, err);
+        status = masked_runner_plan_known_tokens(&d->runner.net, images * d->g->steps[i].predicted, err);
     return status;
 }
 
-static void begin(void *state)
+static void draft_begin(void *state)
 {
     mar_draft *d = state;
     mar_runner_begin(&d->runner, d->g->images, d->g->label);
@@ -87,16 +87,26 @@ static void add_known_tokens(void *state, int n)
     mar_draft *d = state;
     const mar_masked *g = d->g;
     mar_recordings *alike = mar_masked_recordings(g, d->recordings, mar_masked_first_alike(g, g->step));
-    mar_runner_add_known_tokens(&d->runner, g->sampled, n, g->row_slot, g->row_position,
-                                alike ? &alike->known_tokens : NULL);
+    masked_runner_add_known_tokens(&d->runner.net, g->sampled, n, g->row_slot, g->row_position,
+                                   alike ? &alike->net.known_tokens : NULL);
 }
 
-static void stats(const void *state, mar_stats *sum)
+static void draft_stats(const void *state, mar_stats *sum)
 {
     const mar_runner *r = &((const mar_draft *)state)->runner;
-    sum->draft_s = r->encoder_s + r->decoder_s + r->head_s;
-    sum->draft_flop = r->encoder_flop + r->decoder_flop + r->head_flop;
+    sum->draft_s = r->net.encoder_s + r->net.decoder_s + r->head_s;
+    sum->draft_flop = r->net.encoder_flop + r->net.decoder_flop + r->head_flop;
 }
+
+static const mar_masked_hooks draft_hooks = {
+    .create = draft_create,
+    .destroy = draft_destroy,
+    .lay_out = draft_lay_out,
+    .plan = draft_plan,
+    .begin = draft_begin,
+    .add_known_tokens = add_known_tokens,
+    .stats = draft_stats,
+};
 
 const mar_accel mar_accel_draft = {
     .name = "draft",
@@ -104,13 +114,6 @@ const mar_accel mar_accel_draft = {
     .changes = MAR_STAGE_DRAFT,
     .needs = MAR_STAGE_AR_STEPS | MAR_STAGE_SOLVER | MAR_STAGE_PASSES | MAR_STAGE_HEAD,
     .exact = 1,
-    .for_spherear = 1,
-    .check = check,
-    .create = create,
-    .destroy = destroy,
-    .lay_out = lay_out,
-    .plan = plan,
-    .begin = begin,
-    .add_known_tokens = add_known_tokens,
-    .stats = stats,
+    .check = draft_check,
+    .masked = &draft_hooks,
 };

@@ -1,9 +1,9 @@
 /* The accelerator "draft": a smaller model beside the target. The accelerators head_spec and spec use it, for
  * speculation inside the head and across tokens. */
-#ifndef MAR_WAYS_DRAFT_H
-#define MAR_WAYS_DRAFT_H
+#ifndef MAR_ACCEL_DRAFT_H
+#define MAR_ACCEL_DRAFT_H
 
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 
 typedef struct {
     mar_masked *g;

@@ -1,6 +1,6 @@
 #include "mar/accel/gtr.h"
 
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -81,16 +81,16 @@ typedef struct {
     int *scratch;  /* host [seq_len] */
 } gtr;
 
-static void resolve(mar_params *p)
+static void gtr_resolve(mar_params *p)
 {
     if (p->gtr_sampling_steps == 0) p->gtr_sampling_steps = p->num_sampling_steps < 50 ? p->num_sampling_steps : 50;
     if (p->gtr) p->num_iter = p->gtr_generation_steps + p->gtr_reconstruction_steps;
 }
 
-static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status gtr_check(const mar_model *model, mar_params *p, mar_err *err)
 {
-    const int first = first_stage_size(mar_grid_columns(&model->base.config));
-    const int second = model->base.config.seq_len - first;
+    const int first = first_stage_size(mar_grid_columns(&model->config));
+    const int second = model->config.seq_len - first;
     if (p->gtr_generation_steps > first)
         return err_set(err, MAR_EARG, "--gtr_generation_steps %d: expected 1..%d", p->gtr_generation_steps, first);
     if (p->gtr_reconstruction_steps > second)
@@ -104,12 +104,12 @@ static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *e
     return MAR_OK;
 }
 
-static void plan_steps(const mar_masked *g, mar_step *steps)
+static void gtr_plan_steps(const mar_model_config *model, const mar_params *p, mar_step *steps)
 {
-    mar_gtr_plan(&g->params, g->grid, steps);
+    mar_gtr_plan(p, mar_grid_columns(model), steps);
 }
 
-static mar_status create(mar_masked *g, void **state, mar_err *err)
+static mar_status gtr_create(mar_masked *g, void **state, mar_err *err)
 {
     const size_t seq = (size_t)g->model->base.config.seq_len;
     gtr *w = *state = calloc(1, sizeof *w);
@@ -121,7 +121,7 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
     return w->tokens && w->energy && w->scratch ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
 }
 
-static void destroy(void *state)
+static void gtr_destroy(void *state)
 {
     gtr *w = state;
     free(w->tokens);
@@ -150,6 +150,13 @@ static void select_detailed(void *state, const mar_step *step)
     }
 }
 
+static const mar_masked_hooks gtr_hooks = {
+    .create = gtr_create,
+    .destroy = gtr_destroy,
+    .order = order_stages,
+    .select = select_detailed,
+};
+
 const mar_accel mar_accel_gtr = {
     .name = "gtr",
     .together = 1,
@@ -163,11 +170,8 @@ const mar_accel mar_accel_gtr = {
                                            .summary = "half the tokens in many steps, the rest in few; diffusion steps "
                                                       "where detail is"},
                                           {0}},
-    .resolve = resolve,
-    .check = check,
-    .plan_steps = plan_steps,
-    .create = create,
-    .destroy = destroy,
-    .order = order_stages,
-    .select = select_detailed,
+    .resolve = gtr_resolve,
+    .check = gtr_check,
+    .plan_steps = gtr_plan_steps,
+    .masked = &gtr_hooks,
 };

@@ -10,10 +10,10 @@
  *   their mean.
  * - Of the tokens of a step of the second stage, those with the highest energy get num_sampling_steps, the others
  *   gtr_sampling_steps. Their number is equal in every image. */
-#ifndef MAR_WAYS_GTR_H
-#define MAR_WAYS_GTR_H
+#ifndef MAR_ACCEL_GTR_H
+#define MAR_ACCEL_GTR_H
 
-#include "mar/masked/steps.h"
+#include "mar/masked_runner.h"
 
 /* Plans all of steps[num_iter], where num_iter is the sum of both stages' steps. params have passed the accelerator's
  * check. */

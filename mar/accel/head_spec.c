@@ -1,6 +1,6 @@
 /* Speculation inside the head (diffusion/speculate.h) for the tokens of a step. With a draft model, the draft's head
  * proposes. */
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 #include "mar/accel/draft.h"
 
 #include "diffusion/speculate.h"
@@ -13,7 +13,7 @@ typedef struct {
     mar_draft *draft; /* NULL: no draft model, the filter proposes */
 } head_spec;
 
-static mar_status create(mar_masked *g, void **state, mar_err *err)
+static mar_status head_spec_create(mar_masked *g, void **state, mar_err *err)
 {
     head_spec *h = *state = calloc(1, sizeof *h);
     if (!h) return err_set(err, MAR_ENOMEM, "out of memory");
@@ -23,19 +23,19 @@ static mar_status create(mar_masked *g, void **state, mar_err *err)
                                  &h->head, err);
 }
 
-static void destroy(void *state)
+static void head_spec_destroy(void *state)
 {
     head_spec *h = state;
     diff_speculate_free(&h->head);
     free(h);
 }
 
-static size_t lay_out(void *state, char *base)
+static size_t head_spec_lay_out(void *state, char *base)
 {
     return diff_speculate_lay_out(&((head_spec *)state)->head, base);
 }
 
-static mar_status plan(void *state, int images, mar_err *err)
+static mar_status head_spec_plan(void *state, int images, mar_err *err)
 {
     const head_spec *h = state;
     mar_status status = MAR_OK;
@@ -44,7 +44,7 @@ static mar_status plan(void *state, int images, mar_err *err)
     return status;
 }
 
-static mar_status plan_draw(void *state, int tokens, int steps, mar_err *err)
+static mar_status head_spec_plan_draw(void *state, int tokens, int steps, mar_err *err)
 {
     head_spec *h = state;
     if (h->draft) {
@@ -64,15 +64,15 @@ static const float *predict_draft_z(head_spec *h, const mar_draw *d, int steps)
                        mar_masked_recordings(h->g, h->draft->recordings, h->g->step));
     diff_chain_use(&r->chain, steps);
     diff_chain_guide(&r->chain, h->g->target.chain.guided);
-    return r->z;
+    return r->net.z;
 }
 
-static void draw(void *state, const mar_draw *d, int z_row, int steps, float *x)
+static void head_spec_draw(void *state, const mar_draw *d, int z_row, int steps, float *x)
 {
     head_spec *h = state;
     mar_masked *g = h->g;
     kern_queue *k = g->k;
-    const float *z = g->target.z + (size_t)z_row * (size_t)g->model->base.config.width;
+    const float *z = g->target.net.z + (size_t)z_row * (size_t)g->model->base.config.width;
     const float *draft_z = h->draft ? predict_draft_z(h, d, steps) : NULL;
     diff_speculation_stats stats = {0};
     k->core->timer_mark(k, NULL);
@@ -91,10 +91,19 @@ static void draw(void *state, const mar_draw *d, int z_row, int steps, float *x)
 }
 
 /* Tells whether it is on. Where whole paths are verified, it works inside that accelerator. */
-static int is_on(const mar_params *p)
+static int head_spec_is_on(const mar_params *p)
 {
     return !mar_verifies_paths(p);
 }
+
+static const mar_masked_hooks head_spec_hooks = {
+    .create = head_spec_create,
+    .destroy = head_spec_destroy,
+    .lay_out = head_spec_lay_out,
+    .plan = head_spec_plan,
+    .plan_draw = head_spec_plan_draw,
+    .draw = head_spec_draw,
+};
 
 const mar_accel mar_accel_head_spec = {
     .name = "head_spec",
@@ -102,7 +111,6 @@ const mar_accel mar_accel_head_spec = {
     .needs = MAR_STAGE_SOLVER | MAR_STAGE_HEAD,
     .exact = 1,
     .exact_by = "speculation inside the head",
-    .for_spherear = 1,
     .methods =
         (const mar_accel_method[]){{.name = "head-spec",
                                     .guarantee = "",
@@ -110,11 +118,6 @@ const mar_accel mar_accel_head_spec = {
                                     .summary = "guess W steps of a token's chain, verify them in one call of the "
                                                "head"},
                                    {0}},
-    .is_on = is_on,
-    .create = create,
-    .destroy = destroy,
-    .lay_out = lay_out,
-    .plan = plan,
-    .plan_draw = plan_draw,
-    .draw = draw,
+    .is_on = head_spec_is_on,
+    .masked = &head_spec_hooks,
 };

@@ -1,9 +1,9 @@
 /* The accelerator "path": speculation across tokens by whole paths (specdec/path.h), in the masked order. The contexts
- * of a round's steps are sequences of one pass (mar/masked/contexts.h). */
+ * of a round's steps are sequences of one pass (nets/masked_contexts.h). */
 #include "specdec/path.h"
 
 #include "mar/accel/draft.h"
-#include "mar/masked/contexts.h"
+#include "nets/masked_contexts.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -14,13 +14,13 @@ enum { MASKED_PATH_GAMMA = 16 }; /* maximum of gamma auto */
 typedef struct {
     spec_path rounds; /* first: tests look at it */
     mar_masked *g;
-    mar_draft *draft;            /* NULL: the target drafts */
-    mar_contexts contexts;       /* the target's passes */
-    mar_contexts draft_contexts; /* the draft model's passes */
-    mar_image_context *list;     /* host [max_images * gamma] contexts of a pass */
+    mar_draft *draft;               /* NULL: the target drafts */
+    masked_contexts contexts;       /* the target's passes */
+    masked_contexts draft_contexts; /* the draft model's passes */
+    masked_context *list;           /* host [max_images * gamma] contexts of a pass */
     /* [num_iter][gamma + 1] passes of one image, by first step and length of its round. Length 0: the draft model's
      * pass for a step, or else the target's pass before the first round. */
-    mar_recordings *recordings;
+    masked_recordings *recordings;
     /* [max_images][num_iter] row of contexts.z that token 0 of the image's order would have in a step's context; only
      * steps of the last pass are valid. */
     int *z_origin;
@@ -37,7 +37,7 @@ static int masked_path_block_steps(const mar_params *p)
     return masked_path_gamma(p) + 1;
 }
 
-static mar_status masked_path_check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status masked_path_check(const mar_model *model, mar_params *p, mar_err *err)
 {
     (void)model, (void)err;
     if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
@@ -54,7 +54,7 @@ static void masked_path_resolve(mar_params *p)
 
 /* Returns the recordings of a pass. Only a batch of one image has shapes that recur with every image; else returns
  * NULL. */
-static mar_recordings *masked_path_recordings(const masked_path *p, int step, int length)
+static masked_recordings *masked_path_recordings(const masked_path *p, int step, int length)
 {
     return p->rounds.images == 1 ? &p->recordings[step * (p->rounds.o.gamma + 1) + length] : NULL;
 }
@@ -66,7 +66,7 @@ static int masked_path_add(masked_path *p, int *contexts, int z_row, int image, 
     const mar_masked *g = p->g;
     const int known = g->steps[step].known, n_queries = g->steps[last].known + g->steps[last].predicted - known;
     p->list[(*contexts)++] =
-        (mar_image_context){.image = image, .order = g->order[image], .known = known, .n_queries = n_queries};
+        (masked_context){.image = image, .order = g->order[image], .known = known, .n_queries = n_queries};
     p->z_origin[image * g->params.num_iter + step] = z_row - (g->model->base.config.seq_len - known - n_queries);
     return z_row + n_queries;
 }
@@ -85,9 +85,9 @@ static spec_path_z masked_path_pass(spec_path *s)
             rows = masked_path_add(p, &n, rows, i, step, p->draft ? step : ahead);
         }
     }
-    mar_contexts_place(p->list, n);
-    mar_contexts_run(&p->contexts, p->list, n, &g->target.embedded,
-                     masked_path_recordings(p, s->image[0].from, s->image[0].length));
+    masked_contexts_place(p->list, n);
+    masked_contexts_run(&p->contexts, p->list, n, &g->target.net.embedded,
+                        masked_path_recordings(p, s->image[0].from, s->image[0].length));
     g->stats.passes++;
     g->stats.contexts += n;
     return (spec_path_z){p->contexts.z, rows};
@@ -119,9 +119,9 @@ static spec_path_z masked_path_draft(spec_path *s, int first, int end)
     for (int r = first; r < end; r++)
         if (s->drawn[r].place == 0)
             rows = masked_path_add(p, &n, rows, s->drawn[r].slot, s->drawn[r].step, s->drawn[r].step);
-    mar_contexts_place(p->list, n);
-    mar_contexts_run(&p->draft_contexts, p->list, n, &p->draft->runner.embedded,
-                     masked_path_recordings(p, s->drawn[first].step, 0));
+    masked_contexts_place(p->list, n);
+    masked_contexts_run(&p->draft_contexts, p->list, n, &p->draft->runner.net.embedded,
+                        masked_path_recordings(p, s->drawn[first].step, 0));
     return (spec_path_z){p->draft_contexts.z, rows};
 }
 
@@ -129,8 +129,10 @@ static void masked_path_know(spec_path *s, int n)
 {
     masked_path *p = s->o.host;
     const float *tokens = s->token + (size_t)s->kept[0] * (size_t)p->g->model->base.config.token_dim;
-    if (p->draft) mar_runner_add_known_tokens(&p->draft->runner, tokens, n, s->kept_slot, s->kept_position, NULL);
-    if (!s->o.one_context) mar_runner_add_known_tokens(&p->g->target, tokens, n, s->kept_slot, s->kept_position, NULL);
+    if (p->draft)
+        masked_runner_add_known_tokens(&p->draft->runner.net, tokens, n, s->kept_slot, s->kept_position, NULL);
+    if (!s->o.one_context)
+        masked_runner_add_known_tokens(&p->g->target.net, tokens, n, s->kept_slot, s->kept_position, NULL);
 }
 
 static void masked_path_keep(spec_path *s, const float *token, int n, int known)
@@ -141,8 +143,9 @@ static void masked_path_keep(spec_path *s, const float *token, int n, int known)
     g->k->core->copy_rows(g->k, g->sampled, NULL, token, s->kept, NULL, NULL, n, g->model->base.config.token_dim);
     mar_masked_write_tokens(g, g->sampled, n);
     if (known) return;
-    mar_runner_add_known_tokens(&g->target, g->sampled, n, s->kept_slot, s->kept_position, NULL);
-    if (p->draft) mar_runner_add_known_tokens(&p->draft->runner, g->sampled, n, s->kept_slot, s->kept_position, NULL);
+    masked_runner_add_known_tokens(&g->target.net, g->sampled, n, s->kept_slot, s->kept_position, NULL);
+    if (p->draft)
+        masked_runner_add_known_tokens(&p->draft->runner.net, g->sampled, n, s->kept_slot, s->kept_position, NULL);
 }
 
 static const spec_path_order masked_path_order = {
@@ -188,11 +191,11 @@ static mar_status masked_path_create_passes(masked_path *p, int gamma, mar_err *
     const int images = g->max_images, rows = images * g->max_tokens, branches = g->cfg_branches;
     const size_t steps = (size_t)g->params.num_iter;
     /* without a draft model each context also gives z for the next round's drafts */
-    mar_status status = mar_contexts_create(g->k, g->model, images * gamma, p->draft ? rows : rows * gamma, branches,
-                                            &p->contexts, err);
+    mar_status status = masked_contexts_create(g->k, &g->model->net, images * gamma, p->draft ? rows : rows * gamma,
+                                               branches, &p->contexts, err);
     if (status == MAR_OK && p->draft) {
         const mar_runner *r = &p->draft->runner;
-        status = mar_contexts_create(g->k, r->model, images, rows, branches, &p->draft_contexts, err);
+        status = masked_contexts_create(g->k, &r->model->net, images, rows, branches, &p->draft_contexts, err);
         p->draft_contexts.part = r->chain.part;
     }
     if (status != MAR_OK) return status;
@@ -222,7 +225,7 @@ static mar_status masked_path_create(mar_masked *g, void **state, mar_err *err)
 static void masked_path_free_recordings(masked_path *p)
 {
     const int passes = p->g->params.num_iter * (p->rounds.o.gamma + 1);
-    for (int i = 0; p->recordings && i < passes; i++) mar_recordings_free(p->g->k, &p->recordings[i]);
+    for (int i = 0; p->recordings && i < passes; i++) masked_recordings_free(p->g->k, &p->recordings[i]);
 }
 
 static void masked_path_destroy(void *state)
@@ -230,8 +233,8 @@ static void masked_path_destroy(void *state)
     masked_path *p = state;
     masked_path_free_recordings(p);
     spec_path_free(&p->rounds);
-    mar_contexts_free(&p->contexts);
-    mar_contexts_free(&p->draft_contexts);
+    masked_contexts_free(&p->contexts);
+    masked_contexts_free(&p->draft_contexts);
     void *host[] = {p->recordings, p->list, p->z_origin, p};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
@@ -240,8 +243,8 @@ static size_t masked_path_lay_out(void *state, char *base)
 {
     masked_path *p = state;
     size_t used = spec_path_lay_out(&p->rounds, base);
-    used += mar_contexts_lay_out(&p->contexts, base ? base + used : NULL);
-    if (p->draft) used += mar_contexts_lay_out(&p->draft_contexts, base ? base + used : NULL);
+    used += masked_contexts_lay_out(&p->contexts, base ? base + used : NULL);
+    if (p->draft) used += masked_contexts_lay_out(&p->draft_contexts, base ? base + used : NULL);
     return used;
 }
 
@@ -254,10 +257,10 @@ static mar_status masked_path_plan(void *state, int images, mar_err *err)
     const int rows = p->rounds.o.max_rows;
     (void)images;
     masked_path_free_recordings(p);
-    mar_status status = mar_contexts_plan(&p->contexts, err);
-    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, rows, err);
-    if (status == MAR_OK && p->draft) status = mar_contexts_plan(&p->draft_contexts, err);
-    if (status == MAR_OK && p->draft) status = mar_runner_plan_known_tokens(&p->draft->runner, rows, err);
+    mar_status status = masked_contexts_plan(&p->contexts, err);
+    if (status == MAR_OK) status = masked_runner_plan_known_tokens(&g->target.net, rows, err);
+    if (status == MAR_OK && p->draft) status = masked_contexts_plan(&p->draft_contexts, err);
+    if (status == MAR_OK && p->draft) status = masked_runner_plan_known_tokens(&p->draft->runner.net, rows, err);
     for (int i = 0; status == MAR_OK && i < g->params.num_iter; i++) {
         int first = 0; /* step with as many diffusion steps */
         while (g->steps[first].sampling_steps != g->steps[i].sampling_steps) first++;
@@ -272,8 +275,8 @@ static void masked_path_begin(void *state)
     spec_path_begin(&p->rounds, p->g->images);
     for (int i = 0; i < p->g->images; i++)
         p->rounds.image[i].seed = p->g->slots.slot[i].seed, p->rounds.image[i].number = p->g->slots.slot[i].number;
-    mar_contexts_begin(&p->contexts);
-    if (p->draft) mar_contexts_begin(&p->draft_contexts);
+    masked_contexts_begin(&p->contexts);
+    if (p->draft) masked_contexts_begin(&p->draft_contexts);
 }
 
 static mar_status masked_path_check_image(const mar_image *image, mar_err *err)
@@ -329,6 +332,18 @@ static const char *masked_path_warn(const void *state)
     return diff_head_is_bf16(&p->g->model->head) ? diff_paths_bf16_warning : NULL;
 }
 
+static const mar_masked_hooks path_hooks = {
+    .create = masked_path_create,
+    .destroy = masked_path_destroy,
+    .lay_out = masked_path_lay_out,
+    .plan = masked_path_plan,
+    .begin = masked_path_begin,
+    .step = masked_path_take_round,
+    .stats = masked_path_stats,
+    .effect = masked_path_effect,
+    .warn = masked_path_warn,
+};
+
 extern const mar_accel mar_accel_path; /* its state begins with a spec_path */
 const mar_accel mar_accel_path = {
     .name = "spec",
@@ -339,20 +354,11 @@ const mar_accel mar_accel_path = {
     .default_with = "draft",
     .default_without = "head_spec",
     .exact = 1,
-    .for_spherear = 1,
     .tokens = "continuous",
     .exceptions = (const mar_accel_exception[]){{"prefill", NULL}, {"context", "draft"}, {"align", NULL}, {0}},
     .resolve = masked_path_resolve,
     .check = masked_path_check,
     .check_image = masked_path_check_image,
     .block_steps = masked_path_block_steps,
-    .create = masked_path_create,
-    .destroy = masked_path_destroy,
-    .lay_out = masked_path_lay_out,
-    .plan = masked_path_plan,
-    .begin = masked_path_begin,
-    .step = masked_path_take_round,
-    .stats = masked_path_stats,
-    .effect = masked_path_effect,
-    .warn = masked_path_warn,
+    .masked = &path_hooks,
 };

@@ -2,15 +2,15 @@
 #include "mar/accel/registry.h"
 
 #include "mar/core/params.h"
-#include "mar/masked/accel.h"
+#include "mar/accel.h"
 #include "specdec/verifier.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Every accelerator; its file is mar/accel/NAME.c. The order is that of their hooks and of `mar methods`. A draft model
- * precedes its users; a solver sets its start after DiSA. */
+/* Every accelerator; its file is mar/accel/NAME.c, or discrete.c. The order is that of their hooks and of `mar
+ * methods`. A draft model precedes its users; a solver sets its start after DiSA. */
 #define ACCELS(X)                                                                                                      \
     X(draft)                                                                                                           \
     X(spec)                                                                                                            \
@@ -52,7 +52,7 @@ static int goes_with(const char *a, const char *b)
     return !a || !b || strcmp(a, b) == 0;
 }
 
-static const char *tokens_of(const mar_accel *accel)
+static const char *accels_tokens_of(const mar_accel *accel)
 {
     return accel->tokens ? accel->tokens : mar_param_find(accel->name)->tokens;
 }
@@ -60,7 +60,7 @@ static const char *tokens_of(const mar_accel *accel)
 void mar_accels_resolve(mar_params *params, const char *tokens)
 {
     for (int i = 0; accels[i]; i++)
-        if (accels[i]->resolve && goes_with(tokens_of(accels[i]), tokens)) accels[i]->resolve(params);
+        if (accels[i]->resolve && goes_with(accels_tokens_of(accels[i]), tokens)) accels[i]->resolve(params);
 }
 
 /* --- conflicts ---------------------------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ static const char *stage_name(unsigned stages)
 {
     static const char *const names[] = {
         "the autoregressive steps",       "the drafting", "the transformer passes", "the numbers of diffusion steps",
-        "the update of a diffusion step", "the chain",    "the head's evaluations"};
+        "the update of a diffusion step", "the chain",    "the head's evaluations", "the verdicts on states"};
     int i = 0;
     while (!(stages >> i & 1)) i++;
     return names[i];
@@ -125,6 +125,60 @@ mar_status mar_accels_check(const mar_params *params, mar_err *err)
     return MAR_OK;
 }
 
+/* --- stages of an engine -------------------------------------------------------------------------------------------
+ */
+
+__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)
+{
+    const size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, size - used, format, arguments);
+    va_end(arguments);
+}
+
+/* Returns whether the value, a name, of its option turns the accelerator on. */
+static int is_turned_on_by(const mar_accel *accel, const char *value)
+{
+    mar_params p;
+    const mar_param *o = mar_param_find(accel->name);
+    if ((o->type != MAR_TYPE_NAME && o->type != MAR_TYPE_TEXT) || mar_param_choice(o, value) < 0) return 0;
+    mar_params_init(&p, sizeof p);
+    *(const char **)mar_param_field(o, &p) = value;
+    return mar_accel_is_on(accel, &p);
+}
+
+/* Writes the accelerators that an engine has: "--draft, --spec path or --sampler". */
+static void list_fitting(const mar_engine *engine, char *text, size_t size)
+{
+    char last[64] = "";
+    text[0] = '\0';
+    for (int i = 0; accels[i]; i++) {
+        if (!goes_with(accels_tokens_of(accels[i]), engine->tokens) || accels[i]->changes & ~engine->stages) continue;
+        const mar_param *o = mar_param_find(accels[i]->name);
+        const char *value = "";
+        for (int v = 0; shares_option(accels[i]) && o->choices[v] && !*value; v++)
+            if (is_turned_on_by(accels[i], o->choices[v])) value = o->choices[v];
+        if (*last) append(text, size, "%s%s", *text ? ", " : "", last);
+        snprintf(last, sizeof last, "--%s%s%s", o->name, *value ? " " : "", value);
+    }
+    if (*last) append(text, size, "%s%s", *text ? " or " : "", last);
+}
+
+/* Returns MAR_EARG, naming the option, if an accelerator that is on changes a stage that the engine leaves plain. */
+static mar_status check_stages(const mar_params *params, const mar_engine *engine, mar_err *err)
+{
+    char name[64], fitting[256];
+    for (int i = 0; accels[i]; i++) {
+        const unsigned stages = accels[i]->changes & ~engine->stages;
+        if (!stages || !mar_accel_is_on(accels[i], params)) continue;
+        list_fitting(engine, fitting, sizeof fitting);
+        return err_set(err, MAR_EARG, "%s changes %s, which no option does with %s: expected %s",
+                       name_of(accels[i], params, name, sizeof name), stage_name(stages), engine->models, fitting);
+    }
+    return MAR_OK;
+}
+
 /* --- the effect on the distribution ------------------------------------------------------------------------------- */
 
 /* Appends ", sampler ddim". */
@@ -154,27 +208,7 @@ void mar_accels_effect(const mar_params *params, mar_effect *out)
         snprintf(out->how, sizeof out->how, "%s%s", by ? "by " : "", by ? by : "");
 }
 
-__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)
-{
-    const size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, size - used, format, arguments);
-    va_end(arguments);
-}
-
 /* --- kinds of tokens ---------------------------------------------------------------------------------------------- */
-
-/* Returns whether the value, a name, of its option turns the accelerator on. */
-static int is_turned_on_by(const mar_accel *accel, const char *value)
-{
-    mar_params p;
-    const mar_param *o = mar_param_find(accel->name);
-    if ((o->type != MAR_TYPE_NAME && o->type != MAR_TYPE_TEXT) || mar_param_choice(o, value) < 0) return 0;
-    mar_params_init(&p, sizeof p);
-    *(const char **)mar_param_field(o, &p) = value;
-    return mar_accel_is_on(accel, &p);
-}
 
 const mar_accel *mar_accel_of_verifier(const char *verifier)
 {
@@ -207,7 +241,7 @@ static void list_values(const mar_param *o, const char *tokens, char *text, size
 }
 
 /* Returns MAR_EARG, naming the option, if one for other tokens is given. The functions below assume that none is. */
-static mar_status check_tokens(const mar_params *params, const char *tokens, mar_err *err)
+static mar_status accels_check_tokens(const mar_params *params, const char *tokens, mar_err *err)
 {
     char values[160];
     for (int i = 0; i < mar_param_count(); i++) {
@@ -243,15 +277,17 @@ static mar_status check_interval(const mar_params *p, const char *tokens, mar_er
     return MAR_OK;
 }
 
-mar_status mar_accels_resolve_params(mar_params *params, const char *tokens, mar_accels_on *out, mar_err *err)
+mar_status mar_accels_resolve_params(mar_params *params, const mar_engine *engine, mar_accels_on *out, mar_err *err)
 {
+    const char *tokens = engine->tokens;
     int n = 0;
     *out = (mar_accels_on){{NULL}};
     mar_status status = check_interval(params, tokens, err);
-    if (status == MAR_OK) status = check_tokens(params, tokens, err);
+    if (status == MAR_OK) status = accels_check_tokens(params, tokens, err);
     if (status != MAR_OK) return status;
     mar_accels_resolve(params, tokens);
-    status = mar_accels_check(params, err);
+    status = check_stages(params, engine, err);
+    if (status == MAR_OK) status = mar_accels_check(params, err);
     for (int i = 0; status == MAR_OK && accels[i]; i++) {
         if (!mar_accel_is_on(accels[i], params)) continue;
         if (params->spec && strcmp(accels[i]->name, "spec") == 0 && accels[i]->asks_for && !params->draft)
@@ -274,7 +310,7 @@ static const char *next_method(const char *list, char name[64])
 
 /* Returns whether the accelerator turns on the method, of an option or a verifier. It has that option, or the verifier
  * is a value of it. */
-static int serves(const mar_accel *accel, const char *method)
+static int accels_serves(const mar_accel *accel, const char *method)
 {
     return strcmp(accel->name, method) == 0 || is_turned_on_by(accel, method);
 }
@@ -286,7 +322,7 @@ static const mar_accel *on_for(const char *methods, const mar_params *p)
     char value[64], method[64];
     for (const char *at = methods; (at = next_method(at, method));)
         for (int i = 0; accels[i]; i++) {
-            if (!serves(accels[i], method) || !mar_accel_is_on(accels[i], p)) continue;
+            if (!accels_serves(accels[i], method) || !mar_accel_is_on(accels[i], p)) continue;
             if (strcmp(accels[i]->name, method) == 0) return accels[i];
             mar_param_text(mar_param_find(accels[i]->name), p, value, sizeof value);
             if (strcmp(value, method) == 0) return accels[i];
@@ -305,7 +341,7 @@ static const mar_accel_exception *exception_of(const mar_accel *accel, const mar
 static int served_by(const mar_accel *accel, const char *methods, char method[64])
 {
     for (const char *at = methods; (at = next_method(at, method));)
-        if (serves(accel, method)) return 1;
+        if (accels_serves(accel, method)) return 1;
     return 0;
 }
 
@@ -380,11 +416,11 @@ static void append_needs(const mar_accel *accel, const char *methods, const mar_
 
 /* Returns whether the option has an effect with the accelerator on such tokens, by itself or with what turns the
  * accelerator on by default. */
-static int is_open(const mar_accel *accel, const mar_param *o, const char *tokens)
+static int accels_is_open(const mar_accel *accel, const mar_param *o, const char *tokens)
 {
     char method[64];
     const mar_accel_exception *e = exception_of(accel, o);
-    if (!goes_with(tokens_of(accel), tokens) || !served_by(accel, o->method, method)) return 0;
+    if (!goes_with(accels_tokens_of(accel), tokens) || !served_by(accel, o->method, method)) return 0;
     return !e || (e->needs && accel->default_with && strcmp(e->needs, accel->default_with) == 0);
 }
 
@@ -394,7 +430,7 @@ static int is_default_elsewhere(const mar_accel *accel, const mar_param *o, cons
 {
     for (int i = 0; accels[i]; i++)
         if (accels[i] != accel && strcmp(accels[i]->name, accel->name) == 0 && accels[i]->default_with &&
-            strcmp(accels[i]->default_with, accel->asks_for) == 0 && is_open(accels[i], o, tokens) &&
+            strcmp(accels[i]->default_with, accel->asks_for) == 0 && accels_is_open(accels[i], o, tokens) &&
             mar_is_listed(o->method, accel->name))
             return 1;
     return 0;
@@ -412,7 +448,8 @@ static void write_needs(const mar_param *o, const mar_params *p, const char *tok
     }
     int n = 0;
     for (int i = 0; accels[i]; i++) {
-        if (!is_open(accels[i], o, tokens) || (accels[i]->asks_for && is_default_elsewhere(accels[i], o, tokens)))
+        if (!accels_is_open(accels[i], o, tokens) ||
+            (accels[i]->asks_for && is_default_elsewhere(accels[i], o, tokens)))
             continue;
         const int is_long = strstr(text, " and ") || strstr(text, "no ");
         if (n++) append(text, size, "%s or ", is_long ? "," : "");
@@ -432,7 +469,7 @@ static int has_effect(const mar_param *o, const mar_params *p)
 }
 
 /* Returns whether the option has no effect on such tokens, and writes the reason to `why`. */
-static int is_unused(const mar_param *o, const mar_params *params, const char *tokens, char *why, size_t size)
+static int accels_is_unused(const mar_param *o, const mar_params *params, const char *tokens, char *why, size_t size)
 {
     mar_params p = *params;
     mar_accels_resolve(&p, tokens);
@@ -479,6 +516,6 @@ const char *mar_params_unused(const mar_params *params, int i)
         return why;
     }
     /* an option that discrete tokens would use is not refused before the model is known */
-    if (!tokens && !is_unused(o, &p, "discrete", why, sizeof why)) return NULL;
-    return is_unused(o, &p, tokens ? tokens : "continuous", why, sizeof why) ? why : NULL;
+    if (!tokens && !accels_is_unused(o, &p, "discrete", why, sizeof why)) return NULL;
+    return accels_is_unused(o, &p, tokens ? tokens : "continuous", why, sizeof why) ? why : NULL;
 }

@@ -9,10 +9,10 @@ typedef struct {
     const mar_accel *on[MAR_ACCELS_MAX + 1];
 } mar_accels_on;
 
-/* Fills in automatic values of the parameters for such tokens, "continuous" or "discrete". Lists the accelerators that
- * are on. Returns MAR_EARG, naming the options, if one is for other tokens, two accelerators conflict, or a verifier
- * lacks its draft. */
-mar_status mar_accels_resolve_params(mar_params *params, const char *tokens, mar_accels_on *out, mar_err *err);
+/* Fills in automatic values of the parameters for an engine's tokens. Lists the accelerators that are on. Returns
+ * MAR_EARG, naming the options, if one is for other tokens, one changes a stage that the engine leaves plain, two
+ * accelerators conflict, or a verifier lacks its draft. */
+mar_status mar_accels_resolve_params(mar_params *params, const mar_engine *engine, mar_accels_on *out, mar_err *err);
 
 /* Returns all accelerators; ends with NULL. */
 const mar_accel *const *mar_accels(void);

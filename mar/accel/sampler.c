@@ -1,9 +1,9 @@
 /* The samplers of the head: DDIM (Song et al. 2021) and DPM-Solver++ of second order (Lu et al. 2022) in place of the
  * model's own chain. */
-#include "mar/masked/masked.h"
+#include "mar/accel.h"
 
 /* A solver starts lower than any chain that draws noise, annealed or not. */
-static void respace(const mar_params *p, diff_spec *spec)
+static void sampler_respace(const mar_params *p, diff_spec *spec)
 {
     spec->sampler = p->sampler;
     spec->top = DIFF_TOP_SOLVER;
@@ -12,7 +12,6 @@ static void respace(const mar_params *p, diff_spec *spec)
 const mar_accel mar_accel_sampler = {
     .name = "sampler",
     .changes = MAR_STAGE_SOLVER,
-    .for_spherear = 1,
     .methods =
         (const mar_accel_method[]){
             {.name = "ddim",
@@ -26,5 +25,5 @@ const mar_accel mar_accel_sampler = {
              .source = "DPM-Solver++(2M) (Lu et al. 2022)",
              .summary = "the head as an ODE, second order: few diffusion steps"},
             {0}},
-    .respace = respace,
+    .respace = sampler_respace,
 };

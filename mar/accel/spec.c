@@ -1,7 +1,6 @@
 /* Speculation across tokens (mar/accel/spec.h). */
 #include "mar/accel/spec.h"
 
-#include "base/arena.h"
 #include "mar/core/params.h"
 
 #include <math.h>
@@ -49,59 +48,32 @@ static size_t block_rows(const mar_speculation *sp)
     return (size_t)g->max_images * (size_t)g->max_tokens;
 }
 
-/* Returns the words (an int or a float) of the verdicts on this many rows and images. */
-static size_t verdict_words(const mar_speculation *sp, size_t rows, size_t images)
-{
-    const mar_masked *g = sp->g;
-    return rows * (size_t)g->model->base.config.token_dim + 2 * rows + images;
-}
-
-/* Returns the current block's verdicts in backend memory or in its host copy. */
-static mar_verdicts verdicts_in(const mar_speculation *sp, float *memory)
-{
-    const mar_masked *g = sp->g;
-    const size_t rows = (size_t)sp->rows;
-    int *replaced = (int *)(memory + rows * (size_t)g->model->base.config.token_dim);
-    return (mar_verdicts){memory, replaced, replaced + rows, replaced + 2 * rows};
-}
-
-static mar_status allocate_host(mar_speculation *sp, mar_err *err)
+static mar_status states_allocate_host(mar_speculation *sp, mar_err *err)
 {
     const mar_masked *g = sp->g;
     const size_t images = (size_t)g->max_images, rows = block_rows(sp);
     sp->begin = calloc(3 * images, sizeof *sp->begin);
     sp->row_step = calloc(rows, sizeof *sp->row_step);
     sp->row_status = calloc(rows, sizeof *sp->row_status);
-    sp->report = calloc(verdict_words(sp, rows, images), sizeof *sp->report);
     sp->row = calloc(rows, sizeof *sp->row);
     sp->slot = calloc(rows, sizeof *sp->slot);
     sp->position = calloc(rows, sizeof *sp->position);
     sp->seed = calloc(rows, sizeof *sp->seed);
     sp->image = calloc(rows, sizeof *sp->image);
     sp->cfg = calloc(rows, sizeof *sp->cfg);
-    if (!sp->begin || !sp->row_step || !sp->row_status || !sp->report || !sp->row || !sp->slot || !sp->position ||
-        !sp->seed || !sp->image || !sp->cfg)
+    if (!sp->begin || !sp->row_step || !sp->row_status || !sp->row || !sp->slot || !sp->position || !sp->seed ||
+        !sp->image || !sp->cfg)
         return err_set(err, MAR_ENOMEM, "out of memory for blocks of %zu tokens", rows);
     sp->length = sp->begin + images;
     sp->first = sp->length + images;
     return MAR_OK;
 }
 
-static size_t lay_out(void *state, char *base)
+static size_t states_lay_out(void *state, char *base)
 {
     mar_speculation *sp = state;
-    const mar_masked *g = sp->g;
-    const size_t rows = block_rows(sp), block = rows * (size_t)g->model->base.config.token_dim;
-    mar_distributions *distributions[] = {&sp->p, &sp->q, &sp->step_q};
-    size_t used = 0;
-    for (int i = 0; i < 3; i++) {
-        distributions[i]->mean = arena_carve(base, &used, block, sizeof(float));
-        distributions[i]->log_std = arena_carve(base, &used, block, sizeof(float));
-        distributions[i]->path = arena_carve(base, &used, rows, sizeof(double));
-    }
-    sp->state = arena_carve(base, &used, block, sizeof(float));
-    sp->token = arena_carve(base, &used, block, sizeof(float));
-    sp->verdicts = arena_carve(base, &used, verdict_words(sp, rows, (size_t)g->max_images), sizeof(float));
+    size_t used = spec_continuous_lay_out(&sp->block, base);
+    spec_distributions_lay_out(&sp->step_q, block_rows(sp), (size_t)sp->block.channels, base, &used);
     return used;
 }
 
@@ -111,48 +83,50 @@ static void write_effect(const void *state, mar_effect *out)
     const mar_masked *g = sp->g;
     const int steps = g->params.num_iter, left = steps - sp->prefill;
     const int coarse = sp->prefill + (left + g->params.gamma - 1) / g->params.gamma;
-    const char *name = sp->method->name;
+    const char *name = sp->block.method->name;
     char *text = out->how;
     const size_t size = sizeof out->how;
-    out->exact = left == 0 || (sp->method->exact && !in_full(sp) && coarse == steps);
+    out->exact = left == 0 || (sp->block.method->exact && !in_full(sp) && coarse == steps);
     if (left == 0)
         snprintf(text, size, "by the model alone, which with prefill %g makes every step", (double)g->params.prefill);
-    else if (sp->method->exact && in_full(sp))
+    else if (sp->block.method->exact && in_full(sp))
         snprintf(text, size, "criterion %s, context full: an accepted token is not quite the one later contexts saw",
                  name);
-    else if (sp->method->exact && coarse < steps)
+    else if (sp->block.method->exact && coarse < steps)
         snprintf(text, size,
                  "criterion %s, context prefix: each block is drawn in the context before it, %d in place of %d "
                  "contexts",
                  name, coarse, steps);
-    else if (sp->method->exact)
+    else if (sp->block.method->exact)
         snprintf(text, size, "by criterion %s, context prefix with one step a block", name);
     else if (in_full(sp))
-        snprintf(text, size, "criterion %s (%s), context full", name, sp->method->guarantee);
+        snprintf(text, size, "criterion %s (%s), context full", name, sp->block.method->guarantee);
     else
         snprintf(text, size, "criterion %s (%s), context prefix, %d in place of %d contexts", name,
-                 sp->method->guarantee, coarse, steps);
+                 sp->block.method->guarantee, coarse, steps);
 }
 
-static void destroy(void *state)
+static void states_destroy(void *state)
 {
     mar_speculation *sp = state;
-    void *host[] = {sp->begin,    sp->row_step, sp->row_status, sp->report, sp->row, sp->slot,
-                    sp->position, sp->seed,     sp->image,      sp->cfg,    sp};
+    void *host[] = {sp->begin,    sp->row_step, sp->row_status, sp->row, sp->slot,
+                    sp->position, sp->seed,     sp->image,      sp->cfg, sp};
+    spec_continuous_free(&sp->block);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
 }
 
-static mar_status create(mar_masked *g, void **state, mar_err *err)
+static mar_status states_create(mar_masked *g, void **state, mar_err *err)
 {
     mar_speculation *sp = *state = calloc(1, sizeof *sp);
     if (!sp) return err_set(err, MAR_ENOMEM, "out of memory");
     sp->g = g;
     sp->draft = mar_masked_state(g, &mar_accel_draft);
-    sp->method = spec_method_find(g->params.spec);
-    sp->index = sp->method->last_index ? 0 : 1;
     sp->prefill = prefill_steps(&g->params);
-    sp->rule = rule_of(sp->method, &g->params);
-    return allocate_host(sp, err);
+    const spec_method *method = spec_method_find(g->params.spec);
+    const kern_gaussian_rule rule = rule_of(method, &g->params);
+    const mar_status status = spec_continuous_create(g->k, method, &rule, g->model->base.config.token_dim,
+                                                     g->max_images * g->max_tokens, g->max_images, &sp->block, err);
+    return status == MAR_OK ? states_allocate_host(sp, err) : status;
 }
 
 /* Returns the block that begins at a step, as one step of the target. */
@@ -171,13 +145,14 @@ static mar_status plan_prefix(mar_speculation *sp, int n, mar_err *err)
     mar_status status = MAR_OK;
     for (int i = sp->prefill; status == MAR_OK && i < g->params.num_iter; i++) {
         status = mar_runner_plan(&sp->draft->runner, n, &g->steps[i], err);
-        if (status == MAR_OK) status = mar_runner_plan_head(&sp->draft->runner, n * g->steps[i].predicted, err);
+        if (status == MAR_OK) status = diff_chain_plan(&sp->draft->runner.chain, n * g->steps[i].predicted, err);
     }
     for (int i = sp->prefill; status == MAR_OK && i < g->params.num_iter; i += g->params.gamma) {
         const mar_step block = whole_block(sp, i);
         status = mar_runner_plan(&g->target, n, &block, err);
-        if (status == MAR_OK) status = mar_runner_plan_head(&g->target, n * block.predicted, err);
-        if (status == MAR_OK) status = mar_runner_plan_known_tokens(&sp->draft->runner, n * block.predicted, err);
+        if (status == MAR_OK) status = diff_chain_plan(&g->target.chain, n * block.predicted, err);
+        if (status == MAR_OK)
+            status = masked_runner_plan_known_tokens(&sp->draft->runner.net, n * block.predicted, err);
     }
     return status;
 }
@@ -188,18 +163,18 @@ static mar_status plan_full(mar_speculation *sp, int images, mar_err *err)
 {
     mar_masked *g = sp->g;
     const int rows = (int)block_rows(sp);
-    mar_status status = mar_runner_plan_head(&g->target, rows, err);
-    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&g->target, rows, err);
-    if (status == MAR_OK) status = mar_runner_plan_known_tokens(&sp->draft->runner, rows, err);
+    mar_status status = diff_chain_plan(&g->target.chain, rows, err);
+    if (status == MAR_OK) status = masked_runner_plan_known_tokens(&g->target.net, rows, err);
+    if (status == MAR_OK) status = masked_runner_plan_known_tokens(&sp->draft->runner.net, rows, err);
     for (int i = sp->prefill; status == MAR_OK && i < g->params.num_iter; i++) {
         status = mar_runner_plan(&sp->draft->runner, 1, &g->steps[i], err);
         if (status == MAR_OK) status = mar_runner_plan(&g->target, 1, &g->steps[i], err);
-        if (status == MAR_OK) status = mar_runner_plan_head(&sp->draft->runner, images * g->steps[i].predicted, err);
+        if (status == MAR_OK) status = diff_chain_plan(&sp->draft->runner.chain, images * g->steps[i].predicted, err);
     }
     return status;
 }
 
-static mar_status plan(void *state, int images, mar_err *err)
+static mar_status states_plan(void *state, int images, mar_err *err)
 {
     mar_speculation *sp = state;
     return in_full(sp) ? plan_full(sp, images, err) : plan_prefix(sp, images, err);
@@ -312,24 +287,15 @@ static void scatter(mar_speculation *sp, const float *from, int n, float *to)
     k->core->copy_rows(k, to, sp->row, from, NULL, NULL, NULL, n, g->model->base.config.token_dim);
 }
 
-static int needs_path(const mar_speculation *sp)
-{
-    return sp->rule.path_accept != 0 || sp->rule.path_scale != 0;
-}
-
-static diff_trace trace_into(const mar_speculation *sp, const mar_distributions *l)
-{
-    return (diff_trace){sp->index, l->mean, l->log_std, needs_path(sp) ? l->path : NULL};
-}
-
 static void scatter_distributions(mar_speculation *sp, int n)
 {
     const mar_masked *g = sp->g;
     kern_queue *k = g->k;
-    scatter(sp, sp->step_q.mean, n, sp->q.mean);
-    scatter(sp, sp->step_q.log_std, n, sp->q.log_std);
-    if (needs_path(sp)) /* a double is copied as two floats */
-        k->core->copy_rows(k, (float *)sp->q.path, sp->row, (const float *)sp->step_q.path, NULL, NULL, NULL, n, 2);
+    scatter(sp, sp->step_q.mean, n, sp->block.q.mean);
+    scatter(sp, sp->step_q.log_std, n, sp->block.q.log_std);
+    if (spec_continuous_needs_path(&sp->block)) /* a double is copied as two floats */
+        k->core->copy_rows(k, (float *)sp->block.q.path, sp->row, (const float *)sp->step_q.path, NULL, NULL, NULL, n,
+                           2);
 }
 
 static void draft_step(mar_speculation *sp, int j)
@@ -337,18 +303,19 @@ static void draft_step(mar_speculation *sp, int j)
     mar_masked *g = sp->g;
     const int n = list_step(sp, j), top = sp->draft->runner.chain.schedule.steps - 1;
     const mar_draw draw = {.count = n, .seed = sp->seed, .image = sp->image, .position = sp->position, .cfg = sp->cfg};
-    diff_trace trace = trace_into(sp, &sp->step_q);
+    diff_trace trace = spec_continuous_trace(&sp->block, &sp->step_q);
     mar_recordings *t = recordings_at(sp, sp->draft->recordings, g->step + j);
     predict_step(sp, j, n);
-    mar_runner_draw(&sp->draft->runner, 0, &draw, top, sp->index, g->sampled, &trace, t ? &t->draw[0] : NULL);
+    mar_runner_draw(&sp->draft->runner, 0, &draw, top, sp->block.index, g->sampled, &trace, t ? &t->draw[0] : NULL);
     scatter_distributions(sp, n);
-    scatter(sp, g->sampled, n, sp->state);
-    if (sp->index > 0)
-        mar_runner_draw(&sp->draft->runner, 0, &draw, sp->index - 1, 0, g->sampled, NULL, t ? &t->draw[1] : NULL);
-    scatter(sp, g->sampled, n, sp->token);
+    scatter(sp, g->sampled, n, sp->block.state);
+    if (sp->block.index > 0)
+        mar_runner_draw(&sp->draft->runner, 0, &draw, sp->block.index - 1, 0, g->sampled, NULL, t ? &t->draw[1] : NULL);
+    scatter(sp, g->sampled, n, sp->block.token);
     g->stats.draft_calls += top + 1;
-    mar_runner_add_known_tokens(&sp->draft->runner, g->sampled, n, sp->slot, sp->position, t ? &t->known_tokens : NULL);
-    if (in_full(sp)) mar_runner_add_known_tokens(&g->target, g->sampled, n, sp->slot, sp->position, NULL);
+    masked_runner_add_known_tokens(&sp->draft->runner.net, g->sampled, n, sp->slot, sp->position,
+                                   t ? &t->net.known_tokens : NULL);
+    if (in_full(sp)) masked_runner_add_known_tokens(&g->target.net, g->sampled, n, sp->slot, sp->position, NULL);
 }
 
 /* --- verification ------------------------------------------------------------------------------------------------- */
@@ -373,38 +340,17 @@ static void predict_block(mar_speculation *sp)
     }
 }
 
-/* Verifies every row's state in place. */
-static void verify_block(mar_speculation *sp)
+/* Returns the rows of the current block, as its verifier has them. */
+static spec_block_rows states_rows_of(const mar_speculation *sp)
 {
-    mar_masked *g = sp->g;
-    kern_queue *k = g->k;
-    const mar_verdicts v = verdicts_in(sp, sp->verdicts);
-    const int path = needs_path(sp);
-    const kern_verify_job job = {.rows = sp->rows,
-                                 .channels = g->model->base.config.token_dim,
-                                 .draft = sp->state,
-                                 .mean_p = sp->p.mean,
-                                 .log_std_p = sp->p.log_std,
-                                 .mean_q = sp->q.mean,
-                                 .log_std_q = sp->q.log_std,
-                                 .path_p = path ? sp->p.path : NULL,
-                                 .path_q = path ? sp->q.path : NULL,
-                                 .rule = sp->rule,
-                                 /* verifications inside the head have a step of the chain as address, never this one */
-                                 .step = DIFF_BASE_STEPS,
-                                 .seed = g->row_seed,
-                                 .image = g->row_image,
-                                 .position = g->row_position,
-                                 .group = g->row_slot,
-                                 .order = sp->row_step,
-                                 .groups = g->images,
-                                 .x = sp->state,
-                                 .replaced = v.replaced,
-                                 .tries = v.tries,
-                                 .first_replaced = v.first_replaced};
-    k->core->timer_mark(k, NULL);
-    k->head->verify(k, &job);
-    k->core->timer_mark(k, &g->stats.verify_s);
+    const mar_masked *g = sp->g;
+    return (spec_block_rows){.rows = sp->rows,
+                             .groups = g->images,
+                             .seed = g->row_seed,
+                             .image = g->row_image,
+                             .position = g->row_position,
+                             .group = g->row_slot,
+                             .order = sp->row_step};
 }
 
 static mar_draw block_draw(const mar_speculation *sp)
@@ -419,9 +365,9 @@ static void trace_block(mar_speculation *sp)
 {
     mar_masked *g = sp->g;
     const mar_draw draw = block_draw(sp);
-    diff_trace trace = trace_into(sp, &sp->p);
+    diff_trace trace = spec_continuous_trace(&sp->block, &sp->block.p);
     mar_recordings *t = recordings_at(sp, g->recordings, g->step);
-    mar_runner_draw(&g->target, 0, &draw, g->target.chain.schedule.steps - 1, sp->index, g->sampled, &trace,
+    mar_runner_draw(&g->target, 0, &draw, g->target.chain.schedule.steps - 1, sp->block.index, g->sampled, &trace,
                     t ? &t->draw[0] : NULL);
 }
 
@@ -433,14 +379,15 @@ static void finish_tokens(mar_speculation *sp)
     const mar_draw draw = block_draw(sp);
     const int channels = g->model->base.config.token_dim;
     mar_recordings *t = recordings_at(sp, g->recordings, g->step);
-    k->core->copy_rows(k, g->sampled, NULL, sp->state, NULL, NULL, NULL, sp->rows, channels);
-    if (sp->index > 0)
-        mar_runner_draw(&g->target, 0, &draw, sp->index - 1, 0, g->sampled, NULL, t ? &t->draw[1] : NULL);
-    k->core->subtract(k, g->sampled, sp->token, (size_t)sp->rows * (size_t)channels, sp->verdicts);
+    k->core->copy_rows(k, g->sampled, NULL, sp->block.state, NULL, NULL, NULL, sp->rows, channels);
+    if (sp->block.index > 0)
+        mar_runner_draw(&g->target, 0, &draw, sp->block.index - 1, 0, g->sampled, NULL, t ? &t->draw[1] : NULL);
+    const spec_block_rows rows = states_rows_of(sp);
+    spec_continuous_compare(&sp->block, g->sampled, &rows);
 }
 
 /* Advances every image past its last step that counts: in context full the first with a replaced token. */
-static void advance_images(mar_speculation *sp, const mar_verdicts *v)
+static void advance_images(mar_speculation *sp, const spec_verdicts *v)
 {
     mar_masked *g = sp->g;
     for (int i = 0; i < g->images; i++) {
@@ -452,40 +399,28 @@ static void advance_images(mar_speculation *sp, const mar_verdicts *v)
     }
 }
 
-/* Reads the block's verdicts: the host's only wait in a round. Rows that do not count keep the status TARGET. */
+/* Reads the block's verdicts. Rows that do not count keep the status TARGET. */
 static mar_status read_verdicts(mar_speculation *sp, mar_err *err)
 {
     mar_masked *g = sp->g;
-    kern_queue *k = g->k;
-    const int channels = g->model->base.config.token_dim;
-    const mar_verdicts v = verdicts_in(sp, sp->report);
-    k->core->download(k, sp->report, sp->verdicts,
-                      verdict_words(sp, (size_t)sp->rows, (size_t)g->images) * sizeof *sp->report);
-    const mar_status status = kern_check(k, err);
-    if (status != MAR_OK) return status; /* there is nothing to read */
-    if (g->step == sp->prefill) sp->shift_sum = 0;
+    const spec_block_rows rows = states_rows_of(sp);
+    spec_verdicts v;
+    const mar_status status = spec_continuous_read(&sp->block, &rows, &v, err);
+    if (status != MAR_OK) return status;
+    if (g->step == sp->prefill) sp->block.shift_sum = 0;
     advance_images(sp, &v);
     for (int r = 0; r < sp->rows; r++) {
         if (sp->row_step[r] >= sp->begin[g->row_slot[r]]) continue;
-        sp->row_status[r] = v.replaced[r] ? MAR_TOKEN_REPLACED : MAR_TOKEN_ACCEPTED;
-        g->stats.drafted++;
-        g->stats.accepted += !v.replaced[r];
-        g->stats.residual_tries += v.tries[r];
-        for (int c = 0; c < channels && !v.replaced[r]; c++) {
-            const double shift = v.shift[r * channels + c];
-            sp->shift_sum += shift * shift;
-        }
+        const int replaced = spec_continuous_count(&sp->block, &v, r, &g->stats);
+        sp->row_status[r] = replaced ? MAR_TOKEN_REPLACED : MAR_TOKEN_ACCEPTED;
     }
     return MAR_OK;
 }
 
-/* Computes accepted_shift: the root mean square difference, per channel, between the draft's token of an accepted state
- * and the final token. Later contexts saw the former. In context full this is the error of an exact criterion. */
-static void stats(const void *state, mar_stats *sum)
+/* Later contexts saw the drafts' tokens. In context full accepted_shift is the error of an exact criterion. */
+static void states_stats(const void *state, mar_stats *sum)
 {
-    const mar_speculation *sp = state;
-    const double count = (double)sum->accepted * sp->g->model->base.config.token_dim;
-    sum->accepted_shift = count > 0 ? sqrt(sp->shift_sum / count) : 0;
+    spec_continuous_stats(&((const mar_speculation *)state)->block, sum);
 }
 
 /* Writes the reached tokens to their places, and makes them known to both models. */
@@ -508,8 +443,8 @@ static void keep(mar_speculation *sp)
     float *tokens = sp->step_q.mean; /* its contents have been read */
     k->core->copy_rows(k, tokens, NULL, g->sampled, sp->row, NULL, NULL, n, c->token_dim);
     mar_masked_write_tokens(g, tokens, n);
-    mar_runner_add_known_tokens(&g->target, tokens, n, sp->slot, sp->position, NULL);
-    mar_runner_add_known_tokens(&sp->draft->runner, tokens, n, sp->slot, sp->position, NULL);
+    masked_runner_add_known_tokens(&g->target.net, tokens, n, sp->slot, sp->position, NULL);
+    masked_runner_add_known_tokens(&sp->draft->runner.net, tokens, n, sp->slot, sp->position, NULL);
     g->stats.head_calls += (double)n * g->target.chain.schedule.steps;
 }
 
@@ -526,7 +461,8 @@ static mar_status run_round(mar_speculation *sp, mar_err *err)
     for (int j = 0; j < longest; j++) draft_step(sp, j);
     predict_block(sp);
     trace_block(sp);
-    verify_block(sp);
+    const spec_block_rows rows = states_rows_of(sp);
+    spec_continuous_verify(&sp->block, &rows, &g->stats.verify_s);
     finish_tokens(sp);
     const mar_status status = read_verdicts(sp, err);
     if (status != MAR_OK) return status;
@@ -545,7 +481,7 @@ static int block_steps(const mar_params *p)
     return p->gamma;
 }
 
-static mar_status step(void *state, mar_err *err)
+static mar_status states_step(void *state, mar_err *err)
 {
     mar_speculation *sp = state;
     if (sp->g->step >= sp->prefill) return run_round(sp, err);
@@ -553,39 +489,44 @@ static mar_status step(void *state, mar_err *err)
     return MAR_OK;
 }
 
-static mar_status check(const mar_masked_model *model, mar_params *p, mar_err *err)
+static mar_status states_check(const mar_model *model, mar_params *p, mar_err *err)
 {
     (void)model, (void)err;
     if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
     return MAR_OK;
 }
 
-static int is_on(const mar_params *p)
+static int states_is_on(const mar_params *p)
 {
     const spec_method *m = p->spec ? spec_method_find(p->spec) : NULL;
     return m && m->rule;
 }
 
-static void resolve(mar_params *p)
+static void states_resolve(mar_params *p)
 {
-    if (p->gamma == 0 && p->spec && is_on(p)) p->gamma = MAR_GAMMA_AUTO;
+    if (p->gamma == 0 && p->spec && states_is_on(p)) p->gamma = MAR_GAMMA_AUTO;
 }
+
+static const mar_masked_hooks spec_hooks = {
+    .create = states_create,
+    .destroy = states_destroy,
+    .lay_out = states_lay_out,
+    .plan = states_plan,
+    .step = states_step,
+    .stats = states_stats,
+    .effect = write_effect,
+};
 
 const mar_accel mar_accel_spec = {
     .name = "spec",
     .together = 1,
+    .changes = MAR_STAGE_STATES,
     .needs = MAR_STAGE_CHAIN | MAR_STAGE_COUNTS,
     .asks_for = "draft",
     .tokens = "continuous",
-    .is_on = is_on,
-    .resolve = resolve,
-    .check = check,
+    .is_on = states_is_on,
+    .resolve = states_resolve,
+    .check = states_check,
     .block_steps = block_steps,
-    .create = create,
-    .destroy = destroy,
-    .lay_out = lay_out,
-    .plan = plan,
-    .step = step,
-    .stats = stats,
-    .effect = write_effect,
+    .masked = &spec_hooks,
 };

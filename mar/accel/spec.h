@@ -11,37 +11,19 @@
  *      tokens.
  * All of this runs on the backend; it reports once a round. In context full the first step with a replaced token is the
  * last that counts. Later ones were drafted after another token. */
-#ifndef MAR_WAYS_SPEC_H
-#define MAR_WAYS_SPEC_H
+#ifndef MAR_ACCEL_SPEC_H
+#define MAR_ACCEL_SPEC_H
 
 #include "mar/accel/draft.h"
-#include "specdec/verifier.h"
-
-/* A model's distributions of drafted tokens, backend memory. */
-typedef struct {
-    float *mean;    /* [rows][token_dim] mean of the state after the compared index */
-    float *log_std; /* [rows][token_dim] log standard deviation of that state */
-    double *path;   /* [rows] sum of log std over the noisy steps above the index, if the method's rule uses it */
-} mar_distributions;
-
-/* The verdicts on a block, of which `rows` rows are in use. They are one piece, so that one transfer brings them to the
- * host. */
-typedef struct {
-    float *shift;        /* [rows][token_dim] final token minus the draft's token */
-    int *replaced;       /* [rows] kern_verify_job */
-    int *tries;          /* [rows] kern_verify_job */
-    int *first_replaced; /* [images] first step with a replaced token */
-} mar_verdicts;
+#include "specdec/continuous.h"
 
 /* Rows of a block come image after image. Within an image they follow `order`, so the last step's tokens come first.
  * The engine's lists (row_image, ...) describe the same rows. */
 typedef struct {
     mar_masked *g;
     mar_draft *draft;
-    const spec_method *method;
-    kern_gaussian_rule rule; /* the method's, with its parameters */
-    int index;               /* chain index whose distributions are compared: 1, the last noisy one, or 0 */
-    int prefill;             /* steps of the target alone */
+    spec_continuous block; /* the verifier */
+    int prefill;           /* steps of the target alone */
 
     int *begin;          /* host [images] first step of an image's block */
     int *length;         /* host [images] steps of its block; 0: the image is finished */
@@ -49,7 +31,6 @@ typedef struct {
     int rows;            /* of all blocks */
     int *row_step;       /* host [rows] autoregressive step */
     uint8_t *row_status; /* host [rows] mar_token_status; TARGET: not reached */
-    float *report;       /* host copy of a round's verdicts (mar_verdicts) */
 
     /* Host [rows]: numbers and lists of the rows of one draft step, or of those that stay. */
     int *row, *slot, *position;
@@ -57,15 +38,7 @@ typedef struct {
     uint64_t *image;
     float *cfg;
 
-    /* Backend memory, from lay_out. */
-    mar_distributions p;      /* of the target */
-    mar_distributions q;      /* of the draft */
-    mar_distributions step_q; /* of the rows of one draft step, in their order */
-    float *state; /* [rows][token_dim] the draft's state after the index; verification overwrites it with the result */
-    float *token; /* [rows][token_dim] the draft's token */
-    float *verdicts; /* mar_verdicts */
-
-    double shift_sum; /* sum of squared shifts, per channel, of accepted tokens */
+    spec_distributions step_q; /* of the rows of one draft step, in their order; backend memory, from lay_out */
 } mar_speculation;
 
 extern const mar_accel mar_accel_spec; /* its state is a mar_speculation */

@@ -67,7 +67,7 @@ static void write_reference(const mar_model *model, const mar_params *p, int has
              steps == 1 ? "" : "s", each);
 }
 
-/* Adds dtypes int8, int4 and fp8: methods that are exact keep the distribution of the rounded model. */
+/* Adds dtypes int8 and int4: methods that are exact keep the distribution of the rounded model. */
 static void add_rounding(const kern_device *device, mar_effect *effect)
 {
     const char *low = kern_low_name(device);

@@ -510,7 +510,6 @@ static wt_dtype output_dtype(mar_dtype wanted, const wt_file *f, const wt_tensor
     case MAR_DTYPE_F16:
         return WT_F16;
     case MAR_DTYPE_AUTO:
-    case MAR_DTYPE_FP8: /* refused */
         break;
     }
     if (t->dtype == WT_F8_E4M3 || t->dtype == WT_F8_E5M2) return wt_scale_of(f, t) ? WT_F32 : WT_BF16; /* exact */

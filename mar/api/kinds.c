@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const wt_kind text_t5_kind;
+extern const wt_kind nets_t5_kind;
 
 /* All rows, in the order in which they are asked to recognise a file. */
 static const wt_kind *kind_at(int i)
@@ -20,7 +20,7 @@ static const wt_kind *kind_at(int i)
         if (i-- == 0) return k;
     for (const wt_kind *k = eval_kinds; k->name; k++)
         if (i-- == 0) return k;
-    return i == 0 ? &text_t5_kind : NULL;
+    return i == 0 ? &nets_t5_kind : NULL;
 }
 
 const wt_kind *mar_kind_of(const wt_file *f)

@@ -1,6 +1,6 @@
 /* The list of `mar methods`: the registry of verifiers and that of accelerators, with their options. */
 #include "mar/core/params.h"
-#include "mar/masked/accel.h"
+#include "mar/accel.h"
 #include "mar/accel/registry.h"
 #include "specdec/verifier.h"
 
@@ -10,12 +10,11 @@
 
 enum { METHODS_MAX = 64, TEXT_MAX = 96, PARAMETERS_MAX = 8 };
 
-#define DISCRETE "LlamaGen, Lumina-mGPT, Anole, Emu3" /* families of models */
-
 static mar_method_info infos[METHODS_MAX];
 static mar_method_parameter parameters[METHODS_MAX][PARAMETERS_MAX];
 static char options[METHODS_MAX][TEXT_MAX];
 static char guarantees[METHODS_MAX][TEXT_MAX]; /* of exact methods */
+static char models[METHODS_MAX][TEXT_MAX];
 static char meanings[METHODS_MAX][PARAMETERS_MAX][TEXT_MAX];
 static int count;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -59,10 +58,18 @@ static void add_parameter(mar_method_info *info, const char *name, const char *m
         .size = sizeof(mar_method_parameter), .name = name, .meaning = meaning, .value = value, .min = min, .max = max};
 }
 
-/* Returns the families of models that an accelerator is for. */
-static const char *models_of(const mar_accel *accel, int is_discrete)
+/* Returns the models for which the method at `count` is: those of engines with such tokens, NULL being any, that let
+ * these stages be changed. */
+static const char *models_with(const char *tokens, unsigned stages)
 {
-    return is_discrete ? DISCRETE : accel->for_spherear ? "MAR, SphereAR" : "MAR";
+    extern const mar_engine mar_masked_engine, mar_sphere_engine, mar_discrete_engine;
+    static const mar_engine *const engines[] = {&mar_masked_engine, &mar_sphere_engine, &mar_discrete_engine};
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
+        if ((tokens && strcmp(engines[i]->tokens, tokens) != 0) || stages & ~engines[i]->stages) continue;
+        used += (size_t)snprintf(models[count] + used, TEXT_MAX - used, "%s%s", used ? ", " : "", engines[i]->models);
+    }
+    return models[count];
 }
 
 /* Returns the guarantee of the method at `count`. */
@@ -86,7 +93,8 @@ static void add_verifier(const spec_method *m)
                               .guarantee = guarantee_of(m->exact, m->guarantee),
                               .source = m->source,
                               .summary = m->summary,
-                              .models = models_of(accel, !(m->tokens & SPEC_CONTINUOUS)),
+                              .models =
+                                  models_with(m->tokens & SPEC_CONTINUOUS ? "continuous" : "discrete", accel->changes),
                               .codebook = m->neighbours != 0};
     char draft[TEXT_MAX / 3], spec[TEXT_MAX / 2];
     write_option(mar_param_find("draft"), NULL, draft, sizeof draft);
@@ -134,7 +142,7 @@ static void add_accel(const mar_accel *accel, const mar_accel_method *m)
                               .guarantee = guarantee_of(accel->exact, m->guarantee),
                               .source = m->source,
                               .summary = m->summary,
-                              .models = models_of(accel, 0)};
+                              .models = models_with("continuous", accel->changes)};
     if (is_number(turns_on)) add_option(info, turns_on);
     if (also) add_option(info, also);
     for (int i = 0; i < mar_param_count(); i++) {
@@ -144,7 +152,7 @@ static void add_accel(const mar_accel *accel, const mar_accel_method *m)
     count++;
 }
 
-/* Adds dtypes int8, int4 and fp8, options of the handle for tokens of either kind. */
+/* Adds dtypes int8 and int4, options of the handle for tokens of either kind. */
 static void add_low(void)
 {
     static const struct {
@@ -157,12 +165,9 @@ static void add_low(void)
          "none: quantising the transformer's blocks moves the distribution, more than int8 does",
          "group-wise quantisation, Dettmers and Zettlemoyer 2023 (arXiv:2212.09720) section 2",
          "int4 weights with a scale for each 32 numbers of a row; on a CPU int8 activations, too"},
-        {"fp8", "--dtype fp8", "none: rounding the transformer's blocks moves the distribution",
-         "FP8 formats, Micikevicius et al. 2022 (arXiv:2209.05433)",
-         "multiplies in FP8 (E4M3) on a GPU, weights with a scale for each output channel, activations for each row"},
     };
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes && count < METHODS_MAX; d++) {
-        mar_method_info *info = &infos[count++];
+        mar_method_info *info = &infos[count];
         *info = (mar_method_info){.size = sizeof *info,
                                   .name = dtypes[d].name,
                                   .kind = "shortcut",
@@ -171,7 +176,8 @@ static void add_low(void)
                                   .guarantee = dtypes[d].guarantee,
                                   .source = dtypes[d].source,
                                   .summary = dtypes[d].summary,
-                                  .models = "MAR, SphereAR, " DISCRETE};
+                                  .models = models_with(NULL, 0)};
+        count++;
         for (int i = 0; i < mar_option_count() && d == 0; i++)
             if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_option(info, mar_option_get(i));
     }

@@ -142,7 +142,7 @@ static mar_status create(mar_model *model, mar_vae *vae, const mar_params *param
     mar_status status = mar_params_read(params, &read, err);
     if (status == MAR_OK) status = check(model, vae, max_batch, err);
     mar_accels_on accels;
-    if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine->tokens, &accels, err);
+    if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine, &accels, err);
     if (status != MAR_OK) return status;
     mar_session *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");

@@ -56,7 +56,7 @@ static mar_status load_encoder(mar_text *t, wt_file *f, const mar_source *source
 static mar_text_config config_of(const mar_text *t, const wt_file *f)
 {
     const t5_config *c = t5_get_config(t->encoder);
-    const text_encoder_config *l = &c->layers;
+    const nets_encoder_config *l = &c->layers;
     return (mar_text_config){.size = sizeof(mar_text_config),
                              .name = "T5 encoder",
                              .parameters = c->parameters,
@@ -319,7 +319,7 @@ static mar_status write_features(const call *c, int prompt, const float *y, mar_
 static mar_status run_encoder(const call *c, int n, int rows, const pass *p, mar_err *err)
 {
     kern_queue *k = c->t->k;
-    const text_spans spans = {n, rows, p->first, p->length};
+    const nets_spans spans = {n, rows, p->first, p->length};
     k->core->bind(k);
     const mar_status status = t5_run(k, c->t->encoder, &spans, p->ids, p->y, err);
     if (status != MAR_OK) k->core->recover(k);

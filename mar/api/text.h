@@ -3,7 +3,7 @@
 
 #include "families/language.h"
 #include "mar/api/load.h"
-#include "text/t5.h"
+#include "nets/t5.h"
 #include "text/tokenizer.h"
 
 struct mar_text {

@@ -33,8 +33,20 @@ typedef struct {
 } mar_image;
 
 typedef struct mar_engine_state mar_engine_state; /* a family's part of a session */
-typedef struct mar_accel mar_accel;               /* mar/masked/accel.h */
+typedef struct mar_accel mar_accel;               /* mar/accel.h */
 enum { MAR_ACCELS_MAX = 16 };                     /* maximum accelerators on at a time */
+
+/* Stages of generation that accelerators change (mar/accel.h), from the whole to the part. */
+typedef enum {
+    MAR_STAGE_AR_STEPS = 1 << 0, /* number and choice of the tokens that each autoregressive step predicts */
+    MAR_STAGE_DRAFT = 1 << 1,    /* a second model beside the target; plain: none */
+    MAR_STAGE_PASSES = 1 << 2,   /* the transformer passes that compute z */
+    MAR_STAGE_COUNTS = 1 << 3,   /* diffusion steps of a step's tokens */
+    MAR_STAGE_SOLVER = 1 << 4,   /* a diffusion step's use of the head's output */
+    MAR_STAGE_CHAIN = 1 << 5,    /* order and batching of a token's diffusion steps */
+    MAR_STAGE_HEAD = 1 << 6,     /* computation inside an evaluation of the head */
+    MAR_STAGE_STATES = 1 << 7,   /* verdicts on single states of drafted tokens; plain: none */
+} mar_stage;
 
 /* What a session's method does to the distribution of its images. mar/api/guarantee.c makes the sentence. */
 enum { MAR_EFFECT_TEXT = 288 };
@@ -53,8 +65,10 @@ struct mar_engine {
     const char *name;   /* "mar" */
     const char *tokens; /* "continuous" or "discrete": selects the options that have an effect (mar_param.tokens) */
 
-    int default_steps; /* autoregressive steps of an image, if it has as many tokens; 0: one for each token */
-    unsigned kinds;    /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
+    int default_steps;  /* autoregressive steps of an image, if it has as many tokens; 0: one for each token */
+    const char *models; /* its models, for `mar methods`: "LlamaGen, Lumina-mGPT"; NULL: it makes no images */
+    unsigned stages;    /* mar_stage: those that accelerators may change */
+    unsigned kinds;     /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
     /* Loads a model of these facts on queue k. The caller waits for the queue. File and facts may be freed afterwards.
      * Sets m and config of the model. */
     mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, const struct family_facts *facts, mar_model **out,

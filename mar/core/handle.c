@@ -154,7 +154,6 @@ static void describe(mar *m, int asked_below)
         .backend = m->backend,
         .dtype = d->int8   ? MAR_DTYPE_INT8
                  : d->int4 ? MAR_DTYPE_INT4
-                 : d->fp8  ? MAR_DTYPE_FP8
                            : plain,
         .head_dtype = head,
         .int8_below = m->int8_below,

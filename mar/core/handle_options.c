@@ -6,7 +6,7 @@
 
 static const char *const automatic[] = {"auto", NULL}; /* 0 */
 /* mar_dtype, of arithmetic: of all products, which are not in f16, a number without a name here; and of heads. */
-static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", "", "int4", "fp8", NULL};
+static const char *const dtypes[] = {"auto", "f32", "bf16", "int8", "", "int4", NULL};
 static const char *const head_dtypes[] = {"auto", "f32", "bf16", "int8", "f16", NULL};
 static const char *const weights[] = {"auto", "ema", "model", NULL}; /* mar_weights */
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL}; /* mar_backend */
@@ -34,9 +34,7 @@ static const mar_param rows[] = {
          "or Emu3 with the type of its weights, int8 or int4, which are approximate. With int8 the blocks of the "
          "transformer and of the head compute in int8, the rest as with auto. "
          "With int4 the blocks of the transformer have 4-bit weights. On a GPU only the transformer's weights are int8 "
-         "or int4: that is meant for decoding few images. fp8 multiplies the transformer's blocks in FP8, for 64 "
-         "images and more on a GPU of compute capability 8.9 or later. It is approximate, and a CPU computes the same "
-         "numbers in bf16."},
+         "or int4: that is meant for decoding few images."},
     {.name = FIELD(threads),
      .group = "Machine",
      .type = MAR_TYPE_INT,

@@ -15,6 +15,7 @@
  */
 #include "mar.h"
 #include "mar_methods.h"
+#include "tests/attack/random.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -70,17 +71,9 @@ typedef struct {
     long cases, ok, refused, interrupted, found, crashes, hangs, leftovers, others;
 } totals;
 
-static uint64_t next(attack_case *c)
-{
-    uint64_t z = c->random += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 static size_t below(attack_case *c, size_t n)
 {
-    return (size_t)(next(c) % n);
+    return (size_t)(random_next(&c->random) % n);
 }
 
 static const char *one_of(attack_case *c, const char *const *list)
@@ -196,7 +189,7 @@ static uint8_t *damage(attack_case *c, uint8_t *data, size_t *size)
             data[at] ^= (uint8_t)(1u << below(c, 8));
             break;
         case 1: /* one byte */
-            data[at] = (uint8_t)next(c);
+            data[at] = (uint8_t)random_next(&c->random);
             break;
         case 2: /* cut */
             *size = at;

@@ -8,6 +8,8 @@
  * It ends after COUNT signals that reached a process at work. A round's settings depend on SEED and its number. The
  * moments are fractions of the first run's time. The directory of a round that found something stays.
  */
+#include "tests/attack/random.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -34,17 +36,9 @@ typedef struct {
     int found;
 } round_state;
 
-static uint64_t next(round_state *r)
-{
-    uint64_t z = r->random += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 static int below(round_state *r, int n)
 {
-    return (int)(next(r) % (uint64_t)n);
+    return (int)(random_next(&r->random) % (uint64_t)n);
 }
 
 __attribute__((format(printf, 2, 3))) static void add(round_state *r, const char *format, ...)

@@ -9,6 +9,7 @@
  * A case depends on (SEED, its number) only. Directories are made under TMPDIR; that of a case that found something
  * stays. The last line has the counts. The exit status is 0 if nothing was found.
  */
+#include "tests/attack/random.h"
 #include "tests/support/png_bombs.h"
 
 #include <arpa/inet.h>
@@ -44,17 +45,9 @@ static uint64_t random_state;
 static const char *command;
 static long found;
 
-static uint64_t next(void)
-{
-    uint64_t z = random_state += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 static int below(int n)
 {
-    return (int)(next() % (uint64_t)n);
+    return (int)(random_next(&random_state) % (uint64_t)n);
 }
 
 __attribute__((format(printf, 1, 2))) static void find(const char *format, ...)

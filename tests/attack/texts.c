@@ -11,6 +11,7 @@
  * A case depends on SEED and its number only, so `texts 1 NUMBER` repeats it. The last line has the counts and the
  * largest times and sizes. The exit status is 0 if nothing was found.
  */
+#include "tests/attack/random.h"
 #include "text/bpe.h"
 #include "text/clean.h"
 #include "text/bpe_encode.h"
@@ -47,17 +48,9 @@ enum { END_ACCEPTED = 0, END_REFUSED = 1, END_FOUND = 2 };
 
 static uint64_t state;
 
-static uint64_t next(void)
-{
-    uint64_t z = state += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 static size_t below(size_t n)
 {
-    return (size_t)(next() % n);
+    return (size_t)(random_next(&state) % n);
 }
 
 /* Returns a number from 1 to 2^bits: a small one, the largest, or one whose logarithm is uniform. */

@@ -81,7 +81,7 @@ static void assert_work(const cJSON *passes, const char *whose, const work *w, i
 }
 
 /* Counts a run whose rounds are known beforehand: each accepts all drafts. */
-static void work_is_that_counted_by_hand(void **state)
+COMMAND_CASE(work_is_that_counted_by_hand)
 {
     enum { IMAGES = 2, GAMMA = 3 };
     work target = {0}, draft = {0};
@@ -193,7 +193,7 @@ static void check_method(const char *directory, const method *m)
     cJSON_Delete(json);
 }
 
-static void methods_have_floors(void **state)
+COMMAND_CASE(methods_have_floors)
 {
     static const method methods[] = {
         {"--draft demo-discrete-eagle --spec vanilla --tree 3,2,1 --repeat 2", {0, 3, 6, -1}, 4},
@@ -210,7 +210,7 @@ static void methods_have_floors(void **state)
 }
 
 /* Checks that plain decoding has passes and no speeds, in JSON and in the table. */
-static void plain_decoding(void **state)
+COMMAND_CASE(plain_decoding)
 {
     const work plain = plain_work(1);
     cJSON *json = bench(*state, "");
@@ -233,7 +233,7 @@ static void plain_decoding(void **state)
 
 /* Checks that --repeat makes the same images each time: the counts of the fastest batch are those of the first. The
  * first image of both seeds takes more work than the next ones. */
-static void repetitions_are_alike(void **state)
+COMMAND_CASE(repetitions_are_alike)
 {
     static const char *const runs[] = {
         "--model demo-discrete --draft demo-discrete-draft --spec vanilla --gamma 4 --seed 5",
@@ -248,11 +248,4 @@ static void repetitions_are_alike(void **state)
             assert_equal(counts[i][j], json_number(often, counts[i][j]), json_number(once, counts[i][j]));
         cJSON_Delete(once), cJSON_Delete(often);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(work_is_that_counted_by_hand), COMMAND_TEST(methods_have_floors),
-                                       COMMAND_TEST(plain_decoding), COMMAND_TEST(repetitions_are_alike)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,7 +50,7 @@ static void check_caption(const captions *c, int i, int n, float first)
     }
 }
 
-static void padding(void **state)
+COMMAND_CASE(padding)
 {
     const float mask[] = {1, 1, 0, 0, 0, 1, 1, 1};
     captions c;
@@ -69,7 +69,7 @@ static void padding(void **state)
 }
 
 /* Reads a .npy of one caption, as numpy.save writes it. */
-static void one_array(void **state)
+COMMAND_CASE(one_array)
 {
     static const char header[] = "\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
     char file[128 + 2 * DIM * sizeof(float)];
@@ -100,7 +100,7 @@ static void refused(char *path, const char *words)
     free(path);
 }
 
-static void bad_files(void **state)
+COMMAND_CASE(bad_files)
 {
     const float gap[] = {1, 0, 1, 0}, half[] = {0, 0.5f, 1, 0}, none[4] = {0}, longer[] = {1, 1, 1, 1, 1};
     refused(strdup("/nowhere/c.npz"), "cannot open");
@@ -111,10 +111,4 @@ static void bad_files(void **state)
     refused(write_file(*state, 1, TOKENS, DIM, half, 1), "is 0.5 at position 1");
     refused(write_file(*state, 1, TOKENS, DIM, none, 1), "has no 1");
     refused(write_file(*state, 1, TOKENS, DIM, NULL, NAN), "caption 0 has a feature that is no number");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(padding), COMMAND_TEST(one_array), COMMAND_TEST(bad_files)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

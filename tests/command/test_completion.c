@@ -84,7 +84,7 @@ static void drive(const char *directory, const char *shell, const char *run)
     }
 }
 
-static void bash(void **state)
+COMMAND_CASE(bash)
 {
     /* As readline does it, "=" is a word of its own. */
     static const char script[] = "source ./mar.bash\n"
@@ -102,7 +102,7 @@ static void bash(void **state)
 }
 
 /* zsh completes in its editor only, so it runs on a terminal of its own. Each match is written to a file. */
-static void zsh(void **state)
+COMMAND_CASE(zsh)
 {
     static const char outer[] = "zmodload zsh/zpty\n"
                                 "zpty z zsh -f -i\n"
@@ -134,7 +134,7 @@ static void zsh(void **state)
     drive(*state, "zsh", ": >hits; timeout 60 zsh -f outer.zsh \"$line\" >/dev/null && cat hits");
 }
 
-static void fish(void **state)
+COMMAND_CASE(fish)
 {
     if (!has_shell("fish")) return;
     make_files(*state);
@@ -145,7 +145,7 @@ static void fish(void **state)
 }
 
 /* Checks that each option that mar COMMAND --help all lists is in the script of every shell. */
-static void every_option(void **state)
+COMMAND_CASE(every_option)
 {
     static const char script[] =
         "for shell in bash zsh fish; do\n"
@@ -171,11 +171,4 @@ static void every_option(void **state)
     static const refusal cases_refused[] = {{"completion", "bash|zsh|fish is missing, see mar completion --help"},
                                             {"completion csh", "csh: unknown shell, expected bash, zsh or fish"}};
     command_refuses(*state, cases_refused, LENGTH(cases_refused));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(bash), COMMAND_TEST(zsh), COMMAND_TEST(fish),
-                                       COMMAND_TEST(every_option)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,7 @@ static void assert_text(const char *directory, const char *name, const char *key
     free(text);
 }
 
-static void pictures(void **state)
+COMMAND_CASE(pictures)
 {
     write_model(*state);
     command_ok(*state, GENERATE "--prompt 'a corgi' --prompt 'a cat' --cfg 3 --out a");
@@ -63,7 +63,7 @@ static void pictures(void **state)
 }
 
 /* Runs of a comparison share the negative prompt. */
-static void compared(void **state)
+COMMAND_CASE(compared)
 {
     write_model(*state);
     cJSON *r = command_json(*state, "fidelity --model m --vq demo-discrete --size 32x24 --prompt a --negative blurry "
@@ -85,7 +85,7 @@ static void check_stored_dtype(const char *directory, const char *model, const c
 }
 
 /* A converted file has no tokenizer: --t5 names the folder that it was made of. A converted folder has one. */
-static void converted(void **state)
+COMMAND_CASE(converted)
 {
     write_model(*state);
     command_ok(*state, "convert m m.safetensors");
@@ -111,7 +111,7 @@ static void converted(void **state)
 }
 
 /* Features of a file make the same pictures, their second context included. */
-static void captions(void **state)
+COMMAND_CASE(captions)
 {
     write_model(*state);
     write_whole_file(*state, "p.txt", "a corgi\na cat\n", 14);
@@ -158,7 +158,7 @@ static void write_vqmodel(const char *path)
 }
 
 /* An image decoder in the model's folder needs no --vq. */
-static void own_decoder(void **state)
+COMMAND_CASE(own_decoder)
 {
     static const char index[] = "{\"weight_map\":{\"model.norm.weight\":\"a.safetensors\","
                                 "\"model.vqmodel.quantize.embedding.weight\":\"b.safetensors\"}}";
@@ -175,7 +175,7 @@ static void own_decoder(void **state)
 }
 
 /* A missing decoder is reported before the weights are read: these are damaged. */
-static void no_decoder(void **state)
+COMMAND_CASE(no_decoder)
 {
     write_model(*state);
     sh_ok(*state, "printf '\\377\\377\\377\\377' | dd of=m/model.safetensors bs=1 conv=notrunc status=none "
@@ -186,7 +186,7 @@ static void no_decoder(void **state)
     command_refused(*state, "$MAR serve --model m --size 32x24", "--vq is missing: m: is a", "");
 }
 
-static void refused(void **state)
+COMMAND_CASE(refused)
 {
     write_model(*state);
     command_refused(*state, "$MAR " GENERATE "--out a.png", "--prompt is missing: m/ makes images of prompts", "");
@@ -226,12 +226,4 @@ static void refused(void **state)
     sh_ok(*state, "sed -i s/Emu3ForCausalLM/LlamaForCausalLM/ m/config.json");
     command_refused(*state, "$MAR captions long.txt --t5 m --out c.npz", "is a LlamaForCausalLM, expected a T5",
                     "Emu3");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(pictures),  COMMAND_TEST(captions),    COMMAND_TEST(compared),
-                                       COMMAND_TEST(converted), COMMAND_TEST(own_decoder), COMMAND_TEST(no_decoder),
-                                       COMMAND_TEST(refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,10 +202,6 @@ static void arithmetic(void **state)
     assert_string_not_equal(one, other);
     free(one);
     free(other);
-    write_whole_file(d, "axes.txt", "--features_dtype f32 | --features_dtype bf16\n", 45);
-    sh_ok(d, "$MAR " JUDGED "--sweep axes.txt --out sweep --quiet"); /* its points share the model */
-    assert_same_run(d, "f32", "sweep/features_dtype-f32");
-    assert_same_run(d, "bf16", "sweep/features_dtype-bf16");
     /* For images, f32 and bf16 are distinguished as before. */
     sh_ok(d, "$MAR " JUDGED "--out f32.f32 --dtype f32 --quiet && $MAR " JUDGED
              "--out f32.bf16 --dtype f32 --features_dtype bf16 --quiet");

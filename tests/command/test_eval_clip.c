@@ -155,22 +155,19 @@ TEST_CASE(scores_are_the_references)
 }
 
 static const refusal refusals[] = {
-    {"eval --hps hps.pt --images clip", "--prompts is missing, expected the prompts of the images for --hps", ""},
-    {"eval --imagereward hps.pt --images clip --prompts prompts.txt", "--imagereward: hps.pt: is no ImageReward", ""},
-    {"eval --clip hps.pt --images clip --prompts prompts.txt",
-     "--clip hps.pt: is a file of HPS v2, expected it for --hps", ""},
-    {"eval --hps " CLIP " --images clip --prompts prompts.txt", "is a folder of CLIP, expected a file of HPS v2", ""},
-    {"eval --imagereward reward.pt --out other", "--imagereward: demo makes images of classes, expected a text-to", ""},
-    {"eval --clip " CLIP " --images clip", "--prompts is missing", ""},
-    {"eval --clip " CLIP " --images clip --prompts two.txt",
-     "clip: has 4 images, expected 2, 1 for each of 2 prompts; --num says how many", ""},
-    {"eval --images clip --prompts two.txt --features demo", "--prompts: has no effect with --images", ""},
-    {"eval --clip " CLIP " --images clip --prompts two.txt --num 2 --stats many",
-     "--stats: has no effect with --clip alone", ""},
-    {"eval --vgg " INCEPTION " --images clip --stats many", "is inception-v3, expected VGG16", ""},
-    {"eval --inception " VGG " --images clip", "is vgg16, expected it for --vgg", ""},
-    {"eval --inception " INCEPTION " --images many", "expected 256x256, as 0.png has", ""},
-    {"eval --resize clean --images clip --features demo", "--resize: has no effect without --inception", ""},
+    {"eval --hps hps.pt --images clip", "--prompts", "--hps"},
+    {"eval --imagereward hps.pt --images clip --prompts prompts.txt", "--imagereward"},
+    {"eval --clip hps.pt --images clip --prompts prompts.txt", "--clip hps.pt", "--hps"},
+    {"eval --hps " CLIP " --images clip --prompts prompts.txt", "is a folder of CLIP"},
+    {"eval --imagereward reward.pt --out other", "--imagereward"},
+    {"eval --clip " CLIP " --images clip", "--prompts"},
+    {"eval --clip " CLIP " --images clip --prompts two.txt", "clip: has 4 images", "--num"},
+    {"eval --images clip --prompts two.txt --features demo", "--prompts", "--images"},
+    {"eval --clip " CLIP " --images clip --prompts two.txt --num 2 --stats many", "--stats", "--clip"},
+    {"eval --vgg " INCEPTION " --images clip --stats many", "is inception-v3"},
+    {"eval --inception " VGG " --images clip", "is vgg16", "--vgg"},
+    {"eval --inception " INCEPTION " --images many", "expected 256x256", "0."},
+    {"eval --resize clean --images clip --features demo", "--resize", "--inception"},
 };
 
 TEST_CASE(mistakes_are_named)

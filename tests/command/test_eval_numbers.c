@@ -83,9 +83,8 @@ static eval_result numbers(const eval_gathered *g)
     return r;
 }
 
-static void all_numbers(void **state)
+TEST_CASE(all_numbers)
 {
-    (void)state;
     eval_gathered g = everything();
     eval_score *score = NULL, *adm = NULL;
     wt_file *golden = golden_open("numbers");
@@ -123,9 +122,8 @@ static void all_numbers(void **state)
     wt_close(golden);
 }
 
-static void reasons(void **state)
+TEST_CASE(reasons)
 {
-    (void)state;
     eval_gathered g = everything();
     f.reference.features = NULL;
     f.reference.spatial = 0;
@@ -156,9 +154,8 @@ static void reasons(void **state)
     assert_has(r.warnings[0], "an Inception score of 399 images is too low");
 }
 
-static void warnings(void **state)
+TEST_CASE(warnings)
 {
-    (void)state;
     static const struct {
         const char *path;
         int width, images, reference_images, negative;
@@ -216,9 +213,8 @@ static void refused(const eval_gathered *g, const char *expected)
     command_result_free(&r);
 }
 
-static void errors(void **state)
+TEST_CASE(errors)
 {
-    (void)state;
     eval_gathered g = everything();
     f.reference.dim = 39;
     refused(&g, "mar: x/adm_in256_stats.npz: mu has 39 numbers, expected 40, the features of inception-v3");
@@ -240,9 +236,4 @@ static void errors(void **state)
     f.images.pooled = own;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_numbers), cmocka_unit_test(reasons),
-                                       cmocka_unit_test(warnings), cmocka_unit_test(errors)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down)

@@ -88,7 +88,7 @@ static void fill(eval_result *r)
 }
 
 /* Compares all fields, bit by bit. A field that fill forgets would be 0 in both: this is checked, too. */
-static void roundtrip(void **state)
+COMMAND_CASE(roundtrip)
 {
     static eval_result written, read;
     const char *path = path_in(*state, "result.json");
@@ -108,7 +108,7 @@ static void roundtrip(void **state)
 }
 
 /* Tests numbers that cJSON would round, signed zeros, NaN and infinity. */
-static void special_numbers(void **state)
+COMMAND_CASE(special_numbers)
 {
     static const double numbers[] = {0.1, 1.0 / 3, 1.0000000000000002, 5e-324, 1.7976931348623157e308, -0.0};
     static eval_result written, read;
@@ -127,7 +127,7 @@ static void special_numbers(void **state)
 }
 
 /* Checks that text of any bytes, such as a file's name, is written as UTF-8. */
-static void text_of_any_bytes(void **state)
+COMMAND_CASE(text_of_any_bytes)
 {
     static eval_result r;
     const char *path = path_in(*state, "result.json");
@@ -139,7 +139,7 @@ static void text_of_any_bytes(void **state)
 }
 
 /* Checks that "numbers" does not depend on time, machine and processes. */
-static void what_is_the_same_is_apart(void **state)
+TEST_CASE(what_is_the_same_is_apart)
 {
     static eval_result a, b;
     (void)state;
@@ -199,7 +199,7 @@ static char *replaced(const char *text, const char *old, const char *new)
     return result;
 }
 
-static void damaged(void **state)
+COMMAND_CASE(damaged)
 {
     static eval_result r;
     static const struct {
@@ -268,7 +268,7 @@ static void expect_refused_at(const char *directory, const char *name, const cha
     command_result_free(&p);
 }
 
-static void no_file(void **state)
+COMMAND_CASE(no_file)
 {
     sh_ok(*state, "mkfifo pipe && ln -s /etc/passwd link");
     expect_refused_at(*state, "missing.json", "missing.json: cannot read: No such file or directory\n");
@@ -278,7 +278,7 @@ static void no_file(void **state)
 }
 
 /* Checks that a failed write leaves no file. */
-static void whole_or_not_at_all(void **state)
+COMMAND_CASE(whole_or_not_at_all)
 {
     static eval_result r;
     memset(&r, 0, sizeof r);
@@ -298,9 +298,8 @@ static void expect_printed(const eval_result *r, const char *text)
     command_result_free(&p);
 }
 
-static void in_words(void **state)
+TEST_CASE(in_words)
 {
-    (void)state;
     static eval_result r;
     memset(&r, 0, sizeof r);
     r.fid = 2.3149, r.sfid = NAN, r.is_mean = 281.7, r.is_deviation = 3.21, r.is_adm = 281.6;
@@ -339,17 +338,4 @@ static void in_words(void **state)
                        "  333.3 images/s with 3 processes: judging 90.0 %, writing 0.0 %, adding up 10.0 %\n"
                        "protocol: reference ref.npz\n");
     assert_true(eval_result_seconds(&r) == 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(roundtrip),
-                                       COMMAND_TEST(special_numbers),
-                                       COMMAND_TEST(text_of_any_bytes),
-                                       cmocka_unit_test(what_is_the_same_is_apart),
-                                       COMMAND_TEST(damaged),
-                                       COMMAND_TEST(no_file),
-                                       COMMAND_TEST(whole_or_not_at_all),
-                                       cmocka_unit_test(in_words)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,7 +74,7 @@ static int interrupt(const char *directory, const char *arguments, int number)
 }
 
 /* Checks that each signal has its own status and a line that says how to go on, and that finished batches are kept. */
-static void signals(void **state)
+COMMAND_CASE(signals)
 {
     static const struct {
         int number, status;
@@ -113,7 +113,7 @@ static int ends_by(const char *directory, pid_t child, int number, int expected,
 static const int ending[][2] = {{SIGTERM, GOES_ON}, {SIGINT, 128 + SIGINT}};
 
 /* Checks that a signal ends a run in the middle of a batch, which would take minutes. */
-static void a_signal_within_a_batch(void **state)
+COMMAND_CASE(a_signal_within_a_batch)
 {
     const char *d = *state;
     for (size_t i = 0; i < LENGTH(ending); i++) {
@@ -137,7 +137,7 @@ static int cut(const char *directory, const char *run, int batches, const int *b
 
 /* Checks that the alarm, which comes at a moment of its own, leaves whole files: the same command goes on to the same
  * numbers. The test sends it, so that no step has to last. */
-static void an_alarm_at_any_moment(void **state)
+COMMAND_CASE(an_alarm_at_any_moment)
 {
 #define MANY "eval --num_images 200 --batch 4 --shard_images 4" QUICK
     const char *d = *state;
@@ -153,7 +153,7 @@ static void an_alarm_at_any_moment(void **state)
 }
 
 /* Checks that a signal stops the judging of a reference's images. They come last and may be many. */
-static void signal_to_the_judge(void **state)
+COMMAND_CASE(signal_to_the_judge)
 {
     const char *d = *state;
     int status;
@@ -187,7 +187,7 @@ static void expect_refused(const char *directory, const char *arguments, pid_t h
     command_result_free(&r);
 }
 
-static void second_runs(void **state)
+COMMAND_CASE(second_runs)
 {
     const char *d = *state;
     int status;
@@ -214,7 +214,7 @@ static void second_runs(void **state)
 }
 
 /* Checks that other ranks continue the shard of a killed rank, with its images from the store. */
-static void a_rank_that_is_killed(void **state)
+COMMAND_CASE(a_rank_that_is_killed)
 {
     const char *d = *state;
     int status;
@@ -245,7 +245,7 @@ static void a_rank_that_is_killed(void **state)
 
 /* Checks a limit on file sizes in place of a full disk. One line names the file and the reason. A later run continues.
  * */
-static void full_disk(void **state)
+COMMAND_CASE(full_disk)
 {
     static const int blocks[] = {1, 2, 60, 70, 90, 100, 110, 115, 120, 130, 200, 240}; /* of 512 bytes */
     const char *d = *state;
@@ -268,7 +268,7 @@ static void full_disk(void **state)
     assert_in_range(failures, test_brief ? 1 : 4, 12);
 }
 
-static void full_tmpfs(void **state)
+COMMAND_CASE(full_tmpfs)
 {
     const char *d = *state;
     if (!can_mount(d)) return; /* the limits above test the same */
@@ -317,7 +317,7 @@ static void write_reference(const char *directory)
 }
 
 /* Checks that memory does not grow with the images, except for some bytes of orders for each image. */
-static void memory(void **state)
+COMMAND_CASE(memory)
 {
     const char *d = *state;
     setenv("ASAN_OPTIONS", "quarantine_size_mb=1", 1);
@@ -325,18 +325,4 @@ static void memory(void **state)
     const int images = test_brief ? 600 : 1500;
     const long few = peak_of(d, 150), many = peak_of(d, images);
     if (many > few + 1500) fail_msg("%ld kB for 150 images, %ld kB for %d", few, many, images);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(signals),
-                                       COMMAND_TEST(a_signal_within_a_batch),
-                                       COMMAND_TEST(an_alarm_at_any_moment),
-                                       COMMAND_TEST(signal_to_the_judge),
-                                       COMMAND_TEST(second_runs),
-                                       COMMAND_TEST(a_rank_that_is_killed),
-                                       COMMAND_TEST(full_disk),
-                                       COMMAND_TEST(full_tmpfs),
-                                       COMMAND_TEST(memory)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,21 +79,12 @@ static void given_options_win(void **state)
     free(line), free(options);
 }
 
-/* Checks that discrete tokens have no shortcuts, and relaxed verifiers only with a draft. */
+/* Checks that discrete tokens have level 1 only, which is int8. */
 static void discrete_tokens(void **state)
 {
-    const char *d = *state;
-    char *line = line_of(d, "", "--fast 2 --model demo-discrete");
-    assert_has(line, "mar: fast 2: --dtype int8 (");
-    assert_has(line, "the same as a lower level, as there is no --draft");
+    char *line = line_of(*state, "", "--fast 1 --model demo-discrete");
+    assert_has(line, "mar: fast 1: --dtype int8 (");
     assert_null(strstr(line, "num_iter"));
-    free(line);
-    line = line_of(d, "", "--fast 2 --model demo-discrete --draft demo-discrete-draft");
-    assert_has(line, "--spec ");
-    free(line);
-    line = line_of(d, "", "--fast 3 --model demo-discrete --draft demo-discrete-draft --spec vanilla");
-    assert_null(strstr(line, "--spec lantern ("));
-    assert_has(line, ", which was given");
     free(line);
 }
 
@@ -103,6 +94,10 @@ static void refused(void **state)
         {"generate --fast 4", "--fast 4: expected a whole number from 1 to 3"},
         {"generate --fast 0", "--fast 0: expected a whole number from 1 to 3"},
         {"bench --fast best", "--fast best: expected a whole number from 1 to 3"},
+        {"generate --fast 2 --model demo-discrete",
+         "--fast 2: the model's tokens are discrete, which have level 1 only: expected --fast 1"},
+        {"bench --fast 3 --model demo-discrete --draft demo-discrete-draft",
+         "--fast 3: the model's tokens are discrete"},
         {"eval --images x --fast 1", "--fast: has no effect with --images, which are made already"},
     };
     command_refuses(*state, cases, LENGTH(cases));
@@ -147,25 +142,19 @@ static void fidelity_of_a_level(void **state)
     command_result_free(&r);
 }
 
-/* Checks that a level can be a point of a sweep. Common options override those of the level. */
+/* Checks that an evaluation takes a level, and that given options override those of the level. */
 static void evaluation(void **state)
 {
     const char *d = *state;
-    write_whole_file(d, "axes.txt", "--fast 1 | --fast 3\n", 20);
-    command_result r = command_run(d, "$MAR eval --sweep axes.txt --num_images 10 --num_iter 2 --num_sampling_steps 4 "
-                                      "--threads 1 --out sweep");
+    command_result r =
+        command_run(d, "$MAR eval --fast 3 --num_images 10 --num_iter 2 --num_sampling_steps 4 --threads 1 --out one");
     if (r.status != 0) fail_msg("%s", r.err);
-    assert_has(r.err, "mar: fast 1: ");
-    assert_has(r.err, "mar: fast 3: ");
+    assert_int_equal(strncmp(r.err, "mar: fast 3: ", 13), 0);
     assert_has(r.err, "without --num_iter, which was given");
     command_result_free(&r);
-    char *result = read_whole_file(d, "sweep/fast-3/result.json", NULL);
+    char *result = read_whole_file(d, "one/result.json", NULL);
     assert_has(result, "int8");
     free(result);
-    r = command_run(d, "$MAR eval --fast 3 --num_images 10 --num_sampling_steps 4 --threads 1 --out one");
-    assert_int_equal(r.status, 0);
-    assert_int_equal(strncmp(r.err, "mar: fast 3: ", 13), 0);
-    command_result_free(&r);
 }
 
 int main(void)

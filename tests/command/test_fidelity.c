@@ -369,7 +369,7 @@ static void a_load_changes_no_speed(void **state)
     double reference[] = {9, 2, 2, 20, 2.2, 2, 77}, fast[] = {1, 1, 1, 10, 1, 1, 77};
     f = (fidelity){.num = 26, .batch = 4, .turns = 7, .run_count = 2};
     f.runs[0].turn_seconds = reference, f.runs[1].turn_seconds = fast;
-    assert_int_equal(fidelity_time(&f, f.num), 0);
+    assert_int_equal(fidelity_time(&f), 0);
     assert_int_equal(f.timed_turns, 5);
     assert_true(fidelity_has_spread(&f));
     assert_true(f.runs[1].speed.median == 2 && f.runs[1].speed.low == 2);
@@ -379,7 +379,7 @@ static void a_load_changes_no_speed(void **state)
     assert_true(reference[0] == 9 && fast[3] == 10); /* stays in the order of the turns */
 
     f.num = f.batch = 26; /* one turn: no other is left */
-    assert_int_equal(fidelity_time(&f, f.num), 0);
+    assert_int_equal(fidelity_time(&f), 0);
     assert_true(f.timed_turns == 1 && f.runs[1].speed.median == 9 && f.runs[1].speed.high == 9);
     assert_false(fidelity_has_spread(&f));
 }
@@ -393,7 +393,7 @@ static void quartiles(void **state)
     for (int i = 0; i < 10; i++) reference[i] = 1;
     f = (fidelity){.num = 20, .batch = 2, .turns = 10, .run_count = 2};
     f.runs[0].turn_seconds = reference, f.runs[1].turn_seconds = run;
-    assert_int_equal(fidelity_time(&f, f.num), 0);
+    assert_int_equal(fidelity_time(&f), 0);
     assert_int_equal(f.timed_turns, 9);
     assert_float_equal(f.runs[1].seconds.low, 3, 1e-12);
     assert_float_equal(f.runs[1].seconds.median, 5, 1e-12);

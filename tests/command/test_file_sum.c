@@ -27,7 +27,7 @@ static uint64_t sum_of(size_t size)
     return hash;
 }
 
-static void every_bit_counts(void **state)
+TEST_CASE(every_bit_counts)
 {
     static const size_t sizes[] = {1, 7, 8, 31, 32, 33, 4096, MEGABYTE, MEGABYTE + 1, MOST};
     (void)state;
@@ -47,9 +47,8 @@ static void every_bit_counts(void **state)
 }
 
 /* Checks that length and order count where all bytes are alike, and for parts that change places. */
-static void length_and_order_count(void **state)
+TEST_CASE(length_and_order_count)
 {
-    (void)state;
     uint64_t sums[80];
     memset(data, 0, sizeof data);
     for (size_t n = 0; n < 80; n++) {
@@ -68,7 +67,7 @@ static void length_and_order_count(void **state)
 }
 
 /* Checks that memory has the hash of a file with the same bytes. */
-static void memory(void **state)
+TEST_CASE(memory)
 {
     static const size_t sizes[] = {0, 1, 31, 32, 33, 4095, MEGABYTE, MEGABYTE + 1, MOST};
     (void)state;
@@ -77,9 +76,8 @@ static void memory(void **state)
         assert_true(memory_sum(data, sizes[s]) == sum_of(sizes[s]));
 }
 
-static void errors(void **state)
+TEST_CASE(errors)
 {
-    (void)state;
     long long length;
     uint64_t hash;
     const int directory = open(".", O_RDONLY | O_CLOEXEC);
@@ -102,9 +100,4 @@ static int close_file(void **state)
     return fclose(file);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_bit_counts), cmocka_unit_test(length_and_order_count),
-                                       cmocka_unit_test(memory), cmocka_unit_test(errors)};
-    return cmocka_run_group_tests(tests, open_file, close_file);
-}
+TEST_GROUP(open_file, close_file)

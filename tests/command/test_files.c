@@ -89,7 +89,7 @@ static int generate(char *num, const char *out, char *more)
 }
 
 /* Checks for one sync for 20 images and their grid, and one for a file. */
-static void syncs(void **state)
+COMMAND_CASE(syncs)
 {
     const char *d = path_in(*state, "d"), *file = path_in(*state, "x.png");
     watch(NULL);
@@ -104,7 +104,7 @@ static void syncs(void **state)
 }
 
 /* Checks that an image has no name before it is complete. It needs a hidden one only to replace another file. */
-static void unnamed_until_whole(void **state)
+COMMAND_CASE(unnamed_until_whole)
 {
     const char *file = path_in(*state, "x.png");
     watch(file);
@@ -119,7 +119,7 @@ static void unnamed_until_whole(void **state)
 }
 
 /* Checks that the files are the same on a file system without unnamed files and on a machine without /proc. */
-static void without_unnamed_files(void **state)
+COMMAND_CASE(without_unnamed_files)
 {
     const char *plain = path_in(*state, "plain"), *other = path_in(*state, "other"), *bare = path_in(*state, "bare");
     watch(NULL);
@@ -141,7 +141,7 @@ static void without_unnamed_files(void **state)
 }
 
 /* Checks that a disk error during the sync fails the run. */
-static void a_sync_that_fails(void **state)
+COMMAND_CASE(a_sync_that_fails)
 {
     static const int reasons[] = {EIO, ENOSPC, EDQUOT};
     const char *d = path_in(*state, "d");
@@ -162,7 +162,7 @@ static void a_sync_that_fails(void **state)
 }
 
 /* Checks that missing parents are made, and that a failed run leaves none. */
-static void parents(void **state)
+COMMAND_CASE(parents)
 {
     command_ok(*state, "generate --class 1 --num 2 --quiet --out a/b//c/" TINY_TEXT);
     command_ok(*state, "generate --class 1 --num 2 --quiet --out e/f/x.png" TINY_TEXT);
@@ -183,7 +183,7 @@ static void parents(void **state)
 }
 
 /* Checks that standard output has the bytes of the file and nothing else. */
-static void standard_output(void **state)
+COMMAND_CASE(standard_output)
 {
     command_ok(*state, "generate --class 1 --num 1 --out one.png --quiet" TINY_TEXT);
     command_ok(*state, "generate --class 1,2 --num 2 --out grid.png --quiet" TINY_TEXT);
@@ -214,21 +214,9 @@ static void standard_output(void **state)
 }
 
 /* Checks that a picture is not written to a terminal. */
-static void not_on_a_terminal(void **state)
+COMMAND_CASE(not_on_a_terminal)
 {
     command_result r = command_run(*state, "script -qec \"$MAR generate --num 1 --out -\" /dev/null");
     assert_string_equal(r.out, "\r\033[Kmar: --out -: standard output is a terminal, expected a pipe or a file\r\n");
     command_result_free(&r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(syncs),
-                                       COMMAND_TEST(unnamed_until_whole),
-                                       COMMAND_TEST(without_unnamed_files),
-                                       COMMAND_TEST(a_sync_that_fails),
-                                       COMMAND_TEST(parents),
-                                       COMMAND_TEST(standard_output),
-                                       COMMAND_TEST(not_on_a_terminal)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

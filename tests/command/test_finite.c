@@ -23,19 +23,19 @@ static void refused(const char *directory, const char *arguments, const char *fi
     command_refuses(directory, &(const refusal){arguments, first, last}, 1);
 }
 
-static void no_picture_comes_of_it(void **state)
+COMMAND_CASE(no_picture_comes_of_it)
 {
     const char *directory = *state;
-    static const char *const ways[] = {"", "--head_spec 4 ", "--draft demo-draft ", "--draft demo-draft --head_spec 2 ",
+    static const char *const runs[] = {"", "--head_spec 4 ", "--draft demo-draft ", "--draft demo-draft --head_spec 2 ",
                                        "--sampler dpmpp "};
     const char *how = "; --check names the first layer whose output is not finite",
                *layer = ": decoder_blocks.1.attn.proj\n";
     char line[256];
     write_models(directory);
-    for (size_t i = 0; i < LENGTH(ways); i++)
+    for (size_t i = 0; i < LENGTH(runs); i++)
         for (int check = 0; check < 2; check++) {
             snprintf(line, sizeof line,
-                     "generate --model model.safetensors --vae demo --class 3 --out a.png " QUICK "%s%s", ways[i],
+                     "generate --model model.safetensors --vae demo --class 3 --out a.png " QUICK "%s%s", runs[i],
                      check ? "--check" : "");
             refused(directory, line, "mar: image 0, step 0: a token is ", check ? layer : how);
         }
@@ -45,7 +45,7 @@ static void no_picture_comes_of_it(void **state)
             "mar: image 0: the image decoder's output is ", ": decoder.conv_out\n");
 }
 
-static void nothing_is_measured_of_it(void **state)
+COMMAND_CASE(nothing_is_measured_of_it)
 {
     const char *directory = *state;
     write_models(directory);
@@ -58,7 +58,7 @@ static void nothing_is_measured_of_it(void **state)
 }
 
 /* Checks that the check for finite values changes no byte of the picture. */
-static void check_changes_no_byte(void **state)
+COMMAND_CASE(check_changes_no_byte)
 {
     const char *directory = *state;
     command_ok(directory, "generate --model demo --class 3 --out a.png " QUICK);
@@ -67,7 +67,7 @@ static void check_changes_no_byte(void **state)
 }
 
 /* Checks the warning about a head that FP16 does not hold: once, and the picture is made. */
-static void a_head_in_f32_is_told(void **state)
+COMMAND_CASE(a_head_in_f32_is_told)
 {
     const char *directory = *state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
@@ -79,11 +79,4 @@ static void a_head_in_f32_is_told(void **state)
                                "65504, and a weight or an activation is beyond it\n");
     assert_int_equal(r.status, 0);
     command_result_free(&r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(no_picture_comes_of_it), COMMAND_TEST(nothing_is_measured_of_it),
-                                       COMMAND_TEST(check_changes_no_byte), COMMAND_TEST(a_head_in_f32_is_told)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,7 +144,7 @@ static void expect(const char *directory, const writer *w)
 }
 
 /* Sets limits on file sizes. Files below the limit are written, the first one above it is not. */
-static void limits(void **state)
+COMMAND_CASE(limits)
 {
     static const int blocks[] = {1, 2, 3, 4, 8, 12, 20, 100}; /* of 512 bytes; the message needs one */
     const char *directory = *state;
@@ -175,7 +175,7 @@ static int on_disk(const char *directory, const writer *w, const char *options, 
 }
 
 /* Mounts a tmpfs with room for a number of 4 kB pages, or of entries. */
-static void disks(void **state)
+COMMAND_CASE(disks)
 {
     const char *directory = *state;
     if (!can_mount(directory)) skip();
@@ -201,7 +201,7 @@ static void disks(void **state)
 }
 
 /* Fills standard output at once, or after 512 bytes. */
-static void standard_output(void **state)
+COMMAND_CASE(standard_output)
 {
     static const struct {
         const char *arguments;
@@ -233,10 +233,4 @@ static void standard_output(void **state)
                 fail_msg("%s: exit status %d, \"%s\"", line, r.status, r.err);
             command_result_free(&r);
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(limits), COMMAND_TEST(disks), COMMAND_TEST(standard_output)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,7 @@ static void assert_texts(const picture *p, const char *list)
 
 /* --- tests ------------------------------------------------------------------------------------------ */
 
-static void text_chunks(void **state)
+COMMAND_CASE(text_chunks)
 {
     const char *d = *state;
     command_ok(d, "generate --class 3,7 --num 2 --seed 18446744073709551615 --cfg 1.7 --cfg_schedule constant "
@@ -97,7 +97,7 @@ static void text_chunks(void **state)
 }
 
 /* Checks that the images of a grid equal those of a directory, pixel by pixel. The manual page states their cells. */
-static void grid_and_directory(void **state)
+COMMAND_CASE(grid_and_directory)
 {
     const char *d = *state;
     command_ok(d, "generate --class 1,2,5 --num 2 " QUICK "--out grid.png");
@@ -118,7 +118,7 @@ static void grid_and_directory(void **state)
     close_picture(&grid);
 }
 
-static void single_image(void **state)
+COMMAND_CASE(single_image)
 {
     const char *d = *state;
     command_result r = command_run(d, "$MAR generate --class 4 --num 1 " QUICK "--out One.PNG");
@@ -140,7 +140,7 @@ static void single_image(void **state)
 }
 
 /* Checks that the same seed gives the same bytes for any batch, number of threads and number of images. */
-static void what_an_image_depends_on(void **state)
+COMMAND_CASE(what_an_image_depends_on)
 {
     const char *d = *state;
     static const char *const variants[] = {"--batch 1 --threads 1", "--batch 3 --threads 2", "--batch 5 --threads 1",
@@ -161,7 +161,7 @@ static void what_an_image_depends_on(void **state)
     sh_ok(d, "! cmp -s 0/000000.png other/000000.png");
 }
 
-static void json_record(void **state)
+COMMAND_CASE(json_record)
 {
     const char *d = *state;
     cJSON *record =
@@ -197,7 +197,7 @@ static void json_record(void **state)
 }
 
 /* Checks that mar bench says how the backend computes the head. */
-static void bench_says_how(void **state)
+COMMAND_CASE(bench_says_how)
 {
     static const char how[] = "head: matrix products in ";
     cJSON *report = command_json(*state, "bench --num_iter 1 --num_sampling_steps 4 --json");
@@ -254,7 +254,7 @@ static void count_map(const picture *p, int images, int *accepted, int *replaced
 }
 
 /* Checks that every run says what its images' distribution is relative to, on a line and in its pictures. */
-static void guarantee(void **state)
+COMMAND_CASE(guarantee)
 {
     static const char few[] = "; not the model's defaults: num_iter 4 (64), num_sampling_steps 8 (100)";
     static const struct {
@@ -318,7 +318,7 @@ static void guarantee(void **state)
 }
 
 /* A LlamaGen file that does not say how many tokens an image has: the run warns that 256 is a guess. */
-static void guessed_tokens(void **state)
+COMMAND_CASE(guessed_tokens)
 {
     size_t size;
     char *model = read_whole_file("weights/demo", "discrete-target.safetensors", &size);
@@ -359,7 +359,7 @@ static void guessed_tokens(void **state)
     sh_ok(*state, "$MAR inspect half.safetensors | grep -q '^tokens: 64 of a vocabulary of 256 (args.image_size is '");
 }
 
-static void speculation(void **state)
+COMMAND_CASE(speculation)
 {
     const char *d = *state;
     cJSON *record = generated(d, "--draft demo-draft --spec cspd --gamma 3 --prefill 0.1 --class 3 --num 9 "
@@ -385,7 +385,7 @@ static void speculation(void **state)
     cJSON_Delete(record);
 }
 
-static void head_speculation(void **state)
+COMMAND_CASE(head_speculation)
 {
     cJSON *record = generated(*state, "--head_spec 4 --class 3 --num 1 --num_iter 8 --out a.png");
     const double rate = json_number(record, "proposal_acceptance_rate"),
@@ -399,7 +399,7 @@ static void head_speculation(void **state)
 }
 
 /* Tests runs without a draft model: --spec path and --draft self are the same run. */
-static void own_drafts(void **state)
+COMMAND_CASE(own_drafts)
 {
     const char *d = *state;
     cJSON *record = generated(d, "--draft self --head_spec 4 --gamma auto --class 3 --num 1 --num_iter 16 "
@@ -447,7 +447,7 @@ static void own_drafts(void **state)
 }
 
 /* Checks the passes of the transformer and their contexts. */
-static void passes(void **state)
+COMMAND_CASE(passes)
 {
     static const struct {
         const char *options;
@@ -473,7 +473,7 @@ static void passes(void **state)
 }
 
 /* Checks that a picture has the name of the draft, not its path. */
-static void draft_in_the_text(void **state)
+COMMAND_CASE(draft_in_the_text)
 {
     const char *d = *state;
     command_ok(d, "convert demo-draft secret.safetensors");
@@ -486,7 +486,7 @@ static void draft_in_the_text(void **state)
     close_picture(&p);
 }
 
-static void progress_on_a_terminal(void **state)
+COMMAND_CASE(progress_on_a_terminal)
 {
     char *argv[] = {
         "mar", "generate", "--class", "1,2", "--num", "2", "--batch", "2", "--num_iter", "8", "--num_sampling_steps",
@@ -511,7 +511,7 @@ static void progress_on_a_terminal(void **state)
 
 /* Checks that the terminal names the file or model being loaded or read. The line is gone before the next is printed.
  * */
-static void waiting_on_a_terminal(void **state)
+COMMAND_CASE(waiting_on_a_terminal)
 {
     static const struct {
         char *argv[12];
@@ -540,24 +540,4 @@ static void waiting_on_a_terminal(void **state)
     assert_string_equal(r.out, "wrote a.safetensors: 92 tensors (F16), 1.0 MB\n");
     assert_string_equal(r.err, "");
     command_result_free(&r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(text_chunks),
-                                       COMMAND_TEST(bench_says_how),
-                                       COMMAND_TEST(grid_and_directory),
-                                       COMMAND_TEST(single_image),
-                                       COMMAND_TEST(what_an_image_depends_on),
-                                       COMMAND_TEST(guarantee),
-                                       COMMAND_TEST(guessed_tokens),
-                                       COMMAND_TEST(json_record),
-                                       COMMAND_TEST(speculation),
-                                       COMMAND_TEST(own_drafts),
-                                       COMMAND_TEST(passes),
-                                       COMMAND_TEST(head_speculation),
-                                       COMMAND_TEST(draft_in_the_text),
-                                       COMMAND_TEST(progress_on_a_terminal),
-                                       COMMAND_TEST(waiting_on_a_terminal)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

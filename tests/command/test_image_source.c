@@ -67,9 +67,8 @@ static void load(npz *z, const char *name, int64_t count, uint8_t *rgb)
         fail_msg("%s", why);
 }
 
-static void test_pixels(void **state)
+TEST_CASE(test_pixels)
 {
-    (void)state;
     static uint8_t wanted[PIXELS];
     npz *expected = open_npz(DATA "expected.npz");
     assert_int_equal(npz_count(expected), 41);
@@ -106,9 +105,8 @@ static int decode(const void *data, size_t size, char *why)
 }
 
 /* Checks that a picture cut anywhere is refused. */
-static void test_cut(void **state)
+TEST_CASE(test_cut)
 {
-    (void)state;
     static const char *const files[] = {"png2_8.png",      "png3_4_interlaced.png", "png6_16.png",
                                         "jpeg_420.jpg",    "jpeg_progressive.jpeg", "jpeg_restart.jpg",
                                         "webp_lossy.webp", "webp_lossless.webp",    "webp_lossy_alpha.webp",
@@ -127,9 +125,8 @@ static void test_cut(void **state)
 
 /* Flips each bit. A PNG is refused, except for flips in unused bytes. A JPEG has no checksum: it may become another
  * picture. */
-static void test_flipped(void **state)
+TEST_CASE(test_flipped)
 {
-    (void)state;
     static const char *const files[] = {"png2_8.png", "png3_2.png", "jpeg_grey.jpg", "jpeg_progressive.jpeg"};
     for (size_t f = 0; f < LENGTH(files); f++) {
         char path[200], why[IMAGE_WHY_MAX];
@@ -147,9 +144,8 @@ static void test_flipped(void **state)
     }
 }
 
-static void test_refused_pictures(void **state)
+TEST_CASE(test_refused_pictures)
 {
-    (void)state;
     static const struct {
         const char *file, *words;
         size_t at; /* where the file is changed to `to`; 0: nowhere */
@@ -184,9 +180,8 @@ static void test_refused_pictures(void **state)
 }
 
 /* Names files of other kinds, of which the first bytes are here. */
-static void test_kinds(void **state)
+TEST_CASE(test_kinds)
 {
-    (void)state;
 #define KIND(start, kind)                                                                                              \
     {                                                                                                                  \
         start, sizeof start - 1, kind                                                                                  \
@@ -240,9 +235,8 @@ static void test_kinds(void **state)
 }
 
 /* A picture to edit keeps its transparency, and is refused where PIL would make it white. */
-static void test_alpha(void **state)
+TEST_CASE(test_alpha)
 {
-    (void)state;
     static const struct {
         const char *file;
         int has_alpha;
@@ -293,7 +287,7 @@ static void copy_file(const char *name, const char *dir, const char *as)
     bytes_free(&b);
 }
 
-static void test_folder(void **state)
+COMMAND_CASE(test_folder)
 {
     const char *dir = *state;
     static uint8_t rgb[4 * PIXELS], wanted[PIXELS];
@@ -339,7 +333,7 @@ static void test_folder(void **state)
 }
 
 /* Folders of classes, as ImageNet unpacks: sorted by path, to the last level. */
-static void test_folders_below(void **state)
+COMMAND_CASE(test_folders_below)
 {
     const char *dir = *state;
     static uint8_t rgb[4 * PIXELS], wanted[PIXELS];
@@ -397,7 +391,7 @@ static void test_folders_below(void **state)
     image_source_close(s);
 }
 
-static void test_bad_folders(void **state)
+COMMAND_CASE(test_bad_folders)
 {
     const char *dir = *state;
     char path[600], other[700];
@@ -428,7 +422,7 @@ static void test_bad_folders(void **state)
     assert_not_opened(path, "in\\nner/a.png: cannot read: No such file");
     unlink(other);
 
-    bytes b = bytes_from_file("docs/pictures/demo.png");
+    bytes b = bytes_from_file("docs/pictures/prompt.png");
     snprintf(other, sizeof other, "%s/c.png", path);
     bytes_to_file(&b, other);
     bytes_free(&b);
@@ -444,7 +438,7 @@ static void test_bad_folders(void **state)
 }
 
 /* A batch ends with the picture that brings its pixels to the limit: the sum is bounded, not the number of pictures. */
-static void test_large_pictures(void **state)
+COMMAND_CASE(test_large_pictures)
 {
     const char *dir = *state;
     enum { SIDE = 9472 }; /* 257 MB */
@@ -472,9 +466,8 @@ static void test_large_pictures(void **state)
 
 /* --- arrays ------------------------------------------------------------------------------------------------------- */
 
-static void test_array(void **state)
+TEST_CASE(test_array)
 {
-    (void)state;
     static uint8_t all[5 * PIXELS], got[5 * PIXELS];
     static const int reads[][2] = {{0, 2}, {2, 1}, {4, 1}, {0, 5}, {3, 0}, {1, 3}};
     image_source *s = NULL;
@@ -503,7 +496,7 @@ static void write_array(const char *path, const char *name, npz_dtype dtype, int
         fail_msg("%s", why);
 }
 
-static void test_bad_arrays(void **state)
+COMMAND_CASE(test_bad_arrays)
 {
     const char *dir = *state;
     static const struct {
@@ -550,15 +543,4 @@ static void test_bad_arrays(void **state)
     free(rgb);
     assert_not_read(s, 4, 1, "a.npz: \"arr_0\": its data are damaged: their CRC-32 is ");
     image_source_close(s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pixels),    cmocka_unit_test(test_cut),
-                                       cmocka_unit_test(test_flipped),   cmocka_unit_test(test_refused_pictures),
-                                       COMMAND_TEST(test_folder),        COMMAND_TEST(test_bad_folders),
-                                       cmocka_unit_test(test_kinds),     cmocka_unit_test(test_alpha),
-                                       COMMAND_TEST(test_folders_below), cmocka_unit_test(test_array),
-                                       COMMAND_TEST(test_bad_arrays),    COMMAND_TEST(test_large_pictures)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

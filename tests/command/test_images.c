@@ -122,9 +122,8 @@ static void make_directly(mar_session *s, const int *labels, float tokens[IMAGES
 
 /* --- tests ------------------------------------------------------------------------------------------ */
 
-static void labels(void **state)
+TEST_CASE(labels)
 {
-    (void)state;
     const image_plan by_class = {.classes = classes, .class_count = 3, .class_images = 2, .images = 6, .batch = 4};
     const int in_class_order[] = {3, 3, -1, -1, 8, 8, 3};
     image_plan dealt = by_class;
@@ -137,9 +136,8 @@ static void labels(void **state)
 
 /* Checks the order. Each turn begins with another run. All sinks of a batch are called in order. The remaining images
  * come last. */
-static void order(void **state)
+TEST_CASE(order)
 {
-    (void)state;
     static record r;
     r = (record){0};
     const image_run runs[] = {{.model = demo.models[0], .session = demo.with_decoder},
@@ -166,9 +164,8 @@ static void order(void **state)
 }
 
 /* Checks that images do not depend on batches, turns or other runs. */
-static void same_tokens(void **state)
+TEST_CASE(same_tokens)
 {
-    (void)state;
     static record r;
     static float alone[IMAGES][TOKENS];
     static const int label_of[IMAGES] = {3, 3, -1, -1, 8, 8, 3};
@@ -188,9 +185,8 @@ static void same_tokens(void **state)
 }
 
 /* Runs one session several times. Each time gives the same images (mar bench --repeat). */
-static void one_session_again(void **state)
+TEST_CASE(one_session_again)
 {
-    (void)state;
     static record r;
     r = (record){0};
     const image_run run = {.model = demo.models[0], .session = demo.with_decoder}, runs[] = {run, run, run};
@@ -209,9 +205,8 @@ static void one_session_again(void **state)
 }
 
 /* Checks that no sink is called after one that reports an error. */
-static void a_sink_fails(void **state)
+TEST_CASE(a_sink_fails)
 {
-    (void)state;
     static record r;
     r = (record){.fail_at = 3};
     const image_run run = {.model = demo.models[0], .session = demo.without_decoder};
@@ -224,9 +219,8 @@ static void a_sink_fails(void **state)
 }
 
 /* Checks that a failure of the session fails the loop, and that no sink gets the batch. */
-static void a_session_fails(void **state)
+TEST_CASE(a_session_fails)
 {
-    (void)state;
     static record r;
     r = (record){0};
     const image_run run = {.model = demo.models[0], .session = demo.without_decoder};
@@ -241,9 +235,8 @@ static void a_session_fails(void **state)
 }
 
 /* Checks that existing images are not made again, and that the others do not change. */
-static void some_are_there(void **state)
+TEST_CASE(some_are_there)
 {
-    (void)state;
     static record r, all;
     r = all = (record){0};
     const image_run run = {.model = demo.models[0], .session = demo.with_decoder};
@@ -325,9 +318,8 @@ static int run_workers(record *r, int label, int (*to)(void *self, const image_b
 
 /* Checks that the sinks get the images of several workers as from one: all of them, in their order, with the same bits.
  * After a failure or a signal they get none behind it. */
-static void workers_share_the_images(void **state)
+TEST_CASE(workers_share_the_images)
 {
-    (void)state;
     static record r;
     static float alone[IMAGES][TOKENS];
     static const int label_of[IMAGES] = {3, 3, 3, 3, 3, 3, 3};
@@ -367,9 +359,8 @@ static void interrupt(mar_session *s)
 
 /* Signals in the middle of an image's decoding. The images before it in the batch are finished. A plan that takes parts
  * keeps them. Each signal needs a new process: a process cannot forget a signal, and it opens the library itself. */
-static void interrupted_while_decoding(void **state)
+TEST_CASE(interrupted_while_decoding)
 {
-    (void)state;
     static record r;
     const image_run run = {.model = demo.models[0], .session = demo.with_decoder};
     image_plan plan = plan_of(&run, 1);
@@ -405,9 +396,8 @@ static void interrupted_while_decoding(void **state)
 }
 
 /* Checks that runs share a file if they load it with the same arithmetic and heads. */
-static void files_are_loaded_once(void **state)
+TEST_CASE(files_are_loaded_once)
 {
-    (void)state;
     static model_store store;
     enum { RUNS = 12 };
     run_options options[RUNS];
@@ -473,9 +463,8 @@ static void files_are_loaded_once(void **state)
 
 /* Checks that runs in int8 share a handle if their heads are in int8 at the same timesteps. A network without a head
  * ignores these. */
-static void int8_is_shared(void **state)
+TEST_CASE(int8_is_shared)
 {
-    (void)state;
     static model_store store;
     enum { RUNS = 4 };
     run_options options[RUNS];
@@ -496,18 +485,4 @@ static void int8_is_shared(void **state)
     models_free(&store);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(labels),
-                                       cmocka_unit_test(order),
-                                       cmocka_unit_test(same_tokens),
-                                       cmocka_unit_test(one_session_again),
-                                       cmocka_unit_test(a_sink_fails),
-                                       cmocka_unit_test(a_session_fails),
-                                       cmocka_unit_test(some_are_there),
-                                       cmocka_unit_test(workers_share_the_images),
-                                       cmocka_unit_test(interrupted_while_decoding),
-                                       cmocka_unit_test(int8_is_shared),
-                                       cmocka_unit_test(files_are_loaded_once)};
-    return cmocka_run_group_tests(tests, open_demo, close_demo);
-}
+TEST_GROUP(open_demo, close_demo)

@@ -181,7 +181,7 @@ static char *into_directory[] = {"mar",     "generate", "--class", "1",     "--n
 /* --- tests -------------------------------------------------------------------------------------------------------- */
 
 /* Sends each signal in the middle of the images. */
-static void keeps_what_is_finished(void **state)
+COMMAND_CASE(keeps_what_is_finished)
 {
     static const struct {
         int number, status;
@@ -205,7 +205,7 @@ static void keeps_what_is_finished(void **state)
 }
 
 /* Checks that the line replaces the bar on a terminal, and that no bar comes back. */
-static void ends_the_progress_line(void **state)
+COMMAND_CASE(ends_the_progress_line)
 {
     start(*state, 1, NULL, into_directory);
     wait_for_file(*state, "d/000003.png");
@@ -222,7 +222,7 @@ static void ends_the_progress_line(void **state)
 }
 
 /* Sends signals at many moments: while the process starts, loads, makes a directory, or writes. */
-static void at_many_moments(void **state)
+COMMAND_CASE(at_many_moments)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     char sub[4096], above[4096], *argv[] = {"mar",     "generate", "--class", "1",     "--num", "1000000",
@@ -242,7 +242,7 @@ static void at_many_moments(void **state)
 }
 
 /* Checks that files with a name are whole after SIGKILL. */
-static void killed(void **state)
+COMMAND_CASE(killed)
 {
     char sub[4096];
     snprintf(sub, sizeof sub, "%s/d", (char *)*state);
@@ -258,7 +258,7 @@ static void killed(void **state)
 }
 
 /* Checks the grid of the finished images: the first cells equal those of a whole run, the others are white. */
-static void a_grid_of_what_is_finished(void **state)
+COMMAND_CASE(a_grid_of_what_is_finished)
 {
     enum { TOTAL = 8100, ROW = 90, GRID = ROW * (SIDE + GRID_GAP) - GRID_GAP };
     char *argv[] = {"mar", "generate", "--class", "1", "--num", "8100", "--batch", "2", QUICK, "--out", "p.png", NULL};
@@ -297,7 +297,7 @@ static void a_grid_of_what_is_finished(void **state)
 }
 
 /* Checks that nothing is lost if Ctrl-C also ends the reader of standard error, as in "mar generate 2>&1 | tee log". */
-static void nobody_reads_its_words(void **state)
+COMMAND_CASE(nobody_reads_its_words)
 {
     enum { GRID = 90 * (SIDE + GRID_GAP) - GRID_GAP };
     static char *const argv[] = {"mar",     "generate", "--class", "1",     "--num", "8100",
@@ -318,7 +318,7 @@ static void nobody_reads_its_words(void **state)
 }
 
 /* Checks that the second signal ends the process at once. Here it waits for a reader of the grid. */
-static void the_second_ends_it(void **state)
+COMMAND_CASE(the_second_ends_it)
 {
     char path[4096],
         *argv[] = {"mar", "generate", "--class", "1", "--num", "8100", "--batch", "8", QUICK, "--out", "-", NULL};
@@ -386,7 +386,7 @@ static void get_alarm_beside_a_writer(void)
 }
 
 /* Checks that the alarm does not end the process while another thread writes a file, and does so afterwards. */
-static void a_file_of_another_thread(void **state)
+COMMAND_CASE(a_file_of_another_thread)
 {
     char text[8] = "";
     file = open(path_in(*state, "file"), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -429,21 +429,19 @@ static void work_on(void)
     for (;;) pause();
 }
 
-static void the_limit_ends_other_work(void **state)
+COMMAND_CASE(the_limit_ends_other_work)
 {
-    (void)state;
     assert_int_equal(status_in_child(work_on), GOES_ON);
 }
 
-static void the_limit_is_taken_off(void **state)
+COMMAND_CASE(the_limit_is_taken_off)
 {
-    (void)state;
     assert_int_equal(status_in_child(report_without_limit), LATE);
     assert_int_equal(status_in_child(limit_again), GOES_ON);
 }
 
 /* Checks that a finished evaluation prints its numbers to a slow reader although a signal came. */
-static void a_slow_reader_of_numbers(void **state)
+COMMAND_CASE(a_slow_reader_of_numbers)
 {
     enum { PAGE = 4096 };
     static char page[PAGE], text[TEXT];
@@ -470,7 +468,7 @@ static void a_slow_reader_of_numbers(void **state)
 /* --- other commands and signals ----------------------------------------------------------------------------------- */
 
 /* Checks that ignored signals, as under nohup, stay ignored. */
-static void ignored(void **state)
+COMMAND_CASE(ignored)
 {
     command_result r = command_run(*state, "trap '' HUP INT TERM; $MAR generate --class 1 --num 40 --num_iter 2 "
                                            "--num_sampling_steps 4 --batch 2 --out d & p=$!; "
@@ -481,7 +479,7 @@ static void ignored(void **state)
 }
 
 /* Checks that the other commands write nothing before they are done. */
-static void other_commands(void **state)
+COMMAND_CASE(other_commands)
 {
     char *bench[] = {"mar", "bench", "--batch", "1", "--repeat", "1000", NULL};
     char *fidelity[] = {"mar", "fidelity", "--num", "10000", "--out", "p.html", QUICK, "--against", NULL};
@@ -493,22 +491,4 @@ static void other_commands(void **state)
         assert_null(strstr(c.text, "s/image"));
         assert_int_equal(count_files(*state), 0);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(keeps_what_is_finished),
-                                       COMMAND_TEST(ends_the_progress_line),
-                                       COMMAND_TEST(at_many_moments),
-                                       COMMAND_TEST(killed),
-                                       COMMAND_TEST(a_grid_of_what_is_finished),
-                                       COMMAND_TEST(nobody_reads_its_words),
-                                       COMMAND_TEST(the_second_ends_it),
-                                       COMMAND_TEST(a_file_of_another_thread),
-                                       COMMAND_TEST(the_limit_ends_other_work),
-                                       COMMAND_TEST(the_limit_is_taken_off),
-                                       COMMAND_TEST(a_slow_reader_of_numbers),
-                                       COMMAND_TEST(ignored),
-                                       COMMAND_TEST(other_commands)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

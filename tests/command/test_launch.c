@@ -36,9 +36,8 @@ static void refuses(const char *variables, const char *said)
     check(SHOWN, variables, "", 1, said);
 }
 
-static void alone(void **state)
+TEST_CASE(alone)
 {
-    (void)state;
     finds("", "alone 0/1 local 0/1 by one process\n");
     finds("SLURM_JOB_ID=7 SLURM_ARRAY_TASK_ID=", "alone 0/1 ");                     /* empty is not set */
     finds("SLURM_PROCID=0 SLURM_NTASKS=1", "alone 0/1 local 0/1 by one process\n"); /* srun -n 1, salloc */
@@ -51,9 +50,8 @@ static void alone(void **state)
     finds("OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0", "alone 0/1 ");
 }
 
-static void shard(void **state)
+TEST_CASE(shard)
 {
-    (void)state;
     check(SHOWN, "", "2/5", 0, "shard 1/5 local 0/1 by --shard 2/5\n");
     check(SHOWN, "", "1/1", 0, "alone 0/1 local 0/1 by --shard 1/1\n");
     /* --shard overrides the variables, except for the place on this machine. */
@@ -67,9 +65,8 @@ static void shard(void **state)
         check(SHOWN, "", wrong[i], 1, "expected i/n with i from 1 to n, such as 2/5\n");
 }
 
-static void arrays(void **state)
+TEST_CASE(arrays)
 {
-    (void)state;
     finds("SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=5", "shard 3/5 local 0/1 by SLURM_ARRAY_TASK_ID\n");
     finds("SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_MAX=5 SLURM_ARRAY_TASK_COUNT=5", "shard 0/5 ");
     finds("SLURM_ARRAY_TASK_ID=5 SLURM_ARRAY_TASK_MIN=1 SLURM_ARRAY_TASK_MAX=5 SLURM_ARRAY_TASK_COUNT=5", "shard 4/5 ");
@@ -112,9 +109,8 @@ static void arrays(void **state)
     refuses("SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_TASK_COUNT=100000 SLURM_PROCID=0 SLURM_NTASKS=100000", "are too many");
 }
 
-static void steps_of_slurm(void **state)
+TEST_CASE(steps_of_slurm)
 {
-    (void)state;
     finds("SLURM_PROCID=2 SLURM_NTASKS=3", "shard 2/3 local 2/3 by SLURM_PROCID\n");
     finds("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=3", "shard 0/3 local 0/1 by SLURM_PROCID\n");
     finds("SLURM_PROCID=5 SLURM_NTASKS=7 SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_TASKS_PER_NODE='4,3'",
@@ -133,9 +129,8 @@ static void steps_of_slurm(void **state)
 }
 
 /* Tests mpirun where the command was built without MPI, or where MPI is missing. */
-static void mpirun_without_mpi(void **state)
+TEST_CASE(mpirun_without_mpi)
 {
-    (void)state;
     finds("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2",
           "mpi 3/4 local 1/2 by OMPI_COMM_WORLD_RANK\n");
     finds("PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", "mpi 3/4 local 1/2 by PMI_RANK\n");
@@ -151,9 +146,8 @@ static void mpirun_without_mpi(void **state)
 }
 
 /* The first line on stderr is the plug-in's, which it prints when it is loaded. */
-static void mpirun_with_mpi(void **state)
+TEST_CASE(mpirun_with_mpi)
 {
-    (void)state;
     static const struct {
         const char *variables;
         int status;
@@ -186,9 +180,8 @@ static void mpirun_with_mpi(void **state)
 }
 
 /* Checks that MPI is loaded only if mpirun has started several processes. */
-static void mpi_is_not_loaded(void **state)
+TEST_CASE(mpi_is_not_loaded)
 {
-    (void)state;
     static const char *const variables[] = {
         "", "SLURM_PROCID=1 SLURM_NTASKS=2", "SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_TASK_COUNT=2",
         "OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0", "PMIX_RANK=0 SLURM_NTASKS=1"};
@@ -197,7 +190,7 @@ static void mpi_is_not_loaded(void **state)
 }
 
 /* Tests the installed layout: the plug-in is in ../lib. A plug-in that cannot be opened counts as missing. */
-static void installed(void **state)
+COMMAND_CASE(installed)
 {
     const char *const variables = "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1";
     char line[2048];
@@ -215,17 +208,4 @@ static void installed(void **state)
     assert_string_equal(r.out, "mpi 1/2 local 1/2 by OMPI_COMM_WORLD_RANK\n");
     assert_string_equal(r.err, "");
     command_result_free(&r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(alone),
-                                       cmocka_unit_test(shard),
-                                       cmocka_unit_test(arrays),
-                                       cmocka_unit_test(steps_of_slurm),
-                                       cmocka_unit_test(mpirun_without_mpi),
-                                       cmocka_unit_test(mpirun_with_mpi),
-                                       cmocka_unit_test(mpi_is_not_loaded),
-                                       COMMAND_TEST(installed)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

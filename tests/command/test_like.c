@@ -11,7 +11,7 @@
 #define QUICK "--num_iter 8 --num_sampling_steps 4 "
 
 /* Checks that --like alone makes the same file again: pixels and all text. */
-static void same_file(void **state)
+COMMAND_CASE(same_file)
 {
     static const char *const runs[] = {
         QUICK "--class 3,7 --cfg 1.7 --cfg_schedule constant --temperature 0.9 --seed 18446744073709551615",
@@ -38,7 +38,7 @@ static void same_file(void **state)
 }
 
 /* Checks that options given beside --like win, and that the others are the image's. */
-static void options_win(void **state)
+COMMAND_CASE(options_win)
 {
     const char *d = *state;
     command_ok(d, "generate " QUICK "--class 3 --num 1 --seed 7 --cfg 1.7 --head_spec 4 --out a.png --quiet");
@@ -51,7 +51,7 @@ static void options_win(void **state)
 }
 
 /* A model file is the one in the working directory, by its bytes, or the one that is given. */
-static void model_files(void **state)
+COMMAND_CASE(model_files)
 {
     const char *d = *state;
     size_t size, other_size;
@@ -108,7 +108,7 @@ static void edit_text(const char *directory, const char *from, const char *to, c
 }
 
 /* Pictures of versions that worded the guarantee otherwise are made again, and their directories continued. */
-static void old_words(void **state)
+COMMAND_CASE(old_words)
 {
     const char *d = *state;
     command_ok(d, "generate " QUICK "--class 3,7 --num 1 --out old --quiet");
@@ -123,7 +123,7 @@ static void old_words(void **state)
     assert_same_file(d, "two/000001.png", "one.png");
 }
 
-static void refusals(void **state)
+COMMAND_CASE(refusals)
 {
     static const char *const edits[][3] = {
         {"old.png", "Software", "libmar 0.0.9"},   {"alien.png", "Software", "other 1"},
@@ -132,21 +132,21 @@ static void refusals(void **state)
         {"cpu.png", "backend", "cpu bf16 (zx81)"}, {"dtype.png", "backend", "cpu f64 (avx2)"}};
     static const refusal cases[] = {
         {"absent.png", "absent.png: cannot read: No such file or directory"},
-        {"a.jpg", "--like a.jpg: JPEG has no text to read, expected a PNG"},
-        {"no.png", "no.png: 2 bytes that begin with \"no\", expected a PNG"},
-        {"grid.png", "grid.png: is a grid of the images 0-1, expected one image; --out DIR keeps them apart"},
-        {"map.png", "map.png: is a map (accepted tokens", "), expected an image"},
-        {"plain.png", "plain.png: has no text of mar generate, expected an image as it wrote it"},
-        {"edited.png", "edited.png: is an edited picture (a.png: 1), expected an image that mar generate makes"},
-        {"alien.png", "alien.png: has no text of mar generate, expected an image as it wrote it"},
-        {"list.png", "list.png: its class is @/etc/passwd, expected a number or none"},
-        {"range.png", "range.png: its text: --num_iter -3: expected a whole number from 0 to ", ""},
-        {"number.png", "number.png: its image number is 1000000, expected 0 to 999999"},
-        {"far.png --num 2", "--num 2 for 1 classes: 2 images from that of --like on, expected 1 at most"},
-        {"old.png", "old.png: was made by libmar 0.0.9, expected libmar ", "--like alone makes the same bits"},
-        {"cpu.png", "cpu.png: was made by cpu bf16 (zx81), expected cpu bf16 (", "such as --dtype auto, it makes"},
-        {"dtype.png", "dtype.png: its text: --dtype f64: expected ", ""},
-        {"a.png --out ./a.png", "--like a.png: --out ./a.png writes there, expected another --out"},
+        {"a.jpg", "--like a.jpg"},
+        {"no.png", "no.png: 2 bytes that begin with \"no\""},
+        {"grid.png", "grid.png: is a grid of the images 0-1", "--out"},
+        {"map.png", "map.png: is a map", "), expected an image"},
+        {"plain.png", "plain.png: has no text of mar generate"},
+        {"edited.png", "edited.png: is an edited picture", "1"},
+        {"alien.png", "alien.png: has no text of mar generate"},
+        {"list.png", "list.png: its class is @/etc/passwd"},
+        {"range.png", "range.png: its text: --num_iter -3: expected a whole number from 0 to "},
+        {"number.png", "number.png: its image number is 1000000", "0 to 999999"},
+        {"far.png --num 2", "--num 2", "--like"},
+        {"old.png", "old.png: was made by libmar 0.0.9", "--like"},
+        {"cpu.png", "cpu.png: was made by cpu bf16", "--dtype"},
+        {"dtype.png", "dtype.png: its text: --dtype f64: expected"},
+        {"a.png --out ./a.png", "--like a.png", "--out"},
     };
     static const image_text edited[] = {{"Software", "libmar 0.1.0"}, {"class", "3"}, {"image", "0"},
                                         {"edited", "a.png: 1"},       {"seed", "0"},  {"model", "demo"},
@@ -175,7 +175,7 @@ static void refusals(void **state)
 }
 
 /* Reads the seed in the summary, which is a line of its own before the guarantee. */
-static void random_seeds(void **state)
+COMMAND_CASE(random_seeds)
 {
     const char *d = *state;
     char seed[32], again[32];
@@ -198,17 +198,9 @@ static void random_seeds(void **state)
     command_result_free(&r);
 
     static const refusal cases[] = {
-        {"generate --resume --out d --seed random",
-         "--resume: goes on with images of one seed, expected that seed, not --seed random"},
-        {"generate --seed rnd", "--seed rnd: expected a whole number from 0 to 18446744073709551615, or random"},
-        {"bench --seed random", "--seed random: expected a whole number from 0 to 18446744073709551615"},
+        {"generate --resume --out d --seed random", "--resume", "--seed"},
+        {"generate --seed rnd", "--seed rnd", "0 to 18446744073709551615"},
+        {"bench --seed random", "--seed random", "0 to 18446744073709551615"},
     };
     command_refuses(d, cases, LENGTH(cases));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(same_file), COMMAND_TEST(options_win), COMMAND_TEST(model_files),
-                                       COMMAND_TEST(refusals),  COMMAND_TEST(old_words),   COMMAND_TEST(random_seeds)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,7 @@ static void no_share_is_above_100(const char *text)
     }
 }
 
-static void micro_lists_the_parts(void **state)
+COMMAND_CASE(micro_lists_the_parts)
 {
     const char *directory = *state;
     cJSON *json = command_json(directory, "bench --micro --json --backend cpu --threads 1 --num_iter 8 "
@@ -142,9 +142,8 @@ static char *bench_with(const char *option, const double machine[2], const doubl
 
 /* Checks that a peak that another program slowed is measured again, and so is a rate that was too high. Rates that stay
  * above the peak are marked. So are those from a cache. */
-static void rates_above_the_peak(void **state)
+TEST_CASE(rates_above_the_peak)
 {
-    (void)state;
     static const struct {
         const char *option;
         double machine[2], operation[2];
@@ -172,14 +171,7 @@ static void rates_above_the_peak(void **state)
     }
 }
 
-static void repeat_has_no_effect(void **state)
+COMMAND_CASE(repeat_has_no_effect)
 {
     command_refused(*state, "$MAR bench --micro --repeat 2", "--repeat has no effect with --micro\n", "");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(micro_lists_the_parts), cmocka_unit_test(rates_above_the_peak),
-                                       COMMAND_TEST(repeat_has_no_effect)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

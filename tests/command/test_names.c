@@ -100,7 +100,7 @@ static void setup_models(const char *directory)
 #define MODEL "--vae demo --model " SHELL "-model.safetensors\" "
 #define DRAFT "--draft " SHELL "-draft.safetensors\" "
 
-static void json_is_utf8(void **state)
+COMMAND_CASE(json_is_utf8)
 {
     const char *directory = *state;
     setup_models(directory);
@@ -176,7 +176,7 @@ static void write_model_with(const char *directory, const char *name)
     bytes_free(&all), bytes_free(&b), bytes_free(&header);
 }
 
-static void tensor_names_are_shown(void **state)
+COMMAND_CASE(tensor_names_are_shown)
 {
     const char *directory = *state;
     command_ok(directory, "convert demo m.safetensors");
@@ -204,7 +204,7 @@ static void tensor_names_are_shown(void **state)
     command_result_free(&r);
 }
 
-static void lines_are_harmless(void **state)
+COMMAND_CASE(lines_are_harmless)
 {
     const char *directory = *state;
     setup_models(directory);
@@ -254,7 +254,7 @@ static void lines_are_harmless(void **state)
 }
 
 /* Checks that the text of a picture is UTF-8: an invalid byte becomes U+FFFD. */
-static void pictures_have_utf8(void **state)
+COMMAND_CASE(pictures_have_utf8)
 {
     const char *directory = *state;
     setup_models(directory);
@@ -282,9 +282,8 @@ static void pictures_have_utf8(void **state)
 }
 
 /* Tests the functions themselves. */
-static void text_is_printable(void **state)
+TEST_CASE(text_is_printable)
 {
-    (void)state;
     static const struct {
         const char *from, *shown, *replaced;
     } cases[] = {
@@ -313,12 +312,4 @@ static void text_is_printable(void **state)
     static const char letters[] = "a\xc3\xa9\xe6\x97\xa5\xf0\x9f\x98\x80";
     static const size_t whole[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10};
     for (size_t n = 0; n <= 10; n++) assert_int_equal(printable_whole(letters, n), whole[n]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(text_is_printable), COMMAND_TEST(json_is_utf8),
-                                       COMMAND_TEST(tensor_names_are_shown), COMMAND_TEST(lines_are_harmless),
-                                       COMMAND_TEST(pictures_have_utf8)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

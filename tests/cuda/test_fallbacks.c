@@ -106,7 +106,7 @@ typedef struct {
     float *start; /* [TOKENS][C] x_T */
     float cfg[TOKENS];
     uint64_t seed[TOKENS], image[TOKENS];
-    int position[TOKENS], t[STEPS];
+    int position[TOKENS], x_index[2 * TOKENS], t[STEPS];
     void *memory[4];
 } bench;
 
@@ -193,6 +193,7 @@ static bench *open_bench(shape s)
     }
     for (int i = 0; i < TOKENS; i++)
         b->cfg[i] = 1.5f + 0.1f * (float)i, b->seed[i] = 11, b->image[i] = 5, b->position[i] = 3 * i;
+    for (int i = 0; i < 2 * TOKENS; i++) b->x_index[i] = i % TOKENS;
     b->job = (kern_chain_job){.tokens = TOKENS,
                               .conditions = 2,
                               .first = STEPS - 1,
@@ -200,6 +201,7 @@ static bench *open_bench(shape s)
                               .x = b->memory[1],
                               .coef = b->coef,
                               .t = b->t,
+                              .x_index = b->x_index,
                               .cfg = b->cfg,
                               .seed = b->seed,
                               .image = b->image,
@@ -224,7 +226,7 @@ static void close_bench(bench *b)
 static void chain_body(void *arg)
 {
     const bench *b = arg;
-    b->k->head->chain_run(b->k, b->h, &b->job);
+    b->k->fused->chain_run(b->k, b->h, &b->job);
 }
 
 /* Runs the chain, on a recording if one is given, and writes the result to x [values]. */
@@ -288,28 +290,15 @@ static char *load_whole(shape s, float *expected)
     return how;
 }
 
-static void heads_without_an_l2_policy(void **state)
-{
-    (void)state;
-    float expected[TOKENS * 32];
-    if (!can_refuse()) skip();
-    char *whole = load_whole(streaming, expected);
-    expect_text(whole, "persistent kernel up to 128 rows, ");
-    expect_text(whole, " of 12 products in shared memory, 100 % of the others set aside in the L2 cache");
-    expect_no_text(whole, "refused");
-    char *how = load_refused(streaming, CUDAHOST_L2_POLICY, 2, 1, expected);
-    expect_text(how, "persistent kernel up to 128 rows, ");
-    expect_no_text(how, "of the others");
-    expect_text(how, ", an L2 access policy: launching the head's kernels: invalid argument");
-    free(whole), free(how);
-}
-
 static void heads_without_cooperation(void **state)
 {
     (void)state;
     float expected[TOKENS * 32];
     if (!can_refuse()) skip();
     char *whole = load_whole(streaming, expected);
+    expect_text(whole, "persistent kernel up to 128 rows, ");
+    expect_text(whole, " of 12 products in shared memory");
+    expect_no_text(whole, "refused");
     char *how = load_refused(streaming, CUDAHOST_COOPERATIVE, 2, 0, expected);
     expect_text(how, "cuBLASLt for any number of rows: refused with ");
     expect_text(how, "launching the head's kernels: operation not supported");
@@ -565,11 +554,15 @@ static void recordings_wait_for_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(drivers_are_named),          cmocka_unit_test(heads_without_an_l2_policy),
-        cmocka_unit_test(heads_without_cooperation),  cmocka_unit_test(heads_without_clusters),
-        cmocka_unit_test(heads_of_other_kinds),       cmocka_unit_test(recordings_are_refused),
-        cmocka_unit_test(recordings_are_invalidated), cmocka_unit_test(sessions_record_at_the_second_use),
-        cmocka_unit_test(refused_decoders_are_told),  cmocka_unit_test(recordings_wait_for_memory),
+        cmocka_unit_test(drivers_are_named),
+        cmocka_unit_test(heads_without_cooperation),
+        cmocka_unit_test(heads_without_clusters),
+        cmocka_unit_test(heads_of_other_kinds),
+        cmocka_unit_test(recordings_are_refused),
+        cmocka_unit_test(recordings_are_invalidated),
+        cmocka_unit_test(sessions_record_at_the_second_use),
+        cmocka_unit_test(refused_decoders_are_told),
+        cmocka_unit_test(recordings_wait_for_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

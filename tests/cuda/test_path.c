@@ -99,9 +99,8 @@ static void judge(fixture *f, const diff_tokens *t, double *log_ratio)
 /* Checks that CPU and device judge a path drawn by the CPU alike, with the head in f32 and in f16. A path drawn by the
  * device has a ratio near 0 under its own law. That holds with shared or separate conditions, for any number of paths
  * per call. */
-static void judgements_are_the_cpus(void **state)
+TEST_CASE(judgements_are_the_cpus)
 {
-    (void)state;
     static const struct {
         mar_dtype dtype;
         int window, most;
@@ -142,12 +141,4 @@ static void judgements_are_the_cpus(void **state)
         close_fixture(&f);
         close_fixture(&cpu);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(judgements_are_the_cpus),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,13 +24,12 @@ enum {
     CUDAHOST_COOPERATIVE_CAPTURED = 1 << 1, /* cooperative launches that are captured */
     CUDAHOST_CLUSTER_ROOM = 1 << 2,         /* room for clusters (cudaOccupancyMaxActiveClusters) */
     CUDAHOST_CLUSTERS = 1 << 3,             /* launches in clusters */
-    CUDAHOST_L2_POLICY = 1 << 4,            /* launches with an access policy window */
-    CUDAHOST_BEGIN_CAPTURE = 1 << 5,
-    CUDAHOST_END_CAPTURE = 1 << 6,
-    CUDAHOST_INSTANTIATE = 1 << 7,
-    CUDAHOST_GRAPH_LAUNCH = 1 << 8,
-    CUDAHOST_PINNED = 1 << 9,           /* pinned memory */
-    CUDAHOST_CURRENT_CONTEXT = 1 << 10, /* reports of the thread's current context */
+    CUDAHOST_BEGIN_CAPTURE = 1 << 4,
+    CUDAHOST_END_CAPTURE = 1 << 5,
+    CUDAHOST_INSTANTIATE = 1 << 6,
+    CUDAHOST_GRAPH_LAUNCH = 1 << 7,
+    CUDAHOST_PINNED = 1 << 8,          /* pinned memory */
+    CUDAHOST_CURRENT_CONTEXT = 1 << 9, /* reports of the thread's current context */
 };
 /* Refuses a set of these from now on; 0 refuses nothing. The refusals of clusters apply to clusters of at least
  * `cluster` blocks; 2 means all. */

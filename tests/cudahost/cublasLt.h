@@ -6,7 +6,7 @@
 #include "cuda_fp16.h"
 #include "cuda_runtime.h"
 
-typedef enum { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14, CUDA_R_8F_E4M3 = 28 } cudaDataType_t;
+typedef enum { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType_t;
 typedef cudaDataType_t cudaDataType;
 typedef enum {
     CUBLAS_STATUS_SUCCESS = 0,
@@ -32,11 +32,6 @@ typedef enum {
     CUBLASLT_MATMUL_DESC_TRANSA = 3,
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
-    CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
-    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
-    CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
-    CUBLASLT_MATMUL_DESC_A_SCALE_MODE = 31,
-    CUBLASLT_MATMUL_DESC_B_SCALE_MODE = 32,
 } cublasLtMatmulDescAttributes_t;
 typedef enum { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 } cublasLtReductionScheme_t;
 typedef enum {
@@ -70,7 +65,7 @@ typedef struct {
 } cublasLtMatmulHeuristicResult_t;
 
 const char *cublasLtGetStatusString(cublasStatus_t status);
-size_t cublasLtGetVersion(); /* MAR_CUDAHOST_CUBLASLT, such as 120803 */
+size_t cublasLtGetVersion();
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc, cublasComputeType_t compute, cudaDataType_t scale);

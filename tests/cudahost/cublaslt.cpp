@@ -9,8 +9,6 @@
 
 struct cublasLtContext {
     unsigned magic;
-    int capability; /* 10 * major + minor */
-    size_t version;
 };
 struct desc_t {
     cublasComputeType_t compute;
@@ -18,9 +16,6 @@ struct desc_t {
     int32_t transa;
     uint32_t epilogue;
     const void *bias;
-    int32_t bias_type;      /* -1: type of D */
-    int32_t scale_mode[2];  /* of A and B: 0 a scalar, 3 a float for each row of A^T and column of B */
-    const void *factors[2]; /* likewise; a scalar of 1 if NULL */
 };
 struct layout_t {
     uint32_t type;
@@ -89,13 +84,12 @@ const char *cublasLtGetStatusString(cublasStatus_t status)
 }
 size_t cublasLtGetVersion()
 {
-    return runtime_environment("MAR_CUDAHOST_CUBLASLT", 130000);
+    return 130000;
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 {
     if (runtime_injected()) return CUBLAS_STATUS_ALLOC_FAILED;
-    const cudaDeviceProp p = runtime_properties();
-    *handle = new cublasLtContext{handle_magic, 10 * p.major + p.minor, cublasLtGetVersion()};
+    *handle = new cublasLtContext{handle_magic};
     runtime_count(1);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -119,7 +113,7 @@ static cublasStatus_t set(void *field, size_t size, const void *value, size_t by
 
 cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc, cublasComputeType_t compute, cudaDataType_t scale)
 {
-    *content(desc) = desc_t{compute, scale, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, -1, {}, {}};
+    *content(desc) = desc_t{compute, scale, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr};
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cublasLtMatmulDescAttributes_t attribute,
@@ -133,16 +127,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cubla
         return SET(desc->epilogue);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
         return SET(desc->bias);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-        return SET(desc->bias_type);
-    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
-        return SET(desc->factors[0]);
-    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
-        return SET(desc->factors[1]);
-    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
-        return SET(desc->scale_mode[0]);
-    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
-        return SET(desc->scale_mode[1]);
     default:
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -188,7 +172,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 static size_t type_size(uint32_t type)
 {
-    return type == CUDA_R_8F_E4M3 ? 1 : type == CUDA_R_16BF || type == CUDA_R_16F ? 2 : type == CUDA_R_32F ? 4 : 0;
+    return type == CUDA_R_16BF || type == CUDA_R_16F ? 2 : type == CUDA_R_32F ? 4 : 0;
 }
 
 static bool layout_valid(const layout_t *l)
@@ -196,27 +180,8 @@ static bool layout_valid(const layout_t *l)
     return type_size(l->type) && l->rows && l->cols && l->ld >= (int64_t)l->rows;
 }
 
-enum { VECTORS = 3 }; /* CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F */
-
-/* FP8: from compute capability 8.9 on, with rows of A, B and D of whole 16 bytes, and a bias in bf16. Vectors of
- * scales, of A and of B, exist on compute capability 9.0 only, from version 12.9 on. NVIDIA does not say whether with
- * GELU. */
-static cublasStatus_t check_fp8(cublasLtHandle_t handle, const desc_t *q, uint64_t m, uint64_t k)
-{
-    const int32_t mode = q->scale_mode[0];
-    if (handle->capability < 89 || q->transa != CUBLAS_OP_T || m % 16 || k % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (q->bias_type != CUDA_R_16BF && q->epilogue & CUBLASLT_EPILOGUE_BIAS) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (mode == VECTORS && handle->version < 120900) return CUBLAS_STATUS_INVALID_VALUE;
-    if (mode != q->scale_mode[1] || (mode != 0 && mode != VECTORS)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    return mode == VECTORS && (handle->capability != 90 || !q->factors[0] || !q->factors[1] ||
-                               q->epilogue & CUBLASLT_EPILOGUE_GELU)
-               ? CUBLAS_STATUS_NOT_SUPPORTED
-               : CUBLAS_STATUS_SUCCESS;
-}
-
-static cublasStatus_t check(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_layout,
-                            cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout,
-                            cublasLtMatrixLayout_t d_layout, chosen *shape)
+static cublasStatus_t check(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_layout, cublasLtMatrixLayout_t b_layout,
+                            cublasLtMatrixLayout_t c_layout, cublasLtMatrixLayout_t d_layout, chosen *shape)
 {
     if (!desc || !a_layout || !b_layout || !c_layout || !d_layout) return CUBLAS_STATUS_INVALID_VALUE;
     const desc_t *q = content(desc);
@@ -229,12 +194,7 @@ static cublasStatus_t check(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, 
         return CUBLAS_STATUS_INVALID_VALUE;
     /* f32 by f32 to f32, bf16 by bf16 or f16 by f16 to either; sums in f32, without less precise inputs. */
     if (q->compute != CUBLAS_COMPUTE_32F || q->scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-    const bool fp8 = a->type == CUDA_R_8F_E4M3;
-    if (a->type != b->type || (d->type != (fp8 ? (uint32_t)CUDA_R_16BF : a->type) && d->type != CUDA_R_32F))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    const cublasStatus_t of_fp8 = fp8 ? check_fp8(handle, q, m, k) : CUBLAS_STATUS_SUCCESS;
-    if (of_fp8) return of_fp8;
-    const bool bias = q->epilogue & CUBLASLT_EPILOGUE_BIAS;
+    if (a->type != b->type || (d->type != a->type && d->type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
     switch (q->epilogue) {
     case CUBLASLT_EPILOGUE_DEFAULT:
     case CUBLASLT_EPILOGUE_RELU:
@@ -246,16 +206,8 @@ static cublasStatus_t check(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, 
     default:
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-    /* A bias is added along D's rows, and has D's type. */
-    if (bias && !fp8 && q->bias_type != -1 && (uint32_t)q->bias_type != d->type) return CUBLAS_STATUS_NOT_SUPPORTED;
-    *shape = chosen{algo_magic,
-                    0,
-                    {},
-                    m,
-                    n,
-                    k,
-                    a->type | d->type << 8 | (uint64_t)q->transa << 14 | (uint64_t)q->epilogue << 16 |
-                        (uint64_t)q->scale_mode[0] << 32};
+    *shape = chosen{
+        algo_magic, 0, {}, m, n, k, a->type | d->type << 8 | (uint64_t)q->transa << 14 | (uint64_t)q->epilogue << 16};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -270,7 +222,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (!handle || handle->magic != handle_magic) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (requested < 1 || !preference) return CUBLAS_STATUS_INVALID_VALUE;
     chosen shape;
-    const cublasStatus_t status = check(handle, desc, a, b, c, d, &shape);
+    const cublasStatus_t status = check(desc, a, b, c, d, &shape);
     if (status) return status;
     /* The algorithm takes some of the workspace, and relies on the promised alignment. */
     shape.workspace = preference->workspace < 65536 ? preference->workspace : 65536;
@@ -295,26 +247,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 
 static float read_element(const void *p, uint32_t type, size_t i)
 {
-    if (type == CUDA_R_8F_E4M3) {
-        const int byte = ((const uint8_t *)p)[i], exponent = byte >> 3 & 15, mantissa = byte & 7;
-        const float x = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
-        return (byte & 127) == 127 ? NAN : byte & 128 ? -x : x;
-    }
     if (type == CUDA_R_16F) return __half2float(((const __half *)p)[i]);
     return type == CUDA_R_16BF ? (float)((const __nv_bfloat16 *)p)[i] : ((const float *)p)[i];
-}
-
-/* Returns the scales' product for an element of D. */
-static float scale_of(const desc_t *desc, size_t row, size_t col)
-{
-    if (desc->scale_mode[0] != VECTORS) return 1;
-    return ((const float *)desc->factors[0])[row] * ((const float *)desc->factors[1])[col];
-}
-
-/* Returns the type of the bias. */
-static uint32_t type_of_bias(const desc_t *desc, const layout_t *d)
-{
-    return desc->bias_type == -1 ? d->type : (uint32_t)desc->bias_type;
 }
 
 /* Returns the element in row `row` of column `col`. */
@@ -363,9 +297,9 @@ static void multiply(const product *p)
         for (size_t l = 0; l < k; l++)
             add_column(sum.data(), &column[l * m], read_element(p->pb, p->b.type, element(&p->b, l, j)), m);
         for (size_t i = 0; i < m; i++) {
-            float x = p->alpha * sum[i] * scale_of(&p->desc, i, j);
+            float x = p->alpha * sum[i];
             if (p->beta != 0) x += p->beta * read_element(p->pc, p->c.type, element(&p->c, i, j));
-            if (bias) x += read_element(p->desc.bias, type_of_bias(&p->desc, &p->d), i);
+            if (bias) x += read_element(p->desc.bias, p->d.type, i); /* of D's type, along its rows */
             x = epilogue(p, x);
             const size_t at = element(&p->d, i, j);
             if (p->d.type == CUDA_R_16F)
@@ -403,7 +337,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (!handle || handle->magic != handle_magic) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
     chosen shape, asked;
-    cublasStatus_t status = check(handle, desc, a_layout, b_layout, c_layout, d_layout, &asked);
+    cublasStatus_t status = check(desc, a_layout, b_layout, c_layout, d_layout, &asked);
     if (status) return status;
     memcpy(&shape, algo ? (const void *)algo : &asked, sizeof(shape));
     for (uint32_t &align : shape.align) align = algo ? align : 16;
@@ -427,14 +361,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (p->beta != 0 && (status = check_matrix(c, &p->c, shape.align[2]))) return status;
     if (c == d && p->c.ld != p->d.ld) return CUBLAS_STATUS_INVALID_VALUE;
     if (p->desc.epilogue & CUBLASLT_EPILOGUE_BIAS) {
-        const size_t size = type_size(type_of_bias(&p->desc, &p->d));
-        if (!p->desc.bias || !runtime_on_device(p->desc.bias, (size_t)shape.m * size))
+        if (!p->desc.bias || !runtime_on_device(p->desc.bias, (size_t)shape.m * type_size(p->d.type)))
             return CUBLAS_STATUS_INVALID_VALUE;
         if ((uintptr_t)p->desc.bias % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-    if (p->desc.scale_mode[0] == VECTORS && (!runtime_on_device(p->desc.factors[0], (size_t)shape.m * sizeof(float)) ||
-                                             !runtime_on_device(p->desc.factors[1], (size_t)shape.n * sizeof(float))))
-        return CUBLAS_STATUS_INVALID_VALUE;
     if (!runtime_is_current(stream)) return CUBLAS_STATUS_INVALID_VALUE;
     const bool slow = offered == CUDAHOST_SLOW_ALGORITHM && number != CUDAHOST_FASTEST;
     const auto run = [p, slow] {

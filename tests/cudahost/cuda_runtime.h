@@ -58,8 +58,8 @@ typedef struct {
     size_t totalGlobalMem, sharedMemPerBlock;
     int regsPerBlock, warpSize;
     int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3];
-    int major, minor, multiProcessorCount, integrated, concurrentKernels, l2CacheSize, persistingL2CacheMaxSize;
-    int maxThreadsPerMultiProcessor, maxBlocksPerMultiProcessor, accessPolicyMaxWindowSize, cooperativeLaunch;
+    int major, minor, multiProcessorCount, integrated, concurrentKernels, l2CacheSize;
+    int maxThreadsPerMultiProcessor, maxBlocksPerMultiProcessor, cooperativeLaunch;
     size_t sharedMemPerMultiprocessor, sharedMemPerBlockOptin, reservedSharedMemPerBlock;
     int regsPerMultiprocessor, clusterLaunch;
 } cudaDeviceProp;
@@ -81,25 +81,14 @@ typedef enum {
     cudaDevAttrCooperativeLaunch = 95,
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
     cudaDevAttrMaxBlocksPerMultiprocessor = 106,
-    cudaDevAttrMaxPersistingL2CacheSize = 108,
-    cudaDevAttrMaxAccessPolicyWindowSize = 109,
     cudaDevAttrReservedSharedMemoryPerBlock = 111,
     cudaDevAttrClusterLaunch = 120,
 } cudaDeviceAttr;
-typedef enum {
-    cudaLimitPrintfFifoSize = 1,
-    cudaLimitMallocHeapSize = 2,
-    cudaLimitMaxL2FetchGranularity = 5,
-    cudaLimitPersistingL2CacheSize = 6,
-} cudaLimit;
 cudaError_t cudaGetDeviceCount(int *count); /* MAR_CUDAHOST_DEVICES */
 extern "C" cudaError_t cudaSetDevice(int device);
 extern "C" cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
-cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value);
-cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit);
-cudaError_t cudaCtxResetPersistingL2Cache();
 extern "C" cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaDeviceReset();
 cudaError_t cudaDriverGetVersion(int *version); /* MAR_CUDAHOST_DRIVER, such as 12080; 0: no driver */
@@ -203,19 +192,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 /* --- launches ---------------------------------------------------------------------------------------------------- */
 
 typedef enum {
-    cudaAccessPropertyNormal = 0,
-    cudaAccessPropertyStreaming = 1,
-    cudaAccessPropertyPersisting = 2,
-} cudaAccessProperty;
-typedef struct {
-    void *base_ptr;
-    size_t num_bytes;
-    float hitRatio;
-    cudaAccessProperty hitProp, missProp;
-} cudaAccessPolicyWindow;
-typedef enum {
     cudaLaunchAttributeIgnore = 0,
-    cudaLaunchAttributeAccessPolicyWindow = 1,
     cudaLaunchAttributeCooperative = 2,
     cudaLaunchAttributeClusterDimension = 4,
     cudaLaunchAttributeClusterSchedulingPolicyPreference = 5,
@@ -225,7 +202,6 @@ typedef enum {
 } cudaLaunchAttributeID;
 typedef union {
     char pad[64];
-    cudaAccessPolicyWindow accessPolicyWindow;
     int cooperative, priority, programmaticStreamSerializationAllowed;
     unsigned sharedMemCarveout;
     struct {
@@ -236,9 +212,6 @@ typedef struct {
     cudaLaunchAttributeID id;
     cudaLaunchAttributeValue val;
 } cudaLaunchAttribute;
-typedef cudaLaunchAttributeValue cudaStreamAttrValue;
-typedef cudaLaunchAttributeID cudaStreamAttrID;
-#define cudaStreamAttributeAccessPolicyWindow cudaLaunchAttributeAccessPolicyWindow
 typedef struct {
     dim3 gridDim, blockDim;
     size_t dynamicSmemBytes;
@@ -321,6 +294,5 @@ static inline cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, F kernel
 {
     return cudahost_clusters(clusters, (const void *)kernel, config);
 }
-cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID attribute, const cudaStreamAttrValue *value);
 
 #endif

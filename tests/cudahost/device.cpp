@@ -158,8 +158,6 @@ cudaDeviceProp runtime_properties()
     p.maxThreadsPerMultiProcessor = small ? 1536 : 2048;
     p.maxBlocksPerMultiProcessor = small ? 16 : 32;
     p.l2CacheSize = (int)runtime_environment("MAR_CUDAHOST_L2", (size_t)(hopper ? 50 : 40) << 20);
-    p.persistingL2CacheMaxSize = p.l2CacheSize / 8 * 5;
-    p.accessPolicyMaxWindowSize = 128 << 20;
     p.cooperativeLaunch = p.concurrentKernels = 1;
     p.clusterLaunch = hopper;
     return p;
@@ -330,12 +328,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMaxBlocksPerMultiprocessor:
         *value = p.maxBlocksPerMultiProcessor;
         break;
-    case cudaDevAttrMaxPersistingL2CacheSize:
-        *value = p.persistingL2CacheMaxSize;
-        break;
-    case cudaDevAttrMaxAccessPolicyWindowSize:
-        *value = p.accessPolicyMaxWindowSize;
-        break;
     case cudaDevAttrReservedSharedMemoryPerBlock:
         *value = (int)p.reservedSharedMemPerBlock;
         break;
@@ -345,29 +337,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     default:
         return runtime_done(cudaErrorInvalidValue);
     }
-    return cudaSuccess;
-}
-static size_t persisting_limit;
-cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value)
-{
-    LOCK();
-    runtime_context();
-    if (limit == cudaLimitPersistingL2CacheSize) {
-        if (value > (size_t)runtime_properties().persistingL2CacheMaxSize) return runtime_done(cudaErrorInvalidValue);
-        persisting_limit = value;
-    }
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceGetLimit(size_t *value, cudaLimit limit)
-{
-    LOCK();
-    runtime_context();
-    *value = limit == cudaLimitPersistingL2CacheSize ? persisting_limit : 0;
-    return cudaSuccess;
-}
-cudaError_t cudaCtxResetPersistingL2Cache()
-{
-    runtime_context();
     return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int *version)
@@ -472,15 +441,13 @@ static cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel,
 {
     const cudaDeviceProp p = runtime_properties();
     const dim3 g = c->gridDim, b = c->blockDim;
-    bool cooperative = false, policy = false, early = false;
+    bool cooperative = false, early = false;
     for (unsigned i = 0; i < c->numAttrs; i++) {
         if (c->attrs[i].id == cudaLaunchAttributeCooperative) cooperative |= c->attrs[i].val.cooperative != 0;
-        if (c->attrs[i].id == cudaLaunchAttributeAccessPolicyWindow) policy = true;
         if (c->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
             early |= c->attrs[i].val.programmaticStreamSerializationAllowed != 0;
     }
     const bool captured = runtime_is_capturing(c->stream);
-    if (policy && runtime_refuses(CUDAHOST_L2_POLICY)) return cudaErrorInvalidValue;
     if (cooperative && runtime_refuses(CUDAHOST_COOPERATIVE)) return cudaErrorNotSupported;
     if (cooperative && captured && runtime_refuses(CUDAHOST_COOPERATIVE_CAPTURED))
         return cudaErrorStreamCaptureUnsupported;

@@ -464,19 +464,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     perform_until(s, s->performed + 1);
     return cudaErrorNotReady;
 }
-cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID attribute, const cudaStreamAttrValue *value)
-{
-    LOCK();
-    const cudaDeviceProp p = runtime_properties();
-    if (!stream_of(stream)) return runtime_done(cudaErrorInvalidResourceHandle);
-    if (attribute == cudaLaunchAttributeAccessPolicyWindow) {
-        const cudaAccessPolicyWindow *w = &value->accessPolicyWindow;
-        if (w->num_bytes > (size_t)p.accessPolicyMaxWindowSize || !(w->hitRatio >= 0 && w->hitRatio <= 1) ||
-            w->missProp == cudaAccessPropertyPersisting)
-            return runtime_done(cudaErrorInvalidValue);
-    }
-    return cudaSuccess;
-}
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*fn)(void *), void *arg)
 {
     return runtime_done(runtime_enqueue(stream, [fn, arg] {

@@ -4,7 +4,7 @@
 
 #include "diffusion/chain.h"
 #include "mar/core/handle.h"
-#include "mar/masked/runner.h"
+#include "mar/masked_runner.h"
 #include "tests/support/support.h"
 
 #include <stdlib.h>
@@ -93,15 +93,15 @@ static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int threa
     for (int i = 0; i <= AT; i++) {
         list_tokens(f, &steps[i], order, slot);
         assert_ok(mar_runner_plan(&f->runner, IMAGES, &steps[i], err), err);
-        assert_ok(mar_runner_plan_head(&f->runner, f->tokens, err), err);
+        assert_ok(diff_chain_plan(&f->runner.chain, f->tokens, err), err);
         mar_runner_predict(&f->runner, &batch, &steps[i], 0, f->tokens, NULL);
         if (i == AT) break;
         const mar_draw draw = {f->tokens, f->seed, f->image, f->position, f->cfg};
         mar_runner_draw(&f->runner, 0, &draw, p.num_sampling_steps - 1, 0, x, NULL, NULL);
-        mar_runner_add_known_tokens(&f->runner, x, f->tokens, slot, f->position, NULL);
+        masked_runner_add_known_tokens(&f->runner.net, x, f->tokens, slot, f->position, NULL);
     }
     f->chain = &f->runner.chain;
-    f->z = f->runner.z;
+    f->z = f->runner.net.z;
     assert_ok(kern_check(f->k, err), err);
     return 1;
 }

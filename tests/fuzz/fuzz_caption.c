@@ -1,4 +1,4 @@
-/* A caption that is cleaned as LlamaGen does it, with its HTML. Cleaning twice gives the same. What comes out is UTF-8
+/* A caption that is cleaned as LlamaGen does it. Cleaning twice gives the same. What comes out is UTF-8
  * without white space at its ends, and no longer than what entities and lower case can make of the caption. */
 #include "tests/fuzz/fuzz.h"
 

@@ -79,16 +79,18 @@ static void check_grammar(const wt_file *f)
         fuzz_check_error("language_open", status, &err);
     if (status != MAR_OK) return;
     int columns = 0, rows = 0;
-    if (!language_recognise(f) || g.vocabulary.count < 1 || g.vocabulary.count > 16) fuzz_fail("%d image tokens", g.vocabulary.count);
+    if (!language_recognise(f) || g.vocabulary.count < 1 || g.vocabulary.count > 16)
+        fuzz_fail("%d image tokens", g.vocabulary.count);
     for (int i = 0; i < g.vocabulary.count; i++)
-        if (g.vocabulary.image_id[i] < 0 || g.vocabulary.image_id[i] >= g.vocabulary.rows || g.vocabulary.image_id[i] == g.vocabulary.line_end)
+        if (g.vocabulary.image_id[i] < 0 || g.vocabulary.image_id[i] >= g.vocabulary.rows ||
+            g.vocabulary.image_id[i] == g.vocabulary.line_end)
             fuzz_fail("image token %d has id %d", i, g.vocabulary.image_id[i]);
-    if ((g.vocabulary.line_end >= 0) != (g.family->line_end != NULL)) fuzz_fail("the line end is %d", g.vocabulary.line_end);
+    if ((g.vocabulary.line_end >= 0) != (g.family->line_end != NULL))
+        fuzz_fail("the line end is %d", g.vocabulary.line_end);
     if (language_size(&g, "m", 0, 0, &columns, &rows, &err) == MAR_OK &&
         language_room(&g, columns, rows) < LANGUAGE_PROMPT_MIN)
         fuzz_fail("%d columns leave no room", columns);
-    if (language_put(&g, &p, &err) != MAR_OK || strcmp(p.pairs[0][1], g.family->name) != 0)
-        fuzz_fail("%s", err.text);
+    if (language_put(&g, &p, &err) != MAR_OK || strcmp(p.pairs[0][1], g.family->name) != 0) fuzz_fail("%s", err.text);
     wt_pairs_free(&p);
     language_free(&g);
 }

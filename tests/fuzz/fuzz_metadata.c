@@ -7,7 +7,7 @@
 
 #include "families/mar.h"
 #include "tests/support/families.h"
-#include "text/t5.h"
+#include "nets/t5.h"
 #include "mar/api/kinds.h"
 #include "vae/vae.h"
 
@@ -172,22 +172,22 @@ static void start_llamagen(wt_dtype dtype, int captions)
 static void start_spherear(wt_dtype dtype)
 {
     const family_facts c = {.shape = {.names = &sphere_names,
-                                                       .joined_qkv = 1,
-                                                       .joined_w13 = 1,
-                                                       .width = 8,
-                                                       .depth = 1,
-                                                       .hidden = 4,
-                                                       .token_dim = 4,
-                                                       .seq_len = 4,
-                                                       .classes = 2,
-                                                       .prefix = 2},
-                             .head = {.family = DIFF_HEAD_SPHEREAR,
-                                      .width = 4,
-                                      .depth = 2,
-                                      .channels = 4,
-                                      .z_dim = 8,
-                                      .hidden = 6,
-                                      .ada_layers = 1}};
+                                      .joined_qkv = 1,
+                                      .joined_w13 = 1,
+                                      .width = 8,
+                                      .depth = 1,
+                                      .hidden = 4,
+                                      .token_dim = 4,
+                                      .seq_len = 4,
+                                      .classes = 2,
+                                      .prefix = 2},
+                            .head = {.family = DIFF_HEAD_SPHEREAR,
+                                     .width = 4,
+                                     .depth = 2,
+                                     .channels = 4,
+                                     .z_dim = 8,
+                                     .hidden = 6,
+                                     .ada_layers = 1}};
     causal_tensors(&c.shape, add_entry, &dtype);
     diff_head_tensors(&c.head, add_entry, &dtype);
 }

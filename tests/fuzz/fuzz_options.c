@@ -98,7 +98,7 @@ static void check_set_by_name(char *argument)
         mar_params read;
         mar_err err = {0};
         if (*why) fuzz_fail("mar_params_set: succeeded, and says %s", why);
-        if (!o) fuzz_fail("mar_params_set: an option that is none");
+        if (!o) fuzz_fail("mar_params_set: accepted an unknown option");
         if (mar_params_read(&p, &read, &err) != MAR_OK) fuzz_fail("mar_params_read: %s", err.text);
         if (strcmp(mar_param_text(o, &p, text, sizeof text), mar_param_text(o, &read, why, sizeof why)) != 0)
             fuzz_fail("mar_params_read: %s became %s", text, why);

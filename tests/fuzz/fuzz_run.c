@@ -19,7 +19,6 @@
 #include "tools/eval/report.h"
 #include "tools/cli/file.h"
 #include "tools/images/source.h"
-#include "tools/eval/sweep_report.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -387,12 +386,9 @@ static void check_result(const eval_result *r, int often)
     if (get_file("result.json", contents) != size || memcmp(before, contents, size) != 0)
         fuzz_fail("the result read back is another");
     if (!often) return;
-    sweep_entry entry = {.name = "plain", .options = "", .result = &again};
-    const sweep_table table = {"axes", &entry, 1};
     eval_result_print(r);
     rewind(stdout);
     if (failed("eval_report_write", eval_report_write(r, &extras, "run/report.html"))) fuzz_fail("no report");
-    if (failed("sweep_write_html", sweep_write_html(&table, "run/sweep.html"))) fuzz_fail("no page");
 }
 
 static int pages; /* 1: reports are written */

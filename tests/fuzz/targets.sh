@@ -1,6 +1,6 @@
 # Sourced: the fuzz targets, and the settings of each.
 
-fuzz_targets="safetensors pytorch npz images metadata folder options classes prompts spiece tokenizer merges words caption sweep request run"
+fuzz_targets="safetensors pytorch npz images metadata folder options classes prompts spiece tokenizer merges words caption request run"
 
 # `fuzz_runs TARGET`: executions of about a minute on one core; test.sh makes a quarter of them.
 fuzz_runs() {
@@ -14,7 +14,6 @@ fuzz_runs() {
     merges) echo 400000 ;;
     caption) echo 10000 ;;
     prompts) echo 250000 ;;
-    sweep) echo 400000 ;;
     run) echo 150000 ;;
     *) echo 1500000 ;;
     esac
@@ -40,14 +39,13 @@ fuzz_sources() {
     metadata) echo families/mar.c families/spherear.c vae/config.c vae/vit_config.c mar/api/inspect.c weights/shape.c ;;
     folder) echo weights/folder.c base/json.c families/language.c text/vocabulary.c ;;
     options) echo tools/cli/options.c mar/core/option.c mar/core/params.c mar/core/params_read.c mar/core/handle_options.c tools/cli/suggest.c ;;
-    classes) echo tools/generate/classes.c tools/generate/class_names.c tools/generate/class_table.c tools/cli/suggest.c ;;
+    classes) echo tools/generate/classes.c tools/generate/class_names.c tools/generate/class_table.c ;;
     prompts) echo tools/generate/prompts.c tools/generate/prompt_form.c base/json.c ;;
     spiece) echo text/protobuf.c text/charsmap.c text/trie.c text/unigram.c text/unigram_encode.c ;;
     tokenizer) echo text/json_read.c text/steps_json.c text/steps.c text/pattern.c text/bpe.c text/bpe_build.c text/bpe_encode.c ;;
     merges) echo text/bpe.c text/bpe_build.c text/bpe_encode.c text/tiktoken.c ;;
     words) echo text/words.c text/trie.c ;;
-    caption) echo text/clean.c text/html.c text/entities.c text/pattern.c ;;
-    sweep) echo tools/eval/sweep_file.c ;;
+    caption) echo text/clean.c text/entities.c text/pattern.c ;;
     request) echo base/json.c tools/serve/request.c tools/serve/form.c tools/serve/answer.c ;;
     run) echo tools/store/store.c tools/eval/settings.c tools/eval/batch.c tools/eval/merge.c tools/eval/ranges.c tools/eval/pictures.c tools/eval/result.c ;;
     esac

@@ -64,10 +64,10 @@ report 1
 grep -q 'options has findings' "$work/out" || fail "it does not say where the findings are"
 rm "$state/options/crash-1"
 # Rows at the beginning, in the middle and at the end of the list, and one additional campaign.
-rm -r "$state/safetensors" "$state/options" "$state/sweep"
+rm -r "$state/safetensors" "$state/options" "$state/run"
 campaign npz 2000
 PATH="$work/bin:$PATH" "$work/tests/fuzz/campaign.sh" --report 2000 npz >"$work/out" 2>&1 || fail "the exit status is $?"
-for target in options safetensors sweep; do
+for target in options safetensors run; do
     grep -q "\"target\": \"$target\", \"executions\": 1000, \"wanted\": 1000" "$result" ||
         fail "no $target: $(cat "$result")"
 done
@@ -76,7 +76,7 @@ grep -q '"target": "npz", "executions": 2000, "wanted": 2000' "$result" || fail 
     fail "no list of $rows rows: $(cat "$result")"
 campaign options 1000
 campaign safetensors 1000
-campaign sweep 1000
+campaign run 1000
 echo x >"$state/options/log.2" # a slice that failed and kept no input
 report 1
 echo "rows and exit status are right"

@@ -8,9 +8,8 @@
 
 enum { WIDTH = 128 };
 
-static void an_element_is_folded(void **state)
+TEST_CASE(an_element_is_folded)
 {
-    (void)state;
     enum { W = 24 };
     head_case h = make_head_case(W, 2, 4, 700);
     float *weight;
@@ -38,9 +37,8 @@ static void an_element_is_folded(void **state)
     free_head_case(&h);
 }
 
-static void a_norm_without_affine_changes_no_bit(void **state)
+TEST_CASE(a_norm_without_affine_changes_no_bit)
 {
-    (void)state;
     head_case h = make_head_case(WIDTH, 1, 4, 800);
     float ones[WIDTH], zeros[WIDTH] = {0}, *weight;
     for (int i = 0; i < WIDTH; i++) ones[i] = 1;
@@ -52,13 +50,4 @@ static void a_norm_without_affine_changes_no_bit(void **state)
     assert_memory_equal(bias, h.blocks[0].ada_bias, 3 * WIDTH * sizeof *bias);
     free(weight);
     free_head_case(&h);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_element_is_folded),
-        cmocka_unit_test(a_norm_without_affine_changes_no_bit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

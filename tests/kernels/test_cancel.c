@@ -30,7 +30,7 @@ static void count_and_cancel(void *arg, int first, int last, int thread)
 
 /* Checks a cancelled loop of 1e14 multiply-adds, hours on any processor. Each thread ends its current item, and no
  * other item begins. The queue fails, so that nobody takes the partial result as complete. */
-static void cancelled_inside_a_loop(void **state)
+TEST_CASE(cancelled_inside_a_loop)
 {
     enum { ITEMS = 100000, AT = 7 };
     (void)state;
@@ -63,12 +63,4 @@ static void cancelled_inside_a_loop(void **state)
         assert_int_equal(kern_check(k, &err), MAR_OK);
         close_queue(k);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cancelled_inside_a_loop),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

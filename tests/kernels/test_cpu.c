@@ -8,9 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void what_cannot_be_opened(void **state)
+TEST_CASE(what_cannot_be_opened)
 {
-    (void)state;
     static const struct {
         mar_dtype dtype;
         int threads;
@@ -28,9 +27,8 @@ static void what_cannot_be_opened(void **state)
 
 /* Checks exp inside silu and softmax: near the exact value everywhere, and NaN for NaN. It must make no undefined
  * conversion; the asan preset would report one. */
-static void exponentials(void **state)
+TEST_CASE(exponentials)
 {
-    (void)state;
     enum { N = 4001 };
     extern const kern_rows kern_rows_generic;
     const kern_rows *rows[2] = {&kern_rows_generic, kern_rows_best()};
@@ -64,9 +62,8 @@ static void assert_unplanned(kern_queue *k, const char *says)
 
 /* Checks that operations fail without a plan, as they allocate nothing, and that a plan covers smaller calls. The other
  * operations with plans are in tests/ops/test_conv.c. */
-static void unplanned_calls_fail(void **state)
+TEST_CASE(unplanned_calls_fail)
 {
-    (void)state;
     enum { QUERIES = 2, KEYS = 3000, IN = 33, ROWS = 200 };
     static const float weight[IN], zeros[KEYS * IN];
     static float y[QUERIES * KEYS], cache_zeros[KEYS * 2 * 8];
@@ -117,9 +114,8 @@ static void unplanned_calls_fail(void **state)
 }
 
 /* Checks the trace behind mar_session_measure: one row for all calls of the same sizes. */
-static void traced_spans(void **state)
+TEST_CASE(traced_spans)
 {
-    (void)state;
     enum { ROWS = 12, DIM = 4, WIDTH = 2 * DIM };
     static const int n_q[] = {5, 0, 2}, n_k[] = {3, 100, 4}, q_first[] = {0, 5, 6}, k_first[] = {0, 3, 3};
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
@@ -147,9 +143,8 @@ static void traced_spans(void **state)
 }
 
 /* Checks the traced bytes: state, x0 and fraction of every path at every index; eps and v of both conditions. */
-static void traced_paths(void **state)
+TEST_CASE(traced_paths)
 {
-    (void)state;
     enum { PATHS = 2, CHANNELS = 4, STEPS = 30, STRIDE = STEPS * KERN_EVALUATED * CHANNELS };
     static float path[PATHS * STRIDE], out[2 * PATHS * STEPS * 2 * CHANNELS], cfg[PATHS], last[PATHS * CHANNELS];
     static const kern_chain_coef coef[STEPS];
@@ -177,13 +172,4 @@ static void traced_paths(void **state)
     assert_int_equal(rows[1].rows, PATHS);
     kern_trace_free(trace);
     close_queue(k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_cannot_be_opened), cmocka_unit_test(exponentials), cmocka_unit_test(unplanned_calls_fail),
-        cmocka_unit_test(traced_spans),          cmocka_unit_test(traced_paths),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

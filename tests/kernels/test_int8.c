@@ -20,9 +20,8 @@ static float *random_floats(uint32_t seed, size_t n)
 }
 
 /* Checks that weights round-trip within half a step of their channel's scale, and int8 weights exactly. */
-static void weights_round_trip(void **state)
+TEST_CASE(weights_round_trip)
 {
-    (void)state;
     enum { OUT = 40, IN = 333 };
     float *w = random_floats(7, OUT * IN), *back = malloc(OUT * IN * sizeof *back), scale[OUT], again[OUT];
     int8_t *q = malloc(OUT * IN), *second = malloc(OUT * IN);
@@ -108,9 +107,8 @@ static double product_error(const product *p, const float *y)
     return sqrt(error / square);
 }
 
-static void smoothing_keeps_digits_beside_outliers(void **state)
+TEST_CASE(smoothing_keeps_digits_beside_outliers)
 {
-    (void)state;
     static const float large[] = {1, 20, 100};
     float gain[320], factor[320];
     kern_queue *k = open_queue(MAR_DTYPE_INT8, 2);
@@ -132,9 +130,8 @@ static void smoothing_keeps_digits_beside_outliers(void **state)
 }
 
 /* Checks that power-of-two factors keep the bits of products in other arithmetic. */
-static void smoothing_changes_no_other_product(void **state)
+TEST_CASE(smoothing_changes_no_other_product)
 {
-    (void)state;
     float gain[320], factor[320];
     for (int dtype = MAR_DTYPE_F32; dtype <= MAR_DTYPE_BF16; dtype++) {
         kern_queue *k = open_queue((mar_dtype)dtype, 2);
@@ -151,9 +148,8 @@ static void smoothing_changes_no_other_product(void **state)
     }
 }
 
-static void factors_are_of_outliers_alone(void **state)
+TEST_CASE(factors_are_of_outliers_alone)
 {
-    (void)state;
     float gain[320], factor[320];
     product p = behind_a_norm(64, 1, gain);
     gain[0] = 0, gain[1] = NAN, gain[2] = INFINITY;
@@ -177,9 +173,8 @@ static void factors_are_of_outliers_alone(void **state)
 }
 
 /* Checks sums at the limit of 32 bits: 255 * 127 times the most inputs; and that more inputs are refused. */
-static void sums_do_not_wrap(void **state)
+TEST_CASE(sums_do_not_wrap)
 {
-    (void)state;
     enum { MOST = 66311 };
     static const char *const isas[] = {"", "avx512_vnni", "avx512", "avx_vnni", "avx2", "dotprod", "generic"};
     product p = {.rows = 2, .in = MOST, .out = 1, .flags = KERN_OUT_F32 | KERN_LOW};
@@ -207,16 +202,4 @@ static void sums_do_not_wrap(void **state)
     assert_string_equal(err.text, "int8 layer of 66312 inputs: expected at most 66311");
     free_product(&p);
     close_queue(k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_round_trip),
-        cmocka_unit_test(smoothing_keeps_digits_beside_outliers),
-        cmocka_unit_test(smoothing_changes_no_other_product),
-        cmocka_unit_test(factors_are_of_outliers_alone),
-        cmocka_unit_test(sums_do_not_wrap),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -237,9 +237,8 @@ static head_case make_form(kern_head_form form, int depth, int ada_layers, uint6
                                  : make_swiglu_case(WIDTH, depth, CHANNELS, HIDDEN, ada_layers, seed);
 }
 
-static void the_head_is_the_oracle_s(void **state)
+TEST_CASE(the_head_is_the_oracle_s)
 {
-    (void)state;
     static float got[ROWS * OUT], want[ROWS * OUT], other[ROWS * OUT];
     for (int isa = 0; isa < ISAS; isa++) {
         kern_queue *k = open_as(isas[isa], MAR_DTYPE_INT8, 2);
@@ -263,9 +262,8 @@ static void the_head_is_the_oracle_s(void **state)
 }
 
 /* Checks LazyMAR's reuse of outputs kept by the same or the other arithmetic. */
-static void reuse_is_the_oracle_s(void **state)
+TEST_CASE(reuse_is_the_oracle_s)
 {
-    (void)state;
     static float got[ROWS * OUT], want[ROWS * OUT], plain[ROWS * OUT], kept[DEEP * ROWS * WIDTH];
     kern_queue *k = open_as("", MAR_DTYPE_INT8, 2);
     if (!k) skip();
@@ -323,9 +321,8 @@ static void check_bits(kern_head_form form)
     free_head_case(&h);
 }
 
-static void a_row_s_bits_are_its_own(void **state)
+TEST_CASE(a_row_s_bits_are_its_own)
 {
-    (void)state;
     check_bits(KERN_HEAD_MLP);
     check_bits(KERN_HEAD_SWIGLU);
 }
@@ -376,17 +373,15 @@ static void check_fine_rows(kern_head_form form)
     free_head_case(&h);
 }
 
-static void fine_rows_are_those_of_a_head_without_int8(void **state)
+TEST_CASE(fine_rows_are_those_of_a_head_without_int8)
 {
-    (void)state;
     check_fine_rows(KERN_HEAD_MLP);
     check_fine_rows(KERN_HEAD_SWIGLU);
 }
 
 /* Checks that the layer with a non-finite weight is named. The watch must read a row's modulation in its own format. */
-static void what_is_not_finite_is_found(void **state)
+TEST_CASE(what_is_not_finite_is_found)
 {
-    (void)state;
     static const char *const layers[2][4] = {
         [KERN_HEAD_MLP] = {"diffloss.net.res_blocks.1", "diffloss.net.res_blocks.1",
                            "diffloss.net.res_blocks.1.adaLN_modulation.1"},
@@ -416,9 +411,8 @@ static void what_is_not_finite_is_found(void **state)
     close_queue(k);
 }
 
-static void a_head_says_its_arithmetic(void **state)
+TEST_CASE(a_head_says_its_arithmetic)
 {
-    (void)state;
     head_case h = make_head_case(WIDTH, 1, CHANNELS, 900);
     for (int isa = 0; isa < ISAS; isa++) {
         kern_queue *k = open_as(isas[isa], MAR_DTYPE_INT8, 1);
@@ -431,14 +425,4 @@ static void a_head_says_its_arithmetic(void **state)
         close_queue(k);
     }
     free_head_case(&h);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_head_is_the_oracle_s),    cmocka_unit_test(reuse_is_the_oracle_s),
-        cmocka_unit_test(a_row_s_bits_are_its_own),    cmocka_unit_test(fine_rows_are_those_of_a_head_without_int8),
-        cmocka_unit_test(what_is_not_finite_is_found), cmocka_unit_test(a_head_says_its_arithmetic),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,8 @@
 #include <string.h>
 
 /* Known-answer vectors of the Random123 distribution (kat_vectors, philox4x32 10). */
-static void philox_known_answers(void **state)
+TEST_CASE(philox_known_answers)
 {
-    (void)state;
     static const struct {
         uint64_t key;
         uint32_t counter[4], expected[4];
@@ -29,9 +28,8 @@ static void philox_known_answers(void **state)
 }
 
 /* Compares with the numpy implementation of tests/golden/addressed_noise.py. */
-static void matches_numpy(void **state)
+TEST_CASE(matches_numpy)
 {
-    (void)state;
     const uint64_t seed = 0x1234567890ABCDEF;
     wt_file *f = golden_open("mar");
     float *words = golden_f32(f, "philox", 24), *normals = golden_f32(f, "normals", 10);
@@ -62,9 +60,8 @@ static void matches_numpy(void **state)
 }
 
 /* Checks that changing any field of the address changes the numbers. */
-static void addresses_are_distinct(void **state)
+TEST_CASE(addresses_are_distinct)
 {
-    (void)state;
     uint32_t w[8][4];
     kern_random_words(1, KERN_NOISE_STEP, 2, 3, 4, 0, w[0]);
     kern_random_words(2, KERN_NOISE_STEP, 2, 3, 4, 0, w[1]);
@@ -96,9 +93,8 @@ static double ks_statistic(float *x, int n)
     return worst * sqrt(n);
 }
 
-static void normals_are_normal(void **state)
+TEST_CASE(normals_are_normal)
 {
-    (void)state;
     enum { N = 200000 };
     float *x = malloc(N * sizeof *x), *broken = malloc(N * sizeof *x);
     double sum[4][4] = {{0}};
@@ -118,9 +114,8 @@ static void normals_are_normal(void **state)
 }
 
 /* Checks a GPU's normals against a host's, at random words and at those where digits could be lost. */
-static void floats_make_the_same_normals(void **state)
+TEST_CASE(floats_make_the_same_normals)
 {
-    (void)state;
     static const uint32_t edges[] = {0,          1,          2,          0x1fffffff, 0x20000000,
                                      0x3fffffff, 0x40000000, 0x7fffffff, 0x80000000, 0xbfffffff,
                                      0xc0000000, 0xdfffffff, 0xe0000000, 0xfffffffe, 0xffffffff};
@@ -138,9 +133,8 @@ static void floats_make_the_same_normals(void **state)
     }
 }
 
-static void orders_are_uniform(void **state)
+TEST_CASE(orders_are_uniform)
 {
-    (void)state;
     enum { N = 5, IMAGES = 48000 };
     int count[N][N] = {{0}};
     for (int i = 0; i < IMAGES; i++) {
@@ -156,14 +150,4 @@ static void orders_are_uniform(void **state)
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++) chi2 += pow(count[i][j] - IMAGES / (double)N, 2) / (IMAGES / (double)N);
     assert_true(chi2 < 16 + 5.5 * sqrt(2 * 16)); /* 16 degrees of freedom */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_known_answers),   cmocka_unit_test(matches_numpy),
-        cmocka_unit_test(addresses_are_distinct), cmocka_unit_test(normals_are_normal),
-        cmocka_unit_test(orders_are_uniform),     cmocka_unit_test(floats_make_the_same_normals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

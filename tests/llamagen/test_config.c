@@ -22,7 +22,7 @@
                   .classes = CLASSES,                                                                                  \
                   .prefix = PREFIX,                                                                                    \
                   .caption_dim = CAPTION},                                                                             \
-        .config.parameters = PARAMETERS                                                                                       \
+        .config.parameters = PARAMETERS                                                                                \
     }
 
 static void expect_config(const family_facts *c, const family_facts *expected)
@@ -106,7 +106,8 @@ TEST_CASE(small_models)
     }
 }
 
-static mar_status derive(const cJSON *list, const char *key, const char *value, int heads, family_facts *c, mar_err *err)
+static mar_status derive(const cJSON *list, const char *key, const char *value, int heads, family_facts *c,
+                         mar_err *err)
 {
     wt_file *f = open_list_with(list, key, value);
     const mar_status status = derive_facts(&family_llamagen, f, (wt_asked){.heads = heads}, c, err);
@@ -252,21 +253,22 @@ TEST_CASE(ignored)
 {
     assert_true(family_llamagen.ignores("freqs_cis") && family_llamagen.ignores("causal_mask") &&
                 family_llamagen.ignores("layers.3.attention.kv_cache.k_cache"));
-    assert_false(family_llamagen.ignores("layers.3.attention.wo.weight") || family_llamagen.ignores("freqs_cis.weight"));
+    assert_false(family_llamagen.ignores("layers.3.attention.wo.weight") ||
+                 family_llamagen.ignores("freqs_cis.weight"));
 }
 
-/* Derives a decoder of width 512 whose k has `rows` rows, of heads of size 4. */
-static mar_status derive_decoder(int rows, family_facts *c, mar_err *err)
+/* Derives a decoder of width 512 whose k has `rows` rows, of heads of size 4 unless `more`, metadata, says another. */
+static mar_status derive_decoder(int rows, const char *more, family_facts *c, mar_err *err)
 {
     char header[1024];
     wt_file *f;
     snprintf(header, sizeof header,
              "{\"__metadata__\":{\"mar.family\":\"lumina-mgpt\",\"mar.image_tokens\":\"4-7\",\"mar.line_end\":\"8\","
-             "\"mar.heads\":\"128\"},\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[9,512],"
+             "%s\"mar.heads\":\"128\"},\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[9,512],"
              "\"data_offsets\":[0,18432]},\"model.layers.0.mlp.down_proj.weight\":{\"dtype\":\"F32\","
              "\"shape\":[512,4],\"data_offsets\":[18432,26624]},\"model.layers.0.self_attn.k_proj.weight\":{"
              "\"dtype\":\"F32\",\"shape\":[%d,512],\"data_offsets\":[26624,%d]}}",
-             rows, 26624 + rows * 2048);
+             more, rows, 26624 + rows * 2048);
     bytes b = make_safetensors(header, (size_t)(26624 + rows * 2048));
     assert_ok(wt_open_memory(b.data, b.size, "decoder", &f, err), err);
     const mar_status status = derive_facts(&family_language, f, (wt_asked){.width = 64, .height = 64}, c, err);
@@ -283,13 +285,31 @@ TEST_CASE(groups)
     family_facts c;
     mar_err err = {0};
     for (int kv_heads = 2; kv_heads <= 128; kv_heads *= 2) {
-        assert_ok(derive_decoder(4 * kv_heads, &c, &err), &err);
+        assert_ok(derive_decoder(4 * kv_heads, "", &c, &err), &err);
         assert_int_equal(c.shape.kv_heads, kv_heads);
     }
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_int_equal(derive_decoder(wrong[i], &c, &err), MAR_EMODEL);
+        assert_int_equal(derive_decoder(wrong[i], "", &c, &err), MAR_EMODEL);
         assert_non_null(strstr(err.text, i ? "expected heads of 4 that divide the 128 of q"
                                            : "128 heads of q read one head of tensor "
                                              "model.layers.0.self_attn.k_proj.weight, expected 64 at most"));
+    }
+}
+
+/* Heads whose numbers are not the width. */
+TEST_CASE(head_dim)
+{
+    static const char *const wrong[] = {"6", "260", "12.5", "0"};
+    family_facts c;
+    mar_err err = {0};
+    assert_ok(derive_decoder(2 * 12, "\"mar.head_dim\":\"12\",", &c, &err), &err);
+    assert_true(c.shape.heads == 128 && c.shape.head_dim == 12 && c.shape.kv_heads == 2);
+    assert_int_equal(causal_q_width(&c.shape), 128 * 12);
+    assert_int_equal(causal_qkv_width(&c.shape), (128 + 2 * 2) * 12);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char more[48];
+        snprintf(more, sizeof more, "\"mar.head_dim\":\"%s\",", wrong[i]);
+        assert_int_equal(derive_decoder(24, more, &c, &err), MAR_EMODEL);
+        assert_true(strstr(err.text, "128 heads of") || strstr(err.text, "mar.head_dim"));
     }
 }

@@ -139,7 +139,7 @@ TEST_CASE(arithmetic)
     mar_stats stats, unguided;
     float tokens[N * TOKENS];
     assert_library(m, mar_model_load(m, small, 0, &model));
-    const mar_masked_model *of = mar_masked_model_of(model);
+    const masked_net *of = &mar_masked_model_of(model)->net;
     mar_params p = params_of(0, model);
     p.cfg = 1;
     generate(m, model, &p, NULL, tokens, &unguided);
@@ -155,8 +155,8 @@ TEST_CASE(arithmetic)
         assert_int_equal(g->steps[i].cfg_branches, rows);
         assert_true(g->steps[i].cfg == (within ? plan[i].cfg : 1));
         assert_int_equal(plan[i].cfg_branches, 2);
-        encoder += mar_encode_flop(of, N * rows, plan[i].known);
-        decoder += mar_decode_flop(of, N * rows, plan[i].known, plan[i].predicted);
+        encoder += masked_encode_flop(of, N * rows, plan[i].known);
+        decoder += masked_decode_flop(of, N * rows, plan[i].known, plan[i].predicted);
         if (within) guided += plan[i].predicted, steps++;
     }
     assert_true(steps > 3 && steps < STEPS - 3);
@@ -178,7 +178,7 @@ TEST_CASE(arithmetic_is_counted)
     mar_stats stats;
     float tokens[N * TOKENS];
     assert_library(m, mar_model_load(m, small, 0, &model));
-    const mar_masked_model *of = mar_masked_model_of(model);
+    const masked_net *of = &mar_masked_model_of(model)->net;
     const mar_model_config *c = &model->config;
     const mar_params p = params_of(0, model);
     generate(m, model, &p, NULL, tokens, &stats);
@@ -188,9 +188,9 @@ TEST_CASE(arithmetic_is_counted)
     double encoder = 0, decoder = 0;
     for (int i = 0; i < STEPS; i++) {
         const double rows = 2 * N * (c->buffer + plan[i].known);
-        encoder += c->encoder_depth * mar_block_flop(of, rows, rows, c->buffer + plan[i].known);
-        decoder += (c->decoder_depth - 1) * mar_block_flop(of, 2 * N * length, 2 * N * length, length) +
-                   mar_block_flop(of, 2 * N * plan[i].predicted, 2 * N * length, length) + 2 * rows * d * d;
+        encoder += c->encoder_depth * masked_block_flop(of, rows, rows, c->buffer + plan[i].known);
+        decoder += (c->decoder_depth - 1) * masked_block_flop(of, 2 * N * length, 2 * N * length, length) +
+                   masked_block_flop(of, 2 * N * plan[i].predicted, 2 * N * length, length) + 2 * rows * d * d;
     }
     assert_float_equal(stats.encoder_flop / encoder, 1, 1e-12);
     assert_float_equal(stats.decoder_flop / decoder, 1, 1e-12);

@@ -1,4 +1,4 @@
-/* Tests dtypes int4 and fp8 above the kernels: files with int4 weights, a session's guarantee, and what a file's
+/* Tests dtype int4 above the kernels: files with int4 weights, a session's guarantee, and what a file's
  * weights are. */
 #include "tests/support/archive.h"
 
@@ -73,18 +73,4 @@ TEST_CASE(files)
     assert_string_equal(mar_error(f32), "--dtype int4: demo-vae is a KL autoencoder, expected a model, whose "
                                         "transformer's matrices become int4");
     mar_close(f32), mar_close(int4);
-}
-
-/* fp8 rounds the transformer's blocks only: its tokens are near those of bf16, and others. */
-TEST_CASE(fp8)
-{
-    float tokens[DEMO_TOKENS], of_bf16[DEMO_TOKENS];
-    mar *fp8 = open_mar(MAR_DTYPE_FP8, 2), *bf16 = open_mar(MAR_DTYPE_BF16, 2);
-    assert_int_equal(strncmp(mar_backend_description(fp8), "cpu fp8, bf16, head bf16 (", 26), 0);
-    make(fp8, "demo", "approximate: fp8", tokens);
-    make(bf16, "demo", "exact", of_bf16);
-    const double error = relative_error(tokens, of_bf16, DEMO_TOKENS);
-    assert_true(error > 1e-3 && error < 0.5);
-    assert_int_equal(mar_convert(fp8, "demo", test_path("fp8.safetensors"), MAR_DTYPE_FP8, 0), MAR_EARG);
-    mar_close(fp8), mar_close(bf16);
 }

@@ -1,5 +1,5 @@
 /* Tests encoder and decoder of one autoregressive step against PyTorch, and the schedule of steps. */
-#include "mar/masked/runner.h"
+#include "mar/masked_runner.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -19,8 +19,8 @@ static void *array(size_t n)
 typedef struct {
     mar *m;
     mar_model *model;
-    mar_workspace w;
-    mar_embeddings embedded;
+    masked_workspace w;
+    masked_embeddings embedded;
     char *rows; /* of embedded */
     float *z;
 } fixture;
@@ -39,12 +39,12 @@ static int open_fixture(fixture *f, mar_dtype dtype, int heads)
     f->w.attn = array(rows * D * 4);
     f->w.hidden = array(rows * 4 * D * 4);
     for (int i = 0; i < 3; i++) f->w.rows[i] = array(rows * sizeof(int));
-    f->embedded = (mar_embeddings){.images = IMAGES, .cfg_branches = 1};
+    f->embedded = (masked_embeddings){.images = IMAGES, .cfg_branches = 1};
     size_t used = 0;
-    mar_embeddings_lay_out(&f->embedded, mar_masked_model_of(f->model), NULL, &used);
+    masked_embeddings_lay_out(&f->embedded, &mar_masked_model_of(f->model)->net, NULL, &used);
     f->rows = array(used);
     used = 0;
-    mar_embeddings_lay_out(&f->embedded, mar_masked_model_of(f->model), f->rows, &used);
+    masked_embeddings_lay_out(&f->embedded, &mar_masked_model_of(f->model)->net, f->rows, &used);
     f->z = array(IMAGES * PREDICTED * D * 4);
     return 1;
 }
@@ -89,18 +89,19 @@ TEST_CASE(passes)
         mar_err err = {0};
         if (!open_fixture(&f, runs[run].dtype, 0)) continue;
         const double tolerance = runs[run].tolerance;
-        const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded};
-        assert_ok(mar_passes_plan(f.w.k, mar_masked_model_of(f.model), IMAGES, KNOWN, PREDICTED, &err), &err);
-        assert_ok(f.w.k->core->linear_plan(f.w.k, mar_masked_model_of(f.model)->z_proj, IMAGES * SEQ, &err), &err);
-        mar_embed_batch(mar_masked_model_of(f.model), &f.w, &f.embedded, IMAGES, NULL, label);
-        mar_embed_tokens(mar_masked_model_of(f.model), &f.w, &f.embedded, tokens, IMAGES * SEQ, image, position);
-        mar_encoder_input(mar_masked_model_of(f.model), &f.w, &pass, KNOWN);
-        mar_encode(mar_masked_model_of(f.model), &f.w, &pass);
+        const masked_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded, 0, 0};
+        assert_ok(masked_passes_plan(f.w.k, &mar_masked_model_of(f.model)->net, IMAGES, KNOWN, PREDICTED, &err), &err);
+        assert_ok(f.w.k->core->linear_plan(f.w.k, mar_masked_model_of(f.model)->net.z_proj, IMAGES * SEQ, &err), &err);
+        masked_embed_batch(&mar_masked_model_of(f.model)->net, &f.w, &f.embedded, IMAGES, NULL, label);
+        masked_embed_tokens(&mar_masked_model_of(f.model)->net, &f.w, &f.embedded, tokens, IMAGES * SEQ, image,
+                            position);
+        masked_encoder_input(&mar_masked_model_of(f.model)->net, &f.w, &pass, KNOWN);
+        masked_encode(&mar_masked_model_of(f.model)->net, &f.w, &pass);
         /* PyTorch keeps the known tokens by ascending position, with the norm applied */
         float *normed = array(IMAGES * (BUFFER + KNOWN) * D * 4), *sorted = array(IMAGES * (BUFFER + KNOWN) * D * 4);
         f.w.k->core->layer_norm(f.w.k, f.w.x, NULL, IMAGES * (BUFFER + KNOWN), D,
-                                mar_masked_model_of(f.model)->encoder_norm,
-                                mar_masked_model_of(f.model)->encoder_norm + D, 1e-6f, normed, 1);
+                                mar_masked_model_of(f.model)->net.encoder_norm,
+                                mar_masked_model_of(f.model)->net.encoder_norm + D, 1e-6f, normed, 1);
         for (int s = 0; s < IMAGES; s++)
             for (int i = 0; i < BUFFER + KNOWN; i++) {
                 const int *known = order[s] + SEQ - KNOWN;
@@ -108,7 +109,7 @@ TEST_CASE(passes)
                 memcpy(sorted + (s * (BUFFER + KNOWN) + place) * D, normed + (s * (BUFFER + KNOWN) + i) * D, D * 4);
             }
         assert_close(sorted, encoded, IMAGES * (BUFFER + KNOWN) * D, tolerance);
-        mar_decode(mar_masked_model_of(f.model), &f.w, &pass, f.z, NULL);
+        masked_decode(&mar_masked_model_of(f.model)->net, &f.w, &pass, f.z, NULL);
         for (int s = 0; s < IMAGES; s++)
             for (int i = 0; i < PREDICTED; i++)
                 assert_close(f.z + (s * PREDICTED + i) * D, z + (s * SEQ + order[s][i]) * D, D, tolerance);
@@ -136,16 +137,16 @@ static void pass_with(int heads, const float *tokens, const float *memory, float
     fixture f = {0};
     mar_err err = {0};
     assert_true(open_fixture(&f, MAR_DTYPE_F32, heads));
-    const mar_masked_model *m = mar_masked_model_of(f.model);
-    const mar_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded};
-    assert_ok(mar_passes_plan(f.w.k, m, IMAGES, KNOWN, PREDICTED, &err), &err);
-    mar_embed_batch(m, &f.w, &f.embedded, IMAGES, NULL, label);
-    mar_embed_tokens(m, &f.w, &f.embedded, tokens, IMAGES * SEQ, image, position);
-    mar_encoder_input(m, &f.w, &pass, KNOWN);
-    mar_encode(m, &f.w, &pass);
+    const masked_net *m = &mar_masked_model_of(f.model)->net;
+    const masked_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded, 0, 0};
+    assert_ok(masked_passes_plan(f.w.k, m, IMAGES, KNOWN, PREDICTED, &err), &err);
+    masked_embed_batch(m, &f.w, &f.embedded, IMAGES, NULL, label);
+    masked_embed_tokens(m, &f.w, &f.embedded, tokens, IMAGES * SEQ, image, position);
+    masked_encoder_input(m, &f.w, &pass, KNOWN);
+    masked_encode(m, &f.w, &pass);
     memcpy(encoded, f.w.x, ENCODED * sizeof *encoded);
     if (memory) memcpy(f.w.x, memory, ENCODED * sizeof *memory);
-    mar_decode(m, &f.w, &pass, f.z, NULL);
+    masked_decode(m, &f.w, &pass, f.z, NULL);
     memcpy(z, f.z, PREDICTIONS * sizeof *z);
     assert_ok(kern_check(f.w.k, &err), &err);
     close_fixture(&f);

@@ -1,6 +1,6 @@
 /* Tests that batches of spec path are refused if their rounds have more rows than an int counts. The refusal comes
  * before any allocation. No session accepts such a batch of the demo's small images, so the test calls the engine. */
-#include "mar/masked/model.h"
+#include "mar/masked_runner.h"
 #include "mar/accel/registry.h"
 #include "tests/support/demo.h"
 
@@ -35,7 +35,7 @@ TEST_CASE(batches_that_are_too_large)
         p.cfg = 1;
         if (cases[i].with_draft) p.draft = d.draft;
         mar_accels_on ways;
-        assert_ok(mar_accels_resolve_params(&p, "continuous", &ways, &err), &err);
+        assert_ok(mar_accels_resolve_params(&p, d.model->engine, &ways, &err), &err);
         const mar_status status = d.model->engine->create(d.model, NULL, k, &p, ways.on, cases[i].images, &g, &err);
         snprintf(why, sizeof why, "batch of %d images with --gamma %d: too large", cases[i].images, cases[i].gamma);
         if (status != MAR_EARG || strcmp(err.text, why) != 0)

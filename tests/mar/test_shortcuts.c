@@ -43,7 +43,7 @@ TEST_CASE(annealing)
             p.diff_upper_steps = cases[i][1], p.diff_lower_steps = cases[i][2];
             snprintf(name, sizeof name, "annealing.%s.%d", names[kind], p.num_iter);
             float *expected = golden_f32(golden, name, p.num_iter);
-            mar_accel_disa.plan_steps(&(mar_masked){.params = p}, steps);
+            mar_accel_disa.plan_steps(NULL, &p, steps);
             for (int j = 0; j < p.num_iter; j++) assert_int_equal(steps[j].sampling_steps, (int)expected[j]);
             free(expected);
         }
@@ -68,7 +68,7 @@ static int compare_z(const mar_masked *s, const mar_step *step, const float *exp
     for (int q = 0; q < 2 * s->images; q++)
         for (int i = 0; i < n; i++) {
             const int *positions = s->order[q % s->images] + begin;
-            const float *mine = s->target.z + (size_t)(q * n + i) * D;
+            const float *mine = s->target.net.z + (size_t)(q * n + i) * D;
             const float *theirs = expected + (size_t)(q * n + place_among(positions, n, positions[i])) * D;
             assert_close(mine, theirs, D, 1e-3);
             *differing += relative_error(mine, theirs, D) > 1e-5;
@@ -209,7 +209,7 @@ TEST_CASE(statistics)
     mar_step steps[STEPS];
     const mar_params p = mode(DISA);
     mar_steps_plan(STEPS, SEQ, p.cfg, p.cfg_schedule, steps);
-    mar_accel_disa.plan_steps(&(mar_masked){.params = p}, steps);
+    mar_accel_disa.plan_steps(NULL, &p, steps);
     double calls = 0;
     for (int i = 0; i < STEPS; i++) calls += N * steps[i].predicted * steps[i].sampling_steps;
     assert_int_equal(steps[0].sampling_steps, 12);

@@ -106,7 +106,7 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
     for (int i = 0, last; i < p->num_iter; i = last + 1) {
         last = i < prefill ? i : i + p->gamma - 1 < p->num_iter ? i + p->gamma - 1 : p->num_iter - 1;
         const int known = steps[i].known, until = steps[last].known + steps[last].predicted;
-        const mar_step step = {.known = known, .predicted = until - known, .cfg_branches = r.cfg_branches};
+        const mar_step step = {.known = known, .predicted = until - known, .cfg_branches = r.net.cfg_branches};
         for (int t = 0; t < step.predicted; t++) {
             const int place = SEQ - until + t;
             int of = i;
@@ -117,10 +117,10 @@ static void coarse_run(mar_model *target, const mar_params *p, int prefill, int 
         const mar_draw draw = {
             .count = step.predicted, .seed = seeds, .image = images, .position = position, .cfg = cfg};
         assert_ok(mar_runner_plan(&r, 1, &step, err), err);
-        assert_ok(mar_runner_plan_head(&r, step.predicted, err), err);
+        assert_ok(diff_chain_plan(&r.chain, step.predicted, err), err);
         mar_runner_predict(&r, &batch, &step, 0, step.predicted, NULL);
         mar_runner_draw(&r, 0, &draw, p->num_sampling_steps - 1, 0, x, NULL, NULL);
-        mar_runner_add_known_tokens(&r, x, step.predicted, slot, position, NULL);
+        masked_runner_add_known_tokens(&r.net, x, step.predicted, slot, position, NULL);
         for (int t = 0; t < step.predicted; t++)
             k->core->download(k, tokens + position[t] * CHANNELS, x + t * CHANNELS, CHANNELS * sizeof(float));
     }
@@ -407,8 +407,8 @@ static block fetch_block(mar_session *s)
 {
     const mar_speculation *sp = speculation_of(s);
     const size_t count = (size_t)sp->rows * CHANNELS, size = sizeof(float);
-    return (block){fetch(s, sp->p.mean, count, size), fetch(s, sp->p.log_std, count, size),
-                   fetch(s, sp->q.mean, count, size), fetch(s, sp->state, count, size)};
+    return (block){fetch(s, sp->block.p.mean, count, size), fetch(s, sp->block.p.log_std, count, size),
+                   fetch(s, sp->block.q.mean, count, size), fetch(s, sp->block.state, count, size)};
 }
 
 /* Writes a standardised state and its coordinate along the gap: float [COORDINATES]. */
@@ -460,7 +460,7 @@ static double law_p_value(demo d, const spec_method *method, mar_stats *stats)
     mar_params p = params_of(d.draft, "conditional", MAR_CONTEXT_PREFIX, 2, 0);
     p.num_iter = 4, p.num_sampling_steps = 8, p.cfg = 1;
     mar_session *s = begin(d.draft, &p, 0, IMAGES);
-    speculation_of(s)->rule = method->rule(NULL);
+    speculation_of(s)->block.rule = method->rule(NULL);
     heat_draft(s);
     mar_status status = MAR_OK;
     while (status == MAR_OK && !mar_session_done(s)) {
@@ -601,8 +601,10 @@ TEST_CASE(laws_match_pytorch)
     const struct {
         const char *name;
         const float *mine;
-    } arrays[] = {
-        {"mean_p", sp->p.mean}, {"log_std_p", sp->p.log_std}, {"far_mean", sp->q.mean}, {"far_log_std", sp->q.log_std}};
+    } arrays[] = {{"mean_p", sp->block.p.mean},
+                  {"log_std_p", sp->block.p.log_std},
+                  {"far_mean", sp->block.q.mean},
+                  {"far_log_std", sp->block.q.log_std}};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; a++) {
         float *theirs = golden_f32(f, arrays[a].name, N * CHANNELS), mine[N * CHANNELS];
         float *rows = fetch(s, arrays[a].mine, N * CHANNELS, sizeof *rows);
@@ -614,7 +616,7 @@ TEST_CASE(laws_match_pytorch)
         free(theirs), free(rows);
     }
     float *path_p = golden_f32(f, "path_p", N), *path_q = golden_f32(f, "far_path", N);
-    double *my_p = fetch(s, sp->p.path, N, sizeof *my_p), *my_q = fetch(s, sp->q.path, N, sizeof *my_q);
+    double *my_p = fetch(s, sp->block.p.path, N, sizeof *my_p), *my_q = fetch(s, sp->block.q.path, N, sizeof *my_q);
     for (int r = 0; r < N; r++)
         for (int i = 0; i < N; i++)
             if ((int)position[i] == mar_masked_of(s)->row_position[r]) {

@@ -305,10 +305,12 @@ TEST_CASE(what_does_not_apply_is_refused_by_name)
     static const struct {
         const char *options, *error;
     } cases[] = {
-        {"lazy on",
-         "--lazy is for MAR models: expected --head_spec, --sampler, --cfg_interval or --draft with a SphereAR model"},
-        {"diff_annealing linear", "--diff_annealing is for MAR models: expected --head_spec, --sampler, "
-                                  "--cfg_interval or --draft with a SphereAR model"},
+        {"lazy on", "--lazy changes the transformer passes, which no option does with SphereAR: expected --draft, "
+                    "--spec path, --head_spec, --cfg_low or --sampler"},
+        {"diff_annealing linear", "--diff_annealing changes the numbers of diffusion steps, which no option does with "
+                                  "SphereAR: expected --draft, --spec path, --head_spec, --cfg_low or --sampler"},
+        {"spec cspd", "--spec cspd changes the verdicts on states, which no option does with SphereAR: expected "
+                      "--draft, --spec path, --head_spec, --cfg_low or --sampler"},
         {"num_iter 8", "--num_iter 8: expected 0 or 16: the model makes its tokens one after another"},
         {"top_k 5", "--top_k has no effect: the model's tokens are continuous"},
         {"head_spec 4, sampler ddim", "--sampler and --head_spec do not go together: --sampler changes the "

@@ -481,24 +481,12 @@ static int is_tested(const tested *q, int n, const kern_queue *k)
     return 0;
 }
 
-/* Opens queues of CUDA: three in FP8 on the host, whose second GPU and third cuBLASLt leave the scales to the backend;
- * none on a GPU without FP8. */
+/* Opens a queue of CUDA. */
 static int open_cuda_queues(const ops_entry *e, mar_dtype dtype, tested *q)
 {
-    kern_device *d = NULL;
-    mar_err err = {0};
     if ((dtype == MAR_DTYPE_INT8 || dtype == MAR_DTYPE_INT4) && !(e->flags & OPS_CUDA)) return 0;
-    const mar_status status = kern_cuda_open(dtype, 0, &d, &err);
-    if (dtype == MAR_DTYPE_FP8 && status == MAR_EBACKEND) return 0;
-    assert_ok(status, &err);
-    q[0] = (tested){new_queue(d), 0};
-    if (dtype != MAR_DTYPE_FP8 || !cudahost_objects) return 1;
-    setenv("MAR_CUDAHOST_CAPABILITY", "8.9", 1);
-    q[1] = (tested){open_cuda(dtype), 1};
-    unsetenv("MAR_CUDAHOST_CAPABILITY");
-    setenv("MAR_CUDAHOST_CUBLASLT", "120803", 1);
-    q[2] = (tested){open_cuda(dtype), 1};
-    return 3;
+    q[0] = (tested){open_cuda(dtype), 0};
+    return 1;
 }
 
 static int open_queues(const ops_entry *e, mar_dtype dtype, tested *q)
@@ -574,15 +562,13 @@ static void test_entry(void **state)
 {
     const ops_entry *e = *state;
     int tests = 0;
-    for (int dtype = 0; dtype < 5; dtype++) {
-        static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8, MAR_DTYPE_INT4,
-                                           MAR_DTYPE_FP8};
+    for (int dtype = 0; dtype < 4; dtype++) {
+        static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8, MAR_DTYPE_INT4};
         tested q[QUEUES];
         if (ops_on_cuda() && ops_scale() == 1 && e->flags & (ops_brief() ? OPS_LARGE | OPS_LONG : OPS_LARGE)) continue;
         if ((dtypes[dtype] == MAR_DTYPE_INT8) != ((e->flags & OPS_INT8) != 0)) continue;
         if ((dtypes[dtype] == MAR_DTYPE_INT4) != ((e->flags & OPS_INT4) != 0)) continue;
         if (e->flags & OPS_CUDA && !ops_on_cuda()) continue;
-        if ((dtypes[dtype] == MAR_DTYPE_FP8) != ((e->flags & OPS_FP8) != 0)) continue;
         const int queues = open_queues(e, dtypes[dtype], q);
         for (int i = 0; i < e->count && queues > 0; i++) {
             /* Long lists on the host: each case in one of two arithmetics */

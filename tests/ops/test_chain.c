@@ -216,8 +216,8 @@ static void check_law(const ops_call *c, double *const *got)
 enum { STEP = 1000, GROUPS = 7, ORDERS = 5, ODD_ROWS = 8 };
 enum { DRAFT, MEAN_P, LOG_STD_P, MEAN_Q, LOG_STD_Q, PATH_P, PATH_Q, X, REPLACED, TRIES, FIRST }; /* the arrays */
 
-/* Pairs from equal laws to disjoint ones: gap of the means in standard deviations, and spread of the log deviations.
- * Close laws have tilted candidates as replacements. */
+/* Pairs from equal distributions to disjoint ones: gap of the means in standard deviations, and spread of the log
+ * deviations. Close distributions have tilted candidates as replacements. */
 static const struct {
     double gap, spread;
 } law_pairs[] = {{0, 0}, {1e-4, 0}, {0.02, 1e-3}, {0.7, 0.2}, {8, 0}};
@@ -235,7 +235,7 @@ static kern_gaussian_rule rule_of(int method)
     return spec_method_find(names[method])->rule(&temperature);
 }
 
-/* Turns a row's standard normals into two laws and a draft from q. */
+/* Turns a row's standard normals into two distributions and a draft from q. */
 static void set_row(const ops_call *c, int r, double gap, double spread)
 {
     const int channels = c->n[CHANNELS];
@@ -250,7 +250,7 @@ static void set_row(const ops_call *c, int r, double gap, double spread)
     }
 }
 
-/* Makes laws non-finite or points. One draft equals its point. */
+/* Makes distributions non-finite or points. One draft equals its point. */
 static void set_odd_row(const ops_call *c, int r, int kind)
 {
     const int first = r * c->n[CHANNELS], last = first + c->n[CHANNELS] - 1;
@@ -313,8 +313,8 @@ static double excess(const kern_verify_job *job, int r)
            kern_gaussian_log_accept(&job->rule, &s, path, job->draft + at);
 }
 
-/* Provokes a rejection, which is rare for close laws. Makes a draft that q would hardly draw, and finds an image number
- * that rejects it. */
+/* Provokes a rejection, which is rare for close distributions. Makes a draft that q would hardly draw, and finds an
+ * image number that rejects it. */
 static void provoke_rejection(const ops_call *c, const lists *l, int r)
 {
     const int channels = c->n[CHANNELS];
@@ -422,7 +422,8 @@ static void check_verify(const ops_call *c, double *const *got)
 
 /* --- whole paths -------------------------------------------------------------------------------------------------- */
 
-/* paths, channels, conditions, steps, floats between paths, temperature in tenths, whether the laws are equal */
+/* paths, channels, conditions, steps, floats between paths, temperature in tenths, whether the distributions are equal
+ */
 enum { PATHS, P_CHANNELS, CONDITIONS, STEPS, SPARE, TEMPERATURE, EQUAL };
 static const int path_ratios[][7] = {
     {5, 8, 2, 20, 7, 10, 0},   {1, 1, 1, 2, 0, 10, 0},   {7, 8, 2, 20, 5, 10, 0},  {3, 16, 2, 100, 48, 9, 0},
@@ -506,8 +507,8 @@ static void store_words(const ops_call *c, int path)
         }
 }
 
-/* Changes some outputs of equal laws. The log ratio must be exactly 0. A different output shows, at temperature 0 as a
- * different point. A NaN also shows. */
+/* Changes some outputs of equal distributions. The log ratio must be exactly 0. A different output shows, at
+ * temperature 0 as a different point. A NaN also shows. */
 static void change_equal_laws(const ops_call *c, double *ratio)
 {
     const int channels = c->n[P_CHANNELS], points = c->n[TEMPERATURE] == 0;
@@ -639,7 +640,8 @@ static const ops_entry table[] = {
      NULL, NULL},
 };
 
-/* --- the law of verified drafts ----------------------------------------------------------------------------------- */
+/* --- the distribution of verified drafts
+ * ----------------------------------------------------------------------------------- */
 
 /* Computes p-values of verified drafts: the smallest KS p-value of the channels, and that of the energy distance.
  * `swapped` swaps the job's p and q. */
@@ -654,19 +656,19 @@ static void law_p_values(kern_queue *k, kern_gaussian_rule rule, int swapped, do
     int *zero = ops_host(&c, (size_t)rows * sizeof *zero);
     for (int r = 0; r < rows; r++) l->seed[r] = seed;
     float *x = ops_floats(&c, (size_t)values, 1), *plain = ops_floats(&c, (size_t)values, 1);
-    float *channel = ops_floats(&c, (size_t)rows, 1), *law[4];
+    float *channel = ops_floats(&c, (size_t)rows, 1), *moments[4];
     double *path = ops_host(&c, (size_t)rows * sizeof *path);
-    for (int i = 0; i < 4; i++) law[i] = ops_host(&c, bytes);
+    for (int i = 0; i < 4; i++) moments[i] = ops_host(&c, bytes);
     for (int i = 0; i < values; i++) {
         const int j = i % C;
-        law[0][i] = (float)mean[j], law[1][i] = (float)log_std[j];
-        law[2][i] = (float)(mean[j] + 0.5 * exp(log_std[j])), law[3][i] = (float)log_std[j] - 0.1f;
+        moments[0][i] = (float)mean[j], moments[1][i] = (float)log_std[j];
+        moments[2][i] = (float)(mean[j] + 0.5 * exp(log_std[j])), moments[3][i] = (float)log_std[j] - 0.1f;
         plain[i] = (float)(mean[j] + exp(log_std[j]) * (double)plain[i]);
-        x[i] = (float)((double)law[2][i] + exp((double)law[3][i]) * (double)x[i]);
+        x[i] = (float)((double)moments[2][i] + exp((double)moments[3][i]) * (double)x[i]);
         path[i / C] = 0.3;
     }
     void *on[10];
-    for (int i = 0; i < 4; i++) on[i] = to_device(k, law[swapped ? (i + 2) % 4 : i], bytes);
+    for (int i = 0; i < 4; i++) on[i] = to_device(k, moments[swapped ? (i + 2) % 4 : i], bytes);
     on[4] = to_device(k, x, bytes), on[5] = to_device(k, path, (size_t)rows * sizeof *path);
     for (int i = 6; i < 10; i++) on[i] = to_device(k, NULL, (size_t)rows * sizeof(double));
     const kern_verify_job job = {.rows = rows,

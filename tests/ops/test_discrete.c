@@ -5,17 +5,17 @@
 
 #include <stdio.h>
 
-/* --- laws --------------------------------------------------------------------------------------------------------- */
+/* --- distributions ------------------------------------------------------------------------------------------------ */
 
-enum { LAW_ROWS = 6 };
+enum { PROBS_ROWS = 6 };
 
 typedef struct {
     int rows, size, conditions, steps; /* logits are multiples of 1/steps, so that some are equal; 0: not rounded */
     int top_k;
     float temperature, top_p;
-} law_setting;
+} probs_setting;
 
-static const law_setting laws[] = {
+static const probs_setting probs_cases[] = {
     {5, 33, 1, 1, 0, 0, 1},
     {5, 1000, 2, 8, 100, 1, 1},
     {1, 16384, 2, 0, 0, 1, 1},
@@ -39,7 +39,7 @@ typedef struct {
     float top_p;
 } golden_setting;
 
-static const golden_setting golden_laws[] = {
+static const golden_setting golden_probs[] = {
     {1, 1, 0, 1},      {4, 1, 0, 1},    {4, 1, 50, 1}, {1.5f, 0.7f, 0, 0.9f}, {2, 1.3f, 40, 0.8f}, {1, 1e-7f, 0, 1},
     {4, 1, 0, 0.001f}, {1, 1, 1000, 1}, {1, 1, 7, 1},  {7.5f, 0.5f, 1, 1},    {1, 2, 0, 0.999f},
 };
@@ -50,22 +50,22 @@ static const struct {
     int top_k;
     float top_p;
     int stay; /* bit mask of the kept tokens */
-} equal_laws[] = {{0, 0, 1, 2},         {1, 2, 1, 2 | 4 | 16 | 32}, {1, 0, 0.3f, 2 | 4}, {1, 0, 0.5f, 2 | 4 | 16},
-                  {1, 4, 0.49f, 2 | 4}, {1, 5, 1, 63 - 1},          {1, 1, 0.2f, 2}};
+} equal_probs[] = {{0, 0, 1, 2},         {1, 2, 1, 2 | 4 | 16 | 32}, {1, 0, 0.3f, 2 | 4}, {1, 0, 0.5f, 2 | 4 | 16},
+                   {1, 4, 0.49f, 2 | 4}, {1, 5, 1, 63 - 1},          {1, 1, 0.2f, 2}};
 
 typedef struct {
     kern_probs_job job;
-    float cfg[LAW_ROWS];
-    int place[LAW_ROWS];
+    float cfg[PROBS_ROWS];
+    int place[PROBS_ROWS];
     const float *golden;
-} law_call;
+} probs_call;
 
 /* Adds logits and their distributions. Rows of the distributions are in reverse order, with unwritten rows between. */
-static law_call *law_arrays(ops_call *c, law_setting s)
+static probs_call *probs_arrays(ops_call *c, probs_setting s)
 {
     const size_t n = (size_t)(s.rows * s.size);
-    law_call *l = c->data = ops_host(c, sizeof *l);
-    static const float cfg[LAW_ROWS] = {4, 1, 1.5f, 0, 7.25f, 2};
+    probs_call *l = c->data = ops_host(c, sizeof *l);
+    static const float cfg[PROBS_ROWS] = {4, 1, 1.5f, 0, 7.25f, 2};
     for (int r = 0; r < s.rows; r++) l->place[r] = 2 * (s.rows - 1 - r), l->cfg[r] = cfg[(r + c->other) % 5];
     l->job = (kern_probs_job){.rows = s.rows,
                               .size = s.size,
@@ -95,7 +95,7 @@ static int by_rank(const void *a, const void *b)
 }
 
 /* Computes log probabilities of logits after guidance and temperature, -INFINITY for filtered tokens. */
-static void plain_law(const law_call *l, float *x, double *y)
+static void plain_probs(const probs_call *l, float *x, double *y)
 {
     const int size = l->job.size, k = l->job.top_k;
     ranked *rank = malloc(sizeof *rank * (size_t)size);
@@ -118,10 +118,10 @@ static void plain_law(const law_call *l, float *x, double *y)
     free(rank);
 }
 
-static void build_laws(ops_call *c)
+static void build_probs(ops_call *c)
 {
-    const law_setting s = laws[c->index];
-    const law_call *l = law_arrays(c, s);
+    const probs_setting s = probs_cases[c->index];
+    const probs_call *l = probs_arrays(c, s);
     double *logits = c->array[0].x;
     const float divisor = s.temperature > 0 ? fmaxf(s.temperature, 1e-5f) : 1;
     float *x = ops_host(c, (size_t)s.size * sizeof *x);
@@ -136,27 +136,27 @@ static void build_laws(ops_call *c)
             volatile float product = guided ? (with - without) * l->cfg[r] : 0; /* no fused add */
             x[i] = (guided ? without + product : with) / divisor;
         }
-        plain_law(l, x, c->array[1].want + (size_t)l->place[r] * (size_t)s.size);
+        plain_probs(l, x, c->array[1].want + (size_t)l->place[r] * (size_t)s.size);
     }
 }
 
-static void build_golden_laws(ops_call *c)
+static void build_golden_probs(ops_call *c)
 {
     enum { SIZE = 331 };
-    const golden_setting *g = &golden_laws[c->index / 2];
+    const golden_setting *g = &golden_probs[c->index / 2];
     const int greedy = c->index % 2;
     char name[32];
-    const law_setting s = {LAW_ROWS, SIZE, g->cfg > 1 ? 2 : 1, 0, g->top_k, greedy ? 0 : g->temperature, g->top_p};
-    law_call *l = law_arrays(c, s);
+    const probs_setting s = {PROBS_ROWS, SIZE, g->cfg > 1 ? 2 : 1, 0, g->top_k, greedy ? 0 : g->temperature, g->top_p};
+    probs_call *l = probs_arrays(c, s);
     wt_file *f = golden_open("sampling");
     snprintf(name, sizeof name, "%s_%d", greedy ? "greedy" : "probs", c->index / 2);
-    const float *logits = ops_golden(c, f, "logits", 2 * LAW_ROWS * SIZE);
-    const float *want = ops_golden(c, f, name, greedy ? LAW_ROWS : LAW_ROWS * SIZE);
+    const float *logits = ops_golden(c, f, "logits", 2 * PROBS_ROWS * SIZE);
+    const float *want = ops_golden(c, f, name, greedy ? PROBS_ROWS : PROBS_ROWS * SIZE);
     wt_close(f);
-    for (int r = 0; r < LAW_ROWS; r++) l->cfg[r] = g->cfg;
+    for (int r = 0; r < PROBS_ROWS; r++) l->cfg[r] = g->cfg;
     l->golden = greedy ? NULL : want;
     for (size_t i = 0; i < c->array[0].n; i++) c->array[0].x[i] = (double)logits[i];
-    for (int i = 0; i < LAW_ROWS * SIZE; i++) {
+    for (int i = 0; i < PROBS_ROWS * SIZE; i++) {
         const int r = i / SIZE, x = i % SIZE;
         const double p = greedy ? x == (int)want[r] : (double)want[i];
         double *to = &c->array[1].want[l->place[r] * SIZE + x];
@@ -166,34 +166,34 @@ static void build_golden_laws(ops_call *c)
 }
 
 /* Checks that probabilities too small for torch's floats are as small here. */
-static void check_golden_laws(const ops_call *c, double *const *got)
+static void check_golden_probs(const ops_call *c, double *const *got)
 {
-    const law_call *l = c->data;
-    for (int i = 0; i < (int)c->array[0].n && l->golden && i < LAW_ROWS * l->job.size; i++) {
+    const probs_call *l = c->data;
+    for (int i = 0; i < (int)c->array[0].n && l->golden && i < PROBS_ROWS * l->job.size; i++) {
         const int r = i / l->job.size;
         const double p = exp(got[1][l->place[r] * l->job.size + i % l->job.size]), want = (double)l->golden[i];
         if (r == 0 && l->job.top_p < 1) continue;
         if (!(fabs(p - want) <= 2e-6 * want + 1e-12) || (p > 1e-37 && want == 0))
-            fail_msg("law %d, row %d, token %d: %g, PyTorch's %g", c->index, r, i % l->job.size, p, want);
+            fail_msg("probs %d, row %d, token %d: %g, PyTorch's %g", c->index, r, i % l->job.size, p, want);
     }
 }
 
-static void build_equal_laws(ops_call *c)
+static void build_equal_probs(ops_call *c)
 {
     static const double logits[6] = {1, 3, 3, 2, 3, 3};
-    law_call *l = law_arrays(c, (law_setting){1, 6, 1, 0, equal_laws[c->index].top_k, equal_laws[c->index].temperature,
-                                              equal_laws[c->index].top_p});
+    probs_call *l = probs_arrays(c, (probs_setting){1, 6, 1, 0, equal_probs[c->index].top_k,
+                                                    equal_probs[c->index].temperature, equal_probs[c->index].top_p});
     double sum = 0;
     const int point = l->job.temperature == 0;
     memcpy(c->array[0].x, logits, sizeof logits);
-    for (int i = 0; i < 6; i++) sum += equal_laws[c->index].stay >> i & 1 ? exp(logits[i]) : 0;
+    for (int i = 0; i < 6; i++) sum += equal_probs[c->index].stay >> i & 1 ? exp(logits[i]) : 0;
     for (int i = 0; i < 6; i++)
-        c->array[1].want[i] = equal_laws[c->index].stay >> i & 1 ? (point ? 0 : logits[i] - log(sum)) : -INFINITY;
+        c->array[1].want[i] = equal_probs[c->index].stay >> i & 1 ? (point ? 0 : logits[i] - log(sum)) : -INFINITY;
 }
 
-static void run_laws(kern_queue *k, const ops_call *c, void *const *a)
+static void run_probs(kern_queue *k, const ops_call *c, void *const *a)
 {
-    kern_probs_job job = ((const law_call *)c->data)->job;
+    kern_probs_job job = ((const probs_call *)c->data)->job;
     job.logits = a[0], job.log_probs = a[1];
     k->discrete->probs(k, &job);
     job.rows = 0;
@@ -202,7 +202,7 @@ static void run_laws(kern_queue *k, const ops_call *c, void *const *a)
 
 /* --- draws, and the likeliest tokens ------------------------------------------------------------------------------ */
 
-enum { LAWS = 4, DRAWN = 5, MOST_ROWS = 300 };
+enum { PROBS = 4, DRAWN = 5, MOST_ROWS = 300 };
 enum { ALL_DRAWN, NAN_LAW }; /* the last distribution is NaN */
 
 /* rows, size, tokens with nonzero probability (0: all), special case */
@@ -211,18 +211,18 @@ static const int draws[][4] = {{60, 300, 3, 0}, {300, 500, 0, 0},        {40, 16
                                {40, 65, 0, 0},  {40, 4099, 0, 0}};
 
 /* Adds log distributions of `size` tokens. In each row `spread` tokens have nonzero probability. */
-static double *law_input(ops_call *c, int rows, int size, int spread)
+static double *probs_input(ops_call *c, int rows, int size, int spread)
 {
-    double *law = ops_input(c, OPS_FLOAT, (size_t)(rows * size), 0, 2);
+    double *probs = ops_input(c, OPS_FLOAT, (size_t)(rows * size), 0, 2);
     for (int r = 0; r < rows; r++) {
         double sum = 0;
         for (int x = 0; x < size; x++)
-            if (!spread || (x + r) % size < spread) sum += exp(law[r * size + x]);
+            if (!spread || (x + r) % size < spread) sum += exp(probs[r * size + x]);
         for (int x = 0; x < size; x++)
-            law[r * size + x] =
-                !spread || (x + r) % size < spread ? (double)(float)(law[r * size + x] - log(sum)) : -INFINITY;
+            probs[r * size + x] =
+                !spread || (x + r) % size < spread ? (double)(float)(probs[r * size + x] - log(sum)) : -INFINITY;
     }
-    return law;
+    return probs;
 }
 
 /* Returns the first token at which the running sum exceeds uniform * total, or -1 if there is none. */
@@ -238,7 +238,7 @@ static int plain_draw(const double *weight, int size, double uniform)
 }
 
 typedef struct {
-    int law[MOST_ROWS], given[MOST_ROWS], wanted[MOST_ROWS], earlier[MOST_ROWS * DRAWN];
+    int probs[MOST_ROWS], given[MOST_ROWS], wanted[MOST_ROWS], earlier[MOST_ROWS * DRAWN];
     kern_address address[MOST_ROWS];
 } draw_lists;
 
@@ -246,17 +246,17 @@ static void build_draw(ops_call *c)
 {
     const int rows = c->rows = c->n[0], size = c->n[1];
     draw_lists *l = c->data = ops_host(c, sizeof *l);
-    double *log_probs = law_input(c, LAWS, size, c->n[2]), *weight = ops_host(c, (size_t)size * sizeof *weight);
+    double *log_probs = probs_input(c, PROBS, size, c->n[2]), *weight = ops_host(c, (size_t)size * sizeof *weight);
     for (int x = 0; x < size && c->n[3] == NAN_LAW; x++) log_probs[3 * size + x] = NAN;
     double *id = ops_output(c, OPS_INT, (size_t)(rows * DRAWN), DRAWN, 0, 0);
     double *drawn = ops_output(c, OPS_INT, (size_t)rows, 1, 0, 0);
     for (int r = 0; r < rows; r++) {
-        l->law[r] = (int)(ops_word(c) % LAWS), l->given[r] = size > 2 ? (int)(ops_word(c) % 3) : 0;
+        l->probs[r] = (int)(ops_word(c) % PROBS), l->given[r] = size > 2 ? (int)(ops_word(c) % 3) : 0;
         l->wanted[r] = l->given[r] + (int)(ops_word(c) % (uint32_t)(DRAWN + 1 - l->given[r]));
         l->address[r] = (kern_address){(uint64_t)(c->index + 5) + (uint64_t)r * 0x100000001, (uint64_t)r << 33,
                                        (uint32_t)(r % 9), 3};
         for (int i = 0; i < DRAWN; i++) l->earlier[r * DRAWN + i] = (2 * i + r) % size, id[r * DRAWN + i] = ops_any;
-        for (int x = 0; x < size; x++) weight[x] = exp(log_probs[l->law[r] * size + x]);
+        for (int x = 0; x < size; x++) weight[x] = exp(log_probs[l->probs[r] * size + x]);
         int n = 0;
         for (; n < l->wanted[r]; n++) {
             const int x = n < l->given[r]
@@ -276,7 +276,7 @@ static void run_draw(kern_queue *k, const ops_call *c, void *const *a)
     const kern_draw_job job = {.rows = c->rows,
                                .size = c->n[1],
                                .log_probs = a[0],
-                               .source = l->law + c->first,
+                               .source = l->probs + c->first,
                                .max_draws = DRAWN,
                                .given = l->given + c->first,
                                .wanted = l->wanted + c->first,
@@ -304,16 +304,16 @@ static void build_race(ops_call *c)
 {
     const int rows = c->rows = c->n[0], size = c->n[1];
     draw_lists *l = c->data = ops_host(c, sizeof *l);
-    double *log_probs = law_input(c, LAWS, size, c->n[2]), *time = ops_host(c, (size_t)size * sizeof *time);
+    double *log_probs = probs_input(c, PROBS, size, c->n[2]), *time = ops_host(c, (size_t)size * sizeof *time);
     for (int x = 0; x < size && c->n[3] == NAN_LAW; x++) log_probs[3 * size + x] = NAN;
     double *id = ops_output(c, OPS_INT, (size_t)(rows * DRAWN), DRAWN, 0, 0);
     double *drawn = ops_output(c, OPS_INT, (size_t)rows, 1, 0, 0);
     for (int r = 0; r < rows; r++) {
-        l->law[r] = (int)(ops_word(c) % LAWS), l->wanted[r] = (int)(ops_word(c) % (DRAWN + 1));
+        l->probs[r] = (int)(ops_word(c) % PROBS), l->wanted[r] = (int)(ops_word(c) % (DRAWN + 1));
         l->address[r] = (kern_address){(uint64_t)(c->index + 5) + (uint64_t)(r / 3) * 0x100000001,
                                        (uint64_t)(r / 3) << 33, (uint32_t)(r % 9), (uint32_t)r};
         for (int x = 0; x < size; x++) {
-            const double p = exp(log_probs[l->law[r] * size + x]);
+            const double p = exp(log_probs[l->probs[r] * size + x]);
             time[x] = p > 0 ? plain_time(&l->address[r], x, p) : INFINITY;
         }
         int n = 0;
@@ -335,7 +335,7 @@ static void run_race(kern_queue *k, const ops_call *c, void *const *a)
     const kern_draw_job job = {.rows = c->rows,
                                .size = c->n[1],
                                .log_probs = a[0],
-                               .source = l->law + c->first,
+                               .source = l->probs + c->first,
                                .max_draws = DRAWN,
                                .race = 1,
                                .given = l->given + c->first,
@@ -352,17 +352,17 @@ static const int tops[][3] = {{900, 7, 12}, {16384, 0, 12}, {16384, 0, 1}, {900,
 
 static void build_top(ops_call *c)
 {
-    static const int law[] = {2, 0, 3, 1, 2};
+    static const int probs[] = {2, 0, 3, 1, 2};
     const int size = c->n[0], count = c->n[2];
-    c->rows = 5, c->data = (void *)(uintptr_t)law;
-    double *x = law_input(c, LAWS, size, c->n[1]);
+    c->rows = 5, c->data = (void *)(uintptr_t)probs;
+    double *x = probs_input(c, PROBS, size, c->n[1]);
     for (int i = 0; i < size; i++) x[i] = rint(x[i]); /* many are equal */
     x[3 * size + size - 1] = NAN;
     double *id = ops_output(c, OPS_INT, (size_t)(5 * count), (size_t)count, 0, 0);
     double *log_p = ops_output(c, OPS_FLOAT, (size_t)(5 * count), (size_t)count, 0, 0);
     char *listed = ops_host(c, (size_t)size);
     for (int r = 0; r < 5; r++) {
-        const double *row = x + law[r] * size;
+        const double *row = x + probs[r] * size;
         memset(listed, 0, (size_t)size);
         for (int i = 0; i < count; i++) {
             int best = -1;
@@ -427,15 +427,15 @@ typedef struct {
     int node[BLOCKS + 1], draft[BLOCKS * DRAFTS], parent[BLOCKS * DRAFTS], p[SITES], q[SITES], place[BLOCKS];
     kern_discrete_rule rule[BLOCKS * POSITIONS];
     kern_address address[BLOCKS];
-    const double *log_p, *log_q, *neighbours;     /* [SITES][size], [SITES][size], [size][NEIGHBOURS] */
-    double *verdict, *id, *law, *count, *work[2]; /* results; current p and q */
+    const double *log_p, *log_q, *neighbours;       /* [SITES][size], [SITES][size], [size][NEIGHBOURS] */
+    double *verdict, *id, *probs, *count, *work[2]; /* results; current p and q */
 } blocks;
 
 /* Verification of a block by the definitions. */
 typedef struct {
     blocks *b;
     int block, first, count; /* its drafts */
-    double *id, *law;
+    double *id, *probs;
 } walk;
 
 static int next_child(const walk *w, int node, int from)
@@ -513,7 +513,7 @@ static void plain_block(const walk *w, double *count)
     for (int n = 0; n < w->count; n++) w->b->verdict[w->first + n] = KERN_DRAFT_DROPPED;
     for (;;) {
         const int child = next_child(w, node, 0);
-        w->law[final] = node + 1;
+        w->probs[final] = node + 1;
         if (child == w->count) {
             if (w->b->p[w->first + w->block + node + 1] < 0) break;
             load_site(w, node);
@@ -530,7 +530,7 @@ static void plain_block(const walk *w, double *count)
     node = -1;
     for (int position = 0, child; (child = next_child(w, node, 0)) < w->count; position++, node = child) {
         if (position < final) continue;
-        w->law[position] = node + 1;
+        w->probs[position] = node + 1;
         if (!w->b->job.past_rejection) continue;
         plain_children(w, node, position, child, 1, &w->id[position]);
         count[KERN_BLOCK_LENGTH] = position + 1;
@@ -543,9 +543,9 @@ static void draw_drafts(ops_call *c, blocks *b, int block)
     const int first = b->node[block], size = b->job.size;
     for (int n = 0; n < b->node[block + 1] - first; n++) {
         const int site = first + block + b->parent[first + n] + 1;
-        const double *law = b->log_q + (b->q[site] >= 0 ? b->q[site] : site) * size;
+        const double *probs = b->log_q + (b->q[site] >= 0 ? b->q[site] : site) * size;
         double *weight = b->work[0];
-        for (int x = 0; x < size; x++) weight[x] = exp(law[x]);
+        for (int x = 0; x < size; x++) weight[x] = exp(probs[x]);
         for (int i = 0; i < n; i++)
             if (b->parent[first + i] == b->parent[first + n]) weight[b->draft[first + i]] = 0;
         b->draft[first + n] = plain_draw(weight, size, (ops_word(c) + 0.5) / 0x1p32);
@@ -567,8 +567,8 @@ static void place_blocks(blocks *b, int points)
     }
 }
 
-/* Applies a case's special laws. With ALL_OF_P a draft has probability 0, and its two neighbours have all mass, 1/2 in
- * total. So half of the drafts are rejected without any replacement (LANTERN's own resampler). */
+/* Applies a case's special distributions. With ALL_OF_P a draft has probability 0, and its two neighbours have all
+ * mass, 1/2 in total. So half of the drafts are rejected without any replacement (LANTERN's own resampler). */
 static void make_odd(const ops_call *c, const blocks *b, double *log_p)
 {
     const int size = c->n[SIZE];
@@ -587,7 +587,7 @@ static void build_verify(ops_call *c)
 {
     const int size = c->n[SIZE];
     blocks *b = c->data = ops_host(c, sizeof *b);
-    double *log_p = law_input(c, SITES, size, 0), *log_q = law_input(c, SITES, size, 0);
+    double *log_p = probs_input(c, SITES, size, 0), *log_q = probs_input(c, SITES, size, 0);
     double *neighbours = ops_input(c, OPS_INT, (size_t)(size * NEIGHBOURS), 0, 1);
     const double closeness = c->n[CLOSENESS] / 10.0;
     for (int s = 0; s < SITES; s++) {
@@ -610,13 +610,13 @@ static void build_verify(ops_call *c)
     make_odd(c, b, log_p);
     b->verdict = ops_output(c, OPS_INT, BLOCKS * DRAFTS, 0, 0, 0);
     b->id = ops_output(c, OPS_INT, BLOCKS * POSITIONS, 0, 0, 0);
-    b->law = ops_output(c, OPS_INT, BLOCKS * POSITIONS, 0, 0, 0);
+    b->probs = ops_output(c, OPS_INT, BLOCKS * POSITIONS, 0, 0, 0);
     b->count = ops_output(c, OPS_INT, BLOCKS * KERN_BLOCK_COUNTS, 0, 0, 0);
     double *workspace = ops_output(c, OPS_FLOAT, (size_t)(BLOCKS * 2 * size), 0, 0, 0);
     for (int i = 0; i < BLOCKS * 2 * size; i++) workspace[i] = ops_any;
     for (int i = 0; i < BLOCKS; i++) {
         const walk w = {
-            b, i, b->node[i], b->node[i + 1] - b->node[i], b->id + b->place[i] * POSITIONS, b->law + i * POSITIONS};
+            b, i, b->node[i], b->node[i + 1] - b->node[i], b->id + b->place[i] * POSITIONS, b->probs + i * POSITIONS};
         plain_block(&w, b->count + i * KERN_BLOCK_COUNTS);
     }
 }
@@ -726,10 +726,10 @@ static void check_corner(const ops_call *c, double *const *got)
 #define COUNT(list) NULL, sizeof(list) / sizeof *(list), 0
 
 static const ops_entry table[] = {
-    {"laws", "", COUNT(laws), 0, build_laws, run_laws, NULL, NULL, NULL},
-    {"laws, PyTorch", "", NULL, 2 * sizeof golden_laws / sizeof *golden_laws, 0, 0, build_golden_laws, run_laws, NULL,
-     NULL, check_golden_laws},
-    {"laws of equal logits", "", COUNT(equal_laws), 0, build_equal_laws, run_laws, NULL, NULL, NULL},
+    {"probs", "", COUNT(probs_cases), 0, build_probs, run_probs, NULL, NULL, NULL},
+    {"probs, PyTorch", "", NULL, 2 * sizeof golden_probs / sizeof *golden_probs, 0, 0, build_golden_probs, run_probs,
+     NULL, NULL, check_golden_probs},
+    {"probs of equal logits", "", COUNT(equal_probs), 0, build_equal_probs, run_probs, NULL, NULL, NULL},
     {"draw", "rows size spread odd", OPS_CASES(draws), OPS_ALONE, build_draw, run_draw, NULL, NULL, NULL},
     {"race", "rows size spread odd", OPS_CASES(draws), OPS_ALONE, build_race, run_race, NULL, NULL, NULL},
     {"top", "size spread count", OPS_CASES(tops), OPS_ALONE, build_top, run_top, NULL, NULL, NULL},

@@ -10,6 +10,7 @@ static const int step_of[STEPS] = {3, 0, 4, 1, 2};
 typedef struct {
     head_case h;
     int *indexed[2]; /* x_index, mod_index */
+    int *state_of;   /* [rows] of a chain: x_index */
     float *cond, *x; /* [STEPS][rows][W]: temb + cond; [rows][C] */
     float *cfg;
     uint64_t *seed, *image;
@@ -295,6 +296,8 @@ static void build_chain(ops_call *c)
     const size_t n = (size_t)(tokens * channels);
     head_data *d = head_arrays(c, tokens);
     d->cfg = ops_floats(c, (size_t)tokens, 1.5);
+    d->state_of = ops_host(c, (size_t)rows * sizeof *d->state_of);
+    for (int r = 0; r < rows; r++) d->state_of[r] = r % tokens;
     d->seed = ops_host(c, (size_t)tokens * sizeof *d->seed);
     d->image = ops_host(c, (size_t)tokens * sizeof *d->image), d->position = ops_host(c, (size_t)tokens * sizeof(int));
     for (int t = 0; t < tokens; t++) {
@@ -323,7 +326,9 @@ static void build_chain(ops_call *c)
     if (c->n[KIND] % 2) memcpy(x0, before, n * sizeof *x);
 }
 
-static void run_chain(kern_queue *k, const ops_call *c, void *const *a)
+/* Runs the chain by the backend's operation, or step by step by the required ones (kernels/fused.c). */
+static void run_chain_by(kern_queue *k, const ops_call *c, void *const *a,
+                         void (*chain_run)(kern_queue *k, const kern_head *h, const kern_chain_job *job))
 {
     const head_object *o = c->object;
     const head_data *d = c->data;
@@ -338,6 +343,7 @@ static void run_chain(kern_queue *k, const ops_call *c, void *const *a)
                                 .coef = solver ? NULL : d->coef,
                                 .ode = solver ? d->ode : NULL,
                                 .t = d->t,
+                                .x_index = d->state_of,
                                 .cfg = d->cfg,
                                 .seed = d->seed,
                                 .image = d->image,
@@ -345,7 +351,17 @@ static void run_chain(kern_queue *k, const ops_call *c, void *const *a)
                                 .out = o->out,
                                 .scratch = o->scratch};
     k->head->modulate(k, o->net, a[0], step_of, NULL, STEPS, a[1], c->n[ROWS], o->mod, o->scratch);
-    k->head->chain_run(k, o->net, &job);
+    chain_run(k, o->net, &job);
+}
+
+static void run_chain(kern_queue *k, const ops_call *c, void *const *a)
+{
+    run_chain_by(k, c, a, k->fused->chain_run);
+}
+
+static void run_chain_steps(kern_queue *k, const ops_call *c, void *const *a)
+{
+    run_chain_by(k, c, a, kern_chain_steps);
 }
 
 #define HEAD_NUMBERS "width depth channels rows type kind hidden ada_layers"
@@ -356,6 +372,8 @@ static const ops_entry table[] = {
     {"modulate, eval, more", HEAD_NUMBERS, OPS_CASES(more_heads), OPS_ALONE_ON_CPU | OPS_LONG, build_head, run_head,
      prepare_head, release_head, NULL},
     {"chain_run", HEAD_NUMBERS, OPS_CASES(chains), 0, build_chain, run_chain, prepare_head, release_head, NULL},
+    {"chain_run, step by step", HEAD_NUMBERS, OPS_CASES(chains), OPS_CUDA, build_chain, run_chain_steps, prepare_head,
+     release_head, NULL},
     {"modulate, eval, SwiGLU", HEAD_NUMBERS, OPS_CASES(swiglu_heads), OPS_ALONE_ON_CPU, build_head, run_head,
      prepare_head, release_head, NULL},
     {"chain_run, SwiGLU", HEAD_NUMBERS, OPS_CASES(swiglu_chains), 0, build_chain, run_chain, prepare_head, release_head,

@@ -420,70 +420,10 @@ static void run_skinny(kern_queue *k, const ops_call *c, void *const *a)
                                  .eps = EPS,
                                  .gated = c->n[GATED],
                                  .y = a[2]};
-    assert_int_equal(k->core->skinny(k, c->object, &job), c->bf16);
+    assert_int_equal(k->fused->skinny(k, c->object, &job), c->bf16);
 }
-
-/* --- FP8 ---------------------------------------------------------------------------------------------------------- */
-
-enum { FP8_NONE = 6, FP8_EXTREME, FP8_LONG, FP8_CASES };
-
-/* Rounds n numbers to E4M3 times the least power of two with which their magnitudes are at most 448. */
-static void round_fp8(double *x, int n)
-{
-    double most = 0, scale = 0x1p-100;
-    int bad = 0;
-    for (int i = 0; i < n; i++) most = fmax(most, fabs(x[i])), bad |= !isfinite(x[i]);
-    for (int i = 0; i < n && bad; i++) x[i] = NAN;
-    if (bad) return;
-    while (448 * scale < most) scale *= 2;
-    for (int i = 0; i < n; i++) {
-        int exponent;
-        frexp(x[i] / scale, &exponent);
-        const double unit = ldexp(scale, (exponent < -5 ? -5 : exponent) - 4);
-        x[i] = nearbyint(x[i] / unit) * unit;
-    }
-}
-
-/* Computes products of rounded numbers. They are exact; f32 rounds their sum. The bias is rounded to bf16. Magnitudes
- * differ from row to row and from channel to channel. A layer of 40 inputs is in bf16. A GPU's warp holds 3072 inputs.
- */
-static void build_fp8(ops_call *c)
-{
-    static const int flags[] = {F32, 0, ADD, 0};
-    c->n[ROWS] = 1 + (c->index * 7 + 3) % 70, c->n[IN] = 16 * (1 + c->index * 5 % 12);
-    c->n[OUT] = 16 * (1 + c->index * 7 % 9), c->n[GAP] = c->index % 2 * 16, c->n[NO_BIAS] = c->index % 5 == 4;
-    c->n[FLAGS] = flags[c->index % 4] | KERN_LOW;
-    c->n[ACTIVATION] = c->n[FLAGS] & KERN_OUT_ADD ? KERN_LINEAR : c->index / 2 % 4;
-    if (c->index == FP8_NONE) c->n[IN] = 40;
-    if (c->index == FP8_LONG) c->n[IN] = 3104, c->n[ROWS] = 6, c->n[OUT] = 16, c->n[FLAGS] = KERN_LOW;
-    double *x = build_arrays(c, 0.02);
-    layer *l = c->data;
-    const int in = c->n[IN], out = c->n[OUT], rows = c->rows, fp8 = c->index != FP8_NONE;
-    float *w = (float *)(uintptr_t)l->weight;
-    double *qx = ops_host(c, (size_t)(rows * in) * sizeof *qx), *qw = ops_host(c, (size_t)(out * in) * sizeof *qw);
-    ops_array *y = ops_last(c);
-    for (int i = 0; i < rows * in; i++) x[i] = ldexp(uneven(x[i], ops_word(c)), -(i / in % 4));
-    for (int i = 0; i < out * in; i++) w[i] = ldexpf(w[i], -(i / in % 3));
-    if (c->index == FP8_EXTREME) make_extreme(c, x, w);
-    for (int i = 0; i < rows * in; i++) qx[i] = x[i];
-    for (int i = 0; i < out * in; i++) qw[i] = fp8 ? (double)w[i] : ops_bf16((double)w[i]);
-    for (int r = 0; r < rows && fp8; r++) round_fp8(qx + r * in, in);
-    for (int o = 0; o < out && fp8; o++) round_fp8(qw + o * in, in);
-    y->allowed = !(c->n[FLAGS] & KERN_OUT_F32) ? 4e-3 : cudahost_objects ? 2e-6 : 1e-3; /* a GPU's sums: 14 bits */
-    for (int r = 0; r < rows; r++)
-        for (int o = 0; o < out; o++) {
-            const int at = r * (out + c->n[GAP]) + o;
-            const double given = (double)l->bias[o], bias = c->n[NO_BIAS] ? 0 : fp8 ? ops_bf16(given) : given;
-            y->want[at] = activate(ops_dot(qx + r * in, qw + o * in, in) + bias, c->n[ACTIVATION]);
-            if (c->n[FLAGS] & KERN_OUT_ADD) y->want[at] += y->x[at];
-        }
-}
-
-static const int fp8_layers[FP8_CASES][8];
 
 static const ops_entry table[] = {
-    {"linear, fp8", "(none)", OPS_CASES(fp8_layers), OPS_ALONE_ON_CPU | OPS_FP8, build_fp8, run_layer, prepare_layer,
-     release_layer, NULL},
     {"linear", "rows in out activation flags gap no_bias offset", OPS_CASES(layers), OPS_ALONE_ON_CPU, build_layer,
      run_layer, prepare_layer, release_layer, NULL},
     {"linear, large", "rows in out activation flags", OPS_CASES(large_layers), OPS_ALONE_ON_CPU | OPS_LARGE,

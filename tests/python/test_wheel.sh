@@ -18,3 +18,5 @@ wheel=$("$source_dir/scripts/wheel.sh" "$work")
 "$work/venv/bin/pip" -q install --no-index --no-deps --disable-pip-version-check "$work/${wheel##*/}"
 cd "$work" # the module must come from the wheel
 "$work/venv/bin/python" -W error "$source_dir/tests/python/test_mar.py" "$command" "$source_dir/tests/rooms/abi.txt"
+"$work/venv/bin/python" -W error "$source_dir/examples/search.py" --images 4 --batch 2 --plain num_iter=2,num_sampling_steps=4 |
+    grep -q "^another seed"

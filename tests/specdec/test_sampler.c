@@ -148,18 +148,18 @@ TEST_CASE(sequences_are_independent)
             }
         }
         for (int i = 0; i < MOST_SEQUENCES; i++) {
-            uint8_t fate[2][TOKENS];
+            uint8_t status[2][TOKENS];
             int round[2][TOKENS], accepted = 0;
             sampling_run(&alone.g, 50 + (uint64_t)i, 1, TOKENS);
             assert_memory_equal(spec_sampler_tokens(u.g.s, i), spec_sampler_tokens(alone.g.s, 0), TOKENS * sizeof(int));
-            spec_sampler_token_status(u.g.s, i, fate[0], round[0]),
-                spec_sampler_token_status(alone.g.s, 0, fate[1], round[1]);
-            assert_memory_equal(fate[0], fate[1], sizeof fate[0]);
+            spec_sampler_token_status(u.g.s, i, status[0], round[0]),
+                spec_sampler_token_status(alone.g.s, 0, status[1], round[1]);
+            assert_memory_equal(status[0], status[1], sizeof status[0]);
             assert_memory_equal(round[0], round[1], sizeof round[0]);
             for (int j = 0; j < TOKENS; j++) {
-                accepted += fate[0][j] == SPEC_ACCEPTED;
+                accepted += status[0][j] == SPEC_ACCEPTED;
                 assert_true(j == 0 ? round[0][j] == 0 : round[0][j] - round[0][j - 1] <= 1);
-                assert_true(round[0][j] == (j ? round[0][j - 1] : 0) || fate[0][j - 1] != SPEC_ACCEPTED ||
+                assert_true(round[0][j] == (j ? round[0][j - 1] : 0) || status[0][j - 1] != SPEC_ACCEPTED ||
                             kinds[kind].o.length < TOKENS);
             }
             const spec_sampler_stats *s = spec_sampler_get_stats(alone.g.s);
@@ -231,7 +231,7 @@ TEST_CASE(sequences_come_and_go)
             assert_ok(spec_sampler_round(u.g.s, &err), &err);
             for (int p = 0; p < PLACES; p++) {
                 if (at[p] < 0 || spec_sampler_left(u.g.s, p) > 0) continue;
-                uint8_t fate[2][TOKENS];
+                uint8_t status[2][TOKENS];
                 int rounds[2][TOKENS];
                 const spec_start start = guest(at[p], given);
                 sampling_begin(alone.g.s, &start, 1);
@@ -240,9 +240,9 @@ TEST_CASE(sequences_come_and_go)
                 const size_t n = (size_t)start.n;
                 assert_memory_equal(tokens, spec_sampler_tokens(alone.g.s, 0), n * sizeof *tokens);
                 assert_memory_equal(tokens, given, (size_t)start.given * sizeof *tokens);
-                spec_sampler_token_status(u.g.s, p, fate[0], rounds[0]);
-                spec_sampler_token_status(alone.g.s, 0, fate[1], rounds[1]);
-                assert_memory_equal(fate[0], fate[1], n);
+                spec_sampler_token_status(u.g.s, p, status[0], rounds[0]);
+                spec_sampler_token_status(alone.g.s, 0, status[1], rounds[1]);
+                assert_memory_equal(status[0], status[1], n);
                 assert_memory_equal(rounds[0], rounds[1], n * sizeof *rounds[0]);
                 assert_int_equal(spec_sampler_get_stats(alone.g.s)->tokens, start.n - start.given);
                 at[p] = -1, done++;

@@ -9,8 +9,11 @@
 
 #define COMMAND_TEST(f) cmocka_unit_test_setup_teardown(f, command_setup, command_teardown)
 #define COPY_TEST(f)    cmocka_unit_test_setup_teardown(f, command_copy, command_teardown)
-#define LENGTH(array)   (sizeof(array) / sizeof *(array))
-#define FORMAT(at)      __attribute__((format(printf, at, (at) + 1)))
+/* Begin the definition of a test whose *state is a fresh directory, and a copy of the group's. */
+#define COMMAND_CASE(name) TEST_WITH(name, command_setup, command_teardown)
+#define COPY_CASE(name)    TEST_WITH(name, command_copy, command_teardown)
+#define LENGTH(array)      (sizeof(array) / sizeof *(array))
+#define FORMAT(at)         __attribute__((format(printf, at, (at) + 1)))
 
 typedef struct {
     int status; /* exit status, or 128 + the signal that ended it */
@@ -40,7 +43,7 @@ cJSON *command_json(const char *directory, const char *format, ...) FORMAT(2);
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a refusal may have no `other` */
 
 /* A command that must be refused: status 1, nothing on stdout, no new file, and one line on stderr. The line begins
- * with "mar: " and contains both parts. With `other` NULL, `part` is the whole line after "mar: ". */
+ * with "mar: " and contains `part`, the name of what is at fault, and `other`, what was expected, if not NULL. */
 typedef struct {
     const char *arguments, *part, *other;
 } refusal;

@@ -59,8 +59,8 @@ void open_context_fixture(context_fixture *f, mar *m, const char *path, int cond
     }
     mar_runner_begin(&f->runner, images, f->labels);
     f->k->core->upload(f->k, there, tokens, bytes);
-    assert_ok(mar_runner_plan_known_tokens(&f->runner, n, &err), &err);
-    mar_runner_add_known_tokens(&f->runner, there, n, image, position, NULL);
+    assert_ok(masked_runner_plan_known_tokens(&f->runner.net, n, &err), &err);
+    masked_runner_add_known_tokens(&f->runner.net, there, n, image, position, NULL);
     f->k->core->finish(f->k);
     assert_ok(kern_check(f->k, &err), &err);
     f->k->core->free(f->k->device, there);
@@ -76,27 +76,27 @@ void close_context_fixture(context_fixture *f)
     mar_close(f->m);
 }
 
-void open_contexts(const context_fixture *f, int max_contexts, int chunk, mar_contexts *c, void **memory)
+void open_contexts(const context_fixture *f, int max_contexts, int chunk, masked_contexts *c, void **memory)
 {
     mar_err err = {0};
-    assert_ok(mar_contexts_create(f->k, mar_masked_model_of(f->model), max_contexts, max_contexts * f->seq,
-                                  f->conditions, c, &err),
+    assert_ok(masked_contexts_create(f->k, &mar_masked_model_of(f->model)->net, max_contexts, max_contexts * f->seq,
+                                     f->conditions, c, &err),
               &err);
     assert_int_equal(c->chunk, max_contexts); /* the contexts are small */
     if (chunk < c->chunk) c->chunk = chunk;
-    *memory = backend_memory(f->k, mar_contexts_lay_out(c, NULL));
-    mar_contexts_lay_out(c, *memory);
-    mar_contexts_begin(c);
+    *memory = backend_memory(f->k, masked_contexts_lay_out(c, NULL));
+    masked_contexts_lay_out(c, *memory);
+    masked_contexts_begin(c);
 }
 
-void close_contexts(const context_fixture *f, mar_contexts *c, void *memory)
+void close_contexts(const context_fixture *f, masked_contexts *c, void *memory)
 {
     f->k->core->finish(f->k);
     f->k->core->free(f->k->device, memory);
-    mar_contexts_free(c);
+    masked_contexts_free(c);
 }
 
-void plain_pass(context_fixture *f, const mar_image_context *x)
+void plain_pass(context_fixture *f, const masked_context *x)
 {
     mar_runner *r = &f->runner;
     const int *order = x->order;
@@ -107,7 +107,7 @@ void plain_pass(context_fixture *f, const mar_image_context *x)
     mar_runner_predict(r, &batch, &step, 0, x->n_queries, NULL);
 }
 
-int random_contexts(const context_fixture *f, dice *d, int gamma, mar_image_context *list)
+int random_contexts(const context_fixture *f, dice *d, int gamma, masked_context *list)
 {
     int n = 0;
     for (int i = 0; i < f->images; i++) {
@@ -115,7 +115,7 @@ int random_contexts(const context_fixture *f, dice *d, int gamma, mar_image_cont
         for (int j = 0; j < gamma && known < f->seq; j++) {
             const int left = f->seq - known, step = 1 + dice_below(d, left < 4 ? left : 4);
             const int more = dice_below(d, 3) ? 0 : dice_below(d, left - step + 1);
-            list[n++] = (mar_image_context){.image = i, .order = f->order[i], .known = known, .n_queries = step + more};
+            list[n++] = (masked_context){.image = i, .order = f->order[i], .known = known, .n_queries = step + more};
             known += step;
         }
     }

@@ -126,14 +126,14 @@ char *copy_vq(const char *directory)
 
 family_facts small_decoder(void)
 {
-        family_facts c = {.shape = {.names = &language_llama_names,
-                              .width = 32,
-                              .depth = 2,
-                              .heads = 4,
-                              .head_dim = 8,
-                              .hidden = 48,
-                              .vocabulary = 73,
-                              .prompt = 1}};
+    family_facts c = {.shape = {.names = &language_llama_names,
+                                .width = 32,
+                                .depth = 2,
+                                .heads = 4,
+                                .head_dim = 8,
+                                .hidden = 48,
+                                .vocabulary = 73,
+                                .prompt = 1}};
     c.shape.kv_heads = 2;
     c.shape.qk_norm = CAUSAL_LAYER_NORM;
     c.shape.seq_len = 16, c.shape.columns = 4, c.shape.line_end = 1;
@@ -153,21 +153,21 @@ char *write_decoder(const char *directory, const char *file, const family_facts 
              ",\"__metadata__\":{\"mar.family\":\"%s\",\"mar.heads\":\"%d\",\"mar.eps\":\"1e-5\","
              "\"mar.image_tokens\":\"%d-%d\",\"mar.line_end\":\"%d\",\"mar.image_size\":\"%dx%d\","
              "\"mar.context\":\"%d\"}",
-             c->language.family->name, c->shape.heads, SMALL_FIRST_ID, SMALL_FIRST_ID + c->shape.vocabulary - 1, SMALL_LINE_END,
-             16 * c->shape.columns, 16 * rows, causal_positions(&c->shape) + c->shape.prefix);
+             c->language.family->name, c->shape.heads, SMALL_FIRST_ID, SMALL_FIRST_ID + c->shape.vocabulary - 1,
+             SMALL_LINE_END, 16 * c->shape.columns, 16 * rows, causal_positions(&c->shape) + c->shape.prefix);
     return end_file(&w, directory, file, metadata);
 }
 
 family_facts small_llamagen(void)
 {
     return (family_facts){.shape = {.names = &llamagen_names,
-                                  .joined_qkv = 1,
-                                  .width = 32,
-                                  .depth = 2,
-                                  .heads = 2,
-                                  .hidden = 64,
-                                  .vocabulary = 50,
-                                  .seq_len = 16,
-                                  .classes = 5,
-                                  .prefix = 1}};
+                                    .joined_qkv = 1,
+                                    .width = 32,
+                                    .depth = 2,
+                                    .heads = 2,
+                                    .hidden = 64,
+                                    .vocabulary = 50,
+                                    .seq_len = 16,
+                                    .classes = 5,
+                                    .prefix = 1}};
 }

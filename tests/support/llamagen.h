@@ -21,7 +21,7 @@ char *write_mar(const char *directory, const char *file, const mar_model_config 
  * path; the caller frees it. */
 char *copy_vq(const char *directory);
 
-/* Writes a decoder of Lumina-mGPT's kind likewise, noise apart, with what gpt_config_derive_decoder needs in its
+/* Writes a decoder of Lumina-mGPT's kind likewise, noise apart, with what family_language needs in its
  * metadata. Ids from SMALL_FIRST_ID on are image tokens. Norms of q and k have biases, and rows of their own. */
 char *write_decoder(const char *directory, const char *file, const family_facts *c, unsigned seed);
 enum { SMALL_LINE_END = 2, SMALL_FIRST_ID = 3 };

@@ -4,7 +4,7 @@
 
 #include "mar/api/session.h"
 #include "mar_measure.h"
-#include "mar/masked/masked.h"
+#include "mar/masked.h"
 #include "tests/support/support.h"
 
 /* Returns the engine of a session whose model is a MAR model. */

@@ -90,21 +90,22 @@ static void spied_decide(kern_queue *k, const kern_path_verdict *job)
 void spy_begin(path_spy *spy, mar_session *s, uint64_t first_image, int images, int mutant)
 {
     const mar_masked *g = mar_masked_of(s);
+    spy_begin_on(spy, g->k, g->model->base.config.seq_len, first_image, images, mutant);
+}
+
+void spy_begin_on(path_spy *spy, kern_queue *k, int seq_len, uint64_t first_image, int images, int mutant)
+{
     const int inner = mutant < SPY_PATH_MUTANTS ? mutant : PATH_UNCHANGED;
-    *spy = (path_spy){.k = g->k,
-                      .real = g->k->head,
-                      .mutant = mutant,
-                      .first_image = first_image,
-                      .images = images,
-                      .seq_len = g->model->base.config.seq_len};
+    *spy = (path_spy){
+        .k = k, .real = k->head, .mutant = mutant, .first_image = first_image, .images = images, .seq_len = seq_len};
     spy->has = calloc((size_t)images * (size_t)spy->seq_len, 1);
     if (!spy->has) fail_msg("out of memory");
-    path_mutant_begin(&spy->mutation, g->k, inner, -1);
-    spy->inner = g->k->head;
+    path_mutant_begin(&spy->mutation, k, inner, -1);
+    spy->inner = k->head;
     spy->ops = *spy->inner;
     spy->ops.path_ratio = spied_ratio;
     spy->ops.path_decide = spied_decide;
-    g->k->head = &spy->ops;
+    k->head = &spy->ops;
 }
 
 void spy_end(path_spy *spy)
@@ -173,6 +174,21 @@ static void make_room(innovations *v, const path_spy *spy, size_t more)
     free(old.u), free(old.gap);
 }
 
+void spy_judge(const path_spy *spy, kern_queue *k, diff_paths *by, const diff_tokens *t, const size_t *place,
+               float *path, double *log_ratio, float *last, innovations *out)
+{
+    diff_speculation_stats stats = {0};
+    for (int r = 0; r < t->count; r++)
+        k->core->upload(k, path + (size_t)r * (size_t)spy->stride, spy->kept + place[r] * row_floats(spy),
+                        sizeof(float) * (size_t)spy->stride);
+    make_room(out, spy, (size_t)t->count);
+    whitener w = {*k->head, k->head, spy, place, out};
+    w.ops.path_ratio = whitened_ratio;
+    k->head = &w.ops;
+    diff_paths_judge(by, t, path, log_ratio, last, &stats);
+    k->head = w.real;
+}
+
 /* Returns the distance of an image's token from its path's end under the distribution of its draw. */
 static double token_off(const path_spy *spy, const kern_chain_coef *coef, size_t place, const float *token)
 {
@@ -237,7 +253,7 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
 {
     const int seq = spy->seq_len, known = steps[first].known, until = steps[last].known + steps[last].predicted;
     const int n = until - known, rows = spy->images * n, channels = spy->channels;
-    const mar_step step = {.known = known, .predicted = n, .cfg_branches = run->runner.cfg_branches};
+    const mar_step step = {.known = known, .predicted = n, .cfg_branches = run->runner.net.cfg_branches};
     const mar_batch batch = {.images = spy->images, .order = (const int *const *)run->order};
     int *image = grown(NULL, (size_t)rows, sizeof(int)), *position = grown(NULL, (size_t)rows, sizeof(int));
     size_t *place = grown(NULL, (size_t)rows, sizeof *place);
@@ -253,8 +269,6 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
         run->k->core->upload(run->k, run->tokens + (size_t)r * (size_t)channels, tokens + place[r] * (size_t)channels,
                              sizeof(float) * (size_t)channels);
         if (!kept) continue;
-        run->k->core->upload(run->k, run->path + (size_t)r * (size_t)spy->stride,
-                             spy->kept + place[r] * row_floats(spy), sizeof(float) * (size_t)spy->stride);
         out->off = fmax(
             out->off, token_off(spy, run->runner.chain.schedule.coef, place[r], tokens + place[r] * (size_t)channels));
     }
@@ -263,16 +277,10 @@ static void whiten_block(plain_run *run, const path_spy *spy, const mar_step *st
     assert_ok(diff_paths_plan(&run->paths, rows, &err), &err);
     mar_runner_predict(&run->runner, &batch, &step, 0, rows, NULL);
     if (kept) {
-        const diff_tokens t = {.count = rows, .sources = rows, .z = run->runner.z, .cfg = cfg};
-        diff_speculation_stats stats = {0};
-        make_room(out, spy, (size_t)rows);
-        whitener w = {*run->k->head, run->k->head, spy, place, out};
-        w.ops.path_ratio = whitened_ratio;
-        run->k->head = &w.ops;
-        diff_paths_judge(&run->paths, &t, run->path, run->log_ratio, run->last, &stats);
-        run->k->head = w.real;
+        const diff_tokens t = {.count = rows, .sources = rows, .z = run->runner.net.z, .cfg = cfg};
+        spy_judge(spy, run->k, &run->paths, &t, place, run->path, run->log_ratio, run->last, out);
     }
-    mar_runner_add_known_tokens(&run->runner, run->tokens, rows, image, position, NULL);
+    masked_runner_add_known_tokens(&run->runner.net, run->tokens, rows, image, position, NULL);
     free(image), free(position), free(place), free(cfg);
 }
 

@@ -9,7 +9,8 @@
 #ifndef TESTS_PATH_SPY_H
 #define TESTS_PATH_SPY_H
 
-#include "mar/masked/masked.h"
+#include "diffusion/paths.h"
+#include "mar/masked.h"
 #include "tests/support/path_mutants.h"
 
 /* Deliberately wrong sessions. Those before SPY_PATH_MUTANTS are path_mutants. */
@@ -39,6 +40,8 @@ typedef struct {
 
 /* Begins to spy on a session with a batch of images first_image, ... The head has one number of diffusion steps. */
 void spy_begin(path_spy *spy, mar_session *s, uint64_t first_image, int images, int mutant);
+/* The same for a queue that makes the images, of seq_len tokens, in any order. */
+void spy_begin_on(path_spy *spy, kern_queue *k, int seq_len, uint64_t first_image, int images, int mutant);
 void spy_end(path_spy *spy); /* the session continues without the spy */
 
 /* Innovations of tokens, by step index; arrays grow. */
@@ -54,6 +57,10 @@ typedef struct {
  * block: number of steps that share a context, 1 except with context prefix. */
 void spy_whiten(const path_spy *spy, const mar_model *target, const mar_params *p, int block, const int *label,
                 const float *tokens, innovations *out);
+/* Adds the innovations of tokens place[0..count-1], image * seq_len + position, under the target's head `by` and the z
+ * of `tokens`. The other arrays are backend memory for them. */
+void spy_judge(const path_spy *spy, kern_queue *k, diff_paths *by, const diff_tokens *tokens, const size_t *place,
+               float *path, double *log_ratio, float *last, innovations *out);
 void innovations_free(innovations *v);
 
 /* p-values of quantities that must be standard normal, each corrected for the number of indices. */

@@ -18,10 +18,12 @@ static struct {
     kern_head_ops head;
     kern_conv_ops conv;
     kern_discrete_ops discrete;
+    kern_fused_ops fused;
     const kern_core_ops *real_core;
     const kern_head_ops *real_head;
     const kern_conv_ops *real_conv;
     const kern_discrete_ops *real_discrete;
+    const kern_fused_ops *real_fused;
 } spy;
 
 static void spy_count(const char *operation)
@@ -72,7 +74,7 @@ SPY_OPERATION(void, head, eval_reusing,
                const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
                void *scratch),
               k, h, x, x_index, mod, mod_index, rows, reuse, kept, kept_rows, out, scratch)
-SPY_OPERATION(void, head, chain_run, (kern_queue * k, const kern_head *h, const kern_chain_job *job), k, h, job)
+SPY_OPERATION(void, fused, chain_run, (kern_queue * k, const kern_head *h, const kern_chain_job *job), k, h, job)
 SPY_OPERATION(void, head, verify, (kern_queue * k, const kern_verify_job *job), k, job)
 SPY_OPERATION(void, head, speculate_start, (kern_queue * k, kern_speculation *w), k, w)
 SPY_OPERATION(int, head, speculate_propose, (kern_queue * k, kern_speculation *w, const kern_speculation_head *draft),
@@ -119,6 +121,7 @@ static void spy_on(mar_session *s, const char *only, long at, void (*disturb)(ma
     spy.real_core = k->core, spy.real_head = k->head, spy.real_conv = k->conv;
     spy.core = *k->core, spy.head = *k->head, spy.conv = *k->conv;
     spy.real_discrete = k->discrete, spy.discrete = *k->discrete;
+    spy.real_fused = k->fused, spy.fused = *k->fused;
     spy.core.upload = spy_core_upload;
     spy.core.download = spy_core_download;
     spy.core.linear = spy_core_linear;
@@ -130,7 +133,7 @@ static void spy_on(mar_session *s, const char *only, long at, void (*disturb)(ma
     spy.core.attention_spans = spy_core_attention_spans;
     spy.head.modulate = spy_head_modulate;
     spy.head.eval_reusing = spy_head_eval_reusing;
-    spy.head.chain_run = spy_head_chain_run;
+    spy.fused.chain_run = spy_fused_chain_run;
     spy.head.verify = spy_head_verify;
     spy.head.speculate_start = spy_head_speculate_start;
     spy.head.speculate_propose = spy_head_speculate_propose;
@@ -144,6 +147,7 @@ static void spy_on(mar_session *s, const char *only, long at, void (*disturb)(ma
     spy.discrete.draw = spy_discrete_draw;
     spy.discrete.verify = spy_discrete_verify;
     k->core = &spy.core, k->head = &spy.head, k->conv = &spy.conv, k->discrete = &spy.discrete;
+    k->fused = &spy.fused;
 }
 
 /* Ends counting. Returns the number of operations. */
@@ -151,6 +155,7 @@ static long spy_off(void)
 {
     kern_queue *k = mar_session_queue(spy.session);
     k->core = spy.real_core, k->head = spy.real_head, k->conv = spy.real_conv, k->discrete = spy.real_discrete;
+    k->fused = spy.real_fused;
     return spy.count;
 }
 

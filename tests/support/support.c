@@ -36,6 +36,25 @@ float *golden_f32(const wt_file *f, const char *name, int64_t count)
     return values;
 }
 
+void assert_values(const wt_file *f, const char *expected_path)
+{
+    wt_file *expected = open_weights(expected_path);
+    assert_true(wt_count(expected) > 0);
+    for (int i = 0; i < wt_count(expected); i++) {
+        const wt_tensor *e = wt_at(expected, i), *t = wt_find(f, e->name);
+        if (!t) fail_msg("%s: %s is missing", wt_path(f), e->name);
+        assert_int_equal(t->rank, e->rank);
+        assert_memory_equal(t->shape, e->shape, (size_t)e->rank * sizeof *e->shape);
+        float *a = golden_f32(f, e->name, e->count), *b = golden_f32(expected, e->name, e->count);
+        for (int64_t j = 0; j < e->count; j++)
+            if (memcmp(&a[j], &b[j], sizeof *a) != 0 && !(a[j] != a[j] && b[j] != b[j]))
+                fail_msg("%s: %s[%lld] is %g, expected %g", wt_path(f), e->name, (long long)j, (double)a[j],
+                         (double)b[j]);
+        free(a), free(b);
+    }
+    wt_close(expected);
+}
+
 double relative_error(const float *a, const float *b, size_t n)
 {
     double difference = 0, norm = 0;

@@ -3,7 +3,7 @@
 #define TESTS_SUPPORT_H
 
 #include "kernels/ops.h"
-#include "mar/masked/runner.h"
+#include "mar/masked_runner.h"
 #include "tests/support/test.h"
 #include "weights/weights.h"
 
@@ -11,6 +11,8 @@
 wt_file *golden_open(const char *name);  /* "head" opens tests/golden/data/head.safetensors; fails the test */
 wt_file *open_weights(const char *path); /* fails the test if it cannot be opened */
 float *golden_f32(const wt_file *f, const char *name, int64_t count); /* caller frees */
+/* Checks that f has every tensor of the file expected_path, bit for bit; a NaN equals any NaN. */
+void assert_values(const wt_file *f, const char *expected_path);
 
 /* Returns ||a-b|| / ||b|| over n values, or infinity if a has NaN or Inf. */
 double relative_error(const float *a, const float *b, size_t n);

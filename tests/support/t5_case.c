@@ -45,7 +45,7 @@ float *t5_encode(kern_queue *k, t5_encoder *e, int first, int n)
         for (int j = 0; j < length[i]; j++) ids[at[i] + j] = (int)id[j];
         free(id);
     }
-    const text_spans spans = {n, rows, at, length};
+    const nets_spans spans = {n, rows, at, length};
     assert_ok(t5_run(k, e, &spans, ids, y, &err), &err);
     free(ids);
     return y;

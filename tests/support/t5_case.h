@@ -2,7 +2,7 @@
 #ifndef TESTS_T5_CASE_H
 #define TESTS_T5_CASE_H
 
-#include "text/t5.h"
+#include "nets/t5.h"
 
 #define T5_FOLDER "tests/golden/data/t5"
 #define T5_BINARY "tests/golden/data/t5_bin"

@@ -84,8 +84,8 @@ TEST_CASE(chameleons_of_both_kinds)
 TEST_CASE(emu3_of_both_layouts)
 {
     language g = open_good("{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":11,\"eol_token_id\":5,"
-                               "\"image_area\":262144,\"max_position_embeddings\":9216}",
-                               20);
+                           "\"image_area\":262144,\"max_position_embeddings\":9216}",
+                           20);
     assert_string_equal(g.family->name, "emu3");
     assert_int_equal(g.vocabulary.count, 8);
     for (int i = 0; i < 8; i++) assert_int_equal(g.vocabulary.image_id[i], 12 + i);

@@ -50,7 +50,9 @@ static void compare(const char *line, const char *const texts[PROMPTS + 1])
     const char *text = number < 0 ? NULL : texts[number], *next = line + at;
     model m = open_model(family);
     assert_ok(language_size(&m.grammar, "m", width, height, &columns, &rows, &err), &err);
-    assert_ok(language_ids(&m.grammar, m.tokenizer, columns, rows, number < 0 || number == PROMPTS, text, ids, IDS_MAX, &count, &err), &err);
+    assert_ok(language_ids(&m.grammar, m.tokenizer, columns, rows, number < 0 || number == PROMPTS, text, ids, IDS_MAX,
+                           &count, &err),
+              &err);
     for (int i = 0; i < count; i++) {
         char *end;
         const long id = strtol(next, &end, 10);
@@ -87,10 +89,13 @@ TEST_CASE(ids_are_counted_beyond_the_room)
     enum { COLUMNS = 48, ROWS = 48 };
     int all[IDS_MAX], some[8], count, n;
     mar_err err = {0};
-    assert_ok(language_ids(&m.grammar, m.tokenizer, COLUMNS, ROWS, 0, "a corgi in the snow", all, IDS_MAX, &count, &err), &err);
+    assert_ok(
+        language_ids(&m.grammar, m.tokenizer, COLUMNS, ROWS, 0, "a corgi in the snow", all, IDS_MAX, &count, &err),
+        &err);
     for (int max = 0; max < 8; max++) {
         memset(some, 0x55, sizeof some);
-        assert_ok(language_ids(&m.grammar, m.tokenizer, COLUMNS, ROWS, 0, "a corgi in the snow", some, max, &n, &err), &err);
+        assert_ok(language_ids(&m.grammar, m.tokenizer, COLUMNS, ROWS, 0, "a corgi in the snow", some, max, &n, &err),
+                  &err);
         assert_int_equal(n, count);
         assert_memory_equal(some, all, (size_t)max * sizeof *some);
         assert_int_equal(some[max], 0x55555555);
@@ -98,7 +103,8 @@ TEST_CASE(ids_are_counted_beyond_the_room)
     assert_int_equal(language_ids(&m.grammar, m.tokenizer, COLUMNS, ROWS, 0, "\xff", all, IDS_MAX, &n, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "is not UTF-8"));
     m.grammar.vocabulary.rows = 30;
-    assert_int_equal(language_ids(&m.grammar, m.tokenizer, COLUMNS, ROWS, 0, "a corgi", all, IDS_MAX, &n, &err), MAR_EMODEL);
+    assert_int_equal(language_ids(&m.grammar, m.tokenizer, COLUMNS, ROWS, 0, "a corgi", all, IDS_MAX, &n, &err),
+                     MAR_EMODEL);
     assert_non_null(strstr(err.text, "the model's embedding 30 rows"));
     close_model(&m);
 }

@@ -1,5 +1,6 @@
 /* The image encoders against PyTorch (tests/golden/make_encoder.py), in f32 and bf16: a KL one with attention, that of
  * the demo model, a VQ one. Patches, round trips, damaged files. */
+#include "tests/support/changed.h"
 #include "tests/support/support.h"
 
 #include "vae/vae.h"
@@ -59,12 +60,12 @@ static uint8_t *golden_picture(const char *name, size_t n)
     wt_file *f = golden_open("encoder");
     snprintf(tensor, sizeof tensor, "golden.pixels_%s", name);
     float *values = golden_f32(f, tensor, (int64_t)n);
-    uint8_t *bytes = malloc(n);
-    assert_non_null(bytes);
-    for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)values[i];
+    uint8_t *rgb = malloc(n);
+    assert_non_null(rgb);
+    for (size_t i = 0; i < n; i++) rgb[i] = (uint8_t)values[i];
     free(values);
     wt_close(f);
-    return bytes;
+    return rgb;
 }
 
 static float *golden_tokens(const char *name, size_t n)
@@ -209,35 +210,6 @@ TEST_CASE(digits_survive_a_round_trip)
 
 /* --- damaged files ------------------------------------------------------------------------------------------------ */
 
-/* Saves the KL checkpoint without a tensor, or with its first number NaN. */
-static void save_spoiled(const char *path, const char *without, int nan)
-{
-    wt_file *f = open_weights(kl_path);
-    mar_err err = {0};
-    wt_output out[256];
-    int count = 0, seen = 0;
-    for (int i = 0; i < wt_count(f); i++) {
-        const wt_tensor *t = wt_at(f, i);
-        const int is_it = strcmp(t->name, without) == 0;
-        seen += is_it;
-        if (is_it && !nan) continue;
-        out[count] = (wt_output){t->name, WT_F32, t->rank, {0}, f, t, WT_VALUES, NULL};
-        memcpy(out[count++].shape, t->shape, sizeof t->shape);
-    }
-    assert_int_equal(seen, 1);
-    assert_ok(wt_save_safetensors(path, out, count, NULL, 0, &err), &err);
-    wt_close(f);
-    if (!nan) return;
-    f = open_weights(path);
-    const float value = NAN;
-    FILE *file = fopen(path, "r+b");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, (long)wt_find(f, without)->offset, SEEK_SET), 0);
-    assert_int_equal(fwrite(&value, sizeof value, 1, file), 1);
-    assert_int_equal(fclose(file), 0);
-    wt_close(f);
-}
-
 /* Expects the decoder of a file to be good and its encoder to be refused. */
 static void expect_refused(const char *path, const char *reason)
 {
@@ -270,7 +242,7 @@ TEST_CASE(tensors_are_needed)
         const char *name = wt_at(f, i)->name;
         if (strncmp(name, "encoder.", 8) != 0 && strncmp(name, "quant_conv.", 11) != 0) continue;
         if (seen++ % 3 != 0) continue;
-        save_spoiled(path, name, 0);
+        write_copy_without(kl_path, path, WT_F32, name, 0, NULL, NULL);
         expect_refused(path, name);
     }
     assert_int_equal(seen, 90);
@@ -287,7 +259,8 @@ TEST_CASE(layers_have_the_files_names)
                                              {"quant_conv.weight", "quant_conv"}};
     char *path = test_path("encoder.safetensors");
     for (size_t i = 0; i < sizeof spoiled / sizeof *spoiled; i++) {
-        save_spoiled(path, spoiled[i][0], 1);
+        write_copy_without(kl_path, path, WT_F32, NULL, 0, NULL, NULL);
+        write_nan(path, spoiled[i][0], 0);
         expect_refused(path, spoiled[i][0]);
         kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
         vae_decoder *d = NULL;

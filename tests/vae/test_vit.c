@@ -1,6 +1,7 @@
 /* SphereAR's image decoder against the official code (tests/golden/make_vit.py), in f32 and bf16: pixels, bytes and
  * batches. Also facts read from the file, and damaged files. */
 #include "tests/support/device.h"
+#include "tests/vae/files.h"
 
 #include "kernels/pixels.h"
 #include "vae/vae.h"
@@ -31,7 +32,7 @@ static vae_decoder *load(kern_queue *k, const char *path)
 
 /* Decodes the images, at most `at_a_time` at once, to pixels and bytes. */
 static void decode(kern_queue *k, const vae_decoder *d, const float *tokens, int images, int at_a_time, float *pixels,
-                   uint8_t *bytes)
+                   uint8_t *rgb)
 {
     const size_t each = TOKENS * CHANNELS, budget = k->device->image_budget;
     vae_run *r = NULL;
@@ -51,7 +52,7 @@ static void decode(kern_queue *k, const vae_decoder *d, const float *tokens, int
         pass = images - done < at_a_time ? images - done : at_a_time;
         const vae_pictures p = vae_decode(r, on_device + (size_t)done * each, pass);
         k->core->download(k, pixels + (size_t)done * VALUES, p.pixels, (size_t)pass * VALUES * sizeof *pixels);
-        k->core->download(k, bytes + (size_t)done * VALUES, p.bytes, (size_t)pass * VALUES);
+        k->core->download(k, rgb + (size_t)done * VALUES, p.bytes, (size_t)pass * VALUES);
     }
     assert_ok(kern_check(k, &err), &err);
     k->core->free(k->device, memory), k->core->free(k->device, on_device);
@@ -70,13 +71,13 @@ static void check_golden(const char *path, mar_dtype dtype, double tolerance, in
     float *tokens = golden_f32(f, "golden.tokens", IMAGES * TOKENS * CHANNELS);
     float *expected = golden_f32(f, "golden.image", IMAGES * VALUES);
     float *byte = golden_f32(f, "golden.bytes", IMAGES * VALUES), pixels[IMAGES * VALUES];
-    uint8_t bytes[IMAGES * VALUES];
-    decode(k, d, tokens, IMAGES, IMAGES, pixels, bytes);
+    uint8_t rgb[IMAGES * VALUES];
+    decode(k, d, tokens, IMAGES, IMAGES, pixels, rgb);
     assert_close(pixels, expected, IMAGES * VALUES, tolerance);
     for (int j = 0; j < IMAGES * VALUES; j++) {
-        assert_int_equal(bytes[j], kern_pixel_byte(pixels[j], KERN_BYTES_DOWN));
+        assert_int_equal(rgb[j], kern_pixel_byte(pixels[j], KERN_BYTES_DOWN));
         assert_int_equal(byte[j], kern_pixel_byte(expected[j], KERN_BYTES_DOWN));
-        assert_true(abs(bytes[j] - (int)byte[j]) <= byte_tolerance);
+        assert_true(abs(rgb[j] - (int)byte[j]) <= byte_tolerance);
     }
     free(tokens), free(expected), free(byte);
     vae_decoder_free(d);
@@ -102,22 +103,22 @@ static void check_batches(mar_dtype dtype)
     enum { BATCH = 5, EACH = TOKENS * CHANNELS };
     float *tokens = random_floats(BATCH * EACH, 1, 7), *alone = malloc(BATCH * VALUES * sizeof *alone);
     float *pixels = malloc(BATCH * VALUES * sizeof *pixels);
-    uint8_t *bytes = malloc(BATCH * VALUES);
-    assert_true(tokens && alone && pixels && bytes);
+    uint8_t *rgb = malloc(BATCH * VALUES);
+    assert_true(tokens && alone && pixels && rgb);
     for (int threads = 1; threads <= 3; threads++) {
         kern_queue *k = open_queue(dtype, threads);
         if (!k) skip();
         vae_decoder *d = load(k, golden_path);
         for (size_t i = 0; threads == 1 && i < BATCH; i++)
-            decode(k, d, tokens + i * EACH, 1, 1, alone + i * VALUES, bytes);
+            decode(k, d, tokens + i * EACH, 1, 1, alone + i * VALUES, rgb);
         for (int at_a_time = 1; at_a_time <= BATCH; at_a_time += 2) {
-            decode(k, d, tokens, BATCH, at_a_time, pixels, bytes);
+            decode(k, d, tokens, BATCH, at_a_time, pixels, rgb);
             assert_memory_equal(pixels, alone, BATCH * VALUES * sizeof *pixels);
         }
         vae_decoder_free(d);
         close_queue(k);
     }
-    free(tokens), free(alone), free(pixels), free(bytes);
+    free(tokens), free(alone), free(pixels), free(rgb);
 }
 
 TEST_CASE(images_are_those_alone)
@@ -233,36 +234,12 @@ TEST_CASE(other_grids_and_the_encoder_are_refused)
     close_queue(k);
 }
 
-typedef struct {
-    const wt_file *f;
-    int at;
-    long parameters;
-} listing;
-
-/* Compares a tensor's name and shape with the file's, in the order of the official state dict. */
-static void compare_tensor(void *user, const char *name, int rank, const int64_t *shape)
-{
-    listing *l = user;
-    while (vae_config_ignores(wt_at(l->f, l->at)->name)) l->at++;
-    const wt_tensor *t = wt_at(l->f, l->at++);
-    assert_string_equal(t->name, name);
-    assert_int_equal(t->rank, rank);
-    assert_memory_equal(t->shape, shape, (size_t)rank * sizeof *shape);
-    l->parameters += (long)t->count;
-}
-
 TEST_CASE(all_tensors_are_listed)
 {
     wt_file *f = open_checkpoint();
-    mar_vae_config c;
-    mar_err err = {0};
-    assert_true(vae_config_recognise(f) && vae_config_is_vit(f) && !vae_config_is_vq(f));
-    assert_ok(vae_config_derive(f, &c, &err), &err);
-    listing l = {.f = f};
-    vae_config_tensors(f, &c, compare_tensor, &l);
-    assert_int_equal(l.at, wt_count(f));
-    assert_true(l.parameters == c.parameters);
+    assert_true(vae_config_is_vit(f) && !vae_config_is_vq(f));
     wt_close(f);
+    check_listing(golden_path, vae_config_ignores);
 }
 
 /* Checks that the search for layers names the layer of a damaged tensor. */
@@ -279,36 +256,19 @@ TEST_CASE(layers_have_the_files_names)
                    {"vae.decoder.unpatchify.1.net.1.block2.3.bias", "vae.decoder.unpatchify.1.net.1.block2.3"},
                    {"vae.decoder.conv_out.2.weight", "vae.decoder.conv_out.2"}};
     static float tokens[TOKENS * CHANNELS], pixels[VALUES];
-    uint8_t bytes[VALUES];
+    uint8_t rgb[VALUES];
     char *path = test_path("vit.safetensors");
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     for (int i = 0; i < TOKENS * CHANNELS; i++) tokens[i] = (float)(i % 7) / 7;
     for (size_t i = 0; i < sizeof spoiled / sizeof *spoiled; i++) {
         write_copy(path, &(change){.table = WT_F32});
-        wt_file *f = open_weights(path);
-        const wt_tensor *t = wt_find(f, spoiled[i].tensor);
-        assert_non_null(t);
-        FILE *file = fopen(path, "r+b");
-        const float nan = NAN;
-        assert_non_null(file);
-        assert_int_equal(fseek(file, (long)t->offset, SEEK_SET), 0);
-        assert_int_equal(fwrite(&nan, sizeof nan, 1, file), 1);
-        fclose(file);
-        wt_close(f);
-        f = open_weights(path);
-        vae_decoder *d = NULL;
-        mar_err err = {0};
-        assert_int_equal(vae_decoder_create(k, f, &d, &err), MAR_EMODEL);
-        assert_non_null(strstr(err.text, spoiled[i].tensor));
-        wt_allow_nonfinite(f, 1);
-        assert_ok(vae_decoder_create(k, f, &d, &err), &err);
+        vae_decoder *d = load_spoiled(k, path, spoiled[i].tensor);
         k->watch.on = 1;
         kern_watch_begin(k);
-        decode(k, d, tokens, 1, 1, pixels, bytes);
+        decode(k, d, tokens, 1, 1, pixels, rgb);
         k->watch.on = 0;
         assert_string_equal(k->watch.layer, spoiled[i].layer);
         vae_decoder_free(d);
-        wt_close(f);
     }
     close_queue(k);
 }
@@ -319,17 +279,7 @@ TEST_CASE(layers_have_the_files_names)
 static void expect_refused(const char *path, const change *c, const char *reason)
 {
     write_copy(path, c);
-    wt_file *spoiled = open_weights(path);
-    assert_true(vae_config_recognise(spoiled));
-    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
-    mar_err err = {0};
-    vae_decoder *d = (vae_decoder *)&err;
-    const mar_status status = vae_decoder_create(k, spoiled, &d, &err);
-    if (status != MAR_EMODEL || !strstr(err.text, reason) || !strstr(err.text, path) || strchr(err.text, '\n'))
-        fail_msg("without %s: %s (%s)", c->without ? c->without : "", mar_status_name(status), err.text);
-    assert_null(d);
-    wt_close(spoiled);
-    close_queue(k);
+    expect_decoder_refused(path, reason);
 }
 
 /* Removes each tensor in turn but the table. The decoder must be refused, the message must name the tensor, and nothing

@@ -1,6 +1,7 @@
 /* LlamaGen's image decoder against the official code (tests/golden/make_vq.py), in f32 and bf16: pixels, bytes and
  * batches. Also facts read from the file, and damaged files. */
 #include "tests/support/support.h"
+#include "tests/vae/files.h"
 
 #include "kernels/pixels.h"
 #include "vae/vae.h"
@@ -44,7 +45,7 @@ static vae_decoder *load(kern_queue *k)
 
 /* Decodes the images of a grid's tokens, at most `at_a_time` at once, to pixels and bytes. */
 static void decode(kern_queue *k, const vae_decoder *d, const int grid[3], const float *tokens, int images,
-                   int at_a_time, float *pixels, uint8_t *bytes)
+                   int at_a_time, float *pixels, uint8_t *rgb)
 {
     const size_t each = (size_t)(grid[0] * grid[1]), n = pixel_values(grid);
     const size_t budget = k->device->image_budget;
@@ -65,7 +66,7 @@ static void decode(kern_queue *k, const vae_decoder *d, const int grid[3], const
         pass = images - done < at_a_time ? images - done : at_a_time;
         const vae_pictures p = vae_decode(r, on_device + (size_t)done * each, pass);
         k->core->download(k, pixels + (size_t)done * n, p.pixels, (size_t)pass * n * sizeof *pixels);
-        k->core->download(k, bytes + (size_t)done * n, p.bytes, (size_t)pass * n);
+        k->core->download(k, rgb + (size_t)done * n, p.bytes, (size_t)pass * n);
     }
     assert_ok(kern_check(k, &err), &err);
     k->core->free(k->device, memory), k->core->free(k->device, on_device);
@@ -86,16 +87,16 @@ static void check_golden(mar_dtype dtype, double tolerance, int byte_tolerance)
         float *tokens = golden_grid(f, "tokens", grids[i], (size_t)(grids[i][0] * grids[i][1]));
         float *expected = golden_grid(f, "image", grids[i], n), *byte = golden_grid(f, "bytes", grids[i], n);
         float *pixels = malloc(all * sizeof *pixels);
-        uint8_t *bytes = malloc(all);
-        assert_true(pixels && bytes);
-        decode(k, d, grids[i], tokens, images, images, pixels, bytes);
+        uint8_t *rgb = malloc(all);
+        assert_true(pixels && rgb);
+        decode(k, d, grids[i], tokens, images, images, pixels, rgb);
         assert_close(pixels, expected, all, tolerance);
         for (size_t j = 0; j < all; j++) {
-            assert_int_equal(bytes[j], kern_pixel_byte(pixels[j], KERN_BYTES_DOWN));
+            assert_int_equal(rgb[j], kern_pixel_byte(pixels[j], KERN_BYTES_DOWN));
             assert_int_equal(byte[j], kern_pixel_byte(expected[j], KERN_BYTES_DOWN));
-            assert_true(abs(bytes[j] - (int)byte[j]) <= byte_tolerance);
+            assert_true(abs(rgb[j] - (int)byte[j]) <= byte_tolerance);
         }
-        free(tokens), free(expected), free(byte), free(pixels), free(bytes);
+        free(tokens), free(expected), free(byte), free(pixels), free(rgb);
     }
     vae_decoder_free(d);
     close_queue(k);
@@ -121,23 +122,23 @@ static void check_batches(mar_dtype dtype)
     const size_t n = pixel_values(grid), each = (size_t)(grid[0] * grid[1]);
     float *tokens = malloc(IMAGES * each * sizeof *tokens);
     float *alone = malloc(IMAGES * n * sizeof *alone), *pixels = malloc(IMAGES * n * sizeof *pixels);
-    uint8_t *bytes = malloc(IMAGES * n);
-    assert_true(tokens && alone && pixels && bytes);
+    uint8_t *rgb = malloc(IMAGES * n);
+    assert_true(tokens && alone && pixels && rgb);
     for (size_t i = 0; i < IMAGES * each; i++) tokens[i] = (float)(i * 17 % CODEBOOK);
     for (int threads = 1; threads <= 3; threads++) {
         kern_queue *k = open_queue(dtype, threads);
         if (!k) skip();
         vae_decoder *d = load(k);
         for (size_t i = 0; threads == 1 && i < IMAGES; i++)
-            decode(k, d, grid, tokens + i * each, 1, 1, alone + i * n, bytes);
+            decode(k, d, grid, tokens + i * each, 1, 1, alone + i * n, rgb);
         for (int at_a_time = 1; at_a_time <= IMAGES; at_a_time += 2) {
-            decode(k, d, grid, tokens, IMAGES, at_a_time, pixels, bytes);
+            decode(k, d, grid, tokens, IMAGES, at_a_time, pixels, rgb);
             assert_memory_equal(pixels, alone, IMAGES * n * sizeof *pixels);
         }
         vae_decoder_free(d);
         close_queue(k);
     }
-    free(tokens), free(alone), free(pixels), free(bytes);
+    free(tokens), free(alone), free(pixels), free(rgb);
 }
 
 TEST_CASE(images_are_those_alone)
@@ -189,37 +190,14 @@ TEST_CASE(config_codebook_and_flop)
     close_queue(k);
 }
 
-typedef struct {
-    const wt_file *f;
-    int at;
-    long parameters;
-} listing;
-
-/* Compares a tensor's name and shape with the file's. Tensors come in the order of the official state dict, without
- * codebook_used. */
-static void compare_tensor(void *user, const char *name, int rank, const int64_t *shape)
+static int is_unused(const char *name)
 {
-    listing *l = user;
-    if (strcmp(wt_at(l->f, l->at)->name, "quantize.codebook_used") == 0) l->at++;
-    const wt_tensor *t = wt_at(l->f, l->at++);
-    assert_string_equal(t->name, name);
-    assert_int_equal(t->rank, rank);
-    assert_memory_equal(t->shape, shape, (size_t)rank * sizeof *shape);
-    l->parameters += (long)t->count;
+    return strcmp(name, "quantize.codebook_used") == 0;
 }
 
 TEST_CASE(all_tensors_are_listed)
 {
-    wt_file *f = open_checkpoint();
-    mar_vae_config c;
-    mar_err err = {0};
-    assert_true(vae_config_recognise(f));
-    assert_ok(vae_config_derive(f, &c, &err), &err);
-    listing l = {.f = f};
-    vae_config_tensors(f, &c, compare_tensor, &l);
-    assert_int_equal(l.at, wt_count(f));
-    assert_true(l.parameters == c.parameters);
-    wt_close(f);
+    check_listing(golden_path, is_unused);
 }
 
 /* Checks that the search for layers names the layer of a damaged tensor. A NaN in the codebook is found in the layer
@@ -237,79 +215,34 @@ TEST_CASE(layers_have_the_files_names)
     char *path = test_path("vq.safetensors");
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     for (size_t i = 0; i < sizeof spoiled / sizeof *spoiled; i++) {
-        wt_file *f = open_checkpoint();
-        mar_err err = {0};
-        wt_output out[256];
-        const int count = wt_count(f);
-        for (int j = 0; j < count; j++) {
-            const wt_tensor *t = wt_at(f, j);
-            out[j] = (wt_output){t->name, WT_F32, t->rank, {0}, f, t, WT_VALUES, NULL};
-            memcpy(out[j].shape, t->shape, sizeof t->shape);
-        }
-        assert_ok(wt_save_safetensors(path, out, count, NULL, 0, &err), &err);
-        wt_close(f);
-        f = open_weights(path);
-        const wt_tensor *t = wt_find(f, spoiled[i].tensor);
-        assert_non_null(t);
-        FILE *file = fopen(path, "r+b");
-        const float nan = NAN;
-        assert_non_null(file);
-        assert_int_equal(fseek(file, (long)t->offset, SEEK_SET), 0);
-        assert_int_equal(fwrite(&nan, sizeof nan, 1, file), 1);
-        fclose(file);
-        wt_close(f);
-        f = open_weights(path);
-        vae_decoder *d = NULL;
-        assert_int_equal(vae_decoder_create(k, f, &d, &err), MAR_EMODEL);
-        assert_non_null(strstr(err.text, spoiled[i].tensor));
-        wt_allow_nonfinite(f, 1);
-        assert_ok(vae_decoder_create(k, f, &d, &err), &err);
+        write_copy_without(golden_path, path, WT_F32, NULL, 0, NULL, NULL);
+        vae_decoder *d = load_spoiled(k, path, spoiled[i].tensor);
         const int grid[3] = {2, 2, 1};
         const float tokens[4] = {0, 1, 2, 0};
         float pixels[8 * 8 * 3];
-        uint8_t bytes[8 * 8 * 3];
+        uint8_t rgb[8 * 8 * 3];
         k->watch.on = 1;
         kern_watch_begin(k);
-        decode(k, d, grid, tokens, 1, 1, pixels, bytes);
+        decode(k, d, grid, tokens, 1, 1, pixels, rgb);
         k->watch.on = 0;
         assert_string_equal(k->watch.layer, spoiled[i].layer);
         vae_decoder_free(d);
-        wt_close(f);
     }
     close_queue(k);
 }
 
 /* --- files that are no decoder ------------------------------------------------------------------------------------ */
 
+static int is_encoders(const char *name)
+{
+    return strncmp(name, "encoder.", 8) == 0;
+}
+
 /* Expects the decoder to refuse the golden file without tensor `without`, or with that tensor in another shape. */
 static void expect_refused(const char *path, const char *without, int rank, const int64_t *shape, const char *reason)
 {
-    wt_file *f = open_checkpoint(), *spoiled = NULL;
-    mar_err err = {0};
-    wt_output out[256];
-    int count = 0, seen = 0;
-    for (int i = 0; i < wt_count(f); i++) {
-        const wt_tensor *t = wt_at(f, i);
-        const int is_it = strcmp(t->name, without) == 0;
-        if (strncmp(t->name, "encoder.", 8) == 0) continue; /* a decoder's file can lack them */
-        seen += is_it;
-        if (is_it && rank == 0) continue;
-        out[count] = (wt_output){t->name, WT_F16, is_it ? rank : t->rank, {0}, f, t, WT_VALUES, NULL};
-        memcpy(out[count++].shape, is_it ? shape : t->shape, sizeof *shape * (size_t)(is_it ? rank : t->rank));
-    }
-    assert_int_equal(seen, 1);
-    assert_ok(wt_save_safetensors(path, out, count, NULL, 0, &err), &err);
-    wt_close(f);
-    spoiled = open_weights(path);
-    assert_true(vae_config_recognise(spoiled));
-    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
-    vae_decoder *d = (vae_decoder *)&err;
-    const mar_status status = vae_decoder_create(k, spoiled, &d, &err);
-    if (status != MAR_EMODEL || !strstr(err.text, reason) || !strstr(err.text, path) || strchr(err.text, '\n'))
-        fail_msg("without %s: %s (%s)", without, mar_status_name(status), err.text);
-    assert_null(d);
-    wt_close(spoiled);
-    close_queue(k);
+    write_copy_without(golden_path, path, WT_F16, without, rank, shape, is_encoders);
+    expect_decoder_refused(path, reason);
 }
 
 /* Removes each tensor in turn. The decoder must be refused, the message must name the tensor, and nothing may leak
@@ -321,9 +254,7 @@ TEST_CASE(every_tensor_is_needed)
     int seen = 0;
     for (int i = 0; i < wt_count(f); i++) {
         const char *name = wt_at(f, i)->name;
-        if (strncmp(name, "encoder.", 8) == 0 || strncmp(name, "quant_conv.", 11) == 0 ||
-            strcmp(name, "quantize.codebook_used") == 0)
-            continue;
+        if (is_encoders(name) || strncmp(name, "quant_conv.", 11) == 0 || is_unused(name)) continue;
         expect_refused(path, name, 0, NULL, name);
         seen++;
     }

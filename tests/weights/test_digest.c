@@ -1,5 +1,6 @@
 /* The hash of what is read: it depends on the tensors that were read and their bytes, not on the division into reads. A
  * view has a table of its own. */
+#include "tests/support/archive.h"
 #include "tests/support/support.h"
 #include "weights/shape.h"
 
@@ -43,11 +44,11 @@ TEST_CASE(reads_may_be_divided)
 
 TEST_CASE(every_byte_counts)
 {
-    size_t size;
-    uint8_t *data = read_file(GOOD, &size);
+    bytes file = bytes_from_file(GOOD);
+    uint8_t *data = file.data;
     mar_err err = {0};
     wt_file *f;
-    assert_ok(wt_open_memory(data, size, "memory", &f, &err), &err);
+    assert_ok(wt_open_memory(data, file.size, "memory", &f, &err), &err);
     const uint64_t whole = read_all(f, 4096, 1, -1);
     for (int i = 0; i < wt_count(f); i++) {
         const wt_tensor *t = wt_at(f, i);
@@ -60,7 +61,7 @@ TEST_CASE(every_byte_counts)
     }
     assert_true(read_all(f, 4096, 1, -1) == whole);
     wt_close(f);
-    free(data);
+    bytes_free(&file);
 }
 
 TEST_CASE(a_view_is_apart)

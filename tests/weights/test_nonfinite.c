@@ -1,9 +1,10 @@
 /* Weights that are NaN or infinite. They are refused with a line that names file, tensor, number and place, unless
  * they are allowed. */
 #include "tests/support/archive.h"
+#include "tests/support/changed.h"
+#include "tests/support/support.h"
 
 #include "mar_files.h"
-#include "tests/support/support.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -99,14 +100,8 @@ TEST_CASE(every_place)
  * without heads. */
 static void spoil(mar *m, const char *from, int heads, const char *to, const char *tensor, int at)
 {
-    const float nan = NAN;
     assert_library(m, mar_convert(m, from, to, MAR_DTYPE_F32, heads));
-    wt_file *f = open_weights(to);
-    const long offset = (long)wt_find(f, tensor)->offset + 4L * at;
-    wt_close(f);
-    FILE *stream = fopen(to, "r+b");
-    assert_true(stream && fseek(stream, offset, SEEK_SET) == 0 && fwrite(&nan, sizeof nan, 1, stream) == 1);
-    assert_int_equal(fclose(stream), 0);
+    write_nan(to, tensor, at);
 }
 
 TEST_CASE(models_and_vaes)

@@ -24,34 +24,20 @@ typedef struct {
 } bench_options;
 
 static const mar_param rows[] = {
-    {.name = OPTION("batch"),
-     .offset = offsetof(bench_options, batch),
-     .group = "Measurement",
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 65536,
-     .help = "images to make at a time"},
-    {.name = OPTION("repeat"),
-     .offset = offsetof(bench_options, repeat),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 1000,
+    {.group = "Measurement", OPTION_INT(bench_options, batch, 1, 65536), .help = "images to make at a time"},
+    {OPTION_INT(bench_options, repeat, 1, 1000),
      .help = "times to make the batch; the fastest counts\n"
              "The images are the same each time. For discrete tokens, the machine and single passes are measured as "
              "often, in turns. A pass counts in "
              "its fastest turn, beside the machine as measured right before. On a GPU the second time makes the "
              "recordings that the third replays."},
-    {.name = OPTION("micro"),
-     .offset = offsetof(bench_options, micro),
-     .group = "Parts",
-     .type = MAR_TYPE_FLAG,
+    {.group = "Parts",
+     OPTION_FLAG(bench_options, micro),
      .help =
          "measure the operations of a step\n"
          "Each with its calls and its rate, beside those of memory and of large products. A GPU's operations include "
          "their launches; the passes of the step are measured as they run, from recordings."},
-    {.name = OPTION("tune"),
-     .offset = offsetof(bench_options, tune),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(bench_options, tune),
      .help = "time algorithms of products, and add them to --tuning FILE\n"
              "Products that the file has for this GPU and version of cuBLASLt are not timed again. Batch and methods "
              "decide which products there are. --repeat 2 also measures without the timing."},

@@ -8,23 +8,14 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *error_within; /* prefix of errors; NULL: none */
-
-void tool_error_within(const char *where)
-{
-    error_within = where;
-}
-
 int tool_error(const char *format, ...)
 {
     char text[8192], line[8192]; /* room for two paths */
-    size_t used = 0;
-    if (error_within) used = (size_t)snprintf(text, sizeof text / 2, "%.4000s: ", error_within);
     va_list arguments;
     va_start(arguments, format);
-    const int n = vsnprintf(text + used, sizeof text - used, format, arguments);
+    const int n = vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (n >= (int)(sizeof text - used)) text[printable_whole(text, sizeof text - 1)] = '\0';
+    if (n >= (int)sizeof text) text[printable_whole(text, sizeof text - 1)] = '\0';
     fflush(stdout);
     const char *fresh_line = isatty(STDERR_FILENO) ? "\r\033[K" : ""; /* erases a progress bar */
     fprintf(stderr, "%smar: %s\n", fresh_line, printable(text, line, sizeof line));

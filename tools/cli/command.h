@@ -8,9 +8,6 @@
 /* Prints "mar: ..." as one line to stderr (base/printable.h) and returns 1, the exit status of every failure. */
 int tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Sets a prefix of errors, such as a file and its line; ": " follows it. NULL: none. The text is not copied. */
-void tool_error_within(const char *where);
-
 /* Returns the name behind the last slash; of a folder "a/b/" the name "b/". */
 const char *tool_base_name(const char *path);
 

@@ -8,12 +8,20 @@
 
 enum { OPTIONS_MAX = 128 };
 
-/* One option: `--name value` or `--name=value`, or a flag without a value. Dashes inside a name count as underscores.
- * The last occurrence counts, unless options_keep_all says otherwise. Some have a letter: `-o value`, `-ovalue`, and
- * behind flags: `-qo value`. */
 /* Begins a row of a table: {.name = OPTION("batch"), ...}. */
 #define OPTION(name) name, .size = sizeof(mar_param)
 
+/* Begin a row whose option has its field's name: {OPTION_FLAG(bench_options, json), .help = "..."}. */
+#define OPTION_FIELD(structure, field) .name = OPTION(#field), .offset = offsetof(structure, field)
+#define OPTION_FLAG(structure, field)  OPTION_FIELD(structure, field), .type = MAR_TYPE_FLAG
+#define OPTION_INT(structure, field, low, high)                                                                        \
+    OPTION_FIELD(structure, field), .type = MAR_TYPE_INT, .min = low, .max = high
+#define OPTION_TEXT(structure, field, what)    OPTION_FIELD(structure, field), .type = MAR_TYPE_TEXT, .argument = what
+#define OPTION_CHOICE(structure, field, names) OPTION_FIELD(structure, field), .type = MAR_TYPE_CHOICE, .choices = names
+
+/* One option: `--name value` or `--name=value`, or a flag without a value. Dashes inside a name count as underscores.
+ * The last occurrence counts, unless options_keep_all says otherwise. Some have a letter: `-o value`, `-ovalue`, and
+ * behind flags: `-qo value`. */
 typedef struct {
     const mar_param *param; /* name, type, range and help */
     void *fields; /* struct of its field; unchanged if the option is absent. MODEL: the field is a const char * for the

@@ -17,104 +17,70 @@
 static const char *const cleanings[] = {[MAR_CLEAN_LLAMAGEN] = "llamagen", [MAR_CLEAN_OFF] = "off", NULL};
 
 static const mar_param rows[] = {
-    {.name = OPTION("model"),
-     .offset = offsetof(run_options, model),
-     .group = "Model",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
+    {.group = "Model",
+     OPTION_TEXT(run_options, model, "FILE"),
      .help = "checkpoint: .safetensors, .pth, .pt, folder; or demo, demo-discrete, demo-sphere, demo-t2i, demo-mgpt\n"
              "Lumina-mGPT, Anole and Emu3 are folders as Hugging Face has them, or what mar convert has made of one. "
              "demo (MAR, continuous tokens), demo-discrete (LlamaGen, discrete tokens), demo-sphere (SphereAR), "
              "demo-t2i (LlamaGen, of prompts) and demo-mgpt (as Lumina-mGPT, of prompts) come with libmar, as do the "
              "drafts demo-draft, demo-discrete-draft, demo-discrete-eagle and demo-sphere-draft."},
-    {.name = OPTION("vae"),
-     .offset = offsetof(run_options, vae),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
+    {OPTION_TEXT(run_options, vae, "FILE"),
      .help =
          "image decoder: .safetensors, .ckpt, a folder; or demo\n"
          "LlamaGen's is vq_ds16_c2i.pt, Lumina-mGPT's and Anole's Chameleon's vqgan.ckpt, "
          "Emu3's the folder Emu3-VisionTokenizer. The demo models and SphereAR's files have their own, and a model's "
          "folder may have one. mar generate needs it for any other model; mar bench and mar fidelity then go without "
          "images."},
-    {.name = OPTION("prompt"),
-     .offset = offsetof(run_options, prompt),
-     .type = MAR_TYPE_TEXT,
-     .argument = "TEXT",
+    {OPTION_TEXT(run_options, prompt, "TEXT"),
      .help = "what the picture shows, for a text-to-image model\n"
              "May be given up to 32 times. Prompts take the place of classes, those of --prompt before those of "
              "--prompts. One that is blank, no UTF-8 or too long (4096 bytes, 65536 with --clean off) is left out, and "
              "the command ends with status 1. One with more tokens than the model takes is cut, with a warning; "
              "Lumina-mGPT, Anole and Emu3 leave it out, too."},
-    {.name = OPTION("prompts"),
-     .offset = offsetof(run_options, prompts),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
+    {OPTION_TEXT(run_options, prompts, "FILE"),
      .help =
          "a file of prompts; - is standard input\n"
          "One prompt a line; or CSV, TSV, JSON or JSONL with prompt or caption, as DrawBench, PartiPrompts, COCO (of "
          "each image the longest caption) and GenEval have them. The name's ending tells which it is, else the "
          "content (docs/prompts.md)."},
-    {.name = OPTION("t5"),
-     .offset = offsetof(run_options, t5),
-     .type = MAR_TYPE_TEXT,
-     .argument = "DIR",
+    {OPTION_TEXT(run_options, t5, "DIR"),
      .help =
          "folder that encodes prompts: a T5's, or the model's\n"
          "As Hugging Face has it. Lumina-mGPT, Anole and Emu3 encode prompts themselves: their own folder as --model "
          "needs no --t5, a file that mar convert has made of it needs that folder here. "
          "LlamaGen's is google/flan-t5-xl: config.json, spiece.model, and the weights, in one file or in shards. "
          "Only those of the encoder are read, and freed before the model is loaded. demo-t2i has its own, demo-t5."},
-    {.name = OPTION("clean"),
-     .offset = offsetof(run_options, clean),
-     .type = MAR_TYPE_CHOICE,
-     .choices = cleanings,
+    {OPTION_CHOICE(run_options, clean, cleanings),
      .help = "what happens to a prompt before it is encoded\n"
              "llamagen: LlamaGen's rules. Lower case; web addresses, file names, CJK characters and more are removed. "
              "off: nothing. Prompts of Lumina-mGPT, Anole and Emu3 stay as they are, and llamagen is an error."},
-    {.name = OPTION("negative"),
-     .offset = offsetof(run_options, negative),
-     .type = MAR_TYPE_TEXT,
-     .argument = "TEXT",
-     .help = "Emu3: what guidance leads away from\n"
+    {OPTION_TEXT(run_options, negative, "TEXT"),
+     .help = "Emu3: negative prompt\n"
              "Without it the release's own negative prompt. Other models' guidance is against no prompt."},
-    {.name = OPTION("captions"),
-     .offset = offsetof(run_options, captions),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.npz",
+    {OPTION_TEXT(run_options, captions, "FILE.npz"),
      .help =
          "features of captions, in place of prompts and their T5\n"
          "What mar captions writes, or T5's output made elsewhere: a .npz with features [captions, positions, numbers] "
          "and, if captions are padded, mask [captions, positions] of 0 and 1; or a .npy with features alone. "
          "The captions take the place of classes, numbered from 0."},
-    {.name = OPTION("class_names"),
-     .offset = offsetof(run_options, class_names),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
+    {OPTION_TEXT(run_options, class_names, "FILE"),
      .help =
          "names of the model's classes, one class a line\n"
          "For a model of your own classes: line 1 has the name of class 0, or several separated by commas. The first "
          "is written to pictures and records. A line is needed for each class; none is a comment. --class takes "
          "the names as it takes ImageNet's; a number is always a class's number."},
-    {.name = OPTION("heads"),
-     .offset = offsetof(run_options, heads),
-     .type = MAR_TYPE_TEXT,
-     .argument = "N",
+    {OPTION_TEXT(run_options, heads, "N"),
      .help = "attention heads, if the file does not say\n"
              "No tensor stores them. A file with the width of an official model has that model's heads. For "
              "another width, give them or let mar convert --heads write them into the file. ENCODER,DECODER is for "
              "a MAR model with two numbers of heads."},
-    {.name = OPTION("fast"),
-     .offset = offsetof(run_options, fast),
-     .group = "Presets, for speed",
-     .type = MAR_TYPE_INT,
+    {.group = "Presets, for speed",
+     OPTION_INT(run_options, fast, 1, 3),
      .argument = "LEVEL",
-     .min = 1,
-     .max = 3,
      .help = "a measured preset of options, 1 (nearest) to 3 (fastest)\n"
-             "Sets --dtype, steps and accelerators that were not given, to suit the model's kind of tokens. One "
-             "line on standard error names them, their guarantee, and the distance measured on the demo. Level 1 "
-             "is as near to plain sampling there as another seed. mar fidelity --search finds the best options for "
+             "Sets --dtype, --sampler and steps that were not given. One line on standard error names them, their "
+             "guarantee, and the distance measured on the demo. Level 1 is as near to plain sampling there as "
+             "another seed. Discrete tokens have level 1 only: int8. mar fidelity --fast LEVEL --against measures it for "
              "another model and machine."},
     {0},
 };
@@ -222,7 +188,8 @@ int run_was_given(const run_options *o, const char *name)
     return at >= 0 && o->was_given[at];
 }
 
-int run_is_accelerator(const mar_param *p)
+/* Returns whether the option is an accelerator's, and is no draft. */
+static int run_is_accelerator(const mar_param *p)
 {
     const int at = place_of(p->name);
     if (at < 0 || at >= mar_param_count() || p->type == MAR_TYPE_MODEL) return 0;

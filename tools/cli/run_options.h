@@ -115,8 +115,6 @@ int run_param_is_named(const mar_param *p, const char *text);
 int run_param_is_basic(const mar_param *p);
 /* Returns whether the option is of the group "Checks", whose options change no output and stay out of pictures. */
 int run_param_is_check(const mar_param *p);
-/* Returns whether the option is an accelerator's, and is no draft. */
-int run_is_accelerator(const mar_param *p);
 /* Returns whether the option's value is a file: one of type TEXT or MODEL but the prompts. */
 int run_is_file(const mar_param *p);
 /* Returns why option i of mar_param_get has no effect in this run, as mar_params_unused; NULL if it has one. After

@@ -47,25 +47,16 @@ typedef struct {
 } edit_job;
 
 static const mar_param rows[] = {
-    {.name = OPTION("image"),
-     .offset = offsetof(edit_options, image),
-     .group = "Picture",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
+    {.group = "Picture",
+     OPTION_TEXT(edit_options, image, "FILE"),
      .help = "the picture to change: PNG, JPEG, or WebP in a build with libwebp\n"
              "It has the model's size, or less: then the model makes what surrounds it."},
-    {.name = OPTION("mask"),
-     .offset = offsetof(edit_options, mask),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
+    {OPTION_TEXT(edit_options, mask, "FILE"),
      .help = "where to change it: white is made anew, black is kept\n"
              "A picture of the size of --image, or of the model's. Tokens are cells of pixels: a cell with any white "
              "pixel, of 128 or more in a channel, is made anew as a whole. Transparency of either file is not used, "
              "with a warning."},
-    {.name = OPTION("offset"),
-     .offset = offsetof(edit_options, offset),
-     .type = MAR_TYPE_TEXT,
-     .argument = "X,Y",
+    {OPTION_TEXT(edit_options, offset, "X,Y"),
      .help = "place of a smaller picture; default the middle\n"
              "X pixels from the left and Y from the top of the result. The tokens that it covers are kept, the "
              "others are made: outpainting."},
@@ -82,41 +73,21 @@ static const mar_param rows[] = {
      .type = MAR_TYPE_TEXT,
      .argument = "CLASS",
      .help = "class of the result: a number or a name, as mar generate takes it"},
-    {.name = OPTION("num"),
-     .offset = offsetof(edit_options, num),
-     .type = MAR_TYPE_INT,
-     .value = 1,
-     .min = 1,
-     .max = NUM_MAX,
-     .help = "images to make, numbered from 0"},
-    {.name = OPTION("out"),
-     .offset = offsetof(edit_options, out),
-     .type = MAR_TYPE_TEXT,
-     .argument = "WHERE",
+    {OPTION_INT(edit_options, num, 1, NUM_MAX), .value = 1, .help = "images to make, numbered from 0"},
+    {OPTION_TEXT(edit_options, out, "WHERE"),
      .help = "FILE.png, .jpg or .webp, - for standard output, or a directory\n"
              "A file is one image. Several need a directory, for 000000.png, 000001.png and so on."},
-    {.name = OPTION("overwrite"),
-     .offset = offsetof(edit_options, overwrite),
-     .type = MAR_TYPE_FLAG,
-     .help = "with a directory: replace the images of another run\n"
-             "Without it a directory that has any is refused."},
+    {OPTION_FLAG(edit_options, overwrite), .help = "with a directory: replace the images of another run\n"
+                                                   "Without it a directory that has any is refused."},
     {0},
 };
 
 static const mar_param other_rows[] = {
-    {.name = OPTION("batch"),
-     .offset = offsetof(edit_options, batch),
-     .group = "Machine",
-     .type = MAR_TYPE_INT,
+    {.group = "Machine",
+     OPTION_INT(edit_options, batch, 1, 1024),
      .value = BATCH_DEFAULT,
-     .min = 1,
-     .max = 1024,
      .help = "images to make at a time; fewer need less memory"},
-    {.name = OPTION("quiet"),
-     .offset = offsetof(edit_options, quiet),
-     .group = "Messages",
-     .type = MAR_TYPE_FLAG,
-     .help = "no progress and no summary; errors only"},
+    {.group = "Messages", OPTION_FLAG(edit_options, quiet), .help = "no progress and no summary; errors only"},
     {0},
 };
 

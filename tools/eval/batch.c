@@ -63,7 +63,7 @@ int eval_feature_dim(const eval_layout *l)
 enum { ARRAYS = 13 };
 
 /* Lists the arrays of a piece of b->n images. Returns their number. */
-static int list_arrays(const eval_layout *l, const eval_batch *b, store_array list[ARRAYS])
+static int list_batch_arrays(const eval_layout *l, const eval_batch *b, store_array list[ARRAYS])
 {
     const int64_t n = b->n;
     const store_array all[ARRAYS] = {{"features", NPZ_F32, 2, {n, l->features}, b->features},
@@ -129,14 +129,14 @@ void eval_batch_begin(const eval_layout *l, int n, eval_batch *b)
 #define REWARD_MAX 1e6 /* ImageReward's scores are about -2 to 2 */
 
 /* Returns whether the counts are possible: a checksum does not vouch for them. */
-static int is_plausible(const eval_layout *l, const eval_batch *b)
+static int is_plausible_batch(const eval_layout *l, const eval_batch *b)
 {
     const double most = 1e9 * b->n;
     int can = stats_check(b->stats, b->n) && *b->process >= 0;
     for (int i = 0; i < 2; i++) can &= b->seconds[i] >= 0 && b->seconds[i] <= most;
     for (int i = 0; i < b->n; i++) can &= b->replaced[i] >= 0 && b->replaced[i] <= b->verified[i];
     for (int i = 0; i < b->n * l->columns.count; i++)
-        can &= fabs(b->scores[i]) < (i % l->columns.count == l->columns.reward ? REWARD_MAX : COSINE_MAX);
+        can &= fabs(b->scores[i]) < (i % l->columns.count == l->columns.of[SCORE_REWARD] ? REWARD_MAX : COSINE_MAX);
     for (int i = 0; i < EVAL_CURVES * l->steps; i++) can &= b->curves[i] >= 0 && b->curves[i] <= most;
     return can;
 }
@@ -147,9 +147,9 @@ store_state eval_batch_read(const store_run *r, const store_range *at, const cha
     store_array arrays[ARRAYS];
     char path[STORE_PATH];
     eval_batch_begin(l, at->n, b);
-    const int count = list_arrays(l, b, arrays);
+    const int count = list_batch_arrays(l, b, arrays);
     const store_state state = store_read(r, at, kind, arrays, count);
-    if (state != STORE_THERE || is_plausible(l, b)) return state;
+    if (state != STORE_THERE || is_plausible_batch(l, b)) return state;
     tool_error("%s: is damaged (a count), expected what mar eval wrote", store_path(r, at, kind, path));
     return STORE_DAMAGED;
 }
@@ -158,6 +158,6 @@ int eval_batch_write(const store_run *r, const store_range *at, const char *kind
                      const eval_batch *b)
 {
     store_array arrays[ARRAYS];
-    const int count = list_arrays(l, b, arrays);
+    const int count = list_batch_arrays(l, b, arrays);
     return store_write(r, at, kind, arrays, count);
 }

@@ -26,7 +26,6 @@ int cmd_eval(int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     if (eval_options_done(&o, &set) != 0) return 1;
     progress_start(&bar, o.quiet);
-    if (o.sweep) return eval_sweep_run(&o, &bar);
     status = o.images ? eval_images_run(&o, &bar, &r) : eval_model_run(&o, &bar, &r, &done);
     return status == 0 && done ? print_result(&o, &r) : status;
 }

@@ -1,7 +1,7 @@
 /* One `mar eval` of a model: its options, what they resolve to, and its directory.
  *
  * model.c prepares and ends it. settings.c records what its numbers depend on. make.c makes what the run store lacks.
- * merge.c sums what is stored. ranges.c is below both. */
+ * merge.c sums what is stored. ranges.c is below both. protocol.c writes the protocol line. */
 #ifndef TOOLS_EVAL_JOB_H
 #define TOOLS_EVAL_JOB_H
 
@@ -17,7 +17,6 @@
  * them, so that the numbers can be computed without the model. */
 typedef struct {
     char published[EVAL_TEXT], guarantee[EVAL_TEXT], accelerators[EVAL_TEXT]; /* as in eval_result */
-    char asked[17];                                                           /* eval_options.asked; "" for 0 */
     char images[17];           /* the run of the images, in hexadecimal digits */
     char judged[STORE_KIND];   /* kind of the pieces with the network's output */
     char pictures[STORE_KIND]; /* kind of the pieces with the pixels of a picture on the page */
@@ -32,9 +31,8 @@ typedef struct {
     run_directory directory; /* RUN */
     output store_directory;  /* --store, if given */
     store_run store;         /* of the images */
-    char stats_id[RECORD_ID], inception_id[RECORD_ID], vgg_id[RECORD_ID];
-    record_texts settings; /* what the numbers depend on, in a fixed order */
-    cJSON *taken;          /* with --merge: file that owns the keys of `settings`; else NULL */
+    record_texts settings;   /* what the numbers depend on, in a fixed order */
+    cJSON *taken;            /* with --merge: file that owns the keys of `settings`; else NULL */
     eval_layout layout;
     eval_facts facts;
     int *classes;      /* [class_count], as listed */
@@ -49,15 +47,12 @@ typedef struct {
     mar_session *session; /* NULL with --merge */
     run_devices devices;  /* the other GPUs of --devices */
 
-    mar *library; /* the network's handle, owned by the store: the models', or another if the arithmetic differs */
-    mar_features *network; /* NULL: none */
-    mar_features *vgg;     /* NULL: none */
-    prompt_scorer scorer;  /* {0}: none, or --merge */
-    prompts prompts;       /* of --prompts, for it */
-    const char **texts;    /* prompts of the captions, for it; NULL without it */
-    long made;             /* images made by this process */
-    uint8_t *written; /* [images], NULL for --merge. 1: this process has written its files, and synced them at the end
-                         of a round */
+    judge judge;        /* without scorer for --merge */
+    prompts prompts;    /* of --prompts, for it */
+    const char **texts; /* prompts of the captions, for it; NULL without it */
+    long made;          /* images made by this process */
+    uint8_t *written;   /* [images], NULL for --merge. 1: this process has written its files, and synced them at the end
+                           of a round */
 } eval_job;
 
 /* Fills job->settings, and the kinds of pieces in job->facts, once all else is known. Returns 0, or 1 with the error

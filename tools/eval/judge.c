@@ -28,17 +28,12 @@ typedef struct {
 
 /* Buffers of two batches, one judged while the other is read, and the results. */
 typedef struct {
-    const judge *judge;
+    judge *judge;
     const char *path;
     image_source *source;
     reading batches[2];
-    float *features;       /* [batch][features] */
-    float *logits;         /* [batch][classes]; NULL: not wanted */
-    float *spatial;        /* [batch][spatial]; NULL: the network has none */
-    float *vgg;            /* [batch][features of VGG16]; NULL: not wanted */
-    const uint8_t **rgb;   /* [batch] of the current batch */
-    int *widths, *heights; /* [batch] */
-    int32_t *prompt;       /* [images] prompt of each image; NULL: no scores */
+    judge_output output; /* [batch][] of the current batch; its scores are in *out */
+    int32_t *prompt;     /* [images] prompt of each image; NULL: no scores */
     judged *out;
 } judging;
 
@@ -59,10 +54,7 @@ const mar_param judge_rows[] = {
              "digits, images of 32x32 pixels by 64 numbers, for the demo's Frechet distance. none leaves the scores of "
              "prompts and precision and recall on VGG16, if they are asked for; it is the default with --clip, --hps, "
              "--imagereward or --vgg and without --inception."},
-    {.name = OPTION("inception"),
-     .offset = offsetof(judge_options, inception),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
+    {OPTION_TEXT(judge_options, inception, "FILE"),
      .help = "Inception-v3's weights, .pth or .safetensors\n"
              "weights-inception-2015-12-05-6726825d.pth of torch-fidelity, or pt_inception-2015-12-05-6726825d.pth of "
              "pytorch-fid."},
@@ -74,10 +66,7 @@ const mar_param judge_rows[] = {
              "f32 agrees with torch-fidelity; compare published numbers with it. bf16 is faster on processors and "
              "GPUs that have it, and changes FID: compare its numbers only with one another, and use the same in mar "
              "stats and mar eval. --dtype is for the model only."},
-    {.name = OPTION("resize"),
-     .offset = offsetof(judge_options, resize),
-     .type = MAR_TYPE_CHOICE,
-     .choices = judge_resizes,
+    {OPTION_CHOICE(judge_options, resize, judge_resizes),
      .help = "how images become 299x299 for Inception-v3\n"
              "tf1 is TensorFlow 1's bilinear resize, as in torch-fidelity and ADM's evaluator. clean is clean-fid's: "
              "bicubic with antialiasing, without rounding; images of a directory may then have any sizes, as those of "
@@ -110,7 +99,7 @@ int judge_options_done(judge_options *o, const option_set *set, const char *feat
                       hint);
 }
 
-static int load_features(mar *library, const char *path, int batch, progress *bar, mar_features **out)
+static int load_judge_network(mar *library, const char *path, int batch, progress *bar, mar_features **out)
 {
     progress_note(bar, "loading %s", path);
     const mar_status status = mar_features_load(library, path, batch, out);
@@ -121,32 +110,67 @@ static int load_features(mar *library, const char *path, int batch, progress *ba
 }
 
 int judge_open(const judge_options *o, model_store *store, const mar_options *machine, int batch, progress *bar,
-               mar **library, mar_features **network)
+               judge *out)
 {
-    const char *path = o->inception ? o->inception : "demo";
     mar_options options = *machine;
-    *network = NULL;
+    *out = (judge){.batch = batch, .clean = o->resize == JUDGE_CLEAN, .bar = bar};
     if (o->inception || o->vgg) options.dtype = o->dtype == JUDGE_BF16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
-    *library = models_open(store, &options, "features_dtype");
-    if (!*library) return 1;
+    out->library = models_open(store, &options, "features_dtype");
+    if (!out->library) return 1;
+    out->rgb = malloc((size_t)batch * sizeof *out->rgb);
+    out->widths = malloc((size_t)batch * sizeof *out->widths);
+    out->heights = malloc((size_t)batch * sizeof *out->heights);
+    if (!out->rgb || !out->widths || !out->heights) return tool_error("out of memory for %d images", batch);
+    if (o->vgg && load_judge_network(out->library, o->vgg, batch, bar, &out->vgg) != 0) return 1;
+    const char *name = out->vgg ? mar_features_get_config(out->vgg)->name : "vgg16";
+    if (strcmp(name, "vgg16") != 0) return tool_error("--vgg %s: is %s, expected VGG16", o->vgg, name);
     if (judge_is_none(o)) return 0;
-    if (load_features(*library, path, batch, bar, network) != 0) return 1;
-    const char *name = mar_features_get_config(*network)->name;
+    const char *path = o->inception ? o->inception : "demo";
+    if (load_judge_network(out->library, path, batch, bar, &out->network) != 0) return 1;
+    name = mar_features_get_config(out->network)->name;
     if (strcmp(name, "vgg16") == 0) return tool_error("--inception %s: is %s, expected it for --vgg", path, name);
-    if (o->resize != JUDGE_CLEAN || mar_features_set_resize(*network, MAR_RESIZE_CLEAN) == MAR_OK) return 0;
-    return tool_error("--resize clean: %s", mar_error(*library));
+    if (!out->clean || mar_features_set_resize(out->network, MAR_RESIZE_CLEAN) == MAR_OK) return 0;
+    return tool_error("--resize clean: %s", mar_error(out->library));
 }
 
-int judge_open_vgg(const judge_options *o, mar *library, int batch, progress *bar, mar_features **vgg)
+void judge_close(judge *j)
 {
-    *vgg = NULL;
-    if (!o->vgg) return 0;
-    if (load_features(library, o->vgg, batch, bar, vgg) != 0) return 1;
-    const char *name = mar_features_get_config(*vgg)->name;
-    return strcmp(name, "vgg16") == 0 ? 0 : tool_error("--vgg %s: is %s, expected VGG16", o->vgg, name);
+    mar_features_free(j->network);
+    mar_features_free(j->vgg);
+    prompt_scorer_close(&j->scorer);
+    free(j->rgb);
+    free(j->widths);
+    free(j->heights);
+    *j = (judge){0};
 }
 
-/* --- what it says ------------------------------------------------------------------------------------------------- */
+int judge_takes_any_size(const judge *j)
+{
+    return j->clean || !j->network;
+}
+
+int judge_feature_dim(const judge *j)
+{
+    const mar_features *of = j->vgg ? j->vgg : j->network;
+    return of ? mar_features_get_config(of)->features : 0;
+}
+
+int judge_run(judge *j, const int32_t *prompt, long first, int n, const judge_output *out)
+{
+    mar_status status = MAR_OK;
+    if (j->network)
+        status = mar_features_run_each(j->network, j->rgb, j->widths, j->heights, n, out->features, out->logits,
+                                       out->spatial);
+    if (status == MAR_OK && out->vgg)
+        status = mar_features_run_each(j->vgg, j->rgb, j->widths, j->heights, n, out->vgg, NULL, NULL);
+    if (status != MAR_OK)
+        return tool_error("%s%simages %ld to %ld: %s", j->path ? j->path : "", j->path ? ": " : "", first,
+                          first + n - 1, mar_error(j->library));
+    return out->scores ? prompt_scorer_run(&j->scorer, j->rgb, j->widths, j->heights, prompt, first, n, out->scores)
+                       : 0;
+}
+
+/* --- results ------------------------------------------------------------------------------------------------------ */
 
 int judged_create(const mar_features_config *c, int keeps_scores, eval_score_order adm, int feature_dim,
                   const score_columns *columns, judged *d)
@@ -187,47 +211,33 @@ void judged_free(judged *d)
 
 /* --- images made elsewhere ---------------------------------------------------------------------------------------- */
 
-static int no_memory(const judging *j)
-{
-    return tool_error("%s: out of memory for judging %ld images, %d at a time", j->path, j->out->images,
-                      j->judge->batch);
-}
-
-int judge_feature_dim(const judge *j)
-{
-    const mar_features *of = j->vgg ? j->vgg : j->network;
-    return of ? mar_features_get_config(of)->features : 0;
-}
-
-static int allocate(judging *j)
+static int allocate_judging(judging *j)
 {
     const judge *request = j->judge;
     const mar_features_config *c = mar_features_get_config(request->network);
-    judged *out = j->out;
     const size_t batch = (size_t)request->batch;
+    const int dim = request->keep_features ? judge_feature_dim(request) : 0;
     const eval_score_order adm = image_source_name(j->source, 0) ? EVAL_SCORE_ADM : EVAL_SCORE_ADM_AS_GIVEN;
     const score_columns none = {.count = 0};
+    judge_output *to = &j->output;
     int lacks = 0;
     for (int i = 0; i < 2; i++) {
         j->batches[i].source = j->source;
-        j->batches[i].pictures = calloc(batch, sizeof(image));
-        lacks |= !j->batches[i].pictures;
+        lacks |= !(j->batches[i].pictures = calloc(batch, sizeof(image)));
     }
-    lacks |= !(j->rgb = malloc(batch * sizeof *j->rgb));
-    lacks |= !(j->widths = malloc(batch * sizeof *j->widths)) || !(j->heights = malloc(batch * sizeof *j->heights));
-    if (c) lacks |= !(j->features = malloc(batch * (size_t)c->features * sizeof(float)));
-    if (c && c->spatial) lacks |= !(j->spatial = malloc(batch * (size_t)c->spatial * sizeof(float)));
-    if (c && request->keep_scores) lacks |= !(j->logits = malloc(batch * (size_t)c->classes * sizeof(float)));
-    if (request->vgg && request->keep_features)
-        lacks |= !(j->vgg = malloc(batch * (size_t)judge_feature_dim(request) * sizeof(float)));
-    lacks |= judged_create(c, request->keep_scores, adm, request->keep_features ? judge_feature_dim(request) : 0,
-                           request->scorer ? &request->scorer->columns : &none, out);
-    return lacks ? no_memory(j) : 0;
+    if (c) lacks |= !(to->features = malloc(batch * (size_t)c->features * sizeof(float)));
+    if (c && c->spatial) lacks |= !(to->spatial = malloc(batch * (size_t)c->spatial * sizeof(float)));
+    if (c && request->keep_scores) lacks |= !(to->logits = malloc(batch * (size_t)c->classes * sizeof(float)));
+    if (request->vgg && dim) lacks |= !(to->vgg = malloc(batch * (size_t)dim * sizeof(float)));
+    lacks |= judged_create(c, request->keep_scores, adm, dim, j->prompt ? &request->scorer.columns : &none, j->out);
+    return lacks ? tool_error("%s: out of memory for judging %ld images, %d at a time", j->path, j->out->images,
+                              request->batch)
+                 : 0;
 }
 
 /* --- reading ahead ------------------------------------------------------------------------------------------------ */
 
-static void *read_images(void *arg)
+static void *read_ahead(void *arg)
 {
     reading *r = arg;
     const int64_t n = image_source_read_pictures(r->source, r->first, r->n, r->pictures);
@@ -245,9 +255,9 @@ static void begin_reading(judging *j, reading *r, long first)
     r->n = left < 0 ? 0 : left < j->judge->batch ? (int)left : j->judge->batch;
     if (r->n == 0) return;
     interruption_hold(&before); /* older threads handle the signals */
-    r->threaded = pthread_create(&r->thread, NULL, read_images, r) == 0;
+    r->threaded = pthread_create(&r->thread, NULL, read_ahead, r) == 0;
     interruption_release(&before);
-    if (!r->threaded) read_images(r);
+    if (!r->threaded) read_ahead(r);
 }
 
 /* Returns 0, or 1 if reading failed, with the error printed. */
@@ -260,11 +270,6 @@ static int end_reading(reading *r)
 
 /* --- judging ------------------------------------------------------------------------------------------------------ */
 
-static int refuse_batch(const judging *j, const reading *r, const char *why)
-{
-    return tool_error("%s: images %ld to %ld: %s", j->path, r->first, r->first + r->n - 1, why);
-}
-
 static void free_pictures(reading *r)
 {
     for (int i = 0; r->pictures && i < r->n; i++) {
@@ -273,27 +278,21 @@ static void free_pictures(reading *r)
     }
 }
 
-static int judge_batch(judging *j, const reading *r)
+static int judge_read_batch(judging *j, const reading *r)
 {
-    const judge *request = j->judge;
+    judge *request = j->judge;
+    judge_output *to = &j->output;
     judged *out = j->out;
     const double start = tool_seconds();
     for (int i = 0; i < r->n; i++) {
-        j->rgb[i] = r->pictures[i].rgb;
-        j->widths[i] = r->pictures[i].width, j->heights[i] = r->pictures[i].height;
+        request->rgb[i] = r->pictures[i].rgb;
+        request->widths[i] = r->pictures[i].width, request->heights[i] = r->pictures[i].height;
     }
-    if (request->network && mar_features_run_each(request->network, j->rgb, j->widths, j->heights, r->n, j->features,
-                                                  j->logits, j->spatial) != MAR_OK)
-        return refuse_batch(j, r, mar_error(request->library));
-    if (j->vgg &&
-        mar_features_run_each(request->vgg, j->rgb, j->widths, j->heights, r->n, j->vgg, NULL, NULL) != MAR_OK)
-        return refuse_batch(j, r, mar_error(request->library));
-    if (request->scorer && prompt_scorer_run(request->scorer, j->rgb, j->widths, j->heights, j->prompt + r->first,
-                                             r->first, r->n, out->scores + out->columns.count * r->first) != 0)
-        return 1;
-    if (request->network) eval_moments_add(&out->pooled, j->features, r->n);
-    if (j->spatial) eval_moments_add(&out->spatial, j->spatial, r->n);
-    judged_add(out, r->first, r->n, j->vgg ? j->vgg : j->features, j->logits);
+    to->scores = j->prompt ? out->scores + out->columns.count * r->first : NULL;
+    if (judge_run(request, j->prompt ? j->prompt + r->first : NULL, r->first, r->n, to) != 0) return 1;
+    if (to->features) eval_moments_add(&out->pooled, to->features, r->n);
+    if (to->spatial) eval_moments_add(&out->spatial, to->spatial, r->n);
+    judged_add(out, r->first, r->n, to->vgg ? to->vgg : to->features, to->logits);
     out->seconds += tool_seconds() - start;
     return 0;
 }
@@ -312,7 +311,7 @@ static int judge_all(judging *j)
         if (status != 0) break;
         begin_reading(j, &j->batches[!i], r->first + r->n);
         progress_update(bar, (double)r->first / (double)images, r->first, images);
-        status = judge_batch(j, r);
+        status = judge_read_batch(j, r);
         free_pictures(&j->batches[i]);
     }
     for (int i = 0; i < 2; i++) {
@@ -323,32 +322,32 @@ static int judge_all(judging *j)
     return status;
 }
 
-int judge_images(const judge *request, const char *path, judged *out)
+int judge_images(judge *request, const char *path, judged *out)
 {
     judging j = {.judge = request, .path = path, .out = out};
+    const int any_size = judge_takes_any_size(request);
     *out = (judged){0};
-    if ((request->any_size ? image_source_open_any : image_source_open)(path, &j.source) != 0) return 1;
+    request->path = path;
+    if ((any_size ? image_source_open_any : image_source_open)(path, &j.source) != 0) return 1;
     out->images = (long)image_source_count(j.source);
     out->width = image_source_width(j.source);
     out->height = image_source_height(j.source);
-    int status = out->images > INT_MAX
-                     ? tool_error("%s: has %ld images, expected %d at most", path, out->images, INT_MAX)
-                     : allocate(&j);
-    if (status == 0 && request->scorer) {
-        j.prompt = scores_pair(request->pairs, request->scorer->count, path, j.source);
+    int status = 0;
+    if (out->images > INT_MAX)
+        status = tool_error("%s: has %ld images, expected %d at most", path, out->images, INT_MAX);
+    if (status == 0 && request->scorer.columns.count) {
+        j.prompt = scores_pair(&request->scorer, path, j.source);
         status = !j.prompt;
     }
+    if (status == 0) status = allocate_judging(&j);
     if (status == 0) status = judge_all(&j);
     image_source_close(j.source);
     for (int i = 0; i < 2; i++) free(j.batches[i].pictures);
-    free(j.rgb);
-    free(j.widths);
-    free(j.heights);
-    free(j.vgg);
     free(j.prompt);
-    free(j.features);
-    free(j.logits);
-    free(j.spatial);
+    free(j.output.vgg);
+    free(j.output.features);
+    free(j.output.logits);
+    free(j.output.spatial);
     return status;
 }
 
@@ -404,7 +403,7 @@ int judge_reference_of(judged *d, const char *path, eval_reference *out)
 }
 
 /* Returns whether nothing is left to be judged of a loaded file. */
-static int is_enough(const judge *j, const eval_reference *r)
+static int has_all_statistics(const judge *j, const eval_reference *r)
 {
     const int wants_features = j->keep_features && !r->features && r->pictures;
     if (!j->network) return !wants_features;
@@ -412,12 +411,12 @@ static int is_enough(const judge *j, const eval_reference *r)
     return r->dim && !wants_features;
 }
 
-int judge_reference(const judge *j, const char *path, eval_reference *out)
+int judge_reference(judge *j, const char *path, eval_reference *out)
 {
     char why[512];
     judged d;
     judge request = *j;
-    request.scorer = NULL;
+    request.scorer = (prompt_scorer){0};
     request.keep_scores = 0;
     *out = (eval_reference){.path = path, .resize = -1}; /* images are resized as the others */
     if (strcmp(path, "demo") == 0 || !judge_is_directory(path)) {
@@ -427,7 +426,7 @@ int judge_reference(const judge *j, const char *path, eval_reference *out)
             out->features = NULL;
             out->feature_count = 0;
         }
-        if (is_enough(j, out)) return 0;
+        if (has_all_statistics(j, out)) return 0;
     }
     int status = judge_images(&request, path, &d);
     if (status == 0) status = judge_reference_of(&d, path, out);

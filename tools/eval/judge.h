@@ -40,15 +40,44 @@ int judge_options_done(judge_options *o, const option_set *set, const char *feat
 int judge_is_demo(const judge_options *o);
 int judge_is_none(const judge_options *o);
 
-/* Loads the network for `batch` images at a time, on the machine of the options. Inception has its own arithmetic,
- * whatever machine->dtype is. The store's handle of the same options is reused if its arithmetic is equal. The store
- * owns *library; the caller calls mar_features_free. With --features none, *network is NULL. Returns 0, or 1 with the
- * error printed. */
-int judge_open(const judge_options *o, model_store *store, const mar_options *machine, int batch, progress *bar,
-               mar **library, mar_features **network);
+/* The networks that judge, for `batch` images at a time. */
+typedef struct {
+    mar *library;          /* owned by the store */
+    mar_features *network; /* NULL: none */
+    mar_features *vgg;     /* network of precision and recall; NULL: `network` */
+    prompt_scorer scorer;  /* {0}: none; judge_open does not open it */
+    int batch;
+    int clean;         /* 1: images are resized as clean-fid does it */
+    int keep_features; /* 1: judge_images keeps the features of single images */
+    int keep_scores;   /* 1: judge_images computes Inception scores */
+    progress *bar;
+    const char *path;      /* of the current images, for messages; NULL: the model's */
+    const uint8_t **rgb;   /* [batch] current images */
+    int *widths, *heights; /* [batch] of these */
+} judge;
 
-/* Loads VGG16 with the same handle. *vgg is NULL without --vgg. Returns 0, or 1 with the error printed. */
-int judge_open_vgg(const judge_options *o, mar *library, int batch, progress *bar, mar_features **vgg);
+/* Loads the networks on the machine of the options. They have their own arithmetic, whatever machine->dtype is. The
+ * store's handle of the same options is reused if its arithmetic is equal. Returns 0, or 1 with the error printed. The
+ * caller calls judge_close either way; {0} is fine. */
+int judge_open(const judge_options *o, model_store *store, const mar_options *machine, int batch, progress *bar,
+               judge *out);
+void judge_close(judge *j);
+
+/* Returns whether images of a directory may have any sizes: no network resizes them without antialiasing. */
+int judge_takes_any_size(const judge *j);
+/* Returns the length of the features that precision and recall compare. */
+int judge_feature_dim(const judge *j);
+
+/* Destinations of n images' results, [n][] each. NULL: not wanted. */
+typedef struct {
+    float *features, *logits, *spatial; /* of the network */
+    float *vgg;
+    double *scores; /* of the images and their prompts */
+} judge_output;
+
+/* Judges the current images, those from number `first` on, with the numbers of their prompts [n]. Returns 0, or 1 with
+ * the error printed. */
+int judge_run(judge *j, const int32_t *prompt, long first, int n, const judge_output *out);
 
 /* What the networks say of images. */
 typedef struct {
@@ -75,32 +104,16 @@ int judged_create(const mar_features_config *network, int keeps_scores, eval_sco
 void judged_add(judged *d, long first, int n, const float *features, const float *logits);
 void judged_free(judged *d);
 
-typedef struct {
-    mar *library;
-    mar_features *network;      /* NULL: none */
-    mar_features *vgg;          /* network of precision and recall; NULL: `network` */
-    prompt_scorer *scorer;      /* NULL: none */
-    const score_options *pairs; /* how its prompts belong to images; NULL without scorer */
-    int batch;                  /* images at a time, as the networks were loaded with */
-    int keep_features;          /* 1: keep features of single images */
-    int keep_scores;            /* 1: compute Inception scores */
-    int any_size;               /* 1: the images of a directory may have any sizes */
-    progress *bar;
-} judge;
-
-/* Returns the length of the features that precision and recall compare. */
-int judge_feature_dim(const judge *j);
-
-/* Judges all images of `path`. They must have one size, unless j->any_size. Returns 0, 1 with the error printed, or the
- * exit status after a signal if signals are only noted (tools/cli/interruption.h). The caller calls judged_free either
- * way. */
-int judge_images(const judge *j, const char *path, judged *out);
+/* Judges all images of `path`. They must have one size, unless judge_takes_any_size. Returns 0, 1 with the error
+ * printed, or the exit status after a signal if signals are only noted (tools/cli/interruption.h). The caller calls
+ * judged_free either way. */
+int judge_images(judge *j, const char *path, judged *out);
 
 /* Opens the argument of --stats. Loads "demo" or an npz of statistics (eval/reference.h). Otherwise judges the images
  * of a directory of PNG and JPEG files, or arr_0 of an npz, for what the file lacks: mean and covariance and, with
  * j->keep_features 1, features of single images for precision and recall; those of VGG16 are in no file. Returns as
  * judge_images. The caller calls eval_reference_free. */
-int judge_reference(const judge *j, const char *path, eval_reference *out);
+int judge_reference(judge *j, const char *path, eval_reference *out);
 /* Fills in what *out lacks: mean and covariance of judged images, also of the spatial features, and their features,
  * moved from *d. Returns 0, or 1 with the error printed. The caller calls eval_reference_free. */
 int judge_reference_of(judged *d, const char *path, eval_reference *out);

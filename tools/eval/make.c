@@ -1,7 +1,6 @@
 /* Makes what the run store of an evaluation lacks: images, and the network's output on them. */
 #include "tools/cli/command.h"
 
-#include "mar_eval.h"
 #include "mar_measure.h"
 #include "tools/cli/interruption.h"
 #include "tools/eval/job.h"
@@ -23,31 +22,28 @@ typedef struct {
 
 /* --- a batch -------------------------------------------------------------------------------------------- */
 
-static int refuse_batch(const image_batch *batch, const mar *library)
+static int judge_made_batch(maker *m, const image_batch *batch)
 {
-    return tool_error("images %ld to %ld: %s", batch->first, batch->first + batch->n - 1, mar_error(library));
-}
-
-static int judge_batch(maker *m, const image_batch *batch)
-{
-    eval_job *job = m->job;
-    const eval_layout *l = &job->layout;
+    judge *j = &m->job->judge;
+    const eval_layout *l = &m->job->layout;
     eval_batch *b = &m->batch;
+    const judge_output to = {.features = b->features,
+                             .logits = b->logits,
+                             .spatial = l->spatial ? b->spatial : NULL,
+                             .vgg = l->vgg ? b->vgg : NULL,
+                             .scores = l->columns.count ? b->scores : NULL};
     const double began = tool_seconds();
-    if (job->network && mar_features_run(job->network, batch->rgb, batch->n, l->width, l->height, b->features,
-                                         b->logits, l->spatial ? b->spatial : NULL) != MAR_OK)
-        return refuse_batch(batch, job->library);
-    if (l->vgg && mar_features_run(job->vgg, batch->rgb, batch->n, l->width, l->height, b->vgg, NULL, NULL) != MAR_OK)
-        return refuse_batch(batch, job->library);
-    if (l->columns.count && prompt_scorer_run_batch(&job->scorer, batch->rgb, l->width, l->height, batch->labels,
-                                                    batch->first, batch->n, b->scores) != 0)
-        return 1;
+    for (int i = 0; i < batch->n; i++) {
+        j->rgb[i] = batch->rgb + (size_t)i * eval_pixel_bytes(l);
+        j->widths[i] = l->width, j->heights[i] = l->height;
+    }
+    if (judge_run(j, batch->labels, batch->first, batch->n, &to) != 0) return 1;
     b->seconds[0] = tool_seconds() - began;
     return 0;
 }
 
 /* Counts the status of the drafts of the batch's images. The last entry of a curve covers all later steps, too. */
-static void count_drafts(maker *m, const image_batch *batch)
+static void count_batch_drafts(maker *m, const image_batch *batch)
 {
     const int last = m->job->layout.steps - 1, tokens = mar_model_get_config(m->job->models.model)->seq_len;
     double *curve[EVAL_CURVES];
@@ -70,7 +66,7 @@ static void count_drafts(maker *m, const image_batch *batch)
 
 /* Returns whether the page may show image i of the batch: a sample, or one of those with the most rejected drafts so
  * far. The run's final ones have been among these. */
-static int is_shown(maker *m, long first, int i)
+static int is_on_page(maker *m, long first, int i)
 {
     const eval_report_image candidate = {
         .index = first + i, .verified = m->batch.verified[i], .replaced = m->batch.replaced[i]};
@@ -79,7 +75,7 @@ static int is_shown(maker *m, long first, int i)
 }
 
 /* An image_sink. Pictures are synced before the store gets the batch. */
-static int take_batch(void *self, const image_batch *batch)
+static int take_made_batch(void *self, const image_batch *batch)
 {
     maker *m = self;
     eval_job *job = m->job;
@@ -89,14 +85,14 @@ static int take_batch(void *self, const image_batch *batch)
     *b->stats = *batch->stats;
     *b->process = job->process.index;
     memcpy(b->labels, batch->labels, (size_t)batch->n * sizeof *b->labels);
-    if (judge_batch(m, batch) != 0) return 1;
-    count_drafts(m, batch);
+    if (judge_made_batch(m, batch) != 0) return 1;
+    count_batch_drafts(m, batch);
     const double began = tool_seconds();
     for (int i = 0; i < batch->n; i++) {
         const uint8_t *rgb = batch->rgb + (size_t)i * bytes;
         b->crc[i] = (int32_t)npz_crc(rgb, bytes);
         if (eval_pixels_write(&m->pixels, batch->first + i, batch->labels[i], rgb) != 0) return 1;
-        if (is_shown(m, batch->first, i) && eval_picture_write(job, batch->first + i, batch->labels[i], rgb) != 0)
+        if (is_on_page(m, batch->first, i) && eval_picture_write(job, batch->first + i, batch->labels[i], rgb) != 0)
             return 1;
     }
     b->seconds[1] = tool_seconds() - began;
@@ -128,7 +124,7 @@ static int next_batch(maker *m)
 
 /* Chooses the next missing range that no other process makes, and locks it (image_plan.choose). take_batch unlocks
  * it. */
-static int choose(void *self, store_range *at)
+static int choose_missing_range(void *self, store_range *at)
 {
     maker *m = self;
     eval_job *job = m->job;
@@ -147,12 +143,14 @@ static int choose(void *self, store_range *at)
     return 0;
 }
 
-static int make_all(maker *m)
+static int make_missing_ranges(maker *m)
 {
-    const image_sink sink = {take_batch, m, 0, 1, m->job->layout.steps > 0};
+    const image_sink sink = {take_made_batch, m, 0, 1, m->job->layout.steps > 0};
     for (;;) {
-        image_plan plan = {
-            .images = m->job->layout.images, .choose = choose, .chooser = m, .bar_before = eval_images_there(m->job)};
+        image_plan plan = {.images = m->job->layout.images,
+                           .choose = choose_missing_range,
+                           .chooser = m,
+                           .bar_before = eval_images_there(m->job)};
         m->shard = m->busy = 0;
         m->next = -1;
         const int status = eval_make_images(m->job, &plan, &sink);
@@ -168,7 +166,7 @@ int eval_make_shards(eval_job *job)
     if (eval_missing_shards(job) == 0) return 0;
     int status = eval_batch_create(&job->layout, &m.batch);
     if (status == 0) status = eval_pixels_open(job, &m.pixels);
-    if (status == 0) status = make_all(&m);
+    if (status == 0) status = make_missing_ranges(&m);
     if (status == 0) status = eval_pixels_sync(&m.pixels);
     eval_pixels_close(&m.pixels);
     eval_batch_free(&m.batch);

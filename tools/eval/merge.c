@@ -4,16 +4,14 @@
 #include "tools/cli/command.h"
 
 #include "mar_eval.h"
-#include "tools/cli/json.h"
-#include "tools/cli/text.h"
 #include "tools/eval/job.h"
 #include "tools/eval/numbers.h"
 #include "tools/eval/pictures.h"
+#include "tools/eval/protocol.h"
 #include "tools/eval/report.h"
 #include "tools/cli/interruption.h"
 #include "tools/generate/stats.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -45,7 +43,7 @@ typedef struct {
 
 /* --- memory --------------------------------------------------------------------------------------------- */
 
-static int allocate(merger *m)
+static int merger_create(merger *m)
 {
     const eval_layout *l = &m->job->layout;
     const mar_features_config sizes = {.features = l->features, .classes = l->classes, .spatial = l->spatial};
@@ -65,7 +63,7 @@ static int allocate(merger *m)
     return eval_batch_create(l, &m->batch);
 }
 
-static void release(merger *m)
+static void merger_free(merger *m)
 {
     judged_free(&m->sums);
     eval_moments_free(&m->shard_pooled);
@@ -75,8 +73,8 @@ static void release(merger *m)
     free(m->waiting_spatial);
     free(m->crc);
     free(m->processes);
-    for (int i = 0; i < m->sheet_count; i++) free((uint8_t *)(uintptr_t)m->sheet[i].rgb);
-    for (int i = 0; i < m->rejected_count; i++) free((uint8_t *)(uintptr_t)m->rejected[i].rgb);
+    for (int i = 0; i < m->sheet_count; i++) free(m->sheet[i].rgb);
+    for (int i = 0; i < m->rejected_count; i++) free(m->rejected[i].rgb);
 }
 
 /* --- one batch ---------------------------------------------------------------------------------------------------- */
@@ -176,7 +174,7 @@ static int add_batch(merger *m, long first)
     return 0;
 }
 
-static void clear(eval_moments *m)
+static void clear_moments(eval_moments *m)
 {
     const size_t n = (size_t)m->dim;
     m->count = 0;
@@ -188,8 +186,8 @@ static void clear(eval_moments *m)
 static int add_shard(merger *m, int shard)
 {
     const eval_layout *l = &m->job->layout;
-    clear(&m->shard_pooled);
-    clear(&m->shard_spatial);
+    clear_moments(&m->shard_pooled);
+    clear_moments(&m->shard_spatial);
     for (long i = eval_shard_first(l, shard); i < eval_shard_end(l, shard); i += l->batch) {
         const int status = add_batch(m, i);
         if (status != 0) return status;
@@ -202,114 +200,22 @@ static int add_shard(merger *m, int shard)
 
 /* --- all batches -------------------------------------------------------------------------------------------------- */
 
-static void set(char *to, const char *text)
+static void copy_result_text(char *to, const char *text)
 {
     snprintf(to, EVAL_TEXT, "%s", text);
 }
 
-static const char *with_id(const eval_job *job, const char *key, const char *id_key, char *text, size_t size)
-{
-    const char *id = eval_setting(job, id_key);
-    snprintf(text, size, "%s%s%s%s", eval_setting(job, key), *id ? " (" : "", id, *id ? ")" : "");
-    return text;
-}
-
-/* Writes the classes; of a long list the beginning, to leave room on the line. RUN/settings.json has them all. */
-static const char *class_list(const eval_job *job, char *text, size_t size)
-{
-    enum { SHOWN = 150 };
-    const char *list = eval_setting(job, "class");
-    int count = 1, shown = 0;
-    if (strlen(list) <= SHOWN) return list;
-    for (const char *c = list; *c; c++) {
-        if (*c != ',') continue;
-        count++;
-        if (c - list <= SHOWN) shown = (int)(c - list);
-    }
-    snprintf(text, size, "%.*s, ... %d in all", shown, list, count);
-    return text;
-}
-
-/* Describes how the tokens were drawn. The settings have only options that affect the model's kind of tokens. */
-static const char *sampling(const eval_job *job, char text[256])
-{
-    const char *cfg = eval_setting(job, "cfg"), *temperature = eval_setting(job, "temperature");
-    if (*eval_setting(job, "num_sampling_steps"))
-        snprintf(text, 256, "num_iter %s, num_sampling_steps %s, cfg %s (%s), temperature %s",
-                 eval_setting(job, "num_iter"), eval_setting(job, "num_sampling_steps"), cfg,
-                 eval_setting(job, "cfg_schedule"), temperature);
-    else
-        snprintf(text, 256, "cfg %s, cfg_interval %s, top_k %s, top_p %s, temperature %s", cfg,
-                 eval_setting(job, "cfg_interval"), eval_setting(job, "top_k"), eval_setting(job, "top_p"),
-                 temperature);
-    return text;
-}
-
-/* Returns how a value of the image decoder becomes a byte (kernels/pixels.h). */
-static const char *bytes(const eval_job *job)
-{
-    const int rounds = *eval_setting(job, "num_sampling_steps") && !*eval_setting(job, "family");
-    return rounds ? "round(127.5 (v + 1))" : "trunc(127.5 v + 128)";
-}
-
-/* Describes VGG16 and the models of the scores. Returns text. */
-static const char *more_networks(const eval_job *job, char *text, size_t size)
-{
-    char file[512];
-    *text = '\0';
-    if (*eval_setting(job, "vgg"))
-        text_append(text, size, "; precision and recall on vgg16 (fc2 before its ReLU) in %s, %s",
-                    *eval_setting(job, "features_dtype") ? eval_setting(job, "features_dtype")
-                                                         : judge_dtypes[JUDGE_F32],
-                    with_id(job, "vgg", "vgg_id", file, sizeof file));
-    const char *const models[3] = {eval_setting(job, "clip"), eval_setting(job, "hps"),
-                                   eval_setting(job, "imagereward")};
-    const char *const ids[3] = {eval_setting(job, "clip_id"), eval_setting(job, "hps_id"),
-                                eval_setting(job, "imagereward_id")};
-    if (job->layout.columns.count)
-        text_append(text, size, "%s, prompts %s%s", scores_describe(models, ids, file, sizeof file),
-                    eval_setting(job, "clip_prompts"), *models[0] ? "; prefix \"" CLIP_PREFIX "\"" : "");
-    return text;
-}
-
-/* Writes the protocol, one line. */
-static void describe(const eval_job *job, eval_result *r)
-{
-    char weights[256], stats[256], model[256], vae[256], draft[300] = "", classes[200], drawn[256], more[1024];
-    const int plain = job->facts.demo || !job->network; /* without a file */
-    const char *prompt_set = eval_setting(job, "prompts_id");
-    if (*eval_setting(job, "draft")) {
-        char name[256];
-        snprintf(draft, sizeof draft, ", draft %s", with_id(job, "draft", "draft_id", name, sizeof name));
-    }
-    snprintf(r->protocol, sizeof r->protocol,
-             "reference %s; features %s%s%s%s%s%s%s; model %s, decoder %s%s; %s images of %s, %s %s (%s); 8 bit = "
-             "%s, clipped; %s%s, seed %s%s%s; %s",
-             *eval_setting(job, "stats") ? with_id(job, "stats", "stats_id", stats, sizeof stats) : "none",
-             job->network ? mar_features_get_config(job->network)->name : "none", plain ? "" : " in ",
-             plain ? "" : eval_setting(job, "features_dtype"), plain ? "" : ", ",
-             plain ? "" : with_id(job, "inception", "inception_id", weights, sizeof weights),
-             *eval_setting(job, "resize") ? ", resized as clean-fid" : "", more_networks(job, more, sizeof more),
-             with_id(job, "model", "model_id", model, sizeof model), with_id(job, "vae", "vae_id", vae, sizeof vae),
-             draft, eval_setting(job, "num_images"), eval_setting(job, "image_size"),
-             *prompt_set ? "prompts" : "classes", eval_setting(job, "class_sampling"),
-             *prompt_set ? prompt_set : class_list(job, classes, sizeof classes), bytes(job),
-             job->network ? "Inception score in the order of NumPy's RandomState(2020), 10 splits; " : "",
-             sampling(job, drawn), eval_setting(job, "seed"), *job->facts.accelerators ? ", " : "",
-             job->facts.accelerators, eval_setting(job, "Software"));
-}
-
 /* Fills in all but the numbers, behind the last batch. */
-static void fill(const merger *m)
+static void fill_result(const merger *m)
 {
     const eval_job *job = m->job;
     eval_result *r = m->r;
-    describe(job, r);
-    set(r->model, eval_setting(job, "model"));
-    set(r->published, job->facts.published);
-    set(r->guarantee, job->facts.guarantee);
-    set(r->accelerators, job->facts.accelerators);
-    set(r->backend, eval_setting(job, "backend"));
+    protocol_of_run(&job->settings, mar_features_get_config(job->judge.network), job->facts.accelerators, r->protocol);
+    copy_result_text(r->model, eval_setting(job, "model"));
+    copy_result_text(r->published, job->facts.published);
+    copy_result_text(r->guarantee, job->facts.guarantee);
+    copy_result_text(r->accelerators, job->facts.accelerators);
+    copy_result_text(r->backend, eval_setting(job, "backend"));
     r->accuracy = has_digits(job) ? r->accuracy / (double)job->layout.images : NAN;
     r->generate_s = r->stats.total_s;
     r->steps = job->layout.steps;
@@ -319,27 +225,15 @@ static void fill(const merger *m)
 
 /* Computes FID and the others. Returns 0, 1 with the error printed, or the exit status after a signal: a reference of
  * many images takes long. */
-static int compute(const merger *m)
+static int merge_numbers(const merger *m)
 {
-    const eval_job *job = m->job;
+    eval_job *job = m->job;
     const char *stats = job->options->stats;
-    const judge request = {.library = job->library,
-                           .network = job->network,
-                           .vgg = job->vgg,
-                           .batch = job->layout.batch,
-                           .keep_features = job->layout.keeps_features,
-                           .any_size = job->options->judge.resize == JUDGE_CLEAN,
-                           .bar = job->bar};
     eval_reference reference = {0};
-    int status = stats && (job->network || job->vgg) ? judge_reference(&request, stats, &reference) : 0;
-    if (status != 0) return status;
-    const eval_gathered g = {.library = job->library,
-                             .network = mar_features_get_config(job->network),
-                             .vgg = mar_features_get_config(job->vgg),
-                             .clean = job->options->judge.resize == JUDGE_CLEAN,
-                             .reference = stats ? &reference : NULL,
-                             .images = &m->sums};
-    status = eval_numbers(&g, m->r);
+    job->judge.keep_features = job->layout.keeps_features;
+    int status = 0;
+    if (stats && (job->judge.network || job->judge.vgg)) status = judge_reference(&job->judge, stats, &reference);
+    if (status == 0) status = eval_judged_numbers(&job->judge, stats ? &reference : NULL, &m->sums, m->r);
     eval_reference_free(&reference);
     return status;
 }
@@ -348,26 +242,21 @@ static int write_report(const merger *m)
 {
     const eval_job *job = m->job;
     char path[RUN_PATH];
-    cJSON *settings = tool_json();
-    for (int i = 0; i < job->settings.count; i++)
-        cJSON_AddStringToObject(settings, job->settings.texts[i].key, job->settings.texts[i].value);
     const eval_report_extras extras = {
         .title = eval_setting(job, "model"),
-        .settings = settings,
+        .settings = job->settings.texts,
+        .setting_count = job->settings.count,
         .sheet = m->sheet,
         .sheet_count = m->sheet_count,
         .rejected = m->rejected,
         .rejected_count = m->rejected_count,
         .has_prompts = *eval_setting(job, "prompts_id") || *eval_setting(job, "captions"),
         .names = job->models.model ? job->models.classes.names : class_table_of(job->facts.classes)};
-    const int failed = eval_report_write(m->r, &extras, run_path(&job->directory, "report.html", path));
-    cJSON_Delete(settings);
-    cJSON_InitHooks(NULL);
-    return failed;
+    return eval_report_write(m->r, &extras, run_path(&job->directory, "report.html", path));
 }
 
 /* Writes the files, result.json last: it marks the run as done. Returns as eval_make_shards. */
-static int write_files(merger *m)
+static int write_run_files(merger *m)
 {
     eval_job *job = m->job;
     char path[RUN_PATH];
@@ -378,10 +267,10 @@ static int write_files(merger *m)
     return status != 0 ? status : eval_result_write(m->r, run_path(&job->directory, "result.json", path));
 }
 
-static int merge(merger *m)
+static int merge_shards(merger *m)
 {
     const double began = tool_seconds();
-    int status = allocate(m);
+    int status = merger_create(m);
     for (int s = 0; status == 0 && s < eval_shard_count(&m->job->layout); s++) {
         if (interruption_came()) return interruption_status();
         progress_note(m->job->bar, "adding up");
@@ -389,12 +278,12 @@ static int merge(merger *m)
     }
     if (status == 0 && m->lacks) status = EVAL_MERGE_AGAIN;
     if (status != 0) return status;
-    fill(m);
-    status = compute(m);
+    fill_result(m);
+    status = merge_numbers(m);
     if (status != 0) return status;
     m->r->merge_s = tool_seconds() - began;
     progress_clear(m->job->bar);
-    return write_files(m);
+    return write_run_files(m);
 }
 
 int eval_merge(eval_job *job, eval_result *r)
@@ -404,9 +293,9 @@ int eval_merge(eval_job *job, eval_result *r)
     m->job = job;
     m->r = r;
     *r = (eval_result){0};
-    const int status = merge(m);
+    const int status = merge_shards(m);
     progress_clear(job->bar);
-    release(m);
+    merger_free(m);
     free(m);
     return status;
 }

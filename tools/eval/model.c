@@ -26,21 +26,8 @@ enum {
 
 /* --- preparation -------------------------------------------------------------------------------------------------- */
 
-static long round_up(long n, long multiple)
-{
-    return (n + multiple - 1) / multiple * multiple;
-}
-
-/* Sets the sizes that depend on one another. */
-static void divide(eval_options *o)
-{
-    if (o->batch > o->num_images) o->batch = o->num_images;
-    if (o->shard_images == 0) o->shard_images = (o->num_images + SHARDS - 1) / SHARDS;
-    o->shard_images = (int)round_up(o->shard_images, o->batch);
-}
-
 /* Chooses the GPUs: several processes on a machine share its GPUs. */
-static int choose_device(eval_job *job)
+static int choose_eval_device(eval_job *job)
 {
     eval_options *o = job->options;
     const option *device = o->given ? options_find(o->given, "device") : NULL;
@@ -54,21 +41,14 @@ static int choose_device(eval_job *job)
     return devices_read(o->devices, &o->run, &job->devices);
 }
 
-static model_store *files_of(eval_job *job)
-{
-    return job->options->models ? job->options->models : &job->files;
-}
-
 /* Loads the network, and takes the sizes of its output. */
-static int load_network(eval_job *job)
+static int load_eval_network(eval_job *job)
 {
     const eval_options *o = job->options;
     eval_layout *l = &job->layout;
-    if (judge_open(&o->judge, files_of(job), &o->run.machine, o->batch, job->bar, &job->library, &job->network) != 0)
-        return 1;
-    if (judge_open_vgg(&o->judge, job->library, o->batch, job->bar, &job->vgg) != 0) return 1;
-    const mar_features_config *network = mar_features_get_config(job->network);
-    if (job->vgg) l->vgg = mar_features_get_config(job->vgg)->features;
+    if (judge_open(&o->judge, &job->files, &o->run.machine, o->batch, job->bar, &job->judge) != 0) return 1;
+    const mar_features_config *network = mar_features_get_config(job->judge.network);
+    if (job->judge.vgg) l->vgg = mar_features_get_config(job->judge.vgg)->features;
     if (!network) return 0;
     l->features = network->features;
     l->classes = network->classes;
@@ -105,26 +85,26 @@ static int load_scorer(eval_job *job)
     if (!job->models.captions)
         return tool_error("%s: %s makes images of classes, expected a text-to-image model", asked, o->run.model);
     if (get_texts(job) != 0) return 1;
-    const int failed = prompt_scorer_open(&o->scores, files_of(job), &o->run.machine, o->batch, job->bar, job->texts,
-                                          job->models.captions->count, &job->scorer);
-    job->layout.columns = job->scorer.columns;
+    const int failed = prompt_scorer_open(&o->scores, &job->files, &o->run.machine, o->batch, job->bar, job->texts,
+                                          job->models.captions->count, &job->judge.scorer);
+    job->layout.columns = job->judge.scorer.columns;
     return failed;
 }
 
-static int load_models(eval_job *job)
+static int load_eval_models(eval_job *job)
 {
     eval_options *o = job->options;
-    if (models_load(files_of(job), &o->run, job->bar, &job->models) != 0) return 1;
+    if (models_load(&job->files, &o->run, job->bar, &job->models) != 0) return 1;
     class_choices choices = job->models.classes;
     choices.no_none = "mar eval judges images of classes";
-    if (models_refuse_classes(&o->run, o->classes) != 0) return 1;
-    if (classes_choose(o->classes, &choices, 1, &job->classes, &job->class_count) != 0) return 1;
+    if (models_refuse_classes(&o->run, o->class) != 0) return 1;
+    if (classes_choose(o->class, &choices, 1, &job->classes, &job->class_count) != 0) return 1;
     if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
                           o->num_images, job->class_count);
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 ||
-        devices_load(files_of(job), &o->run, &job->models, o->num_images, o->batch, job->bar, &job->devices) != 0 ||
-        load_network(job) != 0 || load_scorer(job) != 0)
+        devices_load(&job->files, &o->run, &job->models, o->num_images, o->batch, job->bar, &job->devices) != 0 ||
+        load_eval_network(job) != 0 || load_scorer(job) != 0)
         return 1;
     progress_note(job->bar, "reading the files, to know them again");
     const int failed = record_identify(&o->run, &job->models);
@@ -142,20 +122,20 @@ static int look_at_reference(eval_job *job)
     if (!o->stats) return 0;
     if (judge_is_directory(o->stats)) {
         job->layout.keeps_features = 1;
-        return judge_identify(o->stats, job->stats_id);
+        return 0;
     }
     if (eval_reference_load(o->stats, &reference, why, sizeof why) != MAR_OK) return tool_error("%s", why);
-    const int numbers = job->network ? mar_features_get_config(job->network)->features : 0;
+    const int numbers = job->judge.network ? mar_features_get_config(job->judge.network)->features : 0;
     if ((reference.feature_count > 0 && !o->judge.vgg) || reference.pictures) job->layout.keeps_features = 1;
     const int dim = reference.dim;
     eval_reference_free(&reference);
     if (dim && numbers && dim != numbers)
         return tool_error("--stats %s: has statistics of %d features, expected %d, those of %s", o->stats, dim, numbers,
-                          mar_features_get_config(job->network)->name);
-    return judge_identify(o->stats, job->stats_id);
+                          mar_features_get_config(job->judge.network)->name);
+    return 0;
 }
 
-static void lay_out(eval_job *job)
+static void set_layout(eval_job *job)
 {
     const eval_options *o = job->options;
     eval_layout *l = &job->layout;
@@ -178,7 +158,6 @@ static void find_facts(eval_job *job)
     snprintf(f->published, sizeof f->published, "%s", eval_published_model(model));
     snprintf(f->guarantee, sizeof f->guarantee, "%s", mar_session_guarantee(job->session));
     run_options_accelerators(run, f->accelerators, sizeof f->accelerators);
-    if (job->options->asked) snprintf(f->asked, sizeof f->asked, "%016" PRIx64, job->options->asked);
     f->classes = job->models.classes.count;
     f->demo = judge_is_demo(&job->options->judge);
 }
@@ -195,7 +174,7 @@ static int allocate_labels(eval_job *job)
     return job->labels && job->written ? 0 : tool_error("out of memory for %d labels", job->layout.batch);
 }
 
-static int check_size(const eval_job *job)
+static int check_digit_size(const eval_job *job)
 {
     const eval_layout *l = &job->layout;
     if (!job->facts.demo || (l->width == EVAL_DIGIT_SIDE && l->height == EVAL_DIGIT_SIDE)) return 0;
@@ -204,27 +183,27 @@ static int check_size(const eval_job *job)
 }
 
 /* Finds all errors that can be found before anything is written. */
-static int prepare(eval_job *job)
+static int prepare_eval(eval_job *job)
 {
     eval_options *o = job->options;
-    if (classes_check_files(o->classes) != 0 || run_directory_check(o->out, &job->directory) != 0 ||
+    if (classes_check_files(o->class) != 0 || run_directory_check(o->out, &job->directory) != 0 ||
         record_check_store(o->store, &job->store_directory) != 0)
         return 1;
     if (eval_settings_check_place(job) != 0 || launch_find(o->shard, &job->process) != 0) return 1;
     if (job->process.kind != LAUNCH_ALONE && job->process.index > 0) job->bar->shown = 0;
-    divide(o);
-    if (choose_device(job) != 0 || load_models(job) != 0 || look_at_reference(job) != 0) return 1;
-    if (record_identify_file(o->judge.inception, job->inception_id) != 0) return 1;
-    if (record_identify_file(o->judge.vgg, job->vgg_id) != 0) return 1;
-    lay_out(job);
+    if (o->batch > o->num_images) o->batch = o->num_images;
+    if (o->shard_images == 0) o->shard_images = (o->num_images + SHARDS - 1) / SHARDS;
+    o->shard_images = (o->shard_images + o->batch - 1) / o->batch * o->batch;
+    if (choose_eval_device(job) != 0 || load_eval_models(job) != 0 || look_at_reference(job) != 0) return 1;
+    set_layout(job);
     find_facts(job);
-    return check_size(job) || allocate_labels(job) || eval_settings_make(job);
+    return check_digit_size(job) || allocate_labels(job) || eval_settings_make(job);
 }
 
-/* Checks the file of --merge against the hash in the settings. Copies the hash to `id`, char [RECORD_ID]. */
-static int check_same_file(const eval_job *job, const char *name, const char *path, char *id)
+/* Checks the file of --merge against the hash in the settings. */
+static int check_same_file(const eval_job *job, const char *name, const char *path)
 {
-    char key[32];
+    char key[32], id[RECORD_ID];
     const char *was = eval_setting(job, name);
     if (!path && *was)
         return tool_error("%s: was begun with --%s %s, expected it for --merge, too", job->options->out, name, was);
@@ -260,16 +239,15 @@ static int prepare_merge(eval_job *job)
     o->judge.dtype =
         strcmp(eval_setting(job, "features_dtype"), judge_dtypes[JUDGE_BF16]) == 0 ? JUDGE_BF16 : JUDGE_F32;
     o->judge.resize = *eval_setting(job, "resize") ? JUDGE_CLEAN : JUDGE_TF1;
-    if (check_same_file(job, "inception", o->judge.inception, job->inception_id) != 0 ||
-        check_same_file(job, "vgg", o->judge.vgg, job->vgg_id) != 0 ||
-        check_same_file(job, "stats", o->stats, job->stats_id) != 0)
+    if (check_same_file(job, "inception", o->judge.inception) != 0 || check_same_file(job, "vgg", o->judge.vgg) != 0 ||
+        check_same_file(job, "stats", o->stats) != 0)
         return 1;
-    return allocate_labels(job) || load_network(job);
+    return allocate_labels(job) || load_eval_network(job);
 }
 
 /* --- the run -------------------------------------------------------------------------------------------- */
 
-static int open_store(eval_job *job)
+static int open_eval_store(eval_job *job)
 {
     const char *path = store_directory(job);
     if (job->options->store && output_begin(&job->store_directory) != 0) return 1;
@@ -279,14 +257,14 @@ static int open_store(eval_job *job)
 }
 
 /* Agrees on the settings: the first process writes them, the others compare theirs. Then opens the store. */
-static int agree(eval_job *job)
+static int agree_on_settings(eval_job *job)
 {
     int is_new = 0;
     const lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_SETTINGS);
     if (lock == LOCK_FAILED) return 1;
     if (lock == LOCK_BUSY) return interruption_status();
     const int failed =
-        eval_settings_agree(job, &is_new) || open_store(job) || (is_new && eval_settings_write(job) != 0);
+        eval_settings_agree(job, &is_new) || open_eval_store(job) || (is_new && eval_settings_write(job) != 0);
     run_unlock(&job->directory, RUN_LOCK_SETTINGS);
     return failed;
 }
@@ -388,7 +366,7 @@ static int merge_only(eval_job *job, eval_result *r, int *done)
 }
 
 /* Prints the interruption. Returns the exit status. */
-static int report_interruption(eval_job *job, int status)
+static int report_eval_interruption(eval_job *job, int status)
 {
     if (job->store.hash)
         interruption_end("%ld images were made now, %s has %ld of %ld; the same command goes on", job->made,
@@ -398,17 +376,17 @@ static int report_interruption(eval_job *job, int status)
     return status;
 }
 
-static int run(eval_job *job, eval_result *r, int *done)
+static int execute_eval(eval_job *job, eval_result *r, int *done)
 {
     const eval_options *o = job->options;
-    if ((o->merge ? prepare_merge(job) : prepare(job)) != 0) return 1;
+    if ((o->merge ? prepare_merge(job) : prepare_eval(job)) != 0) return 1;
     interruption_limit(EVAL_STATUS_GOES_ON); /* from here on there is work to keep */
     if (run_directory_begin(&job->directory, o->merge ? NULL : &job->process) != 0) return 1;
-    int status =
-        o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store) : agree(job);
+    int status = o->merge ? store_find(store_directory(job), strtoull(job->facts.images, NULL, 16), &job->store)
+                          : agree_on_settings(job);
     if (status == 0) status = o->merge ? merge_only(job, r, done) : make_and_merge(job, r, done);
     interruption_unlimit();
-    return status > 1 ? report_interruption(job, status) : status;
+    return status > 1 ? report_eval_interruption(job, status) : status;
 }
 
 int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
@@ -421,14 +399,12 @@ int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done)
     job->files.quiet = o->quiet;
     job->files.needs_vae = 1;
     job->files.needs_all = 1;
-    const int status = run(job, r, done);
+    const int status = execute_eval(job, r, done);
     store_close(&job->store);
     run_directory_end(&job->directory, status == 1);
     if (status == 1) output_abandon(&job->store_directory);
     output_free(&job->store_directory);
-    mar_features_free(job->network);
-    mar_features_free(job->vgg);
-    prompt_scorer_close(&job->scorer);
+    judge_close(&job->judge);
     prompts_free(&job->prompts);
     free(job->texts);
     mar_session_free(job->session);

@@ -32,7 +32,7 @@ void eval_warn(eval_result *r, const char *format, ...)
 
 /* --- Frechet distances ------------------------------------------------------------------------------------------ */
 
-static int distance_to(const eval_moments *m, const double *mu, const double *sigma, double *distance)
+static int frechet_to(const eval_moments *m, const double *mu, const double *sigma, double *distance)
 {
     const size_t n = (size_t)m->dim;
     double *mean = malloc(n * sizeof *mean), *covariance = malloc(n * n * sizeof *covariance);
@@ -48,7 +48,7 @@ static int distance_to(const eval_moments *m, const double *mu, const double *si
     return status == MAR_OK ? 0 : tool_error("%s", why);
 }
 
-static int refuse_size(const eval_gathered *g, const char *array, int found, int expected)
+static int refuse_feature_size(const eval_gathered *g, const char *array, int found, int expected)
 {
     return tool_error("%s: %s has %d numbers, expected %d, the features of %s%s", g->reference->path, array, found,
                       expected, g->network ? g->network->name : g->vgg->name,
@@ -59,8 +59,9 @@ static int fill_fid(const eval_gathered *g, eval_result *r)
 {
     const eval_reference *reference = g->reference;
     if (!g->network || !reference || !reference->dim) return 0;
-    if (reference->dim != g->network->features) return refuse_size(g, "mu", reference->dim, g->network->features);
-    return distance_to(&g->images->pooled, reference->mu, reference->sigma, &r->fid);
+    if (reference->dim != g->network->features)
+        return refuse_feature_size(g, "mu", reference->dim, g->network->features);
+    return frechet_to(&g->images->pooled, reference->mu, reference->sigma, &r->fid);
 }
 
 static int fill_sfid(const eval_gathered *g, eval_result *r)
@@ -76,8 +77,8 @@ static int fill_sfid(const eval_gathered *g, eval_result *r)
         snprintf(why, EVAL_TEXT, "%s has no mu_s and sigma_s", reference->path);
     if (*why) return 0;
     if (reference->spatial != g->network->spatial)
-        return refuse_size(g, "mu_s", reference->spatial, g->network->spatial);
-    return distance_to(&g->images->spatial, reference->mu_s, reference->sigma_s, &r->sfid);
+        return refuse_feature_size(g, "mu_s", reference->spatial, g->network->spatial);
+    return frechet_to(&g->images->spatial, reference->mu_s, reference->sigma_s, &r->sfid);
 }
 
 /* --- precision and recall --------------------------------------------------------------------------------------- */
@@ -109,7 +110,7 @@ static int fill_precision(const eval_gathered *g, eval_result *r)
         snprintf(why, EVAL_TEXT, "there are more than %d images", INT_MAX);
     if (*why) return 0;
     if (reference->feature_dim != network->features)
-        return refuse_size(g, "features", reference->feature_dim, network->features);
+        return refuse_feature_size(g, "features", reference->feature_dim, network->features);
     if (mar_precision_recall(g->library, reference->features, (int)reference->feature_count, g->images->features,
                              (int)g->images->feature_count, reference->feature_dim, NEIGHBOURS, &r->precision,
                              &r->recall) != MAR_OK)
@@ -121,7 +122,7 @@ static int fill_precision(const eval_gathered *g, eval_result *r)
 
 /* Returns whether the word or number occurs in text, in either case, without a letter or digit of its kind beside it.
  */
-static int has_word(const char *text, const char *word)
+static int name_has_word(const char *text, const char *word)
 {
     const size_t n = strlen(word);
     int (*const is_more)(int) = isdigit((unsigned char)*word) ? isdigit : isalpha;
@@ -130,18 +131,18 @@ static int has_word(const char *text, const char *word)
     return 0;
 }
 
-static int has_number(const char *text, int number)
+static int name_has_number(const char *text, int number)
 {
     char digits[16];
     snprintf(digits, sizeof digits, "%d", number);
-    return has_word(text, digits);
+    return name_has_word(text, digits);
 }
 
-static void warn_of_size(const eval_gathered *g, const char *name, eval_result *r)
+static void warn_of_image_size(const eval_gathered *g, const char *name, eval_result *r)
 {
     static const int sizes[] = {64, 128, 256, 512};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (has_number(name, sizes[i]) && !has_number(name, g->images->width) && sizes[i] != g->images->width)
+        if (name_has_number(name, sizes[i]) && !name_has_number(name, g->images->width) && sizes[i] != g->images->width)
             eval_warn(r, "the images have %dx%d pixels, but by its name %s is of images of %dx%d", g->images->width,
                       g->images->height, name, sizes[i], sizes[i]);
 }
@@ -165,7 +166,7 @@ static void warn_of_mean(const eval_gathered *g, const char *name, eval_result *
 }
 
 /* Returns whether the file is a source of published numbers on ImageNet. */
-static int is_published(const char *name)
+static int is_published_reference(const char *name)
 {
     static const char *const names[] = {"adm_in256_stats.npz", "VIRTUAL_imagenet64_labeled.npz",
                                         "VIRTUAL_imagenet128_labeled.npz", "VIRTUAL_imagenet256_labeled.npz",
@@ -180,14 +181,14 @@ static void warn_of_reference(const eval_gathered *g, eval_result *r)
     const eval_reference *reference = g->reference;
     const char *name = tool_base_name(reference->path);
     if (strcmp(reference->path, "demo") == 0) return;
-    warn_of_size(g, name, r);
+    warn_of_image_size(g, name, r);
     if (reference->dim) warn_of_mean(g, name, r);
-    if (g->clean && reference->resize < 0 && !reference->pictures && !has_word(name, "clean"))
+    if (g->clean && reference->resize < 0 && !reference->pictures && !name_has_word(name, "clean"))
         eval_warn(r,
                   "%s does not say how its images were resized; with --resize clean it should be mar stats --resize "
                   "clean, or clean-fid's own",
                   name);
-    if (!g->clean && !is_published(name))
+    if (!g->clean && !is_published_reference(name))
         eval_warn(r,
                   "published numbers are not made with %s: compare only with others of this reference (those on "
                   "ImageNet have adm_in256_stats.npz or VIRTUAL_imagenet256_labeled.npz)",
@@ -195,7 +196,7 @@ static void warn_of_reference(const eval_gathered *g, eval_result *r)
     if (strcmp(name, "VIRTUAL_imagenet256_labeled.npz") == 0 && reference->pictures != ADM_REFERENCE_IMAGES)
         eval_warn(r, "%s has the name of ADM's file, which has %d images in arr_0; this one has %ld", name,
                   ADM_REFERENCE_IMAGES, reference->pictures);
-    if (has_word(name, "val") || has_word(name, "validation"))
+    if (name_has_word(name, "val") || name_has_word(name, "validation"))
         eval_warn(r,
                   "by its name %s is of validation images: published numbers compare with the training images, and "
                   "are lower",
@@ -231,13 +232,13 @@ static double mean_score(const judged *d, int column)
 
 static void fill_scores(const judged *d, eval_result *r)
 {
-    const score_columns *c = &d->columns;
-    r->clip_cosine = mean_score(d, c->clip);
-    r->clip_cosine_prefixed = mean_score(d, c->clip < 0 ? -1 : c->clip + 1);
+    const int *c = d->columns.of;
+    r->clip_cosine = mean_score(d, c[SCORE_CLIP]);
+    r->clip_cosine_prefixed = mean_score(d, c[SCORE_CLIP] < 0 ? -1 : c[SCORE_CLIP] + 1);
     r->clip_score = isnan(r->clip_cosine) ? NAN : fmax(100 * r->clip_cosine, 0);
-    r->hps_cosine = mean_score(d, c->hps);
+    r->hps_cosine = mean_score(d, c[SCORE_HPS]);
     r->hps_score = 100 * r->hps_cosine;
-    r->image_reward = mean_score(d, c->reward);
+    r->image_reward = mean_score(d, c[SCORE_REWARD]);
 }
 
 /* Refuses statistics of images that were resized in another way. */
@@ -269,4 +270,15 @@ int eval_numbers(const eval_gathered *g, eval_result *r)
     warn_of_count(g, r);
     if (g->reference && g->network) warn_of_reference(g, r);
     return 0;
+}
+
+int eval_judged_numbers(const judge *j, const eval_reference *reference, const judged *images, eval_result *r)
+{
+    const eval_gathered g = {.library = j->library,
+                             .network = mar_features_get_config(j->network),
+                             .vgg = mar_features_get_config(j->vgg),
+                             .clean = j->clean,
+                             .reference = reference,
+                             .images = images};
+    return eval_numbers(&g, r);
 }

@@ -23,6 +23,8 @@ typedef struct {
  * disagree about the size of a feature or about the resize, a number is not finite, fewer than two images, no memory.
  */
 int eval_numbers(const eval_gathered *g, eval_result *r);
+/* Does so for the judge's networks. */
+int eval_judged_numbers(const judge *j, const eval_reference *reference, const judged *images, eval_result *r);
 
 /* Adds a line to r->warnings; lines beyond EVAL_WARNINGS_MAX are dropped. */
 void eval_warn(eval_result *r, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -21,58 +21,33 @@ enum {
 static const char *const samplings[] = {[EVAL_BALANCED] = "balanced", [EVAL_RANDOM] = "random", NULL};
 
 static const mar_param image_rows[] = {
-    {.name = OPTION("num_images"),
-     .offset = offsetof(eval_options, num_images),
-     .group = "Images",
-     .type = MAR_TYPE_INT,
-     .min = 2,
-     .max = IMAGES_MAX,
+    {.group = "Images",
+     OPTION_INT(eval_options, num_images, 2, IMAGES_MAX),
      .help = "number of images; default 50000, of the demo 2000\n"
              "Published numbers are of 50000. FID of fewer images is biased upwards: below 10000 a warning says "
              "so."},
-    {.name = OPTION("class_sampling"),
-     .offset = offsetof(eval_options, class_sampling),
-     .type = MAR_TYPE_CHOICE,
-     .choices = samplings,
+    {OPTION_CHOICE(eval_options, class_sampling, samplings),
      .help = "balanced: equally many of each class; random: any class\n"
              "balanced is MAR's: image i of n has class i times classes over n, rounded down, so the images of a "
              "class follow one another. random draws the class of each image from the seed and its number alone."},
-    {.name = OPTION("class"),
-     .offset = offsetof(eval_options, classes),
-     .type = MAR_TYPE_TEXT,
-     .argument = "LIST",
-     .help = "classes: 0-9,207,sea_slug or @FILE; default all\n"
-             "As for mar generate."},
-    {.name = OPTION("images"),
-     .offset = offsetof(eval_options, images),
-     .type = MAR_TYPE_TEXT,
-     .argument = "WHAT",
+    {OPTION_TEXT(eval_options, class, "LIST"), .help = "classes: 0-9,207,sea_slug or @FILE; default all\n"
+                                                       "As for mar generate."},
+    {OPTION_TEXT(eval_options, images, "WHAT"),
      .help =
          "judge these images, a directory or .npz, and make none\n"
          "A directory of PNG, JPEG or WebP files, in subdirectories or not, or arr_0 of an npz, uint8. Options of a "
          "model are refused with it."},
-    {.name = OPTION("sweep"),
-     .offset = offsetof(eval_options, sweep),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
-     .help = "a file of alternative options; makes a run of each combination\n"
-             "See The file of a sweep."},
     {0},
 };
 
 static const mar_param rows[] = {
-    {.name = OPTION("stats"),
-     .offset = offsetof(eval_options, stats),
-     .group = "Judging",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.npz",
+    {.group = "Judging",
+     OPTION_TEXT(eval_options, stats, "FILE.npz"),
      .help = "reference: statistics, images, or demo\n"
              "Statistics have mu and sigma, such as adm_in256_stats.npz, and mu_s and sigma_s for sFID. Images, a "
              "directory or arr_0 of an npz, are judged by the same network. demo is the built-in statistics of "
              "real digits. Without a reference there is only an Inception score."},
-    {.name = OPTION("precision_recall"),
-     .offset = offsetof(eval_options, precision_recall),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(eval_options, precision_recall),
      .help = "keep features for it, even if --stats has none now\n"
              "Precision and recall need features or images of the reference, and are computed whenever --stats has "
              "them. The features of an image take 8 KB of memory when ranges are added up."},
@@ -85,71 +60,41 @@ static const mar_param rows[] = {
          "torchvision's vgg16-397923af.pth, or its .safetensors. Features are the second linear layer's before its "
          "ReLU, 4096 numbers, of images resized to 224x224 as Pillow's bilinear does it: as in LANTERN. --stats must "
          "be images. Those of an image take 16 KB of memory."},
-    {.name = OPTION("out"),
-     .offset = offsetof(eval_options, out),
-     .group = "Run directory",
-     .type = MAR_TYPE_TEXT,
-     .argument = "RUN",
+    {.group = "Run directory",
+     OPTION_TEXT(eval_options, out, "RUN"),
      .help = "directory of the run; an existing run is continued\n"
              "Settings that numbers depend on must equal those of the existing run. With --images it gets "
              "report.html and result.json, which replace those there; without --out nothing is written then."},
-    {.name = OPTION("store"),
-     .offset = offsetof(eval_options, store),
-     .type = MAR_TYPE_TEXT,
-     .argument = "DIR",
+    {OPTION_TEXT(eval_options, store, "DIR"),
      .help =
          "where tokens and features are kept; default RUN\n"
          "DIR/runs. Commands with one store make no image twice: not that of another mar eval, of mar generate with "
-         "as many of each class, of a point of a sweep, or, with one class, of mar fidelity, which numbers images of "
-         "several classes otherwise. The points of a sweep share one, by default in --out; those with --threads of "
-         "their own have it in theirs."},
-    {.name = OPTION("batch"),
-     .offset = offsetof(eval_options, batch),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 1024,
+         "as many of each class, or, with one class, of mar fidelity, which numbers images of several classes "
+         "otherwise."},
+    {OPTION_INT(eval_options, batch, 1, 1024),
      .help = "images to make and judge at a time\n"
              "It is one of the settings: on a GPU the last bits of a number depend on it."},
-    {.name = OPTION("shard_images"),
-     .offset = offsetof(eval_options, shard_images),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = IMAGES_MAX,
+    {OPTION_INT(eval_options, shard_images, 1, IMAGES_MAX),
      .help = "images of a shard, up to a multiple of --batch\n"
              "Shards are what is dealt out to processes. The default makes 64 of them at most."},
-    {.name = OPTION("shard"),
-     .offset = offsetof(eval_options, shard),
-     .type = MAR_TYPE_TEXT,
-     .argument = "I/N",
+    {OPTION_TEXT(eval_options, shard, "I/N"),
      .help = "make every N-th shard only, as process I\n"
              "From 1/N to N/N, on any machines that share the directory. The last one adds up. Without it, rank "
              "and number come from the variables of Slurm's job arrays and steps, or from mpirun."},
-    {.name = OPTION("merge"),
-     .offset = offsetof(eval_options, merge),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(eval_options, merge),
      .help = "make nothing; add up the existing shards\n"
              "It takes settings from the directory and loads no model, but needs --stats and --inception as in the "
              "run."},
-    {.name = OPTION("save_images"),
-     .offset = offsetof(eval_options, save_images),
-     .type = MAR_TYPE_FLAG,
-     .help = "keep all images: RUN/images/000000.png ..."},
-    {.name = OPTION("save_npz"),
-     .offset = offsetof(eval_options, save_npz),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(eval_options, save_images), .help = "keep all images: RUN/images/000000.png ..."},
+    {OPTION_FLAG(eval_options, save_npz),
      .help = "keep all images: arr_0 in RUN/images.npz, shuffled\n"
              "uint8 in the fixed order of numpy.random.RandomState(0).permutation, as ADM's evaluator expects "
              "them."},
-    {.name = OPTION("json"),
-     .offset = offsetof(eval_options, json),
-     .group = "Messages",
-     .type = MAR_TYPE_FLAG,
+    {.group = "Messages",
+     OPTION_FLAG(eval_options, json),
      .help = "print the result as one JSON object\n"
              "The same as in RUN/result.json."},
-    {.name = OPTION("quiet"),
-     .offset = offsetof(eval_options, quiet),
-     .type = MAR_TYPE_FLAG,
-     .help = "print only errors"},
+    {OPTION_FLAG(eval_options, quiet), .help = "print only errors"},
     {0},
 };
 
@@ -183,13 +128,13 @@ void eval_options_set_up(eval_options *o, option_set *set)
 
 /* --- checks ------------------------------------------------------------------------------------------------------- */
 
-static int is_given(const option_set *set, const char *name)
+static int eval_option_given(const option_set *set, const char *name)
 {
     const option *o = options_find(set, name);
     return o && o->given;
 }
 
-static int check_network(eval_options *o, const option_set *set)
+static int check_eval_network(eval_options *o, const option_set *set)
 {
     const int own_demo = !o->images && run_is_demo(o->run.model);
     if (!o->judge.features && !o->judge.inception && (o->images || !own_demo) &&
@@ -202,13 +147,13 @@ static int check_network(eval_options *o, const option_set *set)
 }
 
 /* Rejects options of a model beside images made elsewhere. */
-static int check_images(const eval_options *o, const option_set *set)
+static int check_images_options(const eval_options *o, const option_set *set)
 {
-    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "sweep",    "merge",
-                                            "shard",      "shard_images",   "save_images", "save_npz", "store",
-                                            "head_dtype", "int8_below",     "devices"};
+    static const char *const of_models[] = {"num_images", "class_sampling", "class",       "merge",
+                                            "shard",      "shard_images",   "save_images", "save_npz",
+                                            "store",      "head_dtype",     "int8_below",  "devices"};
     if (!o->images) return 0;
-    if (is_given(set, "dtype"))
+    if (eval_option_given(set, "dtype"))
         return tool_error("--dtype: has no effect with --images, which are made already; the arithmetic of the network "
                           "that judges is --features_dtype");
     for (int i = 0; i < set->count; i++) { /* only the machine's options of a run apply */
@@ -218,23 +163,23 @@ static int check_images(const eval_options *o, const option_set *set)
             return tool_error("--%s: has no effect with --images, which are made already", q->param->name);
     }
     for (size_t i = 0; i < sizeof of_models / sizeof *of_models; i++)
-        if (is_given(set, of_models[i]))
+        if (eval_option_given(set, of_models[i]))
             return tool_error("--%s: has no effect with --images, which are made already", of_models[i]);
     return 0;
 }
 
 /* Checks the options of the scores of prompts. */
-static int check_scores(eval_options *o, const option_set *set)
+static int check_score_options(eval_options *o, const option_set *set)
 {
     const char *asked = scores_option(&o->scores);
     if (asked && (o->images || o->run.captions)) {
         o->scores.prompts = o->run.prompts; /* the texts of what was made or encoded elsewhere */
         o->run.prompts = NULL;
     }
-    if (is_given(set, "num") && !asked)
+    if (eval_option_given(set, "num") && !asked)
         return tool_error("--num: has no effect without --clip, --hps or --imagereward");
     if (!asked || o->merge) return 0;
-    if (is_given(set, "num") && !o->images) return tool_error("--num: has no effect without --images");
+    if (eval_option_given(set, "num") && !o->images) return tool_error("--num: has no effect without --images");
     if (o->images && !o->scores.prompts)
         return tool_error("--prompts is missing, expected the prompts of the images for %s, one a line", asked);
     if (judge_is_none(&o->judge) && !o->judge.vgg && o->stats)
@@ -245,14 +190,12 @@ static int check_scores(eval_options *o, const option_set *set)
 int eval_options_done(eval_options *o, const option_set *set)
 {
     o->given = set;
-    run_options_note(&o->run, set);
-    /* An option without effect here may have one with the options of a point. */
-    if ((!o->sweep && run_options_done(&o->run, set) != 0) || check_images(o, set) != 0) return 1;
+    if (run_options_done(&o->run, set) != 0 || check_images_options(o, set) != 0) return 1;
     if (o->merge && o->devices) return tool_error("--devices: has no effect with --merge, which makes nothing");
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
     if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;
-    if (check_network(o, set) != 0) return 1;
+    if (check_eval_network(o, set) != 0) return 1;
     if (judge_is_none(&o->judge) && !scores_option(&o->scores) && !o->judge.vgg)
         return tool_error("--features none: expected --clip, --hps, --imagereward or --vgg with it");
-    return check_scores(o, set);
+    return check_score_options(o, set);
 }

@@ -1,5 +1,5 @@
-/* The options of `mar eval`. eval_model_run makes a run directory, eval_images_run judges images made elsewhere, and
- * eval_sweep_run makes a grid of runs. */
+/* The options of `mar eval`. eval_model_run makes a run directory, eval_images_run judges images made
+ * elsewhere. */
 #ifndef TOOLS_EVAL_OPTIONS_H
 #define TOOLS_EVAL_OPTIONS_H
 
@@ -19,14 +19,13 @@ typedef enum {
 } eval_class_sampling;
 
 typedef struct {
-    run_options run;     /* the model and its sampling */
-    const char *images;  /* images made elsewhere, a directory or an npz; NULL: the model's */
-    const char *sweep;   /* file of a grid of runs; NULL: one run */
-    const char *out;     /* run directory; NULL: none */
-    const char *store;   /* directory of the run store; NULL: the run's, or the sweep's */
-    const char *classes; /* as given; NULL: all classes of the model */
-    int num_images;      /* 0: the default */
-    int class_sampling;  /* eval_class_sampling */
+    run_options run;    /* the model and its sampling */
+    const char *images; /* images made elsewhere, a directory or an npz; NULL: the model's */
+    const char *out;    /* run directory; NULL: none */
+    const char *store;  /* directory of the run store; NULL: the run's */
+    const char *class;  /* as given; NULL: all classes of the model */
+    int num_images;     /* 0: the default */
+    int class_sampling; /* eval_class_sampling */
 
     /* The judging network: */
     judge_options judge;
@@ -45,13 +44,10 @@ typedef struct {
     int save_npz;    /* 1: RUN/images.npz */
     int json, quiet;
 
-    uint64_t asked;      /* of a point of a sweep: a hash of its options, to recognise it; else 0 */
-    model_store *models; /* loaded files that several runs share; NULL: the run loads its own. Not an option */
-
     const option_set *given; /* the parsed set, for the options that were given; eval_options_done sets it */
 } eval_options;
 
-/* Sets the defaults, and adds the options that set the fields. A sweep parses the options of its runs with it, too. */
+/* Sets the defaults, and adds the options that set the fields. */
 void eval_options_set_up(eval_options *o, option_set *set);
 /* Fills in defaults that depend on other options, after parsing. Rejects options that conflict or have no effect.
  * Returns 0, or 1 with the error printed. */
@@ -62,14 +58,8 @@ int eval_options_done(eval_options *o, const option_set *set);
  * status of an interruption, printed. Prints nothing else. */
 int eval_model_run(eval_options *o, progress *bar, eval_result *r, int *done);
 
-/* Reads the setting `asked` of a run directory; 0 if it has none. Returns 0, or 1 with the error printed. */
-int eval_settings_asked(const char *out, uint64_t *asked);
-
 /* Runs mar eval --images and fills in *r. Returns the exit status. */
 int eval_images_run(const eval_options *o, progress *bar, eval_result *r);
-
-/* Runs mar eval --sweep, with eval_model_run for each point, and prints the result. Returns the exit status. */
-int eval_sweep_run(const eval_options *o, progress *bar);
 
 /* Exit status of a run that SIGTERM has ended behind a finished batch: the same command resumes it. */
 enum { EVAL_STATUS_GOES_ON = 75 }; /* EX_TEMPFAIL of <sysexits.h> */

@@ -15,16 +15,8 @@
 
 /* --- images.npz ----------------------------------------------------------------------------------------- */
 
-static npz_slots slots_of(const eval_layout *l)
-{
-    const int64_t shape[3] = {l->height, l->width, 3};
-    npz_slots slots;
-    npz_slots_layout(l->images, shape, &slots);
-    return slots;
-}
-
 /* Allocates all disk space now, so that a full disk is found before days of work. */
-static int reserve(int fd, const char *path, uint64_t size)
+static int reserve_disk(int fd, const char *path, uint64_t size)
 {
     if (fallocate(fd, 0, 0, (off_t)size) == 0) return 0;
     if ((errno == EOPNOTSUPP || errno == ENOSYS) && ftruncate(fd, (off_t)size) == 0) return 0;
@@ -41,7 +33,7 @@ static int refuse_lost(const char *path)
 
 /* Opens RUN/images.npz.part, under RUN_LOCK_SETTINGS. Opens none if images.npz exists: images made again have the same
  * pixels. */
-static int open_part(const eval_job *job, eval_pixels *p)
+static int open_npz_part(const eval_job *job, eval_pixels *p)
 {
     char whole[RUN_PATH];
     struct stat st;
@@ -56,7 +48,7 @@ static int open_part(const eval_job *job, eval_pixels *p)
     if (!is_ours) fd = tool_create_file(p->npz_path);
     if (fd < 0) return tool_cannot_write(p->npz_path);
     p->npz = fd + 1;
-    return is_ours ? 0 : reserve(fd, p->npz_path, p->slots.size);
+    return is_ours ? 0 : reserve_disk(fd, p->npz_path, p->slots.size);
 }
 
 static int find_places(eval_pixels *p)
@@ -72,18 +64,19 @@ static int find_places(eval_pixels *p)
     return order && p->place ? 0 : tool_error("out of memory for the order of %d images", n);
 }
 
-static int open_npz(eval_job *job, eval_pixels *p)
+static int open_images_npz(eval_job *job, eval_pixels *p)
 {
-    p->slots = slots_of(&job->layout);
+    const int64_t shape[3] = {job->layout.height, job->layout.width, 3};
+    npz_slots_layout(job->layout.images, shape, &p->slots);
     if (find_places(p) != 0) return 1;
     const lock_status lock = run_lock_wait(&job->directory, RUN_LOCK_SETTINGS);
     if (lock != LOCK_TAKEN) return lock == LOCK_BUSY ? interruption_status() : 1;
-    const int failed = open_part(job, p);
+    const int failed = open_npz_part(job, p);
     run_unlock(&job->directory, RUN_LOCK_SETTINGS);
     return failed;
 }
 
-static off_t slot(const eval_pixels *p, long index)
+static off_t npz_slot_of(const eval_pixels *p, long index)
 {
     return (off_t)(p->slots.first + (uint64_t)p->place[index] * p->slots.item);
 }
@@ -157,7 +150,7 @@ int eval_pixels_open(eval_job *job, eval_pixels *out)
 {
     *out = (eval_pixels){.job = job};
     if (job->options->save_images && open_folder(job, out) != 0) return 1;
-    return job->options->save_npz ? open_npz(job, out) : 0;
+    return job->options->save_npz ? open_images_npz(job, out) : 0;
 }
 
 void eval_pixels_close(eval_pixels *p)
@@ -171,7 +164,7 @@ void eval_pixels_close(eval_pixels *p)
 int eval_pixels_write(const eval_pixels *p, long index, int label, const uint8_t *rgb)
 {
     if (p->images && write_png(p, index, label, rgb) != 0) return 1;
-    if (!p->npz || tool_write_at(p->npz - 1, rgb, (size_t)p->slots.item, slot(p, index)) == 0) return 0;
+    if (!p->npz || tool_write_at(p->npz - 1, rgb, (size_t)p->slots.item, npz_slot_of(p, index)) == 0) return 0;
     return tool_cannot_write(p->npz_path);
 }
 
@@ -182,15 +175,15 @@ int eval_pixels_sync(const eval_pixels *p)
 }
 
 /* Returns whether the files have image i, by the CRC-32 of its pixels. rgb: room for them. */
-static int have(const eval_pixels *p, long i, uint32_t crc, uint8_t *rgb)
+static int files_have(const eval_pixels *p, long i, uint32_t crc, uint8_t *rgb)
 {
     const size_t bytes = eval_pixel_bytes(&p->job->layout);
     if (p->images && !has_png(p, i, crc)) return 0;
-    return !p->npz || (tool_read_at(p->npz - 1, rgb, bytes, slot(p, i)) == 0 && npz_crc(rgb, bytes) == crc);
+    return !p->npz || (tool_read_at(p->npz - 1, rgb, bytes, npz_slot_of(p, i)) == 0 && npz_crc(rgb, bytes) == crc);
 }
 
 /* An image_sink: writes the pictures again. */
-static int take_again(void *self, const image_batch *batch)
+static int take_lost_files(void *self, const image_batch *batch)
 {
     const eval_pixels *p = self;
     const size_t bytes = eval_pixel_bytes(&p->job->layout);
@@ -200,13 +193,14 @@ static int take_again(void *self, const image_batch *batch)
 }
 
 /* Checks that the files have all images of the batch, and decodes them again if not. rgb: room for an image. */
-static int complete(eval_pixels *p, eval_job *job, long first, const uint32_t *crc, uint8_t *rgb)
+static int complete_batch_files(eval_pixels *p, eval_job *job, long first, const uint32_t *crc, uint8_t *rgb)
 {
     int all = 1;
-    for (long i = first; i < first + eval_batch_size(&job->layout, first) && all; i++) all = have(p, i, crc[i], rgb);
+    for (long i = first; i < first + eval_batch_size(&job->layout, first) && all; i++)
+        all = files_have(p, i, crc[i], rgb);
     if (all) return 0;
     if (!job->session) return refuse_lost(p->npz ? p->npz_path : p->folder.path);
-    return eval_make_pixels(job, first, (image_sink){take_again, p, 0, 1, 0});
+    return eval_make_pixels(job, first, (image_sink){take_lost_files, p, 0, 1, 0});
 }
 
 int eval_pictures_finish(eval_job *job, const uint32_t *crc)
@@ -218,7 +212,7 @@ int eval_pictures_finish(eval_job *job, const uint32_t *crc)
     for (long i = 0; i < job->layout.images && status == 0 && (p.npz || p.images); i += job->layout.batch) {
         if (job->written && job->written[i]) continue;
         progress_note(job->bar, "checking the images' files");
-        status = interruption_came() ? interruption_status() : complete(&p, job, i, crc, rgb);
+        status = interruption_came() ? interruption_status() : complete_batch_files(&p, job, i, crc, rgb);
     }
     if (status == 0) status = eval_pixels_sync(&p);
     if (status == 0 && p.npz) status = finish_npz(&p, crc);
@@ -241,14 +235,6 @@ int eval_picture_write(const eval_job *job, long index, int label, const uint8_t
     return store_write(&job->store, &at, job->facts.pictures, &array, 1);
 }
 
-/* Reads the pixels of a picture in the store. Returns 0, or 1 if they are missing. */
-static int read_pixels(const eval_job *job, long index, int label, uint8_t *rgb)
-{
-    const store_range at = {index, 1, &label};
-    const store_array array = array_of(job, rgb);
-    return store_read(&job->store, &at, job->facts.pictures, &array, 1) != STORE_THERE;
-}
-
 /* The source of pictures that the store lacks: their batches, decoded again. */
 typedef struct {
     const eval_job *job;
@@ -257,7 +243,7 @@ typedef struct {
 } picture_sink;
 
 /* A sink. The store has them then. */
-static int take_pictures(void *self, const image_batch *batch)
+static int take_page_pictures(void *self, const image_batch *batch)
 {
     const picture_sink *p = self;
     const size_t bytes = eval_pixel_bytes(&p->job->layout);
@@ -274,14 +260,18 @@ static int take_pictures(void *self, const image_batch *batch)
     return 0;
 }
 
-/* The picture, or NULL if the store does not have it. Returns 0, or 1 after printing "out of memory". */
-static int read_picture(const eval_job *job, eval_report_image *picture)
+/* Reads the pixels of a picture from the store; NULL if they are missing. Returns 0, or 1 after printing "out of
+ * memory". */
+static int read_page_picture(const eval_job *job, eval_report_image *picture)
 {
+    const store_range at = {picture->index, 1, &picture->label};
     uint8_t *rgb = malloc(eval_pixel_bytes(&job->layout));
     if (!rgb) return tool_error("out of memory for a picture of the report");
-    const int missing = read_pixels(job, picture->index, picture->label, rgb) != 0;
-    if (missing) free(rgb);
-    picture->rgb = missing ? NULL : rgb;
+    const store_array array = array_of(job, rgb);
+    picture->rgb = rgb;
+    if (store_read(&job->store, &at, job->facts.pictures, &array, 1) == STORE_THERE) return 0;
+    picture->rgb = NULL;
+    free(rgb);
     return 0;
 }
 
@@ -290,10 +280,11 @@ int eval_pictures_get(eval_job *job, eval_report_image *list, int *count)
     picture_sink sink = {job, list, *count};
     const int all = *count, batch = job->layout.batch;
     for (int i = 0; i < all; i++)
-        if (read_picture(job, &list[i]) != 0) return 1;
+        if (read_page_picture(job, &list[i]) != 0) return 1;
     for (int i = 0; i < all && job->session; i++) {
         const long first = list[i].index - list[i].index % batch;
-        const int status = list[i].rgb ? 0 : eval_make_pixels(job, first, (image_sink){take_pictures, &sink, 0, 1, 0});
+        const int status =
+            list[i].rgb ? 0 : eval_make_pixels(job, first, (image_sink){take_page_pictures, &sink, 0, 1, 0});
         if (status != 0) return status;
     }
     *count = 0;

@@ -3,7 +3,7 @@
 
 /* Returns number i of the sequence of a seed (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
  * 2014). */
-static uint64_t random_number(uint64_t seed, uint64_t i)
+static uint64_t label_random(uint64_t seed, uint64_t i)
 {
     uint64_t z = seed * 0xd1342543de82ef95u + (i + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -15,7 +15,7 @@ static uint64_t random_number(uint64_t seed, uint64_t i)
 static int label_of(const eval_job *job, long i)
 {
     if (!job->is_random) return job->classes[(long long)i * job->class_count / job->layout.images];
-    const uint64_t r = random_number(job->seed, (uint64_t)i) >> 32;
+    const uint64_t r = label_random(job->seed, (uint64_t)i) >> 32;
     return job->classes[r * (uint64_t)job->class_count >> 32];
 }
 
@@ -26,7 +26,7 @@ store_range eval_range(eval_job *job, long first)
     return (store_range){first, n, job->labels};
 }
 
-static int is_there(eval_job *job, long first)
+static int has_features(eval_job *job, long first)
 {
     const store_range at = eval_range(job, first);
     return store_has(&job->store, &at, job->facts.judged);
@@ -36,7 +36,7 @@ long eval_images_there(eval_job *job)
 {
     const eval_layout *l = &job->layout;
     long n = 0;
-    for (long i = 0; i < l->images; i += l->batch) n += is_there(job, i) ? eval_batch_size(l, i) : 0;
+    for (long i = 0; i < l->images; i += l->batch) n += has_features(job, i) ? eval_batch_size(l, i) : 0;
     return n;
 }
 
@@ -44,7 +44,7 @@ int eval_is_missing_shard(eval_job *job, int shard)
 {
     const eval_layout *l = &job->layout;
     for (long i = eval_shard_first(l, shard); i < eval_shard_end(l, shard); i += l->batch)
-        if (!is_there(job, i)) return 1;
+        if (!has_features(job, i)) return 1;
     return 0;
 }
 

@@ -69,7 +69,7 @@ const eval_published *eval_published_get(const char *model, int i)
 /* --- choice of images --------------------------------------------------------------------------------- */
 
 /* Returns whether a precedes b: the larger share replaced / verified, then the smaller number. */
-static int goes_before(const eval_report_image *a, const eval_report_image *b)
+static int is_more_rejected(const eval_report_image *a, const eval_report_image *b)
 {
     const double of_a = (double)a->replaced * (double)b->verified, of_b = (double)b->replaced * (double)a->verified;
     return of_a > of_b || (of_a == of_b && a->index < b->index);
@@ -79,7 +79,7 @@ int eval_report_rank(eval_report_image list[EVAL_REJECTED_MAX + 1], int *count, 
 {
     int at = 0;
     if (candidate->verified <= 0) return -1;
-    while (at < *count && goes_before(&list[at], candidate)) at++;
+    while (at < *count && is_more_rejected(&list[at], candidate)) at++;
     if (at == EVAL_REJECTED_MAX) return -1;
     memmove(list + at + 1, list + at, (size_t)(*count - at) * sizeof *list);
     list[at] = *candidate;
@@ -110,8 +110,7 @@ static void add_images(cJSON *list, const eval_report_image *images, int count, 
     char name[CLASS_NAME_MAX + 2], label[160];
     for (int k = 0; k < count; k++) {
         const eval_report_image *i = &images[k];
-        const image picture = {i->width, i->height,
-                               (uint8_t *)(uintptr_t)i->rgb}; /* the cast is safe: the pixels are only read */
+        const image picture = {i->width, i->height, i->rgb};
         cJSON *o = cJSON_CreateObject();
         cJSON_AddNumberToObject(o, "index", (double)i->index);
         if (*class_name(names, i->label, name, sizeof name))
@@ -134,7 +133,9 @@ int eval_report_write(const eval_result *r, const eval_report_extras *x, const c
     cJSON_AddNumberToObject(extras, "images_per_second", eval_result_rate(r));
     add_published(cJSON_AddArrayToObject(extras, "published"), r->published);
     cJSON_AddStringToObject(extras, "labels", x->has_prompts ? "prompt" : "class");
-    if (x->settings) tool_json_add(extras, "settings", cJSON_Duplicate(x->settings, 1));
+    cJSON *settings = cJSON_AddObjectToObject(extras, "settings");
+    for (int i = 0; i < x->setting_count; i++)
+        cJSON_AddStringToObject(settings, x->settings[i].key, x->settings[i].value);
     add_images(cJSON_AddArrayToObject(extras, "sheet"), x->sheet, x->sheet_count, x->names);
     add_images(cJSON_AddArrayToObject(extras, "rejected"), x->rejected, x->rejected_count, x->names);
     return page_write(record, path);

@@ -4,6 +4,7 @@
 
 #include "tools/eval/result.h"
 #include "tools/generate/class_names.h"
+#include "tools/images/image.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,19 +16,19 @@ enum {
 
 /* An image on the page. */
 typedef struct {
-    long index;         /* number in the run */
-    int label;          /* class; -1: unconditional, or unknown */
-    long verified;      /* tokens drafted and verified; 0: none */
-    long replaced;      /* of these, tokens not accepted */
-    const uint8_t *rgb; /* [height][width][3] */
-    int width, height;  /* of the picture shown; it may be smaller than the image */
+    long index;        /* number in the run */
+    int label;         /* class; -1: unconditional, or unknown */
+    long verified;     /* tokens drafted and verified; 0: none */
+    long replaced;     /* of these, tokens not accepted */
+    uint8_t *rgb;      /* [height][width][3]; only read */
+    int width, height; /* of the picture shown; it may be smaller than the image */
 } eval_report_image;
 
 /* Parts of the page besides the result. {0}: none. The struct owns nothing. */
 typedef struct {
-    const char *title;     /* what was judged, as given: "demo", "mar_base.pth", "images/"; NULL: the result's model */
-    const cJSON *settings; /* object: each item is a row of the table; an object in it, such as params_record's, is a
-                              table of its own. NULL: none */
+    const char *title; /* what was judged, as given: "demo", "mar_base.pth", "images/"; NULL: the result's model */
+    const image_text *settings; /* [setting_count] rows of the table */
+    int setting_count;
     const eval_report_image *sheet; /* [sheet_count] images of the contact sheet, in order */
     int sheet_count;                /* at most EVAL_SHEET_MAX */
     const eval_report_image

@@ -129,7 +129,7 @@ static cJSON *text_item(const char *text, size_t size)
     return cJSON_CreateString(cut);
 }
 
-static void add_fields(cJSON *object, const field *fields, const void *from)
+static void add_result_fields(cJSON *object, const field *fields, const void *from)
 {
     for (const field *f = fields; f->name; f++) {
         const void *at = (const char *)from + f->offset;
@@ -159,29 +159,24 @@ static void add_curve(cJSON *object, const char *name, const long *values, int n
     for (int i = 0; i < n; i++) tool_json_append(list, number_item((double)values[i]));
 }
 
-void eval_result_add(const eval_result *r, cJSON *object)
+cJSON *eval_result_json(const eval_result *r)
 {
-    cJSON *same = cJSON_AddObjectToObject(object, "numbers");
-    add_fields(same, numbers, r);
+    cJSON *record = tool_json();
+    cJSON_AddStringToObject(record, "version", mar_version());
+    cJSON *same = cJSON_AddObjectToObject(record, "numbers");
+    add_result_fields(same, numbers, r);
     cJSON *warnings = cJSON_AddArrayToObject(same, "warnings");
     for (int i = 0; i < r->warning_count; i++) tool_json_append(warnings, text_item(r->warnings[i], EVAL_TEXT));
-    add_fields(cJSON_AddObjectToObject(same, "counts"), counts, &r->stats);
+    add_result_fields(cJSON_AddObjectToObject(same, "counts"), counts, &r->stats);
     add_curve(same, "accepted_by_step", r->accepted, r->steps);
     add_curve(same, "replaced_by_step", r->replaced, r->steps);
     add_curve(same, "tokens_by_step", r->tokens, r->steps);
     add_curve(same, "accepted_by_lateness", r->accepted_late, r->latest);
     add_curve(same, "replaced_by_lateness", r->replaced_late, r->latest);
     add_curve(same, "accepted_lengths", r->stats.accepted_lengths, STATS_LENGTHS);
-    cJSON *run = cJSON_AddObjectToObject(object, "run");
-    add_fields(run, of_run, r);
-    add_fields(cJSON_AddObjectToObject(run, "costs"), costs, &r->stats);
-}
-
-cJSON *eval_result_json(const eval_result *r)
-{
-    cJSON *record = tool_json();
-    cJSON_AddStringToObject(record, "version", mar_version());
-    eval_result_add(r, record);
+    cJSON *run = cJSON_AddObjectToObject(record, "run");
+    add_result_fields(run, of_run, r);
+    add_result_fields(cJSON_AddObjectToObject(run, "costs"), costs, &r->stats);
     return record;
 }
 
@@ -201,7 +196,7 @@ typedef struct {
     const cJSON *item; /* the object or list */
 } place;
 
-static int refuse(const place *p, const char *name, const char *wanted)
+static int refuse_field(const place *p, const char *name, const char *wanted)
 {
     return tool_error("%s: %s%s%s is missing or is not %s, expected %s", p->path, p->name, *p->name ? "." : "", name,
                       wanted, expected);
@@ -221,9 +216,9 @@ static int read_whole(const cJSON *item, field_type type, void *to)
     return 0;
 }
 
-static int read_text(const place *p, const cJSON *item, const char *name, char *to, size_t size)
+static int read_text_field(const place *p, const cJSON *item, const char *name, char *to, size_t size)
 {
-    if (!cJSON_IsString(item)) return refuse(p, name, "a text");
+    if (!cJSON_IsString(item)) return refuse_field(p, name, "a text");
     const size_t length = strlen(item->valuestring);
     if (length >= size)
         return tool_error("%s: %s.%s has %zu bytes, expected %zu at most", p->path, p->name, name, length, size - 1);
@@ -231,35 +226,35 @@ static int read_text(const place *p, const cJSON *item, const char *name, char *
     return 0;
 }
 
-static int read_fields(const place *p, const field *fields, void *to)
+static int read_result_fields(const place *p, const field *fields, void *to)
 {
     for (const field *f = fields; f->name; f++) {
         const cJSON *item = cJSON_GetObjectItemCaseSensitive(p->item, f->name);
         void *at = (char *)to + f->offset;
         if (f->type == TEXT) {
-            if (read_text(p, item, f->name, at, f->size) != 0) return 1;
+            if (read_text_field(p, item, f->name, at, f->size) != 0) return 1;
         } else if (f->type == NUMBER) {
-            if (!cJSON_IsNumber(item) && !cJSON_IsNull(item)) return refuse(p, f->name, "a number or null");
+            if (!cJSON_IsNumber(item) && !cJSON_IsNull(item)) return refuse_field(p, f->name, "a number or null");
             *(double *)at = cJSON_IsNull(item) ? NAN : item->valuedouble;
         } else if (!cJSON_IsNumber(item) || read_whole(item, f->type, at) != 0) {
-            return refuse(p, f->name, "a whole number in its range");
+            return refuse_field(p, f->name, "a whole number in its range");
         }
     }
     return 0;
 }
 
 /* Finds the object or list of that name in *in. */
-static int enter(const place *in, const char *name, const char *full_name, int is_list, place *out)
+static int enter_field(const place *in, const char *name, const char *full_name, int is_list, place *out)
 {
     *out = (place){in->path, full_name, cJSON_GetObjectItemCaseSensitive(in->item, name)};
     if (is_list ? cJSON_IsArray(out->item) : cJSON_IsObject(out->item)) return 0;
-    return refuse(in, name, is_list ? "a list" : "an object");
+    return refuse_field(in, name, is_list ? "a list" : "an object");
 }
 
 static int read_warnings(const place *same, eval_result *r)
 {
     place list;
-    if (enter(same, "warnings", "numbers.warnings", 1, &list) != 0) return 1;
+    if (enter_field(same, "warnings", "numbers.warnings", 1, &list) != 0) return 1;
     const cJSON *item;
     cJSON_ArrayForEach(item, list.item)
     {
@@ -268,7 +263,7 @@ static int read_warnings(const place *same, eval_result *r)
         if (r->warning_count == EVAL_WARNINGS_MAX)
             return tool_error("%s: numbers.warnings has %d texts, expected %d at most", list.path,
                               cJSON_GetArraySize(list.item), EVAL_WARNINGS_MAX);
-        if (read_text(&list, item, name, r->warnings[r->warning_count], EVAL_TEXT) != 0) return 1;
+        if (read_text_field(&list, item, name, r->warnings[r->warning_count], EVAL_TEXT) != 0) return 1;
         r->warning_count++;
     }
     return 0;
@@ -278,7 +273,7 @@ static int read_curve(const place *same, const char *name, int n, long *values)
 {
     place list;
     int i = 0;
-    if (enter(same, name, name, 1, &list) != 0) return 1;
+    if (enter_field(same, name, name, 1, &list) != 0) return 1;
     if (cJSON_GetArraySize(list.item) != n)
         return tool_error("%s: numbers.%s has %d numbers, expected %d", same->path, name, cJSON_GetArraySize(list.item),
                           n);
@@ -286,7 +281,7 @@ static int read_curve(const place *same, const char *name, int n, long *values)
     cJSON_ArrayForEach(item, list.item)
     {
         if (!cJSON_IsNumber(item) || read_whole(item, WHOLE_LONG, &values[i]) != 0)
-            return refuse(same, name, "a list of whole numbers");
+            return refuse_field(same, name, "a list of whole numbers");
         i++;
     }
     return 0;
@@ -299,22 +294,22 @@ static int check_length(const place *same, const char *name, int n)
     return tool_error("%s: numbers.%s is %d, expected 0 to %d", same->path, name, n, EVAL_CURVE_MAX);
 }
 
-static int read_record(const place *record, eval_result *r)
+static int read_result_record(const place *record, eval_result *r)
 {
     place same, run, done, cost;
-    if (enter(record, "numbers", "numbers", 0, &same) != 0 || read_fields(&same, numbers, r) != 0 ||
+    if (enter_field(record, "numbers", "numbers", 0, &same) != 0 || read_result_fields(&same, numbers, r) != 0 ||
         read_warnings(&same, r) != 0)
         return 1;
     if (check_length(&same, "steps", r->steps) != 0 || check_length(&same, "latest", r->latest) != 0) return 1;
-    return enter(&same, "counts", "numbers.counts", 0, &done) || read_fields(&done, counts, &r->stats) ||
+    return enter_field(&same, "counts", "numbers.counts", 0, &done) || read_result_fields(&done, counts, &r->stats) ||
            read_curve(&same, "accepted_by_step", r->steps, r->accepted) ||
            read_curve(&same, "replaced_by_step", r->steps, r->replaced) ||
            read_curve(&same, "tokens_by_step", r->steps, r->tokens) ||
            read_curve(&same, "accepted_by_lateness", r->latest, r->accepted_late) ||
            read_curve(&same, "replaced_by_lateness", r->latest, r->replaced_late) ||
            read_curve(&same, "accepted_lengths", STATS_LENGTHS, r->stats.accepted_lengths) ||
-           enter(record, "run", "run", 0, &run) || read_fields(&run, of_run, r) ||
-           enter(&run, "costs", "run.costs", 0, &cost) || read_fields(&cost, costs, &r->stats);
+           enter_field(record, "run", "run", 0, &run) || read_result_fields(&run, of_run, r) ||
+           enter_field(&run, "costs", "run.costs", 0, &cost) || read_result_fields(&cost, costs, &r->stats);
 }
 
 int eval_result_read(const char *path, eval_result *r)
@@ -323,7 +318,7 @@ int eval_result_read(const char *path, eval_result *r)
     memset(r, 0, sizeof *r);
     if (json_file_read(path, expected, &json) != 0) return 1;
     const place record = {path, "", json};
-    const int failed = read_record(&record, r);
+    const int failed = read_result_record(&record, r);
     cJSON_Delete(json);
     if (failed) memset(r, 0, sizeof *r);
     return failed;
@@ -349,7 +344,7 @@ const char *eval_result_distance(const eval_result *r)
 }
 
 /* Prints "name   1.23 ± 0.45", or why it is missing. */
-static void print_number(const char *name, double value, int digits, const char *why)
+static void print_result_number(const char *name, double value, int digits, const char *why)
 {
     const int letters = (int)strlen(name) - (strstr(name, "é") != NULL); /* é has two bytes */
     printf("  %s%*s", name, 18 - letters, "");
@@ -388,25 +383,25 @@ static void print_drafts(const mar_stats *s)
 void eval_result_print(const eval_result *r)
 {
     if (isfinite(r->fid) || isfinite(r->is_mean)) /* neither without a network */
-        print_number(eval_result_distance(r), r->fid, 2, "there is no reference; --stats names one");
-    if (isfinite(r->sfid) || *r->why_no_sfid) print_number("sFID", r->sfid, 2, r->why_no_sfid);
+        print_result_number(eval_result_distance(r), r->fid, 2, "there is no reference; --stats names one");
+    if (isfinite(r->sfid) || *r->why_no_sfid) print_result_number("sFID", r->sfid, 2, r->why_no_sfid);
     if (isfinite(r->is_mean)) printf("  Inception score   %10.2f ± %.2f\n", r->is_mean, r->is_deviation);
-    if (isfinite(r->is_adm)) print_number("  in ADM's order", r->is_adm, 2, "");
+    if (isfinite(r->is_adm)) print_result_number("  in ADM's order", r->is_adm, 2, "");
     if (isfinite(r->precision) || *r->why_no_precision) {
-        print_number("precision", r->precision, 4, r->why_no_precision);
-        print_number("recall", r->recall, 4, "");
+        print_result_number("precision", r->precision, 4, r->why_no_precision);
+        print_result_number("recall", r->recall, 4, "");
     }
     if (isfinite(r->clip_cosine)) {
-        print_number("CLIP score", r->clip_score, 3, "");
-        print_number("CLIP cosine", r->clip_cosine, 5, "");
-        print_number("  with prefix", r->clip_cosine_prefixed, 5, "");
+        print_result_number("CLIP score", r->clip_score, 3, "");
+        print_result_number("CLIP cosine", r->clip_cosine, 5, "");
+        print_result_number("  with prefix", r->clip_cosine_prefixed, 5, "");
     }
     if (isfinite(r->hps_score)) {
-        print_number("HPS v2", r->hps_score, 3, "");
-        print_number("HPS v2 cosine", r->hps_cosine, 5, "");
+        print_result_number("HPS v2", r->hps_score, 3, "");
+        print_result_number("HPS v2 cosine", r->hps_cosine, 5, "");
     }
-    if (isfinite(r->image_reward)) print_number("ImageReward", r->image_reward, 4, "");
-    if (isfinite(r->accuracy)) print_number("digits recognised", r->accuracy, 4, "");
+    if (isfinite(r->image_reward)) print_result_number("ImageReward", r->image_reward, 4, "");
+    if (isfinite(r->accuracy)) print_result_number("digits recognised", r->accuracy, 4, "");
     print_speed(r);
     print_drafts(&r->stats);
     if (*r->guarantee) printf("%s\n", r->guarantee);

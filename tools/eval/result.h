@@ -1,5 +1,5 @@
-/* The result of an evaluation: numbers, protocol and cost. RUN/result.json has it. Reports, sweeps and the printed
- * lines need nothing else. */
+/* The result of an evaluation: numbers, protocol and cost. RUN/result.json has it. The page and the printed lines need
+ * nothing else. */
 #ifndef TOOLS_EVAL_RESULT_H
 #define TOOLS_EVAL_RESULT_H
 
@@ -66,8 +66,6 @@ int eval_result_read(const char *path, eval_result *r);
 /* Returns it as a JSON record of tool_json, to which the caller may add. "numbers" is the same for every number of
  * processes; "run" has cost and machine. Numbers have 17 digits and keep all bits; NaN is null. */
 cJSON *eval_result_json(const eval_result *r);
-/* Adds "numbers" and "run" to an object. */
-void eval_result_add(const eval_result *r, cJSON *object);
 /* Prints the numbers with the protocol line and the warnings. */
 void eval_result_print(const eval_result *r);
 /* Prints the path of the page of a run in `directory`. */

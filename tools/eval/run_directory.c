@@ -36,7 +36,7 @@ static const off_t byte_process = 16;          /* plus the process's number; apa
 static const off_t byte_held = (off_t)1 << 32; /* plus RUN_LOCK_... */
 enum { PROCESSES_MAX = 1 << 20, LINE = 128 };  /* bytes of a process's line */
 
-static lock_status take(const run_directory *d, off_t byte, int shared)
+static lock_status take_run_byte(const run_directory *d, off_t byte, int shared)
 {
     char path[RUN_PATH];
     return lock_take(d->lock - 1, byte, shared, run_path(d, "lock", path));
@@ -44,7 +44,7 @@ static lock_status take(const run_directory *d, off_t byte, int shared)
 
 lock_status run_lock(run_directory *d, int number)
 {
-    return take(d, byte_held + number, 0);
+    return take_run_byte(d, byte_held + number, 0);
 }
 
 lock_status run_lock_wait(run_directory *d, int number)
@@ -61,7 +61,7 @@ void run_unlock(run_directory *d, int number)
 /* --- lines about processes ---------------------------------------------------------------------------------------- */
 
 /* Reads the line about process `number`; "" if there is none. */
-static void read_line(const run_directory *d, off_t number, char line[LINE + 1])
+static void read_process_line(const run_directory *d, off_t number, char line[LINE + 1])
 {
     const ssize_t n = pread(d->lock - 1, line, LINE, number * LINE);
     line[n > 0 ? n : 0] = '\0';
@@ -70,7 +70,7 @@ static void read_line(const run_directory *d, off_t number, char line[LINE + 1])
 }
 
 /* Writes a line of fixed size, so that others can find theirs. Nothing depends on it. */
-static void write_line(const run_directory *d, off_t number)
+static void write_process_line(const run_directory *d, off_t number)
 {
     char host[64] = "", when[40], line[LINE], padded[LINE];
     const time_t now = time(NULL);
@@ -84,11 +84,11 @@ static void write_line(const run_directory *d, off_t number)
     if (pwrite(d->lock - 1, padded, LINE, number * LINE) != LINE) return; /* the lock alone counts */
 }
 
-static int refuse(const run_directory *d, off_t first, off_t count)
+static int refuse_busy_run(const run_directory *d, off_t first, off_t count)
 {
     char line[LINE + 1] = "";
     const off_t held = lock_holder(d->lock - 1, byte_process + first, count);
-    if (held >= byte_process) read_line(d, held - byte_process, line);
+    if (held >= byte_process) read_process_line(d, held - byte_process, line);
     return tool_error("%s: another mar eval is at work there%s%s", d->out.path, *line ? ": " : "", line);
 }
 
@@ -112,14 +112,14 @@ static int take_place(run_directory *d, const launch *process)
 {
     const int alone = process && process->kind == LAUNCH_ALONE;
     const off_t number = process && !alone ? process->index : 0;
-    lock_status status = take(d, byte_alone, !alone);
-    if (status == LOCK_BUSY) return refuse(d, 0, PROCESSES_MAX);
+    lock_status status = take_run_byte(d, byte_alone, !alone);
+    if (status == LOCK_BUSY) return refuse_busy_run(d, 0, PROCESSES_MAX);
     if (status == LOCK_FAILED) return 1;
     if (!process) return 0;
-    status = take(d, byte_process + number, 0);
-    if (status == LOCK_BUSY) return refuse(d, number, 1);
+    status = take_run_byte(d, byte_process + number, 0);
+    if (status == LOCK_BUSY) return refuse_busy_run(d, number, 1);
     if (status == LOCK_FAILED) return 1;
-    write_line(d, number);
+    write_process_line(d, number);
     return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "mar_eval.h"
 #include "mar_methods.h"
 #include "tools/eval/job.h"
+#include "tools/eval/protocol.h"
 #include "tools/eval/report.h"
 #include "tools/cli/file.h"
 #include "tools/cli/json.h"
@@ -38,17 +39,8 @@ static void add_flag(record_texts *texts, const char *name, int on)
     record_texts_add(texts, name, on ? "on" : "off");
 }
 
-/* Adds the identities of the models of the scores, and of their prompts. */
-static void add_scores(record_texts *texts, const prompt_scorer *s)
-{
-    if (*s->clip_id) record_texts_add(texts, "clip_id", "%s", s->clip_id);
-    if (*s->hps_id) record_texts_add(texts, "hps_id", "%s", s->hps_id);
-    if (*s->reward_id) record_texts_add(texts, "imagereward_id", "%s", s->reward_id);
-    if (s->columns.count) record_texts_add(texts, "clip_prompts", "%s", s->prompts_id);
-}
-
 /* Adds the settings of an evaluation beyond those of a run. */
-static void add_evaluation(eval_job *job, char *classes)
+static int add_evaluation(eval_job *job, const char *classes)
 {
     const eval_options *o = job->options;
     const mar_model_config *c = mar_model_get_config(job->models.model);
@@ -60,25 +52,12 @@ static void add_evaluation(eval_job *job, char *classes)
     record_texts_add(texts, "class_sampling", o->class_sampling == EVAL_RANDOM ? "random" : "balanced");
     record_texts_add(texts, "batch", "%d", o->batch);
     record_texts_add(texts, "shard_images", "%d", o->shard_images);
-    record_texts_add(texts, "features", "%s", o->judge.features);
-    if (o->judge.inception) record_texts_add(texts, "inception", "%s", tool_base_name(o->judge.inception));
-    if (o->judge.inception) record_texts_add(texts, "features_dtype", "%s", judge_dtypes[o->judge.dtype]);
-    if (o->judge.resize == JUDGE_CLEAN) record_texts_add(texts, "resize", "%s", judge_resizes[JUDGE_CLEAN]);
-    if (*job->inception_id) record_texts_add(texts, "inception_id", "%s", job->inception_id);
-    if (o->judge.vgg) record_texts_add(texts, "vgg", "%s", tool_base_name(o->judge.vgg));
-    if (o->judge.vgg) record_texts_add(texts, "vgg_id", "%s", job->vgg_id);
-    if (o->judge.vgg && !o->judge.inception)
-        record_texts_add(texts, "features_dtype", "%s", judge_dtypes[o->judge.dtype]);
-    if (o->scores.clip) record_texts_add(texts, "clip", "%s", tool_base_name(o->scores.clip));
-    if (o->scores.hps) record_texts_add(texts, "hps", "%s", tool_base_name(o->scores.hps));
-    if (o->scores.reward) record_texts_add(texts, "imagereward", "%s", tool_base_name(o->scores.reward));
-    add_scores(texts, &job->scorer);
-    if (o->stats) record_texts_add(texts, "stats", "%s", tool_base_name(o->stats));
-    if (*job->stats_id) record_texts_add(texts, "stats_id", "%s", job->stats_id);
+    if (protocol_add_judging(texts, o, &job->judge.scorer) != 0) return 1;
     add_flag(texts, "precision_recall", job->layout.keeps_features);
     add_flag(texts, "save_images", o->save_images);
     add_flag(texts, "save_npz", o->save_npz);
     record_texts_add(texts, "image_size", "%dx%d", job->layout.width, job->layout.height);
+    return 0;
 }
 
 /* Makes a kind of pieces: a name, and a hash of the texts besides the run of the images. */
@@ -97,14 +76,15 @@ static int make_kinds(eval_job *job)
     record_texts_add_decoder(&pictures, &job->options->run, &job->models);
     if (make_kind("picture", &pictures, job->facts.pictures) != 0) return 1;
     record_texts_add(&findings, "pictures", "%s", job->facts.pictures);
-    record_texts_add(&findings, "network", "%s", job->network ? mar_features_get_config(job->network)->name : "none");
-    record_texts_add(&findings, "inception_id", "%s", job->inception_id);
-    if (job->vgg) record_texts_add(&findings, "vgg_id", "%s", job->vgg_id);
-    add_scores(&findings, &job->scorer);
+    record_texts_add(&findings, "network", "%s",
+                     job->judge.network ? mar_features_get_config(job->judge.network)->name : "none");
+    record_texts_add(&findings, "inception_id", "%s", eval_setting(job, "inception_id"));
+    if (job->judge.vgg) record_texts_add(&findings, "vgg_id", "%s", eval_setting(job, "vgg_id"));
+    protocol_add_scores(&findings, &job->judge.scorer);
     record_texts_add(&findings, "features_dtype", "%s", judge_dtypes[job->options->judge.dtype]);
     if (job->options->judge.resize == JUDGE_CLEAN) record_texts_add(&findings, "resize", "clean");
     record_texts_add(&findings, "draft_steps", "%d", job->layout.steps);
-    record_texts_add_backend(&findings, job->library);
+    record_texts_add_backend(&findings, job->judge.library);
     return make_kind("features", &findings, job->facts.judged);
 }
 
@@ -115,16 +95,14 @@ int eval_settings_make(eval_job *job)
     record_texts_add(texts, "Software", "libmar %s", mar_version());
     record_texts_add_run(texts, &job->options->run, &job->models);
     record_texts_add_prompts(texts, &job->options->run, &job->models);
-    add_evaluation(job, classes);
+    const int failed = add_evaluation(job, classes);
     free(classes);
-    return record_texts_end(texts, "the settings") || make_kinds(job);
+    return failed || record_texts_end(texts, "the settings") || make_kinds(job);
 }
 
 const char *eval_setting(const eval_job *job, const char *key)
 {
-    for (int i = 0; i < job->settings.count; i++)
-        if (strcmp(job->settings.texts[i].key, key) == 0) return job->settings.texts[i].value;
-    return "";
+    return protocol_text(&job->settings, key);
 }
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
@@ -139,7 +117,7 @@ typedef struct {
 } fact;
 
 enum {
-    FACTS = 11,
+    FACTS = 10,
     NUMBER_MAX = 1000000, /* images of an evaluation */
     BATCH_MAX = 1024
 };
@@ -152,7 +130,6 @@ static void list_facts(eval_job *job, fact list[FACTS])
                              {"height", &l->height, IMAGE_SIDE_MAX, NULL, 0},
                              {"classes", &f->classes, NUMBER_MAX, NULL, 0},
                              {"draft_steps", &l->steps, EVAL_CURVE_MAX, NULL, 0},
-                             {"asked", NULL, 0, f->asked, sizeof f->asked},
                              {"images", NULL, 0, f->images, sizeof f->images},
                              {"judged", NULL, 0, f->judged, sizeof f->judged},
                              {"pictures", NULL, 0, f->pictures, sizeof f->pictures},
@@ -162,7 +139,7 @@ static void list_facts(eval_job *job, fact list[FACTS])
     memcpy(list, all, sizeof all);
 }
 
-static int write_settings(eval_job *job, const char *path)
+static int write_settings_file(eval_job *job, const char *path)
 {
     fact facts[FACTS];
     cJSON *record = tool_json(), *settings = cJSON_AddObjectToObject(record, "settings"),
@@ -180,7 +157,7 @@ static int write_settings(eval_job *job, const char *path)
 
 /* Reads the object "settings" or "facts" of the file. The caller deletes *record. Returns 0, or 1 with the error
  * printed. */
-static int read_settings(const char *path, cJSON **record, cJSON **settings, cJSON **facts)
+static int read_settings_file(const char *path, cJSON **record, cJSON **settings, cJSON **facts)
 {
     if (json_file_read(path, "the settings of a run", record) != 0) return 1;
     *settings = cJSON_GetObjectItemCaseSensitive(*record, "settings");
@@ -196,7 +173,7 @@ static int read_settings(const char *path, cJSON **record, cJSON **settings, cJS
 /* --- comparison --------------------------------------------------------------------------------------------------- */
 
 /* Writes the name as on the command line if it is an option's. Returns text. */
-static const char *spell(const char *key, const char *value, char *text, size_t size)
+static const char *spell_setting(const char *key, const char *value, char *text, size_t size)
 {
     static const char *const no_options[] = {
         "Software", "model_id",   "vae_id", "captions_id", "prompts_id",   "draft_id", "inception_id",  "stats_id",
@@ -212,24 +189,25 @@ static const char *spell(const char *key, const char *value, char *text, size_t 
 }
 
 /* Prints the old and the new value of a setting; NULL: missing. Returns 1. */
-static int differs(const eval_job *job, const char *key, const char *was, const char *is)
+static int refuse_difference(const eval_job *job, const char *key, const char *was, const char *is)
 {
     char before[4400], after[4400], no[128];
     snprintf(no, sizeof no, "no --%s", key);
     return tool_error("%s: was begun with %s, this is %s; use another --out", job->directory.out.path,
-                      was ? spell(key, was, before, sizeof before) : no, is ? spell(key, is, after, sizeof after) : no);
+                      was ? spell_setting(key, was, before, sizeof before) : no,
+                      is ? spell_setting(key, is, after, sizeof after) : no);
 }
 
-static int compare(const eval_job *job, const cJSON *found)
+static int compare_settings(const eval_job *job, const cJSON *found)
 {
     for (int i = 0; i < job->settings.count; i++) {
         const image_text *t = &job->settings.texts[i];
         const cJSON *s = cJSON_GetObjectItemCaseSensitive(found, t->key);
         if (!s || strcmp(s->valuestring, t->value) != 0)
-            return differs(job, t->key, s ? s->valuestring : NULL, t->value);
+            return refuse_difference(job, t->key, s ? s->valuestring : NULL, t->value);
     }
     for (const cJSON *s = found->child; s; s = s->next)
-        if (!*eval_setting(job, s->string)) return differs(job, s->string, s->valuestring, NULL);
+        if (!*eval_setting(job, s->string)) return refuse_difference(job, s->string, s->valuestring, NULL);
     return 0;
 }
 
@@ -253,7 +231,7 @@ int eval_settings_write(eval_job *job)
 {
     char path[RUN_PATH];
     const int directory = job->directory.out.directory;
-    if (write_settings(job, run_path(&job->directory, "settings.json", path)) != 0) return 1;
+    if (write_settings_file(job, run_path(&job->directory, "settings.json", path)) != 0) return 1;
     return directory && tool_sync(directory) != 0 ? tool_cannot_write(path) : 0;
 }
 
@@ -264,25 +242,9 @@ int eval_settings_agree(const eval_job *job, int *is_new)
     run_path(&job->directory, "settings.json", path);
     *is_new = access(path, F_OK) != 0 && errno == ENOENT;
     if (*is_new) return 0;
-    if (read_settings(path, &record, &settings, &facts) != 0) return 1;
-    const int failed = compare(job, settings);
+    if (read_settings_file(path, &record, &settings, &facts) != 0) return 1;
+    const int failed = compare_settings(job, settings);
     cJSON_Delete(record);
-    return failed;
-}
-
-int eval_settings_asked(const char *out, uint64_t *asked)
-{
-    char *path;
-    cJSON *record, *settings, *facts;
-    *asked = 0;
-    if (asprintf(&path, "%s/settings.json", out) < 0) return tool_error("out of memory");
-    int failed = 0;
-    if (access(path, F_OK) == 0 && (failed = read_settings(path, &record, &settings, &facts)) == 0) {
-        const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(facts, "asked"));
-        if (text) *asked = strtoull(text, NULL, 16);
-        cJSON_Delete(record);
-    }
-    free(path);
     return failed;
 }
 
@@ -307,20 +269,13 @@ static int compare_given(const eval_job *job, const option_set *set)
                                               : mar_param_text(o->param, o->fields, text, sizeof text);
         if (!is) continue;
         if (run_is_file(o->param)) is = tool_base_name(is);
-        if (!is_resolved(o->param, is) && strcmp(was, is) != 0) return differs(job, o->param->name, was, is);
+        if (!is_resolved(o->param, is) && strcmp(was, is) != 0) return refuse_difference(job, o->param->name, was, is);
     }
     return 0;
 }
 
-static int take_texts(eval_job *job, const cJSON *settings)
-{
-    for (const cJSON *s = settings->child; s; s = s->next)
-        record_texts_add(&job->settings, s->string, "%s", s->valuestring);
-    return record_texts_end(&job->settings, "the settings");
-}
-
 /* Reads a number among the texts, 1 to `most`. Returns 0, or 1 after printing it. */
-static int take_number(const eval_job *job, const char *key, int most, int *out, const char *path)
+static int take_setting_number(const eval_job *job, const char *key, int most, int *out, const char *path)
 {
     const char *text = eval_setting(job, key);
     const long n = strtol(text, NULL, 10);
@@ -346,7 +301,7 @@ static int take_fact(const fact *f, const cJSON *found, const char *path)
 }
 
 /* Returns whether a text of the file can be part of a name in the store. */
-static int is_name(const char *text)
+static int is_piece_name(const char *text)
 {
     return *text && !text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-")];
 }
@@ -379,21 +334,21 @@ static int take_facts(eval_job *job, const cJSON *found, const char *path)
     list_facts(job, facts);
     for (int i = 0; i < FACTS; i++)
         if (take_fact(&facts[i], found, path) != 0) return 1;
-    int images = 0;
+    int images = 0, scored[SCORE_MODELS];
     eval_layout *l = &job->layout;
-    if (take_number(job, "num_images", NUMBER_MAX, &images, path) != 0 ||
-        take_number(job, "batch", BATCH_MAX, &l->batch, path) != 0 ||
-        take_number(job, "shard_images", NUMBER_MAX, &l->shard_images, path) != 0)
+    if (take_setting_number(job, "num_images", NUMBER_MAX, &images, path) != 0 ||
+        take_setting_number(job, "batch", BATCH_MAX, &l->batch, path) != 0 ||
+        take_setting_number(job, "shard_images", NUMBER_MAX, &l->shard_images, path) != 0)
         return 1;
     l->images = images;
     l->samples = eval_sample_count(images, EVAL_SHEET_MAX);
     l->keeps_features = strcmp(eval_setting(job, "precision_recall"), "on") == 0;
     job->facts.demo = strcmp(eval_setting(job, "features"), "demo") == 0;
-    l->columns = scores_columns(*eval_setting(job, "clip") != '\0', *eval_setting(job, "hps") != '\0',
-                                *eval_setting(job, "imagereward") != '\0');
+    for (int i = 0; i < SCORE_MODELS; i++) scored[i] = *eval_setting(job, score_names[i].option) != '\0';
+    l->columns = scores_columns(scored);
     job->is_random = strcmp(eval_setting(job, "class_sampling"), "random") == 0;
     job->seed = strtoull(eval_setting(job, "seed"), NULL, 10);
-    if (!is_name(job->facts.images) || !is_name(job->facts.judged) || !is_name(job->facts.pictures))
+    if (!is_piece_name(job->facts.images) || !is_piece_name(job->facts.judged) || !is_piece_name(job->facts.pictures))
         return tool_error("%s: has no names of pieces in the store, expected what mar eval writes", path);
     if (l->images < 2 || l->shard_images % l->batch != 0)
         return tool_error(
@@ -409,6 +364,9 @@ int eval_settings_take(eval_job *job, const option_set *given)
     char path[RUN_PATH];
     cJSON *settings, *facts;
     run_path(&job->directory, "settings.json", path);
-    if (read_settings(path, &job->taken, &settings, &facts) != 0 || take_texts(job, settings) != 0) return 1;
+    if (read_settings_file(path, &job->taken, &settings, &facts) != 0) return 1;
+    for (const cJSON *s = settings->child; s; s = s->next)
+        record_texts_add(&job->settings, s->string, "%s", s->valuestring);
+    if (record_texts_end(&job->settings, "the settings") != 0) return 1;
     return take_facts(job, facts, path) || compare_given(job, given);
 }

@@ -28,34 +28,21 @@ typedef struct {
 } stats_options;
 
 static const mar_param rows[] = {
-    {.name = OPTION("out"),
-     .offset = offsetof(stats_options, out),
-     .group = "Options",
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.npz",
+    {.group = "Options",
+     OPTION_TEXT(stats_options, out, "FILE.npz"),
      .help = "file to write, completely or not at all\n"
              "It has mu and sigma in float64, num_images, and mu_s and sigma_s if the network has spatial "
              "features."},
-    {.name = OPTION("keep_features"),
-     .offset = offsetof(stats_options, keep_features),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(stats_options, keep_features),
      .help = "also write the features of every image\n"
              "Precision and recall need them. They take 8 KB an image, all in memory until the file is written."},
-    {.name = OPTION("batch"),
-     .offset = offsetof(stats_options, batch),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 1024,
-     .help = "images to judge at a time: memory against speed"},
-    {.name = OPTION("quiet"),
-     .offset = offsetof(stats_options, quiet),
-     .type = MAR_TYPE_FLAG,
-     .help = "no progress and no summary; errors only"},
+    {OPTION_INT(stats_options, batch, 1, 1024), .help = "images to judge at a time: memory against speed"},
+    {OPTION_FLAG(stats_options, quiet), .help = "no progress and no summary; errors only"},
     {0},
 };
 
 /* Sets the defaults, and adds the options that set the fields. */
-static void set_up(stats_options *o, option_set *set)
+static void set_up_stats(stats_options *o, option_set *set)
 {
     *o = (stats_options){.batch = BATCH_DEFAULT};
     mar_options_init(&o->machine, sizeof o->machine);
@@ -83,7 +70,7 @@ static void set_up(stats_options *o, option_set *set)
             options_add(set, mar_option_get(i), &o->machine, 1);
 }
 
-static int check_together(stats_options *o, const option_set *set)
+static int check_stats_options(stats_options *o, const option_set *set)
 {
     if (!o->out) return tool_error("--out is missing, expected the file to write, such as stats.npz");
     if (judge_options_done(&o->judge, set, "inception", "; or --features demo for digits") != 0) return 1;
@@ -109,27 +96,19 @@ static int write_statistics(const stats_options *o, judged *d, const char *netwo
     return status;
 }
 
-static int run(const stats_options *o)
+static int execute_stats(const stats_options *o)
 {
     model_store store = {.quiet = o->quiet};
     progress bar;
-    mar *library;
-    mar_features *network = NULL;
+    judge j;
     judged d = {0};
     progress_start(&bar, o->quiet);
-    int status = judge_open(&o->judge, &store, &o->machine, o->batch, &bar, &library, &network);
-    if (status == 0) {
-        const judge request = {.library = library,
-                               .network = network,
-                               .batch = o->batch,
-                               .keep_features = o->keep_features,
-                               .any_size = o->judge.resize == JUDGE_CLEAN,
-                               .bar = &bar};
-        status = judge_images(&request, o->images, &d);
-    }
-    if (status == 0) status = write_statistics(o, &d, mar_features_get_config(network)->name);
+    int status = judge_open(&o->judge, &store, &o->machine, o->batch, &bar, &j);
+    j.keep_features = o->keep_features;
+    if (status == 0) status = judge_images(&j, o->images, &d);
+    if (status == 0) status = write_statistics(o, &d, mar_features_get_config(j.network)->name);
     judged_free(&d);
-    mar_features_free(network);
+    judge_close(&j);
     models_free(&store);
     return status;
 }
@@ -138,10 +117,10 @@ int cmd_stats(int argc, char **argv)
 {
     stats_options o;
     option_set set;
-    set_up(&o, &set);
+    set_up_stats(&o, &set);
     const int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (run_machine_done(&o.machine, &set) != 0 || check_together(&o, &set) != 0) return 1;
+    if (run_machine_done(&o.machine, &set) != 0 || check_stats_options(&o, &set) != 0) return 1;
     interruption_ends();
-    return run(&o);
+    return execute_stats(&o);
 }

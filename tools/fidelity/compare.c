@@ -11,7 +11,7 @@
 /* --- distances ------------------------------------------------------------------------------------------ */
 
 /* Reports the only failure of the statistics. Returns 1. */
-static int out_of_memory(void)
+static int no_memory_for_statistics(void)
 {
     return tool_error("out of memory for the statistics of two runs; a smaller --num needs less");
 }
@@ -32,16 +32,16 @@ static mar_status compare_tokens(const fidelity *f, fidelity_run *r, const eval_
     return status;
 }
 
-int fidelity_compare_run(const fidelity *f, int images, fidelity_run *r)
+static int compare_run(const fidelity *f, fidelity_run *r)
 {
-    const eval_pairs pairs = {images, f->positions, f->channels, r->tokens, f->runs[0].tokens};
+    const eval_pairs pairs = {f->num, f->positions, f->channels, r->tokens, f->runs[0].tokens};
     const size_t size = (size_t)f->positions * (size_t)f->channels;
     double p[2 + FIDELITY_COUNTS];
     mar_status status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &r->image, &r->token);
     if (status == MAR_OK) status = compare_tokens(f, r, &pairs, p + 2);
     if (status == MAR_OK) status = eval_moment_gaps(&pairs, &r->mean_gap, &r->covariance_gap);
-    if (status != MAR_OK) return out_of_memory();
-    for (int i = 0; i < images; i++)
+    if (status != MAR_OK) return no_memory_for_statistics();
+    for (int i = 0; i < f->num; i++)
         r->differing +=
             memcmp(r->tokens + (size_t)i * size, f->runs[0].tokens + (size_t)i * size, size * sizeof *r->tokens) != 0;
     p[0] = r->image.p, p[1] = r->token.p;
@@ -53,9 +53,9 @@ int fidelity_compare_run(const fidelity *f, int images, fidelity_run *r)
 
 /* Compares the reference with itself: image i of a class with the next of that class, swapped at random. Halves of
  * num/2 images lie twice as far apart as runs of num. */
-int fidelity_measure_floor(const fidelity *f, int images, fidelity_floor *out)
+static int measure_floor(const fidelity *f, fidelity_floor *out)
 {
-    const int turns = images / f->class_count / 2, half = turns * f->class_count;
+    const int turns = f->num / f->class_count / 2, half = turns * f->class_count;
     const size_t turn = (size_t)f->class_count * (size_t)f->positions * (size_t)f->channels;
     *out = (fidelity_floor){.measured = half >= 2};
     if (!out->measured) return 0;
@@ -70,8 +70,8 @@ int fidelity_measure_floor(const fidelity *f, int images, fidelity_floor *out)
     if (status == MAR_OK) status = eval_energy(&pairs, FIDELITY_PERMUTATIONS, &whole, &single);
     free(a);
     free(b);
-    if (status != MAR_OK) return out_of_memory();
-    const double share = (double)half / images;
+    if (status != MAR_OK) return no_memory_for_statistics();
+    const double share = (double)half / f->num;
     out->image = share * whole.null_95;
     out->token = share * single.null_95;
     return 0;
@@ -82,10 +82,10 @@ int fidelity_compare(fidelity *f)
     if (interruption_came()) return interruption_end("%s is not written", f->out);
     interruption_ends(); /* a partial comparison is not kept */
     progress_note(f->bar, "comparing");
-    int status = fidelity_measure_floor(f, f->num, &f->floor);
+    int status = measure_floor(f, &f->floor);
     for (int i = 1; i < f->run_count && status == 0; i++) {
         progress_note(f->bar, "comparing run %d of %d", i, f->run_count - 1);
-        status = fidelity_compare_run(f, f->num, &f->runs[i]);
+        status = compare_run(f, &f->runs[i]);
     }
     progress_clear(f->bar);
     return status;
@@ -93,14 +93,14 @@ int fidelity_compare(fidelity *f)
 
 /* --- times ---------------------------------------------------------------------------------------------- */
 
-static int ascending(const void *x, const void *y)
+static int ascending_times(const void *x, const void *y)
 {
     const double a = *(const double *)x, b = *(const double *)y;
     return (a > b) - (a < b);
 }
 
 /* Returns a quantile of sorted values [n], interpolated linearly (Hyndman and Fan 1996, definition 7). */
-static double quantile(const double *values, int n, double q)
+static double time_quantile(const double *values, int n, double q)
 {
     const double at = q * (n - 1);
     const int below = (int)at, above = below + 1 < n ? below + 1 : below;
@@ -108,25 +108,26 @@ static double quantile(const double *values, int n, double q)
 }
 
 /* Sorts values [n] and returns their spread. */
-static fidelity_spread spread(double *values, int n)
+static fidelity_spread time_spread(double *values, int n)
 {
     const double end = n >= FIDELITY_QUARTILES_MIN ? 0.25 : 0;
-    qsort(values, (size_t)n, sizeof *values, ascending);
-    return (fidelity_spread){quantile(values, n, 0.5), quantile(values, n, end), quantile(values, n, 1 - end)};
+    qsort(values, (size_t)n, sizeof *values, ascending_times);
+    return (fidelity_spread){time_quantile(values, n, 0.5), time_quantile(values, n, end),
+                             time_quantile(values, n, 1 - end)};
 }
 
-int fidelity_time(fidelity *f, int images)
+int fidelity_time(fidelity *f)
 {
-    const int full = images / f->batch, first = full > 1, n = full - first;
+    const int full = f->num / f->batch, first = full > 1, n = full - first;
     double *values = malloc((size_t)n * sizeof *values);
     if (!values) return tool_error("out of memory for the times of %d turns", n);
     f->timed_turns = n;
     for (int i = 0; i < f->run_count; i++) {
         const double *seconds = f->runs[i].turn_seconds + first, *reference = f->runs[0].turn_seconds + first;
         for (int t = 0; t < n; t++) values[t] = seconds[t];
-        f->runs[i].seconds = spread(values, n);
+        f->runs[i].seconds = time_spread(values, n);
         for (int t = 0; t < n; t++) values[t] = reference[t] / seconds[t];
-        f->runs[i].speed = spread(values, n);
+        f->runs[i].speed = time_spread(values, n);
     }
     free(values);
     return 0;

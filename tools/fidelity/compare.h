@@ -15,18 +15,13 @@ typedef enum {
  * errors and interruptions printed. */
 int fidelity_compare(fidelity *f);
 
-/* Measures the floor with the reference's first images. Returns 0, or 1 with the error printed. */
-int fidelity_measure_floor(const fidelity *f, int images, fidelity_floor *out);
-/* Compares the first images of a run with the reference's. Returns 0, or 1 with the error printed. */
-int fidelity_compare_run(const fidelity *f, int images, fidelity_run *r);
-
-/* Computes f->timed_turns and every run's seconds and speed, in the turns of the first images.
+/* Computes f->timed_turns and every run's seconds and speed.
  *
  * In a turn every run makes the same images, one run right after the other. Other load on the machine therefore affects
  * all runs equally. A run's speed is the median over the turns of the reference's seconds over its own. Only turns of
  * full batches are timed. The first one prepares memory and products, and is left out if there is another. Returns 0,
  * or 1 with the error printed. */
-int fidelity_time(fidelity *f, int images);
+int fidelity_time(fidelity *f);
 /* Returns whether the times have a spread; one timed turn has none. */
 int fidelity_has_spread(const fidelity *f);
 

@@ -1,7 +1,6 @@
 /* The data of one `mar fidelity`: a reference run, the runs compared with it, and their results.
  *
- * fidelity.c parses the options, runs.c makes the images, compare.c compares them, and report*.c report. search.c
- * repeats this for many points. */
+ * fidelity.c parses the options, runs.c makes the images, compare.c compares them, and report*.c report. */
 #ifndef TOOLS_FIDELITY_JOB_H
 #define TOOLS_FIDELITY_JOB_H
 
@@ -81,7 +80,7 @@ typedef struct {
 
 typedef struct {
     /* Options as given: */
-    const char *class_list;               /* NULL: all classes of a model with few */
+    const char *class;                    /* NULL: all classes of a model with few */
     const char *out;                      /* file of the page */
     const char *store;                    /* directory of the run store; NULL: none */
     const char *plot;                     /* file of the plot; NULL: none */
@@ -90,10 +89,6 @@ typedef struct {
     int json;                             /* print JSON */
     int quiet;                            /* print only errors */
     run_options shared;                   /* vae, seed and threads of all runs */
-    int search;                           /* 1: --search (search.h), without fast runs */
-    int screen;                           /* images of a screening; 0: num */
-    int points;                           /* maximum points to screen */
-    const char *search_draft;             /* draft of the search as given; NULL: none */
     fidelity_run runs[FIDELITY_RUNS_MAX]; /* runs[0] is the reference */
     int run_count;                        /* runs, including the reference */
 
@@ -108,14 +103,12 @@ typedef struct {
     int positions;         /* tokens of an image */
     int channels;          /* values of a token; of a discrete token in the codebook */
     int vocabulary;        /* number of discrete tokens; 0: continuous */
-    int is_sphere;         /* 1: SphereAR models */
     const float *codebook; /* [vocabulary][channels] of the image decoder, while the sessions are open */
     int rows, columns;     /* of tokens */
     int width, height;     /* of an image; 0 without an image decoder */
     int shown;             /* images kept for the page */
     int judged;            /* 1: the classifier judges the digits */
     int turns;             /* batches of each run */
-    long made;             /* images generated, not read from the store */
     int timed_turns;       /* turns that are timed */
     fidelity_floor floor;
 } fidelity;
@@ -125,41 +118,21 @@ typedef struct {
 /* Loads the models, opens a session for each run, and takes sizes and classes of f from the reference's. All runs are
  * opened before the first image, so that a wrong option is found early. Returns 0, or 1 with the error printed. */
 int fidelity_open(fidelity *f);
-/* Opens the stores of f->runs[run..run+run_count-1], whose sessions are open, if --store is given. Returns 0, or 1 with
- * the error printed. */
-int fidelity_open_stores(fidelity *f, int run, int run_count);
-/* Names a run by its difference to the reference, or the reference by its difference to plain sampling. Call it after
- * its session is created. */
-void fidelity_name_run(const fidelity *f, fidelity_run *r);
+/* Opens the stores of the runs, whose sessions are open, if --store is given. Names each run by its difference to the
+ * reference, and the reference by its difference to plain sampling. Returns 0, or 1 with the error printed. */
+int fidelity_open_stores(fidelity *f);
 /* Closes sessions, stores and models. The images stay. */
 void fidelity_close(fidelity *f);
 
-/* Allocates the buffers of a run's images, once the sizes of f are known. Returns 0, or 1 after printing that memory
- * ran out. Free it either way. */
-int fidelity_allocate_run(const fidelity *f, fidelity_run *r);
-/* Frees the buffers, and closes session and store. The options stay. */
-void fidelity_free_run(fidelity_run *r);
-
-/* A range of images of some runs. */
-typedef struct {
-    int run, run_count; /* f->runs[run..run+run_count-1], allocated */
-    int first, images;  /* images first..first+images-1; all batches are whole except the very last */
-    int only_timed; /* a run whose images exist: only its turns are timed. The others are made again for their times if
-                       the store has them. -1: no such run */
-    const char *kept; /* as in image_plan */
-} fidelity_range;
-
-/* Makes the range in turns (images.h): tokens, samples, figures and times of f->runs. Returns the exit status, with
+/* Makes the images of all runs in turns (images.h): tokens, samples, figures and times. Returns the exit status, with
  * errors and interruptions printed. */
-int fidelity_make_range(fidelity *f, const fidelity_range *range);
-/* Makes the images of all runs. Returns as fidelity_make_range. */
 int fidelity_make_images(fidelity *f);
+/* Frees a run's images, and closes session and store. The options stay. */
+void fidelity_free_run(fidelity_run *r);
 
 /* --- reports (report.c, report_plot.c) ---------------------------------------------------------------------------- */
 
 void report_print_table(const fidelity *f);
-/* Prints what a distance below 0 means, if the lowest one is. */
-void report_explain_negative(double lowest);
 /* Prints the record as JSON. Returns 0, or 1 with the error printed. */
 int report_print_json(const fidelity *f);
 /* Write the page (tools/page/page.h), and the plot of distance against seconds as an SVG file, with a legend, on white:

@@ -16,7 +16,7 @@
 
 /* --- the table ------------------------------------------------------------------------------------------ */
 
-static void print_share(long part, long of)
+static void print_share_column(long part, long of)
 {
     if (of == 0)
         printf(" %6s", "-");
@@ -24,7 +24,7 @@ static void print_share(long part, long of)
         printf(" %5.1f%%", 100 * ((double)part / (double)of));
 }
 
-static void print_row(const fidelity *f, const fidelity_run *r)
+static void print_run_row(const fidelity *f, const fidelity_run *r)
 {
     const mar_stats *t = &r->stats;
     char speed[32];
@@ -37,14 +37,14 @@ static void print_row(const fidelity *f, const fidelity_run *r)
     if (!f->vocabulary) printf(" %7.1f", t->tokens ? t->head_calls / (double)t->tokens : 0);
     printf(" %7.1f", ((f->vocabulary ? t->passes : t->head_batched) + t->draft_calls) / f->num);
     if (t->drafted)
-        print_share(t->accepted, t->drafted);
+        print_share_column(t->accepted, t->drafted);
     else
-        print_share(t->proposals_accepted, t->proposals);
+        print_share_column(t->proposals_accepted, t->proposals);
     if (r == f->runs)
         printf(" %8s %8s %5s", "-", "-", "-");
     else
         printf(" %8.5f %8.5f %5.3f", r->image.distance, r->token.distance, r->p);
-    if (f->judged) print_share(r->recognised, f->num);
+    if (f->judged) print_share_column(r->recognised, f->num);
     putchar('\n');
 }
 
@@ -70,13 +70,6 @@ static void print_counts(const fidelity_run *r)
                r->counts[i].tv, r->counts[i].tv_95, r->counts[i].p);
 }
 
-void report_explain_negative(double lowest)
-{
-    if (lowest < 0)
-        puts("A distance below 0 means indistinguishable: the estimate is unbiased, so it scatters\n"
-             "around 0 if both have the same distribution.");
-}
-
 void report_print_table(const fidelity *f)
 {
     double lowest = 0;
@@ -88,7 +81,7 @@ void report_print_table(const fidelity *f)
            printable(f->out, path, sizeof path));
     printf("%9s %8s %6s%s %7s %6s %8s %8s %5s%s\n", "", "s/image", "speed", f->vocabulary ? "" : " c/token", "c/image",
            "accept", "image", "token", "p", f->judged ? " digits" : "");
-    for (int i = 0; i < f->run_count; i++) print_row(f, &f->runs[i]);
+    for (int i = 0; i < f->run_count; i++) print_run_row(f, &f->runs[i]);
     for (int i = 1; i < f->run_count; i++)
         lowest = fmin(lowest, fmin(f->runs[i].image.distance, f->runs[i].token.distance));
     if (f->floor.measured)
@@ -119,7 +112,9 @@ void report_print_table(const fidelity *f)
                          "image, token: energy distance to the reference, of whole images and of single\n"
                          "tokens; seed: what two reference runs with other seeds stay below (95 %).\n"
                          "p: least of image, token and channels (KS) for \"the same distribution\", corrected.");
-    report_explain_negative(lowest);
+    if (lowest < 0)
+        puts("A distance below 0 means indistinguishable: the estimate is unbiased, so it scatters\n"
+             "around 0 if both have the same distribution.");
 }
 
 /* --- JSON ----------------------------------------------------------------------------------------------- */

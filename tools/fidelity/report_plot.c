@@ -37,7 +37,7 @@ static const char *colour_of(int run)
 }
 
 /* Writes text as the content of an element. Characters that XML excludes are escaped as in base/printable.h. */
-static void write_text(FILE *out, const char *text)
+static void write_plot_text(FILE *out, const char *text)
 {
     for (const char *const end = text + strlen(text); text < end;) {
         char shown[PRINTABLE_MAX];
@@ -49,7 +49,7 @@ static void write_text(FILE *out, const char *text)
     }
 }
 
-static double root(double distance)
+static double plot_root(double distance)
 {
     return distance > 0 ? sqrt(distance) : 0;
 }
@@ -64,7 +64,7 @@ static double y_of(const limits *l, double r)
     return HEIGHT - BOTTOM - r / l->root * (HEIGHT - TOP - BOTTOM);
 }
 
-static void write_line(FILE *out, const char *class, double x1, double y1, double x2, double y2)
+static void write_plot_line(FILE *out, const char *class, double x1, double y1, double x2, double y2)
 {
     fprintf(out, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", class, x1, y1, x2, y2);
 }
@@ -82,15 +82,15 @@ static void write_axes(FILE *out, const limits *l)
     const int bottom = HEIGHT - BOTTOM, right = WIDTH - RIGHT;
     const double x_tick = tick_of(l->seconds), y_tick = tick_of(l->root);
     for (double v = 0; v <= l->seconds + 0.0001 * x_tick; v += x_tick) {
-        write_line(out, "grid", x_of(l, v), TOP, x_of(l, v), bottom);
+        write_plot_line(out, "grid", x_of(l, v), TOP, x_of(l, v), bottom);
         fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.4g</text>", x_of(l, v), bottom + 17, v);
     }
     for (double v = 0; v <= l->root + 0.0001 * y_tick; v += y_tick) {
-        write_line(out, "grid", LEFT, y_of(l, v), right, y_of(l, v));
+        write_plot_line(out, "grid", LEFT, y_of(l, v), right, y_of(l, v));
         fprintf(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.3g</text>", LEFT - 6, y_of(l, v) + 4, v * v);
     }
-    write_line(out, "axis", LEFT, bottom, right, bottom);
-    write_line(out, "axis", LEFT, TOP, LEFT, bottom);
+    write_plot_line(out, "axis", LEFT, bottom, right, bottom);
+    write_plot_line(out, "axis", LEFT, TOP, LEFT, bottom);
     fprintf(out,
             "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">seconds per image</text>"
             "<text transform=\"translate(14 %d) rotate(-90)\" text-anchor=\"middle\">energy distance of whole images, "
@@ -139,12 +139,13 @@ static void write_points(FILE *out, const fidelity *f, const limits *l)
     double taken[2 * FIDELITY_RUNS_MAX][2];
     for (int i = 0; i < f->run_count; i++) {
         const fidelity_run *r = &f->runs[i];
-        const double x = taken[i][0] = x_of(l, r->seconds.median), y = taken[i][1] = y_of(l, root(r->image.distance));
+        const double x = taken[i][0] = x_of(l, r->seconds.median),
+                     y = taken[i][1] = y_of(l, plot_root(r->image.distance));
         fprintf(out,
                 "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"2\"/>"
                 "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"6\" fill=\"%s\" stroke=\"#fff\"><title>",
                 x_of(l, r->seconds.low), x_of(l, r->seconds.high), y, y, colour_of(i), x, y, colour_of(i));
-        write_text(out, r->name);
+        write_plot_text(out, r->name);
         fputs("</title></circle>", out);
     }
     for (int i = 0, count = f->run_count; i < f->run_count; i++, count++) {
@@ -162,7 +163,7 @@ static void write_legend(FILE *out, const fidelity *f)
         const double y = HEIGHT + LEGEND_LINE * (i + 0.5) + 4;
         write_number(out, i, LEFT - 12, y);
         fprintf(out, "<text class=\"name\" x=\"%d\" y=\"%.1f\">", LEFT, y);
-        write_text(out, printable(f->runs[i].name, line, sizeof line));
+        write_plot_text(out, printable(f->runs[i].name, line, sizeof line));
         fputs("</text>", out);
     }
 }
@@ -178,7 +179,7 @@ static void write_plot(FILE *out, const fidelity *f)
         const int legend = LEFT + (int)strlen(printable(r->name, line, sizeof line)) * LETTER_WIDTH + RIGHT;
         if (legend > width) width = legend;
         l.seconds = fmax(l.seconds, fmax(1.12 * r->seconds.median, 1.02 * r->seconds.high));
-        l.root = fmax(l.root, root(r->image.distance));
+        l.root = fmax(l.root, plot_root(r->image.distance));
     }
     l.root = l.root > 0 ? 1.12 * l.root : 1;
     fprintf(out,

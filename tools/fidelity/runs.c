@@ -23,17 +23,8 @@ enum {
 
 /* --- sessions ------------------------------------------------------------------------------------------- */
 
-static int open_session(fidelity *f, fidelity_run *r)
-{
-    if (models_load(&f->files, &r->options, f->bar, &r->models) != 0) return 1;
-    if (models_session(&r->models, &r->options, f->batch, &r->session) != 0) return 1;
-    snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(r->session));
-    snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(r->models.library));
-    return 0;
-}
-
 /* Takes sizes from the reference. */
-static int resolve(fidelity *f)
+static int take_sizes(fidelity *f)
 {
     const run_models *models = &f->runs[0].models;
     const mar_model_config *model = mar_model_get_config(models->model);
@@ -41,7 +32,6 @@ static int resolve(fidelity *f)
     f->positions = model->seq_len;
     f->channels = model->token_dim;
     f->vocabulary = model->vocabulary;
-    f->is_sphere = model->head == MAR_HEAD_FLOW;
     f->columns = model->grid_width;
     f->rows = f->positions / f->columns;
     if (f->vocabulary) {
@@ -60,22 +50,22 @@ static int resolve(fidelity *f)
         if (f->shown > SHOWN_MAX) f->shown = SHOWN_MAX;
         if (f->shown > f->num) f->shown = f->num;
     }
-    if (models_refuse_classes(&f->runs[0].options, f->class_list) != 0) return 1;
+    if (models_refuse_classes(&f->runs[0].options, f->class) != 0) return 1;
     const int all = run_is_demo(f->runs[0].options.model) || f->class_total <= CLASSES_MAX;
     class_choices choices = models->classes;
     choices.no_none = "mar fidelity compares images of classes";
-    return classes_choose(f->class_list, &choices, all, &f->classes, &f->class_count);
+    return classes_choose(f->class, &choices, all, &f->classes, &f->class_count);
 }
 
 /* Writes "a vocabulary of 16384" or "continuous numbers" to text. Returns text. */
-static const char *kind_of(const mar_model_config *model, char text[48])
+static const char *kind_of_tokens(const mar_model_config *model, char text[48])
 {
     if (model->vocabulary == 0) return "continuous numbers";
     snprintf(text, 48, "a vocabulary of %d", model->vocabulary);
     return text;
 }
 
-static int same_shape(const fidelity *f, const fidelity_run *r)
+static int check_same_shape(const fidelity *f, const fidelity_run *r)
 {
     const mar_model_config *model = mar_model_get_config(r->models.model),
                            *reference = mar_model_get_config(f->runs[0].models.model);
@@ -84,7 +74,7 @@ static int same_shape(const fidelity *f, const fidelity_run *r)
     mar_session_image_size(r->session, &width, &height);
     if (model->vocabulary != f->vocabulary)
         return tool_error("%s: tokens of %s, expected those of %s as in the reference %s", r->options.model,
-                          kind_of(model, kind[0]), kind_of(reference, kind[1]), f->runs[0].options.model);
+                          kind_of_tokens(model, kind[0]), kind_of_tokens(reference, kind[1]), f->runs[0].options.model);
     if (model->seq_len != f->positions || model->token_dim != reference->token_dim ||
         r->models.classes.count != f->class_total)
         return tool_error(
@@ -108,12 +98,19 @@ int fidelity_open(fidelity *f)
     if (f->batch > f->num) f->batch = f->num;
     f->files.quiet = f->quiet;
     f->files.needs_all = 1;
-    for (int i = 0; i < f->run_count; i++)
-        if (open_session(f, &f->runs[i]) != 0 || (i == 0 ? resolve(f) : same_shape(f, &f->runs[i])) != 0) return 1;
+    for (int i = 0; i < f->run_count; i++) {
+        fidelity_run *r = &f->runs[i];
+        if (models_load(&f->files, &r->options, f->bar, &r->models) != 0) return 1;
+        if (models_session(&r->models, &r->options, f->batch, &r->session) != 0) return 1;
+        snprintf(r->guarantee, sizeof r->guarantee, "%s", mar_session_guarantee(r->session));
+        snprintf(r->backend, sizeof r->backend, "%s", mar_backend_description(r->models.library));
+        if ((i == 0 ? take_sizes(f) : check_same_shape(f, r)) != 0) return 1;
+    }
     return 0;
 }
 
-void fidelity_name_run(const fidelity *f, fidelity_run *r)
+/* Names a run by its difference to the reference, or the reference by its difference to plain sampling. */
+static void name_run(const fidelity *f, fidelity_run *r)
 {
     const run_options *o = &r->options;
     run_options plain;
@@ -129,12 +126,12 @@ void fidelity_name_run(const fidelity *f, fidelity_run *r)
     }
 }
 
-int fidelity_open_stores(fidelity *f, int run, int run_count)
+int fidelity_open_stores(fidelity *f)
 {
+    for (int i = 0; i < f->run_count; i++) name_run(f, &f->runs[i]);
     if (!f->store) return 0;
-    if (!f->directory.path && (record_check_store(f->store, &f->directory) != 0 || output_begin(&f->directory) != 0))
-        return 1;
-    for (fidelity_run *r = &f->runs[run]; r < &f->runs[run + run_count]; r++) {
+    if (record_check_store(f->store, &f->directory) != 0 || output_begin(&f->directory) != 0) return 1;
+    for (fidelity_run *r = f->runs; r < &f->runs[f->run_count]; r++) {
         const run_options *o = &r->options;
         if (record_identify(o, &r->models) != 0) return 1;
         if (record_open_store(f->store, o, &r->models, f->batch, &r->store) != 0) return 1;
@@ -161,11 +158,10 @@ void fidelity_close(fidelity *f)
 /* The object of the sink. */
 typedef struct {
     fidelity *f;
-    const fidelity_range *range;
-    eval_classifier *classifier;
-} maker;
+    eval_classifier *classifier; /* NULL: no digits */
+} run_sink;
 
-static int take_tokens(const fidelity *f, fidelity_run *r, const image_batch *batch)
+static int take_run_tokens(const fidelity *f, fidelity_run *r, const image_batch *batch)
 {
     const size_t size = (size_t)f->positions * (size_t)f->channels, count = (size_t)batch->n * size;
     for (size_t i = 0; i < count; i++)
@@ -207,19 +203,17 @@ static void take_digits(eval_classifier *classifier, fidelity_run *r, const imag
     }
 }
 
-/* An image_sink: takes the batch's time, and all else unless only its time counts. */
-static int take(void *self, const image_batch *batch)
+/* An image_sink. */
+static int take_run_batch(void *self, const image_batch *batch)
 {
-    const maker *m = self;
+    const run_sink *m = self;
     const fidelity *f = m->f;
-    const int run = m->range->run + batch->run;
-    fidelity_run *r = &m->f->runs[run];
+    fidelity_run *r = &m->f->runs[batch->run];
     const size_t map = 3 * (size_t)f->positions;
     r->turn_seconds[batch->first / f->batch] = batch->stats->total_s / batch->n;
-    if (run == m->range->only_timed) return 0;
     if (f->vocabulary)
         take_numbers(f, r, batch);
-    else if (take_tokens(f, r, batch) != 0)
+    else if (take_run_tokens(f, r, batch) != 0)
         return 1;
     stats_add(&r->stats, batch->stats);
     acceptance_add(&r->accepted, batch->token_status, batch->steps, batch->staleness, batch->n);
@@ -230,11 +224,10 @@ static int take(void *self, const image_batch *batch)
     return 0;
 }
 
-int fidelity_allocate_run(const fidelity *f, fidelity_run *r)
+static int allocate_run(const fidelity *f, fidelity_run *r)
 {
     const size_t image_size = (size_t)f->positions * (size_t)f->channels;
-    const size_t turns = (size_t)(f->num + f->batch - 1) / (size_t)f->batch;
-    r->turn_seconds = malloc(turns * sizeof *r->turn_seconds);
+    r->turn_seconds = malloc((size_t)f->turns * sizeof *r->turn_seconds);
     r->tokens = malloc((size_t)f->num * image_size * sizeof *r->tokens);
     if (f->vocabulary) r->numbers = malloc((size_t)f->num * (size_t)f->positions * sizeof *r->numbers);
     r->maps = malloc(3 * FIDELITY_MAPS * (size_t)f->positions);
@@ -261,46 +254,35 @@ void fidelity_free_run(fidelity_run *r)
     *r = (fidelity_run){.options = r->options};
 }
 
-int fidelity_make_range(fidelity *f, const fidelity_range *range)
+int fidelity_make_images(fidelity *f)
 {
-    char why[256];
+    char why[256], kept[8400];
     image_run runs[FIDELITY_RUNS_MAX];
-    for (int i = 0; i < range->run_count; i++) {
-        const int run = range->run + i;
-        const fidelity_run *r = &f->runs[run];
-        runs[i] = (image_run){.store = r->store.lock && run != range->only_timed ? &r->store : NULL,
+    snprintf(kept, sizeof kept, "%s is not written%s%s%s", f->out, f->store ? "; images are in " : "",
+             f->store ? f->store : "", f->store ? ", the same command goes on" : "");
+    f->turns = (f->num + f->batch - 1) / f->batch;
+    for (int i = 0; i < f->run_count; i++) {
+        fidelity_run *r = &f->runs[i];
+        if (allocate_run(f, r) != 0) return 1;
+        runs[i] = (image_run){.store = r->store.lock ? &r->store : NULL,
                               .has_drafts = run_verifies_drafts(&r->options),
-                              .remakes = range->only_timed >= 0,
                               .model = r->models.model,
                               .session = r->session,
                               .captions = r->models.captions};
     }
     const image_plan plan = {.runs = runs,
-                             .run_count = range->run_count,
-                             .first = range->first,
-                             .images = range->images,
+                             .run_count = f->run_count,
+                             .images = f->num,
                              .batch = f->batch,
                              .classes = f->classes,
                              .class_count = f->class_count,
                              .class_images = 1,
                              .bar = f->bar,
-                             .made = &f->made,
-                             .kept = range->kept};
-    maker m = {f, range, NULL};
-    const image_sink sink = {take, &m, 1, 1, 1};
+                             .kept = kept};
+    run_sink m = {f, NULL};
+    const image_sink sink = {take_run_batch, &m, 1, 1, 1};
     if (f->judged && eval_classifier_open(&m.classifier, why, sizeof why) != MAR_OK) return tool_error("%s", why);
     const int status = run_images(&plan, &sink, 1);
     eval_classifier_close(m.classifier);
     return status;
-}
-
-int fidelity_make_images(fidelity *f)
-{
-    char kept[8400];
-    snprintf(kept, sizeof kept, "%s is not written%s%s%s", f->out, f->store ? "; images are in " : "",
-             f->store ? f->store : "", f->store ? ", the same command goes on" : "");
-    f->turns = (f->num + f->batch - 1) / f->batch;
-    for (int i = 0; i < f->run_count; i++)
-        if (fidelity_allocate_run(f, &f->runs[i]) != 0) return 1;
-    return fidelity_make_range(f, &(fidelity_range){0, f->run_count, 0, f->num, -1, kept});
 }

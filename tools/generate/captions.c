@@ -17,24 +17,35 @@ typedef struct {
     int64_t count, positions, dim;
 } table;
 
-static int refuse(const char *why)
+static int captions_refuse(const char *why)
 {
     return tool_error("--captions %s", why);
 }
 
+/* Adds memory of `bytes` bytes, 1 or more, that the set owns. Returns NULL after printing "out of memory". */
+static void *captions_add_block(captions *c, size_t bytes)
+{
+    void **larger = realloc(c->blocks, ((size_t)c->block_count + 1) * sizeof *larger), *block = malloc(bytes);
+    if (larger) c->blocks = larger;
+    if (larger && block) return c->blocks[c->block_count++] = block;
+    free(block);
+    tool_error("out of memory for captions of %zu MB", bytes >> 20);
+    return NULL;
+}
+
 /* Finds the array of that name. The array of a .npy has no name. */
-static int find(npz *file, const char *name, const npz_array **out)
+static int captions_find(npz *file, const char *name, const npz_array **out)
 {
     char why[NPZ_WHY_MAX];
     const int alone = npz_count(file) == 1 && !*npz_name_at(file, 0);
     *out = npz_find(file, alone ? "" : name);
     if (*out) return 0;
     npz_explain(file, alone ? "" : name, why);
-    return refuse(why);
+    return captions_refuse(why);
 }
 
 /* Reads the sizes of an array of `rank` dimensions. The first, the captions, may be missing. */
-static int measure(const char *path, const npz_array *a, int rank, table *out)
+static int captions_measure(const char *path, const npz_array *a, int rank, table *out)
 {
     char text[NPZ_WHY_MAX];
     const int64_t *shape = a->shape + (a->rank == rank);
@@ -46,12 +57,12 @@ static int measure(const char *path, const npz_array *a, int rank, table *out)
 }
 
 /* Reads a table to memory of the set. */
-static int read_table(npz *file, const table *t, captions *c, float **out)
+static int captions_read_table(npz *file, const table *t, captions *c, float **out)
 {
     char why[NPZ_WHY_MAX];
     *out = captions_add_block(c, (size_t)t->array->count * sizeof **out);
     if (!*out) return 1;
-    return npz_read_f32(file, t->array, *out, why) == MAR_OK ? 0 : refuse(why);
+    return npz_read_f32(file, t->array, *out, why) == MAR_OK ? 0 : captions_refuse(why);
 }
 
 /* Finds the first of a caption's positions and their number; without a mask all. */
@@ -76,7 +87,7 @@ static int find_caption(const char *path, const float *mask, const table *t, int
 }
 
 /* Finds the captions in the table. */
-static int find_captions(const char *path, const float *features, const float *mask, const table *t, captions *c)
+static int captions_locate(const char *path, const float *features, const float *mask, const table *t, captions *c)
 {
     const size_t dim = (size_t)c->dim;
     for (int i = 0; i < c->count; i++) {
@@ -95,17 +106,28 @@ static int find_captions(const char *path, const float *features, const float *m
     return 0;
 }
 
-/* Reads the prompts, bytes of UTF-8 with a NUL behind each. */
-static int read_prompts(const char *path, npz *file, captions *c)
+/* Reads an array of bytes to memory of the set, with a NUL behind them. Returns NULL with the error printed. */
+static char *captions_read_text(npz *file, const npz_array *a, captions *c)
 {
     char why[NPZ_WHY_MAX];
+    char *text = captions_add_block(c, (size_t)a->count + 1);
+    if (!text) return NULL;
+    text[a->count] = '\0';
+    if (npz_stream_begin(file, a, why) == MAR_OK &&
+        npz_stream_read(file, (size_t)a->count, (uint8_t *)text, why) == MAR_OK)
+        return text;
+    captions_refuse(why);
+    return NULL;
+}
+
+/* Reads the prompts, bytes of UTF-8 with a NUL behind each. */
+static int captions_read_prompts(const char *path, npz *file, captions *c)
+{
     const npz_array *a = npz_find(file, "prompts");
     if (!a || a->dtype != NPZ_U8 || a->rank != 1 || a->count == 0) return 0; /* another program's */
-    char *text = captions_add_block(c, (size_t)a->count), *end = text + a->count;
+    char *text = captions_read_text(file, a, c);
     if (!text) return 1;
-    if (npz_stream_begin(file, a, why) != MAR_OK ||
-        npz_stream_read(file, (size_t)a->count, (uint8_t *)text, why) != MAR_OK)
-        return refuse(why);
+    const char *const end = text + a->count;
     int n = 0;
     for (char *at = text, *nul; at < end && (nul = memchr(at, '\0', (size_t)(end - at))) != NULL; at = nul + 1) {
         unsigned code;
@@ -133,14 +155,8 @@ static int read_made_for(const char *path, npz *file, captions *c)
     if (!a) return 0;
     if (a->dtype != NPZ_U8 || a->rank != 1 || a->count < 1 || a->count >= CAPTIONS_MADE_FOR)
         return tool_error("--captions %s: made_for is %s, expected a text", path, npz_describe(a, why));
-    char *text = captions_add_block(c, (size_t)a->count + 1);
-    if (!text) return 1;
-    if (npz_stream_begin(file, a, why) != MAR_OK ||
-        npz_stream_read(file, (size_t)a->count, (uint8_t *)text, why) != MAR_OK)
-        return refuse(why);
-    text[a->count] = '\0';
-    c->made_for = text;
-    return 0;
+    c->made_for = captions_read_text(file, a, c);
+    return !c->made_for;
 }
 
 /* Reads the second context of guidance. */
@@ -154,7 +170,7 @@ static int read_negative(const char *path, npz *file, captions *c)
                           c->tokens, c->dim);
     const table t = {.array = a};
     float *features;
-    if (read_table(file, &t, c, &features) != 0) return 1;
+    if (captions_read_table(file, &t, c, &features) != 0) return 1;
     for (int64_t i = 0; i < a->count; i++)
         if (!isfinite(features[i]))
             return tool_error("--captions %s: negative has a feature that is no number, expected finite ones", path);
@@ -162,18 +178,18 @@ static int read_negative(const char *path, npz *file, captions *c)
     return 0;
 }
 
-static int read_file(const char *path, npz *file, captions *c)
+static int captions_read_file(const char *path, npz *file, captions *c)
 {
     char text[NPZ_WHY_MAX];
     const npz_array *array;
     table t, m = {0};
     float *features = NULL, *mask = NULL;
-    if (find(file, "features", &array) != 0 || measure(path, array, 3, &t) != 0) return 1;
+    if (captions_find(file, "features", &array) != 0 || captions_measure(path, array, 3, &t) != 0) return 1;
     if (t.dim != c->dim)
         return tool_error("--captions %s: features of %lld numbers, %s, expected %d as the model has", path,
                           (long long)t.dim, npz_describe(array, text), c->dim);
     if (*array->name && npz_find(file, "mask")) {
-        if (find(file, "mask", &array) != 0 || measure(path, array, 2, &m) != 0) return 1;
+        if (captions_find(file, "mask", &array) != 0 || captions_measure(path, array, 2, &m) != 0) return 1;
         if (m.count != t.count || m.positions != t.positions)
             return tool_error("--captions %s: a mask of %lldx%lld, expected %lldx%lld as the features have", path,
                               (long long)m.count, (long long)m.positions, (long long)t.count, (long long)t.positions);
@@ -181,9 +197,9 @@ static int read_file(const char *path, npz *file, captions *c)
     c->count = (int)t.count;
     c->list = calloc((size_t)c->count, sizeof *c->list);
     if (!c->list) return tool_error("out of memory for %d captions", c->count);
-    return read_table(file, &t, c, &features) || (m.array && read_table(file, &m, c, &mask)) ||
-           find_captions(path, features, mask, &t, c) || read_prompts(path, file, c) || read_negative(path, file, c) ||
-           read_made_for(path, file, c);
+    return captions_read_table(file, &t, c, &features) || (m.array && captions_read_table(file, &m, c, &mask)) ||
+           captions_locate(path, features, mask, &t, c) || captions_read_prompts(path, file, c) ||
+           read_negative(path, file, c) || read_made_for(path, file, c);
 }
 
 int captions_read(const char *path, int tokens, int dim, captions *out)
@@ -191,21 +207,11 @@ int captions_read(const char *path, int tokens, int dim, captions *out)
     char why[NPZ_WHY_MAX];
     npz *file;
     *out = (captions){.tokens = tokens, .dim = dim};
-    if (npz_open(path, &file, why) != MAR_OK) return refuse(why);
-    const int failed = read_file(path, file, out);
+    if (npz_open(path, &file, why) != MAR_OK) return captions_refuse(why);
+    const int failed = captions_read_file(path, file, out);
     npz_close(file);
     if (failed) captions_free(out);
     return failed;
-}
-
-void *captions_add_block(captions *c, size_t bytes)
-{
-    void **larger = realloc(c->blocks, ((size_t)c->block_count + 1) * sizeof *larger), *block = malloc(bytes);
-    if (larger) c->blocks = larger;
-    if (larger && block) return c->blocks[c->block_count++] = block;
-    free(block);
-    tool_error("out of memory for captions of %zu MB", bytes >> 20);
-    return NULL;
 }
 
 int captions_add(captions *c, int count, const float *features, const uint8_t *mask, char *const *prompts)

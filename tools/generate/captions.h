@@ -29,8 +29,6 @@ typedef struct {
  * and `negative` [positions, dim], as mar captions writes them, are optional. Returns 0, or 1 with *out empty, after
  * printing an error that names the file. */
 int captions_read(const char *path, int tokens, int dim, captions *out);
-/* Adds memory of `bytes` bytes, 1 or more, that the set owns. Returns NULL after printing "out of memory". */
-void *captions_add_block(captions *c, size_t bytes);
 /* Adds `count` captions with padding in front, features [count][tokens][dim] and mask [count][tokens] of 0 and 1, with
  * at least one 1 each. Copies features; the set keeps pointers to the prompts [count]. Room for them must be in list.
  * Returns 0, or 1 with the error printed. */

@@ -33,15 +33,15 @@ const char *class_next_name(const char *at, const char **start, size_t *length);
 /* Writes the first name of a class; "" if t is NULL or the label is none of its classes. Returns `name`. */
 const char *class_name(const class_table *t, int label, char *name, size_t size);
 
-/* Finds the class of that name, item[0..n), and writes it to *label. Case is ignored; space, underscore and dash are
- * equal. Returns 0. Returns 1 if no class or several have it, and writes one line with the candidates to `why`, char
- * [size]. */
+/* Finds the class with the name item[0..n), or else the only one with these words in a name, and writes it to *label.
+ * Case is ignored; space, underscore and dash are equal. Returns 0. Returns 1 if no class or several match, and writes
+ * one line, with candidates if there are any, to `why`, char [size]. */
 int class_find(const class_table *t, const char *item, int n, int *label, char *why, size_t size);
 
 /* Returns whether each of words[count] is part of one of the class's names, compared as in class_find, or its
  * number. */
 int class_has_words(const class_table *t, int label, const char *const *words, int count);
-/* Writes one line to `why` for words that no class has, count >= 1: the word that is in no name, and a near one. */
+/* Writes one line to `why` for words that no class has, count >= 1: the first word that is in no name. */
 void class_explain_none(const class_table *t, const char *const *words, int count, char *why, size_t size);
 
 /* Returns the label of a class whose first name may serve as an example. */

@@ -57,7 +57,7 @@ static int check_names(const char *names, int line, char *why, size_t why_size)
 }
 
 /* Fills in the table, which owns `text`. Returns 0, or 1 with the reason. */
-static int fill(char *text, size_t size, class_table *t, char *why, size_t why_size)
+static int class_table_fill(char *text, size_t size, class_table *t, char *why, size_t why_size)
 {
     if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) memset(text, ' ', 3); /* byte order mark of UTF-8 */
     int failed = split(text, size, t, why, why_size);
@@ -68,7 +68,7 @@ static int fill(char *text, size_t size, class_table *t, char *why, size_t why_s
 int class_table_parse(char *text, size_t size, const char *path, class_table *out, char *why, size_t why_size)
 {
     *out = (class_table){.file = tool_base_name(path), .text = text};
-    if (fill(text, size, out, why, why_size) == 0) return 0;
+    if (class_table_fill(text, size, out, why, why_size) == 0) return 0;
     class_table_free(out);
     return 1;
 }

@@ -23,7 +23,7 @@ enum {
 };
 
 /* Checks that the bytes are text, and counts lines. UTF-8 and any encoding above ASCII pass. */
-static int check_text(const char *text, size_t n, long *line, char *why, size_t size)
+static int class_list_check_text(const char *text, size_t n, long *line, char *why, size_t size)
 {
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)text[i];
@@ -36,7 +36,7 @@ static int check_text(const char *text, size_t n, long *line, char *why, size_t 
 }
 
 /* Makes room for a chunk and a NUL behind `used` bytes. Returns 0, or 1 without memory. */
-static int make_room(char **text, size_t used, size_t *capacity)
+static int class_list_make_room(char **text, size_t used, size_t *capacity)
 {
     if (used + CHUNK < *capacity) return 0;
     char *larger = realloc(*text, 2 * used + CHUNK + 1);
@@ -47,25 +47,25 @@ static int make_room(char **text, size_t used, size_t *capacity)
 }
 
 /* Appends the stream to *text. The caller frees it, even on failure. Returns 0, or 1 and the reason. */
-static int read_all(FILE *in, char **text, char *why, size_t size)
+static int class_list_read_all(FILE *in, char **text, char *why, size_t size)
 {
     size_t used = 0, capacity = 0;
     long line = 1;
     for (size_t n = CHUNK; n == CHUNK; used += n) {
         if (used >= SIZE_LIMIT)
             return text_fail(why, size, "more than %d MB, expected a list of classes", SIZE_LIMIT / 1024 / 1024);
-        if (make_room(text, used, &capacity) != 0)
+        if (class_list_make_room(text, used, &capacity) != 0)
             return text_fail(why, size, "out of memory for %zu bytes", 2 * used + CHUNK + 1);
         n = fread(*text + used, 1, CHUNK, in);
         if (n < CHUNK && ferror(in)) return text_fail(why, size, "%s", strerror(errno));
-        if (check_text(*text + used, n, &line, why, size) != 0) return 1;
+        if (class_list_check_text(*text + used, n, &line, why, size) != 0) return 1;
         (*text)[used + n] = '\0';
     }
     return 0;
 }
 
 /* Opens the file. Returns NULL and the reason on failure. */
-static FILE *open_file(const char *name, char *why, size_t size)
+static FILE *class_list_open_file(const char *name, char *why, size_t size)
 {
     if (strcmp(name, "-") == 0) return stdin;
     const int fd = tool_open_file(name, O_RDONLY);
@@ -77,19 +77,23 @@ static FILE *open_file(const char *name, char *why, size_t size)
     return NULL;
 }
 
-int class_file_check(const char *name, char *why, size_t size)
+/* Checks that the file can be opened. Returns 0, or 1 and the reason. */
+static int class_file_check(const char *name, char *why, size_t size)
 {
-    FILE *in = open_file(name, why, size);
+    FILE *in = class_list_open_file(name, why, size);
     if (in && in != stdin) fclose(in);
     return !in;
 }
 
-int class_file_read(const char *name, char **text, char *why, size_t size)
+/* Reads the file, or for "-" standard input, to *text, with a NUL. The caller frees it. Rejects a file with a control
+ * character, naming the first, and one longer than any list. On failure returns 1 and writes the reason, without the
+ * file's name, to `why`, char [size]. */
+static int class_file_read(const char *name, char **text, char *why, size_t size)
 {
-    FILE *in = open_file(name, why, size);
+    FILE *in = class_list_open_file(name, why, size);
     *text = NULL;
     if (!in) return 1;
-    const int failed = read_all(in, text, why, size);
+    const int failed = class_list_read_all(in, text, why, size);
     if (in != stdin) fclose(in);
     if (failed) {
         free(*text);
@@ -126,7 +130,7 @@ static int add_range(label_list *l, int first, int last, char *why, size_t size)
 }
 
 /* Hands out the list, none after a failure. Returns `failed`. */
-static int hand_out(label_list *l, int failed, int **labels, int *count)
+static int class_list_hand_out(label_list *l, int failed, int **labels, int *count)
 {
     if (failed) free(l->labels);
     *labels = failed ? NULL : l->labels;
@@ -135,7 +139,7 @@ static int hand_out(label_list *l, int failed, int **labels, int *count)
 }
 
 /* Returns whether item[0..n) is a whole number, "7" or "-7", and nothing else. */
-static int is_number(const char *item, int n)
+static int class_list_is_number(const char *item, int n)
 {
     const int sign = n > 1 && (item[0] == '-' || item[0] == '+');
     for (int i = sign; i < n; i++)
@@ -161,7 +165,7 @@ static int is_range(const char *item, int n, const char **second)
     if (digits == 0 || i == n || item[i++] != '-') return 0;
     while (i < n && isspace((unsigned char)item[i])) i++;
     *second = item + i;
-    return item[i] != '+' && item[i] != '-' && is_number(item + i, n - i);
+    return item[i] != '+' && item[i] != '-' && class_list_is_number(item + i, n - i);
 }
 
 static int is_word(const char *item, int n, const char *word)
@@ -191,7 +195,7 @@ static int parse_item(label_list *l, const char *item, int n, char *why, size_t 
     snprintf(shown, sizeof shown, "%.*s%s", is_long ? (int)printable_whole(item, SHOWN) : n, item,
              is_long ? "..." : "");
     int label;
-    if (is_number(item, n)) {
+    if (class_list_is_number(item, n)) {
         label = class_number(item, classes);
         if (label < 0) return text_fail(why, size, "class %s: out of range, expected 0 to %d", shown, classes - 1);
         return add_range(l, label, label, why, size);
@@ -279,14 +283,14 @@ static int parse_list(label_list *l, const char *list, int with_files, char *why
 int classes_parse(const char *list, const class_choices *choices, int **labels, int *count, char *why, size_t why_size)
 {
     label_list l = {.choices = choices};
-    return hand_out(&l, parse_list(&l, list, 0, why, why_size), labels, count);
+    return class_list_hand_out(&l, parse_list(&l, list, 0, why, why_size), labels, count);
 }
 
 int classes_parse_text(const char *text, const class_choices *choices, int **labels, int *count, char *why,
                        size_t why_size)
 {
     label_list l = {.choices = choices};
-    return hand_out(&l, parse_text(&l, text, why, why_size), labels, count);
+    return class_list_hand_out(&l, parse_text(&l, text, why, why_size), labels, count);
 }
 
 int classes_check_files(const char *list)
@@ -316,5 +320,5 @@ int classes_choose(const char *list, const class_choices *choices, int default_a
         return tool_error("--class is missing, expected numbers from 0 to %d%s", choices->count - 1, example);
     const int failed = parse_list(&l, list ? list : "all", 1, why, sizeof why);
     if (failed) tool_error("--class: %s", why);
-    return hand_out(&l, failed, labels, count);
+    return class_list_hand_out(&l, failed, labels, count);
 }

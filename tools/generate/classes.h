@@ -17,9 +17,9 @@ typedef struct {
 } class_choices;
 
 /* Parses a list such as "207, golden_retriever,sea slug,0-9,none" or "all". Numbers, ranges, all and none go before
- * names. Case is ignored; space, underscore and dash are equal. "@FILE" is rejected. Returns 0, with *count >= 1 class
- * numbers or -1 in *labels; the caller frees them. On failure returns 1, *labels is NULL and *count 0. Then `why` has
- * one line: the item, the error and, if possible, a candidate. */
+ * names; of a name, words that no other class has are enough (class_find). "@FILE" is rejected. Returns 0, with *count
+ * >= 1 class numbers or -1 in *labels; the caller frees them. On failure returns 1, *labels is NULL and *count 0. Then
+ * `why` has one line: the item, the error and, if several classes match, candidates. */
 int classes_parse(const char *list, const class_choices *choices, int **labels, int *count, char *why, size_t why_size);
 /* Parses the text of a file in the same way. Items end with a comma or their line and may be empty; # begins a comment
  * up to the line's end. For a wrong item `why` also has the line number. */
@@ -33,13 +33,5 @@ int classes_choose(const char *list, const class_choices *choices, int default_a
 /* Checks that the files in the list exist, before anything is loaded. `list` may be NULL. Returns 0, or 1 with the
  * error printed. */
 int classes_check_files(const char *list);
-
-/* Reads the file, or for "-" standard input, to *text, with a NUL. The caller frees it. Rejects a file with a control
- * character, naming the first, and one longer than any list. On failure returns 1 and writes the reason, without the
- * file's name, to `why`, char [size]. */
-int class_file_read(const char *name, char **text, char *why, size_t size);
-
-/* Checks that the file can be opened. Returns 0, or 1 and the reason. */
-int class_file_check(const char *name, char *why, size_t size);
 
 #endif

@@ -12,7 +12,6 @@ enum { OPTIONS = 6 };
 typedef struct {
     const char *name, *value; /* of the option; a NULL name ends the list */
     int tokens_a_step;        /* not 0: the value is the image's tokens over this, rounded up */
-    int needs_draft;          /* 1: set only with a draft model */
 } recipe_option;
 
 /* The options of a level. Distances are energy distances of whole images to plain sampling with the same seeds, on the
@@ -22,27 +21,23 @@ typedef struct {
     const char *tokens;             /* "continuous" or "discrete" */
     recipe_option options[OPTIONS]; /* the arithmetic first */
     double distance;
-    double drafted_distance; /* with a draft model; 0: no option needs one */
     double floor;
 } recipe;
 
 #define INT8                                                                                                           \
     {                                                                                                                  \
-        "dtype", "int8", 0, 0                                                                                          \
+        "dtype", "int8", 0                                                                                             \
     }
 
 static const recipe recipes[] = {
-    {1, "continuous", {INT8, {"num_iter", NULL, 4, 0}, {"num_sampling_steps", "25", 0, 0}}, 0.0061, 0, 0.0064},
-    {2, "continuous", {INT8, {"num_iter", NULL, 8, 0}, {"num_sampling_steps", "25", 0, 0}}, 0.0076, 0, 0.0064},
+    {1, "continuous", {INT8, {"num_iter", NULL, 4}, {"num_sampling_steps", "25", 0}}, 0.0061, 0.0064},
+    {2, "continuous", {INT8, {"num_iter", NULL, 8}, {"num_sampling_steps", "25", 0}}, 0.0076, 0.0064},
     {3,
      "continuous",
-     {INT8, {"num_iter", NULL, 16, 0}, {"sampler", "dpmpp", 0, 0}, {"num_sampling_steps", "15", 0, 0}},
+     {INT8, {"num_iter", NULL, 16}, {"sampler", "dpmpp", 0}, {"num_sampling_steps", "15", 0}},
      0.0411,
-     0,
      0.0064},
-    {1, "discrete", {INT8}, 0.0036, 0, 0.0117},
-    {2, "discrete", {INT8, {"spec", "cool-sd-exp", 0, 1}}, 0.0036, 0.0129, 0.0117},
-    {3, "discrete", {INT8, {"spec", "lantern", 0, 1}}, 0.0036, 0.0978, 0.0117},
+    {1, "discrete", {INT8}, 0.0036, 0.0117},
 };
 
 /* Returns the recipe; NULL without --fast, and for a level or kind without one. */
@@ -62,15 +57,16 @@ static int has_own_accelerators(const run_options *o)
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
-int fast_has_int8(const mar_options *machine)
+/* Returns whether --dtype int8 works with these options on this machine. Cached by backend. */
+static int fast_has_int8(const mar_options *machine)
 {
     static int known[MAR_BACKEND_CUDA + 1]; /* by backend: 0 unknown, 1 int8 works, -1 it does not */
     int *const answer = &known[machine->backend];
     if (*answer == 0) {
-        const mar_options asked = {
-            .size = sizeof asked, .dtype = MAR_DTYPE_INT8, .backend = machine->backend, .threads = 1};
+        const mar_options options = {
+            .size = sizeof options, .dtype = MAR_DTYPE_INT8, .backend = machine->backend, .threads = 1};
         mar *library = NULL;
-        const int opens = mar_open(&asked, &library) == MAR_OK; /* on a GPU int8 is for decoders alone */
+        const int opens = mar_open(&options, &library) == MAR_OK; /* on a GPU int8 is for decoders alone */
         *answer = opens && mar_get_device(library)->backend == MAR_BACKEND_CPU ? 1 : -1;
         mar_close(library);
     }
@@ -106,12 +102,12 @@ static mar_status set_param(run_options *o, const recipe_option *p, unsigned bit
     char text[32];
     const mar_params before = o->params;
     const int steps = mar_model_get_config(model)->seq_len;
-    if (run_was_given(o, p->name) || (p->needs_draft && !o->draft)) return MAR_OK;
+    if (run_was_given(o, p->name)) return MAR_OK;
     if (p->tokens_a_step) snprintf(text, sizeof text, "%d", (steps + p->tokens_a_step - 1) / p->tokens_a_step);
     mar_status status = mar_params_set(&o->params, p->name, p->tokens_a_step ? text : p->value, NULL, 0);
     if (status != MAR_OK || run_param_unused(o, index_of(p->name)))
         status = MAR_EARG;
-    else if (has_own_accelerators(o) || p->needs_draft) /* LANTERN needs the image decoder, too */
+    else if (has_own_accelerators(o))
         status = try_params(o, model, vae);
     if (status == MAR_OK)
         o->fast_set |= bit;
@@ -147,21 +143,16 @@ static void add_option(const run_options *o, const char *name, char *text, size_
 /* Appends the recipe's options that are not set, and why. Returns whether there are any. */
 static int add_missing(const run_options *o, const recipe *r, char *text, size_t size)
 {
-    int missing = 0, lacks_draft = 0;
+    int missing = 0;
     for (int i = 0; i < OPTIONS && r->options[i].name; i++) {
         const recipe_option *p = &r->options[i];
         if (o->fast_set & 1u << i) continue;
-        if (p->needs_draft && !o->draft) {
-            lacks_draft = 1;
-            continue;
-        }
         missing = 1;
         text_append(text, size, "; without --%s%s%s, %s", p->name, p->value ? " " : "", p->value ? p->value : "",
                     run_was_given(o, p->name) ? "which was given"
                     : i == 0                  ? "which this machine does not have"
                                               : "which does not go with what was given");
     }
-    if (lacks_draft) text_append(text, size, "; the same as a lower level, as there is no --draft");
     return missing;
 }
 
@@ -177,7 +168,7 @@ const char *fast_describe(const run_options *o, char *text, size_t size)
     if (add_missing(o, r, text, size) || has_own_accelerators(o))
         text_append(text, size, "; not measured like this)");
     else
-        text_append(text, size, "; distance to plain sampling %.4f on the demo, another seed %.4f)",
-                    o->draft && r->drafted_distance > 0 ? r->drafted_distance : r->distance, r->floor);
+        text_append(text, size, "; distance to plain sampling %.4f on the demo, another seed %.4f)", r->distance,
+                    r->floor);
     return text;
 }

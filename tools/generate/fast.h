@@ -11,9 +11,6 @@
 
 enum { FAST_LEVELS = 3 };
 
-/* Returns whether --dtype int8 works with these options on this machine. Cached by backend. */
-int fast_has_int8(const mar_options *machine);
-
 /* Sets the arithmetic of o->fast in o->machine, before the library is opened. Does nothing without --fast. */
 void fast_set_machine(run_options *o);
 /* Sets the rest of o->fast in o->params, when the model is loaded. An accelerator that conflicts with those given is

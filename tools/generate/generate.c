@@ -50,77 +50,49 @@ static const mar_param image_rows[] = {
              "from a file, one a line or separated by commas, with comments after #; @- reads standard input. "
              "Names are those of ImageNet, for models of 1000 classes, or of --class_names; mar classes lists them. "
              "They ignore case, "
-             "and spaces, dashes and underscores are the same. A name of two classes is refused with the numbers "
+             "and spaces, dashes and underscores are the same. Words of a name are enough if no other class has them. "
+             "What several classes have is refused with the numbers "
              "to choose from. A class may occur several times. The default for the demo is all ten digits."},
-    {.name = OPTION("num"),
-     .offset = offsetof(generate_options, num),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = NUM_MAX,
+    {OPTION_INT(generate_options, num, 1, NUM_MAX),
      .help = "images of each class or prompt; default 1, of the demo's classes 4\n"
              "Images are numbered from 0 through all classes in the given order, those of the first class first."},
-    {.name = OPTION("like"),
-     .offset = offsetof(generate_options, like),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.png",
+    {OPTION_TEXT(generate_options, like, "FILE.png"),
      .help =
          "make the image of this PNG again, from its text\n"
          "Model, parameters, arithmetic, class, seed and number are those that the PNG's text names; options given "
          "beside it win. Alone it makes the same pixels, or says which version or arithmetic that needs. --num N "
          "makes N images from its number on. A model file is looked for in the working directory, and must have "
          "the bytes that the text names unless it is given. The image goes to --out, as always. A grid is refused."},
-    {.name = OPTION("out"),
-     .offset = offsetof(generate_options, out),
-     .type = MAR_TYPE_TEXT,
-     .argument = "WHERE",
+    {OPTION_TEXT(generate_options, out, "WHERE"),
      .help = "a directory, FILE.png, .jpg or .webp, or - for standard output\n"
              "A name that ends in .png, .jpg, .jpeg or .webp is a file: the image, or a grid of several. A single "
              "dash is standard output, which must not be a terminal. Any other name is a directory for 000000.png, "
              "000001.png and so on, in class order. Missing directories are made."},
-    {.name = OPTION("format"),
-     .offset = offsetof(generate_options, format),
-     .type = MAR_TYPE_CHOICE,
-     .choices = formats,
+    {OPTION_CHOICE(generate_options, format, formats),
      .help =
          "format of the pictures in a directory or on standard output\n"
          "png keeps every pixel, and the parameters as text; --resume needs it. jpeg keeps the text as a comment, a "
          "JSON object. webp keeps no text, and needs a mar that was built with libwebp."},
-    {.name = OPTION("quality"),
-     .offset = offsetof(generate_options, quality),
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 100,
+    {OPTION_INT(generate_options, quality, 1, 100),
      .help = "quality of JPEG and WebP\n"
              "From 90 on a JPEG keeps the colour of each pixel; below, of two by two."},
-    {.name = OPTION("grid"),
-     .offset = offsetof(generate_options, grid),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(generate_options, grid),
      .help = "with a directory: also write all images to DIR/grid.png\n"
              "A row is a class, or a column if there are more classes than images of each."},
-    {.name = OPTION("resume"),
-     .offset = offsetof(generate_options, resume),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(generate_options, resume),
      .help = "with a directory: make only the missing images\n"
              "All its numbered images must be whole and have the text that this run would write, else nothing is "
              "written. The directory then equals that of one run."},
-    {.name = OPTION("overwrite"),
-     .offset = offsetof(generate_options, overwrite),
-     .type = MAR_TYPE_FLAG,
+    {OPTION_FLAG(generate_options, overwrite),
      .help = "with a directory: replace the images of another run\n"
              "It removes numbered images and grid.png before the first image is written. Without it and --resume a "
              "directory that has any is refused, so images of two runs are never mixed."},
-    {.name = OPTION("store"),
-     .offset = offsetof(generate_options, store),
-     .type = MAR_TYPE_TEXT,
-     .argument = "DIR",
+    {OPTION_TEXT(generate_options, store, "DIR"),
      .help = "keep tokens in DIR/runs, and take what is there\n"
              "Images that an earlier command with the same options kept there are decoded, not made: those of mar "
              "generate, mar eval and mar fidelity, where number, class and --batch agree. A run that was stopped goes "
              "on with the same bits, one picture or grid, too."},
-    {.name = OPTION("preview"),
-     .offset = offsetof(generate_options, preview),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.png",
+    {OPTION_TEXT(generate_options, preview, "FILE.png"),
      .help =
          "write the images in progress to a file, again and again\n"
          "A grid of the batch in progress: what is known of each image, the rest grey; at last the finished images. "
@@ -129,10 +101,7 @@ static const mar_param image_rows[] = {
          "tenth of the time, or one decoded image every five seconds, and changes no image. Where decoding all "
          "images takes long, some are drawn at a time, in turn. If the file can no longer be written, the images "
          "are made without it, and the exit status is 1."},
-    {.name = OPTION("accept_map"),
-     .offset = offsetof(generate_options, accept_map),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE.png",
+    {OPTION_TEXT(generate_options, accept_map, "FILE.png"),
      .help = "write a map of accepted and replaced tokens\n"
              "It is laid out like the images: dark green accepted, light green replaced, grey sampled by the "
              "target alone. It needs --spec path, or --draft without --head_spec."},
@@ -140,24 +109,15 @@ static const mar_param image_rows[] = {
 };
 
 static const mar_param other_rows[] = {
-    {.name = OPTION("batch"),
-     .offset = offsetof(generate_options, batch),
-     .group = "Machine",
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 1024,
+    {.group = "Machine",
+     OPTION_INT(generate_options, batch, 1, 1024),
      .help = "images to make at a time; fewer need less memory\n"
              "More is faster for small models. Fewer show finished images earlier."},
-    {.name = OPTION("json"),
-     .offset = offsetof(generate_options, json),
-     .group = "Messages",
-     .type = MAR_TYPE_FLAG,
+    {.group = "Messages",
+     OPTION_FLAG(generate_options, json),
      .help = "print a JSON record instead of the summary\n"
              "One JSON object on standard output: the parameters, the files, and the cost of the run, see below."},
-    {.name = OPTION("quiet"),
-     .offset = offsetof(generate_options, quiet),
-     .type = MAR_TYPE_FLAG,
-     .help = "no progress and no summary; errors only"},
+    {OPTION_FLAG(generate_options, quiet), .help = "no progress and no summary; errors only"},
     {0},
 };
 
@@ -493,7 +453,7 @@ static int prepare(generate_job *job, progress *bar)
     if (check_free(job) != 0) return 1;
     if (devices_read(o->devices, &o->run, &job->devices) != 0) return 1;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
-    progress_note(bar, "reading the files, to know them again");
+    progress_note(bar, "hashing the model's files");
     if (record_identify(&o->run, &job->models) != 0 || resolve_classes(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
     progress_note(bar, "preparing");

@@ -289,7 +289,7 @@ static outcome make_stored(image_worker *w, const image_run *r, const image_batc
 static outcome get_stored(image_worker *w, const image_run *r, const image_batch *b, mar_stats *stats, int *made)
 {
     const store_range at = range_of(w, b);
-    store_state state = r->remakes ? STORE_DAMAGED : read_stored(w, r, b, stats);
+    store_state state = read_stored(w, r, b, stats);
     *made = 0;
     if (state == STORE_THERE || state == STORE_ERROR) return state == STORE_THERE ? GOT : FAILED;
     const lock_status lock = store_lock_wait(r->store, &at, STORE_TOKENS);

@@ -29,7 +29,6 @@ typedef struct {
     const captions *captions; /* of a text-to-image model, whose labels are caption numbers; else NULL */
     const store_run *store;   /* store of its tokens; NULL: none */
     int has_drafts;           /* 1: the token status is stored, too */
-    int remakes;              /* 1: stored batches are made again, to be timed */
 } image_run;
 
 typedef struct {

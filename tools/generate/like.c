@@ -22,7 +22,7 @@ static const char *text_of(const image_file *file, const char *key)
     return NULL;
 }
 
-/* Returns the number of the image; -1 if the text is none. */
+/* Returns the number of the image; -1 if the text is not a number. */
 static long image_number(const char *text)
 {
     const size_t n = strspn(text, "0123456789");

@@ -578,7 +578,7 @@ static int refuse_drafter(const model_file *model, const run_options *o)
 
 /* Returns 1 with the error printed if an option is given for another family, besides those that the library rejects:
  * --seq_len for a model whose file has its whole size; --patch_size for one whose tokens are latent pixels; --fast for
- * one without a recipe; --head_dtype, --int8_below and --draft self for one without a head. */
+ * one without a recipe of that level; --head_dtype, --int8_below and --draft self for one without a head. */
 static int refuse_options(const model_file *model, const run_options *o)
 {
     const mar_model_config *c = mar_model_get_config(model->model);
@@ -599,6 +599,9 @@ static int refuse_options(const model_file *model, const run_options *o)
         return tool_error("--fast %d: has no recipe for %s models, expected options such as --head_spec 8 or --dtype "
                           "int8",
                           o->fast, c->title);
+    if (o->fast > 1 && discrete)
+        return tool_error("--fast %d: the model's tokens are discrete, which have level 1 only: expected --fast 1",
+                          o->fast);
     if (o->machine.head_dtype != MAR_DTYPE_AUTO && discrete)
         return tool_error("--head_dtype has no effect: the model's tokens are discrete, and it has no diffusion head");
     if (o->machine.int8_below && discrete)
@@ -676,24 +679,6 @@ int models_load_again(model_store *store, const run_options *o, const run_models
 const char *models_class_name(const run_models *models, int label, char *text, size_t size)
 {
     return class_name(models->classes.names, label, text, size);
-}
-
-int models_have(model_store *store, const run_options *o)
-{
-    const char *vae = o->vae ? o->vae : run_demo_vae(o->model);
-    run_options resolved = *o;
-    fast_set_machine(&resolved);
-    take_stored_dtype(store, &resolved);
-    if (o->draft) resolved.tokens = known_tokens(store, o->draft);
-    const mar_options machine = run_machine(&resolved);
-    const mar *library = NULL;
-    for (int i = 0; i < store->handle_count && !library; i++)
-        if (serves(store->handles[i].library, &store->handles[i].options, &machine, 1))
-            library = store->handles[i].library;
-    int heads;
-    if (store->text_count == MODELS_RUNS_MAX) return 0; /* no room for other prompts */
-    return library && run_read_heads(o->heads, &heads) == 0 && find_file(store, library, o->model, heads, 1) &&
-           (!o->draft || find_file(store, library, o->draft, 0, 1)) && (!vae || find_file(store, library, vae, 0, 0));
 }
 
 int models_refuse_classes(const run_options *o, const char *classes)

@@ -103,8 +103,6 @@ mar *models_open(model_store *store, const mar_options *options, const char *dty
 const char *models_class_name(const run_models *models, int label, char *text, size_t size);
 /* Returns the exit status of a command: `status`, or 1 for success with prompts that were left out. */
 int models_status(const model_store *store, int status);
-/* Returns whether all files of the run are loaded. */
-int models_have(model_store *store, const run_options *o);
 /* Returns 1 with the error printed if `classes`, the value of --class or NULL, is given beside prompts. */
 int models_refuse_classes(const run_options *o, const char *classes);
 /* Gives a session the second context of guidance if the model needs one. Returns 0, or 1 with the error printed. */

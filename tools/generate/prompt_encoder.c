@@ -13,7 +13,7 @@ enum {
     NUMBERS_MAX = 1 << 24 /* of a batch's features, unless one prompt has more */
 };
 
-/* Returns how many prompts of so many numbers are encoded at a time. */
+/* Returns the prompts of a batch, for prompts of `numbers` numbers. */
 static int batch_of(size_t numbers)
 {
     const size_t n = NUMBERS_MAX / numbers;

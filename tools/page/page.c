@@ -8,18 +8,14 @@
 #include "tools/cli/text.h"
 
 #include <cjson/cJSON.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE_MB = 256 }; /* maximum size of a page to read */
-
 extern const char page_template[];     /* template.S: template.html and a NUL */
 static const char mark[] = "@RECORD@"; /* place of the record in the template */
-static const char tag[] = "<script type=\"application/json\" id=\"record\">";
 
 static char **words; /* [word_count] the command line */
 static int word_count;
@@ -64,23 +60,17 @@ cJSON *page_add_extras(cJSON *record, const char *kind)
 
 /* --- pictures ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the text of a data URI. The caller frees it. Returns NULL without memory. */
-static char *data_uri(const uint8_t *data, size_t size)
-{
-    static const char begin[] = "data:image/png;base64,";
-    char *text = malloc(sizeof begin + base64_size(size));
-    if (!text) return NULL;
-    memcpy(text, begin, sizeof begin);
-    base64_write(data, size, text + sizeof begin - 1);
-    return text;
-}
-
 void page_add_picture(cJSON *list, const image *picture)
 {
+    static const char begin[] = "data:image/png;base64,";
     char why[IMAGE_WHY_MAX];
     size_t size;
     uint8_t *data = image_encode_png(picture, NULL, 0, &size, why);
-    char *text = data ? data_uri(data, size) : NULL;
+    char *text = data ? malloc(sizeof begin + base64_size(size)) : NULL;
+    if (text) {
+        memcpy(text, begin, sizeof begin);
+        base64_write(data, size, text + sizeof begin - 1);
+    }
     tool_json_append(list, text ? cJSON_CreateString(text) : NULL);
     free(data);
     free(text);
@@ -117,15 +107,4 @@ int page_write(cJSON *record, const char *path)
     const int failed = tool_write_file(path, text.data, text.size);
     free(text.data);
     return failed;
-}
-
-cJSON *page_read(const char *path)
-{
-    size_t size;
-    if (access(path, F_OK) != 0) return NULL;
-    char *text = tool_read_file(path, O_NOFOLLOW, PAGE_MB, "a page that mar wrote", &size);
-    const char *begin = text ? strstr(text, tag) : NULL, *end = begin ? strstr(begin, "</script>") : NULL;
-    cJSON *record = end ? cJSON_ParseWithLength(begin + sizeof tag - 1, (size_t)(end - begin) - sizeof tag + 1) : NULL;
-    free(text);
-    return record;
 }

@@ -13,7 +13,7 @@ typedef struct cJSON cJSON;
 /* Keeps the command line for the pages of this process. argv must stay valid. */
 void page_set_command(int argc, char **argv);
 
-/* Adds "extras" to a record of tool_json. `kind`: "fidelity", "eval", "sweep" or "search". The record owns the object,
+/* Adds "extras" to a record of tool_json. `kind`: "fidelity" or "eval". The record owns the object,
  * and the caller may add to it. Returns NULL without memory; page_write reports that. */
 cJSON *page_add_extras(cJSON *record, const char *kind);
 
@@ -22,8 +22,5 @@ void page_add_picture(cJSON *list, const image *picture);
 
 /* Deletes the record and writes the page, whole or not at all. Returns 0, or 1 with the error printed. */
 int page_write(cJSON *record, const char *path);
-
-/* Reads the record of a page of page_write. The caller deletes it. Returns NULL if there is none. */
-cJSON *page_read(const char *path);
 
 #endif

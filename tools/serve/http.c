@@ -283,7 +283,7 @@ typedef union {
     struct sockaddr_in6 v6;
 } address;
 
-/* Reads --listen and --port. Returns the size of the address; 0 if it is none. */
+/* Reads --listen and --port. Returns the size of the address; 0 if it is invalid. */
 static socklen_t read_address(const serve_options *o, address *out)
 {
     memset(out, 0, sizeof *out);

@@ -23,82 +23,44 @@
 enum { TICK_MS = 100 }; /* between looks at signals and at connections */
 
 static const mar_param rows[] = {
-    {.name = OPTION("listen"),
-     .offset = offsetof(serve_options, listen),
-     .group = "Service",
-     .type = MAR_TYPE_TEXT,
-     .argument = "ADDRESS",
+    {.group = "Service",
+     OPTION_TEXT(serve_options, listen, "ADDRESS"),
      .help = "numeric address to listen on\n"
              "127.0.0.1 and ::1 are reached from this machine alone, 0.0.0.0 and :: from everywhere. Those should "
              "have --token_file, and a proxy before them that speaks TLS."},
-    {.name = OPTION("port"),
-     .offset = offsetof(serve_options, port),
-     .type = MAR_TYPE_INT,
-     .min = 0,
-     .max = 65535,
+    {OPTION_INT(serve_options, port, 0, 65535),
      .help = "TCP port; 0: any free one\n"
              "The address is the first line on standard output. Nothing is served before it is printed."},
-    {.name = OPTION("token_file"),
-     .offset = offsetof(serve_options, token_file),
-     .type = MAR_TYPE_TEXT,
-     .argument = "FILE",
+    {OPTION_TEXT(serve_options, token_file, "FILE"),
      .help = "serve only requests with the token in this file\n"
              "Its first line is the token, at least 16 characters. Requests have the header Authorization: Bearer "
              "TOKEN, OpenAI's api_key. /health, the page and the paths of a job, whose id is secret, need none."},
-    {.name = OPTION("public_url"),
-     .offset = offsetof(serve_options, public_url),
-     .type = MAR_TYPE_TEXT,
-     .argument = "URL",
+    {OPTION_TEXT(serve_options, public_url, "URL"),
      .help =
          "address in links to pictures, such as https://images.example.com/mar\n"
          "For a proxy that clients reach under another address. Without it links have the scheme and host that the "
          "proxy names with X-Forwarded-Proto and X-Forwarded-Host, or Forwarded, else http and the request's Host."},
-    {.name = OPTION("queue"),
-     .offset = offsetof(serve_options, queue),
-     .type = MAR_TYPE_INT,
-     .min = JOB_IMAGES_MAX,
-     .max = 16384,
+    {OPTION_INT(serve_options, queue, JOB_IMAGES_MAX, 16384),
      .help =
          "images that may wait; more are refused with 429\n"
          "Clients, told apart by their address, take turns. One whose images wait or are made gets more places only "
          "while it leaves as many as it has."},
-    {.name = OPTION("timeout"),
-     .offset = offsetof(serve_options, timeout),
-     .type = MAR_TYPE_INT,
-     .argument = "SECONDS",
-     .min = 1,
-     .max = 3600,
+    {OPTION_INT(serve_options, timeout, 1, 3600), .argument = "SECONDS",
      .help = "time to send a request, and to go on reading an answer\n"
              "An idle connection is closed after it, too. The time in which images are made does not count."},
-    {.name = OPTION("keep"),
-     .offset = offsetof(serve_options, keep),
-     .type = MAR_TYPE_INT,
-     .argument = "SECONDS",
-     .min = 1,
-     .max = 86400,
+    {OPTION_INT(serve_options, keep, 1, 86400), .argument = "SECONDS",
      .help = "time for which links to finished images work\n"
              "If there are more than 1024 jobs or 256 MB, those of the client that has the most go earlier."},
-    {.name = OPTION("grace"),
-     .offset = offsetof(serve_options, grace),
-     .type = MAR_TYPE_INT,
-     .argument = "SECONDS",
-     .min = 0,
-     .max = 3600,
+    {OPTION_INT(serve_options, grace, 0, 3600), .argument = "SECONDS",
      .help = "time to fetch results after SIGTERM\n"
              "What was accepted is made. A finished job keeps the service up until its pictures are fetched, for this "
              "time at most. A second signal ends it at once."},
-    {.name = OPTION("batch"),
-     .offset = offsetof(serve_options, batch),
-     .group = "Machine",
-     .type = MAR_TYPE_INT,
-     .min = 1,
-     .max = 1024,
+    {.group = "Machine",
+     OPTION_INT(serve_options, batch, 1, 1024),
      .help = "images to make at a time; fewer need less memory\n"
              "Images of different requests share a batch."},
-    {.name = OPTION("quiet"),
-     .offset = offsetof(serve_options, quiet),
-     .group = "Messages",
-     .type = MAR_TYPE_FLAG,
+    {.group = "Messages",
+     OPTION_FLAG(serve_options, quiet),
      .help = "no progress and no warnings; errors and the address only"},
     {0},
 };
@@ -164,7 +126,7 @@ static int prepare(service *s, progress *bar)
     serve_options *o = &s->options;
     if (read_token(s) != 0 || links_check(s) != 0) return 1;
     if (models_load(&s->files, &o->run, bar, &s->models) != 0) return 1;
-    progress_note(bar, "reading the files, to know them again");
+    progress_note(bar, "hashing the model's files");
     if (record_identify(&o->run, &s->models) != 0) return 1;
     progress_note(bar, "preparing");
     if (models_session(&s->models, &o->run, o->batch, &s->session) != 0) return 1;

@@ -38,7 +38,7 @@ static int check_directory(const char *path)
 }
 
 /* Makes a directory if it is missing; refuses a link. Returns 0, or 1 with the error printed. */
-static int make_directory(const char *path)
+static int make_store_directory(const char *path)
 {
     if (mkdir(path, 0777) == 0) return 0;
     const int reason = errno;
@@ -47,7 +47,7 @@ static int make_directory(const char *path)
 }
 
 /* Sets the run's path, and that of all runs, char [STORE_PATH]. Returns 0, or 1 after printing that it is too long. */
-static int set_path(const char *directory, uint64_t hash, store_run *r, char *runs)
+static int set_store_path(const char *directory, uint64_t hash, store_run *r, char *runs)
 {
     const size_t n = strlen(directory);
     if (n > STORE_PATH - 200) return tool_error("%s: has %zu bytes, expected a shorter path", directory, n);
@@ -66,19 +66,9 @@ static const char *file_of(const store_run *r, const char *name, char *path)
 
 enum { RUN_JSON_MAX = 1 << 20 }; /* maximum bytes of a run.json */
 
-/* Returns run.json as text; the caller frees it. Returns NULL after printing "out of memory". */
-static char *run_json(const image_text *texts, int count, size_t *size)
-{
-    cJSON *record = tool_json();
-    for (int i = 0; i < count; i++) cJSON_AddStringToObject(record, texts[i].key, texts[i].value);
-    char *text = tool_json_text(record, 1, size);
-    if (!text) tool_error("out of memory for what a run depends on");
-    return text;
-}
-
 /* Returns whether the file has these bytes: 0 if it is missing or damaged. Returns -1 after printing if it cannot be
  * read, or is whole and belongs to another run of the same hash. */
-static int has_bytes(const char *path, const char *bytes, size_t size)
+static int run_file_has(const char *path, const char *bytes, size_t size)
 {
     size_t found_size;
     const int fd = tool_open_file(path, O_RDONLY | O_NOFOLLOW);
@@ -103,9 +93,11 @@ static int write_run_json(const store_run *r, const image_text *texts, int count
 {
     char path[STORE_PATH];
     size_t size;
-    char *text = run_json(texts, count, &size);
-    if (!text) return 1;
-    const int has = has_bytes(file_of(r, "run.json", path), text, size);
+    cJSON *record = tool_json();
+    for (int i = 0; i < count; i++) cJSON_AddStringToObject(record, texts[i].key, texts[i].value);
+    char *text = tool_json_text(record, 1, &size);
+    if (!text) return tool_error("out of memory for what a run depends on");
+    const int has = run_file_has(file_of(r, "run.json", path), text, size);
     const int failed = has < 0 || (!has && tool_write_file(path, text, size) != 0);
     free(text);
     return failed;
@@ -115,8 +107,8 @@ int store_open(const char *directory, const image_text *texts, int count, store_
 {
     char runs[STORE_PATH], path[STORE_PATH];
     *out = (store_run){0};
-    if (set_path(directory, store_hash(texts, count), out, runs) != 0 || make_directory(runs) != 0 ||
-        make_directory(out->path) != 0 || write_run_json(out, texts, count) != 0)
+    if (set_store_path(directory, store_hash(texts, count), out, runs) != 0 || make_store_directory(runs) != 0 ||
+        make_store_directory(out->path) != 0 || write_run_json(out, texts, count) != 0)
         return 1;
     const int fd = lock_open(file_of(out, "lock", path));
     out->lock = fd + 1;
@@ -127,7 +119,7 @@ int store_find(const char *directory, uint64_t hash, store_run *out)
 {
     char runs[STORE_PATH];
     *out = (store_run){0};
-    if (set_path(directory, hash, out, runs) != 0) return 1;
+    if (set_store_path(directory, hash, out, runs) != 0) return 1;
     if (access(out->path, F_OK) != 0 && errno == ENOENT) return 0;
     return check_directory(runs) || check_directory(out->path);
 }
@@ -143,7 +135,7 @@ void store_close(store_run *r)
 enum { NAME = 160, HEADERS = 512 /* maximum bytes of a file besides the numbers of an array */ };
 
 /* Writes "000016-000031.LABELS.KIND.npz". Returns name. */
-static const char *name_of(const store_range *at, const char *kind, char name[NAME])
+static const char *piece_name(const store_range *at, const char *kind, char name[NAME])
 {
     snprintf(name, NAME, "%06ld-%06ld.%016" PRIx64 "%s%s.npz", at->first, at->first + at->n - 1,
              memory_sum(at->labels, (size_t)at->n * sizeof *at->labels), kind ? "." : "", kind ? kind : "");
@@ -153,7 +145,7 @@ static const char *name_of(const store_range *at, const char *kind, char name[NA
 const char *store_path(const store_run *r, const store_range *at, const char *kind, char *path)
 {
     char name[NAME];
-    snprintf(path, STORE_PATH, "%.*s/%s", STORE_PATH - NAME - 1, r->path, name_of(at, kind, name));
+    snprintf(path, STORE_PATH, "%.*s/%s", STORE_PATH - NAME - 1, r->path, piece_name(at, kind, name));
     return path;
 }
 
@@ -164,10 +156,10 @@ int store_has(const store_run *r, const store_range *at, const char *kind)
 }
 
 /* Writes a piece's array "of", its address: "RUN/000016-000031.LABELS.npz". Returns its length. */
-static size_t address_of(const store_run *r, const store_range *at, const char *kind, char text[2 * NAME])
+static size_t piece_address(const store_run *r, const store_range *at, const char *kind, char text[2 * NAME])
 {
     char name[NAME];
-    return (size_t)snprintf(text, 2 * NAME, "%016" PRIx64 "/%s", r->hash, name_of(at, kind, name));
+    return (size_t)snprintf(text, 2 * NAME, "%016" PRIx64 "/%s", r->hash, piece_name(at, kind, name));
 }
 
 int store_write(const store_run *r, const store_range *at, const char *kind, const store_array *arrays, int count)
@@ -175,7 +167,7 @@ int store_write(const store_run *r, const store_range *at, const char *kind, con
     char path[STORE_PATH], why[NPZ_WHY_MAX], address[2 * NAME];
     npz_writer *w;
     sigset_t before;
-    const int64_t length = (int64_t)address_of(r, at, kind, address);
+    const int64_t length = (int64_t)piece_address(r, at, kind, address);
     interruption_hold(&before); /* the file may have a hidden name */
     mar_status status = npz_writer_open(store_path(r, at, kind, path), 0, &w, why);
     const int is_open = status == MAR_OK;
@@ -192,17 +184,16 @@ int store_write(const store_run *r, const store_range *at, const char *kind, con
     return status == MAR_OK ? 0 : tool_error("%s", why);
 }
 
-static size_t numbers_of(const store_array *a)
+static size_t array_numbers(const store_array *a)
 {
     size_t n = 1;
     for (int d = 0; d < a->rank; d++) n *= (size_t)a->shape[d];
     return n;
 }
 
-static size_t size_of(const store_array *a)
+static size_t array_bytes(const store_array *a)
 {
-    const size_t item = a->dtype == NPZ_U8 ? 1 : a->dtype == NPZ_I32 || a->dtype == NPZ_F32 ? 4 : 8;
-    return numbers_of(a) * item;
+    return array_numbers(a) * (a->dtype == NPZ_U8 ? 1 : a->dtype == NPZ_I32 || a->dtype == NPZ_F32 ? 4 : 8);
 }
 
 /* Reads numbers that int32 represents exactly, as npz_read_f64 returns them. */
@@ -216,18 +207,18 @@ static mar_status read_i32(npz *z, const npz_array *found, size_t n, int32_t *to
     return status;
 }
 
-static mar_status read_array(npz *z, const store_array *a, char *why)
+static mar_status read_piece_array(npz *z, const store_array *a, char *why)
 {
     const npz_array *found = npz_find(z, a->name);
     int same = found && found->dtype == a->dtype && found->rank == a->rank && !found->fortran && !found->deflated;
     for (int d = 0; d < a->rank && same; d++) same = found->shape[d] == a->shape[d];
     if (!same) return MAR_EFORMAT;
-    if (!a->data || numbers_of(a) == 0) return MAR_OK;
+    if (!a->data || array_numbers(a) == 0) return MAR_OK;
     if (a->dtype == NPZ_F32) return npz_read_f32(z, found, a->data, why);
     if (a->dtype == NPZ_F64) return npz_read_f64(z, found, a->data, why);
-    if (a->dtype == NPZ_I32) return read_i32(z, found, numbers_of(a), a->data, why);
+    if (a->dtype == NPZ_I32) return read_i32(z, found, array_numbers(a), a->data, why);
     const mar_status status = npz_stream_begin(z, found, why);
-    return status == MAR_OK ? npz_stream_read(z, numbers_of(a), a->data, why) : status;
+    return status == MAR_OK ? npz_stream_read(z, array_numbers(a), a->data, why) : status;
 }
 
 /* Reads the arrays of the file in memory, and checks its address. */
@@ -239,9 +230,9 @@ static mar_status read_arrays(const void *data, size_t size, const char *address
     const store_array own = {"of", NPZ_U8, 1, {(int64_t)length}, of};
     mar_status status = npz_open_memory(data, size, "", &z, why);
     if (status != MAR_OK) return status;
-    status = read_array(z, &own, why);
+    status = read_piece_array(z, &own, why);
     if (status == MAR_OK && memcmp(of, address, length) != 0) status = MAR_EFORMAT;
-    for (int i = 0; i < count && status == MAR_OK; i++) status = read_array(z, &arrays[i], why);
+    for (int i = 0; i < count && status == MAR_OK; i++) status = read_piece_array(z, &arrays[i], why);
     npz_close(z);
     return status;
 }
@@ -250,9 +241,9 @@ store_state store_read(const store_run *r, const store_range *at, const char *ki
                        int count)
 {
     char path[STORE_PATH], why[NPZ_WHY_MAX] = "", address[2 * NAME];
-    const size_t length = address_of(r, at, kind, address);
+    const size_t length = piece_address(r, at, kind, address);
     size_t size, most = length + HEADERS;
-    for (int i = 0; i < count; i++) most += size_of(&arrays[i]) + HEADERS;
+    for (int i = 0; i < count; i++) most += array_bytes(&arrays[i]) + HEADERS;
     const int fd = tool_open_file(store_path(r, at, kind, path), O_RDONLY | O_NOFOLLOW);
     if (fd < 0 && errno == ENOENT) return STORE_MISSING;
     if (fd < 0) {

@@ -42,8 +42,8 @@ static _Thread_local int configured; /* rows of this thread's tiles; 0: not conf
 
 /* Configures tiles 0..3 as sums and 4 as x, of `rows` rows, and 5 as weights. Other tiles stay unused. Every load and
  * product occupies a tile until it is done, and a core whose other thread works has few to spare. Each idle configured
- * tile costs one (bench/amx_tiles.c). */
-static void configure(int rows)
+ * tile costs one (bench/LAB.md). */
+static void amx_configure_tiles(int rows)
 {
     if (rows == configured) return; /* costs as much as 20 products */
     amx_config c = {.palette = 1};
@@ -55,7 +55,7 @@ static void configure(int rows)
     configured = rows;
 }
 
-static void end(void)
+static void amx_end(void)
 {
     if (configured) _tile_release();
     configured = 0;
@@ -87,7 +87,7 @@ static inline __attribute__((always_inline)) void accumulate(const char *x, size
     }
 }
 
-static inline void clear(void)
+static inline void amx_clear(void)
 {
     _tile_zero(0);
     _tile_zero(1);
@@ -95,7 +95,7 @@ static inline void clear(void)
     _tile_zero(3);
 }
 
-static inline void load(const char *sum)
+static inline void amx_load(const char *sum)
 {
     _tile_loadd(0, sum, ROW);
     _tile_loadd(1, sum + TILE, ROW);
@@ -103,7 +103,7 @@ static inline void load(const char *sum)
     _tile_loadd(3, sum + 3 * TILE, ROW);
 }
 
-static inline void store(char *sum)
+static inline void amx_store(char *sum)
 {
     _tile_stored(0, sum, ROW);
     _tile_stored(1, sum + TILE, ROW);
@@ -122,15 +122,15 @@ typedef struct {
     int first; /* number of its row 0 among those of out */
 } pass;
 
-static int first_row(const pass *p, int group)
+static int amx_first_row(const pass *p, int group)
 {
     return group * p->tall + p->tall <= p->rows ? group * p->tall : p->rows - p->tall;
 }
 
 /* Runs the epilogue for the group's rows that are not in the previous group. */
-static void finish(const pass *p, int group)
+static void amx_finish(const pass *p, int group)
 {
-    const int from = first_row(p, group), skip = group * p->tall - from;
+    const int from = amx_first_row(p, group), skip = group * p->tall - from;
     gemm_finish(p->sum + (group * GROUP + skip) * ROW, !BF16, 0, p->tall - skip, p->first + from + skip, p->out);
 }
 
@@ -142,13 +142,13 @@ static void run_steps(const pass *p, const char *block, int first, int last, int
     for (int i = 0; i < p->groups; i++) {
         const int g = back ? p->groups - 1 - i : i;
         const int from = all * i / p->groups, lines = all * (i + 1) / p->groups - from;
-        const char *x = p->x + (size_t)first_row(p, g) * p->stride + (size_t)first * TILE;
+        const char *x = p->x + (size_t)amx_first_row(p, g) * p->stride + (size_t)first * TILE;
         const char *w = block + (size_t)first * STEP, *ahead = next + (size_t)(from * (last - first)) * 64;
         char *sum = p->sum + g * GROUP * ROW;
         if (first == 0)
-            clear();
+            amx_clear();
         else if (i > 0)
-            load(sum);
+            amx_load(sum);
         if (lines == LINES) /* constant for the compiler */
             accumulate(x, p->stride, w, straight, ahead, LINES);
         else
@@ -156,8 +156,8 @@ static void run_steps(const pass *p, const char *block, int first, int last, int
         if (last > whole)
             accumulate(p->tail + g * GROUP * TILE, TILE, block + (size_t)whole * STEP, 1, ahead + straight * lines * 64,
                        lines);
-        if (i < p->groups - 1 || last == p->steps) store(sum);
-        if (last == p->steps) finish(p, g);
+        if (i < p->groups - 1 || last == p->steps) amx_store(sum);
+        if (last == p->steps) amx_finish(p, g);
     }
 }
 
@@ -167,11 +167,11 @@ static void copy_tail(const pass *p)
     memset(p->tail, 0, (size_t)p->groups * GROUP * TILE);
     for (int g = 0; g < p->groups; g++)
         for (int r = 0; r < p->tall; r++)
-            memcpy(p->tail + (g * GROUP + r) * TILE, p->x + (size_t)(first_row(p, g) + r) * p->stride + end - left,
+            memcpy(p->tail + (g * GROUP + r) * TILE, p->x + (size_t)(amx_first_row(p, g) + r) * p->stride + end - left,
                    left);
 }
 
-static void product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
+static void amx_product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
 {
     _Alignas(64) char sum[ROWS * ROW], tail[ROWS * TILE];
     const int words = x->words, steps = (words + GEMM_STEP - 1) / GEMM_STEP, passes = (rows + ROWS - 1) / ROWS;
@@ -187,7 +187,7 @@ static void product(const gemm_rows *x, int rows, const void *block, const void 
         p.x = x->base + (size_t)first * p.stride;
         p.groups = (p.rows + GROUP - 1) / GROUP;
         p.tall = (p.rows + p.groups - 1) / p.groups;
-        configure(p.tall);
+        amx_configure_tiles(p.tall);
         if (words % GEMM_STEP) copy_tail(&p);
         const char *w = block, *after = i == passes - 1 && next ? next : block;
         const int near = next == block, chunk = near ? NEAR : passes > 1 ? AGAIN : CHUNK;
@@ -200,9 +200,17 @@ static void product(const gemm_rows *x, int rows, const void *block, const void 
 }
 
 #if BF16
-extern const gemm_kernel gemm_bf16_amx_bf16;
-const gemm_kernel gemm_bf16_amx_bf16 = {"amx_bf16", GEMM_STEP, GEMM_COLS, GEMM_ZERO, 0, 0, 1, product, end, NULL};
+#define AMX_KERNEL gemm_bf16_amx_bf16
 #else
-extern const gemm_kernel gemm_int8_amx_int8;
-const gemm_kernel gemm_int8_amx_int8 = {"amx_int8", GEMM_STEP, GEMM_COLS, GEMM_ZERO, 0, 0, 1, product, end, NULL};
+#define AMX_KERNEL gemm_int8_amx_int8
 #endif
+extern const gemm_kernel AMX_KERNEL;
+const gemm_kernel AMX_KERNEL = {
+    .unit = BF16 ? "amx_bf16" : "amx_int8",
+    .step = GEMM_STEP,
+    .panel = GEMM_COLS,
+    .zero = GEMM_ZERO,
+    .native = 1,
+    .product = amx_product,
+    .end = amx_end,
+};

@@ -50,7 +50,7 @@ typedef struct {
     float scale;
 } x_group;
 
-static inline ints word_of(const void *p)
+static inline ints int4_word(const void *p)
 {
     int32_t word;
     memcpy(&word, p, sizeof word);
@@ -106,7 +106,7 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < wide; v++) acc[r][v] = (exact)word_of(&x[r]->start);
+        for (int v = 0; v < wide; v++) acc[r][v] = (exact)int4_word(&x[r]->start);
 #pragma GCC unroll 4
     for (int i = 0; i < WORDS; i++)
 #pragma GCC unroll 4
@@ -115,8 +115,8 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
             const ints first = both & low, second = (ints)((uints)both >> 4) & low;
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
-                acc[r][v] = add_products(acc[r][v], first, word_of(x[r]->q + 8 * i));
-                acc[r][v] = add_products(acc[r][v], second, word_of(x[r]->q + 8 * i + 4));
+                acc[r][v] = add_products(acc[r][v], first, int4_word(x[r]->q + 8 * i));
+                acc[r][v] = add_products(acc[r][v], second, int4_word(x[r]->q + 8 * i + 4));
             }
         }
 #pragma GCC unroll 4
@@ -151,7 +151,7 @@ static const char *ahead_of(const char *block, const char *next, int g, int grou
     return next && groups >= AHEAD ? next + (ptrdiff_t)(g + AHEAD - groups) * GROUP_BYTES : NULL;
 }
 
-static void product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
+static void int4_product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
 {
     _Alignas(64) char sum[MOST_ROWS * ROW];
     const x_group *at[TILE_ROWS];
@@ -176,7 +176,7 @@ static void product(const gemm_rows *x, int rows, const void *block, const void 
 }
 
 /* Quantises a group of x. Non-finite numbers make its scale NaN; magnitudes all below 1e-30 make it 0. */
-static void quantise(const float *x, x_group *to)
+static void int4_quantise(const float *x, x_group *to)
 {
     float most = 0;
     int sums[2] = {0};
@@ -197,7 +197,7 @@ static void quantise(const float *x, x_group *to)
     to->start = PAIRS ? (int32_t)((uint32_t)(uint16_t)sums[0] | (uint32_t)sums[1] << 16) : sums[0] + sums[1];
 }
 
-static void operand(const void *x, int bf16, int in, void *row)
+static void int4_operand(const void *x, int bf16, int in, void *row)
 {
     x_group *to = row;
     float copy[KERN_INT4_GROUP];
@@ -210,7 +210,7 @@ static void operand(const void *x, int bf16, int in, void *row)
             }
             from = copy;
         }
-        quantise(from, to);
+        int4_quantise(from, to);
     }
 }
 
@@ -219,8 +219,8 @@ const gemm_kernel PASTE(int4, KERN_ISA) = {
     .unit = TEXT(KERN_ISA),
     .step = 1,
     .native = !PAIRS,
-    .product = product,
-    .operand = operand,
+    .product = int4_product,
+    .operand = int4_operand,
 };
 _Static_assert(sizeof(x_group) == GEMM_INT4_X_GROUP, "gemm_int4_stride");
 _Static_assert((int)GROUP_BYTES == (int)GEMM_INT4_GROUP, "gemm_pack_int4");

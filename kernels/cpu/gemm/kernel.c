@@ -272,14 +272,14 @@ static run_rows *const tall_tiles[] = {NULL, tall_1, tall_2, tall_3, tall_4, tal
 /* clang-format on */
 
 /* Returns the vectors of part `part` of a block's columns, at most `most`: 1, 2 or 4, or 0 if it has none. */
-static int width_of(int cols, int part, int most)
+static int gemm_width(int cols, int part, int most)
 {
     const int vectors = (cols + LANES - 1) / LANES - part * most;
     return vectors <= 0 ? 0 : vectors >= most ? most : vectors >= 3 ? 4 : vectors;
 }
 
 /* Returns a row's first word. */
-static const char *row_of(const gemm_rows *x, int row)
+static const char *gemm_row(const gemm_rows *x, int row)
 {
     return x->row ? x->row[row] : x->base + (size_t)row * x->stride;
 }
@@ -307,7 +307,7 @@ static void run_panel(const gemm_rows *x, int rows, const char *block, int panel
                 const char *spaced[FLAT_ROWS];
                 taken = (rows - done) / (groups - g);
                 for (int r = 0; r < taken; r++)
-                    spaced[r] = row_of(x, done + r) + (size_t)p * x->x_step + X_WORD * (size_t)first;
+                    spaced[r] = gemm_row(x, done + r) + (size_t)p * x->x_step + X_WORD * (size_t)first;
                 const tile t = {.x = spaced,
                                 .parts = 1,
                                 .words = count,
@@ -323,8 +323,8 @@ static void run_panel(const gemm_rows *x, int rows, const char *block, int panel
 
 static void run_few(const gemm_rows *x, int rows, const char *block, const char *next, int cols, char *sum)
 {
-    for (int panel = 0, wide; panel < PANELS && (wide = width_of(cols, panel, FLAT)) > 0; panel++) {
-        const int last = panel == PANELS - 1 || width_of(cols, panel + 1, FLAT) == 0;
+    for (int panel = 0, wide; panel < PANELS && (wide = gemm_width(cols, panel, FLAT)) > 0; panel++) {
+        const int last = panel == PANELS - 1 || gemm_width(cols, panel + 1, FLAT) == 0;
         run_panel(x, rows, block, panel, last ? next : weights_at(x, block, panel + 1, 0), next != block, wide,
                   sum + panel * PANEL);
     }
@@ -337,9 +337,9 @@ static const char *run_tall(const gemm_rows *x, int first, int rows, const char 
 {
     enum { PARTS = GEMM_COLS / (TALL * LANES), OF_PANEL = FLAT / TALL };
     const char *spaced[TALL_ROWS];
-    for (int r = 0; r < rows; r++) spaced[r] = row_of(x, first + r);
+    for (int r = 0; r < rows; r++) spaced[r] = gemm_row(x, first + r);
     for (int part = 0; part < PARTS; part++) {
-        const int wide = width_of(cols, part, TALL);
+        const int wide = gemm_width(cols, part, TALL);
         const tile t = {.x = spaced,
                         .parts = x->parts,
                         .words = x->words,
@@ -365,7 +365,7 @@ static void prefetch_results(const gemm_out *o, int first, int rows)
     }
 }
 
-static void product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
+static void gemm_product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
 {
     _Alignas(64) char sum[(int)TALL_ROWS > (int)FEW_ROWS ? TALL_ROWS * ROW : FEW_ROWS * ROW];
     if (rows <= FEW_ROWS) {
@@ -394,5 +394,5 @@ const gemm_kernel NAME(KERN_TYPE, KERN_ISA) = {
     .wide = WIDE,
     .takes_parts = 1,
     .native = HALVES == 1,
-    .product = product,
+    .product = gemm_product,
 };

@@ -16,7 +16,7 @@ typedef uint32_t words4 __attribute__((vector_size(4 * TILE)));
 #endif
 
 /* Rounds to nearest even. A NaN may lose its payload but stays NaN: its top mantissa bit is kept. */
-static inline uint16_t store_bf16(float x)
+static inline uint16_t pack_store_bf16(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
@@ -39,7 +39,7 @@ size_t gemm_block_bytes(gemm_type type, int words)
 }
 
 /* Returns the place of word `word` of column `col` in a block of `words` words. */
-static inline size_t place_of(const gemm_kernel *k, int words, int word, int col)
+static inline size_t pack_place(const gemm_kernel *k, int words, int word, int col)
 {
     return ((size_t)(col / k->panel) * (size_t)words + (size_t)word) * (size_t)k->panel + (size_t)(col % k->panel);
 }
@@ -57,14 +57,14 @@ static inline void transpose_tile(const uint32_t *const from[TILE], size_t apart
 }
 
 /* Writes `count` words of `cols` rows, `stride` words apart, as columns of a block, from word `first` on. */
-static void transpose(const gemm_kernel *k, const uint32_t *from, size_t stride, int cols, int first, int count,
-                      int words, uint32_t *block)
+static void pack_transpose(const gemm_kernel *k, const uint32_t *from, size_t stride, int cols, int first, int count,
+                           int words, uint32_t *block)
 {
     const size_t apart = (size_t)k->panel;
     for (int c = 0; c < cols; c += TILE) {
         const int width = cols - c < TILE ? cols - c : TILE;
         const uint32_t *row[TILE];
-        uint32_t *to = block + place_of(k, words, first, c);
+        uint32_t *to = block + pack_place(k, words, first, c);
         for (int i = 0; i < width; i++) row[i] = from + (size_t)(c + i) * stride;
         int i = 0;
         for (; width == TILE && i + TILE <= count; i += TILE) {
@@ -85,7 +85,7 @@ static void make_words(gemm_type type, const void *row, int is_float, int first,
     memset(to, 0, 4 * (size_t)words);
     if (left <= 0) return;
     if (type == GEMM_BF16 && is_float) {
-        for (int i = 0; i < left; i++) rounded[i] = store_bf16(((const float *)row)[first + i]);
+        for (int i = 0; i < left; i++) rounded[i] = pack_store_bf16(((const float *)row)[first + i]);
         memcpy(to, rounded, (size_t)left * size);
     } else {
         memcpy(to, (const char *)row + (size_t)first * size, (size_t)left * size);
@@ -103,7 +103,7 @@ static void pack_columns(const gemm_kernel *k, gemm_type type, const void *w, si
         const int count = words - i < WORDS ? words - i : WORDS;
         for (int c = 0; c < cols; c++)
             make_words(type, (const char *)w + (size_t)c * stride, is_float, i * numbers, in, count, chunk + c * WORDS);
-        transpose(k, chunk, WORDS, cols, i, count, words, block);
+        pack_transpose(k, chunk, WORDS, cols, i, count, words, block);
     }
 }
 
@@ -143,7 +143,7 @@ void gemm_pack_rows(const gemm_kernel *k, gemm_type type, const void *w, size_t 
     if (cols < GEMM_COLS) memset(block, 0, (size_t)words * GEMM_COLS * 4);
     for (int c = 0; c < cols; c += k->panel) {
         const char *row = (const char *)w + (size_t)c * size;
-        uint32_t *to = (uint32_t *)block + place_of(k, words, 0, c);
+        uint32_t *to = (uint32_t *)block + pack_place(k, words, 0, c);
         const int wide = cols - c < k->panel ? cols - c : k->panel;
         for (int i = 0; i < words; i++, to += k->panel, row += (size_t)numbers * stride)
             pack_word(type, row, stride, wide, in - numbers * i, to);
@@ -160,7 +160,7 @@ void gemm_pack_int8(const gemm_kernel *k, const int8_t *q, const float *scale, i
     memset(block, 0, gemm_block_bytes(GEMM_INT8, words));
     for (int c = 0; c < cols; c++, q += in) {
         const size_t apart = 4 * (size_t)k->panel, *const byte = byte_of[k->wide];
-        int8_t *const column = to + 4 * place_of(k, words, 0, c);
+        int8_t *const column = to + 4 * pack_place(k, words, 0, c);
         int32_t sum = 0;
         for (int i = 0; i < in; i++) {
             column[(size_t)(i / 4) * apart + byte[i % 4]] = q[i];

@@ -215,8 +215,8 @@ def generate_codes(model, condition, cfg=1.0, temperature=1.0, top_k=0, top_p=1.
             logits, without = logits.chunk(2)
             if cfg_interval < 0 or i - 1 <= cfg_interval:
                 logits = without + (logits - without) * cfg
-        law = filter_logits(logits / max(temperature, 1e-5), top_k, top_p).softmax(-1)
-        code = torch.multinomial(law, 1, generator=generator)[:, 0] if temperature > 0 else law.argmax(-1)
+        probs = filter_logits(logits / max(temperature, 1e-5), top_k, top_p).softmax(-1)
+        code = torch.multinomial(probs, 1, generator=generator)[:, 0] if temperature > 0 else probs.argmax(-1)
         codes.append(code)
         x = model.tok_embeddings(torch.cat([code, code]) if cfg > 1 else code)[:, None]
     return torch.stack(codes, 1)
@@ -227,7 +227,7 @@ class Eagle(nn.Module):
 
     Position i is token i, as the transformer embeds it, with the feature of the position before, from which that token was
     drawn; it has token i's rotary turn. What comes out stands for the feature of token i's position, so that
-    the model's output layer makes of it the law of token i + 1."""
+    the model's output layer makes of it the distribution of token i + 1."""
 
     def __init__(self, config):
         super().__init__()

@@ -1,0 +1,71 @@
+/* The accelerators. An accelerator is a part of a file in mar/accel and one line in mar/accel/registry.c
+ * (docs/adding.md). It says which stages of generation it changes and which it needs plain. Two accelerators conflict
+ * if one changes a stage that the other changes or needs plain. An engine lets accelerators change some stages
+ * (mar_engine.stages), and refuses the others. The messages of refusals, mar_method_get and a session's guarantee
+ * follow from that. A missing hook is NULL. */
+#ifndef MAR_ACCEL_H
+#define MAR_ACCEL_H
+
+#include "diffusion/chain.h"
+#include "mar/core/engine.h"
+
+enum { MAR_GAMMA_AUTO = 8 }; /* value of --gamma auto, except with --spec path */
+
+/* The entry of an accelerator in `mar methods`. */
+typedef struct {
+    const char *name;  /* "disa" */
+    const char *value; /* the option's value that turns it on, if it is one of several: "ddim"; else NULL */
+    /* As in mar_method_info, but the guarantee of an exact method is what limits it (specdec/verifier.h). */
+    const char *guarantee, *source, *summary;
+} mar_accel_method;
+
+/* An option of an accelerator's option (mar_param.method) that has no effect with this accelerator. */
+typedef struct {
+    const char *option;
+    const char *needs; /* the option with which it does have an effect; NULL: none */
+} mar_accel_exception;
+
+typedef struct mar_step mar_step;                 /* mar/masked_runner.h */
+typedef struct mar_masked_hooks mar_masked_hooks; /* mar/masked.h */
+
+struct mar_accel {
+    /* Option that turns it on, by any value but its default. Accelerators may share an option, whose values is_on
+     * divides among them. */
+    const char *name;
+    const char *also; /* second option that turns it on, or NULL */
+    /* Its name in the guarantee, if it changes the distribution; NULL: name, and the value if it is one of several. */
+    const char *change;
+    unsigned changes;     /* mar_stage: stages it changes */
+    unsigned needs;       /* mar_stage: stages it needs plain; no other accelerator may change them */
+    const char *asks_for; /* option without which it cannot be on, or NULL */
+    /* Option with which resolve turns it on, unless another accelerator of its own option is on; or NULL. */
+    const char *default_with;
+    const char *default_without; /* option that suppresses default_with, or NULL */
+    int together;                /* 1: keeps a state of the whole batch, so that its images begin together */
+    int exact;                   /* 1: preserves the distribution of plain sampling */
+    const char *exact_by;        /* reason, for the guarantee: "speculation inside the head"; NULL: not mentioned */
+    const char *replaces;        /* option that has no effect with it, or NULL */
+    const char *in_place;        /* options that replace that one, in words */
+    const char *tokens;          /* "continuous" or "discrete", if its option is for both kinds of tokens; else NULL */
+    const mar_accel_method *methods;       /* ends with a NULL name; NULL: none of its own */
+    const mar_accel_exception *exceptions; /* ends with a NULL option; NULL: none */
+    /* Returns whether it is on, if being given is not enough. Called only if its option is not at its default. */
+    int (*is_on)(const mar_params *p);
+
+    /* Fills in the automatic values of its options. Called whether it is on or not. */
+    void (*resolve)(mar_params *p);
+    /* Returns MAR_EARG if its options do not suit the model or one another. Their ranges have been checked. It may
+     * lower a value to what the model has. */
+    mar_status (*check)(const mar_model *model, mar_params *p, mar_err *err);
+    /* Returns MAR_EARG for an image that it cannot make. */
+    mar_status (*check_image)(const mar_image *image, mar_err *err);
+    /* Stages AR_STEPS and COUNTS: changes the plan steps[num_iter], made for the plain stages. */
+    void (*plan_steps)(const mar_model_config *model, const mar_params *p, mar_step *steps);
+    /* Stages COUNTS and SOLVER: changes the chain that draws tokens in spec->steps diffusion steps. */
+    void (*respace)(const mar_params *p, diff_spec *spec);
+    /* Returns the maximum autoregressive steps whose tokens one call of the head draws. Without the hook: 1. */
+    int (*block_steps)(const mar_params *p);
+    const mar_masked_hooks *masked; /* what it does in the loop over sets of tokens; NULL: no more than above */
+};
+
+#endif

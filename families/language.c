@@ -13,7 +13,7 @@ static const language_family *const families[] = {&language_lumina_mgpt, &langua
 enum { FAMILIES = sizeof families / sizeof *families };
 
 /* Returns the family of a file; NULL if it has none. *name gets the name that the file gives, or NULL. */
-static const language_family *find_family(const wt_file *f, const char **name)
+static const language_family *language_find_family(const wt_file *f, const char **name)
 {
     const char *given = wt_metadata(f, "mar.family");
     *name = given ? given : wt_config_architecture(f);
@@ -26,7 +26,7 @@ static const language_family *find_family(const wt_file *f, const char **name)
 int language_recognise(const wt_file *f)
 {
     const char *name;
-    return find_family(f, &name) != NULL;
+    return language_find_family(f, &name) != NULL;
 }
 
 const wt_tensor *language_embedding(const wt_file *f)
@@ -48,7 +48,7 @@ mar_status language_rename(wt_file *f, mar_err *err)
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
 /* Reads a number of one to five digits. Returns what follows it; NULL if there is none. */
-static const char *read_side(const char *text, int *out)
+static const char *language_read_side(const char *text, int *out)
 {
     const char *at = text;
     for (*out = 0; *at >= '0' && *at <= '9' && at < text + 5; at++) *out = 10 * *out + (*at - '0');
@@ -58,15 +58,15 @@ static const char *read_side(const char *text, int *out)
 int language_read_size(const char *text, int *width, int *height)
 {
     int w, h;
-    const char *at = read_side(text, &w);
-    if (!at || *at != 'x' || !(at = read_side(at + 1, &h)) || *at) return 0;
+    const char *at = language_read_side(text, &w);
+    if (!at || *at != 'x' || !(at = language_read_side(at + 1, &h)) || *at) return 0;
     *width = w;
     *height = h;
     return 1;
 }
 
 /* Reads the context and the default size. */
-static mar_status read_sizes(const wt_file *f, language *l, mar_err *err)
+static mar_status language_read_sizes(const wt_file *f, language *l, mar_err *err)
 {
     const char *size = wt_metadata(f, "mar.image_size");
     long context = l->family->context;
@@ -90,7 +90,7 @@ static mar_status read_sizes(const wt_file *f, language *l, mar_err *err)
     return MAR_OK;
 }
 
-static mar_status refuse_family(const wt_file *f, const char *name, mar_err *err)
+static mar_status language_refuse_family(const wt_file *f, const char *name, mar_err *err)
 {
     if (!name)
         return err_set(err, MAR_EMODEL,
@@ -104,7 +104,7 @@ static mar_status refuse_family(const wt_file *f, const char *name, mar_err *err
 }
 
 /* Reads the ids from the metadata of a file that mar_convert has written, or has the family find them. */
-static mar_status find_ids(const wt_file *f, language *l, mar_err *err)
+static mar_status language_find_ids(const wt_file *f, language *l, mar_err *err)
 {
     const char *ids = wt_metadata(f, "mar.image_tokens"), *line_end = wt_metadata(f, "mar.line_end");
     char *end;
@@ -120,14 +120,14 @@ static mar_status read_language(const wt_file *f, language *l, mar_err *err)
 {
     const char *name;
     const wt_tensor *t = language_embedding(f);
-    l->family = find_family(f, &name);
-    if (!l->family) return refuse_family(f, name, err);
+    l->family = language_find_family(f, &name);
+    if (!l->family) return language_refuse_family(f, name, err);
     if (!t) return err_set(err, MAR_EMODEL, "%s: has no embedding model.embed_tokens.weight", wt_path(f));
     mar_status status = wt_find_shape(f, t->name, 2, &t, err);
     if (status != MAR_OK) return status;
     l->vocabulary.rows = (int)t->shape[0];
-    status = read_sizes(f, l, err);
-    return status == MAR_OK ? find_ids(f, l, err) : status;
+    status = language_read_sizes(f, l, err);
+    return status == MAR_OK ? language_find_ids(f, l, err) : status;
 }
 
 mar_status language_open(const wt_file *f, language *out, mar_err *err)
@@ -146,7 +146,7 @@ void language_free(language *l)
 
 /* --- sizes -------------------------------------------------------------------------------------------------------- */
 
-static long image_positions(const language *l, int columns, int rows)
+static long language_image_positions(const language *l, int columns, int rows)
 {
     return (long)rows * (columns + (l->vocabulary.line_end >= 0));
 }
@@ -154,7 +154,7 @@ static long image_positions(const language *l, int columns, int rows)
 int language_left(const language *l, int columns, int rows)
 {
     /* nothing is computed behind the last image token */
-    const long left = l->context - image_positions(l, columns, rows) + (l->vocabulary.line_end >= 0);
+    const long left = l->context - language_image_positions(l, columns, rows) + (l->vocabulary.line_end >= 0);
     return left < 0 ? 0 : (int)left;
 }
 
@@ -181,7 +181,7 @@ mar_status language_size(const language *l, const char *path, int width, int hei
                        path, width, height, f->title, f->ratio);
     *columns = width / f->stride;
     *rows = height / f->stride;
-    const long positions = image_positions(l, *columns, *rows);
+    const long positions = language_image_positions(l, *columns, *rows);
     if (positions + LANGUAGE_PROMPT_MIN > l->context)
         return err_set(
             err, MAR_EARG,
@@ -191,14 +191,15 @@ mar_status language_size(const language *l, const char *path, int width, int hei
 }
 
 /* Returns the side of the images, as squares, of the release whose images are nearest in area; 0 if there is none. */
-static int nearest_release(const language *l, double area)
+static int language_nearest_release(const language *l, double area)
 {
     double least = HUGE_VAL;
     int nearest = 0;
     for (const int *side = l->family->trained; *side; side++) {
         const int tokens = *side / l->family->stride;
         const double distance = fabs(log((double)*side * *side / area));
-        if (distance > least || image_positions(l, tokens, tokens) + LANGUAGE_PROMPT_MIN > l->context) continue;
+        if (distance > least || language_image_positions(l, tokens, tokens) + LANGUAGE_PROMPT_MIN > l->context)
+            continue;
         least = distance;
         nearest = *side;
     }
@@ -209,7 +210,7 @@ void language_nearest(const language *l, int columns, int rows, int *width, int 
 {
     const language_family *f = l->family;
     const double of_width = columns * f->stride, of_height = rows * f->stride;
-    const int side = nearest_release(l, of_width * of_height) / f->unit, units = side * side;
+    const int side = language_nearest_release(l, of_width * of_height) / f->unit, units = side * side;
     double least = HUGE_VAL;
     *width = columns * f->stride;
     *height = rows * f->stride;

@@ -34,7 +34,7 @@ mar_status language_number(const wt_file *f, const char *key, int least, int *ou
 
 /* Reads a number that no tensor shows: from the configuration by `key`, else from the metadata by `name`. Leaves *out
  * unchanged if both lack it. */
-static mar_status read_number(const wt_file *f, const char *key, const char *name, double *out, mar_err *err)
+static mar_status language_read_number(const wt_file *f, const char *key, const char *name, double *out, mar_err *err)
 {
     const json_value *v = language_member(f, key);
     const char *text = wt_metadata(f, name);
@@ -52,7 +52,7 @@ static mar_status read_number(const wt_file *f, const char *key, const char *nam
 }
 
 /* Reads the base of the rotary positions, which newer files of transformers keep in an object of their own. */
-static mar_status read_rope(const wt_file *f, double *out, mar_err *err)
+static mar_status language_read_rope(const wt_file *f, double *out, mar_err *err)
 {
     const json_value *scaling = language_member(f, "rope_scaling"), *own = language_member(f, "rope_parameters");
     const json_value *base = own && own->type == JSON_OBJECT ? json_member(own, "rope_theta") : NULL;
@@ -60,14 +60,14 @@ static mar_status read_rope(const wt_file *f, double *out, mar_err *err)
     if (scaling || (type && type->type == JSON_STRING && strcmp(type->text, "default") != 0))
         return err_set(err, MAR_EMODEL, "%s: its configuration scales the rotary positions, expected plain ones",
                        wt_path(f));
-    if (!base) return read_number(f, "rope_theta", "mar.rope_base", out, err);
+    if (!base) return language_read_number(f, "rope_theta", "mar.rope_base", out, err);
     *out = json_double(base);
     if (*out > 0 && *out < 1e15) return MAR_OK;
     return err_set(err, MAR_EMODEL, "%s: its configuration has no positive number for rope_theta", wt_path(f));
 }
 
 /* Returns MAR_EMODEL for what this transformer lacks: Chameleon 34B has its norms behind the layers. */
-static mar_status check_config(const wt_file *f, mar_err *err)
+static mar_status language_check_config(const wt_file *f, mar_err *err)
 {
     const json_value *swin = language_member(f, "swin_norm"), *activation = language_member(f, "hidden_act");
     if (swin && swin->type == JSON_TRUE)
@@ -79,13 +79,13 @@ static mar_status check_config(const wt_file *f, mar_err *err)
     return MAR_OK;
 }
 
-static mar_status derive_heads(const wt_file *f, int release, causal_shape *s, mar_err *err)
+static mar_status language_derive_heads(const wt_file *f, int release, causal_shape *s, mar_err *err)
 {
     double heads = 0, size = 0, eps = 1e-5, base = 10000;
-    mar_status status = read_number(f, release ? "n_heads" : "num_attention_heads", "mar.heads", &heads, err);
-    if (status == MAR_OK) status = read_number(f, "head_dim", "mar.head_dim", &size, err);
-    if (status == MAR_OK) status = read_number(f, release ? "norm_eps" : "rms_norm_eps", "mar.eps", &eps, err);
-    if (status == MAR_OK) status = read_rope(f, &base, err);
+    mar_status status = language_read_number(f, release ? "n_heads" : "num_attention_heads", "mar.heads", &heads, err);
+    if (status == MAR_OK) status = language_read_number(f, "head_dim", "mar.head_dim", &size, err);
+    if (status == MAR_OK) status = language_read_number(f, release ? "norm_eps" : "rms_norm_eps", "mar.eps", &eps, err);
+    if (status == MAR_OK) status = language_read_rope(f, &base, err);
     if (status != MAR_OK) return status;
     if (heads == 0 && !wt_config(f))
         return err_set(
@@ -112,7 +112,7 @@ static mar_status derive_heads(const wt_file *f, int release, causal_shape *s, m
 }
 
 /* Derives the heads of keys and values from the rows of k, or of q, k and v. */
-static mar_status derive_groups(const wt_file *f, const char *layer, causal_shape *s, mar_err *err)
+static mar_status language_derive_groups(const wt_file *f, const char *layer, causal_shape *s, mar_err *err)
 {
     char name[CAUSAL_TENSOR_NAME];
     const wt_tensor *t;
@@ -132,7 +132,7 @@ static mar_status derive_groups(const wt_file *f, const char *layer, causal_shap
 }
 
 /* Finds out whether q and k have norms, and products biases. */
-static void derive_options(const wt_file *f, const char *layer, causal_shape *s)
+static void language_derive_options(const wt_file *f, const char *layer, causal_shape *s)
 {
     char name[CAUSAL_TENSOR_NAME], bias[CAUSAL_TENSOR_NAME];
     int rows;
@@ -149,7 +149,7 @@ static void derive_options(const wt_file *f, const char *layer, causal_shape *s)
             s->bias |= 1u << part;
 }
 
-static int has_layer(const wt_file *f, const char *layer, const char *part)
+static int language_has_layer(const wt_file *f, const char *layer, const char *part)
 {
     char name[CAUSAL_TENSOR_NAME];
     snprintf(name, sizeof name, "%s.%s.weight", layer, part);
@@ -157,7 +157,7 @@ static int has_layer(const wt_file *f, const char *layer, const char *part)
 }
 
 /* Tells whether the output layer is the embedding: it is not in the file, and config.json, if there is one, says so. */
-static int is_tied(const wt_file *f, const char *output)
+static int language_is_tied(const wt_file *f, const char *output)
 {
     const json_value *tie = language_member(f, "tie_word_embeddings");
     return !wt_find(f, output) && (!wt_config(f) || (tie && tie->type == JSON_TRUE));
@@ -171,19 +171,19 @@ mar_status language_shape(const wt_file *f, const causal_names *names, int relea
     *s = (causal_shape){.names = names, .halves = !release};
     snprintf(layer, sizeof layer, "%s.0", names->layers);
     snprintf(name, sizeof name, "%s.", names->layers);
-    mar_status status = check_config(f, err);
+    mar_status status = language_check_config(f, err);
     if (status == MAR_OK) status = wt_find_shape(f, names->embedding, 2, &embedding, err);
     if (status != MAR_OK) return status;
     s->rows = (int)embedding->shape[0];
     s->width = (int)embedding->shape[1];
     s->depth = wt_count_parts(f, name, wt_count(f));
-    s->tied = is_tied(f, names->output);
-    s->joined_qkv = names->joined[CAUSAL_WQKV] && has_layer(f, layer, names->joined[CAUSAL_WQKV]);
-    s->joined_w13 = names->joined[CAUSAL_W13] && has_layer(f, layer, names->joined[CAUSAL_W13]);
-    status = derive_heads(f, release, s, err);
-    if (status == MAR_OK) status = derive_groups(f, layer, s, err);
+    s->tied = language_is_tied(f, names->output);
+    s->joined_qkv = names->joined[CAUSAL_WQKV] && language_has_layer(f, layer, names->joined[CAUSAL_WQKV]);
+    s->joined_w13 = names->joined[CAUSAL_W13] && language_has_layer(f, layer, names->joined[CAUSAL_W13]);
+    status = language_derive_heads(f, release, s, err);
+    if (status == MAR_OK) status = language_derive_groups(f, layer, s, err);
     if (status != MAR_OK) return status;
-    derive_options(f, layer, s);
+    language_derive_options(f, layer, s);
     status = wt_find_shape(f, causal_layer_name(layer, s, CAUSAL_W2, 0, name, &rows), 2, &w2, err);
     if (status == MAR_OK) s->hidden = (int)w2->shape[1];
     return status;

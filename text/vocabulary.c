@@ -14,7 +14,7 @@ typedef struct {
     mar_err *err;
 } finding;
 
-static mar_status refuse_memory(const wt_file *f, mar_err *err)
+static mar_status vocabulary_refuse_memory(const wt_file *f, mar_err *err)
 {
     return err_set(err, MAR_ENOMEM, "%s: out of memory for its vocabulary", wt_path(f));
 }
@@ -22,11 +22,11 @@ static mar_status refuse_memory(const wt_file *f, mar_err *err)
 static mar_status finding_begin(const wt_file *f, const text_vocabulary *v, finding *n, mar_err *err)
 {
     *n = (finding){.f = f, .rows = v->rows, .seen = calloc((size_t)v->rows, 1), .err = err};
-    return n->seen ? MAR_OK : refuse_memory(f, err);
+    return n->seen ? MAR_OK : vocabulary_refuse_memory(f, err);
 }
 
 /* Makes room for a number up to TEXT_CODEBOOK_MAX. */
-static int make_room(finding *n, int number)
+static int vocabulary_make_room(finding *n, int number)
 {
     int room = n->room ? n->room : 1024;
     while (room <= number) room *= 2;
@@ -47,7 +47,7 @@ static mar_status finding_end(finding *n, mar_status status, text_vocabulary *v)
                          n->count == 0 ? "%s: the vocabulary has no image tokens"
                                        : "%s: the vocabulary lacks some of its image tokens",
                          wt_path(n->f));
-    if (status == MAR_OK && !make_room(n, n->count)) status = refuse_memory(n->f, n->err);
+    if (status == MAR_OK && !vocabulary_make_room(n, n->count)) status = vocabulary_refuse_memory(n->f, n->err);
     free(n->seen);
     *v = (text_vocabulary){.rows = v->rows, .line_end = -1};
     if (status == MAR_OK) {
@@ -61,7 +61,7 @@ static mar_status finding_end(finding *n, mar_status status, text_vocabulary *v)
 }
 
 /* Adds the id of an image token. */
-static mar_status add_image_id(finding *n, int64_t number, int64_t id)
+static mar_status vocabulary_add_image_id(finding *n, int64_t number, int64_t id)
 {
     const char *path = wt_path(n->f);
     if (number < 0 || number >= TEXT_CODEBOOK_MAX)
@@ -70,7 +70,7 @@ static mar_status add_image_id(finding *n, int64_t number, int64_t id)
     if (id < 0 || id >= n->rows)
         return err_set(n->err, MAR_EMODEL, "%s: image token %lld has id %lld, expected one of the embedding's %d rows",
                        path, (long long)number, (long long)id, n->rows);
-    if (!make_room(n, (int)number)) return refuse_memory(n->f, n->err);
+    if (!vocabulary_make_room(n, (int)number)) return vocabulary_refuse_memory(n->f, n->err);
     if (n->ids[number] >= 0 || n->seen[id])
         return err_set(n->err, MAR_EMODEL, "%s: image token %lld or id %lld is there twice", path, (long long)number,
                        (long long)id);
@@ -91,7 +91,7 @@ mar_status text_vocabulary_of_map(const wt_file *f, const json_value *map, text_
         int64_t id = -1;
         if (number < 0) continue;
         status = json_integer(name + 1, &id)
-                     ? add_image_id(&n, number, id)
+                     ? vocabulary_add_image_id(&n, number, id)
                      : err_set(err, MAR_EMODEL, "%s: the id of %s is no whole number", wt_path(f), name->text);
     }
     return finding_end(&n, status, v);
@@ -106,7 +106,7 @@ mar_status text_vocabulary_of_tokenizer(const wt_file *f, const text_tokenizer *
     for (int number = 0, id; number < TEXT_CODEBOOK_MAX && status == MAR_OK; number++) {
         write(number, name);
         if ((id = text_tokenizer_find(t, name)) < 0) break;
-        status = add_image_id(&n, number, id);
+        status = vocabulary_add_image_id(&n, number, id);
     }
     return finding_end(&n, status, v);
 }
@@ -115,7 +115,7 @@ mar_status text_vocabulary_of_range(const wt_file *f, int first, int end, text_v
 {
     finding n;
     mar_status status = finding_begin(f, v, &n, err);
-    for (int id = first; id < end && status == MAR_OK; id++) status = add_image_id(&n, id - first, id);
+    for (int id = first; id < end && status == MAR_OK; id++) status = vocabulary_add_image_id(&n, id - first, id);
     return finding_end(&n, status, v);
 }
 
@@ -132,7 +132,7 @@ mar_status text_vocabulary_of_text(const wt_file *f, const char *text, text_voca
                              v->rows);
             break;
         }
-        for (long id = first; id <= last && status == MAR_OK; id++) status = add_image_id(&n, n.end, id);
+        for (long id = first; id <= last && status == MAR_OK; id++) status = vocabulary_add_image_id(&n, n.end, id);
         text = *end ? end + 1 : end;
     }
     return finding_end(&n, status, v);

@@ -1,4 +1,4 @@
-/* A folder as Hugging Face writes it, and the grammar of a decoder in it. The input is the index of the shards and,
+/* A folder as Hugging Face writes it, and the language of a decoder in it. The input is the index of the shards and,
  * behind a NUL, config.json. The shards are fixed: a.safetensors has x, y and an embedding of 16 rows, b.safetensors
  * has z, and c.safetensors ends in its header. */
 #include "tests/fuzz/fuzz.h"
@@ -66,8 +66,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
-/* Checks the grammar: its ids are rows of the embedding, and its metadata fit its family. */
-static void check_grammar(const wt_file *f)
+/* Checks the language: its ids are rows of the embedding, and its metadata fit its family. */
+static void check_language(const wt_file *f)
 {
     language g;
     wt_pairs p = {.count = 0};
@@ -114,7 +114,7 @@ static void check_open(const wt_file *f)
     if (!(number > 0)) fuzz_fail("the number is %g", number);
     const char *text = wt_config_architecture(f);
     if (!config && text) fuzz_fail("an architecture without config.json");
-    check_grammar(f);
+    check_language(f);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -139,7 +139,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (twice && status != first) fuzz_fail("another status");
         first = status;
         if (f) check_open(f);
-        if (f && language_rename(f, &err) == MAR_OK) check_grammar(f);
+        if (f && language_rename(f, &err) == MAR_OK) check_language(f);
         wt_close(f);
     }
     return 0;

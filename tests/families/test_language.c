@@ -1,4 +1,4 @@
-/* The grammar of decoders that write images among text: families, ids and sizes, and what is refused. */
+/* Families of language models: recognition, ids and sizes, and what is refused. */
 #include "tests/support/archive.h"
 #include "tests/support/decoder_folder.h"
 #include "tests/support/support.h"
@@ -180,7 +180,7 @@ TEST_CASE(a_model_without_embedding_is_refused)
 
 /* --- metadata ----------------------------------------------------------------------------------------------------- */
 
-/* Opens the grammar of a file with metadata, JSON. */
+/* Opens the language of a file with metadata, JSON. */
 static mar_status open_metadata(const char *metadata, language *g, mar_err *err)
 {
     char *header;

@@ -51,10 +51,10 @@ static void check(mar_status status, const char *why)
  * them. */
 static void add_rejection(const walk *w, site *s, double weight, const float *p, const float *q, double *m)
 {
-    const double p_draft = p_of(s, s->draft);
+    const double p_draft = cpu_p_of(s, s->draft);
     memcpy(w->p, p, SIZE * sizeof *p), memcpy(w->q, q, SIZE * sizeof *q);
     s->p = w->p, s->q = w->q, s->total = 1;
-    const double left = make_residual(w, s);
+    const double left = cpu_make_residual(w, s);
     if (kern_draft_stays(s->rule, p_draft, left)) {
         m[s->draft] += weight;
         return;
@@ -77,9 +77,9 @@ static void add_drawn(const walk *w, const float *log_p, const float *log_q, con
     w->rows->exponentials(log_q, SIZE, 0, q);
     for (int x = 0; x < SIZE; x++) {
         site s = {.log_p = log_p, .log_q = log_q, .rule = rule, .draft = x};
-        const double f = fmin(1, acceptance(w, &s)), weight = q_of(&s, x) * (1 - f);
-        m[x] += q_of(&s, x) * f;
-        if (rule->exclude_neighbours && weight > 1e-9 && neighbour_set(w, &s, &mass) > 1)
+        const double f = fmin(1, acceptance(w, &s)), weight = cpu_q_of(&s, x) * (1 - f);
+        m[x] += cpu_q_of(&s, x) * f;
+        if (rule->exclude_neighbours && weight > 1e-9 && cpu_neighbour_set(w, &s, &mass) > 1)
             add_rejection(w, &s, weight, p, q, m);
         else if (weight > 0)
             rejected += weight, last = x;
@@ -130,7 +130,7 @@ static void find_law(const walk *w, const kern_discrete_rule *rule, int node, do
     const float *log_q = w->row_q[node + 1] < 0 ? NULL : w->job->log_q + (size_t)w->row_q[node + 1] * SIZE;
     const double before = node < 0 ? 1 : reach[node];
     site s = {.log_p = log_p, .log_q = log_q, .rule = rule};
-    int child = next_child(w, node, 0);
+    int child = cpu_next_child(w, node, 0);
     memset(m, 0, SIZE * sizeof *m);
     if (log_q) {
         s.draft = w->draft[child];
@@ -140,11 +140,11 @@ static void find_law(const walk *w, const kern_discrete_rule *rule, int node, do
     }
     double weight = 1;
     while (child < w->drafts && weight > 0) {
-        const int next = next_child(w, node, child + 1);
+        const int next = cpu_next_child(w, node, child + 1);
         s.draft = w->draft[child];
-        const double f = fmin(1, acceptance(w, &s)), p = p_of(&s, s.draft);
-        load_probs(w, &s);
-        const double left = f < 1 ? make_residual(w, &s) : 0;
+        const double f = fmin(1, acceptance(w, &s)), p = cpu_p_of(&s, s.draft);
+        cpu_load_probs(w, &s);
+        const double left = f < 1 ? cpu_make_residual(w, &s) : 0;
         const double taken = f < 1 && kern_draft_stays(rule, p, left) ? 1 : f;
         m[s.draft] += weight * taken;
         reach[child] = before * weight * taken;
@@ -177,7 +177,7 @@ static void add_block(const walk *w, const method *a, double *sum)
     for (int node = -1; node < w->drafts; node++) {
         const double weight = node < 0 ? 1 : reach[node];
         if (node >= 0) sum[ACCEPTED] += weight;
-        if (!(weight > 0) || next_child(w, node, 0) == w->drafts) continue;
+        if (!(weight > 0) || cpu_next_child(w, node, 0) == w->drafts) continue;
         const kern_discrete_rule rule = a->plan.method->discrete_rule(a->plan.parameter, depth_of(w, node) + 1, depth);
         find_law(w, &rule, node, m, reach);
         add_law(w->job->log_p + (size_t)w->row_p[node + 1] * SIZE, m, weight, sum);
@@ -190,7 +190,7 @@ static void add_own(const walk *w, const int *count, const int *law, double *sum
     sum[OF_ROUNDS]++, sum[OF_TOKENS] += count[KERN_BLOCK_FINAL], sum[OF_ACCEPTED] += count[KERN_BLOCK_ACCEPTED];
     for (int d = 0; d < count[KERN_BLOCK_FINAL]; d++) {
         const float *log_p = w->job->log_p + (size_t)w->row_p[law[d]] * SIZE;
-        const int drawn = w->row_q[law[d]] >= 0 && next_child(w, law[d] - 1, 0) < w->drafts;
+        const int drawn = w->row_q[law[d]] >= 0 && cpu_next_child(w, law[d] - 1, 0) < w->drafts;
         double top = 0;
         for (int y = 0; y < SIZE; y++) {
             const double p = exp((double)log_p[y]);
@@ -213,7 +213,7 @@ static void spied_verify(kern_queue *k, const kern_block_job *given)
         const int node = job.node[b];
         const uint64_t image = job.address[b].image - spied.first_image;
         const walk w = {.job = &job,
-                        .rows = rows_of(k),
+                        .rows = discrete_rows(k),
                         .drafts = job.node[b + 1] - node,
                         .draft = job.draft + node,
                         .parent = job.parent + node,

@@ -101,7 +101,7 @@ static void measure(mar *library, mar_dtype dtype, const char *name, double byte
             if (c >= 0) best[c] = fmin(best[c], (now() - begin) / layers);
         }
     }
-    printf("%s (%s), %.1f GB/s:", name, d->description, bandwidth / 1e9);
+    printf("%s (%s), %.1f GB/s:", name, d->unit, bandwidth / 1e9);
     for (int c = 0; c < COUNTS; c++)
         printf("  %d rows %.2f ms (%.0f %%, %.2f)", counts[c], 1e3 * best[c], 100 * bytes / best[c] / bandwidth,
                best[c] / best[0]);

@@ -6,7 +6,7 @@
 #ifndef MAR_ACCEL_H
 #define MAR_ACCEL_H
 
-#include "diffusion/chain.h"
+#include "diffusion/speculate.h"
 #include "mar/core/engine.h"
 
 enum { MAR_GAMMA_AUTO = 8 }; /* value of --gamma auto, except with --spec path */
@@ -27,6 +27,26 @@ typedef struct {
 
 typedef struct mar_step mar_step;                 /* mar/masked_runner.h */
 typedef struct mar_masked_hooks mar_masked_hooks; /* mar/masked.h */
+
+/* The drawing of tokens in any loop, as an accelerator of stage CHAIN has it. */
+typedef struct {
+    const mar_params *params;
+    diff_chain *chain; /* of the target's head */
+    diff_chain *draft; /* of the draft model's head; NULL: there is no draft model */
+    mar_stats *stats;
+    double *head_flop; /* arithmetic of the target's head */
+} mar_chain_stage;
+
+/* What an accelerator of stage CHAIN does in any loop. `state` is what create stored, and destroy frees. */
+typedef struct {
+    mar_status (*create)(const mar_chain_stage *stage, void **state, mar_err *err);
+    void (*destroy)(void *state);
+    size_t (*lay_out)(void *state, char *base); /* as diff_chain_lay_out */
+    /* Prepares draws of `tokens` tokens with the diffusion steps and the guidance that the chains use now. */
+    mar_status (*plan)(void *state, int tokens, mar_err *err);
+    /* Draws tokens to x [count][token_dim] in place of the chain, and adds its statistics. */
+    void (*draw)(void *state, const diff_tokens *tokens, float *x);
+} mar_chain_hooks;
 
 struct mar_accel {
     /* Option that turns it on, by any value but its default. Accelerators may share an option, whose values is_on
@@ -65,6 +85,7 @@ struct mar_accel {
     void (*respace)(const mar_params *p, diff_spec *spec);
     /* Returns the maximum autoregressive steps whose tokens one call of the head draws. Without the hook: 1. */
     int (*block_steps)(const mar_params *p);
+    const mar_chain_hooks *chain;   /* stage CHAIN: what draws tokens; NULL: the chain */
     const mar_masked_hooks *masked; /* what it does in the loop over sets of tokens; NULL: no more than above */
 };
 

@@ -245,6 +245,17 @@ static int others_change(const mar_masked *g, int i)
     return 0;
 }
 
+static mar_status masked_create_drawer(mar_masked *g, const mar_chain_hooks *drawer, mar_err *err)
+{
+    const mar_chain_stage stage = {.params = &g->params,
+                                   .chain = &g->target.chain,
+                                   .draft = g->draft ? &g->draft->chain : NULL,
+                                   .stats = &g->stats,
+                                   .head_flop = &g->target.head_flop};
+    g->drawer = drawer;
+    return drawer->create(&stage, &g->drawer_state, err);
+}
+
 static mar_status create_accels(mar_masked *g, mar_err *err)
 {
     mar_status status = MAR_OK;
@@ -252,7 +263,8 @@ static mar_status create_accels(mar_masked *g, mar_err *err)
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++) {
         const mar_masked_hooks *hooks = g->accels[i].hooks;
         if (hooks->create) status = hooks->create(g, &g->accels[i].state, err);
-        if (hooks->draw) g->drawer = hooks, g->drawer_state = g->accels[i].state;
+        if (status == MAR_OK && g->accels[i].accel->chain)
+            status = masked_create_drawer(g, g->accels[i].accel->chain, err);
         if (hooks->step) g->stepper = hooks, g->stepper_state = g->accels[i].state;
     }
     for (int i = 0; status == MAR_OK && i < g->accel_count; i++)
@@ -307,6 +319,7 @@ static void masked_destroy(mar_engine_state *engine_state)
     mar_masked *g = (mar_masked *)engine_state;
     if (!g) return;
     masked_free_recordings(g);
+    if (g->drawer_state) g->drawer->destroy(g->drawer_state);
     for (int i = g->accel_count - 1; i >= 0; i--)
         if (g->accels[i].state) g->accels[i].hooks->destroy(g->accels[i].state);
     masked_contexts_free(&g->contexts);
@@ -372,6 +385,7 @@ static size_t masked_lay_out(mar_engine_state *engine_state, char *base)
     for (int i = 0; i < g->accel_count; i++)
         if (g->accels[i].hooks->lay_out)
             used += g->accels[i].hooks->lay_out(g->accels[i].state, base ? base + used : NULL);
+    if (g->drawer) used += g->drawer->lay_out(g->drawer_state, base ? base + used : NULL);
     return used;
 }
 
@@ -380,7 +394,7 @@ static mar_status masked_plan_draw(mar_masked *g, int n, int steps, int cfg_bran
 {
     if (n == 0) return MAR_OK;
     mar_masked_use_chain(g, steps, cfg_branches);
-    if (g->drawer) return g->drawer->plan_draw(g->drawer_state, n, steps, err);
+    if (g->drawer) return g->drawer->plan(g->drawer_state, n, err);
     return diff_chain_plan(&g->target.chain, n, err);
 }
 

@@ -11,7 +11,7 @@
 typedef struct mar_masked mar_masked;
 
 /* What an accelerator does in the loop over sets of tokens, by the stage it changes. A missing hook is NULL. `state` is
- * what create stored. With draw there is plan_draw, with a state destroy. */
+ * what create stored. With a state there is destroy. */
 struct mar_masked_hooks {
     /* Creates its state, with g->target in place, and installs what it changes there. */
     mar_status (*create)(mar_masked *g, void **state, mar_err *err);
@@ -34,11 +34,6 @@ struct mar_masked_hooks {
     /* AR_STEPS: sorts the tokens that a step with `detailed` tokens predicts in g->order, the detailed ones to the
      * end. */
     void (*select)(void *state, const mar_step *step);
-    /* CHAIN: prepares draws of `tokens` tokens in `steps` diffusion steps, which the target's chain already uses. */
-    mar_status (*plan_draw)(void *state, int tokens, int steps, mar_err *err);
-    /* CHAIN: draws tokens to x [count][token_dim] in `steps` diffusion steps, in place of the chain. Their z begins at
-     * row z of the target's z. */
-    void (*draw)(void *state, const mar_draw *d, int z, int steps, float *x);
     /* DRAFT: notes that the step's n tokens, g->sampled, are known to the target. */
     void (*add_known_tokens)(void *state, int n);
     /* CHAIN or STATES: takes one step or several in place of mar_masked_step. */
@@ -72,15 +67,19 @@ struct mar_masked {
         void *state;
     } accels[MAR_ACCELS_MAX]; /* accelerators that are on, in the order of the registry */
     int accel_count;
-    const mar_masked_hooks *drawer, *stepper; /* the hooks with draw, or step; NULL: plain */
-    void *drawer_state, *stepper_state;
+    const mar_masked_hooks *stepper; /* the hooks with step; NULL: plain */
+    void *stepper_state;
+    const mar_chain_hooks *drawer; /* what draws tokens; NULL: the chain */
+    void *drawer_state;
 
     mar_runner target;
-    mar_recordings *recordings; /* [num_iter] recordings of the target's steps, for batches of the planned size */
-    int planned;                /* images that were planned */
-    int together;               /* 1: an accelerator that is on keeps a state of the batch */
-    masked_contexts contexts;   /* passes over images at different steps; none with `together` */
-    float *sampled;             /* backend [max_images * max_tokens][token_dim] tokens drawn last */
+    mar_runner *draft;                /* the draft model, of stage DRAFT; NULL: none */
+    mar_recordings *draft_recordings; /* [num_iter] of its steps */
+    mar_recordings *recordings;       /* [num_iter] recordings of the target's steps, for batches of the planned size */
+    int planned;                      /* images that were planned */
+    int together;                     /* 1: an accelerator that is on keeps a state of the batch */
+    masked_contexts contexts;         /* passes over images at different steps; none with `together` */
+    float *sampled;                   /* backend [max_images * max_tokens][token_dim] tokens drawn last */
 
     void *host;           /* memory of the host arrays below */
     int images;           /* images of the step: those in slots 0 .. images - 1 */

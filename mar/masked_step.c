@@ -45,8 +45,38 @@ int mar_masked_list(mar_masked *g, int slot, const mar_step *step, int begin, in
 
 void mar_masked_use_chain(mar_masked *g, int steps, int cfg_branches)
 {
-    diff_chain_use(&g->target.chain, steps);
-    diff_chain_guide(&g->target.chain, cfg_branches == 2);
+    mar_runner *runners[] = {&g->target, g->drawer ? g->draft : NULL};
+    for (int i = 0; i < 2 && runners[i]; i++) {
+        diff_chain_use(&runners[i]->chain, steps);
+        diff_chain_guide(&runners[i]->chain, cfg_branches == 2);
+    }
+}
+
+/* Computes the draft's z of the step's tokens. They are drawn in one call, because with a draft no accelerator changes
+ * the steps. */
+static const float *masked_predict_draft(mar_masked *g, int tokens)
+{
+    const mar_batch batch = mar_masked_batch(g);
+    mar_runner_predict(g->draft, &batch, &g->steps[g->step], 0, tokens,
+                       mar_masked_recordings(g, g->draft_recordings, g->step));
+    return g->draft->net.z;
+}
+
+/* Draws tokens by an accelerator. Row z of the target's z is their first. */
+static void masked_draw_by_accel(mar_masked *g, const mar_draw *d, int z, float *x)
+{
+    kern_queue *k = g->k;
+    const diff_tokens tokens = {.count = d->count,
+                                .sources = d->count,
+                                .z = g->target.net.z + (size_t)z * (size_t)g->model->base.config.width,
+                                .draft_z = g->draft ? masked_predict_draft(g, d->count) : NULL,
+                                .cfg = d->cfg,
+                                .seed = d->seed,
+                                .image = d->image,
+                                .position = d->position};
+    k->core->timer_mark(k, NULL);
+    g->drawer->draw(g->drawer_state, &tokens, x);
+    k->core->timer_mark(k, &g->target.head_s);
 }
 
 void mar_masked_draw(mar_masked *g, int first, int n, int z, int cfg_branches, int steps, kern_recording **recording)
@@ -64,7 +94,7 @@ void mar_masked_draw(mar_masked *g, int first, int n, int z, int cfg_branches, i
         if (calls > g->stats.head_calls_max) g->stats.head_calls_max = calls;
         return;
     }
-    g->drawer->draw(g->drawer_state, &d, z, steps, x);
+    masked_draw_by_accel(g, &d, z, x);
 }
 
 void mar_masked_write_tokens(mar_masked *g, const float *from, int n)

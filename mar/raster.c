@@ -30,7 +30,8 @@ static void raster_free(mar_engine_state *engine_state)
 }
 
 mar_status mar_raster_create(const raster_head *head, mar_model *base, const mar_vae *vae, kern_queue *k,
-                             const mar_params *params, int max_images, mar_engine_state **out, mar_err *err)
+                             const mar_params *params, const mar_accel *const *accels, int max_images,
+                             mar_engine_state **out, mar_err *err)
 {
     *out = NULL;
     mar_status status = mar_check_vae(&base->config, vae, err);
@@ -47,7 +48,7 @@ mar_status mar_raster_create(const raster_head *head, mar_model *base, const mar
     g->start = calloc((size_t)max_images, sizeof *g->start);
     if (status == MAR_OK && !g->start)
         status = err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", max_images);
-    if (status == MAR_OK) status = head->create(g, vae, err);
+    if (status == MAR_OK) status = head->create(g, vae, accels, err);
     if (status == MAR_OK)
         *out = (mar_engine_state *)g;
     else
@@ -59,16 +60,14 @@ static mar_status raster_create_ids(mar_model *model, const mar_vae *vae, kern_q
                                     const mar_accel *const *accels, int max_images, mar_engine_state **out,
                                     mar_err *err)
 {
-    (void)accels; /* the head reads their options */
-    return mar_raster_create(&raster_softmax_head, model, vae, k, params, max_images, out, err);
+    return mar_raster_create(&raster_softmax_head, model, vae, k, params, accels, max_images, out, err);
 }
 
 static mar_status raster_create_vectors(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
                                         const mar_accel *const *accels, int max_images, mar_engine_state **out,
                                         mar_err *err)
 {
-    (void)accels; /* the head reads their options */
-    return mar_raster_create(&raster_diffusion_head, model, vae, k, params, max_images, out, err);
+    return mar_raster_create(&raster_diffusion_head, model, vae, k, params, accels, max_images, out, err);
 }
 
 static size_t raster_lay_out(mar_engine_state *engine_state, char *base)

@@ -7,6 +7,7 @@
 
 /* Implements the engines' create with this head. */
 mar_status mar_raster_create(const raster_head *head, mar_model *model, const mar_vae *vae, kern_queue *k,
-                             const mar_params *params, int max_images, mar_engine_state **out, mar_err *err);
+                             const mar_params *params, const mar_accel *const *accels, int max_images,
+                             mar_engine_state **out, mar_err *err);
 
 #endif

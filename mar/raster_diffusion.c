@@ -66,10 +66,10 @@ static void diffusion_draw_plain(void *arg)
     diffusion_write(a->g);
 }
 
-static void diffusion_draw_speculating(mar_raster *g, int guided, int apart)
+static void diffusion_draw_by_accel(mar_raster *g, int guided, int apart)
 {
     raster_diffusion *d = g->diffusion;
-    diff_speculation_stats stats = {0};
+    const double calls = d->stats.head_calls;
     g->k->watch.part = "";
     g->k->core->timer_mark(g->k, NULL);
     diffusion_gather_z(g, guided);
@@ -80,12 +80,10 @@ static void diffusion_draw_speculating(mar_raster *g, int guided, int apart)
                                 .seed = d->row_seed,
                                 .image = d->row_image,
                                 .position = d->row_position};
-    diff_speculate_sample(&d->speculation, &tokens, d->sampled, NULL, &stats);
+    d->drawer->draw(d->drawer_state, &tokens, d->sampled);
     diffusion_write(g);
     g->k->core->timer_mark(g->k, &d->head_s);
-    d->head_flop += stats.flop;
-    if (apart) stats.calls = 0; /* sequential calls are those of tokens in the images */
-    diff_speculate_add_stats(&stats, &d->stats);
+    if (apart) d->stats.head_calls = calls; /* sequential calls are those of tokens in the images */
 }
 
 /* Draws the listed tokens; apart: those of unconditional branches that draw for themselves. */
@@ -96,8 +94,8 @@ static void diffusion_draw_listed(mar_raster *g, int guided, int apart)
     const net_recording_shape shape = {.kind = guided, .rows = d->drawn};
     if (d->drawn == 0) return;
     diff_chain_guide(&d->chain, guided);
-    if (d->speculation.w.window) {
-        diffusion_draw_speculating(g, guided, apart);
+    if (d->drawer) {
+        diffusion_draw_by_accel(g, guided, apart);
         return;
     }
     kern_run_recorded(g->k, "", net_recordings_find(g->k, &d->recordings, &shape), diffusion_draw_plain, &body,
@@ -268,13 +266,13 @@ static void diffusion_free(mar_raster *g)
     if (!d) return;
     net_recordings_free(g->k, &d->recordings);
     raster_path_free(d->paths);
-    diff_speculate_free(&d->speculation);
+    if (d->drawer_state) d->drawer->destroy(d->drawer_state);
     diff_chain_free(&d->chain);
     free(d->host);
     free(d);
 }
 
-static mar_status diffusion_create(mar_raster *g, const mar_vae *vae, mar_err *err)
+static mar_status diffusion_create(mar_raster *g, const mar_vae *vae, const mar_accel *const *accels, mar_err *err)
 {
     (void)vae;
     const mar_params *p = &g->plan.params;
@@ -291,8 +289,13 @@ static mar_status diffusion_create(mar_raster *g, const mar_vae *vae, mar_err *e
         status = diff_chain_create_for(g->k, &g->model->head, &spec, 1, p->temperature, tokens, g->branches == 2,
                                        &d->chain, err);
     if (status == MAR_OK && paths) return raster_path_create(g, &d->paths, err);
-    if (status == MAR_OK && p->head_spec)
-        status = diff_speculate_create(&d->chain, NULL, p->head_spec, 0, &d->speculation, err);
+    const mar_chain_stage stage = {
+        .params = &g->plan.params, .chain = &d->chain, .stats = &d->stats, .head_flop = &d->head_flop};
+    for (; status == MAR_OK && *accels; accels++) {
+        if (!(*accels)->chain) continue;
+        d->drawer = (*accels)->chain;
+        status = d->drawer->create(&stage, &d->drawer_state, err);
+    }
     return status;
 }
 
@@ -309,7 +312,7 @@ static size_t diffusion_lay_out(mar_raster *g, char *base)
     d->z_drawn = arena_carve(base, &used, 2 * images, z);
     used += diff_chain_lay_out(&d->chain, base ? base + used : NULL);
     if (d->paths) used += raster_path_lay_out(d->paths, base ? base + used : NULL);
-    if (d->speculation.w.window) used += diff_speculate_lay_out(&d->speculation, base ? base + used : NULL);
+    if (d->drawer) used += d->drawer->lay_out(d->drawer_state, base ? base + used : NULL);
     return used;
 }
 
@@ -321,8 +324,7 @@ static mar_status diffusion_plan(mar_raster *g, int images, mar_err *err)
     for (int guided = 0; status == MAR_OK && guided < g->branches; guided++) {
         diff_chain_guide(&d->chain, guided);
         status = diff_chain_plan(&d->chain, images, err);
-        if (status == MAR_OK && d->speculation.w.window)
-            status = diff_speculate_plan(&d->speculation, images, images, err);
+        if (status == MAR_OK && d->drawer) status = d->drawer->plan(d->drawer_state, images, err);
     }
     return status == MAR_OK && d->paths ? raster_path_plan(d->paths, images, err) : status;
 }

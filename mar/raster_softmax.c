@@ -176,8 +176,9 @@ static void softmax_free(mar_raster *g)
     free(s);
 }
 
-static mar_status softmax_create(mar_raster *g, const mar_vae *vae, mar_err *err)
+static mar_status softmax_create(mar_raster *g, const mar_vae *vae, const mar_accel *const *accels, mar_err *err)
 {
+    (void)accels; /* those for such tokens have no hooks */
     const size_t n = (size_t)g->model->facts.net.seq_len;
     raster_softmax *s = g->softmax = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");

@@ -12,8 +12,8 @@ typedef struct mar_raster mar_raster;
 typedef struct {
     /* Resolves params to g->plan. Returns MAR_EARG for what the head does not have. */
     mar_status (*resolve)(mar_raster *g, const mar_params *params, mar_err *err);
-    /* Creates g->target and the state of the head. */
-    mar_status (*create)(mar_raster *g, const mar_vae *vae, mar_err *err);
+    /* Creates g->target and the state of the head. `accels` are on. */
+    mar_status (*create)(mar_raster *g, const mar_vae *vae, const mar_accel *const *accels, mar_err *err);
     void (*free)(mar_raster *g);
     /* Lays out its memory and that of the images' tokens, in g->slots. */
     size_t (*lay_out)(mar_raster *g, char *base);

@@ -2,7 +2,7 @@
 #ifndef MAR_RASTER_TOKENS_H
 #define MAR_RASTER_TOKENS_H
 
-#include "diffusion/speculate.h"
+#include "mar/accel.h"
 #include "mar/raster_state.h"
 #include "nets/recordings.h"
 
@@ -11,9 +11,10 @@ enum { RASTER_VERDICT_STEP = 2 * DIFF_BASE_STEPS };
 
 typedef struct raster_diffusion {
     diff_chain chain;
-    diff_speculation speculation; /* with head_spec, but for paths */
-    struct raster_path *paths;    /* mar/raster_path.h; with a draft model; else NULL */
-    net_recordings recordings;    /* draws by the plain chain */
+    const mar_chain_hooks *drawer; /* what draws tokens; NULL: the chain */
+    void *drawer_state;
+    struct raster_path *paths; /* mar/raster_path.h; with a draft model; else NULL */
+    net_recordings recordings; /* draws by the plain chain */
     mar_stats stats;
     double head_s, head_flop;
 

@@ -41,6 +41,8 @@ static mar_status draft_create(mar_masked *g, void **state, mar_err *err)
         const int n = mar_masked_specs(g, specs);
         status = mar_runner_create(g->k, mar_masked_model_of(g->params.draft), g->max_images, g->cfg_branches,
                                    step_tokens(g), specs, n, g->params.temperature, &d->runner, err);
+        g->draft = &d->runner;
+        g->draft_recordings = d->recordings;
         d->runner.chain.part = d->runner.net.part = "draft: ";
     }
     free(specs);
@@ -71,8 +73,13 @@ static mar_status draft_plan(void *state, int images, mar_err *err)
     mar_draft *d = state;
     draft_free_recordings(d);
     mar_status status = MAR_OK;
-    for (int i = 0; status == MAR_OK && i < d->g->params.num_iter; i++)
-        status = masked_runner_plan_known_tokens(&d->runner.net, images * d->g->steps[i].predicted, err);
+    for (int i = 0; status == MAR_OK && i < d->g->params.num_iter; i++) {
+        const mar_step *step = &d->g->steps[i];
+        if (d->g->drawer) /* which needs its z */
+            status = mar_runner_plan(&d->runner, images, step, err);
+        else
+            status = masked_runner_plan_known_tokens(&d->runner.net, images * step->predicted, err);
+    }
     return status;
 }
 

@@ -271,8 +271,7 @@ static mar_status mutant_drafter(kern_queue *k, const mar_model *draft, const ma
 static mar_status create_mutant(mar_model *model, const mar_vae *vae, kern_queue *k, const mar_params *params,
                                 const mar_accel *const *accels, int max_images, mar_engine_state **out, mar_err *err)
 {
-    (void)accels;
-    return mar_raster_create(&law_mutant_head, model, vae, k, params, max_images, out, err);
+    return mar_raster_create(&law_mutant_head, model, vae, k, params, accels, max_images, out, err);
 }
 
 /* --- sessions ----------------------------------------------------------------------------------------------------- */

@@ -56,7 +56,7 @@ static mar_status decoder_derive_sequence(const wt_file *f, const language *l, c
     s->seq_len = columns * rows;
     s->line_end = l->vocabulary.line_end >= 0;
     s->prompt = 1;
-    s->caption_dim = s->width;
+    s->caption_dim = 1;
     s->prefix = language_room(l, columns, rows);
     if (s->prefix >= 1) return MAR_OK;
     return err_set(err, MAR_EARG, "%s: %dx%d tokens leave no room for a prompt: the context has %d positions",

@@ -239,7 +239,7 @@ typedef struct {
     /* Discrete tokens: size of the vocabulary; a token is one number, so token_dim is 1. 0: continuous tokens. */
     int vocabulary;
     int caption_tokens; /* text-to-image: positions of a caption's features; 0: class-conditional */
-    int caption_dim;    /* numbers of one of these features */
+    int caption_dim;    /* numbers of one of these features; 1 where conditioning is IDS: the id */
     int int8_weights;   /* 1: loaded from a file with int8 weights (mar_convert) */
     /* 1: the file does not give the number of heads, so mar_model_load fails without it. Only in mar_report_model. */
     int heads_guessed;
@@ -279,7 +279,7 @@ typedef struct {
 } mar_vae_config;
 
 /* An open checkpoint: a file or a folder. Its tables are read once, however many objects are loaded from it. Loading
- * holds no reference to it, but for the text side of a model that writes images among text. Any number of threads may
+ * holds no reference to it, but for a model of prompt ids. Any number of threads may
  * use it. */
 typedef struct mar_file mar_file;
 
@@ -314,8 +314,8 @@ MAR_API void mar_source_init(mar_source *source, size_t size);
  *
  * Built-in models have names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
  * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt". The file
- * may be deleted afterwards. Every call makes its own copy of the weights: two models of one file share nothing, on one
- * handle or on two.
+ * may be deleted afterwards; that of a model of prompt ids stays open, for rows of its embedding, and must not change.
+ * Every call makes its own copy of the weights: two models of one file share nothing, on one handle or on two.
  *
  * Built-in models are files that come with the library, in share/libmar/demo. It looks for share/libmar beside itself
  * (or the program that libmar.a is linked into) and in the two folders above, then where it was to be installed. The
@@ -359,8 +359,8 @@ MAR_API const float *mar_vae_codebook(const mar_vae *vae);
 /* --- text ----------------------------------------------------------------------------------------- */
 
 /* A text encoder, which turns prompts into the features that text-to-image models take (mar_session_begin_captions): a
- * T5 for LlamaGen; for a model that writes images among text (Lumina-mGPT, Anole, Emu3) the rows of its own embedding,
- * read from its file as they are needed. A T5's weights are on the handle's device, in the handle's dtype. It has a
+ * T5 for LlamaGen; for a model that writes images among text (Lumina-mGPT, Anole, Emu3) its tokenizer and template,
+ * whose features are ids of its vocabulary. A T5's weights are on the handle's device, in the handle's dtype. It has a
  * reference on the handle and a queue of its own. One thread at a time may use it; several may be loaded. Free it once
  * the prompts are encoded. */
 typedef struct mar_text mar_text;
@@ -369,7 +369,7 @@ typedef struct {
     size_t size;
     const char *name; /* "T5 encoder", "Lumina-mGPT", ...; static */
     long parameters;  /* number of weights of the encoder */
-    int dim;          /* length of a token's features */
+    int dim;          /* length of a token's features; 1: an id */
     int depth;        /* layers */
     int heads;
     int hidden;       /* of the MLP */
@@ -392,7 +392,7 @@ typedef struct {
 typedef enum { MAR_CLEAN_LLAMAGEN = 0, MAR_CLEAN_OFF } mar_clean;
 
 /* Loads what encodes prompts: the folder of a T5, or of a model that writes images among text, with its tokenizer. Of
- * such a model no weights are loaded; its file stays open. MAR_EARG if it makes no images of mar_options.image_size.
+ * such a model no weights are loaded. MAR_EARG if it makes no images of mar_options.image_size.
  *
  * A T5 is an encoder of version 1.1 (flan-t5, t5-v1_1; gated-gelu) from a folder as Hugging Face writes it:
  * spiece.model, config.json, and model.safetensors or pytorch_model.bin, whole or in shards with their index

@@ -93,20 +93,25 @@ static int raster_together(const mar_engine_state *engine_state)
     return g->head->together && g->head->together(g);
 }
 
-/* Returns MAR_EARG unless the mask of a prompt has padding on the left alone. NULL has none. */
-static mar_status raster_check_mask(const mar_raster *g, const uint8_t *mask, mar_err *err)
+/* Returns MAR_EARG unless a prompt is ids of the embedding's rows, and its mask has padding on the left alone. NULL has
+ * none. */
+static mar_status raster_check_prompt(const mar_raster *g, const float *ids, const uint8_t *mask, mar_err *err)
 {
     const causal_shape *c = &g->model->facts.net;
     int first = 0;
-    if (!c->prompt || !mask) return MAR_OK;
-    while (first < c->prefix && !mask[first]) first++;
-    for (int i = first; i < c->prefix; i++)
-        if (!mask[i])
+    if (!c->prompt || !ids) return MAR_OK;
+    while (mask && first < c->prefix && !mask[first]) first++;
+    if (first == c->prefix) return err_set(err, MAR_EARG, "the caption's mask is 0 everywhere, expected a prompt");
+    for (int i = first; i < c->prefix; i++) {
+        if (mask && !mask[i])
             return err_set(err, MAR_EARG,
                            "the caption's mask is 0 at position %d behind a 1, expected padding on the "
                            "left alone",
                            i);
-    if (first == c->prefix) return err_set(err, MAR_EARG, "the caption's mask is 0 everywhere, expected a prompt");
+        if (!(ids[i] >= 0 && ids[i] < (float)c->rows) || ids[i] != (float)(int)ids[i])
+            return err_set(err, MAR_EARG, "the prompt's id at position %d is %g, expected 0..%d", i, (double)ids[i],
+                           c->rows - 1);
+    }
     return MAR_OK;
 }
 
@@ -116,7 +121,7 @@ static mar_status raster_set_negative(mar_engine_state *engine_state, const floa
     mar_raster *g = raster_of(engine_state);
     if (!g->model->facts.net.prompt)
         return err_set(err, MAR_EARG, "the model has no negative prompt: its unconditional caption is in its file");
-    const mar_status status = raster_check_mask(g, mask, err);
+    const mar_status status = raster_check_prompt(g, features, mask, err);
     if (status != MAR_OK) return status;
     causal_runner_set_negative(g->target, features, mask);
     if (g->head->set_negative) g->head->set_negative(g, features, mask);
@@ -128,7 +133,7 @@ static mar_status raster_check(const mar_engine_state *engine_state, const mar_i
 {
     const mar_raster *g = raster_of_const(engine_state);
     const float cfg = g->plan.params.cfg;
-    mar_status status = raster_check_mask(g, image->mask, err);
+    mar_status status = raster_check_prompt(g, image->features, image->mask, err);
     if (status != MAR_OK) return status;
     if (g->model->facts.net.prompt && g->branches == 2 && !g->has_negative)
         return err_set(err, MAR_EARG,

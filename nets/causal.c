@@ -271,6 +271,7 @@ mar_status causal_model_load(kern_queue *k, const wt_file *f, const causal_shape
     if (!m) return err_set(err, MAR_ENOMEM, "out of memory");
     m->device = k->device;
     m->shape = *shape;
+    m->prompt_file = shape->prompt ? f : NULL;
     m->layers = calloc((size_t)shape->depth, sizeof *m->layers);
     loader l = {k, f, err};
     const mar_status status = m->layers ? load_model(&l, m, image_id) : err_set(err, MAR_ENOMEM, "out of memory");

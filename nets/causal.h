@@ -24,6 +24,7 @@ typedef struct {
     kern_linear *caption_fc1, *caption_fc2; /* of captions that are no prompts, tanh-GELU in the middle */
     float *no_caption;                      /* backend [prefix][caption_dim] unconditional caption, likewise */
     float *token_emb;                       /* backend [vocabulary][D], then the line end's row if there is one */
+    const wt_file *prompt_file;             /* with the embedding [rows][D] of prompts, read as they come; not owned */
     kern_linear *project[2]; /* [D][token_dim] f32 -> f32, or [project_hidden][token_dim], SiLU, [D][project_hidden] */
     float *input_norm;       /* backend [D] */
     float *norm;             /* backend [D] */
@@ -36,8 +37,8 @@ typedef struct {
 } causal_model;
 
 /* Loads the file's model on queue k. `image_id` is NULL, or host [vocabulary] the rows of embedding and output layer
- * that are image tokens, then the line end's if there is one. The file may be closed afterwards. Other queues may use
- * the model once k has finished. Returns MAR_EARG if the rotation is by a grid and seq_len not columns * columns, or
+ * that are image tokens, then the line end's if there is one. The file may be closed afterwards, but for a shape with
+ * prompts, whose model reads it until it is freed. Other queues may use the model once k has finished. Returns MAR_EARG if the rotation is by a grid and seq_len not columns * columns, or
  * the error of a tensor. */
 mar_status causal_model_load(kern_queue *k, const wt_file *f, const causal_shape *shape, const int *image_id,
                              causal_model **out, mar_err *err);

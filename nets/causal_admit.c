@@ -1,6 +1,7 @@
 /* Images that start: their positions before the image tokens. */
 #include "nets/causal_state.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* --- positions before the image tokens ---------------------------------------------------------------------------- */
@@ -67,15 +68,35 @@ static void compute_class_prefixes(causal_runner *r, const causal_start *start, 
     admit_compute_prefixes(r, start, n, r->model->class_emb);
 }
 
-/* Computes prompts, whose features are embeddings. The negative one is in its place already. */
+/* Writes the embeddings of a prompt's ids first .. prefix - 1 to rows of caption_emb, a few at a time: all rows of a
+ * prompt would take megabytes. The queue fails if they cannot be read. */
+static void embed_prompt(causal_runner *r, const float *ids, int first, int row)
+{
+    enum { PART = 16 };
+    const causal_shape *s = &r->model->shape;
+    const size_t d = (size_t)s->width;
+    mar_err err = {0};
+    float *part = malloc(PART * d * sizeof *part);
+    mar_status status = part ? MAR_OK : err_set(&err, MAR_ENOMEM, "out of memory for a prompt's embeddings");
+    for (int i = first, n; i < s->prefix && status == MAR_OK; i += n) {
+        n = s->prefix - i < PART ? s->prefix - i : PART;
+        for (int k = 0; k < n && status == MAR_OK; k++)
+            status = wt_load_rows(r->model->prompt_file, s->names->embedding, s->rows, s->width, (int)ids[i + k], 1,
+                                  part + (size_t)k * d, &err);
+        if (status == MAR_OK)
+            r->k->core->upload(r->k, r->caption_emb + (size_t)(row + i) * d, part, (size_t)n * d * sizeof *part);
+    }
+    status = wt_check_unchanged(r->model->prompt_file, status, &err);
+    if (status != MAR_OK) kern_fail(r->k, status, &err);
+    free(part);
+}
+
+/* Computes prompts. The negative one is in its place already. */
 static void compute_prompts(causal_runner *r, const causal_start *start, int n)
 {
     const int prefix = r->model->shape.prefix;
-    const size_t d = (size_t)r->model->shape.width;
     for (int i = 0; i < n; i++) {
-        const size_t begin = (size_t)r->image[start[i].image].begin[0], rows = (size_t)prefix - begin;
-        r->k->core->upload(r->k, r->caption_emb + ((size_t)(i * prefix) + begin) * d, start[i].features + begin * d,
-                           rows * d * sizeof *start[i].features);
+        embed_prompt(r, start[i].features, r->image[start[i].image].begin[0], i * prefix);
         r->index[causal_sequence(r->images, start[i].image, 0)] = i * prefix;
         if (r->cfg_branches == 2) r->index[causal_sequence(r->images, start[i].image, 1)] = r->images * prefix;
     }
@@ -108,11 +129,13 @@ static void compute_caption_prefixes(causal_runner *r, const causal_start *start
 
 /* --- images that start -------------------------------------------------------------------------------------------- */
 
-void causal_runner_set_negative(causal_runner *r, const float *features, const uint8_t *mask)
+void causal_runner_set_negative(causal_runner *r, const float *ids, const uint8_t *mask)
 {
-    const size_t prefix = (size_t)r->model->shape.prefix, d = (size_t)r->model->shape.width;
-    memcpy(causal_negative_mask(r), mask, prefix);
-    r->k->core->upload(r->k, r->caption_emb + (size_t)r->images * prefix * d, features, prefix * d * sizeof *features);
+    const int prefix = r->model->shape.prefix;
+    int first = 0;
+    memcpy(causal_negative_mask(r), mask, (size_t)prefix);
+    while (first + 1 < prefix && !mask[first]) first++;
+    embed_prompt(r, ids, first, r->images * prefix);
 }
 
 /* Sets the masks of an image that starts, and where its sequences begin. */

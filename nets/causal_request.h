@@ -52,7 +52,7 @@ float causal_guidance(const causal_sampling *s, float cfg, int token);
 typedef struct {
     int image;
     int label;             /* class; -1: unconditional. Unused by a model of captions */
-    const float *features; /* caption host [prefix][caption_dim]. Unused by a model of classes */
+    const float *features; /* caption host [prefix][caption_dim], ids of a prompt. Unused by a model of classes */
     const uint8_t *mask;   /* host [prefix], 1 at positions of the caption; NULL: all. Unused by a model of classes */
     float cfg;             /* guidance scale; 1 or less: none. Unused without guidance in causal_sampling */
     const int *token;      /* host [given] its first tokens, in the vocabulary; unused by a model of vectors */

@@ -2,8 +2,8 @@
  * knows no family.
  *
  * A sequence is a prefix, then an image's tokens in raster order. The prefix is a class (rows of a table), a caption
- * (features through two layers) or a prompt (embeddings, padded on the left, one for each branch of guidance). A token
- * is an id with a row of an embedding, or a vector of token_dim numbers behind a projection. */
+ * (features through two layers) or a prompt (ids of the text embedding, padded on the left, one prompt for each branch
+ * of guidance). A token is an id with a row of an embedding, or a vector of token_dim numbers behind a projection. */
 #ifndef NETS_CAUSAL_SHAPE_H
 #define NETS_CAUSAL_SHAPE_H
 
@@ -75,7 +75,7 @@ typedef struct {
     int line_end;       /* 1: a token that is no image token stands behind each row but the last */
     int prefix;         /* positions before the image tokens, at most */
     int classes;        /* 0 with captions; the table has one row more, the unconditional class */
-    int caption_dim;    /* features of a caption's position; 0 with classes */
+    int caption_dim;    /* features of a caption's position; 1 with prompts, an id; 0 with classes */
     int prompt;         /* 1: a caption is a prompt */
 } causal_shape;
 

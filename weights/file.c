@@ -3,6 +3,8 @@
 #include "weights/start.h"
 #include "weights/table.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,6 +131,23 @@ void wt_close(wt_file *f)
     file_source_close(&f->source);
     free(f->metadata);
     free_table(f);
+}
+
+mar_status wt_outlive_source(wt_file *f, const char *tensor, mar_err *err)
+{
+    wt_tensor *t = (wt_tensor *)(uintptr_t)wt_find(f, tensor);
+    if (f->source.fd >= 0 && f->source.borrowed) {
+        const int fd = fcntl(f->source.fd, F_DUPFD_CLOEXEC, 0);
+        if (fd < 0) return err_set(err, MAR_EIO, "%s: cannot duplicate the descriptor: %s", f->path, strerror(errno));
+        f->source.fd = fd;
+        f->source.borrowed = 0;
+    }
+    if (!t || !f->source.memory || t->copy) return MAR_OK;
+    void *copy = wt_pool_alloc(&f->pool, wt_bytes_of(t));
+    if (!copy) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor %s", f->path, tensor);
+    const mar_status status = wt_read_bytes(f, t, 0, wt_bytes_of(t), copy, err);
+    if (status == MAR_OK) t->copy = copy;
+    return status;
 }
 
 void wt_set_label(wt_file *f, const char *label)

@@ -10,6 +10,18 @@ static int is_read_again(const wt_file *f, const wt_tensor *t)
     return matrix && wt_is_fp8(matrix->dtype);
 }
 
+mar_status wt_digest_tensor(const wt_file *f, const wt_tensor *t, mar_err *err)
+{
+    enum { PIECE = 1 << 20 };
+    uint8_t *piece = malloc(PIECE);
+    mar_status status = piece ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", f->path);
+    const uint64_t bytes = wt_bytes_of(t);
+    for (uint64_t at = 0; at < bytes && status == MAR_OK; at += PIECE)
+        status = wt_read_bytes(f, t, at, bytes - at < PIECE ? (size_t)(bytes - at) : PIECE, piece, err);
+    free(piece);
+    return status;
+}
+
 mar_status wt_digest_begin(wt_file *f, mar_err *err)
 {
     f->digests = calloc((size_t)f->count + 1, sizeof *f->digests);

@@ -68,6 +68,9 @@ mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file *
 mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, mar_err *err);
 /* Returns 1 if the folder has one of the five names. */
 int wt_is_folder(const char *path);
+/* Makes one tensor readable as long as the file is open: copies it if the file is the caller's memory, and the
+ * descriptor if it is the caller's. Returns MAR_ENOMEM or MAR_EIO. */
+mar_status wt_outlive_source(wt_file *f, const char *tensor, mar_err *err);
 void wt_close(wt_file *f);
 /* Makes a second table of an open file's tensors, which can be narrowed, renamed and read by itself. The file must stay
  * open, and its table as it is, until the view is closed. */
@@ -98,6 +101,8 @@ mar_status wt_progress_end(wt_file *f, mar_err *err);
  * that differ in one word of 8 bytes have different sums; others are equal with a probability of 2^-64. The hash is
  * fast, not cryptographic. The table must not change between begin and end. wt_digest_end may read scales once more. */
 mar_status wt_digest_begin(wt_file *f, mar_err *err);
+/* Reads all of a tensor for that hash, before anything else reads a part of it. */
+mar_status wt_digest_tensor(const wt_file *f, const wt_tensor *t, mar_err *err);
 mar_status wt_digest_end(wt_file *f, uint64_t *hash, mar_err *err);
 
 const char *wt_path(const wt_file *f);   /* the path or label */

@@ -301,7 +301,9 @@ static mar_status load_model(mar *m, wt_file *file, const mar_source *source, co
     const mar_engine *engine = engine_of(file);
     mar_status status = mar_loader_begin(&l, m, file, source, err);
     if (status != MAR_OK) return status;
-    status = engine->load(m, l.k, file, facts, out, err);
+    /* Prompts read rows of the embedding later. They are part of the hash. */
+    if (facts->language.family) status = wt_digest_tensor(file, language_embedding(file), err);
+    if (status == MAR_OK) status = engine->load(m, l.k, file, facts, out, err);
     const int loaded = status == MAR_OK;
     status = mar_loader_end(&l, status, err);
     if (loaded && status != MAR_OK) {
@@ -359,7 +361,15 @@ mar_status mar_model_load_from(mar *m, const mar_source *source, mar_model **out
         wt_allow_nonfinite(file, m->allow_nonfinite);
         status = derive_and_load(m, file, &s, out, &err);
         if (status == MAR_OK) log_loaded(m, *out, file, mar_now() - start);
-        wt_close(file);
+        if (status == MAR_OK && (*out)->config.conditioning == MAR_CONDITION_IDS) {
+            (*out)->file = file;
+            if (((*out)->opened = s.file) != NULL) mar_file_retain(s.file);
+            status = wt_outlive_source(file, language_embedding(file)->name, &err);
+            if (status != MAR_OK) mar_model_free(*out);
+            if (status != MAR_OK) *out = NULL;
+        } else {
+            wt_close(file);
+        }
     }
     return mar_result(m, status, &err);
 }
@@ -377,7 +387,11 @@ void mar_model_free(mar_model *model)
 {
     if (!model || mar_in_forked_child(model->m) || atomic_fetch_sub(&model->references, 1) > 1) return;
     mar *m = model->m;
+    wt_file *file = model->file;
+    const mar_file *opened = model->opened;
     model->engine->unload(model);
+    wt_close(file);
+    mar_file_close((mar_file *)(uintptr_t)opened);
     mar_release(m);
 }
 

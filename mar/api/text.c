@@ -95,8 +95,6 @@ static void destroy(mar_text *t)
     t5_free(d, t->encoder);
     text_tokenizer_free(t->tokenizer);
     language_free(&t->language);
-    wt_close(t->f);
-    mar_file_close((mar_file *)(uintptr_t)t->file);
     free(t);
 }
 
@@ -132,10 +130,7 @@ static mar_status create(mar *m, const mar_source *source, mar_text **out, mar_e
     if (status == MAR_OK) {
         mar_retain(m);
         *out = t;
-        if (t->f && (t->file = source->file) != NULL) mar_file_retain(t->file);
-        if (t->f) return MAR_OK; /* it stays open */
     } else if (t) {
-        t->f = NULL;
         destroy(t);
     }
     wt_close(f);
@@ -160,7 +155,7 @@ mar_status mar_text_load_from(mar *m, const mar_source *source, mar_text **out)
     if (status == MAR_OK) status = check_source(&s, &err);
     if (status == MAR_OK) status = create(m, &s, out, &err);
     const char *path = s.file ? s.file->folder : s.path;
-    if (status == MAR_OK && (*out)->f)
+    if (status == MAR_OK && !(*out)->encoder)
         mar_log(m, MAR_LOG_INFO, "text %s: prompts of %s, up to %d tokens, opened in %.3g s", path, (*out)->config.name,
                 (*out)->config.tokens, mar_now() - start);
     else if (status == MAR_OK)
@@ -253,7 +248,7 @@ static mar_status divide(const call *c, int prompt, const char *text, mar_err *e
     if (text && !*text && !c->negative && c->n == 1)
         return err_set(err, MAR_EARG, "the prompt is empty, expected text");
     if (text && !*text && !c->negative) return err_set(err, MAR_EARG, "prompt %d is empty, expected text", prompt);
-    if (c->t->f) return fill_template(c, prompt, text, err);
+    if (!c->t->encoder) return fill_template(c, prompt, text, err);
     mar_status status = MAR_OK;
     if (c->clean == MAR_CLEAN_LLAMAGEN) status = text_clean_caption(text, strlen(text), &cleaned, &reason);
     if (cleaned) text = cleaned;
@@ -338,7 +333,10 @@ static mar_status run_pass(const call *c, int first, int n, int rows, mar_err *e
             p.length[i] = c->length[first + i];
             memcpy(p.ids + row, c->ids + (size_t)(first + i) * (size_t)c->tokens, (size_t)p.length[i] * sizeof *p.ids);
         }
-        status = c->t->f ? mar_text_read_rows(c->t, p.ids, rows, p.y, err) : run_encoder(c, n, rows, &p, err);
+        if (c->t->encoder)
+            status = run_encoder(c, n, rows, &p, err);
+        else
+            for (int i = 0; i < rows; i++) p.y[i] = (float)p.ids[i];
     }
     for (int i = 0; i < n && status == MAR_OK; i++)
         status = write_features(c, first + i, p.y + (size_t)p.first[i] * (size_t)c->t->config.dim, err);
@@ -418,7 +416,7 @@ mar_status mar_text_encode_negative(mar_text *t, const char *text, int tokens, f
     c.features = features;
     c.mask = mask;
     mar_status status = check_encode(t, &text, 1, MAR_CLEAN_OFF, tokens, features, mask, &err);
-    if (status == MAR_OK && !t->f)
+    if (status == MAR_OK && t->encoder)
         status = err_set(&err, MAR_EARG, "a T5 has no second context: LlamaGen's guidance needs none");
     if (status == MAR_OK && text && !t->config.negative)
         status = err_set(&err, MAR_EARG, "%s has no negative prompt, expected NULL", t->config.name);

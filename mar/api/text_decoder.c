@@ -1,16 +1,15 @@
-/* Prompts of models that write images among text: rows of their own embedding, read as they are needed. */
+/* Prompts of models that write images among text: ids of their own vocabulary. */
 #include "mar/api/text.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static mar_text_config config_of(const mar_text *t, const wt_tensor *table)
+static mar_text_config config_of(const mar_text *t)
 {
     const language_family *family = t->language.family;
     return (mar_text_config){.size = sizeof(mar_text_config),
                              .name = family->title,
-                             .parameters = (long)table->count,
-                             .dim = (int)table->shape[1],
+                             .dim = 1,
                              .vocabulary = t->language.vocabulary.rows,
                              .family = family->name,
                              .tokens = language_room(&t->language, t->columns, t->rows),
@@ -50,21 +49,9 @@ mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, ma
         status = language_size(&t->language, folder, t->m->image_width, t->m->image_height, &t->columns, &t->rows, err);
     if (status == MAR_OK) status = text_tokenizer_open(folder, &t->tokenizer, err);
     if (status != MAR_OK) return status;
-    t->config = config_of(t, language_embedding(f));
+    t->config = config_of(t);
     status = check_templates(t, folder, err);
     if (status != MAR_OK) return status;
-    t->f = f;
     warn_of_size(t, folder);
     return MAR_OK;
-}
-
-mar_status mar_text_read_rows(const mar_text *t, const int *ids, int count, float *y, mar_err *err)
-{
-    const wt_tensor *table = language_embedding(t->f);
-    const int columns = t->config.dim;
-    mar_status status = MAR_OK;
-    for (int i = 0; i < count && status == MAR_OK; i++)
-        status = wt_load_rows(t->f, table->name, t->config.vocabulary, columns, ids[i], 1,
-                              y + (size_t)i * (size_t)columns, err);
-    return wt_check_unchanged(t->f, status, err);
 }

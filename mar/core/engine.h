@@ -16,6 +16,8 @@ struct mar_model {
     mar *m; /* library handle; referenced */
     const mar_engine *engine;
     mar_model_config config;
+    wt_file *file;         /* of a model of prompt ids, whose embeddings are read as they come; else NULL. Owned */
+    const mar_file *opened; /* the open file that `file` is a view of, referenced, or NULL */
     atomic_int references; /* mar_model_load's, and one a session */
 };
 

@@ -62,7 +62,7 @@ static mar *open_for(const char *size)
 /* --- prompts -------------------------------------------------------------------------------------------------------
  */
 
-enum { POSITIONS = 120, FEATURES = POSITIONS * DECODER_WIDTH };
+enum { POSITIONS = 120, FEATURES = POSITIONS };
 
 static void check_prompts(const files *f, decoder_kind kind, const char *size, int columns, int rows)
 {
@@ -75,14 +75,14 @@ static void check_prompts(const files *f, decoder_kind kind, const char *size, i
     assert_library(m, mar_text_encode(text, prompts, PROMPTS, MAR_CLEAN_OFF, POSITIONS, features, mask, counts));
     for (int i = 0; i < PROMPTS; i++) {
         const int n = decoder_prompt(kind, prompts[i], columns, rows, ids);
-        decoder_features(kind, ids, n, POSITIONS, expected, ones);
+        decoder_features(ids, n, POSITIONS, expected, ones);
         assert_int_equal(counts[i], n);
         assert_memory_equal(mask + i * POSITIONS, ones, POSITIONS);
         assert_memory_equal(features + i * FEATURES, expected, sizeof expected);
     }
     assert_library(m, mar_text_encode_negative(text, NULL, POSITIONS, features, mask, &count));
     const int n = decoder_negative(kind, columns, rows, ids);
-    decoder_features(kind, ids, n, POSITIONS, expected, ones);
+    decoder_features(ids, n, POSITIONS, expected, ones);
     assert_int_equal(count, n);
     assert_memory_equal(mask, ones, POSITIONS);
     assert_memory_equal(features, expected, sizeof expected);
@@ -156,16 +156,16 @@ static opened open_all(const files *f, decoder_kind kind, const char *size, cons
     assert_library(o.m, mar_model_load(o.m, f->eagle[kind], 0, &o.eagle));
     const mar_model_config *c = mar_model_get_config(o.model);
     assert_true(c->seq_len == TOKENS && c->grid_width == COLUMNS && c->vocabulary == decoder_codebook(kind));
-    assert_true(c->caption_dim == DECODER_WIDTH && c->classes == 0);
+    assert_true(c->caption_dim == 1 && c->classes == 0);
     o.positions = c->caption_tokens;
-    const size_t numbers = (size_t)o.positions * DECODER_WIDTH;
+    const size_t numbers = (size_t)o.positions;
     o.features = malloc(sizeof(float) * PROMPTS * numbers), o.negative = malloc(sizeof(float) * numbers);
     o.mask = malloc(PROMPTS * (size_t)o.positions), o.negative_mask = malloc((size_t)o.positions);
     for (int i = 0; i < PROMPTS; i++) {
         const int n = decoder_prompt(kind, prompts[i], COLUMNS, ROWS, ids);
-        decoder_features(kind, ids, n, o.positions, o.features + (size_t)i * numbers, o.mask + i * o.positions);
+        decoder_features(ids, n, o.positions, o.features + (size_t)i * numbers, o.mask + i * o.positions);
     }
-    decoder_features(kind, ids, decoder_negative(kind, COLUMNS, ROWS, ids), o.positions, o.negative, o.negative_mask);
+    decoder_features(ids, decoder_negative(kind, COLUMNS, ROWS, ids), o.positions, o.negative, o.negative_mask);
     read_tokens(&o, name);
     return o;
 }
@@ -282,6 +282,79 @@ static void refuses(const files *f, decoder_kind kind, const char *size, const c
     assert_says(mar_error(m), what);
     assert_null(strchr(mar_error(m), '\n'));
     mar_close(m);
+}
+
+/* Returns the status of an image behind the ids, padded on the left. */
+static mar_status begin_ids(mar_session *s, int positions, const float *last, int n)
+{
+    float *ids = calloc((size_t)positions, sizeof *ids);
+    uint8_t *mask = calloc((size_t)positions, 1);
+    memcpy(ids + positions - n, last, (size_t)n * sizeof *ids);
+    memset(mask + positions - n, 1, (size_t)n);
+    const mar_status status = mar_session_begin_captions(s, 1, ids, mask, 1);
+    free(ids);
+    free(mask);
+    return status;
+}
+
+/* Writes the path of one of the folder's files of weights. */
+static void find_weights(const char *folder, char path[4096])
+{
+    char command[4200];
+    snprintf(command, sizeof command, "find '%s' -name '*.safetensors' | sort | head -1", folder);
+    FILE *found = popen(command, "r");
+    assert_non_null(fgets(path, 4096, found));
+    pclose(found);
+    path[strcspn(path, "\n")] = '\0';
+}
+
+/* Prompts read rows of the embedding from the model's file, which may be deleted, but not changed. */
+TEST_CASE(the_file_of_a_model_of_prompts)
+{
+    static const float good[] = {0, 40, 521}, bad[][2] = {{-1, 0}, {1, 1e6f}, {0.5f, 0}, {NAN, 0}};
+    float first[64 * 64], second[64 * 64];
+    char *folder = decoder_write(test_directory(), DECODER_FEW, 0), copy[4096], weights[4096], command[9000];
+    snprintf(copy, sizeof copy, "%s-copy", folder);
+    snprintf(command, sizeof command, "cp -r '%s' '%s'", folder, copy);
+    assert_int_equal(system(command), 0);
+    mar *m = open_for("32x32");
+    mar_model *model;
+    mar_session *s;
+    const mar_params p = discrete_params("cfg 1, temperature 0");
+    assert_library(m, mar_model_load(m, folder, 0, &model));
+    const mar_model_config *c = mar_model_get_config(model);
+    assert_in_range(c->seq_len, 1, 64 * 64);
+    assert_library(m, mar_session_create(model, NULL, &p, 1, &s));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(begin_ids(s, c->caption_tokens, bad[i], 2), MAR_EARG);
+        if (i != 3) assert_says(mar_session_error(s), "the prompt's id at position");
+    }
+    assert_session(s, begin_ids(s, c->caption_tokens, good, 3));
+    demo_finish(s);
+    assert_session(s, mar_session_tokens(s, first));
+    find_weights(folder, weights);
+    assert_int_equal(remove(weights), 0);
+    assert_session(s, begin_ids(s, c->caption_tokens, good, 3));
+    demo_finish(s);
+    assert_session(s, mar_session_tokens(s, second));
+    assert_memory_equal(first, second, (size_t)c->seq_len * sizeof *first);
+    mar_session_free(s);
+    mar_model_free(model);
+
+    assert_library(m, mar_model_load(m, copy, 0, &model));
+    assert_library(m, mar_session_create(model, NULL, &p, 1, &s));
+    find_weights(copy, weights);
+    FILE *file = fopen(weights, "r+b");
+    assert_non_null(file);
+    fseek(file, 0, SEEK_END);
+    fputc(0, file);
+    fclose(file);
+    assert_int_equal(begin_ids(s, c->caption_tokens, good, 3), MAR_EIO);
+    assert_says(mar_session_error(s), "changed while it was read");
+    mar_session_free(s);
+    mar_model_free(model);
+    mar_close(m);
+    free(folder);
 }
 
 TEST_CASE(sizes)

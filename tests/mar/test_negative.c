@@ -13,15 +13,15 @@ typedef struct {
     mar *m;
     mar_model *model;
     size_t positions;
-    float *prompt, *negative, *other;    /* [positions][WIDTH] */
+    float *prompt, *negative, *other;    /* [positions] ids */
     uint8_t *mask, *few_mask, *two_mask; /* [positions] */
 } fixture;
 
 static void add_caption(const fixture *f, const int *ids, int n, float **features, uint8_t **mask)
 {
-    *features = malloc(f->positions * WIDTH * sizeof **features);
+    *features = malloc(f->positions * sizeof **features);
     *mask = malloc(f->positions);
-    decoder_features(DECODER_FEW, ids, n, (int)f->positions, *features, *mask);
+    decoder_features(ids, n, (int)f->positions, *features, *mask);
 }
 
 static void open_in(fixture *f, mar_dtype dtype)

@@ -117,29 +117,32 @@ static void make_prompted(int batch, float *tokens)
     facts.net.classes = 0;
     facts.net.prompt = 1;
     facts.net.prefix = facts.config.buffer = facts.config.caption_tokens = PREFIX;
-    facts.net.caption_dim = facts.config.caption_dim = D;
+    facts.net.caption_dim = facts.config.caption_dim = 1;
+    causal_names names = *facts.net.names;
+    names.embedding = names.next_position; /* a table of rows as wide as any */
+    facts.net.names = &names;
+    facts.net.rows = SEQ;
     facts.net.rotation = CAUSAL_LINE;
     facts.norm = RASTER_LAYER_NORM;
     facts.first_is_apart = 0;
     facts.falls = 1;
     mar_model *model = load_facts(m, f, &facts);
     const mar_params p = params_of("cfg 3, num_sampling_steps 5");
-    float *features = random_floats((IMAGES + 1) * PREFIX * D, 1, 3);
+    float ids[(IMAGES + 1) * PREFIX];
     uint8_t mask[(IMAGES + 1) * PREFIX];
-    for (int i = 0; i < (IMAGES + 1) * PREFIX; i++) mask[i] = i % PREFIX >= 1 + i / PREFIX;
+    for (int i = 0; i < (IMAGES + 1) * PREFIX; i++)
+        mask[i] = i % PREFIX >= 1 + i / PREFIX, ids[i] = (float)(i * 7 % SEQ);
     mar_session *s;
     assert_library(m, mar_session_create(model, NULL, &p, batch, &s));
-    assert_int_equal(mar_session_begin_captions(s, 5, features, mask, batch), MAR_EARG);
+    assert_int_equal(mar_session_begin_captions(s, 5, ids, mask, batch), MAR_EARG);
     assert_non_null(strstr(mar_session_error(s), "mar_session_set_negative"));
-    assert_session(s, mar_session_set_negative(s, features + IMAGES * PREFIX * D, mask + IMAGES * PREFIX));
+    assert_session(s, mar_session_set_negative(s, ids + IMAGES * PREFIX, mask + IMAGES * PREFIX));
     for (int i = 0; i < IMAGES; i += batch) {
-        assert_session(
-            s, mar_session_begin_captions(s, (uint64_t)(5 + i), features + i * PREFIX * D, mask + i * PREFIX, batch));
+        assert_session(s, mar_session_begin_captions(s, (uint64_t)(5 + i), ids + i * PREFIX, mask + i * PREFIX, batch));
         while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
         assert_session(s, mar_session_tokens(s, tokens + i * TOKENS));
     }
     mar_session_free(s);
-    free(features);
     mar_model_free(model);
     wt_close(f);
     mar_close(m);

@@ -40,20 +40,14 @@ static mar_text *load(mar *m, const char *folder)
     return t;
 }
 
-static void assert_row(const float *row, int id)
-{
-    for (int i = 0; i < WIDTH; i++)
-        if (row[i] != decoder_value(id * WIDTH + i)) fail_msg("%g is not number %d of row %d", row[i], i, id);
-}
-
-/* Checks that the last `count` positions are tokens, from row `first` of the embedding to the rows of `last`, [n]. */
+/* Checks that the last `count` positions are tokens, from id `first` to the ids `last`, [n]. */
 static void assert_sequence(const float *features, const uint8_t *mask, int count, int first, const int *last, int n)
 {
     assert_in_range(count, n, TOKENS);
     for (int i = 0; i < TOKENS; i++) assert_int_equal(mask[i], i >= TOKENS - count);
-    for (int i = 0; i < (TOKENS - count) * WIDTH; i++) assert_true(features[i] == 0);
-    assert_row(features + (TOKENS - count) * WIDTH, first);
-    for (int i = 0; i < n; i++) assert_row(features + (TOKENS - n + i) * WIDTH, last[i]);
+    for (int i = 0; i < TOKENS - count; i++) assert_true(features[i] == 0);
+    assert_true(features[TOKENS - count] == (float)first);
+    for (int i = 0; i < n; i++) assert_true(features[TOKENS - n + i] == (float)last[i]);
 }
 
 /* Ids are those of tests/golden/data/prompts/ids.txt. */
@@ -61,7 +55,7 @@ TEST_CASE(prompts_of_lumina)
 {
     static const char *const types[] = {"F32", "BF16", "F16"}, *const prompts[] = {"a corgi in the snow", "a"};
     static const int own[] = {18, 17, 21, 21}, other[] = {18, 17, 22, 20};
-    float features[2 * TOKENS * WIDTH];
+    float features[2 * TOKENS];
     uint8_t mask[2 * TOKENS];
     int counts[2];
     for (size_t i = 0; i < 3; i++) {
@@ -74,14 +68,14 @@ TEST_CASE(prompts_of_lumina)
             fail_msg("\"%s\"", warning);
         assert_string_equal(c->family, "lumina-mgpt");
         assert_string_equal(c->name, "Lumina-mGPT");
-        assert_int_equal(c->dim, WIDTH);
+        assert_int_equal(c->dim, 1);
         assert_int_equal(c->vocabulary, 400);
         assert_int_equal(c->tokens, 512);
         assert_int_equal(c->negative, 0);
         assert_int_equal(mar_text_encode(t, prompts, 2, MAR_CLEAN_LLAMAGEN, TOKENS, features, mask, counts), MAR_OK);
         assert_true(counts[0] > counts[1]);
         for (int p = 0; p < 2; p++)
-            assert_sequence(features + p * TOKENS * WIDTH, mask + p * TOKENS, counts[p], 0, i ? other : own, 4);
+            assert_sequence(features + p * TOKENS, mask + p * TOKENS, counts[p], 0, i ? other : own, 4);
         assert_int_equal(mar_text_encode_negative(t, NULL, TOKENS, features, mask, counts), MAR_OK);
         assert_int_equal(counts[0], 3);
         assert_sequence(features, mask, 3, 17, i ? other + 1 : own + 1, 3);
@@ -96,7 +90,7 @@ TEST_CASE(prompts_of_emu3)
 {
     static const char *const prompts[] = {"a corgi"};
     static const int last[] = {769, 24, 15, 9, 24, 15, 768};
-    float features[512 * WIDTH];
+    float features[512];
     uint8_t mask[512];
     int count, own;
     mar *m = open_size(NULL);
@@ -122,7 +116,7 @@ TEST_CASE(prompts_of_folders_in_other_layouts)
     enum { POSITIONS = 200, KINDS = 3 };
     static const decoder_kind kinds[KINDS] = {DECODER_LUMINA, DECODER_ANOLE, DECODER_RELEASE};
     static const char *const prompts[] = {"two cats"};
-    static float ours[POSITIONS * DECODER_WIDTH], theirs[POSITIONS * DECODER_WIDTH];
+    static float ours[POSITIONS], theirs[POSITIONS];
     uint8_t mask[POSITIONS], their_mask[POSITIONS];
     char *directory = test_directory();
     for (int k = 0; k < KINDS; k++) {
@@ -134,14 +128,14 @@ TEST_CASE(prompts_of_folders_in_other_layouts)
         for (int negative = 0; negative < 2; negative++) {
             const int n = negative ? decoder_negative(kinds[k], columns, rows, ids)
                                    : decoder_prompt(kinds[k], prompts[0], columns, rows, ids);
-            decoder_features(kinds[k], ids, n, POSITIONS, theirs, their_mask);
+            decoder_features(ids, n, POSITIONS, theirs, their_mask);
             const mar_status status =
                 negative ? mar_text_encode_negative(t, NULL, POSITIONS, ours, mask, &count)
                          : mar_text_encode(t, prompts, 1, MAR_CLEAN_OFF, POSITIONS, ours, mask, &count);
             if (status != MAR_OK) fail_msg("%s: %s", folder, mar_error(m));
             assert_int_equal(count, n);
             assert_memory_equal(mask, their_mask, sizeof mask);
-            for (int i = 0; i < POSITIONS * DECODER_WIDTH; i++)
+            for (int i = 0; i < POSITIONS; i++)
                 if (ours[i] != theirs[i]) fail_msg("%s: %g at %d, expected %g", folder, ours[i], i, theirs[i]);
         }
         mar_text_free(t);
@@ -154,8 +148,8 @@ TEST_CASE(prompts_of_folders_in_other_layouts)
 TEST_CASE(a_long_prompt_is_refused)
 {
     static const char *const prompts[] = {"a", "a corgi in the snow"};
-    static const float zeros[2 * 8 * WIDTH];
-    float features[2 * 8 * WIDTH];
+    static const float zeros[2 * 8];
+    float features[2 * 8];
     uint8_t mask[2 * 8];
     mar *m = open_size(NULL);
     mar_text *t = load(m, decoder_folder("anole", "F32", WIDTH));
@@ -192,22 +186,4 @@ TEST_CASE(folders_that_are_refused)
     refuse(NULL, folder, MAR_EMODEL, "the tokenizer has no token <s>");
     write_in(folder, "tokenizer.json", "{");
     refuse(NULL, folder, MAR_EFORMAT, "tokenizer.json: no JSON");
-}
-
-/* The file stays open and is not to change. */
-TEST_CASE(a_file_that_changes_is_refused)
-{
-    static const char *const prompts[] = {"a"};
-    float features[TOKENS * WIDTH];
-    uint8_t mask[TOKENS];
-    mar *m = open_size(NULL);
-    char *folder = decoder_folder("anole", "F32", WIDTH);
-    mar_text *t = load(m, folder), *t5;
-    write_embedding(folder, "model.safetensors", "model.embed_tokens.weight", "F32", 300, WIDTH);
-    assert_int_equal(mar_text_encode(t, prompts, 1, MAR_CLEAN_OFF, TOKENS, features, mask, NULL), MAR_EIO);
-    mar_text_free(t);
-    t5 = load(m, "tests/golden/data/t5");
-    assert_string_equal(mar_text_get_config(t5)->family, "t5");
-    mar_text_free(t5);
-    mar_close(m);
 }

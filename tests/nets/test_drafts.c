@@ -20,7 +20,7 @@ typedef struct {
     causal_start start[IMAGES]; /* how the images of `tested` were started */
     uint64_t random;
     /* Prompts of a decoder; the last is the second context of guidance. */
-    float prompt[IMAGES + 1][PROMPT * WIDTH];
+    float prompt[IMAGES + 1][PROMPT]; /* ids */
     uint8_t mask[IMAGES + 1][PROMPT];
     int length[IMAGES + 1];
 } fixture;
@@ -31,11 +31,11 @@ static int random_below(fixture *f, int n)
     return (int)((f->random >> 33) % (uint64_t)n);
 }
 
-/* Makes a prompt of random length and features. */
+/* Makes a prompt of random length and ids. */
 static void make_prompt(fixture *f, int i)
 {
     f->length[i] = 1 + random_below(f, PROMPT);
-    for (int j = 0; j < PROMPT * WIDTH; j++) f->prompt[i][j] = (float)random_below(f, 201) / 100 - 1;
+    for (int j = 0; j < PROMPT; j++) f->prompt[i][j] = (float)random_below(f, f->plain.model->shape.rows);
     for (int j = 0; j < PROMPT; j++) f->mask[i][j] = j >= PROMPT - f->length[i];
 }
 

@@ -58,14 +58,14 @@ static causal_sampling sampling_of(float cfg, float temperature, int top_k)
 typedef enum { PLAIN, WITHOUT, GUIDED } context;
 
 /* Begins one image behind these ids, with the second context of guidance. */
-static void begin_ids(const causal_fixture *f, decoder_kind kind, const int *ids, int n, const int *negative, int m)
+static void begin_ids(const causal_fixture *f, const int *ids, int n, const int *negative, int m)
 {
     const int positions = f->model->shape.prefix;
-    float *features = malloc(sizeof *features * (size_t)positions * DECODER_WIDTH);
+    float *features = malloc(sizeof *features * (size_t)positions);
     uint8_t *mask = malloc((size_t)positions);
-    decoder_features(kind, negative, m, positions, features, mask);
+    decoder_features(negative, m, positions, features, mask);
     causal_runner_set_negative(f->runner, features, mask);
-    decoder_features(kind, ids, n, positions, features, mask);
+    decoder_features(ids, n, positions, features, mask);
     causal_runner_begin_captions(f->runner, 1, features, mask);
     free(features);
     free(mask);
@@ -78,9 +78,9 @@ static void begin(const causal_fixture *f, int model, int prompt, context c)
     const int m = decoder_negative(kind, models[model].columns, models[model].rows, negative);
     const int n = decoder_prompt(kind, prompts[prompt], models[model].columns, models[model].rows, ids);
     if (c == WITHOUT)
-        begin_ids(f, kind, negative, m, negative, m);
+        begin_ids(f, negative, m, negative, m);
     else
-        begin_ids(f, kind, ids, n, negative, m);
+        begin_ids(f, ids, n, negative, m);
 }
 
 static void open_model(causal_fixture *f, void **state, int model, const causal_sampling *of)
@@ -228,7 +228,7 @@ typedef struct {
 
 static void begin_few(const causal_fixture *f)
 {
-    begin_ids(f, DECODER_FEW, few_ids, 4, few_negative, 1);
+    begin_ids(f, few_ids, 4, few_negative, 1);
 }
 
 static void one_run(void *arg)

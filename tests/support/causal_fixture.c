@@ -12,13 +12,13 @@ mar_status load_net(kern_queue *k, const wt_file *f, const family_facts *config,
     return causal_model_load(k, f, &config->shape, config->language.vocabulary.image_id, out, err);
 }
 
-/* Opens the model of a file, which it closes, and its runner. Frees the facts. */
+/* Opens the model of a file, which the fixture then owns, and its runner. Frees the facts. */
 static void open_runner(causal_fixture *f, wt_file *file, family_facts *config, const causal_sampling *sampling,
                         int images, int drafts, int keep)
 {
     mar_err err = {0};
     assert_ok(load_net(f->k, file, config, &f->model, &err), &err);
-    wt_close(file);
+    f->file = file;
     f->vocabulary = config->shape.vocabulary;
     f->seq_len = config->shape.seq_len;
     assert_ok(causal_runner_create(f->k, f->model, sampling, images, drafts, keep, &f->runner, &err), &err);
@@ -76,15 +76,18 @@ int causal_fixture_open_decoder(causal_fixture *f, kern_queue *k, const char *fo
 
 void causal_fixture_begin_prompts(causal_runner *r, const causal_shape *c, int images)
 {
-    const size_t positions = (size_t)c->prefix, prompt = positions * (size_t)c->width, n = (size_t)images;
-    float *features = random_floats((n + 1) * prompt, 1, 21);
+    const size_t positions = (size_t)c->prefix, n = (size_t)images;
+    float *ids = malloc((n + 1) * positions * sizeof *ids);
     uint8_t *mask = malloc((n + 1) * positions);
-    assert_non_null(mask);
+    assert_true(ids && mask);
     for (size_t i = 0; i <= n; i++)
-        for (size_t j = 0; j < positions; j++) mask[i * positions + j] = j >= (5 * i + 1) % (positions - 1);
-    causal_runner_set_negative(r, features + n * prompt, mask + n * positions);
-    causal_runner_begin_captions(r, images, features, mask);
-    free(features);
+        for (size_t j = 0; j < positions; j++) {
+            mask[i * positions + j] = j >= (5 * i + 1) % (positions - 1);
+            ids[i * positions + j] = (float)((7919 * (i * positions + j) + 21) % (size_t)c->rows);
+        }
+    causal_runner_set_negative(r, ids + n * positions, mask + n * positions);
+    causal_runner_begin_captions(r, images, ids, mask);
+    free(ids);
     free(mask);
 }
 
@@ -92,6 +95,7 @@ void causal_fixture_close(causal_fixture *f)
 {
     causal_runner_free(f->runner);
     causal_model_free(f->model);
+    wt_close(f->file);
     f->k->core->free(f->k->device, f->memory);
     f->k->core->free(f->k->device, f->laws);
     close_queue(f->k);

@@ -12,6 +12,7 @@ typedef struct {
     causal_runner *runner;
     void *memory;
     float *laws; /* backend [rows][vocabulary] */
+    wt_file *file; /* a prompt's embeddings are read from it */
     int rows, vocabulary, seq_len;
 } causal_fixture;
 

@@ -275,17 +275,12 @@ static void list_tensors(tensor_list *list, decoder_kind kind)
     }
 }
 
-void decoder_features(decoder_kind kind, const int *ids, int n, int positions, float *features, uint8_t *mask)
+void decoder_features(const int *ids, int n, int positions, float *features, uint8_t *mask)
 {
-    tensor_list list = {.count = 0};
-    list_tensors(&list, kind);
     assert_true(n <= positions);
-    memset(mask, 0, (size_t)positions);
-    memset(features, 0, sizeof *features * (size_t)positions * WIDTH);
-    for (int i = 0; i < n; i++) {
-        float *row = features + (size_t)(positions - n + i) * WIDTH;
-        mask[positions - n + i] = 1;
-        for (int c = 0; c < WIDTH; c++) row[c] = draw(&list.t[0], (uint64_t)ids[i] * WIDTH + (uint64_t)c, 0);
+    for (int i = 0; i < positions; i++) {
+        mask[i] = i >= positions - n;
+        features[i] = mask[i] ? (float)ids[i - (positions - n)] : 0;
     }
 }
 

@@ -27,9 +27,8 @@ char *decoder_write(const char *directory, decoder_kind kind, unsigned variant);
  * and of the second context of guidance. Return their number. */
 int decoder_prompt(decoder_kind kind, const char *text, int columns, int rows, int *ids);
 int decoder_negative(decoder_kind kind, int columns, int rows, int *ids);
-/* Writes the embeddings of n ids to the last of `positions` rows, features [positions][DECODER_WIDTH], and 1 to the
- * mask there; 0 to the others. */
-void decoder_features(decoder_kind kind, const int *ids, int n, int positions, float *features, uint8_t *mask);
+/* Writes n ids to the last of `positions` places, features [positions], and 1 to the mask there; 0 to the others. */
+void decoder_features(const int *ids, int n, int positions, float *features, uint8_t *mask);
 int decoder_codebook(decoder_kind kind);
 
 #endif

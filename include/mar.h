@@ -45,15 +45,14 @@
  * such as mar_session_get_params still work. The child can open a handle of its own. CUDA works in one of the two
  * processes only. A program started with exec has no such limit.
  *
- * Text: messages, log lines, and the facts and problems of a report are valid UTF-8 and safe to print. Control
- * characters, direction marks and invalid bytes appear as \n, \x1b or \u202e.
+ * Text: messages and log lines are valid UTF-8 and safe to print: control characters, direction marks and invalid bytes
+ * appear as \n, \x1b or \u202e.
  *
  * Failures: a failed call leaves all other sessions and the handle as they were. Running out of memory returns
  * MAR_ENOMEM. If libmar is loaded by dlopen, glibc ends the program when memory runs out at a thread's first call.
  *
  * Side effects: the library prints nothing and never ends the program, but for the case above. It does not touch signal
- * handlers, locale, umask, or the affinity of the caller's threads. LC_NUMERIC should be "C", as it is unless the
- * program changes it.
+ * handlers, locale, umask, or the affinity of the caller's threads. LC_NUMERIC should be "C".
  */
 #ifndef MAR_H
 #define MAR_H
@@ -482,7 +481,7 @@ typedef struct {
     int check;                 /* 1: reports the layer that makes the first non-finite number; slower, same output */
 } mar_params;
 
-/* Sets every field to the command's default. Writes the first `size` bytes; pass sizeof *params. */
+/* Sets every field to its default. Writes the first `size` bytes; pass sizeof *params. */
 MAR_API void mar_params_init(mar_params *params, size_t size);
 /* For bindings that do not know the struct: returns the library's mar_params, set up; NULL without memory.
  * mar_params_set sets a field. mar_params_free accepts NULL. */

@@ -99,9 +99,9 @@ typedef struct {
      * processors with bf16 instructions, and never INT8 or INT4. INT8 covers the blocks of the transformer and of
      * the head, and is AUTO elsewhere. Weights are quantised per output channel, activations per row. INT4 covers the
      * blocks of the transformer: weights of 4 bits and activations of 8, each 32 neighbours of a row with a scale. On a
-     * GPU both cover the transformer's blocks, and activations stay bf16. A file's int8 or int4 weights (mar_convert) are
-     * used directly with that type, and dequantised to f32 otherwise, with AUTO, too. mar_file_open tells their type:
-     * `mar` runs a MAR_KIND_DECODER with it where its --dtype is auto. */
+     * GPU both cover the transformer's blocks, and activations stay bf16. A file's int8 or int4 weights (mar_convert)
+     * are used directly with that type, and dequantised to f32 otherwise, with AUTO, too. mar_file_open tells their
+     * type: `mar` runs a MAR_KIND_DECODER with it where its --dtype is auto. */
     mar_dtype dtype;
     /* CPU threads, at most the number of cores; 0: one per core that affinity and quota allow. */
     int threads;
@@ -581,22 +581,23 @@ MAR_API void mar_session_free(mar_session *s);
  * never NULL. Valid until the session's next failing call. For NULL it returns mar_error(NULL).
  *
  * A step that fails (memory, backend, non-finite token) or is cancelled drops the batch. mar_session_done is then 1.
- * Calls for the batch's images, tokens or fates return MAR_EARG and say so. The next mar_session_begin starts afresh,
- * unless the GPU itself is lost. */
+ * Calls for the batch's images, tokens or token status return MAR_EARG and say so. The next mar_session_begin starts
+ * afresh, unless the GPU itself is lost. */
 MAR_API const char *mar_session_error(const mar_session *s);
 
 /* Starts images first_image .. first_image+n-1 of this seed, with labels[n], 1 <= n <= max_batch. A label is a class
  * number, or -1 for unconditional. Drops an unfinished batch. Invalid arguments are refused before anything changes. */
 MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n);
 /* Starts a batch of a text-to-image model, whose captions mar_text_encode or the caller has encoded: features float
- * [n][caption_tokens][caption_dim], and mask uint8_t [n][caption_tokens], 1 at the caption's tokens; NULL: 1
- * everywhere. Lumina-mGPT, Anole, Emu3: MAR_EARG for a mask with a 0 behind a 1, or without a 1, and with guidance
- * before mar_session_set_negative. MAR_EARG for other models; mar_session_begin is MAR_EARG for these. */
+ * [n][caption_tokens][caption_dim], ids for a model of prompt ids, and mask uint8_t [n][caption_tokens], 1 at the
+ * caption's tokens; NULL: 1 everywhere. Lumina-mGPT, Anole, Emu3: MAR_EARG for a mask with a 0 behind a 1, or without a
+ * 1, and with guidance before mar_session_set_negative. MAR_EARG for other models; mar_session_begin is MAR_EARG for
+ * these. */
 MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features,
                                               const uint8_t *mask, int n);
 /* Sets what stands in the second branch of guidance in place of the caption, for images that begin later: features
  * float [caption_tokens][caption_dim], mask uint8_t [caption_tokens], as mar_text_encode_negative writes them. Models
- * whose captions are embeddings of a prompt need it before the first image with guidance; MAR_EARG for other models. */
+ * of prompt ids need it before the first image with guidance; MAR_EARG for other models. */
 MAR_API mar_status mar_session_set_negative(mar_session *s, const float *features, const uint8_t *mask);
 /* Makes one autoregressive step of all images in progress, or with speculation across tokens one round of several.
  * Waiting requests (mar_session_submit) begin with it. MAR_EARG when no image is left to make. On a GPU the step may

@@ -141,7 +141,7 @@ static innovation_test innovations_of(const mar_params *p, int mutant)
     assert_library(library, mar_session_create(target, NULL, p, BATCH, &s));
     kern_queue *k = ((mar_raster *)mar_session_engine_state(s))->k;
     assert_session(s, mar_session_begin(s, 0, labels, BATCH));
-    spy_begin_on(&spy, k, SEQ, 0, BATCH, mutant);
+    spy_begin_on(&spy, k, SEQ, BATCH, 0, BATCH, mutant);
     while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
     assert_session(s, mar_session_tokens(s, tokens));
     whiten(&spy, p, labels, tokens, &v);

@@ -70,6 +70,26 @@ static void keep(path_spy *spy, const kern_path_verdict *job, int r)
     spy->has[place] = job->candidates ? 2 : 1;
 }
 
+/* Returns the tokens of a group's step that a verdict rejects. */
+static int rejected_in(const kern_path_verdict *job, int group, int step)
+{
+    int n = 0;
+    for (int r = 0; r < job->rows; r++) n += job->group[r] == group && job->order[r] == step && job->marked[r];
+    return n;
+}
+
+/* Lets rounds end one step later where the session has room to replace the rejected tokens of that step, too. */
+static void keep_behind(const path_spy *spy, const kern_path_verdict *job)
+{
+    int left = spy->most_replaced;
+    for (int g = 0; g < job->groups; g++) left -= rejected_in(job, g, job->first[g]);
+    for (int g = 0; g < job->groups; g++) {
+        if (job->first[g] == INT32_MAX) continue;
+        const int behind = rejected_in(job, g, job->first[g] + 1);
+        if (behind <= left) job->first[g]++, left -= behind;
+    }
+}
+
 static void spied_decide(kern_queue *k, const kern_path_verdict *job)
 {
     path_spy *spy = (path_spy *)k->head;
@@ -83,21 +103,26 @@ static void spied_decide(kern_queue *k, const kern_path_verdict *job)
         if (job->candidates ? job->marked[r] && job->order[r] == job->first[job->group[r]] : !job->marked[r])
             keep(spy, job, r);
     spy->rows = 0;
-    for (int g = 0; spy->mutant == SPY_KEEPS_BEHIND && !job->candidates && g < job->groups; g++)
-        if (job->first[g] < INT32_MAX) job->first[g]++;
+    if (spy->mutant == SPY_KEEPS_BEHIND && !job->candidates) keep_behind(spy, job);
 }
 
 void spy_begin(path_spy *spy, mar_session *s, uint64_t first_image, int images, int mutant)
 {
     const mar_masked *g = mar_masked_of(s);
-    spy_begin_on(spy, g->k, g->model->base.config.seq_len, first_image, images, mutant);
+    spy_begin_on(spy, g->k, g->model->base.config.seq_len, g->max_images * g->max_tokens, first_image, images, mutant);
 }
 
-void spy_begin_on(path_spy *spy, kern_queue *k, int seq_len, uint64_t first_image, int images, int mutant)
+void spy_begin_on(path_spy *spy, kern_queue *k, int seq_len, int most_replaced, uint64_t first_image, int images,
+                  int mutant)
 {
     const int inner = mutant < SPY_PATH_MUTANTS ? mutant : PATH_UNCHANGED;
-    *spy = (path_spy){
-        .k = k, .real = k->head, .mutant = mutant, .first_image = first_image, .images = images, .seq_len = seq_len};
+    *spy = (path_spy){.k = k,
+                      .real = k->head,
+                      .mutant = mutant,
+                      .first_image = first_image,
+                      .images = images,
+                      .seq_len = seq_len,
+                      .most_replaced = most_replaced};
     spy->has = calloc((size_t)images * (size_t)spy->seq_len, 1);
     if (!spy->has) fail_msg("out of memory");
     path_mutant_begin(&spy->mutation, k, inner, -1);

@@ -17,7 +17,7 @@
 typedef enum {
     SPY_PATH_MUTANTS = PATH_MUTANTS,
     SPY_ACCEPTS_ALL = PATH_MUTANTS, /* Q is the verifying pass's distribution: every ratio is 1 */
-    SPY_KEEPS_BEHIND,               /* a round ends one step after its first replacement's */
+    SPY_KEEPS_BEHIND,               /* a round ends one step after its first replacement's, if there is room */
     SPY_MUTANTS
 } spy_mutant;
 
@@ -31,7 +31,7 @@ typedef struct {
     const kern_head_ops *inner; /* the mutant's, or real */
     int mutant;
     uint64_t first_image;
-    int images, seq_len, channels, steps, stride;
+    int images, seq_len, most_replaced, channels, steps, stride;
     float *judged; /* [rows][stride + steps * channels] paths since the last verdict, other distribution's means */
     int rows, room;
     float *kept;  /* [images][seq_len][stride + steps * channels] paths of the kept tokens */
@@ -40,8 +40,10 @@ typedef struct {
 
 /* Begins to spy on a session with a batch of images first_image, ... The head has one number of diffusion steps. */
 void spy_begin(path_spy *spy, mar_session *s, uint64_t first_image, int images, int mutant);
-/* The same for a queue that makes the images, of seq_len tokens, in any order. */
-void spy_begin_on(path_spy *spy, kern_queue *k, int seq_len, uint64_t first_image, int images, int mutant);
+/* The same for a queue that makes the images, of seq_len tokens, in any order. most_replaced: the tokens that the
+ * session has room to replace at the end of a round. */
+void spy_begin_on(path_spy *spy, kern_queue *k, int seq_len, int most_replaced, uint64_t first_image, int images,
+                  int mutant);
 void spy_end(path_spy *spy); /* the session continues without the spy */
 
 /* Innovations of tokens, by step index; arrays grow. */

@@ -45,7 +45,7 @@ int main(int argc, char **argv)
     } else if ((failed = !write_ppm(argv[2], rgb, width, height))) {
         perror(argv[2]);
     } else {
-        printf("%s: %dx%d by libmar %s on %s\n", argv[2], width, height, mar_version(), mar_backend_description(m));
+        printf("%s: %dx%d by libmar %s\n", argv[2], width, height, mar_version());
     }
     mar_rgb_free(rgb); /* these accept NULL */
     mar_pipeline_free(pipeline);

@@ -8,6 +8,7 @@
  * files do not depend on the number of threads. Ctrl-C cancels the images in progress and leaves no partial file.
  */
 #include <mar.h>
+#include <mar_measure.h>
 
 #include <pthread.h>
 #include <signal.h>

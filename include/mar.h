@@ -22,44 +22,37 @@
  * size, the number of threads, or earlier images. On a CPU this holds bit for bit. On a GPU some products depend on the
  * batch in their last bits. Processors with other instruction sets have other bits.
  *
- * Structs: each begins with its size, which tells which fields it has; new fields come last. The caller's structs are
- * set up by an initialiser, mar_X_init(&x, sizeof x). A program may be older than the library: fields that its mar.h
- * lacks have their defaults, and the library does not write them. A newer program's parameters are refused with
- * MAR_EARG, because the library does not know them. In the library's structs, size is that of the library's mar.h: a
- * program that may run with an older library reads a later field only if it lies within size. Enumerations may get new
- * values.
+ * Structs: each begins with its size, which tells which fields it has; new fields come last. mar_X_init(&x, sizeof x)
+ * sets up the caller's. A program may be older than the library: fields that its mar.h lacks have their defaults and
+ * are not written. A newer program's structs are refused with MAR_EARG. In the library's structs, size is that of the
+ * library's mar.h: a later field exists only if it lies within size. Enumerations may get new values.
  *
- * Threads: any number of threads may share a handle, its models and its VAEs. Models and VAEs do not change after
- * loading, and their weights are in memory once. One thread may load a model while others generate. A session belongs
- * to one thread at a time; only mar_session_cancel may be called from any thread. To generate on several threads, make
- * a session for each. On a CPU, working sessions share the handle's threads. A call on a CPU uses at most 64 KB of its
- * thread's stack.
+ * Threads: any number of threads may share a handle, its models and its VAEs, which do not change after loading. One
+ * thread may load a model while others generate. A session belongs to one thread at a time; only mar_session_cancel may
+ * be called from any thread. To generate on several threads, make a session for each. On a CPU, working sessions share
+ * the handle's threads. A call on a CPU uses at most 64 KB of its thread's stack.
  *
  * Lifetimes: a session holds a reference to its model, draft model and VAE; each of these holds one to the handle, as
- * do text encoders and feature networks. mar_model_free, mar_vae_free and mar_close drop the caller's reference. So
- * objects may be freed in any order and on any thread; memory is released with the last reference. Strings returned by
- * the library stay valid until their owner is freed, unless the function says otherwise.
+ * do text encoders and feature networks. The free functions and mar_close drop the caller's reference, in any order and
+ * on any thread; memory is released with the last. Strings returned by the library stay valid until their owner is
+ * freed, unless the function says otherwise.
  *
- * Invalid arguments: a call with a status returns MAR_EARG and sets the reason. This covers NULL for a pointer, a
- * number out of range, and a handle that failed to open. Without a handle or session, mar_error(NULL) returns the
- * reason. A call without a status does nothing, or returns NULL, "" or 0.
+ * Invalid arguments: a call with a status returns MAR_EARG and sets the reason: NULL for a pointer, a number out of
+ * range, a handle that failed to open. Without a handle or session, mar_error(NULL) returns the reason. A call without
+ * a status does nothing, or returns NULL, "" or 0.
  *
- * Forks: a forked child has neither the threads nor the GPU of a handle that its parent opened. In the child, calls on
- * such a handle and its objects return MAR_EARG, and freeing does nothing. Nothing blocks. Getters such as
- * mar_session_get_params still work. The child can open a handle of its own, also if other threads were at work during
- * the fork. CUDA works in one process of the two only; mar_open says so. A program started with exec has no such
- * limit.
+ * Forks: in a forked child, calls on a handle that the parent opened return MAR_EARG, freeing does nothing, and getters
+ * such as mar_session_get_params still work. The child can open a handle of its own. CUDA works in one of the two
+ * processes only. A program started with exec has no such limit.
  *
- * Text: messages, log lines, and the facts and problems of a report are valid UTF-8 and safe to print. Control
- * characters, direction marks and invalid bytes appear as \n, \x1b or \u202e.
+ * Text: messages and log lines are valid UTF-8 and safe to print: control characters, direction marks and invalid bytes
+ * appear as \n, \x1b or \u202e.
  *
  * Failures: a failed call leaves all other sessions and the handle as they were. Running out of memory returns
- * MAR_ENOMEM. If libmar is loaded by dlopen, glibc ends the program when memory runs out at a thread's first call. A
- * CPU handle has as many threads as the system starts.
+ * MAR_ENOMEM. If libmar is loaded by dlopen, glibc ends the program when memory runs out at a thread's first call.
  *
  * Side effects: the library prints nothing and never ends the program, but for the case above. It does not touch signal
- * handlers, locale, umask, or the affinity of the caller's threads. Text of numbers follows the process's locale:
- * LC_NUMERIC should be "C", as it is unless the program changes it.
+ * handlers, locale, umask, or the affinity of the caller's threads. LC_NUMERIC should be "C".
  */
 #ifndef MAR_H
 #define MAR_H
@@ -83,25 +76,22 @@ typedef enum { MAR_BACKEND_AUTO = 0, MAR_BACKEND_CPU, MAR_BACKEND_CUDA } mar_bac
 
 /* Log callback: one line without newline, valid during the call.
  *
- * INFO: the handle was opened, and for AUTO why it uses the CPU; a model or VAE was loaded; a checkpoint was converted;
- * a session was created. WARNING: a batch failed; a GPU refuses to record steps; the head's arithmetic suits the
- * session's criterion badly.
+ * INFO: something was opened, loaded, converted or created, and for AUTO why the handle uses the CPU. WARNING: a batch
+ * failed; a GPU refuses to record steps; the head's arithmetic suits the session's criterion badly.
  *
  * It runs on the thread that called the library, so on several at a time if several use the handle. It may call the
- * library. On the session whose call it interrupts, the rules of mar_progress_function hold. If it changes the thread's
- * current GPU (cudaSetDevice), the library may change that back. */
+ * library; on the session whose call it interrupts, the rules of mar_progress_function hold. */
 typedef enum { MAR_LOG_INFO, MAR_LOG_WARNING } mar_log_level;
 typedef void mar_log_function(void *user, mar_log_level level, const char *line);
 
 typedef struct {
     size_t size; /* sizeof(mar_options) in the caller, by mar_options_init; new fields come last */
-    /* Arithmetic of matrix products: F32, BF16, INT8 or INT4 (approximate) or AUTO. AUTO is bf16 on a GPU and on
-     * processors with bf16 instructions, and never INT8 or INT4. INT8 covers the blocks of the transformer and of
-     * the head, and is AUTO elsewhere. Weights are quantised per output channel, activations per row. INT4 covers the
-     * blocks of the transformer: weights of 4 bits and activations of 8, each 32 neighbours of a row with a scale. On a
-     * GPU both cover the transformer's blocks, and activations stay bf16. A file's int8 or int4 weights (mar_convert)
-     * are used directly with that type, and dequantised to f32 otherwise, with AUTO, too. mar_file_open tells their
-     * type: `mar` runs a MAR_KIND_DECODER with it where its --dtype is auto. */
+    /* Arithmetic of matrix products: F32, BF16, INT8 or INT4 (approximate), or AUTO: bf16 on a GPU and on processors
+     * with bf16 instructions, else f32. INT8 covers the blocks of the transformer and of the head: weights per output
+     * channel, activations per row. INT4 covers the blocks of the transformer: weights of 4 bits and activations of 8,
+     * each 32 neighbours of a row with a scale. On a GPU both cover the transformer's blocks, and activations stay
+     * bf16. A file's int8 or int4 weights (mar_convert) are used directly with that type, and dequantised to f32
+     * otherwise. */
     mar_dtype dtype;
     /* CPU threads, at most the number of cores; 0: one per core that affinity and quota allow. */
     int threads;
@@ -111,43 +101,34 @@ typedef struct {
     void *log_user;        /* first argument of log */
     int allow_nonfinite;   /* 1: models and VAEs may have NaN or infinite weights */
     /* Arithmetic of diffusion heads: F32; F16; BF16, if dtype is BF16 too and on a CPU; AUTO: that of dtype, but F16 on
-     * a GPU unless dtype is F32. Criterion path compares two evaluations of the head. In bf16 their rounding alone
-     * rejects many drafts, in f16 few. A GPU multiplies F16 at bf16's rate; a CPU rounds f32 numbers to it, slower
-     * than F32, which takes twice bf16's time. Beyond 65504, FP16's range, weights or activations at random inputs make
-     * the head F32 in place of F16, with a warning in the log, and activations of an image make a MAR_EMODEL. */
+     * a GPU unless dtype is F32. Criterion path compares two evaluations of the head, where bf16's rounding rejects
+     * many drafts and f16's few. A GPU multiplies F16 at bf16's rate; a CPU is slower with it than with F32. Beyond
+     * 65504, weights or activations at random inputs make the head F32 with a warning in the log, and activations of an
+     * image make a MAR_EMODEL. */
     mar_dtype head_dtype;
     /* dtype INT8: the head uses int8 at timesteps below this, of 1000; 0: 985. The first steps of a chain multiply an
      * error of the head by up to 20000. MAR_EARG with another dtype or head_dtype. */
     int int8_below;
-    /* LlamaGen models whose file does not give the tokens of an image, by mar.seq_len in its metadata or by the options
-     * of train_c2i.py: a square number up to 65536; 0: 256, a guess, which the log warns of. Official models for 384
-     * pixels need 576. MAR_EARG if the file gives another number. For files of another kind, mar_inspect and
-     * mar_convert return MAR_EARG; mar_model_load and mar_vae_load ignore it. */
+    /* LlamaGen models whose file does not give the tokens of an image: a square number up to 65536; 0: 256, a guess,
+     * which the log warns of. Official models for 384 pixels need 576. MAR_EARG if the file gives another number. */
     int seq_len;
-    /* Which weights of a PyTorch training checkpoint to load. EMA: the averaged ones, `model_ema` or `ema`. MODEL: the
-     * trained ones, `model`, `module` or `state_dict`. AUTO: the first present of `model_ema`, `model`, `module`,
-     * `state_dict`, `ema`, but for a SphereAR model `ema` before all, as the official code does. MAR_EARG if the file
-     * has only the others. For a file with one unnamed set, mar_inspect and mar_convert return MAR_EARG unless AUTO.
-     * mar_vae_load and mar_features_load ignore it. */
+    /* Which weights of a PyTorch training checkpoint to load. EMA: `model_ema` or `ema`. MODEL: `model`, `module` or
+     * `state_dict`. AUTO: the first present of `model_ema`, `model`, `module`, `state_dict`, `ema`, but for a SphereAR
+     * model `ema` before all. MAR_EARG if the file has only the others. */
     mar_weights weights;
-    /* MAR models without mar.patch_size in the file's metadata: latent pixels per side of a token, up to 16 (the
-     * official option). 0: 1 if token_dim equals the image decoder's channels, else sqrt(token_dim / 16) for a decoder
-     * of 16 channels (KL-16). MAR_EARG if its square does not divide token_dim. For files of another kind, mar_inspect
-     * and mar_convert return MAR_EARG. */
+    /* MAR models without mar.patch_size in the file's metadata: latent pixels per side of a token, up to 16. 0: 1 if
+     * token_dim equals the image decoder's channels, else sqrt(token_dim / 16) for a decoder of 16 channels (KL-16). */
     int patch_size;
     /* Memory of a CPU handle's weights and working memory, as it is packed and laid out; NULL: the C library's, in huge
      * pages where the system has them. Give both functions or neither. MAR_EARG on a GPU, which has its own memory. */
     mar_alloc_function *alloc;
     mar_free_function *free;
     void *alloc_user; /* first argument of both */
-    /* Models that make images of several sizes (Lumina-mGPT, Emu3): width and height in pixels, as "768x512"; NULL: the
-     * model's own size. mar_model_load and mar_text_load return MAR_EARG for a size that the model does not have, or
-     * one whose tokens its context does not hold. Models of other families ignore it. mar_open reads the text, and
-     * keeps no reference to it. */
+    /* Models that make images of several sizes: width and height in pixels, as "768x512"; NULL: the model's own size.
+     * Loading returns MAR_EARG for a size that the model does not have. mar_open keeps no reference to the text. */
     const char *image_size;
-    /* CUDA: file with the fastest algorithms of matrix products, which mar_open reads for its GPU and version of
-     * cuBLASLt; NULL: the first that cuBLASLt proposes. Results may differ in the last bits. MAR_EIO, MAR_EFORMAT;
-     * MAR_EARG on a CPU. */
+    /* CUDA: file with the fastest algorithms of matrix products for this GPU; NULL: the first that cuBLASLt proposes.
+     * Results may differ in the last bits. MAR_EARG on a CPU. */
     const char *tuning;
     /* 1: algorithms of products that `tuning` does not have are timed when they are first planned, and the fastest is
      * added to the file. Takes some milliseconds a product. */
@@ -166,33 +147,12 @@ MAR_API mar_status mar_open(const mar_options *options, mar **out);
 MAR_API void mar_close(mar *m);
 
 /* Returns why this thread's last failing call on the handle failed, in one line without newline. Returns "" if none has
- * failed, and never NULL. Calls on a handle: mar_open, loading, mar_session_create, mar_inspect, mar_convert,
- * mar_measure_peak, mar_measure_bandwidth. Calls on a session use mar_session_error. A thread keeps the reasons of the
- * four handles whose calls failed last; the string is valid until its next failing call on any handle. mar_error(NULL)
- * covers calls that were given neither handle nor session. */
+ * failed, and never NULL. Calls on a session use mar_session_error. A thread keeps the reasons of the four handles
+ * whose calls failed last; the string is valid until its next failing call on any handle. mar_error(NULL) covers calls
+ * that were given neither handle nor session. */
 MAR_API const char *mar_error(const mar *m);
 MAR_API const char *mar_version(void); /* the library's, "MAJOR.MINOR.PATCH" */
 MAR_API int mar_version_number(void);  /* MAJOR * 10000 + MINOR * 100 + PATCH */
-
-/* Describes the handle's device: "cpu bf16 (avx512_bf16), 2 threads", or "cpu bf16, head f32 (...". Returns "" if the
- * handle failed to open. */
-MAR_API const char *mar_backend_description(const mar *m);
-
-/* A handle's device. */
-typedef struct {
-    size_t size;
-    mar_backend backend;    /* CPU or CUDA */
-    mar_dtype dtype;        /* arithmetic of the transformer's matrix products: F32, BF16, INT8 or INT4 */
-    mar_dtype head_dtype;   /* of diffusion heads: F32, F16, BF16 or INT8 */
-    int int8_below;         /* of INT8 heads: mar_options.int8_below; else 0 */
-    int threads;            /* CPU: worker threads; 0: a GPU */
-    int threads_missing;    /* CPU: threads that the system did not start */
-    const char *unit;       /* CPU: instruction sets, "avx512_bf16"; CUDA: the GPU's name and size */
-    const char *arithmetic; /* the description without the number of threads, which changes no image */
-} mar_device;
-
-/* Returns what the handle computes with, valid as long as the handle; NULL if it failed to open. */
-MAR_API const mar_device *mar_get_device(const mar *m);
 
 /* Returns the number of GPUs, 0 if the library has no CUDA. mar_options.device counts from 0. */
 MAR_API int mar_gpu_count(void);
@@ -307,27 +267,21 @@ MAR_API void mar_source_init(mar_source *source, size_t size);
 /* Loads a model: MAR, SphereAR, LlamaGen, a decoder that writes images among text (Lumina-mGPT, Anole, Emu3), or an
  * EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin, of
  * weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's release. Weights are
- * F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales: weight_scale, scale_weight, weight_scale_inv), or
- * int8 and int4 of mar_convert. What training adds to the tensors' names is taken off: "module.", "_orig_mod.",
- * "_fsdp_wrapped_module.", "_checkpoint_wrapped_module." anywhere, and Lightning's "model.". Other entries of a file
- * may be of any type.
+ * F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales), or int8 and int4 of mar_convert. What training
+ * wrappers add to the tensors' names is taken off. Other entries of a file may be of any type.
  *
  * Built-in models have names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
- * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt". The file
- * may be deleted afterwards; that of a model of prompt ids stays open, for rows of its embedding, and must not change.
- * Every call makes its own copy of the weights: two models of one file share nothing, on one handle or on two.
+ * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt". They are
+ * files in share/libmar/demo beside the library (or the program that libmar.a is linked into), in the two folders
+ * above, or where it was to be installed. The environment's MAR_DATA_DIR names another folder with `demo`.
  *
- * Built-in models are files that come with the library, in share/libmar/demo. It looks for share/libmar beside itself
- * (or the program that libmar.a is linked into) and in the two folders above, then where it was to be installed. The
- * environment's MAR_DATA_DIR names another folder with `demo`. MAR_EIO, naming all these, without the file.
+ * The file may be deleted afterwards; that of a model of prompt ids stays open, for rows of its embedding, and must not
+ * change. Every call makes its own copy of the weights.
  *
  * `heads` is the number of attention heads, or mar_heads of two. 0 takes it from the metadata, or else from the
- * official model of that width (MAR and SphereAR: 768, 1024, 1280; LlamaGen: 768 to 4096); a decoder's is in its
- * config.json. MAR_EMODEL if there is no
- * such model: no tensor shows the number of heads, and a wrong number makes wrong images.
- *
- * MAR_EMODEL also for an image decoder, with a line that says so, and for NaN or infinite weights
- * (mar_options.allow_nonfinite). MAR_EIO if the file changes while it is read. */
+ * official model of that width; MAR_EMODEL if there is none: no tensor shows the number, and a wrong one makes wrong
+ * images. MAR_EMODEL also for an image decoder, and for NaN or infinite weights (mar_options.allow_nonfinite). MAR_EIO
+ * if the file changes while it is read. */
 MAR_API mar_status mar_model_load(mar *m, const char *path, int heads, mar_model **out);
 /* Does the same from any source. MAR_EIO for a descriptor of a pipe, a directory or a file open for writing only. */
 MAR_API mar_status mar_model_load_from(mar *m, const mar_source *source, mar_model **out);
@@ -341,11 +295,10 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
 /* Loads the decoder of a KL autoencoder (kl16.ckpt), of a VQ autoencoder (LlamaGen's vq_ds16_c2i.pt, Chameleon's
  * vqgan.ckpt or a model's folder with one in model.vqmodel, the folder of BAAI/Emu3-VisionTokenizer), SphereAR's ViT
- * decoder (a model's file, or vae.pt), or a .safetensors of any. Without the encoder, an image of up to 1024x1024
- * pixels is decoded in at most 1.5 GB of memory. Built-in decoders: "demo" or "demo-vae",
- * "demo-discrete" or "demo-discrete-vq", "demo-mgpt" or "demo-mgpt-vq", "demo-sphere". Errors are those of
- * mar_model_load. Finding a codebook's neighbours takes seconds. Sessions with a method of LANTERN cache them in
- * PATH.neighbours-METRIC-K.npz if that is writable. */
+ * decoder (a model's file, or vae.pt), or a .safetensors of any; or the built-in one of a built-in model. Without the
+ * encoder, an image of up to 1024x1024 pixels is decoded in at most 1.5 GB of memory. Errors are those of
+ * mar_model_load. Sessions with a method of LANTERN find the codebook's neighbours, which takes seconds, and cache them
+ * in PATH.neighbours-METRIC-K.npz if that is writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 /* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or a ViT. A
  * codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
@@ -395,11 +348,9 @@ typedef enum { MAR_CLEAN_LLAMAGEN = 0, MAR_CLEAN_OFF } mar_clean;
  * such a model no weights are loaded. MAR_EARG if it makes no images of mar_options.image_size.
  *
  * A T5 is an encoder of version 1.1 (flan-t5, t5-v1_1; gated-gelu) from a folder as Hugging Face writes it:
- * spiece.model, config.json, and model.safetensors or pytorch_model.bin, whole or in shards with their index
- * (model.safetensors.index.json). Without config.json a file that mar_convert has written will do, named
- * model.safetensors. Built in: "demo-t5", that of demo-t2i. Reads the encoder's tensors only, one at a time. MAR_EIO
- * for a file that is missing, MAR_EFORMAT for a damaged one or half a download, MAR_EMODEL for another architecture.
- * Further errors are those of mar_model_load. mar_text_free accepts NULL. */
+ * spiece.model, config.json, and model.safetensors or pytorch_model.bin, whole or in shards. Without config.json a
+ * model.safetensors that mar_convert has written will do. Built in: "demo-t5", that of demo-t2i. Errors are those of
+ * mar_model_load. mar_text_free accepts NULL. */
 MAR_API mar_status mar_text_load(mar *m, const char *folder, mar_text **out);
 /* Does the same from source->path, with progress. MAR_EARG for data, fd, heads and encoder. */
 MAR_API mar_status mar_text_load_from(mar *m, const mar_source *source, mar_text **out);
@@ -451,19 +402,28 @@ typedef enum { MAR_METRIC_L2 = 0, MAR_METRIC_COSINE } mar_metric;
 typedef enum { MAR_CACHE_AUTO = 0, MAR_CACHE_BF16, MAR_CACHE_INT8 } mar_cache;
 
 /* Parameters of an image. Names and meanings are those of the official implementation and of the papers that `mar
- * methods` lists. mar_param_get(i) has each field's default, range and description. */
+ * methods` lists. mar_methods.h has a table with each field's default, range and description. */
 typedef struct {
     size_t size; /* sizeof(mar_params) in the caller, by mar_params_init; new fields come last */
 
-    /* Autoregressive steps, 1..seq_len; 0: 64, or seq_len if less. SphereAR, discrete tokens: 0 or seq_len, both
-     * seq_len. */
+    /* Autoregressive steps, 1..seq_len; 0: 64, or seq_len if less. In raster order 0 or seq_len, both seq_len. */
     int num_iter;
     int num_sampling_steps; /* diffusion steps of the head, 2..1000; SphereAR: noisy steps of the flow, one follows */
     float cfg;              /* guidance scale; 1: none */
     /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step; SphereAR: before it) */
     mar_cfg_schedule cfg_schedule;
+    /* Continuous tokens: steps with a fraction of known tokens outside cfg_low..cfg_high have scale 1, and no
+     * unconditional rows. 0 and 1, the defaults: all steps are guided. */
+    float cfg_low;
+    float cfg_high;
+    /* Discrete tokens. -1: guidance for all tokens. Else none after token cfg_interval + 1, counted from 0. At most
+     * seq_len - 2. */
+    int cfg_interval;
     /* Scale of the noise of every diffusion step but x_T. Discrete tokens: divisor of the logits; 0: greedy. */
     float temperature;
+    int top_k; /* discrete tokens: tokens below the k-th largest logit have probability 0; 0: all tokens */
+    float
+        top_p; /* discrete tokens: only the most probable ones, up to the first at which their sum reaches it; 1: all */
     uint64_t seed;
 
     /* Lossless speculation inside the head: diffusion steps that one call of the head may decide, 1..64. All but one of
@@ -482,6 +442,9 @@ typedef struct {
     int gtr_reconstruction_steps; /* autoregressive steps of GtR's second stage */
     float gtr_detail;             /* fraction of the second stage's tokens with num_sampling_steps, 0..1 */
     int gtr_sampling_steps;       /* diffusion steps of the others; 0: 50, or num_sampling_steps if less */
+    /* Discrete tokens: type of the keys and values that are kept. AUTO: that of the matrix products' operands. BF16
+     * halves, INT8 quarters the memory and the reading of f32; the distribution changes by their rounding. */
+    mar_cache cache_dtype;
 
     /* Speculation across tokens: `draft` drafts gamma autoregressive steps, and the model verifies them by `spec`. */
     mar_model *draft; /* NULL: none. Same tokens and classes as the model; a session references it */
@@ -491,29 +454,13 @@ typedef struct {
      * or to tree. */
     const char *spec;
     /* Autoregressive steps of a block, 1 or more; blocks end with the image. 0: 8, or with spec path adapted to the
-     * accepted drafts of the image so far, at most 16. Discrete tokens: at most seq_len, else MAR_EARG; the default is
-     * lowered to that. */
+     * accepted drafts of the image so far, at most 16. Discrete tokens: at most seq_len. */
     int gamma;
-    /* Fraction of the autoregressive steps that the target makes alone, 0..1; not with spec path. */
-    float prefill;
-    mar_context context; /* FULL without a draft */
-    /* 1: draft and target share x_T and all noise. 0: independent noise; not with spec path. */
-    int align;
+    float prefill;           /* fraction of the autoregressive steps that the target makes alone; not with spec path */
+    mar_context context;     /* FULL without a draft */
+    int align;               /* 1: draft and target share x_T and all noise; 0: independent noise, not with spec path */
     float inner_temperature; /* cspd: factor of the standard deviations in its criterion */
-    /* 0. Keeps the end of the struct free of padding, so that every new field changes its size. */
-    int reserved;
-
-    int check;      /* 1: reports the layer that makes the first non-finite number; slower, same output */
-    int reserved_2; /* 0 */
-
-    /* Discrete tokens (LlamaGen), in raster order. */
-    /* -1: guidance for all tokens. Else none after token cfg_interval + 1, counted from 0. At most seq_len - 2. */
-    int cfg_interval;
-    int top_k; /* 0: all tokens; else tokens below the k-th largest logit have probability 0 */
-    /* 1: all tokens. Else only the most probable tokens, up to the first at which their sum reaches top_p. */
-    float top_p;
-    /* sjd, sjd-pac, scd: drafts of a round, the tree's included, 1..seq_len. 0: 64 on a GPU, 16 on a CPU, or seq_len if
-     * less. */
+    /* sjd, sjd-pac, scd: drafts of a round, the tree's included, 1..seq_len. 0: 64 on a GPU, 16 on a CPU. */
     int window;
     mar_first first;  /* sjd, sjd-pac, scd: initial draft of a position */
     int pac_children; /* sjd-pac, scd: drafts per position of the tree, K; 1: none (PD off); 0: 4, of scd 1 */
@@ -522,31 +469,19 @@ typedef struct {
     /* With a draft: NULL or "chain"; "static" (LANTERN++); "dynamic" (EAGLE-2); or children of every draft by level,
      * "4,2,1,1". gamma is the depth. */
     const char *tree;
-    int tree_top;     /* dynamic: drafts kept per level, and children tried of each */
-    int tree_total;   /* dynamic: drafts verified */
-    float cool_delta; /* uniform-rsd, cool-sd-exp, cool-sd-linear: relaxation */
-    float cool_nu;    /* cool-sd-exp: decay of the relaxation along a block */
-    float cool_ell;   /* cool-sd-linear: decay of the relaxation along a block */
-    /* lantern...: neighbours considered, the token included. 0: lantern 1000, lantern-pp 10, or the vocabulary if less.
-     * MAR_EARG above the vocabulary. */
-    int lantern_k;
+    int tree_top;              /* dynamic: drafts kept per level, and children tried of each */
+    int tree_total;            /* dynamic: drafts verified */
+    float cool_delta;          /* uniform-rsd, cool-sd-exp, cool-sd-linear: relaxation */
+    float cool_nu;             /* cool-sd-exp: decay of the relaxation along a block */
+    float cool_ell;            /* cool-sd-linear: decay of the relaxation along a block */
+    int lantern_k;             /* lantern...: neighbours, the token included; 0: lantern 1000, lantern-pp 10 */
     float lantern_delta;       /* lantern, lantern-gstar: bound on the neighbours' probability */
     float lantern_lambda;      /* lantern-pp, lantern-pp-gstar: the same as a multiple of the token's own */
     mar_metric lantern_metric; /* lantern...: distance between tokens */
-    int reserved_3;            /* 0 */
-
-    /* Continuous tokens (MAR, SphereAR): guidance interval. Let f be the fraction of tokens known before a step. If f <
-     * cfg_low or f > cfg_high, the step has scale 1 and no unconditional rows. */
-    float cfg_low;  /* 0..cfg_high; 0, the default: from the first step */
-    float cfg_high; /* cfg_low..1; 1, the default: to the last step */
-
-    /* Discrete tokens: type of the keys and values that are kept. AUTO: that of the matrix products' operands. BF16
-     * halves, INT8 quarters the memory and the reading of f32; the output distribution changes by their rounding. */
-    mar_cache cache_dtype;
-    int reserved_4; /* 0 */
+    int check;                 /* 1: reports the layer that makes the first non-finite number; slower, same output */
 } mar_params;
 
-/* Sets every field to the command's default. Writes the first `size` bytes; pass sizeof *params. */
+/* Sets every field to its default. Writes the first `size` bytes; pass sizeof *params. */
 MAR_API void mar_params_init(mar_params *params, size_t size);
 /* For bindings that do not know the struct: returns the library's mar_params, set up; NULL without memory.
  * mar_params_set sets a field. mar_params_free accepts NULL. */
@@ -564,14 +499,8 @@ typedef struct mar_session mar_session;
  * the reason.
  *
  * On a CPU neither batches of any size nor reading their results allocate anything. A GPU prepares products of new
- * shapes at their first use. It also records work that a session repeats, such as the steps of the second batch of a
- * size (mar_stats.recorded_bytes).
- *
- * MAR_ENOMEM names the block's size. A block larger than the available memory, where the system tells that, is refused.
- * Pages of a large block are allocated at first use. So creating a session is fast for any batch, and slow calls can be
- * cancelled.
- *
- * Fields that an older mar.h lacks have their defaults. Parameters from a newer mar.h are refused. */
+ * shapes at their first use, and records work that a session repeats (mar_stats.recorded_bytes). MAR_ENOMEM names the
+ * block's size; a block larger than the available memory, where the system tells that, is refused. */
 MAR_API mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
                                       mar_session **out);
 /* Frees the session. NULL is fine. Inside a callback of the session it does nothing, and mar_session_error says so. */
@@ -581,18 +510,17 @@ MAR_API void mar_session_free(mar_session *s);
  * never NULL. Valid until the session's next failing call. For NULL it returns mar_error(NULL).
  *
  * A step that fails (memory, backend, non-finite token) or is cancelled drops the batch. mar_session_done is then 1.
- * Calls for the batch's images, tokens or token status return MAR_EARG and say so. The next mar_session_begin starts
- * afresh, unless the GPU itself is lost. */
+ * Calls for the batch's images or tokens return MAR_EARG and say so. The next mar_session_begin starts afresh,
+ * unless the GPU itself is lost. */
 MAR_API const char *mar_session_error(const mar_session *s);
 
 /* Starts images first_image .. first_image+n-1 of this seed, with labels[n], 1 <= n <= max_batch. A label is a class
  * number, or -1 for unconditional. Drops an unfinished batch. Invalid arguments are refused before anything changes. */
 MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n);
 /* Starts a batch of a text-to-image model, whose captions mar_text_encode or the caller has encoded: features float
- * [n][caption_tokens][caption_dim], ids for a model of prompt ids, and mask uint8_t [n][caption_tokens], 1 at the
- * caption's tokens; NULL: 1 everywhere. Lumina-mGPT, Anole, Emu3: MAR_EARG for a mask with a 0 behind a 1, or without a
- * 1, and with guidance before mar_session_set_negative. MAR_EARG for other models; mar_session_begin is MAR_EARG for
- * these. */
+ * [n][caption_tokens][caption_dim], and mask uint8_t [n][caption_tokens], 1 at the caption's tokens; NULL: 1
+ * everywhere. Lumina-mGPT, Anole, Emu3: MAR_EARG for a mask with a 0 behind a 1, or without a 1, and with guidance
+ * before mar_session_set_negative. MAR_EARG for other models; mar_session_begin is MAR_EARG for these. */
 MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features,
                                               const uint8_t *mask, int n);
 /* Sets what stands in the second branch of guidance in place of the caption, for images that begin later: features
@@ -604,23 +532,20 @@ MAR_API mar_status mar_session_set_negative(mar_session *s, const float *feature
  * still run when the call returns, and fail a later call. The last step of an image waits for all.
  *
  * A NaN or infinite token fails the batch with MAR_EMODEL: "image 3, step 17: a token is NaN (position 40, channel 2);
- * ...". Steps are numbered as in mar_session_token_status. On a GPU the last step reports it; with mar_params.check,
- * the token's own step does. With check the line ends with the first layer whose output is not finite, by its
- * checkpoint name; "draft: " precedes a draft's layer. check also fails a batch if such a layer leaves all tokens
- * finite, as a draft's layer can. Of requests, only the one with that token fails, and the step returns MAR_OK.
- *
- * Discrete tokens: a step is a round, and a distribution can fail: "image 3, token 40: no token has a probability:
- * ...". */
+ * ...". On a GPU the last step reports it; with mar_params.check, the token's own step does, and the line ends with the
+ * first layer whose output is not finite, by its checkpoint name ("draft: " precedes a draft's). check also fails a
+ * batch if such a layer leaves all tokens finite. Of requests, only the one with that token fails, and the step returns
+ * MAR_OK. Discrete tokens: a step is a round, and a distribution can fail: "image 3, token 40: no token has a
+ * probability: ...". */
 MAR_API mar_status mar_session_step(mar_session *s);
 MAR_API int mar_session_done(const mar_session *s);       /* 1: no step is left, or the batch was dropped */
 MAR_API int mar_session_steps_left(const mar_session *s); /* autoregressive steps of the slowest image */
 
 /* Cancels the images in progress. The running mar_session_begin, _step, _tokens or _images soon returns MAR_ECANCELLED;
  * if none is running, the next one does. A cancelled begin or step drops the batch, unless it was the last step and is
- * complete. Finished images stay: tokens and images can be requested again, and images already written are complete.
- * Of requests, a cancelled step fails those in progress with MAR_ECANCELLED; those that wait stay. The next
- * mar_session_begin clears a cancel that no call has seen. It only sets a flag: any thread, callback or signal handler
- * may call it while the session exists. */
+ * complete. Finished images stay. Of requests, a cancelled step fails those in progress with MAR_ECANCELLED; those that
+ * wait stay. The next mar_session_begin clears a cancel that no call has seen. It only sets a flag: any thread,
+ * callback or signal handler may call it while the session exists. */
 MAR_API void mar_session_cancel(mar_session *s);
 
 /* Progress of the batch. */
@@ -632,16 +557,14 @@ typedef struct {
 } mar_progress;
 
 /* Progress callback. Runs after every successful mar_session_step of a batch and after every image of
- * mar_session_images, on the calling thread. Requests have mar_session_get_request. On a GPU several images finish
- * together. On this session it may call mar_session_cancel, and getters; the interrupted call then returns
- * MAR_ECANCELLED. Calls with a status return MAR_EARG, and mar_session_free does nothing. f = NULL removes the
- * callback. */
+ * mar_session_images, on the calling thread. On a GPU several images finish together. On this session it may call
+ * mar_session_cancel, and getters; the interrupted call then returns MAR_ECANCELLED. Calls with a status return
+ * MAR_EARG, and mar_session_free does nothing. f = NULL removes the callback. */
 typedef void mar_progress_function(void *user, mar_session *s, const mar_progress *progress);
 MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, void *user);
 
-/* Moves the session to a stream of the host, a cudaStream_t on the session's GPU; NULL: back to its own. The stream
- * must outlive the session or its next mar_session_set_stream. Waits for pending work. MAR_EARG on a CPU, and for
- * cudaStreamPerThread: it is a different stream on every thread. */
+/* Moves the session to a stream of the host, a cudaStream_t on the session's GPU, which outlives it; NULL: back to its
+ * own. Waits for pending work. MAR_EARG on a CPU, and for cudaStreamPerThread. */
 MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
 
 /* Return the results after the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before
@@ -743,11 +666,9 @@ MAR_API void mar_request_init(const mar_session *s, mar_request *request, size_t
 /* Adds a request. It begins with a later mar_session_step, when fewer than max_batch images are in progress. Arrays are
  * copied. *id is unique in the session and never 0.
  *
- * Images at different steps share their passes, but for images with and without guidance, and calls of the head with
- * different numbers of diffusion steps, which take turns. With an accelerator that keeps a state of the whole batch
- * (draft, spec path, lazy, gtr), requests begin together with those that wait, when no other is in progress. There
- * guidance must be the session's, and no token may be known. Images of discrete tokens begin at any step, with every
- * option. Invalid requests return MAR_EARG.
+ * Images at different steps share their passes. With an accelerator that keeps a state of the whole batch (draft, spec
+ * path, lazy, gtr), requests begin together with those that wait, when no other is in progress; guidance must be the
+ * session's, and no token may be known. Images of discrete tokens begin at any step, with every option.
  *
  * A batch in progress is dropped. mar_session_begin returns MAR_EARG until all requests are taken or cancelled. */
 MAR_API mar_status mar_session_submit(mar_session *s, const mar_request *request, uint64_t *id);

@@ -1,4 +1,4 @@
-/* Measuring: what a session's images cost, where each token came from, and the rates of the machine. */
+/* Measuring: what a session's images cost, where each token came from, the device, and its rates. */
 #ifndef LIBMAR_MEASURE_H
 #define LIBMAR_MEASURE_H
 
@@ -91,6 +91,26 @@ MAR_API mar_status mar_session_staleness(mar_session *s, int *late);
  * products in shared memory; 14 recordings". 1024 bytes are usually enough; the rest is cut. The log has the first part
  * when a model is loaded, and a WARNING for a refused recording. */
 MAR_API const char *mar_session_description(const mar_session *s, char *text, size_t size);
+
+/* Describes the handle's device: "cpu bf16 (avx512_bf16), 2 threads", or "cpu bf16, head f32 (...". Returns "" if the
+ * handle failed to open. */
+MAR_API const char *mar_backend_description(const mar *m);
+
+/* A handle's device. */
+typedef struct {
+    size_t size;
+    mar_backend backend;    /* CPU or CUDA */
+    mar_dtype dtype;        /* arithmetic of the transformer's matrix products: F32, BF16, INT8 or INT4 */
+    mar_dtype head_dtype;   /* of diffusion heads: F32, F16, BF16 or INT8 */
+    int int8_below;         /* of INT8 heads: mar_options.int8_below; else 0 */
+    int threads;            /* CPU: worker threads; 0: a GPU */
+    int threads_missing;    /* CPU: threads that the system did not start */
+    const char *unit;       /* CPU: instruction sets, "avx512_bf16"; CUDA: the GPU's name and size */
+    const char *arithmetic; /* the description without the number of threads, which changes no image */
+} mar_device;
+
+/* Returns what the handle computes with, valid as long as the handle; NULL if it failed to open. */
+MAR_API const mar_device *mar_get_device(const mar *m);
 
 /* Measures the rate of large matrix products on this handle's backend and arithmetic, in flop per second (2 per
  * multiply-add). The value is the best of many 1024x1024x1024 products, or of 8192x8192x8192 where those are too short

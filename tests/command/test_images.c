@@ -1,5 +1,7 @@
 /* The image loop of the command: the order of batches, their contents, and its end. */
 #include "tests/support/spy.h"
+
+#include "mar_measure.h"
 #include "tests/support/command.h"
 
 #include "tools/generate/images.h"

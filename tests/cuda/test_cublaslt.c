@@ -1,5 +1,6 @@
 /* The choice of a product's algorithm, and products that cuBLASLt cannot compute. */
 #include "mar.h"
+#include "mar_measure.h"
 #include "tests/cudahost/control.h"
 #include "tests/support/device.h"
 

@@ -3,6 +3,7 @@
 #include "tests/support/archive.h"
 
 #include "mar_files.h"
+#include "mar_measure.h"
 #include "tests/support/demo.h"
 
 #include "mar/core/engine.h"

@@ -5,6 +5,7 @@
 #include "mar/core/handle.h"
 
 #include "mar_eval.h"
+#include "mar_measure.h"
 #include "tests/support/demo.h"
 #include "tests/support/llamagen.h"
 

@@ -27,7 +27,7 @@ change 's/^    int threads;/    int first, second; &/' 2 'mar_options.first is n
 change 's/^    int threads;/    float threads;/' 2 'mar_options.threads was at 12, 4 bytes, int'
 change 's/^    double accepted_shift;/& int last, reserved;/' 1 'mar_stats.last is new'
 change 's/^    double accepted_shift;/& int last;/' 2 'mar_stats has padding at its end'
-change 's/^    int reserved_3;/    int now_used;/' 1 'mar_params.now_used is new'
+change '/^    int tune;/,/^} mar_options;/s/int reserved;/int now_used;/' 1 'mar_options.now_used is new'
 change '/mar_gpu_count(/d' 2 'mar_gpu_count is gone'
 change 's/mar_gpu_count(void)/mar_gpu_count(int backend)/' 2 'mar_gpu_count was int (void)'
 change 's/^typedef void mar_log_function/typedef int mar_log_function/' 2 'mar_log_function was void'

@@ -2,6 +2,7 @@
 #include "tools/cli/command.h"
 
 #include "mar_eval.h"
+#include "mar_measure.h"
 #include "tools/eval/batch.h"
 #include "tools/eval/numbers.h"
 #include "tools/eval/options.h"

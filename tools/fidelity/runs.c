@@ -1,5 +1,7 @@
 #include "tools/fidelity/job.h"
 
+#include "mar_measure.h"
+
 #include "eval/classifier.h"
 #include "tools/generate/classes.h"
 #include "tools/cli/command.h"

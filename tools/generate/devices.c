@@ -1,6 +1,7 @@
 #include "tools/generate/devices.h"
 
 #include "mar_methods.h"
+#include "mar_measure.h"
 
 #include "tools/cli/command.h"
 

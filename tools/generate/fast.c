@@ -1,6 +1,7 @@
 #include "tools/generate/fast.h"
 
 #include "mar_methods.h"
+#include "mar_measure.h"
 
 #include "tools/cli/command.h"
 #include "tools/cli/text.h"

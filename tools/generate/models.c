@@ -1,6 +1,7 @@
 #include "tools/generate/models.h"
 
 #include "mar_files.h"
+#include "mar_measure.h"
 
 #include "tools/cli/command.h"
 #include "tools/generate/fast.h"

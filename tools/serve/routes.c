@@ -1,5 +1,7 @@
 #include "tools/serve/routes.h"
 
+#include "mar_measure.h"
+
 #include "tools/cli/base64.h"
 #include "tools/cli/command.h"
 #include "tools/serve/events.h"

@@ -1,6 +1,6 @@
 #include "mar/masked_runner.h"
 
-#include "mar/core/config.h"
+#include "families/families.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -32,17 +32,15 @@ static mar_status load_parts(mar_masked_model *model, kern_queue *k, const wt_fi
     return status == MAR_OK ? diff_head_load(k, f, &head, m->head_dtype, m->int8_below, &model->head, err) : status;
 }
 
-mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err)
+mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, const family_facts *facts, mar_model **out,
+                           mar_err *err)
 {
     mar_masked_model *model = calloc(1, sizeof *model);
     *out = NULL;
     if (!model) return err_set(err, MAR_ENOMEM, "out of memory");
-    mar_model_config *c = &model->base.config;
     model->base.m = m;
-    mar_status status = mar_config_derive(f, heads, c, err);
-    if (status == MAR_OK) status = mar_config_patch(f, m->patch_size, c, err);
-    if (status == MAR_OK && c->heads_guessed) status = mar_refuse_heads(f, c->width, err);
-    if (status == MAR_OK) status = load_parts(model, k, f, err);
+    model->base.config = facts->config;
+    const mar_status status = load_parts(model, k, f, err);
     if (status == MAR_OK) {
         if (model->head.dtype != m->head_dtype) model->base.config.warning = diff_head_f32_warning;
         *out = &model->base;

@@ -22,7 +22,8 @@ static inline const mar_masked_model *mar_masked_model_of(const mar_model *model
 }
 
 /* Implement the engine's load and unload (mar/core/engine.h). */
-mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
+mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, const struct family_facts *facts, mar_model **out,
+                           mar_err *err);
 void mar_masked_unload(mar_model *model);
 
 /* --- the steps ---------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,5 @@
 #include "mar/raster_draft.h"
 
-#include "llamagen/public.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -82,18 +80,19 @@ static void eagle_unload(mar_model *base)
     free(model);
 }
 
-static mar_status eagle_load(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err)
+static mar_status eagle_load(mar *m, kern_queue *k, const wt_file *f, const family_facts *facts, mar_model **out,
+                             mar_err *err)
 {
     raster_eagle_model *model = calloc(1, sizeof *model);
     *out = NULL;
     if (!model) return err_set(err, MAR_ENOMEM, "out of memory");
     model->base.m = m;
-    const mar_status status = eagle_model_create(k, f, heads, &model->eagle, err);
+    const mar_status status = eagle_model_create(k, f, facts->eagle.heads, &model->eagle, err);
     if (status != MAR_OK) {
         free(model);
         return status;
     }
-    model->base.config = mar_eagle_public_config(&model->eagle->config);
+    model->base.config = facts->config;
     *out = &model->base;
     return MAR_OK;
 }

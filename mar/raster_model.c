@@ -34,6 +34,7 @@ mar_status mar_raster_load(mar *m, kern_queue *k, const wt_file *f, const raster
     if (!model) return err_set(err, MAR_ENOMEM, "out of memory");
     model->base.m = m;
     model->base.config = facts->config;
+    model->base.config.warning = NULL;
     model->facts = *facts;
     model->facts.image_id = NULL;
     if (*note) {
@@ -49,6 +50,19 @@ mar_status mar_raster_load(mar *m, kern_queue *k, const wt_file *f, const raster
         mar_raster_unload(&model->base);
     }
     return status;
+}
+
+mar_status raster_load(mar *m, kern_queue *k, const wt_file *f, const family_facts *of, mar_model **out, mar_err *err)
+{
+    const raster_facts facts = {.config = of->config,
+                                .net = of->shape,
+                                .image_id = of->language.vocabulary.image_id,
+                                .head = of->head,
+                                .process = of->process,
+                                .norm = of->norm,
+                                .falls = of->falls,
+                                .first_is_apart = of->first_is_apart};
+    return mar_raster_load(m, k, f, &facts, of->note, out, err);
 }
 
 void mar_raster_unload(mar_model *base)

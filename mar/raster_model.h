@@ -4,15 +4,9 @@
 #define MAR_RASTER_MODEL_H
 
 #include "diffusion/chain.h"
+#include "families/families.h"
 #include "mar/core/engine.h"
 #include "nets/causal.h"
-
-/* What is done to a token that the diffusion head has drawn. */
-typedef enum {
-    RASTER_AS_DRAWN,
-    RASTER_ON_SPHERE,  /* normalised to the sphere of radius sqrt(channels) */
-    RASTER_LAYER_NORM, /* mean 0, variance 1 over its channels; eps 1e-6 */
-} raster_norm;
 
 typedef struct {
     mar_model_config config; /* as the public header has it */
@@ -55,9 +49,8 @@ mar_status mar_raster_load(mar *m, kern_queue *k, const wt_file *f, const raster
 void mar_raster_unload(mar_model *model);
 void mar_raster_describe(const mar_model *model, char *text, size_t size);
 
-/* raster_families.c: the engines' load, of LlamaGen's files and those of decoders of text/grammar.h, and of
- * SphereAR's. */
-mar_status raster_load_ids(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
-mar_status raster_load_sphere(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
+/* The engines' load. */
+mar_status raster_load(mar *m, kern_queue *k, const wt_file *f, const family_facts *facts, mar_model **out,
+                       mar_err *err);
 
 #endif

@@ -83,7 +83,7 @@ static mar_status options_check_draft(const mar_model *model, const mar_model *d
     if (draft->m != model->m) return err_set(err, MAR_EARG, "draft and model belong to different handles");
     const eagle_model *eagle = raster_eagle_of(draft);
     if (eagle) return eagle_config_fits(&eagle->config, &mar_raster_model_of(model)->net->shape, err);
-    if (strcmp(d->family, t->family) != 0) /* those of text/grammar.h differ in templates and line ends */
+    if (strcmp(d->family, t->family) != 0) /* those of families/language.h differ in templates and line ends */
         return err_set(
             err, MAR_EMODEL,
             "the draft is a model of family %s, expected one of family %s, as the model is, or an EAGLE drafter",

@@ -22,7 +22,7 @@ gpu_compile() {
 
 # A sum of the sources in the current folder, to know whether programs are of these.
 gpu_sources() {
-    find CMakeLists.txt CMakePresets.json base bench/gpu cmake diffusion eval include kernels llamagen mar nets specdec spherear \
+    find CMakeLists.txt CMakePresets.json base bench/gpu cmake diffusion eval families include kernels mar nets specdec \
         tests text tools vae weights -type f ! -name '*.pyc' -print | LC_ALL=C sort | tr '\n' '\0' |
         xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1
 }

@@ -66,7 +66,8 @@ mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *e
 int wt_measure(wt_tensor *t, uint64_t *bytes);
 /* Adds data[n], a tensor's bytes from `first` on. */
 void wt_digest_add(wt_digest *d, uint64_t first, size_t n, const uint8_t *data);
-/* Returns the hash of what `hash` is of, and the text. */
+/* Return the hash of what `hash` is of, and a number or a text. */
+uint64_t wt_number_digest(uint64_t hash, uint64_t number);
 uint64_t wt_text_digest(uint64_t hash, const char *text);
 /* Makes WT_I4 of the U8 matrices beside scales of int4. */
 void wt_find_int4(wt_file *f);

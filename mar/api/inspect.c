@@ -19,8 +19,8 @@ typedef struct {
 } lines;
 
 struct mar_report {
-    const mar_file_kind *kind; /* NULL: unknown, or incomplete */
-    mar_configs configs;
+    const wt_kind *kind; /* NULL: unknown, or incomplete */
+    void *of_file;       /* what the kind derives; NULL without it */
     lines facts, problems;
     int no_memory;
 };
@@ -230,7 +230,7 @@ static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
     listing spare = {.count = 0};
     check c = {r, f, calloc((size_t)wt_count(f) + 1, 1), MAR_OK, err};
     if (!c.expected) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
-    r->kind->tensors(f, &r->configs, check_tensor, &c);
+    r->kind->tensors(f, r->of_file, check_tensor, &c);
     for (int i = 0; i < wt_count(f); i++) {
         char shape[128], name[NAME];
         const wt_tensor *t = wt_at(f, i);
@@ -310,7 +310,7 @@ static void add_low(mar_report *r, const wt_file *f)
         int8 += t->dtype == WT_I8;
         int4 += t->dtype == WT_I4;
     }
-    r->configs.model.int8_weights = int8 > 0;
+    if (1u << r->kind->kind & WT_KINDS_OF_MODELS) ((family_facts *)r->of_file)->config.int8_weights = int8 > 0;
     if (int8)
         add_line(r, &r->facts, "int8 weights: %d matrices with a scale for each output channel; use: --dtype int8",
                  int8);
@@ -364,7 +364,7 @@ static void add_training(mar_report *r, const wt_file *f)
 
 /* Returns MAR_EARG for heads, or for a seq_len, patch_size or weights of the handle, that do not apply to such a
  * file. */
-static mar_status check_asked(const mar *m, const wt_file *f, const mar_file_kind *kind, int heads, mar_err *err)
+static mar_status check_asked(const mar *m, const wt_file *f, const wt_kind *kind, int heads, mar_err *err)
 {
     if (heads && !kind->has_heads)
         return err_set(err, MAR_EARG, "--heads has no effect: %s is %s %s, expected a model", wt_path(f), kind->article,
@@ -385,7 +385,7 @@ static mar_status check_asked(const mar *m, const wt_file *f, const mar_file_kin
 static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int heads, mar_err *err)
 {
     mar_err reason = {0};
-    const mar_file_kind *kind = mar_kind_of(f);
+    const wt_kind *kind = mar_kind_of(f);
     if (!kind) {
         add_unknown(r, f);
         return MAR_OK;
@@ -397,8 +397,12 @@ static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int he
     }
     mar_status status = check_asked(m, f, kind, heads, err);
     if (status != MAR_OK) return status;
-    status = kind->derive(m, f, heads, &r->configs, &reason);
-    if (status == MAR_EARG) return err_set(err, status, "%s", reason.text);
+    r->of_file = calloc(1, kind->facts_size);
+    if (!r->of_file) return err_set(err, MAR_ENOMEM, "%s: out of memory for the report", wt_path(f));
+    const wt_asked asked = mar_asked(m, heads);
+    status = kind->derive(f, &asked, r->of_file, &reason);
+    if (status != MAR_OK && kind->release) kind->release(r->of_file);
+    if (status == MAR_EARG || status == MAR_ENOMEM) return err_set(err, status, "%s", reason.text);
     if (status == MAR_OK) r->kind = kind;
     add_line(r, &r->facts, "kind: %s%s", kind->name, status == MAR_OK ? "" : ", incomplete");
     if (status != MAR_OK) add_line(r, &r->problems, "%s", without_path(reason.text, wt_path(f)));
@@ -418,7 +422,7 @@ static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_rep
     add_unread(r, f);
     add_training(r, f);
     if (r->kind) add_low(r, f);
-    if (r->kind) r->kind->facts(f, &r->configs, add_fact, r);
+    if (r->kind) r->kind->describe(f, r->of_file, &(wt_report){add_fact, r});
     add_metadata(r, f);
     if (status == MAR_OK && r->kind) status = check_file(r, f, err);
     if (status == MAR_OK && r->no_memory)
@@ -447,6 +451,8 @@ mar_status mar_inspect(mar *m, const char *path, int heads, mar_report **out)
 void mar_report_free(mar_report *r)
 {
     if (!r) return;
+    if (r->kind && r->kind->release) r->kind->release(r->of_file);
+    free(r->of_file);
     free_lines(&r->facts);
     free_lines(&r->problems);
     free(r);
@@ -460,12 +466,13 @@ mar_kind mar_report_kind(const mar_report *r)
 const mar_model_config *mar_report_model(const mar_report *r)
 {
     const mar_kind kind = mar_report_kind(r);
-    return kind != MAR_KIND_UNKNOWN && 1u << kind & MAR_KINDS_OF_MODELS ? &r->configs.model : NULL;
+    return kind != MAR_KIND_UNKNOWN && 1u << kind & WT_KINDS_OF_MODELS ? &((const family_facts *)r->of_file)->config
+                                                                       : NULL;
 }
 
 const mar_vae_config *mar_report_vae(const mar_report *r)
 {
-    return mar_report_kind(r) == MAR_KIND_VAE ? &r->configs.vae : NULL;
+    return mar_report_kind(r) == MAR_KIND_VAE ? r->of_file : NULL;
 }
 
 int mar_report_fact_count(const mar_report *r)
@@ -621,43 +628,28 @@ static void log_written(const mar *m, const char *out, const conversion *c)
     mar_log(m, MAR_LOG_INFO, "wrote %s: %d tensors (%s)", out, c->count, dtypes_text(counts, c->count, text));
 }
 
-/* Adds what a decoder's tokenizer and config.json say, which a single file does not have beside it. */
-static mar_status put_grammar(const wt_file *f, const mar_report *r, mar_metadata *m, text_grammar_pairs *pairs,
-                              mar_err *err)
-{
-    text_grammar g = {0};
-    if (r->kind->kind != MAR_KIND_DECODER) return MAR_OK;
-    mar_status status = text_grammar_open(f, &g, err);
-    if (status == MAR_OK) status = text_grammar_put(&g, pairs, err);
-    for (int i = 0; status == MAR_OK && i < pairs->count; i++)
-        mar_metadata_text(m, pairs->pairs[i][0], pairs->pairs[i][1]);
-    text_grammar_free(&g);
-    return status;
-}
-
 /* Writes the model to the file `out`. `shown` is its name, or its folder's, for the log. */
 static mar_status write_converted(const mar *library, const wt_file *f, const mar_report *r, const char *out,
                                   const char *shown, mar_dtype dtype, mar_err *err)
 {
     const size_t most = 2 * (size_t)wt_count(f) + 1;
-    mar_metadata m = {.count = 0};
-    text_grammar_pairs grammar = {.count = 0};
-    mar_metadata_text(&m, "format", "pt");
-    r->kind->put(&r->configs, &m);
-    mar_metadata_text(&m, "mar.source_format", wt_format(f));
+    wt_pairs m = {.count = 0};
+    wt_put_text(&m, "format", "pt");
+    r->kind->put(r->of_file, &m);
+    wt_put_text(&m, "mar.source_format", wt_format(f));
     conversion c = {.f = f, .report = r, .dtype = dtype};
     c.tensors = calloc(most, sizeof *c.tensors);
     c.names = calloc(most, sizeof *c.names);
     c.smoothed = calloc(most, sizeof *c.smoothed);
     mar_status status =
         c.tensors && c.names && c.smoothed ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
-    if (status == MAR_OK) status = put_grammar(f, r, &m, &grammar, err);
+    if (status == MAR_OK && r->kind->put_more) status = r->kind->put_more(r->of_file, &m, err);
     for (int i = 0; status == MAR_OK && dtype == MAR_DTYPE_INT8 && i < wt_count(f); i++)
         status = add_smoothing(&c, wt_at(f, i), err);
     for (int i = 0; status == MAR_OK && i < wt_count(f); i++) put_tensor(&c, wt_at(f, i));
     if (status == MAR_OK)
         status = wt_save_safetensors(out, c.tensors, c.count, (const char *const(*)[2])m.pairs, m.count, err);
-    text_grammar_pairs_free(&grammar);
+    wt_pairs_free(&m);
     if (status == MAR_OK) log_written(library, shown, &c);
     for (int i = 0; i < c.smoothed_count; i++) free(c.smoothed[i].factor);
     free(c.smoothed);

@@ -111,7 +111,7 @@ static mar_status open_file(const mar_source *source, mar_weights weights, wt_fi
     mar_status status = wt_open_source(source, weights, out, err);
     if (status == MAR_OK) status = name_tensors(out, err);
     if (status != MAR_OK || weights || wt_other_weights(*out) != MAR_WEIGHTS_EMA) return status;
-    const mar_file_kind *kind = mar_kind_of(*out);
+    const wt_kind *kind = mar_kind_of(*out);
     if (!kind || !kind->takes_ema) return MAR_OK;
     wt_close(*out);
     status = wt_open_source(source, MAR_WEIGHTS_EMA, out, err);
@@ -122,7 +122,7 @@ mar_status mar_open_folder(const char *path, mar_weights weights, wt_file **out,
 {
     mar_status status = wt_open_folder(path, weights, out, err);
     if (status != MAR_OK) return status;
-    status = text_grammar_rename(*out, err);
+    status = language_rename(*out, err);
     if (status == MAR_OK) return name_tensors(out, err);
     wt_close(*out);
     *out = NULL;
@@ -167,7 +167,7 @@ mar_status mar_file_open(const char *path, mar_weights weights, mar_file **out)
         return mar_result(NULL, status, &err);
     }
     if (!*f->folder) snprintf(f->folder, sizeof f->folder, "%s", path);
-    const mar_file_kind *kind = mar_kind_of(f->f);
+    const wt_kind *kind = mar_kind_of(f->f);
     f->info = (mar_file_info){.size = sizeof f->info, .kind = kind ? kind->kind : MAR_KIND_UNKNOWN};
     f->info.folder = wt_is_folder(f->folder);
     if (mar_has_low(f->f, WT_I8)) f->info.stored = MAR_DTYPE_INT8;
@@ -194,17 +194,41 @@ const mar_file_info *mar_file_get_info(const mar_file *f)
     return f ? &f->info : NULL;
 }
 
+wt_asked mar_asked(const mar *m, int heads)
+{
+    return (wt_asked){heads, m->seq_len, m->patch_size, m->image_width, m->image_height};
+}
+
+/* Derives the facts of a model's file, which the caller frees (free_facts). Returns MAR_EMODEL for another kind. */
+static mar_status derive_facts(const mar *m, const wt_file *f, int heads, family_facts **out, mar_err *err)
+{
+    *out = NULL;
+    mar_status status = mar_check_kind(f, WT_KINDS_OF_MODELS, "a MAR, SphereAR or LlamaGen model", err);
+    if (status == MAR_OK) status = mar_check_heads(f, heads, err);
+    if (status != MAR_OK) return status;
+    const wt_asked asked = mar_asked(m, heads);
+    *out = calloc(1, sizeof **out);
+    if (!*out) return err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
+    return mar_kind_of(f)->derive(f, &asked, *out, err);
+}
+
+static void free_facts(const wt_file *f, family_facts *facts)
+{
+    if (facts && mar_kind_of(f)->release) mar_kind_of(f)->release(facts);
+    free(facts);
+}
+
 mar_status mar_file_get_model(mar *m, const mar_file *f, int heads, mar_model_config *out)
 {
     mar_err err = {0};
-    mar_configs configs = {0};
+    family_facts *facts = NULL;
     mar_status status = mar_check_handle(m, &err);
     if (status == MAR_OK) status = mar_check_given(f, "file", &err);
     if (status == MAR_OK) status = mar_sized_check(out, sizeof *out, "mar_model_config", &err);
-    if (status == MAR_OK) status = mar_check_kind(f->f, MAR_KINDS_OF_MODELS, "a MAR, SphereAR or LlamaGen model", &err);
-    if (status == MAR_OK) status = mar_check_heads(f->f, heads, &err);
-    if (status == MAR_OK) status = mar_kind_of(f->f)->derive(m, f->f, heads, &configs, &err);
-    if (status == MAR_OK) mar_sized_write(out, &configs.model, sizeof *out);
+    if (status == MAR_OK) status = derive_facts(m, f->f, heads, &facts, &err);
+    if (facts) facts->config.warning = NULL; /* the facts are freed */
+    if (status == MAR_OK) mar_sized_write(out, &facts->config, sizeof *out);
+    if (facts) free_facts(f->f, facts);
     return mar_result(m, status, &err);
 }
 
@@ -270,21 +294,16 @@ static const mar_engine *engine_of(const wt_file *f)
 }
 
 /* Loads the model on a queue of its own. Once that queue has finished, all queues can use the model. */
-static mar_status load_model(mar *m, wt_file *file, const mar_source *source, mar_model **out, mar_err *err)
+static mar_status load_model(mar *m, wt_file *file, const mar_source *source, const family_facts *facts,
+                             mar_model **out, mar_err *err)
 {
     mar_loader l;
-    mar_status status = mar_check_kind(file, MAR_KINDS_OF_MODELS, "a MAR, SphereAR or LlamaGen model", err);
-    if (status == MAR_OK) status = mar_check_heads(file, source->heads, err);
-    if (status == MAR_OK && source->encoder)
-        status =
-            err_set(err, MAR_EARG, "mar_source.encoder is 1: %s is a model, expected an image decoder", wt_path(file));
-    if (status == MAR_OK) status = mar_loader_begin(&l, m, file, source, err);
-    if (status != MAR_OK) return status;
     const mar_engine *engine = engine_of(file);
+    mar_status status = mar_loader_begin(&l, m, file, source, err);
+    if (status != MAR_OK) return status;
     /* Prompts read rows of the embedding later. They are part of the hash. */
-    const wt_tensor *prompts = mar_kind_of(file)->kind == MAR_KIND_DECODER ? text_grammar_embedding(file) : NULL;
-    if (prompts) status = wt_digest_tensor(file, prompts, err);
-    if (status == MAR_OK) status = engine->load(m, l.k, file, source->heads, out, err);
+    if (facts->language.family) status = wt_digest_tensor(file, language_embedding(file), err);
+    if (status == MAR_OK) status = engine->load(m, l.k, file, facts, out, err);
     const int loaded = status == MAR_OK;
     status = mar_loader_end(&l, status, err);
     if (loaded && status != MAR_OK) {
@@ -298,6 +317,20 @@ static mar_status load_model(mar *m, wt_file *file, const mar_source *source, ma
     (*out)->references = 1;
     mar_retain(m);
     return MAR_OK;
+}
+
+/* Derives what the file is, and loads it. */
+static mar_status derive_and_load(mar *m, wt_file *file, const mar_source *source, mar_model **out, mar_err *err)
+{
+    family_facts *facts;
+    mar_status status = derive_facts(m, file, source->heads, &facts, err);
+    if (status == MAR_OK && source->encoder)
+        status =
+            err_set(err, MAR_EARG, "mar_source.encoder is 1: %s is a model, expected an image decoder", wt_path(file));
+    if (status == MAR_OK && facts->config.heads_guessed) status = mar_refuse_heads(file, facts->config.width, err);
+    if (status == MAR_OK) status = load_model(m, file, source, facts, out, err);
+    if (facts) free_facts(file, facts);
+    return status;
 }
 
 static void log_loaded(const mar *m, const mar_model *model, const wt_file *file, double seconds)
@@ -326,12 +359,12 @@ mar_status mar_model_load_from(mar *m, const mar_source *source, mar_model **out
     if (status == MAR_OK) status = mar_open_source(&s, 0, m->weights, &file, &err);
     if (status == MAR_OK) {
         wt_allow_nonfinite(file, m->allow_nonfinite);
-        status = load_model(m, file, &s, out, &err);
+        status = derive_and_load(m, file, &s, out, &err);
         if (status == MAR_OK) log_loaded(m, *out, file, mar_now() - start);
         if (status == MAR_OK && (*out)->config.conditioning == MAR_CONDITION_IDS) {
             (*out)->file = file;
             if (((*out)->opened = s.file) != NULL) mar_file_retain(s.file);
-            status = wt_outlive_source(file, text_grammar_embedding(file)->name, &err);
+            status = wt_outlive_source(file, language_embedding(file)->name, &err);
             if (status != MAR_OK) mar_model_free(*out);
             if (status != MAR_OK) *out = NULL;
         } else {

@@ -4,7 +4,7 @@
 
 #include "mar/core/handle.h"
 #include "mar_files.h"
-#include "weights/weights.h"
+#include "weights/kind.h"
 
 struct mar_file {
     wt_file *f;
@@ -14,6 +14,8 @@ struct mar_file {
 };
 
 void mar_file_retain(const mar_file *f);
+/* Returns what the caller and the handle say of a model. */
+wt_asked mar_asked(const mar *m, int heads);
 
 /* Begins a call that reads `path`. Returns MAR_OK if the handle can be used here, and path and out are not NULL. */
 mar_status mar_check_load(const mar *m, const char *path, const void *out, mar_err *err);

@@ -2,7 +2,7 @@
 #include "mar/api/session.h"
 
 #include "base/arena.h"
-#include "mar/core/config.h"
+#include "families/mar.h"
 #include "mar/core/measure_session.h"
 #include "mar/core/params.h"
 #include "mar/core/sized.h"

@@ -74,7 +74,7 @@ static mar_text_config config_of(const mar_text *t, const wt_file *f)
 static mar_status load(mar_text *t, wt_file *f, const mar_source *source, mar_err *err)
 {
     mar_status status;
-    if (text_grammar_recognise(f)) return mar_text_load_decoder(t, f, source->path, err);
+    if (language_recognise(f)) return mar_text_load_decoder(t, f, source->path, err);
     status = check_architecture(f, err);
     if (status == MAR_OK) status = load_encoder(t, f, source, err);
     if (status == MAR_OK) status = load_tokenizer(t, source->path, f, err);
@@ -94,7 +94,7 @@ static void destroy(mar_text *t)
     }
     t5_free(d, t->encoder);
     text_tokenizer_free(t->tokenizer);
-    text_grammar_free(&t->grammar);
+    language_free(&t->language);
     free(t);
 }
 
@@ -213,15 +213,14 @@ static mar_status refuse_prompt(const call *c, int prompt, mar_status status, co
 /* Returns MAR_EARG for a prompt of `count` tokens. The message names whose limit that is beyond. */
 static mar_status refuse_length(const call *c, int count, mar_err *err)
 {
-    const text_prompt *p = &c->t->prompt;
-    const int context = text_grammar_left(p->grammar, p->columns, p->rows);
+    const int context = language_left(&c->t->language, c->t->columns, c->t->rows);
     if (c->tokens == context)
         return err_set(err, MAR_EARG, "%d tokens with the template, the model's context leaves room for %d", count,
                        context);
-    if (c->tokens == TEXT_PROMPT_MAX)
+    if (c->tokens == LANGUAGE_PROMPT_MAX)
         return err_set(err, MAR_EARG,
                        "%d tokens with the template, libmar takes %d at most; the model's context has room for %d",
-                       count, TEXT_PROMPT_MAX, context);
+                       count, LANGUAGE_PROMPT_MAX, context);
     return err_set(err, MAR_EARG, "%d tokens with the template, expected %d at most", count, c->tokens);
 }
 
@@ -230,8 +229,8 @@ static mar_status fill_template(const call *c, int prompt, const char *text, mar
 {
     int count = 0;
     mar_err reason = {0};
-    mar_status status = text_prompt_ids(&c->t->prompt, c->negative, text, c->ids + (size_t)prompt * (size_t)c->tokens,
-                                        c->tokens, &count, &reason);
+    mar_status status = language_ids(&c->t->language, c->t->tokenizer, c->t->columns, c->t->rows, c->negative, text,
+                                     c->ids + (size_t)prompt * (size_t)c->tokens, c->tokens, &count, &reason);
     if (status == MAR_OK && count > c->tokens) status = refuse_length(c, count, &reason);
     c->count[prompt] = c->length[prompt] = count;
     if (status == MAR_OK) return MAR_OK;

@@ -1,9 +1,9 @@
 #ifndef MAR_TEXT_H
 #define MAR_TEXT_H
 
+#include "families/language.h"
 #include "mar/api/load.h"
 #include "nets/t5.h"
-#include "text/prompt.h"
 #include "text/tokenizer.h"
 
 struct mar_text {
@@ -14,8 +14,8 @@ struct mar_text {
     t5_encoder *encoder;
     kern_queue *k;
     char warning[256];    /* config.warning */
-    text_grammar grammar;
-    text_prompt prompt;
+    language language;
+    int columns, rows; /* tokens of an image */
 };
 
 /* Loads the prompts' side of a model that writes images among text. The file may be closed afterwards. */

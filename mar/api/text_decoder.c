@@ -6,13 +6,13 @@
 
 static mar_text_config config_of(const mar_text *t)
 {
-    const text_family *family = t->grammar.family;
+    const language_family *family = t->language.family;
     return (mar_text_config){.size = sizeof(mar_text_config),
                              .name = family->title,
                              .dim = 1,
-                             .vocabulary = t->grammar.vocabulary,
+                             .vocabulary = t->language.vocabulary.rows,
                              .family = family->name,
-                             .tokens = text_grammar_room(&t->grammar, t->prompt.columns, t->prompt.rows),
+                             .tokens = language_room(&t->language, t->columns, t->rows),
                              .conditioning = MAR_CONDITION_IDS,
                              .negative = strstr(family->negative, "{prompt}") != NULL};
 }
@@ -22,19 +22,19 @@ static mar_status check_templates(const mar_text *t, const char *folder, mar_err
 {
     mar_err reason = {0};
     int count;
-    mar_status status = text_prompt_ids(&t->prompt, 0, "a", NULL, 0, &count, &reason);
-    if (status == MAR_OK) status = text_prompt_ids(&t->prompt, 1, NULL, NULL, 0, &count, &reason);
+    mar_status status = language_ids(&t->language, t->tokenizer, t->columns, t->rows, 0, "a", NULL, 0, &count, &reason);
+    if (status == MAR_OK)
+        status = language_ids(&t->language, t->tokenizer, t->columns, t->rows, 1, NULL, NULL, 0, &count, &reason);
     return status == MAR_OK ? MAR_OK : err_set(err, status, "%s: %s", folder, reason.text);
 }
 
 /* Sets and logs a warning for images of a size that the model was not trained on. */
 static void warn_of_size(mar_text *t, const char *folder)
 {
-    const text_prompt *p = &t->prompt;
-    const text_family *f = p->grammar->family;
-    const int width = p->columns * f->stride, height = p->rows * f->stride;
+    const language_family *f = t->language.family;
+    const int width = t->columns * f->stride, height = t->rows * f->stride;
     int nearest_width, nearest_height;
-    text_grammar_nearest(p->grammar, p->columns, p->rows, &nearest_width, &nearest_height);
+    language_nearest(&t->language, t->columns, t->rows, &nearest_width, &nearest_height);
     if (width == nearest_width && height == nearest_height) return;
     snprintf(t->warning, sizeof t->warning, "an image of %dx%d: %s was trained on other sizes, the nearest is %dx%d",
              width, height, f->title, nearest_width, nearest_height);
@@ -44,15 +44,11 @@ static void warn_of_size(mar_text *t, const char *folder)
 
 mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, mar_err *err)
 {
-    text_prompt *p = &t->prompt;
-    mar_status status = text_grammar_open(f, &t->grammar, err);
+    mar_status status = language_open(f, &t->language, err);
     if (status == MAR_OK)
-        status =
-            text_grammar_size(&t->grammar, folder, t->m->image_width, t->m->image_height, &p->columns, &p->rows, err);
+        status = language_size(&t->language, folder, t->m->image_width, t->m->image_height, &t->columns, &t->rows, err);
     if (status == MAR_OK) status = text_tokenizer_open(folder, &t->tokenizer, err);
     if (status != MAR_OK) return status;
-    p->grammar = &t->grammar;
-    p->tokenizer = t->tokenizer;
     t->config = config_of(t);
     status = check_templates(t, folder, err);
     if (status != MAR_OK) return status;

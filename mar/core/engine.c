@@ -1,7 +1,7 @@
 /* Checks and messages shared by the engines. */
 #include "mar/core/engine.h"
 
-#include "mar/core/config.h"
+#include "families/mar.h"
 #include "mar/core/vae.h"
 
 #include <stdio.h>
@@ -39,7 +39,7 @@ static mar_status refuse_channels(const mar_model_config *model, const mar_vae *
 {
     char hint[64] = "";
     const int z_channels = vae->config.z_channels;
-    const int patch = model->patch_size, n = mar_config_patches(model->token_dim, z_channels);
+    const int patch = model->patch_size, n = family_mar_patches(model->token_dim, z_channels);
     if (patch > 1)
         snprintf(hint, sizeof hint, ", %d in each of %d latent pixels", model->token_dim / (patch * patch),
                  patch * patch);

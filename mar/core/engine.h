@@ -8,6 +8,7 @@
 #include "weights/weights.h"
 
 typedef struct mar_engine mar_engine;
+struct family_facts; /* families/families.h */
 
 /* The beginning of every family's model. A loaded model is constant but for its reference count, so any number of
  * sessions use it on any threads. */
@@ -70,9 +71,10 @@ struct mar_engine {
     const char *models; /* its models, for `mar methods`: "LlamaGen, Lumina-mGPT"; NULL: it makes no images */
     unsigned stages;    /* mar_stage: those that accelerators may change */
     unsigned kinds;     /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
-    /* Loads a model on queue k. The caller waits for the queue. The file may be closed afterwards. Sets m and config of
-     * the model. */
-    mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, int heads, mar_model **out, mar_err *err);
+    /* Loads a model of these facts on queue k. The caller waits for the queue. File and facts may be freed afterwards.
+     * Sets m and config of the model. */
+    mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, const struct family_facts *facts, mar_model **out,
+                       mar_err *err);
     void (*unload)(mar_model *model); /* called when no session on any thread uses it; NULL is fine */
     /* Describes the backend's arithmetic if it has several: "head: matrix products in bf16". */
     void (*describe)(const mar_model *model, char *text, size_t size);

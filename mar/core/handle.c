@@ -2,7 +2,7 @@
 
 #include "mar/core/option.h"
 #include "mar/core/sized.h"
-#include "text/grammar.h"
+#include "families/language.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -152,7 +152,9 @@ static void describe(mar *m, int asked_below)
     m->info = (mar_device){
         .size = sizeof m->info,
         .backend = m->backend,
-        .dtype = d->int8 ? MAR_DTYPE_INT8 : d->int4 ? MAR_DTYPE_INT4 : plain,
+        .dtype = d->int8   ? MAR_DTYPE_INT8
+                 : d->int4 ? MAR_DTYPE_INT4
+                           : plain,
         .head_dtype = head,
         .int8_below = m->int8_below,
         .threads = d->threads,
@@ -176,9 +178,9 @@ static void describe(mar *m, int asked_below)
 
 static mar_status set_size(mar *m, const char *text, mar_err *err)
 {
-    if (!text || text_read_size(text, &m->image_width, &m->image_height)) return MAR_OK;
+    if (!text || language_read_size(text, &m->image_width, &m->image_height)) return MAR_OK;
     return err_set(err, MAR_EARG, "--size %s: expected width and height in pixels up to %d, as 768x512",
-                   *text ? text : "(empty)", TEXT_SIDE_MAX);
+                   *text ? text : "(empty)", LANGUAGE_SIDE_MAX);
 }
 
 mar_status mar_open(const mar_options *options, mar **out)

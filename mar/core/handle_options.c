@@ -1,6 +1,6 @@
 /* The table of a library handle's options, as mar/core/params.c is of a session's: a field of mar_options and a row
  * each. */
-#include "mar/core/config.h"
+#include "families/mar.h"
 #include "mar/core/params.h"
 #include "mar/core/sized.h"
 

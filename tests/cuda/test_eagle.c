@@ -30,7 +30,7 @@ typedef struct {
 /* Opens the files of a decoder and its drafter, which it writes. */
 static void open_decoder(wt_file **target, wt_file **drafter)
 {
-    const gpt_config c = small_decoder();
+    const family_facts c = small_decoder();
     const eagle_config e = {.width = c.shape.width,
                             .hidden = 40,
                             .heads = c.shape.heads,
@@ -50,13 +50,13 @@ static void open_decoder(wt_file **target, wt_file **drafter)
 static void open_models(fixture *f, kern_queue *k, int decoder)
 {
     mar_err err = {0};
-    gpt_config config;
+    family_facts config;
     wt_file *file = decoder ? NULL : golden_open("llamagen_c2i20");
     wt_file *drafter = decoder ? NULL : golden_open("eagle_official");
     *f = (fixture){.k = k};
     if (decoder) open_decoder(&file, &drafter);
-    assert_ok(decoder ? gpt_config_derive_decoder(file, 0, 0, &config, &err)
-                      : gpt_config_derive(file, 0, &config, &err),
+    assert_ok(decoder ? derive_facts(&family_language, file, (wt_asked){.width = 0, .height = 0}, &config, &err)
+                      : derive_facts(&family_llamagen, file, (wt_asked){.heads = 0}, &config, &err),
               &err);
     assert_int_equal(config.shape.vocabulary, VOCABULARY);
     assert_ok(load_net(k, file, &config, &f->gpt, &err), &err);

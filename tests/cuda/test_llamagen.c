@@ -126,7 +126,7 @@ static void decoders(void **state)
     static const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16};
     static const double tolerance[] = {1e-5, 3e-2};
     enum { MOST = 2 * IMAGES * TOKENS * LAWS };
-    const gpt_config c = small_decoder();
+    const family_facts c = small_decoder();
     char *directory = temporary_directory(), *path = write_decoder(directory, "decoder.safetensors", &c, 3);
     float *expected = malloc(sizeof *expected * MOST * VOCABULARY), *found = malloc(sizeof *found * MOST * VOCABULARY);
     causal_fixture f;
@@ -154,7 +154,7 @@ static void low_bits(void **state)
     static const mar_dtype dtypes[] = {MAR_DTYPE_INT8, MAR_DTYPE_INT4};
     enum { N = IMAGES * TOKENS * VOCABULARY };
     static float law[2][N];
-    const gpt_config c = small_decoder();
+    const family_facts c = small_decoder();
     char *directory = temporary_directory(), *path = write_decoder(directory, "decoder.safetensors", &c, 3), low[4096];
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     snprintf(low, sizeof low, "%s/low.safetensors", directory);

@@ -20,7 +20,7 @@ typedef struct {
 static int set_up(void **state)
 {
     files *f = *state = calloc(1, sizeof *f);
-    gpt_config c = small_llamagen();
+    family_facts c = small_llamagen();
     assert_non_null(f);
     c.shape.heads = 1; /* attention over heads is slowest on a host; tests/ops/test_attention.c has more heads */
     f->directory = temporary_directory();

@@ -1,9 +1,9 @@
-/* A folder as Hugging Face writes it, and the grammar of a decoder in it. The input is the index of the shards and,
+/* A folder as Hugging Face writes it, and the language of a decoder in it. The input is the index of the shards and,
  * behind a NUL, config.json. The shards are fixed: a.safetensors has x, y and an embedding of 16 rows, b.safetensors
  * has z, and c.safetensors ends in its header. */
 #include "tests/fuzz/fuzz.h"
 
-#include "text/grammar.h"
+#include "families/language.h"
 #include "weights/shape.h"
 
 #include <stdio.h>
@@ -66,31 +66,33 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
-/* Checks the grammar: its ids are rows of the embedding, and its metadata fit its family. */
-static void check_grammar(const wt_file *f)
+/* Checks the language: its ids are rows of the embedding, and its metadata fit its family. */
+static void check_language(const wt_file *f)
 {
-    text_grammar g;
-    text_grammar_pairs p;
+    language g;
+    wt_pairs p = {.count = 0};
     mar_err err = {0};
-    const mar_status status = text_grammar_open(f, &g, &err);
+    const mar_status status = language_open(f, &g, &err);
     if (status == MAR_EIO) /* no tokenizer */
-        fuzz_check_line("text_grammar_open", err.text);
+        fuzz_check_line("language_open", err.text);
     else
-        fuzz_check_error("text_grammar_open", status, &err);
+        fuzz_check_error("language_open", status, &err);
     if (status != MAR_OK) return;
     int columns = 0, rows = 0;
-    if (!text_grammar_recognise(f) || g.codebook < 1 || g.codebook > 16) fuzz_fail("%d image tokens", g.codebook);
-    for (int i = 0; i < g.codebook; i++)
-        if (g.image_id[i] < 0 || g.image_id[i] >= g.vocabulary || g.image_id[i] == g.line_end)
-            fuzz_fail("image token %d has id %d", i, g.image_id[i]);
-    if ((g.line_end >= 0) != (g.family->line_end != NULL)) fuzz_fail("the line end is %d", g.line_end);
-    if (text_grammar_size(&g, "m", 0, 0, &columns, &rows, &err) == MAR_OK &&
-        text_grammar_room(&g, columns, rows) < TEXT_PROMPT_MIN)
+    if (!language_recognise(f) || g.vocabulary.count < 1 || g.vocabulary.count > 16)
+        fuzz_fail("%d image tokens", g.vocabulary.count);
+    for (int i = 0; i < g.vocabulary.count; i++)
+        if (g.vocabulary.image_id[i] < 0 || g.vocabulary.image_id[i] >= g.vocabulary.rows ||
+            g.vocabulary.image_id[i] == g.vocabulary.line_end)
+            fuzz_fail("image token %d has id %d", i, g.vocabulary.image_id[i]);
+    if ((g.vocabulary.line_end >= 0) != (g.family->line_end != NULL))
+        fuzz_fail("the line end is %d", g.vocabulary.line_end);
+    if (language_size(&g, "m", 0, 0, &columns, &rows, &err) == MAR_OK &&
+        language_room(&g, columns, rows) < LANGUAGE_PROMPT_MIN)
         fuzz_fail("%d columns leave no room", columns);
-    if (text_grammar_put(&g, &p, &err) != MAR_OK || strcmp(p.pairs[0][1], g.family->name) != 0)
-        fuzz_fail("%s", err.text);
-    text_grammar_pairs_free(&p);
-    text_grammar_free(&g);
+    if (language_put(&g, &p, &err) != MAR_OK || strcmp(p.pairs[0][1], g.family->name) != 0) fuzz_fail("%s", err.text);
+    wt_pairs_free(&p);
+    language_free(&g);
 }
 
 /* Checks an open folder: its tensors can be found and read, and its configuration looked up. */
@@ -112,7 +114,7 @@ static void check_open(const wt_file *f)
     if (!(number > 0)) fuzz_fail("the number is %g", number);
     const char *text = wt_config_architecture(f);
     if (!config && text) fuzz_fail("an architecture without config.json");
-    check_grammar(f);
+    check_language(f);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -137,7 +139,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (twice && status != first) fuzz_fail("another status");
         first = status;
         if (f) check_open(f);
-        if (f && text_grammar_rename(f, &err) == MAR_OK) check_grammar(f);
+        if (f && language_rename(f, &err) == MAR_OK) check_language(f);
         wt_close(f);
     }
     return 0;

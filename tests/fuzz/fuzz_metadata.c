@@ -5,7 +5,9 @@
 
 #include "mar_files.h"
 
-#include "mar/core/config.h"
+#include "families/mar.h"
+#include "tests/support/families.h"
+#include "nets/t5.h"
 #include "mar/api/kinds.h"
 #include "vae/vae.h"
 
@@ -108,7 +110,7 @@ static void start_model(wt_dtype dtype)
                                 .classes = 3,
                                 .head_width = 4,
                                 .head_depth = 1};
-    mar_config_tensors(&c, add_entry, &dtype);
+    family_mar_tensors(&c, add_entry, &dtype);
 }
 
 /* Adds the few tensors that determine the configuration. */
@@ -154,7 +156,7 @@ static void start_vit(wt_dtype dtype)
 
 static void start_llamagen(wt_dtype dtype, int captions)
 {
-    const causal_shape s = {.names = gpt_names_of(GPT_LLAMAGEN),
+    const causal_shape s = {.names = &llamagen_names,
                             .joined_qkv = 1,
                             .width = 8,
                             .depth = 2,
@@ -169,25 +171,25 @@ static void start_llamagen(wt_dtype dtype, int captions)
 
 static void start_spherear(wt_dtype dtype)
 {
-    const sphere_config c = {.transformer = {.family = GPT_SPHEREAR,
-                                             .shape = {.names = gpt_names_of(GPT_SPHEREAR),
-                                                       .joined_qkv = 1,
-                                                       .joined_w13 = 1,
-                                                       .width = 8,
-                                                       .depth = 1,
-                                                       .hidden = 4,
-                                                       .token_dim = 4,
-                                                       .seq_len = 4,
-                                                       .classes = 2,
-                                                       .prefix = 2}},
-                             .head = {.family = DIFF_HEAD_SPHEREAR,
-                                      .width = 4,
-                                      .depth = 2,
-                                      .channels = 4,
-                                      .z_dim = 8,
-                                      .hidden = 6,
-                                      .ada_layers = 1}};
-    sphere_config_tensors(&c, add_entry, &dtype);
+    const family_facts c = {.shape = {.names = &sphere_names,
+                                      .joined_qkv = 1,
+                                      .joined_w13 = 1,
+                                      .width = 8,
+                                      .depth = 1,
+                                      .hidden = 4,
+                                      .token_dim = 4,
+                                      .seq_len = 4,
+                                      .classes = 2,
+                                      .prefix = 2},
+                            .head = {.family = DIFF_HEAD_SPHEREAR,
+                                     .width = 4,
+                                     .depth = 2,
+                                     .channels = 4,
+                                     .z_dim = 8,
+                                     .hidden = 6,
+                                     .ada_layers = 1}};
+    causal_tensors(&c.shape, add_entry, &dtype);
+    diff_head_tensors(&c.head, add_entry, &dtype);
 }
 
 static void start_eagle(wt_dtype dtype)
@@ -399,7 +401,7 @@ typedef struct {
 static int is_int8(const wt_file *f, const wt_tensor *t)
 {
     const wt_tensor *scale = wt_scale_of(f, t);
-    const int may = mar_config_is_int8(t->name) || gpt_config_is_int8(t->name) || t5_config_is_int8(t->name);
+    const int may = family_mar_is_int8(t->name) || family_is_int8(t->name) || t5_config_is_int8(t->name);
     return may && scale && scale->dtype == WT_F32 && scale->rank == 1 && scale->shape[0] == t->shape[0];
 }
 
@@ -425,13 +427,13 @@ static void visit(void *user, const char *name, int rank, const int64_t *shape)
 /* Derives the shape of a file of the LlamaGen family, and checks it if there is one. Returns the kind. */
 static mar_kind derive_llamagen(const wt_file *f, int heads, tally *v)
 {
-    gpt_config config;
+    family_facts config;
     mar_err err = {0};
-    const mar_status status = gpt_config_derive(f, heads, &config, &err);
+    const mar_status status = derive_facts(&family_llamagen, f, (wt_asked){.heads = heads}, &config, &err);
     if (status == MAR_EARG)
-        fuzz_check_line("gpt_config_derive", err.text);
+        fuzz_check_line("derive", err.text);
     else
-        fuzz_check_error("gpt_config_derive", status, &err);
+        fuzz_check_error("derive", status, &err);
     if (status != MAR_OK) return MAR_KIND_UNKNOWN;
     const causal_shape c = config.shape;
     if (!causal_side(c.seq_len) || c.heads < 1 || c.width % c.heads || c.width / c.heads % 4 || c.depth < 1 ||
@@ -439,8 +441,9 @@ static mar_kind derive_llamagen(const wt_file *f, int heads, tally *v)
         fuzz_fail("a model of %d tokens, %d heads, width %d, depth %d, prefix %d, %d classes, captions of %d",
                   c.seq_len, c.heads, c.width, c.depth, c.prefix, c.classes, c.caption_dim);
     causal_tensors(&c, visit, v);
-    if (v->parameters != config.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, config.parameters);
-    for (int i = 0; i < wt_count(f); i++) v->ignored += gpt_config_ignores(wt_at(f, i)->name);
+    if (v->parameters != config.config.parameters)
+        fuzz_fail("%ld parameters of %ld", v->parameters, config.config.parameters);
+    for (int i = 0; i < wt_count(f); i++) v->ignored += family_llamagen.ignores(wt_at(f, i)->name);
     return MAR_KIND_LLAMAGEN;
 }
 
@@ -449,27 +452,28 @@ static mar *handle;
 /* Derives the shape of a SphereAR model, with the image decoder if the file has one. Returns the kind. */
 static mar_kind derive_spherear(const wt_file *f, int heads, tally *v)
 {
-    const mar_file_kind *kind = mar_kind_of(f);
-    mar_configs configs;
+    const wt_kind *kind = mar_kind_of(f);
+    family_facts facts;
     mar_err err = {0};
-    const mar_status status = kind->derive(handle, f, heads, &configs, &err);
+    const mar_status status = derive_facts(kind, f, (wt_asked){.heads = heads}, &facts, &err);
     if (status == MAR_EARG)
-        fuzz_check_line("sphere_config_derive", err.text);
+        fuzz_check_line("derive", err.text);
     else
-        fuzz_check_error("sphere_config_derive", status, &err);
+        fuzz_check_error("derive", status, &err);
     if (status != MAR_OK) return MAR_KIND_UNKNOWN;
-    const causal_shape *c = &configs.sphere.transformer.shape;
-    const diff_head_shape *h = &configs.sphere.head;
+    const causal_shape *c = &facts.shape;
+    const diff_head_shape *h = &facts.head;
     if (!causal_side(c->seq_len) || c->heads < 1 || c->width % c->heads || c->width / c->heads % 4 || c->depth < 1 ||
         c->prefix < 1 || c->classes < 1 || h->channels < 1 || h->ada_layers < 1 || h->depth % h->ada_layers)
         fuzz_fail("a model of %d tokens of %d channels, %d heads, width %d, depth %d, prefix %d, %d classes, %d adaLN "
                   "layers for %d blocks",
                   c->seq_len, h->channels, c->heads, c->width, c->depth, c->prefix, c->classes, h->ada_layers,
                   h->depth);
-    sphere_config_tensors(&configs.sphere, visit, v);
-    if (v->parameters != configs.sphere.parameters)
-        fuzz_fail("%ld parameters of %ld", v->parameters, configs.sphere.parameters);
-    if (vae_config_is_vit(f)) vae_config_tensors(f, &configs.vae, visit, v);
+    causal_tensors(c, visit, v);
+    diff_head_tensors(h, visit, v);
+    if (v->parameters != facts.config.parameters)
+        fuzz_fail("%ld parameters of %ld", v->parameters, facts.config.parameters);
+    if (facts.vae.depth) vae_config_tensors(f, &facts.vae, visit, v);
     for (int i = 0; i < wt_count(f); i++) v->ignored += kind->ignores(wt_at(f, i)->name);
     return MAR_KIND_SPHEREAR;
 }
@@ -510,13 +514,12 @@ static mar_kind derive(const wt_file *f, int heads, tally *v)
     mar_vae_config vae;
     mar_err err = {0};
     *v = (tally){.f = f};
-    if (mar_config_recognise(f)) {
-        mar_status status = mar_config_derive(f, heads, &model, &err);
-        if (status == MAR_OK) status = mar_config_patch(f, 0, &model, &err);
+    if (family_mar.recognise(f)) {
+        const mar_status status = family_mar_derive(f, &(wt_asked){.heads = heads}, &model, &err);
         if (status == MAR_EARG)
-            fuzz_check_line("mar_config_derive", err.text);
+            fuzz_check_line("derive", err.text);
         else
-            fuzz_check_error("mar_config_derive", status, &err);
+            fuzz_check_error("derive", status, &err);
         if (status != MAR_OK) return MAR_KIND_UNKNOWN;
         int side = 0;
         while (side * side < model.seq_len) side++;
@@ -526,14 +529,14 @@ static mar_kind derive(const wt_file *f, int heads, tally *v)
                       model.decoder_heads, model.width, model.buffer);
         if (model.patch_size < 0 || (model.patch_size && model.token_dim % (model.patch_size * model.patch_size)))
             fuzz_fail("patches of %d for tokens of %d channels", model.patch_size, model.token_dim);
-        mar_config_tensors(&model, visit, v);
+        family_mar_tensors(&model, visit, v);
         if (v->parameters != model.parameters) fuzz_fail("%ld parameters of %ld", v->parameters, model.parameters);
         return MAR_KIND_MAR;
     }
-    if (sphere_config_recognise(f)) return derive_spherear(f, heads, v);
-    if (gpt_config_recognise(f)) return derive_llamagen(f, heads, v);
+    if (family_spherear.recognise(f)) return derive_spherear(f, heads, v);
+    if (family_llamagen.recognise(f)) return derive_llamagen(f, heads, v);
     if (eagle_config_recognise(f)) return derive_eagle(f, heads, v);
-    const mar_file_kind *kind = mar_kind_of(f);
+    const wt_kind *kind = mar_kind_of(f);
     if (kind && kind->kind == MAR_KIND_T5) return derive_t5(f, v);
     if ((kind && kind->instead) || !vae_config_recognise(f)) return MAR_KIND_UNKNOWN;
     const mar_status status = vae_config_derive(f, &vae, &err);
@@ -553,7 +556,7 @@ static void check_lines(const mar_report *r)
 /* Returns whether t has integers that no model needs, and its kind has not counted it by its name. */
 static int is_spare(const wt_file *f, const wt_tensor *t)
 {
-    const mar_file_kind *kind = mar_kind_of(f);
+    const wt_kind *kind = mar_kind_of(f);
     const int named = kind && ((kind->is_int8 && kind->is_int8(t->name)) || (kind->ignores && kind->ignores(t->name)) ||
                                (kind->repeats && kind->repeats(f, t->name)));
     return kind && !wt_is_float(t->dtype) && !named;
@@ -586,7 +589,7 @@ static void check_report(const wt_file *f, int heads, int with_report)
     check_lines(r);
     if (mar_report_kind(r) != kind)
         fuzz_fail("the report's kind is %d, expected %d", (int)mar_report_kind(r), (int)kind);
-    const int is_model = kind != MAR_KIND_UNKNOWN && 1u << kind & MAR_KINDS_OF_MODELS;
+    const int is_model = kind != MAR_KIND_UNKNOWN && 1u << kind & WT_KINDS_OF_MODELS;
     if ((mar_report_model(r) != NULL) != is_model || (mar_report_vae(r) != NULL) != (kind == MAR_KIND_VAE))
         fuzz_fail("the report has no shape of its kind %d", (int)kind);
     if (kind == MAR_KIND_VAE && wt_find(f, "quantize.codebook_used")) v.ignored = 1;

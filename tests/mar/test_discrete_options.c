@@ -191,7 +191,7 @@ TEST_CASE(batches_that_are_too_large)
 }
 
 /* Loads a model of the small shape, changed in one respect, as a draft. */
-static mar_model *other_model(const discrete_files *f, const discrete_models *s, const gpt_config *c)
+static mar_model *other_model(const discrete_files *f, const discrete_models *s, const family_facts *c)
 {
     mar_model *model;
     char *path = write_llamagen(f->directory, "other.safetensors", c, 4, 0, 1);
@@ -256,7 +256,7 @@ TEST_CASE(files_that_do_not_go_together)
         {50, 16, 4, "the draft knows 4 classes, expected the model's 5"},
     };
     for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
-        gpt_config c = small_llamagen();
+        family_facts c = small_llamagen();
         c.shape.depth = 1, c.shape.vocabulary = drafts[i].vocabulary, c.shape.seq_len = drafts[i].seq_len,
         c.shape.classes = drafts[i].classes;
         mar_model *other = p.draft = other_model(f, &s, &c);
@@ -282,7 +282,7 @@ static void keep_warning(void *user, mar_log_level level, const char *line)
 TEST_CASE(sizes_of_training_checkpoints)
 {
     const discrete_files *f = *state;
-    const gpt_config c = small_llamagen();
+    const family_facts c = small_llamagen();
     char *silent = write_llamagen(f->directory, "says_nothing.safetensors", &c, 1, 0, 0), warning[512] = "";
     mar_options options;
     mar *m;
@@ -326,7 +326,7 @@ TEST_CASE(sizes_of_training_checkpoints)
 TEST_CASE(sizes_of_images)
 {
     const discrete_files *f = *state;
-    const gpt_config c = small_llamagen();
+    const family_facts c = small_llamagen();
     char *path = write_llamagen(f->directory, "silent.safetensors", &c, 1, 0, 0), *converted;
     static const struct {
         int asked, seq_len;

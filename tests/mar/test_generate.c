@@ -1,6 +1,6 @@
 /* Tests the whole loop through the public API: against PyTorch, and the promises of mar.h. */
 #include "mar.h"
-#include "mar/core/config.h"
+#include "families/mar.h"
 #include "mar/core/handle.h"
 #include "mar/core/vae.h"
 #include "tests/support/llamagen.h"

@@ -493,7 +493,7 @@ static mar_status discrete_image(const demo *d, const mar_params *p, mar_session
 /* Fails every allocation of a session. Then that session, or the next one, works. */
 TEST_CASE(discrete_tokens)
 {
-    const gpt_config c = small_llamagen();
+    const family_facts c = small_llamagen();
     char *directory = test_directory(), *path = write_llamagen(directory, "m.safetensors", &c, 1, 0, 1);
     char *vq = copy_vq(directory);
     demo d = {.m = open_mar(MAR_DTYPE_F32, 1)};

@@ -1,7 +1,7 @@
 /* What the loop in raster order does with facts that no family of today has: other norms of a diffusion head's tokens,
  * the falling schedule, a prompt in front of vectors. The weights are those of SphereAR's golden model. */
 #include "mar/raster_tokens.h"
-#include "spherear/config.h"
+#include "tests/support/families.h"
 #include "tests/support/device.h"
 #include "tests/support/support.h"
 
@@ -17,15 +17,15 @@ extern const mar_engine mar_sphere_engine;
 
 static raster_facts read_facts(const wt_file *f)
 {
-    sphere_config c;
+    family_facts c;
     mar_err err = {0};
-    assert_ok(sphere_config_derive(f, 0, &c, &err), &err);
-    return (raster_facts){.config = sphere_public_config(&c),
-                          .net = c.transformer.shape,
+    assert_ok(derive_facts(&family_spherear, f, (wt_asked){0}, &c, &err), &err);
+    return (raster_facts){.config = c.config,
+                          .net = c.shape,
                           .head = c.head,
-                          .process = DIFF_FLOW,
-                          .norm = RASTER_ON_SPHERE,
-                          .first_is_apart = 1};
+                          .process = c.process,
+                          .norm = c.norm,
+                          .first_is_apart = c.first_is_apart};
 }
 
 /* Loads the weights as a model of these facts. */

@@ -41,7 +41,7 @@ static void make_prompt(fixture *f, int i)
 
 static int open_models(fixture *f, mar_dtype dtype, conditions model)
 {
-    const gpt_config c = small_decoder();
+    const family_facts c = small_decoder();
     kern_queue *k = open_queue(dtype, 2);
     if (!k) return 0;
     if (model == CLASSES) {

@@ -20,8 +20,8 @@ static mar_status use(kern_queue *k, const wt_file *file, float *laws, mar_err *
     causal_model *m = NULL;
     causal_runner *r = NULL;
     void *memory = NULL;
-    gpt_config config;
-    mar_status status = gpt_config_derive(file, 0, &config, err);
+    family_facts config;
+    mar_status status = derive_facts(&family_llamagen, file, (wt_asked){.heads = 0}, &config, err);
     if (status == MAR_OK) status = load_net(k, file, &config, &m, err);
     if (status == MAR_OK) status = causal_runner_create(k, m, &sampling, IMAGES, DRAFTS, 1, &r, err);
     if (status == MAR_OK) status = k->core->alloc(k->device, causal_runner_lay_out(r, NULL), &memory, err);

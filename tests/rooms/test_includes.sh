@@ -7,7 +7,7 @@
 #
 # usage: test_includes.sh SOURCE
 set -eu
-folders='base kernels weights text nets specdec diffusion llamagen spherear eval vae mar tools'
+folders='base kernels weights text nets specdec diffusion families eval vae mar tools'
 order=$(cd "$(dirname "$0")" && pwd)/order.txt
 
 # Pairs that include each other without a cycle of files. The header that one half includes does not include that half.

@@ -466,7 +466,7 @@ TEST_CASE(shapes_and_tensors)
         eagle_config c;
         mar_err err = {0};
         assert_true(eagle_config_recognise(f));
-        assert_false(gpt_config_recognise(f));
+        assert_false(family_llamagen.recognise(f));
         assert_ok(eagle_config_derive(f, 0, &c, &err), &err);
         assert_true(c.width == 40 && c.hidden == 56 && c.heads == 2);
         assert_true(c.bias == official && c.first_norm == !official);

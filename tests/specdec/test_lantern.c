@@ -257,7 +257,7 @@ TEST_CASE(files_with_norms)
         eagle_config c;
         mar_err err = {0};
         wt_file *f = open_weights(paths[lumina]);
-        assert_true(eagle_config_recognise(f) && !gpt_config_recognise_decoder(f));
+        assert_true(eagle_config_recognise(f) && !family_language.recognise(f));
         assert_ok(eagle_config_derive(f, 0, &c, &err), &err);
         wt_close(f);
         assert_true(c.published && c.bias == !lumina && c.first_norm && c.qk_norm);

@@ -7,18 +7,13 @@
 
 const causal_sampling causal_fixture_plain = {.cfg = 1, .cfg_interval = -1, .temperature = 1, .top_p = 1};
 
-mar_status load_net(kern_queue *k, const wt_file *f, const gpt_config *config, causal_model **out, mar_err *err)
+mar_status load_net(kern_queue *k, const wt_file *f, const family_facts *config, causal_model **out, mar_err *err)
 {
-    int *id;
-    *out = NULL;
-    mar_status status = gpt_config_image_ids(f, config, &id, err);
-    if (status == MAR_OK) status = causal_model_load(k, f, &config->shape, id, out, err);
-    free(id);
-    return status;
+    return causal_model_load(k, f, &config->shape, config->language.vocabulary.image_id, out, err);
 }
 
-/* Opens the model of a file, which the fixture then owns, and its runner. */
-static void open_runner(causal_fixture *f, wt_file *file, const gpt_config *config, const causal_sampling *sampling,
+/* Opens the model of a file, which the fixture then owns, and its runner. Frees the facts. */
+static void open_runner(causal_fixture *f, wt_file *file, family_facts *config, const causal_sampling *sampling,
                         int images, int drafts, int keep)
 {
     mar_err err = {0};
@@ -31,21 +26,22 @@ static void open_runner(causal_fixture *f, wt_file *file, const gpt_config *conf
     causal_runner_lay_out(f->runner, f->memory);
     f->laws = backend_memory(f->k, (size_t)f->rows * (size_t)config->shape.vocabulary * sizeof *f->laws);
     assert_ok(causal_runner_plan(f->runner, images, &err), &err);
+    release_facts(config);
 }
 
 int causal_fixture_open(causal_fixture *f, kern_queue *k, const char *name, int seq_len,
                         const causal_sampling *sampling, int images, int drafts, int keep, int rows)
 {
-    gpt_config config;
+    family_facts config;
     mar_err err = {0};
     *f = (causal_fixture){.k = k, .rows = rows};
     if (!f->k) return 0;
     wt_file *file = golden_open(name);
-    if (text_grammar_recognise(file))
-        assert_ok(gpt_config_derive_decoder(file, 0, 0, &config, &err), &err);
+    if (language_recognise(file))
+        assert_ok(derive_facts(&family_language, file, (wt_asked){.width = 0, .height = 0}, &config, &err), &err);
     else
-        assert_ok(gpt_config_derive(file, 0, &config, &err), &err);
-    if (seq_len) gpt_config_set_seq_len(&config, seq_len);
+        assert_ok(derive_facts(&family_llamagen, file, (wt_asked){.heads = 0}, &config, &err), &err);
+    if (seq_len) config.shape.seq_len = seq_len, config.shape.columns = causal_side(seq_len);
     open_runner(f, file, &config, sampling, images, drafts, keep);
     return 1;
 }
@@ -53,12 +49,12 @@ int causal_fixture_open(causal_fixture *f, kern_queue *k, const char *name, int 
 int causal_fixture_open_file(causal_fixture *f, kern_queue *k, const char *path, const causal_sampling *sampling,
                              int images, int drafts, int keep, int rows)
 {
-    gpt_config config;
+    family_facts config;
     mar_err err = {0};
     *f = (causal_fixture){.k = k, .rows = rows};
     if (!f->k) return 0;
     wt_file *file = open_weights(path);
-    assert_ok(gpt_config_derive_decoder(file, 0, 0, &config, &err), &err);
+    assert_ok(derive_facts(&family_language, file, (wt_asked){.width = 0, .height = 0}, &config, &err), &err);
     open_runner(f, file, &config, sampling, images, drafts, keep);
     return 1;
 }
@@ -66,14 +62,14 @@ int causal_fixture_open_file(causal_fixture *f, kern_queue *k, const char *path,
 int causal_fixture_open_decoder(causal_fixture *f, kern_queue *k, const char *folder, int width, int height,
                                 const causal_sampling *sampling, int images, int drafts, int rows)
 {
-    gpt_config config;
+    family_facts config;
     mar_err err = {0};
     *f = (causal_fixture){.k = k, .rows = rows};
     if (!f->k) return 0;
     wt_file *file;
     assert_ok(wt_open_folder(folder, MAR_WEIGHTS_AUTO, &file, &err), &err);
-    assert_ok(text_grammar_rename(file, &err), &err);
-    assert_ok(gpt_config_derive_decoder(file, width, height, &config, &err), &err);
+    assert_ok(language_rename(file, &err), &err);
+    assert_ok(derive_facts(&family_language, file, (wt_asked){.width = width, .height = height}, &config, &err), &err);
     open_runner(f, file, &config, sampling, images, drafts, 0);
     return 1;
 }

@@ -2,7 +2,7 @@
 #ifndef TESTS_CAUSAL_FIXTURE_H
 #define TESTS_CAUSAL_FIXTURE_H
 
-#include "llamagen/config.h"
+#include "tests/support/families.h"
 #include "nets/causal_runner.h"
 #include "tests/support/support.h"
 
@@ -16,8 +16,8 @@ typedef struct {
     int rows, vocabulary, seq_len;
 } causal_fixture;
 
-/* Loads the transformer of a LlamaGen file, or the one of a decoder of text/grammar.h. */
-mar_status load_net(kern_queue *k, const wt_file *f, const gpt_config *config, causal_model **out, mar_err *err);
+/* Loads the transformer of a LlamaGen file, or the one of a decoder of families/language.h. */
+mar_status load_net(kern_queue *k, const wt_file *f, const family_facts *config, causal_model **out, mar_err *err);
 
 /* Sampling of most tests: the distributions are the softmax of the logits. */
 extern const causal_sampling causal_fixture_plain;
@@ -27,10 +27,10 @@ extern const causal_sampling causal_fixture_plain;
  * Returns 0 if k is NULL. */
 int causal_fixture_open(causal_fixture *f, kern_queue *k, const char *name, int seq_len,
                         const causal_sampling *sampling, int images, int drafts, int keep, int rows);
-/* Opens the decoder of text/grammar.h in a file likewise. */
+/* Opens the decoder of families/language.h in a file likewise. */
 int causal_fixture_open_file(causal_fixture *f, kern_queue *k, const char *path, const causal_sampling *sampling,
                              int images, int drafts, int keep, int rows);
-/* Opens the decoder of text/grammar.h in a folder likewise, for images of width x height pixels. */
+/* Opens the decoder of families/language.h in a folder likewise, for images of width x height pixels. */
 int causal_fixture_open_decoder(causal_fixture *f, kern_queue *k, const char *folder, int width, int height,
                                 const causal_sampling *sampling, int images, int drafts, int rows);
 /* Starts the first images of a decoder with prompts of different lengths, and another as the second context of

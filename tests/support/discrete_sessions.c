@@ -14,7 +14,7 @@ const int discrete_labels[DISCRETE_BATCH] = {3, -1, 0};
 int discrete_set_up(void **state)
 {
     discrete_files *f = *state = calloc(1, sizeof *f);
-    gpt_config c = small_llamagen();
+    family_facts c = small_llamagen();
     f->directory = test_directory();
     f->target_path = write_llamagen(f->directory, "target.safetensors", &c, 1, 0, 1);
     f->near_path = write_llamagen(f->directory, "near.safetensors", &c, 1, 0.4, 1);

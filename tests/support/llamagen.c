@@ -1,6 +1,6 @@
 #include "tests/support/llamagen.h"
 
-#include "mar/core/config.h"
+#include "families/mar.h"
 #include "tests/support/archive.h"
 #include "tests/support/support.h"
 
@@ -82,7 +82,7 @@ static char *end_file(writer *w, const char *directory, const char *file, const 
     return path;
 }
 
-char *write_llamagen(const char *directory, const char *file, const gpt_config *c, unsigned seed, double noise,
+char *write_llamagen(const char *directory, const char *file, const family_facts *c, unsigned seed, double noise,
                      int says)
 {
     char metadata[128];
@@ -109,7 +109,7 @@ char *write_mar(const char *directory, const char *file, const mar_model_config 
     char metadata[64];
     writer w = begin_file(seed, 0);
     w.prefix = prefix;
-    mar_config_tensors(c, write_tensor, &w);
+    family_mar_tensors(c, write_tensor, &w);
     snprintf(metadata, sizeof metadata, ",\"__metadata__\":{\"mar.heads\":\"%d\"}", c->heads);
     return end_file(&w, directory, file, metadata);
 }
@@ -124,28 +124,26 @@ char *copy_vq(const char *directory)
     return path;
 }
 
-gpt_config small_decoder(void)
+family_facts small_decoder(void)
 {
-    static const text_family family = {.name = "lumina-mgpt"};
-    gpt_config c = {.family = GPT_LLAMA,
-                    .shape = {.names = gpt_names_of(GPT_LLAMA),
-                              .width = 32,
-                              .depth = 2,
-                              .heads = 4,
-                              .head_dim = 8,
-                              .hidden = 48,
-                              .vocabulary = 73,
-                              .prompt = 1}};
+    family_facts c = {.shape = {.names = &language_llama_names,
+                                .width = 32,
+                                .depth = 2,
+                                .heads = 4,
+                                .head_dim = 8,
+                                .hidden = 48,
+                                .vocabulary = 73,
+                                .prompt = 1}};
     c.shape.kv_heads = 2;
     c.shape.qk_norm = CAUSAL_LAYER_NORM;
     c.shape.seq_len = 16, c.shape.columns = 4, c.shape.line_end = 1;
-    c.grammar = &family;
+    c.language.family = &language_lumina_mgpt;
     c.shape.rows = c.shape.vocabulary + 5;
     c.shape.prefix = 17;
     return c;
 }
 
-char *write_decoder(const char *directory, const char *file, const gpt_config *c, unsigned seed)
+char *write_decoder(const char *directory, const char *file, const family_facts *c, unsigned seed)
 {
     char metadata[320];
     writer w = begin_file(seed, 0);
@@ -155,21 +153,21 @@ char *write_decoder(const char *directory, const char *file, const gpt_config *c
              ",\"__metadata__\":{\"mar.family\":\"%s\",\"mar.heads\":\"%d\",\"mar.eps\":\"1e-5\","
              "\"mar.image_tokens\":\"%d-%d\",\"mar.line_end\":\"%d\",\"mar.image_size\":\"%dx%d\","
              "\"mar.context\":\"%d\"}",
-             c->grammar->name, c->shape.heads, SMALL_FIRST_ID, SMALL_FIRST_ID + c->shape.vocabulary - 1, SMALL_LINE_END,
-             16 * c->shape.columns, 16 * rows, causal_positions(&c->shape) + c->shape.prefix);
+             c->language.family->name, c->shape.heads, SMALL_FIRST_ID, SMALL_FIRST_ID + c->shape.vocabulary - 1,
+             SMALL_LINE_END, 16 * c->shape.columns, 16 * rows, causal_positions(&c->shape) + c->shape.prefix);
     return end_file(&w, directory, file, metadata);
 }
 
-gpt_config small_llamagen(void)
+family_facts small_llamagen(void)
 {
-    return (gpt_config){.shape = {.names = gpt_names_of(GPT_LLAMAGEN),
-                                  .joined_qkv = 1,
-                                  .width = 32,
-                                  .depth = 2,
-                                  .heads = 2,
-                                  .hidden = 64,
-                                  .vocabulary = 50,
-                                  .seq_len = 16,
-                                  .classes = 5,
-                                  .prefix = 1}};
+    return (family_facts){.shape = {.names = &llamagen_names,
+                                    .joined_qkv = 1,
+                                    .width = 32,
+                                    .depth = 2,
+                                    .heads = 2,
+                                    .hidden = 64,
+                                    .vocabulary = 50,
+                                    .seq_len = 16,
+                                    .classes = 5,
+                                    .prefix = 1}};
 }

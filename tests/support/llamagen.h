@@ -2,13 +2,13 @@
 #ifndef TESTS_LLAMAGEN_H
 #define TESTS_LLAMAGEN_H
 
-#include "llamagen/config.h"
+#include "tests/support/families.h"
 #include "specdec/eagle_model.h"
 
 /* Writes directory/file with the f32 tensors of configuration c. If `says` is 1, its metadata has heads and seq_len.
  * Weights come from `seed`, plus noise of another seed scaled by `noise`. Files that differ only in noise are similar
  * models. A failure fails the test. Returns the path; the caller frees it. */
-char *write_llamagen(const char *directory, const char *file, const gpt_config *c, unsigned seed, double noise,
+char *write_llamagen(const char *directory, const char *file, const family_facts *c, unsigned seed, double noise,
                      int says);
 
 /* Writes an EAGLE drafter likewise, without metadata. */
@@ -21,16 +21,16 @@ char *write_mar(const char *directory, const char *file, const mar_model_config 
  * path; the caller frees it. */
 char *copy_vq(const char *directory);
 
-/* Writes a decoder of Lumina-mGPT's kind likewise, noise apart, with what gpt_config_derive_decoder needs in its
+/* Writes a decoder of Lumina-mGPT's kind likewise, noise apart, with what family_language needs in its
  * metadata. Ids from SMALL_FIRST_ID on are image tokens. Norms of q and k have biases, and rows of their own. */
-char *write_decoder(const char *directory, const char *file, const gpt_config *c, unsigned seed);
+char *write_decoder(const char *directory, const char *file, const family_facts *c, unsigned seed);
 enum { SMALL_LINE_END = 2, SMALL_FIRST_ID = 3 };
 /* Returns the configuration that the file of a small decoder has: 16 tokens in rows of 4, a vocabulary of 73, grouped
  * queries, norms of q and k. */
-gpt_config small_decoder(void);
+family_facts small_decoder(void);
 
 /* Returns the small models' configuration: 16 tokens, a vocabulary of 50, 5 classes. The vocabulary is the codebook of
  * tests/golden/data/vq.pth. */
-gpt_config small_llamagen(void);
+family_facts small_llamagen(void);
 
 #endif

@@ -5,7 +5,7 @@
 #include "tests/support/brief.h"
 #include "tests/support/support.h"
 
-#include "mar/core/config.h"
+#include "families/mar.h"
 #include "vae/vae.h"
 
 #include <stdlib.h>
@@ -52,8 +52,8 @@ static void read_everything(const wt_file *f)
         for (size_t j = 0; j < size; j++) sum = (uint8_t)(sum + data[j]);
         free(data);
     }
-    if (mar_config_recognise(f) && mar_config_derive(f, 0, &model, &err) == MAR_OK)
-        mar_config_tensors(&model, count_visit, &visits);
+    if (family_mar.recognise(f) && family_mar_derive(f, &(wt_asked){.heads = 0}, &model, &err) == MAR_OK)
+        family_mar_tensors(&model, count_visit, &visits);
     if (vae_config_recognise(f) && vae_config_derive(f, &vae, &err) == MAR_OK)
         vae_config_tensors(f, &vae, count_visit, &visits);
 }

@@ -73,7 +73,7 @@ static void expect_names(const char *file, const char *front, const char *middle
     wt_file *f = open_checkpoint(file);
     write_wrapped(f, path, front, middle);
     wt_file *wrapped = open_checkpoint(path);
-    const mar_file_kind *kind = mar_kind_of(wrapped), *wanted = mar_kind_of(f);
+    const wt_kind *kind = mar_kind_of(wrapped), *wanted = mar_kind_of(f);
     if (kind != wanted) fail_msg("%s, %s: another kind", file, front);
     assert_int_equal(wt_count(wrapped), wt_count(f));
     for (int i = 0; i < wt_count(f); i++)

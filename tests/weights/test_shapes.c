@@ -3,7 +3,7 @@
 #include "tests/support/shape_list.h"
 #include "tests/support/support.h"
 
-#include "mar/core/config.h"
+#include "families/mar.h"
 #include "vae/vae.h"
 
 #include <stdio.h>
@@ -26,9 +26,9 @@ TEST_CASE(test_official_models)
         mar_err err = {0};
         cJSON *list = read_list(models[i].name);
         wt_file *f = open_list(list, NULL);
-        assert_true(mar_config_recognise(f));
+        assert_true(family_mar.recognise(f));
         assert_false(vae_config_recognise(f));
-        assert_ok(mar_config_derive(f, 0, &c, &err), &err);
+        assert_ok(family_mar_derive(f, &(wt_asked){.heads = 0}, &c, &err), &err);
         assert_int_equal(c.width, models[i].width);
         assert_int_equal(c.encoder_depth, models[i].depth);
         assert_int_equal(c.decoder_depth, models[i].depth);
@@ -39,7 +39,7 @@ TEST_CASE(test_official_models)
         assert_int_equal(c.parameters, models[i].parameters);
         assert_true(c.buffer == 64 && c.seq_len == 256 && c.token_dim == 16 && c.classes == 1000);
         comparison all = {list->child, 0};
-        mar_config_tensors(&c, compare_visit, &all);
+        family_mar_tensors(&c, compare_visit, &all);
         assert_null(all.next);
         assert_int_equal(all.visits, wt_count(f));
         wt_close(f);
@@ -52,7 +52,7 @@ static mar_status derive_heads(const char *metadata, int heads, int *out, mar_er
     mar_model_config c;
     cJSON *list = read_list("mar_base");
     wt_file *f = open_list(list, metadata);
-    mar_status status = mar_config_derive(f, heads, &c, err);
+    mar_status status = family_mar_derive(f, &(wt_asked){.heads = heads}, &c, err);
     *out = c.heads;
     wt_close(f);
     cJSON_Delete(list);
@@ -89,13 +89,13 @@ TEST_CASE(test_guessed_heads)
         SHAPE(list, "z_proj.weight", widths[i][0], 16);
         SHAPE(list, "decoder_embed.weight", widths[i][0], widths[i][0]);
         wt_file *f = open_list(list, NULL), *said = open_list(list, "4");
-        assert_ok(mar_config_derive(f, 0, &c, &err), &err);
+        assert_ok(family_mar_derive(f, &(wt_asked){.heads = 0}, &c, &err), &err);
         assert_int_equal(c.heads, widths[i][1]);
         assert_int_equal(c.decoder_heads, widths[i][1]);
         assert_int_equal(c.heads_guessed, 1);
-        assert_ok(mar_config_derive(f, 4, &c, &err), &err);
+        assert_ok(family_mar_derive(f, &(wt_asked){.heads = 4}, &c, &err), &err);
         assert_int_equal(c.heads_guessed, 0);
-        assert_ok(mar_config_derive(said, 0, &c, &err), &err);
+        assert_ok(family_mar_derive(said, &(wt_asked){.heads = 0}, &c, &err), &err);
         assert_int_equal(c.heads, 4);
         assert_int_equal(c.heads_guessed, 0);
         wt_close(f), wt_close(said);
@@ -103,14 +103,14 @@ TEST_CASE(test_guessed_heads)
     cJSON_Delete(list);
     list = read_list("mar_base");
     wt_file *f = open_list_with(list, "mar.decoder_heads", "16");
-    assert_ok(mar_config_derive(f, mar_heads(12, 24), &c, &err), &err);
+    assert_ok(family_mar_derive(f, &(wt_asked){.heads = mar_heads(12, 24)}, &c, &err), &err);
     assert_int_equal(c.heads, 12);
     assert_int_equal(c.decoder_heads, 24);
-    assert_int_equal(mar_config_derive(f, mar_heads(12, 7), &c, &err), MAR_EARG);
+    assert_int_equal(family_mar_derive(f, &(wt_asked){.heads = mar_heads(12, 7)}, &c, &err), MAR_EARG);
     assert_non_null(strstr(err.text, ": the decoder's 7 attention heads (--heads) do not divide the width 768"));
-    assert_int_equal(mar_config_derive(f, mar_heads(7, 12), &c, &err), MAR_EARG);
+    assert_int_equal(family_mar_derive(f, &(wt_asked){.heads = mar_heads(7, 12)}, &c, &err), MAR_EARG);
     assert_non_null(strstr(err.text, ": the encoder's 7 attention heads (--heads)"));
-    assert_int_equal(mar_config_derive(f, mar_heads(0, 12), &c, &err), MAR_EARG);
+    assert_int_equal(family_mar_derive(f, &(wt_asked){.heads = mar_heads(0, 12)}, &c, &err), MAR_EARG);
     wt_close(f);
     cJSON_Delete(list);
 }
@@ -120,7 +120,7 @@ static void refuse_mar(const cJSON *list, const char *words)
     mar_model_config c;
     mar_err err = {0};
     wt_file *f = open_list(list, NULL);
-    assert_int_equal(mar_config_derive(f, 0, &c, &err), MAR_EMODEL);
+    assert_int_equal(family_mar_derive(f, &(wt_asked){.heads = 0}, &c, &err), MAR_EMODEL);
     if (!strstr(err.text, words) || !strstr(err.text, wt_path(f)))
         fail_msg("\"%s\" does not say \"%s\"", err.text, words);
     wt_close(f);
@@ -175,7 +175,7 @@ TEST_CASE(test_block_numbers)
         cJSON *list = read_list("mar_base");
         SHAPE(list, strange[i], 768);
         wt_file *f = open_list(list, NULL);
-        assert_ok(mar_config_derive(f, 0, &c, &err), &err);
+        assert_ok(family_mar_derive(f, &(wt_asked){.heads = 0}, &c, &err), &err);
         assert_int_equal(c.encoder_depth, i == 1 ? 15 : 12);
         assert_int_equal(c.decoder_depth, 12);
         wt_close(f);
@@ -191,7 +191,7 @@ static void expect_vae(const cJSON *list, const mar_vae_config *expected)
     mar_err err = {0};
     wt_file *f = open_list(list, NULL);
     assert_true(vae_config_recognise(f));
-    assert_false(mar_config_recognise(f));
+    assert_false(family_mar.recognise(f));
     assert_ok(vae_config_derive(f, &c, &err), &err);
     assert_int_equal(c.z_channels, expected->z_channels);
     assert_int_equal(c.stride, expected->stride);

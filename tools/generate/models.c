@@ -150,7 +150,7 @@ static void explain_load(model_store *store, mar_weights weights, const model_fi
     const mar_file *open = open_file(store, file->path, weights);
     const mar_kind kind = open ? mar_file_get_info(open)->kind : MAR_KIND_UNKNOWN;
     if (strcmp(role, "model") == 0 && kind == MAR_KIND_VAE) belongs = "; give it as --vae";
-    if (strcmp(role, "vae") == 0 && (kind == MAR_KIND_MAR || kind == MAR_KIND_LLAMAGEN))
+    if (strcmp(role, "vae") == 0 && (kind == MAR_KIND_MAR || kind == MAR_KIND_SPHEREAR || kind == MAR_KIND_LLAMAGEN))
         belongs = "; give it as --model";
     tool_error("%s%s%s%s%s", reason, belongs, meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
 }

@@ -4,7 +4,7 @@
 #include "tests/support/support.h"
 
 #include "base/json.h"
-#include "text/prompt.h"
+#include "families/language.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +14,9 @@
 
 enum { PROMPTS = 10, IDS_MAX = 1024 };
 
-/* A family's grammar and tokenizer. */
+/* A family's language and tokenizer. */
 typedef struct {
-    text_grammar grammar;
+    language language;
     text_tokenizer *tokenizer;
 } model;
 
@@ -27,8 +27,8 @@ static model open_model(const char *family)
     mar_err err = {0};
     char *folder = decoder_folder(family, "F32", 4);
     assert_ok(wt_open_folder(folder, MAR_WEIGHTS_AUTO, &f, &err), &err);
-    assert_ok(text_grammar_open(f, &m.grammar, &err), &err);
-    assert_string_equal(m.grammar.family->name, family);
+    assert_ok(language_open(f, &m.language, &err), &err);
+    assert_string_equal(m.language.family->name, family);
     assert_ok(text_tokenizer_open(folder, &m.tokenizer, &err), &err);
     wt_close(f);
     return m;
@@ -36,7 +36,7 @@ static model open_model(const char *family)
 
 static void close_model(model *m)
 {
-    text_grammar_free(&m->grammar);
+    language_free(&m->language);
     text_tokenizer_free(m->tokenizer);
 }
 
@@ -49,9 +49,10 @@ static void compare(const char *line, const char *const texts[PROMPTS + 1])
     assert_int_equal(sscanf(line, "%31s %d %d %d%n", family, &width, &height, &number, &at), 4);
     const char *text = number < 0 ? NULL : texts[number], *next = line + at;
     model m = open_model(family);
-    assert_ok(text_grammar_size(&m.grammar, "m", width, height, &columns, &rows, &err), &err);
-    const text_prompt p = {&m.grammar, m.tokenizer, columns, rows};
-    assert_ok(text_prompt_ids(&p, number < 0 || number == PROMPTS, text, ids, IDS_MAX, &count, &err), &err);
+    assert_ok(language_size(&m.language, "m", width, height, &columns, &rows, &err), &err);
+    assert_ok(language_ids(&m.language, m.tokenizer, columns, rows, number < 0 || number == PROMPTS, text, ids, IDS_MAX,
+                           &count, &err),
+              &err);
     for (int i = 0; i < count; i++) {
         char *end;
         const long id = strtol(next, &end, 10);
@@ -85,21 +86,26 @@ TEST_CASE(ids_are_the_official_ones)
 TEST_CASE(ids_are_counted_beyond_the_room)
 {
     model m = open_model("lumina-mgpt");
-    const text_prompt p = {&m.grammar, m.tokenizer, 48, 48};
+    enum { COLUMNS = 48, ROWS = 48 };
     int all[IDS_MAX], some[8], count, n;
     mar_err err = {0};
-    assert_ok(text_prompt_ids(&p, 0, "a corgi in the snow", all, IDS_MAX, &count, &err), &err);
+    assert_ok(
+        language_ids(&m.language, m.tokenizer, COLUMNS, ROWS, 0, "a corgi in the snow", all, IDS_MAX, &count, &err),
+        &err);
     for (int max = 0; max < 8; max++) {
         memset(some, 0x55, sizeof some);
-        assert_ok(text_prompt_ids(&p, 0, "a corgi in the snow", some, max, &n, &err), &err);
+        assert_ok(language_ids(&m.language, m.tokenizer, COLUMNS, ROWS, 0, "a corgi in the snow", some, max, &n, &err),
+                  &err);
         assert_int_equal(n, count);
         assert_memory_equal(some, all, (size_t)max * sizeof *some);
         assert_int_equal(some[max], 0x55555555);
     }
-    assert_int_equal(text_prompt_ids(&p, 0, "\xff", all, IDS_MAX, &n, &err), MAR_EARG);
+    assert_int_equal(language_ids(&m.language, m.tokenizer, COLUMNS, ROWS, 0, "\xff", all, IDS_MAX, &n, &err),
+                     MAR_EARG);
     assert_non_null(strstr(err.text, "is not UTF-8"));
-    m.grammar.vocabulary = 30;
-    assert_int_equal(text_prompt_ids(&p, 0, "a corgi", all, IDS_MAX, &n, &err), MAR_EMODEL);
+    m.language.vocabulary.rows = 30;
+    assert_int_equal(language_ids(&m.language, m.tokenizer, COLUMNS, ROWS, 0, "a corgi", all, IDS_MAX, &n, &err),
+                     MAR_EMODEL);
     assert_non_null(strstr(err.text, "the model's embedding 30 rows"));
     close_model(&m);
 }
@@ -108,10 +114,10 @@ TEST_CASE(ids_are_counted_beyond_the_room)
 TEST_CASE(a_size_without_token_is_refused)
 {
     model m = open_model("lumina-mgpt");
-    const text_prompt p = {&m.grammar, m.tokenizer, 62, 48};
+    enum { COLUMNS = 62, ROWS = 48 };
     int ids[8], count;
     mar_err err = {0};
-    assert_int_equal(text_prompt_ids(&p, 1, NULL, ids, 8, &count, &err), MAR_EMODEL);
+    assert_int_equal(language_ids(&m.language, m.tokenizer, COLUMNS, ROWS, 1, NULL, ids, 8, &count, &err), MAR_EMODEL);
     assert_string_equal(err.text, "the tokenizer has no token <reserved08831>");
     close_model(&m);
 }

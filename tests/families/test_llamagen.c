@@ -1,7 +1,7 @@
 /* The shape of a LlamaGen model from the tensors of a file. Compares it with the official lists of tensors
  * (tests/weights/data/formats), and with models made by gpt.py. */
-#include "llamagen/config.h"
-#include "mar/core/config.h"
+#include "tests/support/families.h"
+#include "families/mar.h"
 #include "tests/support/archive.h"
 #include "tests/support/shape_list.h"
 #include "tests/support/support.h"
@@ -22,10 +22,10 @@
                   .classes = CLASSES,                                                                                  \
                   .prefix = PREFIX,                                                                                    \
                   .caption_dim = CAPTION},                                                                             \
-        .parameters = PARAMETERS                                                                                       \
+        .config.parameters = PARAMETERS                                                                                \
     }
 
-static void expect_config(const gpt_config *c, const gpt_config *expected)
+static void expect_config(const family_facts *c, const family_facts *expected)
 {
     assert_int_equal(c->shape.width, expected->shape.width);
     assert_int_equal(c->shape.depth, expected->shape.depth);
@@ -36,7 +36,7 @@ static void expect_config(const gpt_config *c, const gpt_config *expected)
     assert_int_equal(c->shape.classes, expected->shape.classes);
     assert_int_equal(c->shape.prefix, expected->shape.prefix);
     assert_int_equal(c->shape.caption_dim, expected->shape.caption_dim);
-    assert_int_equal(c->parameters, expected->parameters);
+    assert_int_equal(c->config.parameters, expected->config.parameters);
 }
 
 /* Depths, widths and heads are those of gpt.py. The models have 111M, 343M, 775M, 1.4B and 3.1B parameters. */
@@ -44,20 +44,20 @@ TEST_CASE(official_models)
 {
     static const struct {
         const char *name;
-        gpt_config expected;
+        family_facts expected;
     } models[] = {{"llamagen_B", CONFIG(768, 12, 12, 2048, 16384, 256, 1000, 1, 0, 110888448)},
                   {"llamagen_L", CONFIG(1024, 24, 16, 2816, 16384, 256, 1000, 1, 0, 342910976)},
                   {"llamagen_XL", CONFIG(1280, 36, 20, 3584, 16384, 256, 1000, 1, 0, 774699520)},
                   {"llamagen_XXL", CONFIG(1536, 48, 24, 4096, 16384, 256, 1000, 1, 0, 1410972672)},
                   {"llamagen_3B", CONFIG(3200, 24, 32, 8704, 16384, 256, 1000, 1, 0, 3096659200)}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        gpt_config c;
+        family_facts c;
         mar_err err = {0};
         cJSON *list = read_list(models[i].name);
         wt_file *f = open_list(list, NULL);
-        assert_true(gpt_config_recognise(f));
-        assert_false(mar_config_recognise(f) || vae_config_recognise(f));
-        assert_ok(gpt_config_derive(f, 0, &c, &err), &err);
+        assert_true(family_llamagen.recognise(f));
+        assert_false(family_mar.recognise(f) || vae_config_recognise(f));
+        assert_ok(derive_facts(&family_llamagen, f, (wt_asked){.heads = 0}, &c, &err), &err);
         expect_config(&c, &models[i].expected);
         comparison all = {list->child, 0};
         causal_tensors(&c.shape, compare_visit, &all);
@@ -88,17 +88,17 @@ TEST_CASE(small_models)
 {
     static const struct {
         const char *name;
-        gpt_config expected;
+        family_facts expected;
     } models[] = {{"llamagen_c2i", CONFIG(48, 2, 3, 128, 61, 64, 5, 1, 0, 0)},
                   {"llamagen_c2i20", CONFIG(40, 2, 2, 112, 73, 16, 4, 1, 0, 0)},
                   {"llamagen_t2i", CONFIG(32, 2, 2, 96, 50, 16, 0, 120, 12, 0)}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        gpt_config c, expected = models[i].expected;
+        family_facts c, expected = models[i].expected;
         mar_err err = {0};
         listing l = {.f = golden_open(models[i].name)};
-        for (int t = 0; t < wt_count(l.f); t++) expected.parameters += wt_at(l.f, t)->count;
-        assert_true(gpt_config_recognise(l.f));
-        assert_ok(gpt_config_derive(l.f, 0, &c, &err), &err);
+        for (int t = 0; t < wt_count(l.f); t++) expected.config.parameters += wt_at(l.f, t)->count;
+        assert_true(family_llamagen.recognise(l.f));
+        assert_ok(derive_facts(&family_llamagen, l.f, (wt_asked){.heads = 0}, &c, &err), &err);
         expect_config(&c, &expected);
         causal_tensors(&c.shape, list_visit, &l);
         assert_string_equal(l.names, wt_metadata(l.f, "names"));
@@ -106,10 +106,11 @@ TEST_CASE(small_models)
     }
 }
 
-static mar_status derive(const cJSON *list, const char *key, const char *value, int heads, gpt_config *c, mar_err *err)
+static mar_status derive(const cJSON *list, const char *key, const char *value, int heads, family_facts *c,
+                         mar_err *err)
 {
     wt_file *f = open_list_with(list, key, value);
-    const mar_status status = gpt_config_derive(f, heads, c, err);
+    const mar_status status = derive_facts(&family_llamagen, f, (wt_asked){.heads = heads}, c, err);
     if (status == MAR_EMODEL && !strstr(err->text, wt_path(f))) fail_msg("\"%s\" does not name the file", err->text);
     wt_close(f);
     return status;
@@ -121,16 +122,16 @@ TEST_CASE(heads)
     static const int known[][3] = {
         {768, 12, 0},  {1024, 16, 0}, {1280, 20, 0}, {1536, 24, 0}, {2048, 32, 0}, /* width, heads, whether guessed */
         {2560, 40, 0}, {3200, 32, 0}, {4096, 32, 0}, {640, 10, 1},  {48, 1, 1}};
-    gpt_config c;
+    family_facts c;
     mar_err err = {0};
     cJSON *list = read_list("llamagen_B");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         SHAPE(list, "tok_embeddings.weight", 100, known[i][0]);
         assert_ok(derive(list, NULL, NULL, 0, &c, &err), &err);
         assert_int_equal(c.shape.heads, known[i][1]);
-        assert_int_equal(c.heads_guessed, known[i][2]);
+        assert_int_equal(c.config.heads_guessed, known[i][2]);
         assert_ok(derive(list, NULL, NULL, known[i][1], &c, &err), &err);
-        assert_false(c.heads_guessed);
+        assert_false(c.config.heads_guessed);
     }
     SHAPE(list, "tok_embeddings.weight", 100, 768);
     assert_ok(derive(list, "mar.heads", "6", 0, &c, &err), &err);
@@ -154,7 +155,7 @@ TEST_CASE(heads)
 
 TEST_CASE(sequences)
 {
-    gpt_config c;
+    family_facts c;
     mar_err err = {0};
     cJSON *list = read_list("llamagen_B");
     assert_ok(derive(list, "mar.seq_len", "576", 0, &c, &err), &err);
@@ -190,7 +191,7 @@ TEST_CASE(sequences)
 
 static void refuse(const cJSON *list, const char *words)
 {
-    gpt_config c;
+    family_facts c;
     mar_err err = {0};
     assert_int_equal(derive(list, NULL, NULL, 0, &c, &err), MAR_EMODEL);
     if (!strstr(err.text, words)) fail_msg("\"%s\" does not say \"%s\"", err.text, words);
@@ -238,7 +239,7 @@ TEST_CASE(layer_numbers)
                    {"layers.-1.ffn_norm.weight", 12},
                    {"layers.", 12}};
     for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
-        gpt_config c;
+        family_facts c;
         mar_err err = {0};
         cJSON *list = read_list("llamagen_B");
         SHAPE(list, strange[i].name, 768);
@@ -250,13 +251,14 @@ TEST_CASE(layer_numbers)
 
 TEST_CASE(ignored)
 {
-    assert_true(gpt_config_ignores("freqs_cis") && gpt_config_ignores("causal_mask") &&
-                gpt_config_ignores("layers.3.attention.kv_cache.k_cache"));
-    assert_false(gpt_config_ignores("layers.3.attention.wo.weight") || gpt_config_ignores("freqs_cis.weight"));
+    assert_true(family_llamagen.ignores("freqs_cis") && family_llamagen.ignores("causal_mask") &&
+                family_llamagen.ignores("layers.3.attention.kv_cache.k_cache"));
+    assert_false(family_llamagen.ignores("layers.3.attention.wo.weight") ||
+                 family_llamagen.ignores("freqs_cis.weight"));
 }
 
 /* Derives a decoder of width 512 whose k has `rows` rows, of heads of size 4 unless `more`, metadata, says another. */
-static mar_status derive_decoder(int rows, const char *more, gpt_config *c, mar_err *err)
+static mar_status derive_decoder(int rows, const char *more, family_facts *c, mar_err *err)
 {
     char header[1024];
     wt_file *f;
@@ -269,7 +271,8 @@ static mar_status derive_decoder(int rows, const char *more, gpt_config *c, mar_
              more, rows, 26624 + rows * 2048);
     bytes b = make_safetensors(header, (size_t)(26624 + rows * 2048));
     assert_ok(wt_open_memory(b.data, b.size, "decoder", &f, err), err);
-    const mar_status status = gpt_config_derive_decoder(f, 64, 64, c, err);
+    const mar_status status = derive_facts(&family_language, f, (wt_asked){.width = 64, .height = 64}, c, err);
+    release_facts(c);
     wt_close(f);
     bytes_free(&b);
     return status;
@@ -279,7 +282,7 @@ static mar_status derive_decoder(int rows, const char *more, gpt_config *c, mar_
 TEST_CASE(groups)
 {
     static const int wrong[] = {4, 2, 6, 12, 516};
-    gpt_config c;
+    family_facts c;
     mar_err err = {0};
     for (int kv_heads = 2; kv_heads <= 128; kv_heads *= 2) {
         assert_ok(derive_decoder(4 * kv_heads, "", &c, &err), &err);
@@ -297,7 +300,7 @@ TEST_CASE(groups)
 TEST_CASE(head_dim)
 {
     static const char *const wrong[] = {"6", "260", "12.5", "0"};
-    gpt_config c;
+    family_facts c;
     mar_err err = {0};
     assert_ok(derive_decoder(2 * 12, "\"mar.head_dim\":\"12\",", &c, &err), &err);
     assert_true(c.shape.heads == 128 && c.shape.head_dim == 12 && c.shape.kv_heads == 2);

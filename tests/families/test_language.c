@@ -1,9 +1,9 @@
-/* The grammar of decoders that write images among text: families, ids and sizes, and what is refused. */
+/* Families of language models: recognition, ids and sizes, and what is refused. */
 #include "tests/support/archive.h"
 #include "tests/support/decoder_folder.h"
 #include "tests/support/support.h"
 
-#include "text/grammar.h"
+#include "families/language.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,19 +24,19 @@ static char *folder_of(const char *config, int rows)
     return folder;
 }
 
-static mar_status open_in(const char *folder, text_grammar *g, mar_err *err)
+static mar_status open_in(const char *folder, language *g, mar_err *err)
 {
     wt_file *f;
     assert_ok(wt_open_folder(folder, MAR_WEIGHTS_AUTO, &f, err), err);
-    const mar_status status = text_grammar_open(f, g, err);
-    assert_int_equal(text_grammar_recognise(f) || status == MAR_EMODEL, 1);
+    const mar_status status = language_open(f, g, err);
+    assert_int_equal(language_recognise(f) || status == MAR_EMODEL, 1);
     wt_close(f);
     return status;
 }
 
-static text_grammar open_good(const char *config, int rows)
+static language open_good(const char *config, int rows)
 {
-    text_grammar g;
+    language g;
     mar_err err = {0};
     char *folder = folder_of(config, rows);
     assert_ok(open_in(folder, &g, &err), &err);
@@ -45,77 +45,77 @@ static text_grammar open_good(const char *config, int rows)
 
 static void refuse(const char *config, int rows, const char *words)
 {
-    text_grammar g;
+    language g;
     mar_err err = {0};
     char *folder = folder_of(config, rows);
     assert_int_equal(open_in(folder, &g, &err), MAR_EMODEL);
     if (strncmp(err.text, folder, strlen(folder)) != 0 || !strstr(err.text, words))
         fail_msg("\"%s\" does not name the folder and \"%s\"", err.text, words);
-    assert_null(g.image_id);
+    assert_null(g.vocabulary.image_id);
 }
 
 /* --- families ----------------------------------------------------------------------------------------------------- */
 
 TEST_CASE(chameleons_of_both_kinds)
 {
-    text_grammar g = open_good(lumina, 16);
+    language g = open_good(lumina, 16);
     assert_string_equal(g.family->name, "lumina-mgpt");
-    assert_int_equal(g.vocabulary, 16);
-    assert_int_equal(g.codebook, 4);
+    assert_int_equal(g.vocabulary.rows, 16);
+    assert_int_equal(g.vocabulary.count, 4);
     const int ids[] = {7, 5, 6, 4};
-    assert_memory_equal(g.image_id, ids, sizeof ids);
-    assert_int_equal(g.line_end, 8);
+    assert_memory_equal(g.vocabulary.image_id, ids, sizeof ids);
+    assert_int_equal(g.vocabulary.line_end, 8);
     assert_int_equal(g.context, 4096);
-    text_grammar_free(&g);
-    assert_null(g.image_id);
+    language_free(&g);
+    assert_null(g.vocabulary.image_id);
     g = open_good("{\"architectures\":[\"ChameleonForConditionalGeneration\"],\"mask_image_logits\":false,"
                   "\"max_position_embeddings\":10240,\"vocabulary_map\":{\"IMGIMGAZ\":3,\"<reserved08799>\":8}}",
                   9);
     assert_string_equal(g.family->name, "lumina-mgpt");
     assert_int_equal(g.context, 10240);
-    text_grammar_free(&g);
+    language_free(&g);
     g = open_good("{\"model_type\":\"chameleon\",\"vocabulary_map\":{\"IMGIMGBZ\":3,\"IMGIMGAZ\":2}}", 4);
     assert_string_equal(g.family->name, "anole");
-    assert_int_equal(g.line_end, -1);
-    assert_int_equal(g.image_id[1], 3);
-    text_grammar_free(&g);
+    assert_int_equal(g.vocabulary.line_end, -1);
+    assert_int_equal(g.vocabulary.image_id[1], 3);
+    language_free(&g);
 }
 
 TEST_CASE(emu3_of_both_layouts)
 {
-    text_grammar g = open_good("{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":11,\"eol_token_id\":5,"
-                               "\"image_area\":262144,\"max_position_embeddings\":9216}",
-                               20);
+    language g = open_good("{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":11,\"eol_token_id\":5,"
+                           "\"image_area\":262144,\"max_position_embeddings\":9216}",
+                           20);
     assert_string_equal(g.family->name, "emu3");
-    assert_int_equal(g.codebook, 8);
-    for (int i = 0; i < 8; i++) assert_int_equal(g.image_id[i], 12 + i);
-    assert_int_equal(g.line_end, 5);
+    assert_int_equal(g.vocabulary.count, 8);
+    for (int i = 0; i < 8; i++) assert_int_equal(g.vocabulary.image_id[i], 12 + i);
+    assert_int_equal(g.vocabulary.line_end, 5);
     assert_int_equal(g.width, 512);
     assert_int_equal(g.height, 512);
-    text_grammar_free(&g);
+    language_free(&g);
     g = open_good("{\"architectures\":[\"Emu3ForConditionalGeneration\"],\"text_config\":{\"max_position_embeddings\":"
                   "8300},\"vocabulary_map\":{\"<|extra_200|>\":1,\"<|visual token 000001|>\":2,"
                   "\"<|visual token 000000|>\":3}}",
                   4);
-    assert_int_equal(g.codebook, 2);
-    assert_int_equal(g.image_id[0], 3);
-    assert_int_equal(g.line_end, 1);
+    assert_int_equal(g.vocabulary.count, 2);
+    assert_int_equal(g.vocabulary.image_id[0], 3);
+    assert_int_equal(g.vocabulary.line_end, 1);
     assert_int_equal(g.context, 8300);
-    text_grammar_free(&g);
+    language_free(&g);
 }
 
 /* Rows behind the vocabulary, or behind 32768 visual tokens, are padding. */
 TEST_CASE(padding_is_no_image_token)
 {
-    text_grammar g = open_good(
+    language g = open_good(
         "{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":11,\"eol_token_id\":5,\"vocab_size\":18}", 24);
-    assert_int_equal(g.vocabulary, 24);
-    assert_int_equal(g.codebook, 6);
-    text_grammar_free(&g);
+    assert_int_equal(g.vocabulary.rows, 24);
+    assert_int_equal(g.vocabulary.count, 6);
+    language_free(&g);
     g = open_good("{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":3,\"eol_token_id\":2}", 4 + 32768 + 50);
-    assert_int_equal(g.codebook, 32768);
-    assert_int_equal(g.image_id[32767], 4 + 32767);
-    text_grammar_free(&g);
+    assert_int_equal(g.vocabulary.count, 32768);
+    assert_int_equal(g.vocabulary.image_id[32767], 4 + 32767);
+    language_free(&g);
     refuse("{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":3,\"eol_token_id\":2,\"vocab_size\":18}", 16,
            "a vocabulary of 18, its embedding 16 rows");
 }
@@ -123,7 +123,7 @@ TEST_CASE(padding_is_no_image_token)
 /* Meta's layout: the vocabulary is in the tokenizer. */
 TEST_CASE(anole_as_released)
 {
-    text_grammar g;
+    language g;
     mar_err err = {0};
     char *root = test_directory(), *folder, *path;
     assert_true(asprintf(&path, "%s/models", root) > 0 && asprintf(&folder, "%s/models/7b", root) > 0);
@@ -140,10 +140,10 @@ TEST_CASE(anole_as_released)
         "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"<s>\":0,\"IMGIMGBZ\":1,\"IMGIMGAZ\":2,\"a\":3},\"merges\":[]}}");
     assert_ok(open_in(folder, &g, &err), &err);
     assert_string_equal(g.family->name, "anole");
-    assert_int_equal(g.codebook, 2);
-    assert_int_equal(g.image_id[0], 2);
-    assert_int_equal(g.image_id[1], 1);
-    text_grammar_free(&g);
+    assert_int_equal(g.vocabulary.count, 2);
+    assert_int_equal(g.vocabulary.image_id[0], 2);
+    assert_int_equal(g.vocabulary.image_id[1], 1);
+    language_free(&g);
     free(path);
     free(folder);
 }
@@ -170,7 +170,7 @@ TEST_CASE(other_models_are_refused)
 
 TEST_CASE(a_model_without_embedding_is_refused)
 {
-    text_grammar g;
+    language g;
     mar_err err = {0};
     char *folder = folder_of(lumina, 16);
     write_embedding(folder, TENSORS, "weight", "F32", 16, 2);
@@ -180,8 +180,8 @@ TEST_CASE(a_model_without_embedding_is_refused)
 
 /* --- metadata ----------------------------------------------------------------------------------------------------- */
 
-/* Opens the grammar of a file with metadata, JSON. */
-static mar_status open_metadata(const char *metadata, text_grammar *g, mar_err *err)
+/* Opens the language of a file with metadata, JSON. */
+static mar_status open_metadata(const char *metadata, language *g, mar_err *err)
 {
     char *header;
     wt_file *f;
@@ -190,7 +190,7 @@ static mar_status open_metadata(const char *metadata, text_grammar *g, mar_err *
                          metadata, EMBEDDING) > 0);
     bytes b = make_safetensors(header, 64);
     assert_ok(wt_open_memory(b.data, b.size, "file", &f, err), err);
-    const mar_status status = text_grammar_open(f, g, err);
+    const mar_status status = language_open(f, g, err);
     wt_close(f);
     bytes_free(&b);
     free(header);
@@ -199,29 +199,29 @@ static mar_status open_metadata(const char *metadata, text_grammar *g, mar_err *
 
 TEST_CASE(metadata_say_the_same)
 {
-    text_grammar g = open_good(lumina, 16), h;
-    text_grammar_pairs p;
+    language g = open_good(lumina, 16), h;
+    wt_pairs p = {.count = 0};
     mar_err err = {0};
     char text[512] = "";
     g.width = 1024;
-    assert_ok(text_grammar_put(&g, &p, &err), &err);
+    assert_ok(language_put(&g, &p, &err), &err);
     assert_int_equal(p.count, 5);
     for (int i = 0; i < p.count; i++) {
         const size_t n = strlen(text);
         snprintf(text + n, sizeof text - n, "%s\"%s\":\"%s\"", i ? "," : "", p.pairs[i][0], p.pairs[i][1]);
     }
     assert_non_null(strstr(text, "\"mar.image_tokens\":\"7,5-6,4\""));
-    text_grammar_pairs_free(&p);
+    wt_pairs_free(&p);
     assert_ok(open_metadata(text, &h, &err), &err);
     assert_ptr_equal(h.family, g.family);
-    assert_int_equal(h.codebook, g.codebook);
-    assert_memory_equal(h.image_id, g.image_id, 4 * sizeof *g.image_id);
-    assert_int_equal(h.line_end, g.line_end);
+    assert_int_equal(h.vocabulary.count, g.vocabulary.count);
+    assert_memory_equal(h.vocabulary.image_id, g.vocabulary.image_id, 4 * sizeof *g.vocabulary.image_id);
+    assert_int_equal(h.vocabulary.line_end, g.vocabulary.line_end);
     assert_int_equal(h.context, g.context);
     assert_int_equal(h.width, 1024);
     assert_int_equal(h.height, 768);
-    text_grammar_free(&g);
-    text_grammar_free(&h);
+    language_free(&g);
+    language_free(&h);
 }
 
 /* Opens tensors of one number and gives them this library's names. */
@@ -238,7 +238,7 @@ static mar_status open_named(const char *const *names, int n, wt_file **f, mar_e
     bytes_to_file(&b, path);
     bytes_free(&b);
     *f = open_weights(path);
-    return text_grammar_rename(*f, err);
+    return language_rename(*f, err);
 }
 
 TEST_CASE(names_of_transformers)
@@ -263,7 +263,7 @@ TEST_CASE(names_of_transformers)
 
 static void refuse_metadata(const char *metadata, const char *words)
 {
-    text_grammar g;
+    language g;
     mar_err err = {0};
     assert_int_equal(open_metadata(metadata, &g, &err), MAR_EMODEL);
     if (!strstr(err.text, words)) fail_msg("\"%s\" does not say \"%s\"", err.text, words);
@@ -288,42 +288,42 @@ TEST_CASE(bad_metadata_are_refused)
 
 /* --- sizes -------------------------------------------------------------------------------------------------------- */
 
-static void expect_size(const text_grammar *g, int width, int height, int columns, int rows)
+static void expect_size(const language *g, int width, int height, int columns, int rows)
 {
     mar_err err = {0};
     int c = 0, r = 0;
-    assert_ok(text_grammar_size(g, "m", width, height, &c, &r, &err), &err);
+    assert_ok(language_size(g, "m", width, height, &c, &r, &err), &err);
     assert_int_equal(c, columns);
     assert_int_equal(r, rows);
 }
 
-static void refuse_size(const text_grammar *g, int width, int height, const char *words)
+static void refuse_size(const language *g, int width, int height, const char *words)
 {
     mar_err err = {0};
     int c, r;
-    assert_int_equal(text_grammar_size(g, "m", width, height, &c, &r, &err), MAR_EARG);
+    assert_int_equal(language_size(g, "m", width, height, &c, &r, &err), MAR_EARG);
     if (strncmp(err.text, "m: an image of ", 15) != 0 || !strstr(err.text, words))
         fail_msg("\"%s\" does not say \"%s\"", err.text, words);
 }
 
-static void expect_nearest(const text_grammar *g, int width, int height, const char *expected)
+static void expect_nearest(const language *g, int width, int height, const char *expected)
 {
     char text[32];
     mar_err err = {0};
     int columns, rows, w, h;
-    assert_ok(text_grammar_size(g, "m", width, height, &columns, &rows, &err), &err);
-    text_grammar_nearest(g, columns, rows, &w, &h);
+    assert_ok(language_size(g, "m", width, height, &columns, &rows, &err), &err);
+    language_nearest(g, columns, rows, &w, &h);
     snprintf(text, sizeof text, "%dx%d", w, h);
     assert_string_equal(text, expected);
 }
 
 /* Returns the number of sizes that are their own nearest. */
-static int count_trained(const text_grammar *g)
+static int count_trained(const language *g)
 {
     int n = 0, w, h;
     for (int columns = 2; columns <= 128; columns += 2)
         for (int rows = 2; rows <= 128; rows += 2) {
-            text_grammar_nearest(g, columns, rows, &w, &h);
+            language_nearest(g, columns, rows, &w, &h);
             n += w == 16 * columns && h == 16 * rows;
         }
     return n;
@@ -331,12 +331,12 @@ static int count_trained(const text_grammar *g)
 
 TEST_CASE(sizes_of_images)
 {
-    text_grammar g = open_good(lumina, 16);
+    language g = open_good(lumina, 16);
     expect_size(&g, 0, 0, 48, 48);
     expect_size(&g, 768, 512, 48, 32);
     expect_size(&g, 1024, 256, 64, 16);
-    assert_int_equal(text_grammar_room(&g, 48, 48), TEXT_PROMPT_MAX);
-    assert_int_equal(text_grammar_room(&g, 63, 63), 4096 - 63 * 64 + 1);
+    assert_int_equal(language_room(&g, 48, 48), LANGUAGE_PROMPT_MAX);
+    assert_int_equal(language_room(&g, 63, 63), 4096 - 63 * 64 + 1);
     expect_nearest(&g, 0, 0, "768x768");
     expect_nearest(&g, 1024, 512, "1056x544"); /* 33 x 17 of 24 x 24 units */
     expect_nearest(&g, 512, 512, "512x512");
@@ -356,29 +356,29 @@ TEST_CASE(sizes_of_images)
     refuse_size(&g, 1056, 256, "at most 4 times the other");
     refuse_size(&g, 1024, 1024, "has 4160 tokens: the model's context of 4096 has to hold 16 more");
     refuse_size(&g, -32, 32, "multiples of 32");
-    text_grammar_free(&g);
+    language_free(&g);
     g = open_good("{\"model_type\":\"chameleon\",\"vocabulary_map\":{\"IMGIMGAZ\":2}}", 4);
     expect_size(&g, 0, 0, 32, 32);
     expect_size(&g, 512, 512, 32, 32);
     refuse_size(&g, 256, 512, "Anole makes images of 512x512 only");
-    text_grammar_free(&g);
+    language_free(&g);
     g = open_good("{\"architectures\":[\"Emu3ForCausalLM\"],\"eoi_token_id\":1,\"eol_token_id\":0}", 4);
     expect_size(&g, 0, 0, 90, 90);
     expect_size(&g, 8, 1600, 1, 200);
     refuse_size(&g, 724, 720, "multiples of 8");
-    text_grammar_free(&g);
+    language_free(&g);
 }
 
 TEST_CASE(sizes_as_text)
 {
     int width = 0, height = 0;
-    assert_int_equal(text_read_size("768x512", &width, &height), 1);
+    assert_int_equal(language_read_size("768x512", &width, &height), 1);
     assert_int_equal(width, 768);
     assert_int_equal(height, 512);
     static const char *const bad[] = {"",     "768",   "x",     "768x",    "x768", "768X512",  "768x512 ",
                                       " 1x1", "-1x1",  "0x16",  "16x0",    "1e3x", "16385x16", "99999999999x1",
                                       "+1x1", "1x1x1", "1x1\n", "0.5x0.5", "1 x1", "1x 1"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        if (text_read_size(bad[i], &width, &height)) fail_msg("%s is a size", bad[i]);
+        if (language_read_size(bad[i], &width, &height)) fail_msg("%s is a size", bad[i]);
     assert_int_equal(width, 768);
 }

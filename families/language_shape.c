@@ -1,29 +1,15 @@
-/* The shape of decoders that write images among text, from tensors, config.json and the grammar. */
+/* The configuration, and the shape of a transformer of Llama's kind from tensors, configuration and metadata. */
+#include "families/language.h"
+
 #include "kernels/ops.h"
-#include "llamagen/config.h"
 #include "weights/shape.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-int gpt_config_recognise_decoder(const wt_file *f)
-{
-    const int has_embedding = wt_find(f, "model.embed_tokens.weight") &&
-                              !wt_find(f, "model.fc.weight"); /* a drafter of LANTERN, its names behind "model." */
-    return has_embedding || wt_find(f, "layers.0.attention.wq.weight") ||
-           wt_find(f, "layers.0.attention.q_normalization.weight");
-}
-
-int gpt_config_ignores_decoder(const char *name)
-{
-    return strncmp(name, "model.vqmodel.", 14) == 0 || strncmp(name, "vqmodel.", 8) == 0 ||
-           strcmp(name, "rope.freqs") == 0 || strstr(name, ".rotary_emb.inv_freq") != NULL;
-}
-
-/* Returns a member of the configuration, or of the part about the transformer: transformers' text_config, the
- * release's model. NULL: there is none. */
-static const json_value *member(const wt_file *f, const char *key)
+const json_value *language_member(const wt_file *f, const char *key)
 {
     static const char *const parts[] = {"text_config", "model"};
     const json_value *root = wt_config(f), *v = root ? json_member(root, key) : NULL;
@@ -34,11 +20,23 @@ static const json_value *member(const wt_file *f, const char *key)
     return v && v->type != JSON_NULL ? v : NULL;
 }
 
+mar_status language_number(const wt_file *f, const char *key, int least, int *out, mar_err *err)
+{
+    const json_value *v = language_member(f, key);
+    int64_t number;
+    if (!v) return MAR_OK;
+    if (!json_integer(v, &number) || number < least || number > INT_MAX / 2)
+        return err_set(err, MAR_EMODEL, "%s: its configuration has no whole number from %d on for %s", wt_path(f),
+                       least, key);
+    *out = (int)number;
+    return MAR_OK;
+}
+
 /* Reads a number that no tensor shows: from the configuration by `key`, else from the metadata by `name`. Leaves *out
  * unchanged if both lack it. */
-static mar_status read_number(const wt_file *f, const char *key, const char *name, double *out, mar_err *err)
+static mar_status language_read_number(const wt_file *f, const char *key, const char *name, double *out, mar_err *err)
 {
-    const json_value *v = member(f, key);
+    const json_value *v = language_member(f, key);
     const char *text = wt_metadata(f, name);
     char *end = NULL;
     if (v && !(json_double(v) > 0 && json_double(v) < 1e15))
@@ -54,24 +52,24 @@ static mar_status read_number(const wt_file *f, const char *key, const char *nam
 }
 
 /* Reads the base of the rotary positions, which newer files of transformers keep in an object of their own. */
-static mar_status read_rope(const wt_file *f, double *out, mar_err *err)
+static mar_status language_read_rope(const wt_file *f, double *out, mar_err *err)
 {
-    const json_value *scaling = member(f, "rope_scaling"), *own = member(f, "rope_parameters");
+    const json_value *scaling = language_member(f, "rope_scaling"), *own = language_member(f, "rope_parameters");
     const json_value *base = own && own->type == JSON_OBJECT ? json_member(own, "rope_theta") : NULL;
     const json_value *type = own && own->type == JSON_OBJECT ? json_member(own, "rope_type") : NULL;
     if (scaling || (type && type->type == JSON_STRING && strcmp(type->text, "default") != 0))
         return err_set(err, MAR_EMODEL, "%s: its configuration scales the rotary positions, expected plain ones",
                        wt_path(f));
-    if (!base) return read_number(f, "rope_theta", "mar.rope_base", out, err);
+    if (!base) return language_read_number(f, "rope_theta", "mar.rope_base", out, err);
     *out = json_double(base);
     if (*out > 0 && *out < 1e15) return MAR_OK;
     return err_set(err, MAR_EMODEL, "%s: its configuration has no positive number for rope_theta", wt_path(f));
 }
 
 /* Returns MAR_EMODEL for what this transformer lacks: Chameleon 34B has its norms behind the layers. */
-static mar_status check_config(const wt_file *f, mar_err *err)
+static mar_status language_check_config(const wt_file *f, mar_err *err)
 {
-    const json_value *swin = member(f, "swin_norm"), *activation = member(f, "hidden_act");
+    const json_value *swin = language_member(f, "swin_norm"), *activation = language_member(f, "hidden_act");
     if (swin && swin->type == JSON_TRUE)
         return err_set(err, MAR_EMODEL, "%s: its configuration has swin_norm, expected norms in front of the layers",
                        wt_path(f));
@@ -81,14 +79,13 @@ static mar_status check_config(const wt_file *f, mar_err *err)
     return MAR_OK;
 }
 
-static mar_status derive_heads(const wt_file *f, gpt_config *c, mar_err *err)
+static mar_status language_derive_heads(const wt_file *f, int release, causal_shape *s, mar_err *err)
 {
-    const int meta = c->family == GPT_META;
     double heads = 0, size = 0, eps = 1e-5, base = 10000;
-    mar_status status = read_number(f, meta ? "n_heads" : "num_attention_heads", "mar.heads", &heads, err);
-    if (status == MAR_OK) status = read_number(f, "head_dim", "mar.head_dim", &size, err);
-    if (status == MAR_OK) status = read_number(f, meta ? "norm_eps" : "rms_norm_eps", "mar.eps", &eps, err);
-    if (status == MAR_OK) status = read_rope(f, &base, err);
+    mar_status status = language_read_number(f, release ? "n_heads" : "num_attention_heads", "mar.heads", &heads, err);
+    if (status == MAR_OK) status = language_read_number(f, "head_dim", "mar.head_dim", &size, err);
+    if (status == MAR_OK) status = language_read_number(f, release ? "norm_eps" : "rms_norm_eps", "mar.eps", &eps, err);
+    if (status == MAR_OK) status = language_read_rope(f, &base, err);
     if (status != MAR_OK) return status;
     if (heads == 0 && !wt_config(f))
         return err_set(
@@ -98,24 +95,24 @@ static mar_status derive_heads(const wt_file *f, gpt_config *c, mar_err *err)
             wt_path(f));
     if (heads == 0)
         return err_set(err, MAR_EMODEL, "%s: its configuration does not say how many heads the model has", wt_path(f));
-    if (size == 0 && (heads > c->shape.width || !causal_heads_divide((long)heads, c->shape.width)))
+    if (size == 0 && (heads > s->width || !causal_heads_divide((long)heads, s->width)))
         return err_set(err, MAR_EMODEL,
                        "%s: %g attention heads do not divide the width %d into multiples of 4 up to %d", wt_path(f),
-                       heads, c->shape.width, KERN_CACHE_HEAD_MAX);
+                       heads, s->width, KERN_CACHE_HEAD_MAX);
     if (size > KERN_CACHE_HEAD_MAX || heads < 1 || heads > WT_DIM_MAX || (int)size % 4 != 0 ||
         (double)(int)size != size)
         return err_set(err, MAR_EMODEL,
                        "%s: its configuration has %g heads of %g numbers, expected multiples of 4 up to %d", wt_path(f),
                        heads, size, KERN_CACHE_HEAD_MAX);
-    c->shape.heads = (int)heads;
-    c->shape.head_dim = size > 0 ? (int)size : c->shape.width / c->shape.heads;
-    c->shape.eps = (float)eps;
-    c->shape.rope_base = (float)base;
+    s->heads = (int)heads;
+    s->head_dim = size > 0 ? (int)size : s->width / s->heads;
+    s->eps = (float)eps;
+    s->rope_base = (float)base;
     return MAR_OK;
 }
 
 /* Derives the heads of keys and values from the rows of k, or of q, k and v. */
-static mar_status derive_groups(const wt_file *f, const char *layer, causal_shape *s, mar_err *err)
+static mar_status language_derive_groups(const wt_file *f, const char *layer, causal_shape *s, mar_err *err)
 {
     char name[CAUSAL_TENSOR_NAME];
     const wt_tensor *t;
@@ -135,7 +132,7 @@ static mar_status derive_groups(const wt_file *f, const char *layer, causal_shap
 }
 
 /* Finds out whether q and k have norms, and products biases. */
-static void derive_options(const wt_file *f, const char *layer, causal_shape *s)
+static void language_derive_options(const wt_file *f, const char *layer, causal_shape *s)
 {
     char name[CAUSAL_TENSOR_NAME], bias[CAUSAL_TENSOR_NAME];
     int rows;
@@ -152,88 +149,42 @@ static void derive_options(const wt_file *f, const char *layer, causal_shape *s)
             s->bias |= 1u << part;
 }
 
-/* Tells whether the output layer is the embedding: it is not in the file, and config.json, if there is one, says so. */
-static int is_tied(const wt_file *f, const char *output)
+static int language_has_layer(const wt_file *f, const char *layer, const char *part)
 {
-    const json_value *tie = member(f, "tie_word_embeddings");
+    char name[CAUSAL_TENSOR_NAME];
+    snprintf(name, sizeof name, "%s.%s.weight", layer, part);
+    return wt_find(f, name) != NULL;
+}
+
+/* Tells whether the output layer is the embedding: it is not in the file, and config.json, if there is one, says so. */
+static int language_is_tied(const wt_file *f, const char *output)
+{
+    const json_value *tie = language_member(f, "tie_word_embeddings");
     return !wt_find(f, output) && (!wt_config(f) || (tie && tie->type == JSON_TRUE));
 }
 
-static mar_status derive_transformer(const wt_file *f, gpt_config *c, mar_err *err)
+mar_status language_shape(const wt_file *f, const causal_names *names, int release, causal_shape *s, mar_err *err)
 {
     const wt_tensor *embedding, *w2;
     char layer[32], name[CAUSAL_TENSOR_NAME];
     int rows;
-    c->family = wt_find(f, gpt_names_of(GPT_LLAMA)->embedding) ? GPT_LLAMA : GPT_META;
-    const causal_names *names = c->shape.names = gpt_names_of(c->family);
-    c->shape.halves = c->family == GPT_LLAMA;
+    *s = (causal_shape){.names = names, .halves = !release};
     snprintf(layer, sizeof layer, "%s.0", names->layers);
     snprintf(name, sizeof name, "%s.", names->layers);
-    mar_status status = wt_find_shape(f, names->embedding, 2, &embedding, err);
+    mar_status status = language_check_config(f, err);
+    if (status == MAR_OK) status = wt_find_shape(f, names->embedding, 2, &embedding, err);
     if (status != MAR_OK) return status;
-    c->shape.rows = (int)embedding->shape[0];
-    c->shape.width = (int)embedding->shape[1];
-    c->shape.depth = wt_count_parts(f, name, wt_count(f));
-    c->shape.tied = is_tied(f, names->output);
-    c->shape.joined_qkv = c->family == GPT_META && wt_find(f, "layers.0.attention.wqkv.weight");
-    c->shape.joined_w13 = c->family == GPT_META && wt_find(f, "layers.0.feed_forward.w13.weight");
-    status = derive_heads(f, c, err);
-    if (status == MAR_OK) status = derive_groups(f, layer, &c->shape, err);
+    s->rows = (int)embedding->shape[0];
+    s->width = (int)embedding->shape[1];
+    s->depth = wt_count_parts(f, name, wt_count(f));
+    s->tied = language_is_tied(f, names->output);
+    s->joined_qkv = names->joined[CAUSAL_WQKV] && language_has_layer(f, layer, names->joined[CAUSAL_WQKV]);
+    s->joined_w13 = names->joined[CAUSAL_W13] && language_has_layer(f, layer, names->joined[CAUSAL_W13]);
+    status = language_derive_heads(f, release, s, err);
+    if (status == MAR_OK) status = language_derive_groups(f, layer, s, err);
     if (status != MAR_OK) return status;
-    derive_options(f, layer, &c->shape);
-    status = wt_find_shape(f, causal_layer_name(layer, &c->shape, CAUSAL_W2, 0, name, &rows), 2, &w2, err);
-    if (status == MAR_OK) c->shape.hidden = (int)w2->shape[1];
-    return status;
-}
-
-/* Sets what the grammar says: tokens, line ends and the positions for a prompt. */
-static mar_status derive_sequence(const wt_file *f, const text_grammar *g, int width, int height, gpt_config *c,
-                                  mar_err *err)
-{
-    int columns, rows;
-    if (g->vocabulary > c->shape.rows)
-        return err_set(err, MAR_EMODEL, "%s: the vocabulary has %d tokens, the embedding %d rows", wt_path(f),
-                       g->vocabulary, c->shape.rows);
-    const mar_status status = text_grammar_size(g, wt_path(f), width, height, &columns, &rows, err);
-    if (status != MAR_OK) return status;
-    c->grammar = g->family;
-    c->shape.vocabulary = g->codebook;
-    c->shape.columns = columns;
-    c->shape.seq_len = columns * rows;
-    c->shape.line_end = g->line_end >= 0;
-    c->shape.prompt = 1;
-    c->shape.caption_dim = 1;
-    c->shape.prefix = text_grammar_room(g, columns, rows);
-    if (c->shape.prefix < 1)
-        return err_set(err, MAR_EARG, "%s: %dx%d tokens leave no room for a prompt: the context has %d positions",
-                       wt_path(f), columns, rows, g->context);
-    return MAR_OK;
-}
-
-mar_status gpt_config_derive_decoder(const wt_file *f, int width, int height, gpt_config *config, mar_err *err)
-{
-    text_grammar grammar = {0};
-    *config = (gpt_config){0};
-    mar_status status = text_grammar_open(f, &grammar, err);
-    if (status == MAR_OK) status = check_config(f, err);
-    if (status == MAR_OK) status = derive_transformer(f, config, err);
-    if (status == MAR_OK) status = derive_sequence(f, &grammar, width, height, config, err);
-    if (status == MAR_OK) causal_tensors(&config->shape, wt_add_elements, &config->parameters);
-    text_grammar_free(&grammar);
-    return status;
-}
-
-mar_status gpt_config_image_ids(const wt_file *f, const gpt_config *c, int **out, mar_err *err)
-{
-    const size_t n = (size_t)c->shape.vocabulary;
-    text_grammar g = {0};
-    *out = NULL;
-    if (!c->grammar) return MAR_OK;
-    mar_status status = text_grammar_open(f, &g, err);
-    int *id = status == MAR_OK ? malloc((n + 1) * sizeof *id) : NULL;
-    if (status == MAR_OK && !id) status = err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(f));
-    if (id) memcpy(id, g.image_id, n * sizeof *id), id[n] = g.line_end;
-    text_grammar_free(&g);
-    *out = id;
+    language_derive_options(f, layer, s);
+    status = wt_find_shape(f, causal_layer_name(layer, s, CAUSAL_W2, 0, name, &rows), 2, &w2, err);
+    if (status == MAR_OK) s->hidden = (int)w2->shape[1];
     return status;
 }

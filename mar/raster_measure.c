@@ -110,8 +110,8 @@ static mar_status measure_run(passes *p, int drafts, int number, mar_err *err)
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
 
-/* Measures the fastest pass among those of about half a second, REPEATS at least. bandwidth.c gives the memory's rate,
- * shown beside, the same chances of a quiet moment. The first pass also allocates, and does not count. */
+/* Measures the fastest pass among those of about half a second, REPEATS at least. mar_measure_bandwidth, shown beside,
+ * has the same chances of a quiet moment. The first pass also allocates, and does not count. */
 static mar_status measure_passes(passes *p, int drafts, const char *role, mar_measurements *all, mar_err *err)
 {
     mar_measured m = {.count = 1};

@@ -15,7 +15,7 @@ enum { MAR_GAMMA_AUTO = 8 }; /* value of --gamma auto, except with --spec path *
 typedef struct {
     const char *name;  /* "disa" */
     const char *value; /* the option's value that turns it on, if it is one of several: "ddim"; else NULL */
-    /* As in mar_method_info, but the guarantee of an exact method is what limits it (specdec/verifier.h). */
+    /* As in mar_method_info; of a method exact to p, the guarantee is its condition (specdec/verifier.h). */
     const char *guarantee, *source, *summary;
 } mar_accel_method;
 

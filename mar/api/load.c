@@ -284,7 +284,7 @@ static const mar_engine *const *engines(void)
     return list;
 }
 
-/* Returns the family of a checkpoint that mar_check_kind has accepted as a model. */
+/* Returns the engine of a checkpoint that mar_check_kind has accepted as a model. */
 static const mar_engine *engine_of(const wt_file *f)
 {
     const mar_kind kind = mar_kind_of(f)->kind;

@@ -319,7 +319,7 @@ static mar_status load_model_file(mar *m, wt_file *file, const mar_source *sourc
     return MAR_OK;
 }
 
-/* Derives what the file is, and loads it. */
+/* Derives the file's facts, and loads it. */
 static mar_status derive_and_load(mar *m, wt_file *file, const mar_source *source, mar_model **out, mar_err *err)
 {
     family_facts *facts;

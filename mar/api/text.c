@@ -15,7 +15,7 @@ enum { ROWS = 1024 }; /* tokens of a pass, unless one prompt has more */
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
 
-/* Returns MAR_EMODEL unless the file is a T5 encoder. config.json may name what it is. */
+/* Returns MAR_EMODEL unless the file is a T5 encoder. config.json may name its architecture. */
 static mar_status check_architecture(const wt_file *f, mar_err *err)
 {
     const char *type = wt_config_text(f, "model_type"), *name = wt_config_architecture(f);

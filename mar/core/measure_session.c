@@ -1,4 +1,4 @@
-/* Measures what a session runs. */
+/* Measures a session's passes and operations. */
 #include "mar/core/measure_session.h"
 
 #include "kernels/trace.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A table and what identifies it. */
+/* A table and its identity. */
 typedef struct {
     const float *codebook; /* [size][dim] */
     int size, dim, k;

@@ -327,7 +327,7 @@ static void count_made(image_loop *loop, int n)
     pthread_mutex_unlock(&loop->lock);
 }
 
-/* Fills in what the sinks take of the batch. */
+/* Fills in the batch's data for the sinks. */
 static outcome get(image_worker *w, const image_run *r, image_batch *b, mar_stats *stats)
 {
     int made = 1;

@@ -88,7 +88,7 @@ static void jobs_drop(job *j, int references)
     if (j->references == 0) free_job(j);
 }
 
-/* Adds to what is kept, in all and of the job's client; modulo 2^64, so that it subtracts as well. */
+/* Adds to the kept number and bytes, in all and of the job's client; modulo 2^64, so that it subtracts as well. */
 static void add_kept(jobs *t, const job *j, int count, size_t bytes)
 {
     t->kept_count += count;

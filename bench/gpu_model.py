@@ -199,7 +199,7 @@ def schedule(steps):
 
 
 def transformer(c, width, blocks, rows, length):
-    """A pass of some transformer blocks over so many rows, of sequences of `length`. Products: 12 D^2 multiply-adds a row,
+    """A pass of `blocks` blocks over `rows` rows, of sequences of `length`. Products: 12 D^2 multiply-adds a row,
     attention 2 D a pair. Seven kernels a block. Bytes a row and block: 64 D, the operands and results of four products,
     attention and two norms, and the f32 stream that two of them add to, in the L2 cache where it has room for a hidden
     layer. The weights come from memory while products go on."""
@@ -222,7 +222,7 @@ def transformer_pass(c, shape, known, batch=1):
 
 @functools.cache
 def modulation(c, shape, rows, f32=False):
-    """The modulation of so many rows (conditions * tokens * diffusion steps): 3 depth + 2 products of W^2 a row, whose
+    """The modulation of `rows` rows (conditions * tokens * diffusion steps): 3 depth + 2 products of W^2 a row, whose
     results are written once."""
     _, _, w, depth = shape
     macs, size = w * w * (3 * depth + 2), 4 if f32 else 2
@@ -243,7 +243,7 @@ def slowest(tokens):
 
 @functools.cache
 def chain(c, shape, tokens, window, f32=False):
-    """Seconds and calls of the head to draw so many tokens with --head_spec `window`; 0: the plain chain. Up to TURNS tokens
+    """Seconds and calls of the head for `tokens` tokens with --head_spec `window`; 0: the plain chain. Up to TURNS tokens
     a slot one launch draws them (kernels/cuda/speculation.cu), in f16; else products evaluate between two small kernels,
     and the host looks about twice who is finished."""
     head, rows = head_of(c, *shape[2:]), CONDITIONS * tokens
@@ -284,7 +284,7 @@ class Times:
 
 
 def image(c, shape, batch=1, steps=64, window=0):
-    """One of a batch of so many images, in so many autoregressive steps."""
+    """One of a batch of `batch` images, in `steps` autoregressive steps."""
     known, t = schedule(steps), Times(passes=steps)
     for i in range(steps):
         tokens = batch * (known[i + 1] - known[i])
@@ -296,7 +296,7 @@ def image(c, shape, batch=1, steps=64, window=0):
 
 
 def accepted(c, late, seq):
-    """The probability that a path is accepted whose conditions are late by so many tokens of `seq`. -log of it is a power
+    """The probability that a path with conditions stale by `late` tokens of `seq` is accepted. -log of it is a power
     of the lateness between two measurements, and beyond them. What is late by a part of an image is late by the same part of
     a larger one: of the demo's four-token steps, late by 1, 2 and 4 steps, 0.867, 0.807 and 0.718 were accepted, as of its
     single tokens late by 4, 8 and 16."""
@@ -397,7 +397,7 @@ class PathImage:
         return t
 
     def draw(self, paths, conditions, weight, t):
-        """Draws paths, of so many conditions."""
+        """Draws `paths` paths of `conditions` conditions."""
         if paths == 0:
             return
         seconds, calls = chain(self.c, self.shape, paths, self.window, self.f32)

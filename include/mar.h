@@ -510,7 +510,7 @@ MAR_API void mar_session_free(mar_session *s);
  * never NULL. Valid until the session's next failing call. For NULL it returns mar_error(NULL).
  *
  * A step that fails (memory, backend, non-finite token) or is cancelled drops the batch. mar_session_done is then 1.
- * Calls for the batch's images, tokens or fates return MAR_EARG and say so. The next mar_session_begin starts afresh,
+ * Calls for the batch's images or tokens return MAR_EARG and say so. The next mar_session_begin starts afresh,
  * unless the GPU itself is lost. */
 MAR_API const char *mar_session_error(const mar_session *s);
 
@@ -525,7 +525,7 @@ MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_ima
                                               const uint8_t *mask, int n);
 /* Sets what stands in the second branch of guidance in place of the caption, for images that begin later: features
  * float [caption_tokens][caption_dim], mask uint8_t [caption_tokens], as mar_text_encode_negative writes them. Models
- * whose captions are embeddings of a prompt need it before the first image with guidance; MAR_EARG for other models. */
+ * of prompt ids need it before the first image with guidance; MAR_EARG for other models. */
 MAR_API mar_status mar_session_set_negative(mar_session *s, const float *features, const uint8_t *mask);
 /* Makes one autoregressive step of all images in progress, or with speculation across tokens one round of several.
  * Waiting requests (mar_session_submit) begin with it. MAR_EARG when no image is left to make. On a GPU the step may

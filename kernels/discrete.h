@@ -51,7 +51,7 @@ struct kern_draw_job {
  * nearest to x, x first. A's other tokens have less than bound + bound_p * p(x) in total (LANTERN, LANTERN++). A
  * rejected draft is replaced by a draw from Norm[p - q f]+. With `exclude_neighbours` it is drawn from Norm[p_A - q]+,
  * where p_A is p without the tokens of A. That is LANTERN's own resampler: p times [1 - q/p]+ outside A. The rule is
- * exact with omega 1 and no neighbours. */
+ * exact to p with omega 1 and no neighbours. */
 typedef struct {
     double log_omega;
     int neighbours;         /* size of the neighbourhood searched, x included; 0: no neighbours */

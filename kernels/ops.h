@@ -216,8 +216,8 @@ typedef struct {
  * and path = path_q - path_p. A draft x from q is accepted with probability min(1, exp(a)),
  *   a = exponents / temper + normalisers + path_accept * path.
  *
- * A rejected draft is replaced by a draw from Norm[p - c q]+, log c = path_scale * path. The rule is exact with temper
- * 1 and path_accept = path_scale = 0. */
+ * A rejected draft is replaced by a draw from Norm[p - c q]+, log c = path_scale * path. The rule is exact to p with
+ * temper 1 and path_accept = path_scale = 0. */
 typedef struct {
     double temper, path_accept, path_scale;
 } kern_gaussian_rule;
@@ -647,21 +647,21 @@ struct kern_device {
     const kern_conv_ops *conv;
     const kern_discrete_ops *discrete;
     const kern_measure_ops *measure;
-    kern_fused_ops fused;  /* complete: kern_fused_complete */
-    size_t act_size;       /* bytes of an act element: 2 (bf16) or 4 (f32) */
-    int int8;              /* 1: layers with KERN_LOW have int8 weights */
-    int int4;              /* 1: layers with KERN_LOW have int4 weights */
-    int int8_head;         /* 1: heads can be in int8 */
-    size_t mod_budget;     /* bytes of modulation rows a model may compute at a time */
-    size_t image_budget;   /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
-                            * least one */
-    int skinny_rows;       /* rows up to which fused.skinny computes the products of a decoder; 0: none */
-    int draft_budget;      /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
-                            * much longer */
-    int asynchronous;      /* 1: operations may still run when their call has returned */
-    char unit[160];        /* CPU: instruction sets, "avx512_vnni, avx512_bf16"; CUDA: the GPU, and its tuning */
-    int threads;           /* CPU: worker threads */
-    int threads_missing;   /* CPU: those that the system did not start */
+    kern_fused_ops fused; /* complete: kern_fused_complete */
+    size_t act_size;      /* bytes of an act element: 2 (bf16) or 4 (f32) */
+    int int8;             /* 1: layers with KERN_LOW have int8 weights */
+    int int4;             /* 1: layers with KERN_LOW have int4 weights */
+    int int8_head;        /* 1: heads can be in int8 */
+    size_t mod_budget;    /* bytes of modulation rows a model may compute at a time */
+    size_t image_budget;  /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
+                           * least one */
+    int skinny_rows;      /* rows up to which fused.skinny computes the products of a decoder; 0: none */
+    int draft_budget;     /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
+                           * much longer */
+    int asynchronous;     /* 1: operations may still run when their call has returned */
+    char unit[160];       /* CPU: instruction sets, "avx512_vnni, avx512_bf16"; CUDA: the GPU, and its tuning */
+    int threads;          /* CPU: worker threads */
+    int threads_missing;  /* CPU: those that the system did not start */
 };
 
 /* Returns the name of the arithmetic of layers with KERN_LOW, or NULL where they are as others. */

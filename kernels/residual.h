@@ -12,7 +12,7 @@
  * number of such candidates is 1 for any a, and at most 1/(1-a) once y is refused. Hence a < 1.
  *
  * y keeps the draft's noise but for one direction. So it stays near the draft, and work done at the draft stays useful.
- * A rule that is not exact has other masses, hence no mirror image.
+ * A rule that is not exact to p has other masses, hence no mirror image.
  *
  * Rejection sampling. A candidate from p is kept with probability [1 - c/r]+ (continuous SD, Eq. 10 and 11). That takes
  * 1 / integral [p - c q]+ candidates on average: few if p and q are far apart, unboundedly many if they are close. So

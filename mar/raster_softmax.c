@@ -64,7 +64,7 @@ static int softmax_takes_likeliest(const mar_raster *g)
 
 /* Returns the sampling of the draft. Drafts that are chosen, not drawn, are the likeliest of the plain softmax, as in
  * EAGLE-2: temperature, top-k and top-p may leave fewer tokens than a tree has siblings. They are verified as point
- * masses, so that any choice is exact. */
+ * masses, so that any choice is exact to the model's distribution. */
 static causal_sampling softmax_draft_sampling(const mar_raster *g)
 {
     causal_sampling sampling = softmax_sampling(g);

@@ -38,8 +38,8 @@ typedef struct {
 
 /* Loads the file's model on queue k. `image_id` is NULL, or host [vocabulary] the rows of embedding and output layer
  * that are image tokens, then the line end's if there is one. The file may be closed afterwards, but for a shape with
- * prompts, whose model reads it until it is freed. Other queues may use the model once k has finished. Returns MAR_EARG if the rotation is by a grid and seq_len not columns * columns, or
- * the error of a tensor. */
+ * prompts, whose model reads it until it is freed. Other queues may use the model once k has finished. Returns MAR_EARG
+ * if the rotation is by a grid and seq_len not columns * columns, or the error of a tensor. */
 mar_status causal_model_load(kern_queue *k, const wt_file *f, const causal_shape *shape, const int *image_id,
                              causal_model **out, mar_err *err);
 void causal_model_free(causal_model *m); /* m may be NULL */

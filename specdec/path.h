@@ -1,4 +1,5 @@
-/* Speculation across tokens by whole paths: exact, in any order of the tokens, with a draft model or without one.
+/* Speculation across tokens by whole paths: exact to plain sampling, in any order of the tokens, with a draft model or
+ * without one.
  *
  * A token's path is the chain's states x_T .. x_1 (diffusion/paths.h). Q is its density under the z that drafted it, P
  * under the target's true z. An order makes an image in steps (spec_path_order): sets of tokens in a masked model, one
@@ -15,14 +16,14 @@
  *      probability 1 - Q/P. Candidates are drawn in parallel. Without a draft model they share a run of the chain with
  *      the next round's drafts.
  *
- * Why that is exact. The verdict on a step uses the step's own drafts, u and candidates, and the context's tokens. If
- * the step counts, all tokens of its context are final. Drafts after the first rejection, and the verdicts on them,
- * influence nothing that stays, so their random numbers may be used again. A token's draft has the plain chain's
- * addresses in every round, so an image looks like the plain image of its seed. Candidate n of a token has the
- * addresses of another image, number image + (n + 1) SPEC_PATH_IMAGES. The accepted candidate does not depend on how
- * many are drawn at a time. The length of a round may depend on what earlier rounds accepted. An image's steps are
- * fixed before it begins. A verdict is on a path. The token may be any function of the path, such as its end normalised
- * to a sphere.
+ * Why that is exact to plain sampling. The verdict on a step uses the step's own drafts, u and candidates, and the
+ * context's tokens. If the step counts, all tokens of its context are final. Drafts after the first rejection, and the
+ * verdicts on them, influence nothing that stays, so their random numbers may be used again. A token's draft has the
+ * plain chain's addresses in every round, so an image looks like the plain image of its seed. Candidate n of a token
+ * has the addresses of another image, number image + (n + 1) SPEC_PATH_IMAGES. The accepted candidate does not depend
+ * on how many are drawn at a time. The length of a round may depend on what earlier rounds accepted. An image's steps
+ * are fixed before it begins. A verdict is on a path. The token may be any function of the path, such as its end
+ * normalised to a sphere.
  *
  * The last index of the chain adds no noise. An accepted draft became a token by the mean under its draft's z. Later
  * contexts have seen that token, and it stays. Under the target's z the same x_1 would become a slightly different

@@ -41,7 +41,7 @@ typedef struct spec_method {
     int topologies;      /* SPEC_CHAIN | ... */
     spec_policy policy;
     int exact; /* the output has the target's distribution, given the p and q of the sites */
-    /* exact: what limits it, ", given the context", or ""; else one phrase: "TV bound of Cool-SD Eq. 4, for a chain",
+    /* exact: its condition, ", given the context", or ""; else one phrase: "TV bound of Cool-SD Eq. 4, for a chain",
      * "none" */
     const char *guarantee;
     int neighbours; /* needs a table of neighbours (specdec/neighbours.h) */

@@ -113,7 +113,7 @@ static int write_texts(const prompts *p, npz_writer *w)
     return status == MAR_OK ? 0 : tool_error("%s", why);
 }
 
-/* Writes the family and the size that prompts of a model's own embedding depend on. */
+/* Writes the family and the size that ids of a prompt depend on. */
 static int write_made_for(const captions_options *o, const prompt_encoder *e, npz_writer *w)
 {
     char why[NPZ_WHY_MAX], text[CAPTIONS_MADE_FOR];

@@ -3,8 +3,8 @@
  * (192 KB of f16), and exchange only words (kernels/cuda/ptx.h). It makes 100 steps for 2, 4 and 8 rows, after two that
  * are compared with the host.
  *
- * Decides what becomes of the persistent kernel (docs/gpu.md, "The script of a GPU's hour"): below 16 us a call at 2
- * rows this form is to be built; above 25 us exchanges are the floor, and it is not.
+ * Decides on the persistent kernel's next form (docs/gpu.md, "The script of a GPU's hour"): below 16 us a call at 2
+ * rows this form is worth building; above 25 us exchanges are the floor, and it is not.
  *
  *     nvcc -O3 -std=c++17 -I. -Iinclude -gencode arch=compute_90a,code=sm_90a bench/gpu/chain_proto.cu -o chain_proto
  *

@@ -247,7 +247,7 @@ static void operand_body(void *arg, int first, int last, int thread)
     for (int r = first; r < last; r++, row += l->row_bytes) memset(row + made, l->kernel->zero, whole - made);
 }
 
-/* Returns the product's operand: x itself, or what is made of it in the queue's buffer, until the next call. */
+/* Returns the product's operand: x itself, or x converted to the queue's buffer, valid until the next call. */
 static const void *linear_operand(cpu_queue *q, const kern_linear *l, const void *x, int rows)
 {
     if (!l->copies) return x;

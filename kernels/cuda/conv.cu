@@ -161,7 +161,7 @@ template <typename T> struct conv_sizes {
     enum { PIECE = VECTOR / (int)sizeof(T), DEPTH = PIECES * PIECE };
 };
 
-/* What becomes of the sums. */
+/* Epilogue of the product. */
 typedef struct {
     void *y;
     const void *bias;      /* [out], of y's type; or NULL */

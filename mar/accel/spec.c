@@ -417,7 +417,7 @@ static mar_status read_verdicts(mar_speculation *sp, mar_err *err)
     return MAR_OK;
 }
 
-/* Later contexts saw the drafts' tokens. In context full accepted_shift is the error of an exact criterion. */
+/* Later contexts saw the drafts' tokens. In context full accepted_shift is the error of criteria exact to p. */
 static void states_stats(const void *state, mar_stats *sum)
 {
     spec_continuous_stats(&((const mar_speculation *)state)->block, sum);

@@ -11,8 +11,8 @@ ones (LlamaGen).
         session.step()
     pixels = session.take(request)
 
-Every function is a thin layer over mar.h, which documents parameters and guarantees. A call leaves the interpreter's
-lock, so that other threads run. Objects free themselves. A session belongs to one thread at a time; only
+Every function is a thin layer over libmar's headers, which document parameters and guarantees. A call leaves the
+interpreter's lock, so that other threads run. Objects free themselves. A session belongs to one thread at a time; only
 Session.cancel() without a request may be called from any thread.
 """
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""libmar by ctypes: the structs and functions of mar.h that the package uses. tests/python checks the structs' layout
-against tests/rooms/abi.txt."""
+"""libmar by ctypes: the structs and functions of libmar's headers that the package uses. tests/python checks the
+structs' layout against tests/rooms/abi.txt."""
 from __future__ import annotations
 
 import ctypes as c
@@ -44,7 +44,7 @@ class _Argument:
 
 
 class Sized(c.Structure):
-    """A struct of mar.h. Its first field is its size. A field refuses what does not fit."""
+    """A struct of libmar. Its first field is its size. A field refuses what does not fit."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         kinds = {field[0]: field[1] for field in self._fields_}
@@ -131,7 +131,7 @@ class Param(Sized):
                 ("tokens", c.c_char_p)]
 
 
-#: The structs by their names in mar.h.
+#: The structs by their names in C.
 STRUCTS = {"mar_options": Options, "mar_source": Source, "mar_pixels": Pixels, "mar_request": Request,
            "mar_request_info": RequestInfo, "mar_model_config": ModelConfig, "mar_features_config": FeaturesConfig, "mar_clip_config": ClipConfig,
            "mar_text_config": TextConfig,

@@ -6,8 +6,8 @@
  * log q + g. Two rounds with distributions q and q' give the same draft with a probability of at least
  * (1 - TV(q, q')) / (1 + TV(q, q')).
  *
- * Exact. Let H be all that happens before position k is tested, E_k excepted: the noise E_j of the positions j < k, and
- * all coins and replacements of their tests.
+ * Exact to p. Let H be all that happens before position k is tested, E_k excepted: the noise E_j of the positions j <
+ * k, and all coins and replacements of their tests.
  *  1. The distributions of position k depend on tokens and drafts at positions before k only. The drafts there are
  *     functions of E_j, j < k, and of such distributions. So every q_k of every round is a function of H, and p_k is,
  *     too. Which round tests k, and whether a path of the tree reaches it, is decided by tests of earlier positions.

@@ -2,7 +2,7 @@
 python3 tests/golden/make_clean.py LLAMAGEN [COUNT]  ->  tests/golden/data/text/captions.bin
 
 LLAMAGEN is a clone of FoundationVision/LlamaGen.
-captions.bin has pairs of strings, each with its size before it, u16 little-endian. With COUNT, writes so many captions
+captions.bin has pairs of strings, each with its size before it, u16 little-endian. With COUNT, writes COUNT captions
 and results, u32 sizes, to standard output. U+0000 is removed, as libmar does."""
 
 import html

@@ -1,4 +1,4 @@
-"""Golden data for the tests of llamagen/: small models with random weights, and what LlamaGen's own gpt.py and generate.py
+"""Golden data for the tests of LlamaGen: small models with random weights, and what LlamaGen's own gpt.py and generate.py
 make of them in float32.
 
     python3 tests/golden/make_llamagen.py LLAMAGEN

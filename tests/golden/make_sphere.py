@@ -1,4 +1,4 @@
-"""Golden data for the tests of spherear/: a small model with random weights, and what SphereAR's own code makes of it in
+"""Golden data for the tests of SphereAR: a small model with random weights, and what SphereAR's own code makes of it in
 float32, with the project's addressed noise.
 
     python3 tests/golden/make_sphere.py SPHEREAR  ->  tests/golden/data/sphere{,_model}.safetensors

@@ -1,4 +1,4 @@
-/* Prompts of models that write images among text: features are rows of the model's own embedding. */
+/* Prompts of models that write images among text: ids of the model's vocabulary. */
 #include "tests/support/decoder_folder.h"
 #include "tests/support/decoders.h"
 #include "tests/support/demo.h"

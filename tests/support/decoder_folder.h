@@ -15,7 +15,7 @@ float decoder_value(int i);
  * 400 or, of Emu3, 775 rows, but no other weights. */
 char *decoder_folder(const char *family, const char *dtype, int width);
 
-/* Writes an Emu3 of one layer to a folder: configuration, tokenizer and weights, with so many image tokens. */
+/* Writes an Emu3 of one layer to a folder: configuration, tokenizer and weights, with `codebook` image tokens. */
 void write_emu3(const char *folder, int codebook);
 
 /* Lumina's configuration, with the image tokens IMGIMGAZ (number 0) to IMGIMGDZ at 7, 5, 6 and 4 and a line end at 8.

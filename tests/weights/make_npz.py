@@ -67,7 +67,7 @@ def main():
         expected[name] = plain(a)
         expected[name + ".f64"] = plain(a.astype(np.float64))
 
-    # Positional arrays, as ADM's files have them: so many deflated bytes that the reader fetches them in pieces.
+    # Positional arrays, as ADM's files have them: enough deflated bytes that the reader fetches them in pieces.
     images = rng.integers(0, 256, (24, 32, 32, 3), np.uint8)
     np.savez_compressed(path("images.npz"), images)
     np.savez(path("slots.npz"), images[:5])

@@ -29,7 +29,7 @@ long eval_shard_first(const eval_layout *l, int shard);
 long eval_shard_end(const eval_layout *l, int shard);
 /* Returns the images of the batch that begins with image `first`. */
 int eval_batch_size(const eval_layout *l, long first);
-/* Returns the samples of so many images, at most `room`. */
+/* Returns the number of samples of `images` images, at most `room`. */
 int eval_sample_count(long images, int room);
 /* Return the number of sample k; whether image i is a sample. */
 long eval_sample_at(const eval_layout *l, int k);

@@ -79,7 +79,7 @@ typedef struct {
  * the error printed. */
 int judge_run(judge *j, const int32_t *prompt, long first, int n, const judge_output *out);
 
-/* What the networks say of images. */
+/* Sums and scores of the networks' outputs. */
 typedef struct {
     eval_moments pooled;   /* of the features; dim 0: there is no network */
     eval_moments spatial;  /* of the spatial features; dim 0: the network has none */

@@ -106,7 +106,7 @@ static int load_eval_models(eval_job *job)
         devices_load(&job->files, &o->run, &job->models, o->num_images, o->batch, job->bar, &job->devices) != 0 ||
         load_eval_network(job) != 0 || load_scorer(job) != 0)
         return 1;
-    progress_note(job->bar, "reading the files, to know them again");
+    progress_note(job->bar, "hashing the model's files");
     const int failed = record_identify(&o->run, &job->models);
     progress_clear(job->bar);
     return failed;
@@ -300,7 +300,7 @@ static void report_missing(eval_job *job)
         job->options->out, count - missing, count, missing, list_missing(job, text, sizeof text), job->process.source);
 }
 
-/* Sums unless another process has, or does. Each rank waits for the result, so that another takes over if the summing
+/* Sums unless another process has, or does. Each rank waits for the result, so that another continues if the summing
  * one dies; the first prints it. Returns as eval_merge. *done is 1 if *r is set and to be printed. Adds to *rounds if
  * this process has found damage. */
 static int try_merge(eval_job *job, eval_result *r, int *done, int *rounds)

@@ -1,4 +1,4 @@
-/* Captions of text-to-image models, encoded by a T5 or by rows of the model's own embedding. */
+/* Captions of text-to-image models, as features of a T5 or as ids of the model's vocabulary. */
 #ifndef TOOLS_CAPTIONS_H
 #define TOOLS_CAPTIONS_H
 
@@ -6,16 +6,16 @@
 
 /* A caption without its padding. */
 typedef struct {
-    const float *features; /* [positions][dim] */
+    const float *features; /* [positions][dim]; ids: dim 1 */
     int positions;         /* 1 to those of the set */
     const char *prompt;    /* UTF-8; NULL: not known */
 } caption;
 
 typedef struct {
-    int count;          /* captions */
-    int tokens, dim;    /* positions of the model; values of a position */
-    int encoded;        /* 1: of this command's prompts, so that no file has their numbers */
-    const char *family; /* of the model whose embedding encoded them (mar_text_config), static; NULL: a T5, or a file */
+    int count;            /* captions */
+    int tokens, dim;      /* positions of the model; values of a position */
+    int encoded;          /* 1: of this command's prompts, so that no file has their numbers */
+    const char *family;   /* of the model whose ids they are (mar_text_config), static; NULL: a T5, or a file */
     const char *made_for; /* of a file: what captions_made_for wrote to it; NULL: it does not say */
     caption *list;        /* [count] */
     caption negative;     /* second context of guidance; positions 0: none */
@@ -41,7 +41,7 @@ int captions_set_negative(captions *c, const float *features, const uint8_t *mas
 void captions_place(const captions *c, int i, float *features, uint8_t *mask);
 /* Returns a hash of features and positions of caption i; -1: of all captions in their order. */
 uint64_t captions_sum(const captions *c, int i);
-/* Writes to text what captions of a model's own embedding depend on: its family, and the size of images if one was
+/* Writes to text what ids of a prompt depend on: its family, and the size of images if one was
  * asked for. Returns text. */
 enum { CAPTIONS_MADE_FOR = 64 };
 const char *captions_made_for(const char *family, const char *image_size, char text[CAPTIONS_MADE_FOR]);

@@ -1,4 +1,4 @@
-/* Prompts to features, by a T5 or by rows of the model's own embedding. */
+/* Prompts to features of a T5, or to ids of the model's vocabulary. */
 #ifndef TOOLS_PROMPT_ENCODER_H
 #define TOOLS_PROMPT_ENCODER_H
 

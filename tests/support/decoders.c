@@ -260,10 +260,11 @@ static void list_tensors(tensor_list *list, decoder_kind kind)
     list_llama(list, kind);
     for (int i = 0; i < list->count; i++) {
         tensor *t = &list->t[i];
-        const int in_model = strncmp(t->drawn, "model.", 6) == 0;
-        if (kind == DECODER_EMU3_SAVED) snprintf(t->name, sizeof t->name, "text_model.%.80s", t->drawn);
+        const tensor old = *t; /* snprintf's arguments are of different objects: GCC warns if they are of one */
+        const int in_model = strncmp(old.drawn, "model.", 6) == 0;
+        if (kind == DECODER_EMU3_SAVED) snprintf(t->name, sizeof t->name, "text_model.%.80s", old.drawn);
         if (kind == DECODER_EMU3_STATE && in_model)
-            snprintf(t->name, sizeof t->name, "model.text_model.%.70s", t->drawn + 6);
+            snprintf(t->name, sizeof t->name, "model.text_model.%.70s", old.drawn + 6);
     }
     if (kind != DECODER_ANOLE) return;
     list_release(&release, vocabulary_of(kind));

@@ -19,7 +19,7 @@ typedef struct {
     int python; /* 1: NaN, Infinity and -Infinity are numbers */
 } reader;
 
-static json_value *add(reader *r, json_type type, const char *text, size_t length)
+static json_value *json_add(reader *r, json_type type, const char *text, size_t length)
 {
     const size_t i = r->count++;
     if (!r->values) return NULL;
@@ -27,7 +27,7 @@ static json_value *add(reader *r, json_type type, const char *text, size_t lengt
     return &r->values[i];
 }
 
-static char skip_space(reader *r)
+static char json_skip_space(reader *r)
 {
     while (r->text[r->at] == ' ' || r->text[r->at] == '\t' || r->text[r->at] == '\n' || r->text[r->at] == '\r') r->at++;
     return r->text[r->at];
@@ -114,7 +114,7 @@ static int read_string(reader *r)
     }
     r->at++;
     if (r->values) *to = '\0'; /* at the closing quote or before it */
-    add(r, JSON_STRING, start, (size_t)(to - start));
+    json_add(r, JSON_STRING, start, (size_t)(to - start));
     return 1;
 }
 
@@ -139,7 +139,7 @@ static int read_number(reader *r)
         if (r->text[r->at] == '+' || r->text[r->at] == '-') r->at++;
         if (!read_digits(r)) return 0;
     }
-    add(r, JSON_NUMBER, r->text + start, r->at - start);
+    json_add(r, JSON_NUMBER, r->text + start, r->at - start);
     return 1;
 }
 
@@ -150,7 +150,7 @@ static int read_python_number(reader *r)
     for (int i = 0; r->python && i < 3; i++) {
         const size_t length = strlen(words[i]);
         if (strncmp(r->text + r->at, words[i], length) != 0) continue;
-        add(r, JSON_NUMBER, r->text + r->at, length);
+        json_add(r, JSON_NUMBER, r->text + r->at, length);
         r->at += length;
         return 1;
     }
@@ -165,40 +165,40 @@ static int read_scalar(reader *r)
         const size_t length = strlen(words[type]);
         if (strncmp(r->text + r->at, words[type], length) != 0) continue;
         r->at += length;
-        add(r, type, NULL, 0);
+        json_add(r, type, NULL, 0);
         return 1;
     }
     return read_python_number(r) || read_number(r);
 }
 
 /* Reads a member's name and the colon. */
-static int read_name(reader *r)
+static int json_read_name(reader *r)
 {
-    skip_space(r);
-    if (!read_string(r) || skip_space(r) != ':') return 0;
+    json_skip_space(r);
+    if (!read_string(r) || json_skip_space(r) != ':') return 0;
     r->at++;
     return 1;
 }
 
-static json_error read_all(reader *r, int levels)
+static json_error json_read_all(reader *r, int levels)
 {
     char closing[JSON_LEVELS_MAX];     /* [level] the bracket that ends the container */
     size_t container[JSON_LEVELS_MAX]; /* [level] its index */
     int level = 0;
     for (;;) { /* a value, and what ends with it */
-        if (level > 0 && closing[level - 1] == '}' && !read_name(r)) return JSON_SYNTAX;
-        const char c = skip_space(r);
+        if (level > 0 && closing[level - 1] == '}' && !json_read_name(r)) return JSON_SYNTAX;
+        const char c = json_skip_space(r);
         if (c == '[' || c == '{') {
             if (level == levels) return JSON_DEEP;
             closing[level] = c == '[' ? ']' : '}';
             container[level++] = r->count;
-            add(r, c == '[' ? JSON_ARRAY : JSON_OBJECT, NULL, 0);
+            json_add(r, c == '[' ? JSON_ARRAY : JSON_OBJECT, NULL, 0);
             r->at++;
-            if (skip_space(r) != closing[level - 1]) continue;
+            if (json_skip_space(r) != closing[level - 1]) continue;
         } else if (!read_scalar(r)) {
             return JSON_SYNTAX;
         }
-        for (; level > 0 && skip_space(r) == closing[level - 1]; r->at++) {
+        for (; level > 0 && json_skip_space(r) == closing[level - 1]; r->at++) {
             level--;
             if (r->values) r->values[container[level]].size = (uint32_t)(r->count - container[level]) & 0x1fffffff;
         }
@@ -206,17 +206,17 @@ static json_error read_all(reader *r, int levels)
         if (r->text[r->at] != ',') return JSON_SYNTAX;
         r->at++;
     }
-    skip_space(r);
+    json_skip_space(r);
     return r->at == r->length ? JSON_OK : JSON_TRAILING;
 }
 
-static json_error read_text(char *text, size_t length, int levels, int python, json *out)
+static json_error json_read_text(char *text, size_t length, int levels, int python, json *out)
 {
     *out = (json){.nul = length, .not_utf8 = length};
     if (length > JSON_TEXT_MAX) return JSON_NO_MEMORY; /* unread */
     const size_t start = length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     reader r = {.text = text, .length = length, .at = start, .nul = length, .not_utf8 = length, .python = python};
-    const json_error error = read_all(&r, levels);
+    const json_error error = json_read_all(&r, levels);
     out->at = r.at;
     if (error != JSON_OK) return error;
     out->values = malloc(r.count * sizeof *out->values);
@@ -231,18 +231,18 @@ static json_error read_text(char *text, size_t length, int levels, int python, j
                  .nul = length,
                  .not_utf8 = length,
                  .python = python};
-    read_all(&r, levels);
+    json_read_all(&r, levels);
     return JSON_OK;
 }
 
 json_error json_read(char *text, size_t length, int levels, json *out)
 {
-    return read_text(text, length, levels, 0, out);
+    return json_read_text(text, length, levels, 0, out);
 }
 
 json_error json_read_python(char *text, size_t length, int levels, json *out)
 {
-    return read_text(text, length, levels, 1, out);
+    return json_read_text(text, length, levels, 1, out);
 }
 
 void json_free(json *j)

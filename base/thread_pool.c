@@ -184,7 +184,7 @@ static void assign(worker *w, pool_client *c)
 }
 
 /* Divides the threads among the working clients. Call it with the lock held. */
-static void divide(thread_pool *t, int64_t now)
+static void thread_pool_divide(thread_pool *t, int64_t now)
 {
     int clients = 0, place = 0, w = 0;
     for (pool_client *c = t->clients; c; c = c->next) {
@@ -233,7 +233,7 @@ static void adapt(pool_client *c, int64_t now)
         c->grew = 1;
         c->changed_at = now;
     }
-    divide(t, now);
+    thread_pool_divide(t, now);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -260,7 +260,7 @@ static void sleep_until_change(worker *w, pool_client *c, unsigned loop)
     if (w->usage.slept > WINDOW / 2) start_usage(&w->usage, now);
 }
 
-static void wait_for_change(worker *w, pool_client *c, unsigned loop)
+static void thread_pool_wait_for_change(worker *w, pool_client *c, unsigned loop)
 {
     const int64_t end = c ? now_ns() + SPIN : 0;
     while (c && now_ns() < end)
@@ -271,7 +271,7 @@ static void wait_for_change(worker *w, pool_client *c, unsigned loop)
     sleep_until_change(w, c, loop);
 }
 
-static void *work(void *arg)
+static void *thread_pool_work(void *arg)
 {
     worker *w = arg;
     pool_client *last = NULL;
@@ -280,7 +280,7 @@ static void *work(void *arg)
     while (!atomic_load(&w->pool->stop)) {
         pool_client *c = atomic_load(&w->client);
         if (!c || (c == last && atomic_load(&c->loop) == loop)) {
-            wait_for_change(w, c, loop);
+            thread_pool_wait_for_change(w, c, loop);
             continue;
         }
         last = c;
@@ -304,7 +304,7 @@ static void start_workers(thread_pool *t)
         w->number = t->made + 1;
         pthread_mutex_init(&w->mutex, NULL);
         pthread_cond_init(&w->wake, NULL);
-        failed = pthread_create(&w->thread, NULL, work, w);
+        failed = pthread_create(&w->thread, NULL, thread_pool_work, w);
         if (failed) {
             pthread_cond_destroy(&w->wake);
             pthread_mutex_destroy(&w->mutex);
@@ -464,7 +464,7 @@ static void begin_work(pool_client *c)
     thread_pool *t = c->pool;
     pthread_mutex_lock(&t->lock);
     c->working = 1;
-    if (!c->counted) divide(t, now_ns());
+    if (!c->counted) thread_pool_divide(t, now_ns());
     pthread_mutex_unlock(&t->lock);
 }
 

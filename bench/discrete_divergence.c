@@ -63,7 +63,7 @@ static void add_rejection(const walk *w, site *s, double weight, const float *p,
     for (int y = 0; y < SIZE; y++) m[y] += share * (double)s->p[y];
 }
 
-/* Adds to m what comes of a draft that was drawn from q. LANTERN's own residual depends on the draft; all others are
+/* Adds to m the outcomes of a draft that was drawn from q. LANTERN's own residual depends on the draft; all others are
  * the same for every draft. So is taken to be that of drafts which are rejected with a probability of less than 1e-9:
  * all of them together change the law by 3e-7 at most. */
 static void add_drawn(const walk *w, const float *log_p, const float *log_q, const kern_discrete_rule *rule, double *m)

@@ -199,7 +199,7 @@ def schedule(steps):
 
 
 def transformer(c, width, blocks, rows, length):
-    """A pass of `blocks` transformer blocks over `rows` rows, of sequences of `length`. Products: 12 D^2 multiply-adds a row,
+    """A pass of `blocks` blocks over `rows` rows, of sequences of `length`. Products: 12 D^2 multiply-adds a row,
     attention 2 D a pair. Seven kernels a block. Bytes a row and block: 64 D, the operands and results of four products,
     attention and two norms, and the f32 stream that two of them add to, in the L2 cache where it has room for a hidden
     layer. The weights come from memory while products go on."""
@@ -243,7 +243,7 @@ def slowest(tokens):
 
 @functools.cache
 def chain(c, shape, tokens, window, f32=False):
-    """Seconds and calls of the head to draw `tokens` tokens with --head_spec `window`; 0: the plain chain. Up to TURNS tokens
+    """Seconds and calls of the head for `tokens` tokens with --head_spec `window`; 0: the plain chain. Up to TURNS tokens
     a slot one launch draws them (kernels/cuda/speculation.cu), in f16; else products evaluate between two small kernels,
     and the host looks about twice who is finished."""
     head, rows = head_of(c, *shape[2:]), CONDITIONS * tokens
@@ -296,7 +296,7 @@ def image(c, shape, batch=1, steps=64, window=0):
 
 
 def accepted(c, late, seq):
-    """The probability that a path is accepted whose conditions are stale by `late` tokens of `seq`. -log of it is a power
+    """The probability that a path with conditions stale by `late` tokens of `seq` is accepted. -log of it is a power
     of the lateness between two measurements, and beyond them. What is late by a part of an image is late by the same part of
     a larger one: of the demo's four-token steps, late by 1, 2 and 4 steps, 0.867, 0.807 and 0.718 were accepted, as of its
     single tokens late by 4, 8 and 16."""

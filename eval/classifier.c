@@ -24,7 +24,7 @@ struct eval_classifier {
 
 static const wt_demo classifier = {"digit classifier", "classifier.safetensors"};
 
-static mar_status load(const wt_file *f, eval_classifier *c, mar_err *err)
+static mar_status classifier_load(const wt_file *f, eval_classifier *c, mar_err *err)
 {
     char name[32];
     mar_status status = MAR_OK;
@@ -59,7 +59,7 @@ mar_status eval_classifier_open(eval_classifier **out, char *why, size_t why_siz
     eval_classifier *c = calloc(1, sizeof *c);
     if (!c) status = err_set(&err, MAR_ENOMEM, "out of memory for the digit classifier");
     if (status == MAR_OK) status = wt_open_demo(&classifier, &f, &err);
-    if (status == MAR_OK) status = load(f, c, &err);
+    if (status == MAR_OK) status = classifier_load(f, c, &err);
     for (int i = 0; status == MAR_OK && i < wt_count(f); i++) c->parameters += (long)wt_at(f, i)->count;
     wt_close(f);
     if (status == MAR_OK) {

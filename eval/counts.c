@@ -98,7 +98,7 @@ static void table_free(table *t)
     free(t->index);
 }
 
-static mar_status make_table(const eval_token_pairs *x, kind k, table *t)
+static mar_status counts_make_table(const eval_token_pairs *x, kind k, table *t)
 {
     const size_t most = (size_t)x->images * 2 * DIRECTIONS * (size_t)x->width * (size_t)x->height;
     *t = (table){.entries = malloc(most * sizeof *t->entries)};
@@ -115,7 +115,7 @@ static mar_status make_table(const eval_token_pairs *x, kind k, table *t)
 
 /* Computes chi-square and total variation with pairs swapped where the sign is negative. difference is scratch,
  * [cells]. */
-static void compare(const table *t, const float *sign, double *difference, double *chi2, double *tv)
+static void counts_compare(const table *t, const float *sign, double *difference, double *chi2, double *tv)
 {
     *chi2 = *tv = 0;
     for (size_t c = 0; c < t->cells; c++) difference[c] = 0;
@@ -128,7 +128,7 @@ static void compare(const table *t, const float *sign, double *difference, doubl
     if (t->occurrences > 0) *tv /= 2 * t->occurrences;
 }
 
-static int ascending(const void *x, const void *y)
+static int counts_ascending(const void *x, const void *y)
 {
     const double a = *(const double *)x, b = *(const double *)y;
     return (a > b) - (a < b);
@@ -140,15 +140,15 @@ static mar_status test(const table *t, const float *signs, int images, int permu
     double *tv = malloc(((size_t)permutations + 1) * sizeof *tv), chi2;
     mar_status status = difference && tv ? MAR_OK : MAR_ENOMEM;
     if (status == MAR_OK) {
-        compare(t, signs, difference, &out->chi2, &out->tv);
+        counts_compare(t, signs, difference, &out->chi2, &out->tv);
         out->cells = (long)t->cells;
         out->p = 1;
         for (int k = 1; k <= permutations; k++) {
-            compare(t, signs + (size_t)k * (size_t)images, difference, &chi2, &tv[k - 1]);
+            counts_compare(t, signs + (size_t)k * (size_t)images, difference, &chi2, &tv[k - 1]);
             out->p += chi2 >= out->chi2 * (1 - 1e-9); /* equality up to rounding counts */
         }
         out->p /= permutations + 1;
-        qsort(tv, (size_t)permutations, sizeof *tv, ascending);
+        qsort(tv, (size_t)permutations, sizeof *tv, counts_ascending);
         out->tv_95 = permutations > 0 ? tv[(int)(0.95 * (permutations - 1))] : 0;
     }
     free(difference);
@@ -165,7 +165,7 @@ mar_status eval_token_counts(const eval_token_pairs *x, int permutations, eval_c
     for (int k = TOKENS; status == MAR_OK && k <= NEIGHBOURS; k++) {
         table t;
         *out[k] = (eval_counts_test){0};
-        status = make_table(x, (kind)k, &t);
+        status = counts_make_table(x, (kind)k, &t);
         if (status == MAR_OK) status = test(&t, signs, x->images, permutations, out[k]);
         table_free(&t);
     }

@@ -22,7 +22,7 @@ typedef struct {
     int rank;
 } factor;
 
-static mar_status no_memory(mar_err *err)
+static mar_status frechet_no_memory(mar_err *err)
 {
     return err_set(err, MAR_ENOMEM, "out of memory for the Frechet distance");
 }
@@ -36,7 +36,7 @@ static mar_status factorise(int dim, const double *covariance, factor *f, mar_er
     int *pivots = malloc(n * sizeof *pivots), info = 0;
     mar_status status = MAR_OK;
     *f = (factor){0};
-    if (!a || !work || !pivots) status = no_memory(err);
+    if (!a || !work || !pivots) status = frechet_no_memory(err);
     if (status == MAR_OK) {
         for (size_t i = 0; i < n * n; i++) a[i] = covariance[i];
         dpstrf_("L", &dim, a, &dim, pivots, &f->rank, &tolerance, work, &info, 1);
@@ -45,7 +45,7 @@ static mar_status factorise(int dim, const double *covariance, factor *f, mar_er
     if (status == MAR_OK) {
         const size_t rank = (size_t)f->rank;
         f->rows = calloc(n * rank + 1, sizeof *f->rows);
-        if (!f->rows) status = no_memory(err);
+        if (!f->rows) status = frechet_no_memory(err);
         for (size_t i = 0; i < n && f->rows; i++) /* column k of LAPACK's result is at a + k * n */
             for (size_t k = 0; k < rank && k <= i; k++) f->rows[(size_t)(pivots[i] - 1) * rank + k] = a[k * n + i];
     }
@@ -56,12 +56,12 @@ static mar_status factorise(int dim, const double *covariance, factor *f, mar_er
 }
 
 /* Computes k [m->rank][l->rank] = m' l. */
-static mar_status multiply(int dim, const factor *m, const factor *l, double **k, mar_err *err)
+static mar_status frechet_multiply(int dim, const factor *m, const factor *l, double **k, mar_err *err)
 {
     double *left = malloc(eval_panels_size(m->rank) * sizeof *left);
     double *right = malloc(eval_panels_size(l->rank) * sizeof *right);
     *k = calloc((size_t)m->rank * (size_t)l->rank, sizeof **k);
-    mar_status status = left && right && *k ? MAR_OK : no_memory(err);
+    mar_status status = left && right && *k ? MAR_OK : frechet_no_memory(err);
     for (int first = 0; first < dim && status == MAR_OK; first += EVAL_PANEL_ROWS) {
         const int n = dim - first < EVAL_PANEL_ROWS ? dim - first : EVAL_PANEL_ROWS;
         eval_pack_f64(m->rows + (size_t)first * (size_t)m->rank, n, m->rank, left);
@@ -74,13 +74,13 @@ static mar_status multiply(int dim, const factor *m, const factor *l, double **k
 }
 
 /* Computes out [columns][columns] = k'k, k [rows][columns]. */
-static mar_status square(const double *k, int rows, int columns, double **out, mar_err *err)
+static mar_status frechet_square(const double *k, int rows, int columns, double **out, mar_err *err)
 {
     const size_t size = (size_t)columns;
     double *panels = malloc(eval_panels_size(columns) * sizeof *panels);
     double *sums = calloc(size * (size + 1) / 2, sizeof *sums);
     *out = malloc(size * size * sizeof **out);
-    const mar_status status = panels && sums && *out ? MAR_OK : no_memory(err);
+    const mar_status status = panels && sums && *out ? MAR_OK : frechet_no_memory(err);
     for (int first = 0; first < rows && status == MAR_OK; first += EVAL_PANEL_ROWS) {
         const int n = rows - first < EVAL_PANEL_ROWS ? rows - first : EVAL_PANEL_ROWS;
         eval_pack_f64(k + (size_t)first * size, n, columns, panels);
@@ -108,7 +108,7 @@ static mar_status sum_of_roots(double *a, int n, double *sum, mar_err *err)
         size = info == 0 ? (int)best : 3 * n;
         work = malloc((size_t)size * sizeof *work);
     }
-    mar_status status = values && work ? MAR_OK : no_memory(err);
+    mar_status status = values && work ? MAR_OK : frechet_no_memory(err);
     if (status == MAR_OK) {
         dsyev_("N", "L", &n, a, &n, values, work, &size, &info, 1, 1);
         if (info != 0)
@@ -130,8 +130,8 @@ static mar_status trace_of_root(int dim, const double *a, const double *b, doubl
     if (status == MAR_OK) status = factorise(dim, b, &m, err);
     if (status == MAR_OK && l.rank > 0 && m.rank > 0) {
         const factor *small = l.rank < m.rank ? &l : &m, *large = small == &l ? &m : &l;
-        status = multiply(dim, large, small, &k, err);
-        if (status == MAR_OK) status = square(k, large->rank, small->rank, &squared, err);
+        status = frechet_multiply(dim, large, small, &k, err);
+        if (status == MAR_OK) status = frechet_square(k, large->rank, small->rank, &squared, err);
         if (status == MAR_OK) status = sum_of_roots(squared, small->rank, trace, err);
     }
     free(l.rows);

@@ -39,7 +39,7 @@ typedef struct {
 /* Vectors of a batch norm, [channels] each. */
 enum { NORM_WEIGHT, NORM_BIAS, NORM_MEAN, NORM_VAR, NORM_PARTS };
 
-static mar_status load_norm(const loader *l, const inception_step *s, float *norm[NORM_PARTS])
+static mar_status inception_load_norm(const loader *l, const inception_step *s, float *norm[NORM_PARTS])
 {
     static const char *const parts[] = {"weight", "bias", "running_mean", "running_var"};
     char name[INCEPTION_NAME + 32];
@@ -69,14 +69,14 @@ static mar_status fold(const loader *l, const inception_step *s, float *weight, 
     return MAR_OK;
 }
 
-static mar_status load_conv(const loader *l, const inception_step *s, kern_conv **out)
+static mar_status inception_load_conv(const loader *l, const inception_step *s, kern_conv **out)
 {
     char name[INCEPTION_NAME + 32];
     float *weight = NULL, *norm[NORM_PARTS] = {NULL};
     snprintf(name, sizeof name, "%s.conv.weight", s->name);
     mar_status status =
         wt_load_f32(l->f, name, 4, (int64_t[]){s->out, s->in, s->kernel_h, s->kernel_w}, &weight, l->err);
-    if (status == MAR_OK) status = load_norm(l, s, norm);
+    if (status == MAR_OK) status = inception_load_norm(l, s, norm);
     if (status == MAR_OK) status = fold(l, s, weight, norm);
     const kern_conv_spec spec = {.out = s->out,
                                  .in = s->in,
@@ -106,7 +106,7 @@ static mar_status load_logits(const loader *l, eval_inception *e)
 /* --- memory and preparation --------------------------------------------------------------------------------------- */
 
 /* Returns the number of images that fit the device's image_budget, on a CPU a typical cache. */
-static int choose_images(const eval_inception *e, int batch)
+static int inception_choose_images(const eval_inception *e, int batch)
 {
     const size_t budget = e->k->device->image_budget ? e->k->device->image_budget : (size_t)32 << 20;
     size_t elements = 0;
@@ -115,7 +115,7 @@ static int choose_images(const eval_inception *e, int batch)
     return fit < 1 ? 1 : fit < (size_t)batch ? (int)fit : batch;
 }
 
-static size_t lay_out(eval_inception *e, char *base)
+static size_t inception_lay_out(eval_inception *e, char *base)
 {
     const size_t n = (size_t)e->images, act_size = e->k->device->act_size;
     size_t used = 0;
@@ -130,7 +130,7 @@ static size_t lay_out(eval_inception *e, char *base)
 }
 
 /* Returns the next number of images: `images`, or the largest power of two of the rest. */
-static int images_at_a_time(const eval_inception *e, int left)
+static int inception_images_at_a_time(const eval_inception *e, int left)
 {
     if (left >= e->images) return e->images;
     int n = 1;
@@ -138,7 +138,7 @@ static int images_at_a_time(const eval_inception *e, int left)
     return n;
 }
 
-static mar_status plan(eval_inception *e, int images, mar_err *err)
+static mar_status inception_plan(eval_inception *e, int images, mar_err *err)
 {
     kern_queue *k = e->k;
     mar_status status = MAR_OK;
@@ -149,17 +149,17 @@ static mar_status plan(eval_inception *e, int images, mar_err *err)
     return status == MAR_OK ? k->core->linear_plan(k, e->logits_layer, images, err) : status;
 }
 
-static mar_status prepare(eval_inception *e, int batch, mar_err *err)
+static mar_status inception_prepare(eval_inception *e, int batch, mar_err *err)
 {
     void *memory = NULL;
-    e->images = choose_images(e, batch);
+    e->images = inception_choose_images(e, batch);
     e->rgb_bytes = (size_t)EVAL_INCEPTION_PIXELS_MAX * 3;
-    mar_status status = e->k->core->alloc(e->k->device, lay_out(e, NULL), &memory, err);
+    mar_status status = e->k->core->alloc(e->k->device, inception_lay_out(e, NULL), &memory, err);
     if (status != MAR_OK) return status;
     e->memory = memory;
-    lay_out(e, memory);
-    status = plan(e, e->images, err);
-    for (int n = 1; n < e->images && status == MAR_OK; n *= 2) status = plan(e, n, err);
+    inception_lay_out(e, memory);
+    status = inception_plan(e, e->images, err);
+    for (int n = 1; n < e->images && status == MAR_OK; n *= 2) status = inception_plan(e, n, err);
     return status;
 }
 
@@ -173,9 +173,10 @@ mar_status eval_inception_create(kern_queue *k, const wt_file *f, int batch, eva
     mar_status status = eval_inception_derive(f, &e->config, err);
     if (status == MAR_OK) status = inception_layers_derive(f, &e->layers, err);
     for (int i = 0; i < e->layers.count && status == MAR_OK; i++)
-        if (e->layers.steps[i].kind == INCEPTION_CONV) status = load_conv(&l, &e->layers.steps[i], &e->conv[i]);
+        if (e->layers.steps[i].kind == INCEPTION_CONV)
+            status = inception_load_conv(&l, &e->layers.steps[i], &e->conv[i]);
     if (status == MAR_OK) status = load_logits(&l, e);
-    if (status == MAR_OK) status = prepare(e, batch, err);
+    if (status == MAR_OK) status = inception_prepare(e, batch, err);
     if (status != MAR_OK) {
         k->core->finish(k); /* wait for pending uploads */
         eval_inception_free(e);
@@ -235,7 +236,7 @@ static mar_status resize_clean(eval_inception *e, const eval_picture *pictures, 
     return status;
 }
 
-static void run_step(eval_inception *e, int i, int n)
+static void inception_run_step(eval_inception *e, int i, int n)
 {
     kern_queue *k = e->k;
     const inception_step *s = &e->layers.steps[i];
@@ -264,12 +265,12 @@ mar_status eval_inception_run(eval_inception *e, const eval_picture *pictures, i
     kern_queue *k = e->k;
     const inception_layers *l = &e->layers;
     for (int first = 0, m; first < n; first += m) {
-        m = images_at_a_time(e, n - first);
+        m = inception_images_at_a_time(e, n - first);
         if (how == EVAL_INCEPTION_TF1)
             resize_tf1(e, pictures + first, m);
         else if (resize_clean(e, pictures + first, m, err) != MAR_OK)
             return MAR_ENOMEM;
-        for (int i = 0; i < l->count; i++) run_step(e, i, m);
+        for (int i = 0; i < l->count; i++) inception_run_step(e, i, m);
         k->conv->mean_pixels(k, e->x[l->last], m, l->last_side * l->last_side, l->features, e->features);
         if (logits) k->core->linear(k, e->logits_layer, e->features, m, e->logits);
         download(k, features, e->features, m, l->features, (size_t)first);

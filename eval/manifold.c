@@ -108,7 +108,7 @@ static void upload(manifold *s, float *to, const points *p, int first)
 }
 
 /* Leaves in s->host the distances of the points of a from i on, which are uploaded, from those of b from j on. */
-static mar_status square(manifold *s, const points *a, int i, const points *b, int j, mar_err *err)
+static mar_status manifold_square(manifold *s, const points *a, int i, const points *b, int j, mar_err *err)
 {
     const kern_core_ops *core = s->k->core;
     const int rows = points_of(s, a, i), columns = points_of(s, b, j);
@@ -146,7 +146,7 @@ static mar_status find_radii(manifold *s, points *p, mar_err *err)
     for (int i = 0; status == MAR_OK && i < p->n; i += s->side) {
         upload(s, s->rows, p, i);
         for (int j = i; status == MAR_OK && j < p->n; j += s->side) {
-            status = square(s, p, i, p, j, err);
+            status = manifold_square(s, p, i, p, j, err);
             if (status == MAR_OK) find_neighbours(s, p, i, j);
         }
     }
@@ -179,7 +179,7 @@ static mar_status find_members(manifold *s, points *a, points *b, mar_err *err)
     for (int i = 0; status == MAR_OK && i < a->n; i += s->side) {
         upload(s, s->rows, a, i);
         for (int j = 0; status == MAR_OK && j < b->n; j += s->side) {
-            status = square(s, a, i, b, j, err);
+            status = manifold_square(s, a, i, b, j, err);
             if (status == MAR_OK) find_inside(s, a, i, b, j);
         }
     }
@@ -195,7 +195,7 @@ static double fraction_inside(const points *p)
     return (double)inside / p->n;
 }
 
-static mar_status measure(kern_device *d, points *reference, points *images, int dim, int k, mar_err *err)
+static mar_status manifold_measure(kern_device *d, points *reference, points *images, int dim, int k, mar_err *err)
 {
     manifold s = {.dim = dim, .neighbours = k};
     mar_status status = points_create(reference, k, err);
@@ -231,7 +231,7 @@ mar_status eval_precision_recall(kern_device *d, const float *reference, int ref
     if (status == MAR_OK && k < 1) status = err_set(err, MAR_EARG, "k %d: expected 1 or more", k);
     if (status == MAR_OK) status = check_points(&a, dim, k, err);
     if (status == MAR_OK) status = check_points(&b, dim, k, err);
-    if (status == MAR_OK) status = measure(d, &a, &b, dim, k, err);
+    if (status == MAR_OK) status = manifold_measure(d, &a, &b, dim, k, err);
     if (status == MAR_OK) {
         *precision = fraction_inside(&b);
         *recall = fraction_inside(&a);

@@ -24,7 +24,7 @@ static void regenerate(twister *t)
     t->next = 0;
 }
 
-static uint32_t draw(twister *t)
+static uint32_t eval_order_draw(twister *t)
 {
     if (t->next == STATE) regenerate(t);
     uint32_t y = t->word[t->next++];
@@ -40,7 +40,7 @@ static uint32_t draw_up_to(twister *t, uint32_t most)
 {
     const uint32_t mask = 0xffffffffu >> __builtin_clz(most);
     uint32_t value;
-    do value = draw(t) & mask;
+    do value = eval_order_draw(t) & mask;
     while (value > most);
     return value;
 }

@@ -25,13 +25,13 @@ typedef struct {
     mar_err err;
 } reader;
 
-static mar_status fail(reader *r, mar_status status, const char *why)
+static mar_status reference_fail(reader *r, mar_status status, const char *why)
 {
     return err_set(&r->err, status, "%s", why);
 }
 
 /* Returns 1 if the file has the array, readable or not. */
-static int has(const reader *r, const char *name)
+static int reference_has(const reader *r, const char *name)
 {
     for (int i = 0; i < npz_count(r->file); i++)
         if (strcmp(npz_name_at(r->file, i), name) == 0) return 1;
@@ -48,13 +48,13 @@ static const char *shape_text(const npz_array *a, char *text, size_t size)
 }
 
 /* Finds an array of `rank` dimensions. Nonzero entries of shape[] must match; zeros are filled in. */
-static mar_status find(reader *r, const char *name, int rank, int64_t *shape, const npz_array **out)
+static mar_status reference_find(reader *r, const char *name, int rank, int64_t *shape, const npz_array **out)
 {
     char why[NPZ_WHY_MAX], text[128];
     const npz_array *a = *out = npz_find(r->file, name);
     if (!a) {
         npz_explain(r->file, name, why);
-        return fail(r, MAR_EMODEL, why);
+        return reference_fail(r, MAR_EMODEL, why);
     }
     int right = a->rank == rank;
     for (int i = 0; i < rank && right; i++) right = a->shape[i] > 0 && (!shape[i] || a->shape[i] == shape[i]);
@@ -71,12 +71,12 @@ static mar_status find(reader *r, const char *name, int rank, int64_t *shape, co
     return MAR_OK;
 }
 
-static mar_status no_memory(reader *r, const char *name)
+static mar_status reference_no_memory(reader *r, const char *name)
 {
     return err_set(&r->err, MAR_ENOMEM, "%s: out of memory for %s", r->path, name);
 }
 
-static mar_status check_finite(reader *r, const char *name, double x)
+static mar_status reference_check_finite(reader *r, const char *name, double x)
 {
     if (isfinite(x)) return MAR_OK;
     return err_set(&r->err, MAR_EMODEL, "%s: %s has a number that is not finite", r->path, name);
@@ -86,10 +86,10 @@ static mar_status read_f64(reader *r, const char *name, const npz_array *a, doub
 {
     char why[NPZ_WHY_MAX];
     *out = malloc((size_t)a->count * sizeof **out);
-    if (!*out) return no_memory(r, name);
+    if (!*out) return reference_no_memory(r, name);
     mar_status status = npz_read_f64(r->file, a, *out, why);
-    if (status != MAR_OK) return fail(r, status, why);
-    for (int64_t i = 0; i < a->count && status == MAR_OK; i++) status = check_finite(r, name, (*out)[i]);
+    if (status != MAR_OK) return reference_fail(r, status, why);
+    for (int64_t i = 0; i < a->count && status == MAR_OK; i++) status = reference_check_finite(r, name, (*out)[i]);
     return status;
 }
 
@@ -117,29 +117,29 @@ static mar_status make_symmetric(reader *r, const char *name, size_t n, double *
 static mar_status read_gaussian(reader *r, const char *mean, const char *covariance, int *dim, double **mu,
                                 double **sigma)
 {
-    if (!has(r, mean) && !has(r, covariance)) return MAR_OK;
+    if (!reference_has(r, mean) && !reference_has(r, covariance)) return MAR_OK;
     int64_t shape[2] = {0};
     const npz_array *a = NULL;
-    mar_status status = find(r, mean, 1, shape, &a);
+    mar_status status = reference_find(r, mean, 1, shape, &a);
     if (status == MAR_OK && shape[0] > DIM_MAX)
         status = err_set(&r->err, MAR_EMODEL, "%s: %s has %lld numbers, expected %d at most", r->path, mean,
                          (long long)shape[0], DIM_MAX);
     if (status == MAR_OK) status = read_f64(r, mean, a, mu);
     shape[1] = shape[0];
-    if (status == MAR_OK) status = find(r, covariance, 2, shape, &a);
+    if (status == MAR_OK) status = reference_find(r, covariance, 2, shape, &a);
     if (status == MAR_OK) status = read_f64(r, covariance, a, sigma);
     if (status == MAR_OK) status = make_symmetric(r, covariance, (size_t)shape[0], *sigma);
     *dim = (int)shape[0];
     return status;
 }
 
-static mar_status read_features(reader *r, eval_reference *out)
+static mar_status reference_read_features(reader *r, eval_reference *out)
 {
-    if (!has(r, "features")) return MAR_OK;
+    if (!reference_has(r, "features")) return MAR_OK;
     int64_t shape[2] = {0, out->dim};
     const npz_array *a = NULL;
     char why[NPZ_WHY_MAX];
-    mar_status status = find(r, "features", 2, shape, &a);
+    mar_status status = reference_find(r, "features", 2, shape, &a);
     if (status != MAR_OK) return status;
     if (a->deflated && a->count > FEATURES_MAX)
         return err_set(
@@ -147,12 +147,12 @@ static mar_status read_features(reader *r, eval_reference *out)
             "%s: features are %lld images, compressed, expected at most %d, or a file that is not compressed", r->path,
             (long long)shape[0], FEATURES_MAX / out->dim);
     out->features = malloc((size_t)a->count * sizeof *out->features);
-    if (!out->features) return no_memory(r, "features");
+    if (!out->features) return reference_no_memory(r, "features");
     out->feature_dim = out->dim;
     status = npz_read_f32(r->file, a, out->features, why);
-    if (status != MAR_OK) return fail(r, status, why);
+    if (status != MAR_OK) return reference_fail(r, status, why);
     for (int64_t i = 0; i < a->count && status == MAR_OK; i++)
-        status = check_finite(r, "features", (double)out->features[i]);
+        status = reference_check_finite(r, "features", (double)out->features[i]);
     out->feature_count = (long)shape[0];
     return status;
 }
@@ -160,10 +160,10 @@ static mar_status read_features(reader *r, eval_reference *out)
 /* Checks arr_0 without reading the images. */
 static mar_status find_images(reader *r, eval_reference *out)
 {
-    if (!has(r, "arr_0")) return MAR_OK;
+    if (!reference_has(r, "arr_0")) return MAR_OK;
     int64_t shape[4] = {0, 0, 0, 3};
     const npz_array *a = NULL;
-    mar_status status = find(r, "arr_0", 4, shape, &a);
+    mar_status status = reference_find(r, "arr_0", 4, shape, &a);
     if (status == MAR_OK && a->dtype != NPZ_U8)
         status =
             err_set(&r->err, MAR_EMODEL, "%s: arr_0 has numbers of another type, expected images in uint8", r->path);
@@ -176,14 +176,14 @@ static mar_status find_images(reader *r, eval_reference *out)
 /* Reads num_images, as mar stats writes it. */
 static mar_status read_count(reader *r, eval_reference *out)
 {
-    if (!has(r, "num_images")) return MAR_OK;
+    if (!reference_has(r, "num_images")) return MAR_OK;
     char why[NPZ_WHY_MAX];
     const npz_array *a = NULL;
     double count = 0;
-    mar_status status = find(r, "num_images", 0, NULL, &a);
+    mar_status status = reference_find(r, "num_images", 0, NULL, &a);
     if (status != MAR_OK) return status;
     status = npz_read_f64(r->file, a, &count, why);
-    if (status != MAR_OK) return fail(r, status, why);
+    if (status != MAR_OK) return reference_fail(r, status, why);
     if (!(count >= 1 && count <= 1e15))
         return err_set(&r->err, MAR_EMODEL, "%s: num_images is %g, expected 1 or more", r->path, count);
     out->images = (long)count;
@@ -197,22 +197,22 @@ static mar_status read_resize(reader *r, eval_reference *out)
     const npz_array *a = NULL;
     double value = 0;
     out->resize = -1;
-    if (!has(r, "clean_resize")) return MAR_OK;
-    mar_status status = find(r, "clean_resize", 0, NULL, &a);
+    if (!reference_has(r, "clean_resize")) return MAR_OK;
+    mar_status status = reference_find(r, "clean_resize", 0, NULL, &a);
     if (status != MAR_OK) return status;
     status = npz_read_f64(r->file, a, &value, why);
-    if (status != MAR_OK) return fail(r, status, why);
+    if (status != MAR_OK) return reference_fail(r, status, why);
     if (value != 0 && value != 1)
         return err_set(&r->err, MAR_EMODEL, "%s: clean_resize is %g, expected 0 or 1", r->path, value);
     out->resize = (int)value;
     return MAR_OK;
 }
 
-static mar_status read_all(reader *r, eval_reference *out)
+static mar_status reference_read_all(reader *r, eval_reference *out)
 {
     mar_status status = read_gaussian(r, "mu", "sigma", &out->dim, &out->mu, &out->sigma);
     if (status == MAR_OK) status = read_gaussian(r, "mu_s", "sigma_s", &out->spatial, &out->mu_s, &out->sigma_s);
-    if (status == MAR_OK && out->dim) status = read_features(r, out);
+    if (status == MAR_OK && out->dim) status = reference_read_features(r, out);
     if (status == MAR_OK) status = find_images(r, out);
     if (status == MAR_OK && out->dim) status = read_count(r, out);
     if (status == MAR_OK) status = read_resize(r, out);
@@ -233,7 +233,7 @@ mar_status eval_reference_load(const char *path, eval_reference *out, char *why,
     *out = (eval_reference){.path = path};
     mar_status status = is_demo ? npz_open_memory(eval_file_reference, (size_t)(end - begin), r.path, &r.file, reason)
                                 : npz_open(path, &r.file, reason);
-    status = status != MAR_OK ? fail(&r, status, reason) : read_all(&r, out);
+    status = status != MAR_OK ? reference_fail(&r, status, reason) : reference_read_all(&r, out);
     npz_close(r.file);
     if (status == MAR_OK) return MAR_OK;
     err_line(why, size, "%s", r.err.text);

@@ -147,7 +147,7 @@ static void plan_free(plan *p)
     axis_free(&p->y);
 }
 
-static mar_status refuse_memory(const eval_picture *p, mar_err *err)
+static mar_status resize_refuse_memory(const eval_picture *p, mar_err *err)
 {
     return err_set(err, MAR_ENOMEM, "out of memory to resize a picture of %dx%d pixels", p->width, p->height);
 }
@@ -179,7 +179,7 @@ static mar_status resize_bytes(const eval_picture *p, eval_filter filter, extent
     if (!failed) run_bytes(p, &a, between, y);
     free(between);
     plan_free(&a);
-    return failed ? refuse_memory(p, err) : MAR_OK;
+    return failed ? resize_refuse_memory(p, err) : MAR_OK;
 }
 
 mar_status eval_resize_bytes(const eval_picture *p, eval_filter filter, int width, int height, uint8_t *y, mar_err *err)
@@ -235,7 +235,7 @@ static mar_status resize_floats(const eval_picture *p, eval_filter filter, exten
     free(between);
     free(line);
     plan_free(&a);
-    return failed ? refuse_memory(p, err) : MAR_OK;
+    return failed ? resize_refuse_memory(p, err) : MAR_OK;
 }
 
 mar_status eval_resize_floats(const eval_picture *p, eval_filter filter, int width, int height, float *y, mar_err *err)

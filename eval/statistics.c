@@ -109,7 +109,7 @@ static double dot(const float *x, const float *y, int n)
     return sum;
 }
 
-static int ascending(const void *x, const void *y)
+static int statistics_ascending(const void *x, const void *y)
 {
     const double a = *(const double *)x, b = *(const double *)y;
     return (a > b) - (a < b);
@@ -122,7 +122,7 @@ static eval_energy_test permutation_test(double *value, int permutations)
     eval_energy_test t = {.distance = value[0], .p = 1};
     for (int k = 1; k <= permutations; k++) t.p += value[k] >= value[0] - slack;
     t.p /= permutations + 1;
-    qsort(value + 1, (size_t)permutations, sizeof *value, ascending);
+    qsort(value + 1, (size_t)permutations, sizeof *value, statistics_ascending);
     t.null_95 = value[1 + (int)(0.95 * (permutations - 1))];
     return t;
 }

@@ -16,7 +16,7 @@ enum { WIDTH = LANES * VECTORS };
 
 typedef double vector __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double))));
 
-static void add(const double *a, const double *b, int n, double *const *c)
+static void tile_add(const double *a, const double *b, int n, double *const *c)
 {
     vector sum[HEIGHT][VECTORS];
 #pragma GCC unroll 8
@@ -38,4 +38,4 @@ static void add(const double *a, const double *b, int n, double *const *c)
         for (int v = 0; v < VECTORS; v++) *(vector *)(c[i] + v * LANES) = sum[i][v];
 }
 
-const eval_tile PASTE(eval_tile, EVAL_ISA) = {HEIGHT, WIDTH, add};
+const eval_tile PASTE(eval_tile, EVAL_ISA) = {HEIGHT, WIDTH, tile_add};

@@ -107,8 +107,8 @@ typedef struct {
 } loader;
 
 /* Loads layer "NAME.weight", of `out` rows of `in` numbers, and "NAME.bias". The caller frees both. */
-static mar_status load_layer(const loader *l, const char *name, int rank, const int64_t *shape, float **weight,
-                             float **bias)
+static mar_status vgg_load_layer(const loader *l, const char *name, int rank, const int64_t *shape, float **weight,
+                                 float **bias)
 {
     char full[NAME + 8];
     *weight = *bias = NULL;
@@ -119,13 +119,13 @@ static mar_status load_layer(const loader *l, const char *name, int rank, const 
     return wt_load_f32(l->f, full, 1, shape, bias, l->err);
 }
 
-static mar_status load_conv(const loader *l, int i, eval_vgg *v)
+static mar_status vgg_load_conv(const loader *l, int i, eval_vgg *v)
 {
     const int in = v->config.channels[i], out = v->config.channels[i + 1];
     char name[NAME];
     float *weight, *bias;
     snprintf(name, sizeof name, "features.%d", numbers[i]);
-    mar_status status = load_layer(l, name, 4, (int64_t[]){out, in, 3, 3}, &weight, &bias);
+    mar_status status = vgg_load_layer(l, name, 4, (int64_t[]){out, in, 3, 3}, &weight, &bias);
     const kern_conv_spec spec = {.out = out,
                                  .in = in,
                                  .kernel_h = 3,
@@ -147,8 +147,8 @@ static mar_status load_hidden(const loader *l, eval_vgg *v)
     const eval_vgg_config *c = &v->config;
     const int in = c->channels[VGG_CONVS];
     float *weight, *bias;
-    mar_status status =
-        load_layer(l, "classifier.0", 2, (int64_t[]){c->hidden, (int64_t)in * LAST_SIDE * LAST_SIDE}, &weight, &bias);
+    mar_status status = vgg_load_layer(l, "classifier.0", 2,
+                                       (int64_t[]){c->hidden, (int64_t)in * LAST_SIDE * LAST_SIDE}, &weight, &bias);
     const kern_conv_spec spec = {.out = c->hidden,
                                  .in = in,
                                  .kernel_h = LAST_SIDE,
@@ -187,14 +187,14 @@ static size_t largest_activation(const eval_vgg_config *c)
 }
 
 /* Returns the number of images that fit the device's image_budget, on a CPU a typical cache. */
-static int choose_images(const eval_vgg *v, int batch)
+static int vgg_choose_images(const eval_vgg *v, int batch)
 {
     const size_t budget = v->k->device->image_budget ? v->k->device->image_budget : (size_t)32 << 20;
     const size_t fit = budget / (2 * largest_activation(&v->config) * v->k->device->act_size);
     return fit < 1 ? 1 : fit < (size_t)batch ? (int)fit : batch;
 }
 
-static size_t lay_out(eval_vgg *v, char *base)
+static size_t vgg_lay_out(eval_vgg *v, char *base)
 {
     const size_t n = (size_t)v->images;
     size_t used = 0;
@@ -205,7 +205,7 @@ static size_t lay_out(eval_vgg *v, char *base)
     return used;
 }
 
-static mar_status plan(eval_vgg *v, int images, mar_err *err)
+static mar_status vgg_plan(eval_vgg *v, int images, mar_err *err)
 {
     kern_queue *k = v->k;
     mar_status status = MAR_OK;
@@ -217,19 +217,19 @@ static mar_status plan(eval_vgg *v, int images, mar_err *err)
     return status == MAR_OK ? k->core->linear_plan(k, v->features_layer, images, err) : status;
 }
 
-static mar_status prepare(eval_vgg *v, int batch, mar_err *err)
+static mar_status vgg_prepare(eval_vgg *v, int batch, mar_err *err)
 {
     void *memory = NULL;
-    v->images = choose_images(v, batch);
+    v->images = vgg_choose_images(v, batch);
     v->resized = malloc((size_t)SIDE * SIDE * 3);
     v->normalised = malloc((size_t)SIDE * SIDE * 3 * sizeof *v->normalised);
     if (!v->resized || !v->normalised) return err_set(err, MAR_ENOMEM, "out of memory");
-    mar_status status = v->k->core->alloc(v->k->device, lay_out(v, NULL), &memory, err);
+    mar_status status = v->k->core->alloc(v->k->device, vgg_lay_out(v, NULL), &memory, err);
     if (status != MAR_OK) return status;
     v->memory = memory;
-    lay_out(v, memory);
-    status = plan(v, v->images, err);
-    return status == MAR_OK && v->images > 1 ? plan(v, 1, err) : status;
+    vgg_lay_out(v, memory);
+    status = vgg_plan(v, v->images, err);
+    return status == MAR_OK && v->images > 1 ? vgg_plan(v, 1, err) : status;
 }
 
 mar_status eval_vgg_create(kern_queue *k, const wt_file *f, int batch, eval_vgg **out, mar_err *err)
@@ -240,10 +240,10 @@ mar_status eval_vgg_create(kern_queue *k, const wt_file *f, int batch, eval_vgg 
     if (!v) return err_set(err, MAR_ENOMEM, "out of memory");
     v->k = k;
     mar_status status = eval_vgg_derive(f, &v->config, err);
-    for (int i = 0; i < VGG_CONVS && status == MAR_OK; i++) status = load_conv(&l, i, v);
+    for (int i = 0; i < VGG_CONVS && status == MAR_OK; i++) status = vgg_load_conv(&l, i, v);
     if (status == MAR_OK) status = load_hidden(&l, v);
     if (status == MAR_OK) status = load_features(&l, v);
-    if (status == MAR_OK) status = prepare(v, batch, err);
+    if (status == MAR_OK) status = vgg_prepare(v, batch, err);
     if (status != MAR_OK) {
         k->core->finish(k); /* wait for pending uploads */
         eval_vgg_free(v);

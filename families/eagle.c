@@ -27,7 +27,7 @@ static void eagle_visit_tensors(const wt_file *f, const void *facts, wt_tensor_v
     eagle_config_tensors(&((const family_facts *)facts)->eagle, visit, user);
 }
 
-static void eagle_describe(const wt_file *f, const void *facts, const wt_report *to)
+static void eagle_describe_facts(const wt_file *f, const void *facts, const wt_report *to)
 {
     const eagle_config *c = &((const family_facts *)facts)->eagle;
     (void)f;
@@ -60,6 +60,6 @@ const wt_kind family_eagle = {
     .tensors = eagle_visit_tensors,
     .is_int8 = family_is_int8,
     .ignores = eagle_config_ignores,
-    .describe = eagle_describe,
+    .describe = eagle_describe_facts,
     .put = eagle_put,
 };

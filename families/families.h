@@ -36,8 +36,9 @@ typedef struct family_facts {
     char note[224];                   /* config.warning */
 } family_facts;
 
-/* Rows of the families, in the order in which they are asked to recognise a file. */
+/* Rows of the families; and all in the order in which they are asked to recognise a file, NULL at the end. */
 extern const wt_kind family_mar, family_spherear, family_language, family_llamagen, family_eagle;
+extern const wt_kind *const families[];
 
 /* Names of tensors: of LlamaGen, of SphereAR, and of transformers' Llama. */
 extern const causal_names llamagen_names, sphere_names, language_llama_names;

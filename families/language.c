@@ -8,18 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const language_family *const families[] = {&language_lumina_mgpt, &language_anole, &language_emu3,
-                                                  &language_demo};
-enum { FAMILIES = sizeof families / sizeof *families };
+static const language_family *const languages[] = {&language_lumina_mgpt, &language_anole, &language_emu3,
+                                                   &language_demo};
+enum { LANGUAGES = sizeof languages / sizeof *languages };
 
 /* Returns the family of a file; NULL if it has none. *name gets the name that the file gives, or NULL. */
 static const language_family *language_find_family(const wt_file *f, const char **name)
 {
     const char *given = wt_metadata(f, "mar.family");
     *name = given ? given : wt_config_architecture(f);
-    for (int i = 0; i < FAMILIES; i++)
-        if (given ? strcmp(families[i]->name, given) == 0 : families[i]->recognise && families[i]->recognise(f, *name))
-            return families[i];
+    for (int i = 0; i < LANGUAGES; i++)
+        if (given ? strcmp(languages[i]->name, given) == 0
+                  : languages[i]->recognise && languages[i]->recognise(f, *name))
+            return languages[i];
     return NULL;
 }
 

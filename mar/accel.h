@@ -37,7 +37,7 @@ typedef struct {
     double *head_flop; /* arithmetic of the target's head */
 } mar_chain_stage;
 
-/* What an accelerator of stage CHAIN does in any loop. `state` is what create stored, and destroy frees. */
+/* Hooks of an accelerator of stage CHAIN, for any loop. `state` is what create stored, and destroy frees. */
 typedef struct {
     mar_status (*create)(const mar_chain_stage *stage, void **state, mar_err *err);
     void (*destroy)(void *state);
@@ -75,7 +75,7 @@ struct mar_accel {
     /* Fills in the automatic values of its options. Called whether it is on or not. */
     void (*resolve)(mar_params *p);
     /* Returns MAR_EARG if its options do not suit the model or one another. Their ranges have been checked. It may
-     * lower a value to what the model has. */
+     * lower a value to the model's. */
     mar_status (*check)(const mar_model *model, mar_params *p, mar_err *err);
     /* Returns MAR_EARG for an image that it cannot make. */
     mar_status (*check_image)(const mar_image *image, mar_err *err);
@@ -85,8 +85,8 @@ struct mar_accel {
     void (*respace)(const mar_params *p, diff_spec *spec);
     /* Returns the maximum autoregressive steps whose tokens one call of the head draws. Without the hook: 1. */
     int (*block_steps)(const mar_params *p);
-    const mar_chain_hooks *chain;   /* stage CHAIN: what draws tokens; NULL: the chain */
-    const mar_masked_hooks *masked; /* what it does in the loop over sets of tokens; NULL: no more than above */
+    const mar_chain_hooks *chain;   /* stage CHAIN: draws tokens; NULL: the chain */
+    const mar_masked_hooks *masked; /* in the loop over sets of tokens; NULL: none but the above */
 };
 
 #endif

@@ -69,7 +69,7 @@ struct mar_masked {
     int accel_count;
     const mar_masked_hooks *stepper; /* the hooks with step; NULL: plain */
     void *stepper_state;
-    const mar_chain_hooks *drawer; /* what draws tokens; NULL: the chain */
+    const mar_chain_hooks *drawer; /* draws tokens; NULL: the chain */
     void *drawer_state;
 
     mar_runner target;
@@ -132,7 +132,7 @@ int mar_masked_list(mar_masked *g, int slot, const mar_step *step, int begin, in
 void mar_masked_use_chain(mar_masked *g, int steps, int cfg_branches);
 /* Draws n tokens, rows `first`.. of the lists, in `steps` diffusion steps. Row z of the target's z is their first. */
 void mar_masked_draw(mar_masked *g, int first, int n, int z, int cfg_branches, int steps, kern_recording **recording);
-/* Writes the n tokens drawn, g->sampled, to the images, and adds them to what later passes know. */
+/* Writes the n tokens drawn, g->sampled, to the images, and adds them to the known tokens. */
 void mar_masked_keep(mar_masked *g, int n, kern_recording **recording);
 /* Writes the n tokens at `from`, backend [n][token_dim], to their places row_place[n]. */
 void mar_masked_write_tokens(mar_masked *g, const float *from, int n);

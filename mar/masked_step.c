@@ -152,7 +152,7 @@ void mar_masked_step(mar_masked *g)
     mar_masked_draw(g, detailed, n - detailed, detailed * branches, branches, step->sampling_steps,
                     alike ? &alike->draw[0] : NULL);
 
-    /* Write them to the images, and add them to what later passes know. */
+    /* Write them to the images, and add them to the known tokens. */
     mar_masked_keep(g, n, alike ? &alike->net.known_tokens : NULL);
     g->step++;
 }

@@ -20,7 +20,7 @@ static void raster_free(mar_engine_state *engine_state)
 {
     mar_raster *g = raster_of(engine_state);
     if (!g) return;
-    g->k->core->finish(g->k); /* uploads, and timer marks: their times go to statistics of what is freed */
+    g->k->core->finish(g->k); /* uploads and timer marks write to memory that is freed below */
     g->head->free(g);
     causal_runner_free(g->target);
     mar_slots_free(&g->slots);
@@ -169,7 +169,7 @@ static void raster_set_caption(mar_raster *g, const mar_image *image, causal_sta
 static void raster_admit(mar_engine_state *engine_state, const int *slot, const mar_image *images, int n)
 {
     mar_raster *g = raster_of(engine_state);
-    if (mar_slots_are_free(&g->slots)) { /* what happened before counts no more */
+    if (mar_slots_are_free(&g->slots)) { /* statistics begin anew */
         kern_watch_begin(g->k);
         causal_runner_clear_stats(g->target);
         g->head->begin(g);

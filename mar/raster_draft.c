@@ -97,7 +97,7 @@ static mar_status eagle_load(mar *m, kern_queue *k, const wt_file *f, const fami
     return MAR_OK;
 }
 
-static void eagle_describe(const mar_model *model, char *text, size_t size)
+static void raster_draft_eagle_describe(const mar_model *model, char *text, size_t size)
 {
     const kern_device *d = model->m->device;
     const char *low = kern_low_name(d);
@@ -119,6 +119,6 @@ const mar_engine mar_eagle_engine = {
     .kinds = 1 << MAR_KIND_EAGLE,
     .load = eagle_load,
     .unload = eagle_unload,
-    .describe = eagle_describe,
+    .describe = raster_draft_eagle_describe,
     .create = eagle_create,
 };

@@ -112,7 +112,7 @@ static mar_status measure_run(passes *p, int drafts, int number, mar_err *err)
 
 /* Measures the fastest pass among those of about half a second, REPEATS at least. mar_measure_bandwidth, shown beside,
  * has the same chances of a quiet moment. The first pass also allocates, and does not count. */
-static mar_status measure_passes(passes *p, int drafts, const char *role, mar_measurements *all, mar_err *err)
+static mar_status raster_measure_passes(passes *p, int drafts, const char *role, mar_measurements *all, mar_err *err)
 {
     mar_measured m = {.count = 1};
     mar_status status = MAR_OK;
@@ -136,7 +136,7 @@ mar_status raster_measure_net(kern_queue *k, const causal_model *model, const ca
     passes p = {.k = k, .model = model, .images = images};
     mar_status status = measure_create(&p, sampling, cache, err);
     for (size_t i = 0; status == MAR_OK && i < sizeof drafts / sizeof *drafts; i++)
-        if (drafts[i] < causal_half(&model->shape)) status = measure_passes(&p, drafts[i], role, all, err);
+        if (drafts[i] < causal_half(&model->shape)) status = raster_measure_passes(&p, drafts[i], role, all, err);
     measure_destroy(&p);
     return status;
 }

@@ -10,7 +10,7 @@ typedef struct mar_raster mar_raster;
 
 /* What a head does in the loop. The functions that may fail clean up nothing: free follows. */
 typedef struct {
-    /* Resolves params to g->plan. Returns MAR_EARG for what the head does not have. */
+    /* Resolves params to g->plan. Returns MAR_EARG for options that the head lacks. */
     mar_status (*resolve)(mar_raster *g, const mar_params *params, mar_err *err);
     /* Creates g->target and the state of the head. `accels` are on. */
     mar_status (*create)(mar_raster *g, const mar_vae *vae, const mar_accel *const *accels, mar_err *err);

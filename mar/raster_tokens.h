@@ -11,7 +11,7 @@ enum { RASTER_VERDICT_STEP = 2 * DIFF_BASE_STEPS };
 
 typedef struct raster_diffusion {
     diff_chain chain;
-    const mar_chain_hooks *drawer; /* what draws tokens; NULL: the chain */
+    const mar_chain_hooks *drawer; /* draws tokens; NULL: the chain */
     void *drawer_state;
     struct raster_path *paths; /* mar/raster_path.h; with a draft model; else NULL */
     net_recordings recordings; /* draws by the plain chain */

@@ -244,7 +244,7 @@ static mar_status load_ends(loader *l, causal_model *m, const int *image_id)
     return status == MAR_OK ? wt_create_linear(l->k, &w, spec, &m->output, l->err) : status;
 }
 
-static mar_status load_model(loader *l, causal_model *m, const int *image_id)
+static mar_status causal_load_model(loader *l, causal_model *m, const int *image_id)
 {
     const causal_shape *s = &m->shape;
     const causal_names *names = s->names;
@@ -274,7 +274,8 @@ mar_status causal_model_load(kern_queue *k, const wt_file *f, const causal_shape
     m->prompt_file = shape->prompt ? f : NULL;
     m->layers = calloc((size_t)shape->depth, sizeof *m->layers);
     loader l = {k, f, err};
-    const mar_status status = m->layers ? load_model(&l, m, image_id) : err_set(err, MAR_ENOMEM, "out of memory");
+    const mar_status status =
+        m->layers ? causal_load_model(&l, m, image_id) : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) {
         *out = m;
     } else {

@@ -1,4 +1,5 @@
-/* Requests to a causal transformer of ids, as a sampler makes them (specdec/sampler.h), and what answers depend on. */
+/* Requests to a causal transformer of ids, as a sampler makes them (specdec/sampler.h), and the parameters of the
+ * answers. */
 #ifndef NETS_CAUSAL_REQUEST_H
 #define NETS_CAUSAL_REQUEST_H
 

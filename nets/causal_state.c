@@ -1,4 +1,4 @@
-/* The memory of a runner, and what is read from it. */
+/* A runner's memory, and functions that read it. */
 #include "nets/causal_state.h"
 
 #include "base/arena.h"

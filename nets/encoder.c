@@ -41,7 +41,7 @@ struct nets_encoder {
 
     /* Backend memory of a call, divided from `memory`: [room.rows] of each array but keys. */
     char *memory;
-    float *stream[STREAMS]; /* [width] residual stream, and what a norm makes of it; NULL if no norm does */
+    float *stream[STREAMS]; /* [width] residual stream, and its normalised rows; NULL without a norm */
     act *operand;           /* [width] of a part */
     act *query;             /* [3 * heads * head_dim] */
     act *attended;          /* [heads * head_dim] */
@@ -346,7 +346,7 @@ typedef struct {
     const nets_encoder *e;
     const nets_spans *spans;
     const nets_cross *cross;
-    float *x, *other; /* [rows][width] residual stream, and what a norm of it goes to */
+    float *x, *other; /* [rows][width] residual stream, and its normalised rows */
     const char *name;
 } call;
 

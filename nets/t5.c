@@ -55,7 +55,7 @@ int t5_config_is_int8(const char *tensor)
     return strncmp(tensor, "encoder.block.", 14) == 0 && wt_is_layer(tensor, layers);
 }
 
-/* Derives what the tensors show. */
+/* Derives the shapes from the tensors. */
 static mar_status derive_shapes(const wt_file *f, t5_config *c, mar_err *err)
 {
     nets_encoder_config *l = &c->layers;
@@ -121,7 +121,7 @@ static mar_status check_activation(const wt_file *f, mar_err *err)
     return err_set(err, MAR_EMODEL, "%s: the activation is %.64s, expected gated-gelu", wt_path(f), text);
 }
 
-/* Reads what the tensors do not show. */
+/* Reads the numbers that no tensor shows. */
 static mar_status derive_numbers(const wt_file *f, t5_config *c, mar_err *err)
 {
     const char *text = wt_metadata(f, "mar.eps");

@@ -63,7 +63,7 @@ void spec_distributions_lay_out(spec_distributions *d, size_t rows, size_t chann
 
 /* Returns whether the rule compares paths. */
 int spec_continuous_needs_path(const spec_continuous *s);
-/* Returns what a run of a chain records for the rule. */
+/* Returns the records of a chain's run that the rule needs. */
 diff_trace spec_continuous_trace(const spec_continuous *s, const spec_distributions *d);
 /* Verifies every row's state in place. Adds the time to *seconds. */
 void spec_continuous_verify(spec_continuous *s, const spec_block_rows *rows, double *seconds);

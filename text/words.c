@@ -144,7 +144,7 @@ static int is_punctuation(unsigned c, utf8proc_category_t category)
 }
 
 /* Returns whether c is dropped: a control character that is no white space, U+FFFD, or a nonspacing mark. */
-static int is_dropped(unsigned c, utf8proc_category_t category)
+static int words_is_dropped(unsigned c, utf8proc_category_t category)
 {
     const int is_control = category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF ||
                            category == UTF8PROC_CATEGORY_CO || category == UTF8PROC_CATEGORY_CS;
@@ -166,7 +166,7 @@ static void words_put_words(const text_words *w, const char *text, size_t n, tex
         size = utf8_decode(text + at, n - at, &c);
         if (size == 0) return; /* checked by the caller */
         const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
-        if (is_dropped(c, category)) continue;
+        if (words_is_dropped(c, category)) continue;
         const int is_alone = is_ideograph(c) || is_punctuation(c, category), is_space = text_is_space(c);
         if (is_alone || is_space) end_word(w, word, out);
         if (!is_space) text_put_char(word, (unsigned)utf8proc_tolower((utf8proc_int32_t)c));

@@ -22,7 +22,7 @@ void completion_set_commands(const tool_command *list)
 static const char *const shells[] = {"bash", "zsh", "fish", NULL};
 
 /* Sets the defaults, and adds the options that set the fields. */
-static void set_up(completion_options *o, option_set *set)
+static void completion_set_up(completion_options *o, option_set *set)
 {
     *o = (completion_options){0};
     o->operands[0] = (operand){"bash|zsh|fish", &o->shell, "the shell", NULL};
@@ -116,7 +116,7 @@ static int put_parts(const char *shell)
     return 0;
 }
 
-static int put_bash(void)
+static int completion_put_bash(void)
 {
     fputs(bash_begin, stdout);
     fputs("    0:*) kind=none words='", stdout);
@@ -129,7 +129,7 @@ static int put_bash(void)
     return 0;
 }
 
-static int put_zsh(void)
+static int completion_put_zsh(void)
 {
     fputs(zsh_begin, stdout);
     if (put_parts("zsh") != 0) return 1;
@@ -146,7 +146,7 @@ static int put_zsh(void)
     return 0;
 }
 
-static int put_fish(void)
+static int completion_put_fish(void)
 {
     fputs(fish_begin, stdout);
     for (const tool_command *c = listed; c->name; c++) {
@@ -167,11 +167,11 @@ int cmd_completion(int argc, char **argv)
     completion_options o;
     option_set set;
     char list[64];
-    set_up(&o, &set);
+    completion_set_up(&o, &set);
     const int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
-    if (strcmp(o.shell, "bash") == 0) return put_bash();
-    if (strcmp(o.shell, "zsh") == 0) return put_zsh();
-    if (strcmp(o.shell, "fish") == 0) return put_fish();
+    if (strcmp(o.shell, "bash") == 0) return completion_put_bash();
+    if (strcmp(o.shell, "zsh") == 0) return completion_put_zsh();
+    if (strcmp(o.shell, "fish") == 0) return completion_put_fish();
     return tool_error("%s: unknown shell, expected %s", o.shell, text_list(shells, list, sizeof list));
 }

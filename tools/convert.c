@@ -35,7 +35,7 @@ static const mar_param dtype = {
             "int4 does so with weights of 4 bits, and a scale in bf16 for each 32 of a row."};
 
 /* Sets the defaults, and adds the options that set the fields. */
-static void set_up(convert_options *o, option_set *set)
+static void convert_set_up(convert_options *o, option_set *set)
 {
     *o = (convert_options){0};
     run_options_init(&o->run);
@@ -92,7 +92,7 @@ int cmd_convert(int argc, char **argv)
 {
     convert_options o;
     option_set set;
-    set_up(&o, &set);
+    convert_set_up(&o, &set);
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     if (!may_be_folder(&o) && /* mar_convert fills no folder that has files */

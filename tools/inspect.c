@@ -18,7 +18,7 @@ typedef struct {
 } inspect_options;
 
 /* Sets the defaults, and adds the options that set the fields. */
-static void set_up(inspect_options *o, option_set *set)
+static void inspect_set_up(inspect_options *o, option_set *set)
 {
     *o = (inspect_options){0};
     run_options_init(&o->run);
@@ -104,7 +104,7 @@ static void add_vae(cJSON *object, const mar_vae_config *c)
     cJSON_AddNumberToObject(object, "parameters", (double)c->parameters);
 }
 
-static int print_json(const char *path, const mar_report *r)
+static int inspect_print_json(const char *path, const mar_report *r)
 {
     cJSON *root = tool_json();
     cJSON_AddStringToObject(root, "file", path);
@@ -124,7 +124,7 @@ int cmd_inspect(int argc, char **argv)
 {
     inspect_options o;
     option_set set;
-    set_up(&o, &set);
+    inspect_set_up(&o, &set);
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     mar *m;
@@ -141,7 +141,7 @@ int cmd_inspect(int argc, char **argv)
         status = tool_error("%s", mar_error(m));
     } else {
         if (o.json)
-            status = print_json(o.path, r);
+            status = inspect_print_json(o.path, r);
         else
             print_text(r);
         if (mar_report_problem_count(r) > 0) status = 1;

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void print_help(void)
+static void main_print_help(void)
 {
     fputs("mar - images by MAR, SphereAR, LlamaGen, Lumina-mGPT, Anole and Emu3\n"
           "\n"
@@ -42,12 +42,12 @@ static int unknown_command(const char *word)
     return tool_error("%s: unknown command, expected %s", word, text_list(names, list, sizeof list));
 }
 
-static int run(int argc, char **argv)
+static int main_run(int argc, char **argv)
 {
     char dash_help[] = "--help";
     char *help_argv[] = {NULL, NULL, dash_help, argc > 3 ? argv[3] : NULL, NULL};
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        print_help();
+        main_print_help();
         return 0;
     }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
@@ -55,7 +55,7 @@ static int run(int argc, char **argv)
         return 0;
     }
     if (strcmp(argv[1], "help") == 0) { /* mar help generate [GROUP] */
-        if (argc < 3) return run(1, argv);
+        if (argc < 3) return main_run(1, argv);
         help_argv[1] = argv[2];
         argv = help_argv; /* mar generate --help [GROUP] */
         argc = argc > 3 ? 4 : 3;
@@ -71,7 +71,7 @@ int main(int argc, char **argv)
     interruption_ends();      /* until there is work to keep */
     page_set_command(argc, argv);
     completion_set_commands(commands);
-    int status = run(argc, argv);
+    int status = main_run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         int reason = errno;
         if (status == 0) status = tool_error("standard output: cannot write: %s", strerror(reason));

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Writes the line, or the list that replaces it, to standard output. Returns 0, or 1 with the error printed. */
-static int write_line(const char *line)
+static int manual_write_line(const char *line)
 {
     char name[32], own[] = "--help=mdoc", shared[] = "--help=mdoc-shared";
     if (sscanf(line, "@%31[a-z]@", name) != 1) return fputs(line, stdout) < 0;
@@ -27,7 +27,7 @@ int main(int argc, char **argv)
     FILE *template = fopen(argv[1], "r");
     if (!template) return tool_error("%s: %s", argv[1], strerror(errno));
     if (!freopen(argv[2], "w", stdout)) failed = tool_error("%s: %s", argv[2], strerror(errno));
-    while (!failed && fgets(line, sizeof line, template)) failed = write_line(line);
+    while (!failed && fgets(line, sizeof line, template)) failed = manual_write_line(line);
     if (!failed && ferror(template)) failed = tool_error("%s: %s", argv[1], strerror(errno));
     if (!failed && fflush(stdout) != 0) failed = tool_error("%s: %s", argv[2], strerror(errno));
     if (failed) remove(argv[2]); /* a part of it would pass for the manual */

@@ -69,7 +69,7 @@ static void print_method(int at)
     }
 }
 
-static void add_text(cJSON *object, const char *name, const char *text)
+static void methods_add_text(cJSON *object, const char *name, const char *text)
 {
     if (text)
         cJSON_AddStringToObject(object, name, text);
@@ -81,25 +81,25 @@ static cJSON *method_json(int at)
 {
     const mar_method_info *m = mar_method_get(at);
     cJSON *object = cJSON_CreateObject();
-    add_text(object, "name", m->name);
-    add_text(object, "kind", m->kind);
-    add_text(object, "tokens", m->tokens);
-    add_text(object, "models", m->models);
-    add_text(object, "topology", m->topology);
-    add_text(object, "option", m->option);
+    methods_add_text(object, "name", m->name);
+    methods_add_text(object, "kind", m->kind);
+    methods_add_text(object, "tokens", m->tokens);
+    methods_add_text(object, "models", m->models);
+    methods_add_text(object, "topology", m->topology);
+    methods_add_text(object, "option", m->option);
     cJSON_AddBoolToObject(object, "exact", m->exact);
-    add_text(object, "guarantee", m->guarantee);
-    add_text(object, "source", m->source);
-    add_text(object, "summary", m->summary);
+    methods_add_text(object, "guarantee", m->guarantee);
+    methods_add_text(object, "source", m->source);
+    methods_add_text(object, "summary", m->summary);
     cJSON *parameters = cJSON_AddArrayToObject(object, "parameters");
     for (int i = 0; i < m->parameter_count; i++) {
         const mar_method_parameter *n = mar_method_get_parameter(at, i);
         cJSON *parameter = cJSON_CreateObject();
-        add_text(parameter, "name", n->name);
+        methods_add_text(parameter, "name", n->name);
         cJSON_AddNumberToObject(parameter, "default", n->value);
         cJSON_AddNumberToObject(parameter, "min", n->min);
         cJSON_AddNumberToObject(parameter, "max", n->max);
-        add_text(parameter, "meaning", n->meaning);
+        methods_add_text(parameter, "meaning", n->meaning);
         tool_json_append(parameters, parameter);
     }
     return object;
@@ -117,7 +117,7 @@ static int is_shown(const mar_method_info *m, const char *name)
     return !name || is_same(m->name, name);
 }
 
-static int print_json(const char *name)
+static int methods_print_json(const char *name)
 {
     cJSON *root = tool_json();
     cJSON *methods = cJSON_AddArrayToObject(root, "methods");
@@ -137,7 +137,7 @@ static int unknown_method(const char *name)
 }
 
 /* Sets the defaults, and adds the options that set the fields. */
-static void set_up(methods_options *o, option_set *set)
+static void methods_set_up(methods_options *o, option_set *set)
 {
     *o = (methods_options){0};
     *set = (option_set){
@@ -160,12 +160,12 @@ int cmd_methods(int argc, char **argv)
     methods_options o;
     option_set set;
     int found = 0;
-    set_up(&o, &set);
+    methods_set_up(&o, &set);
     const int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     for (int i = 0; i < mar_method_count(); i++) found += is_shown(mar_method_get(i), o.name);
     if (!found) return unknown_method(o.name);
-    if (o.json) return print_json(o.name);
+    if (o.json) return methods_print_json(o.name);
     for (int i = 0, first = 1; i < mar_method_count(); i++) {
         if (!is_shown(mar_method_get(i), o.name)) continue;
         if (!first) putchar('\n');

@@ -59,7 +59,7 @@ typedef struct {
     range from; /* of its input */
 } band;
 
-static int count(range r)
+static int bands_count(range r)
 {
     return r.last - r.first;
 }
@@ -74,7 +74,7 @@ static size_t row_bytes(vae_extent e, int channels)
     return sizeof(float) * (size_t)e.width * (size_t)channels;
 }
 
-static size_t bytes_of(vae_extent e, int channels)
+static size_t bands_bytes_of(vae_extent e, int channels)
 {
     return (size_t)e.height * row_bytes(e, channels);
 }
@@ -100,7 +100,7 @@ static band band_at(const vae_bands *b, const stage *s, int i)
 
 /* --- the division ------------------------------------------------------------------------------------------------- */
 
-static size_t larger(size_t a, size_t b)
+static size_t bands_larger(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
@@ -120,7 +120,7 @@ static stage stage_at(const vae_network *net, int *i, vae_extent e)
 
 /* Sets the place of the stage's result: in front of its input if there is room, else behind it. In front, a band must
  * not write what the next one reads. */
-static void place(const vae_bands *b, stage *s)
+static void bands_place(const vae_bands *b, stage *s)
 {
     const size_t in = row_bytes(s->from, s->in), out = row_bytes(s->to, s->out);
     size_t in_front = 0, behind = 0;
@@ -128,37 +128,38 @@ static void place(const vae_bands *b, stage *s)
         const band at = band_at(b, s, i), next = band_at(b, s, i + 1);
         const size_t written = (size_t)at.to.last * out, needed = (size_t)next.from.first * in;
         const size_t begin = (size_t)next.to.first * out, end = (size_t)at.from.last * in;
-        if (written > needed) in_front = larger(in_front, written - needed);
-        if (end > begin) behind = larger(behind, end - begin);
+        if (written > needed) in_front = bands_larger(in_front, written - needed);
+        if (end > begin) behind = bands_larger(behind, end - begin);
     }
     s->descends = s->read < in_front;
     s->write = s->descends ? s->read + behind : s->read - in_front;
 }
 
 /* Makes the band's buffers fit a stage. */
-static void fit(vae_bands *b, const vae_pass *p, const stage *s)
+static void bands_fit(vae_bands *b, const vae_pass *p, const stage *s)
 {
     const size_t element = p->k->device->act_size;
-    b->store_bytes = larger(b->store_bytes, s->read + bytes_of(s->from, s->in));
-    if (s->residual) b->store_bytes = larger(b->store_bytes, s->write + bytes_of(s->to, s->out));
+    b->store_bytes = bands_larger(b->store_bytes, s->read + bands_bytes_of(s->from, s->in));
+    if (s->residual) b->store_bytes = bands_larger(b->store_bytes, s->write + bands_bytes_of(s->to, s->out));
     for (int i = 0; i < bands_of(b, s); i++) {
         const band at = band_at(b, s, i);
-        const size_t width = (size_t)s->to.width, rows = width * (size_t)count(at.x);
-        const size_t upsampled = s->up ? width * 2 * (size_t)count(at.from) : rows;
+        const size_t width = (size_t)s->to.width, rows = width * (size_t)bands_count(at.x);
+        const size_t upsampled = s->up ? width * 2 * (size_t)bands_count(at.from) : rows;
         const size_t channels = (size_t)(s->in > s->out ? s->in : s->out);
-        b->x_bytes = larger(b->x_bytes, sizeof(float) * larger(upsampled * (size_t)s->in, rows * (size_t)s->out));
-        b->h_bytes = larger(b->h_bytes, sizeof(float) * rows * (size_t)(s->residual ? s->out : 3));
-        b->a_bytes = larger(b->a_bytes, element * rows * channels);
+        b->x_bytes =
+            bands_larger(b->x_bytes, sizeof(float) * bands_larger(upsampled * (size_t)s->in, rows * (size_t)s->out));
+        b->h_bytes = bands_larger(b->h_bytes, sizeof(float) * rows * (size_t)(s->residual ? s->out : 3));
+        b->a_bytes = bands_larger(b->a_bytes, element * rows * channels);
         if (!s->norm->cells) continue;
         const int side = s->to.width / p->grid.width, cells = (at.x.last - 1) / side + 1 - at.x.first / side;
-        b->cells_bytes = larger(b->cells_bytes, 2 * sizeof(float) * (size_t)(cells * p->grid.width) * channels);
+        b->cells_bytes = bands_larger(b->cells_bytes, 2 * sizeof(float) * (size_t)(cells * p->grid.width) * channels);
     }
     b->sums_bytes =
-        larger(b->sums_bytes, sizeof(double) * 2 * KERN_NORM_CHUNKS * (size_t)(s->in > s->out ? s->in : s->out));
+        bands_larger(b->sums_bytes, sizeof(double) * 2 * KERN_NORM_CHUNKS * (size_t)(s->in > s->out ? s->in : s->out));
 }
 
 /* Divides the steps from number `first` on into stages with bands of `rows` rows. */
-static vae_bands divide(const vae_pass *p, const vae_decoder *d, int first, int rows)
+static vae_bands bands_divide(const vae_pass *p, const vae_decoder *d, int first, int rows)
 {
     const vae_network *net = &d->network;
     vae_bands b = {.d = d, .first = first, .rows = rows};
@@ -171,8 +172,8 @@ static vae_bands divide(const vae_pass *p, const vae_decoder *d, int first, int 
         stage *s = &b.stages[b.n_stages++];
         *s = stage_at(net, &i, e);
         s->read = read;
-        place(&b, s);
-        fit(&b, p, s);
+        bands_place(&b, s);
+        bands_fit(&b, p, s);
         read = s->write;
         e = s->to;
     }
@@ -202,7 +203,7 @@ mar_status vae_bands_create(const vae_pass *p, const vae_decoder *d, size_t limi
     if (!b) return err_set(err, MAR_ENOMEM, "out of memory");
     for (int first = net->n_steps - 1; first >= 0 && least > limit && can_begin(net, first); first--)
         for (int rows = ROWS_MOST; rows >= ROWS_FEWEST && least > limit; rows /= 2) {
-            vae_bands tried = divide(p, d, first, rows);
+            vae_bands tried = bands_divide(p, d, first, rows);
             const size_t bytes = vae_bands_lay_out(&tried, NULL);
             if (bytes >= least) continue;
             least = bytes;
@@ -232,13 +233,13 @@ size_t vae_bands_lay_out(vae_bands *b, char *base)
     b->h = arena_carve(base, &used, 1, b->h_bytes);
     b->a = arena_carve(base, &used, 1, b->a_bytes);
     b->cells = arena_carve(base, &used, 1, b->cells_bytes);
-    b->pixels = arena_carve(base, &used, 1, bytes_of(last->to, 3));
+    b->pixels = arena_carve(base, &used, 1, bands_bytes_of(last->to, 3));
     for (int i = 0; i < 2; i++) b->sums[i] = arena_carve(base, &used, 1, b->sums_bytes);
     size_t whole = 0;
     for (int i = 0; i < 2; i++) arena_carve(NULL, &whole, 1, b->whole.stream);
     arena_carve(NULL, &whole, 1, b->whole.act);
     arena_carve(NULL, &whole, 1, b->whole.cells);
-    return larger(used, whole);
+    return bands_larger(used, whole);
 }
 
 void vae_bands_whole(const vae_bands *b, vae_pass *p)
@@ -254,7 +255,7 @@ void vae_bands_whole(const vae_bands *b, vae_pass *p)
 
 static int pixels_of(const stage *s, range r)
 {
-    return count(r) * s->to.width;
+    return bands_count(r) * s->to.width;
 }
 
 static mar_status plan_norm(const vae_pass *p, const stage *s, const vae_norm *norm, range rows, int channels,
@@ -270,13 +271,13 @@ static mar_status plan_band(const vae_pass *p, const vae_network *net, const sta
     const int width = s->to.width;
     mar_status status = plan_norm(p, s, s->norm, at->x, s->in, err);
     if (status != MAR_OK || !s->residual)
-        return status == MAR_OK ? conv->plan(p->k, net->conv_out, 1, count(at->x), width, err) : status;
-    if (s->up) status = conv->plan(p->k, s->up->conv[0], 1, count(at->from), s->from.width, err);
-    if (status == MAR_OK) status = conv->plan(p->k, s->residual->conv[0], 1, count(at->x), width, err);
+        return status == MAR_OK ? conv->plan(p->k, net->conv_out, 1, bands_count(at->x), width, err) : status;
+    if (s->up) status = conv->plan(p->k, s->up->conv[0], 1, bands_count(at->from), s->from.width, err);
+    if (status == MAR_OK) status = conv->plan(p->k, s->residual->conv[0], 1, bands_count(at->x), width, err);
     if (status == MAR_OK && s->residual->shortcut)
-        status = conv->plan(p->k, s->residual->shortcut, 1, count(at->x), width, err);
+        status = conv->plan(p->k, s->residual->shortcut, 1, bands_count(at->x), width, err);
     if (status == MAR_OK) status = plan_norm(p, s, &s->residual->norm[1], at->h, s->out, err);
-    return status == MAR_OK ? conv->plan(p->k, s->residual->conv[1], 1, count(at->h), width, err) : status;
+    return status == MAR_OK ? conv->plan(p->k, s->residual->conv[1], 1, bands_count(at->h), width, err) : status;
 }
 
 mar_status vae_bands_plan(const vae_bands *b, const vae_pass *p, mar_err *err)
@@ -299,9 +300,9 @@ typedef struct {
     vae_pass p;
 } pass;
 
-static vae_extent rows_of(const stage *s, range r)
+static vae_extent bands_rows_of(const stage *s, range r)
 {
-    return (vae_extent){count(r), s->to.width};
+    return (vae_extent){bands_count(r), s->to.width};
 }
 
 /* Returns the first number of row `row` in x, rows of the result's width. */
@@ -319,12 +320,12 @@ static const float *stream_at(const pass *t, int row)
 static void add_sums(const pass *t, const float *x, range rows, int channels, double *sums)
 {
     const int width = t->s->to.width;
-    t->p.k->conv->group_sums(t->p.k, x, t->s->to.height * width, channels, rows.first * width, count(rows) * width,
-                             sums);
+    t->p.k->conv->group_sums(t->p.k, x, t->s->to.height * width, channels, rows.first * width,
+                             bands_count(rows) * width, sums);
 }
 
 /* Loads rows at->x of the stage's input, upsampled, into p.x. */
-static void load(pass *t, const band *at, int watched)
+static void bands_load(pass *t, const band *at, int watched)
 {
     const stage *s = t->s;
     kern_queue *k = t->p.k;
@@ -333,17 +334,17 @@ static void load(pass *t, const band *at, int watched)
         k->core->copy_rows(k, t->p.x, NULL, stream_at(t, at->x.first), NULL, NULL, NULL, pixels_of(s, at->x), s->in);
         return;
     }
-    k->core->to_act(k, stream_at(t, at->from.first), (size_t)count(at->from) * (size_t)s->from.width * (size_t)s->in,
-                    t->p.a);
-    k->conv->conv(k, s->up->conv[0], t->p.a, 1, count(at->from), s->from.width, t->p.x);
+    k->core->to_act(k, stream_at(t, at->from.first),
+                    (size_t)bands_count(at->from) * (size_t)s->from.width * (size_t)s->in, t->p.a);
+    k->conv->conv(k, s->up->conv[0], t->p.a, 1, bands_count(at->from), s->from.width, t->p.x);
     t->p.x = row_at(s, t->p.x, at->x.first - 2 * at->from.first, s->in);
-    if (watched) vae_watch(&t->p, s->up->name, ".upsample.conv", t->p.x, 1, rows_of(s, at->x), s->in);
+    if (watched) vae_watch(&t->p, s->up->name, ".upsample.conv", t->p.x, 1, bands_rows_of(s, at->x), s->in);
 }
 
 static void run_norm(const pass *t, int i, const vae_norm *norm, const float *x, range rows, int channels)
 {
     const vae_rows known = {rows.first, t->b->sums[i], (int)vae_pixels(t->s->to)};
-    vae_pass_norm(&t->p, norm, x, rows_of(t->s, rows), channels, 1, &known);
+    vae_pass_norm(&t->p, norm, x, bands_rows_of(t->s, rows), channels, 1, &known);
 }
 
 /* Computes rows at->x of convolution 0's result in p.h from those in p.x; rows at->h of it are complete. */
@@ -351,7 +352,7 @@ static void run_first(const pass *t, const band *at, int watched)
 {
     const vae_step *s = t->s->residual;
     kern_queue *k = t->p.k;
-    const vae_extent e = rows_of(t->s, at->x);
+    const vae_extent e = bands_rows_of(t->s, at->x);
     run_norm(t, 0, &s->norm[0], t->p.x, at->x, s->in);
     if (watched) vae_watch(&t->p, s->name, s->names->norm[0], t->p.a, 0, e, s->in);
     k->conv->conv(k, s->conv[0], t->p.a, 1, e.height, e.width, t->p.h);
@@ -363,7 +364,7 @@ static const float *run_second(pass *t, const band *at)
 {
     const vae_step *s = t->s->residual;
     kern_queue *k = t->p.k;
-    const vae_extent e = rows_of(t->s, at->x), inner = rows_of(t->s, at->h);
+    const vae_extent e = bands_rows_of(t->s, at->x), inner = bands_rows_of(t->s, at->h);
     if (s->shortcut) {
         k->core->to_act(k, t->p.x, vae_pixels(e) * (size_t)s->in, t->p.a);
         t->p.x = t->b->x;
@@ -375,7 +376,7 @@ static const float *run_second(pass *t, const band *at)
     vae_watch(&t->p, s->name, s->names->norm[1], t->p.a, 0, inner, s->out);
     k->conv->conv(k, s->conv[1], t->p.a, 1, inner.height, inner.width, x);
     x = row_at(t->s, x, at->to.first - at->h.first, s->out);
-    vae_watch(&t->p, s->name, s->names->conv[1], x, 1, rows_of(t->s, at->to), s->out);
+    vae_watch(&t->p, s->name, s->names->conv[1], x, 1, bands_rows_of(t->s, at->to), s->out);
     return x;
 }
 
@@ -387,12 +388,12 @@ static void sum_up(pass *t)
     if (!s->up) add_sums(t, stream_at(t, 0), (range){0, s->to.height}, s->in, t->b->sums[0]);
     for (int i = 0; s->up && i < n; i++) {
         const band at = band_at(t->b, s, i);
-        load(t, &at, 1);
+        bands_load(t, &at, 1);
         add_sums(t, row_at(s, t->p.x, at.to.first - at.x.first, s->in), at.to, s->in, t->b->sums[0]);
     }
     for (int i = 0; s->residual && i < n; i++) {
         const band at = band_at(t->b, s, i);
-        load(t, &at, 0);
+        bands_load(t, &at, 0);
         run_first(t, &at, 1);
         add_sums(t, row_at(s, t->p.h, at.to.first - at.x.first, s->out), at.to, s->out, t->b->sums[1]);
     }
@@ -406,7 +407,7 @@ static void run_stage(pass *t)
     sum_up(t);
     for (int i = 0, n = bands_of(t->b, s); i < n; i++) {
         const band at = band_at(t->b, s, s->descends ? n - 1 - i : i);
-        load(t, &at, 0);
+        bands_load(t, &at, 0);
         run_first(t, &at, 0);
         const float *x = run_second(t, &at);
         k->core->copy_rows(k, row_at(s, to, at.to.first, s->out), NULL, x, NULL, NULL, NULL, pixels_of(s, at.to),
@@ -423,12 +424,12 @@ static void run_end(pass *t)
     sum_up(t);
     for (int i = 0; i < bands_of(t->b, s); i++) {
         const band at = band_at(t->b, s, i);
-        const vae_extent e = rows_of(s, at.x);
+        const vae_extent e = bands_rows_of(s, at.x);
         run_norm(t, 0, &net->norm_out, stream_at(t, at.x.first), at.x, s->in);
         vae_watch(&t->p, net->side, net->ends->norm_out, t->p.a, 0, e, s->in);
         k->conv->conv(k, net->conv_out, t->p.a, 1, e.height, e.width, t->p.h);
         const float *x = row_at(s, t->p.h, at.to.first - at.x.first, 3);
-        vae_watch(&t->p, net->side, net->ends->conv_out, x, 1, rows_of(s, at.to), 3);
+        vae_watch(&t->p, net->side, net->ends->conv_out, x, 1, bands_rows_of(s, at.to), 3);
         k->core->copy_rows(k, row_at(s, t->b->pixels, at.to.first, 3), NULL, x, NULL, NULL, NULL, pixels_of(s, at.to),
                            3);
     }

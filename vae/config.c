@@ -236,7 +236,7 @@ int vae_config_is_vit(const wt_file *f)
     return vae_vit_recognise(f);
 }
 
-static int begins_with(const char *name, const char *prefix)
+static int config_begins_with(const char *name, const char *prefix)
 {
     return strncmp(name, prefix, strlen(prefix)) == 0;
 }
@@ -248,14 +248,14 @@ int vae_config_is_emu3(const wt_file *f)
 
 int vae_config_ignores_vq(const char *tensor)
 {
-    return strcmp(tensor, "quantize.codebook_used") == 0 || begins_with(tensor, "loss.");
+    return strcmp(tensor, "quantize.codebook_used") == 0 || config_begins_with(tensor, "loss.");
 }
 
 int vae_config_ignores_emu3(const char *tensor)
 {
     static const char counter[] = ".num_batches_tracked";
     const size_t n = strlen(tensor), m = strlen(counter);
-    return begins_with(tensor, "encoder.") || begins_with(tensor, "quant_conv.") ||
+    return config_begins_with(tensor, "encoder.") || config_begins_with(tensor, "quant_conv.") ||
            (n > m && strcmp(tensor + n - m, counter) == 0);
 }
 
@@ -272,7 +272,7 @@ typedef struct {
 } visitor;
 
 /* Visits .weight [out][in][k][k] and .bias [out]. */
-static void visit_conv(const visitor *v, const char *prefix, const char *layer, int out, int in, int kernel)
+static void config_visit_conv(const visitor *v, const char *prefix, const char *layer, int out, int in, int kernel)
 {
     char name[VAE_NAME_SIZE + 64];
     const int64_t shape[4] = {out, in, kernel, kernel};
@@ -282,7 +282,7 @@ static void visit_conv(const visitor *v, const char *prefix, const char *layer, 
     v->visit(v->user, name, 1, shape);
 }
 
-static void visit_norm(const visitor *v, const char *prefix, const char *layer, int width)
+static void config_visit_norm(const visitor *v, const char *prefix, const char *layer, int width)
 {
     char name[VAE_NAME_SIZE + 64];
     if (v->spatial) {
@@ -290,9 +290,9 @@ static void visit_norm(const visitor *v, const char *prefix, const char *layer, 
         char part[VAE_NAME_SIZE];
         plain.spatial = 0;
         snprintf(part, sizeof part, "%s%s.", prefix, layer);
-        visit_norm(&plain, part, "norm_layer", width);
-        visit_conv(&plain, part, "conv_y", width, v->spatial, 1);
-        visit_conv(&plain, part, "conv_b", width, v->spatial, 1);
+        config_visit_norm(&plain, part, "norm_layer", width);
+        config_visit_conv(&plain, part, "conv_y", width, v->spatial, 1);
+        config_visit_conv(&plain, part, "conv_b", width, v->spatial, 1);
         return;
     }
     const int64_t shape[1] = {width};
@@ -304,20 +304,20 @@ static void visit_norm(const visitor *v, const char *prefix, const char *layer, 
 
 static void visit_res_block(const visitor *v, const char *prefix, int in, int out)
 {
-    visit_norm(v, prefix, "norm1", in);
-    visit_conv(v, prefix, "conv1", out, in, 3);
-    visit_norm(v, prefix, "norm2", out);
-    visit_conv(v, prefix, "conv2", out, out, 3);
-    if (in != out) visit_conv(v, prefix, "nin_shortcut", out, in, 1);
+    config_visit_norm(v, prefix, "norm1", in);
+    config_visit_conv(v, prefix, "conv1", out, in, 3);
+    config_visit_norm(v, prefix, "norm2", out);
+    config_visit_conv(v, prefix, "conv2", out, out, 3);
+    if (in != out) config_visit_conv(v, prefix, "nin_shortcut", out, in, 1);
 }
 
 static void visit_attention(const visitor *v, const char *prefix, int width)
 {
-    visit_norm(v, prefix, "norm", width);
-    visit_conv(v, prefix, "q", width, width, 1);
-    visit_conv(v, prefix, "k", width, width, 1);
-    visit_conv(v, prefix, "v", width, width, 1);
-    visit_conv(v, prefix, "proj_out", width, width, 1);
+    config_visit_norm(v, prefix, "norm", width);
+    config_visit_conv(v, prefix, "q", width, width, 1);
+    config_visit_conv(v, prefix, "k", width, width, 1);
+    config_visit_conv(v, prefix, "v", width, width, 1);
+    config_visit_conv(v, prefix, "proj_out", width, width, 1);
 }
 
 static void visit_middle(const visitor *v, const char *side, int width)
@@ -365,18 +365,18 @@ static void visit_encoder(const visitor *v, const wt_file *f, const mar_vae_conf
     const int last = v->levels - 1;
     int width = c->channels;
     char prefix[64];
-    visit_conv(v, "encoder.", "conv_in", c->channels, 3, 3);
+    config_visit_conv(v, "encoder.", "conv_in", c->channels, 3, 3);
     for (int level = 0; level < v->levels; level++) {
         snprintf(prefix, sizeof prefix, "%s%d", v->names->encoder_level, level);
         visit_blocks(v, prefix, v->res_blocks, width, v->width[level]);
         width = v->width[level];
         if (vae_encoder_attends(f, v->names, v->levels, level)) visit_attentions(v, prefix, v->res_blocks, width);
-        if (level != last) visit_conv(v, strcat(prefix, "."), "downsample.conv", width, width, 3);
+        if (level != last) config_visit_conv(v, strcat(prefix, "."), "downsample.conv", width, width, 3);
     }
     visit_middle(v, "encoder", width);
-    visit_norm(v, "encoder.", "norm_out", width);
+    config_visit_norm(v, "encoder.", "norm_out", width);
     /* KL: mean and log variance */
-    visit_conv(v, "encoder.", "conv_out", c->codebook ? v->latent : 2 * v->latent, width, 3);
+    config_visit_conv(v, "encoder.", "conv_out", c->codebook ? v->latent : 2 * v->latent, width, 3);
 }
 
 /* Visits the decoder in the order of the level numbers in the file. It runs from the last level to the first. */
@@ -384,7 +384,7 @@ static void visit_decoder(const visitor *v)
 {
     const int last = v->levels - 1;
     char prefix[VAE_NAME_SIZE];
-    visit_conv(v, "decoder.", "conv_in", v->width[last], v->latent, 3);
+    config_visit_conv(v, "decoder.", "conv_in", v->width[last], v->latent, 3);
     visit_middle(v, "decoder", v->width[last]);
     for (int i = 0; i < v->levels; i++) {
         const int level = v->names->coarsest_first ? last - i : i;
@@ -392,10 +392,10 @@ static void visit_decoder(const visitor *v)
         visit_blocks(v, prefix, v->res_blocks + 1, v->width[level == last ? last : level + 1], v->width[level]);
         if (v->names->attends_at_coarsest && level == last)
             visit_attentions(v, prefix, v->res_blocks + 1, v->width[level]);
-        if (level != 0) visit_conv(v, strcat(prefix, "."), "upsample.conv", v->width[level], v->width[level], 3);
+        if (level != 0) config_visit_conv(v, strcat(prefix, "."), "upsample.conv", v->width[level], v->width[level], 3);
     }
-    visit_norm(v, "decoder.", "norm_out", v->width[0]);
-    visit_conv(v, "decoder.", "conv_out", 3, v->width[0], 3);
+    config_visit_norm(v, "decoder.", "norm_out", v->width[0]);
+    config_visit_conv(v, "decoder.", "conv_out", 3, v->width[0], 3);
 }
 
 /* Visits the layers over time, of `channels` channels. */
@@ -435,13 +435,13 @@ static void visit_latent(const visitor *v, const wt_file *f, const mar_vae_confi
     const int64_t codebook[2] = {c->codebook, c->z_channels};
     const int out = c->codebook ? c->z_channels : 2 * v->latent, in = c->codebook ? v->latent : 2 * v->latent;
     if (c->codebook) v->visit(v->user, embedding_name, 2, codebook);
-    if (vae_config_has_encoder(f)) visit_conv(v, "", "quant_conv", out, in, 1);
+    if (vae_config_has_encoder(f)) config_visit_conv(v, "", "quant_conv", out, in, 1);
     if (v->names->temporal) {
         const int64_t shape[5] = {v->latent, c->z_channels, 3, 1, 1};
         v->visit(v->user, "post_quant_conv.conv.weight", 5, shape);
         v->visit(v->user, "post_quant_conv.conv.bias", 1, shape);
     } else
-        visit_conv(v, "", "post_quant_conv", v->latent, c->z_channels, 1);
+        config_visit_conv(v, "", "post_quant_conv", v->latent, c->z_channels, 1);
 }
 
 void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tensor_visitor *visit, void *user)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static mar_status load_level(const vae_loader *l, vae_decoder *d, int level, int *width)
+static mar_status decoder_load_level(const vae_loader *l, vae_decoder *d, int level, int *width)
 {
     const mar_vae_config *c = &d->config;
     char prefix[VAE_NAME_SIZE], name[VAE_NAME_SIZE];
@@ -25,7 +25,7 @@ static mar_status load_level(const vae_loader *l, vae_decoder *d, int level, int
     return status;
 }
 
-static mar_status load_network(const vae_loader *l, vae_decoder *d)
+static mar_status decoder_load_network(const vae_loader *l, vae_decoder *d)
 {
     const mar_vae_config *c = &d->config;
     vae_network *net = &d->network;
@@ -33,7 +33,8 @@ static mar_status load_network(const vae_loader *l, vae_decoder *d)
     if (status == MAR_OK) status = vae_level_width(l->f, d->names, c->levels, c->levels - 1, &net->width_in, l->err);
     if (status == MAR_OK) status = vae_add_middle(l, net, d->names, net->width_in);
     int width = net->width_in;
-    for (int level = c->levels - 1; status == MAR_OK && level >= 0; level--) status = load_level(l, d, level, &width);
+    for (int level = c->levels - 1; status == MAR_OK && level >= 0; level--)
+        status = decoder_load_level(l, d, level, &width);
     net->in = d->latent;
     net->width_out = width;
     net->out = 3;
@@ -66,7 +67,7 @@ static void embed(const float *x, int channels, const float *weight, const float
 }
 
 /* Builds the table of all tokens' latents: a latent depends only on its codebook row. */
-static mar_status make_table(const vae_loader *l, vae_decoder *d, const float *weight, const float *bias)
+static mar_status decoder_make_table(const vae_loader *l, vae_decoder *d, const float *weight, const float *bias)
 {
     const mar_vae_config *c = &d->config;
     const size_t n = (size_t)c->codebook * (size_t)d->latent;
@@ -102,7 +103,7 @@ static mar_status load_codebook(const vae_loader *l, vae_decoder *d)
     for (size_t i = 0; status == MAR_OK && i < (size_t)c->codebook; i++)
         vae_to_codebook(d, d->embedding + i * z, d->codebook + i * z);
     if (status == MAR_OK) status = load_post_quant(l, d, &weight, &bias);
-    if (status == MAR_OK) status = make_table(l, d, weight, bias);
+    if (status == MAR_OK) status = decoder_make_table(l, d, weight, bias);
     if (status == MAR_OK && d->names->temporal)
         status = kern_new_array(l->k, d->embedding, (size_t)c->codebook * z, &d->rows, l->err);
     free(weight);
@@ -132,7 +133,7 @@ static mar_status load_decoder(const vae_loader *l, vae_decoder *d)
     if (status == MAR_OK && d->names->temporal) status = vae_temporal_load(l, d->latent, &d->temporal);
     vae_loader with_norms = *l;
     if (d->names->temporal) with_norms.spatial = d->config.z_channels;
-    return status == MAR_OK ? load_network(&with_norms, d) : status;
+    return status == MAR_OK ? decoder_load_network(&with_norms, d) : status;
 }
 
 mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out, mar_err *err)

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-static mar_status load_level(const vae_loader *l, const vae_decoder *d, vae_network *net, int level, int *width)
+static mar_status encoder_load_level(const vae_loader *l, const vae_decoder *d, vae_network *net, int level, int *width)
 {
     const int levels = d->config.levels, attends = vae_encoder_attends(l->f, d->names, levels, level);
     char prefix[VAE_NAME_SIZE], name[VAE_NAME_SIZE];
@@ -21,7 +21,7 @@ static mar_status load_level(const vae_loader *l, const vae_decoder *d, vae_netw
     return status == MAR_OK && level < levels - 1 ? vae_add_downsample(l, net, prefix, out) : status;
 }
 
-static mar_status load_network(const vae_loader *l, const vae_decoder *d, vae_network *net)
+static mar_status encoder_load_network(const vae_loader *l, const vae_decoder *d, vae_network *net)
 {
     const mar_vae_config *c = &d->config;
     if (c->channels % VAE_GROUPS != 0)
@@ -30,7 +30,8 @@ static mar_status load_network(const vae_loader *l, const vae_decoder *d, vae_ne
                        c->channels, VAE_GROUPS);
     mar_status status = vae_network_begin(l, net, "encoder", 3 + c->levels * (2 * c->res_blocks + 1));
     int width = c->channels;
-    for (int level = 0; status == MAR_OK && level < c->levels; level++) status = load_level(l, d, net, level, &width);
+    for (int level = 0; status == MAR_OK && level < c->levels; level++)
+        status = encoder_load_level(l, d, net, level, &width);
     if (status == MAR_OK) status = vae_add_middle(l, net, d->names, width);
     net->in = 3;
     net->width_in = c->channels;
@@ -69,7 +70,7 @@ mar_status vae_decoder_add_encoder(vae_decoder *d, kern_queue *k, const wt_file 
     if (!vae_config_has_encoder(f)) return err_set(err, MAR_EMODEL, "%s has no encoder", wt_path(f));
     vae_encoder *e = calloc(1, sizeof *e);
     if (!e) return err_set(err, MAR_ENOMEM, "out of memory");
-    mar_status status = load_network(&l, d, &e->network);
+    mar_status status = encoder_load_network(&l, d, &e->network);
     if (status == MAR_OK) status = load_quant(&l, &d->config, e->network.out, &e->quant);
     if (status != MAR_OK) {
         k->core->finish(k); /* wait for pending uploads */

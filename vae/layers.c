@@ -65,7 +65,7 @@ static mar_status load_spatial_norm(const vae_loader *l, const char *prefix, int
     return status;
 }
 
-static mar_status load_norm(const vae_loader *l, const char *prefix, int channels, int groups, vae_norm *out)
+static mar_status layers_load_norm(const vae_loader *l, const char *prefix, int channels, int groups, vae_norm *out)
 {
     out->groups = groups;
     if (l->spatial) return load_spatial_norm(l, prefix, channels, out);
@@ -74,7 +74,7 @@ static mar_status load_norm(const vae_loader *l, const char *prefix, int channel
 }
 
 /* Loads the convolution `spec`, whose weights are not set. */
-static mar_status load_conv(const vae_loader *l, const char *prefix, kern_conv_spec spec, kern_conv **conv)
+static mar_status layers_load_conv(const vae_loader *l, const char *prefix, kern_conv_spec spec, kern_conv **conv)
 {
     const int transposed = (spec.flags & KERN_TRANSPOSED) != 0;
     const int64_t shape[4] = {transposed ? spec.in : spec.out, transposed ? spec.out : spec.in, spec.kernel_h,
@@ -169,16 +169,16 @@ static mar_status load_residual(const vae_loader *l, vae_step *s, const vae_resi
     char name[VAE_NAME_SIZE];
     s->names = names;
     vae_name(name, s->name, "%s", names->norm[0]);
-    mar_status status = load_norm(l, name, s->in, groups[0], &s->norm[0]);
+    mar_status status = layers_load_norm(l, name, s->in, groups[0], &s->norm[0]);
     vae_name(name, s->name, "%s", names->conv[0]);
-    if (status == MAR_OK) status = load_conv(l, name, conv, &s->conv[0]);
+    if (status == MAR_OK) status = layers_load_conv(l, name, conv, &s->conv[0]);
     vae_name(name, s->name, "%s", names->norm[1]);
-    if (status == MAR_OK) status = load_norm(l, name, s->out, groups[1], &s->norm[1]);
+    if (status == MAR_OK) status = layers_load_norm(l, name, s->out, groups[1], &s->norm[1]);
     vae_name(name, s->name, "%s", names->conv[1]);
-    if (status == MAR_OK) status = load_conv(l, name, added, &s->conv[1]);
+    if (status == MAR_OK) status = layers_load_conv(l, name, added, &s->conv[1]);
     if (status != MAR_OK || !shortcut.out) return status;
     vae_name(name, s->name, "%s", names->shortcut);
-    return load_conv(l, name, shortcut, &s->shortcut);
+    return layers_load_conv(l, name, shortcut, &s->shortcut);
 }
 
 mar_status vae_add_residual(const vae_loader *l, vae_network *net, const char *prefix, int in, int out)
@@ -215,7 +215,7 @@ mar_status vae_add_attention(const vae_loader *l, vae_network *net, const char *
     vae_step *s = new_step(net, VAE_ATTENTION, prefix, channels, channels);
     char name[VAE_NAME_SIZE];
     vae_name(name, prefix, ".norm");
-    mar_status status = load_norm(l, name, channels, VAE_GROUPS, &s->norm[0]);
+    mar_status status = layers_load_norm(l, name, channels, VAE_GROUPS, &s->norm[0]);
     if (status == MAR_OK) status = vae_load_linear(l, prefix, qkv, 3, channels, 1, 0, &s->qkv);
     if (status == MAR_OK)
         status = vae_load_linear(l, prefix, proj, 1, channels, 1, KERN_OUT_F32 | KERN_OUT_ADD, &s->proj);
@@ -227,7 +227,7 @@ mar_status vae_add_upsample(const vae_loader *l, vae_network *net, const char *p
     vae_step *s = new_step(net, VAE_UPSAMPLE, prefix, channels, channels);
     char name[VAE_NAME_SIZE];
     vae_name(name, prefix, ".upsample.conv");
-    return load_conv(l, name, same_size(channels, channels, 3, KERN_OUT_F32 | KERN_UPSAMPLE), &s->conv[0]);
+    return layers_load_conv(l, name, same_size(channels, channels, 3, KERN_OUT_F32 | KERN_UPSAMPLE), &s->conv[0]);
 }
 
 /* The official padding: zeros below and on the right only. */
@@ -243,7 +243,7 @@ mar_status vae_add_downsample(const vae_loader *l, vae_network *net, const char 
     vae_step *s = new_step(net, VAE_DOWNSAMPLE, prefix, channels, channels);
     char name[VAE_NAME_SIZE];
     vae_name(name, prefix, ".downsample.conv");
-    return load_conv(l, name, spec, &s->conv[0]);
+    return layers_load_conv(l, name, spec, &s->conv[0]);
 }
 
 mar_status vae_add_middle(const vae_loader *l, vae_network *net, const vae_names *names, int channels)
@@ -260,12 +260,13 @@ mar_status vae_load_ends(const vae_loader *l, vae_network *net, const vae_end_na
     char name[VAE_NAME_SIZE];
     net->ends = names;
     vae_name(name, net->side, "%s", names->conv_in);
-    mar_status status = load_conv(l, name, same_size(net->in, net->width_in, 3, KERN_OUT_F32), &net->conv_in);
+    mar_status status = layers_load_conv(l, name, same_size(net->in, net->width_in, 3, KERN_OUT_F32), &net->conv_in);
     vae_name(name, net->side, "%s", names->norm_out);
-    if (status == MAR_OK) status = load_norm(l, name, net->width_out, groups, &net->norm_out);
+    if (status == MAR_OK) status = layers_load_norm(l, name, net->width_out, groups, &net->norm_out);
     vae_name(name, net->side, "%s", names->conv_out);
-    return status == MAR_OK ? load_conv(l, name, same_size(net->width_out, net->out, 3, KERN_OUT_F32), &net->conv_out)
-                            : status;
+    return status == MAR_OK
+               ? layers_load_conv(l, name, same_size(net->width_out, net->out, 3, KERN_OUT_F32), &net->conv_out)
+               : status;
 }
 
 static void free_norm(kern_device *device, vae_norm *n)

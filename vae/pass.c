@@ -7,7 +7,7 @@ vae_extent vae_size_after(const vae_step *s, vae_extent e)
     return s->kind == VAE_DOWNSAMPLE ? (vae_extent){e.height / 2, e.width / 2} : e;
 }
 
-static size_t max_size(size_t a, size_t b)
+static size_t pass_max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
@@ -27,16 +27,16 @@ static double conv_flop(double pixels, int in, int out, int taps)
 }
 
 /* Makes the buffers fit x of `streamed` floats and an operand of `operand` elements. */
-static void fit(const measuring *m, size_t streamed, size_t operand)
+static void pass_fit(const measuring *m, size_t streamed, size_t operand)
 {
-    m->sizes->stream = max_size(m->sizes->stream, sizeof(float) * streamed);
-    m->sizes->act = max_size(m->sizes->act, m->k->device->act_size * operand);
+    m->sizes->stream = pass_max_size(m->sizes->stream, sizeof(float) * streamed);
+    m->sizes->act = pass_max_size(m->sizes->act, m->k->device->act_size * operand);
 }
 
 static void fit_norm(const measuring *m, const vae_norm *norm, int channels)
 {
     if (norm->cells)
-        m->sizes->cells = max_size(m->sizes->cells, 2 * sizeof(float) * vae_pixels(m->grid) * (size_t)channels);
+        m->sizes->cells = pass_max_size(m->sizes->cells, 2 * sizeof(float) * vae_pixels(m->grid) * (size_t)channels);
 }
 
 static double residual_flop(const vae_step *s, double pixels)
@@ -55,23 +55,23 @@ static double measure_transformer(const measuring *m, size_t tokens)
 {
     size_t streamed;
     const size_t bytes = vae_vit_bytes(m->k->device, m->vit, tokens, &streamed);
-    fit(m, streamed, 0);
-    m->sizes->stream = max_size(m->sizes->stream, bytes);
+    pass_fit(m, streamed, 0);
+    m->sizes->stream = pass_max_size(m->sizes->stream, bytes);
     return vae_vit_flop(m->vit, tokens);
 }
 
 static double measure_attention(const measuring *m, const vae_step *s, size_t pixels)
 {
     const double n = (double)pixels;
-    m->sizes->stream = max_size(m->sizes->stream, 3 * pixels * (size_t)s->in * m->k->device->act_size);
+    m->sizes->stream = pass_max_size(m->sizes->stream, 3 * pixels * (size_t)s->in * m->k->device->act_size);
     return conv_flop(n, s->in, s->in, 4) + 4.0 * n * n * s->in;
 }
 
 /* Fits one step's buffers. Sets *e to the size of its output. Returns its flop. */
-static double measure_step(const measuring *m, const vae_step *s, vae_extent *e)
+static double pass_measure_step(const measuring *m, const vae_step *s, vae_extent *e)
 {
     const size_t pixels = vae_pixels(*e), channels = (size_t)(s->in > s->out ? s->in : s->out);
-    fit(m, pixels * channels, pixels * channels);
+    pass_fit(m, pixels * channels, pixels * channels);
     fit_norm(m, &s->norm[0], s->in);
     fit_norm(m, &s->norm[1], s->out);
     *e = vae_size_after(s, *e);
@@ -79,14 +79,14 @@ static double measure_step(const measuring *m, const vae_step *s, vae_extent *e)
     case VAE_RESIDUAL:
         return residual_flop(s, (double)pixels);
     case VAE_DOUBLING:
-        fit(m, 4 * pixels * (size_t)s->out, 4 * pixels * (size_t)s->out);
+        pass_fit(m, 4 * pixels * (size_t)s->out, 4 * pixels * (size_t)s->out);
         return doubling_flop(s, (double)pixels);
     case VAE_TRANSFORMER:
         return measure_transformer(m, pixels);
     case VAE_ATTENTION:
         return measure_attention(m, s, pixels);
     case VAE_UPSAMPLE:
-        fit(m, 4 * pixels * (size_t)s->out, 0);
+        pass_fit(m, 4 * pixels * (size_t)s->out, 0);
         /* 4 of the 9 input pixels of an output pixel differ */
         return conv_flop(4.0 * (double)pixels, s->in, s->out, 4);
     case VAE_DOWNSAMPLE:
@@ -100,11 +100,11 @@ void vae_measure(kern_queue *k, const vae_network *net, const vae_vit *vit, vae_
 {
     const measuring m = {k, vit, grid, sizes};
     const size_t in = vae_pixels(e) * (size_t)net->in;
-    fit(&m, max_size(in, vae_pixels(e) * (size_t)net->width_in), in);
+    pass_fit(&m, pass_max_size(in, vae_pixels(e) * (size_t)net->width_in), in);
     sizes->flop += conv_flop((double)vae_pixels(e), net->in, net->width_in, 9);
-    for (int i = 0; i < count; i++) sizes->flop += measure_step(&m, &net->steps[i], &e);
+    for (int i = 0; i < count; i++) sizes->flop += pass_measure_step(&m, &net->steps[i], &e);
     if (count < net->n_steps) return;
-    fit(&m, vae_pixels(e) * (size_t)net->out, 0);
+    pass_fit(&m, vae_pixels(e) * (size_t)net->out, 0);
     fit_norm(&m, &net->norm_out, net->width_out);
     sizes->flop += conv_flop((double)vae_pixels(e), net->width_out, net->out, 9);
 }
@@ -247,7 +247,7 @@ static void run_resample(vae_pass *p, const vae_step *s, vae_extent e)
               vae_size_after(s, e), s->out);
 }
 
-static void run_step(vae_pass *p, const vae_step *s, vae_extent e)
+static void pass_run_step(vae_pass *p, const vae_step *s, vae_extent e)
 {
     switch (s->kind) {
     case VAE_TRANSFORMER:
@@ -274,7 +274,7 @@ vae_extent vae_pass_steps(vae_pass *p, const vae_network *net, int count, vae_ex
     k->conv->conv(k, net->conv_in, p->a, p->n, e.height, e.width, p->x);
     vae_watch(p, net->side, net->ends->conv_in, p->x, 1, e, net->width_in);
     for (int i = 0; i < count; i++) {
-        run_step(p, &net->steps[i], e);
+        pass_run_step(p, &net->steps[i], e);
         e = vae_size_after(&net->steps[i], e);
     }
     return e;

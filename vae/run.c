@@ -40,7 +40,7 @@ static vae_extent image_size(const vae_run *r)
     return (vae_extent){r->p.grid.height * stride, r->p.grid.width * stride};
 }
 
-static size_t max_size(size_t a, size_t b)
+static size_t run_max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
@@ -52,7 +52,7 @@ static size_t result_bytes(const vae_run *r)
 }
 
 /* Decides which steps are to run in bands, if an image's memory is to be at most `limit` bytes. */
-static mar_status divide(vae_run *r, size_t limit, mar_err *err)
+static mar_status run_divide(vae_run *r, size_t limit, mar_err *err)
 {
     const vae_decoder *d = r->d;
     const size_t latents = 2 * sizeof(float) * vae_pixels(r->p.grid) * (size_t)d->config.z_channels;
@@ -63,7 +63,7 @@ static mar_status divide(vae_run *r, size_t limit, mar_err *err)
     return vae_bands_create(&r->p, d, limit > others ? limit - others : 0, &r->bands, err);
 }
 
-static void measure(vae_run *r)
+static void run_measure(vae_run *r)
 {
     const vae_decoder *d = r->d;
     const vae_network *net = &d->network;
@@ -111,7 +111,7 @@ mar_status vae_run_plan(vae_run *r, int images, mar_err *err)
 }
 
 /* Returns the number of images that fit the device's budget, at least one, or one while layers are searched. */
-static int images_at_a_time(const vae_run *r, int batch)
+static int run_images_at_a_time(const vae_run *r, int batch)
 {
     const size_t fit = r->k->device->image_budget / (2 * r->sizes.stream + r->sizes.act + r->sizes.cells);
     return r->bands || fit < 1 || r->k->watch.on ? 1 : fit < (size_t)batch ? (int)fit : batch;
@@ -155,11 +155,11 @@ mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int g
     r->k = k;
     r->d = d;
     r->p = (vae_pass){.k = k, .grid = {grid_h, grid_w}, .z = d->config.z_channels};
-    measure(r);
-    mar_status status = divide(r, memory, err);
-    r->images = images_at_a_time(r, batch);
+    run_measure(r);
+    mar_status status = run_divide(r, memory, err);
+    r->images = run_images_at_a_time(r, batch);
     const size_t pixels = vae_pixels(image_size(r));
-    const size_t host = max_size(3 * pixels, vae_pixels(r->p.grid) * (size_t)d->config.z_channels);
+    const size_t host = run_max_size(3 * pixels, vae_pixels(r->p.grid) * (size_t)d->config.z_channels);
     if (status == MAR_OK && d->encoder && !(r->host = malloc(host * sizeof *r->host)))
         status = err_set(err, MAR_ENOMEM, "out of memory for an image of %zu pixels", pixels);
     if (status == MAR_OK && d->vit) status = vae_vit_pass_create(k, d->vit, grid_h, grid_w, r->images, &r->p.vit, err);
@@ -210,7 +210,7 @@ double vae_run_flop(const vae_run *r)
 /* --- decoding ----------------------------------------------------------------------------------------------------- */
 
 /* Sets the buffers of a call that runs whole images. */
-static vae_pass *begin(vae_run *r, int n)
+static vae_pass *run_begin(vae_run *r, int n)
 {
     r->k->watch.part = "";
     r->p.n = n;
@@ -219,12 +219,12 @@ static vae_pass *begin(vae_run *r, int n)
 }
 
 /* Decodes the latents in r->stream[0] to r->pixels and r->bytes. */
-static void decode(void *arg)
+static void run_decode(void *arg)
 {
     vae_run *r = arg;
     const vae_decoder *d = r->d;
     const vae_network *net = &d->network;
-    vae_pass *p = begin(r, r->p.n);
+    vae_pass *p = run_begin(r, r->p.n);
     if (d->temporal) {
         vae_temporal_run(p, d->temporal, r->latent);
         p->k->core->copy_rows(p->k, p->x, NULL, r->latent, NULL, NULL, NULL, p->n * (int)vae_pixels(p->grid),
@@ -260,7 +260,7 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
     kern_queue *k = r->k;
     const vae_decoder *d = r->d;
     const int rows = n * (int)vae_pixels(r->p.grid);
-    vae_pass *p = begin(r, n);
+    vae_pass *p = run_begin(r, n);
     if (r->position) { /* the second stream is free until the first residual block */
         k->core->copy_rows(k, r->stream[1], r->position, tokens, NULL, NULL, NULL, rows * d->config.z_channels, 1);
         tokens = r->stream[1];
@@ -276,9 +276,9 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
     vae_watch(p, d->vit ? d->vit->shape.prefix : "", d->vit ? "post_quant_proj" : d->names->post_quant,
               d->temporal ? r->latent : r->stream[0], 1, p->grid, d->latent);
     if (k->watch.on) /* it waits between layers */
-        decode(r);
+        run_decode(r);
     else
-        k->core->replay(k, recording_of(r, n), decode, r);
+        k->core->replay(k, recording_of(r, n), run_decode, r);
     return (vae_pictures){n, r->pixels, r->bytes, r->found};
 }
 
@@ -325,7 +325,7 @@ void vae_encode(vae_run *r, const uint8_t *pixels, size_t stride, int channels, 
     const vae_encoder *encoder = r->d->encoder;
     const vae_extent e = image_size(r);
     const int rows = (int)vae_pixels(r->p.grid), z = r->d->config.z_channels;
-    vae_pass *p = begin(r, 1);
+    vae_pass *p = run_begin(r, 1);
     to_floats(pixels, stride, channels, e, r->host);
     k->core->upload(k, p->x, r->host, 3 * vae_pixels(e) * sizeof *r->host);
     vae_pass_end(p, &encoder->network, vae_pass_steps(p, &encoder->network, encoder->network.n_steps, e));

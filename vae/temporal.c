@@ -52,7 +52,7 @@ mar_status vae_load_last_slice(const vae_loader *l, const char *prefix, int out,
     return status;
 }
 
-static mar_status load_conv(const vae_loader *l, const char *prefix, int channels, int flags, kern_conv **conv)
+static mar_status temporal_load_conv(const vae_loader *l, const char *prefix, int channels, int flags, kern_conv **conv)
 {
     float *weight, *bias;
     mar_status status = vae_load_last_slice(l, prefix, channels, channels, 3, &weight, &bias);
@@ -92,7 +92,7 @@ static mar_status create_diagonal(const vae_loader *l, const float *scale, const
 }
 
 /* Loads a batch norm with its running mean and variance. */
-static mar_status load_norm(const vae_loader *l, const char *prefix, int channels, kern_linear **out)
+static mar_status temporal_load_norm(const vae_loader *l, const char *prefix, int channels, kern_linear **out)
 {
     static const char *const parts[] = {"weight", "bias", "running_mean", "running_var"};
     float *v[4] = {NULL};
@@ -118,9 +118,10 @@ static mar_status load_block(const vae_loader *l, int number, int channels, bloc
     mar_status status = MAR_OK;
     for (int i = 0; status == MAR_OK && i < 2; i++) {
         snprintf(name, sizeof name, "decoder.time_res_stack.%d.norm%d", number, i + 1);
-        status = load_norm(l, name, channels, &b->norm[i]);
+        status = temporal_load_norm(l, name, channels, &b->norm[i]);
         snprintf(name, sizeof name, "decoder.time_res_stack.%d.conv%d.conv", number, i + 1);
-        if (status == MAR_OK) status = load_conv(l, name, channels, KERN_OUT_F32 | (i ? KERN_OUT_ADD : 0), &b->conv[i]);
+        if (status == MAR_OK)
+            status = temporal_load_conv(l, name, channels, KERN_OUT_F32 | (i ? KERN_OUT_ADD : 0), &b->conv[i]);
     }
     return status;
 }
@@ -152,7 +153,7 @@ mar_status vae_temporal_load(const vae_loader *l, int channels, vae_temporal **o
     for (int i = 0; status == MAR_OK && i < t->n_convs; i++) {
         char name[VAE_NAME_SIZE];
         snprintf(name, sizeof name, "decoder.time_conv.%d.conv.conv", i);
-        status = load_conv(l, name, channels, KERN_OUT_F32, &t->convs[i]);
+        status = temporal_load_conv(l, name, channels, KERN_OUT_F32, &t->convs[i]);
     }
     return status;
 }

@@ -13,7 +13,7 @@ static mar_status load_matrix(const vae_loader *l, const char *prefix, const cha
     return wt_create_linear(l->k, &w, (kern_linear_spec){.out = out, .flags = flags}, layer, l->err);
 }
 
-static mar_status load_layer(const vae_loader *l, const vae_vit_shape *s, const char *prefix, vae_vit_layer *out)
+static mar_status vit_load_layer(const vae_loader *l, const vae_vit_shape *s, const char *prefix, vae_vit_layer *out)
 {
     const int d = s->width, h = s->hidden, added = KERN_OUT_F32 | KERN_OUT_ADD;
     mar_status status = load_matrix(l, prefix, "attention.wqkv.weight", 3 * d, d, 0, &out->qkv);
@@ -47,12 +47,12 @@ static mar_status load_transformer(const vae_loader *l, vae_vit *v)
         status = err_set(l->err, MAR_ENOMEM, "out of memory");
     for (int i = 0; status == MAR_OK && i < s->depth; i++) {
         vae_name(name, side, ".layers.%d", i);
-        status = load_layer(l, s, name, &v->layers[i]);
+        status = vit_load_layer(l, s, name, &v->layers[i]);
     }
     return status;
 }
 
-static mar_status load_network(const vae_loader *l, const vae_vit_shape *s, vae_network *net)
+static mar_status vit_load_network(const vae_loader *l, const vae_vit_shape *s, vae_network *net)
 {
     char name[VAE_NAME_SIZE];
     const int in_model = s->prefix[0] != '\0';
@@ -86,7 +86,7 @@ mar_status vae_vit_load(const vae_loader *l, vae_decoder *d)
     status =
         load_matrix(l, name, "weight", v->shape.width, v->shape.channels, KERN_IN_F32 | KERN_OUT_F32, &d->post_quant);
     if (status == MAR_OK) status = load_transformer(l, v);
-    return status == MAR_OK ? load_network(l, &v->shape, &d->network) : status;
+    return status == MAR_OK ? vit_load_network(l, &v->shape, &d->network) : status;
 }
 
 void vae_vit_free(kern_device *device, vae_vit *v)

@@ -49,8 +49,8 @@ int vae_vit_groups(int channels)
 /* --- reading the shape from tensors ------------------------------------------------------------------------------- */
 
 /* Sets *out to dimension `dim` of the tensor prefix + name. */
-static mar_status find(const wt_file *f, const char *prefix, const char *name, int rank, int dim, int *out,
-                       mar_err *err)
+static mar_status vit_config_find(const wt_file *f, const char *prefix, const char *name, int rank, int dim, int *out,
+                                  mar_err *err)
 {
     char full[VAE_NAME_SIZE], text[128];
     const wt_tensor *t;
@@ -69,7 +69,7 @@ static mar_status derive_positions(const wt_file *f, vae_vit_shape *s, mar_err *
 {
     char name[VAE_NAME_SIZE], text[128];
     long heads = s->width % HEAD == 0 ? s->width / HEAD : 0;
-    mar_status status = find(f, s->prefix, parts[1], 2, 0, &s->registers, err);
+    mar_status status = vit_config_find(f, s->prefix, parts[1], 2, 0, &s->registers, err);
     if (status == MAR_OK) status = wt_metadata_number(f, "mar.vae_heads", &heads, err);
     if (status != MAR_OK) return status;
     if (s->registers > REGISTERS_MAX)
@@ -108,7 +108,7 @@ static mar_status derive_blocks(const wt_file *f, vae_vit_shape *s, mar_err *err
     if (s->blocks == 0) return err_set(err, MAR_EMODEL, "%s: tensor %s0.block.2.weight is missing", wt_path(f), name);
     for (int i = 0; i < s->blocks; i++) {
         snprintf(name, sizeof name, "decoder.unpatchify.1.net.%d.block.2.weight", i);
-        const mar_status status = find(f, s->prefix, name, 4, 1, &s->out[i], err);
+        const mar_status status = vit_config_find(f, s->prefix, name, 4, 1, &s->out[i], err);
         if (status != MAR_OK) return status;
         const int last = i == s->blocks - 1, groups = vae_vit_groups(s->out[i]);
         if (groups < 1 || s->out[i] % groups || (last && s->out[i] % VAE_VIT_LAST_GROUPS))
@@ -125,8 +125,8 @@ mar_status vae_vit_derive(const wt_file *f, vae_vit_shape *s, mar_err *err)
 {
     char name[VAE_NAME_SIZE];
     *s = (vae_vit_shape){.prefix = prefix_of(f)};
-    mar_status status = find(f, s->prefix, parts[0], 2, 0, &s->width, err);
-    if (status == MAR_OK) status = find(f, s->prefix, parts[0], 2, 1, &s->channels, err);
+    mar_status status = vit_config_find(f, s->prefix, parts[0], 2, 0, &s->width, err);
+    if (status == MAR_OK) status = vit_config_find(f, s->prefix, parts[0], 2, 1, &s->channels, err);
     if (status == MAR_OK) status = derive_positions(f, s, err);
     if (status != MAR_OK) return status;
     if (s->width % vae_vit_groups(s->width))
@@ -136,7 +136,7 @@ mar_status vae_vit_derive(const wt_file *f, vae_vit_shape *s, mar_err *err)
     s->depth = wt_count_parts(f, name, DEPTH_MAX);
     if (s->depth == 0)
         return err_set(err, MAR_EMODEL, "%s: tensor %s0.attention.wqkv.weight is missing", wt_path(f), name);
-    status = find(f, s->prefix, "decoder.layers.0.feed_forward.w2.weight", 2, 1, &s->hidden, err);
+    status = vit_config_find(f, s->prefix, "decoder.layers.0.feed_forward.w2.weight", 2, 1, &s->hidden, err);
     return status == MAR_OK ? derive_blocks(f, s, err) : status;
 }
 
@@ -155,7 +155,7 @@ static void visit(const visitor *v, const char *prefix, const char *name, int ra
     v->visit(v->user, full, rank, shape);
 }
 
-static void visit_norm(const visitor *v, const char *prefix, const char *layer, int64_t width)
+static void vit_config_visit_norm(const visitor *v, const char *prefix, const char *layer, int64_t width)
 {
     char name[VAE_NAME_SIZE];
     snprintf(name, sizeof name, "%s.weight", layer);
@@ -164,7 +164,8 @@ static void visit_norm(const visitor *v, const char *prefix, const char *layer, 
     visit(v, prefix, name, 1, &width);
 }
 
-static void visit_conv(const visitor *v, const char *prefix, const char *layer, int64_t a, int64_t b, int64_t kernel)
+static void vit_config_visit_conv(const visitor *v, const char *prefix, const char *layer, int64_t a, int64_t b,
+                                  int64_t kernel)
 {
     char name[VAE_NAME_SIZE];
     const int64_t shape[4] = {a, b, kernel, kernel};
@@ -190,15 +191,15 @@ static void visit_block(const visitor *v, int block, int in, int out)
     const vae_residual_names *first = &vae_residual_names_up, *second = &vae_residual_names_vit;
     char prefix[VAE_NAME_SIZE];
     snprintf(prefix, sizeof prefix, "decoder.unpatchify.1.net.%d", block);
-    visit_norm(v, prefix, first->norm[0], in);
-    visit_conv(v, prefix, first->conv[0], in, out, 4);
-    visit_norm(v, prefix, first->norm[1], out);
-    visit_conv(v, prefix, first->conv[1], out, out, 3);
-    visit_conv(v, prefix, first->shortcut, in, out, 2);
+    vit_config_visit_norm(v, prefix, first->norm[0], in);
+    vit_config_visit_conv(v, prefix, first->conv[0], in, out, 4);
+    vit_config_visit_norm(v, prefix, first->norm[1], out);
+    vit_config_visit_conv(v, prefix, first->conv[1], out, out, 3);
+    vit_config_visit_conv(v, prefix, first->shortcut, in, out, 2);
     strcat(prefix, ".block2");
     for (int i = 0; i < 2; i++) {
-        visit_norm(v, prefix, second->norm[i], out);
-        visit_conv(v, prefix, second->conv[i], out, out, 3);
+        vit_config_visit_norm(v, prefix, second->norm[i], out);
+        vit_config_visit_conv(v, prefix, second->conv[i], out, out, 3);
     }
 }
 
@@ -209,12 +210,12 @@ void vae_vit_tensors(const vae_vit_shape *s, vae_tensor_visitor *to, void *user)
     int width = s->width;
     if (s->grid)
         visit(&v, "", table_name, 3, (int64_t[]){s->registers + s->grid * s->grid, s->width / s->heads / 2, 2});
-    visit_conv(&v, "decoder", ends->conv_in, width, width, 3);
+    vit_config_visit_conv(&v, "decoder", ends->conv_in, width, width, 3);
     visit(&v, "", parts[1], 2, (int64_t[]){s->registers, width});
     for (int i = 0; i < s->depth; i++) visit_layer(&v, s, i);
     for (int i = 0; i < s->blocks; width = s->out[i++]) visit_block(&v, i, width, s->out[i]);
-    visit_norm(&v, "decoder", ends->norm_out, width);
-    visit_conv(&v, "decoder", ends->conv_out, 3, width, 3);
+    vit_config_visit_norm(&v, "decoder", ends->norm_out, width);
+    vit_config_visit_conv(&v, "decoder", ends->conv_out, 3, width, 3);
     visit(&v, "", parts[0], 2, (int64_t[]){s->width, s->channels});
 }
 

@@ -25,7 +25,7 @@ struct vae_vit_pass {
 
 /* Returns the table of positions, host float [registers + grid_h * grid_w][head][cos, sin]: the first half of a head's
  * pairs turns with the column, the second with the row, both measured at a token's centre, plus one. */
-static float *make_table(const vae_vit_shape *s, int grid_h, int grid_w)
+static float *vit_pass_make_table(const vae_vit_shape *s, int grid_h, int grid_w)
 {
     const int head = s->width / s->heads, quarter = head / 4;
     const size_t rows = (size_t)s->registers + (size_t)grid_h * (size_t)grid_w;
@@ -46,7 +46,7 @@ static mar_status upload_table(vae_vit_pass *p, int grid_h, int grid_w, mar_err 
 {
     const vae_vit_shape *s = &p->v->shape;
     const size_t n = (size_t)(s->registers + p->tokens) * (size_t)(s->width / s->heads);
-    float *host = make_table(s, grid_h, grid_w);
+    float *host = vit_pass_make_table(s, grid_h, grid_w);
     if (!host) return err_set(err, MAR_ENOMEM, "out of memory");
     const mar_status status = kern_new_array(p->k, host, n, &p->rope, err);
     free(host);
@@ -56,14 +56,14 @@ static mar_status upload_table(vae_vit_pass *p, int grid_h, int grid_w, mar_err 
 /* --- a pass's lists and memory -------------------------------------------------------------------------------------
  */
 
-static int rows_of(const vae_vit_pass *p)
+static int vit_pass_rows_of(const vae_vit_pass *p)
 {
     return p->v->shape.registers + p->tokens;
 }
 
 static mar_status make_lists(vae_vit_pass *p, int images, mar_err *err)
 {
-    const int registers = p->v->shape.registers, rows = rows_of(p);
+    const int registers = p->v->shape.registers, rows = vit_pass_rows_of(p);
     const size_t n = (size_t)images;
     int *list = p->slot = malloc(n * (3 * (size_t)rows + (size_t)registers) * sizeof *list);
     if (!list) return err_set(err, MAR_ENOMEM, "out of memory for the rows of %d images", images);
@@ -127,7 +127,7 @@ typedef struct {
 } arrays;
 
 /* Lays out the arrays of `rows` rows at base. Returns their size. With base NULL it only counts. */
-static size_t lay_out(const vae_vit_shape *s, size_t rows, size_t size, char *base, arrays *a)
+static size_t vit_pass_lay_out(const vae_vit_shape *s, size_t rows, size_t size, char *base, arrays *a)
 {
     const size_t d = (size_t)s->width, hidden = (size_t)s->hidden;
     size_t used = 0;
@@ -145,7 +145,8 @@ size_t vae_vit_bytes(const kern_device *device, const vae_vit *v, size_t tokens,
     const size_t rows = (size_t)v->shape.registers + tokens;
     arrays a;
     *streamed = rows * (size_t)v->shape.width;
-    return lay_out(&v->shape, rows, device->act_size, NULL, &a); /* more images are aligned together, which is less */
+    return vit_pass_lay_out(&v->shape, rows, device->act_size, NULL,
+                            &a); /* more images are aligned together, which is less */
 }
 
 double vae_vit_flop(const vae_vit *v, size_t tokens)
@@ -159,7 +160,7 @@ mar_status vae_vit_plan(const vae_vit_pass *p, int images, mar_err *err)
 {
     const vae_vit_shape *s = &p->v->shape;
     kern_queue *k = p->k;
-    const int n = rows_of(p), d = s->width;
+    const int n = vit_pass_rows_of(p), d = s->width;
     mar_status status = k->core->attention_plan(k, n, n, s->heads, d / s->heads, 3 * d, 2 * d, err);
     for (int i = 0; status == MAR_OK && i < s->depth; i++) {
         const vae_vit_layer *l = &p->v->layers[i];
@@ -182,7 +183,7 @@ typedef struct {
 } call;
 
 /* Shows a layer's output to the search for the first non-finite one. */
-static void watch(const call *c, int layer, const char *name, const void *y, int f32, int width)
+static void vit_pass_watch(const call *c, int layer, const char *name, const void *y, int f32, int width)
 {
     kern_watch(c->p->k, y, f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, c->rows, width, width, "%s.%d.%s", c->name, layer,
                name);
@@ -196,18 +197,18 @@ static void attend(const call *c, int layer)
     const vae_vit_layer *l = &p->v->layers[layer];
     const arrays *a = &c->a;
     kern_queue *k = p->k;
-    const int n = rows_of(p), d = s->width, head = d / s->heads;
+    const int n = vit_pass_rows_of(p), d = s->width, head = d / s->heads;
     k->core->rms_norm(k, c->x, NULL, c->rows, d, l->attention_norm, rms_eps, a->normed, 0);
-    watch(c, layer, "attention_norm", a->normed, 0, d);
+    vit_pass_watch(c, layer, "attention_norm", a->normed, 0, d);
     k->core->linear(k, l->qkv, a->normed, c->rows, a->qkv);
-    watch(c, layer, "attention.wqkv", a->qkv, 0, 3 * d);
+    vit_pass_watch(c, layer, "attention.wqkv", a->qkv, 0, 3 * d);
     k->core->rotate(k, a->qkv, c->rows, s->heads, head, p->v->rope ? p->v->rope : p->rope, p->position, a->cache,
                     p->slot);
     k->core->attention(k, a->qkv, 3 * d, a->cache, (char *)a->cache + (size_t)d * k->device->act_size, 2 * d, c->images,
                        n, n, s->heads, head, a->attn);
-    watch(c, layer, "attention", a->attn, 0, d);
+    vit_pass_watch(c, layer, "attention", a->attn, 0, d);
     k->core->linear(k, l->wo, a->attn, c->rows, c->x);
-    watch(c, layer, "attention.wo", c->x, 1, d);
+    vit_pass_watch(c, layer, "attention.wo", c->x, 1, d);
 }
 
 /* x += w2(swiglu(w1(norm(x)))) */
@@ -218,23 +219,23 @@ static void feed_forward(const call *c, int layer)
     const arrays *a = &c->a;
     kern_queue *k = c->p->k;
     k->core->rms_norm(k, c->x, NULL, c->rows, s->width, l->ffn_norm, rms_eps, a->normed, 0);
-    watch(c, layer, "ffn_norm", a->normed, 0, s->width);
+    vit_pass_watch(c, layer, "ffn_norm", a->normed, 0, s->width);
     k->core->linear(k, l->w1, a->normed, c->rows, a->hidden);
-    watch(c, layer, "feed_forward.w1", a->hidden, 0, 2 * s->hidden);
+    vit_pass_watch(c, layer, "feed_forward.w1", a->hidden, 0, 2 * s->hidden);
     k->core->gated(k, a->hidden, c->rows, s->hidden, KERN_SILU, a->gated);
-    watch(c, layer, "feed_forward", a->gated, 0, s->hidden);
+    vit_pass_watch(c, layer, "feed_forward", a->gated, 0, s->hidden);
     k->core->linear(k, l->w2, a->gated, c->rows, c->x);
-    watch(c, layer, "feed_forward.w2", c->x, 1, s->width);
+    vit_pass_watch(c, layer, "feed_forward.w2", c->x, 1, s->width);
 }
 
 void vae_vit_run(const vae_vit_pass *p, int images, float *x, float *h, void *work, const char *name)
 {
     const vae_vit_shape *s = &p->v->shape;
     kern_queue *k = p->k;
-    call c = {.p = p, .images = images, .rows = images * rows_of(p), .x = h, .name = name};
+    call c = {.p = p, .images = images, .rows = images * vit_pass_rows_of(p), .x = h, .name = name};
     k->core->copy_rows(k, h, p->reg_row, p->v->registers, p->reg_at, NULL, NULL, images * s->registers, s->width);
     k->core->copy_rows(k, h, p->row, x, NULL, NULL, NULL, images * p->tokens, s->width);
-    lay_out(s, (size_t)c.rows, k->device->act_size, work, &c.a);
+    vit_pass_lay_out(s, (size_t)c.rows, k->device->act_size, work, &c.a);
     for (int i = 0; i < s->depth; i++) {
         attend(&c, i);
         feed_forward(&c, i);

@@ -43,7 +43,7 @@ static void widen(wt_dtype dtype, const uint8_t *src, size_t n, float *dst)
 
 /* --- progress ----------------------------------------------------------------------------------------------------- */
 
-static mar_status report(const wt_file *f, uint64_t done, mar_err *err)
+static mar_status convert_report(const wt_file *f, uint64_t done, mar_err *err)
 {
     wt_progress *p = f->progress;
     p->next = done + p->total / WT_PROGRESS_STEPS + 1;
@@ -58,12 +58,12 @@ mar_status wt_progress_begin(wt_file *f, wt_progress *p, mar_err *err)
     p->done = p->total = 0;
     for (int i = 0; i < f->count; i++) p->total += wt_bytes_of(&f->tensors[i]);
     f->progress = p;
-    return report(f, 0, err);
+    return convert_report(f, 0, err);
 }
 
 mar_status wt_progress_end(wt_file *f, mar_err *err)
 {
-    const mar_status status = f->progress ? report(f, f->progress->total, err) : MAR_OK;
+    const mar_status status = f->progress ? convert_report(f, f->progress->total, err) : MAR_OK;
     f->progress = NULL;
     return status;
 }
@@ -73,7 +73,7 @@ static mar_status add_progress(const wt_file *f, size_t n, mar_err *err)
 {
     wt_progress *p = f->progress;
     p->done += n;
-    return p->done >= p->next && p->done < p->total ? report(f, p->done, err) : MAR_OK;
+    return p->done >= p->next && p->done < p->total ? convert_report(f, p->done, err) : MAR_OK;
 }
 
 /* --- values ------------------------------------------------------------------------------------------------------- */

@@ -38,7 +38,7 @@ enum {
     FOLDERS = sizeof folders / sizeof *folders
 };
 
-static const wt_demo *find(const wt_demo *list, int count, const char *name)
+static const wt_demo *demo_find(const wt_demo *list, int count, const char *name)
 {
     for (int i = 0; i < count; i++)
         if (strcmp(name, list[i].name) == 0) return &list[i];
@@ -47,18 +47,18 @@ static const wt_demo *find(const wt_demo *list, int count, const char *name)
 
 const wt_demo *wt_demo_mar(const char *name)
 {
-    return find(models, MODELS, name);
+    return demo_find(models, MODELS, name);
 }
 
 const wt_demo *wt_demo_vae(const char *name)
 {
-    return find(decoders, DECODERS, name);
+    return demo_find(decoders, DECODERS, name);
 }
 
 mar_status wt_demo_folder(const char *name, char path[PATH_MAX], mar_err *err)
 {
     char file[64];
-    const wt_demo *demo = find(folders, FOLDERS, name);
+    const wt_demo *demo = demo_find(folders, FOLDERS, name);
     *path = '\0';
     if (!demo) return MAR_OK;
     snprintf(file, sizeof file, "demo/%s/config.json", demo->file);
@@ -71,7 +71,7 @@ mar_status wt_open_demo(const wt_demo *demo, wt_file **out, mar_err *err)
 {
     char name[64], path[PATH_MAX] = "";
     *out = NULL;
-    const int is_folder = find(folders, FOLDERS, demo->name) && !strchr(demo->file, '.');
+    const int is_folder = demo_find(folders, FOLDERS, demo->name) && !strchr(demo->file, '.');
     snprintf(name, sizeof name, "demo/%s", demo->file);
     mar_status status = is_folder ? wt_demo_folder(demo->name, path, err) : data_find(name, path, err);
     if (status == MAR_OK)

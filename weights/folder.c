@@ -26,25 +26,25 @@ static const struct {
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 /* Writes "FOLDER/NAME" to path [PATH_MAX]. Returns 0 if it is too long. */
-static int join(const char *folder, const char *name, char *path)
+static int weights_folder_join(const char *folder, const char *name, char *path)
 {
     const size_t n = strlen(folder);
     return snprintf(path, PATH_MAX, "%s%s%s", folder, n && folder[n - 1] == '/' ? "" : "/", name) < PATH_MAX;
 }
 
 /* Returns 1 if the folder has such a name, also a link to nothing. */
-static int has(const char *folder, const char *name)
+static int folder_has(const char *folder, const char *name)
 {
     char path[PATH_MAX];
     struct stat st;
-    return join(folder, name, path) && lstat(path, &st) == 0;
+    return weights_folder_join(folder, name, path) && lstat(path, &st) == 0;
 }
 
 /* Returns 1 if the folder has tensors in this layout. */
 static int has_layout(const char *folder, int layout)
 {
     const char *index = layouts[layout].index;
-    return has(folder, layouts[layout].whole) || (index && has(folder, index));
+    return folder_has(folder, layouts[layout].whole) || (index && folder_has(folder, index));
 }
 
 int wt_is_folder(const char *path)
@@ -89,8 +89,8 @@ static mar_status read_json(const char *path, char **text, uint64_t *hash, json 
 static mar_status read_config(wt_file *f, const char *name, mar_err *err)
 {
     char path[PATH_MAX];
-    if (!has(f->path, name)) return MAR_OK;
-    if (!join(f->path, name, path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
+    if (!folder_has(f->path, name)) return MAR_OK;
+    if (!weights_folder_join(f->path, name, path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
     return read_json(path, &f->config_text, &f->config_hash, &f->config, err);
 }
 
@@ -137,7 +137,7 @@ static mar_status refuse_part(const char *folder, const char *name, const char *
                        link);
     }
     snprintf(partial, sizeof partial, "%s.incomplete", name);
-    if (has(folder, partial)) snprintf(why, sizeof why, "; %.200s is half a download", partial);
+    if (folder_has(folder, partial)) snprintf(why, sizeof why, "; %.200s is half a download", partial);
     if (!index) return err_set(err, MAR_EIO, "%s: is missing%s", path, why);
     return err_set(err, MAR_EIO, "%s: is missing%s: %s names it, one of %d shards", path, why, index, shards);
 }
@@ -147,7 +147,7 @@ static mar_status open_part(wt_file *f, const char *name, const char *index, int
 {
     char path[PATH_MAX];
     struct stat st;
-    if (!join(f->path, name, path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
+    if (!weights_folder_join(f->path, name, path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
     if (stat(path, &st) != 0 && errno == ENOENT) return refuse_part(f->path, name, path, index, shards, err);
     const mar_source source = {.path = path, .fd = -1};
     const mar_status status = wt_open_source(&source, f->weights, &f->parts[f->n_parts], err);
@@ -172,7 +172,7 @@ static mar_status add_tensors(wt_file *f, mar_err *err)
 }
 
 /* Takes format and metadata from the first part. */
-static mar_status describe(wt_file *f, mar_err *err)
+static mar_status folder_describe(wt_file *f, mar_err *err)
 {
     const wt_file *part = f->parts[0];
     f->set = part->set;
@@ -191,7 +191,7 @@ static mar_status describe(wt_file *f, mar_err *err)
 /* --- the index ---------------------------------------------------------------------------------------------------- */
 
 /* Returns the place of a shard in sorted names, or the place where it belongs. */
-static int place_of(const char *shard, const char *const *names, int count)
+static int folder_place_of(const char *shard, const char *const *names, int count)
 {
     int from = 0, to = count;
     while (from < to) {
@@ -213,7 +213,7 @@ static mar_status list_shards(const char *path, const json_value *map, const cha
         if (shard->type != JSON_STRING || !*shard->text || strchr(shard->text, '/') || shard->text[0] == '.')
             return err_set(err, MAR_EFORMAT, "%s: tensor \"%s\": expected the name of a file beside the index", path,
                            name->text);
-        const int at = place_of(shard->text, names, *count);
+        const int at = folder_place_of(shard->text, names, *count);
         if (at < *count && strcmp(names[at], shard->text) == 0) continue;
         if (*count == SHARDS_MAX) return err_set(err, MAR_EFORMAT, "%s: has more than %d shards", path, SHARDS_MAX);
         memmove(names + at + 1, names + at, (size_t)(*count - at) * sizeof *names);
@@ -226,11 +226,11 @@ static mar_status list_shards(const char *path, const json_value *map, const cha
 /* Returns MAR_EFORMAT if a tensor of the index is in another shard. A tensor that no shard has passes: safetensors
  * writes tensors that share memory once, and transformers' index keeps their other names, as that of flan-t5-xl does.
  */
-static mar_status check_map(const wt_file *f, const char *path, const json_value *map, const char *const *names,
-                            mar_err *err)
+static mar_status folder_check_map(const wt_file *f, const char *path, const json_value *map, const char *const *names,
+                                   mar_err *err)
 {
     for (const json_value *name = map + 1; name < json_next(map); name = json_next(name + 1)) {
-        const int part = place_of(name[1].text, names, f->n_parts);
+        const int part = folder_place_of(name[1].text, names, f->n_parts);
         const wt_tensor *t = wt_find(f, name->text);
         if (t && t->part != part)
             return err_set(err, MAR_EFORMAT, "%s: has no tensor \"%s\", which %s expects in it",
@@ -252,7 +252,7 @@ static mar_status open_shards(wt_file *f, const char *index, const char *path, c
         status = err_set(err, MAR_ENOMEM, "%s: out of memory", path);
     for (int i = 0; i < count && status == MAR_OK; i++) status = open_part(f, names[i], index, count, err);
     if (status == MAR_OK) status = add_tensors(f, err);
-    if (status == MAR_OK) status = check_map(f, path, map, names, err);
+    if (status == MAR_OK) status = folder_check_map(f, path, map, names, err);
     free(names);
     return status;
 }
@@ -261,7 +261,7 @@ static mar_status open_index(wt_file *f, const char *index, mar_err *err)
 {
     char path[PATH_MAX], *text;
     json j;
-    if (!join(f->path, index, path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
+    if (!weights_folder_join(f->path, index, path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
     mar_status status = read_json(path, &text, NULL, &j, err);
     if (status == MAR_OK) status = open_shards(f, index, path, j.values, err);
     json_free(&j);
@@ -287,9 +287,9 @@ static mar_status open_layout(const char *path, mar_weights which, int layout, w
     if (!f) return err_set(err, MAR_ENOMEM, "%s: out of memory", path);
     mar_status status = read_config(f, layouts[layout].config, err);
     if (status == MAR_OK)
-        status = has(path, layouts[layout].whole) ? open_whole(f, layouts[layout].whole, err)
-                                                  : open_index(f, layouts[layout].index, err);
-    if (status == MAR_OK) status = describe(f, err);
+        status = folder_has(path, layouts[layout].whole) ? open_whole(f, layouts[layout].whole, err)
+                                                         : open_index(f, layouts[layout].index, err);
+    if (status == MAR_OK) status = folder_describe(f, err);
     if (status == MAR_OK) wt_find_int4(f); /* scales may be in another shard */
     if (status != MAR_OK)
         wt_close(f);
@@ -306,7 +306,7 @@ static mar_status refuse_folder(const char *path, mar_err *err)
     for (int i = 0; i < LAYOUTS; i++) {
         char partial[64];
         snprintf(partial, sizeof partial, "%s.incomplete", layouts[i].whole);
-        if (has(path, partial))
+        if (folder_has(path, partial))
             return err_set(err, MAR_EIO, "%s: %s is half a download, expected %s", path, partial, layouts[i].whole);
     }
     return err_set(err, MAR_EIO, "%s: has neither %s nor %s, alone or as shards with an index (.index.json), nor %s",

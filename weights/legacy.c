@@ -54,7 +54,7 @@ static mar_status read_head(reader *r)
 
 /* --- storages ----------------------------------------------------------------------------------------------------- */
 
-static int compare(const char *a, size_t a_length, const char *b, size_t b_length)
+static int legacy_compare(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     const size_t n = a_length < b_length ? a_length : b_length;
     const int order = n ? memcmp(a, b, n) : 0;
@@ -64,10 +64,10 @@ static int compare(const char *a, size_t a_length, const char *b, size_t b_lengt
 static int compare_storages(const void *a, const void *b)
 {
     const legacy_storage *x = a, *y = b;
-    return compare(x->name, x->name_length, y->name, y->name_length);
+    return legacy_compare(x->name, x->name_length, y->name, y->name_length);
 }
 
-static legacy_storage *find(const legacy_directory *d, const char *name, size_t length)
+static legacy_storage *weights_legacy_find(const legacy_directory *d, const char *name, size_t length)
 {
     const legacy_storage wanted = {.name = name, .name_length = length};
     return d->count ? bsearch(&wanted, d->storages, d->count, sizeof wanted, compare_storages) : NULL;
@@ -75,7 +75,7 @@ static legacy_storage *find(const legacy_directory *d, const char *name, size_t 
 
 const legacy_storage *legacy_find(const legacy_directory *d, const char *name, size_t length)
 {
-    return find(d, name, length);
+    return weights_legacy_find(d, name, length);
 }
 
 static mar_status read_id(const reader *r, const pk_value *storage, legacy_element_size *element, legacy_storage *out)
@@ -127,7 +127,8 @@ static mar_status place_storages(const reader *r, const pk_value *names, legacy_
         return err_set(r->err, MAR_EFORMAT, "%s: behind its object there is no list of storages", r->source->path);
     for (size_t i = 0; i < names->as.list.count; i++) {
         const pk_value *name = names->as.list.items[i];
-        legacy_storage *s = name->kind == PK_STRING ? find(d, name->as.string.text, name->as.string.length) : NULL;
+        legacy_storage *s =
+            name->kind == PK_STRING ? weights_legacy_find(d, name->as.string.text, name->as.string.length) : NULL;
         if (!s || s->offset)
             return err_set(r->err, MAR_EFORMAT, "%s: entry %zu of its list of storages is not one of its object%s",
                            r->source->path, i, s ? " that was not listed before" : "");

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int is_low(wt_dtype dtype)
+static int low_bit_is_low(wt_dtype dtype)
 {
     return dtype == WT_I8 || dtype == WT_I4;
 }
@@ -146,7 +146,7 @@ mar_status wt_load_matrix_rows(const wt_file *f, const char *name, int out, int 
                                mar_err *err)
 {
     const wt_tensor *t = wt_find(f, name);
-    if (!t || !is_low(t->dtype) || t->rank != 2 || t->shape[0] != out || t->shape[1] != in)
+    if (!t || !low_bit_is_low(t->dtype) || t->rank != 2 || t->shape[0] != out || t->shape[1] != in)
         return wt_load_rows(f, name, out, in, first, n, dst, err); /* reports what is wrong */
     return wt_restore_rows(f, t, first, n, dst, err);
 }

@@ -50,14 +50,14 @@ typedef struct {
     const char *at, *end;
 } cursor;
 
-static void skip_space(cursor *c)
+static void npy_skip_space(cursor *c)
 {
     while (c->at < c->end && (*c->at == ' ' || *c->at == '\n' || *c->at == '\t' || *c->at == '\r')) c->at++;
 }
 
-static int take(cursor *c, char wanted)
+static int npy_take(cursor *c, char wanted)
 {
-    skip_space(c);
+    npy_skip_space(c);
     if (c->at == c->end || *c->at != wanted) return 0;
     c->at++;
     return 1;
@@ -66,16 +66,16 @@ static int take(cursor *c, char wanted)
 static int take_word(cursor *c, const char *word)
 {
     const size_t n = strlen(word);
-    skip_space(c);
+    npy_skip_space(c);
     if ((size_t)(c->end - c->at) < n || memcmp(c->at, word, n) != 0) return 0;
     c->at += n;
     return 1;
 }
 
 /* Takes a string of any length, unescaped; keeps its first size-1 bytes. */
-static int take_string(cursor *c, char *text, size_t size)
+static int npy_take_string(cursor *c, char *text, size_t size)
 {
-    skip_space(c);
+    npy_skip_space(c);
     if (c->at == c->end || (*c->at != '\'' && *c->at != '"')) return 0;
     const char quote = *c->at++;
     size_t n = 0;
@@ -91,9 +91,9 @@ static int take_string(cursor *c, char *text, size_t size)
 }
 
 /* Takes a number that is not negative; Python 2 may append an L. */
-static int take_number(cursor *c, int64_t *value)
+static int npy_take_number(cursor *c, int64_t *value)
 {
-    skip_space(c);
+    npy_skip_space(c);
     const char *begin = c->at;
     *value = 0;
     for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++)
@@ -107,12 +107,12 @@ static int take_number(cursor *c, int64_t *value)
 static int take_shape(cursor *c, npz_array *out)
 {
     int comma = 1;
-    if (!take(c, '(')) return 0;
-    for (out->rank = 0; !take(c, ')'); out->rank++) {
+    if (!npy_take(c, '(')) return 0;
+    for (out->rank = 0; !npy_take(c, ')'); out->rank++) {
         int64_t size;
-        if (!comma || !take_number(c, &size)) return 0;
+        if (!comma || !npy_take_number(c, &size)) return 0;
         if (out->rank < NPZ_RANK_MAX) out->shape[out->rank] = size;
-        comma = take(c, ',');
+        comma = npy_take(c, ',');
     }
     return out->rank != 1 || comma; /* "(3)" is a number, not a tuple */
 }
@@ -124,7 +124,7 @@ static int take_fields(cursor *c)
     int depth = 0;
     int64_t number;
     do {
-        skip_space(c);
+        npy_skip_space(c);
         if (c->at == c->end) return 0;
         if (*c->at == '[' || *c->at == '(') {
             if (depth == DEPTH_MAX) return 0;
@@ -132,7 +132,7 @@ static int take_fields(cursor *c)
         } else if (*c->at == open[depth - 1]) {
             depth--;
             c->at++;
-        } else if (!take(c, ',') && !take_string(c, text, sizeof text) && !take_number(c, &number)) {
+        } else if (!npy_take(c, ',') && !npy_take_string(c, text, sizeof text) && !npy_take_number(c, &number)) {
             return 0;
         }
     } while (depth > 0);
@@ -147,12 +147,12 @@ typedef struct {
 static int take_pair(cursor *c, dictionary *d, npz_array *out)
 {
     char key[16];
-    if (!take_string(c, key, sizeof key) || !take(c, ':')) return 0;
+    if (!npy_take_string(c, key, sizeof key) || !npy_take(c, ':')) return 0;
     if (strcmp(key, "descr") == 0 && !d->has_descr) {
-        skip_space(c);
+        npy_skip_space(c);
         d->has_descr = 1;
         return c->at < c->end && *c->at == '[' ? take_fields(c)
-                                               : take_string(c, d->descr, sizeof d->descr) && *d->descr;
+                                               : npy_take_string(c, d->descr, sizeof d->descr) && *d->descr;
     }
     if (strcmp(key, "fortran_order") == 0 && !d->has_order) {
         d->has_order = 1;
@@ -166,10 +166,10 @@ static int take_pair(cursor *c, dictionary *d, npz_array *out)
 static int take_dictionary(cursor *c, dictionary *d, npz_array *out)
 {
     int comma = 1;
-    if (!take(c, '{')) return 0;
-    for (; !take(c, '}'); comma = take(c, ','))
+    if (!npy_take(c, '{')) return 0;
+    for (; !npy_take(c, '}'); comma = npy_take(c, ','))
         if (!comma || !take_pair(c, d, out)) return 0;
-    skip_space(c);
+    npy_skip_space(c);
     return c->at == c->end && d->has_descr && d->has_order && d->has_shape;
 }
 

@@ -29,7 +29,7 @@ struct npz {
     zip_stream *stream; /* for npz_stream_begin, and for headers during opening */
 };
 
-static mar_status no_memory(const npz *z, mar_err *err)
+static mar_status npz_read_no_memory(const npz *z, mar_err *err)
 {
     return err_set(err, MAR_ENOMEM, "%s: out of memory", z->path ? z->path : "npz");
 }
@@ -48,7 +48,7 @@ static int name_member(const npz *z, member *m)
 }
 
 /* Checks that the member has exactly the bytes that its header implies. */
-static mar_status check_size(const member *m, mar_err *err)
+static mar_status npz_read_check_size(const member *m, mar_err *err)
 {
     uint64_t expected = 0;
     if (!__builtin_mul_overflow((uint64_t)m->array.count, npy_item_size(m->array.dtype), &expected) &&
@@ -58,7 +58,7 @@ static mar_status check_size(const member *m, mar_err *err)
                    (unsigned long long)m->place.size, (unsigned long long)expected);
 }
 
-static mar_status read_header(npz *z, member *m, char *text, mar_err *err)
+static mar_status npz_read_read_header(npz *z, member *m, char *text, mar_err *err)
 {
     uint8_t prefix[NPY_PREFIX_MAX] = {0};
     size_t dictionary = 0;
@@ -76,10 +76,10 @@ static mar_status read_header(npz *z, member *m, char *text, mar_err *err)
     status = zip_stream_read(z->stream, m->header - sizeof prefix, text + sizeof prefix, err);
     if (status == MAR_OK)
         status = npy_parse(text + dictionary, m->header - dictionary, m->what, &m->array, &readable, err);
-    if (status == MAR_OK && readable) status = check_size(m, err);
+    if (status == MAR_OK && readable) status = npz_read_check_size(m, err);
     if (status == MAR_OK && !readable) {
         m->unreadable = strdup(err->text);
-        if (!m->unreadable) status = no_memory(z, err);
+        if (!m->unreadable) status = npz_read_no_memory(z, err);
     }
     return status;
 }
@@ -88,8 +88,8 @@ static mar_status read_header(npz *z, member *m, char *text, mar_err *err)
 static mar_status open_member(npz *z, member *m, mar_err *err)
 {
     char *text = malloc(NPY_HEADER_MAX);
-    mar_status status = text ? zip_stream_open(z->stream, &m->place, err) : no_memory(z, err);
-    if (status == MAR_OK) status = read_header(z, m, text, err);
+    mar_status status = text ? zip_stream_open(z->stream, &m->place, err) : npz_read_no_memory(z, err);
+    if (status == MAR_OK) status = npz_read_read_header(z, m, text, err);
     zip_stream_close(z->stream);
     free(text);
     m->array.deflated = m->place.deflated;
@@ -121,7 +121,7 @@ static mar_status place_member(npz *z, const zip_entry *e, member *m, mar_err *e
     return zip_locate(&z->zip, e, &m->place.offset, err);
 }
 
-static mar_status add_entry(npz *z, const zip_entry *e, mar_err *err)
+static mar_status npz_read_add_entry(npz *z, const zip_entry *e, mar_err *err)
 {
     const size_t suffix = 4; /* ".npy" */
     if (e->name_length < suffix || memcmp(e->name + e->name_length - suffix, ".npy", suffix) != 0) return MAR_OK;
@@ -131,14 +131,14 @@ static mar_status add_entry(npz *z, const zip_entry *e, mar_err *err)
     const char *unreadable = why_unreadable(e);
     char line[ERR_TEXT_MAX + 64];
     m->name = strndup(e->name, e->name_length - suffix);
-    if (!name_member(z, m)) return no_memory(z, err);
+    if (!name_member(z, m)) return npz_read_no_memory(z, err);
     if (!unreadable) {
         const mar_status status = place_member(z, e, m, err);
         return status == MAR_OK ? open_member(z, m, err) : status;
     }
     err_line(line, ERR_TEXT_MAX, "%s %s", m->what, unreadable);
     m->unreadable = strdup(line);
-    return m->unreadable ? MAR_OK : no_memory(z, err);
+    return m->unreadable ? MAR_OK : npz_read_no_memory(z, err);
 }
 
 /* Opening reads every array's header, and directory entries may share one array. */
@@ -168,19 +168,20 @@ static mar_status open_npz(npz *z, mar_err *err)
         return err_set(err, MAR_EFORMAT, "%s: its zip directory has %zu entries, expected at most %d", z->path,
                        z->zip.count, ARRAYS_MAX);
     z->members = calloc(z->zip.count + 1, sizeof *z->members);
-    if (!z->members) return no_memory(z, err);
-    for (size_t i = 0; i < z->zip.count && status == MAR_OK; i++) status = add_entry(z, &z->zip.entries[i], err);
+    if (!z->members) return npz_read_no_memory(z, err);
+    for (size_t i = 0; i < z->zip.count && status == MAR_OK; i++)
+        status = npz_read_add_entry(z, &z->zip.entries[i], err);
     return status;
 }
 
 static mar_status open_npy(npz *z, mar_err *err)
 {
     z->members = calloc(1, sizeof *z->members);
-    if (!z->members) return no_memory(z, err);
+    if (!z->members) return npz_read_no_memory(z, err);
     member *m = z->members;
     z->count = 1;
     m->name = strdup("");
-    if (!name_member(z, m)) return no_memory(z, err);
+    if (!name_member(z, m)) return npz_read_no_memory(z, err);
     m->place = (zip_place){.source = &z->source, .what = m->what, .packed = z->source.size, .size = z->source.size};
     return open_member(z, m, err);
 }
@@ -199,7 +200,7 @@ static mar_status open_any(npz *z, mar_err *err)
                    z->path, (unsigned long long)z->source.size, wt_start_text(start, n, text));
 }
 
-static mar_status open_file(const char *path, const void *data, size_t size, npz **out, mar_err *err)
+static mar_status npz_read_open_file(const char *path, const void *data, size_t size, npz **out, mar_err *err)
 {
     *out = NULL;
     npz *z = calloc(1, sizeof *z);
@@ -228,13 +229,13 @@ static mar_status open_file(const char *path, const void *data, size_t size, npz
 mar_status npz_open(const char *path, npz **out, char *why)
 {
     mar_err err = {0};
-    return npz_export_error(open_file(path, NULL, 0, out, &err), &err, why);
+    return npz_export_error(npz_read_open_file(path, NULL, 0, out, &err), &err, why);
 }
 
 mar_status npz_open_memory(const void *data, size_t size, const char *label, npz **out, char *why)
 {
     mar_err err = {0};
-    return npz_export_error(open_file(label, data ? data : "", data ? size : 0, out, &err), &err, why);
+    return npz_export_error(npz_read_open_file(label, data ? data : "", data ? size : 0, out, &err), &err, why);
 }
 
 void npz_close(npz *z)
@@ -256,7 +257,7 @@ void npz_close(npz *z)
 
 /* --- finding ------------------------------------------------------------------------------------------------------ */
 
-static const member *find(const npz *z, const char *name)
+static const member *npz_read_find(const npz *z, const char *name)
 {
     for (int i = 0; i < z->count; i++)
         if (strcmp(z->members[i].name, name) == 0) return &z->members[i];
@@ -275,7 +276,7 @@ const char *npz_name_at(const npz *z, int i)
 
 const npz_array *npz_find(const npz *z, const char *name)
 {
-    const member *m = find(z, name);
+    const member *m = npz_read_find(z, name);
     return m && !m->unreadable ? &m->array : NULL;
 }
 
@@ -284,7 +285,7 @@ void npz_explain(const npz *z, const char *name, char *why)
     enum { SHOWN = 8 };
     char names[ERR_TEXT_MAX / 2];
     size_t n = 0;
-    const member *m = find(z, name);
+    const member *m = npz_read_find(z, name);
     if (m) {
         err_line(why, NPZ_WHY_MAX, m->unreadable ? "%s" : "%s can be read", m->unreadable ? m->unreadable : m->what);
         return;
@@ -318,14 +319,14 @@ static mar_status open_contents(npz *z, const npz_array *a, zip_stream *s, mar_e
 {
     const member *m = (const member *)(const void *)((const char *)a - offsetof(member, array));
     char *header = malloc(m->header);
-    mar_status status = header ? zip_stream_open(s, &m->place, err) : no_memory(z, err);
+    mar_status status = header ? zip_stream_open(s, &m->place, err) : npz_read_no_memory(z, err);
     if (status == MAR_OK) status = zip_stream_read(s, m->header, header, err);
     free(header);
     return status;
 }
 
 /* Returns number i of raw data. */
-static double number_at(const uint8_t *raw, npz_dtype dtype, size_t i)
+static double npz_read_number_at(const uint8_t *raw, npz_dtype dtype, size_t i)
 {
     const uint64_t bits = dtype == NPZ_I64 || dtype == NPZ_F64 ? wt_le64(raw + 8 * i) : 0;
     double x;
@@ -383,13 +384,13 @@ static mar_status read_numbers(npz *z, const npz_array *a, double *f64, float *f
     uint8_t *raw = malloc(CHUNK * sizeof(double));
     const size_t size = npy_item_size(a->dtype);
     transposer t = transposer_of(a);
-    mar_status status = s && raw ? open_contents(z, a, s, err) : no_memory(z, err);
+    mar_status status = s && raw ? open_contents(z, a, s, err) : npz_read_no_memory(z, err);
     for (int64_t first = 0; first < a->count && status == MAR_OK; first += CHUNK) {
         const size_t n = a->count - first < CHUNK ? (size_t)(a->count - first) : CHUNK;
         status = zip_stream_read(s, n * size, raw, err);
         for (size_t i = 0; i < n && status == MAR_OK; i++) {
             const int64_t place = a->fortran ? next_place(&t) : first + (int64_t)i;
-            const double x = number_at(raw, a->dtype, i);
+            const double x = npz_read_number_at(raw, a->dtype, i);
             if (f64)
                 f64[place] = x;
             else

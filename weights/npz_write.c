@@ -35,7 +35,7 @@ typedef struct {
     size_t size;
 } buffer;
 
-static void put(buffer *b, uint64_t value, int width)
+static void npz_write_put(buffer *b, uint64_t value, int width)
 {
     for (int i = 0; i < width; i++) b->data[b->size++] = (uint8_t)(value >> 8 * i);
 }
@@ -53,12 +53,12 @@ static void put_common(buffer *b, const entry *e, int version)
     int flags = 0;
     for (const char *c = e->name; *c; c++)
         if ((unsigned char)*c >= 0x80) flags = 2048;
-    put(b, (uint64_t)version, 2);
-    put(b, (uint64_t)flags, 2);
-    put(b, e->deflated ? ZIP_DEFLATED : ZIP_STORED, 2);
-    put(b, 0, 2);
-    put(b, 1 << 5 | 1, 2);
-    put(b, e->crc, 4);
+    npz_write_put(b, (uint64_t)version, 2);
+    npz_write_put(b, (uint64_t)flags, 2);
+    npz_write_put(b, e->deflated ? ZIP_DEFLATED : ZIP_STORED, 2);
+    npz_write_put(b, 0, 2);
+    npz_write_put(b, 1 << 5 | 1, 2);
+    npz_write_put(b, e->crc, 4);
 }
 
 enum { LOCAL_MAX = LOCAL_SIZE + sizeof((entry *)0)->name + LOCAL_EXTRA };
@@ -67,17 +67,17 @@ enum { LOCAL_MAX = LOCAL_SIZE + sizeof((entry *)0)->name + LOCAL_EXTRA };
 static size_t make_local(const entry *e, uint8_t data[LOCAL_MAX])
 {
     buffer b = {.data = data};
-    put(&b, 0x04034b50, 4);
+    npz_write_put(&b, 0x04034b50, 4);
     put_common(&b, e, 45);
-    put(&b, UINT32_MAX, 4);
-    put(&b, UINT32_MAX, 4);
-    put(&b, strlen(e->name), 2);
-    put(&b, LOCAL_EXTRA, 2);
+    npz_write_put(&b, UINT32_MAX, 4);
+    npz_write_put(&b, UINT32_MAX, 4);
+    npz_write_put(&b, strlen(e->name), 2);
+    npz_write_put(&b, LOCAL_EXTRA, 2);
     put_bytes(&b, e->name, strlen(e->name));
-    put(&b, 1, 2);
-    put(&b, 16, 2);
-    put(&b, e->size, 8);
-    put(&b, e->packed, 8);
+    npz_write_put(&b, 1, 2);
+    npz_write_put(&b, 16, 2);
+    npz_write_put(&b, e->size, 8);
+    npz_write_put(&b, e->packed, 8);
     return b.size;
 }
 
@@ -86,23 +86,23 @@ enum { DIRECTORY_MAX = 46 + sizeof((entry *)0)->name + 28, END_MAX = 22 + 20 + 5
 static void put_directory(buffer *b, const entry *e)
 {
     const int big = e->size > zip64_limit || e->packed > zip64_limit, far = e->offset > zip64_limit;
-    put(b, 0x02014b50, 4);
-    put(b, 45 | 3 << 8, 2); /* made by version 4.5 on Unix */
+    npz_write_put(b, 0x02014b50, 4);
+    npz_write_put(b, 45 | 3 << 8, 2); /* made by version 4.5 on Unix */
     put_common(b, e, 45);
-    put(b, big ? UINT32_MAX : e->packed, 4);
-    put(b, big ? UINT32_MAX : e->size, 4);
-    put(b, strlen(e->name), 2);
-    put(b, big || far ? 4 + 16 * (uint64_t)big + 8 * (uint64_t)far : 0, 2);
-    put(b, 0, 2 + 2 + 2);   /* comment, disk, kind */
-    put(b, 0600u << 16, 4); /* file mode, as in zipfile */
-    put(b, far ? UINT32_MAX : e->offset, 4);
+    npz_write_put(b, big ? UINT32_MAX : e->packed, 4);
+    npz_write_put(b, big ? UINT32_MAX : e->size, 4);
+    npz_write_put(b, strlen(e->name), 2);
+    npz_write_put(b, big || far ? 4 + 16 * (uint64_t)big + 8 * (uint64_t)far : 0, 2);
+    npz_write_put(b, 0, 2 + 2 + 2);   /* comment, disk, kind */
+    npz_write_put(b, 0600u << 16, 4); /* file mode, as in zipfile */
+    npz_write_put(b, far ? UINT32_MAX : e->offset, 4);
     put_bytes(b, e->name, strlen(e->name));
     if (!big && !far) return;
-    put(b, 1, 2);
-    put(b, 16 * (uint64_t)big + 8 * (uint64_t)far, 2);
-    if (big) put(b, e->size, 8);
-    if (big) put(b, e->packed, 8);
-    if (far) put(b, e->offset, 8);
+    npz_write_put(b, 1, 2);
+    npz_write_put(b, 16 * (uint64_t)big + 8 * (uint64_t)far, 2);
+    if (big) npz_write_put(b, e->size, 8);
+    if (big) npz_write_put(b, e->packed, 8);
+    if (far) npz_write_put(b, e->offset, 8);
 }
 
 /* Writes the end records of a file with a directory of `size` bytes at `offset`. */
@@ -110,27 +110,27 @@ static void put_end(buffer *b, uint64_t count, uint64_t size, uint64_t offset)
 {
     const int zip64 = count > UINT16_MAX || size > zip64_limit || offset > zip64_limit;
     if (zip64) {
-        put(b, 0x06064b50, 4);
-        put(b, 44, 8);
-        put(b, 45, 2);
-        put(b, 45, 2);
-        put(b, 0, 4 + 4);
-        put(b, count, 8);
-        put(b, count, 8);
-        put(b, size, 8);
-        put(b, offset, 8);
-        put(b, 0x07064b50, 4);
-        put(b, 0, 4);
-        put(b, offset + size, 8);
-        put(b, 1, 4);
+        npz_write_put(b, 0x06064b50, 4);
+        npz_write_put(b, 44, 8);
+        npz_write_put(b, 45, 2);
+        npz_write_put(b, 45, 2);
+        npz_write_put(b, 0, 4 + 4);
+        npz_write_put(b, count, 8);
+        npz_write_put(b, count, 8);
+        npz_write_put(b, size, 8);
+        npz_write_put(b, offset, 8);
+        npz_write_put(b, 0x07064b50, 4);
+        npz_write_put(b, 0, 4);
+        npz_write_put(b, offset + size, 8);
+        npz_write_put(b, 1, 4);
     }
-    put(b, 0x06054b50, 4);
-    put(b, 0, 4);
-    put(b, zip64 && count > UINT16_MAX ? UINT16_MAX : count, 2);
-    put(b, zip64 && count > UINT16_MAX ? UINT16_MAX : count, 2);
-    put(b, zip64 && size > UINT32_MAX ? UINT32_MAX : size, 4);
-    put(b, zip64 && offset > UINT32_MAX ? UINT32_MAX : offset, 4);
-    put(b, 0, 2);
+    npz_write_put(b, 0x06054b50, 4);
+    npz_write_put(b, 0, 4);
+    npz_write_put(b, zip64 && count > UINT16_MAX ? UINT16_MAX : count, 2);
+    npz_write_put(b, zip64 && count > UINT16_MAX ? UINT16_MAX : count, 2);
+    npz_write_put(b, zip64 && size > UINT32_MAX ? UINT32_MAX : size, 4);
+    npz_write_put(b, zip64 && offset > UINT32_MAX ? UINT32_MAX : offset, 4);
+    npz_write_put(b, 0, 2);
 }
 
 /* --- the writer --------------------------------------------------------------------------------------------------- */
@@ -174,7 +174,7 @@ void npz_writer_leave_unsynced(npz_writer *w)
 }
 
 /* Appends to the file. Fails if this or any earlier write failed. */
-static mar_status append(npz_writer *w, const void *data, size_t n, mar_err *err)
+static mar_status npz_write_append(npz_writer *w, const void *data, size_t n, mar_err *err)
 {
     errno = 0;
     if (n > 0) fwrite(data, 1, n, w->file.stream);
@@ -199,7 +199,7 @@ static mar_status append_deflated(npz_writer *w, const void *data, size_t n, int
             z->next_out = w->out;
             z->avail_out = CHUNK;
             result = deflate(z, n > piece ? Z_NO_FLUSH : flush); /* Z_BUF_ERROR: nothing left to do */
-            status = append(w, w->out, CHUNK - z->avail_out, err);
+            status = npz_write_append(w, w->out, CHUNK - z->avail_out, err);
         } while (status == MAR_OK && z->avail_out == 0);
         if (n > piece) from += piece;
         n -= piece;
@@ -215,7 +215,7 @@ static mar_status append_contents(npz_writer *w, const void *data, size_t n, mar
     entry *e = &w->entries[w->count - 1];
     e->crc = (uint32_t)crc32_z(e->crc, data, n);
     e->size += n;
-    return w->compressing ? append_deflated(w, data, n, Z_NO_FLUSH, err) : append(w, data, n, err);
+    return w->compressing ? append_deflated(w, data, n, Z_NO_FLUSH, err) : npz_write_append(w, data, n, err);
 }
 
 static mar_status start_compressing(npz_writer *w, mar_err *err)
@@ -262,7 +262,7 @@ static mar_status check_array(const npz_writer *w, const char *name, npz_dtype d
     return MAR_OK;
 }
 
-static entry *add_entry(npz_writer *w)
+static entry *npz_write_add_entry(npz_writer *w)
 {
     if (w->count == w->capacity) {
         const size_t capacity = 2 * w->capacity + 8;
@@ -281,11 +281,11 @@ static mar_status begin_array(npz_writer *w, const char *name, npz_dtype dtype, 
     uint8_t header[NPY_WRITTEN_MAX], local[LOCAL_MAX];
     mar_status status = check_array(w, name, dtype, rank, shape, &w->left, err);
     if (status != MAR_OK) return status;
-    entry *e = add_entry(w);
+    entry *e = npz_write_add_entry(w);
     if (!e) return err_set(err, MAR_ENOMEM, "%s: out of memory", w->path);
     strcpy(stpcpy(e->name, name), ".npy");
     const size_t header_size = npy_write(dtype, rank, shape, header);
-    status = append(w, local, make_local(e, local), err);
+    status = npz_write_append(w, local, make_local(e, local), err);
     w->begin = w->at;
     if (status == MAR_OK && w->deflated) status = start_compressing(w, err);
     return status == MAR_OK ? append_contents(w, header, header_size, err) : status;
@@ -346,7 +346,7 @@ static mar_status write_directory(npz_writer *w, mar_err *err)
     if (!b.data) return err_set(err, MAR_ENOMEM, "%s: out of memory for its directory", w->path);
     for (size_t i = 0; i < w->count; i++) put_directory(&b, &w->entries[i]);
     put_end(&b, w->count, b.size, w->at);
-    const mar_status status = append(w, b.data, b.size, err);
+    const mar_status status = npz_write_append(w, b.data, b.size, err);
     free(b.data);
     return status;
 }

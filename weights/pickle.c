@@ -19,7 +19,7 @@ typedef struct {
     int no_memory;
 } machine;
 
-static pk_value *fail(machine *m, const char *problem)
+static pk_value *pickle_fail(machine *m, const char *problem)
 {
     if (!m->problem) m->problem = problem;
     return NULL;
@@ -28,7 +28,7 @@ static pk_value *fail(machine *m, const char *problem)
 static void *out_of_memory(machine *m)
 {
     m->no_memory = 1;
-    return fail(m, "out of memory");
+    return pickle_fail(m, "out of memory");
 }
 
 /* --- values --------------------------------------------------------------------------------------- */
@@ -66,7 +66,7 @@ static pk_value *make_opaque(machine *m, const pk_value *callee)
 static pk_value *make_class(machine *m, const char *module, size_t module_length, const char *name, size_t name_length)
 {
     enum { NAME_MAX_BYTES = 1024 };
-    if (module_length + name_length > NAME_MAX_BYTES) return fail(m, "a class name of more than 1024 bytes");
+    if (module_length + name_length > NAME_MAX_BYTES) return pickle_fail(m, "a class name of more than 1024 bytes");
     pk_value *v = make(m, PK_CLASS);
     char *text = v ? wt_pool_alloc(m->pool, module_length + name_length + 2) : NULL;
     if (!text) return out_of_memory(m);
@@ -78,7 +78,7 @@ static pk_value *make_class(machine *m, const char *module, size_t module_length
     return v;
 }
 
-static int append(machine *m, pk_value *list, pk_value *item)
+static int pickle_append(machine *m, pk_value *list, pk_value *item)
 {
     if (list->as.list.count == list->as.list.capacity) {
         size_t capacity = list->as.list.capacity ? 2 * list->as.list.capacity : 8;
@@ -94,10 +94,10 @@ static int append(machine *m, pk_value *list, pk_value *item)
 
 /* --- input, stack, memo --------------------------------------------------------------------------- */
 
-static const uint8_t *take(machine *m, uint64_t n)
+static const uint8_t *pickle_take(machine *m, uint64_t n)
 {
     if (n > (uint64_t)(m->end - m->at)) {
-        fail(m, "it ends in the middle of an operation");
+        pickle_fail(m, "it ends in the middle of an operation");
         return NULL;
     }
     const uint8_t *p = m->at;
@@ -106,9 +106,9 @@ static const uint8_t *take(machine *m, uint64_t n)
 }
 
 /* Takes an unsigned little-endian number of 1, 2, 4 or 8 bytes. Returns 0 at the end of the input. */
-static uint64_t take_number(machine *m, int bytes)
+static uint64_t pickle_take_number(machine *m, int bytes)
 {
-    const uint8_t *p = take(m, (uint64_t)bytes);
+    const uint8_t *p = pickle_take(m, (uint64_t)bytes);
     uint64_t value = 0;
     for (int i = 0; p && i < bytes; i++) value |= (uint64_t)p[i] << 8 * i;
     return value;
@@ -132,13 +132,13 @@ static void push(machine *m, pk_value *v)
 
 static pk_value *pop(machine *m)
 {
-    if (m->depth == 0 || !m->stack[m->depth - 1]) return fail(m, "it takes a value from an empty stack");
+    if (m->depth == 0 || !m->stack[m->depth - 1]) return pickle_fail(m, "it takes a value from an empty stack");
     return m->stack[--m->depth];
 }
 
 static pk_value *top(machine *m)
 {
-    if (m->depth == 0 || !m->stack[m->depth - 1]) return fail(m, "it needs a value on an empty stack");
+    if (m->depth == 0 || !m->stack[m->depth - 1]) return pickle_fail(m, "it needs a value on an empty stack");
     return m->stack[m->depth - 1];
 }
 
@@ -149,7 +149,7 @@ static size_t pop_mark(machine *m, pk_value ***items)
     size_t i = m->depth;
     while (i > 0 && m->stack[i - 1]) i--;
     if (i == 0) {
-        fail(m, "it looks for a mark that is not there");
+        pickle_fail(m, "it looks for a mark that is not there");
         return 0;
     }
     size_t n = m->depth - i;
@@ -164,7 +164,7 @@ static void memo_put(machine *m, uint64_t index)
     if (!v) return;
     /* Pickle numbers memo entries from 0, one an operation, so an index beyond the input's length is invalid. */
     if (index >= (uint64_t)(m->end - m->start)) {
-        fail(m, "its memo index is out of range");
+        pickle_fail(m, "its memo index is out of range");
         return;
     }
     if (index >= m->memo_capacity) {
@@ -186,7 +186,7 @@ static void memo_put(machine *m, uint64_t index)
 static void memo_get(machine *m, uint64_t index)
 {
     if (index >= m->memo_capacity || !m->memo[index])
-        fail(m, "it reads a memo entry that was never written");
+        pickle_fail(m, "it reads a memo entry that was never written");
     else
         push(m, m->memo[index]);
 }
@@ -195,8 +195,8 @@ static void memo_get(machine *m, uint64_t index)
 
 static void push_text(machine *m, pk_kind kind, int length_bytes)
 {
-    uint64_t length = take_number(m, length_bytes);
-    const uint8_t *text = m->problem ? NULL : take(m, length);
+    uint64_t length = pickle_take_number(m, length_bytes);
+    const uint8_t *text = m->problem ? NULL : pickle_take(m, length);
     pk_value *v = text ? make(m, kind) : NULL;
     if (!v) return;
     v->as.string.text = (const char *)text;
@@ -207,8 +207,8 @@ static void push_text(machine *m, pk_kind kind, int length_bytes)
 /* Pushes a LONG1 or LONG4: two's complement, little-endian, any length. No tensor needs a value beyond 64 bits. */
 static void push_long(machine *m, int length_bytes)
 {
-    uint64_t length = take_number(m, length_bytes), value = 0;
-    const uint8_t *p = m->problem ? NULL : take(m, length);
+    uint64_t length = pickle_take_number(m, length_bytes), value = 0;
+    const uint8_t *p = m->problem ? NULL : pickle_take(m, length);
     if (!p) return;
     if (length > 8) {
         push(m, make_opaque(m, NULL));
@@ -221,7 +221,7 @@ static void push_long(machine *m, int length_bytes)
 
 static void push_float(machine *m)
 {
-    const uint8_t *p = take(m, 8); /* the only big-endian number of the format */
+    const uint8_t *p = pickle_take(m, 8); /* the only big-endian number of the format */
     pk_value *v = p ? make(m, PK_FLOAT) : NULL;
     if (!v) return;
     uint64_t bits = 0;
@@ -256,7 +256,7 @@ static void top_to_tuple(machine *m, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (m->depth <= i || !m->stack[m->depth - 1 - i]) {
-            fail(m, "it takes a value from an empty stack");
+            pickle_fail(m, "it takes a value from an empty stack");
             return;
         }
     m->depth -= count;
@@ -271,8 +271,8 @@ static void mark_to_list(machine *m, pk_kind kind)
     pk_value **items;
     size_t count = pop_mark(m, &items);
     pk_value *v = m->problem ? NULL : make(m, kind);
-    for (size_t i = 0; v && kind != PK_OPAQUE && i < count && !m->problem; i++) append(m, v, items[i]);
-    if (kind == PK_DICT && count % 2) fail(m, "a dict has a key without a value");
+    for (size_t i = 0; v && kind != PK_OPAQUE && i < count && !m->problem; i++) pickle_append(m, v, items[i]);
+    if (kind == PK_DICT && count % 2) pickle_fail(m, "a dict has a key without a value");
     push(m, v);
 }
 
@@ -281,15 +281,15 @@ static void extend(machine *m, pk_kind kind, pk_value *target, pk_value **items,
 {
     if (!target || m->problem) return;
     if (kind == PK_DICT && count % 2) {
-        fail(m, "a dict has a key without a value");
+        pickle_fail(m, "a dict has a key without a value");
         return;
     }
     if (target->kind == PK_OPAQUE || target->kind == PK_OPTIONS) return;
     if (target->kind != kind) {
-        fail(m, kind == PK_DICT ? "it sets items of what is no dict" : "it appends to what is no list");
+        pickle_fail(m, kind == PK_DICT ? "it sets items of what is no dict" : "it appends to what is no list");
         return;
     }
-    for (size_t i = 0; i < count && !m->problem; i++) append(m, target, items[i]);
+    for (size_t i = 0; i < count && !m->problem; i++) pickle_append(m, target, items[i]);
 }
 
 static void extend_mark(machine *m, pk_kind kind)
@@ -314,7 +314,7 @@ static void push_global(machine *m)
     for (int i = 0; i < 2; i++) {
         const uint8_t *newline = memchr(m->at, '\n', (size_t)(m->end - m->at));
         if (!newline) {
-            fail(m, "a class name does not end");
+            pickle_fail(m, "a class name does not end");
             return;
         }
         text[i] = m->at;
@@ -329,7 +329,7 @@ static void stack_global(machine *m)
     pk_value *name = pop(m), *module = pop(m);
     if (!name || !module) return;
     if (name->kind != PK_STRING || module->kind != PK_STRING) {
-        fail(m, "a class name is no string");
+        pickle_fail(m, "a class name is no string");
         return;
     }
     push(m,
@@ -363,8 +363,9 @@ static pk_value *make_dict(machine *m, const pk_value *args)
     for (size_t i = 0; i < pairs->as.list.count; i++) {
         const pk_value *pair = pairs->as.list.items[i];
         if ((pair->kind != PK_LIST && pair->kind != PK_TUPLE) || pair->as.list.count != 2)
-            return fail(m, "an OrderedDict is made of what are no pairs");
-        if (!append(m, dict, pair->as.list.items[0]) || !append(m, dict, pair->as.list.items[1])) return NULL;
+            return pickle_fail(m, "an OrderedDict is made of what are no pairs");
+        if (!pickle_append(m, dict, pair->as.list.items[0]) || !pickle_append(m, dict, pair->as.list.items[1]))
+            return NULL;
     }
     return dict;
 }
@@ -403,7 +404,7 @@ static void push_storage(machine *m)
     int is_storage = id->kind == PK_TUPLE && id->as.list.count >= 5 && is_text(id->as.list.items[0], "storage");
     v = is_storage ? make(m, PK_STORAGE) : make_opaque(m, NULL);
     if (v && is_storage) v->as.args = id;
-    if (v && is_storage && !append(m, &m->storages, v)) return;
+    if (v && is_storage && !pickle_append(m, &m->storages, v)) return;
     push(m, v);
 }
 
@@ -417,10 +418,10 @@ static void call_with_keywords(machine *m)
 }
 
 /* Removes the top value or the top mark. */
-static void drop(machine *m)
+static void pickle_drop(machine *m)
 {
     if (m->depth == 0)
-        fail(m, "it takes a value from an empty stack");
+        pickle_fail(m, "it takes a value from an empty stack");
     else
         m->depth--;
 }
@@ -434,26 +435,26 @@ static void build(machine *m)
 }
 
 /* Executes one operation. Returns 0 at STOP or on failure. */
-static int step(machine *m)
+static int pickle_step(machine *m)
 {
     pk_value **items;
-    const uint8_t *op = take(m, 1);
+    const uint8_t *op = pickle_take(m, 1);
     if (!op) return 0;
     /* clang-format off */ /* one line per operation */
     switch (*op) {
-    case 0x80: take(m, 1); break; /* PROTO */
-    case 0x95: take(m, 8); break; /* FRAME: a hint for streams */
+    case 0x80: pickle_take(m, 1); break; /* PROTO */
+    case 0x95: pickle_take(m, 8); break; /* FRAME: a hint for streams */
     case '.': return 0; /* STOP */
     case '(': push(m, NULL); break; /* MARK */
-    case '0': drop(m); break; /* POP */
+    case '0': pickle_drop(m); break; /* POP */
     case '1': pop_mark(m, &items); break; /* POP_MARK */
     case '2': push(m, top(m)); break; /* DUP */
     case 'N': push(m, m->none); break; /* NONE */
     case 0x88: push(m, m->yes); break; /* NEWTRUE */
     case 0x89: push(m, m->no); break; /* NEWFALSE */
-    case 'J': push(m, make_integer(m, (int32_t)take_number(m, 4))); break; /* BININT */
-    case 'K': push(m, make_integer(m, (int64_t)take_number(m, 1))); break; /* BININT1 */
-    case 'M': push(m, make_integer(m, (int64_t)take_number(m, 2))); break; /* BININT2 */
+    case 'J': push(m, make_integer(m, (int32_t)pickle_take_number(m, 4))); break; /* BININT */
+    case 'K': push(m, make_integer(m, (int64_t)pickle_take_number(m, 1))); break; /* BININT1 */
+    case 'M': push(m, make_integer(m, (int64_t)pickle_take_number(m, 2))); break; /* BININT2 */
     case 0x8a: push_long(m, 1); break; /* LONG1 */
     case 0x8b: push_long(m, 4); break; /* LONG4 */
     case 'G': push_float(m); break; /* BINFLOAT */
@@ -489,12 +490,12 @@ static int step(machine *m)
     case 0x92: call_with_keywords(m); break; /* NEWOBJ_EX */
     case 'b': build(m); break; /* BUILD */
     case 'Q': push_storage(m); break; /* BINPERSID */
-    case 'q': memo_put(m, take_number(m, 1)); break; /* BINPUT */
-    case 'r': memo_put(m, take_number(m, 4)); break; /* LONG_BINPUT */
+    case 'q': memo_put(m, pickle_take_number(m, 1)); break; /* BINPUT */
+    case 'r': memo_put(m, pickle_take_number(m, 4)); break; /* LONG_BINPUT */
     case 0x94: memo_put(m, m->memo_count); break; /* MEMOIZE */
-    case 'h': memo_get(m, take_number(m, 1)); break; /* BINGET */
-    case 'j': memo_get(m, take_number(m, 4)); break; /* LONG_BINGET */
-    default: fail(m, "an operation that PyTorch files do not use");
+    case 'h': memo_get(m, pickle_take_number(m, 1)); break; /* BINGET */
+    case 'j': memo_get(m, pickle_take_number(m, 4)); break; /* LONG_BINGET */
+    default: pickle_fail(m, "an operation that PyTorch files do not use");
     }
     /* clang-format on */
     return m->problem == NULL;
@@ -510,7 +511,7 @@ mar_status pk_parse(const char *path, const uint8_t *data, size_t size, wt_pool 
     if (m.yes) m.yes->as.integer = 1;
     const uint8_t *at = data;
     if (!m.problem)
-        while (step(&m)) at = m.at;
+        while (pickle_step(&m)) at = m.at;
     *out = (pk_pickle){.root = m.problem ? NULL : pop(&m),
                        .storages = m.storages.as.list.items,
                        .n_storages = m.storages.as.list.count,

@@ -205,7 +205,7 @@ static int is_contiguous(const wt_tensor *t, const int64_t *strides)
     return 1;
 }
 
-static mar_status add_work(reader *r, const wt_tensor *t, uint64_t bytes, mar_err *err)
+static mar_status pytorch_add_work(reader *r, const wt_tensor *t, uint64_t bytes, mar_err *err)
 {
     uint64_t most;
     if (__builtin_mul_overflow(r->f->source.size, (uint64_t)WORK_MAX, &most)) most = UINT64_MAX;
@@ -253,7 +253,7 @@ typedef struct {
 static mar_status move_window(reader *r, window *w, const wt_tensor *t, uint64_t at, uint64_t end, mar_err *err)
 {
     const size_t n = end - at < w->room ? (size_t)(end - at) : w->room;
-    const mar_status status = add_work(r, t, n, err);
+    const mar_status status = pytorch_add_work(r, t, n, err);
     if (status != MAR_OK) return status;
     w->begin = at;
     w->end = at + n;
@@ -325,7 +325,8 @@ static const element_type *type_of(const pk_value *args, char *other, size_t siz
 }
 
 /* Reads a tensor from its arguments: (storage, offset, size, stride, requires_grad, hooks, ...). */
-static mar_status read_tensor(reader *r, const char *name, size_t name_length, const pk_value *args, mar_err *err)
+static mar_status pytorch_read_tensor(reader *r, const char *name, size_t name_length, const pk_value *args,
+                                      mar_err *err)
 {
     wt_tensor t = {.name = name};
     storage s;
@@ -355,7 +356,7 @@ static mar_status read_tensor(reader *r, const char *name, size_t name_length, c
     if (t.count > 0 && !is_contiguous(&t, strides))
         status = copy_strided(r, &t, bytes, strides, err);
     else
-        status = add_work(r, &t, bytes, err);
+        status = pytorch_add_work(r, &t, bytes, err);
     return status == MAR_OK ? wt_add(r->f, &t, name_length, err) : status;
 }
 
@@ -397,7 +398,7 @@ static mar_status read_dict(reader *r, const pk_value *dict, int top_level, mar_
         const wt_tensor other = {.name = name,
                                  .dtype = WT_UNREAD,
                                  .type = value->kind == PK_TENSOR ? "" : pk_type(value, what, sizeof what)};
-        status = value->kind == PK_TENSOR ? read_tensor(r, name, key->as.string.length, value->as.args, err)
+        status = value->kind == PK_TENSOR ? pytorch_read_tensor(r, name, key->as.string.length, value->as.args, err)
                                           : wt_add(r->f, &other, key->as.string.length, err);
         if (status != MAR_OK) return status;
     }

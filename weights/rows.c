@@ -27,7 +27,7 @@ int wt_place_in_head(int i, int size)
 }
 
 /* Returns the matrix with row r of those taken, and sets *row to its row there. */
-static const wt_piece *place_of(const wt_rows *w, int r, int *row)
+static const wt_piece *rows_place_of(const wt_rows *w, int r, int *row)
 {
     const wt_piece *p = w->piece;
     if (w->id) return *row = w->id[r], p;
@@ -40,12 +40,12 @@ static const wt_piece *place_of(const wt_rows *w, int r, int *row)
 static int run_of(const wt_rows *w, int r, int n, const wt_piece **piece, int *first)
 {
     int count = 1, row;
-    *piece = place_of(w, r, first);
-    while (count < n && place_of(w, r + count, &row) == *piece && row == *first + count) count++;
+    *piece = rows_place_of(w, r, first);
+    while (count < n && rows_place_of(w, r + count, &row) == *piece && row == *first + count) count++;
     return count;
 }
 
-static float factor_of(float factor)
+static float rows_factor_of(float factor)
 {
     return factor != 0 ? factor : 1;
 }
@@ -60,7 +60,7 @@ static mar_status read_f32(void *user, int first, int n, float *weight, mar_err 
     mar_status status = MAR_OK;
     for (int count, row; n > 0 && status == MAR_OK; first += count, n -= count) {
         count = run_of(w, first, n, &p, &row);
-        const float factor = factor_of(p->factor);
+        const float factor = rows_factor_of(p->factor);
         status = wt_load_matrix_rows(w->file, p->name, p->rows, w->in, row, count, weight, err);
         for (size_t j = 0; status == MAR_OK && factor != 1 && j < (size_t)count * in; j++) weight[j] *= factor;
         for (int r = 0; r < count; r++, weight += in)
@@ -77,7 +77,7 @@ static mar_status read_int8(void *user, int first, int n, int8_t *q, float *scal
     for (int count, row; n > 0 && status == MAR_OK; first += count, n -= count) {
         count = run_of(w, first, n, &p, &row);
         status = wt_load_int8(w->file, p->name, p->rows, w->in, row, count, q, scale, err);
-        for (int j = 0; status == MAR_OK && j < count; j++) scale[j] *= factor_of(p->factor);
+        for (int j = 0; status == MAR_OK && j < count; j++) scale[j] *= rows_factor_of(p->factor);
         q += (size_t)count * (size_t)w->in, scale += count;
     }
     return status;
@@ -91,7 +91,7 @@ static mar_status read_int4(void *user, int first, int n, uint8_t *q, uint16_t *
     for (int count, row; n > 0 && status == MAR_OK; first += count, n -= count) {
         count = run_of(w, first, n, &p, &row);
         const size_t groups = (size_t)count * (size_t)w->in / KERN_INT4_GROUP;
-        const float factor = factor_of(p->factor);
+        const float factor = rows_factor_of(p->factor);
         status = wt_load_int4(w->file, p->name, p->rows, w->in, row, count, q, scale, err);
         for (size_t j = 0; status == MAR_OK && factor != 1 && j < groups; j++)
             scale[j] = wt_bf16_from_f32(wt_f32_from_bf16(scale[j]) * factor);
@@ -125,8 +125,8 @@ static mar_status load_bias(const wt_rows *w, int out, float **bias, mar_err *er
         status = wt_load_f32(w->file, name, 1, &rows, &part[i], err);
     }
     for (int r = 0, row; status == MAR_OK && r < out; r++) {
-        const wt_piece *p = place_of(w, r, &row);
-        (*bias)[r] = part[p - w->piece][row] * factor_of(p->bias_factor);
+        const wt_piece *p = rows_place_of(w, r, &row);
+        (*bias)[r] = part[p - w->piece][row] * rows_factor_of(p->bias_factor);
     }
     for (int i = 0; i < WT_PIECES; i++) free(part[i]);
     return status;

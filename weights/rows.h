@@ -32,7 +32,7 @@ typedef struct {
 
 /* Returns the source. It keeps `rows`. Its errors are those of wt_load_matrix_rows. */
 kern_linear_rows wt_linear_rows(wt_rows *rows);
-/* Creates a layer of such weights and their bias. Of the spec it takes what is not about them: out, flags, ... */
+/* Creates a layer of such weights and their bias. It takes the other fields of the spec: out, flags, ... */
 mar_status wt_create_linear(kern_queue *k, wt_rows *rows, kern_linear_spec spec, kern_linear **out, mar_err *err);
 
 /* Returns the place in a head of size `size` of number i when its halves are made neighbours. */

@@ -145,8 +145,8 @@ static mar_status read_offsets(const wt_file *f, const json_value *offsets, uint
 }
 
 /* Reads the entry with this name. `data` is the offset of the data section in the file. */
-static mar_status read_tensor(wt_file *f, const json_value *name, uint64_t data, uint64_t data_size, span *s,
-                              mar_err *err)
+static mar_status safetensors_read_tensor(wt_file *f, const json_value *name, uint64_t data, uint64_t data_size,
+                                          span *s, mar_err *err)
 {
     const json_value *fields[3];
     wt_tensor t = {.name = name->text};
@@ -189,15 +189,17 @@ static mar_status check_cover(const wt_file *f, span *spans, uint64_t data_size,
     return MAR_OK;
 }
 
-static mar_status read_entries(wt_file *f, const json_value *root, uint64_t data, uint64_t data_size, mar_err *err)
+static mar_status safetensors_read_entries(wt_file *f, const json_value *root, uint64_t data, uint64_t data_size,
+                                           mar_err *err)
 {
     const size_t n = json_children(root);
     span *spans = calloc(n + 1, sizeof *spans);
     if (!spans) return err_set(err, MAR_ENOMEM, "%s: out of memory for %zu tensors", f->path, n);
     mar_status status = MAR_OK;
     for (const json_value *name = root + 1; name < json_next(root) && status == MAR_OK; name = json_next(name + 1))
-        status = json_is(name, "__metadata__") ? read_metadata(f, name + 1, err)
-                                               : read_tensor(f, name, data, data_size, &spans[f->count], err);
+        status = json_is(name, "__metadata__")
+                     ? read_metadata(f, name + 1, err)
+                     : safetensors_read_tensor(f, name, data, data_size, &spans[f->count], err);
     if (status == MAR_OK) status = check_cover(f, spans, data_size, err);
     free(spans);
     return status;
@@ -229,7 +231,7 @@ static mar_status refuse_nul(const wt_file *f, size_t at, mar_err *err)
                    f->path, at);
 }
 
-static mar_status read_header(wt_file *f, char *header, uint64_t length, mar_err *err)
+static mar_status safetensors_read_header(wt_file *f, char *header, uint64_t length, mar_err *err)
 {
     json j;
     const json_error error = json_read(header, length, LEVELS_MAX, &j);
@@ -241,7 +243,7 @@ static mar_status read_header(wt_file *f, char *header, uint64_t length, mar_err
     else if (j.values->type != JSON_OBJECT) /* the file has changed since its start was read */
         status = err_set(err, MAR_EFORMAT, "%s: the header is no JSON object", f->path);
     else
-        status = read_entries(f, j.values, 8 + length, f->source.size - 8 - length, err);
+        status = safetensors_read_entries(f, j.values, 8 + length, f->source.size - 8 - length, err);
     if (status == MAR_OK && j.not_utf8 < length)
         status = err_set(err, MAR_EFORMAT, "%s: the header is no valid UTF-8 at byte %zu", f->path, j.not_utf8);
     json_free(&j);
@@ -263,7 +265,7 @@ mar_status wt_safetensors_read(wt_file *f, mar_err *err)
                        (unsigned long long)length);
     header[length] = '\0';
     mar_status status = file_source_read(&f->source, 8, length, header, err);
-    if (status == MAR_OK) status = read_header(f, header, length, err);
+    if (status == MAR_OK) status = safetensors_read_header(f, header, length, err);
     free(header);
     strcpy(f->format, "safetensors");
     return status;

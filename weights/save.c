@@ -21,7 +21,7 @@ static int64_t elements(const wt_output *t)
 }
 
 /* Returns the bytes of n elements. */
-static uint64_t bytes_of(wt_dtype dtype, int64_t n)
+static uint64_t save_bytes_of(wt_dtype dtype, int64_t n)
 {
     const wt_tensor t = {.dtype = dtype, .count = n};
     return wt_bytes_of(&t);
@@ -33,8 +33,8 @@ typedef struct {
     size_t size, length;
 } header_text;
 
-static void put(header_text *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void put(header_text *h, const char *format, ...)
+static void save_put(header_text *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void save_put(header_text *h, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -53,27 +53,27 @@ static void put_header(header_text *h, const wt_output *tensors, int count, cons
                        int n_metadata)
 {
     uint64_t offset = 0;
-    put(h, "{");
+    save_put(h, "{");
     for (int i = 0; i < n_metadata; i++) {
-        put(h, i ? "," : "\"__metadata__\":{");
+        save_put(h, i ? "," : "\"__metadata__\":{");
         put_string(h, metadata[i][0]);
-        put(h, ":");
+        save_put(h, ":");
         put_string(h, metadata[i][1]);
     }
-    if (n_metadata > 0) put(h, "}");
+    if (n_metadata > 0) save_put(h, "}");
     for (int i = 0; i < count; i++) {
         const wt_output *t = &tensors[i];
-        if (i > 0 || n_metadata > 0) put(h, ",");
+        if (i > 0 || n_metadata > 0) save_put(h, ",");
         put_string(h, t->name);
         const int int4 = t->dtype == WT_I4; /* two in a byte */
-        put(h, ":{\"dtype\":\"%s\",\"shape\":[", wt_dtype_name(int4 ? WT_U8 : t->dtype));
+        save_put(h, ":{\"dtype\":\"%s\",\"shape\":[", wt_dtype_name(int4 ? WT_U8 : t->dtype));
         for (int d = 0; d < t->rank; d++)
-            put(h, d ? ",%lld" : "%lld", (long long)t->shape[d] / (int4 && d == t->rank - 1 ? 2 : 1));
-        put(h, "],\"data_offsets\":[%llu,", (unsigned long long)offset);
-        offset += bytes_of(t->dtype, elements(t));
-        put(h, "%llu]}", (unsigned long long)offset);
+            save_put(h, d ? ",%lld" : "%lld", (long long)t->shape[d] / (int4 && d == t->rank - 1 ? 2 : 1));
+        save_put(h, "],\"data_offsets\":[%llu,", (unsigned long long)offset);
+        offset += save_bytes_of(t->dtype, elements(t));
+        save_put(h, "%llu]}", (unsigned long long)offset);
     }
-    put(h, "}");
+    save_put(h, "}");
 }
 
 /* Returns the header as JSON text for the caller to free, or NULL without memory. */
@@ -87,7 +87,7 @@ static char *make_header(const wt_output *tensors, int count, const char *const 
 }
 
 /* Converts n floats to dtype, F16 or BF16. Returns 0 if a finite value overflows. */
-static int encode(wt_dtype dtype, const float *values, size_t n, uint16_t *halves)
+static int save_encode(wt_dtype dtype, const float *values, size_t n, uint16_t *halves)
 {
     int fits = 1;
     for (size_t i = 0; i < n; i++) {
@@ -135,7 +135,7 @@ static mar_status write_values(FILE *stream, const char *path, const wt_output *
 {
     if (t->dtype == WT_F32)
         fwrite(b->values, sizeof *b->values, n, stream);
-    else if (encode(t->dtype, b->values, n, b->halves))
+    else if (save_encode(t->dtype, b->values, n, b->halves))
         fwrite(b->halves, sizeof *b->halves, n, stream);
     else
         return err_set(err, MAR_EMODEL, "%s: tensor %s has a value too large for %s; use f32 or bf16", path, t->name,
@@ -157,8 +157,8 @@ static void apply_factor(const wt_output *t, const buffers *b, int64_t first, si
 }
 
 /* Converts and writes `rows` rows of the source, from row `first`, each of `in` values. */
-static mar_status write_rows(FILE *stream, const char *path, const wt_output *t, const buffers *b, int64_t first,
-                             int rows, int in, mar_err *err)
+static mar_status save_write_rows(FILE *stream, const char *path, const wt_output *t, const buffers *b, int64_t first,
+                                  int rows, int in, mar_err *err)
 {
     const size_t n = (size_t)rows * (size_t)in;
     const int low = t->source->dtype == WT_I8 || t->source->dtype == WT_I4;
@@ -209,7 +209,7 @@ static mar_status write_tensor(FILE *stream, const char *path, const wt_output *
     mar_status status = get_buffers(&b, (size_t)most * (size_t)in + 1, (size_t)most, path, err);
     for (int64_t first = 0; first < rows && status == MAR_OK && !ferror(stream);
          first += most) /* commit reports a write error */
-        status = write_rows(stream, path, t, &b, first, rows - first < most ? (int)(rows - first) : most, in, err);
+        status = save_write_rows(stream, path, t, &b, first, rows - first < most ? (int)(rows - first) : most, in, err);
     free_buffers(&b);
     return status;
 }

@@ -13,7 +13,7 @@ const char *wt_scale_name(const char *name, char *text, size_t size)
     return text;
 }
 
-static int is_low(wt_dtype dtype)
+static int scales_is_low(wt_dtype dtype)
 {
     return dtype == WT_I8 || dtype == WT_I4;
 }
@@ -38,7 +38,7 @@ static int find_all(const wt_file *f, const wt_tensor *t, const wt_tensor *out[E
 {
     char name[WT_INT8_NAME];
     int n = 0;
-    const int count = is_low(t->dtype) ? 1 : wt_is_fp8(t->dtype) ? ENDINGS : 0;
+    const int count = scales_is_low(t->dtype) ? 1 : wt_is_fp8(t->dtype) ? ENDINGS : 0;
     for (int i = 0; i < count; i++) {
         const int has_end = replace_end(t->name, endings[i].matrix, endings[i].scale, name);
         const wt_tensor *scale = has_end ? wt_find(f, name) : NULL;
@@ -59,7 +59,7 @@ const wt_tensor *wt_matrix_of(const wt_file *f, const wt_tensor *scale)
     for (int i = 0; i < ENDINGS; i++) {
         const wt_tensor *t =
             replace_end(scale->name, endings[i].scale, endings[i].matrix, name) ? wt_find(f, name) : NULL;
-        if (t && (wt_is_fp8(t->dtype) || (i == 0 && is_low(t->dtype)))) return t;
+        if (t && (wt_is_fp8(t->dtype) || (i == 0 && scales_is_low(t->dtype)))) return t;
     }
     return NULL;
 }

@@ -15,7 +15,7 @@ typedef struct {
     const char *key, *value;
 } wt_pair;
 
-/* A tensor's part of the hash of what is read (wt_digest_begin). */
+/* A tensor's part of the hash of the tensors read (wt_digest_begin). */
 typedef struct {
     unsigned __int128 sum; /* over the words read, each times the key of its place */
     uint64_t bytes;        /* read; more than the tensor has are not added */
@@ -66,7 +66,7 @@ mar_status wt_add(wt_file *f, const wt_tensor *t, size_t name_length, mar_err *e
 int wt_measure(wt_tensor *t, uint64_t *bytes);
 /* Adds data[n], a tensor's bytes from `first` on. */
 void wt_digest_add(wt_digest *d, uint64_t first, size_t n, const uint8_t *data);
-/* Return the hash of what `hash` is of, and a number or a text. */
+/* Return `hash`, extended by a number or a text. */
 uint64_t wt_number_digest(uint64_t hash, uint64_t number);
 uint64_t wt_text_digest(uint64_t hash, const char *text);
 /* Makes WT_I4 of the U8 matrices beside scales of int4. */

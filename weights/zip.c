@@ -116,7 +116,7 @@ static int read_entry(const uint8_t **at, const uint8_t *end, zip_entry *entry)
     return read_zip64(entry, p + ENTRY_SIZE + name, extra);
 }
 
-static int compare_names(const void *a, const void *b)
+static int zip_compare_names(const void *a, const void *b)
 {
     const zip_entry *x = a, *y = b;
     size_t n = x->name_length < y->name_length ? x->name_length : y->name_length;
@@ -124,7 +124,7 @@ static int compare_names(const void *a, const void *b)
     return order ? order : (x->name_length > y->name_length) - (x->name_length < y->name_length);
 }
 
-static mar_status read_entries(zip_directory *zip, const extent *d, mar_err *err)
+static mar_status zip_read_entries(zip_directory *zip, const extent *d, mar_err *err)
 {
     const char *path = zip->source->path;
     const uint8_t *at = zip->bytes, *end = at + d->size;
@@ -132,9 +132,9 @@ static mar_status read_entries(zip_directory *zip, const extent *d, mar_err *err
         if (!read_entry(&at, end, &zip->entries[zip->count++]))
             return err_set(err, MAR_EFORMAT, "%s: entry %llu of the zip directory is malformed", path,
                            (unsigned long long)i);
-    qsort(zip->entries, zip->count, sizeof *zip->entries, compare_names);
+    qsort(zip->entries, zip->count, sizeof *zip->entries, zip_compare_names);
     for (size_t i = 1; i < zip->count; i++)
-        if (compare_names(&zip->entries[i - 1], &zip->entries[i]) == 0)
+        if (zip_compare_names(&zip->entries[i - 1], &zip->entries[i]) == 0)
             return err_set(err, MAR_EFORMAT, "%s: \"%.*s\" is twice in the zip file", path,
                            (int)zip->entries[i].name_length, zip->entries[i].name);
     return MAR_OK;
@@ -152,7 +152,7 @@ mar_status zip_open(const file_source *source, zip_directory *out, mar_err *err)
         status = err_set(err, MAR_ENOMEM, "%s: out of memory for %llu zip entries", source->path,
                          (unsigned long long)d.count);
     if (status == MAR_OK) status = file_source_read(source, d.offset, d.size, out->bytes, err);
-    if (status == MAR_OK) status = read_entries(out, &d, err);
+    if (status == MAR_OK) status = zip_read_entries(out, &d, err);
     if (status != MAR_OK) zip_close(out);
     return status;
 }
@@ -167,7 +167,7 @@ void zip_close(zip_directory *zip)
 const zip_entry *zip_find(const zip_directory *zip, const char *name, size_t name_length)
 {
     zip_entry key = {.name = name, .name_length = name_length};
-    return bsearch(&key, zip->entries, zip->count, sizeof key, compare_names);
+    return bsearch(&key, zip->entries, zip->count, sizeof key, zip_compare_names);
 }
 
 int zip_is_encrypted(const zip_entry *entry)

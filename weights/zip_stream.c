@@ -2,7 +2,7 @@
 
 #include <limits.h>
 
-static mar_status refuse(const zip_stream *s, int result, mar_err *err)
+static mar_status zip_stream_refuse(const zip_stream *s, int result, mar_err *err)
 {
     if (result == Z_MEM_ERROR) return err_set(err, MAR_ENOMEM, "%s: out of memory for decompressing it", s->place.what);
     return err_set(err, MAR_EFORMAT, "%s: its compressed data are damaged%s%s", s->place.what, s->z.msg ? ": " : "",
@@ -18,7 +18,7 @@ mar_status zip_stream_open(zip_stream *s, const zip_place *place, mar_err *err)
     s->z = (z_stream){.next_in = s->buffer};
     const int result = place->deflated ? inflateInit2(&s->z, -MAX_WBITS) : Z_OK; /* negative: without zlib's header */
     s->is_open = result == Z_OK;
-    return s->is_open ? MAR_OK : refuse(s, Z_MEM_ERROR, err);
+    return s->is_open ? MAR_OK : zip_stream_refuse(s, Z_MEM_ERROR, err);
 }
 
 void zip_stream_close(zip_stream *s)
@@ -56,7 +56,7 @@ static mar_status decompress(zip_stream *s, size_t *n, uint8_t *dst, mar_err *er
         *n += room - s->z.avail_out;
         s->ended = result == Z_STREAM_END;
         if (result != Z_OK && result != Z_STREAM_END)
-            return refuse(s, result, err); /* Z_BUF_ERROR: input ended early */
+            return zip_stream_refuse(s, result, err); /* Z_BUF_ERROR: input ended early */
     }
     return MAR_OK;
 }

@@ -178,9 +178,10 @@ static inline __attribute__((always_inline)) void scores_of(const int dense, con
 }
 
 /* sum[r] += weight[r][i] * chunk[index[i]], or chunk[i] if `dense`, for `rows` rows, `vectors` vectors each. */
-static inline __attribute__((always_inline)) void add_part(const int dense, const int rows, const int vectors,
-                                                           const float *const *weight, const float *chunk,
-                                                           const int *index, int n, size_t width, float *const *sum)
+static inline __attribute__((always_inline)) void cpu_cached_add_part(const int dense, const int rows,
+                                                                      const int vectors, const float *const *weight,
+                                                                      const float *chunk, const int *index, int n,
+                                                                      size_t width, float *const *sum)
 {
     vector s[SUMS];
 #pragma GCC unroll 2
@@ -200,21 +201,21 @@ static inline __attribute__((always_inline)) void add_part(const int dense, cons
         for (int v = 0; v < vectors; v++) memcpy(sum[r] + v * LANES, &s[r * vectors + v], sizeof s[0]);
 }
 
-static inline __attribute__((always_inline)) void add_values(const int dense, const int rows,
-                                                             const float *const *weight, const float *chunk,
-                                                             const int *index, int n, const size_t width,
-                                                             float *const *sum)
+static inline __attribute__((always_inline)) void cpu_cached_add_values(const int dense, const int rows,
+                                                                        const float *const *weight, const float *chunk,
+                                                                        const int *index, int n, const size_t width,
+                                                                        float *const *sum)
 {
     enum { MANY = SUMS / 2 };
     size_t j = 0;
     for (; rows == 1 && j + SUMS * LANES <= width; j += SUMS * LANES)
-        add_part(dense, 1, SUMS, weight, chunk + j, index, n, width, (float *const[1]){sum[0] + j});
+        cpu_cached_add_part(dense, 1, SUMS, weight, chunk + j, index, n, width, (float *const[1]){sum[0] + j});
     for (; j + MANY * LANES <= width; j += MANY * LANES)
-        add_part(dense, rows, MANY, weight, chunk + j, index, n, width,
-                 (float *const[2]){sum[0] + j, rows > 1 ? sum[1] + j : NULL});
+        cpu_cached_add_part(dense, rows, MANY, weight, chunk + j, index, n, width,
+                            (float *const[2]){sum[0] + j, rows > 1 ? sum[1] + j : NULL});
     for (; j < width; j += LANES)
-        add_part(dense, rows, 1, weight, chunk + j, index, n, width,
-                 (float *const[2]){sum[0] + j, rows > 1 ? sum[1] + j : NULL});
+        cpu_cached_add_part(dense, rows, 1, weight, chunk + j, index, n, width,
+                            (float *const[2]){sum[0] + j, rows > 1 ? sum[1] + j : NULL});
 }
 
 /* Lists each row's slots in the chunk that begins with slot number c->first; c->at is that of the previous chunk. */
@@ -287,13 +288,13 @@ static inline __attribute__((always_inline)) void add_weighted_of(const cached_t
             sum[i] = w->sum + pair * width;
         }
         if (some == 2 && dense)
-            add_values(1, 2, weight, w->chunk, NULL, c->slots, width, sum);
+            cpu_cached_add_values(1, 2, weight, w->chunk, NULL, c->slots, width, sum);
         else if (some == 2)
-            add_values(0, 2, weight, w->chunk, index, c->known[r], width, sum);
+            cpu_cached_add_values(0, 2, weight, w->chunk, index, c->known[r], width, sum);
         else if (dense)
-            add_values(1, 1, weight, w->chunk, NULL, c->slots, width, sum);
+            cpu_cached_add_values(1, 1, weight, w->chunk, NULL, c->slots, width, sum);
         else
-            add_values(0, 1, weight, w->chunk, index, c->known[r], width, sum);
+            cpu_cached_add_values(0, 1, weight, w->chunk, index, c->known[r], width, sum);
     }
 }
 

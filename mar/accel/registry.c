@@ -128,7 +128,7 @@ mar_status mar_accels_check(const mar_params *params, mar_err *err)
 /* --- stages of an engine -------------------------------------------------------------------------------------------
  */
 
-__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void registry_append(char *text, size_t size, const char *format, ...)
 {
     const size_t used = strlen(text);
     va_list arguments;
@@ -159,10 +159,10 @@ static void list_fitting(const mar_engine *engine, char *text, size_t size)
         const char *value = "";
         for (int v = 0; shares_option(accels[i]) && o->choices[v] && !*value; v++)
             if (is_turned_on_by(accels[i], o->choices[v])) value = o->choices[v];
-        if (*last) append(text, size, "%s%s", *text ? ", " : "", last);
+        if (*last) registry_append(text, size, "%s%s", *text ? ", " : "", last);
         snprintf(last, sizeof last, "--%s%s%s", o->name, *value ? " " : "", value);
     }
-    if (*last) append(text, size, "%s%s", *text ? " or " : "", last);
+    if (*last) registry_append(text, size, "%s%s", *text ? " or " : "", last);
 }
 
 /* Returns MAR_EARG, naming the option, if an accelerator that is on changes a stage that the engine leaves plain. */
@@ -234,10 +234,10 @@ static void list_values(const mar_param *o, const char *tokens, char *text, size
     for (int i = 0; o->choices[i]; i++) {
         const mar_accel *accel = mar_accel_of_verifier(o->choices[i]);
         if (!accel || !goes_with(accel->tokens, tokens)) continue;
-        if (last) append(text, size, "%s%s", *text ? ", " : "", last);
+        if (last) registry_append(text, size, "%s%s", *text ? ", " : "", last);
         last = o->choices[i];
     }
-    if (last) append(text, size, "%s%s", *text ? " or " : "", last);
+    if (last) registry_append(text, size, "%s%s", *text ? " or " : "", last);
 }
 
 /* Returns MAR_EARG, naming the option, if one for other tokens is given. The functions below assume that none is. */
@@ -355,13 +355,14 @@ static void append_option(const mar_accel *accel, const char *methods, char *tex
     int n = 0;
     served_by(accel, methods, method);
     const int by_name = strcmp(accel->name, method) == 0;
-    append(text, size, "--%s", o->name);
+    registry_append(text, size, "--%s", o->name);
     for (int i = 0; o->choices && o->choices[i] && n < 32; i++) {
         const int is_one = o->type == MAR_TYPE_CHOICE ? i != (int)o->value : is_turned_on_by(accel, o->choices[i]);
         const int is_asked = by_name || mar_is_listed(methods, o->choices[i]);
         if (is_one && is_asked) listed[n++] = o->choices[i];
     }
-    for (int i = 0; i < n; i++) append(text, size, "%s%s", i == 0 ? " " : i + 1 < n ? ", " : " or ", listed[i]);
+    for (int i = 0; i < n; i++)
+        registry_append(text, size, "%s%s", i == 0 ? " " : i + 1 < n ? ", " : " or ", listed[i]);
 }
 
 /* Returns the parameters with the accelerator on for the method, if a value of its option does that. */
@@ -384,8 +385,9 @@ static int append_default(const mar_accel *accel, const mar_params *p, char *tex
 {
     const int lacks = !on_for(accel->default_with, p),
               hinders = accel->default_without && on_for(accel->default_without, p);
-    append(text, size, "%s%s%s", lacks ? "--" : "", lacks ? accel->default_with : "", lacks && hinders ? " and " : "");
-    if (hinders) append(text, size, "no --%s", accel->default_without);
+    registry_append(text, size, "%s%s%s", lacks ? "--" : "", lacks ? accel->default_with : "",
+                    lacks && hinders ? " and " : "");
+    if (hinders) registry_append(text, size, "no --%s", accel->default_without);
     return hinders;
 }
 
@@ -402,16 +404,16 @@ static void append_needs(const mar_accel *accel, const char *methods, const mar_
     const int says_option = !by_name || (!is_given && !(accel->default_with && accel->asks_for)) || others_are;
     if (by_name && !is_given && !others_are && accel->default_with && !accel->asks_for) {
         const int is_long = append_default(accel, p, text, size);
-        append(text, size, "%s or ", is_long ? "," : "");
+        registry_append(text, size, "%s or ", is_long ? "," : "");
     }
-    if (lacks) append(text, size, "--%s", accel->asks_for);
-    if (lacks && says_option) append(text, size, " and ");
+    if (lacks) registry_append(text, size, "--%s", accel->asks_for);
+    if (lacks && says_option) registry_append(text, size, " and ");
     if (says_option) append_option(accel, methods, text, size);
     for (int i = 0; accels[i] && !other; i++)
         if (strcmp(accels[i]->name, accel->name) != 0 && mar_accel_is_on(accels[i], &q) &&
             (conflict_of(accels[i], accel) || conflict_of(accel, accels[i])))
             other = accels[i];
-    if (other) append(text, size, "%sno --%s", says_option || lacks ? " and " : "", other->name);
+    if (other) registry_append(text, size, "%sno --%s", says_option || lacks ? " and " : "", other->name);
 }
 
 /* Returns whether the option has an effect with the accelerator on such tokens, by itself or with what turns the
@@ -443,7 +445,7 @@ static void write_needs(const mar_param *o, const mar_params *p, const char *tok
     const mar_accel_exception *e = on ? exception_of(on, o) : NULL;
     snprintf(text, size, "needs ");
     if (e && e->needs) {
-        append(text, size, "--%s", e->needs);
+        registry_append(text, size, "--%s", e->needs);
         return;
     }
     int n = 0;
@@ -452,7 +454,7 @@ static void write_needs(const mar_param *o, const mar_params *p, const char *tok
             (accels[i]->asks_for && is_default_elsewhere(accels[i], o, tokens)))
             continue;
         const int is_long = strstr(text, " and ") || strstr(text, "no ");
-        if (n++) append(text, size, "%s or ", is_long ? "," : "");
+        if (n++) registry_append(text, size, "%s or ", is_long ? "," : "");
         if (exception_of(accels[i], o))
             append_default(accels[i], p, text, size);
         else

@@ -35,7 +35,7 @@ static void list_images(mar_session *s, const mar_conditions *of)
     }
 }
 
-static mar_status start(mar_session *s, const mar_conditions *of)
+static mar_status batch_start(mar_session *s, const mar_conditions *of)
 {
     const mar_status status = mar_session_prepare(s, s->images);
     if (status != MAR_OK) return status;
@@ -47,7 +47,7 @@ static mar_status start(mar_session *s, const mar_conditions *of)
     return kern_check(s->k, &s->err);
 }
 
-static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditions *of, int n)
+static mar_status batch_begin(mar_session *s, uint64_t first_image, const mar_conditions *of, int n)
 {
     if (n < 1 || n > s->max_images)
         return err_set(&s->err, MAR_EARG, "%d images: expected 1..%d, the session's batch", n, s->max_images);
@@ -65,7 +65,7 @@ static mar_status begin(mar_session *s, uint64_t first_image, const mar_conditio
     s->decoded = 0;
     s->dropped = MAR_OK;
     s->k->core->bind(s->k);
-    status = start(s, of);
+    status = batch_start(s, of);
     s->k->core->unbind(s->k);
     return status == MAR_OK ? MAR_OK : mar_session_drop(s, status);
 }
@@ -75,7 +75,7 @@ mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *la
     mar_status status = mar_session_enter(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(labels, "labels", &s->err);
-    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditions){.labels = labels}, n);
+    if (status == MAR_OK) status = batch_begin(s, first_image, &(mar_conditions){.labels = labels}, n);
     return mar_session_leave(s, status);
 }
 
@@ -85,7 +85,8 @@ mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, cons
     mar_status status = mar_session_enter(s);
     if (status != MAR_OK) return status;
     status = mar_check_given(features, "features", &s->err);
-    if (status == MAR_OK) status = begin(s, first_image, &(mar_conditions){.features = features, .mask = mask}, n);
+    if (status == MAR_OK)
+        status = batch_begin(s, first_image, &(mar_conditions){.features = features, .mask = mask}, n);
     return mar_session_leave(s, status);
 }
 
@@ -113,7 +114,7 @@ mar_status mar_session_set_negative(mar_session *s, const float *features, const
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-static mar_status step(mar_session *s)
+static mar_status batch_step(mar_session *s)
 {
     mar_entry *failed;
     mar_status status = mar_session_refuse_dropped(s);
@@ -141,7 +142,7 @@ mar_status mar_session_step(mar_session *s)
 {
     const mar_status status = mar_session_enter(s);
     if (status != MAR_OK) return status;
-    return mar_session_leave(s, s->requests ? mar_session_step_requests(s) : step(s));
+    return mar_session_leave(s, s->requests ? mar_session_step_requests(s) : batch_step(s));
 }
 
 uint64_t mar_session_batch_request(const mar_session *s, int i)

@@ -31,7 +31,7 @@ static void find_folder(const mar_clip *c, const char *path, char folder[PATH_MA
         snprintf(folder, PATH_MAX, "%s", c->is_file ? "." : path);
 }
 
-static mar_status load_tokenizer(mar_clip *c, const char *path, mar_err *err)
+static mar_status clip_load_tokenizer(mar_clip *c, const char *path, mar_err *err)
 {
     const clip_config *g = clip_get_config(c->network);
     char folder[PATH_MAX];
@@ -48,12 +48,12 @@ static mar_status load_tokenizer(mar_clip *c, const char *path, mar_err *err)
     return mar_judge_use_texts(&c->judge, folder, "<|startoftext|>", "<|endoftext|>", g->positions, err);
 }
 
-static mar_status load(mar_clip *c, const wt_file *f, const char *path, mar_err *err)
+static mar_status clip_load(mar_clip *c, const wt_file *f, const char *path, mar_err *err)
 {
     mar_status status = mar_judge_begin_load(&c->judge, err);
     if (status != MAR_OK) return status;
     status = mar_judge_end_load(&c->judge, f, clip_create(c->judge.k, f, c->judge.batch, &c->network, err), err);
-    if (status == MAR_OK) status = load_tokenizer(c, path, err);
+    if (status == MAR_OK) status = clip_load_tokenizer(c, path, err);
     if (status != MAR_OK) return status;
     const clip_config *g = clip_get_config(c->network);
     c->config = (mar_clip_config){.size = sizeof c->config,
@@ -67,7 +67,7 @@ static mar_status load(mar_clip *c, const wt_file *f, const char *path, mar_err 
     return MAR_OK;
 }
 
-static void destroy(mar_clip *c)
+static void clip_destroy(mar_clip *c)
 {
     mar_judge_stop(&c->judge);
     clip_free(c->network);
@@ -76,7 +76,7 @@ static void destroy(mar_clip *c)
 }
 
 /* Creates a CLIP. *out stays NULL on failure. */
-static mar_status create(mar *m, const char *path, int batch, mar_clip **out, mar_err *err)
+static mar_status api_clip_create(mar *m, const char *path, int batch, mar_clip **out, mar_err *err)
 {
     wt_file *f = NULL;
     struct stat st;
@@ -89,7 +89,7 @@ static mar_status create(mar *m, const char *path, int batch, mar_clip **out, ma
     if (c) {
         c->is_file = is_file;
         status = mar_judge_open(&c->judge, m, batch, err);
-        if (status == MAR_OK) status = load(c, f, path, err);
+        if (status == MAR_OK) status = clip_load(c, f, path, err);
     } else {
         status = err_set(err, MAR_ENOMEM, "out of memory");
     }
@@ -97,7 +97,7 @@ static mar_status create(mar *m, const char *path, int batch, mar_clip **out, ma
         mar_retain(m);
         *out = c;
     } else if (c) {
-        destroy(c);
+        clip_destroy(c);
     }
     wt_close(f);
     return status;
@@ -109,7 +109,7 @@ mar_status mar_clip_load(mar *m, const char *path, int batch, mar_clip **out)
     mar_err err = {0};
     if (out) *out = NULL;
     mar_status status = mar_judge_check_load(m, path, batch, out, &err);
-    if (status == MAR_OK) status = create(m, path, batch, out, &err);
+    if (status == MAR_OK) status = api_clip_create(m, path, batch, out, &err);
     if (status == MAR_OK)
         mar_log(m, MAR_LOG_INFO, "clip %s: patches of %d in %d pixels, %ld parameters, loaded in %.3g s", path,
                 (*out)->config.patch, (*out)->config.image_size, (*out)->config.parameters, mar_now() - start);
@@ -120,7 +120,7 @@ void mar_clip_free(mar_clip *c)
 {
     if (!c || mar_in_forked_child(c->judge.m)) return;
     mar *m = c->judge.m;
-    destroy(c);
+    clip_destroy(c);
     mar_release(m);
 }
 

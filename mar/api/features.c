@@ -33,7 +33,7 @@ static mar_status load_digits(mar_features *f, mar_err *err)
     return MAR_OK;
 }
 
-static void describe(mar_features *f)
+static void features_describe(mar_features *f)
 {
     f->config = (mar_features_config){.size = sizeof f->config};
     if (f->vgg) {
@@ -52,7 +52,7 @@ static void describe(mar_features *f)
 }
 
 /* Loads the network on a queue of its own. */
-static mar_status load_network(mar_features *f, const wt_file *file, mar_err *err)
+static mar_status features_load_network(mar_features *f, const wt_file *file, mar_err *err)
 {
     mar_status status = mar_check_kind(file, 1 << MAR_KIND_INCEPTION | 1 << MAR_KIND_VGG16,
                                        "Inception-v3 with TensorFlow's weights of 2015-12-05, or VGG16", err);
@@ -63,22 +63,22 @@ static mar_status load_network(mar_features *f, const wt_file *file, mar_err *er
                  ? eval_vgg_create(j->k, file, j->batch, &f->vgg, err)
                  : eval_inception_create(j->k, file, j->batch, &f->inception, err);
     status = mar_judge_end_load(j, file, status, err);
-    if (status == MAR_OK) describe(f);
+    if (status == MAR_OK) features_describe(f);
     return status;
 }
 
-static mar_status load_file(mar_features *f, const char *path, mar_err *err)
+static mar_status features_load_file(mar_features *f, const char *path, mar_err *err)
 {
     wt_file *file = NULL;
     mar_status status = mar_open_checkpoint(path, 0, MAR_WEIGHTS_AUTO, &file, err);
     if (status != MAR_OK) return status;
     wt_allow_nonfinite(file, f->judge.m->allow_nonfinite);
-    status = load_network(f, file, err);
+    status = features_load_network(f, file, err);
     wt_close(file);
     return status;
 }
 
-static void destroy(mar_features *f)
+static void features_destroy(mar_features *f)
 {
     mar_judge_stop(&f->judge);
     eval_inception_free(f->inception);
@@ -89,14 +89,14 @@ static void destroy(mar_features *f)
 }
 
 /* Creates a network. *out stays NULL on failure. */
-static mar_status create(mar *m, const char *path, int batch, mar_features **out, mar_err *err)
+static mar_status features_create(mar *m, const char *path, int batch, mar_features **out, mar_err *err)
 {
     mar_features *f = calloc(1, sizeof *f);
     if (!f) return err_set(err, MAR_ENOMEM, "out of memory");
     mar_status status = mar_judge_open(&f->judge, m, batch, err);
-    if (status == MAR_OK) status = strcmp(path, "demo") == 0 ? load_digits(f, err) : load_file(f, path, err);
+    if (status == MAR_OK) status = strcmp(path, "demo") == 0 ? load_digits(f, err) : features_load_file(f, path, err);
     if (status != MAR_OK) {
-        destroy(f);
+        features_destroy(f);
         return status;
     }
     mar_retain(m);
@@ -110,7 +110,7 @@ mar_status mar_features_load(mar *m, const char *path, int batch, mar_features *
     mar_err err = {0};
     if (out) *out = NULL;
     mar_status status = mar_judge_check_load(m, path, batch, out, &err);
-    if (status == MAR_OK) status = create(m, path, batch, out, &err);
+    if (status == MAR_OK) status = features_create(m, path, batch, out, &err);
     if (status == MAR_OK)
         mar_log(m, MAR_LOG_INFO, "features %s: %s, %ld parameters, loaded in %.3g s", path, (*out)->config.name,
                 (*out)->config.parameters, mar_now() - start);
@@ -121,7 +121,7 @@ void mar_features_free(mar_features *f)
 {
     if (!f || mar_in_forked_child(f->judge.m)) return;
     mar *m = f->judge.m;
-    destroy(f);
+    features_destroy(f);
     mar_release(m);
 }
 
@@ -195,7 +195,7 @@ static mar_status run_network(mar_features *f, int n, const results *r, mar_err 
     return status == MAR_OK ? check_results(f, n, r, err) : status;
 }
 
-static mar_status run(mar_features *f, int n, const results *r, mar_err *err)
+static mar_status features_run(mar_features *f, int n, const results *r, mar_err *err)
 {
     return f->digits ? run_digits(f, n, r, err) : run_network(f, n, r, err);
 }
@@ -208,7 +208,7 @@ mar_status mar_features_run(mar_features *f, const uint8_t *rgb, int n, int widt
     const results r = {features, logits, spatial};
     mar_status status = mar_check_handle(f->judge.m, &err);
     if (status == MAR_OK) status = mar_judge_take(&f->judge, rgb, n, width, height, &err);
-    if (status == MAR_OK) status = run(f, n, &r, &err);
+    if (status == MAR_OK) status = features_run(f, n, &r, &err);
     return mar_result(f->judge.m, status, &err);
 }
 
@@ -220,7 +220,7 @@ mar_status mar_features_run_each(mar_features *f, const uint8_t *const *rgb, con
     const results r = {features, logits, spatial};
     mar_status status = mar_check_handle(f->judge.m, &err);
     if (status == MAR_OK) status = mar_judge_take_each(&f->judge, rgb, widths, heights, n, &err);
-    if (status == MAR_OK) status = run(f, n, &r, &err);
+    if (status == MAR_OK) status = features_run(f, n, &r, &err);
     return mar_result(f->judge.m, status, &err);
 }
 

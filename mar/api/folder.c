@@ -24,7 +24,7 @@ static int is_companion(const char *name)
 }
 
 /* Writes "FOLDER/NAME" to path [PATH_MAX]. Returns 0 if it is too long. */
-static int join(const char *folder, const char *name, char *path)
+static int folder_join(const char *folder, const char *name, char *path)
 {
     return snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX;
 }
@@ -54,7 +54,7 @@ mar_status mar_folder_open(const char *path, mar_folder_writer *out, mar_err *er
             ".safetensors",
             path);
     if (snprintf(out->temporary, PATH_MAX, "%.*s.partial-%ld", (int)n, path, (long)getpid()) >= PATH_MAX ||
-        !join(out->temporary, "model.safetensors", out->model))
+        !folder_join(out->temporary, "model.safetensors", out->model))
         return err_set(err, MAR_EIO, "%s: the path is too long", path);
     if (mkdir(out->temporary, 0777) != 0)
         return err_set(err, MAR_EIO, "%s: cannot make the folder: %s", out->temporary, strerror(errno));
@@ -94,14 +94,14 @@ static mar_status copy_companions(const char *from, const char *to, mar_err *err
     if (!d) return err_set(err, MAR_EIO, "%s: cannot list: %s", from, strerror(errno));
     for (const struct dirent *e; status == MAR_OK && (e = readdir(d));) {
         if (!is_companion(e->d_name)) continue;
-        status = join(from, e->d_name, source) && join(to, e->d_name, target)
+        status = folder_join(from, e->d_name, source) && folder_join(to, e->d_name, target)
                      ? copy_file(source, target, err)
                      : err_set(err, MAR_EIO, "%s/%s: the path is too long", from, e->d_name);
     }
     closedir(d);
     if (status != MAR_OK || !text_tokenizer_elsewhere(from, source)) return status;
-    return join(to, "text_tokenizer.json", target) ? copy_file(source, target, err)
-                                                   : err_set(err, MAR_EIO, "%s: the path is too long", to);
+    return folder_join(to, "text_tokenizer.json", target) ? copy_file(source, target, err)
+                                                          : err_set(err, MAR_EIO, "%s: the path is too long", to);
 }
 
 mar_status mar_folder_commit(mar_folder_writer *w, const char *from, mar_err *err)
@@ -117,7 +117,7 @@ void mar_folder_discard(mar_folder_writer *w)
     char path[PATH_MAX];
     DIR *d = opendir(w->temporary);
     for (const struct dirent *e; d && (e = readdir(d));)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && join(w->temporary, e->d_name, path))
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && folder_join(w->temporary, e->d_name, path))
             (void)unlink(path);
     if (d) closedir(d);
     (void)rmdir(w->temporary);

@@ -78,7 +78,7 @@ static void add_rounding(const kern_device *device, mar_effect *effect)
              of_method.exact ? 0 : (int)sizeof effect->how - 16, of_method.how);
 }
 
-static void write_line(const mar_guarantee *g, char *line, size_t size)
+static void guarantee_write_line(const mar_guarantee *g, char *line, size_t size)
 {
     const char *usual = g->departures ? "" : " (the model's defaults)";
     const char *stop = g->departures ? "; not the model's defaults: " : "";
@@ -106,5 +106,5 @@ void mar_guarantee_write(const mar_model *model, const mar_engine_state *state, 
                                  .reference = out->reference,
                                  .method = out->effect.how,
                                  .departing = out->departing};
-    write_line(&out->facts, out->line, sizeof out->line);
+    guarantee_write_line(&out->facts, out->line, sizeof out->line);
 }

@@ -98,7 +98,7 @@ static void take_result(check *c, mar_status status, const mar_err *reason)
 }
 
 /* Counts the NaNs and infinities of t. */
-static void check_finite(check *c, const wt_tensor *t)
+static void inspect_check_finite(check *c, const wt_tensor *t)
 {
     char name[NAME];
     wt_nonfinite found = {0};
@@ -119,7 +119,7 @@ static void check_low(check *c, const wt_tensor *t)
     const int out = (int)t->shape[0], in = (int)t->shape[1], most = in < LOW_PIECE ? LOW_PIECE / in : 1;
     mar_err reason = {0};
     mar_status status = MAR_OK;
-    if (t->dtype == WT_I4) check_finite(c, scale);
+    if (t->dtype == WT_I4) inspect_check_finite(c, scale);
     if (c->status != MAR_OK || t->dtype == WT_I4) return;
     float *rows = malloc((size_t)most * (size_t)in * sizeof *rows);
     if (!rows) status = err_set(&reason, MAR_ENOMEM, "%s: out of memory", wt_path(c->f));
@@ -168,7 +168,7 @@ static void check_tensor(void *user, const char *name, int rank, const int64_t *
     else if (wt_check_float(c->f, t, &reason) != MAR_OK)
         take_result(c, MAR_EMODEL, &reason);
     else
-        check_finite(c, t);
+        inspect_check_finite(c, t);
 }
 
 /* Returns whether the tensor belongs to a training loss, such as a discriminator. No model here needs it. */
@@ -225,7 +225,7 @@ static void add_listing(mar_report *r, const char *what, const listing *l)
         add_line(r, &r->facts, "%s: %s", what, l->text);
 }
 
-static mar_status check_file(mar_report *r, const wt_file *f, mar_err *err)
+static mar_status inspect_check_file(mar_report *r, const wt_file *f, mar_err *err)
 {
     listing spare = {.count = 0};
     check c = {r, f, calloc((size_t)wt_count(f) + 1, 1), MAR_OK, err};
@@ -298,7 +298,7 @@ static void add_fact(void *report, const char *line)
 }
 
 /* Adds the numbers of int8, int4 and fp8 matrices, if there are any. */
-static void add_low(mar_report *r, const wt_file *f)
+static void inspect_add_low(mar_report *r, const wt_file *f)
 {
     int int8 = 0, int4 = 0, fp8 = 0, scaled = 0;
     for (int i = 0; i < wt_count(f); i++) {
@@ -421,10 +421,10 @@ static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_rep
     add_dtypes(r, f);
     add_unread(r, f);
     add_training(r, f);
-    if (r->kind) add_low(r, f);
+    if (r->kind) inspect_add_low(r, f);
     if (r->kind) r->kind->describe(f, r->of_file, &(wt_report){add_fact, r});
     add_metadata(r, f);
-    if (status == MAR_OK && r->kind) status = check_file(r, f, err);
+    if (status == MAR_OK && r->kind) status = inspect_check_file(r, f, err);
     if (status == MAR_OK && r->no_memory)
         status = err_set(err, MAR_ENOMEM, "%s: out of memory for the report", wt_path(f));
     status = wt_check_unchanged(f, status, err);
@@ -536,7 +536,7 @@ typedef struct {
 } conversion;
 
 /* Reads a tensor of the file as f32. The caller frees it. */
-static mar_status read_tensor(const wt_file *f, const wt_tensor *t, float **values, mar_err *err)
+static mar_status inspect_read_tensor(const wt_file *f, const wt_tensor *t, float **values, mar_err *err)
 {
     return wt_load_f32(f, t->name, t->rank, t->shape, values, err);
 }
@@ -555,8 +555,8 @@ static mar_status add_smoothing(conversion *c, const wt_tensor *t, mar_err *err)
     s->factor = malloc(sizeof *s->factor * ((size_t)t->shape[1] + 1));
     mar_status status = s->factor ? MAR_OK : err_set(err, MAR_ENOMEM, "%s: out of memory", wt_path(c->f));
     c->smoothed_count++;
-    if (status == MAR_OK) status = read_tensor(c->f, norm, &gain, err);
-    if (status == MAR_OK) status = read_tensor(c->f, t, &weight, err);
+    if (status == MAR_OK) status = inspect_read_tensor(c->f, norm, &gain, err);
+    if (status == MAR_OK) status = inspect_read_tensor(c->f, t, &weight, err);
     if (status == MAR_OK) kern_int8_smooth(gain, weight, (int)t->shape[0], (int)t->shape[1], s->factor);
     free(gain);
     free(weight);
@@ -564,7 +564,7 @@ static mar_status add_smoothing(conversion *c, const wt_tensor *t, mar_err *err)
 }
 
 /* Returns the factor of a matrix, or of a norm's weight or bias; NULL if it has none. */
-static const float *factor_of(const conversion *c, const wt_tensor *t)
+static const float *inspect_factor_of(const conversion *c, const wt_tensor *t)
 {
     for (int i = 0; i < c->smoothed_count; i++) {
         const smoothing *s = &c->smoothed[i];
@@ -576,10 +576,10 @@ static const float *factor_of(const conversion *c, const wt_tensor *t)
     return NULL;
 }
 
-static void put(conversion *c, const wt_tensor *t, wt_dtype dtype, wt_content content)
+static void inspect_put(conversion *c, const wt_tensor *t, wt_dtype dtype, wt_content content)
 {
     wt_output *o = &c->tensors[c->count];
-    *o = (wt_output){t->name, dtype, t->rank, {0}, c->f, t, content, factor_of(c, t)};
+    *o = (wt_output){t->name, dtype, t->rank, {0}, c->f, t, content, inspect_factor_of(c, t)};
     memcpy(o->shape, t->shape, sizeof t->shape);
     if (content == WT_SCALES) {
         o->name = wt_scale_name(t->name, c->names[c->count], sizeof *c->names);
@@ -603,19 +603,19 @@ static void put_tensor(conversion *c, const wt_tensor *t)
     const int covered = is_int8(c->report, t->name);
     if (is_harmless(c->report, c->f, t)) return;
     if (keeps(c, matrix ? matrix : t)) {
-        put(c, t, t->dtype, WT_COPIED);
+        inspect_put(c, t, t->dtype, WT_COPIED);
     } else if (matrix) {
         return;
     } else if (c->dtype == MAR_DTYPE_INT8 && covered) {
-        put(c, t, WT_I8, WT_QUANTISED);
-        put(c, t, WT_F32, WT_SCALES);
+        inspect_put(c, t, WT_I8, WT_QUANTISED);
+        inspect_put(c, t, WT_F32, WT_SCALES);
     } else if (c->dtype == MAR_DTYPE_INT4 && covered && t->shape[1] % KERN_INT4_GROUP == 0) {
-        put(c, t, WT_I4, WT_QUANTISED);
-        put(c, t, WT_BF16, WT_SCALES);
+        inspect_put(c, t, WT_I4, WT_QUANTISED);
+        inspect_put(c, t, WT_BF16, WT_SCALES);
     } else if (!wt_is_float(t->dtype)) {
-        put(c, t, dtype, WT_DEQUANTISED);
+        inspect_put(c, t, dtype, WT_DEQUANTISED);
     } else {
-        put(c, t, dtype, WT_VALUES);
+        inspect_put(c, t, dtype, WT_VALUES);
     }
 }
 

@@ -96,7 +96,7 @@ mar_status mar_judge_check_count(const mar_judge *j, int n, const char *what, ma
     return err_set(err, MAR_EARG, "%d %s: expected 1..%d, the batch that was prepared", n, what, j->batch);
 }
 
-static mar_status check_size(int width, int height, mar_err *err)
+static mar_status judge_check_size(int width, int height, mar_err *err)
 {
     if (width >= 1 && height >= 1 && width <= EVAL_SIDE_MAX && height <= EVAL_SIDE_MAX &&
         width * height <= EVAL_INCEPTION_PIXELS_MAX)
@@ -109,7 +109,7 @@ mar_status mar_judge_take(mar_judge *j, const uint8_t *rgb, int n, int width, in
 {
     mar_status status = mar_check_given(rgb, "rgb", err);
     if (status == MAR_OK) status = mar_judge_check_count(j, n, "images", err);
-    if (status == MAR_OK) status = check_size(width, height, err);
+    if (status == MAR_OK) status = judge_check_size(width, height, err);
     for (int i = 0; i < n && status == MAR_OK; i++)
         j->pictures[i] = (eval_picture){rgb + (size_t)i * (size_t)width * (size_t)height * 3, width, height};
     return status;
@@ -124,7 +124,7 @@ mar_status mar_judge_take_each(mar_judge *j, const uint8_t *const *rgb, const in
     if (status == MAR_OK) status = mar_judge_check_count(j, n, "images", err);
     for (int i = 0; i < n && status == MAR_OK; i++) {
         status = mar_check_given(rgb[i], "rgb", err);
-        if (status == MAR_OK) status = check_size(widths[i], heights[i], err);
+        if (status == MAR_OK) status = judge_check_size(widths[i], heights[i], err);
         j->pictures[i] = (eval_picture){rgb[i], widths[i], heights[i]};
     }
     return status;

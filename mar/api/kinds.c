@@ -11,11 +11,8 @@ extern const wt_kind nets_t5_kind;
 /* All rows, in the order in which they are asked to recognise a file. */
 static const wt_kind *kind_at(int i)
 {
-    static const wt_kind *const families[] = {&family_mar, &family_spherear, &family_language, &family_llamagen,
-                                              &family_eagle};
-    enum { FAMILIES = sizeof families / sizeof *families };
-    if (i < FAMILIES) return families[i];
-    i -= FAMILIES;
+    for (const wt_kind *const *k = families; *k; k++)
+        if (i-- == 0) return *k;
     for (const wt_kind *k = vae_kinds; k->name; k++)
         if (i-- == 0) return k;
     for (const wt_kind *k = eval_kinds; k->name; k++)

@@ -90,7 +90,7 @@ static mar_status refuse_directory(const char *path, mar_err *err)
 }
 
 /* Returns whether the names are those of a file that this library knows. */
-static int is_known(const wt_file *f)
+static int load_is_known(const wt_file *f)
 {
     return mar_kind_of(f) || clip_config_recognise(f) || reward_config_recognise(f);
 }
@@ -98,7 +98,7 @@ static int is_known(const wt_file *f)
 /* Takes Lightning's "model." off names that are known without it. Closes the file on failure. */
 static mar_status name_tensors(wt_file **f, mar_err *err)
 {
-    const mar_status status = wt_take_off_model(*f, is_known, err);
+    const mar_status status = wt_take_off_model(*f, load_is_known, err);
     if (status == MAR_OK) return MAR_OK;
     wt_close(*f);
     *f = NULL;
@@ -106,7 +106,7 @@ static mar_status name_tensors(wt_file **f, mar_err *err)
 }
 
 /* Opens a file that is not built in. If nothing chooses among its sets of weights, its kind does. */
-static mar_status open_file(const mar_source *source, mar_weights weights, wt_file **out, mar_err *err)
+static mar_status load_open_file(const mar_source *source, mar_weights weights, wt_file **out, mar_err *err)
 {
     mar_status status = wt_open_source(source, weights, out, err);
     if (status == MAR_OK) status = name_tensors(out, err);
@@ -134,13 +134,13 @@ mar_status mar_open_source(const mar_source *source, int is_vae, mar_weights wei
     struct stat st;
     const char *path = source->path;
     if (source->file) return wt_view(source->file->f, out, err);
-    if (!path) return open_file(source, weights, out, err);
+    if (!path) return load_open_file(source, weights, out, err);
     const wt_demo *demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
     if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* opened for the message about its kind */
     if (demo) return wt_open_demo(demo, out, err);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         return wt_is_folder(path) ? mar_open_folder(path, weights, out, err) : refuse_directory(path, err);
-    return open_file(source, weights, out, err);
+    return load_open_file(source, weights, out, err);
 }
 
 mar_status mar_open_checkpoint(const char *path, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
@@ -235,7 +235,7 @@ mar_status mar_file_get_model(mar *m, const mar_file *f, int heads, mar_model_co
 /* --- loading ------------------------------------------------------------------------------------------------------ */
 
 /* Calls the host outside the queue's bindings, so that it may use the handle. */
-static int report(void *user, uint64_t done, uint64_t total)
+static int load_report(void *user, uint64_t done, uint64_t total)
 {
     const mar_loader *l = user;
     l->k->core->unbind(l->k);
@@ -253,7 +253,7 @@ static void free_queue(mar_loader *l)
 
 mar_status mar_loader_begin(mar_loader *l, mar *m, wt_file *file, const mar_source *source, mar_err *err)
 {
-    *l = (mar_loader){.file = file, .source = source, .progress = {.report = report, .user = l}};
+    *l = (mar_loader){.file = file, .source = source, .progress = {.report = load_report, .user = l}};
     mar_status status = m->device->core->queue_create(m->device, &l->k, err);
     if (status != MAR_OK) return status;
     l->k->core->bind(l->k);
@@ -284,7 +284,7 @@ static const mar_engine *const *engines(void)
     return list;
 }
 
-/* Returns the family of a checkpoint that mar_check_kind has accepted as a model. */
+/* Returns the engine of a checkpoint that mar_check_kind has accepted as a model. */
 static const mar_engine *engine_of(const wt_file *f)
 {
     const mar_kind kind = mar_kind_of(f)->kind;
@@ -294,8 +294,8 @@ static const mar_engine *engine_of(const wt_file *f)
 }
 
 /* Loads the model on a queue of its own. Once that queue has finished, all queues can use the model. */
-static mar_status load_model(mar *m, wt_file *file, const mar_source *source, const family_facts *facts,
-                             mar_model **out, mar_err *err)
+static mar_status load_model_file(mar *m, wt_file *file, const mar_source *source, const family_facts *facts,
+                                  mar_model **out, mar_err *err)
 {
     mar_loader l;
     const mar_engine *engine = engine_of(file);
@@ -319,7 +319,7 @@ static mar_status load_model(mar *m, wt_file *file, const mar_source *source, co
     return MAR_OK;
 }
 
-/* Derives what the file is, and loads it. */
+/* Derives the file's facts, and loads it. */
 static mar_status derive_and_load(mar *m, wt_file *file, const mar_source *source, mar_model **out, mar_err *err)
 {
     family_facts *facts;
@@ -328,7 +328,7 @@ static mar_status derive_and_load(mar *m, wt_file *file, const mar_source *sourc
         status =
             err_set(err, MAR_EARG, "mar_source.encoder is 1: %s is a model, expected an image decoder", wt_path(file));
     if (status == MAR_OK && facts->config.heads_guessed) status = mar_refuse_heads(file, facts->config.width, err);
-    if (status == MAR_OK) status = load_model(m, file, source, facts, out, err);
+    if (status == MAR_OK) status = load_model_file(m, file, source, facts, out, err);
     if (facts) free_facts(file, facts);
     return status;
 }

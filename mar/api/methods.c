@@ -73,7 +73,7 @@ static const char *models_with(const char *tokens, unsigned stages)
 }
 
 /* Returns the guarantee of the method at `count`. */
-static const char *guarantee_of(int exact, const char *phrase)
+static const char *methods_guarantee_of(int exact, const char *phrase)
 {
     if (!exact) return phrase;
     snprintf(guarantees[count], TEXT_MAX, "exact to: plain sampling with the same options%s", phrase);
@@ -90,7 +90,7 @@ static void add_verifier(const spec_method *m)
                               .tokens = m->tokens & SPEC_CONTINUOUS ? "continuous" : "discrete",
                               .topology = shapes(m->topologies),
                               .exact = m->exact,
-                              .guarantee = guarantee_of(m->exact, m->guarantee),
+                              .guarantee = methods_guarantee_of(m->exact, m->guarantee),
                               .source = m->source,
                               .summary = m->summary,
                               .models =
@@ -114,7 +114,7 @@ static void add_verifier(const spec_method *m)
     count++;
 }
 
-static void add_option(mar_method_info *info, const mar_param *o)
+static void methods_add_option(mar_method_info *info, const mar_param *o)
 {
     if (info->parameter_count == PARAMETERS_MAX) return;
     char *meaning = meanings[info - infos][info->parameter_count];
@@ -139,21 +139,21 @@ static void add_accel(const mar_accel *accel, const mar_accel_method *m)
                               .option = options[count],
                               .tokens = "continuous",
                               .exact = accel->exact,
-                              .guarantee = guarantee_of(accel->exact, m->guarantee),
+                              .guarantee = methods_guarantee_of(accel->exact, m->guarantee),
                               .source = m->source,
                               .summary = m->summary,
                               .models = models_with("continuous", accel->changes)};
-    if (is_number(turns_on)) add_option(info, turns_on);
-    if (also) add_option(info, also);
+    if (is_number(turns_on)) methods_add_option(info, turns_on);
+    if (also) methods_add_option(info, also);
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *o = mar_param_get(i);
-        if (mar_is_listed(o->method, accel->name)) add_option(info, o);
+        if (mar_is_listed(o->method, accel->name)) methods_add_option(info, o);
     }
     count++;
 }
 
 /* Adds dtypes int8 and int4, options of the handle for tokens of either kind. */
-static void add_low(void)
+static void methods_add_low(void)
 {
     static const struct {
         const char *name, *option, *guarantee, *source, *summary;
@@ -179,23 +179,23 @@ static void add_low(void)
                                   .models = models_with(NULL, 0)};
         count++;
         for (int i = 0; i < mar_option_count() && d == 0; i++)
-            if (strcmp(mar_option_get(i)->name, "int8_below") == 0) add_option(info, mar_option_get(i));
+            if (strcmp(mar_option_get(i)->name, "int8_below") == 0) methods_add_option(info, mar_option_get(i));
     }
 }
 
-static void fill(void)
+static void methods_fill(void)
 {
     count = 0; /* after a fork, another thread may have left the list half made */
     for (const spec_method *const *m = spec_methods(); *m && count < METHODS_MAX; m++) add_verifier(*m);
     for (const mar_accel *const *accel = mar_accels(); *accel; accel++)
         for (const mar_accel_method *m = (*accel)->methods; m && m->name && count < METHODS_MAX; m++)
             add_accel(*accel, m);
-    if (count < METHODS_MAX) add_low();
+    if (count < METHODS_MAX) methods_add_low();
 }
 
 int mar_method_count(void)
 {
-    pthread_once(&once, fill);
+    pthread_once(&once, methods_fill);
     return count;
 }
 

@@ -8,13 +8,13 @@
 #include <math.h>
 #include <string.h>
 
-static mar_status refuse_no_vae(mar_session *s)
+static mar_status pictures_refuse_no_vae(mar_session *s)
 {
     return err_set(&s->err, MAR_EARG, "the session has no VAE: only tokens can be had");
 }
 
 /* Returns the start time of work on images. */
-static double work(mar_session *s)
+static double pictures_work(mar_session *s)
 {
     const double begun = mar_now(); /* before the mark: total_s contains vae_s */
     s->k->core->bind(s->k);
@@ -31,7 +31,7 @@ static void pause_work(mar_session *s, double begun)
 
 /* Decodes as many images from number `first` on as the decoder takes, if any are left. They are complete once they are
  * downloaded. */
-static vae_pictures decode(mar_session *s, int first)
+static vae_pictures pictures_decode(mar_session *s, int first)
 {
     const int left = s->images - first, most = vae_run_images(s->decoder), n = left < most ? left : most;
     if (n <= 0) return (vae_pictures){0};
@@ -50,7 +50,7 @@ static mar_status fetch(mar_session *s, const vae_pictures *p, size_t bytes, uin
 }
 
 /* Returns whether image i of those fetched is valid. */
-static int is_picture(const mar_session *s, int i)
+static int pictures_is_picture(const mar_session *s, int i)
 {
     return s->found[i] == KERN_PIXELS_WITHIN;
 }
@@ -97,7 +97,7 @@ static mar_status count_image(mar_session *s, double *begun)
     *begun = -1;
     const mar_status status = mar_session_report(s);
     if (status != MAR_OK) return status;
-    *begun = work(s);
+    *begun = pictures_work(s);
     return kern_check(s->k, &s->err); /* the callback may have cancelled */
 }
 
@@ -106,24 +106,24 @@ static mar_status decode_all(mar_session *s, uint8_t *rgb)
     int width, height;
     mar_session_image_size(s, &width, &height);
     const size_t count = (size_t)width * (size_t)height * 3;
-    double begun = work(s);
+    double begun = pictures_work(s);
     mar_status status = MAR_OK;
-    vae_pictures now = decode(s, 0);
+    vae_pictures now = pictures_decode(s, 0);
     while (status == MAR_OK && now.n > 0) {
         const int first = s->decoded;
         int good = 0;
         status = fetch(s, &now, count, rgb + (size_t)first * count);
         if (status != MAR_OK) break;
-        while (good < now.n && is_picture(s, good)) good++;
+        while (good < now.n && pictures_is_picture(s, good)) good++;
         const vae_pictures fetched = now;
         /* An asynchronous device decodes the next images while the host receives these. */
         const int ahead = s->k->device->asynchronous && good == now.n;
-        if (ahead) now = decode(s, first + now.n);
+        if (ahead) now = pictures_decode(s, first + now.n);
         for (int i = 0; status == MAR_OK && i < good; i++) status = count_image(s, &begun);
         if (status == MAR_OK && good < fetched.n)
             status = refuse_image(s, s->first_image + (uint64_t)(first + good), fetched.pixels + (size_t)good * count,
                                   count);
-        if (status == MAR_OK && !ahead) now = decode(s, first + fetched.n);
+        if (status == MAR_OK && !ahead) now = pictures_decode(s, first + fetched.n);
     }
     if (begun >= 0) pause_work(s, begun);
     return status;
@@ -134,7 +134,7 @@ static mar_status fetch_images(mar_session *s, uint8_t *rgb)
     mar_status status = mar_check_given(rgb, "rgb", &s->err);
     if (status == MAR_OK) status = mar_session_check_finished(s);
     if (status != MAR_OK) return status;
-    if (!s->vae) return refuse_no_vae(s);
+    if (!s->vae) return pictures_refuse_no_vae(s);
     s->decoded = 0;
     status = decode_all(s, rgb);
     if (mar_session_is_usable(s)) mar_session_log_unrecorded(s);
@@ -156,23 +156,23 @@ void mar_pixels_init(mar_pixels *pixels, size_t size)
     mar_sized_init(pixels, size, &(const mar_pixels){0}, sizeof *pixels);
 }
 
-static size_t pixel_bytes(mar_pixel_format format)
+static size_t pictures_pixel_bytes(mar_pixel_format format)
 {
     return format == MAR_PIXELS_RGB_F32 ? 3 * sizeof(float) : format == MAR_PIXELS_RGBA8 ? 4 : 3;
 }
 
-static mar_status read_pixels(mar_session *s, const mar_pixels *given, mar_pixels *out)
+static mar_status pictures_read_pixels(mar_session *s, const mar_pixels *given, mar_pixels *out)
 {
     int width, height;
     mar_session_image_size(s, &width, &height);
     *out = (mar_pixels){.size = sizeof *out};
     mar_status status = mar_sized_read(given, out, sizeof *out, "mar_pixels", &s->err);
     if (status == MAR_OK) status = mar_check_given(out->data, "mar_pixels.data", &s->err);
-    if (status == MAR_OK && !s->vae) status = refuse_no_vae(s);
+    if (status == MAR_OK && !s->vae) status = pictures_refuse_no_vae(s);
     if (status != MAR_OK) return status;
     if (out->format < MAR_PIXELS_RGB8 || out->format > MAR_PIXELS_RGB_F32)
         return err_set(&s->err, MAR_EARG, "mar_pixels.format %d: expected a mar_pixel_format", (int)out->format);
-    const size_t row = (size_t)width * pixel_bytes(out->format), rows = (size_t)height;
+    const size_t row = (size_t)width * pictures_pixel_bytes(out->format), rows = (size_t)height;
     if (out->stride == 0) out->stride = row;
     if (out->stride < row || (out->format == MAR_PIXELS_RGB_F32 && out->stride % sizeof(float)))
         return err_set(&s->err, MAR_EARG, "mar_pixels.stride %zu: expected %zu bytes a row, or more%s", out->stride,
@@ -184,7 +184,7 @@ static mar_status read_pixels(mar_session *s, const mar_pixels *given, mar_pixel
 }
 
 /* Returns whether the pixel lies in the cell of a known token. known NULL: all are. */
-static int is_known(const mar_session *s, const uint8_t *known, int width, int x, int y)
+static int pictures_is_known(const mar_session *s, const uint8_t *known, int width, int x, int y)
 {
     if (!known) return 1;
     const int columns = mar_grid_columns(&s->model->config), cell = width / columns; /* a cell is square */
@@ -200,8 +200,8 @@ static void write_pixels(const mar_session *s, const uint8_t *known, const mar_p
         uint8_t *row = (uint8_t *)out->data + (size_t)y * out->stride;
         float *numbers = (float *)(void *)row; /* aligned, as the host's array is */
         for (int x = 0; x < width; x++) {
-            const size_t at = 3 * ((size_t)y * (size_t)width + (size_t)x), step = pixel_bytes(out->format);
-            const int shown = is_known(s, known, width, x, y);
+            const size_t at = 3 * ((size_t)y * (size_t)width + (size_t)x), step = pictures_pixel_bytes(out->format);
+            const int shown = pictures_is_known(s, known, width, x, y);
             for (size_t c = 0; c < 3 && out->format == MAR_PIXELS_RGB_F32; c++)
                 numbers[3 * (size_t)x + c] = shown ? (s->pixels[at + c] + 1) / 2 : (float)GREY / 255;
             for (size_t c = 0; c < 3 && out->format != MAR_PIXELS_RGB_F32; c++)
@@ -223,7 +223,7 @@ static mar_status decode_image(mar_session *s, uint64_t number, const float *lat
     const vae_pictures p = vae_decode(s->decoder, latents, 1);
     s->vae_flop += vae_run_flop(s->decoder);
     mar_status status = fetch(s, &p, count, s->bytes);
-    if (status == MAR_OK && !is_picture(s, 0)) status = refuse_image(s, number, p.pixels, count);
+    if (status == MAR_OK && !pictures_is_picture(s, 0)) status = refuse_image(s, number, p.pixels, count);
     if (status == MAR_OK && floats) k->core->download(k, s->pixels, p.pixels, count * sizeof *s->pixels);
     k->watch = kept;
     return status == MAR_OK ? kern_check(k, &s->err) : status;
@@ -234,9 +234,9 @@ mar_status mar_session_decode_one(mar_session *s, uint64_t number, const float *
 {
     mar_pixels out;
     kern_queue *k = s->k;
-    mar_status status = read_pixels(s, pixels, &out);
+    mar_status status = pictures_read_pixels(s, pixels, &out);
     if (status != MAR_OK) return status;
-    const double begun = work(s);
+    const double begun = pictures_work(s);
     const int idle = mar_session_is_idle(s); /* else a failure of the queue is that of images in progress */
     if (idle && kern_check(k, NULL) != MAR_OK) k->core->recover(k);
     k->core->upload(k, s->latents, tokens, mar_session_token_count(s) * sizeof *tokens);
@@ -252,9 +252,9 @@ static mar_status fetch_image(mar_session *s, int i, const mar_pixels *pixels)
     mar_status status = mar_session_check_finished(s);
     if (status == MAR_OK && (i < 0 || i >= s->images))
         status = err_set(&s->err, MAR_EARG, "image %d: expected 0..%d, one of the batch", i, s->images - 1);
-    if (status == MAR_OK) status = read_pixels(s, pixels, &out);
+    if (status == MAR_OK) status = pictures_read_pixels(s, pixels, &out);
     if (status != MAR_OK) return status;
-    const double begun = work(s);
+    const double begun = pictures_work(s);
     status = decode_image(s, s->first_image + (uint64_t)i,
                           s->model->engine->latents(s->engine_state) + (size_t)i * mar_session_token_count(s),
                           out.format == MAR_PIXELS_RGB_F32);
@@ -305,7 +305,7 @@ static mar_status decode_given(mar_session *s, uint64_t first_image, const float
     const size_t image = mar_session_token_count(s);
     mar_status status = mar_check_given(tokens, "tokens", &s->err);
     if (status == MAR_OK) status = mar_check_given(rgb, "rgb", &s->err);
-    if (status == MAR_OK && !s->vae) status = refuse_no_vae(s);
+    if (status == MAR_OK && !s->vae) status = pictures_refuse_no_vae(s);
     if (status == MAR_OK) status = mar_session_refuse_requests(s);
     if (status != MAR_OK) return status;
     if (n < 1 || n > s->max_images)
@@ -336,12 +336,12 @@ static mar_status check_encoded(mar_session *s, const float *tokens)
     return MAR_OK;
 }
 
-static mar_status encode(mar_session *s, const mar_pixels *pixels, float *tokens)
+static mar_status pictures_encode(mar_session *s, const mar_pixels *pixels, float *tokens)
 {
     mar_pixels in;
     kern_queue *k = s->k;
     mar_status status = mar_check_given(tokens, "tokens", &s->err);
-    if (status == MAR_OK) status = read_pixels(s, pixels, &in);
+    if (status == MAR_OK) status = pictures_read_pixels(s, pixels, &in);
     if (status != MAR_OK) return status;
     if (in.format == MAR_PIXELS_RGB_F32)
         return err_set(&s->err, MAR_EARG, "mar_pixels.format MAR_PIXELS_RGB_F32: expected RGB8 or RGBA8 to encode");
@@ -357,7 +357,7 @@ static mar_status encode(mar_session *s, const mar_pixels *pixels, float *tokens
     k->core->bind(k);
     if (idle && kern_check(k, NULL) != MAR_OK) k->core->recover(k);
     kern_watch_begin(k);
-    vae_encode(s->decoder, in.data, in.stride, (int)pixel_bytes(in.format), tokens);
+    vae_encode(s->decoder, in.data, in.stride, (int)pictures_pixel_bytes(in.format), tokens);
     status = kern_check(k, &s->err);
     k->core->unbind(k);
     if (status == MAR_OK) status = check_encoded(s, tokens);
@@ -368,5 +368,5 @@ static mar_status encode(mar_session *s, const mar_pixels *pixels, float *tokens
 mar_status mar_session_encode(mar_session *s, const mar_pixels *pixels, float *tokens)
 {
     const mar_status status = mar_session_enter(s);
-    return status == MAR_OK ? mar_session_leave(s, encode(s, pixels, tokens)) : status;
+    return status == MAR_OK ? mar_session_leave(s, pictures_encode(s, pixels, tokens)) : status;
 }

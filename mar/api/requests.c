@@ -33,7 +33,7 @@ static int is_of_batch(const mar_session *s, const mar_entry *e)
     return e >= s->batch && e < s->batch + s->max_images;
 }
 
-static mar_status find(mar_session *s, uint64_t id, mar_entry **out)
+static mar_status requests_find(mar_session *s, uint64_t id, mar_entry **out)
 {
     *out = find_entry(s, id);
     return *out ? MAR_OK
@@ -43,7 +43,7 @@ static mar_status find(mar_session *s, uint64_t id, mar_entry **out)
 
 static mar_status find_request(mar_session *s, uint64_t id, mar_entry **out)
 {
-    const mar_status status = find(s, id, out);
+    const mar_status status = requests_find(s, id, out);
     if (status != MAR_OK || !is_of_batch(s, *out)) return status;
     return err_set(&s->err, MAR_EARG,
                    "request %llu: is an image of a batch, whose results mar_session_tokens and mar_session_images give",
@@ -133,7 +133,7 @@ static const uint8_t *copy_flags(uint8_t **at, const uint8_t *from, size_t n)
 }
 
 /* Creates a request in one block: the request, its tokens, and copies of the arrays. */
-static mar_entry *create(const mar_session *s, const mar_request *r)
+static mar_entry *requests_create(const mar_session *s, const mar_request *r)
 {
     const mar_model_config *c = &s->model->config;
     const size_t tokens = mar_session_token_count(s), positions = (size_t)c->caption_tokens;
@@ -155,7 +155,7 @@ static mar_entry *create(const mar_session *s, const mar_request *r)
     return e;
 }
 
-static mar_status submit(mar_session *s, const mar_request *request, uint64_t *id)
+static mar_status requests_submit(mar_session *s, const mar_request *request, uint64_t *id)
 {
     mar_request r;
     mar_request_init(s, &r, sizeof r);
@@ -163,7 +163,7 @@ static mar_status submit(mar_session *s, const mar_request *request, uint64_t *i
     if (status == MAR_OK) status = mar_sized_read(request, &r, sizeof r, "mar_request", &s->err);
     if (status == MAR_OK) status = check_request(s, &r);
     if (status != MAR_OK) return status;
-    mar_entry *e = create(s, &r);
+    mar_entry *e = requests_create(s, &r);
     if (!e) return err_set(&s->err, MAR_ENOMEM, "out of memory for a request");
     if (s->images && s->dropped == MAR_OK) mar_session_drop_since(s, "was given requests");
     *id = e->id = ++s->last_id;
@@ -178,7 +178,7 @@ mar_status mar_session_submit(mar_session *s, const mar_request *request, uint64
 {
     if (id) *id = 0;
     const mar_status status = mar_session_enter(s);
-    return status == MAR_OK ? mar_session_leave(s, submit(s, request, id)) : status;
+    return status == MAR_OK ? mar_session_leave(s, requests_submit(s, request, id)) : status;
 }
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
@@ -200,7 +200,7 @@ static void admit_waiting(mar_session *s)
     if (n) mar_session_admit(s, s->admit_entry, n);
 }
 
-static void fail(mar_session *s, mar_entry *e, mar_status status)
+static void requests_fail(mar_session *s, mar_entry *e, mar_status status)
 {
     e->state = MAR_REQUEST_FAILED;
     e->status = status;
@@ -259,12 +259,12 @@ mar_status mar_session_step_requests(mar_session *s)
     const mar_err kept = s->err;
     for (int i = 0; i < bad; i++) {
         s->err = s->admit_entry[i]->why;
-        fail(s, s->admit_entry[i], MAR_EMODEL);
+        requests_fail(s, s->admit_entry[i], MAR_EMODEL);
     }
     if (status == MAR_OK) return mar_check_handle(s->model->m, &s->err); /* the log's callback may have forked */
     s->err = kept;
     for (int i = 0; status != MAR_OK && i < s->max_images; i++)
-        if (mar_entry_is_running(s->at[i])) fail(s, s->at[i], status);
+        if (mar_entry_is_running(s->at[i])) requests_fail(s, s->at[i], status);
     if (status == MAR_ECANCELLED) __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
     return status;
 }
@@ -314,7 +314,7 @@ uint64_t mar_session_next_finished(const mar_session *s)
     return 0;
 }
 
-static mar_status take(mar_session *s, uint64_t id, float *tokens, mar_pixels *pixels)
+static mar_status requests_take(mar_session *s, uint64_t id, float *tokens, mar_pixels *pixels)
 {
     mar_entry *e;
     mar_status status = find_request(s, id, &e);
@@ -340,10 +340,10 @@ static mar_status take(mar_session *s, uint64_t id, float *tokens, mar_pixels *p
 mar_status mar_session_take(mar_session *s, uint64_t id, float *tokens, mar_pixels *pixels)
 {
     const mar_status status = mar_session_enter(s);
-    return status == MAR_OK ? mar_session_leave(s, take(s, id, tokens, pixels)) : status;
+    return status == MAR_OK ? mar_session_leave(s, requests_take(s, id, tokens, pixels)) : status;
 }
 
-static mar_status cancel(mar_session *s, uint64_t id)
+static mar_status requests_cancel(mar_session *s, uint64_t id)
 {
     mar_entry *e;
     const mar_status status = find_request(s, id, &e);
@@ -354,13 +354,13 @@ static mar_status cancel(mar_session *s, uint64_t id)
 mar_status mar_session_cancel_request(mar_session *s, uint64_t id)
 {
     const mar_status status = mar_session_enter(s);
-    return status == MAR_OK ? mar_session_leave(s, cancel(s, id)) : status;
+    return status == MAR_OK ? mar_session_leave(s, requests_cancel(s, id)) : status;
 }
 
 static mar_status preview(mar_session *s, uint64_t id, mar_pixels *pixels)
 {
     mar_entry *e;
-    mar_status status = find(s, id, &e);
+    mar_status status = requests_find(s, id, &e);
     if (status != MAR_OK) return status;
     if (e->state == MAR_REQUEST_WAITING || e->state == MAR_REQUEST_FAILED)
         return err_set(&s->err, MAR_EARG, "request %llu %s: expected one in progress or finished",

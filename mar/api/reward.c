@@ -30,7 +30,7 @@ static mar_status open_vocabulary(mar_reward *r, const char *path, char found[PA
                    places[1]);
 }
 
-static mar_status load_tokenizer(mar_reward *r, const char *path, mar_err *err)
+static mar_status reward_load_tokenizer(mar_reward *r, const char *path, mar_err *err)
 {
     char found[PATH_MAX];
     const mar_status status = open_vocabulary(r, path, found, err);
@@ -42,15 +42,15 @@ static mar_status load_tokenizer(mar_reward *r, const char *path, mar_err *err)
     return mar_judge_use_texts(&r->judge, found, "[CLS]", "[SEP]", REWARD_TOKENS, err);
 }
 
-static mar_status load(mar_reward *r, const wt_file *f, const char *path, mar_err *err)
+static mar_status reward_load(mar_reward *r, const wt_file *f, const char *path, mar_err *err)
 {
     mar_status status = mar_judge_begin_load(&r->judge, err);
     if (status != MAR_OK) return status;
     status = mar_judge_end_load(&r->judge, f, reward_create(r->judge.k, f, r->judge.batch, &r->network, err), err);
-    return status == MAR_OK ? load_tokenizer(r, path, err) : status;
+    return status == MAR_OK ? reward_load_tokenizer(r, path, err) : status;
 }
 
-static void destroy(mar_reward *r)
+static void reward_destroy(mar_reward *r)
 {
     mar_judge_stop(&r->judge);
     reward_free(r->network);
@@ -59,7 +59,7 @@ static void destroy(mar_reward *r)
 }
 
 /* Creates an ImageReward. *out stays NULL on failure. */
-static mar_status create(mar *m, const char *path, int batch, mar_reward **out, mar_err *err)
+static mar_status api_reward_create(mar *m, const char *path, int batch, mar_reward **out, mar_err *err)
 {
     wt_file *f = NULL;
     mar_status status = mar_open_checkpoint(path, 0, MAR_WEIGHTS_AUTO, &f, err);
@@ -68,7 +68,7 @@ static mar_status create(mar *m, const char *path, int batch, mar_reward **out, 
     mar_reward *r = calloc(1, sizeof *r);
     if (r) {
         status = mar_judge_open(&r->judge, m, batch, err);
-        if (status == MAR_OK) status = load(r, f, path, err);
+        if (status == MAR_OK) status = reward_load(r, f, path, err);
     } else {
         status = err_set(err, MAR_ENOMEM, "out of memory");
     }
@@ -76,7 +76,7 @@ static mar_status create(mar *m, const char *path, int batch, mar_reward **out, 
         mar_retain(m);
         *out = r;
     } else if (r) {
-        destroy(r);
+        reward_destroy(r);
     }
     wt_close(f);
     return status;
@@ -88,7 +88,7 @@ mar_status mar_reward_load(mar *m, const char *path, int batch, mar_reward **out
     mar_err err = {0};
     if (out) *out = NULL;
     mar_status status = mar_judge_check_load(m, path, batch, out, &err);
-    if (status == MAR_OK) status = create(m, path, batch, out, &err);
+    if (status == MAR_OK) status = api_reward_create(m, path, batch, out, &err);
     if (status == MAR_OK)
         mar_log(m, MAR_LOG_INFO, "ImageReward %s: %ld parameters, loaded in %.3g s", path,
                 reward_get_config((*out)->network)->parameters, mar_now() - start);
@@ -99,7 +99,7 @@ void mar_reward_free(mar_reward *r)
 {
     if (!r || mar_in_forked_child(r->judge.m)) return;
     mar *m = r->judge.m;
-    destroy(r);
+    reward_destroy(r);
     mar_release(m);
 }
 

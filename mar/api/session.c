@@ -92,7 +92,7 @@ static mar_status create_lists(mar_session *s, mar_err *err)
 }
 
 /* Assigns parts of the arena at base. Returns its size in bytes. */
-static size_t lay_out(mar_session *s, char *base)
+static size_t session_lay_out(mar_session *s, char *base)
 {
     size_t used = s->model->engine->lay_out(s->engine_state, base);
     if (!s->decoder) return used;
@@ -101,18 +101,18 @@ static size_t lay_out(mar_session *s, char *base)
     return used;
 }
 
-static mar_status allocate(mar_session *s, mar_err *err)
+static mar_status session_allocate(mar_session *s, mar_err *err)
 {
     const mar *m = s->model->m;
     mar_err reason = {0};
-    s->arena_bytes = lay_out(s, NULL);
+    s->arena_bytes = session_lay_out(s, NULL);
     const mar_status status = m->device->core->alloc(m->device, s->arena_bytes, &s->arena, &reason);
     if (status != MAR_OK)
         return err_set(err, status, "a batch of %d image%s needs %.3g GB of %smemory: %s%s", s->max_images,
                        s->max_images == 1 ? "" : "s", (double)s->arena_bytes / 1e9,
                        m->backend == MAR_BACKEND_CUDA ? "GPU " : "", reason.text,
                        s->max_images > 1 ? "" : "; this is the least a batch can be");
-    lay_out(s, s->arena);
+    session_lay_out(s, s->arena);
     return MAR_OK;
 }
 
@@ -128,15 +128,15 @@ static mar_status create_work(mar_session *s, const mar_params *params, const ma
     if (status == MAR_OK)
         mar_guarantee_write(s->model, s->engine_state, engine->params(s->engine_state), 0, &s->guarantee);
     if (status == MAR_OK) status = create_decoder(s, err);
-    if (status == MAR_OK) status = allocate(s, err);
+    if (status == MAR_OK) status = session_allocate(s, err);
     if (status == MAR_OK) status = mar_session_plan(s, s->max_images, err);
     if (status == MAR_OK) status = kern_check(k, err);
     k->core->unbind(k);
     return status;
 }
 
-static mar_status create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch, mar_session **out,
-                         mar_err *err)
+static mar_status session_create(mar_model *model, mar_vae *vae, const mar_params *params, int max_batch,
+                                 mar_session **out, mar_err *err)
 {
     mar_params read;
     mar_status status = mar_params_read(params, &read, err);
@@ -181,7 +181,7 @@ mar_status mar_session_create(mar_model *model, mar_vae *vae, const mar_params *
     if (status != MAR_OK) return mar_result(NULL, status, &err);
     status = mar_check_handle(model->m, &err);
     if (status == MAR_OK) status = mar_check_given(out, "out", &err);
-    if (status == MAR_OK) status = create(model, vae, params, max_batch, out, &err);
+    if (status == MAR_OK) status = session_create(model, vae, params, max_batch, out, &err);
     if (status == MAR_OK) log_created(*out);
     return mar_result(model->m, status, &err);
 }
@@ -280,7 +280,7 @@ void mar_session_get_stats(const mar_session *s, mar_stats *stats)
     mar_sized_write(stats, &all, sizeof all);
 }
 
-static mar_status measure(mar_session *s, mar_measurements *all)
+static mar_status session_measure(mar_session *s, mar_measurements *all)
 {
     const mar_measured_parts parts = {s->k, s->model->engine, s->engine_state, s->decoder, s->max_images};
     s->images = s->max_images;
@@ -300,7 +300,7 @@ static mar_status measure_and_report(mar_session *s, mar_measurement_function *f
     __atomic_store_n(&s->cancel, 0, __ATOMIC_RELAXED);
     s->k->core->bind(s->k);
     s->k->watch.on = 0;
-    status = measure(s, &all);
+    status = session_measure(s, &all);
     s->k->watch.on = watched;
     s->k->core->unbind(s->k);
     if (status != MAR_OK) {

@@ -15,7 +15,7 @@ enum { ROWS = 1024 }; /* tokens of a pass, unless one prompt has more */
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
 
-/* Returns MAR_EMODEL unless the file is a T5 encoder. config.json may name what it is. */
+/* Returns MAR_EMODEL unless the file is a T5 encoder. config.json may name its architecture. */
 static mar_status check_architecture(const wt_file *f, mar_err *err)
 {
     const char *type = wt_config_text(f, "model_type"), *name = wt_config_architecture(f);
@@ -28,7 +28,7 @@ static mar_status check_architecture(const wt_file *f, mar_err *err)
     return mar_check_kind(f, 1 << MAR_KIND_T5, "a T5 encoder (T5EncoderModel), or Lumina-mGPT, Anole or Emu3", err);
 }
 
-static mar_status load_tokenizer(mar_text *t, const char *folder, const wt_file *f, mar_err *err)
+static mar_status text_load_tokenizer(mar_text *t, const char *folder, const wt_file *f, mar_err *err)
 {
     const mar_status status = text_tokenizer_open(folder, &t->tokenizer, err);
     if (status != MAR_OK) return status;
@@ -53,7 +53,7 @@ static mar_status load_encoder(mar_text *t, wt_file *f, const mar_source *source
     return status;
 }
 
-static mar_text_config config_of(const mar_text *t, const wt_file *f)
+static mar_text_config text_config_of(const mar_text *t, const wt_file *f)
 {
     const t5_config *c = t5_get_config(t->encoder);
     const nets_encoder_config *l = &c->layers;
@@ -71,19 +71,19 @@ static mar_text_config config_of(const mar_text *t, const wt_file *f)
                              .int8_weights = mar_has_low(f, WT_I8)};
 }
 
-static mar_status load(mar_text *t, wt_file *f, const mar_source *source, mar_err *err)
+static mar_status text_load(mar_text *t, wt_file *f, const mar_source *source, mar_err *err)
 {
     mar_status status;
     if (language_recognise(f)) return mar_text_load_decoder(t, f, source->path, err);
     status = check_architecture(f, err);
     if (status == MAR_OK) status = load_encoder(t, f, source, err);
-    if (status == MAR_OK) status = load_tokenizer(t, source->path, f, err);
+    if (status == MAR_OK) status = text_load_tokenizer(t, source->path, f, err);
     if (status == MAR_OK) status = t->m->device->core->queue_create(t->m->device, &t->k, err);
-    if (status == MAR_OK) t->config = config_of(t, f);
+    if (status == MAR_OK) t->config = text_config_of(t, f);
     return status;
 }
 
-static void destroy(mar_text *t)
+static void text_destroy(mar_text *t)
 {
     kern_device *d = t->m->device;
     if (t->k) {
@@ -99,7 +99,7 @@ static void destroy(mar_text *t)
 }
 
 /* Opens the folder, or a view of the open one, and writes its path to folder [PATH_MAX]. */
-static mar_status open_folder(const mar *m, const mar_source *source, wt_file **f, char *folder, mar_err *err)
+static mar_status text_open_folder(const mar *m, const mar_source *source, wt_file **f, char *folder, mar_err *err)
 {
     *f = NULL;
     if (source->file) {
@@ -112,12 +112,12 @@ static mar_status open_folder(const mar *m, const mar_source *source, wt_file **
 }
 
 /* Creates an encoder. *out stays NULL on failure. */
-static mar_status create(mar *m, const mar_source *source, mar_text **out, mar_err *err)
+static mar_status text_create(mar *m, const mar_source *source, mar_text **out, mar_err *err)
 {
     wt_file *f;
     char folder[PATH_MAX];
     mar_source found = *source;
-    mar_status status = open_folder(m, source, &f, folder, err);
+    mar_status status = text_open_folder(m, source, &f, folder, err);
     if (status != MAR_OK) return status;
     found.path = folder;
     wt_allow_nonfinite(f, m->allow_nonfinite);
@@ -125,13 +125,13 @@ static mar_status create(mar *m, const mar_source *source, mar_text **out, mar_e
     status = t ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) {
         t->m = m;
-        status = load(t, f, &found, err);
+        status = text_load(t, f, &found, err);
     }
     if (status == MAR_OK) {
         mar_retain(m);
         *out = t;
     } else if (t) {
-        destroy(t);
+        text_destroy(t);
     }
     wt_close(f);
     return status;
@@ -153,7 +153,7 @@ mar_status mar_text_load_from(mar *m, const mar_source *source, mar_text **out)
     if (out) *out = NULL;
     mar_status status = mar_check_source(m, source, out, &s, &err);
     if (status == MAR_OK) status = check_source(&s, &err);
-    if (status == MAR_OK) status = create(m, &s, out, &err);
+    if (status == MAR_OK) status = text_create(m, &s, out, &err);
     if (status != MAR_OK) return mar_result(m, status, &err);
     const char *path = s.file ? s.file->folder : s.path;
     if (!(*out)->encoder)
@@ -181,7 +181,7 @@ void mar_text_free(mar_text *t)
 {
     if (!t || mar_in_forked_child(t->m)) return;
     mar *m = t->m;
-    destroy(t);
+    text_destroy(t);
     mar_release(m);
 }
 
@@ -240,7 +240,7 @@ static mar_status fill_template(const call *c, int prompt, const char *text, mar
 }
 
 /* Divides a prompt into tokens, with the end token. */
-static mar_status divide(const call *c, int prompt, const char *text, mar_err *err)
+static mar_status text_divide(const call *c, int prompt, const char *text, mar_err *err)
 {
     int *ids = c->ids + (size_t)prompt * (size_t)c->tokens, count = 0;
     mar_err reason = {0};
@@ -345,10 +345,10 @@ static mar_status run_pass(const call *c, int first, int n, int rows, mar_err *e
     return status;
 }
 
-static mar_status run(const call *c, const char *const *prompts, mar_err *err)
+static mar_status text_run(const call *c, const char *const *prompts, mar_err *err)
 {
     mar_status status = MAR_OK;
-    for (int i = 0; i < c->n && status == MAR_OK; i++) status = divide(c, i, prompts[i], err);
+    for (int i = 0; i < c->n && status == MAR_OK; i++) status = text_divide(c, i, prompts[i], err);
     for (int i = 0, n, rows; i < c->n && status == MAR_OK; i += n) {
         n = prompts_of_pass(c, i, &rows);
         status = run_pass(c, i, n, rows, err);
@@ -374,7 +374,7 @@ static mar_status check_encode(const mar_text *t, const char *const *prompts, in
 }
 
 /* Encodes checked arguments. All results are 0 after an error. */
-static mar_status encode(call *c, const char *const *prompts, int *counts, mar_err *err)
+static mar_status text_encode(call *c, const char *const *prompts, int *counts, mar_err *err)
 {
     const size_t n = (size_t)c->n, rows = n * (size_t)c->tokens;
     memset(c->features, 0, rows * (size_t)c->t->config.dim * sizeof *c->features);
@@ -385,7 +385,7 @@ static mar_status encode(call *c, const char *const *prompts, int *counts, mar_e
     mar_status status = c->ids && c->length ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory for %d prompts", c->n);
     if (status == MAR_OK) {
         c->count = c->length + n;
-        status = run(c, prompts, err);
+        status = text_run(c, prompts, err);
     }
     if (status == MAR_OK && counts) memcpy(counts, c->count, n * sizeof *counts);
     if (status != MAR_OK) {
@@ -404,7 +404,7 @@ mar_status mar_text_encode(mar_text *t, const char *const *prompts, int n, mar_c
     if (!t) return mar_result(NULL, err_set(&err, MAR_EARG, "the text encoder is NULL"), &err);
     call c = {.t = t, .n = n, .tokens = tokens, .clean = clean, .features = features, .mask = mask};
     mar_status status = check_encode(t, prompts, n, clean, tokens, features, mask, &err);
-    if (status == MAR_OK) status = encode(&c, prompts, counts, &err);
+    if (status == MAR_OK) status = text_encode(&c, prompts, counts, &err);
     return mar_result(t->m, status, &err);
 }
 
@@ -421,6 +421,6 @@ mar_status mar_text_encode_negative(mar_text *t, const char *text, int tokens, f
         status = err_set(&err, MAR_EARG, "a T5 has no second context: LlamaGen's guidance needs none");
     if (status == MAR_OK && text && !t->config.negative)
         status = err_set(&err, MAR_EARG, "%s has no negative prompt, expected NULL", t->config.name);
-    if (status == MAR_OK) status = encode(&c, &text, count, &err);
+    if (status == MAR_OK) status = text_encode(&c, &text, count, &err);
     return mar_result(t->m, status, &err);
 }

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static mar_text_config config_of(const mar_text *t)
+static mar_text_config text_decoder_config_of(const mar_text *t)
 {
     const language_family *family = t->language.family;
     return (mar_text_config){.size = sizeof(mar_text_config),
@@ -49,7 +49,7 @@ mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, ma
         status = language_size(&t->language, folder, t->m->image_width, t->m->image_height, &t->columns, &t->rows, err);
     if (status == MAR_OK) status = text_tokenizer_open(folder, &t->tokenizer, err);
     if (status != MAR_OK) return status;
-    t->config = config_of(t);
+    t->config = text_decoder_config_of(t);
     status = check_templates(t, folder, err);
     if (status != MAR_OK) return status;
     warn_of_size(t, folder);

@@ -12,7 +12,7 @@
 
 /* Loads the decoder, and the encoder if the source asks for it, on a queue of its own. Once that queue has finished,
  * all queues can use them. */
-static mar_status load(mar *m, wt_file *file, const mar_source *source, mar_vae *vae, mar_err *err)
+static mar_status api_vae_load(mar *m, wt_file *file, const mar_source *source, mar_vae *vae, mar_err *err)
 {
     mar_loader l;
     mar_status status = mar_loader_begin(&l, m, file, source, err);
@@ -64,7 +64,7 @@ static mar_status find_in_model(wt_file *file, mar_err *err)
 }
 
 /* Creates a VAE of an open file. */
-static mar_status create(mar *m, wt_file *file, const mar_source *source, mar_vae **out, mar_err *err)
+static mar_status vae_create(mar *m, wt_file *file, const mar_source *source, mar_vae **out, mar_err *err)
 {
     mar_status status =
         vae_config_is_vit(file) /* of a SphereAR model's file, too */
@@ -75,7 +75,7 @@ static mar_status create(mar *m, wt_file *file, const mar_source *source, mar_va
     if (status != MAR_OK) return status;
     mar_vae *vae = calloc(1, sizeof *vae);
     if (vae) vae->name = strdup(wt_path(file));
-    status = vae && vae->name ? load(m, file, source, vae, err) : err_set(err, MAR_ENOMEM, "out of memory");
+    status = vae && vae->name ? api_vae_load(m, file, source, vae, err) : err_set(err, MAR_ENOMEM, "out of memory");
     if (status != MAR_OK) {
         if (vae) free(vae->name);
         free(vae);
@@ -101,7 +101,7 @@ mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out)
     if (status != MAR_OK) return mar_result(m, status, &err);
     wt_allow_nonfinite(file, m->allow_nonfinite);
     status = find_in_model(file, &err);
-    if (status == MAR_OK) status = create(m, file, &s, out, &err);
+    if (status == MAR_OK) status = vae_create(m, file, &s, out, &err);
     if (status == MAR_OK) {
         const char *path = s.file ? s.file->folder : s.path;
         if (path && !wt_demo_vae(path) && (*out)->config.codebook) (*out)->path = path_from_root(path);

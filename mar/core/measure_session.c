@@ -1,4 +1,4 @@
-/* Measures what a session runs. */
+/* Measures a session's passes and operations. */
 #include "mar/core/measure_session.h"
 
 #include "kernels/trace.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Begins a batch of arbitrary images. */
-static mar_status start(const mar_measured_parts *p, mar_err *err)
+static mar_status measure_session_start(const mar_measured_parts *p, mar_err *err)
 {
     const size_t n = (size_t)p->images;
     int *slot = malloc(n * sizeof *slot);
@@ -34,15 +34,15 @@ static mar_status start_middle(const mar_measured_parts *p, mar_err *err)
 {
     const mar_engine *engine = p->engine;
     mar_engine_state *g = p->engine_state;
-    mar_status status = start(p, err);
+    mar_status status = measure_session_start(p, err);
     const int steps = engine->steps_left(g, 0), half = steps - steps / 2;
     while (status == MAR_OK && engine->steps_left(g, 0) > half) status = engine->step(g, err);
-    if (status == MAR_OK && engine->steps_left(g, 0) <= 0) status = start(p, err);
+    if (status == MAR_OK && engine->steps_left(g, 0) <= 0) status = measure_session_start(p, err);
     p->k->core->finish(p->k);
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }
 
-static mar_status run_step(const mar_measured_parts *p, mar_err *err)
+static mar_status measure_session_run_step(const mar_measured_parts *p, mar_err *err)
 {
     const mar_status status = p->engine->step(p->engine_state, err);
     p->k->core->finish(p->k);
@@ -93,7 +93,7 @@ static int runs_to_replay(const mar_measured_parts *p)
 }
 
 /* Measures the passes of one autoregressive step, as sessions run them; then its operations. */
-static mar_status measure_step(const mar_measured_parts *p, mar_measurements *all, mar_err *err)
+static mar_status measure_session_measure_step(const mar_measured_parts *p, mar_measurements *all, mar_err *err)
 {
     mar_stats before = {0}, after = {0};
     double seconds = 0;
@@ -103,7 +103,7 @@ static mar_status measure_step(const mar_measured_parts *p, mar_measurements *al
         if (status != MAR_OK) return status;
         p->engine->stats(p->engine_state, &before);
         const double begun = mar_now();
-        status = run_step(p, err);
+        status = measure_session_run_step(p, err);
         seconds = mar_now() - begun;
     }
     if (status != MAR_OK) return status;
@@ -116,7 +116,7 @@ static mar_status measure_step(const mar_measured_parts *p, mar_measurements *al
     add_pass(all, "draft", 0, after.draft_s - before.draft_s, after.draft_flop - before.draft_flop);
     add_pass(all, "autoregressive step", tokens, seconds, 0);
     status = start_middle(p, err);
-    return status == MAR_OK ? trace(p, "operation", run_step, all, err) : status;
+    return status == MAR_OK ? trace(p, "operation", measure_session_run_step, all, err) : status;
 }
 
 static mar_status measure_decoder(const mar_measured_parts *p, mar_measurements *all, mar_err *err)
@@ -138,7 +138,7 @@ mar_status mar_measure_parts(const mar_measured_parts *p, mar_measurements *all,
 {
     mar_status status = mar_measure_machine(p->k, all, err);
     if (status == MAR_OK && p->engine->measure) status = p->engine->measure(p->engine_state, all, err);
-    if (status == MAR_OK) status = measure_step(p, all, err);
+    if (status == MAR_OK) status = measure_session_measure_step(p, all, err);
     if (status == MAR_OK && p->decoder) status = measure_decoder(p, all, err);
     for (int i = 0; i < p->images; i++) p->engine->release(p->engine_state, i);
     return status == MAR_OK && all->out_of_memory ? err_set(err, MAR_ENOMEM, "out of memory") : status;

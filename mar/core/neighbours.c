@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A table and what identifies it. */
+/* A table and its identity. */
 typedef struct {
     const float *codebook; /* [size][dim] */
     int size, dim, k;
@@ -36,7 +36,8 @@ typedef struct {
 } cache;
 
 /* Returns an array of the file by name; NULL if it is missing or has another type or shape. */
-static const npz_array *find(const cache *c, const char *name, npz_dtype dtype, int rank, const int64_t *shape)
+static const npz_array *neighbours_find(const cache *c, const char *name, npz_dtype dtype, int rank,
+                                        const int64_t *shape)
 {
     char found[NPZ_WHY_MAX];
     const npz_array *a = npz_find(c->z, name);
@@ -53,8 +54,8 @@ static const npz_array *find(const cache *c, const char *name, npz_dtype dtype, 
 static int is_of(const cache *c, const neighbours *n)
 {
     const size_t count = (size_t)n->size * (size_t)n->dim;
-    const npz_array *a = find(c, "codebook", NPZ_F32, 2, (int64_t[]){n->size, n->dim});
-    const npz_array *b = a ? find(c, "metric", NPZ_I32, 1, (int64_t[]){1}) : NULL;
+    const npz_array *a = neighbours_find(c, "codebook", NPZ_F32, 2, (int64_t[]){n->size, n->dim});
+    const npz_array *b = a ? neighbours_find(c, "metric", NPZ_I32, 1, (int64_t[]){1}) : NULL;
     float metric, *codebook = b ? malloc(count * sizeof *codebook) : NULL;
     if (b && !codebook) err_line(c->why, NPZ_WHY_MAX, "%s: out of memory", c->path);
     int ok = codebook && npz_read_f32(c->z, a, codebook, c->why) == MAR_OK &&
@@ -90,7 +91,8 @@ static int read_table(const char *path, const neighbours *n, char *why)
     _Static_assert(sizeof(float) == sizeof *n->table, "a float takes the place of a number");
     cache c = {.path = path, .why = why};
     if (npz_open(path, &c.z, why) != MAR_OK) return 0;
-    const npz_array *a = is_of(&c, n) ? find(&c, "neighbours", NPZ_I32, 2, (int64_t[]){n->size, n->k}) : NULL;
+    const npz_array *a =
+        is_of(&c, n) ? neighbours_find(&c, "neighbours", NPZ_I32, 2, (int64_t[]){n->size, n->k}) : NULL;
     int ok = a && npz_read_f32(c.z, a, (float *)(void *)n->table, why) == MAR_OK;
     if (ok && !take_tokens(n)) {
         err_line(why, NPZ_WHY_MAX, "%s: has numbers that are none of its tokens", path);
@@ -102,7 +104,7 @@ static int read_table(const char *path, const neighbours *n, char *why)
 
 /* --- making and writing ------------------------------------------------------------------------------------------- */
 
-static mar_status make_table(const neighbours *n, mar_err *err)
+static mar_status neighbours_make_table(const neighbours *n, mar_err *err)
 {
     const spec_metric metric = n->metric == MAR_METRIC_L2 ? SPEC_METRIC_L2 : SPEC_METRIC_COSINE;
     if (spec_neighbour_table(n->codebook, n->size, n->dim, n->k, metric, n->table) == 0) return MAR_OK;
@@ -137,7 +139,7 @@ mar_status mar_neighbours(const mar_vae *vae, mar_metric metric, int k, int *tab
         return MAR_OK;
     }
     if (exists) mar_log(vae->m, MAR_LOG_INFO, "near tokens are looked for anew: %s", why);
-    const mar_status status = make_table(&n, err);
+    const mar_status status = neighbours_make_table(&n, err);
     if (status == MAR_OK)
         mar_log(vae->m, MAR_LOG_INFO, "near tokens: %d of each of %d found in %.3g s", k, n.size, mar_now() - start);
     if (status == MAR_OK && path && write_table(path, &n, why) != MAR_OK)

@@ -116,7 +116,7 @@ const char *mar_param_expects(const mar_param *o, char *text, size_t size)
 }
 
 /* Stores the value. Returns 0 if the option does not accept it. */
-static int store(const mar_param *o, void *field, const char *text)
+static int option_store(const mar_param *o, void *field, const char *text)
 {
     char *end;
     errno = 0;
@@ -173,7 +173,7 @@ mar_status mar_param_set(const mar_param *o, void *fields, const char *text, cha
     char expected[256];
     mar_param row;
     const int is_row = read_row(o, &row);
-    if (is_row && fields && text && store(&row, mar_param_field(&row, fields), text)) return MAR_OK;
+    if (is_row && fields && text && option_store(&row, mar_param_field(&row, fields), text)) return MAR_OK;
     if (!why) return MAR_EARG;
     if (!o)
         err_line(why, size, "the option is NULL");

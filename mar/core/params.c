@@ -468,7 +468,7 @@ static void take_range(mar_param *o, const spec_parameter *p)
 }
 
 /* Fills in the table from the registry of verifiers, so that methods and parameters are described once. */
-static void fill(void)
+static void params_fill(void)
 {
     int n = 0;
     for (const spec_method *const *m = spec_methods(); *m; m++) {
@@ -482,7 +482,7 @@ static void fill(void)
 static const mar_param *table(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, fill);
+    pthread_once(&once, params_fill);
     return rows;
 }
 

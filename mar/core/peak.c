@@ -41,7 +41,7 @@ typedef struct {
     void *x, *y;
 } product;
 
-static void multiply(const void *work)
+static void peak_multiply(const void *work)
 {
     const product *p = work;
     p->k->core->linear(p->k, p->layer, p->x, p->n, p->y);
@@ -68,7 +68,7 @@ static mar_status measure_product(kern_queue *k, int n, double *flop_per_second,
     if (status == MAR_OK) {
         k->core->upload(k, p.y, weight, size * sizeof(float));
         k->core->to_act(k, p.y, size, p.x);
-        status = fastest(&(repeated){k, multiply, &p, 1, 1}, &seconds, err);
+        status = fastest(&(repeated){k, peak_multiply, &p, 1, 1}, &seconds, err);
         *flop_per_second = 2.0 * n * n * n / seconds;
     }
     k->core->finish(k); /* after a failure, too: pending work uses the freed memory */
@@ -110,7 +110,7 @@ static void pass(const void *work)
 
 /* Writes the memory that is read, by all threads: until then all its pages may be one page of zeros, which is in
  * cache. */
-static void write_rows(const array *a)
+static void peak_write_rows(const array *a)
 {
     const int half = a->rows / 2;
     float *const middle = a->x + (size_t)half * WIDTH;
@@ -128,7 +128,7 @@ static mar_status measure_bandwidth(kern_queue *k, double *bytes_per_second, mar
     const int least = gpu ? GPU_ROWS : CPU_ROWS;
     array a = {.k = k, .rows = wanted < least ? least : wanted > MOST_ROWS ? MOST_ROWS : (int)wanted};
     mar_status status = k->core->alloc(k->device, (size_t)a.rows * WIDTH * sizeof *a.x, (void **)&a.x, err);
-    if (status == MAR_OK) write_rows(&a);
+    if (status == MAR_OK) peak_write_rows(&a);
     if (status == MAR_OK) status = fastest(&(repeated){k, pass, &a, 5, 0.5}, &seconds, err);
     if (status == MAR_OK) *bytes_per_second = 4.0 * WIDTH * a.rows / seconds;
     k->core->finish(k);

@@ -1,5 +1,5 @@
-"""libmar by ctypes: the structs and functions of libmar's headers that the package uses. tests/python checks the structs' layout
-against tests/rooms/abi.txt."""
+"""libmar by ctypes: the structs and functions of libmar's headers that the package uses. tests/python checks the
+structs' layout against tests/rooms/abi.txt."""
 from __future__ import annotations
 
 import ctypes as c

@@ -21,7 +21,7 @@ from pymar.gpt import filter_logits  # noqa: E402
 HIDDEN = 56
 PLAIN = {"cfg": 1.0, "interval": -1, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 GUIDED = {"cfg": 1.7, "interval": 5, "temperature": 0.8, "top_k": 30, "top_p": 0.95}
-# The rounds of an image: a number of accepted drafts of the last round's path (by the drafts' numbers), then other tokens; then a tree.
+# An image's rounds: accepted drafts of the last round's path (their numbers), the number of other tokens, then a tree.
 CHAIN, TREE = [-1, 0, 1], [-1, -1, 0, 0, 1, 4, 2]
 ROUNDS = [([], 0, CHAIN), ([0, 1], 1, CHAIN), ([], 1, TREE), ([1, 4], 1, TREE), ([0, 2, 6], 1, CHAIN), ([0], 3, [-1, -1]), ([], 1, [])]
 

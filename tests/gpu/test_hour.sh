@@ -72,7 +72,7 @@ has torch-compile skipped
 
 # What the prototype's time decides; a time that is over.
 for case in "20.00 between" "25.10 exchanges"; do
-    US=${case% *} "$hour" --dry-run --limit 1 --seconds 30 "$work/out" >"$work/printed" 2>&1 || true
+    US=${case% *} "$hour" --dry-run --limit 2 --seconds 30 "$work/out" >"$work/printed" 2>&1 || true
     has chain_proto ok "2 rows ${case% *} us, .*: ${case#* }"
 done
 

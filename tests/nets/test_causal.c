@@ -2,8 +2,10 @@
  * and v alone have biases, the output layer is the embedding, tokens are vectors behind two layers
  * (tests/golden/make_qwen.py). */
 #include "nets/causal_runner.h"
+#include "tests/support/archive.h"
 #include "tests/support/support.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,28 +53,46 @@ static causal_shape of_vectors(void)
 typedef struct {
     kern_queue *k;
     wt_file *golden;
+    bytes rows; /* of the prompt's embedding, the golden prompt first */
+    wt_file *prompt;
     causal_model *model;
     causal_runner *runner;
     void *memory;
 } fixture;
 
+/* Gives the model an embedding whose first rows are the golden prompt, for its ids. */
+static void open_prompt(fixture *f)
+{
+    char header[160];
+    mar_err err = {0};
+    const size_t size = VOCABULARY * WIDTH * sizeof(float);
+    snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[%d,%d],\"data_offsets\":[0,%zu]}}",
+             names.embedding, VOCABULARY, WIDTH, size);
+    f->rows = make_safetensors(header, size);
+    float *prompt = golden_f32(f->golden, "prompt", PROMPT * WIDTH);
+    memcpy(f->rows.data + f->rows.size - size, prompt, PROMPT * WIDTH * sizeof *prompt);
+    free(prompt);
+    assert_ok(wt_open_memory(f->rows.data, f->rows.size, "prompt", &f->prompt, &err), &err);
+    f->model->prompt_file = f->prompt;
+    f->model->shape.rows = VOCABULARY;
+}
+
 static void open_fixture(fixture *f, const causal_shape *shape, mar_dtype dtype, int drafts)
 {
-    float features[PREFIX * WIDTH] = {0};
+    float ids[PREFIX] = {0};
     uint8_t mask[PREFIX] = {0};
     mar_err err = {0};
     *f = (fixture){.k = open_queue(dtype, 2), .golden = golden_open("qwen")};
     const causal_sampling plain = {.cfg = 1, .cfg_interval = -1, .temperature = 1, .top_p = 1};
     assert_ok(causal_model_load(f->k, f->golden, shape, NULL, &f->model, &err), &err);
+    open_prompt(f);
     assert_ok(causal_runner_create(f->k, f->model, &plain, 1, drafts, 0, &f->runner, &err), &err);
     f->memory = backend_memory(f->k, causal_runner_lay_out(f->runner, NULL));
     causal_runner_lay_out(f->runner, f->memory);
     assert_ok(causal_runner_plan(f->runner, 1, &err), &err);
-    float *prompt = golden_f32(f->golden, "prompt", PROMPT * WIDTH);
-    memcpy(features + (PREFIX - PROMPT) * WIDTH, prompt, PROMPT * WIDTH * sizeof *prompt);
+    for (int i = 0; i < PROMPT; i++) ids[PREFIX - PROMPT + i] = (float)i;
     memset(mask + PREFIX - PROMPT, 1, PROMPT);
-    causal_runner_begin_captions(f->runner, 1, features, mask);
-    free(prompt);
+    causal_runner_begin_captions(f->runner, 1, ids, mask);
 }
 
 static void close_fixture(fixture *f)
@@ -80,6 +100,8 @@ static void close_fixture(fixture *f)
     causal_runner_free(f->runner);
     causal_model_free(f->model);
     f->k->core->free(f->k->device, f->memory);
+    wt_close(f->prompt);
+    bytes_free(&f->rows);
     wt_close(f->golden);
     close_queue(f->k);
 }

@@ -45,7 +45,7 @@ static const mar_param rows[] = {
 };
 
 /* Prints a row: seconds per image, flop, rate, share of the peak. */
-static void print_row(const char *name, double seconds, double flop, double peak, int batch)
+static void bench_print_row(const char *name, double seconds, double flop, double peak, int batch)
 {
     char share[16];
     printf("%-11s %9.3f %9.3f %9.1f %8s\n", name, seconds / batch, flop / batch / 1e12, flop / seconds / 1e9,
@@ -72,8 +72,8 @@ static double highest_rate(const mar_stats *t)
     return highest;
 }
 
-static void print_table(const bench_options *o, const mar_stats *t, const bench_machine *machine, const char *backend,
-                        const char *how, const char *guarantee)
+static void bench_print_table(const bench_options *o, const mar_stats *t, const bench_machine *machine,
+                              const char *backend, const char *how, const char *guarantee)
 {
     const double peak = machine->peak;
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop;
@@ -85,13 +85,13 @@ static void print_table(const bench_options *o, const mar_stats *t, const bench_
     if (t->recorded_bytes) printf(", and %.1f MB of recorded steps", (double)t->recorded_bytes / 1e6);
     printf("\n%s\n%s\n\n", guarantee, how);
     printf("%-11s %9s %9s %9s %8s\n", "", "s/image", "TFLOP", "GFLOP/s", "of peak");
-    if (t->encoder_flop > 0) print_row("encoder", t->encoder_s, t->encoder_flop, peak, o->batch);
-    print_row(t->encoder_flop > 0 ? "decoder" : "transformer", t->decoder_s, t->decoder_flop, peak, o->batch);
-    print_row("head", head_seconds(t), t->head_flop, peak, o->batch);
+    if (t->encoder_flop > 0) bench_print_row("encoder", t->encoder_s, t->encoder_flop, peak, o->batch);
+    bench_print_row(t->encoder_flop > 0 ? "decoder" : "transformer", t->decoder_s, t->decoder_flop, peak, o->batch);
+    bench_print_row("head", head_seconds(t), t->head_flop, peak, o->batch);
     if (t->verify_s > 0) printf("%-11s %9.3f\n", " verify", t->verify_s / o->batch); /* part of the row above */
-    if (t->draft_flop > 0) print_row("draft", t->draft_s, t->draft_flop, peak, o->batch);
-    if (t->vae_flop > 0) print_row("VAE", t->vae_s, t->vae_flop, peak, o->batch);
-    print_row("total", t->total_s, flop, peak, o->batch);
+    if (t->draft_flop > 0) bench_print_row("draft", t->draft_s, t->draft_flop, peak, o->batch);
+    if (t->vae_flop > 0) bench_print_row("VAE", t->vae_s, t->vae_flop, peak, o->batch);
+    bench_print_row("total", t->total_s, flop, peak, o->batch);
     printf("\ntransformer: %.1f passes in sequence an image, of %.1f contexts", t->passes / o->batch,
            t->contexts / o->batch);
     printf("\nhead: %.1f sequential calls a token (most: %d), %.1f states evaluated", t->head_calls / (double)t->tokens,
@@ -111,8 +111,8 @@ static void print_table(const bench_options *o, const mar_stats *t, const bench_
     if (bench_is_above(highest_rate(t) / peak)) puts(">100%: above the peak, which was measured twice");
 }
 
-static int print_json(const bench_options *o, const mar_stats *t, const bench_machine *machine,
-                      const run_models *models, const char *how, const char *guarantee)
+static int bench_print_json(const bench_options *o, const mar_stats *t, const bench_machine *machine,
+                            const run_models *models, const char *how, const char *guarantee)
 {
     const double flop = t->encoder_flop + t->decoder_flop + t->head_flop + t->draft_flop + t->vae_flop, n = o->batch;
     cJSON *root = bench_record(&o->run, models, o->batch);
@@ -144,7 +144,7 @@ static int print_json(const bench_options *o, const mar_stats *t, const bench_ma
 }
 
 /* Measures images with the session. Returns the exit status. */
-static int measure(const bench_options *o, const run_models *models, mar_session *session, progress *bar)
+static int bench_measure(const bench_options *o, const run_models *models, mar_session *session, progress *bar)
 {
     mar_stats stats;
     bench_machine machine;
@@ -156,25 +156,25 @@ static int measure(const bench_options *o, const run_models *models, mar_session
     if (status != 0) return status;
     const char *guarantee = mar_session_guarantee(session);
     mar_session_description(session, how, sizeof how);
-    if (o->json) return print_json(o, &stats, &machine, models, how, guarantee);
-    print_table(o, &stats, &machine, mar_backend_description(models->library), how, guarantee);
+    if (o->json) return bench_print_json(o, &stats, &machine, models, how, guarantee);
+    bench_print_table(o, &stats, &machine, mar_backend_description(models->library), how, guarantee);
     return 0;
 }
 
-static int run(bench_options *o, const run_models *models, progress *bar)
+static int bench_run(bench_options *o, const run_models *models, progress *bar)
 {
     mar_session *s = NULL;
     if (mar_model_get_config(models->model)->vocabulary > 0 && !o->micro)
         return bench_discrete(&o->run, models, o->batch, o->repeat, o->json, bar);
     int status = models_session(models, &o->run, o->batch, &s);
     if (status == 0)
-        status = o->micro ? bench_micro(&o->run, models, s, o->batch, o->json, bar) : measure(o, models, s, bar);
+        status = o->micro ? bench_micro(&o->run, models, s, o->batch, o->json, bar) : bench_measure(o, models, s, bar);
     mar_session_free(s);
     return status;
 }
 
 /* Sets the defaults, and adds the options that set the fields. */
-static void set_up(bench_options *o, option_set *set)
+static void bench_set_up(bench_options *o, option_set *set)
 {
     *o = (bench_options){.batch = 1, .repeat = 1};
     *set = (option_set){
@@ -199,7 +199,7 @@ int cmd_bench(int argc, char **argv)
 {
     bench_options o;
     option_set set;
-    set_up(&o, &set);
+    bench_set_up(&o, &set);
     int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     if (run_options_done(&o.run, &set) != 0) return 1;
@@ -212,7 +212,7 @@ int cmd_bench(int argc, char **argv)
     progress bar;
     progress_start(&bar, 0);
     status = models_load(&store, &o.run, &bar, &models);
-    if (status == 0) status = run(&o, &models, &bar);
+    if (status == 0) status = bench_run(&o, &models, &bar);
     status = models_status(&store, status);
     models_free(&store);
     return status;

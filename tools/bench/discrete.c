@@ -73,7 +73,7 @@ static int measure_peak_again(bench *b, const run_models *models, progress *bar)
 }
 
 /* Measures the machine and, right after it, the passes, in turns: a shared machine soon changes. */
-static int measure_passes(bench *b, const run_models *models, mar_session *session, int repeat, progress *bar)
+static int discrete_measure_passes(bench *b, const run_models *models, mar_session *session, int repeat, progress *bar)
 {
     for (int i = 0; i < repeat; i++) {
         const int status = bench_machine_measure(models, 1, bar, &b->now);
@@ -185,7 +185,7 @@ static double token_memory_floor(const bench *b, const mar_stats *s)
     return (s->decoder_bytes + s->draft_bytes) / b->machine.bandwidth / b->batch / b->run->used.num_iter;
 }
 
-static void print_table(const bench *b, const char *backend)
+static void discrete_print_table(const bench *b, const char *backend)
 {
     const mar_stats *plain = &b->best[PLAIN], *s = &b->best[b->runs - 1];
     char path[8192], accelerators[2048];
@@ -246,7 +246,7 @@ static void add_passes(cJSON *record, const bench *b, int is_draft)
 }
 
 /* Adds the bytes and flop of a run's passes, per image. */
-static void add_work(const bench *b, cJSON *record, const char *name, const mar_stats *s)
+static void discrete_add_work(const bench *b, cJSON *record, const char *name, const mar_stats *s)
 {
     cJSON *o = cJSON_AddObjectToObject(record, name);
     cJSON_AddNumberToObject(o, "target_bytes", s->decoder_bytes / b->batch);
@@ -256,7 +256,7 @@ static void add_work(const bench *b, cJSON *record, const char *name, const mar_
     cJSON_AddNumberToObject(o, "floor_seconds", floor_of_run(b, s) / b->batch);
 }
 
-static int print_json(const bench *b, const run_models *models)
+static int discrete_print_json(const bench *b, const run_models *models)
 {
     const mar_stats *plain = &b->best[PLAIN], *s = &b->best[b->runs - 1];
     const double n = b->batch;
@@ -281,8 +281,8 @@ static int print_json(const bench *b, const run_models *models)
         cJSON_AddNumberToObject(root, "acceptance_rate", s->drafted ? (double)s->accepted / (double)s->drafted : 0);
         stats_record_lengths(s, root);
     }
-    add_work(b, root, "passes", s);
-    add_work(b, root, "plain_passes", plain);
+    discrete_add_work(b, root, "passes", s);
+    discrete_add_work(b, root, "plain_passes", plain);
     bench_machine_record(&b->machine, root);
     add_passes(root, b, 0);
     add_passes(root, b, 1);
@@ -309,13 +309,13 @@ int bench_discrete(run_options *run, const run_models *models, int batch, int re
     int status = open_plain(run, models, batch, &sessions[PLAIN]);
     if (status == 0) status = models_session(models, run, batch, &sessions[ASKED]);
     if (status == 0) status = bench_images(models, sessions, b.runs, batch, repeat, bar, b.best);
-    if (status == 0) status = measure_passes(&b, models, sessions[ASKED], repeat, bar);
+    if (status == 0) status = discrete_measure_passes(&b, models, sessions[ASKED], repeat, bar);
     if (status == 0) {
         b.guarantee = mar_session_guarantee(sessions[ASKED]);
         if (json)
-            status = print_json(&b, models);
+            status = discrete_print_json(&b, models);
         else
-            print_table(&b, mar_backend_description(models->library));
+            discrete_print_table(&b, mar_backend_description(models->library));
     }
     mar_session_free(sessions[PLAIN]);
     mar_session_free(sessions[ASKED]);

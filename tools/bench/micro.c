@@ -42,7 +42,7 @@ static void take_row(void *user, const mar_measurement *m)
 }
 
 /* Returns the row; NULL if there is none. rows -1: any. */
-static const measurement *find(const measurements *all, const char *group, const char *name, int rows)
+static const measurement *micro_find(const measurements *all, const char *group, const char *name, int rows)
 {
     for (int i = 0; i < all->count; i++) {
         const measurement *m = &all->row[i];
@@ -71,7 +71,7 @@ static const struct {
 /* Returns 0 if it was not measured. */
 static double constant(const measurements *all, int id)
 {
-    const measurement *m = find(all, "machine", constants[id].measured, -1);
+    const measurement *m = micro_find(all, "machine", constants[id].measured, -1);
     if (!m) return 0;
     return m->seconds > 0 ? rate(m->bytes + m->flop, m->seconds) : m->count; /* one of the two is 0 */
 }
@@ -79,7 +79,7 @@ static double constant(const measurements *all, int id)
 /* --- measurement -------------------------------------------------------------------------------------------------- */
 
 /* Returns the rate as a share of another; 0 if that was not measured. */
-static double share_of(double work, double seconds, double of)
+static double micro_share_of(double work, double seconds, double of)
 {
     return of > 0 ? rate(work, seconds) / of : 0;
 }
@@ -87,7 +87,7 @@ static double share_of(double work, double seconds, double of)
 /* Returns whether the row computed faster than `peak`. */
 static int is_above(const measurement *m, double peak)
 {
-    return bench_is_above(share_of(m->flop, m->seconds, peak));
+    return bench_is_above(micro_share_of(m->flop, m->seconds, peak));
 }
 
 static int any_above(const measurements *all)
@@ -103,7 +103,7 @@ static int any_cached(const measurements *all)
 {
     const double memory = constant(all, MEMORY_RATE);
     for (int i = 0; i < all->count; i++)
-        if (bench_is_above(share_of(all->row[i].bytes, all->row[i].seconds, memory))) return 1;
+        if (bench_is_above(micro_share_of(all->row[i].bytes, all->row[i].seconds, memory))) return 1;
     return 0;
 }
 
@@ -123,7 +123,7 @@ static void keep_likelier(measurements *all, const measurements *again)
     const double peak = constant(all, MATRIX_RATE);
     for (int i = 0; i < all->count; i++) {
         measurement *m = &all->row[i];
-        const measurement *other = find(again, m->group, m->name, (int)m->rows);
+        const measurement *other = micro_find(again, m->group, m->name, (int)m->rows);
         if (!other || other->flop != m->flop) continue;
         if (strcmp(m->group, "machine") == 0 ? other->seconds < m->seconds
                                              : is_above(m, peak) && other->seconds > m->seconds)
@@ -131,7 +131,7 @@ static void keep_likelier(measurements *all, const measurements *again)
     }
 }
 
-static int measure(mar_session *s, progress *bar, measurements *out)
+static int micro_measure(mar_session *s, progress *bar, measurements *out)
 {
     measurements again = {0};
     int status = measure_once(s, bar, "measuring the parts", out);
@@ -163,7 +163,7 @@ static void print_share(double share, const char *above)
         printf("        ");
 }
 
-static void print_row(const measurement *m, double memory, double peak)
+static void micro_print_row(const measurement *m, double memory, double peak)
 {
     printf("  %-40s", m->name);
     print_number(m->rows, " %6.0f", "       ");
@@ -171,9 +171,9 @@ static void print_row(const measurement *m, double memory, double peak)
         printf(" %6.0f %11.2f", m->count, 1e6 * m->seconds);
         print_number(m->bytes / 1e6, " %9.3f", "          ");
         print_number(rate(m->bytes, m->seconds) / 1e9, " %9.1f", "          ");
-        print_share(share_of(m->bytes, m->seconds, memory), "cache");
+        print_share(micro_share_of(m->bytes, m->seconds, memory), "cache");
         print_number(rate(m->flop, m->seconds) / 1e9, " %10.1f", "           ");
-        print_share(share_of(m->flop, m->seconds, peak), ">100%");
+        print_share(micro_share_of(m->flop, m->seconds, peak), ">100%");
     } else {
         printf(" %18.0f", m->count);
     }
@@ -189,7 +189,7 @@ static double sum_seconds(const measurements *all, const char *group)
     return sum;
 }
 
-static void print_table(const measurements *all, const run_options *run, const char *backend, int batch)
+static void micro_print_table(const measurements *all, const run_options *run, const char *backend, int batch)
 {
     const double memory = constant(all, MEMORY_RATE), peak = constant(all, MATRIX_RATE);
     char path[8192];
@@ -199,19 +199,19 @@ static void print_table(const measurements *all, const run_options *run, const c
     const char *group = "";
     for (int i = 0; i < all->count; i++) {
         if (strcmp(all->row[i].group, group) != 0) printf("%s\n", group = all->row[i].group);
-        print_row(&all->row[i], memory, peak);
+        micro_print_row(&all->row[i], memory, peak);
     }
     putchar('\n');
     if (any_cached(all)) puts("cache: faster than memory: what it moves stayed in the processor's cache");
     if (any_above(all)) puts(">100%: above the peak, in both of two measurements");
-    const measurement *step = find(all, "pass", "autoregressive step", -1);
+    const measurement *step = micro_find(all, "pass", "autoregressive step", -1);
     printf("operations: %.1f us in sum; the step took %.1f us\n", 1e6 * sum_seconds(all, "operation"),
            step ? 1e6 * step->seconds : 0);
 }
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
-static int print_json(const measurements *all, const run_options *run, const run_models *models, int batch)
+static int micro_print_json(const measurements *all, const run_options *run, const run_models *models, int batch)
 {
     const mar_model_config *c = mar_model_get_config(models->model);
     cJSON *root = bench_record(run, models, batch);
@@ -241,11 +241,11 @@ static int print_json(const measurements *all, const run_options *run, const run
 int bench_micro(const run_options *run, const run_models *models, mar_session *s, int batch, int json, progress *bar)
 {
     measurements all = {0};
-    int exit_status = measure(s, bar, &all);
+    int exit_status = micro_measure(s, bar, &all);
     if (exit_status == 0 && json)
-        exit_status = print_json(&all, run, models, batch);
+        exit_status = micro_print_json(&all, run, models, batch);
     else if (exit_status == 0)
-        print_table(&all, run, mar_backend_description(models->library), batch);
+        micro_print_table(&all, run, mar_backend_description(models->library), batch);
     free(all.row);
     return exit_status;
 }

@@ -38,7 +38,7 @@ static void add_piece(uint64_t lanes[LANES], unsigned char *piece, size_t n)
     add_blocks(lanes, piece, blocks);
 }
 
-static uint64_t finish(const uint64_t lanes[LANES], uint64_t length)
+static uint64_t file_sum_finish(const uint64_t lanes[LANES], uint64_t length)
 {
     uint64_t sum = length;
     for (int i = 0; i < LANES; i++) {
@@ -66,7 +66,7 @@ int file_sum(int fd, long long *length, uint64_t *hash)
     free(piece);
     errno = reason;
     if (n < 0) return -1;
-    *hash = finish(lanes, (uint64_t)*length);
+    *hash = file_sum_finish(lanes, (uint64_t)*length);
     return 0;
 }
 
@@ -78,5 +78,5 @@ uint64_t memory_sum(const void *data, size_t size)
     add_blocks(lanes, data, whole / BLOCK);
     memcpy(last, (const unsigned char *)data + whole, size - whole);
     add_piece(lanes, last, size - whole);
-    return finish(lanes, size);
+    return file_sum_finish(lanes, size);
 }

@@ -39,7 +39,7 @@ static void print_line(const char *line)
 }
 
 /* Sets the handler of the signals that are not ignored. */
-static void handle(void (*handler)(int))
+static void interruption_handle(void (*handler)(int))
 {
     struct sigaction old, action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
@@ -51,7 +51,7 @@ static void handle(void (*handler)(int))
 static void end_at_once(int number)
 {
     print_line("mar: interrupted\n");
-    handle(SIG_DFL);
+    interruption_handle(SIG_DFL);
     raise(number); /* takes effect when the handler returns */
 }
 
@@ -64,7 +64,7 @@ static void note(int number)
         if (session) mar_session_cancel(session);
     }
     print_line("mar: stopping; again to quit at once\n");
-    handle(SIG_DFL);
+    interruption_handle(SIG_DFL);
     if (limited) alarm(LIMIT_S);
     errno = reason;
 }
@@ -88,13 +88,13 @@ void interruption_ends(void)
     if (noted)
         end_at_once(noted);
     else
-        handle(end_at_once);
+        interruption_handle(end_at_once);
 }
 
 void interruption_catch(void)
 {
     on_terminal = isatty(STDERR_FILENO) == 1;
-    if (!noted) handle(note);
+    if (!noted) interruption_handle(note);
 }
 
 /* Keeps end_late from ending the process. If another thread is ending it, does not return. */

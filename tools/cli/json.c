@@ -14,7 +14,7 @@ enum { SIZE_LIMIT_MB = 256 };
 
 static int memory_lacks; /* 1: there was no memory for part of the record */
 
-static void *allocate(size_t size)
+static void *json_allocate(size_t size)
 {
     void *p = malloc(size);
     if (!p) memory_lacks = 1;
@@ -23,7 +23,7 @@ static void *allocate(size_t size)
 
 static void watch_memory(void)
 {
-    cJSON_InitHooks(&(cJSON_Hooks){allocate, free});
+    cJSON_InitHooks(&(cJSON_Hooks){json_allocate, free});
     memory_lacks = 0;
 }
 

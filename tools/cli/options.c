@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-static void add(option_set *set, const char *group, const mar_param *param, void *fields, int shared)
+static void cli_options_add(option_set *set, const char *group, const mar_param *param, void *fields, int shared)
 {
     assert(set->count < OPTIONS_MAX);
     set->options[set->count++] = (option){.param = param, .fields = fields, .group = group, .shared = shared};
@@ -24,7 +24,7 @@ static void add(option_set *set, const char *group, const mar_param *param, void
 void options_add(option_set *set, const mar_param *param, void *fields, int shared)
 {
     const char *before = set->count > 0 ? set->options[set->count - 1].group : NULL;
-    add(set, param->group ? param->group : before, param, fields, shared);
+    cli_options_add(set, param->group ? param->group : before, param, fields, shared);
 }
 
 void options_add_table(option_set *set, const mar_param *table, void *fields, int shared)
@@ -40,7 +40,7 @@ const mar_param option_overwrite = {
 
 void options_add_under(option_set *set, const char *group, const mar_param *param, void *fields)
 {
-    add(set, group, param, fields, 0);
+    cli_options_add(set, group, param, fields, 0);
 }
 
 /* Options with two names. */
@@ -53,7 +53,7 @@ const char *options_alias(const char *name)
     return NULL;
 }
 
-static int find(const option_set *set, const char *name)
+static int cli_options_find(const option_set *set, const char *name)
 {
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         if (strcmp(aliases[i][1], name) == 0) name = aliases[i][0];
@@ -64,14 +64,14 @@ static int find(const option_set *set, const char *name)
 
 void options_keep_all(option_set *set, const char *name, int *count, int most)
 {
-    option *o = &set->options[find(set, name)];
+    option *o = &set->options[cli_options_find(set, name)];
     o->count = count;
     o->most = most;
 }
 
 const option *options_find(const option_set *set, const char *name)
 {
-    const int i = find(set, name);
+    const int i = cli_options_find(set, name);
     return i < 0 ? NULL : &set->options[i];
 }
 
@@ -89,7 +89,7 @@ char options_letter(const char *name)
 static int find_letter(const option_set *set, char letter)
 {
     for (int i = 0; lettered[i]; i++)
-        if (*lettered[i] == letter) return find(set, lettered[i]);
+        if (*lettered[i] == letter) return cli_options_find(set, lettered[i]);
     return -1;
 }
 
@@ -127,7 +127,7 @@ static const char *meant_by(const option_set *set, const char *name, const char 
 {
     const other_name *other = suggest_option(name);
     for (int i = 0; other && i < 2 && other->options[i]; i++) {
-        if (find(set, other->options[i]) < 0) continue;
+        if (cli_options_find(set, other->options[i]) < 0) continue;
         *advice = other->advice;
         return other->options[i];
     }
@@ -164,7 +164,7 @@ static mar_status append_value(const option *o, const char *text, char *why, siz
 }
 
 /* Stores the value. On MAR_EARG writes one line to `why`. */
-static mar_status store(const option *o, const char *text, char *why, size_t size)
+static mar_status options_store(const option *o, const char *text, char *why, size_t size)
 {
     char expected[256];
     if (o->count) return append_value(o, text, why, size);
@@ -182,7 +182,7 @@ static mar_status store_interval(option_set *set, const option *o, const char *t
 {
     static const char *const ends[] = {"cfg_low", "cfg_high"};
     const mar_status status = mar_params_set(o->fields, o->param->name, text, why, size);
-    for (int i = 0; status == MAR_OK && i < 2; i++) set->options[find(set, ends[i])].given = 1;
+    for (int i = 0; status == MAR_OK && i < 2; i++) set->options[cli_options_find(set, ends[i])].given = 1;
     return status;
 }
 
@@ -204,7 +204,7 @@ static int draw_seed(option_set *set, const option *o)
 
 /* Sets the option to its value: `joined` from the same argument, or `next`, the next argument or NULL. Returns the
  * number of arguments used; 0 after an error. */
-static int give(option_set *set, option *o, const char *joined, const char *next)
+static int options_give(option_set *set, option *o, const char *joined, const char *next)
 {
     char text[1024];
     const char *name = o->param->name, *value = is_flag(o) ? "on" : joined ? joined : next;
@@ -220,7 +220,7 @@ static int give(option_set *set, option *o, const char *joined, const char *next
         if (draw_seed(set, o) != 0) return 0;
         o->given = 1;
         return value == next ? 2 : 1;
-    } else if (store(o, value, text, sizeof text) != MAR_OK) {
+    } else if (options_store(o, value, text, sizeof text) != MAR_OK) {
         tool_error("%s%s", text, set->draws_seed && strcmp(name, seed_name) == 0 ? ", or random" : "");
     } else {
         if (strcmp(name, seed_name) == 0) set->seed_is_drawn = 0;
@@ -235,15 +235,15 @@ static int take_option(option_set *set, const char *argument, const char *next)
 {
     char name[64];
     option_name(argument + 2, name, sizeof name);
-    const int at = find(set, name);
+    const int at = cli_options_find(set, name);
     const char *equals = strchr(argument, '=');
-    if (at >= 0) return give(set, &set->options[at], equals ? equals + 1 : NULL, next);
+    if (at >= 0) return options_give(set, &set->options[at], equals ? equals + 1 : NULL, next);
     unknown_option(set, name, argument);
     return 0;
 }
 
 /* Returns the first option, common ones first, whose name begins with the letter; NULL if there is none. */
-static const char *begins_with(const option_set *set, char letter)
+static const char *options_begins_with(const option_set *set, char letter)
 {
     for (const char *const *name = set->common; name && *name; name++)
         if (**name == letter) return *name;
@@ -256,7 +256,7 @@ static int unknown_letter(const option_set *set, const char *argument, const cha
 {
     const char letter[] = {*at, '\0'}, *advice;
     const char *rest = at > argument + 1 ? at : "", *name = *rest ? NULL : meant_by(set, letter, &advice);
-    if (!name && !*rest) name = begins_with(set, *at);
+    if (!name && !*rest) name = options_begins_with(set, *at);
     if (name) return tool_error("%s: unknown option of mar %s, did you mean --%s?", argument, set->command, name);
     return tool_error("%s: unknown option%s%s, see mar %s --help", argument, *rest ? " -" : "", rest, set->command);
 }
@@ -267,7 +267,7 @@ static int take_letters(option_set *set, const char *argument, const char *next)
 {
     char name[64];
     option_name(argument + 1, name, sizeof name);
-    if (argument[2] && find(set, name) >= 0) { /* -out does not mean -o with the value "ut" */
+    if (argument[2] && cli_options_find(set, name) >= 0) { /* -out does not mean -o with the value "ut" */
         tool_error("%s: unknown option, did you mean --%s?", argument, name);
         return 0;
     }
@@ -282,8 +282,8 @@ static int take_letters(option_set *set, const char *argument, const char *next)
             tool_error("%s: expected --%s%s", argument, o->param->name, is_flag(o) ? "" : c + 1);
             return 0;
         }
-        if (!is_flag(o)) return give(set, o, c[1] ? c + 1 : NULL, next);
-        if (!give(set, o, NULL, NULL)) return 0;
+        if (!is_flag(o)) return options_give(set, o, c[1] ? c + 1 : NULL, next);
+        if (!options_give(set, o, NULL, NULL)) return 0;
     }
     return 1;
 }
@@ -328,13 +328,13 @@ static int unexpected_argument(const option_set *set, const char *argument)
     char value[1024] = "", prompt[1024] = "";
     const char *name = set->word;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (tool_ends_with(argument, endings[i][0]) && find(set, endings[i][1]) >= 0) name = endings[i][1];
+        if (tool_ends_with(argument, endings[i][0]) && cli_options_find(set, endings[i][1]) >= 0) name = endings[i][1];
     /* a picture where the command reads one: as --out it would be overwritten */
-    if (name && strcmp(name, "out") == 0 && find(set, "image") >= 0) name = "image";
-    if (!name || find(set, name) < 0)
+    if (name && strcmp(name, "out") == 0 && cli_options_find(set, "image") >= 0) name = "image";
+    if (!name || cli_options_find(set, name) < 0)
         return tool_error("%s: unexpected argument, see mar %s --help", argument, set->command);
     text_append_file(value, sizeof value, name, argument);
-    if (strcmp(name, "class") == 0 && find(set, "prompt") >= 0 && !isdigit((unsigned char)*argument))
+    if (strcmp(name, "class") == 0 && cli_options_find(set, "prompt") >= 0 && !isdigit((unsigned char)*argument))
         text_append_file(prompt, sizeof prompt, "prompt", argument);
     return tool_error("%s: unexpected argument, did you mean %s%s%s?", argument, value,
                       *prompt ? ", or of a text-to-image model " : "", prompt);

@@ -107,7 +107,7 @@ static void put_bash_option(const option_set *set, const mar_param *p)
     puts(" ;;");
 }
 
-static void put_bash(const option_set *set)
+static void options_complete_put_bash(const option_set *set)
 {
     const operand *last = set->operands;
     printf("    1:%s)\n        options='--help", set->command);
@@ -162,7 +162,7 @@ static void put_zsh_option(const option_set *set, const mar_param *p)
     putchar('\'');
 }
 
-static void put_zsh(const option_set *set)
+static void options_complete_put_zsh(const option_set *set)
 {
     printf("_mar_%s()\n{\n    _arguments -s :", set->command);
     fputs(" \\\n        '(- *)'{-h,--help}'[describe the options]:which:(all)'", stdout);
@@ -207,7 +207,7 @@ static void put_fish_option(const option_set *set, const mar_param *p)
     puts("'");
 }
 
-static void put_fish(const option_set *set)
+static void options_complete_put_fish(const option_set *set)
 {
     put_fish_begin(set);
     puts(" -l help -s h -d 'describe the options'");
@@ -228,7 +228,7 @@ static void put_fish(const option_set *set)
 
 void options_complete(const option_set *set, const char *shell)
 {
-    if (strcmp(shell, "bash") == 0) put_bash(set);
-    if (strcmp(shell, "zsh") == 0) put_zsh(set);
-    if (strcmp(shell, "fish") == 0) put_fish(set);
+    if (strcmp(shell, "bash") == 0) options_complete_put_bash(set);
+    if (strcmp(shell, "zsh") == 0) options_complete_put_zsh(set);
+    if (strcmp(shell, "fish") == 0) options_complete_put_fish(set);
 }

@@ -178,7 +178,7 @@ static void print_common(const option_set *set)
 }
 
 /* Prints the page; `word` is the word behind --help, or NULL. Returns the exit status. */
-static int print_help(const option_set *set, const char *word)
+static int options_help_print_help(const option_set *set, const char *word)
 {
     char groups[512];
     if (word && strcmp(word, all) != 0) {
@@ -312,7 +312,7 @@ int options_read(option_set *set, int argc, char **argv)
         options_complete(set, word + strlen(completion));
         return 0;
     }
-    if (!shared && (!word || strcmp(word, "mdoc") != 0)) return print_help(set, word);
+    if (!shared && (!word || strcmp(word, "mdoc") != 0)) return options_help_print_help(set, word);
     write_manual(set, shared);
     return 0;
 }

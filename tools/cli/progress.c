@@ -23,7 +23,7 @@ void progress_clear(progress *p)
 }
 
 /* Draws the line unless a signal's message is there. */
-static void draw(const char *line)
+static void progress_draw(const char *line)
 {
     sigset_t before;
     interruption_hold(&before);
@@ -39,7 +39,7 @@ void progress_note(progress *p, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    draw(printable(text, line, sizeof line));
+    progress_draw(printable(text, line, sizeof line));
 }
 
 void progress_begin(progress *p)
@@ -87,7 +87,7 @@ void progress_update(progress *p, double done, long finished, long wanted)
     if (bar > BAR_MAX) bar = BAR_MAX;
     if (bar < 4) {
         snprintf(line, sizeof line, "%3.0f%%", 100 * done);
-        draw(line);
+        progress_draw(line);
         return;
     }
     char cells[BAR_MAX + 1];
@@ -95,5 +95,5 @@ void progress_update(progress *p, double done, long finished, long wanted)
     memset(cells, '#', (size_t)(done * bar));
     cells[bar] = '\0';
     snprintf(line, sizeof line, "[%s] %s", cells, numbers);
-    draw(line);
+    progress_draw(line);
 }

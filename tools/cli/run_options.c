@@ -77,11 +77,12 @@ static const mar_param rows[] = {
     {.group = "Presets, for speed",
      OPTION_INT(run_options, fast, 1, 3),
      .argument = "LEVEL",
-     .help = "a measured preset of options, 1 (nearest) to 3 (fastest)\n"
-             "Sets --dtype, --sampler and steps that were not given. One line on standard error names them, their "
-             "guarantee, and the distance measured on the demo. Level 1 is as near to plain sampling there as "
-             "another seed. Discrete tokens have level 1 only: int8. mar fidelity --fast LEVEL --against measures it for "
-             "another model and machine."},
+     .help =
+         "a measured preset of options, 1 (nearest) to 3 (fastest)\n"
+         "Sets --dtype, --sampler and steps that were not given. One line on standard error names them, their "
+         "guarantee, and the distance measured on the demo. Level 1 is as near to plain sampling there as "
+         "another seed. Discrete tokens have level 1 only: int8. mar fidelity --fast LEVEL --against measures it for "
+         "another model and machine."},
     {0},
 };
 
@@ -167,7 +168,7 @@ static const mar_param *library_option(int at)
 }
 
 /* Returns the option's index in was_given; -1 if it is not the library's. */
-static int place_of(const char *name)
+static int run_options_place_of(const char *name)
 {
     for (int i = 0; library_option(i); i++)
         if (strcmp(library_option(i)->name, name) == 0) return i;
@@ -178,20 +179,20 @@ const mar_param *run_option(const char *name)
 {
     for (const mar_param *p = rows; p->name; p++)
         if (strcmp(p->name, name) == 0) return p;
-    const int at = place_of(name);
+    const int at = run_options_place_of(name);
     return at < 0 ? NULL : library_option(at);
 }
 
 int run_was_given(const run_options *o, const char *name)
 {
-    const int at = place_of(name);
+    const int at = run_options_place_of(name);
     return at >= 0 && o->was_given[at];
 }
 
 /* Returns whether the option is an accelerator's, and is no draft. */
 static int run_is_accelerator(const mar_param *p)
 {
-    const int at = place_of(p->name);
+    const int at = run_options_place_of(p->name);
     if (at < 0 || at >= mar_param_count() || p->type == MAR_TYPE_MODEL) return 0;
     const mar_param *own = mar_param_get(at); /* p may be a copy under another heading */
     return !run_param_is_basic(own) && !run_param_is_check(own);
@@ -204,7 +205,7 @@ void run_options_note(run_options *o, const option_set *set)
     if (clean && clean->given) o->gives_cleaning = o->clean == MAR_CLEAN_LLAMAGEN;
     for (int k = 0; k < set->count; k++) {
         const option *q = &set->options[k];
-        const int at = q->given && q->shared ? place_of(q->param->name) : -1;
+        const int at = q->given && q->shared ? run_options_place_of(q->param->name) : -1;
         if (at < 0) continue;
         o->was_given[at] = 1;
         if (run_is_accelerator(q->param)) o->gives_accelerators = 1;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Appends what the stream has buffered. Returning 0 reports failure to the stream. */
-static ssize_t take(void *cookie, const char *data, size_t size)
+static ssize_t text_take(void *cookie, const char *data, size_t size)
 {
     text_buffer *text = cookie;
     if (!text->failed && size >= text->capacity - text->size) {
@@ -29,7 +29,7 @@ static ssize_t take(void *cookie, const char *data, size_t size)
 FILE *text_open(text_buffer *text)
 {
     *text = (text_buffer){.data = calloc(1, 1), .capacity = 1};
-    FILE *stream = text->data ? fopencookie(text, "w", (cookie_io_functions_t){.write = take}) : NULL;
+    FILE *stream = text->data ? fopencookie(text, "w", (cookie_io_functions_t){.write = text_take}) : NULL;
     if (stream) return stream;
     free(text->data);
     *text = (text_buffer){0};

@@ -96,7 +96,7 @@ static const char *const common[] = {"image", "mask", "offset",   "keep", "class
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
-static void set_up(edit_options *o, option_set *set)
+static void edit_set_up(edit_options *o, option_set *set)
 {
     *set = (option_set){
         .command = "edit",
@@ -165,7 +165,7 @@ static int choose_class(edit_job *job)
 
 /* --- the tokens to keep ------------------------------------------------------------------------------------------- */
 
-static int encode(edit_job *job)
+static int edit_encode(edit_job *job)
 {
     mar_pixels pixels;
     mar_pixels_init(&pixels, sizeof pixels);
@@ -218,13 +218,13 @@ static int prepare_tokens(edit_job *job)
                                   : "--mask is missing: %s covers all tokens, expected --mask, a smaller picture, or "
                                     "--keep",
                           o->mask ? o->mask : o->image);
-    return encode(job);
+    return edit_encode(job);
 }
 
 /* --- images ------------------------------------------------------------------------------------------------------- */
 
 /* Writes the guarantee of the images, whose kept tokens are known, to text. Returns text. */
-static const char *guarantee_of(const edit_job *job, char *text, size_t size)
+static const char *edit_guarantee_of(const edit_job *job, char *text, size_t size)
 {
     mar_request request;
     mar_request_init(job->session, &request, sizeof request);
@@ -232,7 +232,7 @@ static const char *guarantee_of(const edit_job *job, char *text, size_t size)
     return mar_session_request_guarantee(job->session, &request, text, size);
 }
 
-static int write_image(edit_job *job, int number)
+static int edit_write_image(edit_job *job, int number)
 {
     const edit_options *o = &job->options;
     char guarantee[1024];
@@ -245,7 +245,7 @@ static int write_image(edit_job *job, int number)
     if (o->offset) record_texts_add(&texts, "offset", "%s", o->offset);
     if (o->keep < 1) record_texts_add(&texts, "keep", "%.9g", (double)o->keep);
     record_texts_add_run(&texts, &o->run, &job->models);
-    record_texts_add(&texts, "guarantee", "%s", guarantee_of(job, guarantee, sizeof guarantee));
+    record_texts_add(&texts, "guarantee", "%s", edit_guarantee_of(job, guarantee, sizeof guarantee));
     if (record_texts_end(&texts, "the text in the picture") != 0) return 1;
     char *path = output_image_path(&job->out, number);
     const image picture = {job->canvas.width, job->canvas.height, job->rgb};
@@ -257,7 +257,7 @@ static int write_image(edit_job *job, int number)
     return failed;
 }
 
-static int submit(edit_job *job, int number, uint64_t *id)
+static int edit_submit(edit_job *job, int number, uint64_t *id)
 {
     const edit_options *o = &job->options;
     mar_request request;
@@ -273,7 +273,7 @@ static int submit(edit_job *job, int number, uint64_t *id)
 }
 
 /* Takes the finished images and writes them. Returns 0, 1 with the error printed, or 2 after an interruption. */
-static int take(edit_job *job, uint64_t first)
+static int edit_take(edit_job *job, uint64_t first)
 {
     mar_pixels pixels;
     mar_pixels_init(&pixels, sizeof pixels);
@@ -283,19 +283,19 @@ static int take(edit_job *job, uint64_t first)
         const mar_status status = mar_session_take(job->session, id, NULL, &pixels);
         if (status == MAR_ECANCELLED && interruption_came()) return 2;
         if (status != MAR_OK) return tool_error("%s", mar_session_error(job->session));
-        if (write_image(job, (int)(id - first)) != 0) return 1;
+        if (edit_write_image(job, (int)(id - first)) != 0) return 1;
     }
     return 0;
 }
 
 /* Returns 0, 1 with the error printed, or 2 after an interruption. */
-static int make_images(edit_job *job, progress *bar)
+static int edit_make_images(edit_job *job, progress *bar)
 {
     const edit_options *o = &job->options;
     uint64_t first = 0;
     for (int i = 0; i < o->num; i++) {
         uint64_t id;
-        if (submit(job, i, &id) != 0) return 1;
+        if (edit_submit(job, i, &id) != 0) return 1;
         if (i == 0) first = id;
     }
     progress_begin(bar);
@@ -305,7 +305,7 @@ static int make_images(edit_job *job, progress *bar)
         if (interruption_came()) return 2;
         progress_clear(bar);
         if (status != MAR_OK) return tool_error("%s", mar_session_error(job->session));
-        const int taken = take(job, first);
+        const int taken = edit_take(job, first);
         if (taken != 0) return taken;
         const double all = (double)steps * ((o->num + o->batch - 1) / o->batch);
         progress_update(bar, (double)step / (all > step ? all : (double)step + 1), job->made, o->num);
@@ -314,12 +314,12 @@ static int make_images(edit_job *job, progress *bar)
     return 0;
 }
 
-static int make_files(edit_job *job, progress *bar)
+static int edit_make_files(edit_job *job, progress *bar)
 {
     interruption_catch(); /* from here on there are files */
     interruption_cancels(0, job->session);
     int status = output_begin(&job->out) != 0 || (job->options.overwrite && output_clear(&job->out) != 0);
-    if (status == 0) status = make_images(job, bar);
+    if (status == 0) status = edit_make_images(job, bar);
     interruption_cancels(0, NULL);
     if (status == 0) status = output_sync(&job->out);
     if (status != 0) output_abandon(&job->out);
@@ -327,14 +327,15 @@ static int make_files(edit_job *job, progress *bar)
     return interruption_end("%d of %d images were made", job->made, job->options.num);
 }
 
-static void print_summary(const edit_job *job, double seconds)
+static void edit_print_summary(const edit_job *job, double seconds)
 {
     char path[8192], guarantee[1024];
     const int kept = edit_count(job->known, job->count);
     printable(job->out.is_stream ? "standard output" : job->out.path, path, sizeof path);
     fprintf(job->out.is_stream ? stderr : stdout, "wrote %s: %d image%s of %dx%d in %.2f s, %d of %d tokens kept\n%s\n",
             path, job->made, job->made > 1 ? "s" : "", job->canvas.width, job->canvas.height, seconds,
-            (int)((double)job->options.keep * kept + 0.5), job->count, guarantee_of(job, guarantee, sizeof guarantee));
+            (int)((double)job->options.keep * kept + 0.5), job->count,
+            edit_guarantee_of(job, guarantee, sizeof guarantee));
 }
 
 static int edit(edit_job *job, progress *bar)
@@ -355,8 +356,8 @@ static int edit(edit_job *job, progress *bar)
     if (o->batch > o->num) o->batch = o->num;
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || prepare_tokens(job) != 0) return 1;
     const double began = tool_seconds();
-    const int status = make_files(job, bar);
-    if (status == 0 && !o->quiet) print_summary(job, tool_seconds() - began);
+    const int status = edit_make_files(job, bar);
+    if (status == 0 && !o->quiet) edit_print_summary(job, tool_seconds() - began);
     return status;
 }
 
@@ -365,7 +366,7 @@ int cmd_edit(int argc, char **argv)
     edit_job job = {0};
     option_set set;
     progress bar;
-    set_up(&job.options, &set);
+    edit_set_up(&job.options, &set);
     int status = options_read(&set, argc, argv);
     if (status == OPTIONS_RUN && run_options_done(&job.options.run, &set) != 0) return 1;
     if (status != OPTIONS_RUN) return status;

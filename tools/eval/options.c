@@ -173,7 +173,7 @@ static int check_score_options(eval_options *o, const option_set *set)
 {
     const char *asked = scores_option(&o->scores);
     if (asked && (o->images || o->run.captions)) {
-        o->scores.prompts = o->run.prompts; /* the texts of what was made or encoded elsewhere */
+        o->scores.prompts = o->run.prompts; /* of images made, or captions encoded, elsewhere */
         o->run.prompts = NULL;
     }
     if (eval_option_given(set, "num") && !asked)

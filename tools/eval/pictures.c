@@ -100,7 +100,7 @@ static int finish_npz(const eval_pixels *p, const uint32_t *crc)
 
 /* --- PNG ------------------------------------------------------------------------------------------------ */
 
-static int open_folder(eval_job *job, eval_pixels *p)
+static int pictures_open_folder(eval_job *job, eval_pixels *p)
 {
     struct stat st;
     p->images = 1;
@@ -149,7 +149,7 @@ static int has_png(const eval_pixels *p, long index, uint32_t crc)
 int eval_pixels_open(eval_job *job, eval_pixels *out)
 {
     *out = (eval_pixels){.job = job};
-    if (job->options->save_images && open_folder(job, out) != 0) return 1;
+    if (job->options->save_images && pictures_open_folder(job, out) != 0) return 1;
     return job->options->save_npz ? open_images_npz(job, out) : 0;
 }
 

@@ -57,7 +57,7 @@ typedef struct {
     const char **prompts;              /* [batch] prompts of the current images */
     double *rewards;                   /* [batch] of the current images */
     int batch;                         /* 0: not opened */
-    score_columns columns;             /* of what is computed */
+    score_columns columns;             /* of the computed scores */
     char ids[SCORE_MODELS][RECORD_ID]; /* identities of the models' files; "" if not loaded */
     char prompts_id[RECORD_ID];        /* number and hash of the prompts */
 } prompt_scorer;

@@ -28,7 +28,7 @@ void acceptance_free(acceptance *a)
     *a = (acceptance){0};
 }
 
-static void count(acceptance_count *c, int is_accepted)
+static void generate_acceptance_count(acceptance_count *c, int is_accepted)
 {
     c->verified++;
     c->accepted += is_accepted;
@@ -40,9 +40,10 @@ void acceptance_add(acceptance *a, const uint8_t *token_status, const int *steps
     for (int i = 0; i < n * a->tokens; i++) {
         if (token_status[i] == MAR_TOKEN_TARGET || steps[i] >= a->steps) continue;
         const int is_accepted = token_status[i] == MAR_TOKEN_ACCEPTED;
-        count(&a->at[i % a->tokens], is_accepted);
-        count(&a->in[steps[i]], is_accepted);
-        if (staleness[i] > 0 && staleness[i] < a->steps) count(&a->stale[staleness[i]], is_accepted);
+        generate_acceptance_count(&a->at[i % a->tokens], is_accepted);
+        generate_acceptance_count(&a->in[steps[i]], is_accepted);
+        if (staleness[i] > 0 && staleness[i] < a->steps)
+            generate_acceptance_count(&a->stale[staleness[i]], is_accepted);
     }
 }
 

@@ -129,7 +129,7 @@ int fast_set_params(run_options *o, mar_model *model, mar_vae *vae)
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
 /* Appends " --num_iter 16", with the current value. */
-static void add_option(const run_options *o, const char *name, char *text, size_t size)
+static void fast_add_option(const run_options *o, const char *name, char *text, size_t size)
 {
     char value[64];
     const mar_param *p = run_option(name);
@@ -164,7 +164,7 @@ const char *fast_describe(const run_options *o, char *text, size_t size)
     if (!r) return text;
     text_append(text, size, "fast %d:", o->fast);
     for (int i = 0; i < OPTIONS && r->options[i].name; i++)
-        if (o->fast_set & 1u << i) add_option(o, r->options[i].name, text, size);
+        if (o->fast_set & 1u << i) fast_add_option(o, r->options[i].name, text, size);
     text_append(text, size, o->fast_set ? " (approximate" : " no option (as it was given");
     if (add_missing(o, r, text, size) || has_own_accelerators(o))
         text_append(text, size, "; not measured like this)");

@@ -143,7 +143,7 @@ static const char *const common[] = {"class",
                                      NULL};
 
 /* Sets the defaults, and adds the options that set the fields. */
-static void set_up(generate_options *o, option_set *set)
+static void generate_set_up(generate_options *o, option_set *set)
 {
     *set = (option_set){
         .command = "generate",
@@ -194,10 +194,10 @@ static int check_together(const generate_options *o, const output *out)
     return 0;
 }
 
-static int parse(int argc, char **argv, generate_options *o)
+static int generate_parse(int argc, char **argv, generate_options *o)
 {
     option_set set;
-    set_up(o, &set);
+    generate_set_up(o, &set);
     const int status = options_read(&set, argc, argv);
     o->seed_is_drawn = set.seed_is_drawn;
     o->gives_format = options_find(&set, "format")->given;
@@ -245,7 +245,7 @@ static void grid_shape(generate_job *job)
 }
 
 /* Finds the row and column of an image on the grid. */
-static void place(const generate_job *job, long index, int *row, int *column)
+static void generate_place(const generate_job *job, long index, int *row, int *column)
 {
     const long group = index / job->num, member = index % job->num; /* class; image of the class */
     *row = (int)(index / job->columns);
@@ -260,7 +260,7 @@ static void place(const generate_job *job, long index, int *row, int *column)
 static void grid_place(const generate_job *job, image *canvas, long index, const uint8_t *rgb)
 {
     int row, column;
-    place(job, index, &row, &column);
+    generate_place(job, index, &row, &column);
     image_grid_set(canvas, row, column, job->width, job->height, rgb);
 }
 
@@ -297,7 +297,7 @@ static int make_canvases(generate_job *job)
 
 static const char rule[] = "a directory has images of one run only, --overwrite replaces them";
 
-static const char *value_of(const image_text *texts, int count, const char *key)
+static const char *generate_value_of(const image_text *texts, int count, const char *key)
 {
     for (int i = 0; i < count; i++)
         if (strcmp(texts[i].key, key) == 0) return texts[i].value;
@@ -307,7 +307,7 @@ static const char *value_of(const image_text *texts, int count, const char *key)
 /* Compares one text of the run with the file's. Returns 0, or 1 with the difference printed. */
 static int compare_text(const char *path, const image_file *file, const image_text *t)
 {
-    const char *found = value_of(file->texts, file->count, t->key);
+    const char *found = generate_value_of(file->texts, file->count, t->key);
     if (!found) return tool_error("%s: has no text %s, expected %s: %s", path, t->key, t->value, rule);
     if (strcmp(found, t->value) == 0) return 0;
     return tool_error("%s: %s is %s, expected %s: %s", path, t->key, found, t->value, rule);
@@ -319,7 +319,7 @@ static int compare_texts(const char *path, const image_file *file, const record_
     for (int i = 0; i < ours->count; i++)
         if (strcmp(ours->texts[i].key, "guarantee") != 0 && compare_text(path, file, &ours->texts[i]) != 0) return 1;
     for (int i = 0; i < file->count; i++)
-        if (!value_of(ours->texts, ours->count, file->texts[i].key))
+        if (!generate_value_of(ours->texts, ours->count, file->texts[i].key))
             return tool_error("%s: %s is %s, expected no such text: %s", path, file->texts[i].key, file->texts[i].value,
                               rule);
     return 0;
@@ -399,8 +399,8 @@ static int check_free(generate_job *job)
     free(path);
     if (failed || !is_candidate) return failed ? 1 : output_check_free(&job->out, can_resume(job));
     snprintf(seed, sizeof seed, "%" PRIu64, o->run.params.seed);
-    const char *seed_was = value_of(first.texts, first.count, "seed");
-    const char *model_was = value_of(first.texts, first.count, "model");
+    const char *seed_was = generate_value_of(first.texts, first.count, "seed");
+    const char *model_was = generate_value_of(first.texts, first.count, "model");
     job->repeats =
         seed_was && strcmp(seed_was, seed) == 0 && model_was && strcmp(model_was, tool_base_name(o->run.model)) == 0;
     image_file_free(&first);
@@ -418,7 +418,7 @@ static int take_existing(generate_job *job)
 
 /* --- preparation --------------------------------------------------------------------------------------- */
 
-static int check_map(const generate_job *job)
+static int generate_check_map(const generate_job *job)
 {
     const char *map = job->options.accept_map;
     if (!map) return 0;
@@ -441,13 +441,13 @@ static int check_like(const generate_job *job)
     return tool_error("--like %s: --out %s writes there, expected another --out", o->like, o->out);
 }
 
-static int prepare(generate_job *job, progress *bar)
+static int generate_prepare(generate_job *job, progress *bar)
 {
     generate_options *o = &job->options;
     double began = tool_seconds();
     if (classes_check_files(o->classes) != 0) return 1;
     if (output_check(&job->out, o->out, (image_format)o->format) != 0 || check_together(o, &job->out) != 0 ||
-        check_map(job) != 0 || check_like(job) != 0 || preview_check(o->preview) != 0 ||
+        generate_check_map(job) != 0 || check_like(job) != 0 || preview_check(o->preview) != 0 ||
         record_check_store(o->store, &job->tokens) != 0)
         return 1;
     if (check_free(job) != 0) return 1;
@@ -478,8 +478,8 @@ static image_store store_of(const generate_job *job)
 }
 
 /* Writes `picture` with its text and frees the path. index and title are those of record_texts_make. */
-static int write_picture(const generate_job *job, long index, const char *title, char *path, const image *picture,
-                         image_format format, image_store store)
+static int generate_write_picture(const generate_job *job, long index, const char *title, char *path,
+                                  const image *picture, image_format format, image_store store)
 {
     record_texts texts;
     if (!path) return 1;
@@ -498,8 +498,8 @@ static int keep_image(generate_job *job, long index, const uint8_t *rgb)
     if (job->grid.rgb && job->out.is_file) return 0;
     const image picture = {job->width, job->height,
                            (uint8_t *)(uintptr_t)rgb}; /* the cast is safe: writing only reads the pixels */
-    return write_picture(job, index, NULL, output_image_path(&job->out, job->options.first + index), &picture,
-                         job->out.format, store_of(job));
+    return generate_write_picture(job, index, NULL, output_image_path(&job->out, job->options.first + index), &picture,
+                                  job->out.format, store_of(job));
 }
 
 /* Keeps the map of image `index`, number i of the batch whose figures were taken last. */
@@ -541,7 +541,7 @@ static int write_map(const generate_job *job)
     if (!job->map.rgb) return 0;
     char *path = strdup(job->options.accept_map);
     if (!path) return tool_error("%s: out of memory", job->options.accept_map);
-    return write_picture(job, index, title, path, &job->map, IMAGE_PNG, IMAGE_SYNCED);
+    return generate_write_picture(job, index, title, path, &job->map, IMAGE_PNG, IMAGE_SYNCED);
 }
 
 /* --- the run ------------------------------------------------------------------------------------ */
@@ -554,7 +554,7 @@ static void show_preview(void *watcher, mar_session *session, int n, const uint8
         preview_show(watcher, session, n);
 }
 
-static int make_images(generate_job *job, progress *bar)
+static int generate_make_images(generate_job *job, progress *bar)
 {
     const generate_options *o = &job->options;
     image_run runs[DEVICES_MAX];
@@ -624,14 +624,15 @@ static int report_failure(const generate_job *job)
 
 /* Makes all images, then the grid and the map; after an interruption those of the finished images. The grid of a
  * directory is left to the run that completes it. Returns the exit status. */
-static int make_files(generate_job *job, progress *bar)
+static int generate_make_files(generate_job *job, progress *bar)
 {
-    int status = make_images(job, bar), failed = 0;
+    int status = generate_make_images(job, bar), failed = 0;
     const int interrupted = status > 1, one_picture = job->out.is_file;
     if (status == 1) return report_failure(job);
     if (interrupted && job->made == 0) return report_interruption(job);
     if (job->grid.rgb && (one_picture || !interrupted))
-        failed = write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid, job->out.format, store_of(job));
+        failed = generate_write_picture(job, -1, NULL, output_grid_path(&job->out), &job->grid, job->out.format,
+                                        store_of(job));
     if (!failed) failed = write_map(job);
     if (failed) return report_failure(job);
     if (output_sync(&job->out) != 0) return 1;
@@ -639,7 +640,7 @@ static int make_files(generate_job *job, progress *bar)
 }
 
 /* Makes the directories and opens the store, then removes what --overwrite replaces. */
-static int begin(generate_job *job)
+static int generate_begin(generate_job *job)
 {
     const generate_options *o = &job->options;
     if (output_begin(&job->out) != 0) return 1;
@@ -649,7 +650,7 @@ static int begin(generate_job *job)
     return o->overwrite && output_clear(&job->out) != 0;
 }
 
-static void print_summary(const generate_job *job)
+static void generate_print_summary(const generate_job *job)
 {
     FILE *stream = job->out.is_stream ? stderr : stdout; /* the picture goes to the other stream */
     char path[8192];
@@ -677,11 +678,11 @@ static void print_summary(const generate_job *job)
 
 static int generate(generate_job *job, progress *bar)
 {
-    if (prepare(job, bar) != 0) return 1;
+    if (generate_prepare(job, bar) != 0) return 1;
     interruption_catch(); /* from here on there are files */
-    int status = begin(job);
+    int status = generate_begin(job);
     const double began = tool_seconds();
-    if (status == 0) status = make_files(job, bar);
+    if (status == 0) status = generate_make_files(job, bar);
     job->run_s = tool_seconds() - began;
     if (status != 0) {
         output_abandon(&job->out);
@@ -689,7 +690,7 @@ static int generate(generate_job *job, progress *bar)
         return status;
     }
     if (job->options.json) status = record_print_json(job);
-    if (!job->options.json && !job->options.quiet) print_summary(job);
+    if (!job->options.json && !job->options.quiet) generate_print_summary(job);
     return job->preview.has_failed ? 1 : status;
 }
 
@@ -697,7 +698,7 @@ int cmd_generate(int argc, char **argv)
 {
     generate_job job = {0};
     progress bar;
-    int status = parse(argc, argv, &job.options);
+    int status = generate_parse(argc, argv, &job.options);
     if (status != OPTIONS_RUN) {
         like_free(&job.options);
         return status;

@@ -67,14 +67,14 @@ static size_t token_count(const image_run *r)
 }
 
 /* Returns the bytes of one image; 0 without an image decoder. */
-static size_t pixel_bytes(const image_run *r)
+static size_t images_pixel_bytes(const image_run *r)
 {
     int width, height;
     mar_session_image_size(r->session, &width, &height);
     return (size_t)width * (size_t)height * 3;
 }
 
-static size_t larger(size_t a, size_t b)
+static size_t images_larger(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
@@ -88,7 +88,7 @@ static void *block(image_worker *w, size_t bytes)
     return p;
 }
 
-static int allocate(image_worker *w)
+static int images_allocate(image_worker *w)
 {
     const image_plan *plan = w->loop->plan;
     const image_sink *sinks = w->loop->sinks;
@@ -97,11 +97,11 @@ static int allocate(image_worker *w)
     for (int i = 0; i < plan->run_count; i++) {
         const image_run *r = &w->runs[i];
         const captions *c = r->captions;
-        features = larger(features, c ? (size_t)c->tokens * (size_t)c->dim : 0);
-        positions = larger(positions, c ? (size_t)c->tokens : 0);
-        tokens = larger(tokens, token_count(r));
-        places = larger(places, (size_t)mar_model_get_config(r->model)->seq_len);
-        pixels = larger(pixels, pixel_bytes(r));
+        features = images_larger(features, c ? (size_t)c->tokens * (size_t)c->dim : 0);
+        positions = images_larger(positions, c ? (size_t)c->tokens : 0);
+        tokens = images_larger(tokens, token_count(r));
+        places = images_larger(places, (size_t)mar_model_get_config(r->model)->seq_len);
+        pixels = images_larger(pixels, images_pixel_bytes(r));
         takes_tokens |= r->store != NULL;
         takes_status |= r->store != NULL && r->has_drafts;
     }
@@ -140,13 +140,13 @@ static void show(image_worker *w, double part)
 }
 
 /* Returns whether the batch in progress is given up: after a signal, or a failure of another worker. */
-static int is_dropped(const image_loop *loop)
+static int images_is_dropped(const image_loop *loop)
 {
     return loop->ended == 1 || interruption_came();
 }
 
 /* Begins images first..first+n-1, of classes or captions. */
-static mar_status begin(image_worker *w, const image_run *r, long first, int n)
+static mar_status images_begin(image_worker *w, const image_run *r, long first, int n)
 {
     const captions *c = r->captions;
     if (!c) return mar_session_begin(r->session, (uint64_t)first, w->labels, n);
@@ -157,7 +157,7 @@ static mar_status begin(image_worker *w, const image_run *r, long first, int n)
 }
 
 /* Calls plan.watch for the first worker. */
-static void watch(const image_worker *w, mar_session *s, int n, const uint8_t *rgb)
+static void images_watch(const image_worker *w, mar_session *s, int n, const uint8_t *rgb)
 {
     const image_plan *plan = w->loop->plan;
     if (w->place == 0 && plan->watch) plan->watch(plan->watcher, s, n, rgb);
@@ -167,14 +167,14 @@ static void watch(const image_worker *w, mar_session *s, int n, const uint8_t *r
 static mar_status make_tokens(image_worker *w, const image_run *r, long first, int n)
 {
     mar_session *s = r->session;
-    mar_status status = begin(w, r, first, n);
+    mar_status status = images_begin(w, r, first, n);
     const double steps = mar_session_steps_left(s) + 1; /* the image decoder counts as one step */
     while (status == MAR_OK && !mar_session_done(s)) {
         const double left = mar_session_steps_left(s) + 1;
         show(w, n * (1 - left / steps));
-        if (is_dropped(w->loop)) return MAR_ECANCELLED; /* begin clears an earlier cancel */
+        if (images_is_dropped(w->loop)) return MAR_ECANCELLED; /* begin clears an earlier cancel */
         status = mar_session_step(s);
-        if (status == MAR_OK && !mar_session_done(s)) watch(w, s, n, NULL);
+        if (status == MAR_OK && !mar_session_done(s)) images_watch(w, s, n, NULL);
     }
     if (status == MAR_OK && w->tokens) status = mar_session_tokens(s, w->tokens);
     if (status == MAR_OK && w->token_status) status = mar_session_token_status(s, w->token_status, w->steps);
@@ -307,11 +307,11 @@ static outcome get_stored(image_worker *w, const image_run *r, const image_batch
 /* --- a batch -------------------------------------------------------------------------------------------- */
 
 /* Decodes tokens that were read, and adds the time. */
-static mar_status decode(image_worker *w, const image_run *r, const image_batch *b, mar_stats *stats)
+static mar_status images_decode(image_worker *w, const image_run *r, const image_batch *b, mar_stats *stats)
 {
     mar_stats taken;
     mar_stats_init(&taken, sizeof taken);
-    if (is_dropped(w->loop)) return MAR_ECANCELLED; /* mar_session_decode forgets a cancel that came before it */
+    if (images_is_dropped(w->loop)) return MAR_ECANCELLED; /* mar_session_decode forgets a cancel that came before it */
     const mar_status status = mar_session_decode(r->session, (uint64_t)b->first, w->tokens, b->n, w->rgb);
     mar_session_get_stats(r->session, &taken);
     stats->vae_s += taken.vae_s;
@@ -327,7 +327,7 @@ static void count_made(image_loop *loop, int n)
     pthread_mutex_unlock(&loop->lock);
 }
 
-/* Fills in what the sinks take of the batch. */
+/* Fills in the batch's data for the sinks. */
 static outcome get(image_worker *w, const image_run *r, image_batch *b, mar_stats *stats)
 {
     int made = 1;
@@ -338,8 +338,8 @@ static outcome get(image_worker *w, const image_run *r, image_batch *b, mar_stat
     b->token_status = w->token_status;
     b->steps = w->steps;
     b->staleness = w->staleness;
-    if (w->rgb && pixel_bytes(r) > 0) {
-        status = made ? fetch_pixels(w, r->session) : decode(w, r, b, stats);
+    if (w->rgb && images_pixel_bytes(r) > 0) {
+        status = made ? fetch_pixels(w, r->session) : images_decode(w, r, b, stats);
         b->rgb = w->rgb;
         if (status == MAR_ECANCELLED && made && w->decoded > 0) {
             b->n = w->decoded;
@@ -369,7 +369,7 @@ static int hand_part(image_worker *w, const image_batch *b, int first, int n)
     part.n = n;
     part.labels += first;
     if (part.tokens) part.tokens += at * token_count(r);
-    if (part.rgb) part.rgb += at * pixel_bytes(r);
+    if (part.rgb) part.rgb += at * images_pixel_bytes(r);
     if (part.token_status) part.token_status += places, part.steps += places, part.staleness += places;
     if (first > 0) part.stats = &none; /* those of the batch are in its first part */
     for (int i = 0; i < loop->sink_count; i++)
@@ -418,7 +418,7 @@ static int make_batch(image_worker *w, const image_batch *shape)
     if (result == FAILED) return 1;
     if (wait_for_turn(w->loop, shape->turn) != 0) return w->loop->ended;
     if (result == GOT && hand_out(w, &batch) != 0) return 1;
-    if (result == GOT && batch.rgb) watch(w, r->session, batch.n, batch.rgb);
+    if (result == GOT && batch.rgb) images_watch(w, r->session, batch.n, batch.rgb);
     show(w, 0);
     return result == DROPPED || batch.n < shape->n ? interruption_status() : 0;
 }
@@ -537,7 +537,7 @@ int run_images(const image_plan *plan, const image_sink *sinks, int sink_count)
     if (plan->bar && !plan->bar_total) progress_begin(plan->bar);
     for (int i = 0; i < count && loop.ended == 0; i++) {
         workers[i] = (image_worker){.loop = &loop, .runs = plan->runs + i * plan->run_count, .place = i};
-        loop.ended = allocate(&workers[i]);
+        loop.ended = images_allocate(&workers[i]);
     }
     if (loop.ended == 0) make_all(workers, count);
     if (plan->bar) progress_clear(plan->bar);

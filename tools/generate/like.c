@@ -15,7 +15,7 @@
 /* --- the text ----------------------------------------------------------------------------------------------------- */
 
 /* Returns the text of that key; NULL if there is none. */
-static const char *text_of(const image_file *file, const char *key)
+static const char *like_text_of(const image_file *file, const char *key)
 {
     for (int i = 0; i < file->count; i++)
         if (strcmp(file->texts[i].key, key) == 0) return file->texts[i].value;
@@ -40,16 +40,18 @@ static int check_class(const char *path, const char *text)
 static int check_texts(const char *path, const image_file *file)
 {
     static const char *const needed[] = {"Software", "image", "seed", "model", "backend"};
-    const char *title = text_of(file, "Title"), *number = text_of(file, "image"), *software = text_of(file, "Software");
+    const char *title = like_text_of(file, "Title"), *number = like_text_of(file, "image"),
+               *software = like_text_of(file, "Software");
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!text_of(file, needed[i]) || (!text_of(file, "class") && !text_of(file, "prompt")) ||
+        if (!like_text_of(file, needed[i]) || (!like_text_of(file, "class") && !like_text_of(file, "prompt")) ||
             strncmp(software, "libmar ", 7) != 0)
             return tool_error("%s: has no text of mar generate, expected an image as it wrote it", path);
-    const char *edited = text_of(file, "edited"); /* mar edit and mar serve */
+    const char *edited = like_text_of(file, "edited"); /* mar edit and mar serve */
     if (edited)
         return tool_error("%s: is an edited picture (%s), expected an image that mar generate makes", path, edited);
     if (title) return tool_error("%s: is a map (%s), expected an image", path, title);
-    if (image_number(number) >= 0) return text_of(file, "class") ? check_class(path, text_of(file, "class")) : 0;
+    if (image_number(number) >= 0)
+        return like_text_of(file, "class") ? check_class(path, like_text_of(file, "class")) : 0;
     return tool_error(strchr(number, '-')
                           ? "%s: is a grid of the images %s, expected one image; --out DIR keeps them apart"
                           : "%s: its image number is %s, expected 0 to 999999",
@@ -58,7 +60,7 @@ static int check_texts(const char *path, const image_file *file)
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
-static int is_given(const option_set *set, const char *name)
+static int like_is_given(const option_set *set, const char *name)
 {
     return options_find(set, name)->given;
 }
@@ -78,7 +80,8 @@ static int set_params(const generate_options *o, const option_set *set)
 {
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *p = mar_param_get(i);
-        if (p->type != MAR_TYPE_MODEL && set_option(o, set, p->name, text_of(o->like_file, p->name)) != 0) return 1;
+        if (p->type != MAR_TYPE_MODEL && set_option(o, set, p->name, like_text_of(o->like_file, p->name)) != 0)
+            return 1;
     }
     return 0;
 }
@@ -88,13 +91,13 @@ static int set_arithmetic(const generate_options *o, const option_set *set)
 {
     char backend[8] = "", dtype[8] = "", head[8] = "";
     int below = 0;
-    const char *text = text_of(o->like_file, "backend"), *spec = text_of(o->like_file, "spec");
+    const char *text = like_text_of(o->like_file, "backend"), *spec = like_text_of(o->like_file, "spec");
     sscanf(text, "%7[a-z] %7[a-z0-9]", backend, dtype);
     const char *more = strstr(text, ", head "), *unit = strchr(text, '(');
     if (more && (!unit || more < unit) && sscanf(more, ", head int8 below %d", &below) != 1)
         sscanf(more, ", head %7[a-z0-9]", head);
     if (!*head && below == 0 && spec && strcmp(spec, "path") == 0) strcpy(head, dtype); /* else it would be f32 */
-    if (is_given(set, "dtype")) return set_option(o, set, "backend", backend);
+    if (like_is_given(set, "dtype")) return set_option(o, set, "backend", backend);
     char number[16];
     snprintf(number, sizeof number, "%d", below);
     return set_option(o, set, "backend", backend) || set_option(o, set, "dtype", dtype) ||
@@ -106,8 +109,8 @@ static int set_arithmetic(const generate_options *o, const option_set *set)
  * printed. */
 static int set_file(const generate_options *o, const option_set *set, const char *name, const char **field)
 {
-    const char *file = text_of(o->like_file, name);
-    if (!file || is_given(set, name) || (strcmp(name, "draft") == 0 && strcmp(file, "self") == 0)) return 0;
+    const char *file = like_text_of(o->like_file, name);
+    if (!file || like_is_given(set, name) || (strcmp(name, "draft") == 0 && strcmp(file, "self") == 0)) return 0;
     if (!run_is_built_in(file) && access(file, F_OK) != 0)
         return tool_error("%s: its %s is %s, which is not here, expected --%s with its place", o->like,
                           strcmp(name, "vae") == 0 ? "image decoder" : name, file, name);
@@ -119,25 +122,25 @@ static int set_file(const generate_options *o, const option_set *set, const char
 static int set_files(generate_options *o, const option_set *set)
 {
     static const char *const about[] = {"heads", "seq_len", "patch_size", "weights", "size"};
-    const char *model = text_of(o->like_file, "model");
+    const char *model = like_text_of(o->like_file, "model");
     if (set_file(o, set, "model", &o->run.model) != 0) return 1;
     const int is_same = strcmp(tool_base_name(o->run.model), model) == 0;
     const int brings_vae = run_is_demo(o->run.model) || (!is_same && run_is_demo(model));
     if (!brings_vae && set_file(o, set, "vae", &o->run.vae) != 0) return 1;
     if (set_file(o, set, "draft", &o->run.draft) != 0 || set_file(o, set, "captions", &o->run.captions) != 0) return 1;
     for (size_t i = 0; i < sizeof about / sizeof *about && is_same && !run_is_built_in(model); i++)
-        if (set_option(o, set, about[i], text_of(o->like_file, about[i])) != 0) return 1;
+        if (set_option(o, set, about[i], like_text_of(o->like_file, about[i])) != 0) return 1;
     return 0;
 }
 
 /* Sets the prompt, and how it is encoded. */
 static int set_prompt(generate_options *o, const option_set *set)
 {
-    const char *prompt = text_of(o->like_file, "prompt");
-    if (!prompt || text_of(o->like_file, "class") || o->run.captions) return 0;
+    const char *prompt = like_text_of(o->like_file, "prompt");
+    if (!prompt || like_text_of(o->like_file, "class") || o->run.captions) return 0;
     if (!run_has_prompts(&o->run)) o->run.prompt[o->run.prompt_count++] = prompt;
-    return set_file(o, set, "t5", &o->run.t5) || set_option(o, set, "clean", text_of(o->like_file, "clean")) ||
-           set_option(o, set, "negative", text_of(o->like_file, "negative"));
+    return set_file(o, set, "t5", &o->run.t5) || set_option(o, set, "clean", like_text_of(o->like_file, "clean")) ||
+           set_option(o, set, "negative", like_text_of(o->like_file, "negative"));
 }
 
 /* Returns whether an option was given that makes another image, or makes it by another arithmetic. */
@@ -145,11 +148,11 @@ static int makes_another(const option_set *set)
 {
     static const char *const of_command[] = {"class", "num", "fast", "prompt", "prompts", "t5", "clean", "negative"};
     for (size_t i = 0; i < sizeof of_command / sizeof *of_command; i++)
-        if (is_given(set, of_command[i])) return 1;
+        if (like_is_given(set, of_command[i])) return 1;
     for (int i = 0; i < mar_param_count(); i++)
-        if (mar_param_get(i)->type != MAR_TYPE_MODEL && is_given(set, mar_param_get(i)->name)) return 1;
+        if (mar_param_get(i)->type != MAR_TYPE_MODEL && like_is_given(set, mar_param_get(i)->name)) return 1;
     for (int i = 0; i < mar_option_count(); i++)
-        if (strcmp(mar_option_get(i)->name, "threads") != 0 && is_given(set, mar_option_get(i)->name)) return 1;
+        if (strcmp(mar_option_get(i)->name, "threads") != 0 && like_is_given(set, mar_option_get(i)->name)) return 1;
     return 0;
 }
 
@@ -164,10 +167,10 @@ int like_take(generate_options *o, const option_set *set)
     o->like_file = calloc(1, sizeof *o->like_file);
     if (!o->like_file) return tool_error("%s: out of memory", o->like);
     if (image_read_texts(o->like, o->like_file) != 0 || check_texts(o->like, o->like_file) != 0) return 1;
-    o->first = image_number(text_of(o->like_file, "image"));
+    o->first = image_number(like_text_of(o->like_file, "image"));
     o->like_differs = makes_another(set);
-    for (int i = 0; i < LIKE_FILES; i++) o->like_given[i] = is_given(set, names[i]);
-    if (!o->classes) o->classes = text_of(o->like_file, "class");
+    for (int i = 0; i < LIKE_FILES; i++) o->like_given[i] = like_is_given(set, names[i]);
+    if (!o->classes) o->classes = like_text_of(o->like_file, "class");
     return set_params(o, set) || set_arithmetic(o, set) || set_files(o, set) || set_prompt(o, set);
 }
 
@@ -182,11 +185,11 @@ void like_free(generate_options *o)
 
 /* Compares a model file with the image's, by its bytes, or a built-in one by its name. *other is set if they differ.
  * Returns 0; 1 with the error printed if they differ and the file was not given. */
-static int check_file(const generate_options *o, const char *name, const char *key, int given, const char *path,
-                      const char *id, int *other)
+static int like_check_file(const generate_options *o, const char *name, const char *key, int given, const char *path,
+                           const char *id, int *other)
 {
     char shown[4096];
-    const char *file = text_of(o->like_file, name), *file_id = text_of(o->like_file, key);
+    const char *file = like_text_of(o->like_file, name), *file_id = like_text_of(o->like_file, key);
     if (!file || !path || strcmp(file, "self") == 0) {
         *other |= given;
         return 0;
@@ -203,7 +206,7 @@ static int check_file(const generate_options *o, const char *name, const char *k
 
 static int check_text(const generate_options *o, const char *key, const char *ours)
 {
-    const char *found = text_of(o->like_file, key);
+    const char *found = like_text_of(o->like_file, key);
     if (strcmp(found, ours) == 0) return 0;
     return tool_error("%s: was made by %s, expected %s: --like alone makes the same bits; with another option, such as "
                       "--dtype auto, it makes the image anew",
@@ -214,7 +217,7 @@ static int check_text(const generate_options *o, const char *key, const char *ou
 static int check_features(const generate_job *job)
 {
     const captions *c = job->models.captions;
-    const char *found = text_of(job->options.like_file, "features");
+    const char *found = like_text_of(job->options.like_file, "features");
     char ours[32];
     if (!found || !c || !c->encoded) return 0;
     snprintf(ours, sizeof ours, "%016" PRIx64, captions_sum(c, 0));
@@ -230,10 +233,10 @@ int like_check(const generate_job *job)
     record_texts ours = {0};
     int other = o->like_differs;
     if (!o->like) return 0;
-    if (check_file(o, "model", "model_id", o->like_given[0], o->run.model, ids->model, &other) != 0 ||
-        check_file(o, "vae", "vae_id", o->like_given[1], o->run.vae, ids->vae, &other) != 0 ||
-        check_file(o, "draft", "draft_id", o->like_given[2], o->run.draft, ids->draft, &other) != 0 ||
-        check_file(o, "captions", "captions_id", o->like_given[3], o->run.captions, ids->captions, &other) != 0)
+    if (like_check_file(o, "model", "model_id", o->like_given[0], o->run.model, ids->model, &other) != 0 ||
+        like_check_file(o, "vae", "vae_id", o->like_given[1], o->run.vae, ids->vae, &other) != 0 ||
+        like_check_file(o, "draft", "draft_id", o->like_given[2], o->run.draft, ids->draft, &other) != 0 ||
+        like_check_file(o, "captions", "captions_id", o->like_given[3], o->run.captions, ids->captions, &other) != 0)
         return 1;
     if (other) return 0;
     record_texts_add(&ours, "Software", "libmar %s", mar_version());

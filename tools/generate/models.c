@@ -106,7 +106,7 @@ static const mar_file *find_open(const model_store *store, const char *path, mar
 
 /* Returns the open file, which stays open for whatever is loaded from it; NULL if it cannot be opened: loading it by
  * its path then says why. */
-static const mar_file *open_file(model_store *store, const char *path, mar_weights weights)
+static const mar_file *models_open_file(model_store *store, const char *path, mar_weights weights)
 {
     mar_file *f;
     const mar_file *found = find_open(store, path, weights);
@@ -117,14 +117,14 @@ static const mar_file *open_file(model_store *store, const char *path, mar_weigh
 }
 
 /* Loads a file, shown on the bar. */
-static mar_status load_file(model_store *store, const mar_options *machine, mar *library, model_file *file,
-                            int is_model, progress *bar)
+static mar_status models_load_file(model_store *store, const mar_options *machine, mar *library, model_file *file,
+                                   int is_model, progress *bar)
 {
     mar_source source;
     const models_encoder encoder = store->encoder;
     mar_source_init(&source, sizeof source);
     if (is_model)
-        source.file = open_file(store, file->path, machine->weights);
+        source.file = models_open_file(store, file->path, machine->weights);
     else if (!run_is_built_in(file->path)) /* whose decoder may be another file */
         source.file = find_open(store, file->path, MAR_WEIGHTS_AUTO);
     if (!source.file) source.path = file->path;
@@ -147,7 +147,7 @@ static void explain_load(model_store *store, mar_weights weights, const model_fi
     const char *meant = run_built_in_meant(file->path), *belongs = "";
     char reason[1024];
     snprintf(reason, sizeof reason, "%s", mar_error(file->library));
-    const mar_file *open = open_file(store, file->path, weights);
+    const mar_file *open = models_open_file(store, file->path, weights);
     const mar_kind kind = open ? mar_file_get_info(open)->kind : MAR_KIND_UNKNOWN;
     if (strcmp(role, "model") == 0 && kind == MAR_KIND_VAE) belongs = "; give it as --vae";
     if (strcmp(role, "vae") == 0 && (kind == MAR_KIND_MAR || kind == MAR_KIND_SPHEREAR || kind == MAR_KIND_LLAMAGEN))
@@ -171,7 +171,7 @@ static const model_file *find_file(const model_store *store, const mar *library,
 static void take_stored_dtype(model_store *store, run_options *o)
 {
     if (o->machine.dtype != MAR_DTYPE_AUTO || run_is_built_in(o->model)) return;
-    const mar_file *f = open_file(store, o->model, o->machine.weights);
+    const mar_file *f = models_open_file(store, o->model, o->machine.weights);
     if (f && mar_file_get_info(f)->kind == MAR_KIND_DECODER) o->machine.dtype = mar_file_get_info(f)->stored;
 }
 
@@ -180,7 +180,7 @@ static void take_stored_dtype(model_store *store, run_options *o)
 static int refuse_on_decoder(model_store *store, const run_options *o)
 {
     if (!o->gives_cleaning && !o->machine.seq_len) return 0;
-    const mar_file *f = open_file(store, o->model, o->machine.weights);
+    const mar_file *f = models_open_file(store, o->model, o->machine.weights);
     if (!f || mar_file_get_info(f)->kind != MAR_KIND_DECODER) return 0;
     if (o->gives_cleaning)
         return tool_error("--clean llamagen has no effect: %s takes prompts as they are, expected off", o->model);
@@ -194,7 +194,7 @@ static void warn_of_restored(model_store *store, const mar_options *machine, con
     if (store->quiet || machine->dtype != MAR_DTYPE_AUTO || run_is_built_in(file->path) ||
         mar_get_device(file->library)->backend != MAR_BACKEND_CPU)
         return;
-    const mar_file *f = open_file(store, file->path, machine->weights);
+    const mar_file *f = models_open_file(store, file->path, machine->weights);
     const mar_dtype stored = f ? mar_file_get_info(f)->stored : MAR_DTYPE_AUTO;
     if (stored == MAR_DTYPE_AUTO) return;
     const char *name = stored == MAR_DTYPE_INT8 ? "int8" : "int4";
@@ -215,7 +215,7 @@ static const model_file *get_file(model_store *store, const mar_options *machine
     }
     model_file *f = &store->files[store->file_count];
     *f = (model_file){.library = library, .path = path, .heads = heads};
-    if (load_file(store, machine, library, f, is_model, bar) != MAR_OK) {
+    if (models_load_file(store, machine, library, f, is_model, bar) != MAR_OK) {
         explain_load(store, machine->weights, f, role);
         return NULL;
     }
@@ -324,7 +324,7 @@ static int refuse_encoder(const run_options *o, const mar_model_config *c, const
 static int open_encoder(model_store *store, mar *library, const run_options *o, const char *folder, int tokens, int dim,
                         progress *bar, prompt_encoder *out)
 {
-    const mar_file *f = open_file(store, folder, o->machine.weights);
+    const mar_file *f = models_open_file(store, folder, o->machine.weights);
     if (f && !mar_file_get_info(f)->folder) f = NULL;
     if (prompt_encoder_open(out, library, folder, f, tokens, dim, dim ? o->model : NULL, bar) != 0) return 1;
     print_warning(store, folder, mar_text_get_config(out->text)->warning);
@@ -409,7 +409,7 @@ static int find_own_vae(model_store *store, mar *library, run_options *o, progre
     if (o->vae) return 0;
     if (!find_file(store, library, o->model, 0, 0)) {
         *f = (model_file){.library = library, .path = o->model};
-        const mar_status status = load_file(store, &o->machine, library, f, 0, bar);
+        const mar_status status = models_load_file(store, &o->machine, library, f, 0, bar);
         if (status == MAR_EMODEL && store->needs_vae)
             return tool_error("--vq is missing: %s; Lumina-mGPT's and Anole's is Chameleon's vqgan.ckpt, Emu3's the "
                               "folder Emu3-VisionTokenizer",
@@ -427,7 +427,7 @@ static int prepare_decoder(model_store *store, mar *library, run_options *o, pro
 {
     const char *folder = o->t5 ? o->t5 : o->model;
     prompt_encoder e;
-    const mar_file *f = o->captions ? NULL : open_file(store, folder, o->machine.weights);
+    const mar_file *f = o->captions ? NULL : models_open_file(store, folder, o->machine.weights);
     *done = f && mar_file_get_info(f)->kind == MAR_KIND_DECODER && mar_file_get_info(f)->folder;
     if (!*done) return 0;
     if (!run_has_prompts(o) && !store->keeps_encoder) return refuse_no_prompt(o); /* before the weights are read */
@@ -487,7 +487,7 @@ static int prepare_captions(model_store *store, mar *library, run_options *o, in
     if (!o->t5 && !o->captions && (run_has_prompts(o) || store->keeps_encoder)) o->t5 = run_demo_t5(o->model);
     if (!run_has_prompts(o) && !o->captions && !o->t5) return 0;
     int failed = 0;
-    const mar_file *f = open_file(store, o->model, o->machine.weights);
+    const mar_file *f = models_open_file(store, o->model, o->machine.weights);
     if (f && mar_file_get_model(library, f, heads, c) == MAR_OK) {
         failed = check_captions(store, o, c) ||
                  (c->conditioning == MAR_CONDITION_IDS && find_own_vae(store, library, o, bar));
@@ -613,7 +613,7 @@ static int refuse_options(const model_file *model, const run_options *o)
 }
 
 /* Returns 1 with the error printed if the store needs an image decoder and the run has none. */
-static int refuse_no_vae(const model_store *store, const run_options *o)
+static int models_refuse_no_vae(const model_store *store, const run_options *o)
 {
     if (o->vae || !store->needs_vae) return 0;
     return tool_error(
@@ -659,7 +659,7 @@ int models_load(model_store *store, run_options *o, progress *bar, run_models *o
     o->tokens = tokens_of(out->model);
     if (fast_set_params(o, out->model, out->vae) != 0) return 1;
     report_fast(store, o, bar);
-    return set_captions(store, o, out) || get_class_names(store, o, out) || refuse_no_vae(store, o);
+    return set_captions(store, o, out) || get_class_names(store, o, out) || models_refuse_no_vae(store, o);
 }
 
 int models_load_again(model_store *store, const run_options *o, const run_models *first, progress *bar, run_models *out)

@@ -64,7 +64,7 @@ static void clear(preview *p, int n)
 }
 
 /* Writes image i to its cell of the grid. */
-static mar_status draw(preview *p, mar_session *session, int i)
+static mar_status preview_draw(preview *p, mar_session *session, int i)
 {
     mar_pixels cell;
     mar_pixels_init(&cell, sizeof cell);
@@ -86,7 +86,7 @@ void preview_show(preview *p, mar_session *session, int n)
     if (!p->path || p->has_failed || began < p->not_before) return;
     if (p->is_over) clear(p, n);
     for (int i = 0; status == MAR_OK && i < n && (i == 0 || tool_seconds() - began < slice_s); i++) {
-        status = draw(p, session, p->next);
+        status = preview_draw(p, session, p->next);
         p->next = (p->next + 1) % n;
     }
     if (status == MAR_ECANCELLED) return; /* the next step says so, too */

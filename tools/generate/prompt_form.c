@@ -111,7 +111,7 @@ static span take_field(const char **at, const char *end, char separator)
     return (span){from, (size_t)(to - from)};
 }
 
-static header read_header(span line, char separator)
+static header prompt_form_read_header(span line, char separator)
 {
     header h = {.are_names = 1, .is_trimmed = 1};
     const char *at = line.text;
@@ -267,7 +267,7 @@ static int find_table(const beginning *b, prompt_form *out)
 {
     static const char separators[] = "\t,;|";
     for (const char *s = separators; *s; s++) {
-        const header h = read_header(b->line, *s);
+        const header h = prompt_form_read_header(b->line, *s);
         if (!has_prompts(&h)) continue;
         if (*s == '\t' || *s == ',' || h.fields == 1) {
             *out = h.fields == 1 ? PROMPT_FORM_COLUMN : *s == ',' ? PROMPT_FORM_CSV : PROMPT_FORM_TSV;
@@ -276,7 +276,7 @@ static int find_table(const beginning *b, prompt_form *out)
         return refuse_separator(b, *s);
     }
     for (const char *s = separators; *s && !b->is_txt; s++) {
-        const header h = read_header(b->line, *s);
+        const header h = prompt_form_read_header(b->line, *s);
         if (is_other_table(&h, b->rest.text, b->rest.size, *s))
             return tool_error("%s, line %zu: begins as a table without a column \"prompt\" or \"caption\"; %s", b->path,
                               b->number, is_text_hint);
@@ -287,10 +287,10 @@ static int find_table(const beginning *b, prompt_form *out)
 /* Refuses a table with another separator than the ending of its name says. */
 static int check_separator(const beginning *b, prompt_form form)
 {
-    const header own = read_header(b->line, form == PROMPT_FORM_CSV ? ',' : '\t');
+    const header own = prompt_form_read_header(b->line, form == PROMPT_FORM_CSV ? ',' : '\t');
     if (own.has_prompt) return 0;
     for (const char *s = ";|"; *s; s++) {
-        const header h = read_header(b->line, *s);
+        const header h = prompt_form_read_header(b->line, *s);
         if (has_prompts(&h)) return refuse_separator(b, *s);
     }
     return 0;

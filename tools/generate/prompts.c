@@ -14,7 +14,7 @@
 
 enum { FILE_MEGABYTES = 256, STDIN_CHUNK = 1 << 16, SHOWN = 60 /* bytes of a prompt in a message */ };
 
-static int refuse_memory(const prompts *p)
+static int prompts_refuse_memory(const prompts *p)
 {
     return tool_error("out of memory for more than %d prompts", p->count);
 }
@@ -27,18 +27,18 @@ static int grow(prompts *p)
     char **text = realloc(p->text, (size_t)capacity * sizeof *text);
     if (text) p->text = text;
     prompt_place *place = text ? realloc(p->place, (size_t)capacity * sizeof *place) : NULL;
-    if (!place) return refuse_memory(p);
+    if (!place) return prompts_refuse_memory(p);
     p->place = place;
     p->capacity = capacity;
     return 0;
 }
 
 /* Appends a copy of text[0..n). Returns 0, or 1 with the error printed. */
-static int append(prompts *p, const prompt_place *at, const char *text, size_t n)
+static int prompts_append(prompts *p, const prompt_place *at, const char *text, size_t n)
 {
     if (grow(p) != 0) return 1;
     char *copy = malloc(n + 1);
-    if (!copy) return refuse_memory(p);
+    if (!copy) return prompts_refuse_memory(p);
     memcpy(copy, text, n);
     copy[n] = '\0';
     p->place[p->count] = *at;
@@ -82,11 +82,11 @@ static void skip(prompts *p, const prompt_place *at, const char *text, const cha
 
 /* Appends text[0..n), with a NUL behind it if its place has no number, or reports it. Returns 0, or 1 without memory.
  */
-static int take(prompts *p, const prompt_place *at, const char *text, size_t n)
+static int prompts_take(prompts *p, const prompt_place *at, const char *text, size_t n)
 {
     char why[96];
     const char *fault = find_fault(p->is_cleaned, text, n, why, sizeof why);
-    if (!fault) return append(p, at, text, n);
+    if (!fault) return prompts_append(p, at, text, n);
     skip(p, at, text, fault);
     return 0;
 }
@@ -108,7 +108,7 @@ static int parse_lines(char *text, size_t size, const char *path, prompts *p)
     for (size_t begin = 0, whole; begin < size; begin += whole) {
         const size_t n = prompt_line_size(text + begin, size - begin, &whole);
         at.number++;
-        if (take(p, &at, text + begin, n) != 0) return 1;
+        if (prompts_take(p, &at, text + begin, n) != 0) return 1;
     }
     return 0;
 }
@@ -196,7 +196,7 @@ static int refuse_line(const char *path, size_t line, const char *fault)
 
 /* Reads the names of the columns. Returns the number of the one with prompts, and the number of all; -1 after printing
  * an error. */
-static int read_header(table *t, const char *path, int *columns)
+static int prompts_read_header(table *t, const char *path, int *columns)
 {
     int column = -1;
     begin_record(t);
@@ -227,7 +227,7 @@ static int parse_table(char *text, size_t size, char separator, const char *path
     table t = {.at = text, .end = text + size, .separator = separator, .line = 1};
     int columns;
     for (; t.at < t.end && prompt_is_line_end(*t.at); t.line++) t.at += prompt_line_end(t.at, t.end);
-    const int column = read_header(&t, path, &columns);
+    const int column = prompts_read_header(&t, path, &columns);
     if (column < 0) return 1;
     while (t.at < t.end) {
         record r;
@@ -244,7 +244,7 @@ static int parse_table(char *text, size_t size, char separator, const char *path
             fault = why;
         }
         if (fault) return refuse_line(path, at.number, fault);
-        if (take(p, &at, r.text ? r.text : "", r.size) != 0) return 1;
+        if (prompts_take(p, &at, r.text ? r.text : "", r.size) != 0) return 1;
     }
     return 0;
 }
@@ -324,7 +324,7 @@ static int parse_annotations(const json_value *list, const char *path, prompts *
     caption *all = malloc((most + 1) * sizeof *all);
     size_t count = 0;
     int failed = 0;
-    if (!all) return refuse_memory(p);
+    if (!all) return prompts_refuse_memory(p);
     prompt_place at = {path, "annotation", 0};
     const json_value *v = list + 1;
     for (size_t i = 0; i < most; i++, v = json_next(v)) {
@@ -334,7 +334,7 @@ static int parse_annotations(const json_value *list, const char *path, prompts *
     count = choose_captions(all, count);
     for (size_t i = 0; i < count && !failed; i++) {
         at.number = all[i].number;
-        failed = append(p, &at, all[i].text->text, all[i].text->length);
+        failed = prompts_append(p, &at, all[i].text->text, all[i].text->length);
     }
     free(all);
     return failed;
@@ -359,7 +359,7 @@ static int take_value(prompts *p, const prompt_place *at, const json_value *v)
     const char *fault = NULL;
     if (v->type == JSON_OBJECT) fault = find_prompt(v, &v);
     if (fault) return tool_error("%s, %s %zu: %s", at->file, at->unit, at->number, fault);
-    if (v->type == JSON_STRING) return take(p, at, v->text, v->length);
+    if (v->type == JSON_STRING) return prompts_take(p, at, v->text, v->length);
     skip(p, at, NULL, "neither a text nor an object with \"prompt\" or \"caption\"");
     return 0;
 }
@@ -431,7 +431,7 @@ static int parse_json(char *text, size_t size, const char *path, prompts *p)
 }
 
 /* Reads text[size] in its form. */
-static int parse(char *text, size_t size, const char *path, prompts *p)
+static int generate_prompts_parse(char *text, size_t size, const char *path, prompts *p)
 {
     prompt_form form;
     if (prompt_form_find(path, text, size, &form) != 0) return 1;
@@ -466,7 +466,7 @@ int prompts_parse(char *text, size_t size, const char *path, prompts *p)
     const int before = p->count, skipped = p->skipped;
     if (is_utf16(text, size)) return tool_error("%s: is UTF-16, expected UTF-8", path);
     if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, size -= 3; /* byte order mark of UTF-8 */
-    if (parse(text, size, path, p) != 0) return 1;
+    if (generate_prompts_parse(text, size, path, p) != 0) return 1;
     if (p->count > before || (before > 0 && p->skipped > skipped)) return 0;
     if (p->skipped > skipped) return 1; /* each is reported */
     return tool_error("%s: no prompt in it, expected one a line, or CSV, TSV, JSON or JSONL with \"prompt\" or "
@@ -519,7 +519,7 @@ int prompts_read(const char *path, prompts *p)
 
 int prompts_add(const char *text, prompts *p)
 {
-    return take(p, &(prompt_place){"--prompt", NULL, 0}, text, strlen(text));
+    return prompts_take(p, &(prompt_place){"--prompt", NULL, 0}, text, strlen(text));
 }
 
 const char *prompts_fault(int is_cleaned, const char *text, char *why, size_t size)

@@ -61,7 +61,7 @@ int stats_check(const mar_stats *s, int n)
     return bits < limit && s->total_s >= 0 && s->total_s <= 1e9 * n && (s->arena_bytes | s->recorded_bytes) >> 53 == 0;
 }
 
-static void add_part(cJSON *split, const char *name, double seconds, double flop)
+static void stats_add_part(cJSON *split, const char *name, double seconds, double flop)
 {
     cJSON *o = cJSON_AddObjectToObject(split, name);
     cJSON_AddNumberToObject(o, "seconds", seconds);
@@ -91,12 +91,12 @@ void stats_record_lengths(const mar_stats *s, cJSON *record)
 void stats_record(const mar_stats *s, long images, cJSON *record)
 {
     cJSON *split = cJSON_AddObjectToObject(record, "split");
-    add_part(split, "encoder", s->encoder_s, s->encoder_flop);
-    add_part(split, "decoder", s->decoder_s, s->decoder_flop);
-    add_part(split, "head", s->head_s, s->head_flop);
-    add_part(split, "draft", s->draft_s, s->draft_flop);
-    add_part(split, "verification", s->verify_s, -1);
-    add_part(split, "vae", s->vae_s, s->vae_flop);
+    stats_add_part(split, "encoder", s->encoder_s, s->encoder_flop);
+    stats_add_part(split, "decoder", s->decoder_s, s->decoder_flop);
+    stats_add_part(split, "head", s->head_s, s->head_flop);
+    stats_add_part(split, "draft", s->draft_s, s->draft_flop);
+    stats_add_part(split, "verification", s->verify_s, -1);
+    stats_add_part(split, "vae", s->vae_s, s->vae_flop);
     add_ratio(record, "flop_per_image", s->encoder_flop + s->decoder_flop + s->head_flop + s->draft_flop + s->vae_flop,
               (double)images);
     add_ratio(record, "head_calls_per_token", s->head_calls, (double)s->tokens);

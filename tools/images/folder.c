@@ -76,7 +76,7 @@ static int is_archive(const char *name)
 }
 
 /* Adds an entry of the directory l->path/PREFIX to the files or the folders. Returns 0, or 1 with the error printed. */
-static int add_entry(listing *l, name_list *folders, int fd, const char *prefix, const struct dirent *e)
+static int folder_add_entry(listing *l, name_list *folders, int fd, const char *prefix, const struct dirent *e)
 {
     const char *name = e->d_name, *slash = *prefix ? "/" : "";
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return 0;
@@ -115,14 +115,14 @@ static int list_entries(listing *l, name_list *folders, const char *prefix)
     int failed = dir ? 0 : tool_error("%s: cannot read the directory: %s", path, strerror(errno));
     errno = 0;
     for (struct dirent *e; !failed && (e = readdir(dir)); errno = 0)
-        failed = add_entry(l, folders, dirfd(dir), prefix, e);
+        failed = folder_add_entry(l, folders, dirfd(dir), prefix, e);
     if (!failed && errno) failed = tool_error("%s: cannot read the directory: %s", path, strerror(errno));
     if (dir) closedir(dir);
     free(path);
     return failed;
 }
 
-static int compare_names(const void *a, const void *b)
+static int folder_compare_names(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b); /* bytes compare as unsigned */
 }
@@ -149,7 +149,8 @@ static int list_folder(listing *l, const char *prefix, int level)
                           prefix, LEVELS_MAX);
     int failed = list_entries(l, &folders, prefix);
     if (!failed) skip_grid(&l->files, first);
-    if (!failed && folders.count) qsort(folders.name, (size_t)folders.count, sizeof *folders.name, compare_names);
+    if (!failed && folders.count)
+        qsort(folders.name, (size_t)folders.count, sizeof *folders.name, folder_compare_names);
     const int64_t own = l->files.count;
     for (int64_t i = 0; i < folders.count && !failed; i++) {
         const int64_t before = l->files.count;
@@ -170,6 +171,6 @@ int image_folder_list(const char *path, char ***names, int64_t *count)
     if (*count == 0)
         return tool_error("%s: has no %s files, neither directly nor in subfolders", path,
                           image_format_lacks(IMAGE_WEBP) ? "PNG or JPEG" : "PNG, JPEG or WebP");
-    qsort(*names, (size_t)*count, sizeof **names, compare_names);
+    qsort(*names, (size_t)*count, sizeof **names, folder_compare_names);
     return 0;
 }

@@ -39,7 +39,7 @@ static void reading_failed(j_common_ptr cinfo)
 }
 
 /* Accepts warnings, as PIL does for surplus bytes, except a premature end: libjpeg would fill in grey. */
-static void warned(j_common_ptr cinfo, int level)
+static void jpeg_warned(j_common_ptr cinfo, int level)
 {
     jpeg_reader *r = cinfo->client_data;
     if (level >= 0 || cinfo->err->msg_code != JWRN_JPEG_EOF) return;
@@ -59,7 +59,7 @@ static void count_scans(j_common_ptr cinfo)
 }
 
 /* Creates the reader. It must be destroyed whatever this returns. */
-static int open_reader(jpeg_reader *r, const void *data, size_t size, char *why)
+static int jpeg_open_reader(jpeg_reader *r, const void *data, size_t size, char *why)
 {
     memset(r, 0, sizeof *r);
     r->why = why;
@@ -67,7 +67,7 @@ static int open_reader(jpeg_reader *r, const void *data, size_t size, char *why)
     r->cinfo.err = jpeg_std_error(&r->errors);
     r->cinfo.client_data = r;
     r->errors.error_exit = reading_failed;
-    r->errors.emit_message = warned;
+    r->errors.emit_message = jpeg_warned;
     if (setjmp(r->failed)) return 1;
     jpeg_create_decompress(&r->cinfo);
     r->progress.progress_monitor = count_scans;
@@ -82,7 +82,7 @@ static int is_cmyk(const jpeg_reader *r)
 }
 
 /* Reads the header, and rejects what cannot be decoded to RGB. */
-static int read_header(jpeg_reader *r)
+static int images_jpeg_read_header(jpeg_reader *r)
 {
     if (setjmp(r->failed)) return 1;
     jpeg_read_header(&r->cinfo, TRUE);
@@ -106,7 +106,7 @@ static void cmyk_to_rgb(const uint8_t *cmyk, int n, uint8_t *rgb)
 }
 
 /* cmyk: room for a row of four colours; NULL: the picture has RGB or grey. */
-static int read_rows(jpeg_reader *r, const image *out, uint8_t *cmyk)
+static int jpeg_read_rows(jpeg_reader *r, const image *out, uint8_t *cmyk)
 {
     if (setjmp(r->failed)) return 1;
     r->cinfo.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
@@ -121,11 +121,11 @@ static int read_rows(jpeg_reader *r, const image *out, uint8_t *cmyk)
     return 0;
 }
 
-static int read_pixels(jpeg_reader *r, const image *out)
+static int jpeg_read_pixels(jpeg_reader *r, const image *out)
 {
     uint8_t *cmyk = is_cmyk(r) ? malloc((size_t)out->width * 4) : NULL;
     if (is_cmyk(r) && !cmyk) return text_fail(r->why, IMAGE_WHY_MAX, "out of memory");
-    const int failed = read_rows(r, out, cmyk);
+    const int failed = jpeg_read_rows(r, out, cmyk);
     free(cmyk);
     return failed;
 }
@@ -134,9 +134,9 @@ int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_
 {
     enum { PIXELS_MAX = 512 }; /* of a byte: each block of 8x8 takes a bit at least */
     jpeg_reader r;
-    const int failed = open_reader(&r, data, size, why) || read_header(&r) ||
+    const int failed = jpeg_open_reader(&r, data, size, why) || images_jpeg_read_header(&r) ||
                        image_make_room(r.cinfo.image_width, r.cinfo.image_height, size, PIXELS_MAX, out, why) ||
-                       read_pixels(&r, out);
+                       jpeg_read_pixels(&r, out);
     jpeg_destroy_decompress(&r.cinfo);
     return failed;
 }
@@ -144,7 +144,7 @@ int image_decode_jpeg(const void *data, size_t size, image *out, char why[IMAGE_
 int image_jpeg_size(const void *data, size_t size, double *width, double *height, char why[IMAGE_WHY_MAX])
 {
     jpeg_reader r;
-    const int failed = open_reader(&r, data, size, why) || read_header(&r);
+    const int failed = jpeg_open_reader(&r, data, size, why) || images_jpeg_read_header(&r);
     *width = r.cinfo.image_width;
     *height = r.cinfo.image_height;
     jpeg_destroy_decompress(&r.cinfo);
@@ -165,7 +165,7 @@ typedef struct {
     char *why; /* char [IMAGE_WHY_MAX], reason of failure */
 } jpeg_writer;
 
-static void writing_failed(j_common_ptr cinfo)
+static void jpeg_writing_failed(j_common_ptr cinfo)
 {
     jpeg_writer *w = cinfo->client_data;
     char message[JMSG_LENGTH_MAX];
@@ -180,7 +180,7 @@ static void ignore_warning(j_common_ptr cinfo, int level)
 }
 
 /* Makes room behind the `used` bytes. libjpeg's own memory destination loses its buffer after an error. */
-static void make_room(j_compress_ptr cinfo, size_t used)
+static void jpeg_make_room(j_compress_ptr cinfo, size_t used)
 {
     jpeg_writer *w = cinfo->client_data;
     const size_t capacity = 2 * w->capacity + 65536;
@@ -194,12 +194,13 @@ static void make_room(j_compress_ptr cinfo, size_t used)
 
 static void begin_output(j_compress_ptr cinfo)
 {
-    make_room(cinfo, 0);
+    jpeg_make_room(cinfo, 0);
 }
 
 static boolean continue_output(j_compress_ptr cinfo)
 {
-    make_room(cinfo, ((jpeg_writer *)cinfo->client_data)->capacity); /* the whole buffer is used, whatever is free */
+    jpeg_make_room(cinfo,
+                   ((jpeg_writer *)cinfo->client_data)->capacity); /* the whole buffer is used, whatever is free */
     return TRUE;
 }
 
@@ -217,7 +218,7 @@ static void write_comment(j_compress_ptr c, const char *text)
 }
 
 /* Writes the picture and its comment. */
-static int write_picture(jpeg_writer *w, const image *picture, int quality, const char *comment)
+static int jpeg_write_picture(jpeg_writer *w, const image *picture, int quality, const char *comment)
 {
     struct jpeg_compress_struct *c = &w->cinfo;
     if (setjmp(w->failed)) return 1;
@@ -263,9 +264,9 @@ uint8_t *image_encode_jpeg(const image *picture, int quality, const image_text *
     if (text_count > 0 && !comment) return NULL;
     w.cinfo.err = jpeg_std_error(&w.errors);
     w.cinfo.client_data = &w;
-    w.errors.error_exit = writing_failed;
+    w.errors.error_exit = jpeg_writing_failed;
     w.errors.emit_message = ignore_warning;
-    const int failed = write_picture(&w, picture, quality, comment ? comment : "");
+    const int failed = jpeg_write_picture(&w, picture, quality, comment ? comment : "");
     *size = w.capacity - w.destination.free_in_buffer;
     jpeg_destroy_compress(&w.cinfo);
     free(comment);

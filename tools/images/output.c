@@ -58,7 +58,7 @@ static int check_new_directory(const char *path)
 }
 
 /* Checks FILE.png; its directory may be missing. */
-static int check_file(const char *path)
+static int output_check_file(const char *path)
 {
     struct stat st;
     const char *ending = strrchr(path, '.');
@@ -71,7 +71,7 @@ static int check_file(const char *path)
 }
 
 /* Returns whether the name is that of a directory's picture. */
-static int is_picture(const char *name)
+static int output_is_picture(const char *name)
 {
     return output_is_grid(name) || output_image_index(name) >= 0;
 }
@@ -80,7 +80,7 @@ int output_writes(const output *out, const char *path)
 {
     const char *name = tool_base_name(path);
     if (out->is_file) return tool_same_path(out->path, path);
-    if (!is_picture(name)) return 0;
+    if (!output_is_picture(name)) return 0;
     char *own = tool_join(out->path, name);
     const int same = own && tool_same_path(own, path);
     free(own);
@@ -96,7 +96,7 @@ static long go_through(const output *out, int clears, char first[32])
     if (!directory) return errno == ENOENT ? 0 : -tool_error("%s: cannot read: %s", out->path, strerror(errno));
     errno = 0;
     for (const struct dirent *e; (e = readdir(directory)); errno = 0) {
-        if (!is_picture(e->d_name)) continue;
+        if (!output_is_picture(e->d_name)) continue;
         if (count++ == 0 || strcmp(e->d_name, first) < 0) snprintf(first, 32, "%.31s", e->d_name);
         if (!clears || unlinkat(dirfd(directory), e->d_name, 0) == 0) continue;
         tool_error("%s/%s: cannot remove: %s", out->path, e->d_name, strerror(errno));
@@ -136,7 +136,7 @@ int output_check(output *out, const char *path, image_format format)
     if (is_stream && isatty(STDOUT_FILENO))
         return tool_error("--out -: standard output is a terminal, expected a pipe or a file");
     if (is_stream) return 0;
-    if (out->is_file) return check_file(path);
+    if (out->is_file) return output_check_file(path);
     struct stat st;
     int exists = stat(path, &st) == 0;
     if (!exists && errno != ENOENT) return tool_cannot_write(path);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Ignores a warning, for example of an invalid colour profile, or of a text key without a capital. */
-static void warned(png_structp png, png_const_charp message)
+static void png_warned(png_structp png, png_const_charp message)
 {
     (void)png;
     (void)message;
@@ -19,14 +19,14 @@ typedef struct {
     char *why; /* char [IMAGE_WHY_MAX], libpng's error message */
 } png_buffer;
 
-static void writing_failed(png_structp png, png_const_charp message)
+static void png_writing_failed(png_structp png, png_const_charp message)
 {
     png_buffer *buffer = png_get_error_ptr(png);
     snprintf(buffer->why, IMAGE_WHY_MAX, "%s", message);
     longjmp(png_jmpbuf(png), 1);
 }
 
-static void append(png_structp png, png_bytep data, size_t size)
+static void png_append(png_structp png, png_bytep data, size_t size)
 {
     png_buffer *buffer = png_get_io_ptr(png);
     if (size > buffer->capacity - buffer->size) {
@@ -54,9 +54,9 @@ static int is_ascii(const char *text)
 
 /* Encodes the picture. libpng reports errors by longjmp, so nothing to be freed is allocated between setjmp and the
  * end. */
-static int encode(const image *picture, png_text *texts, int text_count, png_buffer *buffer)
+static int png_encode(const image *picture, png_text *texts, int text_count, png_buffer *buffer)
 {
-    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, buffer, writing_failed, warned);
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, buffer, png_writing_failed, png_warned);
     png_infop info = png ? png_create_info_struct(png) : NULL;
     if (!info) {
         png_destroy_write_struct(&png, NULL);
@@ -66,7 +66,7 @@ static int encode(const image *picture, png_text *texts, int text_count, png_buf
         png_destroy_write_struct(&png, &info);
         return 1;
     }
-    png_set_write_fn(png, buffer, append, nothing_to_flush);
+    png_set_write_fn(png, buffer, png_append, nothing_to_flush);
     png_set_IHDR(png, info, (png_uint_32)picture->width, (png_uint_32)picture->height, 8, PNG_COLOR_TYPE_RGB,
                  PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
     png_set_benign_errors(png, 1); /* otherwise a lack of memory for texts is reported as too many of them */
@@ -91,7 +91,7 @@ uint8_t *image_encode_png(const image *picture, const image_text *texts, int tex
         chunks[i].key = (char *)(uintptr_t)texts[i].key; /* the cast is safe: libpng only reads them */
         chunks[i].text = (char *)(uintptr_t)texts[i].value;
     }
-    const int failed = encode(picture, chunks, text_count, &buffer);
+    const int failed = png_encode(picture, chunks, text_count, &buffer);
     free(chunks);
     *size = buffer.size;
     if (!failed) return buffer.data;

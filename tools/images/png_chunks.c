@@ -83,7 +83,7 @@ int image_png_check(const uint8_t *data, size_t size, png_frame *out, char why[I
 /* --- texts -------------------------------------------------------------------------------------------------------- */
 
 /* Moves the chunk's beginning behind its first NUL. Returns the bytes before it, or NULL without a NUL. */
-static const char *take_string(chunk *c)
+static const char *png_chunks_take_string(chunk *c)
 {
     const uint8_t *end = memchr(c->data, 0, c->size);
     const char *text = (const char *)c->data;
@@ -99,14 +99,16 @@ static const char *take_key(chunk *c, int *packed)
 {
     const int is_international = is_named(c, "iTXt");
     const size_t marks = is_international ? 2 : is_named(c, "zTXt") ? 1 : 0; /* bytes: compressed or not, and method */
-    const char *key = take_string(c);
+    const char *key = png_chunks_take_string(c);
     if (!key || !*key || strlen(key) > 79 || c->size < marks) return NULL;
     const uint8_t *mark = c->data;
     *packed = is_international ? mark[0] : marks > 0;
     if (marks > 0 && (*packed > 1 || mark[marks - 1] != 0)) return NULL; /* method 0 is zlib's; there is no other */
     c->data += marks;
     c->size -= marks;
-    return is_international && (!take_string(c) || !take_string(c)) ? NULL : key; /* language, translated key */
+    return is_international && (!png_chunks_take_string(c) || !png_chunks_take_string(c))
+               ? NULL
+               : key; /* language, translated key */
 }
 
 static const char no_memory[] = "out of memory", damaged[] = "has a damaged text",
@@ -159,7 +161,7 @@ static const char *copy_value(const chunk *c, int packed, size_t most, char **ou
 }
 
 /* Adds the text of a chunk. *left: bytes that it and all further values may have. Returns NULL, or the reason. */
-static const char *add_text(chunk c, size_t *left, image_file *out)
+static const char *png_chunks_add_text(chunk c, size_t *left, image_file *out)
 {
     int packed = 0;
     size_t size = 0;
@@ -184,7 +186,7 @@ int image_png_texts(const uint8_t *data, size_t size, image_file *out, char why[
     if (!out->texts) return text_fail(why, IMAGE_WHY_MAX, "out of memory");
     while (next_chunk(data, size, &at, &c) && !is_named(&c, "IEND"))
         if ((is_named(&c, "tEXt") || is_named(&c, "zTXt") || is_named(&c, "iTXt")) &&
-            (failed = add_text(c, &left, out)) != NULL)
+            (failed = png_chunks_add_text(c, &left, out)) != NULL)
             return text_fail(why, IMAGE_WHY_MAX, "%s", failed);
     return 0;
 }

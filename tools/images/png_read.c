@@ -21,7 +21,7 @@ typedef struct {
 } png_reader;
 
 /* Records the message. libpng reports errors by longjmp. */
-static void failed(png_structp png, png_const_charp message)
+static void png_read_failed(png_structp png, png_const_charp message)
 {
     png_reader *r = png_get_error_ptr(png);
     if (!r->has_all_rows) snprintf(r->why, IMAGE_WHY_MAX, "is not a whole PNG (%s)", message);
@@ -29,7 +29,7 @@ static void failed(png_structp png, png_const_charp message)
 }
 
 /* Ignores a warning, for example of surplus data. */
-static void warned(png_structp png, png_const_charp message)
+static void png_read_warned(png_structp png, png_const_charp message)
 {
     (void)png;
     (void)message;
@@ -37,7 +37,7 @@ static void warned(png_structp png, png_const_charp message)
 
 /* Behind the last row libpng would decompress all surplus data to find the stream's end: a few MB may become
  * gigabytes. It gets no more bytes, and read_rows ends. */
-static void give(png_structp png, png_bytep to, size_t n)
+static void png_read_give(png_structp png, png_bytep to, size_t n)
 {
     png_reader *r = png_get_io_ptr(png);
     if (r->has_all_rows) png_longjmp(png, 1);
@@ -55,12 +55,12 @@ static void see_row(png_structp png, png_row_infop row, png_bytep data)
 }
 
 /* Checks the frame, and makes libpng's structs, which image_decode's caller destroys. */
-static void open_reader(png_reader *r, const void *data, size_t size, char *why)
+static void png_read_open_reader(png_reader *r, const void *data, size_t size, char *why)
 {
     *r = (png_reader){.data = data, .size = size, .why = why};
     *why = '\0';
     if (image_png_check(data, size, &r->frame, why) != 0) return;
-    r->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, r, failed, warned);
+    r->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, r, png_read_failed, png_read_warned);
     r->info = r->png ? png_create_info_struct(r->png) : NULL;
     if (!r->info) snprintf(r->why, IMAGE_WHY_MAX, "out of memory");
 }
@@ -71,10 +71,10 @@ static void close_reader(png_reader *r)
 }
 
 /* Reads everything up to the pixels. */
-static int read_header(png_reader *r)
+static int png_read_read_header(png_reader *r)
 {
     if (setjmp(png_jmpbuf(r->png))) return 1;
-    png_set_read_fn(r->png, r, give);
+    png_set_read_fn(r->png, r, png_read_give);
     png_set_crc_action(r->png, PNG_CRC_QUIET_USE, PNG_CRC_QUIET_USE);      /* they are right */
     png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);         /* image_make_room checks the size */
     png_set_chunk_malloc_max(r->png, 0);                                   /* all lie within the file */
@@ -85,7 +85,7 @@ static int read_header(png_reader *r)
 }
 
 /* Reads the pixels, and nothing behind them. */
-static int read_rows(png_reader *r, uint8_t *rows, int height, size_t row)
+static int png_read_read_rows(png_reader *r, uint8_t *rows, int height, size_t row)
 {
     const int is_interlaced = png_get_interlace_type(r->png, r->info) != PNG_INTERLACE_NONE;
     const int passes = is_interlaced ? PNG_INTERLACE_ADAM7_PASSES : 1;
@@ -101,7 +101,7 @@ static int read_rows(png_reader *r, uint8_t *rows, int height, size_t row)
 }
 
 /* Checks the size, and allocates the pixels. */
-static int make_room(png_reader *r, image *out)
+static int png_read_make_room(png_reader *r, image *out)
 {
     enum { DEFLATE_MAX = 1032 }; /* maximum bytes that deflate makes of one */
     const int bits = png_get_bit_depth(r->png, r->info) * png_get_channels(r->png, r->info);
@@ -147,7 +147,7 @@ static void decode_grey_16(png_reader *r, image *out)
     const size_t row = (size_t)out->width * 2, pixels = (size_t)out->width * (size_t)out->height;
     uint8_t *wide = malloc(2 * pixels);
     if (!wide) snprintf(r->why, IMAGE_WHY_MAX, "out of memory");
-    if (wide && keep_16_bits(r) == 0 && read_rows(r, wide, out->height, row) == 0)
+    if (wide && keep_16_bits(r) == 0 && png_read_read_rows(r, wide, out->height, row) == 0)
         for (size_t i = 0; i < pixels; i++) memset(out->rgb + 3 * i, wide[2 * i] ? 255 : wide[2 * i + 1], 3);
     free(wide);
 }
@@ -155,12 +155,12 @@ static void decode_grey_16(png_reader *r, image *out)
 int image_decode_png(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX])
 {
     png_reader r;
-    open_reader(&r, data, size, why);
-    if (!*why && read_header(&r) == 0 && make_room(&r, out) == 0) {
+    png_read_open_reader(&r, data, size, why);
+    if (!*why && png_read_read_header(&r) == 0 && png_read_make_room(&r, out) == 0) {
         if (is_grey_of_16_bits(&r))
             decode_grey_16(&r, out);
         else if (make_rgb(&r) == 0)
-            read_rows(&r, out->rgb, out->height, (size_t)out->width * 3);
+            png_read_read_rows(&r, out->rgb, out->height, (size_t)out->width * 3);
     }
     close_reader(&r);
     return *why != '\0';
@@ -189,16 +189,17 @@ static int make_rgba(png_reader *r, int *has_alpha)
 static void decode_alpha(png_reader *r, image *out, uint8_t **alpha)
 {
     int has_alpha = 0;
-    if (read_header(r) != 0) return;
+    if (png_read_read_header(r) != 0) return;
     if (is_grey_of_16_bits(r)) {
         snprintf(r->why, IMAGE_WHY_MAX, "is a PNG of 16-bit grey, expected 8 bits");
         return;
     }
-    if (make_room(r, out) != 0) return;
+    if (png_read_make_room(r, out) != 0) return;
     const size_t pixels = (size_t)out->width * (size_t)out->height;
     uint8_t *rgba = malloc(4 * pixels);
     if (!rgba) snprintf(r->why, IMAGE_WHY_MAX, "out of memory");
-    if (rgba && make_rgba(r, &has_alpha) == 0 && read_rows(r, rgba, out->height, (size_t)out->width * 4) == 0 &&
+    if (rgba && make_rgba(r, &has_alpha) == 0 &&
+        png_read_read_rows(r, rgba, out->height, (size_t)out->width * 4) == 0 &&
         image_split_alpha(rgba, out, has_alpha ? alpha : NULL) != 0)
         snprintf(r->why, IMAGE_WHY_MAX, "out of memory");
     free(rgba);
@@ -207,7 +208,7 @@ static void decode_alpha(png_reader *r, image *out, uint8_t **alpha)
 int image_decode_png_alpha(const void *data, size_t size, image *out, uint8_t **alpha, char why[IMAGE_WHY_MAX])
 {
     png_reader r;
-    open_reader(&r, data, size, why);
+    png_read_open_reader(&r, data, size, why);
     if (!*why) decode_alpha(&r, out, alpha);
     close_reader(&r);
     return *why != '\0';
@@ -227,20 +228,20 @@ static int has_shape(png_reader *r, int width, int height)
     return 0;
 }
 
-static void read_pixels(png_reader *r, int width, int height, image *out)
+static void png_read_read_pixels(png_reader *r, int width, int height, image *out)
 {
     const size_t row = (size_t)width * 3;
-    if (read_header(r) != 0 || !has_shape(r, width, height)) return;
+    if (png_read_read_header(r) != 0 || !has_shape(r, width, height)) return;
     *out = (image){width, height, malloc(row * (size_t)height)};
     if (!out->rgb)
         snprintf(r->why, IMAGE_WHY_MAX, "out of memory");
     else
-        read_rows(r, out->rgb, height, row);
+        png_read_read_rows(r, out->rgb, height, row);
 }
 
 /* Reads the texts of a PNG, and of one of image_write of this size the pixels, too; 0x0: of any, and no pixels.
  * `expected` names the file in a message. */
-static int read_file(const char *path, int width, int height, const char *expected, image_file *out)
+static int png_read_read_file(const char *path, int width, int height, const char *expected, image_file *out)
 {
     char why[IMAGE_WHY_MAX];
     png_reader r;
@@ -248,8 +249,8 @@ static int read_file(const char *path, int width, int height, const char *expect
     *out = (image_file){.count = 0};
     void *data = tool_read_file(path, 0, 1024, expected, &size);
     if (!data) return 1;
-    open_reader(&r, data, size, why);
-    if (!*why && width > 0) read_pixels(&r, width, height, &out->picture);
+    png_read_open_reader(&r, data, size, why);
+    if (!*why && width > 0) png_read_read_pixels(&r, width, height, &out->picture);
     if (!*why) image_png_texts(data, size, out, why);
     close_reader(&r);
     free(data);
@@ -262,12 +263,12 @@ static int read_file(const char *path, int width, int height, const char *expect
 
 int image_read_png(const char *path, int width, int height, image_file *out)
 {
-    return read_file(path, width, height, "a PNG or no such file", out);
+    return png_read_read_file(path, width, height, "a PNG or no such file", out);
 }
 
 int image_read_texts(const char *path, image_file *out)
 {
-    return read_file(path, 0, 0, "a PNG", out);
+    return png_read_read_file(path, 0, 0, "a PNG", out);
 }
 
 void image_file_free(image_file *file)

@@ -173,7 +173,7 @@ static int decode_file(const image_source *s, const char *path, const void *data
 }
 
 /* Reads image i. The caller frees out->rgb. */
-static int read_file(const image_source *s, int64_t i, image *out)
+static int source_read_file(const image_source *s, int64_t i, image *out)
 {
     size_t size;
     char *path = tool_join(s->path, s->names[i]);
@@ -188,7 +188,7 @@ static int read_file(const image_source *s, int64_t i, image *out)
 static int open_directory(image_source *s)
 {
     image first = {.rgb = NULL};
-    if (image_folder_list(s->path, &s->names, &s->count) != 0 || read_file(s, 0, &first) != 0) return 1;
+    if (image_folder_list(s->path, &s->names, &s->count) != 0 || source_read_file(s, 0, &first) != 0) return 1;
     s->width = first.width;
     s->height = first.height;
     free(first.rgb);
@@ -311,7 +311,7 @@ int image_source_read(image_source *s, int64_t first, int64_t n, uint8_t *rgb)
     if (s->file) return read_array(s, first, n, rgb, size);
     for (int64_t i = 0; i < n; i++) {
         image picture = {.rgb = NULL};
-        if (read_file(s, first + i, &picture) != 0) return 1;
+        if (source_read_file(s, first + i, &picture) != 0) return 1;
         memcpy(rgb + (size_t)i * size, picture.rgb, size);
         free(picture.rgb);
     }
@@ -328,7 +328,7 @@ int64_t image_source_read_pictures(image_source *s, int64_t first, int64_t n, im
         image *p = &pictures[done];
         *p = (image){s->width, s->height, NULL};
         if (!s->file) {
-            failed = read_file(s, first + done, p);
+            failed = source_read_file(s, first + done, p);
         } else if (!(p->rgb = malloc(size))) {
             failed = tool_error("%s: out of memory for its images", s->path);
         } else {

@@ -48,7 +48,7 @@ uint8_t *image_encode_webp(const image *picture, int quality, size_t *size, char
 enum { PIXELS_FREE = 1 << 24, PIXELS_PER_BYTE = 8192 };
 
 /* Reads the header, and rejects what is not one picture. */
-static int read_features(const void *data, size_t size, WebPBitstreamFeatures *f, char *why)
+static int webp_read_features(const void *data, size_t size, WebPBitstreamFeatures *f, char *why)
 {
     const VP8StatusCode status = WebPGetFeatures(data, size, f);
     if (status == VP8_STATUS_NOT_ENOUGH_DATA)
@@ -66,7 +66,7 @@ static int decode_pixels(const void *data, size_t size, const image *out, int ch
     return decoded ? 0 : text_fail(why, IMAGE_WHY_MAX, "is not a whole WebP (it is damaged or ends too early)");
 }
 
-static int make_room(const WebPBitstreamFeatures *f, size_t size, image *out, char *why)
+static int webp_make_room(const WebPBitstreamFeatures *f, size_t size, image *out, char *why)
 {
     const double pixels = (double)f->width * f->height;
     return image_make_room(f->width, f->height, size, pixels <= PIXELS_FREE ? pixels : PIXELS_PER_BYTE, out, why);
@@ -75,7 +75,7 @@ static int make_room(const WebPBitstreamFeatures *f, size_t size, image *out, ch
 int image_webp_size(const void *data, size_t size, double *width, double *height, char why[IMAGE_WHY_MAX])
 {
     WebPBitstreamFeatures f = {0};
-    if (read_features(data, size, &f, why) != 0) return 1;
+    if (webp_read_features(data, size, &f, why) != 0) return 1;
     *width = f.width;
     *height = f.height;
     return 0;
@@ -84,14 +84,14 @@ int image_webp_size(const void *data, size_t size, double *width, double *height
 int image_decode_webp(const void *data, size_t size, image *out, char why[IMAGE_WHY_MAX])
 {
     WebPBitstreamFeatures f;
-    return read_features(data, size, &f, why) || make_room(&f, size, out, why) ||
+    return webp_read_features(data, size, &f, why) || webp_make_room(&f, size, out, why) ||
            decode_pixels(data, size, out, 3, out->rgb, why);
 }
 
 int image_decode_webp_alpha(const void *data, size_t size, image *out, uint8_t **alpha, char why[IMAGE_WHY_MAX])
 {
     WebPBitstreamFeatures f;
-    if (read_features(data, size, &f, why) != 0 || make_room(&f, size, out, why) != 0) return 1;
+    if (webp_read_features(data, size, &f, why) != 0 || webp_make_room(&f, size, out, why) != 0) return 1;
     if (!f.has_alpha) return decode_pixels(data, size, out, 3, out->rgb, why);
     uint8_t *rgba = malloc((size_t)out->width * (size_t)out->height * 4);
     int failed = rgba ? decode_pixels(data, size, out, 4, rgba, why) : 1;

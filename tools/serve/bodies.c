@@ -15,7 +15,7 @@ void bodies_destroy(bodies *b)
 }
 
 /* Returns the link to a client, or to the end of the list. */
-static body_client **find(bodies *b, const client_key *key)
+static body_client **bodies_find(bodies *b, const client_key *key)
 {
     body_client **at = &b->clients;
     while (*at && memcmp(&(*at)->key, key, sizeof *key) != 0) at = &(*at)->next;
@@ -23,9 +23,9 @@ static body_client **find(bodies *b, const client_key *key)
 }
 
 /* The lock is held. */
-static bodies_result hold(bodies *b, const client_key *key, size_t bytes)
+static bodies_result serve_bodies_hold(bodies *b, const client_key *key, size_t bytes)
 {
-    body_client **at = find(b, key);
+    body_client **at = bodies_find(b, key);
     const size_t own = (*at ? (*at)->bytes : 0) + bytes;
     if (bytes > BODIES_MAX - b->bytes) return BODIES_FULL;
     if (own > BODIES_MAX - b->bytes - bytes) return BODIES_SHARE;
@@ -41,7 +41,7 @@ static bodies_result hold(bodies *b, const client_key *key, size_t bytes)
 bodies_result bodies_hold(bodies *b, const client_key *key, size_t bytes)
 {
     pthread_mutex_lock(&b->lock);
-    const bodies_result result = hold(b, key, bytes);
+    const bodies_result result = serve_bodies_hold(b, key, bytes);
     pthread_mutex_unlock(&b->lock);
     return result;
 }
@@ -49,7 +49,7 @@ bodies_result bodies_hold(bodies *b, const client_key *key, size_t bytes)
 void bodies_drop(bodies *b, const client_key *key, size_t bytes)
 {
     pthread_mutex_lock(&b->lock);
-    body_client **at = find(b, key), *c = *at;
+    body_client **at = bodies_find(b, key), *c = *at;
     b->bytes -= bytes;
     c->bytes -= bytes;
     if (c->bytes == 0) {

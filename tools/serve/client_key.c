@@ -21,7 +21,7 @@ static client_key key_of_v6(const struct in6_addr *a)
     return key;
 }
 
-static int is_loopback(const client_key *key)
+static int client_key_is_loopback(const client_key *key)
 {
     static const uint8_t v4[13] = {[10] = 0xff, [11] = 0xff, [12] = 127};
     const struct in6_addr v6 = IN6ADDR_LOOPBACK_INIT;
@@ -74,5 +74,5 @@ client_key client_key_of(const struct sockaddr *peer, const char *forwarded)
         memcpy(&v6, peer, sizeof v6);
         key = key_of_v6(&v6.sin6_addr);
     }
-    return forwarded && is_loopback(&key) && read_last(forwarded, &other) ? other : key;
+    return forwarded && client_key_is_loopback(&key) && read_last(forwarded, &other) ? other : key;
 }

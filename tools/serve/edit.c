@@ -8,7 +8,8 @@
 
 /* Decodes a field to *rgb and *alpha, which is NULL if the picture has none. A picture of another size is refused by
  * its header: the connection's thread decodes no more than the session's pixels. */
-static int decode(const service *s, const char *name, const json_value *v, uint8_t **rgb, uint8_t **alpha, answer *a)
+static int edit_decode(const service *s, const char *name, const json_value *v, uint8_t **rgb, uint8_t **alpha,
+                       answer *a)
 {
     char why[IMAGE_WHY_MAX];
     int width = 0, height = 0;
@@ -56,8 +57,8 @@ int edit_read(const service *s, const json_value *picture, const json_value *mas
     const int seq_len = mar_model_get_config(s->models.model)->seq_len, has_mask = mask->type == JSON_STRING;
     const char *const source = has_mask ? "mask" : "image";
     uint8_t *rgb = NULL, *alpha = NULL, *mask_rgb = NULL, *mask_alpha = NULL;
-    int failed = decode(s, "image", picture, &rgb, &alpha, a);
-    if (!failed && has_mask) failed = decode(s, "mask", mask, &mask_rgb, &mask_alpha, a);
+    int failed = edit_decode(s, "image", picture, &rgb, &alpha, a);
+    if (!failed && has_mask) failed = edit_decode(s, "mask", mask, &mask_rgb, &mask_alpha, a);
     uint8_t *known = malloc((size_t)seq_len);
     if (!failed && !known) failed = answer_no_memory(a);
     int kept = seq_len;

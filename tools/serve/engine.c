@@ -21,7 +21,7 @@ static int code_of(mar_status status)
     return status == MAR_EARG ? 400 : status == MAR_ENOMEM || status == MAR_ECANCELLED ? 503 : 500;
 }
 
-static void finish(engine *e, job *j, int image, mar_status status)
+static void engine_finish(engine *e, job *j, int image, mar_status status)
 {
     jobs *t = &e->service->jobs;
     if (status == MAR_OK) {
@@ -47,7 +47,7 @@ static mar_status encode_picture(engine *e, job *j)
     return status;
 }
 
-static mar_status submit(engine *e, job *j, int image, uint64_t *id)
+static mar_status engine_submit(engine *e, job *j, int image, uint64_t *id)
 {
     mar_session *s = e->service->session;
     const captions *c = e->service->models.captions;
@@ -86,11 +86,11 @@ static void take_new(engine *e)
             jobs_finish(t, j, image, JOB_CANCELLED, 0, NULL);
             continue;
         }
-        const mar_status status = submit(e, j, image, &id);
+        const mar_status status = engine_submit(e, j, image, &id);
         if (status == MAR_OK)
             e->work[e->count++] = (engine_work){j, image, id};
         else
-            finish(e, j, image, status);
+            engine_finish(e, j, image, status);
     }
 }
 
@@ -113,7 +113,7 @@ static void drop_cancelled(engine *e, int all)
 }
 
 /* Takes a finished image. */
-static mar_status take(const engine *e, const engine_work *w)
+static mar_status engine_take(const engine *e, const engine_work *w)
 {
     mar_pixels pixels = rgb8(e->service, w->job->image[w->image].rgb);
     return mar_session_take(e->service->session, w->id, NULL, &pixels);
@@ -139,7 +139,7 @@ static int look(engine *e, mar_status failure)
         switch (info.state) {
         case MAR_REQUEST_DONE:
         case MAR_REQUEST_FAILED:
-            finish(e, w.job, w.image, take(e, &w));
+            engine_finish(e, w.job, w.image, engine_take(e, &w));
             if (info.state == MAR_REQUEST_DONE) /* if its pixels cannot be had it is still there */
                 mar_session_cancel_request(e->service->session, w.id);
             taken++;
@@ -152,7 +152,7 @@ static int look(engine *e, mar_status failure)
             mar_session_cancel_request(e->service->session, w.id);
             /* fall through */
         case MAR_REQUEST_UNKNOWN:
-            finish(e, w.job, w.image, failure == MAR_OK ? MAR_EBACKEND : failure);
+            engine_finish(e, w.job, w.image, failure == MAR_OK ? MAR_EBACKEND : failure);
             continue;
         case MAR_REQUEST_WAITING:
             break;
@@ -180,7 +180,7 @@ static void make_preview(engine *e)
     }
 }
 
-static void step(engine *e)
+static void engine_step(engine *e)
 {
     service *s = e->service;
     int waiting, running, unencoded;
@@ -200,13 +200,13 @@ static void step(engine *e)
     make_preview(e);
 }
 
-static void *run(void *self)
+static void *engine_run(void *self)
 {
     engine *e = self;
     while (jobs_await(&e->service->jobs, e->count > 0)) {
         take_new(e);
         drop_cancelled(e, 0);
-        if (e->count > 0) step(e);
+        if (e->count > 0) engine_step(e);
     }
     take_new(e);
     drop_cancelled(e, 1);
@@ -229,7 +229,7 @@ int engine_start(engine *e, service *s)
                   .rgb = malloc((size_t)s->width * (size_t)s->height * 3),
                   .features = malloc((size_t)c->caption_tokens * (size_t)c->caption_dim * sizeof *e->features + 1),
                   .mask = malloc((size_t)c->caption_tokens + 1)};
-    if (e->work && e->rgb && e->features && e->mask && pthread_create(&e->thread, NULL, run, e) == 0) return 0;
+    if (e->work && e->rgb && e->features && e->mask && pthread_create(&e->thread, NULL, engine_run, e) == 0) return 0;
     free_memory(e);
     *e = (engine){.service = NULL};
     return tool_error("the system starts no more threads, or has no memory for them");

@@ -58,7 +58,7 @@ void events_write_job(const service *s, const job *j, const job_view *view, FILE
 }
 
 /* Waits for a change, or for the end of a silence. Returns 1 if the client left. */
-static int wait_for_change(stream *s, job_view *view)
+static int events_wait_for_change(stream *s, job_view *view)
 {
     exchange *x = s->exchange;
     for (int ms = 0; ms < QUIET_MS; ms += LOOK_MS) {
@@ -75,7 +75,7 @@ static int make_text(stream *s)
 {
     exchange *x = s->exchange;
     job_view view;
-    if (wait_for_change(s, &view) != 0) return 1;
+    if (events_wait_for_change(s, &view) != 0) return 1;
     FILE *out = text_open(&s->text);
     if (!out) return 1;
     if (s->begun && view.version == s->version) {

@@ -84,7 +84,7 @@ static void refuse_size(exchange *x)
 }
 
 /* Counts memory for the body. Returns 0, or 1 with the error in *a. */
-static int hold(exchange *x, size_t bytes, answer *a)
+static int exchange_hold(exchange *x, size_t bytes, answer *a)
 {
     const size_t held = x->held + bytes, more = held > BODY_SMALL + x->reserved ? held - BODY_SMALL - x->reserved : 0;
     const bodies_result result = more > 0 ? bodies_hold(&x->service->bodies, &x->client, more) : BODIES_OK;
@@ -108,12 +108,12 @@ static size_t capacity_of(const exchange *x, size_t needed)
 }
 
 /* Appends to a part. Returns 0, or 1 with the error in x->answer. */
-static int append(exchange *x, body_part *part, const char *data, size_t size)
+static int exchange_append(exchange *x, body_part *part, const char *data, size_t size)
 {
     const size_t needed = part->size + size + 1;
     if (needed > part->capacity) {
         const size_t capacity = capacity_of(x, needed);
-        if (hold(x, capacity - part->capacity, &x->answer) != 0) return 1;
+        if (exchange_hold(x, capacity - part->capacity, &x->answer) != 0) return 1;
         char *larger = realloc(part->data, capacity);
         if (!larger) return answer_no_memory(&x->answer);
         part->data = larger;
@@ -167,7 +167,7 @@ int exchange_take(exchange *x, const char *data, size_t size)
     x->read += size;
     if (x->answer.code == 0 && x->kind != BODY_NONE && x->read > limit_of(x)) refuse_size(x);
     if (x->answer.code != 0 || x->kind == BODY_NONE) return x->read > limit_of(x) + BODY_DRAINED_MAX;
-    append(x, &x->whole, data, size);
+    exchange_append(x, &x->whole, data, size);
     return 0;
 }
 
@@ -216,7 +216,7 @@ int exchange_fields(exchange *x, request *out, answer *a)
     if (is_gzip(&x->whole))
         return answer_error(a, 415, NULL, NULL, "the body is compressed by gzip, expected one that is not compressed");
     if (x->kind == BODY_FORM) return read_form(x, out, a);
-    if (hold(x, count_values(&x->whole) * sizeof(json_value), a) != 0) return 1;
+    if (exchange_hold(x, count_values(&x->whole) * sizeof(json_value), a) != 0) return 1;
     switch (json_read(x->whole.data, x->whole.size, LEVELS, &x->parsed)) {
     case JSON_OK:
         break;

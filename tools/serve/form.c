@@ -15,7 +15,7 @@ static int is_token(char c)
     return isalnum((unsigned char)c) || (c && strchr("!#$%&'*+-.^_`|~", c));
 }
 
-static char *skip_space(char *at)
+static char *form_skip_space(char *at)
 {
     return at + strspn(at, " \t");
 }
@@ -45,7 +45,7 @@ static char *read_value(char **at)
  * NUL. Returns 1; 0 at the end of the text; -1 if the text is something else. */
 static int read_parameter(char **next, char **name, char **value)
 {
-    char *at = skip_space(*next);
+    char *at = form_skip_space(*next);
     *name = at;
     if (*at == '\0') return 0;
     while (is_token(*at)) at++;
@@ -53,7 +53,7 @@ static int read_parameter(char **next, char **name, char **value)
     *at++ = '\0';
     *value = read_value(&at);
     if (!*value) return -1;
-    const char *behind = skip_space(at);
+    const char *behind = form_skip_space(at);
     if (*behind && *behind != ';') return -1;
     *next = at + (behind - at) + (*behind == ';');
     *at = '\0';
@@ -65,9 +65,9 @@ static int read_parameter(char **next, char **name, char **value)
 static char *skip_type(char *header, const char *type)
 {
     const size_t n = strlen(type);
-    header = skip_space(header);
+    header = form_skip_space(header);
     if (strncasecmp(header, type, n) != 0) return NULL;
-    header = skip_space(header + n);
+    header = form_skip_space(header + n);
     if (*header && *header != ';') return NULL;
     return header + (*header == ';');
 }
@@ -96,7 +96,7 @@ int form_boundary(const char *content_type, form_reader *f)
 
 /* --- a part's headers --------------------------------------------------------------------------------------------- */
 
-static int refuse(const form_reader *f, char *why, const char *found, const char *expected)
+static int form_refuse(const form_reader *f, char *why, const char *found, const char *expected)
 {
     return text_fail(why, FORM_WHY_MAX, "part %d of the form: %s, expected %s", f->part, found, expected);
 }
@@ -129,27 +129,27 @@ static char *decode_extended(char *value)
 }
 
 /* Reads the part's name from a Content-Disposition. Returns 0, or 1 with `why`. */
-static int read_name(const form_reader *f, char *header, const char **out, char *why)
+static int form_read_name(const form_reader *f, char *header, const char **out, char *why)
 {
     char *next = skip_type(header, "form-data"), *name, *value;
     int found;
-    if (*out) return refuse(f, why, "has two Content-Dispositions", "one");
-    if (!next) return refuse(f, why, "its Content-Disposition is of another kind", "form-data; name=\"...\"");
+    if (*out) return form_refuse(f, why, "has two Content-Dispositions", "one");
+    if (!next) return form_refuse(f, why, "its Content-Disposition is of another kind", "form-data; name=\"...\"");
     while ((found = read_parameter(&next, &name, &value)) > 0) {
         const int is_extended = strcasecmp(name, "name*") == 0;
         if (!is_extended && strcasecmp(name, "name") != 0) continue; /* a filename */
-        if (*out) return refuse(f, why, "has two names", "one");
+        if (*out) return form_refuse(f, why, "has two names", "one");
         *out = is_extended ? decode_extended(value) : value;
-        if (!*out) return refuse(f, why, "its name* is not UTF-8''...", "name=\"...\"");
+        if (!*out) return form_refuse(f, why, "its name* is not UTF-8''...", "name=\"...\"");
     }
     if (found < 0 && strcasecmp(name, "filename") == 0)
-        return refuse(f, why, "its filename cannot be read",
-                      "filename=\"...\", with quotes as %22 and no backslash before the last quote");
+        return form_refuse(f, why, "its filename cannot be read",
+                           "filename=\"...\", with quotes as %22 and no backslash before the last quote");
     if (found < 0)
-        return refuse(f, why, "its Content-Disposition cannot be read",
-                      "form-data; name=\"...\", or a name of "
-                      "letters, digits, - and _ without quotes");
-    return *out && **out ? 0 : refuse(f, why, "its Content-Disposition has no name", "form-data; name=\"...\"");
+        return form_refuse(f, why, "its Content-Disposition cannot be read",
+                           "form-data; name=\"...\", or a name of "
+                           "letters, digits, - and _ without quotes");
+    return *out && **out ? 0 : form_refuse(f, why, "its Content-Disposition has no name", "form-data; name=\"...\"");
 }
 
 /* Checks the parameters of a part's Content-Type: its text is UTF-8. Returns 0, or 1 with `why`. */
@@ -162,30 +162,30 @@ static int check_type(const form_reader *f, char *header, char *why)
         if (strcasecmp(name, "charset") != 0 || strcasecmp(value, "utf-8") == 0 || strcasecmp(value, "us-ascii") == 0)
             continue;
         snprintf(has, sizeof has, "has the charset %.40s", value);
-        return refuse(f, why, has, "utf-8");
+        return form_refuse(f, why, has, "utf-8");
     }
-    return found < 0 ? refuse(f, why, "its Content-Type cannot be read", "such as text/plain; charset=utf-8") : 0;
+    return found < 0 ? form_refuse(f, why, "its Content-Type cannot be read", "such as text/plain; charset=utf-8") : 0;
 }
 
 /* Returns the value of the header `name` if the line is one; NULL if it is another. */
-static char *value_of(char *line, const char *name)
+static char *form_value_of(char *line, const char *name)
 {
     const size_t n = strlen(name);
     return strncasecmp(line, name, n) == 0 && line[n] == ':' ? line + n + 1 : NULL;
 }
 
-static int read_header(const form_reader *f, char *line, form_part *out, char *why)
+static int form_read_header(const form_reader *f, char *line, form_part *out, char *why)
 {
-    char *value = value_of(line, "Content-Disposition");
-    if (value) return read_name(f, value, &out->name, why);
-    value = value_of(line, "Content-Type");
+    char *value = form_value_of(line, "Content-Disposition");
+    if (value) return form_read_name(f, value, &out->name, why);
+    value = form_value_of(line, "Content-Type");
     if (value) return check_type(f, value, why);
-    value = value_of(line, "Content-Transfer-Encoding");
+    value = form_value_of(line, "Content-Transfer-Encoding");
     if (!value) return 0;
-    value = skip_space(value);
+    value = form_skip_space(value);
     for (const char *const *as_it_is = (const char *const[]){"binary", "8bit", "7bit", NULL}; *as_it_is; as_it_is++)
         if (strcasecmp(value, *as_it_is) == 0) return 0;
-    return refuse(f, why, "has another Content-Transfer-Encoding", "binary, the bytes as they are");
+    return form_refuse(f, why, "has another Content-Transfer-Encoding", "binary, the bytes as they are");
 }
 
 /* Reads the header lines and the empty line behind them. Returns 0, or 1 with `why`. */
@@ -193,15 +193,16 @@ static int read_headers(form_reader *f, form_part *out, char *why)
 {
     for (;;) {
         char *line = f->at, *end = memmem(line, (size_t)(f->end - line), "\r\n", 2);
-        if (!end) return refuse(f, why, "ends within its headers", "a whole form");
+        if (!end) return form_refuse(f, why, "ends within its headers", "a whole form");
         *end = '\0';
         f->at = end + 2;
         if (line == end) break;
-        if (strlen(line) != (size_t)(end - line)) return refuse(f, why, "its headers have a NUL", "text");
-        if (*line == ' ' || *line == '\t') return refuse(f, why, "continues a header on a second line", "one line");
-        if (read_header(f, line, out, why) != 0) return 1;
+        if (strlen(line) != (size_t)(end - line)) return form_refuse(f, why, "its headers have a NUL", "text");
+        if (*line == ' ' || *line == '\t')
+            return form_refuse(f, why, "continues a header on a second line", "one line");
+        if (form_read_header(f, line, out, why) != 0) return 1;
     }
-    return out->name ? 0 : refuse(f, why, "has no Content-Disposition", "form-data; name=\"...\"");
+    return out->name ? 0 : form_refuse(f, why, "has no Content-Disposition", "form-data; name=\"...\"");
 }
 
 /* --- parts -------------------------------------------------------------------------------------------------------- */
@@ -224,7 +225,7 @@ static char *find_delimiter(form_reader *f)
     char *behind = found + f->length - (begins ? 2 : 0);
     f->is_over = strncmp(behind, "--", 2) == 0;
     if (!f->is_over) {
-        behind = skip_space(behind);
+        behind = form_skip_space(behind);
         if (strncmp(behind, "\r\n", 2) != 0) return NULL;
         behind += 2;
     }
@@ -245,7 +246,7 @@ form_status form_next(form_reader *f, form_part *out, char *why)
     out->data = f->at;
     char *end = find_delimiter(f);
     if (!end) {
-        refuse(f, why, "has no boundary behind it", "a whole form");
+        form_refuse(f, why, "has no boundary behind it", "a whole form");
         return FORM_REFUSED;
     }
     *end = '\0';

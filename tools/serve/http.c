@@ -80,7 +80,7 @@ static void shut(client *l)
 
 /* Makes room for another connection. Closes the one that has been reading or sending for the longest; if there is none,
  * one that looks at a job. */
-static void make_room(http *h)
+static void http_make_room(http *h)
 {
     client *found = NULL;
     for (client *l = h->first; l; l = l->after) {
@@ -117,7 +117,7 @@ static void notice(void *self, struct MHD_Connection *connection, void **context
     }
     pthread_mutex_lock(&h->lock);
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        if (atomic_fetch_add(&h->service->connections, 1) >= most_connections(h->service)) make_room(h);
+        if (atomic_fetch_add(&h->service->connections, 1) >= most_connections(h->service)) http_make_room(h);
         append_client(h, l);
     } else {
         atomic_fetch_sub(&h->service->connections, 1);
@@ -233,8 +233,8 @@ static int is_expecting(const exchange *x)
 }
 
 /* An MHD_AccessHandlerCallback. It is called with the headers, with each piece of the body, and at the end. */
-static enum MHD_Result handle(void *self, struct MHD_Connection *connection, const char *url, const char *method,
-                              const char *version, const char *data, size_t *size, void **context)
+static enum MHD_Result http_handle(void *self, struct MHD_Connection *connection, const char *url, const char *method,
+                                   const char *version, const char *data, size_t *size, void **context)
 {
     http *h = self;
     exchange *x = *context;
@@ -300,7 +300,7 @@ static socklen_t read_address(const serve_options *o, address *out)
     return 0;
 }
 
-static int is_loopback(const address *a)
+static int http_is_loopback(const address *a)
 {
     return a->any.sa_family == AF_INET ? ntohl(a->v4.sin_addr.s_addr) >> 24 == 127
                                        : IN6_IS_ADDR_LOOPBACK(&a->v6.sin6_addr);
@@ -342,7 +342,7 @@ int http_bind(service *s)
         tool_error("--listen %s: expected a numeric address such as 127.0.0.1, 0.0.0.0 or ::1", o->listen);
         return -1;
     }
-    s->is_local = is_loopback(&a);
+    s->is_local = http_is_loopback(&a);
     const int fd = socket(a.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 && bind(fd, &a.any, size) == 0)
         return fd;
@@ -373,7 +373,7 @@ http *http_start(service *s, int listening)
         pthread_mutex_init(&h->lock, NULL);
         h->daemon = MHD_start_daemon(
             MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC, 0, NULL, NULL,
-            handle, h, MHD_OPTION_LISTEN_SOCKET, listening, MHD_OPTION_NOTIFY_COMPLETED, complete, h,
+            http_handle, h, MHD_OPTION_LISTEN_SOCKET, listening, MHD_OPTION_NOTIFY_COMPLETED, complete, h,
             MHD_OPTION_NOTIFY_CONNECTION, notice, h, MHD_OPTION_CONNECTION_LIMIT,
             (unsigned)(most_connections(s) + SLACK), MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX,
             MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options.timeout, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,

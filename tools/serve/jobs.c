@@ -82,13 +82,13 @@ void jobs_destroy(jobs *t)
 
 /* Below, a function whose name does not begin with jobs_ is called with the lock held. */
 
-static void drop(job *j, int references)
+static void jobs_drop(job *j, int references)
 {
     j->references -= references;
     if (j->references == 0) free_job(j);
 }
 
-/* Adds to what is kept, in all and of the job's client; modulo 2^64, so that it subtracts as well. */
+/* Adds to the kept number and bytes, in all and of the job's client; modulo 2^64, so that it subtracts as well. */
 static void add_kept(jobs *t, const job *j, int count, size_t bytes)
 {
     t->kept_count += count;
@@ -139,7 +139,7 @@ static job_worth worth_of(const job *j)
 }
 
 /* Returns what a client keeps, as bytes. A job counts as its part of them, too, so that one number tells how much. */
-static size_t share_of(const job_client *c)
+static size_t jobs_share_of(const job_client *c)
 {
     return c->kept_bytes + (size_t)c->kept_count * (JOBS_KEPT_BYTES / JOBS_KEPT_MAX);
 }
@@ -149,7 +149,7 @@ static size_t share_of(const job_client *c)
 static int goes_before(const job *j, const job *older)
 {
     const job_worth worth = worth_of(j), other = worth_of(older);
-    const size_t share = share_of(j->client), other_share = share_of(older->client);
+    const size_t share = jobs_share_of(j->client), other_share = jobs_share_of(older->client);
     if ((worth == WORTH_NOTHING) != (other == WORTH_NOTHING)) return worth == WORTH_NOTHING;
     return share != other_share ? share > other_share : worth < other;
 }
@@ -172,7 +172,7 @@ static void expire(jobs *t)
 {
     for (job *j; (j = next_to_go(t));) {
         remove_job(t, j);
-        drop(j, 1);
+        jobs_drop(j, 1);
     }
 }
 
@@ -216,11 +216,11 @@ static void end_job(jobs *t, job *j)
         return;
     }
     remove_job(t, j);
-    drop(j, 1);
+    jobs_drop(j, 1);
 }
 
 /* Ends an image. The caller has a reference. */
-static void finish(jobs *t, job *j, int i, job_state state, int code, const char *why)
+static void serve_jobs_finish(jobs *t, job *j, int i, job_state state, int code, const char *why)
 {
     static const metric_end ends[] = {
         [JOB_DONE] = METRIC_DONE, [JOB_FAILED] = METRIC_FAILED, [JOB_CANCELLED] = METRIC_CANCELLED};
@@ -268,7 +268,7 @@ static void finish_unclaimed(jobs *t, job *j, job_state state, int code, const c
 {
     const int first = j->claimed;
     set_claimed(t, j, j->spec.n);
-    for (int i = first; i < j->spec.n; i++) finish(t, j, i, state, code, why);
+    for (int i = first; i < j->spec.n; i++) serve_jobs_finish(t, j, i, state, code, why);
 }
 
 /* --- clients ------------------------------------------------------------------------------------------------------ */
@@ -399,11 +399,11 @@ void jobs_release(jobs *t, job *j)
 {
     if (!j) return;
     pthread_mutex_lock(&t->lock);
-    drop(j, 1);
+    jobs_drop(j, 1);
     pthread_mutex_unlock(&t->lock);
 }
 
-static void cancel(jobs *t, job *j)
+static void serve_jobs_cancel(jobs *t, job *j)
 {
     if (j->unfinished == 0 || j->cancelled) return;
     j->cancelled = 1;
@@ -416,7 +416,7 @@ static void cancel(jobs *t, job *j)
 void jobs_cancel(jobs *t, job *j)
 {
     pthread_mutex_lock(&t->lock);
-    cancel(t, j);
+    serve_jobs_cancel(t, j);
     expire(t);
     pthread_mutex_unlock(&t->lock);
 }
@@ -425,7 +425,7 @@ void jobs_abandon(jobs *t, job *j)
 {
     pthread_mutex_lock(&t->lock);
     if (j->unfinished > 0) j->kept = 0;
-    cancel(t, j);
+    serve_jobs_cancel(t, j);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -670,7 +670,7 @@ void jobs_put_prompt(jobs *t, job *j, job_prompt *prompt, int code, const char *
         j->param = param;
         finish_unclaimed(t, j, JOB_FAILED, code, why);
     }
-    drop(j, 1);
+    jobs_drop(j, 1);
     expire(t);
     pthread_mutex_unlock(&t->lock);
 }
@@ -727,8 +727,8 @@ void jobs_progress(jobs *t, job *j, int i, int step, int steps)
 void jobs_finish(jobs *t, job *j, int i, job_state state, int code, const char *why)
 {
     pthread_mutex_lock(&t->lock);
-    finish(t, j, i, state, code, why);
-    drop(j, 1);
+    serve_jobs_finish(t, j, i, state, code, why);
+    jobs_drop(j, 1);
     expire(t);
     pthread_mutex_unlock(&t->lock);
 }

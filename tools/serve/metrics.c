@@ -18,7 +18,7 @@ void metrics_destroy(metrics *m)
     pthread_mutex_destroy(&m->lock);
 }
 
-static void add(metric_histogram *h, double seconds)
+static void metrics_add(metric_histogram *h, double seconds)
 {
     int i = 0;
     while (i < METRIC_BUCKETS && seconds > bounds[i]) i++;
@@ -33,7 +33,7 @@ void metrics_answer(metrics *m, int route, int code, double seconds)
     while (i < METRIC_CODES - 1 && codes[i] != code) i++;
     pthread_mutex_lock(&m->lock);
     m->counts.answers[route][i]++;
-    add(&m->counts.answer_s, seconds);
+    metrics_add(&m->counts.answer_s, seconds);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -49,7 +49,7 @@ void metrics_step(metrics *m, int images, double seconds)
     pthread_mutex_lock(&m->lock);
     m->counts.steps++;
     m->counts.step_images += (uint64_t)images;
-    add(&m->counts.step_s, seconds);
+    metrics_add(&m->counts.step_s, seconds);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -70,38 +70,38 @@ void metrics_prompt(metrics *m)
 void metrics_job(metrics *m, double seconds)
 {
     pthread_mutex_lock(&m->lock);
-    add(&m->counts.job_s, seconds);
+    metrics_add(&m->counts.job_s, seconds);
     pthread_mutex_unlock(&m->lock);
 }
 
 void metrics_wait(metrics *m, double seconds)
 {
     pthread_mutex_lock(&m->lock);
-    add(&m->counts.wait_s, seconds);
+    metrics_add(&m->counts.wait_s, seconds);
     pthread_mutex_unlock(&m->lock);
 }
 
-static void begin(FILE *out, const char *name, const char *type, const char *help)
+static void metrics_begin(FILE *out, const char *name, const char *type, const char *help)
 {
     fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
 static void gauge(FILE *out, const char *name, const char *help, double value)
 {
-    begin(out, name, "gauge", help);
+    metrics_begin(out, name, "gauge", help);
     fprintf(out, "%s %.17g\n", name, value);
 }
 
 static void counter(FILE *out, const char *name, const char *help, uint64_t value)
 {
-    begin(out, name, "counter", help);
+    metrics_begin(out, name, "counter", help);
     fprintf(out, "%s %llu\n", name, (unsigned long long)value);
 }
 
 static void histogram(FILE *out, const char *name, const char *help, const metric_histogram *h)
 {
     uint64_t below = 0;
-    begin(out, name, "histogram", help);
+    metrics_begin(out, name, "histogram", help);
     for (int i = 0; i < METRIC_BUCKETS; i++) {
         below += h->bucket[i];
         fprintf(out, "%s_bucket{le=\"%g\"} %llu\n", name, bounds[i], (unsigned long long)below);
@@ -128,7 +128,7 @@ void metrics_write(metrics *m, const metric_gauges *now, FILE *out)
     pthread_mutex_lock(&m->lock);
     const metric_counts copy = m->counts;
     pthread_mutex_unlock(&m->lock);
-    begin(out, "mar_requests_total", "counter", "HTTP requests by route and status; 499: the client left");
+    metrics_begin(out, "mar_requests_total", "counter", "HTTP requests by route and status; 499: the client left");
     for (int r = 0; r < METRIC_ROUTES && now->routes[r]; r++)
         for (int c = 0; c < METRIC_CODES; c++)
             if (copy.answers[r][c] > 0) {
@@ -139,7 +139,7 @@ void metrics_write(metrics *m, const metric_gauges *now, FILE *out)
                     fputs("other", out);
                 fprintf(out, "\"} %llu\n", (unsigned long long)copy.answers[r][c]);
             }
-    begin(out, "mar_images_total", "counter", "Images by outcome");
+    metrics_begin(out, "mar_images_total", "counter", "Images by outcome");
     for (int i = 0; i < 3; i++)
         fprintf(out, "mar_images_total{end=\"%s\"} %llu\n", ends[i], (unsigned long long)copy.images[i]);
     counter(out, "mar_steps_total", "Steps of the session, each for all images in progress", copy.steps);
@@ -158,7 +158,7 @@ void metrics_write(metrics *m, const metric_gauges *now, FILE *out)
     histogram(out, "mar_job_seconds", "Seconds from a job's request to its last image", &copy.job_s);
     histogram(out, "mar_wait_seconds", "Seconds from a job's request to its first step", &copy.wait_s);
     histogram(out, "mar_step_seconds", "Seconds of a step", &copy.step_s);
-    begin(out, "mar_info", "gauge", "The model served");
+    metrics_begin(out, "mar_info", "gauge", "The model served");
     fputs("mar_info{model=\"", out);
     write_label(out, now->model);
     fputs("\"} 1\n", out);

@@ -39,7 +39,7 @@ static int make_texts(const service *s, const job *j, int i, record_texts *out)
     return 1;
 }
 
-static uint8_t *encode(const service *s, const uint8_t *rgb, const image_text *texts, int count, size_t *size)
+static uint8_t *picture_encode(const service *s, const uint8_t *rgb, const image_text *texts, int count, size_t *size)
 {
     char why[IMAGE_WHY_MAX];
     /* the cast is safe: writing only reads the pixels */
@@ -55,7 +55,7 @@ const uint8_t *picture_png(service *s, job *j, int i, size_t *size)
     record_texts texts;
     uint8_t *made = NULL;
     if (make_texts(s, j, i, &texts) == 0) {
-        made = encode(s, rgb, texts.texts, texts.count, size);
+        made = picture_encode(s, rgb, texts.texts, texts.count, size);
         record_texts_free(&texts);
     }
     jobs_encoded(&s->jobs, j, i, made, *size);
@@ -64,5 +64,5 @@ const uint8_t *picture_png(service *s, job *j, int i, size_t *size)
 
 uint8_t *picture_plain(const service *s, const uint8_t *rgb, size_t *size)
 {
-    return encode(s, rgb, NULL, 0, size);
+    return picture_encode(s, rgb, NULL, 0, size);
 }

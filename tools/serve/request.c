@@ -103,28 +103,28 @@ int request_read(request *r, const json *body, answer *a)
     return 0;
 }
 
-static int refuse(answer *a, field f, const char *found, const char *expected)
+static int request_refuse(answer *a, field f, const char *found, const char *expected)
 {
     return answer_error(a, 400, known_fields[f].name, NULL, "%s: %s, expected %s", known_fields[f].name, found,
                         expected);
 }
 
-static int is_given(const request *r, field f)
+static int request_is_given(const request *r, field f)
 {
     return r->field[f].type != JSON_NULL;
 }
 
 /* Returns the field's text, or `otherwise` if it is not given. Returns NULL with the error in *a. */
-static const char *text_of(const request *r, field f, const char *otherwise, const char *expected, answer *a)
+static const char *request_text_of(const request *r, field f, const char *otherwise, const char *expected, answer *a)
 {
     const json_value *v = &r->field[f];
     if (v->type == JSON_NULL) return otherwise;
     if (v->type != JSON_STRING) {
-        refuse(a, f, "is no string", expected);
+        request_refuse(a, f, "is no string", expected);
         return NULL;
     }
     if (strlen(v->text) == v->length) return v->text;
-    refuse(a, f, "has a NUL character", expected);
+    request_refuse(a, f, "has a NUL character", expected);
     return NULL;
 }
 
@@ -133,11 +133,11 @@ static int integer_of(const request *r, field f, int64_t least, int64_t most, in
 {
     char expected[80];
     snprintf(expected, sizeof expected, "an integer from %lld to %lld", (long long)least, (long long)most);
-    if (!is_given(r, f)) return 0;
-    if (r->field[f].type != JSON_NUMBER) return refuse(a, f, "is no number", expected);
+    if (!request_is_given(r, f)) return 0;
+    if (r->field[f].type != JSON_NUMBER) return request_refuse(a, f, "is no number", expected);
     int64_t value;
-    if (!json_integer(&r->field[f], &value)) return refuse(a, f, "is no integer, or too large", expected);
-    if (value < least || value > most) return refuse(a, f, "is out of range", expected);
+    if (!json_integer(&r->field[f], &value)) return request_refuse(a, f, "is no integer, or too large", expected);
+    if (value < least || value > most) return request_refuse(a, f, "is out of range", expected);
     *out = value;
     return 0;
 }
@@ -163,11 +163,11 @@ static int read_cfg(const service *s, const request *r, job_spec *out, answer *a
     const mar_param *p = run_option("cfg");
     char expected[128];
     out->cfg = s->options.run.used.cfg;
-    if (!is_given(r, FIELD_CFG)) return 0;
+    if (!request_is_given(r, FIELD_CFG)) return 0;
     mar_param_expects(p, expected, sizeof expected);
     const double cfg = json_double(&r->field[FIELD_CFG]);
-    if (isnan(cfg)) return refuse(a, FIELD_CFG, "is no number", expected);
-    if (cfg < p->min || cfg > p->max) return refuse(a, FIELD_CFG, "is out of range", expected);
+    if (isnan(cfg)) return request_refuse(a, FIELD_CFG, "is no number", expected);
+    if (cfg < p->min || cfg > p->max) return request_refuse(a, FIELD_CFG, "is out of range", expected);
     out->cfg = (float)cfg;
     return 0;
 }
@@ -189,7 +189,7 @@ static void describe_prompt(const service *s, char *text, size_t size)
 }
 
 /* Copies the prompt of a text-to-image model. */
-static int read_text(const prompt_encoder *e, const char *prompt, job_spec *out, answer *a)
+static int request_read_text(const prompt_encoder *e, const char *prompt, job_spec *out, answer *a)
 {
     char why[128];
     const int is_cleaned = !e->is_decoder && e->clean == MAR_CLEAN_LLAMAGEN;
@@ -205,25 +205,25 @@ static int read_prompt(const service *s, const request *r, job_spec *out, answer
     char why[1536], expected[256];
     int *labels, count;
     describe_prompt(s, expected, sizeof expected);
-    if (!is_given(r, FIELD_PROMPT)) return refuse(a, FIELD_PROMPT, "is missing", expected);
-    const char *prompt = text_of(r, FIELD_PROMPT, NULL, expected, a);
+    if (!request_is_given(r, FIELD_PROMPT)) return request_refuse(a, FIELD_PROMPT, "is missing", expected);
+    const char *prompt = request_text_of(r, FIELD_PROMPT, NULL, expected, a);
     if (!prompt) return 1;
-    if (s->takes_text) return read_text(&s->files.encoder_kept, prompt, out, a);
+    if (s->takes_text) return request_read_text(&s->files.encoder_kept, prompt, out, a);
     errno = 0;
     if (classes_parse(prompt, &s->models.classes, &labels, &count, why, sizeof why) != 0)
         return errno == ENOMEM ? answer_no_memory(a) : answer_error(a, 400, "prompt", NULL, "prompt: %s", why);
     out->label = labels[0];
     free(labels);
     snprintf(why, sizeof why, "names %d classes", count);
-    return count == 1 ? 0 : refuse(a, FIELD_PROMPT, why, expected);
+    return count == 1 ? 0 : request_refuse(a, FIELD_PROMPT, why, expected);
 }
 
-static int check_size(const service *s, const request *r, answer *a)
+static int request_check_size(const service *s, const request *r, answer *a)
 {
     char own[32], expected[80];
     snprintf(own, sizeof own, "%dx%d", s->width, s->height);
     snprintf(expected, sizeof expected, "%s, the model's, or auto", own);
-    const char *size = text_of(r, FIELD_SIZE, "auto", expected, a);
+    const char *size = request_text_of(r, FIELD_SIZE, "auto", expected, a);
     if (!size) return 1;
     return strcmp(size, "auto") == 0 || strcmp(size, own) == 0
                ? 0
@@ -232,7 +232,7 @@ static int check_size(const service *s, const request *r, answer *a)
 
 static int check_model(const service *s, const request *r, answer *a)
 {
-    const char *model = text_of(r, FIELD_MODEL, "", s->name, a);
+    const char *model = request_text_of(r, FIELD_MODEL, "", s->name, a);
     if (!model) return 1;
     if (!*model || strcmp(model, s->name) == 0) return 0;
     return answer_error(a, 404, "model", "model_not_found", "model: %.200s is not served, expected %.200s or none",
@@ -242,17 +242,17 @@ static int check_model(const service *s, const request *r, answer *a)
 static int read_format(const request *r, int *wants_url, answer *a)
 {
     static const char formats[] = "url or b64_json";
-    const char *format = text_of(r, FIELD_RESPONSE_FORMAT, "url", formats, a);
+    const char *format = request_text_of(r, FIELD_RESPONSE_FORMAT, "url", formats, a);
     if (!format) return 1;
     *wants_url = strcmp(format, "url") == 0;
     if (!*wants_url && strcmp(format, "b64_json") != 0)
         return answer_error(a, 400, "response_format", NULL, "response_format: is %.40s, expected %s", format, formats);
-    const char *file = text_of(r, FIELD_OUTPUT_FORMAT, "png", "png", a);
+    const char *file = request_text_of(r, FIELD_OUTPUT_FORMAT, "png", "png", a);
     if (!file) return 1;
     if (strcmp(file, "png") != 0)
         return answer_error(a, 400, "output_format", NULL, "output_format: is %.40s, expected png", file);
-    if (is_given(r, FIELD_STREAM) && r->field[FIELD_STREAM].type != JSON_FALSE)
-        return refuse(a, FIELD_STREAM, "is not false", "false: POST /v1/jobs starts a job that has events");
+    if (request_is_given(r, FIELD_STREAM) && r->field[FIELD_STREAM].type != JSON_FALSE)
+        return request_refuse(a, FIELD_STREAM, "is not false", "false: POST /v1/jobs starts a job that has events");
     return 0;
 }
 
@@ -276,7 +276,7 @@ int request_resolve(const service *s, const request *r, int is_edit, job_spec *o
     int64_t n = 1;
     *out = (job_spec){.label = -1};
     if (check_model(s, r, a) != 0 || integer_of(r, FIELD_N, 1, JOB_IMAGES_MAX, &n, a) != 0 ||
-        check_size(s, r, a) != 0 || read_format(r, wants_url, a) != 0 || read_seed(r, out, a) != 0 ||
+        request_check_size(s, r, a) != 0 || read_format(r, wants_url, a) != 0 || read_seed(r, out, a) != 0 ||
         read_cfg(s, r, out, a) != 0 || read_prompt(s, r, out, a) != 0)
         return 1;
     out->n = (int)n;

@@ -148,7 +148,7 @@ static int refuse_job(service *s, submit_result result, int n, answer *a)
 }
 
 /* Reads the request and submits its job. Returns 0, or 1 with the error in *a. */
-static int submit(exchange *x, int keeps, int *wants_url, answer *a)
+static int routes_submit(exchange *x, int keeps, int *wants_url, answer *a)
 {
     service *s = x->service;
     request r;
@@ -163,7 +163,7 @@ static int submit(exchange *x, int keeps, int *wants_url, answer *a)
 }
 
 /* Writes one entry of "data". Returns 0, or 1 without memory. */
-static int write_image(exchange *x, int i, int wants_url, FILE *out)
+static int routes_write_image(exchange *x, int i, int wants_url, FILE *out)
 {
     const job *j = x->job;
     fputs(i ? ", {" : "{", out);
@@ -196,7 +196,7 @@ static void answer_images(exchange *x, int wants_url, answer *a)
     int lacks = !out;
     if (out) {
         fprintf(out, "{\"created\": %lld, \"data\": [", (long long)x->job->created);
-        for (int i = 0; i < x->job->spec.n && !lacks; i++) lacks = write_image(x, i, wants_url, out);
+        for (int i = 0; i < x->job->spec.n && !lacks; i++) lacks = routes_write_image(x, i, wants_url, out);
         fprintf(out, "], \"output_format\": \"png\", \"size\": \"%dx%d\"}\n", x->service->width, x->service->height);
     }
     answer_text(a, 200, type_json, out, &text);
@@ -215,7 +215,7 @@ static void answer_generation(exchange *x, answer *a)
         a->code = METRIC_GONE;
         return;
     }
-    if (submit(x, 0, &wants_url, a) != 0) return;
+    if (routes_submit(x, 0, &wants_url, a) != 0) return;
     x->shows_end = 1;
     if (wait_for_end(x, &view) != 0) {
         a->code = METRIC_GONE;
@@ -247,11 +247,11 @@ static void answer_view(exchange *x, int code, answer *a)
 static void answer_new_job(exchange *x, answer *a)
 {
     int wants_url = 0;
-    if (submit(x, 1, &wants_url, a) == 0) answer_view(x, 202, a);
+    if (routes_submit(x, 1, &wants_url, a) == 0) answer_view(x, 202, a);
 }
 
 /* Finds the job of the path. Returns 0, or 1 with the error in *a. */
-static int find_job(exchange *x, answer *a)
+static int routes_find_job(exchange *x, answer *a)
 {
     x->job = jobs_find(&x->service->jobs, x->words[0]);
     if (x->job) return 0;
@@ -264,17 +264,17 @@ static int find_job(exchange *x, answer *a)
 
 static void answer_job(exchange *x, answer *a)
 {
-    if (find_job(x, a) == 0) answer_view(x, 200, a);
+    if (routes_find_job(x, a) == 0) answer_view(x, 200, a);
 }
 
 static void answer_events(exchange *x, answer *a)
 {
-    if (find_job(x, a) == 0) *a = (answer){.code = 200, .type = "text/event-stream", .is_stream = 1};
+    if (routes_find_job(x, a) == 0) *a = (answer){.code = 200, .type = "text/event-stream", .is_stream = 1};
 }
 
 static void answer_cancel(exchange *x, answer *a)
 {
-    if (find_job(x, a) != 0) return;
+    if (routes_find_job(x, a) != 0) return;
     jobs_cancel(&x->service->jobs, x->job);
     answer_view(x, 200, a);
     x->shows_end = a->code == 200; /* also if the step of an image has not ended */
@@ -283,7 +283,7 @@ static void answer_cancel(exchange *x, answer *a)
 /* Finds the job and the image of "/v1/jobs/ID/.../I.png". Returns 0, or 1 with the error in *a. */
 static int find_image(exchange *x, int *i, answer *a)
 {
-    if (find_job(x, a) != 0) return 1;
+    if (routes_find_job(x, a) != 0) return 1;
     const char *word = x->words[1];
     *i = word[0] >= '0' && word[0] <= '9' && !word[1] ? word[0] - '0' : -1; /* JOB_IMAGES_MAX is 10 */
     if (*i >= 0 && *i < x->job->spec.n) return 0;

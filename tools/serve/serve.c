@@ -70,7 +70,7 @@ static const char *const common[] = {
     "model", "vae", "listen",   "port",     "token_file",         "queue", "batch", "timeout", "keep",
     "grace", "t5",  "captions", "num_iter", "num_sampling_steps", "cfg",   "fast",  "dtype",   NULL};
 
-static int parse(int argc, char **argv, serve_options *o)
+static int serve_parse(int argc, char **argv, serve_options *o)
 {
     option_set set = {
         .command = "serve",
@@ -121,7 +121,7 @@ static int read_token(service *s)
     return 0;
 }
 
-static int prepare(service *s, progress *bar)
+static int serve_prepare(service *s, progress *bar)
 {
     serve_options *o = &s->options;
     if (read_token(s) != 0 || links_check(s) != 0) return 1;
@@ -172,7 +172,7 @@ static void serve(service *s, http *h)
 }
 
 /* Serves at the bound socket, and closes it. */
-static int run(service *s, int bound)
+static int serve_run(service *s, int bound)
 {
     engine e = {.service = NULL};
     http *h = NULL;
@@ -200,7 +200,7 @@ int cmd_serve(int argc, char **argv)
 {
     service s = {.is_local = 0};
     progress bar;
-    int status = parse(argc, argv, &s.options);
+    int status = serve_parse(argc, argv, &s.options);
     if (status != OPTIONS_RUN) return status;
     progress_start(&bar, s.options.quiet);
     s.files.quiet = s.options.quiet;
@@ -208,9 +208,9 @@ int cmd_serve(int argc, char **argv)
     s.files.encoder = MODELS_ENCODER_IF_THERE;
     s.files.keeps_encoder = 1;
     const int bound = http_bind(&s);
-    status = bound < 0 || prepare(&s, &bar) != 0;
+    status = bound < 0 || serve_prepare(&s, &bar) != 0;
     if (status == 0) {
-        status = run(&s, bound);
+        status = serve_run(&s, bound);
         log_destroy(&s.log);
         bodies_destroy(&s.bodies);
         jobs_destroy(&s.jobs);

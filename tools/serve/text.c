@@ -32,7 +32,7 @@ static void note_cut(const text_service *t, const char *text, int count)
              printable(text, shown, sizeof shown), count, count - fit, fit);
 }
 
-static void encode(const text_service *t, job *j)
+static void serve_text_encode(const text_service *t, job *j)
 {
     const prompt_encoder *e = t->encoder;
     const char *text = j->spec.text, *param = NULL;
@@ -56,17 +56,17 @@ static void encode(const text_service *t, job *j)
     jobs_put_prompt(t->jobs, j, made, code, param, why);
 }
 
-static void *run(void *self)
+static void *serve_text_run(void *self)
 {
     const text_service *t = self;
-    for (job *j; (j = jobs_await_prompt(t->jobs));) encode(t, j);
+    for (job *j; (j = jobs_await_prompt(t->jobs));) serve_text_encode(t, j);
     return NULL;
 }
 
 int text_start(text_service *t, prompt_encoder *encoder, jobs *all, service_log *log)
 {
     *t = (text_service){.encoder = encoder, .jobs = all, .log = log};
-    if (pthread_create(&t->thread, NULL, run, t) == 0) return 0;
+    if (pthread_create(&t->thread, NULL, serve_text_run, t) == 0) return 0;
     t->encoder = NULL;
     return tool_error("the system starts no more threads");
 }

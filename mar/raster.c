@@ -121,12 +121,13 @@ static mar_status raster_set_negative(mar_engine_state *engine_state, const floa
     mar_raster *g = raster_of(engine_state);
     if (!g->model->facts.net.prompt)
         return err_set(err, MAR_EARG, "the model has no negative prompt: its unconditional caption is in its file");
-    const mar_status status = raster_check_prompt(g, features, mask, err);
+    mar_status status = raster_check_prompt(g, features, mask, err);
     if (status != MAR_OK) return status;
     causal_runner_set_negative(g->target, features, mask);
     if (g->head->set_negative) g->head->set_negative(g, features, mask);
-    g->has_negative = 1;
-    return kern_check(g->k, err);
+    status = kern_check(g->k, err);
+    g->has_negative = status == MAR_OK; /* after a failure its rows may be in part those of another */
+    return status;
 }
 
 static mar_status raster_check(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)

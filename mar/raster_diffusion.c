@@ -160,6 +160,12 @@ static void diffusion_step_plainly(mar_raster *g)
     causal_vectors_run(g->target, g->diffusion->z);
 }
 
+/* Rounds of paths go on without the image. */
+static void diffusion_release(mar_raster *g, int slot)
+{
+    if (g->diffusion->paths) raster_path_release(g->diffusion->paths, slot);
+}
+
 static mar_status diffusion_step(mar_raster *g, mar_err *err)
 {
     mar_status status = MAR_OK;
@@ -368,6 +374,7 @@ const raster_head raster_diffusion_head = {
     .place = diffusion_place,
     .admit = diffusion_admit,
     .step = diffusion_step,
+    .release = diffusion_release,
     .effect = diffusion_effect,
     .warning = diffusion_warning,
     .stats = diffusion_stats,

@@ -87,7 +87,8 @@ mar_status raster_path_round(raster_path *s, mar_err *err)
     mar_raster *g = s->g;
     diff_chain_guide(&g->diffusion->chain, g->branches == 2); /* the first token may have changed it */
     const mar_status status = spec_path_round(&s->rounds, err);
-    for (int i = 0; status == MAR_OK && i < s->rounds.images; i++) g->slots.slot[i].known = s->rounds.image[i].begin;
+    for (int i = 0; status == MAR_OK && i < s->rounds.images; i++)
+        if (g->slots.slot[i].busy) g->slots.slot[i].known = s->rounds.image[i].begin;
     return status;
 }
 
@@ -98,6 +99,11 @@ void raster_path_admit(raster_path *s, const mar_image *images, int n)
         s->rounds.image[i] = (spec_path_image){.seed = images[i].seed, .number = images[i].number, .begin = 1};
     causal_runner_clear_stats(s->runner);
     causal_runner_admit(s->runner, s->g->start, n);
+}
+
+void raster_path_release(raster_path *s, int slot)
+{
+    s->rounds.image[slot].begin = s->rounds.o.steps;
 }
 
 void raster_path_stats(const raster_path *s, mar_stats *stats)

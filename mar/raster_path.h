@@ -37,6 +37,8 @@ mar_status raster_path_plan(raster_path *s, int images, mar_err *err);
 void raster_path_admit(raster_path *s, const mar_image *images, int n);
 /* Runs a round of all unfinished images, whose first token is known. Returns the queue's failure. */
 mar_status raster_path_round(raster_path *s, mar_err *err);
+/* Leaves an image out of later rounds. */
+void raster_path_release(raster_path *s, int slot);
 /* Adds the statistics. */
 void raster_path_stats(const raster_path *s, mar_stats *stats);
 

@@ -311,7 +311,8 @@ static mar_status softmax_step(mar_raster *g, mar_err *err)
     return MAR_OK;
 }
 
-/* Writes an image's tokens so far, and how they came to be, to its slot. */
+/* Writes an image's tokens so far, and how they came to be, to its slot. The tokens of a finished one are there, so
+ * that the queue need not be bound. */
 static void softmax_read(mar_raster *g, int slot)
 {
     _Static_assert((int)SPEC_DROPPED == (int)MAR_TOKEN_TARGET && (int)SPEC_ACCEPTED == (int)MAR_TOKEN_ACCEPTED &&
@@ -329,7 +330,7 @@ static void softmax_read(mar_raster *g, int slot)
         number[i] = is_known ? (float)token[i] : 0;
         if (!is_known) ar_step[i] = -1;
     }
-    g->k->core->upload(g->k, g->slots.tokens + first, number, n * sizeof *number);
+    if (!g->slots.slot[slot].step) g->k->core->upload(g->k, g->slots.tokens + first, number, n * sizeof *number);
 }
 
 /* --- statistics and effect ---------------------------------------------------------------------------------------- */

@@ -133,21 +133,30 @@ void wt_close(wt_file *f)
     free_table(f);
 }
 
+/* Gives a tensor a copy of its bytes. */
+static mar_status copy_tensor(wt_file *f, wt_tensor *t, mar_err *err)
+{
+    if (t->copy) return MAR_OK;
+    void *copy = wt_pool_alloc(&f->pool, wt_bytes_of(t));
+    if (!copy) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor %s", f->path, t->name);
+    const mar_status status = wt_read_bytes(f, t, 0, wt_bytes_of(t), copy, err);
+    if (status == MAR_OK) t->copy = copy;
+    return status;
+}
+
 mar_status wt_outlive_source(wt_file *f, const char *tensor, mar_err *err)
 {
-    wt_tensor *t = (wt_tensor *)(uintptr_t)wt_find(f, tensor);
+    const wt_tensor *t = wt_find(f, tensor), *scale = t && wt_is_fp8(t->dtype) ? wt_scale_of(f, t) : NULL;
+    mar_status status = MAR_OK;
     if (f->source.fd >= 0 && f->source.borrowed) {
         const int fd = fcntl(f->source.fd, F_DUPFD_CLOEXEC, 0);
         if (fd < 0) return err_set(err, MAR_EIO, "%s: cannot duplicate the descriptor: %s", f->path, strerror(errno));
         f->source.fd = fd;
         f->source.borrowed = 0;
     }
-    if (!t || !f->source.memory || t->copy) return MAR_OK;
-    void *copy = wt_pool_alloc(&f->pool, wt_bytes_of(t));
-    if (!copy) return err_set(err, MAR_ENOMEM, "%s: out of memory for tensor %s", f->path, tensor);
-    const mar_status status = wt_read_bytes(f, t, 0, wt_bytes_of(t), copy, err);
-    if (status == MAR_OK) t->copy = copy;
-    return status;
+    if (!f->source.memory) return MAR_OK;
+    if (t) status = copy_tensor(f, &f->tensors[t - f->tensors], err);
+    return status == MAR_OK && scale ? copy_tensor(f, &f->tensors[scale - f->tensors], err) : status;
 }
 
 void wt_set_label(wt_file *f, const char *label)

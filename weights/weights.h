@@ -68,8 +68,8 @@ mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file *
 mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, mar_err *err);
 /* Returns 1 if the folder has one of the five names. */
 int wt_is_folder(const char *path);
-/* Makes one tensor readable as long as the file is open: copies it if the file is the caller's memory, and the
- * descriptor if it is the caller's. Returns MAR_ENOMEM or MAR_EIO. */
+/* Makes one tensor, and its scales, readable as long as the file is open: copies it if the file is the caller's memory,
+ * and the descriptor if it is the caller's. Returns MAR_ENOMEM or MAR_EIO. */
 mar_status wt_outlive_source(wt_file *f, const char *tensor, mar_err *err);
 void wt_close(wt_file *f);
 /* Makes a second table of an open file's tensors, which can be narrowed, renamed and read by itself. The file must stay

@@ -10,7 +10,7 @@ struct mar_file {
     wt_file *f;
     char folder[PATH_MAX]; /* or file, where the tokenizer is looked for: of a built-in one its place */
     mar_file_info info;
-    atomic_int references; /* mar_file_open's, and one a mar_text that reads it */
+    atomic_int references; /* mar_file_open's, and one a model that reads its prompts' embeddings */
 };
 
 void mar_file_retain(const mar_file *f);

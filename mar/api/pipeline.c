@@ -3,6 +3,7 @@
 #include "mar/core/sized.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct mar_pipeline {
     mar *m;
@@ -20,6 +21,26 @@ void mar_pipeline_free(mar_pipeline *p)
     free(p);
 }
 
+/* Returns MAR_EMODEL unless the encoder writes what the model reads: as many numbers a token, or the ids of its family.
+ */
+static mar_status pipeline_check_text(const mar_pipeline *p, mar_err *err)
+{
+    const mar_model_config *c = mar_model_get_config(p->model);
+    const mar_text_config *t = mar_text_get_config(p->text);
+    if (t->conditioning != c->conditioning)
+        return err_set(err, MAR_EMODEL, "text: is of family %s, expected %s", t->family,
+                       c->conditioning == MAR_CONDITION_IDS ? "the folder of the model" : "a T5 encoder");
+    if (c->conditioning == MAR_CONDITION_IDS && strcmp(t->family, c->family) != 0)
+        return err_set(err, MAR_EMODEL, "text: is of family %s, expected the model's, %s", t->family, c->family);
+    if (c->conditioning == MAR_CONDITION_IDS && t->tokens != c->caption_tokens)
+        return err_set(err, MAR_EMODEL, "text: has prompts of up to %d tokens, expected the model's %d", t->tokens,
+                       c->caption_tokens);
+    if (t->dim != c->caption_dim)
+        return err_set(err, MAR_EMODEL, "text: has features of %d numbers, expected the model's %d", t->dim,
+                       c->caption_dim);
+    return MAR_OK;
+}
+
 mar_status mar_pipeline_load(mar *m, const char *model, const char *vae, const char *text, mar_pipeline **out)
 {
     mar_err err = {0};
@@ -35,6 +56,7 @@ mar_status mar_pipeline_load(mar *m, const char *model, const char *vae, const c
     if (status == MAR_OK) status = mar_vae_load(m, vae ? vae : model, &p->vae);
     if (status == MAR_OK && mar_model_get_config(p->model)->caption_tokens)
         status = mar_text_load(m, text ? text : model, &p->text);
+    if (status == MAR_OK && p->text && (status = pipeline_check_text(p, &err)) != MAR_OK) mar_result(m, status, &err);
     if (status == MAR_OK)
         *out = p;
     else
@@ -88,6 +110,8 @@ static mar_status make_image(mar_pipeline *p, const mar_job *job, mar_session *s
         return err_set(err, MAR_EARG, "mar_job.prompt is NULL: the model makes images of prompts");
     if (!p->text && job->prompt)
         return err_set(err, MAR_EARG, "mar_job.prompt: the model makes images of classes, expected NULL and a label");
+    if (!p->text && job->negative)
+        return err_set(err, MAR_EARG, "mar_job.negative: the model makes images of classes, expected NULL");
     mar_status status = p->text ? begin_prompt(p, job, s, err) : mar_session_begin(s, job->image, &job->label, 1);
     while (status == MAR_OK && !mar_session_done(s)) status = mar_session_step(s);
     if (status != MAR_OK) return status;

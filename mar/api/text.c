@@ -154,14 +154,15 @@ mar_status mar_text_load_from(mar *m, const mar_source *source, mar_text **out)
     mar_status status = mar_check_source(m, source, out, &s, &err);
     if (status == MAR_OK) status = check_source(&s, &err);
     if (status == MAR_OK) status = text_create(m, &s, out, &err);
+    if (status != MAR_OK) return mar_result(m, status, &err);
     const char *path = s.file ? s.file->folder : s.path;
-    if (status == MAR_OK && !(*out)->encoder)
+    if (!(*out)->encoder)
         mar_log(m, MAR_LOG_INFO, "text %s: prompts of %s, up to %d tokens, opened in %.3g s", path, (*out)->config.name,
                 (*out)->config.tokens, mar_now() - start);
-    else if (status == MAR_OK)
+    else
         mar_log(m, MAR_LOG_INFO, "text %s: %s of %d layers, %ld parameters, loaded in %.3g s", path,
                 (*out)->config.name, (*out)->config.depth, (*out)->config.parameters, mar_now() - start);
-    return mar_result(m, status, &err);
+    return MAR_OK;
 }
 
 mar_status mar_text_load(mar *m, const char *folder, mar_text **out)

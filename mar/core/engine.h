@@ -16,9 +16,9 @@ struct mar_model {
     mar *m; /* library handle; referenced */
     const mar_engine *engine;
     mar_model_config config;
-    wt_file *file;         /* of a model of prompt ids, whose embeddings are read as they come; else NULL. Owned */
+    wt_file *file;          /* of a model of prompt ids, whose embeddings are read as they come; else NULL. Owned */
     const mar_file *opened; /* the open file that `file` is a view of, referenced, or NULL */
-    atomic_int references; /* mar_model_load's, and one a session */
+    atomic_int references;  /* mar_model_load's, and one a session */
 };
 
 void mar_model_retain(mar_model *model);
@@ -71,8 +71,8 @@ struct mar_engine {
     const char *models; /* its models, for `mar methods`: "LlamaGen, Lumina-mGPT"; NULL: it makes no images */
     unsigned stages;    /* mar_stage: those that accelerators may change */
     unsigned kinds;     /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
-    /* Loads a model of these facts on queue k. The caller waits for the queue. File and facts may be freed afterwards.
-     * Sets m and config of the model. */
+    /* Loads a model of these facts on queue k. The caller waits for the queue. Facts may be freed, and the file
+     * closed, afterwards; but that of a model of prompt ids stays open. Sets m and config of the model. */
     mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, const struct family_facts *facts, mar_model **out,
                        mar_err *err);
     void (*unload)(mar_model *model); /* called when no session on any thread uses it; NULL is fine */

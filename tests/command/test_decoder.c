@@ -108,6 +108,9 @@ COMMAND_CASE(converted)
     free(first);
     command_refused(*state, "$MAR generate --model m.safetensors --vq demo-discrete --prompt a --out c.png",
                     "--t5 is missing: m.safetensors has no tokenizer", "");
+    command_refused(*state,
+                    "$MAR generate --model m.safetensors --t5 demo-t5 --vq demo-discrete --prompt a --out c.png",
+                    "--t5 demo-t5: is a T5, expected the folder of the model that m.safetensors is or was made of", "");
 }
 
 /* Features of a file make the same pictures, their second context included. */

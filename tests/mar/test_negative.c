@@ -3,6 +3,7 @@
 #include "tests/support/decoders.h"
 #include "tests/support/demo.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@ enum { TOKENS = 4, WIDTH = DECODER_WIDTH };
 
 /* A model of images of 2 x 2 tokens, and captions for it. */
 typedef struct {
+    char *path;
     mar *m;
     mar_model *model;
     size_t positions;
@@ -27,19 +29,18 @@ static void add_caption(const fixture *f, const int *ids, int n, float **feature
 static void open_in(fixture *f, mar_dtype dtype)
 {
     static const int ids[] = {0, 40, 521, 8}, two[] = {300, 8};
-    char *path = decoder_write(test_directory(), DECODER_FEW, 0);
     mar_options o;
+    f->path = decoder_write(test_directory(), DECODER_FEW, 0);
     mar_options_init(&o, sizeof o);
     o.dtype = dtype;
     o.threads = 1;
     o.image_size = "32x32";
     assert_library(f->m, mar_open(&o, &f->m));
-    assert_library(f->m, mar_model_load(f->m, path, 0, &f->model));
+    assert_library(f->m, mar_model_load(f->m, f->path, 0, &f->model));
     f->positions = (size_t)mar_model_get_config(f->model)->caption_tokens;
     add_caption(f, ids, 4, &f->prompt, &f->mask);
     add_caption(f, ids + 3, 1, &f->negative, &f->few_mask);
     add_caption(f, two, 2, &f->other, &f->two_mask);
-    free(path);
 }
 
 static void open_fixture(fixture *f)
@@ -49,6 +50,7 @@ static void open_fixture(fixture *f)
 
 static void close_fixture(fixture *f)
 {
+    free(f->path);
     free(f->prompt), free(f->negative), free(f->other);
     free(f->mask), free(f->few_mask), free(f->two_mask);
     mar_model_free(f->model);
@@ -135,6 +137,24 @@ TEST_CASE(a_context_can_be_set_behind_a_cancelled_batch)
     begin(&f, s);
     finish(s, again);
     assert_memory_equal(first, again, sizeof first);
+    mar_session_free(s);
+    close_fixture(&f);
+}
+
+/* A prompt that could not be read is not the one before. */
+TEST_CASE(a_context_that_was_not_read_does_not_count)
+{
+    fixture f = {NULL};
+    char command[4200];
+    (void)state;
+    open_fixture(&f);
+    mar_session *s = session_of(&f, MAR_CACHE_AUTO, NULL, 6);
+    assert_session(s, mar_session_set_negative(s, f.negative, f.few_mask));
+    snprintf(command, sizeof command, "find '%s' -name '*.safetensors' -exec sh -c 'echo >>\"$1\"' - {} \\;", f.path);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(mar_session_set_negative(s, f.other, f.two_mask), MAR_EIO);
+    assert_int_equal(mar_session_begin_captions(s, 0, f.prompt, f.mask, 1), MAR_EARG);
+    assert_non_null(strstr(mar_session_error(s), "expected mar_session_set_negative"));
     mar_session_free(s);
     close_fixture(&f);
 }

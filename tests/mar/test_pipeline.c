@@ -102,3 +102,32 @@ TEST_CASE(classes)
         mar_pipeline_free(p);
     }
 }
+
+static void refuse_text(mar *m, const char *model, const char *text, const char *reason)
+{
+    mar_pipeline *p;
+    assert_int_equal(mar_pipeline_load(m, model, NULL, text, &p), MAR_EMODEL);
+    assert_null(p);
+    assert_says(mar_error(m), reason);
+}
+
+/* Another encoder would write behind the model's features, or ids of another vocabulary. */
+TEST_CASE(encoders_of_other_models)
+{
+    mar *m;
+    mar_pipeline *p;
+    mar_job job;
+    uint8_t *rgb;
+    int width, height;
+    assert_int_equal(mar_open(NULL, &m), MAR_OK);
+    refuse_text(m, "demo-mgpt", "demo-t5", "text: is of family t5, expected the folder of the model");
+    refuse_text(m, "demo-t2i", "demo-mgpt", "text: is of family demo-mgpt, expected a T5 encoder");
+    assert_library(m, mar_pipeline_load(m, "demo-discrete", NULL, NULL, &p));
+    mar_job_init(&job, sizeof job);
+    job.negative = "a square";
+    assert_int_equal(mar_generate(p, &job, &rgb, &width, &height), MAR_EARG);
+    assert_says(mar_error(m), "mar_job.negative");
+    assert_null(rgb);
+    mar_pipeline_free(p);
+    mar_close(m);
+}

@@ -175,6 +175,42 @@ TEST_CASE(paths_have_the_targets_distribution)
     }
 }
 
+/* Returns the tokens of request `kept` beside another one, which is cancelled after two steps, if `cancelled`. */
+static void make_beside(int cancelled, float *tokens, long *made)
+{
+    const mar_params p = params_of("num_sampling_steps 8, cfg 2.9, gamma 4");
+    mar_session *s;
+    mar_request r;
+    mar_stats stats = {.size = sizeof stats};
+    uint64_t other, kept;
+    assert_library(library, mar_session_create(target, NULL, &p, 2, &s));
+    mar_request_init(s, &r, sizeof r);
+    r.label = 3;
+    assert_session(s, mar_session_submit(s, &r, &other));
+    r.label = 7, r.image = 1;
+    assert_session(s, mar_session_submit(s, &r, &kept));
+    for (int step = 0; mar_session_pending(s); step++) {
+        if (step == 2 && cancelled) assert_session(s, mar_session_cancel_request(s, other));
+        assert_session(s, mar_session_step(s));
+    }
+    mar_session_get_stats(s, &stats);
+    *made = stats.tokens;
+    assert_session(s, mar_session_take(s, kept, tokens, NULL));
+    mar_session_free(s);
+}
+
+/* Rounds leave a cancelled image out, and the other image is as it is beside one. */
+TEST_CASE(a_cancelled_image_takes_part_in_no_round)
+{
+    static float whole[SEQ * C], alone[SEQ * C];
+    long both, one;
+    make_beside(0, whole, &both);
+    make_beside(1, alone, &one);
+    assert_memory_equal(whole, alone, sizeof whole);
+    assert_int_equal(both, 2 * SEQ);
+    assert_in_range(one, SEQ + 2, SEQ + 1 + 4 + 1);
+}
+
 /* Skips two mutants whose terms are too small here: that of the first step, where a flow's distributions hardly differ,
  * and that of the last index. specdec.path catches them. */
 TEST_CASE(mutants_are_caught)

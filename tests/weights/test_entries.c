@@ -123,6 +123,27 @@ TEST_CASE(test_scales)
     wt_close(f);
 }
 
+/* A tensor outlives the memory that it came from with its scales. */
+TEST_CASE(scales_outlive_their_memory)
+{
+    static uint8_t data[1 << 20];
+    wt_file *expected = open_weights(DATA "fp8_scaled.expected.safetensors"), *f;
+    float rows[4 * 130], *all = golden_f32(expected, "block.weight", 130 * 130);
+    mar_err err = {0};
+    FILE *stream = fopen(DATA "fp8_scaled.safetensors", "rb");
+    assert_non_null(stream);
+    const size_t n = fread(data, 1, sizeof data, stream);
+    fclose(stream);
+    assert_ok(wt_open_memory(data, n, "memory", &f, &err), &err);
+    assert_ok(wt_outlive_source(f, "block.weight", &err), &err);
+    memset(data, 0, n);
+    assert_ok(wt_load_rows(f, "block.weight", 130, 130, 126, 4, rows, &err), &err);
+    assert_memory_equal(rows, all + 126 * 130, sizeof rows);
+    free(all);
+    wt_close(expected);
+    wt_close(f);
+}
+
 /* Scales of another form are refused by name, not guessed. */
 TEST_CASE(test_other_scales)
 {

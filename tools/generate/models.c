@@ -315,8 +315,9 @@ static int refuse_encoder(const run_options *o, const mar_model_config *c, const
         return tool_error("--t5 %s: is the folder of a model of family %s, expected one of %s, as %s is", o->t5, family,
                           c->family, o->model);
     if (tokens == c->caption_tokens && dim == c->caption_dim) return 0;
-    return tool_error("--t5 %s: is the folder of another model than %s, whose embeddings have %d numbers", o->t5,
-                      o->model, c->caption_dim);
+    return tool_error("--t5 %s: is the folder of another model than %s, whose prompts have up to %d tokens of %d "
+                      "number%s",
+                      o->t5, o->model, c->caption_tokens, c->caption_dim, c->caption_dim == 1 ? "" : "s");
 }
 
 /* Loads what encodes prompts from a folder (prompt_encoder_open). */
@@ -334,7 +335,8 @@ static int open_encoder(model_store *store, mar *library, const run_options *o, 
 static int open_t5(model_store *store, mar *library, const run_options *o, const mar_model_config *c, progress *bar,
                    prompt_encoder *out)
 {
-    if (open_encoder(store, library, o, o->t5, c->caption_tokens, c->caption_dim, bar, out) != 0) return 1;
+    const int dim = c->conditioning == MAR_CONDITION_IDS ? 0 : c->caption_dim; /* else refuse_t5 says it */
+    if (open_encoder(store, library, o, o->t5, c->caption_tokens, dim, bar, out) != 0) return 1;
     if (refuse_t5(o, c) != 0) return 1;
     out->clean = (mar_clean)o->clean;
     out->quiet = store->quiet;

@@ -135,6 +135,9 @@ static mar_status raster_check(const mar_engine_state *engine_state, const mar_i
     const mar_raster *g = raster_of_const(engine_state);
     const float cfg = g->plan.params.cfg;
     mar_status status = raster_check_prompt(g, image->features, image->mask, err);
+    if (status == MAR_OK && g->model->net->prompt_file)
+        status =
+            wt_check_unchanged(g->model->net->prompt_file, MAR_OK, err); /* else all images in progress would fail */
     if (status != MAR_OK) return status;
     if (g->model->facts.net.prompt && g->branches == 2 && !g->has_negative)
         return err_set(err, MAR_EARG,

@@ -135,15 +135,16 @@ static mar_status raster_check(const mar_engine_state *engine_state, const mar_i
     const mar_raster *g = raster_of_const(engine_state);
     const float cfg = g->plan.params.cfg;
     mar_status status = raster_check_prompt(g, image->features, image->mask, err);
-    if (status == MAR_OK && g->model->net->prompt_file)
-        status =
-            wt_check_unchanged(g->model->net->prompt_file, MAR_OK, err); /* else all images in progress would fail */
     if (status != MAR_OK) return status;
     if (g->model->facts.net.prompt && g->branches == 2 && !g->has_negative)
         return err_set(err, MAR_EARG,
                        "guidance %g has nothing to guide away from: expected mar_session_set_negative before the first "
                        "image",
                        (double)cfg);
+    if (g->model->net->prompt_file)
+        status =
+            wt_check_unchanged(g->model->net->prompt_file, MAR_OK, err); /* else all images in progress would fail */
+    if (status != MAR_OK) return status;
     status = mar_slots_check_guidance(image, image->cfg > 1 ? 2 : 1, g->branches, cfg, err);
     if (status == MAR_OK && g->head->check) status = g->head->check(g, image, err);
     return status == MAR_OK ? mar_slots_check_prefix(&g->model->base.config, image, err) : status;

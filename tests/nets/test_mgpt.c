@@ -265,6 +265,7 @@ static void close_few(causal_fixture *f)
 {
     causal_runner_free(f->runner);
     causal_model_free(f->model);
+    wt_close(f->file);
     f->k->core->free(f->k->device, f->memory);
     f->k->core->free(f->k->device, f->laws);
 }

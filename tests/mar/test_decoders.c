@@ -342,6 +342,7 @@ TEST_CASE(the_file_of_a_model_of_prompts)
     mar_model_free(model);
 
     assert_library(m, mar_model_load(m, copy, 0, &model));
+    c = mar_model_get_config(model);
     assert_library(m, mar_session_create(model, NULL, &p, 1, &s));
     find_weights(copy, weights);
     FILE *file = fopen(weights, "r+b");

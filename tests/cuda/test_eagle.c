@@ -20,6 +20,7 @@ static const int parent[DRAFTS] = {-1, -1, 0, 1, 1, 3}, ends[] = {2, 5, DRAFTS};
 typedef struct {
     kern_queue *k;
     causal_model *gpt;
+    wt_file *file; /* a prompt's embeddings are read from it */
     causal_runner *target;
     eagle_model *eagle;
     eagle_runner *drafter;
@@ -61,7 +62,7 @@ static void open_models(fixture *f, kern_queue *k, int decoder)
     assert_int_equal(config.shape.vocabulary, VOCABULARY);
     assert_ok(load_net(k, file, &config, &f->gpt, &err), &err);
     assert_ok(eagle_model_create(k, drafter, 0, &f->eagle, &err), &err);
-    wt_close(file);
+    f->file = file;
     wt_close(drafter);
     assert_ok(causal_runner_create(k, f->gpt, &guided, IMAGES, DRAFTS, 1, &f->target, &err), &err);
     f->memory[0] = to_device(k, NULL, causal_runner_lay_out(f->target, NULL));
@@ -82,6 +83,7 @@ static void close_models(fixture *f)
     f->k->core->free(f->k->device, f->laws);
     eagle_model_free(f->eagle);
     causal_model_free(f->gpt);
+    wt_close(f->file);
 }
 
 /* Tokens and drafts of an image; different in each `run`. */

@@ -282,36 +282,24 @@ static mar_status raster_measure(mar_engine_state *engine_state, mar_measurement
 
 extern const mar_engine mar_discrete_engine, mar_sphere_engine;
 
+/* What both engines share: the loop. */
+#define RASTER_LOOP                                                                                                    \
+    .load = raster_load, .unload = mar_raster_unload, .describe = mar_raster_describe, .free = raster_free,            \
+    .params = raster_params, .effect = raster_effect, .warning = raster_warning, .lay_out = raster_lay_out,            \
+    .plan = raster_plan_images, .together = raster_together, .check = raster_check,                                    \
+    .set_negative = raster_set_negative, .admit = raster_admit, .release = raster_release, .step = raster_step,        \
+    .steps_left = raster_steps_left, .examine = raster_examine, .snapshot = raster_snapshot,                           \
+    .latents = raster_latents, .stats = raster_stats, .measure = raster_measure, .token_status = raster_token_status,  \
+    .staleness = raster_staleness
+
 const mar_engine mar_discrete_engine = {
     .name = "llamagen",
     .tokens = "discrete",
     .models = "LlamaGen, Lumina-mGPT, Anole, Emu3",
     .stages = MAR_STAGE_DRAFT,
     .kinds = 1 << MAR_KIND_LLAMAGEN | 1 << MAR_KIND_DECODER,
-    .load = raster_load,
-    .unload = mar_raster_unload,
-    .describe = mar_raster_describe,
     .create = raster_create_ids,
-    .free = raster_free,
-    .params = raster_params,
-    .effect = raster_effect,
-    .warning = raster_warning,
-    .lay_out = raster_lay_out,
-    .plan = raster_plan_images,
-    .together = raster_together,
-    .check = raster_check,
-    .set_negative = raster_set_negative,
-    .admit = raster_admit,
-    .release = raster_release,
-    .step = raster_step,
-    .steps_left = raster_steps_left,
-    .examine = raster_examine,
-    .snapshot = raster_snapshot,
-    .latents = raster_latents,
-    .stats = raster_stats,
-    .measure = raster_measure,
-    .token_status = raster_token_status,
-    .staleness = raster_staleness,
+    RASTER_LOOP,
 };
 
 const mar_engine mar_sphere_engine = {
@@ -320,28 +308,6 @@ const mar_engine mar_sphere_engine = {
     .models = "SphereAR",
     .stages = MAR_STAGE_DRAFT | MAR_STAGE_SOLVER | MAR_STAGE_CHAIN,
     .kinds = 1 << MAR_KIND_SPHEREAR,
-    .load = raster_load,
-    .unload = mar_raster_unload,
-    .describe = mar_raster_describe,
     .create = raster_create_vectors,
-    .free = raster_free,
-    .params = raster_params,
-    .effect = raster_effect,
-    .warning = raster_warning,
-    .lay_out = raster_lay_out,
-    .plan = raster_plan_images,
-    .together = raster_together,
-    .check = raster_check,
-    .set_negative = raster_set_negative,
-    .admit = raster_admit,
-    .release = raster_release,
-    .step = raster_step,
-    .steps_left = raster_steps_left,
-    .examine = raster_examine,
-    .snapshot = raster_snapshot,
-    .latents = raster_latents,
-    .stats = raster_stats,
-    .measure = raster_measure,
-    .token_status = raster_token_status,
-    .staleness = raster_staleness,
+    RASTER_LOOP,
 };

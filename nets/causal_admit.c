@@ -1,7 +1,6 @@
 /* Images that start: their positions before the image tokens. */
 #include "nets/causal_state.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* --- positions before the image tokens ---------------------------------------------------------------------------- */
@@ -68,27 +67,25 @@ static void compute_class_prefixes(causal_runner *r, const causal_start *start, 
     admit_compute_prefixes(r, start, n, r->model->class_emb);
 }
 
-/* Writes the embeddings of a prompt's ids first .. prefix - 1 to rows of caption_emb, a few at a time: all rows of a
- * prompt would take megabytes. The queue fails if they cannot be read. */
+/* Writes the embeddings of a prompt's ids first .. prefix - 1 to rows of caption_emb. The queue fails if they cannot be
+ * read. */
 static void embed_prompt(causal_runner *r, const float *ids, int first, int row)
 {
-    enum { PART = 16 };
     const causal_shape *s = &r->model->shape;
     const size_t d = (size_t)s->width;
     mar_err err = {0};
-    float *part = malloc(PART * d * sizeof *part);
-    mar_status status = part ? MAR_OK : err_set(&err, MAR_ENOMEM, "out of memory for a prompt's embeddings");
+    mar_status status = MAR_OK;
     for (int i = first, n; i < s->prefix && status == MAR_OK; i += n) {
-        n = s->prefix - i < PART ? s->prefix - i : PART;
+        n = s->prefix - i < CAUSAL_PROMPT_ROWS ? s->prefix - i : CAUSAL_PROMPT_ROWS;
         for (int k = 0; k < n && status == MAR_OK; k++)
             status = wt_load_rows(r->model->prompt_file, s->names->embedding, s->rows, s->width, (int)ids[i + k], 1,
-                                  part + (size_t)k * d, &err);
+                                  r->prompt_rows + (size_t)k * d, &err);
         if (status == MAR_OK)
-            r->k->core->upload(r->k, r->caption_emb + (size_t)(row + i) * d, part, (size_t)n * d * sizeof *part);
+            r->k->core->upload(r->k, r->caption_emb + (size_t)(row + i) * d, r->prompt_rows,
+                               (size_t)n * d * sizeof *r->prompt_rows);
     }
     status = wt_check_unchanged(r->model->prompt_file, status, &err);
     if (status != MAR_OK) kern_fail(r->k, status, &err);
-    free(part);
 }
 
 /* Computes prompts. The negative one is in its place already. */

@@ -106,7 +106,9 @@ static mar_status create_images(causal_runner *r, mar_err *err)
     r->index = calloc(2 * images, sizeof *r->index);
     r->start = calloc(images, sizeof *r->start);
     r->request = calloc(images, sizeof *r->request);
-    if (!r->image || !r->mask || !r->cfg || !r->place || !r->index || !r->start || !r->request)
+    r->prompt_rows = c->prompt ? malloc(CAUSAL_PROMPT_ROWS * (size_t)c->width * sizeof *r->prompt_rows) : NULL;
+    if (!r->image || !r->mask || !r->cfg || !r->place || !r->index || !r->start || !r->request ||
+        (c->prompt && !r->prompt_rows))
         return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", r->images);
     memset(r->mask, 1, (2 * images + 1) * prefix);
     for (size_t i = 0; i < 2 * images; i++) r->image[i / 2].mask[i % 2] = r->mask + i * prefix;
@@ -158,6 +160,7 @@ void causal_runner_free(causal_runner *r)
     causal_pass_free(&r->pass);
     free(r->image);
     free(r->mask);
+    free(r->prompt_rows);
     free(r->cfg);
     free(r->place);
     free(r->index);

@@ -22,6 +22,9 @@ typedef struct {
     int from;           /* first site whose log probabilities are missing */
 } causal_image;
 
+/* Embeddings of a prompt that are read at a time: those of all its ids would take megabytes. */
+enum { CAUSAL_PROMPT_ROWS = 16 };
+
 struct causal_runner {
     kern_queue *k;
     const causal_model *model;
@@ -35,6 +38,7 @@ struct causal_runner {
     float *cfg;              /* [images * (drafts + 1)] guidance scale of an logit row */
     int *place;              /* [images * (drafts + 1)] row of log_probs that it becomes */
     int *index;              /* [images * branches] first row of a sequence's prefix in the embedding table */
+    float *prompt_rows;      /* [CAUSAL_PROMPT_ROWS][D] embeddings of a prompt on their way to caption_emb */
     causal_start *start;     /* [images] images that causal_runner_begin starts */
     causal_request *request; /* [images] given tokens of the images that start */
     net_recordings recordings;

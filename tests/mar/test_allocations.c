@@ -115,4 +115,30 @@ TEST_CASE(generating_discrete_tokens)
     }
 }
 
+/* The rows of a prompt's embeddings come from the model's file, to memory that the session has. */
+TEST_CASE(beginning_behind_prompts)
+{
+    enum { ROOM = 512 };
+    float ids[ROOM] = {0};
+    uint8_t mask[ROOM] = {0};
+    mar_model *model;
+    mar_session *s;
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    const mar_params p = params_with("num_iter 0, cfg 2");
+    assert_library(m, mar_model_load(m, "demo-mgpt", 0, &model));
+    const int positions = mar_model_get_config(model)->caption_tokens;
+    assert_in_range(positions, 20, ROOM);
+    memset(mask + positions - 20, 1, 20);
+    assert_library(m, mar_session_create(model, NULL, &p, 1, &s));
+    assert_session(s, mar_session_set_negative(s, ids, mask));
+    assert_session(s, mar_session_begin_captions(s, 0, ids, mask, 1));
+    const long before = allocations;
+    assert_session(s, mar_session_set_negative(s, ids, mask));
+    assert_session(s, mar_session_begin_captions(s, 1, ids, mask, 1));
+    assert_int_equal(allocations, before);
+    mar_session_free(s);
+    mar_model_free(model);
+    mar_close(m);
+}
+
 #endif

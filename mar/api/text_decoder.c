@@ -32,7 +32,7 @@ static mar_status check_templates(const mar_text *t, const char *folder, mar_err
 static void warn_of_size(mar_text *t, const char *folder)
 {
     const language_family *f = t->language.family;
-    const int width = t->columns * f->stride, height = t->rows * f->stride;
+    const int width = t->columns * t->language.stride, height = t->rows * t->language.stride;
     int nearest_width, nearest_height;
     language_nearest(&t->language, t->columns, t->rows, &nearest_width, &nearest_height);
     if (width == nearest_width && height == nearest_height) return;

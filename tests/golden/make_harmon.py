@@ -165,9 +165,10 @@ def write_schedule(model, out, steps):
 
 
 def write_names(folder, model):
-    """config.json as in the Hugging Face folder, and all tensors of all layouts."""
+    """config.json as in the Hugging Face folder, with sizes beside those of mar_base, and all tensors of all layouts."""
     folder.mkdir(exist_ok=True)
-    config = dict(architectures=["HarmonModel"], model_type="harmon", llm=LLM, mar=dict(type="mar_base", **TOWERS),
+    sizes = dict(encoder_embed_dim=WIDTH, encoder_num_heads=HEADS, decoder_num_heads=HEADS)
+    config = dict(architectures=["HarmonModel"], model_type="harmon", llm=LLM, mar=dict(type="mar_base", **TOWERS, **sizes),
                   torch_dtype="float32")
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     (folder / "prompts.json").write_text(json.dumps(PROMPTS) + "\n")

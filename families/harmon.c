@@ -138,6 +138,20 @@ const language_family language_harmon = {
     .read = harmon_read,
 };
 
+int language_open_tokenizer(const text_tokenizer *t, language *out)
+{
+    const language_family *f = &language_harmon;
+    if (text_tokenizer_find(t, "<|im_start|>") < 0) return 0;
+    *out = (language){.family = f,
+                      .vocabulary = {.rows = text_tokenizer_size(t), .line_end = -1},
+                      .context = f->context,
+                      .width = f->width,
+                      .height = f->height,
+                      .stride = f->stride,
+                      .unit = f->unit};
+    return 1;
+}
+
 /* --- the image decoder ---------------------------------------------------------------------------------------------- */
 
 /* Returns a view of the image decoder in the file, to close; NULL if it has none. */

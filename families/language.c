@@ -102,6 +102,7 @@ static mar_status language_find_ids(const wt_file *f, language *l, mar_err *err)
 {
     const char *ids = wt_metadata(f, "mar.image_tokens"), *line_end = wt_metadata(f, "mar.line_end");
     char *end;
+    l->vocabulary.line_end = -1;
     if (!l->family->find_ids) return MAR_OK;
     if (!ids) return l->family->find_ids(f, l->family, &l->vocabulary, err);
     const mar_status status = text_vocabulary_of_text(f, ids, &l->vocabulary, err);

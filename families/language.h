@@ -63,6 +63,9 @@ int language_recognise(const wt_file *f);
  * vocabulary without image tokens; MAR_EIO, MAR_EFORMAT and MAR_ENOMEM. */
 mar_status language_open(const wt_file *f, language *out, mar_err *err);
 void language_free(language *l); /* leaves it empty */
+/* Makes the language of a tokenizer without a model beside it, as Harmon's releases need one: Qwen2.5's. Returns 0 if
+ * it has no token <|im_start|>. */
+int language_open_tokenizer(const text_tokenizer *t, language *out);
 /* Returns the embedding's tensor, [rows][width]; NULL if there is none. */
 const wt_tensor *language_embedding(const wt_file *f);
 

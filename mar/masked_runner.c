@@ -33,7 +33,7 @@ static mar_status load_parts(mar_masked_model *model, kern_queue *k, const wt_fi
     const mar *m = model->base.m;
     mar_status status = masked_net_load(k, f, &shape, &model->net, err);
     if (status == MAR_OK && facts->shape.width)
-        status = between_model_load(k, f, &facts->shape, &model->between, err);
+        status = between_model_load(k, f, &facts->shape, shape.buffer, &model->between, err);
     return status == MAR_OK ? diff_head_load(k, f, &head, m->head_dtype, m->int8_below, &model->head, err) : status;
 }
 

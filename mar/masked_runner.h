@@ -63,7 +63,7 @@ int mar_cfg_branches(float cfg);
 typedef struct {
     const mar_masked_model *model;
     masked_runner net;
-    between *between; /* of a model of prompts, else NULL */
+    between_runner *between; /* of a model of prompts, else NULL */
     diff_chain chain;
     double head_flop; /* since mar_runner_reset */
     double head_s;    /* seconds since then; complete when the backend has finished */

@@ -21,9 +21,10 @@ static mar_status between_load_out(kern_queue *k, const wt_file *f, const char *
     return wt_create_linear(k, &w, spec, layer, err);
 }
 
-mar_status between_model_load(kern_queue *k, const wt_file *f, const causal_shape *s, between_model *out, mar_err *err)
+mar_status between_model_load(kern_queue *k, const wt_file *f, const causal_shape *s, int buffer, between_model *out,
+                              mar_err *err)
 {
-    *out = (between_model){0};
+    *out = (between_model){.buffer = buffer};
     mar_status status = causal_model_load(k, f, s, NULL, &out->language, err);
     if (status == MAR_OK)
         status = between_load_out(k, f, "proj_out.0", s->width, s->width, KERN_SILU, 0, &out->out[0], err);
@@ -48,7 +49,7 @@ typedef struct {
     int *ids;   /* [prefix] */
 } between_prompt;
 
-struct between {
+struct between_runner {
     masked_between base;
     kern_queue *k;
     const between_model *model;
@@ -72,18 +73,18 @@ struct between {
     float *sum;         /* [R][D] what is added */
 };
 
-static const causal_shape *between_shape(const between *b)
+static const causal_shape *between_shape(const between_runner *b)
 {
     return &b->model->language->shape;
 }
 
 /* Returns the cache's slot of a prompt's first position, and of the first row of a group's sequence. */
-static int between_prompt_slot(const between *b, int prompt)
+static int between_prompt_slot(const between_runner *b, int prompt)
 {
     return prompt * between_shape(b)->prefix;
 }
 
-static int between_row_slot(const between *b, int sequence)
+static int between_row_slot(const between_runner *b, int sequence)
 {
     return between_prompt_slot(b, b->images + 1) + sequence * between_shape(b)->seq_len;
 }
@@ -91,7 +92,7 @@ static int between_row_slot(const between *b, int sequence)
 /* --- prompts ------------------------------------------------------------------------------------------------------ */
 
 /* Computes the keys and values of a prompt, whose embeddings are in prompt_rows. */
-static void between_compute_prompt(between *b, int prompt)
+static void between_compute_prompt(between_runner *b, int prompt)
 {
     causal_pass *p = &b->pass;
     const int first_slot = between_prompt_slot(b, prompt), length = b->prompt[prompt].length;
@@ -114,7 +115,7 @@ static void between_compute_prompt(between *b, int prompt)
 
 /* Returns the place of a prompt with these ids, computed if it is new. An image that begins has given its own back, so
  * one place is free. */
-static int between_find_prompt(between *b, const float *ids, const uint8_t *mask)
+static int between_find_prompt(between_runner *b, const float *ids, const uint8_t *mask)
 {
     const causal_shape *s = between_shape(b);
     int first = 0, found = -1;
@@ -137,7 +138,7 @@ static int between_find_prompt(between *b, const float *ids, const uint8_t *mask
 }
 
 /* Gives image `of` a prompt, or with `of` the number of images the second branch. */
-static void between_give(between *b, int of, const float *ids, const uint8_t *mask)
+static void between_give(between_runner *b, int of, const float *ids, const uint8_t *mask)
 {
     if (b->of[of] >= 0) b->prompt[b->of[of]].images--;
     b->of[of] = -1;
@@ -146,12 +147,12 @@ static void between_give(between *b, int of, const float *ids, const uint8_t *ma
     b->of[of] = found;
 }
 
-void between_set_prompt(between *b, int image, const float *ids, const uint8_t *mask)
+void between_set_prompt(between_runner *b, int image, const float *ids, const uint8_t *mask)
 {
     between_give(b, image, ids, mask);
 }
 
-void between_set_negative(between *b, const float *ids, const uint8_t *mask)
+void between_set_negative(between_runner *b, const float *ids, const uint8_t *mask)
 {
     between_give(b, b->images, ids, mask);
 }
@@ -166,14 +167,13 @@ typedef struct {
 } between_group;
 
 /* Lists each sequence's rows: the tokens in raster order, then the buffer. */
-static void between_order(between *b, const between_group *g)
+static void between_order(between_runner *b, const between_group *g)
 {
-    const int most = between_shape(b)->seq_len;
+    const int most = between_shape(b)->seq_len, buffer = b->model->buffer;
     for (int s = 0, row = g->row; s < g->n; row += g->list[s++].length) {
-        int *order = b->order + (size_t)s * (size_t)most, *place = b->target, n = 0, buffer = 0;
+        int *order = b->order + (size_t)s * (size_t)most, *place = b->target, n = 0;
         for (int i = 0; i < most; i++) place[i] = -1;
         for (int i = row; i < row + g->list[s].length; i++) place[g->position[i]] = i;
-        while (buffer < most && place[buffer] == row + buffer) buffer++; /* the buffer's rows come first */
         for (int i = buffer; i < most; i++)
             if (place[i] >= 0) order[n++] = place[i];
         for (int i = 0; i < buffer; i++) order[n++] = place[i];
@@ -181,7 +181,7 @@ static void between_order(between *b, const between_group *g)
 }
 
 /* Adds rows first.. of a sequence to the pass, `count` at most. */
-static void between_add(between *b, const between_group *g, int s, int first, int count)
+static void between_add(between_runner *b, const between_group *g, int s, int first, int count)
 {
     causal_pass *p = &b->pass;
     const masked_sequence *q = &g->list[s];
@@ -204,7 +204,7 @@ static void between_add(between *b, const between_group *g, int s, int first, in
 }
 
 /* Adds proj_out of the listed rows' hidden rows to the rows of x. */
-static void between_add_output(between *b, float *x)
+static void between_add_output(between_runner *b, float *x)
 {
     const causal_pass *p = &b->pass;
     kern_queue *k = b->k;
@@ -218,7 +218,7 @@ static void between_add_output(between *b, float *x)
     b->flop += 2.0 * n * width * (width + dim);
 }
 
-static void between_run_group(between *b, const between_group *g, float *x)
+static void between_run_group(between_runner *b, const between_group *g, float *x)
 {
     causal_pass *p = &b->pass;
     const int most = p->rows_max / g->n, parts = (g->longest + most - 1) / most;
@@ -237,7 +237,7 @@ static void between_run_group(between *b, const between_group *g, float *x)
 static void between_run(masked_between *base, const masked_sequence *list, int n, const int *position, int rows,
                         float *x, act *out)
 {
-    between *b = (between *)base;
+    between_runner *b = (between_runner *)base;
     int row = 0;
     for (int s = 0; s < n;) {
         between_group g = {.list = list + s, .position = position, .row = row};
@@ -252,7 +252,7 @@ static void between_run(masked_between *base, const masked_sequence *list, int n
 
 static mar_status between_plan(masked_between *base, int n, int rows, mar_err *err)
 {
-    const between *b = (const between *)base;
+    const between_runner *b = (const between_runner *)base;
     kern_queue *k = b->k;
     const int group = n < b->sequences ? n : b->sequences, all = group * rows;
     const int parts = (all + b->pass.rows_max - 1) / b->pass.rows_max, count = (rows + parts - 1) / parts * group;
@@ -265,22 +265,22 @@ static mar_status between_plan(masked_between *base, int n, int rows, mar_err *e
     return status;
 }
 
-masked_between *between_of(between *b)
+masked_between *between_of(between_runner *b)
 {
     return &b->base;
 }
 
-double between_flop(const between *b)
+double between_flop(const between_runner *b)
 {
     return b->flop;
 }
 
-long between_prompts(const between *b)
+long between_prompts(const between_runner *b)
 {
     return b->prompts;
 }
 
-void between_reset(between *b)
+void between_reset(between_runner *b)
 {
     b->flop = 0;
     b->prompts = 0;
@@ -288,7 +288,7 @@ void between_reset(between *b)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-static mar_status between_allocate(between *b, mar_err *err)
+static mar_status between_allocate(between_runner *b, mar_err *err)
 {
     const causal_shape *s = between_shape(b);
     const size_t prompts = (size_t)b->images + 1, most = (size_t)s->seq_len, pass = (size_t)b->pass.rows_max;
@@ -307,16 +307,16 @@ static mar_status between_allocate(between *b, mar_err *err)
     return MAR_OK;
 }
 
-mar_status between_create(kern_queue *k, const between_model *model, int images, between **out, mar_err *err)
+mar_status between_create(kern_queue *k, const between_model *model, int images, between_runner **out, mar_err *err)
 {
     const causal_shape *s = &model->language->shape;
     const int fit = BETWEEN_ROWS / s->seq_len, sequences = fit < 1 ? 1 : fit < 2 * images ? fit : 2 * images;
     const int rows = s->seq_len < BETWEEN_ROWS ? s->seq_len : BETWEEN_ROWS;
     const int prompt_slots = (images + 1) * s->prefix, share = (prompt_slots + sequences - 1) / sequences;
-    between *b = calloc(1, sizeof *b);
+    between_runner *b = calloc(1, sizeof *b);
     *out = NULL;
     if (!b) return err_set(err, MAR_ENOMEM, "out of memory");
-    *b = (between){.base = {between_run, between_plan}, .k = k, .model = model, .images = images};
+    *b = (between_runner){.base = {between_run, between_plan}, .k = k, .model = model, .images = images};
     b->sequences = sequences;
     mar_status status = causal_pass_create(k, model->language, sequences,
                                            s->seq_len + (share > s->prefix ? share : s->prefix), rows, rows, 0,
@@ -332,7 +332,7 @@ mar_status between_create(kern_queue *k, const between_model *model, int images,
     return status;
 }
 
-void between_free(between *b)
+void between_free(between_runner *b)
 {
     if (!b) return;
     causal_pass_free(&b->pass);
@@ -341,7 +341,7 @@ void between_free(between *b)
     free(b);
 }
 
-size_t between_lay_out(between *b, char *base)
+size_t between_lay_out(between_runner *b, char *base)
 {
     const causal_shape *s = between_shape(b);
     const size_t rows = (size_t)b->pass.rows_max, width = (size_t)s->width, size = b->k->device->act_size;

@@ -42,12 +42,17 @@ static void warn_of_size(mar_text *t, const char *folder)
     mar_log(t->m, MAR_LOG_WARNING, "model %s: %s", folder, t->warning);
 }
 
-mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, mar_err *err)
+mar_status mar_text_load_decoder(mar_text *t, const wt_file *f, const char *folder, mar_err *err)
 {
-    mar_status status = language_open(f, &t->language, err);
+    mar_status status = f ? language_open(f, &t->language, err) : MAR_OK;
+    if (status == MAR_OK) status = text_tokenizer_open(folder, &t->tokenizer, err);
+    if (status == MAR_OK && !f && !language_open_tokenizer(t->tokenizer, &t->language))
+        status = err_set(err, MAR_EMODEL,
+                         "%s: has a tokenizer without a model, expected Qwen2.5's, with a token <|im_start|>, or a "
+                         "folder with model.safetensors",
+                         folder);
     if (status == MAR_OK)
         status = language_size(&t->language, folder, t->m->image_width, t->m->image_height, &t->columns, &t->rows, err);
-    if (status == MAR_OK) status = text_tokenizer_open(folder, &t->tokenizer, err);
     if (status != MAR_OK) return status;
     t->config = text_decoder_config_of(t);
     status = check_templates(t, folder, err);

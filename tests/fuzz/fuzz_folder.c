@@ -139,7 +139,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (twice && status != first) fuzz_fail("another status");
         first = status;
         if (f) check_open(f);
-        if (f && language_rename(f, &err) == MAR_OK) check_language(f);
+        if (f && family_rename(f, &err) == MAR_OK) check_language(f);
         wt_close(f);
     }
     return 0;

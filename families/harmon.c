@@ -80,8 +80,8 @@ static mar_status harmon_read_heads(const wt_file *f, int *heads, mar_err *err)
     if (status == MAR_OK) status = wt_find_shape(f, "z_proj.weight", 2, &z, err);
     if (status != MAR_OK) return status;
     if (width && z->shape[0] != width)
-        return err_set(err, MAR_EMODEL, "%s: tensor z_proj.weight is %lld wide, config.json's towers are %d", wt_path(f),
-                       (long long)z->shape[0], width);
+        return err_set(err, MAR_EMODEL, "%s: tensor z_proj.weight is %lld wide, config.json's towers are %d",
+                       wt_path(f), (long long)z->shape[0], width);
     *heads = encoder + 65536 * decoder;
     return MAR_OK;
 }
@@ -152,7 +152,8 @@ int language_open_tokenizer(const text_tokenizer *t, language *out)
     return 1;
 }
 
-/* --- the image decoder ---------------------------------------------------------------------------------------------- */
+/* --- the image decoder ----------------------------------------------------------------------------------------------
+ */
 
 /* Returns a view of the image decoder in the file, to close; NULL if it has none. */
 static wt_file *harmon_open_decoder(const wt_file *f)
@@ -293,7 +294,8 @@ static void harmon_describe(const wt_file *f, const void *facts, const wt_report
     wt_add_fact(to, "language model between them: width %d, %d blocks, %d heads in %d groups, SwiGLU %d, %d tokens",
                 s->width, s->depth, s->heads, s->kv_heads, s->hidden, s->rows);
     wt_add_fact(to, "diffusion head: width %d, %d blocks", c->head_width, c->head_depth);
-    wt_add_fact(to, "images: %dx%d pixels in %dx%d tokens of %d channels, other sizes by --size; prompts up to %d tokens",
+    wt_add_fact(to,
+                "images: %dx%d pixels in %dx%d tokens of %d channels, other sizes by --size; prompts up to %d tokens",
                 c->grid_width * out->language.stride, c->seq_len / c->grid_width * out->language.stride, c->grid_width,
                 c->seq_len / c->grid_width, c->token_dim, c->caption_tokens);
     wt_add_fact(to, "parameters: %ld", c->parameters);

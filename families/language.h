@@ -98,8 +98,14 @@ mar_status language_put(const language *l, wt_pairs *m, mar_err *err);
 /* The members of causal_names for transformers' Llama. */
 #define LANGUAGE_LLAMA_NAMES                                                                                           \
     .layers = "model.layers",                                                                                          \
-    .joined = {NULL, "self_attn.o_proj", NULL, "mlp.down_proj", "input_layernorm", "post_attention_layernorm",         \
-               "self_attn.q_norm", "self_attn.k_norm"},                                                                \
+    .joined = {NULL,                                                                                                   \
+               "self_attn.o_proj",                                                                                     \
+               NULL,                                                                                                   \
+               "mlp.down_proj",                                                                                        \
+               "input_layernorm",                                                                                      \
+               "post_attention_layernorm",                                                                             \
+               "self_attn.q_norm",                                                                                     \
+               "self_attn.k_norm"},                                                                                    \
     .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, .w13 = {"mlp.gate_proj", "mlp.up_proj"},      \
     .norm = "model.norm.weight", .embedding = "model.embed_tokens.weight", .output = "lm_head.weight"
 

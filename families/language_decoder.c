@@ -78,8 +78,9 @@ static mar_status decoder_derive(const wt_file *f, const wt_asked *asked, void *
     const int is_release = !wt_find(f, language_llama_names.embedding);
     mar_status status = language_open(f, l, err);
     if (status == MAR_OK && !l->family->find_ids)
-        status = err_set(err, MAR_EMODEL, "%s: is a language model alone, which %s has inside; expected the whole model",
-                         wt_path(f), l->family->title);
+        status =
+            err_set(err, MAR_EMODEL, "%s: is a language model alone, which %s has inside; expected the whole model",
+                    wt_path(f), l->family->title);
     if (status == MAR_OK)
         status = language_shape(f, is_release ? &release : &language_llama_names, is_release, &out->shape, err);
     if (status == MAR_OK) status = decoder_derive_sequence(f, l, asked, &out->shape, err);

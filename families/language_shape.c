@@ -174,8 +174,8 @@ mar_status language_shape(const wt_file *f, const causal_names *names, int relea
     const wt_tensor *embedding, *w2;
     char layer[32], name[CAUSAL_TENSOR_NAME];
     int rows;
-    *s = (causal_shape){
-        .names = names, .halves = !release, .heads = s->heads, .eps = s->eps, .rope_base = s->rope_base};
+    *s =
+        (causal_shape){.names = names, .halves = !release, .heads = s->heads, .eps = s->eps, .rope_base = s->rope_base};
     snprintf(layer, sizeof layer, "%s.0", names->layers);
     snprintf(name, sizeof name, "%s.", names->layers);
     mar_status status = language_check_config(f, err);

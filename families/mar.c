@@ -132,8 +132,7 @@ static mar_status mar_derive_patch(const wt_file *f, int asked, mar_model_config
 mar_status family_mar_derive_as(const wt_file *f, const wt_asked *asked, mar_conditioning conditioning,
                                 mar_model_config *config, mar_err *err)
 {
-    *config =
-        (mar_model_config){.size = sizeof *config, .family = "mar", .title = "MAR", .conditioning = conditioning};
+    *config = (mar_model_config){.size = sizeof *config, .family = "mar", .title = "MAR", .conditioning = conditioning};
     mar_status status = mar_derive_transformer(f, config, err);
     if (status == MAR_OK) status = mar_check_widths(f, config, err);
     if (status == MAR_OK) status = mar_derive_head(f, config, err);

@@ -72,7 +72,8 @@ static mar_status masked_set_negative(mar_engine_state *engine_state, const floa
     mar_runner *runners[] = {&g->target, g->draft};
     const causal_shape *s = g->target.between ? &g->model->between.language->shape : NULL;
     if (!s) return err_set(err, MAR_EARG, "the model makes images of classes: it has no negative prompt");
-    if (!is_idle(g)) return err_set(err, MAR_EARG, "an image is in progress: its second branch has the negative prompt");
+    if (!is_idle(g))
+        return err_set(err, MAR_EARG, "an image is in progress: its second branch has the negative prompt");
     mar_status status = mar_prompt_check(features, mask, s->prefix, s->rows, err);
     if (status != MAR_OK) return status;
     for (int i = 0; i < 2 && runners[i]; i++) between_set_negative(runners[i]->between, features, mask);

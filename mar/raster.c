@@ -122,8 +122,7 @@ static mar_status raster_check(const mar_engine_state *engine_state, const mar_i
     const float cfg = g->plan.params.cfg;
     mar_status status = raster_check_prompt(g, image->features, image->mask, err);
     if (status != MAR_OK) return status;
-    if (g->model->facts.net.prompt && g->branches == 2 && !g->has_negative)
-        return mar_refuse_no_negative(cfg, err);
+    if (g->model->facts.net.prompt && g->branches == 2 && !g->has_negative) return mar_refuse_no_negative(cfg, err);
     if (g->model->net->prompt_file)
         status =
             wt_check_unchanged(g->model->net->prompt_file, MAR_OK, err); /* else all images in progress would fail */

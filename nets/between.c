@@ -318,9 +318,9 @@ mar_status between_create(kern_queue *k, const between_model *model, int images,
     if (!b) return err_set(err, MAR_ENOMEM, "out of memory");
     *b = (between_runner){.base = {between_run, between_plan}, .k = k, .model = model, .images = images};
     b->sequences = sequences;
-    mar_status status = causal_pass_create(k, model->language, sequences,
-                                           s->seq_len + (share > s->prefix ? share : s->prefix), rows, rows, 0,
-                                           &b->pass, err);
+    mar_status status =
+        causal_pass_create(k, model->language, sequences, s->seq_len + (share > s->prefix ? share : s->prefix), rows,
+                           rows, 0, &b->pass, err);
     if (status == MAR_OK) {
         b->pass.span_slots = s->prefix + s->seq_len;
         status = between_allocate(b, err);

@@ -19,8 +19,8 @@ typedef struct {
 
 /* Loads the model on queue k, under the conditions of causal_model_load. On failure too, between_model_free frees what
  * was loaded. */
-mar_status between_model_load(kern_queue *k, const wt_file *f, const causal_shape *shape, int buffer, between_model *out,
-                              mar_err *err);
+mar_status between_model_load(kern_queue *k, const wt_file *f, const causal_shape *shape, int buffer,
+                              between_model *out, mar_err *err);
 void between_model_free(kern_device *d, between_model *m); /* leaves it empty */
 
 /* A session's part: prompts of its images, and memory of the passes. */
@@ -28,7 +28,7 @@ typedef struct between_runner between_runner;
 
 /* Creates one for up to `images` images on queue k. k and model must outlive it. */
 mar_status between_create(kern_queue *k, const between_model *model, int images, between_runner **out, mar_err *err);
-void between_free(between_runner *b); /* NULL is fine */
+void between_free(between_runner *b);                  /* NULL is fine */
 size_t between_lay_out(between_runner *b, char *base); /* as diff_chain_lay_out */
 /* Gives an image a prompt: ids host float [prefix], mask host uint8_t [prefix], 0 at padding on the left. Images with
  * the same prompt share its keys and values. The queue fails if the ids' embeddings cannot be read. */

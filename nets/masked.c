@@ -204,8 +204,10 @@ static void masked_resize(const masked_shape *c, const float *from, float *to)
             const float at_y = masked_source(y, side, rows), at_x = masked_source(x, side, c->columns);
             const int y0 = (int)at_y, x0 = (int)at_x, y1 = y0 + (y0 < side - 1), x1 = x0 + (x0 < side - 1);
             const float part_y = at_y - (float)y0, part_x = at_x - (float)x0;
-            const float *a = from + (size_t)(y0 * side + x0) * (size_t)d, *b = from + (size_t)(y0 * side + x1) * (size_t)d;
-            const float *e = from + (size_t)(y1 * side + x0) * (size_t)d, *f = from + (size_t)(y1 * side + x1) * (size_t)d;
+            const float *a = from + (size_t)(y0 * side + x0) * (size_t)d,
+                        *b = from + (size_t)(y0 * side + x1) * (size_t)d;
+            const float *e = from + (size_t)(y1 * side + x0) * (size_t)d,
+                        *f = from + (size_t)(y1 * side + x1) * (size_t)d;
             for (int i = 0; i < d; i++)
                 to[i] = (1 - part_y) * ((1 - part_x) * a[i] + part_x * b[i]) +
                         part_y * ((1 - part_x) * e[i] + part_x * f[i]);

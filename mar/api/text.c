@@ -108,8 +108,8 @@ static int has_tokenizer(const char *folder)
     return 0;
 }
 
-/* Opens the folder, or a view of the open one, and writes its path to folder [PATH_MAX]. A folder with a tokenizer alone
- * has no file: *f stays NULL. */
+/* Opens the folder, or a view of the open one, and writes its path to folder [PATH_MAX]. A folder with a tokenizer
+ * alone has no file: *f stays NULL. */
 static mar_status text_open_folder(const mar *m, const mar_source *source, wt_file **f, char *folder, mar_err *err)
 {
     *f = NULL;

@@ -37,8 +37,8 @@ static char *path_from_root(const char *path)
     return asprintf(&joined, "%s/%s", folder, path) < 0 ? NULL : joined;
 }
 
-/* Of a model of Chameleon or Emu3 as Hugging Face writes it, and of Harmon, keeps the image decoder, vqmodel. Returns MAR_EMODEL if
- * the model has only the image encoder, as Chameleon's of transformers have it. */
+/* Of a model of Chameleon or Emu3 as Hugging Face writes it, and of Harmon, keeps the image decoder, vqmodel. Returns
+ * MAR_EMODEL if the model has only the image encoder, as Chameleon's of transformers have it. */
 static mar_status find_in_model(wt_file *file, mar_err *err)
 {
     static const char *const parts[] = {"model.vqmodel.", "vqmodel."}, *const inside[] = {"vae.", NULL};

@@ -3,7 +3,7 @@
 #include "tests/support/decoder_folder.h"
 #include "tests/support/support.h"
 
-#include "families/language.h"
+#include "families/families.h"
 
 #include <stdio.h>
 #include <stdlib.h>

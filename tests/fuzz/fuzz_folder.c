@@ -3,7 +3,7 @@
  * has z, and c.safetensors ends in its header. */
 #include "tests/fuzz/fuzz.h"
 
-#include "families/language.h"
+#include "families/families.h"
 #include "weights/shape.h"
 
 #include <stdio.h>

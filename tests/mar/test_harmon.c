@@ -27,9 +27,8 @@ typedef struct {
 
 static int set_up(void **state)
 {
-    static const char *const parts[LAYOUTS][3] = {{"", "", ""},
-                                                  {"", "/kl16.ckpt", "/Qwen2.5"},
-                                                  {"", "/kl16.ckpt", "/Qwen2.5"}};
+    static const char *const parts[LAYOUTS][3] = {
+        {"", "", ""}, {"", "/kl16.ckpt", "/Qwen2.5"}, {"", "/kl16.ckpt", "/Qwen2.5"}};
     files *f = *state = calloc(1, sizeof *f);
     assert_non_null(f);
     char *directory = test_directory();

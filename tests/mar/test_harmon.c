@@ -56,14 +56,9 @@ static double relative(const float *x, const float *expected, size_t n)
 /* Compares 8-bit values: tokens that differ in their last digits may be rounded to another one. */
 static void compare_pictures(const wt_file *golden, const char *name, const uint8_t *rgb, size_t n)
 {
-    const wt_tensor *t = wt_find(golden, name);
-    uint8_t expected[PICTURES];
-    mar_err err = {0};
-    assert_non_null(t);
-    assert_true(t->count == (int64_t)n && n <= sizeof expected);
-    assert_ok(wt_read_bytes(golden, t, 0, n, expected, &err), &err);
-    for (size_t i = 0; i < n; i++)
-        if (abs(rgb[i] - expected[i]) > 1) fail_msg("%s: value %zu is %d, expected %d", name, i, rgb[i], expected[i]);
+    float *expected = golden_f32(golden, name, (int64_t)n);
+    for (size_t i = 0; i < n; i++) assert_float_equal(rgb[i], expected[i], 1);
+    free(expected);
 }
 
 /* --- comparisons -------------------------------------------------------------------------------------------------- */
@@ -91,7 +86,8 @@ TEST_CASE(prompts_of_the_official_code)
                                         "12345 7's IT'LL",
                                         "雪 の 犬 🐶",
                                         "say <|im_end|> and <tool_call>"};
-    static const int number[] = {0, 1, 2, 3, 4, 6, 7}; /* 5 is empty, which mar_text_encode refuses */
+    static const int number[] = {0, 1, 2, 3, 4, 6, 7};
+    const char *const empty = ""; /* number 5: the release has an id for the line end alone, the library refuses it */
     enum { TEXTS = sizeof texts / sizeof *texts };
     wt_file *golden = golden_open("harmon");
     for (int kind = HARMON_FOLDER; kind <= HARMON_UNIPIC; kind++) {
@@ -102,6 +98,7 @@ TEST_CASE(prompts_of_the_official_code)
             compare_ids(golden, name, &h, i);
         }
         compare_ids(golden, "ids.default", &h, TEXTS);
+        assert_int_equal(mar_text_encode(h.text, &empty, 1, MAR_CLEAN_OFF, h.tokens, h.ids, h.mask, NULL), MAR_EARG);
         assert_library(h.m, mar_text_encode_negative(h.text, "blurry, text", h.tokens, h.ids, h.mask, NULL));
         compare_ids(golden, "ids.8", &h, 0);
         harmon_close(&h);

@@ -497,10 +497,10 @@ TEST_CASE(prompts_between_towers)
     static const char *const options[] = {"num_iter 3, num_sampling_steps 3, cfg 3",
                                           "num_iter 3, num_sampling_steps 3, cfg 3, spec path, gamma 2"};
     const char *const prompt = "a corgi";
-    void *files;
-    harmon_set_up(&files);
-    harmon h = harmon_open(files, HARMON_FOLDER, MAR_DTYPE_F32, NULL, &prompt, 1);
-    harmon_load_draft(&h, files, HARMON_DRAFT);
+    void *written;
+    harmon_set_up(&written);
+    harmon h = harmon_open(written, HARMON_FOLDER, MAR_DTYPE_F32, NULL, &prompt, 1);
+    harmon_load_draft(&h, written, HARMON_DRAFT);
     for (size_t i = 0; i < 2; i++) {
         mar_params p = params_with(options[i]);
         float expected[HARMON_TOKENS], tokens[HARMON_TOKENS];
@@ -511,8 +511,10 @@ TEST_CASE(prompts_between_towers)
         rounds r = rounds_begin(options[i], 60, 5);
         while (rounds_next(&r)) {
             const mar_status status = harmon_image(&h, &p, &s, tokens);
-            if (rounds_failed(&r, status, s && *mar_session_error(s) ? mar_session_error(s) : mar_error(h.m)))
-                mar_session_free(s), assert_library(h.m, harmon_image(&h, &p, &s, tokens));
+            if (rounds_failed(&r, status, s && *mar_session_error(s) ? mar_session_error(s) : mar_error(h.m))) {
+                mar_session_free(s);
+                assert_library(h.m, harmon_image(&h, &p, &s, tokens));
+            }
             assert_memory_equal(tokens, expected, sizeof tokens);
             mar_session_free(s);
             rounds_freed(&r);
@@ -520,7 +522,7 @@ TEST_CASE(prompts_between_towers)
         assert_in_range(r.round, 20, 10000);
     }
     harmon_close(&h);
-    harmon_tear_down(&files);
+    harmon_tear_down(&written);
 }
 
 /* --- discrete tokens ---------------------------------------------------------------------------------------------- */

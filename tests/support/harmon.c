@@ -32,7 +32,18 @@ static double scale_of(const file_tensor *t)
     return (strstr(t->name, "final_layer.linear") ? 0.1 : 1) * 1.3 * sqrt(3 / inputs);
 }
 
-/* Draws the numbers. The output layer is the embedding. A draft's are a tenth beside those of the other kinds. */
+static int is_trained(harmon_kind kind)
+{
+    return kind == HARMON_TRAINED || kind == HARMON_TRAINED_DRAFT;
+}
+
+/* Returns how far a draft's numbers are from those of the model. */
+static double distance_of(harmon_kind kind)
+{
+    return kind == HARMON_DRAFT ? 0.1 : kind == HARMON_TRAINED_DRAFT ? 0.002 : 0;
+}
+
+/* Draws the numbers. The output layer is the embedding. */
 static void draw(file_tensor *t, harmon_kind kind)
 {
     const uint64_t hash = drawn_hash(ends_with(t->name, "lm_head.weight") ? "llm.model.embed_tokens.weight" : t->name);
@@ -40,21 +51,48 @@ static void draw(file_tensor *t, harmon_kind kind)
     uint64_t n = 1;
     for (int i = 0; i < t->rank; i++) n *= (uint64_t)t->shape[i];
     for (uint64_t i = 0; i < n; i++) {
-        const double moved = kind == HARMON_DRAFT ? 0.1 * scale * drawn_uniform(hash + 1, i) : 0;
+        const double moved = distance_of(kind) * scale * drawn_uniform(hash + 1, i);
         const float x = (float)(scale * drawn_uniform(hash, i) + mean + moved);
         bytes_put(&t->data, &x, sizeof x);
     }
 }
 
+/* Takes shape and numbers of a tower's or the head's tensor from the demo's file. */
+static void take_trained(const wt_file *demo, file_tensor *t, harmon_kind kind)
+{
+    const wt_tensor *from = wt_find(demo, t->name + 4);
+    assert_non_null(from);
+    float *x = golden_f32(demo, from->name, -1);
+    double square = 0;
+    t->rank = from->rank;
+    for (int i = 0; i < from->rank; i++) t->shape[i] = (int)from->shape[i];
+    for (int64_t i = 0; i < from->count; i++) square += (double)x[i] * x[i];
+    const double scale = distance_of(kind) * sqrt(square / (double)from->count);
+    for (int64_t i = 0; i < from->count; i++) x[i] += (float)(scale * drawn_uniform(drawn_hash(t->name), (uint64_t)i));
+    bytes_put(&t->data, x, (size_t)from->count * sizeof *x);
+    free(x);
+}
+
+/* Makes a tensor of the model between the demo's towers, whose outcome is small beside what they make. */
+static void draw_between(file_tensor *t, harmon_kind kind)
+{
+    enum { TRAINED_WIDTH = 64 };
+    if (strcmp(t->name, "proj_in.0.weight") == 0) t->shape[1] = TRAINED_WIDTH;
+    if (strncmp(t->name, "proj_out.2", 10) == 0) t->shape[0] = TRAINED_WIDTH;
+    draw(t, kind);
+    float *x = (float *)(void *)t->data.data;
+    for (size_t i = 0; strncmp(t->name, "proj_out.2", 10) == 0 && i < t->data.size / sizeof *x; i++) x[i] *= 0.3f;
+}
+
 static int is_folder(harmon_kind kind)
 {
-    return kind == HARMON_FOLDER || kind == HARMON_DRAFT;
+    return kind == HARMON_FOLDER || kind == HARMON_DRAFT || is_trained(kind);
 }
 
 /* Returns whether a file has a tensor. */
 static int is_in(const char *name, harmon_kind kind)
 {
-    if (strncmp(name, "vae.", 4) == 0) return is_folder(kind);
+    if (strncmp(name, "vae.", 4) == 0) return is_folder(kind) && !is_trained(kind);
     if (strncmp(name, "siglip2", 7) == 0) return kind == HARMON_UNIPIC;
     return !is_folder(kind) || !ends_with(name, "lm_head.weight");
 }
@@ -65,6 +103,7 @@ static int read_tensors(harmon_kind kind, int vae, file_tensor *tensors)
 {
     char line[256];
     int count = 0;
+    wt_file *demo = is_trained(kind) ? open_weights("weights/demo/target.safetensors") : NULL;
     FILE *f = fopen(DATA "harmon/tensors.txt", "r");
     assert_non_null(f);
     while (fgets(line, sizeof line, f)) {
@@ -78,10 +117,16 @@ static int read_tensors(harmon_kind kind, int vae, file_tensor *tensors)
             assert_true(t->rank < FILE_TENSOR_RANK);
             t->shape[t->rank++] = atoi(number);
         }
-        draw(t, kind);
+        if (demo && strncmp(name, "mar.", 4) == 0)
+            take_trained(demo, t, kind);
+        else if (demo)
+            draw_between(t, kind);
+        else
+            draw(t, kind);
         if (vae) memmove(t->name, t->name + 4, strlen(t->name) - 3);
     }
     fclose(f);
+    wt_close(demo);
     return count;
 }
 
@@ -89,6 +134,20 @@ static void copy_to(const char *folder, const char *name, const char *from)
 {
     bytes b = bytes_from_file(from);
     bytes_to_folder(folder, name, &b);
+}
+
+/* Writes config.json; the sizes of the demo's towers are in its tensors. */
+static void write_config(const char *folder, harmon_kind kind)
+{
+    static const char *const other[][2] = {{"\"img_size\": 16", "\"img_size\": 32"},
+                                           {"\"encoder_embed_dim\": 128", "\"encoder_embed_dim\":  64"}};
+    bytes b = bytes_from_file(DATA "harmon/config.json");
+    for (int i = 0; is_trained(kind) && i < 2; i++) {
+        char *at = memmem(b.data, b.size, other[i][0], strlen(other[i][0]));
+        assert_non_null(at);
+        memcpy(at, other[i][1], strlen(other[i][1]));
+    }
+    bytes_to_folder(folder, "config.json", &b);
 }
 
 static void write_release(const char *folder, harmon_kind kind, file_tensor *tensors, int count)
@@ -115,7 +174,7 @@ void harmon_write(const char *folder, harmon_kind kind)
     const int count = read_tensors(kind, 0, tensors);
     if (is_folder(kind)) {
         tensors_write_safetensors(folder, "model.safetensors", tensors, count);
-        copy_to(folder, "config.json", DATA "harmon/config.json");
+        write_config(folder, kind);
         copy_to(folder, "tokenizer.json", DATA "text/qwen2/tokenizer.json");
     } else {
         write_release(folder, kind, tensors, count);
@@ -167,7 +226,7 @@ harmon harmon_open(const harmon_files *f, harmon_kind kind, mar_dtype dtype, con
     o.image_size = size;
     assert_library(h.m, mar_open(&o, &h.m));
     assert_library(h.m, mar_model_load(h.m, f->folder[kind], 0, &h.model));
-    assert_library(h.m, mar_vae_load(h.m, f->vae[kind], &h.vae));
+    if (!is_trained(kind)) assert_library(h.m, mar_vae_load(h.m, f->vae[kind], &h.vae));
     assert_library(h.m, mar_text_load(h.m, f->text[kind], &h.text));
     h.tokens = mar_model_get_config(h.model)->caption_tokens;
     assert_int_equal(mar_text_get_config(h.text)->tokens, h.tokens);

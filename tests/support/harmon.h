@@ -9,14 +9,23 @@ typedef enum {
     HARMON_FOLDER,  /* Hugging Face's folder: config.json, model.safetensors with vae.*, a tokenizer.json */
     HARMON_RELEASE, /* harmon_0.5b.pth without vae.*, kl16.ckpt, and Qwen2.5/ with vocab.json and merges.txt */
     HARMON_UNIPIC,  /* the same with siglip2.* and siglip2_proj.*, as pytorch_model.bin */
-    HARMON_DRAFT    /* the folder with other numbers, a tenth beside those of the others, and no output layer */
+    HARMON_DRAFT,   /* the folder with other numbers, a tenth beside those of the others */
+    HARMON_TRAINED, /* the folder with towers and head of the demo, whose images have 64 tokens of 8 channels; no vae.*
+                     */
+    HARMON_TRAINED_DRAFT /* the same with numbers a five-hundredth beside them */
 } harmon_kind;
 
 /* Writes one into a folder that exists. A failure fails the test. */
 void harmon_write(const char *folder, harmon_kind kind);
 
 /* Folders of all kinds, and paths of the model, the image decoder and the tokenizer in them. */
-enum { HARMON_KINDS = HARMON_DRAFT + 1, HARMON_SEQ = 16, HARMON_CHANNELS = 6, HARMON_TOKENS = 96, HARMON_SIDE = 16 };
+enum {
+    HARMON_KINDS = HARMON_TRAINED_DRAFT + 1,
+    HARMON_SEQ = 16,
+    HARMON_CHANNELS = 6,
+    HARMON_TOKENS = 96,
+    HARMON_SIDE = 16
+};
 typedef struct {
     char folder[HARMON_KINDS][400], vae[HARMON_KINDS][512], text[HARMON_KINDS][512];
 } harmon_files;

@@ -202,7 +202,7 @@ static void attend(const call *c, int layer)
     vit_pass_watch(c, layer, "attention_norm", a->normed, 0, d);
     k->core->linear(k, l->qkv, a->normed, c->rows, a->qkv);
     vit_pass_watch(c, layer, "attention.wqkv", a->qkv, 0, 3 * d);
-    k->core->rotate(k, a->qkv, c->rows, s->heads, head, p->v->rope ? p->v->rope : p->rope, p->position, a->cache,
+    k->core->rotate(k, a->qkv, c->rows, s->heads, head, 1, p->v->rope ? p->v->rope : p->rope, p->position, a->cache,
                     p->slot);
     k->core->attention(k, a->qkv, 3 * d, a->cache, (char *)a->cache + (size_t)d * k->device->act_size, 2 * d, c->images,
                        n, n, s->heads, head, a->attn);

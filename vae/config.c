@@ -207,7 +207,7 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
     *config = (mar_vae_config){.size = sizeof *config};
     if (vae_config_is_vit(f)) {
         const mar_status derived = vae_vit_derive(f, &vit, err);
-        if (derived == MAR_OK) vae_vit_config(&vit, config);
+        if (derived == MAR_OK) vae_vit_config(f, &vit, config);
         return derived;
     }
     mar_status status = derive_latent(f, names, config, err);
@@ -426,6 +426,7 @@ static void visit_temporal(const wt_file *f, int channels, vae_tensor_visitor *v
 
 int vae_config_has_encoder(const wt_file *f)
 {
+    if (vae_vit_recognise(f) && !vae_config_is_detok(f)) return 0;
     return !vae_names_of(f)->temporal && (has_part(f, "encoder.") || has_part(f, "quant_conv."));
 }
 
@@ -449,7 +450,7 @@ void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tens
     const wt_tensor *post_quant;
     vae_vit_shape vit;
     if (config->depth > 0 && vae_config_is_vit(f)) {
-        if (vae_vit_derive(f, &vit, NULL) == MAR_OK) vae_vit_tensors(&vit, visit, user);
+        if (vae_vit_derive(f, &vit, NULL) == MAR_OK) vae_vit_tensors(f, &vit, visit, user);
         return;
     }
     visitor v = {.visit = visit,

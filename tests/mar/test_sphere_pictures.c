@@ -96,7 +96,7 @@ TEST_CASE(decoders_of_other_models_are_refused)
     source.path = path;
     source.encoder = 1;
     assert_int_equal(mar_vae_load_from(m, &source, &vae), MAR_EMODEL);
-    assert_non_null(strstr(mar_error(m), "the encoder of a ViT autoencoder is not supported"));
+    assert_non_null(strstr(mar_error(m), "the encoder of SphereAR's autoencoder is not supported"));
     mar_close(m);
 }
 

@@ -246,7 +246,7 @@ void vae_vit_config(const wt_file *f, const vae_vit_shape *s, mar_vae_config *co
     config->stride = s->patch ? s->patch : 1 << s->blocks;
     config->channels = s->patch ? 3 : s->out[s->blocks - 1];
     config->levels = s->blocks + 1;
-    config->res_blocks = 1;
+    config->res_blocks = s->patch ? 0 : 1;
     config->width = s->width;
     config->depth = s->depth;
     config->heads = s->heads;

@@ -58,8 +58,8 @@ mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_
     if (is_sphere && !has_sphere)
         return err_set(
             err, MAR_EMODEL,
-            "%s: the VAE is a %s autoencoder, expected the ViT decoder of SphereAR, which the model's file has",
-            vae->name, kind);
+            "%s: the VAE is %s %s autoencoder, expected the ViT decoder of SphereAR, which the model's file has",
+            vae->name, c->depth ? "an" : "a", kind);
     if (!is_sphere && has_sphere)
         return err_set(err, MAR_EMODEL, "%s: the VAE is the ViT decoder of SphereAR, expected a %s", vae->name,
                        model->vocabulary ? "VQ tokenizer" : "KL autoencoder");

@@ -171,7 +171,7 @@ void vae_detok_tensors(const wt_file *f, const vae_vit_shape *s, vae_tensor_visi
     const int64_t channels = s->channels, tokens = (int64_t)s->grid * s->grid;
     visitor v = {"encoder", to, user};
     vae_vit_shape e;
-    if (vae_config_has_encoder(f) && vae_detok_derive(f, v.side, &e, NULL) == MAR_OK) {
+    if (vae_detok_derive(f, v.side, &e, NULL) == MAR_OK) {
         detok_visit(&v, "positional_embedding", 3, 1, tokens, e.width);
         detok_visit_layer(&v, "patch_embed.0", 4, e.width, 3, s->patch);
         detok_visit_transformer(&v, &e);

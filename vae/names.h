@@ -89,13 +89,14 @@ typedef struct {
     int has_table;           /* 1: the file has freqs_cis in f32 or f64 */
 } vae_vit_shape;
 
-/* Derives the shape of a file that vae_vit_recognise knows. Returns MAR_EMODEL, naming the tensor. */
+/* config.c: derives the shape of a file of vae_config_is_vit. Returns MAR_EMODEL, naming the tensor. */
 mar_status vae_vit_derive(const wt_file *f, vae_vit_shape *out, mar_err *err);
-/* Writes all of the config but its size. */
+/* config.c: writes all of the config but its size. */
 void vae_vit_config(const wt_file *f, const vae_vit_shape *s, mar_vae_config *config);
-/* Visits its tensors, freqs_cis and the encoder only if the file has them. */
-void vae_vit_tensors(const wt_file *f, const vae_vit_shape *s, vae_tensor_visitor *visit, void *user);
-int vae_vit_recognise(const wt_file *f);
+int vae_sphere_recognise(const wt_file *f);
+mar_status vae_sphere_derive(const wt_file *f, vae_vit_shape *out, mar_err *err);
+/* Visits its tensors, freqs_cis only if the file has it. */
+void vae_sphere_tensors(const vae_vit_shape *s, vae_tensor_visitor *visit, void *user);
 /* Sets *out to dimension `dim` of the tensor prefix + name. Returns MAR_EMODEL if it is missing or has another rank. */
 mar_status vae_vit_find(const wt_file *f, const char *prefix, const char *name, int rank, int dim, int *out,
                         mar_err *err);
@@ -103,6 +104,7 @@ mar_status vae_vit_find(const wt_file *f, const char *prefix, const char *name, 
 mar_status vae_vit_check_heads(const wt_file *f, const char *side, int width, long heads, mar_err *err);
 /* Derives one side of l-DeTok's tokenizer. */
 mar_status vae_detok_derive(const wt_file *f, const char *side, vae_vit_shape *out, mar_err *err);
+/* Visits the decoder's tensors, and the encoder's if the file has it. */
 void vae_detok_tensors(const wt_file *f, const vae_vit_shape *s, vae_tensor_visitor *visit, void *user);
 /* Returns the groups of a GroupNorm over `channels` channels. */
 int vae_vit_groups(int channels);

@@ -41,9 +41,9 @@ static const char *prefix_of(const wt_file *f)
     return NULL;
 }
 
-int vae_vit_recognise(const wt_file *f)
+int vae_sphere_recognise(const wt_file *f)
 {
-    return prefix_of(f) != NULL || vae_config_is_detok(f);
+    return prefix_of(f) != NULL;
 }
 
 int vae_config_ignores(const char *tensor)
@@ -136,10 +136,9 @@ static mar_status derive_blocks(const wt_file *f, vae_vit_shape *s, mar_err *err
     return MAR_OK;
 }
 
-mar_status vae_vit_derive(const wt_file *f, vae_vit_shape *s, mar_err *err)
+mar_status vae_sphere_derive(const wt_file *f, vae_vit_shape *s, mar_err *err)
 {
     char name[VAE_NAME_SIZE];
-    if (vae_config_is_detok(f)) return vae_detok_derive(f, "decoder", s, err);
     *s = (vae_vit_shape){.names = &vae_vit_names_sphere, .prefix = prefix_of(f)};
     s->side = *s->prefix ? "vae.decoder" : "decoder";
     mar_status status = vae_vit_find(f, s->prefix, parts[0], 2, 0, &s->width, err);
@@ -220,12 +219,8 @@ static void visit_block(const visitor *v, int block, int in, int out)
     }
 }
 
-void vae_vit_tensors(const wt_file *f, const vae_vit_shape *s, vae_tensor_visitor *to, void *user)
+void vae_sphere_tensors(const vae_vit_shape *s, vae_tensor_visitor *to, void *user)
 {
-    if (s->patch) {
-        vae_detok_tensors(f, s, to, user);
-        return;
-    }
     const visitor v = {s->prefix, to, user};
     const vae_end_names *ends = &vae_end_names_vit;
     int width = s->width;
@@ -238,18 +233,4 @@ void vae_vit_tensors(const wt_file *f, const vae_vit_shape *s, vae_tensor_visito
     vit_config_visit_norm(&v, "decoder", ends->norm_out, width);
     vit_config_visit_conv(&v, "decoder", ends->conv_out, 3, width, 3);
     visit(&v, "", parts[0], 2, (int64_t[]){s->width, s->channels});
-}
-
-void vae_vit_config(const wt_file *f, const vae_vit_shape *s, mar_vae_config *config)
-{
-    config->z_channels = s->channels;
-    config->stride = s->patch ? s->patch : 1 << s->blocks;
-    config->channels = s->patch ? 3 : s->out[s->blocks - 1];
-    config->levels = s->blocks + 1;
-    config->res_blocks = s->patch ? 0 : 1;
-    config->width = s->width;
-    config->depth = s->depth;
-    config->heads = s->heads;
-    config->grid = s->grid;
-    vae_vit_tensors(f, s, wt_add_elements, &config->parameters);
 }

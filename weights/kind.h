@@ -59,6 +59,7 @@ typedef struct {
     int has_heads;       /* 1: the caller's heads have an effect */
     int has_seq_len;     /* 1: the handle's seq_len has an effect */
     int has_patch_size;  /* 1: the handle's patch_size has an effect */
+    int has_prompts;     /* 1: its folder's tokenizer makes the ids of its prompts */
     int is_folder;       /* 1: mar_convert of a folder makes one, with configuration and tokenizer */
     int takes_ema;       /* 1: of several sets of weights its release takes `ema` first, not `model` */
     size_t facts_size;   /* bytes */

@@ -12,12 +12,16 @@
     python3 tools/dev/random_checkpoint.py --arch flan_t5_xl --out flan-t5-xl
     python3 tools/dev/random_checkpoint.py --arch lumina_7b --depth 4 --out Lumina-mGPT-7B-768
     python3 tools/dev/random_checkpoint.py --arch vqgan --out vqgan.ckpt
+    python3 tools/dev/random_checkpoint.py --arch harmon_0.5b --out Harmon-0_5B
+    python3 tools/dev/random_checkpoint.py --arch unipic --out pytorch_model.bin
 
 The names, shapes and the .pth/.ckpt/.pt layout are the official ones. SphereAR's file has one set of weights, `ema`, and no image
 encoder, which nothing needs. A T5 is a folder with shards and config.json, in f32 or with --bf16; its spiece.model is the
 user's. lumina_7b, anole_7b and emu3_8b are folders with shards in bf16, config.json and a tokenizer of bytes; with --depth they have
 fewer layers. vqgan is Chameleon's image decoder. detok_bb is l-DeTok's tokenizer, with stats.pkl beside it; the MAR models on it have the
-shapes of mar_base and mar_large. eagle_xl is a drafter for t2i_xl as LANTERN publishes it. --seq_len is LlamaGen's
+shapes of mar_base and mar_large. harmon_0.5b, harmon_1.5b and unipic are folders in bf16 with image decoder and
+tokenizer, or by the name's ending .pth or .bin the release's file beside a folder NAME-tokenizer; their image decoder is kl16.
+eagle_xl is a drafter for t2i_xl as LANTERN publishes it. --seq_len is LlamaGen's
 number of tokens and goes to the metadata of a safetensors file. Every tensor is random, also the adaLN and output layers. MAR's head is wired so that
 eps is close to x at high noise. Thus the chain stays finite, in bfloat16 too, although the cosine schedule multiplies an
 error of eps by 2e4 at its first step. The images are noise.
@@ -34,6 +38,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/reference"))
 
 from random_decoder import DECODERS, write_decoder  # noqa: E402
+from random_harmon import HARMONS, write_harmon  # noqa: E402
 from random_t5 import T5S, write_t5  # noqa: E402
 from pymar import (ARCHS, GPT, KL16, MAR, VAE, VQ, GptConfig, SphereAR, SphereConfig, SphereVaeConfig,  # noqa: E402
                    VaeConfig, save_official_mar, save_official_vae, write_safetensors)
@@ -93,9 +98,9 @@ def tame_head(head, offset=8.0):
 
 
 def random_mar(arch, seed=0):
-    """A MAR of ARCHS[arch] in eval mode with the weights this program writes."""
+    """A MAR of ARCHS[arch], or of a configuration, in eval mode with the weights this program writes."""
     with torch.device("meta"):
-        model = MAR(ARCHS[arch])
+        model = MAR(ARCHS.get(arch, arch))
     model = model.to_empty(device="cpu")
     randomise(model, seed)
     tame_head(model.head)
@@ -202,7 +207,7 @@ def random_spherear(arch, seed=0):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    archs = [*ARCHS, "kl16", "detok_bb", *GPTS, *TEXT_TO_IMAGE, *EAGLES, "vq16", "vqgan", *SPHERES, *T5S, *DECODERS]
+    archs = [*ARCHS, "kl16", "detok_bb", *GPTS, *TEXT_TO_IMAGE, *EAGLES, "vq16", "vqgan", *SPHERES, *T5S, *DECODERS, *HARMONS]
     parser.add_argument("--arch", choices=archs, required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--format", choices=["pth", "safetensors"], help="default: by the name of --out")
@@ -213,6 +218,10 @@ def main():
     args = parser.parse_args()
     if args.arch in DECODERS:
         write_decoder(args.arch, args.out, args.depth, args.seed)
+        return
+    if args.arch in HARMONS:
+        _, towers, side = HARMONS[args.arch]
+        write_harmon(args.arch, args.out, random_mar(ARCHS[towers].with_(seq_len=side * side), args.seed), random_vae(args.seed), args.seed)
         return
     if args.arch == "vqgan":
         torch.save({"state_dict": random_vqgan(args.seed)}, args.out)

@@ -1,7 +1,7 @@
 /* libmar: images of classes or prompts from autoregressive models. Continuous tokens: MAR (Li, Tian, Li, Deng, He,
  * "Autoregressive Image Generation without Vector Quantization", 2024) and SphereAR (Ke and Xue, "Hyperspherical
- * Latents Improve Continuous-Token Autoregressive Generation", 2025). Discrete tokens: LlamaGen (Sun et al., 2024),
- * Lumina-mGPT, Anole and Emu3.
+ * Latents Improve Continuous-Token Autoregressive Generation", 2025), Harmon (Wu et al., 2025) and UniPic-1. Discrete
+ * tokens: LlamaGen (Sun et al., 2024), Lumina-mGPT, Anole and Emu3.
  *
  * How to use it (error handling left out: every call returns a status, and mar_error() returns the reason in one line):
  *
@@ -206,7 +206,7 @@ typedef struct {
     /* Latent pixels per side of a token, by mar_options or the metadata. 0: unknown; the image decoder's channels
      * decide if they can (mar_options.patch_size). */
     int patch_size;
-    int image_decoder; /* 1: its file has the image decoder, too: mar_vae_load takes the same file (SphereAR) */
+    int image_decoder; /* 1: its file has the image decoder, too: mar_vae_load takes the same file */
     int grid_width;    /* tokens in a row; seq_len is a multiple of it. 0: a drafter, whose seq_len is 0, too */
     const char *title; /* of the family, for messages: "MAR", "Lumina-mGPT"; static */
     mar_conditioning conditioning;
@@ -229,8 +229,8 @@ typedef struct {
     int res_blocks; /* residual blocks per level of the encoder; the decoder has one more */
     int codebook;   /* VQ: number of codes of z_channels numbers; 0: continuous latents */
     long parameters;
-    /* SphereAR's ViT decoder, a transformer in front of convolutions: width, blocks and heads; 0 in others. `levels`
-     * are its resolutions and `channels` those of the finest. */
+    /* A ViT decoder, a transformer in front of convolutions: width, blocks and heads; 0 in others. `levels` are its
+     * resolutions and `channels` those of the finest: l-DeTok has one of 3, SphereAR more. */
     int width, depth, heads;
     int grid;      /* ViT: rows and columns of tokens; 0: any */
     int encoder;   /* 1: the image encoder is loaded, too */
@@ -264,8 +264,8 @@ typedef struct {
 /* Sets fd to -1 and all else to nothing. Writes the first `size` bytes; pass sizeof *source. */
 MAR_API void mar_source_init(mar_source *source, size_t size);
 
-/* Loads a model: MAR, SphereAR, LlamaGen, a decoder that writes images among text (Lumina-mGPT, Anole, Emu3), or an
- * EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin, of
+/* Loads a model: MAR, Harmon, SphereAR, LlamaGen, a decoder that writes images among text (Lumina-mGPT, Anole, Emu3),
+ * or an EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin, of
  * weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's release. Weights are
  * F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales), or int8 and int4 of mar_convert. What training
  * wrappers add to the tensors' names is taken off. Other entries of a file may be of any type.
@@ -294,14 +294,15 @@ MAR_API void mar_model_free(mar_model *model);
 MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
 /* Loads the decoder of a KL autoencoder (kl16.ckpt), of a VQ autoencoder (LlamaGen's vq_ds16_c2i.pt, Chameleon's
- * vqgan.ckpt or a model's folder with one in model.vqmodel, the folder of BAAI/Emu3-VisionTokenizer), SphereAR's ViT
- * decoder (a model's file, or vae.pt), or a .safetensors of any; or the built-in one of a built-in model. Without the
- * encoder, an image of up to 1024x1024 pixels is decoded in at most 1.5 GB of memory. Errors are those of
- * mar_model_load. Sessions with a method of LANTERN find the codebook's neighbours, which takes seconds, and cache them
- * in PATH.neighbours-METRIC-K.npz if that is writable. */
+ * vqgan.ckpt or a model's folder with one in model.vqmodel, the folder of BAAI/Emu3-VisionTokenizer), l-DeTok's
+ * ViT (its tokenizer, with stats.pkl in the same folder), SphereAR's ViT decoder (a model's file, or vae.pt), or a
+ * .safetensors of any; or the built-in one of a built-in model. Without the encoder, an image of up to 1024x1024 pixels
+ * is decoded in at most 1.5 GB of memory. Errors are those of mar_model_load. Sessions with a method of LANTERN find
+ * the codebook's neighbours, which takes seconds, and cache them in PATH.neighbours-METRIC-K.npz if that is writable.
+ */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
-/* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or a ViT. A
- * codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
+/* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or
+ * SphereAR's. A codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
 MAR_API mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);
@@ -312,8 +313,8 @@ MAR_API const float *mar_vae_codebook(const mar_vae *vae);
 /* --- text ----------------------------------------------------------------------------------------- */
 
 /* A text encoder, which turns prompts into the features that text-to-image models take (mar_session_begin_captions): a
- * T5 for LlamaGen; for a model that writes images among text (Lumina-mGPT, Anole, Emu3) its tokenizer and template,
- * whose features are ids of its vocabulary. A T5's weights are on the handle's device, in the handle's dtype. It has a
+ * T5 for LlamaGen; for a model of prompt ids (Harmon, Lumina-mGPT, Anole, Emu3) its tokenizer and template, whose
+ * features are ids of its vocabulary; a folder with Qwen2.5's tokenizer alone is one of Harmon. A T5's weights are on the handle's device, in the handle's dtype. It has a
  * reference on the handle and a queue of its own. One thread at a time may use it; several may be loaded. Free it once
  * the prompts are encoded. */
 typedef struct mar_text mar_text;
@@ -366,8 +367,8 @@ enum { MAR_TEXT_TOKENS_MAX = 4096 };
  * included. If cleaning leaves nothing of a prompt, its only token is the end token, as in LlamaGen's release. A
  * prompt's features do not depend on the other prompts: on a CPU bit for bit.
  *
- * For a model that writes images among text the tokens are all that come before the first image token: start, template
- * and size tokens around the prompt, as its release has them. `clean` has no effect, and a longer prompt is MAR_EARG.
+ * For a model of prompt ids the tokens are all that come before the image's first token: start, template and size
+ * tokens around the prompt, as its release has them. `clean` has no effect, and a longer prompt is MAR_EARG.
  *
  * MAR_EARG for invalid UTF-8, for an empty prompt, and with MAR_CLEAN_LLAMAGEN for a prompt of more than 4096 bytes or
  * one whose cleaning takes too many steps. Of several prompts the reason has the index from 0. MAR_EMODEL if a feature
@@ -519,13 +520,13 @@ MAR_API const char *mar_session_error(const mar_session *s);
 MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n);
 /* Starts a batch of a text-to-image model, whose captions mar_text_encode or the caller has encoded: features float
  * [n][caption_tokens][caption_dim], and mask uint8_t [n][caption_tokens], 1 at the caption's tokens; NULL: 1
- * everywhere. Lumina-mGPT, Anole, Emu3: MAR_EARG for a mask with a 0 behind a 1, or without a 1, and with guidance
+ * everywhere. Models of prompt ids: MAR_EARG for a mask with a 0 behind a 1, or without a 1, and with guidance
  * before mar_session_set_negative. MAR_EARG for other models; mar_session_begin is MAR_EARG for these. */
 MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features,
                                               const uint8_t *mask, int n);
 /* Sets what stands in the second branch of guidance in place of the caption, for images that begin later: features
  * float [caption_tokens][caption_dim], mask uint8_t [caption_tokens], as mar_text_encode_negative writes them. Models
- * of prompt ids need it before the first image with guidance; MAR_EARG for other models. */
+ * of ids need it before an image with guidance. MAR_EARG for other models, and for Harmon while images are made. */
 MAR_API mar_status mar_session_set_negative(mar_session *s, const float *features, const uint8_t *mask);
 /* Makes one autoregressive step of all images in progress, or with speculation across tokens one round of several.
  * Waiting requests (mar_session_submit) begin with it. MAR_EARG when no image is left to make. On a GPU the step may
@@ -568,8 +569,8 @@ MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, v
 MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
 
 /* Return the results after the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before
- * /0.2325; SphereAR: on the sphere of radius sqrt(token_dim)); discrete tokens as their numbers. Images: uint8_t
- * [n][H][W][3], RGB, top to bottom.
+ * /0.2325, of l-DeTok before *std + mean; SphereAR: on the sphere of radius sqrt(token_dim)); discrete tokens as their
+ * numbers. Images: uint8_t [n][H][W][3], RGB, top to bottom.
  *
  * A pixel that is NaN or infinite before conversion fails the batch with MAR_EMODEL. The line names image and pixel,
  * with mar_params.check also the layer. An image with no value between -1 and 1 before clipping fails too: it would be

@@ -43,7 +43,11 @@ static void describe_vae(const wt_file *f, const void *facts, const wt_report *t
     const mar_vae_config *c = facts;
     if (c->depth) {
         vae_add_vit(to, c);
-        wt_add_fact(to, "parameters: %ld; without the encoder, which nothing needs", c->parameters);
+        if (vae_config_is_detok(f))
+            wt_add_fact(to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, wt_sum_elements(f, encoder),
+                        wt_sum_elements(f, decoder));
+        else
+            wt_add_fact(to, "parameters: %ld; without the encoder, which nothing needs", c->parameters);
         return;
     }
     wt_add_fact(to, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks",
@@ -111,6 +115,16 @@ const wt_kind vae_kinds[] = {
      .instead = "CompVis's (decoder.up)",
      .for_kinds = 1 << MAR_KIND_VAE,
      .recognise = recognise_diffusers},
+    {.kind = MAR_KIND_VAE,
+     .name = "ViT autoencoder of l-DeTok",
+     .article = "a",
+     .facts_size = sizeof(mar_vae_config),
+     .recognise = vae_config_is_detok,
+     .derive = derive_vae,
+     .tensors = visit_vae,
+     .ignores = vae_config_ignores_detok,
+     .describe = describe_vae,
+     .put = put_vae},
     {.kind = MAR_KIND_VAE,
      .name = "ViT autoencoder",
      .article = "a",

@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 
 file(GLOB demo_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/weights/demo/*.safetensors)
 install(FILES ${demo_files} DESTINATION ${CMAKE_INSTALL_DATADIR}/libmar/demo COMPONENT data)
-foreach(folder t5 mgpt)
+foreach(folder t5 mgpt harmon)
   file(GLOB folder_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/weights/demo/${folder}/*)
   install(FILES ${folder_files} DESTINATION ${CMAKE_INSTALL_DATADIR}/libmar/demo/${folder} COMPONENT data)
   install(FILES ${folder_files} DESTINATION share/libmar/demo/${folder} COMPONENT python EXCLUDE_FROM_ALL)

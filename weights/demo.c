@@ -15,6 +15,7 @@ static const wt_demo models[] = {
     {"demo-sphere-draft", "sphere-draft.safetensors"},
     {"demo-t2i", "t2i.safetensors"},
     {"demo-mgpt", "mgpt"},
+    {"demo-harmon", "harmon"},
 };
 static const wt_demo decoders[] = {
     {"demo", "vae.safetensors"},
@@ -25,12 +26,14 @@ static const wt_demo decoders[] = {
     {"demo-t2i", "discrete-vq.safetensors"},
     {"demo-mgpt", "mgpt-vq.safetensors"},
     {"demo-mgpt-vq", "mgpt-vq.safetensors"},
+    {"demo-harmon", "harmon"},
 };
 /* Folders as Hugging Face writes them. */
 static const wt_demo folders[] = {
     {"demo-t5", "t5"},
     {"demo-t2i", "t5"}, /* what encodes its prompts */
     {"demo-mgpt", "mgpt"},
+    {"demo-harmon", "harmon"},
 };
 enum {
     MODELS = sizeof models / sizeof *models,

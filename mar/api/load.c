@@ -136,7 +136,10 @@ mar_status mar_open_source(const mar_source *source, int is_vae, mar_weights wei
     if (!path) return load_open_file(source, weights, out, err);
     const wt_demo *demo = is_vae ? wt_demo_vae(path) : wt_demo_mar(path);
     if (!demo) demo = is_vae ? wt_demo_mar(path) : wt_demo_vae(path); /* opened for the message about its kind */
-    if (demo) return wt_open_demo(demo, out, err);
+    if (demo) {
+        const mar_status status = wt_open_demo(demo, out, err);
+        return status == MAR_OK ? name_tensors(out, err) : status;
+    }
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         return wt_is_folder(path) ? mar_open_folder(path, weights, out, err) : refuse_directory(path, err);
     return load_open_file(source, weights, out, err);

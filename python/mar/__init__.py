@@ -308,7 +308,8 @@ def load(path: Path = "demo", vae: Optional[Path] = None, *, draft: Optional[Pat
          encoder: bool = False, **options: object) -> Model:
     """Loads a model, and its image decoder. Built-in models such as "demo" and SphereAR's files bring theirs. encoder: also the image
     encoder, for Session.encode and mar.edit. options are the library's: dtype="bf16", threads=2, backend="cpu"."""
-    built_in = {"demo-t2i": "demo-discrete", **{name: name for name in ("demo", "demo-discrete", "demo-sphere", "demo-mgpt")}}
+    own = ("demo", "demo-discrete", "demo-sphere", "demo-mgpt", "demo-harmon")
+    built_in = {"demo-t2i": "demo-discrete", **{name: name for name in own}}
     return Model(_Library(options), path, vae or built_in.get(os.fspath(path)), draft, heads, encoder)
 
 

@@ -156,7 +156,7 @@ static void try_commands(const char *directory, const char *folder, const char *
         snprintf(run, sizeof run, "$MAR %s%s", line + 4,
                  is_long                          ? " --threads -1"
                  : !makes || strstr(line, " --v") ? ""
-                 : strstr(line, "demo-t2i")       ? " --num 1"
+                 : strstr(line, "--prompt")       ? " --num 1"
                  : strstr(line, "demo-discrete")  ? " --class 3 --num 1"
                                                   : " --class 3 --num 1" QUICK);
         command_result r = command_run(directory, run);

@@ -77,6 +77,11 @@ TEST_CASE(prompts_of_a_decoder)
     check_prompt("demo-mgpt", "demo-mgpt", "demo-mgpt", "a bold seven");
 }
 
+TEST_CASE(prompts_between_towers)
+{
+    check_prompt("demo-harmon", "demo-harmon", "demo-harmon", "a bold seven");
+}
+
 /* The pipeline keeps its handle. */
 TEST_CASE(classes)
 {

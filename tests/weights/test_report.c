@@ -122,6 +122,7 @@ TEST_CASE(test_demo)
         {"demo-sphere-draft", MAR_KIND_SPHEREAR},
         {"demo-t2i", MAR_KIND_LLAMAGEN},
         {"demo-mgpt", MAR_KIND_DECODER},
+        {"demo-harmon", MAR_KIND_MAR},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         mar_report *r = inspect(models[i].name, 0);

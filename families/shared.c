@@ -62,6 +62,9 @@ void family_show_shape(family_facts *facts)
     c->caption_tokens = s->caption_dim ? s->prefix : 0;
     c->caption_dim = s->caption_dim;
     c->order = MAR_ORDER_RASTER;
+    c->num_iter = s->seq_len;
+    c->cfg = 2.9f;
+    c->cfg_schedule = s->vocabulary ? MAR_CFG_AUTO : MAR_CFG_LINEAR; /* discrete tokens have no schedule */
 }
 
 const char *family_heads_text(const mar_model_config *c, char text[FAMILY_HEADS_TEXT])

@@ -95,6 +95,7 @@ static mar_status sphere_derive(const wt_file *f, const wt_asked *asked, void *f
     out->process = DIFF_FLOW;
     out->norm = RASTER_ON_SPHERE;
     out->first_is_apart = 1;
+    c->cfg = 4.6f; /* sample_ddp.py */
     c->head_width = out->head.width;
     c->head_depth = out->head.depth;
     c->patch_size = 1;

@@ -177,7 +177,10 @@ typedef enum { MAR_ORDER_SETS = 0, MAR_ORDER_RASTER } mar_order;
  * codebook. */
 typedef enum { MAR_HEAD_DDPM = 0, MAR_HEAD_FLOW, MAR_HEAD_SOFTMAX } mar_head;
 
-/* Shape of a model. All but `heads` is derived from the tensors. */
+/* Schedule of guidance over an image's tokens (mar_params.cfg_schedule). AUTO: the model's. */
+typedef enum { MAR_CFG_LINEAR = 0, MAR_CFG_CONSTANT, MAR_CFG_AUTO } mar_cfg_schedule;
+
+/* Shape of a model, and its defaults. All but `heads` is derived from the tensors. */
 typedef struct {
     size_t size;
     int width;         /* embedding size D of the transformer */
@@ -213,11 +216,13 @@ typedef struct {
     mar_order order;
     mar_head head;
     int sizes;           /* 1: mar_options.image_size has an effect */
-    int reserved;        /* 0 */
+    int num_iter;        /* mar_params.num_iter where it is automatic; 0: a drafter */
     const char *warning; /* about a guess in this configuration, a line; NULL: none. Valid as long as the model */
     /* Hash of what was loaded: names, types, shapes and bytes of the tensors, metadata and config.json. Fast, not
      * cryptographic. 0 in the configuration of a file that is not loaded. */
     uint64_t hash;
+    float cfg; /* mar_params.cfg and cfg_schedule where they are automatic */
+    mar_cfg_schedule cfg_schedule;
 } mar_model_config;
 
 typedef struct {
@@ -239,8 +244,7 @@ typedef struct {
 } mar_vae_config;
 
 /* An open checkpoint: a file or a folder. Its tables are read once, however many objects are loaded from it. Loading
- * holds no reference to it, but for a model of prompt ids. Any number of threads may
- * use it. */
+ * holds no reference to it, but for a model of prompt ids. Any number of threads may use it. */
 typedef struct mar_file mar_file;
 
 /* Where a checkpoint is: exactly one of path, data, fd and file. */
@@ -383,8 +387,6 @@ MAR_API mar_status mar_text_encode_negative(mar_text *t, const char *text, int t
 
 /* --- generation ---------------------------------------------------------------------------------- */
 
-typedef enum { MAR_CFG_LINEAR = 0, MAR_CFG_CONSTANT } mar_cfg_schedule;
-
 /* Schedule of diffusion steps over the autoregressive steps (DiSA: Zhao et al., 2025). */
 typedef enum { MAR_ANNEAL_OFF = 0, MAR_ANNEAL_LINEAR, MAR_ANNEAL_COSINE, MAR_ANNEAL_TWO_STAGE } mar_annealing;
 
@@ -406,10 +408,10 @@ typedef enum { MAR_CACHE_AUTO = 0, MAR_CACHE_BF16, MAR_CACHE_INT8 } mar_cache;
 typedef struct {
     size_t size; /* sizeof(mar_params) in the caller, by mar_params_init; new fields come last */
 
-    /* Autoregressive steps, 1..seq_len; 0: 64, or seq_len if less. In raster order 0 or seq_len, both seq_len. */
+    /* Autoregressive steps, 1..seq_len; 0: the model's, MAR 64 or seq_len if less. In raster order 0 or seq_len. */
     int num_iter;
     int num_sampling_steps; /* diffusion steps of the head, 2..1000; SphereAR: noisy steps of the flow, one follows */
-    float cfg;              /* guidance scale; 1: none */
+    float cfg;              /* guidance scale; 1: none; -1: the model's */
     /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step; SphereAR: before it) */
     mar_cfg_schedule cfg_schedule;
     /* Continuous tokens: steps with a fraction of known tokens outside cfg_low..cfg_high have scale 1, and no
@@ -710,8 +712,7 @@ MAR_API mar_status mar_session_preview(mar_session *s, uint64_t id, mar_pixels *
 /* Returns the id of image i of the batch, for mar_session_get_request and mar_session_preview; 0 if there is none. */
 MAR_API uint64_t mar_session_batch_request(const mar_session *s, int i);
 
-/* --- results of a session ------------------------------------------------------------------------------------------
- */
+/* --- results of a session ---------------------------------------------------------------------------------------- */
 
 /* Returns the session's parameters with automatic values filled in. They, and the draft model in them, are valid as
  * long as the session. `spec` is static. */
@@ -728,8 +729,7 @@ typedef struct {
     /* exact: what keeps the distribution, "by speculation inside the head"; else what changes it: "changed by lazy".
      * "": nothing. */
     const char *method;
-    /* Options of plain sampling that are not the model's defaults, and these: "num_iter 8 (64), cfg 30 (2.9)". A
-     * model's defaults are the values that mar_session_create uses for it after mar_params_init. */
+    /* Options of plain sampling that are not the model's defaults, and these: "num_iter 8 (64), cfg 30 (2.9)". */
     const char *departing;
 } mar_guarantee;
 

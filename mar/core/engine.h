@@ -67,7 +67,6 @@ struct mar_engine {
     const char *name;   /* "mar" */
     const char *tokens; /* "continuous" or "discrete": selects the options that have an effect (mar_param.tokens) */
 
-    int default_steps;  /* autoregressive steps of an image, if it has as many tokens; 0: one for each token */
     const char *models; /* its models, for `mar methods`: "LlamaGen, Lumina-mGPT"; NULL: it makes no images */
     unsigned stages;    /* mar_stage: those that accelerators may change */
     unsigned kinds;     /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
@@ -138,13 +137,6 @@ mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err);
 mar_status mar_check_draft(const mar_model *model, const mar_model *draft, mar_err *err);
 /* Returns MAR_EMODEL if the image decoder does not fit the model's tokens. vae NULL: MAR_OK. */
 mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err);
-
-/* Returns the autoregressive steps of plain sampling where num_iter is 0. */
-static inline int mar_default_steps(const mar_model *model)
-{
-    const int most = model->engine->default_steps, tokens = model->config.seq_len;
-    return most && most < tokens ? most : tokens;
-}
 
 /* Returns "NaN" or "infinite" for messages. */
 static inline const char *mar_not_finite(float x)

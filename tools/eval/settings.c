@@ -84,7 +84,7 @@ static int make_kinds(eval_job *job)
     record_texts_add(&findings, "features_dtype", "%s", judge_dtypes[job->options->judge.dtype]);
     if (job->options->judge.resize == JUDGE_CLEAN) record_texts_add(&findings, "resize", "clean");
     record_texts_add(&findings, "draft_steps", "%d", job->layout.steps);
-    record_texts_add_backend(&findings, job->judge.library);
+    record_texts_add_arithmetic(&findings, job->judge.library);
     return make_kind("features", &findings, job->facts.judged);
 }
 

@@ -11,6 +11,8 @@ Models, trained on the lines of text_lines.py:
   bpe_fallback   as Llama's: no splits, bytes for unknown characters
   clip           tokenizer.json as CLIP's
   clip_files     the same from vocab.json and merges.txt, by transformers
+  qwen2          tokenizer.json as Qwen2.5's
+  qwen2_files    the same from vocab.json, merges.txt and tokenizer_config.json, by transformers; its hashes are qwen2's
 hashes.bin has a number of 16 bits for each of 10 000 lines."""
 
 import io
@@ -23,7 +25,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import (AddedToken, Regex, Tokenizer, models, normalizers as norm, pre_tokenizers as pre, processors,
                         trainers)
-from transformers import CLIPTokenizer
+from transformers import AutoTokenizer, CLIPTokenizer
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -170,6 +172,39 @@ def write_clip_files(tokenizer):
     write_hashes(folder, lambda x: t(x, add_special_tokens=False)["input_ids"])
 
 
+QWEN2_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+               r"\s+(?!\S)|\s+")
+QWEN2_SPECIAL = ["endoftext", "im_start", "im_end", "object_ref_start", "object_ref_end", "box_start", "box_end", "quad_start", "quad_end",
+                 "vision_start", "vision_end", "vision_pad", "image_pad", "video_pad"]
+QWEN2_OTHER = ["<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>",
+               "<|file_sep|>"]
+
+
+def qwen2():
+    t = Tokenizer(models.BPE())
+    t.normalizer = norm.NFC()
+    t.pre_tokenizer = pre.Sequence([pre.Split(Regex(QWEN2_WORDS), "isolated"),
+                                    pre.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)])
+    train_bpe(t, [], size=500)
+    t.add_special_tokens([AddedToken(f"<|{x}|>", normalized=False) for x in QWEN2_SPECIAL])
+    t.add_tokens([AddedToken(x, normalized=False) for x in QWEN2_OTHER])
+    return t
+
+
+def write_qwen2_files(tokenizer):
+    folder = OUT / "qwen2_files"
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.model.save(str(folder))
+    added = {x["id"]: {k: v for k, v in x.items() if k != "id"} for x in json.loads(tokenizer.to_str())["added_tokens"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps({
+        "add_prefix_space": False, "added_tokens_decoder": added, "bos_token": None, "eos_token": "<|im_end|>", "errors": "replace",
+        "model_max_length": 131072, "pad_token": "<|endoftext|>", "split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": None}))
+    t = AutoTokenizer.from_pretrained(str(folder))
+    for i in range(LINES):
+        assert t(line(i), add_special_tokens=False)["input_ids"] == tokenizer.encode(line(i), add_special_tokens=False).ids, i
+
+
 def main():
     write_bpe("bpe", gpt2())
     write_bpe("bpe_mixed", mixed(), merges_as_strings=True)
@@ -178,6 +213,9 @@ def main():
     tokenizer = clip()
     write_bpe("clip", tokenizer)
     write_clip_files(tokenizer)
+    tokenizer = qwen2()
+    write_bpe("qwen2", tokenizer)
+    write_qwen2_files(tokenizer)
     model = train(vocab_size=2000, unk_id=2, bos_id=-1, eos_id=1, pad_id=0, normalization_rule_name="nmt_nfkc")
     write_unigram("unigram", model, without_table(model))
     write_unigram("unigram_suffix", with_suffix(model))

@@ -1,7 +1,7 @@
 #include "tests/support/decoders.h"
 
-#include "tests/support/archive.h"
 #include "tests/support/support.h"
+#include "tests/support/tensor_files.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,15 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { WIDTH = DECODER_WIDTH, DEPTH = 2, HEADS = 4, HEAD = WIDTH / HEADS, HIDDEN = 48, TENSORS_MAX = 64, NAME = 96 };
+enum {
+    WIDTH = DECODER_WIDTH,
+    DEPTH = 2,
+    HEADS = 4,
+    HEAD = WIDTH / HEADS,
+    HIDDEN = 48,
+    TENSORS_MAX = 64,
+    NAME = FILE_TENSOR_NAME
+};
 
 static const struct {
     const char *name;
@@ -117,29 +125,6 @@ int decoder_negative(decoder_kind kind, int columns, int rows, int *ids)
 /* --- weights: weight() of make_mgpt.py ------------------------------------------------------------------------------
  */
 
-/* splitmix64 (Steele, Lea, Flood 2014) */
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9E3779B97F4A7C15;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-    return x ^ (x >> 31);
-}
-
-/* Returns the hash of a name, FNV-1a. */
-static uint64_t hash_of(const char *name)
-{
-    uint64_t hash = 0xCBF29CE484222325;
-    for (; *name; name++) hash = (hash ^ (uint8_t)*name) * 0x100000001B3;
-    return hash;
-}
-
-/* Returns -1..1 */
-static double uniform(uint64_t hash, uint64_t place)
-{
-    return (double)(mix(hash + place) >> 40) / (1 << 23) - 1;
-}
-
 /* A tensor of a file. */
 typedef struct {
     char name[NAME], drawn[NAME]; /* drawn: the name by whose hash it is drawn */
@@ -162,10 +147,10 @@ static int drawn_row(const tensor *t, int r)
 
 static float draw(const tensor *t, uint64_t place, unsigned variant)
 {
-    const uint64_t hash = hash_of(t->drawn);
+    const uint64_t hash = drawn_hash(t->drawn);
     const int inputs = t->columns ? t->columns : t->rows, is_output = strstr(t->drawn, "lm_head") || t->drawn[0] == 'o';
-    double u = uniform(hash, place);
-    if (variant) u = 0.95 * u + 0.05 * uniform(hash ^ mix(variant), place);
+    double u = drawn_uniform(hash, place);
+    if (variant) u = 0.95 * u + 0.05 * drawn_uniform(hash ^ drawn_mix(variant), place);
     if (strstr(t->drawn, "norm")) {
         const size_t length = strlen(t->drawn);
         return (float)(0.3 * u + (strcmp(t->drawn + length - 4, "bias") == 0 ? 0 : 1));
@@ -288,46 +273,27 @@ void decoder_features(const int *ids, int n, int positions, float *features, uin
 /* --- files ----------------------------------------------------------------------------------------------------------
  */
 
-static void put_format(bytes *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void put_format(bytes *b, const char *format, ...)
+/* Returns the tensors first .. end-1 with their numbers, for free_numbers. */
+static file_tensor *draw_numbers(const tensor_list *list, int first, int end, unsigned variant)
 {
-    char text[512];
-    va_list arguments;
-    va_start(arguments, format);
-    const int n = vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    assert_true(n >= 0 && n < (int)sizeof text);
-    bytes_text(b, text);
-}
-
-/* Writes the buffer to FOLDER/NAME and frees it. */
-static void write_file(const char *folder, const char *name, bytes *b)
-{
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    bytes_to_file(b, path);
-    bytes_free(b);
-}
-
-static void write_shard(const char *folder, const char *file, const tensor_list *list, int first, int end,
-                        unsigned variant)
-{
-    bytes header = {0}, data = {0}, b = {0};
+    file_tensor *out = calloc((size_t)(end - first), sizeof *out);
+    assert_non_null(out);
     for (int i = first; i < end; i++) {
         const tensor *t = &list->t[i];
-        const size_t begin = data.size;
-        put_numbers(t, variant, &data);
-        put_format(&header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%d", i > first ? "," : "{", t->name, t->rows);
-        if (t->columns) put_format(&header, ",%d", t->columns);
-        put_format(&header, "],\"data_offsets\":[%zu,%zu]}", begin, data.size);
+        file_tensor *to = &out[i - first];
+        memcpy(to->name, t->name, sizeof to->name);
+        to->rank = t->columns ? 2 : 1;
+        to->shape[0] = t->rows;
+        to->shape[1] = t->columns;
+        put_numbers(t, variant, &to->data);
     }
-    bytes_text(&header, "}");
-    bytes_number(&b, header.size, 8);
-    bytes_put(&b, header.data, header.size);
-    bytes_put(&b, data.data, data.size);
-    write_file(folder, file, &b);
-    bytes_free(&header);
-    bytes_free(&data);
+    return out;
+}
+
+static void free_numbers(file_tensor *tensors, int count)
+{
+    for (int i = 0; i < count; i++) bytes_free(&tensors[i].data);
+    free(tensors);
 }
 
 static void write_shards(const char *folder, decoder_kind kind, const tensor_list *list, unsigned variant)
@@ -339,70 +305,13 @@ static void write_shards(const char *folder, decoder_kind kind, const tensor_lis
         char file[64];
         const int first = list->count * s / shards, end = list->count * (s + 1) / shards;
         snprintf(file, sizeof file, "model-%05d-of-%05d.safetensors", s + 1, shards);
-        write_shard(folder, file, list, first, end, variant);
-        for (int i = first; i < end; i++) put_format(&index, "%s\"%s\":\"%s\"", i ? "," : "", list->t[i].name, file);
+        file_tensor *tensors = draw_numbers(list, first, end, variant);
+        tensors_write_safetensors(folder, file, tensors, end - first);
+        free_numbers(tensors, end - first);
+        for (int i = first; i < end; i++) bytes_format(&index, "%s\"%s\":\"%s\"", i ? "," : "", list->t[i].name, file);
     }
     bytes_text(&index, "}}");
-    write_file(folder, "model.safetensors.index.json", &index);
-}
-
-/* Appends a string as a pickle's BINUNICODE. */
-static void put_string(bytes *b, const char *text)
-{
-    bytes_text(b, "X");
-    bytes_number(b, strlen(text), 4);
-    bytes_text(b, text);
-}
-
-static void put_int(bytes *b, int number)
-{
-    bytes_text(b, "J");
-    bytes_number(b, (uint64_t)(uint32_t)number, 4);
-}
-
-/* Appends a tensor as torch.save pickles it: _rebuild_tensor_v2 of a storage, with its size and stride. */
-static void put_pickled(bytes *b, const tensor *t, int storage)
-{
-    char key[16];
-    snprintf(key, sizeof key, "%d", storage);
-    put_string(b, t->name);
-    bytes_text(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
-    put_string(b, "storage");
-    bytes_text(b, "ctorch\nFloatStorage\n");
-    put_string(b, key);
-    put_string(b, "cpu");
-    put_int(b, t->rows * (t->columns ? t->columns : 1));
-    bytes_text(b, "tQK");
-    bytes_number(b, 0, 1);
-    bytes_text(b, "(");
-    put_int(b, t->rows);
-    if (t->columns) put_int(b, t->columns);
-    bytes_text(b, "t(");
-    put_int(b, t->columns ? t->columns : 1);
-    if (t->columns) put_int(b, 1);
-    bytes_text(b, "t\x89"
-                  "ccollections\nOrderedDict\n)RtR");
-}
-
-static void write_pth(const char *folder, const tensor_list *list, unsigned variant)
-{
-    static char names[TENSORS_MAX][32];
-    bytes pickle = {0}, data[TENSORS_MAX] = {{0}};
-    zip_part parts[TENSORS_MAX + 2];
-    bytes_text(&pickle, "\x80\x02}(");
-    for (int i = 0; i < list->count; i++) {
-        put_pickled(&pickle, &list->t[i], i);
-        put_numbers(&list->t[i], variant, &data[i]);
-        snprintf(names[i], sizeof names[i], "archive/data/%d", i);
-        parts[i + 2] = (zip_part){.name = names[i], .data = data[i].data, .size = data[i].size};
-    }
-    bytes_text(&pickle, "u.");
-    parts[0] = (zip_part){.name = "archive/data.pkl", .data = pickle.data, .size = pickle.size};
-    parts[1] = (zip_part){.name = "archive/version", .data = "3\n", .size = 2};
-    bytes b = make_zip(parts, list->count + 2, 0);
-    write_file(folder, "consolidated.pth", &b);
-    for (int i = 0; i < list->count; i++) bytes_free(&data[i]);
-    bytes_free(&pickle);
+    bytes_to_folder(folder, "model.safetensors.index.json", &index);
 }
 
 /* Appends "name": id of all of Chameleon's image tokens and special tokens. Text has ids base + 8 to base + 263. */
@@ -415,11 +324,11 @@ static void put_vocabulary(bytes *b, decoder_kind kind)
         snprintf(digits, sizeof digits, "%d", k);
         bytes_text(b, ",\"IMGIMG");
         for (const char *d = digits; *d; d++) bytes_number(b, (uint64_t)('A' + *d - '0'), 1);
-        put_format(b, "Z\":%d", image_id(kind, k));
+        bytes_format(b, "Z\":%d", image_id(kind, k));
     }
-    put_format(b, ",\"<eoss>\":%d,\"<racm3:break>\":%d", base, base + 1);
+    bytes_format(b, ",\"<eoss>\":%d,\"<racm3:break>\":%d", base, base + 1);
     for (int i = 2; i < 620; i++)
-        if (i < 8 || i >= 264) put_format(b, ",\"<reserved%05d>\":%d", 8192 + i, base + i);
+        if (i < 8 || i >= 264) bytes_format(b, ",\"<reserved%05d>\":%d", 8192 + i, base + i);
 }
 
 /* Appends a byte's letter in byte-level BPE, in UTF-8. */
@@ -455,15 +364,15 @@ static void write_tokenizer(const char *folder, const char *file, decoder_kind k
     bytes b = {0};
     bytes_text(&b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
     for (size_t i = 0; i < sizeof special / sizeof *special; i++)
-        put_format(&b,
-                   "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
-                   "\"normalized\":false,\"special\":true}",
-                   i ? "," : "", special[i].id, special[i].name);
+        bytes_format(&b,
+                     "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                     "\"normalized\":false,\"special\":true}",
+                     i ? "," : "", special[i].id, special[i].name);
     for (int i = 0; i < 12; i++)
-        put_format(&b,
-                   ",{\"id\":%d,\"content\":\"<reserved%05d>\",\"single_word\":false,\"lstrip\":false,"
-                   "\"rstrip\":false,\"normalized\":false,\"special\":true}",
-                   base + 608 + i, 8800 + i);
+        bytes_format(&b,
+                     ",{\"id\":%d,\"content\":\"<reserved%05d>\",\"single_word\":false,\"lstrip\":false,"
+                     "\"rstrip\":false,\"normalized\":false,\"special\":true}",
+                     base + 608 + i, 8800 + i);
     bytes_text(&b,
                "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
                "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":"
@@ -474,31 +383,31 @@ static void write_tokenizer(const char *folder, const char *file, decoder_kind k
     for (int byte = 0; byte < 256; byte++) {
         bytes_text(&b, ",\"");
         put_letter(&b, byte);
-        put_format(&b, "\":%d", base + 8 + byte);
+        bytes_format(&b, "\":%d", base + 8 + byte);
     }
     bytes_text(&b, "},\"merges\":[]}}");
-    write_file(folder, file, &b);
+    bytes_to_folder(folder, file, &b);
 }
 
 /* Writes what transformers 5 writes for Emu3ForConditionalGeneration; its tokenizer is not there. */
 static void write_emu3_config(const char *folder, decoder_kind kind)
 {
     bytes b = {0};
-    put_format(&b,
-               "{\"architectures\":[\"Emu3ForConditionalGeneration\"],\"model_type\":\"emu3\",\"text_config\":{"
-               "\"model_type\":\"emu3_text_model\",\"hidden_act\":\"silu\",\"hidden_size\":%d,"
-               "\"intermediate_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,"
-               "\"num_key_value_heads\":%d,\"max_position_embeddings\":9216,",
-               WIDTH, HIDDEN, DEPTH, HEADS, HEADS / 2);
-    put_format(&b,
-               "\"rms_norm_eps\":1e-05,\"rope_parameters\":{\"rope_theta\":1000000.0,\"rope_type\":\"default\"},"
-               "\"tie_word_embeddings\":false,\"vocab_size\":%d},\"tie_word_embeddings\":false,\"vq_config\":{"
-               "\"codebook_size\":%d,\"hidden_size\":64},\"vocabulary_map\":{\"<|extra_200|>\":%d",
-               vocabulary_of(kind), kinds[kind].codebook, EMU3_LINE_END);
+    bytes_format(&b,
+                 "{\"architectures\":[\"Emu3ForConditionalGeneration\"],\"model_type\":\"emu3\",\"text_config\":{"
+                 "\"model_type\":\"emu3_text_model\",\"hidden_act\":\"silu\",\"hidden_size\":%d,"
+                 "\"intermediate_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,"
+                 "\"num_key_value_heads\":%d,\"max_position_embeddings\":9216,",
+                 WIDTH, HIDDEN, DEPTH, HEADS, HEADS / 2);
+    bytes_format(&b,
+                 "\"rms_norm_eps\":1e-05,\"rope_parameters\":{\"rope_theta\":1000000.0,\"rope_type\":\"default\"},"
+                 "\"tie_word_embeddings\":false,\"vocab_size\":%d},\"tie_word_embeddings\":false,\"vq_config\":{"
+                 "\"codebook_size\":%d,\"hidden_size\":64},\"vocabulary_map\":{\"<|extra_200|>\":%d",
+                 vocabulary_of(kind), kinds[kind].codebook, EMU3_LINE_END);
     for (int i = kinds[kind].codebook - 1; i >= 0; i--) /* in any order */
-        put_format(&b, ",\"<|visual token %06d|>\":%d", i, EMU3_FIRST + i);
+        bytes_format(&b, ",\"<|visual token %06d|>\":%d", i, EMU3_FIRST + i);
     bytes_text(&b, "}}");
-    write_file(folder, "config.json", &b);
+    bytes_to_folder(folder, "config.json", &b);
 }
 
 static void write_config(const char *folder, decoder_kind kind)
@@ -509,37 +418,37 @@ static void write_config(const char *folder, decoder_kind kind)
         return;
     }
     if (kind == DECODER_RELEASE) {
-        put_format(&b,
-                   "{\"model\":{\"dim\":%d,\"n_layers\":%d,\"n_heads\":%d,\"vocab_size\":%d,\"multiple_of\":48,"
-                   "\"ffn_dim_multiplier\":0.5,\"norm_eps\":1e-05,\"rope_theta\":10000.0,\"qk_normalization\":true,"
-                   "\"swin_norm\":false}}",
-                   WIDTH, DEPTH, HEADS, vocabulary_of(kind));
-        write_file(folder, "params.json", &b);
+        bytes_format(&b,
+                     "{\"model\":{\"dim\":%d,\"n_layers\":%d,\"n_heads\":%d,\"vocab_size\":%d,\"multiple_of\":48,"
+                     "\"ffn_dim_multiplier\":0.5,\"norm_eps\":1e-05,\"rope_theta\":10000.0,\"qk_normalization\":true,"
+                     "\"swin_norm\":false}}",
+                     WIDTH, DEPTH, HEADS, vocabulary_of(kind));
+        bytes_to_folder(folder, "params.json", &b);
         return;
     }
-    put_format(&b,
-               "{\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,"
-               "\"num_key_value_heads\":%d,\"vocab_size\":%d,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05,"
-               "\"tie_word_embeddings\":false,",
-               WIDTH, HIDDEN, DEPTH, HEADS, is_emu3(kind) ? HEADS / 2 : HEADS, vocabulary_of(kind));
+    bytes_format(&b,
+                 "{\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,"
+                 "\"num_key_value_heads\":%d,\"vocab_size\":%d,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05,"
+                 "\"tie_word_embeddings\":false,",
+                 WIDTH, HIDDEN, DEPTH, HEADS, is_emu3(kind) ? HEADS / 2 : HEADS, vocabulary_of(kind));
     if (is_emu3(kind)) {
-        put_format(&b,
-                   "\"architectures\":[\"Emu3ForCausalLM\"],\"model_type\":\"Emu3\",\"max_position_embeddings\":9216,"
-                   "\"rope_theta\":1000000.0,\"rope_scaling\":null,\"pretraining_tp\":1,\"image_area\":518400,"
-                   "\"bos_token_id\":%d,\"eos_token_id\":264,\"img_token_id\":%d,\"boi_token_id\":%d,"
-                   "\"eoi_token_id\":%d,\"eol_token_id\":%d,\"eof_token_id\":261}",
-                   EMU3_BOS, EMU3_IMG, EMU3_BOI, EMU3_EOI, EMU3_LINE_END);
+        bytes_format(&b,
+                     "\"architectures\":[\"Emu3ForCausalLM\"],\"model_type\":\"Emu3\",\"max_position_embeddings\":9216,"
+                     "\"rope_theta\":1000000.0,\"rope_scaling\":null,\"pretraining_tp\":1,\"image_area\":518400,"
+                     "\"bos_token_id\":%d,\"eos_token_id\":264,\"img_token_id\":%d,\"boi_token_id\":%d,"
+                     "\"eoi_token_id\":%d,\"eol_token_id\":%d,\"eof_token_id\":261}",
+                     EMU3_BOS, EMU3_IMG, EMU3_BOI, EMU3_EOI, EMU3_LINE_END);
     } else {
         const int anole = kind == DECODER_ANOLE;
-        put_format(&b,
-                   "\"architectures\":[\"%s\"],\"model_type\":\"chameleon\",%s\"max_position_embeddings\":4096,"
-                   "\"rope_theta\":10000.0,\"rope_scaling\":null,\"swin_norm\":false,\"vocabulary_map\":{",
-                   anole ? "ChameleonForConditionalGeneration" : "ChameleonXLLMXForConditionalGeneration",
-                   anole ? "" : "\"dropout\":0.05,\"mask_image_logits\":false,");
+        bytes_format(&b,
+                     "\"architectures\":[\"%s\"],\"model_type\":\"chameleon\",%s\"max_position_embeddings\":4096,"
+                     "\"rope_theta\":10000.0,\"rope_scaling\":null,\"swin_norm\":false,\"vocabulary_map\":{",
+                     anole ? "ChameleonForConditionalGeneration" : "ChameleonXLLMXForConditionalGeneration",
+                     anole ? "" : "\"dropout\":0.05,\"mask_image_logits\":false,");
         put_vocabulary(&b, kind);
         bytes_text(&b, "}}");
     }
-    write_file(folder, "config.json", &b);
+    bytes_to_folder(folder, "config.json", &b);
 }
 
 char *decoder_write(const char *directory, decoder_kind kind, unsigned variant)
@@ -551,7 +460,9 @@ char *decoder_write(const char *directory, decoder_kind kind, unsigned variant)
     list_tensors(&list, kind);
     write_config(folder, kind);
     if (kind == DECODER_RELEASE) {
-        write_pth(folder, &list, variant);
+        file_tensor *tensors = draw_numbers(&list, 0, list.count, variant);
+        tensors_write_torch(folder, "consolidated.pth", NULL, tensors, list.count);
+        free_numbers(tensors, list.count);
         write_tokenizer(folder, "text_tokenizer.json", kind);
         return folder;
     }

@@ -1,0 +1,30 @@
+/* Tensors whose numbers are drawn by their names, as Python scripts of tests/golden draw them, and files of them. */
+#ifndef TESTS_TENSOR_FILES_H
+#define TESTS_TENSOR_FILES_H
+
+#include "tests/support/archive.h"
+
+enum { FILE_TENSOR_NAME = 96, FILE_TENSOR_RANK = 4 };
+
+typedef struct {
+    char name[FILE_TENSOR_NAME];
+    int rank, shape[FILE_TENSOR_RANK];
+    bytes data; /* f32 */
+} file_tensor;
+
+/* Returns the hash of a name, FNV-1a, and of it and a place a number of -1..1, by splitmix64. */
+uint64_t drawn_hash(const char *name);
+double drawn_uniform(uint64_t hash, uint64_t place);
+uint64_t drawn_mix(uint64_t x); /* splitmix64 (Steele, Lea, Flood 2014) */
+
+/* Appends a formatted text of at most 511 bytes. */
+void bytes_format(bytes *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Writes the buffer to FOLDER/NAME and frees it. A failure fails the test. */
+void bytes_to_folder(const char *folder, const char *name, bytes *b);
+
+/* Write tensors [count] to FOLDER/NAME: as safetensors, or as torch.save writes a dictionary of them, with a key inside
+ * another dictionary that has only this key. */
+void tensors_write_safetensors(const char *folder, const char *name, const file_tensor *tensors, int count);
+void tensors_write_torch(const char *folder, const char *name, const char *key, const file_tensor *tensors, int count);
+
+#endif

@@ -24,6 +24,11 @@ static const language_family *language_find_family(const wt_file *f, const char 
     return NULL;
 }
 
+const char *language_title(int i)
+{
+    return i < LANGUAGES && languages[i]->recognise ? languages[i]->title : NULL; /* the demo comes last */
+}
+
 int language_recognise(const wt_file *f)
 {
     const char *name;

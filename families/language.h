@@ -36,6 +36,9 @@ typedef struct language_family {
 /* The families, NULL at the end: of chameleon.c and emu3.c. */
 extern const language_family language_lumina_mgpt, language_anole, language_demo, language_emu3;
 
+/* Returns the title of family i of those with releases; NULL behind the last. */
+const char *language_title(int i);
+
 /* What a model's files say of its prompts and images. */
 typedef struct {
     const language_family *family;

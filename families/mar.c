@@ -130,8 +130,11 @@ static mar_status mar_derive_patch(const wt_file *f, int asked, mar_model_config
 
 mar_status family_mar_derive(const wt_file *f, const wt_asked *asked, mar_model_config *config, mar_err *err)
 {
-    *config = (mar_model_config){
-        .size = sizeof *config, .family = "mar", .title = "MAR", .conditioning = MAR_CONDITION_CLASS, .cfg = 2.9f};
+    *config = (mar_model_config){.size = sizeof *config,
+                                 .family = "mar",
+                                 .title = family_mar.title,
+                                 .conditioning = MAR_CONDITION_CLASS,
+                                 .cfg = 2.9f};
     mar_status status = mar_derive_transformer(f, config, err);
     if (status == MAR_OK) status = mar_check_widths(f, config, err);
     if (status == MAR_OK) status = mar_derive_head(f, config, err);
@@ -337,6 +340,9 @@ const wt_kind family_mar = {
     .article = "a",
     .lacks = "no class_emb.weight, no diffloss.net.*",
     .has_heads = 1,
+    .title = "MAR",
+    .order = MAR_ORDER_SETS,
+    .head = MAR_HEAD_DDPM,
     .has_patch_size = 1,
     .facts_size = sizeof(family_facts),
     .recognise = mar_recognise,

@@ -492,12 +492,10 @@ static void get_staleness(const mar_engine_state *g, int slot, int *staleness)
 
 extern const mar_engine mar_masked_engine;
 const mar_engine mar_masked_engine = {
-    .name = "mar",
     .tokens = "continuous",
-    .models = "MAR",
+    .order = MAR_ORDER_SETS,
     .stages = MAR_STAGE_AR_STEPS | MAR_STAGE_DRAFT | MAR_STAGE_PASSES | MAR_STAGE_COUNTS | MAR_STAGE_SOLVER |
               MAR_STAGE_CHAIN | MAR_STAGE_HEAD | MAR_STAGE_STATES,
-    .kinds = 1 << MAR_KIND_MAR,
     .load = mar_masked_load,
     .unload = mar_masked_unload,
     .describe = masked_describe,

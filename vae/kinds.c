@@ -100,6 +100,11 @@ static int recognise_diffusers(const wt_file *f)
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
+/* What all image decoders share. */
+#define IMAGE_DECODER                                                                                                  \
+    .kind = MAR_KIND_VAE, .article = "a", .facts_size = sizeof(mar_vae_config), .derive = derive_vae,                  \
+    .tensors = visit_vae, .describe = describe_vae, .put = put_vae
+
 const wt_kind vae_kinds[] = {
     {.name = "Stable Diffusion checkpoint",
      .article = "a",
@@ -111,45 +116,9 @@ const wt_kind vae_kinds[] = {
      .instead = "CompVis's (decoder.up)",
      .for_kinds = 1 << MAR_KIND_VAE,
      .recognise = recognise_diffusers},
-    {.kind = MAR_KIND_VAE,
-     .name = "ViT autoencoder",
-     .article = "a",
-     .facts_size = sizeof(mar_vae_config),
-     .recognise = vae_config_is_vit,
-     .derive = derive_vae,
-     .tensors = visit_vae,
-     .ignores = vae_config_ignores,
-     .describe = describe_vae,
-     .put = put_vae},
-    {.kind = MAR_KIND_VAE,
-     .name = "VQ autoencoder",
-     .article = "a",
-     .facts_size = sizeof(mar_vae_config),
-     .recognise = recognise_emu3,
-     .derive = derive_vae,
-     .tensors = visit_vae,
-     .ignores = vae_config_ignores_emu3,
-     .describe = describe_vae,
-     .put = put_vae},
-    {.kind = MAR_KIND_VAE,
-     .name = "VQ autoencoder",
-     .article = "a",
-     .facts_size = sizeof(mar_vae_config),
-     .recognise = recognise_vq,
-     .derive = derive_vae,
-     .tensors = visit_vae,
-     .ignores = vae_config_ignores_vq,
-     .describe = describe_vae,
-     .put = put_vae},
-    {.kind = MAR_KIND_VAE,
-     .name = "KL autoencoder",
-     .article = "a",
-     .lacks = "no post_quant_conv.weight",
-     .facts_size = sizeof(mar_vae_config),
-     .recognise = vae_config_recognise,
-     .derive = derive_vae,
-     .tensors = visit_vae,
-     .describe = describe_vae,
-     .put = put_vae},
+    {IMAGE_DECODER, .name = "ViT autoencoder", .recognise = vae_config_is_vit, .ignores = vae_config_ignores},
+    {IMAGE_DECODER, .name = "VQ autoencoder", .recognise = recognise_emu3, .ignores = vae_config_ignores_emu3},
+    {IMAGE_DECODER, .name = "VQ autoencoder", .recognise = recognise_vq, .ignores = vae_config_ignores_vq},
+    {IMAGE_DECODER, .name = "KL autoencoder", .lacks = "no post_quant_conv.weight", .recognise = vae_config_recognise},
     {.name = NULL},
 };

@@ -53,6 +53,9 @@ typedef struct {
     const char *name;    /* "MAR model" */
     const char *article; /* "a" */
     const char *lacks;   /* proof that a file is not of this kind: "no class_emb.weight"; NULL: another row has it */
+    const char *title;   /* of the family of its models, for messages; NULL: several (families/language.h), or none */
+    mar_order order;     /* of its models' tokens */
+    mar_head head;       /* of its models */
     const char *instead; /* file to give instead, for the error message; NULL: a supported kind. A row with one is
                             MAR_KIND_UNKNOWN and has no function but `recognise` */
     unsigned for_kinds;  /* bits of the kinds that `instead` replaces */

@@ -154,5 +154,5 @@ TEST_WITH(measured_by_its_parts, set_up, command_teardown)
     command_result_free(&r);
     sh_ok(d, "$MAR methods --name head-spec | grep -q 'models: *MAR, SphereAR$' && "
              "$MAR methods --name lazymar | grep -q 'models: *MAR$' && "
-             "$MAR methods --name sjd | grep -q 'models: *LlamaGen, Lumina-mGPT, Anole, Emu3$'");
+             "$MAR methods --name sjd | grep -q 'models: *Lumina-mGPT, Anole, Emu3, LlamaGen$'");
 }

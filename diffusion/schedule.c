@@ -12,14 +12,15 @@ static double schedule_cosine_alpha_bar(double u)
     return c * c;
 }
 
-/* Computes cumulative products of 1 - beta over the base steps, beta clipped at 0.999. */
-static void schedule_base_alphas_cumprod(double abar[DIFF_BASE_STEPS])
+/* Computes cumulative products of 1 - beta over the base steps, beta clipped. */
+static void schedule_base_alphas_cumprod(diff_process process, double abar[DIFF_BASE_STEPS])
 {
+    const double most = process == DIFF_DDPM_CLIPPED ? 0.2 : 0.999;
     double product = 1;
     for (int i = 0; i < DIFF_BASE_STEPS; i++) {
         double beta = 1 - schedule_cosine_alpha_bar((i + 1) / (double)DIFF_BASE_STEPS) /
                               schedule_cosine_alpha_bar(i / (double)DIFF_BASE_STEPS);
-        product *= 1 - fmin(beta, 0.999);
+        product *= 1 - fmin(beta, most);
         abar[i] = product;
     }
 }
@@ -66,10 +67,10 @@ static void schedule_set_level(diff_schedule *s, int i, float time, float snr, f
     s->gain[i] = gain;
 }
 
-static void schedule_fill(diff_schedule *s, float temperature)
+static void schedule_fill(diff_schedule *s, diff_process process, float temperature)
 {
     double base[DIFF_BASE_STEPS], last = 1, abar = 1;
-    schedule_base_alphas_cumprod(base);
+    schedule_base_alphas_cumprod(process, base);
     for (int i = 0; i < s->steps; i++) {
         const double beta = 1 - base[s->t[i]] / last, abar_prev = abar;
         last = base[s->t[i]];
@@ -109,10 +110,10 @@ static kern_ode_coef schedule_solver_step(const level *before, level now, level 
 
 /* Fills a solver's coefficients. The last step goes to clean data: next.sigma = 0, lambda infinite, x = x0. It and the
  * first step are of first order. */
-static void schedule_fill_solver(diff_schedule *s, int order)
+static void schedule_fill_solver(diff_schedule *s, diff_process process, int order)
 {
     double base[DIFF_BASE_STEPS];
-    schedule_base_alphas_cumprod(base);
+    schedule_base_alphas_cumprod(process, base);
     for (int i = 0; i < s->steps; i++) {
         const level now = schedule_level_of(base[s->t[i]]),
                     next = i ? schedule_level_of(base[s->t[i - 1]]) : (level){1, 0, INFINITY};
@@ -230,9 +231,9 @@ mar_status diff_schedule_create_for(const diff_spec *spec, float temperature, di
     schedule_space_timesteps(spec->steps, solver ? spec->top : DIFF_TOP, out->t);
     out->steps = schedule_clip_timesteps(spec->steps, spec->top, out->t);
     if (solver)
-        schedule_fill_solver(out, order);
+        schedule_fill_solver(out, spec->process, order);
     else
-        schedule_fill(out, temperature);
+        schedule_fill(out, spec->process, temperature);
     return MAR_OK;
 }
 

@@ -20,13 +20,15 @@ enum {
  * DDPM: cosine betas over 1000 base steps, respaced (Nichol & Dhariwal 2021, as the official MAR code configures it).
  * The head predicts eps and the variance. Its input is the base timestep.
  *
+ * DDPM_CLIPPED: the same, with betas of at most 0.2 in place of 0.999 (UniPic-1's gaussian_diffusion.py).
+ *
  * FLOW: x_t = t x1 + (1 - t) noise, from t = 0 to the clean token x1 (SphereAR's sampling.py, also NextStep-1's). The
  * head predicts the velocity v = x1 - noise. Its input is 1000 t. With the score (t v - x) / (1 - t), an
  * Euler-Maruyama step of size dt is
  *     x + dt ((1 + t) v - x) + sqrt(2 (1 - t) dt) n,
  * a Gaussian chain's step with x1 = x + (1 - t) v. `steps` of them go from t = 0 to 0.96, and one Euler step without
  * noise to t = 1. So the chain has steps + 1 indices. */
-typedef enum { DIFF_DDPM, DIFF_FLOW } diff_process;
+typedef enum { DIFF_DDPM, DIFF_FLOW, DIFF_DDPM_CLIPPED } diff_process;
 
 /* Choice of a chain's timesteps. DDPM takes `steps` timesteps spaced over 0..999, and replaces those above `top` by
  * `top` once (DiSA's clip_timesteps). With 50 steps and top 950, 48 remain. Its solvers take `steps` timesteps spaced

@@ -22,7 +22,8 @@ typedef enum {
 /* What is derived from a model's file. A family fills in what it has. */
 typedef struct family_facts {
     mar_model_config config; /* as mar.h shows it; its order, head and conditioning choose the loop */
-    causal_shape shape;      /* raster order: of the transformer */
+    causal_shape shape;      /* raster order: of the transformer; masked: of the language model between the towers */
+    int side;                /* masked: masked_shape.side */
     diff_head_shape head;    /* raster order, of vectors: of the diffusion head */
     diff_process process;    /* of its chain */
     raster_norm norm;        /* of the tokens it draws */
@@ -37,11 +38,15 @@ typedef struct family_facts {
 } family_facts;
 
 /* Rows of the families; and all in the order in which they are asked to recognise a file, NULL at the end. */
-extern const wt_kind family_mar, family_spherear, family_language, family_llamagen, family_eagle;
+extern const wt_kind family_mar, family_harmon, family_spherear, family_language, family_llamagen, family_eagle;
 extern const wt_kind *const families[];
 
 /* Appends the titles of the families whose models make such tokens in this order: "Lumina-mGPT, LlamaGen". */
 void family_add_titles(mar_order order, int discrete, char *text, size_t size);
+/* Gives the tensors of a file the names that the families have for them, where its release has others: those of a text
+ * model in a file of Emu3ForConditionalGeneration, and of Harmon's parts. Returns MAR_EFORMAT if two get one name, and
+ * MAR_ENOMEM. */
+mar_status family_rename(wt_file *f, mar_err *err);
 
 /* Names of tensors: of LlamaGen, of SphereAR, and of transformers' Llama. */
 extern const causal_names llamagen_names, sphere_names, language_llama_names;

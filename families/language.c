@@ -9,7 +9,7 @@
 #include <string.h>
 
 static const language_family *const languages[] = {&language_lumina_mgpt, &language_anole, &language_emu3,
-                                                   &language_demo};
+                                                   &language_harmon, &language_demo};
 enum { LANGUAGES = sizeof languages / sizeof *languages };
 
 /* Returns the family of a file; NULL if it has none. *name gets the name that the file gives, or NULL. */
@@ -24,11 +24,6 @@ static const language_family *language_find_family(const wt_file *f, const char 
     return NULL;
 }
 
-const char *language_title(int i)
-{
-    return i < LANGUAGES && languages[i]->recognise ? languages[i]->title : NULL; /* the demo comes last */
-}
-
 int language_recognise(const wt_file *f)
 {
     const char *name;
@@ -39,16 +34,6 @@ const wt_tensor *language_embedding(const wt_file *f)
 {
     const wt_tensor *t = wt_find(f, "model.embed_tokens.weight");
     return t ? t : wt_find(f, "tok_embeddings.weight");
-}
-
-mar_status language_rename(wt_file *f, mar_err *err)
-{
-    static const wt_naming names[] = {{"text_model.model.", "model.", 0}, /* as its files have them */
-                                      {"text_model.lm_head.", "lm_head.", 0},
-                                      {"model.text_model.", "model.", 0}}; /* in transformers 5's state dict */
-    if (!wt_find(f, "text_model.model.embed_tokens.weight") && !wt_find(f, "model.text_model.embed_tokens.weight"))
-        return MAR_OK;
-    return wt_rename(f, names, sizeof names / sizeof *names, err);
 }
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
@@ -79,6 +64,8 @@ static mar_status language_read_sizes(const wt_file *f, language *l, mar_err *er
     int area = 0;
     l->width = l->family->width;
     l->height = l->family->height;
+    l->stride = l->family->stride;
+    l->unit = l->family->unit;
     mar_status status = wt_metadata_number(f, "mar.context", &context, err);
     l->context = context > INT_MAX ? INT_MAX : (int)context;
     if (status == MAR_OK) status = language_number(f, "max_position_embeddings", 1, &l->context, err);
@@ -87,10 +74,11 @@ static mar_status language_read_sizes(const wt_file *f, language *l, mar_err *er
     if (l->context > 1 << 24)
         return err_set(err, MAR_EMODEL, "%s: a context of %d positions, expected at most %d", wt_path(f), l->context,
                        1 << 24);
-    if (area) l->width = l->height = (int)lround(sqrt(area) / l->family->stride) * l->family->stride;
+    if (area) l->width = l->height = (int)lround(sqrt(area) / l->stride) * l->stride;
     if (l->width < 1 || l->width > LANGUAGE_SIDE_MAX)
         return err_set(err, MAR_EMODEL, "%s: config.json has an image_area of %d, expected sides of at most %d",
                        wt_path(f), area, LANGUAGE_SIDE_MAX);
+    if (l->family->read && (status = l->family->read(f, l, err)) != MAR_OK) return status;
     if (size && !language_read_size(size, &l->width, &l->height))
         return err_set(err, MAR_EMODEL, "%s: metadata mar.image_size is \"%s\", expected as 512x512", wt_path(f), size);
     return MAR_OK;
@@ -114,6 +102,8 @@ static mar_status language_find_ids(const wt_file *f, language *l, mar_err *err)
 {
     const char *ids = wt_metadata(f, "mar.image_tokens"), *line_end = wt_metadata(f, "mar.line_end");
     char *end;
+    l->vocabulary.line_end = -1;
+    if (!l->family->find_ids) return MAR_OK;
     if (!ids) return l->family->find_ids(f, l->family, &l->vocabulary, err);
     const mar_status status = text_vocabulary_of_text(f, ids, &l->vocabulary, err);
     if (status != MAR_OK || !l->family->line_end) return status;
@@ -154,7 +144,7 @@ void language_free(language *l)
 
 static long language_image_positions(const language *l, int columns, int rows)
 {
-    return (long)rows * (columns + (l->vocabulary.line_end >= 0));
+    return (long)rows * (columns + (l->vocabulary.line_end >= 0)) + l->family->behind;
 }
 
 int language_left(const language *l, int columns, int rows)
@@ -178,15 +168,15 @@ mar_status language_size(const language *l, const char *path, int width, int hei
     if (f->fixed_size && (width != l->width || height != l->height))
         return err_set(err, MAR_EARG, "%s: an image of %dx%d: %s makes images of %dx%d only", path, width, height,
                        f->title, l->width, l->height);
-    if (width < f->unit || height < f->unit || width % f->unit || height % f->unit || width > LANGUAGE_SIDE_MAX ||
+    if (width < l->unit || height < l->unit || width % l->unit || height % l->unit || width > LANGUAGE_SIDE_MAX ||
         height > LANGUAGE_SIDE_MAX)
         return err_set(err, MAR_EARG, "%s: an image of %dx%d: sides of %s's images are multiples of %d, at most %d",
-                       path, width, height, f->title, f->unit, LANGUAGE_SIDE_MAX);
+                       path, width, height, f->title, l->unit, LANGUAGE_SIDE_MAX);
     if (f->ratio && (width > f->ratio * height || height > f->ratio * width))
         return err_set(err, MAR_EARG, "%s: an image of %dx%d: one side of %s's images is at most %d times the other",
                        path, width, height, f->title, f->ratio);
-    *columns = width / f->stride;
-    *rows = height / f->stride;
+    *columns = width / l->stride;
+    *rows = height / l->stride;
     const long positions = language_image_positions(l, *columns, *rows);
     if (positions + LANGUAGE_PROMPT_MIN > l->context)
         return err_set(
@@ -202,7 +192,7 @@ static int language_nearest_release(const language *l, double area)
     double least = HUGE_VAL;
     int nearest = 0;
     for (const int *side = l->family->trained; *side; side++) {
-        const int tokens = *side / l->family->stride;
+        const int tokens = *side / l->stride;
         const double distance = fabs(log((double)*side * *side / area));
         if (distance > least || language_image_positions(l, tokens, tokens) + LANGUAGE_PROMPT_MIN > l->context)
             continue;
@@ -215,18 +205,18 @@ static int language_nearest_release(const language *l, double area)
 void language_nearest(const language *l, int columns, int rows, int *width, int *height)
 {
     const language_family *f = l->family;
-    const double of_width = columns * f->stride, of_height = rows * f->stride;
-    const int side = language_nearest_release(l, of_width * of_height) / f->unit, units = side * side;
+    const double of_width = columns * l->stride, of_height = rows * l->stride;
+    const int side = language_nearest_release(l, of_width * of_height) / l->unit, units = side * side;
     double least = HUGE_VAL;
-    *width = columns * f->stride;
-    *height = rows * f->stride;
+    *width = columns * l->stride;
+    *height = rows * l->stride;
     /* the sizes of generate_crop_size_list (data/item_processor.py of Lumina-mGPT), by the ratio of their sides */
     for (int w = units, h = 1; w > 0; (h + 1) * w <= units ? h++ : w--) {
         const double distance = fabs(log(w * of_height / (h * of_width)));
         if (w > f->ratio * h || h > f->ratio * w || distance >= least) continue;
         least = distance;
-        *width = w * f->unit;
-        *height = h * f->unit;
+        *width = w * l->unit;
+        *height = h * l->unit;
     }
 }
 
@@ -238,12 +228,12 @@ mar_status language_ids(const language *l, const text_tokenizer *t, int columns,
     enum { FIELDS = 7, NUMBERS = 6 };
     const language_family *f = l->family;
     char text[NUMBERS][24];
-    const int sizes[NUMBERS] = {columns * f->stride,
-                                rows * f->stride,
+    const int sizes[NUMBERS] = {columns * l->stride,
+                                rows * l->stride,
                                 columns,
                                 rows,
-                                f->size_token + columns * f->stride / f->unit,
-                                f->size_token + rows * f->stride / f->unit};
+                                f->size_token + columns * l->stride / l->unit,
+                                f->size_token + rows * l->stride / l->unit};
     const char *otherwise = f->negative_prompt ? f->negative_prompt : "";
     const text_field fields[FIELDS] = {{"prompt", prompt ? prompt : otherwise, 0},
                                        {"W", text[0], 0},

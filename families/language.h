@@ -9,6 +9,8 @@
 #include "text/vocabulary.h"
 #include "weights/kind.h"
 
+struct language;
+
 /* In a template {prompt} is the prompt; {W} and {H} are the image's size in pixels, {columns} and {rows} in tokens;
  * {size_w} and {size_h} are size tokens; and {<name>} is the token of this name. */
 typedef struct language_family {
@@ -29,22 +31,24 @@ typedef struct language_family {
     /* Tells whether a configuration with this architecture or model type, NULL: none, is of the family. A family
      * without it is named by the metadata alone. */
     int (*recognise)(const wt_file *f, const char *name);
-    /* Finds the ids of the image tokens and of the line end in a file whose metadata do not say them. */
+    /* Finds the ids of the image tokens and of the line end in a file whose metadata do not say them. NULL: the model's
+     * image tokens are vectors, and a language model alone is none of the family's models. */
     mar_status (*find_ids)(const wt_file *f, const struct language_family *family, text_vocabulary *v, mar_err *err);
+    int behind; /* positions behind an image's tokens */
+    /* Reads what else the configuration and the metadata say of sizes; NULL: nothing. */
+    mar_status (*read)(const wt_file *f, struct language *l, mar_err *err);
 } language_family;
 
 /* The families, NULL at the end: of chameleon.c and emu3.c. */
-extern const language_family language_lumina_mgpt, language_anole, language_demo, language_emu3;
-
-/* Returns the title of family i of those with releases; NULL behind the last. */
-const char *language_title(int i);
+extern const language_family language_lumina_mgpt, language_anole, language_demo, language_emu3, language_harmon;
 
 /* What a model's files say of its prompts and images. */
-typedef struct {
+typedef struct language {
     const language_family *family;
     text_vocabulary vocabulary;
     int context;       /* positions of a sequence at most */
     int width, height; /* default size in pixels */
+    int stride, unit;  /* the family's, or what the files say instead */
 } language;
 
 enum {
@@ -59,9 +63,9 @@ int language_recognise(const wt_file *f);
  * vocabulary without image tokens; MAR_EIO, MAR_EFORMAT and MAR_ENOMEM. */
 mar_status language_open(const wt_file *f, language *out, mar_err *err);
 void language_free(language *l); /* leaves it empty */
-/* Gives the text model in a file of Emu3ForConditionalGeneration the names of Emu3ForCausalLM. Returns MAR_EFORMAT if
- * it has both, and MAR_ENOMEM. */
-mar_status language_rename(wt_file *f, mar_err *err);
+/* Makes the language of a tokenizer without a model beside it, as Harmon's releases need one: Qwen2.5's. Returns 0 if
+ * it has no token <|im_start|>. */
+int language_open_tokenizer(const text_tokenizer *t, language *out);
 /* Returns the embedding's tensor, [rows][width]; NULL if there is none. */
 const wt_tensor *language_embedding(const wt_file *f);
 
@@ -91,16 +95,32 @@ mar_status language_ids(const language *l, const text_tokenizer *t, int columns,
  * same from a file with these metadata. Returns MAR_ENOMEM. */
 mar_status language_put(const language *l, wt_pairs *m, mar_err *err);
 
+/* The members of causal_names for transformers' Llama. */
+#define LANGUAGE_LLAMA_NAMES                                                                                           \
+    .layers = "model.layers",                                                                                          \
+    .joined = {NULL,                                                                                                   \
+               "self_attn.o_proj",                                                                                     \
+               NULL,                                                                                                   \
+               "mlp.down_proj",                                                                                        \
+               "input_layernorm",                                                                                      \
+               "post_attention_layernorm",                                                                             \
+               "self_attn.q_norm",                                                                                     \
+               "self_attn.k_norm"},                                                                                    \
+    .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, .w13 = {"mlp.gate_proj", "mlp.up_proj"},      \
+    .norm = "model.norm.weight", .embedding = "model.embed_tokens.weight", .output = "lm_head.weight"
+
 /* --- the configuration: config.json, or the release's params.json ------------------------------------------------- */
 
-/* Returns a member of the configuration, or of the part about the transformer (text_config; the release's model); NULL
- * if there is none, or null. */
+/* Returns a member of the configuration, or of the part about the transformer (text_config; the release's model; llm);
+ * NULL if there is none, or null. */
 const json_value *language_member(const wt_file *f, const char *key);
 /* Reads a whole number from `least` on. Leaves *out unchanged if the configuration has none. */
 mar_status language_number(const wt_file *f, const char *key, int least, int *out, mar_err *err);
 /* Derives the shape of a transformer of Llama's kind whose tensors have these names (families/language_shape.c): from
  * the tensors, and numbers that no tensor shows from the configuration, else from the metadata. `release`: with the
- * keys of Meta's params.json. Does not set what is about images and prompts. */
+ * keys of Meta's params.json. Where the metadata are of a model around the transformer, `out` has heads, eps and
+ * rope_base that count without a configuration, and the metadata's are mar.llm_heads, ...; else it is 0. Does not set
+ * what is about images and prompts. */
 mar_status language_shape(const wt_file *f, const causal_names *names, int release, causal_shape *out, mar_err *err);
 
 #endif

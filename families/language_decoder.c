@@ -7,15 +7,7 @@
 #include <string.h>
 
 /* Names of transformers' Llama (Chameleon and Emu3 in folders of Hugging Face), and of Chameleon's release. */
-const causal_names language_llama_names = {.layers = "model.layers",
-                                           .joined = {NULL, "self_attn.o_proj", NULL, "mlp.down_proj",
-                                                      "input_layernorm", "post_attention_layernorm", "self_attn.q_norm",
-                                                      "self_attn.k_norm"},
-                                           .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                                           .w13 = {"mlp.gate_proj", "mlp.up_proj"},
-                                           .norm = "model.norm.weight",
-                                           .embedding = "model.embed_tokens.weight",
-                                           .output = "lm_head.weight"};
+const causal_names language_llama_names = {LANGUAGE_LLAMA_NAMES};
 static const causal_names release = {.layers = "layers",
                                      .joined = {"attention.wqkv", "attention.wo", "feed_forward.w13", "feed_forward.w2",
                                                 "attention_norm", "ffn_norm", "attention.q_normalization",
@@ -84,6 +76,10 @@ static mar_status decoder_derive(const wt_file *f, const wt_asked *asked, void *
                        asked->heads, wt_path(f));
     const int is_release = !wt_find(f, language_llama_names.embedding);
     mar_status status = language_open(f, l, err);
+    if (status == MAR_OK && !l->family->find_ids)
+        status =
+            err_set(err, MAR_EMODEL, "%s: is a language model alone, which %s has inside; expected the whole model",
+                    wt_path(f), l->family->title);
     if (status == MAR_OK)
         status = language_shape(f, is_release ? &release : &language_llama_names, is_release, &out->shape, err);
     if (status == MAR_OK) status = decoder_derive_sequence(f, l, asked, &out->shape, err);
@@ -114,7 +110,7 @@ static void decoder_describe(const wt_file *f, const void *facts, const wt_repor
                 c->shape.heads, groups, c->shape.hidden, c->shape.qk_norm ? ", norms of q and k" : "");
     wt_add_fact(to, "vocabulary: %d tokens, of which %d are a codebook's", c->shape.rows, c->shape.vocabulary);
     wt_add_fact(to, "images: %dx%d pixels in %dx%d tokens%s; prompts up to %d tokens",
-                c->shape.columns * family->stride, c->shape.seq_len / c->shape.columns * family->stride,
+                c->shape.columns * c->language.stride, c->shape.seq_len / c->shape.columns * c->language.stride,
                 c->shape.columns, c->shape.seq_len / c->shape.columns,
                 family->fixed_size ? "" : ", other sizes by --size", c->shape.prefix);
     wt_add_fact(to, "parameters: %ld", c->config.parameters);
@@ -149,9 +145,11 @@ static void decoder_release(void *facts)
 const wt_kind family_language = {
     .kind = MAR_KIND_DECODER,
     .name = "decoder that writes images among text",
+    .has_prompts = 1,
     .is_folder = 1,
     .article = "a",
     .lacks = "no model.embed_tokens.weight",
+    .titles = {"Lumina-mGPT", "Anole", "Emu3"},
     .order = MAR_ORDER_RASTER,
     .head = MAR_HEAD_SOFTMAX,
     .facts_size = sizeof(family_facts),

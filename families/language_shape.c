@@ -11,7 +11,7 @@
 
 const json_value *language_member(const wt_file *f, const char *key)
 {
-    static const char *const parts[] = {"text_config", "model"};
+    static const char *const parts[] = {"text_config", "model", "llm"};
     const json_value *root = wt_config(f), *v = root ? json_member(root, key) : NULL;
     for (size_t i = 0; root && !v && i < sizeof parts / sizeof *parts; i++) {
         const json_value *part = json_member(root, parts[i]);
@@ -52,7 +52,7 @@ static mar_status language_read_number(const wt_file *f, const char *key, const 
 }
 
 /* Reads the base of the rotary positions, which newer files of transformers keep in an object of their own. */
-static mar_status language_read_rope(const wt_file *f, double *out, mar_err *err)
+static mar_status language_read_rope(const wt_file *f, const char *name, double *out, mar_err *err)
 {
     const json_value *scaling = language_member(f, "rope_scaling"), *own = language_member(f, "rope_parameters");
     const json_value *base = own && own->type == JSON_OBJECT ? json_member(own, "rope_theta") : NULL;
@@ -60,7 +60,7 @@ static mar_status language_read_rope(const wt_file *f, double *out, mar_err *err
     if (scaling || (type && type->type == JSON_STRING && strcmp(type->text, "default") != 0))
         return err_set(err, MAR_EMODEL, "%s: its configuration scales the rotary positions, expected plain ones",
                        wt_path(f));
-    if (!base) return language_read_number(f, "rope_theta", "mar.rope_base", out, err);
+    if (!base) return language_read_number(f, "rope_theta", name, out, err);
     *out = json_double(base);
     if (*out > 0 && *out < 1e15) return MAR_OK;
     return err_set(err, MAR_EMODEL, "%s: its configuration has no positive number for rope_theta", wt_path(f));
@@ -81,11 +81,17 @@ static mar_status language_check_config(const wt_file *f, mar_err *err)
 
 static mar_status language_derive_heads(const wt_file *f, int release, causal_shape *s, mar_err *err)
 {
-    double heads = 0, size = 0, eps = 1e-5, base = 10000;
-    mar_status status = language_read_number(f, release ? "n_heads" : "num_attention_heads", "mar.heads", &heads, err);
-    if (status == MAR_OK) status = language_read_number(f, "head_dim", "mar.head_dim", &size, err);
-    if (status == MAR_OK) status = language_read_number(f, release ? "norm_eps" : "rms_norm_eps", "mar.eps", &eps, err);
-    if (status == MAR_OK) status = language_read_rope(f, &base, err);
+    const int inside = s->eps > 0; /* of a model that has other heads beside these */
+    double heads = s->heads, size = 0, eps = inside ? (double)s->eps : 1e-5,
+           base = inside ? (double)s->rope_base : 10000;
+    mar_status status = language_read_number(f, release ? "n_heads" : "num_attention_heads",
+                                             inside ? "mar.llm_heads" : "mar.heads", &heads, err);
+    if (status == MAR_OK)
+        status = language_read_number(f, "head_dim", inside ? "mar.llm_head_dim" : "mar.head_dim", &size, err);
+    if (status == MAR_OK)
+        status = language_read_number(f, release ? "norm_eps" : "rms_norm_eps", inside ? "mar.llm_eps" : "mar.eps",
+                                      &eps, err);
+    if (status == MAR_OK) status = language_read_rope(f, inside ? "mar.llm_rope_base" : "mar.rope_base", &base, err);
     if (status != MAR_OK) return status;
     if (heads == 0 && !wt_config(f))
         return err_set(
@@ -168,7 +174,8 @@ mar_status language_shape(const wt_file *f, const causal_names *names, int relea
     const wt_tensor *embedding, *w2;
     char layer[32], name[CAUSAL_TENSOR_NAME];
     int rows;
-    *s = (causal_shape){.names = names, .halves = !release};
+    *s =
+        (causal_shape){.names = names, .halves = !release, .heads = s->heads, .eps = s->eps, .rope_base = s->rope_base};
     snprintf(layer, sizeof layer, "%s.0", names->layers);
     snprintf(name, sizeof name, "%s.", names->layers);
     mar_status status = language_check_config(f, err);

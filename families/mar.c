@@ -33,13 +33,14 @@ static mar_status mar_derive_sequence(const wt_file *f, mar_model_config *c, mar
 
 static mar_status mar_derive_transformer(const wt_file *f, mar_model_config *c, mar_err *err)
 {
-    const wt_tensor *class_emb, *z_proj, *fc1;
-    mar_status status = wt_find_shape(f, "class_emb.weight", 2, &class_emb, err);
+    const wt_tensor *class_emb = NULL, *z_proj, *fc1;
+    mar_status status = MAR_OK;
+    if (c->conditioning == MAR_CONDITION_CLASS) status = wt_find_shape(f, "class_emb.weight", 2, &class_emb, err);
     if (status == MAR_OK) status = wt_find_shape(f, "z_proj.weight", 2, &z_proj, err);
     if (status == MAR_OK) status = wt_find_shape(f, "encoder_blocks.0.mlp.fc1.weight", 2, &fc1, err);
     if (status == MAR_OK) status = mar_derive_sequence(f, c, err);
     if (status != MAR_OK) return status;
-    c->classes = (int)class_emb->shape[0];
+    if (class_emb) c->classes = (int)class_emb->shape[0];
     c->width = (int)z_proj->shape[0];
     c->token_dim = (int)z_proj->shape[1];
     c->mlp_hidden = (int)fc1->shape[0];
@@ -128,12 +129,13 @@ static mar_status mar_derive_patch(const wt_file *f, int asked, mar_model_config
     return MAR_OK;
 }
 
-mar_status family_mar_derive(const wt_file *f, const wt_asked *asked, mar_model_config *config, mar_err *err)
+mar_status family_mar_derive_as(const wt_file *f, const wt_asked *asked, mar_conditioning conditioning,
+                                mar_model_config *config, mar_err *err)
 {
     *config = (mar_model_config){.size = sizeof *config,
                                  .family = "mar",
-                                 .title = family_mar.title,
-                                 .conditioning = MAR_CONDITION_CLASS,
+                                 .title = family_mar.titles[0],
+                                 .conditioning = conditioning,
                                  .cfg = 2.9f};
     mar_status status = mar_derive_transformer(f, config, err);
     if (status == MAR_OK) status = mar_check_widths(f, config, err);
@@ -142,6 +144,11 @@ mar_status family_mar_derive(const wt_file *f, const wt_asked *asked, mar_model_
     config->num_iter = config->seq_len < 64 ? config->seq_len : 64;
     if (status == MAR_OK) family_mar_tensors(config, wt_add_elements, &config->parameters);
     return status == MAR_OK ? mar_derive_patch(f, asked->patch_size, config, err) : status;
+}
+
+mar_status family_mar_derive(const wt_file *f, const wt_asked *asked, mar_model_config *config, mar_err *err)
+{
+    return family_mar_derive_as(f, asked, MAR_CONDITION_CLASS, config, err);
 }
 
 int family_mar_patches(int token_dim, int z_channels)
@@ -263,7 +270,7 @@ void family_mar_tensors(const mar_model_config *c, wt_tensor_visitor *visit, voi
     mar_visit_tensor(&v, "mask_token", "", 3, 1, 1, width);
     mar_visit_tensor(&v, "decoder_pos_embed_learned", "", 3, 1, positions, width);
     mar_visit_tensor(&v, "diffusion_pos_embed_learned", "", 3, 1, c->seq_len, width);
-    mar_visit_tensor(&v, "class_emb.weight", "", 2, c->classes, width, 0);
+    if (c->classes) mar_visit_tensor(&v, "class_emb.weight", "", 2, c->classes, width, 0);
     mar_visit_linear(&v, "", "z_proj", width, c->token_dim);
     mar_visit_norm(&v, "", "z_proj_ln", width);
     mar_visit_transformer(&v, "encoder_blocks", c->encoder_depth, width, c->mlp_hidden);
@@ -340,7 +347,7 @@ const wt_kind family_mar = {
     .article = "a",
     .lacks = "no class_emb.weight, no diffloss.net.*",
     .has_heads = 1,
-    .title = "MAR",
+    .titles = {"MAR"},
     .order = MAR_ORDER_SETS,
     .head = MAR_HEAD_DDPM,
     .has_patch_size = 1,

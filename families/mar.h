@@ -12,6 +12,9 @@ enum { MAR_PATCH_MAX = 16, MAR_KL16_CHANNELS = 16 };
  * patch_size is the asked one, else the metadata's mar.patch_size, else 0: MAR_EARG, or MAR_EMODEL for the metadata, if
  * its square does not divide token_dim, or if the two differ. mar_inspect and the loader report other wrong tensors. */
 mar_status family_mar_derive(const wt_file *f, const wt_asked *asked, mar_model_config *config, mar_err *err);
+/* Does the same for a model of MAR's towers that something else than a class may condition: it then has no class. */
+mar_status family_mar_derive_as(const wt_file *f, const wt_asked *asked, mar_conditioning conditioning,
+                                mar_model_config *config, mar_err *err);
 /* Calls visit(user, name, rank, shape) for every tensor of such a model, in the official order (formats: fake_latent
  * [1,D], encoder_pos_embed_learned [1,buffer+seq,D], ...). */
 void family_mar_tensors(const mar_model_config *config, wt_tensor_visitor *visit, void *user);

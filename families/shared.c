@@ -61,7 +61,7 @@ void family_show_shape(family_facts *facts, const wt_kind *row)
     c->classes = s->classes;
     c->caption_tokens = s->caption_dim ? s->prefix : 0;
     c->caption_dim = s->caption_dim;
-    c->title = row->title;
+    c->title = row->titles[0];
     c->order = row->order;
     c->head = row->head;
     c->num_iter = s->seq_len;

@@ -27,7 +27,7 @@ typedef struct {
     mar_kind kind;
     mar_dtype stored; /* type of a model's weights that mar_convert has quantised, INT8 or INT4; AUTO: none are */
     int folder;       /* 1: a folder as Hugging Face writes it, or Meta's */
-    int reserved;     /* 0 */
+    int prompts;      /* 1: a model of prompts, or a part of one, whose own tokenizer makes their ids */
 } mar_file_info;
 
 /* Opens a file, folder or built-in model and recognises it by its header: no weights are read. `weights` is as in

@@ -2,6 +2,7 @@
 #include "mar/masked.h"
 
 #include "base/arena.h"
+#include "mar/core/conditioning.h"
 #include "mar/core/params.h"
 
 #include <limits.h>
@@ -45,11 +46,49 @@ static int together(const mar_engine_state *g)
     return ((const mar_masked *)g)->together;
 }
 
+static int is_idle(const mar_masked *g)
+{
+    for (int i = 0; i < g->max_images; i++)
+        if (mar_masked_steps_left(g, i) > 0) return 0;
+    return 1;
+}
+
+/* Returns MAR_EARG unless a model of prompts can begin with this one. */
+static mar_status masked_check_prompt(const mar_masked *g, const mar_image *image, mar_err *err)
+{
+    const causal_model *language = g->model->between.language;
+    if (!language) return MAR_OK;
+    mar_status status =
+        mar_prompt_check(image->features, image->mask, language->shape.prefix, language->shape.rows, err);
+    if (status == MAR_OK && g->cfg_branches == 2 && !g->has_negative && image->features)
+        status = mar_refuse_no_negative(g->params.cfg, err);
+    return status == MAR_OK ? wt_check_unchanged(language->prompt_file, MAR_OK, err) : status;
+}
+
+static mar_status masked_set_negative(mar_engine_state *engine_state, const float *features, const uint8_t *mask,
+                                      mar_err *err)
+{
+    mar_masked *g = (mar_masked *)engine_state;
+    mar_runner *runners[] = {&g->target, g->draft};
+    const causal_shape *s = g->target.between ? &g->model->between.language->shape : NULL;
+    if (!s) return err_set(err, MAR_EARG, "the model makes images of classes: it has no negative prompt");
+    if (!is_idle(g))
+        return err_set(err, MAR_EARG, "an image is in progress: its second branch has the negative prompt");
+    mar_status status = mar_prompt_check(features, mask, s->prefix, s->rows, err);
+    if (status != MAR_OK) return status;
+    for (int i = 0; i < 2 && runners[i]; i++) between_set_negative(runners[i]->between, features, mask);
+    status = kern_check(g->k, err);
+    g->has_negative = status == MAR_OK;
+    return status;
+}
+
 static mar_status masked_check_image(const mar_engine_state *engine_state, const mar_image *image, mar_err *err)
 {
     const mar_masked *g = (const mar_masked *)engine_state;
     const float cfg = g->params.cfg;
     const char *name = NULL;
+    const mar_status prompt = masked_check_prompt(g, image, err);
+    if (prompt != MAR_OK) return prompt;
     for (int i = 0; !name && i < g->accel_count; i++)
         if (g->accels[i].accel->together) name = g->accels[i].accel->name;
     if (name && image->cfg != cfg)
@@ -103,13 +142,6 @@ static void begin_image(mar_masked *g, int slot, const mar_image *image)
     while (s->step < g->params.num_iter && g->steps[s->step].known + g->steps[s->step].predicted <= s->known) s->step++;
 }
 
-static int is_idle(const mar_masked *g)
-{
-    for (int i = 0; i < g->max_images; i++)
-        if (mar_masked_steps_left(g, i) > 0) return 0;
-    return 1;
-}
-
 static void reset_stats(mar_masked *g)
 {
     g->stats = (mar_stats){0};
@@ -125,6 +157,8 @@ static void admit(mar_engine_state *engine_state, const int *slot, const mar_ima
     for (int i = 0; i < n; i++) begin_image(g, slot[i], &images[i]);
     for (int i = 0; i < n; i++) g->label_list[i] = g->label[slot[i]];
     masked_runner_admit(&g->target.net, n, slot, g->label_list);
+    mar_runner_set_prompts(&g->target, slot, images, n);
+    if (g->draft) mar_runner_set_prompts(g->draft, slot, images, n);
     for (int i = 0; i < n; i++)
         if (images[i].tokens) give_tokens(g, slot[i], &images[i]);
     if (!g->together) return;
@@ -208,7 +242,7 @@ static int add_spec(const mar_masked *g, diff_spec *specs, int n, int steps)
 {
     for (int i = 0; i < n; i++)
         if (specs[i].steps == steps) return n;
-    specs[n] = (diff_spec){MAR_SAMPLER_DDPM, steps, DIFF_TOP, DIFF_DDPM};
+    specs[n] = (diff_spec){MAR_SAMPLER_DDPM, steps, DIFF_TOP, g->model->process};
     for (int i = 0; i < g->accel_count; i++)
         if (g->accels[i].accel->respace) g->accels[i].accel->respace(&g->params, &specs[n]);
     return n + 1;
@@ -473,6 +507,7 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
     stats->head_s = t->head_s;
     stats->encoder_flop = t->net.encoder_flop + g->contexts.encoder_flop;
     stats->decoder_flop = t->net.decoder_flop + g->contexts.decoder_flop;
+    if (t->between) stats->decoder_flop += between_flop(t->between);
     stats->head_flop = t->head_flop;
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
     stats->head_call_products = 2 * g->model->head.shape.depth + 2;
@@ -508,6 +543,7 @@ const mar_engine mar_masked_engine = {
     .plan = masked_plan,
     .together = together,
     .check = masked_check_image,
+    .set_negative = masked_set_negative,
     .admit = admit,
     .release = release,
     .step = masked_step,

@@ -77,6 +77,7 @@ struct mar_masked {
     mar_recordings *draft_recordings; /* [num_iter] of its steps */
     mar_recordings *recordings;       /* [num_iter] recordings of the target's steps, for batches of the planned size */
     int planned;                      /* images that were planned */
+    int has_negative;                 /* 1: a model of prompts has what its second branch begins with */
     int together;                     /* 1: an accelerator that is on keeps a state of the batch */
     masked_contexts contexts;         /* passes over images at different steps; none with `together` */
     float *sampled;                   /* backend [max_images * max_tokens][token_dim] tokens drawn last */

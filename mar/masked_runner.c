@@ -17,18 +17,23 @@ static masked_shape masked_shape_of(const mar_model_config *c)
                           .mlp_hidden = c->mlp_hidden,
                           .buffer = c->buffer,
                           .seq_len = c->seq_len,
+                          .columns = c->grid_width,
                           .token_dim = c->token_dim,
                           .classes = c->classes};
 }
 
-static mar_status load_parts(mar_masked_model *model, kern_queue *k, const wt_file *f, mar_err *err)
+static mar_status load_parts(mar_masked_model *model, kern_queue *k, const wt_file *f, const family_facts *facts,
+                             mar_err *err)
 {
     const mar_model_config *c = &model->base.config;
-    const masked_shape shape = masked_shape_of(c);
+    masked_shape shape = masked_shape_of(c);
+    shape.side = facts->side;
     const diff_head_shape head = {
         .width = c->head_width, .depth = c->head_depth, .channels = c->token_dim, .z_dim = c->width};
     const mar *m = model->base.m;
-    const mar_status status = masked_net_load(k, f, &shape, &model->net, err);
+    mar_status status = masked_net_load(k, f, &shape, &model->net, err);
+    if (status == MAR_OK && facts->shape.width)
+        status = between_model_load(k, f, &facts->shape, shape.buffer, &model->between, err);
     return status == MAR_OK ? diff_head_load(k, f, &head, m->head_dtype, m->int8_below, &model->head, err) : status;
 }
 
@@ -40,7 +45,8 @@ mar_status mar_masked_load(mar *m, kern_queue *k, const wt_file *f, const family
     if (!model) return err_set(err, MAR_ENOMEM, "out of memory");
     model->base.m = m;
     model->base.config = facts->config;
-    const mar_status status = load_parts(model, k, f, err);
+    model->process = facts->process;
+    const mar_status status = load_parts(model, k, f, facts, err);
     if (status == MAR_OK) {
         if (model->head.dtype != m->head_dtype) model->base.config.warning = diff_head_f32_warning;
         *out = &model->base;
@@ -56,6 +62,7 @@ void mar_masked_unload(mar_model *base)
     mar_masked_model *model = (mar_masked_model *)base;
     if (!model) return;
     masked_net_free(base->m->device, &model->net);
+    between_model_free(base->m->device, &model->between);
     diff_head_free(&model->head);
     free(model);
 }
@@ -163,7 +170,19 @@ void mar_runner_draw(mar_runner *r, int row, const mar_draw *d, int first, int l
 void mar_runner_reset(mar_runner *r)
 {
     masked_runner_reset(&r->net);
+    if (r->between) between_reset(r->between);
     r->head_s = r->head_flop = 0;
+}
+
+void mar_runner_set_prompts(mar_runner *r, const int *slot, const mar_image *images, int n)
+{
+    kern_queue *k = r->net.work.k;
+    if (!r->between) return;
+    k->watch.part = r->net.part;
+    k->core->timer_mark(k, NULL);
+    for (int i = 0; i < n; i++)
+        if (images[i].features) between_set_prompt(r->between, slot[i], images[i].features, images[i].mask);
+    k->core->timer_mark(k, &r->net.decoder_s);
 }
 
 void mar_runner_begin(mar_runner *r, int images, const int *label)
@@ -174,7 +193,8 @@ void mar_runner_begin(mar_runner *r, int images, const int *label)
 
 size_t mar_runner_lay_out(mar_runner *r, char *base)
 {
-    const size_t used = masked_runner_lay_out(&r->net, base);
+    size_t used = masked_runner_lay_out(&r->net, base);
+    if (r->between) used += between_lay_out(r->between, base ? base + used : NULL);
     return used + diff_chain_lay_out(&r->chain, base ? base + used : NULL);
 }
 
@@ -188,6 +208,10 @@ mar_status mar_runner_create(kern_queue *k, const mar_masked_model *model, int m
     if (status != MAR_OK) return status; /* nothing is owned yet */
     out->model = model;
     status = masked_runner_create(k, &model->net, max_images, cfg_branches, max_tokens, &out->net, err);
+    if (status == MAR_OK && model->between.language) {
+        status = between_create(k, &model->between, max_images, &out->between, err);
+        out->net.work.between = status == MAR_OK ? between_of(out->between) : NULL;
+    }
     if (status != MAR_OK) mar_runner_free(out);
     return status;
 }
@@ -196,6 +220,7 @@ void mar_runner_free(mar_runner *r)
 {
     if (!r->model) return;
     diff_chain_free(&r->chain);
+    between_free(r->between);
     masked_runner_free(&r->net);
     *r = (mar_runner){0};
 }

@@ -6,6 +6,7 @@
 
 #include "diffusion/chain.h"
 #include "mar/core/engine.h"
+#include "nets/between.h"
 #include "nets/masked_runner.h"
 
 /* --- the model ---------------------------------------------------------------------------------------------------- */
@@ -14,6 +15,8 @@ typedef struct {
     mar_model base;
     masked_net net;
     diff_head head;
+    between_model between; /* a model of prompts: its language model; language NULL: images are of classes */
+    diff_process process;  /* of the head's chain */
 } mar_masked_model;
 
 static inline const mar_masked_model *mar_masked_model_of(const mar_model *model)
@@ -60,6 +63,7 @@ int mar_cfg_branches(float cfg);
 typedef struct {
     const mar_masked_model *model;
     masked_runner net;
+    between_runner *between; /* of a model of prompts, else NULL */
     diff_chain chain;
     double head_flop; /* since mar_runner_reset */
     double head_s;    /* seconds since then; complete when the backend has finished */
@@ -102,6 +106,9 @@ mar_status mar_runner_plan(mar_runner *r, int images, const mar_step *step, mar_
 
 /* Resets times and arithmetic. */
 void mar_runner_reset(mar_runner *r);
+/* Gives n images in slots, host slot [n], their prompts, if the model has prompts. An image without one keeps that of
+ * the image before it in its slot, or has none. */
+void mar_runner_set_prompts(mar_runner *r, const int *slot, const mar_image *images, int n);
 /* Resets times and arithmetic, and starts images 0 .. images - 1 with these labels, as masked_runner_admit does. */
 void mar_runner_begin(mar_runner *r, int images, const int *label);
 /* Computes z of the tokens that `step` predicts, image after image in the order of `order`. Conditional rows begin at

@@ -1,5 +1,6 @@
 #include "mar/raster.h"
 
+#include "mar/core/conditioning.h"
 #include "mar/raster_measure.h"
 
 #include <stdlib.h>
@@ -93,26 +94,11 @@ static int raster_together(const mar_engine_state *engine_state)
     return g->head->together && g->head->together(g);
 }
 
-/* Returns MAR_EARG unless a prompt is ids of the embedding's rows, and its mask has padding on the left alone. NULL has
- * none. */
+/* Returns MAR_EARG unless a model of prompts can begin with this one. */
 static mar_status raster_check_prompt(const mar_raster *g, const float *ids, const uint8_t *mask, mar_err *err)
 {
     const causal_shape *c = &g->model->facts.net;
-    int first = 0;
-    if (!c->prompt || !ids) return MAR_OK;
-    while (mask && first < c->prefix && !mask[first]) first++;
-    if (first == c->prefix) return err_set(err, MAR_EARG, "the caption's mask is 0 everywhere, expected a prompt");
-    for (int i = first; i < c->prefix; i++) {
-        if (mask && !mask[i])
-            return err_set(err, MAR_EARG,
-                           "the caption's mask is 0 at position %d behind a 1, expected padding on the "
-                           "left alone",
-                           i);
-        if (!(ids[i] >= 0 && ids[i] < (float)c->rows) || ids[i] != (float)(int)ids[i])
-            return err_set(err, MAR_EARG, "the prompt's id at position %d is %g, expected 0..%d", i, (double)ids[i],
-                           c->rows - 1);
-    }
-    return MAR_OK;
+    return c->prompt ? mar_prompt_check(ids, mask, c->prefix, c->rows, err) : MAR_OK;
 }
 
 static mar_status raster_set_negative(mar_engine_state *engine_state, const float *features, const uint8_t *mask,
@@ -136,11 +122,7 @@ static mar_status raster_check(const mar_engine_state *engine_state, const mar_i
     const float cfg = g->plan.params.cfg;
     mar_status status = raster_check_prompt(g, image->features, image->mask, err);
     if (status != MAR_OK) return status;
-    if (g->model->facts.net.prompt && g->branches == 2 && !g->has_negative)
-        return err_set(err, MAR_EARG,
-                       "guidance %g has nothing to guide away from: expected mar_session_set_negative before the first "
-                       "image",
-                       (double)cfg);
+    if (g->model->facts.net.prompt && g->branches == 2 && !g->has_negative) return mar_refuse_no_negative(cfg, err);
     if (g->model->net->prompt_file)
         status =
             wt_check_unchanged(g->model->net->prompt_file, MAR_OK, err); /* else all images in progress would fail */

@@ -67,25 +67,29 @@ static void compute_class_prefixes(causal_runner *r, const causal_start *start, 
     admit_compute_prefixes(r, start, n, r->model->class_emb);
 }
 
-/* Writes the embeddings of a prompt's ids first .. prefix - 1 to rows of caption_emb. The queue fails if they cannot be
- * read. */
-static void embed_prompt(causal_runner *r, const float *ids, int first, int row)
+void causal_embed_ids(kern_queue *k, const causal_model *m, const float *ids, int n, float *host, float *to)
 {
-    const causal_shape *s = &r->model->shape;
+    const causal_shape *s = &m->shape;
     const size_t d = (size_t)s->width;
     mar_err err = {0};
     mar_status status = MAR_OK;
-    for (int i = first, n; i < s->prefix && status == MAR_OK; i += n) {
-        n = s->prefix - i < CAUSAL_PROMPT_ROWS ? s->prefix - i : CAUSAL_PROMPT_ROWS;
-        for (int k = 0; k < n && status == MAR_OK; k++)
-            status = wt_load_rows(r->model->prompt_file, s->names->embedding, s->rows, s->width, (int)ids[i + k], 1,
-                                  r->prompt_rows + (size_t)k * d, &err);
-        if (status == MAR_OK)
-            r->k->core->upload(r->k, r->caption_emb + (size_t)(row + i) * d, r->prompt_rows,
-                               (size_t)n * d * sizeof *r->prompt_rows);
+    for (int i = 0, some; i < n && status == MAR_OK; i += some) {
+        some = n - i < CAUSAL_PROMPT_ROWS ? n - i : CAUSAL_PROMPT_ROWS;
+        for (int j = 0; j < some && status == MAR_OK; j++)
+            status = wt_load_rows(m->prompt_file, s->names->embedding, s->rows, s->width, (int)ids[i + j], 1,
+                                  host + (size_t)j * d, &err);
+        if (status == MAR_OK) k->core->upload(k, to + (size_t)i * d, host, (size_t)some * d * sizeof *host);
     }
-    status = wt_check_unchanged(r->model->prompt_file, status, &err);
-    if (status != MAR_OK) kern_fail(r->k, status, &err);
+    status = wt_check_unchanged(m->prompt_file, status, &err);
+    if (status != MAR_OK) kern_fail(k, status, &err);
+}
+
+/* Writes the embeddings of a prompt's ids first .. prefix - 1 to rows of caption_emb. */
+static void embed_prompt(causal_runner *r, const float *ids, int first, int row)
+{
+    const causal_shape *s = &r->model->shape;
+    causal_embed_ids(r->k, r->model, ids + first, s->prefix - first, r->prompt_rows,
+                     r->caption_emb + (size_t)(row + first) * (size_t)s->width);
 }
 
 /* Computes prompts. The negative one is in its place already. */

@@ -136,7 +136,7 @@ static void pass_attend(const causal_pass *p, int layer)
                                 .slot = p->list,
                                 .mask = p->mask,
                                 .words = p->words,
-                                .max_slots = p->slots,
+                                .max_slots = p->span_slots,
                                 .rope = p->model->rope,
                                 .position = p->position,
                                 .own = p->slot,
@@ -325,6 +325,7 @@ mar_status causal_pass_create(kern_queue *k, const causal_model *model, int sequ
                          .model = model,
                          .sequences = sequences,
                          .slots = slots,
+                         .span_slots = slots,
                          .rows_max = sequences * rows,
                          .logit_rows_max = sequences * logit_rows,
                          .words = (rows + 63) / 64,
@@ -383,7 +384,7 @@ mar_status causal_pass_plan(const causal_pass *p, int rows, int logit_rows, mar_
 {
     kern_queue *k = p->k;
     const int planned = k->device->skinny_rows; /* rows that need no plan */
-    mar_status status = k->core->attention_cache_plan(k, p->slots, p->model->shape.head_dim, err);
+    mar_status status = k->core->attention_cache_plan(k, p->span_slots, p->model->shape.head_dim, err);
     for (int i = 0; status == MAR_OK && rows > planned && i < p->model->shape.depth; i++) {
         const causal_layer *l = &p->model->layers[i];
         const kern_linear *layers[] = {l->qkv, l->wo, l->w13, l->w2};

@@ -12,6 +12,7 @@ typedef struct {
     kern_queue *k;
     const causal_model *model;
     int sequences, slots; /* the cache has `slots` slots for each of `sequences` sequences */
+    int span_slots;       /* of a span at most; at first `slots` */
     int rows_max, logit_rows_max;
     int words;                  /* 64-bit words of a row's mask */
     kern_cache_type cache_type; /* of keys and values; may be set before causal_pass_lay_out */
@@ -80,6 +81,11 @@ uint64_t *causal_pass_add_row(causal_pass *p, int embedding, int position, int s
  * where draft 0 has number `first`. */
 void causal_mask_add(uint64_t *mask, int first, int n);
 void causal_mask_add_path(uint64_t *mask, int first, const int *parent, int draft);
+/* Embeddings of a prompt that are read at a time: those of all its ids would take megabytes. */
+enum { CAUSAL_PROMPT_ROWS = 16 };
+/* Writes the embeddings of n ids of a model with prompts to backend float [n][D], by way of host float
+ * [CAUSAL_PROMPT_ROWS][D]. The queue fails if they cannot be read. */
+void causal_embed_ids(kern_queue *k, const causal_model *m, const float *ids, int n, float *host, float *to);
 /* Computes the rows. Their keys, values and, with keep, features are then in their slots. */
 void causal_pass_rows(const causal_pass *p);
 /* Runs the layers in place on x, the rows' embeddings. */

@@ -22,9 +22,6 @@ typedef struct {
     int from;           /* first site whose log probabilities are missing */
 } causal_image;
 
-/* Embeddings of a prompt that are read at a time: those of all its ids would take megabytes. */
-enum { CAUSAL_PROMPT_ROWS = 16 };
-
 struct causal_runner {
     kern_queue *k;
     const causal_model *model;

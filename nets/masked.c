@@ -172,25 +172,77 @@ static mar_status masked_load_block(masked_loader *l, const char *stack, int ind
     return status == MAR_OK ? masked_load_mlp(l, name, b) : status;
 }
 
-static mar_status masked_load_embeddings(masked_loader *l)
+/* Loads fake_latent, behind the classes if there are any. */
+static mar_status masked_load_classes(masked_loader *l)
 {
     masked_net *m = l->net;
     const masked_shape *c = &m->shape;
-    const int d = c->width, positions = c->buffer + c->seq_len;
+    const int d = c->width;
     float *fake = NULL;
+    if (!c->classes) return masked_load_array(l, "fake_latent", 2, 1, d, 0, 0, &m->class_emb);
     mar_status status = masked_load_array(l, "class_emb.weight", 2, c->classes, d, 0, (size_t)d, &m->class_emb);
     if (status == MAR_OK) status = masked_load_host(l, "fake_latent", 2, 1, d, 0, &fake);
     if (status == MAR_OK)
         l->k->core->upload(l->k, m->class_emb + (size_t)c->classes * (size_t)d, fake, (size_t)d * sizeof *fake);
     free(fake);
-    if (status == MAR_OK)
-        status = masked_load_array(l, "encoder_pos_embed_learned", 3, 1, positions, d, 0, &m->encoder_pos);
-    if (status == MAR_OK)
-        status = masked_load_array(l, "decoder_pos_embed_learned", 3, 1, positions, d, 0, &m->decoder_pos);
-    if (status == MAR_OK)
-        status = masked_load_array(l, "diffusion_pos_embed_learned", 3, 1, c->seq_len, d, 0, &m->diffusion_pos);
-    if (status == MAR_OK) status = masked_load_array(l, "mask_token", 3, 1, 1, d, 0, &m->mask_token);
     return status;
+}
+
+/* Returns where position i of `to` reads in a row of `from`, as torch's interpolate without align_corners. */
+static float masked_source(int i, int from, int to)
+{
+    const float at = ((float)i + 0.5f) * ((float)from / (float)to) - 0.5f;
+    return at < 0 ? 0 : at;
+}
+
+/* Resizes the grid of a table [side * side][D] bilinearly to the image's, [seq_len][D]. */
+static void masked_resize(const masked_shape *c, const float *from, float *to)
+{
+    const int side = c->side, rows = c->seq_len / c->columns, d = c->width;
+    for (int y = 0; y < rows; y++)
+        for (int x = 0; x < c->columns; x++, to += d) {
+            const float at_y = masked_source(y, side, rows), at_x = masked_source(x, side, c->columns);
+            const int y0 = (int)at_y, x0 = (int)at_x, y1 = y0 + (y0 < side - 1), x1 = x0 + (x0 < side - 1);
+            const float part_y = at_y - (float)y0, part_x = at_x - (float)x0;
+            const float *a = from + (size_t)(y0 * side + x0) * (size_t)d,
+                        *b = from + (size_t)(y0 * side + x1) * (size_t)d;
+            const float *e = from + (size_t)(y1 * side + x0) * (size_t)d,
+                        *f = from + (size_t)(y1 * side + x1) * (size_t)d;
+            for (int i = 0; i < d; i++)
+                to[i] = (1 - part_y) * ((1 - part_x) * a[i] + part_x * b[i]) +
+                        part_y * ((1 - part_x) * e[i] + part_x * f[i]);
+        }
+}
+
+/* Loads a table of positions: `buffer` rows, then those of the grid. */
+static mar_status masked_load_positions(masked_loader *l, const char *name, int buffer, float **out)
+{
+    const masked_shape *c = &l->net->shape;
+    const size_t d = (size_t)c->width, head = (size_t)buffer * d, n = head + (size_t)c->seq_len * d;
+    if (!c->side || (c->side == c->columns && c->side * c->side == c->seq_len))
+        return masked_load_array(l, name, 3, 1, buffer + c->seq_len, c->width, 0, out);
+    float *host = NULL, *table = malloc(n * sizeof *table);
+    mar_status status = table ? MAR_OK : err_set(l->err, MAR_ENOMEM, "out of memory for %s", name);
+    if (status == MAR_OK) status = masked_load_host(l, name, 3, 1, buffer + c->side * c->side, c->width, &host);
+    if (status == MAR_OK) {
+        memcpy(table, host, head * sizeof *table);
+        masked_resize(c, host + head, table + head);
+        status = kern_new_array(l->k, table, n, out, l->err);
+    }
+    free(host);
+    free(table);
+    return status;
+}
+
+static mar_status masked_load_embeddings(masked_loader *l)
+{
+    masked_net *m = l->net;
+    const masked_shape *c = &m->shape;
+    mar_status status = masked_load_classes(l);
+    if (status == MAR_OK) status = masked_load_positions(l, "encoder_pos_embed_learned", c->buffer, &m->encoder_pos);
+    if (status == MAR_OK) status = masked_load_positions(l, "decoder_pos_embed_learned", c->buffer, &m->decoder_pos);
+    if (status == MAR_OK) status = masked_load_positions(l, "diffusion_pos_embed_learned", 0, &m->diffusion_pos);
+    return status == MAR_OK ? masked_load_array(l, "mask_token", 3, 1, 1, c->width, 0, &m->mask_token) : status;
 }
 
 static mar_status masked_load_all(masked_loader *l)

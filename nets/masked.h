@@ -13,8 +13,11 @@ typedef struct {
     int mlp_hidden;
     int buffer;    /* rows in front of the tokens, computed from the class */
     int seq_len;   /* tokens of an image */
+    int columns;   /* tokens in a row of the image */
     int token_dim; /* numbers of a token */
-    int classes;
+    int classes;   /* 0: the buffer has no class, and class_emb.weight is not read */
+    int side;      /* the position tables are of a grid of side x side tokens, resized to the image's; 0: of the
+                    * image's own */
 } masked_shape;
 
 /* LayerNorm parameters: backend float [2][width], weight then bias. */

@@ -12,16 +12,16 @@ typedef struct {
     int length; /* its rows */
 } masked_sequence;
 
-/* What stands between encoder and decoder, such as a language model. Each pass calls it anew. */
+/* What stands between encoder and decoder, such as a language model (nets/between.h). Each pass calls it anew. */
 typedef struct masked_between masked_between;
 struct masked_between {
-    void *state;
-    masked_sequence *list; /* host [maximum sequences of a pass], written by each pass */
-    /* Writes the decoder's rows act [rows][D] for the encoder's, float x [rows][D] after encoder_norm, which it may
-     * overwrite. They are those of b->list [sequences]. position host [rows] is a row's place in the decoder: the
+    /* Writes the decoder's rows act [rows][D] for the encoder's, float x [rows][D] after encoder_norm, which it
+     * overwrites. They are those of the sequences list [n]. position host [rows] is a row's place in the decoder: the
      * buffer, then the tokens in raster order. */
-    void (*run)(const masked_between *b, kern_queue *k, int sequences, const int *position, int rows, float *x,
+    void (*run)(masked_between *b, const masked_sequence *list, int n, const int *position, int rows, float *x,
                 act *out);
+    /* Prepares for passes over n sequences of `rows` rows each, so that they allocate nothing. */
+    mar_status (*plan)(masked_between *b, int n, int rows, mar_err *err);
 };
 
 /* Working memory for `sequences` sequences (images x branches), carved from a session's arena. R = sequences * (buffer
@@ -35,14 +35,9 @@ typedef struct {
     act *attn;     /* [R][D] output of attention */
     act *hidden;   /* [R][masked_hidden_width] */
     int *rows[3];  /* host [R] index lists */
-    const masked_between *between; /* NULL: the decoder has the encoder's rows as they are */
+    masked_sequence *list;   /* host [sequences] those of the encoder's output */
+    masked_between *between; /* NULL: the decoder has the encoder's rows as they are */
 } masked_workspace;
-
-/* Tells what stands between encoder and decoder, if anything does, about sequence s of a pass. */
-static inline void masked_list_sequence(const masked_workspace *w, int s, int image, int branch, int length)
-{
-    if (w->between) w->between->list[s] = (masked_sequence){image, branch, length};
-}
 
 /* Returns the width of w->hidden: that of an MLP, or of a row's queries, keys and values. */
 size_t masked_hidden_width(const masked_net *m);

@@ -144,7 +144,7 @@ static void contexts_decoder_input(const chunk_pass *p)
     int n = 0, masked = 0;
     for (int s = 0; s < p->extent.sequences; s++) {
         const masked_context *x = contexts_context_of(p, s);
-        masked_list_sequence(w, s, x->image, s % c->branches, buffer + x->known);
+        w->list[s] = (masked_sequence){x->image, s % c->branches, buffer + x->known};
         for (int i = 0; i < buffer + x->known; i++, n++) {
             w->rows[1][n] = i < buffer ? i : buffer + contexts_known_token(c, x->order, x->known - 1 - (i - buffer));
             w->rows[0][n] = c->span[2][s] + w->rows[1][n];
@@ -232,7 +232,8 @@ void masked_contexts_run(masked_contexts *c, const masked_context *list, int n, 
         p.n = contexts_chunk_size(c, i, n);
         p.extent = contexts_survey(c, p.list, p.n);
         kern_run_recorded(k, c->part, recorded ? &recorded->encode : NULL, contexts_encode, &p, &c->encoder_s);
-        kern_run_recorded(k, c->part, recorded ? &recorded->decode : NULL, contexts_decode, &p, &c->decoder_s);
+        kern_run_recorded(k, c->part, recorded && !c->work.between ? &recorded->decode : NULL, contexts_decode, &p,
+                          &c->decoder_s);
         contexts_count(&p);
     }
 }
@@ -259,7 +260,8 @@ mar_status masked_contexts_plan(masked_contexts *c, mar_err *err)
     if (status == MAR_OK)
         status = k->core->attention_plan(k, contexts_length_of(c), contexts_length_of(c), decoder_heads,
                                          d / decoder_heads, 3 * d, 3 * d, err);
-    return status;
+    if (status != MAR_OK || !c->work.between) return status;
+    return c->work.between->plan(c->work.between, sequences, contexts_length_of(c), err);
 }
 
 size_t masked_contexts_lay_out(masked_contexts *c, char *base)
@@ -285,6 +287,7 @@ static mar_status contexts_allocate_host(masked_contexts *c, mar_err *err)
     for (int i = 0; i < 6; i++) complete &= (c->span[i] = calloc(sequences, sizeof(int))) != NULL;
     if (!c->runner) {
         for (int i = 0; i < 3; i++) complete &= (c->work.rows[i] = calloc(rows, sizeof(int))) != NULL;
+        complete &= (c->work.list = calloc(sequences, sizeof *c->work.list)) != NULL;
         c->z_index = calloc((size_t)c->cfg_branches * (size_t)c->max_queries, sizeof *c->z_index);
     }
     if (complete && c->z_index) return MAR_OK;
@@ -329,6 +332,7 @@ mar_status masked_contexts_create_in(masked_runner *r, masked_contexts *out, mar
 void masked_contexts_free(masked_contexts *c)
 {
     for (int i = 0; i < 3 && !c->runner; i++) free(c->work.rows[i]);
+    if (!c->runner) free(c->work.list);
     for (int i = 0; i < 6; i++) free(c->span[i]);
     if (!c->runner) free(c->z_index);
     *c = (masked_contexts){0};

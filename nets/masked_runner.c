@@ -76,7 +76,7 @@ int masked_decoder_visible(const masked_net *m, masked_workspace *w, const maske
     const int visible = c->buffer + count, length = c->buffer + c->seq_len;
     int n = 0;
     for (int s = 0; s < p->sequences; s++) {
-        masked_list_sequence(w, s, p->first + s % p->images, s / p->images, visible);
+        w->list[s] = (masked_sequence){p->first + s % p->images, s / p->images, visible};
         for (int i = 0; i < visible; i++, n++) {
             const int position = i < c->buffer ? i : c->buffer + masked_known_position(m, p, s, i - c->buffer);
             w->rows[0][n] = s * length + position;
@@ -95,7 +95,7 @@ void masked_decoder_embed(const masked_net *m, masked_workspace *w, int sequence
     if (w->between) {
         masked_layer_norm(k, m, w->x, NULL, rows, m->encoder_norm, w->memory, 1);
         masked_watch(k, m, NULL, "encoder_norm", w->memory, 1, rows, d);
-        w->between->run(w->between, k, sequences, w->rows[1], rows, w->memory, w->normed);
+        w->between->run(w->between, w->list, sequences, w->rows[1], rows, w->memory, w->normed);
     } else {
         masked_layer_norm(k, m, w->x, NULL, rows, m->encoder_norm, w->normed, 0);
         masked_watch(k, m, NULL, "encoder_norm", w->normed, 0, rows, d);
@@ -221,7 +221,8 @@ void masked_runner_run(masked_runner *r, const masked_pass *p, masked_recordings
 {
     masked_prediction a = {.r = r, .pass = p};
     kern_recording **encode = recordings ? &recordings->encode : NULL;
-    kern_recording **decode = recordings && !p->reads_back ? &recordings->decode : NULL;
+    const int same = !p->reads_back && !r->work.between; /* prompts differ in length */
+    kern_recording **decode = recordings && same ? &recordings->decode : NULL;
     kern_run_recorded(r->work.k, r->part, encode, masked_encode_body, &a, &r->encoder_s);
     kern_run_recorded(r->work.k, r->part, decode, masked_decode_body, &a, &r->decoder_s);
     r->encoder_flop += a.encoder_flop;
@@ -293,7 +294,8 @@ mar_status masked_runner_create(kern_queue *k, const masked_net *net, int max_im
     for (int i = 0; i < 3; i++)
         rows[i] = out->work.rows[i] = calloc(sequences * (size_t)(c->buffer + c->seq_len), sizeof *rows[i]);
     out->z_index = calloc(sequences * (size_t)max_tokens, sizeof *out->z_index);
-    if (rows[0] && rows[1] && rows[2] && out->z_index) return MAR_OK;
+    out->work.list = calloc(sequences, sizeof *out->work.list);
+    if (rows[0] && rows[1] && rows[2] && out->z_index && out->work.list) return MAR_OK;
     masked_runner_free(out);
     return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", max_images);
 }
@@ -301,6 +303,7 @@ mar_status masked_runner_create(kern_queue *k, const masked_net *net, int max_im
 void masked_runner_free(masked_runner *r)
 {
     for (int i = 0; i < 3; i++) free(r->work.rows[i]);
+    free(r->work.list);
     free(r->z_index);
     *r = (masked_runner){0};
 }
@@ -314,7 +317,10 @@ void masked_recordings_free(kern_queue *k, masked_recordings *t)
 
 mar_status masked_runner_plan(masked_runner *r, const masked_pass *p, mar_err *err)
 {
-    return r->passes->plan(r->work.k, r->passes_state, r->net, p, err);
+    masked_between *between = r->work.between;
+    const mar_status status = r->passes->plan(r->work.k, r->passes_state, r->net, p, err);
+    if (status != MAR_OK || !between) return status;
+    return between->plan(between, p->sequences, r->net->shape.buffer + p->known, err);
 }
 
 mar_status masked_runner_plan_known_tokens(masked_runner *r, int tokens, mar_err *err)

@@ -185,7 +185,7 @@ static int captions_run(captions_options *o, int gives_tokens, progress *bar)
     mar_file *f = NULL;
     (void)mar_file_open(o->run.t5, MAR_WEIGHTS_AUTO, &f); /* loading says what is wrong */
     const int is_folder = f && mar_file_get_info(f)->folder;
-    const int is_decoder = is_folder && mar_file_get_info(f)->kind == MAR_KIND_DECODER;
+    const int is_decoder = !f || (is_folder && mar_file_get_info(f)->prompts); /* or a tokenizer alone */
     prompts p = {.is_cleaned = o->run.clean == MAR_CLEAN_LLAMAGEN && !is_decoder};
     if (is_decoder && !gives_tokens) o->tokens = 0;
     int failed = prompts_read(o->from, &p);

@@ -13,7 +13,11 @@ int mar_verifies_paths(const mar_params *p)
 
 static mar_status draft_check(const mar_model *model, mar_params *p, mar_err *err)
 {
-    return mar_check_draft(model, p->draft, err);
+    const mar_status status = mar_check_draft(model, p->draft, err);
+    if (status != MAR_OK || model->config.order != MAR_ORDER_SETS) return status;
+    if (mar_masked_model_of(model)->process == mar_masked_model_of(p->draft)->process) return MAR_OK;
+    return err_set(err, MAR_EMODEL, "the draft, %s, has another noise schedule than the model, %s",
+                   p->draft->config.title, model->config.title);
 }
 
 /* Returns the tokens of an image that its head draws or judges at once: those of a step or, with whole paths, of a
@@ -103,6 +107,7 @@ static void draft_stats(const void *state, mar_stats *sum)
     const mar_runner *r = &((const mar_draft *)state)->runner;
     sum->draft_s = r->net.encoder_s + r->net.decoder_s + r->head_s;
     sum->draft_flop = r->net.encoder_flop + r->net.decoder_flop + r->head_flop;
+    if (r->between) sum->draft_flop += between_flop(r->between);
 }
 
 static const mar_masked_hooks draft_hooks = {

@@ -46,15 +46,19 @@ typedef struct {
     const masked_net *model;
     kern_queue *k; /* the session's */
     int images;
+    int between;      /* 1: something stands between the towers */
     float *score;     /* host [images * L] */
     int *kept;        /* host [images * L] */
     lazy_step *steps; /* [num_iter] */
 
     /* Backend memory, from lay_out. */
-    act *encoder;      /* [encoder_depth][images][L][3D], rows in the order they became known */
-    act *decoder;      /* [decoder_depth - 1][images][L][3D] by position */
-    act *last;         /* [images][L][2D] */
-    float *input;      /* [images][L][D] the decoder's input */
+    act *encoder; /* [encoder_depth][images][L][3D], rows in the order they became known */
+    act *decoder; /* [decoder_depth - 1][images][L][3D] by position */
+    act *last;    /* [images][L][2D] */
+    float *input; /* [images][L][D] the decoder's input */
+    /* [images][L][D] the encoder's output by position, for what stands between the towers: it reads all of a sequence,
+     * so lazy steps run it on rows that they have not computed. NULL: nothing does */
+    float *encoded;
     float *difference; /* [images][seq_len][D] unconditional minus conditional output of the last block */
 } lazy_caches;
 
@@ -123,6 +127,7 @@ static size_t lazy_lay_out(void *state, char *base)
     z->decoder = arena_carve(base, &used, (size_t)(c->decoder_depth - 1) * rows * 3 * d, act_size);
     z->last = arena_carve(base, &used, rows * 2 * d, act_size);
     z->input = arena_carve(base, &used, rows * d, sizeof(float));
+    if (z->between) z->encoded = arena_carve(base, &used, rows * d, sizeof(float));
     z->difference = arena_carve(base, &used, images * (size_t)c->seq_len * d, sizeof(float));
     return used;
 }
@@ -136,7 +141,8 @@ static mar_status lazy_create(mar_masked *g, void **state, mar_err *err)
     if (!z) return err_set(err, MAR_ENOMEM, "out of memory");
     if ((size_t)d * g->k->device->act_size % sizeof(float) != 0) /* operands are copied as floats */
         return err_set(err, MAR_EMODEL, "--lazy: expected a model of even width, not %d", d);
-    *z = (lazy_caches){.model = &g->model->net, .k = g->k, .images = g->max_images};
+    *z = (lazy_caches){
+        .model = &g->model->net, .k = g->k, .images = g->max_images, .between = g->target.net.work.between != NULL};
     const size_t rows = (size_t)g->max_images * (size_t)row_length(z);
     z->score = calloc(rows, sizeof *z->score);
     z->kept = calloc(rows, sizeof *z->kept);
@@ -159,6 +165,12 @@ static void lazy_destroy(void *state)
 
 /* --- arithmetic, 2 per multiply-add ------------------------------------------------------------------------------- */
 
+/* Returns the tokens of an image whose rows of the decoder's input a lazy step computes. */
+static int visible_tokens(const lazy_caches *z, const lazy_step *step)
+{
+    return z->between ? step->known : step->previous;
+}
+
 static double encode_flop(const lazy_caches *z, int images, const lazy_step *step)
 {
     const masked_net *m = z->model;
@@ -172,7 +184,7 @@ static double decode_flop(const lazy_caches *z, int images, const lazy_step *ste
     const masked_net *m = z->model;
     const masked_shape *c = &m->shape;
     const double length = row_length(z), d = c->width, all = images * length, kept = (double)images * step->kept;
-    const double visible = (double)images * (c->buffer + step->previous);
+    const double visible = (double)images * (c->buffer + visible_tokens(z, step));
     if (step->fresh) return masked_decode_flop(m, images * step->cfg_branches, step->known, step->horizon);
     double flop = 2.0 * visible * d * d;                                 /* decoder_embed */
     if (c->decoder_depth > 1) flop -= masked_qkv_flop(m, all - visible); /* decode_lazily */
@@ -246,6 +258,16 @@ static void encoder_block(lazy_caches *z, masked_workspace *w, const masked_pass
     masked_block_mlp(z->model, w, b, w->x, sequences * length);
 }
 
+/* Lists in w->rows[0] the places by position of the buffers and the `count` tokens that became known last. */
+static void lazy_list_places(const lazy_caches *z, masked_workspace *w, const masked_pass *p, int count)
+{
+    const masked_shape *c = &z->model->shape;
+    for (int s = 0, n = 0; s < p->images; s++)
+        for (int i = 0; i < c->buffer + count; i++, n++)
+            w->rows[0][n] = s * row_length(z) +
+                            (i < c->buffer ? i : c->buffer + p->order[s][c->seq_len - p->known + i - c->buffer]);
+}
+
 static double lazy_encode(void *state, const masked_net *m, masked_workspace *w, const masked_pass *p)
 {
     lazy_caches *z = state;
@@ -260,6 +282,10 @@ static double lazy_encode(void *state, const masked_net *m, masked_workspace *w,
     for (int b = 0; b < m->shape.encoder_depth; b++)
         encoder_block(z, w, p, &m->encoder[b], block_cache(z, z->encoder, b), w->rows[0], pass.sequences, length,
                       step->fresh);
+    if (z->between) {
+        lazy_list_places(z, w, p, count);
+        z->k->core->copy_rows(z->k, z->encoded, w->rows[0], w->x, NULL, NULL, NULL, p->images * length, m->shape.width);
+    }
     return encode_flop(z, p->images, step);
 }
 
@@ -387,7 +413,12 @@ static void decode_lazily(lazy_caches *z, masked_workspace *w, const masked_pass
     const int length = row_length(z), d = c->width, n = p->images * p->predicted;
     masked_pass pass = *p;
     pass.sequences = p->images;
-    const int changed = masked_decoder_visible(m, w, &pass, step->previous, z->input);
+    const int tokens = visible_tokens(z, step);
+    if (z->between) {
+        lazy_list_places(z, w, p, tokens);
+        k->core->copy_rows(k, w->x, NULL, z->encoded, w->rows[0], NULL, NULL, p->images * (c->buffer + tokens), d);
+    }
+    const int changed = masked_decoder_visible(m, w, &pass, tokens, z->input);
     if (c->decoder_depth > 1) { /* the other rows of its input are those of the step before */
         masked_block_qkv(m, w, m->decoder, z->input, w->rows[0], changed, w->hidden);
         remember(z, z->decoder, w->rows[0], w->hidden, changed, 3);
@@ -452,10 +483,10 @@ static mar_status lazy_plan(kern_queue *k, const void *state, const masked_net *
         if (status == MAR_OK) status = masked_block_plan(k, last, sequences * step->horizon, sequences * length, err);
         return status == MAR_OK ? lazy_plan_attention(z, c->decoder_heads, step->horizon, length, 2, err) : status;
     }
-    const int encoded = c->buffer + step->previous;
-    mar_status status = k->core->linear_plan(k, m->decoder_embed, images * encoded, err);
+    const int encoded = c->buffer + step->previous, visible = c->buffer + visible_tokens(z, step);
+    mar_status status = k->core->linear_plan(k, m->decoder_embed, images * visible, err);
     if (status == MAR_OK && c->decoder_depth > 1)
-        status = k->core->linear_plan(k, m->decoder->qkv, images * encoded, err);
+        status = k->core->linear_plan(k, m->decoder->qkv, images * visible, err);
     for (int b = 0; status == MAR_OK && b < c->encoder_depth; b++)
         status = masked_block_plan(k, &m->encoder[b], images * encoded, 0, err);
     for (int b = 0; status == MAR_OK && b + 1 < c->decoder_depth; b++) {

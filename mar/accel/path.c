@@ -193,10 +193,12 @@ static mar_status masked_path_create_passes(masked_path *p, int gamma, mar_err *
     /* without a draft model each context also gives z for the next round's drafts */
     mar_status status = masked_contexts_create(g->k, &g->model->net, images * gamma, p->draft ? rows : rows * gamma,
                                                branches, &p->contexts, err);
+    p->contexts.work.between = g->target.net.work.between;
     if (status == MAR_OK && p->draft) {
         const mar_runner *r = &p->draft->runner;
         status = masked_contexts_create(g->k, &r->model->net, images, rows, branches, &p->draft_contexts, err);
         p->draft_contexts.part = r->chain.part;
+        p->draft_contexts.work.between = r->net.work.between;
     }
     if (status != MAR_OK) return status;
     p->recordings = calloc(steps * ((size_t)gamma + 1), sizeof *p->recordings);

@@ -95,10 +95,12 @@ static int load_is_known(const wt_file *f)
     return mar_kind_of(f) || clip_config_recognise(f) || reward_config_recognise(f);
 }
 
-/* Takes Lightning's "model." off names that are known without it. Closes the file on failure. */
+/* Gives the tensors the names that this library has for them, and takes Lightning's "model." off those that are known
+ * without it. Closes the file on failure. */
 static mar_status name_tensors(wt_file **f, mar_err *err)
 {
-    const mar_status status = wt_take_off_model(*f, load_is_known, err);
+    mar_status status = family_rename(*f, err);
+    if (status == MAR_OK) status = wt_take_off_model(*f, load_is_known, err);
     if (status == MAR_OK) return MAR_OK;
     wt_close(*f);
     *f = NULL;
@@ -120,13 +122,8 @@ static mar_status load_open_file(const mar_source *source, mar_weights weights, 
 
 mar_status mar_open_folder(const char *path, mar_weights weights, wt_file **out, mar_err *err)
 {
-    mar_status status = wt_open_folder(path, weights, out, err);
-    if (status != MAR_OK) return status;
-    status = language_rename(*out, err);
-    if (status == MAR_OK) return name_tensors(out, err);
-    wt_close(*out);
-    *out = NULL;
-    return status;
+    const mar_status status = wt_open_folder(path, weights, out, err);
+    return status == MAR_OK ? name_tensors(out, err) : status;
 }
 
 mar_status mar_open_source(const mar_source *source, int is_vae, mar_weights weights, wt_file **out, mar_err *err)
@@ -170,6 +167,7 @@ mar_status mar_file_open(const char *path, mar_weights weights, mar_file **out)
     const wt_kind *kind = mar_kind_of(f->f);
     f->info = (mar_file_info){.size = sizeof f->info, .kind = kind ? kind->kind : MAR_KIND_UNKNOWN};
     f->info.folder = wt_is_folder(f->folder);
+    f->info.prompts = kind && kind->has_prompts;
     if (mar_has_low(f->f, WT_I8)) f->info.stored = MAR_DTYPE_INT8;
     if (mar_has_low(f->f, WT_I4)) f->info.stored = MAR_DTYPE_INT4;
     f->references = 1;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ROWS = 1024 }; /* tokens of a pass, unless one prompt has more */
 
@@ -74,7 +75,7 @@ static mar_text_config text_config_of(const mar_text *t, const wt_file *f)
 static mar_status text_load(mar_text *t, wt_file *f, const mar_source *source, mar_err *err)
 {
     mar_status status;
-    if (language_recognise(f)) return mar_text_load_decoder(t, f, source->path, err);
+    if (!f || language_recognise(f)) return mar_text_load_decoder(t, f, source->path, err);
     status = check_architecture(f, err);
     if (status == MAR_OK) status = load_encoder(t, f, source, err);
     if (status == MAR_OK) status = text_load_tokenizer(t, source->path, f, err);
@@ -98,7 +99,17 @@ static void text_destroy(mar_text *t)
     free(t);
 }
 
-/* Opens the folder, or a view of the open one, and writes its path to folder [PATH_MAX]. */
+static int has_tokenizer(const char *folder)
+{
+    static const char *const names[] = {"tokenizer.json", "vocab.json"};
+    char path[PATH_MAX];
+    for (int i = 0; i < 2; i++)
+        if (snprintf(path, sizeof path, "%s/%s", folder, names[i]) < PATH_MAX && access(path, F_OK) == 0) return 1;
+    return 0;
+}
+
+/* Opens the folder, or a view of the open one, and writes its path to folder [PATH_MAX]. A folder with a tokenizer
+ * alone has no file: *f stays NULL. */
 static mar_status text_open_folder(const mar *m, const mar_source *source, wt_file **f, char *folder, mar_err *err)
 {
     *f = NULL;
@@ -108,6 +119,7 @@ static mar_status text_open_folder(const mar *m, const mar_source *source, wt_fi
     }
     const mar_status status = wt_demo_folder(source->path, folder, err);
     if (!*folder) snprintf(folder, PATH_MAX, "%s", source->path);
+    if (status == MAR_OK && !wt_is_folder(folder) && has_tokenizer(folder)) return MAR_OK;
     return status == MAR_OK ? mar_open_folder(folder, m->weights, f, err) : status;
 }
 
@@ -120,7 +132,7 @@ static mar_status text_create(mar *m, const mar_source *source, mar_text **out, 
     mar_status status = text_open_folder(m, source, &f, folder, err);
     if (status != MAR_OK) return status;
     found.path = folder;
-    wt_allow_nonfinite(f, m->allow_nonfinite);
+    if (f) wt_allow_nonfinite(f, m->allow_nonfinite);
     mar_text *t = calloc(1, sizeof *t);
     status = t ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
     if (status == MAR_OK) {

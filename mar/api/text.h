@@ -13,12 +13,13 @@ struct mar_text {
     int end; /* T5: id of the end token */
     t5_encoder *encoder;
     kern_queue *k;
-    char warning[256];    /* config.warning */
+    char warning[256]; /* config.warning */
     language language;
     int columns, rows; /* tokens of an image */
 };
 
-/* Loads the prompts' side of a model that writes images among text. The file may be closed afterwards. */
-mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, mar_err *err);
+/* Loads the prompts' side of a model of prompt ids. The file may be closed afterwards; NULL: the folder has a tokenizer
+ * alone, whose tokens tell the family (language_open_tokenizer). */
+mar_status mar_text_load_decoder(mar_text *t, const wt_file *f, const char *folder, mar_err *err);
 
 #endif

@@ -32,7 +32,7 @@ static mar_status check_templates(const mar_text *t, const char *folder, mar_err
 static void warn_of_size(mar_text *t, const char *folder)
 {
     const language_family *f = t->language.family;
-    const int width = t->columns * f->stride, height = t->rows * f->stride;
+    const int width = t->columns * t->language.stride, height = t->rows * t->language.stride;
     int nearest_width, nearest_height;
     language_nearest(&t->language, t->columns, t->rows, &nearest_width, &nearest_height);
     if (width == nearest_width && height == nearest_height) return;
@@ -42,12 +42,17 @@ static void warn_of_size(mar_text *t, const char *folder)
     mar_log(t->m, MAR_LOG_WARNING, "model %s: %s", folder, t->warning);
 }
 
-mar_status mar_text_load_decoder(mar_text *t, wt_file *f, const char *folder, mar_err *err)
+mar_status mar_text_load_decoder(mar_text *t, const wt_file *f, const char *folder, mar_err *err)
 {
-    mar_status status = language_open(f, &t->language, err);
+    mar_status status = f ? language_open(f, &t->language, err) : MAR_OK;
+    if (status == MAR_OK) status = text_tokenizer_open(folder, &t->tokenizer, err);
+    if (status == MAR_OK && !f && !language_open_tokenizer(t->tokenizer, &t->language))
+        status = err_set(err, MAR_EMODEL,
+                         "%s: has a tokenizer without a model, expected Qwen2.5's, with a token <|im_start|>, or a "
+                         "folder with model.safetensors",
+                         folder);
     if (status == MAR_OK)
         status = language_size(&t->language, folder, t->m->image_width, t->m->image_height, &t->columns, &t->rows, err);
-    if (status == MAR_OK) status = text_tokenizer_open(folder, &t->tokenizer, err);
     if (status != MAR_OK) return status;
     t->config = text_decoder_config_of(t);
     status = check_templates(t, folder, err);

@@ -24,6 +24,33 @@ mar_status mar_features_check(const float *features, const mar_model_config *c, 
     return MAR_OK;
 }
 
+mar_status mar_prompt_check(const float *ids, const uint8_t *mask, int prefix, int rows, mar_err *err)
+{
+    int first = 0;
+    if (!ids) return MAR_OK;
+    while (mask && first < prefix && !mask[first]) first++;
+    if (first == prefix) return err_set(err, MAR_EARG, "the caption's mask is 0 everywhere, expected a prompt");
+    for (int i = first; i < prefix; i++) {
+        if (mask && !mask[i])
+            return err_set(err, MAR_EARG,
+                           "the caption's mask is 0 at position %d behind a 1, expected padding on the "
+                           "left alone",
+                           i);
+        if (!(ids[i] >= 0 && ids[i] < (float)rows) || ids[i] != (float)(int)ids[i])
+            return err_set(err, MAR_EARG, "the prompt's id at position %d is %g, expected 0..%d", i, (double)ids[i],
+                           rows - 1);
+    }
+    return MAR_OK;
+}
+
+mar_status mar_refuse_no_negative(float cfg, mar_err *err)
+{
+    return err_set(err, MAR_EARG,
+                   "guidance %g has nothing to guide away from: expected mar_session_set_negative before the first "
+                   "image",
+                   (double)cfg);
+}
+
 mar_status mar_conditioning_check(const mar_conditions *of, const mar_model_config *model, int n, mar_err *err)
 {
     if (of->labels && model->caption_tokens)

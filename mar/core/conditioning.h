@@ -18,4 +18,10 @@ mar_status mar_conditioning_check(const mar_conditions *of, const mar_model_conf
 /* Returns MAR_EARG if a feature of n captions is not finite. */
 mar_status mar_features_check(const float *features, const mar_model_config *model, int n, mar_err *err);
 
+/* Returns MAR_EARG unless a prompt [prefix] is ids below `rows`, and its mask has padding on the left alone; mask NULL
+ * has none. ids NULL: MAR_OK. */
+mar_status mar_prompt_check(const float *ids, const uint8_t *mask, int prefix, int rows, mar_err *err);
+/* Returns MAR_EARG: an image of a prompt is guided, and nothing stands in the second branch. */
+mar_status mar_refuse_no_negative(float cfg, mar_err *err);
+
 #endif

@@ -32,6 +32,9 @@ mar_status mar_check_draft(const mar_model *model, const mar_model *draft, mar_e
                        d->seq_len, d->token_dim, t->seq_len, t->token_dim);
     if (d->classes != t->classes)
         return err_set(err, MAR_EMODEL, "the draft knows %d classes, expected the model's %d", d->classes, t->classes);
+    if (d->caption_tokens != t->caption_tokens || d->conditioning != t->conditioning)
+        return err_set(err, MAR_EMODEL, "the draft takes prompts of %d tokens, expected the model's %d",
+                       d->caption_tokens, t->caption_tokens);
     return MAR_OK;
 }
 

@@ -27,9 +27,10 @@ static mar_param rows[] = {
      .group = "Steps",
      .type = MAR_TYPE_INT,
      .max = MAR_STEPS_MAX,
-     .help = "autoregressive steps; 0: the model's own, MAR 64\n"
+     .help = "autoregressive steps; 0: the model's own, 64 for MAR\n"
              "At most the number of tokens in an image. 0 is the model's default, which mar inspect prints: for MAR "
-             "64, or that number if it is less. Models of raster order take exactly that number."},
+             "and Harmon 64, for UniPic-1 32, or that number if it is less. Models of raster order take exactly that "
+             "number."},
     {.name = FIELD(num_sampling_steps),
      .tokens = continuous,
      .group = "Steps",
@@ -48,7 +49,8 @@ static mar_param rows[] = {
      .choices = automatic,
      .help =
          "scale of classifier-free guidance; 1: off\n"
-         "auto is the model's default, which mar inspect prints: 4.6 for SphereAR, 2.9 for others. The official values "
+         "auto is the model's default, which mar inspect prints: 4.6 for SphereAR, 3 for Harmon and UniPic-1, 2.9 "
+         "for others. The official values "
          "are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H, 4.5 for SphereAR-B, 4.6 for "
          "SphereAR-L and 4.5 for SphereAR-H. LlamaGen's demo uses 4 with a --top_k of 2000, its evaluation 1.5 to "
          "2. Lumina-mGPT, Anole and Emu3 use 3. Values below 1 also turn the guidance of models other than MAR off."},
@@ -60,7 +62,7 @@ static mar_param rows[] = {
      .choices = schedules,
      .help = "linear: guidance grows as tokens become known\n"
              "linear: guidance grows with the known fraction of the image. constant: it stays the same. auto: the "
-             "model's default, which mar inspect prints; linear for MAR and SphereAR."},
+             "model's default, which mar inspect prints; constant for Harmon and UniPic-1, else linear."},
     {.name = FIELD(temperature),
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,

@@ -107,7 +107,7 @@ COMMAND_CASE(converted)
     free(again);
     free(first);
     command_refused(*state, "$MAR generate --model m.safetensors --vq demo-discrete --prompt a --out c.png",
-                    "--t5 is missing: m.safetensors has no tokenizer", "");
+                    "--text is missing: m.safetensors has no tokenizer", "");
     command_refused(*state,
                     "$MAR generate --model m.safetensors --t5 demo-t5 --vq demo-discrete --prompt a --out c.png",
                     "--t5 demo-t5: is a T5, expected the folder of the model that m.safetensors is or was made of", "");
@@ -185,8 +185,8 @@ COMMAND_CASE(no_decoder)
                   "seek=$(($(stat -c %%s m/model.safetensors) - 4))");
     command_refused(*state, "$MAR " GENERATE "--prompt a --out a.png", "1 value that is NaN", "");
     command_refused(*state, "$MAR generate --model m --prompt a --size 32x24 --out a.png",
-                    "mar: --vq is missing: m: is a decoder that writes images among text", "");
-    command_refused(*state, "$MAR serve --model m --size 32x24", "--vq is missing: m: is a", "");
+                    "mar: --vae is missing: m: is a decoder that writes images among text", "");
+    command_refused(*state, "$MAR serve --model m --size 32x24", "--vae is missing: m: is a", "");
 }
 
 COMMAND_CASE(refused)

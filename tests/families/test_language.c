@@ -3,7 +3,7 @@
 #include "tests/support/decoder_folder.h"
 #include "tests/support/support.h"
 
-#include "families/language.h"
+#include "families/families.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -238,7 +238,7 @@ static mar_status open_named(const char *const *names, int n, wt_file **f, mar_e
     bytes_to_file(&b, path);
     bytes_free(&b);
     *f = open_weights(path);
-    return language_rename(*f, err);
+    return family_rename(*f, err);
 }
 
 TEST_CASE(names_of_transformers)

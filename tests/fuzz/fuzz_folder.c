@@ -3,7 +3,7 @@
  * has z, and c.safetensors ends in its header. */
 #include "tests/fuzz/fuzz.h"
 
-#include "families/language.h"
+#include "families/families.h"
 #include "weights/shape.h"
 
 #include <stdio.h>
@@ -139,7 +139,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (twice && status != first) fuzz_fail("another status");
         first = status;
         if (f) check_open(f);
-        if (f && language_rename(f, &err) == MAR_OK) check_language(f);
+        if (f && family_rename(f, &err) == MAR_OK) check_language(f);
         wt_close(f);
     }
     return 0;

@@ -6,7 +6,7 @@ project's addressed noise.
 HARMON is a checkout of github.com/wusize/Harmon, UNIPIC the folder UniPic-1 of one of github.com/SkyworkAI/UniPic. The weights are not
 stored: tests/support/harmon.c draws the same ones by the names and shapes in harmon/tensors.txt. The tokenizer is that of make_text.py,
 text/qwen2_files. harmon/prompts.json has the prompts, the last one as --negative; `ids.` the ids of each, `ids.default` those of the
-unconditional prompt. The passes are of prompt 0: rows of `z`, `encoded` and `llm` are [conditional, unconditional][n], every fourth
+unconditional prompt. The passes are of prompt 0, `long` of prompt 1: rows of `z`, `encoded` and `llm` are [conditional, unconditional][n], every fourth
 channel; `encoded` is the encoder's result, `llm` the last hidden rows in the language model's order."""
 
 import json
@@ -58,7 +58,8 @@ def weight(name, shape):
     if len(shape) == 1:
         u = 0.3 * u + name.endswith("weight")  # of a norm
     elif not any(name.endswith(x) for x in ("pos_embed_learned", "fake_latent", "mask_token", "class_emb.weight", "embed_tokens.weight")):
-        u = u * 1.3 * np.sqrt(3 / np.prod(shape[1:]))
+        tamed = 0.1 if "final_layer.linear" in name else 1  # so that tokens are of the size of their noise
+        u = u * tamed * 1.3 * np.sqrt(3 / np.prod(shape[1:]))
     return torch.from_numpy(u.astype(np.float32)).reshape(shape)
 
 
@@ -137,13 +138,13 @@ def generate(model, prompts, sets, steps, shape, cfg=3.0, schedule="constant", t
     return tokens[0][:len(prompts)], pictures.contiguous()
 
 
-def write_pass(model, out, name, shape, masked):
+def write_pass(model, out, name, shape, masked, prompt=0):
     """A pass of image FIRST in which the first `masked` places of the order are not known."""
     length = shape[0] * shape[1]
     order = random_order(SEED, FIRST, length)
     mask = torch.from_numpy(order.argsort() < masked).float()[None].repeat(2, 1)
     tokens = torch.randn(1, length, CHANNELS, generator=torch.Generator().manual_seed(5))
-    given = conditions(model, PROMPTS[:1])
+    given = conditions(model, PROMPTS[prompt:prompt + 1])
     cache = model.llm_model(input_ids=given["input_ids"], use_cache=True).past_key_values
     hidden = []
     hook = model.llm_model.norm.register_forward_hook(lambda module, inputs, output: hidden.append(output))
@@ -199,8 +200,9 @@ def main():
     write_pass(model, out, "first", (4, 4), 16)
     write_pass(model, out, "half", (4, 4), 8)
     write_pass(model, out, "tall", (6, 4), 11)
+    write_pass(model, out, "long", (6, 4), 7, 1)
     out["images.square"], out["pictures.square"] = generate(model, PROMPTS[:2], 8, 20, (4, 4))
-    out["images.tall"], out["pictures.tall"] = generate(model, PROMPTS[:2], 5, 100, (6, 4))
+    out["images.tall"], out["pictures.tall"] = generate(model, PROMPTS[:2], 5, 20, (6, 4))
     out["images.linear"], _ = generate(model, PROMPTS[:1], 6, 10, (4, 4), schedule="linear", temperature=0.9)
     out["images.plain"], _ = generate(model, PROMPTS[:1], 4, 10, (4, 4), cfg=1.0)
     model = make(sys.argv[2], tokenizer)

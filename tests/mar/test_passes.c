@@ -39,6 +39,7 @@ static int open_fixture(fixture *f, mar_dtype dtype, int heads)
     f->w.attn = array(rows * D * 4);
     f->w.hidden = array(rows * 4 * D * 4);
     for (int i = 0; i < 3; i++) f->w.rows[i] = array(rows * sizeof(int));
+    f->w.list = array(IMAGES * sizeof *f->w.list);
     f->embedded = (masked_embeddings){.images = IMAGES, .cfg_branches = 1};
     size_t used = 0;
     masked_embeddings_lay_out(&f->embedded, &mar_masked_model_of(f->model)->net, NULL, &used);
@@ -51,8 +52,8 @@ static int open_fixture(fixture *f, mar_dtype dtype, int heads)
 
 static void close_fixture(fixture *f)
 {
-    void *arrays[] = {f->w.x,       f->w.memory,  f->w.normed,  f->w.qkv, f->w.attn, f->w.hidden,
-                      f->w.rows[0], f->w.rows[1], f->w.rows[2], f->rows,  f->z};
+    void *arrays[] = {f->w.x,       f->w.memory,  f->w.normed,  f->w.qkv,  f->w.attn, f->w.hidden,
+                      f->w.rows[0], f->w.rows[1], f->w.rows[2], f->w.list, f->rows,   f->z};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
     free_queue(f->w.k);
     mar_model_free(f->model);

@@ -68,7 +68,7 @@ int causal_fixture_open_decoder(causal_fixture *f, kern_queue *k, const char *fo
     if (!f->k) return 0;
     wt_file *file;
     assert_ok(wt_open_folder(folder, MAR_WEIGHTS_AUTO, &file, &err), &err);
-    assert_ok(language_rename(file, &err), &err);
+    assert_ok(family_rename(file, &err), &err);
     assert_ok(derive_facts(&family_language, file, (wt_asked){.width = width, .height = height}, &config, &err), &err);
     open_runner(f, file, &config, sampling, images, drafts, 0);
     return 1;

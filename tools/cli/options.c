@@ -44,7 +44,7 @@ void options_add_under(option_set *set, const char *group, const mar_param *para
 }
 
 /* Options with two names. */
-static const char *const aliases[][2] = {{"vae", "vq"}};
+static const char *const aliases[][2] = {{"vae", "vq"}, {"t5", "text"}};
 
 const char *options_alias(const char *name)
 {

@@ -167,21 +167,21 @@ static const model_file *find_file(const model_store *store, const mar *library,
     return NULL;
 }
 
-/* Sets --dtype auto to the type of the stored weights if the model is a decoder that writes images among text. */
+/* Sets --dtype auto to the type of the stored weights if the model is one of prompts with a tokenizer of its own. */
 static void take_stored_dtype(model_store *store, run_options *o)
 {
     if (o->machine.dtype != MAR_DTYPE_AUTO || run_is_built_in(o->model)) return;
     const mar_file *f = models_open_file(store, o->model, o->machine.weights);
-    if (f && mar_file_get_info(f)->kind == MAR_KIND_DECODER) o->machine.dtype = mar_file_get_info(f)->stored;
+    if (f && mar_file_get_info(f)->prompts) o->machine.dtype = mar_file_get_info(f)->stored;
 }
 
-/* Returns 1 with the error printed if an option is given that has no effect on a model that writes images among text.
- */
+/* Returns 1 with the error printed if an option is given that has no effect on a model of prompts with a tokenizer of
+ * its own. */
 static int refuse_on_decoder(model_store *store, const run_options *o)
 {
     if (!o->gives_cleaning && !o->machine.seq_len) return 0;
     const mar_file *f = models_open_file(store, o->model, o->machine.weights);
-    if (!f || mar_file_get_info(f)->kind != MAR_KIND_DECODER) return 0;
+    if (!f || !mar_file_get_info(f)->prompts) return 0;
     if (o->gives_cleaning)
         return tool_error("--clean llamagen has no effect: %s takes prompts as they are, expected off", o->model);
     return tool_error("--seq_len has no effect: %s has as many tokens as its image size asks for", o->model);
@@ -337,7 +337,7 @@ static int open_t5(model_store *store, mar *library, const run_options *o, const
 {
     const int dim = c->conditioning == MAR_CONDITION_IDS ? 0 : c->caption_dim; /* else refuse_t5 says it */
     if (open_encoder(store, library, o, o->t5, c->caption_tokens, dim, bar, out) != 0) return 1;
-    if (refuse_t5(o, c) != 0) return 1;
+    if (!out->is_decoder && refuse_t5(o, c) != 0) return 1;
     out->clean = (mar_clean)o->clean;
     out->quiet = store->quiet;
     return 0;
@@ -401,7 +401,7 @@ static int refuse_no_prompt(const run_options *o)
                       o->model);
 }
 
-/* Takes the image decoder in the file or folder of a model that writes images among text, unless another is given. If
+/* Takes the image decoder in the file or folder of a model of prompts, unless another is given. If
  * the store needs one and there is none, prints it. */
 static int find_own_vae(model_store *store, mar *library, run_options *o, progress *bar)
 {
@@ -411,8 +411,8 @@ static int find_own_vae(model_store *store, mar *library, run_options *o, progre
         *f = (model_file){.library = library, .path = o->model};
         const mar_status status = models_load_file(store, &o->machine, library, f, 0, bar);
         if (status == MAR_EMODEL && store->needs_vae)
-            return tool_error("--vq is missing: %s; Lumina-mGPT's and Anole's is Chameleon's vqgan.ckpt, Emu3's the "
-                              "folder Emu3-VisionTokenizer",
+            return tool_error("--vae is missing: %s; Harmon's is kl16.ckpt, Lumina-mGPT's and Anole's Chameleon's "
+                              "vqgan.ckpt, Emu3's the folder Emu3-VisionTokenizer",
                               mar_error(library));
         if (status != MAR_OK) return 0; /* the model's loading says it */
         store->file_count++;
@@ -421,14 +421,14 @@ static int find_own_vae(model_store *store, mar *library, run_options *o, progre
     return 0;
 }
 
-/* Does what prepare_captions does if prompts are encoded by the folder of a model that writes images among text. Sets
+/* Does what prepare_captions does if prompts are encoded by the folder of a model with a tokenizer. Sets
  * *done to 0, and does nothing, if they are not. The model's weights are not read. */
 static int prepare_decoder(model_store *store, mar *library, run_options *o, progress *bar, int *done)
 {
     const char *folder = o->t5 ? o->t5 : o->model;
     prompt_encoder e;
     const mar_file *f = o->captions ? NULL : models_open_file(store, folder, o->machine.weights);
-    *done = f && mar_file_get_info(f)->kind == MAR_KIND_DECODER && mar_file_get_info(f)->folder;
+    *done = f && mar_file_get_info(f)->prompts && mar_file_get_info(f)->folder;
     if (!*done) return 0;
     if (!run_has_prompts(o) && !store->keeps_encoder) return refuse_no_prompt(o); /* before the weights are read */
     if (store->keeps_encoder && run_has_prompts(o))
@@ -462,8 +462,8 @@ static int check_captions(const model_store *store, const run_options *o, const 
     if (o->captions) return 0;
     if (!o->t5 && c->conditioning == MAR_CONDITION_IDS)
         return tool_error(
-            "--t5 is missing: %s has no tokenizer, expected the folder of the model that it was made of; or "
-            "--captions, what mar captions made of prompts",
+            "--text is missing: %s has no tokenizer, expected the folder of the model that it was made of, for Harmon "
+            "Qwen2.5's; or --captions, what mar captions made of prompts",
             o->model);
     if (!o->t5)
         return tool_error("--t5 is missing: %s takes prompts as a T5 of width %d encodes them, expected the T5's "

@@ -1,7 +1,7 @@
 /* libmar: images of classes or prompts from autoregressive models. Continuous tokens: MAR (Li, Tian, Li, Deng, He,
  * "Autoregressive Image Generation without Vector Quantization", 2024) and SphereAR (Ke and Xue, "Hyperspherical
- * Latents Improve Continuous-Token Autoregressive Generation", 2025). Discrete tokens: LlamaGen (Sun et al., 2024),
- * Lumina-mGPT, Anole and Emu3.
+ * Latents Improve Continuous-Token Autoregressive Generation", 2025), Harmon (Wu et al., 2025) and UniPic-1. Discrete
+ * tokens: LlamaGen (Sun et al., 2024), Lumina-mGPT, Anole and Emu3.
  *
  * How to use it (error handling left out: every call returns a status, and mar_error() returns the reason in one line):
  *
@@ -209,7 +209,7 @@ typedef struct {
     /* Latent pixels per side of a token, by mar_options or the metadata. 0: unknown; the image decoder's channels
      * decide if they can (mar_options.patch_size). */
     int patch_size;
-    int image_decoder; /* 1: its file has the image decoder, too: mar_vae_load takes the same file (SphereAR) */
+    int image_decoder; /* 1: its file has the image decoder, too: mar_vae_load takes the same file */
     int grid_width;    /* tokens in a row; seq_len is a multiple of it. 0: a drafter, whose seq_len is 0, too */
     const char *title; /* of the family, for messages: "MAR", "Lumina-mGPT"; static */
     mar_conditioning conditioning;
@@ -268,8 +268,8 @@ typedef struct {
 /* Sets fd to -1 and all else to nothing. Writes the first `size` bytes; pass sizeof *source. */
 MAR_API void mar_source_init(mar_source *source, size_t size);
 
-/* Loads a model: MAR, SphereAR, LlamaGen, a decoder that writes images among text (Lumina-mGPT, Anole, Emu3), or an
- * EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin, of
+/* Loads a model: MAR, Harmon, SphereAR, LlamaGen, a decoder that writes images among text (Lumina-mGPT, Anole, Emu3),
+ * or an EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin, of
  * weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's release. Weights are
  * F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales), or int8 and int4 of mar_convert. What training
  * wrappers add to the tensors' names is taken off. Other entries of a file may be of any type.
@@ -316,8 +316,8 @@ MAR_API const float *mar_vae_codebook(const mar_vae *vae);
 /* --- text ----------------------------------------------------------------------------------------- */
 
 /* A text encoder, which turns prompts into the features that text-to-image models take (mar_session_begin_captions): a
- * T5 for LlamaGen; for a model that writes images among text (Lumina-mGPT, Anole, Emu3) its tokenizer and template,
- * whose features are ids of its vocabulary. A T5's weights are on the handle's device, in the handle's dtype. It has a
+ * T5 for LlamaGen; for a model of prompt ids (Harmon, Lumina-mGPT, Anole, Emu3) its tokenizer and template, whose
+ * features are ids of its vocabulary; a folder with Qwen2.5's tokenizer alone is one of Harmon. A T5's weights are on the handle's device, in the handle's dtype. It has a
  * reference on the handle and a queue of its own. One thread at a time may use it; several may be loaded. Free it once
  * the prompts are encoded. */
 typedef struct mar_text mar_text;
@@ -370,8 +370,8 @@ enum { MAR_TEXT_TOKENS_MAX = 4096 };
  * included. If cleaning leaves nothing of a prompt, its only token is the end token, as in LlamaGen's release. A
  * prompt's features do not depend on the other prompts: on a CPU bit for bit.
  *
- * For a model that writes images among text the tokens are all that come before the first image token: start, template
- * and size tokens around the prompt, as its release has them. `clean` has no effect, and a longer prompt is MAR_EARG.
+ * For a model of prompt ids the tokens are all that come before the image's first token: start, template and size
+ * tokens around the prompt, as its release has them. `clean` has no effect, and a longer prompt is MAR_EARG.
  *
  * MAR_EARG for invalid UTF-8, for an empty prompt, and with MAR_CLEAN_LLAMAGEN for a prompt of more than 4096 bytes or
  * one whose cleaning takes too many steps. Of several prompts the reason has the index from 0. MAR_EMODEL if a feature

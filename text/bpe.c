@@ -140,9 +140,10 @@ static mar_status bpe_read_model(bpe_building *b, const json_value *v)
 
 /* --- added tokens ------------------------------------------------------------------------------------------------ */
 
-static mar_status read_added(bpe_building *b, const json_value *v)
+/* Adds a token that `number` is the id of. */
+static mar_status read_added(bpe_building *b, const json_value *v, const json_value *number)
 {
-    const json_value *content, *const number = json_member(v, "id");
+    const json_value *content;
     bpe_added a = {0};
     int64_t id;
     mar_status status =
@@ -169,7 +170,7 @@ static mar_status read_added_list(bpe_building *b, const json_value *v)
         return err_set(b->err, MAR_EFORMAT, "%s: added_tokens: is no list", b->label);
     if (v)
         for (const json_value *a = v + 1; a < json_next(v) && status == MAR_OK; a = json_next(a))
-            status = read_added(b, a);
+            status = read_added(b, a, json_member(a, "id"));
     return status;
 }
 
@@ -247,14 +248,26 @@ mar_status text_bpe_read(const char *text, size_t length, const char *label, tex
 
 /* --- vocab.json and merges.txt ----------------------------------------------------------------------------------- */
 
-/* The steps of CLIP and of GPT-2, as the `transformers` library makes them for these files. */
-static const char clip_steps[] =
-    "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"},"
-    " {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"\\\\s+\"}, \"content\": \" \"}, {\"type\": \"Lowercase\"}]},"
-    " \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\":"
-    " \"'s|'t|'re|'ve|'m|'ll|'d|[\\\\p{L}]+|[\\\\p{N}]|[^\\\\s\\\\p{L}\\\\p{N}]+\"}, \"behavior\": \"Removed\","
-    " \"invert\": true}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false}]}}";
-static const char gpt2_steps[] = "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}}";
+/* The steps of CLIP, GPT-2 and Qwen2, as the `transformers` library makes them for these files. */
+typedef enum { STEPS_GPT2, STEPS_CLIP, STEPS_QWEN2, STEPS } bpe_steps;
+
+static const char *const steps_of[STEPS] = {
+    [STEPS_GPT2] = "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}}",
+    [STEPS_CLIP] =
+        "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"},"
+        " {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"\\\\s+\"}, \"content\": \" \"}, {\"type\": "
+        "\"Lowercase\"}]},"
+        " \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
+        "{\"Regex\":"
+        " \"'s|'t|'re|'ve|'m|'ll|'d|[\\\\p{L}]+|[\\\\p{N}]|[^\\\\s\\\\p{L}\\\\p{N}]+\"}, \"behavior\": \"Removed\","
+        " \"invert\": true}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false}]}}",
+    [STEPS_QWEN2] =
+        "{\"normalizer\": {\"type\": \"NFC\"}, \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": ["
+        "{\"type\": \"Split\", \"pattern\": {\"Regex\": "
+        "\"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|"
+        "\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"},"
+        " \"behavior\": \"Isolated\", \"invert\": false},"
+        " {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}}"};
 
 /* Returns whether a piece of the vocabulary ends with "</w>". */
 static int has_word_ends(const json_value *vocab)
@@ -262,6 +275,49 @@ static int has_word_ends(const json_value *vocab)
     for (const json_value *name = vocab + 1; name < json_next(vocab); name = json_next(name + 1))
         if (name->length > 4 && strcmp(name->text + name->length - 4, "</w>") == 0) return 1;
     return 0;
+}
+
+/* Sets *steps to those of the class that a tokenizer_config.json names. Without a name they stay. */
+static mar_status read_class(bpe_building *b, const json_value *config, bpe_steps *steps)
+{
+    static const char *const names[STEPS] = {
+        [STEPS_GPT2] = "GPT2Tokenizer", [STEPS_CLIP] = "CLIPTokenizer", [STEPS_QWEN2] = "Qwen2Tokenizer"};
+    const json_value *const name = text_json_given(config, "tokenizer_class");
+    if (!name) return MAR_OK;
+    for (bpe_steps i = 0; i < STEPS && name->type == JSON_STRING; i++) {
+        const size_t n = strlen(names[i]);
+        if (strncmp(name->text, names[i], n) != 0 || (name->text[n] && strcmp(name->text + n, "Fast") != 0)) continue;
+        *steps = i;
+        return MAR_OK;
+    }
+    return err_set(b->err, MAR_EFORMAT,
+                   "%s: tokenizer_class \"%.100s\" is not supported, expected CLIPTokenizer, GPT2Tokenizer or "
+                   "Qwen2Tokenizer",
+                   b->label, name->type == JSON_STRING ? name->text : "");
+}
+
+/* Reads what a tokenizer_config.json says about Qwen2's ids: {"added_tokens_decoder": {"id": {...}, ...}} and flags. */
+static mar_status read_qwen2_config(bpe_building *b, const json_value *config)
+{
+    const json_value *const added = text_json_given(config, "added_tokens_decoder");
+    int flag = 0;
+    mar_status status = MAR_OK;
+    for (int i = 0; i < 2 && status == MAR_OK; i++) {
+        const char *const name = i ? "split_special_tokens" : "add_prefix_space";
+        if (text_json_given(config, name))
+            status = text_json_flag(config, "tokenizer_config", name, 0, &flag, b->label, b->err);
+        if (status == MAR_OK && flag)
+            status = err_set(b->err, MAR_EFORMAT, "%s: \"%s\" is not supported", b->label, name);
+    }
+    if (status == MAR_OK && added && added->type != JSON_OBJECT)
+        status = err_set(b->err, MAR_EFORMAT, "%s: added_tokens_decoder: is no object", b->label);
+    if (!added) return status;
+    for (const json_value *id = added + 1; id < json_next(added) && status == MAR_OK; id = json_next(id + 1)) {
+        json_value number = *id; /* a name that is a number */
+        if (*id->text >= '0' && *id->text <= '9') number.type = JSON_NUMBER;
+        status = read_added(b, id + 1, &number);
+    }
+    return status;
 }
 
 /* Adds the special tokens that the vocabulary has. */
@@ -277,20 +333,20 @@ static mar_status bpe_add_special(bpe_building *b)
     return status;
 }
 
-/* Reads the steps and finds the tokens that belong to them. */
-static mar_status bpe_add_steps(bpe_building *b, int is_clip)
+/* Reads the steps, once the vocabulary and the added tokens of a configuration are there. */
+static mar_status bpe_add_steps(bpe_building *b, bpe_steps steps)
 {
     json j;
-    const char *const steps = is_clip ? clip_steps : gpt2_steps;
-    char *copy = copy_of(steps, strlen(steps));
+    const size_t length = strlen(steps_of[steps]);
+    char *copy = copy_of(steps_of[steps], length);
     if (!copy) return err_set(b->err, MAR_ENOMEM, "%s: no memory for a tokenizer", b->label);
-    mar_status status = text_json_parse(copy, strlen(steps), b->label, &j, b->err);
+    mar_status status = text_json_parse(copy, length, b->label, &j, b->err);
     if (status == MAR_OK) {
-        status = bpe_add_special(b);
+        if (steps != STEPS_QWEN2) status = bpe_add_special(b);
         if (status == MAR_OK) status = read_around(b, j.values);
         json_free(&j);
     }
-    if (status == MAR_OK && is_clip) {
+    if (status == MAR_OK && steps == STEPS_CLIP) {
         status = set_suffix(b, "</w>", 4);
         b->model->unknown = bpe_piece_id(b->model, "<|endoftext|>", 13);
     }
@@ -298,24 +354,52 @@ static mar_status bpe_add_steps(bpe_building *b, int is_clip)
     return status;
 }
 
-mar_status text_bpe_read_files(const char *vocab, size_t vocab_length, const char *vocab_label, const char *merges,
-                               size_t merges_length, const char *merges_label, text_bpe **out, mar_err *err)
+/* Reads vocab.json, and the steps that belong to it unless a configuration names others. */
+static mar_status read_vocab_file(bpe_building *b, const text_file *vocab, bpe_steps *steps)
 {
-    bpe_building b = {.model = bpe_new_model(), .label = vocab_label, .budget = text_budget_of_file(), .err = err};
-    char *copy = copy_of(vocab, vocab_length);
+    char *copy = copy_of(vocab->text, vocab->length);
     json j;
-    *out = NULL;
-    mar_status status = b.model && copy ? text_json_parse(copy, vocab_length, vocab_label, &j, err)
-                                        : err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", vocab_label);
+    b->label = vocab->label;
+    mar_status status = copy ? text_json_parse(copy, vocab->length, b->label, &j, b->err)
+                             : err_set(b->err, MAR_ENOMEM, "%s: no memory for a tokenizer", b->label);
     if (status == MAR_OK) {
-        const int is_clip = has_word_ends(j.values);
-        status = read_vocab(&b, j.values);
-        if (status == MAR_OK) status = bpe_add_steps(&b, is_clip);
+        *steps = has_word_ends(j.values) ? STEPS_CLIP : STEPS_GPT2;
+        status = read_vocab(b, j.values);
         json_free(&j);
     }
-    b.label = merges_label;
-    if (status == MAR_OK) status = read_merges_text(&b, merges, merges_length);
     free(copy);
+    return status;
+}
+
+/* Reads tokenizer_config.json. */
+static mar_status read_config_file(bpe_building *b, const text_file *config, bpe_steps *steps)
+{
+    char *copy = copy_of(config->text, config->length);
+    json j;
+    b->label = config->label;
+    mar_status status = copy ? text_json_parse(copy, config->length, b->label, &j, b->err)
+                             : err_set(b->err, MAR_ENOMEM, "%s: no memory for a tokenizer", b->label);
+    if (status == MAR_OK) {
+        status = read_class(b, j.values, steps);
+        if (status == MAR_OK && *steps == STEPS_QWEN2) status = read_qwen2_config(b, j.values);
+        json_free(&j);
+    }
+    free(copy);
+    return status;
+}
+
+mar_status text_bpe_read_files(const text_file *vocab, const text_file *merges, const text_file *config, text_bpe **out,
+                               mar_err *err)
+{
+    bpe_building b = {.model = bpe_new_model(), .budget = text_budget_of_file(), .err = err};
+    bpe_steps steps;
+    *out = NULL;
+    if (!b.model) return err_set(err, MAR_ENOMEM, "%s: no memory for a tokenizer", vocab->label);
+    mar_status status = read_vocab_file(&b, vocab, &steps);
+    if (status == MAR_OK && config->text) status = read_config_file(&b, config, &steps);
+    if (status == MAR_OK) status = bpe_add_steps(&b, steps);
+    b.label = merges->label;
+    if (status == MAR_OK) status = read_merges_text(&b, merges->text, merges->length);
     return bpe_finish(&b, status, out);
 }
 

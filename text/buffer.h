@@ -25,6 +25,13 @@ void *text_grow(void *list, size_t count, size_t *capacity, size_t size);
 /* Returns MAR_ENOMEM for a text of n bytes that is split into tokens. */
 mar_status text_refuse_memory(size_t n, mar_err *err);
 
+/* A file's text. */
+typedef struct {
+    const char *text; /* [length] */
+    size_t length;
+    const char *label; /* the path, for messages */
+} text_file;
+
 /* Reads a regular file of at most `most` bytes. *out is char [*size + 1], with a NUL at its end. The caller frees
  * it. Returns MAR_EIO, MAR_EFORMAT for a larger or an empty file, or MAR_ENOMEM. */
 mar_status text_read_file(const char *path, size_t most, char **out, size_t *size, mar_err *err);

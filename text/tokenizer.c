@@ -59,32 +59,39 @@ static mar_status read_one(file_kind kind, const char *path, text_tokenizer *t, 
     return status;
 }
 
-typedef mar_status pair_reader(const char *first, size_t first_length, const char *first_label, const char *second,
-                               size_t second_length, const char *second_label, text_bpe **out, mar_err *err);
-
-/* Reads two files that belong together. */
-static mar_status read_two(pair_reader *read, const char *first, const char *second, text_tokenizer *t, mar_err *err)
+/* Reads files that belong together: vocab.json, merges.txt and tokenizer_config.json unless its path is NULL; or
+ * emu3.tiktoken and emu3_vision_tokens.txt. */
+static mar_status read_several(const char *const paths[3], int is_tiktoken, text_tokenizer *t, mar_err *err)
 {
-    char *text[2] = {NULL, NULL};
-    size_t size[2] = {0, 0};
-    mar_status status = text_read_file(first, BPE_FILE_MAX, &text[0], &size[0], err);
-    if (status == MAR_OK) status = text_read_file(second, BPE_FILE_MAX, &text[1], &size[1], err);
-    if (status == MAR_OK) status = read(text[0], size[0], first, text[1], size[1], second, &t->bpe, err);
-    free(text[0]);
-    free(text[1]);
+    char *text[3] = {NULL, NULL, NULL};
+    text_file file[3] = {{.text = NULL}};
+    mar_status status = MAR_OK;
+    for (int i = 0; i < 3 && status == MAR_OK; i++) {
+        if (!paths[i]) continue;
+        status = text_read_file(paths[i], BPE_FILE_MAX, &text[i], &file[i].length, err);
+        file[i].text = text[i];
+        file[i].label = paths[i];
+    }
+    if (status == MAR_OK)
+        status = is_tiktoken ? text_tiktoken_read(file[0].text, file[0].length, file[0].label, file[1].text,
+                                                  file[1].length, file[1].label, &t->bpe, err)
+                             : text_bpe_read_files(&file[0], &file[1], &file[2], &t->bpe, err);
+    for (int i = 0; i < 3; i++) free(text[i]);
     return status;
 }
 
 static mar_status read_folder(const char *folder, text_tokenizer *t, mar_err *err)
 {
-    char path[PATH_MAX], other[PATH_MAX];
+    char path[PATH_MAX], other[PATH_MAX], config[PATH_MAX];
     if (tokenizer_find_file(folder, "spiece.model", path)) return read_one(KIND_UNIGRAM, path, t, err);
     if (tokenizer_find_json(folder, path)) return read_one(KIND_BPE, path, t, err);
-    if (tokenizer_find_file(folder, "vocab.json", path) && tokenizer_find_file(folder, "merges.txt", other))
-        return read_two(text_bpe_read_files, path, other, t, err);
+    if (tokenizer_find_file(folder, "vocab.json", path) && tokenizer_find_file(folder, "merges.txt", other)) {
+        const int is_configured = tokenizer_find_file(folder, "tokenizer_config.json", config);
+        return read_several((const char *const[]){path, other, is_configured ? config : NULL}, 0, t, err);
+    }
     if (tokenizer_find_file(folder, "emu3.tiktoken", path) &&
         tokenizer_find_file(folder, "emu3_vision_tokens.txt", other))
-        return read_two(text_tiktoken_read, path, other, t, err);
+        return read_several((const char *const[]){path, other, NULL}, 1, t, err);
     return err_set(
         err, MAR_EIO,
         "%s: no tokenizer, expected spiece.model, tokenizer.json, vocab.json and merges.txt, or emu3.tiktoken "

@@ -1,7 +1,7 @@
 /* Tokenizers: text to token ids, as the reference libraries do it.
  *
  *   SentencePiece unigram   spiece.model (T5)
- *   byte-level BPE          tokenizer.json, or vocab.json and merges.txt (Chameleon, Lumina-mGPT)
+ *   byte-level BPE          tokenizer.json, or vocab.json and merges.txt (Chameleon, Lumina-mGPT, Qwen2.5)
  *   CLIP's BPE              tokenizer.json, or vocab.json and merges.txt, whose pieces end with "</w>"
  *   tiktoken's BPE          emu3.tiktoken and emu3_vision_tokens.txt (Emu3)
  *   WordPiece               vocab.txt of BERT, in lower case (ImageReward)
@@ -18,7 +18,8 @@
 typedef struct text_tokenizer text_tokenizer;
 
 /* Opens the tokenizer in a folder as Hugging Face writes it: spiece.model, tokenizer.json, or vocab.json with
- * merges.txt, the first of these that exists; or as Meta has it, text_tokenizer.json there, in tokenizer/ or in
+ * merges.txt and tokenizer_config.json, if there is one, the first of these that exists; or as Meta has it,
+ * text_tokenizer.json there, in tokenizer/ or in
  * ../../tokenizer/. Every length and number is checked. Returns MAR_EIO, MAR_EFORMAT or
  * MAR_ENOMEM with the file's path; MAR_EIO names the three files if there is none. */
 mar_status text_tokenizer_open(const char *folder, text_tokenizer **out, mar_err *err);

@@ -33,14 +33,15 @@ static const mar_param rows[] = {
      .help =
          "file to write, completely or not at all\n"
          "A compressed .npz of NumPy's. features: float32 [prompts, positions, numbers], padded in front with 0. mask: "
-         "uint8 [prompts, positions], 1 where a prompt's tokens are. negative, of Lumina-mGPT, Anole and Emu3: float32 "
+         "uint8 [prompts, positions], 1 where a prompt's tokens are. negative, of models that encode prompts "
+         "themselves: float32 "
          "[positions, numbers], the second context of guidance. prompts: uint8, the texts in UTF-8 with a NUL "
          "behind each: bytes(file[\"prompts\"]).decode().split(\"\\\\0\")[:-1] in Python."},
     {OPTION_INT(captions_options, tokens, 1, 512),
      .help =
          "positions of a prompt, as many as the image model takes\n"
          "LlamaGen's models take 120, demo-t2i takes 16. A model also takes features of more positions if no prompt "
-         "has more tokens than it takes. Lumina-mGPT, Anole and Emu3: without it as many as their context holds."},
+         "has more tokens than it takes. Models that encode prompts themselves: without it as many as they take."},
     {0},
 };
 
@@ -62,8 +63,8 @@ static void captions_set_up(captions_options *o, option_set *set)
         .command = "captions",
         .about = "usage: mar captions PROMPTS --t5 DIR --out FILE.npz [OPTIONS]\n"
                  "\n"
-                 "Encodes prompts with a T5, or for Lumina-mGPT, Anole and Emu3 with the folder of\n"
-                 "the model, once for any number of runs: mar generate, eval, bench\n"
+                 "Encodes prompts with a T5, or for Harmon, Lumina-mGPT, Anole and Emu3 with the folder\n"
+                 "of the model, once for any number of runs: mar generate, edit, eval, bench\n"
                  "and fidelity take the file as --captions. A prompt that cannot be encoded is left\n"
                  "out with a warning, and the command ends with status 1.\n",
         .example = "example: mar captions prompts.txt --t5 flan-t5-xl --out prompts.npz\n",
@@ -219,8 +220,8 @@ int cmd_captions(int argc, char **argv)
     const int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     if (!o.run.t5)
-        return tool_error(
-            "--t5 is missing, expected the folder of a T5, such as flan-t5-xl, or of Lumina-mGPT, Anole or Emu3");
+        return tool_error("--t5 is missing, expected the folder of a T5, such as flan-t5-xl, or of Harmon, "
+                          "Lumina-mGPT, Anole or Emu3");
     if (!o.out) return tool_error("--out is missing, expected a file to write, such as prompts.npz");
     run_options_note(&o.run, &set);
     if (tool_can_write_as(o.out, ".npz") != 0 || tool_can_replace(o.out, o.overwrite) != 0 ||

@@ -1,5 +1,6 @@
 /* vocab.json and merges.txt: the text before the first NUL, and the text behind it. Behind a first byte 1 they are
- * emu3.tiktoken, whose pieces of one byte come before, and emu3_vision_tokens.txt. */
+ * emu3.tiktoken, whose pieces of one byte come before, and emu3_vision_tokens.txt. Behind a first byte 2 and before
+ * these stands tokenizer_config.json, with a NUL. */
 #include "tests/fuzz/bpe.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -21,6 +22,16 @@ static char *with_bytes(const uint8_t *text, size_t n, size_t *size)
     return all;
 }
 
+static mar_status read_json(const char *config, const uint8_t *data, size_t size, text_bpe **out, mar_err *err)
+{
+    const uint8_t *const nul = size ? memchr(data, 0, size) : NULL;
+    const size_t n = nul ? (size_t)(nul - data) : size;
+    const text_file vocab = {(const char *)data, n, "vocab.json"},
+                    merges = {nul ? (const char *)nul + 1 : "", nul ? size - n - 1 : 0, "merges.txt"},
+                    configuration = {config, config ? strlen(config) : 0, "tokenizer_config.json"};
+    return text_bpe_read_files(&vocab, &merges, &configuration, out, err);
+}
+
 static mar_status read_both(const uint8_t *data, size_t size, text_bpe **out, mar_err *err)
 {
     const uint8_t *const nul = size ? memchr(data, 0, size) : NULL;
@@ -33,9 +44,9 @@ static mar_status read_both(const uint8_t *data, size_t size, text_bpe **out, ma
         free(ranks);
         return status;
     }
-    const size_t vocab = nul ? (size_t)(nul - data) : size, merges = nul ? size - vocab - 1 : 0;
-    return text_bpe_read_files((const char *)data, vocab, "vocab.json", nul ? (const char *)nul + 1 : "", merges,
-                               "merges.txt", out, err);
+    if (size && *data == 2 && nul)
+        return read_json((const char *)data + 1, nul + 1, size - (size_t)(nul - data) - 1, out, err);
+    return read_json(NULL, data, size, out, err);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -46,7 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_check_error("text_bpe_read_files", status, &err);
     if (status != MAR_OK) {
         if (a) fuzz_fail("refused, with a tokenizer");
-        if (strncmp(err.text, "vocab.json: ", 12) != 0 && strncmp(err.text, "merges.txt: ", 12) != 0)
+        if (strncmp(err.text, "vocab.json: ", 12) != 0 && strncmp(err.text, "merges.txt: ", 12) != 0 &&
+            strncmp(err.text, "tokenizer_config.json: ", 23) != 0)
             fuzz_fail("no label: %s", err.text);
         return 0;
     }

@@ -134,7 +134,7 @@ def generate(model, prompts, sets, steps, shape, cfg=3.0, schedule="constant", t
         pictures = model.sample(**conditions(model, prompts, "Generate an image." if cfg != 1 else None), num_iter=sets, cfg=cfg,
                                 cfg_schedule=schedule, temperature=temperature, image_shape=shape)
     del model.decode
-    pictures = torch.clamp(127.5 * pictures + 128.0, 0, 255).permute(0, 2, 3, 1).to(torch.uint8)
+    pictures = torch.clamp(127.5 * pictures + 128.0, 0, 255).permute(0, 2, 3, 1).to(torch.uint8).to(torch.bfloat16)
     return tokens[0][:len(prompts)], pictures.contiguous()
 
 

@@ -47,6 +47,22 @@ TEST_CASE(test_ids_of_clip_from_two_files)
     text_compare_lines(DATA "clip_files", STEP);
 }
 
+TEST_CASE(test_ids_of_qwen2)
+{
+    text_compare_lines(DATA "qwen2", STEP);
+}
+
+TEST_CASE(test_ids_of_qwen2_from_three_files)
+{
+    text_tokenizer *t;
+    mar_err err = {0};
+    if (text_tokenizer_open(DATA "qwen2_files", &t, &err) != MAR_OK) fail_msg("%s", err.text);
+    text_compare_lines_with(t, DATA "qwen2", 5 * STEP);
+    assert_int_equal(text_tokenizer_find(t, "<|im_start|>"), 501);
+    assert_int_equal(text_tokenizer_size(t), 522);
+    text_tokenizer_free(t);
+}
+
 TEST_CASE(test_pieces_are_found)
 {
     text_tokenizer *t;
@@ -290,22 +306,53 @@ TEST_CASE(test_empty_matches)
     expect_ids(step, "axxyxya", next, 6);
 }
 
-static void refuse_files(const char *vocab, const char *merges, const char *part)
+static void refuse_files(const char *vocab, const char *merges, const char *config, const char *part)
 {
     text_bpe *b;
     mar_err err = {0};
-    const mar_status status =
-        text_bpe_read_files(vocab, strlen(vocab), "vocab.json", merges, strlen(merges), "merges.txt", &b, &err);
+    const text_file files[] = {{vocab, strlen(vocab), "vocab.json"},
+                               {merges, strlen(merges), "merges.txt"},
+                               {config, config ? strlen(config) : 0, "tokenizer_config.json"}};
+    const mar_status status = text_bpe_read_files(&files[0], &files[1], &files[2], &b, &err);
     if (status != MAR_EFORMAT || b) fail_msg("%s: status %d", vocab, (int)status);
     if (!strstr(err.text, part)) fail_msg("\"%s\", expected \"%s\"", err.text, part);
 }
 
 TEST_CASE(test_two_files_that_are_refused)
 {
-    refuse_files("[]", "", "vocab.json: its JSON is no object");
-    refuse_files("{\"a\":1}", "", "vocab.json: vocab: \"a\" has id 1");
-    refuse_files(AB, "#version: 0.2\na b\nb a\n", "merges.txt: merge 1");
-    refuse_files(AB, "ab\n", "merges.txt: merge 0: \"ab\", expected two pieces");
+    refuse_files("[]", "", NULL, "vocab.json: its JSON is no object");
+    refuse_files("{\"a\":1}", "", NULL, "vocab.json: vocab: \"a\" has id 1");
+    refuse_files(AB, "#version: 0.2\na b\nb a\n", NULL, "merges.txt: merge 1");
+    refuse_files(AB, "ab\n", NULL, "merges.txt: merge 0: \"ab\", expected two pieces");
+}
+
+#define QWEN2 "{\"tokenizer_class\":\"Qwen2TokenizerFast\","
+
+TEST_CASE(test_configurations_that_are_refused)
+{
+    static const char token[] = "{\"content\":\"x\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                                "\"normalized\":false,\"special\":true}";
+    static const char *const configs[][2] = {
+        {"[]", "tokenizer_config.json: its JSON is no object"},
+        {"{\"tokenizer_class\":\"LlamaTokenizer\"}", "tokenizer_class \"LlamaTokenizer\" is not supported"},
+        {"{\"tokenizer_class\":\"Qwen2TokenizerSlow\"}", "\"Qwen2TokenizerSlow\" is not supported"},
+        {"{\"tokenizer_class\":2}", "tokenizer_class \"\" is not supported"},
+        {QWEN2 "\"add_prefix_space\":true}", "tokenizer_config.json: \"add_prefix_space\" is not supported"},
+        {QWEN2 "\"split_special_tokens\":1}", "\"split_special_tokens\" is no boolean"},
+        {QWEN2 "\"added_tokens_decoder\":[]}", "added_tokens_decoder: is no object"},
+        {QWEN2 "\"added_tokens_decoder\":{\"3\":{}}}", "\"content\" is no string"},
+        {QWEN2 "\"added_tokens_decoder\":{\"4\":%s}}",
+         "tokenizer_config.json: added_tokens: \"x\" has id 4, expected 3"},
+        {QWEN2 "\"added_tokens_decoder\":{\"\":%s}}", "\"x\" has no id"},
+        {QWEN2 "\"added_tokens_decoder\":{\"3x\":%s}}", "\"x\" has no id"},
+        {QWEN2 "\"added_tokens_decoder\":{\"-3\":%s}}", "\"x\" has no id"}};
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        char text[512];
+        const char *const at = strstr(configs[i][0], "%s");
+        const int before = (int)(at ? at - configs[i][0] : (long)strlen(configs[i][0]));
+        snprintf(text, sizeof text, "%.*s%s%s", before, configs[i][0], at ? token : "", at ? at + 2 : "");
+        refuse_files(AB, "", text, configs[i][1]);
+    }
 }
 
 /* Cut anywhere, a file is refused. */

@@ -37,11 +37,13 @@ typedef struct {
     int x, y; /* place of the picture; -1: the middle */
     image picture, mask, canvas;
     char picture_id[RECORD_ID], mask_id[RECORD_ID];
-    int count;      /* tokens */
-    float *tokens;  /* [count][token_dim] of the canvas */
-    uint8_t *known; /* [count] 1: kept in every image */
-    uint8_t *kept;  /* [count] 1: kept in the image that begins */
-    uint8_t *rgb;   /* [height][width][3] of a finished image */
+    int count;            /* tokens */
+    float *tokens;        /* [count][token_dim] of the canvas */
+    uint8_t *known;       /* [count] 1: kept in every image */
+    uint8_t *kept;        /* [count] 1: kept in the image that begins */
+    float *features;      /* [caption_tokens][caption_dim] of the prompt; NULL: the model has classes */
+    uint8_t *prompt_mask; /* [caption_tokens]; NULL: the model has classes */
+    uint8_t *rgb;         /* [height][width][3] of a finished image */
     output out;
     int made;
 } edit_job;
@@ -72,7 +74,10 @@ static const mar_param rows[] = {
      .offset = offsetof(edit_options, classes),
      .type = MAR_TYPE_TEXT,
      .argument = "CLASS",
-     .help = "class of the result: a number or a name, as mar generate takes it"},
+     .help =
+         "class of the result: a number or a name, as mar generate takes it\n"
+         "A model of prompts, such as Harmon, takes --prompt in its place; with --captions of several prompts it is "
+         "the number of one."},
     {OPTION_INT(edit_options, num, 1, NUM_MAX), .value = 1, .help = "images to make, numbered from 0"},
     {OPTION_TEXT(edit_options, out, "WHERE"),
      .help = "FILE.png, .jpg or .webp, - for standard output, or a directory\n"
@@ -91,8 +96,8 @@ static const mar_param other_rows[] = {
     {0},
 };
 
-static const char *const common[] = {"image", "mask", "offset",   "keep", "class", "num", "out",
-                                     "model", "vae",  "num_iter", "cfg",  "seed",  NULL};
+static const char *const common[] = {"image", "mask",  "offset", "keep",     "class", "prompt", "num",
+                                     "out",   "model", "vae",    "num_iter", "cfg",   "seed",   NULL};
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
@@ -100,7 +105,7 @@ static void edit_set_up(edit_options *o, option_set *set)
 {
     *set = (option_set){
         .command = "edit",
-        .about = "usage: mar edit --image FILE [--mask FILE] --class CLASS [OPTIONS]\n"
+        .about = "usage: mar edit --image FILE [--mask FILE] --class CLASS | --prompt TEXT [OPTIONS]\n"
                  "\n"
                  "Makes a part of a picture anew: inpainting with --mask, outpainting with a smaller\n"
                  "picture, variations with --keep. Tokens that are kept come back bit for bit; their\n"
@@ -150,17 +155,39 @@ static int check_pictures(edit_job *job)
     return check_picture(o->image, job->picture_id) != 0 || (o->mask && check_picture(o->mask, job->mask_id) != 0);
 }
 
+/* Returns 1 with the error printed: there are `count` classes or prompts, and one is needed. */
+static int refuse_several(const edit_job *job, int count)
+{
+    const edit_options *o = &job->options;
+    if (o->classes) return tool_error("--class %s: is %d classes, expected one", o->classes, count);
+    if (o->run.captions)
+        return tool_error("--captions %s: has %d captions, expected the number of one as --class", o->run.captions,
+                          count);
+    return tool_error("--%s: %d prompts, expected one", o->run.prompts ? "prompts" : "prompt", count);
+}
+
 /* Sets job->label. */
 static int choose_class(edit_job *job)
 {
     int *labels, count;
-    if (job->models.captions)
-        return tool_error("%s: makes images of prompts, which mar edit does not take, expected a model of classes",
-                          job->options.run.model);
-    if (classes_choose(job->options.classes, &job->models.classes, 0, &labels, &count) != 0) return 1;
+    if (models_refuse_classes(&job->options.run, job->options.classes) != 0) return 1;
+    if (classes_choose(job->options.classes, &job->models.classes, job->models.captions != NULL, &labels, &count) != 0)
+        return 1;
     job->label = labels[0];
     free(labels);
-    return count == 1 ? 0 : tool_error("--class %s: is %d classes, expected one", job->options.classes, count);
+    return count == 1 ? 0 : refuse_several(job, count);
+}
+
+/* Writes the caption of job->label to job->features and job->prompt_mask. */
+static int place_prompt(edit_job *job)
+{
+    const captions *c = job->models.captions;
+    if (!c) return 0;
+    job->features = malloc((size_t)c->tokens * (size_t)c->dim * sizeof *job->features);
+    job->prompt_mask = malloc((size_t)c->tokens);
+    if (!job->features || !job->prompt_mask) return tool_error("out of memory for the prompt");
+    captions_place(c, job->label, job->features, job->prompt_mask);
+    return 0;
 }
 
 /* --- the tokens to keep ------------------------------------------------------------------------------------------- */
@@ -238,8 +265,7 @@ static int edit_write_image(edit_job *job, int number)
     char guarantee[1024];
     record_texts texts = {0};
     record_texts_add(&texts, "Software", "libmar %s", mar_version());
-    record_texts_add(&texts, "class", "%d", job->label);
-    record_texts_add(&texts, "image", "%d", number);
+    record_texts_add_image(&texts, &job->models, job->label, number);
     record_texts_add(&texts, "edited", "%s: %s", tool_base_name(o->image), job->picture_id);
     if (o->mask) record_texts_add(&texts, "mask", "%s: %s", tool_base_name(o->mask), job->mask_id);
     if (o->offset) record_texts_add(&texts, "offset", "%s", o->offset);
@@ -264,7 +290,9 @@ static int edit_submit(edit_job *job, int number, uint64_t *id)
     mar_request_init(job->session, &request, sizeof request);
     memcpy(job->kept, job->known, (size_t)job->count);
     if (o->keep < 1) edit_keep((double)o->keep, request.seed, (uint64_t)number, job->count, job->kept);
-    request.label = job->label;
+    if (!job->models.captions) request.label = job->label;
+    request.features = job->features;
+    request.mask = job->prompt_mask;
     request.image = (uint64_t)number;
     request.tokens = job->tokens;
     request.known = job->kept;
@@ -352,7 +380,7 @@ static int edit(edit_job *job, progress *bar)
         return tool_error("%s: makes tokens from the upper left on, and can only continue a picture: expected a MAR "
                           "model",
                           o->run.model);
-    if (choose_class(job) != 0) return 1;
+    if (choose_class(job) != 0 || place_prompt(job) != 0) return 1;
     if (o->batch > o->num) o->batch = o->num;
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || prepare_tokens(job) != 0) return 1;
     const double began = tool_seconds();

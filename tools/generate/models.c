@@ -617,7 +617,7 @@ static int models_refuse_no_vae(const model_store *store, const run_options *o)
 {
     if (o->vae || !store->needs_vae) return 0;
     return tool_error(
-        "--vae is missing, expected an image decoder: MAR's is kl16.ckpt, linked from the page "
+        "--vae is missing, expected an image decoder: MAR's and Harmon's is kl16.ckpt, linked from the page "
         "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen; "
         "Lumina-mGPT's and Anole's is Chameleon's vqgan.ckpt, Emu3's the folder Emu3-VisionTokenizer; SphereAR's is in "
         "the model's own file");

@@ -1,0 +1,112 @@
+/* The commands on a small Harmon (tests/support/harmon.h): pictures of prompts, and edits of them. */
+#include "tests/support/command.h"
+#include "tests/support/harmon.h"
+
+#include "tools/images/image.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define SHORT    "--num_iter 4 --num_sampling_steps 4 --dtype f32 -q "
+#define GENERATE "generate --model m " SHORT
+#define EDIT     "edit --model m --image a.png " SHORT
+
+enum { SIDE = 16 };
+
+static void write_model(const char *directory)
+{
+    const char *folder = path_in(directory, "m");
+    assert_int_equal(mkdir(folder, 0777), 0);
+    harmon_write(folder, HARMON_FOLDER);
+}
+
+static void read_picture(const char *directory, const char *name, image_file *out)
+{
+    assert_int_equal(image_read_png(path_in(directory, "%s", name), SIDE, SIDE, out), 0);
+}
+
+/* Returns the text of a PNG; "" if it has none. */
+static const char *text_of(const image_file *f, const char *key)
+{
+    for (int i = 0; i < f->count; i++)
+        if (strcmp(f->texts[i].key, key) == 0) return f->texts[i].value;
+    return "";
+}
+
+static int same_pixels(const char *directory, const char *a, const char *b)
+{
+    image_file made[2];
+    read_picture(directory, a, &made[0]);
+    read_picture(directory, b, &made[1]);
+    const int same = memcmp(made[0].picture.rgb, made[1].picture.rgb, (size_t)SIDE * SIDE * 3) == 0;
+    image_file_free(&made[0]), image_file_free(&made[1]);
+    return same;
+}
+
+/* An edit depends on the picture, its prompt and the negative one. A prompt's ids from a file make the same picture. */
+COMMAND_CASE(edits)
+{
+    const char *d = *state;
+    image_file made;
+    write_model(d);
+    command_ok(d, GENERATE "--prompt 'a corgi' --out a.png");
+    command_ok(d, EDIT "--keep 0.5 --prompt 'a cat' --num 2 --out b");
+    command_ok(d, EDIT "--keep 0.5 --prompt 'a dog' --out dog.png");
+    command_ok(d, EDIT "--keep 0.5 --prompt 'a cat' --negative blurry --out n.png");
+    command_ok(d, EDIT "--keep 0.5 --prompt 'a cat' --text m --out again.png");
+    assert_true(same_pixels(d, "b/000000.png", "again.png"));
+    assert_false(same_pixels(d, "b/000000.png", "b/000001.png"));
+    assert_false(same_pixels(d, "b/000000.png", "dog.png"));
+    assert_false(same_pixels(d, "b/000000.png", "n.png"));
+    read_picture(d, "n.png", &made);
+    assert_string_equal(text_of(&made, "prompt"), "a cat");
+    assert_string_equal(text_of(&made, "negative"), "blurry");
+    assert_string_equal(text_of(&made, "class"), "");
+    assert_has(text_of(&made, "edited"), "a.png: ");
+    image_file_free(&made);
+
+    write_whole_file(d, "p.txt", "a dog\na cat\n", 12);
+    command_ok(d, "captions p.txt --text m --out c.npz -q");
+    command_ok(d, EDIT "--keep 0.5 --captions c.npz --class 1 --out c.png");
+    assert_true(same_pixels(d, "b/000000.png", "c.png"));
+    command_refused(d, "$MAR " EDIT "--keep 0.5 --captions c.npz --out no.png", "--captions c.npz: has 2 captions",
+                    "--class");
+}
+
+/* Outpainting keeps the picture's tokens, which are the middle of a larger image. */
+COMMAND_CASE(outpainting)
+{
+    const char *d = *state;
+    write_model(d);
+    command_ok(d, GENERATE "--prompt 'a corgi' --out a.png");
+    command_result r = command_mar(d, "edit --model m --image a.png --size 16x24 --prompt 'a cat' --num_iter 2 "
+                                      "--num_sampling_steps 2 --out out.png");
+    assert_int_equal(r.status, 0);
+    assert_has(r.out, "wrote out.png: 1 image of 16x24 in ");
+    assert_has(r.out, " s, 16 of 24 tokens kept\nexact to: plain sampling of the unknown tokens, ");
+    command_result_free(&r);
+}
+
+COMMAND_CASE(refused)
+{
+    static const refusal cases[] = {
+        {EDIT "--keep 0.5", "--prompt is missing: m makes images of prompts"},
+        {EDIT "--keep 0.5 --class 3", "--prompt is missing: m makes images of prompts"},
+        {EDIT "--keep 0.5 --class 3 --prompt a", "--class: has no effect beside --prompt"},
+        {EDIT "--keep 0.5 --prompt a --prompt b", "--prompt: 2 prompts, expected one"},
+        {EDIT "--keep 0.5 --prompts p.txt", "--prompts: 2 prompts, expected one"},
+        {EDIT "--keep 0.5 --prompt ''", "--prompt \"\": the prompt is empty"},
+        {EDIT "--keep 0.5 --negative a", "--negative: expected --prompt"},
+        {EDIT "--keep 0.5 --prompt a --text demo-t5", "demo-t5: is a T5", "m is or was made of"},
+        {EDIT "--prompt a", "--mask", "--keep"},
+        {EDIT "--keep 0.5 --prompt a --size 16x18", "16x18"},
+        {"edit --model demo --image a.png --keep 0.5 --prompt a", "--prompt: demo makes images of classes"},
+        {"edit --model demo --image a.png --keep 0.5 --class 3 --negative a", "--negative: expected --prompt"},
+    };
+    const char *d = *state;
+    write_model(d);
+    write_whole_file(d, "p.txt", "a dog\na cat\n", 12);
+    command_ok(d, GENERATE "--prompt 'a corgi' --out a.png");
+    command_refuses(d, cases, LENGTH(cases));
+}

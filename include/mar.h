@@ -234,8 +234,8 @@ typedef struct {
     int res_blocks; /* residual blocks per level of the encoder; the decoder has one more */
     int codebook;   /* VQ: number of codes of z_channels numbers; 0: continuous latents */
     long parameters;
-    /* SphereAR's ViT decoder, a transformer in front of convolutions: width, blocks and heads; 0 in others. `levels`
-     * are its resolutions and `channels` those of the finest. */
+    /* A ViT decoder, a transformer in front of convolutions: width, blocks and heads; 0 in others. `levels` are its
+     * resolutions and `channels` those of the finest: l-DeTok has one of 3, SphereAR more. */
     int width, depth, heads;
     int grid;      /* ViT: rows and columns of tokens; 0: any */
     int encoder;   /* 1: the image encoder is loaded, too */
@@ -298,14 +298,15 @@ MAR_API void mar_model_free(mar_model *model);
 MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
 
 /* Loads the decoder of a KL autoencoder (kl16.ckpt), of a VQ autoencoder (LlamaGen's vq_ds16_c2i.pt, Chameleon's
- * vqgan.ckpt or a model's folder with one in model.vqmodel, the folder of BAAI/Emu3-VisionTokenizer), SphereAR's ViT
- * decoder (a model's file, or vae.pt), or a .safetensors of any; or the built-in one of a built-in model. Without the
- * encoder, an image of up to 1024x1024 pixels is decoded in at most 1.5 GB of memory. Errors are those of
- * mar_model_load. Sessions with a method of LANTERN find the codebook's neighbours, which takes seconds, and cache them
- * in PATH.neighbours-METRIC-K.npz if that is writable. */
+ * vqgan.ckpt or a model's folder with one in model.vqmodel, the folder of BAAI/Emu3-VisionTokenizer), l-DeTok's
+ * ViT (its tokenizer, with stats.pkl in the same folder), SphereAR's ViT decoder (a model's file, or vae.pt), or a
+ * .safetensors of any; or the built-in one of a built-in model. Without the encoder, an image of up to 1024x1024 pixels
+ * is decoded in at most 1.5 GB of memory. Errors are those of mar_model_load. Sessions with a method of LANTERN find
+ * the codebook's neighbours, which takes seconds, and cache them in PATH.neighbours-METRIC-K.npz if that is writable.
+ */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
-/* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or a ViT. A
- * codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
+/* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or
+ * SphereAR's. A codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
 MAR_API mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);
@@ -570,8 +571,8 @@ MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, v
 MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
 
 /* Return the results after the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before
- * /0.2325; SphereAR: on the sphere of radius sqrt(token_dim)); discrete tokens as their numbers. Images: uint8_t
- * [n][H][W][3], RGB, top to bottom.
+ * /0.2325, of l-DeTok before *std + mean; SphereAR: on the sphere of radius sqrt(token_dim)); discrete tokens as their
+ * numbers. Images: uint8_t [n][H][W][3], RGB, top to bottom.
  *
  * A pixel that is NaN or infinite before conversion fails the batch with MAR_EMODEL. The line names image and pixel,
  * with mar_params.check also the layer. An image with no value between -1 and 1 before clipping fails too: it would be

@@ -455,9 +455,11 @@ typedef struct {
      * [rows][3 * heads * head_dim]: q, k, v. Pair i of a head, numbers 2i and 2i + 1, becomes (a cos - b sin, b cos + a
      * sin). cos and sin are numbers 2i and 2i + 1 of row position[r] of rope, float [positions][head_dim]. q is rotated
      * in place. Key and value go to row slot[r] of cache, act [slots][2 * heads * head_dim]. position and slot host
-     * [rows]. */
-    void (*rotate)(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
-                   act *cache, const int *slot);
+     * [rows]. With angles 2 the numbers of a pair have an angle each (l-DeTok): rope is float [positions][2 *
+     * head_dim], and the cos c and sin s of number 2i, then those d and t of number 2i + 1, make the pair (a c - b s, b
+     * d + a t). angles is 1 or 2. */
+    void (*rotate)(kern_queue *k, act *qkv, int rows, int heads, int head_dim, int angles, const float *rope,
+                   const int *position, act *cache, const int *slot);
     /* Runs multi-head attention over a cache, scores scaled by 1/sqrt(head_dim), softmax in f32. On a CPU a row's bits
      * depend only on its queries and on the slots it attends to, in order. */
     void (*attention_cache)(kern_queue *k, const kern_cache_job *job);

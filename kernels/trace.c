@@ -194,10 +194,10 @@ static void trace_gated(kern_queue *k, const act *x, int rows, int hidden, kern_
               hidden);
 }
 
-static void rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
-                   act *cache, const int *slot)
+static void rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, int angles, const float *rope,
+                   const int *position, act *cache, const int *slot)
 {
-    trace_start(k)->real_core->rotate(k, qkv, rows, heads, head_dim, rope, position, cache, slot);
+    trace_start(k)->real_core->rotate(k, qkv, rows, heads, head_dim, angles, rope, position, cache, slot);
     trace_add(k, rows, act_bytes(k, 6.0 * rows * heads * head_dim), 0, "positions into a cache %d x %d", heads,
               head_dim);
 }

@@ -1,6 +1,6 @@
-/* Shape of a KL or VQ autoencoder; vit_config.c has those of SphereAR's. Two numbers are not in mar_vae_config but read
- * from the file. The width of each level is that of its second convolution. The width of a VQ latent is that of
- * post_quant_conv. */
+/* Shape of a KL or VQ autoencoder; vit_config.c has that of SphereAR's, detok_config.c that of l-DeTok's. Two numbers
+ * are not in mar_vae_config but read from the file. The width of each level is that of its second convolution. The
+ * width of a VQ latent is that of post_quant_conv. */
 #include "vae/steps.h"
 #include "weights/shape.h"
 
@@ -199,6 +199,33 @@ static mar_status derive_latent(const wt_file *f, const vae_names *names, mar_va
     return MAR_OK;
 }
 
+mar_status vae_vit_derive(const wt_file *f, vae_vit_shape *out, mar_err *err)
+{
+    return vae_config_is_detok(f) ? vae_detok_derive(f, "decoder", out, err) : vae_sphere_derive(f, out, err);
+}
+
+static void vit_tensors(const wt_file *f, const vae_vit_shape *s, vae_tensor_visitor *visit, void *user)
+{
+    if (s->patch)
+        vae_detok_tensors(f, s, visit, user);
+    else
+        vae_sphere_tensors(s, visit, user);
+}
+
+void vae_vit_config(const wt_file *f, const vae_vit_shape *s, mar_vae_config *config)
+{
+    config->z_channels = s->channels;
+    config->stride = s->patch ? s->patch : 1 << s->blocks;
+    config->channels = s->patch ? 3 : s->out[s->blocks - 1];
+    config->levels = s->blocks + 1;
+    config->res_blocks = s->patch ? 0 : 1;
+    config->width = s->width;
+    config->depth = s->depth;
+    config->heads = s->heads;
+    config->grid = s->grid;
+    vit_tensors(f, s, wt_add_elements, &config->parameters);
+}
+
 mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *err)
 {
     const wt_tensor *conv_in;
@@ -207,7 +234,7 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
     *config = (mar_vae_config){.size = sizeof *config};
     if (vae_config_is_vit(f)) {
         const mar_status derived = vae_vit_derive(f, &vit, err);
-        if (derived == MAR_OK) vae_vit_config(&vit, config);
+        if (derived == MAR_OK) vae_vit_config(f, &vit, config);
         return derived;
     }
     mar_status status = derive_latent(f, names, config, err);
@@ -228,12 +255,12 @@ mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *
 int vae_config_recognise(const wt_file *f)
 {
     return wt_find(f, "post_quant_conv.weight") != NULL || wt_find(f, "post_quant_conv.conv.weight") != NULL ||
-           wt_find(f, "decoder.conv_in.weight") != NULL || wt_find(f, embedding_name) != NULL || vae_vit_recognise(f);
+           wt_find(f, "decoder.conv_in.weight") != NULL || wt_find(f, embedding_name) != NULL || vae_config_is_vit(f);
 }
 
 int vae_config_is_vit(const wt_file *f)
 {
-    return vae_vit_recognise(f);
+    return vae_sphere_recognise(f) || vae_config_is_detok(f);
 }
 
 static int config_begins_with(const char *name, const char *prefix)
@@ -426,6 +453,7 @@ static void visit_temporal(const wt_file *f, int channels, vae_tensor_visitor *v
 
 int vae_config_has_encoder(const wt_file *f)
 {
+    if (vae_sphere_recognise(f)) return 0;
     return !vae_names_of(f)->temporal && (has_part(f, "encoder.") || has_part(f, "quant_conv."));
 }
 
@@ -449,7 +477,7 @@ void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tens
     const wt_tensor *post_quant;
     vae_vit_shape vit;
     if (config->depth > 0 && vae_config_is_vit(f)) {
-        if (vae_vit_derive(f, &vit, NULL) == MAR_OK) vae_vit_tensors(&vit, visit, user);
+        if (vae_vit_derive(f, &vit, NULL) == MAR_OK) vit_tensors(f, &vit, visit, user);
         return;
     }
     visitor v = {.visit = visit,

@@ -142,7 +142,7 @@ mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out
     vae_decoder *d = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
     d->device = k->device;
-    const vae_loader l = {.k = k, .f = f, .err = err, .no_bias = vae_config_is_vit(f)};
+    const vae_loader l = {.k = k, .f = f, .err = err};
     mar_status status = load_decoder(&l, d);
     if (status != MAR_OK) {
         k->core->finish(k); /* wait for pending uploads */
@@ -166,6 +166,11 @@ void vae_decoder_free(vae_decoder *d)
     free(d->codebook);
     free(d->embedding);
     free(d);
+}
+
+int vae_decoder_is_sphere(const vae_decoder *d)
+{
+    return d->vit && !d->vit->shape.patch;
 }
 
 const mar_vae_config *vae_decoder_config(const vae_decoder *d)

@@ -61,17 +61,17 @@ static mar_status load_quant(const vae_loader *l, const mar_vae_config *c, int i
 mar_status vae_decoder_add_encoder(vae_decoder *d, kern_queue *k, const wt_file *f, mar_err *err)
 {
     const vae_loader l = {.k = k, .f = f, .err = err};
-    if (d->vit)
+    if (d->vit && !d->vit->shape.patch)
         return err_set(err, MAR_EMODEL,
-                       "%s: the encoder of a ViT autoencoder is not supported, expected a KL or VQ one", wt_path(f));
+                       "%s: the encoder of SphereAR's autoencoder is not supported, expected another's", wt_path(f));
     if (d->temporal)
         return err_set(err, MAR_EMODEL, "%s: the encoder of Emu3's autoencoder is not supported, expected another's",
                        wt_path(f));
     if (!vae_config_has_encoder(f)) return err_set(err, MAR_EMODEL, "%s has no encoder", wt_path(f));
     vae_encoder *e = calloc(1, sizeof *e);
     if (!e) return err_set(err, MAR_ENOMEM, "out of memory");
-    mar_status status = encoder_load_network(&l, d, &e->network);
-    if (status == MAR_OK) status = load_quant(&l, &d->config, e->network.out, &e->quant);
+    mar_status status = d->vit ? vae_vit_load_encoder(&l, d, e) : encoder_load_network(&l, d, &e->network);
+    if (status == MAR_OK && !d->vit) status = load_quant(&l, &d->config, e->network.out, &e->quant);
     if (status != MAR_OK) {
         k->core->finish(k); /* wait for pending uploads */
         vae_encoder_free(k->device, e);
@@ -90,6 +90,7 @@ void vae_encoder_free(kern_device *device, vae_encoder *e)
 {
     if (!e) return;
     vae_network_free(device, &e->network);
+    vae_vit_free(device, e->vit);
     device->core->linear_free(device, e->quant);
     free(e);
 }

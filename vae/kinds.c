@@ -43,7 +43,11 @@ static void describe_vae(const wt_file *f, const void *facts, const wt_report *t
     const mar_vae_config *c = facts;
     if (c->depth) {
         vae_add_vit(to, c);
-        wt_add_fact(to, "parameters: %ld; without the encoder, which nothing needs", c->parameters);
+        if (vae_config_is_detok(f))
+            wt_add_fact(to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, wt_sum_elements(f, encoder),
+                        wt_sum_elements(f, decoder));
+        else
+            wt_add_fact(to, "parameters: %ld; without the encoder, which nothing needs", c->parameters);
         return;
     }
     wt_add_fact(to, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks",
@@ -116,6 +120,8 @@ const wt_kind vae_kinds[] = {
      .instead = "CompVis's (decoder.up)",
      .for_kinds = 1 << MAR_KIND_VAE,
      .recognise = recognise_diffusers},
+    {IMAGE_DECODER, .name = "ViT autoencoder of l-DeTok", .recognise = vae_config_is_detok,
+     .ignores = vae_config_ignores_detok},
     {IMAGE_DECODER, .name = "ViT autoencoder", .recognise = vae_config_is_vit, .ignores = vae_config_ignores},
     {IMAGE_DECODER, .name = "VQ autoencoder", .recognise = recognise_emu3, .ignores = vae_config_ignores_emu3},
     {IMAGE_DECODER, .name = "VQ autoencoder", .recognise = recognise_vq, .ignores = vae_config_ignores_vq},

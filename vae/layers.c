@@ -209,6 +209,47 @@ void vae_add_transformer(vae_network *net, const char *prefix, int width)
     new_step(net, VAE_TRANSFORMER, prefix, width, width);
 }
 
+/* Brings the numbers of n patches from the order [channel][row][column] to [row][column][channel]. */
+static mar_status layers_order_patches(const vae_loader *l, const float *from, size_t n, int patch, float **out)
+{
+    const size_t pixels = (size_t)patch * (size_t)patch;
+    float *to = *out = malloc(sizeof *to * n * 3 * pixels);
+    if (!to) return err_set(l->err, MAR_ENOMEM, "out of memory");
+    for (size_t i = 0; i < n; i++, from += 3 * pixels)
+        for (size_t at = 0; at < pixels; at++)
+            for (size_t c = 0; c < 3; c++) *to++ = from[c * pixels + at];
+    return MAR_OK;
+}
+
+mar_status vae_add_patchify(const vae_loader *l, vae_network *net, const char *prefix, int patch, int width)
+{
+    vae_step *s = new_step(net, VAE_PATCHIFY, prefix, 3, width);
+    float *weight = NULL, *bias = NULL, *ordered = NULL;
+    s->patch = patch;
+    mar_status status = vae_load(l, prefix, "weight", 4, (int64_t[]){width, 3, patch, patch}, &weight);
+    if (status == MAR_OK) status = vae_load(l, prefix, "bias", 1, (int64_t[]){width}, &bias);
+    if (status == MAR_OK) status = layers_order_patches(l, weight, (size_t)width, patch, &ordered);
+    const kern_linear_spec spec = {
+        .out = width, .in = 3 * patch * patch, .weight = ordered, .bias = bias, .flags = KERN_IN_F32 | KERN_OUT_F32};
+    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, &s->proj, l->err);
+    free(weight), free(bias), free(ordered);
+    return status;
+}
+
+mar_status vae_add_unpatchify(const vae_loader *l, vae_network *net, const char *prefix, int patch, int width)
+{
+    vae_step *s = new_step(net, VAE_UNPATCHIFY, prefix, width, 3);
+    const int out = 3 * patch * patch;
+    float *weight = NULL, *bias = NULL;
+    s->patch = patch;
+    mar_status status = vae_load(l, prefix, "weight", 4, (int64_t[]){out, width, 1, 1}, &weight);
+    if (status == MAR_OK) status = vae_load(l, prefix, "bias", 1, (int64_t[]){out}, &bias);
+    const kern_linear_spec spec = {.out = out, .in = width, .weight = weight, .bias = bias, .flags = KERN_OUT_F32};
+    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, &s->proj, l->err);
+    free(weight), free(bias);
+    return status;
+}
+
 mar_status vae_add_attention(const vae_loader *l, vae_network *net, const char *prefix, int channels)
 {
     static const char *const qkv[] = {".q", ".k", ".v"}, *const proj[] = {".proj_out"};
@@ -259,10 +300,15 @@ mar_status vae_load_ends(const vae_loader *l, vae_network *net, const vae_end_na
 {
     char name[VAE_NAME_SIZE];
     net->ends = names;
-    vae_name(name, net->side, "%s", names->conv_in);
-    mar_status status = layers_load_conv(l, name, same_size(net->in, net->width_in, 3, KERN_OUT_F32), &net->conv_in);
-    vae_name(name, net->side, "%s", names->norm_out);
-    if (status == MAR_OK) status = layers_load_norm(l, name, net->width_out, groups, &net->norm_out);
+    mar_status status = MAR_OK;
+    if (names->conv_in) {
+        vae_name(name, net->side, "%s", names->conv_in);
+        status = layers_load_conv(l, name, same_size(net->in, net->width_in, 3, KERN_OUT_F32), &net->conv_in);
+    }
+    if (status == MAR_OK && names->norm_out) {
+        vae_name(name, net->side, "%s", names->norm_out);
+        status = layers_load_norm(l, name, net->width_out, groups, &net->norm_out);
+    }
     vae_name(name, net->side, "%s", names->conv_out);
     return status == MAR_OK
                ? layers_load_conv(l, name, same_size(net->width_out, net->out, 3, KERN_OUT_F32), &net->conv_out)

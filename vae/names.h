@@ -35,7 +35,7 @@ typedef struct {
 enum { VAE_TEMPORAL_MAX = 16 }; /* most residual blocks over time, and most doublings of frames */
 
 extern const vae_residual_names vae_residual_names_ldm, vae_residual_names_up, vae_residual_names_vit;
-extern const vae_end_names vae_end_names_ldm, vae_end_names_vit;
+extern const vae_end_names vae_end_names_ldm, vae_end_names_vit, vae_end_names_detok;
 
 /* Returns the family of the file: a KL autoencoder (LDM), or a VQ one of LlamaGen
  * (tokenizer/tokenizer_image/vq_model.py), Chameleon (LDM's names, as in taming-transformers) or Emu3
@@ -52,29 +52,60 @@ mar_status vae_level_width(const wt_file *f, const vae_names *names, int levels,
  * size in training, so it is read from the file. Level 0 is the finest. */
 int vae_encoder_attends(const wt_file *f, const vae_names *names, int levels, int level);
 
-/* --- SphereAR's ViT decoder: vit_config.c --- */
+/* --- ViT autoencoders: vit_config.c has the shape of SphereAR's decoder, detok_config.c that of both sides of
+ * l-DeTok's
+ * --- */
 
-enum { VAE_VIT_BLOCKS = 6 }; /* most blocks that double rows and columns */
+enum { VAE_VIT_BLOCKS = 6, VAE_VIT_DEPTH_MAX = 256 }; /* most blocks that double rows and columns; most layers */
 
-/* Shape of a ViT decoder. */
+/* Names of a side's transformer, after the side, and what else differs. */
 typedef struct {
+    const char *layers;    /* ".layers", which the number of a layer follows */
+    const char *norm[2];   /* of a layer: in front of the attention, in front of the MLP */
+    const char *attention; /* of a layer, the next two after it */
+    const char *qkv, *wo;
+    const char *mlp; /* likewise; w1 has SwiGLU's two halves */
+    const char *w1, *w2;
+    const char *positions;      /* rows that are added to the tokens in front of the layers; NULL: none */
+    const char *before, *after; /* norms in front of all layers and behind them; NULL: none */
+    int bias;                   /* 1: matrices and convolutions have biases */
+    int angles;                 /* of a pair of a head's numbers (kern_core_ops.rotate) */
+    kern_bytes bytes;           /* rounding of pixels */
+} vae_vit_names;
+extern const vae_vit_names vae_vit_names_sphere, vae_vit_names_detok;
+
+/* Shape of a ViT decoder, or of l-DeTok's encoder. */
+typedef struct {
+    const vae_vit_names *names;
     const char *prefix;      /* of all names: "vae." in a model's file and in vae.pt, or "" */
+    const char *side;        /* "vae.decoder", "decoder" or "encoder" */
     int channels;            /* of a token */
     int width, depth;        /* of the transformer */
     int heads, hidden;       /* hidden: of SwiGLU */
     int registers, grid;     /* register tokens; rows and columns of tokens, or 0: without freqs_cis */
+    int patch;               /* l-DeTok: rows and columns of pixels that a linear layer makes of a token; else 0 */
     int blocks;              /* that double rows and columns */
     int out[VAE_VIT_BLOCKS]; /* channels after each */
     int has_table;           /* 1: the file has freqs_cis in f32 or f64 */
 } vae_vit_shape;
 
-/* Derives the shape of a file that vae_vit_recognise knows. Returns MAR_EMODEL, naming the tensor. */
+/* config.c: derives the shape of a file of vae_config_is_vit. Returns MAR_EMODEL, naming the tensor. */
 mar_status vae_vit_derive(const wt_file *f, vae_vit_shape *out, mar_err *err);
-/* Writes all of the config but its size. */
-void vae_vit_config(const vae_vit_shape *s, mar_vae_config *config);
+/* config.c: writes all of the config but its size. */
+void vae_vit_config(const wt_file *f, const vae_vit_shape *s, mar_vae_config *config);
+int vae_sphere_recognise(const wt_file *f);
+mar_status vae_sphere_derive(const wt_file *f, vae_vit_shape *out, mar_err *err);
 /* Visits its tensors, freqs_cis only if the file has it. */
-void vae_vit_tensors(const vae_vit_shape *s, vae_tensor_visitor *visit, void *user);
-int vae_vit_recognise(const wt_file *f);
+void vae_sphere_tensors(const vae_vit_shape *s, vae_tensor_visitor *visit, void *user);
+/* Sets *out to dimension `dim` of the tensor prefix + name. Returns MAR_EMODEL if it is missing or has another rank. */
+mar_status vae_vit_find(const wt_file *f, const char *prefix, const char *name, int rank, int dim, int *out,
+                        mar_err *err);
+/* Returns MAR_EMODEL unless `heads` divide the width into heads that can be rotated. */
+mar_status vae_vit_check_heads(const wt_file *f, const char *side, int width, long heads, mar_err *err);
+/* Derives one side of l-DeTok's tokenizer. */
+mar_status vae_detok_derive(const wt_file *f, const char *side, vae_vit_shape *out, mar_err *err);
+/* Visits the decoder's tensors, and the encoder's if the file has it. */
+void vae_detok_tensors(const wt_file *f, const vae_vit_shape *s, vae_tensor_visitor *visit, void *user);
 /* Returns the groups of a GroupNorm over `channels` channels. */
 int vae_vit_groups(int channels);
 enum { VAE_VIT_LAST_GROUPS = 16 }; /* of the last one */

@@ -4,6 +4,8 @@
 vae_extent vae_size_after(const vae_step *s, vae_extent e)
 {
     if (s->kind == VAE_UPSAMPLE || s->kind == VAE_DOUBLING) return (vae_extent){2 * e.height, 2 * e.width};
+    if (s->kind == VAE_PATCHIFY) return (vae_extent){e.height / s->patch, e.width / s->patch};
+    if (s->kind == VAE_UNPATCHIFY) return (vae_extent){s->patch * e.height, s->patch * e.width};
     return s->kind == VAE_DOWNSAMPLE ? (vae_extent){e.height / 2, e.width / 2} : e;
 }
 
@@ -70,7 +72,8 @@ static double measure_attention(const measuring *m, const vae_step *s, size_t pi
 /* Fits one step's buffers. Sets *e to the size of its output. Returns its flop. */
 static double pass_measure_step(const measuring *m, const vae_step *s, vae_extent *e)
 {
-    const size_t pixels = vae_pixels(*e), channels = (size_t)(s->in > s->out ? s->in : s->out);
+    const size_t pixels = vae_pixels(*e);
+    const size_t channels = (size_t)(s->in > s->out || s->kind == VAE_PATCHIFY ? s->in : s->out);
     pass_fit(m, pixels * channels, pixels * channels);
     fit_norm(m, &s->norm[0], s->in);
     fit_norm(m, &s->norm[1], s->out);
@@ -91,6 +94,12 @@ static double pass_measure_step(const measuring *m, const vae_step *s, vae_exten
         return conv_flop(4.0 * (double)pixels, s->in, s->out, 4);
     case VAE_DOWNSAMPLE:
         return conv_flop((double)vae_pixels(*e), s->in, s->out, 9);
+    case VAE_PATCHIFY:
+        pass_fit(m, vae_pixels(*e) * (size_t)s->out, 0);
+        return conv_flop((double)vae_pixels(*e), s->in, s->out, s->patch * s->patch);
+    case VAE_UNPATCHIFY:
+        pass_fit(m, vae_pixels(*e) * (size_t)s->out, vae_pixels(*e) * (size_t)s->out);
+        return conv_flop((double)vae_pixels(*e), s->in, s->out, 1);
     }
     return 0;
 }
@@ -101,9 +110,9 @@ void vae_measure(kern_queue *k, const vae_network *net, const vae_vit *vit, vae_
     const measuring m = {k, vit, grid, sizes};
     const size_t in = vae_pixels(e) * (size_t)net->in;
     pass_fit(&m, pass_max_size(in, vae_pixels(e) * (size_t)net->width_in), in);
-    sizes->flop += conv_flop((double)vae_pixels(e), net->in, net->width_in, 9);
+    if (net->conv_in) sizes->flop += conv_flop((double)vae_pixels(e), net->in, net->width_in, 9);
     for (int i = 0; i < count; i++) sizes->flop += pass_measure_step(&m, &net->steps[i], &e);
-    if (count < net->n_steps) return;
+    if (count < net->n_steps || !net->conv_out) return;
     pass_fit(&m, vae_pixels(e) * (size_t)net->out, 0);
     fit_norm(&m, &net->norm_out, net->width_out);
     sizes->flop += conv_flop((double)vae_pixels(e), net->width_out, net->out, 9);
@@ -159,6 +168,11 @@ static mar_status plan_step(const vae_pass *p, const vae_step *s, int n, vae_ext
     case VAE_UPSAMPLE:
     case VAE_DOWNSAMPLE:
         return k->conv->plan(k, s->conv[0], n, e.height, e.width, err);
+    case VAE_PATCHIFY:
+        e = vae_size_after(s, e);
+        return k->core->linear_plan(k, s->proj, n * e.height * e.width, err);
+    case VAE_UNPATCHIFY:
+        return k->core->linear_plan(k, s->proj, n * e.height * e.width, err);
     }
     return MAR_OK;
 }
@@ -166,13 +180,13 @@ static mar_status plan_step(const vae_pass *p, const vae_step *s, int n, vae_ext
 mar_status vae_plan(const vae_pass *p, const vae_network *net, int n, int count, vae_extent e, mar_err *err)
 {
     kern_queue *k = p->k;
-    mar_status status = k->conv->plan(k, net->conv_in, n, e.height, e.width, err);
+    mar_status status = net->conv_in ? k->conv->plan(k, net->conv_in, n, e.height, e.width, err) : MAR_OK;
     for (int i = 0; status == MAR_OK && i < count; i++) {
         status = plan_step(p, &net->steps[i], n, e, err);
         e = vae_size_after(&net->steps[i], e);
     }
-    if (status != MAR_OK || count < net->n_steps) return status;
-    status = plan_whole_norm(p, &net->norm_out, n, e, net->width_out, err);
+    if (status != MAR_OK || count < net->n_steps || !net->conv_out) return status;
+    if (net->norm_out.groups) status = plan_whole_norm(p, &net->norm_out, n, e, net->width_out, err);
     return status == MAR_OK ? k->conv->plan(k, net->conv_out, n, e.height, e.width, err) : status;
 }
 
@@ -247,6 +261,26 @@ static void run_resample(vae_pass *p, const vae_step *s, vae_extent e)
               vae_size_after(s, e), s->out);
 }
 
+static void run_patchify(const vae_pass *p, const vae_step *s, vae_extent e)
+{
+    kern_queue *k = p->k;
+    const vae_extent after = vae_size_after(s, e);
+    const int rows = p->n * after.height * after.width;
+    k->core->copy_rows(k, p->h, NULL, p->x, vae_vit_pieces(p->vit), NULL, NULL, rows * s->patch, 3 * s->patch);
+    k->core->linear(k, s->proj, p->h, rows, p->x);
+    vae_watch(p, s->name, "", p->x, 1, after, s->out);
+}
+
+static void run_unpatchify(const vae_pass *p, const vae_step *s, vae_extent e)
+{
+    kern_queue *k = p->k;
+    const int rows = p->n * e.height * e.width;
+    k->core->to_act(k, p->x, (size_t)rows * (size_t)s->in, p->a);
+    k->core->linear(k, s->proj, p->a, rows, p->h);
+    vae_watch(p, s->name, "", p->h, 1, e, 3 * s->patch * s->patch);
+    k->core->copy_rows(k, p->x, vae_vit_pieces(p->vit), p->h, NULL, NULL, NULL, rows * s->patch, 3 * s->patch);
+}
+
 static void pass_run_step(vae_pass *p, const vae_step *s, vae_extent e)
 {
     switch (s->kind) {
@@ -264,15 +298,23 @@ static void pass_run_step(vae_pass *p, const vae_step *s, vae_extent e)
     case VAE_DOWNSAMPLE:
         run_resample(p, s, e);
         break;
+    case VAE_PATCHIFY:
+        run_patchify(p, s, e);
+        break;
+    case VAE_UNPATCHIFY:
+        run_unpatchify(p, s, e);
+        break;
     }
 }
 
 vae_extent vae_pass_steps(vae_pass *p, const vae_network *net, int count, vae_extent e)
 {
     kern_queue *k = p->k;
-    k->core->to_act(k, p->x, (size_t)p->n * vae_pixels(e) * (size_t)net->in, p->a);
-    k->conv->conv(k, net->conv_in, p->a, p->n, e.height, e.width, p->x);
-    vae_watch(p, net->side, net->ends->conv_in, p->x, 1, e, net->width_in);
+    if (net->conv_in) {
+        k->core->to_act(k, p->x, (size_t)p->n * vae_pixels(e) * (size_t)net->in, p->a);
+        k->conv->conv(k, net->conv_in, p->a, p->n, e.height, e.width, p->x);
+        vae_watch(p, net->side, net->ends->conv_in, p->x, 1, e, net->width_in);
+    }
     for (int i = 0; i < count; i++) {
         pass_run_step(p, &net->steps[i], e);
         e = vae_size_after(&net->steps[i], e);
@@ -283,8 +325,16 @@ vae_extent vae_pass_steps(vae_pass *p, const vae_network *net, int count, vae_ex
 void vae_pass_end(vae_pass *p, const vae_network *net, vae_extent e)
 {
     kern_queue *k = p->k;
-    vae_pass_norm(p, &net->norm_out, p->x, e, net->width_out, 1, NULL);
-    vae_watch(p, net->side, net->ends->norm_out, p->a, 0, e, net->width_out);
+    if (!net->conv_out) {
+        float *x = p->x;
+        p->x = p->h, p->h = x;
+        return;
+    }
+    if (net->norm_out.groups) {
+        vae_pass_norm(p, &net->norm_out, p->x, e, net->width_out, 1, NULL);
+        vae_watch(p, net->side, net->ends->norm_out, p->a, 0, e, net->width_out);
+    } else
+        k->core->to_act(k, p->x, (size_t)p->n * vae_pixels(e) * (size_t)net->width_out, p->a);
     k->conv->conv(k, net->conv_out, p->a, p->n, e.height, e.width, p->h);
     vae_watch(p, net->side, net->ends->conv_out, p->h, 1, e, net->out);
 }

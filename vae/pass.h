@@ -55,7 +55,7 @@ mar_status vae_plan_norm(const vae_pass *p, const vae_norm *norm, int n, int pix
 
 /* Runs conv_in and the first `count` steps on p->x of size e. Returns the size of the result, in p->x. */
 vae_extent vae_pass_steps(vae_pass *p, const vae_network *net, int count, vae_extent e);
-/* Runs norm_out, SiLU and conv_out from p->x to p->h. */
+/* Runs norm_out, SiLU and conv_out from p->x to p->h; without conv_out, swaps these. */
 void vae_pass_end(vae_pass *p, const vae_network *net, vae_extent e);
 /* p->a = norm(x), with SiLU or without. e: of x, all rows of each image, or those of `rows`. */
 void vae_pass_norm(const vae_pass *p, const vae_norm *norm, const float *x, vae_extent e, int channels, int silu,

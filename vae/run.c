@@ -11,13 +11,14 @@
 struct vae_run {
     kern_queue *k;
     const vae_decoder *d;
-    int images;       /* most images decoded at a time */
-    float *stream[2]; /* [images] buffers of x and h */
-    vae_pass p;       /* state of a call; its grid is the tokens' */
-    float *latent;    /* Emu3: [2][images][pixels][z_channels] latents, then codebook rows; else NULL */
-    vae_sizes sizes;  /* of an image */
-    vae_bands *bands; /* NULL: all steps run on whole images */
-    float *host;      /* [pixels][3] input of the encoder, or its result for a VQ decoder; NULL without encoder */
+    int images;           /* most images decoded at a time */
+    float *stream[2];     /* [images] buffers of x and h */
+    vae_vit_pass *vit[2]; /* of the decoder, and of the encoder; NULL: no ViT */
+    vae_pass p;           /* state of a call; its grid is the tokens' */
+    float *latent;        /* Emu3: [2][images][pixels][z_channels] latents, then codebook rows; else NULL */
+    vae_sizes sizes;      /* of an image */
+    vae_bands *bands;     /* NULL: all steps run on whole images */
+    float *host;          /* [pixels][3] input of the encoder, or its result for a VQ decoder; NULL without encoder */
     /* [images][pixels][z_channels] position in the latents of each number of the tokens; NULL: unchanged. */
     int *position;
 
@@ -74,7 +75,8 @@ static void run_measure(vae_run *r)
     if (d->temporal) r->sizes.flop += vae_temporal_flop(d->temporal, tokens);
     const double flop = r->sizes.flop;
     if (d->encoder)
-        vae_measure(r->k, &d->encoder->network, NULL, r->p.grid, d->encoder->network.n_steps, image_size(r), &r->sizes);
+        vae_measure(r->k, &d->encoder->network, d->encoder->vit, r->p.grid, d->encoder->network.n_steps, image_size(r),
+                    &r->sizes);
     r->sizes.flop = flop; /* of decoding */
 }
 
@@ -86,6 +88,7 @@ static mar_status plan_decoder(vae_run *r, int n, mar_err *err)
     const vae_network *net = &d->network;
     kern_queue *k = r->k;
     mar_status status = MAR_OK;
+    r->p.vit = r->vit[0];
     if (!d->table) status = k->core->linear_plan(k, d->post_quant, n * (int)vae_pixels(r->p.grid), err);
     if (status == MAR_OK && d->temporal) status = vae_temporal_plan(k, d->temporal, 2 * n, r->p.grid, err);
     const int whole = r->bands ? vae_bands_first(r->bands) : net->n_steps;
@@ -97,6 +100,7 @@ static mar_status plan_encoder(vae_run *r, mar_err *err)
 {
     const vae_encoder *encoder = r->d->encoder;
     if (!encoder) return MAR_OK;
+    r->p.vit = r->vit[1];
     const mar_status status = r->k->core->linear_plan(r->k, encoder->quant, (int)vae_pixels(r->p.grid), err);
     return status == MAR_OK ? vae_plan(&r->p, &encoder->network, 1, encoder->network.n_steps, image_size(r), err)
                             : status;
@@ -136,8 +140,7 @@ size_t vae_run_lay_out(vae_run *r, char *base)
         r->stream[1] = arena_carve(base, &used, n, r->sizes.stream);
         r->p.a = arena_carve(base, &used, n, r->sizes.act);
         r->p.cells = arena_carve(base, &used, n, r->sizes.cells);
-        r->found =
-            (int *)(void *)r->stream[0]; /* it has 4 bytes per channel of a pixel, at least VAE_VIT_LAST_GROUPS */
+        r->found = (int *)(void *)r->stream[0]; /* it has 4 bytes per channel of a pixel, at least 3 channels */
     }
     r->latent = r->d->temporal ? arena_carve(base, &used, 2 * n, latent * sizeof(float)) : NULL;
     return used;
@@ -162,7 +165,9 @@ mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int g
     const size_t host = run_max_size(3 * pixels, vae_pixels(r->p.grid) * (size_t)d->config.z_channels);
     if (status == MAR_OK && d->encoder && !(r->host = malloc(host * sizeof *r->host)))
         status = err_set(err, MAR_ENOMEM, "out of memory for an image of %zu pixels", pixels);
-    if (status == MAR_OK && d->vit) status = vae_vit_pass_create(k, d->vit, grid_h, grid_w, r->images, &r->p.vit, err);
+    if (status == MAR_OK && d->vit) status = vae_vit_pass_create(k, d->vit, grid_h, grid_w, r->images, &r->vit[0], err);
+    if (status == MAR_OK && d->encoder && d->encoder->vit)
+        status = vae_vit_pass_create(k, d->encoder->vit, grid_h, grid_w, 1, &r->vit[1], err);
     if (status != MAR_OK) {
         vae_run_free(r);
         return status;
@@ -175,7 +180,7 @@ void vae_run_free(vae_run *r)
 {
     if (!r) return;
     for (int i = 0; i < 2; i++) r->k->core->recording_free(r->k, r->recorded[i].recording);
-    vae_vit_pass_free(r->p.vit);
+    for (int i = 0; i < 2; i++) vae_vit_pass_free(r->vit[i]);
     vae_bands_free(r->bands);
     free(r->position);
     free(r->host);
@@ -215,6 +220,7 @@ static vae_pass *run_begin(vae_run *r, int n)
     r->k->watch.part = "";
     r->p.n = n;
     r->p.x = r->stream[0], r->p.h = r->stream[1];
+    r->p.vit = r->vit[0];
     return &r->p;
 }
 
@@ -240,7 +246,7 @@ static void run_decode(void *arg)
     }
     r->bytes = (uint8_t *)(r->found + p->n);
     r->k->conv->to_bytes(r->k, r->pixels, p->n, (int)vae_pixels(image_size(r)) * 3,
-                         d->vit ? KERN_BYTES_DOWN : d->names->bytes, r->bytes, r->found);
+                         d->vit ? d->vit->shape.names->bytes : d->names->bytes, r->bytes, r->found);
 }
 
 /* Returns the slot of the recording for n images. */
@@ -273,7 +279,11 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
         k->core->look_up(k, d->table, d->config.codebook, d->latent, tokens, rows, r->stream[0]);
     else
         k->core->linear(k, d->post_quant, tokens, rows, r->stream[0]);
-    vae_watch(p, d->vit ? d->vit->shape.prefix : "", d->vit ? "post_quant_proj" : d->names->post_quant,
+    const vae_vit_shape *vit = d->vit ? &d->vit->shape : NULL;
+    vae_watch(p, vit ? vit->prefix : "",
+              !vit         ? d->names->post_quant
+              : vit->patch ? "decoder.decoder_embed"
+                           : "post_quant_proj",
               d->temporal ? r->latent : r->stream[0], 1, p->grid, d->latent);
     if (k->watch.on) /* it waits between layers */
         run_decode(r);
@@ -326,11 +336,12 @@ void vae_encode(vae_run *r, const uint8_t *pixels, size_t stride, int channels, 
     const vae_extent e = image_size(r);
     const int rows = (int)vae_pixels(r->p.grid), z = r->d->config.z_channels;
     vae_pass *p = run_begin(r, 1);
+    p->vit = r->vit[1];
     to_floats(pixels, stride, channels, e, r->host);
     k->core->upload(k, p->x, r->host, 3 * vae_pixels(e) * sizeof *r->host);
     vae_pass_end(p, &encoder->network, vae_pass_steps(p, &encoder->network, encoder->network.n_steps, e));
     k->core->linear(k, encoder->quant, p->h, rows, p->x);
-    vae_watch(p, "", "quant_conv", p->x, 1, p->grid, z);
+    vae_watch(p, "", encoder->vit ? "encoder.latent_head" : "quant_conv", p->x, 1, p->grid, z);
     if (r->d->codebook) {
         quantise(r, p->x, tokens);
         return;

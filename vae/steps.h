@@ -1,5 +1,5 @@
 /* Encoder and decoder as lists of steps: encoder.c, decoder.c and vit.c build them from a checkpoint by layers.c, run.c
- * executes them; vit_pass.c executes a ViT decoder's transformer. Private to vae/. */
+ * executes them; vit_pass.c executes a ViT's transformer. Private to vae/. */
 #ifndef VAE_STEPS_H
 #define VAE_STEPS_H
 
@@ -22,7 +22,9 @@ typedef enum {
     VAE_ATTENTION,   /* x' = x + proj(attention(qkv(norm[0](x)))), one head over all pixels */
     VAE_UPSAMPLE,    /* x' = conv[0](x upsampled 2x) */
     VAE_DOWNSAMPLE,  /* x' = conv[0](x), half as many rows and columns */
-    VAE_TRANSFORMER, /* x' = the decoder's vae_vit of x */
+    VAE_TRANSFORMER, /* x' = the side's vae_vit of x */
+    VAE_PATCHIFY,    /* x' = proj(patches of patch x patch pixels of x) */
+    VAE_UNPATCHIFY,  /* x' = the pixels of the patches proj(x) */
 } vae_step_kind;
 
 typedef struct {
@@ -34,25 +36,31 @@ typedef struct {
     vae_norm norm[2];                /* RESIDUAL, DOUBLING: both; ATTENTION: the first */
     kern_conv *conv[2];              /* RESIDUAL, DOUBLING: both; UPSAMPLE, DOWNSAMPLE: the first */
     kern_conv *shortcut;             /* RESIDUAL: 1x1, or NULL for x itself; DOUBLING: 2x2 */
-    kern_linear *qkv, *proj;         /* ATTENTION */
+    kern_linear *qkv, *proj;         /* ATTENTION; proj: PATCHIFY, UNPATCHIFY, too. A patch: [row][column][channel] */
+    int patch;                       /* PATCHIFY, UNPATCHIFY: rows and columns of pixels of a patch */
 } vae_step;
 
-/* Layers of a side: conv_in, the steps, norm_out, SiLU, conv_out. */
+/* Layers of a side: conv_in, the steps, norm_out, SiLU, conv_out. l-DeTok has conv_out alone, its encoder none. */
 typedef struct {
     const char *side; /* "encoder", "decoder" or "vae.decoder": the first part of its tensors' names */
     const vae_end_names *ends;
-    int in, out; /* channels of the first convolution's input and of the last one's output */
-    kern_conv *conv_in;
-    vae_step *steps; /* [n_steps] */
+    int in, out;        /* channels of the first convolution's input and of the last one's output */
+    kern_conv *conv_in; /* NULL: none */
+    vae_step *steps;    /* [n_steps] */
     int n_steps;
     int width_in, width_out; /* channels before the first step and after the last */
-    vae_norm norm_out;
-    kern_conv *conv_out;
+    vae_norm norm_out;       /* groups 0: none */
+    kern_conv *conv_out;     /* NULL: none */
 } vae_network;
+
+typedef struct vae_vit vae_vit;
 
 typedef struct {
     vae_network network; /* levels from the finest, then the middle block */
-    kern_linear *quant;  /* quant_conv as f32. KL: the rows of the mean, times VAE_TOKEN_SCALE */
+    vae_vit *vit;        /* l-DeTok; else NULL */
+    /* quant_conv as f32. KL: the rows of the mean, times VAE_TOKEN_SCALE. l-DeTok: latent_head, the mean's rows, with
+     * the latents' statistics taken out. */
+    kern_linear *quant;
 } vae_encoder;
 
 /* A layer of the transformer: x += wo(attention(rotate(qkv(norm(x))))), then x += w2(swiglu(w1(norm(x)))). */
@@ -61,12 +69,14 @@ typedef struct {
     kern_linear *qkv, *wo, *w1, *w2;
 } vae_vit_layer;
 
-typedef struct {
+struct vae_vit {
     vae_vit_shape shape;
-    float *registers; /* backend [registers][width] */
-    float *rope;      /* backend [registers + grid^2][width / heads]; NULL: a run makes its own */
+    float *registers;      /* backend [registers][width]; NULL: none */
+    float *positions;      /* backend [grid^2][width]; the next two [width]. NULL where shape.names has none */
+    float *before, *after; /* norms */
+    float *rope;           /* backend [registers + grid^2][width / heads]; NULL: a run makes its own */
     vae_vit_layer *layers;
-} vae_vit;
+};
 
 typedef struct vae_temporal vae_temporal; /* vae/temporal.c */
 
@@ -75,7 +85,8 @@ struct vae_decoder {
     mar_vae_config config;
     const vae_names *names;
     int latent; /* input channels of conv_in */
-    /* KL: post_quant_conv as f32 [latent][latent], ViT: post_quant_proj [latent][z_channels]; applied to tokens. */
+    /* Applied to tokens, as f32. KL: post_quant_conv [latent][latent]. ViT: [latent][z_channels] post_quant_proj, or
+     * l-DeTok's decoder_embed, with the latents' statistics put in. */
     kern_linear *post_quant;
     vae_vit *vit;           /* NULL: KL or VQ */
     float *embedding;       /* VQ: host [codebook][z_channels], as in the file; KL: NULL, as the next two */
@@ -93,7 +104,7 @@ typedef struct {
     kern_queue *k;
     const wt_file *f;
     mar_err *err;
-    int no_bias; /* 1: convolutions have none (ViT) */
+    int no_bias; /* 1: convolutions have none (SphereAR) */
     int spatial; /* z_channels of spatial norms (Emu3); 0: plain group norms */
 } vae_loader;
 
@@ -121,7 +132,11 @@ mar_status vae_add_downsample(const vae_loader *l, vae_network *net, const char 
 /* Adds the three steps of the middle block. */
 mar_status vae_add_middle(const vae_loader *l, vae_network *net, const vae_names *names, int channels);
 void vae_add_transformer(vae_network *net, const char *prefix, int width);
-/* Loads conv_in, norm_out and conv_out. in, out, width_in and width_out are set; `groups` are norm_out's. */
+/* Adds a step that makes rows of `width` numbers of patches, or patches of rows, from the convolution `prefix`. */
+mar_status vae_add_patchify(const vae_loader *l, vae_network *net, const char *prefix, int patch, int width);
+mar_status vae_add_unpatchify(const vae_loader *l, vae_network *net, const char *prefix, int patch, int width);
+/* Loads conv_in, norm_out and conv_out, those that have names. in, out, width_in and width_out are set; `groups` are
+ * norm_out's. */
 mar_status vae_load_ends(const vae_loader *l, vae_network *net, const vae_end_names *names, int groups);
 void vae_network_free(kern_device *device, vae_network *net);
 
@@ -132,11 +147,13 @@ void vae_to_codebook(const vae_decoder *d, const float *x, float *y);
 /* encoder.c */
 void vae_encoder_free(kern_device *device, vae_encoder *e); /* NULL is fine */
 
-/* --- vit.c: the ViT decoder's weights ------------------------------------------------------------------------------
+/* --- vit.c: a ViT's weights ----------------------------------------------------------------------------------------
  */
 
 /* Loads all of d but the config's other families: config, latent, post_quant, vit and network. */
 mar_status vae_vit_load(const vae_loader *l, vae_decoder *d);
+/* Loads the encoder of the file that d is from. */
+mar_status vae_vit_load_encoder(const vae_loader *l, const vae_decoder *d, vae_encoder *e);
 void vae_vit_free(kern_device *device, vae_vit *v); /* NULL is fine */
 
 /* --- vit_pass.c: its transformer ------------------------------------------------------------------------------------
@@ -152,6 +169,8 @@ void vae_vit_pass_free(vae_vit_pass *p); /* NULL is fine */
 size_t vae_vit_bytes(const kern_device *device, const vae_vit *v, size_t tokens, size_t *streamed);
 double vae_vit_flop(const vae_vit *v, size_t tokens); /* of an image */
 mar_status vae_vit_plan(const vae_vit_pass *p, int images, mar_err *err);
+/* Returns the places of patches' rows of pixels in images, host [images][tokens][patch]: each has 3 * patch floats. */
+const int *vae_vit_pieces(const vae_vit_pass *p);
 /* Runs the transformer on x, backend float [images][grid_h * grid_w][width], in place. h: working memory for
  * `streamed` floats an image. work: vae_vit_bytes an image; it may be x. `name` begins its layers' names. */
 void vae_vit_run(const vae_vit_pass *p, int images, float *x, float *h, void *work, const char *name);

@@ -11,6 +11,10 @@
  * residual blocks that double rows and columns. Its tokens are used as they are. Its tensors are in the model's own
  * file, or alone; their names begin with "vae." in both, or not. Nothing here needs its encoder.
  *
+ * l-DeTok's autoencoder (Yang et al. 2025), of MAR models, is a ViT on both sides: a linear layer between patches of
+ * pixels and tokens, a transformer, and behind the decoder's patches conv_out. Tokens are latents with the mean and the
+ * standard deviation of each channel taken out, which are tensors of the file, too.
+ *
  * The encoder is loaded only if asked for: conv_in, down levels, mid, norm_out, conv_out, quant_conv. Its token is the
  * mean of the posterior, or the codebook row nearest to its result. */
 #ifndef VAE_VAE_H
@@ -22,6 +26,8 @@
 /* Gives Emu3's decoder as transformers has it (Emu3VQVAE) the names and shapes of Emu3-VisionTokenizer. Errors are
  * those of wt_rename. */
 mar_status vae_config_rename(wt_file *f, mar_err *err);
+/* Adds the statistics of l-DeTok's latents, if a file of its tokenizer has none (wt_add_statistics). */
+mar_status vae_config_complete(wt_file *f, mar_err *err);
 /* Derives the shape from the tensors of a checkpoint. Returns MAR_EMODEL, naming the tensor, if it is no such
  * autoencoder. */
 mar_status vae_config_derive(const wt_file *f, mar_vae_config *config, mar_err *err);
@@ -34,11 +40,14 @@ void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tens
 int vae_config_recognise(const wt_file *f);
 int vae_config_is_vq(const wt_file *f);
 int vae_config_is_vit(const wt_file *f);
-int vae_config_is_emu3(const wt_file *f); /* of VQ autoencoders, Emu3's */
+int vae_config_is_detok(const wt_file *f); /* of ViT autoencoders, l-DeTok's */
+int vae_config_is_emu3(const wt_file *f);  /* of VQ autoencoders, Emu3's */
 /* Returns the models whose tokens a KL or VQ autoencoder decodes: "MAR", "LlamaGen", "Chameleon" or "Emu3". */
 const char *vae_config_made_for(const wt_file *f);
-/* Returns 1 for a tensor of a ViT autoencoder's encoder, which no code needs. */
+/* Return 1 for a tensor that no code needs: of SphereAR's autoencoder, the encoder; of l-DeTok's, the token of masked
+ * patches. */
 int vae_config_ignores(const char *tensor);
+int vae_config_ignores_detok(const char *tensor);
 /* Return 1 for a tensor that no code needs: of a VQ autoencoder's training (usage of the codebook, losses); of Emu3's,
  * the encoder and the batch norms' counters. */
 int vae_config_ignores_vq(const char *tensor);
@@ -55,9 +64,10 @@ mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out
 void vae_decoder_free(vae_decoder *d); /* call it after freeing its runs; NULL is fine */
 /* Loads encoder.* and quant_conv of `f`, the file of the decoder, so that later runs can encode. Call it at most once.
  * Returns MAR_EMODEL, as vae_decoder_create does, if the file has no encoder or a part of one; the decoder stays
- * usable. */
+ * usable, also for one that is not supported: SphereAR's and Emu3's. */
 mar_status vae_decoder_add_encoder(vae_decoder *d, kern_queue *k, const wt_file *f, mar_err *err);
 int vae_decoder_has_encoder(const vae_decoder *d); /* 1: loaded */
+int vae_decoder_is_sphere(const vae_decoder *d);   /* 1: SphereAR's, whose tokens are on a sphere */
 const mar_vae_config *vae_decoder_config(const vae_decoder *d);
 /* Returns a VQ codebook for lookup: host float [codebook][z_channels], LlamaGen's rows of length 1. Valid as long as
  * the decoder. Returns NULL for a KL autoencoder. */
@@ -97,8 +107,8 @@ double vae_run_flop(const vae_run *r);
 typedef struct {
     int n;
     const float *pixels; /* [n][H][W][3] nominally in [-1,1], not clipped */
-    /* [n][H][W][3] kern_pixel_byte of pixels: KERN_BYTES_NEAREST; LlamaGen's VQ and ViT: KERN_BYTES_DOWN; Chameleon's
-     * and Emu3's: KERN_BYTES_CUT. */
+    /* [n][H][W][3] kern_pixel_byte of pixels: KERN_BYTES_NEAREST; LlamaGen's and SphereAR's: KERN_BYTES_DOWN;
+     * Chameleon's, Emu3's and l-DeTok's: KERN_BYTES_CUT. */
     const uint8_t *bytes;
     /* [n] KERN_PIXELS_*. An image with NOT_FINITE is invalid. So is one without WITHIN: all its channels are black or
      * white, and no working decoder produces that. */
@@ -106,9 +116,10 @@ typedef struct {
 } vae_pictures;
 
 /* Decodes n images, 1..vae_run_images. tokens is backend float [n][grid_h*grid_w][z_channels], as the model predicts
- * them: 0.2325 (the official scale) times the latent, or a ViT decoder's unchanged. Patches (vae_run_unpatchify) have
- * as many numbers. VQ tokens are [n][grid_h*grid_w] indices. Allocates nothing except for recordings; kern_check
- * reports a failure. An image is independent of the others, except for the last bits of a GPU's products. */
+ * them: 0.2325 (the official scale) times the latent; l-DeTok's (latent - mean) / std; SphereAR's unchanged. Patches
+ * (vae_run_unpatchify) have as many numbers. VQ tokens are [n][grid_h*grid_w] indices. Allocates nothing except for
+ * recordings; kern_check reports a failure. An image is independent of the others, except for the last bits of a GPU's
+ * products. */
 vae_pictures vae_decode(vae_run *r, const float *tokens, int n);
 
 /* Encodes an image of the run's size, whose decoder has the encoder. pixels is host [H][W][channels], rows `stride`

@@ -1,12 +1,13 @@
-/* Shape of SphereAR's ViT decoder (SphereAR/vae.py). All of it is in the tensors' shapes. The width of a head is half
- * that of a row of freqs_cis. Without that table the metadata says the number of heads, or they have 64 numbers. */
+/* Shape of SphereAR's ViT decoder (SphereAR/vae.py); detok_config.c has that of l-DeTok's. All of it is in the tensors'
+ * shapes. The width of a head is half that of a row of freqs_cis. Without that table the metadata says the number of
+ * heads, or they have 64 numbers. */
 #include "vae/steps.h"
 #include "weights/shape.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { DEPTH_MAX = 256, REGISTERS_MAX = 1024, GRID_MAX = 1024, HEAD = 64, WIDTH_MAX = 1 << 16 };
+enum { REGISTERS_MAX = 1024, GRID_MAX = 1024, HEAD = 64, WIDTH_MAX = 1 << 16 };
 
 static const char *const prefixes[] = {"vae.", ""};
 static const char *const parts[] = {"post_quant_proj.weight", "decoder.register_token.weight",
@@ -16,6 +17,16 @@ enum { PREFIXES = sizeof prefixes / sizeof *prefixes, PARTS = sizeof parts / siz
 
 const vae_residual_names vae_residual_names_up = {{".block.0", ".block.3"}, {".block.2", ".block.5"}, ".shortcut"},
                          vae_residual_names_vit = {{".0", ".3"}, {".2", ".5"}, NULL};
+const vae_vit_names vae_vit_names_sphere = {.layers = ".layers",
+                                            .norm = {"attention_norm", "ffn_norm"},
+                                            .attention = "attention",
+                                            .qkv = "wqkv",
+                                            .wo = "wo",
+                                            .mlp = "feed_forward",
+                                            .w1 = "w1",
+                                            .w2 = "w2",
+                                            .angles = 1,
+                                            .bytes = KERN_BYTES_DOWN};
 const vae_end_names vae_end_names_vit = {".conv_in.1", ".conv_out.0", ".conv_out.2"};
 
 /* Returns the prefix of the names, or NULL if the file has no such decoder. */
@@ -30,7 +41,7 @@ static const char *prefix_of(const wt_file *f)
     return NULL;
 }
 
-int vae_vit_recognise(const wt_file *f)
+int vae_sphere_recognise(const wt_file *f)
 {
     return prefix_of(f) != NULL;
 }
@@ -48,9 +59,8 @@ int vae_vit_groups(int channels)
 
 /* --- reading the shape from tensors ------------------------------------------------------------------------------- */
 
-/* Sets *out to dimension `dim` of the tensor prefix + name. */
-static mar_status vit_config_find(const wt_file *f, const char *prefix, const char *name, int rank, int dim, int *out,
-                                  mar_err *err)
+mar_status vae_vit_find(const wt_file *f, const char *prefix, const char *name, int rank, int dim, int *out,
+                        mar_err *err)
 {
     char full[VAE_NAME_SIZE], text[128];
     const wt_tensor *t;
@@ -64,12 +74,24 @@ static mar_status vit_config_find(const wt_file *f, const char *prefix, const ch
     return MAR_OK;
 }
 
+mar_status vae_vit_check_heads(const wt_file *f, const char *side, int width, long heads, mar_err *err)
+{
+    if (heads < 1 || heads > width || width % heads || width / heads % 4)
+        return err_set(err, MAR_EMODEL,
+                       "%s: a ViT %s of width %d with %ld heads, expected heads of a multiple of 4 numbers", wt_path(f),
+                       side, width, heads);
+    if (width / heads > KERN_CACHE_HEAD_MAX)
+        return err_set(err, MAR_EMODEL, "%s: the ViT %s's heads have %d numbers, expected at most %d", wt_path(f), side,
+                       (int)(width / heads), KERN_CACHE_HEAD_MAX);
+    return MAR_OK;
+}
+
 /* Derives registers, grid and heads. */
 static mar_status derive_positions(const wt_file *f, vae_vit_shape *s, mar_err *err)
 {
     char name[VAE_NAME_SIZE], text[128];
     long heads = s->width % HEAD == 0 ? s->width / HEAD : 0;
-    mar_status status = vit_config_find(f, s->prefix, parts[1], 2, 0, &s->registers, err);
+    mar_status status = vae_vit_find(f, s->prefix, parts[1], 2, 0, &s->registers, err);
     if (status == MAR_OK) status = wt_metadata_number(f, "mar.vae_heads", &heads, err);
     if (status != MAR_OK) return status;
     if (s->registers > REGISTERS_MAX)
@@ -88,15 +110,8 @@ static mar_status derive_positions(const wt_file *f, vae_vit_shape *s, mar_err *
         heads = s->width / head;
         s->has_table = t->dtype == WT_F32 || t->dtype == WT_F64;
     }
-    if (heads < 1 || heads > s->width || s->width % heads || s->width / heads % 4)
-        return err_set(err, MAR_EMODEL,
-                       "%s: a ViT decoder of width %d with %ld heads, expected heads of a multiple of 4 numbers",
-                       wt_path(f), s->width, heads);
-    if (s->width / heads > KERN_CACHE_HEAD_MAX)
-        return err_set(err, MAR_EMODEL, "%s: the ViT decoder's heads have %d numbers, expected at most %d", wt_path(f),
-                       (int)(s->width / heads), KERN_CACHE_HEAD_MAX);
     s->heads = (int)heads;
-    return MAR_OK;
+    return vae_vit_check_heads(f, "decoder", s->width, heads, err);
 }
 
 /* Derives the blocks that double rows and columns. */
@@ -108,7 +123,7 @@ static mar_status derive_blocks(const wt_file *f, vae_vit_shape *s, mar_err *err
     if (s->blocks == 0) return err_set(err, MAR_EMODEL, "%s: tensor %s0.block.2.weight is missing", wt_path(f), name);
     for (int i = 0; i < s->blocks; i++) {
         snprintf(name, sizeof name, "decoder.unpatchify.1.net.%d.block.2.weight", i);
-        const mar_status status = vit_config_find(f, s->prefix, name, 4, 1, &s->out[i], err);
+        const mar_status status = vae_vit_find(f, s->prefix, name, 4, 1, &s->out[i], err);
         if (status != MAR_OK) return status;
         const int last = i == s->blocks - 1, groups = vae_vit_groups(s->out[i]);
         if (groups < 1 || s->out[i] % groups || (last && s->out[i] % VAE_VIT_LAST_GROUPS))
@@ -121,22 +136,23 @@ static mar_status derive_blocks(const wt_file *f, vae_vit_shape *s, mar_err *err
     return MAR_OK;
 }
 
-mar_status vae_vit_derive(const wt_file *f, vae_vit_shape *s, mar_err *err)
+mar_status vae_sphere_derive(const wt_file *f, vae_vit_shape *s, mar_err *err)
 {
     char name[VAE_NAME_SIZE];
-    *s = (vae_vit_shape){.prefix = prefix_of(f)};
-    mar_status status = vit_config_find(f, s->prefix, parts[0], 2, 0, &s->width, err);
-    if (status == MAR_OK) status = vit_config_find(f, s->prefix, parts[0], 2, 1, &s->channels, err);
+    *s = (vae_vit_shape){.names = &vae_vit_names_sphere, .prefix = prefix_of(f)};
+    s->side = *s->prefix ? "vae.decoder" : "decoder";
+    mar_status status = vae_vit_find(f, s->prefix, parts[0], 2, 0, &s->width, err);
+    if (status == MAR_OK) status = vae_vit_find(f, s->prefix, parts[0], 2, 1, &s->channels, err);
     if (status == MAR_OK) status = derive_positions(f, s, err);
     if (status != MAR_OK) return status;
     if (s->width % vae_vit_groups(s->width))
         return err_set(err, MAR_EMODEL, "%s: tensor %s%s has %d rows, expected a multiple of %d", wt_path(f), s->prefix,
                        parts[0], s->width, vae_vit_groups(s->width));
     snprintf(name, sizeof name, "%sdecoder.layers.", s->prefix);
-    s->depth = wt_count_parts(f, name, DEPTH_MAX);
+    s->depth = wt_count_parts(f, name, VAE_VIT_DEPTH_MAX);
     if (s->depth == 0)
         return err_set(err, MAR_EMODEL, "%s: tensor %s0.attention.wqkv.weight is missing", wt_path(f), name);
-    status = vit_config_find(f, s->prefix, "decoder.layers.0.feed_forward.w2.weight", 2, 1, &s->hidden, err);
+    status = vae_vit_find(f, s->prefix, "decoder.layers.0.feed_forward.w2.weight", 2, 1, &s->hidden, err);
     return status == MAR_OK ? derive_blocks(f, s, err) : status;
 }
 
@@ -203,7 +219,7 @@ static void visit_block(const visitor *v, int block, int in, int out)
     }
 }
 
-void vae_vit_tensors(const vae_vit_shape *s, vae_tensor_visitor *to, void *user)
+void vae_sphere_tensors(const vae_vit_shape *s, vae_tensor_visitor *to, void *user)
 {
     const visitor v = {s->prefix, to, user};
     const vae_end_names *ends = &vae_end_names_vit;
@@ -217,18 +233,4 @@ void vae_vit_tensors(const vae_vit_shape *s, vae_tensor_visitor *to, void *user)
     vit_config_visit_norm(&v, "decoder", ends->norm_out, width);
     vit_config_visit_conv(&v, "decoder", ends->conv_out, 3, width, 3);
     visit(&v, "", parts[0], 2, (int64_t[]){s->width, s->channels});
-}
-
-void vae_vit_config(const vae_vit_shape *s, mar_vae_config *config)
-{
-    config->z_channels = s->channels;
-    config->stride = 1 << s->blocks;
-    config->channels = s->out[s->blocks - 1];
-    config->levels = s->blocks + 1;
-    config->res_blocks = 1;
-    config->width = s->width;
-    config->depth = s->depth;
-    config->heads = s->heads;
-    config->grid = s->grid;
-    vae_vit_tensors(s, wt_add_elements, &config->parameters);
 }

@@ -386,6 +386,8 @@ static void call(machine *m)
                 pk_is_class(callee, "torch._utils._rebuild_parameter_with_state")) &&
                args->as.list.count > 0)
         v = args->as.list.items[0];
+    else if (pk_is_class(callee, "torch.storage._load_from_bytes") && args->as.list.count == 1)
+        v = args->as.list.items[0];
     else
         v = make_opaque(m, callee);
     push(m, v);

@@ -23,7 +23,8 @@ typedef enum {
     PK_CLASS,   /* GLOBAL: a name */
     PK_STORAGE, /* persistent id; args is its tuple ('storage', class, key, location, count) */
     PK_TENSOR,  /* torch._utils._rebuild_tensor_v2: args is (storage, offset, size, stride, requires_grad, hooks, ...);
-                   of _rebuild_tensor_v3 args[6] is the dtype, a class */
+                   of _rebuild_tensor_v3 args[6] is the dtype, a class. Outside torch.save the storage is PK_BYTES:
+                   the storage saved by torch.save */
     PK_OPAQUE,  /* any other; `callee` is the class or function, or NULL */
     PK_OPTIONS, /* argparse.Namespace, options of a program: `list` has them as that of a dict */
 } pk_kind;

@@ -75,6 +75,10 @@ void wt_close(wt_file *f);
 /* Makes a second table of an open file's tensors, which can be narrowed, renamed and read by itself. The file must stay
  * open, and its table as it is, until the view is closed. */
 mar_status wt_view(const wt_file *f, wt_file **out, mar_err *err);
+/* Adds tensors mean and std, float [channels], from stats.pkl in the file's folder (weights/statistics.c): of its only
+ * tokenizer, or of the one whose name begins the file's. Returns MAR_EIO if there is no such file, MAR_EMODEL if none
+ * of its tokenizers fits, and MAR_EFORMAT. */
+mar_status wt_add_statistics(wt_file *f, int channels, mar_err *err);
 /* Replaces the path in messages from now on. The label must stay valid until wt_close. */
 void wt_set_label(wt_file *f, const char *label);
 /* Lets wt_load_f32 accept tensors with NaN or infinite values; 0, the state after opening, refuses them. */

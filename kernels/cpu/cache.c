@@ -65,14 +65,46 @@ static void store_body(void *arg, int first, int last, int thread)
     }
 }
 
-static void cache_store_row(cpu_queue *q, const kern_cache_job *job)
+static void cache_store(cpu_queue *q, const kern_cache_job *job, parallel_body *body)
 {
     store_loop l = {q->d, job};
-    cpu_for(q, job->rows, 16.0 * job->rows * (job->heads + 2 * job->kv_heads) * job->head_dim, store_body, &l);
+    cpu_for(q, job->rows, 16.0 * job->rows * (job->heads + 2 * job->kv_heads) * job->head_dim, body, &l);
 }
 
-void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
-                act *cache, const int *slot)
+/* Turns a head by two angles a pair. `to` may be `from`. */
+static void cache_turn_each(const cpu_device *d, int dim, const char *from, const float *rope, char *to)
+{
+    float x[KERN_CACHE_HEAD_MAX];
+    d->rows->from_act(from, (size_t)dim, x, d->bf16);
+    for (int i = 0; i < dim; i += 2, rope += 4) {
+        const float a = x[i], b = x[i + 1];
+        x[i] = a * rope[0] - b * rope[1];
+        x[i + 1] = b * rope[2] + a * rope[3];
+    }
+    d->rows->to_act(x, (size_t)dim, to, d->bf16);
+}
+
+/* Does the work of store_body with two angles a pair. */
+static void turn_body(void *arg, int first, int last, int thread)
+{
+    const store_loop *l = arg;
+    const kern_cache_job *j = l->job;
+    const kern_device *d = &l->d->base;
+    const int dim = j->head_dim, heads = j->heads;
+    const size_t head = (size_t)dim * d->act_size;
+    (void)thread;
+    for (int r = first; r < last; r++) {
+        const float *rope = j->rope + 2 * (size_t)j->position[r] * (size_t)dim;
+        char *q = act_at(d, j->q, (size_t)r * (size_t)j->q_stride), *key = q + (size_t)heads * head;
+        char *to = (char *)j->cache + 2 * (size_t)j->own[r] * (size_t)heads * head;
+        for (int h = 0; h < heads; h++, q += head) cache_turn_each(l->d, dim, q, rope, q);
+        for (int h = 0; h < heads; h++, key += head, to += head) cache_turn_each(l->d, dim, key, rope, to);
+        memcpy(to, key, (size_t)heads * head);
+    }
+}
+
+void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, int angles, const float *rope,
+                const int *position, act *cache, const int *slot)
 {
     const kern_cache_job job = {.rows = rows,
                                 .heads = heads,
@@ -84,7 +116,7 @@ void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, cons
                                 .rope = rope,
                                 .position = position,
                                 .own = slot};
-    if (kern_live(k)) cache_store_row(cpu_of(k), &job);
+    if (kern_live(k)) cache_store(cpu_of(k), &job, angles == 2 ? turn_body : store_body);
 }
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
@@ -190,7 +222,7 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
     }
     const size_t bytes = cached_bytes(pairs_of(q->d), most, job->head_dim);
     if (!cpu_planned(q, bytes <= q->work_bytes, "attention over %d slots of a cache", most)) return;
-    if (job->rope) cache_store_row(q, job);
+    if (job->rope) cache_store(q, job, store_body);
     const int group = group_of(job), queries = cpu_lesser(tallest, cached_rows(group)) * group;
     const int fit = pairs_of(q->d) / queries, fair = blocks * job->kv_heads / (2 * q->d->threads);
     cache_call c = {.queue = q, .job = job, .heads = cpu_lesser(cpu_lesser(fit, fair > 1 ? fair : 1), job->kv_heads)};

@@ -113,8 +113,8 @@ void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q
                          int head_dim, const float *bias, int reach, act *y);
 
 void cpu_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y);
-void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
-                act *cache, const int *slot);
+void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, int angles, const float *rope,
+                const int *position, act *cache, const int *slot);
 void cpu_attention_cache(kern_queue *k, const kern_cache_job *job);
 mar_status cpu_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err);
 void cpu_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);

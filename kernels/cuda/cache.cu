@@ -580,8 +580,23 @@ static cache_call cuda_cache_call(cuda_queue *c, const kern_cache_job *job)
     return a;
 }
 
-void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
-                 act *cache, const int *slot)
+/* Turns queries and keys by two angles a pair, and stores keys and values. A thread takes a pair. */
+template <typename T> static __global__ void turn_each(cache_call a, T *qkv, T *cache)
+{
+    const int width = a.heads * a.dim, of_row = 3 * width / 2;
+    const size_t n = (size_t)blockIdx.x * blockDim.x + threadIdx.x, row = n / (size_t)of_row;
+    if (row >= (size_t)a.rows) return;
+    const int at = 2 * (int)(n % (size_t)of_row), number = at % a.dim;
+    T *from = qkv + row * (size_t)(3 * width) + at;
+    const cuda_floats<2> x = cuda_load<2>(from);
+    const cuda_floats<4> turn = cuda_load<4>(a.rope + 2 * ((size_t)a.position[row] * (size_t)a.dim + (size_t)number));
+    const cuda_floats<2> turned = {{x.v[0] * turn.v[0] - x.v[1] * turn.v[1], x.v[1] * turn.v[2] + x.v[0] * turn.v[3]}};
+    T *slot = cache + 2 * (size_t)a.own[row] * (size_t)width + at - width;
+    cuda_store(at < width ? from : slot, at < 2 * width ? turned : x);
+}
+
+void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, int angles, const float *rope,
+                 const int *position, act *cache, const int *slot)
 {
     cuda_queue *c = cuda_of(k);
     if (rows <= 0) return;
@@ -589,7 +604,12 @@ void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, con
     job.rows = rows, job.heads = job.kv_heads = heads, job.head_dim = head_dim, job.q_stride = 3 * heads * head_dim;
     job.rope = rope, job.position = position, job.own = slot;
     const cache_call a = cuda_cache_call(c, &job);
-    if (c->device->bf16)
+    const unsigned blocks = cuda_blocks((size_t)rows * (size_t)(3 * heads * head_dim / 2), 256);
+    if (angles == 2 && c->device->bf16)
+        cuda_launch(c, turn_each<bf16>, blocks, 256, 0, a, (bf16 *)qkv, (bf16 *)cache);
+    else if (angles == 2)
+        cuda_launch(c, turn_each<float>, blocks, 256, 0, a, (float *)qkv, (float *)cache);
+    else if (c->device->bf16)
         store<bf16, bf16>(c, a, qkv, cache);
     else
         store<float, float>(c, a, qkv, cache);

@@ -6,6 +6,7 @@
 #include "mar/api/kinds.h"
 #include "mar/core/engine.h"
 #include "mar/core/sized.h"
+#include "vae/vae.h"
 #include "weights/shape.h"
 
 #include <dirent.h>
@@ -95,12 +96,13 @@ static int load_is_known(const wt_file *f)
     return mar_kind_of(f) || clip_config_recognise(f) || reward_config_recognise(f);
 }
 
-/* Gives the tensors the names that this library has for them, and takes Lightning's "model." off those that are known
- * without it. Closes the file on failure. */
+/* Gives the tensors the names that this library has for them, takes Lightning's "model." off those that are known
+ * without it, and adds what stands in a file beside theirs. Closes the file on failure. */
 static mar_status name_tensors(wt_file **f, mar_err *err)
 {
     mar_status status = family_rename(*f, err);
     if (status == MAR_OK) status = wt_take_off_model(*f, load_is_known, err);
+    if (status == MAR_OK) status = vae_config_complete(*f, err);
     if (status == MAR_OK) return MAR_OK;
     wt_close(*f);
     *f = NULL;

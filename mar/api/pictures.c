@@ -345,7 +345,7 @@ static mar_status pictures_encode(mar_session *s, const mar_pixels *pixels, floa
     if (status != MAR_OK) return status;
     if (in.format == MAR_PIXELS_RGB_F32)
         return err_set(&s->err, MAR_EARG, "mar_pixels.format MAR_PIXELS_RGB_F32: expected RGB8 or RGBA8 to encode");
-    if (mar_vae_get_config(s->vae)->depth)
+    if (vae_decoder_is_sphere(s->vae->decoder))
         return err_set(&s->err, MAR_EARG,
                        "the image decoder is SphereAR's, whose encoder is not supported: expected that "
                        "of a MAR or LlamaGen model");

@@ -56,13 +56,14 @@ mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_
 {
     if (!vae) return MAR_OK;
     const mar_vae_config *c = &vae->config;
-    const int is_sphere = model->head == MAR_HEAD_FLOW;
-    if (is_sphere && !c->depth)
+    const int is_sphere = model->head == MAR_HEAD_FLOW, has_sphere = vae_decoder_is_sphere(vae->decoder);
+    const char *kind = c->codebook ? "VQ" : c->depth ? "l-DeTok" : "KL";
+    if (is_sphere && !has_sphere)
         return err_set(
             err, MAR_EMODEL,
-            "%s: the VAE is a %s autoencoder, expected the ViT decoder of SphereAR, which the model's file has",
-            vae->name, c->codebook ? "VQ" : "KL");
-    if (!is_sphere && c->depth)
+            "%s: the VAE is %s %s autoencoder, expected the ViT decoder of SphereAR, which the model's file has",
+            vae->name, c->depth ? "an" : "a", kind);
+    if (!is_sphere && has_sphere)
         return err_set(err, MAR_EMODEL, "%s: the VAE is the ViT decoder of SphereAR, expected a %s", vae->name,
                        model->vocabulary ? "VQ tokenizer" : "KL autoencoder");
     if (!model->vocabulary && c->codebook)
@@ -74,9 +75,9 @@ mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_
     if (!model->vocabulary && !mar_patch_size(model, c->z_channels)) return refuse_channels(model, vae, err);
     if (model->vocabulary && !c->codebook)
         return err_set(err, MAR_EMODEL,
-                       "%s: the VAE decodes continuous latents (KL), but the model's tokens are numbers of a codebook: "
+                       "%s: the VAE decodes continuous latents (%s), but the model's tokens are numbers of a codebook: "
                        "expected a VQ tokenizer",
-                       vae->name);
+                       vae->name, kind);
     if (model->vocabulary && model->vocabulary != c->codebook)
         return err_set(err, MAR_EMODEL,
                        "%s: the VAE and the model have different codebooks: the VAE's has %d tokens, the model's %d",

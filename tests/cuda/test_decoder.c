@@ -50,13 +50,16 @@ static void close_decoder(decoder *o)
 
 enum { HEIGHT = 4, WIDTH = 5 };
 
-/* Decodes a batch. An image has `values` numbers in its tokens and n in its pixels. With a codebook or a transformer,
- * bytes are rounded down. */
+/* Decodes a batch. An image has `values` numbers in its tokens and n in its pixels. Bytes are rounded as the decoder's
+ * family has it: LlamaGen's and SphereAR's down, l-DeTok's cut, others to the nearest. */
 static void decode(const decoder *o, const float *tokens, size_t values, int images, float *pixels, size_t n)
 {
     mar_err err = {0};
     kern_queue *k = o->k;
-    const int down = vae_decoder_config(o->d)->codebook || vae_decoder_config(o->d)->depth;
+    const int down = vae_decoder_config(o->d)->codebook || vae_decoder_is_sphere(o->d);
+    const kern_bytes how = down                              ? KERN_BYTES_DOWN
+                           : vae_decoder_config(o->d)->depth ? KERN_BYTES_CUT
+                                                             : KERN_BYTES_NEAREST;
     assert_ok(vae_run_plan(o->r, images, &err), &err);
     float *on_device = to_device(k, tokens, (size_t)images * values * sizeof *tokens);
     uint8_t *bytes = malloc((size_t)images * n);
@@ -67,8 +70,7 @@ static void decode(const decoder *o, const float *tokens, size_t values, int ima
         float *to = pixels + (size_t)done * n;
         from_device(k, to, p.pixels, (size_t)pass * n * sizeof *pixels);
         from_device(k, bytes, p.bytes, (size_t)pass * n);
-        for (size_t i = 0; i < (size_t)pass * n; i++)
-            assert_int_equal(bytes[i], kern_pixel_byte(to[i], down ? KERN_BYTES_DOWN : KERN_BYTES_NEAREST));
+        for (size_t i = 0; i < (size_t)pass * n; i++) assert_int_equal(bytes[i], kern_pixel_byte(to[i], how));
     }
     k->core->free(k->device, on_device);
     free(bytes);
@@ -141,18 +143,28 @@ TEST_CASE(vq_decoder_f32_is_the_cpus)
     check_vq(MAR_DTYPE_F32, 1e-4);
 }
 
-/* Checks SphereAR's decoder: a transformer, and transposed convolutions. */
-static void check_vit(mar_dtype dtype, double allowed)
+static const char detok_path[] = "tests/golden/data/detok/detok-tiny-decoder_tuned.pth";
+
+/* Opens a file, l-DeTok's with its statistics. */
+static wt_file *open_whole(const char *path)
 {
-    enum { IMAGES = 3, FIT = 2, GRID = 5 };
     wt_file *f = NULL;
     mar_err err = {0};
-    assert_ok(wt_open("tests/golden/data/vit.pt", &f, &err), &err);
+    assert_ok(wt_open(path, &f, &err), &err);
+    assert_ok(vae_config_complete(f, &err), &err);
+    return f;
+}
+
+/* Checks SphereAR's decoder, a transformer and transposed convolutions, or l-DeTok's, a transformer and patches. */
+static void check_vit(const char *path, int grid, mar_dtype dtype, double allowed)
+{
+    enum { IMAGES = 3, FIT = 2 };
+    wt_file *f = open_whole(path);
     kern_queue *cpu = open_cpu(), *cuda = open_cuda(dtype);
-    decoder plain = open_decoder(cpu, f, GRID, GRID, 1, 1), tested = open_decoder(cuda, f, GRID, GRID, IMAGES, FIT);
+    decoder plain = open_decoder(cpu, f, grid, grid, 1, 1), tested = open_decoder(cuda, f, grid, grid, IMAGES, FIT);
     const mar_vae_config *config = vae_decoder_config(plain.d);
-    const size_t values = (size_t)(GRID * GRID * config->z_channels);
-    const size_t n = (size_t)(GRID * GRID * config->stride * config->stride * 3);
+    const size_t values = (size_t)(grid * grid * config->z_channels);
+    const size_t n = (size_t)(grid * grid * config->stride * config->stride * 3);
     float *tokens = random_floats(IMAGES * values, 1, 3);
     float *want = malloc(IMAGES * n * sizeof *want), *got = malloc(IMAGES * n * sizeof *got);
     assert_true(want && got);
@@ -171,21 +183,22 @@ static void check_vit(mar_dtype dtype, double allowed)
 
 TEST_CASE(vit_decoder_f32_is_the_cpus)
 {
-    check_vit(MAR_DTYPE_F32, 1e-4);
+    check_vit("tests/golden/data/vit.pt", 5, MAR_DTYPE_F32, 1e-4);
+    check_vit(detok_path, 4, MAR_DTYPE_F32, 1e-4);
 }
 
 /* Source of the bound: the official code's own error in bf16 is 0.025 (tests/vae/test_vit.c). */
 TEST_CASE(vit_decoder_bf16_is_near)
 {
-    check_vit(MAR_DTYPE_BF16, 3e-2);
+    check_vit("tests/golden/data/vit.pt", 5, MAR_DTYPE_BF16, 3e-2);
+    check_vit(detok_path, 4, MAR_DTYPE_BF16, 3e-2);
 }
 
 /* Encodes random bytes on both backends: a demo image into patches, or an image of the VQ checkpoint. */
 static void check_encoder(const char *path, mar_dtype dtype, int patch, double allowed)
 {
-    wt_file *f = NULL;
+    wt_file *f = open_whole(path);
     mar_err err = {0};
-    assert_ok(wt_open(path, &f, &err), &err);
     kern_queue *queue[] = {open_cpu(), open_cuda(dtype)};
     float tokens[2][HEIGHT * 4 * 8];
     uint8_t pixels[HEIGHT * 4 * 4 * 4 * 3];
@@ -218,6 +231,7 @@ TEST_CASE(encoder_f32_is_the_cpus)
 {
     check_encoder("weights/demo/vae.safetensors", MAR_DTYPE_F32, 2, 1e-4);
     check_encoder("tests/golden/data/vq.pth", MAR_DTYPE_F32, 1, 0);
+    check_encoder(detok_path, MAR_DTYPE_F32, 1, 1e-4);
 }
 
 TEST_CASE(encoder_bf16_is_near)

@@ -167,3 +167,42 @@ TEST_CASE(a_decoder_alone_encodes_nothing)
     mar_session_free(s);
     demo_close(d);
 }
+
+/* A session of MAR on l-DeTok, whose tokenizer's statistics are beside it, has the official code's tokens and bytes
+ * (tests/golden/make_detok.py). */
+TEST_CASE(pictures_of_detok)
+{
+    enum { SIDE = 16, TOKENS = 16 * 6, BYTES = SIDE * SIDE * 3 };
+    wt_file *golden = golden_open("detok");
+    float *rgb = golden_f32(golden, "rgb", BYTES), *encoded = golden_f32(golden, "encoded", TOKENS);
+    float *expected = golden_f32(golden, "bytes", 2 * BYTES), *tokens = golden_f32(golden, "tokens", 2 * TOKENS);
+    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    mar_model *model;
+    mar_vae *vae;
+    mar_session *s;
+    mar_source source;
+    const mar_params p = params_with("num_iter 2, num_sampling_steps 2");
+    mar_source_init(&source, sizeof source);
+    source.path = "tests/golden/data/detok/detok-tiny-decoder_tuned.pth";
+    source.encoder = 1;
+    assert_library(m, mar_model_load(m, "tests/golden/data/detok/mar_tiny.pth", 3, &model));
+    assert_library(m, mar_vae_load_from(m, &source, &vae));
+    assert_library(m, mar_session_create(model, vae, &p, 2, &s));
+    float mine[TOKENS];
+    uint8_t picture[BYTES];
+    for (int i = 0; i < BYTES; i++) picture[i] = (uint8_t)rgb[i];
+    mar_pixels pixels = adjacent(picture);
+    pixels.capacity = BYTES;
+    assert_session(s, mar_session_encode(s, &pixels, mine));
+    assert_close(mine, encoded, TOKENS, 1e-5);
+    for (int i = 0; i < 2; i++) {
+        assert_session(s, mar_session_decode(s, i, tokens + i * TOKENS, 1, picture));
+        for (int j = 0; j < BYTES; j++) assert_true(abs(picture[j] - (int)expected[i * BYTES + j]) <= 1);
+    }
+    mar_session_free(s);
+    mar_vae_free(vae);
+    mar_model_free(model);
+    mar_close(m);
+    free(rgb), free(encoded), free(expected), free(tokens);
+    wt_close(golden);
+}

@@ -24,12 +24,12 @@ static mar_params params_of(int num_iter, int steps, float cfg, mar_cfg_schedule
 }
 
 /* Generates the tokens of images first..first+n-1, in batches of at most `batch`. */
-static void generate(mar *m, const char *path, const mar_params *p, const int *labels, int first, int n, int batch,
-                     int tokens, float *out)
+static void generate_with(mar *m, const char *path, int heads, const mar_params *p, const int *labels, int first, int n,
+                          int batch, int tokens, float *out)
 {
     mar_model *model;
     mar_session *s;
-    assert_library(m, mar_model_load(m, path, 0, &model));
+    assert_library(m, mar_model_load(m, path, heads, &model));
     assert_library(m, mar_session_create(model, NULL, p, batch, &s));
     for (int i = 0; i < n; i += batch) {
         const int count = n - i < batch ? n - i : batch;
@@ -41,7 +41,14 @@ static void generate(mar *m, const char *path, const mar_params *p, const int *l
     mar_model_free(model);
 }
 
-TEST_CASE(matches_pytorch)
+static void generate(mar *m, const char *path, const mar_params *p, const int *labels, int first, int n, int batch,
+                     int tokens, float *out)
+{
+    generate_with(m, path, 0, p, labels, first, n, batch, tokens, out);
+}
+
+/* Compares the tokens of a model in `path` with those of a golden file. */
+static void check_pytorch(const char *path, int heads, const char *golden_name)
 {
     const struct {
         const char *name;
@@ -53,17 +60,28 @@ TEST_CASE(matches_pytorch)
         {"images.plain", params_of(1, 50, 1.0f, MAR_CFG_LINEAR, 1.0f, 0x1234567890ABCDEF), 1, {2}},
         {"images.unconditional", params_of(5, 10, 1.0f, MAR_CFG_LINEAR, 1.0f, 0x1234567890ABCDEF), 1, {-1}},
     };
-    wt_file *golden = golden_open("mar");
+    wt_file *golden = golden_open(golden_name);
     mar *m = open_mar(MAR_DTYPE_F32, 2);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         float tokens[3 * TOKENS];
         float *expected = golden_f32(golden, cases[i].name, cases[i].n * TOKENS);
-        generate(m, small, &cases[i].params, cases[i].labels, 40, cases[i].n, 3, TOKENS, tokens);
+        generate_with(m, path, heads, &cases[i].params, cases[i].labels, 40, cases[i].n, 3, TOKENS, tokens);
         assert_close(tokens, expected, (size_t)cases[i].n * TOKENS, 1e-3);
         free(expected);
     }
     mar_close(m);
     wt_close(golden);
+}
+
+TEST_CASE(matches_pytorch)
+{
+    check_pytorch(small, 0, "mar");
+}
+
+/* tests/golden/make_detok.py runs l-DeTok's MAR, with its own order of tokens, guidance and chain. */
+TEST_CASE(matches_detok)
+{
+    check_pytorch("tests/golden/data/detok/mar_tiny.pth", 3, "detok_mar");
 }
 
 /* Checks that another seed, image index, class or temperature gives another image. */

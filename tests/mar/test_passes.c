@@ -25,12 +25,14 @@ typedef struct {
     float *z;
 } fixture;
 
-static int open_fixture(fixture *f, mar_dtype dtype, int heads)
+static const char small[] = "tests/golden/data/mar_small.safetensors";
+
+static int open_fixture(fixture *f, const char *path, mar_dtype dtype, int heads)
 {
     f->m = open_mar(dtype, 2);
     if (!f->m) return 0;
     f->w.k = queue_of(f->m);
-    assert_library(f->m, mar_model_load(f->m, "tests/golden/data/mar_small.safetensors", heads, &f->model));
+    assert_library(f->m, mar_model_load(f->m, path, heads, &f->model));
     const size_t rows = IMAGES * LENGTH;
     f->w.x = array(rows * D * 4);
     f->w.memory = array(rows * D * 4);
@@ -67,9 +69,10 @@ static int place_among(const int *positions, int n, int position)
     return before;
 }
 
-TEST_CASE(passes)
+/* Compares the passes of a model in `path` with those of a golden file. */
+static void check_passes(const char *path, int heads, const char *golden_name)
 {
-    wt_file *golden = golden_open("mar");
+    wt_file *golden = golden_open(golden_name);
     float *order_f = golden_f32(golden, "pass.order", IMAGES * SEQ);
     float *tokens = golden_f32(golden, "pass.tokens", IMAGES * SEQ * CHANNELS);
     float *encoded = golden_f32(golden, "pass.encoded", IMAGES * (BUFFER + KNOWN) * D);
@@ -88,7 +91,7 @@ TEST_CASE(passes)
     for (int run = 0; run < 3; run++) {
         fixture f = {0};
         mar_err err = {0};
-        if (!open_fixture(&f, runs[run].dtype, 0)) continue;
+        if (!open_fixture(&f, path, runs[run].dtype, heads)) continue;
         const double tolerance = runs[run].tolerance;
         const masked_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded, 0, 0};
         assert_ok(masked_passes_plan(f.w.k, &mar_masked_model_of(f.model)->net, IMAGES, KNOWN, PREDICTED, &err), &err);
@@ -122,6 +125,17 @@ TEST_CASE(passes)
     wt_close(golden);
 }
 
+TEST_CASE(passes)
+{
+    check_passes(small, 0, "mar");
+}
+
+/* l-DeTok's MAR has LTH14's layers: tests/golden/make_detok.py runs the other code on a model of the same sizes. */
+TEST_CASE(passes_of_detok)
+{
+    check_passes("tests/golden/data/detok/mar_tiny.pth", 3, "detok_mar");
+}
+
 enum { ENCODED = IMAGES * (BUFFER + KNOWN) * D, PREDICTIONS = IMAGES * PREDICTED * D };
 
 /* Computes encoded [ENCODED] with `heads` heads, and z [PREDICTIONS]. The decoder reads `memory` [ENCODED], or
@@ -137,7 +151,7 @@ static void pass_with(int heads, const float *tokens, const float *memory, float
     const int *order[IMAGES] = {order_data[0], order_data[1]};
     fixture f = {0};
     mar_err err = {0};
-    assert_true(open_fixture(&f, MAR_DTYPE_F32, heads));
+    assert_true(open_fixture(&f, small, MAR_DTYPE_F32, heads));
     const masked_net *m = &mar_masked_model_of(f.model)->net;
     const masked_pass pass = {IMAGES, IMAGES, KNOWN, PREDICTED, order, 0, &f.embedded, 0, 0};
     assert_ok(masked_passes_plan(f.w.k, m, IMAGES, KNOWN, PREDICTED, &err), &err);

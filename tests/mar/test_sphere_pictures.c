@@ -90,13 +90,17 @@ TEST_CASE(decoders_of_other_models_are_refused)
     expect_misfit(m, "demo", path, "the VAE is the ViT decoder of SphereAR, expected a KL autoencoder");
     expect_misfit(m, "demo-discrete", path, "the VAE is the ViT decoder of SphereAR, expected a VQ tokenizer");
     expect_misfit(m, path, "tests/golden/data/vit.pt", "the VAE decodes 4 channels but the model's tokens have 8");
+    static const char detok[] = "tests/golden/data/detok/detok-tiny-decoder_tuned.pth";
+    expect_misfit(m, path, detok, "the VAE is an l-DeTok autoencoder, expected the ViT decoder of SphereAR");
+    expect_misfit(m, "demo-discrete", detok, "the VAE decodes continuous latents (l-DeTok), but the model's tokens");
+    expect_misfit(m, "demo", detok, "the VAE decodes 6 channels but the model's tokens have 8");
     mar_source source;
     mar_vae *vae = NULL;
     mar_source_init(&source, sizeof source);
     source.path = path;
     source.encoder = 1;
     assert_int_equal(mar_vae_load_from(m, &source, &vae), MAR_EMODEL);
-    assert_non_null(strstr(mar_error(m), "the encoder of a ViT autoencoder is not supported"));
+    assert_non_null(strstr(mar_error(m), "the encoder of SphereAR's autoencoder is not supported"));
     mar_close(m);
 }
 

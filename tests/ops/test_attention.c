@@ -475,7 +475,7 @@ static void run_turned(kern_queue *k, const ops_call *c, void *const *a)
 {
     const cache_lists *l = c->data;
     kern_cache_job job = cache_job(c, l, a);
-    k->core->rotate(k, a[0], l->rows, job.heads, job.head_dim, a[6], l->position, a[1], l->own);
+    k->core->rotate(k, a[0], l->rows, job.heads, job.head_dim, 1, a[6], l->position, a[1], l->own);
     k->core->attention_cache(k, &job);
     job = cache_job(c, l, a + 3);
     job.rope = a[6], job.position = l->position, job.own = l->own;

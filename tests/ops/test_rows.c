@@ -153,11 +153,12 @@ typedef struct {
     const int *position, *slot;
 } rotation;
 
-static const int rotations[][3] = {{5, 3, 16}, {1, 12, 64}, {34, 2, 100}, {3, 1, 2}, {2, 4, 128}};
+static const int rotations[][4] = {{5, 3, 16, 1},  {1, 12, 64, 1}, {34, 2, 100, 1}, {3, 1, 2, 1}, {2, 4, 128, 1},
+                                   {34, 3, 64, 2}, {5, 2, 20, 2},  {1, 16, 72, 2},  {3, 1, 2, 2}};
 
 static void build_rotate(ops_call *c)
 {
-    const int rows = c->rows = c->n[0], heads = c->n[1], dim = c->n[2];
+    const int rows = c->rows = c->n[0], heads = c->n[1], dim = c->n[2], angles = c->n[3];
     const size_t width = (size_t)(heads * dim);
     rotation *lists = c->data = ops_host(c, sizeof *lists);
     int *position = ops_below(c, (size_t)rows, POSITIONS), *slot = ops_host(c, (size_t)rows * sizeof *slot);
@@ -166,17 +167,18 @@ static void build_rotate(ops_call *c)
     for (int r = 0; r < rows; r++) slot[r] = (r * 7 + c->other) % SLOTS;
     double *qkv = ops_input(c, OPS_ACT, 3 * (size_t)rows * width, 3 * width, 1);
     double *want = ops_written(c, 2e-6, 4e-3);
-    double *turn = ops_input(c, OPS_FLOAT, (size_t)(POSITIONS * dim), 0, 1);
-    for (int i = 0; i < POSITIONS * dim; i += 2) {
-        turn[i] = i < dim ? 0 : (double)cosf(0.37f * (float)i),
-        turn[i + 1] = i < dim ? 0 : (double)sinf(0.37f * (float)i);
+    double *turn = ops_input(c, OPS_FLOAT, (size_t)(POSITIONS * dim * angles), 0, 1);
+    for (int i = 0; i < POSITIONS * dim * angles; i += 2) {
+        turn[i] = i < dim * angles ? 0 : (double)cosf(0.37f * (float)i),
+        turn[i + 1] = i < dim * angles ? 0 : (double)sinf(0.37f * (float)i);
     }
     double *cache = ops_output(c, OPS_ACT, SLOTS * 2 * width, 0, 2e-6, 4e-3);
     for (int r = 0; r < rows; r++)
         for (size_t i = 0; i<3 * width; i += dim> 1 ? 2 : 1) {
             const double *pair = qkv + (size_t)r * 3 * width + i;
-            const double *t = turn + (size_t)position[r] * (size_t)dim + i % (size_t)dim;
-            const double turned[2] = {pair[0] * t[0] - pair[1] * t[1], pair[1] * t[0] + pair[0] * t[1]};
+            const double *t = turn + (size_t)angles * ((size_t)position[r] * (size_t)dim + i % (size_t)dim);
+            const double *u = angles == 2 ? t + 2 : t;
+            const double turned[2] = {pair[0] * t[0] - pair[1] * t[1], pair[1] * u[0] + pair[0] * u[1]};
             const int value = i >= 2 * width;
             double *to = i < width ? want + (size_t)r * 3 * width + i : cache + (size_t)slot[r] * 2 * width + i - width;
             to[0] = value ? pair[0] : turned[0], to[1] = value ? pair[1] : turned[1];
@@ -187,10 +189,11 @@ static void build_rotate(ops_call *c)
 static void run_rotate(kern_queue *k, const ops_call *c, void *const *a)
 {
     const rotation *lists = c->data;
-    k->core->rotate(k, a[0], c->rows, c->n[1], c->n[2], a[1], lists->position + c->first, a[2], lists->slot + c->first);
+    k->core->rotate(k, a[0], c->rows, c->n[1], c->n[2], c->n[3], a[1], lists->position + c->first, a[2],
+                    lists->slot + c->first);
 }
 
-static const int golden_rotations[][3] = {{5, 2, 64}, {5, 2, 100}};
+static const int golden_rotations[][4] = {{5, 2, 64, 1}, {5, 2, 100, 1}};
 
 static void build_golden_rotate(ops_call *c)
 {
@@ -485,9 +488,9 @@ static const ops_entry table[] = {
     {"gated", "rows hidden gelu", OPS_CASES(gates), OPS_ALONE, build_gated, run_gated, NULL, NULL, NULL},
     {"swiglu, PyTorch", "rows hidden", OPS_CASES(golden_swiglus), OPS_ALONE, build_golden_swiglu, run_gated, NULL, NULL,
      NULL},
-    {"rotate", "rows heads dim", OPS_CASES(rotations), OPS_ALONE, build_rotate, run_rotate, NULL, NULL, NULL},
-    {"rotate, PyTorch", "rows heads dim", OPS_CASES(golden_rotations), OPS_ALONE, build_golden_rotate, run_rotate, NULL,
-     NULL, NULL},
+    {"rotate", "rows heads dim angles", OPS_CASES(rotations), OPS_ALONE, build_rotate, run_rotate, NULL, NULL, NULL},
+    {"rotate, PyTorch", "rows heads dim angles", OPS_CASES(golden_rotations), OPS_ALONE, build_golden_rotate,
+     run_rotate, NULL, NULL, NULL},
     {"look_up", "dim size rows", OPS_CASES(look_ups), OPS_ALONE, build_look_up, run_look_up, NULL, NULL, NULL},
     {"embed", "dim", OPS_CASES(embeddings), OPS_ALONE, build_embed, run_embed, NULL, NULL, NULL},
     {"copy_rows", "dim indexed", OPS_CASES(copies), OPS_ALONE, build_copy, run_copy, NULL, NULL, NULL},

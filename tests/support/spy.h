@@ -93,9 +93,9 @@ SPY_OPERATION(void, core, gated,
               (kern_queue * k, const act *x, int rows, int hidden, kern_activation activation, act *y), k, x, rows,
               hidden, activation, y)
 SPY_OPERATION(void, core, rotate,
-              (kern_queue * k, act *qkv, int rows, int heads, int head_dim, const float *rope, const int *position,
-               act *cache, const int *slot),
-              k, qkv, rows, heads, head_dim, rope, position, cache, slot)
+              (kern_queue * k, act *qkv, int rows, int heads, int head_dim, int angles, const float *rope,
+               const int *position, act *cache, const int *slot),
+              k, qkv, rows, heads, head_dim, angles, rope, position, cache, slot)
 SPY_OPERATION(void, core, attention_cache, (kern_queue * k, const kern_cache_job *job), k, job)
 SPY_OPERATION(void, discrete, probs, (kern_queue * k, const kern_probs_job *job), k, job)
 SPY_OPERATION(void, discrete, draw, (kern_queue * k, const kern_draw_job *job), k, job)

@@ -227,7 +227,7 @@ TEST_CASE(other_grids_and_the_encoder_are_refused)
     assert_string_equal(err.text, "the image decoder is for 5x5 tokens, expected such an image, not 5x6");
     assert_null(r);
     assert_int_equal(vae_decoder_add_encoder(d, k, f, &err), MAR_EMODEL);
-    assert_non_null(strstr(err.text, "the encoder of a ViT autoencoder is not supported"));
+    assert_non_null(strstr(err.text, "the encoder of SphereAR's autoencoder is not supported"));
     assert_int_equal(vae_decoder_has_encoder(d), 0);
     wt_close(f);
     vae_decoder_free(d);

@@ -29,7 +29,8 @@ static const mar_param rows[] = {
     {OPTION_TEXT(run_options, vae, "FILE"),
      .help =
          "image decoder: .safetensors, .ckpt, a folder; or demo\n"
-         "LlamaGen's is vq_ds16_c2i.pt, Lumina-mGPT's and Anole's Chameleon's vqgan.ckpt, "
+         "MAR's is kl16.ckpt, or l-DeTok's tokenizer beside its stats.pkl, LlamaGen's vq_ds16_c2i.pt, Lumina-mGPT's "
+         "and Anole's Chameleon's vqgan.ckpt, "
          "Emu3's the folder Emu3-VisionTokenizer. The demo models and SphereAR's files have their own, and a model's "
          "folder may have one. mar generate needs it for any other model; mar bench and mar fidelity then go without "
          "images."},

@@ -3,6 +3,7 @@
 
     python3 tools/dev/random_checkpoint.py --arch mar_base --out mar_base.pth
     python3 tools/dev/random_checkpoint.py --arch kl16 --out kl16.ckpt
+    python3 tools/dev/random_checkpoint.py --arch detok_bb --out detok-BB.pth
     python3 tools/dev/random_checkpoint.py --arch gpt_l --seq_len 64 --out c2i_L.pt
     python3 tools/dev/random_checkpoint.py --arch t2i_xl --out t2i_XL_stage1_256.safetensors
     python3 tools/dev/random_checkpoint.py --arch eagle_xl --out pytorch_model.bin
@@ -11,17 +12,23 @@
     python3 tools/dev/random_checkpoint.py --arch flan_t5_xl --out flan-t5-xl
     python3 tools/dev/random_checkpoint.py --arch lumina_7b --depth 4 --out Lumina-mGPT-7B-768
     python3 tools/dev/random_checkpoint.py --arch vqgan --out vqgan.ckpt
+    python3 tools/dev/random_checkpoint.py --arch harmon_0.5b --out Harmon-0_5B
+    python3 tools/dev/random_checkpoint.py --arch unipic --out pytorch_model.bin
 
 The names, shapes and the .pth/.ckpt/.pt layout are the official ones. SphereAR's file has one set of weights, `ema`, and no image
 encoder, which nothing needs. A T5 is a folder with shards and config.json, in f32 or with --bf16; its spiece.model is the
 user's. lumina_7b, anole_7b and emu3_8b are folders with shards in bf16, config.json and a tokenizer of bytes; with --depth they have
-fewer layers. vqgan is Chameleon's image decoder. eagle_xl is a drafter for t2i_xl as LANTERN publishes it. --seq_len is LlamaGen's
+fewer layers. vqgan is Chameleon's image decoder. detok_bb is l-DeTok's tokenizer, with stats.pkl beside it; the MAR models on it have the
+shapes of mar_base and mar_large. harmon_0.5b, harmon_1.5b and unipic are folders in bf16 with image decoder and
+tokenizer, or by the name's ending .pth or .bin the release's file beside a folder NAME-tokenizer; their image decoder is kl16.
+eagle_xl is a drafter for t2i_xl as LANTERN publishes it. --seq_len is LlamaGen's
 number of tokens and goes to the metadata of a safetensors file. Every tensor is random, also the adaLN and output layers. MAR's head is wired so that
 eps is close to x at high noise. Thus the chain stays finite, in bfloat16 too, although the cosine schedule multiplies an
 error of eps by 2e4 at its first step. The images are noise.
 """
 
 import argparse
+import pickle
 import sys
 from pathlib import Path
 
@@ -31,6 +38,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/reference"))
 
 from random_decoder import DECODERS, write_decoder  # noqa: E402
+from random_harmon import HARMONS, write_harmon  # noqa: E402
 from random_t5 import T5S, write_t5  # noqa: E402
 from pymar import (ARCHS, GPT, KL16, MAR, VAE, VQ, GptConfig, SphereAR, SphereConfig, SphereVaeConfig,  # noqa: E402
                    VaeConfig, save_official_mar, save_official_vae, write_safetensors)
@@ -90,9 +98,9 @@ def tame_head(head, offset=8.0):
 
 
 def random_mar(arch, seed=0):
-    """A MAR of ARCHS[arch] in eval mode with the weights this program writes."""
+    """A MAR of ARCHS[arch], or of a configuration, in eval mode with the weights this program writes."""
     with torch.device("meta"):
-        model = MAR(ARCHS[arch])
+        model = MAR(ARCHS.get(arch, arch))
     model = model.to_empty(device="cpu")
     randomise(model, seed)
     tame_head(model.head)
@@ -159,6 +167,37 @@ def random_vqgan(seed=0):
     return model.state_dict()
 
 
+def random_detok(seed=0, width=768, depth=12, hidden=2048, grid=16, patch=16, channels=16):
+    """The tensors of l-DeTok's tokenizer, and the statistics of its latents."""
+    generator, state = torch.Generator().manual_seed(seed), {}
+
+    def layer(name, *shape):
+        state[f"{name}.weight"] = torch.randn(shape, generator=generator) * (0.8 / torch.Size(shape[1:]).numel() ** 0.5)
+        state[f"{name}.bias"] = 0.05 * torch.randn(shape[0], generator=generator)
+
+    def norm(name):
+        state[f"{name}.weight"] = 1 + 0.05 * torch.randn(width, generator=generator)
+    for side in ("encoder", "decoder"):
+        state[f"{side}.positional_embedding"] = 0.2 * torch.randn(1, grid * grid, width, generator=generator)
+        if side == "encoder":
+            layer("encoder.patch_embed.0", width, 3, patch, patch)
+        else:
+            state["decoder.mask_token"] = 0.2 * torch.randn(1, 1, width, generator=generator)
+            layer("decoder.decoder_embed", width, channels)
+        norm(f"{side}.ln_pre")
+        for i in range(depth):
+            name = f"{side}.transformer.{i}"
+            norm(f"{name}.norm1"), norm(f"{name}.norm2")
+            layer(f"{name}.attn.qkv", 3 * width, width), layer(f"{name}.attn.proj", width, width)
+            layer(f"{name}.mlp.w12", 2 * hidden, width), layer(f"{name}.mlp.w3", width, hidden)
+        norm(f"{side}.ln_post")
+    layer("encoder.latent_head", 2 * channels, width)
+    layer("decoder.ffn.1", 3 * patch * patch, width, 1, 1)
+    layer("decoder.conv_out", 3, 3, 3, 3)
+    mean = 0.3 * torch.randn(2 * channels, generator=generator)
+    return state, (mean, 1 + torch.rand(2 * channels, generator=generator))
+
+
 def random_spherear(arch, seed=0):
     """With its image decoder. A layer norm stands before the velocity, so the chain stays finite as it is."""
     model = SphereAR(SPHERES[arch], SphereVaeConfig())
@@ -168,7 +207,7 @@ def random_spherear(arch, seed=0):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    archs = [*ARCHS, "kl16", *GPTS, *TEXT_TO_IMAGE, *EAGLES, "vq16", "vqgan", *SPHERES, *T5S, *DECODERS]
+    archs = [*ARCHS, "kl16", "detok_bb", *GPTS, *TEXT_TO_IMAGE, *EAGLES, "vq16", "vqgan", *SPHERES, *T5S, *DECODERS, *HARMONS]
     parser.add_argument("--arch", choices=archs, required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--format", choices=["pth", "safetensors"], help="default: by the name of --out")
@@ -180,8 +219,17 @@ def main():
     if args.arch in DECODERS:
         write_decoder(args.arch, args.out, args.depth, args.seed)
         return
+    if args.arch in HARMONS:
+        _, towers, side = HARMONS[args.arch]
+        write_harmon(args.arch, args.out, random_mar(ARCHS[towers].with_(seq_len=side * side), args.seed), random_vae(args.seed), args.seed)
+        return
     if args.arch == "vqgan":
         torch.save({"state_dict": random_vqgan(args.seed)}, args.out)
+        return
+    if args.arch == "detok_bb":
+        state, channel = random_detok(args.seed)
+        torch.save({"model": {name: 1.01 * tensor for name, tensor in state.items()}, "model_ema": state}, args.out)
+        Path(args.out).with_name("stats.pkl").write_bytes(pickle.dumps({Path(args.out).stem: {"channel": channel}}))
         return
     if args.arch in T5S:
         write_t5(args.arch, args.out, torch.bfloat16 if args.bf16 else torch.float32, args.seed)

@@ -139,8 +139,8 @@ def run(command):
 
 
 def run_ours(args, options):
-    return run([args.mar, "bench", "--model", args.model, "--prompt", PROMPT, "--num_iter", args.num_iter, "--size",
-                f"{args.width}x{args.height}", "--threads", args.threads, "--json", *options.split()])
+    return run([args.mar, "bench", "--model", args.model, "--prompt", PROMPT, "--cfg", 3, "--cfg_schedule", "constant", "--num_iter",
+                args.num_iter, "--size", f"{args.width}x{args.height}", "--threads", args.threads, "--json", *options.split()])
 
 
 def run_official(args, config):

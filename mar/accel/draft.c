@@ -15,7 +15,12 @@ static mar_status draft_check(const mar_model *model, mar_params *p, mar_err *er
 {
     const mar_status status = mar_check_draft(model, p->draft, err);
     if (status != MAR_OK || model->config.order != MAR_ORDER_SETS) return status;
-    if (mar_masked_model_of(model)->process == mar_masked_model_of(p->draft)->process) return MAR_OK;
+    const mar_masked_model *target = mar_masked_model_of(model), *draft = mar_masked_model_of(p->draft);
+    const causal_model *language = target->between.language, *of_draft = draft->between.language;
+    if (language && language->shape.rows != of_draft->shape.rows) /* ids of prompts are checked by the model's */
+        return err_set(err, MAR_EMODEL, "the draft knows %d ids of prompts, expected the model's %d",
+                       of_draft->shape.rows, language->shape.rows);
+    if (target->process == draft->process) return MAR_OK;
     return err_set(err, MAR_EMODEL, "the draft, %s, has another noise schedule than the model, %s",
                    p->draft->config.title, model->config.title);
 }

@@ -217,7 +217,7 @@ class Session:
 
     def set_negative(self, features: npt.ArrayLike, mask: npt.ArrayLike) -> None:
         """Sets the second context of guidance for requests that begin later, as Text.encode_negative gives it.
-        Lumina-mGPT, Anole and Emu3 need it with guidance."""
+        Harmon, Lumina-mGPT, Anole and Emu3 need it with guidance."""
         positions, dim = self.model.config["caption_tokens"], self.model.config["caption_dim"]
         arrays = (_shaped(features, np.float32, (positions, dim), "features"),
                   _shaped(mask, np.bool_, (positions,), "mask"))
@@ -406,8 +406,8 @@ class Features:
 
 
 class Text:
-    """A T5 encoder, or the prompts' side of Lumina-mGPT, Anole or Emu3, in a folder as Hugging Face writes it: it turns
-    prompts into a text-to-image model's captions."""
+    """A T5 encoder, or the prompts' side of Harmon, Lumina-mGPT, Anole or Emu3, in a folder as Hugging Face writes it:
+    it turns prompts into a text-to-image model's captions."""
 
     def __init__(self, folder: Path, **options: object) -> None:
         self._library = _Library(options)

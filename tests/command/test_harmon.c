@@ -74,6 +74,18 @@ COMMAND_CASE(edits)
                     "--class");
 }
 
+/* --like takes the image decoder of the model's folder, wherever that is, and the negative prompt. */
+COMMAND_CASE(like)
+{
+    const char *d = *state;
+    write_model(d);
+    sh_ok(d, "mkdir away");
+    command_ok(d, GENERATE "--prompt 'a corgi' --negative blurry --num 2 --out a");
+    sh_ok(d, "mv m away");
+    command_ok(d, "generate -q --like a/000001.png --model away/m --out again.png");
+    assert_same_file(d, "a/000001.png", "again.png");
+}
+
 /* Outpainting keeps the picture's tokens, which are the middle of a larger image. */
 COMMAND_CASE(outpainting)
 {

@@ -154,6 +154,16 @@ static void start_vit(wt_dtype dtype)
     add_entry(&dtype, "post_quant_proj.weight", 2, (int64_t[]){8, 2});
 }
 
+static void start_detok(wt_dtype dtype)
+{
+    add_entry(&dtype, "decoder.positional_embedding", 3, (int64_t[]){1, 1, 64});
+    add_entry(&dtype, "decoder.decoder_embed.weight", 2, (int64_t[]){64, 2});
+    add_entry(&dtype, "decoder.transformer.0.mlp.w3.weight", 2, (int64_t[]){64, 4});
+    add_entry(&dtype, "decoder.ffn.1.weight", 4, (int64_t[]){3, 64, 1, 1});
+    add_entry(&dtype, "mean", 1, (int64_t[]){2});
+    add_entry(&dtype, "std", 1, (int64_t[]){2});
+}
+
 static void start_llamagen(wt_dtype dtype, int captions)
 {
     const causal_shape s = {.names = &llamagen_names,
@@ -594,8 +604,9 @@ static void check_report(const wt_file *f, int heads, int with_report)
         fuzz_fail("the report has no shape of its kind %d", (int)kind);
     if (kind == MAR_KIND_VAE && wt_find(f, "quantize.codebook_used")) v.ignored = 1;
     const int is_vit = kind == MAR_KIND_VAE && vae_config_is_vit(f);
+    int (*const ignores)(const char *) = vae_config_is_detok(f) ? vae_config_ignores_detok : vae_config_ignores;
     for (int i = 0; i < wt_count(f); i++)
-        v.ignored += strncmp(wt_at(f, i)->name, "loss.", 5) == 0 || (is_vit && vae_config_ignores(wt_at(f, i)->name)) ||
+        v.ignored += strncmp(wt_at(f, i)->name, "loss.", 5) == 0 || (is_vit && ignores(wt_at(f, i)->name)) ||
                      is_spare(f, wt_at(f, i));
     const int whole = kind != MAR_KIND_UNKNOWN && v.found == v.count && wt_count(f) == v.count + v.ignored;
     if (mar_report_problem_count(r) == 0 && !whole)
@@ -633,6 +644,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if ((base & 0xf4) == 0x74) start_spherear(dtype);
     if ((base & 0xf4) == 0x84) start_vit(dtype);
     if ((base & 0xf4) == 0x94) start_t5(dtype);
+    if ((base & 0xf4) == 0xa4) start_detok(dtype);
     while (in.at < in.end) change(&in, &fill);
     make_file(fill);
     const mar_status status = wt_open_memory(file.data, file.size, "input", &f, &err);

@@ -36,7 +36,7 @@ fuzz_sources() {
     npz) echo weights/npy.c weights/npz_read.c weights/npz_write.c weights/zip.c weights/zip_stream.c ;;
     images) echo tools/images/image.c tools/images/png_chunks.c tools/images/png_read.c tools/images/jpeg.c tools/images/webp.c tools/images/kind.c ;;
     pytorch) echo weights/pytorch.c weights/legacy.c weights/zip.c weights/pickle.c ;;
-    metadata) echo families/mar.c families/spherear.c vae/config.c vae/vit_config.c mar/api/inspect.c weights/shape.c ;;
+    metadata) echo families/mar.c families/spherear.c vae/config.c vae/vit_config.c vae/detok_config.c mar/api/inspect.c weights/shape.c ;;
     folder) echo weights/folder.c base/json.c families/language.c text/vocabulary.c ;;
     options) echo tools/cli/options.c mar/core/option.c mar/core/params.c mar/core/params_read.c mar/core/handle_options.c tools/cli/suggest.c ;;
     classes) echo tools/generate/classes.c tools/generate/class_names.c tools/generate/class_table.c ;;

@@ -7,6 +7,7 @@
 #include "mar_eval.h"
 #include "mar_measure.h"
 #include "tests/support/demo.h"
+#include "tests/support/harmon.h"
 #include "tests/support/llamagen.h"
 
 #include "tests/support/failing_allocations.h"
@@ -470,6 +471,58 @@ TEST_CASE(others)
         assert_in_range(r.round, 100, 1000000);
         demo_close(reference);
     }
+}
+
+/* --- prompts between MAR's towers --------------------------------------------------------------------------------- */
+
+/* Makes a session of a small Harmon and an image of a prompt. The first failing call ends it; *s is the session, if it
+ * was made. */
+static mar_status harmon_image(const harmon *h, const mar_params *p, mar_session **s, float tokens[HARMON_TOKENS])
+{
+    mar_request request;
+    uint64_t id;
+    mar_status status = mar_session_create(h->model, h->vae, p, 2, s);
+    if (status == MAR_OK) status = mar_session_set_negative(*s, harmon_ids(h, 1), harmon_mask(h, 1));
+    if (status != MAR_OK) return status;
+    mar_request_init(*s, &request, sizeof request);
+    request.features = harmon_ids(h, 0);
+    request.mask = harmon_mask(h, 0);
+    status = mar_session_submit(*s, &request, &id);
+    while (status == MAR_OK && mar_session_pending(*s)) status = mar_session_step(*s);
+    return status == MAR_OK ? mar_session_take(*s, id, tokens, NULL) : status;
+}
+
+TEST_CASE(prompts_between_towers)
+{
+    static const char *const options[] = {"num_iter 3, num_sampling_steps 3, cfg 3",
+                                          "num_iter 3, num_sampling_steps 3, cfg 3, spec path, gamma 2"};
+    const char *const prompt = "a corgi";
+    void *written;
+    harmon_set_up(&written);
+    harmon h = harmon_open(written, HARMON_FOLDER, MAR_DTYPE_F32, NULL, &prompt, 1);
+    harmon_load_draft(&h, written, HARMON_DRAFT);
+    for (size_t i = 0; i < 2; i++) {
+        mar_params p = params_with(options[i]);
+        float expected[HARMON_TOKENS], tokens[HARMON_TOKENS];
+        mar_session *s;
+        if (i == 1) p.draft = h.draft;
+        assert_library(h.m, harmon_image(&h, &p, &s, expected)); /* fills the caches */
+        mar_session_free(s);
+        rounds r = rounds_begin(options[i], 60, 5);
+        while (rounds_next(&r)) {
+            const mar_status status = harmon_image(&h, &p, &s, tokens);
+            if (rounds_failed(&r, status, s && *mar_session_error(s) ? mar_session_error(s) : mar_error(h.m))) {
+                mar_session_free(s);
+                assert_library(h.m, harmon_image(&h, &p, &s, tokens));
+            }
+            assert_memory_equal(tokens, expected, sizeof tokens);
+            mar_session_free(s);
+            rounds_freed(&r);
+        }
+        assert_in_range(r.round, 20, 10000);
+    }
+    harmon_close(&h);
+    harmon_tear_down(&written);
 }
 
 /* --- discrete tokens ---------------------------------------------------------------------------------------------- */

@@ -32,25 +32,69 @@ static double scale_of(const file_tensor *t)
     return (strstr(t->name, "final_layer.linear") ? 0.1 : 1) * 1.3 * sqrt(3 / inputs);
 }
 
+static int is_trained(harmon_kind kind)
+{
+    return kind == HARMON_TRAINED || kind == HARMON_TRAINED_DRAFT;
+}
+
+/* Returns how far a draft's numbers are from those of the model. */
+static double distance_of(harmon_kind kind)
+{
+    return kind == HARMON_DRAFT ? 0.1 : kind == HARMON_TRAINED_DRAFT ? 0.002 : 0;
+}
+
 /* Draws the numbers. The output layer is the embedding. */
-static void draw(file_tensor *t)
+static void draw(file_tensor *t, harmon_kind kind)
 {
     const uint64_t hash = drawn_hash(ends_with(t->name, "lm_head.weight") ? "llm.model.embed_tokens.weight" : t->name);
     const double scale = scale_of(t), mean = t->rank == 1 && ends_with(t->name, "weight");
     uint64_t n = 1;
     for (int i = 0; i < t->rank; i++) n *= (uint64_t)t->shape[i];
     for (uint64_t i = 0; i < n; i++) {
-        const float x = (float)(scale * drawn_uniform(hash, i) + mean);
+        const double moved = distance_of(kind) * scale * drawn_uniform(hash + 1, i);
+        const float x = (float)(scale * drawn_uniform(hash, i) + mean + moved);
         bytes_put(&t->data, &x, sizeof x);
     }
+}
+
+/* Takes shape and numbers of a tower's or the head's tensor from the demo's file. */
+static void take_trained(const wt_file *demo, file_tensor *t, harmon_kind kind)
+{
+    const wt_tensor *from = wt_find(demo, t->name + 4);
+    assert_non_null(from);
+    float *x = golden_f32(demo, from->name, -1);
+    double square = 0;
+    t->rank = from->rank;
+    for (int i = 0; i < from->rank; i++) t->shape[i] = (int)from->shape[i];
+    for (int64_t i = 0; i < from->count; i++) square += (double)x[i] * x[i];
+    const double scale = distance_of(kind) * sqrt(square / (double)from->count);
+    for (int64_t i = 0; i < from->count; i++) x[i] += (float)(scale * drawn_uniform(drawn_hash(t->name), (uint64_t)i));
+    bytes_put(&t->data, x, (size_t)from->count * sizeof *x);
+    free(x);
+}
+
+/* Makes a tensor of the model between the demo's towers, whose outcome is small beside what they make. */
+static void draw_between(file_tensor *t, harmon_kind kind)
+{
+    enum { TRAINED_WIDTH = 64 };
+    if (strcmp(t->name, "proj_in.0.weight") == 0) t->shape[1] = TRAINED_WIDTH;
+    if (strncmp(t->name, "proj_out.2", 10) == 0) t->shape[0] = TRAINED_WIDTH;
+    draw(t, kind);
+    float *x = (float *)(void *)t->data.data;
+    for (size_t i = 0; strncmp(t->name, "proj_out.2", 10) == 0 && i < t->data.size / sizeof *x; i++) x[i] *= 0.3f;
+}
+
+static int is_folder(harmon_kind kind)
+{
+    return kind == HARMON_FOLDER || kind == HARMON_DRAFT || is_trained(kind);
 }
 
 /* Returns whether a file has a tensor. */
 static int is_in(const char *name, harmon_kind kind)
 {
-    if (strncmp(name, "vae.", 4) == 0) return kind == HARMON_FOLDER;
+    if (strncmp(name, "vae.", 4) == 0) return is_folder(kind) && !is_trained(kind);
     if (strncmp(name, "siglip2", 7) == 0) return kind == HARMON_UNIPIC;
-    return kind != HARMON_FOLDER || !ends_with(name, "lm_head.weight");
+    return !is_folder(kind) || !ends_with(name, "lm_head.weight");
 }
 
 /* Reads names and shapes. Returns the number of tensors that are in a file, or with `vae` of those of its decoder,
@@ -59,6 +103,7 @@ static int read_tensors(harmon_kind kind, int vae, file_tensor *tensors)
 {
     char line[256];
     int count = 0;
+    wt_file *demo = is_trained(kind) ? open_weights("weights/demo/target.safetensors") : NULL;
     FILE *f = fopen(DATA "harmon/tensors.txt", "r");
     assert_non_null(f);
     while (fgets(line, sizeof line, f)) {
@@ -72,10 +117,16 @@ static int read_tensors(harmon_kind kind, int vae, file_tensor *tensors)
             assert_true(t->rank < FILE_TENSOR_RANK);
             t->shape[t->rank++] = atoi(number);
         }
-        draw(t);
+        if (demo && strncmp(name, "mar.", 4) == 0)
+            take_trained(demo, t, kind);
+        else if (demo)
+            draw_between(t, kind);
+        else
+            draw(t, kind);
         if (vae) memmove(t->name, t->name + 4, strlen(t->name) - 3);
     }
     fclose(f);
+    wt_close(demo);
     return count;
 }
 
@@ -83,6 +134,20 @@ static void copy_to(const char *folder, const char *name, const char *from)
 {
     bytes b = bytes_from_file(from);
     bytes_to_folder(folder, name, &b);
+}
+
+/* Writes config.json; the sizes of the demo's towers are in its tensors. */
+static void write_config(const char *folder, harmon_kind kind)
+{
+    static const char *const other[][2] = {{"\"img_size\": 16", "\"img_size\": 32"},
+                                           {"\"encoder_embed_dim\": 128", "\"encoder_embed_dim\":  64"}};
+    bytes b = bytes_from_file(DATA "harmon/config.json");
+    for (int i = 0; is_trained(kind) && i < 2; i++) {
+        char *at = memmem(b.data, b.size, other[i][0], strlen(other[i][0]));
+        assert_non_null(at);
+        memcpy(at, other[i][1], strlen(other[i][1]));
+    }
+    bytes_to_folder(folder, "config.json", &b);
 }
 
 static void write_release(const char *folder, harmon_kind kind, file_tensor *tensors, int count)
@@ -107,13 +172,105 @@ void harmon_write(const char *folder, harmon_kind kind)
     file_tensor *tensors = calloc(TENSORS_MAX, sizeof *tensors);
     assert_non_null(tensors);
     const int count = read_tensors(kind, 0, tensors);
-    if (kind == HARMON_FOLDER) {
+    if (is_folder(kind)) {
         tensors_write_safetensors(folder, "model.safetensors", tensors, count);
-        copy_to(folder, "config.json", DATA "harmon/config.json");
+        write_config(folder, kind);
         copy_to(folder, "tokenizer.json", DATA "text/qwen2/tokenizer.json");
     } else {
         write_release(folder, kind, tensors, count);
     }
     for (int i = 0; i < count; i++) bytes_free(&tensors[i].data);
     free(tensors);
+}
+
+/* --- files of all kinds ------------------------------------------------------------------------------------------- */
+
+int harmon_set_up(void **state)
+{
+    harmon_files *f = *state = calloc(1, sizeof *f);
+    assert_non_null(f);
+    const char *directory = test_directory();
+    for (int i = 0; i < HARMON_KINDS; i++) {
+        const char *folder = f->folder[i];
+        char from[512], to[512];
+        snprintf(f->folder[i], sizeof f->folder[i], "%s/layout%d", directory, i);
+        assert_int_equal(mkdir(folder, 0777), 0);
+        harmon_write(folder, (harmon_kind)i);
+        snprintf(from, sizeof from, "%s/harmon_0.5b.pth", folder);
+        snprintf(to, sizeof to, "%s/pytorch_model.bin", folder);
+        if (i == HARMON_RELEASE) assert_int_equal(rename(from, to), 0);
+        if (!is_folder((harmon_kind)i)) /* no official width: config.json has to say the heads */
+            copy_to(folder, "config.json", DATA "harmon/config.json");
+        snprintf(f->text[i], sizeof f->text[i], "%s%s", folder, is_folder((harmon_kind)i) ? "" : "/Qwen2.5");
+        snprintf(f->vae[i], sizeof f->vae[i], "%s%s", folder, is_folder((harmon_kind)i) ? "" : "/kl16.ckpt");
+    }
+    return 0;
+}
+
+int harmon_tear_down(void **state)
+{
+    free(*state);
+    return 0;
+}
+
+/* --- a model ------------------------------------------------------------------------------------------------------ */
+
+harmon harmon_open(const harmon_files *f, harmon_kind kind, mar_dtype dtype, const char *size,
+                   const char *const *prompts, int n)
+{
+    harmon h = {.prompts = n};
+    mar_options o;
+    mar_options_init(&o, sizeof o);
+    o.dtype = dtype;
+    o.threads = 2;
+    o.image_size = size;
+    assert_library(h.m, mar_open(&o, &h.m));
+    assert_library(h.m, mar_model_load(h.m, f->folder[kind], 0, &h.model));
+    if (!is_trained(kind)) assert_library(h.m, mar_vae_load(h.m, f->vae[kind], &h.vae));
+    assert_library(h.m, mar_text_load(h.m, f->text[kind], &h.text));
+    h.tokens = mar_model_get_config(h.model)->caption_tokens;
+    assert_int_equal(mar_text_get_config(h.text)->tokens, h.tokens);
+    const size_t positions = (size_t)h.tokens;
+    h.ids = calloc((size_t)(n + 1) * positions, sizeof *h.ids);
+    h.mask = calloc((size_t)(n + 1) * positions, 1);
+    assert_true(h.ids && h.mask);
+    assert_library(h.m, mar_text_encode(h.text, prompts, n, MAR_CLEAN_OFF, h.tokens, h.ids, h.mask, NULL));
+    assert_library(h.m, mar_text_encode_negative(h.text, NULL, h.tokens, h.ids + (size_t)n * positions,
+                                                 h.mask + (size_t)n * positions, NULL));
+    return h;
+}
+
+void harmon_load_draft(harmon *h, const harmon_files *f, harmon_kind kind)
+{
+    assert_library(h->m, mar_model_load(h->m, f->folder[kind], 0, &h->draft));
+}
+
+void harmon_close(harmon *h)
+{
+    mar_text_free(h->text);
+    mar_vae_free(h->vae);
+    mar_model_free(h->draft);
+    mar_model_free(h->model);
+    mar_close(h->m);
+    free(h->ids);
+    free(h->mask);
+}
+
+const float *harmon_ids(const harmon *h, int i)
+{
+    return h->ids + (size_t)i * (size_t)h->tokens;
+}
+
+const uint8_t *harmon_mask(const harmon *h, int i)
+{
+    return h->mask + (size_t)i * (size_t)h->tokens;
+}
+
+mar_session *harmon_session(const harmon *h, const mar_params *p, int batch)
+{
+    mar_session *s;
+    assert_library(h->m, mar_session_create(h->model, h->vae, p, batch, &s));
+    if (p->cfg != 1)
+        assert_session(s, mar_session_set_negative(s, harmon_ids(h, h->prompts), harmon_mask(h, h->prompts)));
+    return s;
 }

@@ -113,10 +113,11 @@ static int set_file(const generate_options *o, const option_set *set, const char
 static int set_files(generate_options *o, const option_set *set)
 {
     static const char *const about[] = {"heads", "seq_len", "patch_size", "weights", "size"};
-    const char *model = like_text_of(o->like_file, "model");
+    const char *model = like_text_of(o->like_file, "model"), *vae = like_text_of(o->like_file, "vae");
     if (set_file(o, set, "model", &o->run.model) != 0) return 1;
     const int is_same = strcmp(tool_base_name(o->run.model), model) == 0;
-    const int brings_vae = run_is_demo(o->run.model) || (!is_same && run_is_demo(model));
+    const int is_own = vae && strcmp(vae, model) == 0; /* in the model's file or folder */
+    const int brings_vae = is_own || run_is_demo(o->run.model) || (!is_same && run_is_demo(model));
     if (!brings_vae && set_file(o, set, "vae", &o->run.vae) != 0) return 1;
     if (set_file(o, set, "draft", &o->run.draft) != 0 || set_file(o, set, "captions", &o->run.captions) != 0) return 1;
     for (size_t i = 0; i < sizeof about / sizeof *about && is_same && !run_is_built_in(model); i++)

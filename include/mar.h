@@ -522,13 +522,13 @@ MAR_API const char *mar_session_error(const mar_session *s);
 MAR_API mar_status mar_session_begin(mar_session *s, uint64_t first_image, const int *labels, int n);
 /* Starts a batch of a text-to-image model, whose captions mar_text_encode or the caller has encoded: features float
  * [n][caption_tokens][caption_dim], and mask uint8_t [n][caption_tokens], 1 at the caption's tokens; NULL: 1
- * everywhere. Lumina-mGPT, Anole, Emu3: MAR_EARG for a mask with a 0 behind a 1, or without a 1, and with guidance
+ * everywhere. Models of prompt ids: MAR_EARG for a mask with a 0 behind a 1, or without a 1, and with guidance
  * before mar_session_set_negative. MAR_EARG for other models; mar_session_begin is MAR_EARG for these. */
 MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_image, const float *features,
                                               const uint8_t *mask, int n);
 /* Sets what stands in the second branch of guidance in place of the caption, for images that begin later: features
  * float [caption_tokens][caption_dim], mask uint8_t [caption_tokens], as mar_text_encode_negative writes them. Models
- * of prompt ids need it before the first image with guidance; MAR_EARG for other models. */
+ * of ids need it before an image with guidance. MAR_EARG for other models, and for Harmon while images are made. */
 MAR_API mar_status mar_session_set_negative(mar_session *s, const float *features, const uint8_t *mask);
 /* Makes one autoregressive step of all images in progress, or with speculation across tokens one round of several.
  * Waiting requests (mar_session_submit) begin with it. MAR_EARG when no image is left to make. On a GPU the step may

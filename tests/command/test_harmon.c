@@ -1,6 +1,7 @@
 /* The commands on a small Harmon (tests/support/harmon.h): pictures of prompts, and edits of them. */
 #include "tests/support/command.h"
 #include "tests/support/harmon.h"
+#include "tests/support/service.h"
 
 #include "tools/images/image.h"
 
@@ -84,6 +85,27 @@ COMMAND_CASE(like)
     sh_ok(d, "mv m away");
     command_ok(d, "generate -q --like a/000001.png --model away/m --out again.png");
     assert_same_file(d, "a/000001.png", "again.png");
+}
+
+/* Makes two images of a prompt over HTTP, and the first as mar generate makes it. */
+COMMAND_CASE(served)
+{
+    const char *d = *state;
+    write_model(d);
+    service_process s = service_start(d, "--model m --num_iter 4 --num_sampling_steps 4 --dtype f32 --negative blurry");
+    reply r = service_post(&s, "/v1/images/generations", "{\"prompt\": \"a corgi\", \"seed\": 3, \"n\": 2}");
+    if (r.code != 200) fail_msg("%d: %s", r.code, r.body);
+    cJSON *answer = cJSON_Parse(r.body);
+    const char *path = strstr(json_text(answer, "data.0.url"), "/v1/");
+    reply picture = service_get(&s, path);
+    assert_int_equal(picture.code, 200);
+    write_whole_file(d, "served.png", picture.body, picture.size);
+    command_ok(d, GENERATE "--prompt 'a corgi' --negative blurry --seed 3 --out a.png");
+    assert_true(same_pixels(d, "served.png", "a.png"));
+    assert_int_equal(service_stop(&s), 0);
+    reply_free(&picture);
+    reply_free(&r);
+    cJSON_Delete(answer);
 }
 
 /* Outpainting keeps the picture's tokens, which are the middle of a larger image. */

@@ -4,13 +4,12 @@
 include(CMakePackageConfigHelpers)
 
 file(GLOB demo_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/weights/demo/*.safetensors)
-set(demo_text ${PROJECT_SOURCE_DIR}/weights/demo/t5/config.json ${PROJECT_SOURCE_DIR}/weights/demo/t5/model.safetensors
-    ${PROJECT_SOURCE_DIR}/weights/demo/t5/spiece.model)
-set(demo_mgpt ${PROJECT_SOURCE_DIR}/weights/demo/mgpt/config.json ${PROJECT_SOURCE_DIR}/weights/demo/mgpt/model.safetensors
-    ${PROJECT_SOURCE_DIR}/weights/demo/mgpt/tokenizer.json)
 install(FILES ${demo_files} DESTINATION ${CMAKE_INSTALL_DATADIR}/libmar/demo COMPONENT data)
-install(FILES ${demo_text} DESTINATION ${CMAKE_INSTALL_DATADIR}/libmar/demo/t5 COMPONENT data)
-install(FILES ${demo_mgpt} DESTINATION ${CMAKE_INSTALL_DATADIR}/libmar/demo/mgpt COMPONENT data)
+foreach(folder t5 mgpt)
+  file(GLOB folder_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/weights/demo/${folder}/*)
+  install(FILES ${folder_files} DESTINATION ${CMAKE_INSTALL_DATADIR}/libmar/demo/${folder} COMPONENT data)
+  install(FILES ${folder_files} DESTINATION share/libmar/demo/${folder} COMPONENT python EXCLUDE_FROM_ALL)
+endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT licences)
 install(FILES ${PROJECT_SOURCE_DIR}/weights/demo/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME demo-models.md
         COMPONENT licences)
@@ -18,8 +17,6 @@ install(FILES ${PROJECT_SOURCE_DIR}/weights/demo/README.md DESTINATION ${CMAKE_I
 install(FILES $<TARGET_FILE:mar> DESTINATION . RENAME libmar.so COMPONENT python EXCLUDE_FROM_ALL)
 install(FILES ${demo_files} ${PROJECT_SOURCE_DIR}/weights/demo/README.md DESTINATION share/libmar/demo COMPONENT python
         EXCLUDE_FROM_ALL)
-install(FILES ${demo_text} DESTINATION share/libmar/demo/t5 COMPONENT python EXCLUDE_FROM_ALL)
-install(FILES ${demo_mgpt} DESTINATION share/libmar/demo/mgpt COMPONENT python EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION share/libmar COMPONENT python EXCLUDE_FROM_ALL)
 
 list(TRANSFORM MAR_STATIC_LIBRARIES REPLACE "^([^/].*)$" "-l\\1" OUTPUT_VARIABLE MAR_PC_LIBRARIES)

@@ -269,10 +269,10 @@ typedef struct {
 MAR_API void mar_source_init(mar_source *source, size_t size);
 
 /* Loads a model: MAR, Harmon, SphereAR, LlamaGen, a decoder that writes images among text (Lumina-mGPT, Anole, Emu3),
- * or an EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin, of
- * weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's release. Weights are
- * F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales), or int8 and int4 of mar_convert. What training
- * wrappers add to the tensors' names is taken off. Other entries of a file may be of any type.
+ * or an EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin,
+ * of weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's release. Weights
+ * are F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales), or int8 and int4 of mar_convert. What
+ * training wrappers add to the tensors' names is taken off. Other entries of a file may be of any type.
  *
  * Built-in models have names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
  * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt". They are
@@ -318,9 +318,9 @@ MAR_API const float *mar_vae_codebook(const mar_vae *vae);
 
 /* A text encoder, which turns prompts into the features that text-to-image models take (mar_session_begin_captions): a
  * T5 for LlamaGen; for a model of prompt ids (Harmon, Lumina-mGPT, Anole, Emu3) its tokenizer and template, whose
- * features are ids of its vocabulary; a folder with Qwen2.5's tokenizer alone is one of Harmon. A T5's weights are on the handle's device, in the handle's dtype. It has a
- * reference on the handle and a queue of its own. One thread at a time may use it; several may be loaded. Free it once
- * the prompts are encoded. */
+ * features are ids of its vocabulary; a folder with Qwen2.5's tokenizer alone is one of Harmon. A T5's weights are on
+ * the handle's device, in the handle's dtype. It has a reference on the handle and a queue of its own. One thread at a
+ * time may use it; several may be loaded. Free it once the prompts are encoded. */
 typedef struct mar_text mar_text;
 
 typedef struct {
@@ -419,8 +419,7 @@ typedef struct {
      * unconditional rows. 0 and 1, the defaults: all steps are guided. */
     float cfg_low;
     float cfg_high;
-    /* Discrete tokens. -1: guidance for all tokens. Else none after token cfg_interval + 1, counted from 0. At most
-     * seq_len - 2. */
+    /* Discrete tokens. -1: guidance for all. Else none after token cfg_interval + 1, from 0. At most seq_len - 2. */
     int cfg_interval;
     /* Scale of the noise of every diffusion step but x_T. Discrete tokens: divisor of the logits; 0: greedy. */
     float temperature;

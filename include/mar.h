@@ -269,10 +269,10 @@ typedef struct {
 MAR_API void mar_source_init(mar_source *source, size_t size);
 
 /* Loads a model: MAR, Harmon, SphereAR, LlamaGen, a decoder that writes images among text (Lumina-mGPT, Anole, Emu3),
- * or an EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin, of
- * weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's release. Weights are
- * F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales), or int8 and int4 of mar_convert. What training
- * wrappers add to the tensors' names is taken off. Other entries of a file may be of any type.
+ * or an EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin,
+ * of weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's release. Weights
+ * are F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales), or int8 and int4 of mar_convert. What
+ * training wrappers add to the tensors' names is taken off. Other entries of a file may be of any type.
  *
  * Built-in models have names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
  * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt". They are

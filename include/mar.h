@@ -302,8 +302,7 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
  * ViT (its tokenizer, with stats.pkl in the same folder), SphereAR's ViT decoder (a model's file, or vae.pt), or a
  * .safetensors of any; or the built-in one of a built-in model. Without the encoder, an image of up to 1024x1024 pixels
  * is decoded in at most 1.5 GB of memory. Errors are those of mar_model_load. Sessions with a method of LANTERN find
- * the codebook's neighbours, which takes seconds, and cache them in PATH.neighbours-METRIC-K.npz if that is writable.
- */
+ * the codebook's neighbours in seconds, and cache them in PATH.neighbours-METRIC-K.npz if that is writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 /* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or
  * SphereAR's. A codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
@@ -319,8 +318,8 @@ MAR_API const float *mar_vae_codebook(const mar_vae *vae);
 /* A text encoder, which turns prompts into the features that text-to-image models take (mar_session_begin_captions): a
  * T5 for LlamaGen; for a model of prompt ids (Harmon, Lumina-mGPT, Anole, Emu3) its tokenizer and template, whose
  * features are ids of its vocabulary; a folder with Qwen2.5's tokenizer alone is one of Harmon. A T5's weights are on
- * the handle's device, in the handle's dtype. It has a reference on the handle and a queue of its own. One thread at a
- * time may use it; several may be loaded. Free it once the prompts are encoded. */
+ * the handle's device, in its dtype. It has a reference on the handle and a queue of its own. One thread at a time may
+ * use it; several may be loaded. Free it once the prompts are encoded. */
 typedef struct mar_text mar_text;
 
 typedef struct {
@@ -419,7 +418,8 @@ typedef struct {
      * unconditional rows. 0 and 1, the defaults: all steps are guided. */
     float cfg_low;
     float cfg_high;
-    /* Discrete tokens. -1: guidance for all. Else none after token cfg_interval + 1, from 0. At most seq_len - 2. */
+    /* Discrete tokens. -1: guidance for all tokens. Else none after token cfg_interval + 1, counted from 0. At most
+     * seq_len - 2. */
     int cfg_interval;
     /* Scale of the noise of every diffusion step but x_T. Discrete tokens: divisor of the logits; 0: greedy. */
     float temperature;

@@ -263,7 +263,7 @@ static mar_params params_with(const mar_params *shared, const char *options)
 
 static void read_methods(const mar_model *target, const mar_params *shared, int images)
 {
-    extern const mar_engine mar_discrete_engine;
+    extern const mar_engine mar_raster_ids_engine;
     static method methods[METHODS];
     char line[LINE];
     mar_err err = {0};
@@ -276,7 +276,7 @@ static void read_methods(const mar_model *target, const mar_params *shared, int 
         snprintf(a->options, sizeof a->options, "%s", line);
         mar_params p = params_with(shared, line);
         mar_accels_on accels;
-        check(mar_accels_resolve_params(&p, &mar_discrete_engine, &accels, &err), err.text);
+        check(mar_accels_resolve_params(&p, &mar_raster_ids_engine, &accels, &err), err.text);
         check(raster_resolve_ids(mar_raster_model_of(target), &p, BATCH, &a->plan, &err), err.text);
         if (!a->plan.method || a->plan.method->stale) stop("expected methods with a draft model");
         if (a->plan.neighbours > spied.near_count) spied.near_count = a->plan.neighbours;

@@ -16,6 +16,7 @@ static mar_status eagle_derive(const wt_file *f, const wt_asked *asked, void *fa
                                      .parameters = c->parameters,
                                      .family = "eagle",
                                      .title = "EAGLE",
+                                     .cfg_schedule = MAR_CFG_AUTO,
                                      .order = MAR_ORDER_RASTER,
                                      .head = MAR_HEAD_SOFTMAX};
     return MAR_OK;

@@ -3,6 +3,9 @@
 
 #include "weights/shape.h"
 
+#include <stdio.h>
+#include <string.h>
+
 const wt_kind *const families[] = {&family_harmon, &family_mar, &family_spherear, &family_language, &family_llamagen,
                                    &family_eagle,  NULL};
 
@@ -25,4 +28,14 @@ mar_status family_rename(wt_file *f, mar_err *err)
         if (wt_find(f, releases[i].has[0]) && (!releases[i].has[1] || wt_find(f, releases[i].has[1])))
             return wt_rename(f, releases[i].names, releases[i].count, err);
     return MAR_OK;
+}
+
+void family_add_titles(mar_order order, int discrete, char *text, size_t size)
+{
+    for (const wt_kind *const *row = families; *row; row++)
+        for (const char *const *title = (*row)->titles; *title; title++) {
+            const size_t used = strlen(text);
+            if ((*row)->order == order && ((*row)->head == MAR_HEAD_SOFTMAX) == discrete)
+                snprintf(text + used, size - used, "%s%s", used ? ", " : "", *title);
+        }
 }

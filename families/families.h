@@ -41,6 +41,8 @@ typedef struct family_facts {
 extern const wt_kind family_mar, family_harmon, family_spherear, family_language, family_llamagen, family_eagle;
 extern const wt_kind *const families[];
 
+/* Appends the titles of the families whose models make such tokens in this order: "Lumina-mGPT, LlamaGen". */
+void family_add_titles(mar_order order, int discrete, char *text, size_t size);
 /* Gives the tensors of a file the names that the families have for them, where its release has others: those of a text
  * model in a file of Emu3ForConditionalGeneration, and of Harmon's parts. Returns MAR_EFORMAT if two get one name, and
  * MAR_ENOMEM. */
@@ -53,8 +55,8 @@ extern const causal_names llamagen_names, sphere_names, language_llama_names;
  * metadata's mar.heads, else those of LlamaGen's official model of this width, which SphereAR's have, too, else a
  * guess. Returns MAR_EARG or MAR_EMODEL if they do not divide the width (causal_heads_divide). */
 mar_status family_derive_heads(const wt_file *f, int heads, family_facts *out, mar_err *err);
-/* Sets the part of config that the transformer's shape tells. */
-void family_show_shape(family_facts *facts);
+/* Sets the part of config that the transformer's shape and the family's row tell. */
+void family_show_shape(family_facts *facts, const wt_kind *row);
 /* Writes "12 heads", and says if the number is a guess. */
 enum { FAMILY_HEADS_TEXT = 96 };
 const char *family_heads_text(const mar_model_config *c, char text[FAMILY_HEADS_TEXT]);

@@ -142,6 +142,15 @@ static void harmon_tensors(const wt_file *f, const void *facts, wt_tensor_visito
     wt_close(decoder);
 }
 
+/* Sets the defaults of both releases. */
+static void harmon_set_defaults(mar_model_config *c, int is_unipic)
+{
+    const int sets = is_unipic ? 32 : 64;
+    c->num_iter = sets < c->seq_len ? sets : c->seq_len;
+    c->cfg = 3;
+    c->cfg_schedule = MAR_CFG_CONSTANT;
+}
+
 static mar_status harmon_derive(const wt_file *f, const wt_asked *asked, void *facts, mar_err *err)
 {
     family_facts *out = facts;
@@ -156,7 +165,8 @@ static mar_status harmon_derive(const wt_file *f, const wt_asked *asked, void *f
     if (status == MAR_OK) status = harmon_derive_sequence(f, asked, out, err);
     if (status != MAR_OK) return status;
     c->family = language_harmon.name;
-    c->title = harmon_is_unipic(f) ? "UniPic-1" : "Harmon";
+    c->title = family_harmon.titles[harmon_is_unipic(f)];
+    harmon_set_defaults(c, harmon_is_unipic(f));
     c->sizes = 1;
     c->caption_tokens = out->shape.prefix;
     c->caption_dim = 1;
@@ -238,6 +248,9 @@ const wt_kind family_harmon = {
     .name = "Harmon model",
     .is_folder = 1,
     .article = "a",
+    .titles = {"Harmon", "UniPic-1"},
+    .order = MAR_ORDER_SETS,
+    .head = MAR_HEAD_DDPM,
     .has_heads = 1,
     .has_patch_size = 1,
     .has_prompts = 1,

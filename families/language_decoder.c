@@ -59,11 +59,10 @@ static void decoder_set_config(family_facts *out)
 {
     mar_model_config *c = &out->config;
     const language_family *family = out->language.family;
-    family_show_shape(out);
+    family_show_shape(out, &family_language);
     c->family = family->name;
     c->title = family->title;
     c->conditioning = MAR_CONDITION_IDS;
-    c->head = MAR_HEAD_SOFTMAX;
     c->sizes = !family->fixed_size;
     causal_tensors(&out->shape, wt_add_elements, &c->parameters);
 }
@@ -150,6 +149,9 @@ const wt_kind family_language = {
     .is_folder = 1,
     .article = "a",
     .lacks = "no model.embed_tokens.weight",
+    .titles = {"Lumina-mGPT", "Anole", "Emu3"},
+    .order = MAR_ORDER_RASTER,
+    .head = MAR_HEAD_SOFTMAX,
     .facts_size = sizeof(family_facts),
     .recognise = decoder_recognise,
     .derive = decoder_derive,

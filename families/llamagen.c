@@ -162,11 +162,9 @@ static mar_status llamagen_derive(const wt_file *f, const wt_asked *asked, void 
     if (status == MAR_OK) status = llamagen_take_seq_len(f, asked->seq_len, out, err);
     if (status != MAR_OK) return status;
     if (out->seq_len_guessed) llamagen_write_guess(out);
-    family_show_shape(out);
+    family_show_shape(out, &family_llamagen);
     c->family = "llamagen";
-    c->title = "LlamaGen";
     c->conditioning = out->shape.caption_dim ? MAR_CONDITION_FEATURES : MAR_CONDITION_CLASS;
-    c->head = MAR_HEAD_SOFTMAX;
     causal_tensors(&out->shape, wt_add_elements, &c->parameters);
     return MAR_OK;
 }
@@ -236,6 +234,9 @@ const wt_kind family_llamagen = {
     .name = "LlamaGen model",
     .article = "a",
     .lacks = "no tok_embeddings.weight",
+    .titles = {"LlamaGen"},
+    .order = MAR_ORDER_RASTER,
+    .head = MAR_HEAD_SOFTMAX,
     .has_heads = 1,
     .has_seq_len = 1,
     .facts_size = sizeof(family_facts),

@@ -132,11 +132,16 @@ static mar_status mar_derive_patch(const wt_file *f, int asked, mar_model_config
 mar_status family_mar_derive_as(const wt_file *f, const wt_asked *asked, mar_conditioning conditioning,
                                 mar_model_config *config, mar_err *err)
 {
-    *config = (mar_model_config){.size = sizeof *config, .family = "mar", .title = "MAR", .conditioning = conditioning};
+    *config = (mar_model_config){.size = sizeof *config,
+                                 .family = "mar",
+                                 .title = family_mar.titles[0],
+                                 .conditioning = conditioning,
+                                 .cfg = 2.9f};
     mar_status status = mar_derive_transformer(f, config, err);
     if (status == MAR_OK) status = mar_check_widths(f, config, err);
     if (status == MAR_OK) status = mar_derive_head(f, config, err);
     if (status == MAR_OK) status = mar_derive_heads(f, asked->heads, config, err);
+    config->num_iter = config->seq_len < 64 ? config->seq_len : 64;
     if (status == MAR_OK) family_mar_tensors(config, wt_add_elements, &config->parameters);
     return status == MAR_OK ? mar_derive_patch(f, asked->patch_size, config, err) : status;
 }
@@ -342,6 +347,9 @@ const wt_kind family_mar = {
     .article = "a",
     .lacks = "no class_emb.weight, no diffloss.net.*",
     .has_heads = 1,
+    .titles = {"MAR"},
+    .order = MAR_ORDER_SETS,
+    .head = MAR_HEAD_DDPM,
     .has_patch_size = 1,
     .facts_size = sizeof(family_facts),
     .recognise = mar_recognise,

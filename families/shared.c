@@ -44,7 +44,7 @@ mar_status family_derive_heads(const wt_file *f, int heads, family_facts *out, m
     return MAR_OK;
 }
 
-void family_show_shape(family_facts *facts)
+void family_show_shape(family_facts *facts, const wt_kind *row)
 {
     const causal_shape *s = &facts->shape;
     mar_model_config *c = &facts->config;
@@ -61,7 +61,12 @@ void family_show_shape(family_facts *facts)
     c->classes = s->classes;
     c->caption_tokens = s->caption_dim ? s->prefix : 0;
     c->caption_dim = s->caption_dim;
-    c->order = MAR_ORDER_RASTER;
+    c->title = row->titles[0];
+    c->order = row->order;
+    c->head = row->head;
+    c->num_iter = s->seq_len;
+    c->cfg = 2.9f;
+    c->cfg_schedule = s->vocabulary ? MAR_CFG_AUTO : MAR_CFG_LINEAR; /* discrete tokens have no schedule */
 }
 
 const char *family_heads_text(const mar_model_config *c, char text[FAMILY_HEADS_TEXT])

@@ -87,14 +87,13 @@ static mar_status sphere_derive(const wt_file *f, const wt_asked *asked, void *f
                        "%s: head.net.input_proj.weight takes tokens of %d channels, expected those of proj_in.weight, "
                        "%d",
                        wt_path(f), out->head.channels, out->shape.token_dim);
-    family_show_shape(out);
+    family_show_shape(out, &family_spherear);
     c->family = "spherear";
-    c->title = "SphereAR";
     c->conditioning = MAR_CONDITION_CLASS;
-    c->head = MAR_HEAD_FLOW;
     out->process = DIFF_FLOW;
     out->norm = RASTER_ON_SPHERE;
     out->first_is_apart = 1;
+    c->cfg = 4.6f; /* sample_ddp.py */
     c->head_width = out->head.width;
     c->head_depth = out->head.depth;
     c->patch_size = 1;
@@ -168,6 +167,9 @@ const wt_kind family_spherear = {
     .name = "SphereAR model",
     .article = "a",
     .lacks = "no pos_for_diff.weight",
+    .titles = {"SphereAR"},
+    .order = MAR_ORDER_RASTER,
+    .head = MAR_HEAD_FLOW,
     .has_heads = 1,
     .takes_ema = 1,
     .facts_size = sizeof(family_facts),

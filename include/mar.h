@@ -177,7 +177,10 @@ typedef enum { MAR_ORDER_SETS = 0, MAR_ORDER_RASTER } mar_order;
  * codebook. */
 typedef enum { MAR_HEAD_DDPM = 0, MAR_HEAD_FLOW, MAR_HEAD_SOFTMAX } mar_head;
 
-/* Shape of a model. All but `heads` is derived from the tensors. */
+/* Schedule of guidance over an image's tokens (mar_params.cfg_schedule). AUTO: the model's. */
+typedef enum { MAR_CFG_LINEAR = 0, MAR_CFG_CONSTANT, MAR_CFG_AUTO } mar_cfg_schedule;
+
+/* Shape of a model, and its defaults. All but `heads` is derived from the tensors. */
 typedef struct {
     size_t size;
     int width;         /* embedding size D of the transformer */
@@ -213,11 +216,13 @@ typedef struct {
     mar_order order;
     mar_head head;
     int sizes;           /* 1: mar_options.image_size has an effect */
-    int reserved;        /* 0 */
+    int num_iter;        /* mar_params.num_iter where it is automatic; 0: a drafter */
     const char *warning; /* about a guess in this configuration, a line; NULL: none. Valid as long as the model */
     /* Hash of what was loaded: names, types, shapes and bytes of the tensors, metadata and config.json. Fast, not
      * cryptographic. 0 in the configuration of a file that is not loaded. */
     uint64_t hash;
+    float cfg; /* mar_params.cfg and cfg_schedule where they are automatic */
+    mar_cfg_schedule cfg_schedule;
 } mar_model_config;
 
 typedef struct {
@@ -239,8 +244,7 @@ typedef struct {
 } mar_vae_config;
 
 /* An open checkpoint: a file or a folder. Its tables are read once, however many objects are loaded from it. Loading
- * holds no reference to it, but for a model of prompt ids. Any number of threads may
- * use it. */
+ * holds no reference to it, but for a model of prompt ids. Any number of threads may use it. */
 typedef struct mar_file mar_file;
 
 /* Where a checkpoint is: exactly one of path, data, fd and file. */
@@ -265,10 +269,10 @@ typedef struct {
 MAR_API void mar_source_init(mar_source *source, size_t size);
 
 /* Loads a model: MAR, Harmon, SphereAR, LlamaGen, a decoder that writes images among text (Lumina-mGPT, Anole, Emu3),
- * or an EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin, of
- * weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's release. Weights are
- * F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales), or int8 and int4 of mar_convert. What training
- * wrappers add to the tensors' names is taken off. Other entries of a file may be of any type.
+ * or an EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin,
+ * of weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's release. Weights
+ * are F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales), or int8 and int4 of mar_convert. What
+ * training wrappers add to the tensors' names is taken off. Other entries of a file may be of any type.
  *
  * Built-in models have names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
  * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt",
@@ -299,8 +303,7 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
  * ViT (its tokenizer, with stats.pkl in the same folder), SphereAR's ViT decoder (a model's file, or vae.pt), or a
  * .safetensors of any; or the built-in one of a built-in model. Without the encoder, an image of up to 1024x1024 pixels
  * is decoded in at most 1.5 GB of memory. Errors are those of mar_model_load. Sessions with a method of LANTERN find
- * the codebook's neighbours, which takes seconds, and cache them in PATH.neighbours-METRIC-K.npz if that is writable.
- */
+ * the codebook's neighbours in seconds, and cache them in PATH.neighbours-METRIC-K.npz if that is writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 /* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or
  * SphereAR's. A codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
@@ -315,9 +318,9 @@ MAR_API const float *mar_vae_codebook(const mar_vae *vae);
 
 /* A text encoder, which turns prompts into the features that text-to-image models take (mar_session_begin_captions): a
  * T5 for LlamaGen; for a model of prompt ids (Harmon, Lumina-mGPT, Anole, Emu3) its tokenizer and template, whose
- * features are ids of its vocabulary; a folder with Qwen2.5's tokenizer alone is one of Harmon. A T5's weights are on the handle's device, in the handle's dtype. It has a
- * reference on the handle and a queue of its own. One thread at a time may use it; several may be loaded. Free it once
- * the prompts are encoded. */
+ * features are ids of its vocabulary; a folder with Qwen2.5's tokenizer alone is one of Harmon. A T5's weights are on
+ * the handle's device, in its dtype. It has a reference on the handle and a queue of its own. One thread at a time may
+ * use it; several may be loaded. Free it once the prompts are encoded. */
 typedef struct mar_text mar_text;
 
 typedef struct {
@@ -385,8 +388,6 @@ MAR_API mar_status mar_text_encode_negative(mar_text *t, const char *text, int t
 
 /* --- generation ---------------------------------------------------------------------------------- */
 
-typedef enum { MAR_CFG_LINEAR = 0, MAR_CFG_CONSTANT } mar_cfg_schedule;
-
 /* Schedule of diffusion steps over the autoregressive steps (DiSA: Zhao et al., 2025). */
 typedef enum { MAR_ANNEAL_OFF = 0, MAR_ANNEAL_LINEAR, MAR_ANNEAL_COSINE, MAR_ANNEAL_TWO_STAGE } mar_annealing;
 
@@ -408,10 +409,10 @@ typedef enum { MAR_CACHE_AUTO = 0, MAR_CACHE_BF16, MAR_CACHE_INT8 } mar_cache;
 typedef struct {
     size_t size; /* sizeof(mar_params) in the caller, by mar_params_init; new fields come last */
 
-    /* Autoregressive steps, 1..seq_len; 0: 64, or seq_len if less. In raster order 0 or seq_len, both seq_len. */
+    /* Autoregressive steps, 1..seq_len; 0: the model's, MAR 64 or seq_len if less. In raster order 0 or seq_len. */
     int num_iter;
     int num_sampling_steps; /* diffusion steps of the head, 2..1000; SphereAR: noisy steps of the flow, one follows */
-    float cfg;              /* guidance scale; 1: none */
+    float cfg;              /* guidance scale; 1: none; -1: the model's */
     /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step; SphereAR: before it) */
     mar_cfg_schedule cfg_schedule;
     /* Continuous tokens: steps with a fraction of known tokens outside cfg_low..cfg_high have scale 1, and no
@@ -712,8 +713,7 @@ MAR_API mar_status mar_session_preview(mar_session *s, uint64_t id, mar_pixels *
 /* Returns the id of image i of the batch, for mar_session_get_request and mar_session_preview; 0 if there is none. */
 MAR_API uint64_t mar_session_batch_request(const mar_session *s, int i);
 
-/* --- results of a session ------------------------------------------------------------------------------------------
- */
+/* --- results of a session ---------------------------------------------------------------------------------------- */
 
 /* Returns the session's parameters with automatic values filled in. They, and the draft model in them, are valid as
  * long as the session. `spec` is static. */
@@ -730,8 +730,7 @@ typedef struct {
     /* exact: what keeps the distribution, "by speculation inside the head"; else what changes it: "changed by lazy".
      * "": nothing. */
     const char *method;
-    /* Options of plain sampling that are not the model's defaults, and these: "num_iter 8 (64), cfg 30 (2.9)". A
-     * model's defaults are the values that mar_session_create uses for it after mar_params_init. */
+    /* Options of plain sampling that are not the model's defaults, and these: "num_iter 8 (64), cfg 30 (2.9)". */
     const char *departing;
 } mar_guarantee;
 

@@ -30,8 +30,8 @@ typedef struct {
     mar_type type;
     size_t offset;          /* offset of the field in its struct, bytes */
     double value, min, max; /* default and inclusive range; CHOICE: value is an index */
-    /* CHOICE, NAME: the values, NULL at the end. INT: names of the values from min on, used as text instead of numbers,
-     * or NULL. TEXT: texts with a special meaning, or NULL. */
+    /* CHOICE, NAME: the values, NULL at the end. INT, FLOAT: names of the values from min on, by ones, used as text
+     * instead of numbers, or NULL. TEXT: texts with a special meaning, or NULL. */
     const char *const *choices;
     /* Option or verifier that this option needs to have an effect, or alternatives: "lantern|lantern-gstar". NULL:
      * none. */

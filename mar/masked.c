@@ -186,7 +186,6 @@ static mar_status resolve_params(const mar_masked_model *model, const mar_accel 
 {
     const mar_model_config *c = &model->base.config;
     mar_status status = MAR_OK;
-    if (p->num_iter == 0) p->num_iter = mar_default_steps(&model->base);
     if ((int64_t)max_images * (p->cfg == 1.0f ? 1 : 2) * (c->buffer + c->seq_len) > INT_MAX / 8)
         return err_set(err, MAR_EARG, "batch of %d images of %d tokens: too large", max_images, c->seq_len);
     for (; status == MAR_OK && *accels; accels++)
@@ -528,13 +527,10 @@ static void get_staleness(const mar_engine_state *g, int slot, int *staleness)
 
 extern const mar_engine mar_masked_engine;
 const mar_engine mar_masked_engine = {
-    .name = "mar",
     .tokens = "continuous",
-    .models = "MAR, Harmon, UniPic-1",
+    .order = MAR_ORDER_SETS,
     .stages = MAR_STAGE_AR_STEPS | MAR_STAGE_DRAFT | MAR_STAGE_PASSES | MAR_STAGE_COUNTS | MAR_STAGE_SOLVER |
               MAR_STAGE_CHAIN | MAR_STAGE_HEAD | MAR_STAGE_STATES,
-    .default_steps = 64,
-    .kinds = 1 << MAR_KIND_MAR,
     .load = mar_masked_load,
     .unload = mar_masked_unload,
     .describe = masked_describe,

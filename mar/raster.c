@@ -262,7 +262,7 @@ static mar_status raster_measure(mar_engine_state *engine_state, mar_measurement
     return g->head->measure ? g->head->measure(g, all, err) : MAR_OK;
 }
 
-extern const mar_engine mar_discrete_engine, mar_sphere_engine;
+extern const mar_engine mar_raster_ids_engine, mar_raster_vectors_engine;
 
 /* What both engines share: the loop. */
 #define RASTER_LOOP                                                                                                    \
@@ -274,22 +274,18 @@ extern const mar_engine mar_discrete_engine, mar_sphere_engine;
     .latents = raster_latents, .stats = raster_stats, .measure = raster_measure, .token_status = raster_token_status,  \
     .staleness = raster_staleness
 
-const mar_engine mar_discrete_engine = {
-    .name = "llamagen",
+const mar_engine mar_raster_ids_engine = {
     .tokens = "discrete",
-    .models = "LlamaGen, Lumina-mGPT, Anole, Emu3",
+    .order = MAR_ORDER_RASTER,
     .stages = MAR_STAGE_DRAFT,
-    .kinds = 1 << MAR_KIND_LLAMAGEN | 1 << MAR_KIND_DECODER,
     .create = raster_create_ids,
     RASTER_LOOP,
 };
 
-const mar_engine mar_sphere_engine = {
-    .name = "spherear",
+const mar_engine mar_raster_vectors_engine = {
     .tokens = "continuous",
-    .models = "SphereAR",
+    .order = MAR_ORDER_RASTER,
     .stages = MAR_STAGE_DRAFT | MAR_STAGE_SOLVER | MAR_STAGE_CHAIN,
-    .kinds = 1 << MAR_KIND_SPHEREAR,
     .create = raster_create_vectors,
     RASTER_LOOP,
 };

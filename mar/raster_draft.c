@@ -114,9 +114,8 @@ static mar_status eagle_create(mar_model *model, const mar_vae *vae, kern_queue 
 }
 
 const mar_engine mar_eagle_engine = {
-    .name = "eagle",
     .tokens = "discrete",
-    .kinds = 1 << MAR_KIND_EAGLE,
+    .order = MAR_ORDER_RASTER,
     .load = eagle_load,
     .unload = eagle_unload,
     .describe = raster_draft_eagle_describe,

@@ -60,6 +60,18 @@ static void print_text(const mar_report *r)
     printf("problems: %d\n", problems);
 }
 
+/* Adds the options whose automatic values are the model's own. */
+static void add_defaults(cJSON *object, const mar_model_config *c)
+{
+    char text[32];
+    const mar_params p = {.cfg = c->cfg, .cfg_schedule = c->cfg_schedule};
+    const mar_param *schedule = run_option("cfg_schedule");
+    cJSON_AddNumberToObject(object, "num_iter", c->num_iter);
+    cJSON_AddRawToObject(object, "cfg", mar_param_text(run_option("cfg"), &p, text, sizeof text));
+    if (!c->vocabulary)
+        cJSON_AddStringToObject(object, schedule->name, mar_param_text(schedule, &p, text, sizeof text));
+}
+
 static void add_model(cJSON *object, const mar_model_config *c)
 {
     cJSON_AddStringToObject(object, "family", c->family);
@@ -85,6 +97,7 @@ static void add_model(cJSON *object, const mar_model_config *c)
         cJSON_AddNumberToObject(object, "head_depth", c->head_depth);
     }
     cJSON_AddNumberToObject(object, "parameters", (double)c->parameters);
+    if (c->num_iter) add_defaults(cJSON_AddObjectToObject(object, "defaults"), c);
 }
 
 static void add_vae(cJSON *object, const mar_vae_config *c)

@@ -50,19 +50,22 @@ long wt_sum_elements(const wt_file *f, const char *const *prefixes);
 /* `facts` below is what `derive` makes of a file: a struct of the row's own. */
 typedef struct {
     mar_kind kind;
-    const char *name;    /* "MAR model" */
-    const char *article; /* "a" */
-    const char *lacks;   /* proof that a file is not of this kind: "no class_emb.weight"; NULL: another row has it */
-    const char *instead; /* file to give instead, for the error message; NULL: a supported kind. A row with one is
-                            MAR_KIND_UNKNOWN and has no function but `recognise` */
-    unsigned for_kinds;  /* bits of the kinds that `instead` replaces */
-    int has_heads;       /* 1: the caller's heads have an effect */
-    int has_seq_len;     /* 1: the handle's seq_len has an effect */
-    int has_patch_size;  /* 1: the handle's patch_size has an effect */
-    int has_prompts;     /* 1: its folder's tokenizer makes the ids of its prompts */
-    int is_folder;       /* 1: mar_convert of a folder makes one, with configuration and tokenizer */
-    int takes_ema;       /* 1: of several sets of weights its release takes `ema` first, not `model` */
-    size_t facts_size;   /* bytes */
+    const char *name;      /* "MAR model" */
+    const char *article;   /* "a" */
+    const char *lacks;     /* proof that a file is not of this kind: "no class_emb.weight"; NULL: another row has it */
+    const char *titles[4]; /* of its models' families, for messages, NULL at the end; none: they make no images */
+    mar_order order;       /* of its models' tokens */
+    mar_head head;         /* of its models */
+    const char *instead;   /* file to give instead, for the error message; NULL: a supported kind. A row with one is
+                              MAR_KIND_UNKNOWN and has no function but `recognise` */
+    unsigned for_kinds;    /* bits of the kinds that `instead` replaces */
+    int has_heads;         /* 1: the caller's heads have an effect */
+    int has_seq_len;       /* 1: the handle's seq_len has an effect */
+    int has_patch_size;    /* 1: the handle's patch_size has an effect */
+    int has_prompts;       /* 1: its folder's tokenizer makes the ids of its prompts */
+    int is_folder;         /* 1: mar_convert of a folder makes one, with configuration and tokenizer */
+    int takes_ema;         /* 1: of several sets of weights its release takes `ema` first, not `model` */
+    size_t facts_size;     /* bytes */
     int (*recognise)(const wt_file *f);
     /* Derives the facts, which are 0. Returns MAR_EARG for what is asked and impossible. */
     mar_status (*derive)(const wt_file *f, const wt_asked *asked, void *facts, mar_err *err);

@@ -173,8 +173,9 @@ static mar_status check_stages(const mar_params *params, const mar_engine *engin
         const unsigned stages = accels[i]->changes & ~engine->stages;
         if (!stages || !mar_accel_is_on(accels[i], params)) continue;
         list_fitting(engine, fitting, sizeof fitting);
-        return err_set(err, MAR_EARG, "%s changes %s, which no option does with %s: expected %s",
-                       name_of(accels[i], params, name, sizeof name), stage_name(stages), engine->models, fitting);
+        return err_set(err, MAR_EARG, "%s changes %s, which no option does with %s tokens in %s: expected %s",
+                       name_of(accels[i], params, name, sizeof name), stage_name(stages), engine->tokens,
+                       engine->order == MAR_ORDER_RASTER ? "raster order" : "random sets", fitting);
     }
     return MAR_OK;
 }

@@ -39,7 +39,7 @@ static int list_departures(const mar_model *model, const mar_params *p, char *te
     int count = 0;
     size_t used = 0;
     mar_params_init(&usual, sizeof usual);
-    usual.num_iter = mar_default_steps(model);
+    mar_params_take_defaults(&usual, &model->config);
     text[0] = '\0';
     for (int i = 0; i < mar_param_count(); i++) {
         char value[48], by_default[48];
@@ -60,7 +60,7 @@ static int list_departures(const mar_model *model, const mar_params *p, char *te
  * steps. */
 static void write_reference(const mar_model *model, const mar_params *p, int has_known, char *text, size_t size)
 {
-    const int steps = p->gtr ? mar_default_steps(model) : p->num_iter; /* GtR's stages take the place of num_iter */
+    const int steps = p->gtr ? model->config.num_iter : p->num_iter; /* GtR's stages take the place of num_iter */
     char each[32] = "";
     if (strcmp(model->engine->tokens, "continuous") == 0) snprintf(each, sizeof each, " of %d", p->num_sampling_steps);
     snprintf(text, size, "plain sampling%s, %d step%s%s", has_known ? " of the unknown tokens" : "", steps,

@@ -6,6 +6,7 @@
 #include "mar/api/folder.h"
 #include "mar/api/kinds.h"
 #include "mar/api/load.h"
+#include "mar/core/params.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -409,6 +410,15 @@ static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int he
     return MAR_OK;
 }
 
+/* Adds the values of options that are automatic. */
+static void add_defaults(mar_report *r, const mar_model_config *c)
+{
+    if (c->num_iter)
+        add_line(r, &r->facts, "defaults: num_iter %d, cfg %g%s%s", c->num_iter, (double)c->cfg,
+                 c->vocabulary ? "" : ", cfg_schedule ",
+                 c->vocabulary ? "" : mar_param_find("cfg_schedule")->choices[c->cfg_schedule]);
+}
+
 static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_report **out, mar_err *err)
 {
     mar_report *r = calloc(1, sizeof *r);
@@ -423,6 +433,7 @@ static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_rep
     add_training(r, f);
     if (r->kind) inspect_add_low(r, f);
     if (r->kind) r->kind->describe(f, r->of_file, &(wt_report){add_fact, r});
+    if (r->kind && 1u << r->kind->kind & WT_KINDS_OF_MODELS) add_defaults(r, &((family_facts *)r->of_file)->config);
     add_metadata(r, f);
     if (status == MAR_OK && r->kind) status = inspect_check_file(r, f, err);
     if (status == MAR_OK && r->no_memory)

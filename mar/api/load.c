@@ -279,20 +279,21 @@ mar_status mar_loader_end(mar_loader *l, mar_status status, mar_err *err)
 
 /* --- models ------------------------------------------------------------------------------------------------------- */
 
-static const mar_engine *const *engines(void)
+const mar_engine *const *mar_engines(void)
 {
-    extern const mar_engine mar_masked_engine, mar_discrete_engine, mar_eagle_engine, mar_sphere_engine;
-    static const mar_engine *const list[] = {&mar_masked_engine, &mar_discrete_engine, &mar_eagle_engine,
-                                             &mar_sphere_engine, NULL};
+    extern const mar_engine mar_masked_engine, mar_raster_vectors_engine, mar_raster_ids_engine;
+    static const mar_engine *const list[] = {&mar_masked_engine, &mar_raster_vectors_engine, &mar_raster_ids_engine,
+                                             NULL};
     return list;
 }
 
-/* Returns the engine of a checkpoint that mar_check_kind has accepted as a model. */
-static const mar_engine *engine_of(const wt_file *f)
+static const mar_engine *engine_of(const mar_model_config *c)
 {
-    const mar_kind kind = mar_kind_of(f)->kind;
-    const mar_engine *const *e = engines();
-    while (!((*e)->kinds & 1u << kind)) e++;
+    extern const mar_engine mar_eagle_engine;
+    const char *tokens = c->head == MAR_HEAD_SOFTMAX ? "discrete" : "continuous";
+    const mar_engine *const *e = mar_engines();
+    if (c->conditioning == MAR_CONDITION_NONE) return &mar_eagle_engine;
+    while ((*e)->order != c->order || strcmp((*e)->tokens, tokens) != 0) e++;
     return *e;
 }
 
@@ -301,7 +302,7 @@ static mar_status load_model_file(mar *m, wt_file *file, const mar_source *sourc
                                   mar_model **out, mar_err *err)
 {
     mar_loader l;
-    const mar_engine *engine = engine_of(file);
+    const mar_engine *engine = engine_of(&facts->config);
     mar_status status = mar_loader_begin(&l, m, file, source, err);
     if (status != MAR_OK) return status;
     /* Prompts read rows of the embedding later. They are part of the hash. */

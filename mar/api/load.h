@@ -14,6 +14,8 @@ struct mar_file {
 };
 
 void mar_file_retain(const mar_file *f);
+/* Returns the engines that make images, NULL at the end. */
+const struct mar_engine *const *mar_engines(void);
 /* Returns what the caller and the handle say of a model. */
 wt_asked mar_asked(const mar *m, int heads);
 

@@ -1,7 +1,9 @@
 /* The list of `mar methods`: the registry of verifiers and that of accelerators, with their options. */
-#include "mar/core/params.h"
+#include "families/families.h"
 #include "mar/accel.h"
 #include "mar/accel/registry.h"
+#include "mar/api/load.h"
+#include "mar/core/params.h"
 #include "specdec/verifier.h"
 
 #include <pthread.h>
@@ -62,13 +64,10 @@ static void add_parameter(mar_method_info *info, const char *name, const char *m
  * these stages be changed. */
 static const char *models_with(const char *tokens, unsigned stages)
 {
-    extern const mar_engine mar_masked_engine, mar_sphere_engine, mar_discrete_engine;
-    static const mar_engine *const engines[] = {&mar_masked_engine, &mar_sphere_engine, &mar_discrete_engine};
-    size_t used = 0;
-    for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
-        if ((tokens && strcmp(engines[i]->tokens, tokens) != 0) || stages & ~engines[i]->stages) continue;
-        used += (size_t)snprintf(models[count] + used, TEXT_MAX - used, "%s%s", used ? ", " : "", engines[i]->models);
-    }
+    models[count][0] = '\0';
+    for (const mar_engine *const *e = mar_engines(); *e; e++)
+        if ((!tokens || strcmp((*e)->tokens, tokens) == 0) && !(stages & ~(*e)->stages))
+            family_add_titles((*e)->order, strcmp((*e)->tokens, "discrete") == 0, models[count], TEXT_MAX);
     return models[count];
 }
 

@@ -80,8 +80,8 @@ void mar_request_init(const mar_session *s, mar_request *request, size_t size)
 static mar_status check_cfg(mar_session *s, float cfg)
 {
     const mar_param *o = mar_param_find("cfg");
-    if (cfg >= o->min && cfg <= o->max) return MAR_OK;
-    return err_set(&s->err, MAR_EARG, "cfg %g: expected a number from %g to %g", (double)cfg, o->min, o->max);
+    if (cfg >= 0 && cfg <= o->max) return MAR_OK;
+    return err_set(&s->err, MAR_EARG, "cfg %g: expected a number from 0 to %g", (double)cfg, o->max);
 }
 
 /* Checks the known tokens: one of the vocabulary, or finite numbers. */

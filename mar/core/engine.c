@@ -26,7 +26,7 @@ mar_status mar_check_draft(const mar_model *model, const mar_model *draft, mar_e
     if (draft->m != model->m) return err_set(err, MAR_EARG, "draft and model belong to different handles");
     if (draft->engine != model->engine)
         return err_set(err, MAR_EMODEL, "the draft is a model of family %s, expected one of family %s, as the model is",
-                       draft->engine->name, model->engine->name);
+                       d->family, t->family);
     if (d->seq_len != t->seq_len || d->token_dim != t->token_dim)
         return err_set(err, MAR_EMODEL, "the draft makes %d tokens of %d channels, expected the model's %d of %d",
                        d->seq_len, d->token_dim, t->seq_len, t->token_dim);

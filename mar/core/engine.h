@@ -1,5 +1,5 @@
-/* A model family is one engine: a table of these functions and a line in mar/api/load.c. The session
- * (mar/api/session.c) calls engines through the table only. */
+/* An engine makes the images of all families of one order and one kind of tokens: a table of these functions and a line
+ * in mar/api/load.c. The session (mar/api/session.c) calls engines through the table only. */
 #ifndef MAR_ENGINE_H
 #define MAR_ENGINE_H
 
@@ -64,13 +64,9 @@ typedef struct {
     "difference)"
 
 struct mar_engine {
-    const char *name;   /* "mar" */
     const char *tokens; /* "continuous" or "discrete": selects the options that have an effect (mar_param.tokens) */
-
-    int default_steps;  /* autoregressive steps of an image, if it has as many tokens; 0: one for each token */
-    const char *models; /* its models, for `mar methods`: "LlamaGen, Lumina-mGPT"; NULL: it makes no images */
+    mar_order order;    /* of the tokens; with their kind it chooses the engine of a model */
     unsigned stages;    /* mar_stage: those that accelerators may change */
-    unsigned kinds;     /* kinds of its checkpoints, as bits: 1 << MAR_KIND_MAR */
     /* Loads a model of these facts on queue k. The caller waits for the queue. Facts may be freed, and the file
      * closed, afterwards; but that of a model of prompt ids stays open. Sets m and config of the model. */
     mar_status (*load)(mar *m, kern_queue *k, const wt_file *f, const struct family_facts *facts, mar_model **out,
@@ -138,13 +134,6 @@ mar_status mar_refuse_heads(const wt_file *f, int width, mar_err *err);
 mar_status mar_check_draft(const mar_model *model, const mar_model *draft, mar_err *err);
 /* Returns MAR_EMODEL if the image decoder does not fit the model's tokens. vae NULL: MAR_OK. */
 mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err);
-
-/* Returns the autoregressive steps of plain sampling where num_iter is 0. */
-static inline int mar_default_steps(const mar_model *model)
-{
-    const int most = model->engine->default_steps, tokens = model->config.seq_len;
-    return most && most < tokens ? most : tokens;
-}
 
 /* Returns "NaN" or "infinite" for messages. */
 static inline const char *mar_not_finite(float x)

@@ -44,10 +44,18 @@ static int choice_count(const mar_param *o)
     return n;
 }
 
+/* Returns the name of a float's value; NULL if it has none. */
+static const char *float_choice(const mar_param *o, float v)
+{
+    for (int i = 0; i < choice_count(o); i++)
+        if (v == (float)(o->min + i)) return o->choices[i];
+    return NULL;
+}
+
 /* Returns whether the option takes values besides its choices. */
 static int is_open(const mar_param *o)
 {
-    return o->type == MAR_TYPE_INT || o->type == MAR_TYPE_TEXT;
+    return o->type == MAR_TYPE_INT || o->type == MAR_TYPE_FLOAT || o->type == MAR_TYPE_TEXT;
 }
 
 /* Writes "linear, cosine or two-stage". For a number or text, writes only the choices in front of "or". */
@@ -91,7 +99,9 @@ static const char *write_expected(const mar_param *o, char *text, size_t size)
         snprintf(text, size, "a whole number from 0 to %" PRIu64, UINT64_MAX);
         break;
     case MAR_TYPE_FLOAT:
-        snprintf(text, size, "a number from %g to %g", o->min, o->max);
+        list_choices(o, text, size);
+        snprintf(text + strlen(text), size - strlen(text), "%sa number from %g to %g", *text ? " or " : "",
+                 o->min + choice_count(o), o->max);
         break;
     case MAR_TYPE_CHOICE:
     case MAR_TYPE_NAME:
@@ -142,8 +152,9 @@ static int option_store(const mar_param *o, void *field, const char *text)
         return 1;
     }
     case MAR_TYPE_FLOAT: {
-        const double v = strtod(text, &end);
-        if (end == text || *end || !(v >= o->min && v <= o->max)) return 0;
+        const int named = mar_param_choice(o, text);
+        const double v = named >= 0 ? o->min + named : strtod(text, &end), least = o->min + choice_count(o);
+        if (named < 0 && (end == text || *end || !(v >= least && v <= o->max))) return 0;
         *(float *)field = (float)v;
         return 1;
     }
@@ -211,7 +222,7 @@ static int in_range(const mar_param *o, const void *fields)
         return *(const int *)field >= o->min && *(const int *)field <= o->max;
     case MAR_TYPE_FLOAT: {
         const float v = *(const float *)field; /* the bounds as floats: 1e-3 is not exact */
-        return v >= (float)o->min && v <= (float)o->max;
+        return float_choice(o, v) || (v >= (float)(o->min + choice_count(o)) && v <= (float)o->max);
     }
     case MAR_TYPE_CHOICE:
         return *(const int *)field >= 0 && *(const int *)field < choice_count(o) && *o->choices[*(const int *)field];
@@ -248,9 +259,14 @@ const char *mar_param_text(const mar_param *given_row, const void *fields, char 
     case MAR_TYPE_UINT64:
         snprintf(text, size, "%" PRIu64, *(const uint64_t *)field);
         break;
-    case MAR_TYPE_FLOAT:
-        write_float(*(const float *)field, text, size);
+    case MAR_TYPE_FLOAT: {
+        const char *name = float_choice(o, *(const float *)field);
+        if (name)
+            snprintf(text, size, "%s", name);
+        else
+            write_float(*(const float *)field, text, size);
         break;
+    }
     case MAR_TYPE_CHOICE:
         if (in_range(o, fields))
             snprintf(text, size, "%s", o->choices[*(const int *)field]);

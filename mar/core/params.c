@@ -7,12 +7,12 @@
 #include <pthread.h>
 #include <string.h>
 
-static const char *const schedules[] = {"linear", "constant", NULL};                    /* mar_cfg_schedule */
+static const char *const schedules[] = {"linear", "constant", "auto", NULL};            /* mar_cfg_schedule */
 static const char *const samplers[] = {"ddpm", "ddim", "dpmpp", NULL};                  /* mar_sampler */
 static const char *const annealings[] = {"off", "linear", "cosine", "two-stage", NULL}; /* mar_annealing */
 static const char *const contexts[] = {"prefix", "full", "auto", NULL};                 /* mar_context */
 static const char *const switches[] = {"off", "on", NULL};
-static const char *const automatic[] = {"auto", NULL};                  /* 0 */
+static const char *const automatic[] = {"auto", NULL};                  /* the minimum */
 static const char *const firsts[] = {"uniform", "left", "above", NULL}; /* mar_first */
 static const char *const metrics[] = {"l2", "cosine", NULL};            /* mar_metric */
 static const char *const caches[] = {"auto", "bf16", "int8", NULL};     /* mar_cache */
@@ -27,9 +27,10 @@ static mar_param rows[] = {
      .group = "Steps",
      .type = MAR_TYPE_INT,
      .max = MAR_STEPS_MAX,
-     .help = "autoregressive steps; 0: 64, fewer for small images\n"
-             "At most the number of tokens in an image. 0 is 64, or that number if it is less. Models other "
-             "than MAR take exactly that number."},
+     .help = "autoregressive steps; 0: the model's own, 64 for MAR\n"
+             "At most the number of tokens in an image. 0 is the model's default, which mar inspect prints: for MAR "
+             "and Harmon 64, for UniPic-1 32, or that number if it is less. Models of raster order take exactly that "
+             "number."},
     {.name = FIELD(num_sampling_steps),
      .tokens = continuous,
      .group = "Steps",
@@ -42,21 +43,26 @@ static mar_param rows[] = {
     {.name = FIELD(cfg),
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,
-     .value = 2.9,
+     .value = -1,
+     .min = -1,
      .max = 100,
+     .choices = automatic,
      .help =
          "scale of classifier-free guidance; 1: off\n"
-         "The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H, 3.9 for MAR-B and 3.4 for MAR-L on "
-         "l-DeTok, 4.5 for SphereAR-B, 4.6 for SphereAR-L and 4.5 for SphereAR-H. LlamaGen's demo uses 4 with a "
-         "--top_k of 2000, its evaluation 1.5 to "
-         "2. Lumina-mGPT, Anole and Emu3 use 3. Values below 1 also turn the guidance of models other than MAR off."},
+         "auto is the model's default, which mar inspect prints: 4.6 for SphereAR, 3 for Harmon and UniPic-1, 2.9 "
+         "for others. The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H, 3.9 for MAR-B and 3.4 "
+         "for MAR-L on l-DeTok, 4.5 for SphereAR-B, 4.6 for SphereAR-L and 4.5 for SphereAR-H. LlamaGen's demo uses 4 "
+         "with a --top_k of 2000, its evaluation 1.5 to 2. Lumina-mGPT, Anole and Emu3 use 3. Values below 1 also turn "
+         "the guidance of models other than MAR off."},
     {.name = FIELD(cfg_schedule),
      .tokens = continuous,
      .group = "Sampling",
      .type = MAR_TYPE_CHOICE,
+     .value = MAR_CFG_AUTO,
      .choices = schedules,
      .help = "linear: guidance grows as tokens become known\n"
-             "linear: guidance grows with the known fraction of the image. constant: it stays the same."},
+             "linear: guidance grows with the known fraction of the image. constant: it stays the same. auto: the "
+             "model's default, which mar inspect prints; constant for Harmon and UniPic-1, else linear."},
     {.name = FIELD(temperature),
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,

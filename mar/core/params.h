@@ -19,5 +19,7 @@ const mar_param *mar_param_of_method(const char *method, const char *parameter);
  * their defaults. Names in *out are static strings of the registry, not the caller's. Returns MAR_EARG, naming the
  * option or the size, on failure. */
 mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *err);
+/* Replaces automatic values that are the model's own: num_iter, cfg and cfg_schedule. */
+void mar_params_take_defaults(mar_params *params, const mar_model_config *model);
 
 #endif

@@ -94,3 +94,10 @@ mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *e
     }
     return status;
 }
+
+void mar_params_take_defaults(mar_params *params, const mar_model_config *model)
+{
+    if (params->num_iter == 0) params->num_iter = model->num_iter;
+    if (params->cfg < 0) params->cfg = model->cfg;
+    if (params->cfg_schedule == MAR_CFG_AUTO) params->cfg_schedule = model->cfg_schedule;
+}

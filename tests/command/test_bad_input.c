@@ -71,7 +71,7 @@ COMMAND_CASE(options)
         {"bench mar.pth", "mar.pth: unexpected argument", "did you mean --model mar.pth?"},
         {"methods cspd", "cspd: unexpected argument", "did you mean --name cspd?"},
         {"generate -n 3", "-n: unknown option", "did you mean --num?"},
-        {"generate --text dog", "--text", "did you mean --prompt?"},
+        {"generate --text dog", "--t5", "expected --prompt"},
         {"generate --negative_prompt dog", "--negative_prompt", "did you mean --negative?"},
         {"generate --negative dog", "--negative", "--prompt"},
         {"generate --model demo-t2i --prompt seven --negative dog", "--negative", "in its file\n"},
@@ -393,7 +393,7 @@ COMMAND_CASE(help)
         command_result_free(&part);
     }
     command_result r = command_run(*state, "$MAR generate --cfg 3 --help");
-    assert_has(r.out, "[2.9]"); /* the default, not the given value */
+    assert_has(r.out, "[auto]"); /* the default, not the given value */
     command_result_free(&r);
     r = command_run(*state, "$MAR --version");
     command_result letter = command_run(*state, "$MAR -V");
@@ -438,5 +438,5 @@ COMMAND_CASE(names_that_work)
         *state,
         "$MAR generate --help | grep -q -e '^  --vae, --vq FILE ' && $MAR generate --help vq | grep -q -e '--vq FILE'");
     sh_ok(*state, "$MAR methods --name head_spec >a && $MAR methods --name head-spec >b && cmp a b && test -s a");
-    sh_ok(*state, "$MAR --help | grep -q 'MAR, SphereAR, LlamaGen, Lumina-mGPT, Anole and Emu3$'");
+    sh_ok(*state, "$MAR --help | grep -q 'MAR, Harmon, SphereAR, LlamaGen, Lumina-mGPT, Anole and Emu3$'");
 }

@@ -15,7 +15,7 @@ static const struct {
     {"mar completion ", "bash fish zsh"},
     {"mar generate --cfg_s", "--cfg_schedule"},
     {"mar generate --num 3 --qu", "--quality --quiet"},
-    {"mar generate --cfg_schedule ", "constant linear"},
+    {"mar generate --cfg_schedule ", "auto constant linear"},
     {"mar generate --spec path --temperature 1 --dtype b", "bf16"},
     {"mar generate --format=j", "jpeg"},
     {"mar generate --vae demo", "demo demo-discrete demo-harmon demo-mgpt demo-sphere demonstration"},

@@ -113,15 +113,15 @@ static void refuse_settings(const char *directory, const setting *cases, size_t 
 static void other_dtypes(const char *directory)
 {
     static const setting of_bf16[] = {
-        {"--dtype f32", "was begun with backend cpu bf16"},
-        {"--head_dtype f32", "this is backend cpu bf16, head f32"},
-        {"--dtype int8", "this is backend cpu int8, bf16 ("},
-        {"--dtype int8 --int8_below 500", "this is backend cpu int8, bf16, head int8 below 500 ("},
+        {"--dtype f32", "was begun with arithmetic cpu bf16"},
+        {"--head_dtype f32", "this is arithmetic cpu bf16, head f32"},
+        {"--dtype int8", "this is arithmetic cpu int8, bf16 ("},
+        {"--dtype int8 --int8_below 500", "this is arithmetic cpu int8, bf16, head int8 below 500 ("},
     };
     static const setting of_f32[] = {
-        {"--dtype int8", "was begun with backend cpu f32"},
-        {"--dtype int8 --head_dtype f32", "this is backend cpu int8, f32, head f32 ("},
-        {"--dtype int8 --int8_below 500", "this is backend cpu int8, f32, head int8 below 500 ("},
+        {"--dtype int8", "was begun with arithmetic cpu f32"},
+        {"--dtype int8 --head_dtype f32", "this is arithmetic cpu int8, f32, head f32 ("},
+        {"--dtype int8 --int8_below 500", "this is arithmetic cpu int8, f32, head int8 below 500 ("},
     };
     if (command_auto_is_bf16(directory))
         refuse_settings(directory, of_bf16, LENGTH(of_bf16));

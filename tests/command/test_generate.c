@@ -88,7 +88,7 @@ COMMAND_CASE(text_chunks)
     assert_texts(&p, "class=7|class_name=(absent)|image=2|seed=18446744073709551615|cfg=1.7|cfg_schedule=constant|"
                      "temperature=0.9|num_iter=4|num_sampling_steps=8|model=demo|vae=demo");
     assert_has(text_of(&p, "Software"), "libmar ");
-    assert_null(strstr(text_of(&p, "backend"), "thread")); /* changes nothing in the image */
+    assert_null(strstr(text_of(&p, "arithmetic"), "thread")); /* changes nothing in the image */
     close_picture(&p);
 
     p = open_picture(d, "d/grid.png");
@@ -441,7 +441,7 @@ COMMAND_CASE(own_drafts)
     command_result_free(&r);
     p = open_picture(d, "c.png");
     assert_texts(&p, "spec=path|context=full");
-    assert_has(text_of(&p, "backend"), "f32"); /* --spec path computes the head in f32 */
+    assert_has(text_of(&p, "arithmetic"), "f32"); /* --spec path computes the head in f32 */
     assert_int_equal(strspn(text_of(&p, "draft_id"), "0123456789abcdef"), 16);
     assert_int_equal(strlen(text_of(&p, "draft_id")), 16);
     close_picture(&p);

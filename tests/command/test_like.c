@@ -126,10 +126,10 @@ COMMAND_CASE(old_words)
 COMMAND_CASE(refusals)
 {
     static const char *const edits[][3] = {
-        {"old.png", "Software", "libmar 0.0.9"},   {"alien.png", "Software", "other 1"},
-        {"list.png", "class", "@/etc/passwd"},     {"range.png", "num_iter", "-3"},
-        {"number.png", "image", "1000000"},        {"far.png", "image", "999999"},
-        {"cpu.png", "backend", "cpu bf16 (zx81)"}, {"dtype.png", "backend", "cpu f64 (avx2)"}};
+        {"old.png", "Software", "libmar 0.0.9"},      {"alien.png", "Software", "other 1"},
+        {"list.png", "class", "@/etc/passwd"},        {"range.png", "num_iter", "-3"},
+        {"number.png", "image", "1000000"},           {"far.png", "image", "999999"},
+        {"cpu.png", "arithmetic", "cpu bf16 (zx81)"}, {"dtype.png", "dtype", "f64"}};
     static const refusal cases[] = {
         {"absent.png", "absent.png: cannot read: No such file or directory"},
         {"a.jpg", "--like a.jpg"},
@@ -148,9 +148,9 @@ COMMAND_CASE(refusals)
         {"dtype.png", "dtype.png: its text: --dtype f64: expected"},
         {"a.png --out ./a.png", "--like a.png", "--out"},
     };
-    static const image_text edited[] = {{"Software", "libmar 0.1.0"}, {"class", "3"}, {"image", "0"},
-                                        {"edited", "a.png: 1"},       {"seed", "0"},  {"model", "demo"},
-                                        {"backend", "cpu f32 (avx2)"}};
+    static const image_text edited[] = {{"Software", "libmar 0.1.0"},    {"class", "3"}, {"image", "0"},
+                                        {"edited", "a.png: 1"},          {"seed", "0"},  {"model", "demo"},
+                                        {"arithmetic", "cpu f32 (avx2)"}};
     uint8_t rgb[3] = {0};
     const char *d = *state;
     assert_int_equal(image_write(path_in(d, "edited.png"), &(image){1, 1, rgb}, IMAGE_PNG, 0, edited, LENGTH(edited),

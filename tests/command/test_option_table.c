@@ -134,7 +134,8 @@ TEST_CASE(a_row_is_complete)
         const mar_param *p = any_row(i);
         const int choice = p->type == MAR_TYPE_CHOICE || p->type == MAR_TYPE_NAME;
         if (!p->help || !*p->help || !p->group || !*p->group) fail_msg("%s: has no help or no group", p->name);
-        if ((p->choices != NULL) != choice && p->type != MAR_TYPE_INT && p->type != MAR_TYPE_TEXT)
+        if ((p->choices != NULL) != choice && p->type != MAR_TYPE_INT && p->type != MAR_TYPE_FLOAT &&
+            p->type != MAR_TYPE_TEXT)
             fail_msg("%s: choices do not go with its type", p->name);
         if (p->type != MAR_TYPE_NAME && p->type != MAR_TYPE_INT && /* replaces N */
             (p->type == MAR_TYPE_TEXT || p->type == MAR_TYPE_MODEL) != (p->argument != NULL))
@@ -294,7 +295,7 @@ TEST_CASE(init_sets_every_default)
     assert_true(p.size == sizeof p);
     for (int i = 0; i < mar_param_count(); i++)
         if (!mar_param_is_default(mar_param_get(i), &p)) fail_msg("%s", mar_param_get(i)->name);
-    assert_true(p.num_iter == 0 && p.num_sampling_steps == 100 && p.cfg == 2.9f && p.temperature == 1 && p.seed == 0);
+    assert_true(p.num_iter == 0 && p.num_sampling_steps == 100 && p.cfg == -1 && p.temperature == 1 && p.seed == 0);
     assert_true(p.gamma == 8 && p.align == 1 && p.inner_temperature == 42 && !p.draft && !p.spec && !p.head_spec);
     for (int i = 0; i < mar_option_count(); i++) {
         const mar_options zero = {.size = sizeof zero};
@@ -583,7 +584,8 @@ static int texts_of(const char *directory, const char *name, char names[NAMES_MA
  * */
 static void assert_texts(const char *directory, const char *name, const mar_params *given, const cJSON *parameters)
 {
-    static const char other[] = " Software class image model vae heads model_id vae_id draft_id backend guarantee ";
+    static const char other[] = " Software class image model vae heads model_id vae_id draft_id arithmetic backend "
+                                "dtype head_dtype int8_below guarantee ";
     char names[NAMES_MAX][64], values[NAMES_MAX][64], word[80];
     const int n = texts_of(directory, name, names, values);
     for (int k = 0; k < n; k++) {

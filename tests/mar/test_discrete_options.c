@@ -153,7 +153,7 @@ TEST_CASE(options_that_cannot_be)
  * at each level but the last. */
 TEST_CASE(batches_that_are_too_large)
 {
-    extern const mar_engine mar_discrete_engine;
+    extern const mar_engine mar_raster_ids_engine;
     const discrete_models s = discrete_open(*state, 1);
     static const struct {
         const char *options;
@@ -180,7 +180,7 @@ TEST_CASE(batches_that_are_too_large)
         mar_params p = discrete_params(cases[i].options);
         p.draft = s.drafts[cases[i].draft];
         mar_accels_on ways;
-        assert_ok(mar_accels_resolve_params(&p, &mar_discrete_engine, &ways, &err), &err);
+        assert_ok(mar_accels_resolve_params(&p, &mar_raster_ids_engine, &ways, &err), &err);
         const mar_status status = raster_resolve_ids(mar_raster_model_of(s.target), &p, cases[i].images, &plan, &err);
         snprintf(why, sizeof why, "batch of %d images of 16 tokens and %d drafts at a time: too large", cases[i].images,
                  cases[i].drafts);

@@ -1,4 +1,5 @@
 /* The guarantee as facts, and that of a request, whose guidance may be another and some of whose tokens are known. */
+#include "mar/core/engine.h"
 #include "tests/support/demo.h"
 
 #include <string.h>
@@ -88,6 +89,32 @@ TEST_CASE(all_departures)
     assert_int_equal(g->departures, 5);
     assert_string_equal(g->departing, "num_iter 63 (64), num_sampling_steps 99 (100), cfg 1.23457e-05 (2.9), "
                                       "cfg_schedule constant (linear), temperature 1.23457e-05 (1)");
+    mar_session_free(s);
+    demo_close(d);
+}
+
+/* Automatic values are those of the model's configuration, whatever they are; given ones are used as they are. */
+TEST_CASE(automatic_values_are_the_models)
+{
+    demo d = demo_open(1);
+    mar_params p;
+    mar_session *s;
+    d.model->config.num_iter = 5;
+    d.model->config.cfg = 3;
+    d.model->config.cfg_schedule = MAR_CFG_CONSTANT;
+    mar_params_init(&p, sizeof p);
+    assert_true(p.num_iter == 0 && p.cfg == -1 && p.cfg_schedule == MAR_CFG_AUTO);
+    assert_library(d.m, mar_session_create(d.model, NULL, &p, 1, &s));
+    const mar_params *used = mar_session_get_params(s);
+    assert_true(used->num_iter == 5 && used->cfg == 3 && used->cfg_schedule == MAR_CFG_CONSTANT);
+    assert_string_equal(mar_session_guarantee(s), "exact to: plain sampling, 5 steps of 100 (the model's defaults)");
+    mar_session_free(s);
+    p.num_iter = 4, p.cfg = 0, p.cfg_schedule = MAR_CFG_LINEAR;
+    assert_library(d.m, mar_session_create(d.model, NULL, &p, 1, &s));
+    used = mar_session_get_params(s);
+    assert_true(used->num_iter == 4 && used->cfg == 0 && used->cfg_schedule == MAR_CFG_LINEAR);
+    assert_string_equal(mar_session_get_guarantee(s)->departing,
+                        "num_iter 4 (5), cfg 0 (3), cfg_schedule linear (constant)");
     mar_session_free(s);
     demo_close(d);
 }

@@ -120,7 +120,7 @@ HOSTILE(mar_param_set)
     assert_int_equal(mar_param_set(cfg, NULL, "1", why, sizeof why), MAR_EARG);
     one_line(why, "cfg");
     assert_int_equal(mar_param_set(cfg, &host.p, NULL, why, sizeof why), MAR_EARG);
-    one_line(why, "expected a number");
+    one_line(why, "expected auto or a number");
     assert_int_equal(mar_param_set(NULL, NULL, NULL, NULL, 0), MAR_EARG);
     assert_int_equal(mar_param_set(cfg, &host.p, NULL, NULL, sizeof why), MAR_EARG);
     why[0] = 'x';
@@ -129,7 +129,7 @@ HOSTILE(mar_param_set)
     assert_int_equal(mar_param_set(cfg, &host.p, "1000", why, 1), MAR_EARG);
     assert_string_equal(why, "");
     assert_int_equal(mar_param_set(cfg, &host.p, "1\n\x1b[31m", why, sizeof why), MAR_EARG);
-    one_line(why, "--cfg 1\\n\\x1b[31m: expected a number");
+    one_line(why, "--cfg 1\\n\\x1b[31m: expected auto or a number");
     assert_int_equal(mar_param_set(&choice, field, "on", why, sizeof why), MAR_EARG);
     assert_int_equal(mar_param_set(&name, field, "on", why, sizeof why), MAR_EARG);
     assert_int_equal(mar_param_set(&odd, field, "on", why, sizeof why), MAR_EARG);
@@ -254,7 +254,7 @@ HOSTILE(mar_params_set)
     assert_int_equal(mar_params_set(&host.p, NULL, "1", why, sizeof why), MAR_EARG);
     one_line(why, "no such option");
     assert_int_equal(mar_params_set(&host.p, "cfg", NULL, why, sizeof why), MAR_EARG);
-    one_line(why, "--cfg NULL: expected a number");
+    one_line(why, "--cfg NULL: expected auto or a number");
     assert_int_equal(mar_params_set(&host.p, "cf\x1b", "1", why, sizeof why), MAR_EARG);
     one_line(why, "cf\\x1b: no such option");
     assert_int_equal(mar_params_set(NULL, NULL, NULL, NULL, 0), MAR_EARG);
@@ -280,7 +280,7 @@ static void wrong_numbers(void)
         mar_params p = host.p;
         void *field = (char *)&p + o->offset;
         if (o->type == MAR_TYPE_FLOAT) {
-            static const float wrong[] = {NAN, -NAN, INFINITY, -INFINITY, -1, 1e30f};
+            static const float wrong[] = {NAN, -NAN, INFINITY, -INFINITY, -0.5f, 1e30f};
             for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
                 memcpy(field, &wrong[k], sizeof wrong[k]);
                 refused(mar_session_create(host.d.model, NULL, &p, 1, &s), host.d.m, o->name);

@@ -13,7 +13,7 @@ enum { SEQ = 16, C = 8, D = 48, TOKENS = SEQ * C, IMAGES = 2, PREFIX = 6 };
 
 static const char path[] = "tests/golden/data/sphere_model.safetensors";
 
-extern const mar_engine mar_sphere_engine;
+extern const mar_engine mar_raster_vectors_engine;
 
 static raster_facts read_facts(const wt_file *f)
 {
@@ -37,7 +37,7 @@ static mar_model *load_facts(mar *m, const wt_file *f, const raster_facts *facts
     assert_ok(mar_raster_load(m, k, f, facts, "", &model, &err), &err);
     k->core->finish(k);
     free_queue(k);
-    model->engine = &mar_sphere_engine;
+    model->engine = &mar_raster_vectors_engine;
     model->references = 1;
     mar_retain(m);
     return model;

@@ -305,11 +305,14 @@ TEST_CASE(what_does_not_apply_is_refused_by_name)
     static const struct {
         const char *options, *error;
     } cases[] = {
-        {"lazy on", "--lazy changes the transformer passes, which no option does with SphereAR: expected --draft, "
+        {"lazy on", "--lazy changes the transformer passes, which no option does with continuous tokens in raster "
+                    "order: expected --draft, "
                     "--spec path, --head_spec, --cfg_low or --sampler"},
-        {"diff_annealing linear", "--diff_annealing changes the numbers of diffusion steps, which no option does with "
-                                  "SphereAR: expected --draft, --spec path, --head_spec, --cfg_low or --sampler"},
-        {"spec cspd", "--spec cspd changes the verdicts on states, which no option does with SphereAR: expected "
+        {"diff_annealing linear",
+         "--diff_annealing changes the numbers of diffusion steps, which no option does with "
+         "continuous tokens in raster order: expected --draft, --spec path, --head_spec, --cfg_low or --sampler"},
+        {"spec cspd", "--spec cspd changes the verdicts on states, which no option does with continuous tokens in "
+                      "raster order: expected "
                       "--draft, --spec path, --head_spec, --cfg_low or --sampler"},
         {"num_iter 8", "--num_iter 8: expected 0 or 16: the model makes its tokens one after another"},
         {"top_k 5", "--top_k has no effect: the model's tokens are continuous"},

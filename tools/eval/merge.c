@@ -215,7 +215,7 @@ static void fill_result(const merger *m)
     copy_result_text(r->published, job->facts.published);
     copy_result_text(r->guarantee, job->facts.guarantee);
     copy_result_text(r->accelerators, job->facts.accelerators);
-    copy_result_text(r->backend, eval_setting(job, "backend"));
+    copy_result_text(r->backend, eval_setting(job, "arithmetic"));
     r->accuracy = has_digits(job) ? r->accuracy / (double)job->layout.images : NAN;
     r->generate_s = r->stats.total_s;
     r->steps = job->layout.steps;

@@ -84,7 +84,7 @@ static int make_kinds(eval_job *job)
     record_texts_add(&findings, "features_dtype", "%s", judge_dtypes[job->options->judge.dtype]);
     if (job->options->judge.resize == JUDGE_CLEAN) record_texts_add(&findings, "resize", "clean");
     record_texts_add(&findings, "draft_steps", "%d", job->layout.steps);
-    record_texts_add_backend(&findings, job->judge.library);
+    record_texts_add_arithmetic(&findings, job->judge.library);
     return make_kind("features", &findings, job->facts.judged);
 }
 
@@ -176,8 +176,8 @@ static int read_settings_file(const char *path, cJSON **record, cJSON **settings
 static const char *spell_setting(const char *key, const char *value, char *text, size_t size)
 {
     static const char *const no_options[] = {
-        "Software", "model_id",   "vae_id", "captions_id", "prompts_id",   "draft_id", "inception_id",  "stats_id",
-        "backend",  "image_size", "vgg_id", "clip_id",     "clip_prompts", "hps_id",   "imagereward_id"};
+        "Software",   "model_id",   "vae_id", "captions_id", "prompts_id",   "draft_id", "inception_id",  "stats_id",
+        "arithmetic", "image_size", "vgg_id", "clip_id",     "clip_prompts", "hps_id",   "imagereward_id"};
     const char *dashes = "--";
     for (size_t i = 0; i < sizeof no_options / sizeof *no_options; i++)
         if (strcmp(key, no_options[i]) == 0) dashes = "";

@@ -77,7 +77,7 @@ void report_print_table(const fidelity *f)
     char verdict[160], path[8192];
     printf("%s on %s\n", printable(o->model, path, sizeof path), f->runs[0].backend);
     printf("%d images of %d class%s, seed %" PRIu64 ", guidance %g, batch %d; the page is %s\n\n", f->num,
-           f->class_count, f->class_count > 1 ? "es" : "", f->shared.params.seed, (double)o->params.cfg, f->batch,
+           f->class_count, f->class_count > 1 ? "es" : "", f->shared.params.seed, (double)o->used.cfg, f->batch,
            printable(f->out, path, sizeof path));
     printf("%9s %8s %6s%s %7s %6s %8s %8s %5s%s\n", "", "s/image", "speed", f->vocabulary ? "" : " c/token", "c/image",
            "accept", "image", "token", "p", f->judged ? " digits" : "");

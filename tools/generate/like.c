@@ -39,7 +39,7 @@ static int check_class(const char *path, const char *text)
 /* Checks that the file is one image with the text of mar. Returns 0, or 1 with the error printed. */
 static int check_texts(const char *path, const image_file *file)
 {
-    static const char *const needed[] = {"Software", "image", "seed", "model", "backend"};
+    static const char *const needed[] = {"Software", "image", "seed", "model", "arithmetic"};
     const char *title = like_text_of(file, "Title"), *number = like_text_of(file, "image"),
                *software = like_text_of(file, "Software");
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
@@ -86,23 +86,14 @@ static int set_params(const generate_options *o, const option_set *set)
     return 0;
 }
 
-/* Sets backend and arithmetic from a description such as "cpu bf16, head f32 (avx512_bf16)". */
-static int set_arithmetic(const generate_options *o, const option_set *set)
+/* Sets the options that choose backend and arithmetic. An arithmetic that was given takes the place of the image's. */
+static int set_machine(const generate_options *o, const option_set *set)
 {
-    char backend[8] = "", dtype[8] = "", head[8] = "";
-    int below = 0;
-    const char *text = like_text_of(o->like_file, "backend"), *spec = like_text_of(o->like_file, "spec");
-    sscanf(text, "%7[a-z] %7[a-z0-9]", backend, dtype);
-    const char *more = strstr(text, ", head "), *unit = strchr(text, '(');
-    if (more && (!unit || more < unit) && sscanf(more, ", head int8 below %d", &below) != 1)
-        sscanf(more, ", head %7[a-z0-9]", head);
-    if (!*head && below == 0 && spec && strcmp(spec, "path") == 0) strcpy(head, dtype); /* else it would be f32 */
-    if (like_is_given(set, "dtype")) return set_option(o, set, "backend", backend);
-    char number[16];
-    snprintf(number, sizeof number, "%d", below);
-    return set_option(o, set, "backend", backend) || set_option(o, set, "dtype", dtype) ||
-           set_option(o, set, "head_dtype", *head ? head : NULL) ||
-           set_option(o, set, "int8_below", below ? number : NULL);
+    static const char *const names[] = {"backend", "dtype", "head_dtype", "int8_below"};
+    const int used = like_is_given(set, "dtype") ? 1 : like_is_given(set, "head_dtype") ? 2 : 4;
+    for (int i = 0; i < used; i++)
+        if (set_option(o, set, names[i], like_text_of(o->like_file, names[i])) != 0) return 1;
+    return 0;
 }
 
 /* Sets the file of an option to the one that the text names: built in, or here. Returns 0, or 1 with the error
@@ -172,7 +163,7 @@ int like_take(generate_options *o, const option_set *set)
     o->like_differs = makes_another(set);
     for (int i = 0; i < LIKE_FILES; i++) o->like_given[i] = like_is_given(set, names[i]);
     if (!o->classes) o->classes = like_text_of(o->like_file, "class");
-    return set_params(o, set) || set_arithmetic(o, set) || set_files(o, set) || set_prompt(o, set);
+    return set_params(o, set) || set_machine(o, set) || set_files(o, set) || set_prompt(o, set);
 }
 
 void like_free(generate_options *o)
@@ -241,9 +232,10 @@ int like_check(const generate_job *job)
         return 1;
     if (other) return 0;
     record_texts_add(&ours, "Software", "libmar %s", mar_version());
-    record_texts_add_backend(&ours, job->models.library);
+    record_texts_add_arithmetic(&ours, job->models.library);
     if (record_texts_end(&ours, "the text of an image") != 0) return 1;
-    const int failed = check_text(o, "Software", ours.texts[0].value) || check_text(o, "backend", ours.texts[1].value);
+    const int failed =
+        check_text(o, "Software", ours.texts[0].value) || check_text(o, "arithmetic", ours.texts[1].value);
     record_texts_free(&ours);
     return failed || check_features(job);
 }

@@ -98,9 +98,24 @@ static void add_options(record_texts *out, const run_options *run)
     }
 }
 
-void record_texts_add_backend(record_texts *out, const mar *library)
+void record_texts_add_arithmetic(record_texts *out, const mar *library)
 {
-    record_texts_add(out, "backend", "%s", mar_get_device(library)->arithmetic);
+    record_texts_add(out, "arithmetic", "%s", mar_get_device(library)->arithmetic);
+}
+
+/* Adds the options that choose this arithmetic, with the values that are used. */
+static void add_machine(record_texts *out, const mar *library, int has_head)
+{
+    static const char *const names[] = {"backend", "dtype", "head_dtype", "int8_below"};
+    const mar_device *d = mar_get_device(library);
+    const mar_options used = {
+        .backend = d->backend, .dtype = d->dtype, .head_dtype = d->head_dtype, .int8_below = d->int8_below};
+    char text[32];
+    for (int i = 0; i < (has_head ? 4 : 2); i++) {
+        const mar_param *p = run_option(names[i]);
+        if (!mar_param_is_default(p, &used))
+            record_texts_add(out, p->name, "%s", mar_param_text(p, &used, text, sizeof text));
+    }
 }
 
 /* Models with equal bytes and different names are the same; a built-in one has its name only. */
@@ -133,7 +148,8 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     if (!run->captions && run->t5 && run->t5 != run->model) record_texts_add(out, "t5", "%s", tool_base_name(run->t5));
     if (!run->captions && run->t5 && !is_decoder)
         record_texts_add(out, "clean", "%s", run_option("clean")->choices[run->clean]);
-    record_texts_add_backend(out, models->library);
+    record_texts_add_arithmetic(out, models->library);
+    add_machine(out, models->library, !c->vocabulary);
 }
 
 void record_texts_add_prompts(record_texts *out, const run_options *run, const run_models *models)

@@ -35,9 +35,9 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
 /* Adds a hash of all prompts' features, for texts about a whole run. */
 void record_texts_add_prompts(record_texts *out, const run_options *run, const run_models *models);
 
-/* Adds parts of these: the image decoder, by its file's content, and the backend. */
+/* Adds parts of these: the image decoder, by its file's content, and the arithmetic. */
 void record_texts_add_decoder(record_texts *out, const run_options *run, const run_models *models);
-void record_texts_add_backend(record_texts *out, const mar *library);
+void record_texts_add_arithmetic(record_texts *out, const mar *library);
 
 /* Checks the argument of --store, a directory that may be missing; NULL: none. Leaves nothing behind. Returns 0, or 1
  * with the error printed. */

@@ -164,10 +164,10 @@ static int read_cfg(const service *s, const request *r, job_spec *out, answer *a
     char expected[128];
     out->cfg = s->options.run.used.cfg;
     if (!request_is_given(r, FIELD_CFG)) return 0;
-    mar_param_expects(p, expected, sizeof expected);
+    snprintf(expected, sizeof expected, "a number from 0 to %g", p->max);
     const double cfg = json_double(&r->field[FIELD_CFG]);
     if (isnan(cfg)) return request_refuse(a, FIELD_CFG, "is no number", expected);
-    if (cfg < p->min || cfg > p->max) return request_refuse(a, FIELD_CFG, "is out of range", expected);
+    if (cfg < 0 || cfg > p->max) return request_refuse(a, FIELD_CFG, "is out of range", expected);
     out->cfg = (float)cfg;
     return 0;
 }

@@ -53,12 +53,15 @@ const char *options_alias(const char *name)
     return NULL;
 }
 
+/* Returns the place of an option with this name, its own or its other one; -1 if there is none. */
 static int cli_options_find(const option_set *set, const char *name)
 {
-    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
-        if (strcmp(aliases[i][1], name) == 0) name = aliases[i][0];
     for (int i = 0; i < set->count; i++)
         if (strcmp(set->options[i].param->name, name) == 0) return i;
+    for (int i = 0; i < set->count; i++) {
+        const char *other = options_alias(set->options[i].param->name);
+        if (other && strcmp(other, name) == 0) return i;
+    }
     return -1;
 }
 

@@ -191,9 +191,9 @@ int harmon_set_up(void **state)
     assert_non_null(f);
     const char *directory = test_directory();
     for (int i = 0; i < HARMON_KINDS; i++) {
-        const char *folder = f->folder[i];
-        char from[512], to[512];
-        snprintf(f->folder[i], sizeof f->folder[i], "%s/layout%d", directory, i);
+        char folder[sizeof f->folder[i]], from[512], to[512];
+        snprintf(folder, sizeof folder, "%s/layout%d", directory, i);
+        memcpy(f->folder[i], folder, sizeof folder);
         assert_int_equal(mkdir(folder, 0777), 0);
         harmon_write(folder, (harmon_kind)i);
         snprintf(from, sizeof from, "%s/harmon_0.5b.pth", folder);

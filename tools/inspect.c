@@ -24,7 +24,7 @@ static void inspect_set_up(inspect_options *o, option_set *set)
     run_options_init(&o->run);
     o->operands[0] = (operand){"FILE", &o->path,
                                "a model, an autoencoder or Inception-v3: .safetensors, .pth, .pt, "
-                               ".ckpt, a Hugging Face folder; or built in: demo, demo-draft, "
+                               ".ckpt, a folder; or built in: demo, demo-draft, "
                                "demo-vae, demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq, "
                                "demo-sphere, demo-sphere-draft, demo-t2i, demo-mgpt, demo-mgpt-vq, demo-harmon",
                                NULL};

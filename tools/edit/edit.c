@@ -407,6 +407,8 @@ int cmd_edit(int argc, char **argv)
     free(job.tokens);
     free(job.known);
     free(job.kept);
+    free(job.features);
+    free(job.prompt_mask);
     free(job.rgb);
     output_free(&job.out);
     return status;

@@ -495,10 +495,10 @@ def report(args, log, count, scales, num_iter):
     for cfg in scales:
         for name, texts, labels in (("one", one, singles), ("three", three, sum(triples, []))):
             if args.mar:
-                images = draw_with_mar(args, texts, cfg, num_iter, 6)
+                images = draw_with_mar(args, texts, cfg, num_iter, args.seed)
             else:
                 model, prompts, vae = published
-                tokens = draw(model, prompts, texts, cfg, num_iter, torch.Generator().manual_seed(6))
+                tokens = draw(model, prompts, texts, cfg, num_iter, torch.Generator().manual_seed(args.seed))
                 images = vae.decode_tokens(tokens).mean(1, keepdim=True).clamp(-1, 1)
             cells, labels = separate(images) if name == "three" else images, torch.tensor(labels)
             right = (classifier(cells).argmax(1) == labels).view(count, -1)
@@ -522,6 +522,7 @@ def main():
     parser.add_argument("--images", type=int, default=400, help="images of a line of the report")
     parser.add_argument("--num_iter", type=int, default=64, help="sets of tokens of the report's images")
     parser.add_argument("--cfg", default="3", help="guidance scales of the report")
+    parser.add_argument("--seed", type=int, default=6, help="of the report's images")
     args = parser.parse_args()
     args.steps = [int(steps) for steps in args.steps.split(",")]
     scales = [float(cfg) for cfg in args.cfg.split(",")]

@@ -11,12 +11,16 @@
 
 static const causal_names harmon_names = {LANGUAGE_LLAMA_NAMES, .project = {"proj_in.0.weight", "proj_in.2.weight"}};
 
-/* UniPic-1 has an image encoder beside it, which images of prompts do not need. */
+/* UniPic-1 has an image encoder beside it, which images of prompts do not need. Where that was taken out, its position
+ * tables of 32x32 tokens tell it from Harmon-1.5B, whose are 16x16. */
 static int harmon_is_unipic(const wt_file *f)
 {
     static const char *const encoder[] = {"siglip2", NULL};
     const char *release = wt_metadata(f, "mar.release");
-    return wt_sum_elements(f, encoder) > 0 || (release && strcmp(release, "unipic") == 0);
+    const wt_tensor *positions = wt_find(f, "diffusion_pos_embed_learned");
+    if (release) return strcmp(release, "unipic") == 0;
+    return wt_sum_elements(f, encoder) > 0 || (positions && positions->rank == 3 && positions->shape[1] == 32 * 32 &&
+                                               positions->shape[2] == harmon_towers[HARMON_TOWERS - 1].width);
 }
 
 /* --- configuration ------------------------------------------------------------------------------------------------ */
@@ -58,16 +62,16 @@ static mar_status harmon_read_heads(const wt_file *f, int *heads, mar_err *err)
 /* --- the image decoder ----------------------------------------------------------------------------------------------
  */
 
-/* Returns a view of the image decoder in the file, to close; NULL if it has none. */
-static wt_file *harmon_open_decoder(const wt_file *f)
+/* Opens a view of the image decoder in the file, to close; NULL if it has none. */
+static mar_status harmon_open_decoder(const wt_file *f, wt_file **out, mar_err *err)
 {
-    wt_file *view;
-    mar_err err = {0};
-    if (wt_view(f, &view, &err) != MAR_OK) return NULL;
-    wt_narrow(view, "vae.");
-    if (vae_config_recognise(view)) return view;
-    wt_close(view);
-    return NULL;
+    const mar_status status = wt_view(f, out, err);
+    if (status != MAR_OK) return status;
+    wt_narrow(*out, "vae.");
+    if (vae_config_recognise(*out)) return MAR_OK;
+    wt_close(*out);
+    *out = NULL;
+    return MAR_OK;
 }
 
 typedef struct {
@@ -136,8 +140,10 @@ static void harmon_tensors(const wt_file *f, const void *facts, wt_tensor_visito
     visit(user, "proj_out.0.bias", 1, &width);
     visit(user, "proj_out.2.weight", 2, (const int64_t[]){file.width, width});
     visit(user, "proj_out.2.bias", 1, (const int64_t[]){file.width});
-    wt_file *decoder = out->config.image_decoder ? harmon_open_decoder(f) : NULL;
+    wt_file *decoder = NULL;
+    mar_err err = {0};
     harmon_visitor v = {visit, user};
+    if (out->config.image_decoder) (void)harmon_open_decoder(f, &decoder, &err); /* else its tensors are unexpected */
     if (decoder) vae_config_tensors(decoder, &out->vae, harmon_visit_decoder, &v);
     wt_close(decoder);
 }
@@ -173,7 +179,8 @@ static mar_status harmon_derive(const wt_file *f, const wt_asked *asked, void *f
     out->process = harmon_is_unipic(f) ? DIFF_DDPM_CLIPPED : DIFF_DDPM;
     c->parameters = 0;
     harmon_tensors(f, out, wt_add_elements, &c->parameters); /* of the model alone: out->vae is not known yet */
-    wt_file *decoder = harmon_open_decoder(f);
+    wt_file *decoder = NULL;
+    status = harmon_open_decoder(f, &decoder, err);
     if (decoder) status = vae_config_derive(decoder, &out->vae, err);
     c->image_decoder = decoder != NULL;
     wt_close(decoder);

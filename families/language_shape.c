@@ -70,8 +70,12 @@ static mar_status language_read_rope(const wt_file *f, const char *name, double 
 static mar_status language_check_config(const wt_file *f, mar_err *err)
 {
     const json_value *swin = language_member(f, "swin_norm"), *activation = language_member(f, "hidden_act");
+    const json_value *window = language_member(f, "use_sliding_window");
     if (swin && swin->type == JSON_TRUE)
         return err_set(err, MAR_EMODEL, "%s: its configuration has swin_norm, expected norms in front of the layers",
+                       wt_path(f));
+    if (window && window->type == JSON_TRUE)
+        return err_set(err, MAR_EMODEL, "%s: its configuration has use_sliding_window, expected attention to all rows",
                        wt_path(f));
     if (activation && (activation->type != JSON_STRING || strcmp(activation->text, "silu") != 0))
         return err_set(err, MAR_EMODEL, "%s: its configuration has the activation %.60s, expected silu", wt_path(f),

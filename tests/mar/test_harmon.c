@@ -5,6 +5,7 @@
 #include "tests/support/contexts.h"
 #include "tests/support/demo.h"
 #include "tests/support/support.h"
+#include "tests/support/tensor_files.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -211,4 +212,44 @@ TEST_CASE(passes_of_the_official_code)
         harmon_close(&h);
     }
     wt_close(golden);
+}
+
+/* Checks that what config.json says and this library does not do is refused by name. */
+TEST_CASE(refused_configurations)
+{
+    static const struct {
+        const char *from, *to, *why;
+    } cases[] = {
+        {"\"use_sliding_window\": false", "\"use_sliding_window\": true", "has use_sliding_window"},
+        {"\"mar_base\"", "\"mar_tiny\"", "mar.type mar_tiny, expected mar_base, mar_large or mar_huge"},
+        {"\"encoder_embed_dim\": 128", "\"encoder_embed_dim\": 256", "z_proj.weight is 128 wide, config.json's towers"},
+    };
+    const harmon_files *f = *state;
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_model *model;
+    for (size_t i = 0; i <= sizeof cases / sizeof *cases; i++) { /* the last time the whole file */
+        bytes b = bytes_from_file("tests/golden/data/harmon/config.json");
+        bytes_put(&b, "", 1);
+        const char *text = (const char *)b.data;
+        char changed[4096];
+        if (i < sizeof cases / sizeof *cases) {
+            const char *at = strstr(text, cases[i].from);
+            assert_non_null(at);
+            snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, cases[i].to,
+                     at + strlen(cases[i].from));
+        } else {
+            snprintf(changed, sizeof changed, "%s", text);
+        }
+        bytes_free(&b);
+        bytes config = {0};
+        bytes_put(&config, changed, strlen(changed));
+        bytes_to_folder(f->folder[HARMON_FOLDER], "config.json", &config);
+        const mar_status status = mar_model_load(m, f->folder[HARMON_FOLDER], 0, &model);
+        assert_int_equal(status, i < sizeof cases / sizeof *cases ? MAR_EMODEL : MAR_OK);
+        if (status == MAR_OK)
+            mar_model_free(model);
+        else if (!strstr(mar_error(m), cases[i].why))
+            fail_msg("%s, expected %s", mar_error(m), cases[i].why);
+    }
+    mar_close(m);
 }

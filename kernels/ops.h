@@ -317,6 +317,9 @@ typedef struct {
      * to at least one slot. */
     const uint64_t *mask;
     int words;
+    int causal;    /* 1: type is KERN_CACHE_ACT, and the masks say that row i of a span attends to the first i + 1 of its
+                    * own slots. A CPU then multiplies blocks of rows. Bits are others than with 0, and a value that is
+                    * not finite reaches earlier rows of its span, too */
     int max_slots; /* upper bound on a span's slots: the same at each call of a recording */
     /* rope tables, or NULL: queries are rotated and the cache is filled. No pending work may write the tables. With
      * `rope` the operation first does the work of `rotate`. Row r of q is then query, key and value side by side, so
@@ -463,8 +466,8 @@ typedef struct {
     /* Runs multi-head attention over a cache, scores scaled by 1/sqrt(head_dim), softmax in f32. On a CPU a row's bits
      * depend only on its queries and on the slots it attends to, in order. */
     void (*attention_cache)(kern_queue *k, const kern_cache_job *job);
-    /* Prepares for calls with spans of up to this many slots, as linear_plan does. */
-    mar_status (*attention_cache_plan)(kern_queue *k, int slots, int head_dim, mar_err *err);
+    /* Prepares for calls with spans of up to this many slots, or for calls with `causal`, as linear_plan does. */
+    mar_status (*attention_cache_plan)(kern_queue *k, int slots, int head_dim, int causal, mar_err *err);
     /* y[r] = row x[r] of table, float [size][dim]. x float [rows] holds token ids 0..size-1; kern_token_row
      * (kernels/discrete.h) maps other values. y float [rows][dim]. */
     void (*look_up)(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);

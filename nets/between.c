@@ -323,6 +323,7 @@ mar_status between_create(kern_queue *k, const between_model *model, int images,
                            rows, 0, &b->pass, err);
     if (status == MAR_OK) {
         b->pass.span_slots = s->prefix + s->seq_len;
+        b->pass.causal = 1;
         status = between_allocate(b, err);
     }
     if (status == MAR_OK)

@@ -136,6 +136,7 @@ static void pass_attend(const causal_pass *p, int layer)
                                 .slot = p->list,
                                 .mask = p->mask,
                                 .words = p->words,
+                                .causal = p->causal,
                                 .max_slots = p->span_slots,
                                 .rope = p->model->rope,
                                 .position = p->position,
@@ -384,7 +385,7 @@ mar_status causal_pass_plan(const causal_pass *p, int rows, int logit_rows, mar_
 {
     kern_queue *k = p->k;
     const int planned = k->device->skinny_rows; /* rows that need no plan */
-    mar_status status = k->core->attention_cache_plan(k, p->span_slots, p->model->shape.head_dim, err);
+    mar_status status = k->core->attention_cache_plan(k, p->span_slots, p->model->shape.head_dim, p->causal, err);
     for (int i = 0; status == MAR_OK && rows > planned && i < p->model->shape.depth; i++) {
         const causal_layer *l = &p->model->layers[i];
         const kern_linear *layers[] = {l->qkv, l->wo, l->w13, l->w2};

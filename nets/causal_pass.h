@@ -23,6 +23,7 @@ typedef struct {
     int rows, spans, logit_rows; /* logit_rows: rows that logits or hidden rows are wanted of, of all branches */
     const float *table;          /* backend: embedding table, or vectors [..][token_dim] */
     int vectors;                 /* 1: of vectors */
+    int causal;                  /* 1: as in kern_cache_job, for all passes; set before causal_pass_plan */
     /* [rows] row of the table; with `drawn`, index into drawn, or -1 - row of the table */
     int *embedding;
     const int *drawn; /* backend: tokens, as row numbers of the table; or NULL */

@@ -108,32 +108,40 @@ static int attention_parts(const attention_call *c, const attention_plan *p)
     return c->heads == 1 ? p->blocks : 1;
 }
 
-/* Packs a head's keys and values. */
-static void attention_pack(const attention_call *call, const attention_plan *p, const char *key, const char *value,
-                           char *work)
+/* Packs a head's keys. */
+static void attention_pack_keys(const attention_call *call, const attention_plan *p, const char *key, char *work)
 {
-    const kern_device *d = &call->queue->d->base;
     const gemm_type type = attention_type(call->queue);
     const gemm_kernel *kernel = call->queue->d->gemm[type];
     char *block = work;
     for (int c = 0; c < p->n_k; c += GEMM_COLS, block += p->key_bytes)
         gemm_pack_columns(kernel, type, key + (size_t)c * call->kv_stride, call->kv_stride,
                           cpu_lesser(p->n_k - c, GEMM_COLS), p->dim, p->key_words, block);
-    block = work + p->value;
-    for (int c = 0; c < p->dim; c += GEMM_COLS, block += p->value_bytes)
-        gemm_pack_rows(kernel, type, act_at(d, value, (size_t)c), call->kv_stride, cpu_lesser(p->dim - c, GEMM_COLS),
-                       p->n_k, p->value_words, block);
 }
 
-/* Multiplies `rows` rows with the packed blocks of `cols` columns, y_stride elements of size bytes apart. */
+/* Packs a head's values. */
+static void attention_pack_values(const attention_call *call, const attention_plan *p, const char *value, char *work)
+{
+    const gemm_type type = attention_type(call->queue);
+    const gemm_kernel *kernel = call->queue->d->gemm[type];
+    char *block = work + p->value;
+    for (int c = 0; c < p->dim; c += GEMM_COLS, block += p->value_bytes)
+        gemm_pack_rows(kernel, type, act_at(&call->queue->d->base, value, (size_t)c), call->kv_stride,
+                       cpu_lesser(p->dim - c, GEMM_COLS), p->n_k, p->value_words, block);
+}
+
+/* Multiplies `rows` rows with the packed blocks of `cols` columns. Rows of y are y_stride elements of size bytes apart,
+ * or at the elements y_at [rows]. */
 static void attention_multiply(const gemm_kernel *kernel, const gemm_rows *x, int rows, const char *blocks,
-                               size_t block_bytes, int cols, void *y, size_t y_stride, size_t size)
+                               size_t block_bytes, int cols, void *y, size_t y_stride, const ptrdiff_t *y_at,
+                               size_t size)
 {
     for (int c = 0; c < cols; c += GEMM_COLS, blocks += block_bytes) {
         const gemm_out out = {.bias = gemm_no_bias,
                               .cols = cpu_lesser(cols - c, GEMM_COLS),
                               .y = (char *)y + (size_t)c * size,
                               .y_stride = y_stride,
+                              .y_at = y_at,
                               .y_bf16 = size == 2};
         kernel->product(x, rows, blocks, blocks, &out);
     }
@@ -185,11 +193,12 @@ static void attention_tile(const attention_call *call, const attention_plan *p, 
                                .parts = 1,
                                .words = gemm_words(attention_type(k), p->n_k, 1),
                                .w_words = p->value_words};
-    attention_pack(call, p, key, value, work);
+    attention_pack_keys(call, p, key, work);
+    attention_pack_values(call, p, value, work);
     for (int i = first; i < last; i += p->block) {
         const int count = cpu_lesser(last - i, p->block);
         const gemm_rows queries = queries_of(call, p, q, i, count, work + p->query);
-        attention_multiply(kernel, &queries, count, work, p->key_bytes, p->n_k, scores, n_k, sizeof *scores);
+        attention_multiply(kernel, &queries, count, work, p->key_bytes, p->n_k, scores, n_k, NULL, sizeof *scores);
         for (int r = 0; r < count; r++) {
             char *row = work + p->weights + (size_t)r * p->weight_stride;
             if (bias) attention_add_bias(scores + (size_t)r * n_k, p->n_k, scale, bias, call->reach, i + r);
@@ -197,7 +206,7 @@ static void attention_tile(const attention_call *call, const attention_plan *p, 
             memset(row + n_k * size, 0, p->weight_stride - n_k * size);
         }
         attention_multiply(kernel, &weights, count, work + p->value, p->value_bytes, p->dim,
-                           y + (size_t)i * call->y_stride, call->y_stride / size, size);
+                           y + (size_t)i * call->y_stride, call->y_stride / size, NULL, size);
     }
     if (kernel->end) kernel->end();
 }
@@ -293,4 +302,122 @@ void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q
     c.reach = reach;
     for (int s = 0; s < n_seq && kern_live(k); s += SPANS)
         attend_spans(&c, q_first + s, n_q + s, k_first + s, n_k + s, cpu_lesser(n_seq - s, SPANS), head_dim);
+}
+
+/* --- causal spans of a cache -------------------------------------------------------------------------------------- */
+
+/* A call. An item is a head of keys of one span, or some of its blocks of rows. */
+typedef struct {
+    cpu_queue *queue;
+    const kern_cache_job *job;
+    int parts; /* items of a head */
+} causal_call;
+
+/* Returns the rows of a block: those whose queries of one head of keys fill it. */
+static int causal_rows(const kern_cache_job *j)
+{
+    const int rows = QUERY_BLOCK / (j->heads / j->kv_heads);
+    return rows > 1 ? rows : 1;
+}
+
+/* Returns the plan of a span, whose copied queries are followed by room for copies of the keys or values. */
+static attention_plan causal_plan(const cpu_queue *k, int slots, int dim)
+{
+    attention_plan p = make_plan(k, QUERY_BLOCK, slots, dim);
+    p.query_bytes = aligned(4 * (size_t)p.key_words);
+    p.total = p.query + (size_t)p.block * p.query_bytes + (size_t)slots * (size_t)dim * k->d->base.act_size;
+    return p;
+}
+
+size_t cpu_causal_bytes(const cpu_queue *k, int slots, int head_dim)
+{
+    return causal_plan(k, slots, head_dim).total;
+}
+
+/* Copies n slots' keys or values of a head, at `base` in slot 0. Returns the copies. */
+static const char *causal_gather(const kern_device *d, const kern_cache_job *j, const char *base, const int *slot,
+                                 int n, char *to)
+{
+    const size_t head = (size_t)j->head_dim * d->act_size;
+    const size_t stride = kern_cache_slot_bytes(d, KERN_CACHE_ACT, j->kv_heads, j->head_dim);
+    for (int i = 0; i < n; i++) memcpy(to + (size_t)i * head, base + (size_t)slot[i] * stride, head);
+    return to;
+}
+
+/* Packs the first n_k slots' keys and values of head h. */
+static void causal_pack(const causal_call *c, const attention_plan *p, const int *slot, int h, char *work)
+{
+    const kern_cache_job *j = c->job;
+    const kern_device *d = &c->queue->d->base;
+    const size_t head = (size_t)j->head_dim * d->act_size;
+    const attention_call rows = {.queue = c->queue, .kv_stride = head};
+    const char *key = (const char *)j->cache + (size_t)h * head, *value = key + (size_t)j->kv_heads * head;
+    char *copy = work + p->query + (size_t)p->block * p->query_bytes;
+    attention_pack_keys(&rows, p, causal_gather(d, j, key, slot, p->n_k, copy), work);
+    attention_pack_values(&rows, p, causal_gather(d, j, value, slot, p->n_k, copy), work);
+}
+
+/* Computes rows first .. last-1 of a span, at most a block, for head h. `common` slots are all rows'. */
+static void causal_block(const causal_call *c, const attention_plan *p, int row, int first, int last, int common, int h,
+                         char *work)
+{
+    const kern_cache_job *j = c->job;
+    const cpu_device *d = c->queue->d;
+    const gemm_type type = attention_type(c->queue);
+    const int group = j->heads / j->kv_heads, n = common + last, count = (last - first) * group;
+    const size_t size = d->base.act_size, head = (size_t)p->dim * size;
+    float *scores = (float *)(void *)(work + p->scores);
+    ptrdiff_t y_at[QUERY_BLOCK];
+    for (int i = 0; i < count; i++) {
+        const size_t r = (size_t)(row + first + i / group), column = (size_t)((h * group + i % group) * p->dim);
+        char *to = work + p->query + (size_t)i * p->query_bytes;
+        memcpy(to, act_at(&d->base, j->q, r * (size_t)j->q_stride + column), head);
+        memset(to + head, 0, p->query_bytes - head);
+        y_at[i] = (ptrdiff_t)(r * (size_t)(j->heads * p->dim) + column);
+    }
+    const gemm_rows queries = {.base = work + p->query,
+                               .stride = p->query_bytes,
+                               .parts = 1,
+                               .words = gemm_words(type, p->dim, 1),
+                               .w_words = p->key_words};
+    attention_multiply(d->gemm[type], &queries, count, work, p->key_bytes, n, scores, (size_t)n, NULL, sizeof *scores);
+    for (int i = 0; i < count; i++) {
+        char *weights = work + p->weights + (size_t)i * p->weight_stride;
+        const int known = common + first + i / group + 1;
+        d->rows->softmax(scores + (size_t)i * (size_t)n, known, 1.0f / sqrtf((float)p->dim), weights, d->bf16);
+        memset(weights + (size_t)known * size, 0, p->weight_stride - (size_t)known * size);
+    }
+    const gemm_rows weights = {.base = work + p->weights,
+                               .stride = p->weight_stride,
+                               .parts = 1,
+                               .words = gemm_words(type, n, 1),
+                               .w_words = p->value_words};
+    attention_multiply(d->gemm[type], &weights, count, work + p->value, p->value_bytes, p->dim, j->y, 0, y_at, size);
+}
+
+static void causal_body(void *arg, int from, int to, int thread)
+{
+    const causal_call *c = arg;
+    const kern_cache_job *j = c->job;
+    const int across = j->kv_heads * c->parts, step = causal_rows(j);
+    char *work = c->queue->work[thread];
+    for (int item = from; item < to; item++) {
+        const int span = item / across, h = item % across / c->parts, part = item % c->parts;
+        const int rows = j->row[span + 1] - j->row[span], blocks = cpu_divide_up(rows, step);
+        const int last = (blocks - 1 - part) / c->parts * c->parts + part; /* the item's last block */
+        if (part >= blocks) continue;
+        const int end = cpu_lesser(rows, (last + 1) * step);
+        const attention_plan p = causal_plan(c->queue, j->common[span] + end, j->head_dim);
+        causal_pack(c, &p, j->slot + j->first[span], h, work);
+        for (int b = part; b < blocks; b += c->parts)
+            causal_block(c, &p, j->row[span], b * step, cpu_lesser(rows, (b + 1) * step), j->common[span], h, work);
+    }
+    const gemm_kernel *kernel = c->queue->d->gemm[attention_type(c->queue)];
+    if (kernel->end) kernel->end();
+}
+
+void cpu_attention_causal(cpu_queue *k, const kern_cache_job *job, double work)
+{
+    causal_call c = {.queue = k, .job = job, .parts = cpu_divide_up(2 * k->d->threads, job->spans * job->kv_heads)};
+    cpu_for(k, job->spans * job->kv_heads * c.parts, work, causal_body, &c);
 }

@@ -201,9 +201,11 @@ static void cache_body(void *arg, int first, int last, int thread)
     }
 }
 
-mar_status cpu_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err)
+mar_status cpu_attention_cache_plan(kern_queue *k, int slots, int head_dim, int causal, mar_err *err)
 {
-    return cpu_work_room(cpu_of(k), cached_bytes(pairs_of(cpu_of(k)->d), slots, head_dim), err);
+    cpu_queue *q = cpu_of(k);
+    if (causal) return cpu_work_room(q, cpu_causal_bytes(q, slots, head_dim), err);
+    return cpu_work_room(q, cached_bytes(pairs_of(q->d), slots, head_dim), err);
 }
 
 void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
@@ -220,9 +222,14 @@ void cpu_attention_cache(kern_queue *k, const kern_cache_job *job)
         if (rows > tallest) tallest = rows;
         pairs += (double)rows * slots;
     }
-    const size_t bytes = cached_bytes(pairs_of(q->d), most, job->head_dim);
+    const size_t bytes =
+        job->causal ? cpu_causal_bytes(q, most, job->head_dim) : cached_bytes(pairs_of(q->d), most, job->head_dim);
     if (!cpu_planned(q, bytes <= q->work_bytes, "attention over %d slots of a cache", most)) return;
     if (job->rope) cache_store(q, job, store_body);
+    if (job->causal) {
+        cpu_attention_causal(q, job, 2 * pairs * job->heads * job->head_dim);
+        return;
+    }
     const int group = group_of(job), queries = cpu_lesser(tallest, cached_rows(group)) * group;
     const int fit = pairs_of(q->d) / queries, fair = blocks * job->kv_heads / (2 * q->d->threads);
     cache_call c = {.queue = q, .job = job, .heads = cpu_lesser(cpu_lesser(fit, fair > 1 ? fair : 1), job->kv_heads)};

@@ -112,11 +112,16 @@ void cpu_attention_spans(kern_queue *k, const act *q, int q_stride, const int *q
                          const act *value, int kv_stride, const int *k_first, const int *n_k, int n_seq, int heads,
                          int head_dim, const float *bias, int reach, act *y);
 
+/* Attends for the rows of a causal job whose cache has operands, after they are stored; `work` as in cpu_for. Returns
+ * the working memory of spans of up to so many slots. */
+void cpu_attention_causal(cpu_queue *k, const kern_cache_job *job, double work);
+size_t cpu_causal_bytes(const cpu_queue *k, int slots, int head_dim);
+
 void cpu_gated(kern_queue *k, const act *x, int rows, int hidden, kern_activation activation, act *y);
 void cpu_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, int angles, const float *rope,
                 const int *position, act *cache, const int *slot);
 void cpu_attention_cache(kern_queue *k, const kern_cache_job *job);
-mar_status cpu_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err);
+mar_status cpu_attention_cache_plan(kern_queue *k, int slots, int head_dim, int causal, mar_err *err);
 void cpu_look_up(kern_queue *k, const float *table, int size, int dim, const float *x, int rows, float *y);
 void cpu_embed(kern_queue *k, const float *table, int size, int dim, const int *token, const int *place, int rows,
                float *y);

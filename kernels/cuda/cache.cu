@@ -615,9 +615,9 @@ void cuda_rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, int
         store<float, float>(c, a, qkv, cache);
 }
 
-mar_status cuda_attention_cache_plan(kern_queue *k, int slots, int head_dim, mar_err *err)
+mar_status cuda_attention_cache_plan(kern_queue *k, int slots, int head_dim, int causal, mar_err *err)
 {
-    (void)k, (void)slots; /* any */
+    (void)k, (void)slots, (void)causal; /* any */
     if (head_dim <= MOST_DIM && head_dim % 4 == 0) return MAR_OK;
     return err_set(err, MAR_EBACKEND,
                    "attention over a cache with heads of %d elements: a GPU takes multiples of 4 up to %d", head_dim,
@@ -630,7 +630,7 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
     const size_t rows = (size_t)job->rows, spans = (size_t)job->spans, words = rows * (size_t)job->words;
     if (job->rows <= 0) return;
     mar_err err = {};
-    const mar_status status = cuda_attention_cache_plan(k, job->max_slots, job->head_dim, &err);
+    const mar_status status = cuda_attention_cache_plan(k, job->max_slots, job->head_dim, job->causal, &err);
     if (status != MAR_OK) {
         kern_fail(k, status, &err);
         return;

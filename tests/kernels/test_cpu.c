@@ -97,7 +97,7 @@ TEST_CASE(unplanned_calls_fail)
         assert_ok(k->core->attention_plan(k, 0, KEYS, 1, 8, 8, 8, &err), &err); /* no queries need no memory */
         assert_ok(k->core->attention_plan(k, QUERIES + 1, KEYS + 1, 1, 8, 8, 8, &err), &err);
         k->core->attention(k, zeros, 8, zeros, zeros, 8, 1, QUERIES, KEYS, 1, 8, y);
-        assert_ok(k->core->attention_cache_plan(k, KEYS + 1, 8, &err), &err);
+        assert_ok(k->core->attention_cache_plan(k, KEYS + 1, 8, 0, &err), &err);
         k->core->attention_cache(k, &cache);
         assert_ok(kern_check(k, &err), &err);
         kern_linear *l;

@@ -304,9 +304,9 @@ typedef struct {
     int *known, *count;                /* [rows][slots] a row's known slots in order; [rows] */
 } cache_lists;
 
-/* Makes the lists. Each row knows one of its span's own slots. Even rows also know about half of the others. A replay
- * has the spans in another order. */
-static cache_lists *make_lists(ops_call *c)
+/* Makes the lists. Each row knows one of its span's own slots. Even rows also know about half of the others. With
+ * `causal` row i of a span knows the first i + 1. A replay has the spans in another order. */
+static cache_lists *make_lists(ops_call *c, int causal)
 {
     const int *n = c->n, spans_of = n[CACHE_SPANS];
     cache_lists *l = c->data = ops_host(c, sizeof *l);
@@ -328,7 +328,7 @@ static cache_lists *make_lists(ops_call *c)
             const int own = l->first[s + 1] - l->first[s] - l->common[s];
             l->span[r] = s;
             for (int j = 0; j < own; j++)
-                if ((r * 7 + 3) % own == j || (r % 2 == 0 && ops_word(c) >> 31))
+                if (causal ? j <= r - l->row[s] : (r * 7 + 3) % own == j || (r % 2 == 0 && ops_word(c) >> 31))
                     l->mask[r * WORDS + j / 64] |= (uint64_t)1 << j % 64;
             for (int j = -l->common[s]; j < own; j++)
                 if (j < 0 || l->mask[r * WORDS + j / 64] >> j % 64 & 1)
@@ -342,7 +342,7 @@ static cache_lists *make_lists(ops_call *c)
 static void build_cache(ops_call *c)
 {
     const int heads = c->n[CACHE_HEADS], dim = c->n[CACHE_DIM];
-    cache_lists *l = make_lists(c);
+    cache_lists *l = make_lists(c, 0);
     const size_t width = (size_t)(heads * dim), row = 2 * width;
     const size_t queries = (size_t)(l->rows * l->q_stride);
     const int kind = c->n[UNUSUAL];
@@ -387,13 +387,15 @@ static kern_cache_job cache_job(const ops_call *c, const cache_lists *l, void *c
                             .y = a[2]};
 }
 
-/* On a CPU: computes each row alone, with its slots by mask in y[0] and in common in y[1]. */
+/* On a CPU: computes each row alone, with its slots by mask in y[0] and in common in y[1]; of a causal job the last by
+ * mask in both. */
 static void run_alone(kern_queue *k, const ops_call *c, const kern_cache_job *job, void *const *y)
 {
     const cache_lists *l = c->data;
     const size_t size = k->device->act_size, width = (size_t)(c->n[CACHE_HEADS] * c->n[CACHE_DIM]);
     for (int i = 0; i < 2 * l->rows && !ops_on_cuda(); i++) {
-        const int r = i / 2, ends[2] = {0, 1}, first[2] = {0, l->count[r]}, common = i % 2 ? l->count[r] : 0;
+        const int r = i / 2, ends[2] = {0, 1}, first[2] = {0, l->count[r]};
+        const int common = job->causal ? l->count[r] - 1 : i % 2 ? l->count[r] : 0;
         uint64_t mask[64] = {0};
         for (int j = 0; j < l->count[r]; j++) mask[j / 64] |= (uint64_t)1 << j % 64;
         kern_cache_job alone = *job;
@@ -415,7 +417,7 @@ static void run_cache(kern_queue *k, const ops_call *c, void *const *a)
 static void *prepare_cache(kern_queue *k, const ops_call *c)
 {
     mar_err err = {0};
-    assert_ok(k->core->attention_cache_plan(k, ((const cache_lists *)c->data)->most, c->n[CACHE_DIM], &err), &err);
+    assert_ok(k->core->attention_cache_plan(k, ((const cache_lists *)c->data)->most, c->n[CACHE_DIM], 0, &err), &err);
     return NULL;
 }
 
@@ -456,7 +458,7 @@ static void any_result(ops_call *c)
 
 static void build_turned(ops_call *c)
 {
-    cache_lists *l = make_lists(c);
+    cache_lists *l = make_lists(c, 0);
     const size_t width = (size_t)(c->n[CACHE_HEADS] * c->n[CACHE_DIM]);
     l->q_stride = 3 * (int)width;
     l->position = ops_below(c, (size_t)l->rows, POSITIONS), l->own = ops_host(c, (size_t)l->rows * sizeof(int));
@@ -491,11 +493,11 @@ static void check_turned(const ops_call *c, double *const *got)
 
 /* Rotating attention with grouped heads, norms and caches of other numbers than act: KV_HEADS, type, norm. The first
  * call fills all slots, with a row for each. */
-enum { KV_HEADS = 4 + 3 * MOST_SPANS, TYPE_AND_NORM };
+enum { KV_HEADS = 4 + 3 * MOST_SPANS, TYPE_AND_NORM, CAUSAL };
 enum { PLAIN, RMS, LAYER };
 #define KIND(type, norm) ((type) + 3 * (norm))
 
-static const int stored[][6 + 3 * MOST_SPANS] = {
+static const int stored[][7 + 3 * MOST_SPANS] = {
     {8, 128, 2, 0, 1, 1, 0, 0, 0, 0, 51, 40, 0, 0, 0, 0, 50, 39, 0, 0, 0, 0, 2, KIND(KERN_CACHE_INT8, PLAIN)},
     {4, 64, 2, 0, 9, 3, 0, 0, 0, 0, 60, 20, 0, 0, 0, 0, 50, 9, 0, 0, 0, 0, 4, KIND(KERN_CACHE_INT8, LAYER)},
     {4, 128, 1, 0, 1, 0, 0, 0, 0, 0, 51, 0, 0, 0, 0, 0, 50, 0, 0, 0, 0, 0, 4, KIND(KERN_CACHE_BF16, LAYER)},
@@ -508,6 +510,9 @@ static const int stored[][6 + 3 * MOST_SPANS] = {
     {3, 36, 3, 0, 1, 3, 2, 0, 0, 0, 51, 6, 2, 0, 0, 0, 50, 3, 0, 0, 0, 0, 3, KIND(KERN_CACHE_BF16, PLAIN)},
     {4, 64, 1, NAN_KEY, 9, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 2, KIND(KERN_CACHE_INT8, PLAIN)},
     {4, 64, 1, NAN_VALUE, 9, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 2, KIND(KERN_CACHE_INT8, PLAIN)},
+    {14, 64, 2, 0, 91, 3, 0, 0, 0, 0, 121, 4, 0, 0, 0, 0, 30, 1, 0, 0, 0, 0, 2, KIND(KERN_CACHE_ACT, PLAIN), 1},
+    {6, 32, 3, 0, 1, 40, 2, 0, 0, 0, 9, 40, 22, 0, 0, 0, 8, 0, 20, 0, 0, 0, 6, KIND(KERN_CACHE_ACT, RMS), 1},
+    {3, 36, 2, 0, 17, 1, 0, 0, 0, 0, 20, 67, 0, 0, 0, 0, 3, 66, 0, 0, 0, 0, 1, KIND(KERN_CACHE_ACT, LAYER), 1},
 };
 
 /* The arrays. The first three are those of the call that fills the cache; ALONE: as in build_cache. */
@@ -579,7 +584,7 @@ static void build_stored(ops_call *c)
 {
     const int heads = c->n[CACHE_HEADS], kv_heads = c->n[KV_HEADS], dim = c->n[CACHE_DIM];
     const size_t k_width = (size_t)(kv_heads * dim), q_width = (size_t)(heads * dim);
-    cache_lists *l = make_lists(c);
+    cache_lists *l = make_lists(c, c->n[CAUSAL]);
     l->q_stride = (heads + 2 * kv_heads) * dim;
     l->position = ops_below(c, (size_t)l->rows, POSITIONS), l->own = ops_host(c, (size_t)l->rows * sizeof(int));
     l->order = ops_host(c, (size_t)(l->slots + 1) * sizeof(int)), l->ones = ops_host(c, (size_t)l->slots * sizeof(int));
@@ -612,7 +617,7 @@ static kern_cache_job stored_job(const ops_call *c, const cache_lists *l, void *
 {
     const int norm = c->n[TYPE_AND_NORM] / 3;
     kern_cache_job job = cache_job(c, l, a);
-    job.kv_heads = c->n[KV_HEADS], job.type = type_of(c);
+    job.kv_heads = c->n[KV_HEADS], job.type = type_of(c), job.causal = c->n[CAUSAL];
     job.q = a[QKV], job.cache = a[SLOTS_MEMORY], job.y = a[Y];
     job.rope = a[ROPE], job.position = l->position, job.own = l->own;
     job.q_norm.eps = job.k_norm.eps = 1e-5f;
@@ -625,10 +630,19 @@ static kern_cache_job stored_job(const ops_call *c, const cache_lists *l, void *
 static void fill_slots(kern_queue *k, const ops_call *c, const cache_lists *l, void *const *a)
 {
     kern_cache_job job = stored_job(c, l, a);
+    job.causal = 0;
     job.rows = job.spans = l->slots, job.words = 0, job.mask = NULL, job.max_slots = 1;
     job.row = job.first = job.slot = job.own = l->order, job.common = l->ones, job.position = l->filled;
     job.q = a[FILL_QKV], job.y = a[FILL_Y];
     k->core->attention_cache(k, &job);
+}
+
+static void *prepare_stored(kern_queue *k, const ops_call *c)
+{
+    const cache_lists *l = c->data;
+    mar_err err = {0};
+    assert_ok(k->core->attention_cache_plan(k, l->most, c->n[CACHE_DIM], c->n[CAUSAL], &err), &err);
+    return prepare_cache(k, c);
 }
 
 static void run_stored(kern_queue *k, const ops_call *c, void *const *a)
@@ -665,7 +679,7 @@ static void build_golden_cache(ops_call *c)
     }
     wt_close(f);
     c->other = 0; /* the golden numbers have no other contents */
-    cache_lists *l = make_lists(c);
+    cache_lists *l = make_lists(c, 0);
     l->q_stride = width;
     for (int r = 0; r < rows; r++) {
         l->count[r] = 0, memset(l->mask + r * WORDS, 0, WORDS * sizeof *l->mask);
@@ -706,8 +720,8 @@ static const ops_entry table[] = {
      NULL, check_cache},
     {"attention_cache, turned", CACHE_NUMBERS, OPS_CASES(turned), 0, build_turned, run_turned, prepare_cache, NULL,
      check_turned},
-    {"attention_cache, stored", CACHE_NUMBERS ", kv_heads kind", OPS_CASES(stored), 0, build_stored, run_stored,
-     prepare_cache, NULL, check_stored},
+    {"attention_cache, stored", CACHE_NUMBERS ", kv_heads kind causal", OPS_CASES(stored), 0, build_stored, run_stored,
+     prepare_stored, NULL, check_stored},
     {"attention_cache, PyTorch", CACHE_NUMBERS, OPS_CASES(golden_caches), 0, build_golden_cache, run_cache,
      prepare_cache, NULL, check_cache},
 };

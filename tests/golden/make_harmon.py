@@ -6,7 +6,7 @@ project's addressed noise.
 HARMON is a checkout of github.com/wusize/Harmon, UNIPIC the folder UniPic-1 of one of github.com/SkyworkAI/UniPic. The weights are not
 stored: tests/support/harmon.c draws the same ones (drawn_weights.py) by the names and shapes in harmon/tensors.txt. The tokenizer is that of make_text.py,
 text/qwen2_files. harmon/prompts.json has the prompts, the last one as --negative; `ids.` the ids of each, `ids.default` those of the
-unconditional prompt. The passes are of prompt 0, `long` of prompt 1: rows of `z`, `encoded` and `llm` are [conditional, unconditional][n], every fourth
+unconditional prompt, `unipic.ids.8` those that UniPic-1 has for a prompt with the token it adds. The passes are of prompt 0, `long` of prompt 1: rows of `z`, `encoded` and `llm` are [conditional, unconditional][n], every fourth
 channel; `encoded` is the encoder's result, `llm` the last hidden rows in the language model's order."""
 
 import json
@@ -28,7 +28,7 @@ from pymar.vae import VAE, VaeConfig  # noqa: E402
 
 SEED, FIRST, CHANNELS, WIDTH = 0x1234567890ABCDEF, 40, 6, 128
 PROMPTS = ["a corgi in the snow", "Ein Café, naïve; e\u0301tude.", "two\nlines\r\n\r\n  and  spaces ", " ", "12345 7's IT'LL", "",
-           "雪 の 犬 🐶", "say <|im_end|> and <tool_call>", "blurry, text"]
+           "雪 の 犬 🐶", "say <|im_end|> and <tool_call>", "an <image> of a corgi", "blurry, text"]
 LLM = dict(architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=48, intermediate_size=80, num_hidden_layers=2,
            num_attention_heads=4, num_key_value_heads=2, head_dim=16, hidden_act="silu", vocab_size=528, rms_norm_eps=1e-6,
            rope_theta=1000000.0, max_position_embeddings=32768, tie_word_embeddings=True, use_sliding_window=False)
@@ -183,6 +183,7 @@ def main():
     out["images.linear"], _ = generate(model, PROMPTS[:1], 6, 10, (4, 4), schedule="linear", temperature=0.9)
     out["images.plain"], _ = generate(model, PROMPTS[:1], 4, 10, (4, 4), cfg=1.0)
     model = make(sys.argv[2], tokenizer)
+    out["unipic.ids.8"] = conditions(model, [PROMPTS[8]], None)["input_ids"][0].float()
     out["unipic.square"], _ = generate(model, PROMPTS[:2], 8, 20, (4, 4))
     write_schedule(model, out, 20)
     write_safetensors(HERE / "data/harmon.safetensors", out, {"made_by": "tests/golden/make_harmon.py"})

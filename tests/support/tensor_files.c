@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 uint64_t drawn_mix(uint64_t x)
 {
@@ -55,6 +56,13 @@ int tensors_read(const char *list, file_tensor *tensors)
     return count;
 }
 
+static size_t tensor_elements(const file_tensor *t)
+{
+    size_t n = 1;
+    for (int i = 0; i < t->rank; i++) n *= (size_t)t->shape[i];
+    return n;
+}
+
 /* Returns the factor of the uniform numbers. */
 static double tensor_scale(const file_tensor *t)
 {
@@ -72,9 +80,7 @@ void tensor_draw(file_tensor *t, const char *name, double distance)
 {
     const uint64_t hash = drawn_hash(name);
     const double scale = tensor_scale(t), mean = t->rank == 1 && ends_with(t->name, "weight");
-    uint64_t n = 1;
-    for (int i = 0; i < t->rank; i++) n *= (uint64_t)t->shape[i];
-    for (uint64_t i = 0; i < n; i++) {
+    for (uint64_t i = 0; i < tensor_elements(t); i++) {
         const double moved = distance * scale * drawn_uniform(hash + 1, i);
         const float x = (float)(scale * drawn_uniform(hash, i) + mean + moved);
         bytes_put(&t->data, &x, sizeof x);
@@ -115,19 +121,23 @@ void bytes_to_folder(const char *folder, const char *name, bytes *b)
 void tensors_write_safetensors(const char *folder, const char *name, const file_tensor *tensors, int count)
 {
     bytes header = {0}, b = {0};
+    char path[4096];
     size_t at = 0;
     for (int i = 0; i < count; i++) {
         const file_tensor *t = &tensors[i];
+        const size_t size = tensor_elements(t) * sizeof(float);
         bytes_format(&header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[", i ? "," : "{", t->name);
         for (int k = 0; k < t->rank; k++) bytes_format(&header, "%s%d", k ? "," : "", t->shape[k]);
-        bytes_format(&header, "],\"data_offsets\":[%zu,%zu]}", at, at + t->data.size);
-        at += t->data.size;
+        bytes_format(&header, "],\"data_offsets\":[%zu,%zu]}", at, at + size);
+        at += size;
     }
     bytes_text(&header, "}");
     bytes_number(&b, header.size, 8);
     bytes_put(&b, header.data, header.size);
     for (int i = 0; i < count; i++) bytes_put(&b, tensors[i].data.data, tensors[i].data.size);
     bytes_to_folder(folder, name, &b);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_int_equal(truncate(path, (off_t)(8 + header.size + at)), 0);
     bytes_free(&header);
 }
 

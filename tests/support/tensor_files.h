@@ -33,8 +33,8 @@ void bytes_format(bytes *b, const char *format, ...) __attribute__((format(print
 /* Writes the buffer to FOLDER/NAME and frees it. A failure fails the test. */
 void bytes_to_folder(const char *folder, const char *name, bytes *b);
 
-/* Write tensors [count] to FOLDER/NAME: as safetensors, or as torch.save writes a dictionary of them, with a key inside
- * another dictionary that has only this key. */
+/* Write tensors [count] to FOLDER/NAME: as safetensors, whose numbers are zeros in a sparse file if there are none; or
+ * as torch.save writes a dictionary of them, with a key inside another dictionary that has only this key. */
 void tensors_write_safetensors(const char *folder, const char *name, const file_tensor *tensors, int count);
 void tensors_write_torch(const char *folder, const char *name, const char *key, const file_tensor *tensors, int count);
 

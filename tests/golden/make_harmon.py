@@ -1,13 +1,15 @@
-"""Golden data for Harmon and UniPic-1: what the official code makes of a small model with random weights, in float32, with the
-project's addressed noise.
+"""Golden data for Harmon and UniPic-1: what the official code makes of a small model with random weights, in float32,
+with the project's addressed noise.
 
     python3 tests/golden/make_harmon.py HARMON UNIPIC  ->  tests/golden/data/harmon.safetensors, harmon/
 
-HARMON is a checkout of github.com/wusize/Harmon, UNIPIC the folder UniPic-1 of one of github.com/SkyworkAI/UniPic. The weights are not
-stored: tests/support/harmon.c draws the same ones (drawn_weights.py) by the names and shapes in harmon/tensors.txt. The tokenizer is that of make_text.py,
-text/qwen2_files. harmon/prompts.json has the prompts, the last one as --negative; `ids.` the ids of each, `ids.default` those of the
-unconditional prompt, `unipic.ids.8` those that UniPic-1 has for a prompt with the token it adds. The passes are of prompt 0, `long` of prompt 1: rows of `z`, `encoded` and `llm` are [conditional, unconditional][n], every fourth
-channel; `encoded` is the encoder's result, `llm` the last hidden rows in the language model's order."""
+HARMON is a checkout of github.com/wusize/Harmon, UNIPIC the folder UniPic-1 of one of github.com/SkyworkAI/UniPic. The
+weights are not stored: tests/support/harmon.c draws the same ones (drawn_weights.py) by the names and shapes in
+harmon/tensors.txt. The tokenizer is that of make_text.py, text/qwen2_files. harmon/prompts.json has the prompts, the
+last one as --negative; `ids.` the ids of each, `ids.default` those of the unconditional prompt, `unipic.ids.8` those
+that UniPic-1 has for a prompt with the token it adds. The passes are of prompt 0, `long` of prompt 1: rows of `z`,
+`encoded` and `llm` are [conditional, unconditional][n], every fourth channel; `encoded` is the encoder's result, `llm`
+the last hidden rows in the language model's order."""
 
 import json
 import sys

@@ -11,18 +11,6 @@
 
 static const causal_names harmon_names = {LANGUAGE_LLAMA_NAMES, .project = {"proj_in.0.weight", "proj_in.2.weight"}};
 
-/* UniPic-1 has an image encoder beside it, which images of prompts do not need. Where that was taken out, its position
- * tables of 32x32 tokens tell it from Harmon-1.5B, whose are 16x16. */
-static int harmon_is_unipic(const wt_file *f)
-{
-    static const char *const encoder[] = {"siglip2", NULL};
-    const char *release = wt_metadata(f, "mar.release");
-    const wt_tensor *positions = wt_find(f, "diffusion_pos_embed_learned");
-    if (release) return strcmp(release, "unipic") == 0;
-    return wt_sum_elements(f, encoder) > 0 || (positions && positions->rank == 3 && positions->shape[1] == 32 * 32 &&
-                                               positions->shape[2] == harmon_towers[HARMON_TOWERS - 1].width);
-}
-
 /* --- configuration ------------------------------------------------------------------------------------------------ */
 
 /* Reads the towers' type: its width and heads are those of config.json unless that says other numbers. */

@@ -33,6 +33,22 @@ int harmon_recognise(const wt_file *f)
            wt_find(f, "model.embed_tokens.weight") && wt_find(f, "diffloss.net.input_proj.weight");
 }
 
+/* UniPic-1 has an image encoder beside it, which images of prompts do not need. Where that was taken out, its position
+ * tables of 32x32 tokens tell it from Harmon-1.5B, whose are 16x16. */
+int harmon_is_unipic(const wt_file *f)
+{
+    static const char *const encoder[] = {"siglip2", NULL};
+    const char *release = wt_metadata(f, "mar.release");
+    const wt_tensor *positions = wt_find(f, "diffusion_pos_embed_learned");
+    if (release) return strcmp(release, "unipic") == 0;
+    return wt_sum_elements(f, encoder) > 0 || (positions && positions->rank == 3 && positions->shape[1] == 32 * 32 &&
+                                               positions->shape[2] == harmon_towers[HARMON_TOWERS - 1].width);
+}
+
+/* UniPic-1's code adds this token to Qwen2.5's (src/models/skywork_unipic_siglip.py). The rows of a picture to
+ * understand stand in its place, so that its own embedding means nothing. To Harmon it is text. */
+static const char harmon_picture[] = "<image>";
+
 /* Returns the side of the grid that the position tables are of; 0 if they are of none. */
 static int harmon_side(const wt_file *f)
 {
@@ -54,6 +70,7 @@ static mar_status harmon_read(const wt_file *f, language *l, mar_err *err)
     if (status != MAR_OK) return status;
     l->stride = stride > 0 && stride <= LANGUAGE_SIDE_MAX ? (int)stride : l->stride * patch;
     l->unit = l->stride;
+    l->picture = harmon_recognise(f) && !harmon_is_unipic(f) ? NULL : harmon_picture;
     if (!side) return MAR_OK; /* Qwen2 alone, for its tokenizer */
     for (int i = 0; z && i < HARMON_TOWERS; i++) official |= z->shape[0] == harmon_towers[i].width;
     l->width = l->height = (official ? 2 : 1) * side * l->stride;
@@ -95,6 +112,7 @@ int language_open_tokenizer(const text_tokenizer *t, language *out)
                       .width = f->width,
                       .height = f->height,
                       .stride = f->stride,
-                      .unit = f->unit};
+                      .unit = f->unit,
+                      .picture = harmon_picture};
     return 1;
 }

@@ -222,6 +222,16 @@ void language_nearest(const language *l, int columns, int rows, int *width, int 
 
 /* --- prompts ------------------------------------------------------------------------------------------------------ */
 
+/* Returns MAR_EARG for a prompt with l->picture, unless the tokenizer's files say which token that is. */
+static mar_status language_check_prompt(const language *l, const text_tokenizer *t, const char *prompt, mar_err *err)
+{
+    if (!prompt || !l->picture || !strstr(prompt, l->picture) || text_tokenizer_find(t, l->picture) >= 0) return MAR_OK;
+    return err_set(err, MAR_EARG,
+                   "%s is UniPic-1's token for a picture to understand, expected a prompt without it; Harmon's own "
+                   "folder reads it as text",
+                   l->picture);
+}
+
 mar_status language_ids(const language *l, const text_tokenizer *t, int columns, int rows, int negative,
                         const char *prompt, int *ids, int max, int *count, mar_err *err)
 {
@@ -242,6 +252,8 @@ mar_status language_ids(const language *l, const text_tokenizer *t, int columns,
                                        {"rows", text[3], 0},
                                        {"size_w", text[4], 1},
                                        {"size_h", text[5], 1}};
+    const mar_status status = language_check_prompt(l, t, prompt, err);
+    if (status != MAR_OK) return status;
     for (int i = 0; i < NUMBERS; i++) snprintf(text[i], sizeof text[i], i < 4 ? "%d" : "<reserved%05d>", sizes[i]);
     return text_template_ids(negative ? f->negative : f->prompt, fields, FIELDS, t, l->vocabulary.rows, ids, max, count,
                              err);

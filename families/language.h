@@ -46,9 +46,10 @@ extern const language_family language_lumina_mgpt, language_anole, language_demo
 typedef struct language {
     const language_family *family;
     text_vocabulary vocabulary;
-    int context;       /* positions of a sequence at most */
-    int width, height; /* default size in pixels */
-    int stride, unit;  /* the family's, or what the files say instead */
+    int context;         /* positions of a sequence at most */
+    int width, height;   /* default size in pixels */
+    int stride, unit;    /* the family's, or what the files say instead */
+    const char *picture; /* text that may stand for a picture to the model: no prompt may have it; NULL: none */
 } language;
 
 enum {
@@ -87,7 +88,8 @@ int language_left(const language *l, int columns, int rows);
 int language_room(const language *l, int columns, int rows);
 
 /* Writes the ids in front of an image of columns x rows tokens, or with `negative` those of the second context, as
- * text_template_ids does. `prompt`, UTF-8; NULL: the family's negative prompt. */
+ * text_template_ids does. `prompt`, UTF-8; NULL: the family's negative prompt. Returns MAR_EARG, too, for a prompt with
+ * l->picture. */
 mar_status language_ids(const language *l, const text_tokenizer *t, int columns, int rows, int negative,
                         const char *prompt, int *ids, int max, int *count, mar_err *err);
 

@@ -371,7 +371,8 @@ enum { MAR_TEXT_TOKENS_MAX = 4096 };
  * prompt's features do not depend on the other prompts: on a CPU bit for bit.
  *
  * For a model of prompt ids the tokens are all that come before the image's first token: start, template and size
- * tokens around the prompt, as its release has them. `clean` has no effect, and a longer prompt is MAR_EARG.
+ * tokens around the prompt, as its release has them. `clean` has no effect, and a longer prompt is MAR_EARG, as is one
+ * with <image>, a token that UniPic-1 adds to Qwen2.5's, unless the folder is Harmon's own.
  *
  * MAR_EARG for invalid UTF-8, for an empty prompt, and with MAR_CLEAN_LLAMAGEN for a prompt of more than 4096 bytes or
  * one whose cleaning takes too many steps. Of several prompts the reason has the index from 0. MAR_EMODEL if a feature

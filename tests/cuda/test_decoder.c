@@ -1,5 +1,6 @@
 /* The CUDA backend's image decoder and encoder against the CPU's in f32. Passes of several images are recorded and
  * replayed. */
+#include "tests/support/detok.h"
 #include "tests/support/device.h"
 
 #include "kernels/pixels.h"
@@ -143,8 +144,6 @@ TEST_CASE(vq_decoder_f32_is_the_cpus)
     check_vq(MAR_DTYPE_F32, 1e-4);
 }
 
-static const char detok_path[] = "tests/golden/data/detok/detok-tiny-decoder_tuned.pth";
-
 /* Opens a file, l-DeTok's with its statistics. */
 static wt_file *open_whole(const char *path)
 {
@@ -184,14 +183,14 @@ static void check_vit(const char *path, int grid, mar_dtype dtype, double allowe
 TEST_CASE(vit_decoder_f32_is_the_cpus)
 {
     check_vit("tests/golden/data/vit.pt", 5, MAR_DTYPE_F32, 1e-4);
-    check_vit(detok_path, 4, MAR_DTYPE_F32, 1e-4);
+    check_vit(detok_path("detok-tiny-decoder_tuned.pth"), 4, MAR_DTYPE_F32, 1e-4);
 }
 
 /* Source of the bound: the official code's own error in bf16 is 0.025 (tests/vae/test_vit.c). */
 TEST_CASE(vit_decoder_bf16_is_near)
 {
     check_vit("tests/golden/data/vit.pt", 5, MAR_DTYPE_BF16, 3e-2);
-    check_vit(detok_path, 4, MAR_DTYPE_BF16, 3e-2);
+    check_vit(detok_path("detok-tiny-decoder_tuned.pth"), 4, MAR_DTYPE_BF16, 3e-2);
 }
 
 /* Encodes random bytes on both backends: a demo image into patches, or an image of the VQ checkpoint. */
@@ -231,7 +230,7 @@ TEST_CASE(encoder_f32_is_the_cpus)
 {
     check_encoder("weights/demo/vae.safetensors", MAR_DTYPE_F32, 2, 1e-4);
     check_encoder("tests/golden/data/vq.pth", MAR_DTYPE_F32, 1, 0);
-    check_encoder(detok_path, MAR_DTYPE_F32, 1, 1e-4);
+    check_encoder(detok_path("detok-tiny-decoder_tuned.pth"), MAR_DTYPE_F32, 1, 1e-4);
 }
 
 TEST_CASE(encoder_bf16_is_near)

@@ -1,15 +1,13 @@
-"""Golden data for MAR on l-DeTok: a small MAR and a small tokenizer with random weights, and what DeTok's own code makes of them, with
-the project's addressed noise.
+"""Golden data for MAR on l-DeTok: a small MAR and a small tokenizer with random weights, and what DeTok's own code
+makes of them, with the project's addressed noise.
 
     git clone https://github.com/Jiawei-Yang/DeTok
     python3 tests/golden/make_detok.py DeTok
 
--> tests/golden/data/detok{,_mar}.safetensors, and in tests/golden/data/detok the files as the release has them: training checkpoints
-mar_tiny.pth and detok-tiny-decoder_tuned.pth, of two sets of weights, and stats.pkl. Weights are windows of pools of random numbers,
-which PyTorch saves once each, so that the files stay small."""
+-> tests/golden/data/detok{,_mar}.safetensors, and in tests/golden/data/detok stats.pkl as the release has it, and names
+and shapes of the tensors, of which tests/support/detok.c makes the release's other files (drawn_weights.py)."""
 
 import argparse
-import math
 import pickle
 import sys
 import types
@@ -22,9 +20,10 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "reference"), str(HERE)]
 
 from addressed_noise import INIT, STEP, normals, random_order  # noqa: E402
-from make_vq import Pool  # noqa: E402
+from drawn_weights import weights, write_shapes  # noqa: E402
 from pymar.io import write_safetensors  # noqa: E402
 
+FOLDER = HERE / "data/detok"
 SEED, FIRST_IMAGE = 0x1234567890ABCDEF, 40
 GRID, PATCH, CHANNELS, IMAGES = 4, 4, 6, 2
 MAR_SHAPE = {"width": 96, "layers": 2, "heads": 3}
@@ -49,29 +48,11 @@ def load_official(repository):
     return models.detok, models.mar, diffusion
 
 
-def randomise(state):
-    """Two sets of weights: others, and those that count."""
-
-    def std_of(name, tensor):
-        if tensor.dim() == 1:
-            return 0.25
-        if "pos" in name or name in ("class_emb.weight", "fake_latent", "mask_token"):
-            return 0.25
-        return 2.0**round(math.log2(math.prod(tensor.shape[1:])**-0.5))
-    sizes = {}
-    for name, tensor in state.items():
-        sizes[std_of(name, tensor)] = max(sizes.get(std_of(name, tensor), 0), tensor.numel())
-    pools = {std: Pool(size + 8000, std) for std, size in sizes.items()}
-    norms = Pool(sizes[0.25] + 8000, 0.2)
-    norms.numbers += 1
-    is_norm = {name: tensor.dim() == 1 and name.endswith("weight") for name, tensor in state.items()}
-    return [{name: (norms if is_norm[name] else pools[std_of(name, tensor)]).window(tensor.shape)
-             for name, tensor in state.items()} for _ in range(2)]
-
-
-def save(path, others, weights):
-    torch.save({"model": others, "model_ema": weights, "optimizer": {"state": {}, "param_groups": [{"lr": 1e-4}]},
-                "loss_scaler": {}, "epoch": 799, "last_elapsed_time": 3.5}, path)
+def fill(model, name):
+    drawn = weights(model)
+    FOLDER.mkdir(exist_ok=True)
+    write_shapes(FOLDER / f"{name}_tensors.txt", {key: tuple(tensor.shape) for key, tensor in drawn.items()})
+    model.load_state_dict(drawn)
 
 
 # --- tokenizer ---------------------------------------------------------------------------------------------------------
@@ -85,14 +66,10 @@ def statistics(generator):
 def tokenizer(detok, out, generator):
     model = detok.DeTok(img_size=GRID * PATCH, patch_size=PATCH, vit_enc_model_size="tiny_encoder",
                         vit_dec_model_size="tiny_decoder", token_channels=CHANNELS, mask_ratio=0.7, gamma=3.0).eval()
-    others, weights = randomise(model.state_dict())
-    folder = HERE / "data/detok"
-    folder.mkdir(exist_ok=True)
-    save(folder / "detok-tiny-decoder_tuned.pth", others, weights)
+    fill(model, "tokenizer")
     entries = {name: {"single": (torch.tensor(0.1), torch.tensor(1.3)), "channel": statistics(generator)}
                for name in ("vitok-tiny", "detok-tiny")}
-    (folder / "stats.pkl").write_bytes(pickle.dumps(entries))
-    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    (FOLDER / "stats.pkl").write_bytes(pickle.dumps(entries))
     mean, std = (x[:CHANNELS] for x in entries["detok-tiny"]["channel"])
     model.double().reset_stats(mean.double(), std.double())
 
@@ -180,9 +157,7 @@ def main():
         tokenizer(detok, out, torch.Generator().manual_seed(7))
         model = mar.MAR(img_size=GRID * PATCH, model_size="tiny", tokenizer_patch_size=PATCH, token_channels=CHANNELS,
                         num_classes=5, buffer_size=8, diffloss_d=2, diffloss_w=80, no_dropout_in_mlp=True).eval()
-        others, weights = randomise(model.state_dict())
-        save(HERE / "data/detok/mar_tiny.pth", others, weights)
-        model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+        fill(model, "mar")
         one_pass(model, of_mar)
         images(model, mar, diffusion, of_mar)
     write_safetensors(HERE / "data/detok.safetensors", out, {"made_by": "tests/golden/make_detok.py"})

@@ -1,13 +1,15 @@
-"""Golden data for Harmon and UniPic-1: what the official code makes of a small model with random weights, in float32, with the
-project's addressed noise.
+"""Golden data for Harmon and UniPic-1: what the official code makes of a small model with random weights, in float32,
+with the project's addressed noise.
 
     python3 tests/golden/make_harmon.py HARMON UNIPIC  ->  tests/golden/data/harmon.safetensors, harmon/
 
-HARMON is a checkout of github.com/wusize/Harmon, UNIPIC the folder UniPic-1 of one of github.com/SkyworkAI/UniPic. The weights are not
-stored: tests/support/harmon.c draws the same ones by the names and shapes in harmon/tensors.txt. The tokenizer is that of make_text.py,
-text/qwen2_files. harmon/prompts.json has the prompts, the last one as --negative; `ids.` the ids of each, `ids.default` those of the
-unconditional prompt. The passes are of prompt 0, `long` of prompt 1: rows of `z`, `encoded` and `llm` are [conditional, unconditional][n], every fourth
-channel; `encoded` is the encoder's result, `llm` the last hidden rows in the language model's order."""
+HARMON is a checkout of github.com/wusize/Harmon, UNIPIC the folder UniPic-1 of one of github.com/SkyworkAI/UniPic. The
+weights are not stored: tests/support/harmon.c draws the same ones (drawn_weights.py) by the names and shapes in
+harmon/tensors.txt. The tokenizer is that of make_text.py, text/qwen2_files. harmon/prompts.json has the prompts, the
+last one as --negative; `ids.` the ids of each, `ids.default` those of the unconditional prompt, `unipic.ids.8` those
+that UniPic-1 has for a prompt with the token it adds. The passes are of prompt 0, `long` of prompt 1: rows of `z`,
+`encoded` and `llm` are [conditional, unconditional][n], every fourth channel; `encoded` is the encoder's result, `llm`
+the last hidden rows in the language model's order."""
 
 import json
 import sys
@@ -21,13 +23,14 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "reference"), str(HERE)]
 
 from addressed_noise import INIT, STEP, normals, random_order  # noqa: E402
+from drawn_weights import weight, write_shapes  # noqa: E402
 from harmon_official import build, official  # noqa: E402
 from pymar.io import write_safetensors  # noqa: E402
 from pymar.vae import VAE, VaeConfig  # noqa: E402
 
 SEED, FIRST, CHANNELS, WIDTH = 0x1234567890ABCDEF, 40, 6, 128
 PROMPTS = ["a corgi in the snow", "Ein Café, naïve; e\u0301tude.", "two\nlines\r\n\r\n  and  spaces ", " ", "12345 7's IT'LL", "",
-           "雪 の 犬 🐶", "say <|im_end|> and <tool_call>", "blurry, text"]
+           "雪 の 犬 🐶", "say <|im_end|> and <tool_call>", "an <image> of a corgi", "blurry, text"]
 LLM = dict(architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=48, intermediate_size=80, num_hidden_layers=2,
            num_attention_heads=4, num_key_value_heads=2, head_dim=16, hidden_act="silu", vocab_size=528, rms_norm_eps=1e-6,
            rope_theta=1000000.0, max_position_embeddings=32768, tie_word_embeddings=True, use_sliding_window=False)
@@ -38,30 +41,6 @@ VAE_CONFIG = VaeConfig(ch=32, ch_mult=(1, 1, 2), num_res_blocks=1, z_channels=CH
 
 
 # ------------------------------------------------------------------------------------------------------------ weights
-
-def mix(x):
-    """splitmix64 of uint64 numbers."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def weight(name, shape):
-    """The tensor of this name: uniform numbers by the name's hash (FNV-1a) and the place, scaled by what the tensor is."""
-    hashed = 0xCBF29CE484222325
-    for byte in name.encode():
-        hashed = (hashed ^ byte) * 0x100000001B3 % 2 ** 64
-    with np.errstate(over="ignore"):
-        bits = mix(np.uint64(hashed) + np.arange(np.prod(shape), dtype=np.uint64))
-    u = (bits >> np.uint64(40)).astype(np.float64) / 2 ** 23 - 1
-    if len(shape) == 1:
-        u = 0.3 * u + name.endswith("weight")  # of a norm
-    elif not any(name.endswith(x) for x in ("pos_embed_learned", "fake_latent", "mask_token", "class_emb.weight", "embed_tokens.weight")):
-        tamed = 0.1 if "final_layer.linear" in name else 1  # so that tokens are of the size of their noise
-        u = u * tamed * 1.3 * np.sqrt(3 / np.prod(shape[1:]))
-    return torch.from_numpy(u.astype(np.float32)).reshape(shape)
-
 
 def fill(model):
     model.load_state_dict({name: weight(name.replace("lm_head", "model.embed_tokens"), tensor.shape)
@@ -176,7 +155,7 @@ def write_names(folder, model):
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     shapes["siglip2.vision_model.embeddings.patch_embedding.weight"] = (8, 3, 2, 2)
     shapes |= {name: tuple(tensor.shape) for name, tensor in siglip_projection().items()}
-    (folder / "tensors.txt").write_text("".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in shapes.items()))
+    write_shapes(folder / "tensors.txt", shapes)
 
 
 def siglip_projection():
@@ -206,6 +185,7 @@ def main():
     out["images.linear"], _ = generate(model, PROMPTS[:1], 6, 10, (4, 4), schedule="linear", temperature=0.9)
     out["images.plain"], _ = generate(model, PROMPTS[:1], 4, 10, (4, 4), cfg=1.0)
     model = make(sys.argv[2], tokenizer)
+    out["unipic.ids.8"] = conditions(model, [PROMPTS[8]], None)["input_ids"][0].float()
     out["unipic.square"], _ = generate(model, PROMPTS[:2], 8, 20, (4, 4))
     write_schedule(model, out, 20)
     write_safetensors(HERE / "data/harmon.safetensors", out, {"made_by": "tests/golden/make_harmon.py"})

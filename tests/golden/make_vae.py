@@ -1,5 +1,5 @@
-"""Writes tests/golden/data/vae.safetensors: a small decoder with random weights, tokens, and the images PyTorch makes of them.
-python3 tests/golden/make_vae.py"""
+"""Writes tests/golden/data/vae.safetensors: tokens, and the images PyTorch makes of them with a small decoder, whose
+tensors are in vae_tensors.txt (drawn_weights.py).  python3 tests/golden/make_vae.py"""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "reference"))
+sys.path[:0] = [str(HERE.parent / "reference"), str(HERE)]
 
+from drawn_weights import weights, write_shapes  # noqa: E402
 from pymar.io import write_safetensors  # noqa: E402
 from pymar.vae import TOKEN_SCALE, VAE, VaeConfig  # noqa: E402
 
@@ -16,24 +17,14 @@ CONFIG = VaeConfig(ch=32, ch_mult=(1, 1, 2), num_res_blocks=1, z_channels=8)
 GRIDS = [(4, 4), (8, 6), (5, 7)]  # rows, columns of the latent
 
 
-def randomise(vae):
-    """Weights that no identity hides behind, exact in half precision, in which they are stored."""
-    for name, tensor in vae.state_dict().items():
-        if "norm" in name:
-            tensor.copy_(torch.randn_like(tensor) * 0.3 + (1.0 if name.endswith("weight") else 0.0))
-        elif ".attn_1.q." in name or ".attn_1.k." in name:
-            tensor.mul_(4.0)  # an attention that is far from uniform
-        tensor.copy_(tensor.half().float())
-
-
 def main():
     torch.manual_seed(20)
     torch.set_num_threads(1)
     with torch.no_grad():
         vae = VAE(CONFIG).eval()
-        randomise(vae)
-        out = {name: tensor.half() for name, tensor in vae.state_dict().items()
-               if name.startswith(("decoder.", "post_quant_conv."))}
+        drawn, out = weights(vae, ("decoder.", "post_quant_conv.")), {}
+        write_shapes(HERE / "data/vae_tensors.txt", {name: tuple(tensor.shape) for name, tensor in drawn.items()})
+        vae.load_state_dict(drawn, strict=False)
         for height, width in GRIDS:
             tokens = torch.randn(height * width, CONFIG.z_channels) * 0.4
             latent = tokens.T.reshape(1, CONFIG.z_channels, height, width) / TOKEN_SCALE

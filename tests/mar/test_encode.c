@@ -1,6 +1,7 @@
 /* Tests mar_session_encode: PyTorch's tokens (tests/golden/make_encoder.py) from every pixel format, beside a batch in
  * progress, and back to a picture. */
 #include "tests/support/demo.h"
+#include "tests/support/detok.h"
 
 #include "mar/api/session.h"
 #include "mar/core/vae.h"
@@ -183,9 +184,9 @@ TEST_CASE(pictures_of_detok)
     mar_source source;
     const mar_params p = params_with("num_iter 2, num_sampling_steps 2");
     mar_source_init(&source, sizeof source);
-    source.path = "tests/golden/data/detok/detok-tiny-decoder_tuned.pth";
+    source.path = detok_path("detok-tiny-decoder_tuned.pth");
     source.encoder = 1;
-    assert_library(m, mar_model_load(m, "tests/golden/data/detok/mar_tiny.pth", 3, &model));
+    assert_library(m, mar_model_load(m, detok_path("mar_tiny.pth"), 3, &model));
     assert_library(m, mar_vae_load_from(m, &source, &vae));
     assert_library(m, mar_session_create(model, vae, &p, 2, &s));
     float mine[TOKENS];

@@ -3,6 +3,7 @@
 #include "families/mar.h"
 #include "mar/core/handle.h"
 #include "mar/core/vae.h"
+#include "tests/support/detok.h"
 #include "tests/support/llamagen.h"
 #include "tests/support/support.h"
 
@@ -81,7 +82,7 @@ TEST_CASE(matches_pytorch)
 /* tests/golden/make_detok.py runs l-DeTok's MAR, with its own order of tokens, guidance and chain. */
 TEST_CASE(matches_detok)
 {
-    check_pytorch("tests/golden/data/detok/mar_tiny.pth", 3, "detok_mar");
+    check_pytorch(detok_path("mar_tiny.pth"), 3, "detok_mar");
 }
 
 /* Checks that another seed, image index, class or temperature gives another image. */

@@ -101,10 +101,77 @@ TEST_CASE(prompts_of_the_official_code)
         compare_ids(golden, "ids.default", &h, TEXTS);
         assert_int_equal(mar_text_encode(h.text, &empty, 1, MAR_CLEAN_OFF, h.tokens, h.ids, h.mask, NULL), MAR_EARG);
         assert_library(h.m, mar_text_encode_negative(h.text, "blurry, text", h.tokens, h.ids, h.mask, NULL));
-        compare_ids(golden, "ids.8", &h, 0);
+        compare_ids(golden, "ids.9", &h, 0);
         harmon_close(&h);
     }
     wt_close(golden);
+}
+
+static void copy_golden(const char *folder, const char *name, const char *from)
+{
+    bytes b = bytes_from_file(from);
+    bytes_to_folder(folder, name, &b);
+}
+
+/* Encodes the prompt with <image>. Returns its status. */
+static mar_status encode_picture(const harmon *h, mar_text *text)
+{
+    static const char *const prompt = "an <image> of a corgi";
+    return mar_text_encode(text, &prompt, 1, MAR_CLEAN_OFF, h->tokens, h->ids, h->mask, NULL);
+}
+
+static void expect_picture_refused(const harmon *h, mar_text *text)
+{
+    static const char reason[] = "<image> is UniPic-1's token for a picture";
+    assert_int_equal(encode_picture(h, text), MAR_EARG);
+    assert_non_null(strstr(mar_error(h->m), reason));
+    assert_int_equal(mar_text_encode_negative(text, "no <image>", h->tokens, h->ids, h->mask, NULL), MAR_EARG);
+    assert_non_null(strstr(mar_error(h->m), reason));
+}
+
+/* UniPic-1's code adds <image> to the tokenizer, behind Qwen2.5's tokens. To Harmon it is text. Qwen2.5's folder does
+ * not tell which model it is for. */
+TEST_CASE(tokens_of_pictures_are_refused)
+{
+    const harmon_files *f = *state;
+    wt_file *golden = golden_open("harmon");
+    for (int kind = HARMON_FOLDER; kind <= HARMON_UNIPIC; kind++) {
+        harmon h = harmon_open(f, kind, MAR_DTYPE_F32, NULL, prompts, 1);
+        if (kind == HARMON_FOLDER) {
+            assert_library(h.m, encode_picture(&h, h.text));
+            compare_ids(golden, "ids.8", &h, 0);
+        } else {
+            expect_picture_refused(&h, h.text);
+        }
+        harmon_close(&h);
+    }
+    wt_close(golden);
+}
+
+/* The model's file in the folder may tell it, and so may the tokenizer's. */
+TEST_CASE(tokens_of_pictures_by_the_folder)
+{
+    static const char tool[] = "\"<tool_call>\"", picture[] = "\"<image>\"";
+    const harmon_files *f = *state;
+    harmon h = harmon_open(f, HARMON_UNIPIC, MAR_DTYPE_F32, NULL, prompts, 1);
+    mar_text *text;
+    copy_golden(f->folder[HARMON_UNIPIC], "tokenizer.json", "tests/golden/data/text/qwen2/tokenizer.json");
+    assert_library(h.m, mar_text_load(h.m, f->folder[HARMON_UNIPIC], &text));
+    expect_picture_refused(&h, text);
+    mar_text_free(text);
+
+    bytes b = bytes_from_file("tests/golden/data/text/qwen2/tokenizer.json"), changed = {0};
+    const uint8_t *at = memmem(b.data, b.size, tool, strlen(tool));
+    assert_non_null(at);
+    bytes_put(&changed, b.data, (size_t)(at - b.data));
+    bytes_put(&changed, picture, strlen(picture));
+    bytes_put(&changed, at + strlen(tool), b.size - (size_t)(at - b.data) - strlen(tool));
+    bytes_to_folder(f->folder[HARMON_UNIPIC], "tokenizer.json", &changed);
+    bytes_free(&b);
+    assert_library(h.m, mar_text_load(h.m, f->folder[HARMON_UNIPIC], &text));
+    assert_library(h.m, encode_picture(&h, text));
+    mar_text_free(text);
+    harmon_close(&h);
 }
 
 TEST_CASE(images_of_the_official_code)

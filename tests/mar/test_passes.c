@@ -1,5 +1,6 @@
 /* Tests encoder and decoder of one autoregressive step against PyTorch, and the schedule of steps. */
 #include "mar/masked_runner.h"
+#include "tests/support/detok.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -133,7 +134,7 @@ TEST_CASE(passes)
 /* l-DeTok's MAR has LTH14's layers: tests/golden/make_detok.py runs the other code on a model of the same sizes. */
 TEST_CASE(passes_of_detok)
 {
-    check_passes("tests/golden/data/detok/mar_tiny.pth", 3, "detok_mar");
+    check_passes(detok_path("mar_tiny.pth"), 3, "detok_mar");
 }
 
 enum { ENCODED = IMAGES * (BUFFER + KNOWN) * D, PREDICTIONS = IMAGES * PREDICTED * D };

@@ -2,6 +2,7 @@
  * (tests/golden/make_sphere.py), the report of the file, and decoders of other models. */
 #include "mar.h"
 #include "mar_files.h"
+#include "tests/support/detok.h"
 #include "tests/support/support.h"
 
 #include <stdlib.h>
@@ -90,7 +91,7 @@ TEST_CASE(decoders_of_other_models_are_refused)
     expect_misfit(m, "demo", path, "the VAE is the ViT decoder of SphereAR, expected a KL autoencoder");
     expect_misfit(m, "demo-discrete", path, "the VAE is the ViT decoder of SphereAR, expected a VQ tokenizer");
     expect_misfit(m, path, "tests/golden/data/vit.pt", "the VAE decodes 4 channels but the model's tokens have 8");
-    static const char detok[] = "tests/golden/data/detok/detok-tiny-decoder_tuned.pth";
+    const char *const detok = detok_path("detok-tiny-decoder_tuned.pth");
     expect_misfit(m, path, detok, "the VAE is an l-DeTok autoencoder, expected the ViT decoder of SphereAR");
     expect_misfit(m, "demo-discrete", detok, "the VAE decodes continuous latents (l-DeTok), but the model's tokens");
     expect_misfit(m, "demo", detok, "the VAE decodes 6 channels but the model's tokens have 8");

@@ -11,27 +11,6 @@
 
 #define DATA "tests/golden/data/"
 
-enum { TENSORS_MAX = 400 };
-
-static int ends_with(const char *name, const char *end)
-{
-    const size_t length = strlen(name), size = strlen(end);
-    return length >= size && strcmp(name + length - size, end) == 0;
-}
-
-/* Returns the factor of the uniform numbers: weight() of make_harmon.py. */
-static double scale_of(const file_tensor *t)
-{
-    static const char *const tables[] = {"pos_embed_learned", "fake_latent",         "mask_token",
-                                         "class_emb.weight",  "embed_tokens.weight", "lm_head.weight"};
-    double inputs = 1;
-    if (t->rank == 1) return 0.3;
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (ends_with(t->name, tables[i])) return 1;
-    for (int i = 1; i < t->rank; i++) inputs *= t->shape[i];
-    return (strstr(t->name, "final_layer.linear") ? 0.1 : 1) * 1.3 * sqrt(3 / inputs);
-}
-
 static int is_trained(harmon_kind kind)
 {
     return kind == HARMON_TRAINED || kind == HARMON_TRAINED_DRAFT;
@@ -43,18 +22,15 @@ static double distance_of(harmon_kind kind)
     return kind == HARMON_DRAFT ? 0.1 : kind == HARMON_TRAINED_DRAFT ? 0.002 : 0;
 }
 
+static int is_output(const file_tensor *t)
+{
+    return strcmp(t->name, "llm.lm_head.weight") == 0;
+}
+
 /* Draws the numbers. The output layer is the embedding. */
 static void draw(file_tensor *t, harmon_kind kind)
 {
-    const uint64_t hash = drawn_hash(ends_with(t->name, "lm_head.weight") ? "llm.model.embed_tokens.weight" : t->name);
-    const double scale = scale_of(t), mean = t->rank == 1 && ends_with(t->name, "weight");
-    uint64_t n = 1;
-    for (int i = 0; i < t->rank; i++) n *= (uint64_t)t->shape[i];
-    for (uint64_t i = 0; i < n; i++) {
-        const double moved = distance_of(kind) * scale * drawn_uniform(hash + 1, i);
-        const float x = (float)(scale * drawn_uniform(hash, i) + mean + moved);
-        bytes_put(&t->data, &x, sizeof x);
-    }
+    tensor_draw(t, is_output(t) ? "llm.model.embed_tokens.weight" : t->name, distance_of(kind));
 }
 
 /* Takes shape and numbers of a tower's or the head's tensor from the demo's file. */
@@ -89,35 +65,26 @@ static int is_folder(harmon_kind kind)
     return kind == HARMON_FOLDER || kind == HARMON_DRAFT || is_trained(kind);
 }
 
-/* Returns whether a file has a tensor. */
-static int is_in(const char *name, harmon_kind kind)
+/* Tells whether a file has a tensor. */
+static int is_in(const file_tensor *t, harmon_kind kind)
 {
-    if (strncmp(name, "vae.", 4) == 0) return is_folder(kind) && !is_trained(kind);
-    if (strncmp(name, "siglip2", 7) == 0) return kind == HARMON_UNIPIC;
-    return !is_folder(kind) || !ends_with(name, "lm_head.weight");
+    if (strncmp(t->name, "vae.", 4) == 0) return is_folder(kind) && !is_trained(kind);
+    if (strncmp(t->name, "siglip2", 7) == 0) return kind == HARMON_UNIPIC;
+    return !is_folder(kind) || !is_output(t);
 }
 
-/* Reads names and shapes. Returns the number of tensors that are in a file, or with `vae` of those of its decoder,
- * which lose their prefix. */
-static int read_tensors(harmon_kind kind, int vae, file_tensor *tensors)
+/* Makes the tensors of a file, or with `vae` those of its decoder, which lose their prefix. Returns their number. */
+static int make_tensors(harmon_kind kind, int vae, file_tensor *tensors)
 {
-    char line[256];
-    int count = 0;
     wt_file *demo = is_trained(kind) ? open_weights("weights/demo/target.safetensors") : NULL;
-    FILE *f = fopen(DATA "harmon/tensors.txt", "r");
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f)) {
-        const char *const name = strtok(line, " \n"), *number;
-        if (vae ? strncmp(name, "vae.", 4) != 0 : !is_in(name, kind)) continue;
-        assert_true(count < TENSORS_MAX);
-        file_tensor *t = &tensors[count++];
-        *t = (file_tensor){.rank = 0};
-        snprintf(t->name, sizeof t->name, "%s", name);
-        while ((number = strtok(NULL, " \n")) != NULL) {
-            assert_true(t->rank < FILE_TENSOR_RANK);
-            t->shape[t->rank++] = atoi(number);
-        }
-        if (demo && strncmp(name, "mar.", 4) == 0)
+    const int all = tensors_read("harmon/tensors.txt", tensors);
+    int count = 0;
+    for (int i = 0; i < all; i++) {
+        file_tensor *t = &tensors[count];
+        *t = tensors[i];
+        if (vae ? strncmp(t->name, "vae.", 4) != 0 : !is_in(t, kind)) continue;
+        count++;
+        if (demo && strncmp(t->name, "mar.", 4) == 0)
             take_trained(demo, t, kind);
         else if (demo)
             draw_between(t, kind);
@@ -125,7 +92,6 @@ static int read_tensors(harmon_kind kind, int vae, file_tensor *tensors)
             draw(t, kind);
         if (vae) memmove(t->name, t->name + 4, strlen(t->name) - 3);
     }
-    fclose(f);
     wt_close(demo);
     return count;
 }
@@ -153,12 +119,12 @@ static void write_config(const char *folder, harmon_kind kind)
 static void write_release(const char *folder, harmon_kind kind, file_tensor *tensors, int count)
 {
     char text[4096];
-    file_tensor *vae = calloc(TENSORS_MAX, sizeof *vae);
+    file_tensor *vae = calloc(FILE_TENSORS_MAX, sizeof *vae);
     assert_non_null(vae);
-    const int n = read_tensors(kind, 1, vae);
+    const int n = make_tensors(kind, 1, vae);
     tensors_write_torch(folder, kind == HARMON_UNIPIC ? "pytorch_model.bin" : "harmon_0.5b.pth", NULL, tensors, count);
     tensors_write_torch(folder, "kl16.ckpt", "model", vae, n);
-    for (int i = 0; i < n; i++) bytes_free(&vae[i].data);
+    tensors_free(vae, n);
     free(vae);
     snprintf(text, sizeof text, "%s/Qwen2.5", folder);
     if (mkdir(text, 0777) != 0) fail_msg("%s: cannot be made", text);
@@ -169,9 +135,9 @@ static void write_release(const char *folder, harmon_kind kind, file_tensor *ten
 
 void harmon_write(const char *folder, harmon_kind kind)
 {
-    file_tensor *tensors = calloc(TENSORS_MAX, sizeof *tensors);
+    file_tensor *tensors = calloc(FILE_TENSORS_MAX, sizeof *tensors);
     assert_non_null(tensors);
-    const int count = read_tensors(kind, 0, tensors);
+    const int count = make_tensors(kind, 0, tensors);
     if (is_folder(kind)) {
         tensors_write_safetensors(folder, "model.safetensors", tensors, count);
         write_config(folder, kind);
@@ -179,7 +145,7 @@ void harmon_write(const char *folder, harmon_kind kind)
     } else {
         write_release(folder, kind, tensors, count);
     }
-    for (int i = 0; i < count; i++) bytes_free(&tensors[i].data);
+    tensors_free(tensors, count);
     free(tensors);
 }
 

@@ -2,6 +2,7 @@
  * batches, and the statistics of the latents, which a file beside it has. Also damaged files. */
 #include "tests/support/archive.h"
 #include "tests/support/brief.h"
+#include "tests/support/detok.h"
 #include "tests/support/device.h"
 #include "tests/vae/files.h"
 
@@ -14,8 +15,11 @@
 
 enum { GRID = 4, PATCH = 4, CHANNELS = 6, IMAGES = 2, WIDTH = 128, DEPTH = 2, SIDE = GRID * PATCH };
 enum { TOKENS = GRID * GRID, EACH = TOKENS * CHANNELS, VALUES = SIDE * SIDE * 3 };
-static const char golden_path[] = "tests/golden/data/detok/detok-tiny-decoder_tuned.pth",
-                  statistics_path[] = "tests/golden/data/detok/stats.pkl";
+
+static const char *tokenizer_path(void)
+{
+    return detok_path("detok-tiny-decoder_tuned.pth");
+}
 
 /* Opens a file with its statistics. */
 static wt_file *open_detok(const char *path)
@@ -117,8 +121,8 @@ static void check_golden(const char *path, mar_dtype dtype, double tolerance, in
 
 TEST_CASE(both_sides_are_the_official_codes)
 {
-    check_golden(golden_path, MAR_DTYPE_F32, 1e-5, 1);
-    check_golden(golden_path, MAR_DTYPE_BF16, 2.5e-2, 12);
+    check_golden(tokenizer_path(), MAR_DTYPE_F32, 1e-5, 1);
+    check_golden(tokenizer_path(), MAR_DTYPE_BF16, 2.5e-2, 12);
 }
 
 /* mar_convert writes the statistics into the file, which then needs no other. */
@@ -126,7 +130,7 @@ TEST_CASE(a_converted_file_needs_no_statistics)
 {
     char *path = test_path("detok.safetensors");
     mar *m = open_mar(MAR_DTYPE_F32, 1);
-    assert_library(m, mar_convert(m, golden_path, path, MAR_DTYPE_F32, 0));
+    assert_library(m, mar_convert(m, tokenizer_path(), path, MAR_DTYPE_F32, 0));
     mar_close(m);
     check_golden(path, MAR_DTYPE_F32, 1e-5, 1);
 }
@@ -139,7 +143,7 @@ TEST_CASE(images_are_those_alone)
     float *tokens = random_floats(BATCH * EACH, 1, 7);
     for (int threads = 1; threads <= 3; threads++) {
         kern_queue *k = open_queue(MAR_DTYPE_F32, threads);
-        vae_decoder *d = load(k, golden_path, 0);
+        vae_decoder *d = load(k, tokenizer_path(), 0);
         for (int i = 0; threads == 1 && i < BATCH; i++) decode(k, d, tokens + i * EACH, 1, 1, alone + i * VALUES, rgb);
         for (int at_a_time = 1; at_a_time <= BATCH; at_a_time += 2) {
             decode(k, d, tokens, BATCH, at_a_time, pixels, rgb);
@@ -156,7 +160,7 @@ TEST_CASE(images_are_those_alone)
 TEST_CASE(config_and_flop)
 {
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
-    vae_decoder *d = load(k, golden_path, 0);
+    vae_decoder *d = load(k, tokenizer_path(), 0);
     const mar_vae_config *c = vae_decoder_config(d);
     vae_run *r = NULL;
     mar_err err = {0};
@@ -186,7 +190,7 @@ static void write_changed_copy(const char *path, const char *tensor, int rank, c
 {
     char *whole = test_path("whole.safetensors");
     mar *m = open_mar(MAR_DTYPE_F32, 1);
-    assert_library(m, mar_convert(m, golden_path, whole, MAR_DTYPE_F32, 0));
+    assert_library(m, mar_convert(m, tokenizer_path(), whole, MAR_DTYPE_F32, 0));
     mar_close(m);
     write_copy_without(whole, path, WT_F32, tensor, rank, shape, NULL);
 }
@@ -264,7 +268,7 @@ static void expect_refused(const char *path, const char *tensor, const char *rea
 TEST_CASE(every_tensor_is_needed)
 {
     char *path = test_path("detok.safetensors");
-    wt_file *f = open_detok(golden_path);
+    wt_file *f = open_detok(tokenizer_path());
     int seen = 0;
     for (int i = 0; i < wt_count(f); i++) {
         const char *name = wt_at(f, i)->name;
@@ -323,7 +327,7 @@ static void expect_statistics(const char *folder, const char *name, mar_status s
 {
     char path[PATH_MAX];
     mar_err err = {0};
-    copy_file(golden_path, in_folder(folder, name, path));
+    copy_file(tokenizer_path(), in_folder(folder, name, path));
     wt_file *f = open_weights(path);
     const mar_status found = vae_config_complete(f, &err);
     if (found != status || (reason && !strstr(err.text, reason)) || strchr(err.text, '\n'))
@@ -339,12 +343,12 @@ TEST_CASE(statistics_are_found_beside_the_file)
     mar_err err = {0};
     expect_statistics(folder, "detok-tiny.pth", MAR_EIO,
                       "has no tensors mean and std, the statistics of its latents: expected");
-    copy_file(statistics_path, in_folder(folder, "stats.pkl", path));
+    copy_file(detok_path("stats.pkl"), in_folder(folder, "stats.pkl", path));
     expect_statistics(folder, "detok-tiny.pth", MAR_OK, NULL);
     expect_statistics(folder, "vitok-tiny-more.pth", MAR_OK, NULL);
     expect_statistics(folder, "other.pth", MAR_EMODEL,
                       "has 2 tokenizers, expected one whose name begins that of the file");
-    bytes b = bytes_from_file(golden_path);
+    bytes b = bytes_from_file(tokenizer_path());
     wt_file *f = NULL;
     assert_ok(wt_open_memory(b.data, b.size, "memory", &f, &err), &err);
     assert_int_equal(vae_config_complete(f, &err), MAR_EMODEL);
@@ -359,9 +363,9 @@ TEST_CASE(damaged_statistics_are_refused)
 {
     const char *folder = test_directory();
     char path[PATH_MAX], tokenizer[PATH_MAX];
-    copy_file(golden_path, in_folder(folder, "detok-tiny.pth", tokenizer));
+    copy_file(tokenizer_path(), in_folder(folder, "detok-tiny.pth", tokenizer));
     in_folder(folder, "stats.pkl", path);
-    bytes whole = bytes_from_file(statistics_path);
+    bytes whole = bytes_from_file(detok_path("stats.pkl"));
     for (size_t i = 0; i < whole.size; i += test_all ? 1 : test_brief ? 31 : 7) {
         mar_err err = {0};
         const uint8_t kept = whole.data[i];

@@ -1,5 +1,6 @@
 /* The image decoder against PyTorch (tests/golden/make_vae.py), in f32 and bf16; its batches; its errors. */
 #include "tests/support/support.h"
+#include "tests/support/tensor_files.h"
 
 #include "kernels/pixels.h"
 #include "vae/vae.h"
@@ -10,7 +11,6 @@
 #include <string.h>
 
 enum { Z = 8, STRIDE = 4 };
-static const char golden_path[] = "tests/golden/data/vae.safetensors";
 static const int grids[][2] = {{4, 4}, {8, 6}, {5, 7}};
 enum { GRIDS = sizeof grids / sizeof *grids };
 
@@ -33,11 +33,29 @@ static kern_queue *open_or_skip(mar_dtype dtype, int threads)
     return k;
 }
 
-static vae_decoder *load(kern_queue *k, const wt_file *f)
+/* Returns the path of the decoder's file, which the first call writes. */
+static const char *decoder_path(void)
 {
+    static char path[4096];
+    if (*path) return path;
+    file_tensor *tensors = calloc(FILE_TENSORS_MAX, sizeof *tensors);
+    assert_non_null(tensors);
+    const char *folder = test_directory();
+    const int count = tensors_drawn("vae_tensors.txt", tensors);
+    tensors_write_safetensors(folder, "decoder.safetensors", tensors, count);
+    tensors_free(tensors, count);
+    free(tensors);
+    snprintf(path, sizeof path, "%s/decoder.safetensors", folder);
+    return path;
+}
+
+static vae_decoder *load(kern_queue *k)
+{
+    wt_file *f = open_weights(decoder_path());
     vae_decoder *d = NULL;
     mar_err err = {0};
     assert_ok(vae_decoder_create(k, f, &d, &err), &err);
+    wt_close(f);
     return d;
 }
 
@@ -69,7 +87,7 @@ static float *decode(const wt_file *f, mar_dtype dtype, int threads, const int g
     float *pixels = malloc(pixel_values(grid) * sizeof *pixels);
     assert_non_null(pixels);
     kern_queue *k = open_or_skip(dtype, threads);
-    vae_decoder *d = load(k, f);
+    vae_decoder *d = load(k);
     vae_run *r = make_run(k, d, grid, 1);
     run(k, r, grid, tokens, pixels);
     vae_run_free(r);
@@ -130,7 +148,7 @@ static void check_runs(mar_dtype dtype)
 {
     wt_file *f = golden_open("vae");
     kern_queue *k = open_or_skip(dtype, 2);
-    vae_decoder *d = load(k, f);
+    vae_decoder *d = load(k);
     vae_run *runs[GRIDS];
     for (int i = 0; i < GRIDS; i++) runs[i] = make_run(k, d, grids[i], 1);
     for (int i = 0; i < 2 * GRIDS; i++) {
@@ -164,7 +182,7 @@ TEST_CASE(tokens_may_be_patches)
     static const int cases[][3] = {{4, 4, 2}, {4, 4, 4}, {8, 6, 2}}; /* rows, columns, patch */
     wt_file *f = golden_open("vae"), *patches = golden_open("patches");
     kern_queue *k = open_or_skip(MAR_DTYPE_F32, 2);
-    vae_decoder *d = load(k, f);
+    vae_decoder *d = load(k);
     mar_err err = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[64];
@@ -213,15 +231,15 @@ static void run_batch(kern_queue *k, vae_run *r, const int grid[2], const float 
         const vae_pictures p = vae_decode(r, latents + (size_t)done * one, pass);
         assert_int_equal(p.n, pass);
         k->core->download(k, pixels + (size_t)done * n, p.pixels, (size_t)pass * n * sizeof *pixels);
-        uint8_t *bytes = malloc((size_t)pass * n);
+        uint8_t *data = malloc((size_t)pass * n);
         int found[8];
-        assert_non_null(bytes);
-        k->core->download(k, bytes, p.bytes, (size_t)pass * n);
+        assert_non_null(data);
+        k->core->download(k, data, p.bytes, (size_t)pass * n);
         k->core->download(k, found, p.found, (size_t)pass * sizeof *found);
         for (size_t i = 0; i < (size_t)pass * n; i++)
-            assert_int_equal(bytes[i], kern_pixel_byte(pixels[(size_t)done * n + i], KERN_BYTES_NEAREST));
+            assert_int_equal(data[i], kern_pixel_byte(pixels[(size_t)done * n + i], KERN_BYTES_NEAREST));
         for (int i = 0; i < pass; i++) assert_int_equal(found[i], KERN_PIXELS_WITHIN);
-        free(bytes);
+        free(data);
     }
     k->core->free(k->device, memory), k->core->free(k->device, latents);
 }
@@ -233,7 +251,7 @@ static void check_batches(mar_dtype dtype)
     const int *grid = grids[2];
     wt_file *f = golden_open("vae");
     kern_queue *k = open_or_skip(dtype, 2);
-    vae_decoder *d = load(k, f);
+    vae_decoder *d = load(k);
     const size_t n = pixel_values(grid), values = (size_t)(grid[0] * grid[1]) * Z;
     float *tokens = malloc(3 * values * sizeof *tokens), *golden = golden_grid(f, "tokens", grid, -1);
     float *pixels = malloc(IMAGES * n * sizeof *pixels), *alone = malloc(3 * n * sizeof *alone);
@@ -241,10 +259,10 @@ static void check_batches(mar_dtype dtype)
     for (size_t i = 0; i < 3 * values; i++) tokens[i] = golden[i % values] * (1 - 0.3f * (float)(i / values));
     vae_run *r = make_run(k, d, grid, 1);
     for (int i = 0; i < 3; i++) run(k, r, grid, tokens + (size_t)i * values, alone + (size_t)i * n);
-    const size_t bytes = vae_run_lay_out(r, NULL), budget = k->device->image_budget;
+    const size_t one = vae_run_lay_out(r, NULL), budget = k->device->image_budget;
     vae_run_free(r);
     for (int fit = 0; fit <= 8; fit++) {
-        k->device->image_budget = (size_t)fit * bytes;
+        k->device->image_budget = (size_t)fit * one;
         r = make_run(k, d, grid, IMAGES);
         assert_int_equal(vae_run_images(r), fit < 1 ? 1 : fit < IMAGES ? fit : IMAGES);
         run_batch(k, r, grid, tokens, IMAGES, pixels);
@@ -274,9 +292,8 @@ TEST_CASE(images_of_a_batch_are_those_alone)
 
 TEST_CASE(config_bytes_and_flop)
 {
-    wt_file *f = golden_open("vae");
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
-    vae_decoder *d = load(k, f);
+    vae_decoder *d = load(k);
     const mar_vae_config *c = vae_decoder_config(d);
     assert_int_equal(c->z_channels, Z);
     assert_int_equal(c->stride, STRIDE);
@@ -298,15 +315,13 @@ TEST_CASE(config_bytes_and_flop)
     vae_run_free(r);
     vae_decoder_free(d);
     close_queue(k);
-    wt_close(f);
 }
 
 TEST_CASE(grids_out_of_range_are_refused)
 {
     static const int bad[][2] = {{0, 4}, {4, 0}, {-1, 4}, {4, 100000}, {100000, 4}, {2147483647, 2147483647}};
-    wt_file *f = golden_open("vae");
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
-    vae_decoder *d = load(k, f);
+    vae_decoder *d = load(k);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         mar_err err = {0};
         vae_run *r = (vae_run *)&err;
@@ -318,39 +333,31 @@ TEST_CASE(grids_out_of_range_are_refused)
     vae_decoder_free(d);
     vae_decoder_free(NULL);
     close_queue(k);
-    wt_close(f);
 }
 
 /* --- files that are no decoder ------------------------------------------------------------------------------------ */
 
-static char *read_golden(size_t *size)
+static char *read_decoder(size_t *size)
 {
-    FILE *file = fopen(golden_path, "rb");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    *size = (size_t)ftell(file);
-    rewind(file);
-    char *bytes = malloc(*size);
-    assert_non_null(bytes);
-    assert_int_equal(fread(bytes, 1, *size, file), *size);
-    fclose(file);
-    return bytes;
+    bytes b = bytes_from_file(decoder_path());
+    *size = b.size;
+    return (char *)b.data;
 }
 
-static char *find_bytes(char *bytes, size_t size, const char *text)
+static char *find_bytes(char *data, size_t size, const char *text)
 {
-    char *p = memmem(bytes, size, text, strlen(text));
+    char *p = memmem(data, size, text, strlen(text));
     if (!p) fail_msg("%s is not in the file", text);
     return p;
 }
 
-static void expect_refused(const char *bytes, size_t size, const char *reason)
+static void expect_refused(const char *data, size_t size, const char *reason)
 {
     wt_file *f = NULL;
     mar_err err = {0};
     kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
     vae_decoder *d = (vae_decoder *)&err;
-    assert_ok(wt_open_memory(bytes, size, "spoiled", &f, &err), &err);
+    assert_ok(wt_open_memory(data, size, "spoiled", &f, &err), &err);
     mar_status status = vae_decoder_create(k, f, &d, &err);
     if (status != MAR_EMODEL || !strstr(err.text, reason))
         fail_msg("without %s: %s (%s)", reason, mar_status_name(status), err.text);
@@ -363,24 +370,23 @@ static void expect_refused(const char *bytes, size_t size, const char *reason)
  * (sanitizers). */
 TEST_CASE(every_tensor_is_needed)
 {
-    wt_file *f = golden_open("vae");
+    wt_file *f = open_weights(decoder_path());
     size_t size;
-    char *bytes = read_golden(&size);
+    char *data = read_decoder(&size);
     int seen = 0;
     for (int i = 0; i < wt_count(f); i++) {
         const char *name = wt_at(f, i)->name;
-        if (strncmp(name, "golden.", 7) == 0) continue;
         char quoted[128];
         snprintf(quoted, sizeof quoted, "\"%s\"", name);
-        char *at = find_bytes(bytes, size, quoted) + strlen(quoted) - 2; /* its last letter */
+        char *at = find_bytes(data, size, quoted) + strlen(quoted) - 2; /* its last letter */
         const char letter = *at;
         *at = '_';
-        expect_refused(bytes, size, strncmp(name, "decoder.up.", 11) == 0 ? "decoder.up." : name);
+        expect_refused(data, size, strncmp(name, "decoder.up.", 11) == 0 ? "decoder.up." : name);
         *at = letter;
         seen++;
     }
     assert_int_equal(seen, 88);
-    free(bytes);
+    free(data);
     wt_close(f);
 }
 
@@ -388,10 +394,10 @@ TEST_CASE(every_tensor_is_needed)
 TEST_CASE(wrong_shapes_are_refused)
 {
     size_t size;
-    char *bytes = read_golden(&size);
-    char *at = strstr(find_bytes(bytes, size, "\"decoder.mid.block_1.conv1.weight\""), "[64,64,3,3]");
+    char *data = read_decoder(&size);
+    char *at = strstr(find_bytes(data, size, "\"decoder.mid.block_1.conv1.weight\""), "[64,64,3,3]");
     assert_non_null(at);
     memcpy(at, "[64,64,9,1]", 11);
-    expect_refused(bytes, size, "decoder.mid.block_1.conv1.weight");
-    free(bytes);
+    expect_refused(data, size, "decoder.mid.block_1.conv1.weight");
+    free(data);
 }

@@ -240,7 +240,7 @@ typedef struct {
     int grid;      /* ViT: rows and columns of tokens; 0: any */
     int encoder;   /* 1: the image encoder is loaded, too */
     int reserved;  /* 0 */
-    uint64_t hash; /* as in mar_model_config */
+    uint64_t hash; /* of the decoder, as in mar_model_config */
 } mar_vae_config;
 
 /* An open checkpoint: a file or a folder. Its tables are read once, however many objects are loaded from it. Loading

@@ -5,6 +5,7 @@
 
 #include "tools/images/image.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -87,25 +88,58 @@ COMMAND_CASE(like)
     assert_same_file(d, "a/000001.png", "again.png");
 }
 
-/* Makes two images of a prompt over HTTP, and the first as mar generate makes it. */
-COMMAND_CASE(served)
+/* Posts a request for images, and writes the first to a file. */
+static void make_served(const service_process *s, const char *directory, const char *json, const char *file)
 {
-    const char *d = *state;
-    write_model(d);
-    service_process s = service_start(d, "--model m --num_iter 4 --num_sampling_steps 4 --dtype f32 --negative blurry");
-    reply r = service_post(&s, "/v1/images/generations", "{\"prompt\": \"a corgi\", \"seed\": 3, \"n\": 2}");
+    reply r = service_post(s, "/v1/images/generations", json);
     if (r.code != 200) fail_msg("%d: %s", r.code, r.body);
     cJSON *answer = cJSON_Parse(r.body);
-    const char *path = strstr(json_text(answer, "data.0.url"), "/v1/");
-    reply picture = service_get(&s, path);
+    reply picture = service_get(s, strstr(json_text(answer, "data.0.url"), "/v1/"));
     assert_int_equal(picture.code, 200);
-    write_whole_file(d, "served.png", picture.body, picture.size);
-    command_ok(d, GENERATE "--prompt 'a corgi' --negative blurry --seed 3 --out a.png");
-    assert_true(same_pixels(d, "served.png", "a.png"));
-    assert_int_equal(service_stop(&s), 0);
+    write_whole_file(directory, file, picture.body, picture.size);
     reply_free(&picture);
     reply_free(&r);
     cJSON_Delete(answer);
+}
+
+/* Makes images of a prompt over HTTP, the first as mar generate makes it: with the service's negative prompt, and
+ * with the request's own. */
+COMMAND_CASE(served)
+{
+    static const char *const wishes[][3] = {{"", "blurry", "0.png"},
+                                            {", \"negative_prompt\": \"a cat\"", "a cat", "1.png"}};
+    const char *d = *state;
+    write_model(d);
+    service_process s = service_start(d, "--model m --num_iter 4 --num_sampling_steps 4 --dtype f32 --negative blurry");
+    for (size_t i = 0; i < LENGTH(wishes); i++) {
+        char json[128];
+        snprintf(json, sizeof json, "{\"prompt\": \"a corgi\", \"seed\": 3, \"n\": 2%s}", wishes[i][0]);
+        make_served(&s, d, json, "served.png");
+        command_ok(d, GENERATE "--prompt 'a corgi' --negative '%s' --seed 3 --out %s", wishes[i][1], wishes[i][2]);
+        assert_same_file(d, "served.png", wishes[i][2]);
+    }
+    assert_false(same_pixels(d, "0.png", "1.png"));
+    reply r = service_get(&s, "/v1/models");
+    assert_has(r.body, "\"negative_prompt\": true");
+    reply_free(&r);
+    char many[1204] = "\"";
+    for (int i = 0; i < 600; i++) strcat(many, "a ");
+    strcat(many, "\"");
+    const char *const bad[][2] = {
+        {"7", "negative_prompt: is no string, expected what the picture is guided away from"},
+        {"\"\"", "negative_prompt: the prompt is empty"},
+        {many, "negative_prompt: the negative prompt: "},
+    };
+    for (size_t i = 0; i < LENGTH(bad); i++) {
+        char json[1300];
+        snprintf(json, sizeof json, "{\"prompt\": \"a corgi\", \"negative_prompt\": %s}", bad[i][0]);
+        r = service_post(&s, "/v1/images/generations", json);
+        assert_int_equal(r.code, 400);
+        assert_has(r.body, bad[i][1]);
+        assert_has(r.body, "\"param\": \"negative_prompt\"");
+        reply_free(&r);
+    }
+    assert_int_equal(service_stop(&s), 0);
 }
 
 /* Outpainting keeps the picture's tokens, which are the middle of a larger image. */

@@ -1,6 +1,8 @@
 /* The commands on a small Harmon (tests/support/harmon.h): pictures of prompts, and edits of them. */
 #include "tests/support/command.h"
+#include "tests/support/golden_doubles.h"
 #include "tests/support/harmon.h"
+#include "tests/support/scores.h"
 #include "tests/support/service.h"
 
 #include "tools/images/image.h"
@@ -13,6 +15,10 @@
 #define SHORT    "--num_iter 4 --num_sampling_steps 4 --dtype f32 -q "
 #define GENERATE "generate --model m " SHORT
 #define EDIT     "edit --model m --image a.png " SHORT
+
+/* Files of the networks that judge (tests/support/scores.h). */
+#define INCEPTION "$OLDPWD/tests/golden/data/inception_tiny.pth "
+#define SCORES    "--clip $OLDPWD/tests/golden/data/clip_tiny --hps hps.pt --imagereward reward.pt "
 
 enum { SIDE = 16 };
 
@@ -140,6 +146,33 @@ COMMAND_CASE(served)
         reply_free(&r);
     }
     assert_int_equal(service_stop(&s), 0);
+}
+
+/* Every judge of images and prompts gives a run of the model the numbers of the same images made before. */
+COMMAND_CASE(judged)
+{
+    static const char *const numbers[] = {"numbers.clip_cosine", "numbers.hps_cosine", "numbers.image_reward"};
+    const char *d = *state;
+    write_model(d);
+    score_folder(d);
+    write_whole_file(d, "p.txt", "a dog\na cat\n", 12);
+    command_ok(d, GENERATE "--prompts p.txt --negative blurry --num 2 --out g");
+    cJSON *made = command_json(
+        d,
+        "eval --model m --prompts p.txt --negative blurry --num_images 4 --stats g --inception " INCEPTION SCORES SHORT
+        "--json");
+    cJSON *of_images =
+        command_json(d, "eval --images g --prompts p.txt --num 2 --stats g --inception " INCEPTION SCORES "-q --json");
+    for (size_t i = 0; i < LENGTH(numbers); i++)
+        assert_true(json_number(made, numbers[i]) == json_number(of_images, numbers[i]));
+    assert_near(json_number(made, "numbers.fid"), 0, 1e-4);
+    assert_has(json_text(made, "numbers.protocol"), "; 4 images of 16x16, prompts balanced (2 prompts, ");
+    assert_has(json_text(made, "numbers.protocol"), ", negative prompt \"blurry\", temperature 1, ");
+    assert_has(json_text(of_images, "numbers.protocol"), "; 4 images of 16x16 in g (");
+    cJSON_Delete(made);
+    cJSON_Delete(of_images);
+    command_refused(d, "$MAR eval --model m --prompts p.txt --num 2 --features none " SCORES SHORT,
+                    "--num: has no effect without --images", "--num_images");
 }
 
 /* Outpainting keeps the picture's tokens, which are the middle of a larger image. */

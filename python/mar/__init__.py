@@ -237,7 +237,7 @@ class Session:
 
     def set_negative(self, features: npt.ArrayLike, mask: npt.ArrayLike) -> None:
         """Sets the second context of guidance for requests that begin later, as Text.encode_negative gives it.
-        Harmon, Lumina-mGPT, Anole and Emu3 need it with guidance."""
+        Requests of Harmon, Lumina-mGPT, Anole and Emu3 with guidance need it, or their own."""
         positions, dim = self.model.config["caption_tokens"], self.model.config["caption_dim"]
         arrays = (_shaped(features, np.float32, (positions, dim), "features"),
                   _shaped(mask, np.bool_, (positions,), "mask"))

@@ -240,7 +240,7 @@ typedef struct {
     int grid;      /* ViT: rows and columns of tokens; 0: any */
     int encoder;   /* 1: the image encoder is loaded, too */
     int reserved;  /* 0 */
-    uint64_t hash; /* as in mar_model_config */
+    uint64_t hash; /* of the decoder, as in mar_model_config */
 } mar_vae_config;
 
 /* An open checkpoint: a file or a folder. Its tables are read once, however many objects are loaded from it. Loading
@@ -344,8 +344,7 @@ typedef struct {
 } mar_text_config;
 
 /* What is done to a prompt before it is divided into tokens. LLAMAGEN: the cleaning of LlamaGen's release, twice, as
- * there: lower case, without URLs, HTML tags and other noise; ftfy, its repair of wrong encodings, is left out. OFF:
- * nothing. */
+ * there: lower case, without URLs, HTML tags and other noise; without ftfy's repair of encodings. OFF: nothing. */
 typedef enum { MAR_CLEAN_LLAMAGEN = 0, MAR_CLEAN_OFF } mar_clean;
 
 /* Loads what encodes prompts: the folder of a T5, or of a model that writes images among text, with its tokenizer. Of
@@ -424,9 +423,8 @@ typedef struct {
     int cfg_interval;
     /* Scale of the noise of every diffusion step but x_T. Discrete tokens: divisor of the logits; 0: greedy. */
     float temperature;
-    int top_k; /* discrete tokens: tokens below the k-th largest logit have probability 0; 0: all tokens */
-    float
-        top_p; /* discrete tokens: only the most probable ones, up to the first at which their sum reaches it; 1: all */
+    int top_k;   /* discrete tokens: tokens below the k-th largest logit have probability 0; 0: all tokens */
+    float top_p; /* discrete tokens: only the most probable ones, until their sum reaches it; 1: all */
     uint64_t seed;
 
     /* Lossless speculation inside the head: diffusion steps that one call of the head may decide, 1..64. All but one of
@@ -528,7 +526,7 @@ MAR_API mar_status mar_session_begin_captions(mar_session *s, uint64_t first_ima
                                               const uint8_t *mask, int n);
 /* Sets what stands in the second branch of guidance in place of the caption, for images that begin later: features
  * float [caption_tokens][caption_dim], mask uint8_t [caption_tokens], as mar_text_encode_negative writes them. Models
- * of ids need it before an image with guidance. MAR_EARG for other models, and for Harmon while images are made. */
+ * of ids need it before an image with guidance, but for a request that has its own. MAR_EARG for other models. */
 MAR_API mar_status mar_session_set_negative(mar_session *s, const float *features, const uint8_t *mask);
 /* Makes one autoregressive step of all images in progress, or with speculation across tokens one round of several.
  * Waiting requests (mar_session_submit) begin with it. MAR_EARG when no image is left to make. On a GPU the step may
@@ -660,6 +658,8 @@ typedef struct {
      * tokens. Discrete tokens and SphereAR's are made in raster order, so the known ones must come first. */
     const float *tokens;
     const uint8_t *known;
+    const float *negative;        /* of a model of ids: its own second context; NULL: mar_session_set_negative's */
+    const uint8_t *negative_mask; /* [caption_tokens] as of mar_session_set_negative, or NULL: 1 everywhere */
 } mar_request;
 
 /* Sets the session's seed and guidance, image 0, label -1 and no known tokens. Writes the first `size` bytes; pass

@@ -60,7 +60,10 @@ static mar_status masked_check_prompt(const mar_masked *g, const mar_image *imag
     if (!language) return MAR_OK;
     mar_status status =
         mar_prompt_check(image->features, image->mask, language->shape.prefix, language->shape.rows, err);
-    if (status == MAR_OK && g->cfg_branches == 2 && !g->has_negative && image->features)
+    if (status == MAR_OK)
+        status =
+            mar_prompt_check(image->negative, image->negative_mask, language->shape.prefix, language->shape.rows, err);
+    if (status == MAR_OK && g->cfg_branches == 2 && !g->has_negative && !image->negative && image->features)
         status = mar_refuse_no_negative(g->params.cfg, err);
     return status == MAR_OK ? wt_check_unchanged(language->prompt_file, MAR_OK, err) : status;
 }
@@ -72,11 +75,9 @@ static mar_status masked_set_negative(mar_engine_state *engine_state, const floa
     mar_runner *runners[] = {&g->target, g->draft};
     const causal_shape *s = g->target.between ? &g->model->between.language->shape : NULL;
     if (!s) return err_set(err, MAR_EARG, "the model makes images of classes: it has no negative prompt");
-    if (!is_idle(g))
-        return err_set(err, MAR_EARG, "an image is in progress: its second branch has the negative prompt");
     mar_status status = mar_prompt_check(features, mask, s->prefix, s->rows, err);
     if (status != MAR_OK) return status;
-    for (int i = 0; i < 2 && runners[i]; i++) between_set_negative(runners[i]->between, features, mask);
+    for (int i = 0; i < 2 && runners[i]; i++) between_set_negative(runners[i]->between, -1, features, mask);
     status = kern_check(g->k, err);
     g->has_negative = status == MAR_OK;
     return status;

@@ -180,8 +180,10 @@ void mar_runner_set_prompts(mar_runner *r, const int *slot, const mar_image *ima
     if (!r->between) return;
     k->watch.part = r->net.part;
     k->core->timer_mark(k, NULL);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         if (images[i].features) between_set_prompt(r->between, slot[i], images[i].features, images[i].mask);
+        between_set_negative(r->between, slot[i], images[i].negative, images[i].negative_mask);
+    }
     k->core->timer_mark(k, &r->net.decoder_s);
 }
 

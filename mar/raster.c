@@ -4,6 +4,7 @@
 #include "mar/raster_measure.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static mar_raster *raster_of(mar_engine_state *g)
 {
@@ -27,6 +28,7 @@ static void raster_free(mar_engine_state *engine_state)
     mar_slots_free(&g->slots);
     free(g->start);
     free(g->zero);
+    free(g->negative);
     free(g);
 }
 
@@ -47,7 +49,8 @@ mar_status mar_raster_create(const raster_head *head, mar_model *base, const mar
     status = head->resolve(g, params, err);
     if (status == MAR_OK) status = mar_slots_create(k, &base->config, max_images, &g->slots, err);
     g->start = calloc((size_t)max_images, sizeof *g->start);
-    if (status == MAR_OK && !g->start)
+    g->negative = calloc((size_t)base->config.caption_tokens + 1, sizeof *g->negative + 1);
+    if (status == MAR_OK && (!g->start || !g->negative))
         status = err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", max_images);
     if (status == MAR_OK) status = head->create(g, vae, accels, err);
     if (status == MAR_OK)
@@ -101,6 +104,13 @@ static mar_status raster_check_prompt(const mar_raster *g, const float *ids, con
     return c->prompt ? mar_prompt_check(ids, mask, c->prefix, c->rows, err) : MAR_OK;
 }
 
+/* Puts a prompt into the second branch of the images that start next. */
+static void raster_put_negative(mar_raster *g, const float *ids, const uint8_t *mask)
+{
+    causal_runner_set_negative(g->target, ids, mask);
+    if (g->head->set_negative) g->head->set_negative(g, ids, mask);
+}
+
 static mar_status raster_set_negative(mar_engine_state *engine_state, const float *features, const uint8_t *mask,
                                       mar_err *err)
 {
@@ -109,8 +119,10 @@ static mar_status raster_set_negative(mar_engine_state *engine_state, const floa
         return err_set(err, MAR_EARG, "the model has no negative prompt: its unconditional caption is in its file");
     mar_status status = raster_check_prompt(g, features, mask, err);
     if (status != MAR_OK) return status;
-    causal_runner_set_negative(g->target, features, mask);
-    if (g->head->set_negative) g->head->set_negative(g, features, mask);
+    const size_t prefix = (size_t)g->model->facts.net.prefix;
+    memcpy(g->negative, features, prefix * sizeof *features);
+    memcpy(g->negative + prefix, mask, prefix);
+    raster_put_negative(g, features, mask);
     status = kern_check(g->k, err);
     g->has_negative = status == MAR_OK; /* after a failure its rows may be in part those of another */
     return status;
@@ -121,8 +133,10 @@ static mar_status raster_check(const mar_engine_state *engine_state, const mar_i
     const mar_raster *g = raster_of_const(engine_state);
     const float cfg = g->plan.params.cfg;
     mar_status status = raster_check_prompt(g, image->features, image->mask, err);
+    if (status == MAR_OK) status = raster_check_prompt(g, image->negative, image->negative_mask, err);
     if (status != MAR_OK) return status;
-    if (g->model->facts.net.prompt && g->branches == 2 && !g->has_negative) return mar_refuse_no_negative(cfg, err);
+    if (g->model->facts.net.prompt && g->branches == 2 && !g->has_negative && !image->negative)
+        return mar_refuse_no_negative(cfg, err);
     if (g->model->net->prompt_file)
         status =
             wt_check_unchanged(g->model->net->prompt_file, MAR_OK, err); /* else all images in progress would fail */
@@ -152,14 +166,9 @@ static void raster_set_caption(mar_raster *g, const mar_image *image, causal_sta
     start->mask = mask;
 }
 
-static void raster_admit(mar_engine_state *engine_state, const int *slot, const mar_image *images, int n)
+/* Begins images whose second branches have the same prompt. */
+static void raster_admit_alike(mar_raster *g, const int *slot, const mar_image *images, int n)
 {
-    mar_raster *g = raster_of(engine_state);
-    if (mar_slots_are_free(&g->slots)) { /* statistics begin anew */
-        kern_watch_begin(g->k);
-        causal_runner_clear_stats(g->target);
-        g->head->begin(g);
-    }
     for (int i = 0; i < n; i++) {
         mar_slots_begin(&g->slots, slot[i], &images[i]);
         g->start[i] = (causal_start){.image = slot[i], .label = images[i].label, .cfg = images[i].cfg};
@@ -169,6 +178,24 @@ static void raster_admit(mar_engine_state *engine_state, const int *slot, const 
     if (kern_check(g->k, NULL) != MAR_OK) return;
     causal_runner_admit(g->target, g->start, n);
     g->head->admit(g, slot, images, n);
+}
+
+static void raster_admit(mar_engine_state *engine_state, const int *slot, const mar_image *images, int n)
+{
+    mar_raster *g = raster_of(engine_state);
+    if (mar_slots_are_free(&g->slots)) { /* statistics begin anew */
+        kern_watch_begin(g->k);
+        causal_runner_clear_stats(g->target);
+        g->head->begin(g);
+    }
+    for (int first = 0, end; first < n; first = end) {
+        const mar_image *image = &images[first];
+        for (end = first + 1; !image->negative && end < n && !images[end].negative;) end++;
+        if (image->negative) raster_put_negative(g, image->negative, image->negative_mask);
+        raster_admit_alike(g, slot + first, image, end - first);
+        if (image->negative && g->has_negative)
+            raster_put_negative(g, g->negative, (uint8_t *)(g->negative + g->model->facts.net.prefix));
+    }
 }
 
 static void raster_release(mar_engine_state *engine_state, int slot)

@@ -50,7 +50,8 @@ struct mar_raster {
     causal_start *start; /* [max_images] the images that begin */
     /* host [caption_tokens][caption_dim] of 0, a caption to measure, and its mask behind; NULL before the first */
     float *zero;
-    int has_negative; /* 1: the second branch's prompt is set */
+    float *negative;  /* host [caption_tokens] ids of the second branch's prompt, and their mask behind */
+    int has_negative; /* 1: it is set */
     struct raster_softmax *softmax;
     struct raster_diffusion *diffusion; /* one of them is not NULL */
 };

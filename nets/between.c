@@ -44,7 +44,7 @@ void between_model_free(kern_device *d, between_model *m)
 
 /* A prompt's place: its keys and values have `prefix` slots. */
 typedef struct {
-    int images; /* that have it; the negative one counts as an image's */
+    int uses;   /* branches of images that begin with it */
     int length; /* 0: no prompt is here */
     int *ids;   /* [prefix] */
 } between_prompt;
@@ -54,16 +54,17 @@ struct between_runner {
     kern_queue *k;
     const between_model *model;
     int images;
-    between_prompt *prompt; /* [images + 1] */
-    int *ids;               /* [images + 1][prefix] */
-    int *of;                /* [images + 1] prompt of each image, then the negative one; -1: none */
+    int prompts;            /* places: for both branches of each image, and the negative prompt of later ones */
+    between_prompt *prompt; /* [prompts] */
+    int *ids;               /* [prompts][prefix] */
+    int *of;                /* [prompts] of each image, the negative one of each, and that of later ones; -1: none */
     float *embedding;       /* [CAUSAL_PROMPT_ROWS][W] on its way to prompt_rows */
     int sequences;          /* of a group at most */
     int *order;             /* [sequences][seq_len] rows in the order in which the model reads them */
     int *target;            /* [rows of a pass] the same of a pass */
     causal_pass pass;
     double flop;
-    long prompts;
+    long computed; /* prompts */
 
     /* Backend memory, from between_lay_out. R = rows of a pass. */
     float *prompt_rows; /* [prefix][W] embeddings of a prompt */
@@ -86,7 +87,7 @@ static int between_prompt_slot(const between_runner *b, int prompt)
 
 static int between_row_slot(const between_runner *b, int sequence)
 {
-    return between_prompt_slot(b, b->images + 1) + sequence * between_shape(b)->seq_len;
+    return between_prompt_slot(b, b->prompts) + sequence * between_shape(b)->seq_len;
 }
 
 /* --- prompts ------------------------------------------------------------------------------------------------------ */
@@ -110,23 +111,23 @@ static void between_compute_prompt(between_runner *b, int prompt)
         causal_pass_rows(p);
         b->flop += causal_pass_flop(p);
     }
-    b->prompts++;
+    b->computed++;
 }
 
-/* Returns the place of a prompt with these ids, computed if it is new. An image that begins has given its own back, so
- * one place is free. */
+/* Returns the place of a prompt with these ids, computed if it is new. The branch that begins has given its own back,
+ * so one place is free. */
 static int between_find_prompt(between_runner *b, const float *ids, const uint8_t *mask)
 {
     const causal_shape *s = between_shape(b);
     int first = 0, found = -1;
     while (first + 1 < s->prefix && mask && !mask[first]) first++;
     const int length = s->prefix - first;
-    for (int i = 0; i <= b->images; i++) {
+    for (int i = 0; i < b->prompts; i++) {
         const between_prompt *p = &b->prompt[i];
         int same = p->length == length;
         for (int j = 0; same && j < length; j++) same = p->ids[j] == (int)ids[first + j];
         if (same) return i;
-        if (p->images == 0 && (found < 0 || p->length == 0)) found = i;
+        if (p->uses == 0 && (found < 0 || p->length == 0)) found = i;
     }
     between_prompt *p = &b->prompt[found];
     for (int j = 0; j < length; j++) p->ids[j] = (int)ids[first + j];
@@ -137,24 +138,25 @@ static int between_find_prompt(between_runner *b, const float *ids, const uint8_
     return found;
 }
 
-/* Gives image `of` a prompt, or with `of` the number of images the second branch. */
-static void between_give(between_runner *b, int of, const float *ids, const uint8_t *mask)
+/* Gives branch `of` a prompt; ids NULL: that of branch `other`. */
+static void between_give(between_runner *b, int of, const float *ids, const uint8_t *mask, int other)
 {
-    if (b->of[of] >= 0) b->prompt[b->of[of]].images--;
+    if (b->of[of] >= 0) b->prompt[b->of[of]].uses--;
     b->of[of] = -1;
-    const int found = between_find_prompt(b, ids, mask);
-    b->prompt[found].images++;
+    const int found = ids ? between_find_prompt(b, ids, mask) : b->of[other];
+    if (found >= 0) b->prompt[found].uses++;
     b->of[of] = found;
 }
 
 void between_set_prompt(between_runner *b, int image, const float *ids, const uint8_t *mask)
 {
-    between_give(b, image, ids, mask);
+    between_give(b, image, ids, mask, image);
 }
 
-void between_set_negative(between_runner *b, const float *ids, const uint8_t *mask)
+void between_set_negative(between_runner *b, int image, const float *ids, const uint8_t *mask)
 {
-    between_give(b, b->images, ids, mask);
+    const int later = b->prompts - 1;
+    between_give(b, image < 0 ? later : b->images + image, ids, mask, later);
 }
 
 /* --- a pass ------------------------------------------------------------------------------------------------------- */
@@ -185,7 +187,7 @@ static void between_add(between_runner *b, const between_group *g, int s, int fi
 {
     causal_pass *p = &b->pass;
     const masked_sequence *q = &g->list[s];
-    const int prompt = b->of[q->branch ? b->images : q->image], slot = between_row_slot(b, s);
+    const int prompt = b->of[q->branch * b->images + q->image], slot = between_row_slot(b, s);
     const int length = prompt < 0 ? 0 : b->prompt[prompt].length;
     const int *order = b->order + (size_t)s * (size_t)between_shape(b)->seq_len;
     const int end = first + count < q->length ? first + count : q->length;
@@ -277,13 +279,13 @@ double between_flop(const between_runner *b)
 
 long between_prompts(const between_runner *b)
 {
-    return b->prompts;
+    return b->computed;
 }
 
 void between_reset(between_runner *b)
 {
     b->flop = 0;
-    b->prompts = 0;
+    b->computed = 0;
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -291,7 +293,7 @@ void between_reset(between_runner *b)
 static mar_status between_allocate(between_runner *b, mar_err *err)
 {
     const causal_shape *s = between_shape(b);
-    const size_t prompts = (size_t)b->images + 1, most = (size_t)s->seq_len, pass = (size_t)b->pass.rows_max;
+    const size_t prompts = (size_t)b->prompts, most = (size_t)s->seq_len, pass = (size_t)b->pass.rows_max;
     b->prompt = calloc(prompts, sizeof *b->prompt);
     b->ids = calloc(prompts * (size_t)s->prefix, sizeof *b->ids);
     b->of = malloc(prompts * sizeof *b->of);
@@ -312,11 +314,13 @@ mar_status between_create(kern_queue *k, const between_model *model, int images,
     const causal_shape *s = &model->language->shape;
     const int fit = BETWEEN_ROWS / s->seq_len, sequences = fit < 1 ? 1 : fit < 2 * images ? fit : 2 * images;
     const int rows = s->seq_len < BETWEEN_ROWS ? s->seq_len : BETWEEN_ROWS;
-    const int prompt_slots = (images + 1) * s->prefix, share = (prompt_slots + sequences - 1) / sequences;
+    const int prompts = 2 * images + 1, prompt_slots = prompts * s->prefix,
+              share = (prompt_slots + sequences - 1) / sequences;
     between_runner *b = calloc(1, sizeof *b);
     *out = NULL;
     if (!b) return err_set(err, MAR_ENOMEM, "out of memory");
-    *b = (between_runner){.base = {between_run, between_plan}, .k = k, .model = model, .images = images};
+    *b = (between_runner){
+        .base = {between_run, between_plan}, .k = k, .model = model, .images = images, .prompts = prompts};
     b->sequences = sequences;
     mar_status status =
         causal_pass_create(k, model->language, sequences, s->seq_len + (share > s->prefix ? share : s->prefix), rows,
@@ -352,6 +356,6 @@ size_t between_lay_out(between_runner *b, char *base)
     b->normal = arena_carve(base, &used, rows * width, size);
     b->projected = arena_carve(base, &used, rows * width, size);
     b->sum = arena_carve(base, &used, rows * (size_t)s->token_dim, sizeof(float));
-    for (int i = 0; base && i <= b->images; i++) b->prompt[i].length = 0; /* the cache is new */
+    for (int i = 0; base && i < b->prompts; i++) b->prompt[i].length = 0; /* the cache is new */
     return used + causal_pass_lay_out(&b->pass, base ? base + used : NULL);
 }

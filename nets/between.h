@@ -33,8 +33,9 @@ size_t between_lay_out(between_runner *b, char *base); /* as diff_chain_lay_out 
 /* Gives an image a prompt: ids host float [prefix], mask host uint8_t [prefix], 0 at padding on the left. Images with
  * the same prompt share its keys and values. The queue fails if the ids' embeddings cannot be read. */
 void between_set_prompt(between_runner *b, int image, const float *ids, const uint8_t *mask);
-/* Sets the prompt of the second branch, for all images. No image may be in progress. */
-void between_set_negative(between_runner *b, const float *ids, const uint8_t *mask);
+/* Gives the second branch of an image a prompt likewise; ids NULL: that of image -1, which stands for all images that
+ * begin later without one. */
+void between_set_negative(between_runner *b, int image, const float *ids, const uint8_t *mask);
 /* Returns it for masked_workspace.between. A pass's images have prompts. */
 masked_between *between_of(between_runner *b);
 

@@ -134,8 +134,11 @@ void causal_runner_set_negative(causal_runner *r, const float *ids, const uint8_
 {
     const int prefix = r->model->shape.prefix;
     int first = 0;
-    memcpy(causal_negative_mask(r), mask, (size_t)prefix);
-    while (first + 1 < prefix && !mask[first]) first++;
+    if (mask)
+        memcpy(causal_negative_mask(r), mask, (size_t)prefix);
+    else
+        memset(causal_negative_mask(r), 1, (size_t)prefix);
+    while (first + 1 < prefix && mask && !mask[first]) first++;
     embed_prompt(r, ids, first, r->images * prefix);
 }
 

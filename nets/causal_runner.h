@@ -29,7 +29,7 @@ size_t causal_runner_lay_out(causal_runner *r, char *base); /* as diff_chain_lay
 /* Prepares passes over this many images, so that they allocate nothing. */
 mar_status causal_runner_plan(causal_runner *r, int images, mar_err *err);
 /* Sets the prompt in the second branch, for images that start later: ids host float [prefix], mask host uint8_t
- * [prefix]. Call it before the first such image with guidance. */
+ * [prefix] or NULL: 1 everywhere. Call it before the first such image with guidance. */
 void causal_runner_set_negative(causal_runner *r, const float *ids, const uint8_t *mask);
 /* Starts n images beside those at work, and computes their positions before the image tokens, and their given tokens
  * but the last. The mask is 1 at the end of the prefix. As in generate.py, a masked position of LlamaGen is attended to

@@ -61,7 +61,7 @@ static void captions_set_up(captions_options *o, option_set *set)
                                NULL};
     *set = (option_set){
         .command = "captions",
-        .about = "usage: mar captions PROMPTS --t5 DIR --out FILE.npz [OPTIONS]\n"
+        .about = "usage: mar captions PROMPTS --text DIR --out FILE.npz [OPTIONS]\n"
                  "\n"
                  "Encodes prompts with a T5, or for Harmon, Lumina-mGPT, Anole and Emu3 with the folder\n"
                  "of the model, once for any number of runs: mar generate, edit, eval, bench\n"
@@ -220,7 +220,7 @@ int cmd_captions(int argc, char **argv)
     const int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     if (!o.run.t5)
-        return tool_error("--t5 is missing, expected the folder of a T5, such as flan-t5-xl, or of Harmon, "
+        return tool_error("--text is missing, expected the folder of a T5, such as flan-t5-xl, or of Harmon, "
                           "Lumina-mGPT, Anole or Emu3");
     if (!o.out) return tool_error("--out is missing, expected a file to write, such as prompts.npz");
     run_options_note(&o.run, &set);

@@ -50,6 +50,7 @@ static mar_status add_scales(const wt_file *f, const wt_tensor *matrix, mar_err 
 mar_status wt_digest_end(wt_file *f, uint64_t *hash, mar_err *err)
 {
     mar_status status = MAR_OK;
+    if (!f->digests) return MAR_OK;
     *hash = f->config_hash;
     for (int i = 0; i < f->count && status == MAR_OK; i++)
         if (wt_is_fp8(f->tensors[i].dtype) && f->digests[i].bytes > 0) status = add_scales(f, &f->tensors[i], err);

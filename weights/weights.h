@@ -103,7 +103,8 @@ mar_status wt_progress_end(wt_file *f, mar_err *err);
 /* Let later reads of tensors be hashed, and return the hash: of the names, types, shapes and bytes of the tensors that
  * were read, in the table's order, and of metadata and config.json. The division into reads does not matter. Two files
  * that differ in one word of 8 bytes have different sums; others are equal with a probability of 2^-64. The hash is
- * fast, not cryptographic. The table must not change between begin and end. wt_digest_end may read scales once more. */
+ * fast, not cryptographic. The table must not change between begin and end. wt_digest_end may read scales once
+ * more; without a begin it does nothing. */
 mar_status wt_digest_begin(wt_file *f, mar_err *err);
 /* Reads all of a tensor for that hash, before anything else reads a part of it. */
 mar_status wt_digest_tensor(const wt_file *f, const wt_tensor *t, mar_err *err);

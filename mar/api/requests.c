@@ -102,13 +102,21 @@ static mar_status check_known(mar_session *s, const mar_request *r)
     return MAR_OK;
 }
 
+static mar_status requests_check_negative(mar_session *s, const mar_request *r)
+{
+    if (!r->negative || s->model->config.conditioning == MAR_CONDITION_IDS) return MAR_OK;
+    return err_set(&s->err, MAR_EARG, "mar_request.negative: the model has no negative prompt, expected NULL");
+}
+
 static mar_status check_request(mar_session *s, const mar_request *r)
 {
     const mar_conditions of = {.labels = r->features ? NULL : &r->label, .features = r->features, .mask = r->mask};
-    const mar_image image = {r->label, r->features, r->mask, r->seed, r->image, r->cfg, r->tokens, r->known};
+    const mar_image image = {r->label, r->features, r->mask,  r->seed,     r->image,
+                             r->cfg,   r->tokens,   r->known, r->negative, r->negative_mask};
     mar_status status = mar_conditioning_check(&of, &s->model->config, 1, &s->err);
     if (status == MAR_OK) status = check_cfg(s, r->cfg);
     if (status == MAR_OK) status = check_known(s, r);
+    if (status == MAR_OK) status = requests_check_negative(s, r);
     if (status == MAR_OK) status = s->model->engine->check(s->engine_state, &image, &s->err);
     return status;
 }
@@ -138,17 +146,21 @@ static mar_entry *requests_create(const mar_session *s, const mar_request *r)
     const mar_model_config *c = &s->model->config;
     const size_t tokens = mar_session_token_count(s), positions = (size_t)c->caption_tokens;
     const size_t features = positions * (size_t)c->caption_dim;
-    const size_t numbers = tokens + (r->features ? features : 0) + (r->tokens ? tokens : 0);
-    const size_t flags = (r->mask ? positions : 0) + (r->known ? (size_t)c->seq_len : 0);
+    const size_t numbers =
+        tokens + ((r->features != NULL) + (r->negative != NULL)) * features + (r->tokens ? tokens : 0);
+    const size_t flags =
+        ((r->mask != NULL) + (r->negative_mask != NULL)) * positions + (r->known ? (size_t)c->seq_len : 0);
     mar_entry *e = calloc(1, sizeof *e + numbers * sizeof(float) + flags);
     if (!e) return NULL;
     float *at = (float *)(e + 1);
     e->tokens = at, at += tokens;
     e->image = (mar_image){.label = r->label, .seed = r->seed, .number = r->image, .cfg = r->cfg};
     e->image.features = copy_floats(&at, r->features, features);
+    e->image.negative = copy_floats(&at, r->negative, features);
     e->image.tokens = copy_floats(&at, r->tokens, tokens);
     uint8_t *flag = (uint8_t *)at;
     e->image.mask = copy_flags(&flag, r->mask, positions);
+    e->image.negative_mask = copy_flags(&flag, r->negative_mask, positions);
     e->image.known = copy_flags(&flag, r->known, (size_t)c->seq_len);
     e->slot = -1;
     e->state = MAR_REQUEST_WAITING;

@@ -19,7 +19,9 @@ static mar_status api_vae_load(mar *m, wt_file *file, const mar_source *source, 
     if (status != MAR_OK) return status;
     status = vae_decoder_create(l.k, file, &vae->decoder, err);
     const int loaded = status == MAR_OK;
-    if (loaded && source->encoder) status = vae_decoder_add_encoder(vae->decoder, l.k, file, err);
+    if (loaded && source->encoder)
+        status = wt_digest_end(file, &l.hash, err); /* pictures depend on the decoder alone */
+    if (status == MAR_OK && source->encoder) status = vae_decoder_add_encoder(vae->decoder, l.k, file, err);
     status = mar_loader_end(&l, status, err);
     if (loaded && status != MAR_OK) vae_decoder_free(vae->decoder);
     if (status != MAR_OK) return status;

@@ -25,13 +25,15 @@ void mar_model_retain(mar_model *model);
 
 /* An image to make: its conditioning, noise address and guidance, and the tokens that it begins with. */
 typedef struct {
-    int label;             /* class; -1: unconditional. Unused with features */
-    const float *features; /* host [caption_tokens][caption_dim] of a caption; NULL: a class */
-    const uint8_t *mask;   /* host [caption_tokens], 1 at the caption's tokens; NULL: 1 everywhere */
-    uint64_t seed, number; /* noise address */
-    float cfg;             /* guidance scale */
-    const float *tokens;   /* host [seq_len][token_dim]; NULL: no token is known */
-    const uint8_t *known;  /* host [seq_len] 1: this one of `tokens` is known */
+    int label;                    /* class; -1: unconditional. Unused with features */
+    const float *features;        /* host [caption_tokens][caption_dim] of a caption; NULL: a class */
+    const uint8_t *mask;          /* host [caption_tokens], 1 at the caption's tokens; NULL: 1 everywhere */
+    uint64_t seed, number;        /* noise address */
+    float cfg;                    /* guidance scale */
+    const float *tokens;          /* host [seq_len][token_dim]; NULL: no token is known */
+    const uint8_t *known;         /* host [seq_len] 1: this one of `tokens` is known */
+    const float *negative;        /* as features, in the second branch; NULL: that of set_negative */
+    const uint8_t *negative_mask; /* as mask */
 } mar_image;
 
 typedef struct mar_engine_state mar_engine_state; /* a family's part of a session */
@@ -99,7 +101,7 @@ struct mar_engine {
     int (*together)(const mar_engine_state *g);
     /* Returns MAR_EARG if the engine cannot make the image. Shapes and ranges have been checked. */
     mar_status (*check)(const mar_engine_state *g, const mar_image *image, mar_err *err);
-    /* Sets the caption in the second branch of guidance, for images that begin later (mar_session_set_negative). The
+    /* Sets the caption in the second branch of guidance, for later images without one (mar_session_set_negative). The
      * numbers have been checked. NULL: the family has no such caption. */
     mar_status (*set_negative)(mar_engine_state *g, const float *features, const uint8_t *mask, mar_err *err);
     /* Begins n images in free slots, host slot [n], in increasing order. The arrays of the images are not used after

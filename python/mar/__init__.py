@@ -1,4 +1,4 @@
-"""libmar for Python: images from autoregressive models with continuous tokens (MAR, SphereAR) and discrete
+"""libmar for Python: images from autoregressive models with continuous tokens (MAR, Harmon, SphereAR) and discrete
 ones (LlamaGen).
 
     import mar
@@ -115,9 +115,10 @@ def _source(name: str, path: Path, heads: int = 0, encoder: bool = False) -> Any
 class Model:
     """A loaded model, its image decoder and, for speculation, a draft model. mar.load makes it."""
 
-    def __init__(self, library: _Library, path: Path, vae: Optional[Path], draft: Optional[Path], heads: int,
-                 encoder: bool) -> None:
+    def __init__(self, library: _Library, path: Path, vae: Optional[Path], draft: Optional[Path], text: Path,
+                 heads: int, encoder: bool) -> None:
         self._library = library
+        self._text: Union[Path, Text] = text  # loaded for the first prompt
         self._model = self._load(lib.mar_model_load_from, lib.mar_model_free, _source("path", path, heads))
         self._draft = draft and self._load(lib.mar_model_load_from, lib.mar_model_free, _source("draft", draft))
         self.config: dict[str, Any] = {
@@ -138,6 +139,20 @@ class Model:
     def backend(self) -> str:
         """The device and its arithmetic: "cpu bf16 (avx512_bf16), 2 threads"."""
         return str(lib.mar_backend_description(self._library.pointer).decode())
+
+    def caption(self, prompt: str, negative: Optional[str] = None, clean: bool = True) -> dict[str, npt.NDArray[Any]]:
+        """Returns what Session.submit takes of a prompt: submit(**model.caption("a corgi")). negative: the negative
+        prompt of Harmon and Emu3; None: the model's own. clean: as of Text.encode."""
+        tokens = self.config["caption_tokens"]
+        if not tokens:
+            raise ValueError("prompt: the model makes images of classes, expected a label")
+        if not isinstance(self._text, Text):
+            self._text = Text._load(self._library, self._text)
+        features, mask, _ = self._text.encode(prompt, tokens, clean)
+        made: dict[str, npt.NDArray[Any]] = {"features": features[0], "mask": mask[0]}
+        if negative is not None or self.config["conditioning"] == _lib.IDS:
+            made["negative"], made["negative_mask"] = self._text.encode_negative(negative, tokens)
+        return made
 
     def session(self, batch: int = 1, **params: object) -> Session:
         """Makes a session with room for `batch` images at a time. params are the options of mar generate, such as
@@ -196,9 +211,11 @@ class Session:
 
     def submit(self, label: int = -1, *, seed: Optional[int] = None, image: int = 0, cfg: Optional[float] = None,
                tokens: Optional[npt.ArrayLike] = None, known: Optional[npt.ArrayLike] = None,
-               features: Optional[npt.ArrayLike] = None, mask: Optional[npt.ArrayLike] = None) -> int:
+               features: Optional[npt.ArrayLike] = None, mask: Optional[npt.ArrayLike] = None,
+               negative: Optional[npt.ArrayLike] = None, negative_mask: Optional[npt.ArrayLike] = None) -> int:
         """Adds a request and returns its number. tokens [seq_len, token_dim] with known [seq_len]: those that are kept
-        bit for bit. features and mask: a caption, for text-to-image models."""
+        bit for bit. features and mask: a caption, for text-to-image models; negative and negative_mask: its second
+        context of guidance, in place of the session's. Model.caption makes them of a prompt."""
         request = _lib.Request.new("mar_request_init", self._pointer)
         request.label, request.image = label, image
         if seed is not None:
@@ -209,15 +226,18 @@ class Session:
         arrays = [_shaped(tokens, np.float32, self._tokens, "tokens"),
                   _shaped(known, np.bool_, self._tokens[:1], "known"),
                   _shaped(features, np.float32, (positions, dim), "features"),
-                  _shaped(mask, np.bool_, (positions,), "mask")]
-        request.tokens, request.known, request.features, request.mask = map(_pointer, arrays)
+                  _shaped(mask, np.bool_, (positions,), "mask"),
+                  _shaped(negative, np.float32, (positions, dim), "negative"),
+                  _shaped(negative_mask, np.bool_, (positions,), "negative_mask")]
+        (request.tokens, request.known, request.features, request.mask, request.negative,
+         request.negative_mask) = map(_pointer, arrays)
         number = c.c_uint64()
         self._check(lib.mar_session_submit(self._pointer, c.byref(request), c.byref(number)))
         return number.value
 
     def set_negative(self, features: npt.ArrayLike, mask: npt.ArrayLike) -> None:
         """Sets the second context of guidance for requests that begin later, as Text.encode_negative gives it.
-        Harmon, Lumina-mGPT, Anole and Emu3 need it with guidance."""
+        Requests of Harmon, Lumina-mGPT, Anole and Emu3 with guidance need it, or their own."""
         positions, dim = self.model.config["caption_tokens"], self.model.config["caption_dim"]
         arrays = (_shaped(features, np.float32, (positions, dim), "features"),
                   _shaped(mask, np.bool_, (positions,), "mask"))
@@ -304,13 +324,15 @@ def _shaped(value: Optional[npt.ArrayLike], dtype: Any, shape: tuple[int, ...], 
     return array
 
 
-def load(path: Path = "demo", vae: Optional[Path] = None, *, draft: Optional[Path] = None, heads: int = 0,
-         encoder: bool = False, **options: object) -> Model:
-    """Loads a model, and its image decoder. Built-in models such as "demo" and SphereAR's files bring theirs. encoder: also the image
-    encoder, for Session.encode and mar.edit. options are the library's: dtype="bf16", threads=2, backend="cpu"."""
+def load(path: Path = "demo", vae: Optional[Path] = None, *, draft: Optional[Path] = None, text: Optional[Path] = None,
+         heads: int = 0, encoder: bool = False, **options: object) -> Model:
+    """Loads a model, and its image decoder. Built-in models such as "demo" and SphereAR's files bring theirs. text: the
+    folder of what encodes prompts, without it the model's own. encoder: also the image encoder, for Session.encode and
+    mar.edit. options are the library's: dtype="bf16", threads=2, backend="cpu"."""
     own = ("demo", "demo-discrete", "demo-sphere", "demo-mgpt", "demo-harmon")
     built_in = {"demo-t2i": "demo-discrete", **{name: name for name in own}}
-    return Model(_Library(options), path, vae or built_in.get(os.fspath(path)), draft, heads, encoder)
+    prompts = text or ("demo-t5" if path == "demo-t2i" else path)
+    return Model(_Library(options), path, vae or built_in.get(os.fspath(path)), draft, prompts, heads, encoder)
 
 
 Progress = Callable[[int, int], object]
@@ -343,23 +365,32 @@ def _run(session: Session, requests: Sequence[int], on_progress: Optional[Progre
     return images
 
 
-def generate(model: Union[Model, Path] = "demo", classes: Sequence[int] = tuple(range(10)), *, seed: int = 0,
-             batch: int = 16, vae: Optional[Path] = None, on_progress: Optional[Progress] = None,
-             on_preview: Optional[Preview] = None, **params: object) -> UInt8Array:
-    """Makes an image of each class: uint8 [len(classes), height, width, 3]. Image i is that of mar generate with this
-    seed and number i, bit for bit. on_progress(done, total) is called after each image, on_preview(i, rgba) after each
-    step. An exception in them cancels."""
+def generate(model: Union[Model, Path] = "demo", classes: Sequence[int] = tuple(range(10)), *,
+             prompts: Optional[Sequence[str]] = None, negative: Optional[str] = None, seed: int = 0, batch: int = 16,
+             vae: Optional[Path] = None, on_progress: Optional[Progress] = None, on_preview: Optional[Preview] = None,
+             **params: object) -> UInt8Array:
+    """Makes an image of each class, or of each prompt (Model.caption): uint8 [n, height, width, 3]. Image i is that of
+    mar generate with this seed and number i, bit for bit. on_progress(done, total) is called after each image,
+    on_preview(i, rgba) after each step. An exception in them cancels."""
     loaded = model if isinstance(model, Model) else load(model, vae)
-    session = loaded.session(min(batch, max(1, len(classes))), **params)
-    requests = [session.submit(label, seed=seed, image=i) for i, label in enumerate(classes)]
+    wishes: list[dict[str, Any]] = ([{"label": label} for label in classes] if prompts is None else
+                                    [loaded.caption(prompt, negative) for prompt in prompts])
+    session = loaded.session(min(batch, max(1, len(wishes))), **params)
+    requests = [session.submit(**wish, seed=seed, image=i) for i, wish in enumerate(wishes)]
     return _run(session, requests, on_progress, on_preview)
 
 
-def edit(model: Model, picture: npt.ArrayLike, mask: npt.ArrayLike, label: int, *, n: int = 1, seed: int = 0,
-         batch: int = 16, on_progress: Optional[Progress] = None, on_preview: Optional[Preview] = None,
-         **params: object) -> UInt8Array:
-    """Makes the part of a picture [height, width, 3] anew where mask [height, width] is true, n times. Tokens are cells
-    of pixels; one with any true pixel is made anew. The model needs load(..., encoder=True)."""
+def edit(model: Model, picture: npt.ArrayLike, mask: npt.ArrayLike, label: Optional[int] = None, *,
+         prompt: Optional[str] = None, negative: Optional[str] = None, n: int = 1, seed: int = 0, batch: int = 16,
+         on_progress: Optional[Progress] = None, on_preview: Optional[Preview] = None, **params: object) -> UInt8Array:
+    """Makes the part of a picture [height, width, 3] anew where mask [height, width] is true, n times: of a class, or
+    of a prompt (Model.caption). Tokens are cells of pixels; one with any true pixel is made anew. The model needs
+    load(..., encoder=True)."""
+    if (label is None) == (prompt is None):
+        raise ValueError("label and prompt: expected one of them")
+    if prompt is None and negative is not None:
+        raise ValueError("negative: expected a prompt with it")
+    wish: dict[str, Any] = {"label": label} if prompt is None else model.caption(prompt, negative)
     session = model.session(min(batch, n), **params)
     given = np.asarray(mask)
     if given.dtype != np.bool_:
@@ -371,7 +402,7 @@ def edit(model: Model, picture: npt.ArrayLike, mask: npt.ArrayLike, label: int, 
         raise ValueError("mask: expected true where the picture is to change")
     made = cells.reshape(-1, cell, columns, cell).any(axis=(1, 3))
     tokens, known = session.encode(picture), ~made.reshape(-1)
-    requests = [session.submit(label, seed=seed, image=i, tokens=tokens, known=known) for i in range(n)]
+    requests = [session.submit(**wish, seed=seed, image=i, tokens=tokens, known=known) for i in range(n)]
     return _run(session, requests, on_progress, on_preview)
 
 
@@ -411,8 +442,16 @@ class Text:
     it turns prompts into a text-to-image model's captions."""
 
     def __init__(self, folder: Path, **options: object) -> None:
-        self._library = _Library(options)
-        made = c.c_void_p()
+        self._open(_Library(options), folder)
+
+    @classmethod
+    def _load(cls, library: _Library, folder: Path) -> Text:
+        text = cls.__new__(cls)
+        text._open(library, folder)
+        return text
+
+    def _open(self, library: _Library, folder: Path) -> None:
+        self._library, made = library, c.c_void_p()
         self._library.check(lib.mar_text_load(self._library.pointer, _path("folder", folder), c.byref(made)))
         self._pointer = made
         weakref.finalize(self, lib.mar_text_free, made)

@@ -80,7 +80,7 @@ class Pixels(Sized):
 class Request(Sized):
     _fields_ = [("size", c.c_size_t), ("label", c.c_int), ("cfg", c.c_float), ("seed", c.c_uint64),
                 ("image", c.c_uint64), ("features", c.c_void_p), ("mask", c.c_void_p), ("tokens", c.c_void_p),
-                ("known", c.c_void_p)]
+                ("known", c.c_void_p), ("negative", c.c_void_p), ("negative_mask", c.c_void_p)]
 
 
 class RequestInfo(Sized):
@@ -142,6 +142,7 @@ TEXT_TOKENS_MAX = 4096  # MAR_TEXT_TOKENS_MAX
 OK, EARG, ENOMEM, EIO, EFORMAT, EMODEL, EBACKEND, ECANCELLED = range(8)
 RGB8, RGBA8, RGB_F32 = range(3)
 UNKNOWN, WAITING, RUNNING, DONE, FAILED = range(5)
+NONE, CLASS, FEATURES, IDS = range(4)
 
 
 def _load() -> c.CDLL:

@@ -89,7 +89,7 @@ COMMAND_CASE(captions)
         {TEXT_TO_IMAGE, lacks},
         {TEXT_TO_IMAGE "--class 1", lacks},
         {TEXT_TO_IMAGE "--prompt x", "--t5", "--captions"},
-        {TEXT_TO_IMAGE "--prompt x --t5 demo-t5", "--t5 demo-t5", "128"},
+        {TEXT_TO_IMAGE "--prompt x --t5 demo-t5", "demo-t5: a T5 of width", "128"},
         {TEXT_TO_IMAGE "--captions none.npz", "--captions none.npz"},
         {TEXT_TO_IMAGE "--captions text.npz", "--captions text.npz", "4"},
         {TEXT_TO_IMAGE "--captions c.npz --class 2", "--class", "0 to 1"},

@@ -71,7 +71,7 @@ COMMAND_CASE(options)
         {"bench mar.pth", "mar.pth: unexpected argument", "did you mean --model mar.pth?"},
         {"methods cspd", "cspd: unexpected argument", "did you mean --name cspd?"},
         {"generate -n 3", "-n: unknown option", "did you mean --num?"},
-        {"generate --text dog", "--t5", "expected --prompt"},
+        {"generate --text dog", "--text: encodes prompts", "expected --prompt"},
         {"generate --negative_prompt dog", "--negative_prompt", "did you mean --negative?"},
         {"generate --negative dog", "--negative", "--prompt"},
         {"generate --model demo-t2i --prompt seven --negative dog", "--negative", "in its file\n"},

@@ -1,10 +1,13 @@
 /* The commands on a small Harmon (tests/support/harmon.h): pictures of prompts, and edits of them. */
 #include "tests/support/command.h"
+#include "tests/support/golden_doubles.h"
 #include "tests/support/harmon.h"
+#include "tests/support/scores.h"
 #include "tests/support/service.h"
 
 #include "tools/images/image.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,6 +15,10 @@
 #define SHORT    "--num_iter 4 --num_sampling_steps 4 --dtype f32 -q "
 #define GENERATE "generate --model m " SHORT
 #define EDIT     "edit --model m --image a.png " SHORT
+
+/* Files of the networks that judge (tests/support/scores.h). */
+#define INCEPTION "$OLDPWD/tests/golden/data/inception_tiny.pth "
+#define SCORES    "--clip $OLDPWD/tests/golden/data/clip_tiny --hps hps.pt --imagereward reward.pt "
 
 enum { SIDE = 16 };
 
@@ -87,25 +94,85 @@ COMMAND_CASE(like)
     assert_same_file(d, "a/000001.png", "again.png");
 }
 
-/* Makes two images of a prompt over HTTP, and the first as mar generate makes it. */
-COMMAND_CASE(served)
+/* Posts a request for images, and writes the first to a file. */
+static void make_served(const service_process *s, const char *directory, const char *json, const char *file)
 {
-    const char *d = *state;
-    write_model(d);
-    service_process s = service_start(d, "--model m --num_iter 4 --num_sampling_steps 4 --dtype f32 --negative blurry");
-    reply r = service_post(&s, "/v1/images/generations", "{\"prompt\": \"a corgi\", \"seed\": 3, \"n\": 2}");
+    reply r = service_post(s, "/v1/images/generations", json);
     if (r.code != 200) fail_msg("%d: %s", r.code, r.body);
     cJSON *answer = cJSON_Parse(r.body);
-    const char *path = strstr(json_text(answer, "data.0.url"), "/v1/");
-    reply picture = service_get(&s, path);
+    reply picture = service_get(s, strstr(json_text(answer, "data.0.url"), "/v1/"));
     assert_int_equal(picture.code, 200);
-    write_whole_file(d, "served.png", picture.body, picture.size);
-    command_ok(d, GENERATE "--prompt 'a corgi' --negative blurry --seed 3 --out a.png");
-    assert_true(same_pixels(d, "served.png", "a.png"));
-    assert_int_equal(service_stop(&s), 0);
+    write_whole_file(directory, file, picture.body, picture.size);
     reply_free(&picture);
     reply_free(&r);
     cJSON_Delete(answer);
+}
+
+/* Makes images of a prompt over HTTP, the first as mar generate makes it: with the service's negative prompt, and
+ * with the request's own. */
+COMMAND_CASE(served)
+{
+    static const char *const wishes[][3] = {{"", "blurry", "0.png"},
+                                            {", \"negative_prompt\": \"a cat\"", "a cat", "1.png"}};
+    const char *d = *state;
+    write_model(d);
+    service_process s = service_start(d, "--model m --num_iter 4 --num_sampling_steps 4 --dtype f32 --negative blurry");
+    for (size_t i = 0; i < LENGTH(wishes); i++) {
+        char json[128];
+        snprintf(json, sizeof json, "{\"prompt\": \"a corgi\", \"seed\": 3, \"n\": 2%s}", wishes[i][0]);
+        make_served(&s, d, json, "served.png");
+        command_ok(d, GENERATE "--prompt 'a corgi' --negative '%s' --seed 3 --out %s", wishes[i][1], wishes[i][2]);
+        assert_same_file(d, "served.png", wishes[i][2]);
+    }
+    assert_false(same_pixels(d, "0.png", "1.png"));
+    reply r = service_get(&s, "/v1/models");
+    assert_has(r.body, "\"negative_prompt\": true");
+    reply_free(&r);
+    char many[1204] = "\"";
+    for (int i = 0; i < 600; i++) strcat(many, "a ");
+    strcat(many, "\"");
+    const char *const bad[][2] = {
+        {"7", "negative_prompt: is no string, expected what the picture is guided away from"},
+        {"\"\"", "negative_prompt: the prompt is empty"},
+        {many, "negative_prompt: the negative prompt: "},
+    };
+    for (size_t i = 0; i < LENGTH(bad); i++) {
+        char json[1300];
+        snprintf(json, sizeof json, "{\"prompt\": \"a corgi\", \"negative_prompt\": %s}", bad[i][0]);
+        r = service_post(&s, "/v1/images/generations", json);
+        assert_int_equal(r.code, 400);
+        assert_has(r.body, bad[i][1]);
+        assert_has(r.body, "\"param\": \"negative_prompt\"");
+        reply_free(&r);
+    }
+    assert_int_equal(service_stop(&s), 0);
+}
+
+/* Every judge of images and prompts gives a run of the model the numbers of the same images made before. */
+COMMAND_CASE(judged)
+{
+    static const char *const numbers[] = {"numbers.clip_cosine", "numbers.hps_cosine", "numbers.image_reward"};
+    const char *d = *state;
+    write_model(d);
+    score_folder(d);
+    write_whole_file(d, "p.txt", "a dog\na cat\n", 12);
+    command_ok(d, GENERATE "--prompts p.txt --negative blurry --num 2 --out g");
+    cJSON *made = command_json(
+        d,
+        "eval --model m --prompts p.txt --negative blurry --num_images 4 --stats g --inception " INCEPTION SCORES SHORT
+        "--json");
+    cJSON *of_images =
+        command_json(d, "eval --images g --prompts p.txt --num 2 --stats g --inception " INCEPTION SCORES "-q --json");
+    for (size_t i = 0; i < LENGTH(numbers); i++)
+        assert_true(json_number(made, numbers[i]) == json_number(of_images, numbers[i]));
+    assert_near(json_number(made, "numbers.fid"), 0, 1e-4);
+    assert_has(json_text(made, "numbers.protocol"), "; 4 images of 16x16, prompts balanced (2 prompts, ");
+    assert_has(json_text(made, "numbers.protocol"), ", negative prompt \"blurry\", temperature 1, ");
+    assert_has(json_text(of_images, "numbers.protocol"), "; 4 images of 16x16 in g (");
+    cJSON_Delete(made);
+    cJSON_Delete(of_images);
+    command_refused(d, "$MAR eval --model m --prompts p.txt --num 2 --features none " SCORES SHORT,
+                    "--num: has no effect without --images", "--num_images");
 }
 
 /* Outpainting keeps the picture's tokens, which are the middle of a larger image. */
@@ -132,7 +199,12 @@ COMMAND_CASE(refused)
         {EDIT "--keep 0.5 --prompts p.txt", "--prompts: 2 prompts, expected one"},
         {EDIT "--keep 0.5 --prompt ''", "--prompt \"\": the prompt is empty"},
         {EDIT "--keep 0.5 --negative a", "--negative: expected --prompt"},
-        {EDIT "--keep 0.5 --prompt a --text demo-t5", "demo-t5: is a T5", "m is or was made of"},
+        {EDIT "--keep 0.5 --prompt a --text demo-t5", "--text demo-t5: is a T5", "m is or was made of"},
+        {EDIT "--keep 0.5 --prompt a --t5 demo-t5", "--t5 demo-t5: is a T5", "m is or was made of"},
+        {GENERATE "--prompt a --text demo-mgpt", "--text demo-mgpt: is the folder of another model than m"},
+        {GENERATE "--prompt a --text ''", "--text (empty): expected DIR"},
+        {GENERATE "--prompt a --vq ''", "--vq (empty): expected FILE"},
+        {GENERATE "--prompt a --text", "--text: expected DIR"},
         {EDIT "--prompt a", "--mask", "--keep"},
         {EDIT "--keep 0.5 --prompt a --size 16x18", "16x18"},
         {"edit --model demo --image a.png --keep 0.5 --prompt a", "--prompt: demo makes images of classes"},

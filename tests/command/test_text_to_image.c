@@ -133,7 +133,7 @@ COMMAND_CASE(refusals)
         {T2I "--prompt ''", "--prompt \"\""},
         {"generate --model demo-discrete --prompt x", "--prompt"},
         {T2I "--prompt x --class_names p.txt", "--class_names"},
-        {"captions p.txt --out c.npz", "--t5"},
+        {"captions p.txt --out c.npz", "--text is missing"},
         {"captions p.txt --t5 demo-t5", "--out"},
         {"captions p.txt --t5 demo-t5 --out c.txt", "c.txt", ".npz"},
         {"eval --model demo-t2i --prompts bad.txt --num_images 2 --out e", "bad.txt", "2"},

@@ -40,7 +40,7 @@ static fixture open_fixture(const char *path, const char *options)
     return f;
 }
 
-static void close_fixture(fixture *f)
+static void close_fixture(const fixture *f)
 {
     mar_session_free(f->s);
     demo_close(f->d);
@@ -166,6 +166,10 @@ TEST_CASE(a_decoder_alone_encodes_nothing)
     assert_string_equal(mar_session_error(s),
                         "the image decoder was loaded without its encoder: expected mar_source.encoder = 1");
     mar_session_free(s);
+    const fixture f = open_fixture("demo", "num_iter 2, num_sampling_steps 2");
+    assert_true(mar_vae_get_config(f.d.vae)->encoder);
+    assert_true(mar_vae_get_config(f.d.vae)->hash == mar_vae_get_config(d.vae)->hash);
+    close_fixture(&f);
     demo_close(d);
 }
 

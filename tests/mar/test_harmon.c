@@ -243,7 +243,7 @@ TEST_CASE(passes_of_the_official_code)
         mar_runner_begin(&r, 1, (const int[]){0});
         const mar_image prompt = {.features = harmon_ids(&h, cases[i].prompt),
                                   .mask = harmon_mask(&h, cases[i].prompt)};
-        between_set_negative(r.between, harmon_ids(&h, IMAGES), harmon_mask(&h, IMAGES));
+        between_set_negative(r.between, -1, harmon_ids(&h, IMAGES), harmon_mask(&h, IMAGES));
         mar_runner_set_prompts(&r, (const int[]){0}, &prompt, 1);
         snprintf(name, sizeof name, "%s.tokens", cases[i].name);
         const size_t floats = (size_t)(seq * CHANNELS) * sizeof(float);

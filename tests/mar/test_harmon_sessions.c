@@ -69,10 +69,11 @@ typedef struct {
     uint64_t seed, image;
     float cfg;
     int at;
+    int negative; /* a prompt of its own in the second branch; 0: the session's */
 } wish;
 
-static const wish wishes[REQUESTS] = {{0, 0, 5, 3, 0}, {1, 9, 0, 4, 1},    {0, 1ull << 63, 1ull << 33, 3, 1},
-                                      {2, 9, 1, 1, 2}, {1, 0, 5, 1.5f, 3}, {0, 4, 6, 3, 5}};
+static const wish wishes[REQUESTS] = {{0, 0, 5, 3, 0, 0}, {1, 9, 0, 4, 1, 2},    {0, 1ull << 63, 1ull << 33, 3, 1, 1},
+                                      {2, 9, 1, 1, 2, 0}, {1, 0, 5, 1.5f, 3, 0}, {0, 4, 6, 3, 5, 2}};
 
 static wish wish_of(const mar_params *p, int together, int i)
 {
@@ -90,6 +91,7 @@ static uint64_t submit(const harmon *h, mar_session *s, const wish *w, const flo
     r.features = harmon_ids(h, w->prompt), r.mask = harmon_mask(h, w->prompt);
     r.seed = w->seed, r.image = w->image, r.cfg = w->cfg;
     r.tokens = tokens, r.known = known;
+    if (w->negative) r.negative = harmon_ids(h, w->negative), r.negative_mask = harmon_mask(h, w->negative);
     assert_session(s, mar_session_submit(s, &r, &id));
     return id;
 }
@@ -106,6 +108,8 @@ static void make_alone(const harmon *h, const mar_params *params, const wish *w,
     mar_params p = *params;
     p.seed = w->seed, p.cfg = w->cfg;
     mar_session *s = harmon_session(h, &p, 1);
+    if (w->negative)
+        assert_session(s, mar_session_set_negative(s, harmon_ids(h, w->negative), harmon_mask(h, w->negative)));
     assert_session(s, mar_session_begin_captions(s, w->image, harmon_ids(h, w->prompt), harmon_mask(h, w->prompt), 1));
     demo_finish(s);
     assert_session(s, mar_session_tokens(s, tokens));
@@ -167,7 +171,7 @@ TEST_CASE(batches)
         assert_session(s, mar_session_tokens(s, tokens[0]));
         mar_session_free(s);
         for (int i = 0; i < PROMPTS; i++) {
-            make_alone(&h, &p, &(wish){i, p.seed, (uint64_t)(7 + i), p.cfg, 0}, alone);
+            make_alone(&h, &p, &(wish){i, p.seed, (uint64_t)(7 + i), p.cfg, 0, 0}, alone);
             assert_memory_equal(tokens[i], alone, sizeof alone);
         }
     }
@@ -179,8 +183,8 @@ TEST_CASE(batches)
 /* Images that share a prompt compute it once. Another one in a slot, or the same again, makes the right image. */
 TEST_CASE(a_prompt_is_computed_once)
 {
-    static const wish list[] = {{0, 1, 1, 3, 0}, {0, 2, 2, 3, 0}, {1, 3, 3, 3, 0},
-                                {1, 4, 4, 3, 0}, {2, 5, 5, 3, 0}, {0, 6, 6, 3, 0}};
+    static const wish list[] = {{0, 1, 1, 3, 0, 0}, {0, 2, 2, 3, 0, 0}, {1, 3, 3, 3, 0, 0},
+                                {1, 4, 4, 3, 0, 0}, {2, 5, 5, 3, 0, 0}, {0, 6, 6, 3, 0, 0}};
     enum { N = sizeof list / sizeof *list };
     harmon h = harmon_open(*state, HARMON_FOLDER, MAR_DTYPE_F32, NULL, prompts, PROMPTS);
     const mar_params p = params_with("num_iter 4, num_sampling_steps 4, cfg 3");
@@ -230,6 +234,38 @@ TEST_CASE(negative_prompts)
     harmon_close(&h);
 }
 
+/* Requests with the same negative prompt of their own compute it once. An image in progress keeps the one that it began
+ * with. A session without one takes requests that have their own. */
+TEST_CASE(negative_prompts_of_requests)
+{
+    harmon h = harmon_open(*state, HARMON_FOLDER, MAR_DTYPE_F32, NULL, prompts, PROMPTS);
+    const mar_params p = params_with("num_iter 4, num_sampling_steps 4, cfg 3");
+    const wish plain = {0, 1, 1, 3, 0, 0}, own = {0, 1, 1, 3, 0, 2};
+    float alone[2][TOKENS], tokens[TOKENS];
+    uint64_t id[4];
+    mar_session *s;
+    make_alone(&h, &p, &plain, alone[0]);
+    make_alone(&h, &p, &own, alone[1]);
+    assert_library(h.m, mar_session_create(h.model, h.vae, &p, 4, &s));
+    const between_runner *b = mar_masked_of(s)->target.between;
+    for (int i = 0; i < 4; i++) {
+        if (i == 2) assert_session(s, mar_session_set_negative(s, harmon_ids(&h, PROMPTS), harmon_mask(&h, PROMPTS)));
+        id[i] = submit(&h, s, i < 2 ? &own : &plain, NULL, NULL);
+        if (i == 1) assert_session(s, mar_session_step(s));
+        if (i == 1) assert_int_equal(between_prompts(b), 2);
+    }
+    assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_set_negative(s, harmon_ids(&h, 1), harmon_mask(&h, 1)));
+    assert_int_equal(between_prompts(b), 4);
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    for (int i = 0; i < 4; i++) {
+        assert_session(s, mar_session_take(s, id[i], tokens, NULL));
+        assert_memory_equal(tokens, alone[i < 2], sizeof tokens);
+    }
+    mar_session_free(s);
+    harmon_close(&h);
+}
+
 /* --- known tokens ------------------------------------------------------------------------------------------------- */
 
 /* Known tokens are kept, the others follow them and the prompt, and company changes no bit. */
@@ -243,7 +279,7 @@ TEST_CASE(known_tokens)
     for (int t = 0; t < SEQ; t++) known[t] = t % 4 < 2;
     for (int i = 0; i < 2; i++) make_alone(&h, &p, &wishes[i], given[i]);
     for (int i = 0; i < 3; i++) { /* of two pictures, then of another prompt */
-        const wish w = {i == 2, 3, 4, 3, 0};
+        const wish w = {i == 2, 3, 4, 3, 0, 0};
         take_all(s, submit(&h, s, &w, given[i == 1], known), made[i]);
         for (int t = 0; t < SEQ; t++) {
             const float *kept = given[i == 1] + t * CHANNELS;
@@ -271,7 +307,7 @@ TEST_CASE(continuation)
     harmon h = harmon_open(*state, HARMON_FOLDER, MAR_DTYPE_F32, NULL, prompts, PROMPTS);
     const mar_params p = params_with("num_iter 6, num_sampling_steps 6, cfg 3, head_spec 3");
     mar_session *s = harmon_session(&h, &p, 2);
-    const wish w = {1, p.seed, 11, 3, 0};
+    const wish w = {1, p.seed, 11, 3, 0, 0};
     float tokens[TOKENS], again[TOKENS];
     int step[SEQ];
     assert_session(s, mar_session_begin_captions(s, w.image, harmon_ids(&h, 1), harmon_mask(&h, 1), 1));
@@ -313,12 +349,6 @@ TEST_CASE(refused_prompts)
     mar_session_free(s);
 
     s = harmon_session(&h, &p, 2);
-    submit(&h, s, &wishes[0], NULL, NULL);
-    assert_session(s, mar_session_step(s));
-    refused(s, mar_session_set_negative(s, harmon_ids(&h, 0), harmon_mask(&h, 0)), "an image is in progress");
-    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
-    assert_session(s, mar_session_set_negative(s, harmon_ids(&h, 0), harmon_mask(&h, 0)));
-
     mar_request_init(s, &r, sizeof r);
     refused(s, mar_session_submit(s, &r, &id), "the model makes images of captions");
     r.features = h.ids, r.mask = h.mask;
@@ -329,6 +359,9 @@ TEST_CASE(refused_prompts)
         refused(s, mar_session_submit(s, &r, &id), ", expected 0..527");
         refused(s, mar_session_begin_captions(s, 0, h.ids, h.mask, 1), "the prompt's id at position ");
         refused(s, mar_session_set_negative(s, h.ids, h.mask), ", expected 0..527");
+        r.negative = h.ids, r.features = harmon_ids(&h, 1), r.mask = harmon_mask(&h, 1);
+        refused(s, mar_session_submit(s, &r, &id), ", expected 0..527");
+        r.negative = NULL, r.features = h.ids, r.mask = h.mask;
         h.ids[last] = good;
     }
     h.mask[last - 1] = 0;

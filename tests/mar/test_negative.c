@@ -57,17 +57,22 @@ static void close_fixture(fixture *f)
     mar_close(f->m);
 }
 
-static mar_session *session_of(const fixture *f, mar_cache cache, const char *spec, float cfg)
+static mar_session *session_for(const fixture *f, mar_params *p, int images)
 {
     mar_session *s;
+    p->top_k = 0;
+    assert_library(f->m, mar_session_create(f->model, NULL, p, images, &s));
+    return s;
+}
+
+static mar_session *session_of(const fixture *f, mar_cache cache, const char *spec, float cfg)
+{
     mar_params p;
     mar_params_init(&p, sizeof p);
     p.cfg = cfg;
     p.cache_dtype = cache;
     p.spec = spec;
-    p.top_k = 0;
-    assert_library(f->m, mar_session_create(f->model, NULL, &p, 1, &s));
-    return s;
+    return session_for(f, &p, 1);
 }
 
 static void begin(const fixture *f, mar_session *s)
@@ -114,6 +119,71 @@ TEST_CASE(a_context_counts_for_images_that_begin_later)
         finish(s, again + i * TOKENS);
     }
     assert_memory_equal(first, again, sizeof first);
+    mar_session_free(s);
+    close_fixture(&f);
+}
+
+/* Makes the images of make as requests, every second one with a context of its own. */
+static void make_requests(const fixture *f, mar_session *s, float tokens[16 * TOKENS])
+{
+    uint64_t id[16];
+    for (uint64_t i = 0; i < 16; i++) {
+        mar_request r;
+        mar_request_init(s, &r, sizeof r);
+        r.image = i, r.features = f->prompt, r.mask = f->mask;
+        if (i % 2) r.negative = f->other, r.negative_mask = f->two_mask;
+        assert_session(s, mar_session_submit(s, &r, &id[i]));
+    }
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    for (uint64_t i = 0; i < 16; i++) assert_session(s, mar_session_take(s, id[i], tokens + i * TOKENS, NULL));
+}
+
+/* A request's own context has no effect on others, with and without drafts. */
+TEST_CASE(requests_have_contexts_of_their_own)
+{
+    fixture f = {NULL};
+    float made[2][16 * TOKENS], tokens[16 * TOKENS];
+    (void)state;
+    open_fixture(&f);
+    for (int run = 0; run < 3; run++) {
+        mar_params p;
+        mar_params_init(&p, sizeof p);
+        p.cfg = 6;
+        p.draft = run == 1 ? f.model : NULL;
+        p.spec = run == 2 ? "sjd" : NULL;
+        mar_session *s = session_for(&f, &p, 3);
+        for (int own = 0; own < 2; own++) {
+            assert_session(s, own ? mar_session_set_negative(s, f.other, f.two_mask)
+                                  : mar_session_set_negative(s, f.negative, f.few_mask));
+            make(&f, s, made[own]);
+        }
+        assert_memory_not_equal(made[0], made[1], sizeof made[0]);
+        assert_session(s, mar_session_set_negative(s, f.negative, f.few_mask));
+        make_requests(&f, s, tokens);
+        for (int i = 0; i < 16; i++)
+            assert_memory_equal(tokens + i * TOKENS, made[i % 2] + i * TOKENS, TOKENS * sizeof *tokens);
+        mar_session_free(s);
+    }
+    close_fixture(&f);
+}
+
+/* A session without a context takes requests that have their own. */
+TEST_CASE(a_request_needs_a_context)
+{
+    fixture f = {NULL};
+    mar_request r;
+    uint64_t id;
+    (void)state;
+    open_fixture(&f);
+    mar_session *s = session_of(&f, MAR_CACHE_AUTO, NULL, 6);
+    mar_request_init(s, &r, sizeof r);
+    r.features = f.prompt, r.mask = f.mask;
+    assert_int_equal(mar_session_submit(s, &r, &id), MAR_EARG);
+    assert_says(mar_session_error(s), "expected mar_session_set_negative before the first image");
+    r.negative = f.other; /* without a mask all positions count */
+    assert_session(s, mar_session_submit(s, &r, &id));
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_take(s, id, NULL, NULL));
     mar_session_free(s);
     close_fixture(&f);
 }

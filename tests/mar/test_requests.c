@@ -453,7 +453,8 @@ TEST_CASE(refusals)
                {2, "known is NULL: expected tokens and known, or neither"},
                {3, "known token 5: number 0 is inf, expected a finite one"},
                {4, "the model makes images of classes"},
-               {5, "mar_request.size is 0: expected mar_request_init"}};
+               {5, "mar_request.size is 0: expected mar_request_init"},
+               {6, "mar_request.negative: the model has no negative prompt, expected NULL"}};
     const demo d = demo_open(1);
     const mar_params p = params_with("num_iter 4, num_sampling_steps 4, cfg 2.9");
     const int label = 1;
@@ -472,6 +473,7 @@ TEST_CASE(refusals)
         if (i == 3) r.tokens = tokens, r.known = known;
         if (i == 4) r.features = tokens;
         if (i == 5) r.size = 0;
+        if (i == 6) r.label = 1, r.negative = tokens;
         assert_int_equal(mar_session_submit(s, &r, &id), MAR_EARG);
         assert_says(mar_session_error(s), bad[i].says);
         assert_int_equal(id, 0);

@@ -291,6 +291,36 @@ class Test(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "^text: has a NUL, expected text without one$"):
             text.encode_negative("a\0b", positions)
 
+    def test_prompts(self):
+        """Harmon's images of prompts are the command's. An edit of a prompt keeps the rest of the picture."""
+        options = ["--num_iter", "4", "--num_sampling_steps", "4", "--dtype", "f32"]
+        params = dict(num_iter=4, num_sampling_steps=4)
+        with tempfile.TemporaryDirectory() as out:
+            subprocess.run([COMMAND, "generate", "-q", "--model", "demo-harmon", "--prompt", "a bold seven",
+                            "--negative", "a thin 2", "--seed", "5", "--out", f"{out}/a.png", *options], check=True)
+            expected = read_png(f"{out}/a.png")
+        model = mar.load("demo-harmon", encoder=True, dtype="f32")
+        picture = mar.generate(model, prompts=["a bold seven"], negative="a thin 2", seed=5, **params)[0]
+        np.testing.assert_array_equal(picture, expected)
+        mask = np.zeros(picture.shape[:2], bool)
+        mask[16:] = True
+        edited = mar.edit(model, picture, mask, prompt="a thin 2", n=2, **params)
+        other = mar.edit(model, picture, mask, prompt="a thin 2", negative="a bold seven", **params)
+        self.assertEqual(edited.shape, (2, 32, 32, 3))
+        self.assertTrue((edited[0] != edited[1]).any() and (edited[0] != other[0]).any())
+        top, bottom = (np.abs(edited[0].astype(int) - edited[1])[rows].mean() for rows in (slice(0, 12), slice(20, 32)))
+        self.assertLess(2 * top, bottom)
+        for call, line in [
+                (lambda: mar.edit(model, picture, mask), "label and prompt: expected one of them"),
+                (lambda: mar.edit(model, picture, mask, 3, prompt="x"), "label and prompt: expected one of them"),
+                (lambda: mar.edit(model, picture, mask, 3, negative="x"), "negative: expected a prompt with it"),
+                (lambda: mar.generate("demo", prompts=["x"]),
+                 "prompt: the model makes images of classes, expected a label")]:
+            with self.assertRaisesRegex(ValueError, f"^{line}$"):
+                call()
+        with self.assertRaisesRegex(mar.MarError, "a T5 has no second context"):
+            mar.load("demo-t2i").caption("a bold seven", "blurry")
+
     def test_memory(self):
         """Objects are freed in any order, and with the last reference."""
         def once():

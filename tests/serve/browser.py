@@ -113,6 +113,7 @@ def try_page(page, url, picture):
         page.wait("[...document.querySelectorAll('dl')].every(l => l.children.length > 10)")
         check(page.run("document.querySelectorAll('figure').length") == 6, "expected 6 pictures")
         text = page.run("document.querySelector('dl').textContent")
+        check(page.run("document.getElementById('negative-row').hidden"), "a model of classes has a negative prompt")
         check("seed5" in text and "class7" in text and "guarantee" in text, "the text of the picture: " + text)
         check("seed 5" in page.run("document.querySelector('figcaption').textContent"), "the caption has no seed")
         wide = page.run("document.documentElement.scrollWidth")
@@ -128,6 +129,17 @@ def try_page(page, url, picture):
     page.run("document.getElementById('state').textContent = ''")
     check(all("400" in problem for problem in page.problems), "on the console: " + "\n".join(page.problems))
     page.problems.clear()
+
+
+def try_prompts(page, url):
+    """A model of prompts has a field for the negative one."""
+    page.show(url, 900, 900, "light")
+    page.wait("!document.getElementById('negative-row').hidden")
+    page.run("document.getElementById('negative').value = 'a thin 2'")
+    make(page, "a bold seven", 1, 5)
+    page.wait("document.querySelectorAll('dl')[0]?.children.length > 10")
+    text = page.run("document.querySelector('dl').textContent")
+    check("prompta bold seven" in text and "negativea thin 2" in text, "the text of the picture: " + text)
 
 
 def try_slow_page(page, url):
@@ -157,10 +169,12 @@ def main():
         page = Browser(program, folder)
         services = []
         try:
-            services = [serve(mar, "--num_iter", "16"), serve(mar, "--num_iter", "64", "--num_sampling_steps", "1000", "--batch", "1",
-                              "--threads", "1", "--dtype", "f32")]
+            services = [serve(mar, "--num_iter", "16"), serve(mar, "--num_iter", "64", "--num_sampling_steps", "1000",
+                                                              "--batch", "1", "--threads", "1", "--dtype", "f32"),
+                        serve(mar, "--model", "demo-harmon", "--num_iter", "4", "--num_sampling_steps", "4")]
             try_page(page, services[0][1], picture)
             try_slow_page(page, services[1][1])
+            try_prompts(page, services[2][1])
         finally:
             page.process.kill()
             page.process.wait()

@@ -85,6 +85,10 @@ TEST_CASE(refuses_bad_prompts)
         assert_string_equal(json_text(answer, "error.param"), "prompt");
         cJSON_Delete(answer);
     }
+    cJSON *none = post("{\"prompt\": \"a bold seven\", \"negative_prompt\": \"\"}", 400);
+    assert_string_equal(json_text(none, "error.message"),
+                        "negative_prompt: has no effect: demo-t2i has no negative prompt");
+    cJSON_Delete(none);
     char *json = malloc(100100);
     const int n = snprintf(json, 100, "{\"prompt\": \"");
     memset(json + n, 'a', 100000);

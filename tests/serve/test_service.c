@@ -256,7 +256,8 @@ TEST_CASE(refuses_wrong_requests)
     } cases[] = {
         {"", "the body is empty, expected {\"prompt\": ...}"},
         {"{\"prompt\": \"1\", \"sede\": 7}", "sede: is no field of a request, did you mean seed?"},
-        {"{\"prompt\": \"1\", \"num_iter\": 7}", "num_iter: is no field of a request, expected prompt, n, size"},
+        {"{\"prompt\": \"1\", \"num_iter\": 7}",
+         "num_iter: is no field of a request, expected prompt, negative_prompt, n, size"},
         {"{\"prompt\": \"1\", \"prompt\": \"2\"}", "prompt: is given more than once"},
         {"{\"prompt\\u0000\": \"1\"}", "the name of a field has a NUL character"},
         {"{\"prompt\": \"1\", \"image\": \"x\"}", "image: is a picture, expected it in a form"},

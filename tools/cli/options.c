@@ -154,6 +154,12 @@ static int unknown_option(const option_set *set, const char *name, const char *g
     return tool_error("%.*s: unknown option, see mar %s --help", shown, given, set->command);
 }
 
+/* Returns the name by which the option was given. */
+static const char *cli_options_name(const option *o)
+{
+    return o->named ? o->named : o->param->name;
+}
+
 /* Appends the value to those of the option. As store. */
 static mar_status append_value(const option *o, const char *text, char *why, size_t size)
 {
@@ -171,7 +177,9 @@ static mar_status options_store(const option *o, const char *text, char *why, si
 {
     char expected[256];
     if (o->count) return append_value(o, text, why, size);
-    if (o->param->type != MAR_TYPE_MODEL) return mar_param_set(o->param, o->fields, text, why, size);
+    mar_param as_given = *o->param;
+    as_given.name = cli_options_name(o);
+    if (o->param->type != MAR_TYPE_MODEL) return mar_param_set(&as_given, o->fields, text, why, size);
     if (*text)
         *(const char **)o->fields = text;
     else
@@ -210,7 +218,7 @@ static int draw_seed(option_set *set, const option *o)
 static int options_give(option_set *set, option *o, const char *joined, const char *next)
 {
     char text[1024];
-    const char *name = o->param->name, *value = is_flag(o) ? "on" : joined ? joined : next;
+    const char *name = cli_options_name(o), *value = is_flag(o) ? "on" : joined ? joined : next;
     if (is_flag(o) && joined) {
         tool_error("--%s: takes no value, found %s", name, joined);
     } else if (!value || (value == next && is_option(set, next))) {
@@ -240,7 +248,11 @@ static int take_option(option_set *set, const char *argument, const char *next)
     option_name(argument + 2, name, sizeof name);
     const int at = cli_options_find(set, name);
     const char *equals = strchr(argument, '=');
-    if (at >= 0) return options_give(set, &set->options[at], equals ? equals + 1 : NULL, next);
+    if (at >= 0) {
+        option *o = &set->options[at];
+        o->named = strcmp(o->param->name, name) == 0 ? NULL : options_alias(o->param->name);
+        return options_give(set, o, equals ? equals + 1 : NULL, next);
+    }
     unknown_option(set, name, argument);
     return 0;
 }

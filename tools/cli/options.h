@@ -29,6 +29,7 @@ typedef struct {
     const char *group; /* heading in --help and the manual */
     int shared;        /* 1: every run has this option; the manual lists it once */
     int given;         /* set by options_parse */
+    const char *named; /* its other name, if it was given by that; NULL: its own. Set by options_parse */
     int *count; /* NULL: the last value counts. Otherwise a TEXT whose field is an array of `most` pointers: it keeps
                    all values in their order, and *count, 0 at first, is their number */
     int most;

@@ -50,7 +50,7 @@ static const mar_param rows[] = {
      .help =
          "folder that encodes prompts: a T5's, or the model's\n"
          "As Hugging Face has it. Harmon, Lumina-mGPT, Anole and Emu3 encode prompts themselves: their own folder as "
-         "--model needs no --t5, a file that mar convert has made of it needs that folder here. Harmon's files take "
+         "--model needs no --text, a file that mar convert has made of it needs that folder here. Harmon's files take "
          "the folder of a Qwen2.5, of which only the tokenizer is read. "
          "LlamaGen's is google/flan-t5-xl: config.json, spiece.model, and the weights, in one file or in shards. "
          "Only those of the encoder are read, and freed before the model is loaded. demo-t2i has its own, demo-t5."},
@@ -109,7 +109,7 @@ int run_param_is_check(const mar_param *p)
 
 void run_options_init(run_options *o)
 {
-    *o = (run_options){.model = "demo"};
+    *o = (run_options){.model = "demo", .t5_name = "t5"};
     mar_params_init(&o->params, sizeof o->params);
     mar_options_init(&o->machine, sizeof o->machine);
 }
@@ -135,6 +135,7 @@ void run_options_inherit(run_options *o, const run_options *first)
     o->prompts = first->prompts;
     o->clean = first->clean;
     o->t5 = first->t5;
+    o->t5_name = first->t5_name;
     o->negative = first->negative;
     o->class_names = first->class_names;
     o->heads = first->heads;
@@ -207,7 +208,8 @@ static int run_is_accelerator(const mar_param *p)
 void run_options_note(run_options *o, const option_set *set)
 {
     assert(mar_param_count() + mar_option_count() <= RUN_OPTIONS_MAX);
-    const option *clean = options_find(set, "clean");
+    const option *clean = options_find(set, "clean"), *t5 = options_find(set, "t5");
+    if (t5 && t5->named) o->t5_name = t5->named;
     if (clean && clean->given) o->gives_cleaning = o->clean == MAR_CLEAN_LLAMAGEN;
     for (int k = 0; k < set->count; k++) {
         const option *q = &set->options[k];
@@ -372,11 +374,16 @@ const char *run_prompts_fault(const run_options *o, int keeps)
 {
     const int has = run_has_prompts(o);
     if (o->captions && has) return "--captions: takes the place of --prompt and --prompts, expected one of them";
-    if (o->captions && o->t5) return "--captions: has features that are encoded already, expected no --t5 with it";
+    const int is_text = strcmp(o->t5_name, "t5") != 0;
+    if (o->captions && o->t5)
+        return is_text ? "--captions: has features that are encoded already, expected no --text with it"
+                       : "--captions: has features that are encoded already, expected no --t5 with it";
     if (o->captions && o->negative)
         return "--captions: has the second context of guidance, expected no --negative with it";
     if (o->negative && !has && !keeps) return "--negative: expected --prompt or --prompts with it";
-    if (o->t5 && !has && !keeps) return "--t5: encodes prompts, expected --prompt or --prompts with it";
+    if (o->t5 && !has && !keeps)
+        return is_text ? "--text: encodes prompts, expected --prompt or --prompts with it"
+                       : "--t5: encodes prompts, expected --prompt or --prompts with it";
     return NULL;
 }
 

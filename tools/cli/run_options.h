@@ -25,6 +25,7 @@ typedef struct {
     int clean;                           /* mar_clean of the prompts */
     int gives_cleaning;                  /* 1: the command line has --clean llamagen; the default alone is 0 */
     const char *prompts;                 /* file of prompts; NULL: none */
+    const char *t5_name;                 /* "t5" or "text", as the option was given, for messages; static */
     const char *t5;          /* folder of the prompts' encoder, or of the model itself; NULL: the demo's, or none */
     const char *negative;    /* negative prompt; NULL: the model's own, or none */
     const char *class_names; /* file of the classes' names; NULL: ImageNet's, for models of its classes */

@@ -287,6 +287,7 @@ static int judge_read_batch(judging *j, const reading *r)
     for (int i = 0; i < r->n; i++) {
         request->rgb[i] = r->pictures[i].rgb;
         request->widths[i] = r->pictures[i].width, request->heights[i] = r->pictures[i].height;
+        out->other_sizes |= r->pictures[i].width != out->width || r->pictures[i].height != out->height;
     }
     to->scores = j->prompt ? out->scores + out->columns.count * r->first : NULL;
     if (judge_run(request, j->prompt ? j->prompt + r->first : NULL, r->first, r->n, to) != 0) return 1;

@@ -91,7 +91,8 @@ typedef struct {
     score_columns columns; /* of the scores */
     double *scores;        /* [images][columns.count] of each image and its prompt; NULL: not computed */
     long images;
-    int width, height; /* of an image, in pixels */
+    int width, height; /* of an image, in pixels; of images made elsewhere, of the first */
+    int other_sizes;   /* 1: others have another size */
     double seconds;    /* of the network and the sums */
 } judged;
 

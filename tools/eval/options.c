@@ -179,7 +179,8 @@ static int check_score_options(eval_options *o, const option_set *set)
     if (eval_option_given(set, "num") && !asked)
         return tool_error("--num: has no effect without --clip, --hps or --imagereward");
     if (!asked || o->merge) return 0;
-    if (eval_option_given(set, "num") && !o->images) return tool_error("--num: has no effect without --images");
+    if (eval_option_given(set, "num") && !o->images)
+        return tool_error("--num: has no effect without --images, expected --num_images, of all prompts");
     if (o->images && !o->scores.prompts)
         return tool_error("--prompts is missing, expected the prompts of the images for %s, one a line", asked);
     if (judge_is_none(&o->judge) && !o->judge.vgg && o->stats)

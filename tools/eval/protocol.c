@@ -1,5 +1,6 @@
 #include "tools/eval/protocol.h"
 
+#include "base/printable.h"
 #include "tools/cli/command.h"
 #include "tools/cli/text.h"
 
@@ -112,7 +113,9 @@ static void append_classes(const char *list, char *line)
 void protocol_of_run(const record_texts *s, const mar_features_config *network, const char *accelerators, char *line)
 {
     char model[256], vae[256], draft[256];
+    char file[256], negative[100];
     const char *from_prompts = protocol_text(s, "prompts_id"), *steps = protocol_text(s, "num_sampling_steps");
+    const int from_captions = *protocol_text(s, "captions") != '\0';
     const int rounds = *steps && !*protocol_text(s, "family"); /* how a value becomes a byte: kernels/pixels.h */
     *line = '\0';
     append_judging(s, network, line);
@@ -120,8 +123,12 @@ void protocol_of_run(const record_texts *s, const mar_features_config *network, 
                 protocol_file(s, "vae", vae, sizeof vae));
     if (*protocol_text(s, "draft"))
         text_append(line, LINE, ", draft %s", protocol_file(s, "draft", draft, sizeof draft));
-    text_append(line, LINE, "; %s images of %s, %s %s (", protocol_text(s, "num_images"),
-                protocol_text(s, "image_size"), *from_prompts ? "prompts" : "classes",
+    text_append(line, LINE, "; %s images of %s, %s%s %s (", protocol_text(s, "num_images"),
+                protocol_text(s, "image_size"),
+                from_captions   ? "captions of "
+                : *from_prompts ? "prompts"
+                                : "classes",
+                from_captions ? protocol_file(s, "captions", file, sizeof file) : "",
                 protocol_text(s, "class_sampling"));
     append_classes(*from_prompts ? from_prompts : protocol_text(s, "class"), line);
     text_append(line, LINE, "); 8 bit = %s, clipped%s; ", rounds ? "round(127.5 (v + 1))" : "trunc(127.5 v + 128)",
@@ -132,6 +139,9 @@ void protocol_of_run(const record_texts *s, const mar_features_config *network, 
     else
         text_append(line, LINE, "cfg %s, cfg_interval %s, top_k %s, top_p %s", protocol_text(s, "cfg"),
                     protocol_text(s, "cfg_interval"), protocol_text(s, "top_k"), protocol_text(s, "top_p"));
+    if (*protocol_text(s, "negative"))
+        text_append(line, LINE, ", negative prompt \"%s\"",
+                    printable(protocol_text(s, "negative"), negative, sizeof negative));
     text_append(line, LINE, ", temperature %s, seed %s%s%s; %s", protocol_text(s, "temperature"),
                 protocol_text(s, "seed"), *accelerators ? ", " : "", accelerators, protocol_text(s, "Software"));
 }
@@ -140,11 +150,10 @@ void protocol_of_images(const record_texts *judging, const mar_features_config *
 {
     char images[EVAL_TEXT];
     const char *num = protocol_text(judging, "num");
-    const int any_size = !network || *protocol_text(judging, "resize");
     *line = '\0';
     append_judging(judging, network, line);
     text_append(line, LINE, "%s%s%s; %ld images of %dx%d%s in %s%s; libmar %s", *num ? ", " : "", num,
                 *num ? " images of each prompt" : "", d->images, d->width, d->height,
-                any_size ? " and other sizes" : "", protocol_file(judging, "images", images, sizeof images),
+                d->other_sizes ? " and other sizes" : "", protocol_file(judging, "images", images, sizeof images),
                 order_of_score(network), mar_version());
 }

@@ -104,7 +104,10 @@ static int set_file(const generate_options *o, const option_set *set, const char
     if (!file || like_is_given(set, name) || (strcmp(name, "draft") == 0 && strcmp(file, "self") == 0)) return 0;
     if (!run_is_built_in(file) && access(file, F_OK) != 0)
         return tool_error("%s: its %s is %s, which is not here, expected --%s with its place", o->like,
-                          strcmp(name, "vae") == 0 ? "image decoder" : name, file, name);
+                          strcmp(name, "vae") == 0  ? "image decoder"
+                          : strcmp(name, "t5") == 0 ? "text encoder"
+                                                    : name,
+                          file, strcmp(name, "t5") == 0 ? options_alias(name) : name);
     *field = file;
     return 0;
 }
@@ -214,8 +217,10 @@ static int check_features(const generate_job *job)
     if (!found || !c || !c->encoded) return 0;
     snprintf(ours, sizeof ours, "%016" PRIx64, captions_sum(c, 0));
     if (strcmp(found, ours) == 0) return 0;
-    return tool_error("%s: encodes the prompt of %s otherwise, expected --t5 with the same T5", job->options.run.t5,
-                      job->options.like);
+    return tool_error("%s: encodes the prompt of %s otherwise, expected --%s", job->options.run.t5, job->options.like,
+                      mar_model_get_config(job->models.model)->conditioning == MAR_CONDITION_IDS
+                          ? "text with the same tokenizer"
+                          : "t5 with the same T5");
 }
 
 int like_check(const generate_job *job)

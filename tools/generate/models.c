@@ -300,11 +300,12 @@ static int read_prompts(const model_store *store, const run_options *o, prompts 
     return refuse_skipped(store, texts) || texts->count == 0; /* bad ones are reported */
 }
 
-/* Returns 1 with the error printed if the model's prompts are not encoded by a T5, which --t5 is. */
+/* Returns 1 with the error printed if the model's prompts are not encoded by a T5, which the folder has. */
 static int refuse_t5(const run_options *o, const mar_model_config *c)
 {
     if (c->conditioning != MAR_CONDITION_IDS) return 0;
-    return tool_error("--t5 %s: is a T5, expected the folder of the model that %s is or was made of", o->t5, o->model);
+    return tool_error("--%s %s: is a T5, expected the folder of the model that %s is or was made of", o->t5_name, o->t5,
+                      o->model);
 }
 
 /* Returns 1 with the error printed if prompts of this shape, and of a model of this family (NULL: any), are not those
@@ -312,12 +313,12 @@ static int refuse_t5(const run_options *o, const mar_model_config *c)
 static int refuse_encoder(const run_options *o, const mar_model_config *c, const char *family, int tokens, int dim)
 {
     if (family && strcmp(family, c->family) != 0)
-        return tool_error("--t5 %s: is the folder of a model of family %s, expected one of %s, as %s is", o->t5, family,
-                          c->family, o->model);
+        return tool_error("--%s %s: is the folder of a model of family %s, expected one of %s, as %s is", o->t5_name,
+                          o->t5, family, c->family, o->model);
     if (tokens == c->caption_tokens && dim == c->caption_dim) return 0;
-    return tool_error("--t5 %s: is the folder of another model than %s, whose prompts have up to %d tokens of %d "
+    return tool_error("--%s %s: is the folder of another model than %s, whose prompts have up to %d tokens of %d "
                       "number%s",
-                      o->t5, o->model, c->caption_tokens, c->caption_dim, c->caption_dim == 1 ? "" : "s");
+                      o->t5_name, o->t5, o->model, c->caption_tokens, c->caption_dim, c->caption_dim == 1 ? "" : "s");
 }
 
 /* Loads what encodes prompts from a folder (prompt_encoder_open). */
@@ -331,7 +332,7 @@ static int open_encoder(model_store *store, mar *library, const run_options *o, 
     return 0;
 }
 
-/* Opens the T5 of --t5. */
+/* Opens the encoder in the folder o->t5. */
 static int open_t5(model_store *store, mar *library, const run_options *o, const mar_model_config *c, progress *bar,
                    prompt_encoder *out)
 {
@@ -456,7 +457,7 @@ static int prepare_decoder(model_store *store, mar *library, run_options *o, pro
 /* Checks the options about prompts against the model. */
 static int check_captions(const model_store *store, const run_options *o, const mar_model_config *c)
 {
-    const char *given = o->captions ? "captions" : o->prompt_count ? "prompt" : o->prompts ? "prompts" : "t5";
+    const char *given = o->captions ? "captions" : o->prompt_count ? "prompt" : o->prompts ? "prompts" : o->t5_name;
     if (c->caption_tokens == 0)
         return tool_error("--%s: %s makes images of classes, expected a text-to-image model", given, o->model);
     if (o->captions) return 0;

@@ -39,7 +39,7 @@ int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, con
         e->tokens = tokens = e->is_decoder ? c->tokens : 120;
     e->batch = batch_of((size_t)tokens * (size_t)e->dim);
     if (expected && e->dim != expected) {
-        tool_error("--t5 %s: a T5 of width %d, expected %d, the width of the captions of %s", folder, e->dim, expected,
+        tool_error("%s: a T5 of width %d, expected %d, the width of the captions of %s", folder, e->dim, expected,
                    model);
         prompt_encoder_close(e);
         return 1;

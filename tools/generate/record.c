@@ -62,7 +62,8 @@ void record_identify_prompts(run_models *models)
 {
     const captions *c = models->captions;
     if (c && c->encoded)
-        snprintf(models->ids.captions, RECORD_ID, "%d prompts, %016" PRIx64, c->count, captions_sum(c, -1));
+        snprintf(models->ids.captions, RECORD_ID, "%d prompt%s, %016" PRIx64, c->count, c->count == 1 ? "" : "s",
+                 captions_sum(c, -1));
 }
 
 /* --- text in pictures ----------------------------------------------------------------------------------- */

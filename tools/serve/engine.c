@@ -56,10 +56,16 @@ static mar_status engine_submit(engine *e, job *j, int image, uint64_t *id)
     mar_request_init(s, &r, sizeof r);
     if (p || c) {
         const mar_model_config *m = mar_model_get_config(e->service->models.model);
-        const captions own = {.tokens = m->caption_tokens, .dim = m->caption_dim, .list = p ? &p->rows : NULL};
+        captions own = {.tokens = m->caption_tokens, .dim = m->caption_dim, .list = p ? &p->rows : NULL};
         captions_place(p ? &own : c, p ? 0 : j->spec.label, e->features, e->mask);
         r.features = e->features;
         r.mask = e->mask;
+        if (p && p->negative) {
+            own.list = &p->negative->rows;
+            r.negative = e->features + own.tokens * own.dim;
+            r.negative_mask = e->mask + own.tokens;
+            captions_place(&own, 0, e->features + own.tokens * own.dim, e->mask + own.tokens);
+        }
     } else {
         r.label = j->spec.label;
     }
@@ -227,8 +233,8 @@ int engine_start(engine *e, service *s)
     *e = (engine){.service = s,
                   .work = calloc((size_t)s->options.batch, sizeof *e->work),
                   .rgb = malloc((size_t)s->width * (size_t)s->height * 3),
-                  .features = malloc((size_t)c->caption_tokens * (size_t)c->caption_dim * sizeof *e->features + 1),
-                  .mask = malloc((size_t)c->caption_tokens + 1)};
+                  .features = malloc(2 * (size_t)c->caption_tokens * (size_t)c->caption_dim * sizeof *e->features + 1),
+                  .mask = malloc(2 * (size_t)c->caption_tokens + 1)};
     if (e->work && e->rgb && e->features && e->mask && pthread_create(&e->thread, NULL, engine_run, e) == 0) return 0;
     free_memory(e);
     *e = (engine){.service = NULL};

@@ -19,8 +19,8 @@ typedef struct {
     engine_work *work; /* [options.batch] */
     int count;         /* of work */
     uint8_t *rgb;      /* [height][width][3] of a preview */
-    float *features;   /* [caption_tokens][caption_dim] of a caption of --captions */
-    uint8_t *mask;     /* [caption_tokens] of it */
+    float *features;   /* [2][caption_tokens][caption_dim] of a caption, and of its negative prompt */
+    uint8_t *mask;     /* [2][caption_tokens] of them */
     double busy_s;     /* seconds of steps since an image was finished */
     int next_preview;  /* place in work after that of the last preview */
 } engine;

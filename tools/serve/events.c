@@ -20,6 +20,7 @@ void events_write_class(const service *s, const job *j, FILE *out)
     if (j->spec.text) {
         fputs("\"class\": null, \"class_name\": \"\", \"prompt\": ", out);
         json_string(out, j->spec.text);
+        if (j->spec.negative) fputs(", \"negative_prompt\": ", out), json_string(out, j->spec.negative);
         return;
     }
     if (j->spec.label < 0)

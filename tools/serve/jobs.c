@@ -47,9 +47,21 @@ static void free_images(job *j)
     }
 }
 
+void jobs_free_prompt(job_prompt *prompt)
+{
+    if (prompt) free(prompt->negative);
+    free(prompt);
+}
+
+size_t jobs_text_bytes(const job_spec *spec)
+{
+    return (spec->text ? strlen(spec->text) + 1 : 0) + (spec->negative ? strlen(spec->negative) + 1 : 0);
+}
+
 void jobs_free_spec(const job_spec *spec)
 {
     free(spec->text);
+    free(spec->negative);
     free(spec->picture);
     free(spec->tokens);
     free(spec->known);
@@ -59,7 +71,7 @@ static void free_job(job *j)
 {
     free_images(j);
     jobs_free_spec(&j->spec);
-    free(j->prompt);
+    jobs_free_prompt(j->prompt);
     pthread_cond_destroy(&j->changed);
     free(j);
 }
@@ -196,7 +208,7 @@ static void free_inputs(job *j)
 {
     free(j->spec.picture);
     free(j->spec.tokens);
-    free(j->prompt);
+    jobs_free_prompt(j->prompt);
     j->spec.picture = NULL;
     j->spec.tokens = NULL;
     j->prompt = NULL;
@@ -295,8 +307,7 @@ static job *new_job(const jobs *t, const job_spec *spec, int kept)
         j->image[i].rgb = malloc(t->image_bytes);
         lacks |= !j->image[i].rgb;
     }
-    j->bytes = (size_t)spec->n * t->image_bytes + sizeof *j + (spec->text ? strlen(spec->text) + 1 : 0) +
-               (size_t)spec->positions;
+    j->bytes = (size_t)spec->n * t->image_bytes + sizeof *j + jobs_text_bytes(spec) + (size_t)spec->positions;
     if (!lacks) return j;
     free(j->client);
     j->spec = (job_spec){.n = spec->n}; /* the caller frees the rest */
@@ -658,7 +669,7 @@ void jobs_put_prompt(jobs *t, job *j, job_prompt *prompt, int code, const char *
 {
     pthread_mutex_lock(&t->lock);
     if (!j->needs_text) { /* cancelled meanwhile */
-        free(prompt);
+        jobs_free_prompt(prompt);
     } else if (prompt) {
         j->prompt = prompt;
         j->prompt_sum = prompt->sum;

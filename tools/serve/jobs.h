@@ -28,16 +28,18 @@ typedef enum { JOB_QUEUED, JOB_RUNNING, JOB_DONE, JOB_FAILED, JOB_CANCELLED } jo
 const char *job_state_name(job_state state);
 
 /* Features of a prompt without padding, one block of memory. */
-typedef struct {
+typedef struct job_prompt {
     caption rows;
-    uint64_t sum; /* captions_sum */
+    uint64_t sum;                /* captions_sum */
+    struct job_prompt *negative; /* of the job's negative prompt; NULL: the service's counts */
 } job_prompt;
 
 /* What a job makes: images 0..n-1 of the seed. */
 typedef struct {
-    int label;  /* class, -1 for none, or number of the caption */
-    char *text; /* prompt of a text-to-image model; NULL: none. The job owns it */
-    int n;      /* 1..JOB_IMAGES_MAX */
+    int label;      /* class, -1 for none, or number of the caption */
+    char *text;     /* prompt of a text-to-image model; NULL: none. The job owns it */
+    char *negative; /* its negative prompt; NULL: the service's. The job owns it */
+    int n;          /* 1..JOB_IMAGES_MAX */
     uint64_t seed;
     float cfg;
     int is_edit;          /* 1: the next fields are set. The job owns their memory */
@@ -153,6 +155,9 @@ typedef enum {
 submit_result jobs_submit(jobs *t, const job_spec *spec, int kept, job **out);
 /* Frees what a spec owns. */
 void jobs_free_spec(const job_spec *spec);
+void jobs_free_prompt(job_prompt *prompt); /* NULL is fine */
+/* Returns the memory of a spec's texts. */
+size_t jobs_text_bytes(const job_spec *spec);
 /* Returns a reference on the job with that id; NULL: there is none. */
 job *jobs_find(jobs *t, const char *id);
 /* Drops a reference; j may be NULL. */

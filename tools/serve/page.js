@@ -33,6 +33,7 @@ async function start() {
   if (model.prompt === 'text') by('prompt').value = '';
   by('prompt-name').textContent = model.prompt === 'text' ? 'Prompt' : model.prompt === 'caption' ? `Caption, 0 to ${model.classes - 1}`
     : `Class, 0 to ${model.classes - 1}` + (model.class_names ? ' or a name' : '');
+  by('negative-row').hidden = !model.negative_prompt;
   by('n').max = model.n_max;
   by('cfg').value = model.cfg;
   say('');
@@ -124,6 +125,7 @@ function show(value, over) {
 async function make(event) {
   event.preventDefault();
   const body = { prompt: by('prompt').value, n: Number(by('n').value), cfg: Number(by('cfg').value) };
+  if (by('negative').value) body.negative_prompt = by('negative').value;
   if (by('seed').value) body.seed = Number(by('seed').value);
   if (!model) await start();
   if (!model) return;

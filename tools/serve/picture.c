@@ -14,6 +14,7 @@ static int make_texts(const service *s, const job *j, int i, record_texts *out)
     run_options run = s->options.run;
     run.params.seed = run.used.seed = j->spec.seed;
     run.params.cfg = run.used.cfg = j->spec.cfg;
+    if (j->spec.negative) run.negative = j->spec.negative;
     *out = (record_texts){0};
     record_texts_add(out, "Software", "libmar %s", mar_version());
     if (j->spec.text) {

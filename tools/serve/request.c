@@ -24,7 +24,7 @@ static const struct {
                           [FIELD_SEED] = {"seed", 0},     [FIELD_CFG] = {"cfg", 0},
                           [FIELD_MODEL] = {"model", 1},   [FIELD_OUTPUT_FORMAT] = {"output_format", 1},
                           [FIELD_STREAM] = {"stream", 0}, [FIELD_IMAGE] = {"image", 1},
-                          [FIELD_MASK] = {"mask", 1}};
+                          [FIELD_MASK] = {"mask", 1},     [FIELD_NEGATIVE_PROMPT] = {"negative_prompt", 1}};
 
 /* Fields of OpenAI's that have no effect here. */
 static const char *const without_effect[] = {
@@ -188,15 +188,26 @@ static void describe_prompt(const service *s, char *text, size_t size)
         snprintf(text, size, "a class, a number from 0 to %d", c->count - 1);
 }
 
-/* Copies the prompt of a text-to-image model. */
-static int request_read_text(const prompt_encoder *e, const char *prompt, job_spec *out, answer *a)
+/* Copies a prompt of a text-to-image model. */
+static int request_copy_text(const prompt_encoder *e, field f, const char *text, char **out, answer *a)
 {
     char why[128];
     const int is_cleaned = !e->is_decoder && e->clean == MAR_CLEAN_LLAMAGEN;
-    const char *fault = prompts_fault(is_cleaned, prompt, why, sizeof why);
-    if (fault) return answer_error(a, 400, "prompt", NULL, "prompt: %s", fault);
-    out->text = strdup(prompt);
-    return out->text ? 0 : answer_no_memory(a);
+    const char *fault = prompts_fault(is_cleaned, text, why, sizeof why), *name = known_fields[f].name;
+    if (fault) return answer_error(a, 400, name, NULL, "%s: %s", name, fault);
+    *out = strdup(text);
+    return *out ? 0 : answer_no_memory(a);
+}
+
+static int request_read_negative(const service *s, const request *r, job_spec *out, answer *a)
+{
+    if (!request_is_given(r, FIELD_NEGATIVE_PROMPT)) return 0;
+    if (!s->takes_negative)
+        return answer_error(a, 400, "negative_prompt", NULL,
+                            "negative_prompt: has no effect: %.200s has no negative prompt%s", s->name,
+                            s->models.captions ? " with --captions" : "");
+    const char *text = request_text_of(r, FIELD_NEGATIVE_PROMPT, NULL, "what the picture is guided away from", a);
+    return text ? request_copy_text(&s->files.encoder_kept, FIELD_NEGATIVE_PROMPT, text, &out->negative, a) : 1;
 }
 
 /* Reads a class as --class takes it, or the number of a caption, or a prompt. */
@@ -208,7 +219,7 @@ static int read_prompt(const service *s, const request *r, job_spec *out, answer
     if (!request_is_given(r, FIELD_PROMPT)) return request_refuse(a, FIELD_PROMPT, "is missing", expected);
     const char *prompt = request_text_of(r, FIELD_PROMPT, NULL, expected, a);
     if (!prompt) return 1;
-    if (s->takes_text) return request_read_text(&s->files.encoder_kept, prompt, out, a);
+    if (s->takes_text) return request_copy_text(&s->files.encoder_kept, FIELD_PROMPT, prompt, &out->text, a);
     errno = 0;
     if (classes_parse(prompt, &s->models.classes, &labels, &count, why, sizeof why) != 0)
         return errno == ENOMEM ? answer_no_memory(a) : answer_error(a, 400, "prompt", NULL, "prompt: %s", why);
@@ -280,10 +291,10 @@ int request_resolve(const service *s, const request *r, int is_edit, job_spec *o
         read_cfg(s, r, out, a) != 0 || read_prompt(s, r, out, a) != 0)
         return 1;
     out->n = (int)n;
-    if (is_edit && read_edit(s, r, out, a) != 0) {
+    if (request_read_negative(s, r, out, a) != 0 || (is_edit && read_edit(s, r, out, a) != 0)) {
         jobs_free_spec(out);
         return 1;
     }
-    out->bytes += out->text ? strlen(out->text) + 1 : 0;
+    out->bytes += jobs_text_bytes(out);
     return 0;
 }

@@ -6,10 +6,11 @@
 #include "tools/serve/answer.h"
 #include "tools/serve/service.h"
 
-/* Fields that the service knows, by OpenAI's names; seed and cfg are its own. Some of OpenAI's have no effect. Others
- * are refused. */
+/* Fields that the service knows, by OpenAI's names; negative_prompt, seed and cfg are not OpenAI's. Some of OpenAI's
+ * have no effect. Others are refused. */
 typedef enum {
     FIELD_PROMPT,
+    FIELD_NEGATIVE_PROMPT,
     FIELD_N,
     FIELD_SIZE,
     FIELD_RESPONSE_FORMAT,

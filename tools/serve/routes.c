@@ -57,12 +57,14 @@ static void write_model(service *s, FILE *out)
     json_string(out, s->name);
     fprintf(out,
             ", \"object\": \"model\", \"created\": %lld, \"owned_by\": \"libmar\", \"family\": \"%s\", \"size\": "
-            "\"%dx%d\", \"prompt\": \"%s\", \"classes\": %d, \"class_names\": %s, \"n_max\": %d, \"cfg\": ",
+            "\"%dx%d\", \"prompt\": \"%s\", \"negative_prompt\": %s, \"classes\": %d, \"class_names\": %s, \"n_max\": "
+            "%d, \"cfg\": ",
             (long long)s->created, c->family, s->width, s->height,
             s->takes_text        ? "text"
             : s->models.captions ? "caption"
                                  : "class",
-            s->models.classes.count, s->models.classes.names ? "true" : "false", JOB_IMAGES_MAX);
+            s->takes_negative ? "true" : "false", s->models.classes.count, s->models.classes.names ? "true" : "false",
+            JOB_IMAGES_MAX);
     json_float(out, s->options.run.used.cfg);
     fputs(", \"backend\": ", out);
     json_string(out, mar_backend_description(s->models.library));

@@ -132,6 +132,7 @@ static int serve_prepare(service *s, progress *bar)
     if (models_session(&s->models, &o->run, o->batch, &s->session) != 0) return 1;
     progress_clear(bar);
     s->takes_text = s->files.encoder_kept.text != NULL;
+    s->takes_negative = s->takes_text && mar_text_get_config(s->files.encoder_kept.text)->negative;
     mar_session_image_size(s->session, &s->width, &s->height);
     s->name = tool_base_name(o->run.model);
     s->created = time(NULL);

@@ -35,6 +35,7 @@ typedef struct {
     run_models models;    /* owned by the store */
     mar_session *session; /* the engine thread's alone while it runs */
     int takes_text;       /* 1: text encodes prompts */
+    int takes_negative;   /* 1: and negative ones */
     text_service text;
     service_log log;
     const char *name;  /* of the model, as clients see it: the file's without its directories */

@@ -18,6 +18,7 @@ static job_prompt *copy_prompt(const prompt_encoder *e)
     float *features = (float *)(void *)(p + 1);
     memcpy(features, e->features + (size_t)padding * dim, numbers * sizeof *features);
     p->rows = (caption){.features = features, .positions = positions};
+    p->negative = NULL;
     p->sum = captions_sum(&(captions){.dim = e->dim, .list = &p->rows}, 0);
     return p;
 }
@@ -32,23 +33,43 @@ static void note_cut(const text_service *t, const char *text, int count)
              printable(text, shown, sizeof shown), count, count - fit, fit);
 }
 
+/* Encodes a job's prompt, then its negative one, to *out. Sets *param, static, to the field that is encoded. */
+static mar_status serve_text_run_encoder(const text_service *t, const job_spec *spec, job_prompt **out,
+                                         const char **param)
+{
+    const prompt_encoder *e = t->encoder;
+    const char *text = spec->text;
+    int count;
+    *param = "prompt";
+    mar_status status = mar_text_encode(e->text, &text, 1, e->clean, e->tokens, e->features, e->mask, &count);
+    if (status != MAR_OK) return status;
+    note_cut(t, text, count);
+    *out = copy_prompt(e);
+    if (!*out || !spec->negative) return *out ? MAR_OK : MAR_ENOMEM;
+    *param = "negative_prompt";
+    status = mar_text_encode_negative(e->text, spec->negative, e->tokens, e->features, e->mask, NULL);
+    if (status == MAR_OK && ((*out)->negative = copy_prompt(e)) == NULL) status = MAR_ENOMEM;
+    return status;
+}
+
 static void serve_text_encode(const text_service *t, job *j)
 {
     const prompt_encoder *e = t->encoder;
-    const char *text = j->spec.text, *param = NULL;
+    const char *field, *param = NULL;
     char why[JOB_WHY] = "out of memory";
     job_prompt *made = NULL;
-    int count, code = 503;
-    const mar_status status = mar_text_encode(e->text, &text, 1, e->clean, e->tokens, e->features, e->mask, &count);
+    int code = 503;
+    const mar_status status = serve_text_run_encoder(t, &j->spec, &made, &field);
     metrics_prompt(t->jobs->metrics);
-    if (status == MAR_OK) {
-        made = copy_prompt(e);
-        note_cut(t, text, count);
-    } else if (status == MAR_EARG) {
+    if (status != MAR_OK) {
+        jobs_free_prompt(made);
+        made = NULL;
+    }
+    if (status == MAR_EARG) {
         code = 400;
-        param = "prompt";
-        snprintf(why, sizeof why, "prompt: %.400s", mar_error(e->library));
-    } else if (status != MAR_ENOMEM) {
+        param = field;
+        snprintf(why, sizeof why, "%s: %.400s", field, mar_error(e->library));
+    } else if (status != MAR_OK && status != MAR_ENOMEM) {
         code = 500;
         snprintf(why, sizeof why, "the prompt could not be encoded: %.400s", mar_error(e->library));
         log_line(t->log, LOG_PROMPT, "%s", why);

@@ -20,6 +20,7 @@ typedef struct {
     const char *final_ada; /* adaLN layer of the final layer */
     int scale_first;       /* 1: adaLN rows are scale, shift, gate; 0: shift, scale, gate */
     int predicts_variance; /* 1: the final layer also has rows for the variance fraction */
+    float time;            /* what the head reads of 1 of diff_schedule.time */
 } head_names;
 
 static const head_names families[] = {
@@ -29,6 +30,7 @@ static const head_names families[] = {
                        {"res_blocks.", ".adaLN_modulation.1"},
                        "final_layer.adaLN_modulation.1",
                        0,
+                       1,
                        1},
     [DIFF_HEAD_SPHEREAR] = {"head.net.",
                             "pos_for_diff",
@@ -36,7 +38,16 @@ static const head_names families[] = {
                             {"ada_ln_blocks.", ""},
                             "final_layer.ada_ln_modulation",
                             1,
-                            0},
+                            0,
+                            1},
+    [DIFF_HEAD_NEXTSTEP] = {"image_head.net.",
+                            "image_out_projector",
+                            {"in_ln", "mlp.0", "mlp.2"},
+                            {"res_blocks.", ".adaLN_modulation.1"},
+                            "final_layer.adaLN_modulation.1",
+                            0,
+                            0,
+                            0.001f},
 };
 
 const char *diff_head_prefix(const diff_head *h)
@@ -51,20 +62,42 @@ const char *diff_head_z_name(const diff_head *h)
 
 /* --- shapes ------------------------------------------------------------------------------------------------------- */
 
-static const char in_name[] = "head.net.input_proj.weight", w2_name[] = "head.net.res_blocks.0.w2.weight";
-
-mar_status diff_head_derive(const wt_file *f, int z_dim, diff_head_shape *out, mar_err *err)
+/* Writes the name of a head's tensor, with a number between its parts unless that is negative. Returns it. */
+static const char *head_tensor_name(const head_names *names, const char *before, int number, const char *after,
+                                    char text[128])
 {
+    char digits[16] = "";
+    if (number >= 0) snprintf(digits, sizeof digits, "%d", number);
+    snprintf(text, 128, "%s%s%s%s", names->prefix, before, digits, after);
+    return text;
+}
+
+/* Returns how many blocks or adaLN layers the file has, by the part of their names in front of the number. */
+static int head_count(const wt_file *f, const head_names *names, const char *before)
+{
+    char text[128];
+    return wt_count_parts(f, head_tensor_name(names, before, -1, "", text), wt_count(f));
+}
+
+mar_status diff_head_derive(const wt_file *f, diff_head_family family, int z_dim, diff_head_shape *out, mar_err *err)
+{
+    const head_names *names = &families[family];
+    const int apart = family == DIFF_HEAD_SPHEREAR; /* adaLN layers are for several blocks */
     const wt_tensor *in, *w2;
-    *out = (diff_head_shape){.family = DIFF_HEAD_SPHEREAR, .z_dim = z_dim, .sphere = 1};
-    mar_status status = wt_find_shape(f, in_name, 2, &in, err);
-    if (status == MAR_OK) status = wt_find_shape(f, w2_name, 2, &w2, err);
+    char text[128], last[64];
+    *out = (diff_head_shape){.family = family, .z_dim = z_dim, .sphere = apart};
+    snprintf(last, sizeof last, ".%s.weight", names->block[2]);
+    mar_status status = wt_find_shape(f, head_tensor_name(names, "input_proj.weight", -1, "", text), 2, &in, err);
+    if (status == MAR_OK) status = wt_find_shape(f, head_tensor_name(names, "res_blocks.", 0, last, text), 2, &w2, err);
     if (status != MAR_OK) return status;
     out->width = (int)in->shape[0];
     out->channels = (int)in->shape[1];
     out->hidden = (int)w2->shape[1];
-    out->depth = wt_count_parts(f, "head.net.res_blocks.", wt_count(f));
-    out->ada_layers = wt_count_parts(f, "head.net.ada_ln_blocks.", wt_count(f));
+    out->depth = head_count(f, names, "res_blocks.");
+    out->ada_layers = apart ? head_count(f, names, "ada_ln_blocks.") : out->depth;
+    if (!apart && out->hidden != out->width)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s takes %d numbers, expected the head's width %d", wt_path(f),
+                       text, out->hidden, out->width);
     if (out->ada_layers == 0)
         return err_set(err, MAR_EMODEL, "%s: tensor head.net.ada_ln_blocks.0.weight is missing", wt_path(f));
     if (out->depth % out->ada_layers != 0)
@@ -75,40 +108,46 @@ mar_status diff_head_derive(const wt_file *f, int z_dim, diff_head_shape *out, m
     return MAR_OK;
 }
 
-/* Visits name.weight [out][in], or [out] if `in` is 0, and name.bias [out]. */
-static void head_visit_pair(const char *name, int64_t out, int64_t in,
-                            void (*visit)(void *, const char *, int, const int64_t *), void *user)
+/* A visit of a head's tensors. */
+typedef struct {
+    const head_names *names;
+    void (*visit)(void *, const char *, int, const int64_t *);
+    void *user;
+} head_visitor;
+
+/* Visits a weight [out][in], or [out] if `in` is 0, and its bias [out]. */
+static void head_visit_pair(const head_visitor *v, const char *before, int number, const char *after, int64_t out,
+                            int64_t in)
 {
-    char full[128];
+    static const char *const ends[] = {".weight", ".bias"};
     const int64_t shape[2] = {out, in};
-    snprintf(full, sizeof full, "head.net.%s.weight", name);
-    visit(user, full, in ? 2 : 1, shape);
-    snprintf(full, sizeof full, "head.net.%s.bias", name);
-    visit(user, full, 1, shape);
+    char end[64], full[128];
+    for (int bias = 0; bias < 2; bias++) {
+        snprintf(end, sizeof end, "%s%s", after, ends[bias]);
+        v->visit(v->user, head_tensor_name(v->names, before, number, end, full), in && !bias ? 2 : 1, shape);
+    }
 }
 
 void diff_head_tensors(const diff_head_shape *s, void (*visit)(void *, const char *, int, const int64_t *), void *user)
 {
-    const int64_t w = s->width;
-    char name[64];
-    head_visit_pair("time_embed.mlp.0", w, FREQUENCIES, visit, user);
-    head_visit_pair("time_embed.mlp.2", w, w, visit, user);
-    head_visit_pair("cond_embed", w, s->z_dim, visit, user);
-    head_visit_pair("input_proj", w, s->channels, visit, user);
+    const int64_t w = s->width, first = s->family == DIFF_HEAD_SPHEREAR ? 2 * (int64_t)s->hidden : s->hidden;
+    const head_names *names = &families[s->family];
+    const head_visitor v = {names, visit, user};
+    head_visit_pair(&v, "time_embed.mlp.0", -1, "", w, FREQUENCIES);
+    head_visit_pair(&v, "time_embed.mlp.2", -1, "", w, w);
+    head_visit_pair(&v, "cond_embed", -1, "", w, s->z_dim);
+    head_visit_pair(&v, "input_proj", -1, "", w, s->channels);
     for (int b = 0; b < s->depth; b++) {
-        snprintf(name, sizeof name, "res_blocks.%d.norm", b);
-        head_visit_pair(name, w, 0, visit, user);
-        snprintf(name, sizeof name, "res_blocks.%d.w1", b);
-        head_visit_pair(name, 2 * (int64_t)s->hidden, w, visit, user);
-        snprintf(name, sizeof name, "res_blocks.%d.w2", b);
-        head_visit_pair(name, w, s->hidden, visit, user);
+        const int64_t shapes[3][2] = {{w, 0}, {first, w}, {w, s->hidden}};
+        for (int i = 0; i < 3; i++) {
+            char name[64];
+            snprintf(name, sizeof name, ".%s", names->block[i]);
+            head_visit_pair(&v, "res_blocks.", b, name, shapes[i][0], shapes[i][1]);
+        }
     }
-    for (int i = 0; i < s->ada_layers; i++) {
-        snprintf(name, sizeof name, "ada_ln_blocks.%d", i);
-        head_visit_pair(name, 3 * w, w, visit, user);
-    }
-    head_visit_pair("final_layer.ada_ln_modulation", 2 * w, w, visit, user);
-    head_visit_pair("final_layer.linear", s->channels, w, visit, user);
+    for (int i = 0; i < s->ada_layers; i++) head_visit_pair(&v, names->ada[0], i, names->ada[1], 3 * w, w);
+    head_visit_pair(&v, names->final_ada, -1, "", 2 * w, w);
+    head_visit_pair(&v, "final_layer.linear", -1, "", s->channels, w);
 }
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
@@ -349,7 +388,7 @@ int diff_head_is_bf16(const diff_head *h)
     return h->dtype == MAR_DTYPE_AUTO && h->device->act_size != sizeof(float);
 }
 
-/* Computes cos and sin of time * 10000^(-i/128), in f32 as the official code does. */
+/* Computes cos and sin of time * 10000^(-i/128), in f32 as the official codes do. */
 static void head_time_features(float time, float *features)
 {
     const int half = FREQUENCIES / 2;
@@ -375,7 +414,8 @@ mar_status diff_head_time_embeddings(kern_queue *k, const diff_head *h, const fl
     if (status == MAR_OK) status = k->core->linear_plan(k, h->time1, n, err);
     if (status == MAR_OK) status = k->core->linear_plan(k, h->time2, n, err);
     if (status == MAR_OK) {
-        for (int i = 0; i < n; i++) head_time_features(time[i], host + (size_t)i * FREQUENCIES);
+        const float scale = families[h->shape.family].time;
+        for (int i = 0; i < n; i++) head_time_features(time[i] * scale, host + (size_t)i * FREQUENCIES);
         k->core->upload(k, features, host, rows * FREQUENCIES * sizeof(float));
         k->core->linear(k, h->time1, features, n, hidden);
         k->core->linear(k, h->time2, hidden, n, out);

@@ -8,8 +8,10 @@
 /* The families of heads, by their official code:
  *   MAR (diffloss.py): tensors diffloss.net.*; MLP blocks with an adaLN layer each. It predicts eps and a variance.
  *   SPHEREAR (diff_head.py): tensors head.net.*; SwiGLU blocks, adaLN layers for several blocks. It predicts a velocity
- *   alone. */
-typedef enum { DIFF_HEAD_MAR, DIFF_HEAD_SPHEREAR } diff_head_family;
+ *   alone.
+ *   NEXTSTEP (modeling_fm_head.py): tensors image_head.net.*; MAR's blocks. It predicts a velocity alone, and reads t
+ *   where SphereAR's reads 1000 t. */
+typedef enum { DIFF_HEAD_MAR, DIFF_HEAD_SPHEREAR, DIFF_HEAD_NEXTSTEP } diff_head_family;
 
 typedef struct {
     diff_head_family family;
@@ -28,10 +30,10 @@ typedef struct {
     kern_linear *time1, *time2; /* time_embed.mlp: f32 [256] -> silu -> [width] -> [width] */
 } diff_head;
 
-/* Derives the shape of a SphereAR head, for conditions of z_dim numbers. Returns MAR_EMODEL, naming the tensor, if one
- * is missing or its shape does not fit. */
-mar_status diff_head_derive(const wt_file *f, int z_dim, diff_head_shape *out, mar_err *err);
-/* Calls visit(user, name, rank, shape) for every tensor of a SphereAR head. */
+/* Derives the shape of a head of SphereAR's or NextStep's family, for conditions of z_dim numbers. Returns MAR_EMODEL,
+ * naming the tensor, if one is missing or its shape does not fit. */
+mar_status diff_head_derive(const wt_file *f, diff_head_family family, int z_dim, diff_head_shape *out, mar_err *err);
+/* Calls visit(user, name, rank, shape) for every tensor of such a head. */
 void diff_head_tensors(const diff_head_shape *s, void (*visit)(void *, const char *, int, const int64_t *), void *user);
 
 /* Loads the family's tensors. Returns MAR_EMODEL if one is missing or has another shape. dtype is AUTO, F32 or F16

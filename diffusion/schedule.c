@@ -125,15 +125,23 @@ static void schedule_fill_solver(diff_schedule *s, diff_process process, int ord
 
 /* --- flow --------------------------------------------------------------------------------------------------------- */
 
-static const double last_step = 0.04; /* of SphereAR's euler_maruyama */
+static const double last_step = 0.04; /* of SphereAR's euler_maruyama, and NextStep-1's last_step_size */
+
+/* Returns t, shifted. */
+static double schedule_shift(double t, double shift)
+{
+    return t / (shift - (shift - 1) * t);
+}
 
 /* Fills the chain: Euler-Maruyama steps at t = 0, dt, 2 dt, .. and one Euler step. */
-static void schedule_fill_flow(diff_schedule *s, float temperature)
+static void schedule_fill_flow(diff_schedule *s, double shift, float temperature)
 {
-    const double dt = (1 - last_step) / (s->steps - 1);
-    float t = 0; /* accumulated in f32, as the official code does */
-    for (int i = s->steps - 1; i > 0; i--, t += (float)dt) {
-        const double now = (double)t, gain = dt * (1 + now) / (1 - now), log_variance = log(2 * (1 - now) * dt);
+    const double step = (1 - last_step) / (s->steps - 1);
+    float even = 0; /* accumulated in f32, as SphereAR's code does */
+    for (int i = s->steps - 1; i > 0; i--, even += (float)step) {
+        const double now = shift == 1 ? (double)even : schedule_shift((double)even, shift);
+        const double dt = shift == 1 ? step : schedule_shift((double)even + step, shift) - now;
+        const double gain = dt * (1 + now) / (1 - now), log_variance = log(2 * (1 - now) * dt);
         s->coef[i] = (kern_chain_coef){.x0_x = 1,
                                        .x0_prediction = (float)(now - 1),
                                        .coef_x0 = (float)gain,
@@ -141,14 +149,16 @@ static void schedule_fill_flow(diff_schedule *s, float temperature)
                                        .log_var_min = (float)log_variance,
                                        .log_var_max = (float)log_variance,
                                        .noise = temperature};
-        schedule_set_level(s, i, 1000 * t, (float)(now * now / ((1 - now) * (1 - now))),
+        schedule_set_level(s, i, 1000 * (float)now, (float)(now * now / ((1 - now) * (1 - now))),
                            (float)(now / ((1 - now) * (1 - now))));
     }
-    const double now = 1 - last_step;
-    s->coef[0] = (kern_chain_coef){.x0_x = 1, .x0_prediction = (float)-last_step, .coef_x0 = 1};
+    const double rest = shift == 1 ? last_step : 1 - schedule_shift(1 - last_step, shift), now = 1 - rest;
+    s->coef[0] = (kern_chain_coef){.x0_x = 1,
+                                   .x0_prediction = (float)-rest,
+                                   .coef_x0 = (float)(last_step / rest),
+                                   .coef_xt = (float)(1 - last_step / rest)};
     s->coef[0].log_var_min = s->coef[0].log_var_max = s->coef[1].log_var_max; /* for a trace; no noise is added */
-    schedule_set_level(s, 0, 1000 * (float)now, (float)(now * now / (last_step * last_step)),
-                       (float)(now / (last_step * last_step)));
+    schedule_set_level(s, 0, 1000 * (float)now, (float)(now * now / (rest * rest)), (float)(now / (rest * rest)));
 }
 
 /* Returns the noise level at time t: x_t = t x1 + (1 - t) noise. */
@@ -157,15 +167,16 @@ static level schedule_flow_level(double t)
     return (level){t, 1 - t, log(t / (1 - t))}; /* lambda is -infinity at 0, infinity at 1 */
 }
 
-/* Fills a solver's coefficients over equal steps from t = 0 to 1. DDIM is then Euler's method on the velocity. The
- * first and the last step are of first order. */
-static void schedule_fill_flow_solver(diff_schedule *s, int order)
+/* Fills a solver's coefficients over steps from t = 0 to 1, equal before the shift. DDIM is then Euler's method on the
+ * velocity. The first and the last step are of first order. */
+static void schedule_fill_flow_solver(diff_schedule *s, double shift, int order)
 {
     const double dt = 1.0 / s->steps;
     for (int i = s->steps - 1; i >= 0; i--) {
-        const double t = dt * (s->steps - 1 - i);
-        const level now = schedule_flow_level(t), next = i ? schedule_flow_level(t + dt) : (level){1, 0, INFINITY};
-        const level before = schedule_flow_level(t - dt);
+        const double even = dt * (s->steps - 1 - i), t = schedule_shift(even, shift);
+        const level now = schedule_flow_level(t);
+        const level next = i ? schedule_flow_level(schedule_shift(even + dt, shift)) : (level){1, 0, INFINITY};
+        const level before = schedule_flow_level(schedule_shift(even - dt, shift));
         s->ode[i] = schedule_solver_step(order == 2 && i > 0 && i + 1 < s->steps ? &before : NULL, now, next);
         s->ode[i].x0_x = 1;
         s->ode[i].x0_prediction = (float)(t - 1);
@@ -222,10 +233,11 @@ mar_status diff_schedule_create_for(const diff_spec *spec, float temperature, di
     if (status != MAR_OK) return status;
     if (flow) {
         for (int i = 0; i < out->steps; i++) out->t[i] = i;
+        const double shift = spec->shift > 0 ? (double)spec->shift : 1;
         if (solver)
-            schedule_fill_flow_solver(out, order);
+            schedule_fill_flow_solver(out, shift, order);
         else
-            schedule_fill_flow(out, temperature);
+            schedule_fill_flow(out, shift, temperature);
         return MAR_OK;
     }
     schedule_space_timesteps(spec->steps, solver ? spec->top : DIFF_TOP, out->t);

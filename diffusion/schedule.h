@@ -27,7 +27,8 @@ enum {
  * Euler-Maruyama step of size dt is
  *     x + dt ((1 + t) v - x) + sqrt(2 (1 - t) dt) n,
  * a Gaussian chain's step with x1 = x + (1 - t) v. `steps` of them go from t = 0 to 0.96, and one Euler step without
- * noise to t = 1. So the chain has steps + 1 indices. */
+ * noise to t = 1. So the chain has steps + 1 indices. A shift s makes t / (s - (s - 1) t) of each t; the last step keeps
+ * its size of 0.04 (NextStep-1's modeling_fm_head.py). */
 typedef enum { DIFF_DDPM, DIFF_FLOW, DIFF_DDPM_CLIPPED } diff_process;
 
 /* Choice of a chain's timesteps. DDPM takes `steps` timesteps spaced over 0..999, and replaces those above `top` by
@@ -39,6 +40,7 @@ typedef struct {
     int steps;           /* 2..1000 */
     int top;             /* 1..999; unused by FLOW */
     diff_process process;
+    float shift; /* FLOW: of time; 0 is 1, none */
 } diff_spec;
 
 typedef struct {

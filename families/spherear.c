@@ -80,7 +80,7 @@ static mar_status sphere_derive(const wt_file *f, const wt_asked *asked, void *f
     mar_model_config *c = &out->config;
     mar_status status = sphere_derive_transformer(f, out, err);
     if (status == MAR_OK) status = family_derive_heads(f, asked->heads, out, err);
-    if (status == MAR_OK) status = diff_head_derive(f, out->shape.width, &out->head, err);
+    if (status == MAR_OK) status = diff_head_derive(f, DIFF_HEAD_SPHEREAR, out->shape.width, &out->head, err);
     if (status != MAR_OK) return status;
     if (out->head.channels != out->shape.token_dim)
         return err_set(err, MAR_EMODEL,

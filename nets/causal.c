@@ -147,6 +147,23 @@ static mar_status causal_load_projection(loader *l, causal_model *m)
     return causal_load_linear(l, name[1], s->width, s->project_hidden, 1, KERN_LINEAR, &m->project[1]);
 }
 
+/* Loads what makes the head's condition of a hidden row. */
+static mar_status causal_load_condition(loader *l, causal_model *m)
+{
+    const causal_shape *s = &m->shape;
+    const int64_t table[3] = {1, s->next_rows, s->width};
+    wt_rows w = {.file = l->file, .in = s->width, .count = 1, .piece = {{.rows = s->width}}, .bias = 1};
+    const kern_linear_spec spec = {.out = s->width, .flags = KERN_OUT_F32, .previous = m->layers[s->depth - 1].w2};
+    mar_status status = MAR_OK;
+    if (s->names->next_position && s->next_rows)
+        status = wt_load_array(l->k, l->file, s->names->next_position, 3, table, &m->next_position, l->err);
+    else if (s->names->next_position)
+        status = causal_load_array(l, s->names->next_position, s->seq_len, s->width, &m->next_position);
+    if (status != MAR_OK || !s->names->condition) return status;
+    snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s", s->names->condition);
+    return wt_create_linear(l->k, &w, spec, &m->condition, l->err);
+}
+
 /* --- rotary positions --------------------------------------------------------------------------------------------- */
 
 /* Writes precompute_freqs_cis_2d, in f32 as there: a quarter of a head's numbers turns by the row, the other by the
@@ -255,8 +272,7 @@ static mar_status causal_load_model(loader *l, causal_model *m, const int *image
     if (status == MAR_OK) status = load_layers(l, m);
     if (status == MAR_OK) status = causal_load_array(l, names->norm, s->width, 0, &m->norm);
     if (status == MAR_OK) status = load_ends(l, m, image_id);
-    if (status == MAR_OK && names->next_position)
-        status = causal_load_array(l, names->next_position, s->seq_len, s->width, &m->next_position);
+    if (status == MAR_OK) status = causal_load_condition(l, m);
     return status == MAR_OK ? make_rope(l, m) : status;
 }
 
@@ -291,7 +307,7 @@ void causal_model_free(causal_model *m)
     kern_device *d = m->device;
     float *arrays[] = {m->class_emb, m->no_caption, m->token_emb, m->norm, m->input_norm, m->next_position, m->rope};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) d->core->free(d, arrays[i]);
-    kern_linear *linears[] = {m->caption_fc1, m->caption_fc2, m->project[0], m->project[1], m->output};
+    kern_linear *linears[] = {m->caption_fc1, m->caption_fc2, m->project[0], m->project[1], m->output, m->condition};
     for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) d->core->linear_free(d, linears[i]);
     for (int i = 0; m->layers && i < m->shape.depth; i++) causal_layer_free(d, &m->layers[i]);
     free(m->layers);

@@ -31,7 +31,8 @@ typedef struct {
     /* [vocabulary][D] act -> float. Rows of the file's that are no image tokens are left out, so that those tokens
      * cannot come. */
     kern_linear *output;
-    float *next_position; /* backend [seq_len][D] */
+    float *next_position;   /* backend [seq_len or next_rows][D] */
+    kern_linear *condition; /* [D][D] act -> f32 */
     float *rope;          /* backend [prefix + causal_positions][head_dim] cos, sin of each pair */
     causal_layer *layers; /* [depth] */
 } causal_model;

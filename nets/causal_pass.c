@@ -237,12 +237,21 @@ void causal_pass_rows(const causal_pass *p)
 void causal_pass_hidden(const causal_pass *p, float *hidden)
 {
     const causal_model *m = p->model;
+    kern_queue *k = p->k;
     const int d = m->shape.width, n = p->logit_rows;
     if (n == 0) return;
     pass_norm(p, p->logit_row, n, m->norm, p->kept, 1);
-    kern_watch(p->k, p->kept, MAR_DTYPE_F32, n, d, d, "norm");
-    p->k->core->copy_rows(p->k, hidden, p->to, p->kept, NULL, m->next_position, m->next_position ? p->next : NULL, n,
-                          d);
+    kern_watch(k, p->kept, MAR_DTYPE_F32, n, d, d, "norm");
+    if (!m->condition) {
+        k->core->copy_rows(k, hidden, p->to, p->kept, NULL, m->next_position, m->next_position ? p->next : NULL, n, d);
+        return;
+    }
+    if (m->next_position) k->core->copy_rows(k, p->kept, NULL, p->kept, NULL, m->next_position, p->next, n, d);
+    k->core->to_act(k, p->kept, (size_t)n * (size_t)d, p->normed);
+    k->core->linear(k, m->condition, p->normed, n, p->kept);
+    kern_watch(k, p->kept, MAR_DTYPE_F32, n, d, d, "%.*s", (int)strcspn(m->shape.names->condition, "."),
+               m->shape.names->condition);
+    k->core->copy_rows(k, hidden, p->to, p->kept, NULL, NULL, NULL, n, d);
 }
 
 void causal_pass_logits(const causal_pass *p)
@@ -291,8 +300,8 @@ double causal_pass_flop(const causal_pass *p)
 {
     const causal_shape *c = &p->model->shape;
     const double row = c->depth * layer_weights(c) + (p->vectors ? projection_weights(c) : 0);
-    return 2 * (p->rows * row + 2 * p->attended * c->depth * causal_q_width(c) +
-                (double)p->logit_rows * c->width * c->vocabulary);
+    const double wanted = (double)c->width * (c->vocabulary + (c->names->condition ? c->width : 0));
+    return 2 * (p->rows * row + 2 * p->attended * c->depth * causal_q_width(c) + p->logit_rows * wanted);
 }
 
 /* Returns the bytes of the layers' weights: operands, int8 with a scale for each output channel, or int4 with one in
@@ -393,6 +402,8 @@ mar_status causal_pass_plan(const causal_pass *p, int rows, int logit_rows, mar_
     }
     for (int i = 0; status == MAR_OK && i < 2 && p->model->project[i]; i++)
         status = k->core->linear_plan(k, p->model->project[i], rows, err);
+    if (status == MAR_OK && p->model->condition)
+        status = k->core->linear_plan(k, p->model->condition, p->logit_rows_max, err);
     if (status != MAR_OK || !p->model->output || logit_rows <= planned) return status;
     return k->core->linear_plan(k, p->model->output, logit_rows, err);
 }

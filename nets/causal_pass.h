@@ -95,7 +95,8 @@ void causal_pass_layers(const causal_pass *p);
 void causal_pass_want(causal_pass *p, int row, int next, int to);
 /* Computes the logits of the listed rows. */
 void causal_pass_logits(const causal_pass *p);
-/* Writes the hidden rows that are wanted: norm(x), plus next_position of the next token if the model has it. */
+/* Writes the hidden rows that are wanted: norm(x), plus next_position of the next token if the model has it, through
+ * its layer `condition` if it has one. */
 void causal_pass_hidden(const causal_pass *p, float *hidden);
 /* Turns logits into log probabilities (kern_probs_job). cfg and place are host, one for each row of the conditional
  * branch. */

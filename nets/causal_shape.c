@@ -116,14 +116,20 @@ static void visit_prefix(const causal_shape *s, const visitor *v)
     shape_visit(v, names->caption[1], s->width, s->width);
 }
 
-static void visit_projection(const causal_shape *s, const visitor *v)
+/* Visits a layer's weight and bias. */
+static void visit_layer(const visitor *v, const char *weight, int out, int in)
 {
     char bias[CAUSAL_TENSOR_NAME];
+    shape_visit(v, weight, out, in);
+    shape_visit(v, causal_bias_name(weight, bias), out, 0);
+}
+
+static void visit_projection(const causal_shape *s, const visitor *v)
+{
     const int layers = s->project_hidden ? 2 : 1;
     for (int i = 0; i < layers; i++) {
         const int out = i + 1 < layers ? s->project_hidden : s->width, in = i ? s->project_hidden : s->token_dim;
-        shape_visit(v, s->names->project[i], out, in);
-        shape_visit(v, causal_bias_name(s->names->project[i], bias), out, 0);
+        visit_layer(v, s->names->project[i], out, in);
     }
 }
 
@@ -142,5 +148,9 @@ void causal_tensors(const causal_shape *s, causal_tensor_visitor *visit, void *u
     }
     shape_visit(&v, names->norm, s->width, 0);
     if (s->vocabulary && !s->tied) shape_visit(&v, names->output, s->rows, s->width);
-    if (names->next_position) shape_visit(&v, names->next_position, s->seq_len, s->width);
+    if (names->next_position && s->next_rows)
+        v.visit(v.user, names->next_position, 3, (const int64_t[]){1, s->next_rows, s->width});
+    else if (names->next_position)
+        shape_visit(&v, names->next_position, s->seq_len, s->width);
+    if (names->condition) visit_layer(&v, names->condition, s->width, s->width);
 }

@@ -50,6 +50,7 @@ typedef struct {
     const char *project[2];              /* of vectors: a layer, or two with SiLU between them */
     const char *input_norm;              /* of all embeddings, before the layers */
     const char *next_position;           /* [seq_len][width], added to the hidden row in front of each token */
+    const char *condition;               /* of vectors: a layer between that sum and the head */
 } causal_names;
 
 typedef struct {
@@ -70,6 +71,7 @@ typedef struct {
     int tied;           /* 1: the output layer is the embedding */
     int token_dim;      /* numbers of a token that is a vector */
     int project_hidden; /* width between the two layers of its projection; 0: one layer */
+    int next_rows;      /* the file's next_position is [1][next_rows][width]; 0: [seq_len][width] */
     int seq_len;        /* tokens of an image */
     int columns;        /* tokens in a row of the image */
     int line_end;       /* 1: a token that is no image token stands behind each row but the last */

@@ -106,7 +106,7 @@ mar_status diff_chain_create_for(kern_queue *k, const diff_head *head, const dif
 mar_status diff_chain_create(kern_queue *k, const diff_head *head, int steps, float temperature, int max_tokens,
                              int guided, diff_chain *out, mar_err *err)
 {
-    const diff_spec plain = {MAR_SAMPLER_DDPM, steps, DIFF_TOP, DIFF_DDPM};
+    const diff_spec plain = {MAR_SAMPLER_DDPM, steps, DIFF_TOP, .process = DIFF_DDPM};
     return diff_chain_create_for(k, head, &plain, 1, temperature, max_tokens, guided, out, err);
 }
 

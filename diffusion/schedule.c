@@ -251,7 +251,7 @@ mar_status diff_schedule_create_for(const diff_spec *spec, float temperature, di
 
 mar_status diff_schedule_create(int steps, float temperature, diff_schedule *out, mar_err *err)
 {
-    const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP, DIFF_DDPM};
+    const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP, .process = DIFF_DDPM};
     return diff_schedule_create_for(&spec, temperature, out, err);
 }
 

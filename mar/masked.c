@@ -243,7 +243,7 @@ static int add_spec(const mar_masked *g, diff_spec *specs, int n, int steps)
 {
     for (int i = 0; i < n; i++)
         if (specs[i].steps == steps) return n;
-    specs[n] = (diff_spec){MAR_SAMPLER_DDPM, steps, DIFF_TOP, g->model->process};
+    specs[n] = (diff_spec){MAR_SAMPLER_DDPM, steps, DIFF_TOP, .process = g->model->process};
     for (int i = 0; i < g->accel_count; i++)
         if (g->accels[i].accel->respace) g->accels[i].accel->respace(&g->params, &specs[n]);
     return n + 1;

@@ -49,5 +49,5 @@ void raster_write_tokens(const mar_raster *g, const float *x, const int *row, in
 diff_spec raster_chain_spec(const mar_raster *g)
 {
     const mar_params *p = &g->plan.params;
-    return (diff_spec){p->sampler, p->num_sampling_steps, DIFF_TOP, g->model->facts.process};
+    return (diff_spec){p->sampler, p->num_sampling_steps, DIFF_TOP, .process = g->model->facts.process};
 }

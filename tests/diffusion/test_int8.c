@@ -42,18 +42,18 @@ static diff_head load(fixture *f, int f32, int int8_below)
 static const struct {
     diff_spec spec;
     int int8_below, fine;
-} cases[] = {{{MAR_SAMPLER_DDPM, 100, DIFF_TOP, DIFF_DDPM}, 985, 2},
-             {{MAR_SAMPLER_DDPM, 100, DIFF_TOP, DIFF_DDPM}, 1000, 0},
-             {{MAR_SAMPLER_DDPM, 100, DIFF_TOP, DIFF_DDPM}, 999, 1},
-             {{MAR_SAMPLER_DDPM, 100, DIFF_TOP, DIFF_DDPM}, 900, 10},
-             {{MAR_SAMPLER_DDPM, 25, DIFF_TOP, DIFF_DDPM}, 985, 1},
-             {{MAR_SAMPLER_DDPM, 25, DIFF_TOP, DIFF_DDPM}, 900, 3},
-             {{MAR_SAMPLER_DDPM, 11, DIFF_TOP_ANNEALED, DIFF_DDPM}, 985, 0},
-             {{MAR_SAMPLER_DDPM, 11, DIFF_TOP_ANNEALED, DIFF_DDPM}, 900, 1},
-             {{MAR_SAMPLER_DDIM, 50, DIFF_TOP_SOLVER, DIFF_DDPM}, 985, 0},
-             {{MAR_SAMPLER_DDIM, 50, DIFF_TOP_SOLVER, DIFF_DDPM}, 900, 5},
-             {{MAR_SAMPLER_DPMPP, 50, DIFF_TOP_SOLVER, DIFF_DDPM}, 980, 1},
-             {{MAR_SAMPLER_DPMPP, 50, DIFF_TOP_SOLVER, DIFF_DDPM}, 981, 0}};
+} cases[] = {{{MAR_SAMPLER_DDPM, 100, DIFF_TOP, .process = DIFF_DDPM}, 985, 2},
+             {{MAR_SAMPLER_DDPM, 100, DIFF_TOP, .process = DIFF_DDPM}, 1000, 0},
+             {{MAR_SAMPLER_DDPM, 100, DIFF_TOP, .process = DIFF_DDPM}, 999, 1},
+             {{MAR_SAMPLER_DDPM, 100, DIFF_TOP, .process = DIFF_DDPM}, 900, 10},
+             {{MAR_SAMPLER_DDPM, 25, DIFF_TOP, .process = DIFF_DDPM}, 985, 1},
+             {{MAR_SAMPLER_DDPM, 25, DIFF_TOP, .process = DIFF_DDPM}, 900, 3},
+             {{MAR_SAMPLER_DDPM, 11, DIFF_TOP_ANNEALED, .process = DIFF_DDPM}, 985, 0},
+             {{MAR_SAMPLER_DDPM, 11, DIFF_TOP_ANNEALED, .process = DIFF_DDPM}, 900, 1},
+             {{MAR_SAMPLER_DDIM, 50, DIFF_TOP_SOLVER, .process = DIFF_DDPM}, 985, 0},
+             {{MAR_SAMPLER_DDIM, 50, DIFF_TOP_SOLVER, .process = DIFF_DDPM}, 900, 5},
+             {{MAR_SAMPLER_DPMPP, 50, DIFF_TOP_SOLVER, .process = DIFF_DDPM}, 980, 1},
+             {{MAR_SAMPLER_DPMPP, 50, DIFF_TOP_SOLVER, .process = DIFF_DDPM}, 981, 0}};
 
 TEST_CASE(the_boundary_is_at_its_timestep)
 {
@@ -62,7 +62,8 @@ TEST_CASE(the_boundary_is_at_its_timestep)
     diff_head without = load(&f, 0, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         /* As in an annealed session, the chain also has a respacing with other steps. */
-        const diff_spec specs[2] = {cases[i].spec, {cases[i].spec.sampler, 37, cases[i].spec.top, DIFF_DDPM}};
+        const diff_spec specs[2] = {cases[i].spec,
+                                    {cases[i].spec.sampler, 37, cases[i].spec.top, .process = DIFF_DDPM}};
         const int top = cases[i].spec.steps - 1, last = top - cases[i].fine;
         diff_head head = load(&f, 0, cases[i].int8_below);
         for (int reuse = 0; reuse < 2; reuse++) {
@@ -87,7 +88,7 @@ TEST_CASE(the_boundary_is_at_its_timestep)
 /* Checks that int8_below has no effect on a device without int8, or on a head in f32. */
 TEST_CASE(other_heads_have_no_boundary)
 {
-    const diff_spec spec = {MAR_SAMPLER_DDPM, 100, DIFF_TOP, DIFF_DDPM};
+    const diff_spec spec = {MAR_SAMPLER_DDPM, 100, DIFF_TOP, .process = DIFF_DDPM};
     for (int i = 0; i < DTYPES; i++) {
         fixture f;
         if (!open_fixture(&f, dtypes[i], 2)) continue;

@@ -424,7 +424,7 @@ TEST_CASE(bad_arguments)
     diff_chain ode;
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
     assert_int_equal(diff_paths_create(f.chain, 0, 0, &p, &err), MAR_EARG);
-    const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER, DIFF_DDPM};
+    const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER, .process = DIFF_DDPM};
     assert_ok(diff_chain_create_for(f.k, f.chain->head, &ddim, 1, 1, f.chain->max_tokens, 1, &ode, &err), &err);
     assert_int_equal(diff_paths_create(&ode, 1, 0, &p, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "ddpm"));

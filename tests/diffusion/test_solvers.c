@@ -41,7 +41,7 @@ TEST_CASE(matches_published_codes)
             mar_err err = {0};
             diff_spec specs[3];
             for (int j = 0; j < 3; j++)
-                specs[j] = (diff_spec){cases[i].sampler, cases[i].steps[j], cases[i].top, DIFF_DDPM};
+                specs[j] = (diff_spec){cases[i].sampler, cases[i].steps[j], cases[i].top, .process = DIFF_DDPM};
             assert_ok(
                 diff_chain_create_for(f.k, &f.head, specs, 3, temperature_of(cases[i].sampler), N, guided, &c, &err),
                 &err);
@@ -79,7 +79,7 @@ TEST_CASE(reuses_as_released)
         diff_head head;
         diff_chain c;
         mar_err err = {0};
-        const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP_ANNEALED, DIFF_DDPM};
+        const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP_ANNEALED, .process = DIFF_DDPM};
         assert_ok(diff_head_load(k, model, &(diff_head_shape){.width = 16, .depth = 6, .channels = 5, .z_dim = 24}, 0,
                                  0, &head, &err),
                   &err);
@@ -114,7 +114,7 @@ TEST_CASE(timesteps)
         char name[32];
         snprintf(name, sizeof name, "annealed.%d.t", asked[i]);
         float *t = golden_f32(golden, name, kept[i]);
-        const diff_spec spec = {MAR_SAMPLER_DDPM, asked[i], DIFF_TOP_ANNEALED, DIFF_DDPM};
+        const diff_spec spec = {MAR_SAMPLER_DDPM, asked[i], DIFF_TOP_ANNEALED, .process = DIFF_DDPM};
         assert_ok(diff_schedule_create_for(&spec, 1, &s, &err), &err);
         assert_int_equal(s.steps, kept[i]);
         for (int j = 0; j < kept[i]; j++) assert_int_equal(s.t[j], (int)t[j]);
@@ -122,7 +122,7 @@ TEST_CASE(timesteps)
         free(t);
     }
     for (int steps = 2; steps <= DIFF_BASE_STEPS; steps += 7) {
-        const diff_spec spec = {MAR_SAMPLER_DPMPP, steps, DIFF_TOP_SOLVER, DIFF_DDPM};
+        const diff_spec spec = {MAR_SAMPLER_DPMPP, steps, DIFF_TOP_SOLVER, .process = DIFF_DDPM};
         assert_ok(diff_schedule_create_for(&spec, 1, &s, &err), &err);
         assert_int_equal(s.t[0], 0);
         assert_int_equal(s.t[s.steps - 1], DIFF_TOP_SOLVER);
@@ -134,7 +134,7 @@ TEST_CASE(timesteps)
         assert_true(s.ode[0].coef_x == 0 && s.ode[0].coef_x0 == 1 && s.ode[0].coef_previous == 0);
         diff_schedule_free(&s);
     }
-    const diff_spec spec = {MAR_SAMPLER_DDIM, 20, DIFF_TOP_SOLVER, DIFF_DDPM};
+    const diff_spec spec = {MAR_SAMPLER_DDIM, 20, DIFF_TOP_SOLVER, .process = DIFF_DDPM};
     assert_int_equal(diff_schedule_create_for(&spec, 0.9f, &s, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "--temperature 0.9: expected 1"));
     wt_close(golden);
@@ -143,11 +143,12 @@ TEST_CASE(timesteps)
 /* Checks that a token's bits do not depend on the other tokens, the threads or the chain's step counts. */
 TEST_CASE(tokens_stand_alone)
 {
-    const diff_spec specs[3] = {{MAR_SAMPLER_DDPM, 20, DIFF_TOP_ANNEALED, DIFF_DDPM},
-                                {MAR_SAMPLER_DDIM, 20, DIFF_TOP_SOLVER, DIFF_DDPM},
-                                {MAR_SAMPLER_DPMPP, 20, DIFF_TOP_SOLVER, DIFF_DDPM}};
+    const diff_spec specs[3] = {{MAR_SAMPLER_DDPM, 20, DIFF_TOP_ANNEALED, .process = DIFF_DDPM},
+                                {MAR_SAMPLER_DDIM, 20, DIFF_TOP_SOLVER, .process = DIFF_DDPM},
+                                {MAR_SAMPLER_DPMPP, 20, DIFF_TOP_SOLVER, .process = DIFF_DDPM}};
     for (int i = 0; i < 3 * DTYPES; i++) {
-        const diff_spec *spec = &specs[i / DTYPES], two[2] = {*spec, {spec->sampler, 33, spec->top, DIFF_DDPM}};
+        const diff_spec *spec = &specs[i / DTYPES],
+                        two[2] = {*spec, {spec->sampler, 33, spec->top, .process = DIFF_DDPM}};
         float all[N * CHANNELS], x[N * CHANNELS];
         for (int threads = 1; threads <= 3; threads++) {
             fixture f;

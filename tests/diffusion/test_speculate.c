@@ -406,7 +406,7 @@ TEST_CASE(bad_arguments)
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));
     assert_int_equal(diff_speculate_create(f.chain, NULL, 0, 0, &s, &err), MAR_EARG);
     diff_chain ode, longer;
-    const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER, DIFF_DDPM};
+    const diff_spec ddim = {MAR_SAMPLER_DDIM, 10, DIFF_TOP_SOLVER, .process = DIFF_DDPM};
     assert_ok(diff_chain_create_for(f.k, f.chain->head, &ddim, 1, 1, f.chain->max_tokens, 1, &ode, &err), &err);
     assert_int_equal(diff_speculate_create(&ode, NULL, 4, 0, &s, &err), MAR_EARG);
     assert_non_null(strstr(err.text, "ddpm"));

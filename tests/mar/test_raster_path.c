@@ -96,7 +96,7 @@ static void whiten(const path_spy *spy, const mar_params *p, const int *labels, 
     static size_t place[ROWS];
     static float cfg[ROWS];
     const diff_head *head = &mar_raster_model_of(target)->head;
-    const diff_spec spec = {p->sampler, p->num_sampling_steps, DIFF_TOP, DIFF_FLOW};
+    const diff_spec spec = {p->sampler, p->num_sampling_steps, DIFF_TOP, .process = DIFF_FLOW};
     kern_queue *k = queue_of(library);
     diff_chain chain;
     diff_paths paths;

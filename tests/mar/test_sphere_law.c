@@ -102,7 +102,7 @@ static void make_conditions(fixture *f)
 
 static void open_fixture(fixture *f, int steps)
 {
-    const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP, DIFF_FLOW};
+    const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP, .process = DIFF_FLOW};
     mar_err err = {0};
     *f = (fixture){.m = open_mar(MAR_DTYPE_F32, 1)};
     assert_library(f->m, mar_model_load(f->m, "demo-sphere", 0, &f->model));

@@ -309,7 +309,8 @@ TEST_CASE(judgements_are_counted)
  * drawn in. Its bits are those of a chain with that respacing alone. */
 TEST_CASE(respacings)
 {
-    static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950, DIFF_DDPM}, {MAR_SAMPLER_DDPM, 11, 950, DIFF_DDPM}};
+    static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950, .process = DIFF_DDPM},
+                                      {MAR_SAMPLER_DDPM, 11, 950, .process = DIFF_DDPM}};
     fixture f;
     mar_err err = {0};
     assert_true(open_fixture(&f, target_path, MAR_DTYPE_F32, 1, params_of(10, 3, MAR_CFG_CONSTANT, 1)));

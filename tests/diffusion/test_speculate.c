@@ -327,7 +327,8 @@ TEST_CASE(never_more_calls)
  * with that respacing alone. With window 1 they are the plain chain's. */
 TEST_CASE(respacings)
 {
-    static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950, DIFF_DDPM}, {MAR_SAMPLER_DDPM, 11, 950, DIFF_DDPM}};
+    static const diff_spec specs[] = {{MAR_SAMPLER_DDPM, 50, 950, .process = DIFF_DDPM},
+                                      {MAR_SAMPLER_DDPM, 11, 950, .process = DIFF_DDPM}};
     static const int windows[] = {1, 8};
     fixture f;
     mar_err err = {0};

@@ -136,6 +136,7 @@ mar_status family_mar_derive_as(const wt_file *f, const wt_asked *asked, mar_con
                                  .family = "mar",
                                  .title = family_mar.titles[0],
                                  .conditioning = conditioning,
+                                 .num_sampling_steps = 100,
                                  .cfg = 2.9f};
     mar_status status = mar_derive_transformer(f, config, err);
     if (status == MAR_OK) status = mar_check_widths(f, config, err);

@@ -66,6 +66,8 @@ void family_show_shape(family_facts *facts, const wt_kind *row)
     c->head = row->head;
     c->num_iter = s->seq_len;
     c->cfg = 2.9f;
+    c->num_sampling_steps = s->vocabulary ? 0 : 100;
+    c->time_shift = row->head == MAR_HEAD_FLOW;
     c->cfg_schedule = s->vocabulary ? MAR_CFG_AUTO : MAR_CFG_LINEAR; /* discrete tokens have no schedule */
 }
 

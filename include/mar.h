@@ -93,8 +93,7 @@ typedef struct {
      * bf16. A file's int8 or int4 weights (mar_convert) are used directly with that type, and dequantised to f32
      * otherwise. */
     mar_dtype dtype;
-    /* CPU threads, at most the number of cores; 0: one per core that affinity and quota allow. */
-    int threads;
+    int threads;           /* of a CPU, at most its cores; 0: one per core that affinity and quota allow */
     mar_backend backend;   /* AUTO: CUDA if the library has it and there is a GPU, else CPU */
     int device;            /* CUDA: number of the GPU, from 0 */
     mar_log_function *log; /* NULL: no log */
@@ -204,8 +203,7 @@ typedef struct {
     int caption_tokens; /* text-to-image: positions of a caption's features; 0: class-conditional */
     int caption_dim;    /* numbers of one of these features; 1 where conditioning is IDS: the id */
     int int8_weights;   /* 1: loaded from a file with int8 weights (mar_convert) */
-    /* 1: the file does not give the number of heads, so mar_model_load fails without it. Only in mar_report_model. */
-    int heads_guessed;
+    int heads_guessed;  /* 1: not in the file: mar_model_load fails without heads. Only in mar_report_model */
     /* Latent pixels per side of a token, by mar_options or the metadata. 0: unknown; the image decoder's channels
      * decide if they can (mar_options.patch_size). */
     int patch_size;
@@ -218,11 +216,14 @@ typedef struct {
     int sizes;           /* 1: mar_options.image_size has an effect */
     int num_iter;        /* mar_params.num_iter where it is automatic; 0: a drafter */
     const char *warning; /* about a guess in this configuration, a line; NULL: none. Valid as long as the model */
-    /* Hash of what was loaded: names, types, shapes and bytes of the tensors, metadata and config.json. Fast, not
-     * cryptographic. 0 in the configuration of a file that is not loaded. */
+    /* Fast hash of what was loaded: tensors, metadata and config.json. 0: of a file that is not loaded. */
     uint64_t hash;
-    float cfg; /* mar_params.cfg and cfg_schedule where they are automatic */
+    float cfg; /* as num_iter: this and the fields below are mar_params' where they are automatic */
     mar_cfg_schedule cfg_schedule;
+    int num_sampling_steps; /* 0: discrete tokens */
+    float time_shift;       /* 0: no flow */
+    int token_norm;         /* 0: the normalisation of tokens cannot be turned off, or there is none */
+    int reserved;           /* 0 */
 } mar_model_config;
 
 typedef struct {
@@ -329,14 +330,12 @@ typedef struct {
     int dim;          /* length of a token's features; 1: an id */
     int depth;        /* layers */
     int heads;
-    int hidden;       /* of the MLP */
-    int vocabulary;   /* rows of the embedding */
-    int int8_weights; /* 1: matrices are int8 in the file */
-    /* "t5", or the family of the model whose prompts these are, as in mar_model_config: "lumina-mgpt", "anole", "emu3".
-     * Static. Of these families depth, heads and hidden are 0. */
-    const char *family;
-    int tokens;   /* of a sequence in front of the image at most, template included; T5: 0, any number */
-    int negative; /* 1: mar_text_encode_negative takes a text */
+    int hidden;         /* of the MLP */
+    int vocabulary;     /* rows of the embedding */
+    int int8_weights;   /* 1: matrices are int8 in the file */
+    const char *family; /* "t5", or as mar_model_config.family, with depth, heads and hidden 0; static */
+    int tokens;         /* of a sequence in front of the image at most, template included; T5: 0, any number */
+    int negative;       /* 1: mar_text_encode_negative takes a text */
     mar_conditioning conditioning; /* of the models that it is for: FEATURES or IDS */
     int reserved;                  /* 0 */
     const char *warning;           /* about mar_options.image_size, a line; NULL: none. Valid as long as the encoder */
@@ -410,21 +409,18 @@ typedef struct {
 
     /* Autoregressive steps, 1..seq_len; 0: the model's, MAR 64 or seq_len if less. In raster order 0 or seq_len. */
     int num_iter;
-    int num_sampling_steps; /* diffusion steps of the head, 2..1000; SphereAR: noisy steps of the flow, one follows */
+    int num_sampling_steps; /* diffusion steps, 2..1000; SphereAR: noisy ones, one follows; 0: the model's, MAR 100 */
     float cfg;              /* guidance scale; 1: none; -1: the model's */
     /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step; SphereAR: before it) */
     mar_cfg_schedule cfg_schedule;
-    /* Continuous tokens: steps with a fraction of known tokens outside cfg_low..cfg_high have scale 1, and no
-     * unconditional rows. 0 and 1, the defaults: all steps are guided. */
+    /* Continuous tokens: only steps with a fraction cfg_low..cfg_high of known tokens are guided; 0 and 1: all. */
     float cfg_low;
     float cfg_high;
-    /* Discrete tokens. -1: guidance for all tokens. Else none after token cfg_interval + 1, counted from 0. At most
-     * seq_len - 2. */
+    /* Discrete tokens: -1: guidance for all; else none after token cfg_interval + 1, from 0. At most seq_len - 2. */
     int cfg_interval;
-    /* Scale of the noise of every diffusion step but x_T. Discrete tokens: divisor of the logits; 0: greedy. */
-    float temperature;
-    int top_k;   /* discrete tokens: tokens below the k-th largest logit have probability 0; 0: all tokens */
-    float top_p; /* discrete tokens: only the most probable ones, until their sum reaches it; 1: all */
+    float temperature; /* scale of the noise, but not of x_T; discrete tokens: divisor of the logits; 0: greedy */
+    int top_k;         /* discrete tokens: tokens below the k-th largest logit have probability 0; 0: all tokens */
+    float top_p;       /* discrete tokens: only the most probable ones, until their sum reaches it; 1: all */
     uint64_t seed;
 
     /* Lossless speculation inside the head: diffusion steps that one call of the head may decide, 1..64. All but one of
@@ -461,8 +457,7 @@ typedef struct {
     mar_context context;     /* FULL without a draft */
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise, not with spec path */
     float inner_temperature; /* cspd: factor of the standard deviations in its criterion */
-    /* sjd, sjd-pac, scd: drafts of a round, the tree's included, 1..seq_len. 0: 64 on a GPU, 16 on a CPU. */
-    int window;
+    int window;       /* sjd, sjd-pac, scd: drafts of a round, tree included, 1..seq_len; 0: 64 on a GPU, 16 on a CPU */
     mar_first first;  /* sjd, sjd-pac, scd: initial draft of a position */
     int pac_children; /* sjd-pac, scd: drafts per position of the tree, K; 1: none (PD off); 0: 4, of scd 1 */
     int pac_depth;    /* sjd-pac, scd: tokens of a path of the tree, root included, D; 0, 1: none */
@@ -480,6 +475,8 @@ typedef struct {
     float lantern_lambda;      /* lantern-pp, lantern-pp-gstar: the same as a multiple of the token's own */
     mar_metric lantern_metric; /* lantern...: distance between tokens */
     int check;                 /* 1: reports the layer that makes the first non-finite number; slower, same output */
+    float time_shift;          /* flows: s, 1..100, makes t / (s - (s - 1) t) of the steps' times; 0: the model's */
+    int token_norm; /* NextStep-1: 1: drawn tokens get mean 0 and variance 1; 2: they do not; 0: the model's */
 } mar_params;
 
 /* Sets every field to its default. Writes the first `size` bytes; pass sizeof *params. */

@@ -239,7 +239,8 @@ static mar_status diffusion_resolve(mar_raster *g, const mar_params *params, mar
     const int n = diffusion_seq_len(g);
     g->plan.params = *params;
     mar_params *p = &g->plan.params;
-    const mar_status status = raster_resolve_steps(g->model, p, err);
+    mar_status status = raster_resolve_steps(g->model, p, err);
+    if (status == MAR_OK) status = raster_check_chain(g->model, p, err);
     if (status != MAR_OK) return status;
     if (p->gamma > n) p->gamma = n;
     if (p->spec && !p->gamma) p->gamma = raster_path_gamma(p) < n ? raster_path_gamma(p) : n;

@@ -61,7 +61,8 @@ mar_status raster_load(mar *m, kern_queue *k, const wt_file *f, const family_fac
                                 .process = of->process,
                                 .norm = of->norm,
                                 .falls = of->falls,
-                                .first_is_apart = of->first_is_apart};
+                                .first_is_apart = of->first_is_apart,
+                                .last_is_counted = of->last_is_counted};
     return mar_raster_load(m, k, f, &facts, of->note, out, err);
 }
 

@@ -16,8 +16,9 @@ typedef struct {
     diff_head_shape head;
     diff_process process;
     raster_norm norm;
-    int falls;          /* 1: the linear guidance schedule falls from the scale to 1; 0: it rises from 1 */
-    int first_is_apart; /* 1: with that schedule the unconditional branch draws its first token for itself */
+    int falls;           /* 1: the linear guidance schedule falls from the scale to 1; 0: it rises from 1 */
+    int first_is_apart;  /* 1: with that schedule the unconditional branch draws its first token for itself */
+    int last_is_counted; /* 1: num_sampling_steps counts the flow's last step, which is without noise, too */
 } raster_facts;
 
 enum { RASTER_NOTE = 256 };

@@ -15,7 +15,7 @@ static spec_path_step raster_path_step(const spec_path *s, int image, int step)
 {
     const raster_path *p = s->o.host;
     const float cfg = raster_scale(p->g, &p->g->slots.slot[image], step);
-    return (spec_path_step){1, p->position + step, p->g->plan.params.num_sampling_steps, cfg};
+    return (spec_path_step){1, p->position + step, raster_chain_spec(p->g).steps, cfg};
 }
 
 static spec_path_z raster_path_draft(spec_path *s, int first, int end)
@@ -218,5 +218,5 @@ mar_status raster_path_plan(raster_path *s, int images, mar_err *err)
 {
     diff_chain_guide(&s->g->diffusion->chain, s->g->branches == 2);
     const mar_status status = causal_runner_plan(s->runner, images, err);
-    return status == MAR_OK ? spec_path_plan(&s->rounds, s->g->plan.params.num_sampling_steps, err) : status;
+    return status == MAR_OK ? spec_path_plan(&s->rounds, raster_chain_spec(s->g).steps, err) : status;
 }

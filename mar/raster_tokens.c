@@ -4,6 +4,8 @@
 #define SPHERE_EPS     1e-16f /* addend of a token's mean square: none but for a token of zeros */
 #define LAYER_NORM_EPS 1e-6f
 
+enum { TOKEN_NORM_OFF = 2 }; /* mar_params.token_norm */
+
 float raster_scale(const mar_raster *g, const mar_slot *s, int token)
 {
     const mar_params *p = &g->plan.params;
@@ -36,18 +38,37 @@ void raster_write_tokens(const mar_raster *g, const float *x, const int *row, in
 {
     const mar_raster_model *m = g->model;
     const int channels = m->facts.head.channels;
+    const raster_norm norm = g->plan.params.token_norm == TOKEN_NORM_OFF ? RASTER_AS_DRAWN : m->facts.norm;
     kern_queue *k = g->k;
-    if (m->facts.norm == RASTER_ON_SPHERE)
+    if (norm == RASTER_ON_SPHERE)
         k->core->rms_norm(k, x, row, n, channels, m->ones, SPHERE_EPS, normal, 1);
-    else if (m->facts.norm == RASTER_LAYER_NORM)
+    else if (norm == RASTER_LAYER_NORM)
         k->core->layer_norm(k, x, row, n, channels, m->ones, m->zeros, LAYER_NORM_EPS, normal, 1);
-    const int as_drawn = m->facts.norm == RASTER_AS_DRAWN;
+    const int as_drawn = norm == RASTER_AS_DRAWN;
     k->core->copy_rows(k, g->slots.tokens, place, as_drawn ? x : normal, as_drawn ? row : NULL, NULL, NULL, n,
                        channels);
+}
+
+/* Tells whether --num_sampling_steps has one step more than the chain's noisy ones. An ODE solver's steps are all
+ * alike. */
+static int raster_counts_last(const mar_raster_model *m, const mar_params *p)
+{
+    return m->facts.last_is_counted && p->sampler == MAR_SAMPLER_DDPM;
+}
+
+mar_status raster_check_chain(const mar_raster_model *m, const mar_params *p, mar_err *err)
+{
+    if (p->num_sampling_steps > 2 || !raster_counts_last(m, p)) return MAR_OK;
+    return err_set(err, MAR_EARG, "--num_sampling_steps %d: expected 3..%d, the last one without noise",
+                   p->num_sampling_steps, DIFF_BASE_STEPS);
 }
 
 diff_spec raster_chain_spec(const mar_raster *g)
 {
     const mar_params *p = &g->plan.params;
-    return (diff_spec){p->sampler, p->num_sampling_steps, DIFF_TOP, .process = g->model->facts.process};
+    return (diff_spec){.sampler = p->sampler,
+                       .steps = p->num_sampling_steps - raster_counts_last(g->model, p),
+                       .top = DIFF_TOP,
+                       .process = g->model->facts.process,
+                       .shift = p->time_shift};
 }

@@ -50,6 +50,8 @@ void raster_add_tokens(mar_raster *g, causal_runner *r, int slot, int first, int
 /* Normalises n tokens as the model's are, rows row[i] of x (NULL: row i), and writes them to `place` of the slots'
  * tokens. `normal` is scratch [n][C]. */
 void raster_write_tokens(const mar_raster *g, const float *x, const int *row, int n, const int *place, float *normal);
+/* Returns MAR_EARG for steps of which no chain can be made. */
+mar_status raster_check_chain(const mar_raster_model *m, const mar_params *p, mar_err *err);
 /* Returns the head's chain of the parameters. */
 diff_spec raster_chain_spec(const mar_raster *g);
 

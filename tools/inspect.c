@@ -64,13 +64,24 @@ static void print_text(const mar_report *r)
 /* Adds the options whose automatic values are the model's own. */
 static void add_defaults(cJSON *object, const mar_model_config *c)
 {
-    char text[32];
-    const mar_params p = {.cfg = c->cfg, .cfg_schedule = c->cfg_schedule};
-    const mar_param *schedule = run_option("cfg_schedule");
-    cJSON_AddNumberToObject(object, "num_iter", c->num_iter);
-    cJSON_AddRawToObject(object, "cfg", mar_param_text(run_option("cfg"), &p, text, sizeof text));
-    if (!c->vocabulary)
-        cJSON_AddStringToObject(object, schedule->name, mar_param_text(schedule, &p, text, sizeof text));
+    static const char *const names[] = {"num_iter", "num_sampling_steps", "time_shift",
+                                        "cfg",      "cfg_schedule",       "token_norm"};
+    const mar_params p = {.num_iter = c->num_iter,
+                          .num_sampling_steps = c->num_sampling_steps,
+                          .time_shift = c->time_shift,
+                          .cfg = c->cfg,
+                          .cfg_schedule = c->cfg_schedule,
+                          .token_norm = c->token_norm};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char text[32];
+        const mar_param *o = run_option(names[i]);
+        if (mar_param_is_default(o, &p)) continue; /* the model lacks it */
+        mar_param_text(o, &p, text, sizeof text);
+        if (o->type == MAR_TYPE_CHOICE)
+            cJSON_AddStringToObject(object, o->name, text);
+        else
+            cJSON_AddRawToObject(object, o->name, text);
+    }
 }
 
 static void add_model(cJSON *object, const mar_model_config *c)

@@ -410,13 +410,22 @@ static mar_status classify(mar_report *r, const mar *m, const wt_file *f, int he
     return MAR_OK;
 }
 
-/* Adds the values of options that are automatic. */
+/* Adds the model's values of options that are automatic. */
 static void add_defaults(mar_report *r, const mar_model_config *c)
 {
-    if (c->num_iter)
-        add_line(r, &r->facts, "defaults: num_iter %d, cfg %g%s%s", c->num_iter, (double)c->cfg,
-                 c->vocabulary ? "" : ", cfg_schedule ",
-                 c->vocabulary ? "" : mar_param_find("cfg_schedule")->choices[c->cfg_schedule]);
+    char text[256] = "", value[32], automatic[32];
+    mar_params usual, own;
+    mar_params_init(&usual, sizeof usual);
+    own = usual;
+    mar_params_take_defaults(&own, c);
+    for (int i = 0; c->num_iter && i < mar_param_count(); i++) {
+        const mar_param *o = mar_param_get(i);
+        const size_t used = strlen(text);
+        mar_param_text(o, &usual, automatic, sizeof automatic);
+        if (strcmp(mar_param_text(o, &own, value, sizeof value), automatic) != 0)
+            snprintf(text + used, sizeof text - used, "%s%s %s", used ? ", " : "", o->name, value);
+    }
+    if (*text) add_line(r, &r->facts, "defaults: %s", text);
 }
 
 static mar_status make_report(const mar *m, const wt_file *f, int heads, mar_report **out, mar_err *err)

@@ -141,6 +141,7 @@ static mar_status session_create(mar_model *model, mar_vae *vae, const mar_param
     mar_params read;
     mar_status status = mar_params_read(params, &read, err);
     if (status == MAR_OK) status = check(model, vae, max_batch, err);
+    if (status == MAR_OK) status = mar_params_suit(&read, &model->config, err);
     if (status == MAR_OK) mar_params_take_defaults(&read, &model->config);
     mar_accels_on accels;
     if (status == MAR_OK) status = mar_accels_resolve_params(&read, model->engine, &accels, err);

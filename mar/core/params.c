@@ -13,6 +13,7 @@ static const char *const annealings[] = {"off", "linear", "cosine", "two-stage",
 static const char *const contexts[] = {"prefix", "full", "auto", NULL};                 /* mar_context */
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const automatic[] = {"auto", NULL};                  /* the minimum */
+static const char *const norms[] = {"auto", "on", "off", NULL};         /* mar_params.token_norm */
 static const char *const firsts[] = {"uniform", "left", "above", NULL}; /* mar_first */
 static const char *const metrics[] = {"l2", "cosine", NULL};            /* mar_metric */
 static const char *const caches[] = {"auto", "bf16", "int8", NULL};     /* mar_cache */
@@ -35,11 +36,20 @@ static mar_param rows[] = {
      .tokens = continuous,
      .group = "Steps",
      .type = MAR_TYPE_INT,
-     .value = 100,
-     .min = 2,
      .max = 1000,
-     .help = "diffusion steps for each token\n"
-             "SphereAR: noisy steps of the flow; one without noise follows."},
+     .help = "diffusion steps for each token; 0: the model's own\n"
+             "2 or more. SphereAR: noisy steps of the flow; one without noise follows. NextStep-1: all steps, the last "
+             "without noise, so 3 or more. 0 is the model's default, which mar inspect prints: 50 for NextStep-1, else "
+             "100."},
+    {.name = FIELD(time_shift),
+     .tokens = continuous,
+     .group = "Steps",
+     .type = MAR_TYPE_FLOAT,
+     .max = 100,
+     .choices = automatic,
+     .help = "SphereAR, NextStep-1: shift of the flow's time; 1: none\n"
+             "S makes t / (S - (S - 1) t) of the time t of each step, so that with S above 1 more steps are near the "
+             "noise. The last step without noise keeps its length of 0.04. auto is the model's default, 1."},
     {.name = FIELD(cfg),
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,
@@ -63,6 +73,13 @@ static mar_param rows[] = {
      .help = "linear: guidance grows as tokens become known\n"
              "linear: guidance grows with the known fraction of the image. constant: it stays the same. auto: the "
              "model's default, which mar inspect prints; constant for Harmon and UniPic-1, else linear."},
+    {.name = FIELD(token_norm),
+     .tokens = continuous,
+     .group = "Sampling",
+     .type = MAR_TYPE_CHOICE,
+     .choices = norms,
+     .help = "NextStep-1: tokens get mean 0 and variance 1 once drawn\n"
+             "off leaves tokens as they are drawn. auto is the model's default, which mar inspect prints."},
     {.name = FIELD(temperature),
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,

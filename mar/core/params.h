@@ -19,7 +19,10 @@ const mar_param *mar_param_of_method(const char *method, const char *parameter);
  * their defaults. Names in *out are static strings of the registry, not the caller's. Returns MAR_EARG, naming the
  * option or the size, on failure. */
 mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *err);
-/* Replaces automatic values that are the model's own: num_iter, cfg and cfg_schedule. */
+/* Returns MAR_EARG, naming the option, for an option of models of another kind. */
+mar_status mar_params_suit(const mar_params *params, const mar_model_config *model, mar_err *err);
+/* Replaces automatic values that are the model's own: num_iter, num_sampling_steps, time_shift, cfg, cfg_schedule and
+ * token_norm. */
 void mar_params_take_defaults(mar_params *params, const mar_model_config *model);
 
 #endif

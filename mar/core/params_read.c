@@ -95,9 +95,22 @@ mar_status mar_params_read(const mar_params *params, mar_params *out, mar_err *e
     return status;
 }
 
+mar_status mar_params_suit(const mar_params *params, const mar_model_config *model, mar_err *err)
+{
+    if (params->time_shift != 0 && model->time_shift == 0)
+        return err_set(err, MAR_EARG, "--time_shift has no effect: %s draws tokens without a flow", model->title);
+    if (params->token_norm != 0 && model->token_norm == 0)
+        return err_set(err, MAR_EARG, "--token_norm has no effect: the tokens of %s have no normalisation to choose",
+                       model->title);
+    return MAR_OK;
+}
+
 void mar_params_take_defaults(mar_params *params, const mar_model_config *model)
 {
     if (params->num_iter == 0) params->num_iter = model->num_iter;
     if (params->cfg < 0) params->cfg = model->cfg;
     if (params->cfg_schedule == MAR_CFG_AUTO) params->cfg_schedule = model->cfg_schedule;
+    if (params->num_sampling_steps == 0) params->num_sampling_steps = model->num_sampling_steps;
+    if (params->time_shift == 0) params->time_shift = model->time_shift;
+    if (params->token_norm == 0) params->token_norm = model->token_norm;
 }

@@ -295,7 +295,8 @@ TEST_CASE(init_sets_every_default)
     assert_true(p.size == sizeof p);
     for (int i = 0; i < mar_param_count(); i++)
         if (!mar_param_is_default(mar_param_get(i), &p)) fail_msg("%s", mar_param_get(i)->name);
-    assert_true(p.num_iter == 0 && p.num_sampling_steps == 100 && p.cfg == -1 && p.temperature == 1 && p.seed == 0);
+    assert_true(p.num_iter == 0 && p.num_sampling_steps == 0 && p.cfg == -1 && p.temperature == 1 && p.seed == 0);
+    assert_true(p.time_shift == 0 && p.token_norm == 0);
     assert_true(p.gamma == 8 && p.align == 1 && p.inner_temperature == 42 && !p.draft && !p.spec && !p.head_spec);
     for (int i = 0; i < mar_option_count(); i++) {
         const mar_options zero = {.size = sizeof zero};
@@ -351,11 +352,11 @@ TEST_CASE(values_as_text)
         if (p->type != MAR_TYPE_TEXT) is_refused(p, "nonsense");
         if (p->type == MAR_TYPE_FLAG) reads_back(p, "on"), reads_back(p, "off"), is_refused(p, "1");
         if (p->type == MAR_TYPE_UINT64) reads_back(p, "18446744073709551615"), is_refused(p, "-1");
-        if (p->type == MAR_TYPE_FLOAT)
-            reads_back(p, p->min < 1 ? "0.7" : "2.7"), is_refused(p, "nan"), is_refused(p, "inf");
-        if (p->type != MAR_TYPE_INT && p->type != MAR_TYPE_FLOAT) continue;
-        int named = 0; /* values of an INT that have only a name */
+        int named = 0; /* values of a number that have only a name */
         while (p->choices && p->choices[named]) named++;
+        if (p->type == MAR_TYPE_FLOAT)
+            reads_back(p, p->min + named < 1 ? "0.7" : "2.7"), is_refused(p, "nan"), is_refused(p, "inf");
+        if (p->type != MAR_TYPE_INT && p->type != MAR_TYPE_FLOAT) continue;
         const double bounds[] = {p->min + named, p->max, fmax(p->value, p->min + named)};
         for (int k = 0; k < 3; k++) reads_back(p, (snprintf(text, sizeof text, "%.10g", bounds[k]), text));
         for (int k = 0; k < 2; k++)
@@ -537,9 +538,10 @@ static int has_type(const mar_param *p, const cJSON *value)
     }
 }
 
-/* Returns whether the option is for the tokens of the demo model. */
+/* Returns whether the option is for the demo model: for its tokens, and not for a flow's alone. */
 static int is_for_demo(const mar_param *p)
 {
+    if (strcmp(p->name, "time_shift") == 0 || strcmp(p->name, "token_norm") == 0) return 0;
     return !p->tokens || strcmp(p->tokens, "continuous") == 0;
 }
 

@@ -43,9 +43,36 @@ TEST_WITH(its_file_brings_the_image_decoder, set_up, command_teardown)
              "grep -q '\"images_stored\":1,'");
 }
 
+/* A shift of 1 is the model's own. Another one makes another image, which pictures and the guarantee say. */
+TEST_WITH(time_may_be_shifted, set_up, command_teardown)
+{
+    const char *d = *state;
+    command_ok(d, GENERATE "-q --out a.png && $MAR " GENERATE "-q --time_shift 1 --out b.png");
+    assert_same_file(d, "a.png", "b.png");
+    cJSON *json = command_json(d, GENERATE "--time_shift 2 --head_spec 4 --json --out c.png");
+    assert_has(json_text(json, "guarantee"), "num_sampling_steps 4 (100), time_shift 2 (1)");
+    assert_has(json_text(json, "guarantee"), "exact to: ");
+    assert_int_equal(json_number(json, "parameters.time_shift"), 2);
+    assert_null(json_find(json, "parameters.token_norm"));
+    cJSON_Delete(json);
+    command_ok(d, GENERATE "-q --time_shift 2 --out d.png");
+    sh_ok(d, "! cmp -s a.png d.png");
+    command_ok(d, "generate -q --like d.png --threads 1 --out e.png");
+    assert_same_file(d, "d.png", "e.png");
+    json = command_json(d, "generate --class 3 --num 1 --num_iter 2 --json --out f.png" SHORT);
+    assert_null(json_find(json, "parameters.time_shift"));
+    cJSON_Delete(json);
+    sh_ok(d, "! grep -qa time_shift f.png && grep -qa time_shift a.png");
+}
+
 TEST_WITH(options_of_other_families_are_refused, set_up, command_teardown)
 {
     static const refusal cases[] = {
+        {"generate --model demo --class 3 --time_shift 2",
+         "--time_shift has no effect: MAR draws tokens without a flow"},
+        {"generate --model demo-discrete --class 3 --time_shift 2", "--time_shift has no effect"},
+        {GENERATE "--time_shift 0.5", "--time_shift 0.5", "auto or a number from 1 to 100"},
+        {GENERATE "--token_norm off", "--token_norm has no effect", "SphereAR"},
         {GENERATE "--lazy", "--lazy", "--head_spec"},
         {GENERATE "--gtr", "--gtr", "--head_spec"},
         {GENERATE "--spec conditional --draft m.safetensors", "--spec conditional"},
@@ -127,6 +154,9 @@ TEST_WITH(inspected_and_converted, set_up, command_teardown)
     assert_int_equal(r.status, 0);
     assert_string_equal(fact(r.out, "kind: "), "kind: SphereAR model");
     assert_string_equal(fact(r.out, "flow head: "), "flow head: width 32, 4 blocks, SwiGLU 48, 2 adaLN layers");
+    assert_string_equal(fact(r.out, "defaults: "),
+                        "defaults: num_iter 16, num_sampling_steps 100, time_shift 1, cfg 4.6, "
+                        "cfg_schedule linear");
     command_result_free(&r);
     for (size_t i = 0; i < LENGTH(types); i++) {
         command_ok(d, "convert m.safetensors c.safetensors --dtype %s --overwrite", types[i]);
@@ -140,6 +170,10 @@ TEST_WITH(inspected_and_converted, set_up, command_teardown)
     assert_string_equal(json_text(json, "kind"), "spherear");
     assert_string_equal(json_text(json, "config.family"), "spherear");
     assert_int_equal(json_count(json, "problems"), 0);
+    char *defaults = cJSON_PrintUnformatted(json_find(json, "config.defaults"));
+    assert_string_equal(defaults, "{\"num_iter\":16,\"num_sampling_steps\":100,\"time_shift\":1,\"cfg\":4.6,"
+                                  "\"cfg_schedule\":\"linear\"}");
+    free(defaults);
     cJSON_Delete(json);
 }
 

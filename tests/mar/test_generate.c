@@ -160,7 +160,7 @@ TEST_CASE(refuses)
     } cases[] = {
         {params_of(-1, 10, 2, MAR_CFG_LINEAR, 1, 1), 1, "--num_iter -1: expected a whole number from 0"},
         {params_of(17, 10, 2, MAR_CFG_LINEAR, 1, 1), 1, "--num_iter 17: expected 0..16"},
-        {params_of(4, 1, 2, MAR_CFG_LINEAR, 1, 1), 1, "--num_sampling_steps 1: expected a whole number from 2 to 1000"},
+        {params_of(4, 1, 2, MAR_CFG_LINEAR, 1, 1), 1, "--num_sampling_steps 1: expected 2..1000"},
         {params_of(4, 10, 2, MAR_CFG_LINEAR, 1, 1), 0, "batch of 0"},
     };
     mar *m = open_mar(MAR_DTYPE_F32, 1);

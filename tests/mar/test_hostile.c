@@ -108,7 +108,7 @@ static void session_refused(mar_status status, const mar_session *s, const char 
 HOSTILE(mar_param_set)
 {
     char why[128];
-    const mar_param *cfg = mar_param_get(2);
+    const mar_param *cfg = mar_param_get(3);
     const mar_param choice = {.size = sizeof choice, .type = MAR_TYPE_CHOICE},
                     name = {.size = sizeof name, .type = MAR_TYPE_NAME},
                     odd = {.size = sizeof odd, .type = (mar_type)99}, no_size = {.type = MAR_TYPE_FLAG},

@@ -50,14 +50,17 @@ static mar_params params_of(const char *options)
     return p;
 }
 
-/* Makes images of a model whose tokens have this norm. */
-static void make_images(raster_norm norm, const char *options, float *tokens)
+/* Makes images of a model whose tokens have this norm, which an option turns off if has_choice is 1. Its steps count
+ * the last one if is_counted is 1. */
+static void make_images_as(raster_norm norm, int has_choice, int is_counted, const char *options, float *tokens)
 {
     static const int labels[IMAGES] = {1, 3};
     mar *m = open_mar(MAR_DTYPE_F32, 2);
     wt_file *f = open_weights(path);
     raster_facts facts = read_facts(f);
     facts.norm = norm;
+    facts.config.token_norm = has_choice;
+    facts.last_is_counted = is_counted;
     mar_model *model = load_facts(m, f, &facts);
     const mar_params p = params_of(options);
     mar_session *s;
@@ -69,6 +72,11 @@ static void make_images(raster_norm norm, const char *options, float *tokens)
     mar_model_free(model);
     wt_close(f);
     mar_close(m);
+}
+
+static void make_images(raster_norm norm, const char *options, float *tokens)
+{
+    make_images_as(norm, 0, 0, options, tokens);
 }
 
 TEST_CASE(tokens_have_their_norm)
@@ -94,6 +102,62 @@ TEST_CASE(tokens_have_their_norm)
         }
         assert_true(fabs(squares - 1) > 1e-3);
     }
+}
+
+/* Where the model leaves the choice, its own norm is the default, and off leaves tokens as drawn. */
+TEST_CASE(the_norm_may_be_turned_off)
+{
+    float own[IMAGES * TOKENS], other[IMAGES * TOKENS];
+    make_images(RASTER_LAYER_NORM, "num_sampling_steps 4", own);
+    make_images_as(RASTER_LAYER_NORM, 1, 0, "num_sampling_steps 4", other);
+    assert_memory_equal(own, other, sizeof own);
+    make_images_as(RASTER_LAYER_NORM, 2, 0, "num_sampling_steps 4, token_norm on", other);
+    assert_memory_equal(own, other, sizeof own);
+    make_images(RASTER_AS_DRAWN, "num_sampling_steps 4", own);
+    make_images_as(RASTER_LAYER_NORM, 1, 0, "num_sampling_steps 4, token_norm off", other);
+    assert_memory_equal(own, other, sizeof own);
+    make_images_as(RASTER_LAYER_NORM, 2, 0, "num_sampling_steps 4", other);
+    assert_memory_equal(own, other, sizeof own);
+}
+
+/* A family may count the last step, which is without noise. A solver's steps are all of one kind. */
+TEST_CASE(the_last_step_may_be_counted)
+{
+    static const struct {
+        const char *counted, *not_counted;
+    } cases[] = {{"num_sampling_steps 3", "num_sampling_steps 2"},
+                 {"num_sampling_steps 9, time_shift 2, head_spec 3", "num_sampling_steps 8, time_shift 2, head_spec 3"},
+                 {"num_sampling_steps 2, sampler dpmpp", "num_sampling_steps 2, sampler dpmpp"}};
+    float counted[IMAGES * TOKENS], not_counted[IMAGES * TOKENS];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        make_images_as(RASTER_ON_SPHERE, 0, 1, cases[i].counted, counted);
+        make_images_as(RASTER_ON_SPHERE, 0, 0, cases[i].not_counted, not_counted);
+        assert_memory_equal(counted, not_counted, sizeof counted);
+    }
+}
+
+/* Checks that a model whose steps count the last one refuses the option. */
+static void check_refused(const char *options, const char *why)
+{
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    wt_file *f = open_weights(path);
+    raster_facts facts = read_facts(f);
+    facts.last_is_counted = 1;
+    mar_model *model = load_facts(m, f, &facts);
+    const mar_params p = params_of(options);
+    mar_session *s;
+    assert_int_equal(mar_session_create(model, NULL, &p, IMAGES, &s), MAR_EARG);
+    assert_string_equal(mar_error(m), why);
+    mar_model_free(model);
+    wt_close(f);
+    mar_close(m);
+}
+
+TEST_CASE(steps_of_no_chain_are_refused)
+{
+    check_refused("num_sampling_steps 2", "--num_sampling_steps 2: expected 3..1000, the last one without noise");
+    check_refused("token_norm off",
+                  "--token_norm has no effect: the tokens of SphereAR have no normalisation to choose");
 }
 
 TEST_CASE(the_linear_schedule_rises_or_falls)

@@ -100,9 +100,9 @@ static void make_conditions(fixture *f)
     free(tokens);
 }
 
-static void open_fixture(fixture *f, int steps)
+static void open_fixture(fixture *f, int steps, float shift)
 {
-    const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP, .process = DIFF_FLOW};
+    const diff_spec spec = {MAR_SAMPLER_DDPM, steps, DIFF_TOP, .process = DIFF_FLOW, .shift = shift};
     mar_err err = {0};
     *f = (fixture){.m = open_mar(MAR_DTYPE_F32, 1)};
     assert_library(f->m, mar_model_load(f->m, "demo-sphere", 0, &f->model));
@@ -209,7 +209,7 @@ TEST_CASE(same_law_as_the_plain_chain)
                    {"redraws from p", {.temper = 1, .path_scale = -1e9}, 0},
                    {"q knows the noise", {.temper = 1}, 1}};
     fixture f;
-    open_fixture(&f, STEPS);
+    open_fixture(&f, STEPS, 1);
     float *x = malloc(3 * (size_t)N * C * sizeof *x);
     assert_non_null(x);
     float *plain = x + N * C, *other = plain + N * C;
@@ -238,6 +238,24 @@ TEST_CASE(same_law_as_the_plain_chain)
     close_fixture(&f);
 }
 
+/* NextStep-1's chain has a shift of time. */
+TEST_CASE(same_law_with_a_shifted_time)
+{
+    fixture f;
+    open_fixture(&f, STEPS, 3);
+    float *x = malloc(3 * (size_t)N * C * sizeof *x);
+    assert_non_null(x);
+    float *plain = x + N * C, *other = plain + N * C;
+    draw_plain(&f, seed, plain);
+    draw_plain(&f, seed + 1, other);
+    const diff_speculation_stats stats = draw_speculative(&f, 4, NULL, DRAWS, x);
+    print_message("rejected %lld of %d\n", (long long)stats.rejected, N);
+    assert_true(stats.rejected > N / 8);
+    assert_true(same_law(x, plain, other));
+    free(x);
+    close_fixture(&f);
+}
+
 /* Checks the project's goals: sequential calls of a token's chain of 101. */
 TEST_CASE(fewer_calls)
 {
@@ -246,7 +264,7 @@ TEST_CASE(fewer_calls)
         double calls;
     } goals[] = {{8, 16}, {16, 10}};
     fixture f;
-    open_fixture(&f, 100);
+    open_fixture(&f, 100, 1);
     float x[4 * SOURCES * C];
     for (size_t i = 0; i < sizeof goals / sizeof *goals; i++) {
         const diff_speculation_stats stats = draw_speculative(&f, goals[i].window, NULL, 4, x);

@@ -242,11 +242,19 @@ mar_options run_machine(const run_options *o)
 
 /* --- options without effect --------------------------------------------------------------------------------------- */
 
+/* Returns whether a session has left the option automatic: its model has no value for it. */
+static int is_lacking(const mar_param *p, const mar_params *used)
+{
+    char text[4096];
+    return run_param_is_basic(p) && strcmp(mar_param_text(p, used, text, sizeof text), "auto") == 0;
+}
+
 const char *run_param_unused(const run_options *o, int i)
 {
     mar_params p = o->params;
     const char *tokens = mar_param_get(i)->tokens;
     if (tokens && o->tokens && strcmp(tokens, o->tokens) != 0) return "is for other tokens";
+    if (o->used.size > 0 && is_lacking(mar_param_get(i), &o->used)) return "is for other models";
     /* The draft's presence is known before it is loaded, and nothing else counts. The address is never dereferenced. */
     p.draft = o->draft ? (mar_model *)&p : NULL;
     return mar_params_unused(&p, i);

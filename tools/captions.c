@@ -51,8 +51,9 @@ static const mar_param quiet_row = {OPTION_FLAG(captions_options, quiet),
 /* Sets the defaults, and adds the options that set the fields. */
 static void captions_set_up(captions_options *o, option_set *set)
 {
-    static const char *const of_run[] = {"t5", "clean", "negative"}, *const of_machine[] = {"size", "dtype", "threads",
-                                                                                            "backend", "device"};
+    static const char *const of_run[] = {"t5", "clean", "negative", "positive"}, *const of_machine[] = {
+                                                                                     "size", "dtype", "threads",
+                                                                                     "backend", "device"};
     *o = (captions_options){.tokens = 120};
     run_options_init(&o->run);
     o->operands[0] = (operand){"PROMPTS", &o->from,
@@ -72,7 +73,7 @@ static void captions_set_up(captions_options *o, option_set *set)
     };
     options_add_table(set, rows, o, 0);
     options_add(set, &option_overwrite, &o->overwrite, 0);
-    for (int i = 0; i < 3; i++) options_add_under(set, "Options", run_option(of_run[i]), &o->run);
+    for (int i = 0; i < 4; i++) options_add_under(set, "Options", run_option(of_run[i]), &o->run);
     for (int i = 0; i < 5; i++) options_add_under(set, "Options", run_option(of_machine[i]), &o->run.machine);
     options_add(set, &quiet_row, o, 0);
 }
@@ -92,7 +93,7 @@ static int write_encoded(prompt_encoder *e, const prompts *p, npz_writer *w, pro
         const mar_status status = prompt_encoder_run(e, p->text + i, n);
         progress_clear(bar);
         if (status == MAR_EARG) *bad = i;
-        if (status != MAR_OK) return status == MAR_EARG ? 1 : tool_error("%s", mar_error(e->library));
+        if (status != MAR_OK) return status == MAR_EARG ? 1 : tool_error("%s", prompt_encoder_error(e, status));
         if (npz_writer_put(w, e->features, positions * (size_t)e->dim * sizeof *e->features, why) != MAR_OK)
             return tool_error("%s", why);
         memcpy(mask + (size_t)i * (size_t)e->tokens, e->mask, positions);
@@ -199,6 +200,7 @@ static int captions_run(captions_options *o, int gives_tokens, progress *bar)
         failed = tool_error("--negative: has no effect: a T5 encodes no second context of guidance");
     if (!failed) {
         e.clean = (mar_clean)o->run.clean;
+        e.positive = o->run.positive;
         e.quiet = o->quiet;
         failed = captions_write_file(o, &e, &p, bar);
         if (!failed) captions_print_summary(o, &e, &p);

@@ -62,6 +62,35 @@ COMMAND_CASE(pictures)
     assert_same_file(*state, "n.png", "like_n.png");
 }
 
+/* --positive is added to the prompt that is encoded, and recorded beside the one that was given. */
+COMMAND_CASE(positive)
+{
+    const char *d = *state;
+    write_model(d);
+    command_ok(d, GENERATE "--prompt 'a corgi in rain' --out a.png");
+    cJSON *r = command_json(d, GENERATE "--prompt 'a corgi' --positive 'in rain' --json --out b.png");
+    assert_string_equal(json_text(r, "positive"), "in rain");
+    cJSON_Delete(r);
+    assert_text(d, "b.png", "prompt", "a corgi");
+    assert_text(d, "b.png", "positive", "in rain");
+    char *joined = text_of(d, "a.png", "features"), *added = text_of(d, "b.png", "features");
+    assert_string_equal(joined, added);
+    free(joined);
+    free(added);
+    command_ok(d, "generate -q --like b.png --model m/ --vq demo-discrete --out like.png");
+    assert_same_file(d, "b.png", "like.png");
+    write_whole_file(d, "p.txt", "a corgi\n", 8);
+    command_ok(d, "captions p.txt --t5 m --size 32x24 --positive 'in rain' --out c.npz -q");
+    command_ok(d, GENERATE "--captions c.npz --out c.png");
+    char *files = text_of(d, "c.png", "features"), *ours = text_of(d, "b.png", "features");
+    assert_string_equal(files, ours);
+    free(files);
+    free(ours);
+    command_refused(d, "$MAR " GENERATE "--captions c.npz --positive x --out x.png", "--captions: has prompts",
+                    "--positive");
+    command_refused(d, "$MAR generate --class 3 --positive x --out x.png", "--positive: expected --prompt", "");
+}
+
 /* Runs of a comparison share the negative prompt. */
 COMMAND_CASE(compared)
 {

@@ -116,12 +116,14 @@ COMMAND_CASE(served)
                                             {", \"negative_prompt\": \"a cat\"", "a cat", "1.png"}};
     const char *d = *state;
     write_model(d);
-    service_process s = service_start(d, "--model m --num_iter 4 --num_sampling_steps 4 --dtype f32 --negative blurry");
+    service_process s = service_start(d, "--model m --num_iter 4 --num_sampling_steps 4 --dtype f32 --negative blurry "
+                                         "--positive snowy");
     for (size_t i = 0; i < LENGTH(wishes); i++) {
         char json[128];
         snprintf(json, sizeof json, "{\"prompt\": \"a corgi\", \"seed\": 3, \"n\": 2%s}", wishes[i][0]);
         make_served(&s, d, json, "served.png");
-        command_ok(d, GENERATE "--prompt 'a corgi' --negative '%s' --seed 3 --out %s", wishes[i][1], wishes[i][2]);
+        command_ok(d, GENERATE "--prompt 'a corgi' --positive snowy --negative '%s' --seed 3 --out %s", wishes[i][1],
+                   wishes[i][2]);
         assert_same_file(d, "served.png", wishes[i][2]);
     }
     assert_false(same_pixels(d, "0.png", "1.png"));
@@ -156,18 +158,17 @@ COMMAND_CASE(judged)
     write_model(d);
     score_folder(d);
     write_whole_file(d, "p.txt", "a dog\na cat\n", 12);
-    command_ok(d, GENERATE "--prompts p.txt --negative blurry --num 2 --out g");
-    cJSON *made = command_json(
-        d,
-        "eval --model m --prompts p.txt --negative blurry --num_images 4 --stats g --inception " INCEPTION SCORES SHORT
-        "--json");
+    command_ok(d, GENERATE "--prompts p.txt --negative blurry --positive sharp --num 2 --out g");
+    cJSON *made = command_json(d, "eval --model m --prompts p.txt --negative blurry --positive sharp --num_images 4 "
+                                  "--stats g --inception " INCEPTION SCORES SHORT "--json");
     cJSON *of_images =
         command_json(d, "eval --images g --prompts p.txt --num 2 --stats g --inception " INCEPTION SCORES "-q --json");
     for (size_t i = 0; i < LENGTH(numbers); i++)
         assert_true(json_number(made, numbers[i]) == json_number(of_images, numbers[i]));
     assert_near(json_number(made, "numbers.fid"), 0, 1e-4);
     assert_has(json_text(made, "numbers.protocol"), "; 4 images of 16x16, prompts balanced (2 prompts, ");
-    assert_has(json_text(made, "numbers.protocol"), ", negative prompt \"blurry\", temperature 1, ");
+    assert_has(json_text(made, "numbers.protocol"),
+               ", negative prompt \"blurry\", positive prompt \"sharp\", temperature 1, ");
     assert_has(json_text(of_images, "numbers.protocol"), "; 4 images of 16x16 in g (");
     cJSON_Delete(made);
     cJSON_Delete(of_images);

@@ -63,6 +63,11 @@ static const mar_param rows[] = {
      .help = "Emu3, Harmon: negative prompt\n"
              "Without it the release's own: for Harmon the template around no description. Other models' guidance is "
              "against no prompt."},
+    {OPTION_TEXT(run_options, positive, "TEXT"),
+     .help =
+         "text that is added to each prompt, after a space\n"
+         "NextStep-1's release draws with \"masterpiece, film grained, best quality.\". Pictures and records have it "
+         "as an entry of its own, beside the prompt as it was given."},
     {OPTION_TEXT(run_options, captions, "FILE.npz"),
      .help =
          "features of captions, in place of prompts and their T5\n"
@@ -137,6 +142,7 @@ void run_options_inherit(run_options *o, const run_options *first)
     o->t5 = first->t5;
     o->t5_name = first->t5_name;
     o->negative = first->negative;
+    o->positive = first->positive;
     o->class_names = first->class_names;
     o->heads = first->heads;
     o->machine = first->machine;
@@ -389,6 +395,9 @@ const char *run_prompts_fault(const run_options *o, int keeps)
     if (o->captions && o->negative)
         return "--captions: has the second context of guidance, expected no --negative with it";
     if (o->negative && !has && !keeps) return "--negative: expected --prompt or --prompts with it";
+    if (o->captions && o->positive)
+        return "--captions: has prompts that are encoded already, expected no --positive with it";
+    if (o->positive && !has && !keeps) return "--positive: expected --prompt or --prompts with it";
     if (o->t5 && !has && !keeps)
         return is_text ? "--text: encodes prompts, expected --prompt or --prompts with it"
                        : "--t5: encodes prompts, expected --prompt or --prompts with it";
@@ -472,7 +481,7 @@ const char *run_param_text(const run_options *o, int i, char *text, size_t size)
 int run_is_file(const mar_param *p)
 {
     return (p->type == MAR_TYPE_TEXT || p->type == MAR_TYPE_MODEL) && strcmp(p->name, "prompt") != 0 &&
-           strcmp(p->name, "negative") != 0;
+           strcmp(p->name, "negative") != 0 && strcmp(p->name, "positive") != 0;
 }
 
 static void add_difference(char *text, size_t size, const mar_param *p, const char *value, const char *base)

@@ -28,6 +28,7 @@ typedef struct {
     const char *t5_name;                 /* "t5" or "text", as the option was given, for messages; static */
     const char *t5;          /* folder of the prompts' encoder, or of the model itself; NULL: the demo's, or none */
     const char *negative;    /* negative prompt; NULL: the model's own, or none */
+    const char *positive;    /* added to each prompt, after a space; NULL: nothing */
     const char *class_names; /* file of the classes' names; NULL: ImageNet's, for models of its classes */
     int self_is_path;        /* 1: --draft self was given without --spec, and spec is path */
     const char *heads;       /* as given; NULL: the file's */

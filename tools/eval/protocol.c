@@ -107,14 +107,23 @@ static void append_classes(const char *list, char *line)
         text_append(line, LINE, "%.*s, ... %d in all", shown, list, count);
 }
 
+/* Appends the text that stands for all prompts of the run, if it has one. */
+static void append_prompt(const record_texts *s, const char *name, char *line)
+{
+    char shown[100];
+    const char *text = protocol_text(s, name);
+    if (*text) text_append(line, LINE, ", %s prompt \"%s\"", name, printable(text, shown, sizeof shown));
+}
+
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
 /* The settings have only options that affect the model's kind of tokens. */
 void protocol_of_run(const record_texts *s, const mar_features_config *network, const char *accelerators, char *line)
 {
     char model[256], vae[256], draft[256];
-    char file[256], negative[100];
+    char file[256];
     const char *from_prompts = protocol_text(s, "prompts_id"), *steps = protocol_text(s, "num_sampling_steps");
+    const char *shift = protocol_text(s, "time_shift"), *norm = protocol_text(s, "token_norm");
     const int from_captions = *protocol_text(s, "captions") != '\0';
     const int rounds = *steps && !*protocol_text(s, "family"); /* how a value becomes a byte: kernels/pixels.h */
     *line = '\0';
@@ -134,14 +143,14 @@ void protocol_of_run(const record_texts *s, const mar_features_config *network, 
     text_append(line, LINE, "); 8 bit = %s, clipped%s; ", rounds ? "round(127.5 (v + 1))" : "trunc(127.5 v + 128)",
                 order_of_score(network));
     if (*steps)
-        text_append(line, LINE, "num_iter %s, num_sampling_steps %s, cfg %s (%s)", protocol_text(s, "num_iter"), steps,
+        text_append(line, LINE, "num_iter %s, num_sampling_steps %s%s%s%s%s, cfg %s (%s)", protocol_text(s, "num_iter"),
+                    steps, *shift ? ", time_shift " : "", shift, *norm ? ", token_norm " : "", norm,
                     protocol_text(s, "cfg"), protocol_text(s, "cfg_schedule"));
     else
         text_append(line, LINE, "cfg %s, cfg_interval %s, top_k %s, top_p %s", protocol_text(s, "cfg"),
                     protocol_text(s, "cfg_interval"), protocol_text(s, "top_k"), protocol_text(s, "top_p"));
-    if (*protocol_text(s, "negative"))
-        text_append(line, LINE, ", negative prompt \"%s\"",
-                    printable(protocol_text(s, "negative"), negative, sizeof negative));
+    append_prompt(s, "negative", line);
+    append_prompt(s, "positive", line);
     text_append(line, LINE, ", temperature %s, seed %s%s%s; %s", protocol_text(s, "temperature"),
                 protocol_text(s, "seed"), *accelerators ? ", " : "", accelerators, protocol_text(s, "Software"));
 }

@@ -135,13 +135,15 @@ static int set_prompt(generate_options *o, const option_set *set)
     if (!prompt || like_text_of(o->like_file, "class") || o->run.captions) return 0;
     if (!run_has_prompts(&o->run)) o->run.prompt[o->run.prompt_count++] = prompt;
     return set_file(o, set, "t5", &o->run.t5) || set_option(o, set, "clean", like_text_of(o->like_file, "clean")) ||
-           set_option(o, set, "negative", like_text_of(o->like_file, "negative"));
+           set_option(o, set, "negative", like_text_of(o->like_file, "negative")) ||
+           set_option(o, set, "positive", like_text_of(o->like_file, "positive"));
 }
 
 /* Returns whether an option was given that makes another image, or makes it by another arithmetic. */
 static int makes_another(const option_set *set)
 {
-    static const char *const of_command[] = {"class", "num", "fast", "prompt", "prompts", "t5", "clean", "negative"};
+    static const char *const of_command[] = {"class", "num",   "fast",     "prompt",  "prompts",
+                                             "t5",    "clean", "negative", "positive"};
     for (size_t i = 0; i < sizeof of_command / sizeof *of_command; i++)
         if (like_is_given(set, of_command[i])) return 1;
     for (int i = 0; i < mar_param_count(); i++)

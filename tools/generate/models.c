@@ -261,8 +261,8 @@ static char *caption_key(const run_options *o)
     text_buffer text;
     FILE *stream = text_open(&text);
     if (stream) {
-        fprintf(stream, "%s\n%s\n%s\n%d\n%s\n", o->captions ? o->captions : "", o->t5 ? o->t5 : "",
-                o->prompts ? o->prompts : "", o->clean, o->negative ? o->negative : "");
+        fprintf(stream, "%s\n%s\n%s\n%d\n%s\n%s\n", o->captions ? o->captions : "", o->t5 ? o->t5 : "",
+                o->prompts ? o->prompts : "", o->clean, o->negative ? o->negative : "", o->positive ? o->positive : "");
         for (int i = 0; i < o->prompt_count; i++) fprintf(stream, "%zu %s\n", strlen(o->prompt[i]), o->prompt[i]);
     }
     if (stream && text_close(stream, &text) == 0) return text.data;
@@ -340,6 +340,7 @@ static int open_t5(model_store *store, mar *library, const run_options *o, const
     if (open_encoder(store, library, o, o->t5, c->caption_tokens, dim, bar, out) != 0) return 1;
     if (!out->is_decoder && refuse_t5(o, c) != 0) return 1;
     out->clean = (mar_clean)o->clean;
+    out->positive = o->positive;
     out->quiet = store->quiet;
     return 0;
 }
@@ -443,6 +444,7 @@ static int prepare_decoder(model_store *store, mar *library, run_options *o, pro
     o->t5 = folder;
     e.quiet = store->quiet;
     e.clean = MAR_CLEAN_OFF;
+    e.positive = o->positive;
     if (!store->keeps_encoder) {
         const mar_model_config shape = {.caption_tokens = e.tokens, .caption_dim = e.dim};
         const int failed = get_captions(store, library, o, &shape, &e, bar);

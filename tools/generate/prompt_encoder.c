@@ -60,12 +60,30 @@ static void warn_of_cut(const prompt_encoder *e, const char *text, int count)
             printable(text, shown, sizeof shown), count, count - e->tokens, e->tokens);
 }
 
-mar_status prompt_encoder_run(prompt_encoder *e, char *const *text, int n)
+mar_status prompt_encoder_encode(const prompt_encoder *e, char *const *text, int n, int tokens, int *counts)
 {
     const char *texts[PROMPT_BATCH] = {NULL};
+    char *joined[PROMPT_BATCH] = {NULL};
+    mar_status status = MAR_OK;
+    for (int i = 0; i < n; i++) {
+        if (e->positive && asprintf(&joined[i], "%s %s", text[i], e->positive) < 0)
+            joined[i] = NULL, status = MAR_ENOMEM;
+        texts[i] = e->positive ? joined[i] : text[i];
+    }
+    if (status == MAR_OK) status = mar_text_encode(e->text, texts, n, e->clean, tokens, e->features, e->mask, counts);
+    for (int i = 0; i < n; i++) free(joined[i]);
+    return status;
+}
+
+const char *prompt_encoder_error(const prompt_encoder *e, mar_status status)
+{
+    return status == MAR_ENOMEM ? "out of memory for the prompts" : mar_error(e->library);
+}
+
+mar_status prompt_encoder_run(prompt_encoder *e, char *const *text, int n)
+{
     int counts[PROMPT_BATCH];
-    for (int i = 0; i < n; i++) texts[i] = text[i];
-    const mar_status status = mar_text_encode(e->text, texts, n, e->clean, e->tokens, e->features, e->mask, counts);
+    const mar_status status = prompt_encoder_encode(e, text, n, e->tokens, counts);
     for (int i = 0; i < n && status == MAR_OK; i++) warn_of_cut(e, text[i], counts[i]);
     return status;
 }
@@ -83,11 +101,10 @@ int prompt_encoder_drop_bad(prompt_encoder *e, prompts *p, int i, int n)
 {
     const int skipped = p->skipped;
     for (int end = i + n; i < end;) {
-        const char *text = p->text[i];
         /* one token of a T5's is enough: all of the prompt is cleaned and divided */
         const int tokens = e->is_decoder ? e->tokens : 1;
-        const mar_status status = mar_text_encode(e->text, &text, 1, e->clean, tokens, e->features, e->mask, NULL);
-        if (status != MAR_OK && status != MAR_EARG) return tool_error("%s", mar_error(e->library));
+        const mar_status status = prompt_encoder_encode(e, p->text + i, 1, tokens, NULL);
+        if (status != MAR_OK && status != MAR_EARG) return tool_error("%s", prompt_encoder_error(e, status));
         if (status == MAR_EARG) {
             prompts_skip(p, i, mar_error(e->library));
             end--;
@@ -117,7 +134,7 @@ int prompt_encoder_run_all(prompt_encoder *e, prompts *p, progress *bar, caption
             continue;
         }
         failed = status == MAR_OK ? captions_add(out, n, e->features, e->mask, p->text + i)
-                                  : tool_error("%s", mar_error(e->library));
+                                  : tool_error("%s", prompt_encoder_error(e, status));
         i += n;
     }
     if (bar) progress_clear(bar);

@@ -16,10 +16,11 @@ typedef struct {
     int is_decoder;     /* 1: of a model that writes images among text: nothing is cleaned or cut */
     int batch;          /* prompts encoded at a time, 1 to PROMPT_BATCH */
     mar_clean clean;
-    int tokens, dim; /* positions of a prompt, as the image model takes them; values of a position */
-    int quiet;       /* 1: no warning of a prompt that is cut */
-    float *features; /* [batch][tokens][dim] of the last batch, padding in front */
-    uint8_t *mask;   /* [batch][tokens] of the last batch */
+    const char *positive; /* added to each prompt, after a space; NULL: nothing */
+    int tokens, dim;      /* positions of a prompt, as the image model takes them; values of a position */
+    int quiet;            /* 1: no warning of a prompt that is cut */
+    float *features;      /* [batch][tokens][dim] of the last batch, padding in front */
+    uint8_t *mask;        /* [batch][tokens] of the last batch */
 } prompt_encoder;
 
 /* Loads the T5 or the model's text side in `folder`, which `file` is, or NULL: it is opened, and makes room for a
@@ -27,8 +28,11 @@ typedef struct {
  * may be NULL. Returns 0; or 1 with *e empty after printing the error. */
 int prompt_encoder_open(prompt_encoder *e, mar *library, const char *folder, const mar_file *file, int tokens,
                         int expected, const char *model, progress *bar);
-/* Encodes prompts [n], n up to e->batch, to e->features and e->mask. Warns of each that has more tokens than fit.
- * Returns what mar_text_encode does: MAR_EARG for a prompt that cannot be encoded. */
+/* Encodes prompts [n], n up to e->batch, with e->positive behind each, to e->features and e->mask. Returns what
+ * mar_text_encode does: MAR_EARG for a prompt that cannot be encoded. The reason is prompt_encoder_error's. */
+mar_status prompt_encoder_encode(const prompt_encoder *e, char *const *text, int n, int tokens, int *counts);
+const char *prompt_encoder_error(const prompt_encoder *e, mar_status status);
+/* Does the same for e->tokens, and warns of each that has more tokens than fit. */
 mar_status prompt_encoder_run(prompt_encoder *e, char *const *text, int n);
 /* Encodes the second context of guidance of a model that writes images among text, and sets it in *out, a set with e's
  * tokens and dim. `text`: the negative prompt; NULL: the model's own. Returns 0, or 1 with the error printed. */

@@ -146,6 +146,7 @@ void record_texts_add_run(record_texts *out, const run_options *run, const run_m
     if (run->captions) record_texts_add(out, "captions", "%s", tool_base_name(run->captions));
     if (run->captions && *ids->captions) record_texts_add(out, "captions_id", "%s", ids->captions);
     if (run->negative) record_texts_add(out, "negative", "%s", run->negative);
+    if (run->positive) record_texts_add(out, "positive", "%s", run->positive);
     if (!run->captions && run->t5 && run->t5 != run->model) record_texts_add(out, "t5", "%s", tool_base_name(run->t5));
     if (!run->captions && run->t5 && !is_decoder)
         record_texts_add(out, "clean", "%s", run_option("clean")->choices[run->clean]);
@@ -385,6 +386,8 @@ int record_print_json(const generate_job *job)
     params_record(&job->options.run, cJSON_AddObjectToObject(record, "parameters"));
     cJSON_AddStringToObject(record, "guarantee", mar_session_guarantee(job->session));
     add_classes(record, job);
+    if (job->options.run.negative) cJSON_AddStringToObject(record, "negative", job->options.run.negative);
+    if (job->options.run.positive) cJSON_AddStringToObject(record, "positive", job->options.run.positive);
     cJSON_AddNumberToObject(record, "num", job->num);
     cJSON_AddNumberToObject(record, "images", (double)job->total);
     cJSON_AddNumberToObject(record, "images_existing", (double)job->existing);

@@ -38,12 +38,11 @@ static mar_status serve_text_run_encoder(const text_service *t, const job_spec *
                                          const char **param)
 {
     const prompt_encoder *e = t->encoder;
-    const char *text = spec->text;
     int count;
     *param = "prompt";
-    mar_status status = mar_text_encode(e->text, &text, 1, e->clean, e->tokens, e->features, e->mask, &count);
+    mar_status status = prompt_encoder_encode(e, &spec->text, 1, e->tokens, &count);
     if (status != MAR_OK) return status;
-    note_cut(t, text, count);
+    note_cut(t, spec->text, count);
     *out = copy_prompt(e);
     if (!*out || !spec->negative) return *out ? MAR_OK : MAR_ENOMEM;
     *param = "negative_prompt";

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-const wt_kind *const families[] = {&family_harmon, &family_mar, &family_spherear, &family_language, &family_llamagen,
-                                   &family_eagle,  NULL};
+const wt_kind *const families[] = {&family_harmon,   &family_mar,      &family_spherear, &family_nextstep,
+                                   &family_language, &family_llamagen, &family_eagle,    NULL};
 
 mar_status family_rename(wt_file *f, mar_err *err)
 {
@@ -22,6 +22,9 @@ mar_status family_rename(wt_file *f, mar_err *err)
         {{"model.text_model.embed_tokens.weight"}, {{"model.text_model.", "model.", 0}}, 1}, /* transformers 5's */
         {{"llm.model.embed_tokens.weight", "proj_in.0.weight"},
          {{"llm.model.", "model.", 0}, {"llm.lm_head.", "lm_head.", 0}, {"mar.", "", 0}},
+         3},
+        {{"embed_tokens.weight", "image_in_projector.weight"},
+         {{"embed_tokens.", "model.embed_tokens.", 0}, {"layers.", "model.layers.", 0}, {"norm.", "model.norm.", 0}},
          3},
     };
     for (size_t i = 0; i < sizeof releases / sizeof *releases; i++)

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const language_family *const languages[] = {&language_lumina_mgpt, &language_anole, &language_emu3,
-                                                   &language_harmon, &language_demo};
+static const language_family *const languages[] = {&language_lumina_mgpt, &language_anole,    &language_emu3,
+                                                   &language_harmon,      &language_nextstep, &language_demo};
 enum { LANGUAGES = sizeof languages / sizeof *languages };
 
 /* Returns the family of a file; NULL if it has none. *name gets the name that the file gives, or NULL. */

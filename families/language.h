@@ -39,8 +39,9 @@ typedef struct language_family {
     mar_status (*read)(const wt_file *f, struct language *l, mar_err *err);
 } language_family;
 
-/* The families, NULL at the end: of chameleon.c and emu3.c. */
-extern const language_family language_lumina_mgpt, language_anole, language_demo, language_emu3, language_harmon;
+/* The families. */
+extern const language_family language_lumina_mgpt, language_anole, language_demo, language_emu3, language_harmon,
+    language_nextstep;
 
 /* What a model's files say of its prompts and images. */
 typedef struct language {

@@ -23,9 +23,6 @@ mar_status family_rename(wt_file *f, mar_err *err)
         {{"llm.model.embed_tokens.weight", "proj_in.0.weight"},
          {{"llm.model.", "model.", 0}, {"llm.lm_head.", "lm_head.", 0}, {"mar.", "", 0}},
          3},
-        {{"embed_tokens.weight", "image_in_projector.weight"},
-         {{"embed_tokens.", "model.embed_tokens.", 0}, {"layers.", "model.layers.", 0}, {"norm.", "model.norm.", 0}},
-         3},
     };
     for (size_t i = 0; i < sizeof releases / sizeof *releases; i++)
         if (wt_find(f, releases[i].has[0]) && (!releases[i].has[1] || wt_find(f, releases[i].has[1])))

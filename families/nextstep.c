@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define NEXTSTEP_NAMES                                                                                                 \
-    LANGUAGE_LLAMA_NAMES, .project = {"image_in_projector.weight"}, .condition = "image_out_projector.weight"
+    LANGUAGE_LLAMA_NAMES(""), .project = {"image_in_projector.weight"}, .condition = "image_out_projector.weight"
 
 /* With and without the table of positions that use_gen_pos_embed asks for. */
 static const causal_names nextstep_names = {NEXTSTEP_NAMES};

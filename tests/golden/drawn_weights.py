@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 TABLES = ("pos_embed_learned", "positional_embedding", "fake_latent", "mask_token", "class_emb.weight",
-          "embed_tokens.weight")
+          "embed_tokens.weight", "gen_pos_embed")
 
 
 def mix(x):

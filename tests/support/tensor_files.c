@@ -66,8 +66,9 @@ static size_t tensor_elements(const file_tensor *t)
 /* Returns the factor of the uniform numbers. */
 static double tensor_scale(const file_tensor *t)
 {
-    static const char *const tables[] = {"pos_embed_learned", "positional_embedding", "fake_latent",   "mask_token",
-                                         "class_emb.weight",  "embed_tokens.weight",  "lm_head.weight"};
+    static const char *const tables[] = {"pos_embed_learned", "positional_embedding", "fake_latent",
+                                         "mask_token",        "class_emb.weight",     "embed_tokens.weight",
+                                         "lm_head.weight",    "gen_pos_embed"};
     double inputs = 1;
     if (t->rank == 1) return 0.3;
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)

@@ -74,7 +74,8 @@ static double tensor_scale(const file_tensor *t)
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (ends_with(t->name, tables[i])) return 1;
     for (int i = 1; i < t->rank; i++) inputs *= t->shape[i];
-    return (strstr(t->name, "final_layer.linear") ? 0.1 : 1) * 1.3 * sqrt(3 / inputs);
+    const int tamed = strstr(t->name, "final_layer.linear") || strstr(t->name, "image_out_projector");
+    return (tamed ? 0.1 : 1) * 1.3 * sqrt(3 / inputs);
 }
 
 void tensor_draw(file_tensor *t, const char *name, double distance)

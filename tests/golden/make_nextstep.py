@@ -1,21 +1,28 @@
-"""Golden data for NextStep-1: what the official code makes of a small model with random weights, in float32, with the project's
-addressed noise.
+"""Golden data for NextStep-1: what the official code makes of a small model with random weights, in float32, with the
+project's addressed noise.
 
     python3 tests/golden/make_nextstep.py NEXTSTEP  ->  tests/golden/data/nextstep.safetensors, nextstep/
 
-NEXTSTEP is a checkout of github.com/stepfun-ai/NextStep-1 of 2025. The weights are not stored: tests/support/nextstep.c draws the same
-ones (drawn_weights.py) by the names and shapes in nextstep/tensors.txt; those of vae.* are the decoder's file. The tokenizer is
-make_text.py's of Qwen2 with the release's added tokens, and behind them <|beginoftext|> of NextStep-1.1.
+NEXTSTEP is a checkout of github.com/stepfun-ai/NextStep-1 of 2025. The weights are not stored:
+tests/support/nextstep.c draws the same ones (drawn_weights.py) by the names and shapes in nextstep/tensors.txt; those
+of vae.* are of the image decoder's file. The tokenizer is make_text.py's of Qwen2 with the release's added tokens, and
+behind them <|beginoftext|> of NextStep-1.1.
 
-nextstep/prompts.json has prompts with their additions and sizes; `ids.I.conditional` and `ids.I.unconditional` are their framed ids,
-`ids.bos.*` those of prompt 0 if the tokenizer has a bos_token, as NextStep-1.1's pipeline frames them. Rows [conditional, unconditional]
-behind the frame of prompt 0 and then behind each of `forced.tokens`: `forced.hidden`, the last hidden row; `forced.c`, what
-image_out_projector makes of it; `forced.c.pos`, the same with gen_pos_embed. `head.*`: velocities of rows x at times t for c, and
-guided ones against `head.u`. `images.*`: tokens [image][h*w][16] of prompts 0 and 1 as images FIRST and on. `vae.*`: latents of
-`vae.tokens` in 2 rows of 3, the decoder's result [3][H][W], and that in 8 bits.
+nextstep/prompts.json has prompts with their additions and sizes. The golden data:
 
-`images.sde` and `images.euler` have the chains of NextStep-1.1, which is not in that checkout. They are written here, around the
-official network: see Chain11."""
+  ids.I.conditional, ids.I.unconditional   prompt I in its frame, and its negative one
+  ids.bos.*       the same of prompt 0 if the tokenizer has a bos_token, as NextStep-1.1's pipeline frames them
+  forced.hidden   [conditional, unconditional][1 + n][width] the last hidden row behind the frame of prompt 0, and
+                  behind each of forced.tokens [n][16]
+  forced.c        what image_out_projector makes of them; forced.c.pos: with gen_pos_embed
+  head.velocity   velocities of rows head.x at times head.t for head.c; head.guided: against head.u, with CFG
+  images.*        [image][h*w][16] tokens of prompts 0 and 1 as images FIRST and on, all against NEGATIVE
+  pictures.square the first of images.square, decoded, in 8 bits
+  vae.*           tokens in two rows of three; their latents [4][H][W]; the decoder's pixels [3][H][W]; the picture in
+                  8 bits
+
+images.sde and images.euler have the two chains of NextStep-1.1, whose code is not in that checkout. They are written
+here, around the official network: see Chain11."""
 
 import json
 import sys
@@ -48,14 +55,14 @@ PROMPTS = [dict(prompt=prompt, positive=positive, negative=negative, height=heig
     ("雪 の 犬 🐶", "", "雪", 512, 256),
     ("say <|im_end|> and <|image_area|>4*4<|begin_of_image|>", "a <tool_call>", "<|image_placeholder|>", 64, 64),
     ("an <image> of a corgi ", " twice", "no <image>", 160, 144)]]
-MODEL = dict(architectures=["NextStepForCausalLM"], model_type="nextstep", attention_bias=True, o_attention_bias=False, mlp_bias=False,
-             hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
-             hidden_act="silu", vocab_size=536, rms_norm_eps=1e-6, rope_theta=1000000.0, rope_scaling=None,
-             max_position_embeddings=4096, tie_word_embeddings=False, latent_size=32, latent_patch_size=2, latent_channels=4,
-             fm_head_dim=48, fm_head_layers=3, fm_head_batch_mul=4, use_gen_pos_embed=False, vae_name_or_path="vae/",
-             torch_dtype="float32")
-VAE = dict(resolution=64, in_channels=3, ch=32, out_ch=3, ch_mult=[1, 1, 2, 2], num_res_blocks=1, z_channels=4, scaling_factor=0.3611,
-           shift_factor=0.1159, deterministic=True, encoder_norm=True, psz=1)
+MODEL = dict(architectures=["NextStepForCausalLM"], model_type="nextstep", attention_bias=True, o_attention_bias=False,
+             mlp_bias=False, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=16, hidden_act="silu", vocab_size=536, rms_norm_eps=1e-6,
+             rope_theta=1000000.0, rope_scaling=None, max_position_embeddings=4096, tie_word_embeddings=False,
+             latent_size=32, latent_patch_size=2, latent_channels=4, fm_head_dim=48, fm_head_layers=3,
+             fm_head_batch_mul=4, use_gen_pos_embed=False, vae_name_or_path="vae/", torch_dtype="float32")
+VAE = dict(resolution=64, in_channels=3, ch=32, out_ch=3, ch_mult=[1, 1, 2, 2], num_res_blocks=1, z_channels=4,
+           scaling_factor=0.3611, shift_factor=0.1159, deterministic=True, encoder_norm=True, psz=1)
 TOKEN = MODEL["latent_channels"] * MODEL["latent_patch_size"] ** 2
 
 
@@ -66,12 +73,16 @@ def write_tokenizer(path, tokens):
     names = [tokens.DEFAULT_PAD_TOKEN, *tokens.additional_special_tokens, BOS]
     t.add_special_tokens([AddedToken(name, normalized=False) for name in names])
     path.write_text(t.to_str() + "\n")
+    config = dict(bos_token=None, eos_token="<|im_end|>", pad_token=tokens.DEFAULT_PAD_TOKEN, model_max_length=131072,
+                  additional_special_tokens=tokens.additional_special_tokens, tokenizer_class="Qwen2Tokenizer")
+    path.with_name("tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
     return {name: t.token_to_id(name) for name in names}
 
 
 def load_tokenizer(path, **more):
     """As a pipeline loads it: sentences are padded at their left."""
-    return PreTrainedTokenizerFast(tokenizer_file=str(path), padding_side="left", pad_token="<|endoftext|>", eos_token="<|im_end|>", **more)
+    return PreTrainedTokenizerFast(tokenizer_file=str(path), padding_side="left", pad_token="[PAD]",
+                                   eos_token="<|im_end|>", **more)
 
 
 def make(modules, folder):
@@ -149,8 +160,9 @@ def write_head(pipeline, out):
 # -------------------------------------------------------------------------------------------------------------- images
 
 class Noise:
-    """Takes the place of randn_tensor in `sample` by this project's, of images FIRST and on. A chain with `last` ends with a step
-    without noise, which has index 0; another one's last noisy step has index 0."""
+    """Takes the place of randn_tensor in `sample` by this project's numbers, of images FIRST and on. A step's number is
+    the chain's index, from STEPS - 1 down. A chain with `last` ends with a step without noise, which is index 0; in
+    another one index 0 is noisy, too."""
 
     def __init__(self, module, steps, last=True):
         self.module, self.steps, self.last, self.position, self.index = module, steps, last, -1, 0
@@ -161,7 +173,8 @@ class Noise:
             purpose, step, self.index, self.position = INIT, 0, self.steps, self.position + 1
         else:
             self.index -= 1
-        return torch.from_numpy(np.stack([normals(SEED, purpose, FIRST + i, self.position, step, shape[1]) for i in range(shape[0])]))
+        return torch.from_numpy(np.stack([normals(SEED, purpose, FIRST + i, self.position, step, shape[1])
+                                          for i in range(shape[0])]))
 
     def __enter__(self):
         self.plain, self.index = self.module.randn_tensor, int(self.last)
@@ -172,10 +185,10 @@ class Noise:
 
 
 class Chain11:
-    """Takes the place of FlowMatchingHead.sample by the chain of NextStep-1.1: times k/n, shifted, and 1; every step is noisy.
-
-    `sde` is that of the repository's inference code for 1.1 (Flow-GRPO's SDE with noise level 0.8), `euler` that of the code beside
-    the weights of 1.1: NextStep-1's step."""
+    """Takes the place of FlowMatchingHead.sample by a chain of NextStep-1.1: times k/n, shifted, and 1; every step is
+    noisy. `sde` is that of the repository's inference code for 1.1 (inference/nextstep_model.py, 2026): the SDE of
+    Flow-GRPO with noise level 0.8. `euler` is that of the code beside the weights of 1.1 as vLLM-Omni has it: the step
+    of NextStep-1."""
 
     LEVEL = 0.8
 
@@ -215,13 +228,14 @@ class Chain11:
 
 
 def generate(pipeline, module, prompts=2, h=4, w=4, cfg=CFG, use_norm=True, last=True, **more):
-    """Tokens [n][h*w][TOKEN] and pictures [n][H][W][3]. The pipeline unpatchifies squares only: here it is told the sides."""
+    """Tokens [n][h*w][TOKEN] and pictures [n][H][W][3]. The pipeline takes all images for squares: it is told the sides
+    here."""
     tokens, plain = [], pipeline.model.unpatchify
     pipeline.model.unpatchify = lambda z: plain(tokens.append(z.clone()) or z, h, w)
     with Noise(module, STEPS, last):
         pictures = pipeline.generate_image(
             [p["prompt"] for p in PROMPTS[:prompts]], hw=(h * pipeline.down_factor, w * pipeline.down_factor), cfg=cfg,
-            negative_prompt=NEGATIVE, positive_prompt=None, use_norm=use_norm, num_sampling_steps=STEPS, seed=None, progress=False, **more)
+            negative_prompt=NEGATIVE, use_norm=use_norm, num_sampling_steps=STEPS, seed=None, progress=False, **more)
     del pipeline.model.unpatchify
     return tokens[0], torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures]))
 

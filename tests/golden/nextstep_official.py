@@ -1,7 +1,8 @@
 """The official code of NextStep-1 on a CPU, for make_nextstep.py.
 
-A checkout of github.com/stepfun-ai/NextStep-1 of 2025 (nextstep/models) is imported as it is. In memory, modules that only training
-and loading need are replaced by empty ones, and what transformers 5 has renamed gets its name of transformers 4.49."""
+A checkout of github.com/stepfun-ai/NextStep-1 of 2025 (nextstep/models) is imported as it is. In memory, modules that
+only training and loading need are replaced by empty ones, and what transformers 5 has renamed gets its name of
+transformers 4.49."""
 
 import os
 import sys
@@ -13,7 +14,6 @@ import torch
 import transformers.utils
 from transformers import ROPE_INIT_FUNCTIONS
 from transformers.cache_utils import StaticCache
-from transformers.models.llama.configuration_llama import LlamaConfig
 
 os.environ["ENABLE_TORCH_COMPILE"] = "false"
 
@@ -49,9 +49,9 @@ class Cache49(StaticCache):
 
 
 def official(checkout):
-    """The modules modeling_nextstep, modeling_fm_head, modeling_flux_vae, pipeline_nextstep and tokenization_nextstep of a checkout."""
+    """The modules of a checkout's nextstep.models: model, head, vae, pipeline and tokens."""
     nothing = type("Nothing", (), {})
-    log = SimpleNamespace(info=print, warning=print, error=print, warning_once=print)
+    silent = SimpleNamespace(**{level: lambda *_: None for level in ("info", "warning", "error", "warning_once")})
     stand_in("diffusers", AutoencoderKL=nothing)
     stand_in("diffusers.models.autoencoders.vae", DecoderOutput=SimpleNamespace, DiagonalGaussianDistribution=nothing)
     stand_in("diffusers.models.modeling_outputs", AutoencoderKLOutput=SimpleNamespace)
@@ -65,17 +65,19 @@ def official(checkout):
     if not hasattr(transformers.utils, "is_flash_attn_greater_or_equal_2_10"):
         transformers.utils.is_flash_attn_greater_or_equal_2_10 = lambda: False
     sys.path.insert(0, str(Path(checkout)))
-    import nextstep.utils
-    stand_in("nextstep.utils.loguru", logger=log)
-    from nextstep.models import modeling_flux_vae, modeling_fm_head, modeling_nextstep, pipeline_nextstep, tokenization_nextstep
+    import nextstep.utils  # the package, before one of its modules is replaced
+    stand_in("nextstep.utils.loguru", logger=silent)
+    from nextstep.models import modeling_flux_vae, modeling_fm_head, modeling_nextstep
+    from nextstep.models import pipeline_nextstep, tokenization_nextstep
     sys.path.pop(0)
     pipeline_nextstep.StaticCache = modeling_nextstep.StaticCache = Cache49
-    return SimpleNamespace(model=modeling_nextstep, head=modeling_fm_head, vae=modeling_flux_vae, pipeline=pipeline_nextstep,
-                           tokens=tokenization_nextstep)
+    return SimpleNamespace(model=modeling_nextstep, head=modeling_fm_head, vae=modeling_flux_vae,
+                           pipeline=pipeline_nextstep, tokens=tokenization_nextstep)
 
 
 def build(modules, fields):
     """A model in eval mode. fields: config.json's."""
-    config = modules.model.NextStepConfig(**{k: v for k, v in fields.items() if k not in ("architectures", "model_type", "torch_dtype")})
+    others = "architectures", "model_type", "torch_dtype"
+    config = modules.model.NextStepConfig(**{k: v for k, v in fields.items() if k not in others})
     config.rope_theta, config._attn_implementation = fields["rope_theta"], "sdpa"
     return modules.model.NextStep(config).eval()

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-const wt_kind *const families[] = {&family_harmon, &family_mar, &family_spherear, &family_language, &family_llamagen,
-                                   &family_eagle,  NULL};
+const wt_kind *const families[] = {&family_harmon,   &family_mar,      &family_spherear, &family_nextstep,
+                                   &family_language, &family_llamagen, &family_eagle,    NULL};
 
 mar_status family_rename(wt_file *f, mar_err *err)
 {

@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const causal_names harmon_names = {LANGUAGE_LLAMA_NAMES, .project = {"proj_in.0.weight", "proj_in.2.weight"}};
+static const causal_names harmon_names = {LANGUAGE_LLAMA_NAMES("model."),
+                                          .project = {"proj_in.0.weight", "proj_in.2.weight"}};
 
 /* --- configuration ------------------------------------------------------------------------------------------------ */
 

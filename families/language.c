@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const language_family *const languages[] = {&language_lumina_mgpt, &language_anole, &language_emu3,
-                                                   &language_harmon, &language_demo};
+static const language_family *const languages[] = {&language_lumina_mgpt, &language_anole,    &language_emu3,
+                                                   &language_harmon,      &language_nextstep, &language_demo};
 enum { LANGUAGES = sizeof languages / sizeof *languages };
 
 /* Returns the family of a file; NULL if it has none. *name gets the name that the file gives, or NULL. */
@@ -32,8 +32,10 @@ int language_recognise(const wt_file *f)
 
 const wt_tensor *language_embedding(const wt_file *f)
 {
-    const wt_tensor *t = wt_find(f, "model.embed_tokens.weight");
-    return t ? t : wt_find(f, "tok_embeddings.weight");
+    static const char *const names[] = {"model.embed_tokens.weight", "tok_embeddings.weight", "embed_tokens.weight"};
+    const wt_tensor *t = NULL;
+    for (size_t i = 0; !t && i < sizeof names / sizeof *names; i++) t = wt_find(f, names[i]);
+    return t;
 }
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */

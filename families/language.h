@@ -39,8 +39,9 @@ typedef struct language_family {
     mar_status (*read)(const wt_file *f, struct language *l, mar_err *err);
 } language_family;
 
-/* The families, NULL at the end: of chameleon.c and emu3.c. */
-extern const language_family language_lumina_mgpt, language_anole, language_demo, language_emu3, language_harmon;
+/* The families. */
+extern const language_family language_lumina_mgpt, language_anole, language_demo, language_emu3, language_harmon,
+    language_nextstep;
 
 /* What a model's files say of its prompts and images. */
 typedef struct language {
@@ -97,9 +98,9 @@ mar_status language_ids(const language *l, const text_tokenizer *t, int columns,
  * same from a file with these metadata. Returns MAR_ENOMEM. */
 mar_status language_put(const language *l, wt_pairs *m, mar_err *err);
 
-/* The members of causal_names for transformers' Llama. */
-#define LANGUAGE_LLAMA_NAMES                                                                                           \
-    .layers = "model.layers",                                                                                          \
+/* The members of causal_names for transformers' Llama, whose names begin with `prefix`. */
+#define LANGUAGE_LLAMA_NAMES(prefix)                                                                                   \
+    .layers = prefix "layers",                                                                                         \
     .joined = {NULL,                                                                                                   \
                "self_attn.o_proj",                                                                                     \
                NULL,                                                                                                   \
@@ -109,7 +110,7 @@ mar_status language_put(const language *l, wt_pairs *m, mar_err *err);
                "self_attn.q_norm",                                                                                     \
                "self_attn.k_norm"},                                                                                    \
     .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, .w13 = {"mlp.gate_proj", "mlp.up_proj"},      \
-    .norm = "model.norm.weight", .embedding = "model.embed_tokens.weight", .output = "lm_head.weight"
+    .norm = prefix "norm.weight", .embedding = prefix "embed_tokens.weight", .output = "lm_head.weight"
 
 /* --- the configuration: config.json, or the release's params.json ------------------------------------------------- */
 

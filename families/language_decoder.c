@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Names of transformers' Llama (Chameleon and Emu3 in folders of Hugging Face), and of Chameleon's release. */
-const causal_names language_llama_names = {LANGUAGE_LLAMA_NAMES};
+const causal_names language_llama_names = {LANGUAGE_LLAMA_NAMES("model.")};
 static const causal_names release = {.layers = "layers",
                                      .joined = {"attention.wqkv", "attention.wo", "feed_forward.w13", "feed_forward.w2",
                                                 "attention_norm", "ffn_norm", "attention.q_normalization",

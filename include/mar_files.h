@@ -19,6 +19,7 @@ typedef enum {
     MAR_KIND_T5,       /* text encoder */
     MAR_KIND_VGG16,
     MAR_KIND_DECODER, /* decoder that writes images among text: Lumina-mGPT, Anole, Emu3 */
+    MAR_KIND_NEXTSTEP,
 } mar_kind;
 
 /* What a file is. */

@@ -17,7 +17,7 @@ typedef struct {
 /* Sets of kinds, as bits: 1 << MAR_KIND_MAR | ... */
 enum {
     WT_KINDS_OF_MODELS = 1 << MAR_KIND_MAR | 1 << MAR_KIND_SPHEREAR | 1 << MAR_KIND_LLAMAGEN | 1 << MAR_KIND_EAGLE |
-                         1 << MAR_KIND_DECODER
+                         1 << MAR_KIND_DECODER | 1 << MAR_KIND_NEXTSTEP
 };
 
 typedef void wt_tensor_visitor(void *user, const char *name, int rank, const int64_t *shape);

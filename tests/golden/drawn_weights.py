@@ -5,7 +5,9 @@ import numpy as np
 import torch
 
 TABLES = ("pos_embed_learned", "positional_embedding", "fake_latent", "mask_token", "class_emb.weight",
-          "embed_tokens.weight")
+          "embed_tokens.weight", "gen_pos_embed")
+TAMED = ("final_layer.linear",  # so that tokens are of the size of their noise
+         "image_out_projector")  # so that guided tokens do not magnify rounding errors of those before them
 
 
 def mix(x):
@@ -27,7 +29,7 @@ def weight(name, shape):
     if len(shape) == 1:
         u = 0.3 * u + name.endswith("weight")  # of a norm
     elif not name.endswith(TABLES):
-        tamed = 0.1 if "final_layer.linear" in name else 1  # so that tokens are of the size of their noise
+        tamed = 0.1 if any(x in name for x in TAMED) else 1
         u = u * tamed * 1.3 * np.sqrt(3 / np.prod(shape[1:]))
     return torch.from_numpy(u.astype(np.float32)).reshape(shape)
 

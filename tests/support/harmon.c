@@ -181,8 +181,8 @@ int harmon_tear_down(void **state)
 
 /* --- a model ------------------------------------------------------------------------------------------------------ */
 
-harmon harmon_open(const harmon_files *f, harmon_kind kind, mar_dtype dtype, const char *size,
-                   const char *const *prompts, int n)
+harmon harmon_open_paths(const char *model, const char *vae, const char *text, mar_dtype dtype, const char *size,
+                         const char *const *prompts, int n, const char *negative)
 {
     harmon h = {.prompts = n};
     mar_options o;
@@ -191,9 +191,9 @@ harmon harmon_open(const harmon_files *f, harmon_kind kind, mar_dtype dtype, con
     o.threads = 2;
     o.image_size = size;
     assert_library(h.m, mar_open(&o, &h.m));
-    assert_library(h.m, mar_model_load(h.m, f->folder[kind], 0, &h.model));
-    if (!is_trained(kind)) assert_library(h.m, mar_vae_load(h.m, f->vae[kind], &h.vae));
-    assert_library(h.m, mar_text_load(h.m, f->text[kind], &h.text));
+    assert_library(h.m, mar_model_load(h.m, model, 0, &h.model));
+    if (vae) assert_library(h.m, mar_vae_load(h.m, vae, &h.vae));
+    assert_library(h.m, mar_text_load(h.m, text, &h.text));
     h.tokens = mar_model_get_config(h.model)->caption_tokens;
     assert_int_equal(mar_text_get_config(h.text)->tokens, h.tokens);
     const size_t positions = (size_t)h.tokens;
@@ -201,9 +201,16 @@ harmon harmon_open(const harmon_files *f, harmon_kind kind, mar_dtype dtype, con
     h.mask = calloc((size_t)(n + 1) * positions, 1);
     assert_true(h.ids && h.mask);
     assert_library(h.m, mar_text_encode(h.text, prompts, n, MAR_CLEAN_OFF, h.tokens, h.ids, h.mask, NULL));
-    assert_library(h.m, mar_text_encode_negative(h.text, NULL, h.tokens, h.ids + (size_t)n * positions,
+    assert_library(h.m, mar_text_encode_negative(h.text, negative, h.tokens, h.ids + (size_t)n * positions,
                                                  h.mask + (size_t)n * positions, NULL));
     return h;
+}
+
+harmon harmon_open(const harmon_files *f, harmon_kind kind, mar_dtype dtype, const char *size,
+                   const char *const *prompts, int n)
+{
+    return harmon_open_paths(f->folder[kind], is_trained(kind) ? NULL : f->vae[kind], f->text[kind], dtype, size,
+                             prompts, n, NULL);
 }
 
 void harmon_load_draft(harmon *h, const harmon_files *f, harmon_kind kind)

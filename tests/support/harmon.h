@@ -48,6 +48,9 @@ typedef struct {
 /* Opens one with n prompts, for images of this size; NULL: the model's own. Failures fail the test. */
 harmon harmon_open(const harmon_files *f, harmon_kind kind, mar_dtype dtype, const char *size,
                    const char *const *prompts, int n);
+/* Opens one of these paths, vae NULL: without an image decoder; negative NULL: the model's own. */
+harmon harmon_open_paths(const char *model, const char *vae, const char *text, mar_dtype dtype, const char *size,
+                         const char *const *prompts, int n, const char *negative);
 void harmon_load_draft(harmon *h, const harmon_files *f, harmon_kind kind);
 void harmon_close(harmon *h);
 /* Return prompt i's ids and mask; i = prompts: those of the second branch. */

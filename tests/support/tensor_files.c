@@ -66,14 +66,16 @@ static size_t tensor_elements(const file_tensor *t)
 /* Returns the factor of the uniform numbers. */
 static double tensor_scale(const file_tensor *t)
 {
-    static const char *const tables[] = {"pos_embed_learned", "positional_embedding", "fake_latent",   "mask_token",
-                                         "class_emb.weight",  "embed_tokens.weight",  "lm_head.weight"};
+    static const char *const tables[] = {"pos_embed_learned", "positional_embedding", "fake_latent",
+                                         "mask_token",        "class_emb.weight",     "embed_tokens.weight",
+                                         "lm_head.weight",    "gen_pos_embed"};
     double inputs = 1;
     if (t->rank == 1) return 0.3;
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (ends_with(t->name, tables[i])) return 1;
     for (int i = 1; i < t->rank; i++) inputs *= t->shape[i];
-    return (strstr(t->name, "final_layer.linear") ? 0.1 : 1) * 1.3 * sqrt(3 / inputs);
+    const int tamed = strstr(t->name, "final_layer.linear") || strstr(t->name, "image_out_projector");
+    return (tamed ? 0.1 : 1) * 1.3 * sqrt(3 / inputs);
 }
 
 void tensor_draw(file_tensor *t, const char *name, double distance)

@@ -1,0 +1,220 @@
+/* NextStep-1 and 1.1 (2508.10711; modeling_nextstep.py): a language model of Qwen2's kind whose image tokens are
+ * vectors, patches of an autoencoder's latents, which a flow head draws one after another. */
+#include "families/families.h"
+
+#include "weights/shape.h"
+
+#include <string.h>
+
+#define NEXTSTEP_NAMES                                                                                                 \
+    LANGUAGE_LLAMA_NAMES(""), .project = {"image_in_projector.weight"}, .condition = "image_out_projector.weight"
+
+/* With and without the table of positions that use_gen_pos_embed asks for. */
+static const causal_names nextstep_names = {NEXTSTEP_NAMES};
+static const causal_names nextstep_placed = {NEXTSTEP_NAMES, .next_position = "gen_pos_embed"};
+
+static int nextstep_recognise(const wt_file *f)
+{
+    return wt_find(f, "image_in_projector.weight") || wt_find(f, "image_head.net.input_proj.weight");
+}
+
+/* --- prompts and sizes -------------------------------------------------------------------------------------------- */
+
+static int nextstep_is_language(const wt_file *f, const char *name)
+{
+    return (name && (strcmp(name, "NextStep") == 0 || strcmp(name, "nextstep") == 0)) || nextstep_recognise(f);
+}
+
+/* pipeline_nextstep.py (_add_prefix_ids) */
+const language_family language_nextstep = {
+    .name = "nextstep",
+    .title = "NextStep-1",
+    .prompt = "{prompt}<|image_area|>{rows}*{columns}<|begin_of_image|>",
+    .negative = "{prompt}<|image_area|>{rows}*{columns}<|begin_of_image|>",
+    .negative_prompt = "",
+    .stride = 16,
+    .unit = 16,
+    .width = 512,
+    .height = 512,
+    .context = 32768,
+    .recognise = nextstep_is_language,
+};
+
+/* --- shapes ------------------------------------------------------------------------------------------------------- */
+
+/* Finds the table of positions, if the configuration or the metadata ask for it. */
+static mar_status nextstep_derive_positions(const wt_file *f, causal_shape *s, mar_err *err)
+{
+    const json_value *use = language_member(f, "use_gen_pos_embed");
+    const char *name = nextstep_placed.next_position;
+    long written = 0;
+    const mar_status status = wt_metadata_number(f, "mar.positions", &written, err);
+    if (status != MAR_OK || !(use ? use->type == JSON_TRUE : written)) return status;
+    const wt_tensor *t = wt_find(f, name);
+    if (!t || t->rank != 3 || t->shape[0] != 1 || t->shape[1] < 1 || t->shape[1] > WT_DIM_MAX ||
+        t->shape[2] != s->width)
+        return err_set(err, MAR_EMODEL, "%s: tensor %s is missing or no table of positions, expected [1, tokens, %d]",
+                       wt_path(f), name, s->width);
+    s->names = &nextstep_placed;
+    s->next_rows = (int)t->shape[1];
+    return MAR_OK;
+}
+
+/* Sets what the image's size says: the tokens, and the positions for a prompt. */
+static mar_status nextstep_derive_sequence(const wt_file *f, const wt_asked *asked, family_facts *out, mar_err *err)
+{
+    causal_shape *s = &out->shape;
+    int columns, rows;
+    const mar_status status =
+        language_size(&out->language, wt_path(f), asked->width, asked->height, &columns, &rows, err);
+    if (status != MAR_OK) return status;
+    s->columns = columns;
+    s->seq_len = columns * rows;
+    s->prompt = s->caption_dim = 1;
+    s->prefix = language_room(&out->language, columns, rows);
+    if (s->next_rows && s->seq_len > s->next_rows)
+        return err_set(err, MAR_EARG, "%s: an image of %d tokens: the model's table has %d positions", wt_path(f),
+                       s->seq_len, s->next_rows);
+    return MAR_OK;
+}
+
+/* Reads the side of a token's patch, which divides its numbers among the latent channels. */
+static mar_status nextstep_derive_patch(const wt_file *f, family_facts *out, mar_err *err)
+{
+    long written = 2;
+    int patch = 2;
+    mar_status status = wt_metadata_number(f, "mar.patch_size", &written, err);
+    if (written > 0 && written <= 64) patch = (int)written;
+    if (status == MAR_OK) status = language_number(f, "latent_patch_size", 1, &patch, err);
+    if (status != MAR_OK) return status;
+    out->config.patch_size = patch;
+    if (patch <= 64 && out->shape.token_dim % (patch * patch) == 0) return MAR_OK;
+    return err_set(err, MAR_EMODEL, "%s: tokens of %d numbers are no patches of %dx%d latent pixels", wt_path(f),
+                   out->shape.token_dim, patch, patch);
+}
+
+static mar_status nextstep_derive_transformer(const wt_file *f, const wt_asked *asked, family_facts *out, mar_err *err)
+{
+    const wt_tensor *in;
+    mar_status status = language_open(f, &out->language, err);
+    if (status == MAR_OK) status = language_shape(f, &nextstep_names, 0, &out->shape, err);
+    if (status == MAR_OK) status = wt_find_shape(f, nextstep_names.project[0], 2, &in, err);
+    if (status != MAR_OK) return status;
+    out->shape.token_dim = (int)in->shape[1];
+    out->shape.tied = 0;
+    status = nextstep_derive_positions(f, &out->shape, err);
+    return status == MAR_OK ? nextstep_derive_sequence(f, asked, out, err) : status;
+}
+
+static void nextstep_tensors(const wt_file *f, const void *facts, wt_tensor_visitor *visit, void *user)
+{
+    const family_facts *of = facts;
+    (void)f;
+    causal_tensors(&of->shape, visit, user);
+    diff_head_tensors(&of->head, visit, user);
+}
+
+static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void *facts, mar_err *err)
+{
+    family_facts *out = facts;
+    mar_model_config *c = &out->config;
+    if (asked->heads)
+        return err_set(err, MAR_EARG, "--heads %d: has no effect on %s, whose config.json says how many there are",
+                       asked->heads, wt_path(f));
+    mar_status status = nextstep_derive_transformer(f, asked, out, err);
+    if (status == MAR_OK) status = diff_head_derive(f, DIFF_HEAD_NEXTSTEP, out->shape.width, &out->head, err);
+    if (status != MAR_OK) return status;
+    if (out->head.channels != out->shape.token_dim)
+        return err_set(err, MAR_EMODEL,
+                       "%s: image_head.net.input_proj.weight takes tokens of %d numbers, expected those of "
+                       "image_in_projector.weight, %d",
+                       wt_path(f), out->head.channels, out->shape.token_dim);
+    family_show_shape(out, &family_nextstep);
+    c->family = language_nextstep.name;
+    c->conditioning = MAR_CONDITION_IDS;
+    c->sizes = 1;
+    c->cfg = 7.5f; /* README.md */
+    c->cfg_schedule = MAR_CFG_CONSTANT;
+    out->process = DIFF_FLOW;
+    out->norm = RASTER_LAYER_NORM;
+    out->falls = 1;
+    c->head_width = out->head.width;
+    c->head_depth = out->head.depth;
+    nextstep_tensors(f, out, wt_add_elements, &c->parameters);
+    return nextstep_derive_patch(f, out, err);
+}
+
+/* Tells whether an extra tensor is harmless: of text that the model writes, or a table that is not asked for. */
+static int nextstep_ignores(const char *name)
+{
+    return strcmp(name, "lm_head.weight") == 0 || strcmp(name, "gen_pos_embed") == 0 ||
+           strstr(name, "rotary_emb.inv_freq") != NULL;
+}
+
+/* --- facts and metadata ------------------------------------------------------------------------------------------- */
+
+static void nextstep_describe(const wt_file *f, const void *facts, const wt_report *to)
+{
+    static const char *const head[] = {"image_head.", NULL};
+    const family_facts *of = facts;
+    const causal_shape *s = &of->shape;
+    wt_add_fact(to, "family: %s", of->config.title);
+    wt_add_fact(to, "transformer: width %d, %d blocks, %d heads in %d groups, SwiGLU %d, %d tokens of text", s->width,
+                s->depth, s->heads, s->kv_heads, s->hidden, s->rows);
+    wt_add_fact(to, "flow head: width %d, %d blocks", of->head.width, of->head.depth);
+    wt_add_fact(to,
+                "images: %dx%d pixels in %dx%d tokens of %d numbers, other sizes by --size; prompts up to %d tokens",
+                s->columns * of->language.stride, s->seq_len / s->columns * of->language.stride, s->columns,
+                s->seq_len / s->columns, s->token_dim, s->prefix);
+    wt_add_fact(to, "parameters: %ld (head %ld)", of->config.parameters, wt_sum_elements(f, head));
+}
+
+static void nextstep_put(const void *facts, wt_pairs *m)
+{
+    const family_facts *of = facts;
+    const causal_shape *s = &of->shape;
+    wt_put_text(m, "mar.kind", "nextstep");
+    wt_put_number(m, "mar.width", s->width);
+    wt_put_number(m, "mar.depth", s->depth);
+    wt_put_number(m, "mar.heads", s->heads);
+    if (s->head_dim * s->heads != s->width) wt_put_number(m, "mar.head_dim", s->head_dim);
+    wt_put_real(m, "mar.eps", (double)s->eps);
+    wt_put_real(m, "mar.rope_base", (double)s->rope_base);
+    wt_put_number(m, "mar.patch_size", of->config.patch_size);
+    if (s->next_rows) wt_put_number(m, "mar.positions", s->next_rows);
+    wt_put_number(m, "mar.parameters", of->config.parameters);
+}
+
+static mar_status nextstep_put_more(const void *facts, wt_pairs *m, mar_err *err)
+{
+    return language_put(&((const family_facts *)facts)->language, m, err);
+}
+
+static void nextstep_release(void *facts)
+{
+    language_free(&((family_facts *)facts)->language);
+}
+
+/* --- the row ------------------------------------------------------------------------------------------------------ */
+
+const wt_kind family_nextstep = {
+    .kind = MAR_KIND_NEXTSTEP,
+    .name = "NextStep model",
+    .article = "a",
+    .lacks = "no image_in_projector.weight",
+    .titles = {"NextStep-1"},
+    .order = MAR_ORDER_RASTER,
+    .head = MAR_HEAD_FLOW,
+    .has_prompts = 1,
+    .is_folder = 1,
+    .facts_size = sizeof(family_facts),
+    .recognise = nextstep_recognise,
+    .derive = nextstep_derive,
+    .release = nextstep_release,
+    .tensors = nextstep_tensors,
+    .is_int8 = family_is_int8,
+    .ignores = nextstep_ignores,
+    .describe = nextstep_describe,
+    .put = nextstep_put,
+    .put_more = nextstep_put_more,
+};

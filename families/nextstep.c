@@ -135,9 +135,12 @@ static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void 
     c->sizes = 1;
     c->cfg = 7.5f; /* README.md */
     c->cfg_schedule = MAR_CFG_CONSTANT;
+    c->num_sampling_steps = 50;
+    c->token_norm = 1;
     out->process = DIFF_FLOW;
     out->norm = RASTER_LAYER_NORM;
     out->falls = 1;
+    out->last_is_counted = 1;
     c->head_width = out->head.width;
     c->head_depth = out->head.depth;
     nextstep_tensors(f, out, wt_add_elements, &c->parameters);

@@ -59,9 +59,10 @@ static mar_param rows[] = {
      .choices = automatic,
      .help =
          "scale of classifier-free guidance; 1: off\n"
-         "auto is the model's default, which mar inspect prints: 4.6 for SphereAR, 3 for Harmon and UniPic-1, 2.9 "
-         "for others. The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H, 3.9 for MAR-B and 3.4 "
-         "for MAR-L on l-DeTok, 4.5 for SphereAR-B, 4.6 for SphereAR-L and 4.5 for SphereAR-H. LlamaGen's demo uses 4 "
+         "auto is the model's default, which mar inspect prints: 4.6 for SphereAR, 3 for Harmon and UniPic-1, 7.5 "
+         "for NextStep-1, 2.9 for others. The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H, 3.9 "
+         "for MAR-B and 3.4 for MAR-L on l-DeTok, 4.5 for SphereAR-B, 4.6 for SphereAR-L and 4.5 for SphereAR-H. "
+         "LlamaGen's demo uses 4 "
          "with a --top_k of 2000, its evaluation 1.5 to 2. Lumina-mGPT, Anole and Emu3 use 3. Values below 1 also turn "
          "the guidance of models other than MAR off."},
     {.name = FIELD(cfg_schedule),
@@ -70,9 +71,11 @@ static mar_param rows[] = {
      .type = MAR_TYPE_CHOICE,
      .value = MAR_CFG_AUTO,
      .choices = schedules,
-     .help = "linear: guidance grows as tokens become known\n"
-             "linear: guidance grows with the known fraction of the image. constant: it stays the same. auto: the "
-             "model's default, which mar inspect prints; constant for Harmon and UniPic-1, else linear."},
+     .help =
+         "linear: guidance grows as tokens become known\n"
+         "linear: guidance grows with the known fraction of the image; with NextStep-1 it falls from the scale to 1. "
+         "constant: it stays the same. auto: the model's default, which mar inspect prints; constant for Harmon, "
+         "UniPic-1 and NextStep-1, else linear."},
     {.name = FIELD(token_norm),
      .tokens = continuous,
      .group = "Sampling",

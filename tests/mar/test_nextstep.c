@@ -35,13 +35,17 @@ TEST_CASE(images_of_the_official_code)
         nextstep_kind kind;
         float cfg;
         mar_cfg_schedule schedule;
+        float time_shift;
+        int token_norm;
     } cases[] = {
-        {"images.square", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO},
-        {"images.square", "64x64", NEXTSTEP_SHARDS, 7.5f, MAR_CFG_CONSTANT},
-        {"images.tall", "32x48", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO},
-        {"images.linear", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_LINEAR},
-        {"images.plain", "64x64", NEXTSTEP_FOLDER, 1, MAR_CFG_AUTO},
-        {"images.pos", "64x64", NEXTSTEP_POSITIONS, -1, MAR_CFG_AUTO},
+        {"images.square", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 0},
+        {"images.square", "64x64", NEXTSTEP_SHARDS, 7.5f, MAR_CFG_CONSTANT, 0, 0},
+        {"images.tall", "32x48", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 0},
+        {"images.linear", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_LINEAR, 0, 0},
+        {"images.plain", "64x64", NEXTSTEP_FOLDER, 1, MAR_CFG_AUTO, 0, 0},
+        {"images.pos", "64x64", NEXTSTEP_POSITIONS, -1, MAR_CFG_AUTO, 0, 0},
+        {"images.shifted", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 1.5f, 0},
+        {"images.raw", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 2},
     };
     const nextstep_files *f = *state;
     wt_file *golden = golden_open("nextstep");
@@ -52,7 +56,9 @@ TEST_CASE(images_of_the_official_code)
                                      "lowres, bad anatomy, blurry.");
         mar_params p;
         mar_params_init(&p, sizeof p);
-        p.num_sampling_steps = NEXTSTEP_STEPS - 1;
+        p.num_sampling_steps = NEXTSTEP_STEPS;
+        p.time_shift = cases[i].time_shift;
+        p.token_norm = cases[i].token_norm;
         p.cfg = cases[i].cfg;
         p.cfg_schedule = cases[i].schedule;
         p.seed = seed;

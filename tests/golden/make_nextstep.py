@@ -15,7 +15,8 @@ nextstep/prompts.json has prompts with their additions and sizes. The golden dat
   forced.hidden   [conditional, unconditional][1 + n][width] the last hidden row behind the frame of prompt 0, and
                   behind each of forced.tokens [n][16]
   forced.c        what image_out_projector makes of them; forced.c.pos: with gen_pos_embed
-  head.velocity   velocities of rows head.x at times head.t for head.c; head.guided: against head.u, with CFG
+  head.velocity   velocities of rows head.x at times head.time / 1000 for conditions head.z; head.guided: against
+                  head.u, with CFG
   images.*        [image][h*w][16] tokens of prompts 0 and 1 as images FIRST and on, all against NEGATIVE
   pictures.square the first of images.square, decoded, in 8 bits
   vae.*           tokens in two rows of three; their latents [4][H][W]; the decoder's pixels [3][H][W]; the picture in
@@ -152,7 +153,7 @@ def write_head(pipeline, out):
     t = torch.tensor([0.0, 0.02, 0.25, 0.5, 0.9, 0.96])
     x = torch.randn(len(t), TOKEN, generator=generator)
     c, u = (torch.randn(len(t), MODEL["hidden_size"], generator=generator) for _ in range(2))
-    out["head.t"], out["head.x"], out["head.c"], out["head.u"] = t, x, c, u
+    out["head.time"], out["head.x"], out["head.z"], out["head.u"] = 1000 * t, x, c, u
     both = head.net(x.repeat(2, 1), t.repeat(2), torch.cat([c, u]))
     out["head.velocity"], out["head.guided"] = both[:len(t)], head.get_velocity_from_cfg(both, CFG, 1.0, 2)
 

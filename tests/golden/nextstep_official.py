@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+import torch._dynamo  # before what it looks for is replaced
 import transformers.utils
 from transformers import ROPE_INIT_FUNCTIONS
 from transformers.cache_utils import StaticCache

@@ -2,7 +2,9 @@
  * the layouts of its releases. */
 #include "tests/support/nextstep.h"
 
+#include "nets/causal_runner.h"
 #include "tests/support/demo.h"
+#include "tests/support/raster.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -15,6 +17,138 @@ static const uint64_t seed = 0x1234567890ABCDEF;
 static const char *const prompts[IMAGES] = {"a corgi in the snow", "Ein Café, naïve; e\u0301tude."};
 
 TEST_GROUP(nextstep_set_up, nextstep_tear_down)
+
+/* Compares the ids of a prompt, which end the positions where the mask is 1. */
+static void compare_ids(const wt_file *golden, const char *name, const harmon *h)
+{
+    const float *ids = harmon_ids(h, 0);
+    const uint8_t *mask = harmon_mask(h, 0);
+    int first = 0;
+    while (first < h->tokens && !mask[first]) first++;
+    float *expected = golden_f32(golden, name, h->tokens - first);
+    assert_memory_equal(ids + first, expected, (size_t)(h->tokens - first) * sizeof *ids);
+    for (int i = first; i < h->tokens; i++) assert_int_equal(mask[i], 1);
+    free(expected);
+}
+
+/* The prompts of nextstep/prompts.json: a positive prompt is behind its prompt and a space. The library refuses an
+ * empty prompt, but not an empty negative one, whose frame is the same. */
+TEST_CASE(prompts_of_the_official_code)
+{
+    static const char best[] = "masterpiece, film grained, best quality.", bad[] = "lowres, bad anatomy, blurry.";
+    static const struct {
+        const char *prompt, *positive, *negative, *size;
+    } cases[] = {
+        {"a corgi in the snow", NULL, "", "64x64"},
+        {"Ein Café, naïve; e\u0301tude.", best, bad, "64x64"},
+        {"two\nlines\r\n\r\n  and  spaces ", best, "", "32x96"},
+        {" ", NULL, bad, "512x512"},
+        {"12345 7's IT'LL", NULL, " ", "16x1024"},
+        {"", NULL, bad, "512x256"},
+        {"雪 の 犬 🐶", NULL, "雪", "256x512"},
+        {"say <|im_end|> and <|image_area|>4*4<|begin_of_image|>", "a <tool_call>", "<|image_placeholder|>", "64x64"},
+        {"an <image> of a corgi ", " twice", "no <image>", "144x160"}};
+    const nextstep_files *f = *state;
+    wt_file *golden = golden_open("nextstep");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256], name[32];
+        const char *prompt = *cases[i].prompt ? text : "none", *folder = f->folder[NEXTSTEP_FOLDER];
+        snprintf(text, sizeof text, "%s%s%s", cases[i].prompt, cases[i].positive ? " " : "",
+                 cases[i].positive ? cases[i].positive : "");
+        harmon h = harmon_open_paths(folder, NULL, folder, MAR_DTYPE_F32, cases[i].size, &prompt, 1, NULL);
+        if (!*cases[i].prompt) assert_library(h.m, mar_text_encode_negative(h.text, "", h.tokens, h.ids, h.mask, NULL));
+        snprintf(name, sizeof name, "ids.%zu.conditional", i);
+        compare_ids(golden, name, &h);
+        assert_library(h.m, mar_text_encode_negative(h.text, cases[i].negative, h.tokens, h.ids, h.mask, NULL));
+        snprintf(name, sizeof name, "ids.%zu.unconditional", i);
+        compare_ids(golden, name, &h);
+        harmon_close(&h);
+    }
+    wt_close(golden);
+}
+
+TEST_CASE(the_head_of_the_official_code)
+{
+    enum { N = 6 };
+    const nextstep_files *f = *state;
+    wt_file *golden = golden_open("nextstep");
+    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    mar_model *model;
+    assert_library(m, mar_model_load(m, f->folder[NEXTSTEP_FOLDER], 0, &model));
+    float *velocity = raster_velocities(m, model, golden, "head.z"),
+          *other = raster_velocities(m, model, golden, "head.u");
+    float *expected = golden_f32(golden, "head.velocity", N * CHANNELS),
+          *guided = golden_f32(golden, "head.guided", N * CHANNELS);
+    assert_close(velocity, expected, N * CHANNELS, 1e-5);
+    for (int i = 0; i < N * CHANNELS; i++) other[i] += 7.5f * (velocity[i] - other[i]);
+    assert_close(other, guided, N * CHANNELS, 1e-5);
+    free(velocity), free(other), free(expected), free(guided);
+    mar_model_free(model);
+    mar_close(m);
+    wt_close(golden);
+}
+
+enum { FORCED = 4, ROWS = FORCED + 1, BRANCHES = 2, WIDTH = NEXTSTEP_WIDTH };
+
+/* Computes the conditions of the head behind the prompt and each of the golden tokens, [BRANCHES][ROWS][WIDTH], in
+ * passes of at most `most` tokens. */
+static float *forced_conditions(const harmon *h, const wt_file *golden, int most)
+{
+    kern_queue *k = queue_of(h->m);
+    const size_t tokens_size = FORCED * CHANNELS * sizeof(float), all = BRANCHES * ROWS * WIDTH;
+    causal_runner *r;
+    mar_err err = {0};
+    const causal_sampling sampling = {.cfg = 7.5f};
+    assert_ok(causal_runner_create(k, mar_raster_model_of(h->model)->net, &sampling, 1, most - 1, 0, &r, &err), &err);
+    void *memory = backend_memory(k, causal_runner_lay_out(r, NULL));
+    causal_runner_lay_out(r, memory);
+    assert_ok(causal_runner_plan(r, 1, &err), &err);
+    float *tokens = golden_f32(golden, "forced.tokens", FORCED * CHANNELS);
+    float *x = backend_memory(k, tokens_size), *z = backend_memory(k, all * sizeof *z);
+    k->core->upload(k, x, tokens, tokens_size);
+    causal_runner_set_negative(r, harmon_ids(h, 1), harmon_mask(h, 1));
+    causal_runner_begin_captions(r, 1, harmon_ids(h, 0), harmon_mask(h, 0));
+    causal_vectors_begin(r, NULL);
+    for (int b = 0; b < BRANCHES; b++) causal_vectors_want_first(r, 0, b, b * ROWS);
+    causal_vectors_run(r, z);
+    for (int first = 0; first < FORCED; first += most) {
+        int source[FORCED], to[FORCED];
+        for (int j = 0; j < most; j++) source[j] = first + j, to[j] = first + 1 + j;
+        causal_vectors_begin(r, x);
+        for (int b = 0; b < BRANCHES; b++) causal_vectors_add(r, 0, b, first, most, source, most, to, b * ROWS);
+        causal_vectors_run(r, z);
+    }
+    float *host = backend_floats(k, z, all);
+    assert_ok(kern_check(k, &err), &err);
+    causal_runner_free(r);
+    void *arrays[] = {memory, x, z};
+    for (int i = 0; i < 3; i++) k->core->free(k->device, arrays[i]);
+    free(tokens);
+    free_queue(k);
+    return host;
+}
+
+/* The rows of image_out_projector, with and without the table of positions. */
+TEST_CASE(conditions_of_the_official_code)
+{
+    static const struct {
+        const char *name;
+        nextstep_kind kind;
+    } cases[] = {{"forced.c", NEXTSTEP_FOLDER}, {"forced.c.pos", NEXTSTEP_POSITIONS}};
+    const nextstep_files *f = *state;
+    wt_file *golden = golden_open("nextstep");
+    for (int i = 0; i < 2; i++) {
+        const char *folder = f->folder[cases[i].kind];
+        harmon h = harmon_open_paths(folder, NULL, folder, MAR_DTYPE_F32, "64x64", prompts, 1, "");
+        float *expected = golden_f32(golden, cases[i].name, BRANCHES * ROWS * WIDTH);
+        float *one = forced_conditions(&h, golden, 1), *two = forced_conditions(&h, golden, 2);
+        assert_close(one, expected, BRANCHES * ROWS * WIDTH, 1e-5);
+        assert_memory_equal(one, two, BRANCHES * ROWS * WIDTH * sizeof *one); /* however many tokens a pass has */
+        free(expected), free(one), free(two);
+        harmon_close(&h);
+    }
+    wt_close(golden);
+}
 
 /* Returns the largest difference relative to the largest number. */
 static double relative(const float *x, const float *expected, size_t n)
@@ -70,7 +204,6 @@ TEST_CASE(images_of_the_official_code)
         const size_t n = (size_t)(IMAGES * mar_model_get_config(h.model)->seq_len * CHANNELS);
         float *expected = golden_f32(golden, cases[i].name, (int64_t)n);
         const double error = relative(tokens, expected, n);
-        printf("%s %g\n", cases[i].name, error);
         if (error > 1e-4) fail_msg("%s: relative error %g", cases[i].name, error);
         free(expected);
         harmon_close(&h);

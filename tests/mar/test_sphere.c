@@ -1,11 +1,11 @@
 /* Tests SphereAR's model against its own code (tests/golden/make_sphere.py): the head, the transformer's conditions,
  * and whole images by the same noise. And the promises of mar.h for this family. */
-#include "diffusion/chain.h"
 #include "mar.h"
 #include "mar_measure.h"
 #include "mar/core/handle.h"
 #include "mar/raster_model.h"
 #include "nets/causal_runner.h"
+#include "tests/support/raster.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -45,59 +45,16 @@ TEST_CASE(the_shape_is_read_from_the_tensors)
 
 /* --- against the official code ------------------------------------------------------------------------------------ */
 
-/* Returns n floats of the backend. The caller frees them. */
-static float *read_back(kern_queue *k, const float *x, size_t n)
-{
-    float *host = malloc(n * sizeof *host);
-    assert_non_null(host);
-    k->core->download(k, host, x, n * sizeof *host);
-    return host;
-}
-
-static void *device_array(kern_queue *k, size_t bytes)
-{
-    void *p;
-    mar_err err = {0};
-    assert_ok(k->core->alloc(k->device, bytes, &p, &err), &err);
-    return p;
-}
-
 TEST_CASE(the_head_is_pytorchs)
 {
     enum { N = 6 };
     wt_file *golden = golden_open("sphere");
     mar *m = open_mar(MAR_DTYPE_F32, 2);
     mar_model *model = load(m);
-    kern_queue *k = queue_of(m);
-    const diff_head *h = &mar_raster_model_of(model)->head;
-    mar_err err = {0};
-    int index[N], at[N];
-    float *host_x = golden_f32(golden, "head.x", N * C), *host_z = golden_f32(golden, "head.z", N * D);
-    float *time = golden_f32(golden, "head.time", N), *expected = golden_f32(golden, "head.velocity", N * C), *temb;
-    float *x = device_array(k, N * C * 4), *z = device_array(k, N * D * 4), *cond = device_array(k, N * 32 * 4);
-    float *out = device_array(k, N * 2 * C * 4);
-    void *mod = device_array(k, N * N * k->head->mod_bytes(h->net));
-    void *scratch = device_array(k, k->head->scratch_bytes(h->net, N * N));
-    k->core->upload(k, x, host_x, N * C * 4);
-    k->core->upload(k, z, host_z, N * D * 4);
-    assert_ok(diff_head_time_embeddings(k, h, time, N, &temb, &err), &err);
-    assert_ok(k->core->linear_plan(k, h->cond, N, &err), &err);
-    assert_ok(k->head->plan(k, h->net, N * N, &err), &err);
-    k->core->linear(k, h->cond, z, N, cond);
-    for (int i = 0; i < N; i++)
-        index[i] = i, at[i] = i * N + i; /* every condition at every time; the diagonal is used */
-    k->head->modulate(k, h->net, temb, index, NULL, N, cond, N, mod, scratch);
-    k->head->eval(k, h->net, x, NULL, mod, at, N, out, scratch);
-    float *result = read_back(k, out, N * 2 * C), velocity[N * C];
-    for (int i = 0; i < N; i++) {
-        memcpy(velocity + i * C, result + 2 * i * C, C * sizeof *velocity);
-        for (int c = 0; c < C; c++) assert_true(result[(2 * i + 1) * C + c] == 0); /* no learned variance */
-    }
+    float *velocity = raster_velocities(m, model, golden, "head.z"),
+          *expected = golden_f32(golden, "head.velocity", N * C);
     assert_close(velocity, expected, N * C, 1e-5);
-    void *memory[] = {x, z, cond, out, mod, scratch, temb};
-    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) k->core->free(k->device, memory[i]);
-    free(host_x), free(host_z), free(time), free(expected), free(result);
-    free_queue(k);
+    free(velocity), free(expected);
     mar_model_free(model);
     mar_close(m);
     wt_close(golden);
@@ -111,10 +68,10 @@ static float *conditions(kern_queue *k, const mar_raster_model *model, const flo
     mar_err err = {0};
     int source[SEQ], to[SEQ];
     assert_ok(causal_runner_create(k, model->net, &(causal_sampling){.cfg = 1}, IMAGES, most - 1, 0, &r, &err), &err);
-    void *memory = device_array(k, causal_runner_lay_out(r, NULL));
+    void *memory = backend_memory(k, causal_runner_lay_out(r, NULL));
     causal_runner_lay_out(r, memory);
     assert_ok(causal_runner_plan(r, IMAGES, &err), &err);
-    float *x = device_array(k, IMAGES * TOKENS * 4), *z = device_array(k, IMAGES * SEQ * D * 4);
+    float *x = backend_memory(k, IMAGES * TOKENS * 4), *z = backend_memory(k, IMAGES * SEQ * D * 4);
     k->core->upload(k, x, tokens, IMAGES * TOKENS * 4);
     causal_runner_begin(r, IMAGES, label);
     causal_vectors_begin(r, NULL);
@@ -129,7 +86,7 @@ static float *conditions(kern_queue *k, const mar_raster_model *model, const flo
         }
         causal_vectors_run(r, z);
     }
-    float *host = read_back(k, z, IMAGES * SEQ * D);
+    float *host = backend_floats(k, z, IMAGES * SEQ * D);
     assert_ok(kern_check(k, &err), &err);
     causal_runner_free(r);
     k->core->free(k->device, memory);

@@ -8,8 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define DATA     "tests/golden/data/nextstep/"
-#define NEGATIVE "lowres, bad anatomy, blurry."
+#define DATA "tests/golden/data/nextstep/"
 
 static int is_decoder(const file_tensor *t)
 {
@@ -112,11 +111,4 @@ int nextstep_tear_down(void **state)
 {
     free(*state);
     return 0;
-}
-
-harmon nextstep_open(const nextstep_files *f, nextstep_kind kind, mar_dtype dtype, const char *size,
-                     const char *const *prompts, int n)
-{
-    const char *folder = f->folder[kind];
-    return harmon_open_paths(folder, kind == NEXTSTEP_DRAFT ? NULL : folder, folder, dtype, size, prompts, n, NEGATIVE);
 }

@@ -31,9 +31,4 @@ typedef struct {
 int nextstep_set_up(void **state);
 int nextstep_tear_down(void **state);
 
-/* Opens one with n prompts and the golden data's negative one, for images of this size; NULL: the model's own. It works
- * with the functions for Harmon. Failures fail the test. */
-harmon nextstep_open(const nextstep_files *f, nextstep_kind kind, mar_dtype dtype, const char *size,
-                     const char *const *prompts, int n);
-
 #endif

@@ -1,0 +1,70 @@
+#include "tests/support/raster.h"
+
+#include "tests/support/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+float *backend_floats(kern_queue *k, const float *x, size_t n)
+{
+    float *host = malloc(n * sizeof *host);
+    assert_non_null(host);
+    k->core->download(k, host, x, n * sizeof *host);
+    return host;
+}
+
+/* Uploads a golden array of rows of `width` numbers. */
+static float *raster_upload(kern_queue *k, const wt_file *golden, const char *name, int rows, int width)
+{
+    const size_t n = (size_t)rows * (size_t)width;
+    float *host = golden_f32(golden, name, (int64_t)n), *there = backend_memory(k, n * sizeof *host);
+    k->core->upload(k, there, host, n * sizeof *host);
+    free(host);
+    return there;
+}
+
+/* Evaluates n rows, each for its own time and condition: every condition is there at every time. */
+static float *raster_evaluate(kern_queue *k, const diff_head *h, const float *x, const float *cond, const float *temb,
+                              int n)
+{
+    const int channels = h->shape.channels;
+    int *index = malloc((size_t)n * sizeof *index), *at = malloc((size_t)n * sizeof *at);
+    float *out = backend_memory(k, (size_t)(n * 2 * channels) * sizeof *out);
+    void *mod = backend_memory(k, (size_t)(n * n) * k->head->mod_bytes(h->net));
+    void *scratch = backend_memory(k, k->head->scratch_bytes(h->net, n * n));
+    assert_true(index && at);
+    for (int i = 0; i < n; i++) index[i] = i, at[i] = i * n + i;
+    k->head->modulate(k, h->net, temb, index, NULL, n, cond, n, mod, scratch);
+    k->head->eval(k, h->net, x, NULL, mod, at, n, out, scratch);
+    float *result = backend_floats(k, out, (size_t)(n * 2 * channels));
+    void *memory[] = {out, mod, scratch};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) k->core->free(k->device, memory[i]);
+    free(index), free(at);
+    return result;
+}
+
+float *raster_velocities(mar *m, mar_model *model, const wt_file *golden, const char *conditions)
+{
+    kern_queue *k = queue_of(m);
+    const diff_head *h = &mar_raster_model_of(model)->head;
+    const int n = (int)wt_find(golden, "head.time")->count, channels = h->shape.channels;
+    mar_err err = {0};
+    float *time = golden_f32(golden, "head.time", n), *temb;
+    float *x = raster_upload(k, golden, "head.x", n, channels),
+          *z = raster_upload(k, golden, conditions, n, h->shape.z_dim);
+    float *cond = backend_memory(k, (size_t)(n * h->shape.width) * sizeof *cond);
+    assert_ok(diff_head_time_embeddings(k, h, time, n, &temb, &err), &err);
+    assert_ok(k->core->linear_plan(k, h->cond, n, &err), &err);
+    assert_ok(k->head->plan(k, h->net, n * n, &err), &err);
+    k->core->linear(k, h->cond, z, n, cond);
+    float *velocity = raster_evaluate(k, h, x, cond, temb, n);
+    for (int i = 0; i < n; i++) {
+        for (int c = 0; c < channels; c++) assert_true(velocity[(2 * i + 1) * channels + c] == 0); /* no variance */
+        memmove(velocity + i * channels, velocity + 2 * i * channels, (size_t)channels * sizeof *velocity);
+    }
+    void *memory[] = {x, z, cond, temb};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) k->core->free(k->device, memory[i]);
+    free(time);
+    free_queue(k);
+    return velocity;
+}

@@ -25,6 +25,11 @@ static int recognise_emu3(const wt_file *f)
     return vae_config_recognise(f) && vae_config_is_emu3(f);
 }
 
+static int recognise_flux(const wt_file *f)
+{
+    return vae_config_recognise(f) && vae_config_is_flux(f);
+}
+
 static mar_status derive_vae(const wt_file *f, const wt_asked *asked, void *facts, mar_err *err)
 {
     (void)asked;
@@ -62,6 +67,15 @@ static void describe_vae(const wt_file *f, const void *facts, const wt_report *t
                     wt_sum_elements(f, decoder));
 }
 
+static void describe_flux(const wt_file *f, const void *facts, const wt_report *to)
+{
+    const mar_vae_config *c = facts;
+    char norm[64] = "";
+    describe_vae(f, facts, to);
+    if (c->norm) snprintf(norm, sizeof norm, "; the encoder normalises %dx%d of them together", c->norm, c->norm);
+    wt_add_fact(to, "latents: tokens / %g + %g%s", (double)c->scale, (double)c->shift, norm);
+}
+
 static void put_vae(const void *facts, wt_pairs *m)
 {
     const mar_vae_config *c = facts;
@@ -78,6 +92,12 @@ static void put_vae(const void *facts, wt_pairs *m)
         wt_put_number(m, "mar.vae_heads", c->heads);
     }
     wt_put_number(m, "mar.parameters", c->parameters);
+}
+
+static void put_flux(const void *facts, wt_pairs *m)
+{
+    put_vae(facts, m);
+    vae_put_latents(facts, m);
 }
 
 /* --- unsupported files -------------------------------------------------------------------------------------------- */
@@ -107,7 +127,8 @@ static int recognise_diffusers(const wt_file *f)
 /* What all image decoders share. */
 #define IMAGE_DECODER                                                                                                  \
     .kind = MAR_KIND_VAE, .article = "a", .facts_size = sizeof(mar_vae_config), .derive = derive_vae,                  \
-    .tensors = visit_vae, .describe = describe_vae, .put = put_vae
+    .tensors = visit_vae
+#define DESCRIBED .describe = describe_vae, .put = put_vae
 
 const wt_kind vae_kinds[] = {
     {.name = "Stable Diffusion checkpoint",
@@ -120,11 +141,16 @@ const wt_kind vae_kinds[] = {
      .instead = "CompVis's (decoder.up)",
      .for_kinds = 1 << MAR_KIND_VAE,
      .recognise = recognise_diffusers},
-    {IMAGE_DECODER, .name = "ViT autoencoder of l-DeTok", .recognise = vae_config_is_detok,
+    {IMAGE_DECODER, DESCRIBED, .name = "ViT autoencoder of l-DeTok", .recognise = vae_config_is_detok,
      .ignores = vae_config_ignores_detok},
-    {IMAGE_DECODER, .name = "ViT autoencoder", .recognise = vae_config_is_vit, .ignores = vae_config_ignores},
-    {IMAGE_DECODER, .name = "VQ autoencoder", .recognise = recognise_emu3, .ignores = vae_config_ignores_emu3},
-    {IMAGE_DECODER, .name = "VQ autoencoder", .recognise = recognise_vq, .ignores = vae_config_ignores_vq},
-    {IMAGE_DECODER, .name = "KL autoencoder", .lacks = "no post_quant_conv.weight", .recognise = vae_config_recognise},
+    {IMAGE_DECODER, DESCRIBED, .name = "ViT autoencoder", .recognise = vae_config_is_vit,
+     .ignores = vae_config_ignores},
+    {IMAGE_DECODER, DESCRIBED, .name = "VQ autoencoder", .recognise = recognise_emu3,
+     .ignores = vae_config_ignores_emu3},
+    {IMAGE_DECODER, DESCRIBED, .name = "VQ autoencoder", .recognise = recognise_vq, .ignores = vae_config_ignores_vq},
+    {IMAGE_DECODER, .describe = describe_flux, .put = put_flux, .name = "KL autoencoder of Flux",
+     .recognise = recognise_flux},
+    {IMAGE_DECODER, DESCRIBED, .name = "KL autoencoder", .lacks = "no post_quant_conv.weight",
+     .recognise = vae_config_recognise},
     {.name = NULL},
 };

@@ -108,10 +108,6 @@ static void add_vae(cJSON *object, const mar_vae_config *c)
     cJSON_AddNumberToObject(object, "levels", c->levels);
     cJSON_AddNumberToObject(object, "res_blocks", c->res_blocks);
     if (c->codebook) cJSON_AddNumberToObject(object, "codebook", c->codebook);
-    if (c->scale) {
-        cJSON_AddNumberToObject(object, "scale", (double)c->scale);
-        cJSON_AddNumberToObject(object, "shift", (double)c->shift);
-    }
     if (c->depth) {
         cJSON_AddNumberToObject(object, "width", c->width);
         cJSON_AddNumberToObject(object, "depth", c->depth);

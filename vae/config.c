@@ -80,19 +80,6 @@ const vae_names *vae_names_of(const wt_file *f)
     return has_codebook ? &family_chameleon : vae_flux_recognise(f, "") ? &family_flux : &family_kl;
 }
 
-int vae_flux_recognise(const wt_file *f, const char *prefix)
-{
-    static const char *const around[] = {"post_quant_conv.", "quant_conv."};
-    char name[VAE_NAME_SIZE];
-    snprintf(name, sizeof name, "%sdecoder.mid.block_1.conv1.weight", prefix);
-    if (!wt_find(f, name)) return 0;
-    for (int i = 0; i < 2; i++) {
-        snprintf(name, sizeof name, "%s%s", prefix, around[i]);
-        if (has_part(f, name)) return 0;
-    }
-    return 1;
-}
-
 mar_status vae_config_rename(wt_file *f, mar_err *err)
 {
     static const wt_naming names[] = {{"decoder.middle_block.", "decoder.mid.", 0},

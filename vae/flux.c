@@ -10,8 +10,23 @@
 #include <string.h>
 
 enum { NORM_MAX = 64 };
+#define NUMBER_MAX 1e6 /* of both, and of 1 / scale */
 
 static const char scale_key[] = "mar.vae_scale", shift_key[] = "mar.vae_shift", norm_key[] = "mar.vae_norm";
+
+int vae_flux_recognise(const wt_file *f, const char *prefix)
+{
+    static const char *const around[] = {"post_quant_conv.", "quant_conv.", NULL};
+    const size_t length = strlen(prefix);
+    char name[VAE_NAME_SIZE];
+    snprintf(name, sizeof name, "%sdecoder.mid.block_1.conv1.weight", prefix);
+    if (!wt_find(f, name)) return 0;
+    for (int i = 0; i < wt_count(f); i++) {
+        const char *other = wt_at(f, i)->name;
+        if (strncmp(other, prefix, length) == 0 && wt_begins_with(other + length, around)) return 0;
+    }
+    return 1;
+}
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
@@ -25,11 +40,10 @@ typedef struct {
 static mar_status flux_refuse(const flux_config *s, const char *key, const json_value *v, const char *expected)
 {
     static const char *const types[] = {"null", "false", "true", "number", "string", "array", "object"};
-    return err_set(s->err, MAR_EMODEL, "%s: %s has %s %.40s, expected %s", wt_path(s->f), s->name, key,
-                   !v        ? "missing"
-                   : v->text ? v->text
-                             : types[v->type],
-                   expected);
+    const char *text = !v ? "missing" : v->text ? v->text : types[v->type];
+    const int length = v && v->text ? (int)v->length : (int)strlen(text);
+    return err_set(s->err, MAR_EMODEL, "%s: %s has %s %.*s, expected %s", wt_path(s->f), s->name, key,
+                   length < 40 ? length : 40, text, expected);
 }
 
 /* Adds the number `key` to the metadata; it is above `least`. */
@@ -39,22 +53,23 @@ static mar_status flux_add_real(const flux_config *s, const char *key, double le
     char text[32];
     const json_value *v = json_member(s->value, key);
     const double x = v ? json_double(v) : NAN;
-    if (!(x > least && x < 1e6)) return flux_refuse(s, key, v, expected);
+    if (!(x > least && x < NUMBER_MAX)) return flux_refuse(s, key, v, expected);
     snprintf(text, sizeof text, "%.9g", x);
     return wt_add_metadata(s->f, to, text, s->err);
 }
 
-/* Adds the patch of latents that the encoder normalises, if it does: psz x psz, or one. */
+/* Adds the patch of latents that the encoder normalises, if it does: psz x psz, or one. The releases' codes differ in
+ * what a file without encoder_norm means, and in scale and shift. */
 static mar_status flux_add_norm(const flux_config *s)
 {
     char text[32];
     int64_t patch = 1;
     const json_value *norm = json_member(s->value, "encoder_norm"), *psz = json_member(s->value, "psz");
-    if (norm && norm->type != JSON_TRUE && norm->type != JSON_FALSE)
+    if (!norm || (norm->type != JSON_TRUE && norm->type != JSON_FALSE))
         return flux_refuse(s, "encoder_norm", norm, "true or false");
     if (psz && psz->type != JSON_NULL && (!json_integer(psz, &patch) || patch < 1 || patch > NORM_MAX))
         return flux_refuse(s, "psz", psz, "null or 1 to 64");
-    if (!norm || norm->type == JSON_FALSE) return MAR_OK;
+    if (norm->type == JSON_FALSE) return MAR_OK;
     snprintf(text, sizeof text, "%d", (int)patch);
     return wt_add_metadata(s->f, norm_key, text, s->err);
 }
@@ -68,8 +83,8 @@ mar_status vae_flux_complete(wt_file *f, mar_err *err)
     flux_config s = {f, inside ? "vae/config.json" : "config.json", NULL, err};
     mar_status status = wt_read_beside(f, s.name, &text, &j, err);
     if (status == MAR_OK && (s.value = j.values) != NULL) {
-        status = flux_add_real(&s, "scaling_factor", 0, "a positive number", scale_key);
-        if (status == MAR_OK) status = flux_add_real(&s, "shift_factor", -1e6, "a number", shift_key);
+        status = flux_add_real(&s, "scaling_factor", 1 / NUMBER_MAX, "a positive number", scale_key);
+        if (status == MAR_OK) status = flux_add_real(&s, "shift_factor", -NUMBER_MAX, "a number", shift_key);
         if (status == MAR_OK) status = flux_add_norm(&s);
     }
     json_free(&j);
@@ -81,10 +96,10 @@ mar_status vae_flux_complete(wt_file *f, mar_err *err)
 
 static mar_status flux_read_real(const wt_file *f, const char *key, double least, float *out, mar_err *err)
 {
-    char *end;
     const char *text = wt_metadata(f, key);
+    char *end = NULL;
     const double x = text ? strtod(text, &end) : NAN;
-    if (!(x > least && x < 1e6) || *end)
+    if (!(x > least && x < NUMBER_MAX) || end == text || *end)
         return err_set(err, MAR_EMODEL, "%s: metadata %s is \"%s\", expected a number%s", wt_path(f), key,
                        text ? text : "", least < 0 ? "" : " above 0");
     *out = (float)x;
@@ -95,13 +110,12 @@ mar_status vae_flux_derive(const wt_file *f, mar_vae_config *c, mar_err *err)
 {
     long norm = 0;
     if (!wt_metadata(f, scale_key))
-        return err_set(
-            err, MAR_EMODEL,
-            "%s: tensor post_quant_conv.weight is missing, and without it config.json beside the file, which "
-            "NextStep-1's decoder has: expected its scaling_factor and shift_factor",
-            wt_path(f));
-    mar_status status = flux_read_real(f, scale_key, 0, &c->scale, err);
-    if (status == MAR_OK) status = flux_read_real(f, shift_key, -1e6, &c->shift, err);
+        return err_set(err, MAR_EMODEL,
+                       "%s: has neither post_quant_conv.weight nor, as NextStep-1's decoder, config.json beside it: "
+                       "expected its scaling_factor and shift_factor",
+                       wt_path(f));
+    mar_status status = flux_read_real(f, scale_key, 1 / NUMBER_MAX, &c->scale, err);
+    if (status == MAR_OK) status = flux_read_real(f, shift_key, -NUMBER_MAX, &c->shift, err);
     if (status == MAR_OK) status = wt_metadata_number(f, norm_key, &norm, err);
     if (status == MAR_OK && norm > NORM_MAX)
         status = err_set(err, MAR_EMODEL, "%s: metadata %s is %ld, expected at most %d", wt_path(f), norm_key, norm,

@@ -123,8 +123,8 @@ double vae_run_flop(const vae_run *r);
 typedef struct {
     int n;
     const float *pixels; /* [n][H][W][3] nominally in [-1,1], not clipped */
-    /* [n][H][W][3] kern_pixel_byte of pixels: KERN_BYTES_NEAREST; LlamaGen's and SphereAR's: KERN_BYTES_DOWN;
-     * Chameleon's, Emu3's and l-DeTok's: KERN_BYTES_CUT. */
+    /* [n][H][W][3] kern_pixel_byte of pixels: MAR's and NextStep-1's KERN_BYTES_NEAREST; LlamaGen's and SphereAR's:
+     * KERN_BYTES_DOWN; Chameleon's, Emu3's and l-DeTok's: KERN_BYTES_CUT. */
     const uint8_t *bytes;
     /* [n] KERN_PIXELS_*. An image with NOT_FINITE is invalid. So is one without WITHIN: all its channels are black or
      * white, and no working decoder produces that. */

@@ -48,7 +48,8 @@ static const char *kind_name(mar_kind kind)
                                         [MAR_KIND_VAE] = "vae",           [MAR_KIND_INCEPTION] = "inception",
                                         [MAR_KIND_LLAMAGEN] = "llamagen", [MAR_KIND_EAGLE] = "eagle",
                                         [MAR_KIND_SPHEREAR] = "spherear", [MAR_KIND_T5] = "t5",
-                                        [MAR_KIND_VGG16] = "vgg16"};
+                                        [MAR_KIND_VGG16] = "vgg16",       [MAR_KIND_DECODER] = "decoder"};
+    _Static_assert(sizeof names / sizeof *names == MAR_KIND_DECODER + 1, "each kind has a name");
     return names[kind];
 }
 

@@ -55,6 +55,9 @@ TEST_CASE(test_json)
     root = run_json("$MAR inspect --json tests/golden/data/t5", 0);
     assert_string_equal(cJSON_GetObjectItem(root, "kind")->valuestring, "t5");
     cJSON_Delete(root);
+    root = run_json("$MAR inspect --json demo-mgpt", 0);
+    assert_string_equal(cJSON_GetObjectItem(root, "kind")->valuestring, "decoder");
+    cJSON_Delete(root);
     root = run_json("$MAR inspect --json " DATA "dtypes.pt", 1);
     assert_string_equal(cJSON_GetObjectItem(root, "kind")->valuestring, "unknown");
     assert_null(cJSON_GetObjectItem(root, "config"));

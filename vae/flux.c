@@ -1,6 +1,6 @@
 /* Latents of Flux's KL autoencoder (Black Forest Labs 2024; modeling_flux_vae.py of NextStep-1's release): no layer
- * stands between encoder and decoder. What makes tokens of latents is in config.json beside the tensors, or the
- * metadata of a converted file. */
+ * stands between encoder and decoder. What makes tokens of latents is in config.json beside the tensors, whose values
+ * become metadata. The releases' codes have different values for what is missing, so nothing may be. */
 #include "vae/steps.h"
 #include "weights/shape.h"
 
@@ -9,10 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define KEY        "mar.vae_"
+#define NUMBER_MAX 1e6 /* of both numbers, and of 1 / scale */
 enum { NORM_MAX = 64 };
-#define NUMBER_MAX 1e6 /* of both, and of 1 / scale */
-
-static const char scale_key[] = "mar.vae_scale", shift_key[] = "mar.vae_shift", norm_key[] = "mar.vae_norm";
 
 int vae_flux_recognise(const wt_file *f, const char *prefix)
 {
@@ -28,106 +27,79 @@ int vae_flux_recognise(const wt_file *f, const char *prefix)
     return 1;
 }
 
-/* --- config.json -------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    wt_file *f;
-    const char *name;        /* of the configuration's file */
-    const json_value *value; /* its object */
-    mar_err *err;
-} flux_config;
-
-static mar_status flux_refuse(const flux_config *s, const char *key, const json_value *v, const char *expected)
-{
-    static const char *const types[] = {"null", "false", "true", "number", "string", "array", "object"};
-    const char *text = !v ? "missing" : v->text ? v->text : types[v->type];
-    const int length = v && v->text ? (int)v->length : (int)strlen(text);
-    return err_set(s->err, MAR_EMODEL, "%s: %s has %s %.*s, expected %s", wt_path(s->f), s->name, key,
-                   length < 40 ? length : 40, text, expected);
-}
-
-/* Adds the number `key` to the metadata; it is above `least`. */
-static mar_status flux_add_real(const flux_config *s, const char *key, double least, const char *expected,
-                                const char *to)
-{
-    char text[32];
-    const json_value *v = json_member(s->value, key);
-    const double x = v ? json_double(v) : NAN;
-    if (!(x > least && x < NUMBER_MAX)) return flux_refuse(s, key, v, expected);
-    snprintf(text, sizeof text, "%.9g", x);
-    return wt_add_metadata(s->f, to, text, s->err);
-}
-
-/* Adds the patch of latents that the encoder normalises, if it does: psz x psz, or one. The releases' codes differ in
- * what a file without encoder_norm means, and in scale and shift. */
-static mar_status flux_add_norm(const flux_config *s)
-{
-    char text[32];
-    int64_t patch = 1;
-    const json_value *norm = json_member(s->value, "encoder_norm"), *psz = json_member(s->value, "psz");
-    if (!norm || (norm->type != JSON_TRUE && norm->type != JSON_FALSE))
-        return flux_refuse(s, "encoder_norm", norm, "true or false");
-    if (psz && psz->type != JSON_NULL && (!json_integer(psz, &patch) || patch < 1 || patch > NORM_MAX))
-        return flux_refuse(s, "psz", psz, "null or 1 to 64");
-    if (norm->type == JSON_FALSE) return MAR_OK;
-    snprintf(text, sizeof text, "%d", (int)patch);
-    return wt_add_metadata(s->f, norm_key, text, s->err);
-}
-
 mar_status vae_flux_complete(wt_file *f, mar_err *err)
 {
+    static const char *const keys[] = {KEY "scaling_factor", KEY "shift_factor", KEY "encoder_norm", KEY "psz"},
+                             *const types[] = {"null", "false", "true", "number", "string", "array", "object"};
     const int inside = vae_flux_recognise(f, VAE_INSIDE);
     char *text;
     json j;
-    if ((!inside && !vae_flux_recognise(f, "")) || wt_metadata(f, scale_key)) return MAR_OK;
-    flux_config s = {f, inside ? "vae/config.json" : "config.json", NULL, err};
-    mar_status status = wt_read_beside(f, s.name, &text, &j, err);
-    if (status == MAR_OK && (s.value = j.values) != NULL) {
-        status = flux_add_real(&s, "scaling_factor", 1 / NUMBER_MAX, "a positive number", scale_key);
-        if (status == MAR_OK) status = flux_add_real(&s, "shift_factor", -NUMBER_MAX, "a number", shift_key);
-        if (status == MAR_OK) status = flux_add_norm(&s);
+    if ((!inside && !vae_flux_recognise(f, "")) || wt_metadata(f, keys[0])) return MAR_OK;
+    mar_status status = wt_read_beside(f, inside ? "vae/config.json" : "config.json", &text, &j, err);
+    for (size_t i = 0; status == MAR_OK && j.values && i < sizeof keys / sizeof *keys; i++) {
+        const json_value *v = json_member(j.values, keys[i] + strlen(KEY));
+        const int is_number = v && v->type == JSON_NUMBER;
+        if (v)
+            status = wt_add_metadata(f, keys[i], is_number ? v->text : types[v->type],
+                                     is_number ? v->length : strlen(types[v->type]), err);
     }
     json_free(&j);
     free(text);
     return status;
 }
 
-/* --- metadata ----------------------------------------------------------------------------------------------------- */
-
-static mar_status flux_read_real(const wt_file *f, const char *key, double least, float *out, mar_err *err)
+static const char *flux_value(const wt_file *f, const char *key)
 {
-    const char *text = wt_metadata(f, key);
+    char name[64];
+    snprintf(name, sizeof name, KEY "%s", key);
+    return wt_metadata(f, name);
+}
+
+static mar_status flux_refuse(const wt_file *f, const char *key, const char *expected, mar_err *err)
+{
+    const char *value = flux_value(f, key);
+    if (value)
+        return err_set(err, MAR_EMODEL, "%s: config.json, or metadata " KEY "%s, has %s %.40s, expected %s", wt_path(f),
+                       key, key, value, expected);
+    return err_set(err, MAR_EMODEL,
+                   "%s: has no post_quant_conv.weight, and no %s of a decoder without it: expected config.json beside "
+                   "it with %s",
+                   wt_path(f), key, expected);
+}
+
+static mar_status flux_number(const wt_file *f, const char *key, double least, double most, const char *expected,
+                              double *out, mar_err *err)
+{
     char *end = NULL;
-    const double x = text ? strtod(text, &end) : NAN;
-    if (!(x > least && x < NUMBER_MAX) || end == text || *end)
-        return err_set(err, MAR_EMODEL, "%s: metadata %s is \"%s\", expected a number%s", wt_path(f), key,
-                       text ? text : "", least < 0 ? "" : " above 0");
-    *out = (float)x;
-    return MAR_OK;
+    const char *value = flux_value(f, key);
+    *out = value ? strtod(value, &end) : NAN;
+    return *out >= least && *out <= most && end != value && !*end ? MAR_OK : flux_refuse(f, key, expected, err);
 }
 
 mar_status vae_flux_derive(const wt_file *f, mar_vae_config *c, mar_err *err)
 {
-    long norm = 0;
-    if (!wt_metadata(f, scale_key))
-        return err_set(err, MAR_EMODEL,
-                       "%s: has neither post_quant_conv.weight nor, as NextStep-1's decoder, config.json beside it: "
-                       "expected its scaling_factor and shift_factor",
-                       wt_path(f));
-    mar_status status = flux_read_real(f, scale_key, 1 / NUMBER_MAX, &c->scale, err);
-    if (status == MAR_OK) status = flux_read_real(f, shift_key, -NUMBER_MAX, &c->shift, err);
-    if (status == MAR_OK) status = wt_metadata_number(f, norm_key, &norm, err);
-    if (status == MAR_OK && norm > NORM_MAX)
-        status = err_set(err, MAR_EMODEL, "%s: metadata %s is %ld, expected at most %d", wt_path(f), norm_key, norm,
-                         NORM_MAX);
-    c->norm = (int)norm;
-    return status;
+    static const char patches[] = "null or 1 to 64";
+    const char *norm = flux_value(f, "encoder_norm"), *psz = flux_value(f, "psz");
+    double scale, shift, patch = 1;
+    mar_status status = flux_number(f, "scaling_factor", 1 / NUMBER_MAX, NUMBER_MAX, "a positive number", &scale, err);
+    if (status == MAR_OK) status = flux_number(f, "shift_factor", -NUMBER_MAX, NUMBER_MAX, "a number", &shift, err);
+    if (status == MAR_OK && psz && strcmp(psz, "null") != 0)
+        status = flux_number(f, "psz", 1, NORM_MAX, patches, &patch, err);
+    if (status == MAR_OK && patch != floor(patch)) status = flux_refuse(f, "psz", patches, err);
+    if (status == MAR_OK && (!norm || (strcmp(norm, "true") != 0 && strcmp(norm, "false") != 0)))
+        status = flux_refuse(f, "encoder_norm", "true or false", err);
+    if (status != MAR_OK) return status;
+    c->scale = (float)scale;
+    c->shift = (float)shift;
+    c->norm = *norm == 't' ? (int)patch : 0; /* each latent, or psz x psz of them */
+    return MAR_OK;
 }
 
 void vae_put_latents(const mar_vae_config *c, wt_pairs *m)
 {
     if (!c->scale) return;
-    wt_put_real(m, scale_key, (double)c->scale);
-    wt_put_real(m, shift_key, (double)c->shift);
-    if (c->norm) wt_put_number(m, norm_key, c->norm);
+    wt_put_real(m, KEY "scaling_factor", (double)c->scale);
+    wt_put_real(m, KEY "shift_factor", (double)c->shift);
+    wt_put_text(m, KEY "encoder_norm", c->norm ? "true" : "false");
+    if (c->norm) wt_put_number(m, KEY "psz", c->norm);
 }

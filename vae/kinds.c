@@ -46,6 +46,7 @@ static void describe_vae(const wt_file *f, const void *facts, const wt_report *t
     static const char *const encoder[] = {"encoder.", "quant_conv.", NULL};
     static const char *const decoder[] = {"decoder.", "post_quant_conv.", "quantize.embedding.", NULL};
     const mar_vae_config *c = facts;
+    char norm[64] = "";
     if (c->depth) {
         vae_add_vit(to, c);
         if (vae_config_is_detok(f))
@@ -65,15 +66,8 @@ static void describe_vae(const wt_file *f, const void *facts, const wt_report *t
     else
         wt_add_fact(to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, wt_sum_elements(f, encoder),
                     wt_sum_elements(f, decoder));
-}
-
-static void describe_flux(const wt_file *f, const void *facts, const wt_report *to)
-{
-    const mar_vae_config *c = facts;
-    char norm[64] = "";
-    describe_vae(f, facts, to);
     if (c->norm) snprintf(norm, sizeof norm, "; the encoder normalises %dx%d of them together", c->norm, c->norm);
-    wt_add_fact(to, "latents: tokens / %g + %g%s", (double)c->scale, (double)c->shift, norm);
+    if (vae_config_is_flux(f)) wt_add_fact(to, "latents: tokens / %g + %g%s", (double)c->scale, (double)c->shift, norm);
 }
 
 static void put_vae(const void *facts, wt_pairs *m)
@@ -127,8 +121,7 @@ static int recognise_diffusers(const wt_file *f)
 /* What all image decoders share. */
 #define IMAGE_DECODER                                                                                                  \
     .kind = MAR_KIND_VAE, .article = "a", .facts_size = sizeof(mar_vae_config), .derive = derive_vae,                  \
-    .tensors = visit_vae
-#define DESCRIBED .describe = describe_vae, .put = put_vae
+    .tensors = visit_vae, .describe = describe_vae
 
 const wt_kind vae_kinds[] = {
     {.name = "Stable Diffusion checkpoint",
@@ -141,16 +134,16 @@ const wt_kind vae_kinds[] = {
      .instead = "CompVis's (decoder.up)",
      .for_kinds = 1 << MAR_KIND_VAE,
      .recognise = recognise_diffusers},
-    {IMAGE_DECODER, DESCRIBED, .name = "ViT autoencoder of l-DeTok", .recognise = vae_config_is_detok,
+    {IMAGE_DECODER, .put = put_vae, .name = "ViT autoencoder of l-DeTok", .recognise = vae_config_is_detok,
      .ignores = vae_config_ignores_detok},
-    {IMAGE_DECODER, DESCRIBED, .name = "ViT autoencoder", .recognise = vae_config_is_vit,
+    {IMAGE_DECODER, .put = put_vae, .name = "ViT autoencoder", .recognise = vae_config_is_vit,
      .ignores = vae_config_ignores},
-    {IMAGE_DECODER, DESCRIBED, .name = "VQ autoencoder", .recognise = recognise_emu3,
+    {IMAGE_DECODER, .put = put_vae, .name = "VQ autoencoder", .recognise = recognise_emu3,
      .ignores = vae_config_ignores_emu3},
-    {IMAGE_DECODER, DESCRIBED, .name = "VQ autoencoder", .recognise = recognise_vq, .ignores = vae_config_ignores_vq},
-    {IMAGE_DECODER, .describe = describe_flux, .put = put_flux, .name = "KL autoencoder of Flux",
-     .recognise = recognise_flux},
-    {IMAGE_DECODER, DESCRIBED, .name = "KL autoencoder", .lacks = "no post_quant_conv.weight",
+    {IMAGE_DECODER, .put = put_vae, .name = "VQ autoencoder", .recognise = recognise_vq,
+     .ignores = vae_config_ignores_vq},
+    {IMAGE_DECODER, .put = put_flux, .name = "KL autoencoder of Flux", .recognise = recognise_flux},
+    {IMAGE_DECODER, .put = put_vae, .name = "KL autoencoder", .lacks = "no post_quant_conv.weight",
      .recognise = vae_config_recognise},
     {.name = NULL},
 };

@@ -57,7 +57,7 @@ int vae_encoder_attends(const wt_file *f, const vae_names *names, int levels, in
 /* Returns 1 if the tensors with this prefix are those of Flux's autoencoder. */
 int vae_flux_recognise(const wt_file *f, const char *prefix);
 mar_status vae_flux_complete(wt_file *f, mar_err *err); /* vae_config_complete's part */
-/* Sets scale, shift and norm. Returns MAR_EMODEL if vae_flux_complete has found no config.json. */
+/* Sets scale, shift and norm. Returns MAR_EMODEL, with key and value, for numbers that are missing or not supported. */
 mar_status vae_flux_derive(const wt_file *f, mar_vae_config *c, mar_err *err);
 
 /* --- ViT autoencoders: vit_config.c has the shape of SphereAR's decoder, detok_config.c that of both sides of

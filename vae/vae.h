@@ -31,7 +31,7 @@
 mar_status vae_config_rename(wt_file *f, mar_err *err);
 /* Adds the statistics of l-DeTok's latents, if a file of its tokenizer has none (wt_add_statistics). Adds to the
  * metadata what config.json says of the latents of Flux's autoencoder: beside its file or in its folder, or in the
- * folder vae of a model's. Returns MAR_EMODEL, with key and value, for one that is not supported. */
+ * folder vae of a model's. */
 mar_status vae_config_complete(wt_file *f, mar_err *err);
 /* Derives the shape from the tensors of a checkpoint. Returns MAR_EMODEL, naming the tensor, if it is no such
  * autoencoder. */

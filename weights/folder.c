@@ -174,44 +174,42 @@ static mar_status open_part(wt_file *f, const char *name, const char *index, int
     return status;
 }
 
+/* Adds the tensors of part p to the table, with a prefix to their names. */
+static mar_status folder_add_part(wt_file *f, int p, const char *prefix, mar_err *err)
+{
+    const wt_file *part = f->parts[p];
+    mar_status status = MAR_OK;
+    for (int i = 0; i < part->count && status == MAR_OK; i++) {
+        wt_tensor t = part->tensors[i];
+        char *name;
+        if (asprintf(&name, "%s%s", prefix, t.name) < 0)
+            return err_set(err, MAR_ENOMEM, "%s: out of memory for the tensor table", f->path);
+        t.name = name;
+        t.part = p;
+        status = wt_add(f, &t, strlen(name), err);
+        free(name);
+    }
+    wt_note_removed(f, part->removed);
+    return status;
+}
+
 /* Adds the tensors of all parts to the table. */
 static mar_status add_tensors(wt_file *f, mar_err *err)
 {
     mar_status status = MAR_OK;
-    for (int p = 0; p < f->n_parts; p++) {
-        const wt_file *part = f->parts[p];
-        for (int i = 0; i < part->count && status == MAR_OK; i++) {
-            wt_tensor t = part->tensors[i];
-            t.part = p;
-            status = wt_add(f, &t, strlen(t.name), err);
-        }
-        wt_note_removed(f, part->removed);
-    }
+    for (int p = 0; p < f->n_parts && status == MAR_OK; p++) status = folder_add_part(f, p, "", err);
     return status;
 }
 
-/* Adds the image decoder in a folder inside the model's, if there is one, under names that begin with its prefix. */
+/* Adds the image decoder in a folder inside the model's, if there is one. */
 static mar_status folder_add_decoder(wt_file *f, mar_err *err)
 {
     if (!folder_has(f->path, decoder_part)) return MAR_OK;
     wt_file **parts = realloc(f->parts, ((size_t)f->n_parts + 1) * sizeof *parts);
     if (!parts) return err_set(err, MAR_ENOMEM, "%s: out of memory", f->path);
     f->parts = parts;
-    mar_status status = open_part(f, decoder_part, NULL, 1, err);
-    if (status != MAR_OK) return status;
-    const wt_file *part = f->parts[f->n_parts - 1];
-    for (int i = 0; i < part->count && status == MAR_OK; i++) {
-        wt_tensor t = part->tensors[i];
-        char *name;
-        if (asprintf(&name, "%s%s", decoder_prefix, t.name) < 0)
-            return err_set(err, MAR_ENOMEM, "%s: out of memory", f->path);
-        t.name = name;
-        t.part = f->n_parts - 1;
-        status = wt_add(f, &t, strlen(name), err);
-        free(name);
-    }
-    wt_note_removed(f, part->removed);
-    return status;
+    const mar_status status = open_part(f, decoder_part, NULL, 1, err);
+    return status == MAR_OK ? folder_add_part(f, f->n_parts - 1, decoder_prefix, err) : status;
 }
 
 /* Takes format and metadata from the first part. */

@@ -80,8 +80,8 @@ mar_status wt_view(const wt_file *f, wt_file **out, mar_err *err);
  * tokenizer, or of the one whose name begins the file's. Returns MAR_EIO if there is no such file, MAR_EMODEL if none
  * of its tokenizers fits, and MAR_EFORMAT. */
 mar_status wt_add_statistics(wt_file *f, int channels, mar_err *err);
-/* Adds a pair to the metadata of a file that has no view. Returns MAR_ENOMEM. */
-mar_status wt_add_metadata(wt_file *f, const char *key, const char *value, mar_err *err);
+/* Adds a key and value[length] to the metadata of a file that has no view. Returns MAR_ENOMEM. */
+mar_status wt_add_metadata(wt_file *f, const char *key, const char *value, size_t length, mar_err *err);
 /* Replaces the path in messages from now on. The label must stay valid until wt_close. */
 void wt_set_label(wt_file *f, const char *label);
 /* Lets wt_load_f32 accept tensors with NaN or infinite values; 0, the state after opening, refuses them. */

@@ -48,7 +48,7 @@ int vae_config_is_vit(const wt_file *f);
 int vae_config_is_detok(const wt_file *f); /* of ViT autoencoders, l-DeTok's */
 int vae_config_is_emu3(const wt_file *f);  /* of VQ autoencoders, Emu3's */
 int vae_config_is_flux(const wt_file *f);  /* of KL autoencoders, Flux's */
-/* Returns the models whose tokens a KL or VQ autoencoder decodes: "MAR", "LlamaGen", "Chameleon" or "Emu3". */
+/* Returns the models whose tokens a KL or VQ autoencoder decodes: "MAR", "NextStep-1", "LlamaGen", ... */
 const char *vae_config_made_for(const wt_file *f);
 /* Return 1 for a tensor that no code needs: of SphereAR's autoencoder, the encoder; of l-DeTok's, the token of masked
  * patches. */

@@ -181,12 +181,13 @@ static mar_status folder_add_part(wt_file *f, int p, const char *prefix, mar_err
     mar_status status = MAR_OK;
     for (int i = 0; i < part->count && status == MAR_OK; i++) {
         wt_tensor t = part->tensors[i];
-        char *name;
-        if (asprintf(&name, "%s%s", prefix, t.name) < 0)
-            return err_set(err, MAR_ENOMEM, "%s: out of memory for the tensor table", f->path);
+        const size_t size = strlen(prefix) + strlen(t.name) + 1;
+        char *name = malloc(size);
+        if (!name) return err_set(err, MAR_ENOMEM, "%s: out of memory for the tensor table", f->path);
+        snprintf(name, size, "%s%s", prefix, t.name);
         t.name = name;
         t.part = p;
-        status = wt_add(f, &t, strlen(name), err);
+        status = wt_add(f, &t, size - 1, err);
         free(name);
     }
     wt_note_removed(f, part->removed);
@@ -352,9 +353,8 @@ static mar_status refuse_folder(const char *path, mar_err *err)
             return err_set(err, MAR_EIO, "%s: %s is half a download, expected %s", path, partial, layouts[i].whole);
     }
     return err_set(err, MAR_EIO,
-                   "%s: has neither %s nor %s, alone or as shards with an index (.index.json), nor %s "
-                   "nor %s",
-                   path, layouts[0].whole, layouts[1].whole, layouts[2].whole, layouts[3].whole);
+                   "%s: has neither %s nor %s, alone or as shards with an index (.index.json), nor %s nor %s", path,
+                   layouts[0].whole, layouts[1].whole, layouts[2].whole, layouts[3].whole);
 }
 
 mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, mar_err *err)

@@ -62,10 +62,9 @@ mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file *
  * pytorch_model.bin, or pytorch_model.bin.index.json with its shards; or as Meta's releases, consolidated.pth, whose
  * params.json then stands for config.json; or checkpoint.pt. The first of the four formats that is complete counts. The
  * tensors of all shards are those of one file, whose path is the folder's. The names of those in vae/checkpoint.pt
- * begin with "vae." then. Reads config.json if there is one. An index may name
- * tensors that no shard has, such as the second name of a shared tensor. Returns MAR_EIO for a file that is missing,
- * MAR_EFORMAT for one that is damaged or a tensor in another shard than the index says, and what wt_open_source
- * returns. */
+ * begin with "vae." then. Reads config.json if there is one. An index may name tensors that no shard has, such as the
+ * second name of a shared tensor. Returns MAR_EIO for a file that is missing, MAR_EFORMAT for one that is damaged or a
+ * tensor in another shard than the index says, and what wt_open_source returns. */
 mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, mar_err *err);
 /* Returns 1 if the folder has one of the six names. */
 int wt_is_folder(const char *path);

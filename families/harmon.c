@@ -48,34 +48,6 @@ static mar_status harmon_read_heads(const wt_file *f, int *heads, mar_err *err)
     return MAR_OK;
 }
 
-/* --- the image decoder ----------------------------------------------------------------------------------------------
- */
-
-/* Opens a view of the image decoder in the file, to close; NULL if it has none. */
-static mar_status harmon_open_decoder(const wt_file *f, wt_file **out, mar_err *err)
-{
-    const mar_status status = wt_view(f, out, err);
-    if (status != MAR_OK) return status;
-    wt_narrow(*out, "vae.");
-    if (vae_config_recognise(*out)) return MAR_OK;
-    wt_close(*out);
-    *out = NULL;
-    return MAR_OK;
-}
-
-typedef struct {
-    wt_tensor_visitor *visit;
-    void *user;
-} harmon_visitor;
-
-static void harmon_visit_decoder(void *user, const char *name, int rank, const int64_t *shape)
-{
-    const harmon_visitor *v = user;
-    char full[160];
-    snprintf(full, sizeof full, "vae.%s", name);
-    v->visit(v->user, full, rank, shape);
-}
-
 /* --- shapes ------------------------------------------------------------------------------------------------------- */
 
 /* Derives the language model: Qwen2.5's heads by its width, unless config.json or the metadata say others. */
@@ -129,12 +101,7 @@ static void harmon_tensors(const wt_file *f, const void *facts, wt_tensor_visito
     visit(user, "proj_out.0.bias", 1, &width);
     visit(user, "proj_out.2.weight", 2, (const int64_t[]){file.width, width});
     visit(user, "proj_out.2.bias", 1, (const int64_t[]){file.width});
-    wt_file *decoder = NULL;
-    mar_err err = {0};
-    harmon_visitor v = {visit, user};
-    if (out->config.image_decoder) (void)harmon_open_decoder(f, &decoder, &err); /* else its tensors are unexpected */
-    if (decoder) vae_config_tensors(decoder, &out->vae, harmon_visit_decoder, &v);
-    wt_close(decoder);
+    if (out->config.image_decoder) vae_inside_tensors(f, &out->vae, visit, user);
 }
 
 /* Sets the defaults of both releases. */
@@ -169,7 +136,7 @@ static mar_status harmon_derive(const wt_file *f, const wt_asked *asked, void *f
     c->parameters = 0;
     harmon_tensors(f, out, wt_add_elements, &c->parameters); /* of the model alone: out->vae is not known yet */
     wt_file *decoder = NULL;
-    status = harmon_open_decoder(f, &decoder, err);
+    status = vae_open_inside(f, &decoder, err);
     if (decoder) status = vae_config_derive(decoder, &out->vae, err);
     c->image_decoder = decoder != NULL;
     wt_close(decoder);

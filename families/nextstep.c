@@ -2,6 +2,7 @@
  * vectors, patches of an autoencoder's latents, which a flow head draws one after another. */
 #include "families/families.h"
 
+#include "vae/vae.h"
 #include "weights/shape.h"
 
 #include <string.h>
@@ -109,9 +110,9 @@ static mar_status nextstep_derive_transformer(const wt_file *f, const wt_asked *
 static void nextstep_tensors(const wt_file *f, const void *facts, wt_tensor_visitor *visit, void *user)
 {
     const family_facts *of = facts;
-    (void)f;
     causal_tensors(&of->shape, visit, user);
     diff_head_tensors(&of->head, visit, user);
+    if (of->config.image_decoder) vae_inside_tensors(f, &of->vae, visit, user);
 }
 
 static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void *facts, mar_err *err)
@@ -143,8 +144,14 @@ static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void 
     out->last_is_counted = 1;
     c->head_width = out->head.width;
     c->head_depth = out->head.depth;
-    nextstep_tensors(f, out, wt_add_elements, &c->parameters);
-    return nextstep_derive_patch(f, out, err);
+    nextstep_tensors(f, out, wt_add_elements, &c->parameters); /* of the model alone: no decoder is known yet */
+    wt_file *decoder = NULL;
+    status = nextstep_derive_patch(f, out, err);
+    if (status == MAR_OK) status = vae_open_inside(f, &decoder, err);
+    if (decoder) status = vae_config_derive(decoder, &out->vae, err);
+    c->image_decoder = decoder != NULL;
+    wt_close(decoder);
+    return status;
 }
 
 /* Tells whether an extra tensor is harmless: of text that the model writes, or a table that is not asked for. */
@@ -169,6 +176,9 @@ static void nextstep_describe(const wt_file *f, const void *facts, const wt_repo
                 "images: %dx%d pixels in %dx%d tokens of %d numbers, other sizes by --size; prompts up to %d tokens",
                 s->columns * of->language.stride, s->seq_len / s->columns * of->language.stride, s->columns,
                 s->seq_len / s->columns, s->token_dim, s->prefix);
+    if (of->config.image_decoder)
+        wt_add_fact(to, "image decoder: in the same folder, %d latent channels, stride %d", of->vae.z_channels,
+                    of->vae.stride);
     wt_add_fact(to, "parameters: %ld (head %ld)", of->config.parameters, wt_sum_elements(f, head));
 }
 
@@ -185,6 +195,7 @@ static void nextstep_put(const void *facts, wt_pairs *m)
     wt_put_real(m, "mar.rope_base", (double)s->rope_base);
     wt_put_number(m, "mar.patch_size", of->config.patch_size);
     if (s->next_rows) wt_put_number(m, "mar.positions", s->next_rows);
+    if (of->config.image_decoder) vae_put_latents(&of->vae, m);
     wt_put_number(m, "mar.parameters", of->config.parameters);
 }
 

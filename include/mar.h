@@ -238,10 +238,11 @@ typedef struct {
     /* A ViT decoder, a transformer in front of convolutions: width, blocks and heads; 0 in others. `levels` are its
      * resolutions and `channels` those of the finest: l-DeTok has one of 3, SphereAR more. */
     int width, depth, heads;
-    int grid;      /* ViT: rows and columns of tokens; 0: any */
-    int encoder;   /* 1: the image encoder is loaded, too */
-    int reserved;  /* 0 */
-    uint64_t hash; /* of the decoder, as in mar_model_config */
+    int grid;           /* ViT: rows and columns of tokens; 0: any */
+    int encoder;        /* 1: the image encoder is loaded, too */
+    int norm;           /* rows and columns of latents that the encoder normalises together; 0: it normalises none */
+    uint64_t hash;      /* of the decoder, as in mar_model_config */
+    float scale, shift; /* KL: tokens are (latent - shift) * scale; 0 in others */
 } mar_vae_config;
 
 /* An open checkpoint: a file or a folder. Its tables are read once, however many objects are loaded from it. Loading
@@ -566,8 +567,8 @@ MAR_API void mar_session_on_progress(mar_session *s, mar_progress_function *f, v
 MAR_API mar_status mar_session_set_stream(mar_session *s, void *stream);
 
 /* Return the results after the last step. Tokens: float [n][seq_len][token_dim], as the model predicts them (before
- * /0.2325, of l-DeTok before *std + mean; SphereAR: on the sphere of radius sqrt(token_dim)); discrete tokens as their
- * numbers. Images: uint8_t [n][H][W][3], RGB, top to bottom.
+ * /0.2325 or mar_vae_config's scale and shift, of l-DeTok before *std + mean; SphereAR: on the sphere of radius
+ * sqrt(token_dim)); discrete tokens as their numbers. Images: uint8_t [n][H][W][3], RGB, top to bottom.
  *
  * A pixel that is NaN or infinite before conversion fails the batch with MAR_EMODEL. The line names image and pixel,
  * with mar_params.check also the layer. An image with no value between -1 and 1 before clipping fails too: it would be
@@ -601,9 +602,9 @@ MAR_API void mar_pixels_init(mar_pixels *pixels, size_t size);
 MAR_API mar_status mar_session_image(mar_session *s, int i, mar_pixels *pixels);
 
 /* Writes the tokens [seq_len][token_dim] of a picture of the session's size, RGB8 or RGBA8 (alpha is ignored), as
- * mar_request.tokens takes them: the mean of the KL posterior times 0.2325, or the nearest rows of a VQ codebook. The
- * images in progress are not affected. MAR_EARG if the VAE was loaded without its encoder (mar_source.encoder). After a
- * failure the tokens are undefined. */
+ * mar_request.tokens takes them: the mean of the KL posterior, shifted and scaled, or the nearest rows of a VQ
+ * codebook. The images in progress are not affected. MAR_EARG if the VAE was loaded without its encoder
+ * (mar_source.encoder). After a failure the tokens are undefined. */
 MAR_API mar_status mar_session_encode(mar_session *s, const mar_pixels *pixels, float *tokens);
 
 /* --- one call: from a class or a prompt to pixels ----------------------------------------------------------------- */

@@ -577,7 +577,7 @@ typedef struct {
 
 /* Rounding of to_bytes for a value in -1 .. 1 (kernels/pixels.h). */
 typedef enum {
-    KERN_BYTES_NEAREST, /* round(clip((x + 1) / 2 * 255, 0, 255)), half to even: MAR, as in numpy */
+    KERN_BYTES_NEAREST, /* round(clip((x + 1) / 2 * 255, 0, 255)), half to even: MAR, as in numpy, and NextStep-1 */
     KERN_BYTES_DOWN, /* trunc(clip(127.5 x + 128, 0, 255)): LlamaGen, as in torch. Of 2^27 values evenly spread over -1
                       * .. 1, 987 differ from torch's byte; they lie at halves */
     KERN_BYTES_CUT,  /* trunc((clip(x, -1, 1) + 1) / 2 * 255): Chameleon, Emu3, as in numpy */

@@ -19,6 +19,7 @@ static const char embedding_name[] = "quantize.embedding.weight";
 
 static const vae_names family_kl = {LDM_NAMES, .post_quant = "post_quant_conv", .bytes = KERN_BYTES_NEAREST,
                                     .made_for = "MAR"},
+                       family_flux = {LDM_NAMES, .bytes = KERN_BYTES_NEAREST, .made_for = "NextStep-1"},
                        family_llamagen = {.encoder_level = "encoder.conv_blocks.",
                                           .decoder_level = "decoder.conv_blocks.",
                                           .coarsest_first = 1,
@@ -76,7 +77,7 @@ const vae_names *vae_names_of(const wt_file *f)
     const int has_codebook = wt_find(f, embedding_name) != NULL, ldm = has_part(f, family_kl.decoder_level);
     if (has_part(f, "decoder.time_")) return &family_emu3;
     if (!ldm && (has_codebook || has_part(f, family_llamagen.decoder_level))) return &family_llamagen;
-    return has_codebook ? &family_chameleon : &family_kl;
+    return has_codebook ? &family_chameleon : vae_flux_recognise(f, "") ? &family_flux : &family_kl;
 }
 
 mar_status vae_config_rename(wt_file *f, mar_err *err)
@@ -158,10 +159,12 @@ static mar_status derive_levels(const wt_file *f, const vae_names *names, mar_va
     return MAR_OK;
 }
 
-/* Finds the weight between token and conv_in: of a convolution [out][in][1][1], or of Emu3's [out][in][3][1][1]. */
+/* Finds the weight between token and conv_in: of a convolution [out][in][1][1], or of Emu3's [out][in][3][1][1]. Flux's
+ * is that of conv_in, whose inputs are the latent. */
 static mar_status find_post_quant(const wt_file *f, const vae_names *names, const wt_tensor **out, mar_err *err)
 {
     char name[VAE_NAME_SIZE], text[128];
+    if (!names->post_quant) return find_conv(f, "decoder.conv_in.weight", out, err);
     snprintf(name, sizeof name, "%s.weight", names->post_quant);
     if (!names->temporal) return find_conv(f, name, out, err);
     const wt_tensor *t = *out = wt_find(f, name);
@@ -172,6 +175,12 @@ static mar_status find_post_quant(const wt_file *f, const vae_names *names, cons
                    name, wt_shape_text(t, text, sizeof text));
 }
 
+/* Returns the input channels of conv_in, from what find_post_quant has found. */
+static int latent_channels(const vae_names *names, const wt_tensor *post_quant)
+{
+    return (int)post_quant->shape[names->post_quant ? 0 : 1];
+}
+
 /* Derives the latent: z_channels numbers, or a row of a codebook of z_channels columns. */
 static mar_status derive_latent(const wt_file *f, const vae_names *names, mar_vae_config *c, mar_err *err)
 {
@@ -179,8 +188,12 @@ static mar_status derive_latent(const wt_file *f, const vae_names *names, mar_va
     const wt_tensor *post_quant, *t = wt_find(f, embedding_name);
     mar_status status = find_post_quant(f, names, &post_quant, err);
     if (status != MAR_OK) return status;
-    c->z_channels = (int)post_quant->shape[0];
-    if (!names->is_vq) return MAR_OK;
+    c->z_channels = latent_channels(names, post_quant);
+    if (!names->post_quant) return vae_flux_derive(f, c, err);
+    if (!names->is_vq) {
+        c->scale = VAE_TOKEN_SCALE;
+        return MAR_OK;
+    }
     if (!t) return err_set(err, MAR_EMODEL, "%s: tensor %s is missing", wt_path(f), embedding_name);
     if (t->rank != 2 || t->shape[0] < 1 || t->shape[0] > CODEBOOK_MAX || t->shape[1] != post_quant->shape[1])
         return err_set(err, MAR_EMODEL,
@@ -266,6 +279,11 @@ int vae_config_is_vit(const wt_file *f)
 static int config_begins_with(const char *name, const char *prefix)
 {
     return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+int vae_config_is_flux(const wt_file *f)
+{
+    return !vae_names_of(f)->post_quant;
 }
 
 int vae_config_is_emu3(const wt_file *f)
@@ -462,6 +480,7 @@ static void visit_latent(const visitor *v, const wt_file *f, const mar_vae_confi
 {
     const int64_t codebook[2] = {c->codebook, c->z_channels};
     const int out = c->codebook ? c->z_channels : 2 * v->latent, in = c->codebook ? v->latent : 2 * v->latent;
+    if (!v->names->post_quant) return;
     if (c->codebook) v->visit(v->user, embedding_name, 2, codebook);
     if (vae_config_has_encoder(f)) config_visit_conv(v, "", "quant_conv", out, in, 1);
     if (v->names->temporal) {
@@ -486,7 +505,7 @@ void vae_config_tensors(const wt_file *f, const mar_vae_config *config, vae_tens
                  .levels = config->levels,
                  .res_blocks = config->res_blocks};
     if (find_post_quant(f, v.names, &post_quant, NULL) != MAR_OK) return; /* config belongs to another file */
-    v.latent = (int)post_quant->shape[0];
+    v.latent = latent_channels(v.names, post_quant);
     for (int i = 0; i < v.levels; i++)
         if (vae_level_width(f, v.names, v.levels, i, &v.width[i], NULL) != MAR_OK) return;
     if (vae_config_has_encoder(f)) visit_encoder(&v, f, config);

@@ -115,11 +115,15 @@ static mar_status load_codebook(const vae_loader *l, vae_decoder *d)
 static mar_status load_latent(const vae_loader *l, vae_decoder *d)
 {
     static const char *const post_quant[] = {""};
+    const mar_vae_config *c = &d->config;
     char name[VAE_NAME_SIZE];
+    d->latent = c->z_channels;
+    if (!d->names->post_quant)
+        return vae_scaling_create(l, d->latent, d->latent, 1 / c->scale, c->shift, &d->post_quant);
     vae_name(name, d->names->post_quant, ".weight");
     d->latent = (int)wt_find(l->f, name)->shape[0];
-    if (d->config.codebook) return load_codebook(l, d);
-    return vae_load_linear(l, "post_quant_conv", post_quant, 1, d->latent, VAE_TOKEN_SCALE, KERN_IN_F32 | KERN_OUT_F32,
+    if (c->codebook) return load_codebook(l, d);
+    return vae_load_linear(l, "post_quant_conv", post_quant, 1, d->latent, c->scale, KERN_IN_F32 | KERN_OUT_F32,
                            &d->post_quant);
 }
 

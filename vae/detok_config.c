@@ -40,7 +40,8 @@ int vae_config_ignores_detok(const char *tensor)
 mar_status vae_config_complete(wt_file *f, mar_err *err)
 {
     int channels;
-    if (!vae_config_is_detok(f) || wt_find(f, "mean") || wt_find(f, "std")) return MAR_OK;
+    if (!vae_config_is_detok(f)) return vae_flux_complete(f, err);
+    if (wt_find(f, "mean") || wt_find(f, "std")) return MAR_OK;
     const mar_status status = vae_vit_find(f, "", "decoder.decoder_embed.weight", 2, 1, &channels, err);
     return status == MAR_OK ? wt_add_statistics(f, channels, err) : status;
 }

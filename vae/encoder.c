@@ -41,10 +41,13 @@ static mar_status encoder_load_network(const vae_loader *l, const vae_decoder *d
 }
 
 /* Loads quant_conv. The log variance is not needed, since a token is the mean. */
-static mar_status load_quant(const vae_loader *l, const mar_vae_config *c, int in, kern_linear **out)
+static mar_status load_quant(const vae_loader *l, const vae_decoder *d, int in, kern_linear **out)
 {
+    const mar_vae_config *c = &d->config;
     const int z = c->z_channels, rows = c->codebook ? z : 2 * z;
-    const float scale = c->codebook ? 1 : VAE_TOKEN_SCALE;
+    const float scale = c->codebook ? 1 : c->scale;
+    if (!d->names->post_quant && c->norm) return vae_scaling_create(l, z, in, 1, 0, out); /* a run scales them */
+    if (!d->names->post_quant) return vae_scaling_create(l, z, in, scale, -c->shift * scale, out);
     float *weight = NULL, *bias = NULL;
     mar_status status = vae_load(l, "quant_conv", "weight", 4, (int64_t[]){rows, in, 1, 1}, &weight);
     if (status == MAR_OK) status = vae_load(l, "quant_conv", "bias", 1, (int64_t[]){rows}, &bias);
@@ -71,7 +74,7 @@ mar_status vae_decoder_add_encoder(vae_decoder *d, kern_queue *k, const wt_file 
     vae_encoder *e = calloc(1, sizeof *e);
     if (!e) return err_set(err, MAR_ENOMEM, "out of memory");
     mar_status status = d->vit ? vae_vit_load_encoder(&l, d, e) : encoder_load_network(&l, d, &e->network);
-    if (status == MAR_OK && !d->vit) status = load_quant(&l, &d->config, e->network.out, &e->quant);
+    if (status == MAR_OK && !d->vit) status = load_quant(&l, d, e->network.out, &e->quant);
     if (status != MAR_OK) {
         k->core->finish(k); /* wait for pending uploads */
         vae_encoder_free(k->device, e);

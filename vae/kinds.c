@@ -25,6 +25,11 @@ static int recognise_emu3(const wt_file *f)
     return vae_config_recognise(f) && vae_config_is_emu3(f);
 }
 
+static int recognise_flux(const wt_file *f)
+{
+    return vae_config_recognise(f) && vae_config_is_flux(f);
+}
+
 static mar_status derive_vae(const wt_file *f, const wt_asked *asked, void *facts, mar_err *err)
 {
     (void)asked;
@@ -41,6 +46,7 @@ static void describe_vae(const wt_file *f, const void *facts, const wt_report *t
     static const char *const encoder[] = {"encoder.", "quant_conv.", NULL};
     static const char *const decoder[] = {"decoder.", "post_quant_conv.", "quantize.embedding.", NULL};
     const mar_vae_config *c = facts;
+    char norm[64] = "";
     if (c->depth) {
         vae_add_vit(to, c);
         if (vae_config_is_detok(f))
@@ -60,6 +66,8 @@ static void describe_vae(const wt_file *f, const void *facts, const wt_report *t
     else
         wt_add_fact(to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, wt_sum_elements(f, encoder),
                     wt_sum_elements(f, decoder));
+    if (c->norm) snprintf(norm, sizeof norm, "; the encoder normalises %dx%d of them together", c->norm, c->norm);
+    if (vae_config_is_flux(f)) wt_add_fact(to, "latents: tokens / %g + %g%s", (double)c->scale, (double)c->shift, norm);
 }
 
 static void put_vae(const void *facts, wt_pairs *m)
@@ -78,6 +86,12 @@ static void put_vae(const void *facts, wt_pairs *m)
         wt_put_number(m, "mar.vae_heads", c->heads);
     }
     wt_put_number(m, "mar.parameters", c->parameters);
+}
+
+static void put_flux(const void *facts, wt_pairs *m)
+{
+    put_vae(facts, m);
+    vae_put_latents(facts, m);
 }
 
 /* --- unsupported files -------------------------------------------------------------------------------------------- */
@@ -107,7 +121,7 @@ static int recognise_diffusers(const wt_file *f)
 /* What all image decoders share. */
 #define IMAGE_DECODER                                                                                                  \
     .kind = MAR_KIND_VAE, .article = "a", .facts_size = sizeof(mar_vae_config), .derive = derive_vae,                  \
-    .tensors = visit_vae, .describe = describe_vae, .put = put_vae
+    .tensors = visit_vae, .describe = describe_vae
 
 const wt_kind vae_kinds[] = {
     {.name = "Stable Diffusion checkpoint",
@@ -120,11 +134,16 @@ const wt_kind vae_kinds[] = {
      .instead = "CompVis's (decoder.up)",
      .for_kinds = 1 << MAR_KIND_VAE,
      .recognise = recognise_diffusers},
-    {IMAGE_DECODER, .name = "ViT autoencoder of l-DeTok", .recognise = vae_config_is_detok,
+    {IMAGE_DECODER, .put = put_vae, .name = "ViT autoencoder of l-DeTok", .recognise = vae_config_is_detok,
      .ignores = vae_config_ignores_detok},
-    {IMAGE_DECODER, .name = "ViT autoencoder", .recognise = vae_config_is_vit, .ignores = vae_config_ignores},
-    {IMAGE_DECODER, .name = "VQ autoencoder", .recognise = recognise_emu3, .ignores = vae_config_ignores_emu3},
-    {IMAGE_DECODER, .name = "VQ autoencoder", .recognise = recognise_vq, .ignores = vae_config_ignores_vq},
-    {IMAGE_DECODER, .name = "KL autoencoder", .lacks = "no post_quant_conv.weight", .recognise = vae_config_recognise},
+    {IMAGE_DECODER, .put = put_vae, .name = "ViT autoencoder", .recognise = vae_config_is_vit,
+     .ignores = vae_config_ignores},
+    {IMAGE_DECODER, .put = put_vae, .name = "VQ autoencoder", .recognise = recognise_emu3,
+     .ignores = vae_config_ignores_emu3},
+    {IMAGE_DECODER, .put = put_vae, .name = "VQ autoencoder", .recognise = recognise_vq,
+     .ignores = vae_config_ignores_vq},
+    {IMAGE_DECODER, .put = put_flux, .name = "KL autoencoder of Flux", .recognise = recognise_flux},
+    {IMAGE_DECODER, .put = put_vae, .name = "KL autoencoder", .lacks = "no post_quant_conv.weight",
+     .recognise = vae_config_recognise},
     {.name = NULL},
 };

@@ -116,6 +116,21 @@ static kern_conv_spec double_size(int in, int out, int kernel)
                             .flags = KERN_OUT_F32 | KERN_TRANSPOSED};
 }
 
+mar_status vae_scaling_create(const vae_loader *l, int out, int in, float factor, float shift, kern_linear **linear)
+{
+    float *weight = calloc((size_t)out * (size_t)in, sizeof *weight), *bias = malloc(sizeof *bias * (size_t)out);
+    mar_status status = weight && bias ? MAR_OK : err_set(l->err, MAR_ENOMEM, "out of memory");
+    for (int i = 0; status == MAR_OK && i < out; i++) {
+        weight[(size_t)i * (size_t)in + (size_t)i] = factor;
+        bias[i] = shift;
+    }
+    const kern_linear_spec spec = {
+        .out = out, .in = in, .weight = weight, .bias = bias, .flags = KERN_IN_F32 | KERN_OUT_F32};
+    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, linear, l->err);
+    free(weight), free(bias);
+    return status;
+}
+
 mar_status vae_load_linear(const vae_loader *l, const char *prefix, const char *const *names, int n, int channels,
                            float input_scale, int flags, kern_linear **out)
 {

@@ -27,7 +27,7 @@ typedef struct {
     int is_vq;               /* 1: a token is the number of a codebook's row */
     int normalises;          /* 1: rows of the codebook are scaled to length 1 */
     int temporal;            /* 1: layers over time before conv_in, and spatial norms (vae/temporal.c) */
-    const char *post_quant;  /* layer between token and conv_in */
+    const char *post_quant;  /* layer between token and conv_in; NULL: none (Flux) */
     kern_bytes bytes;        /* rounding of pixels */
     const char *made_for;    /* models whose tokens it decodes */
 } vae_names;
@@ -51,6 +51,14 @@ mar_status vae_level_width(const wt_file *f, const vae_names *names, int levels,
 /* Returns 1 if an encoder level has attention after each residual block. In a KL autoencoder this depends on the image
  * size in training, so it is read from the file. Level 0 is the finest. */
 int vae_encoder_attends(const wt_file *f, const vae_names *names, int levels, int level);
+
+/* --- Flux's: flux.c has what no tensor shows --- */
+
+/* Returns 1 if the tensors with this prefix are those of Flux's autoencoder. */
+int vae_flux_recognise(const wt_file *f, const char *prefix);
+mar_status vae_flux_complete(wt_file *f, mar_err *err); /* vae_config_complete's part */
+/* Sets scale, shift and norm. Returns MAR_EMODEL, with key and value, for numbers that are missing or not supported. */
+mar_status vae_flux_derive(const wt_file *f, mar_vae_config *c, mar_err *err);
 
 /* --- ViT autoencoders: vit_config.c has the shape of SphereAR's decoder, detok_config.c that of both sides of
  * l-DeTok's

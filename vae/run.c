@@ -153,6 +153,12 @@ mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int g
     const int longest = 16384 / d->config.stride; /* far below sizes that overflow */
     if (grid_h < 1 || grid_w < 1 || grid_h > longest || grid_w > longest)
         return err_set(err, MAR_EARG, "latent grid %dx%d: expected 1..%d by 1..%d", grid_h, grid_w, longest, longest);
+    const int norm = d->encoder && d->config.norm ? d->config.norm : 1;
+    if (grid_h % norm || grid_w % norm)
+        return err_set(err, MAR_EMODEL,
+                       "latent grid %dx%d: the encoder normalises %dx%d latents together, expected a "
+                       "multiple",
+                       grid_h, grid_w, norm, norm);
     vae_run *r = calloc(1, sizeof *r);
     if (!r) return err_set(err, MAR_ENOMEM, "out of memory");
     r->k = k;
@@ -281,7 +287,7 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n)
         k->core->linear(k, d->post_quant, tokens, rows, r->stream[0]);
     const vae_vit_shape *vit = d->vit ? &d->vit->shape : NULL;
     vae_watch(p, vit ? vit->prefix : "",
-              !vit         ? d->names->post_quant
+              !vit         ? d->names->post_quant ? d->names->post_quant : "latents"
               : vit->patch ? "decoder.decoder_embed"
                            : "post_quant_proj",
               d->temporal ? r->latent : r->stream[0], 1, p->grid, d->latent);
@@ -329,6 +335,34 @@ static void quantise(vae_run *r, const float *z, float *tokens)
     }
 }
 
+/* Makes tokens of a patch of latents whose rows are `columns` latents apart: a layer norm without weights over all its
+ * numbers, then shift and scale. */
+static void normalise_patch(const mar_vae_config *c, int columns, float *x)
+{
+    const int run = c->norm * c->z_channels, stride = columns * c->z_channels, n = c->norm * run;
+    double sum = 0, square = 0;
+    for (int i = 0; i < n; i++) sum += (double)x[i / run * stride + i % run];
+    for (int i = 0; i < n; i++) square += pow((double)x[i / run * stride + i % run] - sum / n, 2);
+    const double factor = 1 / sqrt(square / n + (double)VAE_EPS);
+    for (int i = 0; i < n; i++) {
+        float *y = &x[i / run * stride + i % run];
+        *y = (float)((((double)*y - sum / n) * factor - (double)c->shift) * (double)c->scale);
+    }
+}
+
+/* Makes tokens of an image's latents in the backend's memory, in place. */
+static void normalise(vae_run *r, float *latents)
+{
+    const mar_vae_config *c = &r->d->config;
+    const vae_extent grid = r->p.grid;
+    const size_t bytes = vae_pixels(grid) * (size_t)c->z_channels * sizeof *latents;
+    r->k->core->download(r->k, r->host, latents, bytes);
+    for (int i = 0; i < grid.height; i += c->norm)
+        for (int j = 0; j < grid.width; j += c->norm)
+            normalise_patch(c, grid.width, r->host + (size_t)(i * grid.width + j) * (size_t)c->z_channels);
+    r->k->core->upload(r->k, latents, r->host, bytes);
+}
+
 void vae_encode(vae_run *r, const uint8_t *pixels, size_t stride, int channels, float *tokens)
 {
     kern_queue *k = r->k;
@@ -341,7 +375,12 @@ void vae_encode(vae_run *r, const uint8_t *pixels, size_t stride, int channels, 
     k->core->upload(k, p->x, r->host, 3 * vae_pixels(e) * sizeof *r->host);
     vae_pass_end(p, &encoder->network, vae_pass_steps(p, &encoder->network, encoder->network.n_steps, e));
     k->core->linear(k, encoder->quant, p->h, rows, p->x);
-    vae_watch(p, "", encoder->vit ? "encoder.latent_head" : "quant_conv", p->x, 1, p->grid, z);
+    vae_watch(p, "",
+              encoder->vit              ? "encoder.latent_head"
+              : r->d->names->post_quant ? "quant_conv"
+                                        : "latents",
+              p->x, 1, p->grid, z);
+    if (r->d->config.norm) normalise(r, p->x);
     if (r->d->codebook) {
         quantise(r, p->x, tokens);
         return;

@@ -58,8 +58,8 @@ typedef struct vae_vit vae_vit;
 typedef struct {
     vae_network network; /* levels from the finest, then the middle block */
     vae_vit *vit;        /* l-DeTok; else NULL */
-    /* quant_conv as f32. KL: the rows of the mean, times VAE_TOKEN_SCALE. l-DeTok: latent_head, the mean's rows, with
-     * the latents' statistics taken out. */
+    /* quant_conv as f32. KL: the rows of the mean, times config.scale. Flux: the same without quant_conv. l-DeTok:
+     * latent_head, the mean's rows, with the latents' statistics taken out. */
     kern_linear *quant;
 } vae_encoder;
 
@@ -85,8 +85,8 @@ struct vae_decoder {
     mar_vae_config config;
     const vae_names *names;
     int latent; /* input channels of conv_in */
-    /* Applied to tokens, as f32. KL: post_quant_conv [latent][latent]. ViT: [latent][z_channels] post_quant_proj, or
-     * l-DeTok's decoder_embed, with the latents' statistics put in. */
+    /* Applied to tokens, as f32. KL: post_quant_conv [latent][latent]; Flux: scale and shift. ViT: [latent][z_channels]
+     * post_quant_proj, or l-DeTok's decoder_embed, with the latents' statistics put in. */
     kern_linear *post_quant;
     vae_vit *vit;           /* NULL: KL or VQ */
     float *embedding;       /* VQ: host [codebook][z_channels], as in the file; KL: NULL, as the next two */
@@ -115,6 +115,8 @@ mar_status vae_load(const vae_loader *l, const char *prefix, const char *suffix,
                     float **out);
 /* Loads a vector of n floats into the backend's memory. */
 mar_status vae_load_vector(const vae_loader *l, const char *prefix, const char *suffix, int n, float **out);
+/* Makes a layer y[out] = factor * x + shift of the first `out` of x[in], as f32. */
+mar_status vae_scaling_create(const vae_loader *l, int out, int in, float factor, float shift, kern_linear **linear);
 /* Loads n 1x1 convolutions with the same input as one linear layer over NHWC pixels. The input is scaled by
  * input_scale, so the weights are divided by it. */
 mar_status vae_load_linear(const vae_loader *l, const char *prefix, const char *const *names, int n, int channels,

@@ -15,18 +15,23 @@
  * pixels and tokens, a transformer, and behind the decoder's patches conv_out. Tokens are latents with the mean and the
  * standard deviation of each channel taken out, which are tensors of the file, too.
  *
+ * Flux's KL autoencoder, of NextStep-1, has no layer between encoder and decoder. Its tokens are latents, shifted and
+ * scaled by two numbers of config.json beside it (vae/flux.c).
+ *
  * The encoder is loaded only if asked for: conv_in, down levels, mid, norm_out, conv_out, quant_conv. Its token is the
  * mean of the posterior, or the codebook row nearest to its result. */
 #ifndef VAE_VAE_H
 #define VAE_VAE_H
 
 #include "kernels/ops.h"
-#include "weights/weights.h"
+#include "weights/kind.h"
 
 /* Gives Emu3's decoder as transformers has it (Emu3VQVAE) the names and shapes of Emu3-VisionTokenizer. Errors are
  * those of wt_rename. */
 mar_status vae_config_rename(wt_file *f, mar_err *err);
-/* Adds the statistics of l-DeTok's latents, if a file of its tokenizer has none (wt_add_statistics). */
+/* Adds the statistics of l-DeTok's latents, if a file of its tokenizer has none (wt_add_statistics). Adds to the
+ * metadata what config.json says of the latents of Flux's autoencoder: beside its file or in its folder, or in the
+ * folder vae of a model's. */
 mar_status vae_config_complete(wt_file *f, mar_err *err);
 /* Derives the shape from the tensors of a checkpoint. Returns MAR_EMODEL, naming the tensor, if it is no such
  * autoencoder. */
@@ -42,7 +47,8 @@ int vae_config_is_vq(const wt_file *f);
 int vae_config_is_vit(const wt_file *f);
 int vae_config_is_detok(const wt_file *f); /* of ViT autoencoders, l-DeTok's */
 int vae_config_is_emu3(const wt_file *f);  /* of VQ autoencoders, Emu3's */
-/* Returns the models whose tokens a KL or VQ autoencoder decodes: "MAR", "LlamaGen", "Chameleon" or "Emu3". */
+int vae_config_is_flux(const wt_file *f);  /* of KL autoencoders, Flux's */
+/* Returns the models whose tokens a KL or VQ autoencoder decodes: "MAR", "NextStep-1", "LlamaGen", ... */
 const char *vae_config_made_for(const wt_file *f);
 /* Return 1 for a tensor that no code needs: of SphereAR's autoencoder, the encoder; of l-DeTok's, the token of masked
  * patches. */
@@ -54,6 +60,16 @@ int vae_config_ignores_vq(const char *tensor);
 int vae_config_ignores_emu3(const char *tensor);
 /* Returns 1 if the file has a tensor of the encoder, or of quant_conv after it. */
 int vae_config_has_encoder(const wt_file *f);
+
+/* Writes scale, shift and norm as metadata of a converted file that has Flux's autoencoder. */
+void vae_put_latents(const mar_vae_config *c, wt_pairs *m);
+
+/* vae/inside.c: the image decoder in a model's file, whose tensors' names begin so. */
+#define VAE_INSIDE "vae."
+/* Opens a view of it, without the prefix, to close. *out is NULL if the file has none. */
+mar_status vae_open_inside(const wt_file *f, wt_file **out, mar_err *err);
+/* Visits its tensors under their names in the file; none if the file has no decoder. */
+void vae_inside_tensors(const wt_file *f, const mar_vae_config *config, vae_tensor_visitor *visit, void *user);
 
 typedef struct vae_decoder vae_decoder; /* weights on the device, shared by any number of runs */
 
@@ -82,7 +98,7 @@ typedef struct vae_run vae_run; /* decodes and encodes latents of one size, any 
  * image. An image that needs more is decoded in bands of rows, one image at a time, with 1.5 to 2 times the work of the
  * layers concerned: on a CPU with the same bits, on a GPU but for last ones. Decoders with an encoder, and ViTs, decode
  * whole images. A bound below what bands need gives the least. Returns MAR_EMODEL for another grid than that of a ViT
- * decoder's positions. */
+ * decoder's positions, and for an encoder that normalises patches which do not divide the grid. */
 #define VAE_MEMORY ((size_t)1500000000)
 mar_status vae_run_create(kern_queue *k, const vae_decoder *d, int grid_h, int grid_w, int batch, size_t memory,
                           vae_run **out, mar_err *err);
@@ -107,8 +123,8 @@ double vae_run_flop(const vae_run *r);
 typedef struct {
     int n;
     const float *pixels; /* [n][H][W][3] nominally in [-1,1], not clipped */
-    /* [n][H][W][3] kern_pixel_byte of pixels: KERN_BYTES_NEAREST; LlamaGen's and SphereAR's: KERN_BYTES_DOWN;
-     * Chameleon's, Emu3's and l-DeTok's: KERN_BYTES_CUT. */
+    /* [n][H][W][3] kern_pixel_byte of pixels: MAR's and NextStep-1's KERN_BYTES_NEAREST; LlamaGen's and SphereAR's:
+     * KERN_BYTES_DOWN; Chameleon's, Emu3's and l-DeTok's: KERN_BYTES_CUT. */
     const uint8_t *bytes;
     /* [n] KERN_PIXELS_*. An image with NOT_FINITE is invalid. So is one without WITHIN: all its channels are black or
      * white, and no working decoder produces that. */
@@ -116,7 +132,7 @@ typedef struct {
 } vae_pictures;
 
 /* Decodes n images, 1..vae_run_images. tokens is backend float [n][grid_h*grid_w][z_channels], as the model predicts
- * them: 0.2325 (the official scale) times the latent; l-DeTok's (latent - mean) / std; SphereAR's unchanged. Patches
+ * them: KL (latent - config.shift) * config.scale; l-DeTok's (latent - mean) / std; SphereAR's unchanged. Patches
  * (vae_run_unpatchify) have as many numbers. VQ tokens are [n][grid_h*grid_w] indices. Allocates nothing except for
  * recordings; kern_check reports a failure. An image is independent of the others, except for the last bits of a GPU's
  * products. */

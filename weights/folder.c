@@ -1,5 +1,5 @@
 /* Folders as Hugging Face writes them: one file of tensors or shards with an index, and config.json. Folders of Meta's
- * releases: consolidated.pth and params.json. */
+ * releases: consolidated.pth and params.json. Image decoders of NextStep-1's: checkpoint.pt and config.json. */
 #include "base/json.h"
 #include "weights/shape.h"
 #include "weights/table.h"
@@ -22,8 +22,12 @@ static const struct {
     const char *whole, *index, *config; /* index NULL: no shards */
 } layouts[] = {{"model.safetensors", "model.safetensors.index.json", "config.json"},
                {"pytorch_model.bin", "pytorch_model.bin.index.json", "config.json"},
-               {"consolidated.pth", NULL, "params.json"}};
+               {"consolidated.pth", NULL, "params.json"},
+               {"checkpoint.pt", NULL, "config.json"}};
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+/* A model's image decoder in a folder inside its own, as NextStep-1's release has it. */
+static const char decoder_part[] = "vae/checkpoint.pt", decoder_prefix[] = "vae.";
 
 /* Writes "FOLDER/NAME" to path [PATH_MAX]. Returns 0 if it is too long. */
 static int weights_folder_join(const char *folder, const char *name, char *path)
@@ -94,6 +98,21 @@ static mar_status read_config(wt_file *f, const char *name, mar_err *err)
     return read_json(path, &f->config_text, &f->config_hash, &f->config, err);
 }
 
+mar_status wt_read_beside(const wt_file *f, const char *name, char **text, json *out, mar_err *err)
+{
+    char folder[PATH_MAX] = ".", path[PATH_MAX];
+    const char *slash = strrchr(f->path, '/');
+    *text = NULL;
+    *out = (json){.values = NULL};
+    if (!f->parts && (f->source.memory || f->source.borrowed)) return MAR_OK;
+    if (f->parts || slash)
+        snprintf(folder, sizeof folder, "%.*s", (int)(f->parts ? strlen(f->path) : (size_t)(slash - f->path + 1)),
+                 f->path);
+    if (!folder_has(folder, name)) return MAR_OK;
+    if (!weights_folder_join(folder, name, path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
+    return read_json(path, text, NULL, out, err);
+}
+
 const json_value *wt_config(const wt_file *f)
 {
     return f->config.values;
@@ -155,20 +174,43 @@ static mar_status open_part(wt_file *f, const char *name, const char *index, int
     return status;
 }
 
+/* Adds the tensors of part p to the table, with a prefix to their names. */
+static mar_status folder_add_part(wt_file *f, int p, const char *prefix, mar_err *err)
+{
+    const wt_file *part = f->parts[p];
+    mar_status status = MAR_OK;
+    for (int i = 0; i < part->count && status == MAR_OK; i++) {
+        wt_tensor t = part->tensors[i];
+        const size_t size = strlen(prefix) + strlen(t.name) + 1;
+        char *name = malloc(size);
+        if (!name) return err_set(err, MAR_ENOMEM, "%s: out of memory for the tensor table", f->path);
+        snprintf(name, size, "%s%s", prefix, t.name);
+        t.name = name;
+        t.part = p;
+        status = wt_add(f, &t, size - 1, err);
+        free(name);
+    }
+    wt_note_removed(f, part->removed);
+    return status;
+}
+
 /* Adds the tensors of all parts to the table. */
 static mar_status add_tensors(wt_file *f, mar_err *err)
 {
     mar_status status = MAR_OK;
-    for (int p = 0; p < f->n_parts; p++) {
-        const wt_file *part = f->parts[p];
-        for (int i = 0; i < part->count && status == MAR_OK; i++) {
-            wt_tensor t = part->tensors[i];
-            t.part = p;
-            status = wt_add(f, &t, strlen(t.name), err);
-        }
-        wt_note_removed(f, part->removed);
-    }
+    for (int p = 0; p < f->n_parts && status == MAR_OK; p++) status = folder_add_part(f, p, "", err);
     return status;
+}
+
+/* Adds the image decoder in a folder inside the model's, if there is one. */
+static mar_status folder_add_decoder(wt_file *f, mar_err *err)
+{
+    if (!folder_has(f->path, decoder_part)) return MAR_OK;
+    wt_file **parts = realloc(f->parts, ((size_t)f->n_parts + 1) * sizeof *parts);
+    if (!parts) return err_set(err, MAR_ENOMEM, "%s: out of memory", f->path);
+    f->parts = parts;
+    const mar_status status = open_part(f, decoder_part, NULL, 1, err);
+    return status == MAR_OK ? folder_add_part(f, f->n_parts - 1, decoder_prefix, err) : status;
 }
 
 /* Takes format and metadata from the first part. */
@@ -290,6 +332,7 @@ static mar_status open_layout(const char *path, mar_weights which, int layout, w
         status = folder_has(path, layouts[layout].whole) ? open_whole(f, layouts[layout].whole, err)
                                                          : open_index(f, layouts[layout].index, err);
     if (status == MAR_OK) status = folder_describe(f, err);
+    if (status == MAR_OK) status = folder_add_decoder(f, err);
     if (status == MAR_OK) wt_find_int4(f); /* scales may be in another shard */
     if (status != MAR_OK)
         wt_close(f);
@@ -309,8 +352,9 @@ static mar_status refuse_folder(const char *path, mar_err *err)
         if (folder_has(path, partial))
             return err_set(err, MAR_EIO, "%s: %s is half a download, expected %s", path, partial, layouts[i].whole);
     }
-    return err_set(err, MAR_EIO, "%s: has neither %s nor %s, alone or as shards with an index (.index.json), nor %s",
-                   path, layouts[0].whole, layouts[1].whole, layouts[2].whole);
+    return err_set(err, MAR_EIO,
+                   "%s: has neither %s nor %s, alone or as shards with an index (.index.json), nor %s nor %s", path,
+                   layouts[0].whole, layouts[1].whole, layouts[2].whole, layouts[3].whole);
 }
 
 mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, mar_err *err)

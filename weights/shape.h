@@ -31,6 +31,9 @@ mar_status wt_rename(wt_file *f, const wt_naming *names, int count, mar_err *err
  * value is no positive number. */
 mar_status wt_metadata_number(const wt_file *f, const char *key, long *out, mar_err *err);
 
+/* Reads the JSON object in the file `name` of a folder, or beside a file: *text, and the values, which point into it.
+ * The caller frees both (json_free), also after an error. They are NULL without that file, and for a file in memory. */
+mar_status wt_read_beside(const wt_file *f, const char *name, char **text, json *out, mar_err *err);
 /* Returns the object in config.json, or in params.json (wt_open_folder); NULL for a file, and for a folder without one.
  * The next three read its members. */
 const json_value *wt_config(const wt_file *f);

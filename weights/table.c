@@ -316,6 +316,16 @@ int wt_metadata_count(const wt_file *f)
     return f->n_metadata;
 }
 
+mar_status wt_add_metadata(wt_file *f, const char *key, const char *value, size_t length, mar_err *err)
+{
+    wt_pair *pairs = realloc(f->metadata, ((size_t)f->n_metadata + 1) * sizeof *pairs);
+    if (pairs) f->metadata = pairs;
+    const wt_pair pair = {wt_pool_text(&f->pool, key, strlen(key)), wt_pool_text(&f->pool, value, length)};
+    if (!pairs || !pair.key || !pair.value) return err_set(err, MAR_ENOMEM, "%s: out of memory", f->path);
+    pairs[f->n_metadata++] = pair;
+    return MAR_OK;
+}
+
 const char *wt_metadata_at(const wt_file *f, int i, const char **value)
 {
     *value = f->metadata[i].value;

@@ -60,13 +60,13 @@ mar_status wt_open_memory(const void *data, size_t size, const char *label, wt_f
 mar_status wt_open_source(const mar_source *source, mar_weights which, wt_file **out, mar_err *err);
 /* Opens a folder as Hugging Face writes it: model.safetensors, or model.safetensors.index.json with its shards, or
  * pytorch_model.bin, or pytorch_model.bin.index.json with its shards; or as Meta's releases, consolidated.pth, whose
- * params.json then stands for config.json. The first of the three formats that is complete counts. The tensors of all
- * shards are those of one file, whose path is the folder's. Reads config.json if there is one. An index may name
- * tensors that no shard has, such as the second name of a shared tensor. Returns MAR_EIO for a file that is missing,
- * MAR_EFORMAT for one that is damaged or a tensor in another shard than the index says, and what wt_open_source
- * returns. */
+ * params.json then stands for config.json; or checkpoint.pt. The first of the four formats that is complete counts. The
+ * tensors of all shards are those of one file, whose path is the folder's. The names of those in vae/checkpoint.pt
+ * begin with "vae." then. Reads config.json if there is one. An index may name tensors that no shard has, such as the
+ * second name of a shared tensor. Returns MAR_EIO for a file that is missing, MAR_EFORMAT for one that is damaged or a
+ * tensor in another shard than the index says, and what wt_open_source returns. */
 mar_status wt_open_folder(const char *path, mar_weights which, wt_file **out, mar_err *err);
-/* Returns 1 if the folder has one of the five names. */
+/* Returns 1 if the folder has one of the six names. */
 int wt_is_folder(const char *path);
 /* Makes one tensor, and its scales, readable as long as the file is open: copies it if the file is the caller's memory,
  * and the descriptor if it is the caller's. Returns MAR_ENOMEM or MAR_EIO. */
@@ -79,6 +79,8 @@ mar_status wt_view(const wt_file *f, wt_file **out, mar_err *err);
  * tokenizer, or of the one whose name begins the file's. Returns MAR_EIO if there is no such file, MAR_EMODEL if none
  * of its tokenizers fits, and MAR_EFORMAT. */
 mar_status wt_add_statistics(wt_file *f, int channels, mar_err *err);
+/* Adds a key and value[length] to the metadata of a file that has no view. Returns MAR_ENOMEM. */
+mar_status wt_add_metadata(wt_file *f, const char *key, const char *value, size_t length, mar_err *err);
 /* Replaces the path in messages from now on. The label must stay valid until wt_close. */
 void wt_set_label(wt_file *f, const char *label);
 /* Lets wt_load_f32 accept tensors with NaN or infinite values; 0, the state after opening, refuses them. */

@@ -39,11 +39,12 @@ static char *path_from_root(const char *path)
     return asprintf(&joined, "%s/%s", folder, path) < 0 ? NULL : joined;
 }
 
-/* Of a model of Chameleon or Emu3 as Hugging Face writes it, and of Harmon, keeps the image decoder, vqmodel. Returns
- * MAR_EMODEL if the model has only the image encoder, as Chameleon's of transformers have it. */
+/* Of a model of Chameleon or Emu3 as Hugging Face writes it, and of Harmon and NextStep-1, keeps the image decoder.
+ * Returns MAR_EMODEL if the model has only the image encoder, as Chameleon's of transformers have it. */
 static mar_status find_in_model(wt_file *file, mar_err *err)
 {
-    static const char *const parts[] = {"model.vqmodel.", "vqmodel."}, *const inside[] = {"vae.", NULL};
+    static const char *const parts[] = {"model.vqmodel.", "vqmodel."}, *const inside[] = {VAE_INSIDE "decoder.mid.",
+                                                                                          NULL};
     static const char decoder[] = "decoder.";
     for (int p = 0; p < 2; p++) {
         const size_t length = strlen(parts[p]);
@@ -62,7 +63,7 @@ static mar_status find_in_model(wt_file *file, mar_err *err)
                            wt_path(file), p ? "vqmodel" : "model.vqmodel");
         if (decodes) wt_narrow(file, parts[p]);
     }
-    if (wt_find(file, "proj_in.0.weight") && wt_sum_elements(file, inside)) wt_narrow(file, inside[0]); /* Harmon */
+    if (wt_sum_elements(file, inside)) wt_narrow(file, VAE_INSIDE); /* a convolutional one */
     return vae_config_rename(file, err);
 }
 

@@ -56,7 +56,8 @@ mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_
 {
     if (!vae) return MAR_OK;
     const mar_vae_config *c = &vae->config;
-    const int is_sphere = model->head == MAR_HEAD_FLOW, has_sphere = vae_decoder_is_sphere(vae->decoder);
+    const int is_sphere = model->head == MAR_HEAD_FLOW && model->conditioning == MAR_CONDITION_CLASS,
+              has_sphere = vae_decoder_is_sphere(vae->decoder);
     const char *kind = c->codebook ? "VQ" : c->depth ? "l-DeTok" : "KL";
     if (is_sphere && !has_sphere)
         return err_set(

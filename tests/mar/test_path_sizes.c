@@ -33,6 +33,7 @@ TEST_CASE(batches_that_are_too_large)
         mar_params p = params_with(cases[i].options);
         p.spec = "path";
         p.cfg = 1;
+        p.num_sampling_steps = 100;
         if (cases[i].with_draft) p.draft = d.draft;
         mar_accels_on ways;
         assert_ok(mar_accels_resolve_params(&p, d.model->engine, &ways, &err), &err);

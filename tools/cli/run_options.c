@@ -31,7 +31,8 @@ static const mar_param rows[] = {
          "image decoder: .safetensors, .ckpt, a folder; or demo\n"
          "MAR's is kl16.ckpt, or l-DeTok's tokenizer beside its stats.pkl, LlamaGen's vq_ds16_c2i.pt, Lumina-mGPT's "
          "and Anole's Chameleon's vqgan.ckpt, "
-         "Emu3's the folder Emu3-VisionTokenizer. The demo models and SphereAR's files have their own, and a model's "
+         "Emu3's the folder Emu3-VisionTokenizer, NextStep-1's the folder vae in its own. The demo models and "
+         "SphereAR's files have their own, and a model's "
          "folder may have one. mar generate needs it for any other model; mar bench and mar fidelity then go without "
          "images."},
     {OPTION_TEXT(run_options, prompt, "TEXT"),

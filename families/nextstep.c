@@ -1,6 +1,6 @@
 /* NextStep-1 and 1.1 (2508.10711; modeling_nextstep.py): a language model of Qwen2's kind whose image tokens are
  * vectors, patches of an autoencoder's latents, which a flow head draws one after another. */
-#include "families/families.h"
+#include "families/nextstep.h"
 
 #include "vae/vae.h"
 #include "weights/shape.h"
@@ -13,33 +13,6 @@
 /* With and without the table of positions that use_gen_pos_embed asks for. */
 static const causal_names nextstep_names = {NEXTSTEP_NAMES};
 static const causal_names nextstep_placed = {NEXTSTEP_NAMES, .next_position = "gen_pos_embed"};
-
-static int nextstep_recognise(const wt_file *f)
-{
-    return wt_find(f, "image_in_projector.weight") || wt_find(f, "image_head.net.input_proj.weight");
-}
-
-/* --- prompts and sizes -------------------------------------------------------------------------------------------- */
-
-static int nextstep_is_language(const wt_file *f, const char *name)
-{
-    return (name && (strcmp(name, "NextStep") == 0 || strcmp(name, "nextstep") == 0)) || nextstep_recognise(f);
-}
-
-/* pipeline_nextstep.py (_add_prefix_ids) */
-const language_family language_nextstep = {
-    .name = "nextstep",
-    .title = "NextStep-1",
-    .prompt = "{prompt}<|image_area|>{rows}*{columns}<|begin_of_image|>",
-    .negative = "{prompt}<|image_area|>{rows}*{columns}<|begin_of_image|>",
-    .negative_prompt = "",
-    .stride = 16,
-    .unit = 16,
-    .width = 512,
-    .height = 512,
-    .context = 32768,
-    .recognise = nextstep_is_language,
-};
 
 /* --- shapes ------------------------------------------------------------------------------------------------------- */
 

@@ -79,6 +79,23 @@ static void given_options_win(void **state)
     free(line), free(options);
 }
 
+/* Checks that no level makes more steps than the model's own: 64 for 400 tokens. */
+static void levels_keep_large_steps(void **state)
+{
+    static const char *const steps[] = {"--num_iter 64 ", "--num_iter 32 ", "--num_iter 16 "};
+    for (int level = 1; level <= 3; level++) {
+        char line[256];
+        snprintf(line, sizeof line,
+                 "$MAR generate --model demo-harmon --prompt \"a bold seven\" --size 80x80 --num_sampling_steps 2 "
+                 "--fast %d --out large%d.png",
+                 level, level);
+        command_result r = command_run(*state, line);
+        assert_int_equal(r.status, 0);
+        assert_has(r.err, steps[level - 1]);
+        command_result_free(&r);
+    }
+}
+
 /* Checks that discrete tokens have level 1 only, which is int8. */
 static void discrete_tokens(void **state)
 {
@@ -159,12 +176,9 @@ static void evaluation(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {COMMAND_TEST(levels_are_their_options),
-                                       COMMAND_TEST(given_options_win),
-                                       COMMAND_TEST(discrete_tokens),
-                                       COMMAND_TEST(refused),
-                                       COMMAND_TEST(where_it_is_said),
-                                       COMMAND_TEST(fidelity_of_a_level),
-                                       COMMAND_TEST(evaluation)};
+    const struct CMUnitTest tests[] = {
+        COMMAND_TEST(levels_are_their_options), COMMAND_TEST(given_options_win), COMMAND_TEST(levels_keep_large_steps),
+        COMMAND_TEST(discrete_tokens),          COMMAND_TEST(refused),           COMMAND_TEST(where_it_is_said),
+        COMMAND_TEST(fidelity_of_a_level),      COMMAND_TEST(evaluation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -272,6 +272,7 @@ static kern_head_spec head_spec_of(const diff_head *h)
                             .depth = s->depth,
                             .channels = s->channels,
                             .form = s->family == DIFF_HEAD_SPHEREAR ? KERN_HEAD_SWIGLU : KERN_HEAD_MLP,
+                            .prefix = families[s->family].prefix,
                             .hidden = s->hidden,
                             .ada_layers = s->ada_layers,
                             .dtype = h->dtype,

@@ -63,8 +63,9 @@ static mar_status nextstep_derive_patch(const wt_file *f, family_facts *out, mar
     if (status != MAR_OK) return status;
     out->config.patch_size = patch;
     if (patch <= 64 && out->shape.token_dim % (patch * patch) == 0) return MAR_OK;
-    return err_set(err, MAR_EMODEL, "%s: tokens of %d numbers are no patches of %dx%d latent pixels", wt_path(f),
-                   out->shape.token_dim, patch, patch);
+    return err_set(err, MAR_EMODEL,
+                   "%s: latent_patch_size %d: tokens of %d numbers are no patches of %dx%d latent pixels", wt_path(f),
+                   patch, out->shape.token_dim, patch, patch);
 }
 
 static mar_status nextstep_derive_transformer(const wt_file *f, const wt_asked *asked, family_facts *out, mar_err *err)

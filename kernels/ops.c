@@ -78,25 +78,20 @@ size_t kern_cache_slot_bytes(const kern_device *d, kern_cache_type type, int kv_
     return heads * dim * (type == KERN_CACHE_BF16 ? sizeof(uint16_t) : d->act_size);
 }
 
-const char *kern_head_net(kern_head_form form)
-{
-    return form == KERN_HEAD_SWIGLU ? "head.net" : "diffloss.net";
-}
-
-void kern_watch_modulation(kern_queue *k, kern_head_form form, const void *mod, mar_dtype type, int rows, int layers,
-                           int width, size_t mod_bytes)
+void kern_watch_modulation(kern_queue *k, kern_head_form form, const char *prefix, const void *mod, mar_dtype type,
+                           int rows, int layers, int width, size_t mod_bytes)
 {
     const size_t act_size = type == MAR_DTYPE_F32   ? sizeof(float)
                             : type == MAR_DTYPE_F16 ? sizeof(uint16_t)
                                                     : k->device->act_size;
     const size_t layer = 3 * (size_t)width * act_size;
-    const char *row = mod, *net = kern_head_net(form);
+    const char *row = mod;
     const int stride = (int)(mod_bytes / act_size), swiglu = form == KERN_HEAD_SWIGLU;
     for (int i = 0; i < layers && k->watch.on; i++)
         kern_watch(k, row + (size_t)i * layer, type, rows, 3 * width, stride,
-                   swiglu ? "%s.ada_ln_blocks.%d" : KERN_HEAD_BLOCK ".adaLN_modulation.1", net, i);
+                   swiglu ? "%sada_ln_blocks.%d" : KERN_HEAD_BLOCK ".adaLN_modulation.1", prefix, i);
     kern_watch(k, row + (size_t)layers * layer, MAR_DTYPE_F32, rows, 2 * width, (int)(mod_bytes / sizeof(float)),
-               swiglu ? KERN_HEAD_FINAL ".ada_ln_modulation" : KERN_HEAD_FINAL ".adaLN_modulation.1", net);
+               swiglu ? KERN_HEAD_FINAL ".ada_ln_modulation" : KERN_HEAD_FINAL ".adaLN_modulation.1", prefix);
 }
 
 mar_status kern_new_array(kern_queue *k, const float *host, size_t n, float **out, mar_err *err)

@@ -143,6 +143,7 @@ typedef struct {
 typedef struct {
     int width, depth, channels; /* W; residual blocks; C, channels of a token */
     kern_head_form form;
+    const char *prefix;                 /* of its layers' names in a checkpoint, "diffloss.net."; a constant */
     int hidden;                         /* H; MLP: W */
     int ada_layers;                     /* adaLN layers of the blocks; divides depth. MLP: depth */
     const float *in_weight, *in_bias;   /* [W][C], [W] input_proj */
@@ -317,9 +318,9 @@ typedef struct {
      * to at least one slot. */
     const uint64_t *mask;
     int words;
-    int causal;    /* 1: type is KERN_CACHE_ACT, and the masks say that row i of a span attends to the first i + 1 of its
-                    * own slots. A CPU then multiplies blocks of rows. Bits are others than with 0, and a value that is
-                    * not finite reaches earlier rows of its span, too */
+    int causal; /* 1: type is KERN_CACHE_ACT, and the masks say that row i of a span attends to the first i + 1 of its
+                 * own slots. A CPU then multiplies blocks of rows. Bits are others than with 0, and a value that is
+                 * not finite reaches earlier rows of its span, too */
     int max_slots; /* upper bound on a span's slots: the same at each call of a recording */
     /* rope tables, or NULL: queries are rotated and the cache is filled. No pending work may write the tables. With
      * `rope` the operation first does the work of `rotate`. Row r of q is then query, key and value side by side, so
@@ -728,15 +729,13 @@ void kern_run_recorded(kern_queue *k, const char *part, kern_recording **recordi
 void kern_watch(kern_queue *k, const void *x, mar_dtype type, int rows, int width, int stride, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
 #define kern_watch(k, ...) ((k)->watch.on ? kern_watch(k, __VA_ARGS__) : (void)0) /* no call where it is off */
-/* Returns the name of the head's network in a checkpoint: "diffloss.net" (MLP) or "head.net" (SWIGLU). */
-const char *kern_head_net(kern_head_form form);
-/* For backends: names of the head's layers in a checkpoint, for kern_watch. %s is the network's name. */
-#define KERN_HEAD_INPUT "%s.input_proj"
-#define KERN_HEAD_BLOCK "%s.res_blocks.%d"
-#define KERN_HEAD_FINAL "%s.final_layer"
+/* For backends: names of the head's layers in a checkpoint, for kern_watch. %s is kern_head_spec.prefix. */
+#define KERN_HEAD_INPUT "%sinput_proj"
+#define KERN_HEAD_BLOCK "%sres_blocks.%d"
+#define KERN_HEAD_FINAL "%sfinal_layer"
 /* For backends: tests modulation rows of mod_bytes each: [layers][3W] of `type`, then float [2W]. */
-void kern_watch_modulation(kern_queue *k, kern_head_form form, const void *mod, mar_dtype type, int rows, int layers,
-                           int width, size_t mod_bytes);
+void kern_watch_modulation(kern_queue *k, kern_head_form form, const char *prefix, const void *mod, mar_dtype type,
+                           int rows, int layers, int width, size_t mod_bytes);
 
 /* The host's memory (mar_options.alloc). */
 typedef struct {

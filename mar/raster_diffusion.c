@@ -196,11 +196,17 @@ static mar_status diffusion_check(const mar_raster *g, const mar_image *image, m
     return spec_path_check_number(image->number, err);
 }
 
+static void diffusion_set_negative(mar_raster *g, const float *features, const uint8_t *mask)
+{
+    if (g->diffusion->paths) raster_path_set_negative(g->diffusion->paths, features, mask);
+}
+
 static void diffusion_begin(mar_raster *g)
 {
     raster_diffusion *d = g->diffusion;
     d->stats = (mar_stats){0};
     d->head_s = d->head_flop = 0;
+    if (d->paths) raster_path_begin(d->paths);
 }
 
 static void diffusion_place(mar_raster *g, int slot, const mar_image *image, causal_start *start)
@@ -220,7 +226,7 @@ static void diffusion_admit(mar_raster *g, const int *slot, const mar_image *ima
             if (branch == 0 || images[i].cfg > 1)
                 causal_vectors_want_first(g->target, slot[i], branch, branch * g->max_images + slot[i]);
     causal_vectors_run(g->target, d->z);
-    if (d->paths) raster_path_admit(d->paths, images, n);
+    if (d->paths) raster_path_admit(d->paths, slot, images, n);
     for (int i = 0; i < n; i++) {
         const int given = g->slots.slot[slot[i]].given;
         for (int first = 0, some; first < given && given < diffusion_seq_len(g); first += some) {
@@ -371,6 +377,7 @@ const raster_head raster_diffusion_head = {
     .plan = diffusion_plan,
     .together = diffusion_together,
     .check = diffusion_check,
+    .set_negative = diffusion_set_negative,
     .begin = diffusion_begin,
     .place = diffusion_place,
     .admit = diffusion_admit,

@@ -92,12 +92,23 @@ mar_status raster_path_round(raster_path *s, mar_err *err)
     return status;
 }
 
-void raster_path_admit(raster_path *s, const mar_image *images, int n)
+void raster_path_set_negative(raster_path *s, const float *features, const uint8_t *mask)
 {
-    spec_path_begin(&s->rounds, n);
-    for (int i = 0; i < n; i++)
-        s->rounds.image[i] = (spec_path_image){.seed = images[i].seed, .number = images[i].number, .begin = 1};
+    causal_runner_set_negative(s->runner, features, mask);
+}
+
+void raster_path_begin(raster_path *s)
+{
+    spec_path_begin(&s->rounds, 0);
     causal_runner_clear_stats(s->runner);
+}
+
+void raster_path_admit(raster_path *s, const int *slot, const mar_image *images, int n)
+{
+    for (int i = 0; i < n; i++) {
+        s->rounds.image[slot[i]] = (spec_path_image){.seed = images[i].seed, .number = images[i].number, .begin = 1};
+        if (s->rounds.images <= slot[i]) s->rounds.images = slot[i] + 1;
+    }
     causal_runner_admit(s->runner, s->g->start, n);
 }
 

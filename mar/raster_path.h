@@ -33,8 +33,11 @@ mar_status raster_path_create(mar_raster *g, raster_path **out, mar_err *err);
 void raster_path_free(raster_path *s);                  /* NULL is fine */
 size_t raster_path_lay_out(raster_path *s, char *base); /* as diff_chain_lay_out */
 mar_status raster_path_plan(raster_path *s, int images, mar_err *err);
-/* Begins a batch of n images in slots 0 .. n - 1: computes their class tokens. */
-void raster_path_admit(raster_path *s, const mar_image *images, int n);
+/* Sets the prompt in the second branch of the draft model's images that start next. */
+void raster_path_set_negative(raster_path *s, const float *features, const uint8_t *mask);
+/* Begins a batch without images and statistics. Adds n images in these slots: computes what is before their tokens. */
+void raster_path_begin(raster_path *s);
+void raster_path_admit(raster_path *s, const int *slot, const mar_image *images, int n);
 /* Runs a round of all unfinished images, whose first token is known. Returns the queue's failure. */
 mar_status raster_path_round(raster_path *s, mar_err *err);
 /* Leaves an image out of later rounds. */

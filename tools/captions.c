@@ -64,10 +64,10 @@ static void captions_set_up(captions_options *o, option_set *set)
         .command = "captions",
         .about = "usage: mar captions PROMPTS --text DIR --out FILE.npz [OPTIONS]\n"
                  "\n"
-                 "Encodes prompts with a T5, or for Harmon, Lumina-mGPT, Anole and Emu3 with the folder\n"
-                 "of the model, once for any number of runs: mar generate, edit, eval, bench\n"
-                 "and fidelity take the file as --captions. A prompt that cannot be encoded is left\n"
-                 "out with a warning, and the command ends with status 1.\n",
+                 "Encodes prompts with a T5, or for Harmon, NextStep-1, Lumina-mGPT, Anole and\n"
+                 "Emu3 with the folder of the model, once for any number of runs: mar generate,\n"
+                 "edit, eval, bench and fidelity take the file as --captions. A prompt that cannot\n"
+                 "be encoded is left out with a warning, and the command ends with status 1.\n",
         .example = "example: mar captions prompts.txt --t5 flan-t5-xl --out prompts.npz\n",
         .operands = o->operands,
     };

@@ -21,6 +21,7 @@ typedef enum { FINE, INT8, ARITHMETICS } arithmetic;
 struct kern_head {
     int width, depth, channels;
     kern_head_form form;
+    const char *prefix;     /* kern_head_spec */
     int hidden, ada_layers; /* kern_head_spec */
     mar_dtype dtype;        /* kern_head_spec */
     int f32;                /* dtype is F32 or F16: act below is float */
@@ -44,6 +45,7 @@ void cpu_head_spec(const kern_head *h, kern_head_spec *spec)
                              .depth = h->depth,
                              .channels = h->channels,
                              .form = h->form,
+                             .prefix = h->prefix,
                              .hidden = h->hidden,
                              .ada_layers = h->ada_layers,
                              .dtype = h->dtype,
@@ -201,6 +203,7 @@ mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head 
     h->depth = spec->depth;
     h->channels = spec->channels;
     h->form = spec->form;
+    h->prefix = spec->prefix;
     h->hidden = spec->hidden;
     h->ada_layers = spec->ada_layers;
     h->dtype = spec->dtype;
@@ -330,8 +333,8 @@ void cpu_head_modulate(kern_queue *k, const kern_head *h, const float *temb, con
     }
     cpu_linear_run(q, h->ada_final, scratch, total, (char *)mod + mod_final_offset(h));
     if (h->dtype == MAR_DTYPE_F16) cpu_for(q, total, 16.0 * total * 3 * h->ada_layers * h->width, round_mod_body, &l);
-    kern_watch_modulation(k, h->form, mod, h->f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, total, h->ada_layers, h->width,
-                          cpu_head_mod_bytes(h));
+    kern_watch_modulation(k, h->form, h->prefix, mod, h->f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, total, h->ada_layers,
+                          h->width, cpu_head_mod_bytes(h));
 }
 
 /* An evaluation of the head. */
@@ -498,14 +501,14 @@ static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float
         memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r) * channels, channels * sizeof *x);
     evaluation e = {q, h, mod, mod_index, rows, xw, y, u, v, kept, kept_rows, reuse, a, 0};
     cpu_linear_run(q, h->in, state, rows, xw);
-    kern_watch(k, xw, MAR_DTYPE_F32, rows, h->width, h->width, KERN_HEAD_INPUT, kern_head_net(h->form));
+    kern_watch(k, xw, MAR_DTYPE_F32, rows, h->width, h->width, KERN_HEAD_INPUT, h->prefix);
     for (; e.block < h->depth; e.block++) {
         run_block(&e);
-        kern_watch(k, xw, MAR_DTYPE_F32, rows, h->width, h->width, KERN_HEAD_BLOCK, kern_head_net(h->form), e.block);
+        kern_watch(k, xw, MAR_DTYPE_F32, rows, h->width, h->width, KERN_HEAD_BLOCK, h->prefix, e.block);
     }
     for_rows(&e, modulate_final_body);
     cpu_linear_run(q, h->out, y, rows, out);
-    kern_watch(k, out, MAR_DTYPE_F32, rows, 2 * h->channels, 2 * h->channels, KERN_HEAD_FINAL, kern_head_net(h->form));
+    kern_watch(k, out, MAR_DTYPE_F32, rows, 2 * h->channels, 2 * h->channels, KERN_HEAD_FINAL, h->prefix);
 }
 
 /* Evaluates rows of both arithmetics, one after the other: tokens at different steps need it. */

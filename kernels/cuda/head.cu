@@ -104,7 +104,7 @@ void cuda_head_spec(const kern_head *h, kern_head_spec *spec)
     *spec = {};
     spec->width = h->width, spec->depth = h->depth, spec->channels = h->channels;
     spec->dtype = h->f16 ? MAR_DTYPE_F16 : MAR_DTYPE_F32;
-    spec->form = h->form, spec->hidden = h->hidden, spec->ada_layers = h->ada_layers;
+    spec->form = h->form, spec->prefix = h->prefix, spec->hidden = h->hidden, spec->ada_layers = h->ada_layers;
 }
 
 const char *cuda_head_describe(const kern_head *h)
@@ -127,6 +127,7 @@ mar_status cuda_head_create(kern_queue *k, const kern_head_spec *spec, kern_head
     h->depth = spec->depth;
     h->channels = spec->channels;
     h->form = spec->form;
+    h->prefix = spec->prefix;
     h->hidden = spec->hidden;
     h->ada_layers = spec->ada_layers;
     h->f16 = spec->dtype == MAR_DTYPE_F16 || (spec->dtype == MAR_DTYPE_AUTO && cuda_of(k)->device->bf16);
@@ -185,7 +186,7 @@ void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, co
     cuda_head_condition(c, h, temb, temb_index, total, cond, rows, scratch);
     cuda_linear(k, h->ada_blocks, scratch, total, mod);
     cuda_linear(k, h->ada_final, scratch, total, (char *)mod + cuda_mod_final_offset(h));
-    kern_watch_modulation(k, h->form, mod, h->f16 ? MAR_DTYPE_F16 : MAR_DTYPE_F32, total, h->ada_layers, h->width,
+    kern_watch_modulation(k, h->form, h->prefix, mod, h->f16 ? MAR_DTYPE_F16 : MAR_DTYPE_F32, total, h->ada_layers, h->width,
                           cuda_head_mod_bytes(h));
 }
 

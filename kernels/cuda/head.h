@@ -21,6 +21,7 @@ typedef struct persistent_head persistent_head;
 struct kern_head {
     int width, depth, channels;
     kern_head_form form;
+    const char *prefix;     /* kern_head_spec */
     int hidden, ada_layers; /* kern_head_spec */
     int f16;                /* act below is f16, else float. A GPU's heads have no bf16 */
     size_t act_size;        /* bytes of an element of act */

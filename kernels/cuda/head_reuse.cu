@@ -42,7 +42,7 @@ static void cuda_add_kept(const cuda_evaluation *e, cuda_residual *s, const reus
     const kern_head *h = e->h;
     cuda_launch(c, h->f16 ? add_kept_kernel<f16> : add_kept_kernel<float>, dim3((unsigned)e->rows),
                 cuda_head_threads(h), 0, *s, n, e->mod, e->mod_index, cuda_head_mod_bytes(h), h->width, e->x);
-    kern_watch(&c->base, e->x, MAR_DTYPE_F32, e->rows, h->width, h->width, KERN_HEAD_BLOCK, kern_head_net(h->form),
+    kern_watch(&c->base, e->x, MAR_DTYPE_F32, e->rows, h->width, h->width, KERN_HEAD_BLOCK, h->prefix,
                n.last);
     *s = cuda_residual_of(e->x, e->rows);
 }

@@ -111,9 +111,11 @@ static const mar_param rows[] = {
      .group = "Model",
      .type = MAR_TYPE_TEXT,
      .argument = "WxH",
-     .help = "Harmon, Lumina-mGPT, Emu3: image size in pixels, as 768x512\n"
-             "Without it the model's own: 512x512 of Harmon, 768x768 of Lumina-mGPT, 720x720 of Emu3. Sides are "
-             "multiples of 16, 32 and 8; of Lumina-mGPT one side is at most 4 times the other, and a warning names "
+     .help = "Harmon, NextStep-1, Lumina-mGPT, Emu3: image size, as 768x512\n"
+             "Without it the model's own: 512x512 of Harmon and NextStep-1, 768x768 of Lumina-mGPT, 720x720 of Emu3. "
+             "Sides in "
+             "pixels are multiples of 16, 32 and 8; of Lumina-mGPT one side is at most 4 times the other, and a "
+             "warning names "
              "the nearest size that it was trained on. Other models have one size."},
 };
 enum { ROWS = sizeof rows / sizeof *rows };

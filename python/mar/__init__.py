@@ -1,5 +1,5 @@
-"""libmar for Python: images from autoregressive models with continuous tokens (MAR, Harmon, SphereAR) and discrete
-ones (LlamaGen).
+"""libmar for Python: images from autoregressive models with continuous tokens (MAR, Harmon, SphereAR, NextStep-1) and
+discrete ones (LlamaGen).
 
     import mar
     pixels = mar.generate(classes=[3, 7], seed=1, num_iter=32)      # uint8 [2, 32, 32, 3], digits of the demo model
@@ -142,7 +142,7 @@ class Model:
 
     def caption(self, prompt: str, negative: Optional[str] = None, clean: bool = True) -> dict[str, npt.NDArray[Any]]:
         """Returns what Session.submit takes of a prompt: submit(**model.caption("a corgi")). negative: the negative
-        prompt of Harmon and Emu3; None: the model's own. clean: as of Text.encode."""
+        prompt of Harmon, NextStep-1 and Emu3; None: the model's own. clean: as of Text.encode."""
         tokens = self.config["caption_tokens"]
         if not tokens:
             raise ValueError("prompt: the model makes images of classes, expected a label")
@@ -237,7 +237,7 @@ class Session:
 
     def set_negative(self, features: npt.ArrayLike, mask: npt.ArrayLike) -> None:
         """Sets the second context of guidance for requests that begin later, as Text.encode_negative gives it.
-        Requests of Harmon, Lumina-mGPT, Anole and Emu3 with guidance need it, or their own."""
+        Requests of Harmon, NextStep-1, Lumina-mGPT, Anole and Emu3 with guidance need it, or their own."""
         positions, dim = self.model.config["caption_tokens"], self.model.config["caption_dim"]
         arrays = (_shaped(features, np.float32, (positions, dim), "features"),
                   _shaped(mask, np.bool_, (positions,), "mask"))
@@ -438,8 +438,8 @@ class Features:
 
 
 class Text:
-    """A T5 encoder, or the prompts' side of Harmon, Lumina-mGPT, Anole or Emu3, in a folder as Hugging Face writes it:
-    it turns prompts into a text-to-image model's captions."""
+    """A T5 encoder, or the prompts' side of Harmon, NextStep-1, Lumina-mGPT, Anole or Emu3, in a folder as Hugging Face writes
+    it: it turns prompts into a text-to-image model's captions."""
 
     def __init__(self, folder: Path, **options: object) -> None:
         self._open(_Library(options), folder)

@@ -210,3 +210,27 @@ TEST_CASE(images_of_the_official_code)
     }
     wt_close(golden);
 }
+
+/* The decoder in the folder's vae/ makes the pipeline's picture of its tokens, up to rounding. */
+TEST_CASE(a_picture_of_the_official_code)
+{
+    enum { SIDE = 64, RGB = SIDE * SIDE * 3 };
+    const nextstep_files *f = *state;
+    const char *folder = f->folder[NEXTSTEP_FOLDER];
+    wt_file *golden = golden_open("nextstep");
+    float *tokens = golden_f32(golden, "images.square", IMAGES * NEXTSTEP_SEQ * CHANNELS),
+          *expected = golden_f32(golden, "pictures.square", RGB);
+    harmon h = harmon_open_paths(folder, folder, folder, MAR_DTYPE_F32, "64x64", prompts, 1, "");
+    mar_params p;
+    uint8_t rgb[RGB];
+    float worst = 0;
+    mar_params_init(&p, sizeof p);
+    mar_session *s = harmon_session(&h, &p, 1);
+    assert_session(s, mar_session_decode(s, 0, tokens, 1, rgb));
+    for (int i = 0; i < RGB; i++) worst = fmaxf(worst, fabsf(rgb[i] - expected[i]));
+    assert_true(worst <= 1);
+    mar_session_free(s);
+    harmon_close(&h);
+    free(tokens), free(expected);
+    wt_close(golden);
+}

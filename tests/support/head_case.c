@@ -69,9 +69,13 @@ static head_case make_case(kern_head_spec spec, uint64_t seed)
 
 head_case make_head_case(int width, int depth, int channels, uint64_t seed)
 {
-    return make_case(
-        (kern_head_spec){.width = width, .depth = depth, .channels = channels, .hidden = width, .ada_layers = depth},
-        seed);
+    return make_case((kern_head_spec){.width = width,
+                                      .depth = depth,
+                                      .channels = channels,
+                                      .prefix = "diffloss.net.",
+                                      .hidden = width,
+                                      .ada_layers = depth},
+                     seed);
 }
 
 head_case make_swiglu_case(int width, int depth, int channels, int hidden, int ada_layers, uint64_t seed)
@@ -80,6 +84,7 @@ head_case make_swiglu_case(int width, int depth, int channels, int hidden, int a
                                       .depth = depth,
                                       .channels = channels,
                                       .form = KERN_HEAD_SWIGLU,
+                                      .prefix = "head.net.",
                                       .hidden = hidden,
                                       .ada_layers = ada_layers},
                      seed);

@@ -21,7 +21,8 @@ static const mar_param rows[] = {
      OPTION_TEXT(run_options, model, "FILE"),
      .help = "checkpoint: .safetensors, .pth, .pt, folder; or demo, demo-discrete, demo-sphere, demo-t2i, demo-mgpt, "
              "demo-harmon\n"
-             "Harmon, Lumina-mGPT, Anole and Emu3 are folders as Hugging Face has them, or what mar convert has made "
+             "Harmon, NextStep-1, Lumina-mGPT, Anole and Emu3 are folders as Hugging Face has them, or what mar "
+             "convert has made "
              "of one. "
              "demo (MAR, continuous tokens), demo-discrete (LlamaGen, discrete tokens), demo-sphere (SphereAR), "
              "demo-t2i (LlamaGen, of prompts), demo-mgpt (as Lumina-mGPT) and demo-harmon (Harmon) come with libmar, "
@@ -40,7 +41,7 @@ static const mar_param rows[] = {
              "May be given up to 32 times. Prompts take the place of classes, those of --prompt before those of "
              "--prompts. One that is blank, no UTF-8 or too long (4096 bytes, 65536 with --clean off) is left out, and "
              "the command ends with status 1. One with more tokens than the model takes is cut, with a warning; "
-             "Harmon, Lumina-mGPT, Anole and Emu3 leave it out, too."},
+             "Harmon, NextStep-1, Lumina-mGPT, Anole and Emu3 leave it out, too."},
     {OPTION_TEXT(run_options, prompts, "FILE"),
      .help =
          "a file of prompts; - is standard input\n"
@@ -50,20 +51,21 @@ static const mar_param rows[] = {
     {OPTION_TEXT(run_options, t5, "DIR"),
      .help =
          "folder that encodes prompts: a T5's, or the model's\n"
-         "As Hugging Face has it. Harmon, Lumina-mGPT, Anole and Emu3 encode prompts themselves: their own folder as "
+         "As Hugging Face has it. Harmon, NextStep-1, Lumina-mGPT, Anole and Emu3 encode prompts themselves: their own "
+         "folder as "
          "--model needs no --text, a file that mar convert has made of it needs that folder here. Harmon's files take "
          "the folder of a Qwen2.5, of which only the tokenizer is read. "
          "LlamaGen's is google/flan-t5-xl: config.json, spiece.model, and the weights, in one file or in shards. "
          "Only those of the encoder are read, and freed before the model is loaded. demo-t2i has its own, demo-t5."},
     {OPTION_CHOICE(run_options, clean, cleanings),
-     .help =
-         "what happens to a prompt before it is encoded\n"
-         "llamagen: LlamaGen's rules. Lower case; web addresses, file names, CJK characters and more are removed. "
-         "off: nothing. Prompts of Harmon, Lumina-mGPT, Anole and Emu3 stay as they are, and llamagen is an error."},
-    {OPTION_TEXT(run_options, negative, "TEXT"),
-     .help = "Emu3, Harmon: negative prompt\n"
-             "Without it the release's own: for Harmon the template around no description. Other models' guidance is "
-             "against no prompt."},
+     .help = "what happens to a prompt before it is encoded\n"
+             "llamagen: LlamaGen's rules. Lower case; web addresses, file names, CJK characters and more are removed. "
+             "off: nothing. Prompts of Harmon, NextStep-1, Lumina-mGPT, Anole and Emu3 stay as they are, and llamagen "
+             "is an error."},
+    {OPTION_TEXT(run_options, negative, "TEXT"), .help = "Emu3, Harmon, NextStep-1: negative prompt\n"
+                                                         "Without it the release's own: for Harmon and NextStep-1 the "
+                                                         "template around no description. Other models' guidance is "
+                                                         "against no prompt."},
     {OPTION_TEXT(run_options, positive, "TEXT"),
      .help =
          "text that is added to each prompt, after a space\n"

@@ -414,7 +414,7 @@ static int find_own_vae(model_store *store, mar *library, run_options *o, progre
         const mar_status status = models_load_file(store, &o->machine, library, f, 0, bar);
         if (status == MAR_EMODEL && store->needs_vae)
             return tool_error("--vae is missing: %s; Harmon's is kl16.ckpt, Lumina-mGPT's and Anole's Chameleon's "
-                              "vqgan.ckpt, Emu3's the folder Emu3-VisionTokenizer",
+                              "vqgan.ckpt, Emu3's the folder Emu3-VisionTokenizer, NextStep-1's the folder vae",
                               mar_error(library));
         if (status != MAR_OK) return 0; /* the model's loading says it */
         store->file_count++;
@@ -622,8 +622,8 @@ static int models_refuse_no_vae(const model_store *store, const run_options *o)
     return tool_error(
         "--vae is missing, expected an image decoder: MAR's and Harmon's is kl16.ckpt, linked from the page "
         "github.com/LTH14/mar, LlamaGen's vq_ds16_c2i.pt, from that of github.com/FoundationVision/LlamaGen; "
-        "Lumina-mGPT's and Anole's is Chameleon's vqgan.ckpt, Emu3's the folder Emu3-VisionTokenizer; SphereAR's is in "
-        "the model's own file");
+        "Lumina-mGPT's and Anole's is Chameleon's vqgan.ckpt, Emu3's the folder Emu3-VisionTokenizer, NextStep-1's the "
+        "folder vae in its own; SphereAR's is in the model's own file");
 }
 
 /* Prints once what --fast set. */

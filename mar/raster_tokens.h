@@ -56,7 +56,7 @@ void raster_add_tokens(mar_raster *g, causal_runner *r, int slot, int first, int
 void raster_write_tokens(const mar_raster *g, const float *x, const int *row, int n, const int *place, float *normal);
 /* Returns MAR_EARG for steps of which no chain can be made. */
 mar_status raster_check_chain(const mar_raster_model *m, const mar_params *p, mar_err *err);
-/* Returns the steps of the chain that draws a token, without one that is always there. */
+/* Returns diff_spec.steps of the chain that draws a token. */
 int raster_steps(const mar_raster *g, int token);
 /* Lists the respacings of the head's chain in g->diffusion->spec. */
 void raster_list_specs(mar_raster *g);

@@ -79,8 +79,10 @@ struct mar_accel {
     mar_status (*check)(const mar_model *model, mar_params *p, mar_err *err);
     /* Returns MAR_EARG for an image that it cannot make. */
     mar_status (*check_image)(const mar_image *image, mar_err *err);
-    /* Stages AR_STEPS and COUNTS: changes the plan steps[num_iter], made for the plain stages. */
+    /* Stage AR_STEPS: changes the plan steps[num_iter], made for the plain stages. */
     void (*plan_steps)(const mar_model_config *model, const mar_params *p, mar_step *steps);
+    /* Stage COUNTS: returns the diffusion steps of the tokens of step i, 0 .. p->num_iter-1, in any loop. */
+    int (*sampling_steps)(const mar_params *p, int i);
     /* Stages COUNTS and SOLVER: changes the chain that draws tokens in spec->steps diffusion steps. */
     void (*respace)(const mar_params *p, diff_spec *spec);
     /* Returns the maximum autoregressive steps whose tokens one call of the head draws. Without the hook: 1. */

@@ -226,6 +226,8 @@ static mar_status masked_plan_steps(mar_masked *g, mar_err *err)
     for (int i = 0; i < g->accel_count; i++) {
         const mar_accel *accel = g->accels[i].accel;
         if (accel->plan_steps) accel->plan_steps(&g->model->base.config, p, g->steps);
+        for (int j = 0; accel->sampling_steps && j < p->num_iter; j++)
+            g->steps[j].sampling_steps = accel->sampling_steps(p, j);
         if (accel->block_steps) block = accel->block_steps(p);
     }
     plan_cfg_branches(g, block > 0);

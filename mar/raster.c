@@ -312,7 +312,7 @@ const mar_engine mar_raster_ids_engine = {
 const mar_engine mar_raster_vectors_engine = {
     .tokens = "continuous",
     .order = MAR_ORDER_RASTER,
-    .stages = MAR_STAGE_DRAFT | MAR_STAGE_SOLVER | MAR_STAGE_CHAIN,
+    .stages = MAR_STAGE_DRAFT | MAR_STAGE_COUNTS | MAR_STAGE_SOLVER | MAR_STAGE_CHAIN,
     .create = raster_create_vectors,
     RASTER_LOOP,
 };

@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "mar/raster_path.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +92,8 @@ static void diffusion_draw_listed(mar_raster *g, int guided, int apart)
 {
     raster_diffusion *d = g->diffusion;
     drawing body = {g, guided};
-    const net_recording_shape shape = {.kind = guided, .rows = d->drawn};
+    const int steps = d->chain.schedule.steps;
+    const net_recording_shape shape = {.kind = 2 * steps + guided, .rows = d->drawn};
     if (d->drawn == 0) return;
     diff_chain_guide(&d->chain, guided);
     if (d->drawer) {
@@ -100,30 +102,49 @@ static void diffusion_draw_listed(mar_raster *g, int guided, int apart)
     }
     kern_run_recorded(g->k, "", net_recordings_find(g->k, &d->recordings, &shape), diffusion_draw_plain, &body,
                       &d->head_s);
-    const int steps = d->chain.schedule.steps;
     d->head_flop += diff_chain_flop(&d->chain, d->drawn);
     d->stats.head_batched += steps;
     if (!apart) d->stats.head_calls += (double)steps * d->drawn;
     d->stats.head_rows += (double)steps * d->drawn;
-    d->stats.head_calls_max = steps;
+    if (steps > d->stats.head_calls_max) d->stats.head_calls_max = steps;
 }
 
-/* Draws the next token of every unfinished image: guided ones together, then those without guidance at this token, then
- * those of unconditional branches that draw for themselves. */
+/* Tokens that are drawn together, if they take as many diffusion steps: guided ones, those without guidance, and those
+ * of unconditional branches that draw for themselves. */
+typedef enum { DIFFUSION_GUIDED, DIFFUSION_PLAIN, DIFFUSION_APART, DIFFUSION_GROUPS } diffusion_group;
+
+static int diffusion_is_in(const mar_raster *g, int slot, diffusion_group group)
+{
+    const mar_slot *s = &g->slots.slot[slot];
+    if (raster_left(g, slot) == 0) return 0;
+    if (group == DIFFUSION_APART) return raster_draws_apart(g, s, s->known);
+    return (raster_scale(g, s, s->known) != 1) == (group == DIFFUSION_GUIDED);
+}
+
+/* Lists the group's tokens that take the most diffusion steps below `below`. Returns these steps; 0 without tokens. */
+static int diffusion_list_group(mar_raster *g, diffusion_group group, int below)
+{
+    int most = 0;
+    g->diffusion->drawn = 0;
+    for (int slot = 0; slot < g->max_images; slot++) {
+        if (!diffusion_is_in(g, slot, group)) continue;
+        const int steps = raster_steps(g, g->slots.slot[slot].known);
+        if (steps >= below || steps < most) continue;
+        if (steps > most) g->diffusion->drawn = 0;
+        most = steps;
+        diffusion_list_token(g, slot, group == DIFFUSION_APART);
+    }
+    return most;
+}
+
+/* Draws the next token of every unfinished image. */
 static void diffusion_draw(mar_raster *g)
 {
-    enum { GUIDED, PLAIN, APART, GROUPS };
-    for (int group = 0; group < GROUPS; group++) {
-        g->diffusion->drawn = 0;
-        for (int slot = 0; slot < g->max_images; slot++) {
-            const mar_slot *s = &g->slots.slot[slot];
-            if (raster_left(g, slot) == 0) continue;
-            const int guided = raster_scale(g, s, s->known) != 1;
-            if (group == APART ? raster_draws_apart(g, s, s->known) : guided == (group == GUIDED))
-                diffusion_list_token(g, slot, group == APART);
+    for (diffusion_group group = DIFFUSION_GUIDED; group < DIFFUSION_GROUPS; group++)
+        for (int below = INT_MAX, steps; (steps = diffusion_list_group(g, group, below)) > 0; below = steps) {
+            diff_chain_use(&g->diffusion->chain, steps);
+            diffusion_draw_listed(g, group == DIFFUSION_GUIDED, group == DIFFUSION_APART);
         }
-        diffusion_draw_listed(g, group == GUIDED, group == APART);
-    }
 }
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
@@ -263,6 +284,7 @@ static size_t diffusion_lay_out_host(const mar_raster *g, char *base)
     const size_t images = (size_t)g->max_images;
     size_t used = 0;
     d->source = arena_carve(base, &used, (size_t)diffusion_seq_len(g), sizeof *d->source);
+    d->spec = arena_carve(base, &used, (size_t)diffusion_seq_len(g), sizeof *d->spec);
     d->row_slot = arena_carve(base, &used, images, sizeof *d->row_slot);
     d->row_seed = arena_carve(base, &used, images, sizeof *d->row_seed);
     d->row_image = arena_carve(base, &used, images, sizeof *d->row_image);
@@ -291,16 +313,20 @@ static mar_status diffusion_create(mar_raster *g, const mar_vae *vae, const mar_
     const mar_params *p = &g->plan.params;
     const int paths = p->spec != NULL, tokens = paths ? raster_path_rows(p, g->max_images) : g->max_images;
     const causal_sampling sampling = {.cfg = p->cfg};
-    const diff_spec spec = raster_chain_spec(g);
     raster_diffusion *d = g->diffusion = calloc(1, sizeof *d);
     if (!d) return err_set(err, MAR_ENOMEM, "out of memory");
     d->host = calloc(1, diffusion_lay_out_host(g, NULL));
     if (!d->host) return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
     diffusion_lay_out_host(g, d->host);
+    for (int i = 0; accels[i]; i++) {
+        if (accels[i]->sampling_steps) d->sampling_steps = accels[i]->sampling_steps;
+        d->changes |= !accels[i]->exact;
+    }
+    raster_list_specs(g);
     mar_status status = raster_create_target(g, &sampling, paths ? raster_path_gamma(p) - 1 : 0, 0, err);
     if (status == MAR_OK)
-        status = diff_chain_create_for(g->k, &g->model->head, &spec, 1, p->temperature, tokens, g->branches == 2,
-                                       &d->chain, err);
+        status = diff_chain_create_for(g->k, &g->model->head, d->spec, d->specs, p->temperature, tokens,
+                                       g->branches == 2, &d->chain, err);
     if (status == MAR_OK && paths) return raster_path_create(g, &d->paths, err);
     const mar_chain_stage stage = {
         .params = &g->plan.params, .chain = &d->chain, .stats = &d->stats, .head_flop = &d->head_flop};
@@ -334,8 +360,9 @@ static mar_status diffusion_plan(mar_raster *g, int images, mar_err *err)
     raster_diffusion *d = g->diffusion;
     mar_status status = MAR_OK;
     net_recordings_free(g->k, &d->recordings);
-    for (int guided = 0; status == MAR_OK && guided < g->branches; guided++) {
-        diff_chain_guide(&d->chain, guided);
+    for (int i = 0; status == MAR_OK && i < d->specs * g->branches; i++) {
+        diff_chain_use(&d->chain, d->spec[i / g->branches].steps);
+        diff_chain_guide(&d->chain, i % g->branches);
         status = diff_chain_plan(&d->chain, images, err);
         if (status == MAR_OK && d->drawer) status = d->drawer->plan(d->drawer_state, images, err);
     }
@@ -344,12 +371,12 @@ static mar_status diffusion_plan(mar_raster *g, int images, mar_err *err)
 
 /* --- statistics and effect ---------------------------------------------------------------------------------------- */
 
-/* Without paths the effect follows from the accelerators that are on. */
+/* The effect of other accelerators than paths follows from those that are on. */
 static const mar_effect *diffusion_effect(const mar_raster *g)
 {
     static const mar_effect paths = {
         1, "of whole paths, by criterion path with drafts of the draft model; " MAR_ACCEPTED_MEAN};
-    return g->diffusion->paths ? &paths : NULL;
+    return g->diffusion->paths && !g->diffusion->changes ? &paths : NULL;
 }
 
 static const char *diffusion_warning(const mar_raster *g)

@@ -15,7 +15,7 @@ static spec_path_step raster_path_step(const spec_path *s, int image, int step)
 {
     const raster_path *p = s->o.host;
     const float cfg = raster_scale(p->g, &p->g->slots.slot[image], step);
-    return (spec_path_step){1, p->position + step, raster_chain_spec(p->g).steps, cfg};
+    return (spec_path_step){1, p->position + step, raster_steps(p->g, step), cfg};
 }
 
 static spec_path_z raster_path_draft(spec_path *s, int first, int end)
@@ -183,7 +183,7 @@ mar_status raster_path_create(mar_raster *g, raster_path **out, mar_err *err)
     const mar_raster_model *draft = mar_raster_model_of(p->draft);
     const int branches = g->branches, most = raster_path_rows(p, g->max_images);
     const int seq_len = g->model->facts.net.seq_len, rows = g->max_images * raster_path_gamma(p);
-    const diff_spec spec = raster_chain_spec(g);
+    const raster_diffusion *d = g->diffusion;
     raster_path *s = *out = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
     s->g = g;
@@ -197,8 +197,8 @@ mar_status raster_path_create(mar_raster *g, raster_path **out, mar_err *err)
         causal_runner_create(g->k, draft->net, &(causal_sampling){.cfg = p->cfg}, g->max_images, 0, 0, &s->runner, err);
     if (status == MAR_OK) causal_runner_name(s->runner, "draft: ");
     if (status == MAR_OK)
-        status =
-            diff_chain_create_for(g->k, &draft->head, &spec, 1, p->temperature, most, branches == 2, &s->chain, err);
+        status = diff_chain_create_for(g->k, &draft->head, d->spec, d->specs, p->temperature, most, branches == 2,
+                                       &s->chain, err);
     s->chain.part = "draft: ";
     return status == MAR_OK ? raster_path_create_rounds(s, most, err) : status;
 }
@@ -227,7 +227,9 @@ size_t raster_path_lay_out(raster_path *s, char *base)
 
 mar_status raster_path_plan(raster_path *s, int images, mar_err *err)
 {
-    diff_chain_guide(&s->g->diffusion->chain, s->g->branches == 2);
-    const mar_status status = causal_runner_plan(s->runner, images, err);
-    return status == MAR_OK ? spec_path_plan(&s->rounds, raster_chain_spec(s->g).steps, err) : status;
+    raster_diffusion *d = s->g->diffusion;
+    diff_chain_guide(&d->chain, s->g->branches == 2);
+    mar_status status = causal_runner_plan(s->runner, images, err);
+    for (int i = 0; status == MAR_OK && i < d->specs; i++) status = spec_path_plan(&s->rounds, d->spec[i].steps, err);
+    return status;
 }

@@ -58,17 +58,34 @@ static int raster_counts_last(const mar_raster_model *m, const mar_params *p)
 
 mar_status raster_check_chain(const mar_raster_model *m, const mar_params *p, mar_err *err)
 {
-    if (p->num_sampling_steps > 2 || !raster_counts_last(m, p)) return MAR_OK;
-    return err_set(err, MAR_EARG, "--num_sampling_steps %d: expected 3..%d, the last one without noise",
-                   p->num_sampling_steps, DIFF_BASE_STEPS);
+    const int annealed = p->diff_annealing != MAR_ANNEAL_OFF;
+    const int least = annealed ? p->diff_lower_steps : p->num_sampling_steps;
+    if (least > 2 || !raster_counts_last(m, p)) return MAR_OK;
+    return err_set(err, MAR_EARG, "--%s %d: expected 3..%d, the last one without noise",
+                   annealed ? "diff_lower_steps" : "num_sampling_steps", least, DIFF_BASE_STEPS);
 }
 
-diff_spec raster_chain_spec(const mar_raster *g)
+int raster_steps(const mar_raster *g, int token)
 {
     const mar_params *p = &g->plan.params;
-    return (diff_spec){.sampler = p->sampler,
-                       .steps = p->num_sampling_steps - raster_counts_last(g->model, p),
-                       .top = DIFF_TOP,
-                       .process = g->model->facts.process,
-                       .shift = p->time_shift};
+    const raster_diffusion *d = g->diffusion;
+    return (d->sampling_steps ? d->sampling_steps(p, token) : p->num_sampling_steps) - raster_counts_last(g->model, p);
+}
+
+void raster_list_specs(mar_raster *g)
+{
+    const mar_params *p = &g->plan.params;
+    raster_diffusion *d = g->diffusion;
+    d->specs = 0;
+    for (int token = 0; token < p->num_iter; token++) {
+        const int steps = raster_steps(g, token);
+        int i = 0;
+        while (i < d->specs && d->spec[i].steps != steps) i++;
+        if (i < d->specs) continue;
+        d->spec[d->specs++] = (diff_spec){.sampler = p->sampler,
+                                          .steps = steps,
+                                          .top = DIFF_TOP,
+                                          .process = g->model->facts.process,
+                                          .shift = p->time_shift};
+    }
 }

@@ -11,8 +11,12 @@ enum { RASTER_VERDICT_STEP = 2 * DIFF_BASE_STEPS };
 
 typedef struct raster_diffusion {
     diff_chain chain;
+    int (*sampling_steps)(const mar_params *p, int token); /* as mar_accel's; NULL: p->num_sampling_steps */
+    diff_spec *spec; /* host [seq_len] the chain's respacings: one for each number of steps */
+    int specs;
     const mar_chain_hooks *drawer; /* draws tokens; NULL: the chain */
     void *drawer_state;
+    int changes;               /* 1: an accelerator that is on changes the distribution */
     struct raster_path *paths; /* mar/raster_path.h; with a draft model; else NULL */
     net_recordings recordings; /* draws by the plain chain */
     mar_stats stats;
@@ -52,7 +56,9 @@ void raster_add_tokens(mar_raster *g, causal_runner *r, int slot, int first, int
 void raster_write_tokens(const mar_raster *g, const float *x, const int *row, int n, const int *place, float *normal);
 /* Returns MAR_EARG for steps of which no chain can be made. */
 mar_status raster_check_chain(const mar_raster_model *m, const mar_params *p, mar_err *err);
-/* Returns the head's chain of the parameters. */
-diff_spec raster_chain_spec(const mar_raster *g);
+/* Returns diff_spec.steps of the chain that draws a token. */
+int raster_steps(const mar_raster *g, int token);
+/* Lists the respacings of the head's chain in g->diffusion->spec. */
+void raster_list_specs(mar_raster *g);
 
 #endif

@@ -1,6 +1,5 @@
 /* DiSA: fewer diffusion steps for later tokens (Zhao et al. 2025; its diffloss.py). */
 #include "mar/accel.h"
-#include "mar/masked_runner.h"
 
 #include <math.h>
 
@@ -28,12 +27,10 @@ static mar_status disa_check(const mar_model *model, mar_params *p, mar_err *err
                    p->diff_upper_steps, p->diff_lower_steps);
 }
 
-static void disa_plan_steps(const mar_model_config *model, const mar_params *p, mar_step *steps)
+static int disa_sampling_steps(const mar_params *p, int i)
 {
-    (void)model;
-    const int lower = p->diff_lower_steps, range = p->diff_upper_steps - lower;
-    for (int i = 0; i < p->num_iter; i++)
-        steps[i].sampling_steps = lower + annealed(p->diff_annealing, i, p->num_iter - 1, range);
+    const int lower = p->diff_lower_steps;
+    return lower + annealed(p->diff_annealing, i, p->num_iter - 1, p->diff_upper_steps - lower);
 }
 
 static void disa_respace(const mar_params *p, diff_spec *spec)
@@ -53,6 +50,6 @@ const mar_accel mar_accel_disa = {
                                            .summary = "fewer diffusion steps for later tokens"},
                                           {0}},
     .check = disa_check,
-    .plan_steps = disa_plan_steps,
+    .sampling_steps = disa_sampling_steps,
     .respace = disa_respace,
 };

@@ -116,6 +116,44 @@ TEST_CASE(combinations)
     mar_close(m);
 }
 
+/* Returns whether a set may be combined in raster order. */
+static int is_legal_in_raster_order(int set)
+{
+    if (set & ~(SAMPLER | DISA | HEAD_SPEC | DRAFT | PATH | INTERVAL)) return 0;
+    if (set & DRAFT) return !(set & SAMPLER) && !((set & HEAD_SPEC) && !(set & PATH));
+    return !(set & PATH) && !((set & HEAD_SPEC) && (set & SAMPLER));
+}
+
+/* Tries the same sets with vectors in raster order, where the rules allow 24. */
+TEST_CASE(combinations_in_raster_order)
+{
+    int legal = 0;
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_model *model, *draft;
+    assert_library(m, mar_model_load(m, "demo-sphere-draft", 0, &model));
+    assert_library(m, mar_model_load(m, "demo-sphere-draft", 0, &draft));
+    for (int set = 0; set < ALL; set++) {
+        if ((set & SPEC) && (set & PATH)) continue;
+        mar_params p = params_of(set, draft);
+        mar_session *s;
+        p.num_iter = 0;
+        const mar_status status = mar_session_create(model, NULL, &p, 1, &s);
+        if (status != (is_legal_in_raster_order(set) ? MAR_OK : MAR_EARG))
+            fail_msg("set %d: %s, %s", set, mar_status_name(status), status == MAR_OK ? "" : mar_error(m));
+        const int exact = (set & ~(HEAD_SPEC | DRAFT | PATH)) == 0;
+        if (status == MAR_OK && (strncmp(mar_session_guarantee(s), "exact to: ", 10) == 0) != exact)
+            fail_msg("set %d: %s", set, mar_session_guarantee(s));
+        if (status != MAR_OK && (strncmp(mar_error(m), "--", 2) != 0 || strchr(mar_error(m), '\n')))
+            fail_msg("set %d: \"%s\"", set, mar_error(m));
+        legal += status == MAR_OK;
+        mar_session_free(s);
+    }
+    assert_int_equal(legal, 24);
+    mar_model_free(draft);
+    mar_model_free(model);
+    mar_close(m);
+}
+
 /* Checks that a refusal names the stage, and says how each of the two options uses it. */
 TEST_CASE(refusals_name_the_stage)
 {

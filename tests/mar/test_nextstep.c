@@ -170,16 +170,17 @@ TEST_CASE(images_of_the_official_code)
         float cfg;
         mar_cfg_schedule schedule;
         float time_shift;
-        int token_norm;
+        int token_norm, annealed; /* annealed: from as many steps to as many */
     } cases[] = {
-        {"images.square", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 0},
-        {"images.square", "64x64", NEXTSTEP_SHARDS, 7.5f, MAR_CFG_CONSTANT, 0, 0},
-        {"images.tall", "32x48", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 0},
-        {"images.linear", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_LINEAR, 0, 0},
-        {"images.plain", "64x64", NEXTSTEP_FOLDER, 1, MAR_CFG_AUTO, 0, 0},
-        {"images.pos", "64x64", NEXTSTEP_POSITIONS, -1, MAR_CFG_AUTO, 0, 0},
-        {"images.shifted", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 1.5f, 0},
-        {"images.raw", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 2},
+        {"images.square", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 0, 0},
+        {"images.square", "64x64", NEXTSTEP_SHARDS, 7.5f, MAR_CFG_CONSTANT, 0, 0, 0},
+        {"images.tall", "32x48", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 0, 0},
+        {"images.linear", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_LINEAR, 0, 0, 0},
+        {"images.plain", "64x64", NEXTSTEP_FOLDER, 1, MAR_CFG_AUTO, 0, 0, 0},
+        {"images.pos", "64x64", NEXTSTEP_POSITIONS, -1, MAR_CFG_AUTO, 0, 0, 0},
+        {"images.shifted", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 1.5f, 0, 0},
+        {"images.raw", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 2, 0},
+        {"images.square", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 0, 1},
     };
     const nextstep_files *f = *state;
     wt_file *golden = golden_open("nextstep");
@@ -190,7 +191,12 @@ TEST_CASE(images_of_the_official_code)
                                      "lowres, bad anatomy, blurry.");
         mar_params p;
         mar_params_init(&p, sizeof p);
-        p.num_sampling_steps = NEXTSTEP_STEPS;
+        if (cases[i].annealed) {
+            p.diff_annealing = MAR_ANNEAL_COSINE;
+            p.diff_upper_steps = p.diff_lower_steps = NEXTSTEP_STEPS;
+        } else {
+            p.num_sampling_steps = NEXTSTEP_STEPS;
+        }
         p.time_shift = cases[i].time_shift;
         p.token_norm = cases[i].token_norm;
         p.cfg = cases[i].cfg;
@@ -233,4 +239,27 @@ TEST_CASE(a_picture_of_the_official_code)
     harmon_close(&h);
     free(tokens), free(expected);
     wt_close(golden);
+}
+
+/* The last of the release's steps is without noise, and another must be before it. */
+TEST_CASE(chains_of_two_steps_are_refused)
+{
+    static const struct {
+        const char *options, *error;
+    } cases[] = {
+        {"num_iter 0, num_sampling_steps 2", "--num_sampling_steps 2: expected 3..1000, the last one without noise"},
+        {"num_iter 0, diff_annealing linear, diff_lower_steps 2",
+         "--diff_lower_steps 2: expected 3..1000, the last one without noise"}};
+    const nextstep_files *f = *state;
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_model *model;
+    assert_library(m, mar_model_load(m, f->folder[NEXTSTEP_FOLDER], 0, &model));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const mar_params p = params_with(cases[i].options);
+        mar_session *s;
+        assert_int_equal(mar_session_create(model, NULL, &p, 1, &s), MAR_EARG);
+        assert_string_equal(mar_error(m), cases[i].error);
+    }
+    mar_model_free(model);
+    mar_close(m);
 }

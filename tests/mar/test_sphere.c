@@ -5,6 +5,7 @@
 #include "mar/core/handle.h"
 #include "mar/raster_model.h"
 #include "nets/causal_runner.h"
+#include "tests/support/demo.h"
 #include "tests/support/raster.h"
 #include "tests/support/support.h"
 
@@ -13,6 +14,7 @@
 #include <string.h>
 
 static const char path[] = "tests/golden/data/sphere_model.safetensors";
+#define ANNEALED "diff_annealing linear, diff_upper_steps 9, diff_lower_steps 3"
 enum { SEQ = 16, C = 8, D = 48, TOKENS = SEQ * C, IMAGES = 2, STEPS = 12 };
 
 static mar_model *load(mar *m)
@@ -162,8 +164,12 @@ TEST_CASE(images_are_pytorchs)
 
 TEST_CASE(an_image_does_not_depend_on_its_batch)
 {
-    static const char *const options[] = {"cfg 3, num_sampling_steps 5", "cfg 3, num_sampling_steps 5, head_spec 4",
-                                          "cfg 2, num_sampling_steps 4, sampler dpmpp"};
+    static const char *const options[] = {"cfg 3, num_sampling_steps 5",
+                                          "cfg 3, num_sampling_steps 5, head_spec 4",
+                                          "cfg 2, num_sampling_steps 4, sampler dpmpp",
+                                          "cfg 3, " ANNEALED,
+                                          "cfg 3, head_spec 4, " ANNEALED,
+                                          "cfg 2, sampler ddim, " ANNEALED};
     static const int labels[3] = {1, 3, -1};
     mar *m = open_mar(MAR_DTYPE_F32, 2);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
@@ -194,12 +200,53 @@ TEST_CASE(a_window_of_one_step_is_the_plain_chain)
     mar_close(m);
 }
 
+TEST_CASE(annealing_between_equal_numbers_is_the_plain_chain)
+{
+    static const char *const with[] = {"cfg 3", "cfg 3, head_spec 4", "cfg 1, time_shift 2", "cfg 2, sampler dpmpp"};
+    static const int labels[IMAGES] = {1, 3};
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    for (size_t i = 0; i < sizeof with / sizeof *with; i++)
+        for (int kind = MAR_ANNEAL_LINEAR; kind <= MAR_ANNEAL_TWO_STAGE; kind++) {
+            const mar_params plain = params_set(params_of(with[i]), "num_sampling_steps 9");
+            mar_params p = params_set(params_of(with[i]), "diff_upper_steps 9, diff_lower_steps 9");
+            p.diff_annealing = (mar_annealing)kind;
+            float a[IMAGES * TOKENS], b[IMAGES * TOKENS];
+            generate(m, &plain, labels, 0, IMAGES, 2, a);
+            generate(m, &p, labels, 0, IMAGES, 2, b);
+            assert_memory_equal(a, b, sizeof a);
+        }
+    mar_close(m);
+}
+
+/* Token i of n takes lower + (n-1-i)/(n-1) (upper - lower) noisy steps, rounded down, and one without noise. */
+TEST_CASE(annealed_steps_fall_over_the_tokens)
+{
+    static const int labels[IMAGES] = {1, 3};
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_model *model = load(m);
+    mar_session *s;
+    mar_stats stats;
+    const mar_params p = params_of("cfg 1, " ANNEALED);
+    int calls = 0;
+    for (int i = 0; i < SEQ; i++) calls += 3 + (SEQ - 1 - i) * 6 / (SEQ - 1) + 1;
+    assert_library(m, mar_session_create(model, NULL, &p, IMAGES, &s));
+    assert_session(s, mar_session_begin(s, 5, labels, IMAGES));
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    mar_stats_init(&stats, sizeof stats);
+    mar_session_get_stats(s, &stats);
+    assert_true(stats.head_calls == IMAGES * calls && stats.head_batched == calls && stats.head_calls_max == 10);
+    assert_says(mar_session_guarantee(s), "approximate: changed by diff_annealing; relative to plain sampling, ");
+    mar_session_free(s);
+    mar_model_free(model);
+    mar_close(m);
+}
+
 /* Requests that begin at different steps, one of which has known tokens, are as images alone. */
-TEST_CASE(requests_join_at_any_step)
+static void join_at_any_step(const char *options)
 {
     static const int labels[IMAGES] = {1, 3};
     mar *m = open_mar(MAR_DTYPE_F32, 2);
-    const mar_params p = params_of("cfg 3, num_sampling_steps 5");
+    const mar_params p = params_of(options);
     float alone[IMAGES * TOKENS], joined[IMAGES * TOKENS];
     uint8_t known[SEQ] = {1, 1, 1, 1, 1};
     uint64_t id[IMAGES];
@@ -224,11 +271,18 @@ TEST_CASE(requests_join_at_any_step)
     mar_close(m);
 }
 
+TEST_CASE(requests_join_at_any_step)
+{
+    join_at_any_step("cfg 3, num_sampling_steps 5");
+    join_at_any_step("cfg 3, " ANNEALED);
+}
+
 /* A draft model that is the model itself: every path is accepted, and the images are the plain ones. */
 TEST_CASE(paths_of_the_model_itself_are_accepted)
 {
     static const int labels[IMAGES] = {1, 3};
-    static const char *const options[] = {"cfg 3, num_sampling_steps 5", "cfg 1, num_sampling_steps 5"};
+    static const char *const options[] = {"cfg 3, num_sampling_steps 5", "cfg 1, num_sampling_steps 5",
+                                          "cfg 3, " ANNEALED};
     mar *m = open_mar(MAR_DTYPE_F32, 2);
     mar_model *model = load(m), *draft = load(m);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
@@ -264,13 +318,10 @@ TEST_CASE(what_does_not_apply_is_refused_by_name)
     } cases[] = {
         {"lazy on", "--lazy changes the transformer passes, which no option does with continuous tokens in raster "
                     "order: expected --draft, "
-                    "--spec path, --head_spec, --cfg_low or --sampler"},
-        {"diff_annealing linear",
-         "--diff_annealing changes the numbers of diffusion steps, which no option does with "
-         "continuous tokens in raster order: expected --draft, --spec path, --head_spec, --cfg_low or --sampler"},
+                    "--spec path, --head_spec, --diff_annealing, --cfg_low or --sampler"},
         {"spec cspd", "--spec cspd changes the verdicts on states, which no option does with continuous tokens in "
                       "raster order: expected "
-                      "--draft, --spec path, --head_spec, --cfg_low or --sampler"},
+                      "--draft, --spec path, --head_spec, --diff_annealing, --cfg_low or --sampler"},
         {"num_iter 8", "--num_iter 8: expected 0 or 16: the model makes its tokens one after another"},
         {"top_k 5", "--top_k has no effect: the model's tokens are continuous"},
         {"head_spec 4, sampler ddim", "--sampler and --head_spec do not go together: --sampler changes the "

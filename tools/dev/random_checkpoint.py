@@ -14,6 +14,7 @@
     python3 tools/dev/random_checkpoint.py --arch vqgan --out vqgan.ckpt
     python3 tools/dev/random_checkpoint.py --arch harmon_0.5b --out Harmon-0_5B
     python3 tools/dev/random_checkpoint.py --arch unipic --out pytorch_model.bin
+    python3 tools/dev/random_checkpoint.py --arch nextstep_14b --depth 4 --out NextStep-1-Large
 
 The names, shapes and the .pth/.ckpt/.pt layout are the official ones. SphereAR's file has one set of weights, `ema`, and no image
 encoder, which nothing needs. A T5 is a folder with shards and config.json, in f32 or with --bf16; its spiece.model is the
@@ -21,6 +22,7 @@ user's. lumina_7b, anole_7b and emu3_8b are folders with shards in bf16, config.
 fewer layers. vqgan is Chameleon's image decoder. detok_bb is l-DeTok's tokenizer, with stats.pkl beside it; the MAR models on it have the
 shapes of mar_base and mar_large. harmon_0.5b, harmon_1.5b and unipic are folders in bf16 with image decoder and
 tokenizer, or by the name's ending .pth or .bin the release's file beside a folder NAME-tokenizer; their image decoder is kl16.
+nextstep_14b is a folder with shards in bf16, tokenizer and Flux's autoencoder in vae/; --depth as above.
 eagle_xl is a drafter for t2i_xl as LANTERN publishes it. --seq_len is LlamaGen's
 number of tokens and goes to the metadata of a safetensors file. Every tensor is random, also the adaLN and output layers. MAR's head is wired so that
 eps is close to x at high noise. Thus the chain stays finite, in bfloat16 too, although the cosine schedule multiplies an
@@ -39,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/reference"))
 
 from random_decoder import DECODERS, write_decoder  # noqa: E402
 from random_harmon import HARMONS, write_harmon  # noqa: E402
+from random_nextstep import FLUX, NEXTSTEPS, write_nextstep  # noqa: E402
 from random_t5 import T5S, write_t5  # noqa: E402
 from pymar import (ARCHS, GPT, KL16, MAR, VAE, VQ, GptConfig, SphereAR, SphereConfig, SphereVaeConfig,  # noqa: E402
                    VaeConfig, save_official_mar, save_official_vae, write_safetensors)
@@ -107,8 +110,8 @@ def random_mar(arch, seed=0):
     return model.eval()
 
 
-def random_vae(seed=0):
-    model = VAE(KL16)
+def random_vae(seed=0, config=KL16):
+    model = VAE(config)
     randomise(model, seed)
     return model.eval()
 
@@ -207,13 +210,15 @@ def random_spherear(arch, seed=0):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    archs = [*ARCHS, "kl16", "detok_bb", *GPTS, *TEXT_TO_IMAGE, *EAGLES, "vq16", "vqgan", *SPHERES, *T5S, *DECODERS, *HARMONS]
+    archs = [*ARCHS, "kl16", "detok_bb", *GPTS, *TEXT_TO_IMAGE, *EAGLES, "vq16", "vqgan", *SPHERES, *T5S, *DECODERS, *HARMONS,
+             *NEXTSTEPS]
     parser.add_argument("--arch", choices=archs, required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--format", choices=["pth", "safetensors"], help="default: by the name of --out")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seq_len", type=int, default=256)
-    parser.add_argument("--depth", type=int, help="layers of a folder of lumina_7b, anole_7b or emu3_8b; default: the official number")
+    parser.add_argument("--depth", type=int, help="layers of a folder of lumina_7b, anole_7b, emu3_8b or nextstep_14b; default: the "
+                        "official number")
     parser.add_argument("--bf16", action="store_true", help="a T5's shards in bf16")
     args = parser.parse_args()
     if args.arch in DECODERS:
@@ -222,6 +227,9 @@ def main():
     if args.arch in HARMONS:
         _, towers, side = HARMONS[args.arch]
         write_harmon(args.arch, args.out, random_mar(ARCHS[towers].with_(seq_len=side * side), args.seed), random_vae(args.seed), args.seed)
+        return
+    if args.arch in NEXTSTEPS:
+        write_nextstep(args.arch, args.out, random_vae(args.seed, FLUX), args.depth, args.seed)
         return
     if args.arch == "vqgan":
         torch.save({"state_dict": random_vqgan(args.seed)}, args.out)

@@ -53,9 +53,9 @@ class Pool:
 
     def write(self, file, name, shape):
         mean, scale = 0.0, 0.8 / math.sqrt(shape[-1])
-        if "norm" in name:
+        if "norm" in name or "_ln." in name:
             mean, scale = float(name.endswith("weight")), 0.05
-        elif "embed" in name:
+        elif "embed_tokens" in name:
             scale = 1.0
         if (mean, scale) not in self.scaled:
             numbers = (mean + scale * self.values).bfloat16()
@@ -79,6 +79,21 @@ def write_shard(path, tensors, pool):
         file.write(struct.pack("<Q", len(text)) + text)
         for name, shape in tensors:
             pool.write(file, name, shape)
+
+
+def write_shards(folder, tensors, count, pool):
+    """Shards of about the same size, with their index."""
+    total, used, shards = sum(math.prod(shape) for _, shape in tensors), 0, [[] for _ in range(count)]
+    for name, shape in tensors:
+        shards[min(used * count // total, count - 1)].append((name, shape))
+        used += math.prod(shape)
+    index = {"metadata": {"total_size": 2 * total}, "weight_map": {}}
+    for i, part in enumerate(shards):
+        if part:
+            name = f"model-{i + 1:05d}-of-{count:05d}.safetensors"
+            write_shard(folder / name, part, pool)
+            index["weight_map"] |= {tensor: name for tensor, _ in part}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
 
 
 def letters():
@@ -125,18 +140,7 @@ def write_decoder(arch, folder, depth=None, seed=0):
     config = dict(DECODERS[arch], hidden_act="silu", rms_norm_eps=1e-5, tie_word_embeddings=False, torch_dtype="bfloat16")
     if depth:
         config["num_hidden_layers"] = depth
-    tensors = list(shapes(config))
-    total, used, shards = sum(math.prod(shape) for _, shape in tensors), 0, [[] for _ in range(SHARDS[arch])]
-    for name, shape in tensors:
-        shards[min(used * len(shards) // total, len(shards) - 1)].append((name, shape))
-        used += math.prod(shape)
-    index = {"metadata": {"total_size": 2 * total}, "weight_map": {}}
-    for i, part in enumerate(shards):
-        if part:
-            name = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
-            write_shard(folder / name, part, pool)
-            index["weight_map"] |= {tensor: name for tensor, _ in part}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+    write_shards(folder, list(shapes(config)), SHARDS[arch], pool)
     if arch == "emu3_8b":
         write_emu3_tokenizer(folder)
     else:

@@ -29,13 +29,13 @@ WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{
 POOL = (1 << 22) + 3  # numbers; odd, so that rows of a matrix differ
 
 
-def shapes(llm, towers):
-    """Names and shapes beside MAR's: of the language model, and of the layers between it and towers of this width."""
+def language_shapes(prefix, llm):
+    """Names and shapes of a language model, but its output layer's."""
     width, hidden, head = llm["hidden_size"], llm["intermediate_size"], llm["hidden_size"] // llm["num_attention_heads"]
     keys = head * llm["num_key_value_heads"]
-    yield "llm.model.embed_tokens.weight", (llm["vocab_size"], width)
+    yield f"{prefix}embed_tokens.weight", (llm["vocab_size"], width)
     for i in range(llm["num_hidden_layers"]):
-        layer = f"llm.model.layers.{i}."
+        layer = f"{prefix}layers.{i}."
         for name, rows in (("q", width), ("k", keys), ("v", keys)):
             yield f"{layer}self_attn.{name}_proj.weight", (rows, width)
             yield f"{layer}self_attn.{name}_proj.bias", (rows,)
@@ -45,7 +45,13 @@ def shapes(llm, towers):
         yield f"{layer}mlp.down_proj.weight", (width, hidden)
         yield f"{layer}input_layernorm.weight", (width,)
         yield f"{layer}post_attention_layernorm.weight", (width,)
-    yield "llm.model.norm.weight", (width,)
+    yield f"{prefix}norm.weight", (width,)
+
+
+def shapes(llm, towers):
+    """Names and shapes beside MAR's: of the language model, and of the layers between it and towers of this width."""
+    width = llm["hidden_size"]
+    yield from language_shapes("llm.model.", llm)
     for name, inputs, outputs in (("proj_in.0", towers, width), ("proj_in.2", width, width), ("proj_out.0", width, width),
                                   ("proj_out.2", width, towers)):
         yield f"{name}.weight", (outputs, inputs)
@@ -73,12 +79,13 @@ class Pool:
         return out.view(shape)
 
 
-def write_tokenizer(folder, as_json):
-    """tokenizer.json, or vocab.json, merges.txt and tokenizer_config.json."""
+def write_tokenizer(folder, as_json, more=()):
+    """tokenizer.json, or vocab.json, merges.txt and tokenizer_config.json, with more special tokens behind Qwen2.5's."""
     folder.mkdir(parents=True, exist_ok=True)
     vocab = {letter: i for i, letter in enumerate(letters())} | {f"unused{i}": i for i in range(256, PIECES)}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    added = {PIECES + i: {"content": name, **flags, "special": i < 14} for i, name in enumerate(SPECIAL)}
+    added = {PIECES + i: {"content": name, **flags, "special": i < 14 or i >= len(SPECIAL)}
+             for i, name in enumerate([*SPECIAL, *more])}
     (folder / "tokenizer_config.json").write_text(json.dumps({
         "add_prefix_space": False, "added_tokens_decoder": added, "bos_token": None, "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>", "tokenizer_class": "Qwen2Tokenizer"}, indent=1))

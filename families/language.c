@@ -90,13 +90,15 @@ static mar_status language_refuse_family(const wt_file *f, const char *name, mar
 {
     if (!name)
         return err_set(err, MAR_EMODEL,
-                       "%s: does not say what it is: expected the folder of Lumina-mGPT, Anole or Emu3 with its "
+                       "%s: does not say what it is: expected the folder of Harmon, NextStep-1, Lumina-mGPT, Anole or "
+                       "Emu3 with its "
                        "config.json or params.json, or what mar convert has written",
                        wt_path(f));
-    return err_set(err, MAR_EMODEL,
-                   "%s: is a %.100s, expected Lumina-mGPT, Anole (ChameleonForConditionalGeneration) or Emu3 "
-                   "(Emu3ForCausalLM)",
-                   wt_path(f), name);
+    return err_set(
+        err, MAR_EMODEL,
+        "%s: is a %.100s, expected Harmon, NextStep-1, Lumina-mGPT, Anole (ChameleonForConditionalGeneration) or Emu3 "
+        "(Emu3ForCausalLM)",
+        wt_path(f), name);
 }
 
 /* Reads the ids from the metadata of a file that mar_convert has written, or has the family find them. */

@@ -1,10 +1,11 @@
-/* NextStep-1 and 1.1 (2508.10711; modeling_nextstep.py): a language model of Qwen2's kind whose image tokens are
+/* NextStep-1 (2508.10711; modeling_nextstep.py): a language model of Qwen2's kind whose image tokens are
  * vectors, patches of an autoencoder's latents, which a flow head draws one after another. */
 #include "families/nextstep.h"
 
 #include "vae/vae.h"
 #include "weights/shape.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define NEXTSTEP_NAMES                                                                                                 \
@@ -118,6 +119,11 @@ static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void 
     out->last_is_counted = 1;
     c->head_width = out->head.width;
     c->head_depth = out->head.depth;
+    if (!wt_find(f, nextstep_placed.next_position))
+        snprintf(out->note, sizeof out->note,
+                 "%s: no gen_pos_embed, so perhaps NextStep-1.1, whose newer code has another chain; tokens are drawn "
+                 "by NextStep-1's",
+                 family_nextstep.titles[0]);
     nextstep_tensors(f, out, wt_add_elements, &c->parameters); /* of the model alone: no decoder is known yet */
     wt_file *decoder = NULL;
     status = nextstep_derive_patch(f, out, err);

@@ -1,7 +1,7 @@
 /* libmar: images of classes or prompts from autoregressive models. Continuous tokens: MAR (Li, Tian, Li, Deng, He,
  * "Autoregressive Image Generation without Vector Quantization", 2024) and SphereAR (Ke and Xue, "Hyperspherical
- * Latents Improve Continuous-Token Autoregressive Generation", 2025), Harmon (Wu et al., 2025) and UniPic-1. Discrete
- * tokens: LlamaGen (Sun et al., 2024), Lumina-mGPT, Anole and Emu3.
+ * Latents Improve Continuous-Token Autoregressive Generation", 2025), Harmon (Wu et al., 2025), UniPic-1 and
+ * NextStep-1. Discrete tokens: LlamaGen (Sun et al., 2024), Lumina-mGPT, Anole and Emu3.
  *
  * How to use it (error handling left out: every call returns a status, and mar_error() returns the reason in one line):
  *
@@ -270,11 +270,11 @@ typedef struct {
 /* Sets fd to -1 and all else to nothing. Writes the first `size` bytes; pass sizeof *source. */
 MAR_API void mar_source_init(mar_source *source, size_t size);
 
-/* Loads a model: MAR, Harmon, SphereAR, LlamaGen, a decoder that writes images among text (Lumina-mGPT, Anole, Emu3),
- * or an EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt, .ckpt or .bin,
- * of weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's release. Weights
- * are F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales), or int8 and int4 of mar_convert. What
- * training wrappers add to the tensors' names is taken off. Other entries of a file may be of any type.
+/* Loads a model: MAR, Harmon, NextStep-1, SphereAR, LlamaGen, a decoder that writes images among text (Lumina-mGPT,
+ * Anole, Emu3), or an EAGLE drafter of one (also LANTERN's). The path is a file, .safetensors or PyTorch's .pth, .pt,
+ * .ckpt or .bin, of weights or of a training run; or a folder as Hugging Face writes it (mar_text_load), or Meta's
+ * release. Weights are F64, F32, F16, BF16, fp8 (F8_E4M3 or F8_E5M2, plain or with scales), or int8 and int4 of
+ * mar_convert. What training wrappers add to tensors' names is taken off. Other entries of a file may be of any type.
  *
  * Built-in models have names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
  * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt",
@@ -318,10 +318,10 @@ MAR_API const float *mar_vae_codebook(const mar_vae *vae);
 /* --- text ----------------------------------------------------------------------------------------- */
 
 /* A text encoder, which turns prompts into the features that text-to-image models take (mar_session_begin_captions): a
- * T5 for LlamaGen; for a model of prompt ids (Harmon, Lumina-mGPT, Anole, Emu3) its tokenizer and template, whose
- * features are ids of its vocabulary; a folder with Qwen2.5's tokenizer alone is one of Harmon. A T5's weights are on
- * the handle's device, in its dtype. It has a reference on the handle and a queue of its own. One thread at a time may
- * use it; several may be loaded. Free it once the prompts are encoded. */
+ * T5 for LlamaGen; for a model of prompt ids (Harmon, NextStep-1, Lumina-mGPT, Anole, Emu3) its tokenizer and template,
+ * whose features are ids of its vocabulary; a folder with Qwen2.5's tokenizer alone is one of Harmon. A T5's weights
+ * are on the handle's device, in its dtype. It has a reference on the handle and a queue of its own. One thread at a
+ * time may use it; several may be loaded. Free it once the prompts are encoded. */
 typedef struct mar_text mar_text;
 
 typedef struct {
@@ -412,7 +412,7 @@ typedef struct {
     int num_iter;
     int num_sampling_steps; /* diffusion steps, 2..1000; SphereAR: noisy ones, one follows; 0: the model's, MAR 100 */
     float cfg;              /* guidance scale; 1: none; -1: the model's */
-    /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step; SphereAR: before it) */
+    /* LINEAR: 1 + (cfg-1) * (fraction of tokens known after the step; SphereAR: before it; NextStep-1: left) */
     mar_cfg_schedule cfg_schedule;
     /* Continuous tokens: only steps with a fraction cfg_low..cfg_high of known tokens are guided; 0 and 1: all. */
     float cfg_low;
@@ -653,7 +653,7 @@ typedef struct {
     const uint8_t *mask;   /* text-to-image: [caption_tokens], or NULL */
     /* Editing: tokens [seq_len][token_dim], of which those with known[i] not 0 are kept, bit for bit. known is
      * [seq_len]. Both NULL: none is known. The rest is drawn given these: the model's steps go on from as many known
-     * tokens. Discrete tokens and SphereAR's are made in raster order, so the known ones must come first. */
+     * tokens. Discrete tokens, SphereAR's and NextStep-1's come in raster order, so known ones must come first. */
     const float *tokens;
     const uint8_t *known;
     const float *negative;        /* of a model of ids: its own second context; NULL: mar_session_set_negative's */

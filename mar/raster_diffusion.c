@@ -318,12 +318,16 @@ static mar_status diffusion_create(mar_raster *g, const mar_vae *vae, const mar_
     d->host = calloc(1, diffusion_lay_out_host(g, NULL));
     if (!d->host) return err_set(err, MAR_ENOMEM, "out of memory for a batch of %d images", g->max_images);
     diffusion_lay_out_host(g, d->host);
-    for (int i = 0; accels[i]; i++) {
-        if (accels[i]->sampling_steps) d->sampling_steps = accels[i]->sampling_steps;
+    mar_status status = MAR_OK;
+    for (int i = 0; status == MAR_OK && accels[i]; i++) {
         d->changes |= !accels[i]->exact;
+        if (!accels[i]->sampling_steps) continue;
+        d->sampling_steps = accels[i]->sampling_steps;
+        if (accels[i]->check) status = accels[i]->check(&g->model->base, &g->plan.params, err);
     }
+    if (status != MAR_OK) return status;
     raster_list_specs(g);
-    mar_status status = raster_create_target(g, &sampling, paths ? raster_path_gamma(p) - 1 : 0, 0, err);
+    status = raster_create_target(g, &sampling, paths ? raster_path_gamma(p) - 1 : 0, 0, err);
     if (status == MAR_OK)
         status = diff_chain_create_for(g->k, &g->model->head, d->spec, d->specs, p->temperature, tokens,
                                        g->branches == 2, &d->chain, err);

@@ -133,6 +133,10 @@ mar_status raster_path_check(const mar_raster_model *model, const mar_params *p,
     if (!draft) return err_set(err, MAR_EARG, "--spec path: needs --draft with a %s model", model->base.config.title);
     const mar_status status = mar_check_draft(&model->base, draft, err);
     if (status != MAR_OK) return status;
+    const int rows = model->facts.net.rows, has = mar_raster_model_of(draft)->facts.net.rows;
+    if (model->facts.net.prompt && has < rows)
+        return err_set(err, MAR_EMODEL,
+                       "the draft's embedding has %d rows, expected the model's %d: prompts are its ids", has, rows);
     if ((int64_t)max_images * raster_path_gamma(p) > RASTER_PATH_ROWS)
         return err_set(err, MAR_EARG, "batch of %d images with --gamma %d: too large", max_images,
                        raster_path_gamma(p));

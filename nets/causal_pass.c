@@ -319,7 +319,7 @@ static double layer_bytes(const causal_pass *p)
 double causal_pass_bytes(const causal_pass *p)
 {
     const causal_shape *c = &p->model->shape;
-    const double output = (double)c->width * c->vocabulary;
+    const double output = (double)c->width * (c->vocabulary + (c->names->condition ? c->width : 0));
     const double slots = p->first[p->spans]; /* visible to some row */
     return (p->rows ? layer_bytes(p) : 0) + (p->logit_rows ? (double)p->k->device->act_size * output : 0) +
            slots * c->depth * (double)pass_slot_bytes(p);
@@ -402,8 +402,7 @@ mar_status causal_pass_plan(const causal_pass *p, int rows, int logit_rows, mar_
     }
     for (int i = 0; status == MAR_OK && i < 2 && p->model->project[i]; i++)
         status = k->core->linear_plan(k, p->model->project[i], rows, err);
-    if (status == MAR_OK && p->model->condition)
-        status = k->core->linear_plan(k, p->model->condition, p->logit_rows_max, err);
+    if (status == MAR_OK && p->model->condition) status = k->core->linear_plan(k, p->model->condition, rows, err);
     if (status != MAR_OK || !p->model->output || logit_rows <= planned) return status;
     return k->core->linear_plan(k, p->model->output, logit_rows, err);
 }

@@ -223,7 +223,7 @@ int cmd_captions(int argc, char **argv)
     if (status != OPTIONS_RUN) return status;
     if (!o.run.t5)
         return tool_error("--text is missing, expected the folder of a T5, such as flan-t5-xl, or of Harmon, "
-                          "Lumina-mGPT, Anole or Emu3");
+                          "NextStep-1, Lumina-mGPT, Anole or Emu3");
     if (!o.out) return tool_error("--out is missing, expected a file to write, such as prompts.npz");
     run_options_note(&o.run, &set);
     if (tool_can_write_as(o.out, ".npz") != 0 || tool_can_replace(o.out, o.overwrite) != 0 ||

@@ -13,7 +13,7 @@
 
 static void main_print_help(void)
 {
-    fputs("mar - images by MAR, Harmon, SphereAR, LlamaGen, Lumina-mGPT, Anole and Emu3\n"
+    fputs("mar - images by MAR, Harmon, NextStep-1, SphereAR, LlamaGen, Lumina-mGPT, Emu3\n"
           "\n"
           "usage: mar COMMAND [OPTIONS]     (mar COMMAND --help says more)\n"
           "\n",

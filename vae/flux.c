@@ -62,9 +62,9 @@ static mar_status flux_refuse(const wt_file *f, const char *key, const char *exp
         return err_set(err, MAR_EMODEL, "%s: config.json, or metadata " KEY "%s, has %s %.40s, expected %s", wt_path(f),
                        key, key, value, expected);
     return err_set(err, MAR_EMODEL,
-                   "%s: has no post_quant_conv.weight, and no %s of a decoder without it: expected config.json beside "
-                   "it with %s",
-                   wt_path(f), key, expected);
+                   "%s: has no post_quant_conv.weight, and no %s of a decoder without it: expected %s (%s) in a "
+                   "config.json beside it, or as metadata " KEY "%s",
+                   wt_path(f), key, key, expected, key);
 }
 
 static mar_status flux_number(const wt_file *f, const char *key, double least, double most, const char *expected,

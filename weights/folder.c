@@ -206,6 +206,9 @@ static mar_status add_tensors(wt_file *f, mar_err *err)
 static mar_status folder_add_decoder(wt_file *f, mar_err *err)
 {
     if (!folder_has(f->path, decoder_part)) return MAR_OK;
+    for (int i = 0; i < f->count; i++)
+        if (strncmp(f->tensors[i].name, decoder_prefix, strlen(decoder_prefix)) == 0)
+            return MAR_OK; /* mar_convert has put it there */
     wt_file **parts = realloc(f->parts, ((size_t)f->n_parts + 1) * sizeof *parts);
     if (!parts) return err_set(err, MAR_ENOMEM, "%s: out of memory", f->path);
     f->parts = parts;

@@ -104,6 +104,8 @@ static mar_status check_known(mar_session *s, const mar_request *r)
 
 static mar_status requests_check_negative(mar_session *s, const mar_request *r)
 {
+    if (r->negative_mask && !r->negative)
+        return err_set(&s->err, MAR_EARG, "mar_request.negative_mask without negative: expected both or neither");
     if (!r->negative || s->model->config.conditioning == MAR_CONDITION_IDS) return MAR_OK;
     return err_set(&s->err, MAR_EARG, "mar_request.negative: the model has no negative prompt, expected NULL");
 }

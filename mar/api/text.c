@@ -24,10 +24,10 @@ static mar_status check_architecture(const wt_file *f, mar_err *err)
     if (!is_t5)
         return err_set(err, MAR_EMODEL,
                        "%s: is a %.100s, expected a T5 encoder (T5EncoderModel, model_type t5), Harmon, Qwen2, "
-                       "Lumina-mGPT, Anole or Emu3",
+                       "NextStep-1, Lumina-mGPT, Anole or Emu3",
                        wt_path(f), name);
-    return mar_check_kind(f, 1 << MAR_KIND_T5, "a T5 encoder (T5EncoderModel), Harmon, Lumina-mGPT, Anole or Emu3",
-                          err);
+    return mar_check_kind(f, 1 << MAR_KIND_T5,
+                          "a T5 encoder (T5EncoderModel), Harmon, NextStep-1, Lumina-mGPT, Anole or Emu3", err);
 }
 
 static mar_status text_load_tokenizer(mar_text *t, const char *folder, const wt_file *f, mar_err *err)

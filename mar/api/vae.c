@@ -20,7 +20,7 @@ static mar_status api_vae_load(mar *m, wt_file *file, const mar_source *source, 
     status = vae_decoder_create(l.k, file, &vae->decoder, err);
     const int loaded = status == MAR_OK;
     if (loaded && source->encoder)
-        status = wt_digest_end(file, &l.hash, err); /* pictures depend on the decoder alone */
+        status = wt_digest_end(file, &l.hash, err); /* it names the decoder, with and without its encoder */
     if (status == MAR_OK && source->encoder) status = vae_decoder_add_encoder(vae->decoder, l.k, file, err);
     status = mar_loader_end(&l, status, err);
     if (loaded && status != MAR_OK) vae_decoder_free(vae->decoder);

@@ -52,6 +52,8 @@ static mar_status refuse_channels(const mar_model_config *model, const mar_vae *
                    z_channels, model->token_dim, hint);
 }
 
+enum { FLUX_PIXELS = 16 }; /* of a side of NextStep-1's tokens */
+
 mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err)
 {
     if (!vae) return MAR_OK;
@@ -74,6 +76,14 @@ mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_
             "autoencoder",
             vae->name);
     if (!model->vocabulary && !mar_patch_size(model, c->z_channels)) return refuse_channels(model, vae, err);
+    if (model->head == MAR_HEAD_DDPM && c->shift != 0)
+        return err_set(err, MAR_EMODEL,
+                       "%s: the VAE's latents are shifted by %g, as Flux's are, which NextStep-1 draws: expected KL-16 "
+                       "or another of unshifted latents",
+                       vae->name, (double)c->shift);
+    if (model->head == MAR_HEAD_FLOW && !is_sphere && c->stride * mar_patch_size(model, c->z_channels) != FLUX_PIXELS)
+        return err_set(err, MAR_EMODEL, "%s: the VAE makes %d pixels of a token's side, expected %d, as Flux's does",
+                       vae->name, c->stride * mar_patch_size(model, c->z_channels), FLUX_PIXELS);
     if (model->vocabulary && !c->codebook)
         return err_set(err, MAR_EMODEL,
                        "%s: the VAE decodes continuous latents (%s), but the model's tokens are numbers of a codebook: "

@@ -438,5 +438,5 @@ COMMAND_CASE(names_that_work)
         *state,
         "$MAR generate --help | grep -q -e '^  --vae, --vq FILE ' && $MAR generate --help vq | grep -q -e '--vq FILE'");
     sh_ok(*state, "$MAR methods --name head_spec >a && $MAR methods --name head-spec >b && cmp a b && test -s a");
-    sh_ok(*state, "$MAR --help | grep -q 'MAR, Harmon, SphereAR, LlamaGen, Lumina-mGPT, Anole and Emu3$'");
+    sh_ok(*state, "$MAR --help | grep -q 'MAR, Harmon, NextStep-1, SphereAR, LlamaGen, Lumina-mGPT, Emu3$'");
 }

@@ -150,7 +150,8 @@ TEST_CASE(anole_as_released)
 
 TEST_CASE(other_models_are_refused)
 {
-    refuse("{\"architectures\":[\"LlamaForCausalLM\"]}", 4, "is a LlamaForCausalLM, expected Lumina-mGPT, Anole");
+    refuse("{\"architectures\":[\"LlamaForCausalLM\"]}", 4,
+           "is a LlamaForCausalLM, expected Harmon, NextStep-1, Lumina-mGPT, Anole");
     refuse("{}", 4, "does not say what it is");
     refuse("{\"model_type\":\"chameleon\",\"vocabulary_map\":{\"a\":1}}", 4, "no image tokens");
     refuse("{\"model_type\":\"chameleon\",\"vocabulary_map\":{\"IMGIMGBZ\":1}}", 4, "lacks some of its image tokens");
@@ -271,7 +272,7 @@ static void refuse_metadata(const char *metadata, const char *words)
 
 TEST_CASE(bad_metadata_are_refused)
 {
-    refuse_metadata("\"mar.family\":\"llama\"", "is a llama, expected Lumina-mGPT");
+    refuse_metadata("\"mar.family\":\"llama\"", "is a llama, expected Harmon, NextStep-1, Lumina-mGPT");
     refuse_metadata("\"mar.family\":\"anole\",\"mar.image_tokens\":\"\"", "no image tokens");
     static const char *const lists[] = {"x", "1-", "-1", "3-2", "1;2", "16", "1-99999999999999999999", "1,,2", "1--2"};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {

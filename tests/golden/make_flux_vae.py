@@ -1,7 +1,7 @@
 """Writes tests/golden/data/flux_vae.safetensors: what the KL autoencoder of NextStep-1's release makes of tokens and of
 pictures, a small one whose tensors are in flux_vae_tensors.txt (drawn_weights.py).
 
-    git clone https://github.com/stepfun-ai/NextStep-1
+    git clone https://github.com/stepfun-ai/NextStep-1      # of 2025: git checkout 6e49bae
     python3 tests/golden/make_flux_vae.py NextStep-1"""
 
 import argparse

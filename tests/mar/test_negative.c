@@ -180,6 +180,10 @@ TEST_CASE(a_request_needs_a_context)
     r.features = f.prompt, r.mask = f.mask;
     assert_int_equal(mar_session_submit(s, &r, &id), MAR_EARG);
     assert_says(mar_session_error(s), "expected mar_session_set_negative before the first image");
+    r.negative_mask = f.two_mask;
+    assert_int_equal(mar_session_submit(s, &r, &id), MAR_EARG);
+    assert_says(mar_session_error(s), "mar_request.negative_mask without negative");
+    r.negative_mask = NULL;
     r.negative = f.other; /* without a mask all positions count */
     assert_session(s, mar_session_submit(s, &r, &id));
     while (mar_session_pending(s)) assert_session(s, mar_session_step(s));

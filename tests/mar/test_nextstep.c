@@ -241,15 +241,18 @@ TEST_CASE(a_picture_of_the_official_code)
     wt_close(golden);
 }
 
-/* The last of the release's steps is without noise, and another must be before it. */
-TEST_CASE(chains_of_two_steps_are_refused)
+/* The last of the release's steps is without noise, so that there are two before it; and DiSA has no more at the end.
+ */
+TEST_CASE(chains_that_cannot_be)
 {
     static const struct {
         const char *options, *error;
     } cases[] = {
         {"num_iter 0, num_sampling_steps 2", "--num_sampling_steps 2: expected 3..1000, the last one without noise"},
         {"num_iter 0, diff_annealing linear, diff_lower_steps 2",
-         "--diff_lower_steps 2: expected 3..1000, the last one without noise"}};
+         "--diff_lower_steps 2: expected 3..1000, the last one without noise"},
+        {"num_iter 0, diff_annealing linear, diff_upper_steps 5, diff_lower_steps 50",
+         "--diff_upper_steps 5 and --diff_lower_steps 50: expected upper >= lower"}};
     const nextstep_files *f = *state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     mar_model *model;

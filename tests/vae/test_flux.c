@@ -343,7 +343,9 @@ TEST_CASE(other_configurations_are_refused)
 
 TEST_CASE(nothing_of_a_configuration_may_be_missing)
 {
-    static const char no_number[] = "and no scaling_factor of a decoder without it: expected config.json beside it";
+    static const char no_number[] =
+        "and no scaling_factor of a decoder without it: expected scaling_factor (a positive number) in a "
+        "config.json beside it";
     expect_refused(NULL, no_number);
     expect_refused("{}", no_number);
     expect_refused("{\"scaling_factor\": 1}", "and no shift_factor of a decoder without it");

@@ -70,7 +70,8 @@ static const mar_param rows[] = {
      .help =
          "text that is added to each prompt, after a space\n"
          "NextStep-1's release draws with \"masterpiece, film grained, best quality.\". Pictures and records have it "
-         "as an entry of its own, beside the prompt as it was given."},
+         "as an entry of its own, beside the prompt as it was given; but not those of --captions, whose file does not "
+         "have it."},
     {OPTION_TEXT(run_options, captions, "FILE.npz"),
      .help =
          "features of captions, in place of prompts and their T5\n"

@@ -125,20 +125,20 @@ void protocol_of_run(const record_texts *s, const mar_features_config *network, 
     const char *from_prompts = protocol_text(s, "prompts_id"), *steps = protocol_text(s, "num_sampling_steps");
     const char *shift = protocol_text(s, "time_shift"), *norm = protocol_text(s, "token_norm");
     const int from_captions = *protocol_text(s, "captions") != '\0';
-    const int rounds = *steps && !*protocol_text(s, "family"); /* how a value becomes a byte: kernels/pixels.h */
+    const int rounds = *steps && strcmp(protocol_text(s, "family"), "spherear") !=
+                                     0; /* how a value becomes a byte: kernels/pixels.h */
     *line = '\0';
     append_judging(s, network, line);
     text_append(line, LINE, "; model %s, decoder %s", protocol_file(s, "model", model, sizeof model),
                 protocol_file(s, "vae", vae, sizeof vae));
     if (*protocol_text(s, "draft"))
         text_append(line, LINE, ", draft %s", protocol_file(s, "draft", draft, sizeof draft));
-    text_append(line, LINE, "; %s images of %s, %s%s %s (", protocol_text(s, "num_images"),
-                protocol_text(s, "image_size"),
-                from_captions   ? "captions of "
-                : *from_prompts ? "prompts"
-                                : "classes",
-                from_captions ? protocol_file(s, "captions", file, sizeof file) : "",
-                protocol_text(s, "class_sampling"));
+    text_append(
+        line, LINE, "; %s images of %s, %s%s %s (", protocol_text(s, "num_images"), protocol_text(s, "image_size"),
+        from_captions   ? "captions of "
+        : *from_prompts ? "prompts"
+                        : "classes",
+        from_captions ? protocol_file(s, "captions", file, sizeof file) : "", protocol_text(s, "class_sampling"));
     append_classes(*from_prompts ? from_prompts : protocol_text(s, "class"), line);
     text_append(line, LINE, "); 8 bit = %s, clipped%s; ", rounds ? "round(127.5 (v + 1))" : "trunc(127.5 v + 128)",
                 order_of_score(network));

@@ -207,6 +207,7 @@ static int request_read_negative(const service *s, const request *r, job_spec *o
                             "negative_prompt: has no effect: %.200s has no negative prompt%s", s->name,
                             s->models.captions ? " with --captions" : "");
     const char *text = request_text_of(r, FIELD_NEGATIVE_PROMPT, NULL, "what the picture is guided away from", a);
+    if (text && !*text) return 0; /* as clients send it that have none */
     return text ? request_copy_text(&s->files.encoder_kept, FIELD_NEGATIVE_PROMPT, text, &out->negative, a) : 1;
 }
 

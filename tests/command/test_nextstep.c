@@ -4,6 +4,7 @@
 #include "tests/support/command.h"
 #include "tests/support/golden_doubles.h"
 #include "tests/support/service.h"
+#include "tests/support/tensor_files.h"
 
 #include "tools/images/image.h"
 
@@ -203,10 +204,13 @@ NEXTSTEP_CASE(refused)
         {GENERATE "--prompt a --clean llamagen", "--clean llamagen has no effect", "expected off"},
         {GENERATE "--prompt a --text demo-mgpt", "--text demo-mgpt: is the folder of", "m"},
         {GENERATE "--prompt a --vae demo", "demo: the VAE decodes 8 channels but the model's tokens have 16"},
+        {GENERATE "--prompt a --vae kl.ckpt", "kl.ckpt: the VAE makes 4 pixels of a token's side, expected 16"},
         {"edit --image plain.png --keep 0.5 --prompt a --model m " SHORT, "m: makes tokens from the upper left on"},
     };
     const char *d = *state;
     command_ok(d, GENERATE "--prompt a --out plain.png");
+    bytes kl = bytes_from_file("tests/weights/data/vae.ckpt");
+    bytes_to_folder(d, "kl.ckpt", &kl);
     command_refuses(d, cases, LENGTH(cases));
 }
 

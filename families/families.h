@@ -46,8 +46,8 @@ extern const wt_kind *const families[];
 /* Appends the titles of the families whose models make such tokens in this order: "Lumina-mGPT, LlamaGen". */
 void family_add_titles(mar_order order, int discrete, char *text, size_t size);
 /* Gives the tensors of a file the names that the families have for them, where its release has others: those of a text
- * model in a file of Emu3ForConditionalGeneration, and of Harmon's parts. Returns MAR_EFORMAT if two get
- * one name, and MAR_ENOMEM. */
+ * model in a file of Emu3ForConditionalGeneration, and of Harmon's parts. Returns MAR_EFORMAT if two get one name, and
+ * MAR_ENOMEM. */
 mar_status family_rename(wt_file *f, mar_err *err);
 
 /* Names of tensors: of LlamaGen, of SphereAR, and of transformers' Llama. */

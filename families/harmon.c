@@ -130,6 +130,7 @@ static mar_status harmon_derive(const wt_file *f, const wt_asked *asked, void *f
     c->title = family_harmon.titles[harmon_is_unipic(f)];
     harmon_set_defaults(c, harmon_is_unipic(f));
     c->sizes = 1;
+    c->token_pixels = out->language.stride;
     c->caption_tokens = out->shape.prefix;
     c->caption_dim = 1;
     out->process = harmon_is_unipic(f) ? DIFF_DDPM_CLIPPED : DIFF_DDPM;

@@ -91,8 +91,7 @@ static mar_status language_refuse_family(const wt_file *f, const char *name, mar
     if (!name)
         return err_set(err, MAR_EMODEL,
                        "%s: does not say what it is: expected the folder of Harmon, NextStep-1, Lumina-mGPT, Anole or "
-                       "Emu3 with its "
-                       "config.json or params.json, or what mar convert has written",
+                       "Emu3 with its config.json or params.json, or what mar convert has written",
                        wt_path(f));
     return err_set(
         err, MAR_EMODEL,

@@ -109,6 +109,7 @@ static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void 
     c->family = language_nextstep.name;
     c->conditioning = MAR_CONDITION_IDS;
     c->sizes = 1;
+    c->token_pixels = out->language.stride;
     c->cfg = 7.5f; /* README.md */
     c->cfg_schedule = MAR_CFG_CONSTANT;
     c->num_sampling_steps = 50;

@@ -223,7 +223,7 @@ typedef struct {
     int num_sampling_steps; /* 0: discrete tokens */
     float time_shift;       /* 0: no flow */
     int token_norm;         /* 0: the normalisation of tokens cannot be turned off, or there is none */
-    int reserved;           /* 0 */
+    int token_pixels;       /* pixels of a token's side, which the image decoder has to make; 0: those that it makes */
 } mar_model_config;
 
 typedef struct {

@@ -52,8 +52,6 @@ static mar_status refuse_channels(const mar_model_config *model, const mar_vae *
                    z_channels, model->token_dim, hint);
 }
 
-enum { FLUX_PIXELS = 16 }; /* of a side of NextStep-1's tokens */
-
 mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_err *err)
 {
     if (!vae) return MAR_OK;
@@ -81,9 +79,10 @@ mar_status mar_check_vae(const mar_model_config *model, const mar_vae *vae, mar_
                        "%s: the VAE's latents are shifted by %g, as Flux's are, which NextStep-1 draws: expected KL-16 "
                        "or another of unshifted latents",
                        vae->name, (double)c->shift);
-    if (model->head == MAR_HEAD_FLOW && !is_sphere && c->stride * mar_patch_size(model, c->z_channels) != FLUX_PIXELS)
-        return err_set(err, MAR_EMODEL, "%s: the VAE makes %d pixels of a token's side, expected %d, as Flux's does",
-                       vae->name, c->stride * mar_patch_size(model, c->z_channels), FLUX_PIXELS);
+    const int pixels = model->vocabulary ? 0 : c->stride * mar_patch_size(model, c->z_channels);
+    if (model->token_pixels && pixels != model->token_pixels)
+        return err_set(err, MAR_EMODEL, "%s: the VAE makes %d pixels of a token's side, expected %d as the model's",
+                       vae->name, pixels, model->token_pixels);
     if (model->vocabulary && !c->codebook)
         return err_set(err, MAR_EMODEL,
                        "%s: the VAE decodes continuous latents (%s), but the model's tokens are numbers of a codebook: "

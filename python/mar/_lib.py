@@ -98,7 +98,7 @@ class ModelConfig(Sized):
                 ("title", c.c_char_p), ("conditioning", c.c_int), ("order", c.c_int), ("head", c.c_int), ("sizes", c.c_int),
                 ("num_iter", c.c_int), ("warning", c.c_char_p), ("hash", c.c_uint64), ("cfg", c.c_float),
                 ("cfg_schedule", c.c_int), ("num_sampling_steps", c.c_int), ("time_shift", c.c_float),
-                ("token_norm", c.c_int), ("reserved", c.c_int)]
+                ("token_norm", c.c_int), ("token_pixels", c.c_int)]
 
 
 class FeaturesConfig(Sized):

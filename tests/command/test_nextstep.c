@@ -204,7 +204,8 @@ NEXTSTEP_CASE(refused)
         {GENERATE "--prompt a --clean llamagen", "--clean llamagen has no effect", "expected off"},
         {GENERATE "--prompt a --text demo-mgpt", "--text demo-mgpt: is the folder of", "m"},
         {GENERATE "--prompt a --vae demo", "demo: the VAE decodes 8 channels but the model's tokens have 16"},
-        {GENERATE "--prompt a --vae kl.ckpt", "kl.ckpt: the VAE makes 4 pixels of a token's side, expected 16"},
+        {GENERATE "--prompt a --vae kl.ckpt",
+         "kl.ckpt: the VAE makes 4 pixels of a token's side, expected 16 as the model's"},
         {"edit --image plain.png --keep 0.5 --prompt a --model m " SHORT, "m: makes tokens from the upper left on"},
     };
     const char *d = *state;

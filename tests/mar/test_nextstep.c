@@ -241,6 +241,21 @@ TEST_CASE(a_picture_of_the_official_code)
     wt_close(golden);
 }
 
+/* A file without the release's table may be of another release, which is said. */
+TEST_CASE(another_release_is_warned_of)
+{
+    const nextstep_files *f = *state;
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    for (int kind = NEXTSTEP_FOLDER; kind <= NEXTSTEP_SHARDS; kind++) {
+        mar_model *model;
+        assert_library(m, mar_model_load(m, f->folder[kind], 0, &model));
+        const char *warning = mar_model_get_config(model)->warning;
+        assert_int_equal(warning != NULL && strstr(warning, "no gen_pos_embed") != NULL, kind == NEXTSTEP_SHARDS);
+        mar_model_free(model);
+    }
+    mar_close(m);
+}
+
 /* The last of the release's steps is without noise, so that there are two before it; and DiSA has no more at the end.
  */
 TEST_CASE(chains_that_cannot_be)

@@ -120,13 +120,12 @@ static void append_prompt(const record_texts *s, const char *name, char *line)
 /* The settings have only options that affect the model's kind of tokens. */
 void protocol_of_run(const record_texts *s, const mar_features_config *network, const char *accelerators, char *line)
 {
-    char model[256], vae[256], draft[256];
-    char file[256];
+    char model[256], vae[256], draft[256], file[256];
     const char *from_prompts = protocol_text(s, "prompts_id"), *steps = protocol_text(s, "num_sampling_steps");
     const char *shift = protocol_text(s, "time_shift"), *norm = protocol_text(s, "token_norm");
     const int from_captions = *protocol_text(s, "captions") != '\0';
-    const int rounds = *steps && strcmp(protocol_text(s, "family"), "spherear") !=
-                                     0; /* how a value becomes a byte: kernels/pixels.h */
+    const int cuts = strcmp(protocol_text(s, "family"), "spherear") == 0; /* kernels/pixels.h */
+    const int rounds = *steps && !cuts;
     *line = '\0';
     append_judging(s, network, line);
     text_append(line, LINE, "; model %s, decoder %s", protocol_file(s, "model", model, sizeof model),

@@ -5,13 +5,11 @@ project's addressed noise.
 
 NEXTSTEP is a checkout of github.com/stepfun-ai/NextStep-1 of 2025. The weights are not stored:
 tests/support/nextstep.c draws the same ones (drawn_weights.py) by the names and shapes in nextstep/tensors.txt; those
-of vae.* are of the image decoder's file. The tokenizer is make_text.py's of Qwen2 with the release's added tokens, and
-behind them <|beginoftext|> of NextStep-1.1.
+of vae.* are of the image decoder's file. The tokenizer is make_text.py's of Qwen2 with the release's added tokens.
 
 nextstep/prompts.json has prompts with their additions and sizes. The golden data:
 
   ids.I.conditional, ids.I.unconditional   prompt I in its frame, and its negative one
-  ids.bos.*       the same of prompt 0 if the tokenizer has a bos_token, as NextStep-1.1's pipeline frames them
   forced.hidden   [conditional, unconditional][1 + n][width] the last hidden row behind the frame of prompt 0, and
                   behind each of forced.tokens [n][16]
   forced.c        what image_out_projector makes of them; forced.c.pos: with gen_pos_embed
@@ -20,10 +18,7 @@ nextstep/prompts.json has prompts with their additions and sizes. The golden dat
   images.*        [image][h*w][16] tokens of prompts 0 and 1 as images FIRST and on, all against NEGATIVE
   pictures.square the first of images.square, decoded, in 8 bits
   vae.*           tokens in two rows of three; their latents [4][H][W]; the decoder's pixels [3][H][W]; the picture in
-                  8 bits
-
-images.sde and images.euler have the two chains of NextStep-1.1, whose code is not in that checkout. They are written
-here, around the official network: see Chain11."""
+                  8 bits"""
 
 import json
 import sys
@@ -42,7 +37,7 @@ from drawn_weights import weight, write_shapes  # noqa: E402
 from nextstep_official import Cache49, build, official  # noqa: E402
 from pymar.io import write_safetensors  # noqa: E402
 
-SEED, FIRST, STEPS, CFG, BOS = 0x1234567890ABCDEF, 40, 8, 7.5, "<|beginoftext|>"
+SEED, FIRST, STEPS, CFG = 0x1234567890ABCDEF, 40, 8, 7.5
 POSITIVE = "masterpiece, film grained, best quality."
 NEGATIVE = "lowres, bad anatomy, blurry."
 PROMPTS = [dict(prompt=prompt, positive=positive, negative=negative, height=height, width=width)
@@ -71,7 +66,7 @@ TOKEN = MODEL["latent_channels"] * MODEL["latent_patch_size"] ** 2
 
 def write_tokenizer(path, tokens):
     t = Tokenizer.from_file(str(HERE / "data/text/qwen2/tokenizer.json"))
-    names = [tokens.DEFAULT_PAD_TOKEN, *tokens.additional_special_tokens, BOS]
+    names = [tokens.DEFAULT_PAD_TOKEN, *tokens.additional_special_tokens]
     t.add_special_tokens([AddedToken(name, normalized=False) for name in names])
     path.write_text(t.to_str() + "\n")
     config = dict(bos_token=None, eos_token="<|im_end|>", pad_token=tokens.DEFAULT_PAD_TOKEN, model_max_length=131072,
@@ -80,10 +75,10 @@ def write_tokenizer(path, tokens):
     return {name: t.token_to_id(name) for name in names}
 
 
-def load_tokenizer(path, **more):
+def load_tokenizer(path):
     """As a pipeline loads it: sentences are padded at their left."""
     return PreTrainedTokenizerFast(tokenizer_file=str(path), padding_side="left", pad_token="[PAD]",
-                                   eos_token="<|im_end|>", **more)
+                                   eos_token="<|im_end|>")
 
 
 def make(modules, folder):
@@ -110,10 +105,10 @@ def make(modules, folder):
 
 # ----------------------------------------------------------------------------------------------------------- sequences
 
-def framed(pipeline, prompt, negative, positive, hw, bos=""):
+def framed(pipeline, prompt, negative, positive, hw):
     """input_ids and attention_mask of a prompt and of the negative one."""
     captions, _ = pipeline._build_captions(prompt, None, 1, positive, negative, CFG)
-    given = pipeline.tokenizer([bos + caption for caption in captions], padding="longest", truncation=False,
+    given = pipeline.tokenizer(captions, padding="longest", truncation=False,
                                add_special_tokens=True, return_tensors="pt")
     return pipeline._add_prefix_ids(hw, given.input_ids.long(), given.attention_mask)
 
@@ -123,12 +118,6 @@ def write_ids(pipeline, out):
         ids, mask = framed(pipeline, p["prompt"], p["negative"], p["positive"], (p["height"], p["width"]))
         for name, row, kept in zip(("conditional", "unconditional"), ids, mask):
             out[f"ids.{i}.{name}"] = row[kept.bool()].float()
-    plain = pipeline.tokenizer
-    pipeline.tokenizer = load_tokenizer(HERE / "data/nextstep/tokenizer.json", bos_token=BOS)
-    ids, mask = framed(pipeline, PROMPTS[0]["prompt"], "", "", (64, 64), BOS)
-    for name, row, kept in zip(("conditional", "unconditional"), ids, mask):
-        out[f"ids.bos.{name}"] = row[kept.bool()].float()
-    pipeline.tokenizer = plain
 
 
 def write_forced(pipeline, out, count=4):
@@ -162,15 +151,14 @@ def write_head(pipeline, out):
 
 class Noise:
     """Takes the place of randn_tensor in `sample` by this project's numbers, of images FIRST and on. A step's number is
-    the chain's index, from STEPS - 1 down. A chain with `last` ends with a step without noise, which is index 0; in
-    another one index 0 is noisy, too."""
+    the chain's index, from STEPS - 1 down. The last step, index 0, is without noise."""
 
-    def __init__(self, module, steps, last=True):
-        self.module, self.steps, self.last, self.position, self.index = module, steps, last, -1, 0
+    def __init__(self, module, steps):
+        self.module, self.steps, self.position, self.index = module, steps, -1, 1
 
     def randn_tensor(self, shape, noise_repeat, device, dtype=torch.float32):
         purpose, step = STEP, self.index - 1
-        if self.index == int(self.last):
+        if self.index == 1:
             purpose, step, self.index, self.position = INIT, 0, self.steps, self.position + 1
         else:
             self.index -= 1
@@ -178,62 +166,19 @@ class Noise:
                                           for i in range(shape[0])]))
 
     def __enter__(self):
-        self.plain, self.index = self.module.randn_tensor, int(self.last)
+        self.plain, self.index = self.module.randn_tensor, 1
         self.module.randn_tensor = self.randn_tensor
 
     def __exit__(self, *_):
         self.module.randn_tensor = self.plain
 
 
-class Chain11:
-    """Takes the place of FlowMatchingHead.sample by a chain of NextStep-1.1: times k/n, shifted, and 1; every step is
-    noisy. `sde` is that of the repository's inference code for 1.1 (inference/nextstep_model.py, 2026): the SDE of
-    Flow-GRPO with noise level 0.8. `euler` is that of the code beside the weights of 1.1 as vLLM-Omni has it: the step
-    of NextStep-1."""
-
-    LEVEL = 0.8
-
-    def __init__(self, module, kind):
-        self.module, self.step = module, getattr(self, kind)
-
-    @staticmethod
-    def euler(x, v, t, following, times):
-        dt = following - t
-        return x + ((1 + t) * v - x) * dt, torch.sqrt(2 * (1 - t) * dt)
-
-    @classmethod
-    def sde(cls, x, v, t, following, times):
-        dt, noise, clean, sigma = following - t, x - t * v, x + (1 - t) * v, 1 - t
-        std = cls.LEVEL * torch.sqrt(sigma / (1 - (times[-2] if sigma == 1 else sigma)))
-        mean = noise * (1 - following) + clean * following - std ** 2 * dt / (2 * sigma) * noise
-        return mean, std * torch.sqrt(dt)
-
-    def sample(self, head, c, cfg, cfg2, timesteps_shift, num_sampling_steps, noise_repeat):
-        branches = 2 if cfg > 1 else 1
-        shape = len(c) // branches, head.input_dim
-        x = self.module.randn_tensor(shape, noise_repeat, "cpu")
-        times = torch.linspace(0, 1, num_sampling_steps + 1)[:-1]
-        times = torch.cat([times / (timesteps_shift - (timesteps_shift - 1) * times), torch.ones(1)])
-        for t, following in zip(times[:-1], times[1:]):
-            v = head.get_velocity_from_cfg(head.net(x.repeat(branches, 1), t.expand(len(c)), c), cfg, 1.0, branches)
-            mean, deviation = self.step(x, v, t, following, times)
-            x = mean + deviation * self.module.randn_tensor(shape, noise_repeat, "cpu")
-        return x
-
-    def __enter__(self):
-        self.plain = self.module.FlowMatchingHead.sample
-        self.module.FlowMatchingHead.sample = lambda head, **arguments: self.sample(head, **arguments)
-
-    def __exit__(self, *_):
-        self.module.FlowMatchingHead.sample = self.plain
-
-
-def generate(pipeline, module, prompts=2, h=4, w=4, cfg=CFG, use_norm=True, last=True, **more):
+def generate(pipeline, module, prompts=2, h=4, w=4, cfg=CFG, use_norm=True, **more):
     """Tokens [n][h*w][TOKEN] and pictures [n][H][W][3]. The pipeline takes all images for squares: it is told the sides
     here."""
     tokens, plain = [], pipeline.model.unpatchify
     pipeline.model.unpatchify = lambda z: plain(tokens.append(z.clone()) or z, h, w)
-    with Noise(module, STEPS, last):
+    with Noise(module, STEPS):
         pictures = pipeline.generate_image(
             [p["prompt"] for p in PROMPTS[:prompts]], hw=(h * pipeline.down_factor, w * pipeline.down_factor), cfg=cfg,
             negative_prompt=NEGATIVE, use_norm=use_norm, num_sampling_steps=STEPS, seed=None, progress=False, **more)
@@ -255,10 +200,6 @@ def write_images(pipeline, module, out):
     pipeline.model.config.use_gen_pos_embed = True
     images("pos")
     pipeline.model.config.use_gen_pos_embed = False
-    for kind in ("sde", "euler"):
-        with Chain11(module, kind):
-            images(kind, last=False, use_norm=False)
-            images(f"{kind}.shifted", last=False, use_norm=False, timesteps_shift=1.5)
 
 
 def write_decoder(pipeline, modules, out):

@@ -133,10 +133,28 @@ static double schedule_shift(double t, double shift)
     return t / (shift - (shift - 1) * t);
 }
 
-/* Fills the chain: Euler-Maruyama steps at t = 0, dt, 2 dt, .. and one Euler step. */
-static void schedule_fill_flow(diff_schedule *s, double shift, float temperature)
+static double schedule_shift_of(const diff_spec *spec)
 {
-    const double step = (1 - last_step) / (s->steps - 1);
+    return spec->shift > 0 ? (double)spec->shift : 1;
+}
+
+/* Returns the size of the last step before the shift. */
+static double schedule_last_step(const diff_spec *spec)
+{
+    return spec->last_is_noisy ? 1.0 / (spec->steps + 1) : last_step;
+}
+
+/* Returns what the shift leaves for the last step. */
+static double schedule_rest(const diff_spec *spec)
+{
+    const double shift = schedule_shift_of(spec), last = schedule_last_step(spec);
+    return shift == 1 ? last : 1 - schedule_shift(1 - last, shift);
+}
+
+/* Fills the chain: Euler-Maruyama steps at t = 0, dt, 2 dt, .. and the last step. */
+static void schedule_fill_flow(diff_schedule *s, const diff_spec *spec, float temperature)
+{
+    const double shift = schedule_shift_of(spec), step = (1 - schedule_last_step(spec)) / (s->steps - 1);
     float even = 0; /* accumulated in f32, as SphereAR's code does */
     for (int i = s->steps - 1; i > 0; i--, even += (float)step) {
         const double now = shift == 1 ? (double)even : schedule_shift((double)even, shift);
@@ -152,13 +170,19 @@ static void schedule_fill_flow(diff_schedule *s, double shift, float temperature
         schedule_set_level(s, i, 1000 * (float)now, (float)(now * now / ((1 - now) * (1 - now))),
                            (float)(now / ((1 - now) * (1 - now))));
     }
-    const double rest = shift == 1 ? last_step : 1 - schedule_shift(1 - last_step, shift), now = 1 - rest;
+    const double rest = schedule_rest(spec), now = 1 - rest, euler = last_step / rest;
     s->coef[0] = (kern_chain_coef){.x0_x = 1,
                                    .x0_prediction = (float)-rest,
-                                   .coef_x0 = (float)(last_step / rest),
-                                   .coef_xt = (float)(1 - last_step / rest)};
+                                   .coef_x0 = (float)(spec->last_is_noisy ? 1 + now : euler),
+                                   .coef_xt = (float)(spec->last_is_noisy ? -1 : 1 - euler)};
     s->coef[0].log_var_min = s->coef[0].log_var_max = s->coef[1].log_var_max; /* for a trace; no noise is added */
     schedule_set_level(s, 0, 1000 * (float)now, (float)(now * now / (rest * rest)), (float)(now / (rest * rest)));
+}
+
+float diff_last_noise(const diff_spec *spec, float temperature)
+{
+    const int noisy = spec->last_is_noisy && spec->process == DIFF_FLOW && spec->sampler == MAR_SAMPLER_DDPM;
+    return noisy ? (float)(sqrt(2) * schedule_rest(spec) * (double)temperature) : 0;
 }
 
 /* Returns the noise level at time t: x_t = t x1 + (1 - t) noise. */
@@ -233,11 +257,10 @@ mar_status diff_schedule_create_for(const diff_spec *spec, float temperature, di
     if (status != MAR_OK) return status;
     if (flow) {
         for (int i = 0; i < out->steps; i++) out->t[i] = i;
-        const double shift = spec->shift > 0 ? (double)spec->shift : 1;
         if (solver)
-            schedule_fill_flow_solver(out, shift, order);
+            schedule_fill_flow_solver(out, schedule_shift_of(spec), order);
         else
-            schedule_fill_flow(out, shift, temperature);
+            schedule_fill_flow(out, spec, temperature);
         return MAR_OK;
     }
     schedule_space_timesteps(spec->steps, solver ? spec->top : DIFF_TOP, out->t);

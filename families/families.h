@@ -29,7 +29,8 @@ typedef struct family_facts {
     raster_norm norm;        /* of the tokens it draws */
     int falls;               /* 1: the linear guidance schedule falls from the scale to 1; 0: it rises from 1 */
     int first_is_apart;      /* 1: with that schedule the unconditional branch draws its first token for itself */
-    int last_is_counted;     /* 1: --num_sampling_steps counts the flow's last step, which is without noise, too */
+    int last_is_counted;     /* 1: --num_sampling_steps counts the flow's last step, too */
+    int last_is_noisy;       /* 1: that step is like the others (diff_spec); 0: it is without noise */
     eagle_config eagle;      /* of a drafter */
     mar_vae_config vae;      /* of the image decoder in the same file; depth 0: there is none */
     language language;       /* of a language model: how prompts become ids; family NULL in others */

@@ -1,11 +1,10 @@
-/* NextStep-1 (2508.10711; modeling_nextstep.py): a language model of Qwen2's kind whose image tokens are
+/* NextStep-1 and 1.1 (2508.10711; modeling_nextstep.py): a language model of Qwen2's kind whose image tokens are
  * vectors, patches of an autoencoder's latents, which a flow head draws one after another. */
 #include "families/nextstep.h"
 
 #include "vae/vae.h"
 #include "weights/shape.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define NEXTSTEP_NAMES                                                                                                 \
@@ -53,20 +52,27 @@ static mar_status nextstep_derive_sequence(const wt_file *f, const wt_asked *ask
     return MAR_OK;
 }
 
+/* Tells whether the file is NextStep-1.1, whose config.json has the names of another training code. */
+static int nextstep_is_newer(const wt_file *f)
+{
+    const char *release = wt_metadata(f, "mar.release");
+    return language_member(f, "genloss_depth") != NULL || (release && strcmp(release, "1.1") == 0);
+}
+
 /* Reads the side of a token's patch, which divides its numbers among the latent channels. */
 static mar_status nextstep_derive_patch(const wt_file *f, family_facts *out, mar_err *err)
 {
+    const char *key = nextstep_is_newer(f) ? "patch_size" : "latent_patch_size";
     long written = 2;
     int patch = 2;
     mar_status status = wt_metadata_number(f, "mar.patch_size", &written, err);
     if (written > 0 && written <= 64) patch = (int)written;
-    if (status == MAR_OK) status = language_number(f, "latent_patch_size", 1, &patch, err);
+    if (status == MAR_OK) status = language_number(f, key, 1, &patch, err);
     if (status != MAR_OK) return status;
     out->config.patch_size = patch;
     if (patch <= 64 && out->shape.token_dim % (patch * patch) == 0) return MAR_OK;
-    return err_set(err, MAR_EMODEL,
-                   "%s: latent_patch_size %d: tokens of %d numbers are no patches of %dx%d latent pixels", wt_path(f),
-                   patch, out->shape.token_dim, patch, patch);
+    return err_set(err, MAR_EMODEL, "%s: %s %d: tokens of %d numbers are no patches of %dx%d latent pixels", wt_path(f),
+                   key, patch, out->shape.token_dim, patch, patch);
 }
 
 static mar_status nextstep_derive_transformer(const wt_file *f, const wt_asked *asked, family_facts *out, mar_err *err)
@@ -90,6 +96,23 @@ static void nextstep_tensors(const wt_file *f, const void *facts, wt_tensor_visi
     if (of->config.image_decoder) vae_inside_tensors(f, &of->vae, visit, user);
 }
 
+/* Sets the releases' defaults: those of NextStep-1's README.md, and of NextStep-1.1's, whose chain is that of heads.py
+ * beside its weights. */
+static void nextstep_set_defaults(family_facts *out, int is_newer)
+{
+    mar_model_config *c = &out->config;
+    c->title = family_nextstep.titles[is_newer];
+    c->cfg = 7.5f;
+    c->cfg_schedule = MAR_CFG_CONSTANT;
+    c->num_sampling_steps = is_newer ? 28 : 50;
+    c->token_norm = is_newer ? 2 : 1;
+    out->process = DIFF_FLOW;
+    out->norm = RASTER_LAYER_NORM;
+    out->falls = 1;
+    out->last_is_counted = 1;
+    out->last_is_noisy = is_newer;
+}
+
 static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void *facts, mar_err *err)
 {
     family_facts *out = facts;
@@ -110,21 +133,9 @@ static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void 
     c->conditioning = MAR_CONDITION_IDS;
     c->sizes = 1;
     c->token_pixels = out->language.stride;
-    c->cfg = 7.5f; /* README.md */
-    c->cfg_schedule = MAR_CFG_CONSTANT;
-    c->num_sampling_steps = 50;
-    c->token_norm = 1;
-    out->process = DIFF_FLOW;
-    out->norm = RASTER_LAYER_NORM;
-    out->falls = 1;
-    out->last_is_counted = 1;
+    nextstep_set_defaults(out, nextstep_is_newer(f));
     c->head_width = out->head.width;
     c->head_depth = out->head.depth;
-    if (!wt_find(f, nextstep_placed.next_position))
-        snprintf(out->note, sizeof out->note,
-                 "%s: no gen_pos_embed, so perhaps NextStep-1.1, whose newer code has another chain; tokens are drawn "
-                 "by NextStep-1's",
-                 family_nextstep.titles[0]);
     nextstep_tensors(f, out, wt_add_elements, &c->parameters); /* of the model alone: no decoder is known yet */
     wt_file *decoder = NULL;
     status = nextstep_derive_patch(f, out, err);
@@ -175,6 +186,7 @@ static void nextstep_put(const void *facts, wt_pairs *m)
     wt_put_real(m, "mar.eps", (double)s->eps);
     wt_put_real(m, "mar.rope_base", (double)s->rope_base);
     wt_put_number(m, "mar.patch_size", of->config.patch_size);
+    if (of->last_is_noisy) wt_put_text(m, "mar.release", "1.1");
     if (s->next_rows) wt_put_number(m, "mar.positions", s->next_rows);
     if (of->config.image_decoder) vae_put_latents(&of->vae, m);
     wt_put_number(m, "mar.parameters", of->config.parameters);
@@ -197,7 +209,7 @@ const wt_kind family_nextstep = {
     .name = "NextStep model",
     .article = "a",
     .lacks = "no image_in_projector.weight",
-    .titles = {"NextStep-1"},
+    .titles = {"NextStep-1", "NextStep-1.1"},
     .order = MAR_ORDER_RASTER,
     .head = MAR_HEAD_FLOW,
     .has_prompts = 1,

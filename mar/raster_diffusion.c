@@ -292,6 +292,9 @@ static size_t diffusion_lay_out_host(const mar_raster *g, char *base)
     d->row_cfg = arena_carve(base, &used, images, sizeof *d->row_cfg);
     d->row_place = arena_carve(base, &used, images, sizeof *d->row_place);
     d->row_z = arena_carve(base, &used, 2 * images, sizeof *d->row_z);
+    d->noise_seed = arena_carve(base, &used, images, sizeof *d->noise_seed);
+    d->noise_image = arena_carve(base, &used, images, sizeof *d->noise_image);
+    d->noise_position = arena_carve(base, &used, images, sizeof *d->noise_position);
     return used;
 }
 
@@ -351,6 +354,10 @@ static size_t diffusion_lay_out(mar_raster *g, char *base)
     if (base) net_recordings_free(g->k, &d->recordings); /* they hold addresses */
     d->sampled = arena_carve(base, &used, images, token);
     d->normal = arena_carve(base, &used, images, token);
+    if (g->model->facts.last_is_noisy) {
+        d->noisy = arena_carve(base, &used, images, token);
+        d->noise = arena_carve(base, &used, images, 2 * token);
+    }
     d->z = arena_carve(base, &used, 2 * images, z);
     d->z_drawn = arena_carve(base, &used, 2 * images, z);
     used += diff_chain_lay_out(&d->chain, base ? base + used : NULL);

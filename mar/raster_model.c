@@ -62,7 +62,8 @@ mar_status raster_load(mar *m, kern_queue *k, const wt_file *f, const family_fac
                                 .norm = of->norm,
                                 .falls = of->falls,
                                 .first_is_apart = of->first_is_apart,
-                                .last_is_counted = of->last_is_counted};
+                                .last_is_counted = of->last_is_counted,
+                                .last_is_noisy = of->last_is_noisy};
     return mar_raster_load(m, k, f, &facts, of->note, out, err);
 }
 

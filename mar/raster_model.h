@@ -18,7 +18,8 @@ typedef struct {
     raster_norm norm;
     int falls;           /* 1: the linear guidance schedule falls from the scale to 1; 0: it rises from 1 */
     int first_is_apart;  /* 1: with that schedule the unconditional branch draws its first token for itself */
-    int last_is_counted; /* 1: num_sampling_steps counts the flow's last step, which is without noise, too */
+    int last_is_counted; /* 1: num_sampling_steps counts the flow's last step, too */
+    int last_is_noisy;   /* 1: that step is like the others (diff_spec); 0: it is without noise */
 } raster_facts;
 
 enum { RASTER_NOTE = 256 };

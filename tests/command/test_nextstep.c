@@ -232,7 +232,7 @@ NEXTSTEP_CASE(damaged_folders_are_refused)
         {"convert cut x", "cut/vae/checkpoint.pt: ", "truncated?"},
     };
     const char *d = *state;
-    write_nextstep(d, "table", NEXTSTEP_SHARDS);
+    write_nextstep(d, "table", NEXTSTEP_NEWER);
     write_nextstep(d, "positions", NEXTSTEP_POSITIONS);
     sh_ok(d, "for i in text patch zero one cut bare; do cp -r m $i; done; rm text/tokenizer.json; rm -r bare/vae; "
              "truncate -s 1000000 cut/vae/checkpoint.pt; "

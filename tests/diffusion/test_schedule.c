@@ -72,6 +72,39 @@ static double shifted(double t, double shift)
     return t / (shift - (shift - 1) * t);
 }
 
+/* NextStep-1.1's chain: t = 0, 1/n, .. 1, shifted; n steps of x + ((1 + t) v - x) dt + sqrt(2 (1 - t) dt) eps, of which
+ * the last one's noise is not the chain's. */
+TEST_CASE(a_flow_of_noisy_steps)
+{
+    enum { COUNTS = 3, SHIFTS = 4 };
+    static const int counts[COUNTS] = {3, 28, 50};
+    static const float shifts[SHIFTS] = {1, 1.5f, 3, 100};
+    for (int i = 0; i < COUNTS * SHIFTS; i++) {
+        const int n = counts[i % COUNTS];
+        const double shift = (double)shifts[i / COUNTS];
+        const diff_spec spec = {MAR_SAMPLER_DDPM,  n - 1, DIFF_TOP, .process = DIFF_FLOW, .shift = (float)shift,
+                                .last_is_noisy = 1};
+        diff_schedule s;
+        mar_err err = {0};
+        assert_ok(diff_schedule_create_for(&spec, 1, &s, &err), &err);
+        assert_int_equal(s.steps, n);
+        for (int k = 0; k < n; k++) {
+            const double t = shifted((double)k / n, shift), dt = shifted((k + 1.0) / n, shift) - t;
+            const double noise = sqrt(2 * (1 - t) * dt), expected[2] = {1 - dt, (1 + t) * dt};
+            double scale[3];
+            step_of(s.coef + n - 1 - k, scale);
+            assert_float_equal((double)s.time[n - 1 - k], 1000 * t, 2e-3);
+            for (int j = 0; j < 2; j++) assert_float_equal(scale[j], expected[j], 1e-5);
+            assert_float_equal(scale[2], k < n - 1 ? noise : 0, 1e-5);
+            if (k == n - 1) assert_float_equal((double)diff_last_noise(&spec, 0.5f), noise / 2, 1e-6);
+        }
+        diff_schedule_free(&s);
+    }
+    const diff_spec flow = {MAR_SAMPLER_DDPM, 20, DIFF_TOP, .process = DIFF_FLOW};
+    const diff_spec solver = {MAR_SAMPLER_DDIM, 20, DIFF_TOP, .process = DIFF_FLOW, .last_is_noisy = 1};
+    assert_true(diff_last_noise(&flow, 1) == 0 && diff_last_noise(&solver, 1) == 0);
+}
+
 /* NextStep-1's chain: t = linspace(0, 0.96, n), shifted; n - 1 steps of x + ((1 + t) v - x) dt + sqrt(2 (1 - t) dt)
  * eps, and one of 0.04 v with the last t. */
 TEST_CASE(a_flow_shifts_its_time)

@@ -1,9 +1,11 @@
 """Golden data for NextStep-1: what the official code makes of a small model with random weights, in float32, with the
 project's addressed noise.
 
-    python3 tests/golden/make_nextstep.py NEXTSTEP  ->  tests/golden/data/nextstep.safetensors, nextstep/
+    python3 tests/golden/make_nextstep.py NEXTSTEP HEADS  ->  tests/golden/data/nextstep.safetensors, nextstep/
 
-NEXTSTEP is a checkout of github.com/stepfun-ai/NextStep-1 of 2025. The weights are not stored:
+NEXTSTEP is a checkout of github.com/stepfun-ai/NextStep-1 of 2025. HEADS is heads.py beside the weights of NextStep-1.1,
+as vLLM-Omni has it (vllm_omni/diffusion/models/nextstep_1_1/modeling_nextstep_heads.py): its chain, in the same
+pipeline, makes images.newer*. The weights are not stored:
 tests/support/nextstep.c draws the same ones (drawn_weights.py) by the names and shapes in nextstep/tensors.txt; those
 of vae.* are of the image decoder's file. The tokenizer is make_text.py's of Qwen2 with the release's added tokens.
 
@@ -22,6 +24,7 @@ nextstep/prompts.json has prompts with their additions and sizes. The golden dat
 
 import json
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -151,14 +154,14 @@ def write_head(pipeline, out):
 
 class Noise:
     """Takes the place of randn_tensor in `sample` by this project's numbers, of images FIRST and on. A step's number is
-    the chain's index, from STEPS - 1 down. The last step, index 0, is without noise."""
+    the chain's index, from STEPS - 1 down to `last`."""
 
-    def __init__(self, module, steps):
-        self.module, self.steps, self.position, self.index = module, steps, -1, 1
+    def __init__(self, module, steps, last):
+        self.module, self.steps, self.last, self.position, self.index = module, steps, last, -1, last
 
     def randn_tensor(self, shape, noise_repeat, device, dtype=torch.float32):
         purpose, step = STEP, self.index - 1
-        if self.index == 1:
+        if self.index == self.last:
             purpose, step, self.index, self.position = INIT, 0, self.steps, self.position + 1
         else:
             self.index -= 1
@@ -166,19 +169,41 @@ class Noise:
                                           for i in range(shape[0])]))
 
     def __enter__(self):
-        self.plain, self.index = self.module.randn_tensor, 1
+        self.plain = self.module.randn_tensor
         self.module.randn_tensor = self.randn_tensor
 
     def __exit__(self, *_):
         self.module.randn_tensor = self.plain
 
 
-def generate(pipeline, module, prompts=2, h=4, w=4, cfg=CFG, use_norm=True, **more):
+class Newer:
+    """Takes the place of FlowMatchingHead.sample by that of NextStep-1.1."""
+
+    def __init__(self, module, heads):
+        self.head, self.heads = module.FlowMatchingHead, heads
+
+    def __enter__(self):
+        self.plain, newer = self.head.sample, self.heads.FlowMatchingHead.sample
+        self.head.sample = lambda head, c, cfg, cfg2, **more: newer(head, c, cfg, cfg2, **more)
+
+    def __exit__(self, *_):
+        self.head.sample = self.plain
+
+
+def load(path):
+    """The module in a file."""
+    spec = spec_from_file_location("heads", path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def generate(pipeline, module, prompts=2, h=4, w=4, cfg=CFG, use_norm=True, last=1, **more):
     """Tokens [n][h*w][TOKEN] and pictures [n][H][W][3]. The pipeline takes all images for squares: it is told the sides
     here."""
     tokens, plain = [], pipeline.model.unpatchify
     pipeline.model.unpatchify = lambda z: plain(tokens.append(z.clone()) or z, h, w)
-    with Noise(module, STEPS):
+    with Noise(module, STEPS, last):
         pictures = pipeline.generate_image(
             [p["prompt"] for p in PROMPTS[:prompts]], hw=(h * pipeline.down_factor, w * pipeline.down_factor), cfg=cfg,
             negative_prompt=NEGATIVE, use_norm=use_norm, num_sampling_steps=STEPS, seed=None, progress=False, **more)
@@ -186,8 +211,8 @@ def generate(pipeline, module, prompts=2, h=4, w=4, cfg=CFG, use_norm=True, **mo
     return tokens[0], torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures]))
 
 
-def write_images(pipeline, module, out):
-    def images(name, **more):
+def write_images(pipeline, module, heads, out):
+    def images(name, module=module, **more):
         out[f"images.{name}"], pictures = generate(pipeline, module, **more)
         return pictures
 
@@ -200,6 +225,9 @@ def write_images(pipeline, module, out):
     pipeline.model.config.use_gen_pos_embed = True
     images("pos")
     pipeline.model.config.use_gen_pos_embed = False
+    with Newer(module, heads):
+        images("newer", heads, last=0, use_norm=False)
+        images("newer.shifted", heads, last=0, timesteps_shift=1.5)
 
 
 def write_decoder(pipeline, modules, out):
@@ -219,7 +247,7 @@ def main():
     write_ids(pipeline, out)
     write_forced(pipeline, out)
     write_head(pipeline, out)
-    write_images(pipeline, modules.head, out)
+    write_images(pipeline, modules.head, load(sys.argv[2]), out)
     write_decoder(pipeline, modules, out)
     write_safetensors(HERE / "data/nextstep.safetensors", out, {"made_by": "tests/golden/make_nextstep.py"})
     for name, value in out.items():

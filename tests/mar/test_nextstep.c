@@ -173,7 +173,9 @@ TEST_CASE(images_of_the_official_code)
         int token_norm, annealed; /* annealed: from as many steps to as many */
     } cases[] = {
         {"images.square", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 0, 0},
-        {"images.square", "64x64", NEXTSTEP_SHARDS, 7.5f, MAR_CFG_CONSTANT, 0, 0, 0},
+        {"images.newer", "64x64", NEXTSTEP_NEWER, -1, MAR_CFG_AUTO, 0, 0, 0},
+        {"images.newer", "64x64", NEXTSTEP_NEWER, 7.5f, MAR_CFG_CONSTANT, 0, 2, 1},
+        {"images.newer.shifted", "64x64", NEXTSTEP_NEWER, -1, MAR_CFG_AUTO, 1.5f, 1, 0},
         {"images.tall", "32x48", NEXTSTEP_FOLDER, -1, MAR_CFG_AUTO, 0, 0, 0},
         {"images.linear", "64x64", NEXTSTEP_FOLDER, -1, MAR_CFG_LINEAR, 0, 0, 0},
         {"images.plain", "64x64", NEXTSTEP_FOLDER, 1, MAR_CFG_AUTO, 0, 0, 0},
@@ -241,31 +243,35 @@ TEST_CASE(a_picture_of_the_official_code)
     wt_close(golden);
 }
 
-/* A file without the release's table may be of another release, which is said. */
-TEST_CASE(another_release_is_warned_of)
+/* NextStep-1.1 is told by its configuration, and has other defaults. */
+TEST_CASE(releases_have_their_defaults)
 {
     const nextstep_files *f = *state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
-    for (int kind = NEXTSTEP_FOLDER; kind <= NEXTSTEP_SHARDS; kind++) {
+    for (int kind = NEXTSTEP_FOLDER; kind <= NEXTSTEP_NEWER; kind++) {
+        const int newer = kind == NEXTSTEP_NEWER;
         mar_model *model;
         assert_library(m, mar_model_load(m, f->folder[kind], 0, &model));
-        const char *warning = mar_model_get_config(model)->warning;
-        assert_int_equal(warning != NULL && strstr(warning, "no gen_pos_embed") != NULL, kind == NEXTSTEP_SHARDS);
+        const mar_model_config *c = mar_model_get_config(model);
+        assert_string_equal(c->title, newer ? "NextStep-1.1" : "NextStep-1");
+        assert_int_equal(c->num_sampling_steps, newer ? 28 : 50);
+        assert_int_equal(c->token_norm, newer ? 2 : 1);
+        assert_true(c->cfg == 7.5f && c->cfg_schedule == MAR_CFG_CONSTANT);
+        assert_null(c->warning);
         mar_model_free(model);
     }
     mar_close(m);
 }
 
-/* The last of the release's steps is without noise, so that there are two before it; and DiSA has no more at the end.
- */
+/* There are two steps before the last one; and DiSA has no more at the end. */
 TEST_CASE(chains_that_cannot_be)
 {
     static const struct {
         const char *options, *error;
     } cases[] = {
-        {"num_iter 0, num_sampling_steps 2", "--num_sampling_steps 2: expected 3..1000, the last one without noise"},
+        {"num_iter 0, num_sampling_steps 2", "--num_sampling_steps 2: expected 3..1000, the last one included"},
         {"num_iter 0, diff_annealing linear, diff_lower_steps 2",
-         "--diff_lower_steps 2: expected 3..1000, the last one without noise"},
+         "--diff_lower_steps 2: expected 3..1000, the last one included"},
         {"num_iter 0, diff_annealing linear, diff_upper_steps 5, diff_lower_steps 50",
          "--diff_upper_steps 5 and --diff_lower_steps 50: expected upper >= lower"}};
     const nextstep_files *f = *state;

@@ -127,6 +127,13 @@ TEST_CASE(company)
     harmon_close(&h);
 }
 
+TEST_CASE(company_of_the_newer_release)
+{
+    harmon h = open_with_draft(*state, NEXTSTEP_NEWER, MAR_DTYPE_F32);
+    for (int run = 0; run < RUNS; run += 2) check_company(&h, run);
+    harmon_close(&h);
+}
+
 TEST_CASE(company_with_positions_in_int8)
 {
     harmon h = open_with_draft(*state, NEXTSTEP_POSITIONS, MAR_DTYPE_INT8);
@@ -206,12 +213,11 @@ TEST_CASE(speculation_inside_the_head)
 }
 
 /* A draft that is the model itself: every path is accepted, and the images are the plain ones. */
-TEST_CASE(paths_of_the_model_itself_are_accepted)
+static void check_paths_of_itself(const nextstep_files *f, nextstep_kind kind)
 {
-    const nextstep_files *f = *state;
-    harmon h = open_with_draft(f, NEXTSTEP_FOLDER, MAR_DTYPE_F32);
+    harmon h = open_with_draft(f, kind, MAR_DTYPE_F32);
     mar_model *other = h.draft;
-    assert_library(h.m, mar_model_load(h.m, f->folder[NEXTSTEP_FOLDER], 0, &h.draft));
+    assert_library(h.m, mar_model_load(h.m, f->folder[kind], 0, &h.draft));
     mar_params p = model_params("cfg 3, num_sampling_steps 8");
     float plain[PROMPTS * TOKENS], tokens[PROMPTS * TOKENS];
     make_batch(&h, &p, 0, PROMPTS, plain);
@@ -229,6 +235,12 @@ TEST_CASE(paths_of_the_model_itself_are_accepted)
     assert_true(stats.accepted < stats.drafted);
     mar_model_free(other);
     harmon_close(&h);
+}
+
+TEST_CASE(paths_of_the_model_itself_are_accepted)
+{
+    check_paths_of_itself(*state, NEXTSTEP_FOLDER);
+    check_paths_of_itself(*state, NEXTSTEP_NEWER);
 }
 
 /* --- known tokens ------------------------------------------------------------------------------------------------- */

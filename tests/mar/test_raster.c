@@ -155,7 +155,7 @@ static void check_refused(const char *options, const char *why)
 
 TEST_CASE(steps_of_no_chain_are_refused)
 {
-    check_refused("num_sampling_steps 2", "--num_sampling_steps 2: expected 3..1000, the last one without noise");
+    check_refused("num_sampling_steps 2", "--num_sampling_steps 2: expected 3..1000, the last one included");
     check_refused("token_norm off",
                   "--token_norm has no effect: the tokens of SphereAR have no normalisation to choose");
 }

@@ -23,7 +23,7 @@ static int nextstep_tensors(nextstep_kind kind, int vae, file_tensor *tensors)
     for (int i = 0; i < all; i++) {
         file_tensor *t = &tensors[count];
         *t = tensors[i];
-        if (is_decoder(t) != vae || (kind == NEXTSTEP_SHARDS && strcmp(t->name, "gen_pos_embed") == 0)) continue;
+        if (is_decoder(t) != vae || (kind == NEXTSTEP_NEWER && strcmp(t->name, "gen_pos_embed") == 0)) continue;
         count++;
         tensor_draw(t, t->name, kind == NEXTSTEP_DRAFT ? 0.1 : 0);
         if (vae) memmove(t->name, t->name + 4, strlen(t->name) - 3);
@@ -54,6 +54,18 @@ static void nextstep_copy(const char *folder, const char *name)
     bytes_to_folder(folder, name, &b);
 }
 
+/* Gives the configuration NextStep-1.1's names, as long as NextStep-1's with their spaces. */
+static void nextstep_rename_patch(bytes *b)
+{
+    static const char *const names[][2] = {{"\"latent_patch_size\":", "\"patch_size\":       "},
+                                           {"\"fm_head_layers\": ", "\"genloss_depth\":  "}};
+    for (int i = 0; i < 2; i++) {
+        char *at = memmem(b->data, b->size, names[i][0], strlen(names[i][0]));
+        assert_non_null(at);
+        memcpy(at, names[i][1], strlen(names[i][1]));
+    }
+}
+
 static void nextstep_write_config(const char *folder, nextstep_kind kind)
 {
     static const char off[] = "\"use_gen_pos_embed\": false", on[] = "\"use_gen_pos_embed\": true ";
@@ -61,6 +73,7 @@ static void nextstep_write_config(const char *folder, nextstep_kind kind)
     char *at = memmem(b.data, b.size, off, sizeof off - 1);
     assert_non_null(at);
     if (kind == NEXTSTEP_POSITIONS) memcpy(at, on, sizeof on - 1);
+    if (kind == NEXTSTEP_NEWER) nextstep_rename_patch(&b);
     bytes_to_folder(folder, "config.json", &b);
 }
 
@@ -80,7 +93,7 @@ void nextstep_write(const char *folder, nextstep_kind kind)
     file_tensor *tensors = calloc(FILE_TENSORS_MAX, sizeof *tensors);
     assert_non_null(tensors);
     const int count = nextstep_tensors(kind, 0, tensors);
-    if (kind == NEXTSTEP_SHARDS)
+    if (kind == NEXTSTEP_NEWER)
         nextstep_write_shards(folder, tensors, count);
     else
         tensors_write_safetensors(folder, "model.safetensors", tensors, count);

@@ -8,7 +8,8 @@
 typedef enum {
     NEXTSTEP_FOLDER,    /* config.json, model.safetensors, tokenizer files, vae/ with config.json and checkpoint.pt */
     NEXTSTEP_POSITIONS, /* the same with use_gen_pos_embed */
-    NEXTSTEP_SHARDS,    /* the same as NEXTSTEP_FOLDER in two shards with an index; no gen_pos_embed, as NextStep-1.1 */
+    NEXTSTEP_NEWER,     /* NextStep-1.1: NEXTSTEP_FOLDER in two shards with an index, other names in config.json, no
+                         * gen_pos_embed */
     NEXTSTEP_DRAFT      /* NEXTSTEP_FOLDER with other numbers, a tenth beside those of the others; no vae/ */
 } nextstep_kind;
 

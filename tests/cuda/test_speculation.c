@@ -45,7 +45,7 @@ static float *conditions(const network *net, int guided)
     int order_data[SEQ];
     const int *order = order_data;
     const mar_batch batch = {.images = 1, .order = &order};
-    mar_params p = plain_params();
+    mar_params p = params_with("num_sampling_steps 100");
     mar_step step;
     mar_err err = {0};
     mar_model *model;

@@ -1,0 +1,108 @@
+/* Models of prompts with continuous tokens on the CUDA backend, through the public API, against the CPU in f32:
+ * Harmon's language model between MAR's towers, and NextStep-1 and 1.1. */
+#include "mar.h"
+#include "mar_measure.h"
+#include "mar/core/handle.h"
+#include "tests/support/device.h"
+#include "tests/support/nextstep.h"
+
+#include <stdlib.h>
+
+enum { IMAGES = 2, WORDS = 5 };
+
+typedef struct {
+    mar *m;
+    mar_model *model;
+    mar_session *s;
+    float *ids; /* [IMAGES + 1][positions] the last is the second branch's */
+    uint8_t *mask;
+} library;
+
+static library open_library(const char *folder, const char *size, const char *list, mar_backend backend)
+{
+    mar_params p;
+    mar_options options;
+    library l = {0};
+    mar_options_init(&options, sizeof options);
+    options.dtype = MAR_DTYPE_F32, options.threads = 1, options.backend = backend, options.image_size = size;
+    mar_params_init(&p, sizeof p);
+    p = params_set(p, list);
+    assert_library(l.m, mar_open(&options, &l.m));
+    assert_library(l.m, mar_model_load(l.m, folder, 0, &l.model));
+    assert_library(l.m, mar_session_create(l.model, NULL, &p, IMAGES, &l.s));
+    const size_t positions = (size_t)mar_model_get_config(l.model)->caption_tokens, n = (IMAGES + 1) * positions;
+    l.ids = calloc(n, sizeof *l.ids);
+    l.mask = calloc(n, 1);
+    assert_true(l.ids && l.mask);
+    for (size_t i = 0; i <= IMAGES; i++)
+        for (size_t j = positions - WORDS - i; j < positions; j++) {
+            l.ids[i * positions + j] = (float)(7 * i + j % 31);
+            l.mask[i * positions + j] = 1;
+        }
+    assert_session(l.s, mar_session_set_negative(l.s, l.ids + IMAGES * positions, l.mask + IMAGES * positions));
+    return l;
+}
+
+static void close_library(library *l)
+{
+    mar_session_free(l->s);
+    mar_model_free(l->model);
+    mar_close(l->m);
+    free(l->ids);
+    free(l->mask);
+}
+
+static void make(const library *l, float *tokens)
+{
+    assert_session(l->s, mar_session_begin_captions(l->s, 5, l->ids, l->mask, IMAGES));
+    while (!mar_session_done(l->s)) assert_session(l->s, mar_session_step(l->s));
+    assert_session(l->s, mar_session_tokens(l->s, tokens));
+}
+
+/* Compares images of a model in a folder, n numbers each. */
+static void compare(const char *folder, const char *size, const char *list, int n)
+{
+    float *expected = calloc((size_t)(IMAGES * n), sizeof *expected),
+          *tokens = calloc((size_t)(IMAGES * n), sizeof *tokens);
+    library cpu = open_library(folder, size, list, MAR_BACKEND_CPU);
+    library cuda = open_library(folder, size, list, MAR_BACKEND_CUDA);
+    assert_true(expected && tokens);
+    make(&cpu, expected);
+    for (int again = 0; again < (cuda_test_brief() ? 1 : 2); again++) { /* the prompts are there the second time */
+        make(&cuda, tokens);
+        assert_close(tokens, expected, (size_t)(IMAGES * n), 1e-3);
+    }
+    close_library(&cpu);
+    close_library(&cuda);
+    free(expected);
+    free(tokens);
+}
+
+static void harmon_is_the_cpus(void **state)
+{
+    const char *folder = test_directory();
+    (void)state;
+    harmon_write(folder, HARMON_FOLDER);
+    compare(folder, NULL, "num_iter 5, num_sampling_steps 4, cfg 3", HARMON_SEQ * HARMON_CHANNELS);
+}
+
+static void nextstep_is_the_cpus(void **state)
+{
+    static const struct {
+        nextstep_kind kind;
+        const char *options;
+    } cases[] = {{NEXTSTEP_NEWER, "num_sampling_steps 4, cfg 3"},
+                 {NEXTSTEP_POSITIONS, "num_sampling_steps 4, cfg 3, time_shift 2, cfg_schedule linear"}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *folder = test_directory();
+        nextstep_write(folder, cases[i].kind);
+        compare(folder, "64x64", cases[i].options, NEXTSTEP_SEQ * NEXTSTEP_CHANNELS);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(harmon_is_the_cpus), cmocka_unit_test(nextstep_is_the_cpus)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -31,7 +31,7 @@ CHANNELS, PATCH, STRIDE = 4, 2, 8  # of a latent; latents of a token's side; pix
 TOKEN, SIDE = CHANNELS * PATCH ** 2, digits.SIDE // STRIDE  # numbers of a token; tokens of an image's side
 SCALE, SHIFT = 0.3611, 0.1159  # Flux's: latent = token / SCALE + SHIFT
 DECODER = VaeConfig(ch=32, ch_mult=(1, 1, 1), num_res_blocks=1, z_channels=CHANNELS)
-VAE_STEPS, VAE_BATCH, VAE_NOISE, TOKEN_NOISE = 800, 24, 0.3, 0.2
+VAE_STEPS, VAE_BATCH, VAE_NOISE, TOKEN_NOISE = 800, 24, 0.3, 0.15
 LLM = dict(hidden_size=96, intermediate_size=192, num_hidden_layers=4, num_attention_heads=3, num_key_value_heads=1,
            max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=1e6, hidden_act="silu", tie_word_embeddings=False)
 HEAD_WIDTH, HEAD_DEPTH, HEAD_REPEATS = 128, 3, 4  # repeats: times and noises that the head sees of a token in a step

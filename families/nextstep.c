@@ -13,25 +13,22 @@
 
 /* With and without the table of positions that use_gen_pos_embed asks for. */
 static const causal_names nextstep_names = {NEXTSTEP_NAMES};
-static const causal_names nextstep_placed = {NEXTSTEP_NAMES, .next_position = "gen_pos_embed"};
+static const causal_names nextstep_placed = {NEXTSTEP_NAMES, .next_position = NEXTSTEP_TABLE};
 
 /* --- shapes ------------------------------------------------------------------------------------------------------- */
 
-/* Finds the table of positions, if the configuration or the metadata ask for it. */
+/* Takes the table of positions, if the configuration or the metadata ask for it. */
 static mar_status nextstep_derive_positions(const wt_file *f, causal_shape *s, mar_err *err)
 {
-    const json_value *use = language_member(f, "use_gen_pos_embed");
-    const char *name = nextstep_placed.next_position;
-    long written = 0;
-    const mar_status status = wt_metadata_number(f, "mar.positions", &written, err);
-    if (status != MAR_OK || !(use ? use->type == JSON_TRUE : written)) return status;
-    const wt_tensor *t = wt_find(f, name);
-    if (!t || t->rank != 3 || t->shape[0] != 1 || t->shape[1] < 1 || t->shape[1] > WT_DIM_MAX ||
-        t->shape[2] != s->width)
+    const wt_tensor *table;
+    int used;
+    const mar_status status = nextstep_positions(f, &used, &table, err);
+    if (status != MAR_OK || !used) return status;
+    if (!table || table->shape[2] != s->width)
         return err_set(err, MAR_EMODEL, "%s: tensor %s is missing or no table of positions, expected [1, tokens, %d]",
-                       wt_path(f), name, s->width);
+                       wt_path(f), nextstep_placed.next_position, s->width);
     s->names = &nextstep_placed;
-    s->next_rows = (int)t->shape[1];
+    s->next_rows = (int)table->shape[1];
     return MAR_OK;
 }
 
@@ -56,14 +53,9 @@ static mar_status nextstep_derive_sequence(const wt_file *f, const wt_asked *ask
 /* Reads the side of a token's patch, which divides its numbers among the latent channels. */
 static mar_status nextstep_derive_patch(const wt_file *f, family_facts *out, mar_err *err)
 {
-    long written = 2;
-    int patch = 2;
-    mar_status status = wt_metadata_number(f, "mar.patch_size", &written, err);
-    if (written > 0 && written <= 64) patch = (int)written;
-    if (status == MAR_OK) status = language_number(f, "latent_patch_size", 1, &patch, err);
-    if (status != MAR_OK) return status;
-    out->config.patch_size = patch;
-    if (patch <= 64 && out->shape.token_dim % (patch * patch) == 0) return MAR_OK;
+    const mar_status status = nextstep_patch(f, &out->config.patch_size, err);
+    const int patch = out->config.patch_size;
+    if (status != MAR_OK || out->shape.token_dim % (patch * patch) == 0) return status;
     return err_set(err, MAR_EMODEL,
                    "%s: latent_patch_size %d: tokens of %d numbers are no patches of %dx%d latent pixels", wt_path(f),
                    patch, out->shape.token_dim, patch, patch);
@@ -78,7 +70,8 @@ static mar_status nextstep_derive_transformer(const wt_file *f, const wt_asked *
     if (status != MAR_OK) return status;
     out->shape.token_dim = (int)in->shape[1];
     out->shape.tied = 0;
-    status = nextstep_derive_positions(f, &out->shape, err);
+    status = nextstep_derive_patch(f, out, err);
+    if (status == MAR_OK) status = nextstep_derive_positions(f, &out->shape, err);
     return status == MAR_OK ? nextstep_derive_sequence(f, asked, out, err) : status;
 }
 
@@ -127,8 +120,7 @@ static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void 
                  family_nextstep.titles[0]);
     nextstep_tensors(f, out, wt_add_elements, &c->parameters); /* of the model alone: no decoder is known yet */
     wt_file *decoder = NULL;
-    status = nextstep_derive_patch(f, out, err);
-    if (status == MAR_OK) status = vae_open_inside(f, &decoder, err);
+    status = vae_open_inside(f, &decoder, err);
     if (decoder) status = vae_config_derive(decoder, &out->vae, err);
     c->image_decoder = decoder != NULL;
     wt_close(decoder);
@@ -138,7 +130,7 @@ static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void 
 /* Tells whether an extra tensor is harmless: of text that the model writes, or a table that is not asked for. */
 static int nextstep_ignores(const char *name)
 {
-    return strcmp(name, "lm_head.weight") == 0 || strcmp(name, "gen_pos_embed") == 0 ||
+    return strcmp(name, "lm_head.weight") == 0 || strcmp(name, NEXTSTEP_TABLE) == 0 ||
            strstr(name, "rotary_emb.inv_freq") != NULL;
 }
 

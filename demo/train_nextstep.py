@@ -36,7 +36,7 @@ LLM = dict(hidden_size=96, intermediate_size=192, num_hidden_layers=4, num_atten
            max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=1e6, hidden_act="silu", tie_word_embeddings=False)
 HEAD_WIDTH, HEAD_DEPTH, HEAD_REPEATS = 128, 3, 4  # repeats: times and noises that the head sees of a token in a step
 STEPS, BATCH, PEAK_LR, WARMUP, PROMPT_DROPOUT = 5000, 48, 3e-3, 100, 0.1
-CHAIN = 50  # the release's steps, the last one without noise
+CHAIN, CFG = 50, 3  # the release's steps, the last one without noise; guidance by default, which the release has not in its files
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "[PAD]",
            *(f"<|{name}|>" for name in "image_area begin_of_image end_of_image image_placeholder".split())]
 
@@ -253,7 +253,7 @@ def publish(args, model):
         "mlp_bias": False, "vocab_size": vocabulary, **LLM, "latent_size": SIDE, "latent_patch_size": PATCH, "latent_channels": CHANNELS,
         "fm_head_dim": HEAD_WIDTH, "fm_head_layers": HEAD_DEPTH, "fm_head_batch_mul": HEAD_REPEATS, "use_gen_pos_embed": True,
         "boi": ids["<|begin_of_image|>"], "eoi": ids["<|end_of_image|>"], "image_placeholder_id": ids["<|image_placeholder|>"],
-        "pad_token_id_added": ids["[PAD]"], "vae_name_or_path": "vae/", "torch_dtype": "float16"})
+        "pad_token_id_added": ids["[PAD]"], "cfg": CFG, "vae_name_or_path": "vae/", "torch_dtype": "float16"})
     write_json(os.path.join(folder, "vae/config.json"), {
         "resolution": digits.SIDE, "in_channels": 3, "ch": DECODER.ch, "out_ch": 3, "ch_mult": DECODER.ch_mult,
         "num_res_blocks": DECODER.num_res_blocks, "z_channels": CHANNELS, "scaling_factor": SCALE, "shift_factor": SHIFT,
@@ -291,7 +291,7 @@ def main():
     parser.add_argument("--first", help="the averaged model of an earlier run, with which the run begins")
     parser.add_argument("--mar", help="the command, which then draws the report's images; else PyTorch does")
     parser.add_argument("--images", type=int, default=200, help="images of a line of the report")
-    parser.add_argument("--cfg", default="7.5", help="guidance scales of the report")
+    parser.add_argument("--cfg", default=str(CFG), help="guidance scales of the report")
     parser.add_argument("--seed", type=int, default=6, help="of the report's images")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

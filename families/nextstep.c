@@ -75,6 +75,18 @@ static mar_status nextstep_derive_transformer(const wt_file *f, const wt_asked *
     return status == MAR_OK ? nextstep_derive_sequence(f, asked, out, err) : status;
 }
 
+/* Sets the guidance of the release, or what the configuration says: the demo's has another. */
+static mar_status nextstep_derive_cfg(const wt_file *f, mar_model_config *c, mar_err *err)
+{
+    double cfg = 7.5; /* README.md */
+    const mar_status status = language_read_number(f, "cfg", "mar.cfg", &cfg, err);
+    if (status == MAR_OK && !(cfg >= 1 && cfg <= 100))
+        return err_set(err, MAR_EMODEL, "%s: its configuration has a cfg of %g, expected 1 to 100", wt_path(f), cfg);
+    c->cfg = (float)cfg;
+    c->cfg_schedule = MAR_CFG_CONSTANT;
+    return status;
+}
+
 static void nextstep_tensors(const wt_file *f, const void *facts, wt_tensor_visitor *visit, void *user)
 {
     const family_facts *of = facts;
@@ -103,8 +115,6 @@ static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void 
     c->conditioning = MAR_CONDITION_IDS;
     c->sizes = 1;
     c->token_pixels = out->language.stride;
-    c->cfg = 7.5f; /* README.md */
-    c->cfg_schedule = MAR_CFG_CONSTANT;
     c->num_sampling_steps = 50;
     c->token_norm = 1;
     out->process = DIFF_FLOW;
@@ -120,7 +130,8 @@ static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void 
                  family_nextstep.titles[0]);
     nextstep_tensors(f, out, wt_add_elements, &c->parameters); /* of the model alone: no decoder is known yet */
     wt_file *decoder = NULL;
-    status = vae_open_inside(f, &decoder, err);
+    status = nextstep_derive_cfg(f, c, err);
+    if (status == MAR_OK) status = vae_open_inside(f, &decoder, err);
     if (decoder) status = vae_config_derive(decoder, &out->vae, err);
     c->image_decoder = decoder != NULL;
     wt_close(decoder);
@@ -167,6 +178,7 @@ static void nextstep_put(const void *facts, wt_pairs *m)
     wt_put_real(m, "mar.eps", (double)s->eps);
     wt_put_real(m, "mar.rope_base", (double)s->rope_base);
     wt_put_number(m, "mar.patch_size", of->config.patch_size);
+    wt_put_real(m, "mar.cfg", (double)of->config.cfg);
     if (s->next_rows) wt_put_number(m, "mar.positions", s->next_rows);
     if (of->config.image_decoder) vae_put_latents(&of->vae, m);
     wt_put_number(m, "mar.parameters", of->config.parameters);

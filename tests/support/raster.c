@@ -75,7 +75,7 @@ float *raster_conditions(const harmon *h, const float *tokens, int n, int most)
     enum { BRANCHES = 2 };
     kern_queue *k = queue_of(h->m);
     const mar_raster_model *model = mar_raster_model_of(h->model);
-    const size_t bytes = (size_t)(n * model->head.channels) * sizeof *tokens;
+    const size_t bytes = (size_t)(n * model->head.shape.channels) * sizeof *tokens;
     const size_t all = (size_t)(BRANCHES * (1 + n) * model->facts.net.width);
     causal_runner *r;
     mar_err err = {0};

@@ -4,6 +4,8 @@ Data: "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, UC
 CC BY 4.0, as shipped with scikit-learn (`load_digits`: 1797 images of 8x8, 17 grey levels).
 """
 
+import os
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 SIDE = 32
+CELL, ROWS = 22, 24  # of three digits in a row: columns of each that are kept, pixels of their height
 HELD_OUT = 5  # every fifth image is never trained on
 
 
@@ -42,6 +45,28 @@ def jitter(images, generator, degrees=6.0, shift=0.04, zoom=0.06):
     affine = torch.stack([torch.stack([cos, -sin, uniform(shift)], 1), torch.stack([sin, cos, uniform(shift)], 1)], 1)
     grid = F.affine_grid(affine, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def compose(cells):
+    """Digits [3B,1,32,32] -> images of three in a row [B,1,32,32], narrower than the digits."""
+    margin = (SIDE - CELL) // 2
+    strips = cells[..., margin:SIDE - margin].unflatten(0, (-1, 3)).permute(0, 2, 3, 1, 4).flatten(3)
+    strips = F.interpolate(strips, (ROWS, SIDE), mode="bicubic", antialias=True, align_corners=False).clamp(-1, 1)
+    return F.pad(strips, (0, 0, (SIDE - ROWS) // 2, (SIDE - ROWS) // 2), value=-1.0)
+
+
+def separate(images):
+    """The inverse of compose, but for what scaling loses: [B,1,32,32] -> [3B,1,32,32]."""
+    margin, edge = (SIDE - CELL) // 2, (SIDE - ROWS) // 2
+    strips = F.interpolate(images[:, :, edge:SIDE - edge], (SIDE, 3 * CELL), mode="bicubic", align_corners=False).clamp(-1, 1)
+    cells = strips.unflatten(3, (3, CELL)).permute(0, 3, 1, 2, 4).flatten(0, 1)
+    return F.pad(cells, (margin, margin), value=-1.0)
+
+
+def draw_mixed(images, count, generator):
+    """`count` jittered images, a third of them of one digit, the others of three."""
+    cells = jitter(images[torch.randint(len(images), (count // 3 * 7,), generator=generator)], generator, 8, 0.06, 0.1)
+    return torch.cat([cells[:count // 3], compose(cells[count // 3:])])
 
 
 class Classifier(nn.Module):
@@ -83,6 +108,32 @@ def train_classifier(seed=0, epochs=12):
     with torch.no_grad():
         accuracy = (model(x_held).argmax(1) == y_held).float().mean().item()
     return model, accuracy
+
+
+def load_classifier(work):
+    """A trained classifier and its accuracy on held-out digits; trained once a work folder."""
+    path = os.path.join(work, "classifier.pt")
+    if not os.path.exists(path):
+        with torch.enable_grad():
+            model, accuracy = train_classifier()
+        torch.save((model.state_dict(), accuracy), path)
+    state, accuracy = torch.load(path)
+    model = Classifier()
+    model.load_state_dict(state)
+    return model.eval(), accuracy
+
+
+@torch.no_grad()
+def judge_autoencoder(through, work, log):
+    """Logs how many digits that it was not trained on are recognised in what `through` makes of images [B,3,32,32]: what comes
+    of them after encoding, with the tokens' noise, and decoding."""
+    classifier, _ = load_classifier(work)
+    _, _, held, labels = split(*load_images())
+    for name, images, back in (("one digit", held, lambda x: x), ("three digits", compose(held), separate)):
+        decoded = through(images.expand(-1, 3, -1, -1)).mean(1, keepdim=True).clamp(-1, 1)
+        right = [(classifier(back(x)).argmax(1) == labels).float().mean().item() for x in (images, decoded)]
+        log(f"vae {name}: held-out mse {F.mse_loss(decoded, images):.5f}, recognised {right[1]:.4f} (real {right[0]:.4f})")
+        save_grid(os.path.join(work, f"vae_{name[:3]}.png"), torch.cat([images[:40], decoded[:40]]), 20)
 
 
 def folded(model):

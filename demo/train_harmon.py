@@ -12,30 +12,24 @@ BPE with Qwen2's pattern and special tokens), harmon, report. Seeds are fixed. v
 """
 
 import argparse
-import json
 import math
 import os
 import random
-import shutil
-import subprocess
 import time
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import digits
 from train_demo import MASK_RATIO, ROLES, VAE_CONFIG, head_loss, whiten
 from train_t2i import MEASURES, NAMES, OPENINGS, distort, limits, make_prompt, measure
-from training import Ema, keep_freed_memory, logger, optimise, save, set_lr
+from training import (Ema, Prompts, causal_rows, draw_with_mar, keep_freed_memory, logger, optimise, publish_tokenizer, save, set_lr,
+                      train_bpe, write_json)
 
 from pymar import MAR, TOKEN_SCALE, VAE, Schedule, generation_plan, load_mar, load_vae, read_safetensors
 
-SIDE, CELL = digits.SIDE, 22  # pixels of an image's side; columns of a digit that are kept for one of three
-ROWS = 24  # pixels of three digits' height
 VAE_STEPS, VAE_BATCH = 500, 24
 COPIES, TRIPLES = 6, 10000  # distorted copies of every digit; images of three
 MAR_CONFIG = ROLES["target"]
@@ -46,22 +40,6 @@ PHASES = [("all", 7000, 48, 2e-3), ("head", 4000, 48, 1e-3)]
 START_STEPS, WARMUP, PROMPT_DROPOUT = 1200, 200, 0.1
 
 # --------------------------------------------------------------------------------------------------------- images
-
-
-def compose(cells):
-    """Digits [3B,1,32,32] -> images of three in a row [B,1,32,32], narrower than the digits."""
-    margin = (SIDE - CELL) // 2
-    strips = cells[..., margin:SIDE - margin].unflatten(0, (-1, 3)).permute(0, 2, 3, 1, 4).flatten(3)
-    strips = F.interpolate(strips, (ROWS, SIDE), mode="bicubic", antialias=True, align_corners=False).clamp(-1, 1)
-    return F.pad(strips, (0, 0, (SIDE - ROWS) // 2, (SIDE - ROWS) // 2), value=-1.0)
-
-
-def separate(images):
-    """The inverse of compose, but for what scaling loses: [B,1,32,32] -> [3B,1,32,32]."""
-    margin, edge = (SIDE - CELL) // 2, (SIDE - ROWS) // 2
-    strips = F.interpolate(images[:, :, edge:SIDE - edge], (SIDE, 3 * CELL), mode="bicubic", align_corners=False).clamp(-1, 1)
-    cells = strips.unflatten(3, (3, CELL)).permute(0, 3, 1, 2, 4).flatten(0, 1)
-    return F.pad(cells, (margin, margin), value=-1.0)
 
 
 def train_vae(args, log):
@@ -78,14 +56,9 @@ def train_vae(args, log):
             module.load_state_dict(kept[name])
         first = ema.step = kept["step"]
 
-    def draw(count):
-        """`count` images, a third of them of one digit."""
-        cells = images[torch.randint(len(images), (count // 3 * 7,), generator=generator)]
-        cells = digits.jitter(cells, generator, 8, 0.06, 0.1)
-        return torch.cat([cells[:count // 3], compose(cells[count // 3:])])
     for step in range(first, args.vae_steps):
         set_lr(optimizer, step, args.vae_steps, 2e-3, 20)
-        batch = draw(VAE_BATCH).expand(-1, 3, -1, -1)
+        batch = digits.draw_mixed(images, VAE_BATCH, generator).expand(-1, 3, -1, -1)
         mean, log_var = vae.moments(batch)
         decoded = vae.decode(mean + (0.5 * log_var).exp() * torch.randn_like(mean))
         mse = F.mse_loss(decoded, batch)
@@ -104,8 +77,6 @@ def train_vae(args, log):
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 WITHOUT = TEMPLATE.format("Generate an image.")
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-QWEN2_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-                 r"|\s+(?!\S)|\s+")
 
 
 def make_row_prompt(labels, rng):
@@ -118,50 +89,24 @@ def make_row_prompt(labels, rng):
     return rng.choice(others + [opening + "three digits: {}" for opening in OPENINGS]).format(joined)
 
 
-def train_tokenizer(path, log):
-    """A byte-level BPE of made prompts as tokenizer.json, with Qwen2's normaliser, pattern and order: bytes and merges first, then
-    the special tokens."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-    rng = random.Random(4)
-    texts = []
+def framed(prompt):
+    """The template with a prompt; None: the unconditional one."""
+    return WITHOUT if prompt is None else TEMPLATE.format(f"Generate an image: {prompt}")
+
+
+def train_tokenizer(args, frame, special, log):
+    """A tokenizer of made prompts in their frame, WORK/tokenizer.json."""
+    rng, texts = random.Random(4), []
     for _ in range(4000):
         signs = {m: rng.choice([-1, 0, 0, 1]) for m in MEASURES}
-        texts.append(make_prompt(rng.randrange(10), signs, rng))
-        texts.append(make_row_prompt([rng.randrange(10) for _ in range(3)], rng))
-    texts = [f"user\nGenerate an image: {text}\nassistant\n" for text in texts] + ["user\nGenerate an image.\nassistant\n"] * 400
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(QWEN2_PATTERN), behavior="isolated", invert=False),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
-    tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=10 ** 4, min_frequency=20, show_progress=False,
-                                                             initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
-    tokenizer.save(path)
-    example = TEMPLATE.format("Generate an image: three digits: 4 0 7")
-    log(f"tokenizer {tokenizer.get_vocab_size()} tokens; {tokenizer.encode(example).tokens}")
-
-
-class Prompts:
-    """Ids of prompts in Harmon's template, by a tokenizer.json."""
-
-    def __init__(self, path):
-        from tokenizers import Tokenizer
-        self.tokenizer = Tokenizer.from_file(path)
-        self.vocabulary = self.tokenizer.get_vocab_size()
-        self.pad = self.tokenizer.token_to_id("<|endoftext|>")
-
-    def ids(self, prompts):
-        """Ids [B, n] of prompts (None: the unconditional one), padded in front, and which of them are not padding. Positions count
-        from the first id, so padding in front computes the same as none."""
-        texts = [WITHOUT if prompt is None else TEMPLATE.format(f"Generate an image: {prompt}") for prompt in prompts]
-        rows = [encoding.ids for encoding in self.tokenizer.encode_batch(texts)]
-        longest = max(map(len, rows))
-        padded = torch.tensor([[self.pad] * (longest - len(row)) + row for row in rows])
-        counts = torch.tensor([len(row) for row in rows])
-        return padded, torch.arange(longest) >= longest - counts[:, None]
+        texts.append(frame(make_prompt(rng.randrange(10), signs, rng)))
+        texts.append(frame(make_row_prompt([rng.randrange(10) for _ in range(3)], rng)))
+    texts += [frame(None)] * 400
+    for name in special:
+        texts = [text.replace(name, "") for text in texts]
+    tokenizer = train_bpe(texts, special)
+    tokenizer.save(os.path.join(args.work, "tokenizer.json"))
+    log(f"tokenizer {tokenizer.get_vocab_size()} tokens; {tokenizer.encode(frame('three digits: 4 0 7')).tokens}")
 
 
 # ---------------------------------------------------------------------------------------------------------- model
@@ -192,13 +137,7 @@ class Harmon(nn.Module):
         rows = self.proj_in(x)
         rows = torch.cat([rows[:, buffer:], rows[:, :buffer]], 1)
         rows = torch.cat([self.llm.model.embed_tokens(ids), rows], 1)
-        given = torch.cat([given, given.new_ones(x.shape[:2])], 1)
-        length = given.shape[1]
-        # Rows of padding see themselves, or their softmax were of nothing.
-        square = torch.ones(length, length, dtype=torch.bool)
-        mask = (given[:, None, :] & square.tril()) | torch.eye(length, dtype=torch.bool)
-        out = self.llm.model(inputs_embeds=rows, attention_mask=mask[:, None], use_cache=False,
-                             position_ids=(given.cumsum(1) - 1).clamp(min=0)).last_hidden_state[:, -x.shape[1]:]
+        out = causal_rows(self.llm.model, rows, given)[:, -x.shape[1]:]
         return self.proj_out(torch.cat([out[:, -buffer:], out[:, :-buffer]], 1))
 
     def encode(self, tokens, mask):
@@ -218,6 +157,17 @@ class Harmon(nn.Module):
 
 # ------------------------------------------------------------------------------------------------------- training
 
+def make_pictures(generator):
+    """Returns pictures [N,1,32,32], of distorted copies of all digits and of three in a row, their labels [N,3] (-1: none), and
+    measures of those of one digit."""
+    images, labels = digits.load_images()
+    singles = torch.cat([images] + [distort(images, generator) for _ in range(COPIES - 1)])
+    rows = torch.randint(len(images), (3 * TRIPLES,), generator=generator)
+    triples = digits.compose(digits.jitter(images[rows], generator, 5, 0.04, 0.06))
+    named = torch.cat([F.pad(labels.repeat(COPIES)[:, None], (0, 2), value=-1), labels[rows].view(-1, 3)])
+    return torch.cat([singles, triples]), named, measure(singles)
+
+
 @torch.no_grad()
 def extract_tokens(args, log):
     """Whitens the autoencoder and saves it, with the mean and the standard deviation of each image's tokens [N,64,C] as half
@@ -225,11 +175,7 @@ def extract_tokens(args, log):
     generator, start = torch.Generator().manual_seed(2), time.time()
     vae = VAE(VAE_CONFIG)
     vae.load_state_dict(torch.load(os.path.join(args.work, "vae.pt"), weights_only=False)["ema"])
-    images, labels = digits.load_images()
-    singles = torch.cat([images] + [distort(images, generator) for _ in range(COPIES - 1)])
-    rows = torch.randint(len(images), (3 * TRIPLES,), generator=generator)
-    triples = compose(digits.jitter(images[rows], generator, 5, 0.04, 0.06))
-    pictures = torch.cat([singles, triples])
+    pictures, named, measures = make_pictures(generator)
     moments = [vae.moments(part.expand(-1, 3, -1, -1)) for part in pictures.split(128)]
     mean, std = torch.cat([m for m, _ in moments]), torch.cat([(0.5 * v).exp() for _, v in moments])
     channel_mean, channel_std = mean.mean((0, 2, 3)), (mean.var((0, 2, 3)) + std.square().mean((0, 2, 3))).sqrt()
@@ -237,25 +183,15 @@ def extract_tokens(args, log):
 
     def tokens(latent):
         return (latent / channel_std[:, None, None]).flatten(2).transpose(1, 2).half()
-    named = torch.cat([F.pad(labels.repeat(COPIES)[:, None], (0, 2), value=-1), labels[rows].view(-1, 3)])
     torch.save({"mean": tokens(mean - channel_mean[:, None, None]), "std": tokens(std), "labels": named,
-                "measures": measure(singles), "vae": vae.state_dict()}, os.path.join(args.work, "tokens.pt"))
+                "measures": measures, "vae": vae.state_dict()}, os.path.join(args.work, "tokens.pt"))
     log(f"tokens of {len(pictures)} images, noise a channel {(std.square().mean((0, 2, 3)).sqrt() / channel_std).tolist()} "
         f"{time.time() - start:.0f}s")
-    judge_vae(args, vae, log)
 
-
-@torch.no_grad()
-def judge_vae(args, vae, log):
-    """Logs how many digits that it was not trained on are recognised after encoding, with the posterior's noise, and decoding."""
-    classifier, _ = load_classifier(args)
-    _, _, held, labels = digits.split(*digits.load_images())
-    for name, images, back in (("one digit", held, lambda x: x), ("three digits", compose(held), separate)):
-        mean, log_var = vae.moments(images.expand(-1, 3, -1, -1))
-        decoded = vae.decode(mean + (0.5 * log_var).exp() * torch.randn_like(mean)).mean(1, keepdim=True).clamp(-1, 1)
-        right = [(classifier(back(x)).argmax(1) == labels).float().mean().item() for x in (images, decoded)]
-        log(f"vae {name}: held-out mse {F.mse_loss(decoded, images):.5f}, recognised {right[1]:.4f} (real {right[0]:.4f})")
-        digits.save_grid(os.path.join(args.work, f"vae_{name[:3]}.png"), torch.cat([images[:40], decoded[:40]]), 20)
+    def through(images):
+        mean, log_var = vae.moments(images)
+        return vae.decode(mean + (0.5 * log_var).exp() * torch.randn_like(mean))
+    digits.judge_autoencoder(through, args.work, log)
 
 
 class Batches:
@@ -283,7 +219,7 @@ class Batches:
         without = torch.tensor([self.rng.random() < dropout for _ in rows])
         prompts = [None if none else self.prompt(int(row)) for row, none in zip(rows, without)]
         named = torch.where(without[:, None] | (self.labels[rows] < 0), 10, self.labels[rows])
-        side = SIDE // VAE_CONFIG.stride
+        side = math.isqrt(mean.shape[1])
         place = (torch.arange(side * side) % side * 2 + 1) * 3 // (2 * side)
         digit = torch.where(self.labels[rows, 1:2] < 0, self.labels[rows, :1], self.labels[rows][:, place])
         return mean + std * torch.randn_like(mean), *self.prompts.ids(prompts), named, digit
@@ -373,7 +309,7 @@ class Run:
 
 def train(args, log):
     torch.manual_seed(3)
-    prompts, checkpoint = Prompts(os.path.join(args.work, "tokenizer.json")), os.path.join(args.work, "harmon.pt")
+    prompts, checkpoint = Prompts(os.path.join(args.work, "tokenizer.json"), framed), os.path.join(args.work, "harmon.pt")
     batches, run = Batches(args, prompts), None
     model = Harmon(prompts.vocabulary) if os.path.exists(checkpoint) else start_model(args, prompts, batches, log)
     log(f"parameters: MAR {sum(p.numel() for p in model.mar.parameters())}, all {sum(p.numel() for p in model.parameters())}")
@@ -405,7 +341,7 @@ def publish(args, model):
     tensors = {**tensors, **{f"vae.{name}": tensor for name, tensor in vae.items()}}
     save(os.path.join(folder, "model.safetensors"), tensors, {}, torch.float16)
     c = MAR_CONFIG
-    mar = dict(type="mar_base", img_size=SIDE, vae_stride=VAE_CONFIG.stride, patch_size=1, vae_embed_dim=c.token_dim, mlp_ratio=4,
+    mar = dict(type="mar_base", img_size=digits.SIDE, vae_stride=VAE_CONFIG.stride, patch_size=1, vae_embed_dim=c.token_dim, mlp_ratio=4,
                encoder_embed_dim=c.width, encoder_depth=c.depth, encoder_num_heads=c.heads, decoder_embed_dim=c.width,
                decoder_depth=c.depth, decoder_num_heads=c.heads, buffer_size=c.buffer, class_num=c.classes, diffloss_d=c.head_depth,
                diffloss_w=c.head_width, num_sampling_steps="100")
@@ -413,35 +349,17 @@ def publish(args, model):
     config = {"architectures": ["HarmonModel"], "model_type": "harmon", "torch_dtype": "float16", "mar": mar,
               "llm": {"model_type": "qwen2", "vocab_size": vocabulary, **LLM},
               "vae": dict(embed_dim=c.token_dim, ch_mult=list(VAE_CONFIG.ch_mult)), "vae_scale": TOKEN_SCALE}
-    tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
-                 "model_max_length": LLM["max_position_embeddings"]}
-    for name, content in (("config.json", config), ("tokenizer_config.json", tokenizer)):
-        with open(os.path.join(folder, name), "w") as file:
-            file.write(json.dumps(content, indent=2) + "\n")
-    with open(os.path.join(args.work, "tokenizer.json")) as file, open(os.path.join(folder, "tokenizer.json"), "w") as out:
-        out.write(json.dumps(json.load(file), ensure_ascii=False) + "\n")
+    write_json(os.path.join(folder, "config.json"), config)
+    publish_tokenizer(args.work, folder, "<|endoftext|>", LLM["max_position_embeddings"])
 
 
 # --------------------------------------------------------------------------------------------------------- report
-
-def load_classifier(args):
-    """The classifier of digits and its accuracy on held-out ones; trained once a work folder."""
-    path = os.path.join(args.work, "classifier.pt")
-    if not os.path.exists(path):
-        with torch.enable_grad():
-            model, accuracy = digits.train_classifier()
-        torch.save((model.state_dict(), accuracy), path)
-    state, accuracy = torch.load(path)
-    model = digits.Classifier()
-    model.load_state_dict(state)
-    return model.eval(), accuracy
-
 
 def load_published(args):
     """The model, its prompts and the image decoder as they are published."""
     folder = os.path.join(args.demo, "harmon")
     tensors, _ = read_safetensors(os.path.join(folder, "model.safetensors"))
-    prompts, vae = Prompts(os.path.join(folder, "tokenizer.json")), VAE(VAE_CONFIG)
+    prompts, vae = Prompts(os.path.join(folder, "tokenizer.json"), framed), VAE(VAE_CONFIG)
     model = Harmon(prompts.vocabulary)
     model.load_state_dict({name: tensor for name, tensor in tensors.items() if not name.startswith("vae.")}, strict=False)
     vae.load_state_dict({name[4:]: tensor for name, tensor in tensors.items() if name.startswith("vae.")})
@@ -471,39 +389,34 @@ def draw(model, prompts, texts, cfg, num_iter, generator):
     return tokens
 
 
-def draw_with_mar(args, texts, cfg, num_iter, seed):
-    """Images [B,1,32,32] of `mar generate`, one a prompt."""
-    folder = os.path.join(args.work, "pictures")
-    shutil.rmtree(folder, ignore_errors=True)
-    options = ["--cfg", str(cfg), "--cfg_schedule", "constant", "--num_iter", str(num_iter), "--seed", str(seed), "--quiet"]
-    subprocess.run([args.mar, "generate", "--model", "demo-harmon", "--prompts", "-", "--out", folder, *options],
-                   input="\n".join(texts), text=True, check=True)
-    pixels = [np.asarray(Image.open(os.path.join(folder, f"{i:06}.png"))) for i in range(len(texts))]
-    return (torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 127.5 - 1).mean(1, keepdim=True)
+def report(args, log, count, scales, num_iter):
+    published = None if args.mar else load_published(args)
+
+    def images_of(texts, cfg):
+        if args.mar:
+            return draw_with_mar(args, "demo-harmon", texts, ["--cfg", cfg, "--cfg_schedule", "constant", "--num_iter", num_iter])
+        model, prompts, vae = published
+        return vae.decode_tokens(draw(model, prompts, texts, cfg, num_iter, torch.Generator().manual_seed(args.seed)))
+    report_prompts(args, log, count, scales, images_of)
 
 
 @torch.no_grad()
-def report(args, log, count, scales, num_iter):
+def report_prompts(args, log, count, scales, images_of):
     """Logs which share of `count` images a form of prompt is recognised: of one digit, and of three, the digits and the images of
-    which all three are."""
-    classifier, real = load_classifier(args)
-    published, rng = None if args.mar else load_published(args), random.Random(5)
+    which all three are. images_of(texts, cfg) draws them, [B,1 or 3,32,32]."""
+    classifier, real = digits.load_classifier(args.work)
+    rng = random.Random(5)
     singles = [i % 10 for i in range(count)]
     triples = [[rng.randrange(10) for _ in range(3)] for _ in range(count)]
     one = [make_prompt(i, {m: rng.choice([-1, 0, 0, 0, 1]) for m in MEASURES}, rng) for i in singles]
     three = [make_row_prompt(row, rng) for row in triples]
     for cfg in scales:
         for name, texts, labels in (("one", one, singles), ("three", three, sum(triples, []))):
-            if args.mar:
-                images = draw_with_mar(args, texts, cfg, num_iter, args.seed)
-            else:
-                model, prompts, vae = published
-                tokens = draw(model, prompts, texts, cfg, num_iter, torch.Generator().manual_seed(args.seed))
-                images = vae.decode_tokens(tokens).mean(1, keepdim=True).clamp(-1, 1)
-            cells, labels = separate(images) if name == "three" else images, torch.tensor(labels)
+            images = images_of(texts, cfg).mean(1, keepdim=True).clamp(-1, 1)
+            cells, labels = digits.separate(images) if name == "three" else images, torch.tensor(labels)
             right = (classifier(cells).argmax(1) == labels).view(count, -1)
             digits.save_grid(os.path.join(args.work, f"{name}_cfg{cfg:g}.png"), images[:200], 20)
-            log(f"{name}, {count} images, {num_iter} sets, cfg {cfg:g}: digits {right.float().mean():.4f}, images "
+            log(f"{name}, {count} images, cfg {cfg:g}: digits {right.float().mean():.4f}, images "
                 f"{right.all(1).float().mean():.4f}, {digits.judge(classifier, cells, labels)} (held-out {real:.4f}); first: {texts[0]}")
 
 
@@ -531,7 +444,7 @@ def main():
     os.makedirs(args.work, exist_ok=True)
     log = logger(args.work, args.stage)
     stages = {"vae": train_vae, "tokens": extract_tokens, "harmon": train,
-              "tokenizer": lambda args, log: train_tokenizer(os.path.join(args.work, "tokenizer.json"), log),
+              "tokenizer": lambda args, log: train_tokenizer(args, framed, SPECIAL, log),
               "report": lambda args, log: report(args, log, args.images, scales, args.num_iter)}
     for name in ("vae", "tokens", "tokenizer", "harmon", "report"):
         if args.stage in ("all", name):

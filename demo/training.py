@@ -1,9 +1,12 @@
-"""What the trainings of the demo models share: schedule, averages, files and logs."""
+"""What the trainings of the demo models share: schedule, averages, files, logs, and prompts of language models."""
 
 import copy
 import ctypes
+import json
 import math
 import os
+import shutil
+import subprocess
 import sys
 
 import torch
@@ -76,3 +79,81 @@ def logger(work, name):
             print(line, file=file)
         print(line, flush=True)
     return log
+
+
+def write_json(path, content):
+    with open(path, "w") as file:
+        file.write(json.dumps(content, indent=2) + "\n")
+
+
+# ---------------------------------------------------------------------------------- prompts of a model of Qwen2's kind
+
+QWEN2_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+                 r"|\s+(?!\S)|\s+")
+
+
+def train_bpe(texts, special):
+    """A byte-level BPE with Qwen2's normaliser, pattern and order: bytes and merges first, then the special tokens."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(QWEN2_PATTERN), behavior="isolated", invert=False),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=10 ** 4, min_frequency=20, show_progress=False,
+                                                             initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+    return tokenizer
+
+
+class Prompts:
+    """Ids of prompts in the frame that `frame` puts around one (None: the unconditional one), by a tokenizer.json."""
+
+    def __init__(self, path, frame):
+        from tokenizers import Tokenizer
+        self.tokenizer, self.frame = Tokenizer.from_file(path), frame
+        self.vocabulary = self.tokenizer.get_vocab_size()
+        self.pad = self.tokenizer.token_to_id("<|endoftext|>")
+
+    def ids(self, prompts):
+        """Ids [B, n] of prompts, padded in front, and which of them are not padding. Positions count from the first id, so
+        padding in front computes the same as none."""
+        rows = [encoding.ids for encoding in self.tokenizer.encode_batch([self.frame(prompt) for prompt in prompts])]
+        longest = max(map(len, rows))
+        padded = torch.tensor([[self.pad] * (longest - len(row)) + row for row in rows])
+        counts = torch.tensor([len(row) for row in rows])
+        return padded, torch.arange(longest) >= longest - counts[:, None]
+
+
+def causal_rows(model, rows, given):
+    """The last hidden rows that a model of transformers makes of `rows` [B,n,W], the first of them padding where `given` is not
+    set. The rows behind `given` [B, up to n] all are given."""
+    given = torch.cat([given, given.new_ones(len(rows), rows.shape[1] - given.shape[1])], 1)
+    length = given.shape[1]
+    # Rows of padding see themselves, or their softmax were of nothing.
+    square = torch.ones(length, length, dtype=torch.bool)
+    mask = (given[:, None, :] & square.tril()) | torch.eye(length, dtype=torch.bool)
+    return model(inputs_embeds=rows, attention_mask=mask[:, None], use_cache=False,
+                 position_ids=(given.cumsum(1) - 1).clamp(min=0)).last_hidden_state
+
+
+def publish_tokenizer(work, folder, pad, longest):
+    """Writes WORK/tokenizer.json and what transformers wants beside it."""
+    write_json(os.path.join(folder, "tokenizer_config.json"),
+               {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": pad, "model_max_length": longest})
+    with open(os.path.join(work, "tokenizer.json")) as file, open(os.path.join(folder, "tokenizer.json"), "w") as out:
+        out.write(json.dumps(json.load(file), ensure_ascii=False) + "\n")
+
+
+def draw_with_mar(args, model, texts, options):
+    """Images [B,3,H,W] of `mar generate`, args.mar, one a prompt."""
+    import numpy as np
+    from PIL import Image
+    folder = os.path.join(args.work, "pictures")
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([args.mar, "generate", "--model", model, "--prompts", "-", "--out", folder, "--seed", str(args.seed), "--quiet",
+                    *map(str, options)], input="\n".join(texts), text=True, check=True)
+    pixels = [np.asarray(Image.open(os.path.join(folder, f"{i:06}.png"))) for i in range(len(texts))]
+    return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 127.5 - 1

@@ -119,6 +119,9 @@ mar_status language_put(const language *l, wt_pairs *m, mar_err *err);
 const json_value *language_member(const wt_file *f, const char *key);
 /* Reads a whole number from `least` on. Leaves *out unchanged if the configuration has none. */
 mar_status language_number(const wt_file *f, const char *key, int least, int *out, mar_err *err);
+/* Reads a positive number that no tensor shows: from the configuration by `key`, else from the metadata by `name`.
+ * Leaves *out unchanged if both lack it. */
+mar_status language_read_number(const wt_file *f, const char *key, const char *name, double *out, mar_err *err);
 /* Derives the shape of a transformer of Llama's kind whose tensors have these names (families/language_shape.c): from
  * the tensors, and numbers that no tensor shows from the configuration, else from the metadata. `release`: with the
  * keys of Meta's params.json. Where the metadata are of a model around the transformer, `out` has heads, eps and

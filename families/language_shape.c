@@ -32,9 +32,7 @@ mar_status language_number(const wt_file *f, const char *key, int least, int *ou
     return MAR_OK;
 }
 
-/* Reads a number that no tensor shows: from the configuration by `key`, else from the metadata by `name`. Leaves *out
- * unchanged if both lack it. */
-static mar_status language_read_number(const wt_file *f, const char *key, const char *name, double *out, mar_err *err)
+mar_status language_read_number(const wt_file *f, const char *key, const char *name, double *out, mar_err *err)
 {
     const json_value *v = language_member(f, key);
     const char *text = wt_metadata(f, name);

@@ -12,25 +12,22 @@
 
 /* With and without the table of positions that use_gen_pos_embed asks for. */
 static const causal_names nextstep_names = {NEXTSTEP_NAMES};
-static const causal_names nextstep_placed = {NEXTSTEP_NAMES, .next_position = "gen_pos_embed"};
+static const causal_names nextstep_placed = {NEXTSTEP_NAMES, .next_position = NEXTSTEP_TABLE};
 
 /* --- shapes ------------------------------------------------------------------------------------------------------- */
 
-/* Finds the table of positions, if the configuration or the metadata ask for it. */
+/* Takes the table of positions, if the configuration or the metadata ask for it. */
 static mar_status nextstep_derive_positions(const wt_file *f, causal_shape *s, mar_err *err)
 {
-    const json_value *use = language_member(f, "use_gen_pos_embed");
-    const char *name = nextstep_placed.next_position;
-    long written = 0;
-    const mar_status status = wt_metadata_number(f, "mar.positions", &written, err);
-    if (status != MAR_OK || !(use ? use->type == JSON_TRUE : written)) return status;
-    const wt_tensor *t = wt_find(f, name);
-    if (!t || t->rank != 3 || t->shape[0] != 1 || t->shape[1] < 1 || t->shape[1] > WT_DIM_MAX ||
-        t->shape[2] != s->width)
+    const wt_tensor *table;
+    int used;
+    const mar_status status = nextstep_positions(f, &used, &table, err);
+    if (status != MAR_OK || !used) return status;
+    if (!table || table->shape[2] != s->width)
         return err_set(err, MAR_EMODEL, "%s: tensor %s is missing or no table of positions, expected [1, tokens, %d]",
-                       wt_path(f), name, s->width);
+                       wt_path(f), nextstep_placed.next_position, s->width);
     s->names = &nextstep_placed;
-    s->next_rows = (int)t->shape[1];
+    s->next_rows = (int)table->shape[1];
     return MAR_OK;
 }
 
@@ -52,27 +49,14 @@ static mar_status nextstep_derive_sequence(const wt_file *f, const wt_asked *ask
     return MAR_OK;
 }
 
-/* Tells whether the file is NextStep-1.1, whose config.json has the names of another training code. */
-static int nextstep_is_newer(const wt_file *f)
-{
-    const char *release = wt_metadata(f, "mar.release");
-    return language_member(f, "genloss_depth") != NULL || (release && strcmp(release, "1.1") == 0);
-}
-
 /* Reads the side of a token's patch, which divides its numbers among the latent channels. */
 static mar_status nextstep_derive_patch(const wt_file *f, family_facts *out, mar_err *err)
 {
-    const char *key = nextstep_is_newer(f) ? "patch_size" : "latent_patch_size";
-    long written = 2;
-    int patch = 2;
-    mar_status status = wt_metadata_number(f, "mar.patch_size", &written, err);
-    if (written > 0 && written <= 64) patch = (int)written;
-    if (status == MAR_OK) status = language_number(f, key, 1, &patch, err);
-    if (status != MAR_OK) return status;
-    out->config.patch_size = patch;
-    if (patch <= 64 && out->shape.token_dim % (patch * patch) == 0) return MAR_OK;
+    const mar_status status = nextstep_patch(f, &out->config.patch_size, err);
+    const int patch = out->config.patch_size;
+    if (status != MAR_OK || out->shape.token_dim % (patch * patch) == 0) return status;
     return err_set(err, MAR_EMODEL, "%s: %s %d: tokens of %d numbers are no patches of %dx%d latent pixels", wt_path(f),
-                   key, patch, out->shape.token_dim, patch, patch);
+                   nextstep_patch_key(f), patch, out->shape.token_dim, patch, patch);
 }
 
 static mar_status nextstep_derive_transformer(const wt_file *f, const wt_asked *asked, family_facts *out, mar_err *err)
@@ -84,8 +68,21 @@ static mar_status nextstep_derive_transformer(const wt_file *f, const wt_asked *
     if (status != MAR_OK) return status;
     out->shape.token_dim = (int)in->shape[1];
     out->shape.tied = 0;
-    status = nextstep_derive_positions(f, &out->shape, err);
+    status = nextstep_derive_patch(f, out, err);
+    if (status == MAR_OK) status = nextstep_derive_positions(f, &out->shape, err);
     return status == MAR_OK ? nextstep_derive_sequence(f, asked, out, err) : status;
+}
+
+/* Sets the guidance of the release, or what the configuration says: the demo's has another. */
+static mar_status nextstep_derive_cfg(const wt_file *f, mar_model_config *c, mar_err *err)
+{
+    double cfg = 7.5; /* README.md */
+    const mar_status status = language_read_number(f, "cfg", "mar.cfg", &cfg, err);
+    if (status == MAR_OK && !(cfg >= 1 && cfg <= 100))
+        return err_set(err, MAR_EMODEL, "%s: its configuration has a cfg of %g, expected 1 to 100", wt_path(f), cfg);
+    c->cfg = (float)cfg;
+    c->cfg_schedule = MAR_CFG_CONSTANT;
+    return status;
 }
 
 static void nextstep_tensors(const wt_file *f, const void *facts, wt_tensor_visitor *visit, void *user)
@@ -96,14 +93,12 @@ static void nextstep_tensors(const wt_file *f, const void *facts, wt_tensor_visi
     if (of->config.image_decoder) vae_inside_tensors(f, &of->vae, visit, user);
 }
 
-/* Sets the releases' defaults: those of NextStep-1's README.md, and of NextStep-1.1's, whose chain is that of heads.py
- * beside its weights. */
+/* Sets what the releases differ in: as NextStep-1's README.md has it, and NextStep-1.1's, whose chain is that of
+ * heads.py beside its weights. */
 static void nextstep_set_defaults(family_facts *out, int is_newer)
 {
     mar_model_config *c = &out->config;
     c->title = family_nextstep.titles[is_newer];
-    c->cfg = 7.5f;
-    c->cfg_schedule = MAR_CFG_CONSTANT;
     c->num_sampling_steps = is_newer ? 28 : 50;
     c->token_norm = is_newer ? 2 : 1;
     out->process = DIFF_FLOW;
@@ -138,7 +133,7 @@ static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void 
     c->head_depth = out->head.depth;
     nextstep_tensors(f, out, wt_add_elements, &c->parameters); /* of the model alone: no decoder is known yet */
     wt_file *decoder = NULL;
-    status = nextstep_derive_patch(f, out, err);
+    status = nextstep_derive_cfg(f, c, err);
     if (status == MAR_OK) status = vae_open_inside(f, &decoder, err);
     if (decoder) status = vae_config_derive(decoder, &out->vae, err);
     c->image_decoder = decoder != NULL;
@@ -149,7 +144,7 @@ static mar_status nextstep_derive(const wt_file *f, const wt_asked *asked, void 
 /* Tells whether an extra tensor is harmless: of text that the model writes, or a table that is not asked for. */
 static int nextstep_ignores(const char *name)
 {
-    return strcmp(name, "lm_head.weight") == 0 || strcmp(name, "gen_pos_embed") == 0 ||
+    return strcmp(name, "lm_head.weight") == 0 || strcmp(name, NEXTSTEP_TABLE) == 0 ||
            strstr(name, "rotary_emb.inv_freq") != NULL;
 }
 
@@ -187,6 +182,7 @@ static void nextstep_put(const void *facts, wt_pairs *m)
     wt_put_real(m, "mar.rope_base", (double)s->rope_base);
     wt_put_number(m, "mar.patch_size", of->config.patch_size);
     if (of->last_is_noisy) wt_put_text(m, "mar.release", "1.1");
+    wt_put_real(m, "mar.cfg", (double)of->config.cfg);
     if (s->next_rows) wt_put_number(m, "mar.positions", s->next_rows);
     if (of->config.image_decoder) vae_put_latents(&of->vae, m);
     wt_put_number(m, "mar.parameters", of->config.parameters);

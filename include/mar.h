@@ -278,8 +278,9 @@ MAR_API void mar_source_init(mar_source *source, size_t size);
  *
  * Built-in models have names: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
  * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", "demo-mgpt",
- * "demo-harmon". They are files in share/libmar/demo beside the library (or the program that libmar.a is linked into),
- * in the two folders above, or where it was to be installed. MAR_DATA_DIR in the environment names another such folder.
+ * "demo-harmon", "demo-nextstep". They are files in share/libmar/demo beside the library (or the program that libmar.a
+ * is linked into), in the two folders above, or where it was to be installed. MAR_DATA_DIR in the environment names
+ * another such folder.
  *
  * The file may be deleted afterwards; that of a model of prompt ids stays open, for rows of its embedding, and must not
  * change. Every call makes its own copy of the weights.

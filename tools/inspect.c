@@ -26,7 +26,8 @@ static void inspect_set_up(inspect_options *o, option_set *set)
                                "a model, an autoencoder or Inception-v3: .safetensors, .pth, .pt, "
                                ".ckpt, a folder; or built in: demo, demo-draft, "
                                "demo-vae, demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq, "
-                               "demo-sphere, demo-sphere-draft, demo-t2i, demo-mgpt, demo-mgpt-vq, demo-harmon",
+                               "demo-sphere, demo-sphere-draft, demo-t2i, demo-mgpt, demo-mgpt-vq, demo-harmon, "
+                               "demo-nextstep",
                                NULL};
     *set = (option_set){
         .command = "inspect",

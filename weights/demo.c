@@ -16,6 +16,7 @@ static const wt_demo models[] = {
     {"demo-t2i", "t2i.safetensors"},
     {"demo-mgpt", "mgpt"},
     {"demo-harmon", "harmon"},
+    {"demo-nextstep", "nextstep"},
 };
 static const wt_demo decoders[] = {
     {"demo", "vae.safetensors"},
@@ -27,6 +28,7 @@ static const wt_demo decoders[] = {
     {"demo-mgpt", "mgpt-vq.safetensors"},
     {"demo-mgpt-vq", "mgpt-vq.safetensors"},
     {"demo-harmon", "harmon"},
+    {"demo-nextstep", "nextstep"},
 };
 /* Folders as Hugging Face writes them. */
 static const wt_demo folders[] = {
@@ -34,6 +36,7 @@ static const wt_demo folders[] = {
     {"demo-t2i", "t5"}, /* what encodes its prompts */
     {"demo-mgpt", "mgpt"},
     {"demo-harmon", "harmon"},
+    {"demo-nextstep", "nextstep"},
 };
 enum {
     MODELS = sizeof models / sizeof *models,

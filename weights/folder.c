@@ -105,7 +105,11 @@ mar_status wt_read_beside(const wt_file *f, const char *name, char **text, json 
     *text = NULL;
     *out = (json){.values = NULL};
     if (!f->parts && (f->source.memory || f->source.borrowed)) return MAR_OK;
-    if (f->parts || slash)
+    const mar_status status = wt_demo_folder(f->path, path, err); /* a demo's label is no path */
+    if (status != MAR_OK) return status;
+    if (*path)
+        snprintf(folder, sizeof folder, "%s", path);
+    else if (f->parts || slash)
         snprintf(folder, sizeof folder, "%.*s", (int)(f->parts ? strlen(f->path) : (size_t)(slash - f->path + 1)),
                  f->path);
     if (!folder_has(folder, name)) return MAR_OK;

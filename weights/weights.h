@@ -237,13 +237,14 @@ typedef struct {
 } wt_demo;
 /* Returns a demo model: "demo", "demo-draft"; with discrete tokens "demo-discrete", "demo-discrete-draft",
  * "demo-discrete-eagle"; SphereAR's "demo-sphere", "demo-sphere-draft"; of prompts "demo-t2i", and the folders
- * "demo-mgpt" and "demo-harmon". Returns NULL for another name. */
+ * "demo-mgpt", "demo-harmon" and "demo-nextstep". Returns NULL for another name. */
 const wt_demo *wt_demo_mar(const char *name);
 /* Returns a demo's image decoder: "demo" or "demo-vae", "demo-sphere", "demo-discrete" or "demo-discrete-vq",
- * "demo-mgpt" or "demo-mgpt-vq", "demo-harmon"; NULL for another name. */
+ * "demo-mgpt" or "demo-mgpt-vq", "demo-harmon", "demo-nextstep"; NULL for another name. */
 const wt_demo *wt_demo_vae(const char *name);
-/* Write the path of a built-in folder with a tokenizer ("demo-t5", "demo-mgpt", "demo-harmon"), or "" for another name;
- * and open a demo, labelled with its name. Errors of opening name the path, or the folders without it. */
+/* Write the path of a built-in folder with a tokenizer ("demo-t5", "demo-mgpt", "demo-harmon", "demo-nextstep"), or ""
+ * for another name; and open a demo, labelled with its name. Errors of opening name the path, or the folders without
+ * it. */
 mar_status wt_demo_folder(const char *name, char path[PATH_MAX], mar_err *err);
 mar_status wt_open_demo(const wt_demo *demo, wt_file **out, mar_err *err);
 

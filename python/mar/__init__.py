@@ -329,7 +329,7 @@ def load(path: Path = "demo", vae: Optional[Path] = None, *, draft: Optional[Pat
     """Loads a model, and its image decoder. Built-in models such as "demo" and SphereAR's files bring theirs. text: the
     folder of what encodes prompts, without it the model's own. encoder: also the image encoder, for Session.encode and
     mar.edit. options are the library's: dtype="bf16", threads=2, backend="cpu"."""
-    own = ("demo", "demo-discrete", "demo-sphere", "demo-mgpt", "demo-harmon")
+    own = ("demo", "demo-discrete", "demo-sphere", "demo-mgpt", "demo-harmon", "demo-nextstep")
     built_in = {"demo-t2i": "demo-discrete", **{name: name for name in own}}
     prompts = text or ("demo-t5" if path == "demo-t2i" else path)
     return Model(_Library(options), path, vae or built_in.get(os.fspath(path)), draft, prompts, heads, encoder)

@@ -18,7 +18,7 @@ static const struct {
     {"mar generate --cfg_schedule ", "auto constant linear"},
     {"mar generate --spec path --temperature 1 --dtype b", "bf16"},
     {"mar generate --format=j", "jpeg"},
-    {"mar generate --vae demo", "demo demo-discrete demo-harmon demo-mgpt demo-sphere demonstration"},
+    {"mar generate --vae demo", "demo demo-discrete demo-harmon demo-mgpt demo-nextstep demo-sphere demonstration"},
     {"mar generate --draft demo-discrete-e", "demo-discrete-eagle"},
     {"mar generate --seed ", "random"},
     {"mar generate -s r", "random"},

@@ -223,6 +223,7 @@ NEXTSTEP_CASE(damaged_folders_are_refused)
         {OF("text"), "text: no tokenizer, expected ", "tokenizer.json"},
         {OF("patch"), "patch: latent_patch_size 3: tokens of 16 numbers are no patches of 3x3 latent pixels"},
         {OF("zero"), "zero: its configuration has no whole number from 1 on for latent_patch_size"},
+        {OF("guided"), "guided: its configuration has a cfg of 0.5, expected 1 to 100"},
         {OF("one"), "one: the VAE decodes 4 channels but the model's tokens have 16"},
         {OF("table"), "table: tensor gen_pos_embed is missing", "expected [1, tokens, 64]"},
         {OF("positions") "--size 512x528", "positions: an image of 1056 tokens: the model's table has 1024 positions"},
@@ -234,11 +235,12 @@ NEXTSTEP_CASE(damaged_folders_are_refused)
     const char *d = *state;
     write_nextstep(d, "table", NEXTSTEP_NEWER);
     write_nextstep(d, "positions", NEXTSTEP_POSITIONS);
-    sh_ok(d, "for i in text patch zero one cut bare; do cp -r m $i; done; rm text/tokenizer.json; rm -r bare/vae; "
+    sh_ok(d, "for i in text patch zero guided one cut bare; do cp -r m $i; done; rm text/tokenizer.json; rm -r bare/vae; "
              "truncate -s 1000000 cut/vae/checkpoint.pt; "
              "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 3/' patch/config.json; "
              "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 0/' zero/config.json; "
              "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 1/' one/config.json; "
+             "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 2, \"cfg\": 0.5/' guided/config.json; "
              "sed -i 's/gen_pos_embed\": false/gen_pos_embed\": true/' table/config.json");
     command_refuses(d, cases, LENGTH(cases));
 }

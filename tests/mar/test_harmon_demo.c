@@ -2,11 +2,10 @@
 #include "tests/support/demo.h"
 #include "tests/support/support.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { SIDE = 32, PIXELS = SIDE * SIDE * 3, IMAGES = 20, CELL = 22, ROWS = 24, DIGITS = 3 * IMAGES };
+enum { IMAGES = 20, DIGITS = 3 * IMAGES };
 
 static mar_pipeline *open_pipeline(mar **m)
 {
@@ -37,46 +36,21 @@ static uint8_t *draw(mar *m, mar_pipeline *p, const char *prompt, int image)
     job.image = (uint64_t)image;
     job.params = &params;
     assert_library(m, mar_generate(p, &job, &rgb, &width, &height));
-    assert_true(width == SIDE && height == SIDE);
+    assert_true(width == DEMO_SIDE && height == DEMO_SIDE);
     return rgb;
-}
-
-/* Returns a colour between pixels, x and y in pixels from the first one's centre. */
-static uint8_t sample(const uint8_t *rgb, float x, float y, int colour)
-{
-    const int left = (int)fminf(fmaxf(x, 0), SIDE - 2), top = (int)fminf(fmaxf(y, 0), SIDE - 2);
-    const float right = fminf(fmaxf(x - (float)left, 0), 1), down = fminf(fmaxf(y - (float)top, 0), 1);
-    const uint8_t *at = rgb + 3 * (top * SIDE + left) + colour;
-    const float above = (float)at[0] * (1 - right) + (float)at[3] * right;
-    const float below = (float)at[3 * SIDE] * (1 - right) + (float)at[3 * SIDE + 3] * right;
-    return (uint8_t)lrintf(above * (1 - down) + below * down);
-}
-
-/* Enlarges the digit at `place` of three in a row to a whole image (separate in demo/train_harmon.py). */
-static void enlarge(const uint8_t *rgb, int place, uint8_t out[PIXELS])
-{
-    const int margin = (SIDE - CELL) / 2;
-    for (int i = 0; i < PIXELS; i++) {
-        const int x = i / 3 % SIDE - margin, y = i / 3 / SIDE;
-        const float from_x = ((float)(place * CELL + x) + 0.5f) * SIDE / (3 * CELL) - 0.5f;
-        const float from_y = ((float)y + 0.5f) * ROWS / SIDE - 0.5f + (SIDE - ROWS) / 2;
-        out[i] = x < 0 || x >= CELL ? 0 : sample(rgb, from_x, from_y, i % 3);
-    }
 }
 
 TEST_CASE(one_digit)
 {
-    static const char *const names[10] = {"zero", "one", "two",   "three", "four",
-                                          "five", "six", "seven", "eight", "nine"};
-    static uint8_t images[IMAGES * PIXELS];
+    static uint8_t images[IMAGES * DEMO_BYTES];
     int label[IMAGES];
     mar *m = NULL;
     mar_pipeline *p = open_pipeline(&m);
     for (int i = 0; i < IMAGES; i++) {
         char prompt[64];
-        snprintf(prompt, sizeof prompt, "a %s %s", i < 10 ? "bold" : "thin", names[i % 10]);
+        snprintf(prompt, sizeof prompt, "a %s %s", i < 10 ? "bold" : "thin", demo_names[i % 10]);
         uint8_t *rgb = draw(m, p, prompt, i);
-        memcpy(images + i * PIXELS, rgb, PIXELS);
+        memcpy(images + i * DEMO_BYTES, rgb, DEMO_BYTES);
         label[i] = i % 10;
         mar_rgb_free(rgb);
     }
@@ -88,7 +62,7 @@ TEST_CASE(one_digit)
 
 TEST_CASE(three_digits)
 {
-    static uint8_t cells[DIGITS * PIXELS];
+    static uint8_t cells[DIGITS * DEMO_BYTES];
     int label[DIGITS];
     mar *m = NULL;
     mar_pipeline *p = open_pipeline(&m);
@@ -97,7 +71,7 @@ TEST_CASE(three_digits)
         char prompt[64];
         snprintf(prompt, sizeof prompt, "three digits: %d %d %d", label[3 * i], label[3 * i + 1], label[3 * i + 2]);
         uint8_t *rgb = draw(m, p, prompt, i);
-        for (int place = 0; place < 3; place++) enlarge(rgb, place, cells + (3 * i + place) * PIXELS);
+        for (int place = 0; place < 3; place++) demo_enlarge(rgb, place, cells + (3 * i + place) * DEMO_BYTES);
         mar_rgb_free(rgb);
     }
     const int found = demo_recognised(cells, label, DIGITS);

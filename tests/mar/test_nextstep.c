@@ -2,7 +2,6 @@
  * the layouts of its releases. */
 #include "tests/support/nextstep.h"
 
-#include "nets/causal_runner.h"
 #include "tests/support/demo.h"
 #include "tests/support/raster.h"
 #include "tests/support/support.h"
@@ -90,44 +89,6 @@ TEST_CASE(the_head_of_the_official_code)
 
 enum { FORCED = 4, ROWS = FORCED + 1, BRANCHES = 2, WIDTH = NEXTSTEP_WIDTH };
 
-/* Computes the conditions of the head behind the prompt and each of the golden tokens, [BRANCHES][ROWS][WIDTH], in
- * passes of at most `most` tokens. */
-static float *forced_conditions(const harmon *h, const wt_file *golden, int most)
-{
-    kern_queue *k = queue_of(h->m);
-    const size_t tokens_size = FORCED * CHANNELS * sizeof(float), all = BRANCHES * ROWS * WIDTH;
-    causal_runner *r;
-    mar_err err = {0};
-    const causal_sampling sampling = {.cfg = 7.5f};
-    assert_ok(causal_runner_create(k, mar_raster_model_of(h->model)->net, &sampling, 1, most - 1, 0, &r, &err), &err);
-    void *memory = backend_memory(k, causal_runner_lay_out(r, NULL));
-    causal_runner_lay_out(r, memory);
-    assert_ok(causal_runner_plan(r, 1, &err), &err);
-    float *tokens = golden_f32(golden, "forced.tokens", FORCED * CHANNELS);
-    float *x = backend_memory(k, tokens_size), *z = backend_memory(k, all * sizeof *z);
-    k->core->upload(k, x, tokens, tokens_size);
-    causal_runner_set_negative(r, harmon_ids(h, 1), harmon_mask(h, 1));
-    causal_runner_begin_captions(r, 1, harmon_ids(h, 0), harmon_mask(h, 0));
-    causal_vectors_begin(r, NULL);
-    for (int b = 0; b < BRANCHES; b++) causal_vectors_want_first(r, 0, b, b * ROWS);
-    causal_vectors_run(r, z);
-    for (int first = 0; first < FORCED; first += most) {
-        int source[FORCED], to[FORCED];
-        for (int j = 0; j < most; j++) source[j] = first + j, to[j] = first + 1 + j;
-        causal_vectors_begin(r, x);
-        for (int b = 0; b < BRANCHES; b++) causal_vectors_add(r, 0, b, first, most, source, most, to, b * ROWS);
-        causal_vectors_run(r, z);
-    }
-    float *host = backend_floats(k, z, all);
-    assert_ok(kern_check(k, &err), &err);
-    causal_runner_free(r);
-    void *arrays[] = {memory, x, z};
-    for (int i = 0; i < 3; i++) k->core->free(k->device, arrays[i]);
-    free(tokens);
-    free_queue(k);
-    return host;
-}
-
 /* The rows of image_out_projector, with and without the table of positions. */
 TEST_CASE(conditions_of_the_official_code)
 {
@@ -141,10 +102,11 @@ TEST_CASE(conditions_of_the_official_code)
         const char *folder = f->folder[cases[i].kind];
         harmon h = harmon_open_paths(folder, NULL, folder, MAR_DTYPE_F32, "64x64", prompts, 1, "");
         float *expected = golden_f32(golden, cases[i].name, BRANCHES * ROWS * WIDTH);
-        float *one = forced_conditions(&h, golden, 1), *two = forced_conditions(&h, golden, 2);
+        float *tokens = golden_f32(golden, "forced.tokens", FORCED * CHANNELS);
+        float *one = raster_conditions(&h, tokens, FORCED, 1), *two = raster_conditions(&h, tokens, FORCED, 2);
         assert_close(one, expected, BRANCHES * ROWS * WIDTH, 1e-5);
         assert_memory_equal(one, two, BRANCHES * ROWS * WIDTH * sizeof *one); /* however many tokens a pass has */
-        free(expected), free(one), free(two);
+        free(expected), free(tokens), free(one), free(two);
         harmon_close(&h);
     }
     wt_close(golden);

@@ -82,6 +82,11 @@ TEST_CASE(prompts_between_towers)
     check_prompt("demo-harmon", "demo-harmon", "demo-harmon", "a bold seven");
 }
 
+TEST_CASE(prompts_of_vectors)
+{
+    check_prompt("demo-nextstep", "demo-nextstep", "demo-nextstep", "a bold seven");
+}
+
 /* The pipeline keeps its handle. */
 TEST_CASE(classes)
 {

@@ -4,6 +4,7 @@
 
 #include "eval/classifier.h"
 
+#include <math.h>
 #include <string.h>
 
 static const int labels[DEMO_BATCH] = {3, 4, 1};
@@ -118,6 +119,33 @@ int demo_recognised(const uint8_t *rgb, const int *label, int n)
     }
     eval_classifier_close(judge);
     return right;
+}
+
+const char *const demo_names[10] = {"zero", "one", "two",   "three", "four",
+                                   "five", "six", "seven", "eight", "nine"};
+
+enum { CELL = 22, ROWS = 24 }; /* CELL and ROWS of demo/digits.py */
+
+/* Returns a colour between pixels, x and y in pixels from the first one's centre. */
+static uint8_t sample(const uint8_t *rgb, float x, float y, int colour)
+{
+    const int left = (int)fminf(fmaxf(x, 0), DEMO_SIDE - 2), top = (int)fminf(fmaxf(y, 0), DEMO_SIDE - 2);
+    const float right = fminf(fmaxf(x - (float)left, 0), 1), down = fminf(fmaxf(y - (float)top, 0), 1);
+    const uint8_t *at = rgb + 3 * (top * DEMO_SIDE + left) + colour;
+    const float above = (float)at[0] * (1 - right) + (float)at[3] * right;
+    const float below = (float)at[3 * DEMO_SIDE] * (1 - right) + (float)at[3 * DEMO_SIDE + 3] * right;
+    return (uint8_t)lrintf(above * (1 - down) + below * down);
+}
+
+void demo_enlarge(const uint8_t *rgb, int place, uint8_t out[DEMO_BYTES])
+{
+    const int margin = (DEMO_SIDE - CELL) / 2;
+    for (int i = 0; i < DEMO_BYTES; i++) {
+        const int x = i / 3 % DEMO_SIDE - margin, y = i / 3 / DEMO_SIDE;
+        const float from_x = ((float)(place * CELL + x) + 0.5f) * DEMO_SIDE / (3 * CELL) - 0.5f;
+        const float from_y = ((float)y + 0.5f) * ROWS / DEMO_SIDE - 0.5f + (DEMO_SIDE - ROWS) / 2;
+        out[i] = x < 0 || x >= CELL ? 0 : sample(rgb, from_x, from_y, i % 3);
+    }
 }
 
 void assert_says(const char *error, const char *what)

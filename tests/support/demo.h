@@ -48,6 +48,9 @@ void demo_assert_dropped(mar_session *s, const char *why);
 
 /* Returns how many of n images the demo's classifier recognises as their label's digit. */
 int demo_recognised(const uint8_t *rgb, const int *label, int n);
+extern const char *const demo_names[10]; /* "zero", "one", ... */
+/* Enlarges the digit at `place` of three in a row to a whole image (separate in demo/digits.py). */
+void demo_enlarge(const uint8_t *rgb, int place, uint8_t out[DEMO_BYTES]);
 
 void assert_says(const char *error, const char *what);
 

@@ -1,5 +1,6 @@
 #include "tests/support/raster.h"
 
+#include "nets/causal_runner.h"
 #include "tests/support/support.h"
 
 #include <stdlib.h>
@@ -67,4 +68,43 @@ float *raster_velocities(mar *m, mar_model *model, const wt_file *golden, const 
     free(time);
     free_queue(k);
     return velocity;
+}
+
+float *raster_conditions(const harmon *h, const float *tokens, int n, int most)
+{
+    enum { BRANCHES = 2 };
+    kern_queue *k = queue_of(h->m);
+    const mar_raster_model *model = mar_raster_model_of(h->model);
+    const size_t bytes = (size_t)(n * model->head.shape.channels) * sizeof *tokens;
+    const size_t all = (size_t)(BRANCHES * (1 + n) * model->facts.net.width);
+    causal_runner *r;
+    mar_err err = {0};
+    const causal_sampling sampling = {.cfg = 7.5f};
+    assert_ok(causal_runner_create(k, model->net, &sampling, 1, most - 1, 0, &r, &err), &err);
+    void *memory = backend_memory(k, causal_runner_lay_out(r, NULL));
+    causal_runner_lay_out(r, memory);
+    assert_ok(causal_runner_plan(r, 1, &err), &err);
+    float *x = backend_memory(k, bytes), *z = backend_memory(k, all * sizeof *z);
+    int *source = malloc((size_t)n * sizeof *source), *to = malloc((size_t)n * sizeof *to);
+    assert_true(source && to);
+    k->core->upload(k, x, tokens, bytes);
+    causal_runner_set_negative(r, harmon_ids(h, h->prompts), harmon_mask(h, h->prompts));
+    causal_runner_begin_captions(r, 1, harmon_ids(h, 0), harmon_mask(h, 0));
+    causal_vectors_begin(r, NULL);
+    for (int b = 0; b < BRANCHES; b++) causal_vectors_want_first(r, 0, b, b * (1 + n));
+    causal_vectors_run(r, z);
+    for (int first = 0; first < n; first += most) {
+        for (int j = 0; j < most; j++) source[j] = first + j, to[j] = first + 1 + j;
+        causal_vectors_begin(r, x);
+        for (int b = 0; b < BRANCHES; b++) causal_vectors_add(r, 0, b, first, most, source, most, to, b * (1 + n));
+        causal_vectors_run(r, z);
+    }
+    float *host = backend_floats(k, z, all);
+    assert_ok(kern_check(k, &err), &err);
+    causal_runner_free(r);
+    free(source), free(to);
+    void *arrays[] = {memory, x, z};
+    for (int i = 0; i < 3; i++) k->core->free(k->device, arrays[i]);
+    free_queue(k);
+    return host;
 }

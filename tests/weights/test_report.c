@@ -123,6 +123,7 @@ TEST_CASE(test_demo)
         {"demo-t2i", MAR_KIND_LLAMAGEN},
         {"demo-mgpt", MAR_KIND_DECODER},
         {"demo-harmon", MAR_KIND_MAR},
+        {"demo-nextstep", MAR_KIND_NEXTSTEP},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         mar_report *r = inspect(models[i].name, 0);

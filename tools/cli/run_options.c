@@ -20,13 +20,13 @@ static const mar_param rows[] = {
     {.group = "Model",
      OPTION_TEXT(run_options, model, "FILE"),
      .help = "checkpoint: .safetensors, .pth, .pt, folder; or demo, demo-discrete, demo-sphere, demo-t2i, demo-mgpt, "
-             "demo-harmon\n"
+             "demo-harmon, demo-nextstep\n"
              "Harmon, NextStep-1, Lumina-mGPT, Anole and Emu3 are folders as Hugging Face has them, or what mar "
              "convert has made "
              "of one. "
              "demo (MAR, continuous tokens), demo-discrete (LlamaGen, discrete tokens), demo-sphere (SphereAR), "
-             "demo-t2i (LlamaGen, of prompts), demo-mgpt (as Lumina-mGPT) and demo-harmon (Harmon) come with libmar, "
-             "as do the drafts demo-draft, demo-discrete-draft, demo-discrete-eagle and demo-sphere-draft."},
+             "demo-t2i (LlamaGen, of prompts), demo-mgpt (as Lumina-mGPT), demo-harmon (Harmon) and demo-nextstep "
+             "(NextStep-1) come with libmar, as do the drafts demo-draft, demo-discrete-draft, demo-discrete-eagle and demo-sphere-draft."},
     {OPTION_TEXT(run_options, vae, "FILE"),
      .help =
          "image decoder: .safetensors, .ckpt, a folder; or demo\n"
@@ -422,6 +422,7 @@ static const struct {
                 {"demo-t2i", "demo-discrete", "model"},
                 {"demo-mgpt", "demo-mgpt", "model vae"},
                 {"demo-harmon", "demo-harmon", "model vae"},
+                {"demo-nextstep", "demo-nextstep", "model vae"},
                 {"demo-t5", NULL, "t5"},
                 {"demo-vae", NULL, ""},
                 {"demo-discrete-vq", NULL, ""},

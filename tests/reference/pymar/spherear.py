@@ -164,9 +164,11 @@ class HeadNet(nn.Module):
 
 
 class FlowHead(nn.Module):
-    def __init__(self, config):
+    """A network of velocities net(x, t, z) with an `input_proj`, as HeadNet is one."""
+
+    def __init__(self, net):
         super().__init__()
-        self.net = HeadNet(config)
+        self.net = net
 
     def loss(self, x1, z):
         """Mean squared error of the velocity for tokens x1 [N,C], with a time and a noise of its own for each. The official times
@@ -358,7 +360,7 @@ class SphereAR(nn.Module):
         self.norm = nn.RMSNorm(width, eps=1e-6)
         self.pos_for_diff = nn.Embedding(config.grid ** 2, width)
         self.apply(start_weights)
-        self.head = FlowHead(config)
+        self.head = FlowHead(HeadNet(config))
         if vae is not None:
             self.vae = SphereVae(vae, encoder=False)
         self.rotary = rotary_2d(config.grid, width // config.heads, config.class_tokens)[:-1]

@@ -360,6 +360,7 @@ static mar_status pictures_encode(mar_session *s, const mar_pixels *pixels, floa
     vae_encode(s->decoder, in.data, in.stride, (int)pictures_pixel_bytes(in.format), tokens);
     status = kern_check(k, &s->err);
     k->core->unbind(k);
+    if (status == MAR_OK && s->model->engine->normalise) s->model->engine->normalise(s->engine_state, tokens);
     if (status == MAR_OK) status = check_encoded(s, tokens);
     k->watch = kept;
     return idle && status == MAR_ECANCELLED ? mar_session_stop_reading(s, status) : status;

@@ -71,6 +71,9 @@ TEST_WITH(options_of_other_families_are_refused, set_up, command_teardown)
         {"generate --model demo --class 3 --time_shift 2",
          "--time_shift has no effect: MAR draws tokens without a flow"},
         {"generate --model demo-discrete --class 3 --time_shift 2", "--time_shift has no effect"},
+        {"generate --model demo --class 3 --cache_dtype int8",
+         "--cache_dtype has no effect: MAR does not make its tokens in raster order"},
+        {"generate --model demo-harmon --prompt a --cache_dtype bf16", "--cache_dtype has no effect: Harmon does not"},
         {GENERATE "--time_shift 0.5", "--time_shift 0.5", "auto or a number from 1 to 100"},
         {GENERATE "--token_norm off", "--token_norm has no effect", "SphereAR"},
         {GENERATE "--lazy", "--lazy", "--head_spec"},
@@ -84,7 +87,9 @@ TEST_WITH(options_of_other_families_are_refused, set_up, command_teardown)
         {GENERATE "--heads 3,3", "--heads 3,3"},
         {GENERATE "--draft demo-draft", "the draft is a model of family mar"},
         {GENERATE "--class 5", "--class", "0 to 4"},
-        {"edit --image a.png --model m.safetensors --class 2", "m.safetensors: makes tokens from the upper left on"},
+        {"edit --image a.png --model m.safetensors --class 2",
+         "m.safetensors: SphereAR's image encoder, which makes tokens of a picture, is not supported",
+         "expected a MAR, Harmon or NextStep-1 model"},
     };
     command_ok(*state, "generate -q --class 3 --num 1 --num_iter 2" SHORT "--out a.png");
     command_refuses(*state, cases, LENGTH(cases));

@@ -62,14 +62,17 @@ TEST_CASE(the_head_is_pytorchs)
     wt_close(golden);
 }
 
-/* Computes z [IMAGES][SEQ][D] of the golden tokens in passes of at most `most` tokens. */
-static float *conditions(kern_queue *k, const mar_raster_model *model, const float *tokens, int most)
+/* Computes z [IMAGES][SEQ][D] of the golden tokens in passes of at most `most` tokens, with keys and values of this
+ * type. */
+static float *conditions(kern_queue *k, const mar_raster_model *model, const float *tokens, int most,
+                         kern_cache_type type)
 {
     static const int label[IMAGES] = {1, 3};
     causal_runner *r;
     mar_err err = {0};
     int source[SEQ], to[SEQ];
     assert_ok(causal_runner_create(k, model->net, &(causal_sampling){.cfg = 1}, IMAGES, most - 1, 0, &r, &err), &err);
+    causal_runner_set_cache(r, type);
     void *memory = backend_memory(k, causal_runner_lay_out(r, NULL));
     causal_runner_lay_out(r, memory);
     assert_ok(causal_runner_plan(r, IMAGES, &err), &err);
@@ -105,10 +108,13 @@ TEST_CASE(the_transformer_is_pytorchs)
     kern_queue *k = queue_of(m);
     float *tokens = golden_f32(golden, "tokens", IMAGES * TOKENS),
           *expected = golden_f32(golden, "z", IMAGES * SEQ * D);
-    float *one = conditions(k, mar_raster_model_of(model), tokens, 1),
-          *four = conditions(k, mar_raster_model_of(model), tokens, 4);
+    const mar_raster_model *net = mar_raster_model_of(model);
+    float *one = conditions(k, net, tokens, 1, KERN_CACHE_ACT), *four = conditions(k, net, tokens, 4, KERN_CACHE_ACT);
     assert_close(one, expected, IMAGES * SEQ * D, 1e-5);
     assert_memory_equal(one, four, IMAGES * SEQ * D * sizeof *one); /* however many tokens a pass has */
+    raster_check_cache_error(conditions(k, net, tokens, 1, KERN_CACHE_BF16),
+                             conditions(k, net, tokens, 4, KERN_CACHE_INT8), expected, IMAGES * SEQ * D);
+    raster_check_cache_memory(m, model, 2, 3 + SEQ);
     free(tokens), free(expected), free(one), free(four);
     free_queue(k);
     mar_model_free(model);

@@ -2,9 +2,11 @@
  * (tests/golden/make_sphere.py), the report of the file, and decoders of other models. */
 #include "mar.h"
 #include "mar_files.h"
+#include "tests/support/changed.h"
 #include "tests/support/detok.h"
 #include "tests/support/support.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,6 +104,27 @@ TEST_CASE(decoders_of_other_models_are_refused)
     source.encoder = 1;
     assert_int_equal(mar_vae_load_from(m, &source, &vae), MAR_EMODEL);
     assert_non_null(strstr(mar_error(m), "the encoder of SphereAR's autoencoder is not supported"));
+    mar_close(m);
+}
+
+static int is_around_latents(const char *name)
+{
+    return strncmp(name, "quant_conv.", 11) == 0 || strncmp(name, "post_quant_conv.", 16) == 0;
+}
+
+/* The demo's decoder without the layers around the latents is one of Flux's, whose latents are shifted. */
+TEST_CASE(flux_decodes_no_tokens_of_mar)
+{
+    static const char config[] = "{\"scaling_factor\": 0.3611, \"shift_factor\": 0.1159, \"encoder_norm\": false}";
+    char *const flux = test_path("flux.safetensors"), path_of_config[600];
+    snprintf(path_of_config, sizeof path_of_config, "%.*s/config.json", (int)(strrchr(flux, '/') - flux), flux);
+    write_copy_without("weights/demo/vae.safetensors", flux, WT_F32, NULL, 0, NULL, is_around_latents);
+    bytes b = {0};
+    bytes_text(&b, config);
+    bytes_to_file(&b, path_of_config);
+    bytes_free(&b);
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    expect_misfit(m, "demo", flux, "the VAE's latents are shifted by 0.1159, as Flux's are, which NextStep-1 draws");
     mar_close(m);
 }
 

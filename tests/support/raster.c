@@ -1,5 +1,7 @@
 #include "tests/support/raster.h"
 
+#include "mar_measure.h"
+#include "mar/core/handle.h"
 #include "tests/support/support.h"
 
 #include <stdlib.h>
@@ -67,4 +69,38 @@ float *raster_velocities(mar *m, mar_model *model, const wt_file *golden, const 
     free(time);
     free_queue(k);
     return velocity;
+}
+
+void raster_check_cache_error(float *bf16, float *int8, const float *expected, size_t n)
+{
+    const double near = relative_error(bf16, expected, n), farther = relative_error(int8, expected, n);
+    print_message("keys and values in bf16: %.2g, in int8: %.2g\n", near, farther);
+    assert_true(near > 1e-5 && near < 5e-3);
+    assert_true(farther > near && farther < 2e-2);
+    free(bf16), free(int8);
+}
+
+static double session_bytes(mar *m, mar_model *model, mar_cache cache)
+{
+    mar_params p = params_with("num_iter 0, cfg 3");
+    mar_session *s;
+    mar_stats stats;
+    p.cache_dtype = cache;
+    assert_library(m, mar_session_create(model, NULL, &p, 2, &s));
+    mar_stats_init(&stats, sizeof stats);
+    mar_session_get_stats(s, &stats);
+    mar_session_free(s);
+    return (double)stats.arena_bytes;
+}
+
+void raster_check_cache_memory(mar *m, mar_model *model, int layers, int slots)
+{
+    const causal_shape *c = &mar_raster_model_of(model)->facts.net;
+    const double f32 = (double)kern_cache_slot_bytes(m->device, KERN_CACHE_ACT, c->kv_heads, c->head_dim),
+                 int8 = (double)kern_cache_slot_bytes(m->device, KERN_CACHE_INT8, c->kv_heads, c->head_dim);
+    const double all = session_bytes(m, model, MAR_CACHE_AUTO), half = all - session_bytes(m, model, MAR_CACHE_BF16),
+                 most = all - session_bytes(m, model, MAR_CACHE_INT8);
+    assert_true(f32 == 2.0 * c->kv_heads * c->head_dim * 4 && int8 == 2.0 * c->kv_heads * (c->head_dim + 4));
+    assert_true(2 * half >= 2 * 2 * f32 * layers * slots);      /* images, branches */
+    assert_float_equal(most, 2 * half * (1 - int8 / f32), 512); /* the arena's parts are rounded up */
 }

@@ -308,7 +308,7 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
  * the codebook's neighbours in seconds, and cache them in PATH.neighbours-METRIC-K.npz if that is writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 /* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or
- * SphereAR's. A codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
+ * Emu3's. A codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
 MAR_API mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);
@@ -441,7 +441,7 @@ typedef struct {
     int gtr_reconstruction_steps; /* autoregressive steps of GtR's second stage */
     float gtr_detail;             /* fraction of the second stage's tokens with num_sampling_steps, 0..1 */
     int gtr_sampling_steps;       /* diffusion steps of the others; 0: 50, or num_sampling_steps if less */
-    /* Discrete tokens: type of the keys and values that are kept. AUTO: that of the matrix products' operands. BF16
+    /* Raster order: type of the keys and values that are kept. AUTO: that of the matrix products' operands. BF16
      * halves, INT8 quarters the memory and the reading of f32; the distribution changes by their rounding. */
     mar_cache cache_dtype;
 
@@ -603,9 +603,9 @@ MAR_API void mar_pixels_init(mar_pixels *pixels, size_t size);
 MAR_API mar_status mar_session_image(mar_session *s, int i, mar_pixels *pixels);
 
 /* Writes the tokens [seq_len][token_dim] of a picture of the session's size, RGB8 or RGBA8 (alpha is ignored), as
- * mar_request.tokens takes them: the mean of the KL posterior, shifted and scaled, or the nearest rows of a VQ
- * codebook. The images in progress are not affected. MAR_EARG if the VAE was loaded without its encoder
- * (mar_source.encoder). After a failure the tokens are undefined. */
+ * mar_request.tokens takes them: the mean of the KL posterior, shifted, scaled and normed as drawn tokens are, or the
+ * nearest rows of a VQ codebook. The images in progress are not affected. MAR_EARG if the VAE was loaded without its
+ * encoder (mar_source.encoder). After a failure the tokens are undefined. */
 MAR_API mar_status mar_session_encode(mar_session *s, const mar_pixels *pixels, float *tokens);
 
 /* --- one call: from a class or a prompt to pixels ----------------------------------------------------------------- */
@@ -654,7 +654,7 @@ typedef struct {
     const uint8_t *mask;   /* text-to-image: [caption_tokens], or NULL */
     /* Editing: tokens [seq_len][token_dim], of which those with known[i] not 0 are kept, bit for bit. known is
      * [seq_len]. Both NULL: none is known. The rest is drawn given these: the model's steps go on from as many known
-     * tokens. Discrete tokens, SphereAR's and NextStep-1's come in raster order, so known ones must come first. */
+     * tokens. In raster order a token is drawn given those before it; known discrete tokens must come first. */
     const float *tokens;
     const uint8_t *known;
     const float *negative;        /* of a model of ids: its own second context; NULL: mar_session_set_negative's */

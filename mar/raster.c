@@ -2,6 +2,7 @@
 
 #include "mar/core/conditioning.h"
 #include "mar/raster_measure.h"
+#include "mar/raster_tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -143,7 +144,8 @@ static mar_status raster_check(const mar_engine_state *engine_state, const mar_i
     if (status != MAR_OK) return status;
     status = mar_slots_check_guidance(image, image->cfg > 1 ? 2 : 1, g->branches, cfg, err);
     if (status == MAR_OK && g->head->check) status = g->head->check(g, image, err);
-    return status == MAR_OK ? mar_slots_check_prefix(&g->model->base.config, image, err) : status;
+    if (status != MAR_OK || !raster_is_discrete(g->model)) return status;
+    return mar_slots_check_prefix(&g->model->base.config, image, err);
 }
 
 /* Sets the features of a caption and its mask. NULL means a caption to measure: of a prompt's usual length. */
@@ -272,6 +274,11 @@ static const float *raster_latents(const mar_engine_state *g)
     return raster_of_const(g)->slots.tokens;
 }
 
+static void raster_normalise(const mar_engine_state *g, float *tokens)
+{
+    raster_normalise_tokens(raster_of_const(g), tokens);
+}
+
 static void raster_stats(const mar_engine_state *engine_state, mar_stats *stats)
 {
     const mar_raster *g = raster_of_const(engine_state);
@@ -314,5 +321,6 @@ const mar_engine mar_raster_vectors_engine = {
     .order = MAR_ORDER_RASTER,
     .stages = MAR_STAGE_DRAFT | MAR_STAGE_COUNTS | MAR_STAGE_SOLVER | MAR_STAGE_CHAIN,
     .create = raster_create_vectors,
+    .normalise = raster_normalise,
     RASTER_LOOP,
 };

@@ -153,7 +153,27 @@ static void diffusion_draw(mar_raster *g)
 static void diffusion_advance(mar_raster *g)
 {
     for (int slot = 0; slot < g->max_images; slot++)
-        if (raster_left(g, slot) > 0) mar_slots_add(&g->slots, slot, 1, MAR_TOKEN_TARGET), g->diffusion->stats.tokens++;
+        if (raster_left(g, slot) > 0) mar_slots_add(&g->slots, slot, MAR_TOKEN_TARGET), g->diffusion->stats.tokens++;
+}
+
+/* Returns the position of the token that the image's last step made. */
+static int diffusion_last(const mar_raster *g, int slot)
+{
+    int at = g->slots.slot[slot].known - 1;
+    while (at > 0 && mar_slots_is_given(&g->slots, slot, at)) at--;
+    return at;
+}
+
+/* Reads an image's tokens first .. end - 1 in passes of their own. z becomes that of the token behind them. */
+static void diffusion_read(mar_raster *g, int slot, int first, int end)
+{
+    const int rows = causal_runner_rows(g->target);
+    for (int some; first < end; first += some) {
+        some = end - first < rows ? end - first : rows;
+        causal_vectors_begin(g->target, g->slots.tokens);
+        raster_add_tokens(g, g->target, slot, first, some, 1, g->max_images, &slot);
+        causal_vectors_run(g->target, g->diffusion->z);
+    }
 }
 
 /* Takes a round of paths. The images' first tokens are drawn plainly. */
@@ -173,12 +193,13 @@ static void diffusion_step_plainly(mar_raster *g)
     diffusion_advance(g);
     causal_vectors_begin(g->target, g->slots.tokens);
     for (int slot = 0; slot < g->max_images; slot++) {
-        const int known = g->slots.slot[slot].known;
         if (raster_left(g, slot) == 0) continue;
-        raster_add_tokens(g, g->target, slot, known - 1, 1, 1, g->max_images, &slot);
+        raster_add_tokens(g, g->target, slot, diffusion_last(g, slot), 1, 1, g->max_images, &slot);
         g->diffusion->stats.contexts++;
     }
     causal_vectors_run(g->target, g->diffusion->z);
+    for (int slot = 0; slot < g->max_images; slot++)
+        if (raster_left(g, slot) > 0) diffusion_read(g, slot, diffusion_last(g, slot) + 1, g->slots.slot[slot].known);
 }
 
 /* Rounds of paths go on without the image. */
@@ -195,7 +216,7 @@ static mar_status diffusion_step(mar_raster *g, mar_err *err)
     else
         diffusion_step_plainly(g);
     if (status != MAR_OK || !g->k->watch.layer[0]) return status;
-    return mar_slots_refuse_layer(&g->slots, g->slots.slot[mar_slots_first(&g->slots)].known - 1, err);
+    return mar_slots_refuse_layer(&g->slots, diffusion_last(g, mar_slots_first(&g->slots)), err);
 }
 
 /* --- images that begin -------------------------------------------------------------------------------------------- */
@@ -234,13 +255,13 @@ static void diffusion_place(mar_raster *g, int slot, const mar_image *image, cau
 {
     (void)start;
     mar_slots_give(&g->slots, slot, image);
+    mar_slots_seek(&g->slots, slot);
 }
 
 /* Computes the conditions of the first tokens, and those behind known ones. */
 static void diffusion_admit(mar_raster *g, const int *slot, const mar_image *images, int n)
 {
     raster_diffusion *d = g->diffusion;
-    const int rows = causal_runner_rows(g->target);
     causal_vectors_begin(g->target, NULL);
     for (int branch = 0; branch < g->branches; branch++)
         for (int i = 0; i < n; i++)
@@ -248,15 +269,8 @@ static void diffusion_admit(mar_raster *g, const int *slot, const mar_image *ima
                 causal_vectors_want_first(g->target, slot[i], branch, branch * g->max_images + slot[i]);
     causal_vectors_run(g->target, d->z);
     if (d->paths) raster_path_admit(d->paths, slot, images, n);
-    for (int i = 0; i < n; i++) {
-        const int given = g->slots.slot[slot[i]].given;
-        for (int first = 0, some; first < given && given < diffusion_seq_len(g); first += some) {
-            some = given - first < rows ? given - first : rows;
-            causal_vectors_begin(g->target, g->slots.tokens);
-            raster_add_tokens(g, g->target, slot[i], first, some, 1, g->max_images, &slot[i]);
-            causal_vectors_run(g->target, d->z);
-        }
-    }
+    for (int i = 0; i < n; i++)
+        if (raster_left(g, slot[i]) > 0) diffusion_read(g, slot[i], 0, g->slots.slot[slot[i]].known);
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */

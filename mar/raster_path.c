@@ -200,6 +200,7 @@ mar_status raster_path_create(mar_raster *g, raster_path **out, mar_err *err)
     mar_status status =
         causal_runner_create(g->k, draft->net, &(causal_sampling){.cfg = p->cfg}, g->max_images, 0, 0, &s->runner, err);
     if (status == MAR_OK) causal_runner_name(s->runner, "draft: ");
+    if (status == MAR_OK) causal_runner_set_cache(s->runner, raster_cache_type(p));
     if (status == MAR_OK)
         status = diff_chain_create_for(g->k, &draft->head, d->spec, d->specs, p->temperature, most, branches == 2,
                                        &s->chain, err);

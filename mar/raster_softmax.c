@@ -139,29 +139,20 @@ static mar_status softmax_create_sampler(mar_raster *g, mar_err *err)
                                &g->softmax->sampler, err);
 }
 
-/* Returns what rounds keys and values more than the products' operands are; "" if nothing does. */
-static const char *softmax_rounding(const mar_raster *g)
-{
-    const mar_cache cache = g->plan.params.cache_dtype;
-    if (cache == MAR_CACHE_INT8) return "keys and values in int8";
-    return cache == MAR_CACHE_BF16 && g->k->device->act_size > 2 ? "keys and values in bf16" : "";
-}
-
 static void softmax_write_effect(mar_raster *g)
 {
     const spec_method *m = g->plan.method;
-    const char *rounding = softmax_rounding(g), *and = *rounding ? ", " : "";
     char *text = g->softmax->effect.how;
     const size_t size = sizeof g->softmax->effect.how;
-    g->softmax->effect.exact = !*rounding && (!m || m->exact);
-    if (!m || (m->exact && *rounding))
-        snprintf(text, size, "%s", rounding);
+    g->softmax->effect.exact = !m || m->exact;
+    if (!m)
+        text[0] = '\0';
     else if (m->exact)
         snprintf(text, size, "by speculation (%s)", m->name);
     else if (strcmp(m->guarantee, "none") == 0)
-        snprintf(text, size, "%s%schanged by %s, without a bound", rounding, and, m->name);
+        snprintf(text, size, "changed by %s, without a bound", m->name);
     else
-        snprintf(text, size, "%s%schanged by %s; guarantee: %s", rounding, and, m->name, m->guarantee);
+        snprintf(text, size, "changed by %s; guarantee: %s", m->name, m->guarantee);
 }
 
 static void softmax_free(mar_raster *g)

@@ -3,7 +3,7 @@
 int raster_left(const mar_raster *g, int slot)
 {
     const mar_slot *s = &g->slots.slot[slot];
-    return s->busy && !s->failure.text[0] ? g->model->facts.net.seq_len - s->known : 0;
+    return s->busy && !s->failure.text[0] ? mar_slots_left(&g->slots, slot) : 0;
 }
 
 mar_status raster_create_target(mar_raster *g, const causal_sampling *sampling, int drafts, int keep, mar_err *err)

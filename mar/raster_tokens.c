@@ -1,6 +1,8 @@
 /* The images' tokens that are vectors: their guidance, their rows in passes, their normalisation. */
 #include "mar/raster_tokens.h"
 
+#include <math.h>
+
 #define SPHERE_EPS     1e-16f /* addend of a token's mean square: none but for a token of zeros */
 #define LAYER_NORM_EPS 1e-6f
 
@@ -27,7 +29,8 @@ void raster_add_tokens(mar_raster *g, causal_runner *r, int slot, int first, int
     int *source = g->diffusion->source;
     for (int branch = 0; branch < (s->cfg > 1 ? 2 : 1); branch++) {
         for (int i = 0; i < n; i++) {
-            const int apart = branch == 1 && first + i == 0 && raster_draws_apart(g, s, 0) && s->given == 0;
+            const int apart =
+                branch == 1 && first + i == 0 && raster_draws_apart(g, s, 0) && !mar_slots_is_given(&g->slots, slot, 0);
             source[i] = apart ? g->max_images * n_tokens + slot : slot * n_tokens + first + i;
         }
         causal_vectors_add(r, slot, branch, first, n, source, wanted, to, branch * rows);
@@ -69,11 +72,34 @@ static void raster_add_last_noise(const mar_raster *g, const float *x, const int
     }
 }
 
+static raster_norm tokens_norm(const mar_raster *g)
+{
+    return g->plan.params.token_norm == TOKEN_NORM_OFF ? RASTER_AS_DRAWN : g->model->facts.norm;
+}
+
+/* x = (x - mean) / sqrt(mean square + eps), as the backend's norms; on a sphere the mean is left where it is. */
+static void normalise_token(raster_norm norm, int channels, float *x)
+{
+    const double eps = norm == RASTER_ON_SPHERE ? SPHERE_EPS : LAYER_NORM_EPS;
+    double mean = 0, square = 0;
+    for (int c = 0; c < channels && norm == RASTER_LAYER_NORM; c++) mean += (double)x[c] / channels;
+    for (int c = 0; c < channels; c++) square += ((double)x[c] - mean) * ((double)x[c] - mean) / channels;
+    for (int c = 0; c < channels; c++) x[c] = (float)(((double)x[c] - mean) / sqrt(square + eps));
+}
+
+void raster_normalise_tokens(const mar_raster *g, float *tokens)
+{
+    const raster_norm norm = tokens_norm(g);
+    const int channels = g->model->facts.head.channels;
+    for (int i = 0; i < g->model->facts.net.seq_len && norm != RASTER_AS_DRAWN; i++, tokens += channels)
+        normalise_token(norm, channels, tokens);
+}
+
 void raster_write_tokens(const mar_raster *g, const float *x, const int *row, int n, const int *place, float *normal)
 {
     const mar_raster_model *m = g->model;
     const int channels = m->facts.head.channels;
-    const raster_norm norm = g->plan.params.token_norm == TOKEN_NORM_OFF ? RASTER_AS_DRAWN : m->facts.norm;
+    const raster_norm norm = tokens_norm(g);
     kern_queue *k = g->k;
     if (m->facts.last_is_noisy && g->plan.params.sampler == MAR_SAMPLER_DDPM) {
         raster_add_last_noise(g, x, row, n, place, normal);

@@ -60,6 +60,8 @@ void raster_add_tokens(mar_raster *g, causal_runner *r, int slot, int first, int
 /* Adds the last step's noise to n tokens, at most max_images, rows row[i] of x (NULL: row i), normalises them as the
  * model's are, and writes them to `place` of the slots' tokens. `normal` is scratch [n][C]. */
 void raster_write_tokens(const mar_raster *g, const float *x, const int *row, int n, const int *place, float *normal);
+/* Normalises an image's tokens, host [seq_len][C], as drawn ones are. */
+void raster_normalise_tokens(const mar_raster *g, float *tokens);
 /* Returns MAR_EARG for steps of which no chain can be made. */
 mar_status raster_check_chain(const mar_raster_model *m, const mar_params *p, mar_err *err);
 /* Returns diff_spec.steps of the chain that draws a token. */

@@ -124,14 +124,37 @@ void mar_slots_release(mar_slots *s, int slot)
     s->slot[slot].busy = 0;
 }
 
-void mar_slots_add(mar_slots *s, int slot, int n, mar_token_status status)
+int mar_slots_is_given(const mar_slots *s, int slot, int position)
 {
-    const size_t first = slots_first_token(s, slot);
-    for (int i = 0; i < n; i++) {
-        const int at = s->slot[slot].known++;
-        s->token_status[first + (size_t)at] = (uint8_t)status;
-        s->ar_step[first + (size_t)at] = at;
-    }
+    return s->is_given[slots_first_token(s, slot) + (size_t)position];
+}
+
+int mar_slots_left(const mar_slots *s, int slot)
+{
+    int left = 0;
+    for (int i = s->slot[slot].known; i < s->config->seq_len; i++) left += !mar_slots_is_given(s, slot, i);
+    return left;
+}
+
+/* Skips given tokens from the next one on. */
+static void slots_skip_given(mar_slots *s, int slot)
+{
+    int *next = &s->slot[slot].known;
+    while (*next < s->config->seq_len && mar_slots_is_given(s, slot, *next)) ++*next;
+}
+
+void mar_slots_seek(mar_slots *s, int slot)
+{
+    s->slot[slot].known = 0;
+    slots_skip_given(s, slot);
+}
+
+void mar_slots_add(mar_slots *s, int slot, mar_token_status status)
+{
+    const int at = s->slot[slot].known++;
+    s->token_status[slots_first_token(s, slot) + (size_t)at] = (uint8_t)status;
+    s->ar_step[slots_first_token(s, slot) + (size_t)at] = at;
+    slots_skip_given(s, slot);
 }
 
 /* --- non-finite tokens -------------------------------------------------------------------------------------------- */

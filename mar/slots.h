@@ -11,7 +11,7 @@ typedef struct {
     uint64_t seed, number; /* noise address */
     float cfg;             /* guidance scale */
     int given;             /* tokens that it began with */
-    int known;             /* its tokens so far, with those */
+    int known;             /* its tokens so far, with those; raster order: the position of its next token */
     int step;              /* next step of the plan, where an order has one */
     mar_err failure;       /* its error; "": it has not failed */
 } mar_slot;
@@ -45,15 +45,21 @@ int mar_slots_first(const mar_slots *s);
 /* Returns MAR_EARG unless the session has memory for the image's guidance, `branches` rows a token. It has `most`, for
  * its own guidance of `session`. */
 mar_status mar_slots_check_guidance(const mar_image *image, int branches, int most, float session, mar_err *err);
-/* Returns MAR_EARG unless the image's known tokens, if it has any, are its first: raster order makes the others. */
+/* Returns MAR_EARG unless the image's known tokens, if it has any, are its first: discrete tokens in raster order. */
 mar_status mar_slots_check_prefix(const mar_model_config *c, const mar_image *image, mar_err *err);
 /* Places an image in a slot. Its given tokens are known. */
 void mar_slots_begin(mar_slots *s, int slot, const mar_image *image);
 /* Writes an image's given tokens, if it has any, to its place in `tokens`; the others become 0. */
 void mar_slots_give(mar_slots *s, int slot, const mar_image *image);
 void mar_slots_release(mar_slots *s, int slot);
-/* Raster order: notes that an image has its next n tokens, one a step, and how they came to be. */
-void mar_slots_add(mar_slots *s, int slot, int n, mar_token_status status);
+/* Raster order: return whether the image began with this token, and the number of those from its next token on that it
+ * did not. */
+int mar_slots_is_given(const mar_slots *s, int slot, int position);
+int mar_slots_left(const mar_slots *s, int slot);
+/* Raster order: makes the first token that is not given the next one, or the end if there is none. */
+void mar_slots_seek(mar_slots *s, int slot);
+/* Raster order: notes that a step made an image's next token, and how. The next one that is not given follows. */
+void mar_slots_add(mar_slots *s, int slot, mar_token_status status);
 
 /* Returns the position of a slot's first non-finite token, by step, then position; -1 if there is none. Given tokens
  * have been checked. */

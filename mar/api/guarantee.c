@@ -56,26 +56,44 @@ static int list_departures(const mar_model *model, const mar_params *p, char *te
     return count;
 }
 
+/* Tells whether a token that is not known is drawn without a known one: one behind it, in raster order. */
+static int misses_known(const mar_model_config *c, const uint8_t *known)
+{
+    int unknown = 0;
+    for (int i = 0; i < c->seq_len; i++) {
+        if (unknown && known[i]) return c->order == MAR_ORDER_RASTER;
+        unknown |= !known[i];
+    }
+    return 0;
+}
+
 /* Writes what images are compared with: "plain sampling, 64 steps of 100". A step of a continuous token has diffusion
  * steps. */
-static void write_reference(const mar_model *model, const mar_params *p, int has_known, char *text, size_t size)
+static void write_reference(const mar_model *model, const mar_params *p, const uint8_t *known, char *text, size_t size)
 {
+    const char *unknown = !known ? "" : " of the unknown tokens";
+    const char *given = known && misses_known(&model->config, known) ? ", each given those before it" : "";
     const int steps = p->gtr ? model->config.num_iter : p->num_iter; /* GtR's stages take the place of num_iter */
     char each[32] = "";
     if (strcmp(model->engine->tokens, "continuous") == 0) snprintf(each, sizeof each, " of %d", p->num_sampling_steps);
-    snprintf(text, size, "plain sampling%s, %d step%s%s", has_known ? " of the unknown tokens" : "", steps,
-             steps == 1 ? "" : "s", each);
+    snprintf(text, size, "plain sampling%s%s, %d step%s%s", unknown, given, steps, steps == 1 ? "" : "s", each);
 }
 
-/* Adds dtypes int8 and int4: methods that are exact keep the distribution of the rounded model. */
-static void add_rounding(const kern_device *device, mar_effect *effect)
+/* Adds what is rounded, NULL: nothing. Methods that are exact keep the distribution of the rounded model. */
+static void add_rounding(const char *what, mar_effect *effect)
 {
-    const char *low = kern_low_name(device);
     const mar_effect of_method = *effect;
-    if (!low) return;
+    if (!what) return;
     effect->exact = 0;
-    snprintf(effect->how, sizeof effect->how, "%s%s%.*s", low, of_method.exact ? "" : ", ",
-             of_method.exact ? 0 : (int)sizeof effect->how - 16, of_method.how);
+    snprintf(effect->how, sizeof effect->how, "%s%s%.*s", what, of_method.exact ? "" : ", ",
+             of_method.exact ? 0 : (int)(sizeof effect->how - strlen(what) - sizeof ", "), of_method.how);
+}
+
+/* Returns what rounds keys and values more than the products' operands are; NULL if nothing does. */
+static const char *cache_rounding(const kern_device *device, mar_cache cache)
+{
+    if (cache == MAR_CACHE_INT8) return "keys and values in int8";
+    return cache == MAR_CACHE_BF16 && device->act_size > 2 ? "keys and values in bf16" : NULL;
 }
 
 static void guarantee_write_line(const mar_guarantee *g, char *line, size_t size)
@@ -90,16 +108,17 @@ static void guarantee_write_line(const mar_guarantee *g, char *line, size_t size
                  g->departing);
 }
 
-void mar_guarantee_write(const mar_model *model, const mar_engine_state *state, const mar_params *params, int has_known,
-                         mar_guarantee_text *out)
+void mar_guarantee_write(const mar_model *model, const mar_engine_state *state, const mar_params *params,
+                         const uint8_t *known, mar_guarantee_text *out)
 {
     const mar_effect *effect = model->engine->effect(state);
     if (effect)
         out->effect = *effect;
     else
         mar_accels_effect(params, &out->effect);
-    add_rounding(model->m->device, &out->effect);
-    write_reference(model, params, has_known, out->reference, sizeof out->reference);
+    add_rounding(cache_rounding(model->m->device, params->cache_dtype), &out->effect);
+    add_rounding(kern_low_name(model->m->device), &out->effect);
+    write_reference(model, params, known, out->reference, sizeof out->reference);
     out->facts = (mar_guarantee){.size = sizeof out->facts,
                                  .exact = out->effect.exact,
                                  .departures = list_departures(model, params, out->departing, sizeof out->departing),

@@ -11,9 +11,9 @@ typedef struct {
     char line[1024];
 } mar_guarantee_text;
 
-/* Writes the guarantee of images with these parameters, whose automatic values are filled in. An image with known
- * tokens is drawn given these. */
-void mar_guarantee_write(const mar_model *model, const mar_engine_state *state, const mar_params *params, int has_known,
-                         mar_guarantee_text *out);
+/* Writes the guarantee of images with these parameters, whose automatic values are filled in. known: host [seq_len] 1
+ * where a token is known, NULL: none is. Known tokens condition the others, in raster order those behind them. */
+void mar_guarantee_write(const mar_model *model, const mar_engine_state *state, const mar_params *params,
+                         const uint8_t *known, mar_guarantee_text *out);
 
 #endif

@@ -126,7 +126,7 @@ static mar_status create_work(mar_session *s, const mar_params *params, const ma
     k->core->bind(k);
     mar_status status = engine->create(s->model, s->vae, k, params, accels->on, s->max_images, &s->engine_state, err);
     if (status == MAR_OK)
-        mar_guarantee_write(s->model, s->engine_state, engine->params(s->engine_state), 0, &s->guarantee);
+        mar_guarantee_write(s->model, s->engine_state, engine->params(s->engine_state), NULL, &s->guarantee);
     if (status == MAR_OK) status = create_decoder(s, err);
     if (status == MAR_OK) status = session_allocate(s, err);
     if (status == MAR_OK) status = mar_session_plan(s, s->max_images, err);
@@ -235,7 +235,7 @@ const char *mar_session_request_guarantee(const mar_session *s, const mar_reques
     if (mar_sized_read(request, &read, sizeof read, "mar_request", NULL) != MAR_OK) return text;
     mar_params p = *mar_session_get_params(s);
     p.cfg = read.cfg;
-    mar_guarantee_write(s->model, s->engine_state, &p, read.known != NULL, &made);
+    mar_guarantee_write(s->model, s->engine_state, &p, read.known, &made);
     snprintf(text, size, "%s", made.line);
     return text;
 }

@@ -117,6 +117,8 @@ struct mar_engine {
     /* Copies the image so far: tokens host [seq_len][token_dim], and known host [seq_len], 1: the token is known.
      * Others are 0. Waits for the device. */
     void (*snapshot)(mar_engine_state *g, int slot, float *tokens, uint8_t *known);
+    /* Gives a picture's tokens, host [seq_len][token_dim], the norm of drawn ones. NULL: they have none. */
+    void (*normalise)(const mar_engine_state *g, float *tokens);
     /* Returns the image decoder's input: backend float [max_images][seq_len][token_dim], by slot. */
     const float *(*latents)(const mar_engine_state *g);
     /* Writes every field but arena_bytes, recorded_bytes, vae_s, vae_flop and total_s. */

@@ -396,11 +396,10 @@ static mar_param rows[] = {
      .max = 1,
      .help = "MAR, SphereAR: no guidance above this fraction of known tokens"},
     {.name = FIELD(cache_dtype),
-     .tokens = discrete,
      .group = "Shortcuts, which change the distribution",
      .type = MAR_TYPE_CHOICE,
      .choices = caches,
-     .help = "discrete tokens: type of the cached keys and values\n"
+     .help = "raster order: type of the cached keys and values\n"
              "auto is the type of the products' operands, f32 or bf16, and changes nothing. bf16 and int8 round keys "
              "and values to half and a quarter of f32; int8 has a scale for each head of a token."},
     {.name = FIELD(lazy),

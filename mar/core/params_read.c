@@ -99,6 +99,9 @@ mar_status mar_params_suit(const mar_params *params, const mar_model_config *mod
 {
     if (params->time_shift != 0 && model->time_shift == 0)
         return err_set(err, MAR_EARG, "--time_shift has no effect: %s draws tokens without a flow", model->title);
+    if (params->cache_dtype != MAR_CACHE_AUTO && model->order != MAR_ORDER_RASTER)
+        return err_set(err, MAR_EARG, "--cache_dtype has no effect: %s does not make its tokens in raster order",
+                       model->title);
     if (params->token_norm != 0 && model->token_norm == 0)
         return err_set(err, MAR_EARG, "--token_norm has no effect: the tokens of %s have no normalisation to choose",
                        model->title);

@@ -18,7 +18,9 @@ nextstep/prompts.json has prompts with their additions and sizes. The golden dat
   head.velocity   velocities of rows head.x at times head.time / 1000 for conditions head.z; head.guided: against
                   head.u, with CFG
   images.*        [image][h*w][16] tokens of prompts 0 and 1 as images FIRST and on, all against NEGATIVE
+  images.forced   the same with known.tokens [image][h*w][16] in place of drawn ones where known.mask [image][h*w] is 1
   pictures.square the first of images.square, decoded, in 8 bits
+  encoded.picture a picture of 64x64 in 8 bits; encoded.tokens: its tokens; encoded.normed: with the norm of drawn ones
   vae.*           tokens in two rows of three; their latents [4][H][W]; the decoder's pixels [3][H][W]; the picture in
                   8 bits"""
 
@@ -29,6 +31,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
+from torch.nn.functional import layer_norm
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -198,6 +202,28 @@ def load(path):
     return module
 
 
+class Known:
+    """Lets `sample` of the head return known tokens in place of drawn ones, whose noise is passed over."""
+
+    def __init__(self, pipeline, out):
+        generator = torch.Generator().manual_seed(11)
+        self.head, self.position = pipeline.model.image_head, -1
+        self.tokens = layer_norm(torch.randn(2, 16, TOKEN, generator=generator), (TOKEN,), eps=1e-6)
+        self.mask = torch.tensor([[0, 1, 1, 0, 0, 0, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1],
+                                  [1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0]])
+        out["known.tokens"], out["known.mask"] = self.tokens, self.mask.float()
+
+    def sample(self, *arguments, **more):
+        drawn, self.position = self.plain(*arguments, **more), self.position + 1
+        return torch.where(self.mask[:, self.position, None].bool(), self.tokens[:, self.position], drawn)
+
+    def __enter__(self):
+        self.plain, self.head.sample = self.head.sample, self.sample
+
+    def __exit__(self, *_):
+        del self.head.sample
+
+
 def generate(pipeline, module, prompts=2, h=4, w=4, cfg=CFG, use_norm=True, last=1, **more):
     """Tokens [n][h*w][TOKEN] and pictures [n][H][W][3]. The pipeline takes all images for squares: it is told the sides
     here."""
@@ -222,12 +248,22 @@ def write_images(pipeline, module, heads, out):
     images("shifted", timesteps_shift=1.5)
     images("linear", cfg_schedule="linear")
     images("plain", cfg=1.0)
+    with Known(pipeline, out):
+        images("forced")
     pipeline.model.config.use_gen_pos_embed = True
     images("pos")
     pipeline.model.config.use_gen_pos_embed = False
     with Newer(module, heads):
         images("newer", heads, last=0, use_norm=False)
         images("newer.shifted", heads, last=0, timesteps_shift=1.5)
+
+
+def write_encoder(pipeline, out):
+    picture = torch.randint(256, (64, 64, 3), generator=torch.Generator().manual_seed(13), dtype=torch.uint8)
+    mean = pipeline.vae.encode(pipeline.pil2tensor(Image.fromarray(picture.numpy()))[None]).latent_dist.mean
+    tokens = pipeline.model.patchify((mean - pipeline.shift_factor) * pipeline.scaling_factor)[0]
+    out["encoded.picture"], out["encoded.tokens"] = picture.to(torch.bfloat16), tokens
+    out["encoded.normed"] = layer_norm(tokens, (TOKEN,), eps=1e-6)
 
 
 def write_decoder(pipeline, modules, out):
@@ -248,6 +284,7 @@ def main():
     write_forced(pipeline, out)
     write_head(pipeline, out)
     write_images(pipeline, modules.head, load(sys.argv[2]), out)
+    write_encoder(pipeline, out)
     write_decoder(pipeline, modules, out)
     write_safetensors(HERE / "data/nextstep.safetensors", out, {"made_by": "tests/golden/make_nextstep.py"})
     for name, value in out.items():

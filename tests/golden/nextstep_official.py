@@ -19,6 +19,13 @@ from transformers.cache_utils import StaticCache
 os.environ["ENABLE_TORCH_COMPILE"] = "false"
 
 
+class Posterior:
+    """In the place of diffusers', of which only the mean is needed."""
+
+    def __init__(self, moments, deterministic):
+        self.mean = moments.chunk(2, dim=1)[0]
+
+
 def stand_in(name, **contents):
     """A module with these contents, and the packages it is in."""
     parts = name.split(".")
@@ -54,7 +61,8 @@ def official(checkout):
     nothing = type("Nothing", (), {})
     silent = SimpleNamespace(**{level: lambda *_: None for level in ("info", "warning", "error", "warning_once")})
     stand_in("diffusers", AutoencoderKL=nothing)
-    stand_in("diffusers.models.autoencoders.vae", DecoderOutput=SimpleNamespace, DiagonalGaussianDistribution=nothing)
+    stand_in("diffusers.models.autoencoders.vae", DecoderOutput=SimpleNamespace,
+             DiagonalGaussianDistribution=Posterior)
     stand_in("diffusers.models.modeling_outputs", AutoencoderKLOutput=SimpleNamespace)
     stand_in("diffusers.utils.torch_utils", randn_tensor=None)
     stand_in("omegaconf", OmegaConf=SimpleNamespace(create=lambda fields: SimpleNamespace(**fields)))

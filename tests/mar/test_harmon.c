@@ -42,18 +42,6 @@ static mar_params params_of(int sets, int steps, float cfg)
     return p;
 }
 
-/* Returns the largest difference relative to the largest number. */
-static double relative(const float *x, const float *expected, size_t n)
-{
-    double difference = 0, most = 0;
-    for (size_t i = 0; i < n; i++) {
-        difference = fmax(difference, fabs((double)x[i] - (double)expected[i]));
-        most = fmax(most, fabs((double)expected[i]));
-    }
-    assert_true(most > 0);
-    return difference / most;
-}
-
 /* Compares 8-bit values: tokens that differ in their last digits may be rounded to another one. */
 static void compare_pictures(const wt_file *golden, const char *name, const uint8_t *rgb, size_t n)
 {
@@ -201,7 +189,7 @@ TEST_CASE(images_of_the_official_code)
         generate(&h, &p, cases[i].images, tokens, rgb);
         const size_t count = (size_t)(cases[i].images * mar_model_get_config(h.model)->seq_len), n = count * CHANNELS;
         float *expected = golden_f32(golden, cases[i].name, (int64_t)n);
-        const double error = relative(tokens, expected, n);
+        const double error = relative_difference(tokens, expected, n);
         if (error > 1e-3) fail_msg("%s: relative error %g", cases[i].name, error);
         free(expected);
         if (cases[i].pictures) compare_pictures(golden, cases[i].pictures, rgb, count * CELL * CELL * 3);
@@ -269,7 +257,7 @@ TEST_CASE(passes_of_the_official_code)
                 kept[row * KEPT + (size_t)j] = z[row * WIDTH + 4 * (size_t)j];
                 expected[row * KEPT + (size_t)j] = given[(branch * seq + place) * KEPT + j];
             }
-        const double error = relative(kept, expected, rows * KEPT);
+        const double error = relative_difference(kept, expected, rows * KEPT);
         if (error > 1e-5) fail_msg("%s: relative error %g", cases[i].name, error);
         free(given), free(z), free(kept), free(expected);
         mar_runner_free(&r);

@@ -103,7 +103,8 @@ TEST_CASE(conditions_of_the_official_code)
         harmon h = harmon_open_paths(folder, NULL, folder, MAR_DTYPE_F32, "64x64", prompts, 1, "");
         float *expected = golden_f32(golden, cases[i].name, BRANCHES * ROWS * WIDTH);
         float *tokens = golden_f32(golden, "forced.tokens", FORCED * CHANNELS);
-        float *one = raster_conditions(&h, tokens, FORCED, 1), *two = raster_conditions(&h, tokens, FORCED, 2);
+        float *one = raster_conditions(&h, tokens, FORCED, 1, KERN_CACHE_ACT),
+              *two = raster_conditions(&h, tokens, FORCED, 2, KERN_CACHE_ACT);
         assert_close(one, expected, BRANCHES * ROWS * WIDTH, 1e-5);
         assert_memory_equal(one, two, BRANCHES * ROWS * WIDTH * sizeof *one); /* however many tokens a pass has */
         free(expected), free(tokens), free(one), free(two);
@@ -112,17 +113,28 @@ TEST_CASE(conditions_of_the_official_code)
     wt_close(golden);
 }
 
-/* Returns the largest difference relative to the largest number. */
-static double relative(const float *x, const float *expected, size_t n)
+/* Keys and values of fewer bits: the rows are near the official ones, those of int8 farther away. */
+TEST_CASE(conditions_with_rounded_keys_and_values)
 {
-    double difference = 0, most = 0;
-    for (size_t i = 0; i < n; i++) {
-        difference = fmax(difference, fabs((double)x[i] - (double)expected[i]));
-        most = fmax(most, fabs((double)expected[i]));
-    }
-    assert_true(most > 0);
-    return difference / most;
+    const nextstep_files *f = *state;
+    const char *folder = f->folder[NEXTSTEP_FOLDER];
+    wt_file *golden = golden_open("nextstep");
+    harmon h = harmon_open_paths(folder, NULL, folder, MAR_DTYPE_F32, "64x64", prompts, 1, "");
+    float *expected = golden_f32(golden, "forced.c", BRANCHES * ROWS * WIDTH);
+    float *tokens = golden_f32(golden, "forced.tokens", FORCED * CHANNELS);
+    raster_check_cache_error(raster_conditions(&h, tokens, FORCED, 1, KERN_CACHE_BF16),
+                             raster_conditions(&h, tokens, FORCED, 1, KERN_CACHE_INT8), expected,
+                             BRANCHES * ROWS * WIDTH);
+    float *one = raster_conditions(&h, tokens, FORCED, 1, KERN_CACHE_INT8),
+          *two = raster_conditions(&h, tokens, FORCED, 2, KERN_CACHE_INT8);
+    assert_memory_equal(one, two, BRANCHES * ROWS * WIDTH * sizeof *one);
+    raster_check_cache_memory(h.m, h.model, 3, 64);
+    free(expected), free(tokens), free(one), free(two);
+    harmon_close(&h);
+    wt_close(golden);
 }
+
+/* --- images ------------------------------------------------------------------------------------------------------- */
 
 TEST_CASE(images_of_the_official_code)
 {
@@ -173,11 +185,103 @@ TEST_CASE(images_of_the_official_code)
         mar_session_free(s);
         const size_t n = (size_t)(IMAGES * mar_model_get_config(h.model)->seq_len * CHANNELS);
         float *expected = golden_f32(golden, cases[i].name, (int64_t)n);
-        const double error = relative(tokens, expected, n);
+        const double error = relative_difference(tokens, expected, n);
         if (error > 1e-4) fail_msg("%s: relative error %g", cases[i].name, error);
         free(expected);
         harmon_close(&h);
     }
+    wt_close(golden);
+}
+
+/* Makes the golden images, whose known tokens and their positions are golden, too. */
+static void make_known(const harmon *h, const float *known, const uint8_t *mask, const char *options, float *tokens)
+{
+    mar_params p;
+    uint64_t id[IMAGES];
+    mar_params_init(&p, sizeof p);
+    p.num_sampling_steps = NEXTSTEP_STEPS;
+    p.seed = seed;
+    p = params_set(p, options);
+    mar_session *s = harmon_session(h, &p, IMAGES);
+    for (int i = 0; i < IMAGES; i++) {
+        mar_request r;
+        mar_request_init(s, &r, sizeof r);
+        r.features = harmon_ids(h, i), r.mask = harmon_mask(h, i), r.image = (uint64_t)(NEXTSTEP_FIRST + i);
+        r.tokens = known + i * NEXTSTEP_SEQ * CHANNELS, r.known = mask + i * NEXTSTEP_SEQ;
+        assert_session(s, mar_session_submit(s, &r, &id[i]));
+    }
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    for (int i = 0; i < IMAGES; i++)
+        assert_session(s, mar_session_take(s, id[i], tokens + i * NEXTSTEP_SEQ * CHANNELS, NULL));
+    mar_session_free(s);
+}
+
+/* The official loop with known tokens at scattered places in place of drawn ones: both branches of guidance read them,
+ * and the others are drawn given those before them, by the noise of their own places. */
+TEST_CASE(known_tokens_of_the_official_code)
+{
+    enum { SEQ = NEXTSTEP_SEQ, ALL = IMAGES * SEQ * CHANNELS };
+    const nextstep_files *f = *state;
+    const char *folder = f->folder[NEXTSTEP_FOLDER];
+    wt_file *golden = golden_open("nextstep");
+    float *known = golden_f32(golden, "known.tokens", ALL), *where = golden_f32(golden, "known.mask", IMAGES * SEQ),
+          *expected = golden_f32(golden, "images.forced", ALL), tokens[ALL], windowed[ALL];
+    uint8_t mask[IMAGES * SEQ];
+    harmon h = harmon_open_paths(folder, NULL, folder, MAR_DTYPE_F32, "64x64", prompts, IMAGES,
+                                 "lowres, bad anatomy, blurry.");
+    for (int i = 0; i < IMAGES * SEQ; i++) mask[i] = where[i] != 0;
+    make_known(&h, known, mask, "cfg 7.5", tokens);
+    const double error = relative_difference(tokens, expected, ALL);
+    if (error > 1e-4) fail_msg("relative error %g", error);
+    for (int i = 0; i < IMAGES * SEQ; i++) {
+        const int same = memcmp(tokens + i * CHANNELS, known + i * CHANNELS, CHANNELS * sizeof *tokens) == 0;
+        assert_int_equal(same, mask[i]);
+    }
+    make_known(&h, known, mask, "cfg 7.5, head_spec 1", windowed); /* a window of one step is the plain chain */
+    assert_memory_equal(windowed, tokens, sizeof tokens);
+    free(known), free(where), free(expected);
+    harmon_close(&h);
+    wt_close(golden);
+}
+
+/* The encoder in the folder's vae/ makes the tokens of a picture. Like drawn ones they have the norm, unless it is off.
+ */
+TEST_CASE(tokens_of_a_picture_of_the_official_code)
+{
+    enum { SIDE = 64, RGB = SIDE * SIDE * 3, TOKENS = NEXTSTEP_SEQ * CHANNELS };
+    static const char *const names[] = {"encoded.normed", "encoded.tokens"};
+    const nextstep_files *f = *state;
+    const char *folder = f->folder[NEXTSTEP_FOLDER];
+    char *converted = test_path("converted");
+    wt_file *golden = golden_open("nextstep");
+    float *picture = golden_f32(golden, "encoded.picture", RGB);
+    uint8_t rgb[RGB];
+    for (int i = 0; i < RGB; i++) rgb[i] = (uint8_t)picture[i];
+    harmon h = harmon_open_paths(folder, NULL, folder, MAR_DTYPE_F32, "64x64", prompts, 1, "");
+    assert_library(h.m, mar_convert(h.m, folder, converted, MAR_DTYPE_F32, 0));
+    for (int i = 0; i < 4; i++) { /* the folder, and what it is converted to, with the norm and without */
+        mar_source source;
+        mar_pixels pixels;
+        mar_params p;
+        float tokens[TOKENS], *expected = golden_f32(golden, names[i % 2], TOKENS);
+        mar_source_init(&source, sizeof source);
+        source.path = i < 2 ? folder : converted, source.encoder = 1;
+        assert_library(h.m, mar_vae_load_from(h.m, &source, &h.vae));
+        mar_params_init(&p, sizeof p);
+        p.token_norm = 1 + i % 2;
+        mar_session *s = harmon_session(&h, &p, 1);
+        mar_pixels_init(&pixels, sizeof pixels);
+        pixels.data = rgb, pixels.capacity = RGB;
+        assert_session(s, mar_session_encode(s, &pixels, tokens));
+        const double error = relative_difference(tokens, expected, TOKENS);
+        if (error > 1e-4) fail_msg("%s: relative error %g", names[i % 2], error);
+        mar_session_free(s);
+        mar_vae_free(h.vae);
+        h.vae = NULL;
+        free(expected);
+    }
+    harmon_close(&h);
+    free(picture);
     wt_close(golden);
 }
 

@@ -1,4 +1,5 @@
-/* The built-in NextStep-1: the digits of its images are those of the prompts, with accelerators and in few bits, too. */
+/* The built-in NextStep-1: the digits of its images are those of the prompts, with accelerators and in few bits, too.
+ */
 #include "mar_measure.h"
 #include "tests/support/brief.h"
 #include "tests/support/demo.h"
@@ -27,7 +28,8 @@ static harmon open_prompts(mar_dtype dtype, int n, int each, int *label)
     const char *prompts[IMAGES];
     for (int i = 0; i < n; i++) {
         const int *l = &label[i * each];
-        for (int j = 0; j < each; j++) label[i * each + j] = each == 1 ? i % 10 : (7 * (3 * i + j) + (3 * i + j) / 10) % 10;
+        for (int j = 0; j < each; j++)
+            label[i * each + j] = each == 1 ? i % 10 : (7 * (3 * i + j) + (3 * i + j) / 10) % 10;
         if (each == 1)
             snprintf(text[i], sizeof text[i], "a %s %s", i < 10 ? "bold" : "thin", demo_names[*l]);
         else
@@ -105,7 +107,8 @@ TEST_CASE(digits_in_few_bits)
 {
     for (int i = 0; i < DTYPES; i++) {
         print_message("%s\n", dtypes[i].name);
-        for (int each = 1; can_compute(dtypes[i].dtype) && each <= 3; each += 2) check_digits(dtypes[i].dtype, each, "");
+        for (int each = 1; can_compute(dtypes[i].dtype) && each <= 3; each += 2)
+            check_digits(dtypes[i].dtype, each, "");
     }
 }
 
@@ -117,13 +120,13 @@ TEST_CASE(rows_in_few_bits)
     harmon h = open_prompts(MAR_DTYPE_F32, 1, 1, label);
     const int n = 2 * SEQ * mar_model_get_config(h.model)->width;
     draw(&h, "", 0, tokens, NULL);
-    float *exact = raster_conditions(&h, tokens, SEQ - 1, 1);
+    float *exact = raster_conditions(&h, tokens, SEQ - 1, 1, KERN_CACHE_ACT);
     harmon_close(&h);
     for (int i = 0; i < DTYPES; i++) {
         double away = 0, all = 0;
         if (!can_compute(dtypes[i].dtype)) continue;
         h = open_prompts(dtypes[i].dtype, 1, 1, label);
-        float *rows = raster_conditions(&h, tokens, SEQ - 1, 1);
+        float *rows = raster_conditions(&h, tokens, SEQ - 1, 1, KERN_CACHE_ACT);
         for (int j = 0; j < n; j++) {
             away += ((double)rows[j] - (double)exact[j]) * ((double)rows[j] - (double)exact[j]);
             all += (double)exact[j] * (double)exact[j];

@@ -267,13 +267,92 @@ TEST_CASE(known_tokens_come_first)
             const int same = memcmp(made, images, sizeof made) == 0;
             assert_int_equal(same, of == 0);
         }
+    mar_session_free(s);
+    harmon_close(&h);
+}
+
+/* Makes image FIRST of prompt 0 with known tokens in a session of its own. Returns the steps that it took. */
+static int make_with(const harmon *h, const mar_params *p, const float *tokens, const uint8_t *known, float *made)
+{
+    mar_session *s = harmon_session(h, p, 2);
+    const uint64_t id = submit_prompt(h, s, 0, -1, tokens, known);
+    int steps = 0;
+    for (; mar_session_pending(s); steps++) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_take(s, id, made, NULL));
+    mar_session_free(s);
+    return steps;
+}
+
+/* Known tokens at any places of an image: its own leave it as it is; another's are kept, and a token behind them does
+ * not depend on known ones that follow it, nor on the image's company. One step makes one token. */
+static void check_scattered(const harmon *h, int run)
+{
+    static const uint8_t known[SEQ] = {0, 1, 1, 0, 0, 0, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1};
+    const mar_params p = params_of(h, run);
+    float images[2 * TOKENS], made[TOKENS], again[TOKENS];
+    uint8_t more[SEQ];
+    make_batch(h, &p, 0, 2, images);
+    assert_int_equal(make_with(h, &p, images, known, made), 8);
+    if (memcmp(made, images, sizeof made) != 0) fail_msg("%s: other images of their own tokens", runs[run].options);
+    make_with(h, &p, images + TOKENS, known, made);
+    for (int t = 0; t < SEQ; t++) {
+        const float *token = made + t * CHANNELS, *given = images + TOKENS + t * CHANNELS, *own = images + t * CHANNELS;
+        assert_int_equal(memcmp(token, given, CHANNELS * sizeof *token) == 0, known[t]);
+        assert_int_equal(memcmp(token, own, CHANNELS * sizeof *token) == 0, t == 0); /* before the first known one */
+    }
+    for (int end = 1; end <= SEQ; end += 4) { /* what has been made, and no known token behind it */
+        for (int t = 0; t < SEQ; t++) more[t] = t < end;
+        make_with(h, &p, made, more, again);
+        for (int t = end; t < SEQ && !known[t]; t++)
+            assert_memory_equal(again + t * CHANNELS, made + t * CHANNELS, CHANNELS * sizeof *made);
+    }
+    mar_session *s = harmon_session(h, &p, 2);
+    submit_prompt(h, s, 1, -1, images, known + 3);
+    for (int step = 0; step < 2; step++) assert_session(s, mar_session_step(s));
+    const uint64_t id = submit_prompt(h, s, 0, -1, images + TOKENS, known);
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_take(s, id, again, NULL));
+    assert_memory_equal(again, made, sizeof made);
+    mar_session_free(s);
+}
+
+TEST_CASE(known_tokens_anywhere)
+{
+    harmon h = open_with_draft(*state, NEXTSTEP_FOLDER, MAR_DTYPE_F32);
+    for (int run = 0; run < RUNS; run++)
+        if (!runs[run].draft) check_scattered(&h, run);
+    harmon_close(&h);
+}
+
+/* The guarantee says what an unknown token is drawn given; whole paths are refused. */
+TEST_CASE(guarantees_of_known_tokens)
+{
+    static const struct {
+        uint8_t known[SEQ];
+        const char *line;
+    } cases[] = {{{1, 1, 1}, "exact to: plain sampling of the unknown tokens, 16 steps of 8; not"},
+                 {{1, 0, 1}, "exact to: plain sampling of the unknown tokens, each given those before it, 16 steps"}};
+    harmon h = open_with_draft(*state, NEXTSTEP_FOLDER, MAR_DTYPE_F32);
+    mar_params p = model_params("cfg 3, num_sampling_steps 8");
+    float tokens[TOKENS] = {0};
+    char text[1024];
+    mar_session *s = harmon_session(&h, &p, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mar_request r;
+        mar_request_init(s, &r, sizeof r);
+        r.known = cases[i].known;
+        assert_says(mar_session_request_guarantee(s, &r, text, sizeof text), cases[i].line);
+    }
+    mar_session_free(s);
+    p = params_set(p, "spec path, gamma 3");
+    p.draft = h.draft;
+    s = harmon_session(&h, &p, 1);
     mar_request r;
     uint64_t id;
-    uint8_t apart[SEQ] = {1, 0, 1};
     mar_request_init(s, &r, sizeof r);
-    r.features = harmon_ids(&h, 0), r.mask = harmon_mask(&h, 0), r.tokens = images, r.known = apart;
+    r.features = harmon_ids(&h, 0), r.mask = harmon_mask(&h, 0), r.tokens = tokens, r.known = cases[0].known;
     assert_int_equal(mar_session_submit(s, &r, &id), MAR_EARG);
-    assert_says(mar_session_error(s), "expected known tokens to be a prefix");
+    assert_says(mar_session_error(s), "--spec path: expected a request without known tokens");
     mar_session_free(s);
     harmon_close(&h);
 }
@@ -312,6 +391,43 @@ TEST_CASE(dtypes)
         assert_true(away > 0 && away < cases[i].most);
         harmon_close(&h);
     }
+}
+
+/* Keys and values of fewer bits: images are near those of f32, do not depend on their company, and are not said to be
+ * exact. */
+TEST_CASE(types_of_keys_and_values)
+{
+    const nextstep_files *f = *state;
+    static const struct {
+        const char *option, *method;
+        double most;
+    } cases[] = {{"cache_dtype bf16", "approximate: keys and values in bf16; relative to plain", 0.01},
+                 {"cache_dtype int8", "approximate: keys and values in int8; relative to plain", 0.05}};
+    static const char *const with[] = {"cfg 3, num_sampling_steps 8", "cfg 1, num_sampling_steps 8, head_spec 1",
+                                       "cfg 3, num_sampling_steps 8, spec path, gamma 3"};
+    harmon h = open_with_draft(f, NEXTSTEP_FOLDER, MAR_DTYPE_F32);
+    float exact[PROMPTS * TOKENS], tokens[PROMPTS * TOKENS], alone[TOKENS];
+    mar_model_free(h.draft);
+    assert_library(h.m, mar_model_load(h.m, f->folder[NEXTSTEP_FOLDER], 0, &h.draft));
+    for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
+        mar_params p = model_params(with[i]);
+        p.draft = p.spec ? h.draft : NULL;
+        make_batch(&h, &p, 0, PROMPTS, exact);
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+            const mar_params rounded = params_set(p, cases[c].option);
+            const mar_stats stats = make_batch(&h, &rounded, 0, PROMPTS, tokens);
+            const double away = distance(tokens, exact, PROMPTS * TOKENS);
+            print_message("%s, %s: %.4f from f32\n", with[i], cases[c].option, away);
+            assert_true(away > 0 && away < cases[c].most);
+            assert_int_equal(stats.drafted, stats.accepted); /* the draft, the model itself, has the same type */
+            make_batch(&h, &rounded, 1, 1, alone);
+            assert_memory_equal(alone, tokens + TOKENS, sizeof alone);
+            mar_session *s = harmon_session(&h, &rounded, 1);
+            assert_says(mar_session_guarantee(s), cases[c].method);
+            mar_session_free(s);
+        }
+    }
+    harmon_close(&h);
 }
 
 /* Weights whose products overflow: the token, and with check the layer, are named. */
@@ -362,8 +478,6 @@ TEST_CASE(what_does_not_apply_is_refused_by_name)
     static const struct {
         const char *options, *error;
     } cases[] = {
-        {"cache_dtype int8", "--cache_dtype has no effect: the model's tokens are continuous"},
-        {"cache_dtype bf16", "--cache_dtype has no effect: the model's tokens are continuous"},
         {"lazy on", "--lazy changes the transformer passes"},
         {"num_iter 8", "--num_iter 8: expected 0 or 16"},
         {"num_sampling_steps 2", "--num_sampling_steps 2: expected 3..1000"},
@@ -390,5 +504,21 @@ TEST_CASE(what_does_not_apply_is_refused_by_name)
     p.draft = h.draft;
     assert_int_equal(mar_session_create(h.model, NULL, &p, 1, &s), MAR_EMODEL);
     assert_says(mar_error(h.m), "the draft makes 64 tokens of 16 channels, expected the model's 16 of 16");
+    harmon_close(&h);
+}
+
+/* A draft reads the prompt's ids, too. */
+TEST_CASE(a_draft_with_a_smaller_embedding_is_refused)
+{
+    const nextstep_files *f = *state;
+    harmon h = open_with_draft(f, NEXTSTEP_FOLDER, MAR_DTYPE_F32);
+    mar_model_free(h.draft);
+    assert_library(h.m, mar_model_load(h.m, f->folder[NEXTSTEP_SMALLER], 0, &h.draft));
+    mar_params p = model_params("cfg 3, num_sampling_steps 8, spec path");
+    mar_session *s;
+    p.draft = h.draft;
+    assert_int_equal(mar_session_create(h.model, NULL, &p, 1, &s), MAR_EMODEL);
+    assert_string_equal(mar_error(h.m),
+                        "the draft's embedding has 530 rows, expected the model's 536: prompts are its ids");
     harmon_close(&h);
 }

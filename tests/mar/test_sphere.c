@@ -62,14 +62,17 @@ TEST_CASE(the_head_is_pytorchs)
     wt_close(golden);
 }
 
-/* Computes z [IMAGES][SEQ][D] of the golden tokens in passes of at most `most` tokens. */
-static float *conditions(kern_queue *k, const mar_raster_model *model, const float *tokens, int most)
+/* Computes z [IMAGES][SEQ][D] of the golden tokens in passes of at most `most` tokens, with keys and values of this
+ * type. */
+static float *conditions(kern_queue *k, const mar_raster_model *model, const float *tokens, int most,
+                         kern_cache_type type)
 {
     static const int label[IMAGES] = {1, 3};
     causal_runner *r;
     mar_err err = {0};
     int source[SEQ], to[SEQ];
     assert_ok(causal_runner_create(k, model->net, &(causal_sampling){.cfg = 1}, IMAGES, most - 1, 0, &r, &err), &err);
+    causal_runner_set_cache(r, type);
     void *memory = backend_memory(k, causal_runner_lay_out(r, NULL));
     causal_runner_lay_out(r, memory);
     assert_ok(causal_runner_plan(r, IMAGES, &err), &err);
@@ -105,10 +108,13 @@ TEST_CASE(the_transformer_is_pytorchs)
     kern_queue *k = queue_of(m);
     float *tokens = golden_f32(golden, "tokens", IMAGES * TOKENS),
           *expected = golden_f32(golden, "z", IMAGES * SEQ * D);
-    float *one = conditions(k, mar_raster_model_of(model), tokens, 1),
-          *four = conditions(k, mar_raster_model_of(model), tokens, 4);
+    const mar_raster_model *net = mar_raster_model_of(model);
+    float *one = conditions(k, net, tokens, 1, KERN_CACHE_ACT), *four = conditions(k, net, tokens, 4, KERN_CACHE_ACT);
     assert_close(one, expected, IMAGES * SEQ * D, 1e-5);
     assert_memory_equal(one, four, IMAGES * SEQ * D * sizeof *one); /* however many tokens a pass has */
+    raster_check_cache_error(conditions(k, net, tokens, 1, KERN_CACHE_BF16),
+                             conditions(k, net, tokens, 4, KERN_CACHE_INT8), expected, IMAGES * SEQ * D);
+    raster_check_cache_memory(m, model, 2, 3 + SEQ);
     free(tokens), free(expected), free(one), free(four);
     free_queue(k);
     mar_model_free(model);
@@ -275,6 +281,42 @@ TEST_CASE(requests_join_at_any_step)
 {
     join_at_any_step("cfg 3, num_sampling_steps 5");
     join_at_any_step("cfg 3, " ANNEALED);
+}
+
+/* The official loop with known tokens at scattered places in place of drawn ones: both branches of guidance read them,
+ * and a first token that is not known is drawn in each branch. */
+TEST_CASE(known_tokens_of_the_official_code)
+{
+    static const int labels[IMAGES] = {1, 3};
+    wt_file *golden = golden_open("sphere");
+    float *known = golden_f32(golden, "tokens", IMAGES * TOKENS),
+          *where = golden_f32(golden, "known.mask", IMAGES * SEQ),
+          *expected = golden_f32(golden, "sample.forced", IMAGES * TOKENS), made[IMAGES * TOKENS];
+    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    mar_model *model = load(m);
+    mar_params p = params_of("cfg 3, cfg_schedule linear");
+    mar_session *s;
+    uint64_t id[IMAGES];
+    p.num_sampling_steps = STEPS;
+    assert_library(m, mar_session_create(model, NULL, &p, IMAGES, &s));
+    for (int i = 0; i < IMAGES; i++) {
+        mar_request r;
+        uint8_t mask[SEQ];
+        for (int t = 0; t < SEQ; t++) mask[t] = where[i * SEQ + t] != 0;
+        mar_request_init(s, &r, sizeof r);
+        r.label = labels[i], r.image = (uint64_t)(5 + i), r.tokens = known + i * TOKENS, r.known = mask;
+        assert_session(s, mar_session_submit(s, &r, &id[i]));
+    }
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    for (int i = 0; i < IMAGES; i++) assert_session(s, mar_session_take(s, id[i], made + i * TOKENS, NULL));
+    assert_close(made, expected, IMAGES * TOKENS, 1e-4);
+    for (int t = 0; t < IMAGES * SEQ; t++)
+        assert_int_equal(memcmp(made + t * C, known + t * C, C * sizeof *made) == 0, where[t] != 0);
+    mar_session_free(s);
+    mar_model_free(model);
+    mar_close(m);
+    free(known), free(where), free(expected);
+    wt_close(golden);
 }
 
 /* A draft model that is the model itself: every path is accepted, and the images are the plain ones. */

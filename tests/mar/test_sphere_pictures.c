@@ -2,9 +2,12 @@
  * (tests/golden/make_sphere.py), the report of the file, and decoders of other models. */
 #include "mar.h"
 #include "mar_files.h"
+#include "tests/support/changed.h"
 #include "tests/support/detok.h"
+#include "tests/support/sphere.h"
 #include "tests/support/support.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,7 +64,7 @@ TEST_CASE(pictures_are_the_official_codes)
     pixels.data = rgb;
     pixels.capacity = RGB;
     assert_int_equal(mar_session_encode(s, &pixels, tokens), MAR_EARG);
-    assert_non_null(strstr(mar_session_error(s), "whose encoder is not supported"));
+    assert_non_null(strstr(mar_session_error(s), "the image decoder was loaded without its encoder"));
     mar_session_free(s);
     mar_vae_free(vae);
     mar_model_free(model);
@@ -101,7 +104,75 @@ TEST_CASE(decoders_of_other_models_are_refused)
     source.path = path;
     source.encoder = 1;
     assert_int_equal(mar_vae_load_from(m, &source, &vae), MAR_EMODEL);
-    assert_non_null(strstr(mar_error(m), "the encoder of SphereAR's autoencoder is not supported"));
+    assert_non_null(strstr(mar_error(m), "has no encoder"));
+    mar_close(m);
+}
+
+/* A picture's tokens, which an image keeps at any place, are on the sphere as drawn ones are. */
+TEST_CASE(tokens_of_a_picture_are_on_the_sphere)
+{
+    char *const folder = test_directory(), written[600];
+    uint8_t rgb[RGB], known[SEQ];
+    float tokens[SEQ * C], made[SEQ * C];
+    sphere_write_with_encoder(folder, "e.safetensors");
+    snprintf(written, sizeof written, "%s/e.safetensors", folder);
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    mar_model *model = load_model(m, written);
+    mar_source source;
+    mar_vae *vae;
+    mar_source_init(&source, sizeof source);
+    source.path = written, source.encoder = 1;
+    assert_library(m, mar_vae_load_from(m, &source, &vae));
+    assert_int_equal(mar_vae_get_config(vae)->encoder, 1);
+    mar_params p;
+    mar_session *s;
+    mar_params_init(&p, sizeof p);
+    p.num_sampling_steps = 4;
+    assert_library(m, mar_session_create(model, vae, &p, 1, &s));
+    mar_pixels pixels;
+    mar_pixels_init(&pixels, sizeof pixels);
+    pixels.data = rgb, pixels.capacity = RGB;
+    for (int i = 0; i < RGB; i++) rgb[i] = (uint8_t)(i * 37);
+    assert_session(s, mar_session_encode(s, &pixels, tokens));
+    for (int t = 0; t < SEQ; t++) {
+        double squares = 0;
+        for (int c = 0; c < C; c++) squares += (double)tokens[t * C + c] * (double)tokens[t * C + c];
+        assert_float_equal(squares, C, 1e-4);
+        known[t] = t % 3 == 1;
+    }
+    mar_request r;
+    uint64_t id;
+    mar_request_init(s, &r, sizeof r);
+    r.label = 2, r.tokens = tokens, r.known = known;
+    assert_session(s, mar_session_submit(s, &r, &id));
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_take(s, id, made, &pixels));
+    for (int t = 0; t < SEQ; t++)
+        assert_int_equal(memcmp(made + t * C, tokens + t * C, C * sizeof *made) == 0, known[t]);
+    mar_session_free(s);
+    mar_vae_free(vae);
+    mar_model_free(model);
+    mar_close(m);
+}
+
+static int is_around_latents(const char *name)
+{
+    return strncmp(name, "quant_conv.", 11) == 0 || strncmp(name, "post_quant_conv.", 16) == 0;
+}
+
+/* The demo's decoder without the layers around the latents is one of Flux's, whose latents are shifted. */
+TEST_CASE(flux_decodes_no_tokens_of_mar)
+{
+    static const char config[] = "{\"scaling_factor\": 0.3611, \"shift_factor\": 0.1159, \"encoder_norm\": false}";
+    char *const flux = test_path("flux.safetensors"), path_of_config[600];
+    snprintf(path_of_config, sizeof path_of_config, "%.*s/config.json", (int)(strrchr(flux, '/') - flux), flux);
+    write_copy_without("weights/demo/vae.safetensors", flux, WT_F32, NULL, 0, NULL, is_around_latents);
+    bytes b = {0};
+    bytes_text(&b, config);
+    bytes_to_file(&b, path_of_config);
+    bytes_free(&b);
+    mar *m = open_mar(MAR_DTYPE_F32, 1);
+    expect_misfit(m, "demo", flux, "the VAE's latents are shifted by 0.1159, as Flux's are, which NextStep-1 draws");
     mar_close(m);
 }
 

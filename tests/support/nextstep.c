@@ -25,7 +25,8 @@ static int nextstep_tensors(nextstep_kind kind, int vae, file_tensor *tensors)
         *t = tensors[i];
         if (is_decoder(t) != vae || (kind == NEXTSTEP_NEWER && strcmp(t->name, "gen_pos_embed") == 0)) continue;
         count++;
-        tensor_draw(t, t->name, kind == NEXTSTEP_DRAFT ? 0.1 : 0);
+        if (kind == NEXTSTEP_SMALLER && strcmp(t->name, "embed_tokens.weight") == 0) t->shape[0] = NEXTSTEP_FEW;
+        tensor_draw(t, t->name, kind >= NEXTSTEP_DRAFT ? 0.1 : 0);
         if (vae) memmove(t->name, t->name + 4, strlen(t->name) - 3);
     }
     return count;
@@ -101,7 +102,7 @@ void nextstep_write(const char *folder, nextstep_kind kind)
     nextstep_write_config(folder, kind);
     nextstep_copy(folder, "tokenizer.json");
     nextstep_copy(folder, "tokenizer_config.json");
-    if (kind != NEXTSTEP_DRAFT) nextstep_write_decoder(folder, tensors);
+    if (kind < NEXTSTEP_DRAFT) nextstep_write_decoder(folder, tensors);
     free(tensors);
 }
 

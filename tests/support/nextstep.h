@@ -10,15 +10,17 @@ typedef enum {
     NEXTSTEP_POSITIONS, /* the same with use_gen_pos_embed */
     NEXTSTEP_NEWER,     /* NextStep-1.1: NEXTSTEP_FOLDER in two shards with an index, other names in config.json, no
                          * gen_pos_embed */
-    NEXTSTEP_DRAFT      /* NEXTSTEP_FOLDER with other numbers, a tenth beside those of the others; no vae/ */
+    NEXTSTEP_DRAFT,     /* NEXTSTEP_FOLDER with other numbers, a tenth beside those of the others; no vae/ */
+    NEXTSTEP_SMALLER    /* NEXTSTEP_DRAFT whose embedding has NEXTSTEP_FEW rows */
 } nextstep_kind;
 
 /* Writes one into a folder that exists. A failure fails the test. */
 void nextstep_write(const char *folder, nextstep_kind kind);
 
 enum {
-    NEXTSTEP_KINDS = NEXTSTEP_DRAFT + 1,
-    NEXTSTEP_SEQ = 16, /* tokens of the golden images, 64x64 pixels */
+    NEXTSTEP_KINDS = NEXTSTEP_SMALLER + 1,
+    NEXTSTEP_FEW = 530, /* of 536 */
+    NEXTSTEP_SEQ = 16,  /* tokens of the golden images, 64x64 pixels */
     NEXTSTEP_CHANNELS = 16,
     NEXTSTEP_WIDTH = 64,
     NEXTSTEP_STEPS = 8,

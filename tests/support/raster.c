@@ -1,5 +1,7 @@
 #include "tests/support/raster.h"
 
+#include "mar_measure.h"
+#include "mar/core/handle.h"
 #include "nets/causal_runner.h"
 #include "tests/support/support.h"
 
@@ -70,7 +72,7 @@ float *raster_velocities(mar *m, mar_model *model, const wt_file *golden, const 
     return velocity;
 }
 
-float *raster_conditions(const harmon *h, const float *tokens, int n, int most)
+float *raster_conditions(const harmon *h, const float *tokens, int n, int most, kern_cache_type type)
 {
     enum { BRANCHES = 2 };
     kern_queue *k = queue_of(h->m);
@@ -81,6 +83,7 @@ float *raster_conditions(const harmon *h, const float *tokens, int n, int most)
     mar_err err = {0};
     const causal_sampling sampling = {.cfg = 7.5f};
     assert_ok(causal_runner_create(k, model->net, &sampling, 1, most - 1, 0, &r, &err), &err);
+    causal_runner_set_cache(r, type);
     void *memory = backend_memory(k, causal_runner_lay_out(r, NULL));
     causal_runner_lay_out(r, memory);
     assert_ok(causal_runner_plan(r, 1, &err), &err);
@@ -107,4 +110,38 @@ float *raster_conditions(const harmon *h, const float *tokens, int n, int most)
     for (int i = 0; i < 3; i++) k->core->free(k->device, arrays[i]);
     free_queue(k);
     return host;
+}
+
+void raster_check_cache_error(float *bf16, float *int8, const float *expected, size_t n)
+{
+    const double near = relative_error(bf16, expected, n), farther = relative_error(int8, expected, n);
+    print_message("keys and values in bf16: %.2g, in int8: %.2g\n", near, farther);
+    assert_true(near > 1e-5 && near < 5e-3);
+    assert_true(farther > near && farther < 2e-2);
+    free(bf16), free(int8);
+}
+
+static double session_bytes(mar *m, mar_model *model, mar_cache cache)
+{
+    mar_params p = params_with("num_iter 0, cfg 3");
+    mar_session *s;
+    mar_stats stats;
+    p.cache_dtype = cache;
+    assert_library(m, mar_session_create(model, NULL, &p, 2, &s));
+    mar_stats_init(&stats, sizeof stats);
+    mar_session_get_stats(s, &stats);
+    mar_session_free(s);
+    return (double)stats.arena_bytes;
+}
+
+void raster_check_cache_memory(mar *m, mar_model *model, int layers, int slots)
+{
+    const causal_shape *c = &mar_raster_model_of(model)->facts.net;
+    const double f32 = (double)kern_cache_slot_bytes(m->device, KERN_CACHE_ACT, c->kv_heads, c->head_dim),
+                 int8 = (double)kern_cache_slot_bytes(m->device, KERN_CACHE_INT8, c->kv_heads, c->head_dim);
+    const double all = session_bytes(m, model, MAR_CACHE_AUTO), half = all - session_bytes(m, model, MAR_CACHE_BF16),
+                 most = all - session_bytes(m, model, MAR_CACHE_INT8);
+    assert_true(f32 == 2.0 * c->kv_heads * c->head_dim * 4 && int8 == 2.0 * c->kv_heads * (c->head_dim + 4));
+    assert_true(2 * half >= 2 * 2 * f32 * layers * slots);      /* images, branches */
+    assert_float_equal(most, 2 * half * (1 - int8 / f32), 512); /* the arena's parts are rounded up */
 }

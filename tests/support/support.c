@@ -76,6 +76,14 @@ double max_difference(const float *a, const float *b, size_t n)
     return worst;
 }
 
+double relative_difference(const float *a, const float *b, size_t n)
+{
+    double most = 0;
+    for (size_t i = 0; i < n; i++) most = fmax(most, fabs((double)b[i]));
+    assert_true(most > 0);
+    return max_difference(a, b, n) / most;
+}
+
 mar *open_mar(mar_dtype dtype, int threads)
 {
     const mar_options options = {

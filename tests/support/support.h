@@ -17,6 +17,8 @@ void assert_values(const wt_file *f, const char *expected_path);
 /* Returns ||a-b|| / ||b|| over n values, or infinity if a has NaN or Inf. */
 double relative_error(const float *a, const float *b, size_t n);
 double max_difference(const float *a, const float *b, size_t n);
+/* Returns max |a-b| / max |b|. Fails the test if all of b is 0. */
+double relative_difference(const float *a, const float *b, size_t n);
 #define assert_close(a, b, n, tolerance)                                                                               \
     do {                                                                                                               \
         double error_ = relative_error(a, b, n);                                                                       \

@@ -40,7 +40,7 @@ typedef struct {
     int count;            /* tokens */
     float *tokens;        /* [count][token_dim] of the canvas */
     uint8_t *known;       /* [count] 1: kept in every image */
-    uint8_t *kept;        /* [count] 1: kept in the image that begins */
+    uint8_t *kept;        /* [count] 1: kept in the image of edit_choose_kept */
     float *features;      /* [caption_tokens][caption_dim] of the prompt; NULL: the model has classes */
     uint8_t *prompt_mask; /* [caption_tokens]; NULL: the model has classes */
     uint8_t *rgb;         /* [height][width][3] of a finished image */
@@ -109,7 +109,8 @@ static void edit_set_up(edit_options *o, option_set *set)
                  "\n"
                  "Makes a part of a picture anew: inpainting with --mask, outpainting with a smaller\n"
                  "picture, variations with --keep. Tokens that are kept come back bit for bit; their\n"
-                 "pixels are decoded from them.\n",
+                 "pixels are decoded from them. SphereAR and NextStep-1 make tokens row by row: new ones\n"
+                 "fit what is kept above them and to their left, not what follows.\n",
         .common = common,
         .word = "image",
         .example = "example: mar edit --model checkpoint-last.pth --vae kl16.ckpt --image dog.png \\\n"
@@ -250,12 +251,20 @@ static int prepare_tokens(edit_job *job)
 
 /* --- images ------------------------------------------------------------------------------------------------------- */
 
-/* Writes the guarantee of the images, whose kept tokens are known, to text. Returns text. */
-static const char *edit_guarantee_of(const edit_job *job, char *text, size_t size)
+/* Sets job->kept: the tokens that an image keeps. */
+static void edit_choose_kept(edit_job *job, uint64_t seed, int number)
+{
+    memcpy(job->kept, job->known, (size_t)job->count);
+    if (job->options.keep < 1) edit_keep((double)job->options.keep, seed, (uint64_t)number, job->count, job->kept);
+}
+
+/* Writes the guarantee of an image, whose kept tokens are known, to text. Returns text. */
+static const char *edit_guarantee_of(edit_job *job, int number, char *text, size_t size)
 {
     mar_request request;
     mar_request_init(job->session, &request, sizeof request);
-    request.known = job->known;
+    edit_choose_kept(job, request.seed, number);
+    request.known = job->kept;
     return mar_session_request_guarantee(job->session, &request, text, size);
 }
 
@@ -271,7 +280,7 @@ static int edit_write_image(edit_job *job, int number)
     if (o->offset) record_texts_add(&texts, "offset", "%s", o->offset);
     if (o->keep < 1) record_texts_add(&texts, "keep", "%.9g", (double)o->keep);
     record_texts_add_run(&texts, &o->run, &job->models);
-    record_texts_add(&texts, "guarantee", "%s", edit_guarantee_of(job, guarantee, sizeof guarantee));
+    record_texts_add(&texts, "guarantee", "%s", edit_guarantee_of(job, number, guarantee, sizeof guarantee));
     if (record_texts_end(&texts, "the text in the picture") != 0) return 1;
     char *path = output_image_path(&job->out, number);
     const image picture = {job->canvas.width, job->canvas.height, job->rgb};
@@ -285,11 +294,9 @@ static int edit_write_image(edit_job *job, int number)
 
 static int edit_submit(edit_job *job, int number, uint64_t *id)
 {
-    const edit_options *o = &job->options;
     mar_request request;
     mar_request_init(job->session, &request, sizeof request);
-    memcpy(job->kept, job->known, (size_t)job->count);
-    if (o->keep < 1) edit_keep((double)o->keep, request.seed, (uint64_t)number, job->count, job->kept);
+    edit_choose_kept(job, request.seed, number);
     if (!job->models.captions) request.label = job->label;
     request.features = job->features;
     request.mask = job->prompt_mask;
@@ -355,7 +362,7 @@ static int edit_make_files(edit_job *job, progress *bar)
     return interruption_end("%d of %d images were made", job->made, job->options.num);
 }
 
-static void edit_print_summary(const edit_job *job, double seconds)
+static void edit_print_summary(edit_job *job, double seconds)
 {
     char path[8192], guarantee[1024];
     const int kept = edit_count(job->known, job->count);
@@ -363,7 +370,7 @@ static void edit_print_summary(const edit_job *job, double seconds)
     fprintf(job->out.is_stream ? stderr : stdout, "wrote %s: %d image%s of %dx%d in %.2f s, %d of %d tokens kept\n%s\n",
             path, job->made, job->made > 1 ? "s" : "", job->canvas.width, job->canvas.height, seconds,
             (int)((double)job->options.keep * kept + 0.5), job->count,
-            edit_guarantee_of(job, guarantee, sizeof guarantee));
+            edit_guarantee_of(job, 0, guarantee, sizeof guarantee));
 }
 
 static int edit(edit_job *job, progress *bar)
@@ -376,9 +383,9 @@ static int edit(edit_job *job, progress *bar)
     job->files.encoder = MODELS_ENCODER_IF_THERE;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     if (record_identify(&o->run, &job->models) != 0) return 1;
-    if (mar_model_get_config(job->models.model)->order != MAR_ORDER_SETS)
-        return tool_error("%s: makes tokens from the upper left on, and can only continue a picture: expected a MAR "
-                          "model",
+    if (mar_model_get_config(job->models.model)->vocabulary)
+        return tool_error("%s: makes tokens from the upper left on, and can only continue a picture: expected a model "
+                          "of continuous tokens",
                           o->run.model);
     if (choose_class(job) != 0 || place_prompt(job) != 0) return 1;
     if (o->batch > o->num) o->batch = o->num;

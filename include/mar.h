@@ -307,7 +307,7 @@ MAR_API const mar_model_config *mar_model_get_config(const mar_model *model);
  * the codebook's neighbours in seconds, and cache them in PATH.neighbours-METRIC-K.npz if that is writable. */
 MAR_API mar_status mar_vae_load(mar *m, const char *path, mar_vae **out);
 /* Does the same from any source, with the encoder if source->encoder is 1: MAR_EMODEL if the file has none, or
- * SphereAR's. A codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
+ * Emu3's. A codebook's neighbours are cached only beside a path. MAR_EARG for heads. */
 MAR_API mar_status mar_vae_load_from(mar *m, const mar_source *source, mar_vae **out);
 MAR_API void mar_vae_free(mar_vae *vae);
 MAR_API const mar_vae_config *mar_vae_get_config(const mar_vae *vae);

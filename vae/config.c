@@ -222,7 +222,7 @@ static void vit_tensors(const wt_file *f, const vae_vit_shape *s, vae_tensor_vis
     if (s->patch)
         vae_detok_tensors(f, s, visit, user);
     else
-        vae_sphere_tensors(s, visit, user);
+        vae_sphere_tensors(f, s, visit, user);
 }
 
 void vae_vit_config(const wt_file *f, const vae_vit_shape *s, mar_vae_config *config)
@@ -471,7 +471,8 @@ static void visit_temporal(const wt_file *f, int channels, vae_tensor_visitor *v
 
 int vae_config_has_encoder(const wt_file *f)
 {
-    if (vae_sphere_recognise(f)) return 0;
+    vae_vit_shape encoder;
+    if (vae_sphere_recognise(f)) return vae_sphere_derive_encoder(f, &encoder, NULL) == MAR_OK;
     return !vae_names_of(f)->temporal && (has_part(f, "encoder.") || has_part(f, "quant_conv."));
 }
 

@@ -64,9 +64,6 @@ static mar_status load_quant(const vae_loader *l, const vae_decoder *d, int in, 
 mar_status vae_decoder_add_encoder(vae_decoder *d, kern_queue *k, const wt_file *f, mar_err *err)
 {
     const vae_loader l = {.k = k, .f = f, .err = err};
-    if (d->vit && !d->vit->shape.patch)
-        return err_set(err, MAR_EMODEL,
-                       "%s: the encoder of SphereAR's autoencoder is not supported, expected another's", wt_path(f));
     if (d->temporal)
         return err_set(err, MAR_EMODEL, "%s: the encoder of Emu3's autoencoder is not supported, expected another's",
                        wt_path(f));

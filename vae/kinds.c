@@ -43,17 +43,21 @@ static void visit_vae(const wt_file *f, const void *facts, wt_tensor_visitor *vi
 
 static void describe_vae(const wt_file *f, const void *facts, const wt_report *to)
 {
-    static const char *const encoder[] = {"encoder.", "quant_conv.", NULL};
-    static const char *const decoder[] = {"decoder.", "post_quant_conv.", "quantize.embedding.", NULL};
+    static const char *const encoder[] = {"encoder.",     "quant_conv.",     "quant_proj.",
+                                          "vae.encoder.", "vae.quant_proj.", NULL};
+    static const char *const decoder[] = {"decoder.",
+                                          "post_quant_conv.",
+                                          "quantize.embedding.",
+                                          "post_quant_proj.",
+                                          "vae.decoder.",
+                                          "vae.post_quant_proj.",
+                                          NULL};
     const mar_vae_config *c = facts;
     char norm[64] = "";
     if (c->depth) {
         vae_add_vit(to, c);
-        if (vae_config_is_detok(f))
-            wt_add_fact(to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, wt_sum_elements(f, encoder),
-                        wt_sum_elements(f, decoder));
-        else
-            wt_add_fact(to, "parameters: %ld; without the encoder, which nothing needs", c->parameters);
+        wt_add_fact(to, "parameters: %ld (encoder %ld, decoder %ld)", c->parameters, wt_sum_elements(f, encoder),
+                    wt_sum_elements(f, decoder));
         return;
     }
     wt_add_fact(to, "autoencoder: %d latent channels, stride %d, %d levels from width %d, %d residual blocks",
@@ -136,8 +140,7 @@ const wt_kind vae_kinds[] = {
      .recognise = recognise_diffusers},
     {IMAGE_DECODER, .put = put_vae, .name = "ViT autoencoder of l-DeTok", .recognise = vae_config_is_detok,
      .ignores = vae_config_ignores_detok},
-    {IMAGE_DECODER, .put = put_vae, .name = "ViT autoencoder", .recognise = vae_config_is_vit,
-     .ignores = vae_config_ignores},
+    {IMAGE_DECODER, .put = put_vae, .name = "ViT autoencoder", .recognise = vae_config_is_vit},
     {IMAGE_DECODER, .put = put_vae, .name = "VQ autoencoder", .recognise = recognise_emu3,
      .ignores = vae_config_ignores_emu3},
     {IMAGE_DECODER, .put = put_vae, .name = "VQ autoencoder", .recognise = recognise_vq,

@@ -116,6 +116,19 @@ static kern_conv_spec double_size(int in, int out, int kernel)
                             .flags = KERN_OUT_F32 | KERN_TRANSPOSED};
 }
 
+/* Returns a convolution whose results have half the rows and columns of its input, which are even. */
+static kern_conv_spec half_size(int in, int out, int kernel)
+{
+    return (kern_conv_spec){.out = out,
+                            .in = in,
+                            .kernel_h = kernel,
+                            .kernel_w = kernel,
+                            .stride = 2,
+                            .pad_h = (kernel - 1) / 2,
+                            .pad_w = (kernel - 1) / 2,
+                            .flags = KERN_OUT_F32};
+}
+
 mar_status vae_scaling_create(const vae_loader *l, int out, int in, float factor, float shift, kern_linear **linear)
 {
     float *weight = calloc((size_t)out * (size_t)in, sizeof *weight), *bias = malloc(sizeof *bias * (size_t)out);
@@ -217,6 +230,13 @@ mar_status vae_add_doubling(const vae_loader *l, vae_network *net, const char *p
     const int groups[2] = {vae_vit_groups(in), vae_vit_groups(out)};
     vae_step *s = new_step(net, VAE_DOUBLING, prefix, in, out);
     return load_residual(l, s, &vae_residual_names_up, groups, double_size(in, out, 4), double_size(in, out, 2));
+}
+
+mar_status vae_add_halving(const vae_loader *l, vae_network *net, const char *prefix, int in, int out)
+{
+    const int groups[2] = {vae_vit_groups(in), vae_vit_groups(out)};
+    vae_step *s = new_step(net, VAE_HALVING, prefix, in, out);
+    return load_residual(l, s, &vae_residual_names_up, groups, half_size(in, out, 3), half_size(in, out, 2));
 }
 
 void vae_add_transformer(vae_network *net, const char *prefix, int width)
@@ -324,10 +344,9 @@ mar_status vae_load_ends(const vae_loader *l, vae_network *net, const vae_end_na
         vae_name(name, net->side, "%s", names->norm_out);
         status = layers_load_norm(l, name, net->width_out, groups, &net->norm_out);
     }
+    if (status != MAR_OK || !names->conv_out) return status;
     vae_name(name, net->side, "%s", names->conv_out);
-    return status == MAR_OK
-               ? layers_load_conv(l, name, same_size(net->width_out, net->out, 3, KERN_OUT_F32), &net->conv_out)
-               : status;
+    return layers_load_conv(l, name, same_size(net->width_out, net->out, 3, KERN_OUT_F32), &net->conv_out);
 }
 
 static void free_norm(kern_device *device, vae_norm *n)

@@ -35,7 +35,7 @@ typedef struct {
 enum { VAE_TEMPORAL_MAX = 16 }; /* most residual blocks over time, and most doublings of frames */
 
 extern const vae_residual_names vae_residual_names_ldm, vae_residual_names_up, vae_residual_names_vit;
-extern const vae_end_names vae_end_names_ldm, vae_end_names_vit, vae_end_names_detok;
+extern const vae_end_names vae_end_names_ldm, vae_end_names_vit, vae_end_names_vit_encoder, vae_end_names_detok;
 
 /* Returns the family of the file: a KL autoencoder (LDM), or a VQ one of LlamaGen
  * (tokenizer/tokenizer_image/vq_model.py), Chameleon (LDM's names, as in taming-transformers) or Emu3
@@ -60,11 +60,10 @@ mar_status vae_flux_complete(wt_file *f, mar_err *err); /* vae_config_complete's
 /* Sets scale, shift and norm. Returns MAR_EMODEL, with key and value, for numbers that are missing or not supported. */
 mar_status vae_flux_derive(const wt_file *f, mar_vae_config *c, mar_err *err);
 
-/* --- ViT autoencoders: vit_config.c has the shape of SphereAR's decoder, detok_config.c that of both sides of
- * l-DeTok's
- * --- */
+/* --- ViT autoencoders: vit_config.c has the shape of both sides of SphereAR's, detok_config.c of l-DeTok's --- */
 
-enum { VAE_VIT_BLOCKS = 6, VAE_VIT_DEPTH_MAX = 256 }; /* most blocks that double rows and columns; most layers */
+/* Most blocks that double or halve rows and columns; most layers. */
+enum { VAE_VIT_BLOCKS = 6, VAE_VIT_DEPTH_MAX = 256 };
 
 /* Names of a side's transformer, after the side, and what else differs. */
 typedef struct {
@@ -80,19 +79,20 @@ typedef struct {
     int angles;                 /* of a pair of a head's numbers (kern_core_ops.rotate) */
     kern_bytes bytes;           /* rounding of pixels */
 } vae_vit_names;
-extern const vae_vit_names vae_vit_names_sphere, vae_vit_names_detok;
+extern const vae_vit_names vae_vit_names_sphere, vae_vit_names_sphere_encoder, vae_vit_names_detok;
 
-/* Shape of a ViT decoder, or of l-DeTok's encoder. */
+/* Shape of a ViT decoder or encoder. */
 typedef struct {
     const vae_vit_names *names;
     const char *prefix;      /* of all names: "vae." in a model's file and in vae.pt, or "" */
-    const char *side;        /* "vae.decoder", "decoder" or "encoder" */
+    const char *side;        /* "vae.decoder", "vae.encoder", "decoder" or "encoder" */
     int channels;            /* of a token */
     int width, depth;        /* of the transformer */
     int heads, hidden;       /* hidden: of SwiGLU */
     int registers, grid;     /* register tokens; rows and columns of tokens, or 0: without freqs_cis */
     int patch;               /* l-DeTok: rows and columns of pixels that a linear layer makes of a token; else 0 */
-    int blocks;              /* that double rows and columns */
+    int in;                  /* SphereAR's encoder: channels in front of the blocks; else 0 */
+    int blocks;              /* that double rows and columns, or halve them */
     int out[VAE_VIT_BLOCKS]; /* channels after each */
     int has_table;           /* 1: the file has freqs_cis in f32 or f64 */
 } vae_vit_shape;
@@ -103,8 +103,10 @@ mar_status vae_vit_derive(const wt_file *f, vae_vit_shape *out, mar_err *err);
 void vae_vit_config(const wt_file *f, const vae_vit_shape *s, mar_vae_config *config);
 int vae_sphere_recognise(const wt_file *f);
 mar_status vae_sphere_derive(const wt_file *f, vae_vit_shape *out, mar_err *err);
-/* Visits its tensors, freqs_cis only if the file has it. */
-void vae_sphere_tensors(const vae_vit_shape *s, vae_tensor_visitor *visit, void *user);
+/* Derives SphereAR's encoder. Returns MAR_EMODEL if the file has none or a part of one. */
+mar_status vae_sphere_derive_encoder(const wt_file *f, vae_vit_shape *out, mar_err *err);
+/* Visits its tensors, the encoder's if the file has a whole one, and freqs_cis only if the file has it. */
+void vae_sphere_tensors(const wt_file *f, const vae_vit_shape *s, vae_tensor_visitor *visit, void *user);
 /* Sets *out to dimension `dim` of the tensor prefix + name. Returns MAR_EMODEL if it is missing or has another rank. */
 mar_status vae_vit_find(const wt_file *f, const char *prefix, const char *name, int rank, int dim, int *out,
                         mar_err *err);

@@ -6,7 +6,7 @@ vae_extent vae_size_after(const vae_step *s, vae_extent e)
     if (s->kind == VAE_UPSAMPLE || s->kind == VAE_DOUBLING) return (vae_extent){2 * e.height, 2 * e.width};
     if (s->kind == VAE_PATCHIFY) return (vae_extent){e.height / s->patch, e.width / s->patch};
     if (s->kind == VAE_UNPATCHIFY) return (vae_extent){s->patch * e.height, s->patch * e.width};
-    return s->kind == VAE_DOWNSAMPLE ? (vae_extent){e.height / 2, e.width / 2} : e;
+    return s->kind == VAE_DOWNSAMPLE || s->kind == VAE_HALVING ? (vae_extent){e.height / 2, e.width / 2} : e;
 }
 
 static size_t pass_max_size(size_t a, size_t b)
@@ -53,6 +53,12 @@ static double doubling_flop(const vae_step *s, double pixels)
     return conv_flop(4 * pixels, s->in, s->out, 4 + 1) + conv_flop(4 * pixels, s->out, s->out, 9);
 }
 
+/* pixels: of the block's input. */
+static double halving_flop(const vae_step *s, double pixels)
+{
+    return conv_flop(pixels / 4, s->in, s->out, 9 + 4) + conv_flop(pixels / 4, s->out, s->out, 9);
+}
+
 static double measure_transformer(const measuring *m, size_t tokens)
 {
     size_t streamed;
@@ -84,6 +90,8 @@ static double pass_measure_step(const measuring *m, const vae_step *s, vae_exten
     case VAE_DOUBLING:
         pass_fit(m, 4 * pixels * (size_t)s->out, 4 * pixels * (size_t)s->out);
         return doubling_flop(s, (double)pixels);
+    case VAE_HALVING:
+        return halving_flop(s, (double)pixels);
     case VAE_TRANSFORMER:
         return measure_transformer(m, pixels);
     case VAE_ATTENTION:
@@ -162,6 +170,7 @@ static mar_status plan_step(const vae_pass *p, const vae_step *s, int n, vae_ext
         return vae_vit_plan(p->vit, n, err);
     case VAE_RESIDUAL:
     case VAE_DOUBLING:
+    case VAE_HALVING:
         return plan_residual(p, s, n, e, err);
     case VAE_ATTENTION:
         return plan_attention(p, s, n, e, err);
@@ -289,6 +298,7 @@ static void pass_run_step(vae_pass *p, const vae_step *s, vae_extent e)
         break;
     case VAE_RESIDUAL:
     case VAE_DOUBLING:
+    case VAE_HALVING:
         run_residual(p, s, e);
         break;
     case VAE_ATTENTION:

@@ -375,10 +375,11 @@ void vae_encode(vae_run *r, const uint8_t *pixels, size_t stride, int channels, 
     k->core->upload(k, p->x, r->host, 3 * vae_pixels(e) * sizeof *r->host);
     vae_pass_end(p, &encoder->network, vae_pass_steps(p, &encoder->network, encoder->network.n_steps, e));
     k->core->linear(k, encoder->quant, p->h, rows, p->x);
-    vae_watch(p, "",
-              encoder->vit              ? "encoder.latent_head"
-              : r->d->names->post_quant ? "quant_conv"
-                                        : "latents",
+    const vae_vit *vit = encoder->vit;
+    vae_watch(p, vit ? vit->shape.prefix : "",
+              !vit               ? r->d->names->post_quant ? "quant_conv" : "latents"
+              : vit->shape.patch ? "encoder.latent_head"
+                                 : "quant_proj",
               p->x, 1, p->grid, z);
     if (r->d->config.norm) normalise(r, p->x);
     if (r->d->codebook) {

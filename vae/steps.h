@@ -19,6 +19,7 @@ typedef struct {
 typedef enum {
     VAE_RESIDUAL,    /* x' = shortcut(x) + conv[1](silu(norm[1](conv[0](silu(norm[0](x)))))) */
     VAE_DOUBLING,    /* the same; conv[0] and shortcut are transposed convolutions, with twice the rows and columns */
+    VAE_HALVING,     /* the same; conv[0] and shortcut halve rows and columns */
     VAE_ATTENTION,   /* x' = x + proj(attention(qkv(norm[0](x)))), one head over all pixels */
     VAE_UPSAMPLE,    /* x' = conv[0](x upsampled 2x) */
     VAE_DOWNSAMPLE,  /* x' = conv[0](x), half as many rows and columns */
@@ -31,16 +32,17 @@ typedef struct {
     vae_step_kind kind;
     /* Prefix of its tensors' names, "decoder.up.2.block.1"; at most 45 characters. */
     char name[VAE_NAME_SIZE];
-    const vae_residual_names *names; /* RESIDUAL, DOUBLING */
+    const vae_residual_names *names; /* RESIDUAL, DOUBLING, HALVING */
     int in, out;                     /* channels */
-    vae_norm norm[2];                /* RESIDUAL, DOUBLING: both; ATTENTION: the first */
-    kern_conv *conv[2];              /* RESIDUAL, DOUBLING: both; UPSAMPLE, DOWNSAMPLE: the first */
-    kern_conv *shortcut;             /* RESIDUAL: 1x1, or NULL for x itself; DOUBLING: 2x2 */
+    vae_norm norm[2];                /* with names: both; ATTENTION: the first */
+    kern_conv *conv[2];              /* with names: both; UPSAMPLE, DOWNSAMPLE: the first */
+    kern_conv *shortcut;             /* RESIDUAL: 1x1, or NULL for x itself; DOUBLING, HALVING: 2x2 */
     kern_linear *qkv, *proj;         /* ATTENTION; proj: PATCHIFY, UNPATCHIFY, too. A patch: [row][column][channel] */
     int patch;                       /* PATCHIFY, UNPATCHIFY: rows and columns of pixels of a patch */
 } vae_step;
 
-/* Layers of a side: conv_in, the steps, norm_out, SiLU, conv_out. l-DeTok has conv_out alone, its encoder none. */
+/* Layers of a side: conv_in, the steps, norm_out, SiLU, conv_out. l-DeTok has conv_out alone, its encoder none,
+ * SphereAR's encoder conv_in alone. */
 typedef struct {
     const char *side; /* "encoder", "decoder" or "vae.decoder": the first part of its tensors' names */
     const vae_end_names *ends;
@@ -57,9 +59,10 @@ typedef struct vae_vit vae_vit;
 
 typedef struct {
     vae_network network; /* levels from the finest, then the middle block */
-    vae_vit *vit;        /* l-DeTok; else NULL */
+    vae_vit *vit;        /* ViT; else NULL */
     /* quant_conv as f32. KL: the rows of the mean, times config.scale. Flux: the same without quant_conv. l-DeTok:
-     * latent_head, the mean's rows, with the latents' statistics taken out. */
+     * latent_head, the mean's rows, with the latents' statistics taken out. SphereAR: the mean's rows of quant_proj of
+     * encoder.output. */
     kern_linear *quant;
 } vae_encoder;
 
@@ -124,10 +127,11 @@ mar_status vae_load_linear(const vae_loader *l, const char *prefix, const char *
 
 /* Makes room for at most `most` steps of `side`. */
 mar_status vae_network_begin(const vae_loader *l, vae_network *net, const char *side, int most);
-/* The next six add a step; `prefix` begins its tensors' names. */
+/* The next seven add a step; `prefix` begins its tensors' names. */
 mar_status vae_add_residual(const vae_loader *l, vae_network *net, const char *prefix, int in, int out);
 mar_status vae_add_vit_residual(const vae_loader *l, vae_network *net, const char *prefix, int channels);
 mar_status vae_add_doubling(const vae_loader *l, vae_network *net, const char *prefix, int in, int out);
+mar_status vae_add_halving(const vae_loader *l, vae_network *net, const char *prefix, int in, int out);
 mar_status vae_add_attention(const vae_loader *l, vae_network *net, const char *prefix, int channels);
 mar_status vae_add_upsample(const vae_loader *l, vae_network *net, const char *prefix, int channels);
 mar_status vae_add_downsample(const vae_loader *l, vae_network *net, const char *prefix, int channels);

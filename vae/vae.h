@@ -8,8 +8,9 @@
  * linear in the codebook row of a pixel's token.
  *
  * SphereAR's is a ViT decoder (Ke & Xue 2025): conv_in, a transformer over register tokens and the image's tokens,
- * residual blocks that double rows and columns. Its tokens are used as they are. Its tensors are in the model's own
- * file, or alone; their names begin with "vae." in both, or not. Nothing here needs its encoder.
+ * residual blocks that double rows and columns. Its tokens are used as they are. Its encoder is the reverse, with norm
+ * and quant_proj at the end. Its tensors are in the model's own file, or alone; their names begin with "vae." in both,
+ * or not.
  *
  * l-DeTok's autoencoder (Yang et al. 2025), of MAR models, is a ViT on both sides: a linear layer between patches of
  * pixels and tokens, a transformer, and behind the decoder's patches conv_out. Tokens are latents with the mean and the
@@ -50,15 +51,14 @@ int vae_config_is_emu3(const wt_file *f);  /* of VQ autoencoders, Emu3's */
 int vae_config_is_flux(const wt_file *f);  /* of KL autoencoders, Flux's */
 /* Returns the models whose tokens a KL or VQ autoencoder decodes: "MAR", "NextStep-1", "LlamaGen", ... */
 const char *vae_config_made_for(const wt_file *f);
-/* Return 1 for a tensor that no code needs: of SphereAR's autoencoder, the encoder; of l-DeTok's, the token of masked
- * patches. */
-int vae_config_ignores(const char *tensor);
+/* Returns 1 for a tensor that no code needs: l-DeTok's token of masked patches. */
 int vae_config_ignores_detok(const char *tensor);
 /* Return 1 for a tensor that no code needs: of a VQ autoencoder's training (usage of the codebook, losses); of Emu3's,
  * the encoder and the batch norms' counters. */
 int vae_config_ignores_vq(const char *tensor);
 int vae_config_ignores_emu3(const char *tensor);
-/* Returns 1 if the file has a tensor of the encoder, or of quant_conv after it. */
+/* Returns 1 if the file has a tensor of the encoder, or of quant_conv after it; SphereAR's: those that show its shape.
+ */
 int vae_config_has_encoder(const wt_file *f);
 
 /* Writes scale, shift and norm as metadata of a converted file that has Flux's autoencoder. */
@@ -80,7 +80,7 @@ mar_status vae_decoder_create(kern_queue *k, const wt_file *f, vae_decoder **out
 void vae_decoder_free(vae_decoder *d); /* call it after freeing its runs; NULL is fine */
 /* Loads encoder.* and quant_conv of `f`, the file of the decoder, so that later runs can encode. Call it at most once.
  * Returns MAR_EMODEL, as vae_decoder_create does, if the file has no encoder or a part of one; the decoder stays
- * usable, also for one that is not supported: SphereAR's and Emu3's. */
+ * usable, also for one that is not supported: Emu3's. */
 mar_status vae_decoder_add_encoder(vae_decoder *d, kern_queue *k, const wt_file *f, mar_err *err);
 int vae_decoder_has_encoder(const vae_decoder *d); /* 1: loaded */
 int vae_decoder_is_sphere(const vae_decoder *d);   /* 1: SphereAR's, whose tokens are on a sphere */
@@ -140,8 +140,8 @@ vae_pictures vae_decode(vae_run *r, const float *tokens, int n);
 
 /* Encodes an image of the run's size, whose decoder has the encoder. pixels is host [H][W][channels], rows `stride`
  * bytes apart, channels 3 (RGB) or 4 (the last is ignored). tokens is host float, as vae_decode takes them for an
- * image. A VQ token is NaN if its encoding is not finite. Allocates nothing; kern_check reports a failure, after which
- * tokens are invalid. Waits as `download` does. */
+ * image, but SphereAR's are of any length. A VQ token is NaN if its encoding is not finite. Allocates nothing;
+ * kern_check reports a failure, after which tokens are invalid. Waits as `download` does. */
 void vae_encode(vae_run *r, const uint8_t *pixels, size_t stride, int channels, float *tokens);
 
 #endif

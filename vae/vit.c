@@ -1,4 +1,4 @@
-/* Loads a ViT decoder, and l-DeTok's encoder. */
+/* Loads ViT decoders and encoders. */
 #include "vae/steps.h"
 #include "weights/rows.h"
 
@@ -187,6 +187,49 @@ static mar_status detok_load_head(const vae_loader *l, const vae_vit_shape *s, k
     return status;
 }
 
+/* --- SphereAR's encoder ------------------------------------------------------------------------------------------- */
+
+/* Loads quant_proj(output), two matrices without anything between them, as one. The concentration, quant_proj's last
+ * row, is not needed: a token is the mean's direction. */
+static mar_status sphere_load_quant(const vae_loader *l, const vae_vit_shape *s, kern_linear **layer)
+{
+    const size_t width = (size_t)s->width, channels = (size_t)s->channels;
+    const int64_t rows = s->channels + 1;
+    char name[VAE_NAME_SIZE];
+    float *first = NULL, *last = NULL, *bias = NULL, *both = calloc(channels * width, sizeof *both);
+    vae_name(name, s->side, ".output");
+    mar_status status = both ? MAR_OK : err_set(l->err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK) status = vae_load(l, name, "weight", 2, (int64_t[]){s->width, s->width}, &first);
+    vae_name(name, s->prefix, "quant_proj");
+    if (status == MAR_OK) status = vae_load(l, name, "weight", 2, (int64_t[]){rows, s->width}, &last);
+    if (status == MAR_OK) status = vae_load(l, name, "bias", 1, &rows, &bias);
+    for (size_t c = 0; status == MAR_OK && c < channels; c++)
+        for (size_t i = 0; i < width; i++) {
+            double sum = 0;
+            for (size_t j = 0; j < width; j++) sum += (double)last[c * width + j] * (double)first[j * width + i];
+            both[c * width + i] = (float)sum;
+        }
+    const kern_linear_spec spec = {
+        .out = s->channels, .in = s->width, .weight = both, .bias = bias, .flags = KERN_IN_F32 | KERN_OUT_F32};
+    if (status == MAR_OK) status = l->k->core->linear_create(l->k, &spec, layer, l->err);
+    free(first), free(last), free(bias), free(both);
+    return status;
+}
+
+static mar_status sphere_load_steps(const vae_loader *l, const vae_vit_shape *s, vae_network *net)
+{
+    char name[VAE_NAME_SIZE];
+    mar_status status = vit_begin_network(l, s, net);
+    int channels = net->width_in = s->in;
+    net->in = 3;
+    for (int i = 0; status == MAR_OK && i < s->blocks; channels = s->out[i++]) {
+        vae_name(name, net->side, ".patchify.0.net.%d", i);
+        status = vae_add_halving(l, net, name, channels, s->out[i]);
+    }
+    if (status == MAR_OK) vit_add_transformer(s, net);
+    return status == MAR_OK ? vae_load_ends(l, net, &vae_end_names_vit_encoder, 0) : status;
+}
+
 /* --- both sides --------------------------------------------------------------------------------------------------- */
 
 static vae_vit *vit_new(const vae_loader *l)
@@ -218,28 +261,43 @@ mar_status vae_vit_load(const vae_loader *l, vae_decoder *d)
     return status == MAR_OK ? vit_load_network(&own, s, &d->network) : status;
 }
 
+static mar_status detok_load_steps(const vae_loader *l, const vae_vit_shape *s, vae_network *net)
+{
+    mar_status status = vit_begin_network(l, s, net);
+    net->in = net->width_in = 3;
+    if (status == MAR_OK) status = vae_add_patchify(l, net, "encoder.patch_embed.0", s->patch, s->width);
+    if (status == MAR_OK) vit_add_transformer(s, net);
+    return status;
+}
+
+/* Returns the rows and columns of pixels of a token. */
+static int vit_stride(const vae_vit_shape *s)
+{
+    return s->patch ? s->patch : 1 << s->blocks;
+}
+
 mar_status vae_vit_load_encoder(const vae_loader *l, const vae_decoder *d, vae_encoder *e)
 {
     const vae_vit_shape *other = &d->vit->shape;
+    const int is_sphere = !other->patch;
     vae_vit *v = e->vit = vit_new(l);
     if (!v) return MAR_ENOMEM;
     vae_vit_shape *s = &v->shape;
-    vae_network *net = &e->network;
-    mar_status status = vae_detok_derive(l->f, "encoder", s, l->err);
-    if (status == MAR_OK && (s->grid != other->grid || s->patch != other->patch || s->channels != other->channels))
+    vae_loader own = *l;
+    own.no_bias = is_sphere;
+    mar_status status =
+        is_sphere ? vae_sphere_derive_encoder(l->f, s, l->err) : vae_detok_derive(l->f, "encoder", s, l->err);
+    const int stride = vit_stride(s), others = vit_stride(other);
+    if (status == MAR_OK && (s->grid != other->grid || stride != others || s->channels != other->channels))
         status = err_set(l->err, MAR_EMODEL,
                          "%s: the encoder makes %dx%d tokens of %d channels of %dx%d pixels each, expected the "
                          "decoder's %dx%d of %d of %dx%d",
-                         wt_path(l->f), s->grid, s->grid, s->channels, s->patch, s->patch, other->grid, other->grid,
-                         other->channels, other->patch, other->patch);
-    if (status == MAR_OK) status = detok_load_head(l, s, &e->quant);
+                         wt_path(l->f), s->grid, s->grid, s->channels, stride, stride, other->grid, other->grid,
+                         other->channels, others, others);
+    if (status == MAR_OK) status = is_sphere ? sphere_load_quant(l, s, &e->quant) : detok_load_head(l, s, &e->quant);
     if (status == MAR_OK) status = load_transformer(l, v);
-    if (status == MAR_OK) status = vit_begin_network(l, s, net);
     if (status != MAR_OK) return status;
-    net->in = net->width_in = 3;
-    status = vae_add_patchify(l, net, "encoder.patch_embed.0", s->patch, s->width);
-    if (status == MAR_OK) vit_add_transformer(s, net);
-    return status;
+    return is_sphere ? sphere_load_steps(&own, s, &e->network) : detok_load_steps(l, s, &e->network);
 }
 
 void vae_vit_free(kern_device *device, vae_vit *v)

@@ -345,10 +345,6 @@ static mar_status pictures_encode(mar_session *s, const mar_pixels *pixels, floa
     if (status != MAR_OK) return status;
     if (in.format == MAR_PIXELS_RGB_F32)
         return err_set(&s->err, MAR_EARG, "mar_pixels.format MAR_PIXELS_RGB_F32: expected RGB8 or RGBA8 to encode");
-    if (vae_decoder_is_sphere(s->vae->decoder))
-        return err_set(&s->err, MAR_EARG,
-                       "the image decoder is SphereAR's, whose encoder is not supported: expected that "
-                       "of a MAR or LlamaGen model");
     if (!vae_decoder_has_encoder(s->vae->decoder))
         return err_set(&s->err, MAR_EARG,
                        "the image decoder was loaded without its encoder: expected mar_source.encoder = 1");

@@ -1,5 +1,6 @@
 /* SphereAR models by the command: generating, inspecting, converting, and what is refused in one line. */
 #include "tests/support/command.h"
+#include "tests/support/sphere.h"
 #include "tests/support/test.h"
 
 #include <stdio.h>
@@ -87,12 +88,34 @@ TEST_WITH(options_of_other_families_are_refused, set_up, command_teardown)
         {GENERATE "--heads 3,3", "--heads 3,3"},
         {GENERATE "--draft demo-draft", "the draft is a model of family mar"},
         {GENERATE "--class 5", "--class", "0 to 4"},
-        {"edit --image a.png --model m.safetensors --class 2",
-         "m.safetensors: SphereAR's image encoder, which makes tokens of a picture, is not supported",
-         "expected a MAR, Harmon or NextStep-1 model"},
+        {"edit --image a.png --model m.safetensors --class 2 --keep 0.5",
+         "m.safetensors: has no image encoder, which makes tokens of a picture: expected a file with one"},
     };
-    command_ok(*state, "generate -q --class 3 --num 1 --num_iter 2" SHORT "--out a.png");
+    command_ok(*state, GENERATE "-q --out a.png");
     command_refuses(*state, cases, LENGTH(cases));
+}
+
+/* A file with the encoder, and what is made of it, can edit: kept tokens at the beginning, and anywhere. */
+TEST_WITH(edited, set_up, command_teardown)
+{
+    const char *d = *state;
+    sphere_write_with_encoder(d, "e.safetensors");
+    command_ok(d, "convert e.safetensors c.safetensors --dtype f32");
+    command_ok(d, GENERATE "-q --out a.png");
+    for (int i = 0; i < 2; i++) {
+        const char *model = i ? "c.safetensors" : "e.safetensors";
+        command_result r = command_mar(
+            d, "edit --model %s --image a.png --keep 0.5 --class 3 --head_spec 4" SHORT "--out %d.png", model, i);
+        if (r.status != 0) fail_msg("%s", r.err);
+        assert_has(r.out, " s, 8 of 16 tokens kept\nexact to: plain sampling of the unknown tokens, each given those "
+                          "before it, 16 steps of 4, by speculation inside the head");
+        command_result_free(&r);
+        sh_ok(d, "$MAR inspect %s | grep -q '^problems: 0$'", model);
+    }
+    sh_ok(d, "! cmp -s a.png 0.png");
+    command_ok(d, "generate -q --model e.safetensors --class 2" SHORT "--out g.png && $MAR generate -q --model "
+                  "e.safetensors --class 2" SHORT "--cache_dtype int8 --out h.png");
+    sh_ok(d, "! cmp -s g.png h.png");
 }
 
 /* Writes m.safetensors under another name with every `from` replaced by `to`, of the same length. */

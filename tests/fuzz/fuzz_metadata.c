@@ -603,11 +603,10 @@ static void check_report(const wt_file *f, int heads, int with_report)
     if ((mar_report_model(r) != NULL) != is_model || (mar_report_vae(r) != NULL) != (kind == MAR_KIND_VAE))
         fuzz_fail("the report has no shape of its kind %d", (int)kind);
     if (kind == MAR_KIND_VAE && wt_find(f, "quantize.codebook_used")) v.ignored = 1;
-    const int is_vit = kind == MAR_KIND_VAE && vae_config_is_vit(f);
-    int (*const ignores)(const char *) = vae_config_is_detok(f) ? vae_config_ignores_detok : vae_config_ignores;
+    const int is_detok = kind == MAR_KIND_VAE && vae_config_is_detok(f);
     for (int i = 0; i < wt_count(f); i++)
-        v.ignored += strncmp(wt_at(f, i)->name, "loss.", 5) == 0 || (is_vit && ignores(wt_at(f, i)->name)) ||
-                     is_spare(f, wt_at(f, i));
+        v.ignored += strncmp(wt_at(f, i)->name, "loss.", 5) == 0 ||
+                     (is_detok && vae_config_ignores_detok(wt_at(f, i)->name)) || is_spare(f, wt_at(f, i));
     const int whole = kind != MAR_KIND_UNKNOWN && v.found == v.count && wt_count(f) == v.count + v.ignored;
     if (mar_report_problem_count(r) == 0 && !whole)
         fuzz_fail("no problem, with %d of %d tensors among %d", v.found, v.count, wt_count(f));

@@ -109,8 +109,8 @@ static void edit_set_up(edit_options *o, option_set *set)
                  "\n"
                  "Makes a part of a picture anew: inpainting with --mask, outpainting with a smaller\n"
                  "picture, variations with --keep. Tokens that are kept come back bit for bit; their\n"
-                 "pixels are decoded from them. NextStep-1 makes tokens row by row: new ones fit what\n"
-                 "is kept above them and to their left, not what follows.\n",
+                 "pixels are decoded from them. SphereAR and NextStep-1 make tokens row by row: new ones\n"
+                 "fit what is kept above them and to their left, not what follows.\n",
         .common = common,
         .word = "image",
         .example = "example: mar edit --model checkpoint-last.pth --vae kl16.ckpt --image dog.png \\\n"
@@ -373,20 +373,6 @@ static void edit_print_summary(edit_job *job, double seconds)
             edit_guarantee_of(job, 0, guarantee, sizeof guarantee));
 }
 
-/* Returns 1 with the error printed if the model is none that edits. */
-static int refuse_model(const mar_model_config *c, const char *path)
-{
-    if (c->vocabulary)
-        return tool_error("%s: makes tokens from the upper left on, and can only continue a picture: expected a model "
-                          "of continuous tokens",
-                          path);
-    if (strcmp(c->family, "spherear") == 0)
-        return tool_error("%s: SphereAR's image encoder, which makes tokens of a picture, is not supported: expected a "
-                          "MAR, Harmon or NextStep-1 model",
-                          path);
-    return 0;
-}
-
 static int edit(edit_job *job, progress *bar)
 {
     edit_options *o = &job->options;
@@ -397,7 +383,10 @@ static int edit(edit_job *job, progress *bar)
     job->files.encoder = MODELS_ENCODER_IF_THERE;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     if (record_identify(&o->run, &job->models) != 0) return 1;
-    if (refuse_model(mar_model_get_config(job->models.model), o->run.model) != 0) return 1;
+    if (mar_model_get_config(job->models.model)->vocabulary)
+        return tool_error("%s: makes tokens from the upper left on, and can only continue a picture: expected a model "
+                          "of continuous tokens",
+                          o->run.model);
     if (choose_class(job) != 0 || place_prompt(job) != 0) return 1;
     if (o->batch > o->num) o->batch = o->num;
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || prepare_tokens(job) != 0) return 1;

@@ -104,6 +104,22 @@ def sample(model, cfg, schedule):
     return tokens
 
 
+def sample_forced(model, cfg, schedule, known, mask):
+    """The same with known tokens in place of drawn ones in both branches, where the mask is 1."""
+    plain = model.head_sample
+
+    def head_sample(x, position, *more):
+        drawn, rows = plain(x, position, *more), range(x.shape[0])
+        given = torch.stack([known[i % len(IMAGES), position] for i in rows])[:, None]
+        where = torch.tensor([bool(mask[i % len(IMAGES), position]) for i in rows])
+        return torch.where(where[:, None, None], given, drawn)
+
+    model.head_sample = head_sample
+    tokens = sample(model, cfg, schedule)
+    del model.head_sample
+    return tokens
+
+
 def features(model, tokens):
     """Conditions of the head for these tokens [B][n][C], as in model.sample."""
     n = SIDE * SIDE
@@ -134,6 +150,8 @@ def main():
     golden["tokens"], golden["z"] = tokens, features(model, tokens)
     for name, cfg, schedule in (("plain", 1.0, "linear"), ("linear", 3.0, "linear"), ("constant", 2.0, "constant")):
         golden[f"sample.{name}"] = sample(model, cfg, schedule)
+    mask = torch.tensor([[0, 1, 1, 0, 0, 0, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1], [1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0]])
+    golden["known.mask"], golden["sample.forced"] = mask.float(), sample_forced(model, 3.0, "linear", tokens, mask)
     pictures = model.vae.decode(golden["sample.linear"])
     golden["pictures"] = torch.clamp(127.5 * pictures + 128.0, 0, 255).permute(0, 2, 3, 1).to(torch.uint8)
     save_file({k: v.contiguous() for k, v in golden.items()}, HERE / "data" / "sphere.safetensors")

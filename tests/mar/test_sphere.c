@@ -283,6 +283,42 @@ TEST_CASE(requests_join_at_any_step)
     join_at_any_step("cfg 3, " ANNEALED);
 }
 
+/* The official loop with known tokens at scattered places in place of drawn ones: both branches of guidance read them,
+ * and a first token that is not known is drawn in each branch. */
+TEST_CASE(known_tokens_of_the_official_code)
+{
+    static const int labels[IMAGES] = {1, 3};
+    wt_file *golden = golden_open("sphere");
+    float *known = golden_f32(golden, "tokens", IMAGES * TOKENS),
+          *where = golden_f32(golden, "known.mask", IMAGES * SEQ),
+          *expected = golden_f32(golden, "sample.forced", IMAGES * TOKENS), made[IMAGES * TOKENS];
+    mar *m = open_mar(MAR_DTYPE_F32, 2);
+    mar_model *model = load(m);
+    mar_params p = params_of("cfg 3, cfg_schedule linear");
+    mar_session *s;
+    uint64_t id[IMAGES];
+    p.num_sampling_steps = STEPS;
+    assert_library(m, mar_session_create(model, NULL, &p, IMAGES, &s));
+    for (int i = 0; i < IMAGES; i++) {
+        mar_request r;
+        uint8_t mask[SEQ];
+        for (int t = 0; t < SEQ; t++) mask[t] = where[i * SEQ + t] != 0;
+        mar_request_init(s, &r, sizeof r);
+        r.label = labels[i], r.image = (uint64_t)(5 + i), r.tokens = known + i * TOKENS, r.known = mask;
+        assert_session(s, mar_session_submit(s, &r, &id[i]));
+    }
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    for (int i = 0; i < IMAGES; i++) assert_session(s, mar_session_take(s, id[i], made + i * TOKENS, NULL));
+    assert_close(made, expected, IMAGES * TOKENS, 1e-4);
+    for (int t = 0; t < IMAGES * SEQ; t++)
+        assert_int_equal(memcmp(made + t * C, known + t * C, C * sizeof *made) == 0, where[t] != 0);
+    mar_session_free(s);
+    mar_model_free(model);
+    mar_close(m);
+    free(known), free(where), free(expected);
+    wt_close(golden);
+}
+
 /* A draft model that is the model itself: every path is accepted, and the images are the plain ones. */
 TEST_CASE(paths_of_the_model_itself_are_accepted)
 {

@@ -83,7 +83,7 @@ static mar_status sphere_find(const wt_file *f, const vae_vit_shape *s, const ch
                               mar_err *err)
 {
     char full[VAE_NAME_SIZE];
-    vae_name(full, s->side, ".%s", name);
+    snprintf(full, sizeof full, "%.16s.%.100s", s->side, name);
     return vae_vit_find(f, "", full, rank, dim, out, err);
 }
 

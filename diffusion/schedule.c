@@ -176,13 +176,8 @@ static void schedule_fill_flow(diff_schedule *s, const diff_spec *spec, float te
                                    .coef_x0 = (float)(spec->last_is_noisy ? 1 + now : euler),
                                    .coef_xt = (float)(spec->last_is_noisy ? -1 : 1 - euler)};
     s->coef[0].log_var_min = s->coef[0].log_var_max = s->coef[1].log_var_max; /* for a trace; no noise is added */
+    if (spec->last_is_noisy) s->last_noise = (float)(sqrt(2) * rest * (double)temperature);
     schedule_set_level(s, 0, 1000 * (float)now, (float)(now * now / (rest * rest)), (float)(now / (rest * rest)));
-}
-
-float diff_last_noise(const diff_spec *spec, float temperature)
-{
-    const int noisy = spec->last_is_noisy && spec->process == DIFF_FLOW && spec->sampler == MAR_SAMPLER_DDPM;
-    return noisy ? (float)(sqrt(2) * schedule_rest(spec) * (double)temperature) : 0;
 }
 
 /* Returns the noise level at time t: x_t = t x1 + (1 - t) noise. */

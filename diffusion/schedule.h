@@ -29,8 +29,8 @@ enum {
  * a Gaussian chain's step with x1 = x + (1 - t) v. `steps` of them go from t = 0 to 0.96, and one Euler step without
  * noise to t = 1. So the chain has steps + 1 indices. A shift s makes t / (s - (s - 1) t) of each t; the last step
  * keeps its size of 0.04 (NextStep-1's modeling_fm_head.py). With last_is_noisy the steps + 1 Euler-Maruyama steps are
- * equal before the shift (NextStep-1.1's heads.py); the chain ends at the last one's mean, and whoever draws adds the
- * noise (diff_last_noise): it depends on nothing that the chain has drawn. */
+ * equal before the shift (NextStep-1.1's heads.py). The chain ends at the last one's mean. Its noise does not depend on
+ * the states, so the caller adds it (diff_schedule.last_noise). */
 typedef enum { DIFF_DDPM, DIFF_FLOW, DIFF_DDPM_CLIPPED } diff_process;
 
 /* Choice of a chain's timesteps. DDPM takes `steps` timesteps spaced over 0..999, and replaces those above `top` by
@@ -54,6 +54,7 @@ typedef struct {
     float *gain; /* [steps+1] snr / (coefficient of the clean token): snr x0 + noise of variance snr = gain * x */
     kern_chain_coef *coef; /* [steps]; noise = temperature, 0 at index 0. NULL for a solver */
     kern_ode_coef *ode;    /* [steps]; NULL for the process's own chain */
+    float last_noise;      /* standard deviation of the noise behind the last step, at step 0's address; 0: none */
 } diff_schedule;
 
 /* Creates the schedule of a spec. Returns MAR_EARG if steps or temperature is out of range, or if a solver's
@@ -62,8 +63,6 @@ mar_status diff_schedule_create_for(const diff_spec *spec, float temperature, di
 /* Creates the plain chain's schedule: DDPM over 0..999. */
 mar_status diff_schedule_create(int steps, float temperature, diff_schedule *out, mar_err *err);
 void diff_schedule_free(diff_schedule *s);
-/* Returns the standard deviation of the noise behind a chain's last step, whose address is that of step 0; 0: none. */
-float diff_last_noise(const diff_spec *spec, float temperature);
 /* Returns the base timestep of DDPM that compares with an index, 0..1000: the noise that is left. */
 int diff_schedule_level(const diff_schedule *s, diff_process process, int index);
 

@@ -107,10 +107,11 @@ static int sphere_recognise(const wt_file *f)
     return wt_find(f, positions) || wt_find(f, "head.net.input_proj.weight");
 }
 
-/* Tells whether an extra tensor is harmless: a table that can be computed. */
+/* Tells whether an extra tensor is harmless: a table that can be computed, or of an image encoder that lacks others. */
 static int sphere_ignores(const char *name)
 {
-    return strcmp(name, "freqs_cis") == 0;
+    return strcmp(name, "freqs_cis") == 0 || strncmp(name, "vae.encoder.", 12) == 0 ||
+           strncmp(name, "vae.quant_proj.", 15) == 0;
 }
 
 /* Of the model's transformer, not of the image decoder's. */

@@ -50,10 +50,23 @@ static void diffusion_gather_z(const mar_raster *g, int guided)
                           g->model->facts.net.width);
 }
 
+/* Adds the noise behind the chain's last step to the tokens drawn. A row of the operation's output is 2 C numbers, of
+ * which it reads the first C; d->normal is its scratch. */
+static void diffusion_add_last_noise(const mar_raster *g)
+{
+    const raster_diffusion *d = g->diffusion;
+    const int channels = g->model->facts.head.channels;
+    const kern_ode_coef add = {.x0_prediction = -1, .coef_x = 1, .coef_x0 = d->chain.schedule.last_noise};
+    g->k->head->normal(g->k, d->noise, d->drawn, 2 * channels, d->row_seed, KERN_NOISE_STEP, d->row_image,
+                       d->row_position, 0);
+    g->k->head->chain_ode_step(g->k, d->sampled, d->normal, d->noise, d->drawn, channels, NULL, &add);
+}
+
 /* Writes the tokens drawn to the images. */
 static void diffusion_write(const mar_raster *g)
 {
     const raster_diffusion *d = g->diffusion;
+    if (d->chain.schedule.last_noise > 0) diffusion_add_last_noise(g);
     raster_write_tokens(g, d->sampled, NULL, d->drawn, d->row_place, d->normal);
 }
 
@@ -306,9 +319,6 @@ static size_t diffusion_lay_out_host(const mar_raster *g, char *base)
     d->row_cfg = arena_carve(base, &used, images, sizeof *d->row_cfg);
     d->row_place = arena_carve(base, &used, images, sizeof *d->row_place);
     d->row_z = arena_carve(base, &used, 2 * images, sizeof *d->row_z);
-    d->noise_seed = arena_carve(base, &used, images, sizeof *d->noise_seed);
-    d->noise_image = arena_carve(base, &used, images, sizeof *d->noise_image);
-    d->noise_position = arena_carve(base, &used, images, sizeof *d->noise_position);
     return used;
 }
 
@@ -368,10 +378,7 @@ static size_t diffusion_lay_out(mar_raster *g, char *base)
     if (base) net_recordings_free(g->k, &d->recordings); /* they hold addresses */
     d->sampled = arena_carve(base, &used, images, token);
     d->normal = arena_carve(base, &used, images, token);
-    if (g->model->facts.last_is_noisy) {
-        d->noisy = arena_carve(base, &used, images, token);
-        d->noise = arena_carve(base, &used, images, 2 * token);
-    }
+    if (g->model->facts.last_is_noisy) d->noise = arena_carve(base, &used, images, 2 * token);
     d->z = arena_carve(base, &used, 2 * images, z);
     d->z_drawn = arena_carve(base, &used, 2 * images, z);
     used += diff_chain_lay_out(&d->chain, base ? base + used : NULL);

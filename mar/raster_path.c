@@ -131,6 +131,9 @@ mar_status raster_path_check(const mar_raster_model *model, const mar_params *p,
 {
     const mar_model *draft = p->draft;
     if (!draft) return err_set(err, MAR_EARG, "--spec path: needs --draft with a %s model", model->base.config.title);
+    if (model->facts.last_is_noisy)
+        return err_set(err, MAR_EARG, "--spec path: paths do not compare the noise of the last step of %s's tokens",
+                       model->base.config.title);
     const mar_status status = mar_check_draft(&model->base, draft, err);
     if (status != MAR_OK) return status;
     const int rows = model->facts.net.rows, has = mar_raster_model_of(draft)->facts.net.rows;

@@ -37,41 +37,6 @@ void raster_add_tokens(mar_raster *g, causal_runner *r, int slot, int first, int
     }
 }
 
-/* Returns the standard deviation of the noise behind the last step of a token. */
-static float raster_last_noise(const mar_raster *g, int position)
-{
-    const raster_diffusion *d = g->diffusion;
-    const int steps = raster_steps(g, position);
-    int i = 0;
-    while (d->spec[i].steps != steps) i++;
-    return diff_last_noise(&d->spec[i], g->plan.params.temperature);
-}
-
-/* Writes n tokens, rows of x, with the noise behind their last steps to d->noisy. x0 is scratch [n][C]. */
-static void raster_add_last_noise(const mar_raster *g, const float *x, const int *row, int n, const int *place,
-                                  float *x0)
-{
-    raster_diffusion *d = g->diffusion;
-    const int channels = g->model->facts.head.channels, n_tokens = g->model->facts.net.seq_len;
-    g->k->core->copy_rows(g->k, d->noisy, NULL, x, row, NULL, NULL, n, channels);
-    for (int i = 0; i < n; i++) {
-        const int apart = place[i] >= g->max_images * n_tokens;
-        const mar_slot *s = &g->slots.slot[apart ? place[i] - g->max_images * n_tokens : place[i] / n_tokens];
-        d->noise_seed[i] = s->seed;
-        d->noise_image[i] = s->number;
-        d->noise_position[i] = apart ? n_tokens : place[i] % n_tokens;
-    }
-    for (int i = 0, end; i < n; i = end) { /* tokens of one noise */
-        const float noise = raster_last_noise(g, d->noise_position[i] % n_tokens);
-        const kern_ode_coef add = {.x0_prediction = -1, .coef_x = 1, .coef_x0 = noise};
-        for (end = i + 1; end < n && raster_last_noise(g, d->noise_position[end] % n_tokens) == noise;) end++;
-        g->k->head->normal(g->k, d->noise, end - i, 2 * channels, d->noise_seed + i, KERN_NOISE_STEP,
-                           d->noise_image + i, d->noise_position + i, 0);
-        g->k->head->chain_ode_step(g->k, d->noisy + (size_t)i * (size_t)channels, x0, d->noise, end - i, channels, NULL,
-                                   &add);
-    }
-}
-
 static raster_norm tokens_norm(const mar_raster *g)
 {
     return g->plan.params.token_norm == TOKEN_NORM_OFF ? RASTER_AS_DRAWN : g->model->facts.norm;
@@ -101,10 +66,6 @@ void raster_write_tokens(const mar_raster *g, const float *x, const int *row, in
     const int channels = m->facts.head.channels;
     const raster_norm norm = tokens_norm(g);
     kern_queue *k = g->k;
-    if (m->facts.last_is_noisy && g->plan.params.sampler == MAR_SAMPLER_DDPM) {
-        raster_add_last_noise(g, x, row, n, place, normal);
-        x = g->diffusion->noisy, row = NULL;
-    }
     if (norm == RASTER_ON_SPHERE)
         k->core->rms_norm(k, x, row, n, channels, m->ones, SPHERE_EPS, normal, 1);
     else if (norm == RASTER_LAYER_NORM)

@@ -34,16 +34,11 @@ typedef struct raster_diffusion {
     int *row_place;                 /* place in the slots' tokens */
     int *row_z;                     /* [2 * max_images] rows of z: conditional, then unconditional ones */
 
-    /* Noise addresses of tokens being written, host [max_images]. */
-    uint64_t *noise_seed, *noise_image;
-    int *noise_position;
-
     /* Backend memory. Behind the slots' tokens are [max_images][C] first tokens of unconditional branches that draw
      * them for themselves. */
     float *sampled; /* [max_images][C] tokens drawn last */
     float *normal;  /* [max_images][C] the same, normalised */
-    float *noisy;   /* [max_images][C] the same with the last step's noise; where the model has it */
-    float *noise;   /* [max_images][2C] that noise, in the first half of each row */
+    float *noise;   /* [max_images][2C] of the last step, in the first half of each row; where the model has it */
     float *z;       /* [2][max_images][D] conditions of the next tokens, conditional, then unconditional */
     float *z_drawn; /* [2 * max_images][D] conditions of the tokens being drawn */
 } raster_diffusion;
@@ -57,8 +52,8 @@ int raster_draws_apart(const mar_raster *g, const mar_slot *s, int token);
  * becomes row to[0..wanted-1] of z, in the unconditional branch `rows` rows behind it. */
 void raster_add_tokens(mar_raster *g, causal_runner *r, int slot, int first, int n, int wanted, int rows,
                        const int *to);
-/* Adds the last step's noise to n tokens, at most max_images, rows row[i] of x (NULL: row i), normalises them as the
- * model's are, and writes them to `place` of the slots' tokens. `normal` is scratch [n][C]. */
+/* Normalises n tokens as the model's are, rows row[i] of x (NULL: row i), and writes them to `place` of the slots'
+ * tokens. `normal` is scratch [n][C]. */
 void raster_write_tokens(const mar_raster *g, const float *x, const int *row, int n, const int *place, float *normal);
 /* Normalises an image's tokens, host [seq_len][C], as drawn ones are. */
 void raster_normalise_tokens(const mar_raster *g, float *tokens);

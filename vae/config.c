@@ -471,8 +471,7 @@ static void visit_temporal(const wt_file *f, int channels, vae_tensor_visitor *v
 
 int vae_config_has_encoder(const wt_file *f)
 {
-    vae_vit_shape encoder;
-    if (vae_sphere_recognise(f)) return vae_sphere_derive_encoder(f, &encoder, NULL) == MAR_OK;
+    if (vae_sphere_recognise(f)) return has_part(f, "vae.encoder.") || has_part(f, "encoder.");
     return !vae_names_of(f)->temporal && (has_part(f, "encoder.") || has_part(f, "quant_conv."));
 }
 

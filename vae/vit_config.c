@@ -1,6 +1,6 @@
 /* Shape of SphereAR's ViT decoder and encoder (SphereAR/vae.py); detok_config.c has that of l-DeTok's. All of it is in
  * the tensors' shapes. The width of a head is half that of a row of freqs_cis. Without that table the metadata says the
- * number of heads, or they have 64 numbers. */
+ * number of the decoder's heads, or heads have 64 numbers. */
 #include "vae/steps.h"
 #include "weights/shape.h"
 
@@ -177,6 +177,9 @@ mar_status vae_sphere_derive_encoder(const wt_file *f, vae_vit_shape *s, mar_err
     if (status == MAR_OK) status = derive_layers(f, s, err);
     if (status == MAR_OK) status = derive_blocks(f, s, "patchify.0.net.", 0, s->width, err);
     if (status != MAR_OK) return status;
+    if (s->out[s->blocks - 1] != s->width)
+        return err_set(err, MAR_EMODEL, "%s: the last block of %s.patchify has %d output channels, expected %d",
+                       wt_path(f), s->side, s->out[s->blocks - 1], s->width);
     s->channels = rows - 1; /* the direction of the mean, then the concentration around it */
     if (s->channels > 0 && vae_vit_groups(s->in) > 0 && s->in % vae_vit_groups(s->in) == 0) return MAR_OK;
     return err_set(err, MAR_EMODEL,

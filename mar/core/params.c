@@ -39,8 +39,8 @@ static mar_param rows[] = {
      .max = 1000,
      .help = "diffusion steps for each token; 0: the model's own\n"
              "2 or more. SphereAR: noisy steps of the flow; one without noise follows. NextStep-1: all steps, the last "
-             "without noise, so 3 or more. 0 is the model's default, which mar inspect prints: 50 for NextStep-1, else "
-             "100."},
+             "one included, so 3 or more. 0 is the model's default, which mar inspect prints: 50 for NextStep-1, 28 "
+             "for 1.1, else 100."},
     {.name = FIELD(time_shift),
      .tokens = continuous,
      .group = "Steps",
@@ -49,7 +49,7 @@ static mar_param rows[] = {
      .choices = automatic,
      .help = "SphereAR, NextStep-1: shift of the flow's time; 1: none\n"
              "S makes t / (S - (S - 1) t) of the time t of each step, so that with S above 1 more steps are near the "
-             "noise. The last step without noise keeps its length of 0.04. auto is the model's default, 1."},
+             "noise. A last step without noise keeps its length of 0.04. auto is the model's default, 1."},
     {.name = FIELD(cfg),
      .group = "Sampling",
      .type = MAR_TYPE_FLOAT,
@@ -60,7 +60,7 @@ static mar_param rows[] = {
      .help =
          "scale of classifier-free guidance; 1: off\n"
          "auto is the model's default, which mar inspect prints: 4.6 for SphereAR, 3 for Harmon and UniPic-1, 7.5 "
-         "for NextStep-1, 2.9 for others. The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H, 3.9 "
+         "for NextStep-1, 2.9 for others; a demo may have its own. The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H, 3.9 "
          "for MAR-B and 3.4 for MAR-L on l-DeTok, 4.5 for SphereAR-B, 4.6 for SphereAR-L and 4.5 for SphereAR-H. "
          "LlamaGen's demo uses 4 "
          "with a --top_k of 2000, its evaluation 1.5 to 2. Lumina-mGPT, Anole and Emu3 use 3. Values below 1 also turn "

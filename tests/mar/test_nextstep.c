@@ -309,7 +309,7 @@ TEST_CASE(a_picture_of_the_official_code)
     wt_close(golden);
 }
 
-/* NextStep-1.1 is told by its configuration, and has other defaults. */
+/* NextStep-1.1 is recognised by its configuration, and has other defaults. */
 TEST_CASE(releases_have_their_defaults)
 {
     const nextstep_files *f = *state;

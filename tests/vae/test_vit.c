@@ -184,6 +184,7 @@ typedef struct {
     wt_dtype table;    /* dtype of freqs_cis */
     int strip;         /* 1: names without "vae." */
     const char *heads; /* mar.vae_heads in the metadata, or NULL */
+    int encoder;       /* 1: with the encoder's tensors */
 } change;
 
 static int is_of_encoder(const char *name)
@@ -191,7 +192,7 @@ static int is_of_encoder(const char *name)
     return strncmp(name, "vae.encoder.", 12) == 0 || strncmp(name, "vae.quant_proj.", 15) == 0;
 }
 
-/* Writes a copy without the encoder. */
+/* Writes a copy. */
 static void write_copy(const char *path, const change *c)
 {
     const char *const metadata[][2] = {{"mar.vae_heads", c->heads}};
@@ -203,7 +204,7 @@ static void write_copy(const char *path, const change *c)
         const wt_tensor *t = wt_at(f, i);
         const int is_it = c->without && strcmp(t->name, c->without) == 0, is_table = strstr(t->name, "freqs_cis") != 0;
         seen += is_it;
-        if (is_of_encoder(t->name) || (is_it && c->rank == 0)) continue;
+        if ((is_of_encoder(t->name) && !c->encoder) || (is_it && c->rank == 0)) continue;
         out[count] = (wt_output){t->name + (c->strip ? 4 : 0),
                                  is_table ? c->table : WT_F32,
                                  is_it ? c->rank : t->rank,
@@ -350,6 +351,39 @@ TEST_CASE(every_tensor_is_needed)
     }
     assert_int_equal(seen, 44);
     wt_close(f);
+}
+
+/* Expects one line for the encoder of the changed copy, with the reason in it. The decoder loads. */
+static void expect_encoder_refused(const char *path, const change *c, const char *reason)
+{
+    mar_err err = {0};
+    write_copy(path, c);
+    kern_queue *k = open_queue(MAR_DTYPE_F32, 1);
+    wt_file *f = NULL;
+    assert_ok(wt_open(path, &f, &err), &err);
+    vae_decoder *d = load(k, path);
+    assert_int_equal(vae_decoder_add_encoder(d, k, f, &err), MAR_EMODEL);
+    assert_says(err.text, reason);
+    vae_decoder_free(d);
+    wt_close(f);
+    close_queue(k);
+}
+
+TEST_CASE(every_tensor_of_the_encoder_is_needed)
+{
+    char *path = test_path("vit.safetensors");
+    wt_file *f = open_checkpoint();
+    for (int i = 0; i < wt_count(f); i++) {
+        const char *name = wt_at(f, i)->name;
+        if (!is_of_encoder(name) || strstr(name, "freqs_cis")) continue;
+        expect_encoder_refused(path, &(change){.without = name, .table = WT_F32, .encoder = 1}, name);
+    }
+    wt_close(f);
+    expect_encoder_refused(path, &(change){.table = WT_F32}, "has no encoder");
+    expect_encoder_refused(path,
+                           &(change){"vae.encoder.patchify.0.net.1.block.2.weight", 4, (const int64_t[]){128, 32, 3, 3},
+                                     WT_F32, 0, NULL, 1},
+                           "the last block of vae.encoder.patchify has 128 output channels, expected 64");
 }
 
 TEST_CASE(wrong_shapes_are_refused)

@@ -17,7 +17,7 @@
     python3 tools/dev/random_checkpoint.py --arch nextstep_14b --depth 4 --out NextStep-1-Large
 
 The names, shapes and the .pth/.ckpt/.pt layout are the official ones. SphereAR's file has one set of weights, `ema`, and no image
-encoder, which nothing needs. A T5 is a folder with shards and config.json, in f32 or with --bf16; its spiece.model is the
+encoder, which only mar edit needs. A T5 is a folder with shards and config.json, in f32 or with --bf16; its spiece.model is the
 user's. lumina_7b, anole_7b and emu3_8b are folders with shards in bf16, config.json and a tokenizer of bytes; with --depth they have
 fewer layers. vqgan is Chameleon's image decoder. detok_bb is l-DeTok's tokenizer, with stats.pkl beside it; the MAR models on it have the
 shapes of mar_base and mar_large. harmon_0.5b, harmon_1.5b and unipic are folders in bf16 with image decoder and

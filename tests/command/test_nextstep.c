@@ -235,12 +235,13 @@ NEXTSTEP_CASE(damaged_folders_are_refused)
     const char *d = *state;
     write_nextstep(d, "table", NEXTSTEP_SHARDS);
     write_nextstep(d, "positions", NEXTSTEP_POSITIONS);
-    sh_ok(d, "for i in text patch zero guided one cut bare; do cp -r m $i; done; rm text/tokenizer.json; rm -r bare/vae; "
-             "truncate -s 1000000 cut/vae/checkpoint.pt; "
-             "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 3/' patch/config.json; "
-             "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 0/' zero/config.json; "
-             "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 1/' one/config.json; "
-             "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 2, \"cfg\": 0.5/' guided/config.json; "
-             "sed -i 's/gen_pos_embed\": false/gen_pos_embed\": true/' table/config.json");
+    sh_ok(d,
+          "for i in text patch zero guided one cut bare; do cp -r m $i; done; rm text/tokenizer.json; rm -r bare/vae; "
+          "truncate -s 1000000 cut/vae/checkpoint.pt; "
+          "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 3/' patch/config.json; "
+          "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 0/' zero/config.json; "
+          "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 1/' one/config.json; "
+          "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 2, \"cfg\": 0.5/' guided/config.json; "
+          "sed -i 's/gen_pos_embed\": false/gen_pos_embed\": true/' table/config.json");
     command_refuses(d, cases, LENGTH(cases));
 }

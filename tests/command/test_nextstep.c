@@ -125,6 +125,12 @@ NEXTSTEP_CASE(converted)
     sh_ok(d, "cp -r m/vae int8 && rm -r m && test ! -e f32/vae"); /* a second decoder beside the first has no effect */
     command_ok(d, "generate --model f32 " SHORT "--prompt 'a dog' --out f32.png");
     assert_true(same_pixels(d, "m.png", "f32.png"));
+    write_nextstep(d, "positions", NEXTSTEP_POSITIONS); /* with the table of positions, which others have unused */
+    command_ok(d, "generate --model positions " SHORT "--prompt 'a dog' --out positions.png");
+    command_ok(d, "convert positions placed --dtype f32");
+    sh_ok(d, "rm -r positions");
+    command_ok(d, "generate --model placed " SHORT "--prompt 'a dog' --out placed.png");
+    assert_true(same_pixels(d, "positions.png", "placed.png") && !same_pixels(d, "m.png", "placed.png"));
     for (size_t i = 0; i < LENGTH(types); i++) {
         command_ok(d, "generate --model %s " SHORT "--prompt 'a dog' --dtype %s --out %s.png", types[i], types[i],
                    types[i]);

@@ -23,8 +23,7 @@ from train_harmon import Batches, make_pictures, report_prompts, train_tokenizer
 from training import (Ema, Prompts, causal_rows, draw_with_mar, keep_freed_memory, logger, optimise, publish_tokenizer, save, set_lr,
                       transformer_optimizers, write_json)
 
-from pymar import VaeConfig, load_vae
-from pymar.spherear import FlowHead
+from pymar import FlowHead, NextStepNet, VaeConfig, load_vae
 from pymar.vae import Decoder
 
 CHANNELS, PATCH, STRIDE = 4, 2, 8  # of a latent; latents of a token's side; pixels of a token's side
@@ -35,7 +34,7 @@ VAE_STEPS, VAE_BATCH, VAE_NOISE, TOKEN_NOISE = 800, 24, 0.3, 0.15
 LLM = dict(hidden_size=96, intermediate_size=192, num_hidden_layers=4, num_attention_heads=3, num_key_value_heads=1,
            max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=1e6, hidden_act="silu", tie_word_embeddings=False)
 HEAD_WIDTH, HEAD_DEPTH, HEAD_REPEATS = 128, 3, 4  # repeats: times and noises that the head sees of a token in a step
-STEPS, BATCH, PEAK_LR, WARMUP, PROMPT_DROPOUT = 5000, 48, 3e-3, 100, 0.1
+STEPS, BATCH, PEAK_LR, WARMUP, PROMPT_DROPOUT = 4000, 48, 3e-3, 100, 0.1
 CHAIN, CFG = 50, 3  # the release's steps, the last one without noise; guidance by default, which the release has not in its files
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "[PAD]",
            *(f"<|{name}|>" for name in "image_area begin_of_image end_of_image image_placeholder".split())]
@@ -85,7 +84,7 @@ def train_vae(args, log):
     for step in range(args.vae_steps):
         set_lr(optimizer, step, args.vae_steps, 3e-3, 50)
         batch = digits.draw_mixed(images, VAE_BATCH, generator).expand(-1, 3, -1, -1)
-        with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
+        with torch.autocast("cpu", torch.bfloat16):
             decoded = vae.through(batch, VAE_NOISE).float()
         mse = F.mse_loss(decoded, batch)
         optimise([optimizer], vae, mse + 0.2 * F.l1_loss(decoded, batch))
@@ -116,65 +115,6 @@ def extract_tokens(args, log):
 
 # ------------------------------------------------------------------------------------------------------------- model
 
-class TimeEmbedding(nn.Module):
-    """Of the time in [0,1] itself, not a thousand times it."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(256, width), nn.SiLU(), nn.Linear(width, width))
-
-    def forward(self, t):
-        angle = t[:, None] * 10000.0 ** (-torch.arange(128) / 128)
-        return self.mlp(torch.cat([angle.cos(), angle.sin()], 1))
-
-
-def modulation(width, parts):
-    layer = nn.Linear(width, parts * width)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return nn.Sequential(nn.SiLU(), layer)
-
-
-class HeadBlock(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.in_ln = nn.LayerNorm(width, eps=1e-6)
-        self.mlp = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
-        self.adaLN_modulation = modulation(width, 3)
-
-    def forward(self, x, y):
-        shift, scale, gate = self.adaLN_modulation(y).chunk(3, -1)
-        return x + gate * self.mlp(self.in_ln(x) * (1 + scale) + shift)
-
-
-class FinalLayer(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.linear, self.adaLN_modulation = nn.Linear(width, TOKEN), modulation(width, 2)
-        nn.init.zeros_(self.linear.weight)
-
-    def forward(self, x, y):
-        shift, scale = self.adaLN_modulation(y).chunk(2, -1)
-        return self.linear(F.layer_norm(x, x.shape[-1:], eps=1e-6) * (1 + scale) + shift)
-
-
-class HeadNet(nn.Module):
-    """Velocity [N,TOKEN] of the states x [N,TOKEN] at times t [N], for conditions c [N,W]."""
-
-    def __init__(self):
-        super().__init__()
-        self.time_embed, self.cond_embed = TimeEmbedding(HEAD_WIDTH), nn.Linear(LLM["hidden_size"], HEAD_WIDTH)
-        self.input_proj = nn.Linear(TOKEN, HEAD_WIDTH)
-        self.res_blocks = nn.ModuleList(HeadBlock(HEAD_WIDTH) for _ in range(HEAD_DEPTH))
-        self.final_layer = FinalLayer(HEAD_WIDTH)
-
-    def forward(self, x, t, c):
-        x, y = self.input_proj(x), self.time_embed(t) + self.cond_embed(c)
-        for block in self.res_blocks:
-            x = block(x, y)
-        return self.final_layer(x, y)
-
-
 class NextStep(nn.Module):
     """NextStep-1's names behind `llm.`, without the output layer of text. `reader` is of the training only: it reads in each
     condition which digits the prompt names, which the flow's loss alone teaches much later."""
@@ -186,7 +126,7 @@ class NextStep(nn.Module):
         self.llm = Qwen2Model(Qwen2Config(vocab_size=vocabulary, attn_implementation="sdpa", **LLM))
         self.image_in_projector, self.image_out_projector = nn.Linear(TOKEN, width), nn.Linear(width, width)
         self.gen_pos_embed = nn.Parameter(torch.randn(1, SIDE ** 2, width) * 0.02)
-        self.image_head = FlowHead(HeadNet())
+        self.image_head = FlowHead(NextStepNet(HEAD_WIDTH, HEAD_DEPTH, TOKEN, width))
         self.reader = nn.Linear(width, 3 * 11)
 
     def conditions(self, ids, given, tokens):
@@ -197,7 +137,8 @@ class NextStep(nn.Module):
 
     def loss(self, ids, given, tokens, named):
         c = self.conditions(ids, given, tokens[:, :-1])
-        read = F.cross_entropy(self.reader(c).float().unflatten(2, (3, 11)).flatten(0, 2), named[:, None].expand(-1, SIDE ** 2, -1).flatten())
+        wanted = named[:, None].expand(-1, SIDE ** 2, -1)
+        read = F.cross_entropy(self.reader(c).float().unflatten(2, (3, 11)).flatten(0, 2), wanted.flatten())
         repeated = (x.flatten(0, 1).repeat(HEAD_REPEATS, 1) for x in (tokens, c))
         return self.image_head.loss(*repeated), read
 
@@ -216,17 +157,15 @@ class NextStep(nn.Module):
 
 def train(args, log):
     torch.manual_seed(3)
-    prompts, start, checkpoint = Prompts(os.path.join(args.work, "tokenizer.json"), framed), time.time(), os.path.join(args.work, "nextstep.pt")
+    prompts, start = Prompts(os.path.join(args.work, "tokenizer.json"), framed), time.time()
     batches, model, means = Batches(args, prompts), NextStep(prompts.vocabulary), [0.0, 0.0]
-    if args.first:
-        model.load_state_dict(torch.load(args.first))
     optimizers, ema = transformer_optimizers(model, 0.02), Ema(model, 0.999)
     log(f"parameters: head {sum(p.numel() for p in model.image_head.parameters())}, all {sum(p.numel() for p in model.parameters())}")
     for step in range(args.steps):
         for optimizer in optimizers:
-            set_lr(optimizer, step, args.steps, args.lr, WARMUP)
+            set_lr(optimizer, step, args.steps, PEAK_LR, WARMUP)
         tokens, ids, given, named, _ = batches.draw(BATCH, PROMPT_DROPOUT)
-        with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
+        with torch.autocast("cpu", torch.bfloat16):
             losses = model.loss(ids, given, normalised(tokens), named)
         optimise(optimizers, model, losses[0] + 0.1 * losses[1])
         ema.update(model)
@@ -234,7 +173,7 @@ def train(args, log):
         if step % 100 == 0 or step == args.steps - 1:
             log(f"nextstep {step} loss {means[0]:.4f}, reading {means[1]:.4f} {time.time() - start:.0f}s")
         if step % 500 == 499 or step == args.steps - 1:
-            torch.save(ema.model.state_dict(), checkpoint)
+            torch.save(ema.model.state_dict(), os.path.join(args.work, "nextstep.pt"))
     publish(args, ema.model)
 
 
@@ -284,11 +223,8 @@ def main():
     parser.add_argument("--demo", default="weights/demo", help="demo's files; the new ones go there")
     parser.add_argument("--work", default="build/demo-nextstep", help="autoencoder, tokens, checkpoints, logs and sample grids")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--bf16", action="store_true", help="train with autocast")
     parser.add_argument("--vae_steps", type=int, default=VAE_STEPS)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--lr", type=float, default=PEAK_LR)
-    parser.add_argument("--first", help="the averaged model of an earlier run, with which the run begins")
     parser.add_argument("--mar", help="the command, which then draws the report's images; else PyTorch does")
     parser.add_argument("--images", type=int, default=200, help="images of a line of the report")
     parser.add_argument("--cfg", default=str(CFG), help="guidance scales of the report")

@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-#define NEXTSTEP_NAMES                                                                                                 \
-    LANGUAGE_LLAMA_NAMES(""), .project = {"image_in_projector.weight"}, .condition = "image_out_projector.weight"
+#define NEXTSTEP_NAMES LANGUAGE_LLAMA_NAMES(""), .project = {NEXTSTEP_INPUT}, .condition = "image_out_projector.weight"
 
 /* With and without the table of positions that use_gen_pos_embed asks for. */
 static const causal_names nextstep_names = {NEXTSTEP_NAMES};
@@ -49,26 +48,16 @@ static mar_status nextstep_derive_sequence(const wt_file *f, const wt_asked *ask
     return MAR_OK;
 }
 
-/* Reads the side of a token's patch, which divides its numbers among the latent channels. */
-static mar_status nextstep_derive_patch(const wt_file *f, family_facts *out, mar_err *err)
-{
-    const mar_status status = nextstep_patch(f, &out->config.patch_size, err);
-    const int patch = out->config.patch_size;
-    if (status != MAR_OK || out->shape.token_dim % (patch * patch) == 0) return status;
-    return err_set(err, MAR_EMODEL, "%s: %s %d: tokens of %d numbers are no patches of %dx%d latent pixels", wt_path(f),
-                   nextstep_patch_key(f), patch, out->shape.token_dim, patch, patch);
-}
-
 static mar_status nextstep_derive_transformer(const wt_file *f, const wt_asked *asked, family_facts *out, mar_err *err)
 {
     const wt_tensor *in;
     mar_status status = language_open(f, &out->language, err);
     if (status == MAR_OK) status = language_shape(f, &nextstep_names, 0, &out->shape, err);
-    if (status == MAR_OK) status = wt_find_shape(f, nextstep_names.project[0], 2, &in, err);
+    if (status == MAR_OK) status = wt_find_shape(f, NEXTSTEP_INPUT, 2, &in, err);
     if (status != MAR_OK) return status;
     out->shape.token_dim = (int)in->shape[1];
     out->shape.tied = 0;
-    status = nextstep_derive_patch(f, out, err);
+    status = nextstep_patch(f, &out->config.patch_size, err);
     if (status == MAR_OK) status = nextstep_derive_positions(f, &out->shape, err);
     return status == MAR_OK ? nextstep_derive_sequence(f, asked, out, err) : status;
 }

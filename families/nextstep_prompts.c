@@ -8,7 +8,7 @@
 
 int nextstep_recognise(const wt_file *f)
 {
-    return wt_find(f, "image_in_projector.weight") || wt_find(f, "image_head.net.input_proj.weight");
+    return wt_find(f, NEXTSTEP_INPUT) || wt_find(f, "image_head.net.input_proj.weight");
 }
 
 static int nextstep_is_language(const wt_file *f, const char *name)
@@ -22,21 +22,20 @@ int nextstep_is_newer(const wt_file *f)
     return language_member(f, "genloss_depth") != NULL || (release && strcmp(release, "1.1") == 0);
 }
 
-const char *nextstep_patch_key(const wt_file *f)
-{
-    return nextstep_is_newer(f) ? "patch_size" : "latent_patch_size";
-}
-
 mar_status nextstep_patch(const wt_file *f, int *out, mar_err *err)
 {
+    enum { PATCH_MAX = 64 };
+    const char *key = nextstep_is_newer(f) ? "patch_size" : "latent_patch_size";
+    const wt_tensor *in = wt_find(f, NEXTSTEP_INPUT);
+    const int numbers = in && in->rank == 2 && in->shape[1] <= WT_DIM_MAX ? (int)in->shape[1] : 0;
     long written = 2;
     *out = 2;
     mar_status status = wt_metadata_number(f, "mar.patch_size", &written, err);
-    if (written > 0 && written <= NEXTSTEP_PATCH_MAX) *out = (int)written;
-    if (status == MAR_OK) status = language_number(f, nextstep_patch_key(f), 1, out, err);
-    if (status != MAR_OK || *out <= NEXTSTEP_PATCH_MAX) return status;
-    return err_set(err, MAR_EMODEL, "%s: %s %d, expected at most %d", wt_path(f), nextstep_patch_key(f), *out,
-                   NEXTSTEP_PATCH_MAX);
+    if (written > 0 && written <= PATCH_MAX) *out = (int)written;
+    if (status == MAR_OK) status = language_number(f, key, 1, out, err);
+    if (status != MAR_OK || (*out <= PATCH_MAX && numbers % (*out * *out) == 0)) return status;
+    return err_set(err, MAR_EMODEL, "%s: %s %d: tokens of %d numbers are no patches of %dx%d latent pixels", wt_path(f),
+                   key, *out, numbers, *out, *out);
 }
 
 mar_status nextstep_positions(const wt_file *f, int *used, const wt_tensor **table, mar_err *err)

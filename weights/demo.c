@@ -30,10 +30,10 @@ static const wt_demo decoders[] = {
     {"demo-harmon", "harmon"},
     {"demo-nextstep", "nextstep"},
 };
-/* Folders as Hugging Face writes them. */
+/* Folders as Hugging Face writes them; for demo-t2i the one that encodes its prompts. */
 static const wt_demo folders[] = {
     {"demo-t5", "t5"},
-    {"demo-t2i", "t5"}, /* what encodes its prompts */
+    {"demo-t2i", "t5"},
     {"demo-mgpt", "mgpt"},
     {"demo-harmon", "harmon"},
     {"demo-nextstep", "nextstep"},

@@ -49,7 +49,7 @@ wt_file *wt_file_new(const char *path, mar_weights which)
     f->pool.limit = SIZE_MAX;
     f->seed = wt_hash_random();
     f->weights = which;
-    f->path = wt_pool_text(&f->pool, path, strlen(path));
+    f->path = f->place = wt_pool_text(&f->pool, path, strlen(path));
     if (f->path && wt_table_grow(f)) return f;
     wt_close(f);
     return NULL;

@@ -101,17 +101,13 @@ static mar_status read_config(wt_file *f, const char *name, mar_err *err)
 mar_status wt_read_beside(const wt_file *f, const char *name, char **text, json *out, mar_err *err)
 {
     char folder[PATH_MAX] = ".", path[PATH_MAX];
-    const char *slash = strrchr(f->path, '/');
+    const char *slash = strrchr(f->place, '/');
     *text = NULL;
     *out = (json){.values = NULL};
     if (!f->parts && (f->source.memory || f->source.borrowed)) return MAR_OK;
-    const mar_status status = wt_demo_folder(f->path, path, err); /* a demo's label is no path */
-    if (status != MAR_OK) return status;
-    if (*path)
-        snprintf(folder, sizeof folder, "%s", path);
-    else if (f->parts || slash)
-        snprintf(folder, sizeof folder, "%.*s", (int)(f->parts ? strlen(f->path) : (size_t)(slash - f->path + 1)),
-                 f->path);
+    if (f->parts || slash)
+        snprintf(folder, sizeof folder, "%.*s", (int)(f->parts ? strlen(f->place) : (size_t)(slash - f->place + 1)),
+                 f->place);
     if (!folder_has(folder, name)) return MAR_OK;
     if (!weights_folder_join(folder, name, path)) return err_set(err, MAR_EIO, "%s: the path is too long", f->path);
     return read_json(path, text, NULL, out, err);

@@ -23,7 +23,8 @@ typedef struct {
 
 struct wt_file {
     file_source source;    /* the file, descriptor or memory */
-    const char *path;      /* or the label of memory or a descriptor */
+    const char *path;      /* or the label of memory or a descriptor, or wt_set_label's */
+    const char *place;     /* the path without such a label: other files are beside it */
     uint8_t start[24];     /* [n_start] first bytes of the file */
     size_t n_start;        /* less than sizeof start for a shorter file */
     int allow_nonfinite;   /* 1: wt_load_f32 accepts NaN and infinities */

@@ -616,12 +616,32 @@ static int keeps(const conversion *c, const wt_tensor *t)
     return c->dtype == MAR_DTYPE_AUTO || c->dtype == (t->dtype == WT_I8 ? MAR_DTYPE_INT8 : MAR_DTYPE_INT4);
 }
 
+typedef struct {
+    const char *name;
+    int found;
+} name_search;
+
+static void inspect_compare_name(void *user, const char *name, int rank, const int64_t *shape)
+{
+    name_search *s = user;
+    (void)rank, (void)shape;
+    s->found |= strcmp(name, s->name) == 0;
+}
+
+/* Returns whether the model has a tensor of this name: not all that a kind ignores is unused in each of its models. */
+static int is_of_model(const mar_report *r, const wt_file *f, const char *name)
+{
+    name_search s = {name, 0};
+    r->kind->tensors(f, r->of_file, inspect_compare_name, &s);
+    return s.found;
+}
+
 static void put_tensor(conversion *c, const wt_tensor *t)
 {
     const wt_dtype dtype = output_dtype(c->dtype, c->f, t);
     const wt_tensor *matrix = wt_matrix_of(c->f, t);
     const int covered = is_int8(c->report, t->name);
-    if (is_harmless(c->report, c->f, t)) return;
+    if (is_harmless(c->report, c->f, t) && !is_of_model(c->report, c->f, t->name)) return;
     if (keeps(c, matrix ? matrix : t)) {
         inspect_put(c, t, t->dtype, WT_COPIED);
     } else if (matrix) {

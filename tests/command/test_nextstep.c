@@ -171,6 +171,12 @@ NEXTSTEP_CASE(converted)
     sh_ok(d, "cp -r m/vae int8 && rm -r m && test ! -e f32/vae"); /* a second decoder beside the first has no effect */
     command_ok(d, "generate --model f32 " SHORT "--prompt 'a dog' --out f32.png");
     assert_true(same_pixels(d, "m.png", "f32.png"));
+    write_nextstep(d, "positions", NEXTSTEP_POSITIONS); /* with the table of positions, which others have unused */
+    command_ok(d, "generate --model positions " SHORT "--prompt 'a dog' --out positions.png");
+    command_ok(d, "convert positions placed --dtype f32");
+    sh_ok(d, "rm -r positions");
+    command_ok(d, "generate --model placed " SHORT "--prompt 'a dog' --out placed.png");
+    assert_true(same_pixels(d, "positions.png", "placed.png") && !same_pixels(d, "m.png", "placed.png"));
     for (size_t i = 0; i < LENGTH(types); i++) {
         command_ok(d, "generate --model %s " SHORT "--prompt 'a dog' --dtype %s --out %s.png", types[i], types[i],
                    types[i]);
@@ -278,12 +284,13 @@ NEXTSTEP_CASE(damaged_folders_are_refused)
     const char *d = *state;
     write_nextstep(d, "table", NEXTSTEP_NEWER);
     write_nextstep(d, "positions", NEXTSTEP_POSITIONS);
-    sh_ok(d, "for i in text patch zero guided one cut bare; do cp -r m $i; done; rm text/tokenizer.json; rm -r bare/vae; "
-             "truncate -s 1000000 cut/vae/checkpoint.pt; "
-             "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 3/' patch/config.json; "
-             "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 0/' zero/config.json; "
-             "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 1/' one/config.json; "
-             "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 2, \"cfg\": 0.5/' guided/config.json; "
-             "sed -i 's/gen_pos_embed\": false/gen_pos_embed\": true/' table/config.json");
+    sh_ok(d,
+          "for i in text patch zero guided one cut bare; do cp -r m $i; done; rm text/tokenizer.json; rm -r bare/vae; "
+          "truncate -s 1000000 cut/vae/checkpoint.pt; "
+          "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 3/' patch/config.json; "
+          "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 0/' zero/config.json; "
+          "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 1/' one/config.json; "
+          "sed -i 's/latent_patch_size\": 2/latent_patch_size\": 2, \"cfg\": 0.5/' guided/config.json; "
+          "sed -i 's/gen_pos_embed\": false/gen_pos_embed\": true/' table/config.json");
     command_refuses(d, cases, LENGTH(cases));
 }

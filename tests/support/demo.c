@@ -121,8 +121,7 @@ int demo_recognised(const uint8_t *rgb, const int *label, int n)
     return right;
 }
 
-const char *const demo_names[10] = {"zero", "one", "two",   "three", "four",
-                                   "five", "six", "seven", "eight", "nine"};
+const char *const demo_names[10] = {"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"};
 
 enum { CELL = 22, ROWS = 24 }; /* CELL and ROWS of demo/digits.py */
 

@@ -39,7 +39,7 @@ endfunction()
 # quick_commands. The change lane has the others.
 set(quick_commands command.generate command.edit command.eval_result)
 set(slow_areas attack command cudahost fresh gpu_hour install launch serve)
-set(slow_tests diffusion.speculate mar.discrete_law mar.harmon_law mar.path_law mar.path_rounds mar.speculate
+set(slow_tests diffusion.speculate mar.discrete_law mar.harmon_law mar.nextstep_demo mar.path_law mar.path_rounds mar.speculate
                mar.sphere_law rooms.calls specdec.gaussian)
 add_custom_target(quick_tests)
 # Sets OUT to YES if the test NAME of AREA has the label quick, else to NO.

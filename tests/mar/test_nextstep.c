@@ -2,6 +2,7 @@
  * the layouts of its releases. */
 #include "tests/support/nextstep.h"
 
+#include "mar_files.h"
 #include "tests/support/demo.h"
 #include "tests/support/raster.h"
 #include "tests/support/support.h"
@@ -309,22 +310,29 @@ TEST_CASE(a_picture_of_the_official_code)
     wt_close(golden);
 }
 
-/* NextStep-1.1 is recognised by its configuration, and has other defaults. */
+static void check_defaults(mar *m, const char *path, int newer)
+{
+    mar_model *model;
+    assert_library(m, mar_model_load(m, path, 0, &model));
+    const mar_model_config *c = mar_model_get_config(model);
+    assert_string_equal(c->title, newer ? "NextStep-1.1" : "NextStep-1");
+    assert_int_equal(c->num_sampling_steps, newer ? 28 : 50);
+    assert_int_equal(c->token_norm, newer ? 2 : 1);
+    assert_true(c->cfg == 7.5f && c->cfg_schedule == MAR_CFG_CONSTANT);
+    assert_null(c->warning);
+    mar_model_free(model);
+}
+
+/* NextStep-1.1 is recognised by its configuration, and has other defaults; a converted one, too. */
 TEST_CASE(releases_have_their_defaults)
 {
     const nextstep_files *f = *state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     for (int kind = NEXTSTEP_FOLDER; kind <= NEXTSTEP_NEWER; kind++) {
-        const int newer = kind == NEXTSTEP_NEWER;
-        mar_model *model;
-        assert_library(m, mar_model_load(m, f->folder[kind], 0, &model));
-        const mar_model_config *c = mar_model_get_config(model);
-        assert_string_equal(c->title, newer ? "NextStep-1.1" : "NextStep-1");
-        assert_int_equal(c->num_sampling_steps, newer ? 28 : 50);
-        assert_int_equal(c->token_norm, newer ? 2 : 1);
-        assert_true(c->cfg == 7.5f && c->cfg_schedule == MAR_CFG_CONSTANT);
-        assert_null(c->warning);
-        mar_model_free(model);
+        char *converted = test_path("converted");
+        check_defaults(m, f->folder[kind], kind == NEXTSTEP_NEWER);
+        assert_library(m, mar_convert(m, f->folder[kind], converted, MAR_DTYPE_AUTO, 0));
+        check_defaults(m, converted, kind == NEXTSTEP_NEWER);
     }
     mar_close(m);
 }

@@ -61,6 +61,7 @@ static void open_models(fixture *f, kern_queue *k, int decoder)
               &err);
     assert_int_equal(config.shape.vocabulary, VOCABULARY);
     assert_ok(load_net(k, file, &config, &f->gpt, &err), &err);
+    release_facts(&config);
     assert_ok(eagle_model_create(k, drafter, 0, &f->eagle, &err), &err);
     f->file = file;
     wt_close(drafter);

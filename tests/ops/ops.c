@@ -449,6 +449,8 @@ static void build(const ops_entry *e, ops_call *c, int index, const kern_device 
     c->built = 1, c->index = index, c->other = other;
     c->bf16 = d->act_size == 2, c->int8 = d->int8, c->int4 = d->int4;
     c->stream = hash % 1000000 * 1000000 + (uint64_t)index * 10000;
+    if (e->width > OPS_NUMBERS)
+        fail_msg("%s: %d numbers of a case, expected at most %d", e->name, e->width, OPS_NUMBERS);
     for (int i = 0; i < e->width && e->cases; i++) c->n[i] = e->cases[index * e->width + i];
     e->build(c);
 }

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPS_ARRAYS = 16, OPS_NUMBERS = 24 };
+enum { OPS_ARRAYS = 16, OPS_NUMBERS = 25 };
 
 typedef enum { OPS_FLOAT, OPS_ACT, OPS_INT, OPS_BYTE, OPS_DOUBLE } ops_element;
 

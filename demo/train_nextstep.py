@@ -84,8 +84,7 @@ def train_vae(args, log):
     for step in range(args.vae_steps):
         set_lr(optimizer, step, args.vae_steps, 3e-3, 50)
         batch = digits.draw_mixed(images, VAE_BATCH, generator).expand(-1, 3, -1, -1)
-        with torch.autocast("cpu", torch.bfloat16):
-            decoded = vae.through(batch, VAE_NOISE).float()
+        decoded = vae.through(batch, VAE_NOISE)
         mse = F.mse_loss(decoded, batch)
         optimise([optimizer], vae, mse + 0.2 * F.l1_loss(decoded, batch))
         ema.update(vae)

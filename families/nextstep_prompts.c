@@ -63,7 +63,7 @@ static mar_status nextstep_read(const wt_file *f, language *l, mar_err *err)
     if (decoder) status = vae_config_derive(decoder, &vae, err);
     wt_close(decoder);
     if (status != MAR_OK) return status;
-    if (decoder) l->stride = l->unit = vae.stride * patch;
+    if (vae.stride) l->stride = l->unit = vae.stride * patch; /* 0: no decoder is inside */
     const int side = table ? causal_side((int)table->shape[1]) : 0;
     if (side && side <= LANGUAGE_SIDE_MAX / l->stride) l->width = l->height = side * l->stride;
     return MAR_OK;

@@ -24,10 +24,9 @@ static void inspect_set_up(inspect_options *o, option_set *set)
     run_options_init(&o->run);
     o->operands[0] = (operand){"FILE", &o->path,
                                "a model, an autoencoder or Inception-v3: .safetensors, .pth, .pt, "
-                               ".ckpt, a folder; or built in: demo, demo-draft, "
-                               "demo-vae, demo-discrete, demo-discrete-draft, demo-discrete-eagle, demo-discrete-vq, "
-                               "demo-sphere, demo-sphere-draft, demo-t2i, demo-mgpt, demo-mgpt-vq, demo-harmon, "
-                               "demo-nextstep",
+                               ".ckpt, a folder; or built in: demo, and demo- with draft, vae, discrete, "
+                               "discrete-draft, discrete-eagle, discrete-vq, sphere, sphere-draft, t2i, mgpt, mgpt-vq, "
+                               "harmon or nextstep",
                                NULL};
     *set = (option_set){
         .command = "inspect",

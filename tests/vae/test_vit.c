@@ -380,7 +380,7 @@ TEST_CASE(every_tensor_of_the_encoder_is_needed)
     wt_close(f);
     expect_encoder_refused(path, &(change){.table = WT_F32}, "has no encoder");
     expect_encoder_refused(path,
-                           &(change){"vae.encoder.patchify.0.net.1.block.2.weight", 4, (const int64_t[]){128, 32, 3, 3},
+                           &(change){"vae.encoder.patchify.0.net.1.block.2.weight", 4, (const int64_t[]){128, 16, 3, 3},
                                      WT_F32, 0, NULL, 1},
                            "the last block of vae.encoder.patchify has 128 output channels, expected 64");
 }

@@ -297,7 +297,7 @@ static int make_with(const harmon *h, const mar_params *p, const float *tokens, 
  * not depend on known ones that follow it, nor on the image's company. One step makes one token. */
 static void check_scattered(const harmon *h, int run)
 {
-    static const uint8_t known[SEQ] = {0, 1, 1, 0, 0, 0, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1};
+    static const uint8_t known[SEQ + 3] = {0, 1, 1, 0, 0, 0, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1, 0, 0, 1}; /* another: + 3 */
     const mar_params p = params_of(h, run);
     float images[2 * TOKENS], made[TOKENS], again[TOKENS];
     uint8_t more[SEQ];

@@ -57,8 +57,7 @@ int vae_config_ignores_detok(const char *tensor);
  * the encoder and the batch norms' counters. */
 int vae_config_ignores_vq(const char *tensor);
 int vae_config_ignores_emu3(const char *tensor);
-/* Returns 1 if the file has a tensor of the encoder, or of quant_conv after it; SphereAR's: those that show its shape.
- */
+/* Returns 1 if the file has a tensor of the encoder, or of quant_conv after it. */
 int vae_config_has_encoder(const wt_file *f);
 
 /* Writes scale, shift and norm as metadata of a converted file that has Flux's autoencoder. */

@@ -60,7 +60,8 @@ static mar_param rows[] = {
      .help =
          "scale of classifier-free guidance; 1: off\n"
          "auto is the model's default, which mar inspect prints: 4.6 for SphereAR, 3 for Harmon and UniPic-1, 7.5 "
-         "for NextStep-1, 2.9 for others; a demo may have its own. The official values are 2.9 for MAR-B, 3.0 for MAR-L and 3.2 for MAR-H, 3.9 "
+         "for NextStep-1, 2.9 for others; a demo may have its own. The official values are 2.9 for MAR-B, 3.0 for "
+         "MAR-L and 3.2 for MAR-H, 3.9 "
          "for MAR-B and 3.4 for MAR-L on l-DeTok, 4.5 for SphereAR-B, 4.6 for SphereAR-L and 4.5 for SphereAR-H. "
          "LlamaGen's demo uses 4 "
          "with a --top_k of 2000, its evaluation 1.5 to 2. Lumina-mGPT, Anole and Emu3 use 3. Values below 1 also turn "

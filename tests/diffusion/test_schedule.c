@@ -48,6 +48,11 @@ TEST_CASE(refuses)
     assert_int_equal(diff_schedule_create(100, -0.5f, &s, &err), MAR_EARG);
 }
 
+/* Steps and shifts of the flows' chains. */
+enum { COUNTS = 3, SHIFTS = 4 };
+static const int counts[COUNTS] = {3, 28, 50};
+static const float shifts[SHIFTS] = {1, 1.5f, 3, 100};
+
 /* Makes a flow's chain of n noisy steps. */
 static diff_schedule flow_of(int n, float shift)
 {
@@ -76,9 +81,6 @@ static double shifted(double t, double shift)
  * the last one's noise is not the chain's. */
 TEST_CASE(a_flow_of_noisy_steps)
 {
-    enum { COUNTS = 3, SHIFTS = 4 };
-    static const int counts[COUNTS] = {3, 28, 50};
-    static const float shifts[SHIFTS] = {1, 1.5f, 3, 100};
     for (int i = 0; i < COUNTS * SHIFTS; i++) {
         const int n = counts[i % COUNTS];
         const double shift = (double)shifts[i / COUNTS];
@@ -110,9 +112,6 @@ TEST_CASE(a_flow_of_noisy_steps)
  * eps, and one of 0.04 v with the last t. */
 TEST_CASE(a_flow_shifts_its_time)
 {
-    enum { COUNTS = 3, SHIFTS = 4 };
-    static const int counts[COUNTS] = {3, 28, 50};
-    static const float shifts[SHIFTS] = {1, 1.5f, 3, 100};
     for (int i = 0; i < COUNTS * SHIFTS; i++) {
         const int n = counts[i % COUNTS];
         const double shift = (double)shifts[i / COUNTS];

@@ -6,8 +6,9 @@
 #include <math.h>
 
 enum {
-    QUERY_BLOCK = 2 * GEMM_ROWS,
-    SPANS = 64, /* sequences of one loop over spans, enough to keep many threads busy */
+    QUERY_BLOCK = GEMM_ROWS,
+    TASK_BLOCKS = 2, /* of a task for a single head: each packs the keys and values */
+    SPANS = 64,      /* sequences of one loop over spans, enough to keep many threads busy */
 };
 
 /* The shape of a call, and a thread's buffers within cpu_queue.work. */
@@ -15,7 +16,7 @@ typedef struct {
     int n_q, n_k, dim, block, blocks;            /* queries, keys, numbers of each; queries of a block, blocks */
     int key_words, value_words;                  /* words of a column of keys and of values */
     size_t key_bytes, value_bytes;               /* of a block of keys, and of values */
-    size_t weight_stride;                        /* bytes from one row of weights to the next */
+    size_t score_stride, weight_stride;          /* bytes from one row of scores, or of weights, to the next */
     size_t query_bytes;                          /* of a copied query; 0: queries are read where they are */
     size_t value, scores, weights, query, total; /* offsets; the keys are at 0 */
 } attention_plan;
@@ -23,6 +24,12 @@ typedef struct {
 static size_t aligned(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
+}
+
+/* Returns the bytes between rows: an odd number of cache lines, so that rows map to different cache sets. */
+static size_t row_stride(size_t bytes)
+{
+    return ((bytes + 63) / 64 | 1) * 64;
 }
 
 static gemm_type attention_type(const cpu_queue *k)
@@ -41,10 +48,11 @@ static attention_plan make_plan(const cpu_queue *k, int n_q, int n_k, int dim)
     p.value_words = gemm_words(type, n_k, step);
     p.key_bytes = gemm_block_bytes(type, p.key_words);
     p.value_bytes = gemm_block_bytes(type, p.value_words);
-    p.weight_stride = aligned(4 * (size_t)p.value_words);
+    p.score_stride = row_stride((size_t)n_k * sizeof(float));
+    p.weight_stride = row_stride(4 * (size_t)p.value_words);
     p.value = (size_t)cpu_divide_up(n_k, GEMM_COLS) * p.key_bytes;
     p.scores = p.value + (size_t)cpu_divide_up(dim, GEMM_COLS) * p.value_bytes;
-    p.weights = p.scores + aligned((size_t)p.block * (size_t)n_k * sizeof(float));
+    p.weights = p.scores + (size_t)p.block * p.score_stride;
     p.query = p.weights + (size_t)p.block * p.weight_stride;
     p.query_bytes = type == GEMM_BF16 && dim % 2 ? 4 * (size_t)p.key_words : 0; /* padded to whole words */
     p.total = p.query + (size_t)p.block * p.query_bytes;
@@ -105,7 +113,7 @@ static attention_call attention_call_of(kern_queue *k, const act *q, int q_strid
 /* Returns the number of tasks per head of a sequence. */
 static int attention_parts(const attention_call *c, const attention_plan *p)
 {
-    return c->heads == 1 ? p->blocks : 1;
+    return c->heads == 1 ? cpu_divide_up(p->blocks, TASK_BLOCKS) : 1;
 }
 
 /* Packs a head's keys. */
@@ -177,6 +185,12 @@ static void attention_add_bias(float *s, int n, float scale, const float *bias, 
     for (; j < n; j++) s[j] = s[j] * scale + bias[2 * reach];
 }
 
+/* Returns the scores of a block's query number r. */
+static float *scores_of(const attention_plan *p, char *work, int r)
+{
+    return (float *)(void *)(work + p->scores + (size_t)r * p->score_stride);
+}
+
 /* Computes queries first .. last-1 of one head. q, key, value and y point at the head's first row and column. bias is
  * the head's, or NULL. */
 static void attention_tile(const attention_call *call, const attention_plan *p, const char *q, const char *key,
@@ -187,7 +201,7 @@ static void attention_tile(const attention_call *call, const attention_plan *p, 
     const gemm_kernel *kernel = k->d->gemm[attention_type(k)];
     const float scale = 1.0f / sqrtf((float)p->dim);
     char *work = k->work[thread];
-    float *scores = (float *)(void *)(work + p->scores);
+    float *scores = scores_of(p, work, 0);
     const gemm_rows weights = {.base = work + p->weights,
                                .stride = p->weight_stride,
                                .parts = 1,
@@ -198,11 +212,13 @@ static void attention_tile(const attention_call *call, const attention_plan *p, 
     for (int i = first; i < last; i += p->block) {
         const int count = cpu_lesser(last - i, p->block);
         const gemm_rows queries = queries_of(call, p, q, i, count, work + p->query);
-        attention_multiply(kernel, &queries, count, work, p->key_bytes, p->n_k, scores, n_k, NULL, sizeof *scores);
+        attention_multiply(kernel, &queries, count, work, p->key_bytes, p->n_k, scores,
+                           p->score_stride / sizeof *scores, NULL, sizeof *scores);
         for (int r = 0; r < count; r++) {
             char *row = work + p->weights + (size_t)r * p->weight_stride;
-            if (bias) attention_add_bias(scores + (size_t)r * n_k, p->n_k, scale, bias, call->reach, i + r);
-            k->d->rows->softmax(scores + (size_t)r * n_k, p->n_k, bias ? 1 : scale, row, k->d->bf16);
+            float *score = scores_of(p, work, r);
+            if (bias) attention_add_bias(score, p->n_k, scale, bias, call->reach, i + r);
+            kernel->softmax(score, p->n_k, bias ? 1 : scale, row);
             memset(row + n_k * size, 0, p->weight_stride - n_k * size);
         }
         attention_multiply(kernel, &weights, count, work + p->value, p->value_bytes, p->dim,
@@ -218,8 +234,8 @@ static void attend_task(const attention_call *c, const attention_span *s, int ta
     const int parts = attention_parts(c, p), head = task / parts;
     const size_t column = (size_t)head * (size_t)p->dim * c->queue->d->base.act_size;
     const float *bias = c->bias ? c->bias + (size_t)head * (size_t)(2 * c->reach + 1) : NULL;
-    const int first = parts == 1 ? 0 : task % parts * p->block;
-    const int last = parts == 1 || first + p->block > p->n_q ? p->n_q : first + p->block;
+    const int first = task % parts * TASK_BLOCKS * p->block;
+    const int last = parts == 1 ? p->n_q : cpu_lesser(first + TASK_BLOCKS * p->block, p->n_q);
     attention_tile(c, p, c->q + s->q_row * c->q_stride + column, c->key + s->k_row * c->kv_stride + column,
                    c->value + s->k_row * c->kv_stride + column, bias, c->y + s->q_row * c->y_stride + column, first,
                    last, thread);
@@ -366,7 +382,7 @@ static void causal_block(const causal_call *c, const attention_plan *p, int row,
     const gemm_type type = attention_type(c->queue);
     const int group = j->heads / j->kv_heads, n = common + last, count = (last - first) * group;
     const size_t size = d->base.act_size, head = (size_t)p->dim * size;
-    float *scores = (float *)(void *)(work + p->scores);
+    float *scores = scores_of(p, work, 0);
     ptrdiff_t y_at[QUERY_BLOCK];
     for (int i = 0; i < count; i++) {
         const size_t r = (size_t)(row + first + i / group), column = (size_t)((h * group + i % group) * p->dim);
@@ -380,11 +396,12 @@ static void causal_block(const causal_call *c, const attention_plan *p, int row,
                                .parts = 1,
                                .words = gemm_words(type, p->dim, 1),
                                .w_words = p->key_words};
-    attention_multiply(d->gemm[type], &queries, count, work, p->key_bytes, n, scores, (size_t)n, NULL, sizeof *scores);
+    attention_multiply(d->gemm[type], &queries, count, work, p->key_bytes, n, scores, p->score_stride / sizeof *scores,
+                       NULL, sizeof *scores);
     for (int i = 0; i < count; i++) {
         char *weights = work + p->weights + (size_t)i * p->weight_stride;
         const int known = common + first + i / group + 1;
-        d->rows->softmax(scores + (size_t)i * (size_t)n, known, 1.0f / sqrtf((float)p->dim), weights, d->bf16);
+        d->gemm[type]->softmax(scores_of(p, work, i), known, 1.0f / sqrtf((float)p->dim), weights);
         memset(weights + (size_t)known * size, 0, p->weight_stride - (size_t)known * size);
     }
     const gemm_rows weights = {.base = work + p->weights,

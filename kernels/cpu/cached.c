@@ -355,7 +355,7 @@ void PASTE(kern_cached, KERN_ISA)(const cached_task *t, const kern_rows *rows)
     cached_pass(t, &w, 0);
     for (int p = 0; p < pairs; p++) {
         float *score = w.score + (size_t)p * w.length;
-        rows->softmax(score, w.count[p / across], 1.0f / sqrtf((float)t->dim), score, 0);
+        rows->softmax(score, w.count[p / across], 1.0f / sqrtf((float)t->dim));
     }
     cached_pass(t, &w, 1);
     for (int p = 0; p < pairs; p++)

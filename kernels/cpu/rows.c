@@ -673,7 +673,7 @@ static unsigned rows_read_all(const void *p, size_t n)
     return sum[0][0] + sum[0][5];
 }
 
-void PASTE(kern_softmax, KERN_ISA)(float *s, int n, float scale, void *y, int bf16);
+void PASTE(kern_softmax, KERN_ISA)(float *s, int n, float scale);
 void PASTE(kern_cached, KERN_ISA)(const struct cached_task *t, const kern_rows *rows);
 extern const kern_rows PASTE(kern_rows, KERN_ISA);
 const kern_rows PASTE(kern_rows, KERN_ISA) = {

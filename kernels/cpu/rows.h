@@ -28,8 +28,8 @@ typedef struct kern_rows {
     /* y[c] = x[c]*scale[c] + shift[c], then y = silu(y) if `silu`; n pixels of `channels` */
     void (*affine_silu)(const float *x, int n, int channels, const float *scale, const float *shift, int silu, void *y,
                         int bf16);
-    /* y = softmax(scale * s), n values as act; s is overwritten */
-    void (*softmax)(float *s, int n, float scale, void *y, int bf16);
+    /* s = softmax(scale * s), n values */
+    void (*softmax)(float *s, int n, float scale);
     /* Returns the largest of n values, n > 0; NaN if one is NaN. */
     float (*maximum)(const float *x, int n);
     /* y = exp(x - shift), 0 where that is below exp(-87); y may be x, or NULL. Returns the sum; NaN if a value is

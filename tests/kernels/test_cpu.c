@@ -44,8 +44,8 @@ TEST_CASE(exponentials)
         rows[k]->silu_add(odd, zero, 5, y, 0);
         assert_true(isnan(y[0]) && isnan(y[1]) && y[2] == INFINITY && isinf(y[3]) && isfinite(y[4]));
         float scores[20] = {1, 2, NAN, 3};
-        rows[k]->softmax(scores, 20, 1, y, 0);
-        for (int i = 0; i < 20; i++) assert_true(isnan(y[i]));
+        rows[k]->softmax(scores, 20, 1);
+        for (int i = 0; i < 20; i++) assert_true(isnan(scores[i]));
         const float one[4] = {1, 1, 1, 1};
         rows[k]->affine_silu(odd, 1, 4, one, zero, 1, y, 0);
         assert_true(isnan(y[0]) && isnan(y[1]));

@@ -16,6 +16,7 @@
 
 #include "kernels/cpu/gemm/amx.h"
 #include "kernels/cpu/gemm/epilogue.h"
+#include "kernels/cpu/gemm/softmax.h"
 
 #include <string.h>
 
@@ -200,6 +201,10 @@ static void amx_product(const gemm_rows *x, int rows, const void *block, const v
 }
 
 #if BF16
+static void amx_softmax(float *s, int n, float scale, void *y)
+{
+    softmax_row(s, n, scale, y, 1);
+}
 #define AMX_KERNEL gemm_bf16_amx_bf16
 #else
 #define AMX_KERNEL gemm_int8_amx_int8
@@ -212,5 +217,8 @@ const gemm_kernel AMX_KERNEL = {
     .zero = GEMM_ZERO,
     .native = 1,
     .product = amx_product,
+#if BF16
+    .softmax = amx_softmax,
+#endif
     .end = amx_end,
 };

@@ -74,6 +74,8 @@ typedef struct {
      * otherwise memory and arithmetic alternate. If `next` is the block itself, it is in cache and nothing is
      * fetched. */
     void (*product)(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out);
+    /* f32, bf16: y = softmax(scale * s), n values, as x; s is overwritten. NULL for other types. */
+    void (*softmax)(float *s, int n, float scale, void *y);
     /* Releases what the products set up, or NULL; a thread calls it after its products. */
     void (*end)(void);
     /* int4: makes an operand's row of x[in], bf16 or float. It has gemm_int4_stride(in) bytes. NULL for other types. */

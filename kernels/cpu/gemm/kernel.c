@@ -17,6 +17,7 @@
 #define TYPE         PASTE(IS, KERN_TYPE)
 
 #include "kernels/cpu/gemm/epilogue.h"
+#include "kernels/cpu/gemm/softmax.h"
 
 /* --- a vector of words times another -------------------------------------------------------------------------------
  */
@@ -188,7 +189,8 @@ typedef struct {
     int fresh;             /* 1: the sums begin at 0 */
     const char *w;         /* weights of the first word and the tile's first column */
     const char *next;      /* prefetched meanwhile */
-    char *sum;             /* [rows][GEMM_COLS] its sums, at its first column */
+    char *sum;             /* its sums, at its first column */
+    size_t sum_stride;     /* bytes from one row of them to the next */
 } tile;
 
 /* Computes a tile of `rows` rows and `wide` vectors. Prefetches `lines` cache lines of t->next with each word, and with
@@ -199,11 +201,13 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
     const size_t bytes = 4 * (size_t)t->words;
     const char *w = t->w, *next = t->next;
     char *const sum = t->sum;
+    const size_t stride = t->sum_stride;
     sums acc[TALL_ROWS][FLAT];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < wide; v++) acc[r][v] = t->fresh ? (sums){0} : *(sums *)(sum + r * ROW + v * VECTOR);
+        for (int v = 0; v < wide; v++)
+            acc[r][v] = t->fresh ? (sums){0} : *(sums *)(sum + (size_t)r * stride + v * VECTOR);
     for (int part = 0; part < t->parts; part++, w += t->w_skip) {
         const char *x[TALL_ROWS];
 #pragma GCC unroll 16
@@ -236,7 +240,7 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < wide; v++) *(sums *)(sum + r * ROW + v * VECTOR) = acc[r][v];
+        for (int v = 0; v < wide; v++) *(sums *)(sum + (size_t)r * stride + v * VECTOR) = acc[r][v];
 }
 
 /* Narrow tiles, of a block's last columns, prefetch no other weights. */
@@ -314,7 +318,8 @@ static void run_panel(const gemm_rows *x, int rows, const char *block, int panel
                                 .fresh = p == 0 && first == 0,
                                 .w = w,
                                 .next = ahead,
-                                .sum = sum + done * ROW};
+                                .sum = sum + done * ROW,
+                                .sum_stride = ROW};
                 flat_tiles[taken](&t, wide, lines);
                 if (lines) ahead += 64 * (size_t)(lines * count);
             }
@@ -330,10 +335,10 @@ static void run_few(const gemm_rows *x, int rows, const char *block, const char 
     }
 }
 
-/* Computes the sums of rows first .. first+rows-1 as a column of tall tiles. Prefetches a share of `next`, or nothing
- * if it is NULL. Returns the rest of `next`. */
+/* Computes the sums of rows first .. first+rows-1 as a column of tall tiles, `stride` bytes apart. Prefetches a share
+ * of `next`, or nothing if it is NULL. Returns the rest of `next`. */
 static const char *run_tall(const gemm_rows *x, int first, int rows, const char *block, const char *next, int cols,
-                            char *sum)
+                            char *sum, size_t stride)
 {
     enum { PARTS = GEMM_COLS / (TALL * LANES), OF_PANEL = FLAT / TALL };
     const char *spaced[TALL_ROWS];
@@ -348,7 +353,8 @@ static const char *run_tall(const gemm_rows *x, int first, int rows, const char 
                         .fresh = 1,
                         .w = weights_at(x, block, part / OF_PANEL, 0) + part % OF_PANEL * TALL * VECTOR,
                         .next = next,
-                        .sum = sum + part * TALL * VECTOR};
+                        .sum = sum + part * TALL * VECTOR,
+                        .sum_stride = stride};
         if (wide) tall_tiles[rows](&t, wide, next != NULL);
         if (next) next += 64 * (size_t)x->words;
     }
@@ -365,6 +371,14 @@ static void prefetch_results(const gemm_out *o, int first, int rows)
     }
 }
 
+/* Returns 1 if the sums are the results, in whole vectors: tiles then write them. */
+static int writes_sums(const gemm_out *o)
+{
+    return TYPE != IS_int8 && o->bias == gemm_no_bias && o->activation == KERN_LINEAR && !o->relu && !o->swiglu &&
+           o->cols == GEMM_COLS && !o->y_at && !o->y_bf16 && !o->add && (uintptr_t)o->y % VECTOR == 0 &&
+           o->y_stride % LANES == 0;
+}
+
 static void gemm_product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
 {
     _Alignas(64) char sum[(int)TALL_ROWS > (int)FEW_ROWS ? TALL_ROWS * ROW : FEW_ROWS * ROW];
@@ -375,15 +389,25 @@ static void gemm_product(const gemm_rows *x, int rows, const void *block, const 
     }
     const int tiles = (rows + TALL_ROWS - 1) / TALL_ROWS;
     const char *ahead = next != block ? next : NULL, *end = ahead ? ahead + (size_t)x->words * ROW : NULL;
+    const int straight = writes_sums(out);
+    const size_t stride = straight ? 4 * out->y_stride : ROW;
     for (int i = 0, first = 0; i < tiles; i++) {
         const int taken = (rows - first) / (tiles - i);
         if (ahead >= end) ahead = NULL;
         prefetch_results(out, first, taken);
-        ahead = run_tall(x, first, taken, block, ahead, out->cols, sum);
-        gemm_finish(sum, TYPE == IS_int8, SIGNED, taken, first, out);
+        char *to = straight ? (char *)out->y + (size_t)first * stride : sum;
+        ahead = run_tall(x, first, taken, block, ahead, out->cols, to, stride);
+        if (!straight) gemm_finish(sum, TYPE == IS_int8, SIGNED, taken, first, out);
         first += taken;
     }
 }
+
+#if TYPE != IS_int8
+static void gemm_softmax(float *s, int n, float scale, void *y)
+{
+    softmax_row(s, n, scale, y, TYPE == IS_bf16);
+}
+#endif
 
 extern const gemm_kernel NAME(KERN_TYPE, KERN_ISA);
 const gemm_kernel NAME(KERN_TYPE, KERN_ISA) = {
@@ -395,4 +419,7 @@ const gemm_kernel NAME(KERN_TYPE, KERN_ISA) = {
     .takes_parts = 1,
     .native = HALVES == 1,
     .product = gemm_product,
+#if TYPE != IS_int8
+    .softmax = gemm_softmax,
+#endif
 };

@@ -574,6 +574,10 @@ typedef struct {
      * does nothing for other layers and more rows, and always without such a kernel: the caller then uses rms_norm,
      * linear and gated. */
     int (*skinny)(kern_queue *k, const kern_linear *l, const kern_skinny_job *job);
+    /* Runs linear to `hidden`, act [rows][out], then gated to y, act [rows][out / 2]; same bits. The call is planned by
+     * linear_plan. `hidden` is working memory, and has the products only while the queue watches (k->watch.on). */
+    void (*linear_gated)(kern_queue *k, const kern_linear *l, const act *x, int rows, kern_activation activation,
+                         act *hidden, act *y);
 } kern_fused_ops;
 
 /* Rounding of to_bytes for a value in -1 .. 1 (kernels/pixels.h). */

@@ -168,9 +168,8 @@ static void pass_feed_forward(const causal_pass *p, int layer)
     if (!pass_skinny(p, l->w13, p->x, NULL, p->rows, l->ffn_norm, 1, p->gated)) {
         pass_norm(p, NULL, p->rows, l->ffn_norm, p->normed, 0);
         pass_watch(p, layer, "ffn_norm", p->normed, 0, d);
-        k->core->linear(k, l->w13, p->normed, p->rows, p->hidden);
+        k->fused->linear_gated(k, l->w13, p->normed, p->rows, KERN_SILU, p->hidden, p->gated);
         pass_watch(p, layer, "feed_forward.w1", p->hidden, 0, 2 * hidden);
-        k->core->gated(k, p->hidden, p->rows, hidden, KERN_SILU, p->gated);
     }
     pass_watch(p, layer, "feed_forward", p->gated, 0, hidden);
     pass_product(p, l->w2, p->gated, p->x);

@@ -288,6 +288,7 @@ mar_status kern_cpu_open(mar_dtype dtype, int threads, const kern_memory *memory
     d->base.conv = &cpu_conv_ops;
     d->base.discrete = &cpu_discrete_ops;
     d->base.measure = &cpu_measure_ops;
+    d->base.fused.linear_gated = cpu_linear_gated;
     kern_fused_complete(&d->base);
     d->base.mod_budget = (size_t)MOD_BUDGET;
     if (memory) d->memory = *memory;

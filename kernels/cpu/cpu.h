@@ -104,6 +104,9 @@ void cpu_linear_free(kern_device *d, kern_linear *l);
 mar_status cpu_linear_plan(kern_queue *k, const kern_linear *l, int rows, mar_err *err);
 void cpu_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, void *y);
 
+void cpu_linear_gated(kern_queue *k, const kern_linear *l, const act *x, int rows, kern_activation activation,
+                      act *hidden, act *y);
+
 void cpu_attention(kern_queue *k, const act *q, int q_stride, const act *key, const act *value, int kv_stride,
                    int n_seq, int n_q, int n_k, int heads, int head_dim, act *y);
 mar_status cpu_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int head_dim, int q_stride, int kv_stride,

@@ -259,10 +259,11 @@ static const void *linear_operand(cpu_queue *q, const kern_linear *l, const void
 /* --- products ------------------------------------------------------------------------------------------------------
  */
 
-/* Computes rows first .. first+count-1 of the columns of blocks from .. to-1. x is the operand. `next` is prefetched
- * after the last block. `near`: the thread has just read the blocks. */
+/* Computes rows first .. first+count-1 of the columns of blocks from .. to-1. x is the operand. y is at the first of
+ * these rows and columns, its rows y_stride elements apart. `next` is prefetched with the last block. `near`: the
+ * thread has just read the blocks. */
 static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, int first, int count, void *y,
-                       const gemm_gate *gate, int from, int to, const char *next, int near)
+                       size_t y_stride, const gemm_gate *gate, int from, int to, const char *next, int near)
 {
     const gemm_rows rows = {.base = (const char *)x + (size_t)first * l->row_bytes,
                             .stride = l->row_bytes,
@@ -271,7 +272,7 @@ static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, 
                             .w_words = (int)(l->weight_bytes / (4 * GEMM_COLS))};
     const int results = l->halves ? GEMM_HALF : GEMM_COLS;
     for (int b = from; b < to; b++) {
-        const size_t column = (size_t)b * GEMM_COLS, result = (size_t)(b * results);
+        const size_t column = (size_t)b * GEMM_COLS, result = (size_t)((b - from) * results);
         const char *block = l->block + (size_t)b * l->block_bytes;
         gemm_gate here;
         if (gate) {
@@ -284,8 +285,8 @@ static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, 
             .swiglu = l->halves > 0,
             .cols = l->halves ? GEMM_HALF + cpu_lesser(l->halves - b * GEMM_HALF, GEMM_HALF)
                               : cpu_lesser(l->out - b * GEMM_COLS, GEMM_COLS),
-            .y = (char *)y + ((size_t)first * (size_t)l->y_stride + result) * (size_t)l->out_size,
-            .y_stride = (size_t)l->y_stride,
+            .y = (char *)y + result * (size_t)l->out_size,
+            .y_stride = y_stride,
             .y_bf16 = l->out_size == 2,
             .add = gate || l->flags & KERN_OUT_ADD,
             .gate = gate ? &here : NULL,
@@ -295,9 +296,17 @@ static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, 
             out.w_scale = (const float *)(const void *)(block + l->weight_bytes);
             out.offset = (const int32_t *)(out.w_scale + GEMM_COLS);
         }
-        l->kernel->product(&rows, count, block, near ? block : b + 1 < to ? block + l->block_bytes : next, &out);
+        const char *follows = b + 1 < to ? near ? block : block + l->block_bytes : next ? next : near ? block : NULL;
+        l->kernel->product(&rows, count, block, follows, &out);
     }
     if (l->kernel->end) l->kernel->end();
+}
+
+/* Returns the result in row `row` of y, the first column of block `block`. */
+static char *result_at(const kern_linear *l, void *y, int row, int block)
+{
+    const size_t column = (size_t)block * (size_t)(l->halves ? GEMM_HALF : GEMM_COLS);
+    return (char *)y + ((size_t)row * (size_t)l->y_stride + column) * (size_t)l->out_size;
 }
 
 typedef struct {
@@ -320,7 +329,8 @@ static void columns_body(void *arg, int first, int last, int thread)
     for (int r = 0; next && r < c->width; r++) /* after the thread's last block: prefetch its part of the next layer */
         if (last == parallel_part(l->blocks, c->width, r + 1))
             fetch = next->block + (size_t)parallel_part(next->blocks, c->width, r) * next->block_bytes;
-    run_blocks(c->q, l, c->x, 0, c->rows, c->y, c->gate, first, last, fetch, 0);
+    run_blocks(c->q, l, c->x, 0, c->rows, result_at(l, c->y, 0, first), (size_t)l->y_stride, c->gate, first, last,
+               fetch, 0);
 }
 
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const gemm_gate *gate,
@@ -364,11 +374,20 @@ static int linear_place(const tile_grid *g, int tile, int *panel, int *across)
 typedef struct {
     cpu_queue *q;
     const kern_linear *l;
-    const void *x;
+    const void *x; /* the operand */
     int rows;
     void *y;
     tile_grid grid;
+    kern_activation activation; /* of gated results */
+    char *pairs;                /* for each thread the rows of a tile, gated from two blocks; NULL: results are whole */
 } tiles_loop;
+
+/* Returns the row after those of a tile if the thread goes on with it, to prefetch: it comes from memory. */
+static const char *row_after(const tiles_loop *t, int across, int goes_on)
+{
+    const size_t row = (size_t)(across + 1) * GEMM_ROWS;
+    return goes_on && across + 1 < t->grid.across ? (const char *)t->x + row * t->l->row_bytes : NULL;
+}
 
 static void tiles_body(void *arg, int first, int last, int thread)
 {
@@ -378,16 +397,72 @@ static void tiles_body(void *arg, int first, int last, int thread)
     for (int tile = first; tile < last; tile++) {
         int panel, across;
         const int near = linear_place(&t->grid, tile, &panel, &across), row = across * GEMM_ROWS;
-        run_blocks(t->q, l, t->x, row, cpu_lesser(t->rows - row, GEMM_ROWS), t->y, NULL,
-                   parallel_part(l->blocks, t->grid.panels, panel), parallel_part(l->blocks, t->grid.panels, panel + 1),
-                   NULL, near);
+        const int from = parallel_part(l->blocks, t->grid.panels, panel);
+        run_blocks(t->q, l, t->x, row, cpu_lesser(t->rows - row, GEMM_ROWS), result_at(l, t->y, row, from),
+                   (size_t)l->y_stride, NULL, from, parallel_part(l->blocks, t->grid.panels, panel + 1),
+                   row_after(t, across, tile + 1 < last), near);
     }
 }
 
 void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y)
 {
-    tiles_loop t = {q, l, linear_operand(q, l, x, rows), rows, y, grid_of(q, l, rows)};
+    tiles_loop t = {
+        .q = q, .l = l, .x = linear_operand(q, l, x, rows), .rows = rows, .y = y, .grid = grid_of(q, l, rows)};
     cpu_for(q, t.grid.panels * t.grid.across, (double)rows * l->in * l->out, tiles_body, &t);
+}
+
+/* Computes a block of a tile's rows and the block that its activation is multiplied with, and gates them in cache. */
+static void pairs_body(void *arg, int first, int last, int thread)
+{
+    const tiles_loop *t = arg;
+    const kern_linear *l = t->l;
+    const int pairs = l->blocks / 2;
+    const size_t size = (size_t)l->out_size, width = 2 * GEMM_COLS, y_stride = (size_t)(l->out / 2);
+    char *own = t->pairs + (size_t)thread * GEMM_ROWS * width * size;
+    for (int tile = first; tile < last; tile++) {
+        int panel, across;
+        const int near = linear_place(&t->grid, tile, &panel, &across), row = across * GEMM_ROWS;
+        const int count = cpu_lesser(t->rows - row, GEMM_ROWS);
+        const int from = parallel_part(pairs, t->grid.panels, panel),
+                  to = parallel_part(pairs, t->grid.panels, panel + 1);
+        for (int p = from; p < to; p++) {
+            const char *other = l->block + (size_t)(pairs + p) * l->block_bytes;
+            const char *next =
+                p + 1 < to ? l->block + (size_t)(p + 1) * l->block_bytes : row_after(t, across, tile + 1 < last);
+            run_blocks(t->q, l, t->x, row, count, own, width, NULL, p, p + 1, near ? NULL : other, near);
+            run_blocks(t->q, l, t->x, row, count, own + GEMM_COLS * size, width, NULL, pairs + p, pairs + p + 1,
+                       near && p + 1 < to ? NULL : next, near);
+            for (int r = 0; r < count; r++) {
+                const char *a = own + (size_t)r * width * size;
+                const size_t at = (size_t)(row + r) * y_stride + (size_t)p * GEMM_COLS;
+                t->q->d->rows->gated(a, a + GEMM_COLS * size, GEMM_COLS, t->activation, (char *)t->y + at * size,
+                                     t->q->d->bf16);
+            }
+        }
+    }
+}
+
+void cpu_linear_gated(kern_queue *k, const kern_linear *l, const act *x, int rows, kern_activation activation,
+                      act *hidden, act *y)
+{
+    cpu_queue *q = cpu_of(k);
+    const int whole = l->out % (2 * GEMM_COLS) == 0 && rows >= q->d->threads * GEMM_ROWS;
+    if (!whole || rows <= GEMM_ROWS || k->watch.on) { /* the watch reads `hidden` */
+        cpu_linear(k, l, x, rows, hidden);
+        cpu_gated(k, hidden, rows, l->out / 2, activation, y);
+        return;
+    }
+    if (!kern_live(k) || !cpu_linear_ready(q, l, rows)) return;
+    tiles_loop t = {.q = q,
+                    .l = l,
+                    .x = linear_operand(q, l, x, rows),
+                    .rows = rows,
+                    .y = y,
+                    .grid = grid_of(q, l, rows),
+                    .activation = activation,
+                    .pairs = hidden};
+    t.grid.panels = cpu_lesser(t.grid.panels, l->blocks / 2);
+    cpu_for(q, t.grid.panels * t.grid.across, (double)rows * l->in * l->out, pairs_body, &t);
 }
 
 int cpu_linear_ready(cpu_queue *q, const kern_linear *l, int rows)

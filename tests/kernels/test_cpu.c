@@ -1,4 +1,4 @@
-/* The CPU backend: opening, exponentials, and traces of operations. tests/ops tests the operations. */
+/* The CPU backend: opening, exponentials, gated products and traces of operations. tests/ops tests the operations. */
 #include "kernels/cpu/rows.h"
 #include "kernels/path.h"
 #include "kernels/trace.h"
@@ -49,6 +49,48 @@ TEST_CASE(exponentials)
         const float one[4] = {1, 1, 1, 1};
         rows[k]->affine_silu(odd, 1, 4, one, zero, 1, y, 0);
         assert_true(isnan(y[0]) && isnan(y[1]));
+    }
+}
+
+/* Checks that gating by tiles has the bits of a product that is gated afterwards, for any number of threads, and that
+ * the products are there if the queue watches. Some shapes have no tiles. */
+TEST_CASE(gated_products)
+{
+    enum { IN = 96, MOST = 200, WIDEST = 512 };
+    static const int shapes[][2] = {{64, 256}, {65, 256}, {200, 512}, {137, 384}, {140, 200}};
+    static float weight[WIDEST * IN], bias[WIDEST], numbers[MOST * IN];
+    for (int i = 0; i < WIDEST * IN; i++) weight[i] = (float)(i * 37 % 101 - 50) / 100;
+    for (int i = 0; i < WIDEST; i++) bias[i] = (float)(i % 7 - 3);
+    for (int i = 0; i < MOST * IN; i++) numbers[i] = (float)(i * 53 % 97 - 48) / 30;
+    for (int i = 0; i < 5 * 3 * 3; i++) {
+        const int *shape = shapes[i % 5], rows = shape[0], out = shape[1], threads = 1 + i / 5 % 3;
+        const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8};
+        const kern_activation activation = i % 2 ? KERN_SILU : KERN_GELU_TANH;
+        const kern_linear_spec spec = {.out = out, .in = IN, .weight = weight, .bias = bias, .flags = KERN_LOW};
+        kern_queue *k = open_queue(dtypes[i / 15], threads);
+        const size_t size = k->device->act_size, n = (size_t)rows * (size_t)out;
+        char *x = backend_memory(k, MOST * IN * size), *hidden = backend_memory(k, n * size),
+             *again = backend_memory(k, n * size), *want = backend_memory(k, n * size),
+             *y = backend_memory(k, n * size);
+        kern_linear *l;
+        mar_err err = {0};
+        assert_ok(k->core->linear_create(k, &spec, &l, &err), &err);
+        assert_ok(k->core->linear_plan(k, l, rows, &err), &err);
+        k->core->to_act(k, numbers, (size_t)rows * IN, x);
+        k->core->linear(k, l, x, rows, hidden);
+        k->core->gated(k, hidden, rows, out / 2, activation, want);
+        for (int watch = 0; watch <= 1; watch++) {
+            memset(y, 0, n * size);
+            k->watch.on = watch;
+            k->fused->linear_gated(k, l, x, rows, activation, again, y);
+            assert_ok(kern_check(k, &err), &err);
+            assert_memory_equal(y, want, n / 2 * size);
+            if (watch) assert_memory_equal(again, hidden, n * size);
+        }
+        k->core->linear_free(k->device, l);
+        char *arrays[] = {x, hidden, again, want, y};
+        for (int a = 0; a < 5; a++) k->core->free(k->device, arrays[a]);
+        close_queue(k);
     }
 }
 

@@ -45,6 +45,16 @@ static inline __attribute__((always_inline)) floats result_of(const gemm_out *o,
     return a + load_floats(o->bias + c);
 }
 
+/* Prefetches the row of results at o->ahead for writing. Lines are so read between rows: many at once would hold up the
+ * tiles, which read from L2. */
+static inline __attribute__((always_inline)) void prefetch_results(const gemm_out *o, int row)
+{
+    const ptrdiff_t size = o->y_bf16 ? 2 : 4, results = o->swiglu ? GEMM_HALF : GEMM_COLS, to = row + o->ahead;
+    const char *y = (char *)o->y + (o->y_at ? o->y_at[to] : to * (ptrdiff_t)o->y_stride) * size;
+    if (o->ahead < 0) y += results * size;
+    for (ptrdiff_t i = 0; o->ahead && i < results * size; i += 64) __builtin_prefetch(y + i, 1);
+}
+
 /* Writes rows of y. `whole`: the block has all columns, without gate and ReLU, and y is not scattered. The loops then
  * have hardly a branch. */
 static inline __attribute__((always_inline)) void finish_rows(const kern_activation activation, const int bf16,
@@ -60,8 +70,12 @@ static inline __attribute__((always_inline)) void finish_rows(const kern_activat
         const size_t row = (size_t)(first + r);
         char *y = (char *)o.y + (whole || !o.y_at ? (ptrdiff_t)(row * o.y_stride) : o.y_at[row]) * size;
         const char *gate = NULL;
-        if (!whole && o.gate)
+        if (!whole && o.gate) {
+            const ptrdiff_t bytes = GEMM_COLS * (o.gate->f32 ? 4 : 2);
             gate = o.gate->base + (size_t)(o.gate->index ? o.gate->index[row] : (int)row) * o.gate->stride;
+            for (ptrdiff_t i = 0; i < bytes; i += 64) __builtin_prefetch(gate + bytes + i); /* the next block's */
+        }
+        prefetch_results(&o, (int)row);
         for (int c = 0; c < cols; c += LANES) {
             floats a = result_of(&o, at, int8, is_signed, row, c);
             if (activation == KERN_GELU) a = gelu_v(a);
@@ -104,6 +118,7 @@ static inline __attribute__((always_inline)) void finish_swiglu(const int bf16, 
     for (int r = 0; r < rows; r++, at += 4 * GEMM_COLS) {
         const size_t row = (size_t)(first + r);
         char *y = (char *)o.y + row * o.y_stride * size;
+        prefetch_results(&o, (int)row);
         for (int c = 0; c < cols; c += LANES) {
             const floats a = result_of(&o, at, int8, is_signed, row, c);
             const floats b = result_of(&o, at, int8, is_signed, row, c + GEMM_HALF);

@@ -57,6 +57,7 @@ typedef struct {
     int y_bf16;            /* y is bf16, else float */
     int add;               /* y += a; needs float y */
     const gemm_gate *gate; /* of the block's first column, or NULL; needs add */
+    int ahead;             /* rows to one whose results are prefetched; below 0: those of the next block; 0: none */
     /* int8: x w = (sum - offset[column]) * (x_scale[row] * w_scale[column]) */
     const float *x_scale, *w_scale; /* [rows], [GEMM_COLS] */
     const int32_t *offset;          /* [GEMM_COLS] GEMM_ZERO times the column's sum */

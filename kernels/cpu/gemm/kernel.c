@@ -214,7 +214,11 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
         for (int r = 0; r < rows; r++) x[r] = t->x[r] + (size_t)part * t->x_step;
         for (size_t i = 0; i < bytes; i += 4, w += PANEL) {
 #pragma GCC unroll 4
-            for (int l = 0; l < lines; l++, next += 64) __builtin_prefetch(next);
+            for (int l = 0; l < lines; l++, next += 64)
+                if (near)
+                    __builtin_prefetch(next, 0, 2); /* to L2: this block's weights are read in between */
+                else
+                    __builtin_prefetch(next);
 #pragma GCC unroll 4
             for (int v = 0; v < wide; v++)
                 if (near && v * VECTOR % 64 == 0) __builtin_prefetch(w + NEAR + v * VECTOR);
@@ -361,16 +365,6 @@ static const char *run_tall(const gemm_rows *x, int first, int rows, const char 
     return next;
 }
 
-/* Prefetches the results' lines of rows first .. first+rows-1 for writing: large results come from memory. */
-static void prefetch_results(const gemm_out *o, int first, int rows)
-{
-    const ptrdiff_t size = o->y_bf16 ? 2 : 4;
-    for (int r = first; r < first + rows; r++) {
-        const char *y = (const char *)o->y + (o->y_at ? o->y_at[r] : r * (ptrdiff_t)o->y_stride) * size;
-        for (ptrdiff_t i = 0; i < o->cols * size; i += 64) __builtin_prefetch(y + i, 1);
-    }
-}
-
 /* Returns 1 if the sums are the results, in whole vectors: tiles then write them. */
 static int writes_sums(const gemm_out *o)
 {
@@ -390,14 +384,15 @@ static void gemm_product(const gemm_rows *x, int rows, const void *block, const 
     const int tiles = (rows + TALL_ROWS - 1) / TALL_ROWS;
     const char *ahead = next != block ? next : NULL, *end = ahead ? ahead + (size_t)x->words * ROW : NULL;
     const int straight = writes_sums(out);
+    gemm_out o = *out;
     const size_t stride = straight ? 4 * out->y_stride : ROW;
     for (int i = 0, first = 0; i < tiles; i++) {
         const int taken = (rows - first) / (tiles - i);
         if (ahead >= end) ahead = NULL;
-        prefetch_results(out, first, taken);
         char *to = straight ? (char *)out->y + (size_t)first * stride : sum;
         ahead = run_tall(x, first, taken, block, ahead, out->cols, to, stride);
-        if (!straight) gemm_finish(sum, TYPE == IS_int8, SIGNED, taken, first, out);
+        o.ahead = i + 1 < tiles ? taken : -first; /* the next tile has as many rows or one more */
+        if (!straight) gemm_finish(sum, TYPE == IS_int8, SIGNED, taken, first, &o);
         first += taken;
     }
 }

@@ -41,8 +41,8 @@ static int no_skinny_kernel(kern_queue *k, const kern_linear *l, const kern_skin
     return 0;
 }
 
-static void linear_then_gated(kern_queue *k, const kern_linear *l, const act *x, int rows, kern_activation activation,
-                              act *hidden, act *y)
+void kern_linear_then_gated(kern_queue *k, const kern_linear *l, const act *x, int rows, kern_activation activation,
+                            act *hidden, act *y)
 {
     kern_linear_spec shape;
     k->device->measure->linear_spec(l, &shape);
@@ -55,5 +55,5 @@ void kern_fused_complete(kern_device *d)
     if (!d->fused.chain_run) d->fused.chain_run = kern_chain_steps;
     if (!d->fused.speculate_run) d->fused.speculate_run = kern_speculate_rounds;
     if (!d->fused.skinny) d->fused.skinny = no_skinny_kernel;
-    if (!d->fused.linear_gated) d->fused.linear_gated = linear_then_gated;
+    if (!d->fused.linear_gated) d->fused.linear_gated = kern_linear_then_gated;
 }

@@ -710,10 +710,13 @@ struct kern_queue {
 void kern_queue_init(kern_queue *k, kern_device *d);
 /* For backends: puts operations made of required ones in place of the fused ones that are NULL (kernels/fused.c). */
 void kern_fused_complete(kern_device *d);
-/* These operations: fused.chain_run step by step, fused.speculate_run round by round. */
+/* These operations: fused.chain_run step by step, fused.speculate_run round by round, fused.linear_gated by its parts.
+ */
 void kern_chain_steps(kern_queue *k, const kern_head *h, const kern_chain_job *job);
 void kern_speculate_rounds(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft,
                            const kern_speculation_head *target);
+void kern_linear_then_gated(kern_queue *k, const kern_linear *l, const act *x, int rows, kern_activation activation,
+                            act *hidden, act *y);
 /* For backends: records the first failure. */
 void kern_fail(kern_queue *k, mar_status status, const mar_err *err);
 /* For backends: returns 1 if operations should run, 0 after a failure or a cancel. */

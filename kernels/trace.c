@@ -194,16 +194,6 @@ static void trace_gated(kern_queue *k, const act *x, int rows, int hidden, kern_
               hidden);
 }
 
-/* Runs the parts: each has its row. */
-static void trace_linear_gated(kern_queue *k, const kern_linear *l, const act *x, int rows, kern_activation activation,
-                               act *hidden, act *y)
-{
-    kern_linear_spec shape;
-    k->device->measure->linear_spec(l, &shape);
-    k->core->linear(k, l, x, rows, hidden);
-    k->core->gated(k, hidden, rows, shape.out / 2, activation, y);
-}
-
 static void rotate(kern_queue *k, act *qkv, int rows, int heads, int head_dim, int angles, const float *rope,
                    const int *position, act *cache, const int *slot)
 {
@@ -428,7 +418,7 @@ static void trace_replace(kern_trace *t)
     t->core.attention_spans = attention_spans, t->core.attention_cache = attention_cache;
     t->core.rms_norm = trace_rms_norm, t->core.gated = trace_gated, t->core.rotate = rotate,
     t->core.embed = trace_embed;
-    t->fused.skinny = trace_skinny, t->fused.linear_gated = trace_linear_gated, t->fused.chain_run = chain_run;
+    t->fused.skinny = trace_skinny, t->fused.linear_gated = kern_linear_then_gated, t->fused.chain_run = chain_run;
     if (t->fused.speculate_run != kern_speculate_rounds)
         t->fused.speculate_run = trace_speculate_run; /* else by rounds */
     t->discrete.probs = probs, t->discrete.draw = trace_draw, t->discrete.verify = verify_blocks;

@@ -1,6 +1,6 @@
-/* Attention. A task is one head of one sequence, or a block of queries for a single head. It packs the head's keys and
- * values as the weights of two products (gemm/gemm.h): queries times keys, then their softmax times values. The blocks
- * and the scores of a block of queries stay in the core's L2. */
+/* Attention. A task is one head of one sequence, or some blocks of queries for a single head. It packs the head's keys
+ * and values as the weights of two products (gemm/gemm.h): queries times keys, then their softmax times values. The
+ * blocks and the scores of a block of queries stay in the core's L2. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
@@ -10,6 +10,8 @@ enum {
     TASK_BLOCKS = 2, /* of a task for a single head: each packs the keys and values */
     SPANS = 64,      /* sequences of one loop over spans, enough to keep many threads busy */
 };
+
+_Static_assert((int)QUERY_BLOCK >= (int)KERN_CACHE_GROUP_MAX, "a block has room for a group");
 
 /* The shape of a call, and a thread's buffers within cpu_queue.work. */
 typedef struct {
@@ -138,19 +140,15 @@ static void attention_pack_values(const attention_call *call, const attention_pl
                        cpu_lesser(p->dim - c, GEMM_COLS), p->n_k, p->value_words, block);
 }
 
-/* Multiplies `rows` rows with the packed blocks of `cols` columns. Rows of y are y_stride elements of size bytes apart,
- * or at the elements y_at [rows]. */
+/* Multiplies `rows` rows with the packed blocks of `cols` columns. `to` says where the results go. */
 static void attention_multiply(const gemm_kernel *kernel, const gemm_rows *x, int rows, const char *blocks,
-                               size_t block_bytes, int cols, void *y, size_t y_stride, const ptrdiff_t *y_at,
-                               size_t size)
+                               size_t block_bytes, int cols, const gemm_out *to)
 {
+    gemm_out out = *to;
+    out.bias = gemm_no_bias;
     for (int c = 0; c < cols; c += GEMM_COLS, blocks += block_bytes) {
-        const gemm_out out = {.bias = gemm_no_bias,
-                              .cols = cpu_lesser(cols - c, GEMM_COLS),
-                              .y = (char *)y + (size_t)c * size,
-                              .y_stride = y_stride,
-                              .y_at = y_at,
-                              .y_bf16 = size == 2};
+        out.cols = cpu_lesser(cols - c, GEMM_COLS);
+        out.y = (char *)to->y + (size_t)c * (to->y_bf16 ? sizeof(uint16_t) : sizeof(float));
         kernel->product(x, rows, blocks, blocks, &out);
     }
 }
@@ -191,6 +189,12 @@ static float *scores_of(const attention_plan *p, char *work, int r)
     return (float *)(void *)(work + p->scores + (size_t)r * p->score_stride);
 }
 
+/* Returns the scores of a block as the results of a product. */
+static gemm_out score_rows(const attention_plan *p, char *work)
+{
+    return (gemm_out){.y = scores_of(p, work, 0), .y_stride = p->score_stride / sizeof(float), .raw = 1};
+}
+
 /* Computes queries first .. last-1 of one head. q, key, value and y point at the head's first row and column. bias is
  * the head's, or NULL. */
 static void attention_tile(const attention_call *call, const attention_plan *p, const char *q, const char *key,
@@ -201,7 +205,7 @@ static void attention_tile(const attention_call *call, const attention_plan *p, 
     const gemm_kernel *kernel = k->d->gemm[attention_type(k)];
     const float scale = 1.0f / sqrtf((float)p->dim);
     char *work = k->work[thread];
-    float *scores = scores_of(p, work, 0);
+    const gemm_out scores = score_rows(p, work);
     const gemm_rows weights = {.base = work + p->weights,
                                .stride = p->weight_stride,
                                .parts = 1,
@@ -212,8 +216,7 @@ static void attention_tile(const attention_call *call, const attention_plan *p, 
     for (int i = first; i < last; i += p->block) {
         const int count = cpu_lesser(last - i, p->block);
         const gemm_rows queries = queries_of(call, p, q, i, count, work + p->query);
-        attention_multiply(kernel, &queries, count, work, p->key_bytes, p->n_k, scores,
-                           p->score_stride / sizeof *scores, NULL, sizeof *scores);
+        attention_multiply(kernel, &queries, count, work, p->key_bytes, p->n_k, &scores);
         for (int r = 0; r < count; r++) {
             char *row = work + p->weights + (size_t)r * p->weight_stride;
             float *score = scores_of(p, work, r);
@@ -221,8 +224,9 @@ static void attention_tile(const attention_call *call, const attention_plan *p, 
             kernel->softmax(score, p->n_k, bias ? 1 : scale, row);
             memset(row + n_k * size, 0, p->weight_stride - n_k * size);
         }
-        attention_multiply(kernel, &weights, count, work + p->value, p->value_bytes, p->dim,
-                           y + (size_t)i * call->y_stride, call->y_stride / size, NULL, size);
+        attention_multiply(
+            kernel, &weights, count, work + p->value, p->value_bytes, p->dim,
+            &(gemm_out){.y = y + (size_t)i * call->y_stride, .y_stride = call->y_stride / size, .y_bf16 = size == 2});
     }
     if (kernel->end) kernel->end();
 }
@@ -382,7 +386,6 @@ static void causal_block(const causal_call *c, const attention_plan *p, int row,
     const gemm_type type = attention_type(c->queue);
     const int group = j->heads / j->kv_heads, n = common + last, count = (last - first) * group;
     const size_t size = d->base.act_size, head = (size_t)p->dim * size;
-    float *scores = scores_of(p, work, 0);
     ptrdiff_t y_at[QUERY_BLOCK];
     for (int i = 0; i < count; i++) {
         const size_t r = (size_t)(row + first + i / group), column = (size_t)((h * group + i % group) * p->dim);
@@ -396,8 +399,8 @@ static void causal_block(const causal_call *c, const attention_plan *p, int row,
                                .parts = 1,
                                .words = gemm_words(type, p->dim, 1),
                                .w_words = p->key_words};
-    attention_multiply(d->gemm[type], &queries, count, work, p->key_bytes, n, scores, p->score_stride / sizeof *scores,
-                       NULL, sizeof *scores);
+    const gemm_out scores = score_rows(p, work);
+    attention_multiply(d->gemm[type], &queries, count, work, p->key_bytes, n, &scores);
     for (int i = 0; i < count; i++) {
         char *weights = work + p->weights + (size_t)i * p->weight_stride;
         const int known = common + first + i / group + 1;
@@ -409,7 +412,8 @@ static void causal_block(const causal_call *c, const attention_plan *p, int row,
                                .parts = 1,
                                .words = gemm_words(type, n, 1),
                                .w_words = p->value_words};
-    attention_multiply(d->gemm[type], &weights, count, work + p->value, p->value_bytes, p->dim, j->y, 0, y_at, size);
+    attention_multiply(d->gemm[type], &weights, count, work + p->value, p->value_bytes, p->dim,
+                       &(gemm_out){.y = j->y, .y_at = y_at, .y_bf16 = size == 2});
 }
 
 static void causal_body(void *arg, int from, int to, int thread)

@@ -382,11 +382,14 @@ typedef struct {
     char *pairs;                /* for each thread the rows of a tile, gated from two blocks; NULL: results are whole */
 } tiles_loop;
 
-/* Returns the row after those of a tile if the thread goes on with it, to prefetch: it comes from memory. */
+/* Returns the row after those of a tile if the thread goes on with it, to prefetch: it comes from memory. The kernels
+ * of AMX and int4 take only a block. */
 static const char *row_after(const tiles_loop *t, int across, int goes_on)
 {
     const size_t row = (size_t)(across + 1) * GEMM_ROWS;
-    return goes_on && across + 1 < t->grid.across ? (const char *)t->x + row * t->l->row_bytes : NULL;
+    return goes_on && t->l->kernel->takes_parts && across + 1 < t->grid.across
+               ? (const char *)t->x + row * t->l->row_bytes
+               : NULL;
 }
 
 static void tiles_body(void *arg, int first, int last, int thread)
@@ -446,7 +449,9 @@ void cpu_linear_gated(kern_queue *k, const kern_linear *l, const act *x, int row
                       act *hidden, act *y)
 {
     cpu_queue *q = cpu_of(k);
-    const int whole = l->out % (2 * GEMM_COLS) == 0 && rows >= q->d->threads * GEMM_ROWS;
+    /* `hidden` has room for a tile of each thread, and its numbers have the size of y's */
+    const int whole = l->out % (2 * GEMM_COLS) == 0 && rows >= q->d->threads * GEMM_ROWS && !l->halves &&
+                      !(l->flags & (KERN_OUT_F32 | KERN_OUT_ADD));
     if (!whole || rows <= GEMM_ROWS || k->watch.on) { /* the watch reads `hidden` */
         cpu_linear(k, l, x, rows, hidden);
         cpu_gated(k, hidden, rows, l->out / 2, activation, y);

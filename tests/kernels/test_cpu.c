@@ -1,4 +1,5 @@
 /* The CPU backend: opening, exponentials, gated products and traces of operations. tests/ops tests the operations. */
+#include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/path.h"
 #include "kernels/trace.h"
@@ -52,22 +53,42 @@ TEST_CASE(exponentials)
     }
 }
 
+/* Checks that a NaN anywhere makes the whole row of attention's weights NaN. */
+TEST_CASE(softmax_keeps_nan)
+{
+    enum { MOST = 200 };
+    static const int lengths[] = {1, 15, 20, 64, 77, MOST};
+    for (int t = GEMM_F32; t <= GEMM_BF16; t++)
+        for (int l = 0; l < 6; l++)
+            for (int at = 0; at < lengths[l]; at++) {
+                float scores[MOST], y[MOST] = {0};
+                for (int i = 0; i < lengths[l]; i++) scores[i] = (float)(i % 9);
+                scores[at] = NAN;
+                gemm_best((gemm_type)t)->softmax(scores, lengths[l], 0.5f, y);
+                for (int i = 0; i < lengths[l]; i++) {
+                    uint16_t half;
+                    memcpy(&half, (uint16_t *)(void *)y + i, sizeof half);
+                    assert_true(t == GEMM_F32 ? isnan(y[i]) : (half & 0x7fff) > 0x7f80);
+                }
+            }
+}
+
 /* Checks that gating by tiles has the bits of a product that is gated afterwards, for any number of threads, and that
  * the products are there if the queue watches. Some shapes have no tiles. */
 TEST_CASE(gated_products)
 {
     enum { IN = 96, MOST = 200, WIDEST = 512 };
-    static const int shapes[][2] = {{64, 256}, {65, 256}, {200, 512}, {137, 384}, {140, 200}};
+    static const int shapes[][2] = {{64, 256}, {65, 256}, {200, 512}, {137, 384}, {140, 200}, {128, 128}, {192, 128}};
     static float weight[WIDEST * IN], bias[WIDEST], numbers[MOST * IN];
     for (int i = 0; i < WIDEST * IN; i++) weight[i] = (float)(i * 37 % 101 - 50) / 100;
     for (int i = 0; i < WIDEST; i++) bias[i] = (float)(i % 7 - 3);
     for (int i = 0; i < MOST * IN; i++) numbers[i] = (float)(i * 53 % 97 - 48) / 30;
-    for (int i = 0; i < 5 * 3 * 3; i++) {
-        const int *shape = shapes[i % 5], rows = shape[0], out = shape[1], threads = 1 + i / 5 % 3;
-        const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8};
+    for (int i = 0; i < 7 * 3 * 4; i++) {
+        const int *shape = shapes[i % 7], rows = shape[0], out = shape[1], threads = 1 + i / 7 % 3;
+        const mar_dtype dtypes[] = {MAR_DTYPE_F32, MAR_DTYPE_BF16, MAR_DTYPE_INT8, MAR_DTYPE_INT4};
         const kern_activation activation = i % 2 ? KERN_SILU : KERN_GELU_TANH;
         const kern_linear_spec spec = {.out = out, .in = IN, .weight = weight, .bias = bias, .flags = KERN_LOW};
-        kern_queue *k = open_queue(dtypes[i / 15], threads);
+        kern_queue *k = open_queue(dtypes[i / 21], threads);
         const size_t size = k->device->act_size, n = (size_t)rows * (size_t)out;
         char *x = backend_memory(k, MOST * IN * size), *hidden = backend_memory(k, n * size),
              *again = backend_memory(k, n * size), *want = backend_memory(k, n * size),
@@ -81,11 +102,14 @@ TEST_CASE(gated_products)
         k->core->gated(k, hidden, rows, out / 2, activation, want);
         for (int watch = 0; watch <= 1; watch++) {
             memset(y, 0, n * size);
+            memset(again, 0, n * size);
             k->watch.on = watch;
             k->fused->linear_gated(k, l, x, rows, activation, again, y);
             assert_ok(kern_check(k, &err), &err);
             assert_memory_equal(y, want, n / 2 * size);
-            if (watch) assert_memory_equal(again, hidden, n * size);
+            for (size_t b = n / 2 * size; b < n * size; b++) assert_int_equal(y[b], 0);
+            const int tiles = !watch && out % 128 == 0 && rows > 64 && rows >= 64 * k->device->threads;
+            assert_int_equal(memcmp(again, hidden, n * size) == 0, !tiles);
         }
         k->core->linear_free(k->device, l);
         char *arrays[] = {x, hidden, again, want, y};

@@ -74,6 +74,10 @@ SPY_OPERATION(void, head, eval_reusing,
                const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows, float *out,
                void *scratch),
               k, h, x, x_index, mod, mod_index, rows, reuse, kept, kept_rows, out, scratch)
+SPY_OPERATION(void, fused, linear_gated,
+              (kern_queue * k, const kern_linear *l, const act *x, int rows, kern_activation activation, act *hidden,
+               act *y),
+              k, l, x, rows, activation, hidden, y)
 SPY_OPERATION(void, fused, chain_run, (kern_queue * k, const kern_head *h, const kern_chain_job *job), k, h, job)
 SPY_OPERATION(void, head, verify, (kern_queue * k, const kern_verify_job *job), k, job)
 SPY_OPERATION(void, head, speculate_start, (kern_queue * k, kern_speculation *w), k, w)
@@ -134,6 +138,7 @@ static void spy_on(mar_session *s, const char *only, long at, void (*disturb)(ma
     spy.head.modulate = spy_head_modulate;
     spy.head.eval_reusing = spy_head_eval_reusing;
     spy.fused.chain_run = spy_fused_chain_run;
+    spy.fused.linear_gated = spy_fused_linear_gated;
     spy.head.verify = spy_head_verify;
     spy.head.speculate_start = spy_head_speculate_start;
     spy.head.speculate_propose = spy_head_speculate_propose;

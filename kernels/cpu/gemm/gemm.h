@@ -57,6 +57,7 @@ typedef struct {
     int y_bf16;            /* y is bf16, else float */
     int add;               /* y += a; needs float y */
     const gemm_gate *gate; /* of the block's first column, or NULL; needs add */
+    int raw;               /* 1: y = x w, where -0 may stand for 0: float y without any of the above */
     int ahead;             /* rows to one whose results are prefetched; below 0: those of the next block; 0: none */
     /* int8: x w = (sum - offset[column]) * (x_scale[row] * w_scale[column]) */
     const float *x_scale, *w_scale; /* [rows], [GEMM_COLS] */
@@ -71,9 +72,8 @@ typedef struct {
     int wide;         /* 1: int8's x is int16, and gemm_pack_int8 packs for it; the zero point is 0 */
     int takes_parts;  /* 1: takes any rows; 0: only equally spaced ones of one part */
     int native;       /* 1: the processor has instructions for the type */
-    /* Multiplies rows with a 64-byte aligned block. Prefetches `next`, the block this thread reads next, or NULL:
-     * otherwise memory and arithmetic alternate. If `next` is the block itself, it is in cache and nothing is
-     * fetched. */
+    /* Multiplies rows with a 64-byte aligned block. Prefetches `next`, what this thread reads next, or NULL: otherwise
+     * memory and arithmetic alternate. If `next` is the block itself, it is in cache and nothing is fetched. */
     void (*product)(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out);
     /* f32, bf16: y = softmax(scale * s), n values, as x; s is overwritten. NULL for other types. */
     void (*softmax)(float *s, int n, float scale, void *y);

@@ -368,8 +368,7 @@ static const char *run_tall(const gemm_rows *x, int first, int rows, const char 
 /* Returns 1 if the sums are the results, in whole vectors: tiles then write them. */
 static int writes_sums(const gemm_out *o)
 {
-    return TYPE != IS_int8 && o->bias == gemm_no_bias && o->activation == KERN_LINEAR && !o->relu && !o->swiglu &&
-           o->cols == GEMM_COLS && !o->y_at && !o->y_bf16 && !o->add && (uintptr_t)o->y % VECTOR == 0 &&
+    return TYPE != IS_int8 && o->raw && o->cols == GEMM_COLS && (uintptr_t)o->y % VECTOR == 0 &&
            o->y_stride % LANES == 0;
 }
 

@@ -25,7 +25,8 @@ static inline float softmax_sum(floats v)
     return lane[0];
 }
 
-/* Returns the largest of a row's first `whole` values, whole vectors, and of `end`. A NaN is passed over. */
+/* Returns the largest of a row's first `whole` values, whole vectors, and of `end`. A NaN may be passed
+ * over: it makes the sum NaN. */
 static inline float softmax_top(const float *s, int whole, floats end)
 {
     enum { CHAINS = 4 }; /* one would wait for itself */

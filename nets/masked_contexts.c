@@ -42,11 +42,16 @@ static int contexts_decoded(const masked_contexts *c, const extent *e)
     return e->sequences * contexts_length_of(c);
 }
 
+static int contexts_encoded_branches(const masked_contexts *c)
+{
+    return masked_encoded_branches(c->model, c->branches);
+}
+
 static extent contexts_survey(const masked_contexts *c, const masked_context *list, int n)
 {
     extent e = {.sequences = n * c->branches};
     for (int i = 0; i < n; i++) {
-        e.encoded += c->branches * (contexts_buffer_of(c) + list[i].known);
+        e.encoded += contexts_encoded_branches(c) * (contexts_buffer_of(c) + list[i].known);
         e.n_queries += c->branches * list[i].n_queries;
     }
     return e;
@@ -89,10 +94,13 @@ static int contexts_add_span(int *first, int *length, int sequence, int rows, in
 static void contexts_list_spans(const chunk_pass *p)
 {
     masked_contexts *c = p->c;
+    const int encoded = contexts_encoded_branches(c);
     int encoder = 0, decoder = 0, n_queries = 0;
+    for (int s = 0; s < p->n * encoded; s++)
+        encoder =
+            contexts_add_span(c->span[0], c->span[1], s, encoder, contexts_buffer_of(c) + p->list[s / encoded].known);
     for (int s = 0; s < p->extent.sequences; s++) {
         const masked_context *x = contexts_context_of(p, s);
-        encoder = contexts_add_span(c->span[0], c->span[1], s, encoder, contexts_buffer_of(c) + x->known);
         decoder = contexts_add_span(c->span[2], c->span[3], s, decoder, contexts_length_of(c));
         n_queries = contexts_add_span(c->span[4], c->span[5], s, n_queries, x->n_queries);
     }
@@ -104,17 +112,17 @@ static void contexts_encoder_input(const chunk_pass *p)
     masked_contexts *c = p->c;
     masked_workspace *w = &c->work;
     const masked_net *m = c->model;
-    const int buffer = contexts_buffer_of(c);
+    const int buffer = contexts_buffer_of(c), branches = contexts_encoded_branches(c);
     int n = 0;
-    for (int s = 0; s < p->extent.sequences; s++)
+    for (int s = 0; s < p->n * branches; s++)
         for (int i = 0; i < buffer; i++, n++) {
             w->rows[0][n] = c->span[0][s] + i;
-            w->rows[1][n] = masked_class_row(m, p->embedded, contexts_context_of(p, s)->image, s % c->branches) + i;
+            w->rows[1][n] = masked_class_row(m, p->embedded, p->list[s / branches].image, s % branches) + i;
         }
     masked_gather_classes(m, w, p->embedded, n);
     n = 0;
-    for (int s = 0; s < p->extent.sequences; s++) {
-        const masked_context *x = contexts_context_of(p, s);
+    for (int s = 0; s < p->n * branches; s++) {
+        const masked_context *x = &p->list[s / branches];
         for (int i = 0; i < x->known; i++, n++) {
             w->rows[0][n] = c->span[0][s] + buffer + i;
             w->rows[1][n] = x->image * contexts_seq_of(c) + contexts_known_token(c, x->order, x->known - 1 - i);
@@ -123,15 +131,30 @@ static void contexts_encoder_input(const chunk_pass *p)
     masked_gather_tokens(m, w, p->embedded, n);
 }
 
+/* Gives every branch the rows of its context, which stand in w->x once. */
+static void contexts_spread(const chunk_pass *p)
+{
+    masked_contexts *c = p->c;
+    masked_workspace *w = &c->work;
+    const int d = contexts_width_of(c);
+    int n = 0;
+    for (int s = 0; s < p->extent.sequences; s++)
+        for (int i = 0; i < c->span[1][s / c->branches]; i++) w->rows[0][n++] = c->span[0][s / c->branches] + i;
+    w->k->core->copy_rows(w->k, w->memory, NULL, w->x, NULL, NULL, NULL, p->extent.encoded, d);
+    w->k->core->copy_rows(w->k, w->x, NULL, w->memory, w->rows[0], NULL, NULL, n, d);
+}
+
 static void contexts_encode(void *arg)
 {
     const chunk_pass *p = arg;
     masked_contexts *c = p->c;
     const masked_net *m = c->model;
-    const masked_spans spans = {p->extent.sequences, p->extent.encoded, c->span[0], c->span[1]};
+    const int branches = contexts_encoded_branches(c);
+    const masked_spans spans = {p->n * branches, p->extent.encoded, c->span[0], c->span[1]};
     contexts_list_spans(p);
     contexts_encoder_input(p);
     for (int b = 0; b < m->shape.encoder_depth; b++) masked_block_run(m, &c->work, &m->encoder[b], &spans);
+    if (branches < c->branches) contexts_spread(p);
 }
 
 /* Writes the decoder's input to w->x. */
@@ -202,7 +225,7 @@ static void contexts_count(const chunk_pass *p)
 {
     masked_contexts *c = p->c;
     for (int i = 0; i < p->n; i++) {
-        c->encoder_flop += masked_encode_flop(c->model, c->branches, p->list[i].known);
+        c->encoder_flop += masked_encode_flop(c->model, contexts_encoded_branches(c), p->list[i].known);
         c->decoder_flop += masked_decode_flop(c->model, c->branches, p->list[i].known, p->list[i].n_queries);
     }
 }

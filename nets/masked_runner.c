@@ -12,11 +12,22 @@ static int masked_known_position(const masked_net *m, const masked_pass *p, int 
 
 /* --- the encoder -------------------------------------------------------------------------------------------------- */
 
+int masked_encoded_branches(const masked_net *m, int branches)
+{
+    return m->shape.classes ? branches : 1;
+}
+
 void masked_encode(const masked_net *m, masked_workspace *w, const masked_pass *p)
 {
-    const masked_spans spans = {.sequences = p->sequences, .rows = p->sequences * (m->shape.buffer + p->known)};
-    masked_encoder_input(m, w, p, p->known);
+    const int branches = masked_encoded_branches(m, p->sequences / p->images), d = m->shape.width;
+    masked_pass encoded = *p;
+    encoded.sequences = branches * p->images;
+    const int rows = encoded.sequences * (m->shape.buffer + p->known);
+    const masked_spans spans = {.sequences = encoded.sequences, .rows = rows};
+    masked_encoder_input(m, w, &encoded, p->known);
     for (int b = 0; b < m->shape.encoder_depth; b++) masked_block_run(m, w, &m->encoder[b], &spans);
+    if (encoded.sequences < p->sequences)
+        w->k->core->copy_rows(w->k, w->x + (size_t)rows * (size_t)d, NULL, w->x, NULL, NULL, NULL, rows, d);
 }
 
 void masked_encoder_input(const masked_net *m, masked_workspace *w, const masked_pass *p, int count)
@@ -180,7 +191,7 @@ static double masked_plain_encode(void *state, const masked_net *m, masked_works
 {
     (void)state;
     masked_encode(m, w, p);
-    return masked_encode_flop(m, p->sequences, p->known);
+    return masked_encode_flop(m, masked_encoded_branches(m, p->sequences / p->images) * p->images, p->known);
 }
 
 static double masked_plain_decode(void *state, const masked_net *m, masked_workspace *w, const masked_pass *p, float *z,

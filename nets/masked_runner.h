@@ -16,6 +16,9 @@ typedef struct {
     int reads_back; /* 1: its decode reads results back from the backend, so it cannot be recorded */
 } masked_pass;
 
+/* Returns the branches of an image that the encoder computes: without a class in the buffer its rows are the same in
+ * all, and are computed once. */
+int masked_encoded_branches(const masked_net *m, int branches);
 /* Runs the encoder over buffer and known tokens. Writes w->x [sequences][buffer + known][D], before encoder_norm. */
 void masked_encode(const masked_net *m, masked_workspace *w, const masked_pass *p);
 /* Runs the decoder over all positions, from the encoder's output w->x. Writes z backend [sequences][predicted][D], the

@@ -178,6 +178,37 @@ TEST_CASE(batches)
     harmon_close(&h);
 }
 
+/* Returns the encoder's arithmetic for one image, of a batch or of a request. */
+static double encoder_flop(const harmon *h, const char *options, int request)
+{
+    const mar_params p = params_with(options);
+    mar_session *s = harmon_session(h, &p, 1);
+    mar_stats stats;
+    float tokens[TOKENS];
+    mar_stats_init(&stats, sizeof stats);
+    if (request) {
+        take_all(s, submit(h, s, &(wish){0, 1, 1, p.cfg, 0, 0}, NULL, NULL), tokens);
+    } else {
+        assert_session(s, mar_session_begin_captions(s, 7, h->ids, h->mask, 1));
+        demo_finish(s);
+    }
+    mar_session_get_stats(s, &stats);
+    mar_session_free(s);
+    return stats.encoder_flop;
+}
+
+/* The encoder sees no prompt, so both branches of guidance share its rows. */
+TEST_CASE(the_encoder_runs_once)
+{
+    harmon h = harmon_open(*state, HARMON_FOLDER, MAR_DTYPE_F32, NULL, prompts, PROMPTS);
+    for (int request = 0; request <= 1; request++) {
+        const double one = encoder_flop(&h, "num_iter 4, num_sampling_steps 4, cfg 1", request);
+        assert_true(one > 0);
+        assert_float_equal(encoder_flop(&h, "num_iter 4, num_sampling_steps 4, cfg 3", request), one, 0.5);
+    }
+    harmon_close(&h);
+}
+
 /* --- prompts ------------------------------------------------------------------------------------------------------ */
 
 /* Images that share a prompt compute it once. Another one in a slot, or the same again, makes the right image. */

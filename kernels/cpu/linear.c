@@ -343,7 +343,7 @@ void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int r
 /* Tiles are numbered strip by strip, and panel by panel within a strip of rows. A thread's tiles are then in few
  * strips, whose rows it has in cache, and neighbours share a panel. */
 typedef struct {
-    int strips, across, panels; /* across: tiles of GEMM_ROWS rows */
+    int strips, across, panels; /* across: tiles of at most GEMM_ROWS rows */
 } tile_grid;
 
 /* Chooses the number of strips that makes a thread's part of the result about square: it then reads as much of x as of
@@ -382,13 +382,20 @@ typedef struct {
     char *pairs;                /* for each thread the rows of a tile, gated from two blocks; NULL: results are whole */
 } tiles_loop;
 
+/* Returns the first row of a tile. The rows are divided evenly, in 16s, those of AMX's tiles: a tile of the few that
+ * remain would read all weights for them. */
+static int tile_row(const tiles_loop *t, int across)
+{
+    enum { UNIT = 16 };
+    return cpu_lesser(t->rows, UNIT * parallel_part(cpu_divide_up(t->rows, UNIT), t->grid.across, across));
+}
+
 /* Returns the row after those of a tile if the thread goes on with it, to prefetch: it comes from memory. The kernels
  * of AMX and int4 take only a block. */
 static const char *row_after(const tiles_loop *t, int across, int goes_on)
 {
-    const size_t row = (size_t)(across + 1) * GEMM_ROWS;
     return goes_on && t->l->kernel->takes_parts && across + 1 < t->grid.across
-               ? (const char *)t->x + row * t->l->row_bytes
+               ? (const char *)t->x + (size_t)tile_row(t, across + 1) * t->l->row_bytes
                : NULL;
 }
 
@@ -399,9 +406,9 @@ static void tiles_body(void *arg, int first, int last, int thread)
     (void)thread;
     for (int tile = first; tile < last; tile++) {
         int panel, across;
-        const int near = linear_place(&t->grid, tile, &panel, &across), row = across * GEMM_ROWS;
+        const int near = linear_place(&t->grid, tile, &panel, &across), row = tile_row(t, across);
         const int from = parallel_part(l->blocks, t->grid.panels, panel);
-        run_blocks(t->q, l, t->x, row, cpu_lesser(t->rows - row, GEMM_ROWS), result_at(l, t->y, row, from),
+        run_blocks(t->q, l, t->x, row, tile_row(t, across + 1) - row, result_at(l, t->y, row, from),
                    (size_t)l->y_stride, NULL, from, parallel_part(l->blocks, t->grid.panels, panel + 1),
                    row_after(t, across, tile + 1 < last), near);
     }
@@ -424,8 +431,8 @@ static void pairs_body(void *arg, int first, int last, int thread)
     char *own = t->pairs + (size_t)thread * GEMM_ROWS * width * size;
     for (int tile = first; tile < last; tile++) {
         int panel, across;
-        const int near = linear_place(&t->grid, tile, &panel, &across), row = across * GEMM_ROWS;
-        const int count = cpu_lesser(t->rows - row, GEMM_ROWS);
+        const int near = linear_place(&t->grid, tile, &panel, &across), row = tile_row(t, across);
+        const int count = tile_row(t, across + 1) - row;
         const int from = parallel_part(pairs, t->grid.panels, panel),
                   to = parallel_part(pairs, t->grid.panels, panel + 1);
         for (int p = from; p < to; p++) {

@@ -485,7 +485,7 @@ static const kern_head_ops head_table = {CUDA_HEAD_OPS(ENTRY)};
 static const kern_conv_ops conv_table = {CUDA_CONV_OPS(ENTRY)};
 static const kern_discrete_ops discrete_table = {CUDA_DISCRETE_OPS(ENTRY)};
 static const kern_measure_ops measure_table = {CUDA_MEASURE_OPS(ENTRY)};
-static const kern_fused_ops fused_table = {CUDA_FUSED_OPS(ENTRY)};
+static const kern_fused_ops fused_table = {CUDA_FUSED_OPS(ENTRY).linear_gated = kern_linear_then_gated};
 
 extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **out, mar_err *err)
 {

@@ -159,9 +159,10 @@ mar_status vae_sphere_derive(const wt_file *f, vae_vit_shape *s, mar_err *err)
     mar_status status = vae_vit_find(f, s->prefix, parts[0], 2, 0, &s->width, err);
     if (status == MAR_OK) status = vae_vit_find(f, s->prefix, parts[0], 2, 1, &s->channels, err);
     if (status != MAR_OK) return status;
-    if (s->width % vae_vit_groups(s->width))
+    const int groups = vae_vit_groups(s->width);
+    if (groups < 1 || s->width % groups)
         return err_set(err, MAR_EMODEL, "%s: tensor %s%s has %d rows, expected a multiple of %d", wt_path(f), s->prefix,
-                       parts[0], s->width, vae_vit_groups(s->width));
+                       parts[0], s->width, groups < 1 ? 4 : groups);
     status = derive_layers(f, s, err);
     return status == MAR_OK ? derive_blocks(f, s, "unpatchify.1.net.", 1, VAE_VIT_LAST_GROUPS, err) : status;
 }

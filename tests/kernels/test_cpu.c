@@ -109,7 +109,8 @@ TEST_CASE(gated_products)
             assert_memory_equal(y, want, n / 2 * size);
             for (size_t b = n / 2 * size; b < n * size; b++) assert_int_equal(y[b], 0);
             const int tiles = !watch && out % 128 == 0 && rows > 64 && rows >= 64 * k->device->threads;
-            assert_int_equal(memcmp(again, hidden, n * size) == 0, !tiles);
+            if (!tiles) assert_memory_equal(again, hidden, n * size);
+            if (tiles && out > 128) assert_memory_not_equal(again, hidden, n * size); /* else the same rows may stand */
         }
         k->core->linear_free(k->device, l);
         char *arrays[] = {x, hidden, again, want, y};

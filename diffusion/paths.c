@@ -76,7 +76,7 @@ static void paths_evaluate(diff_paths *p, const diff_tokens *t, const float *pat
         for (int i = 0; i < n; i++)
             for (int step = 0; step < steps; step++, row++) {
                 p->x_index[row] = (i * (p->draws.w.max_steps + 1) + step) * KERN_EVALUATED + KERN_EVALUATED_STATE;
-                p->mod_index[row] = (branch * steps + step) * sources + diff_tokens_source(t, first + i) - from;
+                p->mod_index[row] = (step * cfg_branches + branch) * sources + diff_tokens_source(t, first + i) - from;
             }
     k->watch.part = c->part;
     k->head->eval(k, c->head->net, path + (size_t)first * (size_t)p->stride, p->x_index, p->draws.target.at.mod,

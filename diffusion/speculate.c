@@ -10,12 +10,12 @@ enum { TOKEN_BYTES = 2 * sizeof(uint64_t) + 2 * sizeof(int) + sizeof(float) };
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the maximum rows of one call of the head. Modulation handles one branch at a time. */
+/* Returns the maximum rows of one call of the head. */
 static int speculate_most_rows(const diff_speculation *s)
 {
     const kern_speculation *w = &s->w;
-    const int evaluated = w->conditions * w->window * w->group, modulated = w->max_steps * s->sources;
-    return evaluated > modulated ? evaluated : modulated;
+    const int evaluated = w->window * w->group, modulated = w->max_steps * s->sources;
+    return w->conditions * (evaluated > modulated ? evaluated : modulated);
 }
 
 static size_t speculate_mod_bytes(const kern_speculation *w, const diff_head *head, int sources)
@@ -28,8 +28,9 @@ static void speculate_lay_out_evaluator(const diff_speculation *s, diff_evaluato
     const kern_speculation *w = &s->w;
     if (!e->chain) return;
     const diff_head *head = e->chain->head;
-    const size_t rows = (size_t)(w->conditions * w->group * w->window);
+    const size_t rows = (size_t)(w->conditions * w->group * w->window), sources = (size_t)(w->conditions * s->sources);
     e->at.net = head->net;
+    e->cond = arena_carve(base, used, sources * (size_t)head->shape.width, sizeof(float));
     e->at.mod = arena_carve(base, used, 1, speculate_mod_bytes(w, head, s->sources));
     e->at.out = arena_carve(base, used, rows * 2 * (size_t)w->channels, sizeof(float));
     e->at.scratch = arena_carve(base, used, 1, head->device->head->scratch_bytes(head->net, speculate_most_rows(s)));
@@ -126,10 +127,11 @@ void diff_speculate_free(diff_speculation *s)
     *s = (diff_speculation){0};
 }
 
-static mar_status speculate_plan_modulation(const diff_evaluator *e, int sources, mar_err *err)
+static mar_status speculate_plan_modulation(const diff_speculation *s, const diff_evaluator *e, int sources,
+                                            mar_err *err)
 {
     const diff_chain *c = e->chain;
-    return c->k->head->plan(c->k, e->at.net, sources * c->schedule.steps, err);
+    return c->k->head->plan(c->k, e->at.net, s->w.conditions * sources * c->schedule.steps, err);
 }
 
 static mar_status speculate_plan_rounds(diff_speculation *s, const diff_evaluator *e, int tokens, mar_err *err)
@@ -155,8 +157,9 @@ mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar
         const diff_evaluator *e = evaluators[i];
         const diff_chain *c = e->chain;
         status = c->k->core->linear_plan(c->k, c->head->cond, s->w.conditions * sources, err);
-        if (status == MAR_OK) status = speculate_plan_modulation(e, full, err);
-        if (status == MAR_OK && sources % s->sources) status = speculate_plan_modulation(e, sources % s->sources, err);
+        if (status == MAR_OK) status = speculate_plan_modulation(s, e, full, err);
+        if (status == MAR_OK && sources % s->sources)
+            status = speculate_plan_modulation(s, e, sources % s->sources, err);
         if (status == MAR_OK) status = speculate_plan_rounds(s, e, tokens < group ? tokens : group, err);
         if (status == MAR_OK && tokens % group) status = speculate_plan_rounds(s, e, tokens % group, err);
     }
@@ -185,12 +188,13 @@ void diff_speculate_modulate(const diff_speculation *s, const diff_evaluator *e,
 {
     const diff_chain *c = e->chain;
     kern_queue *k = c->k;
-    const size_t half = (size_t)c->schedule.steps * (size_t)n * k->head->mod_bytes(c->head->net);
+    const int width = c->head->shape.width, conditions = s->w.conditions;
     k->watch.part = c->part;
-    for (int i = 0; i < s->w.conditions; i++)
-        k->head->modulate(k, c->head->net, c->temb, c->step_index, c->fine, c->schedule.steps,
-                          c->cond + (size_t)(i * sources + first) * (size_t)c->head->shape.width, n,
-                          (char *)e->at.mod + (size_t)i * half, e->at.scratch);
+    for (int i = 0; i < conditions && n < sources; i++)
+        k->core->copy_rows(k, e->cond + (size_t)(i * n) * (size_t)width, NULL,
+                           c->cond + (size_t)(i * sources + first) * (size_t)width, NULL, NULL, NULL, n, width);
+    k->head->modulate(k, c->head->net, c->temb, c->step_index, c->fine, c->schedule.steps,
+                      n < sources ? e->cond : c->cond, conditions * n, e->at.mod, e->at.scratch);
 }
 
 /* Runs all rounds of the group's tokens. */

@@ -45,6 +45,7 @@
 /* A head that is evaluated at many states. */
 typedef struct {
     diff_chain *chain; /* the head, its embedded z and time embeddings; NULL: no draft */
+    float *cond; /* backend [branches][sources][width] embedded z of a group that has not all of a call's sources */
     kern_speculation_head at;
 } diff_evaluator;
 
@@ -121,7 +122,7 @@ void diff_speculate_add_stats(const diff_speculation_stats *s, mar_stats *to);
 /* Parts that diffusion/paths.h shares: evaluations of one model's head at many states of tokens with `sources` sources.
  * Embeds the z [branches][sources][z_dim] of all sources of a call. */
 void diff_speculate_embed(const diff_speculation *s, const diff_evaluator *e, const float *z, int sources);
-/* Computes the modulation e->at.mod [branches][steps][n] of all steps of the sources first .. first+n-1, at most
+/* Computes the modulation e->at.mod [steps][branches][n] of all steps of the sources first .. first+n-1, at most
  * s->sources, of all `sources` embedded. */
 void diff_speculate_modulate(const diff_speculation *s, const diff_evaluator *e, int sources, int first, int n);
 /* Adds to stats->flop the arithmetic of the work that stats counts beyond `before`. */

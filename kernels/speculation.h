@@ -92,11 +92,17 @@ struct kern_speculation {
 /* A head to evaluate at many states. */
 struct kern_speculation_head {
     kern_head *net;
-    void *mod;        /* [conditions][steps][sources] modulation rows */
+    void *mod;        /* [steps][conditions][sources] modulation rows (kern_speculation_mod) */
     float *out;       /* [conditions * R][2C] */
     void *scratch;    /* k->head->scratch_bytes of conditions * R rows */
     const char *part; /* prefix of its layers' names (kern_watching) */
 };
+
+/* Returns the modulation row of a source at a step index, under a condition. */
+KERN_FN int kern_speculation_mod(const kern_speculation *w, int condition, int index, int source)
+{
+    return (index * w->conditions + condition) * w->sources + source;
+}
 
 /* Returns a token's evaluation at an index: [KERN_EVALUATED][C]. */
 KERN_FN float *kern_speculation_evaluated(const kern_speculation *w, int token, int index)

@@ -88,8 +88,7 @@ static void speculation_evaluate(kern_queue *k, kern_speculation *w, const kern_
     for (int i = 0; i < n; i++)
         for (int c = 0; c < w->conditions; c++) {
             w->x_index[c * n + i] = row[i];
-            w->mod_index[c * n + i] =
-                (c * w->steps + w->row_index[row[i]]) * w->sources + w->source[w->row_token[row[i]]];
+            w->mod_index[c * n + i] = kern_speculation_mod(w, c, w->row_index[row[i]], w->source[w->row_token[row[i]]]);
         }
     cpu_head_eval(k, e->net, w->state, w->x_index, e->mod, w->mod_index, w->conditions * n, e->out, e->scratch);
 }

@@ -49,7 +49,7 @@ static __device__ void speculate_list(const kern_speculation &w, int slot, int t
     for (int i = (int)threadIdx.x; i < w.conditions * w.window; i += (int)blockDim.x) {
         const int condition = i / w.window, level = i % w.window;
         const int index = token < 0 ? 0 : max(w.index[token] - level, 0);
-        const int mod = (condition * w.steps + index) * w.sources + w.source[max(token, 0)];
+        const int mod = kern_speculation_mod(&w, condition, index, w.source[max(token, 0)]);
         w.mod_index[condition * rows + level * w.slots + slot] = mod;
         w.draft_index[(level * w.conditions + condition) * w.slots + slot] = mod;
     }

@@ -94,6 +94,16 @@ void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows,
  * or NULL; its weights are prefetched. */
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const gemm_gate *gate,
                         const kern_linear *next);
+/* Layers that a thread runs one after the other for its own rows. */
+typedef struct {
+    size_t operand_bytes; /* of a row: the most, so that threads at different layers keep apart */
+    size_t weight_bytes;  /* of all layers */
+    int in_tiles;         /* 1: products of AMX, of some rows at a time */
+} cpu_layers;
+void cpu_linear_join(const kern_linear *l, cpu_layers *layers);
+/* Runs rows first .. last-1 of a planned call of one of the layers, in the calling thread of a loop. */
+void cpu_linear_rows(const cpu_queue *q, const kern_linear *l, const cpu_layers *layers, const void *x, int first,
+                     int last, void *y, const gemm_gate *gate, const kern_linear *next);
 
 /* kernels/cpu/<file>.c: entries of the tables. */
 mar_status cpu_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err);

@@ -37,6 +37,7 @@ struct kern_head {
     kern_linear *ada_blocks[ARITHMETICS]; /* [ada_layers*3W][W] act -> act, rows of a modulation row */
     kern_linear *ada_final;               /* [2W][W] act -> f32, tail of a modulation row */
     kern_linear *out;                     /* [2C][W] f32 -> f32 */
+    cpu_layers layers[ARITHMETICS];       /* of an evaluation */
 };
 
 void cpu_head_spec(const kern_head *h, kern_head_spec *spec)
@@ -194,6 +195,16 @@ static mar_status create_norms(const cpu_device *d, const kern_head_spec *spec, 
     return status;
 }
 
+static void head_join_layers(kern_head *h, arithmetic a)
+{
+    cpu_linear_join(h->in, &h->layers[a]);
+    for (int b = 0; b < h->depth; b++) {
+        cpu_linear_join(h->block[a][b].fc1, &h->layers[a]);
+        cpu_linear_join(h->block[a][b].fc2, &h->layers[a]);
+    }
+    cpu_linear_join(h->out, &h->layers[a]);
+}
+
 mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head **out, mar_err *err)
 {
     *out = NULL;
@@ -226,6 +237,8 @@ mar_status cpu_head_create(kern_queue *k, const kern_head_spec *spec, kern_head 
         cpu_head_free(k->device, h);
         return status;
     }
+    int flag;
+    for (int a = FINE; head_has(h, (arithmetic)a, &flag); a++) head_join_layers(h, (arithmetic)a);
     *out = h;
     return MAR_OK;
 }
@@ -344,12 +357,15 @@ typedef struct {
     const char *mod;
     const int *mod_index;
     int rows;
+    float *state; /* [rows][C] */
     float *x, *y;
     void *u, *v;
+    float *out;  /* [rows][2C] */
     float *kept; /* [depth][kept_rows][W] cached outputs; NULL: no reuse */
     int kept_rows;
     kern_head_reuse reuse;
     arithmetic arithmetic;
+    int parts; /* rows of their own that threads would evaluate */
     int block; /* current block */
 } evaluation;
 
@@ -440,15 +456,26 @@ static void reuse_body(void *arg, int first, int last, int thread)
     }
 }
 
+/* Returns fc1 of the block that follows, which may be the next step's first. */
+static const kern_linear *fc1_after(const evaluation *e)
+{
+    return e->h->block[e->arithmetic][e->block + 1 < e->h->depth ? e->block + 1 : 0].fc1;
+}
+
+static gemm_gate gate_of(const evaluation *e)
+{
+    const kern_head *h = e->h;
+    const size_t offset = (mod_block(h, e->block) + 2 * (size_t)h->width) * h->act_size;
+    return (gemm_gate){e->mod + offset, e->mod_index, cpu_head_mod_bytes(h), !h->bf16};
+}
+
 /* Runs both products of the block; the second's epilogue adds the gated result to x. */
 static void run_columns(evaluation *e)
 {
     const kern_head *h = e->h;
     const kern_linear *fc1 = h->block[e->arithmetic][e->block].fc1, *fc2 = h->block[e->arithmetic][e->block].fc2;
-    const kern_linear *after =
-        h->block[e->arithmetic][e->block + 1 < h->depth ? e->block + 1 : 0].fc1; /* the next step's first block */
-    const size_t offset = (mod_block(h, e->block) + 2 * (size_t)h->width) * h->act_size;
-    const gemm_gate gate = {e->mod + offset, e->mod_index, cpu_head_mod_bytes(h), !h->bf16};
+    const kern_linear *after = fc1_after(e);
+    const gemm_gate gate = gate_of(e);
     cpu_linear_columns(e->q, fc1, e->u, e->rows, e->v, NULL, fc2);
     if (h->dtype == MAR_DTYPE_F16) for_rows(e, round_v_body);
     cpu_linear_columns(e->q, fc2, e->v, e->rows, e->x, &gate, after);
@@ -486,6 +513,39 @@ static int is_ready(cpu_queue *q, const kern_head *h, int rows)
     return 1;
 }
 
+/* Evaluates parts first .. last-1 of the rows, each in one thread. */
+static void parts_body(void *arg, int first, int last, int thread)
+{
+    const evaluation *all = arg;
+    const kern_head *h = all->h;
+    const cpu_layers *layers = &h->layers[all->arithmetic];
+    for (int i = first; i < last; i++) {
+        evaluation e = *all;
+        const int row = parallel_part(e.rows, e.parts, i), end = parallel_part(e.rows, e.parts, i + 1);
+        cpu_linear_rows(e.q, h->in, layers, e.state, row, end, e.x, NULL, h->block[e.arithmetic][0].fc1);
+        for (; e.block < h->depth; e.block++) {
+            const kern_linear *fc1 = h->block[e.arithmetic][e.block].fc1, *fc2 = h->block[e.arithmetic][e.block].fc2;
+            const gemm_gate gate = gate_of(&e);
+            modulate_body(&e, row, end, thread);
+            cpu_linear_rows(e.q, fc1, layers, e.u, row, end, e.v, NULL, fc2);
+            if (h->dtype == MAR_DTYPE_F16) round_v_body(&e, row, end, thread);
+            cpu_linear_rows(e.q, fc2, layers, e.v, row, end, e.x, &gate, fc1_after(&e));
+        }
+        modulate_final_body(&e, row, end, thread);
+        cpu_linear_rows(e.q, h->out, layers, e.y, row, end, e.out, NULL, NULL);
+    }
+}
+
+/* Returns 1 if threads evaluate rows of their own, and wait for each other at the end alone: there are rows enough to
+ * pay for reading all weights in each, and these are in a cache that all share. */
+static int evaluates_parts(const evaluation *e)
+{
+    enum { ROWS = 16, SHARED = 28 << 20 }; /* of a thread; bytes: most of a common L3 */
+    const cpu_layers *layers = &e->h->layers[e->arithmetic];
+    return e->parts > 1 && e->rows >= ROWS * e->parts && layers->weight_bytes <= SHARED && !layers->in_tiles &&
+           !e->kept && !e->q->base.watch.on;
+}
+
 /* Evaluates rows of one arithmetic. */
 static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float *x, const int *x_index,
                     const void *mod, const int *mod_index, int rows, kern_head_reuse reuse, float *kept, int kept_rows,
@@ -499,7 +559,12 @@ static void eval_as(arithmetic a, kern_queue *k, const kern_head *h, const float
     char *v = u + n * h->act_size;
     for (int r = 0; r < rows; r++)
         memcpy(state + (size_t)r * channels, x + (size_t)(x_index ? x_index[r] : r) * channels, channels * sizeof *x);
-    evaluation e = {q, h, mod, mod_index, rows, xw, y, u, v, kept, kept_rows, reuse, a, 0};
+    evaluation e = {
+        q, h, mod, mod_index, rows, state, xw, y, u, v, out, kept, kept_rows, reuse, a, parallel_width(q->client), 0};
+    if (evaluates_parts(&e)) {
+        cpu_for(q, e.parts, 2.0 * rows * h->depth * h->width * h->hidden, parts_body, &e);
+        return;
+    }
     cpu_linear_run(q, h->in, state, rows, xw);
     kern_watch(k, xw, MAR_DTYPE_F32, rows, h->width, h->width, KERN_HEAD_INPUT, h->prefix);
     for (; e.block < h->depth; e.block++) {

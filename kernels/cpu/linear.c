@@ -216,6 +216,32 @@ void cpu_linear_free(kern_device *d, kern_linear *l)
 /* --- operands ------------------------------------------------------------------------------------------------------
  */
 
+/* Returns the bytes of a row of x. */
+static size_t linear_input_bytes(const kern_linear *l)
+{
+    return (size_t)l->in * (l->x_bf16 ? 2 : 4);
+}
+
+/* Converts n rows of x to operands at `row`, with their scales. */
+static void fill_operand(const cpu_queue *q, const kern_linear *l, const char *x, int n, char *row, float *scale)
+{
+    const size_t in = linear_input_bytes(l), width = (size_t)l->words * 4;
+    if (l->type == GEMM_INT4) {
+        for (int r = 0; r < n; r++, row += l->row_bytes) l->kernel->operand(x + (size_t)r * in, l->x_bf16, l->in, row);
+        return;
+    }
+    if (l->type != GEMM_INT8) {
+        for (int r = 0; r < n; r++, row += l->row_bytes) {
+            memcpy(row, x + (size_t)r * in, in);
+            memset(row + in, 0, width - in);
+        }
+        return;
+    }
+    q->d->rows->quantise(x, n, l->in, l->kernel->zero, l->kernel->wide, row, l->row_bytes, scale, l->x_bf16);
+    const size_t made = (size_t)l->in << l->kernel->wide, whole = width << l->kernel->wide;
+    for (int r = 0; r < n; r++, row += l->row_bytes) memset(row + made, l->kernel->zero, whole - made);
+}
+
 typedef struct {
     cpu_queue *q;
     const kern_linear *l;
@@ -225,26 +251,9 @@ typedef struct {
 static void operand_body(void *arg, int first, int last, int thread)
 {
     const operand_loop *c = arg;
-    const kern_linear *l = c->l;
-    const size_t in = (size_t)l->in * (l->x_bf16 ? 2 : 4), width = (size_t)l->words * 4;
-    char *row = (char *)c->q->operand + (size_t)first * l->row_bytes;
     (void)thread;
-    if (l->type == GEMM_INT4) {
-        for (int r = first; r < last; r++, row += l->row_bytes)
-            l->kernel->operand(c->x + (size_t)r * in, l->x_bf16, l->in, row);
-        return;
-    }
-    if (l->type != GEMM_INT8) {
-        for (int r = first; r < last; r++, row += l->row_bytes) {
-            memcpy(row, c->x + (size_t)r * in, in);
-            memset(row + in, 0, width - in);
-        }
-        return;
-    }
-    c->q->d->rows->quantise(c->x + (size_t)first * in, last - first, l->in, l->kernel->zero, l->kernel->wide, row,
-                            l->row_bytes, (float *)c->q->operand_scale + first, l->x_bf16);
-    const size_t made = (size_t)l->in << l->kernel->wide, whole = width << l->kernel->wide;
-    for (int r = first; r < last; r++, row += l->row_bytes) memset(row + made, l->kernel->zero, whole - made);
+    fill_operand(c->q, c->l, c->x + (size_t)first * linear_input_bytes(c->l), last - first,
+                 (char *)c->q->operand + (size_t)first * c->l->row_bytes, (float *)c->q->operand_scale + first);
 }
 
 /* Returns the product's operand: x itself, or x converted to the queue's buffer, valid until the next call. */
@@ -259,13 +268,13 @@ static const void *linear_operand(cpu_queue *q, const kern_linear *l, const void
 /* --- products ------------------------------------------------------------------------------------------------------
  */
 
-/* Computes rows first .. first+count-1 of the columns of blocks from .. to-1. x is the operand. y is at the first of
- * these rows and columns, its rows y_stride elements apart. `next` is prefetched with the last block. `near`: the
- * thread has just read the blocks. */
-static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, int first, int count, void *y,
-                       size_t y_stride, const gemm_gate *gate, int from, int to, const char *next, int near)
+/* Computes `count` rows of the columns of blocks from .. to-1. x is the operand at the first of them, `scale` its
+ * scales, y the results at the first of these rows and columns, y_stride elements apart. `next` is prefetched with the
+ * last block. `near`: the thread has just read the blocks. */
+static void run_blocks(const kern_linear *l, const void *x, const float *scale, int count, void *y, size_t y_stride,
+                       const gemm_gate *gate, int from, int to, const char *next, int near)
 {
-    const gemm_rows rows = {.base = (const char *)x + (size_t)first * l->row_bytes,
+    const gemm_rows rows = {.base = x,
                             .stride = l->row_bytes,
                             .parts = 1,
                             .words = l->words,
@@ -292,7 +301,7 @@ static void run_blocks(const cpu_queue *q, const kern_linear *l, const void *x, 
             .gate = gate ? &here : NULL,
         };
         if (l->type == GEMM_INT8) {
-            out.x_scale = (const float *)q->operand_scale + first;
+            out.x_scale = scale;
             out.w_scale = (const float *)(const void *)(block + l->weight_bytes);
             out.offset = (const int32_t *)(out.w_scale + GEMM_COLS);
         }
@@ -329,8 +338,8 @@ static void columns_body(void *arg, int first, int last, int thread)
     for (int r = 0; next && r < c->width; r++) /* after the thread's last block: prefetch its part of the next layer */
         if (last == parallel_part(l->blocks, c->width, r + 1))
             fetch = next->block + (size_t)parallel_part(next->blocks, c->width, r) * next->block_bytes;
-    run_blocks(c->q, l, c->x, 0, c->rows, result_at(l, c->y, 0, first), (size_t)l->y_stride, c->gate, first, last,
-               fetch, 0);
+    run_blocks(l, c->x, c->q->operand_scale, c->rows, result_at(l, c->y, 0, first), (size_t)l->y_stride, c->gate, first,
+               last, fetch, 0);
 }
 
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const gemm_gate *gate,
@@ -338,6 +347,33 @@ void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int r
 {
     columns_loop c = {q, l, next, linear_operand(q, l, x, rows), rows, y, gate, parallel_width(q->client)};
     cpu_for(q, l->blocks, (double)rows * l->in * l->out, columns_body, &c);
+}
+
+void cpu_linear_join(const kern_linear *l, cpu_layers *layers)
+{
+    if (l->copies && l->row_bytes > layers->operand_bytes) layers->operand_bytes = l->row_bytes;
+    layers->weight_bytes += (size_t)l->blocks * l->block_bytes;
+    layers->in_tiles |= l->kernel->end != NULL;
+}
+
+void cpu_linear_rows(const cpu_queue *q, const kern_linear *l, const cpu_layers *layers, const void *x, int first,
+                     int last, void *y, const gemm_gate *gate, const kern_linear *next)
+{
+    const char *rows = (const char *)x + (size_t)first * linear_input_bytes(l);
+    float *scale = (float *)q->operand_scale + first;
+    gemm_gate here;
+    if (l->copies) {
+        char *operand = (char *)q->operand + (size_t)first * layers->operand_bytes;
+        fill_operand(q, l, rows, last - first, operand, scale);
+        rows = operand;
+    }
+    if (gate) {
+        here = *gate;
+        here.base += here.index ? 0 : (size_t)first * here.stride;
+        if (here.index) here.index += first;
+    }
+    run_blocks(l, rows, scale, last - first, result_at(l, y, first, 0), (size_t)l->y_stride, gate ? &here : NULL, 0,
+               l->blocks, next ? next->block : NULL, 0);
 }
 
 /* Tiles are numbered strip by strip, and panel by panel within a strip of rows. A thread's tiles are then in few
@@ -408,9 +444,9 @@ static void tiles_body(void *arg, int first, int last, int thread)
         int panel, across;
         const int near = linear_place(&t->grid, tile, &panel, &across), row = tile_row(t, across);
         const int from = parallel_part(l->blocks, t->grid.panels, panel);
-        run_blocks(t->q, l, t->x, row, tile_row(t, across + 1) - row, result_at(l, t->y, row, from),
-                   (size_t)l->y_stride, NULL, from, parallel_part(l->blocks, t->grid.panels, panel + 1),
-                   row_after(t, across, tile + 1 < last), near);
+        run_blocks(l, (const char *)t->x + (size_t)row * l->row_bytes, (const float *)t->q->operand_scale + row,
+                   tile_row(t, across + 1) - row, result_at(l, t->y, row, from), (size_t)l->y_stride, NULL, from,
+                   parallel_part(l->blocks, t->grid.panels, panel + 1), row_after(t, across, tile + 1 < last), near);
     }
 }
 
@@ -433,14 +469,16 @@ static void pairs_body(void *arg, int first, int last, int thread)
         int panel, across;
         const int near = linear_place(&t->grid, tile, &panel, &across), row = tile_row(t, across);
         const int count = tile_row(t, across + 1) - row;
+        const char *x = (const char *)t->x + (size_t)row * l->row_bytes;
+        const float *scale = (const float *)t->q->operand_scale + row;
         const int from = parallel_part(pairs, t->grid.panels, panel),
                   to = parallel_part(pairs, t->grid.panels, panel + 1);
         for (int p = from; p < to; p++) {
             const char *other = l->block + (size_t)(pairs + p) * l->block_bytes;
             const char *next =
                 p + 1 < to ? l->block + (size_t)(p + 1) * l->block_bytes : row_after(t, across, tile + 1 < last);
-            run_blocks(t->q, l, t->x, row, count, own, width, NULL, p, p + 1, near ? NULL : other, near);
-            run_blocks(t->q, l, t->x, row, count, own + GEMM_COLS * size, width, NULL, pairs + p, pairs + p + 1,
+            run_blocks(l, x, scale, count, own, width, NULL, p, p + 1, near ? NULL : other, near);
+            run_blocks(l, x, scale, count, own + GEMM_COLS * size, width, NULL, pairs + p, pairs + p + 1,
                        near && p + 1 < to ? NULL : next, near);
             for (int r = 0; r < count; r++) {
                 const char *a = own + (size_t)r * width * size;

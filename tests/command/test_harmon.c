@@ -121,7 +121,8 @@ COMMAND_CASE(served)
                                          "--positive snowy");
     for (size_t i = 0; i < LENGTH(wishes); i++) {
         char json[128];
-        snprintf(json, sizeof json, "{\"prompt\": \"a corgi\", \"seed\": 3, \"n\": 2%s}", wishes[i][0]);
+        snprintf(json, sizeof json, "{\"prompt\": \"a corgi\", \"seed\": 3, \"n\": 2, \"response_format\": \"url\"%s}",
+                 wishes[i][0]);
         make_served(&s, d, json, "served.png");
         command_ok(d, GENERATE "--prompt 'a corgi' --positive snowy --negative '%s' --seed 3 --out %s", wishes[i][1],
                    wishes[i][2]);

@@ -215,7 +215,8 @@ NEXTSTEP_CASE(served)
     const char *d = *state;
     service_process s = service_start(d, "--model m --size 64x64 --num_sampling_steps 8 --threads 1 --dtype f32 "
                                          "--negative blurry --positive snowy");
-    reply r = service_post(&s, "/v1/images/generations", "{\"prompt\": \"a dog\", \"seed\": 3, \"n\": 2}");
+    reply r = service_post(&s, "/v1/images/generations",
+                           "{\"prompt\": \"a dog\", \"seed\": 3, \"n\": 2, \"response_format\": \"url\"}");
     assert_int_equal(r.code, 200);
     cJSON *answer = cJSON_Parse(r.body);
     reply picture = service_get(&s, strstr(json_text(answer, "data.0.url"), "/v1/"));

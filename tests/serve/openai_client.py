@@ -43,12 +43,27 @@ def main(url, token, seven):
     assert client.models.retrieve("demo").owned_by == "libmar"
 
     extra = {"seed": 5, "cfg": 2}
-    made = client.images.generate(prompt="7", n=2, size="32x32", response_format="b64_json", extra_body=extra)
     with open(seven, "rb") as file:
-        assert base64.b64decode(made.data[1].b64_json) == file.read(), "the picture is not that of mar generate"
-    made = client.images.generate(model="demo", prompt="7", size="auto", quality="standard", user="test")
+        expected = file.read()
+    made = client.images.generate(prompt="7", n=2, size="32x32", extra_body=extra)
+    assert base64.b64decode(made.data[1].b64_json) == expected, "the picture is not that of mar generate"
+    made = client.images.generate(model="demo", prompt="7", size="auto", quality="high", user="test", background="auto",
+                                  output_format="jpeg", output_compression=80)
+    assert base64.b64decode(made.data[0].b64_json)[:3] == b"\xff\xd8\xff" and made.output_format == "jpeg"
+    assert made.warnings == ["quality: has no effect", "user: has no effect"], made.warnings
+    made = client.images.generate(prompt="7", response_format="url")
     with urllib.request.urlopen(made.data[0].url) as picture:
         assert picture.read(4) == b"\x89PNG"
+
+    stream = client.images.generate(prompt="7", n=2, stream=True, partial_images=2, extra_body=extra)
+    events = list(stream)
+    assert sum(e.type == "image_generation.completed" for e in events) == 2, [e.type for e in events]
+    partial = [e for e in events if e.type == "image_generation.partial_image"]
+    assert partial and {(e.image, e.partial_image_index) for e in partial} <= {(i, p) for i in range(2) for p in range(2)}
+    assert all(base64.b64decode(e.b64_json)[:4] == b"\x89PNG" for e in partial)
+    last = [e for e in events if e.type.endswith("completed") and e.image == 1]
+    assert base64.b64decode(last[0].b64_json) == expected, "the streamed picture is not that of mar generate"
+    refused(openai.BadRequestError, lambda: client.images.generate(prompt="77", stream=True), "class 77: out of range")
 
     refused(openai.BadRequestError, lambda: client.images.generate(prompt="77"), "class 77: out of range")
     refused(openai.BadRequestError, lambda: client.images.generate(prompt="7", size="1024x1024"), "expected 32x32")
@@ -60,16 +75,18 @@ def main(url, token, seven):
     for job in jobs:
         client.post(f"/jobs/{job['id']}/cancel", cast_to=object)
 
-    def edit(image, mask=None):
+    def edit(image, mask=None, stream=False):
         files = {"image": ("image.png", io.BytesIO(image), "image/png")}
         if mask:
             files["mask"] = ("mask.png", io.BytesIO(mask), "image/png")
-        return client.images.edit(prompt="3", response_format="b64_json", extra_body={"seed": 7}, **files)
+        return client.images.edit(prompt="3", stream=stream, extra_body={"seed": 7}, **files)
 
     refused(openai.BadRequestError, lambda: edit(png((0, 0, 0, 255), 16)), "has 16x16 pixels, expected 32x32")
-    refused(openai.BadRequestError, lambda: edit(b"no PNG"), "is not a whole PNG")
+    refused(openai.BadRequestError, lambda: edit(b"no PNG"), "expected a PNG, a JPEG")
     edited = edit(png((0, 0, 0, 255)))
     assert base64.b64decode(edited.data[0].b64_json)[:4] == b"\x89PNG"
+    events = list(edit(png((0, 0, 0, 255)), stream=True))
+    assert [e.type for e in events] == ["image_edit.completed"] and events[0].b64_json == edited.data[0].b64_json
     print("openai_client.py: OpenAI's client", openai.__version__, "works")
 
 

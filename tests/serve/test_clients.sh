@@ -29,7 +29,7 @@ if command -v curl >/dev/null 2>&1; then
         curl -sS --max-time 300 -o "$folder/body" -w '%{http_code}' -H "Authorization: Bearer $token" "$@" "$url$path"
     }
     json='Content-Type: application/json'
-    [ "$(ask /v1/images/generations -H "$json" -d '{"prompt": "7", "n": 2, "seed": 5, "cfg": 2}')" = 200 ] || fail "curl: $(cat "$folder/body")"
+    [ "$(ask /v1/images/generations -H "$json" -d '{"prompt": "7", "n": 2, "seed": 5, "cfg": 2, "response_format": "url"}')" = 200 ] || fail "curl: $(cat "$folder/body")"
     link=$(sed 's/.*"\(http[^"]*1[.]png\)".*/\1/' "$folder/body")
     curl -sS -o "$folder/1.png" "$link"
     cmp "$folder/1.png" "$folder/seven/000001.png" || fail "curl: another picture than mar generate's"

@@ -66,6 +66,7 @@ static reply edit(const void *picture, size_t picture_size, const void *mask, si
     png_file form = {0};
     put_part(&form, "prompt", "3", 1);
     put_part(&form, "seed", "9", 1);
+    put_part(&form, "response_format", "url", 3);
     put_part(&form, "image", picture, picture_size);
     if (mask) put_part(&form, "mask", mask, mask_size);
     put(&form, "--xx--\r\n", 8);

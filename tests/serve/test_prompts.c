@@ -59,7 +59,8 @@ TEST_CASE(makes_the_pictures_of_generate)
     static const char *const prompts[] = {"a bold seven", "\xc3\xa9t\xc3\xa9: a thin 2"};
     for (int i = 0; i < 2; i++) {
         char json[128];
-        snprintf(json, sizeof json, "{\"prompt\": \"%s\", \"seed\": 3, \"n\": 2}", prompts[i]);
+        snprintf(json, sizeof json, "{\"prompt\": \"%s\", \"seed\": 3, \"n\": 2, \"response_format\": \"url\"}",
+                 prompts[i]);
         cJSON *answer = post(json, 200);
         assert_string_equal(json_text(answer, "data.1.prompt"), prompts[i]);
         command_ok(directory, "generate --model demo-t2i --prompt '%s' --num 2 --seed 3 --out %d -q", prompts[i], i);

@@ -18,7 +18,7 @@ static int set_up(void **state)
 {
     if (command_setup(state) != 0) return 1;
     directory = *state;
-    s = service_start(directory, QUICK " --batch 4 --timeout 300");
+    s = service_start(directory, QUICK " --batch 4 --timeout 300 --strict");
     return 0;
 }
 
@@ -168,9 +168,10 @@ TEST_CASE(refuses_compressed_and_empty_bodies)
 /* Returns the address before the path in the link to a picture that a request with these headers gets. */
 static void assert_link(const service_process *service, const char *headers, const char *base)
 {
+    static const char json[] = "{\"prompt\": \"1\", \"response_format\": \"url\"}";
     char all[512], expected[300];
     snprintf(all, sizeof all, "Content-Type: application/json\r\n%s", headers);
-    reply r = service_request(service, "POST", "/v1/images/generations", all, "{\"prompt\": \"1\"}", 15);
+    reply r = service_request(service, "POST", "/v1/images/generations", all, json, sizeof json - 1);
     if (r.code != 200) fail_msg("%s: %d, %s", headers, r.code, r.body);
     snprintf(expected, sizeof expected, "\"url\": \"%s/v1/jobs/", base);
     if (!strstr(r.body, expected)) fail_msg("%s: %s, expected %s", headers, r.body, expected);

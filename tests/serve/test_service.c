@@ -19,7 +19,8 @@
 /* An image takes seconds, and is cancelled. */
 #define SLOW "--num_iter 64 --num_sampling_steps 1000 --threads 1 --dtype f32"
 
-#define JSON "Content-Type: application/json\r\n"
+#define JSON      "Content-Type: application/json\r\n"
+#define WITH_LINK "{\"prompt\": \"1\", \"response_format\": \"url\"}"
 
 static char *directory;
 static service_process quick; /* the service of most tests */
@@ -28,7 +29,7 @@ static int set_up(void **state)
 {
     if (command_setup(state) != 0) return 1;
     directory = *state;
-    quick = service_start(directory, QUICK " --batch 4 --timeout 300");
+    quick = service_start(directory, QUICK " --batch 4 --timeout 300 --strict");
     return 0;
 }
 
@@ -105,9 +106,8 @@ TEST_CASE(gives_the_pictures_of_generate)
 {
     static uint8_t png[1 << 16];
     command_ok(directory, "generate --quiet " QUICK " --class 7 --num 3 --seed 5 --cfg 2 --out seven");
-    reply r = service_post(
-        &quick, "/v1/images/generations",
-        "{\"prompt\": \"7\", \"n\": 3, \"seed\": 5, \"cfg\": 2, \"response_format\": \"b64_json\", \"user\": \"me\"}");
+    reply r = service_post(&quick, "/v1/images/generations",
+                           "{\"prompt\": \"7\", \"n\": 3, \"seed\": 5, \"cfg\": 2, \"user\": \"me\"}");
     assert_int_equal(r.code, 200);
     cJSON *json = parse(&r);
     assert_int_equal(json_count(json, "data"), 3);
@@ -120,7 +120,8 @@ TEST_CASE(gives_the_pictures_of_generate)
     cJSON_Delete(json);
     reply_free(&r);
 
-    r = service_post(&quick, "/v1/images/generations", "{\"prompt\": \"7\", \"n\": 2, \"seed\": 5, \"cfg\": 2.0}");
+    r = service_post(&quick, "/v1/images/generations",
+                     "{\"prompt\": \"7\", \"n\": 2, \"seed\": 5, \"cfg\": 2.0, \"response_format\": \"url\"}");
     assert_int_equal(r.code, 200);
     json = parse(&r);
     const char *url = json_text(json, "data.1.url"), *path = strstr(url, "/v1/jobs/");
@@ -139,7 +140,7 @@ TEST_CASE(draws_seeds)
 {
     char seeds[2][32], line[200];
     for (int i = 0; i < 2; i++) {
-        reply r = service_post(&quick, "/v1/images/generations", "{\"prompt\": \"1\"}");
+        reply r = service_post(&quick, "/v1/images/generations", WITH_LINK);
         cJSON *json = parse(&r);
         snprintf(seeds[i], sizeof seeds[i], "%.0f", json_number(json, "data.0.seed"));
         reply picture = service_get(&quick, strstr(json_text(json, "data.0.url"), "/v1/"));
@@ -202,7 +203,8 @@ TEST_CASE(edits_a_picture)
     enum { SIDE = 32 };
     static const char type[] = "Content-Type: multipart/form-data; boundary=xx\r\n",
                       fields[] = "--xx\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\n3\r\n"
-                                 "--xx\r\nContent-Disposition: form-data; name=\"seed\"\r\n\r\n9\r\n",
+                                 "--xx\r\nContent-Disposition: form-data; name=\"seed\"\r\n\r\n9\r\n"
+                                 "--xx\r\nContent-Disposition: form-data; name=\"response_format\"\r\n\r\nurl\r\n",
                       image_part[] = "--xx\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a\"\r\n\r\n",
                       mask_part[] = "\r\n--xx\r\nContent-Disposition: form-data; name=\"mask\"; filename=\"b\"\r\n\r\n",
                       end[] = "\r\n--xx--\r\n";
@@ -280,9 +282,17 @@ TEST_CASE(refuses_wrong_requests)
         {"{\"prompt\": \"1\", \"seed\": -1}", "seed: is out of range"},
         {"{\"prompt\": \"1\", \"cfg\": 101}", "cfg: is out of range, expected a number from 0 to 100"},
         {"{\"prompt\": \"1\", \"cfg\": 1e999}", "cfg: is out of range"},
-        {"{\"prompt\": \"1\", \"response_format\": \"gif\"}", "response_format: is gif, expected url or b64_json"},
-        {"{\"prompt\": \"1\", \"output_format\": \"webp\"}", "output_format: is webp, expected png"},
-        {"{\"prompt\": \"1\", \"stream\": true}", "stream: is not false"},
+        {"{\"prompt\": \"1\", \"response_format\": \"gif\"}", "response_format: is gif, expected b64_json or url"},
+        {"{\"prompt\": \"1\", \"output_format\": \"gif\"}", "output_format: is gif, expected png, jpeg or webp"},
+        {"{\"prompt\": \"1\", \"output_compression\": 101}", "output_compression: is out of range"},
+        {"{\"prompt\": \"1\", \"stream\": 1}", "stream: is no boolean, expected true or false"},
+        {"{\"prompt\": \"1\", \"stream\": true, \"response_format\": \"url\"}", "expected b64_json with stream"},
+        {"{\"prompt\": \"1\", \"partial_images\": 4}",
+         "partial_images: is out of range, expected an integer from 0 to 3"},
+        {"{\"prompt\": \"1\", \"cfg_scale\": 101}", "cfg_scale: is out of range, expected a number from 0 to 100"},
+        {"{\"prompt\": \"1\", \"cfg\": 1, \"guidance_scale\": 2}",
+         "guidance_scale: is also given as cfg, expected one"},
+        {"{\"prompt\": \"1\", \"steps\": 0}", "steps: is out of range"},
     };
     for (size_t i = 0; i < LENGTH(cases); i++) {
         reply r = service_post(&quick, "/v1/images/generations", cases[i].body);
@@ -404,7 +414,7 @@ TEST_CASE(asks_for_the_token)
     assert_int_equal(r.code, 401);
     reply_free(&r);
     static const char headers[] = "Content-Type: application/json\r\nAuthorization: Bearer 0123456789abcdef\r\n";
-    r = service_request(&s, "POST", "/v1/images/generations", headers, "{\"prompt\": \"1\"}", 15);
+    r = service_request(&s, "POST", "/v1/images/generations", headers, WITH_LINK, strlen(WITH_LINK));
     assert_int_equal(r.code, 200);
     cJSON *json = parse(&r);
     reply picture = service_get(&s, strstr(json_text(json, "data.0.url"), "/v1/")); /* a browser opens it */
@@ -574,7 +584,7 @@ static void await_answer(const service_process *s, const char *path, const char 
 /* Posts a request, and writes the path of its job's first picture. */
 static void make_picture(const service_process *s, char path[128])
 {
-    reply r = service_post(s, "/v1/images/generations", "{\"prompt\": \"1\"}");
+    reply r = service_post(s, "/v1/images/generations", WITH_LINK);
     assert_int_equal(r.code, 200);
     cJSON *json = parse(&r);
     snprintf(path, 128, "%s", strstr(json_text(json, "data.0.url"), "/v1/"));

@@ -19,7 +19,8 @@ typedef struct {
     int is_kept;       /* 1: it never changes, so the client may keep it */
     const char *allow; /* methods of a 405; else NULL */
     int retry_after;   /* seconds; 0: none */
-    int is_stream;     /* 1: the body is the job's events */
+    int is_stream;     /* 1: the body is events: the job's, or the images of the request's */
+    int has_images;    /* 1: of a stream: the images */
 } answer;
 
 /* Frees the body. */

@@ -30,6 +30,7 @@ void exchange_free(exchange *x)
     if (x->job && x->owns_job) jobs_abandon(&s->jobs, x->job);
     jobs_release(&s->jobs, x->job);
     answer_free(&x->answer);
+    warnings_free(&x->manner.warnings);
     free(x);
     atomic_fetch_sub(&s->exchanges, 1);
 }
@@ -209,7 +210,7 @@ static size_t count_values(const body_part *body)
 int exchange_fields(exchange *x, request *out, answer *a)
 {
     enum { LEVELS = 32 };
-    *out = (request){.field[0].size = 0};
+    *out = (request){.is_strict = x->service->options.strict, .warnings = &x->manner.warnings};
     if (x->whole.size == 0)
         return answer_error(a, 400, NULL, NULL, "the body is empty, expected %s",
                             x->kind == BODY_FORM ? "a form" : "{\"prompt\": ...}");

@@ -26,25 +26,26 @@ typedef struct {
 typedef struct {
     service *service;
     struct MHD_Connection *connection;
-    int route;          /* index in routes */
-    char words[2][256]; /* parts of the path that vary */
-    double began;       /* tool_seconds when the body was whole */
-    answer answer;      /* code 0: none yet */
-    client_key client;  /* whose request it is, if it has a body */
-    body_kind kind;     /* of the body */
-    size_t length;      /* Content-Length; 0: unknown */
-    size_t read;        /* bytes of the body so far */
-    size_t held;        /* bytes of memory for it */
-    size_t reserved;    /* of these in BODIES_MAX */
-    body_part whole;    /* the body so far */
-    form_reader form;   /* a reader of it */
-    json parsed;        /* what it has if it is JSON */
-    job *job;           /* a reference; NULL: none */
-    int owns_job;       /* 1: the job is cancelled if the client leaves */
-    int is_head;        /* 1: the answer is sent without its body */
-    int shows_end;      /* 1: the answer says how the job ends */
-    int shows_image;    /* 1: the answer is a picture of the job, */
-    int image;          /* of this image */
+    int route;             /* index in routes */
+    char words[2][256];    /* parts of the path that vary */
+    double began;          /* tool_seconds when the body was whole */
+    answer answer;         /* code 0: none yet */
+    client_key client;     /* whose request it is, if it has a body */
+    body_kind kind;        /* of the body */
+    size_t length;         /* Content-Length; 0: unknown */
+    size_t read;           /* bytes of the body so far */
+    size_t held;           /* bytes of memory for it */
+    size_t reserved;       /* of these in BODIES_MAX */
+    body_part whole;       /* the body so far */
+    form_reader form;      /* a reader of it */
+    json parsed;           /* what it has if it is JSON */
+    request_manner manner; /* how it is answered, if it asks for images */
+    job *job;              /* a reference; NULL: none */
+    int owns_job;          /* 1: the job is cancelled if the client leaves */
+    int is_head;           /* 1: the answer is sent without its body */
+    int shows_end;         /* 1: the answer says how the job ends */
+    int shows_image;       /* 1: the answer is a picture of the job, */
+    int image;             /* of this image */
 } exchange;
 
 /* Returns a new exchange; NULL without memory. */

@@ -175,7 +175,7 @@ static int add_headers(struct MHD_Response *r, const answer *a, int is_last)
 static struct MHD_Response *response_of(exchange *x, answer *a)
 {
     struct MHD_Response *r =
-        a->is_stream ? events_response(x)
+        a->is_stream ? events_response(x, a->has_images)
                      : MHD_create_response_from_buffer(a->size, a->body,
                                                        a->is_static ? MHD_RESPMEM_PERSISTENT : MHD_RESPMEM_MUST_FREE);
     if (!r) return NULL;

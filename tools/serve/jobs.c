@@ -42,7 +42,7 @@ static void free_images(job *j)
 {
     for (int i = 0; i < j->spec.n; i++) {
         free(j->image[i].rgb);
-        free(j->image[i].png);
+        free(j->image[i].file);
         free(j->image[i].preview);
     }
 }
@@ -575,29 +575,29 @@ void jobs_stop(jobs *t)
 
 /* --- pictures ----------------------------------------------------------------------------------------------------- */
 
-const uint8_t *jobs_encode(jobs *t, job *j, int i, const uint8_t **png, size_t *size)
+const uint8_t *jobs_encode(jobs *t, job *j, int i, const uint8_t **file, size_t *size)
 {
     job_image *image = &j->image[i];
     pthread_mutex_lock(&t->lock);
     while (image->encoding) pthread_cond_wait(&j->changed, &t->lock);
     const uint8_t *rgb = image->state == JOB_DONE ? image->rgb : NULL;
     image->encoding = rgb != NULL;
-    *png = image->png;
-    *size = image->png_size;
+    *file = image->file;
+    *size = image->file_size;
     pthread_mutex_unlock(&t->lock);
     return rgb;
 }
 
-void jobs_encoded(jobs *t, job *j, int i, uint8_t *png, size_t size)
+void jobs_encoded(jobs *t, job *j, int i, uint8_t *file, size_t size)
 {
     job_image *image = &j->image[i];
     pthread_mutex_lock(&t->lock);
     image->encoding = 0;
-    if (png) {
+    if (file) {
         free(image->rgb);
         image->rgb = NULL;
-        image->png = png;
-        image->png_size = size;
+        image->file = file;
+        image->file_size = size;
         const size_t bytes = j->bytes - t->image_bytes + size;
         if (j->kept && j->unfinished == 0) add_kept(t, j, 0, bytes - j->bytes);
         j->bytes = bytes;

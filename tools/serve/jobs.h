@@ -42,6 +42,8 @@ typedef struct {
     int n;          /* 1..JOB_IMAGES_MAX */
     uint64_t seed;
     float cfg;
+    int format;           /* image_format of its files */
+    int quality;          /* 1..100, of JPEG and WebP */
     int is_edit;          /* 1: the next fields are set. The job owns their memory */
     uint8_t *picture;     /* [height][width][3]. It and the tokens are freed with the last image */
     uint64_t picture_sum; /* memory_sum of it */
@@ -56,9 +58,9 @@ typedef struct {
 typedef struct {
     job_state state;
     int step, steps;   /* autoregressive steps done, and in total; 0 of 0 before the first */
-    uint8_t *rgb;      /* [height][width][3]; NULL once png is there */
-    uint8_t *png;      /* [png_size] NULL until a client wants it */
-    size_t png_size;   /* bytes */
+    uint8_t *rgb;      /* [height][width][3]; NULL once the file is there */
+    uint8_t *file;     /* [file_size] in the job's format; NULL until a client wants it */
+    size_t file_size;  /* bytes */
     int encoding;      /* 1: a thread encodes rgb */
     uint8_t *preview;  /* [height][width][3], NULL until a client wants one */
     int preview_step;  /* the preview has the tokens of this many steps; -1: none yet */
@@ -210,12 +212,12 @@ void jobs_stop(jobs *t);
 
 /* --- pictures ----------------------------------------------------------------------------------------------------- */
 
-/* Begins to encode image i. Returns its pixels, which stay until jobs_encoded. Returns NULL and *png with *size bytes
- * if it is encoded, after waiting for another thread that does it. Returns NULL and *png NULL if the image is not done.
- */
-const uint8_t *jobs_encode(jobs *t, job *j, int i, const uint8_t **png, size_t *size);
-/* Ends it. The job owns png, or if it is NULL keeps the pixels. */
-void jobs_encoded(jobs *t, job *j, int i, uint8_t *png, size_t size);
+/* Begins to encode image i. Returns its pixels, which stay until jobs_encoded. Returns NULL and *file with *size bytes
+ * if it is encoded, after waiting for another thread that does it. Returns NULL and *file NULL if the image is not
+ * done. */
+const uint8_t *jobs_encode(jobs *t, job *j, int i, const uint8_t **file, size_t *size);
+/* Ends it. The job owns the file, or if it is NULL keeps the pixels. */
+void jobs_encoded(jobs *t, job *j, int i, uint8_t *file, size_t size);
 
 /* Asks the engine for a preview of image i, unless there is one of its current step. Returns 0, or 1 without memory. */
 int jobs_ask_preview(jobs *t, job *j, int i);

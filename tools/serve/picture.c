@@ -40,30 +40,45 @@ static int make_texts(const service *s, const job *j, int i, record_texts *out)
     return 1;
 }
 
-static uint8_t *picture_encode(const service *s, const uint8_t *rgb, const image_text *texts, int count, size_t *size)
+static uint8_t *picture_encode(const service *s, const uint8_t *rgb, image_format format, int quality,
+                               const image_text *texts, int count, size_t *size)
 {
     char why[IMAGE_WHY_MAX];
     /* the cast is safe: writing only reads the pixels */
     const image picture = {s->width, s->height, (uint8_t *)(uintptr_t)rgb};
-    return image_encode_png(&picture, texts, count, size, why);
+    return format == IMAGE_PNG    ? image_encode_png(&picture, texts, count, size, why)
+           : format == IMAGE_JPEG ? image_encode_jpeg(&picture, quality, texts, count, size, why)
+                                  : image_encode_webp(&picture, quality, size, why);
 }
 
-const uint8_t *picture_png(service *s, job *j, int i, size_t *size)
+const uint8_t *picture_file(service *s, job *j, int i, size_t *size)
 {
-    const uint8_t *png;
-    const uint8_t *rgb = jobs_encode(&s->jobs, j, i, &png, size);
-    if (!rgb) return png;
+    const uint8_t *file;
+    const uint8_t *rgb = jobs_encode(&s->jobs, j, i, &file, size);
+    if (!rgb) return file;
     record_texts texts;
     uint8_t *made = NULL;
     if (make_texts(s, j, i, &texts) == 0) {
-        made = picture_encode(s, rgb, texts.texts, texts.count, size);
+        made = picture_encode(s, rgb, j->spec.format, j->spec.quality, texts.texts, texts.count, size);
         record_texts_free(&texts);
     }
     jobs_encoded(&s->jobs, j, i, made, *size);
     return made;
 }
 
-uint8_t *picture_plain(const service *s, const uint8_t *rgb, size_t *size)
+uint8_t *picture_plain(const service *s, const uint8_t *rgb, image_format format, int quality, size_t *size)
 {
-    return picture_encode(s, rgb, NULL, 0, size);
+    return picture_encode(s, rgb, format, quality, NULL, 0, size);
+}
+
+const char *picture_format_name(image_format format)
+{
+    static const char *const names[IMAGE_FORMATS] = {"png", "jpeg", "webp"};
+    return names[format];
+}
+
+const char *picture_type(image_format format)
+{
+    static const char *const types[IMAGE_FORMATS] = {"image/png", "image/jpeg", "image/webp"};
+    return types[format];
 }

@@ -1,14 +1,20 @@
-/* Pictures of jobs as PNG, with the text of `mar generate`. */
+/* Pictures of jobs as files, with the text of `mar generate`. */
 #ifndef TOOLS_SERVE_PICTURE_H
 #define TOOLS_SERVE_PICTURE_H
 
+#include "tools/images/image.h"
 #include "tools/serve/service.h"
 
-/* Returns the PNG of a finished image, *size bytes that the job owns. The first call encodes it. Returns NULL if the
- * image is not done, or without memory. */
-const uint8_t *picture_png(service *s, job *j, int i, size_t *size);
+/* Returns the file of a finished image in the job's format, *size bytes that the job owns. The first call encodes it.
+ * Returns NULL if the image is not done, or without memory. */
+const uint8_t *picture_file(service *s, job *j, int i, size_t *size);
 
-/* Encodes rgb, uint8_t [height][width][3], without text. The caller frees it. Returns NULL without memory. */
-uint8_t *picture_plain(const service *s, const uint8_t *rgb, size_t *size);
+/* Encodes rgb, uint8_t [height][width][3], in a format and quality without text. The caller frees it. Returns NULL
+ * without memory. */
+uint8_t *picture_plain(const service *s, const uint8_t *rgb, image_format format, int quality, size_t *size);
+
+/* Returns a format's name in requests, "png", and its type, "image/png". */
+const char *picture_format_name(image_format format);
+const char *picture_type(image_format format);
 
 #endif

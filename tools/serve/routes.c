@@ -2,7 +2,6 @@
 
 #include "mar_measure.h"
 
-#include "tools/cli/base64.h"
 #include "tools/cli/command.h"
 #include "tools/serve/events.h"
 #include "tools/serve/links.h"
@@ -13,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char type_json[] = "application/json", type_png[] = "image/png";
+static const char type_json[] = "application/json";
 
 enum { LOOK_MS = 100, PREVIEW_S = 60 }; /* LOOK_MS: between looks whether the client left */
 
@@ -150,37 +149,31 @@ static int refuse_job(service *s, submit_result result, int n, answer *a)
 }
 
 /* Reads the request and submits its job. Returns 0, or 1 with the error in *a. */
-static int routes_submit(exchange *x, int keeps, int *wants_url, answer *a)
+static int routes_submit(exchange *x, int keeps, answer *a)
 {
     service *s = x->service;
     request r;
     job_spec spec;
     const int failed =
-        exchange_fields(x, &r, a) != 0 || request_resolve(s, &r, x->kind == BODY_FORM, &spec, wants_url, a) != 0;
+        exchange_fields(x, &r, a) != 0 || request_resolve(s, &r, x->kind == BODY_FORM, &spec, &x->manner, a) != 0;
     exchange_drop_body(x); /* the job may wait for long */
     if (failed) return 1;
     spec.client = x->client;
-    const submit_result result = jobs_submit(&s->jobs, &spec, keeps || *wants_url, &x->job);
+    const submit_result result = jobs_submit(&s->jobs, &spec, keeps || x->manner.wants_url, &x->job);
     return result == SUBMIT_OK ? 0 : refuse_job(s, result, spec.n, a);
 }
 
 /* Writes one entry of "data". Returns 0, or 1 without memory. */
-static int routes_write_image(exchange *x, int i, int wants_url, FILE *out)
+static int routes_write_image(exchange *x, int i, FILE *out)
 {
     const job *j = x->job;
     fputs(i ? ", {" : "{", out);
-    if (wants_url) {
+    if (x->manner.wants_url) {
         fputs("\"url\": \"", out);
         links_write_base(x, out);
-        fprintf(out, "/v1/jobs/%s/images/%d.png\"", j->id, i);
-    } else {
-        size_t size;
-        const uint8_t *png = picture_png(x->service, x->job, i, &size);
-        char *text = png ? malloc(base64_size(size) + 1) : NULL;
-        if (!text) return 1;
-        base64_write(png, size, text);
-        fprintf(out, "\"b64_json\": \"%s\"", text);
-        free(text);
+        fprintf(out, "/v1/jobs/%s/images/%d%s\"", j->id, i, image_format_ending(j->spec.format));
+    } else if (events_write_file(x->service, x->job, i, out) != 0) {
+        return 1;
     }
     fprintf(out, ", \"seed\": %" PRIu64 ", \"image\": %d, ", j->spec.seed, i);
     events_write_class(x->service, j, out);
@@ -191,15 +184,18 @@ static int routes_write_image(exchange *x, int i, int wants_url, FILE *out)
 }
 
 /* Writes OpenAI's answer with all images. */
-static void answer_images(exchange *x, int wants_url, answer *a)
+static void answer_images(exchange *x, answer *a)
 {
     text_buffer text;
     FILE *out = text_open(&text);
     int lacks = !out;
     if (out) {
         fprintf(out, "{\"created\": %lld, \"data\": [", (long long)x->job->created);
-        for (int i = 0; i < x->job->spec.n && !lacks; i++) lacks = routes_write_image(x, i, wants_url, out);
-        fprintf(out, "], \"output_format\": \"png\", \"size\": \"%dx%d\"}\n", x->service->width, x->service->height);
+        for (int i = 0; i < x->job->spec.n && !lacks; i++) lacks = routes_write_image(x, i, out);
+        fprintf(out, "], \"background\": \"opaque\", \"output_format\": \"%s\", \"size\": \"%dx%d\"",
+                picture_format_name(x->job->spec.format), x->service->width, x->service->height);
+        warnings_write(&x->manner.warnings, out);
+        fputs("}\n", out);
     }
     answer_text(a, 200, type_json, out, &text);
     if (!lacks || a->code != 200) return;
@@ -210,14 +206,17 @@ static void answer_images(exchange *x, int wants_url, answer *a)
 /* Makes the images of a request while the client waits. */
 static void answer_generation(exchange *x, answer *a)
 {
-    int wants_url = 0;
     job_view view;
     x->owns_job = 1;
     if (exchange_client_left(x)) {
         a->code = METRIC_GONE;
         return;
     }
-    if (routes_submit(x, 0, &wants_url, a) != 0) return;
+    if (routes_submit(x, 0, a) != 0) return;
+    if (x->manner.streams) {
+        *a = (answer){.code = 200, .type = "text/event-stream", .is_stream = 1, .has_images = 1};
+        return;
+    }
     x->shows_end = 1;
     if (wait_for_end(x, &view) != 0) {
         a->code = METRIC_GONE;
@@ -227,7 +226,7 @@ static void answer_generation(exchange *x, answer *a)
     } else if (view.state == JOB_CANCELLED) {
         answer_error(a, 503, NULL, NULL, "the request was cancelled");
     } else {
-        answer_images(x, wants_url, a);
+        answer_images(x, a);
     }
 }
 
@@ -238,7 +237,7 @@ static void answer_view(exchange *x, int code, answer *a)
     jobs_view(&x->service->jobs, x->job, &view);
     FILE *out = text_open(&text);
     if (out) {
-        events_write_job(x->service, x->job, &view, out);
+        events_write_job(x->service, x->job, &view, &x->manner.warnings, out);
         putc('\n', out);
     }
     answer_text(a, code, type_json, out, &text);
@@ -248,8 +247,7 @@ static void answer_view(exchange *x, int code, answer *a)
 /* Starts a job that goes on without its client. */
 static void answer_new_job(exchange *x, answer *a)
 {
-    int wants_url = 0;
-    if (routes_submit(x, 1, &wants_url, a) == 0) answer_view(x, 202, a);
+    if (routes_submit(x, 1, a) == 0) answer_view(x, 202, a);
 }
 
 /* Finds the job of the path. Returns 0, or 1 with the error in *a. */
@@ -282,28 +280,30 @@ static void answer_cancel(exchange *x, answer *a)
     x->shows_end = a->code == 200; /* also if the step of an image has not ended */
 }
 
-/* Finds the job and the image of "/v1/jobs/ID/.../I.png". Returns 0, or 1 with the error in *a. */
-static int find_image(exchange *x, int *i, answer *a)
+/* Finds the job and the image of "/v1/jobs/ID/.../I.png", of a file I with the ending of the job's format. Returns 0,
+ * or 1 with the error in *a. */
+static int find_image(exchange *x, int is_file, int *i, answer *a)
 {
     if (routes_find_job(x, a) != 0) return 1;
-    const char *word = x->words[1];
-    *i = word[0] >= '0' && word[0] <= '9' && !word[1] ? word[0] - '0' : -1; /* JOB_IMAGES_MAX is 10 */
+    const char *word = x->words[1], *ending = image_format_ending(is_file ? x->job->spec.format : IMAGE_PNG);
+    *i = word[0] >= '0' && word[0] <= '9' && strcmp(word + 1, ending) == 0 ? word[0] - '0' : -1; /* 10 at most */
     if (*i >= 0 && *i < x->job->spec.n) return 0;
-    return answer_error(a, 404, NULL, "image_not_found", "no such image, expected 0.png to %d.png", x->job->spec.n - 1);
+    return answer_error(a, 404, NULL, "image_not_found", "no such image, expected 0%s to %d%s", ending,
+                        x->job->spec.n - 1, ending);
 }
 
-/* Answers with a copy of a PNG that the job owns. */
+/* Answers with a copy of a file that the job owns. */
 static void answer_picture(exchange *x, int i, answer *a)
 {
     size_t size;
-    const uint8_t *png = picture_png(x->service, x->job, i, &size);
-    char *copy = png ? malloc(size) : NULL;
+    const uint8_t *file = picture_file(x->service, x->job, i, &size);
+    char *copy = file ? malloc(size) : NULL;
     if (!copy) {
         answer_no_memory(a);
         return;
     }
-    memcpy(copy, png, size);
-    answer_bytes(a, 200, type_png, copy, size);
+    memcpy(copy, file, size);
+    answer_bytes(a, 200, picture_type(x->job->spec.format), copy, size);
 }
 
 /* Refuses the picture of an image that is not done. Returns 1 if so. */
@@ -319,7 +319,7 @@ static void answer_image(exchange *x, answer *a)
 {
     int i;
     job_view view;
-    if (find_image(x, &i, a) != 0) return;
+    if (find_image(x, 1, &i, a) != 0) return;
     jobs_view(&x->service->jobs, x->job, &view);
     if (refuse_unfinished(&view, i, a) != 0) return;
     answer_picture(x, i, a);
@@ -350,15 +350,15 @@ static void answer_preview(exchange *x, answer *a)
     service *s = x->service;
     int i;
     job_view view;
-    if (find_image(x, &i, a) != 0) return;
+    if (find_image(x, 0, &i, a) != 0) return;
     uint8_t *rgb = malloc((size_t)s->width * (size_t)s->height * 3), *png = NULL;
     size_t size;
     if (!rgb || jobs_ask_preview(&s->jobs, x->job, i) != 0) {
         answer_no_memory(a);
     } else if (wait_for_preview(x, i, rgb) >= 0) {
-        png = picture_plain(s, rgb, &size);
+        png = picture_plain(s, rgb, IMAGE_PNG, 0, &size);
         if (png)
-            answer_bytes(a, 200, type_png, png, size);
+            answer_bytes(a, 200, picture_type(IMAGE_PNG), png, size);
         else
             answer_no_memory(a);
     } else {
@@ -392,8 +392,8 @@ static const struct {
     {"job", "GET", "/v1/jobs/*", 0, TAKES_NONE, answer_job},
     {"events", "GET", "/v1/jobs/*/events", 0, TAKES_NONE, answer_events},
     {"cancel", "POST", "/v1/jobs/*/cancel", 0, TAKES_NONE, answer_cancel},
-    {"image", "GET", "/v1/jobs/*/images/*.png", 0, TAKES_NONE, answer_image},
-    {"preview", "GET", "/v1/jobs/*/previews/*.png", 0, TAKES_NONE, answer_preview},
+    {"image", "GET", "/v1/jobs/*/images/*", 0, TAKES_NONE, answer_image},
+    {"preview", "GET", "/v1/jobs/*/previews/*", 0, TAKES_NONE, answer_preview},
     {"other", NULL, NULL, 0, TAKES_NONE, NULL},
 };
 

@@ -55,6 +55,18 @@ static const mar_param rows[] = {
      .help = "time to fetch results after SIGTERM\n"
              "What was accepted is made. A finished job keeps the service up until its pictures are fetched, for this "
              "time at most. A second signal ends it at once."},
+    {OPTION_TEXT(serve_options, alias, "NAME"),
+     .help = "name of the model in /v1/models and in requests\n"
+             "Without it the file's, without its directories, which requests may have in any case."},
+    {OPTION_FLAG(serve_options, accept_any_model),
+     .help = "requests for another model get this one's images\n"
+             "The answer's warnings say so. For clients whose model's name cannot be set."},
+    {OPTION_FLAG(serve_options, accept_any_size),
+     .help = "requests for another size get images of the model's\n"
+             "The answer's warnings say so. For clients that always ask for 1024x1024."},
+    {OPTION_FLAG(serve_options, strict), .help =
+                                             "refuse requests with unknown fields, with the nearest name\n"
+                                             "Without it they have no effect, and the answer's warnings name them."},
     {.group = "Machine",
      OPTION_INT(serve_options, batch, 1, 1024),
      .help = "images to make at a time; fewer need less memory\n"
@@ -67,8 +79,9 @@ static const mar_param rows[] = {
 
 /* Options that --help shows. */
 static const char *const common[] = {
-    "model", "vae", "listen",   "port",     "token_file",         "queue", "batch", "timeout", "keep",
-    "grace", "t5",  "captions", "num_iter", "num_sampling_steps", "cfg",   "fast",  "dtype",   NULL};
+    "model",   "vae",  "listen", "port",  "token_file", "queue",    "batch",
+    "timeout", "keep", "grace",  "t5",    "captions",   "num_iter", "num_sampling_steps",
+    "cfg",     "fast", "dtype",  "alias", NULL};
 
 static int serve_parse(int argc, char **argv, serve_options *o)
 {
@@ -134,7 +147,7 @@ static int serve_prepare(service *s, progress *bar)
     s->takes_text = s->files.encoder_kept.text != NULL;
     s->takes_negative = s->takes_text && mar_text_get_config(s->files.encoder_kept.text)->negative;
     mar_session_image_size(s->session, &s->width, &s->height);
-    s->name = tool_base_name(o->run.model);
+    s->name = o->alias ? o->alias : tool_base_name(o->run.model);
     s->created = time(NULL);
     s->began = tool_seconds();
     metrics_create(&s->metrics);

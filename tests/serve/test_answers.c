@@ -1,0 +1,296 @@
+/* Answers of `mar serve`: files in the format that is asked for, warnings of what has no effect, names that clients
+ * use, and streams of images as OpenAI's service sends them. */
+#include "tests/support/service.h"
+
+#include "tests/support/test.h"
+#include "tools/images/source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS "--num_iter 16 --num_sampling_steps 10"
+#define PATH  "/v1/images/generations"
+
+static char *directory;
+static service_process s;
+
+static int set_up(void **state)
+{
+    if (command_setup(state) != 0) return 1;
+    directory = *state;
+    s = service_start(directory, STEPS " --batch 4 --timeout 300 --alias digits --accept_any_model --accept_any_size");
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    assert_int_equal(service_stop(&s), 0);
+    return command_teardown(state);
+}
+
+TEST_GROUP(set_up, tear_down)
+
+static cJSON *post(const char *json, int code)
+{
+    reply r = service_post(&s, PATH, json);
+    if (r.code != code) fail_msg("%s: %d, %s", json, r.code, r.body);
+    cJSON *answer = cJSON_Parse(r.body);
+    assert_non_null(answer);
+    reply_free(&r);
+    return answer;
+}
+
+/* Decodes base64 in place. Returns the number of bytes. */
+static size_t decode64(char *text)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint32_t bits = 0;
+    size_t size = 0;
+    int have = 0;
+    for (const char *at = text; *at && *at != '='; at++) {
+        bits = bits << 6 | (uint32_t)(strchr(digits, *at) - digits);
+        have += 6;
+        if (have >= 8) have -= 8, text[size++] = (char)(bits >> have);
+    }
+    return size;
+}
+
+/* Decodes the picture of a member "b64_json". */
+static image picture_of(const cJSON *object)
+{
+    char why[IMAGE_WHY_MAX], *text = strdup(json_text(object, "b64_json"));
+    image out;
+    const size_t size = decode64(text);
+    if (image_decode(text, size, &out, why) != 0) fail_msg("%s", why);
+    assert_int_equal(out.width, 32);
+    assert_int_equal(out.height, 32);
+    free(text);
+    return out;
+}
+
+static void free_picture(image *picture)
+{
+    free(picture->rgb);
+}
+
+/* Returns the mean of squared differences. */
+static double distance(const image *a, const image *b)
+{
+    double sum = 0;
+    for (int i = 0; i < 3 * 32 * 32; i++) sum += (a->rgb[i] - b->rgb[i]) * (a->rgb[i] - b->rgb[i]) / 3072.0;
+    return sum;
+}
+
+/* --- formats ------------------------------------------------------------------------------------------------------ */
+
+/* Files of each format show the picture, are fetched by a link with their ending and type, and a lower quality is
+ * smaller and farther. */
+TEST_CASE(formats)
+{
+    static const struct {
+        const char *name, *ending, *type;
+        image_format format;
+    } cases[] = {{"png", "png", "image/png", IMAGE_PNG},
+                 {"jpeg", "jpg", "image/jpeg", IMAGE_JPEG},
+                 {"webp", "webp", "image/webp", IMAGE_WEBP}};
+    image plain = {0};
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        char json[256];
+        double far[2];
+        if (image_format_lacks(cases[i].format)) continue;
+        for (int low = 0; low < 2; low++) {
+            snprintf(json, sizeof json,
+                     "{\"prompt\": \"7\", \"seed\": 5, \"output_format\": \"%s\", \"output_compression\": %d}",
+                     cases[i].name, low ? 0 : 100);
+            cJSON *answer = post(json, 200);
+            assert_string_equal(json_text(answer, "output_format"), cases[i].name);
+            assert_string_equal(json_text(answer, "background"), "opaque");
+            assert_int_equal(json_count(answer, "warnings"), i == 0); /* PNG has no compression */
+            image made = picture_of(cJSON_GetArrayItem(cJSON_GetObjectItem(answer, "data"), 0));
+            if (i == 0 && low == 0) plain = made;
+            far[low] = distance(&made, &plain);
+            if (made.rgb != plain.rgb) free_picture(&made);
+            cJSON_Delete(answer);
+        }
+        print_message("%s: %.2f, lowest quality %.2f\n", cases[i].name, far[0], far[1]);
+        assert_true(i == 0 ? far[0] == 0 && far[1] == 0 : far[0] < 40 && far[1] > 2 * far[0]);
+        snprintf(json, sizeof json,
+                 "{\"prompt\": \"7\", \"seed\": 5, \"output_format\": \"%s\", \"response_format\": \"url\"}",
+                 cases[i].name);
+        cJSON *answer = post(json, 200);
+        char *path = strstr(json_text(answer, "data.0.url"), "/v1/");
+        assert_string_equal(strrchr(path, '.') + 1, cases[i].ending);
+        reply r = service_get(&s, path);
+        assert_int_equal(r.code, 200);
+        assert_string_equal(reply_header(&r, "Content-Type"), cases[i].type);
+        reply_free(&r);
+        strcpy(strrchr(path, '.'), ".gif");
+        r = service_get(&s, path);
+        assert_int_equal(r.code, 404);
+        assert_has(r.body, "no such image, expected 0.");
+        reply_free(&r);
+        cJSON_Delete(answer);
+    }
+    free_picture(&plain);
+}
+
+/* --- warnings ----------------------------------------------------------------------------------------------------- */
+
+/* What has no effect is said; what is so anyway is not. */
+TEST_CASE(warns)
+{
+    static const struct {
+        const char *fields, *warning; /* NULL: none */
+    } cases[] = {
+        {"", NULL},
+        {", \"quality\": \"auto\", \"background\": \"opaque\", \"moderation\": \"auto\", \"user\": null", NULL},
+        {", \"size\": \"auto\", \"model\": \"demo\", \"steps\": 16, \"partial_images\": 0, \"stream\": false", NULL},
+        {", \"size\": \"32x32\", \"model\": \"digits\", \"num_inference_steps\": 10, \"stream\": null", NULL},
+        {", \"quality\": \"high\"", "quality: has no effect"},
+        {", \"background\": \"transparent\"", "background: has no effect"},
+        {", \"safety_identifier\": \"a\"", "safety_identifier: has no effect"},
+        {", \"style\": 7", "style: has no effect"},
+        {", \"partial_images\": 2", "partial_images: has no effect without stream"},
+        {", \"num_inference_steps\": 20", "num_inference_steps: has no effect, images take 16 steps of 10"},
+        {", \"size\": \"1024x1024\"", "size: has no effect, images are 32x32"},
+        {", \"model\": \"gpt-image-1\"", "model: has no effect, digits makes the images"},
+        {", \"sede\": 7", "sede: has no effect, it is no field of a request, did you mean seed?"},
+        {", \"guidence_scale\": 7",
+         "guidence_scale: has no effect, it is no field of a request, did you mean guidance_scale?"},
+        {", \"hires\": {\"a\": [1]}", "hires: has no effect, it is no field of a request"},
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        char json[256];
+        snprintf(json, sizeof json, "{\"prompt\": \"7\"%s}", cases[i].fields);
+        cJSON *answer = post(json, 200);
+        if (json_count(answer, "warnings") != (cases[i].warning != NULL)) fail_msg("%s", cJSON_Print(answer));
+        if (cases[i].warning) assert_string_equal(json_text(answer, "warnings.0"), cases[i].warning);
+        cJSON_Delete(answer);
+    }
+    char many[1024] = "{\"prompt\": \"7\"";
+    for (int i = 0; i < 20; i++) sprintf(many + strlen(many), ", \"field%d\": 1", i);
+    strcat(many, "}");
+    cJSON *answer = post(many, 200);
+    assert_int_equal(json_count(answer, "warnings"), 17);
+    assert_string_equal(json_text(answer, "warnings.16"), "and 4 more");
+    cJSON_Delete(answer);
+    reply r = service_post(&s, "/v1/jobs", "{\"prompt\": \"7\", \"sede\": 7}");
+    assert_int_equal(r.code, 202);
+    assert_has(r.body, "\"warnings\": [\"sede: has no effect");
+    reply_free(&r);
+}
+
+/* guidance_scale and cfg_scale are other names of cfg, --alias is the model's. */
+TEST_CASE(names)
+{
+    static const char *const fields[] = {"cfg", "guidance_scale", "cfg_scale"};
+    char *first = NULL;
+    for (size_t i = 0; i < LENGTH(fields); i++) {
+        char json[128];
+        snprintf(json, sizeof json, "{\"prompt\": \"7\", \"seed\": 5, \"%s\": 1.5}", fields[i]);
+        cJSON *answer = post(json, 200);
+        const char *text = json_text(answer, "data.0.b64_json");
+        if (!first) first = strdup(text);
+        assert_string_equal(text, first);
+        assert_true(json_number(answer, "data.0.cfg") == 1.5);
+        cJSON_Delete(answer);
+    }
+    free(first);
+    reply r = service_get(&s, "/v1/models/digits");
+    assert_int_equal(r.code, 200);
+    reply_free(&r);
+}
+
+/* --- streams ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    int partials[4], completed[4]; /* of each image */
+    int errors;
+} counts;
+
+/* Reads the events of a stream. `final`: pictures of the images, [n] "b64_json", which the completed ones must be. */
+static counts read_stream(char *body, const char *const *final, const image *pictures)
+{
+    counts c = {{0}};
+    double last[4] = {1e9, 1e9, 1e9, 1e9};
+    for (char *at = body, *end; (end = strstr(at, "\n\n")); at = end + 2) {
+        char name[64];
+        *end = '\0';
+        if (at[0] == ':') continue;
+        if (sscanf(at, "event: %63s", name) != 1) fail_msg("%s", at);
+        cJSON *data = cJSON_Parse(strstr(at, "\ndata: ") + 7);
+        assert_non_null(data);
+        if (strcmp(name, "error") == 0) {
+            c.errors++;
+            assert_non_null(json_text(data, "error.message"));
+            cJSON_Delete(data);
+            continue;
+        }
+        assert_string_equal(json_text(data, "type"), name);
+        assert_string_equal(json_text(data, "size"), "32x32");
+        const int image_number = (int)json_number(data, "image");
+        assert_true(image_number >= 0 && image_number < 4 && !c.completed[image_number]);
+        if (strstr(name, ".partial_image")) {
+            assert_int_equal(json_number(data, "partial_image_index"), c.partials[image_number]++);
+            image partial = picture_of(data); /* nears the picture, as good as always */
+            const double now = distance(&partial, &pictures[image_number]);
+            assert_true(now < 1.1 * last[image_number]);
+            last[image_number] = now;
+            free_picture(&partial);
+        } else {
+            assert_true(strstr(name, ".completed") != NULL);
+            assert_string_equal(json_text(data, "b64_json"), final[image_number]);
+            c.completed[image_number] = 1;
+        }
+        cJSON_Delete(data);
+    }
+    return c;
+}
+
+/* A stream has each image once, the same as without stream, after as many previews as are asked for at most, which come
+ * nearer to it. */
+TEST_CASE(streams)
+{
+    cJSON *plain = post("{\"prompt\": \"7\", \"seed\": 5, \"n\": 3}", 200);
+    int previews = 0;
+    const char *final[3];
+    image pictures[3];
+    for (int i = 0; i < 3; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "data.%d.b64_json", i);
+        final[i] = json_text(plain, path);
+        pictures[i] = picture_of(cJSON_GetArrayItem(cJSON_GetObjectItem(plain, "data"), i));
+    }
+    for (int partials = 0; partials <= 3; partials++) {
+        char json[160];
+        snprintf(json, sizeof json,
+                 "{\"prompt\": \"7\", \"seed\": 5, \"n\": 3, \"stream\": true, \"partial_images\": %d, \"quality\": "
+                 "\"low\"}",
+                 partials);
+        reply r = service_post(&s, PATH, json);
+        assert_int_equal(r.code, 200);
+        assert_string_equal(reply_header(&r, "Content-Type"), "text/event-stream");
+        assert_has(r.body, "\"warnings\": [\"quality: has no effect\"]");
+        const counts c = read_stream(r.body, final, pictures);
+        assert_int_equal(c.errors, 0);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(c.completed[i], 1);
+            assert_true(c.partials[i] <= partials); /* late ones are left out */
+            previews += c.partials[i];
+        }
+        reply_free(&r);
+    }
+    assert_true(previews > 0);
+    for (int i = 0; i < 3; i++) free_picture(&pictures[i]);
+    cJSON_Delete(plain);
+}
+
+/* What is refused is no stream. */
+TEST_CASE(refuses_before_a_stream)
+{
+    reply r = service_post(&s, PATH, "{\"prompt\": \"77\", \"stream\": true}");
+    assert_int_equal(r.code, 400);
+    assert_string_equal(reply_header(&r, "Content-Type"), "application/json");
+    reply_free(&r);
+}

@@ -294,3 +294,67 @@ TEST_CASE(refuses_before_a_stream)
     assert_string_equal(reply_header(&r, "Content-Type"), "application/json");
     reply_free(&r);
 }
+
+/* --- pages of other origins, and the log -------------------------------------------------------------------------- */
+
+#define ORIGIN "https://app.example.com"
+
+/* Pages of --cors's origin may use the service, those of others may not. The log has each request, but no job's id. */
+TEST_CASE(cors_and_the_access_log)
+{
+    static const struct {
+        const char *method, *path, *headers, *body;
+        int code;
+        const char *route;
+        int images;
+    } cases[] = {
+        {"OPTIONS", PATH, "Origin: " ORIGIN "\r\nAccess-Control-Request-Method: POST\r\n", NULL, 204, PATH, 0},
+        {"OPTIONS", PATH, "Origin: https://other.example.com\r\n", NULL, 403, PATH, 0},
+        {"OPTIONS", "/v2", "Origin: " ORIGIN "\r\n", NULL, 404, "*", 0},
+        {"OPTIONS", PATH, "", NULL, 405, PATH, 0},
+        {"POST", PATH, "Content-Type: application/json\r\nOrigin: " ORIGIN "\r\n", "{\"prompt\": \"7\", \"n\": 2}", 200,
+         PATH, 2},
+        {"POST", PATH, "Content-Type: application/json\r\nOrigin: " ORIGIN "\r\n", "{\"prompt\": \"77\"}", 400, PATH,
+         0},
+        {"POST", PATH, "Content-Type: application/json\r\nOrigin: " ORIGIN "\r\n",
+         "{\"prompt\": \"7\", \"stream\": true}", 200, PATH, 1},
+        {"POST", PATH, "Content-Type: application/json\r\nOrigin: http://app.example.com\r\n", "{\"prompt\": \"7\"}",
+         403, PATH, 0},
+        {"GET", "/v1/jobs/0123456789abcdef0123456789abcdef", "", NULL, 404, "/v1/jobs/*", 0},
+        {"GET", "/health", "Origin: " ORIGIN "\r\n", NULL, 200, "/health", 0},
+    };
+    const char *own = test_directory();
+    service_process logged = service_start(own, STEPS " --cors " ORIGIN " --access_log json");
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        const size_t size = cases[i].body ? strlen(cases[i].body) : 0;
+        reply r = service_request(&logged, cases[i].method, cases[i].path, cases[i].headers, cases[i].body, size);
+        if (r.code != cases[i].code) fail_msg("%zu: %d, %s", i, r.code, r.body);
+        const char *allowed = reply_header(&r, "Access-Control-Allow-Origin");
+        const int is_own = strstr(cases[i].headers, "Origin: " ORIGIN) != NULL;
+        assert_string_equal(allowed, is_own ? ORIGIN : "");
+        const char *methods = reply_header(&r, "Access-Control-Allow-Methods");
+        assert_string_equal(methods, r.code == 204 ? "GET, POST" : "");
+        reply_free(&r);
+    }
+    assert_int_equal(service_stop(&logged), 0);
+    size_t size, seen = 0;
+    char *log = read_whole_file(own, "serve.err", &size);
+    assert_null(strstr(log, "0123456789abcdef"));
+    for (char *line = strtok(log, "\n"); line; line = strtok(NULL, "\n")) {
+        if (line[0] != '{') continue;
+        cJSON *entry = cJSON_Parse(line);
+        assert_non_null(entry);
+        assert_true(seen < LENGTH(cases));
+        assert_string_equal(json_text(entry, "method"), cases[seen].method);
+        assert_string_equal(json_text(entry, "path"), cases[seen].route);
+        assert_string_equal(json_text(entry, "client"), "127.0.0.1");
+        assert_int_equal(json_number(entry, "status"), cases[seen].code);
+        assert_int_equal(json_number(entry, "images"), cases[seen].images);
+        seen++;
+        cJSON_Delete(entry);
+    }
+    assert_int_equal(seen, LENGTH(cases));
+    free(log);
+    command_refused(directory, "$MAR serve --port 0 --cors app.example.com",
+                    "--cors app.example.com: expected an origin", "https://app.example.com");
+}

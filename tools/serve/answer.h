@@ -18,6 +18,7 @@ typedef struct {
     int is_page;       /* 1: the headers of the page come with it */
     int is_kept;       /* 1: it never changes, so the client may keep it */
     const char *allow; /* methods of a 405; else NULL */
+    int is_preflight;  /* 1: it says what a page of another origin may send */
     int retry_after;   /* seconds; 0: none */
     int is_stream;     /* 1: the body is events: the job's, or the images of the request's */
     int has_images;    /* 1: of a stream: the images */

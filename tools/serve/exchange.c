@@ -1,5 +1,7 @@
 #include "tools/serve/exchange.h"
 
+#include "tools/cli/command.h"
+
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +12,7 @@ exchange *exchange_new(service *s, struct MHD_Connection *connection)
     if (!x) return NULL;
     x->service = s;
     x->connection = connection;
+    x->came = tool_seconds();
     atomic_fetch_add(&s->exchanges, 1);
     return x;
 }
@@ -49,7 +52,7 @@ static enum MHD_Result keep_forwarded(void *self, enum MHD_ValueKind kind, const
     return MHD_YES;
 }
 
-static client_key read_client(const exchange *x)
+client_key exchange_client(const exchange *x)
 {
     const char *forwarded = NULL;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
@@ -145,7 +148,7 @@ void exchange_expect(exchange *x, int takes_json, int takes_form)
     else if (takes_form && has_type(type, MHD_HTTP_POST_ENCODING_MULTIPART_FORMDATA))
         x->kind = BODY_FORM;
     const char *encoding = exchange_header(x, MHD_HTTP_HEADER_CONTENT_ENCODING);
-    x->client = read_client(x);
+    x->client = exchange_client(x);
     x->length = length ? strtoull(length, NULL, 10) : 0;
     if (encoding && *encoding && strcasecmp(encoding, "identity") != 0) {
         answer_error(&x->answer, 415, NULL, NULL, "Content-Encoding: is %.60s, expected a body that is not compressed",

@@ -28,6 +28,9 @@ typedef struct {
     struct MHD_Connection *connection;
     int route;             /* index in routes */
     char words[2][256];    /* parts of the path that vary */
+    char method[16];       /* of the request, cut; for the log */
+    int code;              /* HTTP status that was sent; 0: none */
+    double came;           /* tool_seconds when the headers were read */
     double began;          /* tool_seconds when the body was whole */
     answer answer;         /* code 0: none yet */
     client_key client;     /* whose request it is, if it has a body */
@@ -66,6 +69,8 @@ void exchange_drop_body(exchange *x);
 /* Notes that the client has had the whole answer, body included. */
 void exchange_note_sent(const exchange *x);
 
+/* Returns whose request it is. */
+client_key exchange_client(const exchange *x);
 /* Returns the value of a header; NULL: none. */
 const char *exchange_header(const exchange *x, const char *name);
 /* Returns whether the client has closed its side of the connection. */

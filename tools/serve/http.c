@@ -1,6 +1,7 @@
 #include "tools/serve/http.h"
 
 #include "tools/cli/command.h"
+#include "tools/serve/access.h"
 #include "tools/serve/events.h"
 #include "tools/serve/routes.h"
 
@@ -148,8 +149,9 @@ static const char policy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
     "'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/* Adds the headers of the answer. is_last: the connection is closed after it. Returns 0, or 1 without memory. */
-static int add_headers(struct MHD_Response *r, const answer *a, int is_last)
+/* Adds the headers of the answer. `origin`: that of a page that may read it, or NULL. is_last: the connection is closed
+ * after it. Returns 0, or 1 without memory. */
+static int add_headers(struct MHD_Response *r, const answer *a, const char *origin, int is_last)
 {
     char seconds[16];
     snprintf(seconds, sizeof seconds, "%d", a->retry_after);
@@ -164,6 +166,11 @@ static int add_headers(struct MHD_Response *r, const answer *a, int is_last)
         {"WWW-Authenticate", a->code == 401 ? "Bearer" : NULL},
         {"Content-Security-Policy", a->is_page ? policy : NULL},
         {"Referrer-Policy", "no-referrer"},
+        {"Access-Control-Allow-Origin", origin},
+        {"Vary", origin ? "Origin" : NULL},
+        {"Access-Control-Allow-Methods", a->is_preflight ? "GET, POST" : NULL},
+        {"Access-Control-Allow-Headers", a->is_preflight ? "Authorization, Content-Type" : NULL},
+        {"Access-Control-Max-Age", a->is_preflight ? "600" : NULL},
         {"Connection", is_last ? "close" : NULL},
     };
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
@@ -180,7 +187,7 @@ static struct MHD_Response *response_of(exchange *x, answer *a)
                                                        a->is_static ? MHD_RESPMEM_PERSISTENT : MHD_RESPMEM_MUST_FREE);
     if (!r) return NULL;
     a->is_static = 1; /* the response frees it */
-    if (add_headers(r, a, jobs_is_draining(&x->service->jobs)) == 0) return r;
+    if (add_headers(r, a, routes_allowed_origin(x), jobs_is_draining(&x->service->jobs)) == 0) return r;
     MHD_destroy_response(r);
     return NULL;
 }
@@ -197,6 +204,7 @@ static enum MHD_Result send_answer(http *h, exchange *x, answer *a)
     struct MHD_Response *r = response_of(x, a);
     const int code = r ? a->code : 503;
     if (!r) x->shows_end = x->shows_image = 0;
+    x->code = code;
     const enum MHD_Result result = MHD_queue_response(x->connection, (unsigned)code, r ? r : h->no_memory);
     if (r) MHD_destroy_response(r);
     answer_free(a);
@@ -260,6 +268,7 @@ static void complete(void *self, struct MHD_Connection *connection, void **conte
     client *l = client_of(connection);
     exchange *x = *context;
     if (x && why == MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->is_head) exchange_note_sent(x);
+    if (x) access_note(x, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     if (x) exchange_free(x);
     *context = NULL;
     if (l) set_state(h, l, CLIENT_READING);
@@ -272,7 +281,7 @@ static struct MHD_Response *make_no_memory(void)
     answer a;
     answer_no_memory(&a);
     struct MHD_Response *r = MHD_create_response_from_buffer(a.size, a.body, MHD_RESPMEM_PERSISTENT);
-    if (r && add_headers(r, &a, 0) == 0) return r;
+    if (r && add_headers(r, &a, NULL, 0) == 0) return r;
     if (r) MHD_destroy_response(r);
     return NULL;
 }

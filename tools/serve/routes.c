@@ -461,6 +461,13 @@ static int is_own_host(const char *host)
            (name == 9 && strncasecmp(host, "localhost", name) == 0);
 }
 
+const char *routes_allowed_origin(const exchange *x)
+{
+    const char *cors = x->service->options.cors, *origin = exchange_header(x, "Origin");
+    if (!cors || !origin) return NULL;
+    return strcmp(cors, "*") == 0 || strcasecmp(cors, origin) == 0 ? origin : NULL;
+}
+
 /* Refuses requests that a browser makes for a page from elsewhere. */
 static int check_origin(exchange *x)
 {
@@ -472,6 +479,7 @@ static int check_origin(exchange *x)
                             "--public_url",
                             host);
     const char *site = origin && strncmp(origin, "http", 4) == 0 ? strstr(origin, "://") : NULL;
+    if (routes_allowed_origin(x)) return 0;
     if (origin && (!site || !((host && strcasecmp(site + 3, host) == 0) || links_is_public(x->service, site + 3))))
         return answer_error(&x->answer, 403, NULL, NULL, "Origin: is %.100s, expected a page of this service", origin);
     return 0;
@@ -489,7 +497,14 @@ void routes_check(exchange *x, const char *method, const char *url)
     }
     x->route = i;
     x->is_head = wanted != method;
+    const int is_word = strspn(method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == strlen(method);
+    snprintf(x->method, sizeof x->method, "%s", is_word ? method : "?");
     if (check_origin(x) != 0) return;
+    if (allowed && strcmp(method, "OPTIONS") == 0 && routes_allowed_origin(x)) { /* a browser asks before it sends */
+        answer_static(&x->answer, 204, NULL, "", 0);
+        x->answer.is_preflight = 1;
+        return;
+    }
     if (!routes[i].path && !allowed) {
         answer_error(&x->answer, 404, NULL, NULL,
                      "no such path, expected /v1/images/generations, /v1/images/edits, "
@@ -504,6 +519,11 @@ void routes_check(exchange *x, const char *method, const char *url)
     } else if (routes[i].takes) {
         exchange_expect(x, routes[i].takes & TAKES_JSON, routes[i].takes & TAKES_FORM);
     }
+}
+
+const char *routes_path(const exchange *x)
+{
+    return routes[x->route].path ? routes[x->route].path : "*";
 }
 
 int routes_watches(const exchange *x)

@@ -22,6 +22,8 @@
 
 enum { TICK_MS = 100 }; /* between looks at signals and at connections */
 
+static const char *const access_formats[] = {"off", "text", "json", NULL};
+
 static const mar_param rows[] = {
     {.group = "Service",
      OPTION_TEXT(serve_options, listen, "ADDRESS"),
@@ -55,6 +57,15 @@ static const mar_param rows[] = {
      .help = "time to fetch results after SIGTERM\n"
              "What was accepted is made. A finished job keeps the service up until its pictures are fetched, for this "
              "time at most. A second signal ends it at once."},
+    {OPTION_TEXT(serve_options, cors, "ORIGIN"),
+     .help =
+         "let pages of this origin use the service, such as https://app.example.com\n"
+         "A browser keeps other pages' scripts out. *: those of all pages. Without a token every page that a user of "
+         "this machine opens could then make images: have --token_file with *."},
+    {OPTION_CHOICE(serve_options, access_log, access_formats),
+     .help = "a line on standard error for each request that was answered\n"
+             "text: time, client, method, path, status, seconds, images. json: the same as an object. The ids of jobs, "
+             "which are secret, are not in it."},
     {OPTION_TEXT(serve_options, alias, "NAME"),
      .help = "name of the model in /v1/models and in requests\n"
              "Without it the file's, without its directories, which requests may have in any case."},
@@ -104,6 +115,10 @@ static int serve_parse(int argc, char **argv, serve_options *o)
     const int status = options_read(&set, argc, argv);
     if (status != OPTIONS_RUN) return status;
     if (run_options_done(&o->run, &set) != 0) return 1;
+    const char *site = o->cors && strncmp(o->cors, "http", 4) == 0 ? strstr(o->cors, "://") : NULL;
+    if (o->cors && strcmp(o->cors, "*") != 0 && (!site || !site[3] || strchr(site + 3, '/')))
+        return tool_error("--cors %s: expected an origin such as https://app.example.com, without a path, or *",
+                          o->cors);
     if (run_was_given(&o->run, "seed"))
         return tool_error("--seed: has no effect, a request has its own seed or a random one");
     return OPTIONS_RUN;

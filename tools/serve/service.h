@@ -19,6 +19,7 @@ typedef struct {
     const char *listen;     /* numeric address, IPv4 or IPv6 */
     const char *token_file; /* NULL: no token is asked for */
     const char *public_url; /* address in links; NULL: that of the request */
+    const char *cors;       /* origin whose pages may use the service, "*": any; NULL: none */
     const char *alias;      /* name of the model for clients; NULL: the file's */
     int port;               /* 0: any free one */
     int batch;              /* images in progress */
@@ -26,6 +27,7 @@ typedef struct {
     int timeout;            /* seconds for a client to send a request, or to go on reading its answer */
     int keep;               /* seconds that finished jobs are kept */
     int grace;              /* seconds that clients have for a finished job when the service ends */
+    int access_log;         /* access_format */
     int strict;             /* 1: unknown fields of requests are refused */
     int accept_any_size;    /* 1: requests for another size get the model's */
     int accept_any_model;   /* 1: requests for another model get this one's images */

@@ -1,7 +1,6 @@
 #include "tools/serve/access.h"
 
 #include "tools/cli/command.h"
-#include "tools/serve/routes.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -21,6 +20,7 @@ void access_note(const exchange *x, int is_whole)
     const access_format format = (access_format)x->service->options.access_log;
     const client_key key = exchange_client(x);
     const int images = x->owns_job && x->job ? x->job->spec.n : 0;
+    const char *path = x->path ? x->path : "*";
     char client[INET6_ADDRSTRLEN], when[32];
     const time_t now = time(NULL);
     struct tm utc;
@@ -31,15 +31,14 @@ void access_note(const exchange *x, int is_whole)
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     const double seconds = tool_seconds() - x->came;
     if (format == ACCESS_TEXT) {
-        fprintf(out, "%s %s %s %s %d %.3f s", when, access_client(&key, client), x->method, routes_path(x), x->code,
-                seconds);
+        fprintf(out, "%s %s %s %s %d %.3f s", when, access_client(&key, client), x->method, path, x->code, seconds);
         if (images) fprintf(out, ", %d image%s", images, images == 1 ? "" : "s");
         fputs(is_whole ? "\n" : ", the client left\n", out);
     } else {
         fprintf(out,
                 "{\"time\": \"%s\", \"client\": \"%s\", \"method\": \"%s\", \"path\": \"%s\", \"status\": %d, "
                 "\"seconds\": %.3f, \"images\": %d, \"complete\": %s}\n",
-                when, access_client(&key, client), x->method, routes_path(x), x->code, seconds, images,
+                when, access_client(&key, client), x->method, path, x->code, seconds, images,
                 is_whole ? "true" : "false");
     }
     if (text_close(out, &line) != 0) return;

@@ -29,6 +29,7 @@ typedef struct {
     int route;             /* index in routes */
     char words[2][256];    /* parts of the path that vary */
     char method[16];       /* of the request, cut; for the log */
+    const char *path;      /* static: that of the request with * for what varies; NULL: none of the service's */
     int code;              /* HTTP status that was sent; 0: none */
     double came;           /* tool_seconds when the headers were read */
     double began;          /* tool_seconds when the body was whole */

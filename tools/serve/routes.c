@@ -492,6 +492,7 @@ void routes_check(exchange *x, const char *method, const char *url)
     int i = 0;
     for (; routes[i].path; i++) {
         if (!matches(routes[i].path, url, x->words)) continue;
+        x->path = routes[i].path;
         allowed = routes[i].method;
         if (strcmp(allowed, wanted) == 0) break;
     }
@@ -519,11 +520,6 @@ void routes_check(exchange *x, const char *method, const char *url)
     } else if (routes[i].takes) {
         exchange_expect(x, routes[i].takes & TAKES_JSON, routes[i].takes & TAKES_FORM);
     }
-}
-
-const char *routes_path(const exchange *x)
-{
-    return routes[x->route].path ? routes[x->route].path : "*";
 }
 
 int routes_watches(const exchange *x)

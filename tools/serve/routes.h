@@ -14,7 +14,5 @@ void routes_answer(exchange *x, answer *a);
 
 /* Returns the request's Origin if --cors lets its pages use the service; else NULL. */
 const char *routes_allowed_origin(const exchange *x);
-/* Returns the path of the exchange's route, with * for what varies; "*" for none. */
-const char *routes_path(const exchange *x);
 
 #endif

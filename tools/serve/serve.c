@@ -90,9 +90,8 @@ static const mar_param rows[] = {
 
 /* Options that --help shows. */
 static const char *const common[] = {
-    "model",   "vae",  "listen", "port",  "token_file", "queue",    "batch",
-    "timeout", "keep", "grace",  "t5",    "captions",   "num_iter", "num_sampling_steps",
-    "cfg",     "fast", "dtype",  "alias", NULL};
+    "model", "vae", "listen",   "port",     "token_file",         "queue", "batch", "timeout", "keep",
+    "grace", "t5",  "captions", "num_iter", "num_sampling_steps", "cfg",   "fast",  "dtype",   NULL};
 
 static int serve_parse(int argc, char **argv, serve_options *o)
 {

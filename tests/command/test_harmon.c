@@ -148,6 +148,13 @@ COMMAND_CASE(served)
         assert_has(r.body, "\"param\": \"negative_prompt\"");
         reply_free(&r);
     }
+    char json[1300]; /* the encoder finds it wrong after the stream has begun */
+    snprintf(json, sizeof json, "{\"prompt\": \"a corgi\", \"n\": 2, \"stream\": true, \"negative_prompt\": %s}", many);
+    r = service_post(&s, "/v1/images/generations", json);
+    assert_int_equal(r.code, 200);
+    assert_has(r.body, "event: error\ndata: {\"error\": {\"message\": \"negative_prompt: the negative prompt: ");
+    assert_null(strstr(r.body, "completed"));
+    reply_free(&r);
     assert_int_equal(service_stop(&s), 0);
 }
 

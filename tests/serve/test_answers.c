@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define STEPS "--num_iter 16 --num_sampling_steps 10"
 #define PATH  "/v1/images/generations"
@@ -19,7 +20,8 @@ static int set_up(void **state)
 {
     if (command_setup(state) != 0) return 1;
     directory = *state;
-    s = service_start(directory, STEPS " --batch 4 --timeout 300 --alias digits --accept_any_model --accept_any_size");
+    s = service_start(directory,
+                      STEPS " --batch 4 --timeout 300 --alias own/digits --accept_any_model --accept_any_size");
     return 0;
 }
 
@@ -146,7 +148,8 @@ TEST_CASE(warns)
         {"", NULL},
         {", \"quality\": \"auto\", \"background\": \"opaque\", \"moderation\": \"auto\", \"user\": null", NULL},
         {", \"size\": \"auto\", \"model\": \"demo\", \"steps\": 16, \"partial_images\": 0, \"stream\": false", NULL},
-        {", \"size\": \"32x32\", \"model\": \"digits\", \"num_inference_steps\": 10, \"stream\": null", NULL},
+        {", \"size\": \"32x32\", \"model\": \"own/digits\", \"num_inference_steps\": 10, \"stream\": null", NULL},
+        {", \"cfg\": null, \"guidance_scale\": 2, \"sede\": null", NULL},
         {", \"quality\": \"high\"", "quality: has no effect"},
         {", \"background\": \"transparent\"", "background: has no effect"},
         {", \"safety_identifier\": \"a\"", "safety_identifier: has no effect"},
@@ -154,7 +157,7 @@ TEST_CASE(warns)
         {", \"partial_images\": 2", "partial_images: has no effect without stream"},
         {", \"num_inference_steps\": 20", "num_inference_steps: has no effect, images take 16 steps of 10"},
         {", \"size\": \"1024x1024\"", "size: has no effect, images are 32x32"},
-        {", \"model\": \"gpt-image-1\"", "model: has no effect, digits makes the images"},
+        {", \"model\": \"gpt-image-1\"", "model: has no effect, own/digits makes the images"},
         {", \"sede\": 7", "sede: has no effect, it is no field of a request, did you mean seed?"},
         {", \"guidence_scale\": 7",
          "guidence_scale: has no effect, it is no field of a request, did you mean guidance_scale?"},
@@ -175,9 +178,10 @@ TEST_CASE(warns)
     assert_int_equal(json_count(answer, "warnings"), 17);
     assert_string_equal(json_text(answer, "warnings.16"), "and 4 more");
     cJSON_Delete(answer);
-    reply r = service_post(&s, "/v1/jobs", "{\"prompt\": \"7\", \"sede\": 7}");
+    reply r = service_post(&s, "/v1/jobs", "{\"prompt\": \"7\", \"sede\": 7, \"stream\": true}");
     assert_int_equal(r.code, 202);
     assert_has(r.body, "\"warnings\": [\"sede: has no effect");
+    assert_has(r.body, "response_format and stream: have no effect on a job");
     reply_free(&r);
 }
 
@@ -197,7 +201,7 @@ TEST_CASE(names)
         cJSON_Delete(answer);
     }
     free(first);
-    reply r = service_get(&s, "/v1/models/digits");
+    reply r = service_get(&s, "/v1/models/own/digits");
     assert_int_equal(r.code, 200);
     reply_free(&r);
 }
@@ -299,6 +303,16 @@ TEST_CASE(refuses_before_a_stream)
 
 #define ORIGIN "https://app.example.com"
 
+/* Returns the lines of the log so far. */
+static size_t count_entries(const char *folder)
+{
+    size_t size, count = 0;
+    char *log = read_whole_file(folder, "serve.err", &size);
+    for (const char *at = log; (at = strstr(at, "{\"time\"")); at++) count++;
+    free(log);
+    return count;
+}
+
 /* Pages of --cors's origin may use the service, those of others may not. The log has each request, but no job's id. */
 TEST_CASE(cors_and_the_access_log)
 {
@@ -308,7 +322,10 @@ TEST_CASE(cors_and_the_access_log)
         const char *route;
         int images;
     } cases[] = {
-        {"OPTIONS", PATH, "Origin: " ORIGIN "\r\nAccess-Control-Request-Method: POST\r\n", NULL, 204, PATH, 0},
+        {"OPTIONS", PATH,
+         "Origin: " ORIGIN "\r\nAccess-Control-Request-Method: POST\r\n"
+         "Access-Control-Request-Headers: X-Stainless-OS\r\n",
+         NULL, 204, PATH, 0},
         {"OPTIONS", PATH, "Origin: https://other.example.com\r\n", NULL, 403, PATH, 0},
         {"OPTIONS", "/v2", "Origin: " ORIGIN "\r\n", NULL, 404, "*", 0},
         {"OPTIONS", PATH, "", NULL, 405, PATH, 0},
@@ -334,7 +351,10 @@ TEST_CASE(cors_and_the_access_log)
         assert_string_equal(allowed, is_own ? ORIGIN : "");
         const char *methods = reply_header(&r, "Access-Control-Allow-Methods");
         assert_string_equal(methods, r.code == 204 ? "GET, POST" : "");
+        assert_string_equal(reply_header(&r, "Access-Control-Allow-Headers"), r.code == 204 ? "X-Stainless-OS" : "");
+        assert_string_equal(reply_header(&r, "Vary"), "Origin");
         reply_free(&r);
+        while (count_entries(own) <= i) usleep(1000); /* a line may come after the answer */
     }
     assert_int_equal(service_stop(&logged), 0);
     size_t size, seen = 0;
@@ -355,6 +375,37 @@ TEST_CASE(cors_and_the_access_log)
     }
     assert_int_equal(seen, LENGTH(cases));
     free(log);
+    service_process any = service_start(test_directory(), STEPS " --cors *");
+    reply r = service_request(&any, "GET", "/v1/models", "Origin: http://a.b\r\n", NULL, 0);
+    assert_int_equal(r.code, 200);
+    assert_string_equal(reply_header(&r, "Access-Control-Allow-Origin"), "http://a.b");
+    reply_free(&r);
+    assert_int_equal(service_stop(&any), 0);
     command_refused(directory, "$MAR serve --port 0 --cors app.example.com",
                     "--cors app.example.com: expected an origin", "https://app.example.com");
+}
+
+/* --- forms -------------------------------------------------------------------------------------------------------- */
+
+#define PART(name, text) "--xx\r\nContent-Disposition: form-data; name=" name "\r\n\r\n" text "\r\n"
+
+/* A form has the same fields: this one is refused for its picture alone, after all others were read. */
+TEST_CASE(forms)
+{
+    static const struct {
+        const char *body, *part;
+    } cases[] = {
+        {PART("prompt", "3") PART("output_format", "jpeg") PART("stream", "true") PART("cfg_scale", "2")
+             PART("sede", "1") PART("quality", "high") "--xx--\r\n",
+         "image: is missing, expected a picture"},
+        {PART("prompt", "3") PART("stream", "yes") "--xx--\r\n", "stream: is no boolean, expected true or false"},
+        {PART("prompt", "3") PART("guidance_scale", "200") "--xx--\r\n", "guidance_scale: is out of range"},
+        {PART("prompt", "3") PART("cfg", "2") PART("cfg_scale", "2") "--xx--\r\n", "cfg_scale: is also given as cfg"},
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        reply r = service_request(&s, "POST", "/v1/images/edits", "Content-Type: multipart/form-data; boundary=xx\r\n",
+                                  cases[i].body, strlen(cases[i].body));
+        if (r.code != 400 || !strstr(r.body, cases[i].part)) fail_msg("%zu: %d, %s", i, r.code, r.body);
+        reply_free(&r);
+    }
 }

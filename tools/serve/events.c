@@ -20,6 +20,7 @@ typedef struct {
     uint8_t *rgb; /* [height][width][3] of a preview */
     struct {
         int partials, step; /* previews that were sent, and the steps of the last */
+        int part;           /* of the steps, of partials + 1 in all, in which the next preview may be made */
         int is_completed;   /* 1: the image was sent */
     } image[JOB_IMAGES_MAX];
 } stream;
@@ -181,17 +182,18 @@ static void write_failure(const stream *s, const job_view *view, FILE *out)
 }
 
 /* Returns 1 if the next preview of image i is due and made, in s->rgb. Asks for it otherwise. The previews of an image
- * divide its steps evenly; those that come late are left out. */
+ * divide its steps evenly. When one comes late, those that would have been before it are left out. */
 static int partial_is_ready(stream *s, const job_view *view, int i)
 {
     jobs *t = &s->exchange->service->jobs;
-    const int most = s->exchange->manner.partials, steps = view->image[i].steps;
-    const int64_t due = (int64_t)steps * (s->image[i].partials + 1); /* in steps / (most + 1) */
-    if (view->image[i].state != JOB_RUNNING || s->image[i].partials == most || steps == 0) return 0;
-    if ((int64_t)view->image[i].step * (most + 1) < due) return 0;
+    const int parts = s->exchange->manner.partials + 1, steps = view->image[i].steps;
+    const int64_t due = (int64_t)steps * (s->image[i].part + 1); /* in steps / parts */
+    if (view->image[i].state != JOB_RUNNING || s->image[i].part + 1 >= parts || steps == 0) return 0;
+    if ((int64_t)view->image[i].step * parts < due) return 0;
     const int step = jobs_get_preview(t, s->exchange->job, i, s->rgb);
-    if (step > s->image[i].step && (int64_t)step * (most + 1) >= due) {
+    if (step > s->image[i].step && (int64_t)step * parts >= due) {
         s->image[i].step = step;
+        s->image[i].part = (int)((int64_t)step * parts / steps);
         return 1;
     }
     jobs_ask_preview(t, s->exchange->job, i);
@@ -251,12 +253,14 @@ static ssize_t read_events(void *self, uint64_t position, char *buffer, size_t r
     struct MHD_Connection *connection = s->exchange->connection;
     (void)position;
     if (!s->text.data && s->over) return MHD_CONTENT_READER_END_OF_STREAM;
+    const int was_over = s->over;
     /* The connection's time does not run while the job is at work. */
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     const int failed = !s->text.data && (s->images ? make_image_text(s) : make_text(s)) != 0;
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT,
                               (unsigned)s->exchange->service->options.timeout);
     if (failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (s->over && !was_over) s->exchange->note_sending(s->exchange);
     const size_t left = s->text.size - s->sent, n = left < room ? left : room;
     memcpy(buffer, s->text.data + s->sent, n);
     s->sent += n;

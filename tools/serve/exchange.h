@@ -23,12 +23,14 @@ typedef struct {
     size_t size, capacity;
 } body_part;
 
-typedef struct {
+typedef struct exchange {
     service *service;
     struct MHD_Connection *connection;
-    int route;             /* index in routes */
-    char words[2][256];    /* parts of the path that vary */
-    char method[16];       /* of the request, cut; for the log */
+    void *server;                             /* of note_sending */
+    void (*note_sending)(struct exchange *x); /* to be called when a stream has nothing more to wait for */
+    int route;                                /* index in routes */
+    char words[2][256];                       /* parts of the path that vary */
+    char method[16];                          /* of the request, cut; for the log */
     const char *path;      /* static: that of the request with * for what varies; NULL: none of the service's */
     int code;              /* HTTP status that was sent; 0: none */
     double came;           /* tool_seconds when the headers were read */

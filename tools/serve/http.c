@@ -149,10 +149,11 @@ static const char policy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
     "'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/* Adds the headers of the answer. `origin`: that of a page that may read it, or NULL. is_last: the connection is closed
- * after it. Returns 0, or 1 without memory. */
-static int add_headers(struct MHD_Response *r, const answer *a, const char *origin, int is_last)
+/* Adds the headers of the answer to x, or to a request without memory, NULL. is_last: the connection is closed after
+ * it. Returns 0, or 1 without memory. */
+static int add_headers(struct MHD_Response *r, const answer *a, const exchange *x, int is_last)
 {
+    const char *asked = x ? routes_asked_headers(x) : NULL;
     char seconds[16];
     snprintf(seconds, sizeof seconds, "%d", a->retry_after);
     const struct {
@@ -166,10 +167,10 @@ static int add_headers(struct MHD_Response *r, const answer *a, const char *orig
         {"WWW-Authenticate", a->code == 401 ? "Bearer" : NULL},
         {"Content-Security-Policy", a->is_page ? policy : NULL},
         {"Referrer-Policy", "no-referrer"},
-        {"Access-Control-Allow-Origin", origin},
-        {"Vary", origin ? "Origin" : NULL},
+        {"Access-Control-Allow-Origin", x ? routes_allowed_origin(x) : NULL},
+        {"Vary", x && x->service->options.cors ? "Origin" : NULL},
         {"Access-Control-Allow-Methods", a->is_preflight ? "GET, POST" : NULL},
-        {"Access-Control-Allow-Headers", a->is_preflight ? "Authorization, Content-Type" : NULL},
+        {"Access-Control-Allow-Headers", a->is_preflight ? asked ? asked : "Authorization, Content-Type" : NULL},
         {"Access-Control-Max-Age", a->is_preflight ? "600" : NULL},
         {"Connection", is_last ? "close" : NULL},
     };
@@ -187,7 +188,7 @@ static struct MHD_Response *response_of(exchange *x, answer *a)
                                                        a->is_static ? MHD_RESPMEM_PERSISTENT : MHD_RESPMEM_MUST_FREE);
     if (!r) return NULL;
     a->is_static = 1; /* the response frees it */
-    if (add_headers(r, a, routes_allowed_origin(x), jobs_is_draining(&x->service->jobs)) == 0) return r;
+    if (add_headers(r, a, x, jobs_is_draining(&x->service->jobs)) == 0) return r;
     MHD_destroy_response(r);
     return NULL;
 }
@@ -240,6 +241,13 @@ static int is_expecting(const exchange *x)
     return expect && strcasecmp(expect, "100-continue") == 0;
 }
 
+/* Notes that the client has only to read: one that is slow may be closed. */
+static void note_sending(exchange *x)
+{
+    client *l = client_of(x->connection);
+    if (l) set_state(x->server, l, CLIENT_SENDING);
+}
+
 /* An MHD_AccessHandlerCallback. It is called with the headers, with each piece of the body, and at the end. */
 static enum MHD_Result http_handle(void *self, struct MHD_Connection *connection, const char *url, const char *method,
                                    const char *version, const char *data, size_t *size, void **context)
@@ -250,6 +258,8 @@ static enum MHD_Result http_handle(void *self, struct MHD_Connection *connection
     if (!x) {
         *context = x = client_of(connection) ? exchange_new(h->service, connection) : NULL;
         if (!x) return MHD_queue_response(connection, 503, h->no_memory);
+        x->server = h;
+        x->note_sending = note_sending;
         routes_check(x, method, url);
         return x->answer.code != 0 && is_expecting(x) ? answer_whole(h, x) : MHD_YES;
     }

@@ -57,6 +57,7 @@ enum { WITHOUT_EFFECT = sizeof without_effect / sizeof *without_effect, ALIASES 
 /* Refuses an unknown field, or warns of it. Returns 1 with the error in *a. */
 static int request_take_unknown(const request *r, const char *name, answer *a)
 {
+    if (!r->is_strict && r->warnings->count >= WARNINGS_MAX) return r->warnings->count++, 0; /* a body has many */
     const char *names[FIELDS + ALIASES + WITHOUT_EFFECT + 1] = {0};
     char list[256], shown[41];
     const size_t n = strnlen(name, sizeof shown - 1);
@@ -93,6 +94,8 @@ static int request_is_known(const char *name)
         if (strcmp(known_fields[f].name, name) == 0) return 1;
     for (int i = 0; i < ALIASES; i++)
         if (strcmp(aliases[i].name, name) == 0) return 1;
+    for (int i = 0; i < WITHOUT_EFFECT; i++)
+        if (strcmp(without_effect[i].name, name) == 0) return 1;
     return 0;
 }
 
@@ -146,7 +149,8 @@ int request_read(request *r, const json *body, answer *a)
         if (strlen(name->text) != name->length)
             return answer_error(a, 400, NULL, NULL, "the name of a field has a NUL character");
         const char *text = name[1].type == JSON_STRING ? name[1].text : NULL;
-        if (name[1].type == JSON_NULL && !request_is_known(name->text)) continue; /* as if it were not there */
+        if (name[1].type == JSON_NULL && (request_is_known(name->text) || !r->is_strict))
+            continue; /* as if not there */
         if (find_field(r, name->text, text, &f, a) != 0) return 1;
         if (f == FIELD_IMAGE || f == FIELD_MASK)
             return answer_error(a, 400, name->text, NULL,
@@ -351,6 +355,7 @@ static int read_manner(const request *r, request_manner *out, answer *a)
         return answer_error(a, 400, "response_format", NULL, "response_format: is url, expected b64_json with stream");
     if (integer_of(r, FIELD_PARTIAL_IMAGES, 0, PARTIALS_MAX, &partials, a) != 0) return 1;
     out->partials = (int)partials;
+    out->is_chosen = request_is_given(r, FIELD_RESPONSE_FORMAT) || out->streams;
     if (partials > 0 && !out->streams && warnings_add(r->warnings, "partial_images: has no effect without stream") != 0)
         return answer_no_memory(a);
     return 0;

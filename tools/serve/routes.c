@@ -247,7 +247,11 @@ static void answer_view(exchange *x, int code, answer *a)
 /* Starts a job that goes on without its client. */
 static void answer_new_job(exchange *x, answer *a)
 {
-    if (routes_submit(x, 1, a) == 0) answer_view(x, 202, a);
+    if (routes_submit(x, 1, a) != 0) return;
+    if (x->manner.is_chosen) /* without memory it is not said */
+        warnings_add(&x->manner.warnings,
+                     "response_format and stream: have no effect on a job, which has links and events");
+    answer_view(x, 202, a);
 }
 
 /* Finds the job of the path. Returns 0, or 1 with the error in *a. */
@@ -385,7 +389,7 @@ static const struct {
     {"health", "GET", "/health", 0, TAKES_NONE, answer_health},
     {"metrics", "GET", "/metrics", 1, TAKES_NONE, answer_metrics},
     {"models", "GET", "/v1/models", 1, TAKES_NONE, answer_models},
-    {"model", "GET", "/v1/models/*", 1, TAKES_NONE, answer_model},
+    {"model", "GET", "/v1/models/**", 1, TAKES_NONE, answer_model},
     {"generations", "POST", "/v1/images/generations", 1, TAKES_JSON, answer_generation},
     {"edits", "POST", "/v1/images/edits", 1, TAKES_FORM, answer_generation},
     {"jobs", "POST", "/v1/jobs", 1, TAKES_JSON | TAKES_FORM, answer_new_job},
@@ -415,7 +419,7 @@ static void answer_metrics(exchange *x, answer *a)
     answer_text(a, 200, "text/plain; version=0.0.4; charset=utf-8", out, &text);
 }
 
-/* Compares a path with a route's, and copies the parts that vary. */
+/* Compares a path with a route's, and copies the parts that vary: * without a slash, ** the rest. */
 static int matches(const char *path, const char *url, char words[2][256])
 {
     for (int count = 0; *path; path++) {
@@ -424,8 +428,10 @@ static int matches(const char *path, const char *url, char words[2][256])
             continue;
         }
         char *word = words[count++];
+        const int is_rest = path[1] == '*';
         size_t n = 0;
-        while (*url && *url != '/' && *url != path[1] && n < 255) word[n++] = *url++;
+        while (*url && (is_rest || (*url != '/' && *url != path[1])) && n < 255) word[n++] = *url++;
+        path += is_rest;
         word[n] = '\0';
         if (n == 0) return 0;
     }
@@ -466,6 +472,13 @@ const char *routes_allowed_origin(const exchange *x)
     const char *cors = x->service->options.cors, *origin = exchange_header(x, "Origin");
     if (!cors || !origin) return NULL;
     return strcmp(cors, "*") == 0 || strcasecmp(cors, origin) == 0 ? origin : NULL;
+}
+
+const char *routes_asked_headers(const exchange *x)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-, ";
+    const char *asked = exchange_header(x, "Access-Control-Request-Headers");
+    return asked && asked[strspn(asked, allowed)] == '\0' ? asked : NULL;
 }
 
 /* Refuses requests that a browser makes for a page from elsewhere. */

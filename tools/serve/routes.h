@@ -14,5 +14,7 @@ void routes_answer(exchange *x, answer *a);
 
 /* Returns the request's Origin if --cors lets its pages use the service; else NULL. */
 const char *routes_allowed_origin(const exchange *x);
+/* Returns the names of headers that a browser asks whether it may send; NULL: none. */
+const char *routes_asked_headers(const exchange *x);
 
 #endif

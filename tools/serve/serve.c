@@ -20,7 +20,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TICK_MS = 100 }; /* between looks at signals and at connections */
+enum {
+    TICK_MS = 100,  /* between looks at signals and at connections */
+    ALIAS_MAX = 200 /* bytes */
+};
 
 static const char *const access_formats[] = {"off", "text", "json", NULL};
 
@@ -118,6 +121,8 @@ static int serve_parse(int argc, char **argv, serve_options *o)
     if (o->cors && strcmp(o->cors, "*") != 0 && (!site || !site[3] || strchr(site + 3, '/')))
         return tool_error("--cors %s: expected an origin such as https://app.example.com, without a path, or *",
                           o->cors);
+    if (o->alias && (!*o->alias || strlen(o->alias) > ALIAS_MAX || o->alias[strcspn(o->alias, "\r\n")]))
+        return tool_error("--alias: expected a name of 1 to %d bytes in one line", ALIAS_MAX);
     if (run_was_given(&o->run, "seed"))
         return tool_error("--seed: has no effect, a request has its own seed or a random one");
     return OPTIONS_RUN;

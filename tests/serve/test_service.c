@@ -504,6 +504,10 @@ TEST_CASE(queues_and_cancels)
     assert_has(cancelled.body, "\"status\": \"cancelled\"");
     reply_free(&cancelled);
     service_await_metric(&s, "mar_images_total{end=\"cancelled\"}", 11);
+    const int streamer = begin(&s, "{\"prompt\": \"1\", \"n\": 3, \"stream\": true, \"partial_images\": 3}");
+    service_await_metric(&s, "mar_batch_images", 1);
+    close(streamer);
+    service_await_metric(&s, "mar_images_total{end=\"cancelled\"}", 14);
     cJSON_Delete(json);
     reply_free(&last);
     assert_int_equal(service_stop(&s), 0);

@@ -409,3 +409,119 @@ TEST_CASE(forms)
         reply_free(&r);
     }
 }
+
+/* --- AUTOMATIC1111's API ------------------------------------------------------------------------------------------ */
+
+static cJSON *ask(const char *method, const char *path, const char *json, int code)
+{
+    reply r = service_request(&s, method, path, json ? "Content-Type: application/json\r\n" : "", json,
+                              json ? strlen(json) : 0);
+    if (r.code != code) fail_msg("%s %s: %d, %s", method, path, r.code, r.body);
+    cJSON *answer = cJSON_Parse(r.body);
+    assert_non_null(answer);
+    reply_free(&r);
+    return answer;
+}
+
+/* Requests as Open WebUI and webuiapi write them: the pictures are those of OpenAI's API, and `info` is an object as a
+ * text that says what had no effect. */
+TEST_CASE(txt2img)
+{
+    static const struct {
+        const char *json, *warning; /* NULL: none */
+        int n;
+    } cases[] = {
+        {"{\"prompt\": \"7\", \"batch_size\": 2, \"width\": 32, \"height\": 32, \"seed\": 5, \"cfg_scale\": 2}", NULL,
+         2},
+        {"{\"prompt\": \"7\", \"seed\": 5, \"cfg_scale\": 2.0, \"n_iter\": 2, \"batch_size\": 1, \"steps\": 16, "
+         "\"negative_prompt\": \"\", \"enable_hr\": false, \"hr_scale\": 2, \"styles\": [], \"subseed\": -1, "
+         "\"s_churn\": 0, "
+         "\"denoising_strength\": 0.7, \"alwayson_scripts\": {}, \"script_name\": null, \"save_images\": false, "
+         "\"override_settings\": {\"sd_model_checkpoint\": \"own/digits\"}}",
+         NULL, 2},
+        {"{\"prompt\": \"7\", \"seed\": 5, \"cfg_scale\": 2, \"width\": 512, \"height\": 768}",
+         "size: has no effect, images are 32x32", 1},
+        {"{\"prompt\": \"7\", \"seed\": 5, \"cfg_scale\": 2, \"enable_hr\": true}", "enable_hr: has no effect", 1},
+        {"{\"prompt\": \"7\", \"seed\": 5, \"cfg_scale\": 2, \"sampler_name\": \"Euler a\"}",
+         "sampler_name: has no effect", 1},
+    };
+    cJSON *plain = post("{\"prompt\": \"7\", \"seed\": 5, \"cfg\": 2, \"n\": 2}", 200);
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        cJSON *answer = ask("POST", "/sdapi/v1/txt2img", cases[i].json, 200);
+        assert_int_equal(json_count(answer, "images"), cases[i].n);
+        for (int k = 0; k < cases[i].n; k++) {
+            char of[32], expected[32];
+            snprintf(of, sizeof of, "images.%d", k);
+            snprintf(expected, sizeof expected, "data.%d.b64_json", k);
+            assert_string_equal(json_text(answer, of), json_text(plain, expected));
+        }
+        cJSON *info = cJSON_Parse(json_text(answer, "info"));
+        assert_non_null(info);
+        assert_int_equal(json_number(info, "seed"), 5);
+        assert_int_equal(json_count(info, "all_seeds"), cases[i].n);
+        assert_int_equal(json_count(info, "warnings"), cases[i].warning != NULL);
+        if (cases[i].warning) assert_string_equal(json_text(info, "warnings.0"), cases[i].warning);
+        cJSON_Delete(info);
+        cJSON_Delete(answer);
+    }
+    cJSON_Delete(plain);
+    static const char *const bad[][2] = {
+        {"{\"prompt\": \"7\", \"batch_size\": 0}", "batch_size: expected a whole number of 1 or more"},
+        {"{\"prompt\": \"7\", \"batch_size\": 4, \"n_iter\": 3}",
+         "n_iter: is out of range, expected an integer from 1 to 10"},
+        {"{\"prompt\": \"7\", \"width\": 512}", "height: is missing, expected it with width"},
+        {"{\"prompt\": \"7\", \"cfg_scale\": \"2\"}", "cfg_scale: is no number"},
+        {"{\"prompt\": \"77\"}", "class 77: out of range"},
+        {"[]", "the body is no JSON object"},
+    };
+    for (size_t i = 0; i < LENGTH(bad); i++) {
+        cJSON *answer = ask("POST", "/sdapi/v1/txt2img", bad[i][0], 400);
+        assert_has(json_text(answer, "error.message"), bad[i][1]);
+        cJSON_Delete(answer);
+    }
+}
+
+TEST_CASE(what_clients_of_txt2img_ask)
+{
+    cJSON *answer = ask("GET", "/sdapi/v1/options", NULL, 200);
+    assert_string_equal(json_text(answer, "sd_model_checkpoint"), "own/digits");
+    cJSON_Delete(answer);
+    answer = ask("GET", "/sdapi/v1/sd-models", NULL, 200);
+    assert_string_equal(json_text(answer, "0.title"), "own/digits");
+    assert_string_equal(json_text(answer, "0.model_name"), "own/digits");
+    cJSON_Delete(answer);
+    answer = ask("GET", "/sdapi/v1/samplers", NULL, 200);
+    assert_int_equal(cJSON_GetArraySize(answer), 1);
+    cJSON_Delete(answer);
+    cJSON_Delete(ask("POST", "/sdapi/v1/options",
+                     "{\"sd_model_checkpoint\": \"own/digits\", \"samples_format\": \"png\"}", 200));
+    service_process slow =
+        service_start(test_directory(), "--num_iter 64 --num_sampling_steps 1000 --threads 1 --dtype f32");
+    const service_process before = s;
+    s = slow;
+    cJSON_Delete(ask("POST", "/sdapi/v1/options", "{\"sd_model_checkpoint\": \"other\"}", 404));
+    answer = ask("GET", "/sdapi/v1/progress?skip_current_image=true", NULL, 200);
+    assert_true(json_number(answer, "progress") == 0);
+    assert_int_equal(json_number(answer, "state.job_count"), 0);
+    cJSON_Delete(answer);
+    cJSON_Delete(ask("POST", "/v1/jobs", "{\"prompt\": \"7\", \"n\": 2}", 202));
+    double progress = 0;
+    while (progress == 0) { /* an image takes seconds */
+        answer = ask("GET", "/sdapi/v1/progress", NULL, 200);
+        progress = json_number(answer, "progress");
+        if (progress > 0) {
+            assert_true(progress < 1);
+            assert_int_equal(json_number(answer, "state.job_count"), 1);
+            assert_int_equal(json_number(answer, "state.sampling_steps"), 64);
+            assert_true(json_number(answer, "state.sampling_step") > 0);
+        }
+        cJSON_Delete(answer);
+    }
+    cJSON_Delete(ask("POST", "/sdapi/v1/interrupt", NULL, 200));
+    service_await_metric(&s, "mar_images_total{end=\"cancelled\"}", 2);
+    answer = ask("GET", "/sdapi/v1/progress", NULL, 200);
+    assert_int_equal(json_number(answer, "state.job_count"), 0);
+    cJSON_Delete(answer);
+    s = before;
+    assert_int_equal(service_stop(&slow), 0);
+}

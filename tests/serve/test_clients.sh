@@ -1,5 +1,5 @@
 #!/bin/sh
-# `mar serve` with clients that others wrote: curl, OpenAI's Python package, Chromium. What is not installed is left out.
+# `mar serve` with clients that others wrote: curl, OpenAI's Python package, webuiapi, Chromium. What is not installed is left out.
 # usage: test_clients.sh MAR
 set -eu
 mar=$1
@@ -49,6 +49,16 @@ fi
 status=0
 python3 "$here/openai_client.py" "$url" "$token" "$folder/seven/000001.png" || status=$?
 [ $status = 0 ] || [ $status = 77 ] || fail "openai_client.py"
+kill "$pid"
+wait "$pid" || fail "exit status $?: $(cat "$folder/errors")"
+pid=
+
+"$mar" serve --port 0 --model demo-t2i --grace 0 --accept_any_size >"$folder/address" 2>"$folder/errors" &
+pid=$!
+read -r url <"$folder/address"
+status=0
+python3 "$here/webui_client.py" "$url" || status=$?
+[ $status = 0 ] || [ $status = 77 ] || fail "webui_client.py"
 kill "$pid"
 wait "$pid" || fail "exit status $?: $(cat "$folder/errors")"
 pid=

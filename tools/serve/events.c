@@ -41,13 +41,13 @@ void events_write_class(const service *s, const job *j, FILE *out)
     json_string(out, models_class_name(&s->models, j->spec.label, name, sizeof name));
 }
 
-/* Writes the member "b64_json" of bytes. Returns 0, or 1 without memory. */
+/* Writes bytes as a string in base64. Returns 0, or 1 without memory. */
 static int events_write_base64(const uint8_t *bytes, size_t size, FILE *out)
 {
     char *text = bytes ? malloc(base64_size(size) + 1) : NULL;
     if (!text) return 1;
     base64_write(bytes, size, text);
-    fprintf(out, "\"b64_json\": \"%s\"", text);
+    fprintf(out, "\"%s\"", text);
     free(text);
     return 0;
 }
@@ -137,7 +137,8 @@ static void begin_image_event(const stream *s, const char *kind, int i, FILE *ou
     const char *of = j->spec.is_edit ? "image_edit" : "image_generation";
     fprintf(out,
             "event: %s.%s\ndata: {\"type\": \"%s.%s\", \"created_at\": %lld, \"size\": \"%dx%d\", \"quality\": "
-            "\"auto\", \"background\": \"opaque\", \"output_format\": \"%s\", \"image\": %d, \"seed\": %" PRIu64 ", ",
+            "\"auto\", \"background\": \"opaque\", \"output_format\": \"%s\", \"image\": %d, \"seed\": %" PRIu64
+            ", \"b64_json\": ",
             of, kind, of, kind, (long long)j->created, x->service->width, x->service->height,
             picture_format_name(j->spec.format), i, j->spec.seed);
 }

@@ -5,6 +5,7 @@
 #include "tools/serve/answer.h"
 #include "tools/serve/form.h"
 #include "tools/serve/request.h"
+#include "tools/serve/sdapi.h"
 #include "tools/serve/service.h"
 
 #include <microhttpd.h>
@@ -45,6 +46,8 @@ typedef struct exchange {
     body_part whole;       /* the body so far */
     form_reader form;      /* a reader of it */
     json parsed;           /* what it has if it is JSON */
+    int is_sdapi;          /* 1: it is one of AUTOMATIC1111's API */
+    sdapi_texts texts;     /* of such a one */
     request_manner manner; /* how it is answered, if it asks for images */
     job *job;              /* a reference; NULL: none */
     int owns_job;          /* 1: the job is cancelled if the client leaves */

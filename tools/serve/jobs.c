@@ -432,6 +432,41 @@ void jobs_cancel(jobs *t, job *j)
     pthread_mutex_unlock(&t->lock);
 }
 
+static int jobs_is_of(const job *j, const client_key *client)
+{
+    return j->unfinished > 0 && memcmp(&j->spec.client, client, sizeof *client) == 0;
+}
+
+void jobs_cancel_client(jobs *t, const client_key *client)
+{
+    pthread_mutex_lock(&t->lock);
+    for (job *j = t->first; j; j = j->next)
+        if (jobs_is_of(j, client)) serve_jobs_cancel(t, j);
+    expire(t);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void jobs_client_progress(jobs *t, const client_key *client, client_progress *out)
+{
+    *out = (client_progress){.jobs = 0};
+    pthread_mutex_lock(&t->lock);
+    for (const job *j = t->first; j; j = j->next) {
+        if (!jobs_is_of(j, client)) continue;
+        out->jobs++;
+        out->images += j->spec.n;
+        for (int i = 0; i < j->spec.n; i++) {
+            const job_image *image = &j->image[i];
+            const int is_over = image->state != JOB_QUEUED && image->state != JOB_RUNNING;
+            out->done += is_over ? 1 : image->steps ? (double)image->step / image->steps : 0;
+            if (is_over || image->step <= out->step) continue;
+            out->step = image->step;
+            out->steps = image->steps;
+        }
+    }
+    out->seconds = t->image_s * (out->images - out->done);
+    pthread_mutex_unlock(&t->lock);
+}
+
 void jobs_abandon(jobs *t, job *j)
 {
     pthread_mutex_lock(&t->lock);

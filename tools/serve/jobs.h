@@ -168,6 +168,16 @@ void jobs_release(jobs *t, job *j);
 void jobs_cancel(jobs *t, job *j);
 /* Does the same for a client that left, and does not keep the job. */
 void jobs_abandon(jobs *t, job *j);
+/* Cancels the unfinished jobs of a client. */
+void jobs_cancel_client(jobs *t, const client_key *client);
+/* A client's unfinished jobs. */
+typedef struct {
+    int jobs, images;
+    double done;     /* images, with the parts of those that are made */
+    double seconds;  /* that the rest takes, by the last images; 0: unknown */
+    int step, steps; /* of the image that has the most steps done */
+} client_progress;
+void jobs_client_progress(jobs *t, const client_key *client, client_progress *out);
 /* Writes the images that wait and run, and the jobs whose prompts are not encoded. */
 void jobs_count(jobs *t, int *waiting, int *running, int *unencoded);
 /* Returns the seconds after which a refused client may try again, 1 or more. */

@@ -307,7 +307,7 @@ static int request_check_size(const service *s, const request *r, answer *a)
     return warnings_add(r->warnings, "size: has no effect, images are %s", own) ? answer_no_memory(a) : 0;
 }
 
-static int check_model(const service *s, const request *r, answer *a)
+int request_check_model(const service *s, const request *r, answer *a)
 {
     const char *model = request_text_of(r, FIELD_MODEL, "", s->name, a);
     if (!model) return 1;
@@ -395,7 +395,7 @@ int request_resolve(const service *s, const request *r, int is_edit, job_spec *o
 {
     int64_t n = 1;
     *out = (job_spec){.label = -1};
-    if (check_model(s, r, a) != 0 || integer_of(r, FIELD_N, 1, JOB_IMAGES_MAX, &n, a) != 0 ||
+    if (request_check_model(s, r, a) != 0 || integer_of(r, FIELD_N, 1, JOB_IMAGES_MAX, &n, a) != 0 ||
         request_check_size(s, r, a) != 0 || read_manner(r, manner, a) != 0 || read_format(r, out, a) != 0 ||
         read_seed(r, out, a) != 0 || check_steps(s, r, a) != 0 || read_cfg(s, r, out, a) != 0 ||
         read_prompt(s, r, out, a) != 0)

@@ -53,6 +53,8 @@ int request_set(request *r, const char *name, char *text, size_t size, answer *a
 /* Sets all fields from a JSON object. Returns 0, or 1 with the error in *a. */
 int request_read(request *r, const json *body, answer *a);
 
+/* Checks the model's name. Returns 0, or 1 with the error in *a. */
+int request_check_model(const service *s, const request *r, answer *a);
 /* Checks the fields. is_edit: they have a picture. Returns 0, with *out, which the caller frees (jobs_free_spec), and
  * *manner, whose warnings are r's and stay. Returns 1 with the error in *a. *out has copies of all it needs, but no
  * client. */

@@ -7,6 +7,7 @@
 #include "tools/serve/links.h"
 #include "tools/serve/page.h"
 #include "tools/serve/picture.h"
+#include "tools/serve/sdapi.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -172,8 +173,9 @@ static int routes_write_image(exchange *x, int i, FILE *out)
         fputs("\"url\": \"", out);
         links_write_base(x, out);
         fprintf(out, "/v1/jobs/%s/images/%d%s\"", j->id, i, image_format_ending(j->spec.format));
-    } else if (events_write_file(x->service, x->job, i, out) != 0) {
-        return 1;
+    } else {
+        fputs("\"b64_json\": ", out);
+        if (events_write_file(x->service, x->job, i, out) != 0) return 1;
     }
     fprintf(out, ", \"seed\": %" PRIu64 ", \"image\": %d, ", j->spec.seed, i);
     events_write_class(x->service, j, out);
@@ -183,13 +185,15 @@ static int routes_write_image(exchange *x, int i, FILE *out)
     return 0;
 }
 
-/* Writes OpenAI's answer with all images. */
+/* Writes the answer with all images. */
 static void answer_images(exchange *x, answer *a)
 {
     text_buffer text;
     FILE *out = text_open(&text);
     int lacks = !out;
-    if (out) {
+    if (out && x->is_sdapi) {
+        lacks = sdapi_write_images(x->service, x->job, &x->manner.warnings, out);
+    } else if (out) {
         fprintf(out, "{\"created\": %lld, \"data\": [", (long long)x->job->created);
         for (int i = 0; i < x->job->spec.n && !lacks; i++) lacks = routes_write_image(x, i, out);
         fprintf(out, "], \"background\": \"opaque\", \"output_format\": \"%s\", \"size\": \"%dx%d\"",
@@ -229,6 +233,71 @@ static void answer_generation(exchange *x, answer *a)
         answer_images(x, a);
     }
 }
+
+/* --- AUTOMATIC1111's API ------------------------------------------------------------------------------------------ */
+
+static void answer_txt2img(exchange *x, answer *a)
+{
+    x->is_sdapi = 1;
+    answer_generation(x, a);
+}
+
+typedef enum { SDAPI_OPTIONS, SDAPI_MODELS, SDAPI_SAMPLERS, SDAPI_PROGRESS } sdapi_kind;
+
+static void answer_sdapi(exchange *x, sdapi_kind kind, answer *a)
+{
+    const client_key client = exchange_client(x);
+    text_buffer text;
+    FILE *out = text_open(&text);
+    if (out && kind == SDAPI_OPTIONS) sdapi_write_options(x->service, out);
+    if (out && kind == SDAPI_MODELS) sdapi_write_models(x->service, out);
+    if (out && kind == SDAPI_SAMPLERS) sdapi_write_samplers(out);
+    if (out && kind == SDAPI_PROGRESS) sdapi_write_progress(x->service, &client, out);
+    answer_text(a, 200, type_json, out, &text);
+}
+
+static void answer_sdapi_options(exchange *x, answer *a)
+{
+    answer_sdapi(x, SDAPI_OPTIONS, a);
+}
+
+static void answer_sdapi_models(exchange *x, answer *a)
+{
+    answer_sdapi(x, SDAPI_MODELS, a);
+}
+
+static void answer_sdapi_samplers(exchange *x, answer *a)
+{
+    answer_sdapi(x, SDAPI_SAMPLERS, a);
+}
+
+static void answer_sdapi_progress(exchange *x, answer *a)
+{
+    answer_sdapi(x, SDAPI_PROGRESS, a);
+}
+
+/* Takes options, of which only the model counts, which cannot be changed. */
+static void answer_set_options(exchange *x, answer *a)
+{
+    request r;
+    x->is_sdapi = 1;
+    if (exchange_fields(x, &r, a) != 0) return;
+    const json_value *model = json_member(x->parsed.values, "sd_model_checkpoint");
+    r.field[FIELD_MODEL] = model ? *model : (json_value){.size = 0};
+    r.name[FIELD_MODEL] = "sd_model_checkpoint";
+    if (request_check_model(x->service, &r, a) == 0) answer_static(a, 200, type_json, "null\n", 5);
+    exchange_drop_body(x);
+}
+
+static void answer_interrupt(exchange *x, answer *a)
+{
+    const client_key client = exchange_client(x);
+    jobs_cancel_client(&x->service->jobs, &client);
+    answer_static(a, 200, type_json, "{}\n", 3);
+}
+
+/* --- jobs in the background ----------------------------------------------------------------------------------------
+ */
 
 static void answer_view(exchange *x, int code, answer *a)
 {
@@ -398,6 +467,13 @@ static const struct {
     {"cancel", "POST", "/v1/jobs/*/cancel", 0, TAKES_NONE, answer_cancel},
     {"image", "GET", "/v1/jobs/*/images/*", 0, TAKES_NONE, answer_image},
     {"preview", "GET", "/v1/jobs/*/previews/*", 0, TAKES_NONE, answer_preview},
+    {"txt2img", "POST", "/sdapi/v1/txt2img", 1, TAKES_JSON, answer_txt2img},
+    {"options", "GET", "/sdapi/v1/options", 1, TAKES_NONE, answer_sdapi_options},
+    {"set_options", "POST", "/sdapi/v1/options", 1, TAKES_JSON, answer_set_options},
+    {"sd_models", "GET", "/sdapi/v1/sd-models", 1, TAKES_NONE, answer_sdapi_models},
+    {"samplers", "GET", "/sdapi/v1/samplers", 1, TAKES_NONE, answer_sdapi_samplers},
+    {"progress", "GET", "/sdapi/v1/progress", 1, TAKES_NONE, answer_sdapi_progress},
+    {"interrupt", "POST", "/sdapi/v1/interrupt", 1, TAKES_NONE, answer_interrupt},
     {"other", NULL, NULL, 0, TAKES_NONE, NULL},
 };
 

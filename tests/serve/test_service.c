@@ -400,6 +400,10 @@ TEST_CASE(asks_for_the_token)
         {"/v1/models", "Authorization: Bearer \r\n", 401},
         {"/v1/models", "Authorization: Basic 0123456789abcdef\r\n", 401},
         {"/v1/models", "Authorization: Bearer 0123456789abcdef\r\n", 200},
+        {"/sdapi/v1/options", "Authorization: Basic dXNlcjowMTIzNDU2Nzg5YWJjZGVm\r\n", 200}, /* user:0123456789abcdef */
+        {"/sdapi/v1/options", "Authorization: Basic dXNlcjowMTIzNDU2Nzg5YWJjZGVY\r\n", 401}, /* user:0123456789abcdeX */
+        {"/sdapi/v1/options", "Authorization: Basic MDEyMzQ1Njc4OWFiY2RlZg==\r\n", 401},     /* no user */
+        {"/sdapi/v1/options", "Authorization: Basic dXNlcjow=TIzNDU2Nzg5YWJjZGVm\r\n", 401},
         {"/metrics", "", 401},
         {"/health", "", 200},
         {"/", "", 200},

@@ -8,5 +8,8 @@
 size_t base64_size(size_t size);
 /* Writes that text and a NUL to `to`. */
 void base64_write(const void *data, size_t size, char *to);
+/* Reads such a text to `to`, room for `most` bytes and a NUL, which it writes. Returns the bytes, or -1 if it is none or
+ * too long. */
+int base64_read(const char *text, char *to, int most);
 
 #endif

@@ -1,6 +1,5 @@
 #include "tools/serve/events.h"
 
-#include "tools/cli/base64.h"
 #include "tools/serve/picture.h"
 
 #include <inttypes.h>
@@ -39,24 +38,6 @@ void events_write_class(const service *s, const job *j, FILE *out)
     else
         fprintf(out, "\"class\": %d, \"class_name\": ", j->spec.label);
     json_string(out, models_class_name(&s->models, j->spec.label, name, sizeof name));
-}
-
-/* Writes bytes as a string in base64. Returns 0, or 1 without memory. */
-static int events_write_base64(const uint8_t *bytes, size_t size, FILE *out)
-{
-    char *text = bytes ? malloc(base64_size(size) + 1) : NULL;
-    if (!text) return 1;
-    base64_write(bytes, size, text);
-    fprintf(out, "\"%s\"", text);
-    free(text);
-    return 0;
-}
-
-int events_write_file(service *s, job *j, int i, FILE *out)
-{
-    size_t size;
-    const uint8_t *file = picture_file(s, j, i, &size);
-    return events_write_base64(file, size, out);
 }
 
 void events_write_job(const service *s, const job *j, const job_view *view, const warnings *w, FILE *out)
@@ -148,7 +129,7 @@ static int write_completed(const stream *s, int i, FILE *out)
 {
     const exchange *x = s->exchange;
     begin_image_event(s, "completed", i, out);
-    if (events_write_file(x->service, x->job, i, out) != 0) return 1;
+    if (picture_write_base64(x->service, x->job, i, out) != 0) return 1;
     fputs(", ", out);
     events_write_class(x->service, x->job, out);
     warnings_write(&x->manner.warnings, out);
@@ -163,7 +144,7 @@ static int write_partial(const stream *s, int i, FILE *out)
     size_t size;
     uint8_t *file = picture_plain(x->service, s->rgb, x->job->spec.format, x->job->spec.quality, &size);
     begin_image_event(s, "partial_image", i, out);
-    const int failed = events_write_base64(file, size, out);
+    const int failed = picture_write_bytes(file, size, out);
     fprintf(out, ", \"partial_image_index\": %d}\n\n", s->image[i].partials);
     free(file);
     return failed;

@@ -10,8 +10,6 @@
 void events_write_class(const service *s, const job *j, FILE *out);
 /* Writes the job as JSON, with the warnings, NULL: none; without a newline at its end. */
 void events_write_job(const service *s, const job *j, const job_view *view, const warnings *w, FILE *out);
-/* Writes the file of a finished image as a string in base64. Returns 0, or 1 without memory. */
-int events_write_file(service *s, job *j, int i, FILE *out);
 
 /* Returns a response that streams the events of x->job, or with `images` those of the request; NULL without memory. */
 struct MHD_Response *events_response(exchange *x, int images);

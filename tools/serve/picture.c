@@ -1,5 +1,6 @@
 #include "tools/serve/picture.h"
 
+#include "tools/cli/base64.h"
 #include "tools/generate/record.h"
 #include "tools/images/image.h"
 
@@ -69,6 +70,23 @@ const uint8_t *picture_file(service *s, job *j, int i, size_t *size)
 uint8_t *picture_plain(const service *s, const uint8_t *rgb, image_format format, int quality, size_t *size)
 {
     return picture_encode(s, rgb, format, quality, NULL, 0, size);
+}
+
+int picture_write_bytes(const uint8_t *bytes, size_t size, FILE *out)
+{
+    char *text = bytes ? malloc(base64_size(size) + 1) : NULL;
+    if (!text) return 1;
+    base64_write(bytes, size, text);
+    fprintf(out, "\"%s\"", text);
+    free(text);
+    return 0;
+}
+
+int picture_write_base64(service *s, job *j, int i, FILE *out)
+{
+    size_t size;
+    const uint8_t *file = picture_file(s, j, i, &size);
+    return picture_write_bytes(file, size, out);
 }
 
 const char *picture_format_name(image_format format)

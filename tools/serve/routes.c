@@ -2,6 +2,7 @@
 
 #include "mar_measure.h"
 
+#include "tools/cli/base64.h"
 #include "tools/cli/command.h"
 #include "tools/serve/events.h"
 #include "tools/serve/links.h"
@@ -175,7 +176,7 @@ static int routes_write_image(exchange *x, int i, FILE *out)
         fprintf(out, "/v1/jobs/%s/images/%d%s\"", j->id, i, image_format_ending(j->spec.format));
     } else {
         fputs("\"b64_json\": ", out);
-        if (events_write_file(x->service, x->job, i, out) != 0) return 1;
+        if (picture_write_base64(x->service, x->job, i, out) != 0) return 1;
     }
     fprintf(out, ", \"seed\": %" PRIu64 ", \"image\": %d, ", j->spec.seed, i);
     events_write_class(x->service, j, out);
@@ -525,13 +526,23 @@ static int same_secret(const char *given, const char *secret)
     return differ == 0;
 }
 
+/* Returns whether the request has the token: as OpenAI's clients send it, or as the password of any user, as those of
+ * AUTOMATIC1111's API do. */
 static int has_token(const exchange *x)
 {
-    static const char scheme[] = "Bearer ";
+    static const char bearer[] = "Bearer ", basic[] = "Basic ";
+    enum { LONGEST = 2048 };
+    char login[LONGEST + 1];
     const char *given = exchange_header(x, MHD_HTTP_HEADER_AUTHORIZATION);
-    if (!given || strncasecmp(given, scheme, sizeof scheme - 1) != 0) return 0;
-    given += sizeof scheme - 1;
-    return same_secret(given + strspn(given, " "), x->service->token);
+    if (given && strncasecmp(given, bearer, sizeof bearer - 1) == 0) {
+        given += sizeof bearer - 1;
+        return same_secret(given + strspn(given, " "), x->service->token);
+    }
+    if (!given || strncasecmp(given, basic, sizeof basic - 1) != 0) return 0;
+    given += sizeof basic - 1;
+    const int size = base64_read(given + strspn(given, " "), login, LONGEST);
+    const char *colon = size < 0 ? NULL : strchr(login, ':');
+    return colon && strlen(login) == (size_t)size && same_secret(colon + 1, x->service->token);
 }
 
 /* Returns whether the name in a Host header is an address or localhost. A page from elsewhere, whose name was made to

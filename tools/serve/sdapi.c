@@ -1,9 +1,8 @@
 #include "tools/serve/sdapi.h"
 
-#include "tools/serve/events.h"
+#include "tools/serve/picture.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -147,7 +146,7 @@ int sdapi_write_images(service *s, job *j, const warnings *w, FILE *out)
     fputs("{\"images\": [", out);
     for (int i = 0; i < j->spec.n; i++) {
         if (i) fputs(", ", out);
-        if (events_write_file(s, j, i, out) != 0) return 1;
+        if (picture_write_base64(s, j, i, out) != 0) return 1;
     }
     FILE *text = text_open(&info);
     if (!text) return 1;

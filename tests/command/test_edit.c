@@ -174,6 +174,52 @@ TEST_WITH(refused, command_setup, command_teardown)
     command_refuses(d, cases, LENGTH(cases));
 }
 
+/* A box is a mask, and with --paste pixels outside are the picture's own, those inside the new ones. */
+TEST_WITH(boxes_and_pasting, command_setup, command_teardown)
+{
+    const char *d = *state;
+    image mask = {SIDE, SIDE, calloc((size_t)SIDE * SIDE, 3)}, picture, made, pasted, soft;
+    assert_non_null(mask.rgb);
+    for (int y = 9; y < 21; y++)
+        for (int x = 6; x < 22; x++) memset(mask.rgb + 3 * (y * SIDE + x), 255, 3);
+    assert_int_equal(image_write(path_in(d, "box.png"), &mask, IMAGE_PNG, 100, NULL, 0, IMAGE_UNSYNCED), 0);
+    command_ok(d, "generate -q --class 3 --num 1 --seed 1 --out a.png");
+    command_ok(d, "edit -q --image a.png --mask box.png --class 8 --seed 2 --out masked.png");
+    command_ok(d, "edit -q --image a.png --box 6,9,16,12 --class 8 --seed 2 --out boxed.png");
+    command_ok(d, "edit -q --image a.png --box 6,9,16,12 --paste 0 --class 8 --seed 2 --out pasted.png");
+    command_ok(d, "edit -q --image a.png --mask box.png --paste 4 --class 8 --seed 2 --out soft.png");
+    assert_true(difference(d, "masked.png", "boxed.png", 0, SIDE) == 0);
+    image *const all[] = {&picture, &made, &pasted, &soft};
+    static const char *const names[] = {"a.png", "boxed.png", "pasted.png", "soft.png"};
+    for (size_t i = 0; i < LENGTH(all); i++)
+        assert_int_equal(image_read_within(path_in(d, "%s", names[i]), SIDE, SIDE, "", all[i], NULL), 0);
+    int decoded = 0, between = 0;
+    for (int i = 0; i < SIDE * SIDE; i++) {
+        const int inside = mask.rgb[3 * i] != 0, y = i / SIDE, x = i % SIDE;
+        const int is_far = y < 9 - 4 || y >= 21 + 4 || x < 6 - 4 || x >= 22 + 4;
+        for (int c = 3 * i; c < 3 * i + 3; c++) {
+            assert_int_equal(pasted.rgb[c], inside ? made.rgb[c] : picture.rgb[c]);
+            if (inside || is_far) assert_int_equal(soft.rgb[c], inside ? made.rgb[c] : picture.rgb[c]);
+            decoded += !inside && made.rgb[c] != picture.rgb[c];
+            between += soft.rgb[c] != made.rgb[c] && soft.rgb[c] != picture.rgb[c];
+        }
+    }
+    assert_true(decoded > 0 && between > 0);
+    for (size_t i = 0; i < LENGTH(all); i++) free(all[i]->rgb);
+    free(mask.rgb);
+    sh_ok(d, "grep -q '6,9,16,12' pasted.png");
+    static const refusal cases[] = {
+        {"edit --image a.png --box 6,9,16 --class 8", "--box 6,9,16: expected X,Y,WIDTH,HEIGHT"},
+        {"edit --image a.png --box 6,9,0,4 --class 8", "--box 6,9,0,4: expected X,Y,WIDTH,HEIGHT"},
+        {"edit --image a.png --box 20,9,16,12 --class 8",
+         "--box 20,9,16,12: ends at 36,21, beyond the model's 32x32 pixels"},
+        {"edit --image a.png --box 6,9,16,12 --mask box.png --class 8", "--box 6,9,16,12: has no effect beside --mask"},
+        {"edit --image a.png --paste 2 --keep 0.5 --class 8", "--paste 2: has no place beside --keep"},
+        {"edit --image a.png --paste 600 --class 8", "--paste 600: ", "from 0 to 512"},
+    };
+    command_refuses(d, cases, LENGTH(cases));
+}
+
 /* --- the parts ---------------------------------------------------------------------------------------------------- */
 
 static image picture_of(int width, int height)
@@ -182,6 +228,33 @@ static image picture_of(int width, int height)
     assert_non_null(p.rgb);
     for (int i = 0; i < width * height * 3; i++) p.rgb[i] = (uint8_t)(i % 97);
     return p;
+}
+
+/* Weights grow with the distance to the nearest pixel that is made, wherever that is, and beside a smaller picture all
+ * is made. */
+TEST_CASE(paste_weights)
+{
+    enum { W = 24, H = 16, FEATHER = 5 };
+    static uint8_t pixels[3 * W * H], weight[W * H];
+    image mask = {W, H, pixels};
+    const image picture = {16, 12, pixels};
+    static const int white[][2] = {{3, 5}, {4, 5}, {11, 13}};
+    for (size_t i = 0; i < LENGTH(white); i++) pixels[3 * (white[i][0] * W + white[i][1]) + 1] = 200;
+    for (int smaller = 0; smaller < 2; smaller++)
+        for (int feather = 0; feather <= FEATHER; feather += FEATHER) {
+            const image *of = smaller ? &picture : &mask;
+            assert_int_equal(edit_paste_weights(&mask, of, smaller ? 4 : 0, smaller ? 2 : 0, W, H, 6, feather, weight),
+                             0);
+            for (int i = 0; i < W * H; i++) {
+                double nearest = 1e9;
+                for (int j = 0; j < W * H; j++) {
+                    const int y = j / W, x = j % W;
+                    const int made = pixels[3 * j + 1] >= 128 || (smaller && (y < 2 || y >= 14 || x < 4 || x >= 20));
+                    if (made) nearest = fmin(nearest, hypot(y - i / W, x - i % W));
+                }
+                assert_int_equal(weight[i], lrint(255 * fmin(1, nearest / (feather + 1))));
+            }
+        }
 }
 
 TEST_CASE(placing)

@@ -23,8 +23,9 @@ enum { NUM_MAX = 10000, BATCH_DEFAULT = 16, QUALITY = 90, EARLY_SIDE = 2048 /* p
 
 typedef struct {
     run_options run;
-    const char *image, *mask, *offset, *classes, *out; /* as given; NULL: none */
+    const char *image, *mask, *box, *offset, *classes, *out; /* as given; NULL: none */
     float keep;
+    int paste; /* pixels in which the picture is pasted back; -1: it is not */
     int num, batch, overwrite, quiet;
 } edit_options;
 
@@ -44,6 +45,7 @@ typedef struct {
     float *features;      /* [caption_tokens][caption_dim] of the prompt; NULL: the model has classes */
     uint8_t *prompt_mask; /* [caption_tokens]; NULL: the model has classes */
     uint8_t *rgb;         /* [height][width][3] of a finished image */
+    uint8_t *weight;      /* [height][width] of the pixels that are pasted; NULL: none */
     output out;
     int made;
 } edit_job;
@@ -58,6 +60,16 @@ static const mar_param rows[] = {
              "A picture of the size of --image, or of the model's. Tokens are cells of pixels: a cell with any white "
              "pixel, of 128 or more in a channel, is made anew as a whole. Transparency of either file is not used, "
              "with a warning."},
+    {OPTION_TEXT(edit_options, box, "X,Y,WIDTH,HEIGHT"),
+     .help = "in place of --mask: make this box of pixels anew\n"
+             "X from the left and Y from the top of the result. As with a mask, cells that it touches are made anew."},
+    {OPTION_INT(edit_options, paste, 0, 512),
+     .help =
+         "paste the picture back outside, in N pixels from there on\n"
+         "Outside the mask or box the result then has the picture's own pixels: N pixels from it all of them, nearer "
+         "to it the more of the new ones, with 0 none. Without it kept tokens are decoded, which changes pixels "
+         "slightly. "
+         "Beside a smaller picture nothing is pasted."},
     {OPTION_TEXT(edit_options, offset, "X,Y"),
      .help = "place of a smaller picture; default the middle\n"
              "X pixels from the left and Y from the top of the result. The tokens that it covers are kept, the "
@@ -96,8 +108,8 @@ static const mar_param other_rows[] = {
     {0},
 };
 
-static const char *const common[] = {"image", "mask",  "offset", "keep",     "class", "prompt", "num",
-                                     "out",   "model", "vae",    "num_iter", "cfg",   "seed",   NULL};
+static const char *const common[] = {"image", "mask", "box",   "paste", "offset",   "keep", "class", "prompt",
+                                     "num",   "out",  "model", "vae",   "num_iter", "cfg",  "seed",  NULL};
 
 /* --- options ------------------------------------------------------------------------------------------------------ */
 
@@ -105,18 +117,20 @@ static void edit_set_up(edit_options *o, option_set *set)
 {
     *set = (option_set){
         .command = "edit",
-        .about = "usage: mar edit --image FILE [--mask FILE] --class CLASS | --prompt TEXT [OPTIONS]\n"
+        .about = "usage: mar edit --image FILE [--mask FILE | --box X,Y,WIDTH,HEIGHT]\n"
+                 "                --class CLASS | --prompt TEXT [OPTIONS]\n"
                  "\n"
-                 "Makes a part of a picture anew: inpainting with --mask, outpainting with a smaller\n"
-                 "picture, variations with --keep. Tokens that are kept come back bit for bit; their\n"
-                 "pixels are decoded from them. SphereAR and NextStep-1 make tokens row by row: new ones\n"
-                 "fit what is kept above them and to their left, not what follows.\n",
+                 "Makes a part of a picture anew: inpainting with --mask or --box, outpainting with a\n"
+                 "smaller picture, variations with --keep. Tokens that are kept come back bit for bit;\n"
+                 "their pixels are decoded from them, or the picture's own with --paste. SphereAR and\n"
+                 "NextStep-1 make tokens row by row: new ones fit what is kept above them and to their\n"
+                 "left, not what follows.\n",
         .common = common,
         .word = "image",
         .example = "example: mar edit --model checkpoint-last.pth --vae kl16.ckpt --image dog.png \\\n"
                    "             --mask mask.png --class 207 --out edited.png\n",
     };
-    *o = (edit_options){.out = "mar.png", .keep = 1, .num = 1, .batch = BATCH_DEFAULT};
+    *o = (edit_options){.out = "mar.png", .keep = 1, .paste = -1, .num = 1, .batch = BATCH_DEFAULT};
     run_options_init(&o->run);
     options_add_table(set, rows, o, 0);
     run_options_add(&o->run, set);
@@ -151,6 +165,9 @@ static int check_pictures(edit_job *job)
 {
     const edit_options *o = &job->options;
     if (!o->image) return tool_error("--image is missing, expected the picture to change");
+    if (o->mask && o->box) return tool_error("--box %s: has no effect beside --mask, expected one of them", o->box);
+    if (o->paste >= 0 && o->keep < 1)
+        return tool_error("--paste %d: has no place beside --keep, whose tokens are made anew everywhere", o->paste);
     if (o->num > 1 && job->out.is_file)
         return tool_error("--out %s: is one picture, expected a directory for --num %d", o->out, o->num);
     return check_picture(o->image, job->picture_id) != 0 || (o->mask && check_picture(o->mask, job->mask_id) != 0);
@@ -238,13 +255,22 @@ static int prepare_tokens(edit_job *job)
     if (edit_place(o->image, &job->picture, job->x, job->y, width, height, c->grid_width, &job->canvas, job->known) !=
         0)
         return 1;
-    if (o->mask &&
-        edit_mask(o->mask, &job->mask, &job->picture, job->x, job->y, width, height, c->grid_width, job->known) != 0)
+    if (o->box && edit_box(o->box, width, height, &job->mask) != 0) return 1;
+    if (job->mask.rgb && edit_mask(o->box ? o->box : o->mask, &job->mask, &job->picture, job->x, job->y, width, height,
+                                   c->grid_width, job->known) != 0)
         return 1;
+    if (o->paste >= 0) {
+        job->weight = malloc((size_t)width * (size_t)height);
+        if (!job->weight) return tool_error("out of memory for a mask of %dx%d", width, height);
+        if (edit_paste_weights(job->mask.rgb ? &job->mask : NULL, &job->picture, job->x, job->y, width, height,
+                               c->grid_width, o->paste, job->weight) != 0)
+            return 1;
+    }
     if (edit_count(job->known, job->count) == job->count && o->keep == 1)
-        return tool_error(o->mask ? "%s: has no white pixel, expected white where the picture is to change"
-                                  : "--mask is missing: %s covers all tokens, expected --mask, a smaller picture, or "
-                                    "--keep",
+        return tool_error(o->mask
+                              ? "%s: has no white pixel, expected white where the picture is to change"
+                              : "--mask is missing: %s covers all tokens, expected --mask, --box, a smaller picture, "
+                                "or --keep",
                           o->mask ? o->mask : o->image);
     return edit_encode(job);
 }
@@ -277,6 +303,8 @@ static int edit_write_image(edit_job *job, int number)
     record_texts_add_image(&texts, &job->models, job->label, number);
     record_texts_add(&texts, "edited", "%s: %s", tool_base_name(o->image), job->picture_id);
     if (o->mask) record_texts_add(&texts, "mask", "%s: %s", tool_base_name(o->mask), job->mask_id);
+    if (o->box) record_texts_add(&texts, "box", "%s", o->box);
+    if (o->paste >= 0) record_texts_add(&texts, "paste", "%d", o->paste);
     if (o->offset) record_texts_add(&texts, "offset", "%s", o->offset);
     if (o->keep < 1) record_texts_add(&texts, "keep", "%.9g", (double)o->keep);
     record_texts_add_run(&texts, &o->run, &job->models);
@@ -318,6 +346,7 @@ static int edit_take(edit_job *job, uint64_t first)
         const mar_status status = mar_session_take(job->session, id, NULL, &pixels);
         if (status == MAR_ECANCELLED && interruption_came()) return 2;
         if (status != MAR_OK) return tool_error("%s", mar_session_error(job->session));
+        if (job->weight) edit_paste(&job->canvas, job->weight, job->rgb);
         if (edit_write_image(job, (int)(id - first)) != 0) return 1;
     }
     return 0;
@@ -417,6 +446,7 @@ int cmd_edit(int argc, char **argv)
     free(job.features);
     free(job.prompt_mask);
     free(job.rgb);
+    free(job.weight);
     output_free(&job.out);
     return status;
 }

@@ -2,7 +2,10 @@
 
 #include "tools/cli/command.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int clamp(int x, int most)
 {
@@ -57,6 +60,86 @@ int edit_mask(const char *name, const image *mask, const image *picture, int x, 
             known[(top + row) / cell * columns + (left + column) / cell] = 0;
         }
     return 0;
+}
+
+int edit_box(const char *text, int width, int height, image *out)
+{
+    int x, y, w, h, end = 0;
+    if (sscanf(text, "%6d,%6d,%6d,%6d%n", &x, &y, &w, &h, &end) != 4 || text[end] || x < 0 || y < 0 || w < 1 || h < 1)
+        return tool_error("--box %s: expected X,Y,WIDTH,HEIGHT, four numbers of pixels such as 64,0,128,96", text);
+    if (x + w > width || y + h > height)
+        return tool_error("--box %s: ends at %d,%d, beyond the model's %dx%d pixels", text, x + w, y + h, width,
+                          height);
+    *out = (image){width, height, calloc((size_t)width * (size_t)height, 3)};
+    if (!out->rgb) return tool_error("out of memory for a mask of %dx%d", width, height);
+    for (int row = y; row < y + h; row++)
+        memset(out->rgb + 3 * ((size_t)row * (size_t)width + (size_t)x), 255, 3 * (size_t)w);
+    return 0;
+}
+
+static int is_white(const image *mask, int row, int column)
+{
+    if (row < 0 || column < 0 || row >= mask->height || column >= mask->width) return 0;
+    const uint8_t *pixel = mask->rgb + 3 * ((size_t)row * (size_t)mask->width + (size_t)column);
+    return pixel[0] >= 128 || pixel[1] >= 128 || pixel[2] >= 128;
+}
+
+/* Writes each pixel's distance, up to `most`, to the nearest one of its column that is made. */
+static void column_distances(const uint8_t *made, int width, int height, int most, int *distance)
+{
+    for (int column = 0; column < width; column++) {
+        for (int row = 0, last = most; row < height; row++) {
+            last = made[row * width + column] ? 0 : last < most ? last + 1 : most;
+            distance[row * width + column] = last;
+        }
+        for (int row = height - 1, last = most; row >= 0; row--) {
+            last = made[row * width + column] ? 0 : last < most ? last + 1 : most;
+            if (last < distance[row * width + column]) distance[row * width + column] = last;
+        }
+    }
+}
+
+int edit_paste_weights(const image *mask, const image *picture, int x, int y, int width, int height, int columns,
+                       int feather, uint8_t *weight)
+{
+    const int cell = width / columns, left = begin_of(x, picture->width, width, cell),
+              top = begin_of(y, picture->height, height, cell);
+    const int is_canvas = mask && mask->width == width && mask->height == height;
+    const int most = feather + 1; /* where all is pasted */
+    int *distance = malloc((size_t)width * (size_t)height * sizeof *distance);
+    if (!distance) return tool_error("out of memory for a mask of %dx%d", width, height);
+    for (int row = 0; row < height; row++)
+        for (int column = 0; column < width; column++) {
+            const int inside =
+                row >= top && row < top + picture->height && column >= left && column < left + picture->width;
+            weight[row * width + column] = (uint8_t)(!inside || (mask && is_white(mask, is_canvas ? row : row - top,
+                                                                                  is_canvas ? column : column - left)));
+        }
+    column_distances(weight, width, height, most, distance);
+    for (int row = 0; row < height; row++) {
+        const int *of_row = distance + row * width;
+        for (int column = 0; column < width; column++) {
+            int nearest = most * most; /* squared */
+            const int first = clamp(column - most, width - 1), end = clamp(column + most, width - 1);
+            for (int i = first; i <= end; i++) {
+                const int square = of_row[i] * of_row[i] + (i - column) * (i - column);
+                if (square < nearest) nearest = square;
+            }
+            weight[row * width + column] = (uint8_t)lrint(255 * fmin(1, sqrt(nearest) / most));
+        }
+    }
+    free(distance);
+    return 0;
+}
+
+void edit_paste(const image *canvas, const uint8_t *weight, uint8_t *rgb)
+{
+    const size_t n = (size_t)canvas->width * (size_t)canvas->height;
+    for (size_t i = 0; i < n; i++)
+        for (size_t c = 0; c < 3; c++) {
+            const int from = canvas->rgb[3 * i + c], to = rgb[3 * i + c];
+            rgb[3 * i + c] = (uint8_t)((from * weight[i] + to * (255 - weight[i]) + 127) / 255);
+        }
 }
 
 /* Returns the next random number (SplitMix64: Steele, Lea, Flood, 2014). */

@@ -18,6 +18,20 @@ int edit_place(const char *name, const image *picture, int x, int y, int width, 
 int edit_mask(const char *name, const image *mask, const image *picture, int x, int y, int width, int height,
               int columns, uint8_t *known);
 
+/* Makes a mask of width x height pixels, white in a box alone. Returns 0, and the caller frees out->rgb; or 1 with the
+ * error printed. */
+int edit_box(const char *text, int width, int height, image *out);
+
+/* Writes how much of each pixel of the canvas is pasted from the picture, uint8_t [height][width], 255: all of it.
+ * Nothing where the mask is white, NULL: nowhere, or beside the picture; from there on it grows to all in `feather`
+ * pixels, by the nearest such pixel (Euclidean). Place, mask and picture are those of edit_mask, which has checked
+ * them. Returns 0, or 1 with the error printed. */
+int edit_paste_weights(const image *mask, const image *picture, int x, int y, int width, int height, int columns,
+                       int feather, uint8_t *weight);
+
+/* Pastes pixels of the canvas over those of rgb, both uint8_t [height][width][3], by weights. */
+void edit_paste(const image *canvas, const uint8_t *weight, uint8_t *rgb);
+
 /* Keeps a fraction of the known tokens, rounded, and clears the others, at least one. Which ones depends on seed and
  * image number. */
 void edit_keep(double fraction, uint64_t seed, uint64_t number, int count, uint8_t *known);

@@ -46,6 +46,7 @@ if [ -z "${MAR_FRESH:-}$target_of_release" ]; then # quick and the bare Debian o
     want_packages debootstrap    # without it that test is skipped
     # shellcheck disable=SC2086
     if [ $tests = --all-tests ]; then want_packages lintian $package_packages; fi # the test `packages`
+    if [ $tests = --all-tests ]; then want_packages nginx-light openssl systemd; fi # the test serve.operation
     want_packages ccache         # the C files of cuda are compiled as those of release; all, when this is run again
     # shellcheck disable=SC2086
     want_packages $webp_packages

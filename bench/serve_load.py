@@ -3,12 +3,12 @@
 
     bench/serve_load.py build/release/mar [--requests 1000] [--clients 64] [--batch 16] [-- OPTIONS OF BOTH]
 
-Each client makes one request after the other, on a connection of its own each time. A tenth of the requests leave before
-their answer. The rest must all be answered with whole pictures of their seeds. At the end no answered image may be missing in the
-metrics, nothing may wait or run, and the process must have as many descriptors as before. The requests come in rounds,
-with a run of `mar generate` before, between and after. A round is compared with the runs beside it, by images per second
-and by processor seconds an image, which other load changes less. Prints a table, and fails if something is lost or
-leaked."""
+Each client makes one request after the other, on a connection of its own each time, every second one as a stream. A
+tenth of the requests leave before their answer. The rest must all be answered with whole pictures of their seeds. At
+the end no answered image may be missing in the metrics, nothing may wait or run, and the process must have as many
+descriptors as before. The requests come in rounds, with a run of `mar generate` before, between and after. A round is
+compared with the runs beside it, by images per second and by processor seconds an image, which other load changes
+less. Prints a table, and fails if something is lost or leaked."""
 import argparse
 import asyncio
 import base64
@@ -57,9 +57,23 @@ def resident_mb(process):
         return int(re.search(r"VmRSS:\s+(\d+)", status.read()).group(1)) / 1024
 
 
+def whole(body):
+    """Returns a chunked body without its chunks."""
+    parts = []
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        length = int(size, 16)
+        parts.append(body[:length])
+        body = body[length + 2:]
+    return b"".join(parts)
+
+
 async def request(port, number, stay_s):
-    """Makes request `number`; leaves after stay_s seconds unless that is None. Returns the seconds of the answer."""
-    body = json.dumps({"prompt": str(number % 10), "seed": number, "response_format": "b64_json"}).encode()
+    """Makes request `number`, every second one as a stream; leaves after stay_s seconds unless that is None. Returns the
+    seconds of the answer."""
+    streams = number % 2 == 1
+    fields = {"stream": True, "partial_images": 1} if streams else {}
+    body = json.dumps({"prompt": str(number % 10), "seed": number, **fields}).encode()
     began = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
     writer.write(b"POST /v1/images/generations HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -74,7 +88,12 @@ async def request(port, number, stay_s):
     head, _, text = answer.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
         raise SystemExit(f"request {number}: {answer[:500]}")
-    image = json.loads(text)["data"][0]
+    if streams:
+        events = [json.loads(line[6:]) for line in whole(text).decode().split("\n") if line.startswith("data: ")]
+        finished = [event for event in events if event.get("type") == "image_generation.completed"]
+        if len(finished) != 1:
+            raise SystemExit(f"request {number}: {len(finished)} images in its stream")
+    image = finished[0] if streams else json.loads(text)["data"][0]
     picture = base64.b64decode(image["b64_json"])
     if image["seed"] != number or picture[:8] != b"\x89PNG\r\n\x1a\n" or picture[-8:-4] != b"IEND":
         raise SystemExit(f"request {number}: no whole picture of its seed")

@@ -240,6 +240,14 @@ TEST_CASE(paste_weights)
     const image picture = {16, 12, pixels};
     static const int white[][2] = {{3, 5}, {4, 5}, {11, 13}};
     for (size_t i = 0; i < LENGTH(white); i++) pixels[3 * (white[i][0] * W + white[i][1]) + 1] = 200;
+    static uint8_t part[3 * 16 * 12]; /* the mask of a smaller picture, in the middle: at 4, 0, on a border of cells */
+    const image own = {16, 12, part};
+    part[3 * (7 * 16 + 3)] = 255;
+    assert_int_equal(edit_paste_weights(&own, &picture, -1, -1, W, H, 6, 0, weight), 0);
+    for (int i = 0; i < W * H; i++) {
+        const int y = i / W, x = i % W, inside = y < 12 && x >= 4 && x < 20;
+        assert_int_equal(weight[i], inside && !(y == 7 && x == 7) ? 255 : 0);
+    }
     for (int smaller = 0; smaller < 2; smaller++)
         for (int feather = 0; feather <= FEATHER; feather += FEATHER) {
             const image *of = smaller ? &picture : &mask;

@@ -354,7 +354,8 @@ TEST_CASE(cors_and_the_access_log)
         assert_string_equal(reply_header(&r, "Access-Control-Allow-Headers"), r.code == 204 ? "X-Stainless-OS" : "");
         assert_string_equal(reply_header(&r, "Vary"), "Origin");
         reply_free(&r);
-        while (count_entries(own) <= i) usleep(1000); /* a line may come after the answer */
+        for (int ms = 0; count_entries(own) <= i; ms++, usleep(1000)) /* a line may come after the answer */
+            if (ms > 60000) fail_msg("%zu: no line in the log", i);
     }
     assert_int_equal(service_stop(&logged), 0);
     size_t size, seen = 0;
@@ -376,6 +377,23 @@ TEST_CASE(cors_and_the_access_log)
     assert_int_equal(seen, LENGTH(cases));
     free(log);
     service_process any = service_start(test_directory(), STEPS " --cors *");
+    static const char *const asked[] = {"", "Access-Control-Request-Headers:\r\n",
+                                        "Access-Control-Request-Headers: a\"b\r\n"};
+    for (size_t i = 0; i < LENGTH(asked); i++) { /* what cannot be repeated is not */
+        char headers[160];
+        snprintf(headers, sizeof headers, "Origin: http://a.b\r\n%s", asked[i]);
+        reply preflight = service_request(&any, "OPTIONS", PATH, headers, NULL, 0);
+        assert_int_equal(preflight.code, 204);
+        assert_string_equal(reply_header(&preflight, "Access-Control-Allow-Headers"), "Authorization, Content-Type");
+        reply_free(&preflight);
+    }
+    reply empty = service_request(&any, "GET", "/health", "Origin:\r\n", NULL, 0);
+    assert_true(empty.code == 200 || empty.code == 403);
+    reply_free(&empty);
+    empty = service_request(&any, "DELETE", "/sdapi/v1/options", "", NULL, 0);
+    assert_int_equal(empty.code, 405);
+    assert_string_equal(reply_header(&empty, "Allow"), "GET, POST");
+    reply_free(&empty);
     reply r = service_request(&any, "GET", "/v1/models", "Origin: http://a.b\r\n", NULL, 0);
     assert_int_equal(r.code, 200);
     assert_string_equal(reply_header(&r, "Access-Control-Allow-Origin"), "http://a.b");
@@ -444,6 +462,10 @@ TEST_CASE(txt2img)
         {"{\"prompt\": \"7\", \"seed\": 5, \"cfg_scale\": 2, \"enable_hr\": true}", "enable_hr: has no effect", 1},
         {"{\"prompt\": \"7\", \"seed\": 5, \"cfg_scale\": 2, \"sampler_name\": \"Euler a\"}",
          "sampler_name: has no effect", 1},
+        {"{\"prompt\": \"7\", \"seed\": 5, \"cfg_scale\": 2, \"negative_prompt\": \"lowres\", \"steps\": 0}",
+         "negative_prompt: has no effect, the model has none", 1},
+        {"{\"prompt\": \"7\", \"seed\": 5, \"cfg_scale\": 2, \"override_settings\": {\"sd_vae\": \"a\"}}",
+         "override_settings.sd_vae: has no effect", 1},
     };
     cJSON *plain = post("{\"prompt\": \"7\", \"seed\": 5, \"cfg\": 2, \"n\": 2}", 200);
     for (size_t i = 0; i < LENGTH(cases); i++) {
@@ -506,7 +528,8 @@ TEST_CASE(what_clients_of_txt2img_ask)
     cJSON_Delete(answer);
     cJSON_Delete(ask("POST", "/v1/jobs", "{\"prompt\": \"7\", \"n\": 2}", 202));
     double progress = 0;
-    while (progress == 0) { /* an image takes seconds */
+    for (int tries = 0; progress == 0; tries++, usleep(2000)) { /* an image takes seconds */
+        if (tries > 30000) fail_msg("no progress");
         answer = ask("GET", "/sdapi/v1/progress", NULL, 200);
         progress = json_number(answer, "progress");
         if (progress > 0) {
@@ -517,6 +540,15 @@ TEST_CASE(what_clients_of_txt2img_ask)
         }
         cJSON_Delete(answer);
     }
+    static const char other[] = "X-Forwarded-For: 10.0.0.9\r\n";
+    reply r = service_request(&s, "GET", "/sdapi/v1/progress", other, NULL, 0);
+    assert_has(r.body, "\"progress\": 0.0000"); /* that of another client */
+    reply_free(&r);
+    r = service_request(&s, "POST", "/sdapi/v1/interrupt", other, NULL, 0);
+    assert_int_equal(r.code, 200);
+    reply_free(&r);
+    usleep(20000);
+    assert_int_equal(service_metric(&s, "mar_images_total{end=\"cancelled\"}"), 0);
     cJSON_Delete(ask("POST", "/sdapi/v1/interrupt", NULL, 200));
     service_await_metric(&s, "mar_images_total{end=\"cancelled\"}", 2);
     answer = ask("GET", "/sdapi/v1/progress", NULL, 200);

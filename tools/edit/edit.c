@@ -35,7 +35,8 @@ typedef struct {
     run_models models;
     mar_session *session;
     int label;
-    int x, y; /* place of the picture; -1: the middle */
+    int x, y;   /* place of the picture; -1: the middle */
+    int box[4]; /* that of --box */
     image picture, mask, canvas;
     char picture_id[RECORD_ID], mask_id[RECORD_ID];
     int count;            /* tokens */
@@ -165,6 +166,7 @@ static int check_pictures(edit_job *job)
 {
     const edit_options *o = &job->options;
     if (!o->image) return tool_error("--image is missing, expected the picture to change");
+    if (o->box && edit_read_box(o->box, job->box) != 0) return 1;
     if (o->mask && o->box) return tool_error("--box %s: has no effect beside --mask, expected one of them", o->box);
     if (o->paste >= 0 && o->keep < 1)
         return tool_error("--paste %d: has no place beside --keep, whose tokens are made anew everywhere", o->paste);
@@ -255,7 +257,7 @@ static int prepare_tokens(edit_job *job)
     if (edit_place(o->image, &job->picture, job->x, job->y, width, height, c->grid_width, &job->canvas, job->known) !=
         0)
         return 1;
-    if (o->box && edit_box(o->box, width, height, &job->mask) != 0) return 1;
+    if (o->box && edit_box(job->box, width, height, &job->mask) != 0) return 1;
     if (job->mask.rgb && edit_mask(o->box ? o->box : o->mask, &job->mask, &job->picture, job->x, job->y, width, height,
                                    c->grid_width, job->known) != 0)
         return 1;

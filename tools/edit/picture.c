@@ -62,14 +62,21 @@ int edit_mask(const char *name, const image *mask, const image *picture, int x, 
     return 0;
 }
 
-int edit_box(const char *text, int width, int height, image *out)
+int edit_read_box(const char *text, int box[4])
 {
-    int x, y, w, h, end = 0;
-    if (sscanf(text, "%6d,%6d,%6d,%6d%n", &x, &y, &w, &h, &end) != 4 || text[end] || x < 0 || y < 0 || w < 1 || h < 1)
-        return tool_error("--box %s: expected X,Y,WIDTH,HEIGHT, four numbers of pixels such as 64,0,128,96", text);
+    int end = 0;
+    if (sscanf(text, "%6d,%6d,%6d,%6d%n", &box[0], &box[1], &box[2], &box[3], &end) == 4 && !text[end] && box[0] >= 0 &&
+        box[1] >= 0 && box[2] >= 1 && box[3] >= 1)
+        return 0;
+    return tool_error("--box %s: expected X,Y,WIDTH,HEIGHT, four numbers of pixels such as 64,0,128,96", text);
+}
+
+int edit_box(const int box[4], int width, int height, image *out)
+{
+    const int x = box[0], y = box[1], w = box[2], h = box[3];
     if (x + w > width || y + h > height)
-        return tool_error("--box %s: ends at %d,%d, beyond the model's %dx%d pixels", text, x + w, y + h, width,
-                          height);
+        return tool_error("--box %d,%d,%d,%d: ends at %d,%d, beyond the model's %dx%d pixels", x, y, w, h, x + w, y + h,
+                          width, height);
     *out = (image){width, height, calloc((size_t)width * (size_t)height, 3)};
     if (!out->rgb) return tool_error("out of memory for a mask of %dx%d", width, height);
     for (int row = y; row < y + h; row++)

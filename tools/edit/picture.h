@@ -18,9 +18,11 @@ int edit_place(const char *name, const image *picture, int x, int y, int width, 
 int edit_mask(const char *name, const image *mask, const image *picture, int x, int y, int width, int height,
               int columns, uint8_t *known);
 
+/* Reads "X,Y,WIDTH,HEIGHT". Returns 0, or 1 with the error printed. */
+int edit_read_box(const char *text, int box[4]);
 /* Makes a mask of width x height pixels, white in a box alone. Returns 0, and the caller frees out->rgb; or 1 with the
  * error printed. */
-int edit_box(const char *text, int width, int height, image *out);
+int edit_box(const int box[4], int width, int height, image *out);
 
 /* Writes how much of each pixel of the canvas is pasted from the picture, uint8_t [height][width], 255: all of it.
  * Nothing where the mask is white, NULL: nowhere, or beside the picture; from there on it grows to all in `feather`

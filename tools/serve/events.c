@@ -157,7 +157,7 @@ static void write_failure(const stream *s, const job_view *view, FILE *out)
     if (view->state == JOB_FAILED)
         answer_error(&a, view->code, view->param, NULL, "%s", view->why);
     else
-        answer_error(&a, 503, NULL, NULL, "the request was cancelled");
+        answer_error(&a, 410, NULL, NULL, "the request was cancelled");
     fprintf(out, "event: error\ndata: %.*s\n\n", a.size > 0 ? (int)a.size - 1 : 0, a.body); /* without its newline */
     answer_free(&a);
     (void)s;

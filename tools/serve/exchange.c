@@ -234,5 +234,6 @@ int exchange_fields(exchange *x, request *out, answer *a)
     }
     if (x->parsed.not_utf8 < x->whole.size)
         return answer_error(a, 400, NULL, NULL, "the body is not UTF-8: byte %zu", x->parsed.not_utf8);
-    return x->is_sdapi ? sdapi_read(out, &x->parsed, &x->texts, a) : request_read(out, &x->parsed, a);
+    return x->is_sdapi ? sdapi_read(out, x->service->takes_negative, &x->parsed, &x->texts, a)
+                       : request_read(out, &x->parsed, a);
 }

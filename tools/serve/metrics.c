@@ -4,8 +4,8 @@
 static const double bounds[METRIC_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                               0.5,   1,      2.5,   5,    10,    30,   60,  300};
 /* The codes that the service answers with; the last entry is all others. */
-static const int codes[METRIC_CODES] = {200, 202, 400, 401, 403,         404, 405, 409,
-                                        411, 413, 415, 429, METRIC_GONE, 500, 503};
+static const int codes[METRIC_CODES] = {200, 202, 204, 400, 401, 403,         404, 405, 409,
+                                        410, 411, 413, 415, 429, METRIC_GONE, 500, 503};
 
 void metrics_create(metrics *m)
 {

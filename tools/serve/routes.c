@@ -229,7 +229,7 @@ static void answer_generation(exchange *x, answer *a)
         answer_error(a, view.code, view.param, NULL, "%s", view.why);
         if (view.code == 503) a->retry_after = 1;
     } else if (view.state == JOB_CANCELLED) {
-        answer_error(a, 503, NULL, NULL, "the request was cancelled");
+        answer_error(a, 410, NULL, NULL, "the request was cancelled"); /* not 5xx, which clients try again */
     } else {
         answer_images(x, a);
     }
@@ -557,7 +557,7 @@ static int is_own_host(const char *host)
 const char *routes_allowed_origin(const exchange *x)
 {
     const char *cors = x->service->options.cors, *origin = exchange_header(x, "Origin");
-    if (!cors || !origin) return NULL;
+    if (!cors || !origin || !*origin) return NULL; /* a header of ours has a value */
     return strcmp(cors, "*") == 0 || strcasecmp(cors, origin) == 0 ? origin : NULL;
 }
 
@@ -565,7 +565,7 @@ const char *routes_asked_headers(const exchange *x)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-, ";
     const char *asked = exchange_header(x, "Access-Control-Request-Headers");
-    return asked && asked[strspn(asked, allowed)] == '\0' ? asked : NULL;
+    return asked && *asked && asked[strspn(asked, allowed)] == '\0' ? asked : NULL;
 }
 
 /* Refuses requests that a browser makes for a page from elsewhere. */
@@ -593,8 +593,8 @@ void routes_check(exchange *x, const char *method, const char *url)
     for (; routes[i].path; i++) {
         if (!matches(routes[i].path, url, x->words)) continue;
         x->path = routes[i].path;
-        allowed = routes[i].method;
-        if (strcmp(allowed, wanted) == 0) break;
+        allowed = allowed ? "GET, POST" : routes[i].method;
+        if (strcmp(routes[i].method, wanted) == 0) break;
     }
     x->route = i;
     x->is_head = wanted != method;

@@ -29,7 +29,6 @@ static int is_usual(const char *name)
                                         "force_task_id",
                                         "override_settings_restore_afterwards",
                                         "sampler_index",
-                                        "save_images",
                                         "script_args",
                                         "send_images",
                                         "subseed",
@@ -83,7 +82,22 @@ static int sdapi_read_shape(request *r, const json_value *object, sdapi_texts *t
     return 0;
 }
 
-int sdapi_read(request *r, const json *body, sdapi_texts *texts, answer *a)
+/* Takes the model of the settings that a request brings, and warns of others. settings NULL: none. */
+static int sdapi_read_settings(request *r, const json_value *settings, answer *a)
+{
+    if (!settings || settings->type != JSON_OBJECT) return 0;
+    const json_value *name = settings;
+    for (const json_value *end = json_next(name++); name < end; name = json_next(name + 1)) {
+        if (json_is(name, "sd_model_checkpoint"))
+            set_field(r, FIELD_MODEL, "sd_model_checkpoint", name + 1);
+        else if (!asks_nothing(name + 1) &&
+                 warnings_add(r->warnings, "override_settings.%.40s: has no effect", name->text) != 0)
+            return answer_no_memory(a);
+    }
+    return 0;
+}
+
+int sdapi_read(request *r, int takes_negative, const json *body, sdapi_texts *texts, answer *a)
 {
     static const struct {
         const char *name;
@@ -109,11 +123,13 @@ int sdapi_read(request *r, const json *body, sdapi_texts *texts, answer *a)
     }
     int64_t seed;
     if (json_integer(&r->field[FIELD_SEED], &seed) && seed < 0) r->field[FIELD_SEED] = (json_value){.size = 0};
-    if (asks_nothing(&r->field[FIELD_NEGATIVE_PROMPT])) r->field[FIELD_NEGATIVE_PROMPT] = (json_value){.size = 0};
-    const json_value *settings = json_member(object, "override_settings");
-    const json_value *model = settings ? json_member(settings, "sd_model_checkpoint") : NULL;
-    if (model) set_field(r, FIELD_MODEL, "sd_model_checkpoint", model);
-    return sdapi_read_shape(r, object, texts, a);
+    if (asks_nothing(&r->field[FIELD_STEPS])) r->field[FIELD_STEPS] = (json_value){.size = 0};
+    json_value *negative = &r->field[FIELD_NEGATIVE_PROMPT];
+    const int is_lost = !takes_negative && !asks_nothing(negative);
+    if (is_lost || asks_nothing(negative)) *negative = (json_value){.size = 0};
+    if (is_lost && warnings_add(r->warnings, "negative_prompt: has no effect, the model has none") != 0)
+        return answer_no_memory(a);
+    return sdapi_read_settings(r, json_member(object, "override_settings"), a) || sdapi_read_shape(r, object, texts, a);
 }
 
 /* --- answers ------------------------------------------------------------------------------------------------------ */

@@ -13,8 +13,8 @@ typedef struct {
 } sdapi_texts;
 
 /* Sets the fields of a request from a JSON object of txt2img. The texts must live as long. What asks for what is not
- * there is warned of. Returns 0, or 1 with the error in *a. */
-int sdapi_read(request *r, const json *body, sdapi_texts *texts, answer *a);
+ * there is warned of, a negative prompt unless the service takes one. Returns 0, or 1 with the error in *a. */
+int sdapi_read(request *r, int takes_negative, const json *body, sdapi_texts *texts, answer *a);
 
 /* Writes the answer to txt2img: the job's images, and `info`, which has the warnings. Returns 0, or 1 without memory.
  */

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Configures and builds a preset: build.sh [--tests | --all-tests] [-DNAME=VALUE...] PRESET [TARGET...]. With --tests the
+# Configures and builds a preset: build.sh [--tests | --all-tests] [-DNAME=VALUE...] [-UNAME...] PRESET [TARGET...]. With --tests the
 # tests of the change lane are built, too, with --all-tests those of the nightly lane; `ctest --preset PRESET` runs them.
 # CMake's own account is shown if it fails.
 set -eu
@@ -8,7 +8,7 @@ while :; do
     case ${1:-} in
     --tests) options="$options -DMAR_TESTS=ON" ;;
     --all-tests) options="$options -DMAR_TESTS=ALL" ;;
-    -D*) options="$options $1" ;;
+    -D* | -U*) options="$options $1" ;;
     *) break ;;
     esac
     shift

@@ -1,8 +1,10 @@
 /* The body of a request to `mar serve`: JSON or a form, its fields, and the job they ask for. */
 #include "tests/fuzz/fuzz.h"
 
+#include "tools/images/image.h"
 #include "tools/serve/form.h"
 #include "tools/serve/request.h"
+#include "tools/serve/sdapi.h"
 
 #include <math.h>
 #include <string.h>
@@ -42,7 +44,8 @@ static void read_form(char *text, size_t size)
     form_reader f;
     form_part part;
     form_status status;
-    request r = {.field[0].size = 0};
+    warnings w = {0};
+    request r = {.warnings = &w};
     answer a = {.code = 0};
     char why[FORM_WHY_MAX];
     const char *behind = text;
@@ -55,20 +58,42 @@ static void read_form(char *text, size_t size)
         behind = part.data + part.size;
         if (request_set(&r, part.name, part.data, part.size, &a) != 0) {
             check_refusal(&a);
+            warnings_free(&w);
             return;
         }
     }
+    warnings_free(&w);
     if (status == FORM_REFUSED && strlen(why) + 1 >= sizeof why) fuzz_fail("a long reason");
+}
+
+/* Reads the bytes as a request, by AUTOMATIC1111's API or by OpenAI's, strictly or not. */
+static void read_fields(const json *j, int is_sdapi, int is_strict)
+{
+    request_manner manner = {.partials = -1};
+    request r = {.warnings = &manner.warnings, .is_strict = is_strict};
+    sdapi_texts texts;
+    answer a = {.code = 0};
+    job_spec spec;
+    const int failed = is_sdapi ? sdapi_read(&r, 0, j, &texts, &a) : request_read(&r, j, &a);
+    if (failed != 0 || request_resolve(&demo, &r, 0, &spec, &manner, &a) != 0) {
+        check_refusal(&a);
+    } else {
+        if (a.code != 0) fuzz_fail("no refusal, and code %d", a.code);
+        if (spec.n < 1 || spec.n > JOB_IMAGES_MAX || spec.label < -1 || spec.label >= 10)
+            fuzz_fail("%d images of class %d", spec.n, spec.label);
+        if (!(spec.cfg >= 0 && spec.cfg <= 100) || spec.seed >> 53) fuzz_fail("guidance %g", (double)spec.cfg);
+        if (spec.format < 0 || spec.format >= IMAGE_FORMATS || spec.quality < 1 || spec.quality > 100)
+            fuzz_fail("format %d of quality %d", spec.format, spec.quality);
+        if (spec.picture || spec.known) fuzz_fail("fields of an edit");
+        if (manner.partials < 0 || manner.partials > PARTIALS_MAX) fuzz_fail("%d previews", manner.partials);
+    }
+    warnings_free(&manner.warnings);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char text[512];
     json j;
-    request r = {.field[0].size = 0};
-    answer a = {.code = 0};
-    job_spec spec;
-    int wants_url = -1;
     if (size >= sizeof text) return -1;
     memcpy(text, data, size);
     text[size] = '\0';
@@ -76,15 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         read_form(text, size);
         return 0;
     }
-    if (request_read(&r, &j, &a) != 0 || request_resolve(&demo, &r, 0, &spec, &wants_url, &a) != 0) {
-        check_refusal(&a);
-    } else {
-        if (a.code != 0) fuzz_fail("no refusal, and code %d", a.code);
-        if (spec.n < 1 || spec.n > JOB_IMAGES_MAX || spec.label < -1 || spec.label >= 10)
-            fuzz_fail("%d images of class %d", spec.n, spec.label);
-        if (!(spec.cfg >= 0 && spec.cfg <= 100) || spec.seed >> 53) fuzz_fail("guidance %g", (double)spec.cfg);
-        if (spec.picture || spec.known || wants_url < 0) fuzz_fail("fields of an edit");
-    }
+    for (int way = 0; way < 3; way++) read_fields(&j, way == 2, way == 1);
     json_free(&j);
     return 0;
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Configures and builds a preset: build.sh [--tests | --all-tests] [-DNAME=VALUE...] [-UNAME...] PRESET [TARGET...]. With --tests the
-# tests of the change lane are built, too, with --all-tests those of the nightly lane; `ctest --preset PRESET` runs them.
-# CMake's own account is shown if it fails.
+# Configures and builds a preset: build.sh [--tests | --all-tests] [-DNAME=VALUE...] [-UNAME...] PRESET [TARGET...].
+# With --tests the tests of the change lane are built, too, with --all-tests those of the nightly lane; `ctest --preset
+# PRESET` runs them. CMake's own account is shown if it fails.
 set -eu
 options=
 while :; do

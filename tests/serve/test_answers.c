@@ -3,6 +3,7 @@
 #include "tests/support/service.h"
 
 #include "tests/support/test.h"
+#include "tools/cli/base64.h"
 #include "tools/images/source.h"
 
 #include <stdio.h>
@@ -43,28 +44,14 @@ static cJSON *post(const char *json, int code)
     return answer;
 }
 
-/* Decodes base64 in place. Returns the number of bytes. */
-static size_t decode64(char *text)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint32_t bits = 0;
-    size_t size = 0;
-    int have = 0;
-    for (const char *at = text; *at && *at != '='; at++) {
-        bits = bits << 6 | (uint32_t)(strchr(digits, *at) - digits);
-        have += 6;
-        if (have >= 8) have -= 8, text[size++] = (char)(bits >> have);
-    }
-    return size;
-}
-
 /* Decodes the picture of a member "b64_json". */
 static image picture_of(const cJSON *object)
 {
     char why[IMAGE_WHY_MAX], *text = strdup(json_text(object, "b64_json"));
     image out;
-    const size_t size = decode64(text);
-    if (image_decode(text, size, &out, why) != 0) fail_msg("%s", why);
+    const int size = base64_read(text, text, (int)strlen(text));
+    assert_true(size > 0);
+    if (image_decode(text, (size_t)size, &out, why) != 0) fail_msg("%s", why);
     assert_int_equal(out.width, 32);
     assert_int_equal(out.height, 32);
     free(text);

@@ -4,6 +4,7 @@
 #include "tests/support/service.h"
 
 #include "tests/support/test.h"
+#include "tools/cli/base64.h"
 #include "tools/images/image.h"
 
 #include <png.h>
@@ -53,24 +54,6 @@ static cJSON *parse(const reply *r)
     return json;
 }
 
-/* Decodes base64. Returns the number of bytes. */
-static size_t decode64(const char *text, uint8_t *out)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint32_t bits = 0;
-    size_t size = 0;
-    for (int have = 0; *text && *text != '='; text++) {
-        const char *at = strchr(digits, *text);
-        assert_non_null(at);
-        bits = bits << 6 | (uint32_t)(at - digits);
-        have += 6;
-        if (have < 8) continue;
-        have -= 8;
-        out[size++] = (uint8_t)(bits >> have);
-    }
-    return size;
-}
-
 static void assert_is_file(const char *name, const void *data, size_t size)
 {
     size_t expected;
@@ -104,7 +87,7 @@ TEST_CASE(is_there)
 /* A picture of the service is the file that `mar generate` writes, to the last byte. */
 TEST_CASE(gives_the_pictures_of_generate)
 {
-    static uint8_t png[1 << 16];
+    static char png[1 << 16];
     command_ok(directory, "generate --quiet " QUICK " --class 7 --num 3 --seed 5 --cfg 2 --out seven");
     reply r = service_post(&quick, "/v1/images/generations",
                            "{\"prompt\": \"7\", \"n\": 3, \"seed\": 5, \"cfg\": 2, \"user\": \"me\"}");
@@ -115,7 +98,9 @@ TEST_CASE(gives_the_pictures_of_generate)
         char path[64], name[32];
         snprintf(path, sizeof path, "data.%d.b64_json", i);
         snprintf(name, sizeof name, "seven/%06d.png", i);
-        assert_is_file(name, png, decode64(json_text(json, path), png));
+        const int size = base64_read(json_text(json, path), png, sizeof png - 1);
+        assert_true(size > 0);
+        assert_is_file(name, png, (size_t)size);
     }
     cJSON_Delete(json);
     reply_free(&r);

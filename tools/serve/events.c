@@ -151,7 +151,7 @@ static int write_partial(const stream *s, int i, FILE *out)
 }
 
 /* Writes why there are no images. */
-static void write_failure(const stream *s, const job_view *view, FILE *out)
+static void write_failure(const job_view *view, FILE *out)
 {
     answer a = {.code = 0};
     if (view->state == JOB_FAILED)
@@ -160,7 +160,6 @@ static void write_failure(const stream *s, const job_view *view, FILE *out)
         answer_error(&a, 410, NULL, NULL, "the request was cancelled");
     fprintf(out, "event: error\ndata: %.*s\n\n", a.size > 0 ? (int)a.size - 1 : 0, a.body); /* without its newline */
     answer_free(&a);
-    (void)s;
 }
 
 /* Returns 1 if the next preview of image i is due and made, in s->rgb. Asks for it otherwise. The previews of an image
@@ -200,7 +199,7 @@ static int write_due_images(stream *s, const job_view *view, FILE *out)
         left += !s->image[i].is_completed;
     }
     if (view->over && left > 0) {
-        write_failure(s, view, out);
+        write_failure(view, out);
         written++;
     }
     s->over = s->exchange->shows_end = view->over;

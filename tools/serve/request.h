@@ -42,7 +42,7 @@ typedef struct {
     int wants_url; /* 1: with links; 0: base64 */
     int streams;   /* 1: as server-sent events */
     int partials;  /* of these, previews of each image: 0 to PARTIALS_MAX */
-    int is_chosen; /* 1: the request says so */
+    int is_chosen; /* 1: the request has response_format, or asks for a stream */
     warnings warnings;
 } request_manner;
 enum { PARTIALS_MAX = 3 }; /* as OpenAI's */

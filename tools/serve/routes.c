@@ -297,8 +297,7 @@ static void answer_interrupt(exchange *x, answer *a)
     answer_static(a, 200, type_json, "{}\n", 3);
 }
 
-/* --- jobs in the background ----------------------------------------------------------------------------------------
- */
+/* --- jobs in the background --------------------------------------------------------------------------------------- */
 
 static void answer_view(exchange *x, int code, answer *a)
 {

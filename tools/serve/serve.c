@@ -78,9 +78,9 @@ static const mar_param rows[] = {
     {OPTION_FLAG(serve_options, accept_any_size),
      .help = "requests for another size get images of the model's\n"
              "The answer's warnings say so. For clients that always ask for 1024x1024."},
-    {OPTION_FLAG(serve_options, strict), .help =
-                                             "refuse requests with unknown fields, with the nearest name\n"
-                                             "Without it they have no effect, and the answer's warnings name them."},
+    {OPTION_FLAG(serve_options, strict),
+     .help = "refuse requests with unknown fields, with the nearest name\n"
+             "Without it they have no effect, and the answer's warnings name them. Those of /sdapi are always named."},
     {.group = "Machine",
      OPTION_INT(serve_options, batch, 1, 1024),
      .help = "images to make at a time; fewer need less memory\n"

@@ -217,16 +217,19 @@ static void attention_tile(const attention_call *call, const attention_plan *p, 
         const int count = cpu_lesser(last - i, p->block);
         const gemm_rows queries = queries_of(call, p, q, i, count, work + p->query);
         attention_multiply(kernel, &queries, count, work, p->key_bytes, p->n_k, &scores);
+        float factor[QUERY_BLOCK];
         for (int r = 0; r < count; r++) {
             char *row = work + p->weights + (size_t)r * p->weight_stride;
             float *score = scores_of(p, work, r);
             if (bias) attention_add_bias(score, p->n_k, scale, bias, call->reach, i + r);
-            kernel->softmax(score, p->n_k, bias ? 1 : scale, row);
+            factor[r] = kernel->softmax(score, p->n_k, bias ? 1 : scale, row);
             memset(row + n_k * size, 0, p->weight_stride - n_k * size);
         }
-        attention_multiply(
-            kernel, &weights, count, work + p->value, p->value_bytes, p->dim,
-            &(gemm_out){.y = y + (size_t)i * call->y_stride, .y_stride = call->y_stride / size, .y_bf16 = size == 2});
+        attention_multiply(kernel, &weights, count, work + p->value, p->value_bytes, p->dim,
+                           &(gemm_out){.y = y + (size_t)i * call->y_stride,
+                                       .y_stride = call->y_stride / size,
+                                       .y_bf16 = size == 2,
+                                       .x_scale = factor});
     }
     if (kernel->end) kernel->end();
 }
@@ -387,6 +390,7 @@ static void causal_block(const causal_call *c, const attention_plan *p, int row,
     const int group = j->heads / j->kv_heads, n = common + last, count = (last - first) * group;
     const size_t size = d->base.act_size, head = (size_t)p->dim * size;
     ptrdiff_t y_at[QUERY_BLOCK];
+    float factor[QUERY_BLOCK];
     for (int i = 0; i < count; i++) {
         const size_t r = (size_t)(row + first + i / group), column = (size_t)((h * group + i % group) * p->dim);
         char *to = work + p->query + (size_t)i * p->query_bytes;
@@ -404,7 +408,7 @@ static void causal_block(const causal_call *c, const attention_plan *p, int row,
     for (int i = 0; i < count; i++) {
         char *weights = work + p->weights + (size_t)i * p->weight_stride;
         const int known = common + first + i / group + 1;
-        d->gemm[type]->softmax(scores_of(p, work, i), known, 1.0f / sqrtf((float)p->dim), weights);
+        factor[i] = d->gemm[type]->softmax(scores_of(p, work, i), known, 1.0f / sqrtf((float)p->dim), weights);
         memset(weights + (size_t)known * size, 0, p->weight_stride - (size_t)known * size);
     }
     const gemm_rows weights = {.base = work + p->weights,
@@ -413,7 +417,7 @@ static void causal_block(const causal_call *c, const attention_plan *p, int row,
                                .words = gemm_words(type, n, 1),
                                .w_words = p->value_words};
     attention_multiply(d->gemm[type], &weights, count, work + p->value, p->value_bytes, p->dim,
-                       &(gemm_out){.y = j->y, .y_at = y_at, .y_bf16 = size == 2});
+                       &(gemm_out){.y = j->y, .y_at = y_at, .y_bf16 = size == 2, .x_scale = factor});
 }
 
 static void causal_body(void *arg, int from, int to, int thread)

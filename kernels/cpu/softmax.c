@@ -7,5 +7,5 @@
 
 void PASTE(kern_softmax, KERN_ISA)(float *s, int n, float scale)
 {
-    softmax_row(s, n, scale, s, 0);
+    softmax_row(s, n, scale, s);
 }

@@ -201,9 +201,9 @@ static void amx_product(const gemm_rows *x, int rows, const void *block, const v
 }
 
 #if BF16
-static void amx_softmax(float *s, int n, float scale, void *y)
+static float amx_softmax(float *s, int n, float scale, void *y)
 {
-    softmax_row(s, n, scale, y, 1);
+    return softmax_weights(s, n, scale, y);
 }
 #define AMX_KERNEL gemm_bf16_amx_bf16
 #else

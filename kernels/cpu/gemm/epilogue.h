@@ -41,6 +41,8 @@ static inline __attribute__((always_inline)) floats result_of(const gemm_out *o,
         ints exact = (ints)a;
         if (!is_signed) exact -= (ints)load_floats(o->offset + c);
         a = __builtin_convertvector(exact, floats) * (load_floats(o->w_scale + c) * o->x_scale[row]);
+    } else if (o->x_scale) {
+        a *= o->x_scale[row];
     }
     return a + load_floats(o->bias + c);
 }

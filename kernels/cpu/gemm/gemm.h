@@ -59,7 +59,8 @@ typedef struct {
     const gemm_gate *gate; /* of the block's first column, or NULL; needs add */
     int raw;               /* 1: y = x w, where -0 may stand for 0: float y without any of the above */
     int ahead;             /* rows to one whose results are prefetched; below 0: those of the next block; 0: none */
-    /* int8: x w = (sum - offset[column]) * (x_scale[row] * w_scale[column]) */
+    /* int8: x w = (sum - offset[column]) * (x_scale[row] * w_scale[column]). Other types: x w = sum * x_scale[row],
+     * unless it is NULL. */
     const float *x_scale, *w_scale; /* [rows], [GEMM_COLS] */
     const int32_t *offset;          /* [GEMM_COLS] GEMM_ZERO times the column's sum */
 } gemm_out;
@@ -75,8 +76,9 @@ typedef struct {
     /* Multiplies rows with a 64-byte aligned block. Prefetches `next`, what this thread reads next, or NULL: otherwise
      * memory and arithmetic alternate. If `next` is the block itself, it is in cache and nothing is fetched. */
     void (*product)(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out);
-    /* f32, bf16: y = softmax(scale * s), n values, as x; s is overwritten. NULL for other types. */
-    void (*softmax)(float *s, int n, float scale, void *y);
+    /* f32, bf16: y = softmax(scale * s) but for a factor, which it returns; n values, as x; s is overwritten. NULL for
+     * other types. */
+    float (*softmax)(float *s, int n, float scale, void *y);
     /* Releases what the products set up, or NULL; a thread calls it after its products. */
     void (*end)(void);
     /* int4: makes an operand's row of x[in], bf16 or float. It has gemm_int4_stride(in) bytes. NULL for other types. */

@@ -397,9 +397,14 @@ static void gemm_product(const gemm_rows *x, int rows, const void *block, const 
 }
 
 #if TYPE != IS_int8
-static void gemm_softmax(float *s, int n, float scale, void *y)
+static float gemm_softmax(float *s, int n, float scale, void *y)
 {
-    softmax_row(s, n, scale, y, TYPE == IS_bf16);
+#if TYPE == IS_bf16
+    return softmax_weights(s, n, scale, y);
+#else
+    softmax_row(s, n, scale, y);
+    return 1;
+#endif
 }
 #endif
 

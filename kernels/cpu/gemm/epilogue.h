@@ -80,7 +80,7 @@ static inline __attribute__((always_inline)) void finish_rows(const kern_activat
         prefetch_results(&o, (int)row);
         for (int c = 0; c < cols; c += LANES) {
             floats a = result_of(&o, at, int8, is_signed, row, c);
-            if (activation == KERN_GELU) a = gelu_v(a);
+            if (activation == KERN_GELU) a = bf16 ? gelu_bf16_v(a) : gelu_v(a);
             if (activation == KERN_SILU) a = silu_v(a);
             if (activation == KERN_GELU_TANH) a = gelu_tanh_v(a);
             if (!whole && o.relu) a = choose(is_less(a, (floats){0}), (floats){0}, a);

@@ -1,5 +1,6 @@
 /* The CPU backend: opening, exponentials, gated products and traces of operations. tests/ops tests the operations. */
 #include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/gemm/softmax.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/path.h"
 #include "kernels/trace.h"
@@ -50,6 +51,37 @@ TEST_CASE(exponentials)
         const float one[4] = {1, 1, 1, 1};
         rows[k]->affine_silu(odd, 1, 4, one, zero, 1, y, 0);
         assert_true(isnan(y[0]) && isnan(y[1]));
+    }
+}
+
+/* Checks the shorter polynomials of results in bf16 by their stated errors, and that attention's weights times their
+ * factor are the softmax. */
+TEST_CASE(short_polynomials)
+{
+    for (double x = -126; x <= 1; x += 0.00173) {
+        const float y = softmax_power(all((float)x))[0];
+        const double expected = exp2((double)(float)x);
+        if (!(fabs(y - expected) <= 4e-6 * expected)) fail_msg("2^%g = %g", x, (double)y);
+    }
+    assert_true(softmax_power(all(-INFINITY))[0] > 0 && isnan(softmax_power(all(NAN))[0]));
+    for (double x = -20; x <= 20; x += 0.00173) {
+        const float y = gelu_bf16_v(all((float)x))[0];
+        const double at = (float)x, expected = at / 2 * (1 + erf(at * 0.70710678118654752));
+        if (!(fabs(y - expected) <= 2.3e-5 * fabs(at) / 2 + 1e-7)) fail_msg("gelu(%g) = %g", x, (double)y);
+    }
+    assert_true(isnan(gelu_bf16_v(all(NAN))[0]) && gelu_bf16_v(all(-1000))[0] == 0);
+    enum { N = 77 };
+    float scores[N];
+    double sum = 0;
+    for (int i = 0; i < N; i++) sum += exp(0.5 * (scores[i] = (float)(i * 29 % 83) / 5));
+    uint16_t y[N];
+    const float factor = gemm_best(GEMM_BF16)->softmax(scores, N, 0.5f, y);
+    for (int i = 0; i < N; i++) {
+        const uint32_t bits = (uint32_t)y[i] << 16;
+        float weight;
+        memcpy(&weight, &bits, sizeof weight);
+        const double expected = exp(0.5 * (i * 29 % 83) / 5.0) / sum;
+        if (!(fabs(weight * factor - expected) <= 0.004 * expected)) fail_msg("weight %d: %g", i, (double)weight);
     }
 }
 

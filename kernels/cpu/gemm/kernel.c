@@ -23,7 +23,7 @@
  */
 
 /* Without instructions for it a product of words takes two: of their halves, which x_half and w_half unpack. int8's x
- * has come as int16. */
+ * has come as int16; bf16's is made float before a tall tile where registers are few, and read there as f32's is. */
 
 #if TYPE == IS_int8
 typedef ints sums;
@@ -41,7 +41,11 @@ enum { HALVES = 1 };
 enum { HALVES = 2 };
 #endif
 
-enum { WIDE = TYPE == IS_int8 && HALVES == 2, X_WORD = WIDE ? 8 : 4 }; /* bytes of x for a word of weights */
+enum {
+    WIDE = TYPE == IS_int8 && HALVES == 2,
+    X_WORD = WIDE ? 8 : 4, /* bytes of x for a word of weights */
+    UNPACKS = TYPE == IS_bf16 && HALVES == 2 && (int)REGISTERS == 16
+};
 
 #if TYPE == IS_int8 && defined(__aarch64__)
 enum { SIGNED = 1 }; /* x is signed, so the sums have no offset */
@@ -63,39 +67,39 @@ static inline ints bf16_half(ints words, int half)
     const int16x8_t zero = {0}, x = (int16x8_t)words;
     return (ints)(half ? vtrn2q_s16(zero, x) : vtrn1q_s16(zero, x));
 #else
-    if (half) return words & -0x10000;
+    if (half) words = (ints)((uints)words >> 16); /* a mask would take the register of a sum */
     return words << 16;
 #endif
 }
 #endif
 
-/* Returns a word of x, or half of it, for multiply_add. */
+/* Returns a word of x, or half of it, for multiply_add. `wide`: the word has 8 bytes, half of it 4. */
 #if defined(__aarch64__) && (TYPE != IS_int8 || defined(__ARM_FEATURE_DOTPROD))
 /* ARM multiplies a vector by a lane of another: the word is in lane 0, or its halves in lanes 0 and 1, for both
  * products at once. */
 enum { BY_LANE = 1 };
 typedef int32x2_t x_words;
 
-static inline x_words x_half(const char *p, int half)
+static inline x_words x_half(const char *p, int half, int wide)
 {
     uint32_t word;
     memcpy(&word, p, sizeof word);
-    (void)half;
+    (void)half, (void)wide;
     return HALVES == 1 ? vcreate_s32(word) : (x_words)vzip1_s16(vcreate_s16(0), vcreate_s16(word));
 }
 #else
 enum { BY_LANE = 0 };
 typedef ints x_words;
 
-static inline x_words x_half(const char *p, int half)
+static inline x_words x_half(const char *p, int half, int wide)
 {
     int32_t word;
-    memcpy(&word, WIDE ? p + 4 * half : p, sizeof word);
+    memcpy(&word, wide ? p + 4 * half : p, sizeof word);
     const ints words = (ints){0} + word;
-    if (HALVES == 1 || WIDE) return words;
 #if TYPE != IS_int8
-    return bf16_half(words, half);
+    if (HALVES == 2 && !wide) return bf16_half(words, half);
 #endif
+    return words;
 }
 #endif
 
@@ -169,15 +173,16 @@ enum {
                 : REGISTERS == 32 ? (HALVES == 1 ? 6 : 4)
                 : HALVES == 1     ? 3
                                   : 2,
-    TALL_ROWS = SANITIZED             ? 3
-                : REGISTERS == 32     ? (HALVES == 1 && !PAIRS ? 14 : 12)
-                : HALVES == 1 || WIDE ? 6
-                                      : 4,
+    TALL_ROWS = SANITIZED                        ? 3
+                : REGISTERS == 32                ? (HALVES == 1 && !PAIRS ? 14 : 12)
+                : HALVES == 1 || WIDE || UNPACKS ? 6
+                                                 : 4,
     ROW = GEMM_COLS * 4,   /* bytes of a row of sums */
     PANEL = FLAT * VECTOR, /* bytes of a word of a panel */
     PANELS = ROW / PANEL,
     LINES = PANEL / 64,    /* cache lines of a word */
     CHUNK = 16384 / PANEL, /* words of a flat tile: 16 KiB of weights, a third of a common L1 */
+    UNPACKED = 1536,       /* words of x that are made float at a time, at most: 12 KiB */
     NEAR = 1024            /* bytes of prefetch distance from L2 */
 };
 
@@ -194,11 +199,12 @@ typedef struct {
 } tile;
 
 /* Computes a tile of `rows` rows and `wide` vectors. Prefetches `lines` cache lines of t->next with each word, and with
- * `near` the tile's own weights. */
+ * `near`, for a tall tile, its own weights. */
 static inline __attribute__((always_inline)) void run_tile(const int rows, const int wide, const int lines,
                                                            const int near, const tile *t)
 {
     const size_t bytes = 4 * (size_t)t->words;
+    const int floats_of_x = UNPACKS && near, x_word = WIDE || floats_of_x ? 8 : 4;
     const char *w = t->w, *next = t->next;
     char *const sum = t->sum;
     const size_t stride = t->sum_stride;
@@ -231,11 +237,11 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
                 for (int v = 0; v < wide; v++) b[v] = w_half(*(const ints *)(at + v * VECTOR), half);
 #pragma GCC unroll 16
                 for (int r = 0; r < rows; r++) {
-                    const x_words a = x_half(x[r] + i / 4 * X_WORD, half);
+                    const x_words a = x_half(x[r] + i / 4 * x_word, half, x_word == 8);
 #pragma GCC unroll 4
                     for (int v = 0; v < wide; v++) {
                         acc[r][v] = multiply_add(acc[r][v], a, b[v]);
-                        if (WIDE) KEEP(acc[r][v]); /* else products wait for their sums, in memory */
+                        if (x_word == 8) KEEP(acc[r][v]); /* else products wait for their sums, in memory */
                     }
                 }
             }
@@ -339,30 +345,75 @@ static void run_few(const gemm_rows *x, int rows, const char *block, const char 
     }
 }
 
+#if TYPE == IS_bf16
+/* Makes words of rows first .. first+rows-1 float, from byte `at` of each row on. Sets their places in `to`. */
+static void unpack_rows(const gemm_rows *x, int first, int rows, size_t at, int words, float *to, const char **spaced)
+{
+    for (int r = 0; r < rows; r++, to += 2 * words) {
+        const char *from = gemm_row(x, first + r) + at;
+        int i = 0;
+        spaced[r] = (const char *)to;
+        for (; i + LANES <= 2 * words; i += LANES) {
+            const floats f = from_bf16(from + 2 * i);
+            memcpy(to + i, &f, sizeof f);
+        }
+        for (; i < 2 * words; i++) {
+            uint16_t half;
+            memcpy(&half, from + 2 * i, sizeof half);
+            const uint32_t bits = (uint32_t)half << 16;
+            memcpy(to + i, &bits, sizeof bits);
+        }
+    }
+}
+#endif
+
+/* Computes a column of tall tiles of t's rows. Prefetches a share of `next`, or nothing if it is NULL. Returns the rest
+ * of `next`. */
+static const char *run_column(tile t, const gemm_rows *x, int rows, const char *block, int word, const char *next,
+                              int cols)
+{
+    enum { PARTS = GEMM_COLS / (TALL * LANES), OF_PANEL = FLAT / TALL };
+    char *const sum = t.sum;
+    for (int part = 0; part < PARTS; part++) {
+        const int wide = gemm_width(cols, part, TALL);
+        t.w = weights_at(x, block, part / OF_PANEL, word) + part % OF_PANEL * TALL * VECTOR;
+        t.next = next;
+        t.sum = sum + part * TALL * VECTOR;
+        if (wide) tall_tiles[rows](&t, wide, next != NULL);
+        if (next) next += 64 * (size_t)t.words;
+    }
+    return next;
+}
+
 /* Computes the sums of rows first .. first+rows-1 as a column of tall tiles, `stride` bytes apart. Prefetches a share
  * of `next`, or nothing if it is NULL. Returns the rest of `next`. */
 static const char *run_tall(const gemm_rows *x, int first, int rows, const char *block, const char *next, int cols,
                             char *sum, size_t stride)
 {
-    enum { PARTS = GEMM_COLS / (TALL * LANES), OF_PANEL = FLAT / TALL };
     const char *spaced[TALL_ROWS];
+    tile t = {.x = spaced,
+              .parts = x->parts,
+              .words = x->words,
+              .x_step = x->x_step,
+              .w_skip = x->parts > 1 ? (size_t)(x->w_step - x->words) * PANEL : 0,
+              .fresh = 1,
+              .sum = sum,
+              .sum_stride = stride};
+#if TYPE == IS_bf16
+    _Alignas(VECTOR) float unpacked[2 * UNPACKED];
+    for (int p = 0; UNPACKS && p < x->parts; p++) /* the sums go on from some words of a part to the next */
+        for (int word = 0; word < x->words; word += t.words) {
+            const int left = x->words - word;
+            t.parts = 1;
+            t.words = left < UNPACKED / rows ? left : UNPACKED / rows;
+            t.fresh = p == 0 && word == 0;
+            unpack_rows(x, first, rows, (p ? (size_t)p * x->x_step : 0) + 4 * (size_t)word, t.words, unpacked, spaced);
+            next = run_column(t, x, rows, block, (p ? p * x->w_step : 0) + word, next, cols);
+        }
+    if (UNPACKS) return next;
+#endif
     for (int r = 0; r < rows; r++) spaced[r] = gemm_row(x, first + r);
-    for (int part = 0; part < PARTS; part++) {
-        const int wide = gemm_width(cols, part, TALL);
-        const tile t = {.x = spaced,
-                        .parts = x->parts,
-                        .words = x->words,
-                        .x_step = x->x_step,
-                        .w_skip = x->parts > 1 ? (size_t)(x->w_step - x->words) * PANEL : 0,
-                        .fresh = 1,
-                        .w = weights_at(x, block, part / OF_PANEL, 0) + part % OF_PANEL * TALL * VECTOR,
-                        .next = next,
-                        .sum = sum + part * TALL * VECTOR,
-                        .sum_stride = stride};
-        if (wide) tall_tiles[rows](&t, wide, next != NULL);
-        if (next) next += 64 * (size_t)x->words;
-    }
-    return next;
+    return run_column(t, x, rows, block, 0, next, cols);
 }
 
 /* Returns 1 if the sums are the results, in whole vectors: tiles then write them. */

@@ -1,6 +1,6 @@
 # `cmake --install BUILD --prefix DIR` installs the components library, development, data, licences and mar (tools/). A moved
 # tree works: the library finds its data, CMake's and pkg-config's files find the prefix, from their own places.
-# `--component python` makes a folder for a Python package: libmar.so, with share/libmar beside it.
+# `--component python` makes the folder of the Python package: its modules, libmar.so, and share/libmar.
 include(CMakePackageConfigHelpers)
 
 file(GLOB demo_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/weights/demo/*.safetensors)
@@ -17,7 +17,11 @@ install(FILES ${PROJECT_SOURCE_DIR}/weights/demo/README.md DESTINATION ${CMAKE_I
 install(FILES $<TARGET_FILE:mar> DESTINATION . RENAME libmar.so COMPONENT python EXCLUDE_FROM_ALL)
 install(FILES ${demo_files} ${PROJECT_SOURCE_DIR}/weights/demo/README.md DESTINATION share/libmar/demo COMPONENT python
         EXCLUDE_FROM_ALL)
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION share/libmar COMPONENT python EXCLUDE_FROM_ALL)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/tools/generate/imagenet_classes.txt
+        DESTINATION share/libmar COMPONENT python EXCLUDE_FROM_ALL)
+file(GLOB python_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/mar/*)
+list(FILTER python_files EXCLUDE REGEX "__pycache__")
+install(FILES ${python_files} DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
 
 list(TRANSFORM MAR_STATIC_LIBRARIES REPLACE "^([^/].*)$" "-l\\1" OUTPUT_VARIABLE MAR_PC_LIBRARIES)
 list(JOIN MAR_PC_LIBRARIES " " MAR_PC_LIBRARIES)

@@ -98,6 +98,26 @@ MAR_API const mar_method_info *mar_method_get(int i);
 /* Parameters of method `method`: i = 0..parameter_count-1, static. Returns NULL for others. */
 MAR_API const mar_method_parameter *mar_method_get_parameter(int method, int i);
 
+/* A measured preset of options, which change the output distribution: `mar generate --fast LEVEL`. */
+typedef struct {
+    size_t size;
+    int level;    /* 1 (nearest to plain sampling) to 3 (fastest) */
+    int reserved; /* 0 */
+    /* Names, NULL at the end: the first is the handle's, "dtype", of which every preset has int8, for CPUs that have
+     * it; the others are of mar_params. Options that are given stay. */
+    const char *const *options;
+    double distance; /* energy distance of whole images to plain sampling, on the demo */
+    double floor;    /* below which another seed of plain sampling stays 95 times in 100 */
+} mar_preset;
+
+/* Returns the preset of a level for a model, static; NULL if there is none. Discrete tokens have level 1 only,
+ * continuous tokens in raster order (SphereAR, NextStep-1) none. */
+MAR_API const mar_preset *mar_preset_get(int level, const mar_model_config *model);
+/* Writes the value of option i for the model to `text`, char [size], as mar_param_set reads it. Returns text, or "" for
+ * invalid arguments. */
+MAR_API const char *mar_preset_value(const mar_preset *preset, int i, const mar_model_config *model, char *text,
+                                     size_t size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -402,7 +402,7 @@ run_threads() {
     [ -z "$dry" ] || { skip "needs a GPU"; return; }
     finished programs && finished mar_base.pth && finished kl16.ckpt || return
     MAR_LIBRARY=$library PYTHONPATH=python bounded python3 bench/gpu/two_threads.py --model "$files/mar_base.pth" \
-        --vae "$files/kl16.ckpt" --backend cuda --batch 64 --out "$file.json" || return
+        --vae "$files/kl16.ckpt" --device cuda --batch 64 --out "$file.json" || return
     key="two of 32: $(value two_threads_seconds_per_image "$file.json") s an image;"
     key="$key one of 64: $(value one_thread_seconds_per_image "$file.json")"
 }

@@ -41,13 +41,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--vae", help="default: the model's own")
-    parser.add_argument("--backend", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu [cuda]")
     parser.add_argument("--batch", type=int, default=64, help="images at a time, of all sessions together [64]")
     parser.add_argument("--num_iter", type=int, default=64)
     parser.add_argument("--turns", type=int, default=3, help="the best of all but the first counts [3]")
     parser.add_argument("--out", type=Path, help="JSON file of the result")
     args = parser.parse_args()
-    model = mar.load(args.model, args.vae, backend=args.backend)
+    model = mar.load(args.model, args.vae, device=args.device)
     one = [model.session(args.batch, num_iter=args.num_iter)]
     two = [model.session(args.batch // 2, num_iter=args.num_iter) for _ in range(2)]
     best = {"one_thread_seconds_per_image": None, "two_threads_seconds_per_image": None}

@@ -101,6 +101,15 @@ class ModelConfig(Sized):
                 ("token_norm", c.c_int), ("token_pixels", c.c_int)]
 
 
+class VaeConfig(Sized):
+    _fields_ = [("size", c.c_size_t), ("z_channels", c.c_int), ("stride", c.c_int), ("channels", c.c_int),
+                ("levels", c.c_int), ("res_blocks", c.c_int), ("codebook", c.c_int)]
+
+
+class FileInfo(Sized):
+    _fields_ = [("size", c.c_size_t), ("kind", c.c_int), ("stored", c.c_int), ("folder", c.c_int), ("prompts", c.c_int)]
+
+
 class FeaturesConfig(Sized):
     _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("features", c.c_int), ("classes", c.c_int),
                 ("spatial", c.c_int), ("parameters", c.c_long)]
@@ -133,17 +142,22 @@ class Param(Sized):
                 ("tokens", c.c_char_p)]
 
 
+class Preset(Sized):
+    _fields_ = [("size", c.c_size_t), ("level", c.c_int), ("reserved", c.c_int), ("options", c.POINTER(c.c_char_p))]
+
+
 #: The structs by their names in C.
 STRUCTS = {"mar_options": Options, "mar_source": Source, "mar_pixels": Pixels, "mar_request": Request,
-           "mar_request_info": RequestInfo, "mar_model_config": ModelConfig, "mar_features_config": FeaturesConfig, "mar_clip_config": ClipConfig,
-           "mar_text_config": TextConfig,
-           "mar_method_info": MethodInfo, "mar_param": Param}
+           "mar_request_info": RequestInfo, "mar_model_config": ModelConfig, "mar_vae_config": VaeConfig,
+           "mar_file_info": FileInfo, "mar_features_config": FeaturesConfig, "mar_clip_config": ClipConfig,
+           "mar_text_config": TextConfig, "mar_method_info": MethodInfo, "mar_param": Param, "mar_preset": Preset}
 
 TEXT_TOKENS_MAX = 4096  # MAR_TEXT_TOKENS_MAX
 OK, EARG, ENOMEM, EIO, EFORMAT, EMODEL, EBACKEND, ECANCELLED = range(8)
 RGB8, RGBA8, RGB_F32 = range(3)
 UNKNOWN, WAITING, RUNNING, DONE, FAILED = range(5)
 NONE, CLASS, FEATURES, IDS = range(4)
+SOFTMAX = 2  # MAR_HEAD_SOFTMAX: discrete tokens
 
 
 def _load() -> c.CDLL:
@@ -155,6 +169,9 @@ def _load() -> c.CDLL:
 
 lib = _load()
 
+#: mar_log_function: user, level, line.
+Log = c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_char_p)
+
 _P = c.c_void_p
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "mar_version": (c.c_char_p, []),
@@ -164,19 +181,28 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "mar_option_count": (c.c_int, []),
     "mar_option_get": (c.POINTER(Param), [c.c_int]),
     "mar_param_set": (c.c_int, [_P, _P, c.c_char_p, c.c_char_p, c.c_size_t]),
+    "mar_param_text": (c.c_char_p, [_P, _P, c.c_char_p, c.c_size_t]),
     "mar_open": (c.c_int, [_P, c.POINTER(_P)]),
     "mar_close": (None, [_P]),
     "mar_backend_description": (c.c_char_p, [_P]),
+    "mar_file_open": (c.c_int, [c.c_char_p, c.c_int, c.POINTER(_P)]),
+    "mar_file_close": (None, [_P]),
+    "mar_file_get_info": (c.POINTER(FileInfo), [_P]),
     "mar_source_init": (None, [_P, c.c_size_t]),
     "mar_model_load_from": (c.c_int, [_P, _P, c.POINTER(_P)]),
     "mar_model_free": (None, [_P]),
     "mar_model_get_config": (c.POINTER(ModelConfig), [_P]),
     "mar_vae_load_from": (c.c_int, [_P, _P, c.POINTER(_P)]),
     "mar_vae_free": (None, [_P]),
+    "mar_vae_get_config": (c.POINTER(VaeConfig), [_P]),
+    "mar_vae_codebook": (c.POINTER(c.c_float), [_P]),
     "mar_params_new": (_P, []),
     "mar_params_free": (None, [_P]),
     "mar_param_count": (c.c_int, []),
     "mar_param_get": (c.POINTER(Param), [c.c_int]),
+    "mar_params_unused": (c.c_char_p, [_P, c.c_int]),
+    "mar_preset_get": (c.POINTER(Preset), [c.c_int, _P]),
+    "mar_preset_value": (c.c_char_p, [_P, c.c_int, _P, c.c_char_p, c.c_size_t]),
     "mar_params_set": (c.c_int, [_P, c.c_char_p, c.c_char_p, c.c_char_p, c.c_size_t]),
     "mar_session_create": (c.c_int, [_P, _P, _P, c.c_int, c.POINTER(_P)]),
     "mar_session_free": (None, [_P]),

@@ -1,13 +1,18 @@
 """Tests the installed Python module: test_mar.py MAR_COMMAND ABI_TXT. Called by test_wheel.sh in a fresh venv."""
 import gc
+import json
+import logging
 import pathlib
 import resource
 import subprocess
 import sys
 import tempfile
 import threading
+import types
 import unittest
+import warnings
 import zlib
+from unittest import mock
 
 import numpy as np
 
@@ -41,6 +46,86 @@ def read_png(path):
     return image.reshape(height, width, 3)
 
 
+def write_png(path, pixels):
+    """Writes pixels [height, width, 3] as a PNG."""
+    def chunk(kind, body):
+        return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+    head = b"".join(side.to_bytes(4, "big") for side in pixels.shape[1::-1]) + bytes([8, 2, 0, 0, 0])
+    rows = zlib.compress(b"".join(b"\0" + row.tobytes() for row in np.ascontiguousarray(pixels)))
+    pathlib.Path(path).write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b""))
+
+
+def command(*arguments, status=0):
+    """Runs the command and returns what it printed, as a failure the line."""
+    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode != status:
+        raise AssertionError(f"{arguments}: status {done.returncode}: {done.stderr}")
+    return done.stdout if status == 0 else done.stderr
+
+
+def made_by_command(count, *arguments):
+    """Returns the images that a command writes to a directory [count, height, width, 3]."""
+    with tempfile.TemporaryDirectory() as out:
+        command(*arguments, "--quiet", "--out", f"{out}/d")
+        return np.stack([read_png(f"{out}/d/{i:06d}.png") for i in range(count)])
+
+
+def write_thousand_classes(path):
+    """Writes the demo model with 1000 classes, whose embeddings are multiples of the demo's."""
+    data = next(ROOT.glob("weights/demo/target.safetensors")).read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header, body = json.loads(data[8:8 + size]), data[8 + size:]
+    begin, end = header["class_emb.weight"]["data_offsets"]
+    kind = header["class_emb.weight"]["dtype"]
+    item = {"F32": 4, "F16": 2, "BF16": 2}[kind]
+    width = header["class_emb.weight"]["shape"][1] * item
+    rows = [body[begin + i % 10 * width:begin + (i % 10 + 1) * width] for i in range(1000)]
+    header["class_emb.weight"] = {"dtype": kind, "shape": [1000, width // item],
+                                  "data_offsets": [len(body), len(body) + 1000 * width]}
+    header["filler"] = {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}  # no byte is left out
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body + b"".join(rows))
+
+
+#: Few steps, for models of continuous tokens.
+FEW = dict(num_iter=4, num_sampling_steps=4)
+FEW_OPTIONS = ["--num_iter", "4", "--num_sampling_steps", "4"]
+
+
+class Picture:
+    """Stands for an image of Pillow."""
+
+    def __init__(self, pixels):
+        self.pixels = pixels
+
+    def convert(self, mode):
+        assert mode == "RGB"
+        return self
+
+    def __array__(self, dtype=None, copy=None):
+        return self.pixels
+
+
+class Bar:
+    """Stands for a bar of tqdm."""
+    bars = []
+
+    def __init__(self, unit, leave):
+        self.n, self.total, self.closed = 0, None, False
+        Bar.bars.append(self)
+
+    def update(self, more):
+        self.n += more
+
+    def close(self):
+        self.closed = True
+
+
+def without(module):
+    """Makes an import of the module fail."""
+    return mock.patch.dict(sys.modules, {module: None})
+
+
 class Test(unittest.TestCase):
     def test_layout(self):
         """The structs are those of mar.h, or begin as they do."""
@@ -54,22 +139,125 @@ class Test(unittest.TestCase):
                 at = getattr(struct, field)
                 self.assertEqual((at.offset, at.size), fields[f"{name}.{field}"], f"{name}.{field}")
 
-    def test_generate(self):
-        """The same pixels as the command's, whatever the batch."""
-        with tempfile.TemporaryDirectory() as out:
-            subprocess.run([COMMAND, "generate", "-q", "--class", "3,7,1", "--num", "1", "--seed", "5", "--num_iter",
-                            "6", "--num_sampling_steps", "8", "--out", f"{out}/d"], check=True)
-            expected = [read_png(f"{out}/d/{i:06d}.png") for i in range(3)]
-        done, shown = [], []
-        images = mar.generate("demo", [3, 7, 1], seed=5, batch=2, num_iter=6, num_sampling_steps=8,
-                              on_progress=lambda n, of: done.append((n, of)),
-                              on_preview=lambda i, rgba: shown.append((i, rgba[..., 3].mean())))
-        self.assertEqual(images.shape, (3, 32, 32, 3))
+    def test_classes(self):
+        """The command's pixels of several classes, whatever the batch; a callback sees every step; a bar, too."""
+        expected = made_by_command(4, "generate", "--class", "3,7", "--num", "2", "--seed", "5", "--num_iter", "6",
+                                   "--num_sampling_steps", "8")
+        seen, module, params = [], types.SimpleNamespace(tqdm=Bar), dict(num_iter=6, num_sampling_steps=8)
+        pipe = mar.load("demo")
+        with mock.patch.dict(sys.modules, {"tqdm.auto": module}):
+            images = pipe([3, "7"], num=2, seed=5, batch=3, output="numpy", progress=True, **params,
+                          callback=lambda image, step, steps: seen.append((image, step, steps)))
+            pipe(3, output="numpy", **FEW)  # no terminal, no bar
         np.testing.assert_array_equal(images, expected)
-        self.assertEqual(done, [(1, 3), (2, 3), (3, 3)])
-        alphas = [a for i, a in shown if i == 0]
-        self.assertEqual(len(alphas), 6)
-        self.assertTrue(0 < alphas[0] < alphas[-1] == 255 and alphas == sorted(alphas))
+        self.assertEqual(sorted(seen), [(image, step, 6) for image in range(4) for step in range(1, 7)])
+        (bar,) = Bar.bars
+        self.assertEqual((bar.n, bar.total, bar.closed), (24, 24, True))
+        np.testing.assert_array_equal(pipe(np.array([3, 7]), num=2, seed=5, output="numpy", **params), expected)
+        np.testing.assert_array_equal(pipe(3, seed=5, output="numpy", **params), expected[0])
+        seeds = pipe(3, num=2, seed=[5, 9], output="numpy", **params)
+        np.testing.assert_array_equal(seeds[0], expected[0])
+        np.testing.assert_array_equal(seeds[1], pipe([3], seed=9, output="numpy", **params)[0])
+        self.assertEqual(pipe([3], output="numpy", **FEW).shape, (1, 32, 32, 3))
+
+    def test_pillow(self):
+        """Images of Pillow are the default; without Pillow an error says what to do."""
+        pipe = mar.load("demo")
+        with mock.patch.dict(sys.modules, {"PIL": types.ModuleType("PIL"), "PIL.Image": types.SimpleNamespace(fromarray=Picture)}):
+            one, many = pipe(3, **FEW), pipe(3, num=1, **FEW)
+        self.assertTrue(isinstance(one, Picture) and len(many) == 1)
+        np.testing.assert_array_equal(one.pixels, pipe(3, output="numpy", **FEW))
+        np.testing.assert_array_equal(many[0].pixels, one.pixels)
+        with without("PIL.Image"), self.assertRaises(ImportError) as caught:
+            pipe(3, **FEW)
+        self.assertEqual(str(caught.exception),
+                         'output="pil": needs Pillow, expected it (pip install pillow) or output="numpy"')
+        with without("tqdm.auto"), self.assertRaisesRegex(ImportError, "^progress=True: needs tqdm, expected it "):
+            pipe(3, output="numpy", progress=True, **FEW)
+        try:
+            from PIL import Image
+        except ImportError:
+            self.skipTest("no Pillow")
+        image = pipe(3, **FEW)
+        self.assertTrue(isinstance(image, Image.Image) and image.size == (32, 32))
+        mask = Image.new("L", (32, 32))
+        mask.paste(255, (4, 8, 20, 20))
+        edited = pipe.edit(image, 5, mask=mask, **FEW)
+        self.assertEqual(edited, pipe.edit(np.asarray(image), 5, box=(4, 8, 16, 12), **FEW))
+
+    def test_names(self):
+        """The command's image of a class's name, and its reason for a name that it does not take."""
+        with tempfile.TemporaryDirectory() as out:
+            path = pathlib.Path(out) / "thousand.safetensors"
+            write_thousand_classes(path)
+            pipe = mar.load(path, vae="demo")
+            expected = made_by_command(1, "generate", "--model", path, "--vae", "demo", "--class", "Golden_Retriever",
+                                       "--seed", "2", *FEW_OPTIONS)
+            for what in "Golden_Retriever", " golden  retriever", 207, "207":
+                np.testing.assert_array_equal(pipe([what], seed=2, output="numpy", **FEW), expected)
+            for name in "crane", "retriever", "no such class", "--":
+                line = command("generate", "--model", path, "--vae", "demo", f"--class={name}", status=1)
+                with self.assertRaises(ValueError) as caught:
+                    pipe(name)
+                ours, theirs = str(caught.exception), line.strip().replace("mar: --class: ", "what: ")
+                if "classes have" in theirs:
+                    self.assertEqual(ours.replace("'", '"'), theirs)
+                else:
+                    self.assertRegex(ours, f'^what: class "{name}": expected a number from 0 to 999, or a name such as "golden')
+        names = json.loads(command("classes", "--json"))["classes"]
+        table = mar._classes.imagenet()
+        self.assertEqual([list(row) for row in table], [row["names"] for row in names])
+        once = [name.lower() for row in table for name in row]
+        for row in names:
+            for name in row["names"]:
+                if once.count(name.lower()) == 1:
+                    self.assertEqual(mar._classes.find(name.upper().replace(" ", "-"), table), row["class"])
+        with self.assertRaisesRegex(ValueError, "what: class \"dog\": the model's classes have no names, expected 0 to 9"):
+            mar.load("demo")("dog")
+
+    def test_fast(self):
+        """A level is that of the command; what is given stays."""
+        expected = made_by_command(2, "generate", "--fast", "3", "--class", "3", "--num", "2", "--seed", "4")
+        pipe = mar.load("demo", fast=3)
+        np.testing.assert_array_equal(pipe(3, num=2, seed=4, output="numpy"), expected)
+        given = made_by_command(1, "generate", "--fast", "3", "--class", "3", "--num", "1", "--num_iter", "2")
+        np.testing.assert_array_equal(pipe([3], num_iter=2, output="numpy"), given)
+        gtr = dict(gtr=True, gtr_generation_steps=2, num_sampling_steps=4)
+        given = made_by_command(1, "generate", "--fast", "1", "--class", "3", "--num", "1", "--gtr", "--gtr_generation_steps",
+                                "2", "--num_sampling_steps", "4")
+        np.testing.assert_array_equal(mar.load("demo", fast=1)([3], output="numpy", **gtr), given)
+        np.testing.assert_array_equal(mar.load("demo-discrete", fast=1)([3], output="numpy"),
+                                      made_by_command(1, "generate", "--model", "demo-discrete", "--fast", "1", "--class", "3",
+                                                      "--num", "1"))
+        for name, level, expects in [("demo-discrete", 2, "1"), ("demo-sphere", 1, "0"), ("demo", 4, "1, 2 or 3")]:
+            with self.assertRaisesRegex(ValueError, f"^fast {level}: .* has no such preset, expected {expects}$"):
+                mar.load(name, fast=level)
+
+    def test_compare(self):
+        """The distance and the floor are those of mar fidelity."""
+        for model, own, reference in [("demo", {"num_iter": 4}, {"num_iter": 8}),
+                                      ("demo-discrete", {"top_k": 5}, {"top_k": 0, "dtype": "f32"})]:
+            shared = {"num_sampling_steps": 4} if model == "demo" else {}
+            texts = [[f"--{name}={value}" for name, value in {**shared, **options}.items()] for options in (own, reference)]
+            with tempfile.TemporaryDirectory() as out:
+                record = json.loads(command("fidelity", "--model", model, *texts[0], "--against", *texts[1], "--num", 20,
+                                            "--seed", 3, "--json", "--quiet", "--out", f"{out}/page.html"))
+            found = mar.load(model).compare({**shared, **own}, {**shared, **reference}, num=20, seed=3)
+            theirs = record["runs"][0]["energy_image"]
+            self.assertAlmostEqual(found.distance, theirs["distance"], delta=1e-4 * abs(theirs["distance"]) + 1e-6)
+            self.assertAlmostEqual(found.floor, record["floor"]["image_95"], delta=0.15 * record["floor"]["image_95"])
+            self.assertAlmostEqual(found.p, theirs["p"], delta=0.06)
+            self.assertTrue(found.seconds > 0 and found.reference_seconds > 0 and found.speed > 0)
+        same = mar.load("demo").compare({}, what=[1], num=4, **{})
+        self.assertEqual((same.distance, same.p), (0, 1))
+        pipe = mar.load("demo")
+        for call, error, line in [
+                (lambda: pipe.compare({"seed": 3}), TypeError, "seed: is an option of compare itself"),
+                (lambda: pipe.compare({"steps": 3}), TypeError, "no option 'steps': "),
+                (lambda: pipe.compare({}, num=1), ValueError, "num 1: expected 2 or more"),
+                (lambda: mar.load("demo-t2i").compare({}), ValueError, "what: missing, expected what the images show")]:
+            with self.assertRaisesRegex(error, f"^{line}"):
+                call()
 
     def test_requests(self):
         """Requests with their own seeds are the same in company and alone."""
@@ -108,17 +296,17 @@ class Test(unittest.TestCase):
         class Enough(Exception):
             pass
 
-        def stop(i, rgba):
+        def stop(image, step, steps):
             raise Enough
 
         with self.assertRaises(Enough):
-            mar.generate("demo", [1, 2], on_preview=stop)
+            mar.load("demo")([1, 2], output="numpy", callback=stop)
 
-    def test_edit(self):
+    def test_tokens(self):
         """Kept tokens come back bit for bit."""
         model = mar.load("demo", encoder=True)
         session = model.session(1, num_iter=8, num_sampling_steps=8)
-        picture = mar.generate(model, [3], num_iter=8, num_sampling_steps=8)[0]
+        picture = model(3, num_iter=8, num_sampling_steps=8, output="numpy")
         tokens, known = session.encode(picture), np.arange(64) % 3 == 0
         request = session.submit(5, tokens=tokens, known=known)
         while session.pending:
@@ -126,12 +314,56 @@ class Test(unittest.TestCase):
         made = session.take_tokens(request)
         np.testing.assert_array_equal(made[known], tokens[known])
         self.assertTrue((made[~known] != tokens[~known]).any(axis=1).all())
+
+    def test_edit(self):
+        """Edits are those of the command: box, mask, paste, a smaller picture and its place, variations."""
+        pipe, few = mar.load("demo"), [*FEW_OPTIONS, "--seed", "6", "--class", "5", "--num", "2"]
+        picture = pipe(3, num_iter=8, num_sampling_steps=8, output="numpy")
         mask = np.zeros((32, 32), bool)
-        mask[16:] = True
-        edited = mar.edit(model, picture, mask, 8, n=2, num_iter=8, num_sampling_steps=8)
-        self.assertEqual(edited.shape, (2, 32, 32, 3))
-        top, bottom = (np.abs(edited[0].astype(int) - edited[1])[rows].mean() for rows in (slice(0, 12), slice(20, 32)))
-        self.assertLess(2 * top, bottom)
+        mask[20:, 3:9] = True
+        small = picture[5:25, 4:20]
+        with tempfile.TemporaryDirectory() as out:
+            files = {"picture": picture, "mask": mask[..., None].repeat(3, 2).astype(np.uint8) * 255, "small": small,
+                     "corner": np.where(np.arange(20 * 16).reshape(20, 16, 1) < 100, np.uint8(200), np.uint8(100)).repeat(3, 2)}
+            for name, pixels in files.items():
+                write_png(f"{out}/{name}.png", pixels)
+            for own, options in [
+                    (dict(picture=picture, box=(4, 8, 16, 12)), ["--image", "picture", "--box", "4,8,16,12"]),
+                    (dict(picture=Picture(picture), box=[4, 8, 16, 12], paste=3),
+                     ["--image", "picture", "--box", "4,8,16,12", "--paste", "3"]),
+                    (dict(picture=picture, mask=mask, paste=0), ["--image", "picture", "--mask", "mask", "--paste", "0"]),
+                    (dict(picture=picture, mask=Picture(files["mask"])), ["--image", "picture", "--mask", "mask"]),
+                    (dict(picture=small), ["--image", "small"]),
+                    (dict(picture=small, offset=(3, 9), mask=files["corner"], paste=40),
+                     ["--image", "small", "--offset", "3,9", "--mask", "corner", "--paste", "40"]),
+                    (dict(picture=picture, keep=0.3), ["--image", "picture", "--keep", "0.3"])]:
+                options = [f"{out}/{word}.png" if word in files else word for word in options]
+                expected = made_by_command(2, "edit", *options, *few)
+                edited = pipe.edit(what=5, num=2, seed=6, output="numpy", **own, **FEW)
+                np.testing.assert_array_equal(edited, expected, str(options))
+                self.assertTrue((edited[0] != edited[1]).any())
+        whole = np.ones((32, 32), bool)
+        for call, line in [
+                (lambda: pipe.edit(picture, 5), "mask: missing, the picture covers all tokens"),
+                (lambda: pipe.edit(picture, 5, mask=~whole), "mask: is true nowhere"),
+                (lambda: pipe.edit(picture, 5, mask=whole, box=(0, 0, 4, 4)), "box: has no effect beside mask"),
+                (lambda: pipe.edit(picture, 5, mask=whole[1:]), "mask: 32x31 pixels, expected 32x32"),
+                (lambda: pipe.edit(picture, 5, mask=whole * 1.0), "mask: float64, expected uint8"),
+                (lambda: pipe.edit(picture, 5, mask=whole[0]), r"mask: shape \(32,\), expected \(height, width\)"),
+                (lambda: pipe.edit(picture, 5, box=(4, 8, 30, 2)), "box .*: ends at 34, 10, beyond the model's 32x32 pixels"),
+                (lambda: pipe.edit(picture, 5, box=(4, 8, 0, 2)), "box .*: expected x, y, width, height in pixels"),
+                (lambda: pipe.edit(picture, 5, box=3), "box 3: expected x, y, width, height in pixels"),
+                (lambda: pipe.edit(small, 5, offset=(20, 0)), r"offset \(20, 0\): expected 16, 12 at most"),
+                (lambda: pipe.edit(small, 5, offset=(-1, 0)), r"offset \(-1, 0\): expected x, y in pixels"),
+                (lambda: pipe.edit(picture, 5, keep=1.5), "keep 1.5: expected 0 to 1"),
+                (lambda: pipe.edit(picture, 5, keep=0.5, paste=3), "paste: has no effect beside keep"),
+                (lambda: pipe.edit(picture, 5, box=(0, 0, 4, 4), paste=-1), "paste -1: expected 0 to 512"),
+                (lambda: pipe.edit(picture.repeat(2, 0), 5), "picture: 32x64 pixels, expected the model's size, 32x32"),
+                (lambda: pipe.edit(picture[..., :2], 5), "picture: shape .*, expected "),
+                (lambda: pipe.edit(picture / 255, 5), "picture: float64, expected uint8"),
+                (lambda: mar.load("demo-discrete").edit(picture, 5, box=(0, 0, 4, 4)), "edit: LlamaGen makes tokens from ")]:
+            with self.assertRaisesRegex(ValueError, f"^{line}"):
+                call()
 
     def test_text(self):
         """A prompt's features are behind its padding; bad prompts are refused."""
@@ -163,7 +395,7 @@ class Test(unittest.TestCase):
     def test_evaluation(self):
         """The distance of images to themselves is 0, and grows with their difference."""
         judge = mar.Features("demo", batch=8)
-        images = mar.generate("demo", [i % 10 for i in range(40)], num_iter=16, num_sampling_steps=50)
+        images = mar.load("demo")([i % 10 for i in range(40)], num_iter=16, num_sampling_steps=50, output="numpy")
         features, logits = judge(images)
         self.assertEqual((features.shape, logits.shape), ((40, judge.size), (40, judge.classes)))
         self.assertGreater(np.mean(logits.argmax(1) == np.arange(40) % 10), 0.6)
@@ -176,28 +408,68 @@ class Test(unittest.TestCase):
         self.assertAlmostEqual(mar.frechet_distance(x, x * [2, 3] + [1, 0]), 1 + 1 + 4, places=1)
 
     def test_errors(self):
-        """The library's line and status, or Python's error for a wrong shape or name."""
-        session = mar.load("demo").session()
+        """The library's line and status with options as keywords, or Python's error for a wrong shape or name."""
+        pipe = mar.load("demo")
+        session = pipe.session()
         for call, line in [(lambda: mar.load("no.safetensors"), "no.safetensors: "),
-                           (lambda: mar.load("demo", dtype="f64"), "--dtype f64: expected "),
-                           (lambda: mar.generate("demo", [10]), "class 10: expected 0..9"),
-                           (lambda: mar.generate("demo", [1], num_iter=65), "--num_iter 65: expected 0..64"),
-                           (lambda: mar.generate("demo", [1], colour=3), "colour"),
+                           (lambda: mar.load("demo", dtype="f64"), "dtype f64: expected "),
+                           (lambda: mar.load("demo-harmon", size=(31, 32)), "an image of 31x32"),
+                           (lambda: pipe(10, output="numpy"), "class 10: expected 0..9"),
+                           (lambda: pipe(1, num_iter=65, output="numpy"), "num_iter 65: expected 0..64"),
+                           (lambda: pipe(1, cfg="high", output="numpy"), "cfg high: expected auto or a number"),
                            (lambda: session.encode(np.zeros((32, 32, 3), np.uint8)), "without its encoder")]:
             with self.assertRaises(mar.MarError) as caught:
                 call()
             self.assertIn(line, str(caught.exception))
-            self.assertNotIn("\n", str(caught.exception))
-        with self.assertRaisesRegex(TypeError, "no option 'thread'"):
-            mar.load("demo", thread=2)
+            self.assertNotRegex(str(caught.exception), "\n|--")
+        for call, line in [
+                (lambda: pipe(1, nm=4), "no option 'nm': did you mean 'num'?"),
+                (lambda: pipe(1, num_itr=4), "no option 'num_itr': did you mean 'num_iter'?"),
+                (lambda: pipe(1, guidance_scale=4), "no option 'guidance_scale': here it is cfg"),
+                (lambda: pipe(1, dtype="f32"), "dtype: is an option of mar.load: mar.load(..., dtype=...)"),
+                (lambda: pipe(1, fast=1), "fast: is an option of mar.load: mar.load(..., fast=...)"),
+                (lambda: pipe.edit(1, 2, steps=1), "no option 'steps': "),
+                (lambda: pipe.session(colour=3), "no option 'colour': "),
+                (lambda: mar.load("demo", thread=2), "no option 'thread': did you mean 'threads'?"),
+                (lambda: mar.load("demo", backend="cpu"), "no option 'backend': here it is device"),
+                (lambda: mar.load("demo", num_iter=2), "num_iter: is an option of a call: pipe(..., num_iter=...)"),
+                (lambda: pipe(None), "what: NoneType, expected a prompt, a class or a list of them"),
+                (lambda: pipe([1.5]), "what: float, expected a whole number"),
+                (lambda: pipe(1, num=1.5), "num: float, expected a whole number"),
+                (lambda: mar.load("demo-harmon")(7), "what: 7, expected a prompt: Harmon makes images of prompts")]:
+            with self.assertRaises(TypeError) as caught:
+                call()
+            self.assertTrue(str(caught.exception).startswith(line), str(caught.exception))
         with self.assertRaisesRegex(ValueError, r"tokens: shape \(3,\), expected \(64, 8\)"):
-            mar.load("demo").session().submit(1, tokens=[1, 2, 3], known=np.ones(64))
+            session.submit(1, tokens=[1, 2, 3], known=np.ones(64))
         for call, line in [(lambda: session.encode(np.zeros((32, 32, 3))), "picture: float64, expected uint8"),
                            (session.step, "no request is pending"),
-                           (lambda: mar.generate("demo", [1], seed=-1), "seed -1: expected 0")]:
-            with self.assertRaisesRegex(ValueError, line):
+                           (lambda: pipe(1, seed=-1), "seed -1: expected 0"),
+                           (lambda: pipe(1, seed=[1, 2]), "seed: 2 seeds, expected one, or one for each of 1 images"),
+                           (lambda: pipe(1, num=0), "num 0: expected 1 or more"),
+                           (lambda: pipe([]), "what: is empty"),
+                           (lambda: pipe(1, output="tensor"), 'output \'tensor\': expected "pil" or "numpy"'),
+                           (lambda: pipe(1, negative="x"), "negative: has no effect, the model makes images of classes"),
+                           (lambda: mar.load("demo-t2i")("a bold seven", negative="x"), "negative: has no effect, guidance is"),
+                           (lambda: mar.load("demo", device="gpu"), "device 'gpu': expected \"cpu\", \"cuda\" or \"cuda:1\""),
+                           (lambda: mar.load("demo", device="cpu:1"), "device 'cpu:1': expected "),
+                           (lambda: mar.load(ROOT / "weights/demo/target.safetensors")(1), "vae: missing, expected ")]:
+            with self.assertRaisesRegex(ValueError, f"^{line}"), mock.patch.dict(sys.modules, {"PIL.Image": mock.Mock()}):
                 call()
         self.assertTrue(any(m.name == "head-spec" and m.exact for m in mar.methods()))
+
+    def test_machine(self):
+        """Device and arithmetic by the names that PyTorch has for them; the log goes to logging."""
+        with self.assertLogs("mar", logging.INFO) as log:
+            self.assertRegex(mar.load("demo", device="cpu", dtype="torch.float32", threads=1).backend, "^cpu f32 .*1 thread")
+        self.assertTrue(any("demo" in line for line in log.output), log.output)
+        self.assertIn("cpu bf16", mar.load("demo", dtype="bfloat16").backend)
+        self.assertEqual(mar.load("demo-harmon", size=(48, 32)).session().shape, (32, 48))
+        self.assertEqual(mar.load("demo-harmon", size="48x32").session().shape, (32, 48))
+        try:
+            mar.load("demo", device="cuda:0")
+        except mar.MarError as error:
+            self.assertIn("cuda", str(error).lower())
 
     def test_cut(self):
         """What C would cut is refused, with the argument's name: numbers of more bits, text with a NUL, other numbers."""
@@ -218,7 +490,9 @@ class Test(unittest.TestCase):
                 (lambda: session.submit(2**32 + 1), f"label 4294967297: {int32}"),
                 (lambda: session.submit(1, image=2**64), f"image 18446744073709551616: {uint64}"),
                 (lambda: session.submit(1, seed=-1), f"seed -1: {uint64}"),
-                (lambda: mar.generate("demo", [1], seed=2**64), f"seed 18446744073709551616: {uint64}"),
+                (lambda: model(1, seed=2**64, output="numpy"), f"seed 18446744073709551616: {uint64}"),
+                (lambda: model(1, num=2**32, output="numpy"), f"num 4294967296: {int32}"),
+                (lambda: model(2**32, output="numpy"), f"what 4294967296: {int32}"),
                 (lambda: mar.load("demo", heads=2**32 + 4), f"heads 4294967300: {int32}"),
                 (lambda: mar.Features("demo", batch=2**32 + 1), f"batch 4294967297: {int32}"),
                 (lambda: mar.Clip(clip, batch=2**32 + 1), f"batch 4294967297: {int32}"),
@@ -231,7 +505,6 @@ class Test(unittest.TestCase):
                 (lambda: mar.load("demo", dtype="f32\0x"), "dtype: has a NUL, expected text without one"),
                 (lambda: mar.load("demo", tuning="/nowhere\0x"), "tuning: has a NUL, expected text without one"),
                 (lambda: model.session(1, sampler="ddim\0x"), "sampler: has a NUL, expected text without one"),
-                (lambda: model.session(1, **{"cfg\0x": 1}), "name of a parameter: has a NUL, expected text without one"),
                 (lambda: mar.Text("demo-t5\0x"), "folder: has a NUL, expected text without one"),
                 (lambda: mar.Clip("demo\0x"), "folder: has a NUL, expected text without one"),
                 (lambda: mar.Features("demo\0x"), "path: has a NUL, expected text without one"),
@@ -252,7 +525,7 @@ class Test(unittest.TestCase):
         for cfg in float("nan"), float("inf"), 1e39, -1.0:
             with self.assertRaisesRegex(mar.MarError, "expected"):
                 session.submit(1, cfg=cfg)
-            with self.assertRaisesRegex(mar.MarError, "--cfg .*expected"):
+            with self.assertRaisesRegex(mar.MarError, "cfg .*expected"):
                 model.session(1, cfg=cfg)
         # a number that is 0 in 8 bits keeps its token
         kept = session.submit(np.int64(1), tokens=tokens + 0.5, known=np.arange(64)[::-1] * 256)
@@ -262,15 +535,36 @@ class Test(unittest.TestCase):
         self.assertEqual(session.take(request).shape, (32, 32, 3))
 
     def test_prompt(self):
-        """demo-t2i makes the picture of a prompt that the command makes."""
-        features, mask, _ = mar.Text("demo-t5", dtype="f32").encode("a bold seven", 16)
-        session = mar.load("demo-t2i", dtype="f32").session(1)
-        session.submit(features=features[0], mask=mask[0])
-        while not session.finished:
-            session.step()
-        picture = session.take(session.finished)
-        self.assertEqual((picture.shape, picture.dtype), ((32, 32, 3), np.uint8))
-        self.assertGreater(picture.std(), 20)
+        """Every demo model of prompts makes the command's image, from its folder and from a converted one, too."""
+        rows = "two rows of three digits: 1 2 3 / 4 5 6"
+        nextstep, demo = {"num_sampling_steps": 4}, ROOT / "weights/demo"
+        for model, pipe, prompt, few in [("demo-t2i", mar.load("demo-t2i"), "a bold seven", {}),
+                                         ("demo-mgpt", mar.load("demo-mgpt"), rows, {}),
+                                         ("demo-mgpt", mar.load(demo / "mgpt", "demo-mgpt"), rows, {}),
+                                         ("demo-nextstep", mar.load("demo-nextstep"), "a bold seven", nextstep),
+                                         ("demo-nextstep", mar.load(demo / "nextstep"), "a bold seven", nextstep),
+                                         ("demo-harmon", mar.load(demo / "harmon"), "a bold seven", FEW)]:
+            texts = [f"--{name}={value}" for name, value in few.items()]
+            expected = made_by_command(2, "generate", "--model", model, "--prompt", prompt, "--num", "2", "--seed", "5", *texts)
+            made = pipe(prompt, num=2, seed=5, output="numpy", **few)
+            np.testing.assert_array_equal(made, expected, model)
+        with tempfile.TemporaryDirectory() as out:
+            command("convert", ROOT / "weights/demo/harmon", f"{out}/int8", "--dtype", "int8")
+            command("convert", ROOT / "weights/demo/harmon", f"{out}/one.safetensors")
+            expected = made_by_command(1, "generate", "--model", f"{out}/int8", "--prompt", "a bold seven", *FEW_OPTIONS)
+            pipe = mar.load(f"{out}/int8")
+            self.assertIn("int8", pipe.backend)
+            np.testing.assert_array_equal(pipe(["a bold seven"], output="numpy", **FEW), expected)
+            with self.assertRaisesRegex(ValueError, "^text: missing, expected mar.load.*the folder of the model"):
+                mar.load(f"{out}/one.safetensors", vae=ROOT / "weights/demo/harmon")("a bold seven", output="numpy")
+            pipe = mar.load(f"{out}/one.safetensors", vae=ROOT / "weights/demo/harmon", text=ROOT / "weights/demo/harmon")
+            self.assertEqual(pipe("a bold seven", output="numpy", **FEW).shape, (32, 32, 3))
+        with self.assertRaisesRegex(ValueError, "^vae: missing, expected the image decoder's file: .*mgpt: is a decoder that"):
+            mar.load(demo / "mgpt")(rows, output="numpy")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            mar.load("demo-t2i").caption("seven " * 100)
+        self.assertRegex(str(caught[0].message), r"^prompt: \d+ tokens, cut to the 16 that the model takes$")
 
     def test_negative(self):
         """A decoder's second context of guidance; without it guidance is refused."""
@@ -291,35 +585,20 @@ class Test(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "^text: has a NUL, expected text without one$"):
             text.encode_negative("a\0b", positions)
 
-    def test_prompts(self):
-        """Harmon's images of prompts are the command's. An edit of a prompt keeps the rest of the picture."""
-        options = ["--num_iter", "4", "--num_sampling_steps", "4", "--dtype", "f32"]
-        params = dict(num_iter=4, num_sampling_steps=4)
+    def test_harmon(self):
+        """Harmon's images with a negative prompt are the command's, and so is an edit of a prompt."""
+        few = ["--model", "demo-harmon", "--prompt", "a bold seven", "--negative", "a thin 2", "--seed", "5", *FEW_OPTIONS]
+        pipe = mar.load("demo-harmon")
+        picture = pipe("a bold seven", negative="a thin 2", seed=5, output="numpy", **FEW)
+        np.testing.assert_array_equal(picture, made_by_command(1, "generate", *few)[0])
+        self.assertTrue((picture != pipe("a bold seven", seed=5, output="numpy", **FEW)).any())
         with tempfile.TemporaryDirectory() as out:
-            subprocess.run([COMMAND, "generate", "-q", "--model", "demo-harmon", "--prompt", "a bold seven",
-                            "--negative", "a thin 2", "--seed", "5", "--out", f"{out}/a.png", *options], check=True)
-            expected = read_png(f"{out}/a.png")
-        model = mar.load("demo-harmon", encoder=True, dtype="f32")
-        picture = mar.generate(model, prompts=["a bold seven"], negative="a thin 2", seed=5, **params)[0]
-        np.testing.assert_array_equal(picture, expected)
-        mask = np.zeros(picture.shape[:2], bool)
-        mask[16:] = True
-        edited = mar.edit(model, picture, mask, prompt="a thin 2", n=2, **params)
-        other = mar.edit(model, picture, mask, prompt="a thin 2", negative="a bold seven", **params)
-        self.assertEqual(edited.shape, (2, 32, 32, 3))
-        self.assertTrue((edited[0] != edited[1]).any() and (edited[0] != other[0]).any())
-        top, bottom = (np.abs(edited[0].astype(int) - edited[1])[rows].mean() for rows in (slice(0, 12), slice(20, 32)))
-        self.assertLess(2 * top, bottom)
-        for call, line in [
-                (lambda: mar.edit(model, picture, mask), "label and prompt: expected one of them"),
-                (lambda: mar.edit(model, picture, mask, 3, prompt="x"), "label and prompt: expected one of them"),
-                (lambda: mar.edit(model, picture, mask, 3, negative="x"), "negative: expected a prompt with it"),
-                (lambda: mar.generate("demo", prompts=["x"]),
-                 "prompt: the model makes images of classes, expected a label")]:
-            with self.assertRaisesRegex(ValueError, f"^{line}$"):
-                call()
-        with self.assertRaisesRegex(mar.MarError, "a T5 has no second context"):
-            mar.load("demo-t2i").caption("a bold seven", "blurry")
+            write_png(f"{out}/picture.png", picture)
+            expected = made_by_command(1, "edit", "--image", f"{out}/picture.png", "--box", "0,16,32,16", *few)
+        edited = pipe.edit(picture, "a bold seven", box=(0, 16, 32, 16), negative="a thin 2", seed=5, output="numpy", **FEW)
+        np.testing.assert_array_equal(edited, expected[0])
+        both = pipe(["a bold seven", "a thin 2"], num=2, output="numpy", **FEW)
+        self.assertEqual(both.shape, (4, 32, 32, 3))
 
     def test_memory(self):
         """Objects are freed in any order, and with the last reference."""

@@ -519,7 +519,7 @@ const char *run_options_differences(const run_options *o, const run_options *bas
     char value[4096], other[4096];
     text[0] = '\0';
     for (const mar_param *p = rows; p->name; p++)
-        if (p->offset != offsetof(run_options, fast)) /* its recipe is listed below */
+        if (p->offset != offsetof(run_options, fast)) /* its preset is listed below */
             add_difference(text, size, p, mar_param_text(p, o, value, sizeof value),
                            mar_param_text(p, base, other, sizeof other));
     for (int i = 0; i < mar_param_count(); i++)

@@ -26,21 +26,22 @@ typedef struct {
     int gives_cleaning;                  /* 1: the command line has --clean llamagen; the default alone is 0 */
     const char *prompts;                 /* file of prompts; NULL: none */
     const char *t5_name;                 /* "t5" or "text", as the option was given, for messages; static */
-    const char *t5;          /* folder of the prompts' encoder, or of the model itself; NULL: the demo's, or none */
-    const char *negative;    /* negative prompt; NULL: the model's own, or none */
-    const char *positive;    /* added to each prompt, after a space; NULL: nothing */
-    const char *class_names; /* file of the classes' names; NULL: ImageNet's, for models of its classes */
-    int self_is_path;        /* 1: --draft self was given without --spec, and spec is path */
-    const char *heads;       /* as given; NULL: the file's */
-    mar_params params;       /* as given; models_load sets draft */
-    mar_params used;         /* resolved by the session, 64 for num_iter 0; models_session sets it */
-    mar_options machine;     /* as given */
-    const char *tokens;      /* kind of the model's tokens, as in mar_param; NULL until models_load */
-    int given;               /* 1: the command line has a run option */
-    int fast;                /* level of --fast (tools/generate/fast.h); 0: none */
-    unsigned fast_set;       /* bit i: option i of the recipe was set; models_load sets it */
-    int reported_fast;       /* 1: models_load has reported the recipe, or must not */
-    int gives_accelerators;  /* 1: an option was given that is neither basic sampling nor a draft */
+    const char *t5;           /* folder of the prompts' encoder, or of the model itself; NULL: the demo's, or none */
+    const char *negative;     /* negative prompt; NULL: the model's own, or none */
+    const char *positive;     /* added to each prompt, after a space; NULL: nothing */
+    const char *class_names;  /* file of the classes' names; NULL: ImageNet's, for models of its classes */
+    int self_is_path;         /* 1: --draft self was given without --spec, and spec is path */
+    const char *heads;        /* as given; NULL: the file's */
+    mar_params params;        /* as given; models_load sets draft */
+    mar_params used;          /* resolved by the session, 64 for num_iter 0; models_session sets it */
+    mar_options machine;      /* as given */
+    const char *tokens;       /* kind of the model's tokens, as in mar_param; NULL until models_load */
+    int given;                /* 1: the command line has a run option */
+    int fast;                 /* level of --fast (tools/generate/fast.h); 0: none */
+    const mar_preset *preset; /* that of the level; NULL until models_load, or without one */
+    unsigned fast_set;        /* bit i: option i of the preset was set; models_load sets it */
+    int reported_fast;        /* 1: models_load has reported the preset, or must not */
+    int gives_accelerators;   /* 1: an option was given that is neither basic sampling nor a draft */
     uint8_t was_given[RUN_OPTIONS_MAX]; /* 1: given; the library's options, mar_params before mar_options */
 } run_options;
 

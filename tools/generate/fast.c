@@ -8,49 +8,7 @@
 
 #include <string.h>
 
-enum { OPTIONS = 6 };
-
-typedef struct {
-    const char *name, *value; /* of the option; a NULL name ends the list */
-    int tokens_a_step;        /* not 0: the value is fast_steps of this */
-} recipe_option;
-
-/* The options of a level. Distances are energy distances of whole images to plain sampling with the same seeds, on the
- * demo pair, 500 images. `floor`: another seed of plain sampling stays below it 95 times in 100 (bench/RESULTS.md). */
-typedef struct {
-    int level;
-    const char *tokens;             /* "continuous" or "discrete" */
-    recipe_option options[OPTIONS]; /* the arithmetic first */
-    double distance;
-    double floor;
-} recipe;
-
-#define INT8                                                                                                           \
-    {                                                                                                                  \
-        "dtype", "int8", 0                                                                                             \
-    }
-
-static const recipe recipes[] = {
-    {1, "continuous", {INT8, {"num_iter", NULL, 4}, {"num_sampling_steps", "25", 0}}, 0.0061, 0.0064},
-    {2, "continuous", {INT8, {"num_iter", NULL, 8}, {"num_sampling_steps", "25", 0}}, 0.0076, 0.0064},
-    {3,
-     "continuous",
-     {INT8, {"num_iter", NULL, 16}, {"sampler", "dpmpp", 0}, {"num_sampling_steps", "15", 0}},
-     0.0411,
-     0.0064},
-    {1, "discrete", {INT8}, 0.0036, 0.0117},
-};
-
-/* Returns the recipe; NULL without --fast, and for a level or kind without one. */
-static const recipe *recipe_of(const run_options *o)
-{
-    const char *tokens = o->tokens ? o->tokens : recipes[0].tokens;
-    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
-        if (recipes[i].level == o->fast && strcmp(recipes[i].tokens, tokens) == 0) return &recipes[i];
-    return NULL;
-}
-
-/* Returns whether the command line has accelerators with which no recipe was measured. */
+/* Returns whether the command line has accelerators with which no preset was measured. */
 static int has_own_accelerators(const run_options *o)
 {
     return o->gives_accelerators || (o->draft && strcmp(o->tokens, "continuous") == 0);
@@ -76,9 +34,9 @@ static int fast_has_int8(const mar_options *machine)
 
 void fast_set_machine(run_options *o)
 {
-    if (!o->fast || run_was_given(o, recipes[0].options[0].name) || !fast_has_int8(&o->machine)) return;
+    if (!o->fast || run_was_given(o, "dtype") || !fast_has_int8(&o->machine)) return;
     o->machine.dtype = MAR_DTYPE_INT8;
-    o->fast_set |= 1u; /* the first option of every recipe, for both kinds of tokens */
+    o->fast_set |= 1u; /* the first option of every preset */
 }
 
 static int index_of(const char *name)
@@ -97,29 +55,21 @@ static mar_status try_params(const run_options *o, mar_model *model, mar_vae *va
     return status;
 }
 
-/* Returns the image's tokens over this, rounded up. A model whose own steps have more than MAR's 4 tokens (Harmon: 16)
- * has its own steps in the same ratio. */
-static int fast_steps(const mar_model_config *c, int tokens_a_step)
-{
-    const int steps = (c->seq_len + tokens_a_step - 1) / tokens_a_step;
-    const int own = (4 * c->num_iter + tokens_a_step - 1) / tokens_a_step;
-    return own < steps ? own : steps;
-}
-
-/* Sets the option unless it was given, has no effect, or conflicts with those given. */
-static mar_status set_param(run_options *o, const recipe_option *p, unsigned bit, mar_model *model, mar_vae *vae)
+/* Sets option i of the preset unless it was given, has no effect, or conflicts with those given. */
+static mar_status set_param(run_options *o, int i, mar_model *model, mar_vae *vae)
 {
     char text[32];
+    const char *name = o->preset->options[i];
     const mar_params before = o->params;
-    if (run_was_given(o, p->name)) return MAR_OK;
-    if (p->tokens_a_step) snprintf(text, sizeof text, "%d", fast_steps(mar_model_get_config(model), p->tokens_a_step));
-    mar_status status = mar_params_set(&o->params, p->name, p->tokens_a_step ? text : p->value, NULL, 0);
-    if (status != MAR_OK || run_param_unused(o, index_of(p->name)))
+    if (run_was_given(o, name)) return MAR_OK;
+    mar_preset_value(o->preset, i, mar_model_get_config(model), text, sizeof text);
+    mar_status status = mar_params_set(&o->params, name, text, NULL, 0);
+    if (status != MAR_OK || run_param_unused(o, index_of(name)))
         status = MAR_EARG;
     else if (has_own_accelerators(o))
         status = try_params(o, model, vae);
     if (status == MAR_OK)
-        o->fast_set |= bit;
+        o->fast_set |= 1u << i;
     else
         o->params = before;
     return status == MAR_ENOMEM ? status : MAR_OK;
@@ -127,10 +77,9 @@ static mar_status set_param(run_options *o, const recipe_option *p, unsigned bit
 
 int fast_set_params(run_options *o, mar_model *model, mar_vae *vae)
 {
-    const recipe *r = recipe_of(o);
-    for (int i = 1; r && i < OPTIONS && r->options[i].name; i++)
-        if (set_param(o, &r->options[i], 1u << i, model, vae) != MAR_OK)
-            return tool_error("--fast %d: out of memory for a session", o->fast);
+    o->preset = mar_preset_get(o->fast, mar_model_get_config(model));
+    for (int i = 1; o->preset && o->preset->options[i]; i++)
+        if (set_param(o, i, model, vae) != MAR_OK) return tool_error("--fast %d: out of memory for a session", o->fast);
     return 0;
 }
 
@@ -149,35 +98,35 @@ static void fast_add_option(const run_options *o, const char *name, char *text, 
         text_append(text, size, " --%s %s", name, value);
 }
 
-/* Appends the recipe's options that are not set, and why. Returns whether there are any. */
-static int add_missing(const run_options *o, const recipe *r, char *text, size_t size)
+/* Appends the preset's options that are not set, and why. Returns whether there are any. */
+static int add_missing(const run_options *o, char *text, size_t size)
 {
     int missing = 0;
-    for (int i = 0; i < OPTIONS && r->options[i].name; i++) {
-        const recipe_option *p = &r->options[i];
+    for (int i = 0; o->preset->options[i]; i++) {
+        const char *name = o->preset->options[i];
         if (o->fast_set & 1u << i) continue;
         missing = 1;
-        text_append(text, size, "; without --%s%s%s, %s", p->name, p->value ? " " : "", p->value ? p->value : "",
-                    run_was_given(o, p->name) ? "which was given"
-                    : i == 0                  ? "which this machine does not have"
-                                              : "which does not go with what was given");
+        text_append(text, size, "; without --%s%s, %s", name, i == 0 ? " int8" : "",
+                    run_was_given(o, name) ? "which was given"
+                    : i == 0               ? "which this machine does not have"
+                                           : "which does not go with what was given");
     }
     return missing;
 }
 
 const char *fast_describe(const run_options *o, char *text, size_t size)
 {
-    const recipe *r = recipe_of(o);
+    const mar_preset *p = o->preset;
     *text = '\0';
-    if (!r) return text;
+    if (!p) return text;
     text_append(text, size, "fast %d:", o->fast);
-    for (int i = 0; i < OPTIONS && r->options[i].name; i++)
-        if (o->fast_set & 1u << i) fast_add_option(o, r->options[i].name, text, size);
+    for (int i = 0; p->options[i]; i++)
+        if (o->fast_set & 1u << i) fast_add_option(o, p->options[i], text, size);
     text_append(text, size, o->fast_set ? " (approximate" : " no option (as it was given");
-    if (add_missing(o, r, text, size) || has_own_accelerators(o))
+    if (add_missing(o, text, size) || has_own_accelerators(o))
         text_append(text, size, "; not measured like this)");
     else
-        text_append(text, size, "; distance to plain sampling %.4f on the demo, another seed %.4f)", r->distance,
-                    r->floor);
+        text_append(text, size, "; distance to plain sampling %.4f on the demo, another seed %.4f)", p->distance,
+                    p->floor);
     return text;
 }

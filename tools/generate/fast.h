@@ -1,6 +1,6 @@
-/* --fast: the accelerators of each level, and their measured effect. The table is in fast.c only.
+/* --fast: sets the options of a preset (mar_preset).
  *
- * A recipe sets only options that the command line has not given. The arithmetic is set before the library is opened.
+ * A preset sets only options that the command line has not given. The arithmetic is set before the library is opened.
  * The rest follows when the model is loaded: it depends on the kind of tokens and their number. models_load does
  * both. */
 #ifndef TOOLS_FAST_H
@@ -8,8 +8,6 @@
 
 #include "mar.h"
 #include "tools/cli/run_options.h"
-
-enum { FAST_LEVELS = 3 };
 
 /* Sets the arithmetic of o->fast in o->machine, before the library is opened. Does nothing without --fast. */
 void fast_set_machine(run_options *o);

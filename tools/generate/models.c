@@ -584,7 +584,7 @@ static int refuse_drafter(const model_file *model, const run_options *o)
 
 /* Returns 1 with the error printed if an option is given for another family, besides those that the library rejects:
  * --seq_len for a model whose file has its whole size; --patch_size for one whose tokens are latent pixels; --fast for
- * one without a recipe of that level; --head_dtype, --int8_below and --draft self for one without a head. */
+ * one without a preset of that level; --head_dtype, --int8_below and --draft self for one without a head. */
 static int refuse_options(const model_file *model, const run_options *o)
 {
     const mar_model_config *c = mar_model_get_config(model->model);
@@ -601,13 +601,13 @@ static int refuse_options(const model_file *model, const run_options *o)
         return tool_error("--patch_size has no effect: the model's tokens are discrete, one for each latent pixel");
     if (o->machine.patch_size && !sets)
         return tool_error("--patch_size has no effect: the model is a %s model, whose file has the sizes", c->title);
-    if (o->fast && !discrete && !sets)
-        return tool_error("--fast %d: has no recipe for %s models, expected options such as --head_spec 8 or --dtype "
-                          "int8",
-                          o->fast, c->title);
-    if (o->fast > 1 && discrete)
-        return tool_error("--fast %d: the model's tokens are discrete, which have level 1 only: expected --fast 1",
-                          o->fast);
+    if (o->fast && !mar_preset_get(o->fast, c))
+        return discrete ? tool_error("--fast %d: the model's tokens are discrete, which have level 1 only: expected "
+                                     "--fast 1",
+                                     o->fast)
+                        : tool_error("--fast %d: has no preset for %s models, expected options such as --head_spec 8 "
+                                     "or --dtype int8",
+                                     o->fast, c->title);
     if (o->machine.head_dtype != MAR_DTYPE_AUTO && discrete)
         return tool_error("--head_dtype has no effect: the model's tokens are discrete, and it has no diffusion head");
     if (o->machine.int8_below && discrete)

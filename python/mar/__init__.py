@@ -1,5 +1,5 @@
-"""libmar for Python: images of prompts and classes from autoregressive models with continuous tokens (MAR, l-DeTok, Harmon,
-UniPic-1, NextStep-1, SphereAR) and discrete ones (LlamaGen, Lumina-mGPT, Anole, Emu3).
+"""libmar for Python: images of prompts and classes from autoregressive models with continuous tokens (MAR, l-DeTok,
+Harmon, UniPic-1, NextStep-1, SphereAR) and discrete ones (LlamaGen, Lumina-mGPT, Anole, Emu3).
 
     import mar
     pipe = mar.load("Harmon-0_5B")                                     # or "demo-harmon", which comes with libmar

@@ -44,5 +44,6 @@ def find(name: str, table: Names) -> int:
                          f'"{table[207 if len(table) == 1000 else 0][0]}"')
     # of classes of one name, another name of each
     shown = [next((n for n in table[i] if _normal(n) != word), name) if exact else has_words[i][0] for i in found[:3]]
-    raise ValueError(f'what: class "{name}": {len(found)} classes have {"this name" if exact else "it in a name"}, expected '
-                     f"one of {', '.join(f'{n!r} ({i})' for n, i in zip(shown, found))}{', ...' * (len(found) > 3)}")
+    how = "this name" if exact else "it in a name"
+    raise ValueError(f'what: class "{name}": {len(found)} classes have {how}, expected one of '
+                     f"{', '.join(f'{n!r} ({i})' for n, i in zip(shown, found))}{', ...' * (len(found) > 3)}")

@@ -29,16 +29,22 @@ class MarError(RuntimeError):
     kind."""
 
     def __init__(self, status: int, line: str) -> None:
-        super().__init__(re.sub(r"(?<![\w-])--(?=[a-z])", "", line))
+        super().__init__(keywords(line))
         self.status: str = lib.mar_status_name(status).decode()
+
+
+def keywords(line: str) -> str:
+    """Returns the library's line with "--cfg" as "cfg"."""
+    return re.sub(r"(?<![\w-])--(?=[a-z])", "", line)
 
 
 #: What diffusers calls an option of this module.
 _OTHER = {"prompt": "the first argument", "class_labels": "the first argument", "label": "the first argument",
           "negative_prompt": "negative", "num_images_per_prompt": "num", "generator": "seed", "output_type": "output",
-          "guidance_scale": "cfg", "num_inference_steps": "num_iter, autoregressive steps, or num_sampling_steps, of the "
-          "head", "callback_on_step_end": "callback", "torch_dtype": "dtype", "backend": "device", "height": "size of "
-          "mar.load", "width": "size of mar.load", "mask_image": "mask", "image": "the first argument", "strength": "keep"}
+          "num_inference_steps": "num_iter, autoregressive steps, or num_sampling_steps, of the head",
+          "guidance_scale": "cfg", "callback_on_step_end": "callback", "torch_dtype": "dtype", "backend": "device",
+          "height": "size of mar.load", "width": "size of mar.load", "image": "the first argument", "mask_image": "mask",
+          "strength": "keep"}
 
 
 def unknown(name: str, known: Iterable[str], elsewhere: str = "", others: Iterable[str] = ()) -> TypeError:
@@ -59,7 +65,8 @@ def wanted(name: str, module: str, package: str, instead: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise ImportError(f"{name}: needs {package}, expected it (pip install {package.lower()}) or {instead}") from None
+        raise ImportError(f"{name}: needs {package}, expected it (pip install {package.lower()}) or {instead}"
+                          ) from None
 
 
 def as_text(name: str, value: object) -> bytes:
@@ -75,11 +82,15 @@ def as_text(name: str, value: object) -> bytes:
 
 def encoded(name: str, text: str) -> bytes:
     """Text for C, which ends at a NUL."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name}: {type(text).__name__}, expected text")
     made: bytes = _lib.fit(name, text.encode("utf-8", "surrogateescape"), c.c_char_p)
     return made
 
 
 def as_path(name: str, path: Path) -> bytes:
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"{name}: {type(path).__name__}, expected the path of a file or folder")
     made: bytes = _lib.fit(name, os.fsencode(path), c.c_char_p)
     return made
 
@@ -114,7 +125,7 @@ def shaped(value: Optional[npt.ArrayLike], dtype: Any, shape: tuple[int, ...], n
 
 
 def _tell(user: object, level: int, line: Optional[bytes]) -> None:
-    logging.getLogger("mar").log(logging.WARNING if level else logging.INFO, "%s", (line or b"").decode())
+    logging.getLogger("mar").log(logging.WARNING if level else logging.INFO, "%s", keywords((line or b"").decode()))
 
 
 _log = _lib.Log(_tell)  # C keeps its address

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _lib
-from ._core import (BoolArray, Float32Array, Float64Array, Int32Array, Library, Path, as_bytes, as_path, encoded, numbers,
-                    pointer)
+from ._core import (BoolArray, Float32Array, Float64Array, Int32Array, Library, Path, as_bytes, as_path, encoded,
+                    numbers, pointer)
 from ._lib import lib
 
 
@@ -21,7 +21,8 @@ class Features:
     def __init__(self, path: Path = "demo", batch: int = 64, clean: bool = False, **options: object) -> None:
         self._library, self._batch = Library(options), _lib.fit("batch", batch, c.c_int)
         made = c.c_void_p()
-        self._library.check(lib.mar_features_load(self._library.pointer, as_path("path", path), self._batch, c.byref(made)))
+        self._library.check(lib.mar_features_load(self._library.pointer, as_path("path", path), self._batch,
+                                                  c.byref(made)))
         self._pointer = made
         weakref.finalize(self, lib.mar_features_free, made)
         if clean:
@@ -62,7 +63,7 @@ class Text:
         self._pointer = made
         weakref.finalize(self, lib.mar_text_free, made)
         config = lib.mar_text_get_config(made).contents
-        self.size, self.parameters = int(config.dim), int(config.parameters)
+        self.size, self.parameters, self.has_negative = int(config.dim), int(config.parameters), bool(config.negative)
 
     def encode(self, prompts: Union[str, Sequence[str]], tokens: int = 120, clean: bool = True,
                ) -> tuple[Float32Array, BoolArray, Int32Array]:
@@ -95,7 +96,8 @@ class Clip:
     def __init__(self, folder: Path, batch: int = 64, **options: object) -> None:
         self._library, self._batch = Library(options), _lib.fit("batch", batch, c.c_int)
         made = c.c_void_p()
-        self._library.check(lib.mar_clip_load(self._library.pointer, as_path("folder", folder), self._batch, c.byref(made)))
+        self._library.check(lib.mar_clip_load(self._library.pointer, as_path("folder", folder), self._batch,
+                                              c.byref(made)))
         self._pointer = made
         weakref.finalize(self, lib.mar_clip_free, made)
         config = lib.mar_clip_get_config(made).contents
@@ -161,8 +163,8 @@ def _distances(x: Float64Array, y: Float64Array) -> Float64Array:
 
 
 def energy_test(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[float, float, float]:
-    """Returns the energy distance of a and b [n, ..., channels], its p-value, and the 95 % quantile of the distance, both
-    by swapping pairs at random. a[i] and b[i] share their seed (eval/statistics.h)."""
+    """Returns the energy distance of a and b [n, ..., channels], its p-value, and the distance's 95 % quantile, both by
+    swapping pairs at random. a[i] and b[i] share their seed (eval/statistics.h)."""
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if x.shape != y.shape or x.ndim < 2 or len(x) < 2:
         raise ValueError(f"tokens: shapes {x.shape} and {y.shape}, expected two of (n, ..., channels), n at least 2")

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import ctypes as c
-import operator
+import difflib
 import os
 import sys
 import time
@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _classes, _lib, _pictures
-from ._core import (HANDLE, LOAD, PARAMS, Float32Array, Library, MarError, Path, UInt8Array, as_path, unknown, wanted)
+from ._core import (HANDLE, LOAD, PARAMS, Float32Array, Library, MarError, Path, UInt8Array, as_path, encoded, unknown,
+                    wanted)
 from ._judge import Text, energy_test
 from ._lib import lib
 from ._session import Session
@@ -24,8 +25,10 @@ What = Union[str, int]
 Callback = Callable[[int, int, int], object]
 Wish = dict[str, Any]  # arguments of Session.submit
 
+#: Image decoders of the demo models.
 _OWN = ("demo", "demo-discrete", "demo-sphere", "demo-mgpt", "demo-harmon", "demo-nextstep")
-_BUILT_IN = {"demo-t2i": "demo-discrete", **{name: name for name in _OWN}}  # image decoders of the demo models
+_BUILT_IN = {**{name: name for name in _OWN}, "demo-t2i": "demo-discrete", "demo-draft": "demo",
+             "demo-discrete-draft": "demo-discrete", "demo-sphere-draft": "demo-sphere"}
 
 
 class Comparison(NamedTuple):
@@ -45,7 +48,7 @@ def _source(name: str, path: Path, heads: int = 0, encoder: bool = False) -> Any
 
 
 def _stored_dtype(path: Path) -> str:
-    """Returns the type of the stored weights of a model of prompts that mar convert has made: "int8", "int4" or "auto"."""
+    """Returns the type of the weights of a model of prompts that mar convert has made: "int8", "int4" or "auto"."""
     opened, stored = c.c_void_p(), 0
     if lib.mar_file_open(as_path("path", path), 0, c.byref(opened)) == _lib.OK:
         info = lib.mar_file_get_info(opened).contents
@@ -67,7 +70,7 @@ def _open(options: Mapping[str, Any], fast: int) -> Library:
 
 
 class _Bar:
-    """A tqdm bar of all images' steps, or nothing. None: if tqdm is installed and standard error is a terminal."""
+    """A tqdm bar, or nothing. None: if tqdm is installed and standard error is a terminal."""
 
     def __init__(self, progress: Optional[bool]) -> None:
         self._bar: Any = None
@@ -77,14 +80,17 @@ class _Bar:
             except (ImportError, AttributeError):
                 progress = False
         if progress:
-            self._bar = wanted("progress=True", "tqdm.auto", "tqdm", "progress=False").tqdm(unit="step", leave=True)
+            self._bar = wanted("progress=True", "tqdm.auto", "tqdm", "progress=False").tqdm()
 
     def set(self, done: int, total: int) -> None:
         if self._bar is not None:
             self._bar.total = total
             self._bar.update(done - self._bar.n)
 
-    def close(self) -> None:
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.close()
 
@@ -108,7 +114,6 @@ def _run(session: Session, requests: Sequence[int], callback: Optional[Callback]
                 images[place[request]] = session.take(request)
                 left.discard(request)
     finally:
-        bar.close()
         for request in left:
             try:
                 session.cancel(request)
@@ -122,28 +127,34 @@ class Model:
 
     def __init__(self, given: dict[str, Any]) -> None:
         path, vae, options = given["path"], given["vae"], {name: given[name] for name in HANDLE if name in given}
-        built_in = os.fspath(path) in _BUILT_IN
+        name = os.fsdecode(as_path("path", path))
+        built_in = name in _BUILT_IN
         fast, self._given = _lib.fit("fast", given["fast"], c.c_int), given
         if options.get("dtype") is None and not fast and not built_in:
             options["dtype"] = _stored_dtype(path)
         self._library = _open(options, fast)
-        self._text: Union[Path, Text] = given["text"] or ("demo-t5" if path == "demo-t2i" else path)  # till the first prompt
-        self._model = self._load(lib.mar_model_load_from, lib.mar_model_free, _source("path", path, given["heads"]))
+        # loaded for the first prompt
+        self._text: Union[Path, Text] = given["text"] or ("demo-t5" if path == "demo-t2i" else path)
+        try:
+            self._model = self._load(lib.mar_model_load_from, lib.mar_model_free, _source("path", path, given["heads"]))
+        except MarError as error:
+            if error.status == "file error" and not os.path.exists(path):
+                near = difflib.get_close_matches(name, _BUILT_IN, 1)
+                error.args = (f"{error}" + (f"; did you mean {near[0]!r}?" if near else "; models are not downloaded"),)
+            raise
         draft = given["draft"]
         self._draft = draft and self._load(lib.mar_model_load_from, lib.mar_model_free, _source("draft", draft))
         config = lib.mar_model_get_config(self._model).contents
         self.config: dict[str, Any] = {name: getattr(config, name) for name, *_ in config._fields_
                                        if name not in ("size", "reserved")}
-        for name in ("family", "title", "warning"):
-            self.config[name] = self.config[name] and self.config[name].decode()
+        for text in ("family", "title", "warning"):
+            self.config[text] = self.config[text] and self.config[text].decode()
         if self.config["warning"]:
-            warnings.warn(f"{os.fspath(path)}: {self.config['warning']}", stacklevel=4)
+            warnings.warn(f"{name}: {self.config['warning']}", stacklevel=4)
         self._preset = lib.mar_preset_get(fast, lib.mar_model_get_config(self._model))
-        if fast and not self._preset:
-            raise ValueError(f"fast {fast}: {self.config['title']} has no such preset, expected "
-                             f"{'1' if config.head == _lib.SOFTMAX else '0' if config.order else '1, 2 or 3'}")
+        _refuse(given, fast and not self._preset, self.config)
         self._no_vae = "expected the image decoder's file: mar.load(path, vae=...)"
-        self._vae_path = vae or _BUILT_IN.get(os.fspath(path)) or path
+        self._vae_path = vae or _BUILT_IN.get(name) or path
         self._vae, self._has_encoder = None, bool(given["encoder"])
         if self._vae_path != path or built_in or config.image_decoder or config.conditioning == _lib.IDS:
             try:
@@ -173,13 +184,17 @@ class Model:
         tokens, ids = self.config["caption_tokens"], self.config["conditioning"] == _lib.IDS
         if not tokens:
             raise ValueError("prompt: the model makes images of classes, expected a label")
+        if negative is not None:
+            encoded("negative", negative)
         if negative is not None and not ids:
-            raise ValueError("negative: has no effect, guidance is against the unconditional caption in the model's file")
+            raise ValueError("negative: has no effect, guidance is against the unconditional caption in the file")
         if not isinstance(self._text, Text):
             if self._given["text"] is None and self._text != "demo-t5" and os.path.isfile(self._text):
-                raise ValueError(f"text: missing, expected mar.load(..., text=the folder of {'the model' if ids else 'a T5'})"
-                                 f": {os.fspath(self._text)} has nothing that encodes prompts")
+                raise ValueError(f"text: missing, {os.fspath(self._text)} has nothing that encodes prompts: expected "
+                                 f"mar.load(..., text=the folder of {'the model' if ids else 'a T5'})")
             self._text = Text._load(self._library, self._text)
+        if negative is not None and not self._text.has_negative:
+            raise ValueError(f"negative: has no effect, {self.config['title']} has no negative prompt")
         features, mask, counts = self._text.encode(prompt, tokens, clean)
         if counts[0] > tokens:
             warnings.warn(f"prompt: {counts[0]} tokens, cut to the {tokens} that the model takes", stacklevel=3)
@@ -198,12 +213,12 @@ class Model:
         if isinstance(what, str) and not what.strip().lstrip("+").isdigit():
             classes = int(self.config["classes"])
             if classes != 1000:
-                raise ValueError(f'what: class "{what}": the model\'s classes have no names, expected 0 to {classes - 1}')
+                raise ValueError(f'what: class "{what}": the classes have no names, expected 0 to {classes - 1}')
             return _classes.find(what, _classes.imagenet())
         label: int = _lib.fit("what", int(what) if isinstance(what, str) else what, c.c_int)
         return label
 
-    def _wishes(self, what: Union[What, Sequence[What]], negative: Optional[str]) -> list[Wish]:
+    def _wishes(self, what: Any, negative: Optional[str]) -> list[Wish]:
         """Returns what Session.submit takes of each."""
         whats = [what] if isinstance(what, (str, int, np.integer)) else list(what)
         if not whats:
@@ -218,15 +233,19 @@ class Model:
         return [self.caption(str(each), negative) for each in whats]
 
     def _images(self, session: Session, wishes: list[Wish], seed: Union[int, Sequence[int]], num: Optional[int],
-                callback: Optional[Callback], bar: _Bar, extras: Callable[[int, int], Wish]) -> UInt8Array:
+                callback: Optional[Callback], progress: Optional[bool], extras: Callable[[int, int], Wish],
+                ) -> UInt8Array:
         """Makes `num` images of each wish. extras(seed, number) are more arguments of an image's Session.submit."""
         every = [wish for wish in wishes for _ in range(num or 1)]
         addresses = _addresses(seed, len(every))
+        if callback is not None and not callable(callback):
+            raise TypeError(f"callback: {type(callback).__name__}, expected a function")
         requests = [session.submit(**wish, seed=own, image=number, **extras(own, number))
                     for wish, (own, number) in zip(every, addresses)]
-        return _run(session, requests, callback, bar)
+        with _Bar(progress) as bar:
+            return _run(session, requests, callback, bar)
 
-    def _session_for(self, count: int, num: Optional[int], batch: int, params: Mapping[str, object]) -> Session:
+    def _session_for(self, what: Any, num: Optional[int], batch: int, params: Mapping[str, object]) -> Session:
         for name in params:
             if name in _CALL:
                 raise TypeError(f"{name}: is an option of compare itself")
@@ -236,18 +255,18 @@ class Model:
             raise ValueError(f"num {num}: expected 1 or more")
         if not self._vae:
             raise ValueError(f"vae: missing, {self._no_vae}")
-        return self.session(min(_lib.fit("batch", batch, c.c_int), count * (num or 1)), **params)
+        return self.session(min(_lib.fit("batch", batch, c.c_int), _count(what) * (num or 1)), **params)
 
-    def __call__(self, what: Union[What, Sequence[What]], *, negative: Optional[str] = None, num: Optional[int] = None,
-                 seed: Union[int, Sequence[int]] = 0, batch: int = 16, output: str = "pil",
+    def __call__(self, what: Union[What, Sequence[What], None] = None, *, negative: Optional[str] = None,
+                 num: Optional[int] = None, seed: Union[int, Sequence[int]] = 0, batch: int = 16, output: str = "pil",
                  callback: Optional[Callback] = None, progress: Optional[bool] = None, **params: object) -> Any:
         """Makes images.
 
         what: a prompt, an ImageNet class's name ("golden retriever") or a class number; or a list of them.
         negative: negative prompt of Harmon, UniPic-1, NextStep-1 and Emu3.
         num: images of each; None: one.
-        seed: image i is that of mar generate with this seed and number i, bit for bit on a CPU. A list has a seed for each
-            image, which then is number 0 of its seed.
+        seed: image i is that of mar generate with this seed and number i, bit for bit on a CPU. A list has a seed for
+            each image, which then is number 0 of its seed.
         batch: images at a time; fewer need less memory, and change no image.
         output: "pil" for images of Pillow, "numpy" for uint8 [height, width, 3].
         callback(image, step, steps): called after each step of an image. An exception ends the call.
@@ -256,20 +275,19 @@ class Model:
 
         Returns an image for a single `what` without num; else a list of them, or uint8 [n, height, width, 3], those of
         the first `what` first."""
-        finish = _output(output)
-        session = self._session_for(_count(what), num, batch, params)
+        session, finish = self._session_for(what, num, batch, params), _output(output)
         wishes = self._wishes(what, negative)
-        images = self._images(session, wishes, seed, num, callback, _Bar(progress), lambda own, number: {})
+        images = self._images(session, wishes, seed, num, callback, progress, lambda own, number: {})
         return finish(images, num is None and _is_single(what))
 
-    def edit(self, picture: Any, what: Union[What, Sequence[What]], *, mask: Any = None, box: Optional[Sequence[int]] = None,
-             offset: Optional[Sequence[int]] = None, keep: float = 1.0, paste: Optional[int] = None,
-             negative: Optional[str] = None, num: Optional[int] = None, seed: Union[int, Sequence[int]] = 0,
+    def edit(self, picture: Any, what: Union[What, Sequence[What], None] = None, *, mask: Any = None,
+             box: Optional[Sequence[int]] = None, offset: Optional[Sequence[int]] = None, keep: float = 1.0,
+             paste: Optional[int] = None, negative: Optional[str] = None, num: Optional[int] = None, seed: Union[int, Sequence[int]] = 0,
              batch: int = 16, output: str = "pil", callback: Optional[Callback] = None,
              progress: Optional[bool] = None, **params: object) -> Any:
         """Makes a part of a picture anew, as mar edit does it: inpainting, outpainting and variations.
 
-        picture: an image of Pillow, or uint8 [height, width, 3], of the model's size; or less: what surrounds it is made.
+        picture: an image of Pillow, or uint8 [height, width, 3], of the model's size; of less, what surrounds it is made.
         mask: where it is made anew: white in an image of Pillow, 128 or more in uint8, true in bool [height, width].
             Tokens are cells of pixels; one with any such pixel is made anew as a whole.
         box: (x, y, width, height) in place of a mask.
@@ -278,10 +296,9 @@ class Model:
         paste: pixels in which the picture itself is pasted back outside of mask or box; None: kept tokens are decoded.
 
         The rest is as of a call. The image encoder is loaded with the first edit."""
-        finish = _output(output)
         if self.config["vocabulary"]:
-            raise ValueError(f"edit: {self.config['title']} makes tokens from the upper left on, expected a model of continuous "
-                             "tokens")
+            raise ValueError(f"edit: {self.config['title']} makes tokens from the upper left on, expected a model of "
+                             "continuous tokens")
         if mask is not None and box is not None:
             raise ValueError("box: has no effect beside mask, expected one of them")
         if not 0 <= keep <= 1:
@@ -290,38 +307,42 @@ class Model:
             raise ValueError(f"paste {paste}: expected 0 to 512" if keep == 1 else
                              "paste: has no effect beside keep, whose tokens are made anew everywhere")
         if not self._has_encoder and self._vae:
-            self._vae, self._has_encoder = self._load_vae(True), True
-        session = self._session_for(_count(what), num, batch, params)
-        canvas = _pictures.Canvas(_pictures.picture_pixels(picture), session.shape, int(self.config["grid_width"]), offset)
+            try:
+                self._vae, self._has_encoder = self._load_vae(True), True
+            except MarError as error:
+                raise ValueError(f"edit: needs the image encoder: {error}") from None
+        session, finish = self._session_for(what, num, batch, params), _output(output)
+        pixels, columns = _pictures.picture_pixels(picture), int(self.config["grid_width"])
+        canvas = _pictures.Canvas(pixels, session.shape, columns, offset)
         made = canvas.made_anew(mask, box)
         known = canvas.known(made)
         if known.all() and keep == 1:
             raise ValueError("mask: is true nowhere, expected true or white where the picture is to change"
                              if mask is not None else
-                             "mask: missing, the picture covers all tokens: expected mask, box, keep, or a smaller picture")
+                             "mask: missing, the picture covers all tokens: expected mask, box, keep or a smaller picture")
         wishes, tokens = self._wishes(what, negative), session.encode(canvas.pixels)
 
         def extras(own: int, number: int) -> Wish:
             return {"tokens": tokens, "known": _pictures.keep(keep, own, number, known) if keep < 1 else known}
 
-        images = self._images(session, wishes, seed, num, callback, _Bar(progress), extras)
+        images = self._images(session, wishes, seed, num, callback, progress, extras)
         return finish(images if paste is None else canvas.paste(images, made, paste), num is None and _is_single(what))
 
     def _with(self, options: Mapping[str, object]) -> tuple[Model, dict[str, object]]:
-        """Returns the model with those of the options that mar.load takes, loaded anew if there are any, and the others."""
+        """Returns the model with the options that mar.load takes, loaded anew if there are any, and the others."""
         own = {name: value for name, value in options.items() if name in LOAD}
         model = Model({**self._given, **own}) if own else self
         return model, {name: value for name, value in options.items() if name not in LOAD}
 
     def compare(self, options: Mapping[str, object], against: Optional[Mapping[str, object]] = None, *,
-                what: Union[What, Sequence[What], None] = None, negative: Optional[str] = None, num: int = 100, seed: int = 0,
-                batch: int = 16, progress: Optional[bool] = None) -> Comparison:
+                what: Union[What, Sequence[What], None] = None, negative: Optional[str] = None, num: int = 100,
+                seed: int = 0, batch: int = 16, progress: Optional[bool] = None) -> Comparison:
         """Compares images of two sets of options, made of the same seeds side by side, as mar fidelity does it:
         pipe.compare({"fast": 1}), pipe.compare({"head_spec": 8, "dtype": "int8"}, against={"num_iter": 64}).
 
-        options and against are those of a call and of mar.load; with the latter the model is loaded again. Image i shows
-        what[i % len(what)]; None: all classes of a model with at most ten. The distance is near 0 if both have the same
-        distribution, or above `floor` if they differ by more than another seed does."""
+        options and against are those of a call and of mar.load; with the latter the model is loaded again. Image i
+        shows what[i % len(what)]; None: all classes of a model with at most ten. The distance is near 0 if both have the
+        same distribution, and above `floor` if they differ by more than another seed does."""
         if what is None:
             if self.config["caption_tokens"] or self.config["classes"] > 10:
                 raise ValueError("what: missing, expected what the images show")
@@ -329,21 +350,22 @@ class Model:
         if _lib.fit("num", num, c.c_int) < 2:
             raise ValueError(f"num {num}: expected 2 or more")
         runs = [self._with(options), self._with(against or {})]
-        sessions = [model._session_for(num, 1, batch, params) for model, params in runs]
+        sessions = [model._session_for([0] * num, 1, batch, params) for model, params in runs]
         wishes = [model._wishes(what, negative) for model, _ in runs]
         tokens: list[list[Float32Array]] = [[], []]
-        seconds, bar = np.zeros((-(-num // batch), 2)), _Bar(progress)
-        for turn, first in enumerate(range(0, num, batch)):
-            numbers = range(first, min(first + batch, num))
-            for run, session in enumerate(sessions):
-                began = time.perf_counter()
-                requests = [session.submit(**wishes[run][i % len(wishes[run])], seed=seed, image=i) for i in numbers]
-                while session.pending:
-                    session.step()
-                seconds[turn, run] = (time.perf_counter() - began) / len(numbers)
-                tokens[run] += [self._vectors(session.take_tokens(request)) for request in requests]
-            bar.set(2 * numbers.stop, 2 * num)
-        bar.close()
+        seconds = np.zeros((-(-num // batch), 2))
+        with _Bar(progress) as bar:
+            for turn, first in enumerate(range(0, num, batch)):
+                numbers = range(first, min(first + batch, num))
+                for run, session in enumerate(sessions):
+                    began = time.perf_counter()
+                    wish = wishes[run]
+                    requests = [session.submit(**wish[i % len(wish)], seed=seed, image=i) for i in numbers]
+                    while session.pending:
+                        session.step()
+                    seconds[turn, run] = (time.perf_counter() - began) / len(numbers)
+                    tokens[run] += [self._vectors(session.take_tokens(request)) for request in requests]
+                bar.set(2 * numbers.stop, 2 * num)
         a, b = np.stack(tokens[0]), np.stack(tokens[1])
         distance, p, _ = energy_test(a, b)
         timed = seconds[1:] if len(seconds) > 1 else seconds  # the first turn prepares memory and products
@@ -361,9 +383,24 @@ class Model:
         return rows
 
 
+def _refuse(given: Mapping[str, Any], no_preset: bool, config: Mapping[str, Any]) -> None:
+    """Raises for a drafter, and for what mar.load was given and has no effect on such a model."""
+    title, discrete, rows = config["title"], config["head"] == _lib.SOFTMAX, bool(config["order"])
+    if config["conditioning"] == _lib.NONE:
+        raise ValueError(f"path: {os.fspath(given['path'])} is a drafter, expected a model: give it as draft=")
+    if no_preset:
+        levels = "level 1 only" if discrete else "no preset" if rows else "levels 1 to 3"
+        raise ValueError(f"fast {given['fast']}: {title} has {levels}")
+    for name, has_no_effect in [("size", not config["sizes"] and config["conditioning"] != _lib.IDS),
+                                ("seq_len", not discrete or config["conditioning"] == _lib.IDS),
+                                ("patch_size", discrete or rows), ("head_dtype", discrete), ("int8_below", discrete)]:
+        if given.get(name) is not None and has_no_effect:
+            raise ValueError(f"{name}: has no effect on a model of {title}")
+
+
 def _floor(tokens: Float32Array, classes: int) -> float:
-    """Returns the distance that two runs of other seeds stay below 95 times in 100: image i of a class beside the next of
-    that class. Halves of the images lie twice as far apart as runs of all."""
+    """Returns the distance that runs of two seeds stay below 95 times in 100: image i of a class beside the next of that
+    class. Halves of the images lie twice as far apart as runs of all."""
     turns = len(tokens) // classes // 2
     if turns * classes < 2:
         return float("nan")
@@ -412,18 +449,18 @@ _CALL = {"negative", "num", "seed", "batch", "output", "callback", "progress"}
 
 
 def load(path: Path = "demo", vae: Optional[Path] = None, *, draft: Optional[Path] = None, text: Optional[Path] = None,
-         heads: int = 0, encoder: bool = False, fast: int = 0, device: Optional[str] = None, dtype: Optional[str] = None,
-         size: Union[str, tuple[int, int], None] = None, **options: object) -> Model:
+         heads: int = 0, encoder: bool = False, fast: int = 0, device: Optional[str] = None,
+         dtype: Optional[str] = None, size: Union[str, tuple[int, int], None] = None, **options: object) -> Model:
     """Loads a model and its image decoder.
 
-    path: a file, a folder as Hugging Face has it, or a built-in model: "demo", "demo-discrete", "demo-sphere", "demo-t2i",
-        "demo-mgpt", "demo-harmon", "demo-nextstep".
+    path: a file, a folder as Hugging Face has it, or a built-in model: "demo", "demo-discrete", "demo-sphere",
+        "demo-t2i", "demo-mgpt", "demo-harmon", "demo-nextstep".
     vae: the image decoder, unless the model's file or folder has one.
     draft: a draft model, for speculation across tokens.
     text: the folder of what encodes prompts, unless the model's own has it: a T5's, or that of the model's tokenizer.
     heads: attention heads, if the file does not say.
     encoder: also the image encoder, for Session.encode; Model.edit loads it by itself.
-    fast: the preset of mar generate --fast, 1 (nearest) to 3 (fastest): dtype int8, and options of calls that give none.
+    fast: the preset of mar generate --fast, 1 (nearest) to 3 (fastest): dtype int8, and options that calls do not give.
     device: "cpu", "cuda" or "cuda:1"; None: a GPU if there is one.
     dtype: "f32", "bf16" (also as torch names them), "int8" or "int4"; None: bf16 where it is fast, and the type of
         stored int8 and int4 weights.

@@ -1,7 +1,8 @@
-"""Pictures to edit, as mar edit takes them: their place on the model's grid, what is made anew, and what is pasted back."""
+"""Pictures to edit, as mar edit takes them: place on the model's grid, what is made anew, what is pasted back."""
 from __future__ import annotations
 
 import ctypes as c
+import os
 from typing import Any, Optional, Sequence
 
 import numpy as np
@@ -14,6 +15,8 @@ Place = Optional[Sequence[int]]  # x, y; None: the middle
 
 def picture_pixels(picture: Any) -> UInt8Array:
     """Returns the pixels [height, width, 3] of an image of PIL, without transparency, or of an array."""
+    if isinstance(picture, (str, os.PathLike)):
+        raise TypeError(f"picture: {type(picture).__name__}, expected an image of Pillow or an array")
     array = as_bytes(picture.convert("RGB") if hasattr(picture, "convert") else picture, "picture")
     if array.ndim != 3 or array.shape[2] != 3 or 0 in array.shape:
         raise ValueError(f"picture: shape {array.shape}, expected (height, width, 3)")
@@ -48,7 +51,7 @@ class Canvas:
         self.cell, self.columns = shape[1] // columns, columns
         (height, width), size = shape, picture.shape[:2]
         if size[0] > height or size[1] > width:
-            raise ValueError(f"picture: {size[1]}x{size[0]} pixels, expected the model's size, {width}x{height}, at most")
+            raise ValueError(f"picture: {size[1]}x{size[0]} pixels, expected the model's {width}x{height} at most")
         if offset is None:
             self._at = [(whole - side) // 2 // self.cell * self.cell for whole, side in zip(shape, size)]
         else:
@@ -89,7 +92,7 @@ class Canvas:
         return known
 
     def paste(self, images: UInt8Array, made: BoolArray, feather: int) -> UInt8Array:
-        """Pastes the picture's pixels over images [n, height, width, 3]: all of them from `feather` pixels on from those
+        """Pastes the picture's pixels over images [n, height, width, 3]: all of each from `feather` pixels on from those
         that are made, nearer to these less."""
         most = feather + 1
         squares = np.where(~self.inside | made, 0, most * most)

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _lib
-from ._core import (LOAD, PARAMS, Float32Array, MarError, UInt8Array, as_bytes, as_text, encoded, pointer, shaped, unknown)
+from ._core import (LOAD, PARAMS, Float32Array, MarError, UInt8Array, as_bytes, as_text, encoded, pointer, shaped,
+                    unknown)
 from ._lib import lib
 
 if TYPE_CHECKING:

@@ -40,9 +40,15 @@ static const preset_row rows[] = {
     {PRESET(3, 1, 0.0036, 0.0117), MAR_HEAD_SOFTMAX, {"dtype"}, {"int8"}, {0}},
 };
 
+/* Returns whether the caller's struct has the fields that are read. */
+static int is_known(const mar_model_config *model)
+{
+    return model && model->size >= offsetof(mar_model_config, num_iter) + sizeof model->num_iter;
+}
+
 const mar_preset *mar_preset_get(int level, const mar_model_config *model)
 {
-    if (!model || (model->head != MAR_HEAD_SOFTMAX && model->order != MAR_ORDER_SETS)) return NULL;
+    if (!is_known(model) || (model->head != MAR_HEAD_SOFTMAX && model->order != MAR_ORDER_SETS)) return NULL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].preset.level == level && (rows[i].head == MAR_HEAD_SOFTMAX) == (model->head == MAR_HEAD_SOFTMAX))
             return &rows[i].preset;
@@ -62,7 +68,7 @@ const char *mar_preset_value(const mar_preset *preset, int i, const mar_model_co
 {
     if (!text || size == 0) return "";
     *text = '\0';
-    for (size_t k = 0; k < sizeof rows / sizeof *rows && model; k++) {
+    for (size_t k = 0; k < sizeof rows / sizeof *rows && is_known(model); k++) {
         if (&rows[k].preset != preset || i < 0 || i >= OPTIONS || !rows[k].names[i]) continue;
         if (rows[k].values[i])
             snprintf(text, size, "%s", rows[k].values[i]);

@@ -1,7 +1,6 @@
 """Names of a model's classes: ImageNet's, or those of a file. The rules are those of mar generate --class."""
 from __future__ import annotations
 
-import functools
 import pathlib
 import re
 
@@ -15,7 +14,6 @@ def _normal(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name).strip().lower()
 
 
-@functools.lru_cache(maxsize=8)
 def read(path: Path) -> Names:
     """Reads names: a class a line, separated by commas."""
     lines = pathlib.Path(path).read_text(encoding="utf-8-sig").rstrip().split("\n")
@@ -29,6 +27,14 @@ def read(path: Path) -> Names:
 def imagenet() -> Names:
     """Returns the names of the 1000 classes, from the file beside the library."""
     return read(pathlib.Path(lib._name).with_name("share") / "libmar" / "imagenet_classes.txt")
+
+
+def of_model(path: Path, classes: int) -> Names:
+    """Returns the names in a file, of a model of so many classes."""
+    table = read(path)
+    if len(table) != classes:
+        raise ValueError(f"class_names: {path}: has the names of {len(table)} classes, expected {classes}")
+    return table
 
 
 def find(name: str, table: Names) -> int:

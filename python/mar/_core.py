@@ -188,4 +188,4 @@ class Library:
 
 
 #: What mar.load takes beside the path.
-LOAD = HANDLE | {"vae", "draft", "text", "heads", "encoder", "fast"}
+LOAD = HANDLE | {"vae", "draft", "text", "heads", "encoder", "fast", "class_names"}

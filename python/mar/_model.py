@@ -151,6 +151,9 @@ class Model:
             self.config[text] = self.config[text] and self.config[text].decode()
         if self.config["warning"]:
             warnings.warn(f"{name}: {self.config['warning']}", stacklevel=4)
+        self._names: Optional[_classes.Names] = None  # ImageNet's are read for the first name
+        if given["class_names"] is not None:
+            self._names = _classes.of_model(given["class_names"], 0 if config.caption_tokens else config.classes)
         self._preset = lib.mar_preset_get(fast, lib.mar_model_get_config(self._model))
         _refuse(given, fast and not self._preset, self.config)
         self._no_vae = "expected the image decoder's file: mar.load(path, vae=...)"
@@ -172,6 +175,9 @@ class Model:
 
     def _load_vae(self, encoder: bool) -> c.c_void_p:
         return self._load(lib.mar_vae_load_from, lib.mar_vae_free, _source("vae", self._vae_path, 0, encoder))
+
+    def __repr__(self) -> str:
+        return f"<mar.Model {self.config['title']}, {os.fspath(self._given['path'])!r}, {self.backend}>"
 
     @property
     def backend(self) -> str:
@@ -210,11 +216,13 @@ class Model:
 
     def _label(self, what: Any) -> int:
         """Returns the class with a name or number."""
-        if isinstance(what, str) and not what.strip().lstrip("+").isdigit():
-            classes = int(self.config["classes"])
-            if classes != 1000:
-                raise ValueError(f'what: class "{what}": the classes have no names, expected 0 to {classes - 1}')
-            return _classes.find(what, _classes.imagenet())
+        if isinstance(what, str) and not what.strip().isdigit():
+            if not self._names and self.config["classes"] == 1000:
+                self._names = _classes.imagenet()
+            if not self._names:
+                raise ValueError(f'what: class "{what}": the classes have no names, expected 0 to '
+                                 f"{self.config['classes'] - 1}, or mar.load(..., class_names=a file of names)")
+            return _classes.find(what, self._names)
         label: int = _lib.fit("what", int(what) if isinstance(what, str) else what, c.c_int)
         return label
 
@@ -450,7 +458,8 @@ _CALL = {"negative", "num", "seed", "batch", "output", "callback", "progress"}
 
 def load(path: Path = "demo", vae: Optional[Path] = None, *, draft: Optional[Path] = None, text: Optional[Path] = None,
          heads: int = 0, encoder: bool = False, fast: int = 0, device: Optional[str] = None,
-         dtype: Optional[str] = None, size: Union[str, tuple[int, int], None] = None, **options: object) -> Model:
+         dtype: Optional[str] = None, size: Union[str, tuple[int, int], None] = None, class_names: Optional[Path] = None,
+         **options: object) -> Model:
     """Loads a model and its image decoder.
 
     path: a file, a folder as Hugging Face has it, or a built-in model: "demo", "demo-discrete", "demo-sphere",
@@ -465,9 +474,10 @@ def load(path: Path = "demo", vae: Optional[Path] = None, *, draft: Optional[Pat
     dtype: "f32", "bf16" (also as torch names them), "int8" or "int4"; None: bf16 where it is fast, and the type of
         stored int8 and int4 weights.
     size: (width, height) or "768x512", for Harmon, UniPic-1, NextStep-1, Lumina-mGPT and Emu3.
+    class_names: a file with the names of the model's own classes, a class a line, separated by commas.
     options: others of the library: threads, head_dtype, weights, seq_len, patch_size, ..."""
     given = {"path": path, "vae": vae, "draft": draft, "text": text, "heads": heads, "encoder": encoder, "fast": fast,
-             "device": device, "dtype": dtype, "size": size}
+             "device": device, "dtype": dtype, "size": size, "class_names": class_names}
     for name in options:
         if name not in HANDLE:
             raise unknown(name, LOAD, f"a call: pipe(..., {name}=...)", PARAMS)

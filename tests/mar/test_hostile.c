@@ -1360,6 +1360,34 @@ HOSTILE(mar_method_get_parameter)
         assert_null(mar_method_get_parameter(i, mar_method_get(i)->parameter_count));
 }
 
+HOSTILE(mar_preset_get)
+{
+    const mar_model_config *model = mar_model_get_config(host.d.model), none = {0};
+    for (int i = 0; i < OUT_OF_RANGE; i++) assert_null(mar_preset_get(out_of_range[i], model));
+    assert_null(mar_preset_get(0, model));
+    assert_null(mar_preset_get(4, model));
+    assert_null(mar_preset_get(1, NULL));
+    assert_null(mar_preset_get(1, &none));
+    for (int level = 1; level <= 3; level++) assert_string_equal(mar_preset_get(level, model)->options[0], "dtype");
+}
+
+HOSTILE(mar_preset_value)
+{
+    const mar_model_config *model = mar_model_get_config(host.d.model), none = {0};
+    const mar_preset *p = mar_preset_get(1, model);
+    char text[8] = "x";
+    assert_string_equal(mar_preset_value(p, 1, model, text, sizeof text), "16");
+    for (int i = 0; i < OUT_OF_RANGE; i++)
+        assert_string_equal(mar_preset_value(p, out_of_range[i], model, text, sizeof text), "");
+    assert_string_equal(mar_preset_value(p, 3, model, text, sizeof text), ""); /* behind the last */
+    assert_string_equal(mar_preset_value(NULL, 0, model, text, sizeof text), "");
+    assert_string_equal(mar_preset_value(&(mar_preset){0}, 0, model, text, sizeof text), "");
+    assert_string_equal(mar_preset_value(p, 0, NULL, text, sizeof text), "");
+    assert_string_equal(mar_preset_value(p, 0, &none, text, sizeof text), "");
+    assert_string_equal(mar_preset_value(p, 0, model, NULL, 8), "");
+    assert_string_equal(mar_preset_value(p, 0, model, text, 0), "");
+}
+
 HOSTILE(mar_precision_recall)
 {
     float x[8] = {0, 1, 2, 3, 4, 5, 6, 7};

@@ -249,6 +249,7 @@ TEST_CASE(sizes_of_the_library)
         for (int k = 0; k < mar_method_get(i)->parameter_count; k++)
             assert_int_equal(mar_method_get_parameter(i, k)->size, sizeof(mar_method_parameter));
     }
+    assert_int_equal(mar_preset_get(1, mar_model_get_config(d.model))->size, sizeof(mar_preset));
     mar_features_free(f);
     mar_session_free(s);
     demo_close(d);

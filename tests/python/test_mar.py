@@ -222,6 +222,18 @@ class Test(unittest.TestCase):
                     self.assertEqual(mar._classes.find(name.upper().replace(" ", "-"), table), row["class"])
         with self.assertRaisesRegex(ValueError, "what: class \"dog\": the classes have no names, expected 0 to 9"):
             mar.load("demo")("dog")
+        with tempfile.TemporaryDirectory() as out:
+            path = pathlib.Path(out) / "names.txt"
+            path.write_text("zero, nought\none\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine digit\n")
+            pipe, plain = mar.load("demo", class_names=path), mar.load("demo")
+            np.testing.assert_array_equal(pipe(["Nought", "digit"], output="numpy", **FEW),
+                                          plain([0, 9], output="numpy", **FEW))
+            for text, line in [("one\ntwo\n", "has the names of 2 classes, expected 10"),
+                               ("one\n,two\n", "line 2: an empty name, expected those of class 1")]:
+                other = pathlib.Path(out) / f"{len(text)}.txt"
+                other.write_text(text)
+                with self.assertRaisesRegex(ValueError, f"^class_names: .*: {line}$"):
+                    mar.load("demo", class_names=other)
 
     def test_fast(self):
         """A level is that of the command; what is given stays."""
@@ -488,6 +500,7 @@ class Test(unittest.TestCase):
         with self.assertLogs("mar", logging.INFO) as log:
             self.assertRegex(mar.load("demo", device="cpu", dtype="torch.float32", threads=1).backend, "^cpu f32 .*1 thread")
         self.assertTrue(any("demo" in line for line in log.output), log.output)
+        self.assertRegex(repr(mar.load("demo")), "^<mar.Model MAR, 'demo', .*>$")
         self.assertIn("cpu bf16", mar.load("demo", dtype="bfloat16").backend)
         self.assertEqual(mar.load("demo-harmon", size=(48, 32)).session().shape, (32, 48))
         self.assertEqual(mar.load("demo-harmon", size="48x32").session().shape, (32, 48))

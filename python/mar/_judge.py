@@ -45,8 +45,8 @@ class Features:
 
 
 class Text:
-    """A T5 encoder, or the prompts' side of Harmon, NextStep-1, Lumina-mGPT, Anole or Emu3, in a folder as Hugging Face writes
-    it: it turns prompts into a text-to-image model's captions."""
+    """A T5 encoder, or the prompts' side of Harmon, NextStep-1, Lumina-mGPT, Anole or Emu3, in a folder as Hugging Face
+    writes it: it turns prompts into a text-to-image model's captions."""
 
     def __init__(self, folder: Path, **options: object) -> None:
         self._open(Library(options), folder)

@@ -290,8 +290,8 @@ class Model:
 
     def edit(self, picture: Any, what: Union[What, Sequence[What], None] = None, *, mask: Any = None,
              box: Optional[Sequence[int]] = None, offset: Optional[Sequence[int]] = None, keep: float = 1.0,
-             paste: Optional[int] = None, negative: Optional[str] = None, num: Optional[int] = None, seed: Union[int, Sequence[int]] = 0,
-             batch: int = 16, output: str = "pil", callback: Optional[Callback] = None,
+             paste: Optional[int] = None, negative: Optional[str] = None, num: Optional[int] = None,
+             seed: Union[int, Sequence[int]] = 0, batch: int = 16, output: str = "pil", callback: Optional[Callback] = None,
              progress: Optional[bool] = None, **params: object) -> Any:
         """Makes a part of a picture anew, as mar edit does it: inpainting, outpainting and variations.
 

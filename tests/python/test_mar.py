@@ -211,7 +211,7 @@ class Test(unittest.TestCase):
                 if "classes have" in theirs:
                     self.assertEqual(ours.replace("'", '"'), theirs)
                 else:
-                    self.assertRegex(ours, f'^what: class "{name}": expected a number from 0 to 999, or a name such as "golden')
+                    self.assertTrue(ours.startswith(f'what: class "{name}": expected a number from 0 to 999, or '), ours)
         names = json.loads(command("classes", "--json"))["classes"]
         table = mar._classes.imagenet()
         self.assertEqual([list(row) for row in table], [row["names"] for row in names])
@@ -243,16 +243,23 @@ class Test(unittest.TestCase):
         given = made_by_command(1, "generate", "--fast", "3", "--class", "3", "--num", "1", "--num_iter", "2")
         np.testing.assert_array_equal(pipe([3], num_iter=2, output="numpy"), given)
         gtr = dict(gtr=True, gtr_generation_steps=2, num_sampling_steps=4)
-        given = made_by_command(1, "generate", "--fast", "1", "--class", "3", "--num", "1", "--gtr", "--gtr_generation_steps",
-                                "2", "--num_sampling_steps", "4")
+        given = made_by_command(1, "generate", "--fast", "1", "--class", "3", "--num", "1", "--gtr",
+                                "--gtr_generation_steps", "2", "--num_sampling_steps", "4")
         np.testing.assert_array_equal(mar.load("demo", fast=1)([3], output="numpy", **gtr), given)
-        np.testing.assert_array_equal(mar.load("demo-discrete", fast=1)([3], output="numpy"),
-                                      made_by_command(1, "generate", "--model", "demo-discrete", "--fast", "1", "--class", "3",
-                                                      "--num", "1"))
-        for name, level, line in [("demo-discrete", 2, "LlamaGen has level 1 only"), ("demo-sphere", 1, "SphereAR has no preset"),
+        discrete = made_by_command(1, "generate", "--model", "demo-discrete", "--fast", "1", "--class", "3", "--num", "1")
+        np.testing.assert_array_equal(mar.load("demo-discrete", fast=1)([3], output="numpy"), discrete)
+        for name, level, line in [("demo-discrete", 2, "LlamaGen has level 1 only"),
+                                  ("demo-sphere", 1, "SphereAR has no preset"),
                                   ("demo", 4, "MAR has levels 1 to 3")]:
             with self.assertRaisesRegex(ValueError, f"^fast {level}: {line}$"):
                 mar.load(name, fast=level)
+
+    def test_draft(self):
+        """Speculation with a draft model is the command's."""
+        expected = made_by_command(2, "generate", "--draft", "demo-draft", "--class", "3", "--num", "2", *FEW_OPTIONS)
+        pipe = mar.load("demo", draft="demo-draft", head_dtype="f32")
+        np.testing.assert_array_equal(pipe(3, num=2, output="numpy", **FEW), expected)
+        self.assertIn("drafts of the draft model", pipe.session(**FEW).guarantee)
 
     def test_compare(self):
         """The distance and the floor are those of mar fidelity."""
@@ -344,8 +351,9 @@ class Test(unittest.TestCase):
         mask[20:, 3:9] = True
         small = picture[5:25, 4:20]
         with tempfile.TemporaryDirectory() as out:
+            corner = np.where(np.arange(20 * 16).reshape(20, 16, 1) < 100, np.uint8(200), np.uint8(100))
             files = {"picture": picture, "mask": mask[..., None].repeat(3, 2).astype(np.uint8) * 255, "small": small,
-                     "corner": np.where(np.arange(20 * 16).reshape(20, 16, 1) < 100, np.uint8(200), np.uint8(100)).repeat(3, 2)}
+                     "corner": corner.repeat(3, 2)}
             for name, pixels in files.items():
                 write_png(f"{out}/{name}.png", pixels)
             for own, options in [
@@ -432,8 +440,7 @@ class Test(unittest.TestCase):
         """The library's line and status with options as keywords, or Python's error for a wrong shape or name."""
         pipe = mar.load("demo")
         session = pipe.session()
-        for call, line in [(lambda: mar.load("no.safetensors"), "no.safetensors: cannot open: No such file or directory; models are "
-                                                                "not downloaded"),
+        for call, line in [(lambda: mar.load("no.safetensors"), "No such file or directory; models are not downloaded"),
                            (lambda: mar.load("demo-harmn"), "; did you mean 'demo-harmon'?"),
                            (lambda: mar.load("demo", dtype="f64"), "dtype f64: expected "),
                            (lambda: mar.load("demo-harmon", size=(31, 32)), "an image of 31x32"),
@@ -479,16 +486,16 @@ class Test(unittest.TestCase):
                            (lambda: pipe(1, output="tensor"), 'output \'tensor\': expected "pil" or "numpy"'),
                            (lambda: pipe(1, negative="x"), "negative: has no effect, the model makes images of classes"),
                            (lambda: mar.load("demo-t2i")("a bold seven", negative="x"), "negative: has no effect, guidance is"),
-                           (lambda: mar.load("demo-mgpt")("x", negative="y"), "negative: has no effect, .* no negative prompt"),
+                           (lambda: mar.load("demo-mgpt")("x", negative="y"), "negative: has no effect, .* has no "),
                            (lambda: mar.load("demo-sphere").edit(np.zeros((32, 32, 3), np.uint8), 1, box=(0, 0, 4, 4)),
                             "edit: needs the image encoder: demo-sphere has no encoder"),
-                           (lambda: mar.load("demo-discrete-eagle"), "path: demo-discrete-eagle is a drafter, expected a model"),
+                           (lambda: mar.load("demo-discrete-eagle"), "path: demo-discrete-eagle is a drafter, "),
                            (lambda: mar.load("demo", size=(64, 64)), "size: has no effect on a model of MAR"),
                            (lambda: mar.load("demo", seq_len=64), "seq_len: has no effect on a model of MAR"),
-                           (lambda: mar.load("demo-sphere", patch_size=1), "patch_size: has no effect on a model of SphereAR"),
-                           (lambda: mar.load("demo-discrete", head_dtype="f32"), "head_dtype: has no effect on a model of LlamaGen"),
+                           (lambda: mar.load("demo-sphere", patch_size=1), "patch_size: has no effect on "),
+                           (lambda: mar.load("demo-discrete", head_dtype="f32"), "head_dtype: has no effect on "),
                            (lambda: mar.load("demo-discrete", dtype="int8", int8_below=9), "int8_below: has no effect on "),
-                           (lambda: mar.load("demo", device="gpu"), "device 'gpu': expected \"cpu\", \"cuda\" or \"cuda:1\""),
+                           (lambda: mar.load("demo", device="gpu"), "device 'gpu': expected \"cpu\", \"cuda\" or "),
                            (lambda: mar.load("demo", device="cpu:1"), "device 'cpu:1': expected "),
                            (lambda: mar.load(ROOT / "weights/demo/target.safetensors")(1), "vae: missing, expected ")]:
             with self.assertRaisesRegex(ValueError, f"^{line}"):
@@ -583,7 +590,8 @@ class Test(unittest.TestCase):
                                          ("demo-nextstep", mar.load(demo / "nextstep"), "a bold seven", nextstep),
                                          ("demo-harmon", mar.load(demo / "harmon"), "a bold seven", FEW)]:
             texts = [f"--{name}={value}" for name, value in few.items()]
-            expected = made_by_command(2, "generate", "--model", model, "--prompt", prompt, "--num", "2", "--seed", "5", *texts)
+            expected = made_by_command(2, "generate", "--model", model, "--prompt", prompt, "--num", "2", "--seed", "5",
+                                       *texts)
             made = pipe(prompt, num=2, seed=5, output="numpy", **few)
             np.testing.assert_array_equal(made, expected, model)
         with tempfile.TemporaryDirectory() as out:
@@ -597,7 +605,7 @@ class Test(unittest.TestCase):
                 mar.load(f"{out}/one.safetensors", vae=ROOT / "weights/demo/harmon")("a bold seven", output="numpy")
             pipe = mar.load(f"{out}/one.safetensors", vae=ROOT / "weights/demo/harmon", text=ROOT / "weights/demo/harmon")
             self.assertEqual(pipe("a bold seven", output="numpy", **FEW).shape, (32, 32, 3))
-        with self.assertRaisesRegex(ValueError, "^vae: missing, expected the image decoder's file: .*mgpt: is a decoder that"):
+        with self.assertRaisesRegex(ValueError, "^vae: missing, expected the image decoder's file: .*mgpt: is "):
             mar.load(demo / "mgpt")(rows, output="numpy")
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -658,4 +666,4 @@ class Test(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

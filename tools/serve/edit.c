@@ -31,46 +31,63 @@ static int edit_decode(const service *s, const char *name, const json_value *v, 
     return 0;
 }
 
-/* Returns whether pixel i is to be made anew: it is transparent, or, of a mask without transparency, white as for
- * mar edit. */
-static int is_made_anew(const uint8_t *alpha, const uint8_t *rgb, size_t i)
+/* Returns whether pixel i is to be made anew. */
+static int is_made_anew(edit_mask kind, const uint8_t *alpha, const uint8_t *rgb, size_t i)
 {
-    return alpha ? alpha[i] == 0 : rgb[3 * i] >= 128 || rgb[3 * i + 1] >= 128 || rgb[3 * i + 2] >= 128;
+    if (kind == MASK_CLEAR && alpha) return alpha[i] == 0;
+    const int is_white = alpha ? alpha[i] > 128 : rgb[3 * i] >= 128 || rgb[3 * i + 1] >= 128 || rgb[3 * i + 2] >= 128;
+    return is_white == (kind != MASK_BLACK);
 }
 
 /* Marks the tokens whose cells have no pixel to be made anew. Returns their number. */
-static int mark_known(const service *s, const uint8_t *alpha, const uint8_t *rgb, int seq_len, uint8_t *known)
+static int mark_known(const service *s, edit_mask kind, const uint8_t *alpha, const uint8_t *rgb, int seq_len,
+                      uint8_t *known)
 {
     const int columns = mar_model_get_config(s->models.model)->grid_width, cell = s->width / columns;
     int count = 0;
     memset(known, 1, (size_t)seq_len);
     for (int y = 0; y < s->height; y++)
         for (int x = 0; x < s->width; x++)
-            if (is_made_anew(alpha, rgb, (size_t)y * (size_t)s->width + (size_t)x))
+            if (is_made_anew(kind, alpha, rgb, (size_t)y * (size_t)s->width + (size_t)x))
                 known[y / cell * columns + x / cell] = 0;
     for (int i = 0; i < seq_len; i++) count += known[i];
     return count;
 }
 
-int edit_read(const service *s, const json_value *picture, const json_value *mask, job_spec *out, answer *a)
+/* Frees the alpha of a mask of AUTOMATIC1111's if all is opaque: then its colours count. */
+static void drop_opaque(const service *s, edit_mask kind, uint8_t **alpha)
+{
+    const size_t pixels = (size_t)s->width * (size_t)s->height;
+    size_t i = 0;
+    while (*alpha && i < pixels && (*alpha)[i] == 255) i++;
+    if (kind == MASK_CLEAR || i < pixels) return;
+    free(*alpha);
+    *alpha = NULL;
+}
+
+int edit_read(const service *s, const json_value *picture, const char *name, const json_value *mask, edit_mask kind,
+              job_spec *out, answer *a)
 {
     const int seq_len = mar_model_get_config(s->models.model)->seq_len, has_mask = mask->type == JSON_STRING;
-    const char *const source = has_mask ? "mask" : "image";
     uint8_t *rgb = NULL, *alpha = NULL, *mask_rgb = NULL, *mask_alpha = NULL;
-    int failed = edit_decode(s, "image", picture, &rgb, &alpha, a);
+    int failed = edit_decode(s, name, picture, &rgb, &alpha, a);
     if (!failed && has_mask) failed = edit_decode(s, "mask", mask, &mask_rgb, &mask_alpha, a);
     uint8_t *known = malloc((size_t)seq_len);
     if (!failed && !known) failed = answer_no_memory(a);
     int kept = seq_len;
+    if (!failed) drop_opaque(s, kind, &mask_alpha);
     if (!failed && has_mask)
-        kept = mark_known(s, mask_alpha, mask_rgb, seq_len, known);
+        kept = mark_known(s, kind, mask_alpha, mask_rgb, seq_len, known);
     else if (!failed && alpha)
-        kept = mark_known(s, alpha, rgb, seq_len, known);
-    if (!failed && kept == seq_len)
-        failed =
-            answer_error(a, 400, source, NULL, "%s: no pixel is %s, expected %s where the picture is to be made anew%s",
-                         source, has_mask && !mask_alpha ? "white" : "transparent",
-                         has_mask && !mask_alpha ? "white" : "alpha 0", has_mask ? "" : ", or a mask");
+        kept = mark_known(s, kind, alpha, rgb, seq_len, known);
+    if (!failed && kept == seq_len) {
+        const int is_clear = kind == MASK_CLEAR && (!has_mask || mask_alpha);
+        const char *const colour = is_clear ? "transparent" : kind == MASK_BLACK ? "black" : "white";
+        failed = answer_error(a, 400, has_mask ? "mask" : name, NULL,
+                              "%s: no pixel is %s, expected %s where the picture is to be made anew%s",
+                              has_mask ? "mask" : name, colour, is_clear ? "alpha 0" : colour,
+                              has_mask ? "" : ", or a mask");
+    }
     free(mask_rgb);
     free(alpha);
     free(mask_alpha);

@@ -76,15 +76,10 @@ int exchange_client_left(const exchange *x)
 
 /* --- the body ----------------------------------------------------------------------------------------------------- */
 
-static size_t limit_of(const exchange *x)
-{
-    return x->kind == BODY_FORM ? BODY_FORM_MAX : x->kind == BODY_JSON ? BODY_JSON_MAX : 0;
-}
-
 static void refuse_size(exchange *x)
 {
     exchange_drop_body(x);
-    answer_error(&x->answer, 413, NULL, NULL, "the body is too large, expected at most %zu bytes", limit_of(x));
+    answer_error(&x->answer, 413, NULL, NULL, "the body is too large, expected at most %zu bytes", x->limit);
 }
 
 /* Counts memory for the body. Returns 0, or 1 with the error in *a. */
@@ -136,8 +131,9 @@ static int has_type(const char *value, const char *type)
     return value && strncasecmp(value, type, n) == 0 && (value[n] == '\0' || value[n] == ';' || value[n] == ' ');
 }
 
-void exchange_expect(exchange *x, int takes_json, int takes_form)
+void exchange_expect(exchange *x, int takes)
 {
+    const int takes_json = takes & TAKES_JSON, takes_form = takes & TAKES_FORM;
     const char *type = exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE);
     const char *length = exchange_header(x, MHD_HTTP_HEADER_CONTENT_LENGTH);
     const char *const expected = !takes_form   ? "application/json"
@@ -147,6 +143,8 @@ void exchange_expect(exchange *x, int takes_json, int takes_form)
         x->kind = BODY_JSON;
     else if (takes_form && has_type(type, MHD_HTTP_POST_ENCODING_MULTIPART_FORMDATA))
         x->kind = BODY_FORM;
+    const size_t json_max = takes & TAKES_PICTURES ? BODY_FORM_MAX : BODY_JSON_MAX;
+    x->limit = x->kind == BODY_FORM ? BODY_FORM_MAX : x->kind == BODY_JSON ? json_max : 0;
     const char *encoding = exchange_header(x, MHD_HTTP_HEADER_CONTENT_ENCODING);
     x->client = exchange_client(x);
     x->length = length ? strtoull(length, NULL, 10) : 0;
@@ -156,7 +154,7 @@ void exchange_expect(exchange *x, int takes_json, int takes_form)
     } else if (x->kind == BODY_NONE) {
         answer_error(&x->answer, 415, NULL, NULL, "Content-Type: is %.60s, expected %s", type ? type : "missing",
                      expected);
-    } else if (x->length > limit_of(x)) {
+    } else if (x->length > x->limit) {
         refuse_size(x);
     } else if (x->kind == BODY_FORM && form_boundary(type, &x->form) != 0) {
         answer_error(&x->answer, 400, NULL, NULL,
@@ -169,8 +167,8 @@ void exchange_expect(exchange *x, int takes_json, int takes_form)
 int exchange_take(exchange *x, const char *data, size_t size)
 {
     x->read += size;
-    if (x->answer.code == 0 && x->kind != BODY_NONE && x->read > limit_of(x)) refuse_size(x);
-    if (x->answer.code != 0 || x->kind == BODY_NONE) return x->read > limit_of(x) + BODY_DRAINED_MAX;
+    if (x->answer.code == 0 && x->kind != BODY_NONE && x->read > x->limit) refuse_size(x);
+    if (x->answer.code != 0 || x->kind == BODY_NONE) return x->read > x->limit + BODY_DRAINED_MAX;
     exchange_append(x, &x->whole, data, size);
     return 0;
 }
@@ -234,6 +232,6 @@ int exchange_fields(exchange *x, request *out, answer *a)
     }
     if (x->parsed.not_utf8 < x->whole.size)
         return answer_error(a, 400, NULL, NULL, "the body is not UTF-8: byte %zu", x->parsed.not_utf8);
-    return x->is_sdapi ? sdapi_read(out, x->service->takes_negative, &x->parsed, &x->texts, a)
-                       : request_read(out, &x->parsed, a);
+    return x->sdapi ? sdapi_read(out, x->sdapi, x->service->takes_negative, &x->parsed, &x->texts, a)
+                    : request_read(out, &x->parsed, a);
 }

@@ -12,11 +12,14 @@
 
 enum {
     BODY_JSON_MAX = 1 << 20,   /* bytes of a JSON body */
-    BODY_FORM_MAX = 16 << 20,  /* bytes of a form with pictures */
+    BODY_FORM_MAX = 16 << 20,  /* bytes of a form, or of JSON, with pictures */
     BODY_DRAINED_MAX = 8 << 20 /* bytes read of a refused body beyond its limit, so that the client reads the answer */
 };
 
 typedef enum { BODY_NONE, BODY_JSON, BODY_FORM } body_kind;
+
+/* What a path takes, a sum. */
+enum { TAKES_NONE = 0, TAKES_JSON = 1, TAKES_FORM = 2, TAKES_PICTURES = 4 /* the JSON has pictures */ };
 
 /* A whole body. */
 typedef struct {
@@ -39,6 +42,7 @@ typedef struct exchange {
     answer answer;         /* code 0: none yet */
     client_key client;     /* whose request it is, if it has a body */
     body_kind kind;        /* of the body */
+    size_t limit;          /* bytes that it may have */
     size_t length;         /* Content-Length; 0: unknown */
     size_t read;           /* bytes of the body so far */
     size_t held;           /* bytes of memory for it */
@@ -46,7 +50,7 @@ typedef struct exchange {
     body_part whole;       /* the body so far */
     form_reader form;      /* a reader of it */
     json parsed;           /* what it has if it is JSON */
-    int is_sdapi;          /* 1: it is one of AUTOMATIC1111's API */
+    sdapi_path sdapi;      /* of AUTOMATIC1111's API */
     sdapi_texts texts;     /* of such a one */
     request_manner manner; /* how it is answered, if it asks for images */
     job *job;              /* a reference; NULL: none */
@@ -62,9 +66,9 @@ exchange *exchange_new(service *s, struct MHD_Connection *connection);
 /* Cancels the job if it is the client's alone, drops it, and frees all. */
 void exchange_free(exchange *x);
 
-/* Prepares for a body of one of the two kinds, by the Content-Type, and reads whose it is. Refuses another type, and a
- * Content-Length beyond the limit, with the error in x->answer. */
-void exchange_expect(exchange *x, int takes_json, int takes_form);
+/* Prepares for a body of one of the kinds that the path takes, by the Content-Type, and reads whose it is. Refuses
+ * another type, and a Content-Length beyond the limit, with the error in x->answer. */
+void exchange_expect(exchange *x, int takes);
 /* Takes the next bytes. Drops them after an error in x->answer, and if no body is expected. Returns 1 if they are too
  * many to be read at all. */
 int exchange_take(exchange *x, const char *data, size_t size);

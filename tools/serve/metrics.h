@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { METRIC_BUCKETS = 16, METRIC_ROUTES = 24, METRIC_CODES = 20 };
+enum { METRIC_BUCKETS = 16, METRIC_ROUTES = 28, METRIC_CODES = 20 };
 
 /* Sums by upper bound, in seconds. */
 typedef struct {

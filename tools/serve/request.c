@@ -9,7 +9,6 @@
 #include "tools/cli/suggest.h"
 #include "tools/cli/text.h"
 #include "tools/generate/classes.h"
-#include "tools/serve/edit.h"
 #include "tools/serve/picture.h"
 
 #include <errno.h>
@@ -382,7 +381,8 @@ static int read_edit(const service *s, const request *r, job_spec *out, answer *
     const mar_model_config *c = mar_model_get_config(s->models.model);
     const size_t pixels = (size_t)s->width * (size_t)s->height * 3, positions = (size_t)c->seq_len,
                  tokens = positions * (size_t)c->token_dim * sizeof *out->tokens;
-    if (edit_read(s, &r->field[FIELD_IMAGE], &r->field[FIELD_MASK], out, a) != 0) return 1;
+    if (edit_read(s, &r->field[FIELD_IMAGE], request_name(r, FIELD_IMAGE), &r->field[FIELD_MASK], r->mask, out, a) != 0)
+        return 1;
     out->is_edit = 1;
     out->positions = c->seq_len;
     out->picture_sum = memory_sum(out->picture, pixels);

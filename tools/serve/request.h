@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "tools/serve/answer.h"
+#include "tools/serve/edit.h"
 #include "tools/serve/service.h"
 #include "tools/serve/warnings.h"
 
@@ -34,6 +35,7 @@ typedef struct {
     json_value field[FIELDS];
     const char *name[FIELDS]; /* static: as the client calls it; NULL: not given */
     int is_strict;            /* 1: unknown fields are refused */
+    edit_mask mask;           /* what the mask of an edit marks */
     warnings *warnings;
 } request;
 

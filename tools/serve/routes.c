@@ -102,6 +102,22 @@ static void answer_model(exchange *x, answer *a)
     answer_text(a, 200, type_json, out, &text);
 }
 
+/* Answers with the first name of each class, in their order: none if they have none. */
+static void answer_classes(exchange *x, answer *a)
+{
+    const class_table *names = x->service->models.classes.names;
+    char name[CLASS_NAME_MAX + 2];
+    text_buffer text;
+    FILE *out = text_open(&text);
+    if (out) fputs("{\"object\": \"list\", \"data\": [", out);
+    for (int i = 0; out && names && i < x->service->models.classes.count; i++) {
+        if (i > 0) fputs(", ", out);
+        json_string(out, class_name(names, i, name, sizeof name));
+    }
+    if (out) fputs("]}\n", out);
+    answer_text(a, 200, type_json, out, &text);
+}
+
 static void answer_metrics(exchange *x, answer *a);
 
 /* --- jobs --------------------------------------------------------------------------------------------------------- */
@@ -156,8 +172,8 @@ static int routes_submit(exchange *x, int keeps, answer *a)
     service *s = x->service;
     request r;
     job_spec spec;
-    const int failed =
-        exchange_fields(x, &r, a) != 0 || request_resolve(s, &r, x->kind == BODY_FORM, &spec, &x->manner, a) != 0;
+    const int is_edit = x->kind == BODY_FORM || x->sdapi == SDAPI_IMG2IMG;
+    const int failed = exchange_fields(x, &r, a) != 0 || request_resolve(s, &r, is_edit, &spec, &x->manner, a) != 0;
     exchange_drop_body(x); /* the job may wait for long */
     if (failed) return 1;
     spec.client = x->client;
@@ -192,7 +208,7 @@ static void answer_images(exchange *x, answer *a)
     text_buffer text;
     FILE *out = text_open(&text);
     int lacks = !out;
-    if (out && x->is_sdapi) {
+    if (out && x->sdapi) {
         lacks = sdapi_write_images(x->service, x->job, &x->manner.warnings, out);
     } else if (out) {
         fprintf(out, "{\"created\": %lld, \"data\": [", (long long)x->job->created);
@@ -239,11 +255,17 @@ static void answer_generation(exchange *x, answer *a)
 
 static void answer_txt2img(exchange *x, answer *a)
 {
-    x->is_sdapi = 1;
+    x->sdapi = SDAPI_TXT2IMG;
     answer_generation(x, a);
 }
 
-typedef enum { SDAPI_OPTIONS, SDAPI_MODELS, SDAPI_SAMPLERS, SDAPI_PROGRESS } sdapi_kind;
+static void answer_img2img(exchange *x, answer *a)
+{
+    x->sdapi = SDAPI_IMG2IMG;
+    answer_generation(x, a);
+}
+
+typedef enum { SDAPI_OPTIONS, SDAPI_MODELS, SDAPI_SAMPLERS, SDAPI_SCRIPTS, SDAPI_PROGRESS } sdapi_kind;
 
 static void answer_sdapi(exchange *x, sdapi_kind kind, answer *a)
 {
@@ -253,6 +275,7 @@ static void answer_sdapi(exchange *x, sdapi_kind kind, answer *a)
     if (out && kind == SDAPI_OPTIONS) sdapi_write_options(x->service, out);
     if (out && kind == SDAPI_MODELS) sdapi_write_models(x->service, out);
     if (out && kind == SDAPI_SAMPLERS) sdapi_write_samplers(out);
+    if (out && kind == SDAPI_SCRIPTS) sdapi_write_scripts(out);
     if (out && kind == SDAPI_PROGRESS) sdapi_write_progress(x->service, &client, out);
     answer_text(a, 200, type_json, out, &text);
 }
@@ -272,6 +295,17 @@ static void answer_sdapi_samplers(exchange *x, answer *a)
     answer_sdapi(x, SDAPI_SAMPLERS, a);
 }
 
+static void answer_sdapi_scripts(exchange *x, answer *a)
+{
+    answer_sdapi(x, SDAPI_SCRIPTS, a);
+}
+
+static void answer_sdapi_loras(exchange *x, answer *a)
+{
+    (void)x;
+    answer_static(a, 200, type_json, "[]\n", 3);
+}
+
 static void answer_sdapi_progress(exchange *x, answer *a)
 {
     answer_sdapi(x, SDAPI_PROGRESS, a);
@@ -281,7 +315,7 @@ static void answer_sdapi_progress(exchange *x, answer *a)
 static void answer_set_options(exchange *x, answer *a)
 {
     request r;
-    x->is_sdapi = 1;
+    x->sdapi = SDAPI_TXT2IMG;
     if (exchange_fields(x, &r, a) != 0) return;
     const json_value *model = json_member(x->parsed.values, "sd_model_checkpoint");
     r.field[FIELD_MODEL] = model ? *model : (json_value){.size = 0};
@@ -443,8 +477,6 @@ static void answer_preview(exchange *x, answer *a)
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-enum { TAKES_NONE = 0, TAKES_JSON = 1, TAKES_FORM = 2 };
-
 /* A path of which each '*' is a part that varies. A job's id is a secret of 128 bits, so that its paths need no token:
  * a picture's link can be opened by a browser. */
 static const struct {
@@ -459,6 +491,7 @@ static const struct {
     {"metrics", "GET", "/metrics", 1, TAKES_NONE, answer_metrics},
     {"models", "GET", "/v1/models", 1, TAKES_NONE, answer_models},
     {"model", "GET", "/v1/models/**", 1, TAKES_NONE, answer_model},
+    {"classes", "GET", "/v1/classes", 1, TAKES_NONE, answer_classes},
     {"generations", "POST", "/v1/images/generations", 1, TAKES_JSON, answer_generation},
     {"edits", "POST", "/v1/images/edits", 1, TAKES_FORM, answer_generation},
     {"jobs", "POST", "/v1/jobs", 1, TAKES_JSON | TAKES_FORM, answer_new_job},
@@ -468,10 +501,13 @@ static const struct {
     {"image", "GET", "/v1/jobs/*/images/*", 0, TAKES_NONE, answer_image},
     {"preview", "GET", "/v1/jobs/*/previews/*", 0, TAKES_NONE, answer_preview},
     {"txt2img", "POST", "/sdapi/v1/txt2img", 1, TAKES_JSON, answer_txt2img},
+    {"img2img", "POST", "/sdapi/v1/img2img", 1, TAKES_JSON | TAKES_PICTURES, answer_img2img},
     {"options", "GET", "/sdapi/v1/options", 1, TAKES_NONE, answer_sdapi_options},
     {"set_options", "POST", "/sdapi/v1/options", 1, TAKES_JSON, answer_set_options},
     {"sd_models", "GET", "/sdapi/v1/sd-models", 1, TAKES_NONE, answer_sdapi_models},
     {"samplers", "GET", "/sdapi/v1/samplers", 1, TAKES_NONE, answer_sdapi_samplers},
+    {"scripts", "GET", "/sdapi/v1/scripts", 1, TAKES_NONE, answer_sdapi_scripts},
+    {"loras", "GET", "/sdapi/v1/loras", 1, TAKES_NONE, answer_sdapi_loras},
     {"progress", "GET", "/sdapi/v1/progress", 1, TAKES_NONE, answer_sdapi_progress},
     {"interrupt", "POST", "/sdapi/v1/interrupt", 1, TAKES_NONE, answer_interrupt},
     {"other", NULL, NULL, 0, TAKES_NONE, NULL},
@@ -617,7 +653,7 @@ void routes_check(exchange *x, const char *method, const char *url)
                      "the request has no valid token, expected the header "
                      "Authorization: Bearer TOKEN");
     } else if (routes[i].takes) {
-        exchange_expect(x, routes[i].takes & TAKES_JSON, routes[i].takes & TAKES_FORM);
+        exchange_expect(x, routes[i].takes);
     }
 }
 

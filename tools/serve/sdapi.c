@@ -1,5 +1,6 @@
 #include "tools/serve/sdapi.h"
 
+#include "tools/cli/base64.h"
 #include "tools/serve/picture.h"
 
 #include <inttypes.h>
@@ -18,27 +19,34 @@ static int asks_nothing(const json_value *v)
            ((v->type == JSON_ARRAY || v->type == JSON_OBJECT) && json_children(v) == 0);
 }
 
+static int has_name(const char *name, const char *const *names) /* NULL behind the last */
+{
+    while (*names && strcmp(name, *names) != 0) names++;
+    return *names != NULL;
+}
+
 /* Returns 1 if the field has no effect whatever its value, which clients send with every request: numbers of the
  * samplers, of a second pass and of what is saved. */
-static int is_usual(const char *name)
+static int is_usual(const char *name, sdapi_path path)
 {
-    static const char *const usual[] = {"denoising_strength",
-                                        "do_not_save_grid",
+    static const char *const usual[] = {"do_not_save_grid",
                                         "do_not_save_samples",
                                         "eta",
                                         "force_task_id",
+                                        "image_cfg_scale",
+                                        "initial_noise_multiplier",
+                                        "inpaint_full_res_padding",
                                         "override_settings_restore_afterwards",
                                         "sampler_index",
                                         "script_args",
                                         "send_images",
                                         "subseed",
-                                        "use_async"};
+                                        "use_async",
+                                        NULL};
     static const char *const prefixes[] = {"firstphase_", "hr_", "s_", "seed_resize_", "subseed_"};
-    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
-        if (strcmp(name, usual[i]) == 0) return 1;
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) return 1;
-    return 0;
+    return has_name(name, usual) || (path == SDAPI_TXT2IMG && strcmp(name, "denoising_strength") == 0);
 }
 
 static void set_field(request *r, field f, const char *name, const json_value *v)
@@ -97,7 +105,43 @@ static int sdapi_read_settings(request *r, const json_value *settings, answer *a
     return 0;
 }
 
-int sdapi_read(request *r, int takes_negative, const json *body, sdapi_texts *texts, answer *a)
+/* Sets a picture from base64 or a data URL, which it replaces by the bytes of the file. */
+static int set_picture(request *r, field f, const char *name, const json_value *v, answer *a)
+{
+    const char *text = v && v->type == JSON_STRING && strlen(v->text) == v->length ? v->text : "";
+    const char *data = strncmp(text, "data:", 5) == 0 ? strstr(text, ";base64,") : NULL;
+    char *bytes = (char *)(data ? data + 8 : text); /* the body is the exchange's, and json_read has changed it, too */
+    const int size = base64_read(bytes, bytes, (int)strlen(bytes));
+    if (size <= 0)
+        return answer_error(a, 400, name, NULL, "%s: is no picture, expected its file in base64 or a data URL", name);
+    r->field[f] = (json_value){.text = bytes, .length = (uint32_t)size, .type = JSON_STRING, .size = 1};
+    r->name[f] = name;
+    return 0;
+}
+
+/* Sets the picture and the mask of img2img. */
+static int sdapi_read_edit(request *r, const json_value *object, answer *a)
+{
+    const json_value *pictures = json_member(object, "init_images"), *mask = json_member(object, "mask"),
+                     *invert = json_member(object, "inpainting_mask_invert"),
+                     *strength = json_member(object, "denoising_strength");
+    const int is_list = pictures && pictures->type == JSON_ARRAY && json_children(pictures) == 1;
+    int64_t number = invert && invert->type == JSON_TRUE;
+    if (!is_list) return answer_error(a, 400, "init_images", NULL, "init_images: expected an array of one picture");
+    if (!mask || mask->type == JSON_NULL)
+        return answer_error(a, 400, "mask", NULL,
+                            "mask: is missing, expected a picture that is white where the other is to be made anew; "
+                            "these models cannot vary a whole picture, txt2img makes a new one");
+    if (invert && !asks_nothing(invert) && invert->type != JSON_TRUE && (!json_integer(invert, &number) || number != 1))
+        return answer_error(a, 400, "inpainting_mask_invert", NULL, "inpainting_mask_invert: expected 0 or 1");
+    r->mask = number ? MASK_BLACK : MASK_WHITE;
+    if (strength && strength->type != JSON_NULL && json_double(strength) != 1 &&
+        warnings_add(r->warnings, "denoising_strength: has no effect, what the mask marks is made anew as with 1") != 0)
+        return answer_no_memory(a);
+    return set_picture(r, FIELD_IMAGE, "init_images", pictures + 1, a) || set_picture(r, FIELD_MASK, "mask", mask, a);
+}
+
+int sdapi_read(request *r, sdapi_path path, int takes_negative, const json *body, sdapi_texts *texts, answer *a)
 {
     static const struct {
         const char *name;
@@ -107,17 +151,18 @@ int sdapi_read(request *r, int takes_negative, const json *body, sdapi_texts *te
                   {"seed", FIELD_SEED},
                   {"cfg_scale", FIELD_CFG},
                   {"steps", FIELD_STEPS}};
-    static const char *const shapes[] = {"batch_size", "n_iter", "width", "height", "override_settings"};
+    static const char *const shapes[] = {"batch_size", "n_iter", "width", "height", "override_settings", NULL};
+    static const char *const edits[] = {"init_images", "mask", "inpainting_mask_invert", "denoising_strength", NULL};
     const json_value *name = body->values, *object = name;
     if (object->type != JSON_OBJECT)
         return answer_error(a, 400, NULL, NULL, "the body is no JSON object, expected {\"prompt\": ...}");
     for (const json_value *end = json_next(name++); name < end; name = json_next(name + 1)) {
-        size_t i = 0, shape = 0;
+        size_t i = 0;
         while (i < sizeof fields / sizeof *fields && !json_is(name, fields[i].name)) i++;
-        while (shape < sizeof shapes / sizeof *shapes && !json_is(name, shapes[shape])) shape++;
+        const int is_read = has_name(name->text, shapes) || (path == SDAPI_IMG2IMG && has_name(name->text, edits));
         if (i < sizeof fields / sizeof *fields)
             set_field(r, fields[i].field, fields[i].name, name + 1);
-        else if (shape == sizeof shapes / sizeof *shapes && !is_usual(name->text) && !asks_nothing(name + 1) &&
+        else if (!is_read && !is_usual(name->text, path) && !asks_nothing(name + 1) &&
                  warnings_add(r->warnings, "%.40s: has no effect", name->text) != 0)
             return answer_no_memory(a);
     }
@@ -129,7 +174,8 @@ int sdapi_read(request *r, int takes_negative, const json *body, sdapi_texts *te
     if (is_lost || asks_nothing(negative)) *negative = (json_value){.size = 0};
     if (is_lost && warnings_add(r->warnings, "negative_prompt: has no effect, the model has none") != 0)
         return answer_no_memory(a);
-    return sdapi_read_settings(r, json_member(object, "override_settings"), a) || sdapi_read_shape(r, object, texts, a);
+    return sdapi_read_settings(r, json_member(object, "override_settings"), a) ||
+           sdapi_read_shape(r, object, texts, a) || (path == SDAPI_IMG2IMG && sdapi_read_edit(r, object, a));
 }
 
 /* --- answers ------------------------------------------------------------------------------------------------------ */
@@ -198,6 +244,11 @@ void sdapi_write_samplers(FILE *out)
     fputs("[{\"name\": ", out);
     json_string(out, sampler);
     fputs(", \"aliases\": [], \"options\": {}}]\n", out);
+}
+
+void sdapi_write_scripts(FILE *out)
+{
+    fputs("{\"txt2img\": [], \"img2img\": []}\n", out);
 }
 
 void sdapi_write_progress(service *s, const client_key *client, FILE *out)

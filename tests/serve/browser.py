@@ -223,6 +223,7 @@ def try_warnings(page, url):
     make(page, prompt="7")
     page.wait("document.getElementById('warnings').innerText.includes('sede: has no effect')")
     await_pictures(page, 1)
+    page.picture("warnings")
     no_problems(page, "nothing")
 
 

@@ -53,7 +53,7 @@ kill "$pid"
 wait "$pid" || fail "exit status $?: $(cat "$folder/errors")"
 pid=
 
-"$mar" serve --port 0 --model demo-t2i --grace 0 --accept_any_size >"$folder/address" 2>"$folder/errors" &
+"$mar" serve --port 0 --model demo-harmon --num_iter 8 --grace 0 --accept_any_size >"$folder/address" 2>"$folder/errors" &
 pid=$!
 read -r url <"$folder/address"
 status=0

@@ -163,7 +163,8 @@ function prepare(n) {
     picture.classList.toggle('small', width < 128);
     by('pictures').append(figure);
     figures.push({ figure, picture, loading: false, done: false });
-    picture.onload = picture.onerror = () => { figures[i].loading = false; };
+    picture.onload = () => { figures[i].loading = false; };
+    picture.onerror = () => { picture.removeAttribute('src'), figures[i].loading = false; };
   }
 }
 

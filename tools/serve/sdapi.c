@@ -111,7 +111,7 @@ static int set_picture(request *r, field f, const char *name, const json_value *
     const char *text = v && v->type == JSON_STRING && strlen(v->text) == v->length ? v->text : "";
     const char *data = strncmp(text, "data:", 5) == 0 ? strstr(text, ";base64,") : NULL;
     char *bytes = (char *)(data ? data + 8 : text); /* the body is the exchange's, and json_read has changed it, too */
-    const int size = base64_read(bytes, bytes, (int)strlen(bytes));
+    const int size = *bytes ? base64_read(bytes, bytes, (int)strlen(bytes)) : 0;
     if (size <= 0)
         return answer_error(a, 400, name, NULL, "%s: is no picture, expected its file in base64 or a data URL", name);
     r->field[f] = (json_value){.text = bytes, .length = (uint32_t)size, .type = JSON_STRING, .size = 1};

@@ -6,6 +6,7 @@
 #include "tools/cli/base64.h"
 #include "tools/images/source.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,14 +201,31 @@ typedef struct {
     int errors;
 } counts;
 
-/* Reads the events of a stream. `final`: the images, [n] "b64_json", which the completed ones must be. A
- * preview differs from the one before. */
-static counts read_stream(char *body, const char *const *final)
+/* Returns the steps that a preview of 16 has: its tokens are those that the cosine schedule leaves unmasked. */
+static int steps_of(const image *preview)
+{
+    enum { CELL = 4, COLUMNS = 8, TOKENS = COLUMNS * COLUMNS };
+    int known = 0, steps = 0;
+    for (int token = 0; token < TOKENS; token++) {
+        int is_grey = 1;
+        for (int i = 0; i < CELL * CELL; i++) {
+            const int y = token / COLUMNS * CELL + i / CELL, x = token % COLUMNS * CELL + i % CELL;
+            for (int c = 0; c < 3; c++) is_grey &= preview->rgb[3 * (y * 32 + x) + c] == 128;
+        }
+        known += !is_grey;
+    }
+    while (steps < 16 && TOKENS - (int)(TOKENS * cos(1.5707963267948966 * steps / 16)) < known) steps++;
+    return steps;
+}
+
+/* Reads the events of a stream with at most `partials` previews of an image. `final`: the images, [n] "b64_json", which
+ * the completed ones must be. The steps have partials + 1 parts: no preview is in
+ * the first, no two in one.
+ */
+static counts read_stream(char *body, int partials, const char *const *final)
 {
     counts c = {{0}};
-    static uint8_t seen[4][3 * 32 * 32];
-    image last[4];
-    for (int i = 0; i < 4; i++) last[i] = (image){32, 32, memset(seen[i], 0, sizeof seen[0])};
+    int last[4] = {0}; /* parts */
     for (char *at = body, *end; (end = strstr(at, "\n\n")); at = end + 2) {
         char name[64];
         *end = '\0';
@@ -228,8 +246,9 @@ static counts read_stream(char *body, const char *const *final)
         if (strstr(name, ".partial_image")) {
             assert_int_equal(json_number(data, "partial_image_index"), c.partials[image_number]++);
             image partial = picture_of(data);
-            assert_true(distance(&partial, &last[image_number]) > 0);
-            memcpy(last[image_number].rgb, partial.rgb, sizeof seen[0]);
+            const int steps = steps_of(&partial), part = steps * (partials + 1) / 16;
+            if (part <= last[image_number]) fail_msg("of %d previews one has %d steps", partials, steps);
+            last[image_number] = part;
             free_picture(&partial);
         } else {
             assert_true(strstr(name, ".completed") != NULL);
@@ -263,7 +282,7 @@ TEST_CASE(streams)
         assert_int_equal(r.code, 200);
         assert_string_equal(reply_header(&r, "Content-Type"), "text/event-stream");
         assert_has(r.body, "\"warnings\": [\"quality: has no effect\"]");
-        const counts c = read_stream(r.body, final);
+        const counts c = read_stream(r.body, partials, final);
         assert_int_equal(c.errors, 0);
         for (int i = 0; i < 3; i++) {
             assert_int_equal(c.completed[i], 1);
@@ -274,6 +293,21 @@ TEST_CASE(streams)
     }
     assert_true(previews > 0);
     cJSON_Delete(plain);
+}
+
+/* A stream counts in /metrics when it ends, with all its seconds: at least those of its job. */
+TEST_CASE(streams_count_with_their_seconds)
+{
+    static const char ok[] = "mar_requests_total{route=\"generations\",code=\"200\"}";
+    const double requests = service_metric(&s, ok), before = service_metric(&s, "mar_request_seconds_sum"),
+                 jobs_before = service_metric(&s, "mar_job_seconds_sum");
+    reply r = service_post(&s, PATH, "{\"prompt\": \"7\", \"n\": 4, \"stream\": true}");
+    assert_int_equal(r.code, 200);
+    reply_free(&r);
+    service_await_metric(&s, ok, requests + 1);
+    assert_int_equal(service_metric(&s, ok), requests + 1);
+    assert_true(service_metric(&s, "mar_request_seconds_sum") - before >=
+                service_metric(&s, "mar_job_seconds_sum") - jobs_before);
 }
 
 /* What is refused is no stream. */

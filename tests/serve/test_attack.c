@@ -4,10 +4,14 @@
 
 #include "tests/support/test.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -165,6 +169,47 @@ TEST_WITH(bodies_without_an_end, command_setup, command_teardown)
                   grown);
     assert_true(grown < MEMORY_MB);
     for (int i = 0; i < CONNECTIONS; i++) close(fd[i]);
+    assert_int_equal(service_stop(&s), 0);
+}
+
+/* Returns a connection with a stream that is not read: its last event, with a long prompt, is more than a system keeps
+ * for segments and a receiver this small. */
+static int begin_unread_stream(const service_process *s)
+{
+    enum { PROMPT = 60000, SEGMENT = 536, RECEIVER = 4096 };
+    static char json[6 * PROMPT + 128], request[sizeof json + 256];
+    const int segment = SEGMENT, receiver = RECEIVER, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)s->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof segment), 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receiver, sizeof receiver), 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&a, sizeof a), 0);
+    size_t n = (size_t)sprintf(json, "{\"stream\": true, \"prompt\": \"seven");
+    for (int i = 0; i < PROMPT; i++) n += (size_t)sprintf(json + n, "\\u0001");
+    n += (size_t)sprintf(json + n, "\"}");
+    const int size = sprintf(request, "POST %s HTTP/1.1\r\nHost: localhost\r\n" JSON "Content-Length: %zu\r\n\r\n%s",
+                             generations, n, json);
+    assert_int_equal(service_send(fd, request, (size_t)size), 1);
+    return fd;
+}
+
+/* A client that does not read the end of its stream makes room for others. */
+TEST_WITH(streams_that_are_not_read, command_setup, command_teardown)
+{
+    enum { CONNECTIONS = 1000 }; /* more than the service has, several times */
+    static int fd[CONNECTIONS];
+    int count = 0;
+    service_process s = service_start(*state, "--model demo-t2i --clean off --queue 10 --batch 1 --timeout 300");
+    const int stream = begin_unread_stream(&s);
+    service_await_metric(&s, "mar_images_total{end=\"done\"}", 1);
+    while (service_metric(&s, "mar_requests_total{route=\"generations\",code=\"499\"}") == 0) {
+        if (count == CONNECTIONS) fail_msg("the stream was not closed");
+        fd[count++] = service_connect(&s);
+    }
+    print_message("closed at connection %d\n", count);
+    assert_true(count > 200); /* not before there were too many */
+    for (int i = 0; i < count; i++) close(fd[i]);
+    close(stream);
     assert_int_equal(service_stop(&s), 0);
 }
 

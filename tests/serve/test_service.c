@@ -497,6 +497,7 @@ TEST_CASE(queues_and_cancels)
     service_await_metric(&s, "mar_batch_images", 1);
     close(streamer);
     service_await_metric(&s, "mar_images_total{end=\"cancelled\"}", 14);
+    service_await_metric(&s, "mar_requests_total{route=\"generations\",code=\"499\"}", 2); /* the stream, too */
     cJSON_Delete(json);
     reply_free(&last);
     assert_int_equal(service_stop(&s), 0);

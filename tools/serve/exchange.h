@@ -40,6 +40,7 @@ typedef struct exchange {
     double came;           /* tool_seconds when the headers were read */
     double began;          /* tool_seconds when the body was whole */
     answer answer;         /* code 0: none yet */
+    int is_stream;         /* 1: the answer is made while it is sent */
     client_key client;     /* whose request it is, if it has a body */
     body_kind kind;        /* of the body */
     size_t limit;          /* bytes that it may have */

@@ -206,10 +206,11 @@ static enum MHD_Result send_answer(http *h, exchange *x, answer *a)
     const int code = r ? a->code : 503;
     if (!r) x->shows_end = x->shows_image = 0;
     x->code = code;
+    x->is_stream = r && a->is_stream;
     const enum MHD_Result result = MHD_queue_response(x->connection, (unsigned)code, r ? r : h->no_memory);
     if (r) MHD_destroy_response(r);
     answer_free(a);
-    metrics_answer(&s->metrics, x->route, code, seconds);
+    if (!x->is_stream) metrics_answer(&s->metrics, x->route, code, seconds);
     return result;
 }
 
@@ -277,8 +278,11 @@ static void complete(void *self, struct MHD_Connection *connection, void **conte
     http *h = self;
     client *l = client_of(connection);
     exchange *x = *context;
-    if (x && why == MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->is_head) exchange_note_sent(x);
-    if (x) access_note(x, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    const int is_whole = why == MHD_REQUEST_TERMINATED_COMPLETED_OK;
+    if (x && is_whole && !x->is_head) exchange_note_sent(x);
+    if (x && x->is_stream)
+        metrics_answer(&h->service->metrics, x->route, is_whole ? x->code : METRIC_GONE, tool_seconds() - x->began);
+    if (x) access_note(x, is_whole);
     if (x) exchange_free(x);
     *context = NULL;
     if (l) set_state(h, l, CLIENT_READING);

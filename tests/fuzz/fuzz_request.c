@@ -15,7 +15,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc, (void)argv;
-    demo.name = "demo";
+    demo.name = demo.options.run.model = "demo";
     demo.width = demo.height = 32;
     demo.models.classes.count = 10;
     demo.options.run.used.cfg = 2.9f;
@@ -67,14 +67,14 @@ static void read_form(char *text, size_t size)
 }
 
 /* Reads the bytes as a request, by AUTOMATIC1111's API or by OpenAI's, strictly or not. */
-static void read_fields(const json *j, int is_sdapi, int is_strict)
+static void read_fields(const json *j, sdapi_path path, int is_strict)
 {
     request_manner manner = {.partials = -1};
     request r = {.warnings = &manner.warnings, .is_strict = is_strict};
     sdapi_texts texts;
     answer a = {.code = 0};
     job_spec spec;
-    const int failed = is_sdapi ? sdapi_read(&r, 0, j, &texts, &a) : request_read(&r, j, &a);
+    const int failed = path ? sdapi_read(&r, path, 0, j, &texts, &a) : request_read(&r, j, &a);
     if (failed != 0 || request_resolve(&demo, &r, 0, &spec, &manner, &a) != 0) {
         check_refusal(&a);
     } else {
@@ -101,7 +101,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         read_form(text, size);
         return 0;
     }
-    for (int way = 0; way < 3; way++) read_fields(&j, way == 2, way == 1);
+    read_fields(&j, SDAPI_NONE, 0);
+    read_fields(&j, SDAPI_NONE, 1);
+    read_fields(&j, SDAPI_TXT2IMG, 0);
+    read_fields(&j, SDAPI_IMG2IMG, 0); /* the last, which decodes pictures in place */
     json_free(&j);
     return 0;
 }

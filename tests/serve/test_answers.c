@@ -194,6 +194,27 @@ TEST_CASE(names)
     reply_free(&r);
 }
 
+/* /v1/classes has the first name of each class, none if they have none. */
+TEST_CASE(names_of_classes)
+{
+    static const char names[] = "zero\none, single\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine \"9\"\n";
+    reply r = service_get(&s, "/v1/classes");
+    assert_int_equal(r.code, 200);
+    assert_string_equal(r.body, "{\"object\": \"list\", \"data\": []}\n");
+    reply_free(&r);
+    const char *own = test_directory();
+    write_whole_file(own, "names.txt", names, sizeof names - 1);
+    service_process named = service_start(own, STEPS " --class_names names.txt");
+    r = service_get(&named, "/v1/classes");
+    cJSON *answer = cJSON_Parse(r.body);
+    assert_int_equal(json_count(answer, "data"), 10);
+    assert_string_equal(json_text(answer, "data.1"), "one");
+    assert_string_equal(json_text(answer, "data.9"), "nine \"9\"");
+    cJSON_Delete(answer);
+    reply_free(&r);
+    assert_int_equal(service_stop(&named), 0);
+}
+
 /* --- streams ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {

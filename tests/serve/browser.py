@@ -116,7 +116,8 @@ def check(condition, what):
 
 
 def fill(page, **values):
-    page.run(f"for (const [id, value] of Object.entries({json.dumps(values)})) document.getElementById(id).value = value")
+    page.run(f"""for (const [id, value] of Object.entries({json.dumps(values)}))
+        document.getElementById(id).value = value""")
 
 
 def make(page, **values):
@@ -145,7 +146,8 @@ def try_first_view(page, width, scheme, kind):
     """The prompt first, with the focus, then the button, then the options, closed; nothing jumps or sticks out."""
     check(page.run("document.activeElement.id + document.activeElement.tagName") == "prompt" + kind,
           "the focus is not on the prompt: " + page.run("document.activeElement.outerHTML"))
-    places = page.run("['prompt', 'make', 'options'].map(id => document.getElementById(id).getBoundingClientRect().bottom)")
+    places = page.run("""['prompt', 'make', 'options'].map(id =>
+        document.getElementById(id).getBoundingClientRect().bottom)""")
     check(places == sorted(places) and places[2] < 500, f"prompt, button and options end at {places}")
     check(not page.run("document.getElementById('options').open"), "the options are open")
     unnamed = page.run("[...document.querySelectorAll('input, textarea')].filter(i => !i.labels.length).map(i => i.id)")
@@ -171,7 +173,7 @@ def try_pictures(page, url, width, scheme):
     await_pictures(page, 6)
     try_size(page, width)
     text = page.run("document.querySelector('dl').textContent")
-    check(page.run("document.getElementById('negative_prompt').labels[0].hidden"), "a model of classes has a negative prompt")
+    check(page.run("document.getElementById('negative_prompt').labels[0].hidden"), "a class has a negative prompt")
     check("seed5" in text and "class7" in text and "guarantee" in text, "the text of the picture: " + text)
     check("seed 5" in page.run("document.querySelector('figcaption').textContent"), "the caption has no seed")
     check("class 7" in page.run("document.querySelector('figure img').alt"), "the picture has no alternative text")
@@ -202,10 +204,11 @@ def try_errors(page, url, width, scheme):
         check(message in note and "cfg" not in note and "prompt" not in note, f"{name} {value}: {note}")
         check(page.run("document.activeElement.id") == name, f"{name}: the focus is elsewhere")
         check(page.run(f"document.getElementById('{name}').getAttribute('aria-errormessage')") == name + "-error" and
-              page.run(f"document.getElementById('{name}-error').getAttribute('role')") == "alert", f"{name}: not read out")
+              page.run(f"document.getElementById('{name}-error').getAttribute('role')") == "alert",
+              f"{name}: not read out")
         check(page.run("document.querySelectorAll('.bad').length") == 1, "an error is shown twice")
-        check(filled == page.run(f"Object.fromEntries({json.dumps(list(filled))}.map(i => [i, document.getElementById(i).value]))"),
-              f"{name}: what was filled in is lost")
+        kept = {i: page.run(f"document.getElementById('{i}').value") for i in filled}
+        check(filled == kept, f"{name}: what was filled in is lost: {kept}")
         if name in ("n", "prompt"):
             page.picture(f"error-{name}-{width}-{scheme}")
     make(page, **good)
@@ -277,17 +280,23 @@ def try_token(page, url, width, scheme):
     page.show(url, width, 900, scheme, "document.getElementById('ask').open")
     page.run("sessionStorage.clear()")
     page.show(url, width, 900, scheme, "document.getElementById('ask').open")
+    page.press("Escape", "", 27)
+    page.wait("document.getElementById('state').textContent === 'the service needs its token'")
+    make(page, prompt="7", n="1")
+    page.wait("document.getElementById('ask').open")
     check("--token_file" in page.run("document.getElementById('ask').innerText"), "where the token is from is not said")
     check(page.run("document.activeElement.id") == "token", "the focus is not on the token")
     page.picture(f"token-{width}-{scheme}")
-    for value, done in (("wrong-token-of-mine", "document.getElementById('token-error')?.innerText"),
-                        (TOKEN, "document.getElementById('model').textContent && !document.getElementById('ask').open")):
+    works = "document.getElementById('model').textContent && !document.getElementById('ask').open"
+    for value, done in (("wrong-token-of-mine", "document.getElementById('token-error')?.innerText"), (TOKEN, works)):
         fill(page, token=value)
         page.press("Enter", "\r", 13)
         page.wait(done)
         if value != TOKEN:
             check("not the service's token" in page.run(done), page.run(done))
             page.picture(f"token-wrong-{width}-{scheme}")
+    await_pictures(page, 1)
+    check(state(page).endswith(": class 7"), "what was filled in before the token is lost: " + state(page))
     page.show(url, width, 900, scheme)
     make(page, prompt="7", n="1")
     await_pictures(page, 1)
@@ -345,7 +354,8 @@ def try_proxy(page, url):
 
 
 def serve(mar, *options):
-    process = subprocess.Popen([mar, "serve", "--port", "0", "--grace", "0", *options], stdout=subprocess.PIPE, text=True)
+    command = [mar, "serve", "--port", "0", "--grace", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     return process, process.stdout.readline().strip()
 
 

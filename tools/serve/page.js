@@ -8,6 +8,11 @@ function say(text, bad) {
   by('state').classList.toggle('bad', !!bad);
 }
 
+function focusOn(input) {
+  input.focus();
+  input.select();
+}
+
 const nameOf = input => input.labels[0].firstChild.textContent.trim();
 
 /* Shows an error under its field. */
@@ -21,7 +26,7 @@ function blame(input, text) {
   input.setAttribute('aria-invalid', 'true');
   input.setAttribute('aria-errormessage', note.id);
   if (by('options').contains(input)) by('options').open = true;
-  input.select();
+  focusOn(input);
 }
 
 function forgive(input) {
@@ -80,11 +85,12 @@ async function call(path, body) {
 /* Makes the first field fit the model. */
 async function showModel() {
   let input = by('prompt');
+  const before = input.value; /* if it was filled in before there was a token */
   const isText = model.prompt === 'text', name = isText ? 'Prompt' : model.prompt === 'caption' ? 'Caption' : 'Class';
   if (isText) {
     input.replaceWith(document.createElement('textarea'));
     input = by('form').querySelector('textarea');
-    Object.assign(input, { id: 'prompt', rows: 3, placeholder: 'what the picture shows' });
+    Object.assign(input, { id: 'prompt', value: before, rows: 3, placeholder: 'what the picture shows' });
     input.onkeydown = event => { /* as in a chat; with Shift a new line */
       if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
       event.preventDefault();
@@ -94,7 +100,7 @@ async function showModel() {
     const names = model.class_names ? (await call('v1/classes')).data : [];
     by('classes').replaceChildren(...names.map(text => new Option(text, text)));
     by('hint').textContent = (names.length ? 'A name, or a' : 'A') + ` number from 0 to ${model.classes - 1}`;
-    input.value = names[0] ?? 0;
+    input.value = before || (names[0] ?? 0);
   }
   input.labels[0].firstChild.textContent = name;
   by('model').textContent = model.id;
@@ -112,7 +118,7 @@ async function start() {
     say(error.message, true);
   }
   by('main').hidden = false;
-  by('prompt').select();
+  focusOn(by('prompt'));
 }
 
 /* --- the text of a PNG -------------------------------------------------------------------------------------------- */

@@ -100,8 +100,7 @@ static void jobs_drop(job *j, int references)
     if (j->references == 0) free_job(j);
 }
 
-/* Adds to the kept number and bytes, in all and of the job's client; modulo 2^64, so that it subtracts as well. */
-static void add_kept(jobs *t, const job *j, int count, size_t bytes)
+void locked_add_kept(jobs *t, const job *j, int count, size_t bytes)
 {
     t->kept_count += count;
     t->kept_bytes += bytes;
@@ -127,7 +126,7 @@ static void remove_job(jobs *t, job *j)
     for (; *at != j; at = &(*at)->next) before = *at;
     *at = j->next;
     if (t->last == j) t->last = before;
-    if (j->kept) add_kept(t, j, -1, 0 - j->bytes);
+    if (j->kept) locked_add_kept(t, j, -1, 0 - j->bytes);
     j->kept = 0;
     leave_client(t, j);
 }
@@ -188,7 +187,7 @@ static void expire(jobs *t)
     }
 }
 
-static void announce(job *j)
+void locked_announce(job *j)
 {
     j->version++;
     if (j->watchers > 0 || j->unfinished == 0) pthread_cond_broadcast(&j->changed);
@@ -224,7 +223,7 @@ static void end_job(jobs *t, job *j)
     free_inputs(j);
     if (t->unfinished == 0) pthread_cond_broadcast(&t->idle);
     if (j->kept) {
-        add_kept(t, j, 1, j->bytes);
+        locked_add_kept(t, j, 1, j->bytes);
         return;
     }
     remove_job(t, j);
@@ -257,7 +256,7 @@ static void serve_jobs_finish(jobs *t, job *j, int i, job_state state, int code,
     t->unfinished--;
     j->unfinished--;
     j->client->unfinished--;
-    announce(j);
+    locked_announce(j);
     if (j->unfinished == 0) end_job(t, j);
 }
 
@@ -420,7 +419,7 @@ static void serve_jobs_cancel(jobs *t, job *j)
     j->cancelled = 1;
     t->changed = 1;
     pthread_cond_signal(&t->work);
-    announce(j);
+    locked_announce(j);
     finish_unclaimed(t, j, JOB_CANCELLED, 0, NULL);
 }
 
@@ -608,66 +607,6 @@ void jobs_stop(jobs *t)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* --- pictures ----------------------------------------------------------------------------------------------------- */
-
-const uint8_t *jobs_encode(jobs *t, job *j, int i, const uint8_t **file, size_t *size)
-{
-    job_image *image = &j->image[i];
-    pthread_mutex_lock(&t->lock);
-    while (image->encoding) pthread_cond_wait(&j->changed, &t->lock);
-    const uint8_t *rgb = image->state == JOB_DONE ? image->rgb : NULL;
-    image->encoding = rgb != NULL;
-    *file = image->file;
-    *size = image->file_size;
-    pthread_mutex_unlock(&t->lock);
-    return rgb;
-}
-
-void jobs_encoded(jobs *t, job *j, int i, uint8_t *file, size_t size)
-{
-    job_image *image = &j->image[i];
-    pthread_mutex_lock(&t->lock);
-    image->encoding = 0;
-    if (file) {
-        free(image->rgb);
-        image->rgb = NULL;
-        image->file = file;
-        image->file_size = size;
-        const size_t bytes = j->bytes - t->image_bytes + size;
-        if (j->kept && j->unfinished == 0) add_kept(t, j, 0, bytes - j->bytes);
-        j->bytes = bytes;
-    }
-    pthread_cond_broadcast(&j->changed);
-    pthread_mutex_unlock(&t->lock);
-}
-
-int jobs_ask_preview(jobs *t, job *j, int i)
-{
-    job_image *image = &j->image[i];
-    uint8_t *rgb = malloc(t->image_bytes);
-    if (!rgb) return 1;
-    pthread_mutex_lock(&t->lock);
-    const int can = image->state == JOB_RUNNING;
-    image->wants_preview = can && image->preview_step < image->step;
-    if (!image->preview && can) {
-        image->preview = rgb;
-        rgb = NULL;
-    }
-    pthread_mutex_unlock(&t->lock);
-    free(rgb);
-    return 0;
-}
-
-int jobs_get_preview(jobs *t, job *j, int i, uint8_t *rgb)
-{
-    const job_image *image = &j->image[i];
-    pthread_mutex_lock(&t->lock);
-    const int step = image->preview && !image->wants_preview ? image->preview_step : -1;
-    if (step >= 0) memcpy(rgb, image->preview, t->image_bytes);
-    pthread_mutex_unlock(&t->lock);
-    return step;
-}
-
 /* --- prompts ------------------------------------------------------------------------------------------------------ */
 
 /* Returns the job that is next at a stage: the oldest of the client whose last turn is the longest ago. */
@@ -765,7 +704,7 @@ void jobs_progress(jobs *t, job *j, int i, int step, int steps)
     if (image->step != step || image->steps != steps) {
         image->step = step;
         image->steps = steps;
-        announce(j);
+        locked_announce(j);
     }
     pthread_mutex_unlock(&t->lock);
 }
@@ -776,25 +715,6 @@ void jobs_finish(jobs *t, job *j, int i, job_state state, int code, const char *
     serve_jobs_finish(t, j, i, state, code, why);
     jobs_drop(j, 1);
     expire(t);
-    pthread_mutex_unlock(&t->lock);
-}
-
-int jobs_wants_preview(jobs *t, job *j, int i)
-{
-    pthread_mutex_lock(&t->lock);
-    const int wants = j->image[i].wants_preview;
-    pthread_mutex_unlock(&t->lock);
-    return wants;
-}
-
-void jobs_put_preview(jobs *t, job *j, int i, int step, const uint8_t *rgb)
-{
-    job_image *image = &j->image[i];
-    pthread_mutex_lock(&t->lock);
-    image->wants_preview = 0;
-    image->preview_step = step;
-    memcpy(image->preview, rgb, t->image_bytes);
-    announce(j);
     pthread_mutex_unlock(&t->lock);
 }
 

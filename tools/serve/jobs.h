@@ -264,4 +264,11 @@ void jobs_put_preview(jobs *t, job *j, int i, int step, const uint8_t *rgb);
 /* Notes the seconds of `images` finished images. */
 void jobs_note_pace(jobs *t, double seconds, int images);
 
+/* --- for jobs_pictures.c, with the lock held ---------------------------------------------------------------------- */
+
+/* Notes a change that clients can see, and wakes those who wait for it. */
+void locked_announce(job *j);
+/* Adds to the kept number and bytes, in all and of the job's client; modulo 2^64, so that it subtracts as well. */
+void locked_add_kept(jobs *t, const job *j, int count, size_t bytes);
+
 #endif

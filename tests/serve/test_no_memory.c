@@ -4,6 +4,7 @@
 #include "tests/support/service.h"
 
 #include "tests/support/test.h"
+#include "tools/cli/base64.h"
 #include "tools/cli/subcommands.h"
 #include "tools/serve/exchange.h"
 
@@ -124,24 +125,40 @@ static void fails_anywhere(const kind *k)
     assert_int_equal(run(k, -1), k->code);
 }
 
-/* Writes a form with a picture of 32x32 pixels, half of it transparent. Returns its size. */
-static size_t make_form(char form[8192])
+/* Writes a PNG of 32x32 pixels, half of it transparent. Returns its size. */
+static size_t make_png(char *png, size_t room)
 {
     enum { SIDE = 32 };
     static uint8_t rgba[SIDE][SIDE][4];
-    static const char end[] = "\r\n--xx--\r\n";
-    png_image png = {.version = PNG_IMAGE_VERSION, .width = SIDE, .height = SIDE, .format = PNG_FORMAT_RGBA};
+    png_image picture = {.version = PNG_IMAGE_VERSION, .width = SIDE, .height = SIDE, .format = PNG_FORMAT_RGBA};
+    png_alloc_size_t size = room;
     for (int y = 0; y < SIDE; y++)
         for (int x = 0; x < SIDE; x++) rgba[y][x][3] = y < SIDE / 2 ? 255 : 0;
+    assert_true(png_image_write_to_memory(&picture, png, &size, 0, rgba, 0, NULL));
+    return size;
+}
+
+/* Writes JSON of img2img with that picture, which is its own mask. Returns its size. */
+static size_t make_json(char body[8192])
+{
+    char png[1024], text[2048];
+    base64_write(png, make_png(png, sizeof png), text);
+    return (size_t)snprintf(
+        body, 8192, "{\"prompt\": \"1\", \"mask_blur\": 4, \"init_images\": [\"%s\"], \"mask\": \"%s\"}", text, text);
+}
+
+/* Writes a form with that picture. Returns its size. */
+static size_t make_form(char form[8192])
+{
+    static const char end[] = "\r\n--xx--\r\n";
     size_t size =
         (size_t)snprintf(form, 8192,
                          "--xx\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\n1\r\n"
                          "--xx\r\nContent-Disposition: form-data; name=\"response_format\"\r\n\r\nb64_json\r\n"
                          "--xx\r\nContent-Disposition: form-data; name=\"image\"; filename=\"a\"\r\n\r\n");
-    png_alloc_size_t room = 8192 - size - sizeof end;
-    assert_true(png_image_write_to_memory(&png, form + size, &room, 0, rgba, 0, NULL));
-    memcpy(form + size + room, end, sizeof end);
-    return size + room + sizeof end - 1;
+    size += make_png(form + size, 8192 - size - sizeof end);
+    memcpy(form + size, end, sizeof end);
+    return size + sizeof end - 1;
 }
 
 #define JSON "Content-Type: application/json\r\n"
@@ -149,7 +166,7 @@ static size_t make_form(char form[8192])
 
 TEST_CASE(answers_or_refuses)
 {
-    static char form[8192];
+    static char form[8192], body[8192];
     const kind kinds[] = {
         {"GET", "/health", "", NULL, 200},
         {"GET", "/v1/models", "", NULL, 200},
@@ -162,6 +179,7 @@ TEST_CASE(answers_or_refuses)
         {"POST", "/v1/images/edits", FORM, "--xx\r\nContent-Disposition: form-data; name=\"n\"\r\n\r\n1\r\n--xx--\r\n",
          400},
         {"POST", "/v1/images/edits", FORM, form, 200, make_form(form)},
+        {"POST", "/sdapi/v1/img2img", JSON, body, 200, make_json(body)},
     };
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(shared != MAP_FAILED);

@@ -288,7 +288,9 @@ def try_token(page, url, width, scheme):
     check(page.run("document.activeElement.id") == "token", "the focus is not on the token")
     page.picture(f"token-{width}-{scheme}")
     works = "document.getElementById('model').textContent && !document.getElementById('ask').open"
-    for value, done in (("wrong-token-of-mine", "document.getElementById('token-error')?.innerText"), (TOKEN, works)):
+    error = "document.getElementById('token-error')?.innerText"
+    for value, done in (("", error), ("жетон", error), ("wrong-token-of-mine", error), (TOKEN, works)):
+        page.run("document.getElementById('token-error')?.remove()")
         fill(page, token=value)
         page.press("Enter", "\r", 13)
         page.wait(done)

@@ -4,7 +4,7 @@ const fields = ['prompt', 'negative_prompt', 'n', 'cfg', 'seed']; /* of a reques
 let model = null, job = null, events = null, figures = [], began = 0;
 
 function say(text, bad) {
-  by('state').textContent = text;
+  if (by('state').textContent !== text) by('state').textContent = text; /* so that it is read out once */
   by('state').classList.toggle('bad', !!bad);
 }
 
@@ -17,6 +17,7 @@ const nameOf = input => input.labels[0].firstChild.textContent.trim();
 
 /* Shows an error under its field. */
 function blame(input, text) {
+  forgive(input);
   const note = document.createElement('p');
   note.id = input.id + '-error';
   note.className = 'bad';
@@ -47,14 +48,15 @@ function refuse(message) {
 
 /* Asks for the token, which is kept as long as the tab. */
 function askToken(isWrong) {
-  const dialog = by('ask'), input = by('token');
+  const dialog = by('ask'), input = by('token'), wrong = 'This is not the service\'s token.';
   forgive(input);
   dialog.showModal();
-  if (isWrong) blame(input, 'This is not the service\'s token.');
+  if (isWrong) blame(input, wrong);
   return new Promise((resolve, reject) => {
     dialog.onclose = () => reject(new Error('the service needs its token'));
     by('ask-form').onsubmit = event => {
       event.preventDefault();
+      if (!/^[!-~]+$/.test(input.value.trim())) return blame(input, wrong); /* no header has it */
       sessionStorage.setItem('token', input.value.trim());
       resolve();
       dialog.close();

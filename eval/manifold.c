@@ -1,9 +1,9 @@
 /* Precision and recall of images against a reference, by the manifolds of their features: around each point of a set a
  * ball that reaches to its k-th nearest neighbour of the same set.
  *
- * Distances come in squares of at most SIDE by SIDE points from kern_core_ops.distances, and never all of them are in
- * memory. Within a set a pair's distance is computed once, for both of its points. With n and m points that is n^2/2 +
- * m^2/2 + n m distances of 3 dim flop: 1.1e13 flop for 50000 images of 2048 features against 10000.
+ * Distances come in squares of points (eval/squares.h), and never all of them are in memory. Within a set a pair's
+ * distance is computed once, for both of its points. With n and m points that is n^2/2 + m^2/2 + n m distances of 3 dim
+ * flop: 1.1e13 flop for 50000 images of 2048 features against 10000.
  *
  * ADM's evaluator computes |u|^2 + |v|^2 - 2 u v in fp16 and clips it at 0. There the distances of points that are
  * close to one another are what rounding leaves of the cancelled sum. Ours add up squared differences in f32: the error
@@ -11,12 +11,12 @@
  * in whatever square they are. So a ball's edge, whose point is a neighbour, is inside it, as it must be. */
 #include "eval/manifold.h"
 
+#include "eval/squares.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
-/* Points of a square along a side, at most, and numbers of that many points. */
-enum { SIDE = 2048, NUMBERS = 4 << 20 };
 /* The most points and numbers of a point: far more than anyone can wait for, and no sum of them overflows. */
 enum { POINTS_MAX = 1 << 24, DIM_MAX = 1 << 20 };
 
@@ -29,16 +29,6 @@ typedef struct {
     float *radius;         /* [n] the last of these */
     unsigned char *inside; /* [n] whether it is in a ball of the other set */
 } points;
-
-typedef struct {
-    kern_queue *k;
-    int dim, neighbours;
-    int side;         /* points of a square along a side */
-    float *rows;      /* device [side][dim] */
-    float *columns;   /* device [side][dim] */
-    float *distances; /* device [side][side] */
-    float *host;      /* [side][side] */
-} manifold;
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
@@ -62,60 +52,32 @@ static mar_status points_create(points *p, int neighbours, mar_err *err)
     return MAR_OK;
 }
 
-static void manifold_close(manifold *s)
-{
-    kern_device *d = s->k->device;
-    s->k->core->finish(s->k);
-    d->core->free(d, s->rows);
-    d->core->free(d, s->columns);
-    d->core->free(d, s->distances);
-    s->k->core->unbind(s->k);
-    s->k->core->queue_free(s->k);
-    free(s->host);
-}
-
-/* On failure nothing is left. `most`: points of the larger set. */
-static mar_status manifold_open(kern_device *d, manifold *s, int most, mar_err *err)
-{
-    const int fit = NUMBERS / s->dim > 1 ? NUMBERS / s->dim : 1;
-    s->side = most < SIDE ? most : SIDE;
-    if (s->side > fit) s->side = fit;
-    const size_t side = (size_t)s->side, dim = (size_t)s->dim;
-    mar_status status = d->core->queue_create(d, &s->k, err);
-    if (status != MAR_OK) return status;
-    s->k->core->bind(s->k);
-    status = d->core->alloc(d, side * dim * sizeof(float), (void **)&s->rows, err);
-    if (status == MAR_OK) status = d->core->alloc(d, side * dim * sizeof(float), (void **)&s->columns, err);
-    if (status == MAR_OK) status = d->core->alloc(d, side * side * sizeof(float), (void **)&s->distances, err);
-    if (status == MAR_OK) s->host = malloc(side * side * sizeof *s->host);
-    if (status == MAR_OK && !s->host)
-        status = err_set(err, MAR_ENOMEM, "out of memory: distances of %d points", s->side);
-    if (status != MAR_OK) manifold_close(s);
-    return status;
-}
-
 /* --- distances ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    eval_squares squares;
+    int neighbours;
+} manifold;
 
 static int points_of(const manifold *s, const points *p, int first)
 {
-    return p->n - first < s->side ? p->n - first : s->side;
+    return p->n - first < s->squares.side ? p->n - first : s->squares.side;
 }
 
-static void upload(manifold *s, float *to, const points *p, int first)
+static const float *points_at(const manifold *s, const points *p, int first)
 {
-    const size_t dim = (size_t)s->dim;
-    s->k->core->upload(s->k, to, p->x + (size_t)first * dim, (size_t)points_of(s, p, first) * dim * sizeof *to);
+    return p->x + (size_t)first * (size_t)s->squares.dim;
 }
 
-/* Leaves in s->host the distances of the points of a from i on, which are uploaded, from those of b from j on. */
-static mar_status manifold_square(manifold *s, const points *a, int i, const points *b, int j, mar_err *err)
+static void upload(manifold *s, const points *p, int first)
 {
-    const kern_core_ops *core = s->k->core;
-    const int rows = points_of(s, a, i), columns = points_of(s, b, j);
-    upload(s, s->columns, b, j);
-    core->distances(s->k, s->rows, rows, s->columns, columns, s->dim, s->distances);
-    core->download(s->k, s->host, s->distances, (size_t)rows * (size_t)columns * sizeof *s->host);
-    return kern_check(s->k, err);
+    eval_squares_rows(&s->squares, points_at(s, p, first), points_of(s, p, first));
+}
+
+/* Computes the distances of the uploaded points from those of p from `first` on. */
+static mar_status manifold_square(manifold *s, const points *p, int first, mar_err *err)
+{
+    return eval_squares_distances(&s->squares, points_at(s, p, first), points_of(s, p, first), err);
 }
 
 /* Point i has a neighbour at this distance, which is less than its radius. */
@@ -134,7 +96,7 @@ static void find_neighbours(const manifold *s, points *p, int i, int j)
     const int rows = points_of(s, p, i), columns = points_of(s, p, j);
     for (int r = 0; r < rows; r++)
         for (int c = i == j ? r + 1 : 0; c < columns; c++) {
-            const float distance = s->host[(size_t)r * (size_t)columns + (size_t)c];
+            const float distance = s->squares.host[(size_t)r * (size_t)columns + (size_t)c];
             if (distance < p->radius[i + r]) add_neighbour(p, i + r, s->neighbours, distance);
             if (distance < p->radius[j + c]) add_neighbour(p, j + c, s->neighbours, distance);
         }
@@ -143,10 +105,10 @@ static void find_neighbours(const manifold *s, points *p, int i, int j)
 static mar_status find_radii(manifold *s, points *p, mar_err *err)
 {
     mar_status status = MAR_OK;
-    for (int i = 0; status == MAR_OK && i < p->n; i += s->side) {
-        upload(s, s->rows, p, i);
-        for (int j = i; status == MAR_OK && j < p->n; j += s->side) {
-            status = manifold_square(s, p, i, p, j, err);
+    for (int i = 0; status == MAR_OK && i < p->n; i += s->squares.side) {
+        upload(s, p, i);
+        for (int j = i; status == MAR_OK && j < p->n; j += s->squares.side) {
+            status = manifold_square(s, p, j, err);
             if (status == MAR_OK) find_neighbours(s, p, i, j);
         }
     }
@@ -163,7 +125,7 @@ static void find_inside(const manifold *s, points *a, int i, points *b, int j)
 {
     const int rows = points_of(s, a, i), columns = points_of(s, b, j);
     for (int r = 0; r < rows; r++) {
-        const float *distance = s->host + (size_t)r * (size_t)columns, radius = a->radius[i + r];
+        const float *distance = s->squares.host + (size_t)r * (size_t)columns, radius = a->radius[i + r];
         int inside = 0;
         for (int c = 0; c < columns; c++) {
             inside |= distance[c] <= b->radius[j + c];
@@ -176,10 +138,10 @@ static void find_inside(const manifold *s, points *a, int i, points *b, int j)
 static mar_status find_members(manifold *s, points *a, points *b, mar_err *err)
 {
     mar_status status = MAR_OK;
-    for (int i = 0; status == MAR_OK && i < a->n; i += s->side) {
-        upload(s, s->rows, a, i);
-        for (int j = 0; status == MAR_OK && j < b->n; j += s->side) {
-            status = manifold_square(s, a, i, b, j, err);
+    for (int i = 0; status == MAR_OK && i < a->n; i += s->squares.side) {
+        upload(s, a, i);
+        for (int j = 0; status == MAR_OK && j < b->n; j += s->squares.side) {
+            status = manifold_square(s, b, j, err);
             if (status == MAR_OK) find_inside(s, a, i, b, j);
         }
     }
@@ -197,15 +159,16 @@ static double fraction_inside(const points *p)
 
 static mar_status manifold_measure(kern_device *d, points *reference, points *images, int dim, int k, mar_err *err)
 {
-    manifold s = {.dim = dim, .neighbours = k};
+    manifold s = {.neighbours = k};
     mar_status status = points_create(reference, k, err);
     if (status == MAR_OK) status = points_create(images, k, err);
-    if (status == MAR_OK) status = manifold_open(d, &s, reference->n > images->n ? reference->n : images->n, err);
+    if (status == MAR_OK)
+        status = eval_squares_open(d, reference->n > images->n ? reference->n : images->n, dim, &s.squares, err);
     if (status != MAR_OK) return status;
     status = find_radii(&s, reference, err);
     if (status == MAR_OK) status = find_radii(&s, images, err);
     if (status == MAR_OK) status = find_members(&s, reference, images, err);
-    manifold_close(&s);
+    eval_squares_close(&s.squares);
     return status;
 }
 
@@ -215,10 +178,7 @@ static mar_status check_points(const points *p, int dim, int k, mar_err *err)
     if (p->n <= k || p->n > POINTS_MAX)
         return err_set(err, MAR_EARG, "%s: %d feature vectors, expected more than k, which is %d, and at most %d",
                        p->name, p->n, k, POINTS_MAX);
-    for (size_t i = 0; i < (size_t)p->n * (size_t)dim; i++)
-        if (!isfinite(p->x[i]))
-            return err_set(err, MAR_EARG, "%s: vector %zu has a number that is not finite", p->name, i / (size_t)dim);
-    return MAR_OK;
+    return eval_squares_check(p->name, p->x, p->n, dim, err);
 }
 
 mar_status eval_precision_recall(kern_device *d, const float *reference, int reference_count, const float *images,

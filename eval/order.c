@@ -1,21 +1,15 @@
 #include "eval/order.h"
 
-/* MT19937 (Matsumoto and Nishimura, 1998). */
 enum { STATE = 624, SHIFT = 397 };
 
-typedef struct {
-    uint32_t word[STATE];
-    int next; /* index into word; STATE: exhausted */
-} twister;
-
-static void seed_twister(twister *t, uint32_t seed)
+void eval_random_seed(eval_random *t, uint32_t seed)
 {
     t->word[0] = seed;
     for (uint32_t i = 1; i < STATE; i++) t->word[i] = 1812433253u * (t->word[i - 1] ^ t->word[i - 1] >> 30) + i;
     t->next = STATE;
 }
 
-static void regenerate(twister *t)
+static void regenerate(eval_random *t)
 {
     for (int i = 0; i < STATE; i++) {
         const uint32_t y = (t->word[i] & 0x80000000u) | (t->word[(i + 1) % STATE] & 0x7fffffffu);
@@ -24,7 +18,7 @@ static void regenerate(twister *t)
     t->next = 0;
 }
 
-static uint32_t eval_order_draw(twister *t)
+static uint32_t eval_order_draw(eval_random *t)
 {
     if (t->next == STATE) regenerate(t);
     uint32_t y = t->word[t->next++];
@@ -36,7 +30,7 @@ static uint32_t eval_order_draw(twister *t)
 
 /* Draws uniformly from 0..most, most > 0. As NumPy's random_interval: masks to the bits of most and rejects larger
  * values. */
-static uint32_t draw_up_to(twister *t, uint32_t most)
+static uint32_t draw_up_to(eval_random *t, uint32_t most)
 {
     const uint32_t mask = 0xffffffffu >> __builtin_clz(most);
     uint32_t value;
@@ -45,15 +39,20 @@ static uint32_t draw_up_to(twister *t, uint32_t most)
     return value;
 }
 
-void eval_permutation(uint32_t seed, int n, int *order)
+void eval_random_permutation(eval_random *t, int n, int *order)
 {
-    twister t;
-    seed_twister(&t, seed);
     for (int i = 0; i < n; i++) order[i] = i;
     for (int i = n - 1; i > 0; i--) {
-        const uint32_t j = draw_up_to(&t, (uint32_t)i);
+        const uint32_t j = draw_up_to(t, (uint32_t)i);
         const int other = order[j];
         order[j] = order[i];
         order[i] = other;
     }
+}
+
+void eval_permutation(uint32_t seed, int n, int *order)
+{
+    eval_random t;
+    eval_random_seed(&t, seed);
+    eval_random_permutation(&t, n, order);
 }

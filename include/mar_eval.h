@@ -72,6 +72,21 @@ MAR_API mar_status mar_features_set_resize(mar_features *f, mar_resize how);
 MAR_API mar_status mar_precision_recall(mar *m, const float *reference, int reference_count, const float *images,
                                         int count, int dim, int k, double *precision, double *recall);
 
+/* Computes the kernel distance of features (Binkowski et al., 2018), with Inception's KID, as torch-fidelity defines
+ * it: the unbiased squared maximum mean discrepancy with the kernel (x y / dim + 1)^3, which may be negative, of
+ * `subsets` pairs of subsets of subset_size vectors; their mean and population standard deviation. torch-fidelity's are
+ * 100 subsets of 1000. reference is float [reference_count][dim], images float [count][dim]; both counts must be
+ * subset_size or more.
+ *
+ * The subsets are those that torch-fidelity draws of the images as input 1 and the reference as input 2, in this order.
+ * Sums are double; torch-fidelity's are f32. Takes O(subsets subset_size^2 dim) time on the handle's device.
+ *
+ * MAR_EARG also if a number is not finite, or a squared distance overflows f32. *mean and *deviation are 0 on
+ * failure. */
+MAR_API mar_status mar_kernel_distance(mar *m, const float *reference, int reference_count, const float *images,
+                                       int count, int dim, int subsets, int subset_size, double *mean,
+                                       double *deviation);
+
 /* A CLIP (Radford et al., 2021), whose embeddings tell how well an image fits a text. Its weights are on the handle's
  * device, in the handle's dtype. It has a reference on the handle and a queue of its own. One thread at a time may use
  * it; several may be loaded. */

@@ -1,6 +1,7 @@
 /* Public calls of the networks that judge images. */
 #include "eval/classifier.h"
 #include "eval/inception.h"
+#include "eval/kernel_distance.h"
 #include "eval/manifold.h"
 #include "eval/vgg.h"
 #include "mar/api/judge.h"
@@ -251,5 +252,22 @@ mar_status mar_precision_recall(mar *m, const float *reference, int reference_co
     if (status == MAR_OK)
         status = eval_precision_recall(m->device, reference, reference_count, images, count, dim, k, precision, recall,
                                        &err);
+    return mar_result(m, status, &err);
+}
+
+mar_status mar_kernel_distance(mar *m, const float *reference, int reference_count, const float *images, int count,
+                               int dim, int subsets, int subset_size, double *mean, double *deviation)
+{
+    mar_err err = {0};
+    if (mean) *mean = 0;
+    if (deviation) *deviation = 0;
+    mar_status status = mar_check_handle(m, &err);
+    if (status == MAR_OK) status = mar_check_given(reference, "reference", &err);
+    if (status == MAR_OK) status = mar_check_given(images, "images", &err);
+    if (status == MAR_OK) status = mar_check_given(mean, "mean", &err);
+    if (status == MAR_OK) status = mar_check_given(deviation, "deviation", &err);
+    if (status == MAR_OK)
+        status = eval_kernel_distance(m->device, reference, reference_count, images, count, dim, subsets, subset_size,
+                                      mean, deviation, &err);
     return mar_result(m, status, &err);
 }

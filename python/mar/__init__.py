@@ -20,12 +20,13 @@ interpreter's lock, so that other threads run. Objects free themselves. A sessio
 Session.cancel() without a request may be called from any thread. The library's log goes to logging.getLogger("mar").
 """
 from ._core import MarError
-from ._judge import Clip, Features, Method, Text, energy_distance, frechet_distance, methods, precision_recall
+from ._judge import (Clip, Features, Method, Text, energy_distance, frechet_distance, kernel_distance, methods,
+                     precision_recall)
 from ._lib import lib as _library
 from ._model import Comparison, Model, load
 from ._session import Session
 
 __all__ = ["Clip", "Comparison", "Features", "MarError", "Method", "Model", "Session", "Text", "energy_distance",
-           "frechet_distance", "load", "methods", "precision_recall", "__version__"]
+           "frechet_distance", "kernel_distance", "load", "methods", "precision_recall", "__version__"]
 
 __version__: str = _library.mar_version().decode()

@@ -139,17 +139,34 @@ def frechet_distance(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     return float(mean @ mean + np.trace(cov_x) + np.trace(cov_y) - 2 * np.sqrt(np.maximum(product, 0)).sum())
 
 
-def precision_recall(reference: npt.ArrayLike, images: npt.ArrayLike, k: int = 3, **options: object,
-                     ) -> tuple[float, float]:
-    """Precision and recall (Kynkaanniemi et al., 2019) of features, each [n, size]."""
+def _feature_sets(reference: npt.ArrayLike, images: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     a, b = numbers(reference, np.float32, "reference"), numbers(images, np.float32, "images")
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise ValueError(f"features: shapes {a.shape} and {b.shape}, expected (n, size) of one size")
+    return a, b
+
+
+def precision_recall(reference: npt.ArrayLike, images: npt.ArrayLike, k: int = 3, **options: object,
+                     ) -> tuple[float, float]:
+    """Precision and recall (Kynkaanniemi et al., 2019) of features, each [n, size]."""
+    a, b = _feature_sets(reference, images)
     precision, recall, library = c.c_double(), c.c_double(), Library(options)
     library.check(lib.mar_precision_recall(library.pointer, pointer(a), len(a), pointer(b), len(b), a.shape[1],
                                            _lib.fit("k", k, c.c_int),
                                            c.byref(precision), c.byref(recall)))
     return precision.value, recall.value
+
+
+def kernel_distance(reference: npt.ArrayLike, images: npt.ArrayLike, subsets: int = 100, subset_size: int = 1000,
+                    **options: object) -> tuple[float, float]:
+    """Kernel distance (Binkowski et al., 2018) of features, each [n, size], as torch-fidelity's KID: mean, deviation."""
+    a, b = _feature_sets(reference, images)
+    mean, deviation, library = c.c_double(), c.c_double(), Library(options)
+    library.check(lib.mar_kernel_distance(library.pointer, pointer(a), len(a), pointer(b), len(b), a.shape[1],
+                                          _lib.fit("subsets", subsets, c.c_int),
+                                          _lib.fit("subset_size", subset_size, c.c_int),
+                                          c.byref(mean), c.byref(deviation)))
+    return mean.value, deviation.value
 
 
 PERMUTATIONS = 999  # as mar fidelity has them

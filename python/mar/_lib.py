@@ -240,6 +240,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "mar_clip_texts": (c.c_int, [_P, _P, c.c_int, _P]),
     "mar_precision_recall": (c.c_int, [_P, _P, c.c_int, _P, c.c_int, c.c_int, c.c_int, c.POINTER(c.c_double),
                                        c.POINTER(c.c_double)]),
+    "mar_kernel_distance": (c.c_int, [_P, _P, c.c_int, _P, c.c_int, c.c_int, c.c_int, c.c_int, c.POINTER(c.c_double),
+                                      c.POINTER(c.c_double)]),
     "mar_method_count": (c.c_int, []),
     "mar_method_get": (c.POINTER(MethodInfo), [c.c_int]),
 }

@@ -432,7 +432,7 @@ COMMAND_CASE(test_bad_folders)
     assert_int_equal(image_source_open(path, &s), 0);
     assert_int_equal(image_source_count(s), 3);
     assert_not_read(s, 0, 3, "in\\nner/c.png: has ");
-    assert_not_read(s, 0, 3, " pixels, expected 37x23, as b.png has; --resize clean takes images of any size");
+    assert_not_read(s, 0, 3, " pixels, expected 37x23, as b.png has; --resize takes images of any size");
     assert_not_read(s, 2, 1, "in\\nner/d.jpg: is not a whole JPEG (it ends too early)");
     image_source_close(s);
 }

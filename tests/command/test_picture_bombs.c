@@ -205,7 +205,7 @@ TEST_WITH(a_huge_size, command_setup, command_teardown)
     command_refused(d, line, "huge.png: has 16384x16384 pixels, expected 32x32 at most, the model's size", NULL);
     snprintf(line, sizeof line, "%s$MAR stats d --features demo --out s.npz -q", limit);
     command_refused(d, line,
-                    "d/b.png: has 16384x16384 pixels, expected 32x32, as a.png has; --resize clean takes images of any "
+                    "d/b.png: has 16384x16384 pixels, expected 32x32, as a.png has; --resize takes images of any "
                     "size",
                     NULL);
     free(f.data);

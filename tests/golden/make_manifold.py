@@ -1,9 +1,11 @@
 """Golden numbers for eval/manifold.c: precision and recall by the formulas of ADM's evaluator (guided-diffusion's
 evaluations/evaluator.py: ManifoldEstimator, _batch_pairwise_distances) of features that tests/mar/test_manifold.c
-makes, too.
-python3 tests/golden/make_manifold.py  ->  the table in that test"""
+makes, too. And for eval/kernel_distance.c: KID of torch-fidelity 0.4, of features in float32 and in float64.
+python3 tests/golden/make_manifold.py  ->  the tables in that test"""
 
 import numpy as np
+import torch
+from torch_fidelity.metric_kid import kid_features_to_metric
 
 from addressed_noise import INIT, counters, philox
 
@@ -40,11 +42,21 @@ def precision_recall(measure, reference, images, k):
     return (between <= radius[0][:, None]).any(0).mean(), (between <= radius[1][None, :]).any(1).mean()
 
 
+def kernel_distance(images, reference, subsets, size):
+    """mean and deviation of float32, as torch-fidelity has features, and of float64"""
+    for dtype in (np.float32, np.float64):
+        a, b = (torch.from_numpy(x.astype(dtype)) for x in (images, reference))
+        yield from kid_features_to_metric(a, b, kid_subsets=subsets, kid_subset_size=size, verbose=False).values()
+
+
 def main():
     for n, m, k, shift in [(300, 400, 3, 0), (700, 500, 3, 5), (500, 700, 5, 0)]:
         a, b = features(1, n, 0), features(2, m, shift)
         rows = [precision_recall(lambda u, v, t=t: distances(u, v, t), a, b, k) for t in (np.float32, np.float16)]
         print("{%d, %d, %d, %d, {%.17g, %.17g}, {%.17g, %.17g}}," % (n, m, k, shift, *rows[0], *rows[1]))
+    for n, m, subsets, size, shift in [(300, 400, 5, 100, 0), (330, 300, 2, 300, 5), (40, 50, 100, 20, 1)]:
+        values = kernel_distance(features(1, n, 0), features(2, m, shift), subsets, size)
+        print("{%d, %d, %d, %d, %d, {%.17g, %.17g}, {%.17g, %.17g}}," % (n, m, subsets, size, shift, *values))
 
 
 if __name__ == "__main__":

@@ -1417,6 +1417,38 @@ HOSTILE(mar_precision_recall)
     assert_true(p == 0 && r == 0);
 }
 
+HOSTILE(mar_kernel_distance)
+{
+    float x[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    double a = 7, b = 7;
+    mar *m = host.d.m;
+    refused(mar_kernel_distance(NULL, x, 4, x, 4, 2, 3, 2, &a, &b), NULL, "handle is NULL");
+    refused(mar_kernel_distance(NULL, NULL, 0, NULL, 0, 0, 0, 0, NULL, NULL), NULL, "handle is NULL");
+    refused(mar_kernel_distance(host.failed, x, 4, x, 4, 2, 3, 2, &a, &b), host.failed, "not opened: --threads -1");
+    refused(mar_kernel_distance(m, NULL, 4, x, 4, 2, 3, 2, &a, &b), m, "reference is NULL");
+    refused(mar_kernel_distance(m, x, 4, NULL, 4, 2, 3, 2, &a, &b), m, "images is NULL");
+    refused(mar_kernel_distance(m, x, 4, x, 4, 2, 3, 2, NULL, &b), m, "mean is NULL");
+    refused(mar_kernel_distance(m, x, 4, x, 4, 2, 3, 2, &a, NULL), m, "deviation is NULL");
+    for (int i = 0; i < OUT_OF_RANGE; i++) {
+        const int n = out_of_range[i];
+        if (n != 1 << 20) { /* may be valid */
+            refused(mar_kernel_distance(m, x, n, x, 4, 2, 3, 4, &a, &b), m, "reference: ");
+            refused(mar_kernel_distance(m, x, 4, x, n, 2, 3, 4, &a, &b), m, "images: ");
+            refused(mar_kernel_distance(m, x, 4, x, 4, n, 3, 4, &a, &b), m, "dim ");
+            refused(mar_kernel_distance(m, x, 4, x, 4, 2, n, 4, &a, &b), m, "subsets ");
+        }
+        refused(mar_kernel_distance(m, x, 4, x, 4, 2, 3, n, &a, &b), m,
+                n < 0 ? "subset_size " : "reference: 4 feature vectors");
+    }
+    refused(mar_kernel_distance(m, x, 4, x, 4, 0, 3, 2, &a, &b), m, "dim 0");
+    refused(mar_kernel_distance(m, x, 4, x, 4, 2, 0, 2, &a, &b), m, "subsets 0");
+    refused(mar_kernel_distance(m, x, 4, x, 4, 2, 3, 1, &a, &b), m, "subset_size 1");
+    refused(mar_kernel_distance(m, x, 4, x, 3, 2, 3, 4, &a, &b), m, "images: 3 feature vectors");
+    x[5] = NAN;
+    refused(mar_kernel_distance(m, x, 4, x, 4, 2, 3, 2, &a, &b), m, "reference: vector 2 has a number");
+    assert_true(a == 0 && b == 0);
+}
+
 /* Checks that each function of the headers is tested. */
 TEST_CASE(none_is_missing)
 {

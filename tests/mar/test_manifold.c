@@ -1,5 +1,5 @@
 /* Tests mar_precision_recall in two ways. One uses all distances in double, on points whose distances are exact in f32.
- * The other uses the formulas of ADM's evaluator. */
+ * The other uses the formulas of ADM's evaluator. Compares mar_kernel_distance with torch-fidelity. */
 #include "kernels/rng.h"
 
 #include "mar_eval.h"
@@ -221,6 +221,56 @@ TEST_CASE(images_are_judged_as_by_adm)
     }
 }
 
+/* --- torch-fidelity's KID ----------------------------------------------------------------------------------------- */
+
+/* Mean and deviation of torch-fidelity 0.4 from features in f32, which it uses, and in f64 (make_manifold.py). */
+static const struct {
+    int n, m, subsets, size, shift;
+    double f32[2], f64[2];
+} kernel_golden[] = {
+    {300,
+     400,
+     5,
+     100,
+     0,
+     {-0.0024211406707763672, 0.0037846704025946516},
+     {-0.0024212571472507884, 0.0037846907817509598}},
+    {330,
+     300,
+     2,
+     300,
+     5,
+     {0.00063169002532958984, 5.9604644775390625e-07},
+     {0.0006316934060646151, 5.3543258915489389e-07}},
+    {40, 50, 100, 20, 1, {-0.019898512363433839, 0.01138176772597644}, {-0.0198985191817873, 0.011381752787730513}},
+};
+
+TEST_CASE(kernel_distances_are_those_of_torch_fidelity)
+{
+    for (size_t i = 0; i < sizeof kernel_golden / sizeof *kernel_golden; i++) {
+        const int n = kernel_golden[i].n, m = kernel_golden[i].m, size = kernel_golden[i].size;
+        double got[2];
+        float *a = features(1, n, 0), *b = features(2, m, kernel_golden[i].shift);
+        assert_library(handle,
+                       mar_kernel_distance(handle, b, m, a, n, DIM, kernel_golden[i].subsets, size, &got[0], &got[1]));
+        for (int j = 0; j < 2; j++) {
+            if (fabs(got[j] - kernel_golden[i].f64[j]) > 2e-8 || fabs(got[j] - kernel_golden[i].f32[j]) > 3e-7)
+                fail_msg("%zu: %.17g, expected %.17g and in f32 %.17g", i, got[j], kernel_golden[i].f64[j],
+                         kernel_golden[i].f32[j]);
+        }
+        free(a), free(b);
+    }
+}
+
+/* A subset of all of one vector is without chance: with x = 1, 1 and y = 2, 2 the kernels are 8, 125 and 27. */
+TEST_CASE(kernel_distances_by_hand)
+{
+    const float x[2] = {1, 1}, y[3] = {2, 2, 2};
+    double mean, deviation;
+    assert_library(handle, mar_kernel_distance(handle, y, 3, x, 2, 1, 7, 2, &mean, &deviation));
+    assert_true(mean == 8 + 125 - 2 * 27 && deviation == 0);
+}
+
 /* --- errors ------------------------------------------------------------------------------------------------------- */
 
 TEST_CASE(distances_beyond_f32_are_refused)
@@ -233,6 +283,15 @@ TEST_CASE(distances_beyond_f32_are_refused)
     assert_true(p == 0 && r == 0);
     assert_library(handle, mar_precision_recall(handle, x, 4, x, 7, 1, 3, &p, &r));
     assert_true(p == 1 && r == 1);
+}
+
+TEST_CASE(kernels_beyond_f32_are_refused)
+{
+    const float x[4] = {0, 1, 2, 3}, y[4] = {0, 1, 2, 3e38f};
+    double mean = 7, deviation = 7;
+    assert_int_equal(mar_kernel_distance(handle, x, 4, y, 4, 1, 1, 4, &mean, &deviation), MAR_EARG);
+    assert_string_equal(mar_error(handle), "the vectors are so large that a squared distance is beyond f32");
+    assert_true(mean == 0 && deviation == 0);
 }
 
 TEST_GROUP(open_handle, close_handle)

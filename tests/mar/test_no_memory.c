@@ -306,6 +306,28 @@ TEST_CASE(precision_and_recall)
     demo_close(d);
 }
 
+TEST_CASE(kernel_distance)
+{
+    enum { N = 40, DIM = 3, SIZE = 20 };
+    float x[2 * N * DIM];
+    for (int i = 0; i < 2 * N * DIM; i++) x[i] = (float)(i * i % 97);
+    const demo d = demo_open(2);
+    double mean, deviation, expected[2];
+    assert_library(d.m, mar_kernel_distance(d.m, x, N, x + N * DIM, N, DIM, 2, SIZE, &expected[0], &expected[1]));
+    assert_true(expected[1] > 0);
+    rounds r = rounds_begin("the kernel distance", 100, 1);
+    while (rounds_next(&r)) {
+        const mar_status status = mar_kernel_distance(d.m, x, N, x + N * DIM, N, DIM, 2, SIZE, &mean, &deviation);
+        if (rounds_failed(&r, status, mar_error(d.m)))
+            assert_true(mean == 0 && deviation == 0);
+        else
+            assert_true(mean == expected[0] && deviation == expected[1]);
+        rounds_freed(&r);
+    }
+    assert_in_range(r.round, 10, 1000);
+    demo_close(d);
+}
+
 /* --- sessions ----------------------------------------------------------------------------------------------------- */
 
 static const char *const runs[] = {

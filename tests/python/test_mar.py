@@ -432,6 +432,8 @@ class Test(unittest.TestCase):
         far = mar.frechet_distance(features, judge(255 - images)[0])
         self.assertGreater(far, 1)
         self.assertEqual(mar.precision_recall(features, features), (1, 1))
+        ones = np.ones((2, 1)) # kernels 8, 125 and 27
+        self.assertEqual(mar.kernel_distance(2 * ones, ones, subsets=3, subset_size=2), (8 + 125 - 2 * 27, 0))
         # two Gaussians whose distance is known: |mean|^2 + sum (s - 1)^2
         x = np.random.default_rng(0).standard_normal((200000, 2))
         self.assertAlmostEqual(mar.frechet_distance(x, x * [2, 3] + [1, 0]), 1 + 1 + 4, places=1)

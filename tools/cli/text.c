@@ -2,6 +2,7 @@
 
 #include "base/printable.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,4 +77,26 @@ const char *text_list(const char *const *names, char *text, size_t size)
     for (int i = 0; names[i]; i++)
         text_append(text, size, "%s%s", i == 0 ? "" : names[i + 1] ? ", " : " or ", names[i]);
     return text;
+}
+
+/* Compares the numbers at *a and *b by value, and moves behind them. */
+static int compare_numbers(const char **a, const char **b)
+{
+    const char *x = *a + strspn(*a, "0"), *y = *b + strspn(*b, "0");
+    const size_t n = strspn(x, "0123456789"), m = strspn(y, "0123456789");
+    *a = x + n, *b = y + m;
+    return n != m ? (n < m ? -1 : 1) : memcmp(x, y, n);
+}
+
+int text_compare_names(const char *a, const char *b)
+{
+    while (*a && *b) {
+        int order;
+        if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b))
+            order = compare_numbers(&a, &b);
+        else
+            order = tolower((unsigned char)*a++) - tolower((unsigned char)*b++);
+        if (order != 0) return order;
+    }
+    return (unsigned char)*a - (unsigned char)*b;
 }

@@ -28,4 +28,8 @@ void text_append_file(char *text, size_t size, const char *name, const char *pat
 /* Writes "a, b or c" of the names, which end with NULL. Returns text. */
 const char *text_list(const char *const *names, char *text, size_t size);
 
+/* Compares names of files in natural order, as strcmp: numbers in them by value, so that 9.png is before 10.png,
+ * letters in either case. Different names can be equal: 1.png and 01.png. */
+int text_compare_names(const char *a, const char *b);
+
 #endif

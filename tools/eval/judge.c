@@ -69,8 +69,9 @@ const mar_param judge_rows[] = {
     {OPTION_CHOICE(judge_options, resize, judge_resizes),
      .help = "how images become 299x299 for Inception-v3\n"
              "tf1 is TensorFlow 1's bilinear resize, as in torch-fidelity and ADM's evaluator. clean is clean-fid's: "
-             "bicubic with antialiasing, without rounding; images of a directory may then have any sizes, as those of "
-             "COCO. Use the same in mar stats and mar eval."},
+             "bicubic with antialiasing, without rounding. With --resize images of a directory may have any sizes, as "
+             "those of COCO, and each is resized by itself; without it all must have one size. Use the same in mar "
+             "stats and mar eval."},
     {0},
 };
 
@@ -86,12 +87,13 @@ int judge_is_none(const judge_options *o)
 
 int judge_options_done(judge_options *o, const option_set *set, const char *features, const char *hint)
 {
+    o->gives_resize = options_find(set, "resize")->given;
     if (!o->features) o->features = o->inception ? "inception" : features;
     const int demo = judge_is_demo(o);
     if (demo && o->inception) return tool_error("--inception: has no effect with --features demo");
     if (demo && options_find(set, "features_dtype")->given)
         return tool_error("--features_dtype: has no effect with --features demo, which is f32");
-    if (o->resize != JUDGE_TF1 && !o->inception) return tool_error("--resize: has no effect without --inception");
+    if (o->gives_resize && !o->inception) return tool_error("--resize: has no effect without --inception");
     if (judge_is_none(o) && o->inception) return tool_error("--inception: has no effect with --features none");
     if (demo || o->inception || judge_is_none(o)) return 0;
     return tool_error("--inception is missing, expected Inception-v3's weights, such as "
@@ -113,7 +115,11 @@ int judge_open(const judge_options *o, model_store *store, const mar_options *ma
                judge *out)
 {
     mar_options options = *machine;
-    *out = (judge){.batch = batch, .clean = o->resize == JUDGE_CLEAN, .bar = bar};
+    *out = (judge){.batch = batch,
+                   .clean = o->resize == JUDGE_CLEAN,
+                   .any_size = o->gives_resize,
+                   .kid_subset = o->kid_subset,
+                   .bar = bar};
     if (o->inception || o->vgg) options.dtype = o->dtype == JUDGE_BF16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32;
     out->library = models_open(store, &options, "features_dtype");
     if (!out->library) return 1;
@@ -146,7 +152,7 @@ void judge_close(judge *j)
 
 int judge_takes_any_size(const judge *j)
 {
-    return j->clean || !j->network;
+    return j->any_size || !j->network;
 }
 
 int judge_feature_dim(const judge *j)

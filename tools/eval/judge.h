@@ -23,12 +23,17 @@ extern const char *const judge_dtypes[]; /* ends with NULL */
 typedef enum { JUDGE_TF1, JUDGE_CLEAN } judge_resize;
 extern const char *const judge_resizes[]; /* ends with NULL */
 
+/* Images of a subset of KID, as in torch-fidelity. */
+enum { KID_SUBSET_DEFAULT = 1000 };
+
 /* The options that choose the network. */
 typedef struct {
     const char *features;  /* "inception", "demo" or "none"; judge_options_done fills it in */
     const char *inception; /* weights of Inception; NULL: none */
     int dtype;             /* judge_dtype of Inception */
     int resize;            /* judge_resize of Inception */
+    int gives_resize;      /* 1: --resize was given; judge_options_done fills it in */
+    int kid_subset;        /* images of a subset of KID; not in judge_rows */
     const char *vgg;       /* weights of VGG16, for precision and recall; NULL: the network above. Not in judge_rows */
 } judge_options;
 
@@ -48,6 +53,8 @@ typedef struct {
     prompt_scorer scorer;  /* {0}: none; judge_open does not open it */
     int batch;
     int clean;         /* 1: images are resized as clean-fid does it */
+    int any_size;      /* 1: so --resize was given, and images of a directory may have any sizes */
+    int kid_subset;    /* images of a subset of KID */
     int keep_features; /* 1: judge_images keeps the features of single images */
     int keep_scores;   /* 1: judge_images computes Inception scores */
     progress *bar;
@@ -63,7 +70,8 @@ int judge_open(const judge_options *o, model_store *store, const mar_options *ma
                judge *out);
 void judge_close(judge *j);
 
-/* Returns whether images of a directory may have any sizes: no network resizes them without antialiasing. */
+/* Returns whether images of a directory may have any sizes: --resize was given, or no network resizes them without
+ * antialiasing. */
 int judge_takes_any_size(const judge *j);
 /* Returns the length of the features that precision and recall compare. */
 int judge_feature_dim(const judge *j);

@@ -14,7 +14,8 @@
 #include <string.h>
 
 enum {
-    NEIGHBOURS = 3, /* k of precision and recall in ADM's evaluator */
+    NEIGHBOURS = 3,    /* k of precision and recall in ADM's evaluator */
+    KID_SUBSETS = 100, /* as in torch-fidelity */
     IMAGES_ENOUGH =
         10000, /* with 2048 features; with fewer images FID's bias exceeds the differences between methods */
     IMAGES_A_FEATURE = 10,       /* the same for networks with fewer features */
@@ -79,6 +80,35 @@ static int fill_sfid(const eval_gathered *g, eval_result *r)
     if (reference->spatial != g->network->spatial)
         return refuse_feature_size(g, "mu_s", reference->spatial, g->network->spatial);
     return frechet_to(&g->images->spatial, reference->mu_s, reference->sigma_s, &r->sfid);
+}
+
+/* --- kernel distance -------------------------------------------------------------------------------------------- */
+
+static int fill_kid(const eval_gathered *g, eval_result *r)
+{
+    const eval_reference *reference = g->reference;
+    const judged *images = g->images;
+    char *why = r->why_no_kid;
+    if (!g->network) return 0;
+    if (!reference)
+        snprintf(why, EVAL_TEXT, "there is no reference");
+    else if (g->vgg)
+        snprintf(why, EVAL_TEXT, "the features of single images are VGG16's, run again without --vgg");
+    else if (!reference->features || !images->features)
+        snprintf(why, EVAL_TEXT, "as for precision and recall");
+    else if (reference->feature_count < g->kid_subset || images->feature_count < g->kid_subset)
+        snprintf(why, EVAL_TEXT, "its subsets are of %d images, there are %ld and %ld (--kid_subset_size takes fewer)",
+                 g->kid_subset, images->feature_count, reference->feature_count);
+    else if (reference->feature_count > INT_MAX || images->feature_count > INT_MAX)
+        snprintf(why, EVAL_TEXT, "there are more than %d images", INT_MAX);
+    if (*why) return 0;
+    if (reference->feature_dim != g->network->features)
+        return refuse_feature_size(g, "features", reference->feature_dim, g->network->features);
+    if (mar_kernel_distance(g->library, reference->features, (int)reference->feature_count, images->features,
+                            (int)images->feature_count, reference->feature_dim, KID_SUBSETS, g->kid_subset, &r->kid,
+                            &r->kid_deviation) == MAR_OK)
+        return 0;
+    return tool_error("kernel distance: %s", mar_error(g->library));
 }
 
 /* --- precision and recall --------------------------------------------------------------------------------------- */
@@ -256,14 +286,17 @@ static int check_resize(const eval_gathered *g)
 
 int eval_numbers(const eval_gathered *g, eval_result *r)
 {
-    r->fid = r->sfid = r->precision = r->recall = r->is_mean = r->is_deviation = r->is_adm = NAN;
-    r->why_no_sfid[0] = r->why_no_precision[0] = '\0';
+    r->fid = r->sfid = r->kid = r->kid_deviation = r->precision = r->recall = r->is_mean = r->is_deviation = r->is_adm =
+        NAN;
+    r->why_no_sfid[0] = r->why_no_kid[0] = r->why_no_precision[0] = '\0';
     r->images = g->images->images;
     r->reference_images = g->reference ? g->reference->images : 0;
     fill_scores(g->images, r);
     if (!g->network && !g->vgg) return 0;
     if (g->images->images < 2) return tool_error("numbers of %ld images: expected 2 or more", g->images->images);
-    if (check_resize(g) != 0 || fill_fid(g, r) != 0 || fill_sfid(g, r) != 0 || fill_precision(g, r) != 0) return 1;
+    if (check_resize(g) != 0 || fill_fid(g, r) != 0 || fill_sfid(g, r) != 0 || fill_kid(g, r) != 0 ||
+        fill_precision(g, r) != 0)
+        return 1;
     double deviation;
     if (g->images->score) eval_score_finish(g->images->score, &r->is_mean, &r->is_deviation);
     if (g->images->adm) eval_score_finish(g->images->adm, &r->is_adm, &deviation);
@@ -278,6 +311,7 @@ int eval_judged_numbers(const judge *j, const eval_reference *reference, const j
                              .network = mar_features_get_config(j->network),
                              .vgg = mar_features_get_config(j->vgg),
                              .clean = j->clean,
+                             .kid_subset = j->kid_subset,
                              .reference = reference,
                              .images = images};
     return eval_numbers(&g, r);

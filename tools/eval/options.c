@@ -51,6 +51,14 @@ static const mar_param rows[] = {
      .help = "keep features for it, even if --stats has none now\n"
              "Precision and recall need features or images of the reference, and are computed whenever --stats has "
              "them. The features of an image take 8 KB of memory when ranges are added up."},
+    {.name = OPTION("kid_subset_size"),
+     .offset = offsetof(eval_options, judge) + offsetof(judge_options, kid_subset),
+     .type = MAR_TYPE_INT,
+     .min = 2,
+     .max = IMAGES_MAX,
+     .help = "images of a subset of KID\n"
+             "KID is the mean over 100 subsets, drawn as torch-fidelity draws them. Images and reference must have as "
+             "many. Like precision and recall it is computed whenever --stats has features or images."},
     {.name = OPTION("vgg"),
      .offset = offsetof(eval_options, judge) + offsetof(judge_options, vgg),
      .type = MAR_TYPE_TEXT,
@@ -116,7 +124,7 @@ void eval_options_set_up(eval_options *o, option_set *set)
                    "             --num_iter 256 --stats adm_in256_stats.npz \\\n"
                    "             --inception weights-inception-2015-12-05-6726825d.pth --out base\n",
     };
-    *o = (eval_options){.out = "evaluation", .batch = BATCH_DEFAULT};
+    *o = (eval_options){.out = "evaluation", .batch = BATCH_DEFAULT, .judge.kid_subset = KID_SUBSET_DEFAULT};
     run_options_init(&o->run);
     options_add_table(set, image_rows, o, 0);
     options_add_table(set, score_rows, &o->scores, 0);
@@ -196,6 +204,10 @@ int eval_options_done(eval_options *o, const option_set *set)
     if (o->merge && o->shard) return tool_error("--shard: has no effect with --merge, which makes nothing");
     if (o->num_images == 0) o->num_images = run_is_demo(o->run.model) ? IMAGES_DEMO : IMAGES_DEFAULT;
     if (check_eval_network(o, set) != 0) return 1;
+    if (eval_option_given(set, "kid_subset_size") && (judge_is_none(&o->judge) || o->judge.vgg || !o->stats))
+        return tool_error("--kid_subset_size: has no effect %s", o->judge.vgg               ? "with --vgg"
+                                                                 : judge_is_none(&o->judge) ? "with --features none"
+                                                                                            : "without --stats");
     if (judge_is_none(&o->judge) && !scores_option(&o->scores) && !o->judge.vgg)
         return tool_error("--features none: expected --clip, --hps, --imagereward or --vgg with it");
     return check_score_options(o, set);

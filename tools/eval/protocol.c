@@ -42,6 +42,7 @@ int protocol_add_judging(record_texts *texts, const eval_options *o, const promp
     record_texts_add(texts, "features", "%s", j->features);
     if (j->inception || j->vgg) record_texts_add(texts, "features_dtype", "%s", judge_dtypes[j->dtype]);
     if (j->resize == JUDGE_CLEAN) record_texts_add(texts, "resize", "%s", judge_resizes[JUDGE_CLEAN]);
+    if (j->kid_subset != KID_SUBSET_DEFAULT) record_texts_add(texts, "kid_subset_size", "%d", j->kid_subset);
     if (add_judging_file(texts, "inception", "inception_id", j->inception) != 0 ||
         add_judging_file(texts, "vgg", "vgg_id", j->vgg) != 0)
         return 1;
@@ -74,6 +75,8 @@ static void append_judging(const record_texts *texts, const mar_features_config 
     if (*protocol_text(texts, "inception"))
         text_append(line, LINE, " in %s, %s", dtype, protocol_file(texts, "inception", file, sizeof file));
     if (*protocol_text(texts, "resize")) text_append(line, LINE, ", resized as clean-fid");
+    if (*protocol_text(texts, "kid_subset_size"))
+        text_append(line, LINE, "; KID of subsets of %s", protocol_text(texts, "kid_subset_size"));
     if (*protocol_text(texts, "vgg"))
         text_append(line, LINE, "; precision and recall on vgg16 (fc2 before its ReLU) in %s, %s", dtype,
                     protocol_file(texts, "vgg", file, sizeof file));

@@ -130,6 +130,7 @@ int eval_report_write(const eval_result *r, const eval_report_extras *x, const c
     cJSON *record = eval_result_json(r), *extras = page_add_extras(record, "eval");
     cJSON_AddStringToObject(extras, "title", x->title ? x->title : *r->model ? r->model : "images");
     cJSON_AddStringToObject(extras, "distance", eval_result_distance(r));
+    cJSON_AddStringToObject(extras, "kernel", eval_result_kernel(r));
     cJSON_AddNumberToObject(extras, "images_per_second", eval_result_rate(r));
     add_published(cJSON_AddArrayToObject(extras, "published"), r->published);
     cJSON_AddStringToObject(extras, "labels", x->has_prompts ? "prompt" : "class");

@@ -34,6 +34,9 @@ static const field numbers[] = {
     OF(NUMBER, fid),
     OF(NUMBER, sfid),
     OF(TEXT, why_no_sfid),
+    OF(NUMBER, kid),
+    OF(NUMBER, kid_deviation),
+    OF(TEXT, why_no_kid),
     OF(NUMBER, is_mean),
     OF(NUMBER, is_deviation),
     OF(NUMBER, is_adm),
@@ -337,10 +340,20 @@ double eval_result_rate(const eval_result *r)
     return seconds > 0 ? (double)r->images * (r->processes > 1 ? r->processes : 1) / seconds : 0;
 }
 
-const char *eval_result_distance(const eval_result *r)
+static int is_of_inception(const eval_result *r)
 {
     /* Without a recognised share, as for images made elsewhere, the protocol names the network. */
-    return isnan(r->accuracy) && !strstr(r->protocol, "features demo digits;") ? "FID" : "Fréchet distance";
+    return isnan(r->accuracy) && !strstr(r->protocol, "features demo digits;");
+}
+
+const char *eval_result_distance(const eval_result *r)
+{
+    return is_of_inception(r) ? "FID" : "Fréchet distance";
+}
+
+const char *eval_result_kernel(const eval_result *r)
+{
+    return is_of_inception(r) ? "KID" : "kernel distance";
 }
 
 /* Prints "name   1.23 ± 0.45", or why it is missing. */
@@ -385,6 +398,10 @@ void eval_result_print(const eval_result *r)
     if (isfinite(r->fid) || isfinite(r->is_mean)) /* neither without a network */
         print_result_number(eval_result_distance(r), r->fid, 2, "there is no reference; --stats names one");
     if (isfinite(r->sfid) || *r->why_no_sfid) print_result_number("sFID", r->sfid, 2, r->why_no_sfid);
+    if (isfinite(r->kid))
+        printf("  %-18s%10.6f ± %.6f\n", eval_result_kernel(r), r->kid, r->kid_deviation);
+    else if (*r->why_no_kid)
+        print_result_number(eval_result_kernel(r), r->kid, 6, r->why_no_kid);
     if (isfinite(r->is_mean)) printf("  Inception score   %10.2f ± %.2f\n", r->is_mean, r->is_deviation);
     if (isfinite(r->is_adm)) print_result_number("  in ADM's order", r->is_adm, 2, "");
     if (isfinite(r->precision) || *r->why_no_precision) {

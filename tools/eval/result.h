@@ -15,6 +15,7 @@ enum { EVAL_CURVE_MAX = 1024, EVAL_WARNINGS_MAX = 12, EVAL_TEXT = 512 };
 typedef struct {
     /* The numbers. A missing one is NaN, and why_... has the reason, one line. */
     double fid, sfid;
+    double kid, kid_deviation;        /* of subsets, as torch-fidelity computes them */
     double is_mean, is_deviation;     /* torch-fidelity's order and splits */
     double is_adm;                    /* ADM's: splits of 5000 in the order of --save_npz */
     double precision, recall;         /* as ADM computes them, or on VGG16 */
@@ -25,6 +26,7 @@ typedef struct {
     double hps_score;                 /* 100 times it, as papers have it */
     double image_reward;              /* mean score of ImageReward */
     char why_no_sfid[EVAL_TEXT];      /* "" if sfid is set */
+    char why_no_kid[EVAL_TEXT];       /* "" if kid is set */
     char why_no_precision[EVAL_TEXT]; /* "" if precision and recall are set */
     double accuracy; /* share of images that the demo's classifier recognises, 0..1; NaN without --features demo */
 
@@ -75,7 +77,9 @@ void eval_result_print_page(const char *directory);
 double eval_result_seconds(const eval_result *r);
 /* Returns the images per second of all processes together: generation, judging and writing. 0: unknown. */
 double eval_result_rate(const eval_result *r);
-/* Returns the name of `fid`: "FID", or "Fréchet distance" for features of the demo's network. */
+/* Return the names of `fid` and `kid`: "FID" and "KID", or "Fréchet distance" and "kernel distance" for features of the
+ * demo's network. */
 const char *eval_result_distance(const eval_result *r);
+const char *eval_result_kernel(const eval_result *r);
 
 #endif

@@ -328,6 +328,20 @@ static int take_classes(eval_job *job, const char *path)
     return 0;
 }
 
+/* Sets the size of KID's subsets, which the settings have unless it is the default. */
+static int take_kid_subset(eval_job *job, const option_set *given, const char *path)
+{
+    static const char key[] = "kid_subset_size";
+    int *size = &job->options->judge.kid_subset, was = KID_SUBSET_DEFAULT;
+    const char *text = eval_setting(job, key);
+    char is[16];
+    if (*text && take_setting_number(job, key, NUMBER_MAX, &was, path) != 0) return 1;
+    snprintf(is, sizeof is, "%d", *size);
+    if (options_find(given, key)->given && *size != was) return refuse_difference(job, key, *text ? text : NULL, is);
+    *size = was;
+    return 0;
+}
+
 static int take_facts(eval_job *job, const cJSON *found, const char *path)
 {
     fact facts[FACTS];
@@ -368,5 +382,5 @@ int eval_settings_take(eval_job *job, const option_set *given)
     for (const cJSON *s = settings->child; s; s = s->next)
         record_texts_add(&job->settings, s->string, "%s", s->valuestring);
     if (record_texts_end(&job->settings, "the settings") != 0) return 1;
-    return take_facts(job, facts, path) || compare_given(job, given);
+    return take_facts(job, facts, path) || compare_given(job, given) || take_kid_subset(job, given, path);
 }

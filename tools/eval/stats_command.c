@@ -88,7 +88,7 @@ static int write_statistics(const stats_options *o, judged *d, const char *netwo
         status = tool_error("%s", why);
     if (status == 0 && !o->quiet)
         printf("%s: %ld images of %s%dx%d%s, mean and covariance of %d features of %s%s%s%s%s\n", o->out,
-               reference.images, clean ? "sizes such as " : "", d->width, d->height,
+               reference.images, clean || d->other_sizes ? "sizes such as " : "", d->width, d->height,
                clean ? ", resized as clean-fid" : "", reference.dim, network, o->judge.inception ? " in " : "",
                o->judge.inception ? judge_dtypes[o->judge.dtype] : "", reference.spatial ? ", spatial features" : "",
                reference.features ? ", features of every image" : "");

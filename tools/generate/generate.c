@@ -56,6 +56,17 @@ static const mar_param image_rows[] = {
     {OPTION_INT(generate_options, num, 1, NUM_MAX),
      .help = "images of each class or prompt; default 1, of the demo's classes 4\n"
              "Images are numbered from 0 through all classes in the given order, those of the first class first."},
+    {.name = OPTION("benchmark"),
+     .offset = offsetof(generate_options, benchmark),
+     .type = MAR_TYPE_NAME,
+     .choices = benchmark_names,
+     .help =
+         "write the directory as the judge of a benchmark reads it\n"
+         "--prompts is the benchmark's: evaluation_metadata.jsonl of GenEval, geneval2_data.jsonl of GenEval 2, the "
+         "folder dpg_bench/prompts of DPG-Bench, or PartiPrompts.tsv. geneval: 00000/metadata.jsonl and "
+         "00000/samples/00000.png, --num 4 by default. geneval2: 00000.png and image_paths.json. dpg: a grid of "
+         "two by two for each prompt, or of --num 1 to 4, with the name of the prompt's file. partiprompts: "
+         "00000.png and a copy of the prompts. --resume goes on."},
     {OPTION_TEXT(generate_options, like, "FILE.png"),
      .help =
          "make the image of this PNG again, from its text\n"
@@ -167,6 +178,20 @@ static void generate_set_up(generate_options *o, option_set *set)
     options_add_table(set, other_rows, o, 0);
 }
 
+/* Checks --benchmark against the other options. */
+static int check_benchmark_out(const generate_options *o, const output *out)
+{
+    if (!o->benchmark) return 0;
+    if (out->is_file) return tool_error("--benchmark %s: --out is %s, expected a directory", o->benchmark, o->out);
+    if (out->format != IMAGE_PNG)
+        return tool_error("--format %s: the directories of --benchmark are of PNGs, expected png", formats[o->format]);
+    if (o->grid) return tool_error("--grid: has no effect with --benchmark %s", o->benchmark);
+    if (o->like) return tool_error("--like: makes one image again, expected it without --benchmark");
+    if (o->overwrite)
+        return tool_error("--overwrite: does not replace the directories of --benchmark, expected another --out");
+    return 0;
+}
+
 /* Checks that the kind of --out suits the other options. */
 static int check_together(const generate_options *o, const output *out)
 {
@@ -217,7 +242,7 @@ static int resolve_classes(generate_job *job)
     if (classes_choose(o->classes, &job->models.classes, demo || job->models.captions, &job->classes,
                        &job->class_count) != 0)
         return 1;
-    job->num = o->num ? o->num : demo && !o->like ? 4 : 1;
+    job->num = o->benchmark ? job->benchmark.num : o->num ? o->num : demo && !o->like ? 4 : 1;
     job->total = (long)job->num * job->class_count;
     if (job->total > NUM_MAX - o->first)
         return tool_error("--num %d for %d classes: %ld images%s, expected %ld at most", job->num, job->class_count,
@@ -329,7 +354,9 @@ static int check_image(generate_job *job, const char *path, long index)
 {
     image_file file;
     record_texts ours;
-    if (image_read_png(path, job->width, job->height, &file) != 0) return 1;
+    int width = job->width, height = job->height;
+    benchmark_size(&job->benchmark, &width, &height);
+    if (image_read_png(path, width, height, &file) != 0) return 1;
     int failed = record_texts_make(job, index, NULL, &ours) != 0;
     if (!failed) {
         failed = compare_texts(path, &file, &ours);
@@ -363,13 +390,19 @@ static int find_existing(generate_job *job)
 {
     job->have = calloc((size_t)job->total, 1);
     if (!job->have) return tool_error("out of memory for the list of %ld images", job->total);
-    DIR *directory = opendir(job->out.path);
-    if (!directory) return errno == ENOENT ? 0 : tool_error("%s: cannot read: %s", job->out.path, strerror(errno));
-    int failed = list_existing(job, directory);
-    closedir(directory);
-    for (long i = 0; i < job->total && !failed; i++) {
+    int failed = 0;
+    if (job->benchmark.kind) {
+        job->existing = benchmark_find(&job->benchmark, &job->out, job->have);
+        failed = job->existing < 0;
+    } else {
+        DIR *directory = opendir(job->out.path);
+        if (!directory) return errno == ENOENT ? 0 : tool_error("%s: cannot read: %s", job->out.path, strerror(errno));
+        failed = list_existing(job, directory);
+        closedir(directory);
+    }
+    for (long i = 0; i < job->total && !failed; i += benchmark_images(&job->benchmark)) {
         if (!job->have[i]) continue;
-        char *path = output_image_path(&job->out, job->options.first + i);
+        char *path = benchmark_path(&job->benchmark, &job->out, job->options.first + i);
         failed = !path || check_image(job, path, i) != 0;
         free(path);
     }
@@ -392,6 +425,7 @@ static int check_free(generate_job *job)
     image_file first;
     char seed[24];
     if (o->resume || o->overwrite) return 0;
+    if (o->benchmark) return benchmark_check_free(&job->out);
     char *path = output_image_path(&job->out, o->first);
     if (!path) return 1;
     const int is_candidate = !job->out.is_file && can_resume(job) && access(path, F_OK) == 0;
@@ -447,10 +481,12 @@ static int generate_prepare(generate_job *job, progress *bar)
     double began = tool_seconds();
     if (classes_check_files(o->classes) != 0) return 1;
     if (output_check(&job->out, o->out, (image_format)o->format) != 0 || check_together(o, &job->out) != 0 ||
+        check_benchmark_out(o, &job->out) != 0 || benchmark_open(o->benchmark, &o->run, o->num, &job->benchmark) != 0 ||
         generate_check_map(job) != 0 || check_like(job) != 0 || preview_check(o->preview) != 0 ||
         record_check_store(o->store, &job->tokens) != 0)
         return 1;
     if (check_free(job) != 0) return 1;
+    job->files.needs_all = o->benchmark != NULL; /* a prompt's number names its files */
     if (devices_read(o->devices, &o->run, &job->devices) != 0) return 1;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     progress_note(bar, "hashing the model's files");
@@ -461,6 +497,7 @@ static int generate_prepare(generate_job *job, progress *bar)
     if (devices_load(&job->files, &o->run, &job->models, job->total, o->batch, bar, &job->devices) != 0) return 1;
     progress_clear(bar);
     mar_session_image_size(job->session, &job->width, &job->height);
+    if (benchmark_check(&job->benchmark, job->models.captions, job->width, job->height) != 0) return 1;
     if (make_canvases(job) != 0 || preview_create(&job->preview, o->preview, job->session, o->batch) != 0) return 1;
     const mar_model_config *c = mar_model_get_config(job->models.model);
     if (acceptance_create(c->seq_len, c->grid_width, o->run.used.num_iter, &job->accepted) != 0)
@@ -492,13 +529,21 @@ static int generate_write_picture(const generate_job *job, long index, const cha
     return failed;
 }
 
+/* Writes the image, or its grid once that is complete, and counts the images of written pictures. */
 static int keep_image(generate_job *job, long index, const uint8_t *rgb)
 {
     if (job->grid.rgb) grid_place(job, &job->grid, index, rgb);
+    const int images = benchmark_images(&job->benchmark);
+    const int complete = images > 1 ? benchmark_place(&job->benchmark, index, job->width, job->height, rgb) : 1;
+    if (complete <= 0) return complete < 0;
+    job->made += images;
     if (job->grid.rgb && job->out.is_file) return 0;
-    const image picture = {job->width, job->height,
-                           (uint8_t *)(uintptr_t)rgb}; /* the cast is safe: writing only reads the pixels */
-    return generate_write_picture(job, index, NULL, output_image_path(&job->out, job->options.first + index), &picture,
+    image picture = {job->width, job->height,
+                     (uint8_t *)(uintptr_t)rgb}; /* the cast is safe: writing only reads the pixels */
+    if (images > 1) picture = job->benchmark.grid;
+    const long first = index - index % images;
+    return generate_write_picture(job, first, NULL,
+                                  benchmark_path(&job->benchmark, &job->out, job->options.first + first), &picture,
                                   job->out.format, store_of(job));
 }
 
@@ -519,7 +564,6 @@ static int take_pictures(void *self, const image_batch *batch)
         const long index = batch->first + i - job->options.first;
         if (keep_image(job, index, batch->rgb + (size_t)i * bytes) != 0) return 1;
         keep_map(job, index, i);
-        job->made++;
     }
     return 0;
 }
@@ -635,7 +679,7 @@ static int generate_make_files(generate_job *job, progress *bar)
                                         store_of(job));
     if (!failed) failed = write_map(job);
     if (failed) return report_failure(job);
-    if (output_sync(&job->out) != 0) return 1;
+    if (output_sync(&job->out) != 0 || (!interrupted && benchmark_finish(&job->benchmark, &job->out) != 0)) return 1;
     return interrupted ? report_interruption(job) : 0;
 }
 
@@ -643,7 +687,7 @@ static int generate_make_files(generate_job *job, progress *bar)
 static int generate_begin(generate_job *job)
 {
     const generate_options *o = &job->options;
-    if (output_begin(&job->out) != 0) return 1;
+    if (output_begin(&job->out) != 0 || benchmark_begin(&job->benchmark, &job->out) != 0) return 1;
     if (o->store && (output_begin(&job->tokens) != 0 ||
                      record_open_store(o->store, &o->run, &job->models, o->batch, &job->kept) != 0))
         return 1;
@@ -715,6 +759,7 @@ int cmd_generate(int argc, char **argv)
     free(job.map.rgb);
     free(job.map_cell);
     free(job.have);
+    benchmark_free(&job.benchmark);
     output_free(&job.out);
     output_free(&job.tokens);
     store_close(&job.kept);

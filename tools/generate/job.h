@@ -5,6 +5,7 @@
 #include "mar.h"
 #include "mar_measure.h"
 #include "tools/generate/acceptance.h"
+#include "tools/generate/benchmark.h"
 #include "tools/images/image.h"
 #include "tools/generate/devices.h"
 #include "tools/generate/models.h"
@@ -19,6 +20,7 @@ typedef struct {
     run_options run;            /* options of the run */
     const char *classes;        /* as given; NULL: none */
     const char *out;            /* as given */
+    const char *benchmark;      /* of benchmark_names; NULL: none */
     const char *store;          /* directory of the run store; NULL: none */
     const char *like;           /* PNG whose image is made again; NULL: none */
     const char *devices;        /* list of GPUs; NULL: one device */
@@ -48,6 +50,7 @@ typedef struct {
     run_models models;    /* models of the run, owned by the store */
     mar_session *session; /* session of the models */
     run_devices devices;  /* the other GPUs of --devices */
+    benchmark benchmark;  /* --benchmark */
     int *classes;         /* [class_count], as listed */
     int class_count;      /* 1 or more */
     int num;              /* images of each class */

@@ -4,6 +4,7 @@
 #include "base/printable.h"
 #include "tools/cli/command.h"
 #include "tools/cli/file.h"
+#include "tools/generate/prompt_folder.h"
 #include "tools/generate/prompt_form.h"
 
 #include <errno.h>
@@ -12,7 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_MEGABYTES = 256, STDIN_CHUNK = 1 << 16, SHOWN = 60 /* bytes of a prompt in a message */ };
+enum {
+    FILE_MEGABYTES = 256,
+    ONE_MEGABYTES = 1 /* a folder's file */,
+    STDIN_CHUNK = 1 << 16,
+    SHOWN = 60 /* bytes of a prompt in a message */
+};
 
 static int prompts_refuse_memory(const prompts *p)
 {
@@ -506,8 +512,43 @@ static char *read_stdin(size_t *size)
     return text;
 }
 
+/* Appends the prompt in a folder's file. */
+static int read_one(const char *path, prompts *p)
+{
+    size_t size, n, whole;
+    char *data = tool_read_file(path, 0, ONE_MEGABYTES, "a prompt", &size), *text = data;
+    if (!data) return 1;
+    int failed = is_utf16(text, size) ? tool_error("%s: is UTF-16, expected UTF-8", path) : 0;
+    if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, size -= 3;
+    n = trim_end(text, size);
+    text[n] = '\0';
+    if (n > 0 && prompt_line_size(text, n, &whole) < n)
+        failed = tool_error("%s: has several lines, expected one, the prompt", path);
+    if (!failed) failed = prompts_take(p, &(prompt_place){path, NULL, 0}, text, n);
+    free(data);
+    return failed;
+}
+
+static int read_folder(const char *path, prompts *p)
+{
+    prompt_folder folder;
+    if (prompt_folder_list(path, &folder) != 0) return 1;
+    const int before = p->count, skipped = p->skipped;
+    int failed = 0;
+    p->files = malloc((size_t)folder.count * sizeof *p->files);
+    if (!p->files) failed = prompts_refuse_memory(p);
+    for (int i = 0; i < folder.count && !failed; i++) {
+        char *file = p->files[i] = tool_join(path, folder.names[i]);
+        p->file_count = i + (file != NULL);
+        failed = !file || read_one(file, p) != 0;
+    }
+    prompt_folder_free(&folder);
+    return failed || (p->count == before && before == 0 && p->skipped > skipped);
+}
+
 int prompts_read(const char *path, prompts *p)
 {
+    if (prompt_folder_is(path)) return read_folder(path, p);
     const int is_stdin = strcmp(path, "-") == 0;
     size_t size;
     char *text = is_stdin ? read_stdin(&size) : tool_read_file(path, 0, FILE_MEGABYTES, "a file of prompts", &size);
@@ -539,6 +580,8 @@ void prompts_skip(prompts *p, int i, const char *fault)
 void prompts_free(prompts *p)
 {
     for (int i = 0; i < p->count; i++) free(p->text[i]);
+    for (int i = 0; i < p->file_count; i++) free(p->files[i]);
+    free(p->files);
     free(p->text);
     free(p->place);
     *p = (prompts){0};

@@ -19,15 +19,18 @@ typedef struct {
 /* {0} has no prompts. */
 typedef struct {
     char **text;         /* [count] UTF-8, not blank, without NUL; owned */
-    prompt_place *place; /* [count] owned; the files' names are not */
+    prompt_place *place; /* [count] owned; the files' names are not, but for `files` */
     int count;           /* prompts */
     int skipped;         /* bad prompts that were reported and left out: the command ends with status 1 */
     int capacity;        /* prompts that `text` and `place` have room for */
-    int is_cleaned;      /* 1: PROMPT_CLEANED_MAX is the limit, else PROMPT_BYTES_MAX */
+    char **files;        /* [file_count] paths of a folder's files, owned; places point to them */
+    int file_count;
+    int is_cleaned; /* 1: PROMPT_CLEANED_MAX is the limit, else PROMPT_BYTES_MAX */
 } prompts;
 
-/* Appends the prompts of a file, or of standard input for "-". Names of columns and members are prompt, prompts,
- * caption or captions, in any case; one of them must be there, and no second one.
+/* Appends the prompts of a file, of a folder (tools/generate/prompt_folder.h), or of standard input for "-". A folder's
+ * files are a prompt each: the whole text without ends of lines behind it. In other files names of columns and members
+ * are prompt, prompts, caption or captions, in any case; one of them must be there, and no second one.
  *
  * - a prompt a line: lines end with LF, CR LF or CR.
  * - CSV (RFC 4180), with a header: a quoted field may have commas, doubled quotes and ends of lines.

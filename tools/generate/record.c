@@ -258,7 +258,8 @@ static void add_grid_classes(record_texts *out, const generate_job *job)
     if (prompted) record_texts_add_prompts(out, &job->options.run, &job->models);
 }
 
-void record_texts_add_image(record_texts *out, const run_models *models, int label, long index)
+/* Adds the class or the prompt of an image. */
+static void add_subject(record_texts *out, const run_models *models, int label)
 {
     char name[CLASS_NAME_MAX + 2];
     const captions *c = models->captions;
@@ -270,7 +271,18 @@ void record_texts_add_image(record_texts *out, const run_models *models, int lab
     else if (!c || !c->encoded)
         record_texts_add(out, "class", "%d", label);
     if (*models_class_name(models, label, name, sizeof name)) record_texts_add(out, "class_name", "%s", name);
+}
+
+void record_texts_add_image(record_texts *out, const run_models *models, int label, long index)
+{
+    add_subject(out, models, label);
     record_texts_add(out, "image", "%ld", index);
+}
+
+static void add_range(record_texts *out, long first, long count, int num)
+{
+    record_texts_add(out, "image", "%ld-%ld", first, first + count - 1);
+    record_texts_add(out, "num", "%d", num);
 }
 
 int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out)
@@ -278,12 +290,15 @@ int record_texts_make(const generate_job *job, long index, const char *title, re
     *out = (record_texts){0};
     if (title) record_texts_add(out, "Title", "%s", title);
     record_texts_add(out, "Software", "libmar %s", mar_version());
-    if (index >= 0) {
+    const int images = benchmark_images(&job->benchmark);
+    if (index >= 0 && images > 1) {
+        add_subject(out, &job->models, job->classes[index / job->num]);
+        add_range(out, job->options.first + index, images, job->num);
+    } else if (index >= 0) {
         record_texts_add_image(out, &job->models, job->classes[index / job->num], job->options.first + index);
     } else {
         add_grid_classes(out, job);
-        record_texts_add(out, "image", "%ld-%ld", job->options.first, job->options.first + job->total - 1);
-        record_texts_add(out, "num", "%d", job->num);
+        add_range(out, job->options.first, job->total, job->num);
         if (job->existing + job->made < job->total)
             record_texts_add(out, "finished", "%ld of %ld images", job->existing + job->made, job->total);
     }
@@ -341,7 +356,7 @@ static int add_files(cJSON *record, const generate_job *job)
         cJSON *list = cJSON_AddArrayToObject(record, "files");
         for (long i = 0; complete && i < job->total; i++) {
             cJSON *o = cJSON_CreateObject();
-            complete = add_file(o, output_image_path(&job->out, job->options.first + i));
+            complete = add_file(o, benchmark_path(&job->benchmark, &job->out, job->options.first + i));
             cJSON_AddNumberToObject(o, "image", (double)(job->options.first + i));
             add_class(o, job->models.captions, job->classes[i / job->num]);
             tool_json_append(list, o);

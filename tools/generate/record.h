@@ -48,10 +48,10 @@ int record_check_store(const char *directory, output *out);
 int record_open_store(const char *directory, const run_options *run, const run_models *models, int batch,
                       store_run *out);
 
-/* Makes the texts of image `index` of the run, from 0, or for -1 of the grid; `title` may be NULL. An option is
- * included if it has an effect and meets one of three conditions: it is basic sampling, belongs to an accelerator that
- * is on, or is not at its default. An incomplete grid gets its number of images. The last text is the guarantee.
- * Returns 0, or 1 after printing "out of memory". */
+/* Makes the texts of image `index` of the run, from 0, of DPG's grid that begins with it, or for -1 of the grid;
+ * `title` may be NULL. An option is included if it has an effect and meets one of three conditions: it is basic
+ * sampling, belongs to an accelerator that is on, or is not at its default. An incomplete grid gets its number of
+ * images. The last text is the guarantee. Returns 0, or 1 after printing "out of memory". */
 int record_texts_make(const generate_job *job, long index, const char *title, record_texts *out);
 void record_texts_free(record_texts *texts);
 

@@ -9,7 +9,6 @@
 #include "tools/images/png_chunks.h"
 #include "weights/npz.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -166,8 +165,8 @@ static int decode_file(const image_source *s, const char *path, const void *data
     int width = 0, height = 0;
     int failed = image_size(data, size, &width, &height, why);
     if (!failed && s->width > 0 && !s->any_size && (width != s->width || height != s->height))
-        return tool_error("%s: has %dx%d pixels, expected %dx%d, as %s has; --resize clean takes images of any size",
-                          path, width, height, s->width, s->height, s->names[0]);
+        return tool_error("%s: has %dx%d pixels, expected %dx%d, as %s has; --resize takes images of any size", path,
+                          width, height, s->width, s->height, s->names[0]);
     if (!failed) failed = image_decode(data, size, out, why);
     return failed ? tool_error("%s: %s", path, why) : 0;
 }
@@ -345,28 +344,6 @@ int64_t image_source_read_pictures(image_source *s, int64_t first, int64_t n, im
 
 /* --- natural order ------------------------------------------------------------------------------------------------ */
 
-/* Compares the numbers at *a and *b by value, and moves behind them. */
-static int compare_numbers(const char **a, const char **b)
-{
-    const char *x = *a + strspn(*a, "0"), *y = *b + strspn(*b, "0");
-    const size_t n = strspn(x, "0123456789"), m = strspn(y, "0123456789");
-    *a = x + n, *b = y + m;
-    return n != m ? (n < m ? -1 : 1) : memcmp(x, y, n);
-}
-
-static int compare_naturally(const char *a, const char *b)
-{
-    while (*a && *b) {
-        int order;
-        if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b))
-            order = compare_numbers(&a, &b);
-        else
-            order = tolower((unsigned char)*a++) - tolower((unsigned char)*b++);
-        if (order != 0) return order;
-    }
-    return (unsigned char)*a - (unsigned char)*b;
-}
-
 typedef struct {
     const char *name;
     int32_t index;
@@ -375,7 +352,7 @@ typedef struct {
 static int compare_named(const void *a, const void *b)
 {
     const named *x = a, *y = b;
-    const int order = compare_naturally(x->name, y->name);
+    const int order = text_compare_names(x->name, y->name);
     return order != 0 ? order : x->index - y->index;
 }
 

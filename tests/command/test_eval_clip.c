@@ -168,6 +168,10 @@ static const refusal refusals[] = {
     {"eval --inception " VGG " --images clip", "is vgg16", "--vgg"},
     {"eval --inception " INCEPTION " --images many", "expected 256x256", "0."},
     {"eval --resize clean --images clip --features demo", "--resize", "--inception"},
+    {"eval --resize tf1 --images clip --features demo", "--resize", "--inception"},
+    {"eval --kid_subset_size 9 --images clip --inception x", "--kid_subset_size: has no effect without --stats"},
+    {"eval --kid_subset_size 9 --images clip --vgg x --stats y", "--kid_subset_size: has no effect with --vgg"},
+    {"eval --kid_subset_size 1 --images clip --features demo", "--kid_subset_size", "2"},
 };
 
 TEST_CASE(mistakes_are_named)
@@ -274,6 +278,46 @@ TEST_CASE(statistics_are_clean_fids)
     free(got);
     free(mean);
     free(covariance);
+}
+
+/* With --resize tf1 each picture of a folder is resized by itself: mean and covariance are those of one picture at a
+ * time. Without it they are refused. */
+TEST_CASE(any_sizes_as_tensorflow_resizes)
+{
+    command_refused(directory, "$MAR stats many --inception " INCEPTION " --out no.npz",
+                    "; --resize takes images of any", "many/");
+    command_refused(directory, "$MAR eval --images many --inception " INCEPTION, "; --resize takes images of any",
+                    "many/");
+    command_ok(directory, "stats many --inception %s --resize tf1 --keep_features --out any.npz --batch 3 -q",
+               INCEPTION);
+    sh_ok(directory,
+          "i=0; for f in many/*; do rm -rf one; mkdir one; cp $f one/a.${f##*.}; cp $f one/b.${f##*.}; $MAR stats "
+          "one --inception " INCEPTION " --keep_features --out one.$i.npz -q || exit 1; i=$((i+1)); done");
+    char why[NPZ_WHY_MAX] = "";
+    npz *all = NULL;
+    assert_int_equal(npz_open(path_in(directory, "any.npz"), &all, why), MAR_OK);
+    const npz_array *features = npz_find(all, "features");
+    const size_t dim = (size_t)features->shape[1];
+    float *got = malloc((size_t)features->count * sizeof *got), *one = malloc(2 * dim * sizeof *one);
+    assert_int_equal(npz_read_f32(all, features, got, why), MAR_OK);
+    for (int i = 0; i < features->shape[0]; i++) {
+        npz *z = NULL;
+        assert_int_equal(npz_open(path_in(directory, "one.%d.npz", i), &z, why), MAR_OK);
+        assert_int_equal(npz_read_f32(z, npz_find(z, "features"), one, why), MAR_OK);
+        assert_memory_equal(got + (size_t)i * dim, one, dim * sizeof *one);
+        npz_close(z);
+    }
+    npz_close(all);
+    free(got);
+    free(one);
+    cJSON *record = command_json(directory, "eval --images many --resize tf1 --inception " INCEPTION
+                                            " --stats any.npz --kid_subset_size 2 --json");
+    assert_near(json_number(record, "numbers.fid"), 0, 1e-6);
+    assert_true(json_number(record, "numbers.precision") == 1);
+    assert_true(isfinite(json_number(record, "numbers.kid")));
+    assert_has(json_text(record, "numbers.protocol"), " and other sizes in many");
+    assert_has(json_text(record, "numbers.protocol"), "; KID of subsets of 2");
+    cJSON_Delete(record);
 }
 
 TEST_CASE(both_sides_are_resized_alike)

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { DIM = 40, X = 300, Y = 200, CLASSES = 12 };
+enum { KID_SUBSET = 100, DIM = 40, X = 300, Y = 200, CLASSES = 12 };
 
 typedef struct {
     mar *library;
@@ -73,7 +73,11 @@ static eval_gathered everything(void)
     f.images.feature_count = X;
     f.images.images = 20000;
     f.images.width = f.images.height = 256;
-    return (eval_gathered){.library = f.library, .network = &f.network, .reference = &f.reference, .images = &f.images};
+    return (eval_gathered){.library = f.library,
+                           .network = &f.network,
+                           .kid_subset = KID_SUBSET,
+                           .reference = &f.reference,
+                           .images = &f.images};
 }
 
 static eval_result numbers(const eval_gathered *g)
@@ -102,8 +106,12 @@ TEST_CASE(all_numbers)
     assert_near(r.is_mean, expected[0], 1e-10);
     assert_near(r.is_deviation, expected[1], 1e-10);
     assert_near(r.is_adm, expected[2], 1e-10);
+    /* torch_fidelity.metric_kid.kid_features_to_metric(x, y, kid_subset_size=100) in float64; in float32 7e-9 more */
+    assert_near(r.kid, 0.1782678200438163, 1e-8);
+    assert_near(r.kid_deviation, 0.05975430853685807, 1e-8);
     assert_true(r.precision > 0 && r.precision < 1 && r.recall > 0 && r.recall < 1);
     assert_string_equal(r.why_no_sfid, "");
+    assert_string_equal(r.why_no_kid, "");
     assert_string_equal(r.why_no_precision, "");
     assert_int_equal(r.warning_count, 0);
     assert_int_equal(r.images, 20000);
@@ -129,6 +137,8 @@ TEST_CASE(reasons)
     f.reference.spatial = 0;
     eval_result r = numbers(&g);
     assert_true(isnan(r.sfid) && isnan(r.precision) && isnan(r.recall) && isnan(r.is_mean) && isnan(r.is_adm));
+    assert_true(isnan(r.kid) && isnan(r.kid_deviation));
+    assert_string_equal(r.why_no_kid, "as for precision and recall");
     assert_string_equal(r.why_no_sfid, "x/adm_in256_stats.npz has no mu_s and sigma_s");
     assert_has(r.why_no_precision, "x/adm_in256_stats.npz has statistics only: precision and recall need the features");
     g = everything();
@@ -138,6 +148,16 @@ TEST_CASE(reasons)
     assert_string_equal(r.why_no_sfid, "inception-v3 has no spatial features");
     assert_has(r.why_no_precision, "the features of single images were not kept");
     g = everything();
+    g.kid_subset = 201;
+    r = numbers(&g);
+    assert_string_equal(r.why_no_kid,
+                        "its subsets are of 201 images, there are 300 and 200 (--kid_subset_size takes fewer)");
+    g = everything();
+    g.vgg = &f.network;
+    r = numbers(&g);
+    assert_true(isnan(r.kid) && isfinite(r.precision));
+    assert_has(r.why_no_kid, "are VGG16's");
+    g = everything();
     f.images.feature_count = 3;
     r = numbers(&g);
     assert_has(r.why_no_precision, "more than 3 images on either side, there are 3 and 200");
@@ -146,6 +166,7 @@ TEST_CASE(reasons)
     r = numbers(&g);
     assert_true(isnan(r.fid));
     assert_string_equal(r.why_no_sfid, "there is no reference");
+    assert_string_equal(r.why_no_kid, "there is no reference");
     assert_string_equal(r.why_no_precision, "there is no reference");
     assert_int_equal(r.warning_count, 0);
     f.images.images = 399; /* without a FID there is no warning about it */

@@ -49,12 +49,14 @@ static void fill_text(char *text, size_t size, const char *with)
 static void fill(eval_result *r)
 {
     memset(r, 0, sizeof *r); /* with the padding */
-    double *const numbers[] = {
-        &r->fid,          &r->sfid,        &r->is_mean,    &r->is_deviation,         &r->is_adm,     &r->precision,
-        &r->recall,       &r->clip_cosine, &r->clip_score, &r->clip_cosine_prefixed, &r->hps_cosine, &r->hps_score,
-        &r->image_reward, &r->accuracy,    &r->generate_s, &r->features_s,           &r->write_s,    &r->merge_s};
+    double *const numbers[] = {&r->kid,        &r->kid_deviation, &r->fid,          &r->sfid,
+                               &r->is_mean,    &r->is_deviation,  &r->is_adm,       &r->precision,
+                               &r->recall,     &r->clip_cosine,   &r->clip_score,   &r->clip_cosine_prefixed,
+                               &r->hps_cosine, &r->hps_score,     &r->image_reward, &r->accuracy,
+                               &r->generate_s, &r->features_s,    &r->write_s,      &r->merge_s};
     for (size_t i = 0; i < LENGTH(numbers); i++) *numbers[i] = random_number();
     fill_text(r->why_no_sfid, sizeof r->why_no_sfid, "no mu_s, no sigma_s; ");
+    fill_text(r->why_no_kid, sizeof r->why_no_kid, "few images ");
     fill_text(r->why_no_precision, sizeof r->why_no_precision, "\"quoted\"\\");
     fill_text(r->protocol, sizeof r->protocol, "reference x.npz\t1234\n");
     fill_text(r->model, sizeof r->model, "<b>&amp;");
@@ -302,7 +304,8 @@ TEST_CASE(in_words)
 {
     static eval_result r;
     memset(&r, 0, sizeof r);
-    r.fid = 2.3149, r.sfid = NAN, r.is_mean = 281.7, r.is_deviation = 3.21, r.is_adm = 281.6;
+    r.fid = 2.3149, r.sfid = NAN, r.kid = 0.00123456, r.kid_deviation = 0.00012, r.is_mean = 281.7,
+    r.is_deviation = 3.21, r.is_adm = 281.6;
     r.precision = 0.8216, r.recall = 0.57, r.accuracy = NAN, r.images = 1000;
     r.clip_score = 31.4159, r.clip_cosine = 0.314159, r.clip_cosine_prefixed = 0.32;
     r.hps_score = 27.182, r.hps_cosine = 0.27182, r.image_reward = -0.5772;
@@ -314,6 +317,7 @@ TEST_CASE(in_words)
     expect_printed(&r,
                    "  FID                     2.31\n"
                    "  sFID                       –   ref.npz has no mu_s and sigma_s\n"
+                   "  KID                 0.001235 ± 0.000120\n"
                    "  Inception score       281.70 ± 3.21\n"
                    "    in ADM's order      281.60\n"
                    "  precision             0.8216\n"
@@ -331,9 +335,11 @@ TEST_CASE(in_words)
                    "warning: FID of fewer than 10000 images is biased\n");
     /* The demo's features, images made elsewhere, several processes. */
     r.accuracy = 0.975, r.is_mean = r.is_adm = r.precision = r.recall = r.clip_cosine = NAN, r.why_no_sfid[0] = '\0';
-    r.hps_score = r.image_reward = NAN;
+    r.hps_score = r.image_reward = r.kid = NAN;
+    strcpy(r.why_no_kid, "few");
     r.generate_s = 0, r.stats.drafted = 0, r.processes = 3, r.warning_count = 0;
     expect_printed(&r, "  Fréchet distance        2.31\n"
+                       "  kernel distance            –   few\n"
                        "  digits recognised     0.9750\n"
                        "  333.3 images/s with 3 processes: judging 90.0 %, writing 0.0 %, adding up 10.0 %\n"
                        "protocol: reference ref.npz\n");

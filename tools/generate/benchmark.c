@@ -130,7 +130,6 @@ static int read_metadata(benchmark *b, char *text, size_t size)
         const size_t n = prompt_line_size(line, size - begin, &whole);
         number++;
         if (strspn(line, " \t") >= n) continue;
-        if (b->count == INT_MAX / 2) return refuse_benchmark_line(b, number, "too many prompts");
         line[n] = '\0';
         if (take_metadata(b, line, n, number) != 0) return 1;
     }
@@ -211,8 +210,8 @@ static int check_benchmark_options(const benchmark *b, const run_options *run, c
     if (!run->prompts || strcmp(run->prompts, "-") == 0)
         return tool_error("--benchmark %s: --prompts is missing, expected %s's %s", name, title, kinds[b->kind].file);
     if (b->num > kinds[b->kind].num_max)
-        return tool_error("--num %d: %s's judge reads %d image%s of a prompt", b->num, title, kinds[b->kind].num_max,
-                          kinds[b->kind].num_max > 1 ? "s at most" : "");
+        return tool_error("--num %d: %s's judge reads %d image%s of a prompt at most", b->num, title,
+                          kinds[b->kind].num_max, kinds[b->kind].num_max > 1 ? "s" : "");
     return 0;
 }
 

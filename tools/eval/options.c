@@ -112,9 +112,9 @@ void eval_options_set_up(eval_options *o, option_set *set)
         .command = "eval",
         .about = "usage: mar eval [OPTIONS]\n"
                  "\n"
-                 "Makes images of a model, judges them in memory, and prints FID, Inception score,\n"
-                 "sFID, precision and recall, with their protocol. With no options: 2000 digits of\n"
-                 "the demo against real ones.\n"
+                 "Makes images of a model, judges them in memory, and prints FID, KID, Inception\n"
+                 "score, sFID, precision and recall, with their protocol. With no options: 2000\n"
+                 "digits of the demo against real ones.\n"
                  "\n"
                  "It works in a directory and keeps finished work there. The same command\n"
                  "continues a run that was stopped or killed, and ends with the same numbers, bit\n"

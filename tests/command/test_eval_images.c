@@ -203,6 +203,36 @@ TEST_CASE(printed)
     command_result_free(&r);
 }
 
+/* KID's subsets are a setting: --merge takes their size from the run, and a run goes on with its own. */
+TEST_CASE(kernel_distances)
+{
+    static const char run[] =
+        "eval --class 3 --num_images 20 --num_iter 2 --num_sampling_steps 3 --stats b --out kid -q ";
+    assert_near(number("--images a --stats a --kid_subset_size 40", "kid_deviation"), 0, 1e-9); /* all of both */
+    assert_true(number("--images a --stats b --kid_subset_size 20", "kid_deviation") > 0);
+    cJSON *record = evaluate("--images a --stats b");
+    assert_true(cJSON_IsNull(json_at(record, "numbers.kid")));
+    assert_string_equal(json_text(record, "numbers.why_no_kid"),
+                        "its subsets are of 1000 images, there are 40 and 40 (--kid_subset_size takes fewer)");
+    cJSON_Delete(record);
+    command_ok(directory, "%s--kid_subset_size 10", run);
+    sh_ok(directory, "cp kid/result.json kid.json");
+    command_ok(directory, "eval --merge --stats b --out kid -q");
+    record = read_json(directory, "kid.json");
+    cJSON *again = read_json(directory, "kid/result.json");
+    assert_true(number_in(record, "kid") != 0 && number_in(record, "kid") == number_in(again, "kid"));
+    cJSON_Delete(record);
+    cJSON_Delete(again);
+    const refusal cases[] = {
+        {"eval --merge --stats b --out kid --kid_subset_size 9", "kid_subset_size 10", "kid_subset_size 9"},
+        {"eval --class 3 --num_images 20 --num_iter 2 --num_sampling_steps 3 --stats b --out kid",
+         "kid_subset_size 10"},
+        {"eval --images a --features none --clip x --prompts y --kid_subset_size 9",
+         "--kid_subset_size: has no effect"},
+    };
+    command_refuses(directory, cases, LENGTH(cases));
+}
+
 /* --- Inception -----------------------------------------------------------------------------------------------------
  */
 

@@ -529,22 +529,30 @@ static int generate_write_picture(const generate_job *job, long index, const cha
     return failed;
 }
 
-/* Writes the image, or its grid once that is complete, and counts the images of written pictures. */
+/* Writes the image, or DPG's grid, which it completes, and counts their images. */
+static int write_image(generate_job *job, long index, const image *picture)
+{
+    const int images = benchmark_images(&job->benchmark);
+    const long first = index - index % images;
+    if (generate_write_picture(job, first, NULL, benchmark_path(&job->benchmark, &job->out, job->options.first + first),
+                               picture, job->out.format, store_of(job)) != 0)
+        return 1;
+    job->made += images;
+    return 0;
+}
+
 static int keep_image(generate_job *job, long index, const uint8_t *rgb)
 {
+    const image picture = {job->width, job->height,
+                           (uint8_t *)(uintptr_t)rgb}; /* the cast is safe: writing only reads the pixels */
     if (job->grid.rgb) grid_place(job, &job->grid, index, rgb);
-    const int images = benchmark_images(&job->benchmark);
-    const int complete = images > 1 ? benchmark_place(&job->benchmark, index, job->width, job->height, rgb) : 1;
-    if (complete <= 0) return complete < 0;
-    job->made += images;
-    if (job->grid.rgb && job->out.is_file) return 0;
-    image picture = {job->width, job->height,
-                     (uint8_t *)(uintptr_t)rgb}; /* the cast is safe: writing only reads the pixels */
-    if (images > 1) picture = job->benchmark.grid;
-    const long first = index - index % images;
-    return generate_write_picture(job, first, NULL,
-                                  benchmark_path(&job->benchmark, &job->out, job->options.first + first), &picture,
-                                  job->out.format, store_of(job));
+    if (job->grid.rgb && job->out.is_file) {
+        job->made++;
+        return 0;
+    }
+    if (benchmark_images(&job->benchmark) == 1) return write_image(job, index, &picture);
+    const int complete = benchmark_place(&job->benchmark, index, job->width, job->height, rgb);
+    return complete == 1 ? write_image(job, index, &job->benchmark.grid) : complete < 0;
 }
 
 /* Keeps the map of image `index`, number i of the batch whose figures were taken last. */

@@ -61,7 +61,7 @@ static const mar_param image_rows[] = {
      .type = MAR_TYPE_NAME,
      .choices = benchmark_names,
      .help =
-         "write the directory as the judge of a benchmark reads it\n"
+         "write the folder that a benchmark's judge reads\n"
          "--prompts is the benchmark's: evaluation_metadata.jsonl of GenEval, geneval2_data.jsonl of GenEval 2, the "
          "folder dpg_bench/prompts of DPG-Bench, or PartiPrompts.tsv. geneval: 00000/metadata.jsonl and "
          "00000/samples/00000.png, --num 4 by default. geneval2: 00000.png and image_paths.json. dpg: a grid of "

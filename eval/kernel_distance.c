@@ -69,7 +69,7 @@ static void draw_subset(estimate *e, sample *s)
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
 
 /* Returns the sum of the kernels of a's vector i and b's from `first` on, whose distances are given, [count]. */
-static double kernel_row(const estimate *e, const sample *a, int i, const sample *b, int first, int count,
+static double sum_of_row(const estimate *e, const sample *a, int i, const sample *b, int first, int count,
                          const float *distances)
 {
     const double scale = 0.5 / e->squares.dim, square = a->squares[i];
@@ -95,7 +95,7 @@ static mar_status add_kernels(estimate *e, const sample *a, const sample *b, dou
             status = eval_squares_distances(&e->squares, b->subset + (size_t)j * dim, columns, err);
             for (int r = 0; status == MAR_OK && r < rows; r++) {
                 const int from = a == b && i == j ? r + 1 : 0; /* behind the diagonal */
-                *sum += kernel_row(e, a, i + r, b, j + from, columns - from,
+                *sum += sum_of_row(e, a, i + r, b, j + from, columns - from,
                                    e->squares.host + (size_t)r * (size_t)columns + from);
             }
         }

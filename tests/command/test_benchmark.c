@@ -244,7 +244,8 @@ COPY_CASE(metadata)
          "line 2: \"vqa_list\" is no list of a question"},
         {"geneval2", "{\"prompt\": \"x\", \"vqa_list\": [[\"q\", 1]]}",
          "line 1: \"vqa_list\" is no list of a question"},
-        {"geneval2", ASKED "{\"prompt\": \"x\", \"vqa_list\": [[\"q\", \"a\"]]}\n" ASKED, "has the prompt \"p\" twice"},
+        {"geneval2", ASKED "{\"prompt\": \"x\", \"vqa_list\": [[\"q\", \"a\"]]}\n" ASKED,
+         "m.jsonl: prompt 3 is that of prompt 1, \"p\", expected each once"},
         {"partiprompts", "Prompt\tCategory\na\tb\n", "line 1: no columns Prompt, Category and Challenge"},
     };
     for (size_t i = 0; i < LENGTH(cases); i++) {

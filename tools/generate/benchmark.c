@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@ static const char paths_name[] = "image_paths.json";
 
 /* --- metadata ----------------------------------------------------------------------------------------------------- */
 
-static int is_text(const json_value *v)
+static int is_json_text(const json_value *v)
 {
     return v && v->type == JSON_STRING;
 }
@@ -46,7 +47,7 @@ static int are_objects(const json_value *list)
     if (list->type != JSON_ARRAY) return 0;
     for (const json_value *v = list + 1; v < json_next(list); v = json_next(v)) {
         const json_value *number = json_member(v, "count");
-        if (!is_text(json_member(v, "class")) || !number || !json_integer(number, &count)) return 0;
+        if (!is_json_text(json_member(v, "class")) || !number || !json_integer(number, &count)) return 0;
     }
     return 1;
 }
@@ -55,7 +56,7 @@ static int are_objects(const json_value *list)
 static const char *geneval_fault(const json_value *v)
 {
     const json_value *include = json_member(v, "include"), *exclude = json_member(v, "exclude");
-    if (!is_text(json_member(v, "tag"))) return "no text \"tag\"";
+    if (!is_json_text(json_member(v, "tag"))) return "no text \"tag\"";
     if (!include) return "no \"include\"";
     if (!are_objects(include)) return "\"include\" is no list of objects with \"class\" and \"count\"";
     if (exclude && !are_objects(exclude)) return "\"exclude\" is no list of objects with \"class\" and \"count\"";
@@ -68,7 +69,8 @@ static const char *geneval2_fault(const json_value *v)
     const json_value *list = json_member(v, "vqa_list");
     if (!list || list->type != JSON_ARRAY || json_children(list) == 0) return "no list \"vqa_list\"";
     for (const json_value *pair = list + 1; pair < json_next(list); pair = json_next(pair))
-        if (pair->type != JSON_ARRAY || json_children(pair) != 2 || !is_text(pair + 1) || !is_text(json_next(pair + 1)))
+        if (pair->type != JSON_ARRAY || json_children(pair) != 2 || !is_json_text(pair + 1) ||
+            !is_json_text(json_next(pair + 1)))
             return "\"vqa_list\" is no list of a question and an answer each";
     return NULL;
 }
@@ -109,8 +111,9 @@ static int take_metadata(benchmark *b, char *line, size_t n, size_t number)
                                        : refuse_benchmark_line(b, number, "no JSON");
     }
     const json_value *prompt = json_member(j.values, "prompt");
-    const char *fault = !is_text(prompt) ? "no text \"prompt\""
-                                         : (b->kind == BENCHMARK_GENEVAL ? geneval_fault : geneval2_fault)(j.values);
+    const char *fault = !is_json_text(prompt)
+                            ? "no text \"prompt\""
+                            : (b->kind == BENCHMARK_GENEVAL ? geneval_fault : geneval2_fault)(j.values);
     int failed = fault ? refuse_benchmark_line(b, number, fault)
                        : append_copy(b, &b->prompts, b->count, prompt->text, prompt->length);
     json_free(&j);
@@ -122,7 +125,7 @@ static int take_metadata(benchmark *b, char *line, size_t n, size_t number)
 }
 
 /* Reads JSON lines; blank ones are none of them, as for the command's reader. */
-static int read_metadata(benchmark *b, char *text, size_t size)
+static int read_benchmark_lines(benchmark *b, char *text, size_t size)
 {
     size_t number = 0;
     for (size_t begin = 0, whole; begin < size; begin += whole) {
@@ -136,22 +139,28 @@ static int read_metadata(benchmark *b, char *text, size_t size)
     return b->count ? 0 : refuse_benchmark_line(b, number, "no prompt in the file");
 }
 
-static int compare_texts(const void *a, const void *b)
+/* Compares prompts, then their places. */
+static int compare_prompts(const void *a, const void *b)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    char *const *x = *(char *const *const *)a, *const *y = *(char *const *const *)b;
+    const int order = strcmp(*x, *y);
+    return order != 0 ? order : (x > y) - (x < y);
 }
 
 /* GenEval 2's judge finds an image by its prompt. */
 static int check_different(const benchmark *b)
 {
-    char **sorted = malloc((size_t)b->count * sizeof *sorted);
-    int failed = sorted ? 0 : tool_error("%s: out of memory for its prompts", b->file);
-    if (sorted) memcpy(sorted, b->prompts, (size_t)b->count * sizeof *sorted);
-    if (sorted) qsort(sorted, (size_t)b->count, sizeof *sorted, compare_texts);
+    char ***sorted = malloc((size_t)b->count * sizeof *sorted);
+    if (!sorted) return tool_error("%s: out of memory for its prompts", b->file);
+    for (int i = 0; i < b->count; i++) sorted[i] = &b->prompts[i];
+    qsort(sorted, (size_t)b->count, sizeof *sorted, compare_prompts);
+    int failed = 0;
     for (int i = 1; i < b->count && !failed; i++)
-        if (strcmp(sorted[i - 1], sorted[i]) == 0)
-            failed = tool_error("%s: has the prompt \"%s\" twice, expected each once: %s's judge finds images by them",
-                                b->file, sorted[i], kinds[b->kind].title);
+        if (strcmp(*sorted[i - 1], *sorted[i]) == 0)
+            failed = tool_error("%s: prompt %td is that of prompt %td, \"%s\", expected each once: %s's judge finds "
+                                "images by them",
+                                b->file, sorted[i] - b->prompts + 1, sorted[i - 1] - b->prompts + 1, *sorted[i],
+                                kinds[b->kind].title);
     free(sorted);
     return failed;
 }
@@ -169,7 +178,7 @@ static int has_column(const char *line, size_t n, const char *name)
     return 0;
 }
 
-static int read_table(benchmark *b)
+static int read_parti_table(benchmark *b)
 {
     size_t whole;
     b->copied = tool_read_file(b->file, 0, FILE_MEGABYTES, "PartiPrompts.tsv", &b->copied_size);
@@ -225,10 +234,11 @@ int benchmark_open(const char *name, const run_options *run, int num, benchmark 
     b->file = run->prompts;
     if (check_benchmark_options(b, run, name) != 0) return 1;
     if (b->kind == BENCHMARK_DPG) return read_names(b);
-    if (b->kind == BENCHMARK_PARTIPROMPTS) return read_table(b);
+    if (b->kind == BENCHMARK_PARTIPROMPTS) return read_parti_table(b);
     char *text = tool_read_file(b->file, 0, FILE_MEGABYTES, kinds[b->kind].file, &size);
     if (!text) return 1;
-    const int failed = read_metadata(b, text, size) || (b->kind == BENCHMARK_GENEVAL2 && check_different(b) != 0);
+    const int failed =
+        read_benchmark_lines(b, text, size) || (b->kind == BENCHMARK_GENEVAL2 && check_different(b) != 0);
     free(text);
     return failed;
 }
@@ -423,7 +433,7 @@ static int write_benchmark_file(const output *out, const char *name, const void 
 }
 
 /* Writes GenEval's folder of a prompt. */
-static int begin_prompt(const benchmark *b, const output *out, int prompt)
+static int begin_prompt_folder(const benchmark *b, const output *out, int prompt)
 {
     char name[NAME_SIZE];
     const size_t n = strlen(b->data[prompt]);
@@ -438,7 +448,8 @@ static int begin_prompt(const benchmark *b, const output *out, int prompt)
 int benchmark_begin(const benchmark *b, const output *out)
 {
     int failed = 0;
-    for (int i = 0; !failed && b->kind == BENCHMARK_GENEVAL && i < b->count; i++) failed = begin_prompt(b, out, i);
+    for (int i = 0; !failed && b->kind == BENCHMARK_GENEVAL && i < b->count; i++)
+        failed = begin_prompt_folder(b, out, i);
     if (b->kind == BENCHMARK_PARTIPROMPTS)
         failed = write_benchmark_file(out, tool_base_name(b->file), b->copied, b->copied_size);
     if (b->kind == BENCHMARK_GENEVAL2) { /* says that all images are there */

@@ -25,7 +25,7 @@ static int compare_file_names(const void *a, const void *b)
     return order != 0 ? order : strcmp(x, y);
 }
 
-static int add_name(prompt_folder *f, const char *path, const char *name)
+static int add_prompt_file(prompt_folder *f, const char *path, const char *name)
 {
     if (!tool_ends_with(name, ".txt") || *name == '.')
         return tool_error("%s/%s: expected files NAME.txt in a folder of prompts, one prompt each", path, name);
@@ -50,7 +50,7 @@ int prompt_folder_list(const char *path, prompt_folder *out)
     if (!directory) return tool_error("%s: cannot read: %s", path, strerror(errno));
     errno = 0;
     for (const struct dirent *e; !failed && (e = readdir(directory)); errno = 0)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) failed = add_name(out, path, e->d_name);
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) failed = add_prompt_file(out, path, e->d_name);
     if (!failed && errno) failed = tool_error("%s: cannot read: %s", path, strerror(errno));
     closedir(directory);
     if (!failed && out->count == 0) failed = tool_error("%s: has no file, expected prompts, a NAME.txt each", path);

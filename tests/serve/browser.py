@@ -122,7 +122,8 @@ def fill(page, **values):
 
 def make(page, **values):
     fill(page, **values)
-    page.run("document.getElementById('make').click()")
+    check(page.run("document.getElementById('make').click(), document.getElementById('cancel').disabled"),
+          "there is a job to cancel before the service has one")
 
 
 def state(page):

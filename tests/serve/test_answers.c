@@ -194,10 +194,10 @@ TEST_CASE(names)
     reply_free(&r);
 }
 
-/* /v1/classes has the first name of each class, none if they have none. */
+/* /v1/classes has a name by which a request finds each class, else its number; none if they have no names. */
 TEST_CASE(names_of_classes)
 {
-    static const char names[] = "zero\none, single\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine \"9\"\n";
+    static const char names[] = "zero\none, single\nOne, two\nthree\nthree\nfive\nsix\nseven\neight\nnine \"9\"\n";
     reply r = service_get(&s, "/v1/classes");
     assert_int_equal(r.code, 200);
     assert_string_equal(r.body, "{\"object\": \"list\", \"data\": []}\n");
@@ -208,7 +208,10 @@ TEST_CASE(names_of_classes)
     r = service_get(&named, "/v1/classes");
     cJSON *answer = cJSON_Parse(r.body);
     assert_int_equal(json_count(answer, "data"), 10);
-    assert_string_equal(json_text(answer, "data.1"), "one");
+    assert_string_equal(json_text(answer, "data.0"), "zero");
+    assert_string_equal(json_text(answer, "data.1"), "single"); /* another is "one", too */
+    assert_string_equal(json_text(answer, "data.2"), "two");
+    assert_string_equal(json_text(answer, "data.3"), "3");
     assert_string_equal(json_text(answer, "data.9"), "nine \"9\"");
     cJSON_Delete(answer);
     reply_free(&r);

@@ -134,6 +134,21 @@ int class_find(const class_table *t, const char *item, int n, int *label, char *
                      best == CLASS_PART ? "it in a name" : "this name", candidates, found > CANDIDATES ? ", ..." : "");
 }
 
+const char *class_own_name(const class_table *t, int label, char *name, size_t size)
+{
+    const char *at = t->lines[label], *start;
+    size_t length;
+    char why[2];
+    int found;
+    while ((at = class_next_name(at, &start, &length)))
+        if (length < size && class_find(t, start, (int)length, &found, why, sizeof why) == 0 && found == label) {
+            snprintf(name, size, "%.*s", (int)length, start);
+            return name;
+        }
+    snprintf(name, size, "%d", label);
+    return name;
+}
+
 /* --- search ------------------------------------------------------------------------------------------------------- */
 
 /* Returns whether the word, normalised, is in one of the class's names, or is its number. */

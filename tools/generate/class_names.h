@@ -38,6 +38,9 @@ const char *class_name(const class_table *t, int label, char *name, size_t size)
  * one line, with candidates if there are any, to `why`, char [size]. */
 int class_find(const class_table *t, const char *item, int n, int *label, char *why, size_t size);
 
+/* Writes the first name by which class_find finds the class, its number if it has none. Returns name. */
+const char *class_own_name(const class_table *t, int label, char *name, size_t size);
+
 /* Returns whether each of words[count] is part of one of the class's names, compared as in class_find, or its
  * number. */
 int class_has_words(const class_table *t, int label, const char *const *words, int count);

@@ -128,7 +128,8 @@ void metrics_write(metrics *m, const metric_gauges *now, FILE *out)
     pthread_mutex_lock(&m->lock);
     const metric_counts copy = m->counts;
     pthread_mutex_unlock(&m->lock);
-    metrics_begin(out, "mar_requests_total", "counter", "HTTP requests by route and status; 499: the client left");
+    metrics_begin(out, "mar_requests_total", "counter",
+                  "HTTP requests by route and status; 499: the client left, or its stream was stopped");
     for (int r = 0; r < METRIC_ROUTES && now->routes[r]; r++)
         for (int c = 0; c < METRIC_CODES; c++)
             if (copy.answers[r][c] > 0) {
@@ -154,7 +155,8 @@ void metrics_write(metrics *m, const metric_gauges *now, FILE *out)
     gauge(out, "mar_queue_prompts", "Jobs of these whose prompts are not encoded", now->unencoded);
     gauge(out, "mar_connections", "Open connections", now->connections);
     gauge(out, "mar_uptime_seconds", "Seconds since the start", now->since);
-    histogram(out, "mar_request_seconds", "Seconds from a whole request to its answer", &copy.answer_s);
+    histogram(out, "mar_request_seconds", "Seconds from a whole request to its answer, of a stream to its end",
+              &copy.answer_s);
     histogram(out, "mar_job_seconds", "Seconds from a job's request to its last image", &copy.job_s);
     histogram(out, "mar_wait_seconds", "Seconds from a job's request to its first step", &copy.wait_s);
     histogram(out, "mar_step_seconds", "Seconds of a step", &copy.step_s);

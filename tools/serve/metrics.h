@@ -24,7 +24,7 @@ typedef struct {
     metric_histogram job_s;    /* from request to the last image */
     metric_histogram wait_s;   /* from request to the first step */
     metric_histogram step_s;   /* of a step */
-    metric_histogram answer_s; /* from a whole request to its answer */
+    metric_histogram answer_s; /* from a whole request to its answer, of a stream to its end */
 } metric_counts;
 
 typedef struct {
@@ -35,7 +35,7 @@ typedef struct {
 void metrics_create(metrics *m);
 void metrics_destroy(metrics *m);
 
-/* METRIC_GONE counts clients that left before the answer, under nginx's code 499. */
+/* METRIC_GONE counts clients that left before the answer, and streams that were stopped, under nginx's code 499. */
 enum { METRIC_GONE = 499 };
 void metrics_answer(metrics *m, int route, int code, double seconds);
 typedef enum { METRIC_DONE, METRIC_FAILED, METRIC_CANCELLED } metric_end;

@@ -228,7 +228,7 @@ async function make(event) {
   if (by('make').disabled) return;
   if (!model) await start();
   if (!model) return;
-  setBusy(true);
+  by('make').disabled = true;
   fields.forEach(name => forgive(by(name)));
   began = performance.now();
   try {
@@ -239,6 +239,8 @@ async function make(event) {
       return item;
     }));
     prepare(value.images.length);
+    job = value;
+    setBusy(true);
     events = new EventSource(`v1/jobs/${value.id}/events`);
     events.addEventListener('progress', e => show(JSON.parse(e.data), false));
     for (const end of ['done', 'failed', 'cancelled'])

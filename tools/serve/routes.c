@@ -112,7 +112,7 @@ static void answer_classes(exchange *x, answer *a)
     if (out) fputs("{\"object\": \"list\", \"data\": [", out);
     for (int i = 0; out && names && i < x->service->models.classes.count; i++) {
         if (i > 0) fputs(", ", out);
-        json_string(out, class_name(names, i, name, sizeof name));
+        json_string(out, class_own_name(names, i, name, sizeof name));
     }
     if (out) fputs("]}\n", out);
     answer_text(a, 200, type_json, out, &text);

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from . import _lib
 from ._lib import lib
 
-Path = Union[str, "os.PathLike[str]"]
+Path = Union[str, os.PathLike[str]]
 UInt8Array = npt.NDArray[np.uint8]
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ctypes as c
 import weakref
-from typing import NamedTuple, Optional, Sequence, Union
+from typing import Any, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 import numpy.typing as npt

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import types
+import typing
 import unittest
 import warnings
 import zlib
@@ -151,6 +152,14 @@ class Test(unittest.TestCase):
             for field, *_ in struct._fields_:
                 at = getattr(struct, field)
                 self.assertEqual((at.offset, at.size), fields[f"{name}.{field}"], f"{name}.{field}")
+
+    def test_types(self):
+        """The types of all functions and methods are those of names that their modules have."""
+        for module in mar._core, mar._lib, mar._classes, mar._judge, mar._model, mar._pictures, mar._session:
+            classes = [each for each in vars(module).values() if isinstance(each, type)]
+            for each in [one for table in map(vars, [module, *classes]) for one in table.values()]:
+                if isinstance(each, types.FunctionType) and each.__module__ == module.__name__:
+                    typing.get_type_hints(each, None, {"Model": mar.Model})  # _session has it for checkers only
 
     def test_classes(self):
         """The command's pixels of several classes, whatever the batch; a callback sees every step; a bar, too."""

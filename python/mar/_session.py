@@ -17,13 +17,20 @@ if TYPE_CHECKING:
     from ._model import Model
 
 
+#: Groups of options that are no accelerators.
+_BASIC = (b"Steps", b"Sampling", b"Checks")
+
+
 def _request(number: int) -> int:
     made: int = _lib.fit("request", number, c.c_uint64)
     return made
 
 
 def _apply_preset(made: int, given: Mapping[str, object], model: Model) -> None:
-    """Sets the options of the model's preset that were not given and have an effect, as mar generate --fast does."""
+    """Sets the options of the model's preset that were not given, have an effect, and do not conflict with those given,
+    as mar generate --fast does."""
+    # presets were measured without accelerators, so that only these can conflict
+    tries = bool(model._draft) or any(PARAMS[name][1].contents.group not in _BASIC for name in given)
     old, text = c.create_string_buffer(64), c.create_string_buffer(64)
     options: Any = model._preset.contents.options if model._preset else [None, None]
     i = 1  # the first one is dtype
@@ -34,7 +41,13 @@ def _apply_preset(made: int, given: Mapping[str, object], model: Model) -> None:
             lib.mar_param_text(row, made, old, len(old))
             lib.mar_preset_value(model._preset, i, lib.mar_model_get_config(model._model), text, len(text))
             lib.mar_param_set(row, made, text.value, None, 0)
-            if lib.mar_params_unused(made, number) is not None:
+            status, session = _lib.OK if lib.mar_params_unused(made, number) is None else _lib.EARG, c.c_void_p()
+            if status == _lib.OK and tries:
+                status = lib.mar_session_create(model._model, model._vae, made, 1, c.byref(session))
+                lib.mar_session_free(session)
+            if status == _lib.ENOMEM:
+                model._library.check(status)
+            if status != _lib.OK:
                 lib.mar_param_set(row, made, old.value, None, 0)
         i += 1
 

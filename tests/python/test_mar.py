@@ -255,6 +255,17 @@ class Test(unittest.TestCase):
         given = made_by_command(1, "generate", "--fast", "1", "--class", "3", "--num", "1", "--gtr",
                                 "--gtr_generation_steps", "2", "--num_sampling_steps", "4")
         np.testing.assert_array_equal(mar.load("demo", fast=1)([3], output="numpy", **gtr), given)
+        for draft, given in (None, dict(head_spec=8)), ("demo-draft", {}):  # neither goes with the preset's sampler
+            texts = ["--draft", draft] if draft else ["--head_spec", "8"]
+            expected = made_by_command(1, "generate", "--fast", "3", "--class", "7", "--num", "1", *texts)
+            other = mar.load("demo", draft=draft, fast=3, head_dtype="f32" if draft else None)
+            np.testing.assert_array_equal(other([7], output="numpy", **given), expected)
+        with self.assertRaisesRegex(mar.MarError, "head_spec 999999: expected"):
+            pipe(7, head_spec=999999, output="numpy")
+        with mock.patch.object(_lib.lib, "mar_session_create", side_effect=[_lib.ENOMEM]):  # that of the first option
+            with self.assertRaises(mar.MarError) as caught:
+                pipe(7, head_spec=8, output="numpy")
+        self.assertEqual(caught.exception.status, "out of memory")
         discrete = made_by_command(1, "generate", "--model", "demo-discrete", "--fast", "1", "--class", "3", "--num", "1")
         np.testing.assert_array_equal(mar.load("demo-discrete", fast=1)([3], output="numpy"), discrete)
         for name, level, line in [("demo-discrete", 2, "LlamaGen has level 1 only"),

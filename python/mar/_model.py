@@ -215,8 +215,10 @@ class Model:
         return Session(self, batch, params)
 
     def _label(self, what: Any) -> int:
-        """Returns the class with a name or number."""
+        """Returns the class with a name or number; -1 for "none", as mar generate has it."""
         if isinstance(what, str) and not what.strip().isdigit():
+            if what.strip().lower() == "none":
+                return -1
             if not self._names and self.config["classes"] == 1000:
                 self._names = _classes.imagenet()
             if not self._names:
@@ -224,6 +226,8 @@ class Model:
                                  f"{self.config['classes'] - 1}, or mar.load(..., class_names=a file of names)")
             return _classes.find(what, self._names)
         label: int = _lib.fit("what", int(what) if isinstance(what, str) else what, c.c_int)
+        if not 0 <= label < self.config["classes"]:
+            raise ValueError(f'what {label}: expected 0 to {self.config["classes"] - 1}, or "none": unconditional')
         return label
 
     def _wishes(self, what: Any, negative: Optional[str]) -> list[Wish]:
@@ -270,7 +274,8 @@ class Model:
                  callback: Optional[Callback] = None, progress: Optional[bool] = None, **params: object) -> Any:
         """Makes images.
 
-        what: a prompt, an ImageNet class's name ("golden retriever") or a class number; or a list of them.
+        what: a prompt, an ImageNet class's name ("golden retriever"), a class number or "none", which is unconditional; or
+            a list of them.
         negative: negative prompt of Harmon, UniPic-1, NextStep-1 and Emu3.
         num: images of each; None: one.
         seed: image i is that of mar generate with this seed and number i, bit for bit on a CPU. A list has a seed for

@@ -181,6 +181,11 @@ class Test(unittest.TestCase):
         np.testing.assert_array_equal(seeds[0], expected[0])
         np.testing.assert_array_equal(seeds[1], pipe([3], seed=9, output="numpy", **params)[0])
         self.assertEqual(pipe([3], output="numpy", **FEW).shape, (1, 32, 32, 3))
+        expected = made_by_command(2, "generate", "--class", "none,3", "--num", "1", *FEW_OPTIONS)
+        np.testing.assert_array_equal(pipe(["None", 3], output="numpy", **FEW), expected)
+        for label in -1, 10:
+            with self.assertRaisesRegex(ValueError, f'^what {label}: expected 0 to 9, or "none": unconditional$'):
+                pipe([3, label], output="numpy")
 
     def test_pillow(self):
         """Images of Pillow are the default; without Pillow an error says what to do."""
@@ -466,7 +471,7 @@ class Test(unittest.TestCase):
                            (lambda: mar.load("demo-harmn"), "; did you mean 'demo-harmon'?"),
                            (lambda: mar.load("demo", dtype="f64"), "dtype f64: expected "),
                            (lambda: mar.load("demo-harmon", size=(31, 32)), "an image of 31x32"),
-                           (lambda: pipe(10, output="numpy"), "class 10: expected 0..9"),
+                           (lambda: session.submit(10), "class 10: expected 0..9"),
                            (lambda: pipe(1, num_iter=65, output="numpy"), "num_iter 65: expected 0..64"),
                            (lambda: pipe(1, cfg="high", output="numpy"), "cfg high: expected auto or a number"),
                            (lambda: session.encode(np.zeros((32, 32, 3), np.uint8)), "without its encoder")]:

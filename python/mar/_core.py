@@ -91,6 +91,8 @@ def encoded(name: str, text: str) -> bytes:
 def as_path(name: str, path: Path) -> bytes:
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise TypeError(f"{name}: {type(path).__name__}, expected the path of a file or folder")
+    if not os.fspath(path):
+        raise ValueError(f"{name}: is empty, expected the path of a file or folder")
     made: bytes = _lib.fit(name, os.fsencode(path), c.c_char_p)
     return made
 

@@ -127,6 +127,9 @@ class Model:
 
     def __init__(self, given: dict[str, Any]) -> None:
         path, vae, options = given["path"], given["vae"], {name: given[name] for name in HANDLE if name in given}
+        for option in ("vae", "draft", "text", "class_names"):
+            if given[option] is not None:
+                as_path(option, given[option])  # refuses what is no path
         name = os.fsdecode(as_path("path", path))
         built_in = name in _BUILT_IN
         fast, self._given = _lib.fit("fast", given["fast"], c.c_int), given
@@ -404,7 +407,8 @@ def _refuse(given: Mapping[str, Any], no_preset: bool, config: Mapping[str, Any]
     if no_preset:
         levels = "level 1 only" if discrete else "no preset" if rows else "levels 1 to 3"
         raise ValueError(f"fast {given['fast']}: {title} has {levels}")
-    for name, has_no_effect in [("size", not config["sizes"] and config["conditioning"] != _lib.IDS),
+    for name, has_no_effect in [("text", not config["caption_tokens"]),
+                                ("size", not config["sizes"] and config["conditioning"] != _lib.IDS),
                                 ("seq_len", not discrete or config["conditioning"] == _lib.IDS),
                                 ("patch_size", discrete or rows), ("head_dtype", discrete), ("int8_below", discrete)]:
         if given.get(name) is not None and has_no_effect:

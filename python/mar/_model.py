@@ -57,8 +57,9 @@ def _stored_dtype(path: Path) -> str:
     return {3: "int8", 5: "int4"}.get(stored, "auto")
 
 
-def _open(options: Mapping[str, Any], fast: int) -> Library:
-    """Opens the library. A preset's dtype is int8, on a CPU that has it."""
+def _open(options: Mapping[str, Any], fast: int, model: Optional[Path]) -> Library:
+    """Opens the library with the dtype that mar generate has: a preset's int8, on a CPU that has it, else that of the
+    weights of `model` unless another was given. None: a built-in model, which decides nothing."""
     if fast and options.get("dtype") is None:
         try:
             library = Library({**options, "dtype": "int8"})
@@ -66,6 +67,8 @@ def _open(options: Mapping[str, Any], fast: int) -> Library:
                 return library
         except MarError:
             pass  # without it
+    if model is not None and options.get("dtype") in (None, "auto"):
+        options = {**options, "dtype": _stored_dtype(model)}
     return Library(options)
 
 
@@ -133,9 +136,7 @@ class Model:
         name = os.fsdecode(as_path("path", path))
         built_in = name in _BUILT_IN
         fast, self._given = _lib.fit("fast", given["fast"], c.c_int), given
-        if options.get("dtype") is None and not fast and not built_in:
-            options["dtype"] = _stored_dtype(path)
-        self._library = _open(options, fast)
+        self._library = _open(options, fast, None if built_in else path)
         # loaded for the first prompt
         self._text: Union[Path, Text] = given["text"] or ("demo-t5" if path == "demo-t2i" else path)
         try:
@@ -480,8 +481,8 @@ def load(path: Path = "demo", vae: Optional[Path] = None, *, draft: Optional[Pat
     encoder: also the image encoder, for Session.encode; Model.edit loads it by itself.
     fast: the preset of mar generate --fast, 1 (nearest) to 3 (fastest): dtype int8, and options that calls do not give.
     device: "cpu", "cuda" or "cuda:1"; None: a GPU if there is one.
-    dtype: "f32", "bf16" (also as torch names them), "int8" or "int4"; None: bf16 where it is fast, and the type of
-        stored int8 and int4 weights.
+    dtype: "f32", "bf16" (also as torch names them), "int8" or "int4"; None or "auto": bf16 where it is fast, and the type
+        of stored int8 and int4 weights. With "auto" a preset does not change it.
     size: (width, height) or "768x512", for Harmon, UniPic-1, NextStep-1, Lumina-mGPT and Emu3.
     class_names: a file with the names of the model's own classes, a class a line, separated by commas.
     options: others of the library: threads, head_dtype, weights, seq_len, patch_size, ..."""

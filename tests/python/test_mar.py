@@ -635,6 +635,22 @@ class Test(unittest.TestCase):
             pipe = mar.load(f"{out}/int8")
             self.assertIn("int8", pipe.backend)
             np.testing.assert_array_equal(pipe(["a bold seven"], output="numpy", **FEW), expected)
+            expected = made_by_command(1, "generate", "--model", f"{out}/int8", "--prompt", "a bold seven", "--fast", "3",
+                                       "--dtype", "auto")
+            pipe = mar.load(f"{out}/int8", fast=3, dtype="auto")
+            self.assertIn("int8", pipe.backend)
+            np.testing.assert_array_equal(pipe(["a bold seven"], output="numpy"), expected)
+            command("convert", ROOT / "weights/demo/harmon", f"{out}/int4", "--dtype", "int4")
+            self.assertIn("int4", mar.load(f"{out}/int4", dtype="auto").backend)
+            self.assertIn("int8", mar.load(f"{out}/int4", fast=1).backend)
+
+            def library(options):
+                if options["dtype"] == "int8":
+                    raise mar.MarError(_lib.EBACKEND, "a CPU without int8")
+                return mar._core.Library(options)
+
+            with mock.patch.object(mar._model, "Library", library):
+                self.assertIn("int4", mar.load(f"{out}/int4", fast=1).backend)
             with self.assertRaisesRegex(ValueError, "^text: missing, .*: expected mar.load.*the folder of the model"):
                 mar.load(f"{out}/one.safetensors", vae=ROOT / "weights/demo/harmon")("a bold seven", output="numpy")
             pipe = mar.load(f"{out}/one.safetensors", vae=ROOT / "weights/demo/harmon", text=ROOT / "weights/demo/harmon")

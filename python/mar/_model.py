@@ -174,7 +174,7 @@ class Model:
     def _load(self, load: Any, free: Any, source: Any) -> c.c_void_p:
         made = c.c_void_p()
         self._library.check(load(self._library.pointer, c.byref(source), c.byref(made)))
-        weakref.finalize(self, free, made)
+        weakref.finalize(made, free, made.value)  # sessions have references of their own
         return made
 
     def _load_vae(self, encoder: bool) -> c.c_void_p:
@@ -327,6 +327,8 @@ class Model:
             try:
                 self._vae, self._has_encoder = self._load_vae(True), True
             except MarError as error:
+                if error.status == "out of memory":
+                    raise
                 raise ValueError(f"edit: needs the image encoder: {error}") from None
         session, finish = self._session_for(what, num, batch, params), _output(output)
         pixels, columns = _pictures.picture_pixels(picture), int(self.config["grid_width"])

@@ -396,6 +396,19 @@ class Test(unittest.TestCase):
                 edited = pipe.edit(what=5, num=2, seed=6, output="numpy", **own, **FEW)
                 np.testing.assert_array_equal(edited, expected, str(options))
                 self.assertTrue((edited[0] != edited[1]).any())
+        pipe, free, freed = mar.load("demo"), _lib.lib.mar_vae_free, []
+        with mock.patch.object(pipe, "_load_vae", side_effect=mar.MarError(_lib.ENOMEM, "no memory")):
+            with self.assertRaisesRegex(mar.MarError, "^no memory$"):
+                pipe.edit(picture, 5, box=(0, 0, 4, 4))
+        with mock.patch.object(_lib.lib, "mar_vae_free", lambda vae: (freed.append(vae), free(vae))):
+            pipe = mar.load("demo")
+            session, old = pipe.session(**FEW), pipe._vae.value
+            pipe.edit(picture, 5, box=(0, 0, 4, 4), **FEW)
+            self.assertEqual(freed, [old])  # the decoder without its encoder
+        request = session.submit(3)
+        while session.pending:
+            session.step()
+        np.testing.assert_array_equal(session.take(request), pipe(3, output="numpy", **FEW))
         whole = np.ones((32, 32), bool)
         for call, line in [
                 (lambda: pipe.edit(picture, 5), "mask: missing, the picture covers all tokens"),

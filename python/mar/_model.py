@@ -331,6 +331,7 @@ class Model:
                     raise
                 raise ValueError(f"edit: needs the image encoder: {error}") from None
         session, finish = self._session_for(what, num, batch, params), _output(output)
+        picture, mask = _pictures.rgb("picture", picture), _pictures.rgb("mask", mask)
         pixels, columns = _pictures.picture_pixels(picture), int(self.config["grid_width"])
         canvas = _pictures.Canvas(pixels, session.shape, columns, offset)
         made = canvas.made_anew(mask, box)

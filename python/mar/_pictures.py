@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes as c
 import os
+import warnings
 from typing import Any, Optional, Sequence
 
 import numpy as np
@@ -13,11 +14,22 @@ from ._core import BoolArray, UInt8Array, as_bytes
 Place = Optional[Sequence[int]]  # x, y; None: the middle
 
 
+def rgb(name: str, image: Any) -> Any:
+    """Returns the pixels of an image of PIL [height, width, 3], with a warning if one is not opaque, or an array as it
+    is."""
+    if not hasattr(image, "convert"):
+        return image
+    pixels = np.asarray(image.convert("RGBA"))
+    if (pixels[..., 3] < 255).any():
+        warnings.warn(f"{name}: its transparency is not used, white in mask= says where a picture is made anew", stacklevel=3)
+    return pixels[..., :3]
+
+
 def picture_pixels(picture: Any) -> UInt8Array:
-    """Returns the pixels [height, width, 3] of an image of PIL, without transparency, or of an array."""
+    """Returns the pixels [height, width, 3] of an array."""
     if isinstance(picture, (str, os.PathLike)):
         raise TypeError(f"picture: {type(picture).__name__}, expected an image of Pillow or an array")
-    array = as_bytes(picture.convert("RGB") if hasattr(picture, "convert") else picture, "picture")
+    array = as_bytes(picture, "picture")
     if array.ndim != 3 or array.shape[2] != 3 or 0 in array.shape:
         raise ValueError(f"picture: shape {array.shape}, expected (height, width, 3)")
     return array
@@ -25,12 +37,12 @@ def picture_pixels(picture: Any) -> UInt8Array:
 
 def mask_pixels(mask: Any) -> BoolArray:
     """Returns where a mask is true, or white: 128 or more in a channel. [height, width]"""
-    given = np.asarray(mask.convert("RGB") if hasattr(mask, "convert") else mask)
+    given = np.asarray(mask)
     white: Any = given if given.dtype == np.bool_ else as_bytes(given, "mask") >= 128
-    if white.ndim == 3:
+    if white.ndim == 3 and white.shape[2] in (1, 3):
         white = white.any(2)
     if white.ndim != 2:
-        raise ValueError(f"mask: shape {given.shape}, expected (height, width)")
+        raise ValueError(f"mask: shape {given.shape}, expected (height, width) or (height, width, 3)")
     made: BoolArray = white
     return made
 

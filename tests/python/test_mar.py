@@ -100,8 +100,9 @@ class Picture:
         self.pixels = pixels
 
     def convert(self, mode):
-        assert mode == "RGB"
-        return self
+        assert mode == "RGBA"
+        opaque = np.full((*self.pixels.shape[:2], 1), 255, np.uint8)
+        return self if self.pixels.shape[2] == 4 else Picture(np.concatenate([self.pixels, opaque], 2))
 
     def __array__(self, dtype=None, copy=None):
         return self.pixels
@@ -204,8 +205,11 @@ class Test(unittest.TestCase):
             self.skipTest("the part with Pillow itself")
         mask = Image.new("L", (32, 32))
         mask.paste(255, (4, 8, 20, 20))
-        edited = pipe.edit(one, 5, mask=mask, **FEW)
+        edited = pipe.edit(one.convert("RGBA"), 5, mask=mask, **FEW)
         self.assertEqual(edited, pipe.edit(np.asarray(one), 5, box=(4, 8, 16, 12), **FEW))
+        mask.info["transparency"] = 0
+        with self.assertWarnsRegex(UserWarning, "^mask: its transparency is not used, "):
+            self.assertEqual(edited, pipe.edit(one, 5, mask=mask, **FEW))
 
     def test_names(self):
         """The command's image of a class's name, and its reason for a name that it does not take."""
@@ -396,6 +400,14 @@ class Test(unittest.TestCase):
                 edited = pipe.edit(what=5, num=2, seed=6, output="numpy", **own, **FEW)
                 np.testing.assert_array_equal(edited, expected, str(options))
                 self.assertTrue((edited[0] != edited[1]).any())
+        clear = np.concatenate([picture, np.full((32, 32, 1), 255, np.uint8)], 2)
+        box = dict(box=(0, 0, 4, 4), output="numpy", **FEW)
+        np.testing.assert_array_equal(pipe.edit(Picture(clear), 5, **box), pipe.edit(picture, 5, **box))
+        clear[3, 5, 3] = 254
+        for name, own in ("picture", {"picture": Picture(clear), **box}), ("mask", {"picture": picture, "mask": Picture(clear)}):
+            with self.assertWarnsRegex(UserWarning, f"^{name}: its transparency is not used, white in mask= ") as caught:
+                pipe.edit(what=5, **{"output": "numpy", **FEW, **own})
+            self.assertEqual(caught.filename, __file__)
         pipe, free, freed = mar.load("demo"), _lib.lib.mar_vae_free, []
         with mock.patch.object(pipe, "_load_vae", side_effect=mar.MarError(_lib.ENOMEM, "no memory")):
             with self.assertRaisesRegex(mar.MarError, "^no memory$"):
@@ -417,6 +429,7 @@ class Test(unittest.TestCase):
                 (lambda: pipe.edit(picture, 5, mask=whole[1:]), "mask: 32x31 pixels, expected 32x32"),
                 (lambda: pipe.edit(picture, 5, mask=whole * 1.0), "mask: float64, expected uint8"),
                 (lambda: pipe.edit(picture, 5, mask=whole[0]), r"mask: shape \(32,\), expected \(height, width\)"),
+                (lambda: pipe.edit(picture, 5, mask=clear), r"mask: shape \(32, 32, 4\), expected "),
                 (lambda: pipe.edit(picture, 5, box=(4, 8, 30, 2)), "box .*: ends at 34, 10, beyond the model's 32x32 pixels"),
                 (lambda: pipe.edit(picture, 5, box=(4, 8, 0, 2)), "box .*: expected x, y, width, height in pixels"),
                 (lambda: pipe.edit(picture, 5, box=3), "box 3: expected x, y, width, height in pixels"),

@@ -233,6 +233,15 @@ class Test(unittest.TestCase):
         names = json.loads(command("classes", "--json"))["classes"]
         table = mar._classes.imagenet()
         self.assertEqual([list(row) for row in table], [row["names"] for row in names])
+        system = types.SimpleNamespace(_name="/usr/lib/libmar.so")  # as with MAR_LIBRARY
+        with tempfile.TemporaryDirectory() as out, mock.patch.object(mar._classes, "lib", system), \
+                mock.patch.object(mar._classes, "__file__", f"{out}/_classes.py"):
+            with self.assertRaisesRegex(FileNotFoundError, "^what: the names of ImageNet's classes are missing, neither "):
+                mar._classes.imagenet()
+            file = pathlib.Path(out) / "share/libmar/imagenet_classes.txt"
+            file.parent.mkdir(parents=True)
+            file.write_text("\n".join(map(", ".join, table)), encoding="utf-8")
+            self.assertEqual(mar._classes.imagenet(), table)
         once = [name.lower() for row in table for name in row]
         for row in names:
             for name in row["names"]:

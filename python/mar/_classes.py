@@ -26,12 +26,13 @@ def read(path: Path) -> Names:
 
 def imagenet() -> Names:
     """Returns the names of the 1000 classes, from the file beside the package, or beside the library in a build."""
-    files = [pathlib.Path(beside).with_name("share") / "libmar" / "imagenet_classes.txt" for beside in (__file__, lib._name)]
+    files = [pathlib.Path(beside).with_name("share") / "libmar" / "imagenet_classes.txt"
+             for beside in (__file__, lib._name)]
     for path in files:
         if path.exists():
             return read(path)
-    raise FileNotFoundError(f"what: the names of ImageNet's classes are missing, neither {files[0]} nor {files[1]} is there: "
-                            "expected a number, or mar.load(..., class_names=a file of names)")
+    raise FileNotFoundError(f"what: the names of ImageNet's classes are missing, neither {files[0]} nor {files[1]} is "
+                            "there: expected a number, or mar.load(..., class_names=a file of names)")
 
 
 def of_model(path: Path, classes: int) -> Names:

@@ -482,7 +482,8 @@ def load(path: Path = "demo", vae: Optional[Path] = None, *, draft: Optional[Pat
     text: the folder of what encodes prompts, unless the model's own has it: a T5's, or that of the model's tokenizer.
     heads: attention heads, if the file does not say.
     encoder: also the image encoder, for Session.encode; Model.edit loads it by itself.
-    fast: the preset of mar generate --fast, 1 (nearest) to 3 (fastest): dtype int8, and options that calls do not give.
+    fast: the preset of mar generate --fast, 1 (nearest) to 3 (fastest): dtype int8, and options that calls do not give or
+        conflict with.
     device: "cpu", "cuda" or "cuda:1"; None: a GPU if there is one.
     dtype: "f32", "bf16" (also as torch names them), "int8" or "int4"; None or "auto": bf16 where it is fast, and the type
         of stored int8 and int4 weights. With "auto" a preset does not change it.

@@ -21,7 +21,8 @@ def rgb(name: str, image: Any) -> Any:
         return image
     pixels = np.asarray(image.convert("RGBA"))
     if (pixels[..., 3] < 255).any():
-        warnings.warn(f"{name}: its transparency is not used, white in mask= says where a picture is made anew", stacklevel=3)
+        warnings.warn(f"{name}: its transparency is not used, white in mask= says where a picture is made anew",
+                      stacklevel=3)
     return pixels[..., :3]
 
 

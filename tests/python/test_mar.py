@@ -414,7 +414,8 @@ class Test(unittest.TestCase):
         box = dict(box=(0, 0, 4, 4), output="numpy", **FEW)
         np.testing.assert_array_equal(pipe.edit(Picture(clear), 5, **box), pipe.edit(picture, 5, **box))
         clear[3, 5, 3] = 254
-        for name, own in ("picture", {"picture": Picture(clear), **box}), ("mask", {"picture": picture, "mask": Picture(clear)}):
+        for name, own in [("picture", {"picture": Picture(clear), **box}),
+                          ("mask", {"picture": picture, "mask": Picture(clear)})]:
             with self.assertWarnsRegex(UserWarning, f"^{name}: its transparency is not used, white in mask= ") as caught:
                 pipe.edit(what=5, **{"output": "numpy", **FEW, **own})
             self.assertEqual(caught.filename, __file__)

@@ -225,7 +225,7 @@ typedef struct {
 
 static traversal traverse_along_file(const wt_tensor *t, const int64_t *strides)
 {
-    traversal w;
+    traversal w = {0};
     int64_t to = 1;
     for (int d = t->rank - 1; d >= 0; d--) { /* insertion sort: dimensions after d are sorted */
         int i = d;

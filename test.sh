@@ -44,9 +44,8 @@ step() {
 need_packages $test_packages
 if [ -z "${MAR_FRESH:-}$target_of_release" ]; then # quick and the bare Debian of the test `fresh` go without
     want_packages debootstrap    # without it that test is skipped
-    # shellcheck disable=SC2086
-    if [ $tests = --all-tests ]; then want_packages lintian $package_packages; fi # the test `packages`
-    if [ $tests = --all-tests ]; then want_packages nginx-light openssl systemd; fi # the test serve.operation
+    if [ $tests = --all-tests ]; then want_packages lintian buildah iproute2 gpg; fi # the test `packages`
+    if [ $tests = --all-tests ]; then want_packages nginx-light openssl; fi # the test serve.operation
     want_packages ccache         # the C files of cuda are compiled as those of release; all, when this is run again
     # shellcheck disable=SC2086
     want_packages $webp_packages

@@ -19,7 +19,9 @@ set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/debian/cpack.cmake)
 # dpkg-shlibdeps knows the packages of this system only, and the CUDA toolkit is in none of them.
 if(MAR_SHLIBDEPS AND triplet AND NOT CMAKE_CROSSCOMPILING AND NOT MAR_CUDA)
   list(PREPEND CPACK_GENERATOR DEB)
-  set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
+  cmake_host_system_information(RESULT system QUERY DISTRIB_ID)
+  cmake_host_system_information(RESULT release QUERY DISTRIB_VERSION_ID)
+  set(CPACK_DEBIAN_PACKAGE_RELEASE 1~${system}${release}) # they need the libraries of this system
   set(version ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
   set(CPACK_DEBIAN_PACKAGE_SOURCE libmar)
@@ -30,6 +32,8 @@ if(MAR_SHLIBDEPS AND triplet AND NOT CMAKE_CROSSCOMPILING AND NOT MAR_CUDA)
   install(FILES examples/generate.c examples/requests.c examples/threads.c examples/client.sh examples/search.py examples/CMakeLists.txt
           DESTINATION share/doc/libmar-dev/examples
           COMPONENT debian-development EXCLUDE_FROM_ALL)
+
+  install(FILES examples/mar.service DESTINATION lib/systemd/system COMPONENT debian-command EXCLUDE_FROM_ALL)
 
   configure_file(cmake/debian/changelog.in install/changelog.Debian @ONLY)
   # Adds a package: its name, the components in it, section, dependencies, and description.
@@ -61,13 +65,16 @@ digits.")
 CMake, and examples.")
   add_debian_package(mar "debian-command;mar" graphics "libmar0 (= ${version})"
     "autoregressive image generation - command\n${about}\n\nThis package has the command: it generates images, evaluates them (FID,
-Inception score, precision and recall), and inspects, converts and measures
-models.")
+Inception score, precision and recall), inspects, converts and measures
+models, and serves images over HTTP, with a unit for systemd that is not
+enabled.")
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
   set(CPACK_DEBIAN_LIBMAR-DEV_PACKAGE_SHLIBDEPS OFF)
   set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
   set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
   set(CPACK_DEBIAN_LIBMAR0_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/cmake/debian/triggers)
+  set(CPACK_DEBIAN_MAR_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/cmake/debian/postinst ${PROJECT_SOURCE_DIR}/cmake/debian/prerm
+      ${PROJECT_SOURCE_DIR}/cmake/debian/postrm)
   set(CPACK_DEBIAN_FOLDER ${PROJECT_SOURCE_DIR}/cmake/debian)
 endif()
 include(CPack)

@@ -1,8 +1,8 @@
-# Sourced by demo.sh, test.sh and gpu_kit.sh: `need_packages [PACKAGE...]` installs with apt what libmar and its command
+# Sourced by demo.sh, test.sh, gpu_kit.sh and release.sh: `need_packages [PACKAGE...]` installs with apt what libmar and its command
 # are built from, and the packages named, as far as they are missing.
 
 compiler_packages="gcc libc6-dev cmake ninja-build"
-packages="$compiler_packages pkg-config zlib1g-dev libpcre2-dev libutf8proc-dev libpng-dev libjpeg62-turbo-dev libcjson-dev libmicrohttpd-dev liblapack-dev"
+packages="$compiler_packages pkg-config zlib1g-dev libpcre2-dev libutf8proc-dev libpng-dev libjpeg-dev libcjson-dev libmicrohttpd-dev liblapack-dev"
 test_compiler_packages="g++"
 test_packages="$test_compiler_packages libcmocka-dev" # what only the tests need
 mpi_packages="libopenmpi-dev openmpi-bin" # what libmar-mpi.so is built with, if it is there; mpirun

@@ -6,7 +6,7 @@
 # installation, configuration and build are unchanged. Their hash is in the file `tried` beside this one.
 # The test writes it whenever it passes: commit it.
 #
-# The root is made in BUILD_DIR/fresh (root.sh). In a clone there, the first command must make demo.png without
+# The root is made in BUILD_DIR/fresh (scripts/root.sh). In a clone there, the first command must make demo.png without
 # installing a C++ compiler, make or packages of the tests. Then the second command with ARGUMENTS must pass, including
 # the test `install`. For the presets that it omits, the packages are installed (with 1 GB of CUDA toolkit). These
 # presets are configured and compile a small program (CMake does that itself for CUDA).
@@ -15,7 +15,7 @@
 # are not in it, as in any clone.
 set -euo pipefail
 name=fresh
-. "$(dirname "$0")/root.sh"
+. "$(dirname "$0")/../../scripts/root.sh"
 if [ "$1" != --inside ]; then
     tried=$1/tests/fresh/tried
     git -C "$1" rev-parse -q --verify HEAD >/dev/null 2>&1 || skip "$1 is not a checkout of git"

@@ -4,7 +4,7 @@
 #   tests/fresh/test_kit.sh SOURCE_DIR BUILD_DIR
 set -euo pipefail
 name=kit
-. "$(dirname "$0")/root.sh"
+. "$(dirname "$0")/../../scripts/root.sh"
 if [ "$1" != --inside ]; then in_namespaces "$0" "$1" "$2" && exit 0; fi
 
 source_dir=$2 work=$3 clone=/root/libmar kit="/root/the kit"

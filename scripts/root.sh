@@ -1,10 +1,10 @@
-# Sourced by the tests that need a bare Debian 12: test_fresh.sh, test_packages.sh and test_kit.sh.
+# Sourced by what needs a bare Debian 12 or Ubuntu 24.04: scripts/release.sh and the tests of tests/fresh.
 #
 # debootstrap makes the root (minbase) in separate mount and process namespaces, with /proc and /dev/pts.
 # The namespaces, their processes and mounts end with the test, however it ends. The folder is removed then.
 # After SIGKILL it is removed when the test starts again.
 #
-# The root reaches the registries as this machine does. It gets this machine's bookworm mirror (or else debootstrap's
+# The root reaches the registries as this machine does. It gets this machine's mirror of the system (or else debootstrap's
 # own), apt's proxy and check settings, resolv.conf and hosts, certificates, proxy variables and pip's settings.
 #
 # Exit status 77 (skipped for ctest): this machine cannot make such a root. The line SKIPPED says why; test.sh shows it.
@@ -72,24 +72,52 @@ in_namespaces() {
     [ "$status" = 0 ] || exit "$status"
 }
 
-# make_root: makes a bare Debian 12 in $work/root. Sets $root, and its environment in `variables`.
+# debootstrap_root OPTION...: of make_root
+debootstrap_root() {
+    step 600 debootstrap "${options[@]}" "$@" "$suite" "$root" "$mirror" $script >"$work/log" 2>&1 || {
+        tail -n 5 "$work/log"
+        if grep -qE 'Failed getting release file|Invalid Release file' "$work/log"; then
+            skip "no registry of $system can be reached"
+        fi
+        if grep -q 'noexec or nodev' "$work/log"; then skip "$work is mounted noexec or nodev"; fi
+        fail "debootstrap"
+    }
+}
+
+# Ubuntu's keys come with its packages. Debian 12 has none of them: debootstrap fetches them unchecked, and runs nothing. Of
+# what it fetched, only the key with this fingerprint is used: "Ubuntu Archive Automatic Signing Key (2018)".
+ubuntu_key=F6ECB3762474EDA9D21B7022871920D1991BC93C
+
+# make_root [SUITE]: makes a bare Debian 12 (bookworm, the default) or Ubuntu 24.04 (noble) in $work/SUITE. Sets $root,
+# and its environment in `variables`.
 make_root() {
-    root=$work/root
+    local suite=${1:-bookworm} system="Debian 12" script= options=(--variant=minbase)
+    root=$work/$suite
     mirror=
     if command -v apt-get >/dev/null; then
         mirror=$(apt-get indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
-            sed -n 's/^\(https\{0,1\}:[^ ]*\) bookworm main$/\1/p' | sed -n 1p)
+            sed -n "s/^\\(https\\{0,1\\}:[^ ]*\\) $suite main\$/\\1/p" | sed -n 1p)
         proxy=
         eval "$(apt-config shell proxy Acquire::http::Proxy)"
         if [ -n "$proxy" ] && [ "$proxy" != DIRECT ]; then export http_proxy="${http_proxy:-$proxy}"; fi
     fi
-    echo "== a bare Debian 12 from ${mirror:-the default mirror}"
-    step 600 debootstrap --variant=minbase bookworm "$root" ${mirror:+"$mirror"} >"$work/log" 2>&1 || {
-        tail -n 5 "$work/log"
-        if grep -qE 'Failed getting release file|Invalid Release file' "$work/log"; then skip "no registry can be reached"; fi
-        if grep -q 'noexec or nodev' "$work/log"; then skip "$work is mounted noexec or nodev"; fi
-        fail "debootstrap"
-    }
+    if [ "$suite" = noble ]; then
+        command -v gpg >/dev/null || skip "gpg is not installed, which picks Ubuntu's key"
+        system="Ubuntu 24.04"
+        script=gutsy # of every later Ubuntu; Debian 12's debootstrap knows none named noble
+        mkdir -p "$work/cache"
+        options+=(--components=main,universe --cache-dir="$work/cache")
+        debootstrap_root --download-only --no-check-gpg
+        rm -rf "$root"
+        dpkg-deb -x "$work/cache/"ubuntu-keyring_*.deb "$work/keys"
+        mkdir -pm 700 "$work/gnupg"
+        gpg -q --homedir "$work/gnupg" --import "$work/keys/usr/share/keyrings/ubuntu-archive-keyring.gpg" 2>"$work/log"
+        gpg -q --homedir "$work/gnupg" --export $ubuntu_key >"$work/keyring.gpg"
+        [ -s "$work/keyring.gpg" ] || fail "Ubuntu's packages are without the key $ubuntu_key"
+        options+=(--keyring="$work/keyring.gpg" --force-check-gpg)
+    fi
+    echo "== a bare $system from ${mirror:-the default mirror}"
+    debootstrap_root
     tail -n 1 "$work/log"
     mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
     mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts" # a test wants a terminal
@@ -125,4 +153,15 @@ make_clone() {
         git -C "$root$clone" apply --whitespace=nowarn "$work/uncommitted"
     fi
     git -C "$source_dir" ls-files --others --exclude-standard | sed 's/^/git does not know, so this is not in the clone: /'
+}
+
+# in_root SECONDS COMMANDS: runs them in the root's /tmp. Their output is shown if they fail.
+in_root() {
+    step "$1" chroot "$root" env -i "${variables[@]}" DEBIAN_FRONTEND=noninteractive sh -c "set -eu
+        not() { if \"\$@\"; then echo \"this succeeds: \$*\"; exit 1; fi; } # set -e ignores a failing '! command'
+        apt_install() { apt-get -q -y --no-install-recommends install \"\$@\"; }
+        cd /tmp; $2" >"$work/log" 2>&1 || {
+        tail -n 30 "$work/log"
+        fail "$2"
+    }
 }

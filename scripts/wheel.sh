@@ -18,7 +18,6 @@ version=$(sed -n 's/^#define MAR_VERSION_[A-Z]* //p' include/mar.h | paste -sd .
 tree=$work/tree
 info=$tree/mar-$version.dist-info data=$tree/mar-$version.data/data
 mkdir -p "$out" "$tree/mar/bin" "$info"
-cp python/mar/__init__.py python/mar/_lib.py python/mar/py.typed "$tree/mar"
 cp python/mar_command.py "$tree"
 cmake --install build/release --component python --prefix "$tree/mar" >/dev/null
 cmake --install build/release --component mar --prefix "$data" >/dev/null
@@ -46,6 +45,10 @@ Summary: Images from autoregressive models with continuous and discrete tokens (
 License: MIT
 Requires-Python: >=3.9
 Requires-Dist: numpy
+Provides-Extra: images
+Requires-Dist: pillow; extra == "images"
+Provides-Extra: progress
+Requires-Dist: tqdm; extra == "progress"
 """)
 (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nGenerator: scripts/wheel.sh\nRoot-Is-Purelib: false\nTag: {tag}\n")
 (info / "entry_points.txt").write_text("[console_scripts]\nmar = mar_command:main\n")

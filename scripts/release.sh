@@ -37,8 +37,11 @@ for suite; do
         wheel="python3-venv binutils" make_wheel="scripts/wheel.sh --portable /made; cp examples/Containerfile /made"
     fi
     in_root 1800 "apt-get -q update; apt_install $packages $package_packages $webp_packages $wheel
-        cd $clone; scripts/build.sh -DMAR_WERROR=OFF release; (cd build/release && cpack -B /made/packed); $make_wheel"
+        cd $clone; scripts/build.sh release; (cd build/release && cpack -B /made/packed); $make_wheel"
+    made=$(basename -a "$root"/made/packed/mar_*.deb) && made=${made#*~}
+    rm -f "$out"/*~"${made%%_*}"_*.deb # of an earlier version
     cp "$root"/made/packed/*.deb "$out"
+    if [ "$suite" = bookworm ]; then rm -f "$out"/mar-*.whl "$out"/libmar-*.tar.gz; fi
     if [ "$suite" = bookworm ]; then cp "$root"/made/packed/*.tar.gz "$root"/made/*.whl "$root"/made/Containerfile "$out"; fi
     umount "$root/dev/pts" "$root/proc"
     rm -rf --one-file-system "$root"

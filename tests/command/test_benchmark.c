@@ -204,6 +204,7 @@ COPY_CASE(refusals)
         {T2I "--benchmark geneval --prompts g.jsonl --out a --format jpeg", "--format jpeg", "expected png"},
         {T2I "--benchmark geneval --prompts g.jsonl --out a --grid", "--grid: has no effect with --benchmark"},
         {T2I "--benchmark geneval --prompts g.jsonl --out a --overwrite", "--overwrite: does not replace"},
+        {T2I "--benchmark geneval --prompts g.jsonl --out a --accept_map a/1.png", "--accept_map: expected it without"},
         {"generate -q --like one/000000.png --benchmark geneval --prompts g.jsonl --out a", "--like: "},
         {T2I "--benchmark coco --prompts g.jsonl --out a", "coco", "geneval"},
         {T2I "--benchmark geneval --prompts g.jsonl --class 1 --out a", "--class"},
@@ -298,6 +299,8 @@ COPY_CASE(folders_of_prompts)
     static const refusal cases[] = {
         {T2I "--prompts empty --out a", "empty: has no file, expected prompts, a NAME.txt each"},
         {T2I "--prompts other --out a", "other/x.csv: expected files NAME.txt in a folder of prompts"},
+        {T2I "--prompts upper --out a", "upper/x.TXT: expected files NAME.txt"},
+        {T2I "--benchmark dpg --prompts dots --out a", "dots/a.b.txt: has a dot in its name"},
         {T2I "--prompts hidden --out a", "hidden/.txt: expected files NAME.txt"},
         {T2I "--prompts lines --out a", "lines/1.txt: has several lines, expected one, the prompt"},
         {T2I "--prompts wide --out a", "wide/1.txt: is UTF-16, expected UTF-8"},
@@ -306,9 +309,10 @@ COPY_CASE(folders_of_prompts)
         {T2I "--benchmark dpg --prompts other --out a", "other/x.csv: expected files NAME.txt"},
     };
     const char *d = *state;
-    sh_ok(d, "mkdir empty other hidden lines wide within within/1.txt blank && echo x >other/x.csv && echo x "
-             ">hidden/.txt && "
-             "printf 'a\\nb\\n' >lines/1.txt && printf '\\377\\376a\\000' >wide/1.txt && echo ' ' >blank/1.txt");
+    sh_ok(d,
+          "mkdir empty other hidden lines wide within within/1.txt blank upper dots && echo x >other/x.csv && echo x "
+          ">hidden/.txt && echo x >upper/x.TXT && echo x >dots/a.b.txt && printf 'a\\nb\\n' >lines/1.txt && "
+          "printf '\\377\\376a\\000\\n\\000' >wide/1.txt && echo ' ' >blank/1.txt");
     command_refuses(d, cases, LENGTH(cases));
     command_ok(d, T2I "--prompts dpg --num 2 --out a");
     sh_ok(d, "diff -r a two && printf x >dpg/10.txt");

@@ -20,6 +20,7 @@ fi
 source_dir=$2 work=$3 clone=/root/libmar made=$3/made
 
 # make_system SUITE VERSION: makes the packages, and a bare system with them in /made. Returns 1 if no registry is reached.
+# Within a condition set -e is off.
 make_system() {
     local status=0
     echo "== release.sh $1"
@@ -37,8 +38,7 @@ make_system() {
     echo "== lintian" # a package of Debian's own would close a report
     lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "${debs[@]}" || fail "lintian"
     make_root "$1"
-    mkdir "$root/made"
-    cp "${debs[@]}" "$made"/mar-*.whl "$made"/libmar-*.tar.gz "$root/made"
+    mkdir "$root/made" && cp "${debs[@]}" "$made"/mar-*.whl "$made"/libmar-*.tar.gz "$root/made" || fail "no packages"
 }
 
 use_wheel() {

@@ -202,6 +202,10 @@ static int read_names(benchmark *b)
     for (int i = 0; i < folder.count; i++) folder.names[i][strlen(folder.names[i]) - 4] = '\0';
     b->data = folder.names;
     b->count = folder.count;
+    for (int i = 0; i < b->count; i++)
+        if (strchr(b->data[i], '.'))
+            return tool_error("%s/%s.txt: has a dot in its name, where %s's judge ends it", b->file, b->data[i],
+                              kinds[b->kind].title);
     return 0;
 }
 

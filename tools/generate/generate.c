@@ -186,6 +186,7 @@ static int check_benchmark_out(const generate_options *o, const output *out)
     if (out->format != IMAGE_PNG)
         return tool_error("--format %s: the directories of --benchmark are of PNGs, expected png", formats[o->format]);
     if (o->grid) return tool_error("--grid: has no effect with --benchmark %s", o->benchmark);
+    if (o->accept_map) return tool_error("--accept_map: expected it without --benchmark %s", o->benchmark);
     if (o->like) return tool_error("--like: makes one image again, expected it without --benchmark");
     if (o->overwrite)
         return tool_error("--overwrite: does not replace the directories of --benchmark, expected another --out");

@@ -27,7 +27,8 @@ static int compare_file_names(const void *a, const void *b)
 
 static int add_prompt_file(prompt_folder *f, const char *path, const char *name)
 {
-    if (!tool_ends_with(name, ".txt") || *name == '.')
+    const char *dot = strrchr(name, '.');
+    if (!dot || strcmp(dot, ".txt") != 0 || *name == '.')
         return tool_error("%s/%s: expected files NAME.txt in a folder of prompts, one prompt each", path, name);
     if (f->count == PROMPT_FILES_MAX)
         return tool_error("%s: has more than %d files, expected that many prompts at most", path, PROMPT_FILES_MAX);

@@ -522,7 +522,7 @@ static int read_one(const char *path, prompts *p)
     if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, size -= 3;
     n = trim_end(text, size);
     text[n] = '\0';
-    if (n > 0 && prompt_line_size(text, n, &whole) < n)
+    if (!failed && n > 0 && prompt_line_size(text, n, &whole) < n)
         failed = tool_error("%s: has several lines, expected one, the prompt", path);
     if (!failed) failed = prompts_take(p, &(prompt_place){path, NULL, 0}, text, n);
     free(data);

@@ -334,10 +334,11 @@ static int take_kid_subset(eval_job *job, const option_set *given, const char *p
     static const char key[] = "kid_subset_size";
     int *size = &job->options->judge.kid_subset, was = KID_SUBSET_DEFAULT;
     const char *text = eval_setting(job, key);
+    const option *o = options_find(given, key);
     char is[16];
     if (*text && take_setting_number(job, key, NUMBER_MAX, &was, path) != 0) return 1;
     snprintf(is, sizeof is, "%d", *size);
-    if (options_find(given, key)->given && *size != was) return refuse_difference(job, key, *text ? text : NULL, is);
+    if (o && o->given && *size != was) return refuse_difference(job, key, *text ? text : NULL, is);
     *size = was;
     return 0;
 }

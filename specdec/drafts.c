@@ -216,7 +216,7 @@ static void dynamic_add_candidates(const spec_sampler *s, spec_sequence *q, int 
         q->candidate[c] = s->top_id[row * s->options.top + k];
         q->candidate_parent[c] = parent;
         q->candidate_log_p[c] = before + fmin(0, (double)s->top_log_p[row * s->options.top + k]);
-        q->chosen[c] = -1;
+        q->candidate_chosen[c] = -1;
     }
 }
 
@@ -226,7 +226,7 @@ static int dynamic_likeliest(const spec_sequence *q, int first)
 {
     int best = -1;
     for (int c = first; c < q->candidates; c++)
-        if (q->chosen[c] < 0 && (best < 0 || q->candidate_log_p[c] > q->candidate_log_p[best])) best = c;
+        if (q->candidate_chosen[c] < 0 && (best < 0 || q->candidate_log_p[c] > q->candidate_log_p[best])) best = c;
     return best;
 }
 
@@ -237,7 +237,7 @@ static void dynamic_expand(const spec_sampler *s, spec_sequence *q, int first)
     for (int i = 0; i < s->options.top; i++) {
         const int c = dynamic_likeliest(q, first);
         if (c < 0) break;
-        q->chosen[c] = 0;
+        q->candidate_chosen[c] = 0;
         q->expanded_draft[q->expanded] = q->candidate[c];
         q->expanded_parent[q->expanded] = q->candidate_parent[c];
         q->expansion[q->expanded++] = c;
@@ -275,19 +275,19 @@ static mar_status dynamic_expand_level(spec_sampler *s, int level, int *requests
 /* Makes the likeliest candidates the block. The order of their numbers is by levels. */
 static void dynamic_choose_block(const spec_sampler *s, spec_sequence *q)
 {
-    for (int c = 0; c < q->candidates; c++) q->chosen[c] = -1;
+    for (int c = 0; c < q->candidates; c++) q->candidate_chosen[c] = -1;
     for (int i = 0; i < s->options.total; i++) {
         const int c = dynamic_likeliest(q, 0);
         if (c < 0) break;
-        q->chosen[c] = 0;
+        q->candidate_chosen[c] = 0;
     }
     q->depth = 0;
     for (int c = 0; c < q->candidates; c++) {
-        if (q->chosen[c] < 0) continue;
+        if (q->candidate_chosen[c] < 0) continue;
         const int expanded = q->candidate_parent[c], n = q->count++;
-        q->chosen[c] = n;
+        q->candidate_chosen[c] = n;
         q->draft[n] = q->candidate[c];
-        q->parent[n] = expanded < 0 ? -1 : q->chosen[q->expansion[expanded]];
+        q->parent[n] = expanded < 0 ? -1 : q->candidate_chosen[q->expansion[expanded]];
         q->place[n] = q->parent[n] < 0 ? 1 : q->place[q->parent[n]] + 1; /* depth of the draft */
         if (q->place[n] > q->depth) q->depth = q->place[n];
     }
@@ -334,7 +334,7 @@ static int jacobi_is_tail(const spec_sequence *q, int i)
 
 static int jacobi_wanted(const spec_sampler *s, const spec_sequence *q, int i)
 {
-    return jacobi_is_tail(q, i) && i < s->tree_depth ? s->children : 1;
+    return jacobi_is_tail(q, i) && i < q->tree_depth ? s->children : 1;
 }
 
 /* Adds the draws of a sequence's drafts. The q of a token of the tail is the p it was drawn from. With SPEC_STOP the

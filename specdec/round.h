@@ -18,6 +18,11 @@ typedef struct {
     uint8_t *token_status; /* [tokens] spec_verdict */
     int *round;            /* [tokens] round that made the token final */
 
+    spec_past past; /* for the choice of drafts */
+    int chosen;     /* drafts of this round, at most */
+    int reach;      /* positions that these can cover */
+    int tree_depth; /* Jacobi: levels of this round's tree; `reach` counts those of the tree and the chain */
+
     int count, depth;    /* drafts of the block, and positions that they cover */
     int *draft, *parent; /* [capacity] as in kern_block_job */
     int *row_q;          /* [capacity + 1] row of each site's q; -1: q is a point */
@@ -32,7 +37,7 @@ typedef struct {
     int candidates;
     int *candidate, *candidate_parent; /* [candidates] token, and the expanded draft that it follows (-1: the prefix) */
     double *candidate_log_p;           /* [candidates] log probability of the path to it under the draft model */
-    int *chosen;                       /* [candidates] -1: not chosen; in the end, the index in the block */
+    int *candidate_chosen;             /* [candidates] -1: not chosen; in the end, the index in the block */
     int expanded, level;               /* level: first expanded draft of the last level */
     int *expansion;                    /* [draft_capacity + 1] candidate of each expanded draft */
     int *expanded_draft, *expanded_parent; /* as in causal_request */
@@ -52,7 +57,8 @@ struct spec_sampler {
     spec_sampler_options options;
     int sequences, tokens; /* capacities */
     int children;          /* Jacobi: candidates at a position of the tree. Static tree: maximum number of siblings */
-    int tree_depth;        /* Jacobi: levels of the tree; options.length counts those of the tree and the chain */
+    int levels;            /* Jacobi: levels of the tree, at most */
+    int positions;         /* that a block covers, at most */
     int past_rejection;    /* verification continues after a rejection */
     int capacity;          /* drafts of a block, at most */
     int draft_capacity;    /* drafts of a request to the draft model, at most */
@@ -130,7 +136,7 @@ static inline int spec_lesser(int a, int b)
  * the target gives it without a draft as well. A Jacobi draft costs nothing there. */
 static inline int spec_deepest(const spec_sampler *s, const spec_sequence *q)
 {
-    return spec_lesser(s->options.length, q->n - q->known - (s->draft.log_probs != NULL));
+    return spec_lesser(q->reach, q->n - q->known - (s->draft.log_probs != NULL));
 }
 
 /* Fails a sequence: a model ("" or "draft: ") gave no token a probability. Only a NaN causes that. */

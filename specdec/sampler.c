@@ -15,19 +15,18 @@ static double sampler_parameter(const spec_sampler_options *o, const char *name,
     return otherwise;
 }
 
-/* Fits the Jacobi tree into the window. The window counts the drafts of the tree and of the chain after it. The tree
- * has the most levels, at most `depth`, that leave a chain of at least one draft. */
-static void sampler_fit_tree(spec_sampler *s, int depth)
+/* Fits the Jacobi tree into a window. The window counts the drafts of the tree and of the chain after it. The tree has
+ * the most levels, at most s->levels, that leave a chain of at least one draft. Returns the positions of tree and
+ * chain. */
+static int sampler_fit_tree(const spec_sampler *s, int window, int *levels)
 {
     int64_t drafts = 0, level = 1;
-    s->tree_depth = 0;
-    for (; s->tree_depth < depth; s->tree_depth++) {
+    for (*levels = 0; *levels < s->levels; ++*levels) {
         level *= s->children;
-        if (drafts + level >= s->options.length) break;
+        if (drafts + level >= window) break;
         drafts += level;
     }
-    s->capacity = s->options.length;
-    s->options.length += s->tree_depth - (int)drafts;
+    return window + *levels - (int)drafts;
 }
 
 static int sampler_is_by_levels(const int *parent, int count)
@@ -76,8 +75,14 @@ static void sampler_derive_sizes(spec_sampler *s)
     s->past_rejection = o->method && o->method->policy == SPEC_CONTINUE && sampler_parameter(o, "continue", 1) != 0;
     if (!o->method) s->options.length = 0;
     s->capacity = o->parent ? o->count : o->top ? o->total : o->length;
-    if (jacobi) sampler_fit_tree(s, s->children > 1 ? (int)sampler_parameter(o, "depth", 1) - 1 : 0);
-    if (jacobi && s->tree_depth == 0) s->children = 1;
+    s->positions = o->length;
+    if (jacobi) {
+        int levels;
+        s->levels = s->children > 1 ? (int)sampler_parameter(o, "depth", 1) - 1 : 0;
+        s->positions = sampler_fit_tree(s, s->capacity, &levels);
+        if (o->choice) s->positions = s->capacity; /* fewer drafts may be a longer chain */
+        if (levels == 0) s->children = 1;
+    }
     s->draft_capacity = !s->draft.log_probs ? 0 : o->top ? o->top * (o->length - 1) : s->capacity;
     s->top = o->top ? o->top : o->likeliest ? s->children : 0;
     s->top_rows = o->top ? o->top + 1 : s->capacity + 1;
@@ -88,7 +93,7 @@ static void sampler_derive_sizes(spec_sampler *s)
 static size_t sampler_lay_out_host(spec_sampler *s, char *base)
 {
     const size_t sequences = (size_t)s->sequences, tokens = (size_t)s->tokens, drafts = (size_t)s->capacity;
-    const size_t all = sequences * (drafts + 1), positions = (size_t)s->options.length + 1;
+    const size_t all = sequences * (drafts + 1), positions = (size_t)s->positions + 1;
     const size_t children = (size_t)s->children, asked = (size_t)s->draft_capacity + 1;
     const size_t candidates = (size_t)s->candidates, top = sequences * (size_t)s->top_rows * (size_t)s->top;
     size_t used = 0;
@@ -105,7 +110,7 @@ static size_t sampler_lay_out_host(spec_sampler *s, char *base)
         q->candidate = arena_carve(base, &used, candidates, sizeof *q->candidate);
         q->candidate_parent = arena_carve(base, &used, candidates, sizeof *q->candidate_parent);
         q->candidate_log_p = arena_carve(base, &used, candidates, sizeof *q->candidate_log_p);
-        q->chosen = arena_carve(base, &used, candidates, sizeof *q->chosen);
+        q->candidate_chosen = arena_carve(base, &used, candidates, sizeof *q->candidate_chosen);
         q->expansion = arena_carve(base, &used, asked, sizeof *q->expansion);
         q->expanded_draft = arena_carve(base, &used, asked, sizeof *q->expanded_draft);
         q->expanded_parent = arena_carve(base, &used, asked, sizeof *q->expanded_parent);
@@ -142,8 +147,7 @@ static size_t sampler_lay_out_host(spec_sampler *s, char *base)
 size_t spec_sampler_lay_out(spec_sampler *s, char *base)
 {
     const size_t sequences = (size_t)s->sequences, size = (size_t)s->target.size;
-    const size_t drafts = (size_t)s->capacity, all = sequences * (drafts + 1),
-                 positions = (size_t)s->options.length + 1;
+    const size_t drafts = (size_t)s->capacity, all = sequences * (drafts + 1), positions = (size_t)s->positions + 1;
     const size_t top = sequences * (size_t)s->top_rows * (size_t)s->top;
     const int jacobi = s->options.method && !s->draft.log_probs;
     size_t used = 0;
@@ -267,6 +271,7 @@ void spec_sampler_admit(spec_sampler *s, int sequence, const spec_start *start)
         q->token_status[i] = SPEC_DROPPED;
         q->round[i] = -1;
     }
+    spec_past_begin(&q->past, q->token, q->n, q->given, s->options.method && s->options.method->stale);
 }
 
 void spec_sampler_release(spec_sampler *s, int sequence)
@@ -278,10 +283,26 @@ void spec_sampler_release(spec_sampler *s, int sequence)
 
 /* --- a round ------------------------------------------------------------------------------------------------------ */
 
+/* Chooses the drafts of a sequence's round. */
+static void sampler_choose_drafts(const spec_sampler *s, spec_sequence *q)
+{
+    const spec_sampler_options *o = &s->options;
+    q->chosen = s->capacity;
+    if (o->choice) q->chosen = spec_lesser(o->choice->choose(o->choice, &q->past), s->capacity);
+    if (o->method->stale)
+        q->reach = sampler_fit_tree(s, q->chosen, &q->tree_depth);
+    else if (o->parent || o->top)
+        q->reach = q->chosen > 0 ? o->length : 0;
+    else
+        q->reach = q->chosen;
+}
+
 static mar_status sampler_draft_blocks(spec_sampler *s, mar_err *err)
 {
     for (int i = 0; i < s->sequences; i++) s->sequence[i].count = s->sequence[i].depth = 0;
     if (!s->options.method) return MAR_OK;
+    for (int i = 0; i < s->sequences; i++)
+        if (spec_is_running(&s->sequence[i])) sampler_choose_drafts(s, &s->sequence[i]);
     if (!s->draft.log_probs) return spec_draft_jacobi(s, err);
     return s->options.top ? spec_draft_dynamic(s, err) : spec_draft_levels(s, err);
 }
@@ -339,6 +360,8 @@ static void sampler_count_block(spec_sampler *s, const spec_sequence *q, int acc
     s->stats.drafted += q->count, s->stats.positions += q->depth;
     s->stats.accepted += accepted;
     s->stats.lengths[spec_lesser(accepted, SPEC_LENGTHS - 1)]++;
+    s->stats.undrafted += q->depth == 0;
+    if (s->options.choice) s->stats.spent += spec_choice_cost(s->options.choice, q->depth > 0 ? q->chosen : 0);
 }
 
 /* Commits a block's verdicts: makes its tokens final and keeps the tail for the next round. A token that is missing
@@ -364,6 +387,8 @@ static void sampler_commit_block(spec_sampler *s, spec_sequence *q, const int *i
         q->tail_row[i] = row + site[final + i];
         q->tail_token[i] = id[final + i];
     }
+    if (s->options.choice)
+        spec_past_add(&q->past, s->options.choice, q->depth > 0 ? q->chosen : 0, q->depth, accepted, final);
     q->known += final;
     q->step++;
     q->on_device = 0;

@@ -3,6 +3,7 @@
 #define SPECDEC_SAMPLING_H
 
 #include "nets/causal_request.h"
+#include "specdec/choice.h"
 #include "specdec/verifier.h"
 
 /* A model. One call of `log_probs` is one forward pass over n requests, of different sequences. It fills rows of log_p,
@@ -45,6 +46,8 @@ typedef struct {
     int side;              /* Jacobi: tokens in a row of the image */
     const int *neighbours; /* backend [size][neighbour_count], each token itself first; NULL if not needed */
     int neighbour_count;
+    const spec_choice
+        *choice; /* chooses each round's drafts (specdec/choice.h), up to those above; NULL: all of them */
 } spec_sampler_options;
 
 /* A sequence to admit (spec_sampler_admit). */
@@ -68,6 +71,8 @@ typedef struct {
     long positions;             /* positions drafted */
     long accepted;              /* tau, summed over rounds */
     long lengths[SPEC_LENGTHS]; /* rounds by accepted drafts */
+    long undrafted;             /* rounds without drafts */
+    double spent; /* cost of the rounds by options.choice; plain decoding costs `tokens`. 0 without a choice */
     /* Seconds, complete when the queue has finished. If the target's pass and the verification share a recording,
      * target_s covers both, and verify_s the reading of results. */
     double draft_s, target_s, verify_s;

@@ -1,6 +1,7 @@
 /* The exact distribution of whole sequences. Runs the real sampler and operations through every outcome of their
  * decisions, on toy models that are small enough. Lossless methods have the target's distribution. With a planted fault
  * they do not. */
+#include "specdec/round.h"
 #include "tests/support/brief.h"
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
@@ -27,6 +28,8 @@ typedef struct {
     double law[MOST], total;
     long runs;
 } enumeration;
+
+static const spec_sampler *watched; /* of choices that look where they must not */
 
 static void one_run(void *arg)
 {
@@ -76,6 +79,7 @@ static double distance(const setup *u, uint64_t seed, fault f, int count)
     e.g.start = (spec_start){.seed = 3, .token = given, .given = count};
     script_install(&e.g, f);
     sampling_create(&e.g, &target, m && !m->stale ? &draft : NULL, &o, 1, u->n);
+    watched = e.g.s;
     script_each(one_run, one_result, &e);
     sampling_close(&e.g);
     if (!(fabs(e.total - 1) < 1e-6)) fail_msg("%s: probabilities sum to %g", u->name, e.total);
@@ -174,6 +178,107 @@ TEST_CASE(lossless_coupled)
 {
     is_exact(&scd), is_exact(&scd_short), is_exact(&scd_left), is_exact(&scd_above), is_exact(&scd_tree);
     is_exact(&scd_siblings), is_exact(&scd_zeros), is_exact(&scd_two);
+}
+
+/* --- choices of the number of drafts (specdec/choice.h) --- */
+
+enum { ALL = 99 };
+
+/* All drafts after a rejection, none after an acceptance. */
+static int choose_contrary(const spec_choice *c, const spec_past *past)
+{
+    (void)c;
+    return past->accepted > 0 ? 0 : ALL;
+}
+
+static int choose_cycling(const spec_choice *c, const spec_past *past)
+{
+    (void)c;
+    return past->rounds % 3 == 0 ? 3 : past->rounds % 3 == 1 ? 1 : 0;
+}
+
+/* A number of drafts for each past. */
+static int choose_hashed(const spec_choice *c, const spec_past *past)
+{
+    uint32_t hash = (uint32_t)(past->positions * 7 + past->accepted);
+    (void)c;
+    for (int i = 0; i < past->known; i++) hash = (hash + (uint32_t)past->token[i] + 1) * 2654435761u;
+    return (int)((hash >> 16) % 5);
+}
+
+/* Returns the last round's tokens. The drafts of a chain have as many before those of the next round's position. */
+static int last_final(const spec_sequence *q)
+{
+    int n = 0;
+    while (n < q->known - q->given && q->round[q->known - 1 - n] == q->round[q->known - 1]) n++;
+    return n;
+}
+
+/* Looks at the draft that the next round would verify first. */
+static int choose_by_tail(const spec_choice *c, const spec_past *past)
+{
+    const spec_sequence *q = &watched->sequence[0];
+    (void)c;
+    return past->rounds > 0 && q->tail_known > 0 && q->tail_token[0] == 0 ? 0 : ALL;
+}
+
+/* Looks at the last round's draft of the next position. */
+static int choose_by_draft(const spec_choice *c, const spec_past *past)
+{
+    const spec_sequence *q = &watched->sequence[0];
+    (void)c;
+    return past->rounds > 0 && q->tail > 0 && q->drawn[last_final(q) * watched->children] == 0 ? 0 : ALL;
+}
+
+/* Looks at the verdict behind the first rejection. */
+static int choose_by_verdict(const spec_choice *c, const spec_past *past)
+{
+    const spec_sequence *q = &watched->sequence[0];
+    (void)c;
+    return past->rounds > 0 && q->tail_known > 0 && q->tail_token[0] == q->drawn[last_final(q) * watched->children]
+               ? 0
+               : ALL;
+}
+
+static const spec_choice contrary = {.choose = choose_contrary}, cycling = {.choose = choose_cycling},
+                         hashed = {.choose = choose_hashed}, by_tail = {.choose = choose_by_tail},
+                         by_draft = {.choose = choose_by_draft}, by_verdict = {.choose = choose_by_verdict};
+
+static double distance_choosing(const setup *u, const spec_choice *choice, uint64_t seed, int count)
+{
+    setup v = *u;
+    v.options.choice = choice;
+    return distance(&v, seed, FAULT_NONE, count);
+}
+
+TEST_CASE(lossless_with_any_choice_of_drafts)
+{
+    static const setup *const setups[] = {&chain, &long_chain,  &tree,      &dynamic, &sjd,      &sjd_left,
+                                          &pac,   &pac_no_tree, &pac_stops, &scd,     &scd_tree, &scd_two};
+    static const spec_choice *const choices[] = {&contrary, &cycling, &hashed};
+    for (size_t i = 0; i < sizeof setups / sizeof *setups; i++)
+        for (int c = 0; c < 3; c += test_brief ? 2 : 1)
+            for (int count = 0; count <= 2; count += 2) {
+                const double tv = distance_choosing(setups[i], choices[c], (uint64_t)c, count);
+                if (!(tv < 2e-6)) fail_msg("%s, choice %d: total variation %g", setups[i]->name, c, tv);
+            }
+}
+
+/* What a method's choice may not look at (specdec/choice.h), and what it may: sjd's tail is drawn after the choice. */
+TEST_CASE(a_choice_that_looks_at_the_tail_is_noticed)
+{
+    static const struct {
+        const setup *u;
+        const spec_choice *choice;
+        int exact;
+    } cases[] = {{&pac_no_tree, &by_tail, 0},  {&pac, &by_tail, 0},        {&pac_no_tree, &by_verdict, 0},
+                 {&pac_no_tree, &by_draft, 0}, {&scd, &by_draft, 0},       {&scd_tree, &by_draft, 0},
+                 {&sjd, &by_draft, 1},         {&pac_stops, &by_draft, 1}, {&chain, &by_draft, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const double tv = distance_choosing(cases[i].u, cases[i].choice, 0, 0);
+        if (cases[i].exact ? !(tv < 2e-6) : !(tv > 1e-4))
+            fail_msg("case %zu, %s: total variation %g", i, cases[i].u->name, tv);
+    }
 }
 
 /* Runs relaxed methods without relaxation, in chains and trees that reach residuals and points. */

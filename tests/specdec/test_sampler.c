@@ -64,6 +64,16 @@ static mar_status checked_laws(void *state, const causal_request *request, int n
 static const int tree[] = {-1, -1, 0, 0, 1, 1, 2, 3, 4, 5};
 static const double pac[] = {3, 3, 1}, uniform[] = {1.5}, lantern[] = {5, 0.3};
 
+static int choose_hashed(const spec_choice *c, const spec_past *past)
+{
+    (void)c;
+    return past->known == past->given ? 9 : (past->token[past->known - 1] * 5 + past->accepted) % 11;
+}
+
+static const spec_choice hashed = {.choose = choose_hashed},
+                         by_costs = {
+                             .choose = spec_choose, .widths = 4, .drafts = {0, 2, 4, 8}, .cost = {1, 1.1, 1.2, 1.4}};
+
 /* One method of each kind */
 static const struct {
     const char *method;
@@ -80,6 +90,12 @@ static const struct {
     {"sjd", {.length = 30, .first = SPEC_FIRST_LEFT, .side = 5}},
     {"sjd-pac", {.parameter = pac, .length = 15, .first = SPEC_FIRST_ABOVE, .side = 5}},
     {"scd", {.parameter = pac, .length = 15, .first = SPEC_FIRST_ABOVE, .side = 5}},
+    {"vanilla", {.length = 8, .choice = &by_costs}},
+    {"vanilla", {.length = 4, .parent = tree, .count = 10, .choice = &hashed}},
+    {"vanilla", {.length = 4, .top = 3, .total = 12, .choice = &hashed}},
+    {"sjd-pac",
+     {.parameter = pac, .length = 13, .choice = &hashed}}, /* 12 drafts have 2 levels and cover 5 positions */
+    {"scd", {.parameter = pac, .length = 9, .choice = &by_costs}},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -90,9 +106,10 @@ typedef struct {
     sampling g;
 } setup;
 
-static mar_status try_create(setup *u, int kind, int sequences, mar_err *err)
+static mar_status try_create(setup *u, int kind, int sequences, const spec_choice *choice, mar_err *err)
 {
     spec_sampler_options o = kinds[kind].o;
+    if (choice) o.choice = choice;
     o.method = kinds[kind].method ? spec_method_find(kinds[kind].method) : NULL;
     o.neighbours = u->near, o.neighbour_count = SIZE;
     const spec_model target = {SIZE, &u->target, checked_laws, NULL}, draft = {SIZE, &u->draft, checked_laws, NULL};
@@ -105,7 +122,8 @@ static mar_status try_create(setup *u, int kind, int sequences, mar_err *err)
     return status;
 }
 
-static void set_up(setup *u, int kind, int sequences)
+/* `choice`: in place of the kind's, if not NULL. */
+static void set_up_choosing(setup *u, int kind, int sequences, const spec_choice *choice)
 {
     mar_err err;
     memset(u, 0, sizeof *u);
@@ -116,7 +134,12 @@ static void set_up(setup *u, int kind, int sequences)
     circle(SIZE, u->near);
     sampling_open(&u->g, 2);
     u->g.start = (spec_start){.seed = 31, .n = TOKENS};
-    assert_ok(try_create(u, kind, sequences, &err), &err);
+    assert_ok(try_create(u, kind, sequences, choice, &err), &err);
+}
+
+static void set_up(setup *u, int kind, int sequences)
+{
+    set_up_choosing(u, kind, sequences, NULL);
 }
 
 static void tear_down(setup *u)
@@ -269,6 +292,26 @@ TEST_CASE(plain_sampling_continues_itself)
         assert_int_equal(spec_sampler_get_stats(u.g.s)->calls, TOKENS - u.g.start.given);
     }
     tear_down(&u);
+}
+
+/* Rounds without drafts are plain sampling, to the bit. Statistics count them, and their cost. */
+TEST_CASE(no_drafts_are_plain_sampling)
+{
+    static const spec_choice none = {.choose = spec_choose, .widths = 2, .drafts = {0, 4}, .cost = {1, 5}};
+    setup plain;
+    set_up(&plain, 0, 1);
+    sampling_run(&plain.g, 9, 1, TOKENS);
+    for (int kind = 1; kind < KINDS; kind++) {
+        setup u;
+        set_up_choosing(&u, kind, 1, &none);
+        sampling_run(&u.g, 9, 1, TOKENS);
+        assert_memory_equal(spec_sampler_tokens(u.g.s, 0), spec_sampler_tokens(plain.g.s, 0), TOKENS * sizeof(int));
+        const spec_sampler_stats *s = spec_sampler_get_stats(u.g.s);
+        assert_true(s->rounds == TOKENS && s->undrafted == TOKENS && s->drafted == 0 && s->spent == TOKENS);
+        assert_int_equal(u.q->calls, 0);
+        tear_down(&u);
+    }
+    tear_down(&plain);
 }
 
 /* --- dynamic trees --- */

@@ -1,0 +1,67 @@
+/* The number of drafts of each round, chosen by cost and by the verdicts so far.
+ *
+ * A pass over more rows takes longer. How much longer depends on the machine, the type and the model. spec_choose takes
+ * the drafts with the most tokens a second: cost[i] is the time of a round of drafts[i] drafts over that of a round
+ * without drafts, and the tokens of a round are those that its width has drawn in this sequence so far.
+ *
+ * Loss. Let `spent` be the cost of a sequence's rounds, and t the tokens that they drew. Plain decoding would cost t. A
+ * round of cost c draws at least one token, so it adds at most c - 1 to spent - t. spec_choose takes it only if spent -
+ * t
+ * + c - 1 is within an allowance, which ends at 2 % of the sequence's tokens. Half of it is there from the start, the
+ * rest comes with the tokens. So by the table, no sequence takes more than 2 % longer than plain decoding, whatever is
+ * accepted. The allowance also paces the trials: a width is tried again when its record has faded, and if it can be
+ * paid.
+ *
+ * The distribution stays. Let k tokens be final, and let G(j) be all that the rounds so far have drawn and decided at
+ * positions up to j: drafts, siblings, coins, replacements. A choice is a function of spec_past: the final tokens, the
+ * verdicts at their positions, and the choices before. By induction over rounds it is a function of G(k - 1).
+ *  1. Draft model. The drafts are drawn after the choice, with noise of their own. Given G(k - 1), the choice is fixed,
+ *     and the block is one of a fixed length, which is exact.
+ *  2. Jacobi, SPEC_STOP. The tail is drawn anew after the choice, so this is case 1. Its rows q may depend on anything
+ *     before. With coupled noise the choice belongs to H of specdec/methods/scd.c: it depends on positions before k,
+ * and no noise of a position from k on has entered it.
+ *  3. Jacobi, SPEC_CONTINUE. The draft of position j >= k is the token y_j that the last verification left there. Its
+ * row q_j is the p_j of that round, a function of G(j - 1). Its draft then, x_j, had the distribution of its row given
+ *     G(j - 1), and acceptance or residual turned that into q_j. So y_j has q_j given G(j - 1). The choice is a
+ * function of G(k - 1), which G(j - 1) contains: it may keep y_j, drop it or give it other siblings, and where y_j is
+ * tested, it still has q_j given all that came before.
+ *  4. A position without a draft takes its token from p, with noise of its own.
+ * A choice must not depend on the tokens, verdicts or rows at positions from k on. Given that x_j was accepted, y_j no
+ * longer has q_j. Nor has it given p_{j+1}, which tells x_j. tests/specdec/test_laws.c has choices that look at these,
+ * and finds their distributions wrong. */
+#ifndef SPECDEC_CHOICE_H
+#define SPECDEC_CHOICE_H
+
+enum { SPEC_WIDTHS = 8, SPEC_CURVE = 64 };
+
+/* All that a choice may depend on: a sequence's final tokens and the verdicts of their rounds. */
+typedef struct {
+    const int *token;        /* host [known] */
+    int n, given, known;     /* tokens of the whole sequence, those given, and final ones */
+    int stale;               /* 1: drafts come from the round before: behind a plain round they are uninformed */
+    int rounds;              /* so far */
+    int positions, accepted; /* of the last round: positions drafted, and drafts accepted */
+    double spent;            /* cost of all rounds */
+    /* Sums over past rounds, older ones weighing less. */
+    double width_rounds[SPEC_WIDTHS], width_tokens[SPEC_WIDTHS]; /* rounds of a width, and tokens that they drew */
+    double tested[SPEC_CURVE], passed[SPEC_CURVE];               /* drafts tested at a depth, and accepted */
+} spec_past;
+
+typedef struct spec_choice {
+    /* Returns the drafts of the next round: 0 is a plain one, more than the sampler's are the sampler's. A static or
+     * dynamic tree is drafted whole or not at all. */
+    int (*choose)(const struct spec_choice *choice, const spec_past *past);
+    int widths;               /* entries of the table; 0: every round counts as a plain one */
+    int drafts[SPEC_WIDTHS];  /* [widths] increasing from 0 */
+    double cost[SPEC_WIDTHS]; /* [widths] time of a round with these drafts; cost[0] = 1 */
+} spec_choice;
+
+/* Implements spec_choice.choose by the table. */
+int spec_choose(const spec_choice *choice, const spec_past *past);
+/* Returns the cost of a round: that of the first width of at least `drafts`. */
+double spec_choice_cost(const spec_choice *choice, int drafts);
+void spec_past_begin(spec_past *past, const int *token, int n, int given, int stale);
+/* Adds a round with `drafts` drafts, as chosen, at `positions` positions. Uninformed drafts teach nothing. */
+void spec_past_add(spec_past *past, const spec_choice *choice, int drafts, int positions, int accepted, int final);
+
+#endif

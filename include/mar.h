@@ -90,8 +90,7 @@ typedef struct {
      * with bf16 instructions, else f32. INT8 covers the blocks of the transformer and of the head: weights per output
      * channel, activations per row. INT4 covers the blocks of the transformer: weights of 4 bits and activations of 8,
      * each 32 neighbours of a row with a scale. On a GPU both cover the transformer's blocks, and activations stay
-     * bf16. A file's int8 or int4 weights (mar_convert) are used directly with that type, and dequantised to f32
-     * otherwise. */
+     * bf16. A file's int8 or int4 weights (mar_convert) are used directly with that type, else dequantised. */
     mar_dtype dtype;
     int threads;           /* of a CPU, at most its cores; 0: one per core that affinity and quota allow */
     mar_backend backend;   /* AUTO: CUDA if the library has it and there is a GPU, else CPU */
@@ -449,8 +448,7 @@ typedef struct {
     mar_model *draft; /* NULL: none. Same tokens and classes as the model; a session references it */
     /* Verifier, a name from mar_method_get for the model's kind of tokens. "path" without a draft uses the model's own
      * last conditions as the draft. "sjd", "sjd-pac" and "scd" take no draft. NULL: with head_spec the draft's head
-     * proposes inside the head; else "path", for discrete tokens "vanilla". A session keeps no reference to this text
-     * or to tree. */
+     * proposes inside the head; else "path", for discrete tokens "vanilla". A session copies texts. */
     const char *spec;
     /* Autoregressive steps of a block, 1 or more; blocks end with the image. 0: 8, or with spec path adapted to the
      * accepted drafts of the image so far, at most 16. Discrete tokens: at most seq_len. */
@@ -459,7 +457,7 @@ typedef struct {
     mar_context context;     /* FULL without a draft */
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise, not with spec path */
     float inner_temperature; /* cspd: factor of the standard deviations in its criterion */
-    int window;       /* sjd, sjd-pac, scd: drafts of a round, tree included, 1..seq_len; 0: 64 on a GPU, 16 on a CPU */
+    int window;       /* sjd, sjd-pac, scd: drafts of a round, tree included; 0: by window_costs, up to 64 (CPU: 16) */
     mar_first first;  /* sjd, sjd-pac, scd: initial draft of a position */
     int pac_children; /* sjd-pac, scd: drafts per position of the tree, K; 1: none (PD off); 0: 4, of scd 1 */
     int pac_depth;    /* sjd-pac, scd: tokens of a path of the tree, root included, D; 0, 1: none */
@@ -479,6 +477,9 @@ typedef struct {
     int check;                 /* 1: reports the layer that makes the first non-finite number; slower, same output */
     float time_shift;          /* flows: s, 1..100, makes t / (s - (s - 1) t) of the steps' times; 0: the model's */
     int token_norm; /* NextStep-1: 1: drawn tokens get mean 0 and variance 1; 2: they do not; 0: the model's */
+    /* window 0: a round has the drafts with the most tokens a second, by these times of rounds of 2, 4, ... drafts over
+     * one without, "1.1,1.3", and the drafts accepted. NULL: measured for the session. Images depend on them. */
+    const char *window_costs;
 } mar_params;
 
 /* Sets every field to its default. Writes the first `size` bytes; pass sizeof *params. */
@@ -719,8 +720,7 @@ MAR_API uint64_t mar_session_batch_request(const mar_session *s, int i);
 MAR_API const mar_params *mar_session_get_params(const mar_session *s);
 
 /* The guarantee on the distribution of a session's images. It is relative to plain sampling with the session's options:
- * one pass of the model for each autoregressive step, and the head's own chain. Strings are valid as long as the
- * session. */
+ * one pass of the model for each autoregressive step, and the head's own chain. Strings are the session's. */
 typedef struct {
     size_t size;
     int exact;             /* 1: the distribution is that of `reference` */

@@ -75,6 +75,49 @@ mar_status raster_tree_read(const char *text, raster_tree *out, mar_err *err)
     return MAR_OK;
 }
 
+/* --- costs of rounds ------------------------------------------------------------------------------------------------
+ */
+
+static void costs_add_width(spec_choice *c, double cost)
+{
+    const int i = c->widths++;
+    c->drafts[i] = i ? 1 << i : 0;
+    c->cost[i] = cost;
+}
+
+void raster_costs_begin(spec_choice *out, int most)
+{
+    *out = (spec_choice){.choose = spec_choose};
+    costs_add_width(out, 1);
+    while (out->widths < SPEC_WIDTHS && 1 << out->widths <= most) costs_add_width(out, 1);
+}
+
+mar_status raster_costs_read(const char *text, spec_choice *out, mar_err *err)
+{
+    raster_costs_begin(out, 0);
+    for (const char *at = text; at;) {
+        char *end = NULL;
+        const double cost = *at >= '0' && *at <= '9' ? strtod(at, &end) : 0;
+        if (!(cost >= out->cost[out->widths - 1] && cost <= RASTER_COST_MOST) || (*end != ',' && *end != '\0') ||
+            out->widths == SPEC_WIDTHS)
+            return err_set(
+                err, MAR_EARG,
+                "--window_costs %s: expected the times of rounds of 2, 4, 8, ... drafts, at most %d of them, "
+                "none below 1 or the one before, as in 1.05,1.1,1.3",
+                text, 1 << (SPEC_WIDTHS - 1));
+        costs_add_width(out, cost);
+        at = *end ? end + 1 : NULL;
+    }
+    return MAR_OK;
+}
+
+void raster_costs_write(const spec_choice *c, char *text, size_t size)
+{
+    text[0] = '\0';
+    for (int i = 1; i < c->widths; i++)
+        snprintf(text + strlen(text), size - strlen(text), "%s%.3g", i > 1 ? "," : "", c->cost[i]);
+}
+
 /* --- checks ------------------------------------------------------------------------------------------------------- */
 
 static mar_status options_check_draft(const mar_model *model, const mar_model *draft, mar_err *err)
@@ -171,16 +214,41 @@ static mar_status resolve_method(raster_plan *plan, int vocabulary, mar_err *err
     return status;
 }
 
+/* Sets the window of Jacobi decoding, and whether each round chooses its drafts, from costs given or to measure. */
+static mar_status resolve_window(raster_plan *plan, int seq_len, int budget, mar_err *err)
+{
+    mar_params *p = &plan->params;
+    const char *costs = p->window_costs;
+    p->window_costs = NULL;
+    if (!plan->method || !plan->method->stale || (p->window > 0 && !costs)) return MAR_OK;
+    if (costs) {
+        const mar_status status = raster_costs_read(costs, &plan->choice, err);
+        if (status != MAR_OK) return status;
+        raster_costs_write(&plan->choice, plan->costs_text, sizeof plan->costs_text);
+        p->window_costs = plan->costs_text;
+    } else {
+        raster_costs_begin(&plan->choice, budget < seq_len ? budget : seq_len);
+        plan->measures = plan->choice.widths > 1;
+    }
+    const int most = plan->choice.drafts[plan->choice.widths - 1];
+    if (p->window > 0 && p->window != most)
+        return err_set(err, MAR_EARG, "--window_costs %s: is for --window auto, or %d, its most drafts", costs, most);
+    p->window = most > 0 ? most : 1;
+    if (most == 0) plan->choice.widths = 0;
+    return MAR_OK;
+}
+
 /* Sets the number of drafts in a chain or of a round, at most the tokens of the image. */
 static mar_status resolve_length(raster_plan *plan, int seq_len, int budget, mar_err *err)
 {
     static const char tokens[] = "the tokens of an image";
     mar_params *p = &plan->params;
     const int jacobi = plan->method && plan->method->stale;
-    if (jacobi && p->window == 0) p->window = budget < seq_len ? budget : seq_len;
+    mar_status status = resolve_window(plan, seq_len, budget, err);
+    if (status != MAR_OK) return status;
     if (plan->tree.depth > seq_len)
         return err_set(err, MAR_EARG, "--tree %s: expected %d levels at most, %s", p->tree, seq_len, tokens);
-    const mar_status status = options_lower(p, "gamma", plan->method && !jacobi, seq_len, tokens, err);
+    status = options_lower(p, "gamma", plan->method && !jacobi, seq_len, tokens, err);
     return status == MAR_OK ? options_lower(p, "window", jacobi, seq_len, tokens, err) : status;
 }
 

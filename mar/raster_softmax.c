@@ -6,6 +6,7 @@
 #include "mar_measure.h"
 
 #include "mar/core/neighbours.h"
+#include "mar/raster_costs.h"
 #include "mar/raster_draft.h"
 #include "mar/raster_measure.h"
 
@@ -132,7 +133,8 @@ static mar_status softmax_create_sampler(mar_raster *g, mar_err *err)
                                           .first = (spec_first)p->first,
                                           .side = mar_grid_columns(c),
                                           .neighbours = g->softmax->neighbours,
-                                          .neighbour_count = plan->neighbours};
+                                          .neighbour_count = plan->neighbours,
+                                          .choice = plan->choice.widths ? &plan->choice : NULL};
     const spec_model target = {c->vocabulary, g, softmax_target, softmax_target_then};
     const spec_model draft = {c->vocabulary, g, softmax_draft, NULL};
     return spec_sampler_create(g->k, &target, p->draft ? &draft : NULL, &options, g->max_images, c->seq_len,
@@ -192,9 +194,13 @@ static size_t softmax_lay_out(mar_raster *g, char *base)
     return used;
 }
 
+/* The first time, which is for all images, also measures the costs of rounds, if the session needs them. */
 static mar_status softmax_plan(mar_raster *g, int images, mar_err *err)
 {
-    return raster_drafter_plan(&g->softmax->draft, images, err);
+    const mar_status status = raster_drafter_plan(&g->softmax->draft, images, err);
+    if (status != MAR_OK || !g->plan.measures) return status;
+    g->plan.measures = 0;
+    return raster_costs_measure(g, g->softmax->sampler, g->softmax->given, err);
 }
 
 /* --- images that begin -------------------------------------------------------------------------------------------- */
@@ -350,6 +356,8 @@ static void softmax_stats(const mar_raster *g, mar_stats *stats)
     stats->round_steps = stats->tokens;
     _Static_assert(sizeof stats->accepted_lengths == sizeof s->lengths, "both have as many lengths");
     memcpy(stats->accepted_lengths, s->lengths, sizeof s->lengths);
+    stats->undrafted = s->undrafted;
+    if (s->spent > 0) stats->plain_s = (s->draft_s + s->target_s + s->verify_s) * (double)s->tokens / s->spent;
 }
 
 static mar_status softmax_measure(mar_raster *g, mar_measurements *all, mar_err *err)

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#define LOSS      0.02       /* largest loss against plain decoding, of a sequence's tokens */
+#define LOSS      0.01       /* largest loss against plain decoding, of a sequence's tokens */
 #define PRIOR     0.7        /* acceptance of a draft before any is known */
 #define FORGOTTEN (1. / 64.) /* of the sums, in each round */
 
@@ -13,9 +13,9 @@ double spec_choice_cost(const spec_choice *c, int drafts)
     return c->widths ? c->cost[i] : 1;
 }
 
-void spec_past_begin(spec_past *past, const int *token, int n, int given, int stale)
+void spec_past_begin(spec_past *past, int n, int given, int stale)
 {
-    *past = (spec_past){.token = token, .n = n, .given = given, .known = given, .stale = stale};
+    *past = (spec_past){.n = n, .given = given, .known = given, .stale = stale};
 }
 
 /* Tells whether the next round's drafts are uninformed. */

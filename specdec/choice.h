@@ -7,14 +7,15 @@
  * Loss. Let `spent` be the cost of a sequence's rounds, and t the tokens that they drew. Plain decoding would cost t. A
  * round of cost c draws at least one token, so it adds at most c - 1 to spent - t. spec_choose takes it only if spent -
  * t
- * + c - 1 is within an allowance, which ends at 2 % of the sequence's tokens. Half of it is there from the start, the
- * rest comes with the tokens. So by the table, no sequence takes more than 2 % longer than plain decoding, whatever is
+ * + c - 1 is within an allowance, which ends at 1 % of the sequence's tokens. Half of it is there from the start, the
+ * rest comes with the tokens. So by the table, no sequence takes more than 1 % longer than plain decoding, whatever is
  * accepted. The allowance also paces the trials: a width is tried again when its record has faded, and if it can be
  * paid.
  *
  * The distribution stays. Let k tokens be final, and let G(j) be all that the rounds so far have drawn and decided at
- * positions up to j: drafts, siblings, coins, replacements. A choice is a function of spec_past: the final tokens, the
- * verdicts at their positions, and the choices before. By induction over rounds it is a function of G(k - 1).
+ * positions up to j: drafts, siblings, coins, replacements. A choice is a function of spec_past: k, the
+ * verdicts at the final positions, and the choices before. By induction over rounds it is a function of G(k - 1); so it
+ * would be if it knew the final tokens.
  *  1. Draft model. The drafts are drawn after the choice, with noise of their own. Given G(k - 1), the choice is fixed,
  *     and the block is one of a fixed length, which is exact.
  *  2. Jacobi, SPEC_STOP. The tail is drawn anew after the choice, so this is case 1. Its rows q may depend on anything
@@ -34,9 +35,8 @@
 
 enum { SPEC_WIDTHS = 8, SPEC_CURVE = 64 };
 
-/* All that a choice may depend on: a sequence's final tokens and the verdicts of their rounds. */
+/* All that a choice knows: a sequence's number of final tokens, and the verdicts of their rounds. */
 typedef struct {
-    const int *token;        /* host [known] */
     int n, given, known;     /* tokens of the whole sequence, those given, and final ones */
     int stale;               /* 1: drafts come from the round before: behind a plain round they are uninformed */
     int rounds;              /* so far */
@@ -60,7 +60,7 @@ typedef struct spec_choice {
 int spec_choose(const spec_choice *choice, const spec_past *past);
 /* Returns the cost of a round: that of the first width of at least `drafts`. */
 double spec_choice_cost(const spec_choice *choice, int drafts);
-void spec_past_begin(spec_past *past, const int *token, int n, int given, int stale);
+void spec_past_begin(spec_past *past, int n, int given, int stale);
 /* Adds a round with `drafts` drafts, as chosen, at `positions` positions. Uninformed drafts teach nothing. */
 void spec_past_add(spec_past *past, const spec_choice *choice, int drafts, int positions, int accepted, int final);
 

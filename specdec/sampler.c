@@ -271,7 +271,7 @@ void spec_sampler_admit(spec_sampler *s, int sequence, const spec_start *start)
         q->token_status[i] = SPEC_DROPPED;
         q->round[i] = -1;
     }
-    spec_past_begin(&q->past, q->token, q->n, q->given, s->options.method && s->options.method->stale);
+    spec_past_begin(&q->past, q->n, q->given, s->options.method && s->options.method->stale);
 }
 
 void spec_sampler_release(spec_sampler *s, int sequence)
@@ -301,8 +301,13 @@ static mar_status sampler_draft_blocks(spec_sampler *s, mar_err *err)
 {
     for (int i = 0; i < s->sequences; i++) s->sequence[i].count = s->sequence[i].depth = 0;
     if (!s->options.method) return MAR_OK;
-    for (int i = 0; i < s->sequences; i++)
-        if (spec_is_running(&s->sequence[i])) sampler_choose_drafts(s, &s->sequence[i]);
+    int drafts = 0;
+    for (int i = 0; i < s->sequences; i++) {
+        if (!spec_is_running(&s->sequence[i])) continue;
+        sampler_choose_drafts(s, &s->sequence[i]);
+        drafts |= s->sequence[i].chosen > 0;
+    }
+    if (drafts) spec_sampler_read(s);
     if (!s->draft.log_probs) return spec_draft_jacobi(s, err);
     return s->options.top ? spec_draft_dynamic(s, err) : spec_draft_levels(s, err);
 }
@@ -413,10 +418,12 @@ static int sampler_is_fused(const spec_sampler *s)
     return s->k->device->asynchronous && s->target.log_probs_then != NULL;
 }
 
-/* Tells whether a round leaves its tokens on the device. The search for a non-finite layer looks at single rounds. */
-static int sampler_keeps_tokens_on_device(const spec_sampler *s)
+/* Tells whether a round leaves its tokens on the device: one of plain sampling, or without drafts by choice. The search
+ * for a non-finite layer looks at single rounds. */
+static int sampler_keeps_tokens_on_device(const spec_sampler *s, const kern_block_job *job)
 {
-    return sampler_is_fused(s) && !s->options.method && !s->k->watch.on;
+    return sampler_is_fused(s) && job->node[job->blocks] == 0 && (!s->options.method || s->options.choice) &&
+           !s->k->watch.on;
 }
 
 /* Asks the target about all blocks, and verifies them. */
@@ -481,6 +488,8 @@ static mar_status sampler_commit_unread(spec_sampler *s, int blocks, mar_err *er
         q->token_status[q->known] = SPEC_DROPPED;
         q->round[q->known++] = (int)q->step++ - q->given;
         q->on_device = 1;
+        q->tail = q->tail_known = 0;
+        if (s->options.choice) spec_past_add(&q->past, s->options.choice, 0, 0, 0, 1);
         ends |= q->known == q->n;
         sampler_count_block(s, q, 0, 1);
     }
@@ -519,7 +528,7 @@ mar_status spec_sampler_round(spec_sampler *s, mar_err *err)
     job.id = s->block_result;
     job.site = job.id + (size_t)job.blocks * (size_t)job.positions;
     job.count = job.site + (size_t)job.blocks * (size_t)job.positions;
-    if (sampler_keeps_tokens_on_device(s)) sampler_write_tokens_on_device(s, &job);
+    if (sampler_keeps_tokens_on_device(s, &job)) sampler_write_tokens_on_device(s, &job);
     status = sampler_run_target(s, &job, log_probs, err);
     if (status != MAR_OK) return status;
     status = job.place ? sampler_commit_unread(s, job.blocks, err) : sampler_read_blocks(s, &job, err);

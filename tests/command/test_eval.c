@@ -25,6 +25,19 @@ static int setup(void **state)
     return 0;
 }
 
+/* Processes that go on with a run of --window auto have the times that it was begun with. */
+static void times_are_taken_from_the_settings(void **state)
+{
+    static const char run[] = "eval --model demo-discrete --class 1 --spec sjd --num_images 4 --batch 2 --out auto -q";
+    command_ok(*state, "%s", run);
+    sh_ok(*state, "grep -q window_costs auto/settings.json && cp auto/result.json first.json && rm auto/result.json");
+    command_ok(*state, "%s", run);
+    command_refused(*state,
+                    "$MAR eval --model demo-discrete --class 1 --spec sjd --num_images 4 --batch 2 --out auto "
+                    "--window_costs 1,1,1,7",
+                    "was begun with --window_costs ", "this is --window_costs 1,1,1,7");
+}
+
 /* --- how the work is divided ---------------------------------------------------------------------------- */
 
 /* Runs one process after the other. The last one merges, or --merge does. */
@@ -704,6 +717,6 @@ int main(void)
         COMMAND_TEST(wrong_options), COPY_TEST(damaged_pieces),    COPY_TEST(many_damaged_pieces),
         COPY_TEST(older_runs),       COPY_TEST(damaged_settings),  COPY_TEST(pictures),
         COPY_TEST(report_pictures),  COPY_TEST(lost_pictures),     COPY_TEST(classes),
-        COPY_TEST(drafts),           COMMAND_TEST(own_drafts)};
+        COPY_TEST(drafts),           COMMAND_TEST(own_drafts),     COMMAND_TEST(times_are_taken_from_the_settings)};
     return cmocka_run_group_tests(tests, setup, command_teardown);
 }

@@ -78,10 +78,10 @@ static void fill(eval_result *r)
         &s->encoder_s,      &s->decoder_s,       &s->head_s,       &s->vae_s,        &s->draft_s,   &s->verify_s,
         &s->total_s,        &s->encoder_flop,    &s->decoder_flop, &s->head_flop,    &s->vae_flop,  &s->draft_flop,
         &s->decoder_bytes,  &s->draft_bytes,     &s->head_calls,   &s->head_batched, &s->head_rows, &s->draft_calls,
-        &s->accepted_shift, &s->head_call_bytes, &s->passes,       &s->contexts};
+        &s->accepted_shift, &s->head_call_bytes, &s->passes,       &s->contexts,     &s->plain_s};
     for (size_t i = 0; i < LENGTH(of_stats); i++) *of_stats[i] = random_number();
-    long *const counts[] = {&s->tokens,   &s->proposals, &s->proposals_accepted, &s->drafted,
-                            &s->accepted, &s->rounds,    &s->round_steps,        &s->residual_tries};
+    long *const counts[] = {&s->tokens, &s->proposals,   &s->proposals_accepted, &s->drafted,  &s->accepted,
+                            &s->rounds, &s->round_steps, &s->residual_tries,     &s->undrafted};
     for (size_t i = 0; i < LENGTH(counts); i++) *counts[i] = random_count();
     for (size_t i = 0; i < sizeof s->accepted_lengths / sizeof *s->accepted_lengths; i++)
         s->accepted_lengths[i] = random_count();

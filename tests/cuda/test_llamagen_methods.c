@@ -81,9 +81,9 @@ static const struct {
     {"cfg 1, spec lantern-pp-gstar, lantern_lambda 3, gamma 3", 1, 1},
     {"cfg 2, spec sjd, window 6, first left", 0, 1},
     {"cfg 2, spec sjd-pac, window 8, first above", 0, 2},
-    {"cfg 2, spec sjd-pac, temperature 0", 0, 1},
+    {"cfg 2, spec sjd-pac, window 16, temperature 0", 0, 1},
     {"cfg 2, spec scd, window 8, pac_children 4, first above", 0, 2},
-    {"cfg 2, spec scd, temperature 0", 0, 1},
+    {"cfg 2, spec scd, window 16, temperature 0", 0, 1},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

@@ -376,6 +376,8 @@ TEST_CASE(unused_options_of_discrete_tokens)
         {"spec cool-sd-linear", 1, "cool_nu", "needs --spec cool-sd-exp"},
         {"spec sjd", 0, "spec", "used"},
         {"spec sjd", 0, "window", "used"},
+        {"spec sjd", 0, "window_costs", "used"},
+        {"", 0, "window_costs", "needs --spec sjd, sjd-pac or scd"},
         {"spec sjd", 0, "pac_continue", "needs --spec sjd-pac"},
         {"spec sjd-pac", 0, "pac_continue", "used"},
         {"spec scd", 0, "pac_continue", "needs --spec sjd-pac"},

@@ -32,6 +32,11 @@ TEST_CASE(automatic_values)
                  {"tree 2/1", NEAR, "gamma", "2"},
                  {"tree 2/1", NEAR, "tree", "2,1"},
                  {"spec sjd", NO_DRAFT, "window", "16"},
+                 {"spec sjd, window 16", NO_DRAFT, "window_costs", ""},
+                 {"spec sjd-pac, window_costs 1/1.2345", NO_DRAFT, "window", "4"},
+                 {"spec sjd-pac, window_costs 1/1.2345", NO_DRAFT, "window_costs", "1,1.23"},
+                 {"spec scd, window 8, window_costs 1.5/2/300", NO_DRAFT, "window_costs", "1.5,2,300"},
+                 {"window_costs 2", NEAR, "window_costs", ""}, /* not used with a draft */
                  {"", NO_DRAFT, "window", "auto"},
                  {"spec cool-sd-linear", NEAR, "cool_ell", "9"},
                  {"spec lantern", NEAR, "lantern_k", "50"},
@@ -89,6 +94,10 @@ static void refused(const discrete_models *s, mar_model *model, mar_vae *vae, co
         fail_msg("%s, \"%s\", expected \"%s\"", mar_status_name(status), mar_error(s->m), why);
 }
 
+#define COSTS                                                                                                          \
+    "expected the times of rounds of 2, 4, 8, ... drafts, at most 128 of them, none below 1 or the one before, as in " \
+    "1.05,1.1,1.3"
+
 TEST_CASE(options_that_cannot_be)
 {
     const discrete_models s = discrete_open(*state, 1);
@@ -106,6 +115,14 @@ TEST_CASE(options_that_cannot_be)
          "--tree 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1: expected 16 levels at most, the tokens of an image"},
         {"spec sjd, window 17", NO_DRAFT, "--window 17: expected 16 at most, the tokens of an image"},
         {"spec sjd-pac, window 65", NO_DRAFT, "--window 65: expected 16 at most, the tokens of an image"},
+        {"spec sjd, window_costs 1/1/1/1/1", NO_DRAFT, "--window 32: expected 16 at most, the tokens of an image"},
+        {"spec sjd, window 4, window_costs 1.1/1.2/1.4", NO_DRAFT,
+         "--window_costs 1.1,1.2,1.4: is for --window auto, or 8, its most drafts"},
+        {"spec sjd, window_costs 1.1/1.05", NO_DRAFT, "--window_costs 1.1,1.05: " COSTS},
+        {"spec sjd, window_costs 0.9", NO_DRAFT, "--window_costs 0.9: " COSTS},
+        {"spec sjd, window_costs 1.1/", NO_DRAFT, "--window_costs 1.1,: " COSTS},
+        {"spec sjd, window_costs nan", NO_DRAFT, "--window_costs nan: " COSTS},
+        {"spec sjd, window_costs 1/1/1/1/1/1/1/1", NO_DRAFT, "--window_costs 1,1,1,1,1,1,1,1: " COSTS},
         {"spec lantern, lantern_k 51", NEAR, "--lantern_k 51: expected 50 at most, the tokens of the codebook"},
         {"spec lantern-pp-gstar, lantern_k 1000", NEAR,
          "--lantern_k 1000: expected 50 at most, the tokens of the codebook"},

@@ -214,7 +214,8 @@ TEST_CASE(a_failure_is_its_image_s)
     assert_library(m, mar_model_load(m, f->target_path, 0, &good));
     for (int kind = 0; kind < 6; kind++) {
         const int is_draft = kind >= 4, check = kind % 2;
-        static const char *const specs[] = {"cfg 2", "cfg 2", "spec sjd", "spec sjd", "gamma 3", "gamma 3"};
+        static const char *const specs[] = {"cfg 2",   "cfg 2",  "spec sjd, window 16", "spec sjd, window 16",
+                                            "gamma 3", "gamma 3"};
         mar_session *s;
         mar_params p = discrete_params(specs[kind]);
         float tokens[SEQ], expected[3][SEQ];

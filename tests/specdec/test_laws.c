@@ -29,7 +29,7 @@ typedef struct {
     long runs;
 } enumeration;
 
-static const spec_sampler *watched; /* of choices that look where they must not */
+static const spec_sampler *watched; /* of choices that look at more than spec_past */
 
 static void one_run(void *arg)
 {
@@ -197,12 +197,12 @@ static int choose_cycling(const spec_choice *c, const spec_past *past)
     return past->rounds % 3 == 0 ? 3 : past->rounds % 3 == 1 ? 1 : 0;
 }
 
-/* A number of drafts for each past. */
+/* A number of drafts for each past, final tokens included. */
 static int choose_hashed(const spec_choice *c, const spec_past *past)
 {
     uint32_t hash = (uint32_t)(past->positions * 7 + past->accepted);
     (void)c;
-    for (int i = 0; i < past->known; i++) hash = (hash + (uint32_t)past->token[i] + 1) * 2654435761u;
+    for (int i = 0; i < past->known; i++) hash = (hash + (uint32_t)watched->sequence[0].token[i] + 1) * 2654435761u;
     return (int)((hash >> 16) % 5);
 }
 

@@ -1,5 +1,6 @@
 /* The sampler of discrete tokens: its requests to models, independent sequences that come and go, dynamic trees, its
  * statistics, and how it ends. */
+#include "specdec/round.h"
 #include "tests/support/discrete.h"
 #include "tests/support/support.h"
 
@@ -19,6 +20,7 @@ typedef struct {
     int nan_of;           /* sequence with these distributions; -1: all */
     int cancels_at;       /* call at which the user cancels; 0: none */
     int cancel;
+    int on_device;                       /* requests whose last token was on the device */
     causal_request last[MOST_SEQUENCES]; /* last request of each sequence */
     int draft[MOST_SEQUENCES][MOST_DRAFTS], parent[MOST_SEQUENCES][MOST_DRAFTS];
 } checked;
@@ -67,10 +69,17 @@ static const double pac[] = {3, 3, 1}, uniform[] = {1.5}, lantern[] = {5, 0.3};
 static int choose_hashed(const spec_choice *c, const spec_past *past)
 {
     (void)c;
-    return past->known == past->given ? 9 : (past->token[past->known - 1] * 5 + past->accepted) % 11;
+    return past->rounds == 0 ? 9 : (past->known * 5 + past->accepted) % 11;
 }
 
-static const spec_choice hashed = {.choose = choose_hashed},
+/* Two rounds with drafts, and then three without, in all sequences. */
+static int choose_in_turns(const spec_choice *c, const spec_past *past)
+{
+    (void)c;
+    return past->rounds % 5 < 2 ? 9 : 0;
+}
+
+static const spec_choice hashed = {.choose = choose_hashed}, in_turns = {.choose = choose_in_turns},
                          by_costs = {
                              .choose = spec_choose, .widths = 4, .drafts = {0, 2, 4, 8}, .cost = {1, 1.1, 1.2, 1.4}};
 
@@ -312,6 +321,58 @@ TEST_CASE(no_drafts_are_plain_sampling)
         tear_down(&u);
     }
     tear_down(&plain);
+}
+
+/* --- tokens that stay on the device --- */
+
+/* Answers requests whose last token is on the device. toy_laws depends on that token alone. */
+static mar_status laws_then(void *state, const causal_request *request, int n, float *log_probs,
+                            const causal_continuation *continuation, mar_err *err)
+{
+    static int prefix[MOST_SEQUENCES][TOKENS];
+    causal_request on_host[MOST_SEQUENCES];
+    checked *c = state;
+    for (int r = 0; r < n; r++) {
+        on_host[r] = request[r];
+        if (!request[r].drawn) continue;
+        c->on_device++;
+        memcpy(prefix[r], request[r].prefix, (size_t)request[r].length * sizeof **prefix);
+        prefix[r][request[r].length - 1] = request[r].drawn[request[r].last];
+        on_host[r].prefix = prefix[r];
+    }
+    const mar_status status = toy_laws(c->t, on_host, n, log_probs, err);
+    if (status == MAR_OK) continuation->run(continuation->arg);
+    return status;
+}
+
+/* On an asynchronous device rounds without drafts leave their tokens there. They are the same tokens, with the same
+ * choices. */
+TEST_CASE(rounds_without_drafts_stay_on_the_device)
+{
+    for (int kind = 0; kind < KINDS; kind++) {
+        setup u, other;
+        mar_err err;
+        set_up_choosing(&u, kind, 3, &in_turns), set_up_choosing(&other, kind, 3, &in_turns);
+        other.g.device->asynchronous = 1;
+        other.g.s->target.log_probs_then = laws_then;
+        for (int i = 0; i < 2; i++) sampling_begin(i ? other.g.s : u.g.s, &u.g.start, 3);
+        for (int round = 0; spec_sampler_running(other.g.s) > 0; round++) {
+            if (spec_sampler_running(u.g.s) > 0) assert_ok(spec_sampler_round(u.g.s, &err), &err);
+            assert_ok(spec_sampler_round(other.g.s, &err), &err);
+            if (round % 7 == 3) spec_sampler_read(other.g.s);
+        }
+        assert_true(other.target.on_device > 0);
+        assert_int_equal(spec_sampler_get_stats(u.g.s)->rounds, spec_sampler_get_stats(other.g.s)->rounds);
+        assert_true(spec_sampler_get_stats(u.g.s)->spent == spec_sampler_get_stats(other.g.s)->spent);
+        for (int i = 0; i < 3; i++) {
+            uint8_t status[2][TOKENS];
+            assert_memory_equal(spec_sampler_tokens(u.g.s, i), spec_sampler_tokens(other.g.s, i), TOKENS * sizeof(int));
+            spec_sampler_token_status(u.g.s, i, status[0], NULL);
+            spec_sampler_token_status(other.g.s, i, status[1], NULL);
+            assert_memory_equal(status[0], status[1], TOKENS);
+        }
+        tear_down(&u), tear_down(&other);
+    }
 }
 
 /* --- dynamic trees --- */

@@ -77,8 +77,15 @@ static void read_expected(int *expected)
     wt_close(golden);
 }
 
+static int choose_cycling(const spec_choice *c, const spec_past *past)
+{
+    (void)c;
+    return 9 - past->rounds % 4 * 3;
+}
+
 TEST_CASE(greedy_tokens)
 {
+    static const spec_choice cycling = {.choose = choose_cycling};
     static const int tree[] = {-1, -1, -1, 0, 0, 1, 3, 3, 6};
     static const way ways[] = {
         {NULL, 0, {.length = 1}},
@@ -88,6 +95,9 @@ TEST_CASE(greedy_tokens)
         {"sjd", 0, {.length = 16, .first = SPEC_FIRST_LEFT}},
         {"sjd-pac", 0, {.length = 8, .first = SPEC_FIRST_UNIFORM}},
         {"scd", 0, {.length = 8, .first = SPEC_FIRST_UNIFORM}},
+        {"sjd-pac", 0, {.length = 9, .first = SPEC_FIRST_LEFT, .choice = &cycling}},
+        {"vanilla", 1, {.length = 4, .choice = &cycling}},
+        {"vanilla", 1, {.length = 4, .top = 3, .total = 12, .choice = &cycling}},
     };
     int expected[IMAGES * TOKENS];
     read_expected(expected);

@@ -83,12 +83,14 @@ const discrete_way discrete_runs[DISCRETE_RUNS] = {
     {"cfg 1, spec lantern-gstar, lantern_delta 0.4, gamma 4", NEAR, 0},
     {"cfg 1, spec lantern-pp-gstar, lantern_lambda 3, tree dynamic, gamma 3", NEAR, 0},
     {"cfg 2, spec sjd, window 6", NO_DRAFT, 1},
-    {"cfg 2, spec sjd, first left", NO_DRAFT, 1},
+    {"cfg 2, spec sjd, window 16, first left", NO_DRAFT, 1},
     {"cfg 1, spec sjd-pac, window 8, first above", NO_DRAFT, 1},
-    {"cfg 2, spec sjd-pac, pac_children 2, pac_depth 2, pac_continue off", NO_DRAFT, 1},
-    {"cfg 2, spec sjd-pac, pac_depth 0", NO_DRAFT, 1},
+    {"cfg 2, spec sjd-pac, window 16, pac_children 2, pac_depth 2, pac_continue off", NO_DRAFT, 1},
+    {"cfg 2, spec sjd-pac, window 16, pac_depth 0", NO_DRAFT, 1},
     {"cfg 2, spec scd, window 8, pac_children 4, first above", NO_DRAFT, 1},
-    {"cfg 1, spec scd", NO_DRAFT, 1},
+    {"cfg 1, spec scd, window 16", NO_DRAFT, 1},
+    {"cfg 2, spec sjd-pac, window_costs 1.01/1.02/1.03", NO_DRAFT, 1},
+    {"cfg 1, spec scd, window_costs 1/1/1.1/1.2", NO_DRAFT, 1},
 };
 
 mar_params discrete_params(const char *list)
@@ -103,7 +105,7 @@ mar_params discrete_params(const char *list)
         char name[64], value[64];
         assert_int_equal(sscanf(word, " %63s %63s", name, value), 2);
         for (char *c = value; *c; c++)
-            if (*c == '/') *c = ',';               /* separates a tree's levels */
+            if (*c == '/') *c = ',';               /* separates a tree's levels, or costs */
         const mar_param *o = mar_param_find(name); /* it does not keep the text */
         if (o->type == MAR_TYPE_TEXT && mar_param_choice(o, value) < 0)
             *(const char **)mar_param_field(o, &p) = memcpy(trees_given[turn++ % 4], value, sizeof value);

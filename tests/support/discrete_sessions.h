@@ -37,7 +37,7 @@ typedef struct {
     discrete_draft draft;
     int exact; /* whether it keeps the distribution */
 } discrete_way;
-enum { DISCRETE_RUNS = 28 };
+enum { DISCRETE_RUNS = 30 };
 extern const discrete_way discrete_runs[DISCRETE_RUNS];
 
 /* Returns the defaults with the options of a list set, such as "cfg 2, tree 3/2/1". This tree is 3,2,1. "" sets none.

@@ -200,6 +200,7 @@ static void discrete_print_table(const bench *b, const char *backend)
     putchar('\n');
     if (b->runs > 1) {
         print_lengths(s);
+        stats_print_choice(s, stdout);
         printf("plain decoding: %.4f s/image; speed %.2fx, step compression %.2fx, the floors of all passes allow "
                "%.2fx\n",
                plain->total_s / b->batch, plain->total_s / s->total_s, compression(s), speed_by_floors(b));
@@ -280,6 +281,7 @@ static int discrete_print_json(const bench *b, const run_models *models)
         cJSON_AddNumberToObject(root, "mean_accepted_length", mean_length(s));
         cJSON_AddNumberToObject(root, "acceptance_rate", s->drafted ? (double)s->accepted / (double)s->drafted : 0);
         stats_record_lengths(s, root);
+        stats_record_choice(s, root);
     }
     discrete_add_work(b, root, "passes", s);
     discrete_add_work(b, root, "plain_passes", plain);

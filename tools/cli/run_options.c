@@ -26,7 +26,8 @@ static const mar_param rows[] = {
              "of one. "
              "demo (MAR, continuous tokens), demo-discrete (LlamaGen, discrete tokens), demo-sphere (SphereAR), "
              "demo-t2i (LlamaGen, of prompts), demo-mgpt (as Lumina-mGPT), demo-harmon (Harmon) and demo-nextstep "
-             "(NextStep-1) come with libmar, as do the drafts demo-draft, demo-discrete-draft, demo-discrete-eagle and demo-sphere-draft."},
+             "(NextStep-1) come with libmar, as do the drafts demo-draft, demo-discrete-draft, demo-discrete-eagle and "
+             "demo-sphere-draft."},
     {OPTION_TEXT(run_options, vae, "FILE"),
      .help =
          "image decoder: .safetensors, .ckpt, a folder; or demo\n"
@@ -312,6 +313,13 @@ int run_machine_done(const mar_options *machine, const option_set *set)
 
 /* The command line's name of the model itself as draft. */
 static const char self[] = "self";
+
+void run_take_costs(run_options *o, const char *text)
+{
+    if (!text || o->params.window != 0 || o->params.window_costs) return;
+    snprintf(o->costs, sizeof o->costs, "%s", text);
+    o->params.window_costs = o->costs;
+}
 
 int run_refuse_self(void)
 {

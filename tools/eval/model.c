@@ -102,7 +102,7 @@ static int load_eval_models(eval_job *job)
     if (o->class_sampling == EVAL_BALANCED && job->class_count > o->num_images)
         return tool_error("--num_images %d: expected one of each of %d classes at least, or --class_sampling random",
                           o->num_images, job->class_count);
-    if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 ||
+    if (eval_settings_take_costs(job) != 0 || models_session(&job->models, &o->run, o->batch, &job->session) != 0 ||
         devices_load(&job->files, &o->run, &job->models, o->num_images, o->batch, job->bar, &job->devices) != 0 ||
         load_eval_network(job) != 0 || load_scorer(job) != 0)
         return 1;

@@ -235,6 +235,19 @@ int eval_settings_write(eval_job *job)
     return directory && tool_sync(directory) != 0 ? tool_cannot_write(path) : 0;
 }
 
+int eval_settings_take_costs(eval_job *job)
+{
+    char path[RUN_PATH];
+    cJSON *record, *settings, *facts;
+    run_path(&job->directory, "settings.json", path);
+    if (access(path, F_OK) != 0) return 0;
+    if (read_settings_file(path, &record, &settings, &facts) != 0) return 1;
+    run_take_costs(&job->options->run,
+                   cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(settings, "window_costs")));
+    cJSON_Delete(record);
+    return 0;
+}
+
 int eval_settings_agree(const eval_job *job, int *is_new)
 {
     char path[RUN_PATH];

@@ -442,6 +442,23 @@ static int check_free(generate_job *job)
     return job->repeats ? 0 : output_check_free(&job->out, can_resume(job));
 }
 
+/* Takes the times of --window auto from the run's first image, if it is there, so that the others are like it. */
+static int take_costs(generate_job *job)
+{
+    generate_options *o = &job->options;
+    image_file first;
+    if (o->overwrite || job->out.is_file || !can_resume(job)) return 0;
+    char *path = output_image_path(&job->out, o->first);
+    int failed = !path;
+    if (path && access(path, F_OK) == 0) {
+        failed = image_read_texts(path, &first) != 0;
+        if (!failed) run_take_costs(&o->run, generate_value_of(first.texts, first.count, "window_costs"));
+        if (!failed) image_file_free(&first);
+    }
+    free(path);
+    return failed;
+}
+
 /* Finds the images of --resume, or those of a repeated run, which must be all. Returns 0, or 1 with the error
  * printed. */
 static int take_existing(generate_job *job)
@@ -486,7 +503,7 @@ static int generate_prepare(generate_job *job, progress *bar)
         generate_check_map(job) != 0 || check_like(job) != 0 || preview_check(o->preview) != 0 ||
         record_check_store(o->store, &job->tokens) != 0)
         return 1;
-    if (check_free(job) != 0) return 1;
+    if (check_free(job) != 0 || take_costs(job) != 0) return 1;
     job->files.needs_all = o->benchmark != NULL; /* a prompt's number names its files */
     if (devices_read(o->devices, &o->run, &job->devices) != 0) return 1;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
@@ -727,6 +744,7 @@ static void generate_print_summary(const generate_job *job)
     if (job->made > job->sampled) fprintf(stream, ", tokens of %ld from the store", job->made - job->sampled);
     if (job->options.seed_is_drawn) fprintf(stream, "\n--seed %" PRIu64, job->options.run.params.seed);
     fprintf(stream, "\n%s\n", mar_session_guarantee(job->session));
+    stats_print_choice(&job->stats, stream);
 }
 
 static int generate(generate_job *job, progress *bar)

@@ -107,7 +107,8 @@ int models_status(const model_store *store, int status);
 int models_refuse_classes(const run_options *o, const char *classes);
 /* Gives a session the second context of guidance if the model needs one. Returns 0, or 1 with the error printed. */
 int models_set_negative(const run_models *models, mar_session *s);
-/* Calls mar_session_create, models_set_negative, and sets o->used. Returns 0, or 1 with the error printed. */
+/* Calls mar_session_create, models_set_negative, and sets o->used. Later sessions have the times of --window auto that
+ * the first one has measured. Returns 0, or 1 with the error printed. */
 int models_session(const run_models *models, run_options *o, int max_batch, mar_session **out);
 /* Frees everything loaded. Free the sessions first. */
 void models_free(model_store *store);

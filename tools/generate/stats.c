@@ -46,14 +46,16 @@ void stats_add(mar_stats *sum, const mar_stats *s)
     sum->rounds += s->rounds;
     sum->round_steps += s->round_steps;
     sum->residual_tries += s->residual_tries;
+    sum->undrafted += s->undrafted;
+    sum->plain_s += s->plain_s;
     for (size_t i = 0; i < STATS_LENGTHS; i++) sum->accepted_lengths[i] += s->accepted_lengths[i];
 }
 
 int stats_check(const mar_stats *s, int n)
 {
     /* At least 2^30 an image: sums over a million images fit in a double, and in result.json. */
-    const long counts[] = {s->tokens,   s->proposals, s->proposals_accepted, s->drafted,
-                           s->accepted, s->rounds,    s->round_steps,        s->residual_tries};
+    const long counts[] = {s->tokens, s->proposals,   s->proposals_accepted, s->drafted,  s->accepted,
+                           s->rounds, s->round_steps, s->residual_tries,     s->undrafted};
     uint64_t limit = (uint64_t)1 << 30, bits = 0;
     while (limit < (uint64_t)n << 30) limit *= 2;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) bits |= (uint64_t)counts[i];
@@ -88,6 +90,26 @@ void stats_record_lengths(const mar_stats *s, cJSON *record)
         cJSON_AddNullToObject(record, "accepted_lengths");
 }
 
+void stats_record_choice(const mar_stats *s, cJSON *record)
+{
+    if (!(s->plain_s > 0)) return;
+    add_ratio(record, "mean_drafts", (double)s->drafted, (double)s->rounds);
+    add_ratio(record, "rounds_without_drafts", (double)s->undrafted, (double)s->rounds);
+    cJSON_AddNumberToObject(record, "decoding_seconds", s->decoder_s + s->draft_s + s->verify_s);
+    cJSON_AddNumberToObject(record, "plain_decoding_seconds", s->plain_s);
+}
+
+void stats_print_choice(const mar_stats *s, FILE *stream)
+{
+    if (!(s->plain_s > 0)) return;
+    fprintf(
+        stream,
+        "--window auto: %.1f drafts a round, none in %.0f %% of the rounds; decoding took %.2g s, and without drafts "
+        "would have taken %.2g s\n",
+        (double)s->drafted / (double)s->rounds, 100.0 * (double)s->undrafted / (double)s->rounds,
+        s->decoder_s + s->draft_s + s->verify_s, s->plain_s);
+}
+
 void stats_record(const mar_stats *s, long images, cJSON *record)
 {
     cJSON *split = cJSON_AddObjectToObject(record, "split");
@@ -111,6 +133,7 @@ void stats_record(const mar_stats *s, long images, cJSON *record)
     add_ratio(record, "mean_accepted_length", (double)s->accepted, (double)s->rounds);
     add_ratio(record, "mean_round_steps", (double)s->round_steps, (double)s->rounds);
     if (s->drafted) cJSON_AddNumberToObject(record, "accepted_shift", s->accepted_shift);
+    stats_record_choice(s, record);
     stats_record_lengths(s, record);
     cJSON_AddNumberToObject(record, "residual_tries", (double)s->residual_tries);
     cJSON_AddNumberToObject(record, "arena_bytes", (double)s->arena_bytes);

@@ -5,6 +5,8 @@
 #include "mar.h"
 #include "mar_measure.h"
 
+#include <stdio.h>
+
 typedef struct cJSON cJSON;
 
 enum { STATS_LENGTHS = sizeof((mar_stats){0}.accepted_lengths) / sizeof(long) };
@@ -17,6 +19,10 @@ int stats_check(const mar_stats *s, int n);
 
 /* Adds as accepted_lengths how many rounds accepted 0, 1, ... drafts, up to the most accepted; null without rounds. */
 void stats_record_lengths(const mar_stats *stats, cJSON *record);
+/* Add and print what the choice of drafts has done, and what plain decoding would have taken by its costs. Nothing
+ * without one. */
+void stats_record_choice(const mar_stats *stats, cJSON *record);
+void stats_print_choice(const mar_stats *stats, FILE *stream);
 /* Adds the fields of `stats` that `mar generate --json` and `mar fidelity --json` print. */
 void stats_record(const mar_stats *stats, long images, cJSON *record);
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAMES_MAX = 128 };
+enum { NAMES_MAX = 160 };
 
 /* Returns row i of both tables, one after the other; NULL after the last. */
 static const mar_param *any_row(int i)

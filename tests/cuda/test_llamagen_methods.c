@@ -67,23 +67,26 @@ static void close_library(library *l)
 static const struct {
     const char *params;
     int drafts, batches; /* the second batch is recorded if it was not before; the third replays */
+    const char *costs;   /* NULL: none */
 } cases[] = {
-    {"cfg 2", 0, 3},
-    {"cfg 2, temperature 0", 0, 1},
-    {"cfg 1, temperature 0.8, top_k 7, top_p 0.9", 0, 1},
-    {"cfg 4, cfg_interval 5", 0, 1},
-    {"cfg 2, gamma 3", 1, 2},
-    {"cfg 2, gamma 3, temperature 0", 1, 1},
-    {"cfg 2, top_k 9, tree static", 1, 1},
-    {"cfg 2, tree dynamic, gamma 4, tree_top 3, tree_total 9", 1, 1},
-    {"cfg 2, spec cool-sd-exp, cool_nu 0.5, gamma 4", 1, 1},
-    {"cfg 1, spec lantern, lantern_k 8, gamma 4", 1, 1},
-    {"cfg 1, spec lantern-pp-gstar, lantern_lambda 3, gamma 3", 1, 1},
-    {"cfg 2, spec sjd, window 6, first left", 0, 1},
-    {"cfg 2, spec sjd-pac, window 8, first above", 0, 2},
-    {"cfg 2, spec sjd-pac, window 16, temperature 0", 0, 1},
-    {"cfg 2, spec scd, window 8, pac_children 4, first above", 0, 2},
-    {"cfg 2, spec scd, window 16, temperature 0", 0, 1},
+    {"cfg 2", 0, 3, NULL},
+    {"cfg 2, temperature 0", 0, 1, NULL},
+    {"cfg 1, temperature 0.8, top_k 7, top_p 0.9", 0, 1, NULL},
+    {"cfg 4, cfg_interval 5", 0, 1, NULL},
+    {"cfg 2, gamma 3", 1, 2, NULL},
+    {"cfg 2, gamma 3, temperature 0", 1, 1, NULL},
+    {"cfg 2, top_k 9, tree static", 1, 1, NULL},
+    {"cfg 2, tree dynamic, gamma 4, tree_top 3, tree_total 9", 1, 1, NULL},
+    {"cfg 2, spec cool-sd-exp, cool_nu 0.5, gamma 4", 1, 1, NULL},
+    {"cfg 1, spec lantern, lantern_k 8, gamma 4", 1, 1, NULL},
+    {"cfg 1, spec lantern-pp-gstar, lantern_lambda 3, gamma 3", 1, 1, NULL},
+    {"cfg 2, spec sjd, window 6, first left", 0, 1, NULL},
+    {"cfg 2, spec sjd-pac, window 8, first above", 0, 2, NULL},
+    {"cfg 2, spec sjd-pac, window 16, temperature 0", 0, 1, NULL},
+    {"cfg 2, spec scd, window 8, pac_children 4, first above", 0, 2, NULL},
+    {"cfg 2, spec scd, window 16, temperature 0", 0, 1, NULL},
+    {"cfg 2, spec sjd-pac, first above", 0, 2, "1.01,1.02,1.1,1.4"},
+    {"cfg 2, spec scd", 0, 2, "1.05,2,3,4"},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -94,6 +97,7 @@ static mar_session *open_session(const library *l, int i)
     mar_params_init(&p, sizeof p);
     p = params_set(p, cases[i].params);
     p.draft = cases[i].drafts ? l->draft : NULL;
+    p.window_costs = cases[i].costs;
     assert_library(l->m, mar_session_create(l->target, l->vae, &p, BATCH, &s));
     return s;
 }

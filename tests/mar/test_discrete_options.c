@@ -59,6 +59,36 @@ TEST_CASE(automatic_values)
     discrete_close(s);
 }
 
+/* Measured costs are a parameter: with them, another session makes the same tokens. Where drafts do not pay, they are
+ * those of plain decoding. */
+TEST_CASE(costs_are_measured)
+{
+    const discrete_models s = discrete_open(*state, 1);
+    static const int labels[] = {0};
+    float tokens[2][16];
+    mar_session *plain = discrete_session(&s, "cfg 2", NO_DRAFT, 1), *same;
+    mar_session *first = discrete_session(&s, "cfg 2, spec sjd-pac", NO_DRAFT, 1);
+    mar_session *dear = discrete_session(&s, "cfg 2, spec sjd-pac, window_costs 2/4/8/16", NO_DRAFT, 1);
+    const mar_params *p = mar_session_get_params(first);
+    mar_stats stats;
+    assert_true(p->window == 16 && p->window_costs && *p->window_costs >= '1');
+    assert_library(s.m, mar_session_create(s.target, s.vae, p, 1, &same));
+    assert_string_equal(mar_session_get_params(same)->window_costs, p->window_costs);
+    discrete_generate(first, 3, labels, 1, tokens[0]), discrete_generate(same, 3, labels, 1, tokens[1]);
+    assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
+    discrete_generate(plain, 3, labels, 1, tokens[0]), discrete_generate(dear, 3, labels, 1, tokens[1]);
+    assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
+    mar_stats_init(&stats, sizeof stats);
+    mar_session_get_stats(dear, &stats);
+    const double decoding = stats.decoder_s + stats.draft_s + stats.verify_s;
+    assert_true(stats.rounds == 16 && stats.undrafted == 16 && stats.drafted == 0);
+    assert_true(stats.plain_s > 0.99 * decoding && stats.plain_s < 1.01 * decoding);
+    mar_session_get_stats(plain, &stats);
+    assert_true(stats.plain_s == 0);
+    mar_session_free(plain), mar_session_free(first), mar_session_free(dear), mar_session_free(same);
+    discrete_close(s);
+}
+
 TEST_CASE(trees)
 {
     raster_tree t;

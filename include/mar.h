@@ -457,7 +457,7 @@ typedef struct {
     mar_context context;     /* FULL without a draft */
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise, not with spec path */
     float inner_temperature; /* cspd: factor of the standard deviations in its criterion */
-    int window;       /* sjd, sjd-pac, scd: drafts of a round, tree included; 0: by window_costs, up to 64 (CPU: 16) */
+    int window;       /* sjd, sjd-pac, scd: drafts of a round, tree included; -1: 64, on a CPU 16; 0: by window_costs */
     mar_first first;  /* sjd, sjd-pac, scd: initial draft of a position */
     int pac_children; /* sjd-pac, scd: drafts per position of the tree, K; 1: none (PD off); 0: 4, of scd 1 */
     int pac_depth;    /* sjd-pac, scd: tokens of a path of the tree, root included, D; 0, 1: none */
@@ -477,8 +477,8 @@ typedef struct {
     int check;                 /* 1: reports the layer that makes the first non-finite number; slower, same output */
     float time_shift;          /* flows: s, 1..100, makes t / (s - (s - 1) t) of the steps' times; 0: the model's */
     int token_norm; /* NextStep-1: 1: drawn tokens get mean 0 and variance 1; 2: they do not; 0: the model's */
-    /* window 0: a round has the drafts with the most tokens a second, by these times of rounds of 2, 4, ... drafts over
-     * one without, "1.1,1.3", and the drafts accepted. NULL: measured for the session. Images depend on them. */
+    /* Window 0 (or -1): each round's drafts, as many as -1 at most, are chosen by these times of rounds of 2, 4, ...
+     * drafts over one without, "1.1,1.3". NULL: measured by each session and mar_generate. Images depend on them. */
     const char *window_costs;
 } mar_params;
 

@@ -6,11 +6,11 @@
 
 #include <math.h>
 
-/* Rounds of each width: as many as fit in QUICK_S, else 3 in SLOW_S, else 1. */
+/* Each width has at least 3 rounds, and more while QUICK_S have not passed; but no more once SLOW_S have. */
 #define QUICK_S 0.01
 #define SLOW_S  1.
 
-enum { GIVEN_MOST = 128 };
+enum { GIVEN_MOST = 128 }; /* tokens before the rounds, of all images together */
 
 /* Implements spec_choice.choose: takes the last width of the table. */
 static int costs_choose_last(const spec_choice *c, const spec_past *past)
@@ -23,7 +23,8 @@ static int costs_choose_last(const spec_choice *c, const spec_past *past)
 static mar_status costs_start(mar_raster *g, spec_sampler *s, int *token, int most, mar_err *err)
 {
     const causal_shape *c = &g->model->net->shape;
-    int given = causal_half(c) < GIVEN_MOST ? causal_half(c) : GIVEN_MOST;
+    int given = GIVEN_MOST / g->max_images;
+    if (given > causal_half(c)) given = causal_half(c);
     if (given > c->seq_len - 2 * most) given = c->seq_len > 2 * most ? c->seq_len - 2 * most : 0;
     for (int i = 0; i < given; i++) token[i] = i * 5 % c->vocabulary;
     spec_sampler_begin(s);

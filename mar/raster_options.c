@@ -5,6 +5,7 @@
 #include "mar/raster_draft.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,8 +76,7 @@ mar_status raster_tree_read(const char *text, raster_tree *out, mar_err *err)
     return MAR_OK;
 }
 
-/* --- costs of rounds ------------------------------------------------------------------------------------------------
- */
+/* --- costs of rounds ---------------------------------------------------------------------------------------------- */
 
 static void costs_add_width(spec_choice *c, double cost)
 {
@@ -92,14 +92,33 @@ void raster_costs_begin(spec_choice *out, int most)
     while (out->widths < SPEC_WIDTHS && 1 << out->widths <= most) costs_add_width(out, 1);
 }
 
+/* Reads a number of at most 15 digits and a point. Like a tree's, its text is the same in all locales. Returns where it
+ * ends; NULL for other text. */
+static const char *costs_read_one(const char *at, double *out)
+{
+    double number = 0, scale = 1; /* whole */
+    int digits = 0, point = 0;
+    for (; (*at >= '0' && *at <= '9') || (*at == '.' && !point); at++) {
+        if (*at == '.') {
+            point = 1;
+            continue;
+        }
+        number = 10 * number + (*at - '0');
+        if (point) scale *= 10;
+        if (++digits > 15) return NULL;
+    }
+    *out = number / scale;
+    return digits ? at : NULL;
+}
+
 mar_status raster_costs_read(const char *text, spec_choice *out, mar_err *err)
 {
     raster_costs_begin(out, 0);
     for (const char *at = text; at;) {
-        char *end = NULL;
-        const double cost = *at >= '0' && *at <= '9' ? strtod(at, &end) : 0;
-        if (!(cost >= out->cost[out->widths - 1] && cost <= RASTER_COST_MOST) || (*end != ',' && *end != '\0') ||
-            out->widths == SPEC_WIDTHS)
+        double cost = 0;
+        const char *end = costs_read_one(at, &cost);
+        if (!end || !(cost >= out->cost[out->widths - 1] && cost <= RASTER_COST_MOST) ||
+            (*end != ',' && *end != '\0') || out->widths == SPEC_WIDTHS)
             return err_set(
                 err, MAR_EARG,
                 "--window_costs %s: expected the times of rounds of 2, 4, 8, ... drafts, at most %d of them, "
@@ -114,8 +133,14 @@ mar_status raster_costs_read(const char *text, spec_choice *out, mar_err *err)
 void raster_costs_write(const spec_choice *c, char *text, size_t size)
 {
     text[0] = '\0';
-    for (int i = 1; i < c->widths; i++)
-        snprintf(text + strlen(text), size - strlen(text), "%s%.3g", i > 1 ? "," : "", c->cost[i]);
+    for (int i = 1; i < c->widths; i++) {
+        int decimals = c->cost[i] < 9.995 ? 2 : c->cost[i] < 99.95 ? 1 : 0; /* three digits */
+        const long scale = decimals == 2 ? 100 : decimals == 1 ? 10 : 1, number = lround(c->cost[i] * (double)scale);
+        long fraction = number % scale;
+        for (; decimals > 0 && fraction % 10 == 0; decimals--) fraction /= 10;
+        snprintf(text + strlen(text), size - strlen(text), "%s%ld", i > 1 ? "," : "", number / scale);
+        if (decimals > 0) snprintf(text + strlen(text), size - strlen(text), ".%0*ld", decimals, fraction);
+    }
 }
 
 /* --- checks ------------------------------------------------------------------------------------------------------- */
@@ -214,27 +239,38 @@ static mar_status resolve_method(raster_plan *plan, int vocabulary, mar_err *err
     return status;
 }
 
+/* Takes the costs given, to the digits that pictures have, and their most drafts as the window. */
+static mar_status resolve_costs(raster_plan *plan, const char *given, int seq_len, mar_err *err)
+{
+    spec_choice *c = &plan->choice;
+    mar_params *p = &plan->params;
+    const mar_status status = raster_costs_read(given, c, err);
+    if (status != MAR_OK) return status;
+    const int most = c->drafts[c->widths - 1], is_set = p->window > 0;
+    if (is_set ? most != p->window : most > seq_len)
+        return err_set(err, MAR_EARG, "--window_costs %s: has times of up to %d drafts, expected up to %d, %s", given,
+                       most, is_set ? p->window : seq_len, is_set ? "the --window" : "the tokens of an image");
+    raster_costs_write(c, plan->costs_text, sizeof plan->costs_text);
+    p->window_costs = plan->costs_text;
+    p->window = most;
+    return raster_costs_read(plan->costs_text, c, err);
+}
+
 /* Sets the window of Jacobi decoding, and whether each round chooses its drafts, from costs given or to measure. */
 static mar_status resolve_window(raster_plan *plan, int seq_len, int budget, mar_err *err)
 {
     mar_params *p = &plan->params;
     const char *costs = p->window_costs;
     p->window_costs = NULL;
-    if (!plan->method || !plan->method->stale || (p->window > 0 && !costs)) return MAR_OK;
-    if (costs) {
-        const mar_status status = raster_costs_read(costs, &plan->choice, err);
-        if (status != MAR_OK) return status;
-        raster_costs_write(&plan->choice, plan->costs_text, sizeof plan->costs_text);
-        p->window_costs = plan->costs_text;
-    } else {
-        raster_costs_begin(&plan->choice, budget < seq_len ? budget : seq_len);
-        plan->measures = plan->choice.widths > 1;
-    }
-    const int most = plan->choice.drafts[plan->choice.widths - 1];
-    if (p->window > 0 && p->window != most)
-        return err_set(err, MAR_EARG, "--window_costs %s: is for --window auto, or %d, its most drafts", costs, most);
-    p->window = most > 0 ? most : 1;
-    if (most == 0) plan->choice.widths = 0;
+    if (!plan->method || !plan->method->stale) return MAR_OK;
+    if (costs) return resolve_costs(plan, costs, seq_len, err);
+    if (p->window > 0) return MAR_OK;
+    const int fixed = budget < seq_len ? budget : seq_len, is_fixed = p->window < 0;
+    p->window = fixed;
+    if (is_fixed || fixed < 2) return MAR_OK;
+    raster_costs_begin(&plan->choice, fixed);
+    p->window = plan->choice.drafts[plan->choice.widths - 1];
+    plan->measures = 1;
     return MAR_OK;
 }
 

@@ -5,17 +5,17 @@
  * without drafts, and the tokens of a round are those that its width has drawn in this sequence so far.
  *
  * Loss. Let `spent` be the cost of a sequence's rounds, and t the tokens that they drew. Plain decoding would cost t. A
- * round of cost c draws at least one token, so it adds at most c - 1 to spent - t. spec_choose takes it only if spent -
- * t
- * + c - 1 is within an allowance, which ends at 1 % of the sequence's tokens. Half of it is there from the start, the
- * rest comes with the tokens. So by the table, no sequence takes more than 1 % longer than plain decoding, whatever is
- * accepted. The allowance also paces the trials: a width is tried again when its record has faded, and if it can be
- * paid.
+ * round of cost c draws at least one token, so it adds at most c - 1 to spent - t. spec_choose takes it only if
+ * spent - t + c - 1 is within an allowance, which ends at 1 % of the sequence's tokens. Half of it is there from the
+ * start, the rest comes with the tokens. So by the table, a sequence alone takes at most 1 % longer than plain
+ * decoding, whatever is accepted. The allowance also paces the trials: a width is tried again when its record has
+ * faded, and if it can be paid. In a batch this is no bound on time. Each sequence chooses by its own past, while a
+ * pass serves all, and the costs are those of a full batch in which all have the same drafts.
  *
  * The distribution stays. Let k tokens be final, and let G(j) be all that the rounds so far have drawn and decided at
- * positions up to j: drafts, siblings, coins, replacements. A choice is a function of spec_past: k, the
- * verdicts at the final positions, and the choices before. By induction over rounds it is a function of G(k - 1); so it
- * would be if it knew the final tokens.
+ * positions up to j: drafts, siblings, coins, replacements. A choice is a function of spec_past: k, the verdicts at
+ * the final positions, and the choices before. By induction over rounds it is a function of G(k - 1); so it would be if
+ * it knew the final tokens.
  *  1. Draft model. The drafts are drawn after the choice, with noise of their own. Given G(k - 1), the choice is fixed,
  *     and the block is one of a fixed length, which is exact.
  *  2. Jacobi, SPEC_STOP. The tail is drawn anew after the choice, so this is case 1. Its rows q may depend on anything

@@ -203,7 +203,7 @@ COMMAND_CASE(methods_have_floors)
          4},
         {"--draft demo-discrete-draft --spec vanilla --gamma 4", {0}, 0},
         {"--draft demo-discrete-eagle --spec vanilla --gamma 4", {0, 1, 1, 1, -1}, 5},
-        {"--spec sjd-pac", {0}, 0},
+        {"--spec sjd-pac --window 16", {0}, 0},
         {"--draft demo-discrete-draft --spec vanilla --gamma 4 --temperature 0", {0}, 0},
     };
     for (size_t i = 0; i < (test_brief ? 2 : LENGTH(methods)); i++) check_method(*state, &methods[i]);

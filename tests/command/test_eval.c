@@ -28,14 +28,12 @@ static int setup(void **state)
 /* Processes that go on with a run of --window auto have the times that it was begun with. */
 static void times_are_taken_from_the_settings(void **state)
 {
-    static const char run[] = "eval --model demo-discrete --class 1 --spec sjd --num_images 4 --batch 2 --out auto -q";
-    command_ok(*state, "%s", run);
-    sh_ok(*state, "grep -q window_costs auto/settings.json && cp auto/result.json first.json && rm auto/result.json");
-    command_ok(*state, "%s", run);
-    command_refused(*state,
-                    "$MAR eval --model demo-discrete --class 1 --spec sjd --num_images 4 --batch 2 --out auto "
-                    "--window_costs 1,1,1,7",
-                    "was begun with --window_costs ", "this is --window_costs 1,1,1,7");
+#define AUTO "eval --model demo-discrete --class 1 --spec sjd --window auto --num_images 4 --batch 2 --out auto"
+    command_ok(*state, AUTO " -q");
+    sh_ok(*state, "grep -q window_costs auto/settings.json && rm auto/result.json");
+    command_ok(*state, AUTO " -q");
+    command_refused(*state, "$MAR " AUTO " --window_costs 1,1,1,7", "was begun with --window_costs ",
+                    "this is --window_costs 1,1,1,7");
 }
 
 /* --- how the work is divided ---------------------------------------------------------------------------- */

@@ -37,7 +37,12 @@ TEST_CASE(automatic_values)
                  {"spec sjd-pac, window_costs 1/1.2345", NO_DRAFT, "window_costs", "1,1.23"},
                  {"spec scd, window 8, window_costs 1.5/2/300", NO_DRAFT, "window_costs", "1.5,2,300"},
                  {"window_costs 2", NEAR, "window_costs", ""}, /* not used with a draft */
-                 {"", NO_DRAFT, "window", "auto"},
+                 {"", NO_DRAFT, "window", "fixed"},
+                 {"spec sjd", NO_DRAFT, "window_costs", ""},
+                 {"spec sjd, window auto", NO_DRAFT, "window", "16"},
+                 {"spec sjd, window auto, window_costs 1/2", NO_DRAFT, "window", "4"},
+                 {"spec sjd-pac, window_costs 1/9.996/12.34/1000", NO_DRAFT, "window_costs", "1,10,12.3,1000"},
+                 {"spec sjd-pac, window_costs 1.10/9.09/99.96/250.5", NO_DRAFT, "window_costs", "1.1,9.09,100,251"},
                  {"spec cool-sd-linear", NEAR, "cool_ell", "9"},
                  {"spec lantern", NEAR, "lantern_k", "50"},
                  {"spec lantern, lantern_k 50", NEAR, "lantern_k", "50"},
@@ -67,7 +72,7 @@ TEST_CASE(costs_are_measured)
     static const int labels[] = {0};
     float tokens[2][16];
     mar_session *plain = discrete_session(&s, "cfg 2", NO_DRAFT, 1), *same;
-    mar_session *first = discrete_session(&s, "cfg 2, spec sjd-pac", NO_DRAFT, 1);
+    mar_session *first = discrete_session(&s, "cfg 2, spec sjd-pac, window auto", NO_DRAFT, 1);
     mar_session *dear = discrete_session(&s, "cfg 2, spec sjd-pac, window_costs 2/4/8/16", NO_DRAFT, 1);
     const mar_params *p = mar_session_get_params(first);
     mar_stats stats;
@@ -145,9 +150,14 @@ TEST_CASE(options_that_cannot_be)
          "--tree 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1: expected 16 levels at most, the tokens of an image"},
         {"spec sjd, window 17", NO_DRAFT, "--window 17: expected 16 at most, the tokens of an image"},
         {"spec sjd-pac, window 65", NO_DRAFT, "--window 65: expected 16 at most, the tokens of an image"},
-        {"spec sjd, window_costs 1/1/1/1/1", NO_DRAFT, "--window 32: expected 16 at most, the tokens of an image"},
+        {"spec sjd, window_costs 1/1/1/1/1", NO_DRAFT,
+         "--window_costs 1,1,1,1,1: has times of up to 32 drafts, expected up to 16, the tokens of an image"},
+        {"spec sjd, window 16, window_costs 1.1/1.2/1.4", NO_DRAFT,
+         "--window_costs 1.1,1.2,1.4: has times of up to 8 drafts, expected up to 16, the --window"},
+        {"spec sjd, window_costs 0x1p1", NO_DRAFT, "--window_costs 0x1p1: " COSTS},
+        {"spec sjd, window_costs 1.1.1", NO_DRAFT, "--window_costs 1.1.1: " COSTS},
         {"spec sjd, window 4, window_costs 1.1/1.2/1.4", NO_DRAFT,
-         "--window_costs 1.1,1.2,1.4: is for --window auto, or 8, its most drafts"},
+         "--window_costs 1.1,1.2,1.4: has times of up to 8 drafts, expected up to 4, the --window"},
         {"spec sjd, window_costs 1.1/1.05", NO_DRAFT, "--window_costs 1.1,1.05: " COSTS},
         {"spec sjd, window_costs 0.9", NO_DRAFT, "--window_costs 0.9: " COSTS},
         {"spec sjd, window_costs 1.1/", NO_DRAFT, "--window_costs 1.1,: " COSTS},

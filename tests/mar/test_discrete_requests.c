@@ -254,6 +254,35 @@ TEST_CASE(a_failure_is_its_image_s)
     mar_close(m);
 }
 
+/* Measuring --window auto with a model of NaNs ends, and gives costs that another session takes. The images fail. */
+TEST_CASE(a_model_of_nans_is_measured)
+{
+    const discrete_files *f = *state;
+    const mar_options options = {
+        .size = sizeof options, .dtype = MAR_DTYPE_F32, .threads = 1, .backend = MAR_BACKEND_CPU, .allow_nonfinite = 1};
+    mar *m;
+    mar_model *bad;
+    mar_session *s, *same;
+    mar_request r;
+    float tokens[SEQ];
+    assert_int_equal(mar_open(&options, &m), MAR_OK);
+    char *path = write_changed(m, f->directory, "nans.safetensors", f->target_path, "norm.weight", 0, 1, NAN);
+    const mar_params p = discrete_params("spec sjd-pac, window auto");
+    assert_library(m, mar_model_load(m, path, 0, &bad));
+    assert_library(m, mar_session_create(bad, NULL, &p, 2, &s));
+    assert_library(m, mar_session_create(bad, NULL, mar_session_get_params(s), 2, &same));
+    assert_string_equal(mar_session_get_params(same)->window_costs, mar_session_get_params(s)->window_costs);
+    mar_request_init(s, &r, sizeof r);
+    const uint64_t id = submit(s, &r);
+    while (mar_session_pending(s)) assert_session(s, mar_session_step(s));
+    assert_int_equal(mar_session_take(s, id, tokens, NULL), MAR_EMODEL);
+    assert_says(mar_session_error(s), "token 0: the logits are not finite");
+    mar_session_free(same), mar_session_free(s);
+    mar_model_free(bad);
+    free(path);
+    mar_close(m);
+}
+
 enum { CAPTION = 120, CAPTION_DIM = 12, CAPTIONS = 5 };
 
 /* Makes images of captions, whose masks differ, alone, and then each beginning beside others. Their tokens are the

@@ -72,6 +72,7 @@ static mar_session *session_of(const fixture *f, mar_cache cache, const char *sp
     p.cfg = cfg;
     p.cache_dtype = cache;
     p.spec = spec;
+    p.window = TOKENS;
     return session_for(f, &p, 1);
 }
 
@@ -151,6 +152,7 @@ TEST_CASE(requests_have_contexts_of_their_own)
         p.cfg = 6;
         p.draft = run == 1 ? f.model : NULL;
         p.spec = run == 2 ? "sjd" : NULL;
+        p.window = TOKENS; /* so that there are drafts */
         mar_session *s = session_for(&f, &p, 3);
         for (int own = 0; own < 2; own++) {
             assert_session(s, own ? mar_session_set_negative(s, f.other, f.two_mask)

@@ -555,7 +555,8 @@ static const struct {
     int drafts;
 } discrete_runs[] = {{"num_iter 0, cfg 2", 0},
                      {"num_iter 0, cfg 1, tree dynamic, gamma 3", 1},
-                     {"num_iter 0, cfg 2, spec sjd-pac, window 6", 0}};
+                     {"num_iter 0, cfg 2, spec sjd-pac, window 6", 0},
+                     {"num_iter 0, cfg 2, spec sjd-pac, window auto", 0}};
 
 /* Makes a session and one image. The first failing call ends it; *s is the session, if it was made. */
 static mar_status discrete_image(const demo *d, const mar_params *p, mar_session **s, float tokens[DEMO_TOKENS])

@@ -221,7 +221,7 @@ static void run_discrete(const mar_options *o)
             char name[128];
             mar_params p;
             mar_params_init(&p, sizeof p);
-            p.window = 16, p.spec = cases[i].spec, p.tree = cases[i].tree, p.draft = drafts[cases[i].draft];
+            p.spec = cases[i].spec, p.tree = cases[i].tree, p.draft = drafts[cases[i].draft];
             p.cfg = cases[i].cfg, p.temperature = cases[i].temperature, p.top_k = cases[i].top_k;
             snprintf(name, sizeof name, "discrete %s, tree %s, draft %d, cfg %g, temperature %g, top_k %d %s, batch %d",
                      p.spec ? p.spec : "plain", p.tree ? p.tree : "chain", cases[i].draft, (double)p.cfg,

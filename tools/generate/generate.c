@@ -442,20 +442,23 @@ static int check_free(generate_job *job)
     return job->repeats ? 0 : output_check_free(&job->out, can_resume(job));
 }
 
-/* Takes the times of --window auto from the run's first image, if it is there, so that the others are like it. */
+/* Takes the times of --window auto from the first of the run's images that is there, so that the others are like it. */
 static int take_costs(generate_job *job)
 {
     generate_options *o = &job->options;
-    image_file first;
-    if (o->overwrite || job->out.is_file || !can_resume(job)) return 0;
-    char *path = output_image_path(&job->out, o->first);
-    int failed = !path;
-    if (path && access(path, F_OK) == 0) {
-        failed = image_read_texts(path, &first) != 0;
-        if (!failed) run_take_costs(&o->run, generate_value_of(first.texts, first.count, "window_costs"));
-        if (!failed) image_file_free(&first);
+    int failed = 0, found = 0;
+    if (o->run.params.window != 0 || o->overwrite || job->out.is_file || !can_resume(job)) return 0;
+    for (long i = 0; i < job->total && !failed && !found; i += benchmark_images(&job->benchmark)) {
+        image_file made;
+        char *path = benchmark_path(&job->benchmark, &job->out, o->first + i);
+        found = path && access(path, F_OK) == 0;
+        failed = !path || (found && image_read_texts(path, &made) != 0);
+        if (found && !failed) {
+            run_take_costs(&o->run, generate_value_of(made.texts, made.count, "window_costs"));
+            image_file_free(&made);
+        }
+        free(path);
     }
-    free(path);
     return failed;
 }
 
@@ -503,12 +506,12 @@ static int generate_prepare(generate_job *job, progress *bar)
         generate_check_map(job) != 0 || check_like(job) != 0 || preview_check(o->preview) != 0 ||
         record_check_store(o->store, &job->tokens) != 0)
         return 1;
-    if (check_free(job) != 0 || take_costs(job) != 0) return 1;
+    if (check_free(job) != 0) return 1;
     job->files.needs_all = o->benchmark != NULL; /* a prompt's number names its files */
     if (devices_read(o->devices, &o->run, &job->devices) != 0) return 1;
     if (models_load(&job->files, &o->run, bar, &job->models) != 0) return 1;
     progress_note(bar, "hashing the model's files");
-    if (record_identify(&o->run, &job->models) != 0 || resolve_classes(job) != 0) return 1;
+    if (record_identify(&o->run, &job->models) != 0 || resolve_classes(job) != 0 || take_costs(job) != 0) return 1;
     if (o->batch > job->total) o->batch = (int)job->total;
     progress_note(bar, "preparing");
     if (models_session(&job->models, &o->run, o->batch, &job->session) != 0 || like_check(job) != 0) return 1;

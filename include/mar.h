@@ -477,8 +477,8 @@ typedef struct {
     int check;                 /* 1: reports the layer that makes the first non-finite number; slower, same output */
     float time_shift;          /* flows: s, 1..100, makes t / (s - (s - 1) t) of the steps' times; 0: the model's */
     int token_norm; /* NextStep-1: 1: drawn tokens get mean 0 and variance 1; 2: they do not; 0: the model's */
-    /* Window 0 (or -1): each round's drafts, as many as -1 at most, are chosen by these times of rounds of 2, 4, ...
-     * drafts over one without, "1.1,1.3". NULL: measured by each session and mar_generate. Images depend on them. */
+    /* Given, or with window 0: each round's drafts are chosen by these times of rounds of 2, 4, ... drafts over one
+     * without, "1.1,1.3". NULL: with window 0 each session, and each mar_generate, measures. Images depend on them. */
     const char *window_costs;
 } mar_params;
 

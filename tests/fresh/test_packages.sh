@@ -46,7 +46,7 @@ use_wheel() {
     in_root 900 "apt-get -q update; apt_install python3-venv; python3 -m venv venv; venv/bin/pip -q install /made/mar-*.whl
         not ls /usr/lib/*/libutf8proc.so.*; not ls /usr/lib/*/libpng*
         venv/bin/mar --version; venv/bin/mar generate --class 7 --seed 3 --out wheel.png
-        venv/bin/python -c 'import mar; assert mar.load()([7], output="numpy", num_iter=4).shape == (1, 32, 32, 3)'
+        venv/bin/python -c 'import mar; assert mar.load()([7], output=\"numpy\", num_iter=4).shape == (1, 32, 32, 3)'
         ls venv/share/man/man1/mar.1; ls venv/lib/python3.*/site-packages/mar-*.dist-info/licenses/libpcre2-8-0"
     is_picture wheel.png
 }

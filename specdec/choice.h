@@ -16,17 +16,22 @@
  * positions up to j: drafts, siblings, coins, replacements. A choice is a function of spec_past: k, the verdicts at
  * the final positions, and the choices before. By induction over rounds it is a function of G(k - 1); so it would be if
  * it knew the final tokens.
- *  1. Draft model. The drafts are drawn after the choice, with noise of their own. Given G(k - 1), the choice is fixed,
- *     and the block is one of a fixed length, which is exact.
- *  2. Jacobi, SPEC_STOP. The tail is drawn anew after the choice, so this is case 1. Its rows q may depend on anything
- *     before. With coupled noise the choice belongs to H of specdec/methods/scd.c: it depends on positions before k,
- * and no noise of a position from k on has entered it.
- *  3. Jacobi, SPEC_CONTINUE. The draft of position j >= k is the token y_j that the last verification left there. Its
+ *
+ * 1. Draft model. The drafts are drawn after the choice, with noise of their own. Given G(k - 1), the choice is fixed,
+ * and the block is one of a fixed length, which is exact.
+ *
+ * 2. Jacobi, SPEC_STOP. The tail is drawn anew after the choice, so this is case 1. Its rows q may depend on anything
+ * before. With coupled noise the choice belongs to H of specdec/methods/scd.c: it depends on positions before k, and no
+ * noise of a position from k on has entered it.
+ *
+ * 3. Jacobi, SPEC_CONTINUE. The draft of position j >= k is the token y_j that the last verification left there. Its
  * row q_j is the p_j of that round, a function of G(j - 1). Its draft then, x_j, had the distribution of its row given
- *     G(j - 1), and acceptance or residual turned that into q_j. So y_j has q_j given G(j - 1). The choice is a
- * function of G(k - 1), which G(j - 1) contains: it may keep y_j, drop it or give it other siblings, and where y_j is
- * tested, it still has q_j given all that came before.
- *  4. A position without a draft takes its token from p, with noise of its own.
+ * G(j - 1), and acceptance or residual turned that into q_j. So y_j has q_j given G(j - 1). The choice is a function of
+ * G(k - 1), which G(j - 1) contains: it may keep y_j, drop it or give it other siblings, and where y_j is tested, it
+ * still has q_j given all that came before.
+ *
+ * 4. A position without a draft takes its token from p, with noise of its own.
+ *
  * A choice must not depend on the tokens, verdicts or rows at positions from k on. Given that x_j was accepted, y_j no
  * longer has q_j. Nor has it given p_{j+1}, which tells x_j. tests/specdec/test_laws.c has choices that look at these,
  * and finds their distributions wrong. */

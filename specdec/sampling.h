@@ -46,8 +46,7 @@ typedef struct {
     int side;              /* Jacobi: tokens in a row of the image */
     const int *neighbours; /* backend [size][neighbour_count], each token itself first; NULL if not needed */
     int neighbour_count;
-    const spec_choice
-        *choice; /* chooses each round's drafts (specdec/choice.h), up to those above; NULL: all of them */
+    const spec_choice *choice; /* of each round's drafts, up to those above; NULL: all of them */
 } spec_sampler_options;
 
 /* A sequence to admit (spec_sampler_admit). */

@@ -135,7 +135,7 @@ void cudahost_copy_commit();
 void cudahost_copy_wait(unsigned open);
 void cudahost_wait_for_previous(); /* griddepcontrol.wait: each thread of a launch that began early must call it */
 void cudahost_yield(const char *file, int line);
-long long cudahost_nanoseconds();
+extern unsigned cudahost_patience; /* polls (cudahost_give_up_after) */
 unsigned cudahost_active();
 void cudahost_sync_cluster(const char *file, int line);
 unsigned cudahost_cluster_rank(), cudahost_cluster_blocks();
@@ -454,12 +454,7 @@ CUDAHOST_FN(float, min, (float a, float b), fminf(a, b))
 CUDAHOST_FN(float, max, (float a, float b), fmaxf(a, b))
 CUDAHOST_FN(double, min, (double a, double b), fmin(a, b))
 CUDAHOST_FN(double, max, (double a, double b), fmax(a, b))
+CUDAHOST_FN(long long, clock64, (), 0)
 #undef CUDAHOST_FN
-
-/* Time passes while threads sleep (cudahost_clock). */
-static inline long long clock64()
-{
-    return cudahost_nanoseconds();
-}
 
 #endif

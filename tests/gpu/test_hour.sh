@@ -21,6 +21,7 @@ has() {
 if [ "$kind" = demo ]; then
     MAR_COMMAND=$command "$hour" --dry-run "$work/out" >"$work/printed" 2>&1 || fail "status $?, expected 0"
     for name in head-mar_b head-spherear head_spec gpt_l batch lumina; do has $name ok '[^ ]'; done
+    has gpt_l ok '.* rows 2: [0-9.]+, 4: '
     grep -q '"head_call_seconds"' "$work"/out/*-head-mar_b-cluster8-words0.json || fail "no JSON of a form"
     echo PASSED
     exit 0

@@ -457,7 +457,7 @@ typedef struct {
     mar_context context;     /* FULL without a draft */
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise, not with spec path */
     float inner_temperature; /* cspd: factor of the standard deviations in its criterion */
-    int window;       /* sjd, sjd-pac, scd: drafts of a round, tree included; -1: 64, on a CPU 16; 0: by window_costs */
+    int window;       /* sjd, sjd-pac, scd: drafts of a round, tree included; -1: 64, on a CPU 16; 0: by round_costs */
     mar_first first;  /* sjd, sjd-pac, scd: initial draft of a position */
     int pac_children; /* sjd-pac, scd: drafts per position of the tree, K; 1: none (PD off); 0: 4, of scd 1 */
     int pac_depth;    /* sjd-pac, scd: tokens of a path of the tree, root included, D; 0, 1: none */
@@ -479,7 +479,7 @@ typedef struct {
     int token_norm; /* NextStep-1: 1: drawn tokens get mean 0 and variance 1; 2: they do not; 0: the model's */
     /* Given, or with window 0: each round's drafts are chosen by these times of rounds of 2, 4, ... drafts over one
      * without, "1.1,1.3". NULL: with window 0 each session, and each mar_generate, measures. Images depend on them. */
-    const char *window_costs;
+    const char *round_costs;
 } mar_params;
 
 /* Sets every field to its default. Writes the first `size` bytes; pass sizeof *params. */

@@ -51,7 +51,7 @@ typedef struct {
      * contexts have seen the draft's version. */
     double accepted_shift;
     long undrafted; /* discrete tokens: rounds without drafts */
-    /* With window_costs: what decoder_s + draft_s + verify_s would have been by plain decoding, by those costs; else
+    /* With round_costs: what decoder_s + draft_s + verify_s would have been by plain decoding, by those costs; else
      * 0. */
     double plain_s;
 } mar_stats;

@@ -19,20 +19,35 @@ static int costs_choose_last(const spec_choice *c, const spec_past *past)
     return c->drafts[c->widths - 1];
 }
 
-/* Starts an image in every place, and runs the round that computes its given tokens. */
-static mar_status costs_start(mar_raster *g, spec_sampler *s, int *token, int most, mar_err *err)
+/* Runs a round of the width of this number. */
+static mar_status costs_run(mar_raster *g, spec_sampler *s, int width, mar_err *err)
 {
+    g->plan.choice.widths = width + 1;
+    return spec_sampler_round(s, err);
+}
+
+/* Starts an image in every place. Runs the round in which the model computes its given tokens, and one in which the
+ * draft model does. */
+static mar_status costs_start(mar_raster *g, spec_sampler *s, raster_drafter *draft, int *token, mar_err *err)
+{
+    const int most = g->plan.method->stale ? g->plan.params.window : g->plan.params.gamma;
     const causal_shape *c = &g->model->net->shape;
+    const int last = g->plan.choice.widths - 1;
     int given = GIVEN_MOST / g->max_images;
     if (given > causal_half(c)) given = causal_half(c);
-    if (given > c->seq_len - 2 * most) given = c->seq_len > 2 * most ? c->seq_len - 2 * most : 0;
+    if (given > c->seq_len - 3 * most) given = c->seq_len > 3 * most ? c->seq_len - 3 * most : 0;
     for (int i = 0; i < given; i++) token[i] = i * 5 % c->vocabulary;
     spec_sampler_begin(s);
-    const mar_status status = raster_begin_any(g->target, c, g->max_images, err);
+    mar_status status = raster_begin_any(g->target, c, g->max_images, err);
+    if (status == MAR_OK && draft->model)
+        status =
+            raster_begin_any(draft->model, &mar_raster_model_of(g->plan.params.draft)->net->shape, g->max_images, err);
     if (status != MAR_OK) return status;
+    if (draft->eagle) eagle_runner_begin(draft->eagle, g->max_images);
     for (int i = 0; i < g->max_images; i++)
         spec_sampler_admit(s, i, &(spec_start){.image = (uint64_t)i, .n = c->seq_len, .token = token, .given = given});
-    return spec_sampler_round(s, err);
+    status = costs_run(g, s, 0, err);
+    return status == MAR_OK ? costs_run(g, s, last, err) : status;
 }
 
 static int costs_least_left(const mar_raster *g, const spec_sampler *s)
@@ -44,18 +59,19 @@ static int costs_least_left(const mar_raster *g, const spec_sampler *s)
 }
 
 /* Measures one round of each width. Keeps the shortest times. */
-static mar_status costs_measure_widths(mar_raster *g, spec_sampler *s, int *token, int widths, double *seconds,
-                                       mar_err *err)
+static mar_status costs_measure_widths(mar_raster *g, spec_sampler *s, raster_drafter *draft, int *token, int widths,
+                                       double *seconds, mar_err *err)
 {
     spec_choice *c = &g->plan.choice;
     mar_status status = MAR_OK;
     for (int i = 0; i < widths && status == MAR_OK; i++) {
-        c->widths = i + 1;
-        if (costs_least_left(g, s) <= c->drafts[i]) status = costs_start(g, s, token, c->drafts[widths - 1], err);
+        const int positions = c->depth ? c->depth : c->drafts[i];
+        c->widths = widths;
+        if (costs_least_left(g, s) <= positions) status = costs_start(g, s, draft, token, err);
         if (status != MAR_OK) break;
         g->k->core->finish(g->k);
         const double begun = mar_now();
-        status = spec_sampler_round(s, err);
+        status = costs_run(g, s, i, err);
         g->k->core->finish(g->k);
         const double took = mar_now() - begun;
         if (seconds[i] == 0 || took < seconds[i]) seconds[i] = took;
@@ -63,26 +79,27 @@ static mar_status costs_measure_widths(mar_raster *g, spec_sampler *s, int *toke
     return status;
 }
 
-mar_status raster_costs_measure(mar_raster *g, spec_sampler *s, int *token, mar_err *err)
+mar_status raster_costs_measure(mar_raster *g, spec_sampler *s, raster_drafter *draft, int *token, mar_err *err)
 {
     spec_choice *c = &g->plan.choice;
     const int widths = c->widths;
     double seconds[SPEC_WIDTHS] = {0};
     c->choose = costs_choose_last;
-    mar_status status = costs_start(g, s, token, c->drafts[widths - 1], err);
+    mar_status status = costs_start(g, s, draft, token, err);
     const double begun = mar_now();
     for (int i = 0; status == MAR_OK; i++) {
         const double passed = mar_now() - begun;
         if (i > 0 && passed > QUICK_S && (i >= 3 || passed > SLOW_S)) break;
-        status = costs_measure_widths(g, s, token, widths, seconds, err);
+        status = costs_measure_widths(g, s, draft, token, widths, seconds, err);
     }
     if (status != MAR_OK) return status;
     c->widths = widths;
     for (int i = 1; i < widths; i++) /* a NaN is the cost before */
         c->cost[i] = fmin(fmax(seconds[i] / seconds[0], c->cost[i - 1]), RASTER_COST_MOST);
     raster_costs_write(c, g->plan.costs_text, sizeof g->plan.costs_text);
-    g->plan.params.window_costs = g->plan.costs_text;
+    g->plan.params.round_costs = g->plan.costs_text;
     spec_sampler_begin(s);
     causal_runner_clear_stats(g->target);
-    return raster_costs_read(g->plan.costs_text, c, err);
+    raster_drafter_clear_stats(draft);
+    return raster_costs_read(g->plan.costs_text, c->drafts[1], c->drafts[widths - 1], c, err);
 }

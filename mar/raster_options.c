@@ -1,6 +1,7 @@
 #include "mar/raster_options.h"
 
 #include "mar_methods.h"
+#include "mar/accel.h"
 #include "mar/core/params.h"
 #include "mar/raster_draft.h"
 
@@ -78,18 +79,21 @@ mar_status raster_tree_read(const char *text, raster_tree *out, mar_err *err)
 
 /* --- costs of rounds ---------------------------------------------------------------------------------------------- */
 
-static void costs_add_width(spec_choice *c, double cost)
+/* Adds a plain round, or the next width of at most `most` drafts. Returns 0 if there is none. */
+static int costs_add_width(spec_choice *c, int first, int most, double cost)
 {
-    const int i = c->widths++;
-    c->drafts[i] = i ? 1 << i : 0;
+    const int i = c->widths, drafts = i ? first << (i - 1) : 0;
+    if (i == SPEC_WIDTHS || drafts > most) return 0;
+    c->drafts[i] = drafts;
     c->cost[i] = cost;
+    c->widths++;
+    return 1;
 }
 
-void raster_costs_begin(spec_choice *out, int most)
+static void costs_begin(spec_choice *out, int first, int most)
 {
-    *out = (spec_choice){.choose = spec_choose};
-    costs_add_width(out, 1);
-    while (out->widths < SPEC_WIDTHS && 1 << out->widths <= most) costs_add_width(out, 1);
+    *out = (spec_choice){.choose = spec_choose, .depth = out->depth};
+    while (costs_add_width(out, first, most, 1)) continue;
 }
 
 /* Reads a number of at most 15 digits and a point. Like a tree's, its text is the same in all locales. Returns where it
@@ -111,20 +115,19 @@ static const char *costs_read_one(const char *at, double *out)
     return digits ? at : NULL;
 }
 
-mar_status raster_costs_read(const char *text, spec_choice *out, mar_err *err)
+mar_status raster_costs_read(const char *text, int first, int most, spec_choice *out, mar_err *err)
 {
-    raster_costs_begin(out, 0);
+    costs_begin(out, first, 0);
     for (const char *at = text; at;) {
         double cost = 0;
         const char *end = costs_read_one(at, &cost);
         if (!end || !(cost >= out->cost[out->widths - 1] && cost <= RASTER_COST_MOST) ||
-            (*end != ',' && *end != '\0') || out->widths == SPEC_WIDTHS)
-            return err_set(
-                err, MAR_EARG,
-                "--window_costs %s: expected the times of rounds of 2, 4, 8, ... drafts, at most %d of them, "
-                "none below 1 or the one before, as in 1.05,1.1,1.3",
-                text, 1 << (SPEC_WIDTHS - 1));
-        costs_add_width(out, cost);
+            (*end != ',' && *end != '\0') || !costs_add_width(out, first, most, cost))
+            return err_set(err, MAR_EARG,
+                           first == most ? "--round_costs %s: expected the time of a round of all %d drafts, 1 or more"
+                                         : "--round_costs %s: expected the times of rounds of %d, %d, %d, ... drafts, "
+                                           "at most %d of them, none below 1 or the one before, as in 1.05,1.1,1.3",
+                           text, first, 2 * first, 4 * first, most);
         at = *end ? end + 1 : NULL;
     }
     return MAR_OK;
@@ -239,53 +242,130 @@ static mar_status resolve_method(raster_plan *plan, int vocabulary, mar_err *err
     return status;
 }
 
-/* Takes the costs given, to the digits that pictures have, and their most drafts as the window. */
-static mar_status resolve_costs(raster_plan *plan, const char *given, int seq_len, mar_err *err)
+/* --- drafts of a round -------------------------------------------------------------------------------------------- */
+
+/* What rounds may draft: nothing, or first, 2 * first, 4 * first, ... drafts. first == most: a tree, whole. */
+typedef struct {
+    int first, most, is_tree;
+    int asked;   /* the option's value: -1: not given; 0: auto */
+    int *length; /* the option's field */
+    const char *option;
+} round_drafts;
+
+/* Returns the weights that a pass reads. */
+static double weights_of(const causal_shape *s, int depth, int hidden)
 {
-    spec_choice *c = &plan->choice;
-    mar_params *p = &plan->params;
-    const mar_status status = raster_costs_read(given, c, err);
-    if (status != MAR_OK) return status;
-    const int most = c->drafts[c->widths - 1], is_set = p->window > 0;
-    if (is_set ? most != p->window : most > seq_len)
-        return err_set(err, MAR_EARG, "--window_costs %s: has times of up to %d drafts, expected up to %d, %s", given,
-                       most, is_set ? p->window : seq_len, is_set ? "the --window" : "the tokens of an image");
-    raster_costs_write(c, plan->costs_text, sizeof plan->costs_text);
-    p->window_costs = plan->costs_text;
-    p->window = most;
-    return raster_costs_read(plan->costs_text, c, err);
+    const double d = s->width, layer = d * (causal_qkv_width(s) + causal_q_width(s) + 3. * hidden);
+    return depth * layer + d * s->vocabulary;
 }
 
-/* Sets the window of Jacobi decoding, and whether each round chooses its drafts, from costs given or to measure. */
-static mar_status resolve_window(raster_plan *plan, int seq_len, int budget, mar_err *err)
+/* Returns the rows whose arithmetic takes as long as reading `weights` weights: what bench/RESULTS.md ("The standard
+ * costs of rounds") measured or fewer. Beyond the caches f32 has 8.4 on AVX2; bf16 as f32 instructions 1, int8 without
+ * VNNI 2.5 and int4 1.2. With instructions for the type 8 is safe, and 64 with AMX. Below 64 MB the caches have the
+ * weights, and 4 is safe. */
+static double standard_rows(const kern_device *d, double weights)
+{
+    const char *unit = d->unit; /* begins with that of the layers' products */
+    const double bytes = weights * (d->int8 ? 1 : d->int4 ? 0.5 : (double)d->act_size);
+    double rows = 1;
+    if (!d->int8 && !d->int4 && d->act_size == sizeof(float)) rows = 8;
+    if (strncmp(unit, "avx512_bf16", 11) == 0 || (d->int8 && strncmp(unit, "avx512_vnni", 11) == 0)) rows = 8;
+    if (d->int4 && strncmp(unit, "avx512_vnni", 11) == 0) rows = 4;
+    if (strncmp(unit, "amx", 3) == 0) rows = 64;
+    return bytes < 64e6 ? fmin(rows, 4) : rows;
+}
+
+/* Returns the time of a draft model's pass over that of the model: its share of the weights, or of the layers if that
+ * is more, which a small model's calls take. */
+static double standard_draft(const mar_params *p, const causal_shape *t)
+{
+    const eagle_model *eagle = raster_eagle_of(p->draft);
+    const causal_shape *d = eagle ? t : &mar_raster_model_of(p->draft)->net->shape;
+    const int depth = eagle ? 1 : d->depth, hidden = eagle ? eagle->config.hidden : d->hidden;
+    return fmax(weights_of(d, depth, hidden) / weights_of(t, t->depth, t->hidden), (depth + 1.) / (t->depth + 1.));
+}
+
+/* Sets the standard costs: upper bounds that depend on model, draft, batch, type and instruction set only. A pass over
+ * `rows` rows takes 1 + rows / standard_rows. Drafting and verifying add 0.3 of a small model's plain round. */
+static void standard_costs(raster_plan *plan, const mar_raster_model *model, int images)
+{
+    spec_choice *c = &plan->choice;
+    const causal_shape *s = &model->net->shape;
+    const kern_device *d = model->base.m->device;
+    const double most = standard_rows(d, weights_of(s, s->depth, s->hidden));
+    const double rows = images * (plan->params.cfg > 1 ? 2 : 1), plain = 1 + rows / most;
+    const double draft = plan->method->stale ? 0 : standard_draft(&plan->params, s);
+    for (int i = 1; i < c->widths; i++) {
+        const double pass = (1 + rows * (c->drafts[i] + 1) / most) / plain;
+        c->cost[i] = fmin(pass + 0.3 * (most <= 4) + draft * c->drafts[i], RASTER_COST_MOST);
+    }
+}
+
+/* Keeps the costs as text, and takes those of its digits, which pictures have. */
+static mar_status take_costs(raster_plan *plan, const round_drafts *r, mar_err *err)
+{
+    raster_costs_write(&plan->choice, plan->costs_text, sizeof plan->costs_text);
+    plan->params.round_costs = plan->costs_text;
+    if (!r->is_tree) *r->length = plan->choice.drafts[plan->choice.widths - 1];
+    return raster_costs_read(plan->costs_text, r->first, r->most, &plan->choice, err);
+}
+
+/* Takes the costs given. Their most drafts are the window or gamma. */
+static mar_status resolve_costs(raster_plan *plan, round_drafts *r, const char *given, int seq_len, mar_err *err)
+{
+    const spec_choice *c = &plan->choice;
+    if (!r->is_tree) r->most = r->first << (SPEC_WIDTHS - 2);
+    const mar_status status = raster_costs_read(given, r->first, r->most, &plan->choice, err);
+    if (status != MAR_OK) return status;
+    const int most = c->drafts[c->widths - 1], is_set = r->asked > 0;
+    if (!r->is_tree && (is_set ? most != r->asked : most > seq_len))
+        return err_set(err, MAR_EARG, "--round_costs %s: has times of up to %d drafts, expected up to %d, the %s",
+                       given, most, is_set ? r->asked : seq_len, is_set ? r->option : "tokens of an image");
+    return take_costs(plan, r, err);
+}
+
+/* Decides whether each round chooses its drafts, by costs given, by the standard ones or by those to measure. */
+static mar_status resolve_choice(raster_plan *plan, const mar_raster_model *model, int images, round_drafts *r,
+                                 mar_err *err)
 {
     mar_params *p = &plan->params;
-    const char *costs = p->window_costs;
-    p->window_costs = NULL;
-    if (!plan->method || !plan->method->stale) return MAR_OK;
-    if (costs) return resolve_costs(plan, costs, seq_len, err);
-    if (p->window > 0) return MAR_OK;
-    const int fixed = budget < seq_len ? budget : seq_len, is_fixed = p->window < 0;
-    p->window = fixed;
-    if (is_fixed || fixed < 2) return MAR_OK;
-    raster_costs_begin(&plan->choice, fixed);
-    p->window = plan->choice.drafts[plan->choice.widths - 1];
+    const char *costs = p->round_costs;
+    p->round_costs = NULL;
+    if (!plan->method || !plan->method->exact) return MAR_OK;
+    plan->choice.depth = r->is_tree ? p->gamma : 0;
+    if (costs) return resolve_costs(plan, r, costs, model->base.config.seq_len, err);
+    const int is_standard = r->asked < 0 && !p->tree && !model->base.m->device->asynchronous;
+    if (r->most < r->first || (r->asked != 0 && !is_standard)) return MAR_OK;
+    costs_begin(&plan->choice, r->first, r->most);
+    if (is_standard) {
+        standard_costs(plan, model, images);
+        return take_costs(plan, r, err);
+    }
+    if (!r->is_tree) *r->length = plan->choice.drafts[plan->choice.widths - 1];
     plan->measures = 1;
     return MAR_OK;
 }
 
-/* Sets the number of drafts in a chain or of a round, at most the tokens of the image. */
-static mar_status resolve_length(raster_plan *plan, int seq_len, int budget, mar_err *err)
+/* Sets the number of drafts in a chain or of a round, at most the tokens of the image. `gamma` is the option's value,
+ * before a static tree had replaced it. */
+static mar_status resolve_length(raster_plan *plan, const mar_raster_model *model, int images, int gamma, mar_err *err)
 {
     static const char tokens[] = "the tokens of an image";
     mar_params *p = &plan->params;
-    const int jacobi = plan->method && plan->method->stale;
-    mar_status status = resolve_window(plan, seq_len, budget, err);
-    if (status != MAR_OK) return status;
+    const int seq_len = model->base.config.seq_len, budget = model->base.m->device->draft_budget;
+    const int jacobi = plan->method && plan->method->stale, dynamic = p->tree && strcmp(p->tree, "dynamic") == 0;
+    const int tree = plan->tree.count ? plan->tree.count : dynamic ? p->tree_total : 0;
+    round_drafts r = {jacobi ? 2 : 1, 0, 0, gamma, &p->gamma, "--gamma"};
+    if (jacobi) r.asked = p->window, r.length = &p->window, r.option = "--window";
+    if (jacobi && p->window <= 0) p->window = budget < seq_len ? budget : seq_len;
+    if (p->gamma <= 0) p->gamma = MAR_GAMMA_AUTO < seq_len ? MAR_GAMMA_AUTO : seq_len;
+    r.most = *r.length;
+    if (tree && !jacobi) r.first = r.most = tree, r.is_tree = 1;
     if (plan->tree.depth > seq_len)
         return err_set(err, MAR_EARG, "--tree %s: expected %d levels at most, %s", p->tree, seq_len, tokens);
-    status = options_lower(p, "gamma", plan->method && !jacobi, seq_len, tokens, err);
-    return status == MAR_OK ? options_lower(p, "window", jacobi, seq_len, tokens, err) : status;
+    mar_status status = options_lower(p, "gamma", plan->method && !jacobi, seq_len, tokens, err);
+    if (status == MAR_OK) status = options_lower(p, "window", jacobi, seq_len, tokens, err);
+    return status == MAR_OK ? resolve_choice(plan, model, images, &r, err) : status;
 }
 
 /* Sets the shape of a block. It stays empty without drafts or without a draft model. */
@@ -353,10 +433,11 @@ mar_status raster_resolve_ids(const mar_raster_model *model, const mar_params *p
     const mar_model_config *c = &model->base.config;
     *out = (raster_plan){.params = *params};
     mar_params *p = &out->params;
+    const int gamma = p->gamma;
     mar_status status = options_check_model(model, p, err);
     if (status == MAR_OK) status = resolve_method(out, c->vocabulary, err);
     if (status == MAR_OK) status = resolve_tree(out, err);
-    if (status == MAR_OK) status = resolve_length(out, c->seq_len, model->base.m->device->draft_budget, err);
+    if (status == MAR_OK) status = resolve_length(out, model, max_images, gamma, err);
     if (status == MAR_OK) status = options_check_line(out, err);
     return status == MAR_OK ? options_check_size(out, c, max_images, err) : status;
 }

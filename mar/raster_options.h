@@ -39,11 +39,9 @@ mar_status raster_resolve_ids(const mar_raster_model *model, const mar_params *p
 mar_status raster_resolve_steps(const mar_raster_model *model, mar_params *p, mar_err *err);
 /* Returns the type of cached keys and values that the parameters ask for. */
 kern_cache_type raster_cache_type(const mar_params *p);
-/* Makes the choice among 0, 2, 4, ... drafts, at most `most`, whose costs are not known yet. A single draft is left
- * out: it never comes from the round before. */
-void raster_costs_begin(spec_choice *out, int most);
-/* Reads --window_costs: the costs of 2, 4, 8, ... drafts. Returns MAR_EARG for other text. */
-mar_status raster_costs_read(const char *text, spec_choice *out, mar_err *err);
+/* Reads --round_costs: the costs of `first`, 2 * first, ... drafts, at most `most`. Keeps out->depth. Returns MAR_EARG
+ * for other text. Jacobi's first is 2: a single draft never comes from the round before. */
+mar_status raster_costs_read(const char *text, int first, int most, spec_choice *out, mar_err *err);
 void raster_costs_write(const spec_choice *choice, char *text, size_t size);
 /* Reads a tree by levels, "4,2,1". "static" is the tree of EAGLE and LANTERN++. Returns MAR_EARG for other text. */
 mar_status raster_tree_read(const char *text, raster_tree *out, mar_err *err);

@@ -200,7 +200,7 @@ static mar_status softmax_plan(mar_raster *g, int images, mar_err *err)
     const mar_status status = raster_drafter_plan(&g->softmax->draft, images, err);
     if (status != MAR_OK || !g->plan.measures) return status;
     g->plan.measures = 0;
-    return raster_costs_measure(g, g->softmax->sampler, g->softmax->given, err);
+    return raster_costs_measure(g, g->softmax->sampler, &g->softmax->draft, g->softmax->given, err);
 }
 
 /* --- images that begin -------------------------------------------------------------------------------------------- */

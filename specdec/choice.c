@@ -67,6 +67,12 @@ static double choice_allowance(const spec_past *past)
     return LOSS * (all + drawn) / 2;
 }
 
+/* Returns the positions that the drafts of a width cover. */
+static int choice_positions(const spec_choice *c, int width)
+{
+    return c->depth && c->depth < c->drafts[width] ? c->depth : c->drafts[width];
+}
+
 /* The tokens of a width are those of its own rounds, and as of one round those that the curve predicts. A depth's
  * acceptance is that of its own tests, and as of one test that of the depth before. */
 int spec_choose(const spec_choice *c, const spec_past *past)
@@ -76,7 +82,7 @@ int spec_choose(const spec_choice *c, const spec_past *past)
     double best = 1, acceptance = PRIOR, reach = 1, predicted = 1;
     int drafts = 0;
     for (int i = 1, depth = 0; i < c->widths; i++) {
-        for (; depth < c->drafts[i] && depth < SPEC_CURVE; depth++) {
+        for (; depth < choice_positions(c, i) && depth < SPEC_CURVE; depth++) {
             acceptance = (past->passed[depth] + acceptance) / (past->tested[depth] + 1);
             predicted += reach *= acceptance;
         }

@@ -58,6 +58,7 @@ typedef struct spec_choice {
     int (*choose)(const struct spec_choice *choice, const spec_past *past);
     int widths;               /* entries of the table; 0: every round counts as a plain one */
     int drafts[SPEC_WIDTHS];  /* [widths] increasing from 0 */
+    int depth;                /* positions that they cover at most: the levels of a tree; 0: as many as drafts */
     double cost[SPEC_WIDTHS]; /* [widths] time of a round with these drafts; cost[0] = 1 */
 } spec_choice;
 

@@ -17,7 +17,6 @@ static int drafted_is_on(const mar_params *p)
 static void drafted_resolve(mar_params *p)
 {
     if (p->draft && !p->spec) p->spec = "vanilla";
-    if (p->gamma == 0 && drafted_is_on(p)) p->gamma = MAR_GAMMA_AUTO;
 }
 
 const mar_accel mar_accel_drafted = {

@@ -59,6 +59,8 @@ static const char *accels_tokens_of(const mar_accel *accel)
 
 void mar_accels_resolve(mar_params *params, const char *tokens)
 {
+    const int is_discrete = strcmp(tokens, "discrete") == 0; /* there the engine resolves it (mar/raster_options.c) */
+    if (params->gamma < 0 && !is_discrete) params->gamma = MAR_GAMMA_AUTO;
     for (int i = 0; accels[i]; i++)
         if (accels[i]->resolve && goes_with(accels_tokens_of(accels[i]), tokens)) accels[i]->resolve(params);
 }
@@ -471,6 +473,12 @@ static int has_effect(const mar_param *o, const mar_params *p)
     return on && (!e || (e->needs && on_for(e->needs, p)));
 }
 
+/* Returns whether the option stands at "auto", which contradicts nothing. */
+static int accels_is_auto(const mar_param *o, const mar_params *p)
+{
+    return o->type == MAR_TYPE_INT && o->choices && *(const int *)mar_param_field(o, p) == 0;
+}
+
 /* Returns whether the option has no effect on such tokens, and writes the reason to `why`. */
 static int accels_is_unused(const mar_param *o, const mar_params *params, const char *tokens, char *why, size_t size)
 {
@@ -479,7 +487,7 @@ static int accels_is_unused(const mar_param *o, const mar_params *params, const 
     for (int k = 0; accels[k]; k++) {
         const char *replaced = accels[k]->replaces;
         if (!mar_accel_is_on(accels[k], &p)) continue;
-        if (replaced && strcmp(replaced, o->name) == 0) {
+        if (replaced && strcmp(replaced, o->name) == 0 && !accels_is_auto(o, &p)) {
             snprintf(why, size, "has no effect with --%s, expected %s", accels[k]->name, accels[k]->in_place);
             return 1;
         }

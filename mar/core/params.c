@@ -13,7 +13,7 @@ static const char *const annealings[] = {"off", "linear", "cosine", "two-stage",
 static const char *const contexts[] = {"prefix", "full", "auto", NULL};                 /* mar_context */
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const automatic[] = {"auto", NULL};                  /* the minimum */
-static const char *const windows[] = {"fixed", "auto", NULL};           /* -1 and 0 */
+static const char *const standards[] = {"standard", "auto", NULL};      /* -1 and 0 */
 static const char *const norms[] = {"auto", "on", "off", NULL};         /* mar_params.token_norm */
 static const char *const firsts[] = {"uniform", "left", "above", NULL}; /* mar_first */
 static const char *const metrics[] = {"l2", "cosine", NULL};            /* mar_metric */
@@ -171,9 +171,10 @@ static mar_param rows[] = {
     {.name = FIELD(gamma),
      .group = "Speculation across tokens",
      .type = MAR_TYPE_INT,
-     .value = 8,
+     .value = -1,
+     .min = -1,
      .max = MAR_STEPS_MAX,
-     .choices = automatic,
+     .choices = standards,
      .method = "spec",
      .help = "autoregressive steps to draft before verification\n"
              "For discrete tokens: the drafts of a chain, or the depth of a dynamic tree. At most the number of "
@@ -223,7 +224,7 @@ static mar_param rows[] = {
      .value = -1,
      .min = -1,
      .max = MAR_STEPS_MAX,
-     .choices = windows,
+     .choices = standards,
      .method = "sjd|sjd-pac|scd",
      .help =
          "Jacobi decoding: drafts to verify at a time\n"
@@ -231,14 +232,14 @@ static mar_param rows[] = {
          "on a GPU and 16 on a CPU, or all tokens if they are fewer. auto: each round has the drafts with the most "
          "tokens a second, at most as many, chosen by the times of such rounds and by the drafts that this image has "
          "accepted. By these times an image made alone takes at most 1 % longer than without drafts. They are "
-         "measured before the first image, unless --window_costs gives them."},
-    {.name = FIELD(window_costs),
+         "measured before the first image, unless --round_costs gives them."},
+    {.name = FIELD(round_costs),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_TEXT,
      .argument = "N,N...",
-     .method = "sjd|sjd-pac|scd",
-     .help = "--window auto: times of rounds of 2, 4, 8, ... drafts\n"
+     .method = "vanilla|sjd|sjd-pac|scd",
+     .help = "times of rounds of 2, 4, 8, ... drafts\n"
              "Each over that of a round without drafts. The last one is of the most drafts, which --window N must "
              "name. Without --window they mean --window auto. Equal seeds give equal images only with equal times: a "
              "picture's text has those measured, and --like takes them."},

@@ -26,7 +26,7 @@ COMMAND_CASE(numbers)
         {DISCRETE "--num_iter 3", "--num_iter 3", "0"},
         {DISCRETE "--seq_len 49", "--seq_len 49", "64"},
         {DISCRETE "--spec sjd --window 65", "--window 65", "64"},
-        {DISCRETE "--spec sjd --window_costs 1.1,1.5,1.2", "--window_costs 1.1,1.5,1.2", "1.05,1.1,1.3"},
+        {DISCRETE "--spec sjd --round_costs 1.1,1.5,1.2", "--round_costs 1.1,1.5,1.2", "1.05,1.1,1.3"},
         {DRAFTED "--gamma 65", "--gamma 65", "64"},
         {DRAFTED "--tree 2,x", "--tree 2,x", "4"},
         {DRAFTED "--spec lantern --lantern_k 257", "--lantern_k 257", "256"},

@@ -30,10 +30,10 @@ static void times_are_taken_from_the_settings(void **state)
 {
 #define AUTO "eval --model demo-discrete --class 1 --spec sjd --window auto --num_images 4 --batch 2 --out auto"
     command_ok(*state, AUTO " -q");
-    sh_ok(*state, "grep -q window_costs auto/settings.json && rm auto/result.json");
+    sh_ok(*state, "grep -q round_costs auto/settings.json && rm auto/result.json");
     command_ok(*state, AUTO " -q");
-    command_refused(*state, "$MAR " AUTO " --window_costs 1,1,1,7", "was begun with --window_costs ",
-                    "this is --window_costs 1,1,1,7");
+    command_refused(*state, "$MAR " AUTO " --round_costs 1,1,1,7", "was begun with --round_costs ",
+                    "this is --round_costs 1,1,1,7");
 }
 
 /* --- how the work is divided ---------------------------------------------------------------------------- */

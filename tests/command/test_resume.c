@@ -44,13 +44,13 @@ COMMAND_CASE(times_are_taken_from_the_images)
     command_ok(d, "%s", run);
     sh_ok(d, "cp -r auto before && rm auto/000000.png auto/000001.png");
     command_ok(d, "%s --resume", run);
-    sh_ok(d, "diff -r auto before && grep -aq window_costs auto/000001.png");
+    sh_ok(d, "diff -r auto before && grep -aq round_costs auto/000001.png");
     refused(d,
             "generate --model demo-discrete --class 3 --num 3 --spec sjd --window auto --out auto --resume "
-            "--window_costs 1,1,1,7",
+            "--round_costs 1,1,1,7",
             "expected 1,1,1,7: a directory has images of one run only");
     command_ok(d, "generate --like before/000001.png --window 4 --out four.png --quiet");
-    sh_ok(d, "! grep -aq window_costs four.png");
+    sh_ok(d, "! grep -aq round_costs four.png");
 }
 
 /* Checks that images of two runs never share a directory. The second run is refused, or the images are removed first.

@@ -97,7 +97,7 @@ static mar_session *open_session(const library *l, int i)
     mar_params_init(&p, sizeof p);
     p = params_set(p, cases[i].params);
     p.draft = cases[i].drafts ? l->draft : NULL;
-    p.window_costs = cases[i].costs;
+    p.round_costs = cases[i].costs;
     assert_library(l->m, mar_session_create(l->target, l->vae, &p, BATCH, &s));
     return s;
 }

@@ -32,17 +32,27 @@ TEST_CASE(automatic_values)
                  {"tree 2/1", NEAR, "gamma", "2"},
                  {"tree 2/1", NEAR, "tree", "2,1"},
                  {"spec sjd", NO_DRAFT, "window", "16"},
-                 {"spec sjd, window 16", NO_DRAFT, "window_costs", ""},
-                 {"spec sjd-pac, window_costs 1/1.2345", NO_DRAFT, "window", "4"},
-                 {"spec sjd-pac, window_costs 1/1.2345", NO_DRAFT, "window_costs", "1,1.23"},
-                 {"spec scd, window 8, window_costs 1.5/2/300", NO_DRAFT, "window_costs", "1.5,2,300"},
-                 {"window_costs 2", NEAR, "window_costs", ""}, /* not used with a draft */
-                 {"", NO_DRAFT, "window", "fixed"},
-                 {"spec sjd", NO_DRAFT, "window_costs", ""},
+                 {"spec sjd, window 16", NO_DRAFT, "round_costs", ""},
+                 {"spec sjd-pac, round_costs 1/1.2345", NO_DRAFT, "window", "4"},
+                 {"spec sjd-pac, round_costs 1/1.2345", NO_DRAFT, "round_costs", "1,1.23"},
+                 {"spec scd, window 8, round_costs 1.5/2/300", NO_DRAFT, "round_costs", "1.5,2,300"},
+                 {"round_costs 2", NEAR, "round_costs", "2"},
+                 {"round_costs 2", NO_DRAFT, "round_costs", ""}, /* not used without a method */
+                 {"", NO_DRAFT, "window", "standard"},
+                 {"spec sjd", NO_DRAFT, "round_costs", "1.97,2.63,3.97,6.63"},
+                 {"cfg 1, spec scd", NO_DRAFT, "round_costs", "1.7,2.1,2.9,4.5"},
+                 {"spec sjd-pac, window 8", NO_DRAFT, "round_costs", ""},
+                 {"", EAGLE, "round_costs", "2.3,3.3,5.3,9.3"},
+                 {"gamma 8", NEAR, "round_costs", ""},
+                 {"tree static", NEAR, "round_costs", ""},
+                 {"tree static, gamma auto, round_costs 3", NEAR, "gamma", "5"},
+                 {"spec lantern", NEAR, "round_costs", ""},
+                 {"spec lantern, gamma auto", NEAR, "round_costs", ""},
+                 {"spec vanilla, round_costs 1.1/1.2/1.3", NEAR, "gamma", "4"},
                  {"spec sjd, window auto", NO_DRAFT, "window", "16"},
-                 {"spec sjd, window auto, window_costs 1/2", NO_DRAFT, "window", "4"},
-                 {"spec sjd-pac, window_costs 1/9.996/12.34/1000", NO_DRAFT, "window_costs", "1,10,12.3,1000"},
-                 {"spec sjd-pac, window_costs 1.10/9.09/99.96/250.5", NO_DRAFT, "window_costs", "1.1,9.09,100,251"},
+                 {"spec sjd, window auto, round_costs 1/2", NO_DRAFT, "window", "4"},
+                 {"spec sjd-pac, round_costs 1/9.996/12.34/1000", NO_DRAFT, "round_costs", "1,10,12.3,1000"},
+                 {"spec sjd-pac, round_costs 1.10/9.09/99.96/250.5", NO_DRAFT, "round_costs", "1.1,9.09,100,251"},
                  {"spec cool-sd-linear", NEAR, "cool_ell", "9"},
                  {"spec lantern", NEAR, "lantern_k", "50"},
                  {"spec lantern, lantern_k 50", NEAR, "lantern_k", "50"},
@@ -73,12 +83,12 @@ TEST_CASE(costs_are_measured)
     float tokens[2][16];
     mar_session *plain = discrete_session(&s, "cfg 2", NO_DRAFT, 1), *same;
     mar_session *first = discrete_session(&s, "cfg 2, spec sjd-pac, window auto", NO_DRAFT, 1);
-    mar_session *dear = discrete_session(&s, "cfg 2, spec sjd-pac, window_costs 2/4/8/16", NO_DRAFT, 1);
+    mar_session *dear = discrete_session(&s, "cfg 2, spec sjd-pac, round_costs 2/4/8/16", NO_DRAFT, 1);
     const mar_params *p = mar_session_get_params(first);
     mar_stats stats;
-    assert_true(p->window == 16 && p->window_costs && *p->window_costs >= '1');
+    assert_true(p->window == 16 && p->round_costs && *p->round_costs >= '1');
     assert_library(s.m, mar_session_create(s.target, s.vae, p, 1, &same));
-    assert_string_equal(mar_session_get_params(same)->window_costs, p->window_costs);
+    assert_string_equal(mar_session_get_params(same)->round_costs, p->round_costs);
     discrete_generate(first, 3, labels, 1, tokens[0]), discrete_generate(same, 3, labels, 1, tokens[1]);
     assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
     discrete_generate(plain, 3, labels, 1, tokens[0]), discrete_generate(dear, 3, labels, 1, tokens[1]);
@@ -91,6 +101,67 @@ TEST_CASE(costs_are_measured)
     mar_session_get_stats(plain, &stats);
     assert_true(stats.plain_s == 0);
     mar_session_free(plain), mar_session_free(first), mar_session_free(dear), mar_session_free(same);
+    discrete_close(s);
+}
+
+/* With a drafter, too: of chains and of trees, which plain rounds stand between. At temperature 0 any choice gives the
+ * tokens of plain decoding. */
+TEST_CASE(costs_of_drafters)
+{
+    static const struct {
+        const char *options;
+        discrete_draft draft;
+    } cases[] = {{"cfg 2, gamma auto", NEAR},
+                 {"cfg 2, gamma auto", EAGLE},
+                 {"cfg 2, gamma auto, tree 2/1", EAGLE},
+                 {"cfg 1, gamma auto, tree dynamic, tree_total 6", NEAR},
+                 {"cfg 2", EAGLE}};
+    const discrete_models s = discrete_open(*state, 1);
+    float tokens[2][3 * 16];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mar_session *same, *first = discrete_session(&s, cases[i].options, cases[i].draft, 3);
+        const mar_params *p = mar_session_get_params(first);
+        assert_true(p->round_costs && *p->round_costs >= '1');
+        assert_library(s.m, mar_session_create(s.target, s.vae, p, 3, &same));
+        discrete_generate(first, 3, discrete_labels, 3, tokens[0]);
+        discrete_generate(same, 3, discrete_labels, 3, tokens[1]);
+        assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
+        mar_session_free(first), mar_session_free(same);
+    }
+    discrete_close(s);
+}
+
+/* Plain rounds stand between drafted ones: the drafter catches up on their tokens. */
+TEST_CASE(drafters_catch_up)
+{
+    static const struct {
+        const char *options;
+        discrete_draft draft;
+        int mixed; /* 1: some rounds have drafts, some none */
+    } cases[] = {{"cfg 2, temperature 0, round_costs 1.05/1.06/1.07", NEAR, 1},
+                 {"cfg 2, temperature 0, round_costs 1.05/1.06/1.07", EAGLE, 1},
+                 {"cfg 2, temperature 0, tree 2/1, round_costs 1.06", EAGLE, 1},
+                 {"cfg 2, temperature 0, tree dynamic, gamma 3, tree_top 3, round_costs 1.06", EAGLE, 1},
+                 {"cfg 2, temperature 0, tree 2/1, round_costs 1.06", SMALL, 1},
+                 {"cfg 2, temperature 0, round_costs 9/9/9", NEAR, 0}};
+    const discrete_models s = discrete_open(*state, 1);
+    float tokens[2][3 * 16];
+    mar_session *plain = discrete_session(&s, "cfg 2, temperature 0", NO_DRAFT, 3);
+    discrete_generate(plain, 3, discrete_labels, 3, tokens[0]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mar_stats stats;
+        mar_session *session = discrete_session(&s, cases[i].options, cases[i].draft, 3);
+        discrete_generate(session, 3, discrete_labels, 3, tokens[1]);
+        assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
+        mar_stats_init(&stats, sizeof stats);
+        mar_session_get_stats(session, &stats);
+        if (getenv("SHOW"))
+            print_message("%s: %ld rounds, %ld without drafts\n", cases[i].options, (long)stats.rounds,
+                          (long)stats.undrafted);
+        assert_true((stats.undrafted > 0) && (stats.undrafted < stats.rounds) == cases[i].mixed);
+        mar_session_free(session);
+    }
+    mar_session_free(plain);
     discrete_close(s);
 }
 
@@ -150,19 +221,19 @@ TEST_CASE(options_that_cannot_be)
          "--tree 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1: expected 16 levels at most, the tokens of an image"},
         {"spec sjd, window 17", NO_DRAFT, "--window 17: expected 16 at most, the tokens of an image"},
         {"spec sjd-pac, window 65", NO_DRAFT, "--window 65: expected 16 at most, the tokens of an image"},
-        {"spec sjd, window_costs 1/1/1/1/1", NO_DRAFT,
-         "--window_costs 1,1,1,1,1: has times of up to 32 drafts, expected up to 16, the tokens of an image"},
-        {"spec sjd, window 16, window_costs 1.1/1.2/1.4", NO_DRAFT,
-         "--window_costs 1.1,1.2,1.4: has times of up to 8 drafts, expected up to 16, the --window"},
-        {"spec sjd, window_costs 0x1p1", NO_DRAFT, "--window_costs 0x1p1: " COSTS},
-        {"spec sjd, window_costs 1.1.1", NO_DRAFT, "--window_costs 1.1.1: " COSTS},
-        {"spec sjd, window 4, window_costs 1.1/1.2/1.4", NO_DRAFT,
-         "--window_costs 1.1,1.2,1.4: has times of up to 8 drafts, expected up to 4, the --window"},
-        {"spec sjd, window_costs 1.1/1.05", NO_DRAFT, "--window_costs 1.1,1.05: " COSTS},
-        {"spec sjd, window_costs 0.9", NO_DRAFT, "--window_costs 0.9: " COSTS},
-        {"spec sjd, window_costs 1.1/", NO_DRAFT, "--window_costs 1.1,: " COSTS},
-        {"spec sjd, window_costs nan", NO_DRAFT, "--window_costs nan: " COSTS},
-        {"spec sjd, window_costs 1/1/1/1/1/1/1/1", NO_DRAFT, "--window_costs 1,1,1,1,1,1,1,1: " COSTS},
+        {"spec sjd, round_costs 1/1/1/1/1", NO_DRAFT,
+         "--round_costs 1,1,1,1,1: has times of up to 32 drafts, expected up to 16, the tokens of an image"},
+        {"spec sjd, window 16, round_costs 1.1/1.2/1.4", NO_DRAFT,
+         "--round_costs 1.1,1.2,1.4: has times of up to 8 drafts, expected up to 16, the --window"},
+        {"spec sjd, round_costs 0x1p1", NO_DRAFT, "--round_costs 0x1p1: " COSTS},
+        {"spec sjd, round_costs 1.1.1", NO_DRAFT, "--round_costs 1.1.1: " COSTS},
+        {"spec sjd, window 4, round_costs 1.1/1.2/1.4", NO_DRAFT,
+         "--round_costs 1.1,1.2,1.4: has times of up to 8 drafts, expected up to 4, the --window"},
+        {"spec sjd, round_costs 1.1/1.05", NO_DRAFT, "--round_costs 1.1,1.05: " COSTS},
+        {"spec sjd, round_costs 0.9", NO_DRAFT, "--round_costs 0.9: " COSTS},
+        {"spec sjd, round_costs 1.1/", NO_DRAFT, "--round_costs 1.1,: " COSTS},
+        {"spec sjd, round_costs nan", NO_DRAFT, "--round_costs nan: " COSTS},
+        {"spec sjd, round_costs 1/1/1/1/1/1/1/1", NO_DRAFT, "--round_costs 1,1,1,1,1,1,1,1: " COSTS},
         {"spec lantern, lantern_k 51", NEAR, "--lantern_k 51: expected 50 at most, the tokens of the codebook"},
         {"spec lantern-pp-gstar, lantern_k 1000", NEAR,
          "--lantern_k 1000: expected 50 at most, the tokens of the codebook"},

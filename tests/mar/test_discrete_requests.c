@@ -271,7 +271,7 @@ TEST_CASE(a_model_of_nans_is_measured)
     assert_library(m, mar_model_load(m, path, 0, &bad));
     assert_library(m, mar_session_create(bad, NULL, &p, 2, &s));
     assert_library(m, mar_session_create(bad, NULL, mar_session_get_params(s), 2, &same));
-    assert_string_equal(mar_session_get_params(same)->window_costs, mar_session_get_params(s)->window_costs);
+    assert_string_equal(mar_session_get_params(same)->round_costs, mar_session_get_params(s)->round_costs);
     mar_request_init(s, &r, sizeof r);
     const uint64_t id = submit(s, &r);
     while (mar_session_pending(s)) assert_session(s, mar_session_step(s));

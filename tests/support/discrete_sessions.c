@@ -89,8 +89,8 @@ const discrete_way discrete_runs[DISCRETE_RUNS] = {
     {"cfg 2, spec sjd-pac, window 16, pac_depth 0", NO_DRAFT, 1},
     {"cfg 2, spec scd, window 8, pac_children 4, first above", NO_DRAFT, 1},
     {"cfg 1, spec scd, window 16", NO_DRAFT, 1},
-    {"cfg 2, spec sjd-pac, window_costs 1.01/1.02/1.03", NO_DRAFT, 1},
-    {"cfg 1, spec scd, window_costs 1/1/1.1/1.2", NO_DRAFT, 1},
+    {"cfg 2, spec sjd-pac, round_costs 1.01/1.02/1.03", NO_DRAFT, 1},
+    {"cfg 1, spec scd, round_costs 1/1/1.1/1.2", NO_DRAFT, 1},
 };
 
 mar_params discrete_params(const char *list)

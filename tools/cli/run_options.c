@@ -316,9 +316,9 @@ static const char self[] = "self";
 
 void run_take_costs(run_options *o, const char *text)
 {
-    if (!text || o->params.window != 0 || o->params.window_costs) return;
+    if (!text || o->params.window > 0 || o->params.gamma > 0 || o->params.round_costs) return;
     snprintf(o->costs, sizeof o->costs, "%s", text);
-    o->params.window_costs = o->costs;
+    o->params.round_costs = o->costs;
 }
 
 int run_refuse_self(void)

@@ -58,7 +58,7 @@ typedef struct {
 /* Fills job->settings, and the kinds of pieces in job->facts, once all else is known. Returns 0, or 1 with the error
  * printed. */
 int eval_settings_make(eval_job *job);
-/* Takes the times of --window auto from RUN/settings.json, if it is there. Returns 0, or 1 with the error printed. */
+/* Takes the times of rounds from RUN/settings.json, if it is there. Returns 0, or 1 with the error printed. */
 int eval_settings_take_costs(eval_job *job);
 /* Compares the settings with RUN/settings.json under RUN_LOCK_SETTINGS. Sets *is_new to 1 if there is no file. Returns
  * 1, with the first difference printed, if the run was begun with others; else 0. */

@@ -243,7 +243,7 @@ int eval_settings_take_costs(eval_job *job)
     if (access(path, F_OK) != 0) return 0;
     if (read_settings_file(path, &record, &settings, &facts) != 0) return 1;
     run_take_costs(&job->options->run,
-                   cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(settings, "window_costs")));
+                   cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(settings, "round_costs")));
     cJSON_Delete(record);
     return 0;
 }

@@ -102,12 +102,11 @@ void stats_record_choice(const mar_stats *s, cJSON *record)
 void stats_print_choice(const mar_stats *s, FILE *stream)
 {
     if (!(s->plain_s > 0)) return;
-    fprintf(
-        stream,
-        "--window auto: %.1f drafts a round, none in %.0f %% of the rounds; decoding took %.2g s, and without drafts "
-        "would have taken %.2g s\n",
-        (double)s->drafted / (double)s->rounds, 100.0 * (double)s->undrafted / (double)s->rounds,
-        s->decoder_s + s->draft_s + s->verify_s, s->plain_s);
+    fprintf(stream,
+            "chosen: %.1f drafts a round, none in %.0f %% of the rounds; decoding took %.2g s, and without drafts "
+            "would have taken %.2g s\n",
+            (double)s->drafted / (double)s->rounds, 100.0 * (double)s->undrafted / (double)s->rounds,
+            s->decoder_s + s->draft_s + s->verify_s, s->plain_s);
 }
 
 void stats_record(const mar_stats *s, long images, cJSON *record)

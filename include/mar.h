@@ -450,14 +450,14 @@ typedef struct {
      * last conditions as the draft. "sjd", "sjd-pac" and "scd" take no draft. NULL: with head_spec the draft's head
      * proposes inside the head; else "path", for discrete tokens "vanilla". A session copies texts. */
     const char *spec;
-    /* Autoregressive steps of a block, 1 or more; blocks end with the image. 0: 8, or with spec path adapted to the
-     * accepted drafts of the image so far, at most 16. Discrete tokens: at most seq_len. */
+    /* Autoregressive steps of a block, 1 or more; blocks end with the image. -1: 8. 0: 8, or with spec path adapted to
+     * the image's accepted drafts, at most 16. Discrete tokens: at most seq_len; -1, 0 of spec vanilla: round_costs. */
     int gamma;
     float prefill;           /* fraction of the autoregressive steps that the target makes alone; not with spec path */
     mar_context context;     /* FULL without a draft */
     int align;               /* 1: draft and target share x_T and all noise; 0: independent noise, not with spec path */
     float inner_temperature; /* cspd: factor of the standard deviations in its criterion */
-    int window;       /* sjd, sjd-pac, scd: drafts of a round, tree included; -1: 64, on a CPU 16; 0: by round_costs */
+    int window;       /* sjd, sjd-pac, scd: drafts of a round, tree included; -1, 0: 64, on a CPU 16, by round_costs */
     mar_first first;  /* sjd, sjd-pac, scd: initial draft of a position */
     int pac_children; /* sjd-pac, scd: drafts per position of the tree, K; 1: none (PD off); 0: 4, of scd 1 */
     int pac_depth;    /* sjd-pac, scd: tokens of a path of the tree, root included, D; 0, 1: none */
@@ -477,8 +477,8 @@ typedef struct {
     int check;                 /* 1: reports the layer that makes the first non-finite number; slower, same output */
     float time_shift;          /* flows: s, 1..100, makes t / (s - (s - 1) t) of the steps' times; 0: the model's */
     int token_norm; /* NextStep-1: 1: drawn tokens get mean 0 and variance 1; 2: they do not; 0: the model's */
-    /* Given, or with window 0: each round's drafts are chosen by these times of rounds of 2, 4, ... drafts over one
-     * without, "1.1,1.3". NULL: with window 0 each session, and each mar_generate, measures. Images depend on them. */
+    /* Exact methods: times of rounds of 1, 2, 4, ... drafts (Jacobi: 2, 4, ...; a tree: its own) over a plain one. They
+     * choose each round's drafts. NULL: window, gamma 0: measured; -1 on a CPU: computed by the model; else none. */
     const char *round_costs;
 } mar_params;
 

@@ -176,11 +176,14 @@ static mar_param rows[] = {
      .max = MAR_STEPS_MAX,
      .choices = standards,
      .method = "spec",
-     .help = "autoregressive steps to draft before verification\n"
-             "For discrete tokens: the drafts of a chain, or the depth of a dynamic tree. At most the number of "
-             "tokens in an image, for which 8, the default, stands where it is less. With spec path, auto chooses "
-             "the number for each image from its acceptance so far and from the assumed cost of a context on a "
-             "GPU, at most 16; else, and for SphereAR, it is 8."},
+     .help =
+         "autoregressive steps to draft before verification\n"
+         "standard is 8. For discrete tokens: the drafts of a chain, or the depth of a dynamic tree, at most the "
+         "tokens of an image. With spec vanilla standard, on a CPU and without --tree, and auto are at most 8: each "
+         "round has no drafts, or a chain of 1, 2, 4, ... or the whole tree, chosen as by --window standard and "
+         "--window auto. With spec path, auto chooses "
+         "the number for each image from its acceptance so far and from the assumed cost of a context on a "
+         "GPU, at most 16; else, and for SphereAR, it is 8."},
     {.name = FIELD(prefill),
      .tokens = continuous,
      .group = "Speculation across tokens",
@@ -228,21 +231,23 @@ static mar_param rows[] = {
      .method = "sjd|sjd-pac|scd",
      .help =
          "Jacobi decoding: drafts to verify at a time\n"
-         "They include the drafts of the tree of sjd-pac and scd. At most the number of tokens in an image. fixed: 64 "
-         "on a GPU and 16 on a CPU, or all tokens if they are fewer. auto: each round has the drafts with the most "
-         "tokens a second, at most as many, chosen by the times of such rounds and by the drafts that this image has "
-         "accepted. By these times an image made alone takes at most 1 % longer than without drafts. They are "
-         "measured before the first image, unless --round_costs gives them."},
+         "They include the drafts of the tree of sjd-pac and scd. At most the number of tokens in an image. auto: "
+         "each round has the drafts with the most tokens a second, at most 64 on a GPU and 16 on a CPU, chosen by the "
+         "times of such rounds and by the drafts that this image has accepted. By these times an image made alone "
+         "takes at most 1 % longer than without drafts. They are measured before the first image, unless --round_costs "
+         "gives them. standard: on a CPU the same with times computed from model, batch, type and instruction set, at "
+         "least as long as measured ones; on a GPU 64."},
     {.name = FIELD(round_costs),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",
      .type = MAR_TYPE_TEXT,
      .argument = "N,N...",
      .method = "vanilla|sjd|sjd-pac|scd",
-     .help = "times of rounds of 2, 4, 8, ... drafts\n"
-             "Each over that of a round without drafts. The last one is of the most drafts, which --window N must "
-             "name. Without --window they mean --window auto. Equal seeds give equal images only with equal times: a "
-             "picture's text has those measured, and --like takes them."},
+     .help = "times of rounds of 2, 4, 8, ... drafts; vanilla: 1, 2, ...\n"
+             "Each over that of a round without drafts. Of a tree there is one. The last one is of the most drafts, "
+             "which --window N or --gamma N must name. They choose the drafts of each round, as with --window auto. "
+             "Equal seeds give equal images only with equal times: a picture's text has those used, and --like takes "
+             "them."},
     {.name = FIELD(first),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",

@@ -424,8 +424,8 @@ typedef struct {
     float top_p;       /* discrete tokens: only the most probable ones, until their sum reaches it; 1: all */
     uint64_t seed;
 
-    /* Lossless speculation inside the head: diffusion steps that one call of the head may decide, 1..64. All but one of
-     * them are proposed in advance. 0: the plain chain. The output distribution is the same. */
+    /* Lossless speculation inside the head: diffusion steps that one call of the head may decide, 1..64; 0: the plain
+     * chain; -1: chosen for each draw, at most 16, by head_costs. The output distribution is the same. */
     int head_spec;
 
     /* Shortcuts. They change the output distribution. */
@@ -480,6 +480,7 @@ typedef struct {
     /* Given, or with window 0: each round's drafts are chosen by these times of rounds of 2, 4, ... drafts over one
      * without, "1.1,1.3". NULL: with window 0 each session, and each mar_generate, measures. Images depend on them. */
     const char *window_costs;
+    const char *head_costs; /* head_spec -1: the same of evaluations of 2, 4, ... states an image, over one of one */
 } mar_params;
 
 /* Sets every field to its default. Writes the first `size` bytes; pass sizeof *params. */

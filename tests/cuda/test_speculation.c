@@ -156,8 +156,14 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     diff_speculate_lay_out(&s, memory);
     if (rule) s.w.rule = *rule;
     assert_ok(diff_speculate_plan(&s, f->tokens, f->tokens, &err), &err);
-    const diff_tokens drawn = {f->tokens, f->tokens, NULL,     f->z,       draft ? draft->z : NULL,
-                               f->cfg,    f->seed,   f->image, f->position};
+    const diff_tokens drawn = {.count = f->tokens,
+                               .sources = f->tokens,
+                               .z = f->z,
+                               .draft_z = draft ? draft->z : NULL,
+                               .cfg = f->cfg,
+                               .seed = f->seed,
+                               .image = f->image,
+                               .position = f->position};
     diff_speculate_sample(&s, &drawn, f->x, NULL, &stats);
     from_device(f->k, x, f->x, (size_t)f->tokens * CHANNELS * sizeof *x);
     if (calls) {
@@ -549,7 +555,13 @@ static void missing_blocks_are_an_error(void **state)
     void *memory = to_device(k, NULL, diff_speculate_lay_out(&s, NULL));
     diff_speculate_lay_out(&s, memory);
     assert_ok(diff_speculate_plan(&s, TOKENS, TOKENS, &err), &err);
-    const diff_tokens drawn = {TOKENS, TOKENS, NULL, f.z, NULL, f.cfg, f.seed, f.image, f.position};
+    const diff_tokens drawn = {.count = TOKENS,
+                               .sources = TOKENS,
+                               .z = f.z,
+                               .cfg = f.cfg,
+                               .seed = f.seed,
+                               .image = f.image,
+                               .position = f.position};
     cudahost_hold_last(1);
     cudahost_clock(100000000);
     diff_speculate_sample(&s, &drawn, f.x, NULL, &stats);

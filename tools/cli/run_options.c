@@ -314,11 +314,17 @@ int run_machine_done(const mar_options *machine, const option_set *set)
 /* The command line's name of the model itself as draft. */
 static const char self[] = "self";
 
-void run_take_costs(run_options *o, const char *text)
+void run_take_costs(run_options *o, const char *window_costs, const char *head_costs)
 {
-    if (!text || o->params.window != 0 || o->params.window_costs) return;
-    snprintf(o->costs, sizeof o->costs, "%s", text);
-    o->params.window_costs = o->costs;
+    mar_params *p = &o->params;
+    if (window_costs && p->window == 0 && !p->window_costs) {
+        snprintf(o->costs, sizeof o->costs, "%s", window_costs);
+        p->window_costs = o->costs;
+    }
+    if (head_costs && p->head_spec < 0 && !p->head_costs) {
+        snprintf(o->head_costs, sizeof o->head_costs, "%s", head_costs);
+        p->head_costs = o->head_costs;
+    }
 }
 
 int run_refuse_self(void)

@@ -442,19 +442,22 @@ static int check_free(generate_job *job)
     return job->repeats ? 0 : output_check_free(&job->out, can_resume(job));
 }
 
-/* Takes the times of --window auto from the first of the run's images that is there, so that the others are like it. */
+/* Takes the times of --window auto or --head_spec auto from the first of the run's images that is there, so that the
+ * others are like it. */
 static int take_costs(generate_job *job)
 {
     generate_options *o = &job->options;
     int failed = 0, found = 0;
-    if (o->run.params.window != 0 || o->overwrite || job->out.is_file || !can_resume(job)) return 0;
+    const int chooses = o->run.params.window == 0 || o->run.params.head_spec < 0;
+    if (!chooses || o->overwrite || job->out.is_file || !can_resume(job)) return 0;
     for (long i = 0; i < job->total && !failed && !found; i += benchmark_images(&job->benchmark)) {
         image_file made;
         char *path = benchmark_path(&job->benchmark, &job->out, o->first + i);
         found = path && access(path, F_OK) == 0;
         failed = !path || (found && image_read_texts(path, &made) != 0);
         if (found && !failed) {
-            run_take_costs(&o->run, generate_value_of(made.texts, made.count, "window_costs"));
+            run_take_costs(&o->run, generate_value_of(made.texts, made.count, "window_costs"),
+                           generate_value_of(made.texts, made.count, "head_costs"));
             image_file_free(&made);
         }
         free(path);

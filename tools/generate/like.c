@@ -81,6 +81,7 @@ static int set_params(const generate_options *o, const option_set *set)
     for (int i = 0; i < mar_param_count(); i++) {
         const mar_param *p = mar_param_get(i);
         if (strcmp(p->name, "window_costs") == 0 && like_is_given(set, "window")) continue; /* those of its window */
+        if (strcmp(p->name, "head_costs") == 0 && like_is_given(set, "head_spec")) continue;
         if (p->type != MAR_TYPE_MODEL && set_option(o, set, p->name, like_text_of(o->like_file, p->name)) != 0)
             return 1;
     }

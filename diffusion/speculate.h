@@ -34,6 +34,18 @@
  * decides it, and whether k is that round's last transition. eps_k and k's uniforms and candidates are independent of
  * F_k. So x_{k-1}, by the verifier's rule or drawn with eps_k itself, is a draw from p_k given F_k. The rule may make
  * the replacement of a rejected proposal from that proposal, hence from eps_k: it uses no noise of another transition.
+ *
+ * The windows may be chosen. Let the window of each round be a function of F_k, where k is the round's first
+ * transition, and of anything independent of all noise from k on. The induction stands: which states have been
+ * evaluated so far, and where the rounds above k end, are functions of F_k still, hence also q_k and r, and whether k
+ * is its round's last transition. Two choices are made here (mar/accel/head_spec.c, specdec/choice.h):
+ *   - A draw's windows, by the verdicts of the image's earlier draws. Their noise has other addresses.
+ *   - The end of a window within a draw (kern_speculation_window), by the rounds of this token and the transitions that
+ *     they decided: functions of F_k.
+ * A choice must not depend on the noise from k on, nor on evaluations at indices below k, which dropped proposals left.
+ * If transition k has a proposal only where eps_k is negative, then x_{k-1} is no draw from p_k: the residual makes up
+ * for a proposal drawn from all of q_k. tests/diffusion/test_speculate.c has a choice by an adversary within the rules,
+ * and this one, whose distribution it finds wrong.
  */
 #ifndef DIFFUSION_SPECULATE_H
 #define DIFFUSION_SPECULATE_H

@@ -424,8 +424,7 @@ typedef struct {
     float top_p;       /* discrete tokens: only the most probable ones, until their sum reaches it; 1: all */
     uint64_t seed;
 
-    /* Lossless speculation inside the head: diffusion steps that one call of the head may decide, 1..64; 0: the plain
-     * chain; -1: chosen for each draw, at most 16, by head_costs. The output distribution is the same. */
+    /* Lossless speculation inside the head: diffusion steps a call may decide, 1..64; 0: off; -1: by head_costs. */
     int head_spec;
 
     /* Shortcuts. They change the output distribution. */

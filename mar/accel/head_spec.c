@@ -3,6 +3,8 @@
  * With --head_spec auto each image has a window for each of its draws, chosen by specdec/choice.h from the times of an
  * evaluation of 1, 2, 4, ... states and from the verdicts of its earlier draws. One that it loses by ends within the
  * draw (kern_speculation_limit). diffusion/speculate.h proves that the choice keeps the distribution. */
+#include "mar/accel/head_spec.h"
+
 #include "mar/accel.h"
 #include "mar/accel/draft.h"
 #include "mar/raster_options.h"
@@ -28,13 +30,15 @@ typedef struct {
     diff_speculation head;
 
     /* auto */
-    int chooses, measures; /* 1: its costs are not known yet */
+    int chooses;
+    int measures;      /* 1: its costs are not known yet */
+    double unit;       /* seconds of an evaluation of one state of each image; 0: not known yet */
     spec_choice costs; /* time of an evaluation of drafts[i] states of each image, over that of one: drafts[0] is 0 */
     char text[RASTER_COSTS_TEXT];
     spec_past *past;               /* [max_images] in times of an evaluation of one state of each image */
     kern_speculation_limit *limit; /* [the chain's max_tokens] */
     diff_tally *tally;             /* as long */
-    double spent, plain;           /* of the draws that the statistics count, as in spec_past */
+    double spent, plain;           /* costs of the draws that the statistics count, and by the plain chain */
 } head_spec;
 
 /* --- costs -------------------------------------------------------------------------------------------------------- */
@@ -66,7 +70,7 @@ static double head_spec_time(head_spec *h, int tokens, int window)
     return least;
 }
 
-/* Measures the costs. */
+/* Measures the unit, which no image depends on, and the costs unless they are given. */
 static void head_spec_measure(head_spec *h)
 {
     double seconds[SPEC_WIDTHS];
@@ -76,8 +80,10 @@ static void head_spec_measure(head_spec *h)
     for (int states = 1; states <= STATES_MOST; states *= 2) {
         const int window = states < h->head.window ? states : h->head.window;
         const int tokens = images * (states / window);
+        if (states > 1 && !h->measures) return;
         if (tokens > h->head.w.group || states % window) break;
         seconds[n++] = head_spec_time(h, tokens, window);
+        h->unit = seconds[0];
     }
     raster_costs_begin(c, 1 << (n - 1));
     for (int i = 1; i < n; i++) c->cost[i] = fmin(fmax(seconds[i] / seconds[0], c->cost[i - 1]), RASTER_COST_MOST);
@@ -150,7 +156,7 @@ static void head_spec_learn(head_spec *h, int slot, const diff_tally *tally, int
     }
     spec_past_add_rounds(&h->past[slot], &c, window - 1, &sum);
     h->spent += sum.spent;
-    h->plain += sum.known;
+    h->plain += head_spec_cost(h, tokens) * steps;
 }
 
 /* Returns the first token behind `first` of another image. */
@@ -256,7 +262,7 @@ static size_t head_spec_lay_out(void *state, char *base)
     return diff_speculate_lay_out(&((head_spec *)state)->head, base);
 }
 
-/* With auto, also prepares the plain chain. The first time that the chain has its guidance, measures the costs. */
+/* With auto, also prepares the plain chain. The first time that the chain has its guidance, measures. */
 static mar_status head_spec_plan(void *state, int tokens, mar_err *err)
 {
     head_spec *h = state;
@@ -264,12 +270,12 @@ static mar_status head_spec_plan(void *state, int tokens, mar_err *err)
     mar_status status = diff_speculate_plan(&h->head, tokens, tokens, err);
     if (status != MAR_OK || !h->chooses) return status;
     status = diff_chain_plan(c, tokens, err);
-    if (status != MAR_OK || !h->measures || c->guided != (c->cfg_branches == 2)) return status;
-    h->measures = 0;
+    if (status != MAR_OK || h->unit > 0 || c->guided != (c->cfg_branches == 2)) return status;
     head_spec_measure(h);
-    h->stage.params->head_costs = h->text;
     status = kern_check(c->k, err);
-    return status == MAR_OK ? head_spec_read_costs(h, err) : status;
+    if (status != MAR_OK || !h->measures) return status;
+    h->stage.params->head_costs = h->text;
+    return head_spec_read_costs(h, err);
 }
 
 static void head_spec_begin(void *state, int slot, int steps)
@@ -296,7 +302,13 @@ static void head_spec_draw(void *state, const diff_tokens *tokens, float *x)
 static void head_spec_stats(const void *state, mar_stats *sum)
 {
     const head_spec *h = state;
-    if (h->chooses && h->spent > 0 && sum->head_batched > 0) sum->plain_s = sum->head_s * h->plain / h->spent;
+    if (h->chooses && sum->head_batched > 0) sum->plain_s = sum->head_s + (h->plain - h->spent) * h->unit;
+}
+
+double mar_head_spec_account(const void *state)
+{
+    const head_spec *h = state;
+    return h->spent / h->plain;
 }
 
 /* Tells whether it is on. Where whole paths are verified, it works inside that accelerator. */

@@ -77,14 +77,15 @@ static void head_spec_measure(head_spec *h)
 {
     double seconds[SPEC_WIDTHS];
     spec_choice *c = &h->costs;
-    const int images = h->stage.max_images, most = h->measures ? STATES_MOST : 1;
+    const int group = h->head.w.group, images = h->stage.max_images < group ? h->stage.max_images : group;
+    const int most = h->measures ? STATES_MOST : 1;
     int n = 0;
     for (int turn = 0; turn < TURNS; turn++) {
         n = 0;
         for (int states = 1; states <= most; states *= 2) {
             const int window = states < h->head.window ? states : h->head.window;
             const int tokens = images * (states / window);
-            if (tokens > h->head.w.group || states % window) break;
+            if (tokens > group || states % window) break;
             const double took = head_spec_time(h, tokens, window);
             seconds[n] = turn ? fmin(seconds[n], took) : took;
             n++;
@@ -109,12 +110,14 @@ static mar_status head_spec_read_costs(head_spec *h, mar_err *err)
 
 /* --- choice ------------------------------------------------------------------------------------------------------- */
 
-/* Makes the choice among the windows 1, 2, 4, ... for draws of this many tokens of an image. */
+/* Makes the choice among the windows 1, 2, 4, ... for draws of this many tokens of an image. It is 1 alone if a full
+ * batch's would not fit in one group: the plain chain has no groups. */
 static spec_choice head_spec_windows(const head_spec *h, int tokens)
 {
     spec_choice c = {.widths = 0};
     const double plain = head_spec_cost(h, tokens);
-    for (int window = 1; window <= h->head.window && h->costs.widths > 1; window *= 2) {
+    const int fits = (int64_t)tokens * h->stage.max_images <= h->head.w.group;
+    for (int window = 1; window <= (fits ? h->head.window : 1) && h->costs.widths > 1; window *= 2) {
         c.drafts[c.widths] = window - 1;
         c.cost[c.widths++] = fmax(head_spec_cost(h, window * tokens) / plain, 1);
     }
@@ -130,9 +133,8 @@ static kern_speculation_limit head_spec_choose(head_spec *h, int slot, int token
     const int known = past->known + (int)lround(plain * h->stage.chain->schedule.steps);
     if (past->n < known) past->n = known;
     const int window = c.widths ? spec_choose(&c, past) + 1 : 1;
-    return (kern_speculation_limit){.window = window,
-                                    .cost = (float)spec_choice_cost(&c, window - 1),
-                                    .loss = (float)(spec_past_left(past) / plain)};
+    const double cost = spec_choice_cost(&c, window - 1), left = spec_past_left(past) / plain;
+    return (kern_speculation_limit){.window = cost - 1 > left ? 1 : window, .cost = (float)cost, .loss = (float)left};
 }
 
 /* Returns the cost of a draw's rounds: its tokens go on together until each is finished. */

@@ -371,6 +371,20 @@ void diff_chain_start(diff_chain *c, int tokens, const uint64_t *seed, const uin
     k->head->normal(k, x, tokens, c->head->shape.channels, seed, KERN_NOISE_INIT, image, position, 0);
 }
 
+void diff_chain_rehearse(diff_chain *c, int tokens)
+{
+    const int rows = chain_rows_of(c, tokens);
+    for (int i = 0; i < rows; i++) c->x_index[i] = i % tokens;
+    chain_modulate(c, tokens, 0, 0, 0);
+}
+
+void diff_chain_take_last(diff_chain *c, int tokens, const float *cfg, const uint64_t *seed, const int *position,
+                          float *x)
+{
+    const run r = {tokens, 0, c->guided ? cfg : NULL, seed, seed, position, x};
+    chain_take_steps(c, &r, 0, 0);
+}
+
 void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *cfg, const uint64_t *seed,
                        const uint64_t *image, const int *position, float *x)
 {

@@ -92,6 +92,11 @@ void diff_chain_sample(diff_chain *c, const float *z, int tokens, const float *c
  * for a solver. A second-order solver can only continue where its last call with these tokens ended. */
 void diff_chain_run(diff_chain *c, const float *z, int tokens, const float *cfg, const uint64_t *seed,
                     const uint64_t *image, const int *position, int first, int last, float *x, diff_trace *trace);
+/* For measurements: prepares the chain's last step for tokens of any z. */
+void diff_chain_rehearse(diff_chain *c, int tokens);
+/* Takes it from the state x; `seed` is also that of the image. */
+void diff_chain_take_last(diff_chain *c, int tokens, const float *cfg, const uint64_t *seed, const int *position,
+                          float *x);
 /* Draws the x_T of diff_chain_sample into x [tokens][channels]. */
 void diff_chain_start(diff_chain *c, int tokens, const uint64_t *seed, const uint64_t *image, const int *position,
                       float *x);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Bytes of a token's entries of seed, image, position, source and cfg (kern_speculation), uploaded in one piece. */
 enum { TOKEN_BYTES = 2 * sizeof(uint64_t) + 2 * sizeof(int) + sizeof(float) };
@@ -43,6 +44,7 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     const size_t steps = (size_t)w->max_steps, cfg_branches = (size_t)s->target.chain->cfg_branches, f = sizeof(float),
                  i = sizeof(int);
     size_t used = 0;
+    w->window = s->window;
     w->conditions = s->target.chain->cfg_branches;
     speculate_lay_out_evaluator(s, &s->target, base, &used);
     speculate_lay_out_evaluator(s, &s->draft, base, &used);
@@ -55,6 +57,9 @@ size_t diff_speculate_lay_out(diff_speculation *s, char *base)
     w->index = arena_carve(base, &used, g, i);
     w->lowest = arena_carve(base, &used, g, i);
     w->calls = arena_carve(base, &used, g, i);
+    w->wide = arena_carve(base, &used, g, i);
+    w->rejected = arena_carve(base, &used, g, i);
+    s->limit = arena_carve(base, &used, g, sizeof *s->limit);
     w->noise = arena_carve(base, &used, steps * g * c, f);
     w->evaluated = arena_carve(base, &used, g * (steps + 1) * KERN_EVALUATED * c, f);
     w->secant = arena_carve(base, &used, g * KERN_SECANT * c, f);
@@ -106,6 +111,7 @@ mar_status diff_speculate_create(diff_chain *target, diff_chain *draft, int wind
     w->rule = (kern_gaussian_rule){.temper = 1}; /* min(1, p/q) and Norm[p - q]+ */
     w->window = window < target->max_steps ? window : target->max_steps;
     if (target->temperature == 0) w->window = 1;
+    out->window = w->window;
     w->conditions = target->cfg_branches;
     w->channels = target->head->shape.channels;
     w->max_steps = target->max_steps;
@@ -137,8 +143,14 @@ static mar_status speculate_plan_modulation(const diff_speculation *s, const dif
 static mar_status speculate_plan_rounds(diff_speculation *s, const diff_evaluator *e, int tokens, mar_err *err)
 {
     kern_queue *k = e->chain->k;
+    mar_status status = MAR_OK;
     s->w.tokens = tokens;
-    return k->head->speculate_plan(k, e->at.net, &s->w, err);
+    s->w.window = s->window;
+    do {
+        status = k->head->speculate_plan(k, e->at.net, &s->w, err);
+        s->w.window /= 2;
+    } while (status == MAR_OK && s->has_limits && s->w.window > 0);
+    return status;
 }
 
 /* Sets the branches to those in use by the target's chain; the draft's has the same. */
@@ -175,9 +187,9 @@ static void speculate_use_schedule(diff_speculation *s)
     kern_speculation *w = &s->w;
     const diff_schedule *schedule = &s->target.chain->schedule;
     const size_t steps = (size_t)schedule->steps;
+    w->steps = schedule->steps;
     if (s->schedule == schedule->coef) return;
     s->schedule = schedule->coef;
-    w->steps = schedule->steps;
     k->core->upload(k, w->coef, schedule->coef, steps * sizeof *w->coef);
     k->core->upload(k, w->t, schedule->t, steps * sizeof *w->t);
     k->core->upload(k, w->snr, schedule->snr, (steps + 1) * sizeof *w->snr);
@@ -270,7 +282,30 @@ int diff_tokens_from(const diff_tokens *t, int first, int most, int sources)
     return n;
 }
 
-/* Places the arrays behind w->seed that belong to n tokens, and uploads them. */
+/* Places the arrays behind w->seed that belong to n tokens, which have no limits. */
+static void speculate_place_tokens(kern_speculation *w, int n)
+{
+    w->tokens = n;
+    w->image = w->seed + n;
+    w->position = (int *)(w->image + n);
+    w->source = w->position + n;
+    w->cfg = (float *)(w->source + n);
+    w->limit = NULL;
+}
+
+/* Uploads the limits of n tokens. The group's window is the largest of theirs. */
+static void speculate_upload_limits(diff_speculation *s, const kern_speculation_limit *limit, int n)
+{
+    kern_queue *k = s->target.chain->k;
+    kern_speculation *w = &s->w;
+    w->limit = s->limit;
+    w->window = 1;
+    for (int i = 0; i < n; i++)
+        if (limit[i].window > w->window) w->window = limit[i].window;
+    k->core->upload(k, w->limit, limit, (size_t)n * sizeof *w->limit);
+}
+
+/* Uploads the arrays of n tokens. */
 static void speculate_upload_tokens(diff_speculation *s, const diff_tokens *t, int first, int n)
 {
     kern_queue *k = s->target.chain->k;
@@ -286,11 +321,10 @@ static void speculate_upload_tokens(diff_speculation *s, const diff_tokens *t, i
         source[i] = diff_tokens_source(t, first + i) - from;
         cfg[i] = s->target.chain->guided ? t->cfg[first + i] : 1;
     }
-    w->image = w->seed + n;
-    w->position = (int *)(w->image + n);
-    w->source = w->position + n;
-    w->cfg = (float *)(w->source + n);
+    speculate_place_tokens(w, n);
     k->core->upload(k, w->seed, s->packed, (size_t)n * TOKEN_BYTES);
+    w->window = s->window;
+    if (t->limit) speculate_upload_limits(s, t->limit + first, n);
 }
 
 /* Sets the working memory to tokens first .. first+n-1. */
@@ -298,11 +332,24 @@ static void speculate_begin_group(diff_speculation *s, const diff_tokens *t, int
 {
     kern_speculation *w = &s->w;
     const int from = diff_tokens_source(t, first), sources = diff_tokens_source(t, first + n - 1) - from + 1;
-    w->tokens = n;
     w->sources = sources;
     speculate_upload_tokens(s, t, first, n);
     diff_speculate_modulate(s, &s->target, t->sources, from, sources);
     if (s->draft.chain) diff_speculate_modulate(s, &s->draft, t->sources, from, sources);
+}
+
+/* Writes the tallies of the group's tokens. */
+static void speculate_read_tallies(diff_speculation *s, diff_tally *tally)
+{
+    kern_queue *k = s->target.chain->k;
+    const kern_speculation *w = &s->w;
+    const int *entry[] = {w->calls, w->wide, w->rejected};
+    int *host = (int *)s->packed; /* behind the upload */
+    for (int e = 0; e < 3; e++) {
+        memset(host, 0, (size_t)w->tokens * sizeof *host);
+        k->core->download(k, host, entry[e], (size_t)w->tokens * sizeof *host);
+        for (int i = 0; i < w->tokens; i++) *(&tally[i].rounds + e) = host[i];
+    }
 }
 
 void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, float *path,
@@ -326,6 +373,7 @@ void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, 
         if (path)
             k->core->copy_rows(k, path + (size_t)first * stride, NULL, w->evaluated, NULL, NULL, NULL, n, (int)stride);
         k->core->download(k, &count, w->count, sizeof count);
+        if (t->limit) speculate_read_tallies(s, t->tally + first);
         speculate_add_stats(&count, s->draft.chain ? w->window - 1 : 0, stats);
         stats->modulations += (long)w->sources * w->steps;
     }
@@ -333,6 +381,41 @@ void diff_speculate_sample(diff_speculation *s, const diff_tokens *t, float *x, 
     stats->tokens += t->count;
     stats->sources += t->sources;
     diff_speculate_count_flop(s, &before, stats);
+}
+
+void diff_speculate_rehearse(diff_speculation *s, int tokens, int window)
+{
+    diff_chain *c = s->target.chain;
+    kern_queue *k = c->k;
+    kern_speculation *w = &s->w;
+    speculate_use_schedule(s);
+    speculate_use_guidance(s);
+    speculate_place_tokens(w, tokens);
+    w->sources = 1;
+    w->steps = w->window = window; /* the chain's last steps */
+    memset(s->packed, 0, (size_t)tokens * TOKEN_BYTES);
+    k->core->upload(k, w->seed, s->packed, (size_t)tokens * TOKEN_BYTES);
+    k->head->modulate(k, c->head->net, c->temb, c->step_index, c->fine, window, c->cond, w->conditions,
+                      s->target.at.mod, s->target.at.scratch);
+    diff_chain_rehearse(c, tokens);
+}
+
+void diff_speculate_restart(diff_speculation *s)
+{
+    kern_queue *k = s->target.chain->k;
+    k->head->speculate_start(k, &s->w);
+    k->core->finish(k);
+}
+
+void diff_speculate_round(diff_speculation *s)
+{
+    kern_queue *k = s->target.chain->k;
+    const uint64_t *zeros = s->packed;
+    if (s->w.window == 1)
+        diff_chain_take_last(s->target.chain, s->w.tokens, (const float *)zeros, zeros, (const int *)zeros, s->w.token);
+    else if (kern_live(k) && k->head->speculate_propose(k, &s->w, NULL))
+        k->head->speculate_walk(k, &s->w, &s->target.at);
+    k->core->finish(k);
 }
 
 void diff_speculate_add_stats(const diff_speculation_stats *s, mar_stats *to)

@@ -34,6 +34,18 @@
  * decides it, and whether k is that round's last transition. eps_k and k's uniforms and candidates are independent of
  * F_k. So x_{k-1}, by the verifier's rule or drawn with eps_k itself, is a draw from p_k given F_k. The rule may make
  * the replacement of a rejected proposal from that proposal, hence from eps_k: it uses no noise of another transition.
+ *
+ * The windows may be chosen. Let the window of each round be a function of F_k, where k is the round's first
+ * transition, and of anything independent of all noise from k on. The induction stands: which states have been
+ * evaluated so far, and where the rounds above k end, are functions of F_k still, hence also q_k and r, and whether k
+ * is its round's last transition. Two choices are made here (mar/accel/head_spec.c, specdec/choice.h):
+ *   - A draw's windows, by the verdicts of the image's earlier draws. Their noise has other addresses.
+ *   - The end of a window within a draw (kern_speculation_window), by the rounds of this token and the transitions that
+ *     they decided: functions of F_k.
+ * A choice must not depend on the noise from k on, nor on evaluations at indices below k, which dropped proposals left.
+ * If transition k has a proposal only where eps_k is negative, then x_{k-1} is no draw from p_k: the residual makes up
+ * for a proposal drawn from all of q_k. tests/diffusion/test_speculate.c has a choice by an adversary within the rules,
+ * and this one, whose distribution it finds wrong.
  */
 #ifndef DIFFUSION_SPECULATE_H
 #define DIFFUSION_SPECULATE_H
@@ -55,6 +67,9 @@ typedef struct {
     const kern_chain_coef *schedule; /* the respacing whose tables are on the backend */
     int sources;                     /* maximum sources whose modulation fits */
     uint64_t *packed;                /* host working memory: a group's arrays w.seed .. w.cfg, one after the other */
+    int window;                      /* maximum window: that of tokens without a limit */
+    int has_limits;                  /* 1: calls may have limits, and are planned for; set after creation */
+    kern_speculation_limit *limit;   /* backend [group] */
 } diff_speculation;
 
 typedef struct {
@@ -89,6 +104,13 @@ void diff_speculate_free(diff_speculation *s);
  * diff_speculate_sample then allocates nothing. */
 mar_status diff_speculate_plan(diff_speculation *s, int tokens, int sources, mar_err *err);
 
+/* The rounds of a token. */
+typedef struct {
+    int rounds;   /* with and without proposals */
+    int wide;     /* with proposals */
+    int rejected; /* in which a proposal was rejected */
+} diff_tally;
+
 /* The tokens of one call. A source is a z with its modulation, computed once. Several tokens may share one, as
  * candidates for one token do. */
 typedef struct {
@@ -103,6 +125,10 @@ typedef struct {
     const uint64_t *seed;  /* host [count], of the noise addresses */
     const uint64_t *image; /* host [count], of the noise addresses */
     const int *position;   /* host [count], of the noise addresses */
+    const int *slot;       /* host [count] the image's place in its session; read by mar/accel only */
+    /* Host [count] windows by token; NULL: all have that of the speculation. With limits, host [count] of tallies. */
+    const kern_speculation_limit *limit;
+    diff_tally *tally;
 } diff_tokens;
 
 /* Returns the source of token i. */
@@ -115,6 +141,15 @@ int diff_tokens_from(const diff_tokens *t, int first, int most, int sources);
  * by step index: the token's states and the head's prediction at each. Adds to *stats. */
 void diff_speculate_sample(diff_speculation *s, const diff_tokens *tokens, float *x, float *path,
                            diff_speculation_stats *stats);
+
+/* For measurements: prepares rounds of `tokens` tokens, at most the group, whose chain is the last `window` steps of
+ * the one in use, at most the window of s. No tokens are in progress. */
+void diff_speculate_rehearse(diff_speculation *s, int tokens, int window);
+/* Puts them at the top of that chain, and waits for it. */
+void diff_speculate_restart(diff_speculation *s);
+/* Takes one round, which evaluates `window` states of each token, and waits for it. With window 1 it is a step of the
+ * plain chain. */
+void diff_speculate_round(diff_speculation *s);
 
 /* Adds calls, states and proposals to a session's statistics. */
 void diff_speculate_add_stats(const diff_speculation_stats *s, mar_stats *to);

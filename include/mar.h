@@ -424,8 +424,7 @@ typedef struct {
     float top_p;       /* discrete tokens: only the most probable ones, until their sum reaches it; 1: all */
     uint64_t seed;
 
-    /* Lossless speculation inside the head: diffusion steps that one call of the head may decide, 1..64. All but one of
-     * them are proposed in advance. 0: the plain chain. The output distribution is the same. */
+    /* Lossless speculation inside the head: diffusion steps a call may decide, 1..64; 0: off; -1: by head_costs. */
     int head_spec;
 
     /* Shortcuts. They change the output distribution. */
@@ -480,6 +479,7 @@ typedef struct {
     /* Exact methods: times of rounds of 1, 2, 4, ... drafts (Jacobi: 2, 4, ...; a tree: its own) over a plain one. They
      * choose each round's drafts. NULL: window, gamma 0: measured; -1 on a CPU: computed by the model; else none. */
     const char *round_costs;
+    const char *head_costs; /* head_spec -1: the same of evaluations of 2, 4, ... states an image, over one of one */
 } mar_params;
 
 /* Sets every field to its default. Writes the first `size` bytes; pass sizeof *params. */

@@ -24,6 +24,13 @@ typedef struct {
     unsigned long long tries;             /* candidates to replace rejected proposals */
 } kern_speculation_count;
 
+/* A token's own window, and when it ends. */
+typedef struct {
+    int window; /* at most kern_speculation.window */
+    float cost; /* of a round with this window, over one with window 1 */
+    float loss; /* the window is 1 where a round without an accepted proposal would raise the loss above this */
+} kern_speculation_limit;
+
 /* Entries of kern_speculation.left: unfinished tokens; their highest step index when slots were last assigned; slots
  * assigned after the first ones. */
 enum { KERN_LEFT_TOKENS, KERN_LEFT_INDEX, KERN_LEFT_TAKEN, KERN_LEFT };
@@ -52,20 +59,23 @@ struct kern_speculation {
     kern_gaussian_rule rule; /* must be exact given the context: all noise of the transitions above */
     float log_temperature;
 
-    kern_chain_coef *coef; /* [S] */
-    int *t;                /* [S] step in the noise address */
-    float *snr;            /* [S+1] abar / (1 - abar), by index; 0 at index `steps` */
-    float *gain;           /* [S+1] y = gain * x, by index; 0 at index `steps` */
-    uint64_t *seed;        /* [G] seed of the noise address */
-    uint64_t *image;       /* [G] image of the noise address */
-    int *position;         /* [G] position of the noise address */
-    int *source;           /* [G] source of a token's modulation rows, 0..sources-1 */
-    float *cfg;            /* [G] guidance scale; not read with one condition */
+    kern_chain_coef *coef;         /* [S] */
+    int *t;                        /* [S] step in the noise address */
+    float *snr;                    /* [S+1] abar / (1 - abar), by index; 0 at index `steps` */
+    float *gain;                   /* [S+1] y = gain * x, by index; 0 at index `steps` */
+    uint64_t *seed;                /* [G] seed of the noise address */
+    uint64_t *image;               /* [G] image of the noise address */
+    int *position;                 /* [G] position of the noise address */
+    int *source;                   /* [G] source of a token's modulation rows, 0..sources-1 */
+    float *cfg;                    /* [G] guidance scale; not read with one condition */
+    kern_speculation_limit *limit; /* [G]; NULL: every token has `window`, to the end */
 
     float *token;     /* [G][C] current state of each token; the sample when the token is finished */
     int *index;       /* [G] a token's step index; -1 when it is finished */
     int *lowest;      /* [G] lowest index where the target was evaluated for a token; `steps` before the first */
     int *calls;       /* [G] rounds of a token */
+    int *wide;        /* [G] those with proposals */
+    int *rejected;    /* [G] those in which one was rejected */
     float *noise;     /* [S][G][C] eps of every transition */
     float *evaluated; /* [G][S+1][3][C] latest evaluation by token and index; entry `steps` is the prior */
     float *secant;    /* [G][3][C] the filter's ratio r by token, and its sums */
@@ -123,11 +133,22 @@ KERN_FN float *kern_speculation_noise(const kern_speculation *w, int token, int 
     return w->noise + ((size_t)index * (size_t)w->group + (size_t)token) * (size_t)w->channels;
 }
 
+/* Returns a token's window in its next round. The loss is what its rounds have cost, less what its decided transitions
+ * cost without proposals: all of them known from the rounds before. */
+KERN_FN int kern_speculation_window(const kern_speculation *w, int token)
+{
+    if (!w->limit) return w->window;
+    const kern_speculation_limit *l = &w->limit[token];
+    const int wide = w->wide[token], decided = w->steps - 1 - w->index[token];
+    const float loss = (float)wide * l->cost + (float)(w->calls[token] - wide - decided);
+    return loss + l->cost - 1 > l->loss ? 1 : l->window;
+}
+
 /* Returns the number of rows of an unfinished token's slot. */
 KERN_FN int kern_speculation_levels(const kern_speculation *w, int token)
 {
-    const int left = w->index[token] + 1;
-    return left < w->window ? left : w->window;
+    const int left = w->index[token] + 1, window = kern_speculation_window(w, token);
+    return left < window ? left : window;
 }
 
 /* Resets channel c of a token to the top of the chain: no evaluation yet, and r = 1. */

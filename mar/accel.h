@@ -30,7 +30,8 @@ typedef struct mar_masked_hooks mar_masked_hooks; /* mar/masked.h */
 
 /* The drawing of tokens in any loop, as an accelerator of stage CHAIN has it. */
 typedef struct {
-    const mar_params *params;
+    mar_params *params; /* the session's */
+    int max_images;
     diff_chain *chain; /* of the target's head */
     diff_chain *draft; /* of the draft model's head; NULL: there is no draft model */
     mar_stats *stats;
@@ -44,8 +45,11 @@ typedef struct {
     size_t (*lay_out)(void *state, char *base); /* as diff_chain_lay_out */
     /* Prepares draws of `tokens` tokens with the diffusion steps and the guidance that the chains use now. */
     mar_status (*plan)(void *state, int tokens, mar_err *err);
+    /* Begins an image whose tokens' plain chains have at least `steps` steps, one after another. */
+    void (*begin)(void *state, int slot, int steps);
     /* Draws tokens to x [count][token_dim] in place of the chain, and adds its statistics. */
     void (*draw)(void *state, const diff_tokens *tokens, float *x);
+    void (*stats)(const void *state, mar_stats *sum); /* adds what draw does not; head_s is there */
 } mar_chain_hooks;
 
 struct mar_accel {

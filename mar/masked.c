@@ -141,6 +141,9 @@ static void begin_image(mar_masked *g, int slot, const mar_image *image)
         if (g->accels[i].hooks->order) g->accels[i].hooks->order(g->accels[i].state, g->order[slot]);
     if (image->tokens) order_known(g, g->order[slot], image->known);
     while (s->step < g->params.num_iter && g->steps[s->step].known + g->steps[s->step].predicted <= s->known) s->step++;
+    int steps = 0;
+    for (int i = s->step; i < g->params.num_iter; i++) steps += g->steps[i].sampling_steps;
+    if (g->drawer) g->drawer->begin(g->drawer_state, slot, steps);
 }
 
 static void reset_stats(mar_masked *g)
@@ -284,6 +287,7 @@ static int others_change(const mar_masked *g, int i)
 static mar_status masked_create_drawer(mar_masked *g, const mar_chain_hooks *drawer, mar_err *err)
 {
     const mar_chain_stage stage = {.params = &g->params,
+                                   .max_images = g->max_images,
                                    .chain = &g->target.chain,
                                    .draft = g->draft ? &g->draft->chain : NULL,
                                    .stats = &g->stats,
@@ -512,6 +516,7 @@ static void stats_of(const mar_engine_state *engine_state, mar_stats *stats)
     stats->decoder_flop = t->net.decoder_flop + g->contexts.decoder_flop;
     if (t->between) stats->decoder_flop += between_flop(t->between);
     stats->head_flop = t->head_flop;
+    if (g->drawer) g->drawer->stats(g->drawer_state, stats);
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
     stats->head_call_products = 2 * g->model->head.shape.depth + 2;
     for (int i = 0; i < g->accel_count; i++)

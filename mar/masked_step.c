@@ -63,7 +63,7 @@ static const float *masked_predict_draft(mar_masked *g, int tokens)
 }
 
 /* Draws tokens by an accelerator. Row z of the target's z is their first. */
-static void masked_draw_by_accel(mar_masked *g, const mar_draw *d, int z, float *x)
+static void masked_draw_by_accel(mar_masked *g, const mar_draw *d, const int *slot, int z, float *x)
 {
     kern_queue *k = g->k;
     const diff_tokens tokens = {.count = d->count,
@@ -73,7 +73,8 @@ static void masked_draw_by_accel(mar_masked *g, const mar_draw *d, int z, float 
                                 .cfg = d->cfg,
                                 .seed = d->seed,
                                 .image = d->image,
-                                .position = d->position};
+                                .position = d->position,
+                                .slot = slot};
     k->core->timer_mark(k, NULL);
     g->drawer->draw(g->drawer_state, &tokens, x);
     k->core->timer_mark(k, &g->target.head_s);
@@ -94,7 +95,7 @@ void mar_masked_draw(mar_masked *g, int first, int n, int z, int cfg_branches, i
         if (calls > g->stats.head_calls_max) g->stats.head_calls_max = calls;
         return;
     }
-    masked_draw_by_accel(g, &d, z, x);
+    masked_draw_by_accel(g, &d, g->row_slot + first, z, x);
 }
 
 void mar_masked_write_tokens(mar_masked *g, const float *from, int n)

@@ -285,7 +285,7 @@ static void raster_stats(const mar_engine_state *engine_state, mar_stats *stats)
     const causal_runner_stats *target = causal_runner_get_stats(g->target);
     g->head->stats(g, stats);
     stats->decoder_s += target->prefix_s + target->tokens_s;
-    if (stats->plain_s > 0) stats->plain_s += target->prefix_s;
+    if (stats->plain_s > 0 && !g->diffusion) stats->plain_s += target->prefix_s;
     stats->decoder_flop = target->flop;
     stats->decoder_bytes = target->bytes;
     stats->passes = (double)target->passes;

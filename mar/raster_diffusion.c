@@ -93,7 +93,8 @@ static void diffusion_draw_by_accel(mar_raster *g, int guided, int apart)
                                 .cfg = d->row_cfg,
                                 .seed = d->row_seed,
                                 .image = d->row_image,
-                                .position = d->row_position};
+                                .position = d->row_position,
+                                .slot = d->row_slot};
     d->drawer->draw(d->drawer_state, &tokens, d->sampled);
     diffusion_write(g);
     g->k->core->timer_mark(g->k, &d->head_s);
@@ -269,6 +270,10 @@ static void diffusion_place(mar_raster *g, int slot, const mar_image *image, cau
     (void)start;
     mar_slots_give(&g->slots, slot, image);
     mar_slots_seek(&g->slots, slot);
+    int steps = 0;
+    for (int i = 0; i < diffusion_seq_len(g); i++)
+        steps += mar_slots_is_given(&g->slots, slot, i) ? 0 : raster_steps(g, i);
+    if (g->diffusion->drawer) g->diffusion->drawer->begin(g->diffusion->drawer_state, slot, steps);
 }
 
 /* Computes the conditions of the first tokens, and those behind known ones. */
@@ -359,8 +364,11 @@ static mar_status diffusion_create(mar_raster *g, const mar_vae *vae, const mar_
         status = diff_chain_create_for(g->k, &g->model->head, d->spec, d->specs, p->temperature, tokens,
                                        g->branches == 2, &d->chain, err);
     if (status == MAR_OK && paths) return raster_path_create(g, &d->paths, err);
-    const mar_chain_stage stage = {
-        .params = &g->plan.params, .chain = &d->chain, .stats = &d->stats, .head_flop = &d->head_flop};
+    const mar_chain_stage stage = {.params = &g->plan.params,
+                                   .max_images = g->max_images,
+                                   .chain = &d->chain,
+                                   .stats = &d->stats,
+                                   .head_flop = &d->head_flop};
     for (; status == MAR_OK && *accels; accels++) {
         if (!(*accels)->chain) continue;
         d->drawer = (*accels)->chain;
@@ -422,6 +430,7 @@ static void diffusion_stats(const mar_raster *g, mar_stats *stats)
     *stats = d->stats;
     stats->head_s = d->head_s;
     stats->head_flop = d->head_flop;
+    if (d->drawer) d->drawer->stats(d->drawer_state, stats);
     stats->head_call_bytes = diff_head_sequential_bytes(&g->model->head);
     stats->head_call_products = 2 * g->model->head.shape.depth + 2;
     if (d->paths) raster_path_stats(d->paths, stats);

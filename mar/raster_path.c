@@ -131,6 +131,7 @@ mar_status raster_path_check(const mar_raster_model *model, const mar_params *p,
 {
     const mar_model *draft = p->draft;
     if (!draft) return err_set(err, MAR_EARG, "--spec path: needs --draft with a %s model", model->base.config.title);
+    if (p->head_spec < 0) return err_set(err, MAR_EARG, "--head_spec auto with --spec path: expected --head_spec N");
     if (model->facts.last_is_noisy)
         return err_set(err, MAR_EARG, "--spec path: paths do not compare the noise of the last step of %s's tokens",
                        model->base.config.title);

@@ -94,3 +94,22 @@ int spec_choose(const spec_choice *c, const spec_past *past)
     }
     return drafts;
 }
+
+double spec_past_left(const spec_past *past)
+{
+    return choice_allowance(past) - (past->spent - (past->known - past->given));
+}
+
+void spec_past_add_rounds(spec_past *past, const spec_choice *c, int drafts, const spec_rounds *r)
+{
+    past_fade(past);
+    past->spent += r->spent;
+    past->known += r->known;
+    past->rounds++;
+    past->tested[0] += r->tested, past->passed[0] += r->passed;
+    for (int i = 1; i < c->widths; i++) {
+        if (c->drafts[i] != drafts) continue;
+        past->width_rounds[i] += r->rounds;
+        past->width_tokens[i] += r->decided;
+    }
+}

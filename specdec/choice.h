@@ -70,4 +70,17 @@ void spec_past_begin(spec_past *past, int n, int given, int stale);
 /* Adds a round with `drafts` drafts, as chosen, at `positions` positions. Uninformed drafts teach nothing. */
 void spec_past_add(spec_past *past, const spec_choice *choice, int drafts, int positions, int accepted, int final);
 
+/* Rounds of a whole chain inside the head (mar/accel/head_spec.c), where the account is in times of their own. */
+typedef struct {
+    double rounds, decided; /* rounds with drafts, and transitions that they decided */
+    double tested, passed;  /* drafts tested, and accepted */
+    double spent;           /* cost of all rounds */
+    int known;              /* what they would cost without drafts */
+} spec_rounds;
+
+/* Returns by how much more the rounds may cost than plain ones (the allowance less the loss so far). */
+double spec_past_left(const spec_past *past);
+/* Adds rounds whose verdicts are known of all depths together: depths below the first are as it is. */
+void spec_past_add_rounds(spec_past *past, const spec_choice *choice, int drafts, const spec_rounds *rounds);
+
 #endif

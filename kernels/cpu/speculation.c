@@ -17,7 +17,7 @@ void cpu_speculate_start(kern_queue *k, kern_speculation *w)
     for (int token = 0; token < w->tokens; token++) {
         w->index[token] = w->steps - 1;
         w->lowest[token] = w->steps;
-        w->calls[token] = 0;
+        w->calls[token] = w->wide[token] = w->rejected[token] = 0;
         for (int c = 0; c < w->channels; c++) kern_speculation_reset(w, token, c);
     }
     *w->count = (kern_speculation_count){0};
@@ -161,6 +161,7 @@ static int speculation_verify(const kern_speculation *w, int first, int proposal
         if (kern_gaussian_verify(&residual, &w->rule, &pq, KERN_SPECULATION_PATH, &address, draft, x, &tries)) {
             w->count->tries += (unsigned long)tries;
             w->count->rejected++;
+            w->rejected[w->row_token[row]]++;
             return n + 1;
         }
         memcpy(x, draft, channels * sizeof *x);
@@ -196,6 +197,7 @@ static void speculation_walk(const kern_speculation *w, int slot)
         if (k + 1 < w->steps) learn(w, token, k);
     w->index[token] = from - decided;
     w->calls[token]++;
+    w->wide[token] += levels > 1;
     w->count->calls++;
     if ((unsigned)w->calls[token] > w->count->calls_max) w->count->calls_max = (unsigned)w->calls[token];
 }

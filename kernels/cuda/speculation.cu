@@ -239,6 +239,8 @@ static __device__ void speculate_advance(const kern_speculation &w, int token, i
                                          long tries)
 {
     const int calls = ++w.calls[token], index = w.index[token];
+    w.wide[token] += rows > 1;
+    w.rejected[token] += rejected;
     w.lowest[token] = index - (rows - 1); /* each round reaches lower than the previous one */
     w.index[token] = index - (accepted + 1);
     atomicAdd(&w.count->calls, 1ull);
@@ -402,7 +404,7 @@ static __global__ void start_kernel(kern_speculation w)
     if (index == 0 && c == 0) {
         w.index[token] = w.steps - 1;
         w.lowest[token] = w.steps;
-        w.calls[token] = 0;
+        w.calls[token] = w.wide[token] = w.rejected[token] = 0;
         w.slot_token[token] = token;
     }
 }

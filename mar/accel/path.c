@@ -39,7 +39,8 @@ static int masked_path_block_steps(const mar_params *p)
 
 static mar_status masked_path_check(const mar_model *model, mar_params *p, mar_err *err)
 {
-    (void)model, (void)err;
+    (void)model;
+    if (p->head_spec < 0) return err_set(err, MAR_EARG, "--head_spec auto with --spec path: expected --head_spec N");
     if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
     return MAR_OK;
 }

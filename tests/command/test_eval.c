@@ -34,6 +34,12 @@ static void times_are_taken_from_the_settings(void **state)
     command_ok(*state, AUTO " -q");
     command_refused(*state, "$MAR " AUTO " --round_costs 1,1,1,7", "was begun with --round_costs ",
                     "this is --round_costs 1,1,1,7");
+#define HEAD "eval --class 1 --num_iter 8 --head_spec auto --num_images 4 --batch 2 --out heads"
+    command_ok(*state, HEAD " -q");
+    sh_ok(*state, "grep -q head_costs heads/settings.json && rm heads/result.json");
+    command_ok(*state, HEAD " -q");
+    command_refused(*state, "$MAR " HEAD " --head_costs 1,1,1,7", "was begun with --head_costs ",
+                    "this is --head_costs 1,1,1,7");
 }
 
 /* --- how the work is divided ---------------------------------------------------------------------------- */

@@ -385,6 +385,19 @@ COMMAND_CASE(speculation)
     cJSON_Delete(record);
 }
 
+/* The choice is told: here the plain chain, as states cost as many times one. */
+COMMAND_CASE(head_speculation_by_choice)
+{
+    const char run[] = "--head_spec auto --head_costs 2,4,8,16 --class 3 --num 1 --num_iter 16 --out a.png";
+    cJSON *record = generated(*state, run);
+    assert_true(json_number(record, "states_per_head_call") == 1 && json_number(record, "tokens_by_plain_chain") == 1);
+    assert_true(json_number(record, "plain_head_seconds") > 0);
+    cJSON_Delete(record);
+    command_result r = command_mar(*state, "generate %s", run);
+    assert_non_null(strstr(r.out, "--head_spec auto: 1.0 states a call of the head, 100 % of the tokens by the plain"));
+    command_result_free(&r);
+}
+
 COMMAND_CASE(head_speculation)
 {
     cJSON *record = generated(*state, "--head_spec 4 --class 3 --num 1 --num_iter 8 --out a.png");

@@ -53,6 +53,22 @@ COMMAND_CASE(times_are_taken_from_the_images)
     sh_ok(d, "! grep -aq round_costs four.png");
 }
 
+/* So are those of --head_spec auto. */
+COMMAND_CASE(times_of_the_head_are_taken_from_the_images)
+{
+    const char *d = *state;
+    const char run[] = "generate --class 3 --num 3 --num_iter 8 --head_spec auto --quiet --out heads";
+    command_ok(d, "%s", run);
+    sh_ok(d, "cp -r heads made && rm heads/000000.png heads/000001.png");
+    command_ok(d, "%s --resume", run);
+    sh_ok(d, "diff -r heads made && grep -aq head_costs heads/000001.png");
+    refused(d, "generate --class 3 --num 3 --num_iter 8 --head_spec auto --out heads --resume --head_costs 1,1,1,7",
+            "expected 1,1,1,7: a directory has images of one run only");
+    command_ok(d, "generate --like made/000001.png --out like.png --quiet");
+    command_ok(d, "generate --like made/000001.png --head_spec 4 --out four.png --quiet");
+    sh_ok(d, "cmp like.png made/000001.png && ! grep -aq head_costs four.png");
+}
+
 /* Checks that images of two runs never share a directory. The second run is refused, or the images are removed first.
  * */
 COPY_CASE(two_runs)

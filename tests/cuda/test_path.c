@@ -77,8 +77,14 @@ static void close_fixture(fixture *f)
 
 static diff_tokens tokens_of(const fixture *f, const float *z, int shared)
 {
-    return (diff_tokens){
-        TOKENS, shared ? SOURCES : TOKENS, shared ? sources : NULL, z, NULL, f->cfg, f->seed, f->image, f->position};
+    return (diff_tokens){.count = TOKENS,
+                         .sources = shared ? SOURCES : TOKENS,
+                         .source = shared ? sources : NULL,
+                         .z = z,
+                         .cfg = f->cfg,
+                         .seed = f->seed,
+                         .image = f->image,
+                         .position = f->position};
 }
 
 static void draw(fixture *f, int shared, float *x)

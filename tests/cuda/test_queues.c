@@ -241,7 +241,14 @@ static float *decode(session *s, float *out)
 static float *speculate(session *s, diff_speculation *by, float *out)
 {
     diff_speculation_stats stats = {0};
-    const diff_tokens drawn = {FEW, FEW, NULL, s->device_z, s->device_z, s->cfg, s->seed, s->image, s->position};
+    const diff_tokens drawn = {.count = FEW,
+                               .sources = FEW,
+                               .z = s->device_z,
+                               .draft_z = s->device_z,
+                               .cfg = s->cfg,
+                               .seed = s->seed,
+                               .image = s->image,
+                               .position = s->position};
     diff_speculate_sample(by, &drawn, s->state, NULL, &stats);
     return take_state(s, FEW, out);
 }

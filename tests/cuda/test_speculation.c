@@ -157,8 +157,14 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     diff_speculate_lay_out(&s, memory);
     if (rule) s.w.rule = *rule;
     assert_ok(diff_speculate_plan(&s, f->tokens, f->tokens, &err), &err);
-    const diff_tokens drawn = {f->tokens, f->tokens, NULL,     f->z,       draft ? draft->z : NULL,
-                               f->cfg,    f->seed,   f->image, f->position};
+    const diff_tokens drawn = {.count = f->tokens,
+                               .sources = f->tokens,
+                               .z = f->z,
+                               .draft_z = draft ? draft->z : NULL,
+                               .cfg = f->cfg,
+                               .seed = f->seed,
+                               .image = f->image,
+                               .position = f->position};
     diff_speculate_sample(&s, &drawn, f->x, NULL, &stats);
     from_device(f->k, x, f->x, (size_t)f->tokens * CHANNELS * sizeof *x);
     if (calls) {
@@ -532,6 +538,56 @@ static void same_law_as_the_plain_chain(void **state)
     if (cuda_test_scale() > 1) check_law(1, 12 * cuda_test_scale());
 }
 
+/* Checks windows by token: a window of 1 makes the plain chain's token, and no token loses more than its limit. In one
+ * launch, and by cuBLASLt. */
+static void limits(void **state)
+{
+    (void)state;
+    enum { TOKENS = 5 };
+    static const kern_speculation_limit limit[TOKENS] = {
+        {1, 1, 1e9f}, {8, 2.5f, 0}, {8, 2.5f, 3}, {4, 1.5f, 6}, {8, 1, 1e9f}};
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        fixture f;
+        mar_err err = {0};
+        diff_speculation s;
+        diff_speculation_stats stats = {0};
+        diff_tally tally[TOKENS];
+        float plain[TOKENS * CHANNELS], x[TOKENS * CHANNELS];
+        kern_queue *k = open_cuda(bf16 ? MAR_DTYPE_BF16 : MAR_DTYPE_F32);
+        open_fixture(&f, k, &target_net, TOKENS, 1, 1);
+        draw_plain(&f, plain);
+        assert_ok(diff_speculate_create(&f.chain, NULL, 8, 0, &s, &err), &err);
+        void *memory = to_device(k, NULL, diff_speculate_lay_out(&s, NULL));
+        diff_speculate_lay_out(&s, memory);
+        s.has_limits = 1;
+        assert_ok(diff_speculate_plan(&s, TOKENS, TOKENS, &err), &err);
+        const diff_tokens drawn = {.count = TOKENS,
+                                   .sources = TOKENS,
+                                   .z = f.z,
+                                   .cfg = f.cfg,
+                                   .seed = f.seed,
+                                   .image = f.image,
+                                   .position = f.position,
+                                   .limit = limit,
+                                   .tally = tally};
+        diff_speculate_sample(&s, &drawn, f.x, NULL, &stats);
+        from_device(k, x, f.x, sizeof x);
+        long calls = 0, rejected = 0;
+        for (int i = 0; i < TOKENS; i++) {
+            const diff_tally *t = &tally[i];
+            const float loss = (float)t->wide * limit[i].cost + (float)(t->rounds - t->wide - f.chain.schedule.steps);
+            assert_true(loss <= limit[i].loss && (i < 2) == (t->wide == 0));
+            if (i < 2) assert_close(x + i * CHANNELS, plain + i * CHANNELS, CHANNELS, bf16 ? 3e-3 : 1e-5);
+            calls += t->rounds, rejected += t->rejected;
+        }
+        assert_true(calls == stats.calls && rejected == stats.rejected && rejected > 0);
+        k->core->free(k->device, memory);
+        diff_speculate_free(&s);
+        close_fixture(&f);
+        close_queue(k);
+    }
+}
+
 /* Checks that a launch without some of its blocks ends, although their tokens are not finished. */
 static void missing_blocks_are_an_error(void **state)
 {
@@ -550,7 +606,13 @@ static void missing_blocks_are_an_error(void **state)
     void *memory = to_device(k, NULL, diff_speculate_lay_out(&s, NULL));
     diff_speculate_lay_out(&s, memory);
     assert_ok(diff_speculate_plan(&s, TOKENS, TOKENS, &err), &err);
-    const diff_tokens drawn = {TOKENS, TOKENS, NULL, f.z, NULL, f.cfg, f.seed, f.image, f.position};
+    const diff_tokens drawn = {.count = TOKENS,
+                               .sources = TOKENS,
+                               .z = f.z,
+                               .cfg = f.cfg,
+                               .seed = f.seed,
+                               .image = f.image,
+                               .position = f.position};
     cudahost_hold_last(ULONG_MAX);
     cudahost_give_up_after(512);
     diff_speculate_sample(&s, &drawn, f.x, NULL, &stats);
@@ -573,7 +635,8 @@ int main(void)
         cmocka_unit_test(window_one_is_the_plain_chain), cmocka_unit_test(decides_as_the_cpu_does),
         cmocka_unit_test(replaces_as_the_cpu_does),      cmocka_unit_test(one_launch),
         cmocka_unit_test(one_launch_obeys_the_rule),     cmocka_unit_test(groups_change_nothing),
-        cmocka_unit_test(same_law_as_the_plain_chain),   cmocka_unit_test(missing_blocks_are_an_error),
+        cmocka_unit_test(same_law_as_the_plain_chain),   cmocka_unit_test(limits),
+        cmocka_unit_test(missing_blocks_are_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

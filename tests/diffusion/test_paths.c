@@ -39,7 +39,13 @@ static void close_work(work *w)
 /* Makes one token of each condition. */
 static diff_tokens tokens_of(const fixture *f, const float *z)
 {
-    return (diff_tokens){f->tokens, f->tokens, NULL, z, NULL, f->cfg, f->seed, f->image, f->position};
+    return (diff_tokens){.count = f->tokens,
+                         .sources = f->tokens,
+                         .z = z,
+                         .cfg = f->cfg,
+                         .seed = f->seed,
+                         .image = f->image,
+                         .position = f->position};
 }
 
 /* Returns a token's state before an index: [CHANNELS]. */
@@ -249,7 +255,14 @@ TEST_CASE(shared_conditions_change_no_bit)
                     for (int r = 0; r < sources; r++)
                         memcpy(z + (c * sources + r) * d, from + (c * f.tokens + (i ? r : source[r])) * d,
                                (size_t)d * sizeof *z);
-                const diff_tokens t = {ALL, sources, i ? source : NULL, z, NULL, cfg, seeds, image, position};
+                const diff_tokens t = {.count = ALL,
+                                       .sources = sources,
+                                       .source = i ? source : NULL,
+                                       .z = z,
+                                       .cfg = cfg,
+                                       .seed = seeds,
+                                       .image = image,
+                                       .position = position};
                 const long batched = stats[i].batched;
                 if (judged)
                     diff_paths_judge(&w[i].p, &t, w[i].path, w[i].log_ratio, w[i].last, &stats[i]);

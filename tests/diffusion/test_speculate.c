@@ -32,8 +32,14 @@ static diff_speculation_stats speculate(fixture *f, fixture *draft, int window, 
     diff_speculation_stats stats = {0};
     void *p = open_speculation(f->chain, draft ? draft->chain : NULL, window, &s);
     assert_ok(diff_speculate_plan(&s, f->tokens, f->tokens, &err), &err);
-    const diff_tokens drawn = {f->tokens, f->tokens, NULL,     f->z,       draft ? draft->z : NULL,
-                               f->cfg,    f->seed,   f->image, f->position};
+    const diff_tokens drawn = {.count = f->tokens,
+                               .sources = f->tokens,
+                               .z = f->z,
+                               .draft_z = draft ? draft->z : NULL,
+                               .cfg = f->cfg,
+                               .seed = f->seed,
+                               .image = f->image,
+                               .position = f->position};
     diff_speculate_sample(&s, &drawn, x, NULL, &stats);
     assert_ok(kern_check(f->k, &err), &err);
     assert_true(stats.flop > 0);
@@ -81,7 +87,13 @@ TEST_CASE(tokens_stand_alone)
             diff_speculation_stats stats = {0};
             void *arena = open_speculation(f.chain, NULL, 8, &s);
             s.w.group = s.sources = 2 + 5 * threads;
-            const diff_tokens drawn = {f.tokens, f.tokens, NULL, f.z, NULL, f.cfg, f.seed, f.image, f.position};
+            const diff_tokens drawn = {.count = f.tokens,
+                                       .sources = f.tokens,
+                                       .z = f.z,
+                                       .cfg = f.cfg,
+                                       .seed = f.seed,
+                                       .image = f.image,
+                                       .position = f.position};
             diff_speculate_sample(&s, &drawn, x, NULL, &stats);
             assert_memory_equal(x, all, bytes);
             const int d = f.chain->head->shape.z_dim;
@@ -89,7 +101,13 @@ TEST_CASE(tokens_stand_alone)
                 float z[2 * 64], one[CHANNELS];
                 memcpy(z, f.z + r * d, (size_t)d * sizeof *z);
                 memcpy(z + d, f.z + (f.tokens + r) * d, (size_t)d * sizeof *z);
-                const diff_tokens alone = {1, 1, NULL, z, NULL, f.cfg + r, f.seed + r, f.image + r, f.position + r};
+                const diff_tokens alone = {.count = 1,
+                                           .sources = 1,
+                                           .z = z,
+                                           .cfg = f.cfg + r,
+                                           .seed = f.seed + r,
+                                           .image = f.image + r,
+                                           .position = f.position + r};
                 diff_speculate_sample(&s, &alone, one, NULL, &stats);
                 assert_memory_equal(one, all + r * CHANNELS, sizeof one);
             }
@@ -162,8 +180,14 @@ static diff_speculation_stats draw_speculative(fixture *f, fixture *draft, int w
     if (rule) s.w.rule = *rule;
     for (int n = 0; n < draws; n++) {
         set_draw(f, n);
-        const diff_tokens drawn = {f->tokens, f->tokens, NULL,     f->z,       draft ? draft->z : NULL,
-                                   f->cfg,    f->seed,   f->image, f->position};
+        const diff_tokens drawn = {.count = f->tokens,
+                                   .sources = f->tokens,
+                                   .z = f->z,
+                                   .draft_z = draft ? draft->z : NULL,
+                                   .cfg = f->cfg,
+                                   .seed = f->seed,
+                                   .image = f->image,
+                                   .position = f->position};
         diff_speculate_sample(&s, &drawn, x, NULL, &stats);
         x += f->tokens * CHANNELS;
     }
@@ -206,16 +230,61 @@ static int propose_knowing(kern_queue *k, kern_speculation *w, const kern_specul
     return unfinished;
 }
 
+/* Sets the window of each token's next round: by what is decided, or by the noise of the next transition. */
+static void choose(kern_speculation *w, int peeks)
+{
+    static kern_speculation_limit chosen[MAX];
+    for (int i = 0; i < w->tokens; i++) {
+        if (w->index[i] < 0) continue;
+        const float eps = kern_speculation_noise(w, i, w->index[i])[0], x = w->token[i * CHANNELS];
+        const int small = peeks ? eps > 0 : x > 0, least = !peeks && w->rejected[i] % 2 ? 2 : 1;
+        chosen[i] = (kern_speculation_limit){.window = small ? least : w->window, .cost = 1, .loss = 1e9f};
+    }
+    w->limit = chosen;
+}
+
+/* An adversary within the rules: the window is long where the state's first channel is negative, and follows the
+ * verdicts. */
+static int propose_choosing(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft)
+{
+    choose(w, 0);
+    return real_propose(k, w, draft);
+}
+
+/* A mutant: a transition has a proposal only if its noise is negative. */
+static int propose_peeking(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft)
+{
+    choose(w, 1);
+    return real_propose(k, w, draft);
+}
+
+/* Draws with an operation in place of speculate_propose. */
+static diff_speculation_stats draw_by(fixture *f,
+                                      int (*propose)(kern_queue *, kern_speculation *, const kern_speculation_head *),
+                                      const kern_gaussian_rule *rule, float *x)
+{
+    kern_queue *k = f->k;
+    kern_head_ops ops = *k->head;
+    const kern_head_ops *real = k->head;
+    real_propose = ops.speculate_propose;
+    if (propose) ops.speculate_propose = propose;
+    k->head = &ops;
+    const diff_speculation_stats stats = draw_speculative(f, NULL, 8, rule, DRAWS, x);
+    k->head = real;
+    return stats;
+}
+
 TEST_CASE(same_law_as_the_plain_chain)
 {
     static const struct {
         const char *name;
         kern_gaussian_rule rule;
-        int knowing;
-    } mutants[] = {{"accepts always", {.temper = 1, .path_accept = 1e9}, 0},
-                   {"redraws from p", {.temper = 1, .path_scale = -1e9}, 0},
-                   {"p and q swapped", {.temper = -1}, 0},
-                   {"q knows the noise", {.temper = 1}, 1}};
+        int (*propose)(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft);
+    } mutants[] = {{"accepts always", {.temper = 1, .path_accept = 1e9}, NULL},
+                   {"redraws from p", {.temper = 1, .path_scale = -1e9}, NULL},
+                   {"p and q swapped", {.temper = -1}, NULL},
+                   {"q knows the noise", {.temper = 1}, propose_knowing},
+                   {"the choice knows the noise", {.temper = 1}, propose_peeking}};
     fixture f;
     assert_true(open_fixture(&f, draft_path, MAR_DTYPE_F32, 1, params_of(STEPS, 3, MAR_CFG_CONSTANT, 1)));
     const int n = DRAWS * f.tokens;
@@ -232,15 +301,12 @@ TEST_CASE(same_law_as_the_plain_chain)
         assert_true(stats.rejected > n);
         assert_true(same_law(x, plain, other, n));
     }
+    const diff_speculation_stats by_choice = draw_by(&f, propose_choosing, NULL, x);
+    print_message("windows by an adversary: %.2f calls a token\n", (double)by_choice.calls / (double)by_choice.tokens);
+    assert_true(by_choice.rejected > n);
+    assert_true(same_law(x, plain, other, n));
     for (size_t i = 0; !test_brief && i < sizeof mutants / sizeof *mutants; i++) {
-        kern_queue *k = f.k;
-        kern_head_ops ops = *k->head;
-        const kern_head_ops *real = k->head;
-        real_propose = ops.speculate_propose;
-        if (mutants[i].knowing) ops.speculate_propose = propose_knowing;
-        k->head = &ops;
-        draw_speculative(&f, NULL, 8, &mutants[i].rule, DRAWS, x);
-        k->head = real;
+        draw_by(&f, mutants[i].propose, &mutants[i].rule, x);
         print_message("mutant: %s\n", mutants[i].name);
         assert_false(same_law(x, plain, other, n));
     }
@@ -304,6 +370,58 @@ TEST_CASE(draft_proposes)
     close_fixture(&target);
 }
 
+/* Tokens with windows of their own: a window of 1 has the plain chain's bits, one that may cost what it likes those of
+ * that window for all, and no token loses more than its limit. Proposals of the first model are hardly ever accepted,
+ * those of the second nearly always. */
+TEST_CASE(limits)
+{
+    static const kern_speculation_limit limits[] = {{1, 1, 1e9f}, {8, 1, 1e9f},    {8, 2.5f, 0},
+                                                    {8, 2.5f, 4}, {4, 1.5f, 7.5f}, {8, 1, 0}};
+    enum { LIMITS = sizeof limits / sizeof *limits };
+    for (int trained = 0; trained < 2; trained++) {
+        fixture f;
+        mar_err err = {0};
+        diff_speculation s;
+        diff_speculation_stats stats = {0};
+        kern_speculation_limit limit[MAX];
+        diff_tally tally[MAX];
+        float plain[MAX * CHANNELS], all[MAX * CHANNELS], x[MAX * CHANNELS];
+        const char *path = trained ? target_path : draft_path;
+        assert_true(open_fixture(&f, path, MAR_DTYPE_F32, 1, params_of(STEPS, 3, MAR_CFG_CONSTANT, 1)));
+        diff_chain_sample(f.chain, f.z, f.tokens, f.cfg, f.seed, f.image, f.position, plain);
+        speculate(&f, NULL, 8, all);
+        void *p = open_speculation(f.chain, NULL, 8, &s);
+        s.has_limits = 1;
+        assert_ok(diff_speculate_plan(&s, f.tokens, f.tokens, &err), &err);
+        for (int i = 0; i < f.tokens; i++) limit[i] = limits[i % LIMITS];
+        const diff_tokens drawn = {.count = f.tokens,
+                                   .sources = f.tokens,
+                                   .z = f.z,
+                                   .cfg = f.cfg,
+                                   .seed = f.seed,
+                                   .image = f.image,
+                                   .position = f.position,
+                                   .limit = limit,
+                                   .tally = tally};
+        diff_speculate_sample(&s, &drawn, x, NULL, &stats);
+        assert_ok(kern_check(f.k, &err), &err);
+        long calls = 0, wide = 0, rejected = 0;
+        for (int i = 0; i < f.tokens; i++) {
+            const diff_tally *t = &tally[i];
+            const float loss = (float)t->wide * limit[i].cost + (float)(t->rounds - t->wide - STEPS);
+            const int is_plain = limit[i].window == 1 || limit[i].cost - 1 > limit[i].loss;
+            const float *expected = is_plain ? plain : limit[i].loss > 1e6f ? all : NULL;
+            assert_true(loss <= limit[i].loss);
+            assert_int_equal(is_plain, t->wide == 0);
+            if (expected) assert_memory_equal(x + i * CHANNELS, expected + i * CHANNELS, CHANNELS * sizeof *x);
+            calls += t->rounds, wide += t->wide, rejected += t->rejected;
+        }
+        assert_true(calls == stats.calls && rejected == stats.rejected && wide >= rejected);
+        close_speculation(&s, p);
+        close_fixture(&f);
+    }
+}
+
 /* Checks that speculation never makes more calls than steps, for any number of steps. The weights' chain explodes, so
  * that no guess is right. */
 TEST_CASE(never_more_calls)
@@ -348,7 +466,13 @@ TEST_CASE(respacings)
             assert_ok(diff_chain_create_for(f.k, f.chain->head, &specs[i % 2], 1, 1, MAX, 1, &one, &err), &err);
             void *one_memory = lay_out_chain(&one), *q = open_speculation(&one, NULL, windows[w], &alone);
             diff_chain_use(&both, specs[i % 2].steps);
-            const diff_tokens drawn = {f.tokens, f.tokens, NULL, f.z, NULL, f.cfg, f.seed, f.image, f.position};
+            const diff_tokens drawn = {.count = f.tokens,
+                                       .sources = f.tokens,
+                                       .z = f.z,
+                                       .cfg = f.cfg,
+                                       .seed = f.seed,
+                                       .image = f.image,
+                                       .position = f.position};
             diff_speculate_sample(&s, &drawn, x, NULL, &stats);
             if (windows[w] == 1)
                 diff_chain_sample(&one, f.z, f.tokens, f.cfg, f.seed, f.image, f.position, expected);
@@ -386,7 +510,8 @@ TEST_CASE(random_weights)
               &err);
     assert_ok(diff_chain_create(k, &head, T, 1, N, 1, &chain, &err), &err);
     void *chain_memory = lay_out_chain(&chain), *p = open_speculation(&chain, NULL, 16, &s);
-    const diff_tokens drawn = {N, N, NULL, z, NULL, cfg, seeds, image, position};
+    const diff_tokens drawn = {
+        .count = N, .sources = N, .z = z, .cfg = cfg, .seed = seeds, .image = image, .position = position};
     diff_speculate_sample(&s, &drawn, x, NULL, &stats);
     assert_true(stats.calls_max <= T);
     for (int i = 0; i < N * C; i++) assert_true(isfinite(x[i]));

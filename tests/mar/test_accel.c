@@ -365,6 +365,8 @@ TEST_CASE(unused_options_of_discrete_tokens)
         {"cfg_interval 5", 0, "cfg_interval", "used"},
         {"cfg_interval 0.2,0.8", 0, "cfg_low", "used"},
         {"cfg_interval 0.2,0.8", 0, "top_k", "has no effect with --cfg_low, which is for continuous tokens"},
+        {"", 0, "head_costs", "needs --head_spec"},
+        {"head_spec auto", 0, "head_costs", "used"},
         {"gtr on", 0, "top_k", "has no effect with --gtr, which is for continuous tokens"},
         {"spec path", 0, "window", "has no effect with --spec path, which is for continuous tokens"},
         {"spec vanilla", 1, "head_spec", "has no effect with --spec vanilla, which is for discrete tokens"},

@@ -106,9 +106,9 @@ TEST_CASE(older_params)
         mar_params *p = older(sizeof *p, size, init_params);
         const int has_last = size == sizeof *p;
         assert_int_equal(mar_params_set(p, "num_iter", "3", why, sizeof why), MAR_OK);
-        assert_int_equal(mar_params_set(p, "round_costs", "1.5", why, sizeof why), has_last ? MAR_OK : MAR_EARG);
-        if (has_last) p->round_costs = NULL; /* it is for other tokens */
-        if (!has_last) assert_says(why, "--round_costs: the program was compiled with a mar.h that does not have it");
+        assert_int_equal(mar_params_set(p, "head_costs", "1.5", why, sizeof why), has_last ? MAR_OK : MAR_EARG);
+        if (has_last) p->head_costs = NULL; /* it needs head_spec */
+        if (!has_last) assert_says(why, "--head_costs: the program was compiled with a mar.h that does not have it");
         assert_library(d.m, mar_session_create(d.model, NULL, p, 1, &s));
         assert_canaries(p, size, sizeof *p);
         if (!has_last) assert_memory_equal(mar_session_get_params(s), mar_session_get_params(whole), sizeof q);

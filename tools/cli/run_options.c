@@ -314,11 +314,17 @@ int run_machine_done(const mar_options *machine, const option_set *set)
 /* The command line's name of the model itself as draft. */
 static const char self[] = "self";
 
-void run_take_costs(run_options *o, const char *text)
+void run_take_costs(run_options *o, const char *round_costs, const char *head_costs)
 {
-    if (!text || o->params.window > 0 || o->params.gamma > 0 || o->params.round_costs) return;
-    snprintf(o->costs, sizeof o->costs, "%s", text);
-    o->params.round_costs = o->costs;
+    mar_params *p = &o->params;
+    if (round_costs && p->window <= 0 && p->gamma <= 0 && !p->round_costs) {
+        snprintf(o->costs, sizeof o->costs, "%s", round_costs);
+        p->round_costs = o->costs;
+    }
+    if (head_costs && p->head_spec < 0 && !p->head_costs) {
+        snprintf(o->head_costs, sizeof o->head_costs, "%s", head_costs);
+        p->head_costs = o->head_costs;
+    }
 }
 
 int run_refuse_self(void)

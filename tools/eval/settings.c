@@ -242,8 +242,8 @@ int eval_settings_take_costs(eval_job *job)
     run_path(&job->directory, "settings.json", path);
     if (access(path, F_OK) != 0) return 0;
     if (read_settings_file(path, &record, &settings, &facts) != 0) return 1;
-    run_take_costs(&job->options->run,
-                   cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(settings, "round_costs")));
+    run_take_costs(&job->options->run, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(settings, "round_costs")),
+                   cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(settings, "head_costs")));
     cJSON_Delete(record);
     return 0;
 }

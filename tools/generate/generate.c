@@ -442,7 +442,8 @@ static int check_free(generate_job *job)
     return job->repeats ? 0 : output_check_free(&job->out, can_resume(job));
 }
 
-/* Takes the times of rounds from the first of the run's images that is there, so that the others are like it. */
+/* Takes the times of rounds and of the head from the first of the run's images that is there, so that the others are
+ * like it. */
 static int take_costs(generate_job *job)
 {
     generate_options *o = &job->options;
@@ -454,7 +455,8 @@ static int take_costs(generate_job *job)
         found = path && access(path, F_OK) == 0;
         failed = !path || (found && image_read_texts(path, &made) != 0);
         if (found && !failed) {
-            run_take_costs(&o->run, generate_value_of(made.texts, made.count, "round_costs"));
+            run_take_costs(&o->run, generate_value_of(made.texts, made.count, "round_costs"),
+                           generate_value_of(made.texts, made.count, "head_costs"));
             image_file_free(&made);
         }
         free(path);

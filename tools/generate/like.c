@@ -83,6 +83,7 @@ static int set_params(const generate_options *o, const option_set *set)
         if (strcmp(p->name, "round_costs") == 0 && /* those of its drafts */
             (like_is_given(set, "window") || like_is_given(set, "gamma") || like_is_given(set, "tree")))
             continue;
+        if (strcmp(p->name, "head_costs") == 0 && like_is_given(set, "head_spec")) continue;
         if (p->type != MAR_TYPE_MODEL && set_option(o, set, p->name, like_text_of(o->like_file, p->name)) != 0)
             return 1;
     }

@@ -12,9 +12,11 @@ further thread as much again as --atomic. Memory is not simulated; --bytes, thos
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -31,8 +33,9 @@ def names():
 
 
 def measure(threads, options):
-    done = subprocess.run([PROGRAM, "generate", *options, "--num", "1", "--threads", "1", "--out", "/dev/null"], capture_output=True, text=True,
-                          env={"SCALING_THREADS": str(threads)})
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([PROGRAM, "generate", *options, "--num", "1", "--threads", "1", "--out", f"{folder}/image.png"],
+                              capture_output=True, text=True, env={**os.environ, "SCALING_THREADS": str(threads)})
     lines = [line.split() for line in done.stderr.splitlines() if line.startswith(("scaling ", "kind "))]
     if not lines:
         sys.exit(done.stderr.strip())

@@ -90,7 +90,7 @@ static int costs_add_width(spec_choice *c, int first, int most, double cost)
     return 1;
 }
 
-static void costs_begin(spec_choice *out, int first, int most)
+void raster_costs_begin(spec_choice *out, int first, int most)
 {
     *out = (spec_choice){.choose = spec_choose, .depth = out->depth};
     while (costs_add_width(out, first, most, 1)) continue;
@@ -117,7 +117,7 @@ static const char *costs_read_one(const char *at, double *out)
 
 mar_status raster_costs_read(const char *text, int first, int most, spec_choice *out, mar_err *err)
 {
-    costs_begin(out, first, 0);
+    raster_costs_begin(out, first, 0);
     for (const char *at = text; at;) {
         double cost = 0;
         const char *end = costs_read_one(at, &cost);
@@ -285,15 +285,16 @@ static double standard_draft(const mar_params *p, const causal_shape *t)
     return fmax(weights_of(d, depth, hidden) / weights_of(t, t->depth, t->hidden), (depth + 1.) / (t->depth + 1.));
 }
 
-/* Sets the standard costs: upper bounds that depend on model, draft, batch, type and instruction set only. A pass over
+/* Sets the standard costs: upper bounds for one image that depend on model, draft, type and instruction set only: an
+ * image must be the same in every batch. A pass over
  * `rows` rows takes 1 + rows / standard_rows. Drafting and verifying add 0.3 of a small model's plain round. */
-static void standard_costs(raster_plan *plan, const mar_raster_model *model, int images)
+static void standard_costs(raster_plan *plan, const mar_raster_model *model)
 {
     spec_choice *c = &plan->choice;
     const causal_shape *s = &model->net->shape;
     const kern_device *d = model->base.m->device;
     const double most = standard_rows(d, weights_of(s, s->depth, s->hidden));
-    const double rows = images * (plan->params.cfg > 1 ? 2 : 1), plain = 1 + rows / most;
+    const double rows = plan->params.cfg > 1 ? 2 : 1, plain = 1 + rows / most;
     const double draft = plan->method->stale ? 0 : standard_draft(&plan->params, s);
     for (int i = 1; i < c->widths; i++) {
         const double pass = (1 + rows * (c->drafts[i] + 1) / most) / plain;
@@ -325,8 +326,7 @@ static mar_status resolve_costs(raster_plan *plan, round_drafts *r, const char *
 }
 
 /* Decides whether each round chooses its drafts, by costs given, by the standard ones or by those to measure. */
-static mar_status resolve_choice(raster_plan *plan, const mar_raster_model *model, int images, round_drafts *r,
-                                 mar_err *err)
+static mar_status resolve_choice(raster_plan *plan, const mar_raster_model *model, round_drafts *r, mar_err *err)
 {
     mar_params *p = &plan->params;
     const char *costs = p->round_costs;
@@ -336,9 +336,10 @@ static mar_status resolve_choice(raster_plan *plan, const mar_raster_model *mode
     if (costs) return resolve_costs(plan, r, costs, model->base.config.seq_len, err);
     const int is_standard = r->asked < 0 && !p->tree && !model->base.m->device->asynchronous;
     if (r->most < r->first || (r->asked != 0 && !is_standard)) return MAR_OK;
-    costs_begin(&plan->choice, r->first, r->most);
+    raster_costs_begin(&plan->choice, r->first, r->most);
     if (is_standard) {
-        standard_costs(plan, model, images);
+        plan->is_standard = 1;
+        standard_costs(plan, model);
         return take_costs(plan, r, err);
     }
     if (!r->is_tree) *r->length = plan->choice.drafts[plan->choice.widths - 1];
@@ -348,7 +349,7 @@ static mar_status resolve_choice(raster_plan *plan, const mar_raster_model *mode
 
 /* Sets the number of drafts in a chain or of a round, at most the tokens of the image. `gamma` is the option's value,
  * before a static tree had replaced it. */
-static mar_status resolve_length(raster_plan *plan, const mar_raster_model *model, int images, int gamma, mar_err *err)
+static mar_status resolve_length(raster_plan *plan, const mar_raster_model *model, int gamma, mar_err *err)
 {
     static const char tokens[] = "the tokens of an image";
     mar_params *p = &plan->params;
@@ -365,7 +366,7 @@ static mar_status resolve_length(raster_plan *plan, const mar_raster_model *mode
         return err_set(err, MAR_EARG, "--tree %s: expected %d levels at most, %s", p->tree, seq_len, tokens);
     mar_status status = options_lower(p, "gamma", plan->method && !jacobi, seq_len, tokens, err);
     if (status == MAR_OK) status = options_lower(p, "window", jacobi, seq_len, tokens, err);
-    return status == MAR_OK ? resolve_choice(plan, model, images, &r, err) : status;
+    return status == MAR_OK ? resolve_choice(plan, model, &r, err) : status;
 }
 
 /* Sets the shape of a block. It stays empty without drafts or without a draft model. */
@@ -437,7 +438,7 @@ mar_status raster_resolve_ids(const mar_raster_model *model, const mar_params *p
     mar_status status = options_check_model(model, p, err);
     if (status == MAR_OK) status = resolve_method(out, c->vocabulary, err);
     if (status == MAR_OK) status = resolve_tree(out, err);
-    if (status == MAR_OK) status = resolve_length(out, model, max_images, gamma, err);
+    if (status == MAR_OK) status = resolve_length(out, model, gamma, err);
     if (status == MAR_OK) status = options_check_line(out, err);
     return status == MAR_OK ? options_check_size(out, c, max_images, err) : status;
 }

@@ -28,6 +28,7 @@ typedef struct {
     int neighbours;     /* tokens a row of the table of near tokens; 0: the method needs no table */
     spec_choice choice; /* of each round's drafts; widths 0: all rounds have the same */
     int measures;       /* 1: its costs are not known yet */
+    int is_standard;    /* 1: its costs are the standard ones, not a machine's */
     char costs_text[RASTER_COSTS_TEXT];
 } raster_plan;
 
@@ -39,6 +40,9 @@ mar_status raster_resolve_ids(const mar_raster_model *model, const mar_params *p
 mar_status raster_resolve_steps(const mar_raster_model *model, mar_params *p, mar_err *err);
 /* Returns the type of cached keys and values that the parameters ask for. */
 kern_cache_type raster_cache_type(const mar_params *p);
+/* Makes the choice among 0, first, 2 * first, 4 * first, ... drafts, at most `most`, whose costs are 1 until they are
+ * known. Keeps out->depth. */
+void raster_costs_begin(spec_choice *out, int first, int most);
 /* Reads --round_costs: the costs of `first`, 2 * first, ... drafts, at most `most`. Keeps out->depth. Returns MAR_EARG
  * for other text. Jacobi's first is 2: a single draft never comes from the round before. */
 mar_status raster_costs_read(const char *text, int first, int most, spec_choice *out, mar_err *err);

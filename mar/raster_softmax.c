@@ -357,7 +357,8 @@ static void softmax_stats(const mar_raster *g, mar_stats *stats)
     _Static_assert(sizeof stats->accepted_lengths == sizeof s->lengths, "both have as many lengths");
     memcpy(stats->accepted_lengths, s->lengths, sizeof s->lengths);
     stats->undrafted = s->undrafted;
-    if (s->spent > 0) stats->plain_s = (s->draft_s + s->target_s + s->verify_s) * (double)s->tokens / s->spent;
+    if (s->spent > 0 && !g->plan.is_standard)
+        stats->plain_s = (s->draft_s + s->target_s + s->verify_s) * (double)s->tokens / s->spent;
 }
 
 static mar_status softmax_measure(mar_raster *g, mar_measurements *all, mar_err *err)

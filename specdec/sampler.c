@@ -365,8 +365,9 @@ static void sampler_count_block(spec_sampler *s, const spec_sequence *q, int acc
     s->stats.drafted += q->count, s->stats.positions += q->depth;
     s->stats.accepted += accepted;
     s->stats.lengths[spec_lesser(accepted, SPEC_LENGTHS - 1)]++;
+    if (!s->options.choice) return;
     s->stats.undrafted += q->depth == 0;
-    if (s->options.choice) s->stats.spent += spec_choice_cost(s->options.choice, q->depth > 0 ? q->chosen : 0);
+    s->stats.spent += spec_choice_cost(s->options.choice, q->depth > 0 ? q->chosen : 0);
 }
 
 /* Commits a block's verdicts: makes its tokens final and keeps the tail for the next round. A token that is missing

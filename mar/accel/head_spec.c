@@ -93,7 +93,7 @@ static void head_spec_measure(head_spec *h)
     }
     h->unit = seconds[0];
     if (!h->measures) return;
-    raster_costs_begin(c, 1 << (n - 1));
+    raster_costs_begin(c, 2, 1 << (n - 1));
     for (int i = 1; i < n; i++) c->cost[i] = fmin(fmax(seconds[i] / seconds[0], c->cost[i - 1]), RASTER_COST_MOST);
     raster_costs_write(c, h->text, sizeof h->text);
 }
@@ -101,7 +101,7 @@ static void head_spec_measure(head_spec *h)
 static mar_status head_spec_read_costs(head_spec *h, mar_err *err)
 {
     mar_err why = {0};
-    if (raster_costs_read(h->text, &h->costs, &why) == MAR_OK) return MAR_OK;
+    if (raster_costs_read(h->text, 2, 1 << (SPEC_WIDTHS - 1), &h->costs, &why) == MAR_OK) return MAR_OK;
     return err_set(err, MAR_EARG,
                    "--head_costs %s: expected the times of evaluations of 2, 4, 8, ... states, at most %d of them, "
                    "none below 1 or the one before, as in 1.05,1.1,1.3",

@@ -250,7 +250,7 @@ static mar_param rows[] = {
          "each round has the drafts with the most tokens a second, at most 64 on a GPU and 16 on a CPU, chosen by the "
          "times of such rounds and by the drafts that this image has accepted. By these times an image made alone "
          "takes at most 1 % longer than without drafts. They are measured before the first image, unless --round_costs "
-         "gives them. standard: on a CPU the same with times computed from model, batch, type and instruction set, at "
+         "gives them. standard: on a CPU the same with times computed from model, type and instruction set, at "
          "least as long as measured ones; on a GPU 64."},
     {.name = FIELD(round_costs),
      .tokens = discrete,

@@ -92,34 +92,34 @@ void stats_record_lengths(const mar_stats *s, cJSON *record)
 
 void stats_record_choice(const mar_stats *s, cJSON *record)
 {
-    if (!(s->plain_s > 0)) return;
-    if (s->rounds == 0) { /* --head_spec auto */
+    if (s->plain_s > 0 && s->rounds == 0) { /* --head_spec auto */
         add_ratio(record, "states_per_head_call", s->head_rows, s->head_calls);
         add_ratio(record, "tokens_by_plain_chain", (double)s->undrafted, (double)s->tokens);
         cJSON_AddNumberToObject(record, "plain_head_seconds", s->plain_s);
-        return;
+    } else if (s->plain_s > 0 || s->undrafted > 0) {
+        add_ratio(record, "mean_drafts", (double)s->drafted, (double)s->rounds);
+        add_ratio(record, "rounds_without_drafts", (double)s->undrafted, (double)s->rounds);
+        cJSON_AddNumberToObject(record, "decoding_seconds", s->decoder_s + s->draft_s + s->verify_s);
+        if (s->plain_s > 0) cJSON_AddNumberToObject(record, "plain_decoding_seconds", s->plain_s);
     }
-    add_ratio(record, "mean_drafts", (double)s->drafted, (double)s->rounds);
-    add_ratio(record, "rounds_without_drafts", (double)s->undrafted, (double)s->rounds);
-    cJSON_AddNumberToObject(record, "decoding_seconds", s->decoder_s + s->draft_s + s->verify_s);
-    cJSON_AddNumberToObject(record, "plain_decoding_seconds", s->plain_s);
 }
 
 void stats_print_choice(const mar_stats *s, FILE *stream)
 {
-    if (!(s->plain_s > 0)) return;
-    if (s->rounds == 0) {
+    if (s->plain_s > 0 && s->rounds == 0) {
         fprintf(stream,
                 "--head_spec auto: %.1f states a call of the head, %.0f %% of the tokens by the plain chain; the head "
                 "took %.2g s, and by the plain chain would have taken %.2g s\n",
                 s->head_rows / s->head_calls, 100.0 * (double)s->undrafted / (double)s->tokens, s->head_s, s->plain_s);
-        return;
+    } else if (s->plain_s > 0 || s->undrafted > 0) {
+        fprintf(stream, "chosen: %.1f drafts a round, none in %.0f %% of the rounds; ",
+                (double)s->drafted / (double)s->rounds, 100.0 * (double)s->undrafted / (double)s->rounds);
+        if (s->plain_s > 0)
+            fprintf(stream, "decoding took %.2g s, and without drafts would have taken %.2g s\n",
+                    s->decoder_s + s->draft_s + s->verify_s, s->plain_s);
+        else
+            fputs("by standard times; auto measures this machine's\n", stream);
     }
-    fprintf(stream,
-            "chosen: %.1f drafts a round, none in %.0f %% of the rounds; decoding took %.2g s, and without drafts "
-            "would have taken %.2g s\n",
-            (double)s->drafted / (double)s->rounds, 100.0 * (double)s->undrafted / (double)s->rounds,
-            s->decoder_s + s->draft_s + s->verify_s, s->plain_s);
 }
 
 void stats_record(const mar_stats *s, long images, cJSON *record)

@@ -186,6 +186,28 @@ enum {
     NEAR = 1024            /* bytes of prefetch distance from L2 */
 };
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+enum { BY_ROW = WIDE };
+
+/* Adds the products of a pair of int8's x and two vectors of weights to s. As one statement it takes two registers
+ * beside sums and weights: the compiler takes more, and keeps sums in memory. */
+static inline void multiply_row(sums s[TALL], const char *x, const ints w[TALL])
+{
+    ints product, pair;
+    __asm__ volatile("vpbroadcastd %4, %3\n\tvpmaddwd %5, %3, %2\n\tvpaddd %2, %0, %0\n\t"
+                     "vpmaddwd %6, %3, %3\n\tvpaddd %3, %1, %1"
+                     : "+x"(s[0]), "+x"(s[1]), "=&x"(product), "=&x"(pair)
+                     : "m"(*(const int32_t *)(const void *)x), "x"(w[0]), "x"(w[1]));
+}
+#else
+enum { BY_ROW = 0 };
+
+static inline void multiply_row(sums s[TALL], const char *x, const ints w[TALL])
+{
+    (void)s, (void)x, (void)w;
+}
+#endif
+
 /* What a tile multiplies. */
 typedef struct {
     const char *const *x; /* its rows' first words */
@@ -232,11 +254,15 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
             for (int half = 0; half < (BY_LANE ? 1 : HALVES); half++) {
                 const char *at = w;
                 ints b[FLAT];
-                if (HALVES == 2) __asm__("" : "+r"(at)); /* loads each half: registers have no room for both */
+                if (HALVES == 2) __asm__ volatile("" : "+r"(at)); /* loads each half: registers have no room for both */
 #pragma GCC unroll 4
                 for (int v = 0; v < wide; v++) b[v] = w_half(*(const ints *)(at + v * VECTOR), half);
 #pragma GCC unroll 16
                 for (int r = 0; r < rows; r++) {
+                    if (BY_ROW && near && wide == TALL) {
+                        multiply_row(acc[r], x[r] + i / 4 * x_word + 4 * half, b);
+                        continue;
+                    }
                     const x_words a = x_half(x[r] + i / 4 * x_word, half, x_word == 8);
 #pragma GCC unroll 4
                     for (int v = 0; v < wide; v++) {

@@ -254,7 +254,10 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
             for (int half = 0; half < (BY_LANE ? 1 : HALVES); half++) {
                 const char *at = w;
                 ints b[FLAT];
-                if (HALVES == 2) __asm__ volatile("" : "+r"(at)); /* loads each half: registers have no room for both */
+                if (HALVES == 2 && BY_ROW) /* loads each half: registers have no room for both */
+                    __asm__ volatile("" : "+r"(at));
+                else if (HALVES == 2)
+                    __asm__("" : "+r"(at));
 #pragma GCC unroll 4
                 for (int v = 0; v < wide; v++) b[v] = w_half(*(const ints *)(at + v * VECTOR), half);
 #pragma GCC unroll 16

@@ -414,7 +414,7 @@ static void resident_changes_nothing(void **state)
             if (resident) setenv("MAR_CUDA_HEAD_RESIDENT", "1", 1);
             bench cuda = open_cuda_bench(&n, 16);
             unsetenv("MAR_CUDA_HEAD_RESIDENT");
-            if (!strstr(cuda.k->head->describe(cuda.h), ", resident up to 8 rows") == resident)
+            if ((strstr(cuda.k->head->describe(cuda.h), ", resident up to 8 rows") != NULL) != resident)
                 fail_msg("width %d: %s", n.s.width, cuda.k->head->describe(cuda.h));
             if (cudahost_launched_together) (void)cudahost_launched_together(); /* those that loading tries */
             for (int i = 0; i < RUNS; i += few)

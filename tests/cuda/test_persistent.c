@@ -409,7 +409,7 @@ static void resident_changes_nothing(void **state)
     for (size_t h = 0; h < sizeof resident_heads / sizeof *resident_heads; h++) {
         if (!has_resident(&resident_heads[h])) continue;
         network n = make_network(resident_heads[h], 7100 + h);
-        const int few = h > 0 && cuda_test_brief() ? 4 : 1; /* runs with 1, 5 and 8 rows */
+        const int few = h > 0 && cuda_test_scale() == 1 ? 4 : 1; /* runs with 1, 5 and 8 rows */
         for (int resident = 0; resident < 2; resident++) {
             if (resident) setenv("MAR_CUDA_HEAD_RESIDENT", "1", 1);
             bench cuda = open_cuda_bench(&n, 16);

@@ -8,9 +8,10 @@
  * its own slots and its own online softmax (Milakov and Gimelshein, arXiv:1805.02867). The groups' sums are joined at
  * the end. A slot's key and value are read once for all queries of the tile, 16 bytes a lane.
  *
- * A decoding step has few blocks, and each is short. So with a.rope the first keys and values are on their way before
- * the block waits for the kernel before (programmatic dependent launch): all but the row's own, which it makes itself.
- * Other slots were written before that kernel and the early ones before it began (kernels/ops.h).
+ * A decoding step has few blocks, and each is short. So where the call has own slots, the first keys and values are on
+ * their way before the block waits for the kernel before (programmatic dependent launch): all but those of the rows'
+ * own slots, which the block makes itself (a.rope) or that kernel does. Other slots were written before that kernel and
+ * the early ones before it began (kernels/ops.h).
  *
  * Grid and shared memory depend only on rows, spans, heads and head size. So a recording is correct for any slot
  * lists. */
@@ -43,7 +44,7 @@ typedef struct {
     const int *row, *first, *common, *slot;
     const unsigned long long *mask;
     const float *rope;         /* NULL: q is rotated and the cache is filled */
-    const int *position, *own; /* with rope */
+    const int *position, *own; /* own NULL: all slots are loaded after the wait */
     kern_head_norm q_norm, k_norm;
     int lanes;   /* of a group, a power of two: lanes * MINE >= dim */
     int warps;   /* of a block */
@@ -325,7 +326,7 @@ template <typename C, int N, int Q> struct cache_slots {
     static constexpr int AT_ONCE = cache_form<C, Q>::AT_ONCE;
     cache_part<C, N> key[AT_ONCE][MINE / N], value[AT_ONCE][MINE / N];
     float key_scale[AT_ONCE], value_scale[AT_ONCE]; /* int8's */
-    unsigned own;                                   /* bit u: slot number u is the row's own, and not loaded yet */
+    unsigned own;                                   /* bit u: slot number u is a row's own, and not loaded yet */
     unsigned known[Q];                              /* bit u: the query attends to slot number u */
 };
 
@@ -342,11 +343,17 @@ static __device__ inline void load_slot(const cache_call &a, const cache_head<C>
     if constexpr (sizeof(C) == 1) s.key_scale[u] = *from.key_scale, s.value_scale[u] = *from.value_scale;
 }
 
-/* Loads slots number k, k + step, .. of a span, AT_ONCE of them, but not slot `own`. Query i is of row row[i]. */
+/* Slots that are not loaded early: of a block's only row, or the first of `count` at `of`. */
+typedef struct {
+    int first, count; /* first: -1 if there is none */
+    const int *of;
+} cache_owns;
+
+/* Loads slots number k, k + step, .. of a span, AT_ONCE of them, but none of `owns`. Query i is of row row[i]. */
 template <typename C, int N, int Q>
 static __device__ inline cache_slots<C, N, Q> load_slots(const cache_call &a, const cache_tile &t, const int *row,
                                                          const char *cache, int head, int k, int step, int lane,
-                                                         int own)
+                                                         const cache_owns &owns)
 {
     const int first = a.first[t.span], count = a.first[t.span + 1] - first, common = a.common[t.span];
     constexpr int AT_ONCE = cache_form<C, Q>::AT_ONCE;
@@ -354,11 +361,16 @@ static __device__ inline cache_slots<C, N, Q> load_slots(const cache_call &a, co
     int slot[AT_ONCE]; /* all are loaded at a time; -1: there is none */
 #pragma unroll
     for (int u = 0; u < AT_ONCE; u++) slot[u] = k + u * step < count ? a.slot[first + k + u * step] : -1;
+    for (int i = 1; Q > 1 && i < owns.count; i++) {
+        const int own = owns.of[i];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) s.own |= (slot[u] == own ? 1u : 0u) << u;
+    }
 #pragma unroll
     for (int u = 0; u < AT_ONCE; u++)
-        if (slot[u] >= 0 && slot[u] == own)
+        if (slot[u] >= 0 && slot[u] == owns.first)
             s.own |= 1u << u;
-        else if (slot[u] >= 0)
+        else if (slot[u] >= 0 && !(Q > 1 && s.own >> u & 1))
             load_slot<C, N, Q>(a, head_in_slot<C>(a, cache, slot[u], head), lane, u, s);
 #pragma unroll
     for (int u = 0; u < AT_ONCE; u++)
@@ -482,22 +494,28 @@ __global__ static void __launch_bounds__(cache_form<C, Q>::THREADS) attend_cache
 {
     fast::start_next();
     const cache_tile t = tile_of(a, Q, (int)blockIdx.x / a.kv_heads);
-    if (t.count == 0 || !a.rope) fast::wait_for_previous();
+    if (t.count == 0 || !a.own) fast::wait_for_previous();
     if (t.count == 0) return;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % a.lanes;
     const int group = (int)threadIdx.x / a.lanes, groups = (int)blockDim.x / a.lanes;
     const int head = (int)blockIdx.x % a.kv_heads, count = a.first[t.span + 1] - a.first[t.span];
-    const int own = a.rope ? a.own[t.span] : -1;
+    cache_owns owns = {-1, 0, NULL};
+    if (Q == 1 && a.own) owns.first = a.own[t.span];
+    if (Q > 1 && a.own)
+        owns.of = a.own + a.row[t.span], owns.first = *owns.of, owns.count = a.row[t.span + 1] - a.row[t.span];
     const cache_fresh<T, C> fresh = fresh_in<T, C>(a, cuda_shared());
     float *sums = (float *)((char *)cuda_shared() + fresh_bytes<T, C>(a));
     int row[Q];
     for (int i = 0; i < Q; i++) row[i] = (t.first + i) / a.group;
-    cache_slots<C, N, Q> slots = load_slots<C, N, Q>(a, t, row, cache, head, group, groups, lane, own);
+    cache_slots<C, N, Q> slots = load_slots<C, N, Q>(a, t, row, cache, head, group, groups, lane, owns);
     if (a.rope) {
         const cache_turn turn = load_turn(a, t.span);
         fast::wait_for_previous();
         store_group<T, C>(a, t.span, head, turn, q, cache, fresh);
         __syncthreads();
+    } else if (a.own) {
+        fast::wait_for_previous();
+        owns = {-1, 0, NULL}; /* the kernel before has stored them */
     }
     float mine[Q][MINE];
     cache_sums<Q> s;
@@ -511,12 +529,16 @@ __global__ static void __launch_bounds__(cache_form<C, Q>::THREADS) attend_cache
     for (int k = 0;;) { /* all lanes of a warp shuffle together, with slots or not */
 #pragma unroll
         for (int u = 0; u < slots.AT_ONCE; u++)
-            if (slots.own >> u & 1)
-                load_slot<C, N, Q>(a, {fresh.key, fresh.key + a.dim, fresh.scale, fresh.scale + 1}, lane, u, slots);
+            if (slots.own >> u & 1) {
+                cache_head<C> made = {fresh.key, fresh.key + a.dim, fresh.scale, fresh.scale + 1};
+                if (Q > 1 && !a.rope)
+                    made = head_in_slot<C>(a, cache, a.slot[a.first[t.span] + group + u * groups], head);
+                load_slot<C, N, Q>(a, made, lane, u, slots);
+            }
         attend_slots<C, N, Q>(a, t, slots, mine, s);
         k += groups * slots.AT_ONCE;
         if (k >= count) break;
-        slots = load_slots<C, N, Q>(a, t, row, cache, head, k + group, groups, lane, own);
+        slots = load_slots<C, N, Q>(a, t, row, cache, head, k + group, groups, lane, owns);
     }
     join_groups(a, t, s);
     if ((int)threadIdx.x % 32 < a.lanes)
@@ -557,6 +579,7 @@ template <typename T, typename C> static void attention_cache(cuda_queue *c, cac
     if (a.rope && (a.rows != a.spans || a.group > TILE)) {
         store<T, C>(c, a, (act *)job->q, job->cache);
         a.rope = NULL;
+        if (a.rows > KERN_SKINNY_ROWS * a.spans) a.own = NULL; /* looking up each slot among so many takes longer */
     }
     constexpr int VECTOR = 16 / sizeof(T);          /* 4 or 8 */
     const int several = a.rows * a.group > a.spans; /* else one query a tile */

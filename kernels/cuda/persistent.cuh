@@ -223,7 +223,6 @@ static __device__ __forceinline__ void persistent_begin(const persistent_args &a
         if (i < a.resident || persistent_copied(a, product)) persistent_copy_weights<PAIRS, WIDE>(a, f, product);
         fast::copy_commit();
     }
-    if (threadIdx.x == 0) f->late->number = 0;
 #pragma unroll 1
     for (int b = 0; b < a.depth; b++) {
         const float *from = a.bias + (size_t)b * (size_t)(a.fc1_columns + a.width);

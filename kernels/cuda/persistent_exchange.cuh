@@ -63,16 +63,13 @@ static __device__ __forceinline__ bool persistent_gave_up(const persistent_args 
 }
 
 /* Returns whether all words of a thread have come: `missing` says that some have not; *polls is 0 at first. Where a
- * block is missing it gives up after as long as a barrier does; what the kernel writes is then undefined. */
-static __device__ __forceinline__ bool persistent_polled(const persistent_args &a, const persistent_block *f,
-                                                         bool missing, unsigned *polls)
+ * block is missing it gives up as a barrier does; what the kernel writes is then undefined. */
+static __device__ __forceinline__ bool persistent_polled(const persistent_args &a, bool missing, unsigned *polls)
 {
     if (!missing) return true;
     fast::poll_again();
-    if (++*polls % GRID_POLLS != 0) return false;
-    if (f->late->number != f->number) f->late->since = 0; /* threads of a block write the same, about */
-    f->late->number = f->number;
-    f->late->since = grid_late(a.arrivals, f->late->since);
+    if (++*polls % 256 != 0) return false;
+    if (*polls >= GRID_PATIENCE) atomicOr(a.arrivals, GRID_GAVE_UP);
     return persistent_gave_up(a);
 }
 static __device__ __forceinline__ bool persistent_missing(const uint4 &words, unsigned number)

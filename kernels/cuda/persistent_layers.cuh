@@ -145,7 +145,7 @@ static __device__ __forceinline__ void persistent_load_operand(const persistent_
                 else
                     piece[k] = __ldcg(from + at[k]);
             }
-        } while (!persistent_polled(a, f, missing, &polls));
+        } while (!persistent_polled(a, missing, &polls));
 #pragma unroll
         for (int k = 0; k < BATCH; k++)
             if (some[k]) f->operand[to[k]] = piece[k];
@@ -217,7 +217,7 @@ static __device__ __forceinline__ void persistent_load_x(const persistent_args &
         for (int p = 0; p < PAIRS; p++) {
             if (p < used) missing |= persistent_load_four<WORDS>(at + p * 8 * persistent_four<WORDS>, f->number, &x[p]);
         }
-    } while (!persistent_polled(a, f, missing, &polls));
+    } while (!persistent_polled(a, missing, &polls));
 }
 
 /* Returns where weights of a SWIGLU block's layer norm begin for the thread's channels; biases are W behind. */
@@ -610,7 +610,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
                     if (vector < vectors)
                         missing |= persistent_load_four<WORDS>(persistent_at<WORDS>(a, row, vector), f->number, &x[i]);
                 }
-            } while (!persistent_polled(a, f, missing, &polls));
+            } while (!persistent_polled(a, missing, &polls));
 #pragma unroll
             for (int i = 0; i < VECTORS; i++) sum += (x[i].x + x[i].y) + (x[i].z + x[i].w);
             if (WORDS) __syncthreads(); /* the scratch memory lies over the inbox */

@@ -79,12 +79,6 @@ typedef struct {
     int column, own;  /* the block owns `own` pairs of columns, from `column` on */
 } persistent_columns;
 
-/* Since when words with this number are late. */
-typedef struct {
-    volatile long long since;
-    volatile unsigned number;
-} persistent_late;
-
 /* A block's share of the work, and its shared memory. Every thread has this struct; the pointers are to shared
  * memory. */
 typedef struct {
@@ -99,7 +93,6 @@ typedef struct {
     float *in;                 /* [2*cut.own][C + 1] weights, bias */
     const unsigned char **mod; /* [PERSISTENT_ROWS] modulation rows */
     float2 *norm;              /* [PERSISTENT_ROWS] mean and inverse deviation of rows */
-    persistent_late *late;     /* of the block's waits for words */
     /* Two alternating uses: the state is read before, and written after, the cluster sends sums. */
     float4 *inbox; /* [PARTS][own][tiles of 16 rows][8] the parts' sums of rows g, g + 8; written by the cluster */
     float *state;  /* [PERSISTENT_ROWS][C] input of an evaluation; free once that has returned */
@@ -140,7 +133,6 @@ static __host__ __device__ inline int persistent_carve(const persistent_args &a,
     persistent_reserve(base, &at, &f->in, 2 * a.cut.own * (a.channels + 1));
     persistent_reserve(base, &at, &f->mod, PERSISTENT_ROWS);
     persistent_reserve(base, &at, &f->norm, PERSISTENT_ROWS);
-    persistent_reserve(base, &at, &f->late, 1);
     const int scratch_end = at + PERSISTENT_SCRATCH;
     f->scratch = base + at;
     int first = at, second = at;

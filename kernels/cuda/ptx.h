@@ -8,24 +8,14 @@
 
 #include <cooperative_groups.h>
 
-enum {
-    GRID_GAVE_UP = 1 << 30,
-    GRID_POLLS = 256, /* polls of a wait between two looks at the time */
-};
-
-/* Looks at the time in a grid barrier's wait. `since` is what the call before returned, 0 the first time. */
-static __device__ inline long long grid_late(unsigned *count, long long since)
-{
-    const long long patience = 10000000000;
-    long long now; /* nanoseconds */
-#ifdef __CUDACC__
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+/* A wait for other blocks gives up after so many polls, which take 0.2 to 1 us each. It counts polls because a clock
+ * also runs while the whole launch is preempted. */
+#ifdef MAR_CUDAHOST
+#define GRID_PATIENCE cudahost_patience
 #else
-    now = clock64();
+enum { GRID_PATIENCE = 1 << 25 };
 #endif
-    if (since != 0 && now - since > patience) atomicOr(count, GRID_GAVE_UP);
-    return since != 0 ? since : now;
-}
+enum { GRID_GAVE_UP = 1 << 30 };
 
 namespace plain
 {
@@ -165,8 +155,8 @@ static __device__ inline void poll_again()
  * before and after. grid_arrive adds 1 to *count; grid_wait waits until *count reaches `target`. Writes of the grid
  * before the barrier are visible after it.
  *
- * A wait of 10 s means that some blocks are not resident. The block then adds GRID_GAVE_UP to *count, which is above
- * all targets: from there on no block waits. */
+ * A wait of GRID_PATIENCE polls means that some blocks are not resident. The block then adds GRID_GAVE_UP to *count,
+ * which is above all targets: from there on no block waits. */
 static __device__ inline void grid_arrive(unsigned *count)
 {
     __threadfence();
@@ -174,10 +164,9 @@ static __device__ inline void grid_arrive(unsigned *count)
 }
 static __device__ inline void grid_wait(unsigned *count, unsigned target)
 {
-    long long since = 0;
     for (unsigned polls = 1; (int)(load_relaxed(count) - target) < 0; polls++) {
         __nanosleep(20);
-        if (polls % GRID_POLLS == 0) since = grid_late(count, since);
+        if (polls == GRID_PATIENCE) atomicOr(count, GRID_GAVE_UP);
     }
     __threadfence();
 }
@@ -389,9 +378,8 @@ static __device__ inline void poll_again() {}
  * many waits: one copy keeps it in the instruction cache. */
 static __device__ __noinline__ void grid_wait(unsigned *count, unsigned target)
 {
-    long long since = 0;
     for (unsigned polls = 1; (int)(load_relaxed(count) - target) < 0; polls++)
-        if (polls % GRID_POLLS == 0) since = grid_late(count, since);
+        if (polls == GRID_PATIENCE) atomicOr(count, GRID_GAVE_UP);
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 

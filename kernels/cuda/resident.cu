@@ -51,18 +51,6 @@ typedef cuda_floats<4> quad; /* four neighbouring channels of a token */
 
 /* --- words ----------------------------------------------------------------------------------------------------- */
 
-/* Returns whether all words of a thread have come, as persistent_polled; late as of resident_late; *polls and *since
- * are 0 at first. */
-static __device__ __forceinline__ bool resident_polled(const persistent_args &a, unsigned late, unsigned *polls,
-                                                       long long *since)
-{
-    if (!late) return true;
-    fast::poll_again();
-    if (++*polls % GRID_POLLS != 0) return false;
-    *since = grid_late(a.arrivals, *since);
-    return persistent_gave_up(a);
-}
-
 /* Returns where the first two of channels 4 * i.. of a row of x are; the others are 8 behind. Eight neighbouring lanes
  * load 128 bytes at a time. */
 template <typename S> static __device__ __forceinline__ uint4 *resident_x_at(const persistent_args &a, int row, int i)
@@ -176,7 +164,6 @@ static __device__ __forceinline__ void resident_normalise(const persistent_args 
     uint2 shift[S::ROUNDS][S::PAIRS], scale[S::ROUNDS][S::PAIRS];
     resident_words w[S::ROUNDS][S::PAIRS];
     unsigned late, polls = 0;
-    long long since = 0;
 #pragma unroll
     for (int r = 0; r < S::ROUNDS; r++) {
         const int row = min(first + r * S::LANE_ROWS, rows - 1);
@@ -201,7 +188,7 @@ static __device__ __forceinline__ void resident_normalise(const persistent_args 
 #pragma unroll
             for (int p = 0; p < S::PAIRS; p++)
                 if (p < used) late |= resident_late(w[r][p], number);
-    } while (!resident_polled(a, late, &polls, &since));
+    } while (!persistent_polled(a, late != 0, &polls));
     float4 x[S::ROUNDS][S::PAIRS];
 #pragma unroll
     for (int r = 0; r < S::ROUNDS; r++)
@@ -236,7 +223,6 @@ static __device__ __forceinline__ void resident_load_v(const persistent_args &a,
     const int used = resident_used<S>();
     resident_words w[S::LOADS];
     unsigned late, polls = 0;
-    long long since = 0;
     do {
         late = 0;
 #pragma unroll
@@ -246,7 +232,7 @@ static __device__ __forceinline__ void resident_load_v(const persistent_args &a,
         }
 #pragma unroll
         for (int i = 0; i < S::LOADS; i++) late |= resident_late(w[i], number);
-    } while (!resident_polled(a, late, &polls, &since));
+    } while (!persistent_polled(a, late != 0, &polls));
 #pragma unroll
     for (int i = 0; i < S::LOADS; i++) {
         const int row = (lane + 32 * i) / S::PIECES, at = (lane + 32 * i) % S::PIECES;
@@ -312,11 +298,10 @@ static __device__ __forceinline__ void resident_out(const persistent_args &a, S 
     float4 shift = {}, scale = {}, x = {};
     resident_words w = {};
     unsigned late = 0, polls = 0;
-    long long since = 0;
     if (thread < vectors) shift = __ldcg(last), scale = __ldcg(last + vectors);
     do {
         if (thread < vectors) w = resident_load(resident_x_at<S>(a, row, thread), 8), late = resident_late(w, number);
-    } while (!resident_polled(a, late, &polls, &since));
+    } while (!persistent_polled(a, late != 0, &polls));
     if (thread < vectors) x = resident_floats(w);
     const float sum = (x.x + x.y) + (x.z + x.w);
     const float mean = cuda_block_sum<PERSISTENT_WARPS>(sum, s.scratch) / (float)S::WIDTH;
@@ -361,13 +346,12 @@ static __device__ __forceinline__ void resident_step(const persistent_args &a, S
     const uint4 *uncond = at + (j.conditions - 1) * j.tokens * S::OUTPUTS / 2;
     resident_words w[4];
     unsigned late, polls = 0;
-    long long since = 0;
     do {
         w[0] = resident_load(at, 1), w[1] = resident_load(at + S::CHANNELS / 2, 1);
         w[2] = resident_load(uncond, 1), w[3] = resident_load(uncond + S::CHANNELS / 2, 1);
         late = resident_late(w[0], number) | resident_late(w[1], number);
         late |= resident_late(w[2], number) | resident_late(w[3], number);
-    } while (!resident_polled(a, late, &polls, &since));
+    } while (!persistent_polled(a, late != 0, &polls));
     const float4 e = resident_floats(w[0]), v = resident_floats(w[1]), u = resident_floats(w[2]);
     const float eps[4] = {e.x, e.y, e.z, e.w}, other[4] = {u.x, u.y, u.z, u.w}, fraction[4] = {v.x, v.y, v.z, v.w};
     const float cfg = j.conditions == 2 ? j.cfg[token] : 0;

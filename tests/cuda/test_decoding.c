@@ -314,6 +314,61 @@ static void images_come_and_go(void **state)
     close_queue(k);
 }
 
+/* Returns the bytes that attention of a span of two rows reads before it waits for the kernel before, with `slots`
+ * slots that earlier passes filled. */
+static size_t early_bytes(kern_queue *k, int slots)
+{
+    enum { DIM = 64, HEADS = 2, ROWS = 2, MOST = 64 + ROWS };
+    int slot[MOST];
+    const int row[] = {0, ROWS}, first[] = {0, slots + ROWS}, own[] = {slots, slots + 1};
+    const uint64_t mask[ROWS] = {1, 3};
+    for (int i = 0; i < MOST; i++) slot[i] = i;
+    const size_t slot_bytes = kern_cache_slot_bytes(k->device, KERN_CACHE_ACT, HEADS, DIM);
+    void *q = to_device(k, NULL, ROWS * 3 * HEADS * DIM * sizeof(float)),
+         *cache = to_device(k, NULL, MOST * slot_bytes);
+    void *rope = to_device(k, NULL, MOST * DIM * sizeof(float));
+    void *y = to_device(k, NULL, ROWS * HEADS * DIM * sizeof(float));
+    const kern_cache_job job = {.rows = ROWS,
+                                .heads = HEADS,
+                                .head_dim = DIM,
+                                .kv_heads = HEADS,
+                                .type = KERN_CACHE_ACT,
+                                .q = q,
+                                .q_stride = 3 * HEADS * DIM,
+                                .cache = cache,
+                                .spans = 1,
+                                .row = row,
+                                .first = first,
+                                .common = &slots,
+                                .slot = slot,
+                                .mask = mask,
+                                .words = 1,
+                                .max_slots = slots + ROWS,
+                                .rope = rope,
+                                .position = own,
+                                .own = own,
+                                .y = y};
+    const size_t before = cudahost_early_bytes();
+    k->core->attention_cache(k, &job);
+    k->core->finish(k);
+    check_kern(k);
+    void *all[] = {q, cache, rope, y};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) k->core->free(k->device, all[i]);
+    return cudahost_early_bytes() - before;
+}
+
+/* Checks that attention of several rows a sequence reads older slots early, as that of one row does. */
+static void several_rows_read_early(void **state)
+{
+    (void)state;
+    enum { SLOTS = 64, BYTES = SLOTS * 2 * 2 * 64 * 2 }; /* keys and values of two heads of 64 in bf16 */
+    if (!cudahost_early_bytes) skip();                   /* not counted */
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+    const size_t none = early_bytes(k, 0), early = early_bytes(k, SLOTS);
+    if (early < none + BYTES) fail_msg("%zu bytes early, %zu without slots, expected %d more", early, none, BYTES);
+    close_queue(k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -321,6 +376,7 @@ int main(void)
         cmocka_unit_test(rounds_of_drafts_are_the_same_bits),
         cmocka_unit_test(a_step_is_one_graph),
         cmocka_unit_test(most_passes_are_replayed),
+        cmocka_unit_test(several_rows_read_early),
         cmocka_unit_test(a_nan_shows_when_tokens_are_read),
         cmocka_unit_test(images_come_and_go),
     };

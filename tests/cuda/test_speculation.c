@@ -8,6 +8,7 @@
 #include "tests/support/head_case.h"
 #include "tests/support/statistics.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -550,14 +551,14 @@ static void missing_blocks_are_an_error(void **state)
     diff_speculate_lay_out(&s, memory);
     assert_ok(diff_speculate_plan(&s, TOKENS, TOKENS, &err), &err);
     const diff_tokens drawn = {TOKENS, TOKENS, NULL, f.z, NULL, f.cfg, f.seed, f.image, f.position};
-    cudahost_hold_last(1);
-    cudahost_clock(100000000);
+    cudahost_hold_last(ULONG_MAX);
+    cudahost_give_up_after(512);
     diff_speculate_sample(&s, &drawn, f.x, NULL, &stats);
     k->core->finish(k);
     cudahost_hold_last(0);
-    cudahost_clock(20);
+    cudahost_give_up_after(UINT_MAX);
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
-    assert_non_null(strstr(err.text, "the GPU ran only a part of the head's kernel for 10 s"));
+    assert_non_null(strstr(err.text, "the GPU ran only a part of the head's kernel; "));
     k->core->recover(k);
     k->core->free(k->device, memory);
     diff_speculate_free(&s);

@@ -3,6 +3,8 @@
 #ifndef CUDAHOST_CONTROL_H
 #define CUDAHOST_CONTROL_H
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #define CUDAHOST_CALL
@@ -46,6 +48,8 @@ CUDAHOST_CALL long cudahost_graph_launches(void);
  * the host's waits for all work of a stream. */
 CUDAHOST_CALL long cudahost_launches(void);
 CUDAHOST_CALL long cudahost_waits(void);
+/* Returns the bytes that cudaMemset and cudaMemsetAsync have set since the program began. */
+CUDAHOST_CALL size_t cudahost_set_bytes(void);
 /* Returns the number of different kernels in cooperative launches since the last call. */
 CUDAHOST_CALL int cudahost_launched_together(void);
 /* Returns the number of frees since the program began while newer work was pending (MAR_CUDAHOST_LAZY=1). */
@@ -64,10 +68,15 @@ CUDAHOST_CALL void cudahost_algorithms(int offered);
 /* Returns how often the heuristic was asked since the program began. *others, if not NULL, gets the number of
  * algorithms that it returned besides the first. */
 CUDAHOST_CALL long cudahost_choices(long *others);
-/* Sets what a __nanosleep of the device takes from now on; 20 ns at first. */
-CUDAHOST_CALL void cudahost_clock(long long nanoseconds);
-/* With 1, the last block (or cluster) of a cooperative launch begins only when the others have ended. */
-CUDAHOST_CALL void cudahost_hold_last(int hold);
+/* Sets the polls after which a wait for other blocks gives up (GRID_PATIENCE of kernels/cuda/ptx.h); UINT_MAX at first.
+ */
+CUDAHOST_CALL void cudahost_give_up_after(unsigned polls);
+/* The last block (or cluster) of a cooperative launch begins only when the others have ended, or have done nothing but
+ * poll, so many times. 0: it begins as the others; ULONG_MAX: any number of times. */
+CUDAHOST_CALL void cudahost_hold_last(unsigned long polls);
+/* Returns the bytes of global memory that kernels have read before they waited for the kernel before. Only the check
+ * for races counts them. */
+CUDAHOST_CALL size_t cudahost_early_bytes(void);
 /* Returns the devices on which a context was made since the last call: bit i is device i. */
 CUDAHOST_CALL unsigned cudahost_contexts(void);
 

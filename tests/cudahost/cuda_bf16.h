@@ -44,8 +44,6 @@ struct __attribute__((aligned(4))) __nv_bfloat162 {
         return {x.__x, y.__x};
     }
 };
-typedef __nv_bfloat16 nv_bfloat16;
-typedef __nv_bfloat162 nv_bfloat162;
 
 #define CUDAHOST_FN(T, name, arguments, result)                                                                        \
     static inline T name arguments                                                                                     \
@@ -53,31 +51,11 @@ typedef __nv_bfloat162 nv_bfloat162;
         return result;                                                                                                 \
     }
 CUDAHOST_FN(__nv_bfloat16, __float2bfloat16, (float x), __nv_bfloat16(x))
-CUDAHOST_FN(__nv_bfloat16, __float2bfloat16_rn, (float x), __nv_bfloat16(x))
-CUDAHOST_FN(__nv_bfloat16, __double2bfloat16, (double x), __nv_bfloat16((float)x))
 CUDAHOST_FN(float, __bfloat162float, (__nv_bfloat16 x), (float)x)
 CUDAHOST_FN(unsigned short, __bfloat16_as_ushort, (__nv_bfloat16 x), x.__x)
-CUDAHOST_FN(short, __bfloat16_as_short, (__nv_bfloat16 x), (short)x.__x)
-CUDAHOST_FN(__nv_bfloat16, __ushort_as_bfloat16, (unsigned short x), __nv_bfloat16(__nv_bfloat16_raw{x}))
-CUDAHOST_FN(__nv_bfloat16, __short_as_bfloat16, (short x), __ushort_as_bfloat16((unsigned short)x))
-CUDAHOST_FN(__nv_bfloat162, __float2bfloat162_rn, (float x), __nv_bfloat162(x, x))
 CUDAHOST_FN(__nv_bfloat162, __floats2bfloat162_rn, (float x, float y), __nv_bfloat162(x, y))
-CUDAHOST_FN(__nv_bfloat162, __float22bfloat162_rn, (float2 v), __nv_bfloat162(v.x, v.y))
 CUDAHOST_FN(float2, __bfloat1622float2, (__nv_bfloat162 v), make_float2((float)v.x, (float)v.y))
-CUDAHOST_FN(__nv_bfloat162, __halves2bfloat162, (__nv_bfloat16 a, __nv_bfloat16 b), __nv_bfloat162(a, b))
-CUDAHOST_FN(__nv_bfloat162, make_bfloat162, (__nv_bfloat16 a, __nv_bfloat16 b), __nv_bfloat162(a, b))
-CUDAHOST_FN(__nv_bfloat162, __bfloat162bfloat162, (__nv_bfloat16 a), __nv_bfloat162(a, a))
-CUDAHOST_FN(__nv_bfloat16, __low2bfloat16, (__nv_bfloat162 v), v.x)
-CUDAHOST_FN(__nv_bfloat16, __high2bfloat16, (__nv_bfloat162 v), v.y)
-CUDAHOST_FN(float, __low2float, (__nv_bfloat162 v), (float)v.x)
 CUDAHOST_FN(float, __high2float, (__nv_bfloat162 v), (float)v.y)
-CUDAHOST_FN(__nv_bfloat16, __hadd, (__nv_bfloat16 a, __nv_bfloat16 b), __nv_bfloat16((float)a + (float)b))
-CUDAHOST_FN(__nv_bfloat16, __hsub, (__nv_bfloat16 a, __nv_bfloat16 b), __nv_bfloat16((float)a - (float)b))
-CUDAHOST_FN(__nv_bfloat16, __hmul, (__nv_bfloat16 a, __nv_bfloat16 b), __nv_bfloat16((float)a *(float)b))
-CUDAHOST_FN(__nv_bfloat162, __hadd2, (__nv_bfloat162 a, __nv_bfloat162 b),
-            __nv_bfloat162(__hadd(a.x, b.x), __hadd(a.y, b.y)))
-CUDAHOST_FN(__nv_bfloat162, __hmul2, (__nv_bfloat162 a, __nv_bfloat162 b),
-            __nv_bfloat162(__hmul(a.x, b.x), __hmul(a.y, b.y)))
 #undef CUDAHOST_FN
 
 #endif

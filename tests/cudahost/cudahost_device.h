@@ -21,14 +21,9 @@
 #define __device__
 #endif
 #define __host__
-#define __constant__
-#define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
-#define __maxnreg__(n)
-#define __managed__
 
 /* --- vectors --------------------------------------------------------------------------------------------------- */
 
@@ -135,7 +130,7 @@ void cudahost_copy_commit();
 void cudahost_copy_wait(unsigned open);
 void cudahost_wait_for_previous(); /* griddepcontrol.wait: each thread of a launch that began early must call it */
 void cudahost_yield(const char *file, int line);
-long long cudahost_nanoseconds();
+extern unsigned cudahost_patience; /* polls (cudahost_give_up_after) */
 unsigned cudahost_active();
 void cudahost_sync_cluster(const char *file, int line);
 unsigned cudahost_cluster_rank(), cudahost_cluster_blocks();
@@ -297,22 +292,9 @@ unsigned atomicInc(unsigned *p, unsigned limit);
         return *p;                                                                                                     \
     }
 CUDAHOST_LOAD(__ldg)
-CUDAHOST_LOAD(__ldca)
 CUDAHOST_LOAD(__ldcg)
 CUDAHOST_LOAD(__ldcs)
-CUDAHOST_LOAD(__ldlu)
-CUDAHOST_LOAD(__ldcv)
 #undef CUDAHOST_LOAD
-#define CUDAHOST_STORE(name)                                                                                           \
-    template <typename T> static inline void name(T *p, T value)                                                       \
-    {                                                                                                                  \
-        *p = value;                                                                                                    \
-    }
-CUDAHOST_STORE(__stwb)
-CUDAHOST_STORE(__stcg)
-CUDAHOST_STORE(__stcs)
-CUDAHOST_STORE(__stwt)
-#undef CUDAHOST_STORE
 
 template <typename To, typename From> static inline To cudahost_bits(From from)
 {
@@ -333,18 +315,6 @@ CUDAHOST_BITS(__int_as_float, float, int)
 CUDAHOST_BITS(__double_as_longlong, long long, double)
 CUDAHOST_BITS(__longlong_as_double, double, long long)
 #undef CUDAHOST_BITS
-static inline int __double2hiint(double x)
-{
-    return (int)(__double_as_longlong(x) >> 32);
-}
-static inline int __double2loint(double x)
-{
-    return (int)(unsigned)__double_as_longlong(x);
-}
-static inline double __hiloint2double(int high, int low)
-{
-    return __longlong_as_double((long long)((unsigned long long)(unsigned)high << 32 | (unsigned)low));
-}
 
 #define CUDAHOST_FN(T, name, arguments, result)                                                                        \
     static inline T name arguments                                                                                     \
@@ -352,90 +322,24 @@ static inline double __hiloint2double(int high, int low)
         return result;                                                                                                 \
     }
 CUDAHOST_FN(int, __popc, (unsigned x), __builtin_popcount(x))
-CUDAHOST_FN(int, __popcll, (unsigned long long x), __builtin_popcountll(x))
 CUDAHOST_FN(int, __ffs, (int x), __builtin_ffs(x))
-CUDAHOST_FN(int, __ffsll, (long long x), __builtin_ffsll(x))
 CUDAHOST_FN(int, __clz, (int x), x ? __builtin_clz((unsigned)x) : 32)
-CUDAHOST_FN(int, __clzll, (long long x), x ? __builtin_clzll((unsigned long long)x) : 64)
 CUDAHOST_FN(unsigned, __umulhi, (unsigned a, unsigned b), (unsigned)((uint64_t)a *b >> 32))
-CUDAHOST_FN(int, __mulhi, (int a, int b), (int)((int64_t)a *b >> 32))
-CUDAHOST_FN(unsigned long long, __umul64hi, (unsigned long long a, unsigned long long b),
-            (unsigned long long)((unsigned __int128)a *b >> 64))
 CUDAHOST_FN(float, rsqrtf, (float x), (float)(1 / sqrt((double)x)))
 CUDAHOST_FN(double, rsqrt, (double x), 1 / sqrt(x))
 CUDAHOST_FN(float, __fdividef, (float x, float y), x / y)
-CUDAHOST_FN(float, __frcp_rn, (float x), 1 / x)
-CUDAHOST_FN(float, __fsqrt_rn, (float x), sqrtf(x))
-CUDAHOST_FN(float, __frsqrt_rn, (float x), rsqrtf(x))
 CUDAHOST_FN(float, __fdiv_rn, (float x, float y), x / y)
 CUDAHOST_FN(float, __fadd_rn, (float x, float y), x + y)
 CUDAHOST_FN(float, __fsub_rn, (float x, float y), x - y)
 CUDAHOST_FN(float, __fmul_rn, (float x, float y), x *y)
-CUDAHOST_FN(float, __fmaf_rn, (float x, float y, float z), fmaf(x, y, z))
-CUDAHOST_FN(double, __dadd_rn, (double x, double y), x + y)
-CUDAHOST_FN(double, __dsub_rn, (double x, double y), x - y)
-CUDAHOST_FN(double, __dmul_rn, (double x, double y), x *y)
-CUDAHOST_FN(double, __ddiv_rn, (double x, double y), x / y)
-CUDAHOST_FN(double, __dsqrt_rn, (double x), sqrt(x))
-CUDAHOST_FN(double, __fma_rn, (double x, double y, double z), fma(x, y, z))
-CUDAHOST_FN(float, __saturatef, (float x), x > 0 ? x < 1 ? x : 1 : 0)
-CUDAHOST_FN(float, __int2float_rn, (int x), (float)x)
-CUDAHOST_FN(float, __uint2float_rn, (unsigned x), (float)x)
-CUDAHOST_FN(float, __double2float_rn, (double x), (float)x)
 CUDAHOST_FN(int, __float2int_rn, (float x), (int)rintf(x))
-CUDAHOST_FN(int, __float2int_rz, (float x), (int)x)
-CUDAHOST_FN(int, __float2int_rd, (float x), (int)floorf(x))
-CUDAHOST_FN(int, __float2int_ru, (float x), (int)ceilf(x))
 CUDAHOST_FN(double, sinpi, (double x), sin(M_PI *fmod(x, 2)))
 CUDAHOST_FN(double, cospi, (double x), cos(M_PI *fmod(x, 2)))
 CUDAHOST_FN(float, sinpif, (float x), (float)sinpi(x))
 CUDAHOST_FN(float, cospif, (float x), (float)cospi(x))
-CUDAHOST_FN(float, fdividef, (float x, float y), x / y)
 CUDAHOST_FN(double, normcdf, (double x), 0.5 * erfc(-x * M_SQRT1_2))
-CUDAHOST_FN(float, normcdff, (float x), (float)normcdf(x))
-static inline void sincospi(double x, double *s, double *c)
-{
-    *s = sinpi(x), *c = cospi(x);
-}
-static inline void sincospif(float x, float *s, float *c)
-{
-    *s = sinpif(x), *c = cospif(x);
-}
 /* The C library has its own functions of these names. */
-#define __expf(x)          expf(x)
-#define __exp10f(x)        exp10f(x)
-#define __logf(x)          logf(x)
-#define __log2f(x)         log2f(x)
-#define __log10f(x)        log10f(x)
-#define __powf(x, y)       powf(x, y)
-#define __sinf(x)          sinf(x)
-#define __cosf(x)          cosf(x)
-#define __tanf(x)          tanf(x)
-#define __sincosf(x, s, c) sincosf(x, s, c)
-static inline unsigned __brev(unsigned x)
-{
-    unsigned r = 0;
-    for (int i = 0; i < 32; i++) r |= (x >> i & 1) << (31 - i);
-    return r;
-}
-static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector)
-{
-    const uint64_t bytes = (uint64_t)b << 32 | a;
-    unsigned r = 0;
-    for (int i = 0; i < 4; i++) {
-        const unsigned s = selector >> 4 * i & 15, byte = (unsigned)(bytes >> 8 * (s & 7)) & 255;
-        r |= (s & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
-    }
-    return r;
-}
-static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift)
-{
-    return (unsigned)(((uint64_t)high << 32 | low) << (shift & 31) >> 32);
-}
-static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift)
-{
-    return (unsigned)(((uint64_t)high << 32 | low) >> (shift & 31));
-}
+#define __expf(x) expf(x)
 #define CUDAHOST_MINMAX(T)                                                                                             \
     CUDAHOST_FN(T, min, (T a, T b), b < a ? b : a)                                                                     \
     CUDAHOST_FN(T, max, (T a, T b), a < b ? b : a)
@@ -454,12 +358,7 @@ CUDAHOST_FN(float, min, (float a, float b), fminf(a, b))
 CUDAHOST_FN(float, max, (float a, float b), fmaxf(a, b))
 CUDAHOST_FN(double, min, (double a, double b), fmin(a, b))
 CUDAHOST_FN(double, max, (double a, double b), fmax(a, b))
+CUDAHOST_FN(long long, clock64, (), 0)
 #undef CUDAHOST_FN
-
-/* Time passes while threads sleep (cudahost_clock). */
-static inline long long clock64()
-{
-    return cudahost_nanoseconds();
-}
 
 #endif

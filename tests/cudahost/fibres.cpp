@@ -160,6 +160,7 @@ static void make_ready(device_thread *t)
 
 static void report_deadlock();
 static void release_held();
+static unsigned long hold_polls; /* of cudahost_hold_last */
 
 static device_warp *take_warp()
 {
@@ -474,22 +475,18 @@ unsigned cudahost_active()
     return warp->exists & ~warp->exited;
 }
 
-static long long nanoseconds = 1, of_sleep = 20;
-long long cudahost_nanoseconds()
+unsigned cudahost_patience = UINT_MAX;
+void cudahost_give_up_after(unsigned polls)
 {
-    return nanoseconds;
-}
-void cudahost_clock(long long each)
-{
-    of_sleep = each;
+    cudahost_patience = polls;
 }
 
 void cudahost_yield(const char *file, int line)
 {
     device_thread *me = now();
-    nanoseconds += of_sleep;
+    if (++yields > hold_polls) release_held();
     /* All others have had many turns, and only yielded. */
-    if (++yields > 1000000 + 1000 * alive) {
+    if (yields > 1000000 + 1000 * alive) {
         me->wait = CUDAHOST_YIELDS, me->file = file, me->line = line;
         for (cudahost_block *b : resident)
             for (device_thread &t : b->threads)
@@ -593,9 +590,10 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
 
 bool fibre_holds;
 static size_t held; /* last resident blocks that have not begun */
-void cudahost_hold_last(int hold)
+void cudahost_hold_last(unsigned long polls)
 {
-    fibre_holds = hold != 0;
+    hold_polls = polls;
+    fibre_holds = polls == ULONG_MAX;
 }
 static void release_held()
 {
@@ -614,7 +612,7 @@ static void run_resident()
     turn = nullptr;
     yields = 0;
     const dim3 cluster = fibre_running->cluster;
-    held = fibre_holds && fibre_running->together ? (size_t)cluster.x * cluster.y * cluster.z : 0;
+    held = hold_polls && fibre_running->together ? (size_t)cluster.x * cluster.y * cluster.z : 0;
     const size_t blocks = resident.size() - held;
     for (size_t i = 0; i < blocks; i++) {
         cudahost_block *b = resident[order == REVERSE ? blocks - 1 - i : i];

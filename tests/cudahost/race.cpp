@@ -268,12 +268,18 @@ static void touch_shared(const device_thread *t, const cudahost_block *b, uintpt
 /* The last accessed allocation, and its cells. Addresses are not reused. */
 static uintptr_t last_first;
 static cell *last_cells;
+static size_t early_bytes;
+size_t cudahost_early_bytes()
+{
+    return early_bytes;
+}
 
 static void touch_global(const device_thread *t, uintptr_t first, size_t bytes, uintptr_t p, size_t n, uint32_t code,
                          bool writes, bool atomic)
 {
     if (p + n > first + bytes)
         fibre_fail(t, "touches %zu bytes behind an allocation of %zu", p + n - first - bytes, bytes);
+    if (!t->waited && !writes) early_bytes += n;
     if (n < 2) return;
     if (first != last_first) {
         cell *&cells = global[first];

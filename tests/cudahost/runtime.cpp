@@ -118,6 +118,12 @@ void runtime_launched()
 {
     launches++;
 }
+static size_t set_bytes;
+size_t cudahost_set_bytes()
+{
+    LOCK();
+    return set_bytes;
+}
 long cudahost_waits()
 {
     LOCK();
@@ -534,6 +540,7 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t strea
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (bytes == 0) return cudaSuccess;
     if (!runtime_on_device(p, bytes)) return runtime_done(cudaErrorInvalidValue);
+    set_bytes += bytes;
     return runtime_done(runtime_enqueue(stream, [p, value, bytes] { memset(p, value, bytes); }));
 }
 cudaError_t cudaMemset(void *p, int value, size_t bytes)

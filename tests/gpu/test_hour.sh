@@ -24,6 +24,7 @@ if [ "$kind" = demo ]; then
     for name in cluster8-words0 resident; do
         grep -q '"head_call_seconds"' "$work"/out/*-head-mar_b-$name.json || fail "no JSON of $name"
     done
+    has gpt_l ok '.* rows 2: [0-9.]+, 4: '
     echo PASSED
     exit 0
 fi

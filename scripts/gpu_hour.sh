@@ -326,27 +326,35 @@ run_tests() {
     return $rc
 }
 
-# run_forms MODEL: the head's forms, and the default
+# run_forms MODEL FORM...: the head's default and forms, "resident", or "cluster N words N"
 run_forms() {
-    local model=$1 cluster words name best='' least='' rc=0 call default
+    local model=$1 form name best='' least='' rc=0 call default
+    local variables
+    shift
     bench "$model" default || return
     default=$(value head_call_seconds "$file-default.json" 1e6)
     key="default $default us a call"
-    for cluster in 8 4 2 1; do
-        for words in 0 1; do
-            name=cluster$cluster-words$words
-            MAR_CUDA_HEAD_CLUSTER=$cluster MAR_CUDA_HEAD_WORDS=$words bench "$model" "$name" || {
-                rc=$?
-                echo "$name: status $rc" # such as a form that the GPU has no room for
-                case $rc in 124 | 137) return $rc ;; esac
-                continue
-            }
-            call=$(value head_call_seconds "$file-$name.json" 1e6)
-            echo "$name: $call us a call"
-            if [ -z "$least" ] || less "$call" "$least"; then least=$call best="cluster $cluster words $words"; fi
-            key="default $default us a call, best $least: $best"
-        done
-        [ -z "$dry" ] || break
+    for form in "$@"; do
+        name=${form// words/-words} name=${name// /}
+        # shellcheck disable=SC2206  # the form is words
+        variables=($form)
+        if [ "$form" = resident ]; then
+            export MAR_CUDA_HEAD_RESIDENT=1
+        else
+            export MAR_CUDA_HEAD_CLUSTER=${variables[1]} MAR_CUDA_HEAD_WORDS=${variables[3]}
+        fi
+        bench "$model" "$name"
+        rc=$?
+        unset MAR_CUDA_HEAD_RESIDENT MAR_CUDA_HEAD_CLUSTER MAR_CUDA_HEAD_WORDS
+        case $rc in
+        0) ;;
+        124 | 137) return $rc ;;
+        *) echo "$name: status $rc" && continue ;; # such as a form that the GPU has no room for
+        esac
+        call=$(value head_call_seconds "$file-$name.json" 1e6)
+        echo "$name: $call us a call"
+        if [ -z "$least" ] || less "$call" "$least"; then least=$call best=$form; fi
+        key="default $default us a call, best $least: $best"
     done
     [ "$least" ] || return $rc
 }
@@ -364,6 +372,11 @@ run_ncu() {
     bounded ncu -i "$file.ncu-rep" --page details
     bounded ncu -i "$file.ncu-rep" --page source --csv >"$file-source.csv"
     key=$(awk '/Warp Cycles Per Issued Instruction/ { print "warp cycles an issued instruction: " $NF; exit }' "$file.txt")
+}
+
+run_ncu_resident() {
+    local -x MAR_CUDA_HEAD_RESIDENT=1
+    run_ncu resident_chain
 }
 
 run_head_spec() {
@@ -440,9 +453,12 @@ step exchange 45 "st.async 10 us a call cheaper: in place of cluster barriers" r
 step chain_proto 45 "2 rows below 16 us: build it; above 25: exchanges are the floor" run_chain_proto
 step programs 300 "" run_programs
 step tests 110 "right on this GPU" run_tests
-step head-mar_b 70 "best form 2 us below the default: choose by rows" run_forms mar_b
-step head-spherear 70 "the same for SwiGLU; 48.7 us on an H200 before" run_forms spherear_b
+forms=("cluster 8 words 0" "cluster 8 words 1")
+[ "$dry" ] || forms+=("cluster 4 words "{0,1} "cluster 2 words "{0,1} "cluster 1 words "{0,1})
+step head-mar_b 75 "resident 2 us below the others: the default up to 8 rows" run_forms mar_b resident "${forms[@]}"
+step head-spherear 70 "the same for SwiGLU; 48.7 us on an H200 before" run_forms spherear_b "${forms[@]}"
 step ncu-chain 45 "barriers and fences, or loads: what takes the 48 us" run_ncu persistent_chain
+step ncu-resident 45 "what its next change is for" run_ncu_resident
 step head_spec 30 "0.223 s before; goal 0.08" run_head_spec
 step ncu-speculate 45 "the walk's share of a round" run_ncu speculate_kernel --head_spec 8
 step tune 45 "0.076 s before; above 0.04: own product for up to 1024 rows" run_tune

@@ -1,14 +1,14 @@
 #!/bin/sh
 # Registers, shared memory, stack, spills and bytes of machine code of every kernel of kernels/cuda, for each of
 # ARCHITECTURES; no GPU is needed. The machine code is what the kernel pulls in: functions that it calls lie in its section.
-# Fails if a kernel of persistent.cu or speculation.cu spills on any of them, for they must keep their operands in registers,
-# or if its machine code has MAX_BYTES or more, for it must stay in the instruction cache. For 120, where the same code takes a
-# tenth more bytes and the size of that cache is not published, the limit is an eighth higher.
+# Fails if a kernel of persistent.cu, resident.cu or speculation.cu spills on any of them, for they must keep their operands
+# in registers, or if its machine code has MAX_BYTES or more, for it must stay in the instruction cache. For 120, where the
+# same code takes a tenth more bytes and the size of that cache is not published, the limit is an eighth higher.
 #   scripts/kernel_resources.sh [NVCC [OBJECTS]] >bench/results/kernel_resources.txt
 # With OBJECTS, a folder with <name>.cu.o and, in <name>.cu.o.log, what nvcc said with -Xptxas -v, as the preset cuda keeps
 # them in build/cuda/cuda/kernels/cuda, nothing is compiled. By environment variables:
 #   ARCHITECTURES    of the GPUs ["80 86 89 90a 100 120"]
-#   MAX_BYTES        of machine code of a persistent or speculation kernel [131072]
+#   MAX_BYTES        of machine code of these kernels [131072]
 set -eu
 
 fail() {
@@ -87,7 +87,7 @@ echo
 printf '%-16s %-56s %-7s %9s %7s %6s %6s %7s\n' file kernel for registers shared stack spill code
 cat "$work/table"
 awk -v max="$max_bytes" '
-    $1 !~ /^(persistent|speculation)/ { next }
+    $1 !~ /^(persistent|resident|speculation)/ { next }
     { gsub(/ +/, " ") }
     $(NF - 1) > 0 { print "kernel_resources.sh: a chain kernel spills: " $0 >"/dev/stderr"; bad = 1 }
     { limit = $(NF - 5) == "sm_120" ? max * 9 / 8 : max }

@@ -172,6 +172,7 @@ static const persistent_form_of_chain persistent_chains[2][PERSISTENT_INSTANCES]
 void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job)
 {
     const bool words = job->tokens * job->conditions <= h->persistent->word_rows;
+    if (resident_run(c, h->persistent, job)) return;
     persistent_launch(c, h->persistent, persistent_chains[words], words, *job);
 }
 

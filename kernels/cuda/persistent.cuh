@@ -39,11 +39,14 @@ static const struct {
             kernel<4, 6, words>, kernel<5, 8, words>                                                                   \
     }
 
+typedef struct resident_head resident_head;
+
 /* Immutable after creation. */
 struct persistent_head {
-    persistent_args args;   /* without working memory */
-    int word_rows;          /* chains of up to word_rows rows exchange words */
-    void *weights, *floats; /* the allocations that args points into */
+    persistent_args args;     /* without working memory */
+    int word_rows;            /* chains of up to word_rows rows exchange words */
+    const resident_head *few; /* form of chains of up to 8 rows (resident.cu); NULL: as the others */
+    void *weights, *floats;   /* the allocations that args points into */
 };
 
 static inline cudaLaunchAttribute persistent_cluster(int blocks)
@@ -64,6 +67,11 @@ int persistent_clusters(const cuda_queue *c, int instance, int cluster);
 /* persistent.cu: writes f->args with this queue's working memory, for a launch that exchanges words or not. Returns 0
  * if memory runs out. */
 int persistent_prepare(cuda_queue *c, const persistent_head *f, bool words, persistent_args *args);
+/* resident.cu: returns the resident form of a head on this device, or NULL if it has none; starts its kernels without
+ * work; runs a job of few rows by f->few. resident_run returns 0 if the job is not its. */
+const resident_head *resident_find(const cuda_queue *c, const kern_head_spec *spec);
+cudaError_t resident_try(const cuda_queue *c, const persistent_head *f, const resident_head *of);
+int resident_run(cuda_queue *c, const persistent_head *f, const kern_chain_job *job);
 
 /* Sets the limit of shared memory. It belongs to the function in the device's context. All heads, queues and graphs
  * share it, so it must always be the same. */

@@ -222,9 +222,10 @@ static int persistent_accepted(const cuda_queue *c, const persistent_head *f, ma
 static void persistent_describe(const persistent_head *f, const mar_err *refused, mar_err *how)
 {
     char clusters[48];
-    (void)err_set(how, MAR_OK, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s",
+    (void)err_set(how, MAR_OK, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s%s",
                   (int)PERSISTENT_ROWS, persistent_clusters_text(f, clusters), f->args.resident, 2 * f->args.depth,
-                  f->word_rows ? "" : ", without words", refused->text[0] ? "; " : "", refused->text);
+                  f->word_rows ? "" : ", without words", f->few ? ", resident up to 8 rows" : "",
+                  refused->text[0] ? "; " : "", refused->text);
 }
 
 /* --- loading --------------------------------------------------------------------------------------------------- */
@@ -251,6 +252,7 @@ static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, con
 typedef struct {
     int cluster; /* blocks of a cluster: 8, 4, 2 or 1; 0: the largest that the device accepts */
     int words;   /* 0: grid barriers for any number of rows */
+    int few;     /* 1: chains of up to 8 rows by resident.cu */
 } persistent_wish;
 
 /* Writes the number that an environment variable has, a digit of `digits`; without the variable *value stays. */
@@ -269,10 +271,28 @@ static mar_status persistent_read_wish(const char *name, const char *digits, con
 
 static mar_status persistent_read_wishes(persistent_wish *wish, mar_err *err)
 {
-    *wish = {0, 1};
-    const mar_status status =
-        persistent_read_wish("MAR_CUDA_HEAD_CLUSTER", "8421", "8, 4, 2 or 1", &wish->cluster, err);
-    return status == MAR_OK ? persistent_read_wish("MAR_CUDA_HEAD_WORDS", "01", "0 or 1", &wish->words, err) : status;
+    *wish = {0, 1, 0};
+    mar_status status = persistent_read_wish("MAR_CUDA_HEAD_CLUSTER", "8421", "8, 4, 2 or 1", &wish->cluster, err);
+    if (status == MAR_OK) status = persistent_read_wish("MAR_CUDA_HEAD_WORDS", "01", "0 or 1", &wish->words, err);
+    return status == MAR_OK ? persistent_read_wish("MAR_CUDA_HEAD_RESIDENT", "01", "0 or 1", &wish->few, err) : status;
+}
+
+/* Gives f, which may be NULL, its resident form. It is an error if the head or the GPU has none, because only who asks
+ * for it gets it. */
+static mar_status persistent_add_resident(const cuda_queue *c, const kern_head_spec *spec, persistent_head *f,
+                                          mar_err *err)
+{
+    static const char name[] = "the environment variable MAR_CUDA_HEAD_RESIDENT is 1";
+    const resident_head *form = f ? resident_find(c, spec) : NULL;
+    if (!form) return err_set(err, MAR_EBACKEND, "%s: this head has no resident form on this GPU", name);
+    cudaError_t e = resident_try(c, f, form);
+    const cudaError_t waited = cudaStreamSynchronize(c->stream);
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    if (e == cudaSuccess) e = waited;
+    if (e != cudaSuccess)
+        return err_set(err, MAR_EBACKEND, "%s: launching the head's kernels: %s", name, cudaGetErrorString(e));
+    f->few = form;
+    return MAR_OK;
 }
 
 /* Tries the forms from the largest clusters to none, or only the form that is wished for. */
@@ -288,11 +308,13 @@ mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const fl
         status = persistent_make(c, spec, norms, n, out, &refused, err);
     if (*out) {
         (*out)->word_rows = wish.words ? (int)PERSISTENT_WORD_ROWS : 0;
+        if (wish.few && status == MAR_OK) status = persistent_add_resident(c, spec, *out, err);
         persistent_describe(*out, &refused, how);
         return status;
     }
     (void)err_set(how, status, "%s",
                   refused.text[0] ? refused.text : "no form of the persistent kernel fits this head on this GPU");
+    if (status == MAR_OK && wish.few) return persistent_add_resident(c, spec, NULL, err);
     if (status == MAR_OK && wish.cluster)
         return err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_HEAD_CLUSTER is %d: %s", wish.cluster,
                        how->text);

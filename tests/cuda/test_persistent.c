@@ -386,6 +386,106 @@ static void clusters_change_nothing(void **state)
     }
 }
 
+/* The heads with a resident form (kernels/cuda/resident.cu); the host has others than a GPU. */
+static const shape resident_heads[] = {
+    {64, 3, 16, "8", 0, 0}, {256, 6, 16, "32", 0, 0}, {512, 1, 8, "64", 0, 0}, {1024, 6, 16, "", 0, 0}};
+
+/* Returns whether the device has a resident form of a head. */
+static int has_resident(const shape *s)
+{
+    return cudahost_objects ? s->width < 1024 : s->width == 64 || s->width == 1024;
+}
+
+/* Checks that chains of 1 to 8 rows have the same bits in the resident form, which runs them, and in the other, which
+ * agrees_with_cpu compares; and that more rows run as ever. */
+static void resident_changes_nothing(void **state)
+{
+    (void)state;
+    const run runs[] = {{1, 1, STEPS, 0, 3, 1},    {1, 2, STEPS, 1, 0, 0}, {3, 1, STEPS, 1, 1, 0},
+                        {2, 2, STEPS, 0, 2, 0.9f}, {5, 1, 2, 0, 0, 1},     {3, 2, STEPS, 0, 4, 1},
+                        {7, 1, STEPS, 0, 2, 0.9f}, {4, 2, STEPS, 1, 0, 0}, {8, 1, STEPS, 0, 1, 1},
+                        {9, 1, 2, 0, 0, 1}};
+    enum { RUNS = sizeof runs / sizeof *runs, KERNELS = 4 }; /* up to 2, 4 and 8 rows, and the other form's */
+    static float x[2][2][RUNS][MOST * 32];
+    for (size_t h = 0; h < sizeof resident_heads / sizeof *resident_heads; h++) {
+        if (!has_resident(&resident_heads[h])) continue;
+        network n = make_network(resident_heads[h], 7100 + h);
+        const int few = h > 0 && cuda_test_scale() == 1 ? 4 : 1; /* runs with 1, 5 and 8 rows */
+        for (int resident = 0; resident < 2; resident++) {
+            if (resident) setenv("MAR_CUDA_HEAD_RESIDENT", "1", 1);
+            bench cuda = open_cuda_bench(&n, 16);
+            unsetenv("MAR_CUDA_HEAD_RESIDENT");
+            if ((strstr(cuda.k->head->describe(cuda.h), ", resident up to 8 rows") != NULL) != resident)
+                fail_msg("width %d: %s", n.s.width, cuda.k->head->describe(cuda.h));
+            if (cudahost_launched_together) (void)cudahost_launched_together(); /* those that loading tries */
+            for (int i = 0; i < RUNS; i += few)
+                run_chain(&cuda, &runs[i], x[resident][0][i], runs[i].ode ? x[resident][1][i] : NULL);
+            if (cudahost_launched_together && few == 1)
+                assert_int_equal(cudahost_launched_together(), resident ? KERNELS : 1);
+            free_bench(&cuda);
+        }
+        for (int i = 0; i < RUNS; i += few)
+            for (int a = 0; a < 1 + runs[i].ode; a++)
+                if (memcmp(x[0][a][i], x[1][a][i], (size_t)(runs[i].tokens * n.s.channels) * sizeof(float)))
+                    fail_msg("width %d, run %d, array %d: relative error %.3g", n.s.width, i, a,
+                             relative_error(x[1][a][i], x[0][a][i], (size_t)(runs[i].tokens * n.s.channels)));
+        free_network(&n);
+    }
+}
+
+/* Checks that the resident form is refused by name where it is asked for and cannot be. */
+static void resident_is_refused(void **state)
+{
+    (void)state;
+    static const char none[] =
+        "the environment variable MAR_CUDA_HEAD_RESIDENT is 1: this head has no resident form on "
+        "this GPU";
+    static const struct {
+        shape s;
+        const char *asked;
+        mar_status status;
+        const char *error;
+    } refused[] = {
+        {{64, 3, 16, "8", 0, 0},
+         "2",
+         MAR_EARG,
+         "the environment variable MAR_CUDA_HEAD_RESIDENT is '2', expected 0 or 1"},
+        {{64, 2, 16, "8", 0, 0}, "1", MAR_EBACKEND, none},
+        {{64, 3, 8, "8", 0, 0}, "1", MAR_EBACKEND, none},
+        {{96, 3, 16, "16", 0, 0}, "1", MAR_EBACKEND, none},
+        {{64, 3, 16, "16", 64, 3}, "1", MAR_EBACKEND, none},  /* SwiGLU */
+        {{1568, 1, 16, "16", 0, 0}, "1", MAR_EBACKEND, none}, /* no persistent kernel at all */
+        {{64, 3, 16, "7", 0, 0}, "1", MAR_EBACKEND, none},    /* a multiprocessor too few; a GPU has more */
+    };
+    const size_t count = sizeof refused / sizeof *refused - !cudahost_objects;
+    mar_err err = {0};
+    for (size_t i = 0; i < count; i++) {
+        network n = make_network(refused[i].s, 9200);
+        kern_head *h = NULL;
+        setenv("MAR_CUDAHOST_SMS", n.s.multiprocessors, 1);
+        kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+        setenv("MAR_CUDA_HEAD_RESIDENT", refused[i].asked, 1);
+        assert_int_equal(k->head->create(k, &n.spec, &h, &err), refused[i].status);
+        unsetenv("MAR_CUDA_HEAD_RESIDENT");
+        assert_null(h);
+        assert_string_equal(err.text, refused[i].error);
+        close_queue(k);
+        free_network(&n);
+    }
+    if (!cudahost_refuse) return;
+    network n = make_network(shapes[0], 9200);
+    kern_head *h = NULL;
+    setenv("MAR_CUDAHOST_SMS", "8", 1);
+    setenv("MAR_CUDAHOST_SHARED", "20000", 1); /* less than its weights */
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+    setenv("MAR_CUDA_HEAD_RESIDENT", "1", 1);
+    assert_int_equal(k->head->create(k, &n.spec, &h, &err), MAR_EBACKEND);
+    assert_string_equal(err.text, none);
+    unsetenv("MAR_CUDA_HEAD_RESIDENT"), unsetenv("MAR_CUDAHOST_SHARED");
+    close_queue(k);
+    free_network(&n);
+}
+
 /* Sets two environment variables, or with NULL unsets them. */
 static void ask_for_form(const char *cluster, const char *words)
 {
@@ -538,15 +638,13 @@ static void a_launch_clears_its_words(void **state)
 }
 
 /* Checks the launch on a recording, with other host arrays at each call. */
-static void replays(void **state)
+static void check_replays(shape s, run r)
 {
-    (void)state;
-    network n = make_network(shapes[0], 6000);
+    network n = make_network(s, 6000);
     bench cuda = open_cuda_bench(&n, 16);
     kern_queue *k = cuda.k;
     kern_recording *recording = NULL;
     chain c;
-    run r = {6, 2, 3, 0, 0, 1};
     static float plain[MOST * 32], recorded[MOST * 32];
     open_chain(&cuda, &r, &c);
     float *x = random_floats(MOST * (size_t)n.s.channels, 1, 99);
@@ -571,15 +669,28 @@ static void replays(void **state)
     free_network(&n);
 }
 
-/* Checks that a launch of which only a part runs ends with an error, and that the next launch is as always: its last
- * block begins late, but before the others give up. */
-static void missing_blocks_are_an_error(void **state)
+static void replays(void **state)
 {
     (void)state;
+    check_replays(shapes[0], (run){6, 2, 3, 0, 0, 1});
+}
+
+static void resident_replays(void **state)
+{
+    (void)state;
+    setenv("MAR_CUDA_HEAD_RESIDENT", "1", 1);
+    check_replays(resident_heads[0], (run){4, 2, 3, 0, 0, 1});
+    unsetenv("MAR_CUDA_HEAD_RESIDENT");
+}
+
+/* Checks that a launch of which only a part runs ends with an error, and that the next launch is as always: its last
+ * block begins late, but before the others give up. */
+static void check_missing_blocks(shape s)
+{
     if (!cudahost_hold_last) skip(); /* a GPU cannot be told to */
     const run r = {8, 1, STEPS, 0, 0, 1};
     float x[3][MOST * 32];
-    network n = make_network(shapes[0], 9000);
+    network n = make_network(s, 9000);
     setenv("MAR_CUDAHOST_CLUSTER", "1", 1); /* else the last cluster is all */
     bench cuda = open_cuda_bench(&n, 16);
     unsetenv("MAR_CUDAHOST_CLUSTER");
@@ -608,6 +719,20 @@ static void missing_blocks_are_an_error(void **state)
     free_network(&n);
 }
 
+static void missing_blocks_are_an_error(void **state)
+{
+    (void)state;
+    check_missing_blocks(shapes[0]);
+}
+
+static void resident_gives_up(void **state)
+{
+    (void)state;
+    setenv("MAR_CUDA_HEAD_RESIDENT", "1", 1);
+    check_missing_blocks(resident_heads[0]);
+    unsetenv("MAR_CUDA_HEAD_RESIDENT");
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -618,6 +743,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(published_heads_have_forms),
         cmocka_unit_test(clusters_change_nothing),
         cmocka_unit_test(environment_chooses_the_form),
+        cmocka_unit_test(resident_changes_nothing),
+        cmocka_unit_test(resident_is_refused),
+        cmocka_unit_test(resident_replays),
+        cmocka_unit_test(resident_gives_up),
         cmocka_unit_test(a_launch_clears_its_words),
         cmocka_unit_test(replays),
         cmocka_unit_test(missing_blocks_are_an_error),

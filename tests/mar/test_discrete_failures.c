@@ -24,7 +24,7 @@ TEST_CASE(numbers_that_are_not_finite)
         for (int check = 0; check <= 1; check++) {
             mar_model *bad, *good;
             mar_session *s;
-            mar_params p = discrete_params(check ? "check on" : "");
+            mar_params p = discrete_params(check ? "gamma 3, check on" : "gamma 3");
             assert_library(m, mar_model_load(m, path, 0, &bad));
             assert_library(m, mar_model_load(m, f->target_path, 0, &good));
             if (is_draft) p.draft = bad;

@@ -287,7 +287,7 @@ static void wrong_numbers(void)
             }
         } else if (o->type == MAR_TYPE_FLAG || o->type == MAR_TYPE_INT || o->type == MAR_TYPE_CHOICE) {
             for (int k = 0; k < OUT_OF_RANGE; k++) {
-                if (out_of_range[k] == (int)o->value) continue; /* an option that may be -1 */
+                if (out_of_range[k] == (int)o->min) continue; /* an option that may be -1 */
                 memcpy(field, &out_of_range[k], sizeof(int));
                 refused(mar_session_create(host.d.model, NULL, &p, 1, &s), host.d.m, o->name);
             }

@@ -170,7 +170,7 @@ static void check_counts(const demo *d, const mar_params *p, int images)
         made[born[i]]++;
         assert_int_equal(fate[i] == MAR_TOKEN_TARGET, self && born[i] == 0);
         assert_true(self && fate[i] != MAR_TOKEN_TARGET ? late[i] >= 1 : late[i] == 0);
-        assert_true(late[i] <= born[i] && (p->gamma == 0 || late[i] <= p->gamma));
+        assert_true(late[i] <= born[i] && (p->gamma <= 0 || late[i] <= p->gamma));
     }
     for (int i = 0; i < p->num_iter; i++) assert_int_equal(made[i], images * steps[i].predicted);
     assert_int_equal(stats.tokens, images * DEMO_SEQ);

@@ -223,6 +223,7 @@ static void run_discrete(const mar_options *o)
             mar_params_init(&p, sizeof p);
             p.spec = cases[i].spec, p.tree = cases[i].tree, p.draft = drafts[cases[i].draft];
             p.cfg = cases[i].cfg, p.temperature = cases[i].temperature, p.top_k = cases[i].top_k;
+            p.gamma = 8, p.window = 16; /* of every round: by default the demo's are plain */
             snprintf(name, sizeof name, "discrete %s, tree %s, draft %d, cfg %g, temperature %g, top_k %d %s, batch %d",
                      p.spec ? p.spec : "plain", p.tree ? p.tree : "chain", cases[i].draft, (double)p.cfg,
                      (double)p.temperature, p.top_k, dtypes[o->dtype], batch);

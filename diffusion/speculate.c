@@ -348,7 +348,10 @@ static void speculate_read_tallies(diff_speculation *s, diff_tally *tally)
     for (int e = 0; e < 3; e++) {
         memset(host, 0, (size_t)w->tokens * sizeof *host);
         k->core->download(k, host, entry[e], (size_t)w->tokens * sizeof *host);
-        for (int i = 0; i < w->tokens; i++) *(&tally[i].rounds + e) = host[i];
+        for (int i = 0; i < w->tokens; i++) {
+            int *const counts[] = {&tally[i].rounds, &tally[i].wide, &tally[i].rejected};
+            *counts[e] = host[i];
+        }
     }
 }
 

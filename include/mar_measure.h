@@ -50,8 +50,7 @@ typedef struct {
      * last index. The token is the draft's with spec path in context full, else the target's. In context full, later
      * contexts have seen the draft's version. */
     double accepted_shift;
-    long
-        undrafted; /* discrete tokens: rounds without drafts by choice; head_spec -1: tokens drawn by the plain chain */
+    long undrafted; /* rounds without drafts by choice (discrete tokens); head_spec -1: tokens by the plain chain */
     /* With round_costs measured or given: what decoder_s + draft_s + verify_s would have been without drafts; with
      * head_costs: head_s by the plain chain; else 0. */
     double plain_s;

@@ -285,9 +285,9 @@ static double standard_draft(const mar_params *p, const causal_shape *t)
     return fmax(weights_of(d, depth, hidden) / weights_of(t, t->depth, t->hidden), (depth + 1.) / (t->depth + 1.));
 }
 
-/* Sets the standard costs: upper bounds for one image that depend on model, draft, type and instruction set only: an
- * image must be the same in every batch. A pass over
- * `rows` rows takes 1 + rows / standard_rows. Drafting and verifying add 0.3 of a small model's plain round. */
+/* Sets the standard costs. They are upper bounds for an image made alone, and depend on model, draft, type and
+ * instruction set only, since an image must be the same on any machine of that set and in any batch. A pass over `rows`
+ * rows takes 1 + rows / standard_rows. Drafting and verifying add 0.3 of a small model's plain round. */
 static void standard_costs(raster_plan *plan, const mar_raster_model *model)
 {
     spec_choice *c = &plan->choice;

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""`mar bench` and the official code of Harmon or UniPic-1 in turn on this machine's processor, on the same folder or file of weights.
+"""`mar bench` and the official code of Harmon or UniPic-1 in turn on this machine's processor, with the same weights.
 
     python3 tools/dev/random_checkpoint.py --arch harmon_0.5b --out Harmon-0_5B
     python3 bench/harmon_torch.py --source Harmon --model Harmon-0_5B --out bench/results/cpu_harmon.json
 
-SOURCE is a checkout of github.com/wusize/Harmon, or the folder UniPic-1 of SkyworkAI/UniPic. tests/golden/harmon_official.py says what is
-replaced in it: FlashAttention by PyTorch's attention. Configurations of the official code (--configs, comma-separated): f32 and bf16, whose
-weights are all converted, as the release's; -compile: the head, called 100 times for each set of tokens, by torch.compile. --attention
-eager is transformers' other form.
+SOURCE is a checkout of github.com/wusize/Harmon, or the folder UniPic-1 of SkyworkAI/UniPic.
+tests/golden/harmon_official.py says what is replaced in it: FlashAttention by PyTorch's attention. Configurations of
+the official code (--configs, comma-separated): f32 and bf16, whose weights are all converted, as the release's;
+-compile: the head, called 100 times for each set of tokens, by torch.compile. --attention eager is transformers' other
+form.
 
-Of the official code's image --sets sets are measured, at equal distances: encoder, language model, decoder and head of each, with the
-tokens known and drawn as in a whole image. Their seconds are multiplied, and those of the prompt and of the image decoder added. Ours
-(--ours, options separated by semicolons) makes whole images. Every measurement has a process of its own, and the median turn counts."""
+Of the official code's image --sets sets are measured, at equal distances: encoder, language model, decoder and head of
+each, with the tokens known and drawn as in a whole image. Their seconds are multiplied, and those of the prompt and of
+the image decoder added. Ours (--ours, options separated by semicolons) makes whole images. Every measurement has a
+process of its own, and the median turn counts."""
 
 import argparse
 import json
@@ -28,7 +30,7 @@ PARTS = ("total", "prompt", "sets", "encoder", "llm", "decoder", "head", "vae") 
 PROMPT = "a corgi in the snow, a red scarf around its neck, wide angle, late afternoon"
 
 
-# --- the official code, in its own process ------------------------------------------------------------------------------
+# --- the official code, in its own process ----------------------------------------------------------------------------
 
 
 def load(args, precision):
@@ -41,7 +43,8 @@ def load(args, precision):
     from pymar import KL16, VAE
     config = json.loads((Path(args.model) / "config.json").read_text())
     towers = dict(config["mar"])
-    width, depth, heads = {"mar_base": (768, 12, 12), "mar_large": (1024, 16, 16), "mar_huge": (1280, 20, 16)}[towers.pop("type")]
+    width, depth, heads = {"mar_base": (768, 12, 12), "mar_large": (1024, 16, 16),
+                           "mar_huge": (1280, 20, 16)}[towers.pop("type")]
     vae = VAE(KL16)
     vae.embed_dim = KL16.z_channels
     with torch.device("meta"):
@@ -123,10 +126,11 @@ def measure(args, config):
         assert torch.isfinite(clock.wrap("vae", model.decode)(tokens)).all()
     scale = {name: 1 if name in ("prompt", "vae") else args.num_iter / args.sets for name in clock.seconds}
     seconds = {name: scale[name] * s for name, s in clock.seconds.items()}
-    return {"torch": torch.__version__, "seconds": {"total": seconds["prompt"] + seconds["sets"] + seconds["vae"], **seconds}}
+    return {"torch": torch.__version__,
+            "seconds": {"total": seconds["prompt"] + seconds["sets"] + seconds["vae"], **seconds}}
 
 
-# --- both in turns ------------------------------------------------------------------------------------------------------
+# --- both in turns ----------------------------------------------------------------------------------------------------
 
 
 def run(command):
@@ -139,14 +143,15 @@ def run(command):
 
 
 def run_ours(args, options):
-    return run([args.mar, "bench", "--model", args.model, "--prompt", PROMPT, "--cfg", 3, "--cfg_schedule", "constant", "--num_iter",
-                args.num_iter, "--size", f"{args.width}x{args.height}", "--threads", args.threads, "--json", *options.split()])
+    return run([args.mar, "bench", "--model", args.model, "--prompt", PROMPT, "--cfg", 3, "--cfg_schedule", "constant",
+                "--num_iter", args.num_iter, "--size", f"{args.width}x{args.height}", "--threads", args.threads,
+                "--json", *options.split()])
 
 
 def run_official(args, config):
-    return run([sys.executable, "-W", "ignore", __file__, "--measure", config, "--source", args.source, "--model", args.model, "--threads",
-                args.threads, "--sets", args.sets, "--num_iter", args.num_iter, "--size", f"{args.width}x{args.height}", "--attention",
-                args.attention])
+    return run([sys.executable, "-W", "ignore", __file__, "--measure", config, "--source", args.source,
+                "--model", args.model, "--threads", args.threads, "--sets", args.sets, "--num_iter", args.num_iter,
+                "--size", f"{args.width}x{args.height}", "--attention", args.attention])
 
 
 def middle(values, key):
@@ -160,7 +165,8 @@ def main():
     parser.add_argument("--mar", default=ROOT / "build/release/mar", help="the command [build/release/mar]")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--configs", default="f32,bf16", help="of the official code [f32,bf16]")
-    parser.add_argument("--ours", default="--dtype f32;--dtype bf16;--dtype bf16 --head_spec 16", help="'' for the official code alone")
+    parser.add_argument("--ours", default="--dtype f32;--dtype bf16;--dtype bf16 --head_spec 16",
+                        help="'' for the official code alone")
     parser.add_argument("--attention", default="sdpa", choices=["sdpa", "eager"])
     parser.add_argument("--size", default="512x512", help="WxH [512x512]")
     parser.add_argument("--num_iter", type=int, default=64)
@@ -191,7 +197,8 @@ def main():
     best = min(whole, key=whole.get)
     for options, rounds in ours.items():
         seconds = middle([r["seconds_per_image"] for r in rounds], float)
-        print(f"{options}: {seconds:.1f} s, {whole[best] / seconds:.2f} times as fast as the official code's {best}, {whole[best]:.1f} s")
+        print(f"{options}: {seconds:.1f} s, {whole[best] / seconds:.2f} times as fast as the official code's {best}, "
+              f"{whole[best]:.1f} s")
     if args.out:
         Path(args.out).write_text(json.dumps({"official": official, "libmar": ours, "best": best}, indent=1) + "\n")
 

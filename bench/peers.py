@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""libmar beside PyTorch, llama.cpp and the official codes on this machine, on the same shapes, in turns, in one sitting.
+"""libmar beside PyTorch, llama.cpp and the official codes on this machine: the same shapes, in turns, in one sitting.
 
-    python3 bench/peers.py --llama llama.cpp/build/bin --llamagen LlamaGen --spherear SphereAR --out bench/results/peers.json
+    python3 bench/peers.py --llama llama.cpp/build/bin --llamagen LlamaGen --spherear SphereAR \\
+        --out bench/results/peers.json
     python3 bench/peers.py --cases mar --num_iter 2 --num_sampling_steps 5 --types f32     # does it run? a minute
 
 Cases, with random weights of tools/dev/random_checkpoint.py (written once, to build/bench):
 
     mar       seconds an image of MAR-B; PyTorch runs the official loop (bench/pytorch_mar.py)
-    trunk     seconds a pass of --layers layers of NextStep-1's trunk, for 1, 2 and 38 sequences; llama.cpp's file has the same
-              shapes (qwen2, a vocabulary of 1024), and its q8_0 and q4_0 stand beside int8 and int4
+    trunk     seconds a pass of --layers layers of NextStep-1's trunk, for 1, 2 and 38 sequences; llama.cpp's file has
+              the same shapes (qwen2, a vocabulary of 1024), and its q8_0 and q4_0 stand beside int8 and int4
     llamagen  seconds a token of LlamaGen-L with guidance; the official code's decode step (bench/llamagen_torch.py)
     spherear  seconds an image of SphereAR-B without its decoder; the official code (bench/spherear_torch.py)
     harmon    seconds an image of Harmon-0.5B; the official code (bench/harmon_torch.py)
 
-A turn measures each program once. A ratio is the median of theirs over that of ours, with the quartiles of the turns' own
-ratios: above 1 libmar is faster. What cannot run has the reason in place of its seconds: "not run: ...".
---llama is a build of the llama.cpp in llama-cpp-python's source: cmake -B build -DLLAMA_CURL=OFF. MAR_ISA, ATEN_CPU_CAPABILITY
-and ONEDNN_MAX_CPU_ISA confine the programs to an instruction set, llama.cpp its build.
+A turn measures each program once. A ratio is the median of theirs over that of ours, with the quartiles of the turns'
+own ratios: above 1 libmar is faster. What cannot run has the reason in place of its seconds: "not run: ...".
+--llama is a build of the llama.cpp in llama-cpp-python's source: cmake -B build -DLLAMA_CURL=OFF. MAR_ISA,
+ATEN_CPU_CAPABILITY and ONEDNN_MAX_CPU_ISA confine the programs to an instruction set, llama.cpp its build.
 """
 
 import argparse
@@ -55,7 +56,8 @@ def checkpoint(arch, name, *more):
     path = ROOT / "build/bench" / name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, ROOT / "tools/dev/random_checkpoint.py", "--arch", arch, "--out", path, *more], check=True)
+        subprocess.run([sys.executable, ROOT / "tools/dev/random_checkpoint.py", "--arch", arch, "--out", path, *more],
+                       check=True)
     return path
 
 
@@ -73,7 +75,7 @@ def bench(args, model, dtype, *more):
     return run([args.mar, "bench", "--model", model, "--dtype", dtype, "--threads", args.threads, "--json", *more])
 
 
-# --- cases: programs by name, each a function that returns the seconds of a turn ----------------------------------------
+# --- cases: programs by name, each a function that returns the seconds of a turn --------------------------------------
 
 
 def mar_case(args):
@@ -81,14 +83,16 @@ def mar_case(args):
     steps = ["--num_iter", args.num_iter, "--num_sampling_steps", args.num_sampling_steps]
 
     def torch(config):
-        out = run([sys.executable, ROOT / "bench/pytorch_mar.py", "--arch", "mar_base", "--threads", args.threads, *steps,
-                   "--configs", config, "--json"])
+        out = run([sys.executable, ROOT / "bench/pytorch_mar.py", "--arch", "mar_base", "--threads", args.threads,
+                   *steps, "--configs", config, "--json"])
         return out["seconds"][config]["total"]
 
     def official():
-        raise NotRun("github.com/LTH14/mar has no program here that times it; tests/golden compares its tokens with PyTorch's row")
+        raise NotRun("github.com/LTH14/mar has no program here that times it; tests/golden compares its tokens with "
+                     "PyTorch's row")
 
-    programs = {f"libmar {t}": lambda t=t: bench(args, model, t, "--vae", vae, *steps)["seconds_per_image"] for t in args.types}
+    programs = {f"libmar {t}": lambda t=t: bench(args, model, t, "--vae", vae, *steps)["seconds_per_image"]
+                for t in args.types}
     programs |= {f"PyTorch {config}": lambda config=config: torch(config) for config in args.configs}
     return programs | {"official": official}
 
@@ -107,8 +111,9 @@ def trunk_model(args, dtype):
 def trunk_pass(args, dtype, rows):
     """From the difference of 36 and 16 tokens: the prompt's pass is in neither. A guided sequence is two rows."""
     batch, cfg = (1, 1) if rows == 1 else (rows // 2, 7.5)
-    seconds = [bench(args, trunk_model(args, dtype), dtype, "--prompt", PROMPT, "--batch", batch, "--cfg", cfg, "--num_sampling_steps", 3,
-                     "--size", size)["decoder_seconds"] * batch for size in ("64x64", "96x96")]
+    seconds = [bench(args, trunk_model(args, dtype), dtype, "--prompt", PROMPT, "--batch", batch, "--cfg", cfg,
+                     "--num_sampling_steps", 3, "--size", size)["decoder_seconds"] * batch
+               for size in ("64x64", "96x96")]
     return (seconds[1] - seconds[0]) / 20
 
 
@@ -127,7 +132,8 @@ def llama_file(args, kind):
     width, head, hidden, vocabulary, heads, kv = 5120, 128, 13824, 1024, 40, 8
     kind_id, rng, made = gguf.GGMLQuantizationType[kind.upper()], np.random.default_rng(0), {}
     w = gguf.GGUFWriter(path.with_suffix(".part"), "qwen2")
-    w.add_block_count(args.layers), w.add_context_length(4096), w.add_embedding_length(width), w.add_feed_forward_length(hidden)
+    w.add_block_count(args.layers), w.add_context_length(4096)
+    w.add_embedding_length(width), w.add_feed_forward_length(hidden)
     w.add_head_count(heads), w.add_head_count_kv(kv), w.add_rope_freq_base(1e6), w.add_layer_norm_rms_eps(1e-6)
     w.add_vocab_size(vocabulary), w.add_tokenizer_model("none")
 
@@ -144,8 +150,8 @@ def llama_file(args, kind):
         vector(b + "attn_norm.weight", 1), vector(b + "ffn_norm.weight", 1)
         for name, n in (("q", heads * head), ("k", kv * head), ("v", kv * head)):
             matrix(f"{b}attn_{name}", n, width), vector(f"{b}attn_{name}.bias", 0, n)
-        matrix(b + "attn_output", width, width), matrix(b + "ffn_gate", hidden, width), matrix(b + "ffn_up", hidden, width)
-        matrix(b + "ffn_down", width, hidden)
+        matrix(b + "attn_output", width, width), matrix(b + "ffn_gate", hidden, width)
+        matrix(b + "ffn_up", hidden, width), matrix(b + "ffn_down", width, hidden)
     w.write_header_to_file(), w.write_kv_data_to_file(), w.write_tensors_to_file(), w.close()
     path.with_suffix(".part").rename(path)
     return path
@@ -158,8 +164,9 @@ def llama_pass(args, kind, rows):
     if not program.is_file():
         raise NotRun(f"{program}: no such file")
     tokens = 16  # twice: the program may end before it has printed the last row
-    done = subprocess.run([program, "-m", llama_file(args, kind), "-t", str(args.threads), "-npp", "16", "-ntg", str(tokens), "-npl", f"{rows},{rows}",
-                           "-c", str(512 + 64 * rows), "-b", "2048", "-ub", "512"], capture_output=True, text=True)
+    done = subprocess.run([program, "-m", llama_file(args, kind), "-t", str(args.threads), "-npp", "16",
+                           "-ntg", str(tokens), "-npl", f"{rows},{rows}", "-c", str(512 + 64 * rows), "-b", "2048",
+                           "-ub", "512"], capture_output=True, text=True)
     lines = [line.split("|") for line in done.stdout.splitlines() if re.match(r"\|\s*\d", line)]
     if done.returncode or not lines:
         raise NotRun((done.stderr.strip().splitlines() or ["no row of the table"])[-1])
@@ -184,7 +191,8 @@ def llamagen_case(args):
         return out["seconds_per_token"]
 
     def official(config):
-        out = run([sys.executable, ROOT / "bench/llamagen_torch.py", "--source", source(args, "llamagen", "FoundationVision/LlamaGen"),
+        out = run([sys.executable, ROOT / "bench/llamagen_torch.py",
+                   "--source", source(args, "llamagen", "FoundationVision/LlamaGen"),
                    "--threads", args.threads, "--configs", config, "--cfg", 4, "--rounds", 1, "--json"])
         if not out["results"]:
             raise NotRun(f"{config} failed")
@@ -202,8 +210,9 @@ def spherear_case(args):
         return out["seconds_per_image"] - out["vae_seconds"]
 
     def official(config):
-        seconds = run([sys.executable, ROOT / "bench/spherear_torch.py", "--source", source(args, "spherear", "guolinke/SphereAR"),
-                       "--threads", args.threads, "--configs", config, "--steps", args.num_sampling_steps, "--tokens", 2, "--rounds", 1,
+        seconds = run([sys.executable, ROOT / "bench/spherear_torch.py",
+                       "--source", source(args, "spherear", "guolinke/SphereAR"), "--threads", args.threads,
+                       "--configs", config, "--steps", args.num_sampling_steps, "--tokens", 2, "--rounds", 1,
                        "--json"])["seconds"][config]
         return seconds["total"] - seconds["decoder"]
 
@@ -215,19 +224,21 @@ def harmon_case(args):
     model = checkpoint("harmon_0.5b", "Harmon-0_5B")
 
     def turn(*options):
-        command = [sys.executable, ROOT / "bench/harmon_torch.py", "--source", source(args, "harmon", "wusize/Harmon"), "--model", model,
-                   "--threads", args.threads, "--num_iter", args.num_iter, "--sets", min(2, args.num_iter)]
+        command = [sys.executable, ROOT / "bench/harmon_torch.py", "--source", source(args, "harmon", "wusize/Harmon"),
+                   "--model", model, "--threads", args.threads, "--num_iter", args.num_iter,
+                   "--sets", min(2, args.num_iter)]
         return run([*command, *options])["seconds"]["total"]
 
     def ours(t):
-        return bench(args, model, t, "--prompt", PROMPT, "--cfg", 3, "--cfg_schedule", "constant", "--num_iter", args.num_iter, "--size",
-                     "512x512")["seconds_per_image"]
+        return bench(args, model, t, "--prompt", PROMPT, "--cfg", 3, "--cfg_schedule", "constant",
+                     "--num_iter", args.num_iter, "--size", "512x512")["seconds_per_image"]
 
     return ({f"libmar {t}": lambda t=t: ours(t) for t in args.types} |
-            {f"official {config}": lambda config=config: turn("--measure", config.removesuffix("-eager")) for config in args.configs})
+            {f"official {config}": lambda config=config: turn("--measure", config.removesuffix("-eager"))
+             for config in args.configs})
 
 
-# --- the sitting --------------------------------------------------------------------------------------------------------
+# --- the sitting ------------------------------------------------------------------------------------------------------
 
 
 def ratio(theirs, ours):
@@ -275,7 +286,8 @@ def machine(args):
     known = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8"]
     return {"processor": name[1] if name else os.uname().machine, "cores": os.cpu_count(), "threads": args.threads,
             "sets": [flag for flag in known if flag in flags], "load": os.getloadavg()[0],
-            "environment": {key: os.environ[key] for key in ("MAR_ISA", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA") if key in os.environ},
+            "environment": {key: os.environ[key] for key in ("MAR_ISA", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+                            if key in os.environ},
             "date": datetime.date.today().isoformat()}
 
 
@@ -284,15 +296,18 @@ def main():
     parser.add_argument("--mar", default=ROOT / "build/release/mar", help="the command [build/release/mar]")
     parser.add_argument("--cases", default="mar,trunk,llamagen,spherear,harmon", help="by commas [all]")
     parser.add_argument("--types", default="f32,bf16,int8", help="of libmar [f32,bf16,int8]")
-    parser.add_argument("--trunk_types", default="f32,bf16,int8,int4", help="of libmar in the case trunk [f32,bf16,int8,int4]")
-    parser.add_argument("--configs", default="f32-eager,bf16-eager", help="of PyTorch and the official codes [f32-eager,bf16-eager]")
+    parser.add_argument("--trunk_types", default="f32,bf16,int8,int4",
+                        help="of libmar in the case trunk [f32,bf16,int8,int4]")
+    parser.add_argument("--configs", default="f32-eager,bf16-eager",
+                        help="of PyTorch and the official codes [f32-eager,bf16-eager]")
     parser.add_argument("--num_iter", type=int, default=4, help="MAR, Harmon: autoregressive steps [4]")
     parser.add_argument("--num_sampling_steps", type=int, default=100, help="MAR, SphereAR: steps of the head [100]")
     parser.add_argument("--layers", type=int, default=2, help="of the trunk [2]")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--llama", help="folder with llama-batched-bench, two levels below llama.cpp's source")
-    for name, repository in (("llamagen", "FoundationVision/LlamaGen"), ("spherear", "guolinke/SphereAR"), ("harmon", "wusize/Harmon")):
+    for name, repository in (("llamagen", "FoundationVision/LlamaGen"), ("spherear", "guolinke/SphereAR"),
+                             ("harmon", "wusize/Harmon")):
         parser.add_argument(f"--{name}", metavar="DIR", help=f"a clone of github.com/{repository}")
     parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     args = parser.parse_args()

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """What the loops of the CPU backend would take on more cores than this machine has: a simulation, by bench/scaling.c.
 
-    python3 bench/scaling.py --out bench/results/scaling_mar_base.json -- --model build/bench/mar_base.pth --vae build/bench/kl16.ckpt --num_iter 4
+    python3 bench/scaling.py --out bench/results/scaling_mar_base.json -- --model build/bench/mar_base.pth \\
+        --vae build/bench/kl16.ckpt --num_iter 4
     python3 bench/scaling.py -- --num_iter 8          # does it run? the demo
 
-Runs `mar generate` once for each number of threads, on one core. Prints seconds of the steps (no loading, no image decoder):
-the work outside of loops, the loops on N cores, and their dispatch: what an empty loop takes on two threads here, and for each
-further thread as much again as --atomic. Memory is not simulated; --bytes, those that the steps read from memory, and
---bandwidth give the floor that N cores share. For the most threads it lists the loops that lose most time to uneven chunks.
+Runs `mar generate` once for each number of threads, on one core. Prints seconds of the steps (no loading, no image
+decoder): the work outside of loops, the loops on N cores, and their dispatch: what an empty loop takes on two threads
+here, and for each further thread as much again as --atomic. Memory is not simulated; --bytes, those that the steps read
+from memory, and --bandwidth give the floor that N cores share. For the most threads it lists the loops that lose most
+time to uneven chunks.
 """
 
 import argparse
@@ -34,15 +36,17 @@ def names():
 
 def measure(threads, options):
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([PROGRAM, "generate", *options, "--num", "1", "--threads", "1", "--out", f"{folder}/image.png"],
+        done = subprocess.run([PROGRAM, "generate", *options, "--num", "1", "--threads", "1",
+                               "--out", f"{folder}/image.png"],
                               capture_output=True, text=True, env={**os.environ, "SCALING_THREADS": str(threads)})
     lines = [line.split() for line in done.stderr.splitlines() if line.startswith(("scaling ", "kind "))]
     if not lines:
         sys.exit(done.stderr.strip())
     _, _, outside, loops, span, count, dispatch = lines[0]
-    kinds = [{"place": int(k[1]), "items": int(k[2]), "loops": int(k[3]), "sum": float(k[4]), "span": float(k[5])} for k in lines[1:]]
-    return {"threads": threads, "outside": float(outside), "chunks": float(loops), "span": float(span), "loops": int(count),
-            "dispatch": float(dispatch), "kinds": kinds}
+    kinds = [{"place": int(k[1]), "items": int(k[2]), "loops": int(k[3]), "sum": float(k[4]), "span": float(k[5])}
+             for k in lines[1:]]
+    return {"threads": threads, "outside": float(outside), "chunks": float(loops), "span": float(span),
+            "loops": int(count), "dispatch": float(dispatch), "kinds": kinds}
 
 
 def total(run, atomic, floor):
@@ -63,24 +67,28 @@ def main():
     args = parser.parse_args()
     runs = [measure(int(n), args.options) for n in args.threads.split(",")]
     floor = args.bytes / args.bandwidth
-    print("| threads | seconds | speed | outside of loops | loops | even loops | dispatch | loops, number |\n" + "| --- " * 8 + "|")
+    print("| threads | seconds | speed | outside of loops | loops | even loops | dispatch | loops, number |\n" +
+          "| --- " * 8 + "|")
     for run in runs:
         run["seconds"] = total(run, args.atomic, floor)
-        print(f"| {run['threads']} | {run['seconds']:.3f} | {runs[0]['seconds'] / run['seconds']:.2f} | {run['outside']:.4f} | {run['span']:.4f} | "
-              f"{run['chunks'] / run['threads']:.4f} | {run['seconds'] - run['outside'] - run['span']:.4f} | {run['loops']} |")
+        print(f"| {run['threads']} | {run['seconds']:.3f} | {runs[0]['seconds'] / run['seconds']:.2f} | "
+              f"{run['outside']:.4f} | {run['span']:.4f} | {run['chunks'] / run['threads']:.4f} | "
+              f"{run['seconds'] - run['outside'] - run['span']:.4f} | {run['loops']} |")
     last, by_name, lost = runs[-1], names(), defaultdict(lambda: [0.0, 0, 0.0])
     for k in last["kinds"]:
         k["name"] = by_name.get(k.pop("place"), "?")
         row = lost[k["name"], k["items"]]
-        row[0], row[1], row[2] = row[0] + k["span"] - k["sum"] / last["threads"], row[1] + k["loops"], row[2] + k["span"]
-    print(f"\nLost to uneven chunks with {last['threads']} threads: seconds, of a loop's seconds, loops, items, function")
+        row[0], row[1], row[2] = (row[0] + k["span"] - k["sum"] / last["threads"], row[1] + k["loops"],
+                                  row[2] + k["span"])
+    print(f"\nLost to uneven chunks with {last['threads']} threads: seconds, of a loop's seconds, loops, items, "
+          "function")
     for (name, items), (seconds, count, span) in sorted(lost.items(), key=lambda row: -row[1][0])[:args.worst]:
         print(f"  {seconds:8.4f}  {span:8.4f}  {count:6}  {items:6}  {name}")
     if args.out:
         for run in runs[:-1]:
             del run["kinds"]
-        args.out.write_text(json.dumps({"options": [Path(o).name for o in args.options], "atomic": args.atomic, "floor": floor, "runs": runs},
-                                       indent=1) + "\n")
+        args.out.write_text(json.dumps({"options": [Path(o).name for o in args.options], "atomic": args.atomic,
+                                        "floor": floor, "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -476,8 +476,8 @@ typedef struct {
     int check;                 /* 1: reports the layer that makes the first non-finite number; slower, same output */
     float time_shift;          /* flows: s, 1..100, makes t / (s - (s - 1) t) of the steps' times; 0: the model's */
     int token_norm; /* NextStep-1: 1: drawn tokens get mean 0 and variance 1; 2: they do not; 0: the model's */
-    /* Exact methods: times of rounds of 1, 2, 4, ... drafts (Jacobi: 2, 4, ...; a tree: its own) over a plain one. They
-     * choose each round's drafts. NULL: window, gamma 0: measured; -1 on a CPU: computed by the model; else none. */
+    /* Exact methods choose drafts by times of rounds of 1, 2, 4, ... (Jacobi: 2, 4, ...; a tree: its own) over a plain
+     * one; +T: of a token that the draft catches up on. NULL: window, gamma 0: measured; -1 on a CPU: computed. */
     const char *round_costs;
     const char *head_costs; /* head_spec -1: the same of evaluations of 2, 4, ... states an image, over one of one */
 } mar_params;

@@ -10,7 +10,10 @@
 #define QUICK_S 0.01
 #define SLOW_S  1.
 
-enum { GIVEN_MOST = 128 }; /* tokens before the rounds, of all images together */
+enum {
+    GIVEN_MOST = 128, /* tokens before the rounds, of all images together */
+    BEHIND = 5        /* plain rounds on which a measured draft model catches up */
+};
 
 /* Implements spec_choice.choose: takes the last width of the table. */
 static int costs_choose_last(const spec_choice *c, const spec_past *past)
@@ -58,23 +61,34 @@ static int costs_least_left(const mar_raster *g, const spec_sampler *s)
     return least;
 }
 
-/* Measures one round of each width. Keeps the shortest times. */
+/* Times a round of the width of this number, and keeps the shortest time. */
+static mar_status costs_time(mar_raster *g, spec_sampler *s, int width, double *seconds, mar_err *err)
+{
+    g->k->core->finish(g->k);
+    const double begun = mar_now();
+    const mar_status status = costs_run(g, s, width, err);
+    g->k->core->finish(g->k);
+    const double took = mar_now() - begun;
+    if (*seconds == 0 || took < *seconds) *seconds = took;
+    return status;
+}
+
+/* Measures one round of each width. With a draft model seconds[widths] is the time of the first width's behind BEHIND
+ * plain rounds. All other rounds with drafts stand behind one with drafts. */
 static mar_status costs_measure_widths(mar_raster *g, spec_sampler *s, raster_drafter *draft, int *token, int widths,
                                        double *seconds, mar_err *err)
 {
     spec_choice *c = &g->plan.choice;
+    const int jacobi = g->plan.method->stale;
     mar_status status = MAR_OK;
-    for (int i = 0; i < widths && status == MAR_OK; i++) {
-        const int positions = c->depth ? c->depth : c->drafts[i];
+    for (int i = 1; i <= widths && status == MAR_OK; i++) {
+        const int width = i < widths ? i : 1, positions = c->depth ? c->depth : c->drafts[width];
         c->widths = widths;
-        if (costs_least_left(g, s) <= positions) status = costs_start(g, s, draft, token, err);
-        if (status != MAR_OK) break;
-        g->k->core->finish(g->k);
-        const double begun = mar_now();
-        status = costs_run(g, s, i, err);
-        g->k->core->finish(g->k);
-        const double took = mar_now() - begun;
-        if (seconds[i] == 0 || took < seconds[i]) seconds[i] = took;
+        if (costs_least_left(g, s) <= positions + BEHIND) status = costs_start(g, s, draft, token, err);
+        for (int j = i == widths && !jacobi ? 1 : BEHIND; j < BEHIND && status == MAR_OK; j++)
+            status = costs_run(g, s, 0, err);
+        if (i == widths && status == MAR_OK) status = costs_time(g, s, 0, &seconds[0], err);
+        if (i < widths + !jacobi && status == MAR_OK) status = costs_time(g, s, width, &seconds[i], err);
     }
     return status;
 }
@@ -83,7 +97,7 @@ mar_status raster_costs_measure(mar_raster *g, spec_sampler *s, raster_drafter *
 {
     spec_choice *c = &g->plan.choice;
     const int widths = c->widths;
-    double seconds[SPEC_WIDTHS] = {0};
+    double seconds[SPEC_WIDTHS + 1] = {0};
     c->choose = costs_choose_last;
     mar_status status = costs_start(g, s, draft, token, err);
     const double begun = mar_now();
@@ -94,12 +108,14 @@ mar_status raster_costs_measure(mar_raster *g, spec_sampler *s, raster_drafter *
     }
     if (status != MAR_OK) return status;
     c->widths = widths;
-    for (int i = 1; i < widths; i++) /* a NaN is the cost before */
-        c->cost[i] = fmin(fmax(seconds[i] / seconds[0], c->cost[i - 1]), RASTER_COST_MOST);
-    raster_costs_write(c, g->plan.costs_text, sizeof g->plan.costs_text);
+    spec_costs_take(c, seconds);
+    if (!g->plan.method->stale)
+        c->catch_up = fmin(fmax((seconds[widths] - seconds[1]) / (BEHIND * seconds[0]), 0), SPEC_COST_MOST);
+    spec_costs_write(c, g->plan.costs_text);
     g->plan.params.round_costs = g->plan.costs_text;
+    c->choose = spec_choose;
     spec_sampler_begin(s);
     causal_runner_clear_stats(g->target);
     raster_drafter_clear_stats(draft);
-    return raster_costs_read(g->plan.costs_text, c->drafts[1], c->drafts[widths - 1], c, err);
+    return MAR_OK;
 }

@@ -77,75 +77,6 @@ mar_status raster_tree_read(const char *text, raster_tree *out, mar_err *err)
     return MAR_OK;
 }
 
-/* --- costs of rounds ---------------------------------------------------------------------------------------------- */
-
-/* Adds a plain round, or the next width of at most `most` drafts. Returns 0 if there is none. */
-static int costs_add_width(spec_choice *c, int first, int most, double cost)
-{
-    const int i = c->widths, drafts = i ? first << (i - 1) : 0;
-    if (i == SPEC_WIDTHS || drafts > most) return 0;
-    c->drafts[i] = drafts;
-    c->cost[i] = cost;
-    c->widths++;
-    return 1;
-}
-
-void raster_costs_begin(spec_choice *out, int first, int most)
-{
-    *out = (spec_choice){.choose = spec_choose, .depth = out->depth};
-    while (costs_add_width(out, first, most, 1)) continue;
-}
-
-/* Reads a number of at most 15 digits and a point. Like a tree's, its text is the same in all locales. Returns where it
- * ends; NULL for other text. */
-static const char *costs_read_one(const char *at, double *out)
-{
-    double number = 0, scale = 1; /* whole */
-    int digits = 0, point = 0;
-    for (; (*at >= '0' && *at <= '9') || (*at == '.' && !point); at++) {
-        if (*at == '.') {
-            point = 1;
-            continue;
-        }
-        number = 10 * number + (*at - '0');
-        if (point) scale *= 10;
-        if (++digits > 15) return NULL;
-    }
-    *out = number / scale;
-    return digits ? at : NULL;
-}
-
-mar_status raster_costs_read(const char *text, int first, int most, spec_choice *out, mar_err *err)
-{
-    raster_costs_begin(out, first, 0);
-    for (const char *at = text; at;) {
-        double cost = 0;
-        const char *end = costs_read_one(at, &cost);
-        if (!end || !(cost >= out->cost[out->widths - 1] && cost <= RASTER_COST_MOST) ||
-            (*end != ',' && *end != '\0') || !costs_add_width(out, first, most, cost))
-            return err_set(err, MAR_EARG,
-                           first == most ? "--round_costs %s: expected the time of a round of all %d drafts, 1 or more"
-                                         : "--round_costs %s: expected the times of rounds of %d, %d, %d, ... drafts, "
-                                           "at most %d of them, none below 1 or the one before, as in 1.05,1.1,1.3",
-                           text, first, 2 * first, 4 * first, most);
-        at = *end ? end + 1 : NULL;
-    }
-    return MAR_OK;
-}
-
-void raster_costs_write(const spec_choice *c, char *text, size_t size)
-{
-    text[0] = '\0';
-    for (int i = 1; i < c->widths; i++) {
-        int decimals = c->cost[i] < 9.995 ? 2 : c->cost[i] < 99.95 ? 1 : 0; /* three digits */
-        const long scale = decimals == 2 ? 100 : decimals == 1 ? 10 : 1, number = lround(c->cost[i] * (double)scale);
-        long fraction = number % scale;
-        for (; decimals > 0 && fraction % 10 == 0; decimals--) fraction /= 10;
-        snprintf(text + strlen(text), size - strlen(text), "%s%ld", i > 1 ? "," : "", number / scale);
-        if (decimals > 0) snprintf(text + strlen(text), size - strlen(text), ".%0*ld", decimals, fraction);
-    }
-}
-
 /* --- checks ------------------------------------------------------------------------------------------------------- */
 
 static mar_status options_check_draft(const mar_model *model, const mar_model *draft, mar_err *err)
@@ -247,8 +178,9 @@ static mar_status resolve_method(raster_plan *plan, int vocabulary, mar_err *err
 /* What rounds may draft: nothing, or first, 2 * first, 4 * first, ... drafts. first == most: a tree, whole. */
 typedef struct {
     int first, most, is_tree;
-    int asked;   /* the option's value: -1: not given; 0: auto */
-    int *length; /* the option's field */
+    int has_draft; /* 1: a draft model makes them, which catches up behind plain rounds */
+    int asked;     /* the option's value: -1: not given; 0: auto */
+    int *length;   /* the option's field */
     const char *option;
 } round_drafts;
 
@@ -287,7 +219,8 @@ static double standard_draft(const mar_params *p, const causal_shape *t)
 
 /* Sets the standard costs. They are upper bounds for an image made alone, and depend on model, draft, type and
  * instruction set only, since an image must be the same on any machine of that set and in any batch. A pass over `rows`
- * rows takes 1 + rows / standard_rows. Drafting and verifying add 0.3 of a small model's plain round. */
+ * rows takes 1 + rows / standard_rows. Drafting and verifying add 0.3 of a small model's plain round. A draft model
+ * catches up in one pass, whose first row is that of a draft. */
 static void standard_costs(raster_plan *plan, const mar_raster_model *model)
 {
     spec_choice *c = &plan->choice;
@@ -298,17 +231,29 @@ static void standard_costs(raster_plan *plan, const mar_raster_model *model)
     const double draft = plan->method->stale ? 0 : standard_draft(&plan->params, s);
     for (int i = 1; i < c->widths; i++) {
         const double pass = (1 + rows * (c->drafts[i] + 1) / most) / plain;
-        c->cost[i] = fmin(pass + 0.3 * (most <= 4) + draft * c->drafts[i], RASTER_COST_MOST);
+        c->cost[i] = fmin(pass + 0.3 * (most <= 4) + draft * c->drafts[i], SPEC_COST_MOST);
     }
+    c->catch_up = fmin(draft * rows / most / plain, SPEC_COST_MOST);
 }
 
-/* Keeps the costs as text, and takes those of its digits, which pictures have. */
-static mar_status take_costs(raster_plan *plan, const round_drafts *r, mar_err *err)
+/* Keeps the costs as text, which pictures have. */
+static void take_costs(raster_plan *plan, const round_drafts *r)
 {
-    raster_costs_write(&plan->choice, plan->costs_text, sizeof plan->costs_text);
+    spec_costs_write(&plan->choice, plan->costs_text);
     plan->params.round_costs = plan->costs_text;
     if (!r->is_tree) *r->length = plan->choice.drafts[plan->choice.widths - 1];
-    return raster_costs_read(plan->costs_text, r->first, r->most, &plan->choice, err);
+}
+
+static mar_status refuse_costs(const char *given, const round_drafts *r, mar_err *err)
+{
+    const char *more = r->has_draft ? ", or behind them, as in 1.05,1.1,1.3+0.02, that of catching up on a token" : "";
+    if (r->is_tree)
+        return err_set(err, MAR_EARG, "--round_costs %s: expected the time of a round of all %d drafts, 1 or more%s",
+                       given, r->first, r->has_draft ? ", and maybe, as in 2+0.1, that of catching up on a token" : "");
+    return err_set(err, MAR_EARG,
+                   "--round_costs %s: expected the times of rounds of %d, %d, %d, ... drafts, at most %d of them, none "
+                   "below 1 or the one before, as in 1.05,1.1,1.3%s",
+                   given, r->first, 2 * r->first, 4 * r->first, r->most, more);
 }
 
 /* Takes the costs given. Their most drafts are the window or gamma. */
@@ -316,13 +261,13 @@ static mar_status resolve_costs(raster_plan *plan, round_drafts *r, const char *
 {
     const spec_choice *c = &plan->choice;
     if (!r->is_tree) r->most = r->first << (SPEC_WIDTHS - 2);
-    const mar_status status = raster_costs_read(given, r->first, r->most, &plan->choice, err);
-    if (status != MAR_OK) return status;
+    if (!spec_costs_read(given, r->first, r->most, r->has_draft, &plan->choice)) return refuse_costs(given, r, err);
     const int most = c->drafts[c->widths - 1], is_set = r->asked > 0;
     if (!r->is_tree && (is_set ? most != r->asked : most > seq_len))
         return err_set(err, MAR_EARG, "--round_costs %s: has times of up to %d drafts, expected up to %d, the %s",
                        given, most, is_set ? r->asked : seq_len, is_set ? r->option : "tokens of an image");
-    return take_costs(plan, r, err);
+    take_costs(plan, r);
+    return MAR_OK;
 }
 
 /* Decides whether each round chooses its drafts, by costs given, by the standard ones or by those to measure. */
@@ -336,11 +281,12 @@ static mar_status resolve_choice(raster_plan *plan, const mar_raster_model *mode
     if (costs) return resolve_costs(plan, r, costs, model->base.config.seq_len, err);
     const int is_standard = r->asked < 0 && !p->tree && !model->base.m->device->asynchronous;
     if (r->most < r->first || (r->asked != 0 && !is_standard)) return MAR_OK;
-    raster_costs_begin(&plan->choice, r->first, r->most);
+    spec_costs_begin(&plan->choice, r->first, r->most);
     if (is_standard) {
         plan->is_standard = 1;
         standard_costs(plan, model);
-        return take_costs(plan, r, err);
+        take_costs(plan, r);
+        return MAR_OK;
     }
     if (!r->is_tree) *r->length = plan->choice.drafts[plan->choice.widths - 1];
     plan->measures = 1;
@@ -356,7 +302,7 @@ static mar_status resolve_length(raster_plan *plan, const mar_raster_model *mode
     const int seq_len = model->base.config.seq_len, budget = model->base.m->device->draft_budget;
     const int jacobi = plan->method && plan->method->stale, dynamic = p->tree && strcmp(p->tree, "dynamic") == 0;
     const int tree = plan->tree.count ? plan->tree.count : dynamic ? p->tree_total : 0;
-    round_drafts r = {jacobi ? 2 : 1, 0, 0, gamma, &p->gamma, "--gamma"};
+    round_drafts r = {jacobi ? 2 : 1, 0, 0, !jacobi, gamma, &p->gamma, "--gamma"};
     if (jacobi) r.asked = p->window, r.length = &p->window, r.option = "--window";
     if (jacobi && p->window <= 0) p->window = budget < seq_len ? budget : seq_len;
     if (p->gamma <= 0) p->gamma = MAR_GAMMA_AUTO < seq_len ? MAR_GAMMA_AUTO : seq_len;

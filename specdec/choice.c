@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#define LOSS      0.01       /* largest loss against plain decoding, of a sequence's tokens */
+#define LOSS      0.02       /* largest loss against plain decoding, of a sequence's tokens */
 #define PRIOR     0.7        /* acceptance of a draft before any is known */
 #define FORGOTTEN (1. / 64.) /* of the sums, in each round */
 
@@ -18,10 +18,16 @@ void spec_past_begin(spec_past *past, int n, int given, int stale)
     *past = (spec_past){.n = n, .given = given, .known = given, .stale = stale};
 }
 
-/* Tells whether the next round's drafts are uninformed. */
+/* Tells whether the next round's drafts are all uninformed, as behind a plain round. */
 static int past_is_uninformed(const spec_past *past)
 {
     return past->stale && past->positions == 0;
+}
+
+/* Returns what a round with drafts costs to catch up. */
+static double past_catch_up(const spec_past *past, const spec_choice *c)
+{
+    return c->catch_up * past->behind;
 }
 
 static void past_fade(spec_past *past)
@@ -36,7 +42,7 @@ static void past_fade(spec_past *past)
     }
 }
 
-/* Adds a round's tokens to its width, and its verdicts to the curve of acceptance by depth. */
+/* Adds a round's tokens to its width, and its verdicts about informed drafts to the curve of acceptance by depth. */
 static void past_learn(spec_past *past, const spec_choice *c, int drafts, int positions, int accepted, int final)
 {
     for (int i = 1; i < c->widths; i++) {
@@ -44,27 +50,30 @@ static void past_learn(spec_past *past, const spec_choice *c, int drafts, int po
         past->width_rounds[i]++;
         past->width_tokens[i] += final;
     }
-    for (int i = 0; i < SPEC_CURVE && i < positions && i <= accepted; i++) {
+    const int informed = past->stale && past->tail < positions ? past->tail : positions;
+    for (int i = 0; i < SPEC_CURVE && i < informed && i <= accepted; i++) {
         past->tested[i]++;
         past->passed[i] += i < accepted;
     }
 }
 
-void spec_past_add(spec_past *past, const spec_choice *c, int drafts, int positions, int accepted, int final)
+double spec_past_add(spec_past *past, const spec_choice *c, int drafts, int positions, int accepted, int final)
 {
+    const double cost = spec_choice_cost(c, drafts) + (drafts > 0 ? past_catch_up(past, c) : 0);
     past_fade(past);
     if (positions > 0 && !past_is_uninformed(past)) past_learn(past, c, drafts, positions, accepted, final);
-    past->spent += spec_choice_cost(c, drafts);
+    past->spent += cost;
+    past->behind = drafts > 0 ? 0 : past->behind + final;
     past->positions = positions, past->accepted = accepted;
+    past->tail = positions > final ? positions - final : 0;
     past->known += final;
     past->rounds++;
+    return cost;
 }
 
-/* Returns what a sequence's rounds may have cost more than its tokens (choice.h). */
-static double choice_allowance(const spec_past *past)
+double spec_past_left(const spec_past *past)
 {
-    const int all = past->n - past->given, drawn = past->known - past->given;
-    return LOSS * (all + drawn) / 2;
+    return LOSS * (past->n - past->given) - (past->spent - (past->known - past->given));
 }
 
 /* Returns the positions that the drafts of a width cover. */
@@ -73,31 +82,46 @@ static int choice_positions(const spec_choice *c, int width)
     return c->depth && c->depth < c->drafts[width] ? c->depth : c->drafts[width];
 }
 
-/* The tokens of a width are those of its own rounds, and as of one round those that the curve predicts. A depth's
- * acceptance is that of its own tests, and as of one test that of the depth before. */
+/* Informed drafts of a round, and what they bring. */
+typedef struct {
+    int depth;
+    double acceptance, reach; /* of the last of them; of all, one after the other */
+    double tokens;            /* of a round */
+} prediction;
+
+/* Returns the tokens of a round of so many positions. A depth's acceptance is that of its own tests, and as of one test
+ * that of the depth before. Extends the prediction to as many informed drafts as the positions allow (choice.h). */
+static double choice_predict(prediction *p, const spec_past *past, int positions)
+{
+    for (; p->depth < SPEC_CURVE; p->depth++) {
+        const double acceptance = (past->passed[p->depth] + p->acceptance) / (past->tested[p->depth] + 1);
+        const double reach = p->reach * acceptance, each = past->stale ? 1 + reach : 1;
+        const double left = positions - p->depth - (past->stale ? p->tokens : 0);
+        if (left < each) return p->tokens + reach * left / each;
+        p->acceptance = acceptance, p->reach = reach;
+        p->tokens += reach;
+    }
+    return p->tokens;
+}
+
+/* Compares the times that the rest of the sequence would take. The tokens of a width are those of its own rounds, and
+ * as of one round those that the curve predicts. */
 int spec_choose(const spec_choice *c, const spec_past *past)
 {
-    const double loss = past->spent - (past->known - past->given), allowance = choice_allowance(past);
-    const int trial = past_is_uninformed(past) ? 2 : 1; /* rounds until verdicts tell something */
-    double best = 1, acceptance = PRIOR, reach = 1, predicted = 1;
+    const int uninformed = past_is_uninformed(past); /* rounds that draw a token only */
+    const double left = past->n - past->known, allowance = spec_past_left(past), once = past_catch_up(past, c);
+    prediction p = {0, PRIOR, 1, 1};
+    double best = left;
     int drafts = 0;
-    for (int i = 1, depth = 0; i < c->widths; i++) {
-        for (; depth < choice_positions(c, i) && depth < SPEC_CURVE; depth++) {
-            acceptance = (past->passed[depth] + acceptance) / (past->tested[depth] + 1);
-            predicted += reach *= acceptance;
-        }
+    for (int i = 1; i < c->widths; i++) {
+        const double predicted = choice_predict(&p, past, choice_positions(c, i));
         const double mean = (predicted + past->width_tokens[i]) / (1 + past->width_rounds[i]);
-        const double rate = fmin(mean, past->n - past->known) / c->cost[i];
-        if (loss + trial * (c->cost[i] - 1) > allowance || !(rate > best)) continue;
-        best = rate;
+        const double rest = once + c->cost[i] * (uninformed + fmax(1, (left - uninformed) / mean));
+        if (once + (1 + uninformed) * (c->cost[i] - 1) > allowance || !(rest < best)) continue;
+        best = rest;
         drafts = c->drafts[i];
     }
     return drafts;
-}
-
-double spec_past_left(const spec_past *past)
-{
-    return choice_allowance(past) - (past->spent - (past->known - past->given));
 }
 
 void spec_past_add_rounds(spec_past *past, const spec_choice *c, int drafts, const spec_rounds *r)

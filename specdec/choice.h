@@ -1,14 +1,19 @@
 /* The number of drafts of each round, chosen by cost and by the verdicts so far.
  *
  * A pass over more rows takes longer. How much longer depends on the machine, the type and the model. spec_choose takes
- * the drafts with the most tokens a second: cost[i] is the time of a round of drafts[i] drafts over that of a round
- * without drafts, and the tokens of a round are those that its width has drawn in this sequence so far.
+ * the drafts that finish the sequence soonest: cost[i] is the time of a round of drafts[i] drafts over that of a round
+ * without drafts. The tokens of a round follow from the drafts accepted in this sequence so far, at each depth.
+ *
+ * Jacobi decoding. A draft is informed if the round before had its position, and did not decide it. A round of W
+ * positions that draws f tokens leaves W - f of them. So rounds of this width have t informed drafts with t + f(t) = W,
+ * where f(t) are the tokens that t of them bring. Other drafts are hardly ever accepted, and teach nothing.
+ *
+ * A draft model first computes the tokens of the plain rounds since it drafted last. `catch_up` is the cost of one.
  *
  * Loss. Let `spent` be the cost of a sequence's rounds, and t the tokens that they drew. Plain decoding would cost t. A
- * round of cost c draws at least one token, so it adds at most c - 1 to spent - t. spec_choose takes it only if
- * spent - t + c - 1 is within an allowance, which ends at 1 % of the sequence's tokens. Half of it is there from the
- * start, the rest comes with the tokens. So by the table, a sequence alone takes at most 1 % longer than plain
- * decoding, whatever is accepted. The allowance also paces the trials: a width is tried again when its record has
+ * round of cost c, catching up included, draws at least one token, so it adds at most c - 1 to spent - t. spec_choose
+ * takes it only if spent - t + c - 1 is within an allowance, 2 % of the sequence's tokens. So by the table, a sequence
+ * alone takes at most 2 % longer than plain decoding, whatever is accepted. A width is tried again when its record has
  * faded, and if it can be paid. In a batch this is no bound on time. Each sequence chooses by its own past, while a
  * pass serves all, and the costs are those of a full batch in which all have the same drafts.
  *
@@ -43,9 +48,11 @@ enum { SPEC_WIDTHS = 8, SPEC_CURVE = 64 };
 /* All that a choice knows: a sequence's number of final tokens, and the verdicts of their rounds. */
 typedef struct {
     int n, given, known;     /* tokens of the whole sequence, those given, and final ones */
-    int stale;               /* 1: drafts come from the round before: behind a plain round they are uninformed */
+    int stale;               /* 1: drafts come from the round before (Jacobi) */
     int rounds;              /* so far */
     int positions, accepted; /* of the last round: positions drafted, and drafts accepted */
+    int tail;                /* of the last round: positions drafted that it did not decide */
+    int behind;              /* tokens of plain rounds since the last one with drafts */
     double spent;            /* cost of all rounds */
     /* Sums over past rounds, older ones weighing less. */
     double width_rounds[SPEC_WIDTHS], width_tokens[SPEC_WIDTHS]; /* rounds of a width, and tokens that they drew */
@@ -60,15 +67,16 @@ typedef struct spec_choice {
     int drafts[SPEC_WIDTHS];  /* [widths] increasing from 0 */
     int depth;                /* positions that they cover at most: the levels of a tree; 0: as many as drafts */
     double cost[SPEC_WIDTHS]; /* [widths] time of a round with these drafts; cost[0] = 1 */
+    double catch_up;          /* time that a draft model takes for a token of a plain round, before it drafts again */
 } spec_choice;
 
 /* Implements spec_choice.choose by the table. */
 int spec_choose(const spec_choice *choice, const spec_past *past);
-/* Returns the cost of a round: that of the first width of at least `drafts`. */
+/* Returns the cost of a round that has nothing to catch up on: that of the first width of at least `drafts`. */
 double spec_choice_cost(const spec_choice *choice, int drafts);
 void spec_past_begin(spec_past *past, int n, int given, int stale);
-/* Adds a round with `drafts` drafts, as chosen, at `positions` positions. Uninformed drafts teach nothing. */
-void spec_past_add(spec_past *past, const spec_choice *choice, int drafts, int positions, int accepted, int final);
+/* Adds a round with `drafts` drafts, as chosen, at `positions` positions. Returns its cost. */
+double spec_past_add(spec_past *past, const spec_choice *choice, int drafts, int positions, int accepted, int final);
 
 /* Rounds of a whole chain inside the head (mar/accel/head_spec.c), where the account is in times of their own. */
 typedef struct {

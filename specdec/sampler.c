@@ -358,7 +358,8 @@ static int sampler_is_followed(const spec_sequence *q, int site)
     return 0;
 }
 
-static void sampler_count_block(spec_sampler *s, const spec_sequence *q, int accepted, int final)
+/* Counts a round of this cost by the choice. */
+static void sampler_count_block(spec_sampler *s, const spec_sequence *q, int accepted, int final, double cost)
 {
     s->stats.rounds++;
     s->stats.tokens += final;
@@ -367,7 +368,7 @@ static void sampler_count_block(spec_sampler *s, const spec_sequence *q, int acc
     s->stats.lengths[spec_lesser(accepted, SPEC_LENGTHS - 1)]++;
     if (!s->options.choice) return;
     s->stats.undrafted += q->depth == 0;
-    s->stats.spent += spec_choice_cost(s->options.choice, q->depth > 0 ? q->chosen : 0);
+    s->stats.spent += cost;
 }
 
 /* Commits a block's verdicts: makes its tokens final and keeps the tail for the next round. A token that is missing
@@ -393,12 +394,13 @@ static void sampler_commit_block(spec_sampler *s, spec_sequence *q, const int *i
         q->tail_row[i] = row + site[final + i];
         q->tail_token[i] = id[final + i];
     }
-    if (s->options.choice)
-        spec_past_add(&q->past, s->options.choice, q->depth > 0 ? q->chosen : 0, q->depth, accepted, final);
+    const spec_choice *choice = s->options.choice;
+    const int drafts = q->depth > 0 ? q->chosen : 0;
+    const double cost = choice ? spec_past_add(&q->past, choice, drafts, q->depth, accepted, final) : 0;
     q->known += final;
     q->step++;
     q->on_device = 0;
-    sampler_count_block(s, q, accepted, final);
+    sampler_count_block(s, q, accepted, final, cost);
 }
 
 /* The continuation of the target's pass: the verification. */
@@ -490,9 +492,8 @@ static mar_status sampler_commit_unread(spec_sampler *s, int blocks, mar_err *er
         q->round[q->known++] = (int)q->step++ - q->given;
         q->on_device = 1;
         q->tail = q->tail_known = 0;
-        if (s->options.choice) spec_past_add(&q->past, s->options.choice, 0, 0, 0, 1);
         ends |= q->known == q->n;
-        sampler_count_block(s, q, 0, 1);
+        sampler_count_block(s, q, 0, 1, s->options.choice ? spec_past_add(&q->past, s->options.choice, 0, 0, 0, 1) : 0);
     }
     s->unread++, s->next++;
     return s->next == SPEC_READ || ends ? sampler_read_tokens(s, err) : MAR_OK;

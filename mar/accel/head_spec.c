@@ -3,11 +3,9 @@
  * With --head_spec auto each image has a window for each of its draws, chosen by specdec/choice.h from the times of an
  * evaluation of 1, 2, 4, ... states and from the verdicts of its earlier draws. One that it loses by ends within the
  * draw (kern_speculation_limit). diffusion/speculate.h proves that the choice keeps the distribution. */
-#include "mar/accel/head_spec.h"
-
 #include "mar/accel.h"
 #include "mar/accel/draft.h"
-#include "mar/raster_options.h"
+#include "specdec/costs.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -33,9 +31,8 @@ typedef struct {
     /* auto */
     int chooses;
     int measures;      /* 1: its costs are not known yet */
-    double unit;       /* seconds of an evaluation of one state of each image; 0: not known yet */
     spec_choice costs; /* time of an evaluation of drafts[i] states of each image, over that of one: drafts[0] is 0 */
-    char text[RASTER_COSTS_TEXT];
+    char text[SPEC_COSTS_TEXT];
     spec_past *past;               /* [max_images] in times of an evaluation of one state of each image */
     kern_speculation_limit *limit; /* [the chain's max_tokens] */
     diff_tally *tally;             /* as long */
@@ -71,18 +68,23 @@ static double head_spec_time(head_spec *h, int tokens, int window)
     return least;
 }
 
-/* Measures the unit, which no image depends on, and the costs unless they are given: all in turns, as the machine's
- * speed changes. */
+/* Keeps the costs as text, which pictures have. */
+static void head_spec_keep_costs(head_spec *h)
+{
+    spec_costs_write(&h->costs, h->text);
+    h->stage.params->head_costs = h->text;
+}
+
+/* Measures the costs: all in turns, as the machine's speed changes. */
 static void head_spec_measure(head_spec *h)
 {
     double seconds[SPEC_WIDTHS];
     spec_choice *c = &h->costs;
     const int group = h->head.w.group, images = h->stage.max_images < group ? h->stage.max_images : group;
-    const int most = h->measures ? STATES_MOST : 1;
     int n = 0;
     for (int turn = 0; turn < TURNS; turn++) {
         n = 0;
-        for (int states = 1; states <= most; states *= 2) {
+        for (int states = 1; states <= STATES_MOST; states *= 2) {
             const int window = states < h->head.window ? states : h->head.window;
             const int tokens = images * (states / window);
             if (tokens > group || states % window) break;
@@ -91,21 +93,9 @@ static void head_spec_measure(head_spec *h)
             n++;
         }
     }
-    h->unit = seconds[0];
-    if (!h->measures) return;
-    raster_costs_begin(c, 2, 1 << (n - 1));
-    for (int i = 1; i < n; i++) c->cost[i] = fmin(fmax(seconds[i] / seconds[0], c->cost[i - 1]), RASTER_COST_MOST);
-    raster_costs_write(c, h->text, sizeof h->text);
-}
-
-static mar_status head_spec_read_costs(head_spec *h, mar_err *err)
-{
-    mar_err why = {0};
-    if (raster_costs_read(h->text, 2, 1 << (SPEC_WIDTHS - 1), &h->costs, &why) == MAR_OK) return MAR_OK;
-    return err_set(err, MAR_EARG,
-                   "--head_costs %s: expected the times of evaluations of 2, 4, 8, ... states, at most %d of them, "
-                   "none below 1 or the one before, as in 1.05,1.1,1.3",
-                   h->text, 1 << (SPEC_WIDTHS - 1));
+    spec_costs_begin(c, 2, 1 << (n - 1));
+    spec_costs_take(c, seconds);
+    head_spec_keep_costs(h);
 }
 
 /* --- choice ------------------------------------------------------------------------------------------------------- */
@@ -235,12 +225,14 @@ static mar_status head_spec_create_choice(head_spec *h, mar_err *err)
     h->chooses = h->head.has_limits = 1;
     h->measures = !p->head_costs && h->head.window > 1;
     if (!p->head_costs) return MAR_OK;
-    snprintf(h->text, sizeof h->text, "%s", p->head_costs);
-    mar_status status = head_spec_read_costs(h, err);
-    if (status != MAR_OK) return status;
-    raster_costs_write(&h->costs, h->text, sizeof h->text);
-    p->head_costs = h->text;
-    return head_spec_read_costs(h, err);
+    const int most = 1 << (SPEC_WIDTHS - 1);
+    if (!spec_costs_read(p->head_costs, 2, most, 0, &h->costs))
+        return err_set(err, MAR_EARG,
+                       "--head_costs %s: expected the times of evaluations of 2, 4, 8, ... states, at most %d of them, "
+                       "none below 1 or the one before, as in 1.05,1.1,1.3",
+                       p->head_costs, most);
+    head_spec_keep_costs(h);
+    return MAR_OK;
 }
 
 static mar_status head_spec_create(const mar_chain_stage *stage, void **state, mar_err *err)
@@ -279,12 +271,10 @@ static mar_status head_spec_plan(void *state, int tokens, mar_err *err)
     mar_status status = diff_speculate_plan(&h->head, tokens, tokens, err);
     if (status != MAR_OK || !h->chooses) return status;
     status = diff_chain_plan(c, tokens, err);
-    if (status != MAR_OK || h->unit > 0 || c->guided != (c->cfg_branches == 2)) return status;
+    if (status != MAR_OK || !h->measures || c->guided != (c->cfg_branches == 2)) return status;
+    h->measures = 0;
     head_spec_measure(h);
-    status = kern_check(c->k, err);
-    if (status != MAR_OK || !h->measures) return status;
-    h->stage.params->head_costs = h->text;
-    return head_spec_read_costs(h, err);
+    return kern_check(c->k, err);
 }
 
 static void head_spec_begin(void *state, int slot, int steps)
@@ -311,13 +301,7 @@ static void head_spec_draw(void *state, const diff_tokens *tokens, float *x)
 static void head_spec_stats(const void *state, mar_stats *sum)
 {
     const head_spec *h = state;
-    if (h->chooses && sum->head_batched > 0) sum->plain_s = sum->head_s + (h->plain - h->spent) * h->unit;
-}
-
-double mar_head_spec_account(const void *state)
-{
-    const head_spec *h = state;
-    return h->spent / h->plain;
+    if (h->chooses && sum->head_batched > 0) sum->plain_s = sum->head_s * (h->plain / h->spent);
 }
 
 /* Tells whether it is on. Where whole paths are verified, it works inside that accelerator. */

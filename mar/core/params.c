@@ -141,7 +141,7 @@ static mar_param rows[] = {
              "of the head. The distribution of the images does not change. The number of sequential calls falls. 0 "
              "is the plain chain. auto: each call's tokens have 1, 2, 4, 8 or 16 steps, the number with the most "
              "steps a second by the times of the head and by what this image has accepted. By these times an "
-             "image made alone takes at most 1 % longer than by the plain chain. They are measured before the first "
+             "image made alone takes at most 2 % longer than by the plain chain. They are measured before the first "
              "image, unless --head_costs gives them."},
     {.name = FIELD(head_costs),
      .tokens = continuous,
@@ -249,7 +249,7 @@ static mar_param rows[] = {
          "They include the drafts of the tree of sjd-pac and scd. At most the number of tokens in an image. auto: "
          "each round has the drafts with the most tokens a second, at most 64 on a GPU and 16 on a CPU, chosen by the "
          "times of such rounds and by the drafts that this image has accepted. By these times an image made alone "
-         "takes at most 1 % longer than without drafts. They are measured before the first image, unless --round_costs "
+         "takes at most 2 % longer than without drafts. They are measured before the first image, unless --round_costs "
          "gives them. standard: on a CPU the same with times computed from model, type and instruction set, at "
          "least as long as measured ones; on a GPU 64."},
     {.name = FIELD(round_costs),
@@ -260,9 +260,10 @@ static mar_param rows[] = {
      .method = "vanilla|sjd|sjd-pac|scd",
      .help = "times of rounds of 2, 4, 8, ... drafts; vanilla: 1, 2, ...\n"
              "Each over that of a round without drafts. Of a tree there is one. The last one is of the most drafts, "
-             "which --window N or --gamma N must name. They choose the drafts of each round, as with --window auto. "
-             "Equal seeds give equal images only with equal times: a picture's text has those used, and --like takes "
-             "them."},
+             "which --window N or --gamma N must name. A draft model first computes the tokens of the rounds without "
+             "drafts: +T behind the times is that of one token. They choose the drafts of each round, as with --window "
+             "auto. Equal seeds give equal images only with equal times: a picture's text has those used, and --like "
+             "takes them."},
     {.name = FIELD(first),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",

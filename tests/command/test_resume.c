@@ -53,7 +53,21 @@ COMMAND_CASE(times_are_taken_from_the_images)
     sh_ok(d, "! grep -aq round_costs four.png");
 }
 
-/* So are those of --head_spec auto. */
+/* The standard times of the default depend on no run and on no batch. */
+COMMAND_CASE(standard_times)
+{
+    static const char *const runs[] = {"--spec sjd", "--spec sjd-pac", "--draft demo-discrete-draft"};
+    const char *d = *state;
+    for (size_t i = 0; i < LENGTH(runs); i++) {
+        static const char *const outs[] = {"--batch 3 --out once", "--batch 3 --out twice", "--batch 1 --out alone"};
+        for (size_t k = 0; k < LENGTH(outs); k++)
+            command_ok(d, "generate --model demo-discrete --class 3 --num 3 --quiet %s %s", runs[i], outs[k]);
+        sh_ok(d, "diff -r once twice && diff -r once alone && grep -aq round_costs once/000001.png");
+        sh_ok(d, "rm -r once twice alone");
+    }
+}
+
+/* The times of --head_spec auto are taken from the images, too. */
 COMMAND_CASE(times_of_the_head_are_taken_from_the_images)
 {
     const char *d = *state;

@@ -37,12 +37,15 @@ TEST_CASE(automatic_values)
                  {"spec sjd-pac, round_costs 1/1.2345", NO_DRAFT, "round_costs", "1,1.23"},
                  {"spec scd, window 8, round_costs 1.5/2/300", NO_DRAFT, "round_costs", "1.5,2,300"},
                  {"round_costs 2", NEAR, "round_costs", "2"},
+                 {"round_costs 1.1/1.2+0.0346", NEAR, "round_costs", "1.1,1.2+0.035"},
+                 {"round_costs 2+0.0004", NEAR, "round_costs", "2"},
+                 {"tree 2/1, round_costs 2+12.34", EAGLE, "round_costs", "2+12.3"},
                  {"round_costs 2", NO_DRAFT, "round_costs", ""}, /* not used without a method */
                  {"", NO_DRAFT, "window", "standard"},
                  {"spec sjd", NO_DRAFT, "round_costs", "1.97,2.63,3.97,6.63"},
                  {"cfg 1, spec scd", NO_DRAFT, "round_costs", "1.7,2.1,2.9,4.5"},
                  {"spec sjd-pac, window 8", NO_DRAFT, "round_costs", ""},
-                 {"", EAGLE, "round_costs", "2.3,3.3,5.3,9.3"},
+                 {"", EAGLE, "round_costs", "2.3,3.3,5.3,9.3+0.222"},
                  {"gamma 8", NEAR, "round_costs", ""},
                  {"tree static", NEAR, "round_costs", ""},
                  {"tree static, gamma auto, round_costs 3", NEAR, "gamma", "5"},
@@ -123,6 +126,7 @@ TEST_CASE(costs_of_drafters)
         const mar_params *p = mar_session_get_params(first);
         assert_true(p->round_costs && *p->round_costs >= '1');
         assert_library(s.m, mar_session_create(s.target, s.vae, p, 3, &same));
+        assert_string_equal(mar_session_get_params(same)->round_costs, p->round_costs);
         discrete_generate(first, 3, discrete_labels, 3, tokens[0]);
         discrete_generate(same, 3, discrete_labels, 3, tokens[1]);
         assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
@@ -204,6 +208,10 @@ static void refused(const discrete_models *s, mar_model *model, mar_vae *vae, co
     "expected the times of rounds of 2, 4, 8, ... drafts, at most 128 of them, none below 1 or the one before, as in " \
     "1.05,1.1,1.3"
 
+#define DRAFTED_COSTS                                                                                                  \
+    "expected the times of rounds of 1, 2, 4, ... drafts, at most 64 of them, none below 1 or the one before, as in "  \
+    "1.05,1.1,1.3, or behind them, as in 1.05,1.1,1.3+0.02, that of catching up on a token"
+
 TEST_CASE(options_that_cannot_be)
 {
     const discrete_models s = discrete_open(*state, 1);
@@ -234,6 +242,13 @@ TEST_CASE(options_that_cannot_be)
         {"spec sjd, round_costs 1.1/", NO_DRAFT, "--round_costs 1.1,: " COSTS},
         {"spec sjd, round_costs nan", NO_DRAFT, "--round_costs nan: " COSTS},
         {"spec sjd, round_costs 1/1/1/1/1/1/1/1", NO_DRAFT, "--round_costs 1,1,1,1,1,1,1,1: " COSTS},
+        {"spec sjd, round_costs 1.1+0.1", NO_DRAFT, "--round_costs 1.1+0.1: " COSTS},
+        {"round_costs 1.1+0.1/1.2", NEAR, "--round_costs 1.1+0.1,1.2: " DRAFTED_COSTS},
+        {"round_costs 1.1+1001", NEAR, "--round_costs 1.1+1001: " DRAFTED_COSTS},
+        {"round_costs 1.1+", NEAR, "--round_costs 1.1+: " DRAFTED_COSTS},
+        {"tree 2/1, round_costs 0.9+0.1", NEAR,
+         "--round_costs 0.9+0.1: expected the time of a round of all 4 drafts, 1 or more, and maybe, as in 2+0.1, that "
+         "of catching up on a token"},
         {"spec lantern, lantern_k 51", NEAR, "--lantern_k 51: expected 50 at most, the tokens of the codebook"},
         {"spec lantern-pp-gstar, lantern_k 1000", NEAR,
          "--lantern_k 1000: expected 50 at most, the tokens of the codebook"},

@@ -13,6 +13,11 @@ double spec_choice_cost(const spec_choice *c, int drafts)
     return c->widths ? c->cost[i] : 1;
 }
 
+double spec_choice_loss(int n)
+{
+    return LOSS * n;
+}
+
 void spec_past_begin(spec_past *past, int n, int given, int stale)
 {
     *past = (spec_past){.n = n, .given = given, .known = given, .stale = stale};
@@ -64,7 +69,7 @@ void spec_past_add(spec_past *past, const spec_choice *c, int drafts, int positi
 static double choice_allowance(const spec_past *past)
 {
     const int all = past->n - past->given, drawn = past->known - past->given;
-    return LOSS * (all + drawn) / 2;
+    return spec_choice_loss(all + drawn) / 2;
 }
 
 /* Returns the positions that the drafts of a width cover. */

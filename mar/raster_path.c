@@ -15,9 +15,9 @@ static spec_path_step raster_path_step(const spec_path *s, int image, int step)
     return (spec_path_step){1, p->position + step, raster_steps(p->g, step), cfg};
 }
 
-/* Adds the tokens that the draft model has not computed, up to the one before a step, to its pass: one, or those of
- * plain rounds, too. More than fit in a pass are computed before it. */
-static void raster_path_add_draft(raster_path *p, int slot, int step, int rows, int row)
+/* Computes what the draft model lacks of the tokens before a step, behind plain rounds, but for those that fit in one
+ * pass. */
+static void raster_path_catch_up(raster_path *p, int slot, int step, int rows, int row)
 {
     const int most = causal_runner_rows(p->runner);
     int first = p->computed[slot] < step - 1 ? p->computed[slot] : step - 1;
@@ -33,7 +33,7 @@ static spec_path_z raster_path_draft(spec_path *s, int first, int end)
 {
     raster_path *p = s->o.host;
     const int n = end - first;
-    for (int i = 0; i < n; i++) raster_path_add_draft(p, s->drawn[first + i].slot, s->drawn[first + i].step, n, i);
+    for (int i = 0; i < n; i++) raster_path_catch_up(p, s->drawn[first + i].slot, s->drawn[first + i].step, n, i);
     causal_vectors_begin(p->runner, p->g->slots.tokens);
     for (int i = 0; i < n; i++) {
         const int slot = s->drawn[first + i].slot, step = s->drawn[first + i].step, from = p->computed[slot];

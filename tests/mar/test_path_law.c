@@ -10,8 +10,10 @@
  * find. */
 #include "mar.h"
 #include "mar_measure.h"
+#include "specdec/path.h"
 #include "tests/support/brief.h"
 #include "tests/support/demo.h"
+#include "tests/support/masked.h"
 #include "tests/support/path_spy.h"
 #include "tests/support/statistics.h"
 

@@ -11,6 +11,7 @@
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

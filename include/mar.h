@@ -449,8 +449,8 @@ typedef struct {
      * last conditions as the draft. "sjd", "sjd-pac" and "scd" take no draft. NULL: with head_spec the draft's head
      * proposes inside the head; else "path", for discrete tokens "vanilla". A session copies texts. */
     const char *spec;
-    /* Autoregressive steps of a block, 1 or more; blocks end with the image. -1: 8. 0: 8, or with spec path adapted to
-     * the image's accepted drafts, at most 16. Discrete tokens: at most seq_len; -1, 0 of spec vanilla: round_costs. */
+    /* Autoregressive steps of a block, 1 or more; blocks end with the image. -1, 0: 8. spec path: 0: by round_costs, at
+     * most 16; -1 on a CPU: none, plain decoding. Discrete tokens: at most seq_len; -1, 0 of vanilla: round_costs. */
     int gamma;
     float prefill;           /* fraction of the autoregressive steps that the target makes alone; not with spec path */
     mar_context context;     /* FULL without a draft */
@@ -476,8 +476,8 @@ typedef struct {
     int check;                 /* 1: reports the layer that makes the first non-finite number; slower, same output */
     float time_shift;          /* flows: s, 1..100, makes t / (s - (s - 1) t) of the steps' times; 0: the model's */
     int token_norm; /* NextStep-1: 1: drawn tokens get mean 0 and variance 1; 2: they do not; 0: the model's */
-    /* Exact methods choose drafts by times of rounds of 1, 2, 4, ... (Jacobi: 2, 4, ...; a tree: its own) over a plain
-     * one; +T: of a token that the draft catches up on. NULL: window, gamma 0: measured; -1 on a CPU: computed. */
+    /* Exact methods choose drafts by times of rounds of 1, 2, 4, ... (Jacobi, path: 2, 4, ...; a tree: its own) over a
+     * plain one; +T: of a token that the draft catches up on. NULL: window, gamma 0: measured; -1: computed or none. */
     const char *round_costs;
     const char *head_costs; /* head_spec -1: the same of evaluations of 2, 4, ... states an image, over one of one */
 } mar_params;

@@ -50,9 +50,9 @@ typedef struct {
      * last index. The token is the draft's with spec path in context full, else the target's. In context full, later
      * contexts have seen the draft's version. */
     double accepted_shift;
-    long undrafted; /* rounds without drafts by choice (discrete tokens); head_spec -1: tokens by the plain chain */
-    /* With round_costs measured or given: what decoder_s + draft_s + verify_s would have been without drafts; with
-     * head_costs: head_s by the plain chain; else 0. */
+    long undrafted; /* rounds without drafts by choice; head_spec -1: tokens by the plain chain */
+    /* With round_costs measured or given, and where spec path makes no drafts: what encoder_s + decoder_s + head_s +
+     * draft_s + verify_s would have been without drafts; with head_costs: head_s by the plain chain; else 0. */
     double plain_s;
 } mar_stats;
 /* Sets size, and every other field to 0. Writes the first `size` bytes; pass sizeof *stats. */

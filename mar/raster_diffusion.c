@@ -295,14 +295,11 @@ static void diffusion_admit(mar_raster *g, const int *slot, const mar_image *ima
 
 static mar_status diffusion_resolve(mar_raster *g, const mar_params *params, mar_err *err)
 {
-    const int n = diffusion_seq_len(g);
     g->plan.params = *params;
     mar_params *p = &g->plan.params;
     mar_status status = raster_resolve_steps(g->model, p, err);
     if (status == MAR_OK) status = raster_check_chain(g->model, p, err);
     if (status != MAR_OK) return status;
-    if (p->gamma > n) p->gamma = n;
-    if (p->spec && !p->gamma) p->gamma = raster_path_gamma(p) < n ? raster_path_gamma(p) : n;
     if (p->draft && !p->spec)
         return err_set(err, MAR_EARG, "--draft with --head_spec: expected --spec path with a %s model",
                        g->model->base.config.title);
@@ -359,7 +356,7 @@ static mar_status diffusion_create(mar_raster *g, const mar_vae *vae, const mar_
     }
     if (status != MAR_OK) return status;
     raster_list_specs(g);
-    status = raster_create_target(g, &sampling, paths ? raster_path_gamma(p) - 1 : 0, 0, err);
+    status = raster_create_target(g, &sampling, paths ? path_costs_gamma(p, p->num_iter) - 1 : 0, 0, err);
     if (status == MAR_OK)
         status = diff_chain_create_for(g->k, &g->model->head, d->spec, d->specs, p->temperature, tokens,
                                        g->branches == 2, &d->chain, err);
@@ -411,17 +408,23 @@ static mar_status diffusion_plan(mar_raster *g, int images, mar_err *err)
 
 /* --- statistics and effect ---------------------------------------------------------------------------------------- */
 
+/* Tells whether rounds may have drafts. */
+static int diffusion_drafts(const mar_raster *g)
+{
+    return g->diffusion->paths && !g->diffusion->paths->costs.never;
+}
+
 /* The effect of other accelerators than paths follows from those that are on. */
 static const mar_effect *diffusion_effect(const mar_raster *g)
 {
     static const mar_effect paths = {
         1, "of whole paths, by criterion path with drafts of the draft model; " MAR_ACCEPTED_MEAN};
-    return g->diffusion->paths && !g->diffusion->changes ? &paths : NULL;
+    return diffusion_drafts(g) && !g->diffusion->changes ? &paths : NULL;
 }
 
 static const char *diffusion_warning(const mar_raster *g)
 {
-    return g->diffusion->paths && diff_head_is_bf16(&g->model->head) ? diff_paths_bf16_warning : NULL;
+    return diffusion_drafts(g) && diff_head_is_bf16(&g->model->head) ? diff_paths_bf16_warning : NULL;
 }
 
 static void diffusion_stats(const mar_raster *g, mar_stats *stats)

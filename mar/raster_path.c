@@ -4,10 +4,7 @@
 
 #include <stdlib.h>
 
-enum {
-    RASTER_PATH_ROWS = 1 << 20, /* drafts of a round, at most */
-    RASTER_PATH_GAMMA = 8,      /* of gamma auto */
-};
+enum { RASTER_PATH_ROWS = 1 << 20 }; /* drafts of a round, at most */
 
 /* --- the raster order --------------------------------------------------------------------------------------------- */
 
@@ -18,13 +15,31 @@ static spec_path_step raster_path_step(const spec_path *s, int image, int step)
     return (spec_path_step){1, p->position + step, raster_steps(p->g, step), cfg};
 }
 
+/* Computes what the draft model lacks of the tokens before a step, behind plain rounds, but for those that fit in one
+ * pass. */
+static void raster_path_catch_up(raster_path *p, int slot, int step, int rows, int row)
+{
+    const int most = causal_runner_rows(p->runner);
+    int first = p->computed[slot] < step - 1 ? p->computed[slot] : step - 1;
+    for (; step - first > most; first += most) {
+        causal_vectors_begin(p->runner, p->g->slots.tokens);
+        raster_add_tokens(p->g, p->runner, slot, first, most, 1, rows, &row);
+        causal_vectors_run(p->runner, p->draft_z);
+    }
+    p->computed[slot] = first;
+}
+
 static spec_path_z raster_path_draft(spec_path *s, int first, int end)
 {
     raster_path *p = s->o.host;
     const int n = end - first;
+    for (int i = 0; i < n; i++) raster_path_catch_up(p, s->drawn[first + i].slot, s->drawn[first + i].step, n, i);
     causal_vectors_begin(p->runner, p->g->slots.tokens);
-    for (int i = 0; i < n; i++)
-        raster_add_tokens(p->g, p->runner, s->drawn[first + i].slot, s->drawn[first + i].step - 1, 1, 1, n, &i);
+    for (int i = 0; i < n; i++) {
+        const int slot = s->drawn[first + i].slot, step = s->drawn[first + i].step, from = p->computed[slot];
+        raster_add_tokens(p->g, p->runner, slot, from, step - from, 1, n, &i);
+        p->computed[slot] = step;
+    }
     causal_vectors_run(p->runner, p->draft_z);
     return (spec_path_z){p->draft_z, n};
 }
@@ -36,7 +51,7 @@ static spec_path_z raster_path_pass(spec_path *s)
     const int rows = s->images * s->o.gamma;
     causal_vectors_begin(g->target, g->slots.tokens);
     for (int slot = 0; slot < s->images; slot++) {
-        const int length = s->image[slot].length;
+        const int length = spec_path_is_plain(s, slot) ? 1 : s->image[slot].length;
         if (length == 0) continue;
         raster_add_tokens(g, g->target, slot, s->image[slot].from - 1, length, length, rows,
                           p->row + slot * s->o.gamma);
@@ -87,8 +102,11 @@ mar_status raster_path_round(raster_path *s, mar_err *err)
     mar_raster *g = s->g;
     diff_chain_guide(&g->diffusion->chain, g->branches == 2); /* the first token may have changed it */
     const mar_status status = spec_path_round(&s->rounds, err);
-    for (int i = 0; status == MAR_OK && i < s->rounds.images; i++)
-        if (g->slots.slot[i].busy) g->slots.slot[i].known = s->rounds.image[i].begin;
+    for (int i = 0; status == MAR_OK && i < s->rounds.images; i++) {
+        const int begin = s->rounds.image[i].begin;
+        if (g->slots.slot[i].busy) g->slots.slot[i].known = begin;
+        if (s->computed[i] > begin - 1) s->computed[i] = begin - 1; /* from there on it has computed dropped drafts */
+    }
     return status;
 }
 
@@ -99,17 +117,17 @@ void raster_path_set_negative(raster_path *s, const float *features, const uint8
 
 void raster_path_begin(raster_path *s)
 {
-    spec_path_begin(&s->rounds, 0);
+    spec_path_begin(&s->rounds);
     causal_runner_clear_stats(s->runner);
 }
 
 void raster_path_admit(raster_path *s, const int *slot, const mar_image *images, int n)
 {
     for (int i = 0; i < n; i++) {
-        s->rounds.image[slot[i]] = (spec_path_image){.seed = images[i].seed, .number = images[i].number, .begin = 1};
-        if (s->rounds.images <= slot[i]) s->rounds.images = slot[i] + 1;
+        spec_path_admit(&s->rounds, slot[i], images[i].seed, images[i].number, 1);
+        s->computed[slot[i]] = 0;
     }
-    causal_runner_admit(s->runner, s->g->start, n);
+    if (!s->costs.never) causal_runner_admit(s->runner, s->g->start, n);
 }
 
 void raster_path_release(raster_path *s, int slot)
@@ -123,11 +141,15 @@ void raster_path_stats(const raster_path *s, mar_stats *stats)
     spec_path_add_stats(&s->rounds, stats);
     stats->draft_s += draft->prefix_s + draft->tokens_s;
     stats->draft_flop += draft->flop;
+    if (s->rounds.spent == 0) return;
+    const causal_runner_stats *target = causal_runner_get_stats(s->g->target);
+    const double all = stats->head_s + stats->draft_s + stats->verify_s;
+    stats->plain_s = target->prefix_s + (all - draft->prefix_s + target->tokens_s) * s->rounds.plain / s->rounds.spent;
 }
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
 
-mar_status raster_path_check(const mar_raster_model *model, const mar_params *p, int max_images, mar_err *err)
+mar_status raster_path_check(const mar_raster_model *model, mar_params *p, int max_images, mar_err *err)
 {
     const mar_model *draft = p->draft;
     if (!draft) return err_set(err, MAR_EARG, "--spec path: needs --draft with a %s model", model->base.config.title);
@@ -135,36 +157,33 @@ mar_status raster_path_check(const mar_raster_model *model, const mar_params *p,
     if (model->facts.last_is_noisy)
         return err_set(err, MAR_EARG, "--spec path: paths do not compare the noise of the last step of %s's tokens",
                        model->base.config.title);
-    const mar_status status = mar_check_draft(&model->base, draft, err);
+    mar_status status = mar_check_draft(&model->base, draft, err);
     if (status != MAR_OK) return status;
     const int rows = model->facts.net.rows, has = mar_raster_model_of(draft)->facts.net.rows;
     if (model->facts.net.prompt && has < rows)
         return err_set(err, MAR_EMODEL,
                        "the draft's embedding has %d rows, expected the model's %d: prompts are its ids", has, rows);
-    if ((int64_t)max_images * raster_path_gamma(p) > RASTER_PATH_ROWS)
-        return err_set(err, MAR_EARG, "batch of %d images with --gamma %d: too large", max_images,
-                       raster_path_gamma(p));
     if (p->context == MAR_CONTEXT_PREFIX)
         return err_set(err, MAR_EARG, "--context prefix: expected full with a %s model", model->base.config.title);
+    status = path_costs_check(&model->base, p, p->num_iter, err);
+    if (status != MAR_OK) return status;
+    const int gamma = path_costs_gamma(p, p->num_iter);
+    if ((int64_t)max_images * gamma > RASTER_PATH_ROWS)
+        return err_set(err, MAR_EARG, "batch of %d images with --gamma %d: too large", max_images, gamma);
     return MAR_OK;
-}
-
-int raster_path_gamma(const mar_params *p)
-{
-    return p->gamma ? p->gamma : RASTER_PATH_GAMMA;
 }
 
 int raster_path_rows(const mar_params *p, int max_images)
 {
-    const int rows = max_images * raster_path_gamma(p);
+    const int rows = max_images * path_costs_gamma(p, p->num_iter);
     return rows > SPEC_PATH_CANDIDATES_MOST ? rows : SPEC_PATH_CANDIDATES_MOST;
 }
 
-static mar_status raster_path_create_rounds(raster_path *s, int most, mar_err *err)
+static mar_status raster_path_create_rounds(raster_path *s, int gamma, int most, mar_err *err)
 {
     mar_raster *g = s->g;
     const mar_params *p = &g->plan.params;
-    const int gamma = raster_path_gamma(p), seq_len = g->model->facts.net.seq_len;
+    const int seq_len = g->model->facts.net.seq_len;
     const spec_path_options options = {.order = &raster_path_order,
                                        .host = s,
                                        .target = &g->diffusion->chain,
@@ -174,6 +193,7 @@ static mar_status raster_path_create_rounds(raster_path *s, int most, mar_err *e
                                        .seq_len = seq_len,
                                        .steps = seq_len,
                                        .gamma = gamma,
+                                       .choice = path_costs_choice(&s->costs),
                                        .max_rows = g->max_images * gamma,
                                        .max_pending = g->max_images,
                                        .candidates = most,
@@ -187,29 +207,33 @@ static mar_status raster_path_create_rounds(raster_path *s, int most, mar_err *e
 
 mar_status raster_path_create(mar_raster *g, raster_path **out, mar_err *err)
 {
-    const mar_params *p = &g->plan.params;
+    mar_params *p = &g->plan.params;
     const mar_raster_model *draft = mar_raster_model_of(p->draft);
     const int branches = g->branches, most = raster_path_rows(p, g->max_images);
-    const int seq_len = g->model->facts.net.seq_len, rows = g->max_images * raster_path_gamma(p);
+    const int seq_len = g->model->facts.net.seq_len, gamma = path_costs_gamma(p, seq_len);
+    const int rows = g->max_images * gamma;
     const raster_diffusion *d = g->diffusion;
     raster_path *s = *out = calloc(1, sizeof *s);
     if (!s) return err_set(err, MAR_ENOMEM, "out of memory");
     s->g = g;
-    s->position = calloc((size_t)(seq_len + rows + g->max_images), sizeof *s->position); /* owns all lists */
+    s->position = calloc((size_t)(seq_len + rows + 2 * g->max_images), sizeof *s->position); /* owns all lists */
     if (!s->position) return err_set(err, MAR_ENOMEM, "out of memory for rounds of %d tokens", rows);
     s->row = s->position + seq_len;
     s->place = s->row + rows;
+    s->computed = s->place + g->max_images;
     for (int i = 0; i < seq_len; i++) s->position[i] = i;
     for (int i = 0; i < rows; i++) s->row[i] = i;
-    mar_status status =
-        causal_runner_create(g->k, draft->net, &(causal_sampling){.cfg = p->cfg}, g->max_images, 0, 0, &s->runner, err);
+    mar_status status = path_costs_create(p, seq_len, &s->costs, err);
+    if (status == MAR_OK) /* with a choice it computes the tokens of plain rounds, some at a time */
+        status = causal_runner_create(g->k, draft->net, &(causal_sampling){.cfg = p->cfg}, g->max_images,
+                                      s->costs.choice.choose ? gamma - 1 : 0, 0, &s->runner, err);
     if (status == MAR_OK) causal_runner_name(s->runner, "draft: ");
     if (status == MAR_OK) causal_runner_set_cache(s->runner, raster_cache_type(p));
     if (status == MAR_OK)
         status = diff_chain_create_for(g->k, &draft->head, d->spec, d->specs, p->temperature, most, branches == 2,
                                        &s->chain, err);
     s->chain.part = "draft: ";
-    return status == MAR_OK ? raster_path_create_rounds(s, most, err) : status;
+    return status == MAR_OK ? raster_path_create_rounds(s, gamma, most, err) : status;
 }
 
 void raster_path_free(raster_path *s)
@@ -236,9 +260,12 @@ size_t raster_path_lay_out(raster_path *s, char *base)
 
 mar_status raster_path_plan(raster_path *s, int images, mar_err *err)
 {
-    raster_diffusion *d = s->g->diffusion;
-    diff_chain_guide(&d->chain, s->g->branches == 2);
+    mar_raster *g = s->g;
+    raster_diffusion *d = g->diffusion;
+    const mar_measured_parts parts = {g->k, g->model->base.engine, (mar_engine_state *)g, NULL, images};
+    diff_chain_guide(&d->chain, g->branches == 2);
     mar_status status = causal_runner_plan(s->runner, images, err);
     for (int i = 0; status == MAR_OK && i < d->specs; i++) status = spec_path_plan(&s->rounds, d->spec[i].steps, err);
-    return status;
+    if (status != MAR_OK || !s->costs.measures) return status;
+    return path_costs_measure(&s->costs, &parts, &s->rounds, 1, 1, &g->plan.params, err);
 }

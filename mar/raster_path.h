@@ -5,17 +5,19 @@
 #ifndef MAR_RASTER_PATH_H
 #define MAR_RASTER_PATH_H
 
+#include "mar/path_costs.h"
 #include "mar/raster_tokens.h"
-#include "specdec/path.h"
 
 typedef struct raster_path {
     spec_path rounds;
+    path_costs costs;
     mar_raster *g;
     causal_runner *runner; /* of the draft model */
     diff_chain chain;      /* of the draft model */
     int *position;         /* host [seq_len] 0, 1, ... */
     int *row;              /* host [max_images * gamma] 0, 1, ... */
     int *place;            /* host [max_images] places of tokens in the slots' tokens */
+    int *computed;         /* host [max_images] first tokens that the draft model has computed, all of them final */
 
     /* Backend memory, from raster_path_lay_out. D and E are the widths of the model and of the draft model. */
     float *z;       /* [2][max_images * gamma][D] conditions of the round's tokens, by image, then token */
@@ -23,10 +25,9 @@ typedef struct raster_path {
     float *normal;  /* [max_images][C] tokens, normalised */
 } raster_path;
 
-/* Returns MAR_EARG or MAR_EMODEL if the parameters' draft cannot draft for the model. */
-mar_status raster_path_check(const mar_raster_model *model, const mar_params *p, int max_images, mar_err *err);
-/* Return the tokens of a round, and the most tokens that a call of a head has. */
-int raster_path_gamma(const mar_params *p);
+/* Resolves gamma. Returns MAR_EARG or MAR_EMODEL if the parameters' draft cannot draft for the model. */
+mar_status raster_path_check(const mar_raster_model *model, mar_params *p, int max_images, mar_err *err);
+/* Returns the most tokens that a call of a head has. */
 int raster_path_rows(const mar_params *p, int max_images);
 /* Creates the paths of a session whose runner and chain exist. *out is to be freed also after a failure. */
 mar_status raster_path_create(mar_raster *g, raster_path **out, mar_err *err);

@@ -13,6 +13,11 @@ double spec_choice_cost(const spec_choice *c, int drafts)
     return c->widths ? c->cost[i] : 1;
 }
 
+double spec_choice_loss(int n)
+{
+    return LOSS * n;
+}
+
 void spec_past_begin(spec_past *past, int n, int given, int stale)
 {
     *past = (spec_past){.n = n, .given = given, .known = given, .stale = stale};
@@ -73,7 +78,7 @@ double spec_past_add(spec_past *past, const spec_choice *c, int drafts, int posi
 
 double spec_past_left(const spec_past *past)
 {
-    return LOSS * (past->n - past->given) - (past->spent - (past->known - past->given));
+    return spec_choice_loss(past->n - past->given) - (past->spent - (past->known - past->given));
 }
 
 /* Returns the positions that the drafts of a width cover. */

@@ -37,6 +37,8 @@
  *
  * 4. A position without a draft takes its token from p, with noise of its own.
  *
+ * 5. Whole paths of continuous tokens: specdec/path.h.
+ *
  * A choice must not depend on the tokens, verdicts or rows at positions from k on. Given that x_j was accepted, y_j no
  * longer has q_j. Nor has it given p_{j+1}, which tells x_j. tests/specdec/test_laws.c has choices that look at these,
  * and finds their distributions wrong. */
@@ -72,6 +74,8 @@ typedef struct spec_choice {
 
 /* Implements spec_choice.choose by the table. */
 int spec_choose(const spec_choice *choice, const spec_past *past);
+/* Returns what a sequence of n tokens may lose against plain decoding, in costs of plain rounds. */
+double spec_choice_loss(int n);
 /* Returns the cost of a round that has nothing to catch up on: that of the first width of at least `drafts`. */
 double spec_choice_cost(const spec_choice *choice, int drafts);
 void spec_past_begin(spec_past *past, int n, int given, int stale);

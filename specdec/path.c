@@ -23,29 +23,61 @@ static size_t path_at(const spec_path *s, int row)
     return (size_t)row * (size_t)path_channels(s);
 }
 
-/* --- rows --------------------------------------------------------------------------------------------------------- */
+/* --- the length of a round ---------------------------------------------------------------------------------------- */
 
-/* Returns the steps of an image's next round. With gamma auto it maximises the expected steps for their cost. A step is
- * assumed to stay whole at the rate seen so far in this image. Each context costs `context` of a round's fixed cost: a
- * third, by the model of a GPU's time (bench/path_model.py). It is one number for all backends, so that an image has
- * the same rounds on each. */
-static int path_round_length(const spec_path *s, const spec_path_image *image)
+int spec_path_is_plain(const spec_path *s, int image)
 {
-    /* Pseudo-count: steps that count as seen before the first one, and the share of them that stayed whole. */
-    const double prior = 8, rate = 0.85;
-    const double context = 1.0 / 3;
-    const double whole = (image->whole + prior * rate) / (image->tried + prior);
-    const int left = s->o.steps - image->begin;
-    int best = s->o.gamma;
-    double reached = 1, steps = 0, most = 0;
-    for (int n = 1; s->o.adaptive && n <= s->o.gamma; n++, reached *= whole) {
-        steps += reached;
-        if (steps / (1 + n * context) > most) most = steps / (1 + n * context), best = n;
-    }
-    return best < left ? best : left;
+    const spec_path_image *im = &s->image[image];
+    return im->length == 0 && im->from < s->o.steps;
 }
 
-/* Lists the tokens of a step as drafts. */
+/* Returns the drafted steps of a round behind this past; 0: a plain round. */
+static int path_wanted(const spec_path *s, const spec_past *past)
+{
+    const spec_choice *c = &s->o.choice;
+    const int drafts = c->choose ? c->choose(c, past) : 0;
+    if (!c->choose) return s->o.gamma;
+    return drafts ? drafts + 1 : 0;
+}
+
+/* Returns the drafted steps of the round behind a plain one, which is chosen before it: a plain round has no verdicts.
+ * Where all rounds are alike, the first plain one counts as a step of the next. */
+static int path_wanted_behind(const spec_path *s, const spec_path_image *image)
+{
+    spec_past past = image->past;
+    if (!s->o.choice.choose) return s->o.gamma > 1 ? s->o.gamma - 1 : 1;
+    spec_past_add(&past, &s->o.choice, 0, 0, 0, 1);
+    return path_wanted(s, &past);
+}
+
+/* Begins an image's next round. */
+static void path_begin_round(const spec_path *s, spec_path_image *image)
+{
+    const int left = s->o.steps - image->begin, is_known = !s->o.draft && image->length == 0;
+    image->from = image->begin;
+    image->wanted = left == 0 ? 0 : is_known ? image->next : path_wanted(s, &image->past);
+    image->length = image->wanted < s->o.gamma ? image->wanted : s->o.gamma;
+    if (image->length > left) image->length = left;
+    if (!s->o.draft && image->length == 0 && left > 1) image->next = path_wanted_behind(s, image);
+}
+
+/* Adds a round that advanced an image by `steps` steps, of which `whole` were drafted and not replaced. */
+static void path_account(spec_path *s, spec_path_image *image, int whole, int steps)
+{
+    const spec_choice *c = &s->o.choice;
+    const int drafts = image->wanted ? image->wanted - 1 : 0, tested = image->length ? image->length - 1 : 0;
+    s->o.stats->rounds++;
+    s->o.stats->round_steps += steps;
+    if (!c->choose) return;
+    spec_past_add(&image->past, c, drafts, tested, whole < tested ? whole : tested, steps);
+    s->spent += spec_choice_cost(c, drafts);
+    s->plain += steps;
+    s->o.stats->undrafted += image->length == 0;
+}
+
+/* --- rows --------------------------------------------------------------------------------------------------------- */
+
+/* Lists the tokens of a step. */
 static void path_list_step(spec_path *s, int slot, int step)
 {
     const spec_path_step t = s->o.order->step(s, slot, step);
@@ -70,8 +102,7 @@ static void path_list_drafts(spec_path *s)
     s->n_drawn = 0;
     for (int i = 0; i < s->images; i++) {
         spec_path_image *image = &s->image[i];
-        image->from = image->begin;
-        image->length = path_round_length(s, image);
+        path_begin_round(s, image);
         if (image->length > longest) longest = image->length;
     }
     for (int j = 0; j < longest; j++)
@@ -222,13 +253,6 @@ static void path_know(spec_path *s, int first, int end)
     if (first < end) s->o.order->know(s, end - first);
 }
 
-/* Returns the step whose z the target's own drafts of the current round have: the last final one, or the first step if
- * none is final. */
-static int path_drafted_in(const spec_path_image *image)
-{
-    return image->from ? image->from - 1 : 0;
-}
-
 /* Draws the target's own drafts, together with the first candidates for tokens to replace. Both have their z from the
  * last pass. */
 static void path_draft_by_target(spec_path *s)
@@ -238,7 +262,7 @@ static void path_draft_by_target(spec_path *s)
     s->draft_sources = s->drafts + s->n_pending;
     if (s->draft_sources == 0) return;
     for (int r = 0; r < s->drafts; r++)
-        s->index[r] = s->o.order->z_row(s, &s->drawn[r], path_drafted_in(&s->image[s->drawn[r].slot]));
+        s->index[r] = s->o.order->z_row(s, &s->drawn[r], s->image[s->drawn[r].slot].from - 1);
     for (int i = 0; i < s->n_pending; i++) s->index[s->drafts + i] = s->pending[i].z_row;
     path_gather(s, s->z, s->draft_sources, path_width(&s->target), s->draft_z);
     path_run_head(s, &s->target, (spec_path_z){s->draft_z, s->draft_sources}, 0, 0, s->n_drawn, 1);
@@ -272,19 +296,19 @@ static int path_true_row(const spec_path *s, int r)
     return s->o.order->z_row(s, row, s->o.one_context ? s->image[row->slot].from : row->step);
 }
 
-/* Verifies all drafts but those drafted with their true z: log P/Q, the verdicts, and the shifts of their tokens from
- * the target's last means. */
+/* Makes the target's pass, and verifies all drafts: log P/Q, the verdicts, and the shifts of their tokens from the
+ * target's last means. */
 static mar_status path_verify(spec_path *s, mar_err *err)
 {
-    const int first = s->known, n = s->drafts - first;
-    if (n == 0) return MAR_OK;
+    const int n = s->drafts;
     s->z = s->o.order->pass(s);
-    for (int r = 0; r < n; r++) s->index[r] = path_true_row(s, first + r);
+    if (n == 0) return kern_check(s->k, err);
+    for (int r = 0; r < n; r++) s->index[r] = path_true_row(s, r);
     path_gather(s, s->z, n, path_width(&s->target), s->true_z);
-    path_run_head(s, &s->target, (spec_path_z){s->true_z, n}, first, first, s->drafts, 0);
-    const path_verdicts v = path_decide_rows(s, first, s->drafts, s->images, 0);
+    path_run_head(s, &s->target, (spec_path_z){s->true_z, n}, 0, 0, n, 0);
+    const path_verdicts v = path_decide_rows(s, 0, n, s->images, 0);
     const size_t words = (size_t)n + (size_t)s->images + path_at(s, n);
-    s->k->core->subtract(s->k, s->token + path_at(s, first), s->last + path_at(s, first), path_at(s, n), v.shift);
+    s->k->core->subtract(s->k, s->token, s->last, path_at(s, n), v.shift);
     s->k->core->download(s->k, s->report, s->verdicts, words * sizeof *s->report);
     return kern_check(s->k, err);
 }
@@ -308,14 +332,12 @@ static void path_advance(spec_path *s, const int *first)
 {
     for (int i = 0; i < s->images; i++) {
         spec_path_image *image = &s->image[i];
-        const int begin = image->from, end = begin + image->length;
+        const int begin = image->from, end = begin + image->length, is_plain = spec_path_is_plain(s, i);
         const int whole = first && first[i] < end ? first[i] : end;
-        const int reached = s->o.one_context || whole == end ? end : whole + 1, judged = begin + (s->known > 0);
-        image->context = path_drafted_in(image);
-        if (begin == end) continue;
-        s->o.stats->rounds++;
-        s->o.stats->round_steps += reached - begin;
-        if (reached > judged) image->tried += reached - judged, image->whole += whole - judged;
+        const int reached = is_plain ? begin + 1 : s->o.one_context || whole == end ? end : whole + 1;
+        if (begin == s->o.steps) continue;
+        path_account(s, image, whole - begin, reached - begin);
+        image->context = begin - 1;
         image->begin = reached;
     }
 }
@@ -324,19 +346,18 @@ static void path_advance(spec_path *s, const int *first)
  * drafts. But with one_context no context has seen one, and the accepted ones become the target's own last means. */
 static void path_commit_drafts(spec_path *s)
 {
-    const int judged = s->drafts - s->known;
-    const path_verdicts v = path_verdicts_in(s->report, judged, s->images);
+    const path_verdicts v = path_verdicts_in(s->report, s->drafts, s->images);
     int kept = 0;
-    path_advance(s, judged ? v.first : NULL);
+    path_advance(s, s->drafts ? v.first : NULL);
     s->n_pending = 0;
     for (int r = 0; r < s->drafts; r++) {
         const spec_path_row *row = &s->drawn[r];
-        const int at = r - s->known, rejected = at >= 0 && v.marked[at];
+        const int rejected = v.marked[r];
         if (row->step >= s->image[row->slot].begin) continue;
-        s->o.stats->drafted += at >= 0;
-        s->o.stats->accepted += at >= 0 && !rejected;
-        for (size_t c = 0; at >= 0 && !rejected && c < path_at(s, 1); c++) {
-            const double shift = v.shift[path_at(s, at) + c];
+        s->o.stats->drafted++;
+        s->o.stats->accepted += !rejected;
+        for (size_t c = 0; !rejected && c < path_at(s, 1); c++) {
+            const double shift = v.shift[path_at(s, r) + c];
             s->shift_sum += shift * shift;
         }
         if (rejected) {
@@ -345,7 +366,7 @@ static void path_commit_drafts(spec_path *s)
             pending->z_row = path_true_row(s, r), pending->q_row = s->n_pending;
             s->index[s->n_pending++] = r;
         } else {
-            path_note(s, kept++, r, at < 0 ? MAR_TOKEN_TARGET : MAR_TOKEN_ACCEPTED);
+            path_note(s, kept++, r, MAR_TOKEN_ACCEPTED);
         }
     }
     s->rejected = s->n_pending;
@@ -399,21 +420,67 @@ static mar_status path_replace(spec_path *s, int drawn, mar_err *err)
     return MAR_OK;
 }
 
+/* Draws rows first .. first+n-1 of `drawn`, alike in diffusion steps and guidance, from their true z, as plain decoding
+ * does. */
+static void path_draw_alike(spec_path *s, int first, int n)
+{
+    diff_chain *c = s->o.target;
+    float *x = s->token + path_at(s, first);
+    diff_speculation_stats *work = &s->target_work;
+    for (int i = 0; i < n; i++) s->index[i] = path_true_row(s, first + i);
+    path_gather(s, s->z, n, path_width(&s->target), s->true_z);
+    path_pack(s, first, first + n);
+    diff_chain_use(c, s->drawn[first].diffusion_steps);
+    const diff_tokens tokens = {.count = n,
+                                .sources = n,
+                                .z = s->true_z,
+                                .cfg = s->cfg,
+                                .seed = s->seed,
+                                .image = s->number,
+                                .position = s->position};
+    if (!s->o.choice.choose || s->o.window > 1) {
+        diff_paths_draw(&s->target, &tokens, x, NULL, work);
+        return;
+    }
+    const int steps = c->schedule.steps;
+    diff_chain_guide(c, s->branches == 2 && s->drawn[first].cfg != 1);
+    diff_chain_sample(c, s->true_z, n, s->cfg, s->seed, s->number, s->position, x);
+    work->flop += diff_chain_flop(c, n);
+    diff_chain_guide(c, s->branches == 2);
+    work->calls += (long)steps * n, work->evaluations += (long)steps * n, work->batched += steps;
+    if (steps > work->calls_max) work->calls_max = steps;
+}
+
+/* Draws and keeps the tokens of plain rounds. */
+static void path_draw_plain(spec_path *s)
+{
+    const spec_path_row *row = s->drawn;
+    s->n_drawn = 0;
+    for (int i = 0; i < s->images; i++)
+        if (spec_path_is_plain(s, i)) path_list_step(s, i, s->image[i].from);
+    if (s->n_drawn == 0) return;
+    s->k->core->timer_mark(s->k, NULL);
+    for (int first = 0, end; first < s->n_drawn; first = end) {
+        end = first + 1;
+        while (end < s->n_drawn && row[end].diffusion_steps == row[first].diffusion_steps &&
+               (row[end].cfg == 1) == (row[first].cfg == 1))
+            end++;
+        path_draw_alike(s, first, end - first);
+    }
+    s->k->core->timer_mark(s->k, &s->target_s);
+    for (int r = 0; r < s->n_drawn; r++) path_note(s, r, r, MAR_TOKEN_TARGET);
+    s->o.order->keep(s, s->token, s->n_drawn, 0);
+}
+
 mar_status spec_path_round(spec_path *s, mar_err *err)
 {
-    const int by_target = !s->o.draft, begins = by_target && !s->begun;
-    if (begins) {
-        s->z = s->o.order->pass(s);
-        path_draft_by_target(s);
-    }
+    const int by_target = !s->o.draft;
     if (!by_target) path_draft_by_model(s);
-    s->begun = 1;
-    s->known = 0; /* drafts of an image's first step had their true z */
-    for (int r = 0; begins && r < s->drafts; r++) s->known += s->drawn[r].step == 0;
     const mar_status status = path_verify(s, err);
     if (status != MAR_OK) return status;
     path_commit_drafts(s);
     s->drafts = 0; /* their rows are free */
+    path_draw_plain(s);
     if (by_target) path_draft_by_target(s);
     return path_replace(s, by_target, err);
 }
@@ -427,13 +494,20 @@ mar_status spec_path_check_number(uint64_t number, mar_err *err)
                    (unsigned long long)number);
 }
 
-void spec_path_begin(spec_path *s, int n)
+void spec_path_begin(spec_path *s)
 {
-    s->images = n;
-    s->begun = s->drafts = s->known = s->n_pending = 0;
-    s->shift_sum = s->target_s = s->draft_s = 0;
+    s->images = s->drafts = s->n_pending = 0;
+    s->shift_sum = s->target_s = s->draft_s = s->spent = s->plain = 0;
     s->target_work = s->draft_work = (diff_speculation_stats){0};
-    for (int i = 0; i < n; i++) s->image[i] = (spec_path_image){0};
+}
+
+void spec_path_admit(spec_path *s, int image, uint64_t seed, uint64_t number, int begin)
+{
+    spec_path_image *im = &s->image[image];
+    *im = (spec_path_image){.seed = seed, .number = number, .begin = begin, .from = begin};
+    if (s->images <= image) s->images = image + 1;
+    spec_past_begin(&im->past, s->o.steps, begin, 0);
+    im->next = path_wanted_behind(s, im);
 }
 
 void spec_path_add_stats(const spec_path *s, mar_stats *stats)

@@ -15,15 +15,28 @@
  *      Norm[P - Q]+ replaces each rejected path: the first of the candidates, drawn from P, that is accepted with
  *      probability 1 - Q/P. Candidates are drawn in parallel. Without a draft model they share a run of the chain with
  *      the next round's drafts.
+ * A plain round, of length 0, is plain decoding's step: the pass gives the z of step `from` alone, and its tokens are
+ * drawn from it. Without a draft model an image's first round is plain, as nothing has given a z before it. The pass of
+ * a plain round gives the z of the next round's drafts, too, if it has any.
  *
  * Why that is exact to plain sampling. The verdict on a step uses the step's own drafts, u and candidates, and the
  * context's tokens. If the step counts, all tokens of its context are final. Drafts after the first rejection, and the
- * verdicts on them, influence nothing that stays, so their random numbers may be used again. A token's draft has the
- * plain chain's addresses in every round, so an image looks like the plain image of its seed. Candidate n of a token
- * has the addresses of another image, number image + (n + 1) SPEC_PATH_IMAGES. The accepted candidate does not depend
- * on how many are drawn at a time. The length of a round may depend on what earlier rounds accepted. An image's steps
- * are fixed before it begins. A verdict is on a path. The token may be any function of the path, such as its end
- * normalised to a sphere.
+ * verdicts on them, influence nothing that stays, so their random numbers may be used again. A token's draft, and its
+ * draw in a plain round, have the plain chain's addresses, so an image looks like the plain image of its seed.
+ * Candidate n of a token has the addresses of another image, number image + (n + 1) SPEC_PATH_IMAGES. The accepted
+ * candidate does not depend on how many are drawn at a time. An image's steps are fixed before it begins. A verdict is
+ * on a path. The token may be any function of the path, such as its end normalised to a sphere.
+ *
+ * Why the length may be chosen (specdec/choice.h). Let k steps be final, and let G(k) be all random numbers with
+ * addresses of their tokens: paths, u, candidates. A choice is a function of spec_past: k, the verdicts on final steps,
+ * and the choices before. By induction over rounds these are functions of G(k), and so are the z of the next drafts of
+ * step k, which the last pass computed in a context of final tokens, and its true z. The random numbers of step k are
+ * independent of G(k), whatever dropped drafts they made before. So given G(k), step k is either plain, a draw from P,
+ * or drafted from a fixed Q, verified and replaced, which is a draw from P, too. With a draft model, or behind other
+ * steps of its round, the same holds given G of all steps before it, if it counts.
+ * A choice must not depend on verdicts on dropped steps: they tell the random numbers that the next draft of these
+ * steps has. tests/mar/test_path_law.c has a choice by an adversary within the rules, and this one, whose distribution
+ * it finds wrong.
  *
  * The last index of the chain adds no noise. An accepted draft became a token by the mean under its draft's z. Later
  * contexts have seen that token, and it stays. Under the target's z the same x_1 would become a slightly different
@@ -34,6 +47,7 @@
 
 #include "diffusion/paths.h"
 #include "mar_measure.h"
+#include "specdec/choice.h"
 
 #define SPEC_PATH_IMAGES ((uint64_t)1 << 40) /* image numbers end here: the candidates have those beyond */
 
@@ -80,8 +94,8 @@ typedef struct {
     /* Runs the draft model's pass for drafts first .. end-1, a step of each image, over the tokens before them. Returns
      * the z of these drafts, in their order. */
     spec_path_z (*draft)(spec_path *s, int first, int end);
-    /* Runs the target's pass over the contexts of all drafts but the first s->known. If there are none, since the
-     * target has not drafted yet: over the contexts of images without a token. */
+    /* Runs the target's pass over the contexts of all drafts, and of the step of each plain round. Without a draft
+     * model it also gives the z of the tokens that the next round may draft. */
     spec_path_z (*pass)(spec_path *s);
     /* Returns the row, in the result of the last pass, of a token in the context of step `context`. */
     int (*z_row)(const spec_path *s, const spec_path_row *row, int context);
@@ -94,14 +108,16 @@ typedef struct {
 
 typedef struct {
     const spec_path_order *order;
-    void *host;                /* of the order */
-    diff_chain *target;        /* of the target's head */
-    diff_chain *draft;         /* of the draft model's head; NULL: the target drafts */
-    int window;                /* as in diff_paths_create */
-    int images;                /* of a batch, at most */
-    int seq_len, steps;        /* of an image */
-    int gamma;                 /* steps of a round, at most */
-    int adaptive;              /* 1: a round has fewer steps where an image's drafts are often rejected */
+    void *host;         /* of the order */
+    diff_chain *target; /* of the target's head */
+    diff_chain *draft;  /* of the draft model's head; NULL: the target drafts */
+    int window;         /* as in diff_paths_create */
+    int images;         /* of a batch, at most */
+    int seq_len, steps; /* of an image */
+    int gamma;          /* steps of a round, at most */
+    /* Chooses each image's rounds. The drafts of its table are the drafted steps less 1, since a round's first step
+     * counts in any case; 0: a plain round. choose NULL: all rounds have gamma steps. */
+    spec_choice choice;
     int one_context;           /* 1: the round's final tokens are the context of all its steps, and all steps count */
     int max_rows, max_pending; /* tokens of a round's drafts and tokens to replace, together; tokens to replace */
     int candidates;            /* of all tokens in one draw, at most, unless one for each is more */
@@ -116,9 +132,11 @@ typedef struct {
 typedef struct {
     uint64_t seed, number; /* noise address */
     int begin;             /* first step that is not final */
-    int from, length;      /* first step and steps of the current round; length 0: the image is finished */
+    int from, length;      /* first step and drafted steps of the current round; 0: it is plain, or all is final */
+    int wanted, next;      /* drafted steps chosen, which may exceed those left; without a draft model, behind a plain
+                            * round, those of the next round */
     int context;           /* step whose z the last round's drafts had, if the target drafts */
-    int tried, whole;      /* steps verified so far, and those without a replacement */
+    spec_past past;        /* of steps; with a choice */
 } spec_path_image;
 
 struct spec_path {
@@ -129,14 +147,13 @@ struct spec_path {
     diff_paths *drafter;      /* the one of these that drafts */
     int max_drawn;            /* tokens drawn at a time, at most */
     int images;               /* of the batch */
-    int begun;                /* 1: the batch has had a round */
     int n_drawn, drafts;      /* rows of `drawn`, and those of drafts */
-    int known;                /* first rows of `drawn` that were drafted with their true z */
     int n_pending, rejected;  /* tokens to replace still, and at the end of the round */
     spec_path_z z;            /* of the target's last pass */
 
-    double shift_sum;                               /* of squared shifts of accepted tokens, per channel */
-    double target_s, draft_s;                       /* seconds of draws by either head */
+    double spent, plain;      /* with a choice: costs of the batch's rounds, and by plain rounds */
+    double shift_sum;         /* of squared shifts of accepted tokens, per channel */
+    double target_s, draft_s; /* seconds of draws by either head */
     diff_speculation_stats target_work, draft_work; /* of the heads */
 
     void *memory;           /* of the host arrays below */
@@ -172,10 +189,14 @@ size_t spec_path_lay_out(spec_path *s, char *base); /* as diff_chain_lay_out */
 mar_status spec_path_plan(spec_path *s, int diffusion_steps, mar_err *err);
 /* Returns MAR_EARG for an image number that candidates need. */
 mar_status spec_path_check_number(uint64_t number, mar_err *err);
-/* Begins a batch of n images. The caller sets seed, number and begin of image[0..n-1], which are 0. */
-void spec_path_begin(spec_path *s, int n);
-/* Runs a round of all images, as above. Without a draft model the first round makes one more pass. Returns the queue's
- * failure, or MAR_EMODEL if no candidate for a token is kept. */
+/* Begins a batch without images. */
+void spec_path_begin(spec_path *s);
+/* Puts an image in a place of the batch. Its steps before `begin` are final. */
+void spec_path_admit(spec_path *s, int image, uint64_t seed, uint64_t number, int begin);
+/* Tells whether an image's current round is plain. */
+int spec_path_is_plain(const spec_path *s, int image);
+/* Runs a round of all images, as above. Returns the queue's failure, or MAR_EMODEL if no candidate for a token is
+ * kept. */
 mar_status spec_path_round(spec_path *s, mar_err *err);
 /* Adds to *stats what options.stats does not have: the heads' work and time, and accepted_shift. */
 void spec_path_add_stats(const spec_path *s, mar_stats *stats);

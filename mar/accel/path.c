@@ -3,46 +3,40 @@
 #include "specdec/path.h"
 
 #include "mar/accel/draft.h"
+#include "mar/path_costs.h"
 #include "nets/masked_contexts.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MASKED_PATH_GAMMA = 16 }; /* maximum of gamma auto */
-
 typedef struct {
     spec_path rounds; /* first: tests look at it */
     mar_masked *g;
+    path_costs costs;
     mar_draft *draft;               /* NULL: the target drafts */
     masked_contexts contexts;       /* the target's passes */
     masked_contexts draft_contexts; /* the draft model's passes */
     masked_context *list;           /* host [max_images * gamma] contexts of a pass */
     /* [num_iter][gamma + 1] passes of one image, by first step and length of its round. Length 0: the draft model's
-     * pass for a step, or else the target's pass before the first round. */
+     * pass for a step, or else the target's first pass. */
     masked_recordings *recordings;
+    int recorded; /* their number */
     /* [max_images][num_iter] row of contexts.z that token 0 of the image's order would have in a step's context; only
      * steps of the last pass are valid. */
     int *z_origin;
 } masked_path;
 
-static int masked_path_gamma(const mar_params *p)
-{
-    return p->gamma ? p->gamma : MASKED_PATH_GAMMA;
-}
-
 /* Returns the steps of a round's drafts, and one more, whose tokens wait for candidates. */
 static int masked_path_block_steps(const mar_params *p)
 {
-    return masked_path_gamma(p) + 1;
+    return path_costs_gamma(p, p->num_iter) + 1;
 }
 
 static mar_status masked_path_check(const mar_model *model, mar_params *p, mar_err *err)
 {
-    (void)model;
     if (p->head_spec < 0) return err_set(err, MAR_EARG, "--head_spec auto with --spec path: expected --head_spec N");
-    if (p->gamma > p->num_iter) p->gamma = p->num_iter; /* the rest of the image */
-    return MAR_OK;
+    return path_costs_check(model, p, p->num_iter, err);
 }
 
 static void masked_path_resolve(mar_params *p)
@@ -53,11 +47,12 @@ static void masked_path_resolve(mar_params *p)
 
 /* --- the masked order --------------------------------------------------------------------------------------------- */
 
-/* Returns the recordings of a pass. Only a batch of one image has shapes that recur with every image; else returns
- * NULL. */
+/* Returns the recordings of a pass. Only a batch of one image has shapes that recur with every image, and with a choice
+ * plain passes differ; else returns NULL. */
 static masked_recordings *masked_path_recordings(const masked_path *p, int step, int length)
 {
-    return p->rounds.images == 1 ? &p->recordings[step * (p->rounds.o.gamma + 1) + length] : NULL;
+    if (p->rounds.images != 1 || (length == 0 && p->rounds.o.choice.choose)) return NULL;
+    return &p->recordings[step * (p->rounds.o.gamma + 1) + length];
 }
 
 /* Adds the context of a step to a pass, with the tokens of steps step .. last as queries, whose z begins at row z_row.
@@ -72,20 +67,28 @@ static int masked_path_add(masked_path *p, int *contexts, int z_row, int image, 
     return z_row + n_queries;
 }
 
-/* If the target drafts, a context also gives the z of the tokens that the next round may draft. */
+/* Adds an image's contexts to a pass. If the target drafts, a context also gives the z of the tokens that the next
+ * round may draft. Returns the row behind them. */
+static int masked_path_add_image(masked_path *p, int *n, int rows, int i)
+{
+    const spec_path *s = &p->rounds;
+    const spec_path_image *image = &s->image[i];
+    const int begin = image->from, end = begin + image->length, is_plain = spec_path_is_plain(s, i);
+    const int more = p->draft ? 0 : is_plain ? image->next : s->o.gamma;
+    if (s->o.one_context && begin < end) return masked_path_add(p, n, rows, i, begin, end - 1);
+    for (int step = begin; step < (is_plain ? begin + 1 : end); step++) {
+        const int last = step + more < s->o.steps ? step + more : s->o.steps - 1;
+        rows = masked_path_add(p, n, rows, i, step, last);
+    }
+    return rows;
+}
+
 static spec_path_z masked_path_pass(spec_path *s)
 {
     masked_path *p = s->o.host;
     mar_masked *g = p->g;
     int n = 0, rows = 0;
-    for (int i = 0; i < s->images; i++) {
-        const int begin = s->image[i].from, end = s->drafts ? begin + s->image[i].length : 1;
-        if (s->o.one_context && begin < end) rows = masked_path_add(p, &n, rows, i, begin, end - 1);
-        for (int step = begin + (s->known > 0); !s->o.one_context && step < end; step++) {
-            const int ahead = step + s->o.gamma < s->o.steps ? step + s->o.gamma : s->o.steps - 1;
-            rows = masked_path_add(p, &n, rows, i, step, p->draft ? step : ahead);
-        }
-    }
+    for (int i = 0; i < s->images; i++) rows = masked_path_add_image(p, &n, rows, i);
     masked_contexts_place(p->list, n);
     masked_contexts_run(&p->contexts, p->list, n, &g->target.net.embedded,
                         masked_path_recordings(p, s->image[0].from, s->image[0].length));
@@ -173,7 +176,7 @@ static mar_status masked_path_create_rounds(masked_path *p, int gamma, mar_err *
                                        .seq_len = g->model->base.config.seq_len,
                                        .steps = params->num_iter,
                                        .gamma = gamma,
-                                       .adaptive = params->gamma == 0,
+                                       .choice = path_costs_choice(&p->costs),
                                        .one_context = p->draft && params->context == MAR_CONTEXT_PREFIX,
                                        .max_rows = g->max_images * g->max_tokens,
                                        .max_pending = g->max_images * g->max_tokens,
@@ -202,7 +205,8 @@ static mar_status masked_path_create_passes(masked_path *p, int gamma, mar_err *
         p->draft_contexts.work.between = r->net.work.between;
     }
     if (status != MAR_OK) return status;
-    p->recordings = calloc(steps * ((size_t)gamma + 1), sizeof *p->recordings);
+    p->recorded = g->params.num_iter * (gamma + 1);
+    p->recordings = calloc((size_t)p->recorded, sizeof *p->recordings);
     p->list = calloc((size_t)images * (size_t)gamma, sizeof *p->list);
     p->z_origin = calloc((size_t)images * steps, sizeof *p->z_origin);
     if (p->recordings && p->list && p->z_origin) return MAR_OK;
@@ -211,24 +215,25 @@ static mar_status masked_path_create_passes(masked_path *p, int gamma, mar_err *
 
 static mar_status masked_path_create(mar_masked *g, void **state, mar_err *err)
 {
-    const int wanted = masked_path_gamma(&g->params), gamma = wanted < g->params.num_iter ? wanted : g->params.num_iter;
     masked_path *p = *state = calloc(1, sizeof *p);
     if (!p) return err_set(err, MAR_ENOMEM, "out of memory");
     p->g = g;
+    mar_status status = path_costs_create(&g->params, g->params.num_iter, &p->costs, err);
+    if (status != MAR_OK) return status;
     p->draft = mar_masked_state(g, &mar_accel_draft);
+    const int gamma = path_costs_gamma(&g->params, g->params.num_iter);
     const int64_t rows = (int64_t)g->max_images * g->max_tokens, passes = (int64_t)g->params.num_iter * (gamma + 1);
     const int64_t drawn = rows + (rows > SPEC_PATH_CANDIDATES_MOST ? rows : SPEC_PATH_CANDIDATES_MOST);
     const int64_t evaluated = drawn * (g->params.head_spec ? g->params.head_spec : 1);
     if (rows * gamma > INT_MAX / 2 || evaluated > INT_MAX / 2 || passes > INT_MAX)
         return err_set(err, MAR_EARG, "batch of %d images with --gamma %d: too large", g->max_images, gamma);
-    const mar_status status = masked_path_create_rounds(p, gamma, err);
+    status = masked_path_create_rounds(p, gamma, err);
     return status == MAR_OK ? masked_path_create_passes(p, gamma, err) : status;
 }
 
 static void masked_path_free_recordings(masked_path *p)
 {
-    const int passes = p->g->params.num_iter * (p->rounds.o.gamma + 1);
-    for (int i = 0; p->recordings && i < passes; i++) masked_recordings_free(p->g->k, &p->recordings[i]);
+    for (int i = 0; i < p->recorded && p->recordings; i++) masked_recordings_free(p->g->k, &p->recordings[i]);
 }
 
 static void masked_path_destroy(void *state)
@@ -253,12 +258,22 @@ static size_t masked_path_lay_out(void *state, char *base)
 
 /* --- a batch ------------------------------------------------------------------------------------------------------ */
 
+/* Measures the costs of rounds in the middle of an image. */
+static mar_status masked_path_measure(masked_path *p, int images, mar_err *err)
+{
+    mar_masked *g = p->g;
+    const mar_measured_parts parts = {g->k, g->model->base.engine, (mar_engine_state *)g, NULL, images};
+    const mar_status status =
+        path_costs_measure(&p->costs, &parts, &p->rounds, 0, g->params.num_iter / 2, &g->params, err);
+    masked_path_free_recordings(p); /* those of longer rounds */
+    return status;
+}
+
 static mar_status masked_path_plan(void *state, int images, mar_err *err)
 {
     masked_path *p = state;
     mar_masked *g = p->g;
     const int rows = p->rounds.o.max_rows;
-    (void)images;
     masked_path_free_recordings(p);
     mar_status status = masked_contexts_plan(&p->contexts, err);
     if (status == MAR_OK) status = masked_runner_plan_known_tokens(&g->target.net, rows, err);
@@ -269,15 +284,15 @@ static mar_status masked_path_plan(void *state, int images, mar_err *err)
         while (g->steps[first].sampling_steps != g->steps[i].sampling_steps) first++;
         if (first == i) status = spec_path_plan(&p->rounds, g->steps[i].sampling_steps, err);
     }
-    return status;
+    return status == MAR_OK && p->costs.measures ? masked_path_measure(p, images, err) : status;
 }
 
 static void masked_path_begin(void *state)
 {
     masked_path *p = state;
-    spec_path_begin(&p->rounds, p->g->images);
-    for (int i = 0; i < p->g->images; i++)
-        p->rounds.image[i].seed = p->g->slots.slot[i].seed, p->rounds.image[i].number = p->g->slots.slot[i].number;
+    const mar_slot *slot = p->g->slots.slot;
+    spec_path_begin(&p->rounds);
+    for (int i = 0; i < p->g->images; i++) spec_path_admit(&p->rounds, i, slot[i].seed, slot[i].number, 0);
     masked_contexts_begin(&p->contexts);
     if (p->draft) masked_contexts_begin(&p->draft_contexts);
 }
@@ -309,6 +324,8 @@ static void masked_path_stats(const void *state, mar_stats *sum)
     sum->decoder_flop += p->contexts.decoder_flop;
     sum->draft_s += p->draft_contexts.encoder_s + p->draft_contexts.decoder_s;
     sum->draft_flop += p->draft_contexts.encoder_flop + p->draft_contexts.decoder_flop;
+    const double all = sum->encoder_s + sum->decoder_s + sum->head_s + sum->draft_s + sum->verify_s;
+    if (p->rounds.spent > 0) sum->plain_s = all * p->rounds.plain / p->rounds.spent;
 }
 
 static void masked_path_effect(const void *state, mar_effect *out)
@@ -317,12 +334,13 @@ static void masked_path_effect(const void *state, mar_effect *out)
     const mar_params *params = &p->g->params;
     const int gamma = p->rounds.o.gamma, coarse = (params->num_iter + gamma - 1) / gamma;
     out->exact = !(p->rounds.o.one_context && coarse < params->num_iter);
+    if (p->costs.never) return;
     const char *by = p->draft ? "drafts of the draft model" : "drafts of the model itself";
     if (!out->exact)
         snprintf(out->how, sizeof out->how,
-                 "criterion path, context prefix: each block is drawn in the context before it, %s%d in place of %d "
+                 "criterion path, context prefix: each block is drawn in the context before it, %d in place of %d "
                  "contexts",
-                 params->gamma ? "" : "at least ", coarse, params->num_iter);
+                 coarse, params->num_iter);
     else if (p->rounds.o.one_context)
         snprintf(out->how, sizeof out->how, "by criterion path, context prefix with one step a block");
     else
@@ -332,7 +350,7 @@ static void masked_path_effect(const void *state, mar_effect *out)
 static const char *masked_path_warn(const void *state)
 {
     const masked_path *p = state;
-    return diff_head_is_bf16(&p->g->model->head) ? diff_paths_bf16_warning : NULL;
+    return !p->costs.never && diff_head_is_bf16(&p->g->model->head) ? diff_paths_bf16_warning : NULL;
 }
 
 static const mar_masked_hooks path_hooks = {

@@ -1,6 +1,7 @@
 /* The registry of accelerators, and the checks and messages that follow from it. */
 #include "mar/accel/registry.h"
 
+#include "mar/accel/draft.h"
 #include "mar/core/params.h"
 #include "mar/accel.h"
 #include "specdec/verifier.h"
@@ -59,10 +60,11 @@ static const char *accels_tokens_of(const mar_accel *accel)
 
 void mar_accels_resolve(mar_params *params, const char *tokens)
 {
-    const int is_discrete = strcmp(tokens, "discrete") == 0; /* there the engine resolves it (mar/raster_options.c) */
-    if (params->gamma < 0 && !is_discrete) params->gamma = MAR_GAMMA_AUTO;
+    const int is_discrete = strcmp(tokens, "discrete") == 0;
     for (int i = 0; accels[i]; i++)
         if (accels[i]->resolve && goes_with(accels_tokens_of(accels[i]), tokens)) accels[i]->resolve(params);
+    /* for these the engine resolves it (mar/raster_options.c, mar/path_costs.c) */
+    if (params->gamma < 0 && !is_discrete && !mar_verifies_paths(params)) params->gamma = MAR_GAMMA_AUTO;
 }
 
 /* --- conflicts ---------------------------------------------------------------------------------------------------- */

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Begins a batch of arbitrary images. */
-static mar_status measure_session_start(const mar_measured_parts *p, mar_err *err)
+mar_status mar_measure_begin(const mar_measured_parts *p, mar_err *err)
 {
     const size_t n = (size_t)p->images;
     int *slot = malloc(n * sizeof *slot);
@@ -34,10 +33,10 @@ static mar_status start_middle(const mar_measured_parts *p, mar_err *err)
 {
     const mar_engine *engine = p->engine;
     mar_engine_state *g = p->engine_state;
-    mar_status status = measure_session_start(p, err);
+    mar_status status = mar_measure_begin(p, err);
     const int steps = engine->steps_left(g, 0), half = steps - steps / 2;
     while (status == MAR_OK && engine->steps_left(g, 0) > half) status = engine->step(g, err);
-    if (status == MAR_OK && engine->steps_left(g, 0) <= 0) status = measure_session_start(p, err);
+    if (status == MAR_OK && engine->steps_left(g, 0) <= 0) status = mar_measure_begin(p, err);
     p->k->core->finish(p->k);
     return status == MAR_OK ? kern_check(p->k, err) : status;
 }

@@ -15,6 +15,9 @@ typedef struct {
     int images;
 } mar_measured_parts;
 
+/* Begins a batch of arbitrary images, in place of those in progress. */
+mar_status mar_measure_begin(const mar_measured_parts *p, mar_err *err);
+
 /* Measures the machine, the engine's own parts, a step and the decoder. Destroys the batch in progress. */
 mar_status mar_measure_parts(const mar_measured_parts *p, mar_measurements *all, mar_err *err);
 

@@ -196,9 +196,8 @@ static mar_param rows[] = {
          "standard is 8. For discrete tokens: the drafts of a chain, or the depth of a dynamic tree, at most the "
          "tokens of an image. With spec vanilla standard, on a CPU and without --tree, and auto are at most 8: each "
          "round has no drafts, or a chain of 1, 2, 4, ... or the whole tree, chosen as by --window standard and "
-         "--window auto. With spec path, auto chooses "
-         "the number for each image from its acceptance so far and from the assumed cost of a context on a "
-         "GPU, at most 16; else, and for SphereAR, it is 8."},
+         "--window auto. With spec path auto chooses 0, 2, 4, 8 or 16 steps in each round, by the times of such rounds "
+         "and by what this image has accepted, and standard is 0 on a CPU, which is plain decoding."},
     {.name = FIELD(prefill),
      .tokens = continuous,
      .group = "Speculation across tokens",
@@ -234,6 +233,17 @@ static mar_param rows[] = {
      .type = MAR_TYPE_FLOAT,
      .method = "cspd",
      .help = "cspd: temperature of the deviations in its criterion"},
+    {.name = FIELD(round_costs),
+     .group = "Speculation across tokens",
+     .type = MAR_TYPE_TEXT,
+     .argument = "N,N...",
+     .method = "path|vanilla|sjd|sjd-pac|scd",
+     .help = "times of rounds of 2, 4, 8, ... drafts; vanilla: 1, 2, ...\n"
+             "Each over that of a round without drafts. Of a tree there is one. The last one is of the most drafts, "
+             "which --window N or --gamma N must name. A draft model first computes the tokens of the rounds without "
+             "drafts: +T behind the times is that of one token. They choose the drafts of each round, as with --window "
+             "auto, and with spec path its steps, as with --gamma auto. Equal seeds give equal images only with equal "
+             "times: a picture's text has those used, and --like takes them."},
 
     {.name = FIELD(window),
      .tokens = discrete,
@@ -252,18 +262,6 @@ static mar_param rows[] = {
          "takes at most 2 % longer than without drafts. They are measured before the first image, unless --round_costs "
          "gives them. standard: on a CPU the same with times computed from model, type and instruction set, at "
          "least as long as measured ones; on a GPU 64."},
-    {.name = FIELD(round_costs),
-     .tokens = discrete,
-     .group = "Speculation over discrete tokens",
-     .type = MAR_TYPE_TEXT,
-     .argument = "N,N...",
-     .method = "vanilla|sjd|sjd-pac|scd",
-     .help = "times of rounds of 2, 4, 8, ... drafts; vanilla: 1, 2, ...\n"
-             "Each over that of a round without drafts. Of a tree there is one. The last one is of the most drafts, "
-             "which --window N or --gamma N must name. A draft model first computes the tokens of the rounds without "
-             "drafts: +T behind the times is that of one token. They choose the drafts of each round, as with --window "
-             "auto. Equal seeds give equal images only with equal times: a picture's text has those used, and --like "
-             "takes them."},
     {.name = FIELD(first),
      .tokens = discrete,
      .group = "Speculation over discrete tokens",

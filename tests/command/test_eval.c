@@ -40,6 +40,12 @@ static void times_are_taken_from_the_settings(void **state)
     command_ok(*state, HEAD " -q");
     command_refused(*state, "$MAR " HEAD " --head_costs 1,1,1,7", "was begun with --head_costs ",
                     "this is --head_costs 1,1,1,7");
+#define PATHS "eval --class 1 --num_iter 8 --spec path --gamma auto --num_images 4 --batch 2 --out paths"
+    command_ok(*state, PATHS " -q");
+    sh_ok(*state, "grep -q round_costs paths/settings.json && rm paths/result.json");
+    command_ok(*state, PATHS " -q");
+    command_refused(*state, "$MAR " PATHS " --round_costs 7", "was begun with --round_costs ",
+                    "this is --round_costs 7");
 }
 
 /* --- how the work is divided ---------------------------------------------------------------------------- */
@@ -692,14 +698,13 @@ static void own_drafts(void **state)
 {
     const char *d = *state;
 #define OWN "$MAR eval --num_images 10 --batch 2 --shard_images 4 --num_iter 8 --num_sampling_steps 2 --quiet "
-    sh_ok(d,
-          OWN "--draft self --gamma auto --out own --shard 2/2 && " OWN "--spec path --gamma auto --out own && " OWN
-              "--draft self --gamma auto --out one && $MAR eval --merge --draft self --gamma auto --out one --quiet");
+    sh_ok(d, OWN "--draft self --gamma 3 --out own --shard 2/2 && " OWN "--spec path --gamma 3 --out own && " OWN
+                 "--draft self --gamma 3 --out one && $MAR eval --merge --draft self --gamma 3 --out one --quiet");
 #undef OWN
     assert_same_run(d, "own", "one");
     char *settings = read_whole_file(d, "own/settings.json", NULL), *numbers = numbers_of_run(d, "own");
-    static const char *const parts[] = {"\"draft\":\t\"self\"", "\"spec\":\t\"path\"", "\"gamma\":\t\"auto\"",
-                                        "\"accelerators\":\t\"--draft self --spec path --gamma auto\""};
+    static const char *const parts[] = {"\"draft\":\t\"self\"", "\"spec\":\t\"path\"", "\"gamma\":\t3",
+                                        "\"accelerators\":\t\"--draft self --spec path --gamma 3\""};
     for (size_t i = 0; i < LENGTH(parts); i++) assert_has(settings, parts[i]);
     assert_null(strstr(settings, "draft_id"));
     assert_has(numbers, ", draft self;");
@@ -707,8 +712,8 @@ static void own_drafts(void **state)
     free(settings), free(numbers);
     command_refused(d, "$MAR eval --merge --draft demo-draft --out one",
                     "one: was begun with --draft self, this is --draft demo-draft; use another --out", "");
-    command_refused(d, "$MAR eval --merge --draft self --gamma 3 --out one",
-                    "was begun with --gamma auto, this is --gamma 3", "");
+    command_refused(d, "$MAR eval --merge --draft self --gamma 4 --out one",
+                    "was begun with --gamma 3, this is --gamma 4", "");
 }
 
 int main(void)

@@ -176,15 +176,15 @@ static void drafts_are_mapped(void **state)
 /* Tests drafts of the model itself, by step and by lateness. With a draft model no draft is late. */
 static void own_drafts(void **state)
 {
-    cJSON *record = report(*state, "--draft self --head_spec 4 --num_iter 16 --num_sampling_steps 4 "
-                                   "--versus --draft demo-draft --num_iter 16 --num_sampling_steps 4 "
+    cJSON *record = report(*state, "--draft self --gamma 8 --head_spec 4 --num_iter 16 --num_sampling_steps 4 "
+                                   "--versus --draft demo-draft --gamma 8 --num_iter 16 --num_sampling_steps 4 "
                                    "--against --num_iter 16 --num_sampling_steps 4 --num 20 --class 5 --out own.html");
     const cJSON *own = json_at(record, "runs.0"), *other = json_at(record, "runs.1"),
                 *plain = cJSON_GetObjectItem(record, "reference");
     assert_string_equal(json_text(own, "draft"), "self");
     assert_string_equal(json_text(other, "draft"), "demo-draft");
     assert_null(cJSON_GetObjectItem(plain, "draft"));
-    assert_string_equal(json_text(own, "options"), "--head_spec 4 --draft self --spec path");
+    assert_string_equal(json_text(own, "options"), "--head_spec 4 --draft self --spec path --gamma 8");
     /* the longest guarantee, complete */
     const char *end = "as later contexts saw it (accepted_shift measures the difference); not the model's defaults: "
                       "num_iter 16 (64), num_sampling_steps 4 (100)",

@@ -398,6 +398,29 @@ COMMAND_CASE(head_speculation_by_choice)
     command_result_free(&r);
 }
 
+/* By default a CPU makes no drafts, which is told, and auto measures them. */
+COMMAND_CASE(paths_by_choice)
+{
+    const char *d = *state;
+    cJSON *record = generated(d, "--spec path --class 3 --num 1 --num_iter 8 --out a.png");
+    assert_true(json_number(record, "rounds_without_drafts") == 1 && json_number(record, "mean_drafts") == 0);
+    assert_true(json_number(record, "decoding_seconds") == json_number(record, "plain_decoding_seconds"));
+    assert_string_equal(json_text(record, "parameters.gamma"), "standard");
+    cJSON_Delete(record);
+    record = generated(d, "--spec path --gamma auto --class 3 --num 1 --num_iter 8 --out b.png");
+    assert_true(json_number(record, "parameters.gamma") >= 2 && *json_text(record, "parameters.round_costs") >= '1');
+    assert_true(json_number(record, "plain_decoding_seconds") > 0);
+    cJSON_Delete(record);
+    record = generated(d, "--spec path --gamma 2 --class 3 --num 1 --num_iter 8 --out c.png");
+    assert_null(cJSON_GetObjectItem(record, "rounds_without_drafts"));
+    cJSON_Delete(record);
+    command_result r =
+        command_mar(d, "generate --spec path --round_costs 1,1,1 --class 3 --num 1 --num_iter 8 --out d.png");
+    assert_non_null(strstr(r.out, " drafts a round, none in 1"));
+    assert_non_null(strstr(r.out, "s, and without drafts would have taken "));
+    command_result_free(&r);
+}
+
 COMMAND_CASE(head_speculation)
 {
     cJSON *record = generated(*state, "--head_spec 4 --class 3 --num 1 --num_iter 8 --out a.png");
@@ -415,13 +438,13 @@ COMMAND_CASE(head_speculation)
 COMMAND_CASE(own_drafts)
 {
     const char *d = *state;
-    cJSON *record = generated(d, "--draft self --head_spec 4 --gamma auto --class 3 --num 1 --num_iter 16 "
+    cJSON *record = generated(d, "--draft self --head_spec 4 --gamma 8 --class 3 --num 1 --num_iter 16 "
                                  "--num_sampling_steps 20 --accept_map map.png --out a.png");
     const cJSON *parameters = cJSON_GetObjectItem(record, "parameters");
     assert_string_equal(json_text(record, "draft"), "self");
     assert_string_equal(json_text(parameters, "draft"), "self");
     assert_string_equal(json_text(parameters, "spec"), "path");
-    assert_string_equal(json_text(parameters, "gamma"), "auto");
+    assert_true(json_number(parameters, "gamma") == 8);
     assert_null(cJSON_GetObjectItem(parameters, "prefill"));
     assert_null(cJSON_GetObjectItem(parameters, "context"));
     assert_null(cJSON_GetObjectItem(parameters, "align"));
@@ -437,7 +460,7 @@ COMMAND_CASE(own_drafts)
     assert_true(json_count(record, "acceptance_per_lateness") > 1);
     cJSON_Delete(record);
     picture p = open_picture(d, "a.png");
-    assert_texts(&p, "draft=self|draft_id=(absent)|spec=path|gamma=auto|head_spec=4|prefill=(absent)");
+    assert_texts(&p, "draft=self|draft_id=(absent)|spec=path|gamma=8|head_spec=4|prefill=(absent)");
     close_picture(&p);
 
     int accepted, replaced, target;
@@ -446,10 +469,10 @@ COMMAND_CASE(own_drafts)
     assert_true(accepted > 0 && target > 0);
     close_picture(&p);
 
-    command_result r = command_run(d, "$MAR generate --spec path --head_spec 4 --gamma auto --class 3 --num 1 "
+    command_result r = command_run(d, "$MAR generate --spec path --head_spec 4 --gamma 8 --class 3 --num 1 "
                                       "--num_iter 16 --num_sampling_steps 20 --out b.png && cmp a.png b.png && "
                                       "$MAR convert demo-draft self.safetensors && mv self.safetensors self && "
-                                      "$MAR generate --draft ./self --class 3 --num 1 " QUICK "--out c.png");
+                                      "$MAR generate --draft ./self --gamma 8 --class 3 --num 1 " QUICK "--out c.png");
     if (r.status != 0) fail_msg("%s%s", r.out, r.err);
     command_result_free(&r);
     p = open_picture(d, "c.png");

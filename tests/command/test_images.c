@@ -414,6 +414,7 @@ TEST_CASE(files_are_loaded_once)
     options[4].machine.dtype = MAR_DTYPE_F32, options[5].machine.dtype = MAR_DTYPE_BF16;
     options[6].heads = "2";
     options[7].machine.head_dtype = MAR_DTYPE_F32;
+    for (int i = 8; i < 11; i++) options[i].params.gamma = 8;
     options[8].params.spec = "path";
     options[9].params.spec = "path", options[9].machine.dtype = MAR_DTYPE_F32;
     options[10].draft = "demo-draft"; /* without --spec: --spec path */

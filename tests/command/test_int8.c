@@ -20,7 +20,7 @@ COMMAND_CASE(options)
 {
     static const refusal cases[] = {
         {"generate --dtype int8 --head_dtype f32 --int8_below 500", "--int8_below", "--head_dtype"},
-        {"generate --dtype int8 --spec path --int8_below 500 --class 3", "--int8_below", "--head_dtype"},
+        {"generate --dtype int8 --spec path --gamma 8 --int8_below 500 --class 3", "--int8_below", "--head_dtype"},
         {"generate --dtype int8 --model demo-discrete --int8_below 500 --class 3", "--int8_below"},
     };
     static const refusal of_bf16 = {"generate --dtype int8 --head_dtype bf16 --int8_below 500 --class 3",

@@ -17,6 +17,7 @@ COMMAND_CASE(same_file)
         QUICK "--class 3,7 --cfg 1.7 --cfg_schedule constant --temperature 0.9 --seed 18446744073709551615",
         QUICK "--class 3,none --dtype int8 --int8_below 900",
         QUICK "--class 3,7 --spec path --head_spec 8 --dtype bf16 --head_dtype bf16",
+        QUICK "--class 3,7 --spec path --gamma auto",
         QUICK "--class 3,7 --draft demo-draft --dtype f32",
         QUICK "--class 3,7 --lazy --cfg_interval 0.2,0.8",
         "--class 3,7 --model demo-discrete --spec sjd-pac --top_k 50",

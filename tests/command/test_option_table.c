@@ -620,10 +620,10 @@ TEST_CASE(records_are_typed)
         {"--num_iter 2 --num_sampling_steps 3 --seed 18446744073709551615 --temperature 0.7", "temperature 0.7", 0},
         {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --spec cspd --align off", "spec cspd, align off", 1},
         {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --head_spec 2", "head_spec 2", 1},
-        {"--num_iter 2 --num_sampling_steps 3 --draft self --gamma auto", "spec path, gamma auto", 0},
+        {"--num_iter 2 --num_sampling_steps 3 --draft self --gamma 2", "spec path, gamma 2", 0},
         {"--num_iter 2 --num_sampling_steps 3 --spec path --head_spec 2", "spec path, head_spec 2", 0},
         {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --spec path", "spec path", 1},
-        {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --gamma auto", "gamma auto", 1},
+        {"--num_iter 2 --num_sampling_steps 3 --draft demo-draft --gamma 2", "gamma 2", 1},
         {"--gtr --gtr_generation_steps 2 --num_sampling_steps 3", "gtr on", 0},
         {"--num_iter 2 --diff_annealing cosine --sampler ddim", "diff_annealing cosine, sampler ddim", 0},
     };

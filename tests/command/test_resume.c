@@ -83,6 +83,22 @@ COMMAND_CASE(times_of_the_head_are_taken_from_the_images)
     sh_ok(d, "cmp like.png made/000001.png && ! grep -aq head_costs four.png");
 }
 
+/* And those of --spec path --gamma auto. */
+COMMAND_CASE(times_of_paths_are_taken_from_the_images)
+{
+    const char *d = *state;
+    const char run[] = "generate --class 3 --num 3 --num_iter 8 --spec path --gamma auto --quiet --out paths";
+    command_ok(d, "%s", run);
+    sh_ok(d, "cp -r paths made && rm paths/000000.png paths/000001.png");
+    command_ok(d, "%s --resume", run);
+    sh_ok(d, "diff -r paths made && grep -aq round_costs paths/000001.png");
+    refused(d, "generate --class 3 --num 3 --num_iter 8 --spec path --gamma auto --out paths --resume --round_costs 7",
+            "expected 7: a directory has images of one run only");
+    command_ok(d, "generate --like made/000001.png --out like.png --quiet");
+    command_ok(d, "generate --like made/000001.png --gamma 4 --out four.png --quiet");
+    sh_ok(d, "cmp like.png made/000001.png && ! grep -aq round_costs four.png");
+}
+
 /* Checks that images of two runs never share a directory. The second run is refused, or the images are removed first.
  * */
 COPY_CASE(two_runs)
@@ -267,12 +283,13 @@ COPY_CASE(own_drafts)
 {
     const char *d = *state;
 #define OWN "generate --class 3,1 --num 2 --num_iter 8 --num_sampling_steps 6 --quiet "
-    command_ok(d, OWN "--draft self --batch 4 --out own");
+    command_ok(d, OWN "--draft self --gamma 8 --batch 4 --out own");
     sh_ok(d, "cp -r own part && rm part/000001.png part/000002.png");
-    command_ok(d, OWN "--spec path --batch 1 --out part --resume");
+    command_ok(d, OWN "--spec path --gamma 8 --batch 1 --out part --resume");
     sh_ok(d, "diff -r own part && rm part/000002.png");
-    refused(d, OWN "--draft self --gamma auto --out part --resume", "gamma is 8, expected auto: ");
-    refused(d, OWN "--draft demo-draft --spec path --out part --resume", "draft is self, expected demo-draft: ");
+    refused(d, OWN "--draft self --gamma 4 --out part --resume", "gamma is 8, expected 4: ");
+    refused(d, OWN "--draft demo-draft --spec path --gamma 8 --out part --resume",
+            "draft is self, expected demo-draft: ");
     refused(d, OWN "--head_dtype f32 --out part --resume", "draft is self, expected no such text: ");
 #undef OWN
 }

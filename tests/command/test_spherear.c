@@ -214,7 +214,8 @@ TEST_WITH(measured_by_its_parts, set_up, command_teardown)
     assert_null(strstr(r.out, "encoder"));
     assert_has(r.out, ", by speculation inside the head");
     command_result_free(&r);
-    sh_ok(d, "$MAR methods --name head-spec | grep -q 'models: *Harmon, UniPic-1, MAR, SphereAR, NextStep-1, NextStep-1.1$' && "
+    sh_ok(d, "$MAR methods --name head-spec | grep -q 'models: *Harmon, UniPic-1, MAR, SphereAR, NextStep-1, "
+             "NextStep-1.1$' && "
              "$MAR methods --name lazymar | grep -q 'models: *Harmon, UniPic-1, MAR$' && "
              "$MAR methods --name sjd | grep -q 'models: *Lumina-mGPT, Anole, Emu3, LlamaGen$'");
 }

@@ -314,18 +314,19 @@ static void generate_shares(void **state)
              "&& ls all/runs/* >pieces && rm part/00000[258].png && $MAR generate --num 12 --out part --store all "
              "--resume" QUICK "&& diff -r plain part && ls all/runs/* | cmp pieces -");
     /* With drafts, the status of tokens is kept for the map and the statistics. */
-    shell(d, "for i in 0 1; do $MAR generate --num 20 --draft self --out a --overwrite --json --accept_map map.$i.png "
+    shell(d, "for i in 0 1; do $MAR generate --num 20 --draft self --gamma 8 --out a --overwrite --json --accept_map "
+             "map.$i.png "
              "--store all" QUICK ">record.$i || exit 1; done; " TOKENS ">made; "
-             "$MAR generate --num 20 --draft self --out b --accept_map map.2.png" QUICK
+             "$MAR generate --num 20 --draft self --gamma 8 --out b --accept_map map.2.png" QUICK
              "&& cmp map.0.png map.1.png && cmp map.0.png map.2.png && diff -r a b");
     shell(d, "for i in 0 1; do tr , '\\n' <record.$i | sed '/images_stored/d; /accept_map/d; "
              "s/\"[a-z_]*seconds[a-z_]*\":.*//' "
              ">same.$i; done; grep -q '\"images_stored\":20,' record.1 && grep -q acceptance_per_step same.0 && "
              "cmp same.0 same.1");
     shell(d,
-          "$MAR fidelity --num 20 --store all --out f.html --json --draft self" QUICK AGAINST ">shared && " TOKENS
-          ">now && test $(grep -vxFf now made | wc -l) = 0 && "
-          "$MAR fidelity --num 20 --out f.html --json --draft self" QUICK AGAINST ">alone && "
+          "$MAR fidelity --num 20 --store all --out f.html --json --draft self --gamma 8" QUICK AGAINST
+          ">shared && " TOKENS ">now && test $(grep -vxFf now made | wc -l) = 0 && "
+          "$MAR fidelity --num 20 --out f.html --json --draft self --gamma 8" QUICK AGAINST ">alone && "
           "for f in shared alone; do grep -o '\"acceptance_per[a-z_]*\":[^]]*\\|\"energy_[a-z]*\":{[^}]*}' $f >$f.d; "
           "done; test -s alone.d && cmp alone.d shared.d");
     /* A damaged piece is made again. */

@@ -120,7 +120,7 @@ static const struct {
     {"path, draft, prefix", 1, 0, RECORDED, PATHS "gamma 2"},
     {"path", 0, 0, SMALL, PATHS "gamma 3"},
     {"path, draft, full", 1, 0, SEVERAL | LONG, PATHS "gamma 2, context full"},
-    {"path, gamma auto, head_spec", 0, 0, SMALL, PATHS "gamma auto, head_spec 3"},
+    {"path, head_spec", 0, 0, SMALL, PATHS "gamma 2, head_spec 3"},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

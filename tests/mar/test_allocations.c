@@ -61,7 +61,8 @@ enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 TEST_CASE(generating)
 {
     static const struct demo_run paths[] = {
-        {"num_iter 6, num_sampling_steps 6, cfg 2.9, spec path", 0},
+        {"num_iter 6, num_sampling_steps 6, cfg 2.9, spec path, gamma 6", 0},
+        {"num_iter 6, num_sampling_steps 6, cfg 2.9, spec path", 0}, /* plain rounds */
         {"num_iter 6, num_sampling_steps 6, cfg 2.9, spec path, gamma 3", 1},
         {"num_iter 6, num_sampling_steps 6, cfg 2.9, spec path, gamma 3, context prefix", 1}};
     for (int i = 0; i < DTYPES; i++) {

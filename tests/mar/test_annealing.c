@@ -48,7 +48,7 @@ TEST_CASE(whole_paths)
         assert_int_equal(of_same.drafted, 2 * DEMO_SEQ);
         assert_int_equal(of_same.accepted, of_same.drafted);
         assert_true(of_other.accepted > 0 && of_other.accepted < of_other.drafted);
-        const mar_params alone = annealed(i ? "spec path, head_spec 4" : "spec path", NULL);
+        const mar_params alone = annealed(i ? "spec path, gamma 8, head_spec 4" : "spec path, gamma 8", NULL);
         const mar_stats of_alone = run(&d, &alone);
         assert_true(of_alone.accepted > 0 && of_alone.accepted < of_alone.drafted && of_alone.passes < 12);
     }

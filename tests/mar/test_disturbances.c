@@ -21,7 +21,7 @@ static const struct {
     {"num_iter 4, cfg 2.9, head_spec 4, diff_annealing linear, diff_upper_steps 9", 0, "upload"},
     {"num_iter 4, num_sampling_steps 12, cfg 2.9, head_spec 4", 0, "speculate_propose"},
     {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec cspd, gamma 3, context full", 1, "download"},
-    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec path, gamma auto", 0, NULL},
+    {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec path, gamma 4", 0, NULL},
     {"num_iter 6, num_sampling_steps 4, cfg 2.9, spec path, gamma 3, context full", 1, NULL},
 };
 enum { OTHERS = sizeof others / sizeof *others };

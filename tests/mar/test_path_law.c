@@ -6,12 +6,14 @@
  * another seed, and paired, with the same noise.
  *
  * All seeds are fixed. With other seeds a correct session fails a check of paths with probability 1e-4 at most; there
- * are five. It fails each of the two comparisons of images with probability 0.005. The mutants show what the tests
+ * are eight. It fails each of the two comparisons of images with probability 0.005. The mutants show what the tests
  * find. */
 #include "mar.h"
 #include "mar_measure.h"
+#include "specdec/path.h"
 #include "tests/support/brief.h"
 #include "tests/support/demo.h"
+#include "tests/support/masked.h"
 #include "tests/support/path_spy.h"
 #include "tests/support/statistics.h"
 
@@ -51,27 +53,80 @@ static void label(int first, int n, int *labels)
 
 /* --- innovations -------------------------------------------------------------------------------------------------- */
 
-static innovation_test innovations_of(const demo *d, const mar_params *p, int batches, int block, int mutant)
+/* Implements spec_choice.choose by an adversary within the rules: it goes on with other drafts where some were
+ * rejected, and otherwise by what it remembers. */
+static int choose_against(const spec_choice *c, const spec_past *past)
+{
+    const int some = past->known + past->rounds + (int)(4 * past->passed[0] + 2 * past->tested[1]);
+    if (past->accepted < past->positions) return c->drafts[1 + some % (c->widths - 1)];
+    return past->positions ? 0 : c->drafts[some % c->widths];
+}
+
+static kern_head_ops peeking; /* the queue's operations, whose verdicts choose_by_verdicts sees */
+static void (*unseen_decide)(kern_queue *k, const kern_path_verdict *job);
+static int next_is_rejected; /* 1: a draft of the step behind the first rejection was rejected, too */
+
+static void seen_decide(kern_queue *k, const kern_path_verdict *job)
+{
+    unseen_decide(k, job);
+    if (job->candidates) return;
+    next_is_rejected = 0;
+    for (int r = 0; r < job->rows; r++) next_is_rejected |= job->marked[r] && job->order[r] == job->first[0] + 1;
+}
+
+static void look_at_verdicts(kern_queue *k)
+{
+    peeking = *k->head, unseen_decide = k->head->path_decide;
+    peeking.path_decide = seen_decide;
+    k->head = &peeking;
+}
+
+/* Chooses drafts where the next step's dropped ones were rejected: their random numbers will be used again. */
+static int choose_by_verdicts(const spec_choice *c, const spec_past *past)
+{
+    if (past->positions == 0) return c->drafts[c->widths - 1];
+    return next_is_rejected ? 1 : 0;
+}
+
+/* The session's choice, if a test replaces it. */
+typedef int choose_function(const spec_choice *c, const spec_past *past);
+
+static spec_path *rounds_of(mar_session *s)
+{
+    extern const mar_accel mar_accel_path; /* its state begins with a spec_path */
+    return mar_masked_state(mar_masked_of(s), &mar_accel_path);
+}
+
+/* Returns the test of `images` images, made in batches. `choose` may be NULL. */
+static innovation_test innovations_by(const demo *d, const mar_params *p, int images, int batch, int block, int mutant,
+                                      choose_function *choose)
 {
     static float tokens[BATCH * DEMO_TOKENS];
-    mar_session *s = demo_session(d, p, BATCH);
+    static uint8_t status[BATCH * DEMO_SEQ];
+    mar_session *s = demo_session(d, p, batch);
     innovations v = {0};
     mar_stats stats = {.size = sizeof stats};
-    long drafted = 0, accepted = 0;
+    long drafted = 0, accepted = 0, undrafted = 0;
     int labels[BATCH];
-    for (int first = 0; first < batches * BATCH; first += BATCH) {
+    if (choose) rounds_of(s)->o.choice.choose = choose;
+    if (choose == choose_by_verdicts) look_at_verdicts(mar_masked_of(s)->k);
+    for (int first = 0; first < images; first += batch) {
         path_spy spy;
-        label(first, BATCH, labels);
-        assert_session(s, mar_session_begin(s, (uint64_t)first, labels, BATCH));
-        spy_begin(&spy, s, (uint64_t)first, BATCH, mutant);
+        label(first, batch, labels);
+        assert_session(s, mar_session_begin(s, (uint64_t)first, labels, batch));
+        spy_begin(&spy, s, (uint64_t)first, batch, mutant);
         demo_finish(s);
         assert_session(s, mar_session_tokens(s, tokens));
+        assert_session(s, mar_session_token_status(s, status, NULL));
+        for (int i = 0; choose && i < batch * DEMO_SEQ; i++) /* dropped drafts of steps that became plain */
+            if (status[i] == MAR_TOKEN_TARGET) spy.has[i] = 0;
         spy_whiten(&spy, d->model, p, block, labels, tokens, &v);
         spy_end(&spy);
         mar_session_get_stats(s, &stats);
-        drafted += stats.drafted, accepted += stats.accepted;
+        drafted += stats.drafted, accepted += stats.accepted, undrafted += stats.undrafted;
     }
     assert_int_equal(v.tokens, drafted);
+    assert_true((undrafted > 0) == (choose != NULL));
     const innovation_test t = innovations_test(&v);
     print_message("%s: %ld of %zu accepted, gap %.2f; p of normal %.2g, along %.2g, balance %.2g, square %.2g\n",
                   spy_mutant_name(mutant), accepted, v.tokens, t.mean_gap, t.normal, t.along, t.balance, t.square);
@@ -82,6 +137,11 @@ static innovation_test innovations_of(const demo *d, const mar_params *p, int ba
     return t;
 }
 
+static innovation_test innovations_of(const demo *d, const mar_params *p, int batches, int block, int mutant)
+{
+    return innovations_by(d, p, batches * BATCH, BATCH, block, mutant, NULL);
+}
+
 TEST_CASE(paths_have_the_targets_law)
 {
     static const struct {
@@ -90,7 +150,7 @@ TEST_CASE(paths_have_the_targets_law)
     } cases[] = {
         {0, 1, "num_iter 8, num_sampling_steps 12, cfg 2.9, gamma 4"},
         {0, 1, "num_iter 16, num_sampling_steps 12, cfg 1, gamma 8, head_spec 4"},
-        {0, 1, "num_iter 16, num_sampling_steps 10, cfg 2.9, gamma auto, head_spec 4, temperature 0.9"},
+        {0, 1, "num_iter 16, num_sampling_steps 10, cfg 2.9, gamma 16, head_spec 4, temperature 0.9"},
         {1, 1, "num_iter 8, num_sampling_steps 25, cfg 1, gamma 4, context full, head_spec 4"},
         {1, 3, "num_iter 8, num_sampling_steps 25, cfg 1, gamma 3, context prefix"},
     };
@@ -119,6 +179,44 @@ TEST_CASE(mutants_are_caught)
         if (test_brief && mutant > PATH_UNCHANGED + 1 && mutant < SPY_MUTANTS - 1) continue;
         const innovation_test t = innovations_of(&models, &p, BATCHES, 1, mutant);
         if (!(t.worst < rare)) fail_msg("%s: p = %.2g, not caught", spy_mutant_name(mutant), t.worst);
+    }
+    demo_close(d);
+}
+
+/* --- choices ------------------------------------------------------------------------------------------------------ */
+
+/* Images are made one at a time, so that a step has drafts or none. */
+enum { ALONE = test_brief ? 4 : 48 };
+
+TEST_CASE(choices_within_the_rules_keep_the_distribution)
+{
+    static const char *const cases[] = {
+        "num_iter 16, num_sampling_steps 12, cfg 1, head_spec 4",
+        "num_iter 8, num_sampling_steps 12, cfg 2.9",
+        "num_iter 8, num_sampling_steps 25, cfg 1, context full, head_spec 4",
+    };
+    demo d = demo_open(2);
+    for (int i = 0; i < 3; i++) {
+        const int by_draft = i == 2, images = by_draft && !test_brief ? ALONE / 4 : ALONE;
+        const demo models = models_of(&d, by_draft);
+        mar_params p = params_of(&d, by_draft, 300 + (uint64_t)i, cases[i]);
+        p.round_costs = "1,1,1";
+        const innovation_test t = innovations_by(&models, &p, images, 1, 1, PATH_UNCHANGED, choose_against);
+        if (!(t.worst > rare)) fail_msg("%s: p = %.2g", cases[i], t.worst);
+    }
+    demo_close(d);
+}
+
+/* A choice by verdicts on dropped steps changes the distribution, and is caught. */
+TEST_CASE(a_choice_by_dropped_verdicts_is_caught)
+{
+    demo d = demo_open(2);
+    const demo models = models_of(&d, 0);
+    mar_params p = params_of(&d, 0, 310, "num_iter 16, num_sampling_steps 12, cfg 2.9, head_spec 4");
+    p.round_costs = "1,1,1";
+    if (!test_brief) {
+        const innovation_test t = innovations_by(&models, &p, ALONE, 1, 1, PATH_UNCHANGED, choose_by_verdicts);
+        if (!(t.worst < rare)) fail_msg("p = %.2g, not caught", t.worst);
     }
     demo_close(d);
 }

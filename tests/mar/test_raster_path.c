@@ -5,12 +5,13 @@
 #include "mar.h"
 #include "mar_measure.h"
 #include "mar/api/session.h"
-#include "mar/raster_state.h"
+#include "mar/raster_path.h"
 #include "tests/support/brief.h"
 #include "tests/support/path_spy.h"
 #include "tests/support/statistics.h"
 #include "tests/support/support.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,7 +167,7 @@ TEST_CASE(paths_have_the_targets_distribution)
 {
     static const char *const cases[] = {
         "num_sampling_steps 12, cfg 2.9, cfg_schedule constant, gamma 4",
-        "num_sampling_steps 10, cfg 1, head_spec 4, temperature 0.9",
+        "num_sampling_steps 10, cfg 1, gamma 8, head_spec 4, temperature 0.9",
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const mar_params p = params_of(cases[i]);
@@ -221,6 +222,93 @@ TEST_CASE(mutants_are_caught)
         const innovation_test t = innovations_of(&p, mutant);
         if (!(t.worst < rare)) fail_msg("%s: p = %.2g, not caught", spy_mutant_name(mutant), t.worst);
     }
+}
+
+/* --- rounds by choice --------------------------------------------------------------------------------------------- */
+
+enum { SOME = 3 };
+
+/* Implements spec_choice.choose without regard to costs: all widths, by what may decide. */
+static int choose_any(const spec_choice *c, const spec_past *past)
+{
+    return c->drafts[(past->known / 3 + 2 * past->rounds + 3 * past->accepted) % c->widths];
+}
+
+/* Makes the tokens of SOME images in batches, by choose_any if `any`. */
+static mar_stats make_some(const mar_params *p, int batch, int any, float *tokens)
+{
+    mar_session *s;
+    mar_stats stats = {.size = sizeof stats};
+    const int labels[SOME] = {3, 7, 1};
+    assert_library(library, mar_session_create(target, NULL, p, batch, &s));
+    if (any) ((mar_raster *)mar_session_engine_state(s))->diffusion->paths->rounds.o.choice.choose = choose_any;
+    for (int i = 0; i < SOME; i += batch) {
+        assert_session(s, mar_session_begin(s, (uint64_t)i, labels + i, batch));
+        while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+        assert_session(s, mar_session_tokens(s, tokens + i * SEQ * C));
+    }
+    mar_session_get_stats(s, &stats);
+    mar_session_free(s);
+    return stats;
+}
+
+/* By default a CPU makes no drafts, and the images are plain ones. An interval of guidance has steps without it. */
+TEST_CASE(rounds_without_drafts_are_plain)
+{
+    static const char *const cases[] = {"num_sampling_steps 8, cfg 2.9", "num_sampling_steps 8, cfg 1, temperature 0.8",
+                                        "an interval of guidance"};
+    static float plain[SOME * SEQ * C], tokens[SOME * SEQ * C];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mar_params p = params_of(i < 2 ? cases[i] : "num_sampling_steps 8, cfg 2.9"), alone;
+        if (i == 2) p.cfg_low = 0.25f, p.cfg_high = 0.75f;
+        alone = p;
+        alone.spec = NULL, alone.draft = NULL;
+        for (int batch = 1; batch <= SOME; batch += SOME - 1) {
+            make_some(&alone, batch, 0, plain);
+            const mar_stats stats = make_some(&p, batch, 0, tokens);
+            if (memcmp(tokens, plain, sizeof plain) != 0) fail_msg("%s: not the plain image", cases[i]);
+            assert_true(stats.drafted == 0 && stats.undrafted == stats.rounds && stats.passes == SEQ);
+            assert_true(stats.plain_s > 0);
+        }
+    }
+}
+
+/* Plain and drafted rounds side by side make the images that they make alone. A model that drafts for itself makes the
+ * plain ones. The draft model first computes the tokens of plain rounds. */
+TEST_CASE(images_choose_for_themselves)
+{
+    static float one[SOME * SEQ * C], all[SOME * SEQ * C], plain[SOME * SEQ * C];
+    for (int own = 0; own < 2; own++) {
+        mar_params p = params_of("num_sampling_steps 8, cfg 2.9"), alone = p;
+        alone.spec = NULL, alone.draft = NULL;
+        p.round_costs = "1,1,1";
+        if (own) p.draft = target;
+        const mar_stats of_one = make_some(&p, 1, 1, one), of_all = make_some(&p, SOME, 1, all);
+        assert_memory_equal(one, all, sizeof one);
+        assert_true(of_one.undrafted > 0 && of_one.undrafted < of_one.rounds && of_one.drafted > 0);
+        assert_int_equal(of_all.round_steps, SOME * (SEQ - 1));
+        assert_true(own ? of_all.accepted == of_all.drafted : of_all.accepted < of_all.drafted);
+        make_some(&alone, SOME, 0, plain);
+        assert_true(!own || memcmp(all, plain, sizeof plain) == 0);
+    }
+}
+
+TEST_CASE(measured_costs_are_kept)
+{
+    static float x[SOME * SEQ * C], again[SOME * SEQ * C];
+    char costs[128];
+    mar_session *s;
+    mar_params p = params_of("num_sampling_steps 8, cfg 2.9, gamma auto");
+    const int label = 3;
+    assert_library(library, mar_session_create(target, NULL, &p, 1, &s));
+    snprintf(costs, sizeof costs, "%s", mar_session_get_params(s)->round_costs);
+    assert_session(s, mar_session_begin(s, 0, &label, 1));
+    while (!mar_session_done(s)) assert_session(s, mar_session_step(s));
+    assert_session(s, mar_session_tokens(s, x));
+    mar_session_free(s);
+    p.round_costs = costs;
+    make_some(&p, 1, 0, again);
+    assert_memory_equal(x, again, SEQ * C * sizeof *x);
 }
 
 TEST_GROUP(open_models, close_models)

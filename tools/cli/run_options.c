@@ -247,7 +247,9 @@ mar_options run_machine(const run_options *o)
     mar_options machine = o->machine;
     const int is_continuous = o->tokens && strcmp(o->tokens, "continuous") == 0;
     const int is_path = o->params.spec ? strcmp(o->params.spec, "path") == 0 : run_draft_decides(o) && is_continuous;
-    if (machine.head_dtype == MAR_DTYPE_AUTO && is_path && !on_gpu(&machine)) machine.head_dtype = MAR_DTYPE_F32;
+    const int is_fixed = o->params.gamma > 0 || o->params.context == MAR_CONTEXT_PREFIX;
+    if (machine.head_dtype == MAR_DTYPE_AUTO && is_path && is_fixed && !on_gpu(&machine))
+        machine.head_dtype = MAR_DTYPE_F32; /* else plain decoding's, which it must not be slower than */
     return machine;
 }
 

@@ -90,6 +90,12 @@ void stats_record_lengths(const mar_stats *s, cJSON *record)
         cJSON_AddNullToObject(record, "accepted_lengths");
 }
 
+/* Returns the seconds of an image's tokens. */
+static double stats_decoding_s(const mar_stats *s)
+{
+    return s->encoder_s + s->decoder_s + s->head_s + s->draft_s + s->verify_s;
+}
+
 void stats_record_choice(const mar_stats *s, cJSON *record)
 {
     if (s->plain_s > 0 && s->rounds == 0) { /* --head_spec auto */
@@ -99,7 +105,7 @@ void stats_record_choice(const mar_stats *s, cJSON *record)
     } else if (s->plain_s > 0 || s->undrafted > 0) {
         add_ratio(record, "mean_drafts", (double)s->drafted, (double)s->rounds);
         add_ratio(record, "rounds_without_drafts", (double)s->undrafted, (double)s->rounds);
-        cJSON_AddNumberToObject(record, "decoding_seconds", s->decoder_s + s->draft_s + s->verify_s);
+        cJSON_AddNumberToObject(record, "decoding_seconds", stats_decoding_s(s));
         if (s->plain_s > 0) cJSON_AddNumberToObject(record, "plain_decoding_seconds", s->plain_s);
     }
 }
@@ -115,8 +121,8 @@ void stats_print_choice(const mar_stats *s, FILE *stream)
         fprintf(stream, "chosen: %.1f drafts a round, none in %.0f %% of the rounds; ",
                 (double)s->drafted / (double)s->rounds, 100.0 * (double)s->undrafted / (double)s->rounds);
         if (s->plain_s > 0)
-            fprintf(stream, "decoding took %.2g s, and without drafts would have taken %.2g s\n",
-                    s->decoder_s + s->draft_s + s->verify_s, s->plain_s);
+            fprintf(stream, "decoding took %.2g s, and without drafts would have taken %.2g s\n", stats_decoding_s(s),
+                    s->plain_s);
         else
             fputs("by standard times; auto measures this machine's\n", stream);
     }

@@ -198,7 +198,7 @@ static double standard_rows(const kern_device *d, double weights)
     const char *unit = d->unit; /* begins with that of the layers' products */
     const double bytes = weights * (d->int8 ? 1 : d->int4 ? 0.5 : (double)d->act_size);
     const int avx512 = strncmp(unit, "avx512", 6) == 0, bf16 = strncmp(unit, "avx512_bf16", 11) == 0;
-    const int vnni = bf16 || strncmp(unit, "avx512_vnni", 11) == 0, avx2 = avx512 || strncmp(unit, "avx2", 4) == 0;
+    const int vnni = bf16 || strncmp(unit, "avx512_vnni", 11) == 0, avx2 = strncmp(unit, "avx", 3) == 0;
     double rows;
     if (d->int8)
         rows = vnni ? 8 : avx2 ? 2.5 : 1;

@@ -191,18 +191,23 @@ static double weights_of(const causal_shape *s, int depth, int hidden)
     return depth * layer + d * s->vocabulary;
 }
 
-/* Returns the rows whose arithmetic takes as long as reading `weights` weights: what bench/RESULTS.md ("The standard
- * costs of rounds") measured or fewer. Beyond the caches f32 has 8.4 on AVX2; bf16 as f32 instructions 1, int8 without
- * VNNI 2.5 and int4 1.2. With instructions for the type 8 is safe, and 64 with AMX. Below 64 MB the caches have the
- * weights, and 4 is safe. */
+/* Returns the rows whose arithmetic takes as long as reading `weights` weights: the least that bench/RESULTS.md ("The
+ * standard costs of rounds") has measured, or fewer. Below 64 MB the caches have the weights, and 4 is safe. */
 static double standard_rows(const kern_device *d, double weights)
 {
     const char *unit = d->unit; /* begins with that of the layers' products */
     const double bytes = weights * (d->int8 ? 1 : d->int4 ? 0.5 : (double)d->act_size);
-    double rows = 1;
-    if (!d->int8 && !d->int4 && d->act_size == sizeof(float)) rows = 8;
-    if (strncmp(unit, "avx512_bf16", 11) == 0 || (d->int8 && strncmp(unit, "avx512_vnni", 11) == 0)) rows = 8;
-    if (d->int4 && strncmp(unit, "avx512_vnni", 11) == 0) rows = 4;
+    const int avx512 = strncmp(unit, "avx512", 6) == 0, bf16 = strncmp(unit, "avx512_bf16", 11) == 0;
+    const int vnni = bf16 || strncmp(unit, "avx512_vnni", 11) == 0, avx2 = strncmp(unit, "avx", 3) == 0;
+    double rows;
+    if (d->int8)
+        rows = vnni ? 8 : avx2 ? 2.5 : 1;
+    else if (d->int4)
+        rows = vnni ? 3.5 : 1;
+    else if (d->act_size == sizeof(float))
+        rows = avx512 ? 6 : 4.5;
+    else
+        rows = bf16 ? 8 : avx2 ? 3.5 : 1;
     if (strncmp(unit, "amx", 3) == 0) rows = 64;
     return bytes < 64e6 ? fmin(rows, 4) : rows;
 }
@@ -244,16 +249,17 @@ static void take_costs(raster_plan *plan, const round_drafts *r)
     if (!r->is_tree) *r->length = plan->choice.drafts[plan->choice.widths - 1];
 }
 
-static mar_status refuse_costs(const char *given, const round_drafts *r, mar_err *err)
+mar_status raster_costs_read(const char *text, int first, int most, int may_catch_up, spec_choice *out, mar_err *err)
 {
-    const char *more = r->has_draft ? ", or behind them, as in 1.05,1.1,1.3+0.02, that of catching up on a token" : "";
-    if (r->is_tree)
+    if (spec_costs_read(text, first, most, may_catch_up, out)) return MAR_OK;
+    if (first == most)
         return err_set(err, MAR_EARG, "--round_costs %s: expected the time of a round of all %d drafts, 1 or more%s",
-                       given, r->first, r->has_draft ? ", and maybe, as in 2+0.1, that of catching up on a token" : "");
+                       text, first, may_catch_up ? ", and maybe, as in 2+0.1, that of catching up on a token" : "");
     return err_set(err, MAR_EARG,
                    "--round_costs %s: expected the times of rounds of %d, %d, %d, ... drafts, at most %d of them, none "
                    "below 1 or the one before, as in 1.05,1.1,1.3%s",
-                   given, r->first, 2 * r->first, 4 * r->first, r->most, more);
+                   text, first, 2 * first, 4 * first, most,
+                   may_catch_up ? ", or behind them, as in 1.05,1.1,1.3+0.02, that of catching up on a token" : "");
 }
 
 /* Takes the costs given. Their most drafts are the window or gamma. */
@@ -261,7 +267,8 @@ static mar_status resolve_costs(raster_plan *plan, round_drafts *r, const char *
 {
     const spec_choice *c = &plan->choice;
     if (!r->is_tree) r->most = r->first << (SPEC_WIDTHS - 2);
-    if (!spec_costs_read(given, r->first, r->most, r->has_draft, &plan->choice)) return refuse_costs(given, r, err);
+    const mar_status status = raster_costs_read(given, r->first, r->most, r->has_draft, &plan->choice, err);
+    if (status != MAR_OK) return status;
     const int most = c->drafts[c->widths - 1], is_set = r->asked > 0;
     if (!r->is_tree && (is_set ? most != r->asked : most > seq_len))
         return err_set(err, MAR_EARG, "--round_costs %s: has times of up to %d drafts, expected up to %d, the %s",

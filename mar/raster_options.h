@@ -36,6 +36,8 @@ mar_status raster_resolve_ids(const mar_raster_model *model, const mar_params *p
 mar_status raster_resolve_steps(const mar_raster_model *model, mar_params *p, mar_err *err);
 /* Returns the type of cached keys and values that the parameters ask for. */
 kern_cache_type raster_cache_type(const mar_params *p);
+/* Reads --round_costs (spec_costs_read). Returns MAR_EARG for other text. */
+mar_status raster_costs_read(const char *text, int first, int most, int may_catch_up, spec_choice *out, mar_err *err);
 /* Reads a tree by levels, "4,2,1". "static" is the tree of EAGLE and LANTERN++. Returns MAR_EARG for other text. */
 mar_status raster_tree_read(const char *text, raster_tree *out, mar_err *err);
 

@@ -4,6 +4,8 @@
 
 #define LOSS      0.02       /* largest loss against plain decoding, of a sequence's tokens */
 #define PRIOR     0.7        /* acceptance of a draft before any is known */
+#define TESTS     3.         /* as of so many tests a depth has the acceptance of the depth before */
+#define ROUNDS    8.         /* as of so many rounds a width has the tokens that the curve of acceptance predicts */
 #define FORGOTTEN (1. / 64.) /* of the sums, in each round */
 
 double spec_choice_cost(const spec_choice *c, int drafts)
@@ -94,12 +96,12 @@ typedef struct {
     double tokens;            /* of a round */
 } prediction;
 
-/* Returns the tokens of a round of so many positions. A depth's acceptance is that of its own tests, and as of one test
- * that of the depth before. Extends the prediction to as many informed drafts as the positions allow (choice.h). */
+/* Returns the tokens of a round of so many positions. Extends the prediction to as many informed drafts as these allow
+ * (choice.h). */
 static double choice_predict(prediction *p, const spec_past *past, int positions)
 {
     for (; p->depth < SPEC_CURVE; p->depth++) {
-        const double acceptance = (past->passed[p->depth] + p->acceptance) / (past->tested[p->depth] + 1);
+        const double acceptance = (past->passed[p->depth] + TESTS * p->acceptance) / (past->tested[p->depth] + TESTS);
         const double reach = p->reach * acceptance, each = past->stale ? 1 + reach : 1;
         const double left = positions - p->depth - (past->stale ? p->tokens : 0);
         if (left < each) return p->tokens + reach * left / each;
@@ -109,8 +111,7 @@ static double choice_predict(prediction *p, const spec_past *past, int positions
     return p->tokens;
 }
 
-/* Compares the times that the rest of the sequence would take. The tokens of a width are those of its own rounds, and
- * as of one round those that the curve predicts. */
+/* Compares the times that the rest of the sequence would take. */
 int spec_choose(const spec_choice *c, const spec_past *past)
 {
     const int uninformed = past_is_uninformed(past); /* rounds that draw a token only */
@@ -120,7 +121,7 @@ int spec_choose(const spec_choice *c, const spec_past *past)
     int drafts = 0;
     for (int i = 1; i < c->widths; i++) {
         const double predicted = choice_predict(&p, past, choice_positions(c, i));
-        const double mean = (predicted + past->width_tokens[i]) / (1 + past->width_rounds[i]);
+        const double mean = (ROUNDS * predicted + past->width_tokens[i]) / (ROUNDS + past->width_rounds[i]);
         const double rest = once + c->cost[i] * (uninformed + fmax(1, (left - uninformed) / mean));
         if (once + (1 + uninformed) * (c->cost[i] - 1) > allowance || !(rest < best)) continue;
         best = rest;

@@ -6,7 +6,7 @@
  *
  * Jacobi decoding. A draft is informed if the round before had its position, and did not decide it. A round of W
  * positions that draws f tokens leaves W - f of them. So rounds of this width have t informed drafts with t + f(t) = W,
- * where f(t) are the tokens that t of them bring. Other drafts are hardly ever accepted, and teach nothing.
+ * where f(t) are the tokens that t of them bring. Other drafts are seldom accepted, and the prediction leaves them out.
  *
  * A draft model first computes the tokens of the plain rounds since it drafted last. `catch_up` is the cost of one.
  *

@@ -153,7 +153,7 @@ TEST_CASE(short_sequences_try_drafts)
 {
     const spec_choice c = {
         .choose = spec_choose, .widths = 5, .drafts = {0, 2, 4, 8, 16}, .cost = {1, 1.15, 1.6, 2, 3.4}};
-    rate = 0.8;
+    rate = 0.9;
     const double cost = decode_some(&c, 64, constant, 1), best = best_fixed(&c, 64, 1);
     if (!(cost < 1.25 * best)) fail_msg("%g, at best %g", cost, best);
 }

@@ -34,9 +34,9 @@
  * independent of G(k), whatever dropped drafts they made before. So given G(k), step k is either plain, a draw from P,
  * or drafted from a fixed Q, verified and replaced, which is a draw from P, too. With a draft model, or behind other
  * steps of its round, the same holds given G of all steps before it, if it counts.
- * A choice must not depend on verdicts on dropped steps: they tell the random numbers that the next draft of these
- * steps has. tests/mar/test_path_law.c has a choice by an adversary within the rules, and this one, whose distribution
- * it finds wrong.
+ * A choice must not depend on a round's own noise, nor on verdicts on dropped steps: they tell the random numbers that
+ * the next draft of these steps has. tests/mar/test_path_law.c has a choice by an adversary within the rules, and one
+ * that looks at the noise, whose distribution it finds wrong.
  *
  * The last index of the chain adds no noise. An accepted draft became a token by the mean under its draft's z. Later
  * contexts have seen that token, and it stays. Under the target's z the same x_1 would become a slightly different

@@ -379,7 +379,7 @@ TEST_CASE(unused_options_of_discrete_tokens)
         {"spec sjd", 0, "spec", "used"},
         {"spec sjd", 0, "window", "used"},
         {"spec sjd", 0, "round_costs", "used"},
-        {"", 0, "round_costs", "needs --draft and --spec vanilla, or --spec sjd, sjd-pac or scd"},
+        {"", 0, "round_costs", "needs --spec path"},
         {"spec sjd", 0, "pac_continue", "needs --spec sjd-pac"},
         {"spec sjd-pac", 0, "pac_continue", "used"},
         {"spec scd", 0, "pac_continue", "needs --spec sjd-pac"},

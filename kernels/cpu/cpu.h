@@ -92,8 +92,9 @@ typedef struct {
     int unit;   /* rows: strips begin at multiples of it */
 } cpu_cut;
 /* Returns the cut of `rows` rows and `blocks` blocks of columns whose busiest thread is done first, and the coarsest of
- * equals. It has at least the strips of `coarsest`, 4 rows each if it has more, and at most `parts` parts. The inner
- * dimension is whole, so no cut changes bits. A job takes as long as its rows times columns, with two more of both. */
+ * equals. It has at least the strips of `coarsest`, 6 rows each if it has more, and at most `parts` parts. A job takes
+ * as long as its rows times columns, with two more of both. Up to 12 rows are not cut: they wait for weights, of which
+ * half blocks were read 1.6 times as slowly (bench/LAB.md). The inner dimension is whole, so no cut changes bits. */
 cpu_cut cpu_cut_product(int threads, int blocks, int rows, cpu_cut coarsest, int parts);
 /* Returns the first row of a strip. */
 int cpu_cut_row(const cpu_cut *c, int rows, int strip);

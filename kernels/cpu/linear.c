@@ -283,10 +283,11 @@ static const void *linear_operand(cpu_queue *q, const kern_linear *l, const void
 
 cpu_cut cpu_cut_product(int threads, int blocks, int rows, cpu_cut coarsest, int parts)
 {
-    enum { ROWS = 4, MORE_ROWS = 2, MORE_COLS = 2 }; /* the fewest of a strip; what a job costs beside its own */
+    enum { FEW_ROWS = 12, ROWS = 6, MORE_ROWS = 2, MORE_COLS = 2 }; /* ROWS: the fewest of a strip */
     cpu_cut best = coarsest, c = coarsest;
     const int units = cpu_divide_up(rows, c.unit), most = cpu_lesser(units, rows / ROWS);
     double least = INFINITY;
+    if (rows <= FEW_ROWS) return coarsest;
     for (; c.strips == coarsest.strips || (c.strips <= most && (c.strips - 2) * blocks < 4 * threads); c.strips++)
         for (c.parts = 1; c.parts <= parts; c.parts++) {
             const int jobs = cpu_divide_up(blocks * c.parts * c.strips, threads);

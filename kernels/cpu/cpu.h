@@ -85,13 +85,26 @@ mar_status cpu_pages(const cpu_device *d, size_t bytes, const char *what, void *
 mar_status cpu_zeros(const cpu_device *d, size_t n, float **out, mar_err *err);
 void cpu_pages_free(const cpu_device *d, void *p); /* NULL is fine */
 
-/* linear.c. Returns 1 if a call is planned. Otherwise fails the queue and returns 0. */
+/* linear.c: how a product is divided into jobs. */
+typedef struct {
+    int strips; /* of the rows */
+    int parts;  /* of a block's columns: 1 or 2 */
+    int unit;   /* rows: strips begin at multiples of it */
+} cpu_cut;
+/* Returns the cut of `rows` rows and `blocks` blocks of columns whose busiest thread is done first, and the coarsest of
+ * equals. It has at least the strips of `coarsest`, 6 rows each if it has more, and at most `parts` parts. A job takes
+ * as long as its rows times columns, with two more of both. Up to 12 rows are not cut: they wait for weights, of which
+ * half blocks were read 1.6 times as slowly (bench/LAB.md). The inner dimension is whole, so no cut changes bits. */
+cpu_cut cpu_cut_product(int threads, int blocks, int rows, cpu_cut coarsest, int parts);
+/* Returns the first row of a strip. */
+int cpu_cut_row(const cpu_cut *c, int rows, int strip);
+/* Returns 1 if a call is planned. Otherwise fails the queue and returns 0. */
 int cpu_linear_ready(cpu_queue *q, const kern_linear *l, int rows);
 /* Runs a planned call, tile by tile. */
 void cpu_linear_run(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y);
-/* Runs a planned call, one block of columns after the other with all rows. A thread has the same columns at every
- * call, so its weights can stay in a core's cache. With a gate: y += gate * result. `next` is the layer that follows,
- * or NULL; its weights are prefetched. */
+/* Runs a planned call, one block of columns after the other with all rows, or finer where threads would rest. A thread
+ * has the same columns at every call, so its weights can stay in a core's cache. With a gate: y += gate * result.
+ * `next` is the layer that follows, or NULL; its weights are prefetched. */
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const gemm_gate *gate,
                         const kern_linear *next);
 /* Layers that a thread runs one after the other for its own rows. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 enum {
+    UNIT = 16,               /* rows: those of AMX's tiles */
     PANEL_BYTES = 512 << 10, /* weights that stay in a core's L2: half of a common one, the rest for rows */
     INT8_INPUTS = INT32_MAX / (255 * 127) /* a sum of more products, byte times weight, may not fit 32 bits */
 };
@@ -120,12 +121,24 @@ static void pack_body(void *arg, int first, int last, int thread)
     for (int i = first; i < last; i++) pack_block(arg, i);
 }
 
+/* Writes to each page of blocks first .. last-1. Memory comes from the node of the thread that writes to it first, and
+ * a thread multiplies the part of the blocks that it has here (cpu_cut_product). */
+static void touch_body(void *arg, int first, int last, int thread)
+{
+    enum { PAGE = 4096 }; /* the smallest */
+    const kern_linear *l = arg;
+    char *const end = l->block + (size_t)last * l->block_bytes;
+    (void)thread;
+    for (char *p = l->block + (size_t)first * l->block_bytes; p < end; p += PAGE) *(volatile char *)p = 0;
+}
+
 static mar_status linear_pack(cpu_queue *q, kern_linear *l, const kern_linear_spec *spec, mar_err *err)
 {
     const cpu_device *d = q->d;
-    const size_t blocks = (size_t)l->blocks;
+    const size_t blocks = (size_t)l->blocks, bytes = blocks * l->block_bytes;
     staging s = {0};
-    mar_status status = cpu_pages(d, blocks * l->block_bytes, "weights", (void **)&l->block, err);
+    mar_status status = cpu_pages(d, bytes, "weights", (void **)&l->block, err);
+    if (status == MAR_OK) cpu_for(q, l->blocks, (double)bytes, touch_body, l);
     if (status == MAR_OK) status = cpu_zeros(d, blocks * GEMM_COLS, &l->bias, err);
     if (status == MAR_OK) status = make_staging(l, spec, d->threads, &s, err);
     for (int b = 0; b < l->blocks && status == MAR_OK; b += s.blocks) {
@@ -268,21 +281,51 @@ static const void *linear_operand(cpu_queue *q, const kern_linear *l, const void
 /* --- products ------------------------------------------------------------------------------------------------------
  */
 
-/* Computes `count` rows of the columns of blocks from .. to-1. x is the operand at the first of them, `scale` its
- * scales, y the results at the first of these rows and columns, y_stride elements apart. `next` is prefetched with the
- * last block. `near`: the thread has just read the blocks. */
+cpu_cut cpu_cut_product(int threads, int blocks, int rows, cpu_cut coarsest, int parts)
+{
+    enum { FEW_ROWS = 12, ROWS = 6, MORE_ROWS = 2, MORE_COLS = 2 }; /* ROWS: the fewest of a strip */
+    cpu_cut best = coarsest, c = coarsest;
+    const int units = cpu_divide_up(rows, c.unit), most = cpu_lesser(units, rows / ROWS);
+    double least = INFINITY;
+    if (rows <= FEW_ROWS) return coarsest;
+    for (; c.strips == coarsest.strips || (c.strips <= most && (c.strips - 2) * blocks < 4 * threads); c.strips++)
+        for (c.parts = 1; c.parts <= parts; c.parts++) {
+            const int jobs = cpu_divide_up(blocks * c.parts * c.strips, threads);
+            const int tall = cpu_lesser(rows, c.unit * cpu_divide_up(units, c.strips));
+            const double cost = (double)jobs * (tall + MORE_ROWS) * (GEMM_COLS / c.parts + MORE_COLS);
+            if (cost < least) least = cost, best = c;
+        }
+    return best;
+}
+
+int cpu_cut_row(const cpu_cut *c, int rows, int strip)
+{
+    return cpu_lesser(rows, c->unit * parallel_part(cpu_divide_up(rows, c->unit), c->strips, strip));
+}
+
+/* Returns the weights of part number `part` of the blocks, each divided into `parts`. In a panel a word's columns are
+ * neighbours. */
+static const char *linear_weights(const kern_linear *l, int parts, int part)
+{
+    const size_t half = l->kernel->panel > GEMM_COLS / 2 ? 4 * GEMM_COLS / 2 : l->weight_bytes / 2;
+    return l->block + (size_t)(part / parts) * l->block_bytes + (size_t)(part % parts) * half;
+}
+
+/* Computes `count` rows of the columns of parts from .. to-1 of the blocks, each divided into `parts`. x is the operand
+ * at the first of the rows, `scale` its scales, y the results at the first of these rows and columns, y_stride elements
+ * apart. `next` is prefetched with the last part. `near`: the thread has just read the weights. */
 static void run_blocks(const kern_linear *l, const void *x, const float *scale, int count, void *y, size_t y_stride,
-                       const gemm_gate *gate, int from, int to, const char *next, int near)
+                       const gemm_gate *gate, int parts, int from, int to, const char *next, int near)
 {
     const gemm_rows rows = {.base = x,
                             .stride = l->row_bytes,
                             .parts = 1,
                             .words = l->words,
                             .w_words = (int)(l->weight_bytes / (4 * GEMM_COLS))};
-    const int results = l->halves ? GEMM_HALF : GEMM_COLS;
+    const int width = GEMM_COLS / parts, results = l->halves ? GEMM_HALF : width;
     for (int b = from; b < to; b++) {
-        const size_t column = (size_t)b * GEMM_COLS, result = (size_t)((b - from) * results);
-        const char *block = l->block + (size_t)b * l->block_bytes;
+        const size_t column = (size_t)b * (size_t)width, result = (size_t)((b - from) * results);
+        const char *block = linear_weights(l, parts, b);
         gemm_gate here;
         if (gate) {
             here = *gate;
@@ -293,7 +336,7 @@ static void run_blocks(const kern_linear *l, const void *x, const float *scale, 
             .activation = l->activation,
             .swiglu = l->halves > 0,
             .cols = l->halves ? GEMM_HALF + cpu_lesser(l->halves - b * GEMM_HALF, GEMM_HALF)
-                              : cpu_lesser(l->out - b * GEMM_COLS, GEMM_COLS),
+                              : cpu_lesser(l->out - b * width, width),
             .y = (char *)y + result * (size_t)l->out_size,
             .y_stride = y_stride,
             .y_bf16 = l->out_size == 2,
@@ -302,22 +345,33 @@ static void run_blocks(const kern_linear *l, const void *x, const float *scale, 
         };
         if (l->type == GEMM_INT8) {
             out.x_scale = scale;
-            out.w_scale = (const float *)(const void *)(block + l->weight_bytes);
+            const char *whole = linear_weights(l, 1, b / parts);
+            out.w_scale = (const float *)(const void *)(whole + l->weight_bytes) + b % parts * width;
             out.offset = (const int32_t *)(out.w_scale + GEMM_COLS);
         }
-        const char *follows = b + 1 < to ? near ? block : block + l->block_bytes : next ? next : near ? block : NULL;
+        const char *follows = near ? block : linear_weights(l, parts, b + 1);
+        if (b + 1 == to) follows = next ? next : near ? block : NULL;
         l->kernel->product(&rows, count, block, follows, &out);
     }
     if (l->kernel->end) l->kernel->end();
 }
 
-/* Returns the result in row `row` of y, the first column of block `block`. */
-static char *result_at(const kern_linear *l, void *y, int row, int block)
+/* Returns the result in row `row` of y, the first column of part `part` of the blocks. */
+static char *result_at(const kern_linear *l, void *y, int row, int parts, int part)
 {
-    const size_t column = (size_t)block * (size_t)(l->halves ? GEMM_HALF : GEMM_COLS);
+    const size_t column = (size_t)part * (size_t)(l->halves ? GEMM_HALF : GEMM_COLS / parts);
     return (char *)y + ((size_t)row * (size_t)l->y_stride + column) * (size_t)l->out_size;
 }
 
+/* Returns the gate of rows from `row` on. */
+static gemm_gate gate_from(gemm_gate gate, int row)
+{
+    gate.base += gate.index ? 0 : (size_t)row * gate.stride;
+    if (gate.index) gate.index += row;
+    return gate;
+}
+
+/* Jobs are numbered part by part of the blocks, and strip by strip of the rows within one. */
 typedef struct {
     const cpu_queue *q;
     const kern_linear *l, *next;
@@ -325,28 +379,57 @@ typedef struct {
     int rows;
     void *y;
     const gemm_gate *gate;
-    int width; /* threads the blocks are divided among */
+    cpu_cut cut;
+    int parts; /* of all blocks */
+    int width; /* threads the jobs are divided among */
 } columns_loop;
+
+/* Returns what a thread reads after the jobs before `last`: after its last one its part of the next layer. */
+static const char *columns_after(const columns_loop *c, int last)
+{
+    const int jobs = c->parts * c->cut.strips;
+    for (int r = 0; c->next && r < c->width; r++)
+        if (last == parallel_part(jobs, c->width, r + 1))
+            return linear_weights(c->next, 1, parallel_part(c->next->blocks, c->width, r));
+    return last < jobs ? linear_weights(c->l, c->cut.parts, last / c->cut.strips) : NULL;
+}
 
 static void columns_body(void *arg, int first, int last, int thread)
 {
     const columns_loop *c = arg;
-    const kern_linear *l = c->l, *next = c->next;
-    const char *fetch = NULL;
+    const kern_linear *l = c->l;
+    const int strips = c->cut.strips, parts = c->cut.parts;
     (void)thread;
-    if (last < l->blocks) fetch = l->block + (size_t)last * l->block_bytes;
-    for (int r = 0; next && r < c->width; r++) /* after the thread's last block: prefetch its part of the next layer */
-        if (last == parallel_part(l->blocks, c->width, r + 1))
-            fetch = next->block + (size_t)parallel_part(next->blocks, c->width, r) * next->block_bytes;
-    run_blocks(l, c->x, c->q->operand_scale, c->rows, result_at(l, c->y, 0, first), (size_t)l->y_stride, c->gate, first,
-               last, fetch, 0);
+    for (int job = first, end; job < last; job = end) {
+        const int part = job / strips, row = cpu_cut_row(&c->cut, c->rows, job % strips);
+        end = strips == 1 ? last : job + 1;
+        const int near = job > first && job % strips > 0, count = cpu_cut_row(&c->cut, c->rows, job % strips + 1) - row;
+        const int ahead = part + 1 < c->parts && !near;
+        const char *next = ahead ? linear_weights(l, parts, part + 1) : NULL;
+        const gemm_gate gate = c->gate ? gate_from(*c->gate, row) : (gemm_gate){0};
+        run_blocks(l, (const char *)c->x + (size_t)row * l->row_bytes, (const float *)c->q->operand_scale + row, count,
+                   result_at(l, c->y, row, parts, part), (size_t)l->y_stride, c->gate ? &gate : NULL, parts, part,
+                   strips == 1 ? part + last - first : part + 1, end == last ? columns_after(c, last) : next, near);
+    }
 }
 
 void cpu_linear_columns(cpu_queue *q, const kern_linear *l, const void *x, int rows, void *y, const gemm_gate *gate,
                         const kern_linear *next)
 {
-    columns_loop c = {q, l, next, linear_operand(q, l, x, rows), rows, y, gate, parallel_width(q->client)};
-    cpu_for(q, l->blocks, (double)rows * l->in * l->out, columns_body, &c);
+    const int halves = l->kernel->takes_parts && !l->halves;
+    const cpu_cut whole = {1, 1, l->kernel->end ? UNIT : 1};
+    const cpu_cut cut = cpu_cut_product(q->d->threads, l->blocks, rows, whole, halves ? 2 : 1);
+    columns_loop c = {.q = q,
+                      .l = l,
+                      .next = next,
+                      .x = linear_operand(q, l, x, rows),
+                      .rows = rows,
+                      .y = y,
+                      .gate = gate,
+                      .cut = cut,
+                      .parts = cut.parts == 1 ? l->blocks : cpu_divide_up(l->out, GEMM_COLS / 2),
+                      .width = parallel_width(q->client)};
+    cpu_for(q, c.parts * cut.strips, (double)rows * l->in * l->out, columns_body, &c);
 }
 
 void cpu_linear_join(const kern_linear *l, cpu_layers *layers)
@@ -361,19 +444,14 @@ void cpu_linear_rows(const cpu_queue *q, const kern_linear *l, const cpu_layers 
 {
     const char *rows = (const char *)x + (size_t)first * linear_input_bytes(l);
     float *scale = (float *)q->operand_scale + first;
-    gemm_gate here;
+    const gemm_gate here = gate ? gate_from(*gate, first) : (gemm_gate){0};
     if (l->copies) {
         char *operand = (char *)q->operand + (size_t)first * layers->operand_bytes;
         fill_operand(q, l, rows, last - first, operand, scale);
         rows = operand;
     }
-    if (gate) {
-        here = *gate;
-        here.base += here.index ? 0 : (size_t)first * here.stride;
-        if (here.index) here.index += first;
-    }
-    run_blocks(l, rows, scale, last - first, result_at(l, y, first, 0), (size_t)l->y_stride, gate ? &here : NULL, 0,
-               l->blocks, next ? next->block : NULL, 0);
+    run_blocks(l, rows, scale, last - first, result_at(l, y, first, 1, 0), (size_t)l->y_stride, gate ? &here : NULL, 1,
+               0, l->blocks, next ? next->block : NULL, 0);
 }
 
 /* Tiles are numbered strip by strip, and panel by panel within a strip of rows. A thread's tiles are then in few
@@ -386,7 +464,10 @@ typedef struct {
  * the weights. Panels fit in L2, and there are enough tiles for every thread. */
 static tile_grid grid_of(const cpu_queue *q, const kern_linear *l, int rows)
 {
-    const int threads = q->d->threads, across = cpu_divide_up(rows, GEMM_ROWS);
+    const int threads = q->d->threads;
+    int across = cpu_divide_up(rows, GEMM_ROWS);
+    if (l->blocks * across < 4 * threads)
+        across = cpu_cut_product(threads, l->blocks, rows, (cpu_cut){across, 1, UNIT}, 1).strips;
     const int strips = (int)ceil(sqrt((double)threads * rows / l->out)), most = cpu_lesser(threads, across);
     const int fit = (int)(PANEL_BYTES / l->block_bytes), fair = cpu_divide_up(4 * threads, across);
     const int panels = fit > 1 ? cpu_divide_up(l->blocks, fit) : l->blocks;
@@ -418,12 +499,11 @@ typedef struct {
     char *pairs;                /* for each thread the rows of a tile, gated from two blocks; NULL: results are whole */
 } tiles_loop;
 
-/* Returns the first row of a tile. The rows are divided evenly, in 16s, those of AMX's tiles: a tile of the few that
- * remain would read all weights for them. */
+/* Returns the first row of a tile. The rows are divided evenly: a tile of the few that remain would read all weights
+ * for them. */
 static int tile_row(const tiles_loop *t, int across)
 {
-    enum { UNIT = 16 };
-    return cpu_lesser(t->rows, UNIT * parallel_part(cpu_divide_up(t->rows, UNIT), t->grid.across, across));
+    return cpu_cut_row(&(cpu_cut){t->grid.across, 1, UNIT}, t->rows, across);
 }
 
 /* Returns the row after those of a tile if the thread goes on with it, to prefetch: it comes from memory. The kernels
@@ -445,7 +525,7 @@ static void tiles_body(void *arg, int first, int last, int thread)
         const int near = linear_place(&t->grid, tile, &panel, &across), row = tile_row(t, across);
         const int from = parallel_part(l->blocks, t->grid.panels, panel);
         run_blocks(l, (const char *)t->x + (size_t)row * l->row_bytes, (const float *)t->q->operand_scale + row,
-                   tile_row(t, across + 1) - row, result_at(l, t->y, row, from), (size_t)l->y_stride, NULL, from,
+                   tile_row(t, across + 1) - row, result_at(l, t->y, row, 1, from), (size_t)l->y_stride, NULL, 1, from,
                    parallel_part(l->blocks, t->grid.panels, panel + 1), row_after(t, across, tile + 1 < last), near);
     }
 }
@@ -477,8 +557,8 @@ static void pairs_body(void *arg, int first, int last, int thread)
             const char *other = l->block + (size_t)(pairs + p) * l->block_bytes;
             const char *next =
                 p + 1 < to ? l->block + (size_t)(p + 1) * l->block_bytes : row_after(t, across, tile + 1 < last);
-            run_blocks(l, x, scale, count, own, width, NULL, p, p + 1, near ? NULL : other, near);
-            run_blocks(l, x, scale, count, own + GEMM_COLS * size, width, NULL, pairs + p, pairs + p + 1,
+            run_blocks(l, x, scale, count, own, width, NULL, 1, p, p + 1, near ? NULL : other, near);
+            run_blocks(l, x, scale, count, own + GEMM_COLS * size, width, NULL, 1, pairs + p, pairs + p + 1,
                        near && p + 1 < to ? NULL : next, near);
             for (int r = 0; r < count; r++) {
                 const char *a = own + (size_t)r * width * size;

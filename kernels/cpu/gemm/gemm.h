@@ -71,7 +71,7 @@ typedef struct {
     int panel;        /* columns of a panel, at most GEMM_COLS; unused in int4 */
     int zero;         /* zero point of int8's x: GEMM_ZERO, or 0 for signed x */
     int wide;         /* 1: int8's x is int16, and gemm_pack_int8 packs for it; the zero point is 0 */
-    int takes_parts;  /* 1: takes any rows; 0: only equally spaced ones of one part */
+    int takes_parts;  /* 1: takes any rows, and half a block; 0: only equally spaced ones of one part, and a block */
     int native;       /* 1: the processor has instructions for the type */
     /* Multiplies rows with a 64-byte aligned block. Prefetches `next`, what this thread reads next, or NULL: otherwise
      * memory and arithmetic alternate. If `next` is the block itself, it is in cache and nothing is fetched. */

@@ -5,7 +5,7 @@
  * it begins at -8 times the group's x, as 32 bits, or as 16 bits for each pair of products, in which it always fits: at
  * most 16 * 8 * 127. Times both scales it is added to the result's f32 sum, group by group. A vector of columns takes
  * two instructions for 8 weights of each column, or four where products come in pairs, and unpacking, which the rows
- * share: a flat tile's few rows in registers, the others through a group of bytes in L1, from which tall tiles read. */
+ * share: in registers, or through a group of bytes in L1, from which AVX2's tall tiles of many rows read. */
 #define PASTE_(t, i) gemm_##t##_##i
 #define PASTE(t, i)  PASTE_(t, i)
 #define TEXT_(a)     #a
@@ -22,14 +22,15 @@ enum {
     ROW = GEMM_COLS * 4,                        /* bytes of a word of all columns, and of a row of sums */
     GROUP_BYTES = WORDS * ROW + 2 * GEMM_COLS,  /* with the scales, bf16 */
     LINES = GROUP_BYTES / 64,                   /* cache lines */
-    FLAT_ROWS = 4,                              /* most rows of a flat tile; more are computed in tall ones */
+    FLAT_ROWS = 4,                              /* most rows of a flat tile */
+    TALL_ROWS = 6,                              /* of a tall one */
     TALL = 2,                                   /* vectors of a tall tile */
     LAST_ROWS_OF_WIDE = REGISTERS == 32 ? 4 : 2 /* rows of a flat tile of four vectors; more have two */
 };
 
 /* Groups from one that is multiplied to the one that is then prefetched into L1, and bytes from there to what is
  * prefetched into L2, or 0. Both were measured, on a Xeon with VNNI and on an EPYC without (bench/LAB.md). A group of
- * many rows takes as long as memory does. */
+ * tall tiles takes longer than memory does. */
 enum { AHEAD_OF_TALL = 2 };
 #if defined(__AVX512VNNI__)
 enum { AHEAD = 6, FAR = 16384 };
@@ -45,19 +46,13 @@ enum { PAIRS = 1 };
 typedef shorts exact; /* two sums a column, of bytes 0 and 1 of each word and of bytes 2 and 3 */
 #endif
 
+/* More than a flat tile's rows are computed in tall tiles where registers are few. With 32 these were slower. */
 #if defined(__AVX2__) && !defined(__AVX512F__)
 enum { BY_ROW = PAIRS };
 #else
 enum { BY_ROW = 0 };
 #endif
-
-/* Rows of a tall tile, at most: as registers have room for. With the sanitizers' checks more take minutes to compile.
- */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { TALL_ROWS = 3 };
-#else
-enum { TALL_ROWS = REGISTERS == 32 ? 12 : BY_ROW || !PAIRS ? 6 : 4 };
-#endif
+enum { MOST_ROWS = BY_ROW ? GEMM_ROWS : 32 }; /* rows of a pass over the block; their sums stay in L1 */
 
 /* A group of a row of x. */
 typedef struct {
@@ -171,12 +166,13 @@ static inline __attribute__((always_inline)) void run_flat(const int rows, const
     for (int r = 0; r < rows; r++) add_group(acc[r], wide, scales, x[r]->scale, sum + r * ROW);
 }
 
-/* The same in TALL vectors, whose weights are bytes: the first word of each, its second, the words after it. */
+/* The same in TALL vectors, whose weights are bytes: the first word of each, its second, the words after it. `scale` is
+ * float. */
 static inline __attribute__((always_inline)) void run_tall(const int rows, const char *w, const char *scale,
                                                            const x_group *const *x, char *sum)
 {
     exact acc[TALL_ROWS][TALL];
-    floats scales[TALL];
+    const floats scales[TALL] = {load_floats(scale), load_floats(scale + VECTOR)};
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = (exact)int4_word(&x[r]->start);
 #pragma GCC unroll 8
@@ -185,14 +181,14 @@ static inline __attribute__((always_inline)) void run_tall(const int rows, const
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) multiply_row(acc[r], x[r]->q + 4 * i, b);
     }
-    for (int v = 0; v < TALL; v++) scales[v] = from_bf16(scale + v * VECTOR / 2);
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++) add_group(acc[r], TALL, scales, x[r]->scale, sum + r * ROW);
 }
 
-/* Makes a group's weights bytes, the columns of one tall tile after those of another. */
+/* Makes a group's weights bytes, the columns of one tall tile after those of another, and its scales float. */
 static void unpack_group(const char *w, char *to)
 {
+    const char *scale = w + WORDS * ROW;
     const ints low = (ints){0} + 0x0f0f0f0f;
     for (int at = 0; at < ROW; at += TALL * VECTOR)
         for (int i = 0; i < WORDS; i++, to += 2 * TALL * VECTOR)
@@ -201,6 +197,7 @@ static void unpack_group(const char *w, char *to)
                 *(ints *)(to + v * VECTOR) = both & low;
                 *(ints *)(to + (TALL + v) * VECTOR) = (ints)((uints)both >> 4) & low;
             }
+    for (int at = 0; at < ROW; at += VECTOR) *(floats *)(to + at) = from_bf16(scale + at / 2);
 }
 
 /* Tiles of all columns of a group: of the block's words, or of unpacked ones. */
@@ -213,18 +210,14 @@ static void unpack_group(const char *w, char *to)
 #define TALL_TILE(R)                                                                                                   \
     static void tall_##R(const char *w, const char *scale, const x_group *const *x, char *sum)                         \
     {                                                                                                                  \
-        enum { ROWS = R <= TALL_ROWS ? R : 1, BYTES = TALL * VECTOR };                                                 \
-        if (R > TALL_ROWS) return; /* no such tile */                                                                  \
-        for (int at = 0; at < ROW; at += BYTES) run_tall(ROWS, w + at * 2 * WORDS, scale + at / 2, x, sum + at);       \
+        for (int at = 0; at < ROW; at += TALL * VECTOR) run_tall(R, w + at * 2 * WORDS, scale + at, x, sum + at);      \
     }
 /* clang-format off */
 FLAT_TILE(1) FLAT_TILE(2) FLAT_TILE(3) FLAT_TILE(4)
-TALL_TILE(2) TALL_TILE(3) TALL_TILE(4) TALL_TILE(5) TALL_TILE(6) TALL_TILE(7) TALL_TILE(8) TALL_TILE(9) TALL_TILE(10)
-TALL_TILE(11) TALL_TILE(12)
+TALL_TILE(3) TALL_TILE(4) TALL_TILE(5) TALL_TILE(6)
 typedef void run_group(const char *w, const char *scale, const x_group *const *x, char *sum);
 static run_group *const flat_tiles[] = {NULL, flat_1, flat_2, flat_3, flat_4};
-static run_group *const tall_tiles[] = {NULL, NULL, tall_2, tall_3, tall_4, tall_5, tall_6, tall_7, tall_8, tall_9,
-                                        tall_10, tall_11, tall_12};
+static run_group *const tall_tiles[] = {NULL, NULL, NULL, tall_3, tall_4, tall_5, tall_6};
 /* clang-format on */
 
 /* Prefetches the group `ahead` groups after g, of this block or the next, unless `next` is the block itself. */
@@ -243,22 +236,24 @@ static void prefetch_group(const char *block, const char *next, int g, int group
 
 static void int4_product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
 {
-    _Alignas(64) char sum[GEMM_ROWS * ROW], bytes[2 * WORDS * ROW];
-    const x_group *at[(int)TALL_ROWS > (int)FLAT_ROWS ? TALL_ROWS : FLAT_ROWS];
-    const int passes = (rows + GEMM_ROWS - 1) / GEMM_ROWS;
+    _Alignas(64) char sum[MOST_ROWS * ROW], group[2 * WORDS * ROW + ROW];
+    const x_group *at[TALL_ROWS];
+    const int passes = (rows + MOST_ROWS - 1) / MOST_ROWS;
     for (int p = 0, first = 0, n; p < passes; p++, first += n, next = block) {
         n = (rows - first) / (passes - p);
-        const int is_tall = n > FLAT_ROWS, tiles = is_tall ? (n + TALL_ROWS - 1) / TALL_ROWS : 1;
+        const int is_tall = BY_ROW && n > FLAT_ROWS, most = is_tall ? TALL_ROWS : FLAT_ROWS,
+                  tiles = (n + most - 1) / most;
         memset(sum, 0, (size_t)n * ROW);
         for (int g = 0; g < x->words; g++) {
-            const char *w = (const char *)block + (size_t)g * GROUP_BYTES, *scale = w + WORDS * ROW;
+            const char *w = (const char *)block + (size_t)g * GROUP_BYTES;
             prefetch_group(block, next, g, x->words, is_tall ? AHEAD_OF_TALL : AHEAD);
-            if (is_tall) unpack_group(w, bytes);
+            if (is_tall) unpack_group(w, group), w = group;
+            const char *scale = w + (is_tall ? 2 : 1) * WORDS * ROW;
             for (int i = 0, r = 0, taken; i < tiles; i++, r += taken) {
                 taken = (n - r) / (tiles - i);
                 for (int j = 0; j < taken; j++)
                     at[j] = (const x_group *)(const void *)(x->base + (size_t)(first + r + j) * x->stride) + g;
-                (is_tall ? tall_tiles : flat_tiles)[taken](is_tall ? bytes : w, scale, at, sum + r * ROW);
+                (is_tall ? tall_tiles : flat_tiles)[taken](w, scale, at, sum + r * ROW);
             }
         }
         gemm_finish(sum, 0, 0, n, first, out);

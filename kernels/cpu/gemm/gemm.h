@@ -101,10 +101,10 @@ static inline size_t gemm_int8_stride(int words)
 {
     return (size_t)((words + GEMM_STEP - 1) / GEMM_STEP | 1) * 4 * GEMM_STEP;
 }
-/* Returns the bytes from one row of int4's x to the next: whole cache lines. */
+/* Returns the bytes from one row of int4's x to the next: an odd number of cache lines, for the cache's sets, too. */
 static inline size_t gemm_int4_stride(int groups)
 {
-    return ((size_t)groups * GEMM_INT4_X_GROUP + 63) / 64 * 64;
+    return (((size_t)groups * GEMM_INT4_X_GROUP + 63) / 64 | 1) * 64;
 }
 /* Returns the bytes of a block of `words` words, with the scales and offsets that follow an int8 block's weights. */
 size_t gemm_block_bytes(gemm_type type, int words);

@@ -103,8 +103,8 @@ typedef struct {
     size_t size;
     int level;    /* 1 (nearest to plain sampling) to 3 (fastest) */
     int reserved; /* 0 */
-    /* Names, NULL at the end: the first is the handle's, "dtype", of which every preset has int8, for CPUs that have
-     * it; the others are of mar_params. Options that are given stay. */
+    /* Names, NULL at the end: the first is the handle's, "dtype", of which every preset has int8, for CPUs; the others
+     * are of mar_params. Options that are given stay. */
     const char *const *options;
     double distance; /* energy distance of whole images to plain sampling, on the demo */
     double floor;    /* below which another seed of plain sampling stays 95 times in 100 */

@@ -45,7 +45,7 @@ enum { PAIRS = 1 };
 typedef shorts exact; /* two sums a column, of bytes 0 and 1 of each word and of bytes 2 and 3 */
 #endif
 
-/* More than a tile's rows are computed in tall tiles where registers are few. With 32 these were slower. */
+/* More than a tile's rows are computed in tall tiles where registers are few. With 32 no gain was found. */
 #if defined(__AVX2__) && !defined(__AVX512F__)
 enum { BY_ROW = PAIRS };
 #else

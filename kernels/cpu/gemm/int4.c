@@ -22,16 +22,15 @@ enum {
     ROW = GEMM_COLS * 4,                        /* bytes of a word of all columns, and of a row of sums */
     GROUP_BYTES = WORDS * ROW + 2 * GEMM_COLS,  /* with the scales, bf16 */
     LINES = GROUP_BYTES / 64,                   /* cache lines */
-    FLAT_ROWS = 4,                              /* most rows of a flat tile */
-    TALL_ROWS = 6,                              /* of a tall one */
-    TALL = 2,                                   /* vectors of a tall tile */
-    LAST_ROWS_OF_WIDE = REGISTERS == 32 ? 4 : 2 /* rows of a flat tile of four vectors; more have two */
+    TILE_ROWS = 4,                              /* rows of a tile */
+    TALL_ROWS = 6,                              /* of a tall one, */
+    TALL = 2,                                   /* and its vectors */
+    MOST_ROWS = 32,                             /* rows of a pass over the block; their sums stay in L1 */
+    LAST_ROWS_OF_WIDE = REGISTERS == 32 ? 4 : 2 /* rows of a tile of four vectors; more have two */
 };
 
 /* Groups from one that is multiplied to the one that is then prefetched into L1, and bytes from there to what is
- * prefetched into L2, or 0. Both were measured, on a Xeon with VNNI and on an EPYC without (bench/LAB.md). A group of
- * tall tiles takes longer than memory does. */
-enum { AHEAD_OF_TALL = 2 };
+ * prefetched into L2, or 0. Both were measured, on a Xeon with VNNI and on an EPYC without (bench/LAB.md). */
 #if defined(__AVX512VNNI__)
 enum { AHEAD = 6, FAR = 16384 };
 #else
@@ -46,13 +45,12 @@ enum { PAIRS = 1 };
 typedef shorts exact; /* two sums a column, of bytes 0 and 1 of each word and of bytes 2 and 3 */
 #endif
 
-/* More than a flat tile's rows are computed in tall tiles where registers are few. With 32 these were slower. */
+/* More than a tile's rows are computed in tall tiles where registers are few. With 32 no gain was found. */
 #if defined(__AVX2__) && !defined(__AVX512F__)
 enum { BY_ROW = PAIRS };
 #else
 enum { BY_ROW = 0 };
 #endif
-enum { MOST_ROWS = BY_ROW ? GEMM_ROWS : 32 }; /* rows of a pass over the block; their sums stay in L1 */
 
 /* A group of a row of x. */
 typedef struct {
@@ -107,6 +105,40 @@ static inline floats whole(exact s)
 #endif
 }
 
+/* Adds a group's products to the sums of `rows` rows and `wide` vectors of columns. w is the first vector's first word,
+ * `scale` its scales; x has the rows' groups. */
+static inline __attribute__((always_inline)) void run_tile(const int rows, const int wide, const char *w,
+                                                           const char *scale, const x_group *const *x, char *sum)
+{
+    const ints low = (ints){0} + 0x0f0f0f0f;
+    exact acc[TILE_ROWS][4];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < wide; v++) acc[r][v] = (exact)int4_word(&x[r]->start);
+#pragma GCC unroll 4
+    for (int i = 0; i < WORDS; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < wide; v++) {
+            const ints both = *(const ints *)(w + i * ROW + v * VECTOR);
+            const ints first = both & low, second = (ints)((uints)both >> 4) & low;
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                acc[r][v] = add_products(acc[r][v], first, int4_word(x[r]->q + 8 * i));
+                acc[r][v] = add_products(acc[r][v], second, int4_word(x[r]->q + 8 * i + 4));
+            }
+        }
+#pragma GCC unroll 4
+    for (int v = 0; v < wide; v++) {
+        const floats scales = from_bf16(scale + v * VECTOR / 2);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            floats *to = (floats *)(void *)(sum + r * ROW + v * VECTOR);
+            *to = multiply_add_v(whole(acc[r][v]), scales * x[r]->scale, *to);
+        }
+    }
+}
+
 /* Adds the products of 4 bytes of x and of TALL vectors of words to s. As one statement of assembly it takes two
  * registers beside sums and weights: the compiler takes more, and keeps sums in memory. */
 static inline __attribute__((always_inline)) void multiply_row(exact s[TALL], const int8_t *x, const ints w[TALL])
@@ -125,47 +157,6 @@ static inline __attribute__((always_inline)) void multiply_row(exact s[TALL], co
     for (int v = 0; v < TALL; v++) s[v] = add_products(s[v], w[v], word);
 }
 
-/* Adds a group's exact sums of a row, times both scales, to the row's sums. */
-static inline __attribute__((always_inline)) void add_group(const exact *s, const int wide, const floats *scales,
-                                                            float scale, char *sum)
-{
-#pragma GCC unroll 4
-    for (int v = 0; v < wide; v++) {
-        floats *to = (floats *)(void *)(sum + v * VECTOR);
-        *to = multiply_add_v(whole(s[v]), scales[v] * scale, *to);
-    }
-}
-
-/* Adds a group's products to the sums of `rows` rows and `wide` vectors of columns. w is the first vector's first word,
- * `scale` its scales; x has the rows' groups. */
-static inline __attribute__((always_inline)) void run_flat(const int rows, const int wide, const char *w,
-                                                           const char *scale, const x_group *const *x, char *sum)
-{
-    const ints low = (ints){0} + 0x0f0f0f0f;
-    exact acc[FLAT_ROWS][4];
-    floats scales[4];
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < wide; v++) acc[r][v] = (exact)int4_word(&x[r]->start);
-#pragma GCC unroll 4
-    for (int i = 0; i < WORDS; i++)
-#pragma GCC unroll 4
-        for (int v = 0; v < wide; v++) {
-            const ints both = *(const ints *)(w + i * ROW + v * VECTOR);
-            const ints first = both & low, second = (ints)((uints)both >> 4) & low;
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) {
-                acc[r][v] = add_products(acc[r][v], first, int4_word(x[r]->q + 8 * i));
-                acc[r][v] = add_products(acc[r][v], second, int4_word(x[r]->q + 8 * i + 4));
-            }
-        }
-#pragma GCC unroll 4
-    for (int v = 0; v < wide; v++) scales[v] = from_bf16(scale + v * VECTOR / 2);
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) add_group(acc[r], wide, scales, x[r]->scale, sum + r * ROW);
-}
-
 /* The same in TALL vectors, whose weights are bytes: the first word of each, its second, the words after it. `scale` is
  * float. */
 static inline __attribute__((always_inline)) void run_tall(const int rows, const char *w, const char *scale,
@@ -182,7 +173,11 @@ static inline __attribute__((always_inline)) void run_tall(const int rows, const
         for (int r = 0; r < rows; r++) multiply_row(acc[r], x[r]->q + 4 * i, b);
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < rows; r++) add_group(acc[r], TALL, scales, x[r]->scale, sum + r * ROW);
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < TALL; v++) {
+            floats *to = (floats *)(void *)(sum + r * ROW + v * VECTOR);
+            *to = multiply_add_v(whole(acc[r][v]), scales[v] * x[r]->scale, *to);
+        }
 }
 
 /* Makes a group's weights bytes, the columns of one tall tile after those of another, and its scales float. */
@@ -200,60 +195,86 @@ static void unpack_group(const char *w, char *to)
     for (int at = 0; at < ROW; at += VECTOR) *(floats *)(to + at) = from_bf16(scale + at / 2);
 }
 
-/* Tiles of all columns of a group: of the block's words, or of unpacked ones. */
-#define FLAT_TILE(R)                                                                                                   \
-    static void flat_##R(const char *w, const char *scale, const x_group *const *x, char *sum)                         \
+#define GROUP_TILE(R)                                                                                                  \
+    static void tile_##R(const char *w, const x_group *const *x, char *sum)                                            \
     {                                                                                                                  \
         enum { WIDE = R <= LAST_ROWS_OF_WIDE ? 4 : 2, BYTES = WIDE * VECTOR };                                         \
-        for (int at = 0; at < ROW; at += BYTES) run_flat(R, WIDE, w + at, scale + at / 2, x, sum + at);                \
+        for (int at = 0; at < ROW; at += BYTES) run_tile(R, WIDE, w + at, w + WORDS * ROW + at / 2, x, sum + at);      \
     }
-#define TALL_TILE(R)                                                                                                   \
-    static void tall_##R(const char *w, const char *scale, const x_group *const *x, char *sum)                         \
-    {                                                                                                                  \
-        for (int at = 0; at < ROW; at += TALL * VECTOR) run_tall(R, w + at * 2 * WORDS, scale + at, x, sum + at);      \
-    }
-/* clang-format off */
-FLAT_TILE(1) FLAT_TILE(2) FLAT_TILE(3) FLAT_TILE(4)
-TALL_TILE(3) TALL_TILE(4) TALL_TILE(5) TALL_TILE(6)
-typedef void run_group(const char *w, const char *scale, const x_group *const *x, char *sum);
-static run_group *const flat_tiles[] = {NULL, flat_1, flat_2, flat_3, flat_4};
-static run_group *const tall_tiles[] = {NULL, NULL, NULL, tall_3, tall_4, tall_5, tall_6};
-/* clang-format on */
+GROUP_TILE(1)
+GROUP_TILE(2)
+GROUP_TILE(3)
+GROUP_TILE(4)
+typedef void run_group(const char *w, const x_group *const *x, char *sum);
+static run_group *const tiles[] = {NULL, tile_1, tile_2, tile_3, tile_4};
 
-/* Prefetches the group `ahead` groups after g, of this block or the next, unless `next` is the block itself. */
-static void prefetch_group(const char *block, const char *next, int g, int groups, int ahead)
+#define TALL_TILE(R)                                                                                                   \
+    static void tall_##R(const char *w, const x_group *const *x, char *sum)                                            \
+    {                                                                                                                  \
+        for (int at = 0; at < ROW; at += TALL * VECTOR)                                                                \
+            run_tall(R, w + at * 2 * WORDS, w + 2 * WORDS * ROW + at, x, sum + at);                                    \
+    }
+TALL_TILE(3)
+TALL_TILE(4)
+TALL_TILE(5)
+TALL_TILE(6)
+static run_group *const tall_tiles[] = {NULL, NULL, NULL, tall_3, tall_4, tall_5, tall_6};
+
+/* Returns what is prefetched with group g: the group AHEAD of it, of this block or the next, or NULL. */
+static const char *ahead_of(const char *block, const char *next, int g, int groups)
 {
-    const int to = g + ahead;
-    const char *group = to < groups               ? block + (ptrdiff_t)to * GROUP_BYTES
-                        : next && groups >= ahead ? next + (ptrdiff_t)(to - groups) * GROUP_BYTES
-                                                  : NULL;
-    if (next == block || !group) return;
-    for (int l = 0; l < LINES; l++) {
-        __builtin_prefetch(group + 64 * l);
-        if (FAR) __builtin_prefetch(group + FAR + 64 * l, 0, 2);
+    if (next == block) return NULL;
+    if (g + AHEAD < groups) return block + (ptrdiff_t)(g + AHEAD) * GROUP_BYTES;
+    return next && groups >= AHEAD ? next + (ptrdiff_t)(g + AHEAD - groups) * GROUP_BYTES : NULL;
+}
+
+/* Multiplies more than TILE_ROWS rows in tall tiles. */
+static void tall_product(const gemm_rows *x, int rows, const char *block, const gemm_out *out)
+{
+    _Alignas(64) char sum[GEMM_ROWS * ROW], group[2 * WORDS * ROW + ROW];
+    const x_group *at[TALL_ROWS];
+    const int passes = (rows + GEMM_ROWS - 1) / GEMM_ROWS;
+    for (int p = 0, first = 0, n; p < passes; p++, first += n) {
+        n = (rows - first) / (passes - p);
+        const int count = (n + TALL_ROWS - 1) / TALL_ROWS;
+        memset(sum, 0, (size_t)n * ROW);
+        for (int g = 0; g < x->words; g++) {
+            const char *w = block + (size_t)g * GROUP_BYTES;
+            for (int l = 0; l < LINES; l++) __builtin_prefetch(w + 2 * GROUP_BYTES + 64 * l); /* the group after next */
+            unpack_group(w, group);
+            for (int i = 0, r = 0, taken; i < count; i++, r += taken) {
+                taken = (n - r) / (count - i);
+                for (int j = 0; j < taken; j++)
+                    at[j] = (const x_group *)(const void *)(x->base + (size_t)(first + r + j) * x->stride) + g;
+                tall_tiles[taken](group, at, sum + r * ROW);
+            }
+        }
+        gemm_finish(sum, 0, 0, n, first, out);
     }
 }
 
 static void int4_product(const gemm_rows *x, int rows, const void *block, const void *next, const gemm_out *out)
 {
-    _Alignas(64) char sum[MOST_ROWS * ROW], group[2 * WORDS * ROW + ROW];
-    const x_group *at[TALL_ROWS];
-    const int passes = (rows + MOST_ROWS - 1) / MOST_ROWS;
-    for (int p = 0, first = 0, n; p < passes; p++, first += n, next = block) {
-        n = (rows - first) / (passes - p);
-        const int is_tall = BY_ROW && n > FLAT_ROWS, most = is_tall ? TALL_ROWS : FLAT_ROWS,
-                  tiles = (n + most - 1) / most;
+    _Alignas(64) char sum[MOST_ROWS * ROW];
+    const x_group *at[TILE_ROWS];
+    if (BY_ROW && rows > TILE_ROWS) {
+        tall_product(x, rows, block, out);
+        return;
+    }
+    for (int first = 0, n; first < rows; first += n, next = block) {
+        n = rows - first < MOST_ROWS ? rows - first : MOST_ROWS;
         memset(sum, 0, (size_t)n * ROW);
         for (int g = 0; g < x->words; g++) {
-            const char *w = (const char *)block + (size_t)g * GROUP_BYTES;
-            prefetch_group(block, next, g, x->words, is_tall ? AHEAD_OF_TALL : AHEAD);
-            if (is_tall) unpack_group(w, group), w = group;
-            const char *scale = w + (is_tall ? 2 : 1) * WORDS * ROW;
-            for (int i = 0, r = 0, taken; i < tiles; i++, r += taken) {
-                taken = (n - r) / (tiles - i);
-                for (int j = 0; j < taken; j++)
-                    at[j] = (const x_group *)(const void *)(x->base + (size_t)(first + r + j) * x->stride) + g;
-                (is_tall ? tall_tiles : flat_tiles)[taken](w, scale, at, sum + r * ROW);
+            const char *ahead = ahead_of(block, next, g, x->words);
+            for (int l = 0; ahead && l < LINES; l++) {
+                __builtin_prefetch(ahead + 64 * l);
+                if (FAR) __builtin_prefetch(ahead + FAR + 64 * l, 0, 2);
+            }
+            for (int r = 0, taken; r < n; r += taken) {
+                taken = n - r < TILE_ROWS ? n - r : TILE_ROWS;
+                for (int i = 0; i < taken; i++)
+                    at[i] = (const x_group *)(const void *)(x->base + (size_t)(first + r + i) * x->stride) + g;
+                tiles[taken]((const char *)block + (size_t)g * GROUP_BYTES, at, sum + r * ROW);
             }
         }
         gemm_finish(sum, 0, 0, n, first, out);

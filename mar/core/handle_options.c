@@ -52,7 +52,8 @@ static const mar_param rows[] = {
          "A GPU multiplies f16 at the rate of bf16, eight times as fine; it has no bf16 heads, and with dtype f32 auto "
          "is "
          "f32. A head with numbers beyond 65504 is in f32 instead. On a CPU auto is f32 with spec path and a fixed "
-         "--gamma, else as dtype. That criterion compares two evaluations of the head, and rounding in bf16 alone rejects many "
+         "--gamma, else as dtype. That criterion compares two evaluations of the head, and rounding in bf16 alone "
+         "rejects many "
          "drafts, in f16 few. A CPU rounds f32 numbers to f16, slower than in f32. In the library auto on a CPU is "
          "always as dtype."},
     {.name = FIELD(int8_below),

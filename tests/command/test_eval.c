@@ -703,7 +703,7 @@ static void own_drafts(void **state)
 #undef OWN
     assert_same_run(d, "own", "one");
     char *settings = read_whole_file(d, "own/settings.json", NULL), *numbers = numbers_of_run(d, "own");
-    static const char *const parts[] = {"\"draft\":\t\"self\"", "\"spec\":\t\"path\"", "\"gamma\":\t3",
+    static const char *const parts[] = {"\"draft\":\t\"self\"", "\"spec\":\t\"path\"", "\"gamma\":\t\"3\"",
                                         "\"accelerators\":\t\"--draft self --spec path --gamma 3\""};
     for (size_t i = 0; i < LENGTH(parts); i++) assert_has(settings, parts[i]);
     assert_null(strstr(settings, "draft_id"));

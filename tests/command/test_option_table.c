@@ -297,7 +297,7 @@ TEST_CASE(init_sets_every_default)
         if (!mar_param_is_default(mar_param_get(i), &p)) fail_msg("%s", mar_param_get(i)->name);
     assert_true(p.num_iter == 0 && p.num_sampling_steps == 0 && p.cfg == -1 && p.temperature == 1 && p.seed == 0);
     assert_true(p.time_shift == 0 && p.token_norm == 0);
-    assert_true(p.gamma == 8 && p.align == 1 && p.inner_temperature == 42 && !p.draft && !p.spec && !p.head_spec);
+    assert_true(p.gamma == -1 && p.align == 1 && p.inner_temperature == 42 && !p.draft && !p.spec && !p.head_spec);
     for (int i = 0; i < mar_option_count(); i++) {
         const mar_options zero = {.size = sizeof zero};
         assert_true(mar_param_is_default(mar_option_get(i), &zero)); /* equals mar_open(NULL) */
@@ -398,7 +398,8 @@ TEST_CASE(numbers_with_names)
     assert_string_equal(mar_param_text(&p, &(int){-2}, text, sizeof text), "-2");
     assert_string_equal(mar_param_text(&p, &(int){12}, text, sizeof text), "12");
     const mar_param *gamma = mar_param_find("gamma");
-    assert_string_equal(mar_param_expects(gamma, text, sizeof text), "auto or a whole number from 1 to 65536");
+    assert_string_equal(mar_param_expects(gamma, text, sizeof text),
+                        "standard, auto or a whole number from 1 to 65536");
 }
 
 /* --- (e) sizes -------------------------------------------------------------------------------------------- */

@@ -105,11 +105,12 @@ def cells(name, seconds, total, floor):
 
 def operations(options):
     """Prints the first table. Returns the numbers of each kind of work in an image."""
-    record, f32 = micro(options), micro(["--model", "demo", "--dtype", "f32"])
+    record = micro(options)
+    low = " int8" in record["backend"]
+    f32 = micro(["--model", "demo", "--dtype", "f32"]) if low else record
     rate = {"int8": record["constants"]["flop_per_second"], "f32": f32["constants"]["flop_per_second"]}
     memory, steps = record["constants"]["memory_bytes_per_second"], record["parameters"].get("num_iter", 0)
-    low, work = " int8" in record["backend"], defaultdict(float)
-    parts = defaultdict(lambda: [0.0, 0.0, 0.0])
+    work, parts = defaultdict(float), defaultdict(lambda: [0.0, 0.0, 0.0])
     for m in record["measurements"]:
         if m["group"] not in ("operation", "image decoder"):
             continue

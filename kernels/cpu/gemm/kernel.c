@@ -180,10 +180,10 @@ enum {
     ROW = GEMM_COLS * 4,   /* bytes of a row of sums */
     PANEL = FLAT * VECTOR, /* bytes of a word of a panel */
     PANELS = ROW / PANEL,
-    LINES = PANEL / 64,                               /* cache lines of a word */
-    CHUNK = (REGISTERS == 16 ? 8192 : 16384) / PANEL, /* words of a flat tile: two chunks and x fit in a common L1 */
-    UNPACKED = 1536,                                  /* words of x that are made float at a time, at most: 12 KiB */
-    NEAR = 1024                                       /* bytes of prefetch distance from L2 */
+    LINES = PANEL / 64,    /* cache lines of a word */
+    CHUNK = 16384 / PANEL, /* words of a flat tile: 16 KiB of weights, a third of a common L1 */
+    UNPACKED = 1536,       /* words of x that are made float at a time, at most: 12 KiB */
+    NEAR = 1024            /* bytes of prefetch distance from L2 */
 };
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -341,10 +341,12 @@ static void run_panel(const gemm_rows *x, int rows, const char *block, int panel
                       int wide, char *sum)
 {
     const int groups = (rows + FLAT_ROWS - 1) / FLAT_ROWS;
+    const int most =
+        groups > 1 && REGISTERS == 16 ? CHUNK / 2 : CHUNK; /* the next chunk and x fit in an L1 of 32 KiB */
     const size_t step = groups > LINES ? (size_t)((PANEL + groups - 1) / groups) : 64;
     for (int p = 0; p < x->parts; p++)
         for (int first = 0, count; first < x->words; first += count) {
-            count = x->words - first < CHUNK ? x->words - first : CHUNK;
+            count = x->words - first < most ? x->words - first : most;
             const char *w = weights_at(x, block, panel, p * x->w_step + first), *ahead = w + (size_t)count * PANEL;
             if (first + count == x->words)
                 ahead = p == x->parts - 1 ? next : weights_at(x, block, panel, (p + 1) * x->w_step);

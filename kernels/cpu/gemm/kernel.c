@@ -216,6 +216,7 @@ typedef struct {
     int fresh;             /* 1: the sums begin at 0 */
     const char *w;         /* weights of the first word and the tile's first column */
     const char *next;      /* prefetched meanwhile */
+    size_t next_step;      /* of a flat tile: bytes from a word's prefetch to the next one's */
     char *sum;             /* its sums, at its first column */
     size_t sum_stride;     /* bytes from one row of them to the next */
 } tile;
@@ -242,7 +243,7 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
         for (int r = 0; r < rows; r++) x[r] = t->x[r] + (size_t)part * t->x_step;
         for (size_t i = 0; i < bytes; i += 4, w += PANEL) {
 #pragma GCC unroll 4
-            for (int l = 0; l < lines; l++, next += 64)
+            for (int l = 0; l < lines; l++, next += near ? 64 : t->next_step)
                 if (near)
                     __builtin_prefetch(next, 0, 2); /* to L2: this block's weights are read in between */
                 else
@@ -334,19 +335,24 @@ static const char *weights_at(const gemm_rows *x, const char *block, int panel, 
 }
 
 /* Computes a panel's sums of all rows in flat tiles. A chunk of the panel is used for all of them while it is in L1;
- * the tiles share the prefetching of the next one. `next` NULL: the last chunk prefetches nothing. */
+ * the tiles share the prefetching of the next one: all of them fetch, evenly, or memory rests with those that do not.
+ * `next` NULL: the last chunk prefetches nothing. */
 static void run_panel(const gemm_rows *x, int rows, const char *block, int panel, const char *next, int prefetches,
                       int wide, char *sum)
 {
     const int groups = (rows + FLAT_ROWS - 1) / FLAT_ROWS;
+    const int most =
+        groups > 1 && REGISTERS == 16 ? CHUNK / 2 : CHUNK; /* the next chunk and x fit in an L1 of 32 KiB */
+    const size_t step = groups > LINES ? (size_t)((PANEL + groups - 1) / groups) : 64;
     for (int p = 0; p < x->parts; p++)
         for (int first = 0, count; first < x->words; first += count) {
-            count = x->words - first < CHUNK ? x->words - first : CHUNK;
+            count = x->words - first < most ? x->words - first : most;
             const char *w = weights_at(x, block, panel, p * x->w_step + first), *ahead = w + (size_t)count * PANEL;
             if (first + count == x->words)
                 ahead = p == x->parts - 1 ? next : weights_at(x, block, panel, (p + 1) * x->w_step);
             for (int g = 0, done = 0, taken; g < groups; g++, done += taken) {
-                const int lines = prefetches && ahead ? LINES * (g + 1) / groups - LINES * g / groups : 0;
+                const int share = groups > LINES ? 1 : LINES * (g + 1) / groups - LINES * g / groups;
+                const int lines = prefetches && ahead ? share : 0;
                 const char *spaced[FLAT_ROWS];
                 taken = (rows - done) / (groups - g);
                 for (int r = 0; r < taken; r++)
@@ -357,10 +363,11 @@ static void run_panel(const gemm_rows *x, int rows, const char *block, int panel
                                 .fresh = p == 0 && first == 0,
                                 .w = w,
                                 .next = ahead,
+                                .next_step = step,
                                 .sum = sum + done * ROW,
                                 .sum_stride = ROW};
                 flat_tiles[taken](&t, wide, lines);
-                if (lines) ahead += 64 * (size_t)(lines * count);
+                if (lines) ahead += step * (size_t)(lines * count);
             }
         }
 }

@@ -6,7 +6,10 @@
 
 const float gemm_no_bias[GEMM_COLS];
 
-enum { TILE = 4 };
+enum {
+    TILE = 4,
+    IN_PLACE = 64 /* words at a time: 16 KB of a block, which stay in L1 */
+};
 
 typedef uint32_t words4 __attribute__((vector_size(4 * TILE)));
 #if defined(__clang__)
@@ -72,7 +75,7 @@ static void pack_transpose(const gemm_kernel *k, const uint32_t *from, size_t st
             for (int j = 0; j < TILE; j++) row[j] += TILE;
         }
         for (; i < count; i++)
-            for (int j = 0; j < width; j++) to[(size_t)i * apart + (size_t)j] = *row[j]++;
+            for (int j = 0; j < width; j++) memcpy(to + (size_t)i * apart + j, row[j]++, sizeof *to);
     }
 }
 
@@ -95,12 +98,18 @@ static void make_words(gemm_type type, const void *row, int is_float, int first,
 static void pack_columns(const gemm_kernel *k, gemm_type type, const void *w, size_t stride, int is_float, int cols,
                          int in, int words, void *block)
 {
-    uint32_t chunk[GEMM_COLS * TILE * TILE];
     enum { WORDS = TILE * TILE };
-    const int numbers = type == GEMM_BF16 ? 2 : 1;
+    uint32_t chunk[GEMM_COLS * WORDS];
+    const int numbers = type == GEMM_BF16 ? 2 : 1, rounds = is_float && type == GEMM_BF16;
+    const int whole = rounds || (stride | (uintptr_t)w) % sizeof *chunk ? 0 : in / numbers; /* read in place */
     if (cols < GEMM_COLS) memset(block, 0, (size_t)words * GEMM_COLS * 4);
-    for (int i = 0; i < words; i += WORDS) {
-        const int count = words - i < WORDS ? words - i : WORDS;
+    for (int i = 0, count; i < words; i += count) {
+        if (i < whole) {
+            count = whole - i < IN_PLACE ? whole - i : IN_PLACE;
+            pack_transpose(k, (const uint32_t *)w + i, stride / sizeof *chunk, cols, i, count, words, block);
+            continue;
+        }
+        count = words - i < WORDS ? words - i : WORDS;
         for (int c = 0; c < cols; c++)
             make_words(type, (const char *)w + (size_t)c * stride, is_float, i * numbers, in, count, chunk + c * WORDS);
         pack_transpose(k, chunk, WORDS, cols, i, count, words, block);

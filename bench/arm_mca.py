@@ -4,16 +4,16 @@
     apt-get install llvm-19                  # the models of Neoverse processors are younger than Debian's LLVM 14
     python3 bench/arm_mca.py build/aarch64   # a build for ARM64 (CONTRIBUTING.md)
 
-A loop is one word of a tile of rows x vectors, 2 for many rows and 4 for few. Its floor is the time of its multiplications
-alone, begun as fast as the processor can. For few rows a second table has the bytes of weights, and of int4's scales, that
-a core multiplies in a cycle. llvm-mca predicts that loads hit L1.
+A loop is one word of a tile of rows x vectors, 2 for many rows and 4 for few. Its floor is the time of its
+multiplications alone, begun as fast as the processor can. For few rows a second table has the bytes of weights, and of
+int4's scales, that a core multiplies in a cycle. llvm-mca predicts that loads hit L1.
 """
 
 import re
 import subprocess
 import sys
 
-KERNELS = [  # type, set, its multiplication, rows of the largest tall tile, of the largest flat one; int4 has its own tiles
+KERNELS = [  # type, set, its multiplication, rows of the largest tall tile, of the largest flat one; int4 has others
     ("f32", "generic", "fmla", 14, 6),
     ("bf16", "generic", "fmla", 12, 4),
     ("bf16", "bf16", "bfdot", 14, 6),
@@ -93,7 +93,8 @@ def print_tiles():
                 took = cycles(loop, processor)
                 cells.append(f"{took:.1f}, {100 * floor(name, n, processor) / took:.0f} %" if took else "-")
             on_stack = sum("[sp" in line for line in loop)
-            print(f"| {kind}, {isa} | {rows} x {vectors} | {len(loop)} | {on_stack} | {n} {name} | " + " | ".join(cells) + " |")
+            print(f"| {kind}, {isa} | {rows} x {vectors} | {len(loop)} | {on_stack} | {n} {name} | " +
+                  " | ".join(cells) + " |")
 
 
 def print_few_rows():

@@ -8,6 +8,7 @@ enum {
     FIRST = 2,      /* drafted steps: one alone is never better than a plain round */
     MOST = 16,      /* of auto */
     TURNS = 2,      /* of measuring all widths */
+    BEHIND = 5,     /* plain rounds on which a measured draft model catches up */
     ROUNDS_MOST = 3 /* measured of each width in a turn, but none after the first once SLOW_S have passed */
 };
 #define SLOW_S 0.25
@@ -125,6 +126,32 @@ static mar_status costs_time(const mar_measured_parts *parts, spec_path *s, int 
     return status;
 }
 
+/* Measures what a draft model needs to catch up on a token. plain and two are the seconds of a plain round and of one of
+ * two steps. Leaves 0 if images are too short for it. */
+static mar_status costs_measure_catch_up(path_costs *c, const mar_measured_parts *parts, spec_path *s, int first,
+                                         double plain, double two, mar_err *err)
+{
+    double least = 0;
+    mar_status status = MAR_OK;
+    if (!s->o.draft || first + 2 * FIRST + BEHIND > s->o.steps) return MAR_OK;
+    for (int turn = 0; turn < TURNS && status == MAR_OK; turn++) {
+        s->o.choice.widths = 2;
+        status = costs_start(s, parts->images, first, err);
+        s->o.choice.widths = 1;
+        for (int i = 0; i < BEHIND && status == MAR_OK; i++) status = spec_path_round(s, err);
+        if (status != MAR_OK) break;
+        s->o.choice.widths = 2;
+        parts->k->core->finish(parts->k);
+        const double begun = mar_now();
+        status = spec_path_round(s, err);
+        parts->k->core->finish(parts->k);
+        const double took = mar_now() - begun;
+        least = turn ? fmin(least, took) : took;
+    }
+    c->choice.catch_up = fmin(fmax((least - two) / (BEHIND * plain), 0), SPEC_COST_MOST);
+    return status;
+}
+
 /* Measures all widths in turns, but none beyond the first one that an image can never pay for. */
 static mar_status costs_measure_widths(path_costs *c, const mar_measured_parts *parts, spec_path *s, int first,
                                        int middle, mar_err *err)
@@ -142,6 +169,7 @@ static mar_status costs_measure_widths(path_costs *c, const mar_measured_parts *
             least[i] = turn ? fmin(least[i], seconds) : seconds;
             if (i > 0 && least[i] > dear * least[0]) c->choice.widths = i + 1;
         }
+    if (status == MAR_OK) status = costs_measure_catch_up(c, parts, s, first, least[0], least[1], err);
     if (status == MAR_OK) spec_costs_take(&c->choice, least);
     return status;
 }

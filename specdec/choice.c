@@ -6,6 +6,7 @@
 #define PRIOR     0.7        /* acceptance of a draft before any is known */
 #define TESTS     3.         /* as of so many tests a depth has the acceptance of the depth before */
 #define ROUNDS    8.         /* as of so many rounds a width has the tokens that the curve of acceptance predicts */
+#define TRIALS    3          /* rounds that can be paid, where the first one's drafts tell nothing yet */
 #define FORGOTTEN (1. / 64.) /* of the sums, in each round */
 
 double spec_choice_cost(const spec_choice *c, int drafts)
@@ -123,7 +124,7 @@ int spec_choose(const spec_choice *c, const spec_past *past)
         const double predicted = choice_predict(&p, past, choice_positions(c, i));
         const double mean = (ROUNDS * predicted + past->width_tokens[i]) / (ROUNDS + past->width_rounds[i]);
         const double rest = once + c->cost[i] * (uninformed + fmax(1, (left - uninformed) / mean));
-        if (once + (1 + uninformed) * (c->cost[i] - 1) > allowance || !(rest < best)) continue;
+        if (once + (uninformed ? TRIALS : 1) * (c->cost[i] - 1) > allowance || !(rest < best)) continue;
         best = rest;
         drafts = c->drafts[i];
     }

@@ -69,8 +69,7 @@ static void path_account(spec_path *s, spec_path_image *image, int whole, int st
     s->o.stats->rounds++;
     s->o.stats->round_steps += steps;
     if (!c->choose) return;
-    spec_past_add(&image->past, c, drafts, tested, whole < tested ? whole : tested, steps);
-    s->spent += spec_choice_cost(c, drafts);
+    s->spent += spec_past_add(&image->past, c, drafts, tested, whole < tested ? whole : tested, steps);
     s->plain += steps;
     s->o.stats->undrafted += image->length == 0;
 }

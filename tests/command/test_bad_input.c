@@ -119,6 +119,7 @@ COMMAND_CASE(options)
         {"generate --draft demo-draft --context prefix --gamma auto", "--gamma auto", "--context prefix"},
         {"generate --draft demo-draft --context prefix --round_costs 1", "--round_costs", "--context prefix"},
         {"generate --spec path --round_costs 1,0.9", "--round_costs 1,0.9", "1.05,1.1,1.3"},
+        {"generate --spec path --round_costs 1,1+0.1", "--round_costs 1,1+0.1", "1.05,1.1,1.3"},
         {"generate --spec path --round_costs 1,1 --gamma 2", "--round_costs 1,1", "up to 2, the --gamma"},
         {"generate --spec path --round_costs 1,1 --num_iter 2", "--round_costs 1,1", "up to 2, the steps of an image"},
         {"generate --draft self --sampler ddim", "--sampler", "--spec path"},

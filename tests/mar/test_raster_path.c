@@ -290,6 +290,8 @@ TEST_CASE(images_choose_for_themselves)
         assert_true(own ? of_all.accepted == of_all.drafted : of_all.accepted < of_all.drafted);
         make_some(&alone, SOME, 0, plain);
         assert_true(!own || memcmp(all, plain, sizeof plain) == 0);
+        p.round_costs = "1,1,1+900"; /* the account has what the draft model catches up on */
+        assert_true(make_some(&p, 1, 1, one).plain_s < 0.1 * of_one.plain_s);
     }
 }
 

@@ -184,7 +184,7 @@ static void own_drafts(void **state)
     assert_string_equal(json_text(own, "draft"), "self");
     assert_string_equal(json_text(other, "draft"), "demo-draft");
     assert_null(cJSON_GetObjectItem(plain, "draft"));
-    assert_string_equal(json_text(own, "options"), "--head_spec 4 --draft self --spec path");
+    assert_string_equal(json_text(own, "options"), "--head_spec 4 --draft self --spec path --gamma 8");
     /* the longest guarantee, complete */
     const char *end = "as later contexts saw it (accepted_shift measures the difference); not the model's defaults: "
                       "num_iter 16 (64), num_sampling_steps 4 (100)",

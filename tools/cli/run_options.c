@@ -519,14 +519,15 @@ static void add_difference(char *text, size_t size, const mar_param *p, const ch
             printable(p->type == MAR_TYPE_TEXT && run_is_file(p) ? tool_base_name(value) : value, shown, sizeof shown));
 }
 
-/* Appends option i if it differs. Options given alike, such as "0: 64", do not differ, whatever they resolve to. */
+/* Appends option i if it differs. Options given alike, such as "0: 64", do not differ, whatever they resolve to. Where
+ * it has no effect in `base`, what it resolves to there says nothing. */
 static void add_param_difference(char *text, size_t size, const run_options *o, const run_options *base, int i)
 {
     char value[4096], other[4096];
     const int base_has_session = base->used.size > 0;
     value_text(base, &base->params, i, other, sizeof other);
     if (strcmp(value_text(o, &o->params, i, value, sizeof value), other) == 0) return;
-    if (base_has_session) value_text(base, &base->used, i, other, sizeof other);
+    if (base_has_session && !run_param_unused(base, i)) value_text(base, &base->used, i, other, sizeof other);
     add_difference(text, size, mar_param_get(i), value_text(o, &o->used, i, value, sizeof value), other);
 }
 

@@ -380,7 +380,7 @@ TEST_CASE(measured_costs_are_kept)
     demo_close(d);
 }
 
-/* Whatever the costs are, by them an image takes at most 1 % longer than by plain rounds. */
+/* Whatever the costs are, by them an image takes at most 2 % longer than by plain rounds. */
 TEST_CASE(losses_are_bounded)
 {
     static const char *const costs[] = {"1.4,2,3", "1.01,1.02,1.5", "1,1,1,1", "1.3", "2,2,2"};

@@ -126,8 +126,8 @@ static mar_status costs_time(const mar_measured_parts *parts, spec_path *s, int 
     return status;
 }
 
-/* Measures what a draft model needs to catch up on a token. plain and two are the seconds of a plain round and of one of
- * two steps. Leaves 0 if images are too short for it. */
+/* Measures what a draft model needs to catch up on a token. plain and two are the seconds of a plain round and of one
+ * of two steps. Leaves 0 if images are too short for it. */
 static mar_status costs_measure_catch_up(path_costs *c, const mar_measured_parts *parts, spec_path *s, int first,
                                          double plain, double two, mar_err *err)
 {

@@ -14,9 +14,9 @@
  * round of cost c, catching up included, draws at least one token, so it adds at most c - 1 to spent - t. spec_choose
  * takes it only if spent - t + c - 1 is within an allowance, 2 % of the sequence's tokens. So by the table, a sequence
  * alone takes at most 2 % longer than plain decoding, whatever is accepted. A width is tried again when its record has
- * faded, and if it can be paid. Behind a plain round of Jacobi decoding, whose drafts tell nothing, it is tried if three
- * rounds can be. In a batch this is no bound on time. Each sequence chooses by its own past, while a
- * pass serves all, and the costs are those of a full batch in which all have the same drafts.
+ * faded, and if it can be paid. Behind a plain round of Jacobi decoding, whose drafts tell nothing, it is tried if
+ * three rounds can be. In a batch this is no bound on time. Each sequence chooses by its own past, while a pass serves
+ * all, and the costs are those of a full batch in which all have the same drafts.
  *
  * The distribution stays. Let k tokens be final, and let G(j) be all that the rounds so far have drawn and decided at
  * positions up to j: drafts, siblings, coins, replacements. A choice is a function of spec_past: k, the verdicts at

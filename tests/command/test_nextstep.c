@@ -54,7 +54,7 @@ NEXTSTEP_CASE(generated)
     static const char *const options[] = {
         "--negative blurry", "--positive sharp",       "--time_shift 2",        "--token_norm off",
         "--cfg 3",           "--num_sampling_steps 9", "--cfg_schedule linear", "--head_spec 4",
-        "--temperature 0.9", "--cache_dtype int8",     "--cache_dtype bf16",    "--spec path --draft n"};
+        "--temperature 0.9", "--cache_dtype int8",     "--cache_dtype bf16",    "--spec path --draft n --gamma 4"};
     const char *d = *state;
     write_nextstep(d, "n", NEXTSTEP_DRAFT);
     command_ok(d, GENERATE "--prompt 'a dog' --out plain.png");

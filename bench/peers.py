@@ -7,7 +7,8 @@
 
 Cases, with random weights of tools/dev/random_checkpoint.py (written once, to build/bench):
 
-    mar       seconds an image of MAR-B; PyTorch runs the official loop (bench/pytorch_mar.py)
+    mar       seconds an image of MAR-B; PyTorch runs the official loop, and the official code itself
+              (bench/pytorch_mar.py)
     trunk     seconds a pass of --layers layers of NextStep-1's trunk, for 1, 2 and 38 sequences; llama.cpp's file has
               the same shapes (qwen2, a vocabulary of 1024), and its q8_0 and q4_0 stand beside int8 and int4
     llamagen  seconds a token of LlamaGen-L with guidance; the official code's decode step (bench/llamagen_torch.py)
@@ -82,19 +83,18 @@ def mar_case(args):
     model, vae = checkpoint("mar_base", "mar_base.pth"), checkpoint("kl16", "kl16.ckpt")
     steps = ["--num_iter", args.num_iter, "--num_sampling_steps", args.num_sampling_steps]
 
-    def torch(config):
+    def torch(config, *more):
         out = run([sys.executable, ROOT / "bench/pytorch_mar.py", "--arch", "mar_base", "--threads", args.threads,
-                   *steps, "--configs", config, "--json"])
+                   *steps, "--configs", config, "--json", *more])
         return out["seconds"][config]["total"]
 
-    def official():
-        raise NotRun("github.com/LTH14/mar has no program here that times it; tests/golden compares its tokens with "
-                     "PyTorch's row")
+    def official(config):
+        return torch(config, "--source", source(args, "official_mar", "LTH14/mar"))
 
     programs = {f"libmar {t}": lambda t=t: bench(args, model, t, "--vae", vae, *steps)["seconds_per_image"]
                 for t in args.types}
     programs |= {f"PyTorch {config}": lambda config=config: torch(config) for config in args.configs}
-    return programs | {"official": official}
+    return programs | {f"official {t}": lambda t=t: official(f"{t}-official") for t in ("f32", "amp")}
 
 
 def trunk_model(args, dtype):
@@ -109,12 +109,12 @@ def trunk_model(args, dtype):
 
 
 def trunk_pass(args, dtype, rows):
-    """From the difference of 36 and 16 tokens: the prompt's pass is in neither. A guided sequence is two rows."""
+    """From the difference of two images, by `tokens`: the prompt's pass is in neither. A guided sequence is two rows."""
     batch, cfg = (1, 1) if rows == 1 else (rows // 2, 7.5)
+    sides, tokens = ((64, 512), 112) if rows <= 2 else ((64, 160), 24)
     seconds = [bench(args, trunk_model(args, dtype), dtype, "--prompt", PROMPT, "--batch", batch, "--cfg", cfg,
-                     "--num_sampling_steps", 3, "--size", size)["decoder_seconds"] * batch
-               for size in ("64x64", "96x96")]
-    return (seconds[1] - seconds[0]) / 20
+                     "--num_sampling_steps", 3, "--size", f"64x{side}")["decoder_seconds"] * batch for side in sides]
+    return (seconds[1] - seconds[0]) / tokens
 
 
 def llama_file(args, kind):
@@ -163,7 +163,7 @@ def llama_pass(args, kind, rows):
     program = Path(args.llama) / "llama-batched-bench"
     if not program.is_file():
         raise NotRun(f"{program}: no such file")
-    tokens = 16  # twice: the program may end before it has printed the last row
+    tokens = 112 if rows <= 2 else 24  # twice: the program may end before it has printed the last row
     done = subprocess.run([program, "-m", llama_file(args, kind), "-t", str(args.threads), "-npp", "16",
                            "-ntg", str(tokens), "-npl", f"{rows},{rows}", "-c", str(512 + 64 * rows), "-b", "2048",
                            "-ub", "512"], capture_output=True, text=True)
@@ -306,10 +306,11 @@ def main():
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--llama", help="folder with llama-batched-bench, two levels below llama.cpp's source")
-    for name, repository in (("llamagen", "FoundationVision/LlamaGen"), ("spherear", "guolinke/SphereAR"),
+    for name, repository in (("official_mar", "LTH14/mar"), ("llamagen", "FoundationVision/LlamaGen"),
+                             ("spherear", "guolinke/SphereAR"),
                              ("harmon", "wusize/Harmon")):
         parser.add_argument(f"--{name}", metavar="DIR", help=f"a clone of github.com/{repository}")
-    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures; cases in it that do not run stay")
     args = parser.parse_args()
     for name in ("types", "trunk_types", "configs", "cases"):
         setattr(args, name, getattr(args, name).split(","))
@@ -320,15 +321,17 @@ def main():
         parser.error(f"--turns {args.turns}: expected 1 or more")
     options = [Path(a).name if "/" in a and i and sys.argv[i].startswith("--") and sys.argv[i] != "--out" else a
                for i, a in enumerate(sys.argv[1:])]  # no paths of this machine
-    result = {"command": " ".join(["python3 bench/peers.py", *options]), "machine": machine(args), "cases": {}}
+    result = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
+    command = " ".join(["python3 bench/peers.py", *options])
     for case in args.cases:
         print(case, flush=True)
+        sitting = {"command": command, "machine": machine(args)}
         try:
             seconds = sit(globals()[f"{case}_case"](args), args.turns)
         except subprocess.CalledProcessError as failed:
             sys.exit(f"{case}: {failed}")
-        result["cases"][case] = {"seconds": seconds, "ratios": compare(seconds)}
-        for name, r in result["cases"][case]["ratios"].items():
+        result[case] = sitting | {"seconds": seconds, "ratios": compare(seconds)}
+        for name, r in result[case]["ratios"].items():
             print(f"{name:48} {r['ratio']:.2f} ({r['quartiles'][0]:.2f} to {r['quartiles'][1]:.2f})", flush=True)
         if args.out:
             args.out.write_text(json.dumps(result, indent=1) + "\n")

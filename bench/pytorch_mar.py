@@ -3,6 +3,7 @@
 
     python3 bench/pytorch_mar.py --arch mar_base --threads 16 --json
     python3 bench/pytorch_mar.py --arch mar_base --device cuda --batch 8 --configs bf16-eager,bf16-compile,bf16-graphs
+    python3 bench/pytorch_mar.py --source mar --configs f32-official,amp-official
 
 Runs the official generation loop (64 autoregressive steps, 100 diffusion steps, guidance 2.9, KL-16 decoder) with random
 weights, made as tools/dev/random_checkpoint.py makes them, and prints seconds per image, split into encoder, decoder, head
@@ -12,6 +13,7 @@ and VAE. Configurations (--configs, comma-separated):
     amp-eager, amp-compile     bfloat16 autocast with its weight cache on for a whole image
     bf16-eager, bf16-compile   weights converted to bfloat16 once; states of the chain stay float32
     f32-graphs, bf16-graphs    compiled, and the stacks and the whole chain recorded as CUDA graphs, one for each shape
+    f32-official, amp-official the code of --source, a clone of github.com/LTH14/mar, as it is (needs timm and scipy)
 
 Compiled: the transformer stacks, and the head together with its chain step as one function. Compilation and recording
 happen in warm-up batches, which are not counted.
@@ -35,6 +37,9 @@ from random_checkpoint import random_mar, random_vae  # noqa: E402
 
 CONFIGS = [f"{precision}-{mode}" for precision in ("f32", "amp", "bf16") for mode in ("eager", "compile")]
 GRAPHS = ["f32-graphs", "bf16-graphs"]
+OFFICIAL = ["f32-official", "amp-official"]
+OFFICIAL_HEADS = {"mar_base": {"diffloss_d": 6, "diffloss_w": 1024}, "mar_large": {"diffloss_d": 8, "diffloss_w": 1280},
+                  "mar_huge": {"diffloss_d": 12, "diffloss_w": 1536}}  # README of the official code
 
 
 class Graphed:
@@ -117,6 +122,47 @@ def make_chain(step, dtype, model, schedule, graphs):
     return chain
 
 
+def autocast(config, args):
+    return torch.autocast(args.device, torch.bfloat16) if config.startswith("amp") else contextlib.nullcontext()
+
+
+def official(config, args):
+    """The same of the code of --source, which moves its tensors to CUDA itself: on a CPU, .cuda() is made to leave them there."""
+    sys.path.insert(0, args.source)
+    from models import mar as models  # noqa: E402
+    from models.vae import AutoencoderKL  # noqa: E402
+    if args.device == "cpu":
+        torch.Tensor.cuda = lambda tensor, *_: tensor
+    torch.manual_seed(0)
+    mar = getattr(models, args.arch)(num_sampling_steps=str(args.steps), **OFFICIAL_HEADS[args.arch])
+    vae, watch = AutoencoderKL(embed_dim=16, ch_mult=(1, 1, 2, 2, 4)), Stopwatch(args.device)
+    for model in (mar, vae):
+        model.to(args.device).eval()
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.02)
+    mar.forward_mae_encoder = watch.wrap("encoder", mar.forward_mae_encoder)
+    mar.forward_mae_decoder = watch.wrap("decoder", mar.forward_mae_decoder)
+    mar.diffloss.sample, decode = watch.wrap("head", mar.diffloss.sample), watch.wrap("vae", vae.decode)
+
+    def images(_seed, num_iter):
+        with torch.no_grad(), autocast(config, args):
+            label = torch.full((args.batch,), 207, device=args.device)
+            decode(mar.sample_tokens(args.batch, num_iter, args.cfg, "linear", label) / 0.2325)
+    return medians(config, images, watch, args.warmup > 0, args)
+
+
+def medians(config, images, watch, short, args):
+    """Seconds per image, {"total", and the watch's}, medians over the batches. short: warm-up batches have few steps."""
+    runs = []
+    for index in range(args.warmup + args.images):
+        watch.seconds.clear()
+        start = watch.now()
+        images(index, min(args.num_iter, 4) if index < args.warmup and short else args.num_iter)
+        runs.append({"total": watch.now() - start, **watch.seconds})
+        print(f"{config} batch {index}{' (warm-up)' if index < args.warmup else ''}: {runs[-1]['total']:.3f} s", file=sys.stderr)
+    return {part: statistics.median(run[part] for run in runs[args.warmup:]) / args.batch for part in runs[0]}
+
+
 def measure(config, mar, vae, args):
     """Seconds per image of one configuration: {"total", "encoder", "decoder", "head", "vae"}, medians over the batches."""
     precision, mode = config.split("-")
@@ -149,25 +195,17 @@ def measure(config, mar, vae, args):
             shape = (len(rows), mar.config.token_dim)
             return (torch.randn(shape, device=args.device, generator=generator),
                     torch.randn((args.steps, *shape), device=args.device, generator=generator))
-        autocast = torch.autocast(args.device, torch.bfloat16) if precision == "amp" else contextlib.nullcontext()
-        with torch.no_grad(), autocast:
+        with torch.no_grad(), autocast(config, args):
             label = torch.full((args.batch,), 207, device=args.device)
             tokens = generate(mar, label, num_iter, args.cfg, "linear", 1.0, schedule, order, noise_fn, chain=chain)
             pixels = vae_decode(tokens.to(dtype))
         if not torch.isfinite(pixels).all():
             sys.exit(f"{config}: the image is not finite")
 
-    runs = []
-    for index in range(args.warmup + args.images):
-        watch.seconds.clear()
-        start = watch.now()
-        warming = index < args.warmup and mode == "eager"  # nothing to compile: a short one will do
-        images(index, min(args.num_iter, 4) if warming else args.num_iter)
-        runs.append({"total": watch.now() - start, **watch.seconds})
-        print(f"{config} batch {index}{' (warm-up)' if index < args.warmup else ''}: {runs[-1]['total']:.3f} s", file=sys.stderr)
+    result = medians(config, images, watch, mode == "eager", args)  # eager has nothing to compile
     for name in ("encode", "decode", "encoder_stack", "decoder_stack"):
         mar.__dict__.pop(name, None)
-    return {part: statistics.median(run[part] for run in runs[args.warmup:]) / args.batch for part in runs[0]}
+    return result
 
 
 def main():
@@ -178,6 +216,7 @@ def main():
     parser.add_argument("--cfg", type=float, default=2.9)
     parser.add_argument("--threads", type=int, default=0, help="0: PyTorch's choice")
     parser.add_argument("--configs", default=",".join(CONFIGS))
+    parser.add_argument("--source", help="a clone of github.com/LTH14/mar")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--batch", type=int, default=1, help="images at a time")
     parser.add_argument("--images", type=int, default=1, help="measured batches per configuration; the median is printed")
@@ -186,8 +225,10 @@ def main():
     args = parser.parse_args()
     configs = args.configs.split(",")
     for config in configs:
-        if config not in CONFIGS + GRAPHS:
-            parser.error(f"unknown configuration {config}; known: {', '.join(CONFIGS + GRAPHS)}")
+        if config not in CONFIGS + GRAPHS + OFFICIAL:
+            parser.error(f"unknown configuration {config}; known: {', '.join(CONFIGS + GRAPHS + OFFICIAL)}")
+        if config in OFFICIAL and not args.source:
+            parser.error(f"{config}: needs --source")
         if config in GRAPHS and args.device != "cuda":
             parser.error(f"{config}: expected --device cuda")
     if args.cfg == 1.0:
@@ -200,8 +241,11 @@ def main():
     print(f"{'seconds per image':17s} {'total':>9s} {'encoder':>9s} {'decoder':>9s} {'head':>9s} {'vae':>9s}")
     results = {}
     for config in configs:
-        mar, vae = random_mar(args.arch).to(args.device), random_vae().to(args.device)  # anew: bf16 rounds them
-        results[config] = r = measure(config, mar, vae, args)
+        if config in OFFICIAL:
+            r = official(config, args)
+        else:
+            r = measure(config, random_mar(args.arch).to(args.device), random_vae().to(args.device), args)  # anew: bf16 rounds them
+        results[config] = r
         print(f"{config:17s} " + " ".join(f"{r[part]:9.3f}" for part in ("total", "encoder", "decoder", "head", "vae")), flush=True)
     if args.json:
         print(json.dumps({"torch": torch.__version__, "device": args.device, "threads": torch.get_num_threads(),

@@ -201,9 +201,9 @@ static double standard_rows(const kern_device *d, double weights)
     const int vnni = bf16 || strncmp(unit, "avx512_vnni", 11) == 0, avx2 = strncmp(unit, "avx", 3) == 0;
     double rows;
     if (d->int8)
-        rows = vnni ? 8 : avx2 ? 2 : 1;
+        rows = vnni ? 8 : avx2 ? 2 : 0.8;
     else if (d->int4)
-        rows = vnni ? 3.5 : avx2 ? 2.5 : 1;
+        rows = vnni ? 3.5 : avx2 ? 2.5 : 0.3;
     else if (d->act_size == sizeof(float))
         rows = avx512 ? 6 : 2;
     else

@@ -2,6 +2,8 @@
  * vectors of b and one number of a. */
 #include "eval/tile.h"
 
+#include "base/unroll.h"
+
 #define PASTE_(a, b) a##_##b
 #define PASTE(a, b)  PASTE_(a, b)
 
@@ -19,23 +21,26 @@ typedef double vector __attribute__((vector_size(LANES * sizeof(double)), aligne
 static void tile_add(const double *a, const double *b, int n, double *const *c)
 {
     vector sum[HEIGHT][VECTORS];
-#pragma GCC unroll 8
-    for (int i = 0; i < HEIGHT; i++)
-#pragma GCC unroll 8
+    UNROLL
+    for (int i = 0; i < HEIGHT; i++) {
+        UNROLL
         for (int v = 0; v < VECTORS; v++) sum[i][v] = *(const vector *)(c[i] + v * LANES);
+    }
     for (int k = 0; k < n; k++, a += WIDTH, b += WIDTH) {
         vector right[VECTORS];
-#pragma GCC unroll 8
+        UNROLL
         for (int v = 0; v < VECTORS; v++) right[v] = *(const vector *)(b + v * LANES);
-#pragma GCC unroll 8
-        for (int i = 0; i < HEIGHT; i++)
-#pragma GCC unroll 8
+        UNROLL
+        for (int i = 0; i < HEIGHT; i++) {
+            UNROLL
             for (int v = 0; v < VECTORS; v++) sum[i][v] += a[i] * right[v];
+        }
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < HEIGHT; i++)
-#pragma GCC unroll 8
+    UNROLL
+    for (int i = 0; i < HEIGHT; i++) {
+        UNROLL
         for (int v = 0; v < VECTORS; v++) *(vector *)(c[i] + v * LANES) = sum[i][v];
+    }
 }
 
 const eval_tile PASTE(eval_tile, EVAL_ISA) = {HEIGHT, WIDTH, tile_add};

@@ -8,7 +8,6 @@ enum {
     FIRST = 2,      /* drafted steps: one alone is never better than a plain round */
     MOST = 16,      /* of auto */
     TURNS = 2,      /* of measuring all widths */
-    BEHIND = 5,     /* plain rounds on which a measured draft model catches up */
     ROUNDS_MOST = 3 /* measured of each width in a turn, but none after the first once SLOW_S have passed */
 };
 #define SLOW_S 0.25
@@ -46,8 +45,7 @@ mar_status path_costs_check(const mar_model *model, mar_params *p, int steps, ma
 /* Keeps the costs as text, which pictures have. */
 static void costs_take(path_costs *c, mar_params *p)
 {
-    spec_costs_write(&c->choice, c->text);
-    p->round_costs = c->text;
+    p->round_costs = spec_costs_write(&c->choice, c->text);
     p->gamma = c->choice.drafts[c->choice.widths - 1];
 }
 
@@ -78,13 +76,6 @@ spec_choice path_costs_choice(const path_costs *c)
 
 /* --- measuring ---------------------------------------------------------------------------------------------------- */
 
-/* Implements spec_choice.choose: takes the last width of the table. */
-static int costs_choose_last(const spec_choice *c, const spec_past *past)
-{
-    (void)past;
-    return c->drafts[c->widths - 1];
-}
-
 /* Puts the images before step `begin`, and runs a round. Without a draft model it is plain, and draws the next drafts.
  */
 static mar_status costs_start(spec_path *s, int images, int begin, mar_err *err)
@@ -102,18 +93,22 @@ static int costs_least_left(const spec_path *s)
     return least;
 }
 
-/* Sets *mean to the mean seconds of some rounds of the table's last width. */
-static mar_status costs_time(const mar_measured_parts *parts, spec_path *s, int first, int middle, double *mean,
-                             mar_err *err)
+/* Measures the mean seconds of some rounds of the table's last width, each behind `plain` plain ones, and keeps them in
+ * *least if they are less. */
+static mar_status costs_time(const mar_measured_parts *parts, spec_path *s, int first, int middle, int plain,
+                             double *least, mar_err *err)
 {
-    const int length = s->o.choice.drafts[s->o.choice.widths - 1] + 1, room = s->o.steps - 2 * length - 1;
-    const int begin = middle < room ? middle : room > first ? room : first;
+    const int widths = s->o.choice.widths, needed = 2 * (s->o.choice.drafts[widths - 1] + 1) + plain;
+    const int room = s->o.steps - needed - 1, begin = middle < room ? middle : room > first ? room : first;
     const double begun = mar_now();
     double total = 0;
     int n = 0;
     mar_status status = costs_start(s, parts->images, begin, err);
     while (status == MAR_OK && (n == 0 || (n < ROUNDS_MOST && mar_now() - begun < SLOW_S))) {
-        if (n > 0 && costs_least_left(s) < 2 * length) status = costs_start(s, parts->images, begin, err);
+        if (n > 0 && costs_least_left(s) < needed) status = costs_start(s, parts->images, begin, err);
+        s->o.choice.widths = 1;
+        for (int i = 0; i < plain && status == MAR_OK; i++) status = spec_path_round(s, err);
+        s->o.choice.widths = widths;
         if (status != MAR_OK) break;
         parts->k->core->finish(parts->k);
         const double before = mar_now();
@@ -122,55 +117,33 @@ static mar_status costs_time(const mar_measured_parts *parts, spec_path *s, int 
         total += mar_now() - before;
         n++;
     }
-    *mean = total / (n ? n : 1);
+    if (n > 0) *least = fmin(*least, total / n);
     return status;
 }
 
-/* Measures what a draft model needs to catch up on a token. plain and two are the seconds of a plain round and of one
- * of two steps. Leaves 0 if images are too short for it. */
-static mar_status costs_measure_catch_up(path_costs *c, const mar_measured_parts *parts, spec_path *s, int first,
-                                         double plain, double two, mar_err *err)
-{
-    double least = 0;
-    mar_status status = MAR_OK;
-    if (!s->o.draft || first + 2 * FIRST + BEHIND > s->o.steps) return MAR_OK;
-    for (int turn = 0; turn < TURNS && status == MAR_OK; turn++) {
-        s->o.choice.widths = 2;
-        status = costs_start(s, parts->images, first, err);
-        s->o.choice.widths = 1;
-        for (int i = 0; i < BEHIND && status == MAR_OK; i++) status = spec_path_round(s, err);
-        if (status != MAR_OK) break;
-        s->o.choice.widths = 2;
-        parts->k->core->finish(parts->k);
-        const double begun = mar_now();
-        status = spec_path_round(s, err);
-        parts->k->core->finish(parts->k);
-        const double took = mar_now() - begun;
-        least = turn ? fmin(least, took) : took;
-    }
-    c->choice.catch_up = fmin(fmax((least - two) / (BEHIND * plain), 0), SPEC_COST_MOST);
-    return status;
-}
-
-/* Measures all widths in turns, but none beyond the first one that an image can never pay for. */
+/* Measures all widths in turns, but none beyond the first one that an image can never pay for. Measures what a draft
+ * model needs to catch up on a token, if images are long enough. */
 static mar_status costs_measure_widths(path_costs *c, const mar_measured_parts *parts, spec_path *s, int first,
                                        int middle, mar_err *err)
 {
     const double dear = 1 + spec_choice_loss(s->o.steps);
-    double least[SPEC_WIDTHS] = {0};
+    const int catches_up = s->o.draft && first + 2 * FIRST + SPEC_COSTS_BEHIND <= s->o.steps;
+    double least[SPEC_WIDTHS], caught_up = INFINITY;
     mar_status status = MAR_OK;
-    for (int turn = 0; turn < TURNS; turn++)
+    for (int i = 0; i < SPEC_WIDTHS; i++) least[i] = INFINITY;
+    s->o.choice = path_costs_choice(c);
+    s->o.choice.choose = spec_costs_choose_last;
+    for (int turn = 0; turn < TURNS && status == MAR_OK; turn++) {
         for (int i = 0; i < c->choice.widths && status == MAR_OK; i++) {
-            double seconds;
-            s->o.choice = path_costs_choice(c);
-            s->o.choice.choose = costs_choose_last;
             s->o.choice.widths = i + 1;
-            status = costs_time(parts, s, first, middle, &seconds, err);
-            least[i] = turn ? fmin(least[i], seconds) : seconds;
+            status = costs_time(parts, s, first, middle, 0, &least[i], err);
             if (i > 0 && least[i] > dear * least[0]) c->choice.widths = i + 1;
         }
-    if (status == MAR_OK) status = costs_measure_catch_up(c, parts, s, first, least[0], least[1], err);
-    if (status == MAR_OK) spec_costs_take(&c->choice, least);
+        s->o.choice.widths = 2;
+        if (catches_up && status == MAR_OK)
+            status = costs_time(parts, s, first, middle, SPEC_COSTS_BEHIND, &caught_up, err);
+    }
+    if (status == MAR_OK) spec_costs_take(&c->choice, least, catches_up ? caught_up : 0);
     return status;
 }
 

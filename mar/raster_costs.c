@@ -4,23 +4,14 @@
 
 #include "mar/raster_measure.h"
 
-#include <math.h>
-
 /* Each width has at least 3 rounds, and more while QUICK_S have not passed; but no more once SLOW_S have. */
 #define QUICK_S 0.01
 #define SLOW_S  1.
 
 enum {
     GIVEN_MOST = 128, /* tokens before the rounds, of all images together */
-    BEHIND = 5        /* plain rounds on which a measured draft model catches up */
+    BEHIND = SPEC_COSTS_BEHIND
 };
-
-/* Implements spec_choice.choose: takes the last width of the table. */
-static int costs_choose_last(const spec_choice *c, const spec_past *past)
-{
-    (void)past;
-    return c->drafts[c->widths - 1];
-}
 
 /* Runs a round of the width of this number. */
 static mar_status costs_run(mar_raster *g, spec_sampler *s, int width, mar_err *err)
@@ -74,7 +65,7 @@ static mar_status costs_time(mar_raster *g, spec_sampler *s, int width, double *
 }
 
 /* Measures one round of each width. With a draft model seconds[widths] is the time of the first width's behind BEHIND
- * plain rounds. All other rounds with drafts stand behind one with drafts. */
+ * plain rounds, else it stays 0. All other rounds with drafts stand behind one with drafts. */
 static mar_status costs_measure_widths(mar_raster *g, spec_sampler *s, raster_drafter *draft, int *token, int widths,
                                        double *seconds, mar_err *err)
 {
@@ -98,7 +89,7 @@ mar_status raster_costs_measure(mar_raster *g, spec_sampler *s, raster_drafter *
     spec_choice *c = &g->plan.choice;
     const int widths = c->widths;
     double seconds[SPEC_WIDTHS + 1] = {0};
-    c->choose = costs_choose_last;
+    c->choose = spec_costs_choose_last;
     mar_status status = costs_start(g, s, draft, token, err);
     const double begun = mar_now();
     for (int i = 0; status == MAR_OK; i++) {
@@ -108,11 +99,8 @@ mar_status raster_costs_measure(mar_raster *g, spec_sampler *s, raster_drafter *
     }
     if (status != MAR_OK) return status;
     c->widths = widths;
-    spec_costs_take(c, seconds);
-    if (!g->plan.method->stale)
-        c->catch_up = fmin(fmax((seconds[widths] - seconds[1]) / (BEHIND * seconds[0]), 0), SPEC_COST_MOST);
-    spec_costs_write(c, g->plan.costs_text);
-    g->plan.params.round_costs = g->plan.costs_text;
+    spec_costs_take(c, seconds, seconds[widths]);
+    g->plan.params.round_costs = spec_costs_write(c, g->plan.costs_text);
     c->choose = spec_choose;
     spec_sampler_begin(s);
     causal_runner_clear_stats(g->target);

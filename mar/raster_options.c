@@ -244,8 +244,7 @@ static void standard_costs(raster_plan *plan, const mar_raster_model *model)
 /* Keeps the costs as text, which pictures have. */
 static void take_costs(raster_plan *plan, const round_drafts *r)
 {
-    spec_costs_write(&plan->choice, plan->costs_text);
-    plan->params.round_costs = plan->costs_text;
+    plan->params.round_costs = spec_costs_write(&plan->choice, plan->costs_text);
     if (!r->is_tree) *r->length = plan->choice.drafts[plan->choice.widths - 1];
 }
 

@@ -21,10 +21,18 @@ void spec_costs_begin(spec_choice *out, int first, int most)
     while (costs_add_width(out, first, most, 1)) continue;
 }
 
-void spec_costs_take(spec_choice *c, const double *seconds)
+int spec_costs_choose_last(const spec_choice *c, const spec_past *past)
+{
+    (void)past;
+    return c->drafts[c->widths - 1];
+}
+
+void spec_costs_take(spec_choice *c, const double *seconds, double caught_up)
 {
     for (int i = 1; i < c->widths; i++) /* a NaN is the cost before */
         c->cost[i] = fmin(fmax(seconds[i] / seconds[0], c->cost[i - 1]), SPEC_COST_MOST);
+    if (caught_up > 0)
+        c->catch_up = fmin(fmax((caught_up - seconds[1]) / (SPEC_COSTS_BEHIND * seconds[0]), 0), SPEC_COST_MOST);
 }
 
 /* Reads a number of at most 15 digits and a point, SPEC_COST_MOST at most. Its text is the same in all locales. Returns
@@ -78,7 +86,7 @@ static void costs_append(char *text, const char *before, double *number)
     if (decimals > 0) snprintf(text + used + n, SPEC_COSTS_TEXT - used - (size_t)n, ".%0*ld", decimals, fraction);
 }
 
-void spec_costs_write(spec_choice *c, char *text)
+const char *spec_costs_write(spec_choice *c, char *text)
 {
     text[0] = '\0';
     for (int i = 1; i < c->widths; i++) costs_append(text, i > 1 ? "," : "", &c->cost[i]);
@@ -86,4 +94,5 @@ void spec_costs_write(spec_choice *c, char *text)
         c->catch_up = 0;
     else
         costs_append(text, "+", &c->catch_up);
+    return text;
 }

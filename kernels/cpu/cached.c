@@ -2,6 +2,7 @@
  * weighted sum of the values. It converts some slots at a time to f32 for all of its queries. A score is a sum over
  * vectors, then over their lanes. A weighted sum adds one slot after the other, in the row's order. So a row's bits
  * depend neither on the other rows of its task nor on the common slots. */
+#include "base/unroll.h"
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/rows.h"
 
@@ -159,21 +160,22 @@ static inline __attribute__((always_inline)) void scores_of(const int dense, con
 {
     vector sum[LANES];
     const float *key[LANES];
-#pragma GCC unroll 16
+    UNROLL
     for (int i = 0; i < LANES; i++) {
         key[i] = chunk + (size_t)(dense ? i : index[i]) * width;
         sum[i] = cached_load(q) * cached_load(key[i]);
     }
     for (size_t j = LANES; j < width; j += LANES) {
         const vector part = cached_load(q + j);
-#pragma GCC unroll 16
+        UNROLL
         for (int i = 0; i < LANES; i++) sum[i] += part * cached_load(key[i] + j);
     }
-#pragma GCC unroll 4
-    for (int n = LANES / 2; n; n /= 2)
-#pragma GCC unroll 8
+    UNROLL
+    for (int n = LANES / 2; n; n /= 2) {
+        UNROLL
         for (int i = 0; i < n; i++)
             sum[i] = n >= LANES / 4 ? cached_fold(sum[2 * i], sum[2 * i + 1]) : fold_fours(sum[2 * i], sum[2 * i + 1]);
+    }
     memcpy(score, &sum[0], sizeof sum[0]);
 }
 
@@ -184,21 +186,24 @@ static inline __attribute__((always_inline)) void cpu_cached_add_part(const int 
                                                                       size_t width, float *const *sum)
 {
     vector s[SUMS];
-#pragma GCC unroll 2
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 8
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
         for (int v = 0; v < vectors; v++) s[r * vectors + v] = cached_load(sum[r] + v * LANES);
+    }
     for (int i = 0; i < n; i++) {
         const float *value = chunk + (size_t)(dense ? i : index[i]) * width;
-#pragma GCC unroll 2
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 8
+        UNROLL
+        for (int r = 0; r < rows; r++) {
+            UNROLL
             for (int v = 0; v < vectors; v++) s[r * vectors + v] += weight[r][i] * cached_load(value + v * LANES);
+        }
     }
-#pragma GCC unroll 2
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 8
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
         for (int v = 0; v < vectors; v++) memcpy(sum[r] + v * LANES, &s[r * vectors + v], sizeof s[0]);
+    }
 }
 
 static inline __attribute__((always_inline)) void cpu_cached_add_values(const int dense, const int rows,

@@ -133,19 +133,19 @@ static void cached_amx_add_scores(const cached_task *t, const workspace *w, int 
 static inline void cached_amx_transpose(__m512i x[LANES])
 {
     __m512i y[LANES];
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < LANES; i += 2) {
         y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
         y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
     }
-#pragma GCC unroll 4
+    UNROLL
     for (int i = 0; i < LANES; i += 4) {
         x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
         x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
         x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
         x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
     }
-#pragma GCC unroll 4
+    UNROLL
     for (int i = 0; i < 4; i++) {
         const __m512i a = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88), b = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
         const __m512i c = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);

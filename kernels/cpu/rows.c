@@ -1,5 +1,6 @@
 /* Compiled once per instruction set with KERN_ISA=generic|avx2|avx512; the loops are written for the compiler to
  * vectorise. */
+#include "base/unroll.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/discrete.h"
 
@@ -360,13 +361,13 @@ static inline __attribute__((always_inline)) void add_squares(const int rows, co
                                                               lanes sum[TALL][BROAD])
 {
     lanes u, v[BROAD] = {0};
-#pragma GCC unroll 4
+    UNROLL
     for (int c = 0; c < columns; c++) memcpy(&v[c], b + (size_t)c * dim, n * sizeof *b);
-#pragma GCC unroll 4
+    UNROLL
     for (int r = 0; r < rows; r++) {
         u = (lanes){0};
         memcpy(&u, a + (size_t)r * dim, n * sizeof *a);
-#pragma GCC unroll 4
+        UNROLL
         for (int c = 0; c < columns; c++) {
             const lanes difference = u - v[c];
             sum[r][c] += difference * difference;

@@ -68,14 +68,7 @@ static double head_spec_time(head_spec *h, int tokens, int window)
     return least;
 }
 
-/* Keeps the costs as text, which pictures have. */
-static void head_spec_keep_costs(head_spec *h)
-{
-    spec_costs_write(&h->costs, h->text);
-    h->stage.params->head_costs = h->text;
-}
-
-/* Measures the costs: all in turns, as the machine's speed changes. */
+/* Measures the costs: all in turns, as the machine's speed changes. Keeps them as text, which pictures have. */
 static void head_spec_measure(head_spec *h)
 {
     double seconds[SPEC_WIDTHS];
@@ -94,8 +87,8 @@ static void head_spec_measure(head_spec *h)
         }
     }
     spec_costs_begin(c, 2, 1 << (n - 1));
-    spec_costs_take(c, seconds);
-    head_spec_keep_costs(h);
+    spec_costs_take(c, seconds, 0);
+    h->stage.params->head_costs = spec_costs_write(c, h->text);
 }
 
 /* --- choice ------------------------------------------------------------------------------------------------------- */
@@ -231,7 +224,7 @@ static mar_status head_spec_create_choice(head_spec *h, mar_err *err)
                        "--head_costs %s: expected the times of evaluations of 2, 4, 8, ... states, at most %d of them, "
                        "none below 1 or the one before, as in 1.05,1.1,1.3",
                        p->head_costs, most);
-    head_spec_keep_costs(h);
+    p->head_costs = spec_costs_write(&h->costs, h->text);
     return MAR_OK;
 }
 

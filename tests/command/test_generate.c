@@ -421,6 +421,28 @@ COMMAND_CASE(paths_by_choice)
     command_result_free(&r);
 }
 
+/* The costs of a draft model end with that of a token that it catches up on, after plain rounds. Rounds are chosen by
+ * it, and pictures have it. */
+COMMAND_CASE(catching_up_has_a_cost)
+{
+    static const char *const costs[] = {"1.02,1.03", "1.02,1.03+0.3456"};
+    const char *d = *state;
+    double plain[2];
+    for (int i = 0; i < 2; i++) {
+        cJSON *record = command_json(d,
+                                     "generate --spec path --draft demo-draft --class 3 --num 1 --num_iter 64 "
+                                     "--num_sampling_steps 8 --round_costs %s --json --threads 1 --out %d.png",
+                                     costs[i], i);
+        assert_string_equal(json_text(record, "parameters.round_costs"), i ? "1.02,1.03+0.346" : "1.02,1.03");
+        plain[i] = json_number(record, "rounds_without_drafts");
+        assert_true(json_number(record, "plain_decoding_seconds") > json_number(record, "decoding_seconds") / 1.021);
+        cJSON_Delete(record);
+    }
+    assert_true(plain[0] > 0 && plain[0] < plain[1] && plain[1] < 1);
+    command_ok(d, "generate --like 1.png --threads 1 --quiet --out like.png");
+    assert_same_file(d, "1.png", "like.png");
+}
+
 COMMAND_CASE(head_speculation)
 {
     cJSON *record = generated(*state, "--head_spec 4 --class 3 --num 1 --num_iter 8 --out a.png");

@@ -1,6 +1,6 @@
 /* The choice of the number of drafts by costs: its loss against plain decoding, and its gain. */
 #include "kernels/discrete.h"
-#include "specdec/choice.h"
+#include "specdec/costs.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -117,18 +117,12 @@ TEST_CASE(dear_drafts_are_not_tried)
     }
 }
 
-static int choose_last(const spec_choice *c, const spec_past *past)
-{
-    (void)past;
-    return c->drafts[c->widths - 1];
-}
-
 /* Returns the least cost of the widths in turn, each for all rounds. */
 static double best_fixed(const spec_choice *choice, int n, int stale)
 {
     double best = 1;
     spec_choice c = *choice;
-    c.choose = choose_last;
+    c.choose = spec_costs_choose_last;
     for (c.widths = 2; c.widths <= choice->widths; c.widths++) best = fmin(best, decode_some(&c, n, constant, stale));
     return best;
 }
@@ -156,6 +150,30 @@ TEST_CASE(short_sequences_try_drafts)
     rate = 0.9;
     const double cost = decode_some(&c, 64, constant, 1), best = best_fixed(&c, 64, 1);
     if (!(cost < 1.25 * best)) fail_msg("%g, at best %g", cost, best);
+}
+
+/* Jacobi drafts behind a plain round tell nothing: they are tried if three rounds can be paid, whose loss stays within
+ * the allowance. Behind a round with drafts it is enough if one can. */
+TEST_CASE(trials_that_can_be_paid)
+{
+    spec_choice c = {.choose = spec_choose, .widths = 2, .drafts = {0, 64}, .cost = {1, 1}};
+    spec_past past;
+    spec_past_begin(&past, 256, 0, 1);
+    for (int i = 0; i < 4; i++) spec_past_add(&past, &c, 64, 64, 31, 32);
+    past.spent += spec_past_left(&past) - 3;
+    for (int dear = 0; dear < 2; dear++) {
+        const double loss = dear ? 0.01 : -0.01;
+        double mean;
+        spec_past behind = past;
+        c.cost[1] = 4 + loss;
+        assert_int_equal(spec_choose(&c, &behind), dear ? 0 : 64);
+        spec_past_add(&behind, &c, 0, 0, 0, 1);
+        c.cost[1] = 2 + loss;
+        assert_int_equal(spec_choose(&c, &behind), dear ? 0 : 64);
+        rate = 0;
+        c.cost[1] = 1 + spec_choice_loss(256) / 3 + loss;
+        assert_true(decode(&c, 256, constant, 1, &mean) <= 1.02 && (dear ? mean == 0 : mean > 0));
+    }
 }
 
 /* Drafts that hardly pay are not worth a long catching up. Then they begin the sequence or are left out of it. */

@@ -112,26 +112,28 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
 {
     const ints low = (ints){0} + 0x0f0f0f0f;
     exact acc[TILE_ROWS][4];
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
         for (int v = 0; v < wide; v++) acc[r][v] = (exact)int4_word(&x[r]->start);
-#pragma GCC unroll 4
-    for (int i = 0; i < WORDS; i++)
-#pragma GCC unroll 4
+    }
+    UNROLL
+    for (int i = 0; i < WORDS; i++) {
+        UNROLL
         for (int v = 0; v < wide; v++) {
             const ints both = *(const ints *)(w + i * ROW + v * VECTOR);
             const ints first = both & low, second = (ints)((uints)both >> 4) & low;
-#pragma GCC unroll 4
+            UNROLL
             for (int r = 0; r < rows; r++) {
                 acc[r][v] = add_products(acc[r][v], first, int4_word(x[r]->q + 8 * i));
                 acc[r][v] = add_products(acc[r][v], second, int4_word(x[r]->q + 8 * i + 4));
             }
         }
-#pragma GCC unroll 4
+    }
+    UNROLL
     for (int v = 0; v < wide; v++) {
         const floats scales = from_bf16(scale + v * VECTOR / 2);
-#pragma GCC unroll 4
+        UNROLL
         for (int r = 0; r < rows; r++) {
             floats *to = (floats *)(void *)(sum + r * ROW + v * VECTOR);
             *to = multiply_add_v(whole(acc[r][v]), scales * x[r]->scale, *to);
@@ -164,15 +166,15 @@ static inline __attribute__((always_inline)) void run_tall(const int rows, const
 {
     exact acc[TALL_ROWS][TALL];
     const floats scales[TALL] = {load_floats(scale), load_floats(scale + VECTOR)};
-#pragma GCC unroll 16
+    UNROLL
     for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = (exact)int4_word(&x[r]->start);
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < 2 * WORDS; i++, w += TALL * VECTOR) {
         const ints b[TALL] = {*(const ints *)w, *(const ints *)(w + VECTOR)};
-#pragma GCC unroll 16
+        UNROLL
         for (int r = 0; r < rows; r++) multiply_row(acc[r], x[r]->q + 4 * i, b);
     }
-#pragma GCC unroll 16
+    UNROLL
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < TALL; v++) {
             floats *to = (floats *)(void *)(sum + r * ROW + v * VECTOR);

@@ -232,26 +232,27 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
     char *const sum = t->sum;
     const size_t stride = t->sum_stride;
     sums acc[TALL_ROWS][FLAT];
-#pragma GCC unroll 16
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
         for (int v = 0; v < wide; v++)
             acc[r][v] = t->fresh ? (sums){0} : *(sums *)(sum + (size_t)r * stride + v * VECTOR);
+    }
     for (int part = 0; part < t->parts; part++, w += t->w_skip) {
         const char *x[TALL_ROWS];
-#pragma GCC unroll 16
+        UNROLL
         for (int r = 0; r < rows; r++) x[r] = t->x[r] + (size_t)part * t->x_step;
         for (size_t i = 0; i < bytes; i += 4, w += PANEL) {
-#pragma GCC unroll 4
+            UNROLL
             for (int l = 0; l < lines; l++, next += near ? 64 : t->next_step)
                 if (near)
                     __builtin_prefetch(next, 0, 2); /* to L2: this block's weights are read in between */
                 else
                     __builtin_prefetch(next);
-#pragma GCC unroll 4
+            UNROLL
             for (int v = 0; v < wide; v++)
                 if (near && v * VECTOR % 64 == 0) __builtin_prefetch(w + NEAR + v * VECTOR);
-#pragma GCC unroll 2
+            UNROLL
             for (int half = 0; half < (BY_LANE ? 1 : HALVES); half++) {
                 const char *at = w;
                 ints b[FLAT];
@@ -259,16 +260,16 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
                     __asm__ volatile("" : "+r"(at));
                 else if (HALVES == 2)
                     __asm__("" : "+r"(at));
-#pragma GCC unroll 4
+                UNROLL
                 for (int v = 0; v < wide; v++) b[v] = w_half(*(const ints *)(at + v * VECTOR), half);
-#pragma GCC unroll 16
+                UNROLL
                 for (int r = 0; r < rows; r++) {
                     if (BY_ROW && near && wide == TALL) {
                         multiply_row(acc[r], x[r] + i / 4 * x_word + 4 * half, b);
                         continue;
                     }
                     const x_words a = x_half(x[r] + i / 4 * x_word, half, x_word == 8);
-#pragma GCC unroll 4
+                    UNROLL
                     for (int v = 0; v < wide; v++) {
                         acc[r][v] = multiply_add(acc[r][v], a, b[v]);
                         if (x_word == 8) KEEP(acc[r][v]); /* else products wait for their sums, in memory */
@@ -277,10 +278,11 @@ static inline __attribute__((always_inline)) void run_tile(const int rows, const
             }
         }
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
         for (int v = 0; v < wide; v++) *(sums *)(sum + (size_t)r * stride + v * VECTOR) = acc[r][v];
+    }
 }
 
 /* Narrow tiles, of a block's last columns, prefetch no other weights. */

@@ -32,9 +32,10 @@ static inline float softmax_top(const float *s, int whole, floats end)
     enum { CHAINS = 4 }; /* one would wait for itself */
     floats top[CHAINS] = {end, end, end, end};
     int i = 0;
-    for (; i + CHAINS * LANES <= whole; i += CHAINS * LANES)
-#pragma GCC unroll 4
+    for (; i + CHAINS * LANES <= whole; i += CHAINS * LANES) {
+        UNROLL
         for (int c = 0; c < CHAINS; c++) top[c] = larger(load_floats(s + i + c * LANES), top[c]);
+    }
     for (; i < whole; i += LANES) top[0] = larger(load_floats(s + i), top[0]);
     return softmax_largest(larger(larger(top[0], top[1]), larger(top[2], top[3])));
 }

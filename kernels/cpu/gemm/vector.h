@@ -2,6 +2,8 @@
 #ifndef KERNELS_CPU_GEMM_VECTOR_H
 #define KERNELS_CPU_GEMM_VECTOR_H
 
+#include "base/unroll.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -173,7 +175,7 @@ static inline __attribute__((always_inline)) floats gelu_by(floats x, float most
     const floats z = clamp(x * 0.70710678f, -most, most), half = x * 0.5f;
     const floats t = multiply_add_v(z * z, all(2 / (most * most)), all(-1));
     floats p = all(c[0]);
-#pragma GCC unroll 16
+    UNROLL
     for (int i = 1; i < n; i++) p = multiply_add_v(p, t, all(c[i]));
     return multiply_add_v(half, z * p, half);
 }

@@ -110,7 +110,7 @@ static __device__ __forceinline__ uint2 resident_word(const uint4 &two, int n)
 /* Returns the channels of a wide word and its tail; half 1 is the second word of the tail. */
 static __device__ __forceinline__ float4 resident_floats(const uint4 &w, unsigned tail, int half)
 {
-    const unsigned last = (w.w & 0xffff0000u) | (half ? tail >> 16 : tail & 0xffff);
+    const unsigned last = (w.w & 0xffff0000u) | (tail >> 16 * half & 0xffff);
     return make_float4(__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z), __uint_as_float(last));
 }
 
@@ -375,7 +375,7 @@ static __device__ __forceinline__ void resident_load_v(const persistent_args &a,
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
         const int row = (lane + 32 * i) / PIECES, at = lane % PIECES;
-        const unsigned last = w[i].w >> 16 | (row % 2 ? tail[i].x & 0xffff0000u : tail[i].x << 16);
+        const unsigned last = w[i].w >> 16 | tail[i].x >> 16 * (row % 2) << 16;
         if (row < rows && at / 4 < used)
             s.operand[warp * S::PAIRS2 + at / 4][4 * row + at % 4] = make_uint4(w[i].x, w[i].y, w[i].z, last);
     }
@@ -387,7 +387,7 @@ static __device__ __forceinline__ void resident_load_gated(const persistent_args
 {
     enum { PART = 32 * S::PAIRS2, PIECES = (PART + 4) / 6 + 1, LOADS = (S::ROWS * PIECES + 31) / 32 };
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, begin = warp * PART, from = begin / 6;
-    const int end = 32 * resident_used<S, RESIDENT_FC2>();
+    const unsigned end = 32 * (unsigned)resident_used<S, RESIDENT_FC2>();
     uint4 w[LOADS];
     unsigned late, polls = 0;
     do {
@@ -402,13 +402,14 @@ static __device__ __forceinline__ void resident_load_gated(const persistent_args
     } while (!persistent_polled(a, late != 0, &polls));
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
-        const int row = (lane + 32 * i) / PIECES, at = 6 * (from + (lane + 32 * i) % PIECES) - begin;
+        const int row = (lane + 32 * i) / PIECES;
+        const unsigned at = (unsigned)(6 * (from + (lane + 32 * i) % PIECES) - begin);
         const unsigned two[3] = {w[i].x, w[i].y, w[i].z};
+        char *to = (char *)&s.operand[warp * S::PAIRS2][4 * row];
 #pragma unroll
         for (int n = 0; n < 3; n++) {
-            const int c = at + 2 * n; /* channel of the part */
-            if (row < rows && c >= 0 && c < end)
-                ((unsigned *)&s.operand[warp * S::PAIRS2 + c / 32][4 * row + c % 32 / 8])[c % 8 / 2] = two[n];
+            const unsigned c = at + 2 * (unsigned)n; /* channel of the part; wraps before it */
+            if (row < rows && c < end) *(unsigned *)(to + c / 32 * sizeof s.operand[0] + c % 32 * 2) = two[n];
         }
     }
 }

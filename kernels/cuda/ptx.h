@@ -145,9 +145,10 @@ static __device__ inline uint4 load_two_words(const uint4 *from)
     const unsigned long long b = ((const volatile unsigned long long *)from)[1];
     return make_uint4((unsigned)a, (unsigned)(a >> 32), (unsigned)b, (unsigned)(b >> 32));
 }
-/* A wide word has 14 bytes of data, and the number in the low half of w. It, too, is written and read at once: an
- * access of the scalar type b128 is a single one, as libcu++ relies on for atomic loads and stores of 16 bytes
- * (NVIDIA/cccl#3440), where PTX lets one of a vector be torn between its elements. */
+/* A wide word has 14 bytes of data, and the number in the low half of w. It, too, is written and read at once: b128 is
+ * a scalar type, of which libcu++ makes its atomic loads and stores of 16 bytes (NVIDIA/cccl#3440), though PTX's memory
+ * model names no scalar above 64 bits. Elements of a vector may be torn from each other. tests/gpu/test_ptx.cu looks
+ * for torn words. */
 static __device__ inline void store_wide_word(uint4 *to, const uint4 &word)
 {
     ((volatile unsigned long long *)to)[0] = (unsigned long long)word.y << 32 | word.x;

@@ -456,7 +456,7 @@ step tests 110 "right on this GPU" run_tests
 forms=("cluster 8 words 0" "cluster 8 words 1")
 [ "$dry" ] || forms+=("cluster 4 words "{0,1} "cluster 2 words "{0,1} "cluster 1 words "{0,1})
 step head-mar_b 75 "resident 2 us below the others: the default up to 8 rows" run_forms mar_b resident "${forms[@]}"
-step head-spherear 70 "the same for SwiGLU; 48.7 us on an H200 before" run_forms spherear_b "${forms[@]}"
+step head-spherear 75 "the same for SwiGLU; 48.7 us on an H200 before" run_forms spherear_b resident "${forms[@]}"
 step ncu-chain 45 "barriers and fences, or loads: what takes the 48 us" run_ncu persistent_chain
 step ncu-resident 45 "what its next change is for" run_ncu_resident
 step head_spec 30 "0.223 s before; goal 0.08" run_head_spec

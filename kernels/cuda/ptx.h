@@ -145,6 +145,19 @@ static __device__ inline uint4 load_two_words(const uint4 *from)
     const unsigned long long b = ((const volatile unsigned long long *)from)[1];
     return make_uint4((unsigned)a, (unsigned)(a >> 32), (unsigned)b, (unsigned)(b >> 32));
 }
+/* A wide word has 14 bytes of data, and the number in the low half of w. It, too, is written and read at once: b128 is
+ * a scalar type, of which libcu++ makes its atomic loads and stores of 16 bytes (NVIDIA/cccl#3440), though PTX's memory
+ * model names no scalar above 64 bits. Elements of a vector may be torn from each other. tests/gpu/test_ptx.cu looks
+ * for torn words. */
+static __device__ inline void store_wide_word(uint4 *to, const uint4 &word)
+{
+    ((volatile unsigned long long *)to)[0] = (unsigned long long)word.y << 32 | word.x;
+    ((volatile unsigned long long *)to)[1] = (unsigned long long)word.w << 32 | word.z;
+}
+static __device__ inline uint4 load_wide_word(const uint4 *from)
+{
+    return load_two_words(from);
+}
 /* Between two polls: lets other blocks run where they need it. */
 static __device__ inline void poll_again()
 {
@@ -367,6 +380,24 @@ static __device__ inline uint4 load_two_words(const uint4 *from)
     uint4 x;
     asm volatile("{\n\t.reg .b64 a, b;\n\tld.relaxed.gpu.global.v2.b64 {a, b}, [%4];\n\t"
                  "mov.b64 {%0, %1}, a;\n\tmov.b64 {%2, %3}, b;\n\t}"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(__cvta_generic_to_global(from))
+                 : "memory");
+    return x;
+}
+static __device__ inline void store_wide_word(uint4 *to, const uint4 &word)
+{
+    asm volatile(
+        "{\n\t.reg .b64 a, b;\n\t.reg .b128 word;\n\tmov.b64 a, {%1, %2};\n\tmov.b64 b, {%3, %4};\n\t"
+        "mov.b128 word, {a, b};\n\tst.relaxed.gpu.global.b128 [%0], word;\n\t}" ::"l"(__cvta_generic_to_global(to)),
+        "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
+        : "memory");
+}
+static __device__ inline uint4 load_wide_word(const uint4 *from)
+{
+    uint4 x;
+    asm volatile("{\n\t.reg .b64 a, b;\n\t.reg .b128 word;\n\tld.relaxed.gpu.global.b128 word, [%4];\n\t"
+                 "mov.b128 {a, b}, word;\n\tmov.b64 {%0, %1}, a;\n\tmov.b64 {%2, %3}, b;\n\t}"
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "l"(__cvta_generic_to_global(from))
                  : "memory");

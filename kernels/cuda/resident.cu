@@ -1,49 +1,86 @@
 /* The chain of up to 8 rows without clusters, barriers of the grid and fences: the second form of persistent.cu's,
  * chosen at load (MAR_CUDA_HEAD_RESIDENT, docs/gpu.md).
  *
- * The head's shape is known at compile time. A block owns 8 columns of every product, whose weights stay in its shared
- * memory over the whole chain, as do its weights of the final layer. A warp has one of the PERSISTENT_PARTS
- * parts of the channels. It loads, normalises and multiplies them alone; warp 0 adds up the warps' sums and owns the
- * columns. Parts, products and sums are persistent_layers.cuh's, in its order, so the bits are the same.
+ * The head's shape is known at compile time. A block owns 8 columns of the residual stream, and as large a share of
+ * fc1's columns. It keeps its weights in shared memory over the whole chain; those of SwiGLU heads that find no room
+ * there come from the L2 cache, and are requested before the wait for the operand that they multiply. A warp has one of
+ * the PERSISTENT_PARTS parts of the channels. It loads, normalises and multiplies them alone; the first warps add up
+ * the warps' sums and own the columns. Parts, products and sums are persistent_layers.cuh's, in its order, so the bits
+ * are the same.
  *
  * An evaluation has 2*DEPTH + 2 exchanges, all of words (ptx.h): the input layer's x, each fc1's v, each fc2's x, and
- * the outputs. Numbers grow by 1 from one to the next, from 1 in each launch, before which the words are set to 0. A
- * word is overwritten only when no block will read it again:
+ * the outputs. Numbers grow by 1 from one to the next in a launch, before which the words are set to 0. A word is
+ * overwritten only when no block will read it again:
  *   - x, by fc2: the block has read all of v. Another block wrote v after all of its warps had read x.
  *   - v: the block has read all of x. Another block wrote x after all of its warps had read v.
  *   - x, by the input layer: the block has read all outputs. Another block wrote its outputs after it had read x.
  *   - outputs: the block has read all of x. Another block wrote x after it had read the outputs.
- * So each block reads all outputs, also those that a step does not use. */
+ * So each block reads all outputs, also those that a step does not use.
+ *
+ * Wide words have the low 16 bits of the number. They suffice: who waits for a number has read the word's last one, or
+ * its zeros, so a word has that or the next, and these differ by 2 to 2*DEPTH + 2. FIRST makes the numbers of a chain's
+ * second step wrap, so that every longer chain tests it; the words of 0 are overwritten by then. */
 #include "kernels/cuda/persistent_layers.cuh"
 
 enum { RESIDENT_ROWS = 8, RESIDENT_OWN = 8 };
 
-/* A block's shared memory, for up to R rows of a head of width W with D residual blocks and C channels. */
-template <int W, int D, int C, int R> struct resident_shared {
+typedef enum { RESIDENT_FC1, RESIDENT_FC2 } resident_side;
+
+/* Returns the least power of two that is at least n. */
+static constexpr int resident_power(int n)
+{
+    return n <= 1 ? 1 : 2 * resident_power((n + 1) / 2);
+}
+
+/* A block's shared memory, for more than R/2 and up to R rows of a head of width W with D residual blocks, A adaLN
+ * layers and C channels: SwiGLU with H hidden channels, or MLP if H is 0. The first N products stay in it. */
+template <int W, int D, int A, int C, int H, int N, int R> struct resident_shared {
     enum {
         WIDTH = W,
         DEPTH = D,
         CHANNELS = C,
+        SWIGLU = H > 0,
+        HIDDEN = H ? H : W,
+        GROUP = D / A, /* blocks of an adaLN layer */
+        KEPT = N,
         ROWS = R,
         OUTPUTS = 2 * C,
         BLOCKS = W / RESIDENT_OWN,
-        PAIRS = W <= 32 * PERSISTENT_PARTS ? 1 : 4, /* of the instance that packs the weights */
-        LANE_ROWS = 32 / PERSISTENT_LANES,          /* rows that a warp normalises at a time */
-        ROUNDS = (R + LANE_ROWS - 1) / LANE_ROWS,   /* of LANE_ROWS rows */
-        PIECES = PAIRS * 4,                         /* of a row of v that a warp loads */
-        LOADS = (R * PIECES + 31) / 32,             /* of these, by a lane */
-        EACH = (R * OUTPUTS + BLOCKS - 1) / BLOCKS  /* outputs of a block */
+        TILES = H ? 3 : 1, /* of 8 columns of fc1; fc2 has 1 */
+        /* Pairs of mmas of a part, as the instance that packs the weights has them, and of all parts. */
+        MLP_PAIRS = W <= 32 * PERSISTENT_PARTS ? 1 : 4,
+        PAIRS1 = H ? 3 : MLP_PAIRS,
+        PAIRS2 = H ? 5 : MLP_PAIRS,
+        ALL1 = W / 32,
+        ALL2 = HIDDEN / 32,
+        FC1 = TILES * ALL1 * 32, /* pieces of a product's weights */
+        FC2 = ALL2 * 32,
+        LANE_ROWS = 32 / PERSISTENT_LANES,        /* rows that a warp normalises at a time */
+        ROUNDS = (R + LANE_ROWS - 1) / LANE_ROWS, /* of LANE_ROWS rows */
+        EARLY = H && R <= 4, /* fc1's weights are loaded before the wait: registers are the limit */
+        LEAST = (R * OUTPUTS + BLOCKS - 1) / BLOCKS,
+        EACH = resident_power(LEAST), /* outputs of a block */
+        /* Words, in 16 bytes: of x with their tails, of v with theirs, and of outputs. */
+        TAILS = (PAIRS1 + 1) / 2, /* of a lane's channels of x in a row */
+        V_WORDS = H ? H / 6 : W / 8,
+        X_TAIL = R * W / 4,
+        V = X_TAIL + R * PERSISTENT_PARTS * 4 * TAILS,
+        V_TAIL = V + R * V_WORDS,
+        OUT = V_TAIL + (H ? 0 : W / 8 * R / 4),
+        WORDS = OUT + R * OUTPUTS / 2,
+        FIRST = 0x10000 - (2 * D + 4) /* number before the first */
     };
-    static_assert(W % (32 * PAIRS) == 0 && W <= 32 * PERSISTENT_PARTS * PAIRS && OUTPUTS % EACH == 0 && C % 4 == 0,
-                  "no form");
-    uint4 weight[2 * D][PERSISTENT_PARTS][PAIRS][32];
-    uint4 operand[PERSISTENT_PARTS][PAIRS][32]; /* pieces of rows 0 to 7 */
-    float2 sum[2][PERSISTENT_PARTS][32];        /* the parts' sums of fc1 and of fc2; the owner's lane */
+    static_assert(W % 32 == 0 && ALL1 <= PERSISTENT_PARTS * PAIRS1 && ALL2 <= PERSISTENT_PARTS * PAIRS2, "no form");
+    static_assert(H ? 2 * H == 3 * W && H % 32 == 0 : W % (32 * PAIRS1) == 0, "words end within a part or a block");
+    static_assert(EACH >= LEAST && OUTPUTS % EACH == 0 && C % 4 == 0, "outputs of a block are of one row");
+    uint4 weight[N / 2 * (FC1 + FC2) + N % 2 * FC1]; /* [product][tile][pair][32] */
+    uint4 operand[ALL2 > ALL1 ? ALL2 : ALL1][32];    /* pieces of rows 0 to 7 */
+    float2 sum1[TILES][PERSISTENT_PARTS][4 * R];     /* the parts' sums of fc1 and of fc2 */
+    float2 sum2[1][PERSISTENT_PARTS][4 * R];
     float2 moments[R][PERSISTENT_PARTS];
-    float bias[2 * D][RESIDENT_OWN];
-    float in[RESIDENT_OWN][C + 1]; /* weights, bias */
+    float bias[D][TILES + 1][RESIDENT_OWN]; /* of fc1, of fc2 */
+    float in[C + 1][RESIDENT_OWN];          /* weights, bias */
     float state[R][C];
-    float4 out[EACH][W / 4]; /* weights of the block's outputs: resident_unit */
     float scratch[(2 + EACH) * PERSISTENT_WARPS];
 };
 
@@ -51,258 +88,413 @@ typedef cuda_floats<4> quad; /* four neighbouring channels of a token */
 
 /* --- words ----------------------------------------------------------------------------------------------------- */
 
-/* Returns where the first two of channels 4 * i.. of a row of x are; the others are 8 behind. Eight neighbouring lanes
- * load 128 bytes at a time. */
+/* Four neighbouring channels of x are a wide word: three, and the upper half of the fourth. The lower halves of two
+ * words are another word, their tail. Neighbouring lanes load neighbouring words, and tails that a lane needs are
+ * neighbours. A loop that polls loads all of a thread's words, without branches, before it looks at the first: else it
+ * waits for the L2 several times. Threads without a row load another's. */
 template <typename S> static __device__ __forceinline__ uint4 *resident_x_at(const persistent_args &a, int row, int i)
 {
-    return a.x + row * (S::WIDTH / 2) + (i >> 3) * 16 + (i & 7);
+    return a.x + row * (S::WIDTH / 4) + i;
 }
-/* Returns where channels 8 * i.. of a row of v are; the last four are 4 behind. */
-template <typename S> static __device__ __forceinline__ uint4 *resident_v_at(const persistent_args &a, int row, int i)
-{
-    return a.v + row * (S::WIDTH / 4) + (i >> 2) * 8 + (i & 3);
-}
-
-/* Loads two pairs of words, `behind` pairs apart. A loop that polls loads all of a thread's words, without branches,
- * before it looks at the first: else it waits for the L2 several times. Threads without a row load another's. */
-typedef struct {
-    uint4 first, second;
-} resident_words;
-static __device__ __forceinline__ resident_words resident_load(const uint4 *at, int behind)
-{
-    resident_words w;
-    w.first = fast::load_two_words(at), w.second = fast::load_two_words(at + behind);
-    return w;
-}
-/* Returns 0 if the words have this number. */
-static __device__ __forceinline__ unsigned resident_late(const resident_words &w, unsigned number)
-{
-    return (w.first.y ^ number) | (w.first.w ^ number) | (w.second.y ^ number) | (w.second.w ^ number);
-}
-static __device__ __forceinline__ float4 resident_floats(const resident_words &w)
-{
-    return make_float4(__uint_as_float(w.first.x), __uint_as_float(w.first.z), __uint_as_float(w.second.x),
-                       __uint_as_float(w.second.z));
-}
-
-/* The thread's columns 2 * (thread % 4).. of the block and its row; threads below 4 * rows have some, all of warp 0. */
-template <typename S> static __device__ __forceinline__ int resident_column()
-{
-    return RESIDENT_OWN * (int)blockIdx.x + 2 * ((int)threadIdx.x % 4);
-}
-
+/* Returns where the tails of channels 32*pair + 8*q.. of a part are, for pair 0. */
 template <typename S>
-static __device__ __forceinline__ void resident_store_x(const persistent_args &a, const float2 &x, unsigned number)
+static __device__ __forceinline__ uint4 *resident_tail_at(const persistent_args &a, int row, int part, int q)
 {
-    const int column = resident_column<S>();
-    fast::store_two_words(resident_x_at<S>(a, (int)threadIdx.x / 4, column / 4) + (column & 2) * 4,
-                          __float_as_uint(x.x), __float_as_uint(x.y), number);
+    return a.x + S::X_TAIL + ((row * PERSISTENT_PARTS + part) * 4 + q) * S::TAILS;
+}
+/* Returns word n of several. */
+static __device__ __forceinline__ uint2 resident_word(const uint4 &two, int n)
+{
+    return n % 2 ? make_uint2(two.z, two.w) : make_uint2(two.x, two.y);
+}
+/* Returns the channels of a wide word and its tail; half 1 is the second word of the tail. */
+static __device__ __forceinline__ float4 resident_floats(const uint4 &w, unsigned tail, int half)
+{
+    const unsigned last = (w.w & 0xffff0000u) | (tail >> 16 * half & 0xffff);
+    return make_float4(__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z), __uint_as_float(last));
 }
 
+/* Writes four columns of x, by warp 0: lane 2*row + half has columns 4*half.. of the block. */
 template <typename S>
-static __device__ __forceinline__ void resident_store_v(const persistent_args &a, const float2 &y, unsigned number)
+static __device__ __forceinline__ void resident_store_x(const persistent_args &a, const float4 &x, int rows,
+                                                        unsigned number)
 {
-    const int column = resident_column<S>();
-    uint2 *at = (uint2 *)(resident_v_at<S>(a, (int)threadIdx.x / 4, column / 8) + (column & 4));
-    fast::store_word(at + (column / 2 & 1), cuda_pack<f16>(persistent_silu(y.x), persistent_silu(y.y)), number);
+    const int row = (int)threadIdx.x / 2, half = (int)threadIdx.x % 2, pair = (int)blockIdx.x / 4;
+    const unsigned last = __float_as_uint(x.w), low = last & 0xffff;
+    if (row < rows)
+        fast::store_wide_word(resident_x_at<S>(a, row, 2 * (int)blockIdx.x + half),
+                              make_uint4(__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z),
+                                         (last & 0xffff0000u) | (number & 0xffff)));
+    const unsigned other = __shfl_xor_sync(0xffffffffu, low, 1);
+    uint4 *tail = resident_tail_at<S>(a, row, pair / S::PAIRS1, (int)blockIdx.x % 4);
+    if (row < rows && half == 0) fast::store_word((uint2 *)tail + pair % S::PAIRS1, low | other << 16, number);
 }
 
 /* --- products -------------------------------------------------------------------------------------------------- */
 
+/* Constants of a product. */
+template <typename S, resident_side SIDE> struct resident_product {
+    enum {
+        PAIRS = SIDE == RESIDENT_FC1 ? S::PAIRS1 : S::PAIRS2,
+        ALL = SIDE == RESIDENT_FC1 ? S::ALL1 : S::ALL2,
+        TILES = SIDE == RESIDENT_FC1 ? S::TILES : 1,
+        PACKED = PERSISTENT_PARTS * PAIRS * 32 /* pieces of a tile in global memory */
+    };
+};
+
 /* Returns the pairs of mmas of the warp's part that have channels. */
-template <typename S> static __device__ __forceinline__ int resident_used()
+template <typename S, resident_side SIDE> static __device__ __forceinline__ int resident_used()
 {
-    if (S::WIDTH == 32 * PERSISTENT_PARTS * S::PAIRS) return S::PAIRS;
-    return persistent_used<S::PAIRS>(S::WIDTH, (int)threadIdx.x / 32);
+    typedef resident_product<S, SIDE> P;
+    if (P::ALL == PERSISTENT_PARTS * P::PAIRS) return P::PAIRS;
+    return persistent_used<P::PAIRS>(32 * P::ALL, (int)threadIdx.x / 32);
 }
 
-template <typename S>
-static __device__ __forceinline__ void resident_load_weights(const S &s, int product, uint4 (&k)[S::PAIRS])
+template <typename S, resident_side SIDE>
+static __device__ __forceinline__ const uint4 *resident_packed(const persistent_args &a, int block)
 {
+    typedef resident_product<S, SIDE> P;
+    return a.weights + (size_t)block * a.block_weights + (SIDE == RESIDENT_FC1 ? 0 : a.fc2_weights) +
+           (size_t)blockIdx.x * (P::TILES * P::PACKED);
+}
+
+/* Weights of a block's columns, a warp's part. */
+template <typename S, resident_side SIDE> struct resident_weights {
+    uint4 k[resident_product<S, SIDE>::TILES][resident_product<S, SIDE>::PAIRS];
+};
+template <typename S, resident_side SIDE>
+static __device__ __forceinline__ void resident_load_weights(const persistent_args &a, const S &s, int block,
+                                                             resident_weights<S, SIDE> &w)
+{
+    typedef resident_product<S, SIDE> P;
+    const int used = resident_used<S, SIDE>(), at = (int)threadIdx.x / 32 * P::PAIRS * 32 + (int)threadIdx.x % 32;
+    const bool kept = S::KEPT == 2 * S::DEPTH || 2 * block + SIDE < S::KEPT;
+    const uint4 *from = s.weight + block * (S::FC1 + S::FC2) + (SIDE == RESIDENT_FC1 ? 0 : S::FC1);
+    if (!kept) from = resident_packed<S, SIDE>(a, block);
+    const int tile = kept ? P::ALL * 32 : P::PACKED;
 #pragma unroll
-    for (int p = 0; p < S::PAIRS; p++) k[p] = s.weight[product][threadIdx.x / 32][p][threadIdx.x % 32];
+    for (int t = 0; t < P::TILES; t++)
+#pragma unroll
+        for (int p = 0; p < P::PAIRS; p++) w.k[t][p] = p < used ? from[t * tile + at + p * 32] : make_uint4(0, 0, 0, 0);
 }
 
-/* Multiplies the warps' operands with weights k. Returns the sums of the thread's columns, with bias; 0 if it has none.
- */
-template <typename S>
-static __device__ __forceinline__ float2 resident_multiply(S &s, const uint4 (&k)[S::PAIRS], int product, int rows)
+/* Multiplies the warps' operands with weights w: sum = the parts' sums. */
+template <typename S, resident_side SIDE>
+static __device__ __forceinline__ void resident_multiply(S &s, const resident_weights<S, SIDE> &w,
+                                                         float2 (*sum)[PERSISTENT_PARTS][4 * S::ROWS])
 {
-    const int thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32;
-    float even[4] = {}, odd[4] = {};
+    typedef resident_product<S, SIDE> P;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, used = resident_used<S, SIDE>();
+    float even[P::TILES][4] = {}, odd[P::TILES][4] = {};
     __syncwarp();
 #pragma unroll
-    for (int p = 0; p < S::PAIRS; p++) { /* rows 8 to 15 of the tile are 0 */
-        const uint4 u = s.operand[warp][p][lane];
+    for (int p = 0; p < P::PAIRS; p++) { /* rows 8 to 15 of the tile are 0 */
+        if (p >= used) continue;
+        const uint4 u = s.operand[warp * P::PAIRS + p][lane];
         const uint32_t a0[4] = {u.x, 0, u.y, 0}, a1[4] = {u.z, 0, u.w, 0};
-        const uint32_t b0[2] = {k[p].x, k[p].y}, b1[2] = {k[p].z, k[p].w};
-        fast::mma<f16>(even, a0, b0);
-        fast::mma<f16>(odd, a1, b1);
+#pragma unroll
+        for (int t = 0; t < P::TILES; t++) {
+            const uint4 &k = w.k[t][p];
+            const uint32_t b0[2] = {k.x, k.y}, b1[2] = {k.z, k.w};
+            fast::mma<f16>(even[t], a0, b0);
+            fast::mma<f16>(odd[t], a1, b1);
+        }
     }
-    if (lane < 4 * S::ROWS) s.sum[product & 1][warp][lane] = make_float2(even[0] + odd[0], even[1] + odd[1]);
+#pragma unroll
+    for (int t = 0; t < P::TILES; t++)
+        if (lane < 4 * S::ROWS) sum[t][warp][lane] = make_float2(even[t][0] + odd[t][0], even[t][1] + odd[t][1]);
     __syncthreads();
-    float2 y = {};
-    if (thread >= 4 * rows) return y;
-    y = *(const float2 *)(s.bias[product] + 2 * (thread % 4));
+}
+
+/* Returns the sums of columns 4*half.. of a tile, with bias. */
+template <int R>
+static __device__ __forceinline__ float4 resident_sum(const float2 (&sum)[PERSISTENT_PARTS][4 * R], const float *bias,
+                                                      int row, int half)
+{
+    float4 y = *(const float4 *)(bias + 4 * half);
 #pragma unroll
     for (int part = 0; part < PERSISTENT_PARTS; part++) {
-        const float2 d = s.sum[product & 1][part][thread];
+        const float4 d = *(const float4 *)(sum[part] + 4 * row + 2 * half);
         y.x += d.x;
         y.y += d.y;
+        y.z += d.z;
+        y.w += d.w;
     }
     return y;
 }
 
-/* s.operand = the warp's channels of the modulated layer norm of x; k = fc1's weights, loaded behind the wait, before
- * which registers are the limit. */
+/* --- fc1 ------------------------------------------------------------------------------------------------------- */
+
+/* s.operand = the warp's channels of the modulated layer norm of x; k = fc1's weights. */
 template <typename S>
 static __device__ __forceinline__ void resident_normalise(const persistent_args &a, S &s, const unsigned char *mod,
-                                                          int block, int rows, unsigned number, uint4 (&k)[S::PAIRS])
+                                                          int block, int rows, unsigned number,
+                                                          resident_weights<S, RESIDENT_FC1> &k)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % PERSISTENT_LANES, used = resident_used<S>();
-    const int first = (int)threadIdx.x % 32 / PERSISTENT_LANES, four = warp * S::PAIRS * 8 + lane;
-    uint2 shift[S::ROUNDS][S::PAIRS], scale[S::ROUNDS][S::PAIRS];
-    resident_words w[S::ROUNDS][S::PAIRS];
+    constexpr int PAIRS = S::PAIRS1, ROUNDS = S::ROUNDS;
+    constexpr bool GATED = S::SWIGLU != 0;
+    constexpr persistent_side SIDE = GATED ? PERSISTENT_FC1 : PERSISTENT_MLP;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % PERSISTENT_LANES;
+    const int first = (int)threadIdx.x % 32 / PERSISTENT_LANES, four = warp * PAIRS * 8 + lane;
+    const int used = resident_used<S, RESIDENT_FC1>();
+    uint2 shift[ROUNDS][PAIRS], scale[ROUNDS][PAIRS];
+    persistent_norm_weights<PAIRS, GATED> affine;
+    uint4 w[ROUNDS][PAIRS], tails[ROUNDS][S::TAILS];
     unsigned late, polls = 0;
+    persistent_load_norm<PAIRS, GATED>(a, block, warp, &affine);
 #pragma unroll
-    for (int r = 0; r < S::ROUNDS; r++) {
+    for (int r = 0; r < ROUNDS; r++) {
         const int row = min(first + r * S::LANE_ROWS, rows - 1);
-        const uint2 *at = (const uint2 *)(mod + row * a.mod_bytes) + 3 * block * (S::WIDTH / 4) + four;
+        const uint2 *at = (const uint2 *)(mod + row * a.mod_bytes) + 3 * (block / S::GROUP) * (S::WIDTH / 4) + four;
 #pragma unroll
-        for (int p = 0; p < S::PAIRS; p++) {
+        for (int p = 0; p < PAIRS; p++) {
             shift[r][p] = scale[r][p] = make_uint2(0, 0);
             if (p < used) shift[r][p] = __ldcg(at + p * 8), scale[r][p] = __ldcg(at + S::WIDTH / 4 + p * 8);
         }
     }
+    if (S::EARLY) resident_load_weights(a, s, block, k);
     do {
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) {
+            const int row = min(first + r * S::LANE_ROWS, rows - 1);
+#pragma unroll
+            for (int p = 0; p < PAIRS; p++)
+                if (p < used) w[r][p] = fast::load_wide_word(resident_x_at<S>(a, row, four + p * 8));
+#pragma unroll
+            for (int p = 0; p < PAIRS; p += 2)
+                if (p < used)
+                    tails[r][p / 2] = fast::load_two_words(resident_tail_at<S>(a, row, warp, lane / 2) + p / 2);
+        }
         late = 0;
 #pragma unroll
-        for (int r = 0; r < S::ROUNDS; r++) {
-            const uint4 *at = resident_x_at<S>(a, min(first + r * S::LANE_ROWS, rows - 1), four);
+        for (int r = 0; r < ROUNDS; r++)
 #pragma unroll
-            for (int p = 0; p < S::PAIRS; p++)
-                if (p < used) w[r][p] = resident_load(at + p * 16, 8);
-        }
-#pragma unroll
-        for (int r = 0; r < S::ROUNDS; r++)
-#pragma unroll
-            for (int p = 0; p < S::PAIRS; p++)
-                if (p < used) late |= resident_late(w[r][p], number);
+            for (int p = 0; p < PAIRS; p++)
+                if (p < used) late |= ((w[r][p].w ^ number) & 0xffff) | (resident_word(tails[r][p / 2], p).y ^ number);
     } while (!persistent_polled(a, late != 0, &polls));
-    float4 x[S::ROUNDS][S::PAIRS];
+    float4 x[ROUNDS][PAIRS];
 #pragma unroll
-    for (int r = 0; r < S::ROUNDS; r++)
+    for (int r = 0; r < ROUNDS; r++)
 #pragma unroll
-        for (int p = 0; p < S::PAIRS; p++) x[r][p] = p < used ? resident_floats(w[r][p]) : make_float4(0, 0, 0, 0);
-    resident_load_weights(s, 2 * block, k);
+        for (int p = 0; p < PAIRS; p++)
+            x[r][p] = p < used ? resident_floats(w[r][p], resident_word(tails[r][p / 2], p).x, lane % 2)
+                               : make_float4(0, 0, 0, 0);
+    if (!S::EARLY) resident_load_weights(a, s, block, k);
 #pragma unroll
-    for (int r = 0; r < S::ROUNDS; r++) {
+    for (int r = 0; r < ROUNDS; r++) {
         const int row = first + r * S::LANE_ROWS;
-        const float2 moments = persistent_measure<S::PAIRS>(x[r], used);
+        const float2 moments = persistent_measure<PAIRS>(x[r], used);
         if (lane == 0 && row < rows) s.moments[row][warp] = moments;
     }
     __syncthreads();
     persistent_block f;
     f.moments = s.moments[0];
 #pragma unroll
-    for (int r = 0; r < S::ROUNDS; r++) {
+    for (int r = 0; r < ROUNDS; r++) {
         const int row = first + r * S::LANE_ROWS;
-        uint2 u[S::PAIRS];
+        uint2 u[PAIRS];
         if (row >= rows) continue;
-        persistent_normalise<S::PAIRS>(x[r], persistent_merge<S::PAIRS>(a, &f, row), shift[r], scale[r], u);
+        const float2 norm =
+            persistent_affine<PAIRS, SIDE>(a, block, warp, affine, persistent_merge<PAIRS>(a, &f, row), x[r]);
+        persistent_normalise<PAIRS>(x[r], norm, shift[r], scale[r], u);
 #pragma unroll
-        for (int p = 0; p < S::PAIRS; p++) ((uint2 *)&s.operand[warp][p][4 * row])[lane] = u[p];
+        for (int p = 0; p < PAIRS; p++)
+            if (p < used) ((uint2 *)&s.operand[warp * PAIRS + p][4 * row])[lane] = u[p];
     }
 }
+
+/* Returns where the tails of two rows' v of a block are, 2*m and 2*m + 1. */
+template <typename S>
+static __device__ __forceinline__ uint2 *resident_v_tail(const persistent_args &a, int owner, int m)
+{
+    return (uint2 *)(a.x + S::V_TAIL) + owner * (S::ROWS / 2) + m;
+}
+
+/* Writes v of a row's 8 channels as a wide word of 7; the last ones of two rows are another word. By warp 0. */
+template <typename S>
+static __device__ __forceinline__ void resident_store_v(const persistent_args &a, const S &s, int block, int rows,
+                                                        unsigned number)
+{
+    const int row = (int)threadIdx.x / 2, half = (int)threadIdx.x % 2, owner = (int)blockIdx.x;
+    float4 y = {};
+    if (row < rows) y = resident_sum<S::ROWS>(s.sum1[0], s.bias[block][0], row, half);
+    const unsigned first = cuda_pack<f16>(persistent_silu(y.x), persistent_silu(y.y));
+    const unsigned second = cuda_pack<f16>(persistent_silu(y.z), persistent_silu(y.w));
+    const unsigned third = __shfl_xor_sync(0xffffffffu, first, 1), last = __shfl_xor_sync(0xffffffffu, second, 1);
+    if (row < rows && half == 0)
+        fast::store_wide_word(a.x + S::V + row * S::V_WORDS + owner,
+                              make_uint4(first, second, third, last << 16 | (number & 0xffff)));
+    const unsigned below = __shfl_xor_sync(0xffffffffu, last, 2);
+    if (row < rows && row % 2 == 0 && half == 0)
+        fast::store_word(resident_v_tail<S>(a, owner, row / 2), last >> 16 | (below & 0xffff0000u), number);
+}
+
+/* Writes v of a row's 12 channels of a SwiGLU head as two wide words of 6. By the first warps, 8 lanes a row. */
+template <typename S>
+static __device__ __forceinline__ void resident_store_gated(const persistent_args &a, const S &s, int block, int rows,
+                                                            unsigned number)
+{
+    const int row = (int)threadIdx.x / 8, i = (int)threadIdx.x % 8;
+    float4 y = {};
+    if (row < rows && i < 2 * S::TILES) y = resident_sum<S::ROWS>(s.sum1[i / 2], s.bias[block][i / 2], row, i % 2);
+    const unsigned v = cuda_pack<f16>(persistent_silu(y.x) * y.y, persistent_silu(y.z) * y.w);
+    const unsigned second = __shfl_down_sync(0xffffffffu, v, 1), third = __shfl_down_sync(0xffffffffu, v, 2);
+    if (row < rows && i % 3 == 0 && i < 2 * S::TILES)
+        fast::store_wide_word(a.x + S::V + row * S::V_WORDS + (int)blockIdx.x * (2 * S::TILES / 3) + i / 3,
+                              make_uint4(v, second, third, number));
+}
+
+/* --- fc2 ------------------------------------------------------------------------------------------------------- */
 
 /* s.operand = the warp's channels of v. */
 template <typename S>
 static __device__ __forceinline__ void resident_load_v(const persistent_args &a, S &s, int rows, unsigned number)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int used = resident_used<S>();
-    resident_words w[S::LOADS];
+    enum { PIECES = S::PAIRS2 * 4, LOADS = (S::ROWS * PIECES + 31) / 32 }; /* of a row of the warp; of a lane */
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, used = resident_used<S, RESIDENT_FC2>();
+    const int owner = (used ? PIECES * warp : 0) + lane % PIECES;
+    uint4 w[LOADS], tails[(LOADS + 1) / 2];
+    uint2 tail[LOADS];
     unsigned late, polls = 0;
     do {
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            const int row = min((lane + 32 * i) / PIECES, rows - 1);
+            w[i] = fast::load_wide_word(a.x + S::V + row * S::V_WORDS + owner);
+            const size_t at = (size_t)resident_v_tail<S>(a, owner, row / 2);
+            if (i % 2 == 0) tails[i / 2] = fast::load_two_words((const uint4 *)(at & ~(size_t)15));
+        }
         late = 0;
 #pragma unroll
-        for (int i = 0; i < S::LOADS; i++) {
-            const int row = min((lane + 32 * i) / S::PIECES, rows - 1), at = (lane + 32 * i) % S::PIECES;
-            w[i] = resident_load(resident_v_at<S>(a, row, used ? S::PIECES * warp + at : at), 4);
+        for (int i = 0; i < LOADS; i++) {
+            const int row = min((lane + 32 * i) / PIECES, rows - 1);
+            tail[i] = resident_word(tails[i / 2], owner * (S::ROWS / 2) + row / 2);
+            late |= ((w[i].w ^ number) & 0xffff) | (tail[i].y ^ number);
         }
-#pragma unroll
-        for (int i = 0; i < S::LOADS; i++) late |= resident_late(w[i], number);
     } while (!persistent_polled(a, late != 0, &polls));
 #pragma unroll
-    for (int i = 0; i < S::LOADS; i++) {
-        const int row = (lane + 32 * i) / S::PIECES, at = (lane + 32 * i) % S::PIECES;
-        const uint4 piece = make_uint4(w[i].first.x, w[i].first.z, w[i].second.x, w[i].second.z);
-        if (row < rows && at / 4 < used) s.operand[warp][at / 4][4 * row + at % 4] = piece;
+    for (int i = 0; i < LOADS; i++) {
+        const int row = (lane + 32 * i) / PIECES, at = lane % PIECES;
+        const unsigned last = w[i].w >> 16 | tail[i].x >> 16 * (row % 2) << 16;
+        if (row < rows && at / 4 < used)
+            s.operand[warp * S::PAIRS2 + at / 4][4 * row + at % 4] = make_uint4(w[i].x, w[i].y, w[i].z, last);
     }
 }
 
-/* Computes a residual block. x is the thread's two columns. Returns the number of the last words. */
+/* The same of a SwiGLU head. Words of 6 channels may reach over the ends of a part. */
+template <typename S>
+static __device__ __forceinline__ void resident_load_gated(const persistent_args &a, S &s, int rows, unsigned number)
+{
+    enum { PART = 32 * S::PAIRS2, PIECES = (PART + 4) / 6 + 1, LOADS = (S::ROWS * PIECES + 31) / 32 };
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, begin = warp * PART, from = begin / 6;
+    const unsigned end = 32 * (unsigned)resident_used<S, RESIDENT_FC2>();
+    uint4 w[LOADS];
+    unsigned late, polls = 0;
+    do {
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            const int row = min((lane + 32 * i) / PIECES, rows - 1), at = from + (lane + 32 * i) % PIECES;
+            w[i] = fast::load_wide_word(a.x + S::V + row * S::V_WORDS + min(at, S::V_WORDS - 1));
+        }
+        late = 0;
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) late |= w[i].w ^ number;
+    } while (!persistent_polled(a, late != 0, &polls));
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) {
+        const int row = (lane + 32 * i) / PIECES;
+        const unsigned at = (unsigned)(6 * (from + (lane + 32 * i) % PIECES) - begin);
+        const unsigned two[3] = {w[i].x, w[i].y, w[i].z};
+        char *to = (char *)&s.operand[warp * S::PAIRS2][4 * row];
+#pragma unroll
+        for (int n = 0; n < 3; n++) {
+            const unsigned c = at + 2 * (unsigned)n; /* channel of the part; wraps before it */
+            if (row < rows && c < end) *(unsigned *)(to + c / 32 * sizeof s.operand[0] + c % 32 * 2) = two[n];
+        }
+    }
+}
+
+/* Computes a residual block. x is columns 4*(thread % 2).. of the block and of row thread / 2. Returns the number of
+ * the last words. */
 template <typename S>
 static __device__ __forceinline__ unsigned resident_layer(const persistent_args &a, S &s, const unsigned char *mod,
-                                                          int block, int rows, unsigned number, float2 *x)
+                                                          int block, int rows, unsigned number, float4 *x)
 {
-    const bool owner = (int)threadIdx.x < 4 * rows;
-    const size_t row = threadIdx.x / 4 * a.mod_bytes;
-    const f16 *gates = (const f16 *)(mod + row) + (3 * block + 2) * S::WIDTH + resident_column<S>();
-    const uint32_t packed = owner ? __ldcg((const unsigned *)gates) : 0;
-    uint4 k[S::PAIRS];
-    resident_normalise(a, s, mod, block, rows, number, k);
-    const float2 v = resident_multiply(s, k, 2 * block, rows);
-    if (owner) resident_store_v<S>(a, v, number + 1);
-    resident_load_weights(s, 2 * block + 1, k);
-    resident_load_v(a, s, rows, number + 1);
-    const float2 y = resident_multiply(s, k, 2 * block + 1, rows), gate = cuda_two<f16>(packed);
-    *x = make_float2(x->x + gate.x * y.x, x->y + gate.y * y.y);
-    if (owner) resident_store_x<S>(a, *x, number + 2);
+    const int thread = (int)threadIdx.x, row = thread / 2, half = thread % 2;
+    const int column = RESIDENT_OWN * (int)blockIdx.x + 4 * half;
+    const f16 *gates = (const f16 *)(mod + row * a.mod_bytes) + (3 * (block / S::GROUP) + 2) * S::WIDTH + column;
+    const uint2 packed = row < rows ? __ldcg((const uint2 *)gates) : make_uint2(0, 0);
+    resident_weights<S, RESIDENT_FC1> k1;
+    resident_weights<S, RESIDENT_FC2> k2;
+    resident_normalise(a, s, mod, block, rows, number, k1);
+    resident_multiply<S, RESIDENT_FC1>(s, k1, s.sum1);
+    if (!S::SWIGLU && thread < 32) resident_store_v(a, s, block, rows, number + 1);
+    if (S::SWIGLU && thread < (8 * S::ROWS + 31) / 32 * 32) resident_store_gated(a, s, block, rows, number + 1);
+    resident_load_weights(a, s, block, k2);
+    if (S::SWIGLU)
+        resident_load_gated(a, s, rows, number + 1);
+    else
+        resident_load_v(a, s, rows, number + 1);
+    resident_multiply<S, RESIDENT_FC2>(s, k2, s.sum2);
+    if (thread >= 32) return number + 2;
+    if (row < rows) {
+        const float4 y = resident_sum<S::ROWS>(s.sum2[0], s.bias[block][S::TILES], row, half);
+        const float2 gate0 = cuda_two<f16>(packed.x), gate1 = cuda_two<f16>(packed.y);
+        *x = make_float4(x->x + gate0.x * y.x, x->y + gate0.y * y.y, x->z + gate1.x * y.z, x->w + gate1.y * y.w);
+    }
+    resident_store_x<S>(a, *x, rows, number + 2);
     return number + 2;
 }
 
 /* Returns the thread's columns of the input layer, in f32 (persistent_in). */
-template <typename S> static __device__ __forceinline__ float2 resident_in(const S &s, int tokens, int rows)
+template <typename S> static __device__ __forceinline__ float4 resident_in(const S &s, int tokens, int rows)
 {
-    const int row = (int)threadIdx.x / 4, pair = (int)threadIdx.x % 4;
-    float2 x = {};
+    const int row = (int)threadIdx.x / 2, half = (int)threadIdx.x % 2;
+    float4 x = {};
     if (row >= rows) return x;
-    const float *w0 = s.in[2 * pair], *w1 = s.in[2 * pair + 1], *state = s.state[row < tokens ? row : row - tokens];
-    x = make_float2(w0[S::CHANNELS], w1[S::CHANNELS]);
+    const float *state = s.state[row < tokens ? row : row - tokens];
+    x = *(const float4 *)(s.in[S::CHANNELS] + 4 * half);
 #pragma unroll
     for (int c = 0; c < S::CHANNELS; c += 4) {
         const float4 z = *(const float4 *)(state + c);
-        x.x = x.x + z.x * w0[c] + z.y * w0[c + 1] + z.z * w0[c + 2] + z.w * w0[c + 3];
-        x.y = x.y + z.x * w1[c] + z.y * w1[c + 1] + z.z * w1[c + 2] + z.w * w1[c + 3];
+        float4 w[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) w[i] = *(const float4 *)(s.in[c + i] + 4 * half);
+        x.x = x.x + z.x * w[0].x + z.y * w[1].x + z.z * w[2].x + z.w * w[3].x;
+        x.y = x.y + z.x * w[0].y + z.y * w[1].y + z.z * w[2].y + z.w * w[3].y;
+        x.z = x.z + z.x * w[0].z + z.y * w[1].z + z.z * w[2].z + z.w * w[3].z;
+        x.w = x.w + z.x * w[0].w + z.y * w[1].w + z.z * w[2].w + z.w * w[3].w;
     }
     return x;
 }
 
 /* --- the final layer and the step ------------------------------------------------------------------------------ */
 
-/* Returns the first of the block's EACH outputs of a row, a number in [ROWS][OUTPUTS]. */
-template <typename S> static __device__ __forceinline__ int resident_unit()
-{
-    return (int)blockIdx.x * S::EACH;
-}
-
-/* Writes the block's outputs, in f32 (persistent_out). */
+/* Writes the block's outputs, in f32 (persistent_out): EACH of a row, from number unit in [ROWS][OUTPUTS] on. */
 template <typename S>
 static __device__ __forceinline__ void resident_out(const persistent_args &a, S &s, const unsigned char *mod, int rows,
                                                     unsigned number)
 {
-    const int thread = (int)threadIdx.x, vectors = S::WIDTH / 4, unit = resident_unit<S>(), row = unit / S::OUTPUTS;
+    const int thread = (int)threadIdx.x, vectors = S::WIDTH / 4;
+    const int unit = (int)blockIdx.x * S::EACH, row = unit / S::OUTPUTS, pair = thread / 8;
     if (row >= rows) return;
     const float4 *last = (const float4 *)(mod + row * a.mod_bytes + a.mod_final) + thread;
-    float4 shift = {}, scale = {}, x = {};
-    resident_words w = {};
-    unsigned late = 0, polls = 0;
-    if (thread < vectors) shift = __ldcg(last), scale = __ldcg(last + vectors);
-    do {
-        if (thread < vectors) w = resident_load(resident_x_at<S>(a, row, thread), 8), late = resident_late(w, number);
-    } while (!persistent_polled(a, late != 0, &polls));
-    if (thread < vectors) x = resident_floats(w);
+    const float4 *from = (const float4 *)a.out_weight + unit % S::OUTPUTS * vectors + thread;
+    float4 shift = {}, scale = {}, x = {}, weight[S::EACH] = {};
+    if (thread < vectors) {
+        uint4 w;
+        uint2 tail;
+        unsigned polls = 0;
+        shift = __ldcg(last), scale = __ldcg(last + vectors);
+#pragma unroll
+        for (int i = 0; i < S::EACH; i++) weight[i] = __ldg(from + i * vectors);
+        const uint4 *tails = resident_tail_at<S>(a, row, pair / S::PAIRS1, thread / 2 % 4) + pair % S::PAIRS1 / 2;
+        do {
+            w = fast::load_wide_word(resident_x_at<S>(a, row, thread));
+            tail = resident_word(fast::load_two_words(tails), pair % S::PAIRS1);
+        } while (!persistent_polled(a, (((w.w ^ number) & 0xffff) | (tail.y ^ number)) != 0, &polls));
+        x = resident_floats(w, tail.x, thread % 2);
+    }
     const float sum = (x.x + x.y) + (x.z + x.w);
     const float mean = cuda_block_sum<PERSISTENT_WARPS>(sum, s.scratch) / (float)S::WIDTH;
     if (thread < vectors) x = make_float4(x.x - mean, x.y - mean, x.z - mean, x.w - mean);
@@ -315,7 +507,7 @@ static __device__ __forceinline__ void resident_out(const persistent_args &a, S 
     float *part = s.scratch + 2 * PERSISTENT_WARPS;
 #pragma unroll
     for (int i = 0; i < S::EACH; i++) {
-        const float y = cuda_warp_sum(thread < vectors ? persistent_dot(x, s.out[i][thread]) : 0);
+        const float y = cuda_warp_sum(persistent_dot(x, weight[i]));
         if (thread % 32 == 0) part[i * PERSISTENT_WARPS + thread / 32] = y;
     }
     __syncthreads();
@@ -323,7 +515,7 @@ static __device__ __forceinline__ void resident_out(const persistent_args &a, S 
     float y = __ldg(a.out_bias + unit % S::OUTPUTS + thread);
 #pragma unroll
     for (int w = 0; w < PERSISTENT_WARPS; w++) y += part[thread * PERSISTENT_WARPS + w];
-    fast::store_word((uint2 *)a.out + unit + thread, __float_as_uint(y), number + 1);
+    fast::store_word((uint2 *)(a.x + S::OUT) + unit + thread, __float_as_uint(y), number + 1);
 }
 
 /* Takes a step of the thread's quad of the states, in every block. *x0 is a solver's last x0. */
@@ -342,52 +534,68 @@ static __device__ __forceinline__ void resident_step(const persistent_args &a, S
                           (uint32_t)j.t[step], (uint32_t)channel / 4, words);
         kern_normal4(words, noise.v);
     }
-    const uint4 *at = (const uint4 *)a.out + (token * S::OUTPUTS + channel) / 2;
+    const uint4 *at = a.x + S::OUT + (token * S::OUTPUTS + channel) / 2;
     const uint4 *uncond = at + (j.conditions - 1) * j.tokens * S::OUTPUTS / 2;
-    resident_words w[4];
+    uint4 w[4][2]; /* prediction and variance fraction, also without condition */
     unsigned late, polls = 0;
     do {
-        w[0] = resident_load(at, 1), w[1] = resident_load(at + S::CHANNELS / 2, 1);
-        w[2] = resident_load(uncond, 1), w[3] = resident_load(uncond + S::CHANNELS / 2, 1);
-        late = resident_late(w[0], number) | resident_late(w[1], number);
-        late |= resident_late(w[2], number) | resident_late(w[3], number);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            w[i / 2][i % 2] = fast::load_two_words((i < 4 ? at : uncond) + i / 2 % 2 * (S::CHANNELS / 2) + i % 2);
+        late = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) late |= (w[i / 2][i % 2].y ^ number) | (w[i / 2][i % 2].w ^ number);
     } while (!persistent_polled(a, late != 0, &polls));
-    const float4 e = resident_floats(w[0]), v = resident_floats(w[1]), u = resident_floats(w[2]);
-    const float eps[4] = {e.x, e.y, e.z, e.w}, other[4] = {u.x, u.y, u.z, u.w}, fraction[4] = {v.x, v.y, v.z, v.w};
+    float of[3][4]; /* prediction, variance fraction, prediction without condition */
+#pragma unroll
+    for (int n = 0; n < 12; n++) of[n / 4][n % 4] = __uint_as_float(resident_word(w[n / 4][n % 4 / 2], n).x);
     const float cfg = j.conditions == 2 ? j.cfg[token] : 0;
     float *x = s.state[token] + channel;
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        const float guided = j.conditions == 2 ? kern_chain_eps(eps[n], other[n], cfg) : eps[n];
+        const float guided = j.conditions == 2 ? kern_chain_eps(of[0][n], of[2][n], cfg) : of[0][n];
         x[n] = j.ode ? kern_chain_ode_next(&ode, x[n], guided, &x0->v[n])
-                     : kern_chain_next(&coef, x[n], guided, fraction[n], noise.v[n]);
+                     : kern_chain_next(&coef, x[n], guided, of[1][n], noise.v[n]);
     }
 }
 
 /* --- the chain ------------------------------------------------------------------------------------------------- */
 
+/* Copies a product's weights of the block's columns. */
+template <typename S, resident_side SIDE>
+static __device__ __forceinline__ void resident_copy(const persistent_args &a, S &s, int block)
+{
+    typedef resident_product<S, SIDE> P;
+    const uint4 *from = resident_packed<S, SIDE>(a, block);
+    uint4 *to = s.weight + block * (S::FC1 + S::FC2) + (SIDE == RESIDENT_FC1 ? 0 : S::FC1);
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < P::TILES * P::ALL * 32; i += PERSISTENT_THREADS)
+        fast::copy16(to + i, from + i / (P::ALL * 32) * P::PACKED + i % (P::ALL * 32));
+}
+
 /* Loads what stays in shared memory. */
 template <typename S>
 static __device__ __forceinline__ void resident_begin(const persistent_args &a, S &s, const kern_chain_job &j)
 {
-    enum { PIECES = PERSISTENT_PARTS * S::PAIRS * 32 };
+    enum { WIDE = RESIDENT_OWN * S::TILES, BOTH = WIDE + RESIDENT_OWN }; /* columns of fc1, of fc1 and fc2 */
     const int thread = (int)threadIdx.x, column = RESIDENT_OWN * (int)blockIdx.x;
 #pragma unroll 1
-    for (int product = 0; product < 2 * S::DEPTH; product++) {
-        const uint4 *from = a.weights + (size_t)(product / 2) * a.block_weights + (product % 2 ? a.fc2_weights : 0);
-        uint4 *to = s.weight[product][0][0];
-        for (int i = thread; i < PIECES; i += PERSISTENT_THREADS)
-            fast::copy16(to + i, from + (size_t)blockIdx.x * PIECES + i);
-        if (thread < RESIDENT_OWN) s.bias[product][thread] = a.bias[product * S::WIDTH + column + thread];
+    for (int block = 0; 2 * block < S::KEPT; block++) {
+        resident_copy<S, RESIDENT_FC1>(a, s, block);
+        if (2 * block + 1 < S::KEPT) resident_copy<S, RESIDENT_FC2>(a, s, block);
     }
     fast::copy_commit();
-    for (int i = thread; i < PIECES; i += PERSISTENT_THREADS) s.operand[0][0][i] = make_uint4(0, 0, 0, 0);
-    for (int i = thread; i < RESIDENT_OWN * (S::CHANNELS + 1); i += PERSISTENT_THREADS) {
-        const int n = i / (S::CHANNELS + 1), c = i % (S::CHANNELS + 1);
-        s.in[n][c] = c < S::CHANNELS ? a.in[(column + n) * S::CHANNELS + c] : a.in_bias[column + n];
+    for (int i = thread; i < S::DEPTH * BOTH; i += PERSISTENT_THREADS) {
+        const float *from = a.bias + i / BOTH * (S::TILES + 1) * S::WIDTH; /* fc1 has TILES * W columns */
+        const int n = i % BOTH;
+        s.bias[0][0][i] = n < WIDE ? from[S::TILES * column + n] : from[S::TILES * S::WIDTH + column + n - WIDE];
     }
-    const float4 *out = (const float4 *)a.out_weight + resident_unit<S>() % S::OUTPUTS * (S::WIDTH / 4);
-    for (int i = thread; i < S::EACH * S::WIDTH / 4; i += PERSISTENT_THREADS) s.out[0][i] = out[i];
+    for (int i = thread; i < (int)(sizeof s.operand / sizeof(uint4)); i += PERSISTENT_THREADS)
+        s.operand[0][i] = make_uint4(0, 0, 0, 0);
+    for (int i = thread; i < RESIDENT_OWN * (S::CHANNELS + 1); i += PERSISTENT_THREADS) {
+        const int c = i / RESIDENT_OWN, n = column + i % RESIDENT_OWN;
+        s.in[0][i] = c < S::CHANNELS ? a.in[n * S::CHANNELS + c] : a.in_bias[n];
+    }
     for (int i = thread; i < j.tokens * S::CHANNELS; i += PERSISTENT_THREADS) s.state[0][i] = j.x[i];
     fast::copy_wait<0>();
     __syncthreads();
@@ -402,18 +610,18 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) resident_chain(p
     const size_t line = (blockIdx.x * PERSISTENT_THREADS + threadIdx.x) * (size_t)128;
     const unsigned char *mod = (const unsigned char *)j.mod; /* rows of the step */
     quad x0 = {};
-    unsigned number = 0;       /* of the words written last */
-    if (j.tokens == 0) return; /* resident_starts only tests whether the kernel starts */
-    a.width = S::WIDTH;        /* constants at compile time */
-    a.mod_final = 6 * S::DEPTH * S::WIDTH, a.mod_bytes = a.mod_final + 8 * S::WIDTH;
+    unsigned number = S::FIRST; /* of the words written last */
+    if (j.tokens == 0) return;  /* resident_starts only tests whether the kernel starts */
+    a.width = S::WIDTH;         /* constants at compile time */
+    a.mod_final = 6 * (S::DEPTH / S::GROUP) * S::WIDTH, a.mod_bytes = a.mod_final + 8 * S::WIDTH;
     resident_begin(a, s, j);
     if (j.ode && quads) x0 = ((const quad *)j.x0)[thread];
 #pragma unroll 1
     for (int step = j.first; step >= 0; step--, mod += rows * a.mod_bytes) {
         if (step > 0 && line < rows * a.mod_bytes)
             fast::prefetch_l2(mod + rows * a.mod_bytes + line); /* as persistent_prefetch_mod */
-        float2 x = resident_in(s, j.tokens, rows);
-        if (thread < 4 * rows) resident_store_x<S>(a, x, number + 1);
+        float4 x = resident_in(s, j.tokens, rows);
+        if (thread < 32) resident_store_x<S>(a, x, rows, number + 1);
         number++;
 #pragma unroll 1
         for (int block = 0; block < S::DEPTH; block++) number = resident_layer(a, s, mod, block, rows, number, &x);
@@ -434,31 +642,33 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) resident_chain(p
 typedef void (*resident_kernel)(persistent_args, kern_chain_job);
 enum { RESIDENT_SIZES = 3 }; /* kernels for up to 2, 4 and 8 rows */
 
-template <int W, int D, int C> struct resident_table {
-    static constexpr resident_kernel kernels[RESIDENT_SIZES] = {resident_chain<resident_shared<W, D, C, 2>>,
-                                                                resident_chain<resident_shared<W, D, C, 4>>,
-                                                                resident_chain<resident_shared<W, D, C, 8>>};
-    static constexpr size_t bytes[RESIDENT_SIZES] = {
-        sizeof(resident_shared<W, D, C, 2>), sizeof(resident_shared<W, D, C, 4>), sizeof(resident_shared<W, D, C, 8>)};
-};
+/* A kernel, its shared memory, and its words in 16 bytes. */
+typedef struct {
+    resident_kernel kernel;
+    size_t bytes, words;
+} resident_size;
+template <typename S> constexpr resident_size resident_of = {resident_chain<S>, sizeof(S), S::WORDS};
 
-/* The heads with a resident form: the demo model's and MAR-B's; on the host, where the blocks of MAR-B are too many,
- * two of tests/cuda/test_persistent.c. */
+/* The heads with a resident form: the demo models' of MAR and Harmon, of NextStep-1 and of SphereAR, MAR-B's (also
+ * Harmon 0.5B's), SphereAR-B's; on the host, where the blocks of these are too many, two of
+ * tests/cuda/test_persistent.c. */
 static const struct resident_head {
-    int width, depth, channels;
-    const resident_kernel *kernels;
-    const size_t *bytes;
+    int width, depth, ada_layers, channels, hidden; /* hidden 0: MLP */
+    resident_size sizes[RESIDENT_SIZES];
 } resident_heads[] = {
-#define RESIDENT_HEAD(W, D, C)                                                                                         \
+#define RESIDENT_HEAD(W, D, A, C, H, N)                                                                                \
     {                                                                                                                  \
-        W, D, C, resident_table<W, D, C>::kernels, resident_table<W, D, C>::bytes                                      \
+        W, D, A, C, H,                                                                                                 \
+        {                                                                                                              \
+            resident_of<resident_shared<W, D, A, C, H, N, 2>>, resident_of<resident_shared<W, D, A, C, H, N, 4>>,      \
+                resident_of<resident_shared<W, D, A, C, H, N, 8>>                                                      \
+        }                                                                                                              \
     }
-    RESIDENT_HEAD(64, 3, 16),
+    RESIDENT_HEAD(128, 2, 2, 8, 0, 4), RESIDENT_HEAD(128, 3, 3, 16, 0, 6),  RESIDENT_HEAD(128, 4, 2, 16, 192, 8),
 #ifdef MAR_CUDAHOST
-    RESIDENT_HEAD(256, 6, 16),
-    RESIDENT_HEAD(512, 1, 8),
+    RESIDENT_HEAD(512, 1, 1, 8, 0, 2), RESIDENT_HEAD(256, 2, 1, 4, 384, 1),
 #else
-    RESIDENT_HEAD(1024, 6, 16),
+    RESIDENT_HEAD(1024, 6, 6, 16, 0, 12), RESIDENT_HEAD(768, 6, 2, 16, 1152, 7),
 #endif
 #undef RESIDENT_HEAD
 };
@@ -467,18 +677,17 @@ static const struct resident_head {
 static persistent_args resident_args(const resident_head *of, int size, const persistent_args *args)
 {
     persistent_args a = *args;
-    a.cluster = 1, a.clusters = of->width / RESIDENT_OWN, a.shared_bytes = of->bytes[size];
-    a.v = a.x + RESIDENT_ROWS * of->width / 2; /* as words, 8 and 4 bytes a channel */
-    a.out = (float *)(a.v + RESIDENT_ROWS * of->width / 4);
+    a.cluster = 1, a.clusters = of->width / RESIDENT_OWN, a.shared_bytes = of->sizes[size].bytes;
     return a;
 }
 
 const resident_head *resident_find(const cuda_queue *c, const kern_head_spec *spec)
 {
     for (const resident_head &of : resident_heads)
-        if (spec->form == KERN_HEAD_MLP && spec->width == of.width && spec->depth == of.depth &&
-            spec->channels == of.channels && of.width / RESIDENT_OWN <= c->device->multiprocessors &&
-            of.bytes[RESIDENT_SIZES - 1] <= c->device->shared_bytes)
+        if (spec->width == of.width && spec->depth == of.depth && spec->channels == of.channels &&
+            spec->ada_layers == of.ada_layers && (spec->form == KERN_HEAD_SWIGLU ? spec->hidden : 0) == of.hidden &&
+            of.width / RESIDENT_OWN <= c->device->multiprocessors &&
+            of.sizes[RESIDENT_SIZES - 1].bytes <= c->device->shared_bytes)
             return &of;
     return NULL;
 }
@@ -487,7 +696,7 @@ cudaError_t resident_try(const cuda_queue *c, const persistent_head *f, const re
 {
     cudaError_t e = cudaSuccess;
     for (int size = 0; size < RESIDENT_SIZES && e == cudaSuccess; size++)
-        e = persistent_start(c, resident_args(of, size, &f->args), of->kernels[size], kern_chain_job());
+        e = persistent_start(c, resident_args(of, size, &f->args), of->sizes[size].kernel, kern_chain_job());
     return e;
 }
 
@@ -498,9 +707,8 @@ int resident_run(cuda_queue *c, const persistent_head *f, const kern_chain_job *
     if (!f->few || rows > RESIDENT_ROWS) return 0;
     if (!cuda_live(c) || !persistent_prepare(c, f, true, &args)) return 1;
     args = resident_args(f->few, size, &args);
-    const size_t words = (size_t)RESIDENT_ROWS * 2 * (size_t)args.channels * sizeof(uint2);
-    const size_t zeros = (size_t)((char *)args.out - (char *)args.arrivals) + words;
+    const size_t zeros = (size_t)((char *)(args.x + f->few->sizes[size].words) - (char *)args.arrivals);
     if (cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, zeros, c->stream), "preparing the head's kernel"))
-        cuda_ok(c, persistent_start(c, args, f->few->kernels[size], *job), "launching the head's kernel");
+        cuda_ok(c, persistent_start(c, args, f->few->sizes[size].kernel, *job), "launching the head's kernel");
     return 1;
 }

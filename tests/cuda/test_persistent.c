@@ -388,12 +388,16 @@ static void clusters_change_nothing(void **state)
 
 /* The heads with a resident form (kernels/cuda/resident.cu); the host has others than a GPU. */
 static const shape resident_heads[] = {
-    {64, 3, 16, "8", 0, 0}, {256, 6, 16, "32", 0, 0}, {512, 1, 8, "64", 0, 0}, {1024, 6, 16, "", 0, 0}};
+    {128, 2, 8, "16", 0, 0},   {128, 4, 16, "16", 192, 2}, /* the demo models' of MAR, SphereAR */
+    {128, 3, 16, "16", 0, 0},  {512, 1, 8, "64", 0, 0},    /* and NextStep-1; parts without channels */
+    {256, 2, 4, "32", 384, 1}, {1024, 6, 16, "", 0, 0},    /* all products but one from global memory; MAR-B */
+    {768, 6, 16, "", 1152, 2},                             /* SphereAR-B */
+};
 
 /* Returns whether the device has a resident form of a head. */
 static int has_resident(const shape *s)
 {
-    return cudahost_objects ? s->width < 1024 : s->width == 64 || s->width == 1024;
+    return cudahost_objects ? s->width < 768 : s->width == 128 || s->width >= 768;
 }
 
 /* Checks that chains of 1 to 8 rows have the same bits in the resident form, which runs them, and in the other, which
@@ -410,7 +414,7 @@ static void resident_changes_nothing(void **state)
     for (size_t h = 0; h < sizeof resident_heads / sizeof *resident_heads; h++) {
         if (!has_resident(&resident_heads[h])) continue;
         network n = make_network(resident_heads[h], 7100 + h);
-        const int few = h > 0 && cuda_test_scale() == 1 ? 4 : 1; /* runs with 1, 5 and 8 rows */
+        const int few = h > 1 && cuda_test_scale() == 1 ? 3 : 1; /* runs with 1, 4, 7 and 9 rows */
         for (int resident = 0; resident < 2; resident++) {
             if (resident) setenv("MAR_CUDA_HEAD_RESIDENT", "1", 1);
             bench cuda = open_cuda_bench(&n, 16);
@@ -446,16 +450,18 @@ static void resident_is_refused(void **state)
         mar_status status;
         const char *error;
     } refused[] = {
-        {{64, 3, 16, "8", 0, 0},
+        {{128, 2, 8, "16", 0, 0},
          "2",
          MAR_EARG,
          "the environment variable MAR_CUDA_HEAD_RESIDENT is '2', expected 0 or 1"},
-        {{64, 2, 16, "8", 0, 0}, "1", MAR_EBACKEND, none},
-        {{64, 3, 8, "8", 0, 0}, "1", MAR_EBACKEND, none},
-        {{96, 3, 16, "16", 0, 0}, "1", MAR_EBACKEND, none},
-        {{64, 3, 16, "16", 64, 3}, "1", MAR_EBACKEND, none},  /* SwiGLU */
-        {{1568, 1, 16, "16", 0, 0}, "1", MAR_EBACKEND, none}, /* no persistent kernel at all */
-        {{64, 3, 16, "7", 0, 0}, "1", MAR_EBACKEND, none},    /* a multiprocessor too few; a GPU has more */
+        {{128, 2, 16, "16", 0, 0}, "1", MAR_EBACKEND, none},
+        {{128, 3, 8, "16", 0, 0}, "1", MAR_EBACKEND, none},
+        {{96, 2, 8, "16", 0, 0}, "1", MAR_EBACKEND, none},
+        {{128, 4, 16, "16", 256, 2}, "1", MAR_EBACKEND, none},
+        {{128, 4, 16, "16", 192, 4}, "1", MAR_EBACKEND, none},
+        {{128, 3, 16, "16", 128, 3}, "1", MAR_EBACKEND, none}, /* an MLP head of this shape has one */
+        {{1568, 1, 16, "16", 0, 0}, "1", MAR_EBACKEND, none},  /* no persistent kernel at all */
+        {{128, 2, 8, "15", 0, 0}, "1", MAR_EBACKEND, none},    /* a multiprocessor too few; a GPU has more */
     };
     const size_t count = sizeof refused / sizeof *refused - !cudahost_objects;
     mar_err err = {0};
@@ -473,10 +479,10 @@ static void resident_is_refused(void **state)
         free_network(&n);
     }
     if (!cudahost_refuse) return;
-    network n = make_network(shapes[0], 9200);
+    network n = make_network(resident_heads[1], 9200);
     kern_head *h = NULL;
-    setenv("MAR_CUDAHOST_SMS", "8", 1);
-    setenv("MAR_CUDAHOST_SHARED", "20000", 1); /* less than its weights */
+    setenv("MAR_CUDAHOST_SMS", n.s.multiprocessors, 1);
+    setenv("MAR_CUDAHOST_SHARED", "50000", 1); /* the other form copies weights */
     kern_queue *k = open_cuda(MAR_DTYPE_BF16);
     setenv("MAR_CUDA_HEAD_RESIDENT", "1", 1);
     assert_int_equal(k->head->create(k, &n.spec, &h, &err), MAR_EBACKEND);

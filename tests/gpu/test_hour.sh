@@ -21,8 +21,8 @@ has() {
 if [ "$kind" = demo ]; then
     MAR_COMMAND=$command "$hour" --dry-run "$work/out" >"$work/printed" 2>&1 || fail "status $?, expected 0"
     for name in head-mar_b head-spherear head_spec gpt_l batch lumina; do has $name ok '[^ ]'; done
-    for name in cluster8-words0 resident; do
-        grep -q '"head_call_seconds"' "$work"/out/*-head-mar_b-$name.json || fail "no JSON of $name"
+    for name in mar_b-cluster8-words0 {mar_b,spherear}-resident; do
+        grep -q '"head_call_seconds"' "$work"/out/*-head-$name.json || fail "no JSON of $name"
     done
     has gpt_l ok '.* rows 2: [0-9.]+, 4: '
     echo PASSED

@@ -313,6 +313,41 @@ static void test_flag(void **state)
     }
 }
 
+/* Block 0 writes words whose parts are their numbers; the other blocks poll them. out counts torn words. */
+template <int fast_one> static __global__ void wide_words(uint4 *words, unsigned last, unsigned *out)
+{
+    uint4 *mine = words + threadIdx.x, x = {};
+    unsigned torn = 0;
+    if (blockIdx.x == 0)
+        for (unsigned n = 1; n <= last; n++) {
+            const uint4 word = make_uint4(n, n, n, n << 16 | n);
+            fast_one ? ptx::store_wide_word(mine, word) : plain::store_wide_word(mine, word);
+        }
+    while ((x.w & 0xffff) != last) {
+        x = fast_one ? ptx::load_wide_word(mine) : plain::load_wide_word(mine);
+        torn += x.x != x.y || x.x != x.z || x.w != (x.x << 16 | x.x);
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] = torn;
+}
+
+static void test_wide_words(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 64, THREADS = 256, LAST = 20000 };
+    static unsigned torn[BLOCKS * THREADS];
+    uint4 *words;
+    check(cudaMalloc((void **)&words, THREADS * sizeof *words));
+    for (int i = 0; i < 2; i++) {
+        check(cudaMemset(words, 0, THREADS * sizeof *words));
+        if (i)
+            run(wide_words<1>, BLOCKS, THREADS, torn, BLOCKS * THREADS, TOGETHER, words, (unsigned)LAST);
+        else
+            run(wide_words<0>, BLOCKS, THREADS, torn, BLOCKS * THREADS, TOGETHER, words, (unsigned)LAST);
+        for (int t = 0; i && t < BLOCKS * THREADS; t++) assert_int_equal(torn[t], 0); /* the twin's may be torn */
+    }
+    check(cudaFree(words));
+}
+
 /* to[i] = 3 from[another] + constant[i]. A launch of it begins while the one before it runs. */
 static __global__ void pass_on(const uint4 *constant, const unsigned *from, unsigned *to)
 {
@@ -360,9 +395,10 @@ static void test_early_launches(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mma),     cmocka_unit_test(test_load_matrices), cmocka_unit_test(test_exp2),
-        cmocka_unit_test(test_copy),    cmocka_unit_test(test_pairs),         cmocka_unit_test(test_barrier),
-        cmocka_unit_test(test_cluster), cmocka_unit_test(test_flag),          cmocka_unit_test(test_early_launches)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mma),        cmocka_unit_test(test_load_matrices),
+                                       cmocka_unit_test(test_exp2),       cmocka_unit_test(test_copy),
+                                       cmocka_unit_test(test_pairs),      cmocka_unit_test(test_barrier),
+                                       cmocka_unit_test(test_cluster),    cmocka_unit_test(test_flag),
+                                       cmocka_unit_test(test_wide_words), cmocka_unit_test(test_early_launches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -186,8 +186,8 @@ static __device__ __forceinline__ void groups_load(const uint4 *operand, int pai
 }
 
 /* d = the warp's half of the sums of `count` tiles of columns, from `tile` of the block's on, at a group's rows. Sums
- * of missing tiles are not used: without branches all loads can go ahead. */
-template <int MT>
+ * of missing tiles are not used: without branches all loads can go ahead. ALL: all weights are in shared memory. */
+template <int MT, bool ALL>
 static __device__ __forceinline__ void groups_multiply(const groups_share &s, const uint4 *operand, int tile, int count,
                                                        float (&d)[MT][GROUPS_TILES][4])
 {
@@ -211,8 +211,8 @@ static __device__ __forceinline__ void groups_multiply(const groups_share &s, co
 #pragma unroll
             for (int t = 0; t < GROUPS_TILES; t++) {
                 const int at = tile + min(t, count - 1);
-                const uint4 w =
-                    at < s.resident ? s.kept[at * s.pairs * 32 + piece] : __ldcg(s.weights + at * s.stride + piece);
+                const uint4 w = ALL || at < s.resident ? s.kept[at * s.pairs * 32 + piece]
+                                                       : __ldcg(s.weights + at * s.stride + piece);
                 const uint32_t b0[2] = {w.x, w.y}, b1[2] = {w.z, w.w};
 #pragma unroll
                 for (int m = 0; m < MT; m++) {
@@ -444,7 +444,10 @@ static __device__ __forceinline__ void groups_product(const persistent_args &a, 
                 const int here = min(each, s.tiles - pass), own = groups_half(here, half);
                 const int tile = pass + half * groups_half(here, 0);
                 float d[MT][GROUPS_TILES][4];
-                groups_multiply<MT>(s, operand, min(tile, s.tiles - 1), max(own, 1), d);
+                if (s.resident == s.tiles)
+                    groups_multiply<MT, true>(s, operand, min(tile, s.tiles - 1), max(own, 1), d);
+                else
+                    groups_multiply<MT, false>(s, operand, min(tile, s.tiles - 1), max(own, 1), d);
                 if constexpr (SECOND)
                     groups_ends_fc2<MT, SWIGLU>(a, g, s, rank, block, round, row, tile, own, d);
                 else
@@ -463,6 +466,24 @@ typedef struct {
     float *out;   /* [16][2C] */
     float *state; /* [16][C] */
 } groups_turning;
+
+/* Returns sums of x over the warp, lane l those of x[2 * l] and x[2 * l + 1]: in each round a lane gives half of its
+ * values away. Overwrites x. */
+static __device__ __forceinline__ float2 groups_warp_sums(float (&x)[64])
+{
+#pragma unroll
+    for (int round = 0; round < 5; round++) {
+        const int n = 32 >> round;
+        const bool upper = (threadIdx.x & (unsigned)(n / 2)) != 0;
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            if (i >= n) continue;
+            const float given = upper ? x[i] : x[i + n];
+            x[i] = (upper ? x[i + n] : x[i]) + __shfl_xor_sync(0xffffffffu, given, n / 2);
+        }
+    }
+    return make_float2(x[0], x[1]);
+}
 
 /* t.out = the final layer of a tile, in f32 (persistent_out). A warp normalises two rows, then has four outputs of all
  * rows at a time. */
@@ -497,7 +518,7 @@ static __device__ __forceinline__ void groups_out(const persistent_args &a, cons
 #pragma unroll 1
     for (int first = 4 * warp; first < outputs; first += 4 * PERSISTENT_WARPS) {
         const float4 *weight = (const float4 *)a.out_weight + first * vectors;
-        float sum[16][4] = {};
+        float sum[64] = {}; /* [row][output] */
 #pragma unroll 1
         for (int i = lane; i < vectors; i += 32) {
             float4 w[4];
@@ -507,16 +528,11 @@ static __device__ __forceinline__ void groups_out(const persistent_args &a, cons
             for (int row = 0; row < 16; row++) {
                 const float4 y = t.rows[row * vectors + i];
 #pragma unroll
-                for (int o = 0; o < 4; o++) sum[row][o] += persistent_dot(y, w[o]);
+                for (int o = 0; o < 4; o++) sum[4 * row + o] += persistent_dot(y, w[o]);
             }
         }
-#pragma unroll
-        for (int row = 0; row < 16; row++)
-#pragma unroll
-            for (int o = 0; o < 4; o++) {
-                const float y = cuda_warp_sum(sum[row][o]);
-                if (lane == row) t.out[row * outputs + first + o] = y + __ldg(a.out_bias + first + o);
-            }
+        const float2 y = groups_warp_sums(sum), bias = *(const float2 *)(a.out_bias + first + lane % 2 * 2);
+        *(float2 *)(t.out + lane / 2 * outputs + first + lane % 2 * 2) = make_float2(y.x + bias.x, y.y + bias.y);
     }
     __syncthreads();
 }

@@ -467,6 +467,22 @@ typedef struct {
     float *state; /* [16][C] */
 } groups_turning;
 
+/* Returns the mean and the squared deviations of a row of the turn. */
+static __device__ __forceinline__ float2 groups_moments(const float4 *y, int vectors)
+{
+    const int lane = (int)threadIdx.x % 32;
+    float sum = 0, squares = 0;
+#pragma unroll 4
+    for (int i = lane; i < vectors; i += 32) sum += (y[i].x + y[i].y) + (y[i].z + y[i].w);
+    const float mean = cuda_warp_sum(sum) / (float)(4 * vectors);
+#pragma unroll 4
+    for (int i = lane; i < vectors; i += 32) {
+        const float4 d = make_float4(y[i].x - mean, y[i].y - mean, y[i].z - mean, y[i].w - mean);
+        squares += persistent_dot(d, d);
+    }
+    return make_float2(mean, cuda_warp_sum(squares));
+}
+
 /* Returns sums of x over the warp, lane l those of x[2 * l] and x[2 * l + 1]: in each round a lane gives half of its
  * values away. Overwrites x. */
 static __device__ __forceinline__ float2 groups_warp_sums(float (&x)[64])
@@ -497,19 +513,14 @@ static __device__ __forceinline__ void groups_out(const persistent_args &a, cons
         const float4 *x = (const float4 *)a.x + (size_t)(16 * tile + row) * (size_t)vectors;
         const float4 *last = (const float4 *)(groups_mod(a, g.j, round, 16 * tile + row) + a.mod_final);
         float4 *y = t.rows + row * vectors;
-        float sum = 0, squares = 0;
 #pragma unroll 4
-        for (int i = lane; i < vectors; i += 32) y[i] = __ldcg(x + i), sum += (y[i].x + y[i].y) + (y[i].z + y[i].w);
-        const float mean = cuda_warp_sum(sum) / (float)a.width;
-#pragma unroll 4
-        for (int i = lane; i < vectors; i += 32) {
-            y[i] = make_float4(y[i].x - mean, y[i].y - mean, y[i].z - mean, y[i].w - mean);
-            squares += persistent_dot(y[i], y[i]);
-        }
-        const float inv = cuda_inverse_deviation(cuda_warp_sum(squares) / (float)a.width, 1e-6f);
+        for (int i = lane; i < vectors; i += 32) y[i] = __ldcg(x + i);
+        const float2 moments = groups_moments(y, vectors);
+        const float inv = cuda_inverse_deviation(moments.y / (float)a.width, 1e-6f);
 #pragma unroll 4
         for (int i = lane; i < vectors; i += 32) {
-            const float4 shift = __ldcg(last + i), scale = __ldcg(last + vectors + i), d = y[i];
+            const float4 shift = __ldcg(last + i), scale = __ldcg(last + vectors + i), z = y[i];
+            const float4 d = make_float4(z.x - moments.x, z.y - moments.x, z.z - moments.x, z.w - moments.x);
             y[i] = make_float4(d.x * inv * (1 + scale.x) + shift.x, d.y * inv * (1 + scale.y) + shift.y,
                                d.z * inv * (1 + scale.z) + shift.z, d.w * inv * (1 + scale.w) + shift.w);
         }
@@ -590,16 +601,7 @@ static __device__ __forceinline__ void groups_enter(const persistent_args &a, co
     for (int row = warp; row < 16; row += PERSISTENT_WARPS) {
         const unsigned char *mod = groups_mod(a, g.j, round, 16 * tile + row);
         const float4 *y = t.rows + row * vectors;
-        float sum = 0, squares = 0;
-#pragma unroll 4
-        for (int i = lane; i < vectors; i += 32) sum += (y[i].x + y[i].y) + (y[i].z + y[i].w);
-        const float mean = __fdividef(cuda_warp_sum(sum), (float)a.width);
-#pragma unroll 4
-        for (int i = lane; i < vectors; i += 32) {
-            const float4 d = make_float4(y[i].x - mean, y[i].y - mean, y[i].z - mean, y[i].w - mean);
-            squares += persistent_dot(d, d);
-        }
-        const float2 norm = groups_norm_of(a, mean, cuda_warp_sum(squares));
+        const float2 moments = groups_moments(y, vectors), norm = groups_norm_of(a, moments.x, moments.y);
 #pragma unroll 4
         for (int i = lane; i < 2 * vectors; i += 32)
             groups_store_u<SWIGLU>(a, g, 0, 16 * tile + row, 2 * i, ((const float2 *)y)[i], norm,

@@ -5,7 +5,7 @@
 #include "tests/support/device.h"
 
 /* Steps of modulation rows; maximum rows of a run. */
-enum { CHAIN_STEPS = 3, CHAIN_MOST = 128 };
+enum { CHAIN_STEPS = 3, CHAIN_MOST = 544 };
 
 typedef struct {
     int width, depth, channels;

@@ -1,8 +1,8 @@
 /* The diffusion head on the device. kernels/cpu/head.c shows its layers in the official form.
  *
  * Up to PERSISTENT_ROWS rows a persistent kernel runs the whole chain in one launch, with the weights on chip
- * (persistent.cu). More rows use cuBLASLt products (head.cu) and two kernels for the rest of a block (head_rows.cu), or,
- * where it is chosen at load, a launch too (groups.cu). head_reuse.cu has the loop over the blocks. */
+ * (persistent.cu). More rows use cuBLASLt products (head.cu) and two kernels for the rest of a block (head_rows.cu),
+ * or, where it is chosen at load, a launch too (groups.cu). head_reuse.cu has the loop over the blocks. */
 #ifndef KERNELS_CUDA_HEAD_H
 #define KERNELS_CUDA_HEAD_H
 

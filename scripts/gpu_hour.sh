@@ -412,8 +412,14 @@ run_batch() {
     if [ "$dry" ]; then few=2 many=3; fi
     bench mar_b "$few" --batch $few || return
     key="$(value seconds_per_image "$file-$few.json") s an image at $few"
+    key="$key, head $(value head_call_seconds "$file-$few.json" 1e6) us a call"
     bench mar_b "$many" --batch $many || return
     key="$key, $(value seconds_per_image "$file-$many.json") at $many"
+}
+
+run_batch_groups() {
+    local -x MAR_CUDA_HEAD_GROUPS=1
+    run_batch
 }
 
 run_threads() {
@@ -464,6 +470,7 @@ step ncu-speculate 45 "the walk's share of a round" run_ncu speculate_kernel --h
 step tune 45 "0.076 s before; above 0.04: own product for up to 1024 rows" run_tune
 step gpt_l 30 "0.470 ms before; goal 0.20; int8 below bf16? rows 4: 0.629, 10: 0.916 before" run_gpt_l
 step batch 50 "floor 0.0174 s; goal 1.5 times" run_batch
+step batch-groups 50 "below the step before: the head in groups for these rows" run_batch_groups
 step two-threads 40 "below 0.9 of one session: run two" run_threads
 step lumina 45 "goal: 83 % of memory, 3.6 ms with all 32 layers" run_lumina
 step torch-products 30 "attention 209 us, products 801 TFLOP/s: whether ours are behind" run_torch_products

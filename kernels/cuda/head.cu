@@ -186,8 +186,8 @@ void cuda_head_modulate(kern_queue *k, const kern_head *h, const float *temb, co
     cuda_head_condition(c, h, temb, temb_index, total, cond, rows, scratch);
     cuda_linear(k, h->ada_blocks, scratch, total, mod);
     cuda_linear(k, h->ada_final, scratch, total, (char *)mod + cuda_mod_final_offset(h));
-    kern_watch_modulation(k, h->form, h->prefix, mod, h->f16 ? MAR_DTYPE_F16 : MAR_DTYPE_F32, total, h->ada_layers, h->width,
-                          cuda_head_mod_bytes(h));
+    kern_watch_modulation(k, h->form, h->prefix, mod, h->f16 ? MAR_DTYPE_F16 : MAR_DTYPE_F32, total, h->ada_layers,
+                          h->width, cuda_head_mod_bytes(h));
 }
 
 /* --- evaluation ---------------------------------------------------------------------------------------------- */
@@ -212,7 +212,8 @@ size_t cuda_head_scratch_bytes(const kern_head *h, int rows)
 {
     cuda_evaluation e = {};
     e.h = h, e.rows = rows;
-    return cuda_evaluation_lay_out(&e, NULL);
+    const size_t evaluation = cuda_evaluation_lay_out(&e, NULL), groups = groups_scratch_bytes(h->persistent, rows);
+    return evaluation > groups ? evaluation : groups;
 }
 
 cuda_evaluation cuda_evaluation_in(cuda_queue *c, const kern_head *h, const void *mod, const int *mod_index, int rows,
@@ -272,6 +273,7 @@ void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job
     j.t = cuda_stage(c, job->t ? job->t + last : NULL, steps);
     j.coef = cuda_stage(c, job->coef ? job->coef + last : NULL, steps);
     j.ode = cuda_stage(c, job->coef ? NULL : job->ode + last, steps);
+    if (groups_run(c, h->persistent, &j)) return;
     if (h->persistent && rows <= PERSISTENT_ROWS) {
         persistent_run(c, h, &j);
         return;

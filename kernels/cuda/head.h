@@ -1,8 +1,8 @@
 /* The diffusion head on the device. kernels/cpu/head.c shows its layers in the official form.
  *
  * Up to PERSISTENT_ROWS rows a persistent kernel runs the whole chain in one launch, with the weights on chip
- * (persistent.cu). More rows use cuBLASLt products (head.cu) and two kernels for the rest of a block (head_rows.cu).
- * head_reuse.cu has the loop over the blocks. */
+ * (persistent.cu). More rows use cuBLASLt products (head.cu) and two kernels for the rest of a block (head_rows.cu),
+ * or, where it is chosen at load, a launch too (groups.cu). head_reuse.cu has the loop over the blocks. */
 #ifndef KERNELS_CUDA_HEAD_H
 #define KERNELS_CUDA_HEAD_H
 
@@ -122,6 +122,10 @@ void persistent_free(kern_device *d, persistent_head *f);
 /* The next two take a job whose arrays are all on the device; `last` is 0, and cfg is NULL with one condition. */
 /* Runs all steps of a job of at most PERSISTENT_ROWS rows in one launch. job->out is undefined after it. */
 void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job);
+/* groups.cu: the same for a head with a form in groups and 16 or more rows, in job->scratch, of which it needs
+ * groups_scratch_bytes. Returns 0 if the job is not its. f may be NULL. */
+int groups_run(cuda_queue *c, const persistent_head *f, const kern_chain_job *job);
+size_t groups_scratch_bytes(const persistent_head *f, int rows);
 /* chain.cu: takes the step of an index, from the head's outputs in job->out. */
 void cuda_chain_advance(cuda_queue *c, const kern_chain_job *job, int channels, int index);
 

@@ -222,10 +222,10 @@ static int persistent_accepted(const cuda_queue *c, const persistent_head *f, ma
 static void persistent_describe(const persistent_head *f, const mar_err *refused, mar_err *how)
 {
     char clusters[48];
-    (void)err_set(how, MAR_OK, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s%s",
+    (void)err_set(how, MAR_OK, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s%s%s",
                   (int)PERSISTENT_ROWS, persistent_clusters_text(f, clusters), f->args.resident, 2 * f->args.depth,
                   f->word_rows ? "" : ", without words", f->few ? ", resident up to 8 rows" : "",
-                  refused->text[0] ? "; " : "", refused->text);
+                  f->groups.turners ? ", in groups from 16 rows on" : "", refused->text[0] ? "; " : "", refused->text);
 }
 
 /* --- loading --------------------------------------------------------------------------------------------------- */
@@ -253,6 +253,7 @@ typedef struct {
     int cluster; /* blocks of a cluster: 8, 4, 2 or 1; 0: the largest that the device accepts */
     int words;   /* 0: grid barriers for any number of rows */
     int few;     /* 1: chains of up to 8 rows by resident.cu */
+    int groups;  /* 1: chains of 16 and more rows by groups.cu */
 } persistent_wish;
 
 /* Writes the number that an environment variable has, a digit of `digits`; without the variable *value stays. */
@@ -271,27 +272,38 @@ static mar_status persistent_read_wish(const char *name, const char *digits, con
 
 static mar_status persistent_read_wishes(persistent_wish *wish, mar_err *err)
 {
-    *wish = {0, 1, 0};
+    *wish = {0, 1, 0, 0};
     mar_status status = persistent_read_wish("MAR_CUDA_HEAD_CLUSTER", "8421", "8, 4, 2 or 1", &wish->cluster, err);
     if (status == MAR_OK) status = persistent_read_wish("MAR_CUDA_HEAD_WORDS", "01", "0 or 1", &wish->words, err);
-    return status == MAR_OK ? persistent_read_wish("MAR_CUDA_HEAD_RESIDENT", "01", "0 or 1", &wish->few, err) : status;
+    if (status == MAR_OK) status = persistent_read_wish("MAR_CUDA_HEAD_RESIDENT", "01", "0 or 1", &wish->few, err);
+    return status == MAR_OK ? persistent_read_wish("MAR_CUDA_HEAD_GROUPS", "01", "0 or 1", &wish->groups, err) : status;
 }
 
-/* Gives f, which may be NULL, its resident form. It is an error if the head or the GPU has none, because only who asks
- * for it gets it. */
-static mar_status persistent_add_resident(const cuda_queue *c, const kern_head_spec *spec, persistent_head *f,
-                                          mar_err *err)
+static mar_status persistent_refuse(const char *name, const char *why, mar_err *err)
 {
-    static const char name[] = "the environment variable MAR_CUDA_HEAD_RESIDENT is 1";
-    const resident_head *form = f ? resident_find(c, spec) : NULL;
-    if (!form) return err_set(err, MAR_EBACKEND, "%s: this head has no resident form on this GPU", name);
-    cudaError_t e = resident_try(c, f, form);
+    return err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_HEAD_%s is 1: %s", name, why);
+}
+
+/* Gives f, which may be NULL, the forms besides that are wished for. It is an error if the head or the GPU has none,
+ * because only who asks for one gets it. */
+static mar_status persistent_add_forms(const cuda_queue *c, const kern_head_spec *spec, const persistent_wish *wish,
+                                       persistent_head *f, mar_err *err)
+{
+    const resident_head *few = f && wish->few ? resident_find(c, spec) : NULL;
+    const char *name = "RESIDENT";
+    groups_form groups = {};
+    char why[128];
+    if (wish->few && !few) return persistent_refuse(name, "this head has no resident form on this GPU", err);
+    if (wish->groups && (!f || !groups_find(c, &f->args, &groups)))
+        return persistent_refuse("GROUPS", "this head has no form in groups on this GPU", err);
+    cudaError_t e = few ? resident_try(c, f, few) : cudaSuccess;
+    if (e == cudaSuccess && wish->groups) name = "GROUPS", e = groups_try(c, f, &groups);
     const cudaError_t waited = cudaStreamSynchronize(c->stream);
     if (e != cudaSuccess) (void)cudaGetLastError();
     if (e == cudaSuccess) e = waited;
-    if (e != cudaSuccess)
-        return err_set(err, MAR_EBACKEND, "%s: launching the head's kernels: %s", name, cudaGetErrorString(e));
-    f->few = form;
+    snprintf(why, sizeof why, "launching the head's kernels: %s", cudaGetErrorString(e));
+    if (e != cudaSuccess) return persistent_refuse(name, why, err);
+    f->few = few, f->groups = groups;
     return MAR_OK;
 }
 
@@ -308,13 +320,13 @@ mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const fl
         status = persistent_make(c, spec, norms, n, out, &refused, err);
     if (*out) {
         (*out)->word_rows = wish.words ? (int)PERSISTENT_WORD_ROWS : 0;
-        if (wish.few && status == MAR_OK) status = persistent_add_resident(c, spec, *out, err);
+        if ((wish.few || wish.groups) && status == MAR_OK) status = persistent_add_forms(c, spec, &wish, *out, err);
         persistent_describe(*out, &refused, how);
         return status;
     }
     (void)err_set(how, status, "%s",
                   refused.text[0] ? refused.text : "no form of the persistent kernel fits this head on this GPU");
-    if (status == MAR_OK && wish.few) return persistent_add_resident(c, spec, NULL, err);
+    if (status == MAR_OK && (wish.few || wish.groups)) return persistent_add_forms(c, spec, &wish, NULL, err);
     if (status == MAR_OK && wish.cluster)
         return err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_HEAD_CLUSTER is %d: %s", wish.cluster,
                        how->text);

@@ -126,6 +126,13 @@ static __device__ inline unsigned load_relaxed(const unsigned *p)
 {
     return *(const volatile unsigned *)p;
 }
+/* The same, and what its writer, or those that added to it, wrote before is visible after it. */
+static __device__ inline unsigned load_acquire(const unsigned *p)
+{
+    const unsigned x = load_relaxed(p);
+    __threadfence();
+    return x;
+}
 
 /* Words of 64 bits, a datum and behind it a number, that other blocks poll: a word is written at once, so a block that
  * sees the number sees the datum. They order no other accesses. `two` of them are 16 bytes: datum, number, datum,
@@ -249,6 +256,12 @@ static inline void wait_for_previous()
 {
     cudahost_wait_for_previous();
 }
+/* Synchronises a team of `threads` threads of a block, whole warps; teams of a block are number 1, 2, ... CUDA C has no
+ * such barrier, so it has no plain twin. */
+static inline void team_sync(int team, int threads)
+{
+    cudahost_sync_team((unsigned)team, (unsigned)threads);
+}
 } // namespace fast
 #else
 namespace ptx
@@ -360,6 +373,12 @@ static __device__ inline unsigned load_relaxed(const unsigned *p)
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(p)) : "memory");
     return x;
 }
+static __device__ inline unsigned load_acquire(const unsigned *p)
+{
+    unsigned x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return x;
+}
 
 static __device__ inline void store_word(uint2 *to, unsigned datum, unsigned number)
 {
@@ -404,6 +423,11 @@ static __device__ inline uint4 load_wide_word(const uint4 *from)
     return x;
 }
 static __device__ inline void poll_again() {}
+
+static __device__ inline void team_sync(int team, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(team), "r"(threads) : "memory");
+}
 
 /* An acquiring load empties the L1 cache, so the polling loads are relaxed, with a fence after the last. A kernel has
  * many waits: one copy keeps it in the instruction cache. */

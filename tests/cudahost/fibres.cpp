@@ -298,9 +298,10 @@ void fibre_fail(const device_thread *t, const char *format, ...)
 
 static const char *wait_name(cudahost_wait w)
 {
-    static const char *const names[] = {"running",          "__syncthreads", "__syncthreads_count", "__syncthreads_and",
-                                        "__syncthreads_or", "cluster sync",  "__syncwarp",          "a shuffle",
-                                        "a vote",           "__nanosleep"};
+    static const char *const names[] = {"running",           "__syncthreads",    "__syncthreads_count",
+                                        "__syncthreads_and", "__syncthreads_or", "cluster sync",
+                                        "__syncwarp",        "a shuffle",        "a vote",
+                                        "__nanosleep",       "bar.sync"};
     return names[w];
 }
 
@@ -386,6 +387,17 @@ int cudahost_sync_block(cudahost_wait kind, int value, const char *file, int lin
     cudahost_block *block = cudahost_now->block;
     if (barrier_wait(&block->barrier, kind, &value, file, line) && cudahost_race) cudahost_race->block_syncs(block);
     return value;
+}
+
+void cudahost_sync_team(unsigned team, unsigned threads, const char *file, int line)
+{
+    cudahost_block *block = cudahost_now->block;
+    int value = 0;
+    if (team < 1 || team >= CUDAHOST_TEAMS || threads == 0 || threads % 32 || threads > block->threads.size())
+        fibre_fail(now(), "in bar.sync %u, %u at %s:%d: no team", team, threads, file, line);
+    block->teams[team].expected = threads;
+    if (barrier_wait(&block->teams[team], CUDAHOST_TEAM, &value, file, line) && cudahost_race)
+        cudahost_race->block_syncs(block);
 }
 
 void cudahost_sync_cluster(const char *file, int line)
@@ -564,6 +576,7 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
     b->index = unravel(number, l->grid);
     b->barrier = fibre_barrier();
     b->barrier.expected = (unsigned)n;
+    for (fibre_barrier &team : b->teams) team = fibre_barrier();
     memset(b->shared, 0xff, l->shared_bytes);
     for (size_t w = 0; w < b->warps.size(); w++) {
         const size_t lanes = n - 32 * w < 32 ? n - 32 * w : 32;

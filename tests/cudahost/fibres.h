@@ -68,7 +68,7 @@ struct device_cluster {
 struct cudahost_block {
     std::vector<device_thread> threads;
     std::vector<device_warp> warps;
-    fibre_barrier barrier;
+    fibre_barrier barrier, teams[CUDAHOST_TEAMS];
     uint3 index;
     unsigned char *shared;
     device_cluster *cluster;

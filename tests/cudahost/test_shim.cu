@@ -468,6 +468,8 @@ __global__ static void stray(int which, unsigned *count)
     if (which == 6 && i % 32 != 3) __syncwarp(); /* waits for a lane that waits for the block */
     if (which == 6) __syncthreads();
     if (which == 7) __trap();
+    if (which == 8 && i < 32) fast::team_sync(1, 64); /* a team that lacks a warp */
+    if (which == 9) fast::team_sync(16, 32);
 }
 static void make_stray(int which)
 {
@@ -492,6 +494,8 @@ static void test_waits_in_vain(void **)
     assert_found(make_stray, 5, "a shuffle");
     assert_found(make_stray, 6, "deadlock");
     assert_found(make_stray, 7, "__trap at");
+    assert_found(make_stray, 8, "deadlock");
+    assert_found(make_stray, 9, "no team");
     assert_found(one_block_at_a_time, 0, "deadlock");
     assert_fine(make_stray, 100);
 }
@@ -664,6 +668,7 @@ __global__ static void race(int which, float *y, unsigned *count, const float *h
         v = __shfl_xor_sync(~0u, v, 1);
         if (i == 8) v += which == 18 ? s[0] : y[n * b];
     }
+    if (which == 21) s[i] = 2, fast::team_sync(1 + i / 32, 32), v = s[i ^ 1]; /* no mistake: each warp is a team */
     if (which != 8 && which != 9 && which != 10) y[b * n + i] = v;
 }
 static void make_race(int which)
@@ -684,7 +689,7 @@ static void make_race(int which)
 }
 static void test_races(void **)
 {
-    for (int good : {1, 5, 10, 12, 13, 15}) assert_fine(make_race, good);
+    for (int good : {1, 5, 10, 12, 13, 15, 21}) assert_fine(make_race, good);
     if (!cudahost_race) return;
     for (int bad : {0, 2, 3, 4, 6, 8, 9, 14, 16, 17, 18, 19}) assert_found(make_race, bad, "race: it ");
     assert_found(make_race, 7, "which nobody has written");

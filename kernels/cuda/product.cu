@@ -160,6 +160,7 @@ template <typename F> static __device__ inline void product_measure(const produc
     const int row = (int)threadIdx.x;
     float2 all = {};
     if (row < slice) {
+#pragma unroll 1
         for (int part = 0; part < p.parts; part++) {
             all.x += s.moment[part * slice + row].x;
             all.y += s.moment[part * slice + row].y;
@@ -170,10 +171,12 @@ template <typename F> static __device__ inline void product_measure(const produc
     __syncthreads();
 }
 
-/* GELU by its tanh form, as THEN_GELU: x times the sigmoid of twice tanh's argument. */
-static __device__ inline float product_gelu(float x)
+/* Returns SiLU, or GELU by its tanh form, as THEN_GELU: x times the sigmoid of twice tanh's argument. */
+static __device__ inline float product_activated(float x, kern_activation activation)
 {
-    return __fdividef(x, 1 + fast::exp2(-2.3022082f * (x + 0.044715f * x * x * x)));
+    if (activation == KERN_LINEAR) return x;
+    const float cubed = activation == KERN_SILU ? 1.4426950f * x : 2.3022082f * (x + 0.044715f * x * x * x);
+    return __fdividef(x, 1 + fast::exp2(-cubed));
 }
 
 /* Returns four neighbouring sums of all parts, with bias. */
@@ -183,6 +186,7 @@ static __device__ inline cuda_floats<4> product_add_up(const product_call &p, co
 {
     const float scale = p.measured ? s.moment[row].x : 1;
     cuda_floats<4> y = {};
+#pragma unroll 1
     for (int part = 0; part < p.parts; part++) {
         const cuda_floats<4> d = *(const cuda_floats<4> *)(s.sum[part * slice + row] + column);
         for (int i = 0; i < 4; i++) y.v[i] += d.v[i];
@@ -191,32 +195,62 @@ static __device__ inline cuda_floats<4> product_add_up(const product_call &p, co
     return y;
 }
 
-/* Stores four neighbouring numbers of y. */
-template <typename F>
-static __device__ inline void product_store(const product_call &p, const F &s, int slice, int first_row,
-                                            int first_channel, int row, int column)
+/* The block's part of y: rows of the slice, columns of the tile. */
+typedef struct {
+    int slice, row, channel; /* rows; first row and channel */
+    int bits;                /* 1 << bits columns */
+} product_part;
+
+/* Returns where four neighbouring numbers are in an array of `stride` numbers a row, number i of the part; -1: outside
+ */
+static __device__ inline ptrdiff_t product_at(const product_call &p, const product_part &b, int i, int stride)
 {
-    const int channel = first_channel + column, from = p.gated ? column / 8 * 16 + column % 8 : column;
-    const size_t at = (size_t)(first_row + row) * (size_t)p.y_stride + (size_t)channel;
-    if (first_row + row >= p.rows || channel >= (p.gated ? p.out / 2 : p.out)) return;
-    cuda_floats<4> y = product_add_up(p, s, slice, row, from);
+    const int row = b.row + (i >> b.bits), channel = b.channel + (i & ((1 << b.bits) - 1));
+    if (i >> b.bits >= b.slice || row >= p.rows || channel >= (p.gated ? p.out / 2 : p.out)) return -1;
+    return (ptrdiff_t)row * stride + channel;
+}
+
+/* Adds what y has before to the sums of the first part, which the same thread adds up. All of its loads are on their
+ * way at a time, or 8 of them. */
+template <typename F> static __device__ inline void product_add(const product_call &p, F &s, const product_part &b)
+{
+    enum { LOADS = 8, STEP = 4 * F::THREADS };
+#pragma unroll 1
+    for (int first = (int)threadIdx.x * 4; first < b.slice << b.bits; first += LOADS * STEP) {
+        cuda_floats<4> x[LOADS] = {};
+#pragma unroll
+        for (int j = 0; j < LOADS; j++) {
+            const ptrdiff_t at = product_at(p, b, first + j * STEP, p.y_stride);
+            if (at >= 0) x[j] = cuda_load<4>((const float *)p.y + at);
+        }
+#pragma unroll
+        for (int j = 0; j < LOADS; j++) {
+            const int i = first + j * STEP;
+            if (i >> b.bits >= b.slice) break;
+            for (int k = 0; k < 4; k++) s.sum[i >> b.bits][(i & ((1 << b.bits) - 1)) + k] += x[j].v[k];
+        }
+    }
+}
+
+/* Stores four neighbouring numbers of y, number i of the part. */
+template <typename F>
+static __device__ inline void product_store(const product_call &p, const F &s, const product_part &b, int i)
+{
+    const int row = i >> b.bits, column = i & ((1 << b.bits) - 1);
+    const int from = p.gated ? column / 8 * 16 + column % 8 : column;
+    const ptrdiff_t at = product_at(p, b, i, p.y_stride);
+    if (at < 0) return;
+    cuda_floats<4> y = product_add_up(p, s, b.slice, row, from);
     if (p.gated) {
-        const cuda_floats<4> up = product_add_up(p, s, slice, row, from + 8);
-        for (int i = 0; i < 4; i++) y.v[i] = cuda_silu(y.v[i]) * up.v[i];
+        const cuda_floats<4> up = product_add_up(p, s, b.slice, row, from + 8);
+        for (int j = 0; j < 4; j++) y.v[j] = product_activated(y.v[j], KERN_SILU) * up.v[j];
     }
-    if (p.activation == KERN_SILU)
-        for (int i = 0; i < 4; i++) y.v[i] = cuda_silu(y.v[i]);
-    else if (p.activation != KERN_LINEAR)
-        for (int i = 0; i < 4; i++) y.v[i] = product_gelu(y.v[i]);
-    if (p.add) {
-        const cuda_floats<4> before = cuda_load<4>((const float *)p.y + at);
-        for (int i = 0; i < 4; i++) y.v[i] += before.v[i];
-    }
+    for (int j = 0; j < 4; j++) y.v[j] = product_activated(y.v[j], p.activation);
     if (p.y_f32)
         cuda_store((float *)p.y + at, y);
     else
         cuda_store((bf16 *)p.y + at, y);
-    if (p.rounded) cuda_store(p.rounded + (size_t)(first_row + row) * (size_t)p.out + (size_t)channel, y);
+    if (p.rounded) cuda_store(p.rounded + product_at(p, b, i, p.out), y);
 }
 
 template <typename F> static __global__ void __launch_bounds__(F::THREADS, 2) product_kernel(product_call p)
@@ -265,10 +299,11 @@ template <typename F> static __global__ void __launch_bounds__(F::THREADS, 2) pr
     else
         __syncthreads();
     if (p.measured) product_measure(p, s, slice);
-    const int bits = (F::COLUMNS == 128 ? 7 : 6) - p.gated, columns = 1 << bits;
-#pragma unroll 2
-    for (int i = (int)threadIdx.x * 4; i < slice * columns; i += F::THREADS * 4)
-        product_store(p, s, slice, down * F::ROWS + part * slice, across * columns, i >> bits, i & (columns - 1));
+    const int bits = (F::COLUMNS == 128 ? 7 : 6) - p.gated;
+    const product_part b = {slice, down * F::ROWS + part * slice, across << bits, bits};
+    if (p.add) product_add(p, s, b);
+#pragma unroll 1
+    for (int i = (int)threadIdx.x * 4; i < slice << bits; i += F::THREADS * 4) product_store(p, s, b, i);
 }
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
@@ -339,7 +374,8 @@ static int product_fits(const cuda_queue *c, const kern_linear *l, const kern_sk
 
 int cuda_fused_product(cuda_queue *c, const kern_linear *l, const kern_skinny_job *job)
 {
-    const int fits = product_fits(c, l, job), measured = fits && job->norm && job->x_act && !job->index;
+    const int fits = product_fits(c, l, job), adds = (l->flags & KERN_OUT_ADD) != 0;
+    const int measured = fits && job->norm && job->x_act && !job->index && !adds; /* the deviation would divide y */
     const void *x = job->norm ? job->x_act : job->x;
     if (job->norm ? !l->unit : job->index || !fits) return KERN_SKINNY_NOT;
     if (job->rows <= 0) return KERN_SKINNY_DONE;
@@ -352,7 +388,7 @@ int cuda_fused_product(cuda_queue *c, const kern_linear *l, const kern_skinny_jo
     product_call p = {};
     p.rows = job->rows, p.in = l->in, p.out = l->out, p.gated = job->gated;
     p.y_stride = job->gated ? l->out / 2 : l->y_stride, p.y_f32 = l->y_type == MAR_DTYPE_F32;
-    p.add = (l->flags & KERN_OUT_ADD) != 0, p.activation = l->activation;
+    p.add = adds, p.activation = l->activation;
     p.measured = measured, p.centred = job->norm_bias != NULL, p.eps = job->eps;
     p.x = (const bf16 *)x, p.weight = (const bf16 *)l->weight, p.bias = l->bias;
     p.y = job->y, p.rounded = (bf16 *)job->y_act;

@@ -118,6 +118,7 @@ static __device__ inline void product_multiply(const product_call &p, const bf16
     }
 }
 
+/* Stores two floats in block `owner` of the cluster. */
 static __device__ inline void product_put(const product_call &p, float2 *to, unsigned owner, const float2 &x)
 {
     if (p.parts > 1)
@@ -175,8 +176,8 @@ template <typename F> static __device__ inline void product_measure(const produc
 static __device__ inline float product_activated(float x, kern_activation activation)
 {
     if (activation == KERN_LINEAR) return x;
-    const float cubed = activation == KERN_SILU ? 1.4426950f * x : 2.3022082f * (x + 0.044715f * x * x * x);
-    return __fdividef(x, 1 + fast::exp2(-cubed));
+    const float twice = activation == KERN_SILU ? 1.4426950f * x : 2.3022082f * (x + 0.044715f * x * x * x);
+    return __fdividef(x, 1 + fast::exp2(-twice));
 }
 
 /* Returns four neighbouring sums of all parts, with bias. */
@@ -201,8 +202,7 @@ typedef struct {
     int bits;                /* 1 << bits columns */
 } product_part;
 
-/* Returns where four neighbouring numbers are in an array of `stride` numbers a row, number i of the part; -1: outside
- */
+/* Returns where four numbers, number i of the part, are in an array of `stride` numbers a row; -1 if outside y. */
 static __device__ inline ptrdiff_t product_at(const product_call &p, const product_part &b, int i, int stride)
 {
     const int row = b.row + (i >> b.bits), channel = b.channel + (i & ((1 << b.bits) - 1));

@@ -81,6 +81,9 @@ typedef struct {
     const kern_linear_rows *rows; /* in place of `weight`, or NULL */
     kern_linear *previous; /* layer usually run before this one, or NULL; it prefetches these weights. It is freed
                             * later, or never used again */
+    /* Host [K], or NULL: weight and bias of the norm in front of the layer, norm_bias NULL for RMSNorm. Then every call
+     * is one of fused.skinny with that norm, or follows one that has returned KERN_SKINNY_NORMED. */
+    const float *norm, *norm_bias;
 } kern_linear_spec;
 
 /* 2-D convolution, activations NHWC. y has (height + 2 pad_h + pad_end - kernel_h) / stride + 1 rows, rounded down, and
@@ -336,17 +339,29 @@ typedef struct {
 
 enum { KERN_SKINNY_ROWS = 16 }; /* most rows of a skinny product */
 
-/* A product of few rows with what stands before and behind it in a decoder: y = linear(RMSNorm(x)), or SiLU of the
+/* A product of few rows with what stands before and behind it in a transformer: y = linear(norm(x)), or SiLU of the
  * product's first half times its second. */
 typedef struct {
-    int rows;          /* of y; up to KERN_SKINNY_ROWS */
-    const void *x;     /* act [..][K], or float with a norm */
-    const int *index;  /* host [rows]: y[r] is made of x[index[r]]; NULL: of x[r] */
-    const float *norm; /* [K] weight of the norm, or NULL */
-    float eps;         /* of the norm */
-    int gated;         /* 1: y is act [rows][N / 2] */
-    void *y;           /* else as in `linear`, added to if the layer has KERN_OUT_ADD */
+    int rows;               /* of y */
+    const void *x;          /* act [..][K], or float with a norm */
+    const int *index;       /* host [rows]: y[r] is made of x[index[r]]; NULL: of x[r] */
+    const float *norm;      /* [K] weight of the norm, or NULL */
+    const float *norm_bias; /* [K] of a LayerNorm; NULL: RMSNorm. The next three only where kern_device.product_rows */
+    const act *x_act;       /* with a norm: x [rows][K] as operands, or NULL */
+    act *normed;            /* with a norm: working memory [rows][K]; may be x_act */
+    act *y_act;             /* gets the new y [rows][N] as operands, with KERN_SKINNY_ROUNDED; or NULL */
+    float eps;              /* of the norm */
+    int gated;              /* 1: y is act [rows][N / 2] */
+    void *y;                /* else as in `linear`, added to if the layer has KERN_OUT_ADD */
 } kern_skinny_job;
+
+/* What fused.skinny has done. */
+enum {
+    KERN_SKINNY_NOT,     /* nothing: the caller uses the norm, linear and gated */
+    KERN_SKINNY_DONE,    /* all but y_act */
+    KERN_SKINNY_ROUNDED, /* all */
+    KERN_SKINNY_NORMED,  /* only the norm, to `normed`: the caller uses linear and gated */
+};
 
 /* Memory, time, recordings, products, rows and attention: what every model is built from. */
 typedef struct {
@@ -570,9 +585,9 @@ typedef struct {
      * backend that runs them in one launch may not show their layers to kern_watch. */
     void (*speculate_run)(kern_queue *k, kern_speculation *w, const kern_speculation_head *draft,
                           const kern_speculation_head *target);
-    /* Computes a skinny product in one kernel. Its operands are rounded before the norm divides them. Returns 0 and
-     * does nothing for other layers and more rows, and always without such a kernel: the caller then uses rms_norm,
-     * linear and gated. */
+    /* Computes a product of up to KERN_SKINNY_ROWS or product_rows rows in one kernel. Its operands are rounded before
+     * the norm divides them. Returns KERN_SKINNY_*; KERN_SKINNY_NOT for other layers and more rows, unless the layer
+     * has the norm (kern_linear_spec), and always without such a kernel. */
     int (*skinny)(kern_queue *k, const kern_linear *l, const kern_skinny_job *job);
     /* Runs linear to `hidden`, act [rows][out], then gated to y, act [rows][out / 2]; same bits. The call is planned by
      * linear_plan. `hidden` is working memory, and has the products only while the queue watches (k->watch.on). */
@@ -666,6 +681,8 @@ struct kern_device {
     size_t image_budget;  /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
                            * least one */
     int skinny_rows;      /* rows up to which fused.skinny computes the products of a decoder; 0: none */
+    int product_rows;     /* rows up to which it also computes those of a transformer: LayerNorm, activations, y_act;
+                           * 0: none */
     int draft_budget;     /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
                            * much longer */
     int asynchronous;     /* 1: operations may still run when their call has returned */

@@ -112,17 +112,23 @@ static void linear(kern_queue *k, const kern_linear *l, const void *x, int rows,
     end_linear(k, l, rows, "");
 }
 
-static int trace_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
-{
-    const int done = trace_start(k)->real_fused->skinny(k, l, job);
-    if (done) end_linear(k, l, job->rows, job->gated ? ", RMS norm, SwiGLU" : job->norm ? ", RMS norm" : "");
-    return done;
-}
-
 static void end_norm(kern_queue *k, const char *name, int rows, int dim, int y_f32)
 {
     const double n = (double)rows * dim;
     trace_add(k, rows, 4 * n + (y_f32 ? 4 * n : act_bytes(k, n)), 0, "%s norm %d%s", name, dim, y_f32 ? ", f32" : "");
+}
+
+static int trace_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
+{
+    const int done = trace_start(k)->real_fused->skinny(k, l, job);
+    const char *norm = !job->norm ? "" : job->norm_bias ? ", layer norm" : ", RMS norm";
+    kern_linear_spec s;
+    k->device->measure->linear_spec(l, &s);
+    if (done == KERN_SKINNY_NORMED)
+        end_norm(k, job->norm_bias ? "layer" : "RMS", job->rows, s.in, 0);
+    else if (done != KERN_SKINNY_NOT)
+        end_linear(k, l, job->rows, job->gated ? ", RMS norm, SwiGLU" : norm);
+    return done;
 }
 
 static void trace_layer_norm(kern_queue *k, const float *x, const int *index, int rows, int dim, const float *weight,

@@ -66,14 +66,32 @@ static int list_pieces(const char *prefix, const causal_shape *s, causal_part pa
     return out;
 }
 
-/* Loads a product of a layer, which runs after `before`. */
+/* Loads a product of a layer, which runs after `before` and, if norm is not NULL, behind this norm. */
 static mar_status causal_load_product(loader *l, const char *prefix, const causal_shape *s, causal_part part, int in,
-                                      int flags, kern_linear *before, kern_linear **layer)
+                                      int flags, const float *norm, kern_linear *before, kern_linear **layer)
 {
     wt_rows w = {.file = l->file, .in = in, .bias = s->bias >> part & 1};
     const kern_linear_spec spec = {
-        .out = list_pieces(prefix, s, part, &w), .flags = flags | KERN_LOW, .previous = before};
+        .out = list_pieces(prefix, s, part, &w), .flags = flags | KERN_LOW, .previous = before, .norm = norm};
     return wt_create_linear(l->k, &w, spec, layer, l->err);
+}
+
+/* Loads a product and, if the layer has it, the RMS norm in front of it. */
+static mar_status causal_load_normed(loader *l, const char *prefix, const causal_shape *s, causal_part norm_part,
+                                     causal_part part, kern_linear *before, float **norm, kern_linear **layer)
+{
+    char name[CAUSAL_TENSOR_NAME];
+    const int64_t width = s->width;
+    float *host = NULL;
+    int rows;
+    mar_status status = MAR_OK;
+    if (causal_layer_name(prefix, s, norm_part, 0, name, &rows)) {
+        status = wt_load_f32(l->file, name, 1, &width, &host, l->err);
+        if (status == MAR_OK) status = kern_new_array(l->k, host, (size_t)width, norm, l->err);
+    }
+    if (status == MAR_OK) status = causal_load_product(l, prefix, s, part, s->width, 0, host, before, layer);
+    free(host);
+    return status;
 }
 
 /* Loads a matrix [out][in] as a product f32 -> f32: of numbers from outside. */
@@ -93,19 +111,16 @@ mar_status causal_layer_load(kern_queue *k, const wt_file *f, const char *prefix
 {
     const int sums = KERN_OUT_F32 | KERN_OUT_ADD;
     loader l = {k, f, err};
-    char name[CAUSAL_TENSOR_NAME];
-    int rows;
-    mar_status status = causal_load_product(&l, prefix, s, CAUSAL_WQKV, s->width, 0, before, &b->qkv);
+    mar_status status =
+        causal_load_normed(&l, prefix, s, CAUSAL_ATTENTION_NORM, CAUSAL_WQKV, before, &b->attention_norm, &b->qkv);
     if (status == MAR_OK)
-        status = causal_load_product(&l, prefix, s, CAUSAL_WO, causal_q_width(s), sums, b->qkv, &b->wo);
-    if (status == MAR_OK) status = causal_load_product(&l, prefix, s, CAUSAL_W13, s->width, 0, b->wo, &b->w13);
-    if (status == MAR_OK) status = causal_load_product(&l, prefix, s, CAUSAL_W2, s->hidden, sums, b->w13, &b->w2);
+        status = causal_load_product(&l, prefix, s, CAUSAL_WO, causal_q_width(s), sums, NULL, b->qkv, &b->wo);
+    if (status == MAR_OK)
+        status = causal_load_normed(&l, prefix, s, CAUSAL_FFN_NORM, CAUSAL_W13, b->wo, &b->ffn_norm, &b->w13);
+    if (status == MAR_OK) status = causal_load_product(&l, prefix, s, CAUSAL_W2, s->hidden, sums, NULL, b->w13, &b->w2);
     if (status == MAR_OK) status = load_qk_norm(&l, prefix, s, CAUSAL_Q_NORM, s->heads, &b->q_norm, &b->q_norm_bias);
-    if (status == MAR_OK) status = load_qk_norm(&l, prefix, s, CAUSAL_K_NORM, s->kv_heads, &b->k_norm, &b->k_norm_bias);
-    if (status == MAR_OK && causal_layer_name(prefix, s, CAUSAL_ATTENTION_NORM, 0, name, &rows))
-        status = causal_load_array(&l, name, rows, 0, &b->attention_norm);
-    if (status == MAR_OK) causal_layer_name(prefix, s, CAUSAL_FFN_NORM, 0, name, &rows);
-    return status == MAR_OK ? causal_load_array(&l, name, s->width, 0, &b->ffn_norm) : status;
+    return status == MAR_OK ? load_qk_norm(&l, prefix, s, CAUSAL_K_NORM, s->kv_heads, &b->k_norm, &b->k_norm_bias)
+                            : status;
 }
 
 void causal_layer_free(kern_device *d, causal_layer *b)

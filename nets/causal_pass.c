@@ -92,19 +92,30 @@ static void pass_norm(const causal_pass *p, const int *index, int rows, const fl
     p->k->core->rms_norm(p->k, p->x, index, rows, p->model->shape.width, weight, p->model->shape.eps, y, f32);
 }
 
-/* Computes y = l(pass_norm(x)), or SwiGLU of it, in one kernel. x is act without a norm. Returns 0 if the backend has
- * no such kernel for the rows. */
-static int pass_skinny(const causal_pass *p, const kern_linear *l, const void *x, const int *index, int rows,
-                       const float *norm, int gated, void *y)
+/* Computes y = l(pass_norm(x)), or SwiGLU of it, in one kernel, if the backend has one for the rows. x_act NULL, or x
+ * as operands, in p->normed. */
+static int pass_skinny(const causal_pass *p, const kern_linear *l, const void *x, const act *x_act, const int *index,
+                       int rows, const float *norm, int gated, void *y)
 {
-    const kern_skinny_job job = {
-        .rows = rows, .x = x, .index = index, .norm = norm, .eps = p->model->shape.eps, .gated = gated, .y = y};
+    const kern_skinny_job job = {.rows = rows,
+                                 .x = x,
+                                 .index = index,
+                                 .norm = norm,
+                                 .x_act = x_act,
+                                 .normed = p->normed,
+                                 .eps = p->model->shape.eps,
+                                 .gated = gated,
+                                 .y = y};
     return p->k->fused->skinny(p->k, l, &job);
 }
 
-static void pass_product(const causal_pass *p, const kern_linear *l, const act *x, void *y)
+/* Computes y = l(x). Returns p->normed if it gets the new y as operands, else NULL. */
+static const act *pass_product(const causal_pass *p, const kern_linear *l, const act *x, void *y, int rounded)
 {
-    if (!pass_skinny(p, l, x, NULL, p->rows, NULL, 0, y)) p->k->core->linear(p->k, l, x, p->rows, y);
+    const kern_skinny_job job = {.rows = p->rows, .x = x, .y = y, .y_act = rounded ? p->normed : NULL};
+    const int done = p->k->fused->skinny(p->k, l, &job);
+    if (done == KERN_SKINNY_NOT) p->k->core->linear(p->k, l, x, p->rows, y);
+    return done == KERN_SKINNY_ROUNDED ? p->normed : NULL;
 }
 
 /* Shows a layer's output to the search for the first non-finite one. */
@@ -113,8 +124,9 @@ static void pass_watch(const causal_pass *p, int layer, const char *name, const 
     kern_watch(p->k, y, f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, p->rows, width, width, "layers.%d.%s", layer, name);
 }
 
-/* x += wo(attention(rope(wqkv(pass_norm(x))))), with norms of q and k in front of rope if there are any */
-static void pass_attend(const causal_pass *p, int layer)
+/* x += wo(attention(rope(wqkv(pass_norm(x))))), with norms of q and k in front of rope if there are any. Takes and
+ * returns x_act. */
+static const act *pass_attend(const causal_pass *p, int layer, const act *x_act)
 {
     kern_queue *k = p->k;
     const causal_layer *l = &p->model->layers[layer];
@@ -144,44 +156,46 @@ static void pass_attend(const causal_pass *p, int layer)
                                 .q_norm = {l->q_norm, l->q_norm_bias, HEAD_EPS},
                                 .k_norm = {l->k_norm, l->k_norm_bias, HEAD_EPS},
                                 .y = p->attn};
+    int done = KERN_SKINNY_NORMED;
     if (!l->attention_norm) {
         k->core->to_act(k, p->x, (size_t)p->rows * (size_t)d, p->normed);
-        pass_product(p, l->qkv, p->normed, p->qkv);
-    } else if (!pass_skinny(p, l->qkv, p->x, NULL, p->rows, l->attention_norm, 0, p->qkv)) {
-        pass_norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
-        pass_watch(p, layer, "attention_norm", p->normed, 0, d);
-        k->core->linear(k, l->qkv, p->normed, p->rows, p->qkv);
+    } else {
+        done = pass_skinny(p, l->qkv, p->x, x_act, NULL, p->rows, l->attention_norm, 0, p->qkv);
+        if (done == KERN_SKINNY_NOT) pass_norm(p, NULL, p->rows, l->attention_norm, p->normed, 0);
+        if (done != KERN_SKINNY_DONE) pass_watch(p, layer, "attention_norm", p->normed, 0, d);
     }
+    if (done != KERN_SKINNY_DONE) pass_product(p, l->qkv, p->normed, p->qkv, 0);
     pass_watch(p, layer, "attention.wqkv", p->qkv, 0, qkv);
     k->core->attention_cache(k, &job);
     pass_watch(p, layer, "attention", p->attn, 0, causal_q_width(c));
-    pass_product(p, l->wo, p->attn, p->x);
+    x_act = pass_product(p, l->wo, p->attn, p->x, 1);
     pass_watch(p, layer, "attention.wo", p->x, 1, d);
+    return x_act;
 }
 
-/* x += w2(silu(w1(pass_norm(x))) * w3(pass_norm(x))) */
-static void pass_feed_forward(const causal_pass *p, int layer)
+/* x += w2(silu(w1(pass_norm(x))) * w3(pass_norm(x))). Takes and returns x_act. */
+static const act *pass_feed_forward(const causal_pass *p, int layer, const act *x_act)
 {
     kern_queue *k = p->k;
     const causal_layer *l = &p->model->layers[layer];
     const int d = p->model->shape.width, hidden = p->model->shape.hidden;
-    if (!pass_skinny(p, l->w13, p->x, NULL, p->rows, l->ffn_norm, 1, p->gated)) {
-        pass_norm(p, NULL, p->rows, l->ffn_norm, p->normed, 0);
+    const int done = pass_skinny(p, l->w13, p->x, x_act, NULL, p->rows, l->ffn_norm, 1, p->gated);
+    if (done != KERN_SKINNY_DONE) {
+        if (done == KERN_SKINNY_NOT) pass_norm(p, NULL, p->rows, l->ffn_norm, p->normed, 0);
         pass_watch(p, layer, "ffn_norm", p->normed, 0, d);
         k->fused->linear_gated(k, l->w13, p->normed, p->rows, KERN_SILU, p->hidden, p->gated);
         pass_watch(p, layer, "feed_forward.w1", p->hidden, 0, 2 * hidden);
     }
     pass_watch(p, layer, "feed_forward", p->gated, 0, hidden);
-    pass_product(p, l->w2, p->gated, p->x);
+    x_act = pass_product(p, l->w2, p->gated, p->x, 1);
     pass_watch(p, layer, "feed_forward.w2", p->x, 1, d);
+    return x_act;
 }
 
 void causal_pass_layers(const causal_pass *p)
 {
-    for (int i = 0; i < p->model->shape.depth; i++) {
-        pass_attend(p, i);
-        pass_feed_forward(p, i);
-    }
+    const act *x_act = NULL;
+    for (int i = 0; i < p->model->shape.depth; i++) x_act = pass_feed_forward(p, i, pass_attend(p, i, x_act));
 }
 
 /* y = projection of the rows' vectors */
@@ -257,7 +271,7 @@ void causal_pass_logits(const causal_pass *p)
 {
     const causal_model *m = p->model;
     const int d = m->shape.width, vocabulary = m->shape.vocabulary;
-    if (!pass_skinny(p, m->output, p->x, p->logit_row, p->logit_rows, m->norm, 0, p->logits)) {
+    if (!pass_skinny(p, m->output, p->x, NULL, p->logit_row, p->logit_rows, m->norm, 0, p->logits)) {
         pass_norm(p, p->logit_row, p->logit_rows, m->norm, p->normed, 0);
         kern_watch(p->k, p->normed, MAR_DTYPE_AUTO, p->logit_rows, d, d, "norm");
         p->k->core->linear(p->k, m->output, p->normed, p->logit_rows, p->logits);

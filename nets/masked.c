@@ -72,22 +72,34 @@ static mar_status masked_load_norm(masked_loader *l, const char *name, masked_no
     return status;
 }
 
-/* Loads rows first .. first + out - 1 of a layer's matrix [rows][in], whose columns are multiplied by `column`, or not
- * if it is NULL. */
-static mar_status masked_load_rows(masked_loader *l, const char *name, int rows, int first, int out, int in,
-                                   const float *column, kern_activation activation, int flags, kern_linear **layer)
+/* The norm in front of a layer, and factors of the layer's columns, or NULL: host [width] each. */
+typedef struct {
+    float *gain, *bias, *column;
+} masked_before;
+
+static void masked_before_free(masked_before *b)
 {
-    wt_rows w = {.file = l->file, .in = in, .count = 1, .piece = {{.rows = rows}}, .first = first, .column = column};
+    free(b->gain);
+    free(b->bias);
+    free(b->column);
+}
+
+/* Loads rows first .. first + out - 1 of a layer's matrix [rows][in]. */
+static mar_status masked_load_rows(masked_loader *l, const char *name, int rows, int first, int out, int in,
+                                   const masked_before *b, kern_activation activation, int flags, kern_linear **layer)
+{
+    wt_rows w = {.file = l->file, .in = in, .count = 1, .piece = {{.rows = rows}}, .first = first, .column = b->column};
     w.bias = 1;
     snprintf(w.piece[0].name, sizeof w.piece[0].name, "%s.weight", name);
-    const kern_linear_spec spec = {.out = out, .activation = activation, .flags = flags};
+    const kern_linear_spec spec = {
+        .out = out, .activation = activation, .flags = flags, .norm = b->gain, .norm_bias = b->bias};
     return wt_create_linear(l->k, &w, spec, layer, l->err);
 }
 
 static mar_status masked_load_linear(masked_loader *l, const char *name, int out, int in, kern_activation activation,
                                      int flags, kern_linear **layer)
 {
-    return masked_load_rows(l, name, out, 0, out, in, NULL, activation, flags, layer);
+    return masked_load_rows(l, name, out, 0, out, in, &(masked_before){0}, activation, flags, layer);
 }
 
 /* Moves the norm's outliers to the columns of the next layer's weights [rows][width], the ones to become int8
@@ -106,39 +118,34 @@ static mar_status masked_smooth(masked_loader *l, float *gain, float *bias, cons
     return status;
 }
 
-/* Loads the norm in front of a layer of `rows` rows. *column gets the factors of the layer's columns, or NULL; the
- * caller frees it even on failure. */
+/* Loads the norm in front of a layer of `rows` rows. The caller frees *b even on failure. */
 static mar_status masked_load_norm_before(masked_loader *l, const char *norm, const char *layer, int rows,
-                                          masked_norm *out, float **column)
+                                          masked_norm *out, masked_before *b)
 {
-    float *gain, *bias;
     char name[96];
     snprintf(name, sizeof name, "%s.weight", layer);
-    *column = NULL;
-    mar_status status = masked_read_pair(l, norm, l->net->shape.width, 0, &gain, &bias);
+    b->column = NULL;
+    mar_status status = masked_read_pair(l, norm, l->net->shape.width, 0, &b->gain, &b->bias);
     if (status == MAR_OK && l->k->device->int8 && !wt_is_int8(l->file, name))
-        status = masked_smooth(l, gain, bias, name, rows, column);
-    if (status == MAR_OK) status = masked_upload_norm(l, gain, bias, out);
-    free(gain);
-    free(bias);
-    return status;
+        status = masked_smooth(l, b->gain, b->bias, name, rows, &b->column);
+    return status == MAR_OK ? masked_upload_norm(l, b->gain, b->bias, out) : status;
 }
 
 static mar_status masked_load_attention(masked_loader *l, const char *name, int last_decoder, masked_block *b)
 {
     const int d = l->net->shape.width;
     char norm[96], layer[96];
-    float *column;
+    masked_before before;
     snprintf(norm, sizeof norm, "%s.norm1", name);
     snprintf(layer, sizeof layer, "%s.attn.qkv", name);
-    mar_status status = masked_load_norm_before(l, norm, layer, 3 * d, &b->norm1, &column);
+    mar_status status = masked_load_norm_before(l, norm, layer, 3 * d, &b->norm1, &before);
     if (status == MAR_OK && !last_decoder)
-        status = masked_load_rows(l, layer, 3 * d, 0, 3 * d, d, column, KERN_LINEAR, KERN_LOW, &b->qkv);
+        status = masked_load_rows(l, layer, 3 * d, 0, 3 * d, d, &before, KERN_LINEAR, KERN_LOW, &b->qkv);
     if (status == MAR_OK && last_decoder)
-        status = masked_load_rows(l, layer, 3 * d, 0, d, d, column, KERN_LINEAR, KERN_LOW, &b->q);
+        status = masked_load_rows(l, layer, 3 * d, 0, d, d, &before, KERN_LINEAR, KERN_LOW, &b->q);
     if (status == MAR_OK && last_decoder)
-        status = masked_load_rows(l, layer, 3 * d, d, 2 * d, d, column, KERN_LINEAR, KERN_LOW, &b->kv);
-    free(column);
+        status = masked_load_rows(l, layer, 3 * d, d, 2 * d, d, &before, KERN_LINEAR, KERN_LOW, &b->kv);
+    masked_before_free(&before);
     snprintf(layer, sizeof layer, "%s.attn.proj", name);
     return status == MAR_OK
                ? masked_load_linear(l, layer, d, d, KERN_LINEAR, KERN_LOW | KERN_OUT_F32 | KERN_OUT_ADD, &b->proj)
@@ -149,13 +156,13 @@ static mar_status masked_load_mlp(masked_loader *l, const char *name, masked_blo
 {
     const int d = l->net->shape.width, hidden = l->net->shape.mlp_hidden;
     char norm[96], layer[96];
-    float *column;
+    masked_before before;
     snprintf(norm, sizeof norm, "%s.norm2", name);
     snprintf(layer, sizeof layer, "%s.mlp.fc1", name);
-    mar_status status = masked_load_norm_before(l, norm, layer, hidden, &b->norm2, &column);
+    mar_status status = masked_load_norm_before(l, norm, layer, hidden, &b->norm2, &before);
     if (status == MAR_OK)
-        status = masked_load_rows(l, layer, hidden, 0, hidden, d, column, KERN_GELU, KERN_LOW, &b->fc1);
-    free(column);
+        status = masked_load_rows(l, layer, hidden, 0, hidden, d, &before, KERN_GELU, KERN_LOW, &b->fc1);
+    masked_before_free(&before);
     snprintf(layer, sizeof layer, "%s.mlp.fc2", name);
     return status == MAR_OK
                ? masked_load_linear(l, layer, d, hidden, KERN_LINEAR, KERN_LOW | KERN_OUT_F32 | KERN_OUT_ADD, &b->fc2)

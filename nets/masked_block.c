@@ -33,15 +33,44 @@ void masked_watch(kern_queue *k, const masked_net *m, const masked_block *b, con
 
 /* --- a block ------------------------------------------------------------------------------------------------------ */
 
-void masked_block_qkv(const masked_net *m, masked_workspace *w, const masked_block *b, const float *x, const int *index,
-                      int n, act *qkv)
+/* Computes y = layer(norm(x)); x_act NULL, or x as operands, in w->normed. */
+static void masked_normed_linear(const masked_net *m, masked_workspace *w, const masked_block *b, const char *name,
+                                 const kern_linear *layer, masked_norm norm, const float *x, const act *x_act,
+                                 const int *index, int rows, act *y)
 {
     kern_queue *k = w->k;
     const int d = m->shape.width;
-    masked_layer_norm(k, m, x, index, n, b->norm1, w->normed, 0);
-    masked_watch(k, m, b, "norm1", w->normed, 0, n, d);
-    k->core->linear(k, b->qkv, w->normed, n, qkv);
-    masked_watch(k, m, b, "attn.qkv", qkv, 0, n, 3 * d);
+    const kern_skinny_job job = {.rows = rows,
+                                 .x = x,
+                                 .index = index,
+                                 .norm = norm,
+                                 .norm_bias = norm + d,
+                                 .x_act = x_act,
+                                 .normed = w->normed,
+                                 .eps = ln_eps,
+                                 .y = y};
+    const int done = k->device->product_rows ? k->fused->skinny(k, layer, &job) : KERN_SKINNY_NOT;
+    if (done == KERN_SKINNY_DONE) return;
+    if (done == KERN_SKINNY_NOT) masked_layer_norm(k, m, x, index, rows, norm, w->normed, 0);
+    masked_watch(k, m, b, name, w->normed, 0, rows, d);
+    k->core->linear(k, layer, w->normed, rows, y);
+}
+
+/* Computes x += layer(y). Returns w->normed if it gets the new x as operands, else NULL. */
+static const act *masked_add_linear(masked_workspace *w, const kern_linear *layer, const act *y, int rows, float *x)
+{
+    kern_queue *k = w->k;
+    const kern_skinny_job job = {.rows = rows, .x = y, .y = x, .y_act = w->normed};
+    const int done = k->device->product_rows ? k->fused->skinny(k, layer, &job) : KERN_SKINNY_NOT;
+    if (done == KERN_SKINNY_NOT) k->core->linear(k, layer, y, rows, x);
+    return done == KERN_SKINNY_ROUNDED ? w->normed : NULL;
+}
+
+void masked_block_qkv(const masked_net *m, masked_workspace *w, const masked_block *b, const float *x, const act *x_act,
+                      const int *index, int n, act *qkv)
+{
+    masked_normed_linear(m, w, b, "norm1", b->qkv, b->norm1, x, x_act, index, n, qkv);
+    masked_watch(w->k, m, b, "attn.qkv", qkv, 0, n, 3 * m->shape.width);
 }
 
 /* Computes w->attn, the attention of the sequences' queries to their keys and values. */
@@ -59,44 +88,48 @@ static void masked_attend(const masked_net *m, masked_workspace *w, const masked
                            w->attn);
 }
 
-void masked_block_mlp(const masked_net *m, masked_workspace *w, const masked_block *b, float *x, int rows)
+const act *masked_block_mlp(const masked_net *m, masked_workspace *w, const masked_block *b, float *x, const act *x_act,
+                            int rows)
 {
-    kern_queue *k = w->k;
-    const int d = m->shape.width;
-    masked_layer_norm(k, m, x, NULL, rows, b->norm2, w->normed, 0);
-    masked_watch(k, m, b, "norm2", w->normed, 0, rows, d);
-    k->core->linear(k, b->fc1, w->normed, rows, w->hidden);
-    masked_watch(k, m, b, "mlp.fc1", w->hidden, 0, rows, m->shape.mlp_hidden);
-    k->core->linear(k, b->fc2, w->hidden, rows, x);
-    masked_watch(k, m, b, "mlp.fc2", x, 1, rows, d);
+    masked_normed_linear(m, w, b, "norm2", b->fc1, b->norm2, x, x_act, NULL, rows, w->hidden);
+    masked_watch(w->k, m, b, "mlp.fc1", w->hidden, 0, rows, m->shape.mlp_hidden);
+    x_act = masked_add_linear(w, b->fc2, w->hidden, rows, x);
+    masked_watch(w->k, m, b, "mlp.fc2", x, 1, rows, m->shape.width);
+    return x_act;
 }
 
 /* proj and fc2 add to the residual stream themselves, and the next norm reads it. With bf16 operands that moves 4 + 4
  * bytes an element in the product and 4 + 2 in the norm. A fused add and norm would save the product's 8, some of which
  * its arithmetic hides. It would move 4 as the product's output and 4 + 4 + 4 + 2 itself: 18 bytes in place of 14. */
-void masked_block_run(const masked_net *m, masked_workspace *w, const masked_block *b, const masked_spans *spans)
+static const act *masked_block_run(const masked_net *m, masked_workspace *w, const masked_block *b,
+                                   const masked_spans *spans, const act *x_act)
 {
     kern_queue *k = w->k;
     const int d = m->shape.width, rows = spans->rows;
-    masked_block_qkv(m, w, b, w->x, NULL, rows, w->qkv);
+    masked_block_qkv(m, w, b, w->x, x_act, NULL, rows, w->qkv);
     masked_attend(m, w, b, w->qkv, 3 * d, spans, masked_act_at(k, w->qkv, d), masked_act_at(k, w->qkv, 2 * d), 3 * d,
                   spans);
     masked_watch(k, m, b, "attn", w->attn, 0, rows, d);
-    k->core->linear(k, b->proj, w->attn, rows, w->x);
+    x_act = masked_add_linear(w, b->proj, w->attn, rows, w->x);
     masked_watch(k, m, b, "attn.proj", w->x, 1, rows, d);
-    masked_block_mlp(m, w, b, w->x, rows);
+    return masked_block_mlp(m, w, b, w->x, x_act, rows);
+}
+
+const act *masked_blocks_run(const masked_net *m, masked_workspace *w, const masked_block *b, int n,
+                             const masked_spans *spans)
+{
+    const act *x_act = NULL;
+    for (int i = 0; i < n; i++) x_act = masked_block_run(m, w, b + i, spans, x_act);
+    return x_act;
 }
 
 /* --- the last decoder block --------------------------------------------------------------------------------------- */
 
-void masked_last_block_kv(const masked_net *m, masked_workspace *w, const masked_block *b, const float *x, int rows)
+void masked_last_block_kv(const masked_net *m, masked_workspace *w, const masked_block *b, const float *x,
+                          const act *x_act, int rows)
 {
-    kern_queue *k = w->k;
-    const int d = m->shape.width;
-    masked_layer_norm(k, m, x, NULL, rows, b->norm1, w->normed, 0);
-    masked_watch(k, m, b, "norm1", w->normed, 0, rows, d);
-    k->core->linear(k, b->kv, w->normed, rows, w->qkv);
-    masked_watch(k, m, b, "attn.qkv", w->qkv, 0, rows, 2 * d);
+    masked_normed_linear(m, w, b, "norm1", b->kv, b->norm1, x, x_act, NULL, rows, w->qkv);
+    masked_watch(w->k, m, b, "attn.qkv", w->qkv, 0, rows, 2 * m->shape.width);
 }
 
 void masked_last_block_run(const masked_net *m, masked_workspace *w, const masked_block *b, const float *x,
@@ -105,16 +138,15 @@ void masked_last_block_run(const masked_net *m, masked_workspace *w, const maske
 {
     kern_queue *k = w->k;
     const int d = m->shape.width, rows = queries->rows;
-    masked_layer_norm(k, m, x, query_rows, rows, b->norm1, w->normed, 0);
     act *query = w->hidden; /* at least D wide */
-    k->core->linear(k, b->q, w->normed, rows, query);
+    masked_normed_linear(m, w, b, "norm1", b->q, b->norm1, x, NULL, query_rows, rows, query);
     masked_watch(k, m, b, "attn.qkv", query, 0, rows, d);
     masked_attend(m, w, b, query, d, queries, kv, masked_act_at(k, kv, d), 2 * d, keys);
     masked_watch(k, m, b, "attn", w->attn, 0, rows, d);
     k->core->copy_rows(k, y, NULL, x, query_rows, NULL, NULL, rows, d);
-    k->core->linear(k, b->proj, w->attn, rows, y);
+    const act *y_act = masked_add_linear(w, b->proj, w->attn, rows, y);
     masked_watch(k, m, b, "attn.proj", y, 1, rows, d);
-    masked_block_mlp(m, w, b, y, rows);
+    masked_block_mlp(m, w, b, y, y_act, rows);
 }
 
 /* --- memory, plans and arithmetic --------------------------------------------------------------------------------- */

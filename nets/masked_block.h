@@ -59,15 +59,20 @@ void masked_watch(kern_queue *k, const masked_net *m, const masked_block *b, con
 /* Computes y[r] = norm(x[index ? index[r] : r]), rows of D, float if f32, else act. */
 void masked_layer_norm(kern_queue *k, const masked_net *m, const float *x, const int *index, int rows, masked_norm n,
                        void *y, int f32);
+/* In these functions x_act is NULL, or x as operands, in w->normed: what masked_blocks_run or masked_block_mlp has
+ * returned, with neither x nor w->normed changed since. */
 /* Computes qkv [n][3D]: the block's queries, keys and values of rows index[n] of x; index NULL: rows 0 .. n-1. */
-void masked_block_qkv(const masked_net *m, masked_workspace *w, const masked_block *b, const float *x, const int *index,
-                      int n, act *qkv);
-/* Runs a block in place over the sequences in w->x. */
-void masked_block_run(const masked_net *m, masked_workspace *w, const masked_block *b, const masked_spans *spans);
-/* Computes x += fc2(gelu(fc1(LN2(x)))). */
-void masked_block_mlp(const masked_net *m, masked_workspace *w, const masked_block *b, float *x, int rows);
+void masked_block_qkv(const masked_net *m, masked_workspace *w, const masked_block *b, const float *x, const act *x_act,
+                      const int *index, int n, act *qkv);
+/* Runs n blocks in place over the sequences in w->x. Returns x_act of w->x. */
+const act *masked_blocks_run(const masked_net *m, masked_workspace *w, const masked_block *b, int n,
+                             const masked_spans *spans);
+/* Computes x += fc2(gelu(fc1(LN2(x)))). Returns x_act of the new x. */
+const act *masked_block_mlp(const masked_net *m, masked_workspace *w, const masked_block *b, float *x, const act *x_act,
+                            int rows);
 /* Computes the last decoder block's keys and values of x: w->qkv act [rows][2D]. */
-void masked_last_block_kv(const masked_net *m, masked_workspace *w, const masked_block *b, const float *x, int rows);
+void masked_last_block_kv(const masked_net *m, masked_workspace *w, const masked_block *b, const float *x,
+                          const act *x_act, int rows);
 /* Runs the last decoder block for some rows of each sequence only. The queries are the rows query_rows of x, host
  * [queries->rows]; kv is act [keys->rows][2D]. Writes y [queries->rows][D]. queries and keys have the same sequences;
  * both have lists, or neither has. */

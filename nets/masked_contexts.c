@@ -153,7 +153,7 @@ static void contexts_encode(void *arg)
     const masked_spans spans = {p->n * branches, p->extent.encoded, c->span[0], c->span[1]};
     contexts_list_spans(p);
     contexts_encoder_input(p);
-    for (int b = 0; b < m->shape.encoder_depth; b++) masked_block_run(m, &c->work, &m->encoder[b], &spans);
+    masked_blocks_run(m, &c->work, m->encoder, m->shape.encoder_depth, &spans);
     if (branches < c->branches) contexts_spread(p);
 }
 
@@ -186,7 +186,7 @@ static void contexts_decoder_input(const chunk_pass *p)
 }
 
 /* Runs the last block for the query tokens, and computes their z. */
-static void contexts_run_last_block(const chunk_pass *p, const masked_spans *keys)
+static void contexts_run_last_block(const chunk_pass *p, const masked_spans *keys, const act *x_act)
 {
     masked_contexts *c = p->c;
     masked_workspace *w = &c->work;
@@ -202,7 +202,7 @@ static void contexts_run_last_block(const chunk_pass *p, const masked_spans *key
             c->z_index[n] = x->z_row[s % c->branches] + i;
         }
     }
-    masked_last_block_kv(m, w, last, w->x, keys->rows);
+    masked_last_block_kv(m, w, last, w->x, x_act, keys->rows);
     masked_last_block_run(m, w, last, w->x, w->rows[0], &queries, w->qkv, keys, w->memory);
     masked_compute_z(w->k, m, w->memory, w->rows[1], n, w->x, c->z, c->z_index);
 }
@@ -215,8 +215,7 @@ static void contexts_decode(void *arg)
     const masked_spans spans = {p->extent.sequences, contexts_decoded(c, &p->extent), c->span[2], c->span[3]};
     contexts_list_spans(p);
     contexts_decoder_input(p);
-    for (int b = 0; b + 1 < m->shape.decoder_depth; b++) masked_block_run(m, &c->work, &m->decoder[b], &spans);
-    contexts_run_last_block(p, &spans);
+    contexts_run_last_block(p, &spans, masked_blocks_run(m, &c->work, m->decoder, m->shape.decoder_depth - 1, &spans));
 }
 
 /* --- arithmetic --------------------------------------------------------------------------------------------------- */

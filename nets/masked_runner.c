@@ -25,7 +25,7 @@ void masked_encode(const masked_net *m, masked_workspace *w, const masked_pass *
     const int rows = encoded.sequences * (m->shape.buffer + p->known);
     const masked_spans spans = {.sequences = encoded.sequences, .rows = rows};
     masked_encoder_input(m, w, &encoded, p->known);
-    for (int b = 0; b < m->shape.encoder_depth; b++) masked_block_run(m, w, &m->encoder[b], &spans);
+    masked_blocks_run(m, w, m->encoder, m->shape.encoder_depth, &spans);
     if (encoded.sequences < p->sequences)
         w->k->core->copy_rows(w->k, w->x + (size_t)rows * (size_t)d, NULL, w->x, NULL, NULL, NULL, rows, d);
 }
@@ -60,10 +60,10 @@ void masked_decode(const masked_net *m, masked_workspace *w, const masked_pass *
     const masked_spans keys = {.sequences = p->sequences, .rows = p->sequences * length};
     const masked_spans queries = {.sequences = p->sequences, .rows = p->sequences * p->predicted};
     masked_decoder_input(m, w, p);
-    for (int b = 0; b + 1 < c->decoder_depth; b++) masked_block_run(m, w, &m->decoder[b], &keys);
+    const act *x_act = masked_blocks_run(m, w, m->decoder, c->decoder_depth - 1, &keys);
     const int n = masked_predicted_positions(m, p, p->predicted, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / p->predicted * length + c->buffer + w->rows[1][i];
-    masked_last_block_kv(m, w, last, w->x, keys.rows);
+    masked_last_block_kv(m, w, last, w->x, x_act, keys.rows);
     masked_last_block_run(m, w, last, w->x, w->rows[0], &queries, w->qkv, &keys, w->memory);
     masked_compute_z(w->k, m, w->memory, w->rows[1], n, w->x, z, z_index);
 }

@@ -395,6 +395,28 @@ run_tune() {
     key="$key tuned $(value decoder_seconds "$file-tuned.json") + $(value encoder_seconds "$file-tuned.json")"
 }
 
+# run_products: MAR-B's transformer by cuBLASLt, and by products of our own with each size of blocks
+run_products() {
+    local how rc seconds best='' least='' sizes="1 2 3 4"
+    [ -z "$dry" ] || sizes=1
+    for how in 0 $sizes; do
+        MAR_CUDA_PRODUCTS=$how bench mar_b "$how"
+        rc=$?
+        [ $rc = 0 ] || return $rc
+        seconds=$(awk -v a="$(value decoder_seconds "$file-$how.json")" -v b="$(value encoder_seconds "$file-$how.json")" \
+            'BEGIN { printf "%.4g", a + b }')
+        echo "MAR_CUDA_PRODUCTS=$how: transformer $seconds s an image"
+        [ "$how" != 0 ] || key="transformer $seconds s"
+        if [ "$how" != 0 ] && { [ -z "$least" ] || less "$seconds" "$least"; }; then least=$seconds best=$how; fi
+    done
+    key="$key, best $least: MAR_CUDA_PRODUCTS=$best"
+}
+
+run_ncu_products() {
+    local -x MAR_CUDA_PRODUCTS=1
+    run_ncu product_kernel
+}
+
 run_gpt_l() {
     bench gpt_l bf16 --dtype bf16 && bench gpt_l int8 --dtype int8 || return
     key="$(value seconds_per_token "$file-bf16.json" 1e3) ms a token, int8 $(value seconds_per_token "$file-int8.json" 1e3)"
@@ -468,6 +490,8 @@ step ncu-resident 45 "what its next change is for" run_ncu_resident
 step head_spec 30 "0.223 s before; goal 0.08" run_head_spec
 step ncu-speculate 45 "the walk's share of a round" run_ncu speculate_kernel --head_spec 8
 step tune 45 "0.076 s before; above 0.04: own product for up to 1024 rows" run_tune
+step products 60 "5 kernels a block below 7 of cuBLASLt: the default up to 1024 rows" run_products
+step ncu-products 45 "loads, products or barriers: what their next change is for" run_ncu_products
 step gpt_l 30 "0.470 ms before; goal 0.20; int8 below bf16? rows 4: 0.629, 10: 0.916 before" run_gpt_l
 step batch 50 "floor 0.0174 s; goal 1.5 times" run_batch
 step batch-groups 50 "below the step before: the head in groups for these rows" run_batch_groups

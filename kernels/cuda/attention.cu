@@ -571,8 +571,10 @@ static void attention_launch(cuda_queue *c, const attention_shape &a, const atte
         kernel = spans.bias ? attend<BIASED_DIM, 1, 1> : paired ? attend<PAIRED_DIM, 2, 0> : attend_of[dim / 16 - 1];
         warps = attend_warps(c, heads, a.n_q, each, paired ? PAIRED_WARPS : WARPS);
         queries = each * warps, shared = attend_shared(dim), early = 1;
+        if (c->device->base.product_rows)
+            cuda_large_shared(c, kernel); /* so that it shares a multiprocessor with them */
     }
-    cuda_launch_as(c, early, kernel, (unsigned)heads * cuda_blocks((size_t)a.n_q, (size_t)queries),
+    cuda_launch_as(c, early, 1, kernel, (unsigned)heads * cuda_blocks((size_t)a.n_q, (size_t)queries),
                    32 * (unsigned)warps, shared, a, spans, q, key, value, y);
 }
 

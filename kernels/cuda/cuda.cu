@@ -1,6 +1,10 @@
 /* The CUDA backend: devices, their memory and their queues, the core table. */
 #include "kernels/cuda/cuda.h"
 
+extern "C" {
+#include "base/printable.h"
+}
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +17,18 @@ enum {
                                  * image, 129 thousand waves of tiles times K with 1 image at a time, 72 with 4, 64 with
                                  * 8 and 63 with 16 (counted) */
 };
+
+mar_status cuda_read_wish(const char *name, const char *digits, const char *expected, int *value, mar_err *err)
+{
+    char shown[64];
+    const char *text = getenv(name);
+    if (!text) return MAR_OK;
+    if (strlen(text) != 1 || !strchr(digits, *text))
+        return err_set(err, MAR_EARG, "the environment variable %s is '%s', expected %s", name,
+                       printable(text, shown, sizeof shown), expected);
+    *value = *text - '0';
+    return MAR_OK;
+}
 
 static const char *size_text(size_t bytes, char text[32])
 {
@@ -495,7 +511,9 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     if (dtype == MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32, bf16, int8 or int4");
     cudaDeviceProp properties;
+    int products = 0;
     mar_status status = check_device(device, &properties, err);
+    if (status == MAR_OK) status = cuda_read_wish("MAR_CUDA_PRODUCTS", "01234", "0 to 4", &products, err);
     if (status != MAR_OK) return status;
     cuda_device *d = (cuda_device *)calloc(1, sizeof *d);
     if (!d || pthread_mutex_init(&d->lock, NULL) != 0) {
@@ -513,6 +531,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->number = device;
     d->bf16 = dtype != MAR_DTYPE_F32;
     d->base.skinny_rows = d->bf16 ? KERN_SKINNY_ROWS : 0;
+    d->products = products, d->base.product_rows = d->bf16 && products ? CUDA_PRODUCT_ROWS : 0;
     d->base.int8 = dtype == MAR_DTYPE_INT8, d->base.int4 = dtype == MAR_DTYPE_INT4;
     device_describe(d, &properties);
     status = take_context(d, err);

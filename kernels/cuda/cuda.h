@@ -21,22 +21,25 @@ extern "C" {
 #include <math.h>
 #include <pthread.h>
 
+enum { CUDA_PRODUCT_ROWS = 1024 }; /* most rows of product.cu's */
+
 struct cuda_matmul; /* linear.cu: the plan of a product */
 struct cuda_stage;  /* staging.cu: host arrays in transit to the device */
 struct cuda_timer;  /* timer.cu: pending times */
 
 /* Any thread may use it at any time: the lock guards what changes after opening. */
 typedef struct {
-    kern_device base;                /* must be first: a kern_device * points at a cuda_device */
-    int bf16;                        /* act is bf16, else float */
-    int number;                      /* CUDA's number of the GPU */
-    CUcontext context;               /* primary context of the GPU, shared with the runtime */
-    int multiprocessors;             /* of the GPU */
-    int major;                       /* of its compute capability, or of the code that it runs if that is older */
-    size_t shared_bytes;             /* maximum shared memory of a block, with opt-in */
-    cudaStream_t zeroing;            /* stream that clears new memory */
-    cublasLtHandle_t lt;             /* without stream or workspace of its own; several threads may use it at a time */
-    pthread_mutex_t lock;            /* guards the table of products */
+    kern_device base;     /* must be first: a kern_device * points at a cuda_device */
+    int bf16;             /* act is bf16, else float */
+    int number;           /* CUDA's number of the GPU */
+    CUcontext context;    /* primary context of the GPU, shared with the runtime */
+    int multiprocessors;  /* of the GPU */
+    int major;            /* of its compute capability, or of the code that it runs if that is older */
+    size_t shared_bytes;  /* maximum shared memory of a block, with opt-in */
+    int products;         /* product.cu: 0: not used; 1: blocks of a size by estimate; 2 to 4: of size 0 to 2 */
+    cudaStream_t zeroing; /* stream that clears new memory */
+    cublasLtHandle_t lt;  /* without stream or workspace of its own; several threads may use it at a time */
+    pthread_mutex_t lock; /* guards the table of products */
     struct cuda_matmul *matmuls[64]; /* linear.cu: hash table. Entries never change and stay until the device closes */
     char gpu[128];                   /* name and size of the GPU, and cuBLASLt's version */
     char *tuning; /* linear.cu: file that gets the fastest algorithm of every new product; NULL: none is timed */
@@ -73,6 +76,8 @@ static inline cuda_queue *cuda_of(kern_queue *k)
 
 /* cuda.cu: writes the device's description, `tuning` at its end. */
 void cuda_describe(cuda_device *d, const char *tuning);
+/* Writes the number that an environment variable has, a digit of `digits`; without the variable *value stays. */
+mar_status cuda_read_wish(const char *name, const char *digits, const char *expected, int *value, mar_err *err);
 /* Converts the status of a CUDA call. An error is MAR_EBACKEND, or MAR_ENOMEM, with "<what>: <CUDA's
  * text>". */
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err);
@@ -123,20 +128,25 @@ int cuda_in_recording(const cuda_queue *c);
 int cuda_outside_recording(cuda_queue *c, const char *what);
 
 template <typename... P, typename... A>
-static inline void cuda_launch_as(cuda_queue *c, int early, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                                  A... args)
+static inline void cuda_launch_as(cuda_queue *c, int early, unsigned cluster, void (*kernel)(P...), dim3 grid,
+                                  dim3 block, size_t shared, A... args)
 {
     if (!cuda_live(c) || grid.x * (size_t)grid.y * grid.z == 0) return;
-    cudaLaunchAttribute attribute;
+    cudaLaunchAttribute attribute[2] = {};
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared;
     config.stream = c->stream;
-    config.attrs = &attribute;
-    config.numAttrs = early && c->device->major >= 9;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = attribute;
+    if (early && c->device->major >= 9) {
+        attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        attribute[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attribute[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
     cuda_ok(c, cudaLaunchKernelEx(&config, kernel, P(args)...), "launching a kernel");
 }
 
@@ -145,7 +155,7 @@ static inline void cuda_launch_as(cuda_queue *c, int early, void (*kernel)(P...)
 template <typename... P, typename... A>
 static inline void cuda_launch(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
 {
-    cuda_launch_as(c, 0, kernel, grid, block, shared, args...);
+    cuda_launch_as(c, 0, 1, kernel, grid, block, shared, args...);
 }
 
 /* The same for a kernel that begins while the one before it runs, and waits for its end (fast::wait_for_previous). */
@@ -153,7 +163,7 @@ template <typename... P, typename... A>
 static inline void cuda_launch_early(cuda_queue *c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                                      A... args)
 {
-    cuda_launch_as(c, 1, kernel, grid, block, shared, args...);
+    cuda_launch_as(c, 1, 1, kernel, grid, block, shared, args...);
 }
 
 /* Lets a kernel use all shared memory, and asks for the largest part of the L1 cache as such: kernels that differ in it

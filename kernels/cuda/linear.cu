@@ -450,6 +450,17 @@ static cuda_weights form_of(const cuda_device *d, const kern_linear_spec *spec)
     return low && d->base.int4 && spec->in % KERN_INT4_GROUP == 0 ? CUDA_INT4 : CUDA_BF16;
 }
 
+/* Allocates l->unit. */
+static mar_status make_unit(cuda_queue *c, kern_linear *l, mar_err *err)
+{
+    float *host = (float *)calloc(2 * (size_t)l->in, sizeof *host);
+    if (!host) return err_set(err, MAR_ENOMEM, "out of memory");
+    for (int i = 0; i < l->in; i++) host[i] = 1;
+    const mar_status status = cuda_alloc_copy(c, host, 2 * (size_t)l->in * sizeof *host, (void **)&l->unit, err);
+    free(host);
+    return status;
+}
+
 mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_linear **out, mar_err *err)
 {
     cuda_queue *c = cuda_of(k);
@@ -470,9 +481,15 @@ mar_status cuda_linear_create(kern_queue *k, const kern_linear_spec *spec, kern_
     l->form = form_of(c->device, spec);
     l->y_type = spec->flags & KERN_OUT_F32 ? MAR_DTYPE_F32 : cuda_operands(l->form);
     l->fused = l->activation == KERN_GELU && l->form != CUDA_F32;
-    mar_status status = cuda_load_weights(c, spec, l, err);
-    if (status == MAR_OK && spec->bias)
-        status = cuda_alloc_floats(c, spec->bias, (size_t)l->out, l->y_type, &l->bias, err);
+    const int folded = spec->norm && c->device->base.product_rows && l->form == CUDA_BF16;
+    float *bias = (float *)calloc((size_t)l->out, sizeof *bias);
+    mar_status status = bias ? MAR_OK : err_set(err, MAR_ENOMEM, "out of memory");
+    if (status == MAR_OK && spec->bias) memcpy(bias, spec->bias, (size_t)l->out * sizeof *bias);
+    if (status == MAR_OK && folded) status = make_unit(c, l, err);
+    if (status == MAR_OK) status = cuda_load_weights(c, spec, l, bias, err);
+    if (status == MAR_OK && (spec->bias || (folded && spec->norm_bias)))
+        status = cuda_alloc_floats(c, bias, (size_t)l->out, l->y_type, &l->bias, err);
+    free(bias);
     if (status != MAR_OK) {
         cuda_linear_free(k->device, l);
         return status;
@@ -487,6 +504,7 @@ void cuda_linear_free(kern_device *d, kern_linear *l)
     cuda_free(d, l->weight);
     cuda_free(d, l->scale);
     cuda_free(d, l->bias);
+    cuda_free(d, l->unit);
     free(l);
 }
 
@@ -587,7 +605,9 @@ void cuda_linear(kern_queue *k, const kern_linear *l, const void *x, int rows, v
 {
     cuda_queue *c = cuda_of(k);
     const size_t size = l->y_type == MAR_DTYPE_F32 ? sizeof(float) : sizeof(bf16);
-    if (rows <= 0) return;
+    kern_skinny_job job = {};
+    job.rows = rows, job.x = x, job.y = y;
+    if (rows <= 0 || (rows > KERN_SKINNY_ROWS && cuda_fused_product(c, l, &job))) return;
     if (l->form >= CUDA_INT8) {
         restored_linear(c, l, x, rows, (char *)y, size);
     } else {

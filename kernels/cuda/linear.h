@@ -1,5 +1,5 @@
-/* Products and linear layers of the CUDA backend: made by linear.cu and weights.cu, multiplied by linear.cu and
- * skinny.cu. */
+/* Products and linear layers of the CUDA backend: made by linear.cu and weights.cu, multiplied by linear.cu,
+ * skinny.cu and product.cu. */
 #ifndef KERNELS_CUDA_LINEAR_H
 #define KERNELS_CUDA_LINEAR_H
 
@@ -18,6 +18,7 @@ struct kern_linear {
     void *weight;      /* [out][in]; int8 and int4 as in low_bit.cuh */
     void *scale;       /* int8: float [out]; int4: bf16 [out][groups in row_bytes] */
     void *bias;        /* [out] or NULL */
+    float *unit;       /* 1 [in], then 0 [in]: the norm of kern_linear_spec is in weight and bias; else NULL */
     int fused;         /* 1: the product applies the activation */
 };
 
@@ -55,8 +56,12 @@ enum {
 mar_status cuda_product_plan(cuda_queue *c, const cuda_product *p, mar_err *err);
 void cuda_multiply(cuda_queue *c, const cuda_product *p, const void *x, const void *weight, const void *bias, void *y);
 
-/* weights.cu: allocates and fills row_bytes, weight and scale. */
-mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err);
+/* weights.cu: allocates and fills row_bytes, weight and scale. bias host [out]: with l->unit gets the products of
+ * norm_bias added. */
+mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, float *bias, mar_err *err);
+
+/* product.cu: fused.skinny for up to CUDA_PRODUCT_ROWS rows. */
+int cuda_fused_product(cuda_queue *c, const kern_linear *l, const kern_skinny_job *job);
 
 /* low_bit.cu: packs rows of integers on the device, int8 [n][in], or int4 [n][in/2] with the lower input in the low
  * half of a byte, to `to`, rows of the layer's weights. */

@@ -1,10 +1,6 @@
 /* At load: whether and how a persistent kernel runs a head on a device, and the packing of its weights. */
 #include "kernels/cuda/persistent_layers.cuh"
 
-extern "C" {
-#include "base/printable.h"
-}
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,27 +252,13 @@ typedef struct {
     int groups;  /* 1: chains of 16 and more rows by groups.cu */
 } persistent_wish;
 
-/* Writes the number that an environment variable has, a digit of `digits`; without the variable *value stays. */
-static mar_status persistent_read_wish(const char *name, const char *digits, const char *expected, int *value,
-                                       mar_err *err)
-{
-    char shown[64];
-    const char *text = getenv(name);
-    if (!text) return MAR_OK;
-    if (strlen(text) != 1 || !strchr(digits, *text))
-        return err_set(err, MAR_EARG, "the environment variable %s is '%s', expected %s", name,
-                       printable(text, shown, sizeof shown), expected);
-    *value = *text - '0';
-    return MAR_OK;
-}
-
 static mar_status persistent_read_wishes(persistent_wish *wish, mar_err *err)
 {
     *wish = {0, 1, 0, 0};
-    mar_status status = persistent_read_wish("MAR_CUDA_HEAD_CLUSTER", "8421", "8, 4, 2 or 1", &wish->cluster, err);
-    if (status == MAR_OK) status = persistent_read_wish("MAR_CUDA_HEAD_WORDS", "01", "0 or 1", &wish->words, err);
-    if (status == MAR_OK) status = persistent_read_wish("MAR_CUDA_HEAD_RESIDENT", "01", "0 or 1", &wish->few, err);
-    return status == MAR_OK ? persistent_read_wish("MAR_CUDA_HEAD_GROUPS", "01", "0 or 1", &wish->groups, err) : status;
+    mar_status status = cuda_read_wish("MAR_CUDA_HEAD_CLUSTER", "8421", "8, 4, 2 or 1", &wish->cluster, err);
+    if (status == MAR_OK) status = cuda_read_wish("MAR_CUDA_HEAD_WORDS", "01", "0 or 1", &wish->words, err);
+    if (status == MAR_OK) status = cuda_read_wish("MAR_CUDA_HEAD_RESIDENT", "01", "0 or 1", &wish->few, err);
+    return status == MAR_OK ? cuda_read_wish("MAR_CUDA_HEAD_GROUPS", "01", "0 or 1", &wish->groups, err) : status;
 }
 
 static mar_status persistent_refuse(const char *name, const char *why, mar_err *err)

@@ -193,7 +193,9 @@ static __device__ inline void grid_wait(unsigned *count, unsigned target)
 
 /* Clusters of blocks. cluster_rank is the block's number in its cluster. cluster_store writes a float4 or float2 to
  * block `rank`, at the address of `shared` in that block's shared memory. cluster_sync is a barrier of all threads of
- * the cluster; stores before it are visible after it. Below compute capability 9 each block is its own cluster. */
+ * the cluster; stores before it are visible after it. cluster_meet is one that orders no stores, without their fence:
+ * all threads have come to it, and what they had read before they have. Below compute capability 9 each block is its
+ * own cluster. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 static __device__ inline unsigned cluster_rank()
 {
@@ -207,6 +209,10 @@ static __device__ inline void cluster_sync()
 {
     __syncthreads();
 }
+static __device__ inline void cluster_meet()
+{
+    __syncthreads();
+}
 #else
 static __device__ inline unsigned cluster_rank()
 {
@@ -217,6 +223,10 @@ template <typename T> static __device__ inline void cluster_store(T *shared, uns
     *cooperative_groups::this_cluster().map_shared_rank(shared, rank) = x;
 }
 static __device__ inline void cluster_sync()
+{
+    cooperative_groups::this_cluster().sync();
+}
+static __device__ inline void cluster_meet()
 {
     cooperative_groups::this_cluster().sync();
 }
@@ -466,6 +476,12 @@ static __device__ inline void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive.release;\n\t" /* not .aligned: a warp's threads may have diverged */
                  "barrier.cluster.wait.acquire;" ::
+                     : "memory");
+}
+static __device__ inline void cluster_meet()
+{
+    asm volatile("barrier.cluster.arrive.relaxed;\n\t"
+                 "barrier.cluster.wait;" ::
                      : "memory");
 }
 #endif

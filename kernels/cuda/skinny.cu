@@ -398,9 +398,9 @@ int cuda_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
     cuda_queue *c = cuda_of(k);
     if (job->rows > KERN_SKINNY_ROWS || (l->form != CUDA_BF16 && l->form != CUDA_INT8 && l->form != CUDA_INT4) ||
         l->in % 8 != 0 || l->activation != KERN_LINEAR || !c->device->bf16 || !cuda_aligned(job->x) ||
-        !cuda_aligned(job->norm))
-        return 0;
-    if (job->rows <= 0) return 1;
+        !cuda_aligned(job->norm) || job->norm_bias)
+        return cuda_fused_product(c, l, job);
+    if (job->rows <= 0) return KERN_SKINNY_DONE;
     skinny_call p = {};
     p.rows = job->rows, p.in = l->in, p.gated = job->gated, p.out = job->gated ? l->out / 2 : l->out;
     p.row_bytes = (unsigned)l->row_bytes;
@@ -408,11 +408,11 @@ int cuda_skinny(kern_queue *k, const kern_linear *l, const kern_skinny_job *job)
     p.y_stride = job->gated ? p.out : l->y_stride, p.y_f32 = l->y_type == MAR_DTYPE_F32,
     p.add = (l->flags & KERN_OUT_ADD) && !job->gated;
     p.x = job->x, p.index = cuda_stage(c, job->index, (size_t)job->rows);
-    p.norm = job->norm, p.eps = job->eps, p.y = job->y;
+    p.norm = l->unit && job->norm ? l->unit : job->norm, p.eps = job->eps, p.y = job->y;
     for (int i = 0; i < 4; i++) p.offset[i] = 0xc1c0c1c0;
     const auto launch = l->form == CUDA_BF16   ? launch_of<CUDA_BF16>
                         : l->form == CUDA_INT8 ? launch_of<CUDA_INT8>
                                                : launch_of<CUDA_INT4>;
     launch(c, p);
-    return 1;
+    return KERN_SKINNY_DONE;
 }

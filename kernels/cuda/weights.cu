@@ -67,7 +67,24 @@ static mar_status cuda_weights_allocate(cuda_queue *c, kern_linear *l, mar_err *
     return status != MAR_OK || l->form < CUDA_INT8 ? status : cuda_alloc(d, out * cuda_scale_bytes(l), &l->scale, err);
 }
 
-mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, mar_err *err)
+/* Puts the norm in front of a layer into n rows of its weights, from `weight` to `to`, which may be the same, and into
+ * their bias (product.cu). */
+static void fold_norm(const kern_linear_spec *spec, const float *weight, int n, float *to, float *bias)
+{
+    for (int r = 0; r < n; r++, weight += spec->in, to += spec->in) {
+        double sum = 0, shift = 0;
+        for (int i = 0; i < spec->in; i++) {
+            if (spec->norm_bias) shift += (double)weight[i] * spec->norm_bias[i];
+            to[i] = weight[i] * spec->norm[i];
+            sum += (double)to[i];
+        }
+        if (!spec->norm_bias) continue;
+        for (int i = 0; i < spec->in; i++) to[i] -= (float)(sum / spec->in);
+        bias[r] += (float)shift;
+    }
+}
+
+mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, float *bias, mar_err *err)
 {
     const size_t in = (size_t)l->in, fit = PIECE_BYTES / (in * sizeof(float));
     piece p = {fit < 1 ? 1 : fit < (size_t)l->out ? (int)fit : l->out, NULL, NULL, NULL};
@@ -83,6 +100,10 @@ mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_l
         const int n = l->out - first < p.rows ? l->out - first : p.rows;
         const float *weight = NULL;
         status = read(spec, l->form, &p, first, n, &weight, err);
+        if (status == MAR_OK && l->unit) {
+            fold_norm(spec, weight, n, p.weight, bias + first);
+            weight = p.weight;
+        }
         if (status == MAR_OK) status = send(c, l, &p, weight, first, n, err);
     }
     free(p.weight);

@@ -239,7 +239,7 @@ static void encoder_block(lazy_caches *z, masked_workspace *w, const masked_pass
     kern_queue *k = z->k;
     const masked_shape *c = &z->model->shape;
     const size_t d = (size_t)c->width;
-    masked_block_qkv(z->model, w, b, w->x, NULL, sequences * length, w->qkv);
+    masked_block_qkv(z->model, w, b, w->x, NULL, NULL, sequences * length, w->qkv);
     remember(z, cache, to, w->qkv, p->images * length, 3);
     if (fresh) {
         lazy_attend(z, w, b, w->x, sequences, length, w->qkv, w->qkv, length);
@@ -255,7 +255,7 @@ static void encoder_block(lazy_caches *z, masked_workspace *w, const masked_pass
         k->core->linear(k, b->proj, w->attn, sequences * length, w->x);
         masked_watch(k, z->model, b, "attn.proj", w->x, 1, sequences * length, c->width);
     }
-    masked_block_mlp(z->model, w, b, w->x, sequences * length);
+    masked_block_mlp(z->model, w, b, w->x, NULL, sequences * length);
 }
 
 /* Lists in w->rows[0] the places by position of the buffers and the `count` tokens that became known last. */
@@ -316,12 +316,12 @@ static void decode_fresh(lazy_caches *z, masked_workspace *w, const masked_pass 
     masked_decoder_input(m, w, &pass);
     k->core->copy_rows(k, z->input, NULL, w->x, NULL, NULL, NULL, p->images * length, c->width);
     for (int b = 0; b + 1 < c->decoder_depth; b++) {
-        masked_block_qkv(m, w, &m->decoder[b], w->x, NULL, rows, w->qkv);
+        masked_block_qkv(m, w, &m->decoder[b], w->x, NULL, NULL, rows, w->qkv);
         remember(z, block_cache(z, z->decoder, b), NULL, w->qkv, p->images * length, 3);
         lazy_attend(z, w, &m->decoder[b], w->x, pass.sequences, length, w->qkv, w->qkv, length);
-        masked_block_mlp(m, w, &m->decoder[b], w->x, rows);
+        masked_block_mlp(m, w, &m->decoder[b], w->x, NULL, rows);
     }
-    masked_last_block_kv(m, w, last, w->x, rows);
+    masked_last_block_kv(m, w, last, w->x, NULL, rows);
     remember(z, z->last, NULL, w->qkv, p->images * length, 2);
     const int n = masked_predicted_positions(m, &pass, count, w->rows[1]);
     for (int i = 0; i < n; i++) w->rows[0][i] = i / count * length + c->buffer + w->rows[1][i];
@@ -388,7 +388,7 @@ static float *decode_blocks(lazy_caches *z, masked_workspace *w, const masked_pa
         const masked_block *block = &m->decoder[b];
         act *cache = block_cache(z, z->decoder, b);
         const int pruning = b == PRUNE_BLOCK && step->prunes;
-        if (b > 0) masked_block_qkv(m, w, block, x, NULL, p->images * count, w->qkv);
+        if (b > 0) masked_block_qkv(m, w, block, x, NULL, NULL, p->images * count, w->qkv);
         if (pruning)
             k->core->similarity(k, at(z, w->qkv, 2 * (size_t)c->width), at(z, cache, 2 * (size_t)c->width),
                                 3 * c->width, p->images * length, block->heads, c->width / block->heads, z->score);
@@ -398,7 +398,7 @@ static float *decode_blocks(lazy_caches *z, masked_workspace *w, const masked_pa
             prune(z, w, p, step, x, w->memory);
             x = w->memory, count = step->kept;
         }
-        masked_block_mlp(m, w, block, x, p->images * count);
+        masked_block_mlp(m, w, block, x, NULL, p->images * count);
     }
     return x;
 }
@@ -420,12 +420,12 @@ static void decode_lazily(lazy_caches *z, masked_workspace *w, const masked_pass
     }
     const int changed = masked_decoder_visible(m, w, &pass, tokens, z->input);
     if (c->decoder_depth > 1) { /* the other rows of its input are those of the step before */
-        masked_block_qkv(m, w, m->decoder, z->input, w->rows[0], changed, w->hidden);
+        masked_block_qkv(m, w, m->decoder, z->input, NULL, w->rows[0], changed, w->hidden);
         remember(z, z->decoder, w->rows[0], w->hidden, changed, 3);
     }
     k->core->copy_rows(k, w->x, NULL, z->input, NULL, NULL, NULL, p->images * length, d);
     float *x = decode_blocks(z, w, p, step), *y = x == w->x ? w->memory : w->x;
-    masked_last_block_kv(m, w, last, x, p->images * step->kept);
+    masked_last_block_kv(m, w, last, x, NULL, p->images * step->kept);
     remember(z, z->last, w->rows[0], w->qkv, p->images * step->kept, 2);
     /* w->rows[1]: positions, w->rows[2]: their rows among the kept ones */
     masked_predicted_positions(m, &pass, p->predicted, w->rows[1]);

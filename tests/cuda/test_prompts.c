@@ -18,13 +18,14 @@ typedef struct {
     uint8_t *mask;
 } library;
 
-static library open_library(const char *folder, const char *size, const char *list, mar_backend backend)
+static library open_library(const char *folder, const char *size, const char *list, mar_backend backend,
+                            mar_dtype dtype)
 {
     mar_params p;
     mar_options options;
     library l = {0};
     mar_options_init(&options, sizeof options);
-    options.dtype = MAR_DTYPE_F32, options.threads = 1, options.backend = backend, options.image_size = size;
+    options.dtype = dtype, options.threads = 1, options.backend = backend, options.image_size = size;
     mar_params_init(&p, sizeof p);
     p = params_set(p, list);
     assert_library(l.m, mar_open(&options, &l.m));
@@ -64,8 +65,8 @@ static void compare(const char *folder, const char *size, const char *list, int 
 {
     float *expected = calloc((size_t)(IMAGES * n), sizeof *expected),
           *tokens = calloc((size_t)(IMAGES * n), sizeof *tokens);
-    library cpu = open_library(folder, size, list, MAR_BACKEND_CPU);
-    library cuda = open_library(folder, size, list, MAR_BACKEND_CUDA);
+    library cpu = open_library(folder, size, list, MAR_BACKEND_CPU, MAR_DTYPE_F32);
+    library cuda = open_library(folder, size, list, MAR_BACKEND_CUDA, MAR_DTYPE_F32);
     assert_true(expected && tokens);
     make(&cpu, expected);
     for (int again = 0; again < (cuda_test_brief() ? 1 : 2); again++) { /* the prompts are there the second time */
@@ -78,12 +79,33 @@ static void compare(const char *folder, const char *size, const char *list, int 
     free(tokens);
 }
 
+/* Compares the same in bf16, by cuBLASLt and by a transformer's own products: both are as near. */
+static void compare_products(const char *folder, const char *size, const char *list, int n)
+{
+    float *tokens[3];
+    double error[2];
+    for (int i = 0; i < 3; i++) {
+        const int cpu = i == 2;
+        assert_non_null(tokens[i] = calloc((size_t)(IMAGES * n), sizeof **tokens));
+        setenv("MAR_CUDA_PRODUCTS", i == 1 ? "1" : "0", 1);
+        library l = open_library(folder, size, list, cpu ? MAR_BACKEND_CPU : MAR_BACKEND_CUDA,
+                                 cpu ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
+        make(&l, tokens[i]);
+        close_library(&l);
+    }
+    unsetenv("MAR_CUDA_PRODUCTS");
+    for (int i = 0; i < 2; i++) error[i] = relative_error(tokens[i], tokens[2], (size_t)(IMAGES * n));
+    if (!(error[1] <= 2 * error[0])) fail_msg("relative error %.3g, that of cuBLASLt %.3g", error[1], error[0]);
+    for (int i = 0; i < 3; i++) free(tokens[i]);
+}
+
 static void harmon_is_the_cpus(void **state)
 {
     const char *folder = test_directory();
     (void)state;
     harmon_write(folder, HARMON_FOLDER);
     compare(folder, NULL, "num_iter 5, num_sampling_steps 4, cfg 3", HARMON_SEQ * HARMON_CHANNELS);
+    compare_products(folder, NULL, "num_iter 2, num_sampling_steps 4, cfg 3", HARMON_SEQ * HARMON_CHANNELS);
 }
 
 static void nextstep_is_the_cpus(void **state)
@@ -98,6 +120,7 @@ static void nextstep_is_the_cpus(void **state)
         const char *folder = test_directory();
         nextstep_write(folder, cases[i].kind);
         compare(folder, "64x64", cases[i].options, NEXTSTEP_SEQ * NEXTSTEP_CHANNELS);
+        if (i == 0) compare_products(folder, "64x64", cases[i].options, NEXTSTEP_SEQ * NEXTSTEP_CHANNELS);
     }
 }
 

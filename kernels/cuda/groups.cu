@@ -32,14 +32,14 @@ enum {
 };
 
 /* Arguments of a launch beside persistent_args, whose x and v are [rows of all tiles][W], [..][H], as floats and
- * pieces. */
+ * groups_word. */
 typedef struct {
     groups_form form;
     kern_chain_job j;
     int tiles, group; /* tiles of rows; tiles of a group */
     unsigned *counts; /* [groups] GROUPS_LINE apart */
     uint4 *moments;   /* [rows][form.fc2][2] mean and squared deviations of half of a block's columns, as words */
-    uint4 *u;         /* [rows][W] operand of fc1, pieces */
+    uint4 *u;         /* [rows][W] operand of fc1, as v */
 } groups_args;
 
 /* A block's share of a product, and its shared memory. */
@@ -101,6 +101,15 @@ static __device__ __forceinline__ const f16 *groups_ada(const persistent_args &a
     return (const f16 *)mod + (3 * (block / a.group) + part) * a.width + channel;
 }
 
+/* Returns the index of two channels of a row in an operand of `channels` channels: [tile][32 channels][mma of a pair]
+ * [lane][4], a lane's four registers of an mma. A load of 16 bytes is a fragment, where a piece (persistent_layout.cuh)
+ * is a half of two. The order of the channels is that of pieces, so the weights are the same. */
+static __device__ __forceinline__ int groups_word(int channels, int row, int channel)
+{
+    const int mma = ((row >> 4) * (channels / 32) + (channel >> 5)) * 2 + (channel >> 2 & 1);
+    return (mma * 32 + (row & 7) * 4 + (channel >> 3 & 3)) * 4 + (channel >> 1 & 1) * 2 + (row >> 3 & 1);
+}
+
 /* Normalises two channels of a row and stores them as operand of block `block`'s fc1; norm is mean and inverse
  * deviation, shift and scale are packed. */
 template <bool SWIGLU>
@@ -115,8 +124,7 @@ static __device__ __forceinline__ void groups_store_u(const persistent_args &a, 
         const float2 weight = __ldg((const float2 *)at), bias = __ldg((const float2 *)(at + a.width));
         x = make_float2(x.x * weight.x + bias.x, x.y * weight.y + bias.y);
     }
-    const int piece = persistent_piece(a.width, row, channel >> 5, channel >> 3 & 3);
-    ((uint32_t *)g.u)[piece * 4 + (channel >> 1 & 3)] =
+    ((uint32_t *)g.u)[groups_word(a.width, row, channel)] =
         cuda_pack<f16>(x.x * (1 + factor.x) + add.x, x.y * (1 + factor.y) + add.y);
 }
 
@@ -169,7 +177,7 @@ static __device__ __forceinline__ groups_share groups_begin(const persistent_arg
     return s;
 }
 
-/* Loads the lane's pieces of DEPTH pairs of a group's rows; 0 from pair `end` on. */
+/* Loads the lane's fragments for DEPTH pairs of mmas of a group's rows; 0 from pair `end` on. */
 template <int MT, int DEPTH>
 static __device__ __forceinline__ void groups_load(const uint4 *operand, int pairs, int pair, int end,
                                                    uint4 (&x)[DEPTH][MT][2])
@@ -179,9 +187,9 @@ static __device__ __forceinline__ void groups_load(const uint4 *operand, int pai
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                x[i][m][half] = make_uint4(0, 0, 0, 0);
-                if (pair + i < end) x[i][m][half] = operand[(m * pairs + pair + i) * 64 + half * 32];
+            for (int mma = 0; mma < 2; mma++) {
+                x[i][m][mma] = make_uint4(0, 0, 0, 0);
+                if (pair + i < end) x[i][m][mma] = operand[(m * pairs + pair + i) * 64 + mma * 32];
             }
 }
 
@@ -208,16 +216,17 @@ static __device__ __forceinline__ void groups_multiply(const groups_share &s, co
 #pragma unroll
         for (int i = 0; i < DEPTH; i++) {
             const int piece = min(pair + i, end - 1) * 32 + lane;
+            const uint4 *kept = s.kept + piece;
 #pragma unroll
             for (int t = 0; t < GROUPS_TILES; t++) {
                 const int at = tile + min(t, count - 1);
-                const uint4 w = ALL || at < s.resident ? s.kept[at * s.pairs * 32 + piece]
-                                                       : __ldcg(s.weights + at * s.stride + piece);
+                const uint4 w =
+                    ALL || at < s.resident ? kept[at * s.pairs * 32] : __ldcg(s.weights + at * s.stride + piece);
                 const uint32_t b0[2] = {w.x, w.y}, b1[2] = {w.z, w.w};
 #pragma unroll
                 for (int m = 0; m < MT; m++) {
                     const uint4 &x = now[i][m][0], &y = now[i][m][1];
-                    const uint32_t a0[4] = {x.x, y.x, x.y, y.y}, a1[4] = {x.z, y.z, x.w, y.w};
+                    const uint32_t a0[4] = {x.x, x.y, x.z, x.w}, a1[4] = {y.x, y.y, y.z, y.w};
                     fast::mma<f16>(d[m][t], a0, b0);
                     fast::mma<f16>(d[m][t], a1, b1);
                 }
@@ -363,9 +372,12 @@ static __device__ __forceinline__ void groups_ends_fc1(const persistent_args &a,
         groups_add(s, tile, count, d[m], y);
 #pragma unroll
         for (int t = 0; t < GROUPS_TILES; t++)
-            if (t < count)
-                persistent_store_v<SWIGLU ? PERSISTENT_FC1 : PERSISTENT_MLP, false>(
-                    a, 0, {row + 16 * m, column + 8 * t, 0}, y[t]);
+            if (t < count && SWIGLU) /* y has one channel's a and b */
+                ((f16 *)a.v)[2 * groups_word(a.hidden, row + 16 * m, column / 2 + 4 * t) + (column / 2 & 1)] =
+                    __float2half_rn(persistent_silu(y[t].x) * y[t].y);
+            else if (t < count)
+                ((uint32_t *)a.v)[groups_word(a.hidden, row + 16 * m, column + 8 * t)] =
+                    cuda_pack<f16>(persistent_silu(y[t].x), persistent_silu(y[t].y));
     }
 }
 

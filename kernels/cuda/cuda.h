@@ -29,17 +29,17 @@ struct cuda_timer;  /* timer.cu: pending times */
 
 /* Any thread may use it at any time: the lock guards what changes after opening. */
 typedef struct {
-    kern_device base;     /* must be first: a kern_device * points at a cuda_device */
-    int bf16;             /* act is bf16, else float */
-    int number;           /* CUDA's number of the GPU */
-    CUcontext context;    /* primary context of the GPU, shared with the runtime */
-    int multiprocessors;  /* of the GPU */
-    int major;            /* of its compute capability, or of the code that it runs if that is older */
-    size_t shared_bytes;  /* maximum shared memory of a block, with opt-in */
-    int products;         /* product.cu: 0: not used; 1: blocks of a size by estimate; 2 to 4: of size 0 to 2 */
-    cudaStream_t zeroing; /* stream that clears new memory */
-    cublasLtHandle_t lt;  /* without stream or workspace of its own; several threads may use it at a time */
-    pthread_mutex_t lock; /* guards the table of products */
+    kern_device base;                /* must be first: a kern_device * points at a cuda_device */
+    int bf16;                        /* act is bf16, else float */
+    int number;                      /* CUDA's number of the GPU */
+    CUcontext context;               /* primary context of the GPU, shared with the runtime */
+    int multiprocessors;             /* of the GPU */
+    int major;                       /* of its compute capability, or of the code that it runs if that is older */
+    size_t shared_bytes;             /* maximum shared memory of a block, with opt-in */
+    int products;                    /* product.cu: 0 unused; 1 sizes by estimate; 2 to 4 only number 0 to 2 */
+    cudaStream_t zeroing;            /* stream that clears new memory */
+    cublasLtHandle_t lt;             /* without stream or workspace of its own; several threads may use it at a time */
+    pthread_mutex_t lock;            /* guards the table of products */
     struct cuda_matmul *matmuls[64]; /* linear.cu: hash table. Entries never change and stay until the device closes */
     char gpu[128];                   /* name and size of the GPU, and cuBLASLt's version */
     char *tuning; /* linear.cu: file that gets the fastest algorithm of every new product; NULL: none is timed */

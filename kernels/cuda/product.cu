@@ -1,4 +1,4 @@
-/* Products of 17 to 1024 rows with what stands before and behind them in a transformer, the second form of linear.cu's
+/* Products of up to 1024 rows with what stands before and behind them in a transformer, the second form of linear.cu's
  * and rows.cu's, chosen when a device is opened (MAR_CUDA_PRODUCTS, docs/gpu.md): y = activation(norm(x) W^T + bias),
  * SwiGLU of both halves of that, or y += norm(x) W^T + bias.
  *

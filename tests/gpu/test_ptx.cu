@@ -240,12 +240,12 @@ template <int fast_one> static __global__ void exchange(float4 *out)
     const float4 x = make_float4(n, n * 3 + 1, -n, n / 4);
     const float2 y = make_float2(n + 7, n - 7);
     if (fast_one) {
-        ptx::cluster_sync(); /* both blocks have begun */
+        ptx::cluster_meet(); /* both blocks have begun */
         ptx::cluster_store(shared + threadIdx.x, 1 - ptx::cluster_rank(), x);
         ptx::cluster_store(second + threadIdx.x, 1 - ptx::cluster_rank(), y);
         ptx::cluster_sync();
     } else {
-        plain::cluster_sync();
+        plain::cluster_meet();
         plain::cluster_store(shared + threadIdx.x, 1 - plain::cluster_rank(), x);
         plain::cluster_store(second + threadIdx.x, 1 - plain::cluster_rank(), y);
         plain::cluster_sync();

@@ -332,8 +332,8 @@ static const struct product_size {
 };
 
 /* Returns the estimated nanoseconds of a size of blocks and a number of parts: operands from the L2 at 5.5 TB/s, or
- * products at 62 % of an H200's rate (what mma.sync reaches there), and with parts a cluster's barrier and sums between
- * multiprocessors at 20 bytes a ns. */
+ * products at 62 % of an H200's rate, and with parts a cluster's barrier and sums between multiprocessors at 20 bytes a
+ * ns. All four are guesses (docs/gpu.md). */
 static double product_estimate(const cuda_queue *c, const product_call &p, const product_size &size, int parts)
 {
     const double tile = (double)size.rows * size.columns, multiprocessors = c->device->multiprocessors;

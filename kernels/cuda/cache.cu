@@ -10,8 +10,9 @@
  *
  * A decoding step has few blocks, and each is short. So where the call has own slots, the first keys and values are on
  * their way before the block waits for the kernel before (programmatic dependent launch): all but those of the rows'
- * own slots, which the block makes itself (a.rope) or that kernel does. Other slots were written before that kernel and
- * the early ones before it began (kernels/ops.h).
+ * own slots. Of few rows a block makes these itself (a.rope), so that no kernel is between it and the product: the
+ * blocks of a span's tiles make the same ones. Other slots were written before that kernel and the early ones before it
+ * began (kernels/ops.h).
  *
  * Grid and shared memory depend only on rows, spans, heads and head size. So a recording is correct for any slot
  * lists. */
@@ -43,6 +44,7 @@ typedef struct {
     size_t slot_bytes; /* of the cache */
     const int *row, *first, *common, *slot;
     const unsigned long long *mask;
+    int fresh;                 /* rows of a span at most, with rope */
     const float *rope;         /* NULL: q is rotated and the cache is filled */
     const int *position, *own; /* own NULL: all slots are loaded after the wait */
     kern_head_norm q_norm, k_norm;
@@ -59,7 +61,8 @@ typedef struct {
 /* Returns tile number i of `size` queries, counted through the spans; count 0: there is no such tile. */
 static __device__ inline cache_tile tile_of(const cache_call &a, int size, int i)
 {
-    if (a.rope) return {i * a.group, i < a.spans ? a.group : 0, i}; /* each span has one row, and its tile */
+    if (a.rope && a.rows == a.spans && a.group <= size)
+        return {i * a.group, i < a.spans ? a.group : 0, i}; /* of rows */
     for (int s = 0; s < a.spans; s++) {
         const int queries = (a.row[s + 1] - a.row[s]) * a.group, tiles = (queries + size - 1) / size;
         if (i < tiles) return {a.row[s] * a.group + i * size, min(queries - i * size, size), s};
@@ -223,43 +226,45 @@ static __device__ inline kern_head_norm cuda_cache_norm(const kern_head_norm &no
     return {weight, norm.bias ? norm.bias + head * dim : NULL, norm.eps};
 }
 
-/* What a block makes of its row, in shared memory, with a.rope: queries [group][dim], then key and value as in a slot
- * with one head. */
+/* What a block makes itself, in shared memory, with a.rope: a tile's queries [Q][dim], then of each row of the span key
+ * and value of one head, as in a slot with one head. */
 template <typename T, typename C> struct cache_fresh {
     T *query;
-    C *key;
-    float *scale; /* [2] */
+    C *key;       /* [rows][2][dim] */
+    float *scale; /* [rows][2] */
 };
 
-template <typename T, typename C> static __device__ __host__ inline size_t fresh_bytes(const cache_call &a)
+template <typename T, typename C, int Q> static __device__ __host__ inline size_t fresh_bytes(const cache_call &a)
 {
-    return a.rope ? (size_t)(a.group * a.dim) * sizeof(T) + (size_t)(2 * a.dim) * sizeof(C) + 2 * sizeof(float) : 0;
+    return a.rope
+               ? (size_t)(Q * a.dim) * sizeof(T) + (size_t)(2 * a.fresh) * ((size_t)a.dim * sizeof(C) + sizeof(float))
+               : 0;
 }
 
-template <typename T, typename C> static __device__ inline cache_fresh<T, C> fresh_in(const cache_call &a, void *shared)
+template <typename T, typename C, int Q>
+static __device__ inline cache_fresh<T, C> fresh_in(const cache_call &a, void *shared)
 {
     T *query = (T *)shared;
-    C *key = (C *)(query + a.group * a.dim);
-    return {query, key, (float *)(key + 2 * a.dim)};
+    C *key = (C *)(query + Q * a.dim);
+    return {query, key, (float *)(key + 2 * a.fresh * a.dim)};
 }
 
 /* A warp stores head number h of a row: its queries in place, then its keys, then its values in the row's slot. Also
- * stores it in `fresh`, of head `head` of keys, unless that is NULL. */
+ * stores it in `copy`, unless that is NULL; if !slots, keys and values only there. */
 template <typename T, typename C>
 static __device__ inline void store_part(const cache_call &a, int row, int h, const cache_turn &turn, T *q, char *cache,
-                                         const cache_fresh<T, C> *fresh, int head)
+                                         void *copy, float *copy_scale, bool slots)
 {
     T *from = q + (size_t)row * (size_t)a.q_stride + (size_t)(h * a.dim);
     if (h < a.heads) {
-        T *copy = fresh ? fresh->query + (h - head * a.group) * a.dim : NULL;
-        cuda_store_head<T, T>(a.dim, from, cuda_cache_norm(a.q_norm, h, a.dim), &turn, {from, copy, NULL, NULL});
+        cuda_store_head<T, T>(a.dim, from, cuda_cache_norm(a.q_norm, h, a.dim), &turn, {from, (T *)copy, NULL, NULL});
         return;
     }
     const int kv = h - a.heads, is_value = kv >= a.kv_heads; /* its place among keys, then values */
     C *slot = (C *)(cache + (size_t)a.own[row] * a.slot_bytes);
-    const cache_place<C> to = {slot + (size_t)(kv * a.dim), fresh ? fresh->key + is_value * a.dim : NULL,
-                               (float *)(slot + (size_t)(2 * a.kv_heads * a.dim)) + kv,
-                               fresh ? fresh->scale + is_value : NULL};
+    cache_place<C> to = {slot + (size_t)(kv * a.dim), (C *)copy,
+                         (float *)(slot + (size_t)(2 * a.kv_heads * a.dim)) + kv, copy_scale};
+    if (!slots) to = {to.copy, NULL, to.copy_scale, NULL};
     if (is_value)
         cuda_store_head<T, C>(a.dim, from, {}, NULL, to);
     else
@@ -274,12 +279,13 @@ __global__ static void __launch_bounds__(32 * WARPS) store_rows(cache_call a, T 
     fast::start_next();
     const cache_turn turn = load_turn(a, min(row, a.rows - 1));
     fast::wait_for_previous();
-    if (row < a.rows) store_part<T, C>(a, row, n - row * of_row, turn, q, cache, NULL, 0);
+    if (row < a.rows) store_part<T, C>(a, row, n - row * of_row, turn, q, cache, NULL, NULL, true);
 }
 
 template <typename T, typename C> static void store(cuda_queue *c, const cache_call &a, act *q, void *cache)
 {
     const size_t heads = (size_t)a.rows * (size_t)(a.heads + 2 * a.kv_heads);
+    cuda_large_shared(c, store_rows<T, C>);
     cuda_launch_early(c, store_rows<T, C>, cuda_blocks(heads, WARPS), 32 * WARPS, 0, a, (T *)q, (char *)cache);
 }
 
@@ -475,20 +481,36 @@ static __device__ inline void store_sums(const cache_call &a, const cache_tile &
     }
 }
 
-/* Stores a row's queries, key and value of one head of keys. No other block has them, and no other row attends to the
- * slot in these columns. */
-template <typename T, typename C>
-static __device__ inline void store_group(const cache_call &a, int row, int head, const cache_turn &turn, T *q,
-                                          char *cache, const cache_fresh<T, C> &fresh)
+/* One of the heads that a block makes: a tile's queries, then keys and values of the span's rows. */
+typedef struct {
+    int row, head; /* head: its number in the row */
+} cache_made;
+
+static __device__ inline cache_made made_at(const cache_call &a, const cache_tile &t, int head, int i)
 {
-    for (int i = (int)threadIdx.x / 32; i < a.group + 2; i += (int)blockDim.x / 32) {
-        const int kv = a.heads + (i - a.group) * a.kv_heads + head;
-        store_part<T, C>(a, row, i < a.group ? head * a.group + i : kv, turn, q, cache, &fresh, head);
+    const int query = t.first + i, of = (i - t.count) / 2, row = query / a.group;
+    if (i < t.count) return {row, head * a.group + query - row * a.group};
+    return {a.row[t.span] + of, a.heads + (i - t.count) % 2 * a.kv_heads + head};
+}
+
+/* Makes a tile's queries, and the span's keys and values, of one head of keys, a warp each. turn: of the warp's first.
+ * The span's first tile stores keys and values in the cache, where no other block reads them. */
+template <typename T, typename C>
+static __device__ inline void store_group(const cache_call &a, const cache_tile &t, int rows, int head, cache_turn turn,
+                                          T *q, char *cache, const cache_fresh<T, C> &fresh)
+{
+    const bool slots = t.first == a.row[t.span] * a.group;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x / 32; i < t.count + 2 * rows; i += (int)blockDim.x / 32) {
+        const cache_made made = made_at(a, t, head, i);
+        const int at = i - t.count; /* among keys and values */
+        void *copy = at < 0 ? (void *)(fresh.query + i * a.dim) : (void *)(fresh.key + at * a.dim);
+        if (i >= (int)blockDim.x / 32) turn = load_turn(a, made.row);
+        store_part<T, C>(a, made.row, made.head, turn, q, cache, copy, fresh.scale + at, slots);
     }
 }
 
-/* Attends with one block per (tile, head of keys). N divides the head: numbers of a vector. With a.rope a tile has all
- * queries of one row. */
+/* Attends with one block per (tile, head of keys). N divides the head: numbers of a vector. */
 template <typename T, typename C, int N, int Q>
 __global__ static void __launch_bounds__(cache_form<C, Q>::THREADS) attend_cache(cache_call a, T *q, char *cache, T *y)
 {
@@ -503,15 +525,16 @@ __global__ static void __launch_bounds__(cache_form<C, Q>::THREADS) attend_cache
     if (Q == 1 && a.own) owns.first = a.own[t.span];
     if (Q > 1 && a.own)
         owns.of = a.own + a.row[t.span], owns.first = *owns.of, owns.count = a.row[t.span + 1] - a.row[t.span];
-    const cache_fresh<T, C> fresh = fresh_in<T, C>(a, cuda_shared());
-    float *sums = (float *)((char *)cuda_shared() + fresh_bytes<T, C>(a));
+    const cache_fresh<T, C> fresh = fresh_in<T, C, Q>(a, cuda_shared());
+    float *sums = (float *)((char *)cuda_shared() + fresh_bytes<T, C, Q>(a));
     int row[Q];
     for (int i = 0; i < Q; i++) row[i] = (t.first + i) / a.group;
     cache_slots<C, N, Q> slots = load_slots<C, N, Q>(a, t, row, cache, head, group, groups, lane, owns);
     if (a.rope) {
-        const cache_turn turn = load_turn(a, t.span);
+        const int rows = Q > 1 ? owns.count : 1, last = t.count + 2 * rows - 1;
+        const cache_turn turn = load_turn(a, made_at(a, t, head, min(warp, last)).row);
         fast::wait_for_previous();
-        store_group<T, C>(a, t.span, head, turn, q, cache, fresh);
+        store_group<T, C>(a, t, rows, head, turn, q, cache, fresh);
         __syncthreads();
     } else if (a.own) {
         fast::wait_for_previous();
@@ -530,10 +553,14 @@ __global__ static void __launch_bounds__(cache_form<C, Q>::THREADS) attend_cache
 #pragma unroll
         for (int u = 0; u < slots.AT_ONCE; u++)
             if (slots.own >> u & 1) {
-                cache_head<C> made = {fresh.key, fresh.key + a.dim, fresh.scale, fresh.scale + 1};
-                if (Q > 1 && !a.rope)
-                    made = head_in_slot<C>(a, cache, a.slot[a.first[t.span] + group + u * groups], head);
-                load_slot<C, N, Q>(a, made, lane, u, slots);
+                const int slot = a.slot[a.first[t.span] + k + group + u * groups];
+                int own = 0;
+                for (int i = 1; Q > 1 && i < owns.count; i++)
+                    if (owns.of[i] == slot) own = i;
+                const C *key = fresh.key + 2 * own * a.dim;
+                const float *scale = fresh.scale + 2 * own;
+                const cache_head<C> made = {key, key + a.dim, scale, scale + 1};
+                load_slot<C, N, Q>(a, a.rope ? made : head_in_slot<C>(a, cache, slot, head), lane, u, slots);
             }
         attend_slots<C, N, Q>(a, t, slots, mine, s);
         k += groups * slots.AT_ONCE;
@@ -569,14 +596,15 @@ static void launch_of(cuda_queue *c, cache_call &a, int max_slots, const void *q
     a.warps = warps < 1 ? 1 : warps < most ? warps : most;
     cuda_large_shared(c, attend_cache<T, C, N, Q>);
     cuda_launch_early(c, attend_cache<T, C, N, Q>, most_tiles(a.rows * a.group, a.spans, Q) * (unsigned)a.kv_heads,
-                      32 * (unsigned)a.warps, fresh_bytes<T, C>(a) + cache_shared(a.warps, Q, a.dim), a, (T *)q,
+                      32 * (unsigned)a.warps, fresh_bytes<T, C, Q>(a) + cache_shared(a.warps, Q, a.dim), a, (T *)q,
                       (char *)cache, (T *)y);
 }
 
-/* Stores and attends. The kernel for one query a span, or one row's group, stores by itself. */
+/* Stores and attends. The kernel stores by itself where no span can have more rows than a skinny product. */
 template <typename T, typename C> static void attention_cache(cuda_queue *c, cache_call &a, const kern_cache_job *job)
 {
-    if (a.rope && (a.rows != a.spans || a.group > TILE)) {
+    a.fresh = a.rows - a.spans + 1;
+    if (a.rope && a.fresh > KERN_SKINNY_ROWS) {
         store<T, C>(c, a, (act *)job->q, job->cache);
         a.rope = NULL;
         if (a.rows > KERN_SKINNY_ROWS * a.spans) a.own = NULL; /* looking up each slot among so many takes longer */

@@ -255,9 +255,7 @@ typedef struct {
     int few;     /* 1: chains of up to 8 rows by resident.cu */
 } persistent_wish;
 
-/* Writes the number that an environment variable has, a digit of `digits`; without the variable *value stays. */
-static mar_status persistent_read_wish(const char *name, const char *digits, const char *expected, int *value,
-                                       mar_err *err)
+mar_status persistent_read_wish(const char *name, const char *digits, const char *expected, int *value, mar_err *err)
 {
     char shown[64];
     const char *text = getenv(name);

@@ -41,6 +41,13 @@ static int no_skinny_kernel(kern_queue *k, const kern_linear *l, const kern_skin
     return 0;
 }
 
+static mar_status no_decoder(kern_queue *k, const kern_decoder_spec *spec, kern_decoder **out, mar_err *err)
+{
+    (void)k, (void)spec, (void)err;
+    *out = NULL;
+    return MAR_OK;
+}
+
 void kern_linear_then_gated(kern_queue *k, const kern_linear *l, const act *x, int rows, kern_activation activation,
                             act *hidden, act *y)
 {
@@ -55,5 +62,6 @@ void kern_fused_complete(kern_device *d)
     if (!d->fused.chain_run) d->fused.chain_run = kern_chain_steps;
     if (!d->fused.speculate_run) d->fused.speculate_run = kern_speculate_rounds;
     if (!d->fused.skinny) d->fused.skinny = no_skinny_kernel;
+    if (!d->fused.decoder_create) d->fused.decoder_create = no_decoder;
     if (!d->fused.linear_gated) d->fused.linear_gated = kern_linear_then_gated;
 }

@@ -29,6 +29,7 @@ typedef struct kern_device kern_device;
 typedef struct kern_queue kern_queue;
 typedef struct kern_linear kern_linear;           /* packed weights [N][K] and bias of y = act(x W^T + b) */
 typedef struct kern_conv kern_conv;               /* packed weights of a 2-D convolution */
+typedef struct kern_decoder kern_decoder;         /* layers of a causal transformer, in one launch */
 typedef struct kern_head kern_head;               /* packed weights of the diffusion head */
 typedef struct kern_recording kern_recording;     /* recorded work, for replay */
 typedef struct kern_speculation kern_speculation; /* state of speculation inside the head: kernels/speculation.h */
@@ -363,6 +364,32 @@ enum {
     KERN_SKINNY_NORMED,  /* only the norm, to `normed`: the caller uses linear and gated */
 };
 
+/* A layer of a causal transformer: x += wo(attention(rope(qkv(RMSNorm(x))))), with norms of q and k in front of rope,
+ * then x += w2(SiLU(w1(RMSNorm(x))) * w3(RMSNorm(x))). */
+typedef struct {
+    float *attention_norm; /* backend [D]; NULL: attention reads x itself (an EAGLE drafter's layer) */
+    float *ffn_norm;       /* backend [D] */
+    /* Norms of q and k: backend [heads or kv_heads][head_dim], or NULL. */
+    float *q_norm, *q_norm_bias, *k_norm, *k_norm_bias;
+    kern_linear *qkv; /* [(heads + 2 * kv_heads) * head_dim][D] act -> act; RoPE rotates neighbours */
+    kern_linear *wo;  /* [D][heads * head_dim] adds to x */
+    kern_linear *w13; /* [2 * hidden][D] w1, then w3 */
+    kern_linear *w2;  /* [D][hidden] adds to x */
+} kern_decoder_layer;
+
+typedef struct {
+    const kern_decoder_layer *layers; /* [depth]; their arrays and products outlive the decoder */
+    int depth, heads, kv_heads, head_dim;
+    float eps, head_eps; /* of the RMS norms; of the norms of q and k */
+} kern_decoder_spec;
+
+/* A pass of few rows through all layers of a decoder. */
+typedef struct {
+    kern_cache_job attention; /* of the first layer, with rope; q, q_stride, y and the norms are unused */
+    size_t cache_bytes;       /* from the cache of a layer to that of the next */
+    float *x;                 /* [rows][D] residual stream, in place */
+} kern_decode_job;
+
 /* Memory, time, recordings, products, rows and attention: what every model is built from. */
 typedef struct {
     void (*close)(kern_device *d); /* called after all its queues, weights and memory are freed */
@@ -589,6 +616,13 @@ typedef struct {
      * the norm divides them. Returns KERN_SKINNY_*; KERN_SKINNY_NOT for other layers and more rows, unless the layer
      * has the norm (kern_linear_spec), and always without such a kernel. */
     int (*skinny)(kern_queue *k, const kern_linear *l, const kern_skinny_job *job);
+    /* Makes a decoder, once. *out is NULL where the backend has none, or nobody asks for it (docs/gpu.md). Only with
+     * one are the next two called. */
+    mar_status (*decoder_create)(kern_queue *k, const kern_decoder_spec *spec, kern_decoder **out, mar_err *err);
+    void (*decoder_free)(kern_device *d, kern_decoder *decoder); /* no pending work may use it */
+    /* Computes a pass in one launch, which does not show its layers to kern_watch. Returns 0 and does nothing for more
+     * rows than it takes, and for caches in int8: the caller then computes layer by layer. */
+    int (*decode)(kern_queue *k, const kern_decoder *decoder, const kern_decode_job *job);
     /* Runs linear to `hidden`, act [rows][out], then gated to y, act [rows][out / 2]; same bits. The call is planned by
      * linear_plan. `hidden` is working memory, and has the products only while the queue watches (k->watch.on). */
     void (*linear_gated)(kern_queue *k, const kern_linear *l, const act *x, int rows, kern_activation activation,

@@ -112,6 +112,13 @@ static void linear(kern_queue *k, const kern_linear *l, const void *x, int rows,
     end_linear(k, l, rows, "");
 }
 
+/* A trace has the layers' operations. */
+static int trace_decode(kern_queue *k, const kern_decoder *decoder, const kern_decode_job *job)
+{
+    (void)k, (void)decoder, (void)job;
+    return 0;
+}
+
 static void end_norm(kern_queue *k, const char *name, int rows, int dim, int y_f32)
 {
     const double n = (double)rows * dim;
@@ -425,6 +432,7 @@ static void trace_replace(kern_trace *t)
     t->core.rms_norm = trace_rms_norm, t->core.gated = trace_gated, t->core.rotate = rotate,
     t->core.embed = trace_embed;
     t->fused.skinny = trace_skinny, t->fused.linear_gated = kern_linear_then_gated, t->fused.chain_run = chain_run;
+    t->fused.decode = trace_decode;
     if (t->fused.speculate_run != kern_speculate_rounds)
         t->fused.speculate_run = trace_speculate_run; /* else by rounds */
     t->discrete.probs = probs, t->discrete.draw = trace_draw, t->discrete.verify = verify_blocks;

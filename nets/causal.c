@@ -238,7 +238,14 @@ static mar_status load_layers(loader *l, causal_model *m)
         snprintf(prefix, sizeof prefix, "%s.%d", s->names->layers, i);
         status = causal_layer_load(l->k, l->file, prefix, s, i ? m->layers[i - 1].w2 : NULL, &m->layers[i], l->err);
     }
-    return status;
+    const kern_decoder_spec spec = {.layers = m->layers,
+                                    .depth = s->depth,
+                                    .heads = s->heads,
+                                    .kv_heads = s->kv_heads,
+                                    .head_dim = s->head_dim,
+                                    .eps = s->eps,
+                                    .head_eps = CAUSAL_HEAD_EPS};
+    return status == MAR_OK ? l->k->fused->decoder_create(l->k, &spec, &m->decoder, l->err) : status;
 }
 
 /* Loads rows of the embedding, a part at a time. */
@@ -324,6 +331,7 @@ void causal_model_free(causal_model *m)
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) d->core->free(d, arrays[i]);
     kern_linear *linears[] = {m->caption_fc1, m->caption_fc2, m->project[0], m->project[1], m->output, m->condition};
     for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) d->core->linear_free(d, linears[i]);
+    if (m->decoder) d->fused.decoder_free(d, m->decoder);
     for (int i = 0; m->layers && i < m->shape.depth; i++) causal_layer_free(d, &m->layers[i]);
     free(m->layers);
     free(m);

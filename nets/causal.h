@@ -5,16 +5,9 @@
 #include "kernels/ops.h"
 #include "nets/causal_shape.h"
 
-typedef struct {
-    float *attention_norm; /* backend [D]; NULL: attention reads x itself (an EAGLE drafter's layer) */
-    float *ffn_norm;       /* backend [D] */
-    /* Norms of q and k: backend [heads or kv_heads][head_dim], or NULL. */
-    float *q_norm, *q_norm_bias, *k_norm, *k_norm_bias;
-    kern_linear *qkv; /* [(heads + 2 * kv_heads) * head_dim][D] act -> act; RoPE rotates neighbours */
-    kern_linear *wo;  /* [D][heads * head_dim] adds to x */
-    kern_linear *w13; /* [2 * hidden][D] w1, then w3 */
-    kern_linear *w2;  /* [D][hidden] adds to x */
-} causal_layer;
+#define CAUSAL_HEAD_EPS 1e-5f /* of the norms of q and k: ChameleonLayerNorm's */
+
+typedef kern_decoder_layer causal_layer;
 
 /* What a shape lacks is NULL. */
 typedef struct {
@@ -33,8 +26,9 @@ typedef struct {
     kern_linear *output;
     float *next_position;   /* backend [seq_len or next_rows][D] */
     kern_linear *condition; /* [D][D] act -> f32 */
-    float *rope;          /* backend [prefix + causal_positions][head_dim] cos, sin of each pair */
-    causal_layer *layers; /* [depth] */
+    float *rope;            /* backend [prefix + causal_positions][head_dim] cos, sin of each pair */
+    causal_layer *layers;   /* [depth] */
+    kern_decoder *decoder;  /* all layers in one launch, for few rows; NULL: layer by layer */
 } causal_model;
 
 /* Loads the file's model on queue k. `image_id` is NULL, or host [vocabulary] the rows of embedding and output layer

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_EPS 1e-5f /* of ChameleonLayerNorm */
-
 /* --- the rows of a pass ------------------------------------------------------------------------------------------- */
 
 void causal_pass_begin(causal_pass *p, const float *table, const int *drawn)
@@ -124,6 +122,39 @@ static void pass_watch(const causal_pass *p, int layer, const char *name, const 
     kern_watch(p->k, y, f32 ? MAR_DTYPE_F32 : MAR_DTYPE_AUTO, p->rows, width, width, "layers.%d.%s", layer, name);
 }
 
+/* Returns the bytes of a layer's cache. */
+static size_t pass_cache_bytes(const causal_pass *p)
+{
+    return (size_t)p->sequences * (size_t)p->slots * pass_slot_bytes(p);
+}
+
+/* Returns the first layer's attention, without norms. */
+static kern_cache_job pass_attention(const causal_pass *p)
+{
+    const causal_shape *c = &p->model->shape;
+    return (kern_cache_job){.rows = p->rows,
+                            .heads = c->heads,
+                            .kv_heads = c->kv_heads,
+                            .head_dim = c->head_dim,
+                            .type = p->cache_type,
+                            .q = p->qkv,
+                            .q_stride = causal_qkv_width(c),
+                            .cache = p->cache,
+                            .spans = p->spans,
+                            .row = p->row,
+                            .first = p->first,
+                            .common = p->common,
+                            .slot = p->list,
+                            .mask = p->mask,
+                            .words = p->words,
+                            .causal = p->causal,
+                            .max_slots = p->span_slots,
+                            .rope = p->model->rope,
+                            .position = p->position,
+                            .own = p->slot,
+                            .y = p->attn};
+}
+
 /* x += wo(attention(rope(wqkv(pass_norm(x))))), with norms of q and k in front of rope if there are any. Takes and
  * returns x_act. */
 static const act *pass_attend(const causal_pass *p, int layer, const act *x_act)
@@ -132,30 +163,10 @@ static const act *pass_attend(const causal_pass *p, int layer, const act *x_act)
     const causal_layer *l = &p->model->layers[layer];
     const causal_shape *c = &p->model->shape;
     const int d = c->width, qkv = causal_qkv_width(c);
-    const size_t slots = (size_t)p->sequences * (size_t)p->slots;
-    const kern_cache_job job = {.rows = p->rows,
-                                .heads = c->heads,
-                                .kv_heads = c->kv_heads,
-                                .head_dim = p->model->shape.head_dim,
-                                .type = p->cache_type,
-                                .q = p->qkv,
-                                .q_stride = qkv,
-                                .cache = (char *)p->cache + (size_t)layer * slots * pass_slot_bytes(p),
-                                .spans = p->spans,
-                                .row = p->row,
-                                .first = p->first,
-                                .common = p->common,
-                                .slot = p->list,
-                                .mask = p->mask,
-                                .words = p->words,
-                                .causal = p->causal,
-                                .max_slots = p->span_slots,
-                                .rope = p->model->rope,
-                                .position = p->position,
-                                .own = p->slot,
-                                .q_norm = {l->q_norm, l->q_norm_bias, HEAD_EPS},
-                                .k_norm = {l->k_norm, l->k_norm_bias, HEAD_EPS},
-                                .y = p->attn};
+    kern_cache_job job = pass_attention(p);
+    job.cache = (char *)job.cache + (size_t)layer * pass_cache_bytes(p);
+    job.q_norm = (kern_head_norm){l->q_norm, l->q_norm_bias, CAUSAL_HEAD_EPS};
+    job.k_norm = (kern_head_norm){l->k_norm, l->k_norm_bias, CAUSAL_HEAD_EPS};
     int done = KERN_SKINNY_NORMED;
     if (!l->attention_norm) {
         k->core->to_act(k, p->x, (size_t)p->rows * (size_t)d, p->normed);
@@ -194,6 +205,8 @@ static const act *pass_feed_forward(const causal_pass *p, int layer, const act *
 
 void causal_pass_layers(const causal_pass *p)
 {
+    const kern_decode_job job = {pass_attention(p), pass_cache_bytes(p), p->x};
+    if (p->model->decoder && !p->k->watch.on && p->k->fused->decode(p->k, p->model->decoder, &job)) return;
     const act *x_act = NULL;
     for (int i = 0; i < p->model->shape.depth; i++) x_act = pass_feed_forward(p, i, pass_attend(p, i, x_act));
 }

@@ -429,6 +429,17 @@ run_lumina() {
     key="$key memory $(value memory_floor_seconds_per_token "$file-bf16.json" 1e3)"
 }
 
+# The same passes in one launch; those of 4 rows behind them.
+run_decode() {
+    local -x MAR_CUDA_DECODE=1
+    bench gpt_l bf16 --dtype bf16 && bench gpt_l int8 --dtype int8 || return
+    key="$(value seconds_per_token "$file-bf16.json" 1e3) ms a token, int8 $(value seconds_per_token "$file-int8.json" 1e3)"
+    key="$key; rows $(passes "$file-bf16.json")"
+    bench lumina lumina || return
+    key="$(value seconds_per_token "$file-bf16.json" 1e3) ms, int8 $(value seconds_per_token "$file-int8.json" 1e3);"
+    key="$key rows $(passes "$file-bf16.json"); lumina $(value seconds_per_token "$file-lumina.json" 1e3)"
+}
+
 run_batch() {
     local few=64 many=256
     if [ "$dry" ]; then few=2 many=3; fi
@@ -497,6 +508,7 @@ step batch 50 "floor 0.0174 s; goal 1.5 times" run_batch
 step batch-groups 50 "below the step before: the head in groups for these rows" run_batch_groups
 step two-threads 40 "below 0.9 of one session: run two" run_threads
 step lumina 45 "goal: 83 % of memory, 3.6 ms with all 32 layers" run_lumina
+step decode 60 "below gpt_l and lumina: the default up to 8 rows" run_decode
 step torch-products 30 "attention 209 us, products 801 TFLOP/s: whether ours are behind" run_torch_products
 step torch-graphs 90 "what MAR-B is compared with, recorded" run_pytorch bf16-graphs
 step torch-compile 90 "the same, compiled" run_pytorch bf16-compile

@@ -1,270 +1,5 @@
-/* Attention of a few queries over a long KV cache, as in decoding: plain decoding has one query a sequence, a verified
- * block some tens.
- *
- * Its floor is reading the cache: 4 bytes a slot, channel and sequence in bf16, against 4 flop a query. At 300 slots of
- * 1024 channels that is 1.2 MB a sequence and layer. It stays in L2 between the queries of a span, so tensor cores gain
- * nothing below some tens of queries a span. Bandwidth needs enough reads in flight: a block has one head of keys and
- * values and one tile of up to TILE of a span's queries of it, and its warps divide the slots. Each group of lanes has
- * its own slots and its own online softmax (Milakov and Gimelshein, arXiv:1805.02867). The groups' sums are joined at
- * the end. A slot's key and value are read once for all queries of the tile, 16 bytes a lane.
- *
- * A decoding step has few blocks, and each is short. So where the call has own slots, the first keys and values are on
- * their way before the block waits for the kernel before (programmatic dependent launch): all but those of the rows'
- * own slots, which the block makes itself (a.rope) or that kernel does. Other slots were written before that kernel and
- * the early ones before it began (kernels/ops.h).
- *
- * Grid and shared memory depend only on rows, spans, heads and head size. So a recording is correct for any slot
- * lists. */
-#include "kernels/cuda/cuda.h"
-#include "kernels/cuda/ptx.h"
-
-enum {
-    WARPS = 8,                       /* maximum warps of a block that stores rows */
-    MINE = KERN_CACHE_HEAD_MAX / 32, /* numbers of a head per lane */
-    TILE = 4,                        /* queries of a block, for spans with several */
-    MOST_DIM = KERN_CACHE_HEAD_MAX,
-};
-
-/* Sizes of a kernel for Q queries: with one, a layer of LlamaGen-L has all of its 288 slots on their way at once. It
- * has 128 registers, so that a block of the product before fits beside one of its own in a multiprocessor. */
-template <typename C, int Q> struct cache_form {
-    enum {
-        DEEP = Q == 1 && sizeof(C) < sizeof(float),
-        WARPS = DEEP ? 12 : 8,         /* maximum of a block */
-        AT_ONCE = DEEP ? 6 : 4,        /* slots that a group of lanes reads at a time */
-        THREADS = DEEP ? 512 : 32 * 8, /* for which there are registers */
-    };
-};
-
-/* A call, on the device. */
-typedef struct {
-    int rows, heads, kv_heads, dim, q_stride, spans, words;
-    int group;         /* query heads for each head of keys */
-    size_t slot_bytes; /* of the cache */
-    const int *row, *first, *common, *slot;
-    const unsigned long long *mask;
-    const float *rope;         /* NULL: q is rotated and the cache is filled */
-    const int *position, *own; /* own NULL: all slots are loaded after the wait */
-    kern_head_norm q_norm, k_norm;
-    int lanes;   /* of a group, a power of two: lanes * MINE >= dim */
-    int warps;   /* of a block */
-    float scale; /* log2(e) / sqrt(dim) */
-} cache_call;
-
-/* Queries first .. first + count - 1 of a head of keys, all of one span. Row r has queries r * group .. */
-typedef struct {
-    int first, count, span;
-} cache_tile;
-
-/* Returns tile number i of `size` queries, counted through the spans; count 0: there is no such tile. */
-static __device__ inline cache_tile tile_of(const cache_call &a, int size, int i)
-{
-    if (a.rope) return {i * a.group, i < a.spans ? a.group : 0, i}; /* each span has one row, and its tile */
-    for (int s = 0; s < a.spans; s++) {
-        const int queries = (a.row[s + 1] - a.row[s]) * a.group, tiles = (queries + size - 1) / size;
-        if (i < tiles) return {a.row[s] * a.group + i * size, min(queries - i * size, size), s};
-        i -= tiles;
-    }
-    return {0, 0, 0};
-}
-
-/* Returns the first element of a query in rows of `stride` elements. */
-static __device__ inline size_t cuda_cache_query(const cache_call &a, int query, int head, int stride)
-{
-    const int row = query / a.group;
-    return (size_t)row * (size_t)stride + (size_t)((head * a.group + query - row * a.group) * a.dim);
-}
-
-/* --- keys and values in the cache --------------------------------------------------------------------------------- */
-
-/* N neighbouring int8 as floats. */
-template <int N> struct alignas(N) cuda_bytes {
-    uint32_t word[N / 4];
-};
-
-/* N neighbouring numbers as they are in the cache. */
-template <typename C, int N> struct cache_part {
-    cuda_pairs<N> x;
-    __device__ cuda_floats<N> floats() const
-    {
-        return cuda_unpack<C>(x);
-    }
-};
-template <int N> struct cache_part<float, N> {
-    cuda_floats<N> x;
-    __device__ cuda_floats<N> floats() const
-    {
-        return x;
-    }
-};
-template <int N> struct cache_part<int8_t, N> {
-    cuda_bytes<N> x;
-    __device__ cuda_floats<N> floats() const
-    {
-        cuda_floats<N> y;
-        for (int j = 0; j < N; j++) y.v[j] = (float)(int8_t)(x.word[j / 4] >> j % 4 * 8 & 0xff);
-        return y;
-    }
-};
-
-/* A head's key and value in a slot. */
-template <typename C> struct cache_head {
-    const C *key, *value;
-    const float *key_scale, *value_scale; /* int8 */
-};
-
-template <typename C>
-static __device__ inline cache_head<C> head_in_slot(const cache_call &a, const char *cache, int slot, int head)
-{
-    const size_t width = (size_t)(a.kv_heads * a.dim);
-    const C *key = (const C *)(cache + (size_t)slot * a.slot_bytes);
-    const float *scale = (const float *)(key + 2 * width) + head;
-    key += (size_t)(head * a.dim);
-    return {key, key + width, scale, scale + a.kv_heads};
-}
-
-static __device__ inline void store_pair(float *to, float x, float y, float)
-{
-    cuda_store(to, cuda_floats<2>{{x, y}});
-}
-static __device__ inline void store_pair(bf16 *to, float x, float y, float)
-{
-    cuda_store(to, cuda_floats<2>{{x, y}});
-}
-static __device__ inline void store_pair(int8_t *to, float x, float y, float factor)
-{
-    to[0] = (int8_t)__float2int_rn(x * factor);
-    to[1] = (int8_t)__float2int_rn(y * factor);
-}
-
-/* Returns the factor of a head's numbers for int8, 0 if all are to be 0. Writes the scale (kernels/ops.h), also to
- * `copy` unless it is NULL. */
-static __device__ inline float quantise_head(const float *x, float *scale, float *copy)
-{
-    unsigned most = 0; /* magnitudes as bits, so that a NaN is the largest */
-    for (int j = 0; j < MINE; j++) most = max(most, __float_as_uint(fabsf(x[j])));
-    for (int bit = 16; bit > 0; bit /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, bit));
-    const float greatest = __uint_as_float(most);
-    const int finite = greatest <= FLT_MAX, any = finite && greatest >= 1e-30f;
-    if (threadIdx.x % 32 == 0) *scale = any ? greatest / 127 : finite ? 0 : NAN;
-    if (threadIdx.x % 32 == 0 && copy) *copy = *scale;
-    return any ? 127 / greatest : 0;
-}
-
-/* A lane's numbers of a row of `rope`: those of the pairs lane, lane + 32, .. of a head. */
-typedef struct {
-    float v[MINE];
-} cache_turn;
-
-static __device__ inline cache_turn load_turn(const cache_call &a, int row)
-{
-    const float *rope = a.rope + (size_t)a.position[row] * (size_t)a.dim;
-    cache_turn t;
-    for (int j = 0; j < MINE; j += 2) {
-        const int at = j * 32 + 2 * ((int)threadIdx.x % 32);
-        const cuda_floats<2> pair = at < a.dim ? cuda_load<2>(rope + at) : cuda_floats<2>{};
-        t.v[j] = pair.v[0], t.v[j + 1] = pair.v[1];
-    }
-    return t;
-}
-
-/* Where a head is stored. */
-template <typename C> struct cache_place {
-    C *head, *copy;            /* copy: in shared memory, or NULL */
-    float *scale, *copy_scale; /* int8's */
-};
-
-/* A warp stores a head's query, key or value: normed if norm.weight is not NULL, rotated if turn is not NULL. norm is
- * at the head. A lane has the pairs lane, lane + 32, .. to.head may be `from`. */
-template <typename T, typename C>
-static __device__ inline void cuda_store_head(int dim, const T *from, kern_head_norm norm, const cache_turn *turn,
-                                              const cache_place<C> &to)
-{
-    const int lane = (int)threadIdx.x % 32;
-    float x[MINE], factor = 1;
-    for (int j = 0; j < MINE; j += 2) {
-        const int at = j * 32 + 2 * lane;
-        const cuda_floats<2> pair = at < dim ? cuda_load<2>(from + at) : cuda_floats<2>{};
-        x[j] = pair.v[0], x[j + 1] = pair.v[1];
-    }
-    if (norm.weight) {
-        float sum = 0, square = 0;
-        for (int j = 0; j < MINE && norm.bias; j++) sum += x[j];
-        const float mean = norm.bias ? cuda_warp_sum(sum) / (float)dim : 0;
-        for (int j = 0; j < MINE; j++)
-            if (j / 2 * 64 + 2 * lane < dim) square += (x[j] - mean) * (x[j] - mean);
-        const float deviation = cuda_inverse_deviation(cuda_warp_sum(square) / (float)dim, norm.eps);
-        for (int j = 0; j < MINE; j++) {
-            const int at = j / 2 * 64 + 2 * lane + j % 2;
-            if (at >= dim) continue;
-            x[j] = (x[j] - mean) * deviation * norm.weight[at];
-            if (norm.bias) x[j] += norm.bias[at];
-        }
-    }
-    for (int j = 0; j < MINE && turn; j += 2) {
-        const float first = x[j], second = x[j + 1];
-        x[j] = first * turn->v[j] - second * turn->v[j + 1];
-        x[j + 1] = second * turn->v[j] + first * turn->v[j + 1];
-    }
-    if constexpr (sizeof(C) == 1) factor = quantise_head(x, to.scale, to.copy_scale);
-    for (int j = 0; j < MINE; j += 2) {
-        const int at = j * 32 + 2 * lane;
-        if (at >= dim) continue;
-        const float first = factor != 0 ? x[j] : 0, second = factor != 0 ? x[j + 1] : 0;
-        store_pair(to.head + at, first, second, factor);
-        if (to.copy) store_pair(to.copy + at, first, second, factor);
-    }
-}
-
-/* Returns the norm of a head. */
-static __device__ inline kern_head_norm cuda_cache_norm(const kern_head_norm &norm, int head, int dim)
-{
-    const float *weight = norm.weight ? norm.weight + head * dim : NULL;
-    return {weight, norm.bias ? norm.bias + head * dim : NULL, norm.eps};
-}
-
-/* What a block makes of its row, in shared memory, with a.rope: queries [group][dim], then key and value as in a slot
- * with one head. */
-template <typename T, typename C> struct cache_fresh {
-    T *query;
-    C *key;
-    float *scale; /* [2] */
-};
-
-template <typename T, typename C> static __device__ __host__ inline size_t fresh_bytes(const cache_call &a)
-{
-    return a.rope ? (size_t)(a.group * a.dim) * sizeof(T) + (size_t)(2 * a.dim) * sizeof(C) + 2 * sizeof(float) : 0;
-}
-
-template <typename T, typename C> static __device__ inline cache_fresh<T, C> fresh_in(const cache_call &a, void *shared)
-{
-    T *query = (T *)shared;
-    C *key = (C *)(query + a.group * a.dim);
-    return {query, key, (float *)(key + 2 * a.dim)};
-}
-
-/* A warp stores head number h of a row: its queries in place, then its keys, then its values in the row's slot. Also
- * stores it in `fresh`, of head `head` of keys, unless that is NULL. */
-template <typename T, typename C>
-static __device__ inline void store_part(const cache_call &a, int row, int h, const cache_turn &turn, T *q, char *cache,
-                                         const cache_fresh<T, C> *fresh, int head)
-{
-    T *from = q + (size_t)row * (size_t)a.q_stride + (size_t)(h * a.dim);
-    if (h < a.heads) {
-        T *copy = fresh ? fresh->query + (h - head * a.group) * a.dim : NULL;
-        cuda_store_head<T, T>(a.dim, from, cuda_cache_norm(a.q_norm, h, a.dim), &turn, {from, copy, NULL, NULL});
-        return;
-    }
-    const int kv = h - a.heads, is_value = kv >= a.kv_heads; /* its place among keys, then values */
-    C *slot = (C *)(cache + (size_t)a.own[row] * a.slot_bytes);
-    const cache_place<C> to = {slot + (size_t)(kv * a.dim), fresh ? fresh->key + is_value * a.dim : NULL,
-                               (float *)(slot + (size_t)(2 * a.kv_heads * a.dim)) + kv,
-                               fresh ? fresh->scale + is_value : NULL};
-    if (is_value)
-        cuda_store_head<T, C>(a.dim, from, {}, NULL, to);
-    else
-        cuda_store_head<T, C>(a.dim, from, cuda_cache_norm(a.k_norm, kv, a.dim), &turn, to);
-}
+/* Attention over a KV cache: its kernels and launches. cache.cuh has what a block does. */
+#include "kernels/cuda/cache.cuh"
 
 /* Stores all heads of all rows, a warp each. */
 template <typename T, typename C>
@@ -274,221 +9,19 @@ __global__ static void __launch_bounds__(32 * WARPS) store_rows(cache_call a, T 
     fast::start_next();
     const cache_turn turn = load_turn(a, min(row, a.rows - 1));
     fast::wait_for_previous();
-    if (row < a.rows) store_part<T, C>(a, row, n - row * of_row, turn, q, cache, NULL, 0);
+    const int h = n - row * of_row;
+    T *from = q + (size_t)row * (size_t)a.q_stride + (size_t)(h * a.dim);
+    if (row < a.rows) store_part<T, C>(a, row, h, turn, from, cache, NULL, NULL, true);
 }
 
 template <typename T, typename C> static void store(cuda_queue *c, const cache_call &a, act *q, void *cache)
 {
     const size_t heads = (size_t)a.rows * (size_t)(a.heads + 2 * a.kv_heads);
+    cuda_large_shared(c, store_rows<T, C>);
     cuda_launch_early(c, store_rows<T, C>, cuda_blocks(heads, WARPS), 32 * WARPS, 0, a, (T *)q, (char *)cache);
 }
 
-/* --- attention ---------------------------------------------------------------------------------------------------- */
-
-/* Loads a lane's MINE numbers of a head: vectors lane, lane + lanes, .. of N; 0 beyond the head. */
-template <int N, typename T>
-static __device__ inline void load_mine(const T *head, int dim, int lane, int lanes, float *x)
-{
-    for (int v = 0; v < MINE / N; v++) {
-        const int at = (v * lanes + lane) * N;
-        const cuda_floats<N> part = at < dim ? cuda_load<N>(head + at) : cuda_floats<N>{};
-        for (int j = 0; j < N; j++) x[v * N + j] = part.v[j];
-    }
-}
-
-/* Sums of a group of lanes for Q queries. */
-template <int Q> struct cache_sums {
-    float top[Q], total[Q]; /* running maximum and sum of the softmax */
-    float o[Q][MINE];
-};
-
-/* Rescales the sums of query i to a new maximum; returns the base of the new terms' exponents. As long as a group has
- * no slot, the maximum is -infinity and the sums are 0. */
-template <int Q> static __device__ inline float raise_maximum(cache_sums<Q> &s, int i, float top)
-{
-    const float base = top == -INFINITY ? 0 : top, rescale = fast::exp2(s.top[i] - base);
-    s.top[i] = top;
-    s.total[i] *= rescale;
-    for (int j = 0; j < MINE; j++) s.o[i][j] *= rescale;
-    return base;
-}
-
-/* Adds the sums over other slots. */
-template <int Q> static __device__ inline void join(cache_sums<Q> &s, int i, float top, float total, const float *o)
-{
-    const float base = raise_maximum(s, i, fmaxf(s.top[i], top)), factor = fast::exp2(top - base);
-    s.total[i] += total * factor;
-    for (int j = 0; j < MINE; j++) s.o[i][j] += o[j] * factor;
-}
-
-/* AT_ONCE slots of a span, for a tile: a lane's numbers as they are in the cache. */
-template <typename C, int N, int Q> struct cache_slots {
-    static constexpr int AT_ONCE = cache_form<C, Q>::AT_ONCE;
-    cache_part<C, N> key[AT_ONCE][MINE / N], value[AT_ONCE][MINE / N];
-    float key_scale[AT_ONCE], value_scale[AT_ONCE]; /* int8's */
-    unsigned own;                                   /* bit u: slot number u is a row's own, and not loaded yet */
-    unsigned known[Q];                              /* bit u: the query attends to slot number u */
-};
-
-template <typename C, int N, int Q>
-static __device__ inline void load_slot(const cache_call &a, const cache_head<C> &from, int lane, int u,
-                                        cache_slots<C, N, Q> &s)
-{
-    for (int v = 0; v < MINE / N; v++) {
-        const int at = (v * a.lanes + lane) * N;
-        if (at >= a.dim) continue;
-        s.key[u][v] = *(const cache_part<C, N> *)(from.key + at);
-        s.value[u][v] = *(const cache_part<C, N> *)(from.value + at);
-    }
-    if constexpr (sizeof(C) == 1) s.key_scale[u] = *from.key_scale, s.value_scale[u] = *from.value_scale;
-}
-
-/* Slots that are not loaded early: of a block's only row, or the first of `count` at `of`. */
-typedef struct {
-    int first, count; /* first: -1 if there is none */
-    const int *of;
-} cache_owns;
-
-/* Loads slots number k, k + step, .. of a span, AT_ONCE of them, but none of `owns`. Query i is of row row[i]. */
-template <typename C, int N, int Q>
-static __device__ inline cache_slots<C, N, Q> load_slots(const cache_call &a, const cache_tile &t, const int *row,
-                                                         const char *cache, int head, int k, int step, int lane,
-                                                         const cache_owns &owns)
-{
-    const int first = a.first[t.span], count = a.first[t.span + 1] - first, common = a.common[t.span];
-    constexpr int AT_ONCE = cache_form<C, Q>::AT_ONCE;
-    cache_slots<C, N, Q> s = {};
-    int slot[AT_ONCE]; /* all are loaded at a time; -1: there is none */
-#pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) slot[u] = k + u * step < count ? a.slot[first + k + u * step] : -1;
-    for (int i = 1; Q > 1 && i < owns.count; i++) {
-        const int own = owns.of[i];
-#pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) s.own |= (slot[u] == own ? 1u : 0u) << u;
-    }
-#pragma unroll
-    for (int u = 0; u < AT_ONCE; u++)
-        if (slot[u] >= 0 && slot[u] == owns.first)
-            s.own |= 1u << u;
-        else if (slot[u] >= 0 && !(Q > 1 && s.own >> u & 1))
-            load_slot<C, N, Q>(a, head_in_slot<C>(a, cache, slot[u], head), lane, u, s);
-#pragma unroll
-    for (int u = 0; u < AT_ONCE; u++)
-        for (int i = 0; i < Q; i++) {
-            const int behind = k + u * step - common;
-            if (slot[u] < 0 || i >= t.count) continue;
-            const unsigned long long *mask = a.mask + (size_t)row[i] * (size_t)a.words;
-            s.known[i] |= (behind < 0 || mask[behind / 64] >> behind % 64 & 1 ? 1u : 0u) << u;
-        }
-    return s;
-}
-
-template <typename C, int N> static __device__ inline void floats_of(const cache_part<C, N> *part, float *x)
-{
-    for (int v = 0; v < MINE / N; v++) {
-        const cuda_floats<N> some = part[v].floats();
-        for (int j = 0; j < N; j++) x[v * N + j] = some.v[j];
-    }
-}
-
-/* Attends to loaded slots with all queries of a tile. A slot outside a query's set is ignored, whatever its contents.
- */
-template <typename C, int N, int Q>
-static __device__ inline void attend_slots(const cache_call &a, const cache_tile &t, const cache_slots<C, N, Q> &slots,
-                                           const float q[Q][MINE], cache_sums<Q> &s)
-{
-    constexpr int AT_ONCE = cache_form<C, Q>::AT_ONCE;
-    float score[Q][AT_ONCE];
-#pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) {
-        float key[MINE];
-        floats_of<C, N>(slots.key[u], key);
-#pragma unroll
-        for (int i = 0; i < Q; i++) {
-            if (i >= t.count) continue;
-            float sum = 0;
-            for (int j = 0; j < MINE; j++) sum += q[i][j] * key[j];
-            for (int bit = a.lanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, bit);
-            if (sizeof(C) == 1) sum *= slots.key_scale[u];
-            score[i][u] = slots.known[i] >> u & 1 ? sum * a.scale : -INFINITY;
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < Q; i++) {
-        if (i >= t.count) continue;
-        float top = s.top[i];
-        for (int u = 0; u < AT_ONCE; u++) top = fmaxf(top, score[i][u]);
-        const float base = raise_maximum(s, i, top);
-#pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) {
-            if (!(slots.known[i] >> u & 1)) continue;
-            const float weight = fast::exp2(score[i][u] - base);
-            const float scaled = sizeof(C) == 1 ? weight * slots.value_scale[u] : weight;
-            float value[MINE];
-            floats_of<C, N>(slots.value[u], value);
-            s.total[i] += weight;
-            for (int j = 0; j < MINE; j++) s.o[i][j] += scaled * value[j];
-        }
-    }
-}
-
-/* Joins the sums of a warp's groups; each lane then has those of its numbers. */
-template <int Q> static __device__ inline void join_groups(const cache_call &a, const cache_tile &t, cache_sums<Q> &s)
-{
-    for (int bit = a.lanes; bit < 32; bit *= 2)
-#pragma unroll
-        for (int i = 0; i < Q; i++) {
-            if (i >= t.count) continue;
-            float o[MINE];
-            for (int j = 0; j < MINE; j++) o[j] = __shfl_xor_sync(0xffffffffu, s.o[i][j], bit);
-            const float top = __shfl_xor_sync(0xffffffffu, s.top[i], bit);
-            join(s, i, top, __shfl_xor_sync(0xffffffffu, s.total[i], bit), o);
-        }
-}
-
-/* Returns the bytes of shared memory for the sums of a block's warps, [warps][Q][2 + dim]: maximum, total, o. */
-static size_t cache_shared(int warps, int queries, int dim)
-{
-    return (size_t)(warps * queries * (2 + dim)) * sizeof(float);
-}
-
-/* y = sums of all warps over their total, for a head of keys. */
-template <typename T, typename C, int Q>
-static __device__ inline void store_sums(const cache_call &a, const cache_tile &t, int head, const float *sums, T *y)
-{
-    const int one = 2 + a.dim, warps = (int)blockDim.x / 32, most = cache_form<C, Q>::WARPS;
-    for (int at = (int)threadIdx.x; at < t.count * a.dim; at += (int)blockDim.x) {
-        const int i = at / a.dim, d = at - i * a.dim;
-        float top = -INFINITY, total = 0, o = 0;
-#pragma unroll
-        for (int w = 0; w < most; w++)
-            if (w < warps) top = fmaxf(top, sums[(w * Q + i) * one]);
-#pragma unroll
-        for (int w = 0; w < most; w++) {
-            if (w >= warps) continue;
-            const float *mine = sums + (w * Q + i) * one;
-            const float factor = fast::exp2(mine[0] - (top == -INFINITY ? 0 : top));
-            total += mine[1] * factor;
-            o += mine[2 + d] * factor;
-        }
-        cuda_store(y + cuda_cache_query(a, t.first + i, head, a.heads * a.dim) + d, o / total);
-    }
-}
-
-/* Stores a row's queries, key and value of one head of keys. No other block has them, and no other row attends to the
- * slot in these columns. */
-template <typename T, typename C>
-static __device__ inline void store_group(const cache_call &a, int row, int head, const cache_turn &turn, T *q,
-                                          char *cache, const cache_fresh<T, C> &fresh)
-{
-    for (int i = (int)threadIdx.x / 32; i < a.group + 2; i += (int)blockDim.x / 32) {
-        const int kv = a.heads + (i - a.group) * a.kv_heads + head;
-        store_part<T, C>(a, row, i < a.group ? head * a.group + i : kv, turn, q, cache, &fresh, head);
-    }
-}
-
-/* Attends with one block per (tile, head of keys). N divides the head: numbers of a vector. With a.rope a tile has all
- * queries of one row. */
+/* Attends with one block per (tile, head of keys). */
 template <typename T, typename C, int N, int Q>
 __global__ static void __launch_bounds__(cache_form<C, Q>::THREADS) attend_cache(cache_call a, T *q, char *cache, T *y)
 {
@@ -496,69 +29,14 @@ __global__ static void __launch_bounds__(cache_form<C, Q>::THREADS) attend_cache
     const cache_tile t = tile_of(a, Q, (int)blockIdx.x / a.kv_heads);
     if (t.count == 0 || !a.own) fast::wait_for_previous();
     if (t.count == 0) return;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % a.lanes;
-    const int group = (int)threadIdx.x / a.lanes, groups = (int)blockDim.x / a.lanes;
-    const int head = (int)blockIdx.x % a.kv_heads, count = a.first[t.span + 1] - a.first[t.span];
-    cache_owns owns = {-1, 0, NULL};
-    if (Q == 1 && a.own) owns.first = a.own[t.span];
-    if (Q > 1 && a.own)
-        owns.of = a.own + a.row[t.span], owns.first = *owns.of, owns.count = a.row[t.span + 1] - a.row[t.span];
-    const cache_fresh<T, C> fresh = fresh_in<T, C>(a, cuda_shared());
-    float *sums = (float *)((char *)cuda_shared() + fresh_bytes<T, C>(a));
-    int row[Q];
-    for (int i = 0; i < Q; i++) row[i] = (t.first + i) / a.group;
-    cache_slots<C, N, Q> slots = load_slots<C, N, Q>(a, t, row, cache, head, group, groups, lane, owns);
-    if (a.rope) {
-        const cache_turn turn = load_turn(a, t.span);
-        fast::wait_for_previous();
-        store_group<T, C>(a, t.span, head, turn, q, cache, fresh);
-        __syncthreads();
-    } else if (a.own) {
-        fast::wait_for_previous();
-        owns = {-1, 0, NULL}; /* the kernel before has stored them */
+    const int head = (int)blockIdx.x % a.kv_heads;
+    float *sums = (float *)((char *)cuda_shared() + fresh_bytes<T, C, Q>(a));
+    attend_tile<T, C, N, Q>(a, t, head, q, cache, fresh_in<T, C, Q>(a, cuda_shared()), sums,
+                            [](int) { fast::wait_for_previous(); });
+    for (int at = (int)threadIdx.x; at < t.count * a.dim; at += (int)blockDim.x) {
+        const int i = at / a.dim, d = at - i * a.dim;
+        cuda_store(y + cuda_cache_query(a, t.first + i, head, a.heads * a.dim) + d, joined_sum<C, Q>(a, sums, i, d));
     }
-    float mine[Q][MINE];
-    cache_sums<Q> s;
-    for (int i = 0; i < Q; i++) {
-        s.top[i] = -INFINITY, s.total[i] = 0;
-        for (int j = 0; j < MINE; j++) s.o[i][j] = mine[i][j] = 0;
-        const T *from = a.rope ? fresh.query + i * a.dim : q + cuda_cache_query(a, t.first + i, head, a.q_stride);
-        if (i < t.count) load_mine<N>(from, a.dim, lane, a.lanes, mine[i]);
-    }
-#pragma unroll 1
-    for (int k = 0;;) { /* all lanes of a warp shuffle together, with slots or not */
-#pragma unroll
-        for (int u = 0; u < slots.AT_ONCE; u++)
-            if (slots.own >> u & 1) {
-                cache_head<C> made = {fresh.key, fresh.key + a.dim, fresh.scale, fresh.scale + 1};
-                if (Q > 1 && !a.rope)
-                    made = head_in_slot<C>(a, cache, a.slot[a.first[t.span] + group + u * groups], head);
-                load_slot<C, N, Q>(a, made, lane, u, slots);
-            }
-        attend_slots<C, N, Q>(a, t, slots, mine, s);
-        k += groups * slots.AT_ONCE;
-        if (k >= count) break;
-        slots = load_slots<C, N, Q>(a, t, row, cache, head, k + group, groups, lane, owns);
-    }
-    join_groups(a, t, s);
-    if ((int)threadIdx.x % 32 < a.lanes)
-        for (int i = 0; i < Q; i++) {
-            float *to = sums + (warp * Q + i) * (2 + a.dim);
-            if (lane == 0) to[0] = s.top[i], to[1] = s.total[i];
-            for (int v = 0; v < MINE / N; v++)
-                for (int j = 0; j < N; j++) {
-                    const int d = (v * a.lanes + lane) * N + j;
-                    if (d < a.dim) to[2 + d] = s.o[i][v * N + j];
-                }
-        }
-    __syncthreads();
-    store_sums<T, C, Q>(a, t, head, sums, y);
-}
-
-/* Returns the maximum number of tiles of spans with `queries` queries in total. */
-static unsigned most_tiles(int queries, int spans, int size)
-{
-    return (unsigned)(queries < spans ? queries : spans + (queries - spans) / size);
 }
 
 template <typename T, typename C, int N, int Q>
@@ -569,14 +47,15 @@ static void launch_of(cuda_queue *c, cache_call &a, int max_slots, const void *q
     a.warps = warps < 1 ? 1 : warps < most ? warps : most;
     cuda_large_shared(c, attend_cache<T, C, N, Q>);
     cuda_launch_early(c, attend_cache<T, C, N, Q>, most_tiles(a.rows * a.group, a.spans, Q) * (unsigned)a.kv_heads,
-                      32 * (unsigned)a.warps, fresh_bytes<T, C>(a) + cache_shared(a.warps, Q, a.dim), a, (T *)q,
+                      32 * (unsigned)a.warps, fresh_bytes<T, C, Q>(a) + cache_shared(a.warps, Q, a.dim), a, (T *)q,
                       (char *)cache, (T *)y);
 }
 
-/* Stores and attends. The kernel for one query a span, or one row's group, stores by itself. */
+/* Stores and attends. The kernel stores by itself where no span can have more rows than a skinny product. */
 template <typename T, typename C> static void attention_cache(cuda_queue *c, cache_call &a, const kern_cache_job *job)
 {
-    if (a.rope && (a.rows != a.spans || a.group > TILE)) {
+    a.fresh = a.rows - a.spans + 1;
+    if (a.rope && a.fresh > KERN_SKINNY_ROWS) {
         store<T, C>(c, a, (act *)job->q, job->cache);
         a.rope = NULL;
         if (a.rows > KERN_SKINNY_ROWS * a.spans) a.own = NULL; /* looking up each slot among so many takes longer */
@@ -588,18 +67,27 @@ template <typename T, typename C> static void attention_cache(cuda_queue *c, cac
     (a.dim % VECTOR == 0 ? most : fours)(c, a, job->max_slots, job->q, job->cache, job->y);
 }
 
-/* Returns a job's call; its lists are staged. */
-static cache_call cuda_cache_call(cuda_queue *c, const kern_cache_job *job)
+cache_call cuda_cache_call(cuda_queue *c, const kern_cache_job *job)
 {
-    const size_t rows = (size_t)job->rows;
+    const size_t rows = (size_t)job->rows, spans = (size_t)job->spans, words = rows * (size_t)job->words;
     cache_call a = {};
     a.rows = job->rows, a.heads = job->heads, a.kv_heads = job->kv_heads, a.group = job->heads / job->kv_heads;
     a.dim = job->head_dim, a.q_stride = job->q_stride;
     a.slot_bytes = kern_cache_slot_bytes(&c->device->base, job->type, job->kv_heads, job->head_dim);
     a.rope = job->rope, a.q_norm = job->q_norm, a.k_norm = job->k_norm;
-    if (!job->rope) return a;
-    a.position = cuda_stage_list(c, job->position, rows, rows);
-    a.own = cuda_stage_list(c, job->own, rows, rows);
+    if (job->rope) {
+        a.position = cuda_stage_list(c, job->position, rows, rows);
+        a.own = cuda_stage_list(c, job->own, rows, rows);
+    }
+    if (!job->spans) return a;
+    a.spans = job->spans, a.words = job->words, a.lanes = 1;
+    a.row = cuda_stage_list(c, job->row, spans + 1, spans + 1);
+    a.first = cuda_stage_list(c, job->first, spans + 1, spans + 1);
+    a.common = cuda_stage_list(c, job->common, spans, spans);
+    a.slot = cuda_stage_list(c, job->slot, (size_t)job->first[spans], spans * (size_t)job->max_slots);
+    a.mask = (const unsigned long long *)cuda_stage_list(c, words ? job->mask : NULL, words, words);
+    while (a.lanes * MINE < a.dim) a.lanes *= 2;
+    a.scale = 1.4426950408889634f / sqrtf((float)a.dim);
     return a;
 }
 
@@ -650,7 +138,6 @@ mar_status cuda_attention_cache_plan(kern_queue *k, int slots, int head_dim, int
 void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
 {
     cuda_queue *c = cuda_of(k);
-    const size_t rows = (size_t)job->rows, spans = (size_t)job->spans, words = rows * (size_t)job->words;
     if (job->rows <= 0) return;
     mar_err err = {};
     const mar_status status = cuda_attention_cache_plan(k, job->max_slots, job->head_dim, job->causal, &err);
@@ -659,14 +146,6 @@ void cuda_attention_cache(kern_queue *k, const kern_cache_job *job)
         return;
     }
     cache_call a = cuda_cache_call(c, job);
-    a.spans = job->spans, a.words = job->words, a.lanes = 1;
-    a.row = cuda_stage_list(c, job->row, spans + 1, spans + 1);
-    a.first = cuda_stage_list(c, job->first, spans + 1, spans + 1);
-    a.common = cuda_stage_list(c, job->common, spans, spans);
-    a.slot = cuda_stage_list(c, job->slot, (size_t)job->first[spans], spans * (size_t)job->max_slots);
-    a.mask = (const unsigned long long *)cuda_stage_list(c, words ? job->mask : NULL, words, words);
-    while (a.lanes * MINE < a.dim) a.lanes *= 2;
-    a.scale = 1.4426950408889634f / sqrtf((float)a.dim);
     const auto of_bf16 = job->type == KERN_CACHE_INT8 ? attention_cache<bf16, int8_t> : attention_cache<bf16, bf16>;
     const auto of_f32 = job->type == KERN_CACHE_INT8   ? attention_cache<float, int8_t>
                         : job->type == KERN_CACHE_BF16 ? attention_cache<float, bf16>

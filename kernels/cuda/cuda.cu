@@ -224,12 +224,12 @@ static void wait(cuda_queue *c, const char *what)
     if (!*c->gave_up) return;
     mar_err err = {};
     *c->gave_up = 0;
-    kern_fail(
-        &c->base,
-        err_set(&err, MAR_EBACKEND,
-                "%s: the GPU ran only a part of the head's kernel; other processes or streams hold the rest of it",
-                what),
-        &err);
+    kern_fail(&c->base,
+              err_set(&err, MAR_EBACKEND,
+                      "%s: the GPU ran only a part of a kernel that needs all of it; other processes or streams hold "
+                      "the rest of it",
+                      what),
+              &err);
 }
 
 /* Waits also after a failure or a cancel: earlier work may still run. */

@@ -250,7 +250,10 @@ cuda_entry<decltype(kern_core_ops::free)> cuda_free;
     X(core, look_up, cuda_look_up)                                                                                     \
     X(core, embed, cuda_embed)
 #define CUDA_FUSED_OPS(X)                                                                                              \
-    X(fused, chain_run, cuda_chain_run) X(fused, speculate_run, cuda_speculate_run) X(fused, skinny, cuda_skinny)
+    X(fused, chain_run, cuda_chain_run)                                                                                \
+    X(fused, speculate_run, cuda_speculate_run) X(fused, skinny, cuda_skinny)                                          \
+        X(fused, decoder_create, cuda_decoder_create) X(fused, decoder_free, cuda_decoder_free)                        \
+            X(fused, decode, cuda_decode)
 #define CUDA_MEASURE_OPS(X)                                                                                            \
     X(measure, linear_spec, cuda_linear_spec)                                                                          \
     X(measure, conv_spec, cuda_conv_spec)                                                                              \
@@ -328,6 +331,9 @@ void cuda_matmuls_free(cuda_device *d);
 /* skinny.cu */
 /* Sets *major to that of the code which the GPU runs: PTX of an older one has neither clusters nor early launches. */
 cudaError_t cuda_code_major(int *major);
+
+/* persistent_load.cu */
+/* Writes the number that an environment variable has, a digit of `digits`; without the variable *value stays. */
 
 /* rows.cu */
 /* y = x [n] as numbers of the type, BF16 or F16. */

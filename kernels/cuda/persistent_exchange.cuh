@@ -56,15 +56,17 @@ static __device__ __forceinline__ void persistent_turn(const persistent_args &a,
         persistent_wait(a, f);
 }
 
-/* Returns whether a barrier of this launch gave up: a loop that waits for the work of all blocks must end. */
-static __device__ __forceinline__ bool persistent_gave_up(const persistent_args &a)
+/* Returns whether a barrier of this launch gave up: a loop that waits for the work of all blocks must end. A: arguments
+ * with `arrivals`. */
+template <typename A> static __device__ __forceinline__ bool persistent_gave_up(const A &a)
 {
     return fast::load_relaxed(a.arrivals) >= GRID_GAVE_UP;
 }
 
 /* Returns whether all words of a thread have come: `missing` says that some have not; *polls is 0 at first. Where a
  * block is missing it gives up as a barrier does; what the kernel writes is then undefined. */
-static __device__ __forceinline__ bool persistent_polled(const persistent_args &a, bool missing, unsigned *polls)
+template <typename A>
+static __device__ __forceinline__ bool persistent_polled(const A &a, bool missing, unsigned *polls)
 {
     if (!missing) return true;
     fast::poll_again();

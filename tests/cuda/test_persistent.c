@@ -493,8 +493,8 @@ static void check_missing_blocks(shape s)
         assert_int_equal(kern_check(cuda.k, &err), i == 1 ? MAR_EBACKEND : MAR_OK);
         if (i == 1)
             assert_string_equal(err.text,
-                                "waiting for the GPU: the GPU ran only a part of the head's kernel; other processes "
-                                "or streams hold the rest of it");
+                                "waiting for the GPU: the GPU ran only a part of a kernel that needs all of it; other "
+                                "processes or streams hold the rest of it");
         cuda.k->core->recover(cuda.k);
         check_kern(cuda.k);
         close_chain(&c, x[i], NULL);

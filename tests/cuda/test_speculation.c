@@ -620,7 +620,7 @@ static void missing_blocks_are_an_error(void **state)
     cudahost_hold_last(0);
     cudahost_give_up_after(UINT_MAX);
     assert_int_equal(kern_check(k, &err), MAR_EBACKEND);
-    assert_non_null(strstr(err.text, "the GPU ran only a part of the head's kernel; "));
+    assert_non_null(strstr(err.text, "the GPU ran only a part of a kernel that needs all of it; "));
     k->core->recover(k);
     k->core->free(k->device, memory);
     diff_speculate_free(&s);

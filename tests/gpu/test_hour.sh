@@ -20,7 +20,7 @@ has() {
 
 if [ "$kind" = demo ]; then
     MAR_COMMAND=$command "$hour" --dry-run "$work/out" >"$work/printed" 2>&1 || fail "status $?, expected 0"
-    for name in head-mar_b head-spherear head_spec gpt_l batch batch-groups lumina; do has $name ok '[^ ]'; done
+    for name in head-mar_b head-spherear head_spec gpt_l batch batch-groups lumina decode; do has $name ok '[^ ]'; done
     for name in mar_b-cluster8-words0 {mar_b,spherear}-resident; do
         grep -q '"head_call_seconds"' "$work"/out/*-head-$name.json || fail "no JSON of $name"
     done
@@ -49,8 +49,9 @@ case "$*" in
 *"--head_spec 4"*) echo "mar: a stand-in that fails" >&2 && exit 3 ;;
 *)
     [ "${MAR_CUDA_HEAD_CLUSTER:-}${MAR_CUDA_HEAD_WORDS:-}" != "${NO_ROOM:-none}" ] || exit 4
-    printf '{\n\t"head_call_seconds":\t%s,\n\t"seconds_per_image":\t0.5,\n\t"seconds_per_token":\t0.0005\n}\n' \
-        "0.00004${MAR_CUDA_HEAD_WORDS:-$((5 - 2 * ${MAR_CUDA_HEAD_RESIDENT:-0} - ${MAR_CUDA_HEAD_GROUPS:-0}))}"
+    printf '{\n\t"head_call_seconds":\t%s,\n\t"seconds_per_image":\t0.5,\n\t"seconds_per_token":\t%s\n}\n' \
+        "0.00004${MAR_CUDA_HEAD_WORDS:-$((5 - 2 * ${MAR_CUDA_HEAD_RESIDENT:-0} - ${MAR_CUDA_HEAD_GROUPS:-0}))}" \
+        "0.000${MAR_CUDA_DECODE:+2}5"
     ;;
 esac
 END
@@ -70,6 +71,8 @@ grep -q '"head_call_seconds":[[:space:]]*0.000043' "$work/out/05-head-mar_b-resi
 has head_spec 'failed 3' 'mar: a stand-in that fails'
 has batch ok '0.5 s an image at 2, head 45 us a call, 0.5 at 3'
 has batch-groups ok '0.5 s an image at 2, head 44 us a call, 0.5 at 3'
+has gpt_l ok '0.5 ms a token, int8 0.5'
+has decode ok '0.25 ms, int8 0.25; .*; lumina 0.25'
 has torch-compile skipped
 [ "$(tail -n "$(wc -l <"$work/out/summary.txt")" "$work/printed")" = "$(cat "$work/out/summary.txt")" ] ||
     fail "the table is not what is printed last"

@@ -29,18 +29,24 @@ static void open_runner(causal_fixture *f, wt_file *file, family_facts *config, 
     release_facts(config);
 }
 
+/* Derives the facts of LlamaGen or of a decoder. */
+static void derive_net(wt_file *file, family_facts *config)
+{
+    mar_err err = {0};
+    if (language_recognise(file))
+        assert_ok(derive_facts(&family_language, file, (wt_asked){.width = 0, .height = 0}, config, &err), &err);
+    else
+        assert_ok(derive_facts(&family_llamagen, file, (wt_asked){.heads = 0}, config, &err), &err);
+}
+
 int causal_fixture_open(causal_fixture *f, kern_queue *k, const char *name, int seq_len,
                         const causal_sampling *sampling, int images, int drafts, int keep, int rows)
 {
     family_facts config;
-    mar_err err = {0};
     *f = (causal_fixture){.k = k, .rows = rows};
     if (!f->k) return 0;
     wt_file *file = golden_open(name);
-    if (language_recognise(file))
-        assert_ok(derive_facts(&family_language, file, (wt_asked){.width = 0, .height = 0}, &config, &err), &err);
-    else
-        assert_ok(derive_facts(&family_llamagen, file, (wt_asked){.heads = 0}, &config, &err), &err);
+    derive_net(file, &config);
     if (seq_len) config.shape.seq_len = seq_len, config.shape.columns = causal_side(seq_len);
     open_runner(f, file, &config, sampling, images, drafts, keep);
     return 1;
@@ -50,11 +56,10 @@ int causal_fixture_open_file(causal_fixture *f, kern_queue *k, const char *path,
                              int images, int drafts, int keep, int rows)
 {
     family_facts config;
-    mar_err err = {0};
     *f = (causal_fixture){.k = k, .rows = rows};
     if (!f->k) return 0;
     wt_file *file = open_weights(path);
-    assert_ok(derive_facts(&family_language, file, (wt_asked){.width = 0, .height = 0}, &config, &err), &err);
+    derive_net(file, &config);
     open_runner(f, file, &config, sampling, images, drafts, keep);
     return 1;
 }

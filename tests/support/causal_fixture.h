@@ -27,7 +27,7 @@ extern const causal_sampling causal_fixture_plain;
  * Returns 0 if k is NULL. */
 int causal_fixture_open(causal_fixture *f, kern_queue *k, const char *name, int seq_len,
                         const causal_sampling *sampling, int images, int drafts, int keep, int rows);
-/* Opens the decoder of families/language.h in a file likewise. */
+/* Opens LlamaGen or a decoder of families/language.h in a file likewise. */
 int causal_fixture_open_file(causal_fixture *f, kern_queue *k, const char *path, const causal_sampling *sampling,
                              int images, int drafts, int keep, int rows);
 /* Opens the decoder of families/language.h in a folder likewise, for images of width x height pixels. */

@@ -332,9 +332,6 @@ void cuda_matmuls_free(cuda_device *d);
 /* Sets *major to that of the code which the GPU runs: PTX of an older one has neither clusters nor early launches. */
 cudaError_t cuda_code_major(int *major);
 
-/* persistent_load.cu */
-/* Writes the number that an environment variable has, a digit of `digits`; without the variable *value stays. */
-
 /* rows.cu */
 /* y = x [n] as numbers of the type, BF16 or F16. */
 void cuda_to_halves(cuda_queue *c, const float *x, size_t n, mar_dtype type, void *y);

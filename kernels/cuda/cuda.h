@@ -251,9 +251,11 @@ cuda_entry<decltype(kern_core_ops::free)> cuda_free;
     X(core, embed, cuda_embed)
 #define CUDA_FUSED_OPS(X)                                                                                              \
     X(fused, chain_run, cuda_chain_run)                                                                                \
-    X(fused, speculate_run, cuda_speculate_run) X(fused, skinny, cuda_skinny)                                          \
-        X(fused, decoder_create, cuda_decoder_create) X(fused, decoder_free, cuda_decoder_free)                        \
-            X(fused, decode, cuda_decode)
+    X(fused, speculate_run, cuda_speculate_run)                                                                        \
+    X(fused, skinny, cuda_skinny)                                                                                      \
+    X(fused, decoder_create, cuda_decoder_create)                                                                      \
+    X(fused, decoder_free, cuda_decoder_free)                                                                          \
+    X(fused, decode, cuda_decode)
 #define CUDA_MEASURE_OPS(X)                                                                                            \
     X(measure, linear_spec, cuda_linear_spec)                                                                          \
     X(measure, conv_spec, cuda_conv_spec)                                                                              \

@@ -11,7 +11,7 @@ typedef struct {
     causal_model *model;
     causal_runner *runner;
     void *memory;
-    float *laws; /* backend [rows][vocabulary] */
+    float *laws;   /* backend [rows][vocabulary] */
     wt_file *file; /* a prompt's embeddings are read from it */
     int rows, vocabulary, seq_len;
 } causal_fixture;

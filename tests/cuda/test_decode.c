@@ -130,6 +130,16 @@ static void passes_are_the_same(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
 }
 
+/* Checks layers that have their norms in the weights (product.cu). */
+static void norms_are_applied_once(void **state)
+{
+    (void)state;
+    static const decode_case c = {0, 64, 2, 2, 32, 2, 64, CAUSAL_NO_NORM, 0, 1, 0, 0, MAR_DTYPE_BF16, "40"};
+    setenv("MAR_CUDA_PRODUCTS", "1", 1);
+    check_case(&c);
+    unsetenv("MAR_CUDA_PRODUCTS");
+}
+
 /* Checks that the form is refused by name where it is asked for and cannot be. */
 static void refused(void **state)
 {
@@ -203,7 +213,7 @@ static void missing_blocks_are_an_error(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(passes_are_the_same), cmocka_unit_test(refused),
-                                       cmocka_unit_test(missing_blocks_are_an_error)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(passes_are_the_same), cmocka_unit_test(norms_are_applied_once),
+                                       cmocka_unit_test(refused), cmocka_unit_test(missing_blocks_are_an_error)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,7 +61,6 @@ static bench open_groups(const network *n, const char *shared, int most)
 static void agrees_with_cpu(void **state)
 {
     (void)state;
-    static float got[2][MOST * 32], want[2][MOST * 32];
     for (size_t i = 0; i < form_count(); i++) {
         network n = make_network(forms[i].s, 3000 * (i + 1));
         int most = 0;
@@ -71,16 +70,7 @@ static void agrees_with_cpu(void **state)
         bench cpu = make_bench(open_cpu(), &n, most), cuda = open_groups(&n, forms[i].shared, most);
         for (int j = 0; j < (cuda_test_brief() ? 1 : 3); j++) {
             const run *r = &forms[i].r[j];
-            if (!r->tokens) continue;
-            run_chain(&cuda, r, got[0], r->ode ? got[1] : NULL);
-            run_chain(&cpu, r, want[0], r->ode ? want[1] : NULL);
-            const double allowed = r->steps == 1 && cudahost_objects ? 2e-4 : 1e-3;
-            for (int a = 0; a < 1 + r->ode; a++) {
-                const double error = relative_error(got[a], want[a], (size_t)(r->tokens * n.s.channels));
-                if (!(error <= allowed))
-                    fail_msg("width %d, run %d, array %d: relative error %.3g, allowed %.3g", n.s.width, j, a, error,
-                             allowed);
-            }
+            if (r->tokens) compare_chains(&cuda, &cpu, r, (size_t)j);
         }
         free_bench(&cpu), free_bench(&cuda);
         free_network(&n);

@@ -50,18 +50,7 @@ static void agrees_with_cpu(void **state)
             const run *r = &runs[j];
             if (few && (cuda_test_brief() ? j != 10 : j != 1 && j != 7)) continue;
             if (cuda_test_brief() && (j == 2 || (j >= 4 && j <= 6) || j == 8)) continue; /* like others */
-            static float got[2][MOST * 32], want[2][MOST * 32];
-            const size_t values = (size_t)r->tokens * (size_t)n.s.channels;
-            run_chain(&cuda, r, got[0], r->ode ? got[1] : NULL);
-            run_chain(&cpu, r, want[0], r->ode ? want[1] : NULL);
-            /* in the shim 4e-7 with one step and 1.2e-4 with more; on a GPU, which adds in another order, 2.4e-4 */
-            const double allowed = r->steps == 1 && cudahost_objects ? 2e-4 : 1e-3;
-            for (int a = 0; a < 1 + r->ode; a++) {
-                const double error = relative_error(got[a], want[a], values);
-                if (!(error <= allowed))
-                    fail_msg("width %d, run %zu, array %d: relative error %.3g, allowed %.3g", n.s.width, j, a, error,
-                             allowed);
-            }
+            compare_chains(&cuda, &cpu, r, j);
         }
         free_bench(&cpu), free_bench(&cuda);
         free_network(&n);

@@ -66,5 +66,7 @@ void chain_body(void *arg);
 void close_chain(chain *c, float *x, float *x0);
 /* Opens, runs and closes a chain. */
 void run_chain(const bench *b, const run *r, float *x, float *x0);
+/* Fails if run number `number` differs on the two backends. */
+void compare_chains(const bench *cuda, const bench *cpu, const run *r, size_t number);
 
 #endif

@@ -405,7 +405,7 @@ static __device__ __forceinline__ void resident_load_gated(const persistent_args
         const int row = (lane + 32 * i) / PIECES;
         const unsigned at = (unsigned)(6 * (from + (lane + 32 * i) % PIECES) - begin);
         const unsigned two[3] = {w[i].x, w[i].y, w[i].z};
-        char *to = (char *)&s.operand[warp * S::PAIRS2][4 * row];
+        char *to = (char *)((uint4 *)s.operand + 32 * warp * S::PAIRS2 + 4 * row);
 #pragma unroll
         for (int n = 0; n < 3; n++) {
             const unsigned c = at + 2 * (unsigned)n; /* channel of the part; wraps before it */
@@ -588,15 +588,17 @@ static __device__ __forceinline__ void resident_begin(const persistent_args &a, 
     for (int i = thread; i < S::DEPTH * BOTH; i += PERSISTENT_THREADS) {
         const float *from = a.bias + i / BOTH * (S::TILES + 1) * S::WIDTH; /* fc1 has TILES * W columns */
         const int n = i % BOTH;
-        s.bias[0][0][i] = n < WIDE ? from[S::TILES * column + n] : from[S::TILES * S::WIDTH + column + n - WIDE];
+        s.bias[i / BOTH][n / RESIDENT_OWN][n % RESIDENT_OWN] =
+            n < WIDE ? from[S::TILES * column + n] : from[S::TILES * S::WIDTH + column + n - WIDE];
     }
     for (int i = thread; i < (int)(sizeof s.operand / sizeof(uint4)); i += PERSISTENT_THREADS)
-        s.operand[0][i] = make_uint4(0, 0, 0, 0);
+        s.operand[i / 32][i % 32] = make_uint4(0, 0, 0, 0);
     for (int i = thread; i < RESIDENT_OWN * (S::CHANNELS + 1); i += PERSISTENT_THREADS) {
         const int c = i / RESIDENT_OWN, n = column + i % RESIDENT_OWN;
-        s.in[0][i] = c < S::CHANNELS ? a.in[n * S::CHANNELS + c] : a.in_bias[n];
+        s.in[c][i % RESIDENT_OWN] = c < S::CHANNELS ? a.in[n * S::CHANNELS + c] : a.in_bias[n];
     }
-    for (int i = thread; i < j.tokens * S::CHANNELS; i += PERSISTENT_THREADS) s.state[0][i] = j.x[i];
+    for (int i = thread; i < j.tokens * S::CHANNELS; i += PERSISTENT_THREADS)
+        s.state[i / S::CHANNELS][i % S::CHANNELS] = j.x[i];
     fast::copy_wait<0>();
     __syncthreads();
 }

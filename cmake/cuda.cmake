@@ -30,7 +30,8 @@ set(MAR_CUDA_LIBRARIES ${MAR_CUDART} ${MAR_CUBLASLT} Threads::Threads ${CMAKE_DL
 
 # Machine code for Ampere, Ada, Hopper and Blackwell, and PTX for what comes between and later. $CUDAARCHS is CMake's
 # variable for it. 100 and 120 need toolkit 12.8 or later. The kernels have two forms, without clusters and, from 90 on,
-# with them; so all machine code comes from the PTX of 80 or of 90, each made once.
+# with them. So 80 to 89 take the PTX of 80, made once. 100 and 120 take their own: from that of 90 ptxas makes code of
+# more registers.
 set(architectures "80;86;89;90a;100;120;90-virtual")
 if(NOT "$ENV{CUDAARCHS}" STREQUAL "")
   set(architectures "$ENV{CUDAARCHS}")
@@ -54,12 +55,9 @@ foreach(architecture ${MAR_CUDA_ARCHITECTURES})
   if(architecture MATCHES "^(.*)-virtual$")
     list(APPEND MAR_CUDA_FLAGS -gencode arch=compute_${CMAKE_MATCH_1},code=compute_${CMAKE_MATCH_1})
   else()
-    if(NOT architecture MATCHES "^[0-9]+$") # its own PTX
-      set(virtual ${architecture})
-    elseif(architecture LESS 90)
+    set(virtual ${architecture})
+    if(architecture MATCHES "^8[0-9]$")
       set(virtual 80)
-    else()
-      set(virtual 90)
     endif()
     list(APPEND MAR_CUDA_FLAGS -gencode arch=compute_${virtual},code=sm_${architecture})
   endif()

@@ -1,5 +1,6 @@
-/* The chain of up to 8 rows without clusters, barriers of the grid and fences: the second form of persistent.cu's,
- * chosen at load (MAR_CUDA_HEAD_RESIDENT, docs/gpu.md). resident.cuh has the evaluation. */
+/* The chain of up to 8 rows, and rounds of speculation of as many, without clusters, barriers of the grid and fences:
+ * the second form of persistent.cu's and speculation.cu's, chosen at load (MAR_CUDA_HEAD_RESIDENT, docs/gpu.md).
+ * resident.cuh has the evaluation. */
 #include "kernels/cuda/resident.cuh"
 
 typedef cuda_floats<4> quad; /* four neighbouring channels of a token */
@@ -59,12 +60,14 @@ static __device__ __forceinline__ void resident_copy(const persistent_args &a, S
         fast::copy16(to + i, from + i / (P::ALL * 32) * P::PACKED + i % (P::ALL * 32));
 }
 
-/* Loads what stays in shared memory. */
+/* Loads what stays in shared memory, and the first `floats` of the states from x. */
 template <typename S>
-static __device__ __forceinline__ void resident_begin(const persistent_args &a, S &s, const kern_chain_job &j)
+static __device__ __forceinline__ void resident_begin(persistent_args &a, S &s, const float *x, int floats)
 {
     enum { WIDE = RESIDENT_OWN * S::TILES, BOTH = WIDE + RESIDENT_OWN }; /* columns of fc1, of fc1 and fc2 */
     const int thread = (int)threadIdx.x, column = RESIDENT_OWN * (int)blockIdx.x;
+    a.width = S::WIDTH; /* constants at compile time */
+    a.mod_final = 6 * (S::DEPTH / S::GROUP) * S::WIDTH, a.mod_bytes = a.mod_final + 8 * S::WIDTH;
 #pragma unroll 1
     for (int block = 0; 2 * block < S::KEPT; block++) {
         resident_copy<S, RESIDENT_FC1>(a, s, block);
@@ -82,7 +85,7 @@ static __device__ __forceinline__ void resident_begin(const persistent_args &a, 
         const int c = i / RESIDENT_OWN, n = column + i % RESIDENT_OWN;
         s.in[0][i] = c < S::CHANNELS ? a.in[n * S::CHANNELS + c] : a.in_bias[n];
     }
-    for (int i = thread; i < j.tokens * S::CHANNELS; i += PERSISTENT_THREADS) s.state[0][i] = j.x[i];
+    for (int i = thread; i < S::ROWS * S::CHANNELS; i += PERSISTENT_THREADS) s.state[0][i] = i < floats ? x[i] : 0;
     fast::copy_wait<0>();
     __syncthreads();
 }
@@ -97,23 +100,17 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) resident_chain(p
     const unsigned char *mod = (const unsigned char *)j.mod; /* rows of the step */
     quad x0 = {};
     unsigned number = S::FIRST; /* of the words written last */
-    if (j.tokens == 0) return;  /* resident_starts only tests whether the kernel starts */
-    a.width = S::WIDTH;         /* constants at compile time */
-    a.mod_final = 6 * (S::DEPTH / S::GROUP) * S::WIDTH, a.mod_bytes = a.mod_final + 8 * S::WIDTH;
-    resident_begin(a, s, j);
+    if (j.tokens == 0) return;  /* resident_try only tests whether the kernel starts */
+    if (thread < rows) s.mod[thread] = mod + thread * a.mod_bytes;
+    resident_begin(a, s, j.x, j.tokens * S::CHANNELS);
     if (j.ode && quads) x0 = ((const quad *)j.x0)[thread];
 #pragma unroll 1
     for (int step = j.first; step >= 0; step--, mod += rows * a.mod_bytes) {
         if (step > 0 && line < rows * a.mod_bytes)
             fast::prefetch_l2(mod + rows * a.mod_bytes + line); /* as persistent_prefetch_mod */
-        float4 x = resident_in(s, j.tokens, rows);
-        if (thread < 32) resident_store_x<S>(a, x, rows, number + 1);
-        number++;
-#pragma unroll 1
-        for (int block = 0; block < S::DEPTH; block++) number = resident_layer(a, s, mod, block, rows, number, &x);
-        resident_out(a, s, mod, rows, number);
-        number++;
+        number = resident_evaluate(a, s, j.tokens, rows, number);
         resident_step(a, s, j, step, number, &x0);
+        if (thread < rows) s.mod[thread] += rows * a.mod_bytes;
         __syncthreads();
     }
     if (blockIdx.x == 0 && quads) {
@@ -123,10 +120,104 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) resident_chain(p
     if (thread == 0 && persistent_gave_up(a)) *a.gave_up = 1;
 }
 
+/* --- speculation inside the head -------------------------------------------------------------------------------- */
+
+/* Takes the outputs of the slot's rows, each thread those of a channel of a row. Waits for all of them, also without a
+ * token. */
+template <typename S>
+static __device__ __forceinline__ void resident_take(const persistent_args &a, const kern_speculation &w, int slot,
+                                                     int token, unsigned number)
+{
+    const int level = (int)threadIdx.x / S::CHANNELS, c = (int)threadIdx.x % S::CHANNELS;
+    const uint4 *cond = a.x + S::OUT + ((level * w.slots + slot) * S::OUTPUTS + c) / 2;
+    const uint4 *uncond = cond + (w.conditions - 1) * w.slots * w.window * S::OUTPUTS / 2;
+    uint4 of[4]; /* eps and v, with and without condition */
+    unsigned late, polls = 0;
+    const bool some = token >= 0 && level < kern_speculation_levels(&w, token); /* loaded before the wait */
+    if (level >= w.window) return;
+    do {
+#pragma unroll
+        for (int i = 0; i < 4; i++) of[i] = fast::load_two_words((i < 2 ? cond : uncond) + i % 2 * (S::CHANNELS / 2));
+        late = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) late |= (of[i].y ^ number) | (of[i].w ^ number);
+    } while (!persistent_polled(a, late != 0, &polls));
+    if (!some) return;
+    speculate_take(w, slot, token, level, c, __uint_as_float(resident_word(of[0], c).x),
+                   __uint_as_float(resident_word(of[2], c).x), __uint_as_float(resident_word(of[1], c).x));
+}
+
+/* A slot's turn between two evaluations: its token moves to the end of the round, and it or the next one proposes.
+ * Writes the slot's words of the next round: states, and modulation rows, or -1 without a token and where a wait gave
+ * up. */
+template <typename S>
+static __device__ __forceinline__ void resident_move(const persistent_args &a, S &s, const kern_speculation &w,
+                                                     int slot, bool evaluated, unsigned number)
+{
+    const int i = (int)threadIdx.x, row = i - S::ROWS * S::CHANNELS, states = w.slots * w.window;
+    const bool gave_up = persistent_gave_up(a);
+    uint2 *to = (uint2 *)(a.x + S::ROUND) + i;
+    int token = w.slot_token[slot];
+    if (evaluated) {
+        resident_take<S>(a, w, slot, token, number);
+        if (token >= 0) {
+            speculate_walk(w, slot, token, &s.turn.scratch);
+            token = speculate_next_token(w, slot);
+        }
+    }
+    speculate_filter(w, slot, token, &s.turn.scratch, sizeof s.turn.scratch);
+    __syncthreads();
+    if (i < states * S::CHANNELS && i / S::CHANNELS % w.slots == slot)
+        fast::store_word(to, __float_as_uint(s.state[0][i]), number + 1);
+    if (row >= 0 && row < states * w.conditions && row % w.slots == slot)
+        fast::store_word(to, gave_up || token < 0 ? ~0u : (unsigned)s.turn.mod_index[row], number + 1);
+}
+
+/* Loads states and modulation rows. Returns whether a slot has a token; not where a wait gave up. */
+template <typename S>
+static __device__ __forceinline__ bool resident_load_round(const persistent_args &a, S &s, const speculate_job &j,
+                                                           unsigned number)
+{
+    const int i = (int)threadIdx.x, row = i - S::ROWS * S::CHANNELS, states = j.w.slots * j.w.window;
+    const bool state = i < states * S::CHANNELS, mod = row >= 0 && row < states * j.w.conditions;
+    uint2 word = make_uint2(0, number);
+    unsigned polls = 0;
+    do {
+        if (state || mod) word = resident_word(fast::load_two_words(a.x + S::ROUND + i / 2), i);
+    } while (!persistent_polled(a, word.y != number, &polls));
+    if (state) s.state[0][i] = __uint_as_float(word.x);
+    if (mod) s.mod[row] = j.mod + (size_t)max((int)word.x, 0) * a.mod_bytes;
+    return __syncthreads_or(mod && word.y == number && (int)word.x >= 0);
+}
+
+/* Runs all rounds. The last blocks have the slots: with few rows or many blocks they compute no outputs. */
+template <typename S>
+static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) resident_rounds(persistent_args a, speculate_job j)
+{
+    S &s = *(S *)cuda_shared();
+    const int slot = (int)(gridDim.x - 1 - blockIdx.x), states = j.w.slots * j.w.window;
+    unsigned number = S::FIRST;
+    kern_speculation w = j.w; /* the slot's, in shared memory what a round needs, but for q */
+    if (w.tokens == 0) return;
+    w.state = s.state[0], w.mod_index = s.turn.mod_index;
+    w.mean_p = s.turn.mean_p, w.log_std_p = s.turn.log_std_p;
+    w.tempered_p = s.turn.tempered_p, w.tempered_q = s.turn.tempered_q;
+    resident_begin(a, s, NULL, 0);
+#pragma unroll 1
+    for (bool evaluated = false;; evaluated = true) {
+        if (slot < w.slots) resident_move(a, s, w, slot, evaluated, number);
+        number++;
+        if (!resident_load_round(a, s, j, number)) break;
+        if (blockIdx.x == 0 && threadIdx.x == 0) w.count->rounds++;
+        number = resident_evaluate(a, s, states, states * w.conditions, number);
+    }
+    if (threadIdx.x == 0 && persistent_gave_up(a)) *a.gave_up = 1;
+}
+
 /* --- the host -------------------------------------------------------------------------------------------------- */
 
 typedef void (*resident_kernel)(persistent_args, kern_chain_job);
-enum { RESIDENT_SIZES = 3 }; /* kernels for up to 2, 4 and 8 rows */
+enum { RESIDENT_SIZES = 3 }; /* kernels for up to 2, 4 and 8 rows; rounds have the last one's shared memory and words */
 
 /* A kernel, its shared memory, and its words in 16 bytes. */
 typedef struct {
@@ -141,14 +232,14 @@ template <typename S> constexpr resident_size resident_of = {resident_chain<S>, 
 static const struct resident_head {
     int width, depth, ada_layers, channels, hidden; /* hidden 0: MLP */
     resident_size sizes[RESIDENT_SIZES];
+    void (*rounds)(persistent_args, speculate_job);
 } resident_heads[] = {
 #define RESIDENT_HEAD(W, D, A, C, H, N)                                                                                \
     {                                                                                                                  \
         W, D, A, C, H,                                                                                                 \
-        {                                                                                                              \
-            resident_of<resident_shared<W, D, A, C, H, N, 2>>, resident_of<resident_shared<W, D, A, C, H, N, 4>>,      \
-                resident_of<resident_shared<W, D, A, C, H, N, 8>>                                                      \
-        }                                                                                                              \
+            {resident_of<resident_shared<W, D, A, C, H, N, 2>>, resident_of<resident_shared<W, D, A, C, H, N, 4>>,     \
+             resident_of<resident_shared<W, D, A, C, H, N, 8>>},                                                       \
+            resident_rounds<resident_shared<W, D, A, C, H, N, 8>>                                                      \
     }
     RESIDENT_HEAD(128, 2, 2, 8, 0, 4), RESIDENT_HEAD(128, 3, 3, 16, 0, 6),  RESIDENT_HEAD(128, 4, 2, 16, 192, 8),
 #ifdef MAR_CUDAHOST
@@ -183,18 +274,37 @@ cudaError_t resident_try(const cuda_queue *c, const persistent_head *f, const re
     cudaError_t e = cudaSuccess;
     for (int size = 0; size < RESIDENT_SIZES && e == cudaSuccess; size++)
         e = persistent_start(c, resident_args(of, size, &f->args), of->sizes[size].kernel, kern_chain_job());
-    return e;
+    if (e != cudaSuccess) return e;
+    return persistent_start(c, resident_args(of, RESIDENT_SIZES - 1, &f->args), of->rounds, speculate_job());
+}
+
+/* Launches kernel(args, job), which has the shared memory and words of kernel `size`. */
+template <typename E>
+static void resident_launch(cuda_queue *c, const persistent_head *f, int size, void (*kernel)(persistent_args, E),
+                            const E &job)
+{
+    persistent_args args;
+    if (!cuda_live(c) || !persistent_prepare(c, f, true, &args)) return;
+    args = resident_args(f->few, size, &args);
+    const size_t zeros = (size_t)((char *)(args.x + f->few->sizes[size].words) - (char *)args.arrivals);
+    if (cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, zeros, c->stream), "preparing the head's kernel"))
+        cuda_ok(c, persistent_start(c, args, kernel, job), "launching the head's kernel");
 }
 
 int resident_run(cuda_queue *c, const persistent_head *f, const kern_chain_job *job)
 {
     const int rows = job->tokens * job->conditions, size = rows <= 2 ? 0 : rows <= 4 ? 1 : 2;
-    persistent_args args;
     if (!f->few || rows > RESIDENT_ROWS) return 0;
-    if (!cuda_live(c) || !persistent_prepare(c, f, true, &args)) return 1;
-    args = resident_args(f->few, size, &args);
-    const size_t zeros = (size_t)((char *)(args.x + f->few->sizes[size].words) - (char *)args.arrivals);
-    if (cuda_ok(c, cudaMemsetAsync(args.arrivals, 0, zeros, c->stream), "preparing the head's kernel"))
-        cuda_ok(c, persistent_start(c, args, f->few->sizes[size].kernel, *job), "launching the head's kernel");
+    resident_launch(c, f, size, f->few->sizes[size].kernel, *job);
+    return 1;
+}
+
+int resident_speculate(cuda_queue *c, const persistent_head *f, kern_speculation *w, const void *mod)
+{
+    const int fit = RESIDENT_ROWS / (w->conditions * w->window);
+    if (!f->few || w->tokens > SPECULATE_TOKENS * fit) return 0;
+    w->slots = w->tokens < fit ? w->tokens : fit;
+    const speculate_job j = {*w, (const unsigned char *)mod};
+    resident_launch(c, f, RESIDENT_SIZES - 1, f->few->rounds, j);
     return 1;
 }

@@ -1,5 +1,5 @@
-/* The resident form's evaluation of the head, for up to 8 rows: without clusters, barriers of the grid and fences;
- * resident.cu has the kernel.
+/* The resident form's evaluation of the head, for up to 8 rows: without clusters, barriers of the grid and fences. Two
+ * kernels of resident.cu use it.
  *
  * The head's shape is known at compile time. A block owns 8 columns of the residual stream, and as large a share of
  * fc1's columns. It keeps its weights in shared memory over the whole chain; those of SwiGLU heads that find no room
@@ -17,13 +17,18 @@
  *   - outputs: the block has read all of x. Another block wrote x after it had read the outputs.
  * So each block reads all outputs, also those that a step does not use.
  *
+ * A round of speculation has one exchange more, of states and modulation rows. The block of a slot reads all outputs of
+ * its rows, moves its token, and writes them; all blocks read those of all slots before the input layer. So a block
+ * that writes x there follows all that have read x, through the slots' blocks. States and modulation rows are
+ * overwritten when the slot's block has read x of the input layer, which the others wrote after them.
+ *
  * Wide words have the low 16 bits of the number. They suffice: who waits for a number has read the word's last one, or
- * its zeros, so a word has that or the next, and these differ by 2 to 2*DEPTH + 2. FIRST makes the numbers of a chain's
- * second step wrap, so that every longer chain tests it; the words of 0 are overwritten by then. */
+ * its zeros, so a word has that or the next, and these differ by 2 to 2*DEPTH + 3. FIRST makes the numbers of a second
+ * step or round wrap, so that every longer launch tests it; the words of 0 are overwritten by then. */
 #ifndef KERNELS_CUDA_RESIDENT_CUH
 #define KERNELS_CUDA_RESIDENT_CUH
 
-#include "kernels/cuda/persistent_layers.cuh"
+#include "kernels/cuda/speculation.cuh"
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
 
@@ -36,6 +41,13 @@ static constexpr int resident_power(int n)
 {
     return n <= 1 ? 1 : 2 * resident_power((n + 1) / 2);
 }
+
+/* What a token needs in a turn, between evaluations; arrays of N = rows times channels as in kern_speculation. */
+template <int N> struct resident_turn {
+    speculate_scratch scratch; /* also the filter's */
+    int mod_index[RESIDENT_ROWS];
+    float mean_p[N], log_std_p[N], tempered_p[N], tempered_q[N];
+};
 
 /* A block's shared memory, for more than R/2 and up to R rows of a head of width W with D residual blocks, A adaLN
  * layers and C channels: SwiGLU with H hidden channels, or MLP if H is 0. The first N products stay in it. */
@@ -72,20 +84,26 @@ template <int W, int D, int A, int C, int H, int N, int R> struct resident_share
         V = X_TAIL + R * PERSISTENT_PARTS * 4 * TAILS,
         V_TAIL = V + R * V_WORDS,
         OUT = V_TAIL + (H ? 0 : W / 8 * R / 4),
-        WORDS = OUT + R * OUTPUTS / 2,
+        ROUND = OUT + R * OUTPUTS / 2, /* [R][C] states, [R] modulation rows */
+        WORDS = ROUND + R * (C + 1) / 2,
         FIRST = 0x10000 - (2 * D + 4) /* number before the first */
     };
     static_assert(W % 32 == 0 && ALL1 <= PERSISTENT_PARTS * PAIRS1 && ALL2 <= PERSISTENT_PARTS * PAIRS2, "no form");
     static_assert(H ? 2 * H == 3 * W && H % 32 == 0 : W % (32 * PAIRS1) == 0, "words end within a part or a block");
     static_assert(EACH >= LEAST && OUTPUTS % EACH == 0 && C % 4 == 0, "outputs of a block are of one row");
+    static_assert(R * (C + 1) <= PERSISTENT_THREADS, "a thread has a word of a round");
     uint4 weight[N / 2 * (FC1 + FC2) + N % 2 * FC1]; /* [product][tile][pair][32] */
-    uint4 operand[ALL2 > ALL1 ? ALL2 : ALL1][32];    /* pieces of rows 0 to 7 */
-    float2 sum1[TILES][PERSISTENT_PARTS][4 * R];     /* the parts' sums of fc1 and of fc2 */
+    union {
+        uint4 operand[ALL2 > ALL1 ? ALL2 : ALL1][32]; /* pieces of rows 0 to 7 */
+        resident_turn<R * C> turn;
+    };
+    float2 sum1[TILES][PERSISTENT_PARTS][4 * R]; /* the parts' sums of fc1 and of fc2 */
     float2 sum2[1][PERSISTENT_PARTS][4 * R];
     float2 moments[R][PERSISTENT_PARTS];
     float bias[D][TILES + 1][RESIDENT_OWN]; /* of fc1, of fc2 */
     float in[C + 1][RESIDENT_OWN];          /* weights, bias */
     float state[R][C];
+    const unsigned char *mod[R]; /* modulation rows */
     float scratch[(2 + EACH) * PERSISTENT_WARPS];
 };
 
@@ -230,9 +248,8 @@ static __device__ __forceinline__ float4 resident_sum(const float2 (&sum)[PERSIS
 
 /* s.operand = the warp's channels of the modulated layer norm of x; k = fc1's weights. */
 template <typename S>
-static __device__ __forceinline__ void resident_normalise(const persistent_args &a, S &s, const unsigned char *mod,
-                                                          int block, int rows, unsigned number,
-                                                          resident_weights<S, RESIDENT_FC1> &k)
+static __device__ __forceinline__ void resident_normalise(const persistent_args &a, S &s, int block, int rows,
+                                                          unsigned number, resident_weights<S, RESIDENT_FC1> &k)
 {
     constexpr int PAIRS = S::PAIRS1, ROUNDS = S::ROUNDS;
     constexpr bool GATED = S::SWIGLU != 0;
@@ -248,7 +265,7 @@ static __device__ __forceinline__ void resident_normalise(const persistent_args 
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
         const int row = min(first + r * S::LANE_ROWS, rows - 1);
-        const uint2 *at = (const uint2 *)(mod + row * a.mod_bytes) + 3 * (block / S::GROUP) * (S::WIDTH / 4) + four;
+        const uint2 *at = (const uint2 *)s.mod[row] + 3 * (block / S::GROUP) * (S::WIDTH / 4) + four;
 #pragma unroll
         for (int p = 0; p < PAIRS; p++) {
             shift[r][p] = scale[r][p] = make_uint2(0, 0);
@@ -420,16 +437,17 @@ static __device__ __forceinline__ void resident_load_gated(const persistent_args
 /* Computes a residual block. x is columns 4*(thread % 2).. of the block and of row thread / 2. Returns the number of
  * the last words. */
 template <typename S>
-static __device__ __forceinline__ unsigned resident_layer(const persistent_args &a, S &s, const unsigned char *mod,
-                                                          int block, int rows, unsigned number, float4 *x)
+static __device__ __forceinline__ unsigned resident_layer(const persistent_args &a, S &s, int block, int rows,
+                                                          unsigned number, float4 *x)
 {
     const int thread = (int)threadIdx.x, row = thread / 2, half = thread % 2;
     const int column = RESIDENT_OWN * (int)blockIdx.x + 4 * half;
-    const f16 *gates = (const f16 *)(mod + row * a.mod_bytes) + (3 * (block / S::GROUP) + 2) * S::WIDTH + column;
-    const uint2 packed = row < rows ? __ldcg((const uint2 *)gates) : make_uint2(0, 0);
+    const int gate = (3 * (block / S::GROUP) + 2) * S::WIDTH + column;
+    uint2 packed = make_uint2(0, 0);
+    if (row < rows) packed = __ldcg((const uint2 *)((const f16 *)s.mod[row] + gate));
     resident_weights<S, RESIDENT_FC1> k1;
     resident_weights<S, RESIDENT_FC2> k2;
-    resident_normalise(a, s, mod, block, rows, number, k1);
+    resident_normalise(a, s, block, rows, number, k1);
     resident_multiply<S, RESIDENT_FC1>(s, k1, s.sum1);
     if (!S::SWIGLU && thread < 32) resident_store_v(a, s, block, rows, number + 1);
     if (S::SWIGLU && thread < (8 * S::ROWS + 31) / 32 * 32) resident_store_gated(a, s, block, rows, number + 1);
@@ -475,13 +493,12 @@ template <typename S> static __device__ __forceinline__ float4 resident_in(const
 
 /* Writes the block's outputs, in f32 (persistent_out): EACH of a row, from number unit in [ROWS][OUTPUTS] on. */
 template <typename S>
-static __device__ __forceinline__ void resident_out(const persistent_args &a, S &s, const unsigned char *mod, int rows,
-                                                    unsigned number)
+static __device__ __forceinline__ void resident_out(const persistent_args &a, S &s, int rows, unsigned number)
 {
     const int thread = (int)threadIdx.x, vectors = S::WIDTH / 4;
     const int unit = (int)blockIdx.x * S::EACH, row = unit / S::OUTPUTS, pair = thread / 8;
     if (row >= rows) return;
-    const float4 *last = (const float4 *)(mod + row * a.mod_bytes + a.mod_final) + thread;
+    const float4 *last = (const float4 *)(s.mod[row] + a.mod_final) + thread;
     const float4 *from = (const float4 *)a.out_weight + unit % S::OUTPUTS * vectors + thread;
     float4 shift = {}, scale = {}, x = {}, weight[S::EACH] = {};
     if (thread < vectors) {
@@ -519,6 +536,20 @@ static __device__ __forceinline__ void resident_out(const persistent_args &a, S 
 #pragma unroll
     for (int w = 0; w < PERSISTENT_WARPS; w++) y += part[thread * PERSISTENT_WARPS + w];
     fast::store_word((uint2 *)(a.x + S::OUT) + unit + thread, __float_as_uint(y), number + 1);
+}
+
+/* Evaluates the head at s.state and s.mod. Returns the number of the outputs. */
+template <typename S>
+static __device__ __forceinline__ unsigned resident_evaluate(const persistent_args &a, S &s, int states, int rows,
+                                                             unsigned number)
+{
+    float4 x = resident_in(s, states, rows);
+    if (threadIdx.x < 32) resident_store_x<S>(a, x, rows, number + 1);
+    number++;
+#pragma unroll 1
+    for (int block = 0; block < S::DEPTH; block++) number = resident_layer(a, s, block, rows, number, &x);
+    resident_out(a, s, rows, number);
+    return number + 1;
 }
 
 #endif

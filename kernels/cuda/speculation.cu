@@ -89,6 +89,7 @@ void cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculati
         kern_speculate_rounds(k, w, draft, target);
         return;
     }
+    if (resident_speculate(cuda_of(k), f, w, target->mod)) return;
     w->slots = w->tokens < fit ? w->tokens : fit;
     const speculate_job j = {*w, (const unsigned char *)target->mod};
     persistent_launch(cuda_of(k), f, speculate_kernels, false, j);

@@ -28,6 +28,10 @@ typedef struct {
     const unsigned char *mod;
 } speculate_job;
 
+/* resident.cu: runs all rounds of speculation of up to 8 rows, and sets w->slots. Returns 0 if they have more rows, or
+ * more tokens than one launch takes, or the head has no resident form. mod as in kern_speculation_head. */
+int resident_speculate(cuda_queue *c, const persistent_head *f, kern_speculation *w, const void *mod);
+
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
 
 /* --- proposals ----------------------------------------------------------------------------------------------- */

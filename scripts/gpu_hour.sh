@@ -233,13 +233,14 @@ bench() {
     shift 2
     case $model in
     mar_b) needs=(mar_base.pth kl16.ckpt) options=(--model "$files/mar_base.pth" --vae "$files/kl16.ckpt" --num_iter 64) ;;
+    mar_b_256) needs=(mar_base.pth kl16.ckpt) options=(--model "$files/mar_base.pth" --vae "$files/kl16.ckpt" --num_iter 256) ;;
     spherear_b) needs=(spherear_b.pt) options=(--model "$files/spherear_b.pt") ;;
     gpt_l) needs=(gpt_l.pt vq16.pt) options=(--model "$files/gpt_l.pt" --vae "$files/vq16.pt") ;;
     lumina) needs=(lumina_7b vqgan.ckpt) options=(--model "$files/lumina_7b" --vae "$files/vqgan.ckpt" --prompt "a red ball") ;;
     esac
     if [ "$dry" ]; then
         case $model in
-        mar_b) options=(--model demo --num_iter 2 --num_sampling_steps 8) ;;
+        mar_b*) options=(--model demo --num_iter 2 --num_sampling_steps 8) ;;
         spherear_b) options=(--model demo-sphere --num_sampling_steps 2) ;;
         gpt_l) options=(--model demo-discrete) ;;
         lumina) options=(--model demo-mgpt --prompt "a red ball") ;;
@@ -385,6 +386,17 @@ run_head_spec() {
     key="$key $(value head_call_seconds "$file-8.json" 1e6) us a call"
 }
 
+# Rounds of up to 8 rows, a token at a time: the default, and the resident form
+run_head_spec_few() {
+    local model
+    for model in spherear_b mar_b_256; do
+        bench "$model" "$model-default" --head_spec 4 || return
+        MAR_CUDA_HEAD_RESIDENT=1 bench "$model" "$model-resident" --head_spec 4 || return
+        key="${key:+$key; }$model $(value head_call_seconds "$file-$model-default.json" 1e6) us a call,"
+        key="$key resident $(value head_call_seconds "$file-$model-resident.json" 1e6)"
+    done
+}
+
 run_tune() {
     [ -z "$dry" ] || { skip "needs a GPU"; return; }
     rm -f "$work/tuning"
@@ -499,6 +511,7 @@ step head-spherear 75 "the same for SwiGLU; 48.7 us on an H200 before" run_forms
 step ncu-chain 45 "barriers and fences, or loads: what takes the 48 us" run_ncu persistent_chain
 step ncu-resident 45 "what its next change is for" run_ncu_resident
 step head_spec 30 "0.223 s before; goal 0.08" run_head_spec
+step head_spec-few 40 "resident below the others: the default of rounds up to 8 rows" run_head_spec_few
 step ncu-speculate 45 "the walk's share of a round" run_ncu speculate_kernel --head_spec 8
 step tune 45 "0.076 s before; above 0.04: own product for up to 1024 rows" run_tune
 step products 60 "5 kernels a block below 7 of cuBLASLt: the default up to 1024 rows" run_products

@@ -53,7 +53,7 @@ typedef struct {
 struct persistent_head {
     persistent_args args;     /* without working memory */
     int word_rows;            /* chains of up to word_rows rows exchange words */
-    const resident_head *few; /* form of chains of up to 8 rows (resident.cu); NULL: as the others */
+    const resident_head *few; /* form of up to 8 rows (resident.cu); NULL: as with more rows */
     groups_form groups;       /* form of chains of 16 and more rows (groups.cu) */
     void *weights, *floats;   /* the allocations that args points into */
 };

@@ -57,6 +57,19 @@ static void agrees_with_cpu(void **state)
     }
 }
 
+/* Checks a chain with words whose clusters have blocks that own no columns: other clusters wait for them only through
+ * the barriers of their own. */
+static void blocks_without_columns(void **state)
+{
+    (void)state;
+    const run r = {14, 1, STEPS, 0, 0, 1};
+    network n = make_network((shape){160, 1, 4, "24", 0, 0}, 7300);
+    bench cpu = make_bench(open_cpu(), &n, 16), cuda = open_cuda_bench(&n, 16);
+    compare_chains(&cuda, &cpu, &r, 0);
+    free_bench(&cpu), free_bench(&cuda);
+    free_network(&n);
+}
+
 /* Checks parts of a row with different means, the source of nearly all its variance. Counting 31/32 of that variance
  * gives an error of 6e-3. */
 static void parts_differ_in_the_mean(void **state)
@@ -512,6 +525,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_cpu),
+        cmocka_unit_test(blocks_without_columns),
         cmocka_unit_test(parts_differ_in_the_mean),
         cmocka_unit_test(rows_are_independent),
         cmocka_unit_test(published_heads_have_forms),

@@ -6,7 +6,8 @@
  *   - accesses to shared memory between a cp.async to it and the wait for that copy;
  *   - accesses of a kernel to memory outside the device's;
  *   - accesses of a kernel that began early to what the launches before it may still access, before it waits for them.
- * __syncthreads orders a block's threads, __syncwarp those of a warp, and a cluster's barrier those of its blocks.
+ * __syncthreads orders a block's threads, __syncwarp those of a warp, and a cluster's barrier those of its blocks. What
+ * a thread knows of others it passes on by each of these, and by atomics.
  * Shuffles and votes order no memory. Atomics and volatile accesses to one address order any two threads. Accesses
  * before the write to that address precede accesses after its read, as in a barrier of the grid. */
 #include "fibres.h"
@@ -50,7 +51,6 @@ struct warp_clocks {
 struct block_race {
     size_t number; /* in the grid */
     uint32_t begin, epoch;
-    uint32_t cluster_epoch; /* time of the cluster's last meeting */
     std::vector<warp_clocks> warps;
     cell *shared;                      /* [shared bytes] */
     std::vector<unsigned char> copied; /* [shared bytes] 1: a cp.async is under way; empty before the first one */
@@ -126,10 +126,6 @@ static bool is_before(const moment &m, const device_thread *t)
         if (m.thread / 32 == t->number / 32 && std::max(w->whole[lane], w->part[t->number % 32][lane]) > m.clock)
             return true;
     }
-    if (t->block->cluster && m.epoch < mine->cluster_epoch &&
-        std::any_of(t->block->cluster->blocks.begin(), t->block->cluster->blocks.end(),
-                    [other](const cudahost_block *b) { return race_of(b) == other; }))
-        return true;
     if (knows(mine->of_blocks, other->number, m)) return true;
     const auto own = mine->of_thread.find(t->number);
     return own != mine->of_thread.end() && knows(own->second, other->number, m);
@@ -376,8 +372,17 @@ static void block_syncs(cudahost_block *b)
 }
 static void cluster_syncs(device_cluster *c)
 {
-    for (cudahost_block *b : c->blocks) block_syncs(b);
-    for (cudahost_block *b : c->blocks) race_of(b)->cluster_epoch = race_of(c->blocks[0])->epoch;
+    known all; /* what the blocks knew, and their own epochs before these */
+    for (cudahost_block *b : c->blocks) {
+        block_syncs(b);
+        join(&all, race_of(b)->of_blocks);
+    }
+    for (const cudahost_block *b : c->blocks) {
+        const size_t number = race_of(b)->number;
+        if (all.size() <= number) all.resize(number + 1);
+        all[number].all = race_of(c->blocks[0])->epoch;
+    }
+    for (cudahost_block *b : c->blocks) race_of(b)->of_blocks = all;
 }
 static void warp_syncs(cudahost_block *b, unsigned warp, unsigned mask)
 {

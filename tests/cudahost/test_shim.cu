@@ -671,6 +671,18 @@ __global__ static void race(int which, float *y, unsigned *count, const float *h
     if (which == 21) s[i] = 2, fast::team_sync(1 + i / 32, 32), v = s[i ^ 1]; /* no mistake: each warp is a team */
     if (which != 8 && which != 9 && which != 10) y[b * n + i] = v;
 }
+/* Block 0 reads y before its cluster's barrier, behind which block 1 tells block 2, which writes y. which 23: block 1
+ * does not wait for the barrier. */
+__global__ static void pass_on(int which, float *y, unsigned *count)
+{
+    const unsigned b = blockIdx.x;
+    const float v = b == 0 ? y[0] : 0;
+    if (which == 23 && b == 1) fast::grid_arrive(count);
+    fast::cluster_sync();
+    if (which == 22 && b == 1) fast::grid_arrive(count);
+    if (b == 2) fast::grid_wait(count, 1), y[0] = 1;
+    y[1 + b] = v;
+}
 static void make_race(int which)
 {
     static const char *const orders[] = {"forward", "reverse", "shuffled"};
@@ -684,14 +696,18 @@ static void make_race(int which)
         setenv("MAR_CUDAHOST_ORDER", orders[o], 1);
         unsigned zero = 0, *count = device_copy(&zero, 1);
         float *y = (float *)device(2 * 64 * sizeof(float));
+        if (which >= 22) {
+            launch_together(pass_on, 4, 2, 1, 0, which, y, count);
+            continue;
+        }
         launch_together(race, 2, 1, 64, 3 * 64 * sizeof(float), which, y, count, &here);
     }
 }
 static void test_races(void **)
 {
-    for (int good : {1, 5, 10, 12, 13, 15, 21}) assert_fine(make_race, good);
+    for (int good : {1, 5, 10, 12, 13, 15, 21, 22}) assert_fine(make_race, good);
     if (!cudahost_race) return;
-    for (int bad : {0, 2, 3, 4, 6, 8, 9, 14, 16, 17, 18, 19}) assert_found(make_race, bad, "race: it ");
+    for (int bad : {0, 2, 3, 4, 6, 8, 9, 14, 16, 17, 18, 19, 23}) assert_found(make_race, bad, "race: it ");
     assert_found(make_race, 7, "which nobody has written");
     assert_found(make_race, 11, "not the device's");
     assert_found(make_race, 20, "shared memory");

@@ -213,7 +213,7 @@ model() {
 }
 
 make_models() {
-    local steps=(mar_base.pth kl16.ckpt spherear_b.pt gpt_l.pt vq16.pt lumina_7b vqgan.ckpt) name
+    local steps=(mar_base.pth kl16.ckpt spherear_b.pt gpt_l.pt vq16.pt lumina_7b vqgan.ckpt mar_huge.pth nextstep) name
     if [ "$dry" ]; then
         for name in "${steps[@]}"; do echo 0 >"$work/$name"; done
         return
@@ -225,6 +225,8 @@ make_models() {
     model vq16.pt vq16
     model lumina_7b lumina_7b --depth 4
     model vqgan.ckpt vqgan
+    model mar_huge.pth mar_huge
+    model nextstep nextstep_14b --depth 2
 }
 
 # bench MODEL SUFFIX OPTION...: `mar bench` of a model, into the step's NN-name-SUFFIX.json
@@ -234,13 +236,16 @@ bench() {
     case $model in
     mar_b) needs=(mar_base.pth kl16.ckpt) options=(--model "$files/mar_base.pth" --vae "$files/kl16.ckpt" --num_iter 64) ;;
     mar_b_256) needs=(mar_base.pth kl16.ckpt) options=(--model "$files/mar_base.pth" --vae "$files/kl16.ckpt" --num_iter 256) ;;
+    mar_h) needs=(mar_huge.pth kl16.ckpt) options=(--model "$files/mar_huge.pth" --vae "$files/kl16.ckpt" --num_iter 64) ;;
+    nextstep) needs=(nextstep) options=(--model "$files/nextstep" --prompt "a red ball" --size 256x256) ;;
     spherear_b) needs=(spherear_b.pt) options=(--model "$files/spherear_b.pt") ;;
     gpt_l) needs=(gpt_l.pt vq16.pt) options=(--model "$files/gpt_l.pt" --vae "$files/vq16.pt") ;;
     lumina) needs=(lumina_7b vqgan.ckpt) options=(--model "$files/lumina_7b" --vae "$files/vqgan.ckpt" --prompt "a red ball") ;;
     esac
     if [ "$dry" ]; then
         case $model in
-        mar_b*) options=(--model demo --num_iter 2 --num_sampling_steps 8) ;;
+        mar_b* | mar_h) options=(--model demo --num_iter 2 --num_sampling_steps 8) ;;
+        nextstep) options=(--model demo-nextstep --prompt "three digits: 4 0 7" --num_sampling_steps 3) ;;
         spherear_b) options=(--model demo-sphere --num_sampling_steps 2) ;;
         gpt_l) options=(--model demo-discrete) ;;
         lumina) options=(--model demo-mgpt --prompt "a red ball") ;;
@@ -327,7 +332,7 @@ run_tests() {
     return $rc
 }
 
-# run_forms MODEL FORM...: the head's default and forms, "resident", or "cluster N words N"
+# run_forms MODEL FORM...: the head's default and forms, "resident", "streamed", or "cluster N words N"
 run_forms() {
     local model=$1 form name best='' least='' rc=0 call default
     local variables
@@ -339,11 +344,11 @@ run_forms() {
         name=${form// words/-words} name=${name// /}
         # shellcheck disable=SC2206  # the form is words
         variables=($form)
-        if [ "$form" = resident ]; then
-            export MAR_CUDA_HEAD_RESIDENT=1
-        else
-            export MAR_CUDA_HEAD_CLUSTER=${variables[1]} MAR_CUDA_HEAD_WORDS=${variables[3]}
-        fi
+        case $form in
+        resident) export MAR_CUDA_HEAD_RESIDENT=1 ;;
+        streamed) export MAR_CUDA_HEAD_RESIDENT=2 ;;
+        *) export MAR_CUDA_HEAD_CLUSTER=${variables[1]} MAR_CUDA_HEAD_WORDS=${variables[3]} ;;
+        esac
         bench "$model" "$name"
         rc=$?
         unset MAR_CUDA_HEAD_RESIDENT MAR_CUDA_HEAD_CLUSTER MAR_CUDA_HEAD_WORDS
@@ -506,8 +511,10 @@ step programs 300 "" run_programs
 step tests 110 "right on this GPU" run_tests
 forms=("cluster 8 words 0" "cluster 8 words 1")
 [ "$dry" ] || forms+=("cluster 4 words "{0,1} "cluster 2 words "{0,1} "cluster 1 words "{0,1})
-step head-mar_b 75 "resident 2 us below the others: the default up to 8 rows" run_forms mar_b resident "${forms[@]}"
-step head-spherear 75 "the same for SwiGLU; 48.7 us on an H200 before" run_forms spherear_b resident "${forms[@]}"
+step head-mar_b 75 "resident 2 us below the others: the default up to 8 rows" run_forms mar_b resident streamed "${forms[@]}"
+step head-spherear 75 "the same for SwiGLU; 48.7 us on an H200 before" run_forms spherear_b resident streamed "${forms[@]}"
+step head-mar_h 40 "124.5 us before, floor 26: below the default, it is the default up to 8 rows" run_forms mar_h streamed
+step head-nextstep 40 "the same in place of cuBLASLt's steps" run_forms nextstep streamed
 step ncu-chain 45 "barriers and fences, or loads: what takes the 48 us" run_ncu persistent_chain
 step ncu-resident 45 "what its next change is for" run_ncu_resident
 step head_spec 30 "0.223 s before; goal 0.08" run_head_spec

@@ -1,15 +1,8 @@
 /* A pass of a causal backbone over up to 8 rows, all layers in one launch: the second form of the passes that skinny.cu
  * and cache.cu compute by five kernels a layer, chosen at load (MAR_CUDA_DECODE, docs/gpu.md).
  *
- * The floor is reading the weights once. So they never stop coming: each warp has a ring of DECODE_STAGES groups in
- * shared memory and, as soon as it has multiplied a group, requests the one that is DECODE_STAGES later in its stream:
- * of the same product, of the next one, or of the next layer. Nothing that it waits for stops that. A lane copies the
- * 16 bytes that it multiplies, so no other thread waits for them.
- *
- * A block owns items of each product, of 8 channels; with SwiGLU an item is 8 gates and the 8 channels that they
- * multiply. A warp has an eighth of the inputs: it receives and multiplies them alone, and a barrier of the block is
- * there for the warps' sums. Rows are the operand A of mma.m16n8k16, of whose 16 rows 8 are 0; weights are B. The norm
- * divides the sums, not the operands, as in skinny.cu. The block that owns a channel keeps its residual sum.
+ * Weights, products and words are ring.cuh's. The norm divides the sums, not the operands, as in skinny.cu. The block
+ * that owns a channel keeps its residual sum.
  *
  * All that crosses blocks are words (ptx.h), five exchanges a layer: x times the norm's weight, with the sum of 8
  * squares; queries, keys and values; attention; x; SwiGLU. Numbers of words grow from 1 in each launch, before which
@@ -23,21 +16,11 @@
  *   - attention, SwiGLU: the block has read words that are made of an x whose every channel was written by a block
  * after it had read all of attention, or all of SwiGLU: the owners of x read both. */
 #include "kernels/cuda/cache.cuh"
-#include "kernels/cuda/low_bit.cuh"
-#include "kernels/cuda/persistent_exchange.cuh"
+#include "kernels/cuda/ring.cuh"
 
 #include <stdlib.h>
 
-enum {
-    DECODE_ROWS = 8,
-    DECODE_WARPS = 8,
-    DECODE_THREADS = 32 * DECODE_WARPS,
-    DECODE_GROUP = 4,  /* units of a group, which is requested at a time */
-    DECODE_STAGES = 8, /* groups of a warp's ring */
-    DECODE_UNIT = 64,  /* bytes of a channel's weights that four lanes multiply */
-    DECODE_BATCH = 4,  /* records that a lane polls at a time */
-    DECODE_RING = DECODE_WARPS * DECODE_STAGES * DECODE_GROUP * 32 * (int)sizeof(uint4),
-};
+enum { DECODE_BATCH = 4 }; /* records that a lane polls at a time */
 enum { DECODE_QKV, DECODE_WO, DECODE_W13, DECODE_W2, DECODE_PRODUCTS };
 
 /* Weights of a layer, on the device. */
@@ -49,235 +32,26 @@ typedef struct {
     kern_head_norm q_norm, k_norm;
 } decode_layer;
 
-/* A product, and the words of its input: records of 8 channels, [rows][planes][in / 8] uint4. Planes 0 and 1 have four
- * channels each, in pairs of bf16; plane 2, of x, has the sum of the squares and 0. */
-typedef struct {
-    int in, items, halves; /* halves: 1, or 2 with SwiGLU */
-    int each, rest;        /* items of a block: each, of the first `rest` blocks one more */
-    int units;             /* of DECODE_UNIT bytes of a row of weights */
-    unsigned row_bytes;
-    uint4 *words;
-} decode_product;
-
 /* A call, on the device. */
-typedef struct {
+struct decode_args : ring_args<decode_layer, DECODE_PRODUCTS> {
     cache_call attention; /* without norms */
-    decode_product product[DECODE_PRODUCTS];
-    uint4 *qkv; /* words, of 2 planes */
-    const decode_layer *layer;
-    int rows, layers, tasks; /* tasks: of attention, tiles times heads of keys */
+    uint4 *qkv;           /* words, of 2 planes */
+    int tasks;            /* of attention, tiles times heads of keys */
     float eps;
     char *cache;
-    size_t cache_bytes; /* of a layer */
-    float *x;           /* [rows][width] */
-    unsigned *arrivals, *gave_up;
-    int area, sums, squares, own, table; /* where they begin in shared memory: decode_lay_out */
-} decode_args;
+    size_t cache_bytes;           /* of a layer */
+    float *x;                     /* [rows][width] */
+    int area, sums, squares, own; /* where they begin in shared memory: decode_lay_out */
+};
 
 /* A block's shared memory: the ring, then
- *   area: the warps' operands, rows of decode_pitch bytes; in attention, what cache.cuh needs;
- *   sums: float2 [2][halves * items][DECODE_WARPS][4 * R], of two products in turn;
- *   squares: float [2][DECODE_WARPS][R];
+ *   area: the warps' operands, rows of ring_pitch bytes; in attention, what cache.cuh needs;
+ *   sums: float2 [2][halves * items][RING_WARPS][4 * R], of two products in turn;
+ *   squares: float [2][RING_WARPS][R];
  *   own: float2 [items of wo][4 * R], the residual sums of the block's channels;
  *   table: decode_layer [layers]. */
-template <typename T> static __device__ __forceinline__ T *decode_at(int offset)
-{
-    return (T *)((char *)cuda_shared() + offset);
-}
-
-/* Returns the block's items of a product. */
-static __device__ __forceinline__ int decode_items(const decode_product &p)
-{
-    return p.each + ((int)blockIdx.x < p.rest);
-}
-
-/* A warp's units of a product, first .. end - 1. */
-typedef struct {
-    int first, end;
-} decode_share;
-
-static __device__ __forceinline__ decode_share decode_share_of(const decode_product &p)
-{
-    const int warp = (int)threadIdx.x / 32;
-    return {p.units * warp / DECODE_WARPS, p.units * (warp + 1) / DECODE_WARPS};
-}
-
-/* Returns the bytes from one row of a warp's operand to the next, for so many units: eight lanes of two rows then are
- * in 32 banks. */
-template <cuda_weights FORM> static __device__ __host__ __forceinline__ int decode_pitch(int units)
-{
-    return (units * low_bit<FORM>::STEPS | 1) * DECODE_UNIT;
-}
-
-/* --- weights ------------------------------------------------------------------------------------------------------ */
-
-/* What a warp requests next. A layer has five runs of tiles: of qkv, wo, gates, what these multiply, and w2. */
-typedef struct {
-    const char *from; /* the lane's bytes of the next group */
-    int layer, run;
-    int tiles, units;  /* that are left of the run behind this tile, and of the tile */
-    int of_tile, jump; /* units of a tile; bytes from the end of its groups to the next tile */
-} decode_stream;
-enum { DECODE_UPS = 3, DECODE_RUNS = 5 };
-
-static __device__ __forceinline__ void decode_next_run(decode_stream &s)
-{
-    s.run = s.run + 1 == DECODE_RUNS ? 0 : s.run + 1;
-    s.layer += s.run == 0;
-}
-
-/* Begins the run, or the first one behind it of which the warp has something. */
-static __device__ __forceinline__ void decode_seek(const decode_args &a, decode_stream &s)
-{
-    const int lane = (int)threadIdx.x % 32;
-    for (; s.layer < a.layers; decode_next_run(s)) {
-        const int product = s.run - (s.run >= DECODE_UPS);
-        const decode_product &p = a.product[product];
-        const decode_share share = decode_share_of(p);
-        const int channel = 8 * ((int)blockIdx.x + (s.run == DECODE_UPS ? p.items : 0)) + lane / 4;
-        s.tiles = decode_items(p) - 1, s.of_tile = s.units = share.end - share.first;
-        if (s.tiles < 0 || s.units == 0) continue;
-        s.from = decode_at<decode_layer>(a.table)[s.layer].weight[product] + (size_t)channel * p.row_bytes +
-                 share.first * DECODE_UNIT + lane % 4 * (int)sizeof(uint4);
-        s.jump = 8 * (int)(gridDim.x * p.row_bytes) -
-                 (s.units + DECODE_GROUP - 1) / DECODE_GROUP * DECODE_GROUP * DECODE_UNIT;
-        return;
-    }
-}
-
-/* Requests the next group, to a stage of the ring; behind the last one closes an empty group of copies. */
-static __device__ __forceinline__ void decode_request(const decode_args &a, decode_stream &s, uint4 *stage)
-{
-    if (s.layer < a.layers) {
-#pragma unroll
-        for (int i = 0; i < DECODE_GROUP; i++)
-            if (i < s.units) fast::copy16(stage + 32 * i, s.from + DECODE_UNIT * i);
-        s.from += DECODE_GROUP * DECODE_UNIT, s.units -= DECODE_GROUP;
-        if (s.units <= 0 && s.tiles > 0)
-            s.from += s.jump, s.units = s.of_tile, s.tiles--;
-        else if (s.units <= 0)
-            decode_next_run(s), decode_seek(a, s);
-    }
-    fast::copy_commit();
-}
-
-/* --- exchanges ---------------------------------------------------------------------------------------------------- */
-
-/* Stores two neighbouring channels of a record: pair 0 .. 3 of record `at` of a row of `planes` planes. */
-static __device__ __forceinline__ void decode_put(uint4 *words, int planes, int records, int row, int at, int pair,
-                                                  float x, float y, unsigned number)
-{
-    uint2 *to = (uint2 *)(words + (row * planes + pair / 2) * records + at);
-    fast::store_word(to + pair % 2, cuda_pack(x, y), number);
-}
-
-static __device__ __forceinline__ unsigned decode_late(const uint4 &w, unsigned number)
-{
-    return (w.y ^ number) | (w.w ^ number);
-}
-
-static __device__ __forceinline__ uint4 decode_record(const uint4 &first, const uint4 &second)
-{
-    return make_uint4(first.x, first.z, second.x, second.z);
-}
-
-/* Receives the warp's share of a product's input, as operand. Neighbouring lanes load neighbouring words, and a lane
- * has those of DECODE_BATCH records in flight before it looks at the first. Returns the lane's sum of squares of row
- * lane / (32 / R). */
-template <cuda_weights FORM, int R>
-static __device__ __forceinline__ float decode_receive(const decode_args &a, int product, char *operand,
-                                                       unsigned number)
-{
-    enum { LANES = 32 / R, OF_UNIT = 4 * low_bit<FORM>::STEPS };
-    const decode_product &p = a.product[product];
-    const decode_share share = decode_share_of(p);
-    const int planes = product % 2 ? 2 : 3, records = p.in / 8, n = (share.end - share.first) * OF_UNIT;
-    const int lane = (int)threadIdx.x % LANES, row = (int)threadIdx.x % 32 / LANES;
-    const uint4 *words = p.words + min(row, a.rows - 1) * planes * records + share.first * OF_UNIT;
-    char *to = operand + row * decode_pitch<FORM>(share.end - share.first);
-    float square = 0;
-#pragma unroll 1
-    for (int at = lane; at - lane < n; at += DECODE_BATCH * LANES) {
-        uint4 w[DECODE_BATCH][3] = {};
-        unsigned late, polls = 0;
-        do {
-#pragma unroll
-            for (int i = 0; i < DECODE_BATCH; i++)
-#pragma unroll
-                for (int plane = 0; plane < 3; plane++)
-                    if (plane < planes)
-                        w[i][plane] = fast::load_two_words(words + plane * records + min(at + i * LANES, n - 1));
-            late = 0;
-#pragma unroll
-            for (int i = 0; i < DECODE_BATCH; i++)
-#pragma unroll
-                for (int plane = 0; plane < 3; plane++)
-                    if (plane < planes) late |= decode_late(w[i][plane], number);
-        } while (!persistent_polled(a, late != 0, &polls));
-#pragma unroll
-        for (int i = 0; i < DECODE_BATCH; i++) {
-            const int record = at + i * LANES;
-            if (record >= n || row >= a.rows) continue;
-            *(uint4 *)(to + record * 16) = decode_record(w[i][0], w[i][1]);
-            square += __uint_as_float(w[i][2].x);
-        }
-    }
-    return square;
-}
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
-
-/* Multiplies the warp's operand by its share of all tiles of the block's items. sums: the warp's, as decode_args. */
-template <cuda_weights FORM, int R>
-static __device__ __forceinline__ void decode_multiply(const decode_args &a, int product, const char *operand,
-                                                       decode_stream &stream, int *stage, float2 *sums)
-{
-    enum { STEPS = low_bit<FORM>::STEPS };
-    const decode_product &p = a.product[product];
-    const decode_share share = decode_share_of(p);
-    const int units = share.end - share.first, lane = (int)threadIdx.x % 32, row = lane / 4;
-    const char *x = operand + row * decode_pitch<FORM>(units) + lane % 4 * 16;
-    uint4 *ring = (uint4 *)cuda_shared() + ((int)threadIdx.x / 32 * DECODE_STAGES * DECODE_GROUP) * 32 + lane;
-#pragma unroll 1
-    for (int tile = decode_items(p) * p.halves; tile > 0; tile--, sums += DECODE_WARPS * 4 * R) {
-        float even[4] = {}, odd[4] = {};
-#pragma unroll 1
-        for (int unit = 0; unit < units; unit += DECODE_GROUP) {
-            uint4 *at = ring + *stage * DECODE_GROUP * 32;
-            fast::copy_wait<DECODE_STAGES - 1>();
-#pragma unroll
-            for (int i = 0; i < DECODE_GROUP; i++) {
-                if (unit + i >= units) continue;
-                const uint4 weight = at[32 * i];
-#pragma unroll
-                for (int step = 0; step < STEPS; step++) {
-                    uint32_t k[4];
-                    uint4 u = {};
-                    low_bit_integers<FORM>(weight, step, k);
-                    if (row < a.rows) u = *(const uint4 *)(x + ((unit + i) * STEPS + step) * DECODE_UNIT);
-                    const uint32_t a0[4] = {u.x, 0, u.y, 0}, a1[4] = {u.z, 0, u.w, 0};
-                    fast::mma<bf16>(even, a0, k);
-                    fast::mma<bf16>(odd, a1, k + 2);
-                }
-            }
-            decode_request(a, stream, at);
-            *stage = *stage + 1 == DECODE_STAGES ? 0 : *stage + 1;
-        }
-        if (lane < 4 * R) sums[lane] = make_float2(even[0] + odd[0], even[1] + odd[1]);
-    }
-}
-
-/* Two channels of a block's item in a row, the work of a thread. */
-typedef struct {
-    int item, row, pair;
-    bool given;
-} decode_place;
-
-template <int R> static __device__ __forceinline__ decode_place decode_place_of(const decode_args &a, int items, int i)
-{
-    const int of = i / (4 * R), row = i / 4 % R;
-    return {(int)blockIdx.x + of * (int)gridDim.x, row, i % 4, of < items && row < a.rows};
-}
 
 /* What the sums of two channels are multiplied by and added to; [1]: of the channels that gates multiply. next: weights
  * of the norm behind them. */
@@ -287,10 +61,10 @@ typedef struct {
 
 template <cuda_weights FORM>
 static __device__ __forceinline__ decode_channels decode_load_channels(const decode_args &a, int layer, int product,
-                                                                       const decode_place &e)
+                                                                       const ring_place &e)
 {
-    const decode_product &p = a.product[product];
-    const decode_layer *table = decode_at<decode_layer>(a.table);
+    const ring_product &p = a.product[product];
+    const decode_layer *table = &ring_layer(a, 0);
     const void *bias = table[layer].bias[product];
     decode_channels c = {{{1, 1}, {1, 1}}, {}, {}};
     if (!e.given) return c;
@@ -312,15 +86,15 @@ static __device__ __forceinline__ decode_channels decode_load_channels(const dec
 
 /* Stores the thread's x times the norm's weight, and the sum of its record's squares. All threads of the warp call it.
  */
-static __device__ __forceinline__ void decode_put_x(const decode_args &a, const decode_place &e, const float2 &x,
+static __device__ __forceinline__ void decode_put_x(const decode_args &a, const ring_place &e, const float2 &x,
                                                     const float2 &norm, unsigned number)
 {
-    const decode_product &p = a.product[DECODE_QKV];
+    const ring_product &p = a.product[DECODE_QKV];
     float square = x.x * x.x + x.y * x.y;
     square += __shfl_xor_sync(0xffffffffu, square, 1);
     square += __shfl_xor_sync(0xffffffffu, square, 2);
     if (!e.given) return;
-    decode_put(p.words, 3, p.in / 8, e.row, e.item, e.pair, x.x * norm.x, x.y * norm.y, number);
+    ring_put<bf16>(p.words, 3, p.in / 8, e.row, e.item, e.pair, x.x * norm.x, x.y * norm.y, number);
     if (e.pair == 0)
         fast::store_two_words(p.words + (e.row * 3 + 2) * (p.in / 8) + e.item, __float_as_uint(square), 0, number);
 }
@@ -328,32 +102,29 @@ static __device__ __forceinline__ void decode_put_x(const decode_args &a, const 
 /* Ends thread number i's two channels of a product. number: of the words of x that the layer begins with. */
 template <cuda_weights FORM, int R>
 static __device__ __forceinline__ void decode_finish(const decode_args &a, int layer, int product, int i, int parity,
-                                                     const decode_place &e, const decode_channels &c)
+                                                     const ring_place &e, const decode_channels &c)
 {
-    const decode_product &p = a.product[product];
+    const ring_product &p = a.product[product];
     const unsigned number = (unsigned)(2 * layer + 1);
-    const float2 *sums = decode_at<float2>(a.sums + parity * (a.squares - a.sums) / 2);
+    const float2 *sums = ring_at<float2>(a.sums + parity * (a.squares - a.sums) / 2);
     float2 y[2] = {}, x = {};
     float scale = 1;
     if (e.given && product % 2 == 0) {
-        const float *squares = decode_at<float>(a.squares) + parity * DECODE_WARPS * R + e.row;
+        const float *squares = ring_at<float>(a.squares) + parity * RING_WARPS * R + e.row;
         float sum = 0;
 #pragma unroll
-        for (int warp = 0; warp < DECODE_WARPS; warp++) sum += squares[warp * R];
+        for (int warp = 0; warp < RING_WARPS; warp++) sum += squares[warp * R];
         scale = cuda_inverse_deviation(sum / (float)p.in, a.eps);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (half >= p.halves || !e.given) continue;
-        const float2 *of = sums + (half * decode_items(p) + i / (4 * R)) * DECODE_WARPS * 4 * R + i % (4 * R);
-#pragma unroll
-        for (int warp = 0; warp < DECODE_WARPS; warp++)
-            y[half].x += of[warp * 4 * R].x, y[half].y += of[warp * 4 * R].y;
+        y[half] = ring_sum<R>(sums, half * ring_items(p) + e.of, e);
         y[half].x = y[half].x * scale * c.scale[half].x + c.bias[half].x;
         y[half].y = y[half].y * scale * c.scale[half].y + c.bias[half].y;
     }
     if (product % 2) { /* warps are whole here, for decode_put_x */
-        float2 *own = decode_at<float2>(a.own) + i;
+        float2 *own = ring_at<float2>(a.own) + i;
         if (e.given) *own = x = make_float2(own->x + y[0].x, own->y + y[0].y);
         if (product == DECODE_WO || layer + 1 < a.layers)
             decode_put_x(a, e, x, c.next, number + (product == DECODE_WO ? 1 : 2));
@@ -363,34 +134,34 @@ static __device__ __forceinline__ void decode_finish(const decode_args &a, int l
     }
     if (product == DECODE_W13) y[0] = make_float2(cuda_silu(y[0].x) * y[1].x, cuda_silu(y[0].y) * y[1].y);
     uint4 *words = product == DECODE_QKV ? a.qkv : a.product[DECODE_W2].words;
-    if (e.given) decode_put(words, 2, p.items, e.row, e.item, e.pair, y[0].x, y[0].y, (unsigned)layer + 1);
+    if (e.given) ring_put<bf16>(words, 2, p.items, e.row, e.item, e.pair, y[0].x, y[0].y, (unsigned)layer + 1);
 }
 
 /* Computes a product of the block's items. *parity alternates between its products. */
 template <cuda_weights FORM, int R>
 static __device__ __forceinline__ void decode_run_product(const decode_args &a, int layer, int product,
-                                                          decode_stream &stream, int *stage, int *parity)
+                                                          ring_stream &stream, int *parity)
 {
     enum { LANES = 32 / R };
-    const decode_product &p = a.product[product];
-    const int thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32, items = decode_items(p);
+    const ring_product &p = a.product[product];
+    const int thread = (int)threadIdx.x, warp = thread / 32, lane = thread % 32, items = ring_items(p);
     if (items <= 0) return;
-    const decode_place e = decode_place_of<R>(a, items, thread);
+    const ring_place e = ring_place_of<R>(items, a.rows, thread);
     const decode_channels c = decode_load_channels<FORM>(a, layer, product, e);
-    char *operand = decode_at<char>(a.area) + warp * R * decode_pitch<FORM>(p.units / DECODE_WARPS + 1);
+    char *operand = ring_at<char>(a.area) + warp * R * ring_pitch<FORM>(p.units / RING_WARPS + 1);
     const unsigned number = product % 2 ? (unsigned)layer + 1 : (unsigned)(2 * layer + 1 + product / 2);
-    float square = decode_receive<FORM, R>(a, product, operand, number);
+    float square = ring_receive<FORM, R, DECODE_BATCH>(a, p, product % 2 ? 2 : 3, operand, number);
     __syncwarp();
-    decode_multiply<FORM, R>(a, product, operand, stream, stage,
-                             decode_at<float2>(a.sums + *parity * (a.squares - a.sums) / 2) + warp * 4 * R);
+    ring_multiply<FORM, R>(a, p, operand, stream,
+                           ring_at<float2>(a.sums + *parity * (a.squares - a.sums) / 2) + warp * 4 * R);
 #pragma unroll
     for (int bit = 1; bit < LANES; bit *= 2) square += __shfl_xor_sync(0xffffffffu, square, bit);
-    if (lane % LANES == 0) decode_at<float>(a.squares)[(*parity * DECODE_WARPS + warp) * R + lane / LANES] = square;
+    if (lane % LANES == 0) ring_at<float>(a.squares)[(*parity * RING_WARPS + warp) * R + lane / LANES] = square;
     __syncthreads();
     decode_finish<FORM, R>(a, layer, product, thread, *parity, e, c);
 #pragma unroll 1
-    for (int i = thread + DECODE_THREADS; i - lane < items * 4 * R; i += DECODE_THREADS) {
-        const decode_place other = decode_place_of<R>(a, items, i);
+    for (int i = thread + RING_THREADS; i - lane < items * 4 * R; i += RING_THREADS) {
+        const ring_place other = ring_place_of<R>(items, a.rows, i);
         decode_finish<FORM, R>(a, layer, product, i, *parity, other,
                                decode_load_channels<FORM>(a, layer, product, other));
     }
@@ -406,7 +177,7 @@ template <int Q> static __device__ __forceinline__ void decode_prefetch(const de
     if ((int)blockIdx.x >= a.tasks) return;
     const cache_tile t = tile_of(call, Q, (int)blockIdx.x / call.kv_heads);
     const int first = t.count ? call.first[t.span] : 0, slots = t.count ? call.first[t.span + 1] - first : 0;
-    for (int i = (int)threadIdx.x; i < slots; i += DECODE_THREADS) {
+    for (int i = (int)threadIdx.x; i < slots; i += RING_THREADS) {
         const cache_head<bf16> of =
             head_in_slot<bf16>(call, cache, call.slot[first + i], (int)blockIdx.x % call.kv_heads);
         for (int at = 0; at < call.dim; at += 64) fast::prefetch_l2(of.key + at), fast::prefetch_l2(of.value + at);
@@ -422,7 +193,7 @@ static __device__ __forceinline__ void decode_receive_heads(const decode_args &a
     const cache_call &call = a.attention;
     const int of_head = call.dim / 8, records = a.product[DECODE_QKV].items;
 #pragma unroll 1
-    for (int j = (int)threadIdx.x; j < (t.count + 2 * rows) * of_head; j += DECODE_THREADS) {
+    for (int j = (int)threadIdx.x; j < (t.count + 2 * rows) * of_head; j += RING_THREADS) {
         const int i = j / of_head, at = j - i * of_head;
         const cache_made made = made_at(call, t, head, i);
         const uint4 *words = a.qkv + made.row * 2 * records + made.head * of_head + at;
@@ -430,8 +201,8 @@ static __device__ __forceinline__ void decode_receive_heads(const decode_args &a
         uint4 w[2];
         unsigned polls = 0;
         do w[0] = fast::load_two_words(words), w[1] = fast::load_two_words(words + records);
-        while (!persistent_polled(a, (decode_late(w[0], number) | decode_late(w[1], number)) != 0, &polls));
-        *(uint4 *)(to + 8 * at) = decode_record(w[0], w[1]);
+        while (!persistent_polled(a, (ring_late(w[0], number) | ring_late(w[1], number)) != 0, &polls));
+        *(uint4 *)(to + 8 * at) = ring_record(w[0], w[1]);
     }
 }
 
@@ -444,56 +215,50 @@ static __device__ __forceinline__ void decode_attend(const decode_args &a, const
     const cache_tile t = tile_of(call, Q, task / call.kv_heads);
     const int head = task % call.kv_heads, width = call.heads * call.dim;
     if (t.count == 0) return;
-    const cache_fresh<bf16, bf16> fresh = fresh_in<bf16, bf16, Q>(call, decode_at<void>(a.area));
-    float *sums = (float *)(decode_at<char>(a.area) + fresh_bytes<bf16, bf16, Q>(call));
+    const cache_fresh<bf16, bf16> fresh = fresh_in<bf16, bf16, Q>(call, ring_at<void>(a.area));
+    float *sums = (float *)(ring_at<char>(a.area) + fresh_bytes<bf16, bf16, Q>(call));
     call.q_norm = layer.q_norm, call.k_norm = layer.k_norm;
     attend_tile<bf16, bf16, 8, Q>(call, t, head, NULL, cache, fresh, sums, [&](int rows) {
         decode_receive_heads<Q>(a, t, rows, head, fresh, number);
         __syncthreads();
     });
-    for (int at = 2 * (int)threadIdx.x; at < t.count * call.dim; at += 2 * DECODE_THREADS) {
+    for (int at = 2 * (int)threadIdx.x; at < t.count * call.dim; at += 2 * RING_THREADS) {
         const int i = at / call.dim, d = at - i * call.dim, query = t.first + i, row = query / call.group;
         const int channel = (head * call.group + query - row * call.group) * call.dim + d;
-        decode_put(a.product[DECODE_WO].words, 2, width / 8, row, channel / 8, channel % 8 / 2,
-                   joined_sum<bf16, Q>(call, sums, i, d), joined_sum<bf16, Q>(call, sums, i, d + 1), number);
+        ring_put<bf16>(a.product[DECODE_WO].words, 2, width / 8, row, channel / 8, channel % 8 / 2,
+                       joined_sum<bf16, Q>(call, sums, i, d), joined_sum<bf16, Q>(call, sums, i, d + 1), number);
     }
     __syncthreads(); /* nobody reads the area any more */
 }
 
 /* --- the pass ----------------------------------------------------------------------------------------------------- */
 
-/* Begins the weights' way, and publishes x. */
-template <int R> static __device__ __forceinline__ void decode_begin(const decode_args &a, decode_stream &stream)
+/* Publishes x. */
+template <int R> static __device__ __forceinline__ void decode_begin(const decode_args &a)
 {
-    const int thread = (int)threadIdx.x, lane = thread % 32, items = decode_items(a.product[DECODE_WO]);
+    const int thread = (int)threadIdx.x, lane = thread % 32, items = ring_items(a.product[DECODE_WO]);
     const int width = a.product[DECODE_QKV].in;
-    for (int i = thread; i < a.layers * (int)(sizeof(decode_layer) / sizeof(uint64_t)); i += DECODE_THREADS)
-        decode_at<uint64_t>(a.table)[i] = ((const uint64_t *)a.layer)[i];
-    __syncthreads();
-    decode_seek(a, stream);
-    uint4 *ring = (uint4 *)cuda_shared() + thread / 32 * DECODE_STAGES * DECODE_GROUP * 32 + lane;
-    for (int i = 0; i < DECODE_STAGES; i++) decode_request(a, stream, ring + i * DECODE_GROUP * 32);
-    for (int i = thread; i - lane < items * 4 * R; i += DECODE_THREADS) {
-        const decode_place e = decode_place_of<R>(a, items, i);
+    for (int i = thread; i - lane < items * 4 * R; i += RING_THREADS) {
+        const ring_place e = ring_place_of<R>(items, a.rows, i);
         const int channel = 8 * e.item + 2 * e.pair;
         float2 x = {}, norm = {};
         if (e.given) {
             x = *(const float2 *)(a.x + (size_t)e.row * (size_t)width + channel);
-            norm = *(const float2 *)(decode_at<decode_layer>(a.table)->norm[0] + channel);
-            decode_at<float2>(a.own)[i] = x;
+            norm = *(const float2 *)(ring_layer(a, 0).norm[0] + channel);
+            ring_at<float2>(a.own)[i] = x;
         }
         decode_put_x(a, e, x, norm, 1);
     }
 }
 
 template <cuda_weights FORM, int R, int Q>
-static __global__ void __launch_bounds__(DECODE_THREADS, 1) decode_kernel(const __grid_constant__ decode_args a)
+static __global__ void __launch_bounds__(RING_THREADS, 1) decode_kernel(const __grid_constant__ decode_args a)
 {
-    decode_stream stream = {};
     char *cache = a.cache;
-    int stage = 0, parity = 0;
+    int parity = 0;
     if (a.rows == 0) return; /* decode_starts only tests whether the kernel starts */
-    decode_begin<R>(a, stream);
+    ring_stream stream = ring_begin(a);
+    decode_begin<R>(a);
 #pragma unroll 1
     for (int layer = 0; layer < a.layers; layer++, cache += a.cache_bytes) {
         decode_prefetch<Q>(a, cache);
@@ -501,12 +266,11 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 1) decode_kernel(const 
         for (int product = 0; product < DECODE_PRODUCTS; product++) {
 #pragma unroll 1
             for (int task = (int)blockIdx.x; product == DECODE_WO && task < a.tasks; task += (int)gridDim.x)
-                decode_attend<Q>(a, decode_at<decode_layer>(a.table)[layer], task, cache, (unsigned)layer + 1);
-            decode_run_product<FORM, R>(a, layer, product, stream, &stage, &parity);
+                decode_attend<Q>(a, ring_layer(a, layer), task, cache, (unsigned)layer + 1);
+            decode_run_product<FORM, R>(a, layer, product, stream, &parity);
         }
     }
-    fast::copy_wait<0>();
-    if (threadIdx.x == 0 && persistent_gave_up(a)) *a.gave_up = 1;
+    ring_end(a);
 }
 
 /* --- the host ----------------------------------------------------------------------------------------------------- */
@@ -544,19 +308,16 @@ static size_t decode_lay_out(const cuda_queue *c, cuda_weights form, int rows, i
 {
     const int blocks = c->device->multiprocessors;
     int units = 0, tiles = 0;
-    for (const decode_product &p : a->product) {
-        units = decode_more(units, p.units / DECODE_WARPS + 1);
-        tiles = decode_more(tiles, (int)cuda_blocks((size_t)p.items, (size_t)blocks) * p.halves);
-    }
-    const int pitch = form == CUDA_INT8 ? decode_pitch<CUDA_INT8>(units) : decode_pitch<CUDA_BF16>(units);
+    for (const ring_product &p : a->product) ring_most(p, &units, &tiles);
+    const int pitch = form == CUDA_INT8 ? ring_pitch<CUDA_INT8>(units) : ring_pitch<CUDA_BF16>(units);
     const size_t heads =
-        several ? fresh_bytes<bf16, bf16, TILE>(a->attention) + cache_shared(DECODE_WARPS, TILE, a->attention.dim)
-                : fresh_bytes<bf16, bf16, 1>(a->attention) + cache_shared(DECODE_WARPS, 1, a->attention.dim);
+        several ? fresh_bytes<bf16, bf16, TILE>(a->attention) + cache_shared(RING_WARPS, TILE, a->attention.dim)
+                : fresh_bytes<bf16, bf16, 1>(a->attention) + cache_shared(RING_WARPS, 1, a->attention.dim);
     const int own = (int)cuda_blocks((size_t)a->product[DECODE_WO].items, (size_t)blocks) * 4 * rows;
-    a->area = DECODE_RING;
-    a->sums = a->area + (decode_more(DECODE_WARPS * rows * pitch, (int)heads) + 15) / 16 * 16;
-    a->squares = a->sums + 2 * tiles * DECODE_WARPS * 4 * rows * (int)sizeof(float2);
-    a->own = a->squares + 2 * DECODE_WARPS * rows * (int)sizeof(float);
+    a->area = RING_BYTES;
+    a->sums = a->area + (decode_more(RING_WARPS * rows * pitch, (int)heads) + 15) / 16 * 16;
+    a->squares = a->sums + 2 * tiles * RING_WARPS * 4 * rows * (int)sizeof(float2);
+    a->own = a->squares + 2 * RING_WARPS * rows * (int)sizeof(float);
     a->table = a->own + own * (int)sizeof(float2);
     return (size_t)a->table + (size_t)a->layers * sizeof(decode_layer);
 }
@@ -564,20 +325,8 @@ static size_t decode_lay_out(const cuda_queue *c, cuda_weights form, int rows, i
 /* Starts a kernel with a block in each multiprocessor, all at once. */
 static cudaError_t decode_start(const cuda_queue *c, const kern_decoder *d, int rows, int several, decode_args args)
 {
-    const decode_form form = decode_kernel_of(d->form, rows, several);
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeCooperative;
-    attribute.val.cooperative = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)c->device->multiprocessors);
-    config.blockDim = dim3(DECODE_THREADS);
-    config.dynamicSmemBytes = decode_lay_out(c, d->form, rows > 2 ? DECODE_ROWS : 2, several, &args);
-    config.stream = c->stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    const cudaError_t e =
-        cudaFuncSetAttribute(form, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c->device->shared_bytes);
-    return e == cudaSuccess ? cudaLaunchKernelEx(&config, form, args) : e;
+    const size_t bytes = decode_lay_out(c, d->form, rows > 2 ? RING_ROWS : 2, several, &args);
+    return ring_start(c, decode_kernel_of(d->form, rows, several), c->device->multiprocessors, bytes, args);
 }
 
 /* Writes the products' shapes, of the first layer. Returns 0 if the kernel does not compute them or another layer. */
@@ -591,22 +340,12 @@ static int decode_shapes(const cuda_queue *c, const kern_decoder_spec *spec, ker
         if (i == 0) d->form = l->qkv->form;
         for (int j = 0; j < DECODE_PRODUCTS; j++) {
             const kern_linear *p = products[j];
-            const int halves = j == DECODE_W13 ? 2 : 1;
-            const int blocks = c->device->multiprocessors, items = p->out / (8 * halves);
-            if (p->form != d->form || (p->form != CUDA_BF16 && p->form != CUDA_INT8) || p->out % (8 * halves) ||
-                p->in * (p->form == CUDA_BF16 ? 2 : 1) % DECODE_UNIT)
+            if (p->form != d->form || (p->form != CUDA_BF16 && p->form != CUDA_INT8) ||
+                !ring_shape(p, j == DECODE_W13 ? 2 : 1, c->device->multiprocessors, &a->product[j]))
                 return 0;
-            a->product[j] = {p->in,
-                             items,
-                             halves,
-                             items / blocks,
-                             items % blocks,
-                             (int)p->row_bytes / DECODE_UNIT,
-                             (unsigned)p->row_bytes,
-                             NULL};
         }
     }
-    a->layers = spec->depth, a->eps = spec->eps;
+    a->layers = spec->depth, a->passes = 1, a->eps = spec->eps;
     a->attention.heads = spec->heads, a->attention.kv_heads = spec->kv_heads, a->attention.dim = spec->head_dim;
     a->attention.group = spec->heads / spec->kv_heads;
     return spec->head_dim % 8 == 0 && spec->head_dim <= MOST_DIM;
@@ -643,8 +382,8 @@ static int decode_starts(const cuda_queue *c, kern_decoder *d)
     decode_args a = d->args;
     cudaError_t e = cudaSuccess;
     a.attention.rope = (const float *)d->table; /* so that heads have room */
-    a.attention.fresh = DECODE_ROWS;
-    for (d->rows = DECODE_ROWS; decode_lay_out(c, d->form, d->rows, 1, &a) > c->device->shared_bytes; d->rows = 2)
+    a.attention.fresh = RING_ROWS;
+    for (d->rows = RING_ROWS; decode_lay_out(c, d->form, d->rows, 1, &a) > c->device->shared_bytes; d->rows = 2)
         if (d->rows == 2) return 0;
     a.rows = 0;
     for (int i = 0; i < (d->rows > 2 ? 4 : 2) && e == cudaSuccess; i++) e = decode_start(c, d, i / 2 * 6 + 2, i % 2, a);
@@ -689,7 +428,7 @@ static size_t decode_lay_out_words(decode_args *a, void *memory)
     uint4 *at = (uint4 *)memory + 8; /* blocks poll the arrivals: they have 128 bytes to themselves */
     a->arrivals = (unsigned *)memory;
     for (int j = 0; j < DECODE_PRODUCTS; j++) {
-        decode_product *p = &a->product[j];
+        ring_product *p = &a->product[j];
         p->words = j == DECODE_W13 ? a->product[DECODE_QKV].words : at;
         if (j != DECODE_W13) at += a->rows * (j == DECODE_QKV ? 3 : 2) * (p->in / 8);
     }

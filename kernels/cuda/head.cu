@@ -94,8 +94,12 @@ static mar_status make_layers(kern_queue *k, const kern_head_spec *spec, kern_he
     if (!h->f16)
         (void)err_set(&how, MAR_OK, "the head is in f32, and the persistent kernel computes in f16 only");
     else if (l.status == MAR_OK)
-        l.status = persistent_create(cuda_of(k), spec, h->norms, &h->persistent, &how, err);
-    (void)err_set(&h->how, MAR_OK, "%s%s", h->persistent ? "" : "cuBLASLt for any number of rows: ", how.text);
+        l.status = persistent_create(cuda_of(k), spec, h, &how, err);
+    (void)err_set(&h->how, MAR_OK, "%s%s",
+                  h->persistent ? ""
+                  : h->streamed ? "cuBLASLt, streamed up to 8 rows: "
+                                : "cuBLASLt for any number of rows: ",
+                  how.text);
     return l.status;
 }
 
@@ -159,6 +163,7 @@ void cuda_head_free(kern_device *d, kern_head *h)
     cuda_free(d, h->out_bias);
     cuda_free(d, h->norms);
     persistent_free(d, h->persistent);
+    streamed_free(d, h->streamed);
     free(h);
 }
 
@@ -171,7 +176,7 @@ mar_status cuda_head_plan(kern_queue *k, const kern_head *h, int rows, mar_err *
         status = cuda_linear_plan(k, h->block[b].fc1, rows, err);
         if (status == MAR_OK) status = cuda_linear_plan(k, h->block[b].fc2, rows, err);
     }
-    if (status == MAR_OK && h->persistent) status = cuda_working_memory(cuda_of(k), err);
+    if (status == MAR_OK && (h->persistent || h->streamed)) status = cuda_working_memory(cuda_of(k), err);
     return status;
 }
 
@@ -273,7 +278,7 @@ void cuda_chain_run(kern_queue *k, const kern_head *h, const kern_chain_job *job
     j.t = cuda_stage(c, job->t ? job->t + last : NULL, steps);
     j.coef = cuda_stage(c, job->coef ? job->coef + last : NULL, steps);
     j.ode = cuda_stage(c, job->coef ? NULL : job->ode + last, steps);
-    if (groups_run(c, h->persistent, &j)) return;
+    if (groups_run(c, h->persistent, &j) || streamed_run(c, h->streamed, &j)) return;
     if (h->persistent && rows <= PERSISTENT_ROWS) {
         persistent_run(c, h, &j);
         return;

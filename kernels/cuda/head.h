@@ -2,7 +2,8 @@
  *
  * Up to PERSISTENT_ROWS rows a persistent kernel runs the whole chain in one launch, with the weights on chip
  * (persistent.cu). More rows use cuBLASLt products (head.cu) and two kernels for the rest of a block (head_rows.cu),
- * or, where it is chosen at load, a launch too (groups.cu). head_reuse.cu has the loop over the blocks. */
+ * or, where it is chosen at load, a launch too (groups.cu). Up to 8 rows have two more forms, chosen likewise:
+ * resident.cu and streamed.cu. head_reuse.cu has the loop over the blocks. */
 #ifndef KERNELS_CUDA_HEAD_H
 #define KERNELS_CUDA_HEAD_H
 
@@ -16,6 +17,8 @@ extern "C" {
 
 /* persistent_load.cu: the weights in a persistent kernel's layout. */
 typedef struct persistent_head persistent_head;
+/* streamed.cu: a chain of up to 8 rows, whose weights stream through shared memory. */
+typedef struct streamed_head streamed_head;
 
 /* Immutable after creation: any number of queues may use it at a time. */
 struct kern_head {
@@ -37,6 +40,7 @@ struct kern_head {
     void *out_packed;            /* weight of `out` in cuda_head_final's layout; NULL: unsupported width, or not f16 */
     float *out_bias;             /* [2C], with out_packed */
     persistent_head *persistent; /* NULL: no persistent kernel runs this head here; see `how` */
+    streamed_head *streamed;     /* NULL: other forms run chains of up to 8 rows */
     mar_err how;                 /* the text of kern_head_ops.describe */
 };
 
@@ -113,15 +117,21 @@ void cuda_head_eval_at(cuda_queue *c, const kern_head *h, const float *x, int st
 
 enum { PERSISTENT_ROWS = 128 }; /* maximum rows of a persistent kernel */
 
-/* persistent_load.cu: packs the weights. norms as in kern_head, which must outlive it. Returns MAR_OK with *out NULL if
- * a persistent kernel cannot run this head on this device. *how gets the reason, or how the kernel runs: "persistent
- * kernel up to 128 rows, ...". */
-mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const float *norms, persistent_head **out,
-                             mar_err *how, mar_err *err);
+/* persistent_load.cu: packs the weights, and sets h->persistent and h->streamed, the last of h's layers. Leaves the
+ * first NULL if a persistent kernel cannot run this head on this device. *how gets the reason, or how the kernel runs:
+ * "persistent kernel up to 128 rows, ...". */
+mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, kern_head *h, mar_err *how, mar_err *err);
 void persistent_free(kern_device *d, persistent_head *f);
 /* The next two take a job whose arrays are all on the device; `last` is 0, and cfg is NULL with one condition. */
 /* Runs all steps of a job of at most PERSISTENT_ROWS rows in one launch. job->out is undefined after it. */
 void persistent_run(cuda_queue *c, const kern_head *h, const kern_chain_job *job);
+/* streamed.cu: makes the form of a head that has all its layers, which must outlive it. Leaves *out NULL if it cannot
+ * run this head on this device. streamed_run is as persistent_run, but returns 0 if the job is not its. f may be NULL.
+ */
+mar_status streamed_create(cuda_queue *c, const kern_head_spec *spec, const kern_head *h, streamed_head **out,
+                           mar_err *err);
+void streamed_free(kern_device *d, streamed_head *f);
+int streamed_run(cuda_queue *c, const streamed_head *f, const kern_chain_job *job);
 /* groups.cu: the same for a head with a form in groups and 16 or more rows, in job->scratch, of which it needs
  * groups_scratch_bytes. Returns 0 if the job is not its. f may be NULL. */
 int groups_run(cuda_queue *c, const persistent_head *f, const kern_chain_job *job);

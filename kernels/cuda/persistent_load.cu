@@ -215,12 +215,15 @@ static int persistent_accepted(const cuda_queue *c, const persistent_head *f, ma
     return e == cudaSuccess;
 }
 
-static void persistent_describe(const persistent_head *f, const mar_err *refused, mar_err *how)
+static void persistent_describe(const persistent_head *f, int streamed, const mar_err *refused, mar_err *how)
 {
     char clusters[48];
     (void)err_set(how, MAR_OK, "persistent kernel up to %d rows, %s, %d of %d products in shared memory%s%s%s%s%s",
                   (int)PERSISTENT_ROWS, persistent_clusters_text(f, clusters), f->args.resident, 2 * f->args.depth,
-                  f->word_rows ? "" : ", without words", f->few ? ", resident up to 8 rows" : "",
+                  f->word_rows ? "" : ", without words",
+                  f->few     ? ", resident up to 8 rows"
+                  : streamed ? ", streamed up to 8 rows"
+                             : "",
                   f->groups.turners ? ", in groups from 16 rows on" : "", refused->text[0] ? "; " : "", refused->text);
 }
 
@@ -248,7 +251,8 @@ static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, con
 typedef struct {
     int cluster; /* blocks of a cluster: 8, 4, 2 or 1; 0: the largest that the device accepts */
     int words;   /* 0: grid barriers for any number of rows */
-    int few;     /* 1: chains of up to 8 rows by resident.cu */
+    int few;     /* 1: chains of up to 8 rows by resident.cu, or of a head that does not fit by streamed.cu; 2: by the
+                  * latter */
     int groups;  /* 1: chains of 16 and more rows by groups.cu */
 } persistent_wish;
 
@@ -257,58 +261,62 @@ static mar_status persistent_read_wishes(persistent_wish *wish, mar_err *err)
     *wish = {0, 1, 0, 0};
     mar_status status = cuda_read_wish("MAR_CUDA_HEAD_CLUSTER", "8421", "8, 4, 2 or 1", &wish->cluster, err);
     if (status == MAR_OK) status = cuda_read_wish("MAR_CUDA_HEAD_WORDS", "01", "0 or 1", &wish->words, err);
-    if (status == MAR_OK) status = cuda_read_wish("MAR_CUDA_HEAD_RESIDENT", "01", "0 or 1", &wish->few, err);
+    if (status == MAR_OK) status = cuda_read_wish("MAR_CUDA_HEAD_RESIDENT", "012", "0, 1 or 2", &wish->few, err);
     return status == MAR_OK ? cuda_read_wish("MAR_CUDA_HEAD_GROUPS", "01", "0 or 1", &wish->groups, err) : status;
 }
 
-static mar_status persistent_refuse(const char *name, const char *why, mar_err *err)
+static mar_status persistent_refuse(const char *name, int value, const char *why, mar_err *err)
 {
-    return err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_HEAD_%s is 1: %s", name, why);
+    return err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_HEAD_%s is %d: %s", name, value, why);
 }
 
-/* Gives f, which may be NULL, the forms besides that are wished for. It is an error if the head or the GPU has none,
- * because only who asks for one gets it. */
-static mar_status persistent_add_forms(const cuda_queue *c, const kern_head_spec *spec, const persistent_wish *wish,
-                                       persistent_head *f, mar_err *err)
+/* Gives h the forms besides that are wished for. It is an error if the head or the GPU has none, because only who asks
+ * for one gets it. */
+static mar_status persistent_add_forms(cuda_queue *c, const kern_head_spec *spec, const persistent_wish *wish,
+                                       kern_head *h, mar_err *err)
 {
-    const resident_head *few = f && wish->few ? resident_find(c, spec) : NULL;
+    persistent_head *f = h->persistent;
+    const resident_head *few = f && wish->few == 1 ? resident_find(c, spec) : NULL;
     const char *name = "RESIDENT";
     groups_form groups = {};
     char why[128];
-    if (wish->few && !few) return persistent_refuse(name, "this head has no resident form on this GPU", err);
+    mar_status status = wish->few && !few ? streamed_create(c, spec, h, &h->streamed, err) : MAR_OK;
+    if (status != MAR_OK) return status;
+    if (wish->few && !few && !h->streamed)
+        return persistent_refuse(name, wish->few, "this head has no resident or streamed form on this GPU", err);
     if (wish->groups && (!f || !groups_find(c, &f->args, &groups)))
-        return persistent_refuse("GROUPS", "this head has no form in groups on this GPU", err);
+        return persistent_refuse("GROUPS", 1, "this head has no form in groups on this GPU", err);
+    if (!f) return MAR_OK;
     cudaError_t e = few ? resident_try(c, f, few) : cudaSuccess;
     if (e == cudaSuccess && wish->groups) name = "GROUPS", e = groups_try(c, f, &groups);
     const cudaError_t waited = cudaStreamSynchronize(c->stream);
     if (e != cudaSuccess) (void)cudaGetLastError();
     if (e == cudaSuccess) e = waited;
     snprintf(why, sizeof why, "launching the head's kernels: %s", cudaGetErrorString(e));
-    if (e != cudaSuccess) return persistent_refuse(name, why, err);
+    if (e != cudaSuccess) return persistent_refuse(name, 1, why, err);
     f->few = few, f->groups = groups;
     return MAR_OK;
 }
 
 /* Tries the forms from the largest clusters to none, or only the form that is wished for. */
-mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, const float *norms, persistent_head **out,
-                             mar_err *how, mar_err *err)
+mar_status persistent_create(cuda_queue *c, const kern_head_spec *spec, kern_head *h, mar_err *how, mar_err *err)
 {
     mar_err refused = {};
     persistent_wish wish;
-    *out = NULL;
+    persistent_head *f = NULL;
     mar_status status = persistent_read_wishes(&wish, err);
     const int largest = c->device->major >= 9 ? PERSISTENT_PARTS : 1, last = wish.cluster ? wish.cluster : 1;
-    for (int n = wish.cluster ? wish.cluster : largest; n >= last && status == MAR_OK && !*out; n /= 2)
-        status = persistent_make(c, spec, norms, n, out, &refused, err);
-    if (*out) {
-        (*out)->word_rows = wish.words ? (int)PERSISTENT_WORD_ROWS : 0;
-        if ((wish.few || wish.groups) && status == MAR_OK) status = persistent_add_forms(c, spec, &wish, *out, err);
-        persistent_describe(*out, &refused, how);
+    for (int n = wish.cluster ? wish.cluster : largest; n >= last && status == MAR_OK && !f; n /= 2)
+        status = persistent_make(c, spec, h->norms, n, &f, &refused, err);
+    h->persistent = f;
+    if (f) f->word_rows = wish.words ? (int)PERSISTENT_WORD_ROWS : 0;
+    if (status == MAR_OK && (wish.few || wish.groups)) status = persistent_add_forms(c, spec, &wish, h, err);
+    if (f) {
+        persistent_describe(f, h->streamed != NULL, &refused, how);
         return status;
     }
     (void)err_set(how, status, "%s",
                   refused.text[0] ? refused.text : "no form of the persistent kernel fits this head on this GPU");
-    if (status == MAR_OK && (wish.few || wish.groups)) return persistent_add_forms(c, spec, &wish, NULL, err);
     if (status == MAR_OK && wish.cluster)
         return err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_HEAD_CLUSTER is %d: %s", wish.cluster,
                        how->text);

@@ -1,6 +1,7 @@
 /* The chain of up to 8 rows, and rounds of speculation of as many, without clusters, barriers of the grid and fences:
  * the second form of persistent.cu's and speculation.cu's, chosen at load (MAR_CUDA_HEAD_RESIDENT, docs/gpu.md).
  * resident.cuh has the evaluation. */
+#include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/resident.cuh"
 
 typedef cuda_floats<4> quad; /* four neighbouring channels of a token */
@@ -11,39 +12,8 @@ static __device__ __forceinline__ void resident_step(const persistent_args &a, S
                                                      unsigned number, quad *x0)
 {
     const int token = (int)threadIdx.x / (S::CHANNELS / 4), channel = (int)threadIdx.x % (S::CHANNELS / 4) * 4;
-    if (token >= j.tokens) return;
-    quad noise = {};
-    uint32_t words[4];
-    const kern_chain_coef coef = j.coef ? j.coef[step] : kern_chain_coef{};
-    const kern_ode_coef ode = j.ode ? j.ode[step] : kern_ode_coef{};
-    if (coef.noise != 0) {
-        kern_random_words(j.seed[token], KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token],
-                          (uint32_t)j.t[step], (uint32_t)channel / 4, words);
-        kern_normal4(words, noise.v);
-    }
-    const uint4 *at = a.x + S::OUT + (token * S::OUTPUTS + channel) / 2;
-    const uint4 *uncond = at + (j.conditions - 1) * j.tokens * S::OUTPUTS / 2;
-    uint4 w[4][2]; /* prediction and variance fraction, also without condition */
-    unsigned late, polls = 0;
-    do {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            w[i / 2][i % 2] = fast::load_two_words((i < 4 ? at : uncond) + i / 2 % 2 * (S::CHANNELS / 2) + i % 2);
-        late = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++) late |= (w[i / 2][i % 2].y ^ number) | (w[i / 2][i % 2].w ^ number);
-    } while (!persistent_polled(a, late != 0, &polls));
-    float of[3][4]; /* prediction, variance fraction, prediction without condition */
-#pragma unroll
-    for (int n = 0; n < 12; n++) of[n / 4][n % 4] = __uint_as_float(resident_word(w[n / 4][n % 4 / 2], n).x);
-    const float cfg = j.conditions == 2 ? j.cfg[token] : 0;
-    float *x = s.state[token] + channel;
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const float guided = j.conditions == 2 ? kern_chain_eps(of[0][n], of[2][n], cfg) : of[0][n];
-        x[n] = j.ode ? kern_chain_ode_next(&ode, x[n], guided, &x0->v[n])
-                     : kern_chain_next(&coef, x[n], guided, of[1][n], noise.v[n]);
-    }
+    if (token < j.tokens)
+        chain_step(a, j, step, S::CHANNELS, token, channel, a.x + S::OUT, number, s.state[token] + channel, x0->v);
 }
 
 /* --- the chain ------------------------------------------------------------------------------------------------- */

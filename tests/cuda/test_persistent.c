@@ -218,61 +218,6 @@ static void resident_changes_nothing(void **state)
     }
 }
 
-/* Checks that the resident form is refused by name where it is asked for and cannot be. */
-static void resident_is_refused(void **state)
-{
-    (void)state;
-    static const char none[] =
-        "the environment variable MAR_CUDA_HEAD_RESIDENT is 1: this head has no resident form on "
-        "this GPU";
-    static const struct {
-        shape s;
-        const char *asked;
-        mar_status status;
-        const char *error;
-    } refused[] = {
-        {{128, 2, 8, "16", 0, 0},
-         "2",
-         MAR_EARG,
-         "the environment variable MAR_CUDA_HEAD_RESIDENT is '2', expected 0 or 1"},
-        {{128, 2, 16, "16", 0, 0}, "1", MAR_EBACKEND, none},
-        {{128, 3, 8, "16", 0, 0}, "1", MAR_EBACKEND, none},
-        {{96, 2, 8, "16", 0, 0}, "1", MAR_EBACKEND, none},
-        {{128, 4, 16, "16", 256, 2}, "1", MAR_EBACKEND, none},
-        {{128, 4, 16, "16", 192, 4}, "1", MAR_EBACKEND, none},
-        {{128, 3, 16, "16", 128, 3}, "1", MAR_EBACKEND, none}, /* an MLP head of this shape has one */
-        {{1568, 1, 16, "16", 0, 0}, "1", MAR_EBACKEND, none},  /* no persistent kernel at all */
-        {{128, 2, 8, "15", 0, 0}, "1", MAR_EBACKEND, none},    /* a multiprocessor too few; a GPU has more */
-    };
-    const size_t count = sizeof refused / sizeof *refused - !cudahost_objects;
-    mar_err err = {0};
-    for (size_t i = 0; i < count; i++) {
-        network n = make_network(refused[i].s, 9200);
-        kern_head *h = NULL;
-        setenv("MAR_CUDAHOST_SMS", n.s.multiprocessors, 1);
-        kern_queue *k = open_cuda(MAR_DTYPE_BF16);
-        setenv("MAR_CUDA_HEAD_RESIDENT", refused[i].asked, 1);
-        assert_int_equal(k->head->create(k, &n.spec, &h, &err), refused[i].status);
-        unsetenv("MAR_CUDA_HEAD_RESIDENT");
-        assert_null(h);
-        assert_string_equal(err.text, refused[i].error);
-        close_queue(k);
-        free_network(&n);
-    }
-    if (!cudahost_refuse) return;
-    network n = make_network(resident_heads[1], 9200);
-    kern_head *h = NULL;
-    setenv("MAR_CUDAHOST_SMS", n.s.multiprocessors, 1);
-    setenv("MAR_CUDAHOST_SHARED", "50000", 1); /* the other form copies weights */
-    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
-    setenv("MAR_CUDA_HEAD_RESIDENT", "1", 1);
-    assert_int_equal(k->head->create(k, &n.spec, &h, &err), MAR_EBACKEND);
-    assert_string_equal(err.text, none);
-    unsetenv("MAR_CUDA_HEAD_RESIDENT"), unsetenv("MAR_CUDAHOST_SHARED");
-    close_queue(k);
-    free_network(&n);
-}
-
 /* Sets two environment variables, or with NULL unsets them. */
 static void ask_for_form(const char *cluster, const char *words)
 {
@@ -532,7 +477,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(clusters_change_nothing),
         cmocka_unit_test(environment_chooses_the_form),
         cmocka_unit_test(resident_changes_nothing),
-        cmocka_unit_test(resident_is_refused),
         cmocka_unit_test(resident_replays),
         cmocka_unit_test(resident_gives_up),
         cmocka_unit_test(a_launch_clears_its_words),

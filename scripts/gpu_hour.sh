@@ -385,6 +385,11 @@ run_head_spec() {
     key="$key $(value head_call_seconds "$file-8.json" 1e6) us a call"
 }
 
+run_spec_groups() {
+    local -x MAR_CUDA_HEAD_GROUPS=1
+    run_head_spec
+}
+
 run_tune() {
     [ -z "$dry" ] || { skip "needs a GPU"; return; }
     rm -f "$work/tuning"
@@ -499,6 +504,7 @@ step head-spherear 75 "the same for SwiGLU; 48.7 us on an H200 before" run_forms
 step ncu-chain 45 "barriers and fences, or loads: what takes the 48 us" run_ncu persistent_chain
 step ncu-resident 45 "what its next change is for" run_ncu_resident
 step head_spec 30 "0.223 s before; goal 0.08" run_head_spec
+step spec-groups 30 "below the step before: rounds in groups" run_spec_groups
 step ncu-speculate 45 "the walk's share of a round" run_ncu speculate_kernel --head_spec 8
 step tune 45 "0.076 s before; above 0.04: own product for up to 1024 rows" run_tune
 step products 60 "5 kernels a block below 7 of cuBLASLt: the default up to 1024 rows" run_products

@@ -1,10 +1,10 @@
-/* Rounds of speculation inside the head (speculation.cuh) on the GPU. There are two loops around a round. With up to
- * PERSISTENT_ROWS rows one launch does all rounds (speculate_kernel): the blocks with tokens alternate with the
+/* Rounds of speculation inside the head (speculation.cuh) on the GPU. There are two loops around a round here. With up
+ * to PERSISTENT_ROWS rows one launch does all rounds (speculate_kernel): the blocks with tokens alternate with the
  * evaluation of persistent_layers.cuh. A slot whose token is finished gets the next token. The floor of a round is that
  * of an evaluation (persistent.cu), one more barrier, and the latency of the tokens' work. With more rows cuBLASLt
  * evaluates between two small kernels, propose_kernel and walk_kernel, and the host runs the loop
  * (diffusion/speculate.c). It checks for finished tokens only when a token can be finished. Until then the rounds are
- * certainly needed, and it does not wait. */
+ * certainly needed, and it does not wait. groups_speculation.cu has a third loop, chosen at load. */
 #include "kernels/cuda/speculation.cuh"
 
 enum {
@@ -84,6 +84,7 @@ void cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculati
                         const kern_speculation_head *target)
 {
     const persistent_head *f = target->net->persistent;
+    if (!draft && groups_run_speculation(cuda_of(k), w, target)) return;
     const int fit = PERSISTENT_ROWS / (w->conditions * w->window);
     if (draft || !f || w->tokens > SPECULATE_TOKENS * fit) {
         kern_speculate_rounds(k, w, draft, target);

@@ -20,7 +20,7 @@ has() {
 
 if [ "$kind" = demo ]; then
     MAR_COMMAND=$command "$hour" --dry-run "$work/out" >"$work/printed" 2>&1 || fail "status $?, expected 0"
-    for name in head-mar_b head-spherear head_spec gpt_l batch batch-groups lumina decode; do has $name ok '[^ ]'; done
+    for name in head-mar_b head-spherear head_spec spec-groups gpt_l batch batch-groups lumina decode; do has $name ok '[^ ]'; done
     for name in mar_b-cluster8-words0 {mar_b,spherear}-resident; do
         grep -q '"head_call_seconds"' "$work"/out/*-head-$name.json || fail "no JSON of $name"
     done
@@ -69,6 +69,7 @@ has head-mar_b ok 'default 45 us a call, best 40: cluster 8 words 0'
 grep -q '"head_call_seconds":[[:space:]]*0.000041' "$work/out/05-head-mar_b-cluster8-words1.json" || fail "no JSON of a form"
 grep -q '"head_call_seconds":[[:space:]]*0.000043' "$work/out/05-head-mar_b-resident.json" || fail "no JSON of the resident form"
 has head_spec 'failed 3' 'mar: a stand-in that fails'
+has spec-groups 'failed 3'
 has batch ok '0.5 s an image at 2, head 45 us a call, 0.5 at 3'
 has batch-groups ok '0.5 s an image at 2, head 44 us a call, 0.5 at 3'
 has gpt_l ok '0.5 ms a token, int8 0.5'

@@ -3,6 +3,7 @@
 #include "kernels/cuda/groups.cuh"
 
 struct groups_chain_args : groups_args {
+    enum { LOADED = 0 };
     kern_chain_job j;
 };
 

@@ -25,7 +25,7 @@
  * others turn; all end with groups_end(a). G, the type of g, is a groups_args. It has
  *   groups_at groups_next(a, g, s, entry);       of the order in which products take groups: number `entry`; called by
  *                                                a team, group -1: the end
- *   int groups_mod_row(g, round, row);           the modulation row of row `row` of all tiles
+ *   int groups_mod_row(g, round, row);           the modulation row of row `row` of all tiles; G::LOADED: a load
  *   void groups_prefetch(a, g, s, block, entry); for an fc2's block, before it waits for an entry */
 #ifndef KERNELS_CUDA_GROUPS_CUH
 #define KERNELS_CUDA_GROUPS_CUH
@@ -481,8 +481,11 @@ static __device__ __forceinline__ void groups_product(const persistent_args &a, 
         if (SECOND) groups_prefetch(a, g, s, block, entry);
         if (thread == 0) groups_wait(a, count, target + (unsigned)tiles);
         groups_sync();
+        const auto find_mods = [&]() {
 #pragma unroll
-        for (int m = 0; m < MT; m++) mods[m] = SECOND ? groups_mod_row(g, at.round, row + 16 * m) : 0;
+            for (int m = 0; m < MT; m++) mods[m] = groups_mod_row(g, at.round, row + 16 * m);
+        };
+        if (SECOND && G::LOADED) find_mods(); /* ahead of the products; else registers are the limit */
 #pragma unroll 1
         for (int pass = 0; pass < s.tiles; pass += each) {
             const int here = min(each, s.tiles - pass), own = groups_half(here, half);
@@ -492,6 +495,7 @@ static __device__ __forceinline__ void groups_product(const persistent_args &a, 
                 groups_multiply<MT, true>(s, operand, min(tile, s.tiles - 1), max(own, 1), d);
             else
                 groups_multiply<MT, false>(s, operand, min(tile, s.tiles - 1), max(own, 1), d);
+            if (SECOND && !G::LOADED) find_mods();
             if constexpr (SECOND)
                 groups_ends_fc2<MT, SWIGLU>(a, g, s, rank, block, at.round, row, mods, tile, own, d);
             else

@@ -10,6 +10,7 @@
 #include "kernels/cuda/speculation.cuh"
 
 struct groups_speculation_args : groups_args {
+    enum { LOADED = 1 };
     kern_speculation w;
     int groups, slots; /* groups; slots of a group */
 };

@@ -461,10 +461,16 @@ typedef struct {
     int window, guided, sphere, tokens;
 } call_in_groups;
 
-/* Checks a call in groups against the CPU, whose head rounds the same numbers to FP16. rule NULL: the exact rule. Where
- * the rule accepts everything or nothing, no decision is within rounding of its threshold. */
-static void check_in_groups(const call_in_groups *n, const kern_gaussian_rule *rule)
+enum { EXACT, ALL, NONE };
+
+/* Checks a call in groups against the CPU, whose head rounds the same numbers to FP16. Where the rule accepts
+ * everything no decision is within rounding of its threshold; elsewhere one in some hundred is, of proposals or of
+ * candidates for their replacement. Unrelated tokens differ by 1.4. */
+static void check_in_groups(const call_in_groups *n, int rule)
 {
+    static const char *const names[] = {"exact", "all", "none"};
+    static const kern_gaussian_rule rules[] = {
+        {.temper = 1}, {.temper = 1, .path_accept = 1e9}, {.temper = 1, .path_accept = -1e9, .path_scale = 0.5}};
     float x[2][MOST * CHANNELS];
     int calls[2][MOST];
     diff_speculation_stats stats[2];
@@ -475,30 +481,28 @@ static void check_in_groups(const call_in_groups *n, const kern_gaussian_rule *r
         f.head.shape.sphere = n->sphere;
         count_launches(k);
         const size_t before = cudahost_set_bytes ? cudahost_set_bytes() : 0;
-        stats[cuda] = speculate(&f, NULL, n->window, rule, x[cuda], calls[cuda]);
+        stats[cuda] = speculate(&f, NULL, n->window, rule == EXACT ? NULL : &rules[rule], x[cuda], calls[cuda]);
         assert_int_equal(launches, cuda);
         if (cuda && cudahost_set_bytes) assert_true(cudahost_set_bytes() > before + 4096); /* the queue: in groups */
         close_fixture(&f);
         close_queue(k);
     }
-    const int others = count_others(x[1], x[0], n->tokens, 5e-2);
-    print_message("window %d%s, %s: %ld rounds, accepted %ld, rejected %ld, %ld tries; %d of %d tokens others, %.1e\n",
-                  n->window, n->guided ? ", guided" : "", rule ? rule->path_accept > 0 ? "all" : "none" : "exact",
-                  stats[1].batched, stats[1].accepted, stats[1].rejected, stats[1].tries, others, n->tokens,
-                  relative_error(x[1], x[0], (size_t)n->tokens * CHANNELS));
+    int others = 0;
     for (int t = 0; t < n->tokens; t++)
-        assert_true(calls[1][t] == calls[0][t] ||
-                    (!rule && count_others(x[1] + t * CHANNELS, x[0] + t * CHANNELS, 1, 5e-2)));
-    assert_counts(&stats[1], &stats[0], rule ? 0 : others, n->window);
+        others += calls[1][t] != calls[0][t] ||
+                  count_others(x[1] + t * CHANNELS, x[0] + t * CHANNELS, 1, rule == ALL ? 5e-3 : 1e-2);
+    print_message("window %d%s, %s: %ld rounds, accepted %ld, rejected %ld, %ld tries; %d of %d tokens others, %.1e\n",
+                  n->window, n->guided ? ", guided" : "", names[rule], stats[1].batched, stats[1].accepted,
+                  stats[1].rejected, stats[1].tries, others, n->tokens,
+                  relative_error(x[1], x[0], (size_t)n->tokens * CHANNELS));
+    assert_true(others <= (rule == ALL ? 0 : 1 + n->tokens / 6));
+    assert_counts(&stats[1], &stats[0], rule == EXACT ? others : 0, n->window);
     assert_true(stats[1].batched >= stats[1].calls_max && stats[1].batched <= stats[1].calls);
-    assert_true(others <= 99);
 }
 
 static void in_groups(void **state)
 {
     (void)state;
-    static const kern_gaussian_rule rules[] = {{.temper = 1, .path_accept = 1e9},
-                                               {.temper = 1, .path_accept = -1e9, .path_scale = 0.5}};
     static const call_in_groups calls[] = {
         {&target_net, "8", 8, 1, 0, 21},  /* a slot is a group; entries of the queue are overwritten */
         {&target_net, "8", 2, 1, 0, 21},  /* a group has four slots, which end in different rounds */
@@ -511,7 +515,7 @@ static void in_groups(void **state)
         {&swiglu_net, "8", 4, 1, 1, 7},   /* a group has two slots */
     };
     for (size_t i = 0; i < (cuda_test_brief() ? 1 : sizeof calls / sizeof *calls); i++)
-        for (int rule = -1; rule < 2; rule++) check_in_groups(&calls[i], rule < 0 ? NULL : &rules[rule]);
+        for (int rule = EXACT; rule <= NONE; rule++) check_in_groups(&calls[i], rule);
 }
 
 /* --- groups of tokens ----------------------------------------------------------------------------------------- */

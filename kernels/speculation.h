@@ -104,7 +104,7 @@ struct kern_speculation_head {
     kern_head *net;
     void *mod;        /* [steps][conditions][sources] modulation rows (kern_speculation_mod) */
     float *out;       /* [conditions * R][2C] */
-    void *scratch;    /* k->head->scratch_bytes of conditions * R rows */
+    void *scratch;    /* k->head->scratch_bytes of conditions * max(R, S * sources) rows */
     const char *part; /* prefix of its layers' names (kern_watching) */
 };
 

@@ -402,6 +402,11 @@ run_head_spec_few() {
     done
 }
 
+run_spec_groups() {
+    local -x MAR_CUDA_HEAD_GROUPS=1
+    run_head_spec
+}
+
 run_tune() {
     [ -z "$dry" ] || { skip "needs a GPU"; return; }
     rm -f "$work/tuning"
@@ -519,6 +524,7 @@ step ncu-chain 45 "barriers and fences, or loads: what takes the 48 us" run_ncu 
 step ncu-resident 45 "what its next change is for" run_ncu_resident
 step head_spec 30 "0.223 s before; goal 0.08" run_head_spec
 step head_spec-few 40 "resident below the others: the default of rounds up to 8 rows" run_head_spec_few
+step spec-groups 30 "below the step before: rounds in groups" run_spec_groups
 step ncu-speculate 45 "the walk's share of a round" run_ncu speculate_kernel --head_spec 8
 step tune 45 "0.076 s before; above 0.04: own product for up to 1024 rows" run_tune
 step products 60 "5 kernels a block below 7 of cuBLASLt: the default up to 1024 rows" run_products

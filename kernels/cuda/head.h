@@ -136,6 +136,9 @@ int streamed_run(cuda_queue *c, const streamed_head *f, const kern_chain_job *jo
  * groups_scratch_bytes. Returns 0 if the job is not its. f may be NULL. */
 int groups_run(cuda_queue *c, const persistent_head *f, const kern_chain_job *job);
 size_t groups_scratch_bytes(const persistent_head *f, int rows);
+/* groups_speculation.cu: runs all rounds of a call, whose filter proposes. Returns 0 if the call is not its: another
+ * form of the head, fewer than 16 rows, or a slot with more than 32. */
+int groups_run_speculation(cuda_queue *c, const kern_speculation *w, const kern_speculation_head *target);
 /* chain.cu: takes the step of an index, from the head's outputs in job->out. */
 void cuda_chain_advance(cuda_queue *c, const kern_chain_job *job, int channels, int index);
 

@@ -41,7 +41,7 @@ static const struct {
 
 typedef struct resident_head resident_head;
 
-/* Division of the multiprocessors by groups.cu: blocks of each fc1, of each fc2, and of the turn; shared memory of a
+/* Division of the multiprocessors by groups.cuh: blocks of each fc1, of each fc2, and of the turn; shared memory of a
  * block; of a product's block tiles of columns whose weights are there. */
 typedef struct {
     int fc1, fc2, turners; /* turners 0: chains do not run in groups */
@@ -54,7 +54,7 @@ struct persistent_head {
     persistent_args args;     /* without working memory */
     int word_rows;            /* chains of up to word_rows rows exchange words */
     const resident_head *few; /* form of up to 8 rows (resident.cu); NULL: as with more rows */
-    groups_form groups;       /* form of chains of 16 and more rows (groups.cu) */
+    groups_form groups;       /* form of 16 and more rows (groups.cuh) */
     void *weights, *floats;   /* the allocations that args points into */
 };
 
@@ -82,9 +82,10 @@ const resident_head *resident_find(const cuda_queue *c, const kern_head_spec *sp
 cudaError_t resident_try(const cuda_queue *c, const persistent_head *f, const resident_head *of);
 int resident_run(cuda_queue *c, const persistent_head *f, const kern_chain_job *job);
 /* groups.cu: writes the form in groups of a head with these arguments, without working memory. Returns 0 if this device
- * has none. groups_try starts its kernels without work. */
+ * has none. groups_try starts its kernels without work; groups_try_speculation those of groups_speculation.cu. */
 int groups_find(const cuda_queue *c, const persistent_args *args, groups_form *form);
 cudaError_t groups_try(const cuda_queue *c, const persistent_head *f, const groups_form *form);
+cudaError_t groups_try_speculation(const cuda_queue *c, const persistent_head *f, const groups_form *form);
 
 /* Sets the limit of shared memory. It belongs to the function in the device's context. All heads, queues and graphs
  * share it, so it must always be the same. */

@@ -251,9 +251,9 @@ static mar_status persistent_make(cuda_queue *c, const kern_head_spec *spec, con
 typedef struct {
     int cluster; /* blocks of a cluster: 8, 4, 2 or 1; 0: the largest that the device accepts */
     int words;   /* 0: grid barriers for any number of rows */
-    int few;     /* 1: chains of up to 8 rows by resident.cu, or of a head that does not fit by streamed.cu; 2: by the
+    int few;     /* 1: up to 8 rows by resident.cu, or chains of a head that does not fit by streamed.cu; 2: by the
                   * latter */
-    int groups;  /* 1: chains of 16 and more rows by groups.cu */
+    int groups;  /* 1: 16 and more rows by groups.cuh */
 } persistent_wish;
 
 static mar_status persistent_read_wishes(persistent_wish *wish, mar_err *err)
@@ -289,6 +289,7 @@ static mar_status persistent_add_forms(cuda_queue *c, const kern_head_spec *spec
     if (!f) return MAR_OK;
     cudaError_t e = few ? resident_try(c, f, few) : cudaSuccess;
     if (e == cudaSuccess && wish->groups) name = "GROUPS", e = groups_try(c, f, &groups);
+    if (e == cudaSuccess && wish->groups) e = groups_try_speculation(c, f, &groups);
     const cudaError_t waited = cudaStreamSynchronize(c->stream);
     if (e != cudaSuccess) (void)cudaGetLastError();
     if (e == cudaSuccess) e = waited;

@@ -4,7 +4,7 @@
  * of an evaluation (persistent.cu), one more barrier, and the latency of the tokens' work. With more rows cuBLASLt
  * evaluates between two small kernels, propose_kernel and walk_kernel, and the host runs the loop
  * (diffusion/speculate.c). It checks for finished tokens only when a token can be finished. Until then the rounds are
- * certainly needed, and it does not wait. */
+ * certainly needed, and it does not wait. resident.cu and groups_speculation.cu have other loops, chosen at load. */
 #include "kernels/cuda/speculation.cuh"
 
 enum {
@@ -84,6 +84,7 @@ void cuda_speculate_run(kern_queue *k, kern_speculation *w, const kern_speculati
                         const kern_speculation_head *target)
 {
     const persistent_head *f = target->net->persistent;
+    if (!draft && groups_run_speculation(cuda_of(k), w, target)) return;
     const int fit = PERSISTENT_ROWS / (w->conditions * w->window);
     if (draft || !f || w->tokens > SPECULATE_TOKENS * fit) {
         kern_speculate_rounds(k, w, draft, target);

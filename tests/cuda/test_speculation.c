@@ -80,6 +80,7 @@ static void replace_net(diff_head *head, kern_queue *k, const network *net)
     head_case random = make_swiglu_case(net->width, net->depth, CHANNELS, net->hidden, 1, 4711);
     k->head->free(k->device, head->net);
     head->net = NULL;
+    random.spec.dtype = head->dtype;
     assert_ok(k->head->create(k, &random.spec, &head->net, &err), &err);
     k->core->finish(k);
     free_head_case(&random);
@@ -440,7 +441,84 @@ static void one_launch_obeys_the_rule(void **state)
     unsetenv("MAR_CUDAHOST_SMS");
 }
 
-/* --- groups --------------------------------------------------------------------------------------------------- */
+/* --- groups of rows ------------------------------------------------------------------------------------------- */
+
+/* Opens the fixture on a device with the form of kernels/cuda/groups_speculation.cu, and a head of FP16. */
+static kern_queue *open_in_groups(fixture *f, const network *net, const char *multiprocessors, int tokens, int guided)
+{
+    setenv("MAR_CUDAHOST_SMS", multiprocessors, 1);
+    setenv("MAR_CUDA_HEAD_GROUPS", "1", 1);
+    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
+    open_head(f, k, net, MAR_DTYPE_F16, tokens, guided, 1);
+    unsetenv("MAR_CUDA_HEAD_GROUPS"), unsetenv("MAR_CUDAHOST_SMS");
+    return k;
+}
+
+/* A call in groups. */
+typedef struct {
+    const network *net;
+    const char *multiprocessors; /* "7" has one block that turns, the others two */
+    int window, guided, sphere, tokens;
+} call_in_groups;
+
+enum { EXACT, ALL, NONE };
+
+/* Checks a call in groups against the CPU, whose head rounds the same numbers to FP16. Where the rule accepts
+ * everything no decision is within rounding of its threshold; elsewhere one in some hundred is, of proposals or of
+ * candidates for their replacement. Unrelated tokens differ by 1.4. */
+static void check_in_groups(const call_in_groups *n, int rule)
+{
+    static const char *const names[] = {"exact", "all", "none"};
+    static const kern_gaussian_rule rules[] = {
+        {.temper = 1}, {.temper = 1, .path_accept = 1e9}, {.temper = 1, .path_accept = -1e9, .path_scale = 0.5}};
+    float x[2][MOST * CHANNELS];
+    int calls[2][MOST];
+    diff_speculation_stats stats[2];
+    for (int cuda = 0; cuda < 2; cuda++) {
+        fixture f;
+        kern_queue *k = cuda ? open_in_groups(&f, n->net, n->multiprocessors, n->tokens, n->guided) : open_cpu();
+        if (!cuda) open_head(&f, k, n->net, MAR_DTYPE_F16, n->tokens, n->guided, 1);
+        f.head.shape.sphere = n->sphere;
+        count_launches(k);
+        const size_t before = cudahost_set_bytes ? cudahost_set_bytes() : 0;
+        stats[cuda] = speculate(&f, NULL, n->window, rule == EXACT ? NULL : &rules[rule], x[cuda], calls[cuda]);
+        assert_int_equal(launches, cuda);
+        if (cuda && cudahost_set_bytes) assert_true(cudahost_set_bytes() > before + 4096); /* the queue: in groups */
+        close_fixture(&f);
+        close_queue(k);
+    }
+    int others = 0;
+    for (int t = 0; t < n->tokens; t++)
+        others += calls[1][t] != calls[0][t] ||
+                  count_others(x[1] + t * CHANNELS, x[0] + t * CHANNELS, 1, rule == ALL ? 5e-3 : 1e-2);
+    print_message("window %d%s, %s: %ld rounds, accepted %ld, rejected %ld, %ld tries; %d of %d tokens others, %.1e\n",
+                  n->window, n->guided ? ", guided" : "", names[rule], stats[1].batched, stats[1].accepted,
+                  stats[1].rejected, stats[1].tries, others, n->tokens,
+                  relative_error(x[1], x[0], (size_t)n->tokens * CHANNELS));
+    assert_true(others <= (rule == ALL ? 0 : 1 + n->tokens / 6));
+    assert_counts(&stats[1], &stats[0], rule == EXACT ? others : 0, n->window);
+    assert_true(stats[1].batched >= stats[1].calls_max && stats[1].batched <= stats[1].calls);
+}
+
+static void in_groups(void **state)
+{
+    (void)state;
+    static const call_in_groups calls[] = {
+        {&target_net, "8", 8, 1, 0, 21},  /* a slot is a group; entries of the queue are overwritten */
+        {&target_net, "8", 2, 1, 0, 21},  /* a group has four slots, which end in different rounds */
+        {&target_net, "7", 3, 0, 0, 17},  /* five slots and a row that no slot has; one block turns all */
+        {&target_net, "24", 5, 1, 0, 6},  /* rows that no slot has in both conditions */
+        {&target_net, "12", 16, 0, 1, 4}, /* on a sphere */
+        {&target_net, "8", 16, 1, 0, 3},  /* a slot has two tiles */
+        {&target_net, "8", 18, 0, 0, 13}, /* more tokens than slots */
+        {&swiglu_net, "12", 9, 1, 1, 5},  /* the same with guidance */
+        {&swiglu_net, "8", 4, 1, 1, 7},   /* a group has two slots */
+    };
+    for (size_t i = 0; i < (cuda_test_brief() ? 1 : sizeof calls / sizeof *calls); i++)
+        for (int rule = EXACT; rule <= NONE; rule++) check_in_groups(&calls[i], rule);
+}
+
+/* --- groups of tokens ----------------------------------------------------------------------------------------- */
 
 /* Checks that groups do not change tokens or counts, except the number of rounds. Groups arise if the modulation of all
  * tokens exceeds the budget. The last group is smaller. */
@@ -589,19 +667,17 @@ static void limits(void **state)
 }
 
 /* Checks that a launch without some of its blocks ends, although their tokens are not finished. */
-static void missing_blocks_are_an_error(void **state)
+static void check_missing_blocks(int groups)
 {
-    (void)state;
     enum { TOKENS = 8 };
-    if (!cudahost_hold_last) skip(); /* a GPU cannot be told to */
     fixture f;
     diff_speculation s;
     diff_speculation_stats stats = {0};
     mar_err err = {0};
     setenv("MAR_CUDAHOST_SMS", "4", 1);     /* the last block has a token */
     setenv("MAR_CUDAHOST_CLUSTER", "1", 1); /* else the last cluster is all */
-    kern_queue *k = open_cuda(MAR_DTYPE_BF16);
-    open_fixture(&f, k, &target_net, TOKENS, 0, 1);
+    kern_queue *k = groups ? open_in_groups(&f, &target_net, "8", TOKENS, 0) : open_cuda(MAR_DTYPE_BF16);
+    if (!groups) open_fixture(&f, k, &target_net, TOKENS, 0, 1);
     assert_ok(diff_speculate_create(&f.chain, NULL, 4, 0, &s, &err), &err);
     void *memory = to_device(k, NULL, diff_speculate_lay_out(&s, NULL));
     diff_speculate_lay_out(&s, memory);
@@ -626,16 +702,29 @@ static void missing_blocks_are_an_error(void **state)
     diff_speculate_free(&s);
     close_fixture(&f);
     close_queue(k);
-    unsetenv("MAR_CUDAHOST_CLUSTER");
+    unsetenv("MAR_CUDAHOST_CLUSTER"), unsetenv("MAR_CUDAHOST_SMS");
 }
 
-int main(void)
+static void missing_blocks_are_an_error(void **state)
 {
+    (void)state;
+    if (!cudahost_hold_last) skip(); /* a GPU cannot be told to */
+    for (int groups = 0; groups < 2; groups++) check_missing_blocks(groups);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(window_one_is_the_plain_chain), cmocka_unit_test(decides_as_the_cpu_does),
-        cmocka_unit_test(replaces_as_the_cpu_does),      cmocka_unit_test(one_launch),
-        cmocka_unit_test(one_launch_obeys_the_rule),     cmocka_unit_test(groups_change_nothing),
-        cmocka_unit_test(same_law_as_the_plain_chain),   cmocka_unit_test(limits),
+        cmocka_unit_test(window_one_is_the_plain_chain),
+        cmocka_unit_test(decides_as_the_cpu_does),
+        cmocka_unit_test(replaces_as_the_cpu_does),
+        cmocka_unit_test(one_launch),
+        cmocka_unit_test(one_launch_obeys_the_rule),
+        cmocka_unit_test(in_groups),
+        cmocka_unit_test(groups_change_nothing),
+        cmocka_unit_test(same_law_as_the_plain_chain),
+        cmocka_unit_test(limits),
         cmocka_unit_test(missing_blocks_are_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

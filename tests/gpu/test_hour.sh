@@ -20,7 +20,7 @@ has() {
 
 if [ "$kind" = demo ]; then
     MAR_COMMAND=$command "$hour" --dry-run "$work/out" >"$work/printed" 2>&1 || fail "status $?, expected 0"
-    for name in head-{mar_b,spherear,mar_h,nextstep} head_spec head_spec-few gpt_l batch batch-groups lumina decode; do
+    for name in head-{mar_b,spherear,mar_h,nextstep} head_spec head_spec-few spec-groups gpt_l batch batch-groups lumina decode; do
         has $name ok '[^ ]'
     done
     for name in head-mar_b-cluster8-words0 head-{mar_b,spherear}-resident head_spec-few-{mar_b_256,spherear_b}-resident \
@@ -74,6 +74,7 @@ grep -q '"head_call_seconds":[[:space:]]*0.000044' "$work/out/05-head-mar_b-resi
 has head-mar_h ok 'default 45 us a call, best 43: streamed'
 has head_spec 'failed 3' 'mar: a stand-in that fails'
 has head_spec-few 'failed 3'
+has spec-groups 'failed 3'
 has batch ok '0.5 s an image at 2, head 45 us a call, 0.5 at 3'
 has batch-groups ok '0.5 s an image at 2, head 44 us a call, 0.5 at 3'
 has gpt_l ok '0.5 ms a token, int8 0.5'

@@ -77,15 +77,17 @@ static __device__ __forceinline__ void resident_begin(persistent_args &a, S &s, 
     for (int i = thread; i < S::DEPTH * BOTH; i += PERSISTENT_THREADS) {
         const float *from = a.bias + i / BOTH * (S::TILES + 1) * S::WIDTH; /* fc1 has TILES * W columns */
         const int n = i % BOTH;
-        s.bias[0][0][i] = n < WIDE ? from[S::TILES * column + n] : from[S::TILES * S::WIDTH + column + n - WIDE];
+        s.bias[i / BOTH][n / RESIDENT_OWN][n % RESIDENT_OWN] =
+            n < WIDE ? from[S::TILES * column + n] : from[S::TILES * S::WIDTH + column + n - WIDE];
     }
     for (int i = thread; i < (int)(sizeof s.operand / sizeof(uint4)); i += PERSISTENT_THREADS)
-        s.operand[0][i] = make_uint4(0, 0, 0, 0);
+        s.operand[i / 32][i % 32] = make_uint4(0, 0, 0, 0);
     for (int i = thread; i < RESIDENT_OWN * (S::CHANNELS + 1); i += PERSISTENT_THREADS) {
         const int c = i / RESIDENT_OWN, n = column + i % RESIDENT_OWN;
-        s.in[0][i] = c < S::CHANNELS ? a.in[n * S::CHANNELS + c] : a.in_bias[n];
+        s.in[c][i % RESIDENT_OWN] = c < S::CHANNELS ? a.in[n * S::CHANNELS + c] : a.in_bias[n];
     }
-    for (int i = thread; i < S::ROWS * S::CHANNELS; i += PERSISTENT_THREADS) s.state[0][i] = i < floats ? x[i] : 0;
+    for (int i = thread; i < S::ROWS * S::CHANNELS; i += PERSISTENT_THREADS)
+        s.state[i / S::CHANNELS][i % S::CHANNELS] = i < floats ? x[i] : 0;
     fast::copy_wait<0>();
     __syncthreads();
 }
@@ -168,7 +170,7 @@ static __device__ __forceinline__ void resident_move(const persistent_args &a, S
     speculate_filter(w, slot, token, &s.turn.scratch, sizeof s.turn.scratch);
     __syncthreads();
     if (i < states * S::CHANNELS && i / S::CHANNELS % w.slots == slot)
-        fast::store_word(to, __float_as_uint(s.state[0][i]), number + 1);
+        fast::store_word(to, __float_as_uint(w.state[i]), number + 1);
     if (row >= 0 && row < states * w.conditions && row % w.slots == slot)
         fast::store_word(to, gave_up || token < 0 ? ~0u : (unsigned)s.turn.mod_index[row], number + 1);
 }
@@ -185,7 +187,7 @@ static __device__ __forceinline__ bool resident_load_round(const persistent_args
     do {
         if (state || mod) word = resident_word(fast::load_two_words(a.x + S::ROUND + i / 2), i);
     } while (!persistent_polled(a, word.y != number, &polls));
-    if (state) s.state[0][i] = __uint_as_float(word.x);
+    if (state) s.state[i / S::CHANNELS][i % S::CHANNELS] = __uint_as_float(word.x);
     if (mod) s.mod[row] = j.mod + (size_t)max((int)word.x, 0) * a.mod_bytes;
     return __syncthreads_or(mod && word.y == number && (int)word.x >= 0);
 }

@@ -425,7 +425,7 @@ static __device__ __forceinline__ void resident_load_gated(const persistent_args
         const int row = (lane + 32 * i) / PIECES;
         const unsigned at = (unsigned)(6 * (from + (lane + 32 * i) % PIECES) - begin);
         const unsigned two[3] = {w[i].x, w[i].y, w[i].z};
-        char *to = (char *)&s.operand[warp * S::PAIRS2][4 * row];
+        char *to = (char *)((uint4 *)s.operand + 32 * warp * S::PAIRS2 + 4 * row);
 #pragma unroll
         for (int n = 0; n < 3; n++) {
             const unsigned c = at + 2 * (unsigned)n; /* channel of the part; wraps before it */

@@ -322,6 +322,17 @@ static void discrete_tokens(void **state)
     command_result_free(&r);
 }
 
+/* Checks the record of texts that the session makes, which has ended when the record is written. */
+static void resolved_texts(void **state)
+{
+    cJSON *record = report(*state, "--model demo-discrete --draft demo-discrete-draft --tree 2,1 --versus --spec sjd "
+                                   "--against --num 20 --cfg 1 --class 3 --threads 1 --out texts.html");
+    assert_string_equal(json_text(record, "runs.0.parameters.tree"), "2,1");
+    const char *costs = json_text(record, "runs.1.parameters.round_costs");
+    assert_true(*costs && strspn(costs, "0123456789.,") == strlen(costs));
+    cJSON_Delete(record);
+}
+
 /* Checks the refusal of discrete tokens without an image decoder. A model file has none. */
 static void discrete_tokens_without_a_codebook(void **state)
 {
@@ -552,6 +563,7 @@ int main(void)
                                        cmocka_unit_test(own_drafts),
                                        cmocka_unit_test(printed),
                                        cmocka_unit_test(discrete_tokens),
+                                       cmocka_unit_test(resolved_texts),
                                        cmocka_unit_test(discrete_tokens_without_a_codebook),
                                        cmocka_unit_test(spreads),
                                        cmocka_unit_test(a_load_changes_no_speed),

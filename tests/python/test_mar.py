@@ -273,8 +273,8 @@ class Test(unittest.TestCase):
         given = made_by_command(1, "generate", "--fast", "1", "--class", "3", "--num", "1", "--gtr",
                                 "--gtr_generation_steps", "2", "--num_sampling_steps", "4")
         np.testing.assert_array_equal(mar.load("demo", fast=1)([3], output="numpy", **gtr), given)
-        for draft, given in (None, dict(head_spec=8)), ("demo-draft", {}):  # neither goes with the preset's sampler
-            texts = ["--draft", draft] if draft else ["--head_spec", "8"]
+        for draft, given in (None, dict(head_spec=8)), ("demo-draft", dict(gamma=2)):  # neither goes with its sampler
+            texts = ["--draft", draft, "--gamma", "2"] if draft else ["--head_spec", "8"]
             expected = made_by_command(1, "generate", "--fast", "3", "--class", "7", "--num", "1", *texts)
             other = mar.load("demo", draft=draft, fast=3, head_dtype="f32" if draft else None)
             np.testing.assert_array_equal(other([7], output="numpy", **given), expected)
@@ -293,11 +293,15 @@ class Test(unittest.TestCase):
                 mar.load(name, fast=level)
 
     def test_draft(self):
-        """Speculation with a draft model is the command's."""
-        expected = made_by_command(2, "generate", "--draft", "demo-draft", "--class", "3", "--num", "2", *FEW_OPTIONS)
+        """Speculation with a draft model is the command's; by default there is none on a CPU."""
+        options = ["generate", "--draft", "demo-draft", "--class", "3", "--num", "2", *FEW_OPTIONS]
         pipe = mar.load("demo", draft="demo-draft", head_dtype="f32")
-        np.testing.assert_array_equal(pipe(3, num=2, output="numpy", **FEW), expected)
-        self.assertIn("drafts of the draft model", pipe.session(**FEW).guarantee)
+        drafted = pipe(3, num=2, output="numpy", gamma=2, **FEW)
+        np.testing.assert_array_equal(drafted, made_by_command(2, *options, "--gamma", "2"))
+        self.assertIn("drafts of the draft model", pipe.session(gamma=2, **FEW).guarantee)
+        plain = mar.load("demo", draft="demo-draft")(3, num=2, output="numpy", **FEW)
+        np.testing.assert_array_equal(plain, made_by_command(2, *options))
+        self.assertTrue((plain != drafted).any())
 
     def test_compare(self):
         """The distance and the floor are those of mar fidelity."""

@@ -329,6 +329,22 @@ void run_take_costs(run_options *o, const char *round_costs, const char *head_co
     }
 }
 
+/* Returns a session's text: what was given, or a copy in to [128], because the session's own ends with it. */
+static const char *keep_text(const char *text, const char *given, char *to)
+{
+    if (text && text != given) snprintf(to, 128, "%s", text);
+    return text && text != given ? to : text;
+}
+
+void run_take_used(run_options *o, const mar_params *used)
+{
+    run_take_costs(o, used->round_costs, used->head_costs);
+    o->used = *used;
+    if (used->tree) o->used.tree = o->params.tree; /* the same text */
+    o->used.round_costs = keep_text(used->round_costs, o->params.round_costs, o->costs);
+    o->used.head_costs = keep_text(used->head_costs, o->params.head_costs, o->head_costs);
+}
+
 int run_refuse_self(void)
 {
     return tool_error(

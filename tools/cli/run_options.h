@@ -33,9 +33,9 @@ typedef struct {
     int self_is_path;         /* 1: --draft self was given without --spec, and spec is path */
     const char *heads;        /* as given; NULL: the file's */
     mar_params params;        /* as given; models_load sets draft, run_take_costs the costs */
-    char costs[128];          /* text of round_costs, unless it is given */
-    char head_costs[128];     /* text of head_costs, unless it is given */
-    mar_params used;          /* resolved by the session, 64 for num_iter 0; models_session sets it */
+    char costs[128];          /* text of round_costs, unless it is given; at most 127 bytes from a session */
+    char head_costs[128];     /* text of head_costs, likewise */
+    mar_params used;          /* resolved by the session, 64 for num_iter 0; run_take_used sets it */
     mar_options machine;      /* as given */
     const char *tokens;       /* kind of the model's tokens, as in mar_param; NULL until models_load */
     int given;                /* 1: the command line has a run option */
@@ -73,9 +73,11 @@ int run_read_heads(const char *text, int *heads);
  * An option without effect is an error. Returns 0, or 1 with the error printed. */
 int run_options_done(run_options *o, const option_set *set);
 
-/* Sets --round_costs and --head_costs to the texts, unless these or what they choose are given: --window or --gamma, and
- * a number of --head_spec. NULL: nothing to do. */
+/* Sets --round_costs and --head_costs to the texts, unless these or what they choose are given: --window or --gamma,
+ * and a number of --head_spec. NULL: nothing to do. */
 void run_take_costs(run_options *o, const char *round_costs, const char *head_costs);
+/* Sets o->used, which stays valid without the session, and the costs as run_take_costs does. */
+void run_take_used(run_options *o, const mar_params *used);
 
 /* Prints that --draft self needs --spec for discrete tokens. Returns 1. */
 int run_refuse_self(void);

@@ -733,8 +733,7 @@ int models_session(const run_models *models, run_options *o, int max_batch, mar_
         *out = NULL;
         return 1;
     }
-    o->used = *mar_session_get_params(*out);
-    run_take_costs(o, o->used.round_costs, o->used.head_costs);
+    run_take_used(o, mar_session_get_params(*out));
     return 0;
 }
 

@@ -397,9 +397,10 @@ run_head_spec_few() {
     for model in spherear_b mar_b_256; do
         bench "$model" "$model-default" --head_spec 4 || return
         MAR_CUDA_HEAD_RESIDENT=1 bench "$model" "$model-resident" --head_spec 4 || return
-        key="${key:+$key; }$model $(value head_call_seconds "$file-$model-default.json" 1e6) us a call,"
+        key="${key:+$key; }$model $(value head_call_seconds "$file-$model-default.json" 1e6),"
         key="$key resident $(value head_call_seconds "$file-$model-resident.json" 1e6)"
     done
+    key="$key us a call"
 }
 
 run_spec_groups() {

@@ -143,27 +143,32 @@ static void resident_changes_nothing(void **state)
     assert_true(accepted > 0 && rejected > 0 && tries > rejected);
 }
 
-/* Checks that a launch without its last block, which has a slot, ends with an error although no token is finished. */
+/* Checks that a launch without a block ends with an error although no token is finished: without the last block, which
+ * has a slot, and without the first. */
 static void missing_blocks_are_an_error(void **state)
 {
     (void)state;
+    static const char *const orders[] = {"forward", "reverse"};
     const rounds r = {0, 0, 4, 0, 4, 0};
-    fixture f;
-    outcome out;
-    mar_err err = {0};
     if (!cudahost_hold_last) skip(); /* a GPU cannot be told to */
     setenv("MAR_CUDAHOST_SMS", "16", 1);
-    open_fixture(&f, &r, 1);
-    cudahost_hold_last(ULONG_MAX);
-    cudahost_give_up_after(512);
-    draw(&f, &r, &out);
-    cudahost_hold_last(0);
-    cudahost_give_up_after(UINT_MAX);
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        outcome out;
+        mar_err err = {0};
+        setenv("MAR_CUDAHOST_ORDER", orders[i], 1); /* the last block in this order is held */
+        open_fixture(&f, &r, 1);
+        cudahost_hold_last(ULONG_MAX);
+        cudahost_give_up_after(512);
+        draw(&f, &r, &out);
+        cudahost_hold_last(0);
+        cudahost_give_up_after(UINT_MAX);
+        assert_int_equal(kern_check(f.k, &err), MAR_EBACKEND);
+        assert_non_null(strstr(err.text, "the GPU ran only a part of a kernel that needs all of it; "));
+        f.k->core->recover(f.k);
+        close_fixture(&f);
+    }
     unsetenv("MAR_CUDAHOST_SMS");
-    assert_int_equal(kern_check(f.k, &err), MAR_EBACKEND);
-    assert_non_null(strstr(err.text, "the GPU ran only a part of a kernel that needs all of it; "));
-    f.k->core->recover(f.k);
-    close_fixture(&f);
 }
 
 int main(int argc, char **argv)

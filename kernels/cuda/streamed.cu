@@ -1,6 +1,9 @@
 /* The chain of up to 8 rows of heads whose weights do not fit the shared memories: beside resident.cu the second form
  * of persistent.cu's, chosen at load (MAR_CUDA_HEAD_RESIDENT, docs/gpu.md).
  *
+ * The floor of an evaluation is its weights, 4*depth*W^2 bytes (SWIGLU: 6*depth*W*H), over memory's bandwidth. With few
+ * rows its exchanges may take longer (docs/persistent.md).
+ *
  * Weights, products and words are ring.cuh's; an evaluation is a pass. A block keeps the residual sums of its items of
  * x in f32, and every block that has such items the states. A row's moments are merged from those of the warps' shares.
  * Its bits do not depend on the other rows nor on their number.

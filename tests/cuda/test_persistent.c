@@ -410,8 +410,10 @@ static void replays(void **state)
 static void resident_replays(void **state)
 {
     (void)state;
-    setenv("MAR_CUDA_HEAD_RESIDENT", "1", 1);
-    check_replays(resident_heads[0], (run){4, 2, 3, 0, 0, 1});
+    for (int streamed = 0; streamed < 2; streamed++) {
+        setenv("MAR_CUDA_HEAD_RESIDENT", streamed ? "2" : "1", 1);
+        check_replays(resident_heads[0], (run){4, 2, 3, 0, 0, 1});
+    }
     unsetenv("MAR_CUDA_HEAD_RESIDENT");
 }
 

@@ -495,7 +495,7 @@ static void check_in_groups(const call_in_groups *n, int rule)
                   n->window, n->guided ? ", guided" : "", names[rule], stats[1].batched, stats[1].accepted,
                   stats[1].rejected, stats[1].tries, others, n->tokens,
                   relative_error(x[1], x[0], (size_t)n->tokens * CHANNELS));
-    assert_true(others <= (rule == ALL ? 0 : 1 + n->tokens / 6));
+    assert_true(others <= (rule == ALL ? 0 : 1 + n->tokens / 4));
     assert_counts(&stats[1], &stats[0], rule == EXACT ? others : 0, n->window);
     assert_true(stats[1].batched >= stats[1].calls_max && stats[1].batched <= stats[1].calls);
 }
@@ -504,9 +504,9 @@ static void in_groups(void **state)
 {
     (void)state;
     static const call_in_groups calls[] = {
-        {&target_net, "8", 8, 1, 0, 21},  /* a slot is a group; entries of the queue are overwritten */
-        {&target_net, "8", 2, 1, 0, 21},  /* a group has four slots, which end in different rounds */
-        {&target_net, "7", 3, 0, 0, 17},  /* five slots and a row that no slot has; one block turns all */
+        {&target_net, "8", 8, 1, 0, 14},  /* a slot is a group; entries of the queue are overwritten */
+        {&target_net, "8", 2, 1, 0, 13},  /* a group has four slots, which end in different rounds */
+        {&target_net, "7", 3, 0, 0, 11},  /* five slots and a row that no slot has; one block turns all */
         {&target_net, "24", 5, 1, 0, 6},  /* rows that no slot has in both conditions */
         {&target_net, "12", 16, 0, 1, 4}, /* on a sphere */
         {&target_net, "8", 16, 1, 0, 3},  /* a slot has two tiles */
@@ -515,7 +515,7 @@ static void in_groups(void **state)
         {&swiglu_net, "8", 4, 1, 1, 7},   /* a group has two slots */
     };
     for (size_t i = 0; i < (cuda_test_brief() ? 1 : sizeof calls / sizeof *calls); i++)
-        for (int rule = EXACT; rule <= NONE; rule++) check_in_groups(&calls[i], rule);
+        for (int rule = EXACT; rule <= (i ? ALL : NONE); rule++) check_in_groups(&calls[i], rule);
 }
 
 /* --- groups of tokens ----------------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@
 #define KERNELS_CUDA_CUDA_H
 
 extern "C" {
-#include "kernels/ops.h"
+#include "kernels/causal.h"
 }
 
 #include "kernels/cuda/vectors.h"

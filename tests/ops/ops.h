@@ -14,6 +14,7 @@
 #ifndef TESTS_OPS_H
 #define TESTS_OPS_H
 
+#include "kernels/causal.h"
 #include "tests/support/brief.h"
 #include "tests/support/device.h"
 

@@ -618,7 +618,7 @@ struct kern_device {
     int draft_budget;     /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
                            * much longer */
     int asynchronous;     /* 1: operations may still run when their call has returned */
-    char unit[160];       /* CPU: instruction sets, "avx512_vnni, avx512_bf16"; CUDA: the GPU, and its tuning */
+    char unit[192];       /* CPU: instruction sets, "avx512_vnni, avx512_bf16"; CUDA: the GPU, and its tuning */
     int threads;          /* CPU: worker threads */
     int threads_missing;  /* CPU: those that the system did not start */
 };

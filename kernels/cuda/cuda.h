@@ -21,8 +21,6 @@ extern "C" {
 #include <math.h>
 #include <pthread.h>
 
-enum { CUDA_PRODUCT_ROWS = 1024 }; /* most rows of product.cu's */
-
 struct cuda_matmul; /* linear.cu: the plan of a product */
 struct cuda_stage;  /* staging.cu: host arrays in transit to the device */
 struct cuda_timer;  /* timer.cu: pending times */
@@ -74,7 +72,7 @@ static inline cuda_queue *cuda_of(kern_queue *k)
     return (cuda_queue *)k;
 }
 
-/* cuda.cu: writes the device's description, `tuning` at its end. */
+/* cuda.cu: writes the device's description, with the form of its products and `tuning` at the end. */
 void cuda_describe(cuda_device *d, const char *tuning);
 /* Writes the number that an environment variable has, a digit of `digits`; without the variable *value stays. */
 mar_status cuda_read_wish(const char *name, const char *digits, const char *expected, int *value, mar_err *err);
@@ -329,6 +327,11 @@ void cuda_timer_forget(cuda_queue *c); /* drops pending times; the next mark sta
 /* y = SiLU(x), rows of n f32 sums of a product, so that they are rounded once. y is f16 if f16_y, else float. */
 void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int f16_y, void *y);
 void cuda_matmuls_free(cuda_device *d);
+
+/* product.cu */
+/* Reads MAR_CUDA_PRODUCTS, and sets products and product_rows. It is an error if the device has no such products,
+ * because only who asks for them gets them. */
+mar_status cuda_choose_products(cuda_device *d, mar_err *err);
 
 /* skinny.cu */
 /* Sets *major to that of the code which the GPU runs: PTX of an older one has neither clusters nor early launches. */

@@ -118,8 +118,7 @@ enum cudahost_wait {
 };
 /* Waits for all threads of the block. Returns how many passed a nonzero `value`. */
 int cudahost_sync_block(cudahost_wait kind, int value, const char *file, int line);
-/* bar.sync of a part of the block's threads, number 1 to CUDAHOST_TEAMS - 1. The check for races takes it for a barrier
- * of the block: it misses races of two teams of a block. */
+/* bar.sync of a part of the block's threads, number 1 to CUDAHOST_TEAMS - 1. */
 enum { CUDAHOST_TEAMS = 16 };
 void cudahost_sync_team(unsigned team, unsigned threads, CUDAHOST_HERE);
 /* Waits for the lanes of mask. Returns the values they passed, by lane, valid until the thread waits again. */

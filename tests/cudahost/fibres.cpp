@@ -395,9 +395,12 @@ void cudahost_sync_team(unsigned team, unsigned threads, const char *file, int l
     int value = 0;
     if (team < 1 || team >= CUDAHOST_TEAMS || threads == 0 || threads % 32 || threads > block->threads.size())
         fibre_fail(now(), "in bar.sync %u, %u at %s:%d: no team", team, threads, file, line);
-    block->teams[team].expected = threads;
-    if (barrier_wait(&block->teams[team], CUDAHOST_TEAM, &value, file, line) && cudahost_race)
-        cudahost_race->block_syncs(block);
+    fibre_barrier *barrier = &block->teams[team];
+    barrier->expected = threads;
+    if (!barrier_wait(barrier, CUDAHOST_TEAM, &value, file, line) || !cudahost_race) return;
+    unsigned warps = 1u << now()->number / 32;
+    for (const device_thread *t = barrier->first; t; t = t->next) warps |= 1u << t->number / 32;
+    cudahost_race->team_syncs(block, warps);
 }
 
 void cudahost_sync_cluster(const char *file, int line)

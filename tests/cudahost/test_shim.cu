@@ -668,7 +668,21 @@ __global__ static void race(int which, float *y, unsigned *count, const float *h
         v = __shfl_xor_sync(~0u, v, 1);
         if (i == 8) v += which == 18 ? s[0] : y[n * b];
     }
-    if (which == 21) s[i] = 2, fast::team_sync(1 + i / 32, 32), v = s[i ^ 1]; /* no mistake: each warp is a team */
+    if (which >= 21) { /* each warp is a team */
+        const int team = 1 + (int)i / 32;
+        s[i] = 2, y[b * n + i] = 1;
+        fast::team_sync(team, 32);
+        if (which == 21) v = s[i ^ 1];  /* no mistake */
+        if (which == 22) v = s[i ^ 32]; /* another team's */
+        if (which == 23 && i % 32 == 0) {
+            fast::grid_arrive(count);
+            fast::grid_wait(count, gridDim.x * n / 32);
+        }
+        fast::team_sync(team, 32);
+        if (which == 23) v = y[(b + 1) % gridDim.x * n + i]; /* no mistake: a thread has waited for all teams */
+        s[n + i] = v;
+        return;
+    }
     if (which != 8 && which != 9 && which != 10) y[b * n + i] = v;
 }
 static void make_race(int which)
@@ -689,9 +703,9 @@ static void make_race(int which)
 }
 static void test_races(void **)
 {
-    for (int good : {1, 5, 10, 12, 13, 15, 21}) assert_fine(make_race, good);
+    for (int good : {1, 5, 10, 12, 13, 15, 21, 23}) assert_fine(make_race, good);
     if (!cudahost_race) return;
-    for (int bad : {0, 2, 3, 4, 6, 8, 9, 14, 16, 17, 18, 19}) assert_found(make_race, bad, "race: it ");
+    for (int bad : {0, 2, 3, 4, 6, 8, 9, 14, 16, 17, 18, 19, 22}) assert_found(make_race, bad, "race: it ");
     assert_found(make_race, 7, "which nobody has written");
     assert_found(make_race, 11, "not the device's");
     assert_found(make_race, 20, "shared memory");

@@ -141,6 +141,16 @@ void cudahost_sync_cluster(const char *file, int line);
 unsigned cudahost_cluster_rank(), cudahost_cluster_blocks();
 void *cudahost_cluster_map(const void *shared, unsigned rank, const char *file, int line);
 [[noreturn]] void cudahost_trap(const char *file, int line);
+/* A store of a word that other blocks poll, made during the object's life. With MAR_CUDAHOST_ORDER=shuffled half of the
+ * words come later, in any order: at others' polls, and at the latest at a fence. */
+struct cudahost_late_store {
+    void *const to;
+    const size_t bytes; /* up to 16 */
+    unsigned char before[16];
+    cudahost_late_store(void *p, size_t n);
+    ~cudahost_late_store();
+};
+void cudahost_fence(); /* all words come */
 
 static inline void __syncthreads(CUDAHOST_HERE)
 {
@@ -174,9 +184,10 @@ static inline unsigned __activemask()
 {
     return cudahost_active();
 }
-static inline void __threadfence() {}
-static inline void __threadfence_block() {}
-static inline void __threadfence_system() {}
+static inline void __threadfence()
+{
+    cudahost_fence();
+}
 
 static inline int cudahost_lane()
 {

@@ -408,8 +408,9 @@ void cudahost_sync_cluster(const char *file, int line)
     cudahost_block *block = cudahost_now->block;
     int value = 0;
     if (!block->cluster) fibre_fail(now(), "in cluster sync at %s:%d, but the launch has no clusters", file, line);
-    if (barrier_wait(&block->cluster->barrier, CUDAHOST_CLUSTER, &value, file, line) && cudahost_race)
-        cudahost_race->cluster_syncs(block->cluster);
+    if (!barrier_wait(&block->cluster->barrier, CUDAHOST_CLUSTER, &value, file, line)) return;
+    cudahost_fence();
+    if (cudahost_race) cudahost_race->cluster_syncs(block->cluster);
 }
 unsigned cudahost_cluster_rank()
 {
@@ -490,6 +491,44 @@ unsigned cudahost_active()
     return warp->exists & ~warp->exited;
 }
 
+struct late_word {
+    void *to;
+    size_t bytes;
+    unsigned char word[16];
+};
+static std::vector<late_word> late_words;
+
+/* Makes the words visible that comes(word) chooses. */
+template <typename F> static void words_come(F comes)
+{
+    size_t left = 0;
+    for (const late_word &w : late_words)
+        if (comes(w))
+            memcpy(w.to, w.word, w.bytes);
+        else
+            late_words[left++] = w;
+    late_words.resize(left);
+}
+
+void cudahost_fence()
+{
+    words_come([](const late_word &) { return true; });
+}
+
+cudahost_late_store::cudahost_late_store(void *p, size_t n) : to(p), bytes(n)
+{
+    words_come([p](const late_word &w) { return w.to == p; }); /* those of one address come in order */
+    memcpy(before, to, bytes);
+}
+cudahost_late_store::~cudahost_late_store()
+{
+    late_word w = {to, bytes, {}};
+    if (order != SHUFFLED || random_below(2)) return;
+    memcpy(w.word, to, bytes);
+    memcpy(to, before, bytes);
+    late_words.push_back(w);
+}
+
 unsigned cudahost_patience = UINT_MAX;
 void cudahost_give_up_after(unsigned polls)
 {
@@ -499,6 +538,7 @@ void cudahost_give_up_after(unsigned polls)
 void cudahost_yield(const char *file, int line)
 {
     device_thread *me = now();
+    words_come([](const late_word &) { return random_below(2) != 0; });
     if (++yields > hold_polls) release_held();
     /* All others have had many turns, and only yielded. */
     if (yields > 1000000 + 1000 * alive) {
@@ -639,6 +679,7 @@ static void run_resident()
     first->stack = new_stack();
     set_now(first);
     switch_stacks(&host, first->stack, false);
+    cudahost_fence();
     if (cudahost_race)
         for (cudahost_block *b : resident) cudahost_race->block_ends(b);
     resident.clear();

@@ -80,6 +80,36 @@ static void test_barriers(void **)
     cudaFree(y);
 }
 
+/* Block 0 stores two words in turn, PAIRS times. Block 1 counts those of which it sees only the second. */
+enum { PAIRS = 64 };
+__global__ static void two_words(uint2 *first, uint4 *second, int *late)
+{
+    uint4 two;
+    if (threadIdx.x > 0) return;
+    for (int i = 0; i < PAIRS; i++)
+        if (blockIdx.x == 0) {
+            fast::store_word(first + 2 * i, 7, 1);
+            fast::store_wide_word(second + i, make_uint4(1, 2, 3, 1));
+            fast::poll_again();
+        } else {
+            while ((two = fast::load_wide_word(second + i)).w != 1) fast::poll_again();
+            if (two.x != 1 || two.y != 2 || two.z != 3) *late = -PAIRS;
+            *late += fast::load_two_words((const uint4 *)first + i).y != 1;
+        }
+}
+static void test_words_in_any_order(void **)
+{
+    uint2 zero[4 * PAIRS + 1] = {}, words[4 * PAIRS + 1];
+    uint2 *x = device_copy(zero, 4 * PAIRS + 1);
+    const int shuffled = strcmp(getenv("MAR_CUDAHOST_ORDER"), "shuffled") == 0;
+    assert_cuda(launch_together(two_words, 2, 1, 32, 0, x, (uint4 *)(x + 2 * PAIRS), (int *)(x + 4 * PAIRS)));
+    host_copy(words, x, 4 * PAIRS + 1);
+    const int late = (int)words[4 * PAIRS].x;
+    if (late < shuffled || late > shuffled * PAIRS / 2) fail_msg("%d words in another order", late);
+    for (int i = 0; i < PAIRS; i++) assert_int_equal(words[2 * i].x, 7);
+    cudaFree(x);
+}
+
 __global__ static void lanes(int *y)
 {
     const int i = (int)threadIdx.x;
@@ -714,8 +744,13 @@ static void test_races(void **)
 int main()
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barriers),     cmocka_unit_test(test_lanes),   cmocka_unit_test(test_atomics),
-        cmocka_unit_test(test_grid_barrier), cmocka_unit_test(test_cluster), cmocka_unit_test(test_products_of_warps),
+        cmocka_unit_test(test_barriers),
+        cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_atomics),
+        cmocka_unit_test(test_grid_barrier),
+        cmocka_unit_test(test_cluster),
+        cmocka_unit_test(test_products_of_warps),
+        cmocka_unit_test(test_words_in_any_order),
     };
     const struct CMUnitTest once[] = {
         cmocka_unit_test(test_bf16),

@@ -298,10 +298,8 @@ void fibre_fail(const device_thread *t, const char *format, ...)
 
 static const char *wait_name(cudahost_wait w)
 {
-    static const char *const names[] = {"running",           "__syncthreads",    "__syncthreads_count",
-                                        "__syncthreads_and", "__syncthreads_or", "cluster sync",
-                                        "__syncwarp",        "a shuffle",        "a vote",
-                                        "__nanosleep",       "bar.sync"};
+    static const char *const names[] = {"running",   "__syncthreads", "__syncthreads_or", "cluster sync", "__syncwarp",
+                                        "a shuffle", "a vote",        "__nanosleep",      "bar.sync"};
     return names[w];
 }
 
@@ -483,12 +481,6 @@ uint64_t cudahost_shuffle(unsigned mask, uint64_t value, int source, const char 
         fibre_fail(now(), "in a shuffle at %s:%d from lane %d, which mask 0x%08x does not name", file, line,
                    source & 31, mask);
     return cudahost_sync_warp(CUDAHOST_SHUFFLE, mask, value, file, line)[source & 31];
-}
-
-unsigned cudahost_active()
-{
-    const device_warp *warp = &now()->block->warps[now()->number / 32];
-    return warp->exists & ~warp->exited;
 }
 
 struct late_word {

@@ -93,6 +93,16 @@ int cuda_ok(cuda_queue *c, cudaError_t error, const char *what)
     return 0;
 }
 
+void cuda_fail(cuda_queue *c, mar_status status, const char *format, ...)
+{
+    mar_err err;
+    va_list arguments;
+    va_start(arguments, format);
+    err_line_v(err.text, sizeof err.text, format, arguments);
+    va_end(arguments);
+    kern_fail(&c->base, status, &err);
+}
+
 /* --- contexts --------------------------------------------------------------------------------------------- */
 
 /* The driver's functions, obtained through the runtime: nothing is linked with the driver. */
@@ -222,14 +232,11 @@ static void wait(cuda_queue *c, const char *what)
     if (!cuda_ok(c, cudaStreamSynchronize(c->stream), what)) return;
     on_idle(c);
     if (!*c->gave_up) return;
-    mar_err err = {};
     *c->gave_up = 0;
-    kern_fail(&c->base,
-              err_set(&err, MAR_EBACKEND,
-                      "%s: the GPU ran only a part of a kernel that needs all of it; other processes or streams hold "
-                      "the rest of it",
-                      what),
-              &err);
+    cuda_fail(c, MAR_EBACKEND,
+              "%s: the GPU ran only a part of a kernel that needs all of it; other processes or streams hold the rest "
+              "of it",
+              what);
 }
 
 /* Waits also after a failure or a cancel: earlier work may still run. */

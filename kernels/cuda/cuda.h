@@ -81,6 +81,8 @@ mar_status cuda_read_wish(const char *name, const char *digits, const char *expe
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err);
 /* The same for an operation without a status: reports an error to kern_fail. Returns 1 if there is none. */
 int cuda_ok(cuda_queue *c, cudaError_t error, const char *what);
+/* Reports an error to kern_fail, with a message as err_set's. */
+void cuda_fail(cuda_queue *c, mar_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Makes a device's context, and so its GPU, current for the thread. Returns the previous one for a later call to
  * restore; NULL if there was none, and the device's own if the driver does not tell. cudaSetDevice is unsuitable:
  * restoring a thread without a context would create one, hundreds of megabytes on an unused GPU. */

@@ -1,7 +1,7 @@
 /* The configuration, and the shape of a transformer of Llama's kind from tensors, configuration and metadata. */
 #include "families/language.h"
 
-#include "kernels/ops.h"
+#include "kernels/causal.h"
 #include "weights/shape.h"
 
 #include <limits.h>

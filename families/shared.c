@@ -1,7 +1,7 @@
 /* What the families share. */
 #include "families/families.h"
 
-#include "kernels/ops.h"
+#include "kernels/causal.h"
 #include "weights/shape.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Fused operations made of required ones, for backends without kernels of their own. */
-#include "kernels/ops.h"
+#include "kernels/causal.h"
 
 #include "kernels/speculation.h"
 

@@ -71,13 +71,6 @@ void kern_watch(kern_queue *k, const void *x, mar_dtype type, int rows, int widt
         snprintf(w->layer, sizeof w->layer, "%s%s at diffusion step %d", w->part, layer, w->index);
 }
 
-size_t kern_cache_slot_bytes(const kern_device *d, kern_cache_type type, int kv_heads, int head_dim)
-{
-    const size_t heads = 2 * (size_t)kv_heads, dim = (size_t)head_dim;
-    if (type == KERN_CACHE_INT8) return heads * (dim + sizeof(float));
-    return heads * dim * (type == KERN_CACHE_BF16 ? sizeof(uint16_t) : d->act_size);
-}
-
 void kern_watch_modulation(kern_queue *k, kern_head_form form, const char *prefix, const void *mod, mar_dtype type,
                            int rows, int layers, int width, size_t mod_bytes)
 {

@@ -1,5 +1,6 @@
 #include "kernels/trace.h"
 
+#include "kernels/causal.h"
 #include "kernels/discrete.h"
 #include "kernels/doubling.h"
 #include "kernels/head_work.h"

@@ -84,10 +84,11 @@ void mar_raster_describe(const mar_model *base, char *text, size_t size)
     const mar_raster_model *model = mar_raster_model_of(base);
     const kern_device *d = base->m->device;
     const char *low = kern_low_name(d);
-    if (!raster_is_discrete(model)) {
-        snprintf(text, size, "head: %s", d->head->describe(model->head.net));
-        return;
-    }
-    snprintf(text, size, "transformer: matrix products in %s%s%s", low ? low : "", low ? ", of logits in " : "",
-             d->act_size == sizeof(float) ? "f32" : "bf16");
+    const char *passes = model->net->decoder ? ", passes of few rows in one launch" : "";
+    if (raster_is_discrete(model))
+        snprintf(text, size, "transformer: matrix products in %s%s%s%s", low ? low : "", low ? ", of logits in " : "",
+                 d->act_size == sizeof(float) ? "f32" : "bf16", passes);
+    else
+        snprintf(text, size, "head: %s%s%s", d->head->describe(model->head.net), *passes ? "; transformer" : "",
+                 passes);
 }

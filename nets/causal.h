@@ -2,7 +2,7 @@
 #ifndef NETS_CAUSAL_H
 #define NETS_CAUSAL_H
 
-#include "kernels/ops.h"
+#include "kernels/causal.h"
 #include "nets/causal_shape.h"
 
 #define CAUSAL_HEAD_EPS 1e-5f /* of the norms of q and k: ChameleonLayerNorm's */

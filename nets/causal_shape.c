@@ -1,6 +1,6 @@
 #include "nets/causal_shape.h"
 
-#include "kernels/ops.h"
+#include "kernels/causal.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,6 +2,7 @@
 #include "nets/masked_block.h"
 
 #include "base/arena.h"
+#include "kernels/causal.h"
 
 static const float ln_eps = 1e-6f; /* norm_layer=partial(nn.LayerNorm, eps=1e-6) in every MAR model */
 

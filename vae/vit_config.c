@@ -1,6 +1,7 @@
 /* Shape of SphereAR's ViT decoder and encoder (SphereAR/vae.py); detok_config.c has that of l-DeTok's. All of it is in
  * the tensors' shapes. The width of a head is half that of a row of freqs_cis. Without that table the metadata says the
  * number of the decoder's heads, or heads have 64 numbers. */
+#include "kernels/causal.h"
 #include "vae/steps.h"
 #include "weights/shape.h"
 

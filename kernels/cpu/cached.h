@@ -3,7 +3,7 @@
 #ifndef KERNELS_CPU_CACHED_H
 #define KERNELS_CPU_CACHED_H
 
-#include "kernels/ops.h"
+#include "kernels/causal.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #define KERNELS_CPU_CPU_H
 
 #include "base/thread_pool.h"
-#include "kernels/ops.h"
+#include "kernels/causal.h"
 #include "kernels/cpu/cached.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/rows.h"

@@ -600,12 +600,8 @@ void cuda_attention_spans(kern_queue *k, const act *q, int q_stride, const int *
 {
     cuda_queue *c = cuda_of(k);
     attention_shape a = shape_of(q_stride, kv_stride, 1, 0, heads, head_dim);
-    mar_err err = {};
     if (head_dim > MOST_DIM)
-        kern_fail(k,
-                  err_set(&err, MAR_EBACKEND, "spans with heads of %d elements: a GPU takes up to %d", head_dim,
-                          (int)MOST_DIM),
-                  &err);
+        cuda_fail(c, MAR_EBACKEND, "spans with heads of %d elements: a GPU takes up to %d", head_dim, (int)MOST_DIM);
     if (n_seq <= 0 || head_dim > MOST_DIM) return;
     for (int s = 0; s < n_seq; s++) a.n_q = max(a.n_q, n_q[s]);
     attention_spans spans;

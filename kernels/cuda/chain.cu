@@ -147,8 +147,7 @@ void cuda_chain_gaussian(kern_queue *k, const float *x, const float *out, int ro
     cuda_queue *c = cuda_of(k);
     kern_chain_coef *each = (kern_chain_coef *)malloc(((size_t)rows + 1) * sizeof *each);
     if (!each) {
-        mar_err err = {};
-        kern_fail(k, err_set(&err, MAR_ENOMEM, "out of memory: %zu bytes of host memory", rows * sizeof *each), &err);
+        cuda_fail(c, MAR_ENOMEM, "out of memory: %zu bytes of host memory", rows * sizeof *each);
         return;
     }
     for (int r = 0; r < rows; r++) each[r] = *coef[r];

@@ -531,12 +531,11 @@ void cuda_conv(kern_queue *k, const kern_conv *conv, const act *x, int images, i
 {
     cuda_queue *c = cuda_of(k);
     const conv_product p = product_of(conv, images, height, width);
-    mar_err err = {};
     if (p.pixels == 0) return;
     if (is_product(conv))
         cuda_linear(k, conv->product, x, p.pixels, y);
     else if (c->working)
         multiply_tiles(c, conv, x, p, y);
     else
-        kern_fail(k, err_set(&err, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width), &err);
+        cuda_fail(c, MAR_EBACKEND, "convolution of %dx%d pixels without a plan", height, width);
 }

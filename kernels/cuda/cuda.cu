@@ -93,6 +93,16 @@ int cuda_ok(cuda_queue *c, cudaError_t error, const char *what)
     return 0;
 }
 
+void cuda_fail(cuda_queue *c, mar_status status, const char *format, ...)
+{
+    mar_err err;
+    va_list arguments;
+    va_start(arguments, format);
+    err_line_v(err.text, sizeof err.text, format, arguments);
+    va_end(arguments);
+    kern_fail(&c->base, status, &err);
+}
+
 /* --- contexts --------------------------------------------------------------------------------------------- */
 
 /* The driver's functions, obtained through the runtime: nothing is linked with the driver. */
@@ -222,14 +232,11 @@ static void wait(cuda_queue *c, const char *what)
     if (!cuda_ok(c, cudaStreamSynchronize(c->stream), what)) return;
     on_idle(c);
     if (!*c->gave_up) return;
-    mar_err err = {};
     *c->gave_up = 0;
-    kern_fail(&c->base,
-              err_set(&err, MAR_EBACKEND,
-                      "%s: the GPU ran only a part of a kernel that needs all of it; other processes or streams hold "
-                      "the rest of it",
-                      what),
-              &err);
+    cuda_fail(c, MAR_EBACKEND,
+              "%s: the GPU ran only a part of a kernel that needs all of it; other processes or streams hold the rest "
+              "of it",
+              what);
 }
 
 /* Waits also after a failure or a cancel: earlier work may still run. */
@@ -415,7 +422,9 @@ static mar_status check_device(int device, cudaDeviceProp *properties, mar_err *
 
 void cuda_describe(cuda_device *d, const char *tuning)
 {
-    snprintf(d->base.unit, sizeof d->base.unit, "%s%s", d->gpu, tuning);
+    char products[32] = "";
+    if (d->products) snprintf(products, sizeof products, ", MAR_CUDA_PRODUCTS=%d", d->products);
+    snprintf(d->base.unit, sizeof d->base.unit, "%s%s%s", d->gpu, products, tuning);
 }
 
 static void device_describe(cuda_device *d, const cudaDeviceProp *p)
@@ -429,7 +438,6 @@ static void device_describe(cuda_device *d, const cudaDeviceProp *p)
     d->base.image_budget = budget < (size_t)IMAGE_BYTES ? budget : (size_t)IMAGE_BYTES;
     snprintf(d->gpu, sizeof d->gpu, "%.60s, sm_%d%d, %d multiprocessors, %zu GB, cuBLASLt %zu", p->name, p->major,
              p->minor, p->multiProcessorCount, (size_t)p->totalGlobalMem >> 30, cublasLtGetVersion());
-    cuda_describe(d, "");
 }
 
 static mar_status open_device(cuda_device *d, mar_err *err)
@@ -511,9 +519,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     if (dtype == MAR_DTYPE_F16)
         return err_set(err, MAR_EARG, "--dtype f16: the CUDA backend computes in f32, bf16, int8 or int4");
     cudaDeviceProp properties;
-    int products = 0;
     mar_status status = check_device(device, &properties, err);
-    if (status == MAR_OK) status = cuda_read_wish("MAR_CUDA_PRODUCTS", "01234", "0 to 4", &products, err);
     if (status != MAR_OK) return status;
     cuda_device *d = (cuda_device *)calloc(1, sizeof *d);
     if (!d || pthread_mutex_init(&d->lock, NULL) != 0) {
@@ -531,10 +537,11 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->number = device;
     d->bf16 = dtype != MAR_DTYPE_F32;
     d->base.skinny_rows = d->bf16 ? KERN_SKINNY_ROWS : 0;
-    d->products = products, d->base.product_rows = d->bf16 && products ? CUDA_PRODUCT_ROWS : 0;
     d->base.int8 = dtype == MAR_DTYPE_INT8, d->base.int4 = dtype == MAR_DTYPE_INT4;
     device_describe(d, &properties);
-    status = take_context(d, err);
+    status = cuda_choose_products(d, err);
+    cuda_describe(d, "");
+    if (status == MAR_OK) status = take_context(d, err);
     if (status == MAR_OK) {
         const CUcontext before = cuda_switch(d->context);
         status = open_device(d, err);

@@ -10,7 +10,7 @@
 #define KERNELS_CUDA_CUDA_H
 
 extern "C" {
-#include "kernels/ops.h"
+#include "kernels/causal.h"
 }
 
 #include "kernels/cuda/vectors.h"
@@ -20,8 +20,6 @@ extern "C" {
 #include <float.h>
 #include <math.h>
 #include <pthread.h>
-
-enum { CUDA_PRODUCT_ROWS = 1024 }; /* most rows of product.cu's */
 
 struct cuda_matmul; /* linear.cu: the plan of a product */
 struct cuda_stage;  /* staging.cu: host arrays in transit to the device */
@@ -74,7 +72,7 @@ static inline cuda_queue *cuda_of(kern_queue *k)
     return (cuda_queue *)k;
 }
 
-/* cuda.cu: writes the device's description, `tuning` at its end. */
+/* cuda.cu: writes the device's description, with the form of its products and `tuning` at the end. */
 void cuda_describe(cuda_device *d, const char *tuning);
 /* Writes the number that an environment variable has, a digit of `digits`; without the variable *value stays. */
 mar_status cuda_read_wish(const char *name, const char *digits, const char *expected, int *value, mar_err *err);
@@ -83,6 +81,8 @@ mar_status cuda_read_wish(const char *name, const char *digits, const char *expe
 mar_status cuda_status(cudaError_t error, const char *what, mar_err *err);
 /* The same for an operation without a status: reports an error to kern_fail. Returns 1 if there is none. */
 int cuda_ok(cuda_queue *c, cudaError_t error, const char *what);
+/* Reports an error to kern_fail, with a message as err_set's. */
+void cuda_fail(cuda_queue *c, mar_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Makes a device's context, and so its GPU, current for the thread. Returns the previous one for a later call to
  * restore; NULL if there was none, and the device's own if the driver does not tell. cudaSetDevice is unsuitable:
  * restoring a thread without a context would create one, hundreds of megabytes on an unused GPU. */
@@ -329,6 +329,11 @@ void cuda_timer_forget(cuda_queue *c); /* drops pending times; the next mark sta
 /* y = SiLU(x), rows of n f32 sums of a product, so that they are rounded once. y is f16 if f16_y, else float. */
 void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int f16_y, void *y);
 void cuda_matmuls_free(cuda_device *d);
+
+/* product.cu */
+/* Reads MAR_CUDA_PRODUCTS, and sets products and product_rows. It is an error if the device has no such products,
+ * because only who asks for them gets them. */
+mar_status cuda_choose_products(cuda_device *d, mar_err *err);
 
 /* skinny.cu */
 /* Sets *major to that of the code which the GPU runs: PTX of an older one has neither clusters nor early launches. */

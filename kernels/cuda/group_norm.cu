@@ -206,8 +206,7 @@ static int in_fours(const norm_shape &a, const void *x, const void *y)
 static int cuda_group_norm_has_room(cuda_queue *c, size_t slices, int channels)
 {
     if (2 * sizeof(double) * slices * (size_t)channels <= c->working_bytes) return 1;
-    mar_err err = {};
-    kern_fail(&c->base, err_set(&err, MAR_EBACKEND, "group norm of %d channels without a plan", channels), &err);
+    cuda_fail(c, MAR_EBACKEND, "group norm of %d channels without a plan", channels);
     return 0;
 }
 

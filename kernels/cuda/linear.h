@@ -60,7 +60,7 @@ void cuda_multiply(cuda_queue *c, const cuda_product *p, const void *x, const vo
  * norm_bias added. */
 mar_status cuda_load_weights(cuda_queue *c, const kern_linear_spec *spec, kern_linear *l, float *bias, mar_err *err);
 
-/* product.cu: fused.skinny for up to CUDA_PRODUCT_ROWS rows. */
+/* product.cu: fused.skinny for up to product_rows rows. */
 int cuda_fused_product(cuda_queue *c, const kern_linear *l, const kern_skinny_job *job);
 
 /* low_bit.cu: packs rows of integers on the device, int8 [n][in], or int4 [n][in/2] with the lower input in the low

@@ -17,11 +17,14 @@
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/ptx.h"
 
+#include <stdio.h>
+
 enum {
     DEPTH = 64,         /* inputs of a stage: 128 bytes of a row */
     PITCH = DEPTH + 8,  /* from one row of a stage to the next: rows are 4 banks apart */
     PIECES = DEPTH / 8, /* of 16 bytes, of a row of a stage */
     MOST_PARTS = 8,     /* blocks of a cluster that every GPU with clusters accepts */
+    MOST_ROWS = 1024,   /* rows from which cuBLASLt computes a product */
 };
 
 /* A call, on the device. */
@@ -317,15 +320,15 @@ template <typename F> static void product_launch(cuda_queue *c, const product_ca
                    (unsigned)(p.parts * p.tiles) * cuda_blocks((size_t)p.out, F::COLUMNS), F::THREADS, sizeof(F), p);
 }
 
+typedef product_form<4, 2, 4, 3> largest_product; /* by its shared memory */
+
 static const struct product_size {
     int rows, columns; /* of a block */
-    size_t bytes;
     void (*launch)(cuda_queue *c, const product_call &p);
 } product_sizes[] = {
 #define PRODUCT_SIZE(...)                                                                                              \
     {                                                                                                                  \
-        product_form<__VA_ARGS__>::ROWS, product_form<__VA_ARGS__>::COLUMNS, sizeof(product_form<__VA_ARGS__>),        \
-            product_launch<product_form<__VA_ARGS__>>                                                                  \
+        product_form<__VA_ARGS__>::ROWS, product_form<__VA_ARGS__>::COLUMNS, product_launch<product_form<__VA_ARGS__>> \
     }
     PRODUCT_SIZE(4, 2, 4, 3), PRODUCT_SIZE(4, 2, 2, 4), PRODUCT_SIZE(2, 2, 2, 6)
 #undef PRODUCT_SIZE
@@ -368,8 +371,23 @@ static int product_fits(const cuda_queue *c, const kern_linear *l, const kern_sk
 {
     return job->rows <= c->device->base.product_rows && l->form == CUDA_BF16 && !(l->flags & KERN_RELU) &&
            l->in % 8 == 0 && l->out % (job->gated ? 8 : 4) == 0 && l->y_stride % 4 == 0 && cuda_aligned(job->x) &&
-           cuda_aligned(job->x_act) && cuda_aligned(job->normed) && cuda_aligned(job->y) && cuda_aligned(job->y_act) &&
-           c->device->shared_bytes >= product_sizes[0].bytes;
+           cuda_aligned(job->x_act) && cuda_aligned(job->normed) && cuda_aligned(job->y) && cuda_aligned(job->y_act);
+}
+
+mar_status cuda_choose_products(cuda_device *d, mar_err *err)
+{
+    const char *low = kern_low_name(&d->base);
+    char why[96] = "";
+    const mar_status status = cuda_read_wish("MAR_CUDA_PRODUCTS", "01234", "0 to 4", &d->products, err);
+    if (status != MAR_OK || !d->products) return status;
+    if (low || !d->bf16)
+        snprintf(why, sizeof why, "they compute in bf16 only, not in %s", low ? low : "f32");
+    else if (d->shared_bytes < sizeof(largest_product))
+        snprintf(why, sizeof why, "they need %zu bytes of shared memory, and this GPU has %zu", sizeof(largest_product),
+                 d->shared_bytes);
+    d->base.product_rows = MOST_ROWS;
+    return !*why ? MAR_OK
+                 : err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_PRODUCTS is %d: %s", d->products, why);
 }
 
 int cuda_fused_product(cuda_queue *c, const kern_linear *l, const kern_skinny_job *job)

@@ -266,6 +266,21 @@ static inline void wait_for_previous()
 {
     cudahost_wait_for_previous();
 }
+static inline void store_word(uint2 *to, unsigned datum, unsigned number)
+{
+    const cudahost_late_store late(to, sizeof *to);
+    plain::store_word(to, datum, number);
+}
+static inline void store_two_words(uint4 *to, unsigned datum, unsigned second, unsigned number)
+{
+    store_word((uint2 *)to, datum, number);
+    store_word((uint2 *)to + 1, second, number);
+}
+static inline void store_wide_word(uint4 *to, const uint4 &word)
+{
+    const cudahost_late_store late(to, sizeof *to);
+    plain::store_wide_word(to, word);
+}
 /* Synchronises a team of `threads` threads of a block, whole warps; teams of a block are number 1, 2, ... CUDA C has no
  * such barrier, so it has no plain twin. */
 static inline void team_sync(int team, int threads)

@@ -34,9 +34,8 @@ int cuda_in_recording(const cuda_queue *c)
 int cuda_outside_recording(cuda_queue *c, const char *what)
 {
     if (!cuda_in_recording(c)) return 1;
-    mar_err err = {};
     c->stage->misused = 1;
-    kern_fail(&c->base, err_set(&err, MAR_EBACKEND, "internal error: %s inside a recording", what), &err);
+    cuda_fail(c, MAR_EBACKEND, "internal error: %s inside a recording", what);
     return 0;
 }
 

@@ -67,9 +67,7 @@ void cuda_layer_norm(kern_queue *k, const float *x, const int *index, int rows, 
     cuda_queue *c = cuda_of(k);
     if (rows <= 0) return;
     if (dim > NORM_MOST) {
-        mar_err err = {};
-        kern_fail(k, err_set(&err, MAR_EBACKEND, "norm of %d numbers: a GPU takes up to %d", dim, (int)NORM_MOST),
-                  &err);
+        cuda_fail(c, MAR_EBACKEND, "norm of %d numbers: a GPU takes up to %d", dim, (int)NORM_MOST);
         return;
     }
     const int *staged = cuda_stage(c, index, (size_t)rows);

@@ -122,10 +122,7 @@ static const void *ring_slot(cuda_queue *c, const void *host, size_t bytes)
 void cuda_stage_changed(cuda_queue *c)
 {
     c->stage->misused = 1;
-    mar_err err = {};
-    kern_fail(&c->base,
-              err_set(&err, MAR_EBACKEND, "internal error: a recording's host arrays are not those that were recorded"),
-              &err);
+    cuda_fail(c, MAR_EBACKEND, "internal error: a recording's host arrays are not those that were recorded");
 }
 
 /* Fills `bytes` of a slot of `room` bytes. */

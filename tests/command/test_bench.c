@@ -88,6 +88,8 @@ COMMAND_CASE(work_is_that_counted_by_hand)
     const work plain = plain_work(IMAGES), none = {0};
     cJSON *json = bench(*state, "--draft demo-discrete --spec vanilla --gamma 3 --batch 2");
     self_work(IMAGES, GAMMA, &target, &draft);
+    assert_string_equal(json_text(json, "computed"),
+                        "transformer: matrix products in f32; draft's transformer: matrix products in f32");
     assert_equal("accepted", json_number(json, "mean_accepted_length"), GAMMA);
     assert_work(json_at(json, "plain_passes"), "target", &plain, IMAGES);
     assert_work(json_at(json, "plain_passes"), "draft", &none, IMAGES);

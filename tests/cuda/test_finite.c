@@ -21,32 +21,6 @@ enum {
 
 static const float huge = 3e38f;
 
-typedef struct {
-    mar *m;
-    mar_model *model, *draft;
-    mar_vae *vae;
-} library;
-
-static library open_library(mar_dtype dtype, const char *model, const char *vae)
-{
-    const mar_options options = {.size = sizeof options, .dtype = dtype, .backend = MAR_BACKEND_CUDA};
-    library l = {0};
-    const mar_status status = mar_open(&options, &l.m);
-    assert_library(l.m, status);
-    assert_library(l.m, mar_model_load(l.m, model, 0, &l.model));
-    assert_library(l.m, mar_model_load(l.m, "demo-draft", 0, &l.draft));
-    assert_library(l.m, mar_vae_load(l.m, vae, &l.vae));
-    return l;
-}
-
-static void close_library(library *l)
-{
-    mar_vae_free(l->vae);
-    mar_model_free(l->draft);
-    mar_model_free(l->model);
-    mar_close(l->m);
-}
-
 static mar_session *open_session(const library *l, const char *options, int draft, int check)
 {
     mar_session *s = NULL;
@@ -80,7 +54,7 @@ enum { WAYS = sizeof ways / sizeof *ways };
 static void check_changes_no_bit(void **state)
 {
     (void)state;
-    library l = open_library(MAR_DTYPE_BF16, "demo", "demo");
+    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, "demo", "demo-draft", "demo");
     for (int w = 0; w < WAYS; w++) {
         static uint8_t rgb[2][BYTES];
         float tokens[2][TOKENS];
@@ -102,7 +76,7 @@ static void fail_in_ways(int count, const char *directory, const char *tensor, f
 {
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     char *path = write_changed(m, directory, "changed.safetensors", "demo", tensor, 0, 0, value);
-    library l = open_library(MAR_DTYPE_BF16, path, "demo");
+    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, path, "demo-draft", "demo");
     for (int w = 0; w < count; w++)
         for (int check = w > 0 && cuda_test_brief(); check < 2; check++) {
             mar_session *s = open_session(&l, ways[w].options, ways[w].draft, check);
@@ -137,7 +111,8 @@ static void a_later_batch_is_not_concerned(void **state)
     (void)state;
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     char *path = write_changed(m, directory, "class.safetensors", "demo", "class_emb.weight", 4L * WIDTH, WIDTH, huge);
-    library good = open_library(MAR_DTYPE_BF16, "demo", "demo"), bad = open_library(MAR_DTYPE_BF16, path, "demo");
+    library good = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, "demo", "demo-draft", "demo"),
+            bad = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, path, "demo-draft", "demo");
     for (int check = 0; check < 2; check++) {
         float expected[TOKENS], tokens[TOKENS];
         mar_session *s = open_session(&good, ways[0].options, 0, 0);
@@ -167,7 +142,7 @@ static void the_pixel_is_named(void **state)
     mar *m = open_mar(MAR_DTYPE_F32, 1);
     char *path =
         write_changed(m, directory, "vae.safetensors", "demo-vae", "decoder.up.1.block.0.conv1.weight", 0, 0, huge);
-    library l = open_library(MAR_DTYPE_BF16, "demo", path);
+    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, "demo", "demo-draft", path);
     for (int check = 0; check < 2; check++) {
         mar_session *s = open_session(&l, ways[0].options, 0, check);
         assert_session(s, run(s, 3));
@@ -198,7 +173,7 @@ static void the_image_of_a_batch_is_named(void **state)
     static uint8_t good[IMAGES * IMAGE], rgb[IMAGES * IMAGE];
     const int classes[IMAGES] = {3, 4, 5, 6, 7};
     (void)state;
-    library l = open_library(MAR_DTYPE_BF16, "demo", "demo");
+    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, "demo", "demo-draft", "demo");
     const size_t budget = l.m->device->image_budget;
     for (int pass = 3; pass <= (cuda_test_brief() ? 3 : IMAGES); pass += 2) { /* three images at a time, then all */
         mar_session *s = NULL;

@@ -16,30 +16,9 @@ enum { SEQ = 64, CHANNELS = 8, TOKENS = SEQ * CHANNELS, BATCH = 2 }; /* of the d
 
 static const int labels[BATCH] = {3, 7};
 
-typedef struct {
-    mar *m;
-    mar_model *model, *draft;
-    mar_vae *vae;
-} library;
-
-static library open_library(mar_backend backend, mar_dtype dtype)
+static library open_demo(mar_backend backend, mar_dtype dtype)
 {
-    const mar_options options = {.size = sizeof options, .dtype = dtype, .threads = 1, .backend = backend};
-    library l = {0};
-    const mar_status status = mar_open(&options, &l.m);
-    assert_library(l.m, status);
-    assert_library(l.m, mar_model_load(l.m, "demo", 0, &l.model));
-    assert_library(l.m, mar_model_load(l.m, "demo-draft", 0, &l.draft));
-    assert_library(l.m, mar_vae_load(l.m, "demo", &l.vae));
-    return l;
-}
-
-static void close_library(library *l)
-{
-    mar_vae_free(l->vae);
-    mar_model_free(l->draft);
-    mar_model_free(l->model);
-    mar_close(l->m);
+    return open_library(backend, dtype, "demo", "demo-draft", "demo");
 }
 
 static mar_session *session_of(const library *l, mar_model *model, const mar_params *p, int drafts)
@@ -129,7 +108,7 @@ enum { CASES = sizeof cases / sizeof *cases };
 static void f32_is_the_cpu(void **state)
 {
     (void)state;
-    library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32), cuda = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
+    library cpu = open_demo(MAR_BACKEND_CPU, MAR_DTYPE_F32), cuda = open_demo(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
     for (int i = 0; i < CASES; i++) {
         const mar_params p = params_with(cases[i].params);
         const int small = cases[i].host & SMALL && cuda_test_brief();
@@ -164,7 +143,7 @@ static void f32_is_the_cpu(void **state)
 static void bf16_is_near(void **state)
 {
     (void)state;
-    library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32), cuda = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16);
+    library cpu = open_demo(MAR_BACKEND_CPU, MAR_DTYPE_F32), cuda = open_demo(MAR_BACKEND_CUDA, MAR_DTYPE_BF16);
     for (int i = 0; i < CASES; i++) {
         if (cases[i].bf16 < (cuda_test_brief() ? 2 : 1)) continue;
         float expected[BATCH * TOKENS], tokens[BATCH * TOKENS], again[BATCH * TOKENS];
@@ -199,7 +178,7 @@ static void batches_stand_alone(void **state)
 {
     (void)state;
     const mar_params p = params_with(SEED "num_iter 2, num_sampling_steps 4, cfg 2.9");
-    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
+    library l = open_demo(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
     mar_session *fresh = session_of(&l, any_model(&l), &p, 0), *used = session_of(&l, any_model(&l), &p, 0);
     float expected[BATCH * TOKENS], tokens[BATCH * TOKENS];
     make(fresh, 7, BATCH, expected);
@@ -220,7 +199,7 @@ static void sessions_stand_alone(void **state)
     (void)state;
     enum { SESSIONS = 3, STEPS = 3 }; /* as in p */
     mar_params p = params_with(SEED "num_iter 3, num_sampling_steps 4, cfg 2.9");
-    library l[2] = {open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32), open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32)};
+    library l[2] = {open_demo(MAR_BACKEND_CUDA, MAR_DTYPE_F32), open_demo(MAR_BACKEND_CUDA, MAR_DTYPE_F32)};
     const int n = cuda_test_scale() > 1 ? BATCH : 1;
     mar_session *s[SESSIONS];
     float alone[SESSIONS][BATCH * TOKENS], tokens[BATCH * TOKENS];
@@ -250,7 +229,7 @@ static void memory_that_runs_out_is_named(void **state)
 {
     (void)state;
     enum { MOST = 64 };
-    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16);
+    library l = open_demo(MAR_BACKEND_CUDA, MAR_DTYPE_BF16);
     const mar_params p = params_with(SEED "num_iter 2, num_sampling_steps 4, cfg 2.9");
     mar_session *first = session_of(&l, any_model(&l), &p, 0), *s[MOST];
     float tokens[BATCH * TOKENS], again[BATCH * TOKENS];
@@ -346,7 +325,7 @@ static int use_in_child(library l)
 static void forks_are_told(void **state)
 {
     (void)state;
-    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
+    library l = open_demo(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
     int status;
     const pid_t child = fork();
     assert_true(child >= 0);

@@ -38,32 +38,6 @@ static int tear_down(void **state)
     return 0;
 }
 
-typedef struct {
-    mar *m;
-    mar_model *target, *draft;
-    mar_vae *vae;
-} library;
-
-static library open_library(const files *f, mar_backend backend, mar_dtype dtype)
-{
-    const mar_options options = {.size = sizeof options, .dtype = dtype, .threads = 1, .backend = backend};
-    library l = {0};
-    const mar_status status = mar_open(&options, &l.m);
-    assert_library(l.m, status);
-    assert_library(l.m, mar_model_load(l.m, f->target, 0, &l.target));
-    assert_library(l.m, mar_model_load(l.m, f->draft, 0, &l.draft));
-    assert_library(l.m, mar_vae_load(l.m, f->vq, &l.vae));
-    return l;
-}
-
-static void close_library(library *l)
-{
-    mar_vae_free(l->vae);
-    mar_model_free(l->draft);
-    mar_model_free(l->target);
-    mar_close(l->m);
-}
-
 static const struct {
     const char *params;
     int drafts, batches; /* the second batch is recorded if it was not before; the third replays */
@@ -98,7 +72,7 @@ static mar_session *open_session(const library *l, int i)
     p = params_set(p, cases[i].params);
     p.draft = cases[i].drafts ? l->draft : NULL;
     p.round_costs = cases[i].costs;
-    assert_library(l->m, mar_session_create(l->target, l->vae, &p, BATCH, &s));
+    assert_library(l->m, mar_session_create(l->model, l->vae, &p, BATCH, &s));
     return s;
 }
 
@@ -134,8 +108,9 @@ static void make_requests(mar_session *s, float *tokens)
 /* Checks that tokens are equal, but for images in which a decision fell otherwise. */
 static void f32_is_the_cpu(void **state)
 {
-    library cpu = open_library(*state, MAR_BACKEND_CPU, MAR_DTYPE_F32);
-    library cuda = open_library(*state, MAR_BACKEND_CUDA, MAR_DTYPE_F32);
+    const files *f = *state;
+    library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32, f->target, f->draft, f->vq);
+    library cuda = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32, f->target, f->draft, f->vq);
     for (int i = 0; i < CASES; i++) {
         if (cuda_test_brief() && i % 4) continue;
         mar_session *a = open_session(&cpu, i), *b = open_session(&cuda, i);
@@ -174,7 +149,8 @@ static void f32_is_the_cpu(void **state)
 /* Checks that bf16 runs repeat their tokens, recorded or not. The tokens differ from those of f32. */
 static void bf16_repeats_itself(void **state)
 {
-    library l = open_library(*state, MAR_BACKEND_CUDA, MAR_DTYPE_BF16);
+    const files *f = *state;
+    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, f->target, f->draft, f->vq);
     for (int i = 0; i < CASES; i += 6) {
         float tokens[TOKENS], again[TOKENS];
         mar_session *s = open_session(&l, i);

@@ -16,14 +16,14 @@ typedef struct {
     mar_session *s;
     float *ids; /* [IMAGES + 1][positions] the last is the second branch's */
     uint8_t *mask;
-} library;
+} prompted;
 
-static library open_library(const char *folder, const char *size, const char *list, mar_backend backend,
-                            mar_dtype dtype)
+static prompted open_prompted(const char *folder, const char *size, const char *list, mar_backend backend,
+                              mar_dtype dtype)
 {
     mar_params p;
     mar_options options;
-    library l = {0};
+    prompted l = {0};
     mar_options_init(&options, sizeof options);
     options.dtype = dtype, options.threads = 1, options.backend = backend, options.image_size = size;
     mar_params_init(&p, sizeof p);
@@ -44,7 +44,7 @@ static library open_library(const char *folder, const char *size, const char *li
     return l;
 }
 
-static void close_library(library *l)
+static void close_prompted(prompted *l)
 {
     mar_session_free(l->s);
     mar_model_free(l->model);
@@ -53,7 +53,7 @@ static void close_library(library *l)
     free(l->mask);
 }
 
-static void make(const library *l, float *tokens)
+static void make(const prompted *l, float *tokens)
 {
     assert_session(l->s, mar_session_begin_captions(l->s, 5, l->ids, l->mask, IMAGES));
     while (!mar_session_done(l->s)) assert_session(l->s, mar_session_step(l->s));
@@ -65,16 +65,16 @@ static void compare(const char *folder, const char *size, const char *list, int 
 {
     float *expected = calloc((size_t)(IMAGES * n), sizeof *expected),
           *tokens = calloc((size_t)(IMAGES * n), sizeof *tokens);
-    library cpu = open_library(folder, size, list, MAR_BACKEND_CPU, MAR_DTYPE_F32);
-    library cuda = open_library(folder, size, list, MAR_BACKEND_CUDA, MAR_DTYPE_F32);
+    prompted cpu = open_prompted(folder, size, list, MAR_BACKEND_CPU, MAR_DTYPE_F32);
+    prompted cuda = open_prompted(folder, size, list, MAR_BACKEND_CUDA, MAR_DTYPE_F32);
     assert_true(expected && tokens);
     make(&cpu, expected);
     for (int again = 0; again < (cuda_test_brief() ? 1 : 2); again++) { /* the prompts are there the second time */
         make(&cuda, tokens);
         assert_close(tokens, expected, (size_t)(IMAGES * n), 1e-3);
     }
-    close_library(&cpu);
-    close_library(&cuda);
+    close_prompted(&cpu);
+    close_prompted(&cuda);
     free(expected);
     free(tokens);
 }
@@ -88,10 +88,10 @@ static void compare_products(const char *folder, const char *size, const char *l
         const int cpu = i == 2;
         assert_non_null(tokens[i] = calloc((size_t)(IMAGES * n), sizeof **tokens));
         setenv("MAR_CUDA_PRODUCTS", i == 1 ? "1" : "0", 1);
-        library l = open_library(folder, size, list, cpu ? MAR_BACKEND_CPU : MAR_BACKEND_CUDA,
-                                 cpu ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
+        prompted l = open_prompted(folder, size, list, cpu ? MAR_BACKEND_CPU : MAR_BACKEND_CUDA,
+                                   cpu ? MAR_DTYPE_F32 : MAR_DTYPE_BF16);
         make(&l, tokens[i]);
-        close_library(&l);
+        close_prompted(&l);
     }
     unsetenv("MAR_CUDA_PRODUCTS");
     for (int i = 0; i < 2; i++) error[i] = relative_error(tokens[i], tokens[2], (size_t)(IMAGES * n));

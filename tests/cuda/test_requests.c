@@ -10,29 +10,6 @@
 
 enum { SEQ = 64, CHANNELS = 8, TOKENS = SEQ * CHANNELS, PLACES = 2, IMAGES = 4 }; /* of the demo */
 
-typedef struct {
-    mar *m;
-    mar_model *model, *draft;
-} library;
-
-static library open_library(mar_backend backend)
-{
-    const mar_options options = {.size = sizeof options, .dtype = MAR_DTYPE_F32, .threads = 1, .backend = backend};
-    library l = {0};
-    const mar_status status = mar_open(&options, &l.m);
-    assert_library(l.m, status);
-    assert_library(l.m, mar_model_load(l.m, "demo", 0, &l.model));
-    assert_library(l.m, mar_model_load(l.m, "demo-draft", 0, &l.draft));
-    return l;
-}
-
-static void close_library(library *l)
-{
-    mar_model_free(l->draft);
-    mar_model_free(l->model);
-    mar_close(l->m);
-}
-
 static uint64_t submit(mar_session *s, int image, const float *tokens, const uint8_t *known)
 {
     mar_request r;
@@ -73,7 +50,8 @@ TEST_CASE(images_apart)
     static const char *const options[] = {"num_iter 3, num_sampling_steps 3, cfg 2.9",
                                           "num_iter 3, num_sampling_steps 4, cfg 2.9, head_spec 2"};
     static float tokens[2][IMAGES * TOKENS];
-    library cpu = open_library(MAR_BACKEND_CPU), gpu = open_library(MAR_BACKEND_CUDA);
+    library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32, "demo", "demo-draft", NULL),
+            gpu = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32, "demo", "demo-draft", NULL);
     for (int i = cuda_test_brief(); i < 2; i++) { /* cuda.generate has the plain chain */
         make_apart(&cpu, options[i], tokens[0]);
         make_apart(&gpu, options[i], tokens[1]);
@@ -90,7 +68,7 @@ TEST_CASE(groups_of_other_sizes)
 {
     static const char *const options[] = {"num_iter 2, num_sampling_steps 4, cfg 2.9, head_spec 2",
                                           "num_iter 2, num_sampling_steps 2, cfg 2.9, spec conditional, gamma 2"};
-    library l = open_library(MAR_BACKEND_CUDA);
+    library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32, "demo", "demo-draft", NULL);
     for (int i = 0; i < 2; i++) {
         static float alone[TOKENS], beside[TOKENS];
         mar_params p = params_with(options[i]);

@@ -6,33 +6,11 @@
 
 #include <string.h>
 
+#define MODEL "tests/golden/data/sphere_model.safetensors"
+
 enum { SEQ = 16, CHANNELS = 8, TOKENS = SEQ * CHANNELS, BATCH = 2 }; /* of the golden model */
 
 static const int labels[BATCH] = {1, 3};
-
-typedef struct {
-    mar *m;
-    mar_model *model, *draft;
-} library;
-
-static library open_library(mar_backend backend, mar_dtype dtype)
-{
-    mar_options options;
-    library l = {0};
-    mar_options_init(&options, sizeof options);
-    options.dtype = dtype, options.threads = 1, options.backend = backend;
-    assert_library(l.m, mar_open(&options, &l.m));
-    assert_library(l.m, mar_model_load(l.m, "tests/golden/data/sphere_model.safetensors", 0, &l.model));
-    assert_library(l.m, mar_model_load(l.m, "tests/golden/data/sphere_model.safetensors", 0, &l.draft));
-    return l;
-}
-
-static void close_library(library *l)
-{
-    mar_model_free(l->draft);
-    mar_model_free(l->model);
-    mar_close(l->m);
-}
 
 /* Makes BATCH images three times: with a session's second batch its steps are recorded, the third replays them. */
 static mar_stats make(const library *l, const mar_params *params, int batches, float *tokens)
@@ -68,7 +46,8 @@ enum { CASES = sizeof cases / sizeof *cases, BATCHES = 3 };
 static void f32_is_the_cpu(void **state)
 {
     (void)state;
-    library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32), cuda = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32);
+    library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32, MODEL, MODEL, NULL),
+            cuda = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_F32, MODEL, MODEL, NULL);
     for (int i = 0; i < CASES; i++) {
         const mar_params p = params_with(cases[i].params);
         const int batches = cases[i].batches && !cuda_test_brief() ? cases[i].batches : 1;
@@ -88,7 +67,8 @@ static void f32_is_the_cpu(void **state)
 static void bf16_is_close(void **state)
 {
     (void)state;
-    library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32), cuda = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16);
+    library cpu = open_library(MAR_BACKEND_CPU, MAR_DTYPE_F32, MODEL, MODEL, NULL),
+            cuda = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, MODEL, MODEL, NULL);
     const mar_params p = params_with(cases[0].params);
     float expected[BATCH * TOKENS], tokens[BATCH * TOKENS];
     make(&cpu, &p, 1, expected);

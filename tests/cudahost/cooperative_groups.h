@@ -16,10 +16,6 @@ struct cluster_group {
     {
         return cudahost_cluster_rank();
     }
-    unsigned num_blocks() const
-    {
-        return cudahost_cluster_blocks();
-    }
     /* Maps the address p of this block's shared memory to the shared memory of block `rank`. */
     template <typename T> T *map_shared_rank(T *p, unsigned rank, CUDAHOST_HERE) const
     {

@@ -5,7 +5,6 @@
 
 typedef enum {
     CUDA_SUCCESS = 0,
-    CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_INVALID_DEVICE = 101,
 } CUresult;

@@ -30,97 +30,56 @@ typedef enum {
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorIllegalState = 401,
     cudaErrorNotReady = 600,
-    cudaErrorIllegalAddress = 700,
     cudaErrorLaunchOutOfResources = 701,
     cudaErrorContextIsDestroyed = 709,
-    cudaErrorLaunchFailure = 719,
     cudaErrorCooperativeLaunchTooLarge = 720,
     cudaErrorNotSupported = 801,
     cudaErrorSystemDriverMismatch = 803,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureInvalidated = 901,
     cudaErrorStreamCaptureImplicit = 906,
-    cudaErrorStreamCaptureWrongThread = 908,
     cudaErrorInvalidClusterSize = 912,
     cudaErrorUnknown = 999,
 } cudaError_t;
-typedef cudaError_t cudaError;
 
 const char *cudaGetErrorString(cudaError_t error);
 const char *cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError();
-cudaError_t cudaPeekAtLastError();
 
 /* --- devices --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     char name[256];
-    size_t totalGlobalMem, sharedMemPerBlock;
-    int regsPerBlock, warpSize;
-    int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3];
-    int major, minor, multiProcessorCount, integrated, concurrentKernels, l2CacheSize;
-    int maxThreadsPerMultiProcessor, maxBlocksPerMultiProcessor, cooperativeLaunch;
-    size_t sharedMemPerMultiprocessor, sharedMemPerBlockOptin, reservedSharedMemPerBlock;
-    int regsPerMultiprocessor, clusterLaunch;
+    size_t totalGlobalMem, sharedMemPerMultiprocessor, sharedMemPerBlockOptin, reservedSharedMemPerBlock;
+    int major, minor, multiProcessorCount, l2CacheSize;
+    int maxThreadsPerBlock, maxThreadsPerMultiProcessor, maxBlocksPerMultiProcessor;
 } cudaDeviceProp;
-typedef enum {
-    cudaDevAttrMaxThreadsPerBlock = 1,
-    cudaDevAttrMaxSharedMemoryPerBlock = 8,
-    cudaDevAttrWarpSize = 10,
-    cudaDevAttrMaxRegistersPerBlock = 12,
-    cudaDevAttrClockRate = 13,
-    cudaDevAttrMultiProcessorCount = 16,
-    cudaDevAttrMemoryClockRate = 36,
-    cudaDevAttrGlobalMemoryBusWidth = 37,
-    cudaDevAttrL2CacheSize = 38,
-    cudaDevAttrMaxThreadsPerMultiProcessor = 39,
-    cudaDevAttrComputeCapabilityMajor = 75,
-    cudaDevAttrComputeCapabilityMinor = 76,
-    cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
-    cudaDevAttrMaxRegistersPerMultiprocessor = 82,
-    cudaDevAttrCooperativeLaunch = 95,
-    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
-    cudaDevAttrMaxBlocksPerMultiprocessor = 106,
-    cudaDevAttrReservedSharedMemoryPerBlock = 111,
-    cudaDevAttrClusterLaunch = 120,
-} cudaDeviceAttr;
+typedef enum { cudaDevAttrClockRate = 13, cudaDevAttrL2CacheSize = 38 } cudaDeviceAttr;
 cudaError_t cudaGetDeviceCount(int *count); /* MAR_CUDAHOST_DEVICES */
 extern "C" cudaError_t cudaSetDevice(int device);
 extern "C" cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
 extern "C" cudaError_t cudaDeviceSynchronize();
-cudaError_t cudaDeviceReset();
 cudaError_t cudaDriverGetVersion(int *version); /* MAR_CUDAHOST_DRIVER, such as 12080; 0: no driver */
-cudaError_t cudaRuntimeGetVersion(int *version);
-typedef enum {
-    cudaDriverEntryPointSuccess = 0,
-    cudaDriverEntryPointSymbolNotFound = 1,
-} cudaDriverEntryPointQueryResult;
 enum { cudaEnableDefault = 0 };
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
-                                             unsigned long long flags,
-                                             cudaDriverEntryPointQueryResult *found = nullptr);
+                                             unsigned long long flags);
 
 /* --- memory: MAR_CUDAHOST_MEMORY bytes, initialized with NaNs ---------------------------------------------------- */
 
 typedef enum {
-    cudaMemcpyHostToHost = 0,
     cudaMemcpyHostToDevice = 1,
     cudaMemcpyDeviceToHost = 2,
     cudaMemcpyDeviceToDevice = 3,
-    cudaMemcpyDefault = 4,
 } cudaMemcpyKind;
-enum { cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4 };
 typedef struct CUstream_st *cudaStream_t;
 #define cudaStreamLegacy    ((cudaStream_t)0x1)
 #define cudaStreamPerThread ((cudaStream_t)0x2)
 
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaFree(void *p);
-cudaError_t cudaMallocHost(void **p, size_t bytes, unsigned flags = 0);
-cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
-cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
+cudaError_t cudaMallocHost(void **p, size_t bytes);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
@@ -133,35 +92,22 @@ template <typename T> static inline cudaError_t cudaMalloc(T **p, size_t bytes)
 {
     return cudaMalloc((void **)p, bytes);
 }
-template <typename T> static inline cudaError_t cudaMallocHost(T **p, size_t bytes, unsigned flags = 0)
+template <typename T> static inline cudaError_t cudaMallocHost(T **p, size_t bytes)
 {
-    return cudaMallocHost((void **)p, bytes, flags);
-}
-template <typename T> static inline cudaError_t cudaHostAlloc(T **p, size_t bytes, unsigned flags)
-{
-    return cudaHostAlloc((void **)p, bytes, flags);
+    return cudaMallocHost((void **)p, bytes);
 }
 
 /* --- streams and events ------------------------------------------------------------------------------------------ */
 
 typedef struct CUevent_st *cudaEvent_t;
-enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
-enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
-enum { cudaEventRecordDefault = 0, cudaEventRecordExternal = 1 };
-cudaError_t cudaStreamCreate(cudaStream_t *stream);
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 extern "C" cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
 extern "C" cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
-cudaError_t cudaStreamQuery(cudaStream_t stream);
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*fn)(void *), void *arg);
 cudaError_t cudaEventCreate(cudaEvent_t *event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = 0);
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags);
-cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
 
@@ -169,22 +115,10 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 
 typedef struct CUgraph_st *cudaGraph_t;
 typedef struct CUgraphExec_st *cudaGraphExec_t;
-typedef enum {
-    cudaStreamCaptureModeGlobal = 0,
-    cudaStreamCaptureModeThreadLocal = 1,
-    cudaStreamCaptureModeRelaxed = 2,
-} cudaStreamCaptureMode;
-typedef enum {
-    cudaStreamCaptureStatusNone = 0,
-    cudaStreamCaptureStatusActive = 1,
-    cudaStreamCaptureStatusInvalidated = 2,
-} cudaStreamCaptureStatus;
+typedef enum { cudaStreamCaptureModeRelaxed = 2 } cudaStreamCaptureMode; /* the others forbid threads to allocate */
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags = 0);
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags = 0);
-cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
@@ -192,18 +126,13 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 /* --- launches ---------------------------------------------------------------------------------------------------- */
 
 typedef enum {
-    cudaLaunchAttributeIgnore = 0,
     cudaLaunchAttributeCooperative = 2,
     cudaLaunchAttributeClusterDimension = 4,
-    cudaLaunchAttributeClusterSchedulingPolicyPreference = 5,
     cudaLaunchAttributeProgrammaticStreamSerialization = 6,
-    cudaLaunchAttributePriority = 8,
-    cudaLaunchAttributePreferredSharedMemoryCarveout = 14,
 } cudaLaunchAttributeID;
 typedef union {
     char pad[64];
-    int cooperative, priority, programmaticStreamSerializationAllowed;
-    unsigned sharedMemCarveout;
+    int cooperative, programmaticStreamSerializationAllowed;
     struct {
         unsigned x, y, z;
     } clusterDim;
@@ -224,10 +153,9 @@ typedef enum {
     cudaFuncAttributePreferredSharedMemoryCarveout = 9,
     cudaFuncAttributeNonPortableClusterSizeAllowed = 14,
 } cudaFuncAttribute;
-enum { cudaSharedmemCarveoutDefault = -1, cudaSharedmemCarveoutMaxShared = 100, cudaSharedmemCarveoutMaxL1 = 0 };
+enum { cudaSharedmemCarveoutMaxShared = 100 };
 typedef struct {
-    size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
-    int maxThreadsPerBlock, numRegs, ptxVersion, maxDynamicSharedSizeBytes;
+    int ptxVersion;
 } cudaFuncAttributes;
 
 /* A kernel with its arguments. */
@@ -252,28 +180,12 @@ template <typename... P> struct cudahost_call_of : cudahost_call {
 cudaError_t cudahost_launch(const cudaLaunchConfig_t *config, const void *kernel, cudahost_call *call);
 cudaError_t cudahost_func_set(const void *kernel, cudaFuncAttribute attribute, int value);
 cudaError_t cudahost_func_get(cudaFuncAttributes *attributes, const void *kernel);
-cudaError_t cudahost_occupancy(int *blocks, const void *kernel, int threads, size_t shared);
 cudaError_t cudahost_clusters(int *clusters, const void *kernel, const cudaLaunchConfig_t *config);
 
 template <typename... P, typename... A>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...), A &&...arguments)
 {
     return cudahost_launch(config, (const void *)kernel, new cudahost_call_of<P...>(kernel, P(arguments)...));
-}
-template <typename... P, size_t... I>
-static inline cudahost_call *cudahost_unpack(void (*kernel)(P...), void **arguments, std::index_sequence<I...>)
-{
-    return new cudahost_call_of<P...>(kernel, *(P *)arguments[I]...);
-}
-template <typename... P>
-static inline cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **arguments,
-                                                      size_t shared = 0, cudaStream_t stream = 0)
-{
-    cudaLaunchAttribute cooperative = {cudaLaunchAttributeCooperative, {}};
-    cooperative.val.cooperative = 1;
-    const cudaLaunchConfig_t config = {grid, block, shared, stream, &cooperative, 1};
-    return cudahost_launch(&config, (const void *)kernel,
-                           cudahost_unpack(kernel, arguments, std::index_sequence_for<P...>()));
 }
 template <typename F> static inline cudaError_t cudaFuncSetAttribute(F kernel, cudaFuncAttribute attribute, int value)
 {
@@ -282,12 +194,6 @@ template <typename F> static inline cudaError_t cudaFuncSetAttribute(F kernel, c
 template <typename F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, F kernel)
 {
     return cudahost_func_get(attributes, (const void *)kernel);
-}
-template <typename F>
-static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, F kernel, int threads,
-                                                                        size_t shared)
-{
-    return cudahost_occupancy(blocks, (const void *)kernel, threads, shared);
 }
 template <typename F>
 static inline cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, F kernel, const cudaLaunchConfig_t *config)

@@ -28,12 +28,8 @@
 
 /* --- vectors --------------------------------------------------------------------------------------------------- */
 
-#define CUDAHOST_VECTORS(T, name, align2, align4)                                                                      \
-    struct name##1                                                                                                     \
-    {                                                                                                                  \
-        T x;                                                                                                           \
-    };                                                                                                                 \
-    struct alignas(align2) name##2                                                                                     \
+#define CUDAHOST_VECTORS(T, name)                                                                                      \
+    struct alignas(8) name##2                                                                                          \
     {                                                                                                                  \
         T x, y;                                                                                                        \
     };                                                                                                                 \
@@ -41,14 +37,10 @@
     {                                                                                                                  \
         T x, y, z;                                                                                                     \
     };                                                                                                                 \
-    struct alignas(align4) name##4                                                                                     \
+    struct alignas(16) name##4                                                                                         \
     {                                                                                                                  \
         T x, y, z, w;                                                                                                  \
     };                                                                                                                 \
-    static inline name##1 make_##name##1(T x)                                                                          \
-    {                                                                                                                  \
-        return {x};                                                                                                    \
-    }                                                                                                                  \
     static inline name##2 make_##name##2(T x, T y)                                                                     \
     {                                                                                                                  \
         return {x, y};                                                                                                 \
@@ -61,16 +53,8 @@
     {                                                                                                                  \
         return {x, y, z, w};                                                                                           \
     }
-CUDAHOST_VECTORS(signed char, char, 2, 4)
-CUDAHOST_VECTORS(unsigned char, uchar, 2, 4)
-CUDAHOST_VECTORS(short, short, 4, 8)
-CUDAHOST_VECTORS(unsigned short, ushort, 4, 8)
-CUDAHOST_VECTORS(int, int, 8, 16)
-CUDAHOST_VECTORS(unsigned, uint, 8, 16)
-CUDAHOST_VECTORS(long long, longlong, 16, 16)
-CUDAHOST_VECTORS(unsigned long long, ulonglong, 16, 16)
-CUDAHOST_VECTORS(float, float, 8, 16)
-CUDAHOST_VECTORS(double, double, 16, 16)
+CUDAHOST_VECTORS(unsigned, uint)
+CUDAHOST_VECTORS(float, float)
 #undef CUDAHOST_VECTORS
 
 struct dim3 {
@@ -91,7 +75,6 @@ struct cudahost_thread {
 extern __thread cudahost_thread *cudahost_now; /* the running thread; NULL in host code */
 extern uint3 threadIdx, blockIdx;              /* of the running thread */
 extern dim3 blockDim, gridDim;
-const int warpSize = 32;
 
 /* Returns the block's dynamic shared memory. It has exactly the launch's size, and is initialized with NaNs. */
 static inline void *cudahost_shared()
@@ -106,8 +89,6 @@ static inline void *cudahost_shared()
 enum cudahost_wait {
     CUDAHOST_RUNS,
     CUDAHOST_SYNCTHREADS,
-    CUDAHOST_SYNCTHREADS_COUNT,
-    CUDAHOST_SYNCTHREADS_AND,
     CUDAHOST_SYNCTHREADS_OR,
     CUDAHOST_CLUSTER,
     CUDAHOST_SYNCWARP,
@@ -118,8 +99,7 @@ enum cudahost_wait {
 };
 /* Waits for all threads of the block. Returns how many passed a nonzero `value`. */
 int cudahost_sync_block(cudahost_wait kind, int value, const char *file, int line);
-/* bar.sync of a part of the block's threads, number 1 to CUDAHOST_TEAMS - 1. The check for races takes it for a barrier
- * of the block: it misses races of two teams of a block. */
+/* bar.sync of a part of the block's threads, number 1 to CUDAHOST_TEAMS - 1. */
 enum { CUDAHOST_TEAMS = 16 };
 void cudahost_sync_team(unsigned team, unsigned threads, CUDAHOST_HERE);
 /* Waits for the lanes of mask. Returns the values they passed, by lane, valid until the thread waits again. */
@@ -137,27 +117,28 @@ void cudahost_copy_wait(unsigned open);
 void cudahost_wait_for_previous(); /* griddepcontrol.wait: each thread of a launch that began early must call it */
 void cudahost_yield(const char *file, int line);
 extern unsigned cudahost_patience; /* polls (cudahost_give_up_after) */
-unsigned cudahost_active();
 void cudahost_sync_cluster(const char *file, int line);
 unsigned cudahost_cluster_rank(), cudahost_cluster_blocks();
 void *cudahost_cluster_map(const void *shared, unsigned rank, const char *file, int line);
 [[noreturn]] void cudahost_trap(const char *file, int line);
+/* A store of a word that other blocks poll, made during the object's life. With MAR_CUDAHOST_ORDER=shuffled half of the
+ * words come later, in any order: at others' polls, and at the latest at a fence. */
+struct cudahost_late_store {
+    void *const to;
+    const size_t bytes; /* up to 16 */
+    unsigned char before[16];
+    cudahost_late_store(void *p, size_t n);
+    ~cudahost_late_store();
+};
+void cudahost_fence(); /* all words come */
 
 static inline void __syncthreads(CUDAHOST_HERE)
 {
     cudahost_sync_block(CUDAHOST_SYNCTHREADS, 0, file, line);
 }
-static inline int __syncthreads_count(int value, CUDAHOST_HERE)
-{
-    return cudahost_sync_block(CUDAHOST_SYNCTHREADS_COUNT, value, file, line);
-}
 static inline int __syncthreads_or(int value, CUDAHOST_HERE)
 {
     return cudahost_sync_block(CUDAHOST_SYNCTHREADS_OR, value, file, line) != 0;
-}
-static inline int __syncthreads_and(int value, CUDAHOST_HERE)
-{
-    return cudahost_sync_block(CUDAHOST_SYNCTHREADS_AND, !value, file, line) == 0;
 }
 static inline void __syncwarp(unsigned mask = 0xffffffffu, CUDAHOST_HERE)
 {
@@ -171,13 +152,10 @@ static inline void __trap(CUDAHOST_HERE)
 {
     cudahost_trap(file, line);
 }
-static inline unsigned __activemask()
+static inline void __threadfence()
 {
-    return cudahost_active();
+    cudahost_fence();
 }
-static inline void __threadfence() {}
-static inline void __threadfence_block() {}
-static inline void __threadfence_system() {}
 
 static inline int cudahost_lane()
 {
@@ -224,71 +202,21 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate, CUDAHOST_HERE
         if (mask >> i & 1 && all[i]) votes |= 1u << i;
     return votes;
 }
-static inline int __any_sync(unsigned mask, int predicate, CUDAHOST_HERE)
-{
-    return __ballot_sync(mask, predicate, file, line) != 0;
-}
-static inline int __all_sync(unsigned mask, int predicate, CUDAHOST_HERE)
-{
-    return __ballot_sync(mask, predicate, file, line) == mask;
-}
-template <typename T> static inline unsigned __match_any_sync(unsigned mask, T value, CUDAHOST_HERE)
-{
-    uint64_t bits = 0;
-    memcpy(&bits, &value, sizeof(T));
-    const uint64_t *all = cudahost_sync_warp(CUDAHOST_VOTE, mask, bits, file, line);
-    unsigned same = 0;
-    for (int i = 0; i < 32; i++)
-        if (mask >> i & 1 && all[i] == bits) same |= 1u << i;
-    return same;
-}
-#define CUDAHOST_REDUCE(name, T, update)                                                                               \
-    static inline T __reduce_##name##_sync(unsigned mask, T value, CUDAHOST_HERE)                                      \
-    {                                                                                                                  \
-        const uint64_t *all = cudahost_sync_warp(CUDAHOST_VOTE, mask, (uint64_t)value, file, line);                    \
-        int first = 1;                                                                                                 \
-        T r = 0;                                                                                                       \
-        for (int i = 0; i < 32; i++)                                                                                   \
-            if (mask >> i & 1) {                                                                                       \
-                const T v = (T)all[i];                                                                                 \
-                r = first ? v : (update);                                                                              \
-                first = 0;                                                                                             \
-            }                                                                                                          \
-        return r;                                                                                                      \
-    }
-CUDAHOST_REDUCE(add, unsigned, r + v)
-CUDAHOST_REDUCE(add, int, (int)((unsigned)r + (unsigned)v))
-CUDAHOST_REDUCE(max, unsigned, r > v ? r : v)
-CUDAHOST_REDUCE(max, int, r > v ? r : v)
-CUDAHOST_REDUCE(min, unsigned, r < v ? r : v)
-CUDAHOST_REDUCE(min, int, r < v ? r : v)
-CUDAHOST_REDUCE(or, unsigned, r | v)
-CUDAHOST_REDUCE(and, unsigned, r &v)
-CUDAHOST_REDUCE(xor, unsigned, r ^ v)
-#undef CUDAHOST_REDUCE
 
 /* --- atomics: not inline, as the check for races exempts them from each other ------------------------------------ */
 
 #define CUDAHOST_ATOMICS(T)                                                                                            \
     T atomicAdd(T *p, T v);                                                                                            \
-    T atomicExch(T *p, T v);                                                                                           \
     T atomicMax(T *p, T v);                                                                                            \
-    T atomicMin(T *p, T v);                                                                                            \
-    T atomicCAS(T *p, T expected, T v);
+    T atomicMin(T *p, T v);
 CUDAHOST_ATOMICS(int)
 CUDAHOST_ATOMICS(unsigned)
 CUDAHOST_ATOMICS(unsigned long long)
 #undef CUDAHOST_ATOMICS
 float atomicAdd(float *p, float v);
-double atomicAdd(double *p, double v);
-float atomicExch(float *p, float v);
 int atomicSub(int *p, int v);
-unsigned atomicSub(unsigned *p, unsigned v);
 int atomicOr(int *p, int v);
 unsigned atomicOr(unsigned *p, unsigned v);
-int atomicAnd(int *p, int v);
-unsigned atomicAnd(unsigned *p, unsigned v);
-unsigned atomicInc(unsigned *p, unsigned limit);
 
 /* --- loads, stores, numbers ------------------------------------------------------------------------------------ */
 
@@ -315,11 +243,7 @@ template <typename To, typename From> static inline To cudahost_bits(From from)
         return cudahost_bits<To>(x);                                                                                   \
     }
 CUDAHOST_BITS(__float_as_uint, unsigned, float)
-CUDAHOST_BITS(__float_as_int, int, float)
 CUDAHOST_BITS(__uint_as_float, float, unsigned)
-CUDAHOST_BITS(__int_as_float, float, int)
-CUDAHOST_BITS(__double_as_longlong, long long, double)
-CUDAHOST_BITS(__longlong_as_double, double, long long)
 #undef CUDAHOST_BITS
 
 #define CUDAHOST_FN(T, name, arguments, result)                                                                        \
@@ -339,11 +263,6 @@ CUDAHOST_FN(float, __fadd_rn, (float x, float y), x + y)
 CUDAHOST_FN(float, __fsub_rn, (float x, float y), x - y)
 CUDAHOST_FN(float, __fmul_rn, (float x, float y), x *y)
 CUDAHOST_FN(int, __float2int_rn, (float x), (int)rintf(x))
-CUDAHOST_FN(double, sinpi, (double x), sin(M_PI *fmod(x, 2)))
-CUDAHOST_FN(double, cospi, (double x), cos(M_PI *fmod(x, 2)))
-CUDAHOST_FN(float, sinpif, (float x), (float)sinpi(x))
-CUDAHOST_FN(float, cospif, (float x), (float)cospi(x))
-CUDAHOST_FN(double, normcdf, (double x), 0.5 * erfc(-x * M_SQRT1_2))
 /* The C library has its own functions of these names. */
 #define __expf(x) expf(x)
 #define CUDAHOST_MINMAX(T)                                                                                             \

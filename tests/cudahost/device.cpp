@@ -79,7 +79,6 @@ static const struct {
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
     {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
-    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
     {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
      "CUDA driver version is insufficient for CUDA runtime version"},
     {cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable", "CUDA-capable device(s) is/are busy or unavailable"},
@@ -114,10 +113,6 @@ const char *cudaGetErrorName(cudaError_t error)
         if (e.error == error) return e.name;
     return "unrecognized error code";
 }
-cudaError_t cudaPeekAtLastError()
-{
-    return last_error;
-}
 cudaError_t cudaGetLastError()
 {
     const cudaError_t e = last_error;
@@ -146,20 +141,13 @@ cudaDeviceProp runtime_properties()
     snprintf(p.name, sizeof(p.name), "CUDA on the CPU");
     p.totalGlobalMem = runtime_environment("MAR_CUDAHOST_MEMORY", (size_t)8 << 30);
     p.multiProcessorCount = (int)runtime_environment("MAR_CUDAHOST_SMS", 4);
-    p.sharedMemPerBlock = 48 << 10;
     p.sharedMemPerBlockOptin = runtime_environment("MAR_CUDAHOST_SHARED", shared);
     p.sharedMemPerMultiprocessor = shared + (1 << 10);
     p.reservedSharedMemPerBlock = 1 << 10;
-    p.regsPerBlock = p.regsPerMultiprocessor = 65536;
-    p.warpSize = 32;
     p.maxThreadsPerBlock = 1024;
-    p.maxThreadsDim[0] = p.maxThreadsDim[1] = 1024, p.maxThreadsDim[2] = 64;
-    p.maxGridSize[0] = INT_MAX, p.maxGridSize[1] = p.maxGridSize[2] = 65535;
     p.maxThreadsPerMultiProcessor = small ? 1536 : 2048;
     p.maxBlocksPerMultiProcessor = small ? 16 : 32;
     p.l2CacheSize = (int)runtime_environment("MAR_CUDAHOST_L2", (size_t)(hopper ? 50 : 40) << 20);
-    p.cooperativeLaunch = p.concurrentKernels = 1;
-    p.clusterLaunch = hopper;
     return p;
 }
 
@@ -246,8 +234,7 @@ CUresult cuCtxSetCurrent(CUcontext context)
     current = context;
     return CUDA_SUCCESS;
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned, unsigned long long,
-                                             cudaDriverEntryPointQueryResult *found)
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned, unsigned long long)
 {
     static const struct {
         const char *name;
@@ -261,7 +248,6 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
     *function = nullptr;
     for (const auto &f : functions)
         if (strcmp(f.name, symbol) == 0) *function = f.function;
-    if (found) *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
 
@@ -274,79 +260,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
 }
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
 {
-    const cudaDeviceProp p = runtime_properties();
     if (!device_exists(device)) return runtime_done(cudaErrorInvalidDevice);
-    switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-        *value = p.maxThreadsPerBlock;
-        break;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-        *value = (int)p.sharedMemPerBlock;
-        break;
-    case cudaDevAttrWarpSize:
-        *value = p.warpSize;
-        break;
-    case cudaDevAttrMaxRegistersPerBlock:
-        *value = p.regsPerBlock;
-        break;
-    case cudaDevAttrClockRate:
-        *value = 1980000;
-        break;
-    case cudaDevAttrMultiProcessorCount:
-        *value = p.multiProcessorCount;
-        break;
-    case cudaDevAttrMemoryClockRate:
-        *value = 2619000;
-        break;
-    case cudaDevAttrGlobalMemoryBusWidth:
-        *value = 5120;
-        break;
-    case cudaDevAttrL2CacheSize:
-        *value = p.l2CacheSize;
-        break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-        *value = p.maxThreadsPerMultiProcessor;
-        break;
-    case cudaDevAttrComputeCapabilityMajor:
-        *value = p.major;
-        break;
-    case cudaDevAttrComputeCapabilityMinor:
-        *value = p.minor;
-        break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-        *value = (int)p.sharedMemPerMultiprocessor;
-        break;
-    case cudaDevAttrMaxRegistersPerMultiprocessor:
-        *value = p.regsPerMultiprocessor;
-        break;
-    case cudaDevAttrCooperativeLaunch:
-        *value = p.cooperativeLaunch;
-        break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        *value = (int)p.sharedMemPerBlockOptin;
-        break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor:
-        *value = p.maxBlocksPerMultiProcessor;
-        break;
-    case cudaDevAttrReservedSharedMemoryPerBlock:
-        *value = (int)p.reservedSharedMemPerBlock;
-        break;
-    case cudaDevAttrClusterLaunch:
-        *value = p.clusterLaunch;
-        break;
-    default:
-        return runtime_done(cudaErrorInvalidValue);
-    }
+    *value = attribute == cudaDevAttrClockRate ? 1980000 : runtime_properties().l2CacheSize;
     return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int *version)
 {
     *version = driver_version();
-    return cudaSuccess;
-}
-cudaError_t cudaRuntimeGetVersion(int *version)
-{
-    *version = CUDART_VERSION;
     return cudaSuccess;
 }
 
@@ -375,20 +295,16 @@ cudaError_t cudahost_func_set(const void *kernel, cudaFuncAttribute attribute, i
     }
     return cudaSuccess;
 }
-cudaError_t cudahost_func_get(cudaFuncAttributes *attributes, const void *kernel)
+cudaError_t cudahost_func_get(cudaFuncAttributes *attributes, const void *)
 {
     LOCK();
     runtime_context();
-    *attributes = {};
-    attributes->maxThreadsPerBlock = 1024;
-    attributes->numRegs = 32;
-    attributes->ptxVersion = runtime_properties().clusterLaunch ? 90 : 80;
-    attributes->maxDynamicSharedSizeBytes = (int)attributes_of(kernel).shared;
+    attributes->ptxVersion = runtime_properties().major >= 9 ? 90 : 80;
     return cudaSuccess;
 }
 
 /* Computes the blocks that fit. Registers are unknown, so they are ignored. */
-cudaError_t cudahost_occupancy(int *blocks, const void *kernel, int threads, size_t shared)
+static cudaError_t occupancy(int *blocks, const void *kernel, int threads, size_t shared)
 {
     LOCK();
     runtime_context();
@@ -418,8 +334,7 @@ cudaError_t cudahost_clusters(int *clusters, const void *kernel, const cudaLaunc
     int blocks;
     *clusters = 0;
     if (runtime_refuses_cluster(CUDAHOST_CLUSTER_ROOM, (size_t)cluster.x * cluster.y * cluster.z)) return cudaSuccess;
-    if (const cudaError_t e =
-            cudahost_occupancy(&blocks, kernel, (int)(block.x * block.y * block.z), config->dynamicSmemBytes))
+    if (const cudaError_t e = occupancy(&blocks, kernel, (int)(block.x * block.y * block.z), config->dynamicSmemBytes))
         return e;
     const size_t each = (size_t)cluster.x * cluster.y * cluster.z;
     *clusters = blocks * runtime_properties().multiProcessorCount / (int)each;
@@ -466,8 +381,7 @@ static cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel,
     if (in_cluster > (attributes_of(kernel).large_clusters ? 16 : 8)) return cudaErrorInvalidClusterSize;
     if (g.x % k.x || g.y % k.y || g.z % k.z) return cudaErrorInvalidConfiguration;
     int at_once;
-    if (const cudaError_t e = cudahost_occupancy(&at_once, kernel, (int)(b.x * b.y * b.z), c->dynamicSmemBytes))
-        return e;
+    if (const cudaError_t e = occupancy(&at_once, kernel, (int)(b.x * b.y * b.z), c->dynamicSmemBytes)) return e;
     const bool fits = blocks <= (size_t)at_once * (size_t)p.multiProcessorCount;
     if (cooperative && !fits) return cudaErrorCooperativeLaunchTooLarge;
     if (cooperative) launched_together.insert(kernel);
@@ -577,23 +491,15 @@ void cudahost_wait_for_previous()
         return old;                                                                                                    \
     }
 #define ATOMICS(T)                                                                                                     \
-    ATOMIC(T, atomicExch, (T * p, T v), v)                                                                             \
     ATOMIC(T, atomicMax, (T * p, T v), old < v ? v : old)                                                              \
-    ATOMIC(T, atomicMin, (T * p, T v), v < old ? v : old)                                                              \
-    ATOMIC(T, atomicCAS, (T * p, T expected, T v), old == expected ? v : old)
+    ATOMIC(T, atomicMin, (T * p, T v), v < old ? v : old)
 ATOMICS(int)
 ATOMICS(unsigned)
 ATOMICS(unsigned long long)
 ATOMIC(int, atomicAdd, (int *p, int v), (int)((unsigned)old + (unsigned)v))
 ATOMIC(int, atomicSub, (int *p, int v), (int)((unsigned)old - (unsigned)v))
 ATOMIC(unsigned, atomicAdd, (unsigned *p, unsigned v), old + v)
-ATOMIC(unsigned, atomicSub, (unsigned *p, unsigned v), old - v)
 ATOMIC(unsigned long long, atomicAdd, (unsigned long long *p, unsigned long long v), old + v)
 ATOMIC(float, atomicAdd, (float *p, float v), old + v)
-ATOMIC(double, atomicAdd, (double *p, double v), old + v)
-ATOMIC(float, atomicExch, (float *p, float v), v)
 ATOMIC(int, atomicOr, (int *p, int v), old | v)
 ATOMIC(unsigned, atomicOr, (unsigned *p, unsigned v), old | v)
-ATOMIC(int, atomicAnd, (int *p, int v), old &v)
-ATOMIC(unsigned, atomicAnd, (unsigned *p, unsigned v), old &v)
-ATOMIC(unsigned, atomicInc, (unsigned *p, unsigned limit), old >= limit ? 0 : old + 1)

@@ -298,10 +298,8 @@ void fibre_fail(const device_thread *t, const char *format, ...)
 
 static const char *wait_name(cudahost_wait w)
 {
-    static const char *const names[] = {"running",           "__syncthreads",    "__syncthreads_count",
-                                        "__syncthreads_and", "__syncthreads_or", "cluster sync",
-                                        "__syncwarp",        "a shuffle",        "a vote",
-                                        "__nanosleep",       "bar.sync"};
+    static const char *const names[] = {"running",   "__syncthreads", "__syncthreads_or", "cluster sync", "__syncwarp",
+                                        "a shuffle", "a vote",        "__nanosleep",      "bar.sync"};
     return names[w];
 }
 
@@ -395,9 +393,12 @@ void cudahost_sync_team(unsigned team, unsigned threads, const char *file, int l
     int value = 0;
     if (team < 1 || team >= CUDAHOST_TEAMS || threads == 0 || threads % 32 || threads > block->threads.size())
         fibre_fail(now(), "in bar.sync %u, %u at %s:%d: no team", team, threads, file, line);
-    block->teams[team].expected = threads;
-    if (barrier_wait(&block->teams[team], CUDAHOST_TEAM, &value, file, line) && cudahost_race)
-        cudahost_race->block_syncs(block);
+    fibre_barrier *barrier = &block->teams[team];
+    barrier->expected = threads;
+    if (!barrier_wait(barrier, CUDAHOST_TEAM, &value, file, line) || !cudahost_race) return;
+    unsigned warps = 1u << now()->number / 32;
+    for (const device_thread *t = barrier->first; t; t = t->next) warps |= 1u << t->number / 32;
+    cudahost_race->team_syncs(block, warps);
 }
 
 void cudahost_sync_cluster(const char *file, int line)
@@ -405,8 +406,9 @@ void cudahost_sync_cluster(const char *file, int line)
     cudahost_block *block = cudahost_now->block;
     int value = 0;
     if (!block->cluster) fibre_fail(now(), "in cluster sync at %s:%d, but the launch has no clusters", file, line);
-    if (barrier_wait(&block->cluster->barrier, CUDAHOST_CLUSTER, &value, file, line) && cudahost_race)
-        cudahost_race->cluster_syncs(block->cluster);
+    if (!barrier_wait(&block->cluster->barrier, CUDAHOST_CLUSTER, &value, file, line)) return;
+    cudahost_fence();
+    if (cudahost_race) cudahost_race->cluster_syncs(block->cluster);
 }
 unsigned cudahost_cluster_rank()
 {
@@ -481,10 +483,42 @@ uint64_t cudahost_shuffle(unsigned mask, uint64_t value, int source, const char 
     return cudahost_sync_warp(CUDAHOST_SHUFFLE, mask, value, file, line)[source & 31];
 }
 
-unsigned cudahost_active()
+struct late_word {
+    void *to;
+    size_t bytes;
+    unsigned char word[16];
+};
+static std::vector<late_word> late_words;
+
+/* Makes the words visible that comes(word) chooses. */
+template <typename F> static void words_come(F comes)
 {
-    const device_warp *warp = &now()->block->warps[now()->number / 32];
-    return warp->exists & ~warp->exited;
+    size_t left = 0;
+    for (const late_word &w : late_words)
+        if (comes(w))
+            memcpy(w.to, w.word, w.bytes);
+        else
+            late_words[left++] = w;
+    late_words.resize(left);
+}
+
+void cudahost_fence()
+{
+    words_come([](const late_word &) { return true; });
+}
+
+cudahost_late_store::cudahost_late_store(void *p, size_t n) : to(p), bytes(n)
+{
+    words_come([p](const late_word &w) { return w.to == p; }); /* those of one address come in order */
+    memcpy(before, to, bytes);
+}
+cudahost_late_store::~cudahost_late_store()
+{
+    late_word w = {to, bytes, {}};
+    if (order != SHUFFLED || random_below(2)) return;
+    memcpy(w.word, to, bytes);
+    memcpy(to, before, bytes);
+    late_words.push_back(w);
 }
 
 unsigned cudahost_patience = UINT_MAX;
@@ -496,6 +530,7 @@ void cudahost_give_up_after(unsigned polls)
 void cudahost_yield(const char *file, int line)
 {
     device_thread *me = now();
+    words_come([](const late_word &) { return random_below(2) != 0; });
     if (++yields > hold_polls) release_held();
     /* All others have had many turns, and only yielded. */
     if (yields > 1000000 + 1000 * alive) {
@@ -636,6 +671,7 @@ static void run_resident()
     first->stack = new_stack();
     set_now(first);
     switch_stacks(&host, first->stack, false);
+    cudahost_fence();
     if (cudahost_race)
         for (cudahost_block *b : resident) cudahost_race->block_ends(b);
     resident.clear();

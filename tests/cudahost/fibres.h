@@ -111,6 +111,7 @@ struct race_hooks {
     void (*launch_ends)();
     void (*block_syncs)(cudahost_block *b); /* all threads of the block have arrived */
     void (*cluster_syncs)(device_cluster *c);
+    void (*team_syncs)(cudahost_block *b, unsigned warps); /* all threads of these warps have arrived */
     void (*warp_syncs)(cudahost_block *b, unsigned warp, unsigned mask);
     void (*atomic)(void *p, size_t bytes, void *code);
     void (*copy_begins)(const device_copy *c);

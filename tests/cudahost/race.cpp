@@ -6,8 +6,9 @@
  *   - accesses to shared memory between a cp.async to it and the wait for that copy;
  *   - accesses of a kernel to memory outside the device's;
  *   - accesses of a kernel that began early to what the launches before it may still access, before it waits for them.
- * __syncthreads orders a block's threads, __syncwarp those of a warp, and a cluster's barrier those of its blocks. What
- * a thread knows of others it passes on by each of these, and by atomics.
+ * __syncthreads orders a block's threads, bar.sync those of a team, __syncwarp those of a warp, and a cluster's barrier
+ * those of its blocks. What a thread knows of others it passes on by each of these, and by atomics. What a team's thread
+ * tells other blocks counts for all threads of its block.
  * Shuffles and votes order no memory. Atomics and volatile accesses to one address order any two threads. Accesses
  * before the write to that address precede accesses after its read, as in a barrier of the grid. */
 #include "fibres.h"
@@ -19,8 +20,8 @@
 #include <stdarg.h>
 #include <sys/mman.h>
 
-/* The time of an access. A block's epoch is unique among blocks, and grows at each of its barriers. The clock counts
- * the thread's __syncwarp calls. Zero: never. */
+/* The time of an access. A block's epoch is unique among blocks, and grows at each of its barriers, also those of a
+ * team. The clock counts the thread's __syncwarp calls. Zero: never. */
 struct moment {
     uint32_t epoch;
     uint32_t atomic : 1, thread : 10, clock : 21;
@@ -51,6 +52,8 @@ struct warp_clocks {
 struct block_race {
     size_t number; /* in the grid */
     uint32_t begin, epoch;
+    uint32_t synced;             /* time of the last barrier of all threads */
+    std::vector<uint32_t> teams; /* [warps][warps] a warp knows another's epochs below it; empty without teams */
     std::vector<warp_clocks> warps;
     cell *shared;                      /* [shared bytes] */
     std::vector<unsigned char> copied; /* [shared bytes] 1: a cp.async is under way; empty before the first one */
@@ -120,11 +123,11 @@ static bool is_before(const moment &m, const device_thread *t)
     if (m.epoch < launch_epoch) return t->waited || m.epoch < ended_epoch;
     const block_race *mine = race_of(t->block), *other = epoch_block[m.epoch - launch_epoch];
     if (other == mine && m.epoch >= mine->begin) {
-        if (m.epoch < mine->epoch || m.thread == t->number) return true;
-        const unsigned lane = m.thread % 32;
-        const warp_clocks *w = &mine->warps[t->number / 32];
-        if (m.thread / 32 == t->number / 32 && std::max(w->whole[lane], w->part[t->number % 32][lane]) > m.clock)
-            return true;
+        if (m.epoch < mine->synced || m.thread == t->number) return true;
+        const unsigned lane = m.thread % 32, warp = t->number / 32;
+        const warp_clocks *w = &mine->warps[warp];
+        if (!mine->teams.empty() && m.epoch < mine->teams[warp * mine->warps.size() + m.thread / 32]) return true;
+        if (m.thread / 32 == warp && std::max(w->whole[lane], w->part[t->number % 32][lane]) > m.clock) return true;
     }
     if (knows(mine->of_blocks, other->number, m)) return true;
     const auto own = mine->of_thread.find(t->number);
@@ -342,7 +345,7 @@ static void block_begins(cudahost_block *b)
     block_race *r = new block_race();
     r->number = b->index.x + l->grid.x * (b->index.y + (size_t)l->grid.y * b->index.z);
     b->race = r;
-    r->begin = next_epoch(r);
+    r->begin = r->synced = next_epoch(r);
     r->warps.resize(b->warps.size());
     if (l->shared_bytes > free_bytes) { /* all are free: blocks of one launch have one size */
         for (cell *c : free_cells) munmap(c, free_bytes * sizeof(cell) + 1);
@@ -368,7 +371,8 @@ static void block_syncs(cudahost_block *b)
     block_race *r = race_of(b);
     for (const auto &t : r->of_thread) join(&r->of_blocks, t.second);
     r->of_thread.clear();
-    next_epoch(r);
+    r->teams.clear();
+    r->synced = next_epoch(r);
 }
 static void cluster_syncs(device_cluster *c)
 {
@@ -383,6 +387,30 @@ static void cluster_syncs(device_cluster *c)
         all[number].all = race_of(c->blocks[0])->epoch;
     }
     for (cudahost_block *b : c->blocks) race_of(b)->of_blocks = all;
+}
+/* Gives these lanes of these warps what each of them knows of other blocks. */
+static void share(block_race *r, unsigned warps, unsigned lanes)
+{
+    known all;
+    for (const auto &k : r->of_thread)
+        if (warps >> k.first / 32 & 1 && lanes >> k.first % 32 & 1) join(&all, k.second);
+    for (unsigned i = 0; i < 32 * r->warps.size() && !all.empty(); i++)
+        if (warps >> i / 32 & 1 && lanes >> i % 32 & 1) join(&r->of_thread[i], all);
+}
+static void team_syncs(cudahost_block *b, unsigned warps)
+{
+    block_race *r = race_of(b);
+    const size_t n = r->warps.size();
+    const uint32_t now = next_epoch(r);
+    r->teams.resize(n * n);
+    for (size_t other = 0; other < n; other++) { /* each warp learns what one of them knows */
+        uint32_t most = warps >> other & 1 ? now : 0;
+        for (size_t w = 0; w < n; w++)
+            if (warps >> w & 1) most = std::max(most, r->teams[w * n + other]);
+        for (size_t w = 0; w < n; w++)
+            if (warps >> w & 1) r->teams[w * n + other] = most;
+    }
+    share(r, warps, ~0u);
 }
 static void warp_syncs(cudahost_block *b, unsigned warp, unsigned mask)
 {
@@ -402,14 +430,7 @@ static void warp_syncs(cudahost_block *b, unsigned warp, unsigned mask)
         for (unsigned i = 0; i < 32; i++)
             if (mask >> i & 1) memcpy(w->part[i], most, sizeof(most));
     }
-    if (r->of_thread.empty()) return;
-    known all;
-    for (unsigned i = 0; i < 32; i++) {
-        const auto k = r->of_thread.find(32 * warp + i);
-        if (mask >> i & 1 && k != r->of_thread.end()) join(&all, k->second);
-    }
-    for (unsigned i = 0; i < 32 && !all.empty(); i++)
-        if (mask >> i & 1) join(&r->of_thread[32 * warp + i], all);
+    share(r, 1u << warp, mask);
 }
 static void launch_ends()
 {
@@ -453,7 +474,7 @@ static void memory_ends(void *p)
     last_first = 0;
 }
 
-static const race_hooks hooks = {block_begins, block_ends,    launch_ends, block_syncs, cluster_syncs,
+static const race_hooks hooks = {block_begins, block_ends,    launch_ends, block_syncs, cluster_syncs, team_syncs,
                                  warp_syncs,   atomic_access, copy_begins, copy_ends,   memory_ends};
 __attribute__((constructor)) static void install()
 {

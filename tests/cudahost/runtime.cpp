@@ -8,7 +8,6 @@
 #include <memory>
 #include <set>
 #include <sys/mman.h>
-#include <thread>
 
 #if CUDAHOST_ASAN
 #include <sanitizer/asan_interface.h>
@@ -26,15 +25,9 @@ static size_t device_used;
 static unsigned long works; /* work items given to any stream */
 static const size_t page = 4096;
 
-static const allocation *find_device(const void *p)
+bool runtime_is_pinned(const void *p, size_t bytes)
 {
-    auto next = device_memory.upper_bound((uintptr_t)p);
-    if (next == device_memory.begin()) return nullptr;
-    --next;
-    return (uintptr_t)p < next->first + next->second.pages ? &next->second : nullptr;
-}
-static bool is_pinned(const void *p, size_t bytes)
-{
+    LOCK();
     auto next = pinned_memory.upper_bound((uintptr_t)p);
     if (next == pinned_memory.begin()) return false;
     --next;
@@ -50,18 +43,11 @@ bool runtime_device_range(const void *p, uintptr_t *first, size_t *bytes)
     *first = next->first, *bytes = next->second.bytes;
     return (uintptr_t)p < *first + *bytes;
 }
-bool runtime_is_pinned(const void *p, size_t bytes)
-{
-    LOCK();
-    return is_pinned(p, bytes);
-}
 bool runtime_on_device(const void *p, size_t bytes)
 {
-    LOCK();
-    auto next = device_memory.upper_bound((uintptr_t)p);
-    if (next == device_memory.begin()) return false;
-    --next;
-    return (uintptr_t)p + bytes <= next->first + next->second.bytes;
+    uintptr_t first;
+    size_t size;
+    return runtime_device_range(p, &first, &size) && (uintptr_t)p + bytes <= first + size;
 }
 /* Permits host code to access device memory, or forbids it. Under AddressSanitizer a forbidden access is reported,
  * while at most 16 MiB of device memory are in use. */
@@ -107,7 +93,6 @@ static void perform(const std::function<void()> &work)
 
 static void finish_all();
 static bool any_pending(unsigned long since);
-static cudaError_t unsafe_now();
 
 long cudahost_launches()
 {
@@ -151,7 +136,6 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (const cudaError_t e = runtime_lost()) return runtime_done(e);
-    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     *p = nullptr;
     if (bytes == 0) return cudaSuccess;
     const size_t pages = (bytes + page - 1) / page * page;
@@ -179,7 +163,6 @@ cudaError_t cudaFree(void *p)
     LOCK();
     if (!p) return cudaSuccess;
     runtime_context();
-    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     const auto a = device_memory.find((uintptr_t)p);
     if (a != device_memory.end()) hasty_frees += any_pending(a->second.born);
     finish_all();
@@ -196,12 +179,11 @@ cudaError_t cudaFree(void *p)
     return cudaSuccess;
 }
 
-cudaError_t cudaMallocHost(void **p, size_t bytes, unsigned)
+cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
     LOCK();
     runtime_context();
     if (runtime_injected() || runtime_refuses(CUDAHOST_PINNED)) return runtime_done(cudaErrorMemoryAllocation);
-    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     *p = nullptr;
     if (bytes == 0) return cudaSuccess;
     if (posix_memalign(p, 256, bytes)) return runtime_done(cudaErrorMemoryAllocation);
@@ -209,22 +191,11 @@ cudaError_t cudaMallocHost(void **p, size_t bytes, unsigned)
     pinned_memory[(uintptr_t)*p] = bytes;
     return cudaSuccess;
 }
-cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
-{
-    return cudaMallocHost(p, bytes, flags);
-}
-cudaError_t cudaHostGetDevicePointer(void **device, void *memory, unsigned)
-{
-    LOCK();
-    *device = memory;
-    return runtime_done(is_pinned(memory, 1) ? cudaSuccess : cudaErrorInvalidValue);
-}
 cudaError_t cudaFreeHost(void *p)
 {
     LOCK();
     if (!p) return cudaSuccess;
     runtime_context();
-    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     finish_all();
     if (!pinned_memory.erase((uintptr_t)p)) return runtime_done(cudaErrorInvalidValue);
     free(p);
@@ -244,9 +215,6 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 struct CUgraph_st {
     std::vector<std::function<void()>> nodes;
     bool invalid = false;
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-    cudaStream_t origin = nullptr;
-    std::thread::id thread; /* thread that began the capture */
 };
 struct CUgraphExec_st {
     std::vector<std::function<void()>> nodes;
@@ -308,21 +276,6 @@ static void finish_all()
     for (CUstream_st *s : streams) finish(s);
 }
 
-/* Returns the error of a call that is forbidden while a stream captures, or success. The call invalidates the capture.
- * Captures of other threads count only in the global mode. */
-static cudaError_t unsafe_now()
-{
-    cudaError_t e = cudaSuccess;
-    for (CUstream_st *s : streams) {
-        if (!s->capture || s->capture->mode == cudaStreamCaptureModeRelaxed) continue;
-        if (s->capture->mode == cudaStreamCaptureModeThreadLocal && s->capture->thread != std::this_thread::get_id())
-            continue;
-        s->capture->invalid = true;
-        e = cudaErrorStreamCaptureUnsupported;
-    }
-    return e;
-}
-
 bool runtime_is_capturing(cudaStream_t stream)
 {
     LOCK();
@@ -348,7 +301,8 @@ long cudahost_objects()
     return (long)(device_memory.size() + pinned_memory.size() + streams.size() + events.size()) + graphs + others;
 }
 
-/* Returns the same for work on the legacy stream. */
+/* Returns the error of work on the legacy stream while a blocking stream captures, or success. The work invalidates the
+ * capture. */
 static cudaError_t legacy_unsafe()
 {
     for (CUstream_st *s : streams) {
@@ -395,14 +349,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
     streams.insert(*stream);
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreate(cudaStream_t *stream)
-{
-    return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
-}
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int)
-{
-    return cudaStreamCreateWithFlags(stream, flags);
-}
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     LOCK();
@@ -445,51 +391,21 @@ cudaError_t cudaDeviceSynchronize()
 {
     LOCK();
     runtime_context();
-    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
-    bool captures = false; /* in any mode: the call also waits for streams that capture */
+    bool captures = false; /* the call also waits for streams that capture */
     for (CUstream_st *s : streams)
         if (s->capture) captures = s->capture->invalid = true;
     if (captures) return runtime_done(cudaErrorStreamCaptureUnsupported);
     finish_all();
     return cudaSuccess;
 }
-cudaError_t cudaDeviceReset()
-{
-    return cudaDeviceSynchronize();
-}
-cudaError_t cudaStreamQuery(cudaStream_t stream)
-{
-    LOCK();
-    CUstream_st *s = stream_of(stream);
-    if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
-    if (s->capture) {
-        s->capture->invalid = true;
-        return runtime_done(cudaErrorStreamCaptureUnsupported);
-    }
-    if (s->pending.empty()) return cudaSuccess;
-    perform_until(s, s->performed + 1);
-    return cudaErrorNotReady;
-}
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*fn)(void *), void *arg)
-{
-    return runtime_done(runtime_enqueue(stream, [fn, arg] {
-        allow_device_memory(false);
-        fn(arg);
-        allow_device_memory(true);
-    }));
-}
 
 /* --- copies ------------------------------------------------------------------------------------------------------ */
 
-static cudaError_t check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind *kind)
+static cudaError_t check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
 {
-    const bool to_device = find_device(to), from_device = find_device(from);
-    if (*kind == cudaMemcpyDefault)
-        *kind = to_device     ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
-                : from_device ? cudaMemcpyDeviceToHost
-                              : cudaMemcpyHostToHost;
-    const bool wants_to = *kind == cudaMemcpyHostToDevice || *kind == cudaMemcpyDeviceToDevice;
-    const bool wants_from = *kind == cudaMemcpyDeviceToHost || *kind == cudaMemcpyDeviceToDevice;
+    const bool to_device = runtime_on_device(to, 1), from_device = runtime_on_device(from, 1);
+    const bool wants_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    const bool wants_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     if (wants_to != to_device || wants_from != from_device) return cudaErrorInvalidValue;
     if ((to_device && !runtime_on_device(to, bytes)) || (from_device && !runtime_on_device(from, bytes)))
         return cudaErrorInvalidValue;
@@ -502,17 +418,17 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     runtime_context();
     if (runtime_injected()) return runtime_done(cudaErrorMemoryAllocation);
     if (bytes == 0) return cudaSuccess;
-    if (const cudaError_t e = check_copy(to, from, bytes, &kind)) return runtime_done(e);
+    if (const cudaError_t e = check_copy(to, from, bytes, kind)) return runtime_done(e);
     CUstream_st *s = stream_of(stream);
     if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
-    if (!s->capture && kind == cudaMemcpyHostToDevice && !is_pinned(from, bytes)) { /* read before it returns */
+    if (!s->capture && kind == cudaMemcpyHostToDevice && !runtime_is_pinned(from, bytes)) { /* read before it returns */
         auto copy = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
         return runtime_done(runtime_enqueue(stream, [to, copy] { memcpy(to, copy->data(), copy->size()); }));
     }
     const cudaError_t e = runtime_enqueue(stream, [to, from, bytes] { memmove(to, from, bytes); });
     if (e) return runtime_done(e);
-    const bool to_host = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost;
-    if (!s->capture && to_host && !is_pinned(to, bytes)) return runtime_done(synchronize(stream));
+    if (!s->capture && kind == cudaMemcpyDeviceToHost && !runtime_is_pinned(to, bytes))
+        return runtime_done(synchronize(stream));
     return cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
@@ -529,7 +445,6 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
 {
     LOCK();
-    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     const cudaError_t e = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
     return e ? e : runtime_done(synchronize(nullptr));
 }
@@ -547,7 +462,6 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes)
 {
     LOCK();
     runtime_context();
-    if (const cudaError_t e = unsafe_now()) return runtime_done(e);
     return cudaMemsetAsync(p, value, bytes, nullptr);
 }
 
@@ -566,7 +480,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event)
 {
-    return cudaEventCreateWithFlags(event, cudaEventDefault);
+    return cudaEventCreateWithFlags(event, 0);
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
@@ -577,7 +491,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     delete event;
     return cudaSuccess;
 }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     LOCK();
     runtime_context();
@@ -589,10 +503,6 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
         event->nanoseconds = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
     };
     if (s->capture) {
-        if (flags & cudaEventRecordExternal) {
-            event->stream = &legacy, event->ticket = 0, event->captured = nullptr;
-            return runtime_done(runtime_enqueue(stream, take));
-        }
         event->captured = s->capture;
         return cudaSuccess;
     }
@@ -603,24 +513,12 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     event->ticket = s->enqueued;
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-    return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
-}
 /* Also returns success for an event that was never recorded. */
 static cudaError_t check_event(cudaEvent_t event)
 {
     if (!events.count(event)) return cudaErrorInvalidResourceHandle;
     if (event->captured) return cudaErrorStreamCaptureUnsupported;
     return cudaSuccess;
-}
-cudaError_t cudaEventQuery(cudaEvent_t event)
-{
-    LOCK();
-    if (const cudaError_t e = check_event(event)) return runtime_done(e);
-    if (!event->stream || event->stream->performed >= event->ticket) return cudaSuccess;
-    perform_until(event->stream, event->stream->performed + 1);
-    return cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
@@ -641,26 +539,10 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
     *milliseconds = (float)((double)(end->nanoseconds - start->nanoseconds) * 1e-6);
     return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
-{
-    LOCK();
-    CUstream_st *s = stream_of(stream);
-    if (!s || !events.count(event)) return runtime_done(cudaErrorInvalidResourceHandle);
-    if (event->captured) { /* the stream joins the capture */
-        if (s->capture && s->capture != event->captured) return runtime_done(cudaErrorInvalidValue);
-        s->capture = event->captured;
-        return cudaSuccess;
-    }
-    if (!event->stream) return cudaSuccess;
-    CUstream_st *other = event->stream;
-    const unsigned long ticket = event->ticket;
-    if (s->capture) return runtime_done(cudaErrorStreamCaptureUnsupported);
-    return runtime_done(runtime_enqueue(stream, [other, ticket] { perform_until(other, ticket); }));
-}
 
 /* --- graphs ------------------------------------------------------------------------------------------------------ */
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
 {
     LOCK();
     runtime_context();
@@ -671,9 +553,6 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     if (s->capture) return runtime_done(cudaErrorInvalidValue);
     if (runtime_refuses(CUDAHOST_BEGIN_CAPTURE)) return runtime_done(cudaErrorNotSupported);
     s->capture = new CUgraph_st();
-    s->capture->mode = mode;
-    s->capture->origin = s;
-    s->capture->thread = std::this_thread::get_id();
     graphs++;
     return cudaSuccess;
 }
@@ -684,11 +563,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     *graph = nullptr;
     if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
     CUgraph_st *g = s->capture;
-    if (!g || g->origin != s) return runtime_done(cudaErrorInvalidValue);
-    if (g->mode != cudaStreamCaptureModeRelaxed && g->thread != std::this_thread::get_id())
-        return runtime_done(cudaErrorStreamCaptureWrongThread);
-    for (CUstream_st *other : streams)
-        if (other->capture == g) other->capture = nullptr;
+    if (!g) return runtime_done(cudaErrorInvalidValue);
+    s->capture = nullptr;
     for (CUevent_st *e : events)
         if (e->captured == g) e->captured = nullptr, e->stream = nullptr;
     if (runtime_refuses(CUDAHOST_END_CAPTURE)) g->invalid = true;
@@ -698,16 +574,6 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
         return runtime_done(cudaErrorStreamCaptureInvalidated);
     }
     *graph = g;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status)
-{
-    LOCK();
-    CUstream_st *s = stream_of(stream);
-    if (!s) return runtime_done(cudaErrorInvalidResourceHandle);
-    *status = !s->capture           ? cudaStreamCaptureStatusNone
-              : s->capture->invalid ? cudaStreamCaptureStatusInvalidated
-                                    : cudaStreamCaptureStatusActive;
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
@@ -721,14 +587,6 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
     *exec = new CUgraphExec_st();
     (*exec)->nodes = graph->nodes;
     graphs++;
-    return cudaSuccess;
-}
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
-{
-    return cudaGraphInstantiate(exec, graph, flags);
-}
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
-{
     return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)

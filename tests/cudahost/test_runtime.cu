@@ -22,7 +22,7 @@ static void test_graph(void **)
     config.blockDim = 32;
     config.stream = stream;
     for (int i = 0; i < 3; i++) host[i] = (float)i;
-    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     assert_cuda(cudaMemcpyAsync(x, host, 3 * sizeof(float), cudaMemcpyHostToDevice, stream));
     assert_cuda(cudaMemsetAsync(y, 0, 3 * sizeof(float), stream));
     assert_cuda(cudaLaunchKernelEx(&config, scale, y, (const float *)x, 2.0f, 2));
@@ -40,11 +40,7 @@ static void test_graph(void **)
     }
     assert_cuda(cudaGraphExecDestroy(exec));
 
-    void *p;
-    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    assert_int_equal(cudaMalloc(&p, 16), cudaErrorStreamCaptureUnsupported);
-    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
-    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     assert_int_equal(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
     assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
     assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
@@ -137,25 +133,6 @@ static cudaError_t allocate_elsewhere()
     assert_int_equal(pthread_create(&thread, NULL, allocate, NULL), 0);
     pthread_join(thread, &error);
     return (cudaError_t)(intptr_t)error;
-}
-
-/* Checks the calls that a capture of one thread forbids to others. */
-static void test_capture_modes(void **)
-{
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    assert_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    const cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed,
-                                           cudaStreamCaptureModeGlobal};
-    for (int i = 0; i < 3; i++) {
-        assert_cuda(cudaStreamBeginCapture(stream, modes[i]));
-        assert_int_equal(allocate_elsewhere(), i < 2 ? cudaSuccess : cudaErrorStreamCaptureUnsupported);
-        const cudaError_t error = cudaStreamEndCapture(stream, &graph);
-        assert_int_equal(error, i < 2 ? cudaSuccess : cudaErrorStreamCaptureInvalidated);
-        if (error == cudaSuccess) assert_cuda(cudaGraphDestroy(graph));
-    }
-    cudaGetLastError();
-    cudaStreamDestroy(stream);
 }
 
 __global__ static void nothing() {}
@@ -262,9 +239,7 @@ static void test_late(void **)
     assert_cuda(cudaMemcpyAsync(y, pinned, sizeof(got), cudaMemcpyHostToDevice, stream));
     assert_cuda(cudaEventRecord(event, stream));
     pageable[0] = pinned[0] = 9; /* after the read of pageable memory, before that of pinned memory */
-    assert_int_equal(cudaEventQuery(event), cudaErrorNotReady);
     assert_cuda(cudaStreamSynchronize(stream));
-    assert_int_equal(cudaEventQuery(event), cudaSuccess);
     host_copy(got, x, 2);
     assert_true(got[0] == 1 && got[1] == 2);
     host_copy(got, y, 2);
@@ -302,10 +277,8 @@ static void test_limits(void **)
     assert_int_equal(launch_together(nothing, 5, 1, 1024, 232448), cudaErrorCooperativeLaunchTooLarge);
     assert_int_equal(launch_together(nothing, 9, 9, 32, 0), cudaErrorInvalidClusterSize);
     assert_int_equal(launch_together(nothing, 9, 2, 32, 0), cudaErrorInvalidConfiguration);
-    int blocks, fresh[32];
-    assert_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, nothing, 512, 100000));
-    assert_int_equal(blocks, 2);
 
+    int fresh[32];
     int *y = (int *)device(sizeof(fresh));
     assert_cuda(launch(unwritten, 1, 32, 128, y));
     host_copy(fresh, y, 32);
@@ -316,9 +289,9 @@ static void test_limits(void **)
 int main()
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_graph),     cmocka_unit_test(test_threads),  cmocka_unit_test(test_capture_modes),
-        cmocka_unit_test(test_injection), cmocka_unit_test(test_refusals), cmocka_unit_test(test_contexts),
-        cmocka_unit_test(test_late),      cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_graph),    cmocka_unit_test(test_threads),  cmocka_unit_test(test_injection),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_contexts), cmocka_unit_test(test_late),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/softmax.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/causal.h"
 #include "kernels/path.h"
 #include "kernels/trace.h"
 #include "tests/support/support.h"

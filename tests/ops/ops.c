@@ -570,6 +570,7 @@ static void test_entry(void **state)
         if (ops_on_cuda() && ops_scale() == 1 && e->flags & (ops_brief() ? OPS_LARGE | OPS_LONG : OPS_LARGE)) continue;
         if ((dtypes[dtype] == MAR_DTYPE_INT8) != ((e->flags & OPS_INT8) != 0)) continue;
         if ((dtypes[dtype] == MAR_DTYPE_INT4) != ((e->flags & OPS_INT4) != 0)) continue;
+        if (e->flags & OPS_BF16 && dtypes[dtype] != MAR_DTYPE_BF16) continue;
         if (e->flags & OPS_CUDA && !ops_on_cuda()) continue;
         const int queues = open_queues(e, dtypes[dtype], q);
         for (int i = 0; i < e->count && queues > 0; i++) {

@@ -14,6 +14,7 @@
 #ifndef TESTS_OPS_H
 #define TESTS_OPS_H
 
+#include "kernels/causal.h"
 #include "tests/support/brief.h"
 #include "tests/support/device.h"
 
@@ -63,6 +64,7 @@ enum {
     OPS_LARGE = 32,       /* takes too long on the host's emulated GPU */
     OPS_LONG = 64,        /* takes too long there in the change lane */
     OPS_INT4 = 256,       /* the same with int4 */
+    OPS_BF16 = 512,       /* the same with bf16 */
     OPS_NOT_ISAS = 128,   /* the same source for all instruction sets: one is enough */
 };
 

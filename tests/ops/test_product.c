@@ -41,7 +41,7 @@ static const int large_products[][11] = {
 typedef struct {
     const float *weight, *bias, *gain, *shift;
     const int *index;
-    int done; /* what the call returns in bf16 */
+    int done; /* what the call returns */
 } product_layer;
 
 static double product_activate(double x, int activation)
@@ -52,7 +52,7 @@ static double product_activate(double x, int activation)
     return x;
 }
 
-/* Returns KERN_SKINNY_* of a case in bf16. */
+/* Returns KERN_SKINNY_* of a case. */
 static int product_expected(const int *n)
 {
     const int fits = n[ROWS] <= 1024 && n[IN] % 8 == 0 && n[OUT] % (n[GATED] ? 8 : 4) == 0;
@@ -97,7 +97,7 @@ static void build_product(ops_call *c)
     for (int i = 0; i < out * in; i++)
         w[i] = norm ? (double)l->weight[i] : ops_element_of(c, OPS_ACT, (double)l->weight[i]);
     for (int i = 0; norm && i < rows * (in > columns ? in : columns); i++) copy[i] = ops_any;
-    for (int r = 0; r < rows && c->bf16; r++) {
+    for (int r = 0; r < rows; r++) {
         product_norm(c, l, x + (l->index ? l->index[r] : r) * in, operand);
         for (int o = 0; o < columns && l->done != KERN_SKINNY_NOT && l->done != KERN_SKINNY_NORMED; o++) {
             double sum = ops_dot(operand, w + o * in, in) + (c->n[NO_BIAS] ? 0 : (double)l->bias[o]);
@@ -154,13 +154,13 @@ static void run_product(kern_queue *k, const ops_call *c, void *const *a)
                                  .gated = c->n[GATED],
                                  .y = a[2]};
     const int done = k->fused->skinny(k, c->object, &job);
-    if (c->rows > 0) assert_int_equal(done, c->bf16 ? l->done : KERN_SKINNY_NOT);
+    if (c->rows > 0) assert_int_equal(done, l->done);
 }
 
 #define ENTRY(name, cases, flags)                                                                                      \
     {                                                                                                                  \
-        name, "rows in out activation flags gap no_bias gated norm act indexed", OPS_CASES(cases), OPS_CUDA | (flags), \
-            build_product, run_product, prepare_product, release_product, NULL                                         \
+        name, "rows in out activation flags gap no_bias gated norm act indexed", OPS_CASES(cases),                     \
+            OPS_CUDA | OPS_BF16 | (flags), build_product, run_product, prepare_product, release_product, NULL          \
     }
 static const ops_entry table[] = {ENTRY("product, norm", normed, 0), ENTRY("product", plain, 0),
                                   ENTRY("product, others", left, 0),

@@ -108,3 +108,23 @@ void expect_decisions(const char *name, const mar_stats *stats, const mar_stats 
         fail_msg("%s: %g passes, %ld accepted; the CPU's %g and %ld; %d images differ", name, stats->passes,
                  stats->accepted, theirs->passes, theirs->accepted, others);
 }
+
+library open_library(mar_backend backend, mar_dtype dtype, const char *model, const char *draft, const char *vae)
+{
+    const mar_options options = {.size = sizeof options, .dtype = dtype, .threads = 1, .backend = backend};
+    library l = {0};
+    const mar_status status = mar_open(&options, &l.m);
+    assert_library(l.m, status);
+    if (model) assert_library(l.m, mar_model_load(l.m, model, 0, &l.model));
+    if (draft) assert_library(l.m, mar_model_load(l.m, draft, 0, &l.draft));
+    if (vae) assert_library(l.m, mar_vae_load(l.m, vae, &l.vae));
+    return l;
+}
+
+void close_library(library *l)
+{
+    mar_vae_free(l->vae);
+    mar_model_free(l->draft);
+    mar_model_free(l->model);
+    mar_close(l->m);
+}

@@ -58,4 +58,13 @@ void from_device(kern_queue *k, void *host, const void *device, size_t bytes);
 /* Converts floats to operands (bf16 or f32 by backend). The caller frees them. */
 void *to_act(kern_queue *k, const float *host, size_t n);
 
+/* A library with the models of a run. A name that is NULL loads none. A failure fails the test. */
+typedef struct {
+    mar *m;
+    mar_model *model, *draft;
+    mar_vae *vae;
+} library;
+library open_library(mar_backend backend, mar_dtype dtype, const char *model, const char *draft, const char *vae);
+void close_library(library *l);
+
 #endif

@@ -3,6 +3,7 @@
 #ifndef TESTS_SPY_H
 #define TESTS_SPY_H
 
+#include "kernels/causal.h"
 #include "tests/support/masked.h"
 #include "tests/support/support.h"
 

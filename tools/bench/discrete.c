@@ -32,6 +32,7 @@ typedef struct {
     int pass_count, measured;   /* measured: passes of this turn */
     bench_machine now, machine; /* in this turn, and the best of all turns */
     const char *guarantee;
+    char how[1024]; /* of the requested run's session: mar_session_description */
 } bench;
 
 /* --- measurement -------------------------------------------------------------------------------------------------- */
@@ -191,8 +192,8 @@ static void discrete_print_table(const bench *b, const char *backend)
     char path[8192], accelerators[2048];
     printf("%s on %s\n", printable(b->run->model, path, sizeof path), backend);
     if (b->runs > 1) printf("%s\n", run_options_accelerators(b->run, accelerators, sizeof accelerators));
-    printf("%d tokens, cfg %g, batch %d; working memory %.1f MB\n%s\n\n", b->run->used.num_iter,
-           (double)b->run->used.cfg, b->batch, (double)s->arena_bytes / 1e6, b->guarantee);
+    printf("%d tokens, cfg %g, batch %d; working memory %.1f MB\n%s\n%s\n\n", b->run->used.num_iter,
+           (double)b->run->used.cfg, b->batch, (double)s->arena_bytes / 1e6, b->guarantee, b->how);
     print_run(b, s);
     printf("\ntarget: %.1f passes in sequence an image, distributions of %.1f tokens", s->passes / b->batch,
            s->contexts / b->batch);
@@ -263,6 +264,7 @@ static int discrete_print_json(const bench *b, const run_models *models)
     const double n = b->batch;
     cJSON *root = bench_record(b->run, models, b->batch);
     cJSON_AddStringToObject(root, "guarantee", b->guarantee);
+    cJSON_AddStringToObject(root, "computed", b->how);
     cJSON_AddNumberToObject(root, "seconds_per_image", s->total_s / n);
     cJSON_AddNumberToObject(root, "seconds_per_token", token_seconds(b, s));
     cJSON_AddNumberToObject(root, "memory_floor_seconds_per_token", token_memory_floor(b, s));
@@ -314,6 +316,7 @@ int bench_discrete(run_options *run, const run_models *models, int batch, int re
     if (status == 0) status = discrete_measure_passes(&b, models, sessions[ASKED], repeat, bar);
     if (status == 0) {
         b.guarantee = mar_session_guarantee(sessions[ASKED]);
+        mar_session_description(sessions[ASKED], b.how, sizeof b.how);
         if (json)
             status = discrete_print_json(&b, models);
         else

@@ -33,17 +33,17 @@ static __device__ __forceinline__ void groups_append(const persistent_args &a, c
 static __device__ __forceinline__ groups_at groups_next(const persistent_args &a, const groups_speculation_args &g,
                                                         const groups_share &s, unsigned entry)
 {
-    int2 *found = (int2 *)s.sums; /* free between two groups */
+    uint2 *found = (uint2 *)s.sums; /* free between two groups */
     if (threadIdx.x % GROUPS_TEAM == 0) {
         unsigned polls = 0;
         uint4 words;
         do {
             words = fast::load_two_words(g.queue + entry % GROUPS_QUEUE);
         } while (!persistent_polled(a, persistent_missing(words, entry + 1), &polls));
-        *found = make_int2(persistent_missing(words, entry + 1) ? -1 : (int)words.x, (int)words.z);
+        *found = make_uint2(persistent_missing(words, entry + 1) ? ~0u : words.x, words.z);
     }
     groups_sync();
-    return {found->x, found->y};
+    return {(int)found->x, (int)found->y};
 }
 
 /* --- rows ------------------------------------------------------------------------------------------------------ */
@@ -157,7 +157,7 @@ static __device__ __forceinline__ void groups_turn(const persistent_args &a, con
             if (round >= 0) {
                 const unsigned target = (unsigned)(round + 1) * groups_arrivals(a, g, group);
                 const unsigned *count = g.counts + group * GROUPS_LINE;
-                if (!__syncthreads_and(threadIdx.x != 0 || groups_wait(a, count, target))) return;
+                if (__syncthreads_or(threadIdx.x == 0 && !groups_wait(a, count, target))) return;
 #pragma unroll 1
                 for (int tile = MT * group; tile < MT * (group + 1); tile++) {
                     groups_out(a, g, t, round, tile);

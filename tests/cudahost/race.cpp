@@ -7,10 +7,10 @@
  *   - accesses of a kernel to memory outside the device's;
  *   - accesses of a kernel that began early to what the launches before it may still access, before it waits for them.
  * __syncthreads orders a block's threads, bar.sync those of a team, __syncwarp those of a warp, and a cluster's barrier
- * those of its blocks. What a thread knows of others it passes on by each of these, and by atomics. What a team's thread
- * tells other blocks counts for all threads of its block.
- * Shuffles and votes order no memory. Atomics and volatile accesses to one address order any two threads. Accesses
- * before the write to that address precede accesses after its read, as in a barrier of the grid. */
+ * those of its blocks. What a thread knows of others it passes on by each of these, and by atomics. What a team's
+ * thread tells other blocks counts for all threads of its block. Shuffles and votes order no memory. Atomics and
+ * volatile accesses to one address order any two threads. Accesses before the write to that address precede accesses
+ * after its read, as in a barrier of the grid. */
 #include "fibres.h"
 #include "runtime.h"
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes a folder with which a machine that reaches no package registry, but has a compiler, cmake, ninja and nvcc, builds
 # libmar and runs its tests for GPUs and its benchmarks.
-#   scripts/gpu_kit.sh DIR     here, on Debian 12: the packages that libmar and its tests are built from, and env.sh, 20 MB
+#   scripts/gpu_kit.sh DIR     here, on Debian 12: the packages that libmar and its tests are built from, and env.sh, 15 MB
 #                              With nvcc, also the programs that scripts/gpu_hour.sh runs, 5 MB: built for the GPU
 #                              $CUDAARCHS (90a), of this tree's sources, into build/gpu-programs first.
 #   . DIR/env.sh               there, in bash: unpacks them beside the system and lets compiler, linker and CMake find them
@@ -28,15 +28,17 @@ done
 mkdir -p -- "$1" || fail "cannot make the folder $1"
 dir=$(cd -- "$1" && pwd)
 
-# What every compiler brings: the C library, the compiler's own and zlib, which it is linked with.
-with_compilers="$compiler_packages $test_compiler_packages libc6 libgcc-s1 libstdc++6 zlib1g"
+# What every compiler brings: the C library, the compiler's own and zlib, which it is linked with. And what nothing here is
+# built with or linked to: static LAPACK and BLAS, for whose libraries env.sh makes links, and other packages' companions.
+without="$compiler_packages $test_compiler_packages libc6 libgcc-s1 libstdc++6 zlib1g gcc-12-base liblapack-dev libblas-dev \
+libpcre2-16-0 libpcre2-32-0 libpcre2-posix3 libgmpxx4ldbl libgnutlsxx30 libgnutls-dane0 libgnutls-openssl27"
 
 # The packages and what they need, of alternatives, and of those that provide what has no package, the first; `?` before
 # the name of one that apt does not know.
 # shellcheck disable=SC2086  # the lists are words
 kit=$(LC_ALL=C apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
     --no-enhances $packages $test_packages 2>/dev/null |
-    awk -v start="$packages $test_packages" -v without="$with_compilers" '
+    awk -v start="$packages $test_packages liblapack3" -v without="$without" '
         function take(name) { if (name && !(name in taken)) { taken[name] = 1; list[++n] = name } }
         /^[^ ]/ { package = $1; known[package] = 1; alternative = 0 }
         /Depends: / { if (!alternative) { if (/Depends: </) virtual = 1; else needs[package] = needs[package] " " $2 }
@@ -80,6 +82,7 @@ sha256sum -c --quiet "$work/sums" || fail "a package in $dir is not what apt's l
 cp "$work/sums" sums
 dpkg --print-architecture >architecture
 cp "$scripts/gpu_kit_env.sh" env.sh
+rm -rf unpacked # by env.sh, for this machine
 
 # The programs. libwebp is not in the kit. They are alike, so xz with a large dictionary makes a twentieth of them.
 rm -f programs programs.tar.xz

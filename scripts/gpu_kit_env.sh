@@ -21,10 +21,14 @@ mar_kit_unpack() {
             ar p "$mar_kit_file" data.tar.xz | tar -xJ -C "$1.part"
         fi || { mar_kit_fail "cannot unpack $mar_kit_file, expected dpkg-deb, or ar, tar and xz"; return 1; }
     done
-    # Debian's link to zlib is absolute: let it name the zlib that the compiler finds here.
-    mar_kit_zlib=$(cc -print-file-name=libz.so.1)
-    [ -e "$mar_kit_zlib" ] || { mar_kit_fail "cc finds no libz.so.1, expected zlib's library on this machine"; return 1; }
-    for mar_kit_file in "$1.part"/usr/lib/*-linux-gnu*/libz.so; do ln -sf "$mar_kit_zlib" "$mar_kit_file"; done
+    for mar_kit_lib in "$1.part"/usr/lib/*-linux-gnu*; do break; done
+    for mar_kit_file in blas lapack; do ln -sf "lib$mar_kit_file.so.3" "$mar_kit_lib/$mar_kit_file/lib$mar_kit_file.so"; done
+    if [ "$mar_kit_builds" ]; then # Debian's link to zlib is absolute: let it name the zlib that the compiler finds here
+        mar_kit_zlib=$(cc -print-file-name=libz.so.1)
+        [ -e "$mar_kit_zlib" ] ||
+            { mar_kit_fail "cc finds no libz.so.1, expected zlib's library on this machine"; return 1; }
+        ln -sf "$mar_kit_zlib" "$mar_kit_lib/libz.so"
+    fi
     cp "$mar_kit/sums" "$1.part/sums" && mv "$1.part" "$1"
 }
 
@@ -68,9 +72,13 @@ mar_kit_env() {
     [ -f "$mar_kit/sums" ] ||
         { mar_kit_fail "not a kit: '$mar_kit'; in a shell that is not bash: kit=DIR; . DIR/env.sh"; return 1; }
     mar_kit=$(cd -- "$mar_kit" && pwd)
+    mar_kit_builds=1
     for mar_kit_file in cc cmake ninja; do
-        command -v "$mar_kit_file" >/dev/null 2>&1 ||
+        command -v "$mar_kit_file" >/dev/null 2>&1 && continue
+        [ -e "$mar_kit/programs" ] ||
             { mar_kit_fail "no $mar_kit_file in PATH, expected a C compiler, cmake and ninja"; return 1; }
+        echo "env.sh: no $mar_kit_file in PATH: only the kit's programs run here" >&2
+        mar_kit_builds=
     done
     case "$(cat "$mar_kit/architecture") $(uname -m)" in
     "amd64 x86_64" | "arm64 aarch64" | "ppc64el ppc64le" | "riscv64 riscv64") ;;
@@ -101,7 +109,7 @@ mar_kit_env() {
     MAR_GPU_KIT=$mar_kit # for scripts/gpu_hour.sh
     export CMAKE_PREFIX_PATH CMAKE_LIBRARY_PATH MAR_GPU_KIT
 
-    [ -e "$mar_kit_deps/works" ] || mar_kit_try || return 1
+    [ -z "$mar_kit_builds" ] || [ -e "$mar_kit_deps/works" ] || mar_kit_try || return 1
     if ! command -v nvcc >/dev/null 2>&1 && [ ! -x "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc" ]; then
         echo "env.sh: no nvcc in PATH, \$CUDA_PATH/bin or /usr/local/cuda/bin: only what runs on the CPU can be built" >&2
     fi
@@ -111,5 +119,5 @@ mar_kit_env() {
 mar_kit_env
 mar_kit_status=$?
 unset -f mar_kit_fail mar_kit_unpack mar_kit_try mar_kit_own mar_kit_first mar_kit_env
-unset mar_kit mar_kit_deps mar_kit_file mar_kit_lib mar_kit_zlib
+unset mar_kit mar_kit_builds mar_kit_deps mar_kit_file mar_kit_lib mar_kit_zlib
 if [ $mar_kit_status = 0 ]; then unset mar_kit_status; else unset mar_kit_status; return 1; fi

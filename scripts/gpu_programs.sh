@@ -1,7 +1,7 @@
 # Sourced by gpu_kit.sh, which builds them into the kit, and gpu_hour.sh, which runs them: the programs of a GPU's hour.
 # shellcheck shell=sh disable=SC2034 # used where it is sourced
 
-gpu_tests="persistent streamed groups chain speculation rounds conv decoding attention head ptx linear product"
+gpu_tests="persistent streamed decode groups chain speculation rounds conv decoding attention head ptx linear product"
 gpu_microbenchmarks="exchange chain_proto"
 
 # The targets of the preset cuda.

@@ -387,9 +387,7 @@ static int decode_starts(const cuda_queue *c, kern_decoder *d)
         if (d->rows == 2) return 0;
     a.rows = 0;
     for (int i = 0; i < (d->rows > 2 ? 4 : 2) && e == cudaSuccess; i++) e = decode_start(c, d, i / 2 * 6 + 2, i % 2, a);
-    const cudaError_t waited = cudaStreamSynchronize(c->stream);
-    if (e != cudaSuccess) (void)cudaGetLastError();
-    return e == cudaSuccess && waited == cudaSuccess;
+    return cuda_tried(c, e) == cudaSuccess;
 }
 
 /* It is an error if the model or the GPU has no such form, because only who asks for it gets it. */
@@ -441,7 +439,6 @@ int cuda_decode(kern_queue *k, const kern_decoder *d, const kern_decode_job *job
 {
     cuda_queue *c = cuda_of(k);
     const kern_cache_job *of = &job->attention;
-    mar_err err = {};
     if (of->rows > d->rows || of->type == KERN_CACHE_INT8) return 0;
     if (of->rows <= 0) return 1;
     decode_args a = d->args;
@@ -451,12 +448,7 @@ int cuda_decode(kern_queue *k, const kern_decoder *d, const kern_decode_job *job
     a.gave_up = c->gave_up;
     const int several = of->rows * a.attention.group > of->spans;
     a.tasks = (int)most_tiles(of->rows * a.attention.group, of->spans, several ? TILE : 1) * of->kv_heads;
-    if (!cuda_live(c)) return 1;
-    const mar_status status = cuda_working_memory(c, &err);
-    if (status != MAR_OK) {
-        kern_fail(k, status, &err);
-        return 1;
-    }
+    if (!cuda_live(c) || !cuda_has_working(c)) return 1;
     const size_t zeros = decode_lay_out_words(&a, c->working);
     if (cuda_ok(c, cudaMemsetAsync(a.arrivals, 0, zeros, c->stream), "preparing the decoder's kernel"))
         cuda_ok(c, decode_start(c, d, of->rows, several, a), "launching the decoder's kernel");

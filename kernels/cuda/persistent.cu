@@ -218,12 +218,7 @@ static void persistent_lay_out(void *memory, bool words, persistent_args *a)
 
 int persistent_prepare(cuda_queue *c, const persistent_head *f, bool words, persistent_args *args)
 {
-    mar_err err = {};
-    const mar_status status = cuda_working_memory(c, &err); /* exists, but for a head without a plan */
-    if (status != MAR_OK) {
-        kern_fail(&c->base, status, &err);
-        return 0;
-    }
+    if (!cuda_has_working(c)) return 0; /* it exists, but for a head without a plan */
     *args = f->args;
     persistent_lay_out(c->working, words, args);
     args->gave_up = c->gave_up;

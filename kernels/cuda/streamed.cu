@@ -514,9 +514,7 @@ static int streamed_starts(const cuda_queue *c, streamed_head *f)
     for (f->rows = RING_ROWS; streamed_lay_out(f->rows, &a) > c->device->shared_bytes; f->rows /= 2)
         if (f->rows == 2) return 0;
     for (int rows = f->rows; rows >= 2 && e == cudaSuccess; rows /= 2) e = streamed_start(c, f, rows, a);
-    const cudaError_t waited = cudaStreamSynchronize(c->stream);
-    if (e != cudaSuccess) (void)cudaGetLastError();
-    return e == cudaSuccess && waited == cudaSuccess;
+    return cuda_tried(c, e) == cudaSuccess;
 }
 
 mar_status streamed_create(cuda_queue *c, const kern_head_spec *spec, const kern_head *h, streamed_head **out,
@@ -554,14 +552,8 @@ static size_t streamed_lay_out_words(streamed_args *a, void *memory)
 int streamed_run(cuda_queue *c, const streamed_head *f, const kern_chain_job *job)
 {
     const int rows = job->tokens * job->conditions;
-    mar_err err = {};
     if (!f || rows > f->rows) return 0;
-    if (!cuda_live(c)) return 1;
-    const mar_status status = cuda_working_memory(c, &err);
-    if (status != MAR_OK) {
-        kern_fail(&c->base, status, &err);
-        return 1;
-    }
+    if (!cuda_live(c) || !cuda_has_working(c)) return 1;
     streamed_args a = f->args;
     a.rows = rows, a.passes = job->first + 1, a.j = *job, a.gave_up = c->gave_up;
     const size_t zeros = streamed_lay_out_words(&a, c->working);

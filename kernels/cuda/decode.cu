@@ -90,9 +90,7 @@ static __device__ __forceinline__ void decode_put_x(const decode_args &a, const 
                                                     const float2 &norm, unsigned number)
 {
     const ring_product &p = a.product[DECODE_QKV];
-    float square = x.x * x.x + x.y * x.y;
-    square += __shfl_xor_sync(0xffffffffu, square, 1);
-    square += __shfl_xor_sync(0xffffffffu, square, 2);
+    const float square = cuda_quad_sum(x.x * x.x + x.y * x.y);
     if (!e.given) return;
     ring_put<bf16>(p.words, 3, p.in / 8, e.row, e.item, e.pair, x.x * norm.x, x.y * norm.y, number);
     if (e.pair == 0)
@@ -270,7 +268,7 @@ static __global__ void __launch_bounds__(RING_THREADS, 1) decode_kernel(const __
             decode_run_product<FORM, R>(a, layer, product, stream, &parity);
         }
     }
-    ring_end(a);
+    persistent_end(a);
 }
 
 /* --- the host ----------------------------------------------------------------------------------------------------- */

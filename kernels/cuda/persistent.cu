@@ -66,13 +66,8 @@ static __device__ __forceinline__ void persistent_ddpm_step(const persistent_arg
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < quads; i += PERSISTENT_THREADS) {
         quad drawn = {};
-        uint32_t words[4];
         persistent_quad(a, i, &token, &channel);
-        if (coef.noise != 0) {
-            kern_random_words(j.seed[token], KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token],
-                              (uint32_t)j.t[step], (uint32_t)channel / 4, words);
-            kern_normal4(words, drawn.v);
-        }
+        if (coef.noise != 0) cuda_step_noise(j, step, token, channel, drawn.v);
         next[i] = drawn;
     }
     persistent_wait(a, f);

@@ -157,16 +157,11 @@ static __device__ inline void multiply_values(const float s[T][N / 8][4], const 
     }
 }
 
-/* Return maximum and sum over a quad, the four lanes that share a query. */
+/* Returns the maximum over a quad, the four lanes that share a query. */
 static __device__ inline float quad_max(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-static __device__ inline float quad_sum(float x)
-{
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
 /* Runs one step of the online softmax: s becomes exp2(scale * (s - top)), where top is the running maximum of each of
@@ -240,7 +235,7 @@ static __device__ inline void attention_store(float o[D / 8][4], const float sum
     const int lane = (int)threadIdx.x % 32, pieces = D / 8;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float scale = 1 / quad_sum(sum[half]);
+        const float scale = 1 / cuda_quad_sum(sum[half]);
         bf16 *row = mine + (lane / 4 + half * 8) * (D + PAD) + lane % 4 * 2;
 #pragma unroll
         for (int d = 0; d < D / 8; d++)
@@ -388,7 +383,7 @@ __global__ static void softmax_rows(const float *scores, int rows, int n, int st
     T *weight = (T *)weights + (size_t)row * (size_t)stride;
     float most = -INFINITY, sum = 0;
     for (int i = lane; i < n; i += 32) most = fmaxf(most, score[i]);
-    for (int bit = 16; bit > 0; bit /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, bit));
+    most = cuda_warp_max(most);
     for (int i = lane; i < n; i += 32) sum += fast::exp2(scale * (score[i] - most));
     sum = cuda_warp_sum(sum);
     for (int i = lane; i < n; i += 32) cuda_store(weight + i, fast::exp2(scale * (score[i] - most)) / sum);

@@ -25,21 +25,15 @@ static __device__ inline int quad_of(int rows, int channels, int *r, int *c)
     return *r < rows;
 }
 
-static __device__ inline void quad_noise(uint64_t seed, kern_noise purpose, uint64_t image, int position, int step,
-                                         int c, float noise[4])
-{
-    uint32_t words[4];
-    kern_random_words(seed, purpose, image, (uint32_t)position, (uint32_t)step, (uint32_t)c / 4, words);
-    kern_normal4(words, noise);
-}
-
 static __global__ void normal_kernel(float *x, int rows, int channels, const uint64_t *seed, kern_noise purpose,
                                      const uint64_t *image, const int *position, const int *step)
 {
     int r, c;
     float noise[4];
+    uint32_t words[4];
     if (!quad_of(rows, channels, &r, &c)) return;
-    quad_noise(seed[r], purpose, image[r], position[r], *step, c, noise);
+    kern_random_words(seed[r], purpose, image[r], (uint32_t)position[r], (uint32_t)*step, (uint32_t)c / 4, words);
+    kern_normal4(words, noise);
     for (int j = 0; j < 4 && c + j < channels; j++) x[(size_t)r * channels + c + j] = noise[j];
 }
 
@@ -73,7 +67,7 @@ static __global__ void step_kernel(kern_chain_job j, int channels, int index)
     const kern_chain_coef coef = j.coef[index];
     const float *cond = cond_row(j, channels, r), *uncond = uncond_row(j, channels, r), cfg = j.cfg ? j.cfg[r] : 1;
     float *x = j.x + (size_t)r * channels;
-    if (coef.noise != 0) quad_noise(j.seed[r], KERN_NOISE_STEP, j.image[r], j.position[r], j.t[index], c, noise);
+    if (coef.noise != 0) cuda_step_noise(j, index, r, c, noise);
     for (int i = c; i < c + 4 && i < channels; i++)
         x[i] = kern_chain_next(&coef, x[i], kern_chain_eps(cond[i], uncond[i], cfg), cond[channels + i], noise[i - c]);
 }

@@ -15,14 +15,9 @@ static __device__ __forceinline__ void chain_step(const A &a, const kern_chain_j
                                                   float *x0)
 {
     float noise[4] = {}, of[3][4]; /* prediction, variance fraction, prediction without condition */
-    uint32_t words[4];
     const kern_chain_coef coef = j.coef ? j.coef[step] : kern_chain_coef{};
     const kern_ode_coef ode = j.ode ? j.ode[step] : kern_ode_coef{};
-    if (coef.noise != 0) {
-        kern_random_words(j.seed[token], KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token],
-                          (uint32_t)j.t[step], (uint32_t)channel / 4, words);
-        kern_normal4(words, noise);
-    }
+    if (coef.noise != 0) cuda_step_noise(j, step, token, channel, noise);
     const uint4 *at = out + (token * 2 * channels + channel) / 2;
     const uint4 *uncond = at + (j.conditions - 1) * j.tokens * channels;
     uint4 w[4][2]; /* prediction and variance fraction, also without condition */

@@ -93,6 +93,14 @@ int cuda_ok(cuda_queue *c, cudaError_t error, const char *what)
     return 0;
 }
 
+cudaError_t cuda_tried(const cuda_queue *c, cudaError_t e)
+{
+    const cudaError_t waited = cudaStreamSynchronize(c->stream);
+    if (e == cudaSuccess) return waited;
+    (void)cudaGetLastError(); /* clears it */
+    return e;
+}
+
 void cuda_fail(cuda_queue *c, mar_status status, const char *format, ...)
 {
     mar_err err;
@@ -204,6 +212,14 @@ mar_status cuda_working_memory(cuda_queue *c, mar_err *err)
     const mar_status status = cuda_alloc(&c->device->base, WORKING_BYTES, &c->working, err);
     c->working_bytes = c->working ? WORKING_BYTES : 0;
     return status;
+}
+
+int cuda_has_working(cuda_queue *c)
+{
+    mar_err err = {};
+    const mar_status status = cuda_working_memory(c, &err);
+    if (status != MAR_OK) kern_fail(&c->base, status, &err);
+    return status == MAR_OK;
 }
 
 static void cuda_upload(kern_queue *k, void *dst, const void *src, size_t bytes)

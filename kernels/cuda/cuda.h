@@ -91,6 +91,8 @@ CUcontext cuda_switch(CUcontext context);
 mar_status cuda_alloc_copy(cuda_queue *c, const void *host, size_t bytes, void **out, mar_err *err);
 /* Allocates c->working if it is missing; queue_free frees it. */
 mar_status cuda_working_memory(cuda_queue *c, mar_err *err);
+/* The same for an operation without a status: reports an error to kern_fail. Returns 1 if there is none. */
+int cuda_has_working(cuda_queue *c);
 /* Fills n numbers of the type, F32, BF16 or F16, from host floats, at load. Overwrites the workspace. The queue is idle
  * then. */
 mar_status cuda_upload_floats(cuda_queue *c, const float *host, size_t n, mar_dtype type, void *to, mar_err *err);
@@ -188,6 +190,10 @@ static inline unsigned cuda_blocks(size_t n, size_t per_block)
 {
     return (unsigned)((n + per_block - 1) / per_block);
 }
+
+/* cuda.cu: waits for kernels that were started without work; e: what the last start returned. Returns the first error,
+ * which is no failure of the queue. */
+cudaError_t cuda_tried(const cuda_queue *c, cudaError_t e);
 
 /* Returns the positions of a window along an axis of `size` pixels with `pad` more on either side; 0 if it does not
  * fit. */

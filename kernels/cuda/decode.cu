@@ -90,9 +90,7 @@ static __device__ __forceinline__ void decode_put_x(const decode_args &a, const 
                                                     const float2 &norm, unsigned number)
 {
     const ring_product &p = a.product[DECODE_QKV];
-    float square = x.x * x.x + x.y * x.y;
-    square += __shfl_xor_sync(0xffffffffu, square, 1);
-    square += __shfl_xor_sync(0xffffffffu, square, 2);
+    const float square = cuda_quad_sum(x.x * x.x + x.y * x.y);
     if (!e.given) return;
     ring_put<bf16>(p.words, 3, p.in / 8, e.row, e.item, e.pair, x.x * norm.x, x.y * norm.y, number);
     if (e.pair == 0)
@@ -270,7 +268,7 @@ static __global__ void __launch_bounds__(RING_THREADS, 1) decode_kernel(const __
             decode_run_product<FORM, R>(a, layer, product, stream, &parity);
         }
     }
-    ring_end(a);
+    persistent_end(a);
 }
 
 /* --- the host ----------------------------------------------------------------------------------------------------- */
@@ -387,9 +385,7 @@ static int decode_starts(const cuda_queue *c, kern_decoder *d)
         if (d->rows == 2) return 0;
     a.rows = 0;
     for (int i = 0; i < (d->rows > 2 ? 4 : 2) && e == cudaSuccess; i++) e = decode_start(c, d, i / 2 * 6 + 2, i % 2, a);
-    const cudaError_t waited = cudaStreamSynchronize(c->stream);
-    if (e != cudaSuccess) (void)cudaGetLastError();
-    return e == cudaSuccess && waited == cudaSuccess;
+    return cuda_tried(c, e) == cudaSuccess;
 }
 
 /* It is an error if the model or the GPU has no such form, because only who asks for it gets it. */
@@ -441,7 +437,6 @@ int cuda_decode(kern_queue *k, const kern_decoder *d, const kern_decode_job *job
 {
     cuda_queue *c = cuda_of(k);
     const kern_cache_job *of = &job->attention;
-    mar_err err = {};
     if (of->rows > d->rows || of->type == KERN_CACHE_INT8) return 0;
     if (of->rows <= 0) return 1;
     decode_args a = d->args;
@@ -451,12 +446,7 @@ int cuda_decode(kern_queue *k, const kern_decoder *d, const kern_decode_job *job
     a.gave_up = c->gave_up;
     const int several = of->rows * a.attention.group > of->spans;
     a.tasks = (int)most_tiles(of->rows * a.attention.group, of->spans, several ? TILE : 1) * of->kv_heads;
-    if (!cuda_live(c)) return 1;
-    const mar_status status = cuda_working_memory(c, &err);
-    if (status != MAR_OK) {
-        kern_fail(k, status, &err);
-        return 1;
-    }
+    if (!cuda_live(c) || !cuda_has_working(c)) return 1;
     const size_t zeros = decode_lay_out_words(&a, c->working);
     if (cuda_ok(c, cudaMemsetAsync(a.arrivals, 0, zeros, c->stream), "preparing the decoder's kernel"))
         cuda_ok(c, decode_start(c, d, of->rows, several, a), "launching the decoder's kernel");

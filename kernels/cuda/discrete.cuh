@@ -54,14 +54,9 @@ static __device__ inline double discrete_sum(double x, discrete_scratch *s)
 }
 
 /* Returns the largest number, ignoring NaNs. */
-static __device__ inline float warp_max(float x)
-{
-    for (int i = 16; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
-    return x;
-}
 static __device__ inline float discrete_max(float x, discrete_scratch *s)
 {
-    return warp_max((float)discrete_share((double)warp_max(x), -INFINITY, s));
+    return cuda_warp_max((float)discrete_share((double)cuda_warp_max(x), -INFINITY, s));
 }
 
 /* Returns the sum of lanes 0 .. the caller's. */

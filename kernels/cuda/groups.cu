@@ -127,7 +127,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) groups_chain(per
         groups_turn<SWIGLU>(a, g, turner);
     else
         groups_multiplies<MT, SWIGLU>(a, g);
-    groups_end(a);
+    persistent_report(a);
 }
 static void (*const groups_chains[2][2])(persistent_args, groups_chain_args) = {
     {groups_chain<1, false>, groups_chain<1, true>}, {groups_chain<2, false>, groups_chain<2, true>}};

@@ -22,7 +22,7 @@
  * a state, and the tile that a chain's last group may lack, are computed and not used.
  *
  * A kernel's blocks with groups_turner(a, g) < 0 call groups_multiplies<MT, SWIGLU>(a, g), with MT tiles a group, the
- * others turn; all end with groups_end(a). G, the type of g, is a groups_args. It has
+ * others turn; all end with persistent_report(a). G, the type of g, is a groups_args. It has
  *   groups_at groups_next(a, g, s, entry);       of the order in which products take groups: number `entry`; called by
  *                                                a team, group -1: the end
  *   int groups_mod_row(g, round, row);           the modulation row of row `row` of all tiles; G::LOADED: a load
@@ -177,12 +177,6 @@ static __device__ __forceinline__ void groups_store_u(const persistent_args &a, 
         cuda_pack<f16>(x.x * (1 + factor.x) + add.x, x.y * (1 + factor.y) + add.y);
 }
 
-static __device__ __forceinline__ float2 groups_norm_of(const persistent_args &a, float mean, float squares)
-{
-    const float variance = __fdividef(squares, (float)a.width);
-    return make_float2(mean, variance <= FLT_MAX ? rsqrtf(variance + 1e-6f) : NAN); /* as persistent_merge */
-}
-
 /* --- products -------------------------------------------------------------------------------------------------- */
 
 /* Returns the first tile of block `rank`, of n, that share `columns` columns. */
@@ -310,13 +304,6 @@ static __device__ __forceinline__ void groups_add(const groups_share &s, int til
     }
 }
 
-/* Returns the sum over the four lanes that have a row. */
-static __device__ __forceinline__ float groups_row_sum(float x)
-{
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 /* Publishes the moments of the warp's columns x of a row, to which the four lanes of the row contribute. */
 static __device__ __forceinline__ void groups_publish(uint4 *to, unsigned number, int count,
                                                       const float2 (&x)[GROUPS_TILES])
@@ -325,13 +312,13 @@ static __device__ __forceinline__ void groups_publish(uint4 *to, unsigned number
 #pragma unroll
     for (int t = 0; t < GROUPS_TILES; t++)
         if (t < count) sum += x[t].x + x[t].y;
-    const float mean = __fdividef(groups_row_sum(sum), 8.0f * (float)count);
+    const float mean = __fdividef(cuda_quad_sum(sum), 8.0f * (float)count);
 #pragma unroll
     for (int t = 0; t < GROUPS_TILES; t++) {
         const float2 d = make_float2(x[t].x - mean, x[t].y - mean);
         if (t < count) squares += d.x * d.x + d.y * d.y;
     }
-    squares = groups_row_sum(squares);
+    squares = cuda_quad_sum(squares);
     if (threadIdx.x % 4 == 0 && count > 0)
         fast::store_two_words(to, __float_as_uint(mean), __float_as_uint(squares), number);
 }
@@ -344,13 +331,13 @@ static __device__ __forceinline__ float2 groups_merge(const persistent_args &a, 
 #pragma unroll
     for (int e = 0; e < GROUPS_ENTRIES; e++)
         if (columns[e] > 0) sum += columns[e] * __uint_as_float(word[e].x);
-    const float mean = __fdividef(groups_row_sum(sum), (float)a.width);
+    const float mean = __fdividef(cuda_quad_sum(sum), (float)a.width);
 #pragma unroll
     for (int e = 0; e < GROUPS_ENTRIES; e++) {
         const float d = __uint_as_float(word[e].x) - mean;
         if (columns[e] > 0) squares += __uint_as_float(word[e].z) + columns[e] * (d * d);
     }
-    return groups_norm_of(a, mean, groups_row_sum(squares));
+    return persistent_norm_of(a.width, mean, cuda_quad_sum(squares));
 }
 
 /* Normalises the warp's columns x for the next fc1, that of residual block `block`. A lane has columns `column`, + 1,
@@ -423,10 +410,10 @@ static __device__ __forceinline__ void groups_ends_fc1(const persistent_args &a,
         for (int t = 0; t < GROUPS_TILES; t++)
             if (t < count && SWIGLU) /* y has one channel's a and b */
                 ((f16 *)a.v)[2 * groups_word(a.hidden, row + 16 * m, column / 2 + 4 * t) + (column / 2 & 1)] =
-                    __float2half_rn(persistent_silu(y[t].x) * y[t].y);
+                    __float2half_rn(cuda_fast_silu(y[t].x) * y[t].y);
             else if (t < count)
                 ((uint32_t *)a.v)[groups_word(a.hidden, row + 16 * m, column + 8 * t)] =
-                    cuda_pack<f16>(persistent_silu(y[t].x), persistent_silu(y[t].y));
+                    cuda_pack<f16>(cuda_fast_silu(y[t].x), cuda_fast_silu(y[t].y));
     }
 }
 
@@ -521,11 +508,6 @@ static __device__ __forceinline__ void groups_multiplies(const persistent_args &
     else
         groups_product<MT, SWIGLU, true>(a, g, block, rank - g.form.fc1);
 }
-/* Tells the host whether a wait gave up. */
-static __device__ __forceinline__ void groups_end(const persistent_args &a)
-{
-    if (threadIdx.x == 0 && persistent_gave_up(a)) *a.gave_up = 1;
-}
 
 /* --- the turn -------------------------------------------------------------------------------------------------- */
 
@@ -555,7 +537,7 @@ static __device__ __forceinline__ float2 groups_moments(const float4 *y, int vec
 #pragma unroll 4
     for (int i = lane; i < vectors; i += 32) {
         const float4 d = make_float4(y[i].x - mean, y[i].y - mean, y[i].z - mean, y[i].w - mean);
-        squares += persistent_dot(d, d);
+        squares += cuda_dot(d, d);
     }
     return make_float2(mean, cuda_warp_sum(squares));
 }
@@ -618,7 +600,7 @@ static __device__ __forceinline__ void groups_out(const persistent_args &a, cons
             for (int row = 0; row < 16; row++) {
                 const float4 y = t.rows[row * vectors + i];
 #pragma unroll
-                for (int o = 0; o < 4; o++) sum[4 * row + o] += persistent_dot(y, w[o]);
+                for (int o = 0; o < 4; o++) sum[4 * row + o] += cuda_dot(y, w[o]);
             }
         }
         const float2 y = groups_warp_sums(sum), bias = *(const float2 *)(a.out_bias + first + lane % 2 * 2);
@@ -648,8 +630,8 @@ static __device__ __forceinline__ void groups_enter(const persistent_args &a, co
 #pragma unroll
             for (int r = 0; r < 8; r++) {
                 const float4 z = *(const float4 *)(state + r * a.channels + 4 * c);
-                y[r].x += persistent_dot(z, w0), y[r].y += persistent_dot(z, w1);
-                y[r].z += persistent_dot(z, w2), y[r].w += persistent_dot(z, w3);
+                y[r].x += cuda_dot(z, w0), y[r].y += cuda_dot(z, w1);
+                y[r].z += cuda_dot(z, w2), y[r].w += cuda_dot(z, w3);
             }
         }
 #pragma unroll
@@ -660,7 +642,7 @@ static __device__ __forceinline__ void groups_enter(const persistent_args &a, co
     for (int row = warp; row < 16; row += PERSISTENT_WARPS) {
         const unsigned char *mod = groups_mod(a, g, groups_mod_row(g, round, 16 * tile + row));
         const float4 *y = t.rows + row * vectors;
-        const float2 moments = groups_moments(y, vectors), norm = groups_norm_of(a, moments.x, moments.y);
+        const float2 moments = groups_moments(y, vectors), norm = persistent_norm_of(a.width, moments.x, moments.y);
 #pragma unroll 4
         for (int i = lane; i < 2 * vectors; i += 32)
             groups_store_u<SWIGLU>(a, g, 0, 16 * tile + row, 2 * i, ((const float2 *)y)[i], norm,

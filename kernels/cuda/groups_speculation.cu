@@ -187,7 +187,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)
         groups_turn<MT, SWIGLU>(a, g, turner);
     else
         groups_multiplies<MT, SWIGLU>(a, g);
-    groups_end(a);
+    persistent_report(a);
 }
 static void (*const groups_speculations[2][2])(persistent_args, groups_speculation_args) = {
     {groups_speculate<1, false>, groups_speculate<1, true>}, {groups_speculate<2, false>, groups_speculate<2, true>}};

@@ -142,4 +142,16 @@ int groups_run_speculation(cuda_queue *c, const kern_speculation *w, const kern_
 /* chain.cu: takes the step of an index, from the head's outputs in job->out. */
 void cuda_chain_advance(cuda_queue *c, const kern_chain_job *job, int channels, int index);
 
+#if defined(__CUDACC__) || defined(MAR_CUDAHOST)
+/* Draws the noise of a token's step for channels `channel` to `channel` + 3, which share a Philox block. */
+static __device__ __forceinline__ void cuda_step_noise(const kern_chain_job &j, int step, int token, int channel,
+                                                       float noise[4])
+{
+    uint32_t words[4];
+    kern_random_words(j.seed[token], KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token], (uint32_t)j.t[step],
+                      (uint32_t)channel / 4, words);
+    kern_normal4(words, noise);
+}
+#endif
+
 #endif

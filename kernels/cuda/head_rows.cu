@@ -183,8 +183,7 @@ static __device__ inline void row_sums(float x[2], float *part)
 {
     const int warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4;
     for (int h = 0; h < 2; h++) {
-        x[h] += __shfl_xor_sync(0xffffffffu, x[h], 1);
-        x[h] += __shfl_xor_sync(0xffffffffu, x[h], 2);
+        x[h] = cuda_quad_sum(x[h]);
         if (threadIdx.x % 4 == 0) part[warp * OUT_ROWS + 8 * h + g] = x[h];
     }
     __syncthreads();

@@ -66,13 +66,8 @@ static __device__ __forceinline__ void persistent_ddpm_step(const persistent_arg
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < quads; i += PERSISTENT_THREADS) {
         quad drawn = {};
-        uint32_t words[4];
         persistent_quad(a, i, &token, &channel);
-        if (coef.noise != 0) {
-            kern_random_words(j.seed[token], KERN_NOISE_STEP, j.image[token], (uint32_t)j.position[token],
-                              (uint32_t)j.t[step], (uint32_t)channel / 4, words);
-            kern_normal4(words, drawn.v);
-        }
+        if (coef.noise != 0) cuda_step_noise(j, step, token, channel, drawn.v);
         next[i] = drawn;
     }
     persistent_wait(a, f);
@@ -218,12 +213,7 @@ static void persistent_lay_out(void *memory, bool words, persistent_args *a)
 
 int persistent_prepare(cuda_queue *c, const persistent_head *f, bool words, persistent_args *args)
 {
-    mar_err err = {};
-    const mar_status status = cuda_working_memory(c, &err); /* exists, but for a head without a plan */
-    if (status != MAR_OK) {
-        kern_fail(&c->base, status, &err);
-        return 0;
-    }
+    if (!cuda_has_working(c)) return 0; /* it exists, but for a head without a plan */
     *args = f->args;
     persistent_lay_out(c->working, words, args);
     args->gave_up = c->gave_up;

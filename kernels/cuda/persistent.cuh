@@ -256,13 +256,6 @@ static __device__ __forceinline__ void persistent_begin(const persistent_args &a
     persistent_cluster_sync(a);
 }
 
-/* Tells the host whether a barrier gave up. Must come last. */
-static __device__ __forceinline__ void persistent_end(const persistent_args &a)
-{
-    fast::copy_wait<0>();
-    if (threadIdx.x == 0 && persistent_gave_up(a)) *a.gave_up = 1;
-}
-
 #endif
 
 #endif

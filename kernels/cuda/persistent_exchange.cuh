@@ -62,6 +62,17 @@ template <typename A> static __device__ __forceinline__ bool persistent_gave_up(
 {
     return fast::load_relaxed(a.arrivals) >= GRID_GAVE_UP;
 }
+/* Tells the host whether a wait gave up. Must come last. */
+template <typename A> static __device__ __forceinline__ void persistent_report(const A &a)
+{
+    if (threadIdx.x == 0 && persistent_gave_up(a)) *a.gave_up = 1;
+}
+/* The same where copies may be on their way. */
+template <typename A> static __device__ __forceinline__ void persistent_end(const A &a)
+{
+    fast::copy_wait<0>();
+    persistent_report(a);
+}
 
 /* Returns whether all words of a thread have come: `missing` says that some have not; *polls is 0 at first. Where a
  * block is missing it gives up as a barrier does; what the kernel writes is then undefined. */
@@ -151,7 +162,7 @@ template <int PAIRS> static __device__ __forceinline__ float2 persistent_measure
     for (int p = 0; p < PAIRS; p++) {
         const float of = p < used ? mean : 0; /* missing channels are 0 */
         const float4 d = make_float4(x[p].x - of, x[p].y - of, x[p].z - of, x[p].w - of);
-        squares += (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w);
+        squares += cuda_dot(d, d);
     }
 #pragma unroll
     for (int i = 1; i < PERSISTENT_LANES; i *= 2) squares += __shfl_xor_sync(0xffffffffu, squares, i);
@@ -166,8 +177,14 @@ static __device__ __forceinline__ void persistent_send_moments(const persistent_
     if (rank < (unsigned)a.cluster) fast::cluster_store(f->moments + row * PERSISTENT_PARTS + part, rank, moments);
 }
 
-/* Returns a row's mean and inverse deviation, merging its parts' moments as in Chan, Golub and LeVeque. Fast functions
- * suffice, because the result is rounded to f16. */
+/* Returns a row's mean and inverse deviation. Fast functions suffice, because the result is rounded to f16. */
+static __device__ __forceinline__ float2 persistent_norm_of(int width, float mean, float squares)
+{
+    const float variance = __fdividef(squares, (float)width);
+    return make_float2(mean, variance <= FLT_MAX ? rsqrtf(variance + 1e-6f) : NAN); /* as cuda_inverse_deviation */
+}
+
+/* The same, merging its parts' moments as in Chan, Golub and LeVeque. */
 template <int PAIRS>
 static __device__ __forceinline__ float2 persistent_merge(const persistent_args &a, const persistent_block *f, int slot)
 {
@@ -182,8 +199,7 @@ static __device__ __forceinline__ float2 persistent_merge(const persistent_args 
         const float d = of[part].x - mean;
         squares += of[part].y + 32.0f * (float)persistent_used<PAIRS>(a.width, part) * (d * d);
     }
-    const float variance = __fdividef(squares, (float)a.width);
-    return make_float2(mean, variance <= FLT_MAX ? rsqrtf(variance + 1e-6f) : NAN); /* as cuda_inverse_deviation */
+    return persistent_norm_of(a.width, mean, squares);
 }
 
 #endif

@@ -442,11 +442,6 @@ static __device__ __forceinline__ persistent_gated persistent_load_gated(const p
     return g;
 }
 
-static __device__ __forceinline__ float persistent_silu(float x)
-{
-    return __fdividef(x, 1 + __expf(-x));
-}
-
 /* Stores an item of fc1's columns y as operand of fc2: silu(y), or with SWIGLU silu(a) * b of y = (a, b). */
 template <persistent_side SIDE, bool WORDS>
 static __device__ __forceinline__ void persistent_store_v(const persistent_args &a, unsigned number,
@@ -455,14 +450,14 @@ static __device__ __forceinline__ void persistent_store_v(const persistent_args 
     const int channel = SIDE == PERSISTENT_FC1 ? e.column / 2 : e.column;
     const int piece = persistent_piece(a.hidden, e.row, channel >> 5, channel >> 3 & 3);
     if (SIDE == PERSISTENT_FC1) {
-        const float v = persistent_silu(y.x) * y.y;
+        const float v = cuda_fast_silu(y.x) * y.y;
         const int at = piece * 8 + (channel & 7);
         if (WORDS)
             fast::store_word((uint2 *)a.v + at, cuda_pack<f16>(v, 0), number);
         else
             ((f16 *)a.v)[at] = __float2half_rn(v);
     } else {
-        const uint32_t v = cuda_pack<f16>(persistent_silu(y.x), persistent_silu(y.y));
+        const uint32_t v = cuda_pack<f16>(cuda_fast_silu(y.x), cuda_fast_silu(y.y));
         const int at = piece * 4 + (channel >> 1 & 3);
         if (WORDS)
             fast::store_word((uint2 *)a.v + at, v, number);
@@ -514,11 +509,6 @@ static __device__ __forceinline__ void persistent_product(const persistent_args 
     persistent_written<WORDS>(a, f);
 }
 
-static __device__ __forceinline__ float persistent_dot(const float4 &x, const float4 &y)
-{
-    return (x.x * y.x + x.y * y.y) + (x.z * y.z + x.w * y.w);
-}
-
 enum { PERSISTENT_BATCH = 4 }; /* outputs at a time */
 
 /* Returns the float4s of a row that a thread has. */
@@ -557,7 +547,7 @@ static __device__ __forceinline__ void persistent_outputs(const persistent_args 
         for (int o = 0; o < PERSISTENT_BATCH; o++) {
             float sum = 0;
 #pragma unroll
-            for (int i = 0; i < VECTORS; i++) sum += persistent_dot(u[i], weight[o][i]);
+            for (int i = 0; i < VECTORS; i++) sum += cuda_dot(u[i], weight[o][i]);
             sum = cuda_warp_sum(sum);
             if (threadIdx.x % 32 == 0 && first + o < end)
                 part[(first + o - from) * PERSISTENT_WARPS + (int)threadIdx.x / 32] = sum;
@@ -619,7 +609,7 @@ static __device__ __forceinline__ void persistent_out(const persistent_args &a, 
             for (int i = 0; i < VECTORS; i++) {
                 if ((int)threadIdx.x + i * PERSISTENT_THREADS >= vectors) continue;
                 x[i] = make_float4(x[i].x - mean, x[i].y - mean, x[i].z - mean, x[i].w - mean);
-                squares += persistent_dot(x[i], x[i]);
+                squares += cuda_dot(x[i], x[i]);
             }
             const float inv = cuda_inverse_deviation(
                 cuda_block_sum<PERSISTENT_WARPS>(squares, (float *)f->scratch + PERSISTENT_WARPS) / (float)a.width,

@@ -191,9 +191,7 @@ static cudaError_t persistent_starts(const cuda_queue *c, const persistent_head 
 {
     cudaError_t e = persistent_try_chain(c, f);
     if (e == cudaSuccess) e = speculate_try(c, f);
-    const cudaError_t waited = cudaStreamSynchronize(c->stream);
-    if (e != cudaSuccess) (void)cudaGetLastError();
-    return e == cudaSuccess ? waited : e;
+    return cuda_tried(c, e);
 }
 
 /* Returns "clusters of 2 blocks", written to text, or "no clusters". */
@@ -290,9 +288,7 @@ static mar_status persistent_add_forms(cuda_queue *c, const kern_head_spec *spec
     cudaError_t e = few ? resident_try(c, f, few) : cudaSuccess;
     if (e == cudaSuccess && wish->groups) name = "GROUPS", e = groups_try(c, f, &groups);
     if (e == cudaSuccess && wish->groups) e = groups_try_speculation(c, f, &groups);
-    const cudaError_t waited = cudaStreamSynchronize(c->stream);
-    if (e != cudaSuccess) (void)cudaGetLastError();
-    if (e == cudaSuccess) e = waited;
+    e = cuda_tried(c, e);
     snprintf(why, sizeof why, "launching the head's kernels: %s", cudaGetErrorString(e));
     if (e != cudaSuccess) return persistent_refuse(name, 1, why, err);
     f->few = few, f->groups = groups;

@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) resident_chain(p
         ((quad *)j.x)[thread] = ((const quad *)s.state)[thread];
         if (j.ode) ((quad *)j.x0)[thread] = x0;
     }
-    if (thread == 0 && persistent_gave_up(a)) *a.gave_up = 1;
+    persistent_report(a);
 }
 
 /* --- speculation inside the head -------------------------------------------------------------------------------- */
@@ -183,7 +183,7 @@ static __global__ void __launch_bounds__(PERSISTENT_THREADS, 1) resident_rounds(
         if (blockIdx.x == 0 && threadIdx.x == 0) w.count->rounds++;
         number = resident_evaluate(a, s, states, states * w.conditions, number);
     }
-    if (threadIdx.x == 0 && persistent_gave_up(a)) *a.gave_up = 1;
+    persistent_report(a);
 }
 
 /* --- the host -------------------------------------------------------------------------------------------------- */

@@ -338,8 +338,8 @@ static __device__ __forceinline__ void resident_store_v(const persistent_args &a
     const int row = (int)threadIdx.x / 2, half = (int)threadIdx.x % 2, owner = (int)blockIdx.x;
     float4 y = {};
     if (row < rows) y = resident_sum<S::ROWS>(s.sum1[0], s.bias[block][0], row, half);
-    const unsigned first = cuda_pack<f16>(persistent_silu(y.x), persistent_silu(y.y));
-    const unsigned second = cuda_pack<f16>(persistent_silu(y.z), persistent_silu(y.w));
+    const unsigned first = cuda_pack<f16>(cuda_fast_silu(y.x), cuda_fast_silu(y.y));
+    const unsigned second = cuda_pack<f16>(cuda_fast_silu(y.z), cuda_fast_silu(y.w));
     const unsigned third = __shfl_xor_sync(0xffffffffu, first, 1), last = __shfl_xor_sync(0xffffffffu, second, 1);
     if (row < rows && half == 0)
         fast::store_wide_word(a.x + S::V + row * S::V_WORDS + owner,
@@ -357,7 +357,7 @@ static __device__ __forceinline__ void resident_store_gated(const persistent_arg
     const int row = (int)threadIdx.x / 8, i = (int)threadIdx.x % 8;
     float4 y = {};
     if (row < rows && i < 2 * S::TILES) y = resident_sum<S::ROWS>(s.sum1[i / 2], s.bias[block][i / 2], row, i % 2);
-    const unsigned v = cuda_pack<f16>(persistent_silu(y.x) * y.y, persistent_silu(y.z) * y.w);
+    const unsigned v = cuda_pack<f16>(cuda_fast_silu(y.x) * y.y, cuda_fast_silu(y.z) * y.w);
     const unsigned second = __shfl_down_sync(0xffffffffu, v, 1), third = __shfl_down_sync(0xffffffffu, v, 2);
     if (row < rows && i % 3 == 0 && i < 2 * S::TILES)
         fast::store_wide_word(a.x + S::V + row * S::V_WORDS + (int)blockIdx.x * (2 * S::TILES / 3) + i / 3,
@@ -518,7 +518,7 @@ static __device__ __forceinline__ void resident_out(const persistent_args &a, S 
     const float sum = (x.x + x.y) + (x.z + x.w);
     const float mean = cuda_block_sum<PERSISTENT_WARPS>(sum, s.scratch) / (float)S::WIDTH;
     if (thread < vectors) x = make_float4(x.x - mean, x.y - mean, x.z - mean, x.w - mean);
-    const float squares = cuda_block_sum<PERSISTENT_WARPS>(persistent_dot(x, x), s.scratch + PERSISTENT_WARPS);
+    const float squares = cuda_block_sum<PERSISTENT_WARPS>(cuda_dot(x, x), s.scratch + PERSISTENT_WARPS);
     const float inv = cuda_inverse_deviation(squares / (float)S::WIDTH, 1e-6f);
     x.x = x.x * inv * (1 + scale.x) + shift.x;
     x.y = x.y * inv * (1 + scale.y) + shift.y;
@@ -527,7 +527,7 @@ static __device__ __forceinline__ void resident_out(const persistent_args &a, S 
     float *part = s.scratch + 2 * PERSISTENT_WARPS;
 #pragma unroll
     for (int i = 0; i < S::EACH; i++) {
-        const float y = cuda_warp_sum(persistent_dot(x, weight[i]));
+        const float y = cuda_warp_sum(cuda_dot(x, weight[i]));
         if (thread % 32 == 0) part[i * PERSISTENT_WARPS + thread / 32] = y;
     }
     __syncthreads();

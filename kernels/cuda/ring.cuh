@@ -204,13 +204,6 @@ template <typename A> static __device__ __forceinline__ ring_stream ring_begin(c
     return s;
 }
 
-/* Must come last: tells the host whether a wait gave up. */
-template <typename A> static __device__ __forceinline__ void ring_end(const A &a)
-{
-    fast::copy_wait<0>();
-    if (threadIdx.x == 0 && persistent_gave_up(a)) *a.gave_up = 1;
-}
-
 /* --- exchanges ---------------------------------------------------------------------------------------------------- */
 
 /* Stores two neighbouring channels of a record: pair 0 .. 3 of record `at` of a row of `planes` planes. */

@@ -79,10 +79,6 @@ static __device__ __forceinline__ float4 streamed_floats(const uint4 &w)
 {
     return make_float4(__uint_as_float(w.x), __uint_as_float(w.y), __uint_as_float(w.z), __uint_as_float(w.w));
 }
-static __device__ __forceinline__ float streamed_dot(const float4 &x, const float4 &y)
-{
-    return (x.x * y.x + x.y * y.y) + (x.z * y.z + x.w * y.w);
-}
 
 /* --- fc1 ---------------------------------------------------------------------------------------------------------- */
 
@@ -103,8 +99,7 @@ static __device__ __forceinline__ float2 streamed_merge(const streamed_args &a, 
         const float d = moments[warp].x - mean;
         squares += moments[warp].y + moments[warp].z * (d * d);
     }
-    const float variance = __fdividef(squares, (float)a.width);
-    return make_float2(mean, variance <= FLT_MAX ? rsqrtf(variance + 1e-6f) : NAN); /* as cuda_inverse_deviation */
+    return persistent_norm_of(a.width, mean, squares);
 }
 
 /* A lane's float4s of a row's share of x: numbers lane, lane + LANES, .. of its 32 / R lanes. */
@@ -142,7 +137,7 @@ static __device__ __forceinline__ float4 streamed_measure(const float4 (&x)[stre
 #pragma unroll
     for (int i = 0; i < L::FOURS; i++) {
         const float4 d = make_float4(x[i].x - mean, x[i].y - mean, x[i].z - mean, x[i].w - mean);
-        of[i] = (int)threadIdx.x % L::LANES + i * L::LANES < n ? streamed_dot(d, d) : 0;
+        of[i] = (int)threadIdx.x % L::LANES + i * L::LANES < n ? cuda_dot(d, d) : 0;
     }
     return make_float4(mean, streamed_row_sum<R>(of), (float)(4 * n), 0);
 }
@@ -242,11 +237,6 @@ static __device__ __forceinline__ streamed_channels streamed_load_channels(const
     return c;
 }
 
-static __device__ __forceinline__ float streamed_silu(float x)
-{
-    return __fdividef(x, 1 + __expf(-x));
-}
-
 /* Ends a product of two channels. number: of the words that it writes. */
 template <int PRODUCT, int R>
 static __device__ __forceinline__ void streamed_finish(const streamed_args &a, const float2 *sums, const ring_place &e,
@@ -262,7 +252,7 @@ static __device__ __forceinline__ void streamed_finish(const streamed_args &a, c
         streamed_put_x(a, e, *own, number);
         return;
     }
-    y.x = streamed_silu(y.x), y.y = streamed_silu(y.y);
+    y.x = cuda_fast_silu(y.x), y.y = cuda_fast_silu(y.y);
     if (p.halves == 2) {
         const float2 z = ring_sum<R>(sums, ring_items(p) + e.of, e);
         y.x *= z.x + c.bias[1].x, y.y *= z.y + c.bias[1].y;
@@ -311,8 +301,8 @@ template <int R> static __device__ __forceinline__ void streamed_in(const stream
         float2 x = __ldg((const float2 *)(a.in_bias + channel));
 #pragma unroll 4
         for (int c = 0; c < fours; c++) {
-            x.x += streamed_dot(state[c], __ldg(in + c));
-            x.y += streamed_dot(state[c], __ldg(in + fours + c));
+            x.x += cuda_dot(state[c], __ldg(in + c));
+            x.y += cuda_dot(state[c], __ldg(in + fours + c));
         }
         ring_at<float2>(a.own)[i] = x;
         streamed_put_x(a, e, x, number);
@@ -344,7 +334,7 @@ static __device__ __forceinline__ void streamed_out(const streamed_args &a, cons
                 f[i] = __ldg(weight + 32 * i), t[i] = __ldcg(shift + 32 * i), s[i] = __ldcg(shift + vectors + 32 * i);
 #pragma unroll
         for (int i = 0; i < STREAMED_FOURS; i++) {
-            y += streamed_dot(f[i], t[i]);
+            y += cuda_dot(f[i], t[i]);
             f[i] =
                 make_float4(f[i].x * (1 + s[i].x), f[i].y * (1 + s[i].y), f[i].z * (1 + s[i].z), f[i].w * (1 + s[i].w));
         }
@@ -368,8 +358,8 @@ static __device__ __forceinline__ void streamed_out(const streamed_args &a, cons
         for (int i = 0; i < STREAMED_FOURS; i++) {
             if (lane + 32 * i >= vectors) continue;
             const float4 x = streamed_floats(w[i]), d = make_float4(x.x - mean, x.y - mean, x.z - mean, x.w - mean);
-            squares += streamed_dot(d, d);
-            product += streamed_dot(d, f[i]);
+            squares += cuda_dot(d, d);
+            product += cuda_dot(d, f[i]);
         }
         const float inv = cuda_inverse_deviation(cuda_warp_sum(squares) / (float)a.width, 1e-6f);
         y += cuda_warp_sum(product) * inv;
@@ -427,7 +417,7 @@ static __global__ void __launch_bounds__(RING_THREADS, 1) streamed_chain(const _
         a.j.x[i] = states[i];
         if (a.j.ode) a.j.x0[i] = last[i];
     }
-    ring_end(a);
+    persistent_end(a);
 }
 
 /* --- the host ----------------------------------------------------------------------------------------------------- */
@@ -514,9 +504,7 @@ static int streamed_starts(const cuda_queue *c, streamed_head *f)
     for (f->rows = RING_ROWS; streamed_lay_out(f->rows, &a) > c->device->shared_bytes; f->rows /= 2)
         if (f->rows == 2) return 0;
     for (int rows = f->rows; rows >= 2 && e == cudaSuccess; rows /= 2) e = streamed_start(c, f, rows, a);
-    const cudaError_t waited = cudaStreamSynchronize(c->stream);
-    if (e != cudaSuccess) (void)cudaGetLastError();
-    return e == cudaSuccess && waited == cudaSuccess;
+    return cuda_tried(c, e) == cudaSuccess;
 }
 
 mar_status streamed_create(cuda_queue *c, const kern_head_spec *spec, const kern_head *h, streamed_head **out,
@@ -554,14 +542,8 @@ static size_t streamed_lay_out_words(streamed_args *a, void *memory)
 int streamed_run(cuda_queue *c, const streamed_head *f, const kern_chain_job *job)
 {
     const int rows = job->tokens * job->conditions;
-    mar_err err = {};
     if (!f || rows > f->rows) return 0;
-    if (!cuda_live(c)) return 1;
-    const mar_status status = cuda_working_memory(c, &err);
-    if (status != MAR_OK) {
-        kern_fail(&c->base, status, &err);
-        return 1;
-    }
+    if (!cuda_live(c) || !cuda_has_working(c)) return 1;
     streamed_args a = f->args;
     a.rows = rows, a.passes = job->first + 1, a.j = *job, a.gave_up = c->gave_up;
     const size_t zeros = streamed_lay_out_words(&a, c->working);

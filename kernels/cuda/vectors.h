@@ -146,6 +146,11 @@ static __device__ inline float cuda_silu(float x)
 {
     return x / (1 + expf(-x));
 }
+/* The same for a result of 16 bits: approximations of 22 suffice. */
+static __device__ inline float cuda_fast_silu(float x)
+{
+    return __fdividef(x, 1 + __expf(-x));
+}
 
 static __device__ inline float cuda_gelu_tanh(float x)
 {
@@ -163,11 +168,28 @@ static __device__ inline float cuda_activated(float x, kern_activation activatio
     return activation == KERN_SILU ? cuda_silu(x) : activation == KERN_GELU ? cuda_gelu(x) : cuda_gelu_tanh(x);
 }
 
+static __device__ inline float cuda_dot(const float4 &x, const float4 &y)
+{
+    return (x.x * y.x + x.y * y.y) + (x.z * y.z + x.w * y.w);
+}
+
 /* Returns the sum over the warp, the same in every lane. */
 template <typename T> static __device__ inline T cuda_warp_sum(T x)
 {
     for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
     return x;
+}
+/* Returns the largest number of the warp, ignoring NaNs. */
+static __device__ inline float cuda_warp_max(float x)
+{
+    for (int i = 16; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
+    return x;
+}
+/* Returns the sum over a quad, four neighbouring lanes. */
+static __device__ inline float cuda_quad_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
 /* Returns the sum over a block of WARPS warps (0: of blockDim.x / 32), the same in every thread and in every run. All

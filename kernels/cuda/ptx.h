@@ -13,7 +13,7 @@
 #ifdef MAR_CUDAHOST
 #define GRID_PATIENCE cudahost_patience
 #else
-enum { GRID_PATIENCE = 1 << 25 };
+enum { GRID_PATIENCE = 1 << 23 };
 #endif
 enum { GRID_GAVE_UP = 1 << 30 };
 

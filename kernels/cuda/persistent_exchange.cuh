@@ -167,7 +167,8 @@ static __device__ __forceinline__ void persistent_send_moments(const persistent_
 }
 
 /* Returns a row's mean and inverse deviation, merging its parts' moments as in Chan, Golub and LeVeque. Fast functions
- * suffice, because the result is rounded to f16. */
+ * suffice, because the result is rounded to f16. But the mean is rounded first: ptxas may fuse another product with the
+ * subtraction of the mean, in some kernels. */
 template <int PAIRS>
 static __device__ __forceinline__ float2 persistent_merge(const persistent_args &a, const persistent_block *f, int slot)
 {
@@ -176,13 +177,13 @@ static __device__ __forceinline__ float2 persistent_merge(const persistent_args 
 #pragma unroll
     for (int part = 0; part < PERSISTENT_PARTS; part++)
         sum += of[part].x * (32.0f * (float)persistent_used<PAIRS>(a.width, part));
-    const float mean = __fdividef(sum, (float)a.width);
+    const float mean = __fmul_rn(sum, a.inverse_width);
 #pragma unroll
     for (int part = 0; part < PERSISTENT_PARTS; part++) {
         const float d = of[part].x - mean;
         squares += of[part].y + 32.0f * (float)persistent_used<PAIRS>(a.width, part) * (d * d);
     }
-    const float variance = __fdividef(squares, (float)a.width);
+    const float variance = __fmul_rn(squares, a.inverse_width);
     return make_float2(mean, variance <= FLT_MAX ? rsqrtf(variance + 1e-6f) : NAN); /* as cuda_inverse_deviation */
 }
 

@@ -312,7 +312,7 @@ static __device__ __forceinline__ void groups_publish(uint4 *to, unsigned number
 #pragma unroll
     for (int t = 0; t < GROUPS_TILES; t++)
         if (t < count) sum += x[t].x + x[t].y;
-    const float mean = __fdividef(cuda_quad_sum(sum), 8.0f * (float)count);
+    const float mean = __fmul_rn(cuda_quad_sum(sum), __fdividef(1, 8.0f * (float)count));
 #pragma unroll
     for (int t = 0; t < GROUPS_TILES; t++) {
         const float2 d = make_float2(x[t].x - mean, x[t].y - mean);
@@ -331,13 +331,13 @@ static __device__ __forceinline__ float2 groups_merge(const persistent_args &a, 
 #pragma unroll
     for (int e = 0; e < GROUPS_ENTRIES; e++)
         if (columns[e] > 0) sum += columns[e] * __uint_as_float(word[e].x);
-    const float mean = __fdividef(cuda_quad_sum(sum), (float)a.width);
+    const float mean = __fmul_rn(cuda_quad_sum(sum), a.inverse_width);
 #pragma unroll
     for (int e = 0; e < GROUPS_ENTRIES; e++) {
         const float d = __uint_as_float(word[e].x) - mean;
         if (columns[e] > 0) squares += __uint_as_float(word[e].z) + columns[e] * (d * d);
     }
-    return persistent_norm_of(a.width, mean, cuda_quad_sum(squares));
+    return persistent_norm_of(a.inverse_width, mean, cuda_quad_sum(squares));
 }
 
 /* Normalises the warp's columns x for the next fc1, that of residual block `block`. A lane has columns `column`, + 1,
@@ -642,7 +642,8 @@ static __device__ __forceinline__ void groups_enter(const persistent_args &a, co
     for (int row = warp; row < 16; row += PERSISTENT_WARPS) {
         const unsigned char *mod = groups_mod(a, g, groups_mod_row(g, round, 16 * tile + row));
         const float4 *y = t.rows + row * vectors;
-        const float2 moments = groups_moments(y, vectors), norm = persistent_norm_of(a.width, moments.x, moments.y);
+        const float2 moments = groups_moments(y, vectors),
+                     norm = persistent_norm_of(a.inverse_width, moments.x, moments.y);
 #pragma unroll 4
         for (int i = lane; i < 2 * vectors; i += 32)
             groups_store_u<SWIGLU>(a, g, 0, 16 * tile + row, 2 * i, ((const float2 *)y)[i], norm,

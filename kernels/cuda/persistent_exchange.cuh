@@ -177,10 +177,12 @@ static __device__ __forceinline__ void persistent_send_moments(const persistent_
     if (rank < (unsigned)a.cluster) fast::cluster_store(f->moments + row * PERSISTENT_PARTS + part, rank, moments);
 }
 
-/* Returns a row's mean and inverse deviation. Fast functions suffice, because the result is rounded to f16. */
-static __device__ __forceinline__ float2 persistent_norm_of(int width, float mean, float squares)
+/* Returns a row's mean and inverse deviation. Fast functions suffice, because the result is rounded to f16. But
+ * products are rounded, here and where a mean is made: ptxas would fuse one with the subtraction of the mean in some
+ * kernels. */
+static __device__ __forceinline__ float2 persistent_norm_of(float inverse_width, float mean, float squares)
 {
-    const float variance = __fdividef(squares, (float)width);
+    const float variance = __fmul_rn(squares, inverse_width);
     return make_float2(mean, variance <= FLT_MAX ? rsqrtf(variance + 1e-6f) : NAN); /* as cuda_inverse_deviation */
 }
 
@@ -193,13 +195,13 @@ static __device__ __forceinline__ float2 persistent_merge(const persistent_args 
 #pragma unroll
     for (int part = 0; part < PERSISTENT_PARTS; part++)
         sum += of[part].x * (32.0f * (float)persistent_used<PAIRS>(a.width, part));
-    const float mean = __fdividef(sum, (float)a.width);
+    const float mean = __fmul_rn(sum, a.inverse_width);
 #pragma unroll
     for (int part = 0; part < PERSISTENT_PARTS; part++) {
         const float d = of[part].x - mean;
         squares += of[part].y + 32.0f * (float)persistent_used<PAIRS>(a.width, part) * (d * d);
     }
-    return persistent_norm_of(a.width, mean, squares);
+    return persistent_norm_of(a.inverse_width, mean, squares);
 }
 
 #endif

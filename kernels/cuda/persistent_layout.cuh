@@ -65,12 +65,13 @@ struct persistent_args : persistent_form {
     const float *in, *in_bias; /* [W][C], [W] */
     const float *out_weight, *out_bias; /* [2C][W], [2C] */
     /* Of PERSISTENT_ROWS rows or, as words, of PERSISTENT_WORD_ROWS. */
-    uint4 *x;           /* [rows][W] the residual stream: floats, or their words */
-    uint4 *v;           /* [rows][H] operand of fc2: pieces, or words of two channels (SWIGLU: of one) */
-    float *out;         /* [PERSISTENT_ROWS][2C] eps, variance fraction */
-    float *states;      /* [blocks][2][PERSISTENT_ROWS][C] a chain's states, a solver's last x0 */
-    unsigned *arrivals; /* arrivals at barriers since the launch */
-    unsigned *gave_up;  /* the queue's: 1 where a barrier gave up */
+    uint4 *x;            /* [rows][W] the residual stream: floats, or their words */
+    uint4 *v;            /* [rows][H] operand of fc2: pieces, or words of two channels (SWIGLU: of one) */
+    float *out;          /* [PERSISTENT_ROWS][2C] eps, variance fraction */
+    float *states;       /* [blocks][2][PERSISTENT_ROWS][C] a chain's states, a solver's last x0 */
+    unsigned *arrivals;  /* arrivals at barriers since the launch */
+    unsigned *gave_up;   /* the queue's: 1 where a barrier gave up */
+    float inverse_width; /* 1 / width */
 };
 
 /* A block's share of a layer's columns. */

@@ -33,6 +33,7 @@ static persistent_args persistent_shape(const kern_head_spec *shape, const persi
     persistent_args a = {};
     static_cast<persistent_form &>(a) = *f;
     a.width = shape->width, a.depth = shape->depth, a.channels = shape->channels, a.hidden = shape->hidden;
+    a.inverse_width = 1 / (float)a.width;
     a.group = swiglu ? shape->depth / shape->ada_layers : 1;
     a.fc1_columns = swiglu ? 2 * shape->hidden : shape->hidden;
     a.fc2_slice = f->wide.tiles * tile / f->cluster * fc1_pairs;

@@ -36,7 +36,7 @@ static __device__ __forceinline__ void resident_begin(persistent_args &a, S &s, 
 {
     enum { WIDE = RESIDENT_OWN * S::TILES, BOTH = WIDE + RESIDENT_OWN }; /* columns of fc1, of fc1 and fc2 */
     const int thread = (int)threadIdx.x, column = RESIDENT_OWN * (int)blockIdx.x;
-    a.width = S::WIDTH; /* constants at compile time */
+    a.width = S::WIDTH, a.inverse_width = 1 / (float)S::WIDTH; /* constants at compile time */
     a.mod_final = 6 * (S::DEPTH / S::GROUP) * S::WIDTH, a.mod_bytes = a.mod_final + 8 * S::WIDTH;
 #pragma unroll 1
     for (int block = 0; 2 * block < S::KEPT; block++) {

@@ -303,7 +303,8 @@ static __device__ __forceinline__ void resident_normalise(const persistent_args 
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
         const int row = first + r * S::LANE_ROWS;
-        const float2 moments = persistent_measure<PAIRS>(x[r], used);
+        /* not `used`, which may be a constant: ptxas makes another reciprocal of one */
+        const float2 moments = persistent_measure<PAIRS>(x[r], persistent_used<PAIRS>(S::WIDTH, warp));
         if (lane == 0 && row < rows) s.moments[row][warp] = moments;
     }
     __syncthreads();

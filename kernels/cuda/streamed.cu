@@ -48,6 +48,7 @@ struct streamed_args : ring_args<streamed_layer, STREAMED_PRODUCTS> {
     const float *out_weight, *out_bias;               /* [2C][W], [2C] */
     uint4 *out;                                       /* words [rows][2C] uint2 */
     int area, sums, sums_bytes, moments, own, states; /* where they begin in shared memory: streamed_lay_out */
+    float inverse_width;                              /* 1 / width */
 };
 
 /* A block's shared memory: the ring, then
@@ -93,13 +94,13 @@ static __device__ __forceinline__ float2 streamed_merge(const streamed_args &a, 
     float sum = 0, squares = 0;
 #pragma unroll
     for (int warp = 0; warp < RING_WARPS; warp++) sum += moments[warp].x * moments[warp].z;
-    const float mean = __fdividef(sum, (float)a.width);
+    const float mean = __fmul_rn(sum, a.inverse_width);
 #pragma unroll
     for (int warp = 0; warp < RING_WARPS; warp++) {
         const float d = moments[warp].x - mean;
         squares += moments[warp].y + moments[warp].z * (d * d);
     }
-    return persistent_norm_of(a.width, mean, squares);
+    return persistent_norm_of(a.inverse_width, mean, squares);
 }
 
 /* A lane's float4s of a row's share of x: numbers lane, lane + LANES, .. of its 32 / R lanes. */
@@ -464,7 +465,8 @@ static int streamed_shape(const cuda_queue *c, const kern_head *h, streamed_head
     if (f->blocks < 1 || !ring_shape(h->block[0].fc1, halves, f->blocks, &a->product[STREAMED_FC1]) ||
         !ring_shape(h->block[0].fc2, 1, f->blocks, &a->product[STREAMED_FC2]))
         return 0;
-    a->layers = h->depth, a->width = h->width, a->channels = h->channels, a->group = h->depth / h->ada_layers;
+    a->layers = h->depth, a->width = h->width, a->inverse_width = 1 / (float)h->width, a->channels = h->channels,
+    a->group = h->depth / h->ada_layers;
     a->mod_final = cuda_mod_final_offset(h), a->mod_bytes = a->mod_final + 2u * (size_t)h->width * sizeof(float);
     a->norms = h->norms, a->in = (const float *)h->in->weight, a->in_bias = (const float *)h->in->bias;
     return 1;

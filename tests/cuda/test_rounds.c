@@ -143,6 +143,38 @@ static void resident_changes_nothing(void **state)
     assert_true(accepted > 0 && rejected > 0 && tries > rejected);
 }
 
+/* Checks that no word is overwritten before a block that is slower than the others has read it, for each block. Words
+ * come late in this order, also its own. One slot has 8 rows, and the last rounds of its tokens do not use them all;
+ * with little time the block has the outputs of the last row. Of two slots the first has no token at the end. */
+static void a_slow_block_changes_nothing(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 16, LAST_ROW = 14 };
+    static const rounds cases[] = {{0, 0, 4, 1, 2, 0}, {0, 0, 2, 1, 3, 0}};
+    const int brief = cuda_test_brief();
+    if (!cudahost_slow_block) skip(); /* a GPU cannot be told to */
+    setenv("MAR_CUDAHOST_SMS", "16", 1);
+    setenv("MAR_CUDAHOST_ORDER", "shuffled", 1);
+    for (int i = 0; i < (brief ? 1 : 2); i++) {
+        const size_t bytes = (size_t)(cases[i].tokens * CHANNELS / 2) * sizeof(float);
+        outcome out, first;
+        fixture f;
+        open_fixture(&f, &cases[i], 1);
+        draw(&f, &cases[i], &first);
+        from_device(f.k, first.x, f.x, bytes);
+        for (unsigned block = brief ? LAST_ROW : 0; block < (brief ? LAST_ROW + 1 : BLOCKS); block++) {
+            cudahost_slow_block(block);
+            draw(&f, &cases[i], &out);
+            cudahost_slow_block(UINT_MAX);
+            check_kern(f.k);
+            from_device(f.k, out.x, f.x, bytes);
+            assert_memory_equal(out.x, first.x, bytes);
+        }
+        close_fixture(&f);
+    }
+    unsetenv("MAR_CUDAHOST_SMS");
+}
+
 /* Checks that a launch without a block ends with an error although no token is finished: without the last block, which
  * has a slot, and without the first. */
 static void missing_blocks_are_an_error(void **state)
@@ -176,6 +208,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(resident_changes_nothing),
+        cmocka_unit_test(a_slow_block_changes_nothing),
         cmocka_unit_test(missing_blocks_are_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -74,6 +74,9 @@ CUDAHOST_CALL void cudahost_give_up_after(unsigned polls);
 /* The last block (or cluster) of a cooperative launch begins only when the others have ended, or have done nothing but
  * poll, so many times. 0: it begins as the others; ULONG_MAX: any number of times. */
 CUDAHOST_CALL void cudahost_hold_last(unsigned long polls);
+/* In cooperative launches a thread of this block that has polled runs on only when the others have done nothing but
+ * poll for a while. UINT_MAX, at first: no block. */
+CUDAHOST_CALL void cudahost_slow_block(unsigned block);
 /* Returns the bytes of global memory that kernels have read before they waited for the kernel before. Only the check
  * for races counts them. */
 CUDAHOST_CALL size_t cudahost_early_bytes(void);

@@ -527,23 +527,32 @@ void cudahost_give_up_after(unsigned polls)
     cudahost_patience = polls;
 }
 
+static unsigned slow_block = UINT_MAX;
+void cudahost_slow_block(unsigned block)
+{
+    slow_block = block;
+}
+
 void cudahost_yield(const char *file, int line)
 {
     device_thread *me = now();
-    words_come([](const late_word &) { return random_below(2) != 0; });
-    if (++yields > hold_polls) release_held();
-    /* All others have had many turns, and only yielded. */
-    if (yields > 1000000 + 1000 * alive) {
-        me->wait = CUDAHOST_YIELDS, me->file = file, me->line = line;
-        for (cudahost_block *b : resident)
-            for (device_thread &t : b->threads)
-                if (t.wait == CUDAHOST_RUNS) t.wait = CUDAHOST_YIELDS;
-        report_deadlock();
-    }
-    turn = nullptr; /* other warps are next */
-    make_ready(me);
-    me->file = file, me->line = line;
-    run_others();
+    const bool slow = fibre_running->together && me->block->index.x == slow_block;
+    do {
+        words_come([](const late_word &) { return random_below(2) != 0; });
+        if (++yields > hold_polls) release_held();
+        /* All others have had many turns, and only yielded. */
+        if (yields > 1000000 + 1000 * alive) {
+            me->wait = CUDAHOST_YIELDS, me->file = file, me->line = line;
+            for (cudahost_block *b : resident)
+                for (device_thread &t : b->threads)
+                    if (t.wait == CUDAHOST_RUNS) t.wait = CUDAHOST_YIELDS;
+            report_deadlock();
+        }
+        turn = nullptr; /* other warps are next */
+        make_ready(me);
+        me->file = file, me->line = line;
+        run_others();
+    } while (slow && yields < 4 * alive); /* the others have had a few turns, and only yielded */
 }
 
 void cudahost_trap(const char *file, int line)

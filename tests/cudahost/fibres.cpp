@@ -505,6 +505,7 @@ template <typename F> static void words_come(F comes)
 void cudahost_fence()
 {
     words_come([](const late_word &) { return true; });
+    if (cudahost_race && cudahost_now) cudahost_race->thread_fences();
 }
 
 cudahost_late_store::cudahost_late_store(void *p, size_t n) : to(p), bytes(n)

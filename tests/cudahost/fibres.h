@@ -117,6 +117,7 @@ struct race_hooks {
     void (*copy_begins)(const device_copy *c);
     void (*copy_ends)(const device_copy *c);
     void (*memory_ends)(void *p); /* of device memory */
+    void (*thread_fences)();      /* the running thread */
 };
 extern const race_hooks *cudahost_race;
 

@@ -9,8 +9,9 @@
  * __syncthreads orders a block's threads, bar.sync those of a team, __syncwarp those of a warp, and a cluster's barrier
  * those of its blocks. What a thread knows of others it passes on by each of these, and by atomics. What a team's
  * thread tells other blocks counts for all threads of its block. Shuffles and votes order no memory. Atomics and
- * volatile accesses to one address order any two threads. Accesses before the write to that address precede accesses
- * after its read, as in a barrier of the grid. */
+ * volatile accesses to one address order any two threads. Accesses before the write to that address precede the
+ * reader's accesses behind its next __threadfence, as in a barrier of the grid. Without one they only precede its
+ * writes of what they read: words (kernels/cuda/ptx.h) order no reads of anything else. */
 #include "fibres.h"
 #include "runtime.h"
 
@@ -42,6 +43,8 @@ struct knowledge {
     uint32_t all, own, thread;
 };
 typedef std::vector<knowledge> known;
+/* What orders all accesses of its holder, and what it has read of others without a fence since: only its writes. */
+enum { ORDERED, HEARD, KINDS };
 
 struct warp_clocks {
     uint32_t clock[32];    /* of each lane */
@@ -57,8 +60,8 @@ struct block_race {
     std::vector<warp_clocks> warps;
     cell *shared;                      /* [shared bytes] */
     std::vector<unsigned char> copied; /* [shared bytes] 1: a cp.async is under way; empty before the first one */
-    known of_blocks;
-    std::map<unsigned, known> of_thread; /* additional knowledge of single threads */
+    known of_blocks[KINDS];
+    std::map<unsigned, known> of_thread[KINDS]; /* additional knowledge of single threads */
 };
 
 static uint32_t epoch = 1;
@@ -117,8 +120,8 @@ static bool knows(const known &k, size_t block, const moment &m)
     return block < k.size() && (m.epoch < k[block].all || (m.epoch == k[block].own && m.thread == k[block].thread));
 }
 
-/* Returns whether the access at m precedes the thread's current one. */
-static bool is_before(const moment &m, const device_thread *t)
+/* Returns whether the access at m precedes the thread's current one, by its knowledge of the first `kinds` kinds. */
+static bool is_before(const moment &m, const device_thread *t, int kinds)
 {
     if (m.epoch < launch_epoch) return t->waited || m.epoch < ended_epoch;
     const block_race *mine = race_of(t->block), *other = epoch_block[m.epoch - launch_epoch];
@@ -129,9 +132,12 @@ static bool is_before(const moment &m, const device_thread *t)
         if (!mine->teams.empty() && m.epoch < mine->teams[warp * mine->warps.size() + m.thread / 32]) return true;
         if (m.thread / 32 == warp && std::max(w->whole[lane], w->part[t->number % 32][lane]) > m.clock) return true;
     }
-    if (knows(mine->of_blocks, other->number, m)) return true;
-    const auto own = mine->of_thread.find(t->number);
-    return own != mine->of_thread.end() && knows(own->second, other->number, m);
+    for (int kind = 0; kind < kinds; kind++) {
+        if (knows(mine->of_blocks[kind], other->number, m)) return true;
+        const auto own = mine->of_thread[kind].find(t->number);
+        if (own != mine->of_thread[kind].end() && knows(own->second, other->number, m)) return true;
+    }
+    return false;
 }
 
 static moment this_moment(const device_thread *t, bool atomic)
@@ -140,7 +146,7 @@ static moment this_moment(const device_thread *t, bool atomic)
     return {b->epoch, atomic, t->number & 1023, b->warps[t->number / 32].clock[t->number % 32] & 0x1fffff};
 }
 
-/* Orders an atomic or volatile access. The thread learns the knowledge stored at the address. A write adds the thread's
+/* Orders an atomic or volatile access. The thread hears the knowledge stored at the address. A write adds the thread's
  * own. */
 static void synchronize(const device_thread *t, uintptr_t p, bool writes)
 {
@@ -148,12 +154,13 @@ static void synchronize(const device_thread *t, uintptr_t p, bool writes)
     const size_t n = (size_t)g.x * g.y * g.z;
     if (n > most_blocks) return;
     block_race *b = race_of(t->block);
-    known &mine = b->of_thread[t->number];
     known &there = released[p];
-    join(&mine, there);
+    join(&b->of_thread[HEARD][t->number], there);
     if (!writes) return;
-    join(&there, b->of_blocks);
-    join(&there, mine);
+    for (int kind = 0; kind < KINDS; kind++) {
+        join(&there, b->of_blocks[kind]);
+        join(&there, b->of_thread[kind][t->number]);
+    }
     there.resize(n);
     there[b->number].all = std::max(there[b->number].all, b->epoch);
     there[b->number].own = b->epoch, there[b->number].thread = t->number;
@@ -208,18 +215,18 @@ static void touch(cell *c, uint32_t since, const device_thread *t, const access 
     access *const all[] = {&c->write, &c->read, &c->other_read};
     for (access *a : all)
         if (a->when.epoch < since) *a = access();
-    if (c->write.when.epoch && !(atomic && c->write.when.atomic) && !is_before(c->write.when, t))
+    if (c->write.when.epoch && !(atomic && c->write.when.atomic) && !is_before(c->write.when, t, HEARD))
         report_race(t, code, writes, c->write, true, memory, offset);
     if (writes) {
         for (const access *a : {&c->read, &c->other_read})
-            if (a->when.epoch && !is_before(a->when, t)) report_race(t, code, true, *a, false, memory, offset);
+            if (a->when.epoch && !is_before(a->when, t, KINDS)) report_race(t, code, true, *a, false, memory, offset);
         c->write = now;
         return;
     }
     /* A read known to this thread need not be kept: accesses ordered after this read are ordered after that one. */
-    if (!c->read.when.epoch || is_before(c->read.when, t))
+    if (!c->read.when.epoch || is_before(c->read.when, t, KINDS))
         c->read = now;
-    else if (!c->other_read.when.epoch || is_before(c->other_read.when, t))
+    else if (!c->other_read.when.epoch || is_before(c->other_read.when, t, KINDS))
         c->other_read = now;
     else if (c->read.when.thread / 32 == c->other_read.when.thread / 32)
         c->other_read = now; /* preferably readers of two warps */
@@ -363,14 +370,15 @@ static void block_ends(cudahost_block *b)
     free_cells.push_back(r->shared);
     r->warps = {};
     r->copied = {};
-    r->of_blocks = {};
-    r->of_thread = {};
+    for (int kind = 0; kind < KINDS; kind++) r->of_blocks[kind] = {}, r->of_thread[kind] = {};
 }
 static void block_syncs(cudahost_block *b)
 {
     block_race *r = race_of(b);
-    for (const auto &t : r->of_thread) join(&r->of_blocks, t.second);
-    r->of_thread.clear();
+    for (int kind = 0; kind < KINDS; kind++) {
+        for (const auto &t : r->of_thread[kind]) join(&r->of_blocks[kind], t.second);
+        r->of_thread[kind].clear();
+    }
     r->teams.clear();
     r->synced = next_epoch(r);
 }
@@ -379,23 +387,25 @@ static void cluster_syncs(device_cluster *c)
     known all; /* what the blocks knew, and their own epochs before these */
     for (cudahost_block *b : c->blocks) {
         block_syncs(b);
-        join(&all, race_of(b)->of_blocks);
+        for (const known &k : race_of(b)->of_blocks) join(&all, k);
     }
     for (const cudahost_block *b : c->blocks) {
         const size_t number = race_of(b)->number;
         if (all.size() <= number) all.resize(number + 1);
         all[number].all = race_of(c->blocks[0])->epoch;
     }
-    for (cudahost_block *b : c->blocks) race_of(b)->of_blocks = all;
+    for (cudahost_block *b : c->blocks) race_of(b)->of_blocks[ORDERED] = all, race_of(b)->of_blocks[HEARD] = {};
 }
 /* Gives these lanes of these warps what each of them knows of other blocks. */
 static void share(block_race *r, unsigned warps, unsigned lanes)
 {
-    known all;
-    for (const auto &k : r->of_thread)
-        if (warps >> k.first / 32 & 1 && lanes >> k.first % 32 & 1) join(&all, k.second);
-    for (unsigned i = 0; i < 32 * r->warps.size() && !all.empty(); i++)
-        if (warps >> i / 32 & 1 && lanes >> i % 32 & 1) join(&r->of_thread[i], all);
+    for (std::map<unsigned, known> &of_thread : r->of_thread) {
+        known all;
+        for (const auto &k : of_thread)
+            if (warps >> k.first / 32 & 1 && lanes >> k.first % 32 & 1) join(&all, k.second);
+        for (unsigned i = 0; i < 32 * r->warps.size() && !all.empty(); i++)
+            if (warps >> i / 32 & 1 && lanes >> i % 32 & 1) join(&of_thread[i], all);
+    }
 }
 static void team_syncs(cudahost_block *b, unsigned warps)
 {
@@ -431,6 +441,14 @@ static void warp_syncs(cudahost_block *b, unsigned warp, unsigned mask)
             if (mask >> i & 1) memcpy(w->part[i], most, sizeof(most));
     }
     share(r, 1u << warp, mask);
+}
+static void thread_fences()
+{
+    block_race *b = race_of(current()->block);
+    const auto heard = b->of_thread[HEARD].find(current()->number);
+    if (heard == b->of_thread[HEARD].end()) return;
+    join(&b->of_thread[ORDERED][heard->first], heard->second);
+    b->of_thread[HEARD].erase(heard);
 }
 static void launch_ends()
 {
@@ -475,7 +493,7 @@ static void memory_ends(void *p)
 }
 
 static const race_hooks hooks = {block_begins, block_ends,    launch_ends, block_syncs, cluster_syncs, team_syncs,
-                                 warp_syncs,   atomic_access, copy_begins, copy_ends,   memory_ends};
+                                 warp_syncs,   atomic_access, copy_begins, copy_ends,   memory_ends,   thread_fences};
 __attribute__((constructor)) static void install()
 {
     cudahost_race = &hooks;

@@ -124,8 +124,7 @@ void cuda_head_norm(const cuda_evaluation *e, cuda_residual *s, int b)
     const auto plain = e->h->f16 ? residual_norm_kernel<f16, f16, 0> : residual_norm_kernel<float, float, 0>;
     const auto affine = e->h->f16 ? residual_norm_kernel<f16, f16, 1> : residual_norm_kernel<float, float, 1>;
     cuda_launch(c, n.norm ? affine : plain, dim3((unsigned)e->rows), cuda_head_threads(e->h), NORM_SHARED, n, e->u);
-    if (b == 0)
-        kern_watch(k, s->from, MAR_DTYPE_F32, s->from_rows, width, width, KERN_HEAD_INPUT, e->h->prefix);
+    if (b == 0) kern_watch(k, s->from, MAR_DTYPE_F32, s->from_rows, width, width, KERN_HEAD_INPUT, e->h->prefix);
     if (!s->y) return;
     kern_watch(k, e->x, MAR_DTYPE_F32, e->rows, width, width, KERN_HEAD_BLOCK, e->h->prefix, s->block);
     *s = cuda_residual_of(e->x, e->rows);
@@ -309,7 +308,6 @@ void cuda_head_final(const cuda_evaluation *e, const cuda_residual *s, float *ou
                     dim3((unsigned)e->rows), cuda_head_threads(h), NORM_SHARED, n, e->y);
         cuda_linear(k, h->out, e->y, e->rows, out);
     }
-    if (s->y)
-        kern_watch(k, e->x, MAR_DTYPE_F32, e->rows, width, width, KERN_HEAD_BLOCK, h->prefix, s->block);
+    if (s->y) kern_watch(k, e->x, MAR_DTYPE_F32, e->rows, width, width, KERN_HEAD_BLOCK, h->prefix, s->block);
     kern_watch(k, out, MAR_DTYPE_F32, e->rows, outputs, outputs, KERN_HEAD_FINAL, h->prefix);
 }

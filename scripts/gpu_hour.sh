@@ -7,7 +7,7 @@
 #   --seconds N   of all steps [520]
 #   --limit N     of each step, at most [no limit beside its own]
 #   --dry-run     tries the script on a CPU: demo models, the command of $MAR_COMMAND [build/release/mar], the
-#                 microbenchmarks of $MAR_GPU_PROGRAMS, a folder; steps that need a GPU are skipped by name
+#                 microbenchmarks and tests of $MAR_GPU_PROGRAMS, a folder; steps that need a GPU are skipped by name
 # A step's output is in OUT_DIR/NN-name.txt and NN-name*.json while it runs, its row in OUT_DIR/summary.txt when it ends. A
 # step that fails or is cut does not stop the others. The programs are the kit's if they are of these sources and run here,
 # else they are built, meanwhile. Models are random, of the official shapes (tools/dev/random_checkpoint.py, which needs
@@ -404,16 +404,15 @@ run_head_spec() {
     key="$key $(value head_call_seconds "$file-8.json" 1e6) us a call"
 }
 
-# Rounds of up to 8 rows, a token at a time: the default, and the resident form
+# Rounds of up to 8 rows, a token at a time, us a call: the default, and the resident form
 run_head_spec_few() {
     local model
     for model in spherear_b mar_b_256; do
         bench "$model" "$model-default" --head_spec 4 || return
+        key="${key:+$key; }$model $(value head_call_seconds "$file-$model-default.json" 1e6)"
         MAR_CUDA_HEAD_RESIDENT=1 bench "$model" "$model-resident" --head_spec 4 || return
-        key="${key:+$key; }$model $(value head_call_seconds "$file-$model-default.json" 1e6),"
-        key="$key resident $(value head_call_seconds "$file-$model-resident.json" 1e6)"
+        key="$key, resident $(value head_call_seconds "$file-$model-resident.json" 1e6)"
     done
-    key="$key us a call"
 }
 
 run_spec_groups() {
@@ -431,11 +430,14 @@ run_tune() {
     key="$key tuned $(value decoder_seconds "$file-tuned.json") + $(value encoder_seconds "$file-tuned.json")"
 }
 
-# run_products: MAR-B's transformer, s an image, by cuBLASLt (0), and by products of our own with each size of blocks
+# run_products: MAR-B's transformer, s an image, by cuBLASLt (0), and by products of our own with each size of blocks;
+# 20 s each, because one may hang
 run_products() {
-    local how rc seconds failed=0 sizes="1 2 3 4"
+    local how rc seconds failed=0 sizes="1 2 3 4" whole=$deadline
     [ -z "$dry" ] || sizes=1
     for how in 0 $sizes; do
+        deadline=$(($(now) + 20))
+        [ $deadline -le "$whole" ] || deadline=$whole
         MAR_CUDA_PRODUCTS=$how bench mar_b "$how"
         rc=$?
         case $rc in
@@ -444,6 +446,7 @@ run_products() {
                 -v b="$(value encoder_seconds "$file-$how.json")" 'BEGIN { printf "%.4g", a + b }')
             ;;
         77) return 77 ;;
+        124 | 137) seconds='cut' failed=$rc ;;
         *) seconds="failed $rc" failed=$rc ;;
         esac
         key="${key:+$key, }$how: $seconds"
@@ -538,7 +541,7 @@ step gpt_l 30 "0.470 ms before; goal 0.20; int8 below bf16? rows 4: 0.629, 10: 0
 step decode 45 "below the step before: the default up to 8 rows" run_decode
 step products 60 "5 kernels a block below 7 of cuBLASLt: the default up to 1024 rows" run_products
 step head_spec 30 "0.223 s before; goal 0.08" run_head_spec
-step head_spec-few 60 "resident below the others: the default of rounds up to 8 rows" run_head_spec_few
+step head_spec-few 60 "resident below the default: the default of rounds up to 8 rows" run_head_spec_few
 step spec-groups 30 "below head_spec: rounds in groups" run_spec_groups
 step batch 60 "floor 0.0174 s; goal 1.5 times" run_batch
 step batch-groups 60 "below the step before: the head in groups for these rows" run_batch_groups

@@ -82,7 +82,6 @@ sha256sum -c --quiet "$work/sums" || fail "a package in $dir is not what apt's l
 cp "$work/sums" sums
 dpkg --print-architecture >architecture
 cp "$scripts/gpu_kit_env.sh" env.sh
-rm -rf unpacked # by env.sh, for this machine
 
 # The programs. libwebp is not in the kit. They are alike, so xz with a large dictionary makes a twentieth of them.
 rm -f programs programs.tar.xz
@@ -105,4 +104,5 @@ if have_cuda; then
     echo "$architecture $(gpu_sources)" >"$dir/programs"
 fi
 cd "$dir"
+rm -rf unpacked # by env.sh, for this machine
 echo "$(wc -l <sums) packages, $(du -sk . | awk '{ printf "%.0f", $1 / 1024 }') MB in $dir"

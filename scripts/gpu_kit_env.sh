@@ -1,6 +1,6 @@
 # The file env.sh of a kit (scripts/gpu_kit.sh). Sourced, on the machine with the GPU: `. DIR/env.sh` in bash, or
 # `kit=DIR; . DIR/env.sh` in any sh. It unpacks the kit's packages beside the system, once, and lets compiler, linker,
-# pkg-config and CMake find them; nothing is installed, and what it says is one line. They are unpacked into DIR/unpacked,
+# pkg-config and CMake find them; nothing is installed, and what it says is a line or two. They are unpacked into DIR/unpacked,
 # or, if that cannot be written or has a space in its name, into a folder in $TMPDIR or /tmp that only this user can read.
 
 mar_kit_fail() {
@@ -23,17 +23,15 @@ mar_kit_unpack() {
     done
     for mar_kit_lib in "$1.part"/usr/lib/*-linux-gnu*; do break; done
     for mar_kit_file in blas lapack; do ln -sf "lib$mar_kit_file.so.3" "$mar_kit_lib/$mar_kit_file/lib$mar_kit_file.so"; done
-    if [ "$mar_kit_builds" ]; then # Debian's link to zlib is absolute: let it name the zlib that the compiler finds here
-        mar_kit_zlib=$(cc -print-file-name=libz.so.1)
-        [ -e "$mar_kit_zlib" ] ||
-            { mar_kit_fail "cc finds no libz.so.1, expected zlib's library on this machine"; return 1; }
-        ln -sf "$mar_kit_zlib" "$mar_kit_lib/libz.so"
-    fi
     cp "$mar_kit/sums" "$1.part/sums" && mv "$1.part" "$1"
 }
 
 # Do they link and run here? The C library may be older than the packages'.
 mar_kit_try() {
+    # Debian's link to zlib is absolute: let it name the zlib that the compiler finds here.
+    mar_kit_zlib=$(cc -print-file-name=libz.so.1)
+    [ -e "$mar_kit_zlib" ] || { mar_kit_fail "cc finds no libz.so.1, expected zlib's library on this machine"; return 1; }
+    ln -sf "$mar_kit_zlib" "$mar_kit_lib/libz.so"
     if printf '%s\n' '#include <cjson/cJSON.h>' '#include <png.h>' '#include <stdio.h>' \
         '#include <jpeglib.h>' 'double dlapy2_(double *, double *);' \
         'int main(void) { struct jpeg_error_mgr e; double x = 3, y = 4; return !cJSON_Version() ||' \
@@ -79,6 +77,7 @@ mar_kit_env() {
             { mar_kit_fail "no $mar_kit_file in PATH, expected a C compiler, cmake and ninja"; return 1; }
         echo "env.sh: no $mar_kit_file in PATH: only the kit's programs run here" >&2
         mar_kit_builds=
+        break
     done
     case "$(cat "$mar_kit/architecture") $(uname -m)" in
     "amd64 x86_64" | "arm64 aarch64" | "ppc64el ppc64le" | "riscv64 riscv64") ;;
@@ -110,7 +109,7 @@ mar_kit_env() {
     export CMAKE_PREFIX_PATH CMAKE_LIBRARY_PATH MAR_GPU_KIT
 
     [ -z "$mar_kit_builds" ] || [ -e "$mar_kit_deps/works" ] || mar_kit_try || return 1
-    if ! command -v nvcc >/dev/null 2>&1 && [ ! -x "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc" ]; then
+    if [ "$mar_kit_builds" ] && ! command -v nvcc >/dev/null 2>&1 && [ ! -x "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc" ]; then
         echo "env.sh: no nvcc in PATH, \$CUDA_PATH/bin or /usr/local/cuda/bin: only what runs on the CPU can be built" >&2
     fi
     echo "libmar's packages are in $mar_kit_deps"

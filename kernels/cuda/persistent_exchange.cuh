@@ -178,8 +178,8 @@ static __device__ __forceinline__ void persistent_send_moments(const persistent_
 }
 
 /* Returns a row's mean and inverse deviation. Fast functions suffice, because the result is rounded to f16. But
- * products are rounded, here and where a mean is made: ptxas would fuse one with the subtraction of the mean in some
- * kernels. */
+ * products are rounded, here and where parts are merged: ptxas would fuse one with the subtraction of the mean in some
+ * kernels. The mean of one part is a choice (`used > 0 ?`), which it does not fuse. */
 static __device__ __forceinline__ float2 persistent_norm_of(float inverse_width, float mean, float squares)
 {
     const float variance = __fmul_rn(squares, inverse_width);

@@ -11,7 +11,8 @@
  * thread tells other blocks counts for all threads of its block. Shuffles and votes order no memory. Atomics and
  * volatile accesses to one address order any two threads. Accesses before the write to that address precede the
  * reader's accesses behind its next __threadfence, as in a barrier of the grid. Without one they only precede its
- * writes of what they read: words (kernels/cuda/ptx.h) order no reads of anything else. */
+ * writes of what they read: words (kernels/cuda/ptx.h) order no reads of anything else. That the writer has a fence is
+ * not checked, and a cluster's barrier, also cluster_meet, counts as one of its threads. */
 #include "fibres.h"
 #include "runtime.h"
 

@@ -2,7 +2,7 @@
 # Makes a folder with which a machine that reaches no package registry, but has a compiler, cmake, ninja and nvcc, builds
 # libmar and runs its tests for GPUs and its benchmarks.
 #   scripts/gpu_kit.sh DIR     here, on Debian 12: the packages that libmar and its tests are built from, and env.sh, 15 MB
-#                              With nvcc, also the programs that scripts/gpu_hour.sh runs, 5 MB: built for the GPU
+#                              With nvcc, also the programs that scripts/gpu_hour.sh runs, 6.5 MB: built for the GPU
 #                              $CUDAARCHS (90a), of this tree's sources, into build/gpu-programs first.
 #   . DIR/env.sh               there, in bash: unpacks them beside the system and lets compiler, linker and CMake find them
 # The packages are those of scripts/packages.sh, with what they need, but for the compilers and what every compiler

@@ -46,6 +46,9 @@ endif()
 if(NOT MAR_CUDA_ARCHITECTURES MATCHES "virtual")
   message(STATUS "No PTX: this build runs on GPUs of ${MAR_CUDA_ARCHITECTURES} only")
 endif()
+if(MAR_CUDA_ARCHITECTURES MATCHES "90a") # kernels/cuda/hopper.h
+  list(APPEND MAR_CUDA_FLAGS -DMAR_CUDA_90A)
+endif()
 foreach(architecture ${MAR_CUDA_ARCHITECTURES})
   if(NOT architecture MATCHES "^[0-9]+[af]?(-real|-virtual)?$") # CMake's variable can be a name, too: native, all
     unset(MAR_CUDA_ARCHITECTURES CACHE) # so that another $CUDAARCHS is looked at

@@ -119,6 +119,7 @@ static struct {
     CUresult (*retain)(CUcontext *context, CUdevice device);
     CUresult (*get_current)(CUcontext *context);
     CUresult (*set_current)(CUcontext context);
+    decltype(cuTensorMapEncodeTiled) *describe_tiles; /* NULL in drivers older than 12.0 */
 } driver;
 static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
 
@@ -139,6 +140,7 @@ static void find_driver(void)
     find_function("cuDevicePrimaryCtxRetain", &driver.retain);
     find_function("cuCtxGetCurrent", &driver.get_current);
     find_function("cuCtxSetCurrent", &driver.set_current);
+    find_function("cuTensorMapEncodeTiled", &driver.describe_tiles);
 }
 
 CUcontext cuda_switch(CUcontext context)
@@ -160,6 +162,23 @@ static mar_status take_context(cuda_device *d, mar_err *err)
     CUresult error = driver.device_get(&device, d->number);
     if (error == CUDA_SUCCESS) error = driver.retain(&d->context, device);
     return cuda_status((cudaError_t)error, "choosing the GPU", err); /* the driver's errors have the same numbers */
+}
+
+int cuda_can_describe_tiles(void)
+{
+    (void)pthread_once(&driver_once, find_driver);
+    return driver.describe_tiles != NULL;
+}
+
+void cuda_describe_tiles(cuda_queue *c, CUtensorMap *map, const bf16 *x, int rows, int columns, int tile_rows)
+{
+    const cuuint64_t size[] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch[] = {(cuuint64_t)columns * sizeof *x};
+    const cuuint32_t box[] = {64, (cuuint32_t)tile_rows}, step[] = {1, 1};
+    if (!cuda_live(c)) return;
+    const CUresult error = driver.describe_tiles(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)x, size, pitch, box,
+                                                 step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    cuda_ok(c, (cudaError_t)error, "describing a product's operands");
 }
 
 /* --- memory ----------------------------------------------------------------------------------------------- */
@@ -438,8 +457,8 @@ static mar_status check_device(int device, cudaDeviceProp *properties, mar_err *
 
 void cuda_describe(cuda_device *d, const char *tuning)
 {
-    char products[32] = "";
-    if (d->products) snprintf(products, sizeof products, ", MAR_CUDA_PRODUCTS=%d", d->products);
+    char products[48] = "";
+    if (*d->products.text) snprintf(products, sizeof products, ", MAR_CUDA_PRODUCTS=%s", d->products.text);
     snprintf(d->base.unit, sizeof d->base.unit, "%s%s%s", d->gpu, products, tuning);
 }
 

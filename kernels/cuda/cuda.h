@@ -4,7 +4,7 @@
  * fibres (MAR_CUDAHOST is defined). Both compilers need three rules:
  *   - kernels are launched by cuda_launch, never by <<<>>>;
  *   - shared memory is dynamic, and comes from cuda_shared;
- *   - PTX is in ptx.h only, each instruction beside a plain twin.
+ *   - PTX is in ptx.h and hopper.h only, beside a plain twin where CUDA C can say the same.
  */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
@@ -27,14 +27,18 @@ struct cuda_timer;  /* timer.cu: pending times */
 
 /* Any thread may use it at any time: the lock guards what changes after opening. */
 typedef struct {
-    kern_device base;                /* must be first: a kern_device * points at a cuda_device */
-    int bf16;                        /* act is bf16, else float */
-    int number;                      /* CUDA's number of the GPU */
-    CUcontext context;               /* primary context of the GPU, shared with the runtime */
-    int multiprocessors;             /* of the GPU */
-    int major;                       /* of its compute capability, or of the code that it runs if that is older */
-    size_t shared_bytes;             /* maximum shared memory of a block, with opt-in */
-    int products;                    /* product.cu: 0 unused; 1 sizes by estimate; 2 to 4 only number 0 to 2 */
+    kern_device base;    /* must be first: a kern_device * points at a cuda_device */
+    int bf16;            /* act is bf16, else float */
+    int number;          /* CUDA's number of the GPU */
+    CUcontext context;   /* primary context of the GPU, shared with the runtime */
+    int multiprocessors; /* of the GPU */
+    int major;           /* of its compute capability, or of the code that it runs if that is older */
+    size_t shared_bytes; /* maximum shared memory of a block, with opt-in */
+    struct {
+        char text[16]; /* of MAR_CUDA_PRODUCTS; "": no products of product.cu */
+        int columns;   /* of a block, 0: by estimate; the others only with columns */
+        int parts, down, across;
+    } products;
     cudaStream_t zeroing;            /* stream that clears new memory */
     cublasLtHandle_t lt;             /* without stream or workspace of its own; several threads may use it at a time */
     pthread_mutex_t lock;            /* guards the table of products */
@@ -204,13 +208,18 @@ static inline int cuda_results(int size, int pad, int window, int stride)
 }
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
+/* cuda.cu: describes x [rows][columns] for copies of tiles of 64 columns (hopper.h), where cuda_can_describe_tiles. x
+ * and its rows are 16-byte aligned. */
+int cuda_can_describe_tiles(void);
+void cuda_describe_tiles(cuda_queue *c, CUtensorMap *map, const bf16 *x, int rows, int columns, int tile_rows);
+
 /* Returns the block's dynamic shared memory. */
 #ifdef MAR_CUDAHOST
 #define cuda_shared() cudahost_shared()
 #else
 static __device__ inline void *cuda_shared()
 {
-    extern __shared__ __align__(128) unsigned char cuda_shared_memory[];
+    extern __shared__ __align__(1024) unsigned char cuda_shared_memory[];
     return cuda_shared_memory;
 }
 #endif

@@ -1,6 +1,6 @@
-/* Products of up to 1024 rows with what stands before and behind them in a transformer, the second form of linear.cu's
- * and rows.cu's, chosen when a device is opened (MAR_CUDA_PRODUCTS, docs/gpu.md): y = activation(norm(x) W^T + bias),
- * SwiGLU of both halves of that, or y += norm(x) W^T + bias.
+/* Products with what stands before and behind them in a transformer, the second form of linear.cu's
+ * and rows.cu's on GPUs of compute capability 9.0, chosen when a device is opened (MAR_CUDA_PRODUCTS, docs/gpu.md):
+ * y = activation(norm(x) W^T + bias), SwiGLU of both halves of that, or y += norm(x) W^T + bias.
  *
  * A norm is in the weights (weights.cu): they are multiplied by the norm's, its bias times them is in the bias, and
  * with LayerNorm each row of them has the mean 0. Then W x = W (x - mean), and of the norm only 1 / deviation is left,
@@ -8,116 +8,192 @@
  * and the deviation comes from operands that are in registers for the product. x - mean loses as many digits as the
  * mean is larger than the deviation; in a residual stream it is smaller.
  *
- * A block has a tile of rows and columns and, in a cluster, a part of the inputs. It copies weights to shared memory,
- * and the rest of its weights to the L2, before it waits for the kernel before (programmatic dependent launch), so two
- * blocks of consecutive kernels fit in a multiprocessor. A warp has 32 columns and MT tiles of 16 rows; mma.m16n8k16.
- * At the end the blocks of a cluster send each other sums, so that each has all parts of some rows, and adds them in
- * the order of the parts: bits do not depend on time. Blocks of a cluster start together, so none waits for one that
- * does not run. */
+ * A block has a tile of 128 rows and some columns. One thread starts the copies of x and weights to a ring of stages in
+ * shared memory (hopper.h); the first weights are on their way, and the others in the L2, before the kernel before has
+ * ended (programmatic dependent launch), so two blocks of consecutive kernels fit in a multiprocessor. Blocks of a
+ * cluster that need the same weights or rows of x read a share of them each, for all. Two warpgroups have 64 rows each:
+ * a warp loads its 16 rows of x into registers while the products of the stage before compute (wgmma).
+ *
+ * Where tiles are few, blocks of a cluster have parts of the inputs. At the end they send each other sums, so that each
+ * has all parts of some rows, and adds them in the order of the parts: bits do not depend on time. Blocks of a cluster
+ * start together, so none waits for one that does not run. */
+#include "kernels/cuda/hopper.h"
 #include "kernels/cuda/linear.h"
-#include "kernels/cuda/ptx.h"
 
+extern "C" {
+#include "base/printable.h"
+}
+
+#include <limits.h>
 #include <stdio.h>
 
+#if defined(MAR_CUDAHOST) || defined(MAR_CUDA_90A) /* cmake/cuda.cmake */
+enum { COMPILED = 1 };
+#else
+enum { COMPILED = 0 };
+#endif
+
 enum {
-    DEPTH = 64,         /* inputs of a stage: 128 bytes of a row */
-    PITCH = DEPTH + 8,  /* from one row of a stage to the next: rows are 4 banks apart */
-    PIECES = DEPTH / 8, /* of 16 bytes, of a row of a stage */
-    MOST_PARTS = 8,     /* blocks of a cluster that every GPU with clusters accepts */
-    MOST_ROWS = 1024,   /* rows from which cuBLASLt computes a product */
+    DEPTH = TILE_WIDTH, /* inputs of a stage */
+    ROWS = 128,         /* of a block */
+    WARPS = ROWS / 16,  /* in two warpgroups */
+    THREADS = 32 * WARPS,
+    MOST_BLOCKS = 8, /* of a cluster, that every GPU with clusters accepts */
+    FEW_ROWS = 1024, /* with 1: rows up to which these are used */
 };
 
 /* A call, on the device. */
 typedef struct {
-    int rows, in, out, y_stride; /* out: rows of weights, twice y's if gated */
+    CUtensorMap x_map, weight_map; /* of x [rows][in] and weights [out][in]: boxes are a block's share of a stage */
+    int rows, in, out, y_stride;   /* out: rows of weights, twice y's if gated */
     int gated, y_f32, add;
     int measured, centred; /* measured: sums are divided by the deviation of x; centred: from the mean, not from 0 */
     kern_activation activation;
     float eps;
-    int parts, steps, tiles; /* blocks of a cluster; stages of inputs of each; tiles of rows */
-    const bf16 *x, *weight;
-    const void *bias; /* of y's type, or NULL */
+    int parts, down, across; /* blocks of a cluster: parts of the inputs, tiles of rows, tiles of columns */
+    int steps, tiles;        /* stages of a part; clusters one below the other */
+    const void *bias;        /* of y's type, or NULL */
     void *y;
     bf16 *rounded; /* y [rows][out] as operands, or NULL */
 } product_call;
 
-/* A block of DOWN x ACROSS warps. */
-template <int TILES, int DOWN_WARPS, int ACROSS_WARPS, int COPIES> struct product_form {
+template <int OF_A_BLOCK, int COPIES> struct product_form {
     enum {
-        MT = TILES, /* tiles of 16 rows of a warp */
-        DOWN = DOWN_WARPS,
-        ACROSS = ACROSS_WARPS,
+        COLUMNS = OF_A_BLOCK,
         STAGES = COPIES,
-        ROWS = 16 * MT * DOWN,
-        COLUMNS = 32 * ACROSS,
-        THREADS = 32 * DOWN * ACROSS,
-        MEASURED = (MT + ACROSS - 1) / ACROSS, /* tiles whose moments a warp sums up: each ACROSSth */
-        SUMS = COLUMNS + 8,                    /* floats from one row of sums to the next: stores have no conflicts */
+        SUMS = COLUMNS + 8, /* floats from one row of sums to the next: stores have no conflicts */
     };
     /* A block's shared memory. Sums take the place of stages: of each part its rows of this block. */
     union {
-        bf16 stage[STAGES][ROWS + COLUMNS][PITCH]; /* rows of x, then of weights */
+        struct {
+            bf16 x[ROWS][DEPTH], weight[COLUMNS][DEPTH];
+        } stage[STAGES];
         float sum[ROWS][SUMS];
     };
     float2 moment[ROWS]; /* sum and sum of squares, likewise; then 1 / deviation */
     float bias[COLUMNS];
+    uint64_t full[STAGES], empty[STAGES]; /* barriers: a stage has come; all blocks that it goes to have read it */
 };
 
-/* Returns the row of weights of the block's column: the last one beyond it. Of 16 neighbouring columns of a gated
- * product 8 are gates, the others what they multiply, so that one thread adds up both. */
+/* A block's place: its part, and its tile; the latter in its cluster and in y. */
+typedef struct {
+    int part, down, across;
+    int row_tile, column_tile;
+} product_place;
+
+static __device__ inline product_place product_find_place(const product_call &p)
+{
+    const int blocks = p.parts * p.down * p.across, rank = (int)blockIdx.x % blocks, cluster = (int)blockIdx.x / blocks;
+    product_place b;
+    b.part = rank % p.parts, b.down = rank / p.parts % p.down, b.across = rank / p.parts / p.down;
+    b.row_tile = cluster % p.tiles * p.down + b.down;
+    b.column_tile = cluster / p.tiles * p.across + b.across;
+    return b;
+}
+
+/* Returns a block's rank in the cluster. */
+static __device__ inline int product_rank(const product_call &p, int part, int down, int across)
+{
+    return part + p.parts * (down + p.down * across);
+}
+
+/* Returns the row of weights of the block's column. Half of the columns of a gated product are gates, the others what
+ * they multiply, so that one thread has both. */
 template <typename F> static __device__ inline int product_channel(const product_call &p, int tile, int column)
 {
-    if (!p.gated) return min(tile * F::COLUMNS + column, p.out - 1);
-    return min(tile * (F::COLUMNS / 2) + column / 16 * 8 + column % 8, p.out / 2 - 1) + column / 8 % 2 * (p.out / 2);
+    const int half = F::COLUMNS / 2;
+    if (!p.gated) return tile * F::COLUMNS + column;
+    return tile * half + column % half + (column < half ? 0 : p.out / 2);
 }
 
-/* Start to copy inputs k .. k + DEPTH - 1 of the block's weights, or of its rows of x. Beyond the last input x is 0, so
- * any weights of the row will do. */
+/* Starts the block's share of the copies of a stage: weights for the cluster's blocks above and below it, or rows of x
+ * for those beside it. What lies outside of the matrices is 0. */
 template <typename F>
-static __device__ inline void product_copy_weights(const product_call &p, int tile, int k, bf16 *to)
+static __device__ inline void product_copy_weights(const product_call &p, const product_place &b, F &s, int stage,
+                                                   int k)
 {
-#pragma unroll
-    for (int i = 0; i < F::COLUMNS * PIECES / F::THREADS; i++) {
-        const int at = i * F::THREADS + (int)threadIdx.x, column = at / PIECES, input = k + at % PIECES * 8;
-        const bf16 *row = p.weight + (size_t)product_channel<F>(p, tile, column) * (size_t)p.in;
-        fast::copy16(to + (F::ROWS + column) * PITCH + at % PIECES * 8, row + min(input, p.in - 8));
-    }
+    const int half = F::COLUMNS / 2, rows = half / p.down;
+    unsigned blocks = 0;
+    for (int down = 0; down < p.down; down++) blocks |= 1u << product_rank(p, b.part, down, b.across);
+    for (int column = b.down * rows; column < F::COLUMNS; column += half)
+        fast::tile_copy(s.stage[stage].weight[column], &p.weight_map, k, product_channel<F>(p, b.column_tile, column),
+                        &s.full[stage], blocks);
 }
-template <typename F> static __device__ inline void product_copy_rows(const product_call &p, int tile, int k, bf16 *to)
+template <typename F>
+static __device__ inline void product_copy_rows(const product_call &p, const product_place &b, F &s, int stage, int k)
 {
-#pragma unroll
-    for (int i = 0; i < F::ROWS * PIECES / F::THREADS; i++) {
-        const int at = i * F::THREADS + (int)threadIdx.x, row = at / PIECES, input = k + at % PIECES * 8;
-        const bf16 *from = p.x + (size_t)min(tile * F::ROWS + row, p.rows - 1) * (size_t)p.in;
-        fast::copy16_if(input < p.in, to + row * PITCH + at % PIECES * 8, from + min(input, p.in - 8));
-    }
+    const int first = b.across * (ROWS / p.across);
+    unsigned blocks = 0;
+    for (int across = 0; across < p.across; across++) blocks |= 1u << product_rank(p, b.part, b.down, across);
+    fast::tile_copy(s.stage[stage].x[first], &p.x_map, k, b.row_tile * ROWS + first, &s.full[stage], blocks);
 }
 
-/* Adds a stage's products to the warp's sums, and moments of its rows. */
+/* Starts the copies of weights of the first stages, and the way of the others to the L2. One thread calls it, and the
+ * next function. */
 template <typename F>
-static __device__ inline void product_multiply(const product_call &p, const bf16 *stage, float sum[F::MT][4][4],
-                                               float2 moment[F::MEASURED][2])
+static __device__ inline void product_start(const product_call &p, const product_place &b, F &s, int first, int steps)
 {
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int down = warp / F::ACROSS, across = warp % F::ACROSS;
-    const bf16 *x = stage + (down * 16 * F::MT + lane % 16) * PITCH + lane / 16 * 8;
-    const bf16 *weight = stage + (F::ROWS + across * 32 + lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 8;
+    for (int i = 0; i < min(steps, (int)F::STAGES); i++) {
+        fast::barrier_expect(&s.full[i], sizeof s.stage[0]);
+        product_copy_weights(p, b, s, i, (first + i) * DEPTH);
+    }
+    for (int i = F::STAGES; i < steps && b.row_tile == b.down; i++)
+        for (int column = b.down * (F::COLUMNS / 2 / p.down); column < F::COLUMNS; column += F::COLUMNS / 2)
+            fast::tile_prefetch(&p.weight_map, (first + i) * DEPTH, product_channel<F>(p, b.column_tile, column));
+}
+
+/* Fills the stage of step i again, when all have read it. */
+template <typename F>
+static __device__ inline void product_refill(const product_call &p, const product_place &b, F &s, int first, int i)
+{
+    const int stage = i % F::STAGES, k = (first + i + F::STAGES) * DEPTH;
+    fast::barrier_wait(&s.empty[stage], (unsigned)(i / F::STAGES) % 2);
+    fast::barrier_expect(&s.full[stage], sizeof s.stage[0]);
+    product_copy_weights(p, b, s, stage, k);
+    product_copy_rows(p, b, s, stage, k);
+}
+
+/* Loads the warp's rows of x into registers. Adds their moments. */
+static __device__ inline void product_load(const product_call &p, const bf16 *x, uint32_t a[DEPTH / 16][4],
+                                           float2 moment[2])
+{
+    const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane % 16;
 #pragma unroll
-    for (int k = 0; k < DEPTH; k += 16) {
-        uint32_t b[2][4];
-        for (int n = 0; n < 2; n++) fast::load_matrices(b[n], weight + n * 16 * PITCH + k);
+    for (int k = 0; k < DEPTH / 16; k++) fast::load_matrices(a[k], tile_piece(x, row, 2 * k + lane / 16));
+    if (!p.measured) return;
 #pragma unroll
-        for (int m = 0; m < F::MT; m++) {
-            uint32_t a[4];
-            fast::load_matrices(a, x + m * 16 * PITCH + k);
-            for (int n = 0; n < 4; n++) fast::mma<bf16>(sum[m][n], a, b[n / 2] + n % 2 * 2);
-            if (!p.measured || m % F::ACROSS != across) continue;
-            for (int i = 0; i < 4; i++) {
-                const float2 two = cuda_two<bf16>(a[i]);
-                moment[m / F::ACROSS][i % 2].x += two.x + two.y;
-                moment[m / F::ACROSS][i % 2].y += two.x * two.x + two.y * two.y;
-            }
+    for (int k = 0; k < DEPTH / 16; k++)
+        for (int j = 0; j < 4; j++) {
+            const float2 two = cuda_two<bf16>(a[k][j]);
+            moment[j % 2].x += two.x + two.y;
+            moment[j % 2].y += two.x * two.x + two.y * two.y;
         }
+}
+
+/* Adds up the products of all steps. */
+template <typename F>
+static __device__ inline void product_multiply(const product_call &p, const product_place &b, F &s, int first,
+                                               int steps, float (&sum)[F::COLUMNS / 2], float2 moment[2])
+{
+    /* Lane l tells block number l of those that share x with this one, or weights, that the warp has read a stage. */
+    const int lane = (int)threadIdx.x % 32, peer = lane - p.across;
+    const int rank = lane < p.across ? product_rank(p, b.part, b.down, lane)
+                                     : product_rank(p, b.part, peer + (peer >= b.down), b.across);
+#pragma unroll 1
+    for (int i = 0; i < steps; i++) {
+        const int stage = i % F::STAGES;
+        uint32_t a[DEPTH / 16][4];
+        fast::barrier_wait(&s.full[stage], (unsigned)(i / F::STAGES) % 2);
+        product_load(p, s.stage[stage].x[0], a, moment);
+        fast::warpgroup_begin();
+#pragma unroll
+        for (int k = 0; k < DEPTH / 16; k++)
+            fast::warpgroup_mma<F::COLUMNS>(sum, a[k], s.stage[stage].weight[0], 16 * k);
+        fast::warpgroup_end();
+        if (threadIdx.x == 0 && i > 0 && i - 1 + F::STAGES < steps) product_refill(p, b, s, first, i - 1);
+        __syncwarp();
+        fast::warpgroup_wait(sum, a);
+        if (i + F::STAGES < steps && peer < p.down - 1) fast::barrier_arrive(&s.empty[stage], (unsigned)rank);
     }
 }
 
@@ -132,29 +208,24 @@ static __device__ inline void product_put(const product_call &p, float2 *to, uns
 
 /* Sends the warp's sums and moments to the blocks that add them up. `slice`: rows of a block. */
 template <typename F>
-static __device__ inline void product_send(const product_call &p, F &s, int part, int slice, float sum[F::MT][4][4],
-                                           const float2 moment[F::MEASURED][2])
+static __device__ inline void product_send(const product_call &p, F &s, const product_place &b, int slice,
+                                           const float (&sum)[F::COLUMNS / 2], const float2 moment[2])
 {
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int down = warp / F::ACROSS, across = warp % F::ACROSS;
+    const int lane = (int)threadIdx.x % 32, first = (int)threadIdx.x / 32 * 16; /* row of the tile */
+    const unsigned owner = (unsigned)product_rank(p, first / slice, b.down, b.across);
 #pragma unroll
-    for (int m = 0; m < F::MT; m++) {
-        const int first = (down * F::MT + m) * 16; /* row of the tile */
-        const unsigned owner = (unsigned)(first / slice);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int row = part * slice + first % slice + 8 * half + lane / 4;
-            for (int n = 0; n < 4; n++)
-                product_put(p, (float2 *)(s.sum[row] + across * 32 + n * 8 + lane % 4 * 2), owner,
-                            make_float2(sum[m][n][2 * half], sum[m][n][2 * half + 1]));
-            if (!p.measured || m % F::ACROSS != across) continue;
-            float2 all = moment[m / F::ACROSS][half];
-            for (int i = 1; i < 4; i *= 2) {
-                all.x += __shfl_xor_sync(0xffffffffu, all.x, i);
-                all.y += __shfl_xor_sync(0xffffffffu, all.y, i);
-            }
-            if (lane % 4 == 0) product_put(p, s.moment + row, owner, all);
+    for (int half = 0; half < 2; half++) {
+        const int row = b.part * slice + first % slice + 8 * half + lane / 4;
+        for (int n = 0; n < F::COLUMNS / 8; n++)
+            product_put(p, (float2 *)(s.sum[row] + n * 8 + lane % 4 * 2), owner,
+                        make_float2(sum[4 * n + 2 * half], sum[4 * n + 2 * half + 1]));
+        if (!p.measured) continue;
+        float2 all = moment[half];
+        for (int i = 1; i < 4; i *= 2) {
+            all.x += __shfl_xor_sync(0xffffffffu, all.x, i);
+            all.y += __shfl_xor_sync(0xffffffffu, all.y, i);
         }
+        if (lane % 4 == 0) product_put(p, s.moment + row, owner, all);
     }
 }
 
@@ -202,14 +273,14 @@ static __device__ inline cuda_floats<4> product_add_up(const product_call &p, co
 /* The block's part of y: rows of the slice, columns of the tile. */
 typedef struct {
     int slice, row, channel; /* rows; first row and channel */
-    int bits;                /* 1 << bits columns */
+    int columns;
 } product_part;
 
 /* Returns where four numbers, number i of the part, are in an array of `stride` numbers a row; -1 if outside y. */
 static __device__ inline ptrdiff_t product_at(const product_call &p, const product_part &b, int i, int stride)
 {
-    const int row = b.row + (i >> b.bits), channel = b.channel + (i & ((1 << b.bits) - 1));
-    if (i >> b.bits >= b.slice || row >= p.rows || channel >= (p.gated ? p.out / 2 : p.out)) return -1;
+    const int row = b.row + i / b.columns, channel = b.channel + i % b.columns;
+    if (i / b.columns >= b.slice || row >= p.rows || channel >= (p.gated ? p.out / 2 : p.out)) return -1;
     return (ptrdiff_t)row * stride + channel;
 }
 
@@ -217,9 +288,9 @@ static __device__ inline ptrdiff_t product_at(const product_call &p, const produ
  * way at a time, or 8 of them. */
 template <typename F> static __device__ inline void product_add(const product_call &p, F &s, const product_part &b)
 {
-    enum { LOADS = 8, STEP = 4 * F::THREADS };
+    enum { LOADS = 8, STEP = 4 * THREADS };
 #pragma unroll 1
-    for (int first = (int)threadIdx.x * 4; first < b.slice << b.bits; first += LOADS * STEP) {
+    for (int first = (int)threadIdx.x * 4; first < b.slice * b.columns; first += LOADS * STEP) {
         cuda_floats<4> x[LOADS] = {};
 #pragma unroll
         for (int j = 0; j < LOADS; j++) {
@@ -229,8 +300,8 @@ template <typename F> static __device__ inline void product_add(const product_ca
 #pragma unroll
         for (int j = 0; j < LOADS; j++) {
             const int i = first + j * STEP;
-            if (i >> b.bits >= b.slice) break;
-            for (int k = 0; k < 4; k++) s.sum[i >> b.bits][(i & ((1 << b.bits) - 1)) + k] += x[j].v[k];
+            if (i / b.columns >= b.slice) break;
+            for (int k = 0; k < 4; k++) s.sum[i / b.columns][i % b.columns + k] += x[j].v[k];
         }
     }
 }
@@ -239,13 +310,12 @@ template <typename F> static __device__ inline void product_add(const product_ca
 template <typename F>
 static __device__ inline void product_store(const product_call &p, const F &s, const product_part &b, int i)
 {
-    const int row = i >> b.bits, column = i & ((1 << b.bits) - 1);
-    const int from = p.gated ? column / 8 * 16 + column % 8 : column;
+    const int row = i / b.columns, column = i % b.columns;
     const ptrdiff_t at = product_at(p, b, i, p.y_stride);
     if (at < 0) return;
-    cuda_floats<4> y = product_add_up(p, s, b.slice, row, from);
+    cuda_floats<4> y = product_add_up(p, s, b.slice, row, column);
     if (p.gated) {
-        const cuda_floats<4> up = product_add_up(p, s, b.slice, row, from + 8);
+        const cuda_floats<4> up = product_add_up(p, s, b.slice, row, column + F::COLUMNS / 2);
         for (int j = 0; j < 4; j++) y.v[j] = product_activated(y.v[j], KERN_SILU) * up.v[j];
     }
     for (int j = 0; j < 4; j++) y.v[j] = product_activated(y.v[j], p.activation);
@@ -256,113 +326,132 @@ static __device__ inline void product_store(const product_call &p, const F &s, c
     if (p.rounded) cuda_store(p.rounded + product_at(p, b, i, p.out), y);
 }
 
-template <typename F> static __global__ void __launch_bounds__(F::THREADS, 2) product_kernel(product_call p)
+template <typename F>
+static __global__ void __launch_bounds__(THREADS, 2) product_kernel(const __grid_constant__ product_call p)
 {
+#if CUDA_HOPPER
     F &s = *(F *)cuda_shared();
-    const int tile = (int)blockIdx.x / p.parts, part = (int)blockIdx.x % p.parts;
-    const int down = tile % p.tiles, across = tile / p.tiles; /* neighbours share weights */
-    const int first = part * p.steps, steps = min(p.steps, (p.in + DEPTH - 1) / DEPTH - first),
-              slice = F::ROWS / p.parts;
-    float sum[F::MT][4][4] = {};
-    float2 moment[F::MEASURED][2] = {};
+    const int slice = ROWS / p.parts;
+    const product_place b = product_find_place(p);
+    const int first = b.part * p.steps, steps = min(p.steps, (p.in + DEPTH - 1) / DEPTH - first);
+    float sum[F::COLUMNS / 2] = {};
+    float2 moment[2] = {};
     fast::start_next();
-    for (int i = 0; i < F::STAGES - 1; i++)
-        if (i < steps) product_copy_weights<F>(p, across, (first + i) * DEPTH, s.stage[i][0]);
-    for (int i = (int)threadIdx.x; i < F::COLUMNS; i += F::THREADS) {
-        const int channel = product_channel<F>(p, across, i);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < F::STAGES; i++) {
+            fast::barrier_create(&s.full[i], 1);
+            fast::barrier_create(&s.empty[i], (unsigned)(WARPS * (p.down + p.across - 1)));
+        }
+        fast::barriers_created();
+    }
+    for (int i = (int)threadIdx.x; i < F::COLUMNS; i += THREADS) {
+        const int channel = min(product_channel<F>(p, b.column_tile, i), p.out - 1);
         s.bias[i] = !p.bias   ? 0
                     : p.y_f32 ? ((const float *)p.bias)[channel]
                               : cuda_float(((const bf16 *)p.bias)[channel]);
-        for (int k = F::STAGES - 1; k < steps && down == 0; k++)
-            fast::prefetch_l2(p.weight + (size_t)channel * (size_t)p.in + (first + k) * DEPTH);
     }
+    if (p.parts * p.down * p.across > 1)
+        fast::cluster_meet();
+    else
+        __syncthreads();
+    if (threadIdx.x == 0) product_start(p, b, s, first, steps);
     fast::wait_for_previous();
-    for (int i = 0; i < F::STAGES - 1; i++) {
-        if (i < steps) product_copy_rows<F>(p, down, (first + i) * DEPTH, s.stage[i][0]);
-        fast::copy_commit();
-    }
-#pragma unroll 1
-    for (int i = 0; i < steps; i++) {
-        fast::copy_wait<F::STAGES - 2>();
-        __syncthreads(); /* stage i is there; nobody reads the one before, whose place is filled next */
-        const int next = i + F::STAGES - 1;
-        if (next < steps) {
-            product_copy_weights<F>(p, across, (first + next) * DEPTH, s.stage[next % F::STAGES][0]);
-            product_copy_rows<F>(p, down, (first + next) * DEPTH, s.stage[next % F::STAGES][0]);
-        }
-        fast::copy_commit();
-        product_multiply<F>(p, s.stage[i % F::STAGES][0], sum, moment);
-    }
-    fast::copy_wait<0>();
+    for (int i = 0; threadIdx.x == 0 && i < min(steps, (int)F::STAGES); i++)
+        product_copy_rows(p, b, s, i, (first + i) * DEPTH);
+    __syncwarp();
+    product_multiply(p, b, s, first, steps, sum, moment);
     __syncthreads();
     if (p.parts > 1) fast::cluster_meet(); /* no block reads its stages any more */
-    product_send(p, s, part, slice, sum, moment);
+    product_send(p, s, b, slice, sum, moment);
     if (p.parts > 1)
         fast::cluster_sync();
     else
         __syncthreads();
     if (p.measured) product_measure(p, s, slice);
-    const int bits = (F::COLUMNS == 128 ? 7 : 6) - p.gated;
-    const product_part b = {slice, down * F::ROWS + part * slice, across << bits, bits};
-    if (p.add) product_add(p, s, b);
+    const int columns = p.gated ? F::COLUMNS / 2 : F::COLUMNS;
+    const product_part y = {slice, b.row_tile * ROWS + b.part * slice, b.column_tile * columns, columns};
+    if (p.add) product_add(p, s, y);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x * 4; i < slice << bits; i += F::THREADS * 4) product_store(p, s, b, i);
+    for (int i = (int)threadIdx.x * 4; i < slice * columns; i += THREADS * 4) product_store(p, s, y, i);
+#else
+    (void)p;
+#endif
 }
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
 template <typename F> static void product_launch(cuda_queue *c, const product_call &p)
 {
-    static_assert(F::COLUMNS == 128 || F::COLUMNS == 64, "the end divides by shifts");
     static_assert(2 * (sizeof(F) + 1024) <= 228 << 10, "two blocks in a multiprocessor of an H200");
+    static_assert(sizeof(F::stage[0]) % TILE_ALIGNMENT == 0, "tiles are aligned");
+    const unsigned blocks = (unsigned)(p.parts * p.down * p.across);
     cuda_large_shared(c, product_kernel<F>);
-    cuda_launch_as(c, 1, (unsigned)p.parts, product_kernel<F>,
-                   (unsigned)(p.parts * p.tiles) * cuda_blocks((size_t)p.out, F::COLUMNS), F::THREADS, sizeof(F), p);
+    cuda_launch_as(c, 1, blocks, product_kernel<F>,
+                   blocks * (unsigned)p.tiles * cuda_blocks((size_t)p.out, (size_t)(F::COLUMNS * p.across)), THREADS,
+                   sizeof(F), p);
 }
 
-typedef product_form<4, 2, 4, 3> largest_product; /* by its shared memory */
-
 static const struct product_size {
-    int rows, columns; /* of a block */
+    int columns; /* of a block */
     void (*launch)(cuda_queue *c, const product_call &p);
 } product_sizes[] = {
 #define PRODUCT_SIZE(...)                                                                                              \
     {                                                                                                                  \
-        product_form<__VA_ARGS__>::ROWS, product_form<__VA_ARGS__>::COLUMNS, product_launch<product_form<__VA_ARGS__>> \
+        product_form<__VA_ARGS__>::COLUMNS, product_launch<product_form<__VA_ARGS__>>                                  \
     }
-    PRODUCT_SIZE(4, 2, 4, 3), PRODUCT_SIZE(4, 2, 2, 4), PRODUCT_SIZE(2, 2, 2, 6)
+    PRODUCT_SIZE(128, 3), PRODUCT_SIZE(96, 3), PRODUCT_SIZE(64, 4)
 #undef PRODUCT_SIZE
 };
 
-/* Returns the estimated nanoseconds of a size of blocks and a number of parts: operands from the L2 at 5.5 TB/s, or
- * products at 62 % of an H200's rate, and with parts a cluster's barrier and sums between multiprocessors at 20 bytes a
- * ns. All four are guesses (docs/gpu.md). */
-static double product_estimate(const cuda_queue *c, const product_call &p, const product_size &size, int parts)
+/* Returns the estimated nanoseconds of a size of blocks and their cluster, the larger of two: operands from the L2 at
+ * 5.5 TB/s; and the stages of a multiprocessor, each the larger of products at the tensor cores' rate, 2048 a clock,
+ * shared memory at 128 bytes a clock, and operands coming in at 64. With parts it adds a cluster's barrier and sums
+ * between multiprocessors at 20 bytes a ns. The rates of the L2 and between multiprocessors are guesses (docs/gpu.md).
+ */
+static double product_estimate(const cuda_queue *c, const product_call &p, int columns)
 {
-    const double tile = (double)size.rows * size.columns, multiprocessors = c->device->multiprocessors;
-    const double blocks = parts * ceil((double)p.rows / size.rows) * ceil((double)p.out / size.columns);
-    const double steps = ceil(ceil((double)p.in / DEPTH) / parts);
-    const double load = blocks * steps * (size.rows + size.columns) * DEPTH * sizeof(bf16) / 5500;
-    const double multiply = ceil(blocks / multiprocessors) * steps * tile * DEPTH / 2230;
-    return fmax(load, multiply) + (parts > 1 ? 1000 + tile * sizeof(float) * (parts - 1) / parts / 20 : 0);
+    const double in_cluster = p.parts * p.down * p.across, tile = (double)ROWS * columns;
+    const double blocks =
+        in_cluster * ceil(ceil((double)p.rows / ROWS) / p.down) * ceil(ceil((double)p.out / columns) / p.across);
+    const double steps = ceil(ceil((double)p.in / DEPTH) / p.parts);
+    const double load = blocks * steps * ((double)ROWS / p.across + (double)columns / p.down) * TILE_PITCH / 5500;
+    const double copied = (ROWS + columns) * TILE_PITCH, read = (ROWS + 2 * columns) * TILE_PITCH;
+    const double clocks = fmax(tile * DEPTH / 2048, fmax((copied + read) / 128, copied / 64));
+    const double compute = ceil(blocks / c->device->multiprocessors) * steps * clocks / 1.755;
+    return fmax(load, compute) + (p.parts > 1 ? 1000 + tile * sizeof(float) * (p.parts - 1) / p.parts / 20 : 0);
 }
 
-/* Launches with the size and parts that take least by estimate. */
-static void product_run(cuda_queue *c, product_call &p)
+/* Returns 1 if a block of so many columns can be cut so: a share of weights has 8 rows or more, as a tile. */
+static int product_cuts(int columns, int parts, int down, int across)
 {
-    const int stages = (p.in + DEPTH - 1) / DEPTH, most = c->device->major >= 9 ? MOST_PARTS : 1;
+    return parts * down * across <= MOST_BLOCKS && columns / 2 / down % 8 == 0;
+}
+
+/* Launches with the size and the cluster that take least by estimate, or are asked for. */
+static void product_run(cuda_queue *c, product_call &p, const bf16 *x, const bf16 *weight)
+{
+    const auto &asked = c->device->products;
+    const int stages = (p.in + DEPTH - 1) / DEPTH;
+    int most = MOST_BLOCKS; /* parts: a part has two stages or more */
+    while (most > 1 && 2 * most > stages) most /= 2;
     const product_size *best = NULL;
     double least = INFINITY;
-    for (const product_size &size : product_sizes) {
-        if (c->device->products > 1 && &size != &product_sizes[c->device->products - 2]) continue;
-        for (int parts = 1; parts <= most && (parts == 1 || 2 * parts <= stages) && 16 * parts <= size.rows;
-             parts *= 2) {
-            const double time = product_estimate(c, p, size, parts);
-            if (time < least) least = time, best = &size, p.parts = parts;
+    product_call chosen = p;
+    for (const product_size &size : product_sizes)
+        for (int cut = 0; cut < 64; cut++) {
+            p.parts = 1 << cut % 4, p.down = 1 << cut / 4 % 4, p.across = 1 << cut / 16;
+            if (p.parts > most || !product_cuts(size.columns, p.parts, p.down, p.across)) continue;
+            if (asked.columns && (size.columns != asked.columns || p.parts != min(asked.parts, most) ||
+                                  p.down != asked.down || p.across != asked.across))
+                continue;
+            const double time = product_estimate(c, p, size.columns);
+            if (time < least) least = time, best = &size, chosen = p;
         }
-    }
+    p = chosen;
     p.steps = (stages + p.parts - 1) / p.parts;
-    p.tiles = (p.rows + best->rows - 1) / best->rows;
+    p.tiles = (int)cuda_blocks((size_t)p.rows, (size_t)(ROWS * p.down));
+    cuda_describe_tiles(c, &p.x_map, x, p.rows, p.in, ROWS / p.across);
+    cuda_describe_tiles(c, &p.weight_map, weight, p.out, p.in, best->columns / 2 / p.down);
     best->launch(c, p);
 }
 
@@ -374,20 +463,44 @@ static int product_fits(const cuda_queue *c, const kern_linear *l, const kern_sk
            cuda_aligned(job->x_act) && cuda_aligned(job->normed) && cuda_aligned(job->y) && cuda_aligned(job->y_act);
 }
 
+/* Reads "0", "1", "2", or a cut. Returns 0 for anything else. */
+static int product_read_wish(cuda_device *d, const char *text)
+{
+    auto &p = d->products;
+    int end = 0, found = 0;
+    if (strlen(text) >= sizeof p.text) return 0;
+    if (strcmp(text, "0") != 0) strcpy(p.text, text);
+    if (strlen(text) == 1 && strchr("012", *text)) return 1;
+    if (sscanf(text, "%d:%d:%d:%d%n", &p.columns, &p.parts, &p.down, &p.across, &end) != 4 || text[end]) return 0;
+    for (const product_size &size : product_sizes) found |= size.columns == p.columns;
+    const int cluster[] = {p.parts, p.down, p.across};
+    for (int n : cluster) found &= n > 0 && n <= MOST_BLOCKS && (n & (n - 1)) == 0;
+    return found && product_cuts(p.columns, p.parts, p.down, p.across);
+}
+
 mar_status cuda_choose_products(cuda_device *d, mar_err *err)
 {
-    const char *low = kern_low_name(&d->base);
-    char why[96] = "";
-    const mar_status status = cuda_read_wish("MAR_CUDA_PRODUCTS", "01234", "0 to 4", &d->products, err);
-    if (status != MAR_OK || !d->products) return status;
+    const char *low = kern_low_name(&d->base), *text = getenv("MAR_CUDA_PRODUCTS");
+    char why[96] = "", shown[64];
+    if (text && !product_read_wish(d, text))
+        return err_set(
+            err, MAR_EARG,
+            "the environment variable MAR_CUDA_PRODUCTS is '%s', expected 0, 1, 2, or a block's columns with a "
+            "cluster's parts, tiles down and across, such as 128:1:2:4",
+            printable(text, shown, sizeof shown));
+    if (!*d->products.text) return MAR_OK;
     if (low || !d->bf16)
         snprintf(why, sizeof why, "they compute in bf16 only, not in %s", low ? low : "f32");
-    else if (d->shared_bytes < sizeof(largest_product))
-        snprintf(why, sizeof why, "they need %zu bytes of shared memory, and this GPU has %zu", sizeof(largest_product),
-                 d->shared_bytes);
-    d->base.product_rows = MOST_ROWS;
+    else if (d->major != 9)
+        snprintf(why, sizeof why, "they need a GPU of compute capability 9.0");
+    else if (!COMPILED)
+        snprintf(why, sizeof why, "they need code for compute capability 9.0a, and this libmar has none");
+    else if (!cuda_can_describe_tiles())
+        snprintf(why, sizeof why, "they need a driver that describes tiles (cuTensorMapEncodeTiled)");
+    d->base.product_rows = strcmp(text, "1") == 0 ? FEW_ROWS : INT_MAX;
     return !*why ? MAR_OK
-                 : err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_PRODUCTS is %d: %s", d->products, why);
+                 : err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_PRODUCTS is %s: %s", d->products.text,
+                           why);
 }
 
 int cuda_fused_product(cuda_queue *c, const kern_linear *l, const kern_skinny_job *job)
@@ -408,8 +521,7 @@ int cuda_fused_product(cuda_queue *c, const kern_linear *l, const kern_skinny_jo
     p.y_stride = job->gated ? l->out / 2 : l->y_stride, p.y_f32 = l->y_type == MAR_DTYPE_F32;
     p.add = adds, p.activation = l->activation;
     p.measured = measured, p.centred = job->norm_bias != NULL, p.eps = job->eps;
-    p.x = (const bf16 *)x, p.weight = (const bf16 *)l->weight, p.bias = l->bias;
-    p.y = job->y, p.rounded = (bf16 *)job->y_act;
-    product_run(c, p);
+    p.bias = l->bias, p.y = job->y, p.rounded = (bf16 *)job->y_act;
+    product_run(c, p, (const bf16 *)x, (const bf16 *)l->weight);
     return job->y_act ? KERN_SKINNY_ROUNDED : KERN_SKINNY_DONE;
 }

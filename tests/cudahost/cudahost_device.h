@@ -114,6 +114,15 @@ template <typename T> void cudahost_mma(float d[4], const uint32_t a[4], const u
 void cudahost_copy16(void *shared, const void *global, CUDAHOST_HERE);
 void cudahost_copy_commit();
 void cudahost_copy_wait(unsigned open);
+/* Barriers of shared memory, copies of tiles and products of a warpgroup, as kernels/cuda/hopper.h has them. A tile
+ * comes at once, or while somebody waits at a barrier (MAR_CUDAHOST_ORDER). A product is made at its wait. */
+void cudahost_barrier_create(uint64_t *barrier, unsigned arrivals);
+void cudahost_barrier_arrive(uint64_t *barrier, unsigned bytes);
+void cudahost_barrier_wait(uint64_t *barrier, unsigned parity, CUDAHOST_HERE);
+void cudahost_tile_copy(void *shared, const struct CUtensorMap *map, int column, int row, uint64_t *barrier,
+                        unsigned blocks);
+void cudahost_multiply_later(int n, float *d, const uint32_t a[4], const void *tile, int k);
+void cudahost_multiply_now(CUDAHOST_HERE);
 void cudahost_wait_for_previous(); /* griddepcontrol.wait: each thread of a launch that began early must call it */
 void cudahost_yield(const char *file, int line);
 extern unsigned cudahost_patience; /* polls (cudahost_give_up_after) */

@@ -244,6 +244,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
         {"cuDevicePrimaryCtxRetain", (void *)cuDevicePrimaryCtxRetain},
         {"cuCtxGetCurrent", (void *)cuCtxGetCurrent},
         {"cuCtxSetCurrent", (void *)cuCtxSetCurrent},
+        {"cuTensorMapEncodeTiled", (void *)cuTensorMapEncodeTiled},
     };
     *function = nullptr;
     for (const auto &f : functions)

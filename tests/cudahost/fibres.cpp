@@ -483,6 +483,11 @@ uint64_t cudahost_shuffle(unsigned mask, uint64_t value, int source, const char 
     return cudahost_sync_warp(CUDAHOST_SHUFFLE, mask, value, file, line)[source & 31];
 }
 
+size_t fibre_pick(size_t n)
+{
+    return order == FORWARD ? 0 : order == REVERSE ? n - 1 : random_below((uint32_t)n);
+}
+
 struct late_word {
     void *to;
     size_t bytes;
@@ -567,6 +572,7 @@ static void thread_ends(device_thread *t)
     yields = 0;
     if (!t->copies.empty())
         fibre_fail(t, "ends, and has not waited for its cp.async at %s:%d", t->copies[0].file, t->copies[0].line);
+    if (t->n_products) fibre_fail(t, "ends, and has not waited for its products");
     if (!t->waited) fibre_fail(t, "ends, and has not waited for the launch before it");
     t->exited = true;
     alive--;
@@ -604,7 +610,7 @@ static cudahost_block *block_create(const device_launch *l)
     b->threads.resize(n);
     b->warps.resize((n + 31) / 32);
     void *shared = nullptr; /* of exactly that size, so that AddressSanitizer finds accesses beyond it */
-    if (posix_memalign(&shared, 128, l->shared_bytes)) abort();
+    if (posix_memalign(&shared, 1024, l->shared_bytes)) abort();
     b->shared = (unsigned char *)shared;
     return b;
 }
@@ -640,6 +646,7 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
         t->wait = CUDAHOST_RUNS;
         t->exited = false;
         t->groups = 0;
+        t->n_products = 0;
         t->waited = !l->early;
     }
     if (cudahost_race) cudahost_race->block_begins(b);
@@ -682,6 +689,11 @@ static void run_resident()
     set_now(first);
     switch_stacks(&host, first->stack, false);
     cudahost_fence();
+    if (hopper_tiles()) {
+        fprintf(stderr, "cudahost: %s ends, and nobody has waited for %zu of its copies of tiles\n",
+                fibre_symbol(fibre_running->kernel, false).c_str(), hopper_tiles());
+        abort();
+    }
     if (cudahost_race)
         for (cudahost_block *b : resident) cudahost_race->block_ends(b);
     resident.clear();

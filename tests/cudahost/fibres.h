@@ -25,6 +25,15 @@ struct device_copy {
     int line;
 };
 
+/* A product of a warpgroup that nobody has waited for. */
+struct device_product {
+    unsigned n; /* columns */
+    float *d;
+    uint32_t a[4];
+    const void *tile;
+    unsigned k;
+};
+
 /* A device thread. The fields that each meeting of a warp reads, for all lanes, are in one cache line. */
 struct alignas(64) device_thread : cudahost_thread {
     unsigned number; /* in its block */
@@ -39,7 +48,9 @@ struct alignas(64) device_thread : cudahost_thread {
     uint64_t got[32]; /* values of the lanes of a partial mask */
     std::vector<device_copy> copies;
     unsigned groups; /* closed groups of copies */
-    bool waited;     /* for the launch before */
+    device_product products[8];
+    unsigned n_products;
+    bool waited; /* for the launch before */
 };
 
 /* Threads that wait for each other. */
@@ -92,6 +103,10 @@ static inline const device_launch *fibre_launch() /* returns the running launch 
 {
     return fibre_running;
 }
+/* Returns which of n events is next: by MAR_CUDAHOST_ORDER the first, the last, or any. */
+size_t fibre_pick(size_t n);
+/* Returns the copies of tiles that are under way (hopper.cpp). */
+size_t hopper_tiles();
 /* Whether launches run in part (cudahost_hold_last): their barriers give up, and order nothing. */
 extern bool fibre_holds;
 /* The stack of the running thread. */
@@ -118,6 +133,10 @@ struct race_hooks {
     void (*copy_ends)(const device_copy *c);
     void (*memory_ends)(void *p); /* of device memory */
     void (*thread_fences)();      /* the running thread */
+    /* A thread arrives at a barrier of shared memory, or has waited at it; starts to copy a tile. */
+    void (*barrier)(void *p, int arrives);
+    void (*tile_reads)(const void *from, size_t bytes);
+    void (*tile_writes)(void *to, size_t bytes);
 };
 extern const race_hooks *cudahost_race;
 

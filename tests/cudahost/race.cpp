@@ -493,8 +493,27 @@ static void memory_ends(void *p)
     last_first = 0;
 }
 
-static const race_hooks hooks = {block_begins, block_ends,    launch_ends, block_syncs, cluster_syncs, team_syncs,
-                                 warp_syncs,   atomic_access, copy_begins, copy_ends,   memory_ends,   thread_fences};
+/* Barriers of shared memory order as a release and an acquire. An arrival tells what its whole block has done. */
+static void barrier(void *p, int arrives)
+{
+    const device_thread *t = current();
+    if (arrives) next_epoch(race_of(t->block));
+    synchronize(t, (uintptr_t)p, arrives);
+    if (!arrives) thread_fences();
+}
+static void tile_reads(const void *from, size_t bytes)
+{
+    note(from, bytes, false, false, false, __builtin_return_address(0));
+}
+/* At its start: who reads or writes it before the barrier's wait does so behind the write, in no order. */
+static void tile_writes(void *to, size_t bytes)
+{
+    note(to, bytes, true, false, false, __builtin_return_address(0));
+}
+
+static const race_hooks hooks = {block_begins, block_ends,    launch_ends,   block_syncs, cluster_syncs,
+                                 team_syncs,   warp_syncs,    atomic_access, copy_begins, copy_ends,
+                                 memory_ends,  thread_fences, barrier,       tile_reads,  tile_writes};
 __attribute__((constructor)) static void install()
 {
     cudahost_race = &hooks;

@@ -2,6 +2,7 @@
  * mistake runs in its own process, whose exit status and output are checked. The file is compiled twice: in the build's
  * kind, and with the check for races. */
 #include "tests/cudahost/shim_support.h"
+#include "tests/gpu/tiles.cuh"
 
 #include <cooperative_groups.h>
 #include <signal.h>
@@ -76,6 +77,11 @@ static void test_barriers(void **)
     host_copy(host, y, BLOCKS * THREADS);
     for (int i = 0; i < BLOCKS * THREADS; i++) assert_int_equal(host[i], THREADS - 1 - i % THREADS + i / THREADS);
     cudaFree(y);
+}
+
+static void test_tiles(void **)
+{
+    assert_string_equal(tiles_check(), "");
 }
 
 /* Block 0 stores two words in turn, PAIRS times. Block 1 counts those of which it sees only the second. */
@@ -738,13 +744,10 @@ static void test_races(void **)
 int main()
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barriers),
-        cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_atomics),
-        cmocka_unit_test(test_grid_barrier),
-        cmocka_unit_test(test_cluster),
-        cmocka_unit_test(test_products_of_warps),
-        cmocka_unit_test(test_words_in_any_order),
+        cmocka_unit_test(test_barriers), cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_atomics),  cmocka_unit_test(test_grid_barrier),
+        cmocka_unit_test(test_cluster),  cmocka_unit_test(test_products_of_warps),
+        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_words_in_any_order),
     };
     const struct CMUnitTest once[] = {
         cmocka_unit_test(test_bf16),

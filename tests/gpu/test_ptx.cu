@@ -1,5 +1,5 @@
-/* Each instruction of kernels/cuda/ptx.h against its plain twin, on the GPU. */
-#include "kernels/cuda/ptx.h"
+/* Each instruction of kernels/cuda/ptx.h and hopper.h against its plain twin, on the GPU. */
+#include "tests/gpu/tiles.cuh"
 
 extern "C" {
 #include <setjmp.h>
@@ -393,12 +393,23 @@ static void test_early_launches(void **state)
     assert_memory_equal(got, want[LAUNCHES % 2], sizeof got);
 }
 
+static void test_tiles(void **state)
+{
+    (void)state;
+    int device, major;
+    check(cudaGetDevice(&device));
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    if (major != 9) skip();
+    assert_string_equal(tiles_check(), "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_mma),        cmocka_unit_test(test_load_matrices),
                                        cmocka_unit_test(test_exp2),       cmocka_unit_test(test_copy),
                                        cmocka_unit_test(test_pairs),      cmocka_unit_test(test_barrier),
                                        cmocka_unit_test(test_cluster),    cmocka_unit_test(test_flag),
-                                       cmocka_unit_test(test_wide_words), cmocka_unit_test(test_early_launches)};
+                                       cmocka_unit_test(test_wide_words), cmocka_unit_test(test_early_launches),
+                                       cmocka_unit_test(test_tiles)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

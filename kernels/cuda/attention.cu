@@ -10,8 +10,8 @@
  * n = 320 and d = 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the
  * preceding products' outputs are still in L2. Each block of up to 160 queries reads keys and values from there once.
  */
+#include "kernels/cuda/hopper.h"
 #include "kernels/cuda/linear.h"
-#include "kernels/cuda/ptx.h"
 
 /* The shape of a call, for all kernels; rows as in ops.h. */
 typedef struct {
@@ -368,6 +368,120 @@ static int attend_warps(const cuda_queue *c, int heads, int n_q, int each, int m
     return (parts + blocks - 1) / blocks;
 }
 
+/* --- by warpgroups --------------------------------------------------------------------------------------------- */
+
+/* The second form of heads of 64 without a bias on GPUs of compute capability 9.0, chosen when a device is opened
+ * (MAR_CUDA_ATTENTION, docs/gpu.md). A warpgroup has 64 queries, a block up to 320, so that MAR's heads are read once.
+ * Queries, keys and values are tiles in shared memory (hopper.h), from where wgmma takes them. Other warpgroups
+ * multiply while one has its softmax. */
+enum {
+    GROUP_DIM = TILE_WIDTH,
+    GROUP_QUERIES = 64, /* of a warpgroup */
+    MOST_GROUPS = 5,
+};
+
+struct attention_group_memory {
+    bf16 query[MOST_GROUPS * GROUP_QUERIES][GROUP_DIM];
+    struct {
+        bf16 key[KEYS][GROUP_DIM], value[KEYS][GROUP_DIM];
+    } stage[STAGES];
+};
+
+/* Starts to copy rows first .. first + rows - 1 of a head to tiles; those from row n on are 0. */
+static __device__ inline void attention_copy_tiles(const bf16 *from, int stride, int first, int rows, int n, bf16 *to)
+{
+    const int pieces = GROUP_DIM / 8;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < rows * pieces; i += (int)blockDim.x) {
+        const int row = i / pieces, piece = i % pieces, given = first + row < n;
+        fast::copy16_if(given, (void *)tile_piece(to, row, piece),
+                        from + (given ? (size_t)(first + row) * (size_t)stride : 0) + piece * 8);
+    }
+}
+
+/* Computes the queries of a place from `first` on, up to 64 a warpgroup. */
+static __device__ inline void attend_group(const attention_shape &a, const attention_place &p, int first, const bf16 *q,
+                                           const bf16 *key, const bf16 *value, bf16 *y)
+{
+    attention_group_memory &m = *(attention_group_memory *)cuda_shared();
+    const int warp = (int)threadIdx.x / 32, chunks = (p.n_k + KEYS - 1) / KEYS, column = p.head * GROUP_DIM;
+    const bf16 *mine = m.query[warp / 4 * GROUP_QUERIES];
+    key += p.key * (size_t)a.kv_stride + (size_t)column, value += p.key * (size_t)a.kv_stride + (size_t)column;
+    attention_copy_tiles(q + p.query * (size_t)a.q_stride + (size_t)column, a.q_stride, first, (int)blockDim.x / 2,
+                         p.n_q, m.query[0]);
+    for (int i = 0; i < STAGES - 1; i++) {
+        if (i < chunks) {
+            attention_copy_tiles(key, a.kv_stride, i * KEYS, KEYS, p.n_k, m.stage[i].key[0]);
+            attention_copy_tiles(value, a.kv_stride, i * KEYS, KEYS, p.n_k, m.stage[i].value[0]);
+        }
+        fast::copy_commit();
+    }
+    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, o[GROUP_DIM / 2] = {};
+#pragma unroll 1
+    for (int i = 0; i < chunks; i++) {
+        const int next = i + STAGES - 1, keys = min(p.n_k - i * KEYS, (int)KEYS);
+        float s[KEYS / 2];
+        fast::copy_wait<STAGES - 2>();
+        fast::tiles_written();
+        __syncthreads(); /* chunk i is loaded; nobody reads the previous one, whose stage is filled next */
+        if (next < chunks) {
+            attention_copy_tiles(key, a.kv_stride, next * KEYS, KEYS, p.n_k, m.stage[next % STAGES].key[0]);
+            attention_copy_tiles(value, a.kv_stride, next * KEYS, KEYS, p.n_k, m.stage[next % STAGES].value[0]);
+        }
+        fast::copy_commit();
+        const auto &stage = m.stage[i % STAGES];
+        fast::warpgroup_begin();
+#pragma unroll
+        for (int d = 0; d < GROUP_DIM; d += 16) fast::warpgroup_mma_tiles<KEYS>(s, mine, stage.key[0], d, d > 0);
+        fast::warpgroup_end();
+        fast::warpgroup_wait(s);
+        online_softmax<GROUP_DIM, KEYS>((float(*)[4])s, a.scale, keys, top, sum, (float(*)[4])o);
+        uint32_t weight[KEYS / 16][4];
+#pragma unroll
+        for (int k = 0; k < KEYS / 16; k++)
+            for (int j = 0; j < 4; j++)
+                weight[k][j] = cuda_pack(s[8 * k + j / 2 * 4 + j % 2 * 2], s[8 * k + j / 2 * 4 + j % 2 * 2 + 1]);
+        fast::warpgroup_begin();
+#pragma unroll
+        for (int k = 0; k < KEYS / 16; k++) fast::warpgroup_mma_rows(o, weight[k], stage.value[0], 16 * k);
+        fast::warpgroup_end();
+        fast::warpgroup_wait(o, weight);
+    }
+    fast::copy_wait<0>();
+    __syncthreads();
+    const int from = first + warp * TILE;
+    attention_store<GROUP_DIM>((float(*)[4])o, sum, m.query[0] + warp * TILE * (GROUP_DIM + PAD),
+                               y + (p.query + (size_t)from) * (size_t)(a.heads * GROUP_DIM) + (size_t)column,
+                               (size_t)(a.heads * GROUP_DIM), min(p.n_q - from, (int)TILE));
+}
+
+__global__ static void __launch_bounds__(128 * MOST_GROUPS, 1)
+    attend_groups(attention_shape a, attention_spans s, const act *q, const act *key, const act *value, act *y)
+{
+#if CUDA_HOPPER
+    fast::start_next();
+    fast::wait_for_previous();
+#pragma unroll 1
+    for (unsigned block = blockIdx.x;; block += gridDim.x) {
+        const attention_place p = attention_find_place(a, s, block);
+        const int first = p.tile * (int)blockDim.x / 2;
+        if (first >= p.n_q) break;
+        attend_group(a, p, first, (const bf16 *)q, (const bf16 *)key, (const bf16 *)value, (bf16 *)y);
+        __syncthreads(); /* the results have left the tiles' memory */
+    }
+#else
+    (void)a, (void)s, (void)q, (void)key, (void)value, (void)y;
+#endif
+}
+
+mar_status cuda_choose_attention(cuda_device *d, mar_err *err)
+{
+    const mar_status status = cuda_read_wish("MAR_CUDA_ATTENTION", "01", "0 or 1", &d->group_attention, err);
+    const char *why = !d->bf16 ? "it computes in bf16 only" : !cuda_runs_hopper(d) ? CUDA_NEEDS_HOPPER : NULL;
+    if (status != MAR_OK || !d->group_attention || !why) return status;
+    return err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_ATTENTION is 1: %s", why);
+}
+
 /* --- wide heads ---------------------------------------------------------------------------------------------- */
 
 /* PART: most queries at a time, with all keys. */
@@ -544,6 +658,7 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
     allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
     if (head_dim == BIASED_DIM) allow(attend<BIASED_DIM, 1, 1>, attend_shared(head_dim), &error);
     if (head_dim == PAIRED_DIM) allow(attend<PAIRED_DIM, 2, 0>, attend_shared(head_dim), &error);
+    if (c->device->group_attention) allow(attend_groups, sizeof(attention_group_memory), &error);
     (void)cuda_switch(before);
     return cuda_status(error, "shared memory for attention", err);
 }
@@ -566,6 +681,11 @@ static void attention_launch(cuda_queue *c, const attention_shape &a, const atte
         kernel = spans.bias ? attend<BIASED_DIM, 1, 1> : paired ? attend<PAIRED_DIM, 2, 0> : attend_of[dim / 16 - 1];
         warps = attend_warps(c, heads, a.n_q, each, paired ? PAIRED_WARPS : WARPS);
         queries = each * warps, shared = attend_shared(dim), early = 1;
+        if (c->device->group_attention && dim == GROUP_DIM && !spans.bias) {
+            kernel = attend_groups;
+            warps = 4 * attend_warps(c, heads, a.n_q, GROUP_QUERIES, MOST_GROUPS);
+            queries = GROUP_QUERIES / 4 * warps, shared = sizeof(attention_group_memory);
+        }
         if (c->device->base.product_rows)
             cuda_large_shared(c, kernel); /* so that it shares a multiprocessor with them */
     }

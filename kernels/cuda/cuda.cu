@@ -575,6 +575,7 @@ extern "C" mar_status kern_cuda_open(mar_dtype dtype, int device, kern_device **
     d->base.int8 = dtype == MAR_DTYPE_INT8, d->base.int4 = dtype == MAR_DTYPE_INT4;
     device_describe(d, &properties);
     status = cuda_choose_products(d, err);
+    if (status == MAR_OK) status = cuda_choose_attention(d, err);
     cuda_describe(d, "");
     if (status == MAR_OK) status = take_context(d, err);
     if (status == MAR_OK) {

@@ -34,6 +34,7 @@ typedef struct {
     int multiprocessors; /* of the GPU */
     int major;           /* of its compute capability, or of the code that it runs if that is older */
     size_t shared_bytes; /* maximum shared memory of a block, with opt-in */
+    int group_attention; /* attention.cu: 1: heads of 64 by warpgroups */
     struct {
         char text[16]; /* of MAR_CUDA_PRODUCTS; "": no products of product.cu */
         int columns;   /* of a block, 0: by estimate; the others only with columns */
@@ -349,6 +350,9 @@ void cuda_matmuls_free(cuda_device *d);
 /* Reads MAR_CUDA_PRODUCTS, and sets products and product_rows. It is an error if the device has no such products,
  * because only who asks for them gets them. */
 mar_status cuda_choose_products(cuda_device *d, mar_err *err);
+
+/* attention.cu: the same for MAR_CUDA_ATTENTION. */
+mar_status cuda_choose_attention(cuda_device *d, mar_err *err);
 
 /* skinny.cu */
 /* Sets *major to that of the code which the GPU runs: PTX of an older one has neither clusters nor early launches. */

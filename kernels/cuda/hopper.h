@@ -6,6 +6,17 @@
 
 #include "kernels/cuda/ptx.h"
 
+/* What a device needs for them, and what it is told without. */
+#define CUDA_NEEDS_HOPPER "it needs a GPU of compute capability 9.0, and code for 9.0a"
+static inline int cuda_runs_hopper(const cuda_device *d)
+{
+#if defined(MAR_CUDAHOST) || defined(MAR_CUDA_90A) /* cmake/cuda.cmake */
+    return d->major == 9;
+#else
+    return d->major == 9 && 0;
+#endif
+}
+
 /* Kernels of this header have a body only where it is 1. */
 #if defined(MAR_CUDAHOST) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define CUDA_HOPPER 1
@@ -49,6 +60,32 @@ static __device__ inline void warpgroup_mma(float d[N / 2], const uint32_t a[4],
                     }
             }
 }
+/* The same with A in shared memory, numbers k .. k + 15 of a tile of 64 rows. If !add, d is overwritten. */
+template <int N>
+static __device__ inline void warpgroup_mma_tiles(float d[N / 2], const void *x, const void *tile, int k, int add)
+{
+    const int lane = (int)(threadIdx.x % 32), row = (int)threadIdx.x / 32 % 4 * 16 + lane / 4;
+    uint32_t a[4];
+    for (int i = 0; i < 4; i++) a[i] = ((const uint32_t *)tile_piece(x, row + i % 2 * 8, k / 8 + i / 2))[lane % 4];
+    for (int i = 0; i < N / 2 && !add; i++) d[i] = 0;
+    warpgroup_mma<N>(d, a, tile, k);
+}
+/* d += A B: B's 16 rows are rows k .. k + 15 of the tile, of 64 numbers. */
+static __device__ inline void warpgroup_mma_rows(float d[TILE_WIDTH / 2], const uint32_t a[4], const void *tile, int k)
+{
+    const int lane = (int)(threadIdx.x % 32), t = lane % 4;
+    for (int quad = 0; quad < 4; quad++)
+        for (int i = 0; i < 4; i++) {
+            const float2 x = cuda_two<bf16>(__shfl_sync(0xffffffffu, a[i], lane - t + quad));
+            for (int n = 0; n < TILE_WIDTH / 8; n++)
+                for (int j = 0; j < 2; j++) {
+                    const int row = k + 2 * quad + i / 2 * 8;
+                    const bf16 *first = (const bf16 *)tile_piece(tile, row, n) + 2 * t + j;
+                    const bf16 *second = (const bf16 *)tile_piece(tile, row + 1, n) + 2 * t + j;
+                    d[4 * n + i % 2 * 2 + j] += x.x * cuda_float(*first) + x.y * cuda_float(*second);
+                }
+        }
+}
 
 } // namespace plain
 
@@ -82,9 +119,22 @@ static inline void warpgroup_begin() {}
 /* It multiplies at the wait, as late as the instruction may, with the result of the twin. */
 template <int N> static inline void warpgroup_mma(float d[N / 2], const uint32_t a[4], const void *tile, int k)
 {
-    cudahost_multiply_later(N, d, a, tile, k);
+    cudahost_multiply_later(CUDAHOST_COLUMNS, N, d, a, NULL, tile, k, 1);
+}
+template <int N> static inline void warpgroup_mma_tiles(float d[N / 2], const void *x, const void *tile, int k, int add)
+{
+    cudahost_multiply_later(CUDAHOST_COLUMNS, N, d, NULL, x, tile, k, add);
+}
+static inline void warpgroup_mma_rows(float d[TILE_WIDTH / 2], const uint32_t a[4], const void *tile, int k)
+{
+    cudahost_multiply_later(CUDAHOST_ROWS, TILE_WIDTH, d, a, NULL, tile, k, 1);
 }
 static inline void warpgroup_end() {}
+static inline void tiles_written() {}
+template <int N> static inline void warpgroup_wait(float (&)[N])
+{
+    cudahost_multiply_now();
+}
 template <int N> static inline void warpgroup_wait(float (&)[N], uint32_t (&)[4][4])
 {
     cudahost_multiply_now();
@@ -165,6 +215,11 @@ static __device__ inline uint64_t tile_descriptor(const void *tile)
 {
     return (uint64_t)((shared_address(tile) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
+/* A thread's own stores and copies to tiles precede products behind the next barrier. */
+static __device__ inline void tiles_written()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 static __device__ inline void warpgroup_begin()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -189,6 +244,25 @@ static __device__ inline void warpgroup_mma(float d[N / 2], const uint32_t a[4],
                      : __VA_ARGS__                                                                                     \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tile_descriptor((const bf16 *)tile + k)));      \
     }
+/* A tile's rows are 128 bytes either way, and 8 of them 1024: rows of B are its columns turned. */
+static __device__ inline void warpgroup_mma_rows(float d[TILE_WIDTH / 2], const uint32_t a[4], const void *tile, int k)
+{
+    asm volatile("{\n\t.reg .pred add;\n\tsetp.eq.b32 add, 0, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32 "}, {%32,%33,%34,%35}, %36"
+                 ", add, 1, 1, 1;\n\t}"
+                 : SUMS_16(0), SUMS_16(16)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
+                   "l"(tile_descriptor((const char *)tile + k * TILE_PITCH)));
+}
+template <int N>
+static __device__ inline void warpgroup_mma_tiles(float d[N / 2], const void *x, const void *tile, int k, int add)
+{
+    static_assert(N == 64, "a product that is used");
+    asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %34, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32 "}, %32, %33, add, 1, 1, 0, 0;\n\t}"
+                 : SUMS_16(0), SUMS_16(16)
+                 : "l"(tile_descriptor((const bf16 *)x + k)), "l"(tile_descriptor((const bf16 *)tile + k)), "r"(add));
+}
 PTX_WARPGROUP_MMA(64, "64", NAMES_32, "{%32,%33,%34,%35}, %36", SUMS_16(0), SUMS_16(16))
 PTX_WARPGROUP_MMA(96, "96", NAMES_48, "{%48,%49,%50,%51}, %52", SUMS_16(0), SUMS_16(16), SUMS_16(32))
 PTX_WARPGROUP_MMA(128, "128", NAMES_64, "{%64,%65,%66,%67}, %68", SUMS_16(0), SUMS_16(16), SUMS_16(32), SUMS_16(48))
@@ -202,12 +276,16 @@ static __device__ inline void warpgroup_end()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/* Waits for all products. The compiler keeps their operands until here, and reads the sums behind it. */
-template <int N> static __device__ inline void warpgroup_wait(float (&d)[N], uint32_t (&a)[4][4])
+/* Waits for all products. The compiler keeps d and a until here, and reads d behind it. */
+template <int N> static __device__ inline void warpgroup_wait(float (&d)[N])
 {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int N> static __device__ inline void warpgroup_wait(float (&d)[N], uint32_t (&a)[4][4])
+{
+    warpgroup_wait(d);
 #pragma unroll
     for (int i = 0; i < 16; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
 }

@@ -27,12 +27,6 @@ extern "C" {
 #include <limits.h>
 #include <stdio.h>
 
-#if defined(MAR_CUDAHOST) || defined(MAR_CUDA_90A) /* cmake/cuda.cmake */
-enum { COMPILED = 1 };
-#else
-enum { COMPILED = 0 };
-#endif
-
 enum {
     DEPTH = TILE_WIDTH, /* inputs of a stage */
     ROWS = 128,         /* of a block */
@@ -490,13 +484,11 @@ mar_status cuda_choose_products(cuda_device *d, mar_err *err)
             printable(text, shown, sizeof shown));
     if (!*d->products.text) return MAR_OK;
     if (low || !d->bf16)
-        snprintf(why, sizeof why, "they compute in bf16 only, not in %s", low ? low : "f32");
-    else if (d->major != 9)
-        snprintf(why, sizeof why, "they need a GPU of compute capability 9.0");
-    else if (!COMPILED)
-        snprintf(why, sizeof why, "they need code for compute capability 9.0a, and this libmar has none");
+        snprintf(why, sizeof why, "it computes in bf16 only, not in %s", low ? low : "f32");
+    else if (!cuda_runs_hopper(d))
+        snprintf(why, sizeof why, CUDA_NEEDS_HOPPER);
     else if (!cuda_can_describe_tiles())
-        snprintf(why, sizeof why, "they need a driver that describes tiles (cuTensorMapEncodeTiled)");
+        snprintf(why, sizeof why, "the driver does not describe tiles (cuTensorMapEncodeTiled)");
     d->base.product_rows = strcmp(text, "1") == 0 ? FEW_ROWS : INT_MAX;
     return !*why ? MAR_OK
                  : err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_PRODUCTS is %s: %s", d->products.text,

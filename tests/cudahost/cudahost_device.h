@@ -121,7 +121,9 @@ void cudahost_barrier_arrive(uint64_t *barrier, unsigned bytes);
 void cudahost_barrier_wait(uint64_t *barrier, unsigned parity, CUDAHOST_HERE);
 void cudahost_tile_copy(void *shared, const struct CUtensorMap *map, int column, int row, uint64_t *barrier,
                         unsigned blocks);
-void cudahost_multiply_later(int n, float *d, const uint32_t a[4], const void *tile, int k);
+enum cudahost_product { CUDAHOST_COLUMNS, CUDAHOST_ROWS }; /* what B is of the tile */
+void cudahost_multiply_later(cudahost_product kind, int n, float *d, const uint32_t *a, const void *x, const void *tile,
+                             int k, int add);
 void cudahost_multiply_now(CUDAHOST_HERE);
 void cudahost_wait_for_previous(); /* griddepcontrol.wait: each thread of a launch that began early must call it */
 void cudahost_yield(const char *file, int line);

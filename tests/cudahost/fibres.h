@@ -27,11 +27,13 @@ struct device_copy {
 
 /* A product of a warpgroup that nobody has waited for. */
 struct device_product {
+    cudahost_product kind;
     unsigned n; /* columns */
     float *d;
     uint32_t a[4];
-    const void *tile;
+    const void *x, *tile; /* x: in place of a, or NULL */
     unsigned k;
+    int add;
 };
 
 /* A device thread. The fields that each meeting of a warp reads, for all lanes, are in one cache line. */

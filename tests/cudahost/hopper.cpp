@@ -151,43 +151,62 @@ size_t hopper_tiles()
 
 /* --- products ---------------------------------------------------------------------------------------------------- */
 
-void cudahost_multiply_later(int n, float *d, const uint32_t a[4], const void *tile, int k)
+void cudahost_multiply_later(cudahost_product kind, int n, float *d, const uint32_t *a, const void *x, const void *tile,
+                             int k, int add)
 {
     device_thread *me = current();
     if (me->n_products == sizeof me->products / sizeof *me->products)
         fibre_fail(me, "starts more than %u products without a wait", me->n_products);
-    me->products[me->n_products++] = {(unsigned)n, d, {a[0], a[1], a[2], a[3]}, tile, (unsigned)k};
+    device_product &p = me->products[me->n_products++];
+    p = {kind, (unsigned)n, d, {}, x, tile, (unsigned)k, add};
+    if (a) memcpy(p.a, a, sizeof p.a);
 }
 
 static float2 two_of(uint32_t bits)
 {
     return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
 }
-static const uint32_t *piece_of(const device_product &p, unsigned column, unsigned half)
+/* Returns a piece of a tile, of 8 numbers. */
+static const uint16_t *piece_of(const void *tile, unsigned row, unsigned piece)
 {
-    return (const uint32_t *)((const char *)p.tile + 128 * column + ((p.k / 8 + half) ^ column % 8) * 16);
+    return (const uint16_t *)((const char *)tile + 128 * row + (piece ^ row % 8) * 16);
+}
+static void reads(const void *tile, unsigned first, unsigned rows, unsigned piece, unsigned pieces)
+{
+    for (unsigned row = first; row < first + rows && cudahost_race; row++)
+        for (unsigned i = 0; i < pieces; i++) cudahost_race->tile_reads(piece_of(tile, row, piece + i), 16);
 }
 
-/* plain::warpgroup_mma of kernels/cuda/hopper.h, to the bit. One lane's reads stand for all of the warp. */
-static void multiply(const device_product &p, const uint64_t *given, unsigned lane)
+/* The twins of kernels/cuda/hopper.h, to the bit but for warpgroup_mma_rows. One lane's reads stand for all of the
+ * warp. */
+static void multiply(const device_product &p, const uint64_t *given, unsigned thread)
 {
-    const unsigned t = lane % 4;
+    const unsigned lane = thread % 32, t = lane % 4;
     float2 row[4][4];
     for (unsigned quad = 0; quad < 4; quad++)
         for (unsigned i = 0; i < 4; i++)
             row[quad][i] = two_of(((const device_product *)(uintptr_t)given[lane - t + quad])->a[i]);
-    for (unsigned column = 0; column < p.n && lane == 0 && cudahost_race; column++)
-        for (unsigned half = 0; half < 2; half++) cudahost_race->tile_reads(piece_of(p, column, half), 16);
+    const bool rows = p.kind == CUDAHOST_ROWS;
+    if (lane == 0) reads(p.tile, rows ? p.k : 0, rows ? 16 : p.n, rows ? 0 : p.k / 8, rows ? 8 : 2);
+    if (lane == 0 && p.x) reads(p.x, thread / 32 % 4 * 16, 16, p.k / 8, 2);
     for (unsigned n = 0; n < p.n / 8; n++)
         for (unsigned j = 0; j < 2; j++)
             for (unsigned half = 0; half < 2; half++) {
-                const uint32_t *piece = piece_of(p, 8 * n + 2 * t + j, half);
-                for (unsigned quad = 0; quad < 4; quad++)
+                const unsigned column = 8 * n + 2 * t + j;
+                const uint16_t *piece = piece_of(p.tile, rows ? 0 : column, rows ? 0 : p.k / 8 + half);
+                for (unsigned quad = 0; quad < 4; quad++) {
+                    uint32_t two = ((const uint32_t *)piece)[quad];
+                    if (rows) {
+                        const unsigned k = p.k + 8 * half + 2 * quad;
+                        two = piece_of(p.tile, k, n)[column % 8] | (uint32_t)piece_of(p.tile, k + 1, n)[column % 8]
+                                                                       << 16;
+                    }
                     for (unsigned i = 0; i < 2; i++) {
-                        const float2 x = row[quad][2 * half + i], y = two_of(piece[quad]);
+                        const float2 x = row[quad][2 * half + i], y = two_of(two);
                         p.d[4 * n + 2 * i + j] += x.x * y.x;
                         p.d[4 * n + 2 * i + j] += x.y * y.y;
                     }
+                }
             }
 }
 
@@ -195,9 +214,13 @@ static void multiply(const device_product &p, const uint64_t *given, unsigned la
 void cudahost_multiply_now(const char *file, int line)
 {
     device_thread *me = current();
+    const unsigned lane = me->number % 32, first = me->number / 32 % 4 * 16 + lane / 4;
     for (unsigned i = 0; i < me->n_products; i++) {
-        const uint64_t mine = (uint64_t)(uintptr_t)&me->products[i];
-        multiply(me->products[i], cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, mine, file, line), me->number % 32);
+        device_product &p = me->products[i];
+        for (unsigned j = 0; j < 4 && p.x; j++)
+            p.a[j] = ((const uint32_t *)piece_of(p.x, first + j % 2 * 8, p.k / 8 + j / 2))[lane % 4];
+        if (!p.add) std::fill(p.d, p.d + p.n / 2, 0.0f);
+        multiply(p, cudahost_sync_warp(CUDAHOST_SHUFFLE, ~0u, (uint64_t)(uintptr_t)&p, file, line), me->number);
         cudahost_sync_warp(CUDAHOST_SYNCWARP, ~0u, 0, file, line);
     }
     me->n_products = 0;

@@ -11,6 +11,18 @@ int ops_on_cuda(void)
     return kern_cuda_open != NULL;
 }
 
+int ops_has_asked(void)
+{
+    kern_device *d = NULL;
+    mar_err err = {0};
+    if (!ops_on_cuda() || cudahost_launches || kern_cuda_open(MAR_DTYPE_BF16, 0, &d, &err) == MAR_OK) {
+        if (d) d->core->close(d);
+        return 1;
+    }
+    printf("skipped: %s\n", err.text);
+    return 0;
+}
+
 #ifdef CUDA_TEST_BRIEF
 int ops_brief(void)
 {

@@ -727,7 +727,24 @@ static const ops_entry table[] = {
      prepare_cache, NULL, check_cache},
 };
 
+/* Heads of 64 by warpgroups (MAR_CUDA_ATTENTION): of one to five in a block, chunks of keys that are not full, and
+ * blocks that continue with a later tile. */
+static const int group_sequences[][7] = {{2, 19, 19, 2, 64, 0, 1},  {1, 130, 150, 1, 64, 0, 4},
+                                         {3, 65, 65, 1, 64, 16, 2}, {1, 330, 140, 4, 64, 0, 2},
+                                         {1, 20, 7, 1, 64, 1, 1},   {1, 17, 1, 1, 64, 8, 500}};
+static const int group_spans[][6] = {{2, 64, 0, SPANS, RAGGED, SHORT}, {1, 64, 8, SPANS, SHORT, LONG}};
+static const ops_entry groups[] = {
+    {"attention by warpgroups", "n_seq n_q n_k heads dim skew sharp", OPS_CASES(group_sequences),
+     OPS_CUDA | OPS_BF16 | OPS_ALONE, build_attention, run_attention, prepare_attention, NULL, NULL},
+    {"attention_spans by warpgroups", "heads dim skew count lengths replayed", OPS_CASES(group_spans),
+     OPS_CUDA | OPS_BF16, build_spans, run_spans, prepare_spans, NULL, check_spans},
+    {"attention by warpgroups, large", "n_seq n_q n_k heads dim skew sharp", OPS_CASES(large_sequences),
+     OPS_CUDA | OPS_BF16 | OPS_ALONE | OPS_LONG, build_attention, run_attention, prepare_attention, NULL, NULL},
+};
+
 int main(void)
 {
-    return ops_main(table);
+    const int failed = ops_main(table);
+    setenv("MAR_CUDA_ATTENTION", "1", 1);
+    return ops_has_asked() ? failed + ops_main(groups) : failed;
 }

@@ -174,7 +174,7 @@ int main(void)
     const char *const hows[] = {"1", "128:1:1:4", "128:2:2:2", "96:1:2:2", "64:2:4:1", "64:8:1:1"};
     for (size_t i = 0; i < sizeof hows / sizeof *hows; i++) {
         setenv("MAR_CUDA_PRODUCTS", hows[i], 1);
-        failed += ops_main(table);
+        if (ops_has_asked()) failed += ops_main(table);
     }
     return failed;
 }

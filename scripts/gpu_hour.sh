@@ -430,26 +430,32 @@ run_tune() {
     key="$key tuned $(value decoder_seconds "$file-tuned.json") + $(value encoder_seconds "$file-tuned.json")"
 }
 
-# run_products: MAR-B's transformer, s an image, by cuBLASLt (0), and by products of our own with each size of blocks;
-# 20 s each, because one may hang
+# The encoder's and the decoder's seconds, of a JSON
+tower_seconds() {
+    awk -v a="$(value decoder_seconds "$1")" -v b="$(value encoder_seconds "$1")" 'BEGIN { printf "%.4g", a + b }'
+}
+
+# run_products: MAR-B's transformer, s an image, by cuBLASLt (0), by products of our own (1), with attention by warpgroups,
+# and with cuts that share operands in no cluster, or x; 20 s each, because one may hang
 run_products() {
-    local how rc seconds failed=0 sizes="1 2 3 4" whole=$deadline
-    [ -z "$dry" ] || sizes=1
-    for how in 0 $sizes; do
+    local how name rc failed=0 cuts="attention 128:1:1:1 64:1:1:4" whole=$deadline
+    [ -z "$dry" ] || cuts=
+    for how in 0 1 $cuts; do
+        name=${how//:/-}
         deadline=$(($(now) + 20))
         [ $deadline -le "$whole" ] || deadline=$whole
-        MAR_CUDA_PRODUCTS=$how bench mar_b "$how"
+        if [ "$how" = attention ]; then
+            MAR_CUDA_PRODUCTS=1 MAR_CUDA_ATTENTION=1 bench mar_b "$name"
+        else
+            MAR_CUDA_PRODUCTS=$how bench mar_b "$name"
+        fi
         rc=$?
         case $rc in
-        0)
-            seconds=$(awk -v a="$(value decoder_seconds "$file-$how.json")" \
-                -v b="$(value encoder_seconds "$file-$how.json")" 'BEGIN { printf "%.4g", a + b }')
-            ;;
+        0) key="${key:+$key, }$how: $(tower_seconds "$file-$name.json")" ;;
         77) return 77 ;;
-        124 | 137) seconds='cut' failed=$rc ;;
-        *) seconds="failed $rc" failed=$rc ;;
+        124 | 137) key="${key:+$key, }$how: cut" failed=$rc ;;
+        *) key="${key:+$key, }$how: failed $rc" failed=$rc ;;
         esac
-        key="${key:+$key, }$how: $seconds"
     done
     return $failed
 }
@@ -457,6 +463,11 @@ run_products() {
 run_ncu_products() {
     local -x MAR_CUDA_PRODUCTS=1
     run_ncu product_kernel
+}
+
+run_ncu_attention() {
+    local -x MAR_CUDA_ATTENTION=1
+    run_ncu attend_groups --batch 64
 }
 
 run_gpt_l() {
@@ -485,6 +496,7 @@ run_batch() {
     bench mar_b "$few" --batch $few || return
     key="$(value seconds_per_image "$file-$few.json") s an image at $few"
     key="$key, head $(value head_call_seconds "$file-$few.json" 1e6) us a call"
+    key="$key, transformer $(tower_seconds "$file-$few.json")"
     repeat=1
     bench mar_b "$many" --batch $many || return
     key="$key, $(value seconds_per_image "$file-$many.json") at $many"
@@ -492,6 +504,11 @@ run_batch() {
 
 run_batch_groups() {
     local -x MAR_CUDA_HEAD_GROUPS=1
+    run_batch
+}
+
+run_batch_products() {
+    local -x MAR_CUDA_PRODUCTS=2 MAR_CUDA_ATTENTION=1
     run_batch
 }
 
@@ -545,6 +562,7 @@ step head_spec-few 60 "resident below the default: the default of rounds up to 8
 step spec-groups 30 "below head_spec: rounds in groups" run_spec_groups
 step batch 60 "floor 0.0174 s; goal 1.5 times" run_batch
 step batch-groups 60 "below the step before: the head in groups for these rows" run_batch_groups
+step batch-products 60 "transformer below the step batch's: the default for these rows" run_batch_products
 step head-mar_h 60 "124.5 us before, floor 26: below the default, it is the default up to 8 rows" run_forms mar_h streamed
 step head-nextstep 60 "the same in place of cuBLASLt's steps" run_forms nextstep streamed
 step ncu-chain 45 "barriers and fences, or loads: what takes the 48 us" run_ncu persistent_chain
@@ -552,9 +570,10 @@ step ncu-resident 45 "what its next change is for" run_ncu_resident
 step tests-full 80 "the same, at the official sizes" run_tests 2 streamed groups
 step clusters-mar_b 75 "one below the default: choose the form by the number of rows" run_forms mar_b "${forms[@]}"
 step lumina 60 "goal: 83 % of memory, 3.6 ms with all 32 layers; below it in one launch: the default" run_lumina
-step tune 45 "0.076 s before; above 0.04: own product for up to 1024 rows" run_tune
+step tune 45 "0.076 s before; above products': which cuBLASLt is compared with" run_tune
 step ncu-speculate 45 "the walk's share of a round" run_ncu speculate_kernel --head_spec 8
 step ncu-products 45 "loads, products or barriers: what their next change is for" run_ncu_products
+step ncu-attention 45 "the same, attention at batch 64" run_ncu_attention
 step clusters-spherear 75 "the same as of MAR-B" run_forms spherear_b "${forms[@]}"
 step two-threads 40 "below 0.9 of one session: run two" run_threads
 step torch-products 30 "attention 209 us, products 801 TFLOP/s: whether ours are behind" run_torch_products

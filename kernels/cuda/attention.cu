@@ -477,9 +477,9 @@ __global__ static void __launch_bounds__(128 * MOST_GROUPS, 1)
 mar_status cuda_choose_attention(cuda_device *d, mar_err *err)
 {
     const mar_status status = cuda_read_wish("MAR_CUDA_ATTENTION", "01", "0 or 1", &d->group_attention, err);
-    const char *why = !d->bf16 ? "it computes in bf16 only" : !cuda_runs_hopper(d) ? CUDA_NEEDS_HOPPER : NULL;
-    if (status != MAR_OK || !d->group_attention || !why) return status;
-    return err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_ATTENTION is 1: %s", why);
+    if (status != MAR_OK || !d->group_attention || (d->bf16 && cuda_runs_hopper(d))) return status;
+    return err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_ATTENTION is 1: %s",
+                   d->bf16 ? CUDA_NEEDS_HOPPER : "it computes in bf16 only, not in f32");
 }
 
 /* --- wide heads ---------------------------------------------------------------------------------------------- */

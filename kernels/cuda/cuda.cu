@@ -457,9 +457,10 @@ static mar_status check_device(int device, cudaDeviceProp *properties, mar_err *
 
 void cuda_describe(cuda_device *d, const char *tuning)
 {
-    char products[48] = "";
+    char products[36] = "";
     if (*d->products.text) snprintf(products, sizeof products, ", MAR_CUDA_PRODUCTS=%s", d->products.text);
-    snprintf(d->base.unit, sizeof d->base.unit, "%s%s%s", d->gpu, products, tuning);
+    snprintf(d->base.unit, sizeof d->base.unit, "%s%s%s%s", d->gpu, products,
+             d->group_attention ? ", MAR_CUDA_ATTENTION=1" : "", tuning);
 }
 
 static void device_describe(cuda_device *d, const cudaDeviceProp *p)

@@ -5,10 +5,9 @@
 #include "tests/cudahost/control.h"
 #include "tests/support/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define VARIABLE "the environment variable MAR_CUDA_PRODUCTS is "
 
 enum { TOKENS = 64 * 8 }; /* of the demo */
 
@@ -53,26 +52,43 @@ static void products_are_near(void **state)
 /* Checks that an unknown value, and a device without the form that is asked for, is an error by name. */
 static void refused(void **state)
 {
+#define FORMS                                                                                                          \
+    ", expected 0, 1, 2, or a block's columns with a cluster's parts, tiles down and across, such as 128:1:2:4"
+#define HOPPER "it needs a GPU of compute capability 9.0, and code for 9.0a"
     static const struct {
+        mar_status status;
         mar_dtype dtype;
-        const char *asked, *capability, *says;
-    } cases[] = {{MAR_DTYPE_BF16, "yes", NULL, "'yes', expected 0 to 4"},
-                 {MAR_DTYPE_F32, "1", NULL, "1: they compute in bf16 only, not in f32"},
-                 {MAR_DTYPE_INT8, "2", NULL, "2: they compute in bf16 only, not in int8"},
-                 {MAR_DTYPE_INT4, "3", NULL, "3: they compute in bf16 only, not in int4"},
-                 {MAR_DTYPE_BF16, "4", "8.9", "4: they need 112128 bytes of shared memory, and this GPU has 101376"}};
+        const char *variable, *asked, *capability, *says;
+    } cases[] = {
+        {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", "yes", NULL, "'yes'" FORMS},
+        {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", "96:1:4:1", NULL, "'96:1:4:1'" FORMS},
+        {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", "128:2:2:4", NULL, "'128:2:2:4'" FORMS},
+        {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", "128:1:0:1", NULL, "'128:1:0:1'" FORMS},
+        {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", "128:1:1:1,", NULL, "'128:1:1:1,'" FORMS},
+        {MAR_EBACKEND, MAR_DTYPE_F32, "PRODUCTS", "1", NULL, "1: it computes in bf16 only, not in f32"},
+        {MAR_EBACKEND, MAR_DTYPE_INT8, "PRODUCTS", "2", NULL, "2: it computes in bf16 only, not in int8"},
+        {MAR_EBACKEND, MAR_DTYPE_INT4, "PRODUCTS", "64:1:1:1", NULL, "64:1:1:1: it computes in bf16 only, not in int4"},
+        {MAR_EBACKEND, MAR_DTYPE_BF16, "PRODUCTS", "1", "8.9", "1: " HOPPER},
+        {MAR_EBACKEND, MAR_DTYPE_BF16, "PRODUCTS", "1", "10.0", "1: " HOPPER},
+        {MAR_EARG, MAR_DTYPE_BF16, "ATTENTION", "2", NULL, "'2', expected 0 or 1"},
+        {MAR_EBACKEND, MAR_DTYPE_F32, "ATTENTION", "1", NULL, "1: it computes in bf16 only, not in f32"},
+        {MAR_EBACKEND, MAR_DTYPE_BF16, "ATTENTION", "1", "8.0", "1: " HOPPER}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kern_device *d = NULL;
         mar_err err = {0};
+        char name[32], says[256];
         if (cases[i].capability && !cudahost_launches) continue; /* a GPU has its own */
         if (cases[i].capability) setenv("MAR_CUDAHOST_CAPABILITY", cases[i].capability, 1);
-        setenv("MAR_CUDA_PRODUCTS", cases[i].asked, 1);
-        assert_int_equal(kern_cuda_open(cases[i].dtype, 0, &d, &err), i == 0 ? MAR_EARG : MAR_EBACKEND);
+        snprintf(name, sizeof name, "MAR_CUDA_%s", cases[i].variable);
+        snprintf(says, sizeof says, "the environment variable %s is %s", name, cases[i].says);
+        unsetenv("MAR_CUDA_PRODUCTS");
+        setenv(name, cases[i].asked, 1);
+        assert_int_equal(kern_cuda_open(cases[i].dtype, 0, &d, &err), cases[i].status);
+        unsetenv(name);
         unsetenv("MAR_CUDAHOST_CAPABILITY");
         assert_null(d);
-        assert_memory_equal(err.text, VARIABLE, strlen(VARIABLE));
-        assert_string_equal(err.text + strlen(VARIABLE), cases[i].says);
+        assert_string_equal(err.text, says);
     }
 }
 
@@ -84,11 +100,13 @@ static void forms_are_described(void **state)
         const mar_params p = params_with("seed 1");
         char text[256];
         mar_session *s;
-        setenv("MAR_CUDA_PRODUCTS", asked ? "3" : "0", 1);
+        setenv("MAR_CUDA_PRODUCTS", asked ? "2" : "0", 1);
+        setenv("MAR_CUDA_ATTENTION", asked ? "1" : "0", 1);
         setenv("MAR_CUDA_DECODE", asked ? "1" : "0", 1);
         library l = open_library(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, "demo-discrete", NULL, NULL);
         assert_library(l.m, mar_session_create(l.model, NULL, &p, 1, &s));
-        assert_int_equal(strstr(mar_backend_description(l.m), ", MAR_CUDA_PRODUCTS=3") != NULL, asked);
+        assert_int_equal(strstr(mar_backend_description(l.m), ", MAR_CUDA_PRODUCTS=2, MAR_CUDA_ATTENTION=1") != NULL,
+                         asked);
         assert_string_equal(mar_session_description(s, text, sizeof text),
                             asked ? "transformer: matrix products in bf16, passes of few rows in one launch"
                                   : "transformer: matrix products in bf16");
@@ -96,6 +114,7 @@ static void forms_are_described(void **state)
         close_library(&l);
     }
     unsetenv("MAR_CUDA_DECODE");
+    unsetenv("MAR_CUDA_ATTENTION");
 }
 
 int main(void)

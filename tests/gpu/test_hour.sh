@@ -21,7 +21,7 @@ has() {
 
 if [ "$kind" = demo ]; then
     MAR_COMMAND=$command "$hour" --dry-run "$work/out" >"$work/printed" 2>&1 || fail "status $?, expected 0"
-    for name in head-{mar_b,spherear,mar_h,nextstep} head_spec head_spec-few spec-groups gpt_l products batch batch-groups \
+    for name in head-{mar_b,spherear,mar_h,nextstep} head_spec head_spec-few spec-groups gpt_l products batch batch-{groups,products} \
         clusters-{mar_b,spherear} lumina decode; do
         has $name ok '[^ ]'
     done
@@ -89,8 +89,9 @@ has products ok '0: 0, 1: 0'
 has head_spec 'failed 3' 'mar: a stand-in that fails'
 has head_spec-few 'failed 3'
 has spec-groups 'failed 3'
-has batch ok '0.5 s an image at 2, head 45 us a call, 0.5 at 3'
-has batch-groups ok '0.5 s an image at 2, head 44 us a call, 0.5 at 3'
+has batch ok '0.5 s an image at 2, head 45 us a call, transformer 0, 0.5 at 3'
+has batch-groups ok '0.5 s an image at 2, head 44 us a call, '
+has batch-products ok '0.5 s an image at 2, head 45 us a call, transformer 0, 0.5 at 3'
 has gpt_l ok '0.5 ms a token, int8 0.5'
 has decode ok '0.25 ms a token, int8 0.25'
 has lumina ok '0.5 ms a token .* in one launch 0.25'

@@ -51,6 +51,15 @@ typedef struct {
     bf16 *rounded; /* y [rows][out] as operands, or NULL */
 } product_call;
 
+/* The block's share of the copies of a stage: two pieces of weights, for the cluster's blocks above and below it, and
+ * rows of x, for those beside it. */
+typedef struct {
+    int column[2], channel[2]; /* first of a piece: of the tile, and row of weights */
+    int first, row;            /* first row of x: of the tile, and of x */
+    unsigned above, beside;    /* ranks of the blocks, as bits */
+    int input;                 /* first of the part */
+} product_share;
+
 template <int OF_A_BLOCK, int COPIES> struct product_form {
     enum {
         COLUMNS = OF_A_BLOCK,
@@ -66,6 +75,7 @@ template <int OF_A_BLOCK, int COPIES> struct product_form {
     };
     float2 moment[ROWS]; /* sum and sum of squares, likewise; then 1 / deviation */
     float bias[COLUMNS];
+    product_share share;
     uint64_t full[STAGES], empty[STAGES]; /* barriers: a stage has come; all blocks that it goes to have read it */
 };
 
@@ -100,51 +110,61 @@ template <typename F> static __device__ inline int product_channel(const product
     return tile * half + column % half + (column < half ? 0 : p.out / 2);
 }
 
-/* Starts the block's share of the copies of a stage: weights for the cluster's blocks above and below it, or rows of x
- * for those beside it. What lies outside of the matrices is 0. */
 template <typename F>
-static __device__ inline void product_copy_weights(const product_call &p, const product_place &b, F &s, int stage,
-                                                   int k)
+static __device__ inline product_share product_find_share(const product_call &p, const product_place &b)
 {
-    const int half = F::COLUMNS / 2, rows = half / p.down;
-    unsigned blocks = 0;
-    for (int down = 0; down < p.down; down++) blocks |= 1u << product_rank(p, b.part, down, b.across);
-    for (int column = b.down * rows; column < F::COLUMNS; column += half)
-        fast::tile_copy(s.stage[stage].weight[column], &p.weight_map, k, product_channel<F>(p, b.column_tile, column),
-                        &s.full[stage], blocks);
-}
-template <typename F>
-static __device__ inline void product_copy_rows(const product_call &p, const product_place &b, F &s, int stage, int k)
-{
-    const int first = b.across * (ROWS / p.across);
-    unsigned blocks = 0;
-    for (int across = 0; across < p.across; across++) blocks |= 1u << product_rank(p, b.part, b.down, across);
-    fast::tile_copy(s.stage[stage].x[first], &p.x_map, k, b.row_tile * ROWS + first, &s.full[stage], blocks);
+    const int half = F::COLUMNS / 2;
+    product_share c = {};
+    for (int i = 0; i < 2; i++) {
+        c.column[i] = i * half + b.down * (half / p.down);
+        c.channel[i] = product_channel<F>(p, b.column_tile, c.column[i]);
+    }
+    c.first = b.across * (ROWS / p.across), c.row = b.row_tile * ROWS + c.first;
+    for (int down = 0; down < p.down; down++) c.above |= 1u << product_rank(p, b.part, down, b.across);
+    for (int across = 0; across < p.across; across++) c.beside |= 1u << product_rank(p, b.part, b.down, across);
+    c.input = b.part * p.steps * DEPTH;
+    return c;
 }
 
-/* Starts the copies of weights of the first stages, and the way of the others to the L2. One thread calls it, and the
- * next function. */
+/* Start the copies of step i to a stage. What lies outside of the matrices is 0. */
 template <typename F>
-static __device__ inline void product_start(const product_call &p, const product_place &b, F &s, int first, int steps)
+static __device__ inline void product_copy_weights(const product_call &p, F &s, const product_share &c, int stage,
+                                                   int i)
 {
+    for (int half = 0; half < 2; half++)
+        fast::tile_copy(s.stage[stage].weight[c.column[half]], &p.weight_map, c.input + i * DEPTH, c.channel[half],
+                        &s.full[stage], c.above);
+}
+template <typename F>
+static __device__ inline void product_copy_rows(const product_call &p, F &s, const product_share &c, int stage, int i)
+{
+    fast::tile_copy(s.stage[stage].x[c.first], &p.x_map, c.input + i * DEPTH, c.row, &s.full[stage], c.beside);
+}
+
+/* Starts the copies of weights of the first stages, and the way of the others to the L2. */
+template <typename F>
+static __device__ inline void product_start(const product_call &p, F &s, int steps, int prefetches)
+{
+    const product_share c = s.share;
+#pragma unroll 1
     for (int i = 0; i < min(steps, (int)F::STAGES); i++) {
         fast::barrier_expect(&s.full[i], sizeof s.stage[0]);
-        product_copy_weights(p, b, s, i, (first + i) * DEPTH);
+        product_copy_weights(p, s, c, i, i);
     }
-    for (int i = F::STAGES; i < steps && b.row_tile == b.down; i++)
-        for (int column = b.down * (F::COLUMNS / 2 / p.down); column < F::COLUMNS; column += F::COLUMNS / 2)
-            fast::tile_prefetch(&p.weight_map, (first + i) * DEPTH, product_channel<F>(p, b.column_tile, column));
+#pragma unroll 1
+    for (int i = F::STAGES; i < steps && prefetches; i++)
+        for (int half = 0; half < 2; half++) fast::tile_prefetch(&p.weight_map, c.input + i * DEPTH, c.channel[half]);
 }
 
-/* Fills the stage of step i again, when all have read it. */
+/* Fills a stage again, with step i, when the phase of a parity has ended: all have read it. */
 template <typename F>
-static __device__ inline void product_refill(const product_call &p, const product_place &b, F &s, int first, int i)
+static __device__ inline void product_refill(const product_call &p, F &s, int stage, unsigned parity, int i)
 {
-    const int stage = i % F::STAGES, k = (first + i + F::STAGES) * DEPTH;
-    fast::barrier_wait(&s.empty[stage], (unsigned)(i / F::STAGES) % 2);
+    const product_share c = s.share;
+    fast::barrier_wait(&s.empty[stage], parity);
     fast::barrier_expect(&s.full[stage], sizeof s.stage[0]);
-    product_copy_weights(p, b, s, stage, k);
-    product_copy_rows(p, b, s, stage, k);
+    product_copy_weights(p, s, c, stage, i);
+    product_copy_rows(p, s, c, stage, i);
 }
 
 /* Loads the warp's rows of x into registers. Adds their moments. */
@@ -166,28 +186,31 @@ static __device__ inline void product_load(const product_call &p, const bf16 *x,
 
 /* Adds up the products of all steps. */
 template <typename F>
-static __device__ inline void product_multiply(const product_call &p, const product_place &b, F &s, int first,
-                                               int steps, float (&sum)[F::COLUMNS / 2], float2 moment[2])
+static __device__ inline void product_multiply(const product_call &p, const product_place &b, F &s, int steps,
+                                               float (&sum)[F::COLUMNS / 2], float2 moment[2])
 {
     /* Lane l tells block number l of those that share x with this one, or weights, that the warp has read a stage. */
     const int lane = (int)threadIdx.x % 32, peer = lane - p.across;
     const int rank = lane < p.across ? product_rank(p, b.part, b.down, lane)
                                      : product_rank(p, b.part, peer + (peer >= b.down), b.across);
+    unsigned parity = 0; /* of the stage's phase */
+    int stage = 0;
 #pragma unroll 1
     for (int i = 0; i < steps; i++) {
-        const int stage = i % F::STAGES;
         uint32_t a[DEPTH / 16][4];
-        fast::barrier_wait(&s.full[stage], (unsigned)(i / F::STAGES) % 2);
+        fast::barrier_wait(&s.full[stage], parity);
         product_load(p, s.stage[stage].x[0], a, moment);
         fast::warpgroup_begin();
 #pragma unroll
         for (int k = 0; k < DEPTH / 16; k++)
             fast::warpgroup_mma<F::COLUMNS>(sum, a[k], s.stage[stage].weight[0], 16 * k);
         fast::warpgroup_end();
-        if (threadIdx.x == 0 && i > 0 && i - 1 + F::STAGES < steps) product_refill(p, b, s, first, i - 1);
+        if (threadIdx.x == 0 && i > 0 && i - 1 + F::STAGES < steps) /* the stage of the step before */
+            product_refill(p, s, stage ? stage - 1 : F::STAGES - 1, stage ? parity : parity ^ 1, i - 1 + F::STAGES);
         __syncwarp();
         fast::warpgroup_wait(sum, a);
         if (i + F::STAGES < steps && peer < p.down - 1) fast::barrier_arrive(&s.empty[stage], (unsigned)rank);
+        if (++stage == F::STAGES) stage = 0, parity ^= 1;
     }
 }
 
@@ -327,7 +350,7 @@ static __global__ void __launch_bounds__(THREADS, 2) product_kernel(const __grid
     F &s = *(F *)cuda_shared();
     const int slice = ROWS / p.parts;
     const product_place b = product_find_place(p);
-    const int first = b.part * p.steps, steps = min(p.steps, (p.in + DEPTH - 1) / DEPTH - first);
+    const int steps = min(p.steps, (p.in + DEPTH - 1) / DEPTH - b.part * p.steps);
     float sum[F::COLUMNS / 2] = {};
     float2 moment[2] = {};
     fast::start_next();
@@ -337,6 +360,7 @@ static __global__ void __launch_bounds__(THREADS, 2) product_kernel(const __grid
             fast::barrier_create(&s.empty[i], (unsigned)(WARPS * (p.down + p.across - 1)));
         }
         fast::barriers_created();
+        s.share = product_find_share<F>(p, b);
     }
     for (int i = (int)threadIdx.x; i < F::COLUMNS; i += THREADS) {
         const int channel = min(product_channel<F>(p, b.column_tile, i), p.out - 1);
@@ -348,12 +372,11 @@ static __global__ void __launch_bounds__(THREADS, 2) product_kernel(const __grid
         fast::cluster_meet();
     else
         __syncthreads();
-    if (threadIdx.x == 0) product_start(p, b, s, first, steps);
+    if (threadIdx.x == 0) product_start(p, s, steps, b.row_tile == b.down);
     fast::wait_for_previous();
-    for (int i = 0; threadIdx.x == 0 && i < min(steps, (int)F::STAGES); i++)
-        product_copy_rows(p, b, s, i, (first + i) * DEPTH);
+    for (int i = 0; threadIdx.x == 0 && i < min(steps, (int)F::STAGES); i++) product_copy_rows(p, s, s.share, i, i);
     __syncwarp();
-    product_multiply(p, b, s, first, steps, sum, moment);
+    product_multiply(p, b, s, steps, sum, moment);
     __syncthreads();
     if (p.parts > 1) fast::cluster_meet(); /* no block reads its stages any more */
     product_send(p, s, b, slice, sum, moment);

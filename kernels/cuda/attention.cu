@@ -387,6 +387,7 @@ struct attention_group_memory {
     } stage[STAGES];
 };
 
+#if CUDA_HOPPER
 /* Starts to copy rows first .. first + rows - 1 of a head to tiles; those from row n on are 0. */
 static __device__ inline void attention_copy_tiles(const bf16 *from, int stride, int first, int rows, int n, bf16 *to)
 {
@@ -454,6 +455,7 @@ static __device__ inline void attend_group(const attention_shape &a, const atten
                                y + (p.query + (size_t)from) * (size_t)(a.heads * GROUP_DIM) + (size_t)column,
                                (size_t)(a.heads * GROUP_DIM), min(p.n_q - from, (int)TILE));
 }
+#endif
 
 __global__ static void __launch_bounds__(128 * MOST_GROUPS, 1)
     attend_groups(attention_shape a, attention_spans s, const act *q, const act *key, const act *value, act *y)

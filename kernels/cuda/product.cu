@@ -79,6 +79,7 @@ template <int OF_A_BLOCK, int COPIES> struct product_form {
     uint64_t full[STAGES], empty[STAGES]; /* barriers: a stage has come; all blocks that it goes to have read it */
 };
 
+#if CUDA_HOPPER
 /* A block's place: its part, and its tile; the latter in its cluster and in y. */
 typedef struct {
     int part, down, across;
@@ -342,6 +343,8 @@ static __device__ inline void product_store(const product_call &p, const F &s, c
         cuda_store((bf16 *)p.y + at, y);
     if (p.rounded) cuda_store(p.rounded + product_at(p, b, i, p.out), y);
 }
+
+#endif
 
 template <typename F>
 static __global__ void __launch_bounds__(THREADS, 2) product_kernel(const __grid_constant__ product_call p)

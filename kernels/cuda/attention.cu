@@ -388,15 +388,19 @@ struct attention_group_memory {
 };
 
 #if CUDA_HOPPER
-/* Starts to copy rows first .. first + rows - 1 of a head to tiles; those from row n on are 0. */
-static __device__ inline void attention_copy_tiles(const bf16 *from, int stride, int first, int rows, int n, bf16 *to)
+/* Starts to copy rows first .. first + rows - 1 of a sequence of n rows, which begins at row `base`, from element
+ * `column` on to tiles, and, if not NULL, those of `second` to the KEYS rows of tiles behind these. Rows beyond the
+ * sequence are 0. */
+static __device__ inline void attention_copy_tiles(const bf16 *from, const bf16 *second, size_t base, int column,
+                                                   int stride, int first, int rows, int n, bf16 *to)
 {
-    const int pieces = GROUP_DIM / 8;
+    const int mine = (int)threadIdx.x / 8, piece = (int)threadIdx.x % 8, step = (int)blockDim.x / 8; /* step: of 16 */
+    size_t at = (base + (size_t)(first + mine)) * (size_t)stride + (size_t)(column + piece * 8);
+    char *place = (char *)tile_piece(to, mine, piece);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < rows * pieces; i += (int)blockDim.x) {
-        const int row = i / pieces, piece = i % pieces, given = first + row < n;
-        fast::copy16_if(given, (void *)tile_piece(to, row, piece),
-                        from + (given ? (size_t)(first + row) * (size_t)stride : 0) + piece * 8);
+    for (int i = mine; i < rows; i += step, at += (size_t)(step * stride), place += step * TILE_PITCH) {
+        fast::copy16_if(first + i < n, place, from + at);
+        if (second) fast::copy16_if(first + i < n, place + KEYS * TILE_PITCH, second + at);
     }
 }
 
@@ -407,14 +411,10 @@ static __device__ inline void attend_group(const attention_shape &a, const atten
     attention_group_memory &m = *(attention_group_memory *)cuda_shared();
     const int warp = (int)threadIdx.x / 32, chunks = (p.n_k + KEYS - 1) / KEYS, column = p.head * GROUP_DIM;
     const bf16 *mine = m.query[warp / 4 * GROUP_QUERIES];
-    key += p.key * (size_t)a.kv_stride + (size_t)column, value += p.key * (size_t)a.kv_stride + (size_t)column;
-    attention_copy_tiles(q + p.query * (size_t)a.q_stride + (size_t)column, a.q_stride, first, (int)blockDim.x / 2,
-                         p.n_q, m.query[0]);
+    attention_copy_tiles(q, NULL, p.query, column, a.q_stride, first, (int)blockDim.x / 2, p.n_q, m.query[0]);
     for (int i = 0; i < STAGES - 1; i++) {
-        if (i < chunks) {
-            attention_copy_tiles(key, a.kv_stride, i * KEYS, KEYS, p.n_k, m.stage[i].key[0]);
-            attention_copy_tiles(value, a.kv_stride, i * KEYS, KEYS, p.n_k, m.stage[i].value[0]);
-        }
+        if (i < chunks)
+            attention_copy_tiles(key, value, p.key, column, a.kv_stride, i * KEYS, KEYS, p.n_k, m.stage[i].key[0]);
         fast::copy_commit();
     }
     float top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, o[GROUP_DIM / 2] = {};
@@ -425,10 +425,9 @@ static __device__ inline void attend_group(const attention_shape &a, const atten
         fast::copy_wait<STAGES - 2>();
         fast::tiles_written();
         __syncthreads(); /* chunk i is loaded; nobody reads the previous one, whose stage is filled next */
-        if (next < chunks) {
-            attention_copy_tiles(key, a.kv_stride, next * KEYS, KEYS, p.n_k, m.stage[next % STAGES].key[0]);
-            attention_copy_tiles(value, a.kv_stride, next * KEYS, KEYS, p.n_k, m.stage[next % STAGES].value[0]);
-        }
+        if (next < chunks)
+            attention_copy_tiles(key, value, p.key, column, a.kv_stride, next * KEYS, KEYS, p.n_k,
+                                 m.stage[next % STAGES].key[0]);
         fast::copy_commit();
         const auto &stage = m.stage[i % STAGES];
         fast::warpgroup_begin();

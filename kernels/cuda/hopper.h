@@ -152,8 +152,9 @@ static __device__ inline unsigned shared_address(const void *shared)
 /* A barrier of a block's shared memory has phases of parity 0, 1, 0, ... Each ends when `arrivals` have come and as
  * many bytes as they expect. One thread creates the barriers and calls barriers_created; the cluster's threads meet
  * before they use them. barrier_expect arrives, and expects bytes, which may have come before; barrier_arrive arrives
- * in block `rank` of the cluster. What a thread did before it arrives precedes what others do behind barrier_wait for
- * the phase of a parity. It returns at once where that phase has ended and the next has not. */
+ * in block `rank` of the cluster. Behind barrier_wait for the phase of a parity the bytes have come, and what threads
+ * of this block did before they arrived precedes; of another block only that it has read its own shared memory, whose
+ * order takes no fence. It returns at once where that phase has ended and the next has not. */
 static __device__ inline void barrier_create(uint64_t *barrier, unsigned arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
@@ -170,7 +171,7 @@ static __device__ inline void barrier_expect(uint64_t *barrier, unsigned bytes)
 static __device__ inline void barrier_arrive(uint64_t *barrier, unsigned rank)
 {
     asm volatile("{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\t"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(shared_address(barrier)),
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(shared_address(barrier)),
                  "r"(rank)
                  : "memory");
 }
@@ -179,7 +180,7 @@ static __device__ inline void barrier_wait(uint64_t *barrier, unsigned parity)
     unsigned ended;
     do
         asm volatile("{\n\t.reg .pred ended;\n\t"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 ended, [%1], %2;\n\t"
+                     "mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n\t"
                      "selp.u32 %0, 1, 0, ended;\n\t}"
                      : "=r"(ended)
                      : "r"(shared_address(barrier)), "r"(parity)
@@ -210,10 +211,12 @@ static __device__ inline void tile_prefetch(const CUtensorMap *map, int column, 
                  : "memory");
 }
 
-/* Describes a tile for wgmma: its address, 1024 bytes from 8 rows to the next 8, and how its pieces lie. */
-static __device__ inline uint64_t tile_descriptor(const void *tile)
+/* Describes a tile for wgmma, from byte `offset` on: its address in 16 bytes, of which 14 bits have room for all shared
+ * memory, 1024 bytes from 8 rows to the next 8, and how its pieces lie. */
+static __device__ inline uint64_t tile_descriptor(const void *tile, int offset)
 {
-    return (uint64_t)((shared_address(tile) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    const uint64_t whole = (uint64_t)(shared_address(tile) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    return whole + (uint64_t)(offset / 16);
 }
 /* A thread's own stores and copies to tiles precede products behind the next barrier. */
 static __device__ inline void tiles_written()
@@ -242,7 +245,7 @@ static __device__ inline void warpgroup_mma(float d[N / 2], const uint32_t a[4],
                      "wgmma.mma_async.sync.aligned.m64n" name "k16.f32.bf16.bf16 {" sums "}, " rest                    \
                      ", add, 1, 1, 0;\n\t}"                                                                            \
                      : __VA_ARGS__                                                                                     \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tile_descriptor((const bf16 *)tile + k)));      \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tile_descriptor(tile, k * 2)));                 \
     }
 /* A tile's rows are 128 bytes either way, and 8 of them 1024: rows of B are its columns turned. */
 static __device__ inline void warpgroup_mma_rows(float d[TILE_WIDTH / 2], const uint32_t a[4], const void *tile, int k)
@@ -251,8 +254,7 @@ static __device__ inline void warpgroup_mma_rows(float d[TILE_WIDTH / 2], const 
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32 "}, {%32,%33,%34,%35}, %36"
                  ", add, 1, 1, 1;\n\t}"
                  : SUMS_16(0), SUMS_16(16)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
-                   "l"(tile_descriptor((const char *)tile + k * TILE_PITCH)));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tile_descriptor(tile, k * TILE_PITCH)));
 }
 template <int N>
 static __device__ inline void warpgroup_mma_tiles(float d[N / 2], const void *x, const void *tile, int k, int add)
@@ -261,7 +263,7 @@ static __device__ inline void warpgroup_mma_tiles(float d[N / 2], const void *x,
     asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %34, 0;\n\t"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32 "}, %32, %33, add, 1, 1, 0, 0;\n\t}"
                  : SUMS_16(0), SUMS_16(16)
-                 : "l"(tile_descriptor((const bf16 *)x + k)), "l"(tile_descriptor((const bf16 *)tile + k)), "r"(add));
+                 : "l"(tile_descriptor(x, k * 2)), "l"(tile_descriptor(tile, k * 2)), "r"(add));
 }
 PTX_WARPGROUP_MMA(64, "64", NAMES_32, "{%32,%33,%34,%35}, %36", SUMS_16(0), SUMS_16(16))
 PTX_WARPGROUP_MMA(96, "96", NAMES_48, "{%48,%49,%50,%51}, %52", SUMS_16(0), SUMS_16(16), SUMS_16(32))

@@ -12,7 +12,7 @@
  * shared memory (hopper.h); the first weights are on their way, and the others in the L2, before the kernel before has
  * ended (programmatic dependent launch), so two blocks of consecutive kernels fit in a multiprocessor. Blocks of a
  * cluster that need the same weights or rows of x read a share of them each, for all. Two warpgroups have 64 rows each:
- * a warp loads its 16 rows of x into registers while the products of the stage before compute (wgmma).
+ * a warp loads its 16 rows of x into registers while the other warpgroup multiplies (wgmma).
  *
  * Where tiles are few, blocks of a cluster have parts of the inputs. At the end they send each other sums, so that each
  * has all parts of some rows, and adds them in the order of the parts: bits do not depend on time. Blocks of a cluster
@@ -319,7 +319,9 @@ template <typename F> static __device__ inline void product_add(const product_ca
         for (int j = 0; j < LOADS; j++) {
             const int i = first + j * STEP;
             if (i / b.columns >= b.slice) break;
-            for (int k = 0; k < 4; k++) s.sum[i / b.columns][i % b.columns + k] += x[j].v[k];
+            cuda_floats<4> *y = (cuda_floats<4> *)(s.sum[i / b.columns] + i % b.columns), sum = *y;
+            for (int k = 0; k < 4; k++) sum.v[k] += x[j].v[k];
+            *y = sum;
         }
     }
 }
@@ -381,7 +383,7 @@ static __global__ void __launch_bounds__(THREADS, 2) product_kernel(const __grid
     __syncwarp();
     product_multiply(p, b, s, steps, sum, moment);
     __syncthreads();
-    if (p.parts > 1) fast::cluster_meet(); /* no block reads its stages any more */
+    if (p.parts * p.down * p.across > 1) fast::cluster_meet(); /* all copies have come, and no block reads stages */
     product_send(p, s, b, slice, sum, moment);
     if (p.parts > 1)
         fast::cluster_sync();

@@ -125,6 +125,7 @@ enum cudahost_product { CUDAHOST_COLUMNS, CUDAHOST_ROWS }; /* what B is of the t
 void cudahost_multiply_later(cudahost_product kind, int n, float *d, const uint32_t *a, const void *x, const void *tile,
                              int k, int add);
 void cudahost_multiply_now(CUDAHOST_HERE);
+void cudahost_tiles_written();
 void cudahost_wait_for_previous(); /* griddepcontrol.wait: each thread of a launch that began early must call it */
 void cudahost_yield(const char *file, int line);
 extern unsigned cudahost_patience; /* polls (cudahost_give_up_after) */

@@ -473,6 +473,7 @@ void cudahost_copy_wait(unsigned open)
         if (cudahost_race) cudahost_race->copy_ends(&c);
         memcpy(c.to, c.from, 16);
     }
+    if (n && !me->unfenced) me->unfenced = true, me->block->unfenced++;
     me->copies.erase(me->copies.begin(), me->copies.begin() + (long)n);
 }
 

@@ -625,6 +625,7 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
 {
     const size_t n = b->threads.size();
     b->index = unravel(number, l->grid);
+    b->unfenced = 0;
     b->barrier = fibre_barrier();
     b->barrier.expected = (unsigned)n;
     for (fibre_barrier &team : b->teams) team = fibre_barrier();
@@ -647,6 +648,7 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
         t->exited = false;
         t->groups = 0;
         t->n_products = 0;
+        t->unfenced = false;
         t->waited = !l->early;
     }
     if (cudahost_race) cudahost_race->block_begins(b);

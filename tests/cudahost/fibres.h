@@ -52,7 +52,8 @@ struct alignas(64) device_thread : cudahost_thread {
     unsigned groups; /* closed groups of copies */
     device_product products[8];
     unsigned n_products;
-    bool waited; /* for the launch before */
+    bool waited;   /* for the launch before */
+    bool unfenced; /* it has copied to shared memory, and has no fence for products of warpgroups since */
 };
 
 /* Threads that wait for each other. */
@@ -83,6 +84,7 @@ struct cudahost_block {
     std::vector<device_warp> warps;
     fibre_barrier barrier, teams[CUDAHOST_TEAMS];
     uint3 index;
+    unsigned unfenced; /* threads that are */
     unsigned char *shared;
     device_cluster *cluster;
     unsigned rank; /* in the cluster */

@@ -210,11 +210,19 @@ static void multiply(const device_product &p, const uint64_t *given, unsigned th
             }
 }
 
+void cudahost_tiles_written()
+{
+    device_thread *me = current();
+    if (me->unfenced) me->unfenced = false, me->block->unfenced--;
+}
+
 /* A warp's lanes wait together. */
 void cudahost_multiply_now(const char *file, int line)
 {
     device_thread *me = current();
     const unsigned lane = me->number % 32, first = me->number / 32 % 4 * 16 + lane / 4;
+    if (me->block->unfenced)
+        fibre_fail(me, "multiplies tiles, and a thread has copied to them without a fence (tiles_written)");
     for (unsigned i = 0; i < me->n_products; i++) {
         device_product &p = me->products[i];
         for (unsigned j = 0; j < 4 && p.x; j++)

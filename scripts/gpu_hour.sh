@@ -467,7 +467,7 @@ run_ncu_products() {
 
 run_ncu_attention() {
     local -x MAR_CUDA_ATTENTION=1
-    run_ncu attend_groups --batch 64
+    run_ncu attend_warpgroups --batch 64
 }
 
 run_gpt_l() {
@@ -509,7 +509,11 @@ run_batch_groups() {
 
 run_batch_products() {
     local -x MAR_CUDA_PRODUCTS=2 MAR_CUDA_ATTENTION=1
-    run_batch
+    run_batch || return
+    repeat=2
+    if [ "$dry" ]; then return; fi
+    MAR_CUDA_ATTENTION=0 bench mar_b 64-products --batch 64 || return
+    key="$key; products alone: transformer $(tower_seconds "$file-64-products.json") at 64"
 }
 
 run_threads() {
@@ -570,7 +574,7 @@ step ncu-resident 45 "what its next change is for" run_ncu_resident
 step tests-full 80 "the same, at the official sizes" run_tests 2 streamed groups
 step clusters-mar_b 75 "one below the default: choose the form by the number of rows" run_forms mar_b "${forms[@]}"
 step lumina 60 "goal: 83 % of memory, 3.6 ms with all 32 layers; below it in one launch: the default" run_lumina
-step tune 45 "0.076 s before; above products': which cuBLASLt is compared with" run_tune
+step tune 45 "0.076 s before; what own products have to beat" run_tune
 step ncu-speculate 45 "the walk's share of a round" run_ncu speculate_kernel --head_spec 8
 step ncu-products 45 "loads, products or barriers: what their next change is for" run_ncu_products
 step ncu-attention 45 "the same, attention at batch 64" run_ncu_attention

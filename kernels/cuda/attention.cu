@@ -1,14 +1,16 @@
 /* Attention. Heads of up to 128 elements have the softmax fused between the two products: online softmax over chunks of
  * keys (Milakov and Gimelshein, arXiv:1805.02867). Their scores never reach global memory; the number of keys is
- * unlimited. There are two kernels. One uses tensor cores, for bf16, aligned rows and heads of a multiple of 16, as in
- * the transformers. The other takes everything else, such as f32, by plain loops in f32, a warp a few queries.
+ * unlimited. One kernel uses tensor cores, for bf16, aligned rows and heads of a multiple of 16, as in the
+ * transformers; on request another has heads of 64. The third takes everything else, such as f32, by plain loops in
+ * f32, a warp a few queries.
  *
  * A wider head, such as the image decoders' single one, is computed as two products by cuBLASLt with a softmax between.
  * Its scores and weights are in the queue's working memory.
  *
- * Floor of the tensor cores' kernel for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At
+ * Floor of the tensor cores' kernels for a sequence of n tokens and a head of d elements: 4 n^2 d flop, 8 n d bytes. At
  * n = 320 and d = 64 that is 160 flop/byte, below the ridge of an H100 (989 Tflop/s over 3.35 TB/s = 295). But the
- * preceding products' outputs are still in L2. Each block of up to 160 queries reads keys and values from there once.
+ * preceding products' outputs are still in L2. Each block of up to 160 queries, or 320, reads keys and values from
+ * there once.
  */
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/linear.h"
@@ -375,17 +377,19 @@ static int attend_warps(const cuda_queue *c, int heads, int n_q, int each, int m
  * Queries, keys and values are tiles in shared memory (hopper.h), from where wgmma takes them. Other warpgroups
  * multiply while one has its softmax. */
 enum {
-    GROUP_DIM = TILE_WIDTH,
-    GROUP_QUERIES = 64, /* of a warpgroup */
-    MOST_GROUPS = 5,
+    WARPGROUP_DIM = TILE_WIDTH,
+    WARPGROUP_QUERIES = 64, /* of a warpgroup */
+    MOST_WARPGROUPS = 5,
 };
 
-struct attention_group_memory {
-    bf16 query[MOST_GROUPS * GROUP_QUERIES][GROUP_DIM];
+struct warpgroup_memory {
+    bf16 query[MOST_WARPGROUPS * WARPGROUP_QUERIES][WARPGROUP_DIM];
     struct {
-        bf16 key[KEYS][GROUP_DIM], value[KEYS][GROUP_DIM];
+        bf16 key[KEYS][WARPGROUP_DIM], value[KEYS][WARPGROUP_DIM];
     } stage[STAGES];
 };
+static_assert(offsetof(warpgroup_memory, stage) % TILE_ALIGNMENT == 0, "tiles are aligned");
+static_assert(sizeof(warpgroup_memory::stage[0]) == 2 * KEYS * TILE_PITCH, "values are behind their keys");
 
 #if CUDA_HOPPER
 /* Starts to copy rows first .. first + rows - 1 of a sequence of n rows, which begins at row `base`, from element
@@ -405,19 +409,19 @@ static __device__ inline void attention_copy_tiles(const bf16 *from, const bf16 
 }
 
 /* Computes the queries of a place from `first` on, up to 64 a warpgroup. */
-static __device__ inline void attend_group(const attention_shape &a, const attention_place &p, int first, const bf16 *q,
-                                           const bf16 *key, const bf16 *value, bf16 *y)
+static __device__ inline void attend_warpgroup(const attention_shape &a, const attention_place &p, int first,
+                                               const bf16 *q, const bf16 *key, const bf16 *value, bf16 *y)
 {
-    attention_group_memory &m = *(attention_group_memory *)cuda_shared();
-    const int warp = (int)threadIdx.x / 32, chunks = (p.n_k + KEYS - 1) / KEYS, column = p.head * GROUP_DIM;
-    const bf16 *mine = m.query[warp / 4 * GROUP_QUERIES];
+    warpgroup_memory &m = *(warpgroup_memory *)cuda_shared();
+    const int warp = (int)threadIdx.x / 32, chunks = (p.n_k + KEYS - 1) / KEYS, column = p.head * WARPGROUP_DIM;
+    const bf16 *mine = m.query[warp / 4 * WARPGROUP_QUERIES];
     attention_copy_tiles(q, NULL, p.query, column, a.q_stride, first, (int)blockDim.x / 2, p.n_q, m.query[0]);
     for (int i = 0; i < STAGES - 1; i++) {
         if (i < chunks)
             attention_copy_tiles(key, value, p.key, column, a.kv_stride, i * KEYS, KEYS, p.n_k, m.stage[i].key[0]);
         fast::copy_commit();
     }
-    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, o[GROUP_DIM / 2] = {};
+    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, o[WARPGROUP_DIM / 2] = {};
 #pragma unroll 1
     for (int i = 0; i < chunks; i++) {
         const int next = i + STAGES - 1, keys = min(p.n_k - i * KEYS, (int)KEYS);
@@ -432,10 +436,10 @@ static __device__ inline void attend_group(const attention_shape &a, const atten
         const auto &stage = m.stage[i % STAGES];
         fast::warpgroup_begin();
 #pragma unroll
-        for (int d = 0; d < GROUP_DIM; d += 16) fast::warpgroup_mma_tiles<KEYS>(s, mine, stage.key[0], d, d > 0);
+        for (int d = 0; d < WARPGROUP_DIM; d += 16) fast::warpgroup_mma_tiles<KEYS>(s, mine, stage.key[0], d, d > 0);
         fast::warpgroup_end();
         fast::warpgroup_wait(s);
-        online_softmax<GROUP_DIM, KEYS>((float(*)[4])s, a.scale, keys, top, sum, (float(*)[4])o);
+        online_softmax<WARPGROUP_DIM, KEYS>((float(*)[4])s, a.scale, keys, top, sum, (float(*)[4])o);
         uint32_t weight[KEYS / 16][4];
 #pragma unroll
         for (int k = 0; k < KEYS / 16; k++)
@@ -450,14 +454,14 @@ static __device__ inline void attend_group(const attention_shape &a, const atten
     fast::copy_wait<0>();
     __syncthreads();
     const int from = first + warp * TILE;
-    attention_store<GROUP_DIM>((float(*)[4])o, sum, m.query[0] + warp * TILE * (GROUP_DIM + PAD),
-                               y + (p.query + (size_t)from) * (size_t)(a.heads * GROUP_DIM) + (size_t)column,
-                               (size_t)(a.heads * GROUP_DIM), min(p.n_q - from, (int)TILE));
+    attention_store<WARPGROUP_DIM>((float(*)[4])o, sum, m.query[0] + warp * TILE * (WARPGROUP_DIM + PAD),
+                                   y + (p.query + (size_t)from) * (size_t)(a.heads * WARPGROUP_DIM) + (size_t)column,
+                                   (size_t)(a.heads * WARPGROUP_DIM), min(p.n_q - from, (int)TILE));
 }
 #endif
 
-__global__ static void __launch_bounds__(128 * MOST_GROUPS, 1)
-    attend_groups(attention_shape a, attention_spans s, const act *q, const act *key, const act *value, act *y)
+__global__ static void __launch_bounds__(128 * MOST_WARPGROUPS, 1)
+    attend_warpgroups(attention_shape a, attention_spans s, const act *q, const act *key, const act *value, act *y)
 {
 #if CUDA_HOPPER
     fast::start_next();
@@ -467,7 +471,7 @@ __global__ static void __launch_bounds__(128 * MOST_GROUPS, 1)
         const attention_place p = attention_find_place(a, s, block);
         const int first = p.tile * (int)blockDim.x / 2;
         if (first >= p.n_q) break;
-        attend_group(a, p, first, (const bf16 *)q, (const bf16 *)key, (const bf16 *)value, (bf16 *)y);
+        attend_warpgroup(a, p, first, (const bf16 *)q, (const bf16 *)key, (const bf16 *)value, (bf16 *)y);
         __syncthreads(); /* the results have left the tiles' memory */
     }
 #else
@@ -477,8 +481,8 @@ __global__ static void __launch_bounds__(128 * MOST_GROUPS, 1)
 
 mar_status cuda_choose_attention(cuda_device *d, mar_err *err)
 {
-    const mar_status status = cuda_read_wish("MAR_CUDA_ATTENTION", "01", "0 or 1", &d->group_attention, err);
-    if (status != MAR_OK || !d->group_attention || (d->bf16 && cuda_runs_hopper(d))) return status;
+    const mar_status status = cuda_read_wish("MAR_CUDA_ATTENTION", "01", "0 or 1", &d->warpgroup_attention, err);
+    if (status != MAR_OK || !d->warpgroup_attention || (d->bf16 && cuda_runs_hopper(d))) return status;
     return err_set(err, MAR_EBACKEND, "the environment variable MAR_CUDA_ATTENTION is 1: %s",
                    d->bf16 ? CUDA_NEEDS_HOPPER : "it computes in bf16 only, not in f32");
 }
@@ -659,7 +663,7 @@ mar_status cuda_attention_plan(kern_queue *k, int n_q, int n_k, int heads, int h
     allow(attend_of[head_dim / 16 - 1], attend_shared(head_dim), &error);
     if (head_dim == BIASED_DIM) allow(attend<BIASED_DIM, 1, 1>, attend_shared(head_dim), &error);
     if (head_dim == PAIRED_DIM) allow(attend<PAIRED_DIM, 2, 0>, attend_shared(head_dim), &error);
-    if (c->device->group_attention) allow(attend_groups, sizeof(attention_group_memory), &error);
+    if (c->device->warpgroup_attention) allow(attend_warpgroups, sizeof(warpgroup_memory), &error);
     (void)cuda_switch(before);
     return cuda_status(error, "shared memory for attention", err);
 }
@@ -682,13 +686,13 @@ static void attention_launch(cuda_queue *c, const attention_shape &a, const atte
         kernel = spans.bias ? attend<BIASED_DIM, 1, 1> : paired ? attend<PAIRED_DIM, 2, 0> : attend_of[dim / 16 - 1];
         warps = attend_warps(c, heads, a.n_q, each, paired ? PAIRED_WARPS : WARPS);
         queries = each * warps, shared = attend_shared(dim), early = 1;
-        if (c->device->group_attention && dim == GROUP_DIM && !spans.bias) {
-            kernel = attend_groups;
-            warps = 4 * attend_warps(c, heads, a.n_q, GROUP_QUERIES, MOST_GROUPS);
-            queries = GROUP_QUERIES / 4 * warps, shared = sizeof(attention_group_memory);
+        if (c->device->warpgroup_attention && dim == WARPGROUP_DIM && !spans.bias) {
+            kernel = attend_warpgroups;
+            warps = 4 * attend_warps(c, heads, a.n_q, WARPGROUP_QUERIES, MOST_WARPGROUPS);
+            queries = WARPGROUP_QUERIES / 4 * warps, shared = sizeof(warpgroup_memory);
         }
         if (c->device->base.product_rows)
-            cuda_large_shared(c, kernel); /* so that it shares a multiprocessor with them */
+            cuda_large_shared(c, kernel); /* so that it shares a multiprocessor with them, if small enough */
     }
     cuda_launch_as(c, early, 1, kernel, (unsigned)heads * cuda_blocks((size_t)a.n_q, (size_t)queries),
                    32 * (unsigned)warps, shared, a, spans, q, key, value, y);

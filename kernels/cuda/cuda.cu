@@ -173,8 +173,7 @@ int cuda_can_describe_tiles(void)
 void cuda_describe_tiles(cuda_queue *c, CUtensorMap *map, const bf16 *x, int rows, int columns, int tile_rows)
 {
     const cuuint64_t size[] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch[] = {(cuuint64_t)columns * sizeof *x};
-    const cuuint32_t box[] = {64, (cuuint32_t)tile_rows}, step[] = {1, 1};
-    if (!cuda_live(c)) return;
+    const cuuint32_t box[] = {64, (cuuint32_t)tile_rows}, step[] = {1, 1}; /* TILE_WIDTH */
     const CUresult error = driver.describe_tiles(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)x, size, pitch, box,
                                                  step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -460,7 +459,7 @@ void cuda_describe(cuda_device *d, const char *tuning)
     char products[36] = "";
     if (*d->products.text) snprintf(products, sizeof products, ", MAR_CUDA_PRODUCTS=%s", d->products.text);
     snprintf(d->base.unit, sizeof d->base.unit, "%s%s%s%s", d->gpu, products,
-             d->group_attention ? ", MAR_CUDA_ATTENTION=1" : "", tuning);
+             d->warpgroup_attention ? ", MAR_CUDA_ATTENTION=1" : "", tuning);
 }
 
 static void device_describe(cuda_device *d, const cudaDeviceProp *p)

@@ -27,14 +27,14 @@ struct cuda_timer;  /* timer.cu: pending times */
 
 /* Any thread may use it at any time: the lock guards what changes after opening. */
 typedef struct {
-    kern_device base;    /* must be first: a kern_device * points at a cuda_device */
-    int bf16;            /* act is bf16, else float */
-    int number;          /* CUDA's number of the GPU */
-    CUcontext context;   /* primary context of the GPU, shared with the runtime */
-    int multiprocessors; /* of the GPU */
-    int major;           /* of its compute capability, or of the code that it runs if that is older */
-    size_t shared_bytes; /* maximum shared memory of a block, with opt-in */
-    int group_attention; /* attention.cu: 1: heads of 64 by warpgroups */
+    kern_device base;        /* must be first: a kern_device * points at a cuda_device */
+    int bf16;                /* act is bf16, else float */
+    int number;              /* CUDA's number of the GPU */
+    CUcontext context;       /* primary context of the GPU, shared with the runtime */
+    int multiprocessors;     /* of the GPU */
+    int major;               /* of its compute capability, or of the code that it runs if that is older */
+    size_t shared_bytes;     /* maximum shared memory of a block, with opt-in */
+    int warpgroup_attention; /* attention.cu: 1: heads of 64 by warpgroups */
     struct {
         char text[16]; /* of MAR_CUDA_PRODUCTS; "": no products of product.cu */
         int columns;   /* of a block, 0: by estimate; the others only with columns */
@@ -347,8 +347,8 @@ void cuda_silu_rows(cuda_queue *c, const float *x, size_t rows, int n, int f16_y
 void cuda_matmuls_free(cuda_device *d);
 
 /* product.cu */
-/* Reads MAR_CUDA_PRODUCTS, and sets products and product_rows. It is an error if the device has no such products,
- * because only who asks for them gets them. */
+/* Reads MAR_CUDA_PRODUCTS (docs/gpu.md), and sets products and product_rows. It is an error if the device has no such
+ * products, because only who asks for them gets them. */
 mar_status cuda_choose_products(cuda_device *d, mar_err *err);
 
 /* attention.cu: the same for MAR_CUDA_ATTENTION. */

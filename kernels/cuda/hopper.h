@@ -6,15 +6,16 @@
 
 #include "kernels/cuda/ptx.h"
 
-/* What a device needs for them, and what it is told without. */
+/* Returns 1 if the device runs these kernels; else the error is CUDA_NEEDS_HOPPER. */
+#if defined(MAR_CUDAHOST) || defined(MAR_CUDA_90A) /* cmake/cuda.cmake */
+enum { CUDA_HAS_90A = 1 };
+#else
+enum { CUDA_HAS_90A = 0 };
+#endif
 #define CUDA_NEEDS_HOPPER "it needs a GPU of compute capability 9.0, and code for 9.0a"
 static inline int cuda_runs_hopper(const cuda_device *d)
 {
-#if defined(MAR_CUDAHOST) || defined(MAR_CUDA_90A) /* cmake/cuda.cmake */
-    return d->major == 9;
-#else
-    return d->major == 9 && 0;
-#endif
+    return CUDA_HAS_90A && d->major == 9;
 }
 
 /* Kernels of this header have a body only where it is 1. */
@@ -96,7 +97,10 @@ static inline void barrier_create(uint64_t *barrier, unsigned arrivals)
 {
     cudahost_barrier_create(barrier, arrivals);
 }
-static inline void barriers_created() {}
+static inline void barriers_created()
+{
+    cudahost_barriers_created();
+}
 static inline void barrier_expect(uint64_t *barrier, unsigned bytes)
 {
     cudahost_barrier_arrive(barrier, bytes);
@@ -115,7 +119,10 @@ static inline void tile_copy(void *shared, const CUtensorMap *map, int column, i
     cudahost_tile_copy(shared, map, column, row, barrier, blocks);
 }
 static inline void tile_prefetch(const CUtensorMap *, int, int) {}
-static inline void warpgroup_begin() {}
+static inline void warpgroup_begin()
+{
+    cudahost_multiply_begin();
+}
 /* It multiplies at the wait, as late as the instruction may, with the result of the twin. */
 template <int N> static inline void warpgroup_mma(float d[N / 2], const uint32_t a[4], const void *tile, int k)
 {
@@ -129,7 +136,10 @@ static inline void warpgroup_mma_rows(float d[TILE_WIDTH / 2], const uint32_t a[
 {
     cudahost_multiply_later(CUDAHOST_ROWS, TILE_WIDTH, d, a, NULL, tile, k, 1);
 }
-static inline void warpgroup_end() {}
+static inline void warpgroup_end()
+{
+    cudahost_multiply_end();
+}
 static inline void tiles_written()
 {
     cudahost_tiles_written();

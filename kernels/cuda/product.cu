@@ -45,7 +45,7 @@ typedef struct {
     kern_activation activation;
     float eps;
     int parts, down, across; /* blocks of a cluster: parts of the inputs, tiles of rows, tiles of columns */
-    int steps, tiles;        /* stages of a part; clusters one below the other */
+    int steps, cluster_rows; /* stages of a part; clusters one below the other */
     const void *bias;        /* of y's type, or NULL */
     void *y;
     bf16 *rounded; /* y [rows][out] as operands, or NULL */
@@ -91,8 +91,8 @@ static __device__ inline product_place product_find_place(const product_call &p)
     const int blocks = p.parts * p.down * p.across, rank = (int)blockIdx.x % blocks, cluster = (int)blockIdx.x / blocks;
     product_place b;
     b.part = rank % p.parts, b.down = rank / p.parts % p.down, b.across = rank / p.parts / p.down;
-    b.row_tile = cluster % p.tiles * p.down + b.down;
-    b.column_tile = cluster / p.tiles * p.across + b.across;
+    b.row_tile = cluster % p.cluster_rows * p.down + b.down;
+    b.column_tile = cluster / p.cluster_rows * p.across + b.across;
     return b;
 }
 
@@ -294,11 +294,18 @@ typedef struct {
     int columns;
 } product_part;
 
+/* Returns the part's row of number i, by a division by a constant. */
+template <typename F> static __device__ inline int product_row(const product_call &p, int i)
+{
+    return p.gated ? i / (F::COLUMNS / 2) : i / F::COLUMNS;
+}
+
 /* Returns where four numbers, number i of the part, are in an array of `stride` numbers a row; -1 if outside y. */
+template <typename F>
 static __device__ inline ptrdiff_t product_at(const product_call &p, const product_part &b, int i, int stride)
 {
-    const int row = b.row + i / b.columns, channel = b.channel + i % b.columns;
-    if (i / b.columns >= b.slice || row >= p.rows || channel >= (p.gated ? p.out / 2 : p.out)) return -1;
+    const int of = product_row<F>(p, i), row = b.row + of, channel = b.channel + i - of * b.columns;
+    if (of >= b.slice || row >= p.rows || channel >= (p.gated ? p.out / 2 : p.out)) return -1;
     return (ptrdiff_t)row * stride + channel;
 }
 
@@ -312,14 +319,15 @@ template <typename F> static __device__ inline void product_add(const product_ca
         cuda_floats<4> x[LOADS] = {};
 #pragma unroll
         for (int j = 0; j < LOADS; j++) {
-            const ptrdiff_t at = product_at(p, b, first + j * STEP, p.y_stride);
+            const ptrdiff_t at = product_at<F>(p, b, first + j * STEP, p.y_stride);
             if (at >= 0) x[j] = cuda_load<4>((const float *)p.y + at);
         }
 #pragma unroll
         for (int j = 0; j < LOADS; j++) {
             const int i = first + j * STEP;
-            if (i / b.columns >= b.slice) break;
-            cuda_floats<4> *y = (cuda_floats<4> *)(s.sum[i / b.columns] + i % b.columns), sum = *y;
+            const int row = product_row<F>(p, i);
+            if (row >= b.slice) break;
+            cuda_floats<4> *y = (cuda_floats<4> *)(s.sum[row] + i - row * b.columns), sum = *y;
             for (int k = 0; k < 4; k++) sum.v[k] += x[j].v[k];
             *y = sum;
         }
@@ -330,8 +338,8 @@ template <typename F> static __device__ inline void product_add(const product_ca
 template <typename F>
 static __device__ inline void product_store(const product_call &p, const F &s, const product_part &b, int i)
 {
-    const int row = i / b.columns, column = i % b.columns;
-    const ptrdiff_t at = product_at(p, b, i, p.y_stride);
+    const int row = product_row<F>(p, i), column = i - row * b.columns;
+    const ptrdiff_t at = product_at<F>(p, b, i, p.y_stride);
     if (at < 0) return;
     cuda_floats<4> y = product_add_up(p, s, b.slice, row, column);
     if (p.gated) {
@@ -343,7 +351,7 @@ static __device__ inline void product_store(const product_call &p, const F &s, c
         cuda_store((float *)p.y + at, y);
     else
         cuda_store((bf16 *)p.y + at, y);
-    if (p.rounded) cuda_store(p.rounded + product_at(p, b, i, p.out), y);
+    if (p.rounded) cuda_store(p.rounded + product_at<F>(p, b, i, p.out), y);
 }
 
 #endif
@@ -409,8 +417,8 @@ template <typename F> static void product_launch(cuda_queue *c, const product_ca
     const unsigned blocks = (unsigned)(p.parts * p.down * p.across);
     cuda_large_shared(c, product_kernel<F>);
     cuda_launch_as(c, 1, blocks, product_kernel<F>,
-                   blocks * (unsigned)p.tiles * cuda_blocks((size_t)p.out, (size_t)(F::COLUMNS * p.across)), THREADS,
-                   sizeof(F), p);
+                   blocks * (unsigned)p.cluster_rows * cuda_blocks((size_t)p.out, (size_t)(F::COLUMNS * p.across)),
+                   THREADS, sizeof(F), p);
 }
 
 static const struct product_size {
@@ -428,7 +436,8 @@ static const struct product_size {
 /* Returns the estimated nanoseconds of a size of blocks and their cluster, the larger of two: operands from the L2 at
  * 5.5 TB/s; and the stages of a multiprocessor, each the larger of products at the tensor cores' rate, 2048 a clock,
  * shared memory at 128 bytes a clock, and operands coming in at 64. With parts it adds a cluster's barrier and sums
- * between multiprocessors at 20 bytes a ns. The rates of the L2 and between multiprocessors are guesses (docs/gpu.md).
+ * between multiprocessors at 20 bytes a ns. Clusters of 8 have room on 10 of 11 multiprocessors of an H200. The rates
+ * of the L2 and between multiprocessors are guesses (docs/gpu.md).
  */
 static double product_estimate(const cuda_queue *c, const product_call &p, int columns)
 {
@@ -439,7 +448,8 @@ static double product_estimate(const cuda_queue *c, const product_call &p, int c
     const double load = blocks * steps * ((double)ROWS / p.across + (double)columns / p.down) * TILE_PITCH / 5500;
     const double copied = (ROWS + columns) * TILE_PITCH, read = (ROWS + 2 * columns) * TILE_PITCH;
     const double clocks = fmax(tile * DEPTH / 2048, fmax((copied + read) / 128, copied / 64));
-    const double compute = ceil(blocks / c->device->multiprocessors) * steps * clocks / 1.755;
+    const double multiprocessors = floor(c->device->multiprocessors * (in_cluster > 4 ? 10.0 / 11 : 1));
+    const double compute = ceil(blocks / multiprocessors) * steps * clocks / 1.755; /* GHz, an H200's */
     return fmax(load, compute) + (p.parts > 1 ? 1000 + tile * sizeof(float) * (p.parts - 1) / p.parts / 20 : 0);
 }
 
@@ -459,6 +469,7 @@ static void product_run(cuda_queue *c, product_call &p, const bf16 *x, const bf1
     const product_size *best = NULL;
     double least = INFINITY;
     product_call chosen = p;
+    if (!cuda_live(c)) return;
     for (const product_size &size : product_sizes)
         for (int cut = 0; cut < 64; cut++) {
             p.parts = 1 << cut % 4, p.down = 1 << cut / 4 % 4, p.across = 1 << cut / 16;
@@ -471,7 +482,7 @@ static void product_run(cuda_queue *c, product_call &p, const bf16 *x, const bf1
         }
     p = chosen;
     p.steps = (stages + p.parts - 1) / p.parts;
-    p.tiles = (int)cuda_blocks((size_t)p.rows, (size_t)(ROWS * p.down));
+    p.cluster_rows = (int)cuda_blocks((size_t)p.rows, (size_t)(ROWS * p.down));
     cuda_describe_tiles(c, &p.x_map, x, p.rows, p.in, ROWS / p.across);
     cuda_describe_tiles(c, &p.weight_map, weight, p.out, p.in, best->columns / 2 / p.down);
     best->launch(c, p);
@@ -485,12 +496,12 @@ static int product_fits(const cuda_queue *c, const kern_linear *l, const kern_sk
            cuda_aligned(job->x_act) && cuda_aligned(job->normed) && cuda_aligned(job->y) && cuda_aligned(job->y_act);
 }
 
-/* Reads "0", "1", "2", or a cut. Returns 0 for anything else. */
+/* Reads "0", "1", "2", or a cut: numbers with colons between. Returns 0 for anything else. */
 static int product_read_wish(cuda_device *d, const char *text)
 {
     auto &p = d->products;
     int end = 0, found = 0;
-    if (strlen(text) >= sizeof p.text) return 0;
+    if (strlen(text) >= sizeof p.text || strspn(text, "0123456789:") != strlen(text)) return 0;
     if (strcmp(text, "0") != 0) strcpy(p.text, text);
     if (strlen(text) == 1 && strchr("012", *text)) return 1;
     if (sscanf(text, "%d:%d:%d:%d%n", &p.columns, &p.parts, &p.down, &p.across, &end) != 4 || text[end]) return 0;
@@ -505,11 +516,10 @@ mar_status cuda_choose_products(cuda_device *d, mar_err *err)
     const char *low = kern_low_name(&d->base), *text = getenv("MAR_CUDA_PRODUCTS");
     char why[96] = "", shown[64];
     if (text && !product_read_wish(d, text))
-        return err_set(
-            err, MAR_EARG,
-            "the environment variable MAR_CUDA_PRODUCTS is '%s', expected 0, 1, 2, or a block's columns with a "
-            "cluster's parts, tiles down and across, such as 128:1:2:4",
-            printable(text, shown, sizeof shown));
+        return err_set(err, MAR_EARG,
+                       "the environment variable MAR_CUDA_PRODUCTS is '%s', expected 0, 1, 2, or a block's columns, "
+                       "128, 96 or 64, then its cluster's parts, tiles down and across, such as 128:1:2:4",
+                       printable(text, shown, sizeof shown));
     if (!*d->products.text) return MAR_OK;
     if (low || !d->bf16)
         snprintf(why, sizeof why, "it computes in bf16 only, not in %s", low ? low : "f32");

@@ -136,8 +136,10 @@ static void norms_are_applied_once(void **state)
     (void)state;
     static const decode_case c = {0, 64, 2, 2, 32, 2, 64, CAUSAL_NO_NORM, 0, 1, 0, 0, MAR_DTYPE_BF16, "40"};
     setenv("MAR_CUDA_PRODUCTS", "1", 1);
-    check_case(&c);
+    const int has = cuda_has_asked();
+    if (has) check_case(&c);
     unsetenv("MAR_CUDA_PRODUCTS");
+    if (!has) skip();
 }
 
 /* Checks that the form is refused by name where it is asked for and cannot be. */

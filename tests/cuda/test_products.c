@@ -39,6 +39,8 @@ static void products_are_near(void **state)
     float expected[TOKENS], theirs[TOKENS], own[TOKENS], again[TOKENS];
     long saved;
     (void)state;
+    setenv("MAR_CUDA_PRODUCTS", "1", 1);
+    if (!cuda_has_asked()) skip();
     make(MAR_BACKEND_CPU, MAR_DTYPE_F32, "0", expected, &saved);
     const long by_library = make(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, "0", theirs, &saved);
     const long by_own = make(MAR_BACKEND_CUDA, MAR_DTYPE_BF16, "1", own, &saved);
@@ -53,7 +55,9 @@ static void products_are_near(void **state)
 static void refused(void **state)
 {
 #define FORMS                                                                                                          \
-    ", expected 0, 1, 2, or a block's columns with a cluster's parts, tiles down and across, such as 128:1:2:4"
+    ", expected 0, 1, 2, or a block's columns, 128, 96 or 64, then its cluster's parts, tiles down and across, such "  \
+    "as "                                                                                                              \
+    "128:1:2:4"
 #define HOPPER "it needs a GPU of compute capability 9.0, and code for 9.0a"
     static const struct {
         mar_status status;
@@ -96,6 +100,8 @@ static void refused(void **state)
 static void forms_are_described(void **state)
 {
     (void)state;
+    setenv("MAR_CUDA_PRODUCTS", "1", 1);
+    if (!cuda_has_asked()) skip();
     for (int asked = 0; asked < 2; asked++) {
         const mar_params p = params_with("seed 1");
         char text[256];

@@ -52,6 +52,9 @@ CUDAHOST_CALL long cudahost_waits(void);
 CUDAHOST_CALL size_t cudahost_set_bytes(void);
 /* Returns the number of different kernels in cooperative launches since the last call. */
 CUDAHOST_CALL int cudahost_launched_together(void);
+/* Returns how many launches since the last call were of kernels whose name contains the text, in clusters of so many
+ * blocks; 0: of any. */
+CUDAHOST_CALL long cudahost_ran(const char *kernel, unsigned cluster);
 /* Returns the number of frees since the program began while newer work was pending (MAR_CUDAHOST_LAZY=1). */
 CUDAHOST_CALL long cudahost_hasty_frees(void);
 /* Sets what cuBLASLt's heuristic offers from now on: CUDAHOST_CANDIDATES working algorithms; none; such that always

@@ -117,13 +117,16 @@ void cudahost_copy_wait(unsigned open);
 /* Barriers of shared memory, copies of tiles and products of a warpgroup, as kernels/cuda/hopper.h has them. A tile
  * comes at once, or while somebody waits at a barrier (MAR_CUDAHOST_ORDER). A product is made at its wait. */
 void cudahost_barrier_create(uint64_t *barrier, unsigned arrivals);
+void cudahost_barriers_created();
 void cudahost_barrier_arrive(uint64_t *barrier, unsigned bytes);
 void cudahost_barrier_wait(uint64_t *barrier, unsigned parity, CUDAHOST_HERE);
 void cudahost_tile_copy(void *shared, const struct CUtensorMap *map, int column, int row, uint64_t *barrier,
                         unsigned blocks);
-enum cudahost_product { CUDAHOST_COLUMNS, CUDAHOST_ROWS }; /* what B is of the tile */
+enum cudahost_product { CUDAHOST_COLUMNS, CUDAHOST_ROWS }; /* B is the tile's rows turned into columns, or its rows */
 void cudahost_multiply_later(cudahost_product kind, int n, float *d, const uint32_t *a, const void *x, const void *tile,
                              int k, int add);
+void cudahost_multiply_begin();
+void cudahost_multiply_end();
 void cudahost_multiply_now(CUDAHOST_HERE);
 void cudahost_tiles_written();
 void cudahost_wait_for_previous(); /* griddepcontrol.wait: each thread of a launch that began early must call it */

@@ -353,6 +353,19 @@ int cudahost_launched_together()
     return kernels;
 }
 
+static std::map<std::pair<const void *, unsigned>, long> ran; /* by kernel and cluster */
+long cudahost_ran(const char *kernel, unsigned cluster)
+{
+    LOCK();
+    long launches = 0;
+    for (const auto &r : ran)
+        if ((!cluster || r.first.second == cluster) &&
+            (!*kernel || fibre_symbol(r.first.first, false).find(kernel) != std::string::npos))
+            launches += r.second;
+    ran.clear();
+    return launches;
+}
+
 static cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel, device_launch *l)
 {
     const cudaDeviceProp p = runtime_properties();
@@ -402,6 +415,7 @@ cudaError_t cudahost_launch(const cudaLaunchConfig_t *config, const void *kernel
     return runtime_done(runtime_enqueue(config->stream, [l, owned] {
         device_launch launch = l;
         launch.call = owned.get();
+        ran[{l.kernel, l.cluster.x * l.cluster.y * l.cluster.z}]++;
         launch.early = l.early && runtime_kernel_last(); /* after a copy or a wait it is a launch as any */
         runtime_launched();
         fibre_run(&launch);

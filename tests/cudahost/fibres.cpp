@@ -382,6 +382,7 @@ static bool barrier_wait(fibre_barrier *b, cudahost_wait kind, int *value, const
 
 int cudahost_sync_block(cudahost_wait kind, int value, const char *file, int line)
 {
+    if (now()->created) fibre_fail(now(), "meets others, and has created barriers without barriers_created");
     cudahost_block *block = cudahost_now->block;
     if (barrier_wait(&block->barrier, kind, &value, file, line) && cudahost_race) cudahost_race->block_syncs(block);
     return value;
@@ -403,6 +404,7 @@ void cudahost_sync_team(unsigned team, unsigned threads, const char *file, int l
 
 void cudahost_sync_cluster(const char *file, int line)
 {
+    if (now()->created) fibre_fail(now(), "meets others, and has created barriers without barriers_created");
     cudahost_block *block = cudahost_now->block;
     int value = 0;
     if (!block->cluster) fibre_fail(now(), "in cluster sync at %s:%d, but the launch has no clusters", file, line);
@@ -427,6 +429,9 @@ void *cudahost_cluster_map(const void *shared, unsigned rank, const char *file, 
     if (rank >= cudahost_cluster_blocks())
         fibre_fail(now(), "map_shared_rank at %s:%d of rank %u in a cluster of %u blocks", file, line, rank,
                    cudahost_cluster_blocks());
+    cudahost_block *other = block->cluster ? block->cluster->blocks[rank] : block;
+    if (other->barrier.exited == other->barrier.expected)
+        fibre_fail(now(), "map_shared_rank at %s:%d of rank %u, which has ended", file, line, rank);
     return (block->cluster ? block->cluster->blocks[rank] : block)->shared + offset;
 }
 
@@ -648,7 +653,8 @@ static void block_begin(const device_launch *l, cudahost_block *b, size_t number
         t->exited = false;
         t->groups = 0;
         t->n_products = 0;
-        t->unfenced = false;
+        t->multiplies = device_thread::CLOSED;
+        t->created = t->unfenced = false;
         t->waited = !l->early;
     }
     if (cudahost_race) cudahost_race->block_begins(b);

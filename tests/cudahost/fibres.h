@@ -30,8 +30,9 @@ struct device_product {
     cudahost_product kind;
     unsigned n; /* columns */
     float *d;
+    const uint32_t *from; /* A: where the registers are at the wait; NULL: in x */
     uint32_t a[4];
-    const void *x, *tile; /* x: in place of a, or NULL */
+    const void *x, *tile;
     unsigned k;
     int add;
 };
@@ -52,7 +53,9 @@ struct alignas(64) device_thread : cudahost_thread {
     unsigned groups; /* closed groups of copies */
     device_product products[8];
     unsigned n_products;
-    bool waited;   /* for the launch before */
+    enum { CLOSED, OPEN, COMMITTED } multiplies; /* of products, since the last wait */
+    bool created;                                /* it has created barriers, and has not told the cluster */
+    bool waited;                                 /* for the launch before */
     bool unfenced; /* it has copied to shared memory, and has no fence for products of warpgroups since */
 };
 

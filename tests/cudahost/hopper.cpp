@@ -1,4 +1,4 @@
-/* What kernels/cuda/hopper.h needs of the shim: barriers of shared memory that count bytes, copies of tiles, and
+/* The instructions of kernels/cuda/hopper.h: barriers of shared memory that count bytes, copies of tiles, and
  * products that compute at their wait. */
 #include "fibres.h"
 #include "runtime.h"
@@ -40,6 +40,11 @@ void cudahost_barrier_create(uint64_t *barrier, unsigned arrivals)
     tile_barrier b = {};
     b.created = CREATED, b.arrivals = b.left = arrivals & MOST_ARRIVALS;
     memcpy(barrier, &b, sizeof b);
+    current()->created = true;
+}
+void cudahost_barriers_created()
+{
+    current()->created = false;
 }
 void cudahost_barrier_arrive(uint64_t *barrier, unsigned bytes)
 {
@@ -81,6 +86,7 @@ struct tile_on_the_way {
     int column, row;
     unsigned char *to;
     uint64_t *barrier;
+    const cudahost_block *block;
 };
 static std::vector<tile_on_the_way> tiles;
 
@@ -88,6 +94,9 @@ static void tile_comes(size_t number)
 {
     const tile_on_the_way t = tiles[number];
     tiles.erase(tiles.begin() + (long)number);
+    if (t.block->barrier.exited == t.block->barrier.expected)
+        fibre_fail(current(), "sees a tile come to block (%u,%u,%u), which has ended", t.block->index.x,
+                   t.block->index.y, t.block->index.z);
     for (unsigned r = 0; r < t.map.box_rows; r++)
         for (unsigned c = 0; c < 64; c++) {
             const int64_t row = t.row + (int64_t)r, column = t.column + (int64_t)c;
@@ -113,7 +122,7 @@ void cudahost_tile_copy(void *shared, const CUtensorMap *map, int column, int ro
         fibre_fail(me, "copies a tile to an address outside of shared memory");
     if (!blocks || blocks >> cudahost_cluster_blocks()) fibre_fail(me, "copies a tile to blocks 0x%x", blocks);
     if (!(blocks & (blocks - 1)) && blocks != 1u << me->block->rank)
-        fibre_fail(me, "copies a tile to one block, another one");
+        fibre_fail(me, "copies a tile to another block alone");
     for (unsigned r = 0; r < t.map.box_rows && cudahost_race; r++) {
         const int64_t from = row + (int64_t)r, columns = std::min((int64_t)t.map.columns - column, (int64_t)64);
         if (from >= 0 && (uint64_t)from < t.map.rows && columns > 0)
@@ -122,6 +131,7 @@ void cudahost_tile_copy(void *shared, const CUtensorMap *map, int column, int ro
     for (unsigned rank = 0; blocks >> rank; rank++) {
         if (!(blocks >> rank & 1)) continue;
         t.column = column, t.row = row;
+        t.block = me->block->cluster ? me->block->cluster->blocks[rank] : me->block;
         t.to = (unsigned char *)cudahost_cluster_map(shared, rank, __FILE__, __LINE__);
         t.barrier = (uint64_t *)cudahost_cluster_map(barrier, rank, __FILE__, __LINE__);
         if (cudahost_race) {
@@ -151,15 +161,29 @@ size_t hopper_tiles()
 
 /* --- products ---------------------------------------------------------------------------------------------------- */
 
+void cudahost_multiply_begin()
+{
+    current()->multiplies = device_thread::OPEN;
+}
+void cudahost_multiply_end()
+{
+    current()->multiplies = device_thread::COMMITTED;
+}
+
+static void check_tile(const void *tile)
+{
+    if ((uintptr_t)tile % 1024) fibre_fail(current(), "multiplies a tile that is not aligned to 1024 bytes");
+}
 void cudahost_multiply_later(cudahost_product kind, int n, float *d, const uint32_t *a, const void *x, const void *tile,
                              int k, int add)
 {
     device_thread *me = current();
+    check_tile(tile), check_tile(x);
+    if (k % 16 || fibre_running->block.x % 128) fibre_fail(me, "multiplies from number %d on, with no warpgroup", k);
+    if (me->multiplies != device_thread::OPEN) fibre_fail(me, "multiplies without warpgroup_begin before it");
     if (me->n_products == sizeof me->products / sizeof *me->products)
         fibre_fail(me, "starts more than %u products without a wait", me->n_products);
-    device_product &p = me->products[me->n_products++];
-    p = {kind, (unsigned)n, d, {}, x, tile, (unsigned)k, add};
-    if (a) memcpy(p.a, a, sizeof p.a);
+    me->products[me->n_products++] = {kind, (unsigned)n, d, a, {}, x, tile, (unsigned)k, add};
 }
 
 static float2 two_of(uint32_t bits)
@@ -223,8 +247,11 @@ void cudahost_multiply_now(const char *file, int line)
     const unsigned lane = me->number % 32, first = me->number / 32 % 4 * 16 + lane / 4;
     if (me->block->unfenced)
         fibre_fail(me, "multiplies tiles, and a thread has copied to them without a fence (tiles_written)");
+    if (me->multiplies == device_thread::OPEN) fibre_fail(me, "waits for products without warpgroup_end behind them");
+    me->multiplies = device_thread::CLOSED;
     for (unsigned i = 0; i < me->n_products; i++) {
         device_product &p = me->products[i];
+        if (p.from) memcpy(p.a, p.from, sizeof p.a);
         for (unsigned j = 0; j < 4 && p.x; j++)
             p.a[j] = ((const uint32_t *)piece_of(p.x, first + j % 2 * 8, p.k / 8 + j / 2))[lane % 4];
         if (!p.add) std::fill(p.d, p.d + p.n / 2, 0.0f);

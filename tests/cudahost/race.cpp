@@ -12,7 +12,8 @@
  * volatile accesses to one address order any two threads. Accesses before the write to that address precede the
  * reader's accesses behind its next __threadfence, as in a barrier of the grid. Without one they only precede its
  * writes of what they read: words (kernels/cuda/ptx.h) order no reads of anything else. That the writer has a fence is
- * not checked, and a cluster's barrier, also cluster_meet, counts as one of its threads. */
+ * not checked, and a cluster's barrier, also cluster_meet, counts as one of its threads. An arrival at a barrier of
+ * shared memory counts for all threads of its block, and a tile's copy precedes each wait at its barrier. */
 #include "fibres.h"
 #include "runtime.h"
 

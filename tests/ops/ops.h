@@ -87,7 +87,7 @@ extern const double ops_untouched, ops_any;
 
 /* Tells whether the backend under test is CUDA. */
 int ops_on_cuda(void);
-/* Returns 1 if the GPU has what the environment asks of a device of bf16; else prints why not. On the host it has. */
+/* cuda_has_asked; 1 on a CPU. */
 int ops_has_asked(void);
 /* Tells whether one case of each kind suffices: under a sanitizer, and with CUDA in the change lane. */
 int ops_brief(void);

@@ -1,4 +1,4 @@
-/* For the tests of the shim: random numbers, memory, launches. */
+/* For the tests of the shim: random numbers, memory, launches, mistakes. */
 #ifndef TESTS_CUDAHOST_SHIM_SUPPORT_H
 #define TESTS_CUDAHOST_SHIM_SUPPORT_H
 
@@ -6,6 +6,9 @@
 #include "tests/cudahost/fibres.h"
 
 #include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 extern "C" {
 #include <setjmp.h>
@@ -69,6 +72,59 @@ static cudaError_t launch_together(void (*kernel)(P...), unsigned grid, unsigned
     config.attrs = attributes;
     config.numAttrs = 2;
     return cudaLaunchKernelEx(&config, kernel, P(a)...);
+}
+
+/* --- mistakes: each in its own process, whose exit status and output are checked ------------------------------------
+ */
+
+/* Forks a process in which cmocka does not handle faults. */
+static struct sigaction of_faults;
+static inline void remember_faults() /* before the tests */
+{
+    sigaction(SIGSEGV, NULL, &of_faults);
+}
+static inline pid_t fork_bare()
+{
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) sigaction(SIGSEGV, &of_faults, NULL);
+    return child;
+}
+
+/* Asserts that mistake(which) ends its process with an error, and prints `words`. */
+static inline void assert_found(void (*mistake)(int), int which, const char *words)
+{
+    int ends[2];
+    char said[16384];
+    size_t n = 0;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork_bare();
+    if (child == 0) {
+        dup2(ends[1], 2);
+        close(ends[0]);
+        close(ends[1]);
+        mistake(which);
+        _exit(0);
+    }
+    close(ends[1]);
+    for (ssize_t got; (got = read(ends[0], said + n, sizeof(said) - 1 - n)) > 0;) n += (size_t)got;
+    said[n] = 0;
+    close(ends[0]);
+    int status;
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) fail_msg("mistake %d was not found (%s)", which, words);
+    if (!strstr(said, words)) fail_msg("mistake %d: expected \"%s\" in:\n%s", which, words, said);
+}
+static inline void assert_fine(void (*not_a_mistake)(int), int which)
+{
+    const pid_t child = fork_bare();
+    if (child == 0) {
+        not_a_mistake(which);
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("case %d is no mistake", which);
 }
 
 #endif

@@ -2,60 +2,8 @@
  * mistake runs in its own process, whose exit status and output are checked. The file is compiled twice: in the build's
  * kind, and with the check for races. */
 #include "tests/cudahost/shim_support.h"
-#include "tests/gpu/tiles.cuh"
 
 #include <cooperative_groups.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-/* --- helpers ----------------------------------------------------------------------------------------------------- */
-
-/* Forks a process in which cmocka does not handle faults. */
-static struct sigaction of_faults;
-static pid_t fork_bare()
-{
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) sigaction(SIGSEGV, &of_faults, NULL);
-    return child;
-}
-
-/* Asserts that mistake(which) ends its process with an error, and prints `words`. */
-static void assert_found(void (*mistake)(int), int which, const char *words)
-{
-    int ends[2];
-    char said[16384];
-    size_t n = 0;
-    assert_int_equal(pipe(ends), 0);
-    const pid_t child = fork_bare();
-    if (child == 0) {
-        dup2(ends[1], 2);
-        close(ends[0]);
-        close(ends[1]);
-        mistake(which);
-        _exit(0);
-    }
-    close(ends[1]);
-    for (ssize_t got; (got = read(ends[0], said + n, sizeof(said) - 1 - n)) > 0;) n += (size_t)got;
-    said[n] = 0;
-    close(ends[0]);
-    int status;
-    waitpid(child, &status, 0);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) fail_msg("mistake %d was not found (%s)", which, words);
-    if (!strstr(said, words)) fail_msg("mistake %d: expected \"%s\" in:\n%s", which, words, said);
-}
-static void assert_fine(void (*not_a_mistake)(int), int which)
-{
-    const pid_t child = fork_bare();
-    if (child == 0) {
-        not_a_mistake(which);
-        _exit(0);
-    }
-    int status;
-    waitpid(child, &status, 0);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("case %d is no mistake", which);
-}
 
 /* --- cooperation of threads -------------------------------------------------------------------------------------- */
 
@@ -77,11 +25,6 @@ static void test_barriers(void **)
     host_copy(host, y, BLOCKS * THREADS);
     for (int i = 0; i < BLOCKS * THREADS; i++) assert_int_equal(host[i], THREADS - 1 - i % THREADS + i / THREADS);
     cudaFree(y);
-}
-
-static void test_tiles(void **)
-{
-    assert_string_equal(tiles_check(), "");
 }
 
 /* Block 0 stores two words in turn, PAIRS times. Block 1 counts those of which it sees only the second. */
@@ -744,10 +687,13 @@ static void test_races(void **)
 int main()
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barriers), cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_atomics),  cmocka_unit_test(test_grid_barrier),
-        cmocka_unit_test(test_cluster),  cmocka_unit_test(test_products_of_warps),
-        cmocka_unit_test(test_tiles),    cmocka_unit_test(test_words_in_any_order),
+        cmocka_unit_test(test_barriers),
+        cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_atomics),
+        cmocka_unit_test(test_grid_barrier),
+        cmocka_unit_test(test_cluster),
+        cmocka_unit_test(test_products_of_warps),
+        cmocka_unit_test(test_words_in_any_order),
     };
     const struct CMUnitTest once[] = {
         cmocka_unit_test(test_bf16),
@@ -760,7 +706,7 @@ int main()
         cmocka_unit_test(test_early_launches),
     };
     int failed = 0;
-    sigaction(SIGSEGV, NULL, &of_faults);
+    remember_faults();
     for (const char *order : {"forward", "reverse", "shuffled"}) {
         setenv("MAR_CUDAHOST_ORDER", order, 1);
         failed += cmocka_run_group_tests_name(order, tests, NULL, NULL);

@@ -510,8 +510,8 @@ run_batch_groups() {
 run_batch_products() {
     local -x MAR_CUDA_PRODUCTS=2 MAR_CUDA_ATTENTION=1
     run_batch || return
-    repeat=2
-    if [ "$dry" ]; then return; fi
+    [ -z "$dry" ] || return 0
+    local repeat=2
     MAR_CUDA_ATTENTION=0 bench mar_b 64-products --batch 64 || return
     key="$key; products alone: transformer $(tower_seconds "$file-64-products.json") at 64"
 }

@@ -613,8 +613,8 @@ struct kern_device {
     size_t image_budget;  /* bytes of activations for an image decoder: it decodes as many images at a time as fit, at
                            * least one */
     int skinny_rows;      /* rows up to which fused.skinny computes the products of a decoder; 0: none */
-    int product_rows;     /* rows up to which, INT_MAX: any, it also computes those of a transformer: LayerNorm, activations, y_act;
-                           * 0: none */
+    int product_rows;     /* rows up to which it also computes those of a transformer: LayerNorm, activations, y_act;
+                           * INT_MAX: any; 0: none */
     int draft_budget;     /* drafts that a round of Jacobi decoding verifies by default: a pass over more of them takes
                            * much longer */
     int asynchronous;     /* 1: operations may still run when their call has returned */

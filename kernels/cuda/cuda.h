@@ -209,8 +209,8 @@ static inline int cuda_results(int size, int pad, int window, int stride)
 }
 
 #if defined(__CUDACC__) || defined(MAR_CUDAHOST)
-/* cuda.cu: describes x [rows][columns] for copies of tiles of 64 columns (hopper.h), where cuda_can_describe_tiles. x
- * and its rows are 16-byte aligned. */
+/* cuda.cu: describes x [rows][columns] for copies of tiles of 64 columns (hopper.h), where cuda_can_describe_tiles, on
+ * a live queue. x and its rows are 16-byte aligned. */
 int cuda_can_describe_tiles(void);
 void cuda_describe_tiles(cuda_queue *c, CUtensorMap *map, const bf16 *x, int rows, int columns, int tile_rows);
 

@@ -32,8 +32,8 @@ static inline int cuda_test_brief(void)
  * and queue. A failure to open fails the test. */
 kern_queue *open_cpu(void);
 kern_queue *open_cuda(mar_dtype dtype);
-/* Returns 0 if the GPU lacks the form that an environment variable asks for, because it is not of compute capability 9.0.
- * On the host all forms are there. */
+/* Returns 0 if the GPU lacks the form that an environment variable asks for, because it is not of compute
+ * capability 9.0. On the host all forms are there. */
 int cuda_has_asked(void);
 /* Opens and binds another queue; free_queue frees it. */
 kern_queue *new_queue(kern_device *d);

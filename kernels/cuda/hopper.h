@@ -1,6 +1,7 @@
 /* PTX that only GPUs of compute capability 9.0 have, where the compiler makes code for 9.0a: barriers in shared memory
  * that count bytes, copies of tiles by the tensor memory accelerator, and products of a warpgroup. As in ptx.h callers
- * use `fast::`. CUDA C can say only the products: the others have no plain twin, and on the host the shim's. */
+ * use `fast::`. Only the products have plain twins: CUDA C has nothing like the others. On the host all are the shim's
+ * (tests/cudahost). */
 #ifndef KERNELS_CUDA_HOPPER_H
 #define KERNELS_CUDA_HOPPER_H
 

@@ -1,5 +1,5 @@
-/* Products with what stands before and behind them in a transformer, the second form of linear.cu's
- * and rows.cu's on GPUs of compute capability 9.0, chosen when a device is opened (MAR_CUDA_PRODUCTS, docs/gpu.md):
+/* Products with what stands before and behind them in a transformer, the second form of linear.cu's and rows.cu's on
+ * GPUs of compute capability 9.0, chosen when a device is opened (MAR_CUDA_PRODUCTS, docs/gpu.md):
  * y = activation(norm(x) W^T + bias), SwiGLU of both halves of that, or y += norm(x) W^T + bias.
  *
  * A norm is in the weights (weights.cu): they are multiplied by the norm's, its bias times them is in the bias, and
@@ -142,7 +142,7 @@ static __device__ inline void product_copy_rows(const product_call &p, F &s, con
     fast::tile_copy(s.stage[stage].x[c.first], &p.x_map, c.input + i * DEPTH, c.row, &s.full[stage], c.beside);
 }
 
-/* Starts the copies of weights of the first stages, and the way of the others to the L2. */
+/* Starts the copies of weights of the first stages, and prefetches the others into the L2. */
 template <typename F>
 static __device__ inline void product_start(const product_call &p, F &s, int steps, int prefetches)
 {
@@ -437,8 +437,7 @@ static const struct product_size {
  * 5.5 TB/s; and the stages of a multiprocessor, each the larger of products at the tensor cores' rate, 2048 a clock,
  * shared memory at 128 bytes a clock, and operands coming in at 64. With parts it adds a cluster's barrier and sums
  * between multiprocessors at 20 bytes a ns. Clusters of 8 have room on 10 of 11 multiprocessors of an H200. The rates
- * of the L2 and between multiprocessors are guesses (docs/gpu.md).
- */
+ * of the L2 and between multiprocessors are guesses (docs/gpu.md). */
 static double product_estimate(const cuda_queue *c, const product_call &p, int columns)
 {
     const double in_cluster = p.parts * p.down * p.across, tile = (double)ROWS * columns;

@@ -56,8 +56,7 @@ static void refused(void **state)
 {
 #define FORMS                                                                                                          \
     ", expected 0, 1, 2, or a block's columns, 128, 96 or 64, then its cluster's parts, tiles down and across, such "  \
-    "as "                                                                                                              \
-    "128:1:2:4"
+    "as 128:1:2:4"
 #define HOPPER "it needs a GPU of compute capability 9.0, and code for 9.0a"
     static const struct {
         mar_status status;
@@ -69,6 +68,10 @@ static void refused(void **state)
         {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", "128:2:2:4", NULL, "'128:2:2:4'" FORMS},
         {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", "128:1:0:1", NULL, "'128:1:0:1'" FORMS},
         {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", "128:1:1:1,", NULL, "'128:1:1:1,'" FORMS},
+        {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", "128:1:1:1:", NULL, "'128:1:1:1:'" FORMS},
+        {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", " 128:1:1:1", NULL, "' 128:1:1:1'" FORMS},
+        {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", "128:1:+1:1", NULL, "'128:1:+1:1'" FORMS},
+        {MAR_EARG, MAR_DTYPE_BF16, "PRODUCTS", "128:0001:1:1:1:1", NULL, "'128:0001:1:1:1:1'" FORMS},
         {MAR_EBACKEND, MAR_DTYPE_F32, "PRODUCTS", "1", NULL, "1: it computes in bf16 only, not in f32"},
         {MAR_EBACKEND, MAR_DTYPE_INT8, "PRODUCTS", "2", NULL, "2: it computes in bf16 only, not in int8"},
         {MAR_EBACKEND, MAR_DTYPE_INT4, "PRODUCTS", "64:1:1:1", NULL, "64:1:1:1: it computes in bf16 only, not in int4"},
